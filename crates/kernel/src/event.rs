@@ -1,0 +1,232 @@
+//! Events: the lines of a run's history, and the only way a run changes.
+//!
+//! A [`Record`] holds what one advance decided; it is what the journal stores, append-only, sealed with
+//! a format number and a CRC. Events are numbered 1..n per run without gaps, so a record needs only the
+//! number of its first. Numbers in this file are stored forever: never reuse one.
+
+use crate::expr::Seen;
+use crate::id::WorkflowId;
+use crate::payload::Payload;
+use crate::time::{Span, Timestamp};
+use crate::wire;
+use bytes::Bytes;
+
+/// The newest stored format this release writes and reads.
+pub const FORMAT: u8 = 1;
+
+message! {
+    /// One advance of one run.
+    pub struct Record {
+        1 => at: Timestamp,
+        /// Number of the first event.
+        2 => first: u64,
+        3 => events: Vec<Event>,
+    }
+}
+
+impl Record {
+    pub fn seal(&self) -> Bytes {
+        wire::seal(FORMAT, self).into()
+    }
+    pub fn open(bytes: &[u8]) -> Result<Record, wire::Error> {
+        wire::open(FORMAT, bytes)
+    }
+}
+
+choice! {
+    pub enum Event {
+        1 => Created { 1 => origin: Origin },
+        2 => RunWaiting {},
+        3 => RunResumed {},
+        4 => RunCompleted {},
+        5 => RunFailed { 1 => failure: Failure, 2 => step: Option<u32> },
+        6 => RunCancelled { 1 => actor: String, 2 => reason: String },
+        7 => RunTimeout {},
+
+        /// Wants an executor and has none yet.
+        8 => Scheduled { 1 => step: u32, 2 => attempt: u32 },
+        /// Given to an external worker for a time.
+        9 => Leased { 1 => step: u32, 2 => attempt: u32, 3 => worker: String, 4 => lease: Span },
+        /// Given to an executor of node `epoch`, which will be told after this is durable.
+        10 => Started { 1 => step: u32, 2 => attempt: u32, 3 => epoch: u64, 4 => seen: Vec<Seen> },
+        /// Attempt `attempt` ended without an outcome for the step; another follows at `next`.
+        11 => Retrying {
+            1 => step: u32, 2 => attempt: u32, 3 => next: Timestamp, 4 => failure: Failure,
+            /// False when the attempt does not count against the policy.
+            5 => charged: bool,
+            6 => response: Option<Response>,
+        },
+        12 => Succeeded { 1 => step: u32, 2 => attempt: u32, 3 => response: Response, 4 => seen: Vec<Seen> },
+        13 => Received { 1 => step: u32, 2 => callback: Option<Callback> },
+        14 => Failed {
+            1 => step: u32, 2 => attempt: u32, 3 => failure: Failure, 4 => response: Option<Response>,
+            5 => seen: Vec<Seen>,
+        },
+        15 => TimedOut { 1 => step: u32, 2 => attempt: u32, 3 => failure: Failure, 4 => took: Span },
+        16 => Skipped { 1 => step: u32, 2 => because: Because },
+        17 => Cancelled { 1 => step: u32 },
+        18 => TimerSet { 1 => step: u32, 2 => at: Timestamp, 3 => seen: Vec<Seen> },
+        19 => WaitOpened { 1 => step: u32, 2 => deadline: Timestamp, 3 => seen: Vec<Seen> },
+        /// A callback that came before the run reached its wait; it is kept for it.
+        20 => WaitClosed { 1 => step: u32, 2 => callback: Callback },
+        /// A result that came too late to count.
+        21 => LateResult { 1 => step: u32, 2 => attempt: u32, 3 => summary: String },
+        /// A timer that was set went off: the sleep is over.
+        22 => Woken { 1 => step: u32 },
+    }
+}
+
+message! {
+    /// Where a run comes from and what it was given.
+    pub struct Origin {
+        1 => workflow: WorkflowId,
+        2 => workflow_name: String,
+        3 => version: u32,
+        /// SHA-256 of the canonical definition.
+        4 => hash: Bytes,
+        5 => trigger: TriggerKind,
+        6 => body: Payload,
+        7 => headers: Vec<Pair>,
+        8 => expires_at: Timestamp,
+        9 => labels: Vec<Pair>,
+    }
+}
+
+names! {
+    pub enum TriggerKind {
+        Api = 1 "api",
+        Schedule = 2 "schedule",
+        Webhook = 3 "webhook",
+        Manual = 4 "manual",
+    }
+}
+
+message! {
+    /// A name and a value: a header, a label.
+    pub struct Pair {
+        1 => name: String,
+        2 => value: String,
+    }
+}
+
+message! {
+    /// Why something failed, for people and for programs.
+    pub struct Failure {
+        1 => code: String,
+        2 => message: String,
+    }
+}
+
+impl Failure {
+    pub fn new(code: &str, message: impl Into<String>) -> Failure {
+        Failure { code: code.to_owned(), message: message.into(), ..Default::default() }
+    }
+}
+
+message! {
+    /// What an attempt brought back.
+    pub struct Response {
+        1 => status_code: Option<u16>,
+        2 => headers: Vec<Pair>,
+        3 => body: Option<Payload>,
+        4 => took: Span,
+    }
+}
+
+message! {
+    pub struct Callback {
+        1 => body: Payload,
+        /// SHA-256 of the bytes, to recognise an identical repeat.
+        2 => digest: Bytes,
+    }
+}
+
+choice! {
+    /// Why a step was skipped.
+    pub enum Because {
+        /// Its condition was false.
+        1 => Condition { 1 => seen: Vec<Seen> },
+        /// These needs did not succeed.
+        2 => Needs { 1 => steps: Vec<u32> },
+    }
+}
+
+impl Default for Because {
+    fn default() -> Self {
+        Because::Needs { steps: Vec::new() }
+    }
+}
+
+impl Event {
+    /// The public name; `None` for an event of a later release.
+    pub fn name(&self) -> Option<&'static str> {
+        Some(match self {
+            Event::Created { .. } => "run.created",
+            Event::RunWaiting {} => "run.waiting",
+            Event::RunResumed {} => "run.resumed",
+            Event::RunCompleted {} => "run.completed",
+            Event::RunFailed { .. } => "run.failed",
+            Event::RunCancelled { .. } => "run.cancelled",
+            Event::RunTimeout {} => "run.timeout",
+            Event::Scheduled { .. } => "step.scheduled",
+            Event::Leased { .. } => "step.leased",
+            Event::Started { .. } => "step.started",
+            Event::Retrying { .. } => "step.retrying",
+            Event::Succeeded { .. } | Event::Woken { .. } => "step.succeeded",
+            Event::Received { .. } => "step.received",
+            Event::Failed { .. } => "step.failed",
+            Event::TimedOut { .. } => "step.timeout",
+            Event::Skipped { .. } => "step.skipped",
+            Event::Cancelled { .. } => "step.cancelled",
+            Event::TimerSet { .. } => "timer.set",
+            Event::WaitOpened { .. } => "wait.opened",
+            Event::WaitClosed { .. } => "wait.closed",
+            Event::LateResult { .. } => "late_result",
+            Event::Unknown { .. } => return None,
+        })
+    }
+
+    /// The step it is about.
+    pub fn step(&self) -> Option<u32> {
+        match self {
+            Event::Scheduled { step, .. }
+            | Event::Leased { step, .. }
+            | Event::Started { step, .. }
+            | Event::Retrying { step, .. }
+            | Event::Succeeded { step, .. }
+            | Event::Received { step, .. }
+            | Event::Failed { step, .. }
+            | Event::TimedOut { step, .. }
+            | Event::Skipped { step, .. }
+            | Event::Cancelled { step, .. }
+            | Event::TimerSet { step, .. }
+            | Event::WaitOpened { step, .. }
+            | Event::WaitClosed { step, .. }
+            | Event::LateResult { step, .. }
+            | Event::Woken { step } => Some(*step),
+            Event::RunFailed { step, .. } => *step,
+            Event::Created { .. }
+            | Event::RunWaiting {}
+            | Event::RunResumed {}
+            | Event::RunCompleted {}
+            | Event::RunCancelled { .. }
+            | Event::RunTimeout {}
+            | Event::Unknown { .. } => None,
+        }
+    }
+
+    /// The attempt it is about.
+    pub fn attempt(&self) -> Option<u32> {
+        match self {
+            Event::Scheduled { attempt, .. }
+            | Event::Leased { attempt, .. }
+            | Event::Started { attempt, .. }
+            | Event::Retrying { attempt, .. }
+            | Event::Succeeded { attempt, .. }
+            | Event::Failed { attempt, .. }
+            | Event::TimedOut { attempt, .. }
+            | Event::LateResult { attempt, .. } => Some(*attempt).filter(|a| *a > 0),
+            _ => None,
+        }
+    }
+}

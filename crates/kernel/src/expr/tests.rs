@@ -1,0 +1,109 @@
+//! Table A.2 and what goes beyond it.
+
+use super::*;
+use crate::scope::tests::{Fixture, resolve};
+
+fn truth_of(text: &str) -> Option<bool> {
+    let expr = parse(text, &mut resolve).ok()?;
+    assert_eq!(wire::Message::decode(&wire::Message::encode(&expr)), Ok(expr.clone()), "stored form of {text}");
+    Some(truth(&expr, &Fixture::new(), &mut Vec::new()).unwrap())
+}
+
+#[test]
+fn a2_r44_r45_conditions() {
+    for (text, expected) in [
+        ("tasks.a.status_code == 200", true),
+        ("tasks.a.status_code != 200", false),
+        ("tasks.a.status_code >= 400", false),
+        ("tasks.a.body.approved == true", true),
+        ("tasks.a.body.s == 'paid'", true),
+        ("tasks.a.body.s == \"paid\"", true),
+        ("tasks.a.body.n > 6", true),
+        ("tasks.a.body.n < 7", false),
+        ("tasks.a.body.n <= 7", true),
+        ("tasks.sk.status == 'skipped'", true),
+        ("tasks.sk.status_code == 200", false),
+        ("tasks.sk.status_code != 200", true),
+        ("tasks.a.body.missing == 1", false),
+        ("tasks.a.body.z == null", true),
+        ("tasks.a.body.s > 5", false),
+        ("tasks.a.body.n == '7'", false),
+        ("tasks.a.status_code == 200 && tasks.a.body.n > 6", true),
+        ("(tasks.a.body.n == 7)", true),
+        ("200 == tasks.a.status_code", true),
+        // beyond the table
+        ("tasks.a.body.list[0].k == 1", true),
+        ("tasks.a.body.list.0.k == 1", true),
+        ("tasks.a.body.list[3].k == null", true),
+        ("tasks.a.body.missing", false),
+        ("tasks.a.body.approved", true),
+        ("!tasks.a.body.z", true),
+        ("!(tasks.a.body.n == 8) && !false", true),
+        ("tasks.a.body.n == 8 || tasks.a.body.s == 'paid'", true),
+        ("false || false && true", false),
+        ("'paid' in trigger.body.o.words", true),
+        ("'ai' in tasks.a.body.s", true),
+        ("'k' in trigger.body.o", true),
+        ("7 in tasks.a.body.n", false),
+        ("tasks.a.body.n == 7.0", true),
+        ("tasks.a.body.n > -1e3", true),
+        ("tasks.a.status == 'success'", true),
+        ("tasks.a.status == 'succeeded'", true),
+        ("'completed' == tasks.a.status", true),
+        ("tasks.a.status != 'received'", false),
+        ("tasks.a.body.s == 'it\\'s'", false),
+        ("trigger.headers.X-A == 'b'", true),
+    ] {
+        assert_eq!(truth_of(text), Some(expected), "{text}");
+    }
+}
+
+#[test]
+fn a2_what_is_not_an_expression_is_refused() {
+    for text in [
+        "",
+        "tasks.a.status_code == ",
+        "tasks.a..b == 1",
+        "== 200",
+        "tasks.nope.status == 'x'",
+        "a = 1",
+        "1 == 2 == 3",
+        "(1",
+        "1)",
+        "'open",
+        "tasks.a.status_code === 200",
+        "1 &",
+        "{{trigger.body.id}} == 1",
+        "- 1",
+        "1.2.3 == 1",
+        "'\\q'",
+    ] {
+        assert_eq!(truth_of(text), None, "{text}");
+    }
+    assert_eq!(truth_of(&"(".repeat(3000)), None);
+    assert_eq!(truth_of(&"!".repeat(4000)), None);
+    assert_eq!(truth_of(&format!("'{}'", "x".repeat(LEN_MAX))), None);
+}
+
+#[test]
+fn all_unknown_steps_are_reported_and_placed() {
+    let problems = parse("tasks.nope.status == 'x' && tasks.neither.status", &mut resolve).unwrap_err();
+    assert_eq!(problems.iter().map(|p| p.at).collect::<Vec<_>>(), [6, 34]);
+}
+
+#[test]
+fn what_was_seen_is_kept_once_and_cut() {
+    let expr = parse("tasks.a.body.n > 6 && tasks.a.body.n < 9 && trigger.body.long != ''", &mut resolve).unwrap();
+    let mut seen = Vec::new();
+    assert!(truth(&expr, &Fixture::new(), &mut seen).unwrap());
+    assert_eq!(seen.len(), 2);
+    assert_eq!((seen[0].path.as_str(), seen[0].value.as_str()), ("tasks.a.body.n", "7"));
+    assert!(seen[1].value.len() <= SEEN_MAX && seen[1].value.ends_with('…'));
+}
+
+#[test]
+fn whole_numbers_compare_exactly() {
+    let big = |text: &str| serde_json::from_str::<Value>(text).unwrap();
+    assert!(!equal(&big("9007199254740993"), &big("9007199254740992")));
+    assert!(equal(&big("1e2"), &big("100")));
+}

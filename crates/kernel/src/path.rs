@@ -1,0 +1,163 @@
+//! Paths: how conditions and templates name a value, `tasks.charge.body.items[0].price`.
+//!
+//! A path is read here as plain segments ([`RawPath`]). Which of them are allowed, and which step a
+//! name means, only a front end knows: it turns a `RawPath` into a [`Ref`], which is what plans hold
+//! and what is looked up at run time.
+
+names! {
+    /// Where a path begins. Numbers 6 and up are for roots of later forms.
+    pub enum Root {
+        TriggerBody = 1 "trigger.body",
+        TriggerHeaders = 2 "trigger.headers",
+        Task = 3 "tasks",
+        WaitUrl = 4 "wait",
+    }
+}
+
+names! {
+    /// What of a step a path reads.
+    pub enum TaskField {
+        Status = 1 "status",
+        StatusCode = 2 "status_code",
+        Body = 3 "body",
+        Headers = 4 "headers",
+        Error = 5 "error",
+    }
+}
+
+message! {
+    /// A path that has been checked: its root is known to exist, its step is a node of the plan.
+    pub struct Ref {
+        1 => root: Root,
+        /// The node a `tasks` or `wait` path names.
+        2 => node: u32,
+        3 => field: TaskField,
+        /// What follows the root and field, outermost first. A number indexes a list.
+        4 => keys: Vec<String>,
+        /// As the author wrote it; stands in messages.
+        5 => text: String,
+    }
+}
+
+/// A path as written. Every segment knows where it stands so that a front end can point at it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RawPath<'a> {
+    pub text: &'a str,
+    /// Byte offset of `text` in what was parsed.
+    pub at: usize,
+    pub segments: Vec<Segment>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct Segment {
+    pub name: String,
+    /// Byte offset of the segment in what was parsed.
+    pub at: usize,
+}
+
+/// Something wrong inside an expression or template, with its place in the text.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Problem {
+    pub code: &'static str,
+    pub message: String,
+    pub hint: Option<String>,
+    pub at: usize,
+    pub len: usize,
+}
+
+impl Problem {
+    pub fn new(code: &'static str, message: impl Into<String>, at: usize, len: usize) -> Self {
+        Problem { code, message: message.into(), hint: None, at, len }
+    }
+    pub fn hint(mut self, hint: impl Into<String>) -> Self {
+        self.hint = Some(hint.into());
+        self
+    }
+}
+
+/// Turns a path into a [`Ref`], or says what is wrong with it. Front ends implement this; several
+/// problems in one text are collected, not only the first.
+pub type Resolve<'r> = dyn FnMut(&RawPath<'_>) -> Result<Ref, Problem> + 'r;
+
+fn is_name_start(c: char) -> bool {
+    c.is_alphanumeric() || c == '_'
+}
+
+fn is_name(c: char) -> bool {
+    is_name_start(c) || c == '-'
+}
+
+/// Reads a path that begins at byte `at` of `text`; answers it with the offset behind it. Names may
+/// contain `-`, so `tasks.payment-result.body` is one path and never a subtraction.
+pub fn read(text: &str, at: usize) -> Result<(RawPath<'_>, usize), Problem> {
+    let mut segments = Vec::new();
+    let mut pos = at;
+    loop {
+        let rest = &text[pos..];
+        let len: usize = match rest.chars().next() {
+            Some(c) if is_name_start(c) => rest.chars().take_while(|c| is_name(*c)).map(char::len_utf8).sum(),
+            _ => {
+                return Err(Problem::new("expression_syntax", "a name is missing in this path", pos, 1));
+            }
+        };
+        segments.push(Segment { name: rest[..len].to_owned(), at: pos });
+        pos += len;
+        while text[pos..].starts_with('[') {
+            let (segment, next) = read_index(text, pos)?;
+            segments.push(segment);
+            pos = next;
+        }
+        if !text[pos..].starts_with('.') {
+            break;
+        }
+        pos += 1;
+    }
+    Ok((RawPath { text: &text[at..pos], at, segments }, pos))
+}
+
+/// Reads `[0]`, `['a name']` or `["a name"]`.
+fn read_index(text: &str, at: usize) -> Result<(Segment, usize), Problem> {
+    let open = at + 1;
+    let bad = || Problem::new("expression_syntax", "expected a number or a quoted name and `]`", open, 1);
+    let rest = &text[open..];
+    let (name, used) = match rest.chars().next() {
+        Some(quote @ ('\'' | '"')) => {
+            let end = rest[1..].find(quote).ok_or_else(bad)?;
+            (&rest[1..1 + end], end + 2)
+        }
+        Some(c) if c.is_ascii_digit() => {
+            let end = rest.find(|c: char| !c.is_ascii_digit()).ok_or_else(bad)?;
+            (&rest[..end], end)
+        }
+        _ => return Err(bad()),
+    };
+    if !rest[used..].starts_with(']') {
+        return Err(bad());
+    }
+    Ok((Segment { name: name.to_owned(), at: open }, open + used + 1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(text: &str) -> Option<Vec<String>> {
+        let (path, end) = read(text, 0).ok()?;
+        (end == text.len()).then(|| path.segments.into_iter().map(|s| s.name).collect())
+    }
+
+    #[test]
+    fn names_may_hold_hyphens_and_indices_are_segments() {
+        assert_eq!(names("tasks.payment-result.body.s").unwrap(), ["tasks", "payment-result", "body", "s"]);
+        assert_eq!(names("a.k[1].x").unwrap(), ["a", "k", "1", "x"]);
+        assert_eq!(names("a.k.1").unwrap(), ["a", "k", "1"]);
+        assert_eq!(names("a['it is'][\"x.y\"]").unwrap(), ["a", "it is", "x.y"]);
+    }
+
+    #[test]
+    fn broken_paths_are_refused() {
+        for text in ["", ".a", "a..b", "a.", "a[", "a[]", "a[1", "a['x]", "a[-1]", "-a"] {
+            assert_eq!(names(text), None, "{text}");
+        }
+    }
+}

@@ -1,0 +1,107 @@
+//! Statuses, each list written once. The database, the API, the docs and the filters all come from here.
+
+names! {
+    /// Where a run stands. `Waiting` exactly when no step is ready, queued or executing.
+    pub enum RunStatus {
+        Pending = 1 "pending",
+        Running = 2 "running",
+        Waiting = 3 "waiting",
+        Compensating = 4 "compensating",
+        Cancelling = 5 "cancelling",
+        Completed = 6 "completed",
+        Failed = 7 "failed",
+        Cancelled = 8 "cancelled",
+        Timeout = 9 "timeout",
+    }
+}
+
+impl RunStatus {
+    /// A terminal status never changes.
+    pub fn is_terminal(self) -> bool {
+        match self {
+            RunStatus::Pending
+            | RunStatus::Running
+            | RunStatus::Waiting
+            | RunStatus::Compensating
+            | RunStatus::Cancelling => false,
+            RunStatus::Completed | RunStatus::Failed | RunStatus::Cancelled | RunStatus::Timeout => true,
+        }
+    }
+
+    /// A parked run needs no memory: something outside, or a timer row, will wake it.
+    pub fn is_parked(self) -> bool {
+        self == RunStatus::Waiting
+    }
+}
+
+names! {
+    /// Where a step stands, as people and conditions see it.
+    pub enum StepStatus {
+        Pending = 1 "pending",
+        Running = 2 "running",
+        Retrying = 3 "retrying",
+        Sleeping = 4 "sleeping",
+        Waiting = 5 "waiting",
+        Success = 6 "success",
+        Received = 7 "received",
+        Failed = 8 "failed",
+        Timeout = 9 "timeout",
+        Skipped = 10 "skipped",
+        Cancelled = 11 "cancelled",
+        TemplateError = 12 "template_error",
+    }
+}
+
+names! {
+    /// How a step ended, as the planner sees it: what links listen to.
+    pub enum Outcome {
+        Ok = 1 "ok",
+        Failed = 2 "failed",
+        TimedOut = 3 "timed_out",
+        Skipped = 4 "skipped",
+        Cancelled = 5 "cancelled",
+    }
+}
+
+impl StepStatus {
+    /// `None` while the step has not settled.
+    pub fn outcome(self) -> Option<Outcome> {
+        match self {
+            StepStatus::Pending
+            | StepStatus::Running
+            | StepStatus::Retrying
+            | StepStatus::Sleeping
+            | StepStatus::Waiting => None,
+            StepStatus::Success | StepStatus::Received => Some(Outcome::Ok),
+            StepStatus::Failed | StepStatus::TemplateError => Some(Outcome::Failed),
+            StepStatus::Timeout => Some(Outcome::TimedOut),
+            StepStatus::Skipped => Some(Outcome::Skipped),
+            StepStatus::Cancelled => Some(Outcome::Cancelled),
+        }
+    }
+}
+
+/// The word a status comparison or a `?status=` filter means: people write `success`, `succeeded`,
+/// `completed` and `received` for the same thing.
+pub fn canonical_step_status(word: &str) -> &str {
+    match word {
+        "succeeded" | "completed" | "received" => "success",
+        other => other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_name_reads_back() {
+        for status in RunStatus::ALL {
+            assert_eq!(RunStatus::parse(status.as_str()), Some(*status));
+        }
+        for status in StepStatus::ALL {
+            assert_eq!(StepStatus::parse(status.as_str()), Some(*status));
+        }
+        assert_eq!(RunStatus::parse("paused"), None);
+    }
+}

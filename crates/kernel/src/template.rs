@@ -1,0 +1,365 @@
+//! Templates: values with holes, filled once.
+//!
+//! A template is a JSON value whose string leaves may contain `{{path}}`. A leaf that is exactly one
+//! hole keeps the type of what fills it; inside longer text it is printed. Filling is structural: a
+//! value can never break out of the leaf it lands in, and what it contains is never read as a template
+//! again. A hole that cannot be filled is an error that names it; nothing is left half-filled.
+
+use crate::path::{self, Problem, Ref, Resolve};
+use crate::scope::{Scope, Unresolved};
+use bytes::Bytes;
+use serde_json::{Map, Value};
+
+/// One string leaf with holes may be this long as written…
+pub const LEN_MAX: usize = 4 * 1024;
+/// …and a whole template this long once filled.
+pub const EXPANDED_MAX: usize = 64 * 1024;
+
+choice! {
+    pub enum Template {
+        /// No holes below here: the JSON as it will be used.
+        1 => Literal { 1 => json: Bytes },
+        /// Exactly one hole: the value itself.
+        2 => Value { 1 => path: Ref },
+        3 => Text { 1 => parts: Vec<Part> },
+        4 => List { 1 => items: Vec<Template> },
+        5 => Object { 1 => entries: Vec<Entry> },
+    }
+}
+
+message! {
+    /// A piece of a text: literal, or a hole.
+    pub struct Part {
+        1 => text: String,
+        2 => path: Option<Ref>,
+        /// In a URL, a hole that may form the part before the path (the step lists `allow_hosts`).
+        3 => raw: bool,
+    }
+}
+
+message! {
+    pub struct Entry {
+        1 => key: String,
+        2 => value: Option<Template>,
+    }
+}
+
+/// Why a template could not be filled.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Failure {
+    /// Fetch this payload and try again.
+    Stored(u32),
+    /// The step ends as `template_error` with this message.
+    Message(String),
+}
+
+/// Splits a string leaf into its parts. Text without `{{` is one literal part.
+pub fn parse_text(text: &str, resolve: &mut Resolve<'_>) -> Result<Vec<Part>, Vec<Problem>> {
+    let mut parts = Vec::new();
+    let mut problems = Vec::new();
+    let mut pos = 0;
+    if text.contains("{{") && text.len() > LEN_MAX {
+        let message = format!("this template has {} bytes, the limit is {LEN_MAX}", text.len());
+        return Err(vec![Problem::new("template_too_long", message, 0, text.len())]);
+    }
+    while let Some(open) = text[pos..].find("{{").map(|i| pos + i) {
+        if open > pos {
+            parts.push(Part { text: text[pos..open].to_owned(), ..Default::default() });
+        }
+        let Some(close) = text[open..].find("}}").map(|i| open + i) else {
+            problems.push(Problem::new("template_syntax", "this `{{` is not closed", open, 2));
+            return Err(problems);
+        };
+        match parse_hole(text, open + 2, close, resolve) {
+            Ok(path) => parts.push(Part { path: Some(path), ..Default::default() }),
+            Err(problem) => problems.push(problem),
+        }
+        pos = close + 2;
+    }
+    if pos < text.len() || parts.is_empty() {
+        parts.push(Part { text: text[pos..].to_owned(), ..Default::default() });
+    }
+    if problems.is_empty() { Ok(parts) } else { Err(problems) }
+}
+
+fn parse_hole(text: &str, from: usize, to: usize, resolve: &mut Resolve<'_>) -> Result<Ref, Problem> {
+    let inner = &text[from..to];
+    let at = from + (inner.len() - inner.trim_start().len());
+    if inner.trim().is_empty() {
+        return Err(Problem::new("template_syntax", "`{{}}` names nothing", from - 2, to + 4 - from)
+            .hint("write a path such as `{{trigger.body.id}}`"));
+    }
+    let (raw, end) = path::read(text, at).map_err(|p| Problem { code: "template_syntax", ..p })?;
+    if !text[end.min(to)..to].trim().is_empty() || end > to {
+        return Err(Problem::new("template_syntax", "a template holds one path and nothing else", at, to - at)
+            .hint("compute values in a `set` step's condition or in the service that is called"));
+    }
+    resolve(&raw)
+}
+
+impl Template {
+    pub fn literal(value: &Value) -> Template {
+        Template::Literal { json: Bytes::from(value.to_string()) }
+    }
+
+    /// A text leaf: literal, the value itself, or text around holes.
+    pub fn from_parts(mut parts: Vec<Part>) -> Template {
+        match parts.as_mut_slice() {
+            [Part { path: None, text, .. }] => Template::literal(&Value::from(std::mem::take(text))),
+            [Part { path: path @ Some(_), .. }] => Template::Value { path: path.take().unwrap_or_default() },
+            _ => Template::Text { parts },
+        }
+    }
+
+    /// Calls `f` for every path in it.
+    pub fn each_path(&self, f: &mut dyn FnMut(&Ref)) {
+        match self {
+            Template::Literal { .. } | Template::Unknown { .. } => {}
+            Template::Value { path } => f(path),
+            Template::Text { parts } => parts.iter().filter_map(|p| p.path.as_ref()).for_each(f),
+            Template::List { items } => items.iter().for_each(|t| t.each_path(f)),
+            Template::Object { entries } => {
+                entries.iter().filter_map(|e| e.value.as_ref()).for_each(|t| t.each_path(f))
+            }
+        }
+    }
+}
+
+/// Fills a template.
+pub fn render(template: &Template, scope: &dyn Scope) -> Result<Value, Failure> {
+    let value = fill(template, scope)?;
+    // Only holes can make a template grow; a long literal was already limited with its definition.
+    if !matches!(template, Template::Literal { .. } | Template::Value { .. }) && value.to_string().len() > EXPANDED_MAX
+    {
+        return Err(Failure::Message(format!("the filled template is longer than {EXPANDED_MAX} bytes")));
+    }
+    Ok(value)
+}
+
+fn fill(template: &Template, scope: &dyn Scope) -> Result<Value, Failure> {
+    Ok(match template {
+        Template::Literal { json } => serde_json::from_slice(json).unwrap_or(Value::Null),
+        Template::Value { path } => lookup(path, scope)?,
+        Template::Text { parts } => Value::String(text(parts, scope, |s| s)?),
+        Template::List { items } => Value::Array(items.iter().map(|t| fill(t, scope)).collect::<Result<_, _>>()?),
+        Template::Object { entries } => {
+            let mut map = Map::with_capacity(entries.len());
+            for Entry { key, value, .. } in entries {
+                let value = value.as_ref().map_or(Ok(Value::Null), |t| fill(t, scope))?;
+                map.insert(key.clone(), value);
+            }
+            Value::Object(map)
+        }
+        Template::Unknown { .. } => {
+            return Err(Failure::Message("this template needs a newer release".into()));
+        }
+    })
+}
+
+/// Fills a text that ends as text: a log message.
+pub fn render_text(parts: &[Part], scope: &dyn Scope) -> Result<String, Failure> {
+    limited(text(parts, scope, |s| s)?)
+}
+
+/// Fills a header value. CR, LF and NUL would start another header, so they are refused.
+pub fn render_header(name: &str, parts: &[Part], scope: &dyn Scope) -> Result<String, Failure> {
+    let value = limited(text(parts, scope, |s| s)?)?;
+    if value.contains(['\r', '\n', '\0']) {
+        return Err(Failure::Message(format!("the value of header `{name}` contains a line break or NUL")));
+    }
+    Ok(value)
+}
+
+/// Fills a URL. A filled value is one path segment or one query value: everything that has a meaning in
+/// a URL is percent-encoded, and it may not turn its segment into `.` or `..`.
+pub fn render_url(parts: &[Part], scope: &dyn Scope) -> Result<String, Failure> {
+    let mut url = String::new();
+    let mut holes = Vec::new();
+    for part in parts {
+        match &part.path {
+            None => url.push_str(&part.text),
+            Some(path) => {
+                let value = printed(lookup(path, scope)?);
+                if part.raw {
+                    url.push_str(&value);
+                } else {
+                    let start = url.len();
+                    percent_encode(&value, &mut url);
+                    holes.push((start, url.len(), path));
+                }
+            }
+        }
+    }
+    let path_end = url.find(['?', '#']).unwrap_or(url.len());
+    for (start, end, path) in holes {
+        let from = url[..start].rfind('/').map_or(0, |i| i + 1);
+        let to = url[end..path_end.max(end)].find('/').map_or(path_end.max(end), |i| end + i);
+        if start <= path_end && matches!(url[from..to].to_lowercase().replace("%2e", ".").as_str(), "." | "..") {
+            let message = format!("{{{{{}}}}} would make the path segment `{}`", path.text, &url[from..to]);
+            return Err(Failure::Message(message));
+        }
+    }
+    limited(url)
+}
+
+fn limited(text: String) -> Result<String, Failure> {
+    if text.len() > EXPANDED_MAX {
+        return Err(Failure::Message(format!("the filled template is longer than {EXPANDED_MAX} bytes")));
+    }
+    Ok(text)
+}
+
+fn text(parts: &[Part], scope: &dyn Scope, encode: impl Fn(String) -> String) -> Result<String, Failure> {
+    let mut out = String::new();
+    for part in parts {
+        match &part.path {
+            None => out.push_str(&part.text),
+            Some(path) => out.push_str(&encode(printed(lookup(path, scope)?))),
+        }
+    }
+    Ok(out)
+}
+
+/// How a value prints inside text: strings bare, everything else as JSON.
+fn printed(value: Value) -> String {
+    match value {
+        Value::String(s) => s,
+        other => other.to_string(),
+    }
+}
+
+fn lookup(path: &Ref, scope: &dyn Scope) -> Result<Value, Failure> {
+    match scope.get(path) {
+        Ok(Some(value)) => Ok(value.into_owned()),
+        Ok(None) => Err(Failure::Message(format!("Failed to resolve {{{{{}}}}}", path.text))),
+        Err(Unresolved::Stored(number)) => Err(Failure::Stored(number)),
+        Err(Unresolved::Truncated { step, keys }) => Err(Failure::Message(format!(
+            "Cannot read '{keys}' because the response from '{step}' exceeded the 256KB limit and was truncated"
+        ))),
+    }
+}
+
+fn percent_encode(text: &str, out: &mut String) {
+    const HEX: &[u8; 16] = b"0123456789ABCDEF";
+    for byte in text.bytes() {
+        if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
+            out.push(byte as char);
+        } else {
+            out.extend(['%', HEX[usize::from(byte >> 4)] as char, HEX[usize::from(byte & 15)] as char]);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::scope::tests::{Fixture, resolve};
+    use crate::wire::Message;
+    use serde_json::json;
+
+    fn parsed(text: &str) -> Result<Vec<Part>, Vec<Problem>> {
+        parse_text(text, &mut resolve)
+    }
+
+    fn rendered(text: &str) -> Result<Value, Failure> {
+        let template = Template::from_parts(parsed(text).expect(text));
+        assert_eq!(Template::decode(&template.encode()), Ok(template.clone()), "stored form of {text}");
+        render(&template, &Fixture::new())
+    }
+
+    #[test]
+    fn a3_values_keep_their_type_and_text_is_printed() {
+        for (text, expected) in [
+            ("{{trigger.body.id}}", json!(5)),
+            ("id-{{trigger.body.id}}", json!("id-5")),
+            ("{{ trigger.body.t }}", json!("x")),
+            ("{{trigger.body.o.k}}", json!([1, 2])),
+            ("o={{trigger.body.o.k}}", json!("o=[1,2]")),
+            ("{{trigger.body.o.k.1}}", json!(2)),
+            ("{{trigger.body.o.k[1]}}", json!(2)),
+            ("{{trigger.headers.x-a}}", json!("b")),
+            ("{{trigger.headers.X-A}}", json!("b")),
+            ("{{tasks.a.body.z}}", json!(null)),
+            ("{{tasks.a.status}}", json!("success")),
+            ("{{wait.a.url}}", json!("http://h/wh/a")),
+            ("plain", json!("plain")),
+            ("", json!("")),
+            ("a } }} b", json!("a } }} b")),
+            ("{{trigger.body.id}}{{trigger.body.t}}", json!("5x")),
+        ] {
+            assert_eq!(rendered(text), Ok(expected), "{text}");
+        }
+    }
+
+    #[test]
+    fn r40_r41_a3_a_hole_that_cannot_be_filled_is_named() {
+        for (text, message) in [
+            ("{{trigger.body.missing}}", "Failed to resolve {{trigger.body.missing}}"),
+            ("{{tasks.sk.body.x}}", "Failed to resolve {{tasks.sk.body.x}}"),
+            ("{{trigger.body.one}} {{trigger.body.two}}", "Failed to resolve {{trigger.body.one}}"),
+            ("{{tasks.a.body.s.deeper}}", "Failed to resolve {{tasks.a.body.s.deeper}}"),
+            (
+                "{{tasks.big.body.amount}}",
+                "Cannot read 'body.amount' because the response from 'big' exceeded the 256KB limit and was truncated",
+            ),
+        ] {
+            assert_eq!(rendered(text), Err(Failure::Message(message.into())), "{text}");
+        }
+    }
+
+    #[test]
+    fn a3_broken_templates_are_refused() {
+        for text in [
+            "{{unknown.x}}",
+            "{{}}",
+            "{{  }}",
+            "{{trigger.body.id",
+            "{{trigger.body.id + 1}}",
+            "{{trigger..x}}",
+            "{{a}} {{",
+            "{{'x'}}",
+        ] {
+            assert!(parsed(text).is_err(), "{text}");
+        }
+        assert_eq!(parsed("{{nope.a}} and {{nope.b}}").unwrap_err().len(), 2, "all problems at once");
+        assert!(parsed(&format!("{{{{trigger.body.id}}}}{}", "x".repeat(LEN_MAX))).is_err());
+    }
+
+    #[test]
+    fn t7_t8_data_stays_data() {
+        assert_eq!(rendered("{{trigger.body.inject}}"), Ok(json!("{{trigger.body.id}}")));
+        assert_eq!(rendered("a{{trigger.body.inject}}"), Ok(json!("a{{trigger.body.id}}")));
+        assert_eq!(rendered("{{trigger.body.quote}}"), Ok(json!("\"},{\"")));
+    }
+
+    #[test]
+    fn t9_a_header_cannot_be_broken_out_of() {
+        let header = |text: &str| render_header("X", &parsed(text).unwrap(), &Fixture::new());
+        assert_eq!(header("t {{trigger.body.t}}"), Ok("t x".into()));
+        assert!(matches!(header("{{trigger.body.crlf}}"), Err(Failure::Message(m)) if m.contains("`X`")));
+    }
+
+    #[test]
+    fn t10_a_value_in_a_url_stays_one_component() {
+        let url = |text: &str| render_url(&parsed(text).unwrap(), &Fixture::new());
+        assert_eq!(url("https://h/{{trigger.body.slash}}/y"), Ok("https://h/a%2Fb%3Fc/y".into()));
+        assert_eq!(url("https://h/?q={{trigger.body.slash}}&r=1"), Ok("https://h/?q=a%2Fb%3Fc&r=1".into()));
+        assert_eq!(url("https://h/?q={{trigger.body.dots}}"), Ok("https://h/?q=..".into()));
+        assert_eq!(url("https://h/v{{trigger.body.dots}}/x"), Ok("https://h/v../x".into()));
+        for text in [
+            "https://h/{{trigger.body.dots}}/x",
+            "https://h/{{trigger.body.dots}}",
+            "https://h/{{trigger.body.dots}}?x=1",
+        ] {
+            assert!(url(text).is_err(), "{text}");
+        }
+        assert_eq!(url("https://h/{{trigger.body.crlf}}"), Ok("https://h/a%0D%0Ab".into()));
+    }
+
+    #[test]
+    fn a_filled_template_has_a_limit() {
+        let parts = parsed("{{trigger.body.long}}x").unwrap();
+        let many = Template::List { items: vec![Template::Text { parts }; 200] };
+        assert!(matches!(render(&many, &Fixture::new()), Err(Failure::Message(m)) if m.contains("longer than")));
+    }
+}

@@ -1,0 +1,122 @@
+//! Instants and lengths of time as whole microseconds. Both are plain numbers handed in from outside.
+
+use crate::wire::{self, Raw};
+
+/// An instant on the engine's clock: microseconds since 1970, UTC.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Timestamp(pub i64);
+
+/// A length of time in microseconds. (`std::time::Duration` would do, were it not twice as large.)
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Span(pub u64);
+
+impl Timestamp {
+    pub const NEVER: Timestamp = Timestamp(i64::MAX);
+
+    pub const fn from_millis(ms: i64) -> Self {
+        Timestamp(ms * 1_000)
+    }
+    pub const fn millis(self) -> i64 {
+        self.0.div_euclid(1_000)
+    }
+    /// The instant `span` later; stops at the end of time instead of wrapping.
+    pub fn after(self, span: Span) -> Self {
+        Timestamp(self.0.saturating_add(i64::try_from(span.0).unwrap_or(i64::MAX)))
+    }
+    /// How long after `earlier` this is; zero when it is not.
+    pub fn since(self, earlier: Timestamp) -> Span {
+        Span(u64::try_from(self.0.saturating_sub(earlier.0)).unwrap_or(0))
+    }
+}
+
+impl Span {
+    pub const fn from_millis(ms: u64) -> Self {
+        Span(ms.saturating_mul(1_000))
+    }
+    pub const fn from_secs(s: u64) -> Self {
+        Span::from_millis(s.saturating_mul(1_000))
+    }
+    pub const fn from_days(d: u64) -> Self {
+        Span::from_secs(d.saturating_mul(86_400))
+    }
+    pub const fn millis(self) -> u64 {
+        self.0 / 1_000
+    }
+
+    /// Reads `^[0-9]+(ms|s|m|h|d)$`. No spaces, signs, fractions, weeks or bare numbers.
+    pub fn parse(text: &str) -> Option<Span> {
+        let digits = text.bytes().take_while(u8::is_ascii_digit).count();
+        let (count, unit) = text.split_at(digits);
+        let unit = match unit {
+            "ms" => 1_000,
+            "s" => 1_000_000,
+            "m" => 60_000_000,
+            "h" => 3_600_000_000,
+            "d" => 86_400_000_000,
+            _ => return None,
+        };
+        count.parse::<u64>().ok()?.checked_mul(unit).map(Span)
+    }
+}
+
+/// The shortest spelling [`Span::parse`] reads back, rounded to milliseconds.
+impl std::fmt::Display for Span {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let ms = self.millis();
+        for (unit, name) in [(86_400_000, "d"), (3_600_000, "h"), (60_000, "m"), (1_000, "s")] {
+            if ms >= unit && ms % unit == 0 {
+                return write!(f, "{}{name}", ms / unit);
+            }
+        }
+        write!(f, "{ms}ms")
+    }
+}
+
+impl wire::Value for Timestamp {
+    fn put(&self, number: u32, out: &mut Vec<u8>) {
+        self.0.put(number, out);
+    }
+    fn take(raw: Raw<'_>, depth: u32) -> Result<Self, wire::Error> {
+        i64::take(raw, depth).map(Timestamp)
+    }
+}
+
+impl wire::Value for Span {
+    fn put(&self, number: u32, out: &mut Vec<u8>) {
+        self.0.put(number, out);
+    }
+    fn take(raw: Raw<'_>, depth: u32) -> Result<Self, wire::Error> {
+        u64::take(raw, depth).map(Span)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn r4_durations_are_a_count_and_a_unit() {
+        for (text, seconds) in [
+            ("500ms", 0.5),
+            ("30s", 30.0),
+            ("5m", 300.0),
+            ("2h", 7_200.0),
+            ("1d", 86_400.0),
+            ("13d", 1_123_200.0),
+            ("0s", 0.0),
+        ] {
+            assert_eq!(Span::parse(text).map(|s| s.0 as f64 / 1e6), Some(seconds), "{text}");
+        }
+        for text in ["-5s", "5", "3w", "1.5h", "", "5 m", "s", "1h30m", "١s", "99999999999999999999d", "400000000000d"]
+        {
+            assert_eq!(Span::parse(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_span_prints_as_it_is_written() {
+        for text in ["500ms", "30s", "5m", "2h", "13d", "90s", "0ms"] {
+            assert_eq!(Span::parse(text).unwrap().to_string(), text);
+        }
+    }
+}

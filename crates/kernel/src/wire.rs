@@ -1,0 +1,516 @@
+//! The stored encoding: numbered fields, unknown ones kept.
+//!
+//! A message is a sequence of `(number << 1 | kind, value)` where kind 0 is a varint and kind 1 is
+//! length-prefixed bytes. Defaults are not written. Numbers are never reused, so every release reads
+//! what every earlier one wrote; a [`message!`] also carries the fields a later release added through
+//! a decode and an encode. Golden files in `tests/golden` hold the proof.
+//!
+//! This module knows nothing about what is stored. [`seal`] and [`open`] put a format number and a
+//! CRC around the outermost message of a row.
+
+use bytes::Bytes;
+
+/// Nested messages deeper than this are refused: no stored value of ours comes close.
+const DEPTH_MAX: u32 = 200;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Error {
+    /// The bytes end in the middle of a value.
+    Truncated,
+    /// A number does not fit its field, a text is not UTF-8, an enum number means nothing.
+    Malformed(&'static str),
+    /// The checksum does not match: the row was damaged.
+    Checksum,
+    /// A format number this release does not know.
+    Format(u8),
+}
+
+impl std::fmt::Display for Error {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Error::Truncated => write!(f, "the stored bytes end too early"),
+            Error::Malformed(what) => write!(f, "a stored {what} is malformed"),
+            Error::Checksum => write!(f, "the stored checksum does not match"),
+            Error::Format(n) => write!(f, "stored format {n} is newer than this release"),
+        }
+    }
+}
+
+impl std::error::Error for Error {}
+
+/// One value as it stands in the bytes, before its field gives it a meaning.
+#[derive(Clone, Copy, Debug)]
+pub enum Raw<'a> {
+    Varint(u64),
+    Bytes(&'a [u8]),
+}
+
+impl<'a> Raw<'a> {
+    pub fn varint(self) -> Result<u64, Error> {
+        match self {
+            Raw::Varint(v) => Ok(v),
+            Raw::Bytes(_) => Err(Error::Malformed("number")),
+        }
+    }
+
+    pub fn bytes(self) -> Result<&'a [u8], Error> {
+        match self {
+            Raw::Bytes(b) => Ok(b),
+            Raw::Varint(_) => Err(Error::Malformed("byte string")),
+        }
+    }
+}
+
+pub fn put_varint(mut v: u64, out: &mut Vec<u8>) {
+    while v >= 0x80 {
+        out.push(v as u8 | 0x80);
+        v >>= 7;
+    }
+    out.push(v as u8);
+}
+
+pub fn put_bytes(number: u32, bytes: &[u8], out: &mut Vec<u8>) {
+    put_varint(u64::from(number) << 1 | 1, out);
+    put_varint(bytes.len() as u64, out);
+    out.extend_from_slice(bytes);
+}
+
+/// Walks the fields of one message.
+pub struct Reader<'a> {
+    rest: &'a [u8],
+}
+
+impl<'a> Reader<'a> {
+    pub fn new(bytes: &'a [u8]) -> Self {
+        Reader { rest: bytes }
+    }
+
+    fn varint(&mut self) -> Result<u64, Error> {
+        let mut v = 0u64;
+        for shift in (0..64).step_by(7) {
+            let (&byte, rest) = self.rest.split_first().ok_or(Error::Truncated)?;
+            self.rest = rest;
+            v |= u64::from(byte & 0x7f) << shift;
+            if byte < 0x80 {
+                return Ok(v);
+            }
+        }
+        Err(Error::Malformed("varint"))
+    }
+
+    /// The next field: its number, its value, and the bytes it occupies as a whole.
+    pub fn next(&mut self) -> Result<Option<(u32, Raw<'a>, &'a [u8])>, Error> {
+        if self.rest.is_empty() {
+            return Ok(None);
+        }
+        let start = self.rest;
+        let tag = self.varint()?;
+        let number = u32::try_from(tag >> 1).map_err(|_| Error::Malformed("field number"))?;
+        let raw = if tag & 1 == 0 {
+            Raw::Varint(self.varint()?)
+        } else {
+            let len = usize::try_from(self.varint()?).map_err(|_| Error::Truncated)?;
+            if len > self.rest.len() {
+                return Err(Error::Truncated);
+            }
+            let (value, rest) = self.rest.split_at(len);
+            self.rest = rest;
+            Raw::Bytes(value)
+        };
+        Ok(Some((number, raw, &start[..start.len() - self.rest.len()])))
+    }
+}
+
+/// A single value that can stand in a field.
+pub trait Value: Sized {
+    fn put(&self, number: u32, out: &mut Vec<u8>);
+    fn take(raw: Raw<'_>, depth: u32) -> Result<Self, Error>;
+}
+
+/// How often a value may stand in a field: once with a default, at most once, or many times.
+pub trait Field {
+    fn write(&self, number: u32, out: &mut Vec<u8>);
+    fn merge(&mut self, raw: Raw<'_>, depth: u32) -> Result<(), Error>;
+}
+
+impl<T: Value + Default + PartialEq> Field for T {
+    fn write(&self, number: u32, out: &mut Vec<u8>) {
+        if *self != T::default() {
+            self.put(number, out);
+        }
+    }
+    fn merge(&mut self, raw: Raw<'_>, depth: u32) -> Result<(), Error> {
+        *self = T::take(raw, depth)?;
+        Ok(())
+    }
+}
+
+impl<T: Value> Field for Option<T> {
+    fn write(&self, number: u32, out: &mut Vec<u8>) {
+        if let Some(v) = self {
+            v.put(number, out);
+        }
+    }
+    fn merge(&mut self, raw: Raw<'_>, depth: u32) -> Result<(), Error> {
+        *self = Some(T::take(raw, depth)?);
+        Ok(())
+    }
+}
+
+impl<T: Value> Field for Vec<T> {
+    fn write(&self, number: u32, out: &mut Vec<u8>) {
+        for v in self {
+            v.put(number, out);
+        }
+    }
+    fn merge(&mut self, raw: Raw<'_>, depth: u32) -> Result<(), Error> {
+        self.push(T::take(raw, depth)?);
+        Ok(())
+    }
+}
+
+macro_rules! varint_value {
+    ($($t:ty),*) => {$(
+        impl Value for $t {
+            fn put(&self, number: u32, out: &mut Vec<u8>) {
+                put_varint(u64::from(number) << 1, out);
+                put_varint(u64::from(*self), out);
+            }
+            fn take(raw: Raw<'_>, _: u32) -> Result<Self, Error> {
+                <$t>::try_from(raw.varint()?).map_err(|_| Error::Malformed("number"))
+            }
+        }
+    )*};
+}
+varint_value!(u16, u32, u64);
+
+impl Value for bool {
+    fn put(&self, number: u32, out: &mut Vec<u8>) {
+        u32::from(*self).put(number, out);
+    }
+    fn take(raw: Raw<'_>, _: u32) -> Result<Self, Error> {
+        Ok(raw.varint()? != 0)
+    }
+}
+
+/// Signed numbers are zigzag-coded so that small negative ones stay short.
+impl Value for i64 {
+    fn put(&self, number: u32, out: &mut Vec<u8>) {
+        (((*self << 1) ^ (*self >> 63)) as u64).put(number, out);
+    }
+    fn take(raw: Raw<'_>, _: u32) -> Result<Self, Error> {
+        let v = raw.varint()?;
+        Ok((v >> 1) as i64 ^ -((v & 1) as i64))
+    }
+}
+
+impl Value for String {
+    fn put(&self, number: u32, out: &mut Vec<u8>) {
+        put_bytes(number, self.as_bytes(), out);
+    }
+    fn take(raw: Raw<'_>, _: u32) -> Result<Self, Error> {
+        std::str::from_utf8(raw.bytes()?).map(str::to_owned).map_err(|_| Error::Malformed("text"))
+    }
+}
+
+impl Value for Bytes {
+    fn put(&self, number: u32, out: &mut Vec<u8>) {
+        put_bytes(number, self, out);
+    }
+    fn take(raw: Raw<'_>, _: u32) -> Result<Self, Error> {
+        Ok(Bytes::copy_from_slice(raw.bytes()?))
+    }
+}
+
+impl<const N: usize> Value for [u8; N] {
+    fn put(&self, number: u32, out: &mut Vec<u8>) {
+        put_bytes(number, self, out);
+    }
+    fn take(raw: Raw<'_>, _: u32) -> Result<Self, Error> {
+        raw.bytes()?.try_into().map_err(|_| Error::Malformed("fixed-size value"))
+    }
+}
+
+impl<T: Value> Value for Box<T> {
+    fn put(&self, number: u32, out: &mut Vec<u8>) {
+        T::put(self, number, out);
+    }
+    fn take(raw: Raw<'_>, depth: u32) -> Result<Self, Error> {
+        T::take(raw, depth).map(Box::new)
+    }
+}
+
+/// Something that is a sequence of fields.
+pub trait Message: Sized {
+    fn write_fields(&self, out: &mut Vec<u8>);
+    fn read_fields(bytes: &[u8], depth: u32) -> Result<Self, Error>;
+
+    fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(128);
+        self.write_fields(&mut out);
+        out
+    }
+
+    fn decode(bytes: &[u8]) -> Result<Self, Error> {
+        Self::read_fields(bytes, 0)
+    }
+}
+
+/// Writes a nested message in place: one byte is kept for its length, which is enough for nearly all.
+pub fn put_message(number: u32, out: &mut Vec<u8>, write: impl FnOnce(&mut Vec<u8>)) {
+    put_varint(u64::from(number) << 1 | 1, out);
+    let at = out.len();
+    out.push(0);
+    write(out);
+    let len = out.len() - at - 1;
+    if len < 0x80 {
+        out[at] = len as u8;
+    } else {
+        let mut prefix = Vec::with_capacity(5);
+        put_varint(len as u64, &mut prefix);
+        out.splice(at..=at, prefix);
+    }
+}
+
+pub fn deeper(depth: u32) -> Result<u32, Error> {
+    if depth >= DEPTH_MAX { Err(Error::Malformed("nesting")) } else { Ok(depth + 1) }
+}
+
+/// Fields a later release wrote, kept verbatim. Boxed twice: nearly always absent, and then one word.
+#[allow(clippy::box_collection)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Unknown(Option<Box<Vec<u8>>>);
+
+impl Unknown {
+    pub fn keep(&mut self, whole_field: &[u8]) {
+        self.0.get_or_insert_default().extend_from_slice(whole_field);
+    }
+    pub fn write(&self, out: &mut Vec<u8>) {
+        if let Some(bytes) = &self.0 {
+            out.extend_from_slice(bytes);
+        }
+    }
+    pub fn is_empty(&self) -> bool {
+        self.0.is_none()
+    }
+}
+
+/// Declares a struct whose fields are numbered. Values are written in field order, defaults left out.
+#[macro_export]
+macro_rules! message {
+    ($(#[$meta:meta])* pub struct $name:ident {
+        $($(#[$fmeta:meta])* $number:literal => $field:ident : $ty:ty),* $(,)?
+    }) => {
+        $(#[$meta])*
+        #[derive(Clone, Debug, Default, PartialEq)]
+        pub struct $name {
+            $($(#[$fmeta])* pub $field: $ty,)*
+            /// What a later release added.
+            pub unknown: $crate::wire::Unknown,
+        }
+
+        impl $crate::wire::Message for $name {
+            fn write_fields(&self, out: &mut Vec<u8>) {
+                $($crate::wire::Field::write(&self.$field, $number, out);)*
+                self.unknown.write(out);
+            }
+            fn read_fields(bytes: &[u8], depth: u32) -> Result<Self, $crate::wire::Error> {
+                let mut message = Self::default();
+                let mut reader = $crate::wire::Reader::new(bytes);
+                let depth = $crate::wire::deeper(depth)?;
+                while let Some((number, raw, whole)) = reader.next()? {
+                    match number {
+                        $($number => $crate::wire::Field::merge(&mut message.$field, raw, depth)?,)*
+                        _ => { message.unknown.keep(whole); let _ = raw; }
+                    }
+                }
+                Ok(message)
+            }
+        }
+
+        impl $crate::wire::Value for $name {
+            fn put(&self, number: u32, out: &mut Vec<u8>) {
+                $crate::wire::put_message(number, out, |out| $crate::wire::Message::write_fields(self, out));
+            }
+            fn take(raw: $crate::wire::Raw<'_>, depth: u32) -> Result<Self, $crate::wire::Error> {
+                $crate::wire::Message::read_fields(raw.bytes()?, depth)
+            }
+        }
+    };
+}
+
+/// Declares an enum of numbered variants, each with numbered fields. A variant this release does not
+/// know is kept as `Unknown` with its bytes; it encodes back to what it was.
+#[macro_export]
+macro_rules! choice {
+    ($(#[$meta:meta])* pub enum $name:ident {
+        $($(#[$vmeta:meta])* $vnumber:literal => $variant:ident {
+            $($(#[$fmeta:meta])* $number:literal => $field:ident : $ty:ty),* $(,)?
+        }),* $(,)?
+    }) => {
+        $(#[$meta])*
+        #[derive(Clone, Debug, PartialEq)]
+        pub enum $name {
+            $($(#[$vmeta])* $variant { $($(#[$fmeta])* $field: $ty),* },)*
+            /// A variant of a later release.
+            Unknown { number: u32, bytes: bytes::Bytes },
+        }
+
+        impl $crate::wire::Message for $name {
+            fn write_fields(&self, out: &mut Vec<u8>) {
+                match self {
+                    $($name::$variant { $($field),* } => $crate::wire::put_message($vnumber, out, |_out| {
+                        $($crate::wire::Field::write($field, $number, _out);)*
+                    }),)*
+                    $name::Unknown { number, bytes } => $crate::wire::put_bytes(*number, bytes, out),
+                }
+            }
+            fn read_fields(bytes: &[u8], depth: u32) -> Result<Self, $crate::wire::Error> {
+                let _depth = $crate::wire::deeper(depth)?;
+                let mut reader = $crate::wire::Reader::new(bytes);
+                let (number, raw, _) = reader.next()?.ok_or($crate::wire::Error::Truncated)?;
+                let inner = raw.bytes()?;
+                match number {
+                    $($vnumber => {
+                        $(let mut $field = <$ty>::default();)*
+                        let mut fields = $crate::wire::Reader::new(inner);
+                        while let Some((number, _raw, _)) = fields.next()? {
+                            match number {
+                                $($number => $crate::wire::Field::merge(&mut $field, _raw, _depth)?,)*
+                                _ => {}
+                            }
+                        }
+                        Ok($name::$variant { $($field),* })
+                    })*
+                    _ => Ok($name::Unknown { number, bytes: bytes::Bytes::copy_from_slice(inner) }),
+                }
+            }
+        }
+
+        impl $crate::wire::Value for $name {
+            fn put(&self, number: u32, out: &mut Vec<u8>) {
+                $crate::wire::put_message(number, out, |out| $crate::wire::Message::write_fields(self, out));
+            }
+            fn take(raw: $crate::wire::Raw<'_>, depth: u32) -> Result<Self, $crate::wire::Error> {
+                $crate::wire::Message::read_fields(raw.bytes()?, depth)
+            }
+        }
+    };
+}
+
+/// Declares an enum with one spelling and one stored number per name; everything that lists, prints,
+/// parses, checks or documents it goes through `ALL`.
+#[macro_export]
+macro_rules! names {
+    ($(#[$meta:meta])* pub enum $name:ident { $($(#[$vmeta:meta])* $variant:ident = $number:literal $text:literal),* $(,)? }) => {
+        $(#[$meta])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+        pub enum $name { #[default] $($(#[$vmeta])* $variant = $number),* }
+
+        impl $name {
+            pub const ALL: &'static [$name] = &[$($name::$variant),*];
+
+            pub fn as_str(self) -> &'static str {
+                match self { $($name::$variant => $text),* }
+            }
+            pub fn parse(text: &str) -> Option<Self> {
+                Self::ALL.iter().copied().find(|v| v.as_str() == text)
+            }
+        }
+
+        impl std::fmt::Display for $name {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str(self.as_str())
+            }
+        }
+
+        impl $crate::wire::Value for $name {
+            fn put(&self, number: u32, out: &mut Vec<u8>) {
+                (*self as u32).put(number, out);
+            }
+            fn take(raw: $crate::wire::Raw<'_>, _: u32) -> Result<Self, $crate::wire::Error> {
+                let number = raw.varint()?;
+                Self::ALL.iter().copied().find(|v| *v as u64 == number)
+                    .ok_or($crate::wire::Error::Malformed(stringify!($name)))
+            }
+        }
+    };
+}
+
+/// Envelope of a stored row: format number, CRC-32 of the rest, the message.
+pub fn seal(format: u8, message: &impl Message) -> Vec<u8> {
+    let mut out = Vec::with_capacity(128);
+    out.extend_from_slice(&[format, 0, 0, 0, 0]);
+    message.write_fields(&mut out);
+    let crc = crc32fast::hash(&out[5..]);
+    out[1..5].copy_from_slice(&crc.to_le_bytes());
+    out
+}
+
+/// Checks an envelope made by [`seal`] and decodes what is in it. `newest` is the highest format this
+/// release can read.
+pub fn open<M: Message>(newest: u8, bytes: &[u8]) -> Result<M, Error> {
+    let (head, body) = bytes.split_at_checked(5).ok_or(Error::Truncated)?;
+    if head[0] == 0 || head[0] > newest {
+        return Err(Error::Format(head[0]));
+    }
+    if crc32fast::hash(body).to_le_bytes() != head[1..5] {
+        return Err(Error::Checksum);
+    }
+    M::decode(body)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    message! { pub struct Old { 1 => a: u32, 2 => b: String } }
+    message! { pub struct New { 1 => a: u32, 2 => b: String, 3 => c: Vec<i64>, 4 => d: Option<Box<New>> } }
+    choice! { pub enum Small { 1 => One { 1 => x: u32 } } }
+    choice! { pub enum Large { 1 => One { 1 => x: u32 }, 2 => Two { 1 => y: String, 2 => z: bool } } }
+
+    fn new() -> New {
+        let inner = New { a: 7, ..Default::default() };
+        New { a: 1, b: "é".into(), c: vec![-1, 0, i64::MIN], d: Some(Box::new(inner)), ..Default::default() }
+    }
+
+    #[test]
+    fn a_message_survives_a_round_trip() {
+        assert_eq!(New::decode(&new().encode()), Ok(new()));
+        assert!(New::default().encode().is_empty(), "defaults are not written");
+    }
+
+    #[test]
+    fn fields_of_a_later_release_survive_an_older_one() {
+        let old = Old::decode(&new().encode()).unwrap();
+        assert_eq!((old.a, old.b.as_str()), (1, "é"));
+        assert_eq!(New::decode(&old.encode()), Ok(new()));
+    }
+
+    #[test]
+    fn a_variant_of_a_later_release_is_kept() {
+        let two = Large::Two { y: "y".into(), z: true };
+        let seen = Small::decode(&two.encode()).unwrap();
+        assert!(matches!(seen, Small::Unknown { number: 2, .. }));
+        assert_eq!(Large::decode(&seen.encode()), Ok(two));
+    }
+
+    #[test]
+    fn damage_is_noticed_and_never_panics() {
+        let sealed = seal(1, &new());
+        assert_eq!(open::<New>(1, &sealed), Ok(new()));
+        for i in 0..sealed.len() {
+            let mut damaged = sealed.clone();
+            damaged[i] ^= 0x10;
+            assert!(open::<New>(1, &damaged).is_err(), "byte {i}");
+            assert!(open::<New>(1, &sealed[..i]).is_err(), "cut at {i}");
+        }
+        assert_eq!(open::<New>(1, &seal(2, &new())), Err(Error::Format(2)));
+    }
+
+    #[test]
+    fn a_long_nested_message_gets_a_long_length() {
+        let long = New { d: Some(Box::new(New { b: "x".repeat(300), ..Default::default() })), ..Default::default() };
+        assert_eq!(New::decode(&long.encode()), Ok(long));
+    }
+}

@@ -1,0 +1,107 @@
+//! The store remembers. It decides nothing: it writes what the kernel decided, guarded by what must
+//! still be true, and answers what was written.
+//!
+//! One contract ([`Store`]), implemented in memory (for the simulator and tests) and on SQLite; the
+//! conformance suite in `testkit` holds them equal, and a third implementation plugs in there.
+//!
+//! The rule that keeps it right: **all of a run's rows land or none, and one run's trouble never hurts
+//! another's.** A run's rows land only if its last record is still the one the caller saw.
+
+pub mod memory;
+pub mod rows;
+pub mod sqlite;
+
+pub use memory::MemoryStore;
+pub use rows::*;
+pub use sqlite::SqliteStore;
+
+use bytes::Bytes;
+use kernel::{OrgId, RunId, Timestamp, WorkflowId};
+use std::future::Future;
+use std::pin::Pin;
+
+/// What went wrong with a whole call. The variant says what to do.
+#[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
+pub enum Error {
+    /// Nothing was written: full, locked, read-only. Try again later.
+    #[error("the store is unavailable: {0}")]
+    Unavailable(String),
+    /// A commit's fate is not known. Reload before deciding anything.
+    #[error("the outcome of a write is unknown: {0}")]
+    Unknown(String),
+    /// What is stored cannot be understood.
+    #[error("the store is damaged: {0}")]
+    Corrupt(String),
+    /// The store cannot be opened as asked (in use, newer than this release, another clock).
+    #[error("{0}")]
+    Refused(String),
+    /// Another process has it open.
+    #[error("the data directory is in use by another process: {0}")]
+    InUse(String),
+}
+
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// A store call in progress.
+pub type Call<'a, T> = Pin<Box<dyn Future<Output = Result<T>> + Send + 'a>>;
+
+pub trait Store: Send + Sync + 'static {
+    /// Appends one record per run with its side rows, in one transaction made durable once. The
+    /// verdicts come in the order of the batch; an error is about all of it.
+    fn commit<'a>(&'a self, batch: &'a Batch) -> Call<'a, Vec<Verdict>>;
+
+    /// A run as the kernel needs it: the latest snapshot and the records after it.
+    fn load(&self, org: OrgId, run: RunId) -> Call<'_, Option<Loaded>>;
+
+    /// Every record of a run, oldest first.
+    fn history(&self, org: OrgId, run: RunId) -> Call<'_, Option<Vec<Bytes>>>;
+
+    /// The given stored payloads of a run; numbers that do not exist are left out.
+    fn payloads<'a>(&'a self, org: OrgId, run: RunId, numbers: &'a [u32]) -> Call<'a, Vec<(u32, Bytes)>>;
+
+    /// Runs that were neither parked nor ended when the store was last used. Read once at start.
+    fn unparked(&self) -> Call<'_, Vec<(OrgId, RunId)>>;
+
+    /// Timers of parked runs due at or before `until`, earliest first.
+    fn timers(&self, until: Timestamp, limit: usize) -> Call<'_, Vec<Timer>>;
+
+    /// Due time of the earliest timer of all.
+    fn next_timer(&self) -> Call<'_, Option<Timestamp>>;
+
+    /// Whom a callback token (by its SHA-256) belongs to. The only call without an organisation: the
+    /// token is the authority.
+    fn wait<'a>(&'a self, token_hash: &'a [u8; 32]) -> Call<'a, Option<Wait>>;
+
+    fn run(&self, org: OrgId, run: RunId) -> Call<'_, Option<RunRow>>;
+
+    /// Runs newest first.
+    fn runs<'a>(&'a self, org: OrgId, filter: &'a RunFilter) -> Call<'a, Vec<RunRow>>;
+
+    /// Stores a workflow with its first version. `Ok(Err(taken))` when its name or slug is in use.
+    fn create_workflow<'a>(&'a self, new: &'a NewWorkflow) -> Call<'a, std::result::Result<(), Taken>>;
+
+    /// A workflow that is not deleted, by id, else by name, else by slug.
+    fn workflow<'a>(&'a self, org: OrgId, by: &'a WorkflowKey) -> Call<'a, Option<WorkflowRow>>;
+
+    /// Workflows that are not deleted, newest first.
+    fn workflows(&self, org: OrgId, before: Option<WorkflowId>, limit: usize) -> Call<'_, Vec<WorkflowRow>>;
+
+    /// A definition by its hash.
+    fn definition<'a>(&'a self, org: OrgId, hash: &'a [u8; 32]) -> Call<'a, Option<Definition>>;
+
+    /// Small facts about the installation, by name.
+    fn setting<'a>(&'a self, name: &'a str) -> Call<'a, Option<String>>;
+    fn set_setting<'a>(&'a self, name: &'a str, value: &'a str) -> Call<'a, ()>;
+
+    /// Claims the next node epoch: larger than every one before, durable before it is answered.
+    fn next_epoch(&self) -> Call<'_, u64>;
+
+    /// Time of the newest record: engine time never runs behind it.
+    fn high_water(&self) -> Call<'_, Option<Timestamp>>;
+
+    /// Is it reachable and writable? For readiness.
+    fn check(&self) -> Call<'_, ()>;
+
+    /// What it has done since it was opened, for `/metrics`.
+    fn counters(&self) -> Counters;
+}

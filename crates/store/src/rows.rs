@@ -1,0 +1,215 @@
+//! What travels in and out of a store. Plain data; every row knows its organisation.
+
+use bytes::Bytes;
+use kernel::plan::Form;
+use kernel::{OrgId, RunId, RunStatus, Timestamp, WorkflowId};
+
+/// Records of many runs, to be made durable together.
+#[derive(Clone, Debug, Default)]
+pub struct Batch {
+    /// Engine time of the batch.
+    pub at: Timestamp,
+    /// The node that wrote it.
+    pub epoch: u64,
+    pub runs: Vec<RunWrite>,
+}
+
+/// One record of one run and the rows that go with it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RunWrite {
+    pub org: OrgId,
+    pub run: RunId,
+    /// Number of the run's last record as the writer saw it; 0 for a run that does not exist yet. The
+    /// new record gets the next number.
+    pub after: u64,
+    pub record: Bytes,
+    /// The `runs` row, when it is new or its status changes. Required when `after` is 0.
+    pub row: Option<RunRow>,
+    /// State after this record.
+    pub snapshot: Option<Bytes>,
+    /// The timer row a parked run has.
+    pub timer: TimerChange,
+    /// Payloads too large for the record.
+    pub payloads: Vec<(u32, Bytes)>,
+    pub grants: Vec<GrantChange>,
+    /// Only with the first record.
+    pub birth: Option<Box<Birth>>,
+}
+
+/// Rows written once, with a run's first record.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Birth {
+    pub waits: Vec<Wait>,
+    pub labels: Vec<(String, String)>,
+    pub idempotency: Option<IdempotencyKey>,
+}
+
+/// How a run's one timer row changes: the old one (if any) is removed, the new one (if any) inserted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TimerChange {
+    pub remove: Option<Timestamp>,
+    pub insert: Option<Timestamp>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    Committed,
+    /// The run's last record is another one than the writer saw (or the run exists already, or does
+    /// not). Nothing of this run was written.
+    Conflict,
+    /// The idempotency key is taken. Nothing of this run was written.
+    KeyTaken {
+        run: RunId,
+        fingerprint: [u8; 32],
+    },
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct Loaded {
+    /// State at record `snapshot.0`, if there is a snapshot.
+    pub snapshot: Option<(u64, Bytes)>,
+    /// Records after the snapshot, oldest first; the last one is number `seq`.
+    pub records: Vec<Bytes>,
+    pub seq: u64,
+    pub row: RunRow,
+}
+
+/// What lists, filters and recovery see of a run.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RunRow {
+    pub org: OrgId,
+    pub id: RunId,
+    pub workflow: WorkflowId,
+    /// The workflow's name when the run was created.
+    pub workflow_name: String,
+    pub version: u32,
+    pub hash: [u8; 32],
+    pub form: Form,
+    pub status: RunStatus,
+    /// What a waiting run waits for: bit `1 << kind` for each.
+    pub waiting: u32,
+    /// Due time of the run's timer row, while it is parked with one.
+    pub wake_at: Option<Timestamp>,
+    pub created_at: Timestamp,
+    pub expires_at: Timestamp,
+    pub finished_at: Option<Timestamp>,
+    pub error_code: Option<String>,
+}
+
+/// A parked run to be woken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Timer {
+    pub at: Timestamp,
+    pub org: OrgId,
+    pub run: RunId,
+}
+
+/// A door through which the outside can reach a step.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Wait {
+    pub org: OrgId,
+    pub run: RunId,
+    pub step: u32,
+    pub token_hash: [u8; 32],
+    /// `webhook`; later also `approval`, `signal`.
+    pub kind: String,
+}
+
+/// A lease given to an external worker, and its end. `fence` is the number of the granting event: it
+/// grows with every grant of a run, so nothing else has to count.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum GrantChange {
+    Give { step: u32, attempt: u32, fence: u64, worker: String, lease_us: u64 },
+    End { step: u32 },
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct IdempotencyKey {
+    /// What the key is unique within: a workflow's id, or a task type.
+    pub scope: String,
+    pub key: String,
+    pub fingerprint: [u8; 32],
+    pub created_at: Timestamp,
+}
+
+#[derive(Clone, Debug, Default)]
+pub struct RunFilter {
+    /// Any of these; empty means all.
+    pub statuses: Vec<RunStatus>,
+    pub workflow: Option<WorkflowId>,
+    pub label: Option<(String, String)>,
+    /// Created at or after.
+    pub since: Option<Timestamp>,
+    /// Created before.
+    pub until: Option<Timestamp>,
+    /// Only runs older than this one: the cursor.
+    pub before: Option<RunId>,
+    pub limit: usize,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct WorkflowRow {
+    pub org: OrgId,
+    pub id: WorkflowId,
+    pub name: String,
+    pub slug: String,
+    pub description: Option<String>,
+    /// A JSON list of strings.
+    pub tags: String,
+    pub form: Form,
+    /// `api`, later also `cron` and `webhook`.
+    pub trigger: String,
+    pub steps: u32,
+    pub enabled: bool,
+    /// Counts up from 1 with every new definition.
+    pub version: u32,
+    pub hash: [u8; 32],
+    pub created_at: Timestamp,
+    pub updated_at: Timestamp,
+}
+
+/// A definition and what it was lowered to. Immutable and stored once per hash.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Definition {
+    pub hash: [u8; 32],
+    /// JSON, in the author's order.
+    pub source: Bytes,
+    /// A sealed plan.
+    pub plan: Bytes,
+}
+
+#[derive(Clone, Debug)]
+pub struct NewWorkflow {
+    pub row: WorkflowRow,
+    pub definition: Definition,
+    /// The author chose the slug, so a clash is an error. Otherwise a free one is made by counting up.
+    pub slug_is_given: bool,
+}
+
+/// Why a workflow cannot have the name it asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Taken {
+    Name,
+    Slug,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum WorkflowKey {
+    Id(WorkflowId),
+    /// A name, or else a slug.
+    Name(String),
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Transactions made durable by `commit`.
+    pub commits: u64,
+    /// Records written by them.
+    pub records: u64,
+    /// SQL reads made by `commit` itself.
+    pub commit_reads: u64,
+    /// Calls of `load`, `history` and `payloads`.
+    pub loads: u64,
+    /// Bytes written to the write-ahead log, as far as known.
+    pub wal_bytes: u64,
+}
