@@ -54,7 +54,7 @@ choice! {
             1 => step: u32, 2 => attempt: u32, 3 => next: Timestamp, 4 => failure: Failure,
             /// False when the attempt does not count against the policy.
             5 => charged: bool,
-            6 => response: Option<Response>,
+            6 => status_code: Option<u16>,
         },
         12 => Succeeded { 1 => step: u32, 2 => attempt: u32, 3 => response: Response, 4 => seen: Vec<Seen> },
         13 => Received { 1 => step: u32, 2 => callback: Option<Callback> },

@@ -15,7 +15,7 @@
 use crate::path::{self, Problem, Ref, Resolve, Root, TaskField};
 use crate::scope::{Scope, Unresolved};
 use crate::status::canonical_step_status;
-use crate::wire::{self, Raw, Value as _};
+use crate::wire::{self, Raw};
 use serde_json::Value;
 use std::borrow::Cow;
 use std::cmp::Ordering;

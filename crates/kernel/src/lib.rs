@@ -9,8 +9,8 @@
 //! ```
 //!
 //! Read in this order: [`plan`] (what a workflow lowers to), [`event`] (the only way a run changes),
-//! `run` (what the events add up to), `advance` (the rules). The rule that keeps it right:
-//! state is only ever changed by `Run::apply` of an event, so whatever is in
+//! [`run`] (what the events add up to), [`mod@advance`] (the rules). The rule that keeps it right:
+//! state is only ever changed by [`Run::apply`](run::Run::apply) of an event, so whatever is in
 //! memory is by construction the fold of the journal.
 
 #[macro_use]
@@ -28,14 +28,20 @@ pub mod plan;
 pub mod payload;
 
 pub mod event;
+pub mod run;
 
 pub mod retry;
 pub mod scope;
 
+pub mod advance;
+pub mod planted;
+
+pub use advance::{Advance, Answer, Context, Effect, Input, advance};
 pub use event::{Event, Record};
 pub use id::{OrgId, RunId, WorkflowId};
 pub use payload::{Payload, Payloads};
 pub use plan::Plan;
+pub use run::Run;
 
 pub use status::{RunStatus, StepStatus};
 pub use time::{Span, Timestamp};

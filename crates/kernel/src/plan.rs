@@ -13,7 +13,7 @@ use crate::expr::Expr;
 use crate::status::Outcome;
 use crate::template::{Part, Template};
 use crate::time::Span;
-use crate::wire::{self};
+use crate::wire;
 
 /// The newest stored format this release writes and reads.
 pub const FORMAT: u8 = 1;
@@ -195,6 +195,13 @@ impl wire::Value for Outcomes {
     }
     fn take(raw: wire::Raw<'_>, depth: u32) -> Result<Self, wire::Error> {
         u32::take(raw, depth).map(Outcomes)
+    }
+}
+
+impl Node {
+    /// A kind of a later release is left alone: its step stays pending and the run waits for an upgrade.
+    pub fn is_known(&self) -> bool {
+        !matches!(self.body, None | Some(Body::Unknown { .. }))
     }
 }
 

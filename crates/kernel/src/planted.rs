@@ -1,1 +1,49 @@
+//! Bugs put in on purpose, to prove that the tests which hunt for such bugs would find them.
+//!
+//! Compiled to nothing unless the test-only feature `planted` is on, and inert until a test arms one.
+//! Each is a mistake somebody made in a real system of this kind.
 
+names! {
+    pub enum Bug {
+        /// A callback that comes before its wait is forgotten.
+        EarlyCallbackDropped = 1 "early_callback_dropped",
+        /// A result that arrives after cancel is applied as if nothing had happened.
+        LateResultApplied = 2 "late_result_applied",
+        /// A join starts as soon as one parent has settled.
+        JoinPerParent = 3 "join_per_parent",
+        /// A step with an `if` is skipped with its needs, without asking its condition.
+        CascadeIgnoresIf = 4 "cascade_ignores_if",
+        /// Attempts are counted when they fail, so one that never answers is free forever.
+        AttemptOnFailureOnly = 5 "attempt_on_failure_only",
+        /// A commit whose fate is unknown is treated as if nothing had been written.
+        UnknownIsFailed = 6 "unknown_is_failed",
+        /// … or as if everything had been.
+        UnknownIsSuccess = 7 "unknown_is_success",
+        /// The timer row is removed before the wake-up that replaces it is durable.
+        TimerRemovedFirst = 8 "timer_removed_first",
+        /// A finished run can be finished again.
+        TerminalOverwritten = 9 "terminal_overwritten",
+        /// A step that was running when the server died is not started again.
+        OrphanForgotten = 10 "orphan_forgotten",
+    }
+}
+
+#[cfg(feature = "planted")]
+thread_local! {
+    static ARMED: std::cell::Cell<Option<Bug>> = const { std::cell::Cell::new(None) };
+}
+
+/// Is this bug armed on this thread? Always false in a product build.
+#[inline(always)]
+pub fn is(_bug: Bug) -> bool {
+    #[cfg(feature = "planted")]
+    return ARMED.get() == Some(_bug);
+    #[cfg(not(feature = "planted"))]
+    false
+}
+
+/// Arms one bug, or none, on this thread.
+#[cfg(feature = "planted")]
+pub fn arm(bug: Option<Bug>) {
+    ARMED.set(bug);
+}

@@ -1,1 +1,448 @@
+//! A run: what its events add up to.
+//!
+//! [`State`] is the fold of the journal and what snapshots store. [`Run`] adds an index that is worked
+//! out from the state and the plan, so that an advance costs what changed, not what exists. The rule:
+//! nothing changes a run but [`Run::apply`].
+//!
+//! ```text
+//!   Pending ─▶ Ready ─▶ Running ─▶ Done          Sleeping, Waiting ─▶ Done
+//!                ▲        │ failed, lost
+//!                └─────── Retrying
+//! ```
 
+use crate::event::{Because, Callback, Event, Failure, Origin, Record, Response};
+use crate::expr::Seen;
+use crate::payload::Payload;
+use crate::plan::{Plan, distinct_parents};
+use crate::status::{Outcome, RunStatus, StepStatus};
+use crate::time::Timestamp;
+use crate::wire;
+use bytes::Bytes;
+use std::collections::BTreeSet;
+
+/// The newest snapshot format this release writes and reads.
+pub const FORMAT: u8 = 1;
+
+message! {
+    pub struct State {
+        /// Number of the last event.
+        1 => seq: u64,
+        2 => status: RunStatus,
+        3 => origin: Origin,
+        4 => created_at: Timestamp,
+        5 => finished_at: Option<Timestamp>,
+        6 => failure: Option<Failure>,
+        /// One per node of the plan, in its order.
+        7 => steps: Vec<Step>,
+        /// Highest number given to a stored payload.
+        8 => payloads: u32,
+        /// Bytes of all payloads together.
+        9 => bytes: u64,
+        10 => cancelled_by: String,
+    }
+}
+
+message! {
+    pub struct Step {
+        1 => phase: Phase,
+        /// Number of the latest attempt; counted when it starts.
+        2 => attempt: u32,
+        /// Attempts that count against the retry policy.
+        3 => charged: u32,
+        4 => started_at: Option<Timestamp>,
+        5 => finished_at: Option<Timestamp>,
+        6 => response: Option<Box<Response>>,
+        /// Of the latest attempt, or of the step.
+        7 => failure: Option<Box<Failure>>,
+        8 => because: Option<Box<Because>>,
+        9 => callback: Option<Box<Callback>>,
+        /// What its condition saw.
+        10 => seen: Vec<Seen>,
+        /// A late result was noted; one is enough.
+        11 => late: bool,
+    }
+}
+
+choice! {
+    pub enum Phase {
+        1 => Pending {},
+        /// Wants an executor.
+        2 => Ready {},
+        /// An executor of node `epoch` has it. Only the holder of `fence` can say how it ended.
+        3 => Running { 1 => fence: u64, 2 => epoch: u64 },
+        4 => Retrying { 1 => at: Timestamp },
+        5 => Sleeping { 1 => until: Timestamp },
+        6 => Waiting { 1 => deadline: Timestamp },
+        7 => Done { 1 => status: StepStatus },
+    }
+}
+
+impl Default for Phase {
+    fn default() -> Self {
+        Phase::Pending {}
+    }
+}
+
+impl Phase {
+    /// When time alone moves the step on.
+    fn due(&self) -> Option<Timestamp> {
+        match self {
+            Phase::Retrying { at } => Some(*at),
+            Phase::Sleeping { until } => Some(*until),
+            Phase::Waiting { deadline } => Some(*deadline),
+            Phase::Pending {}
+            | Phase::Ready {}
+            | Phase::Running { .. }
+            | Phase::Done { .. }
+            | Phase::Unknown { .. } => None,
+        }
+    }
+
+    fn is_active(&self) -> bool {
+        matches!(self, Phase::Ready {} | Phase::Running { .. })
+    }
+}
+
+impl Step {
+    pub fn status(&self) -> StepStatus {
+        match &self.phase {
+            Phase::Pending {} | Phase::Ready {} | Phase::Unknown { .. } => StepStatus::Pending,
+            Phase::Running { .. } => StepStatus::Running,
+            Phase::Retrying { .. } => StepStatus::Retrying,
+            Phase::Sleeping { .. } => StepStatus::Sleeping,
+            Phase::Waiting { .. } => StepStatus::Waiting,
+            Phase::Done { status } => *status,
+        }
+    }
+
+    pub fn outcome(&self) -> Option<Outcome> {
+        self.status().outcome()
+    }
+
+    /// What a path reads as `body`: the response, or what a callback brought.
+    pub fn body(&self) -> Option<&Payload> {
+        let callback = || self.callback.as_ref().filter(|_| self.status() == StepStatus::Received).map(|c| &c.body);
+        self.response.as_ref().and_then(|r| r.body.as_ref()).or_else(callback)
+    }
+}
+
+/// Why a stored run cannot be used by this release.
+#[derive(Clone, Debug, PartialEq)]
+pub enum LoadError {
+    /// It holds something a later release wrote. It waits for an upgrade; nothing is lost.
+    Newer,
+    Damaged(String),
+}
+
+impl From<wire::Error> for LoadError {
+    fn from(error: wire::Error) -> Self {
+        match error {
+            wire::Error::Format(_) => LoadError::Newer,
+            other => LoadError::Damaged(other.to_string()),
+        }
+    }
+}
+
+#[derive(Clone, Debug, Default)]
+pub struct Run {
+    pub state: State,
+    pub(crate) index: Index,
+}
+
+/// Worked out from plan and state; never stored.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Index {
+    /// For each node, how many different parents have not settled.
+    parents_left: Vec<u32>,
+    /// Steps that are ready or running.
+    active: u32,
+    unsettled: u32,
+    timers: BTreeSet<(Timestamp, u32)>,
+    /// Pending steps whose parents have all settled: to be decided. In plan order.
+    pub frontier: BTreeSet<u32>,
+}
+
+impl Run {
+    /// Folds a stored run: the state of a snapshot, if any, and the records after it.
+    pub fn load(plan: &Plan, snapshot: Option<&[u8]>, records: &[Bytes]) -> Result<Run, LoadError> {
+        let mut run = Run::default();
+        if let Some(bytes) = snapshot {
+            run.state = wire::open(FORMAT, bytes)?;
+            if run.state.steps.len() != plan.nodes().len() {
+                return Err(LoadError::Damaged("the snapshot and the plan have different steps".into()));
+            }
+        }
+        run.reindex(plan);
+        for bytes in records {
+            let record = Record::open(bytes)?;
+            if record.first != run.state.seq + 1 {
+                return Err(LoadError::Damaged(format!("event {} follows event {}", record.first, run.state.seq)));
+            }
+            for event in &record.events {
+                run.apply(plan, event, record.at)?;
+            }
+        }
+        Ok(run)
+    }
+
+    pub fn snapshot(&self) -> Bytes {
+        wire::seal(FORMAT, &self.state).into()
+    }
+
+    pub fn status(&self) -> RunStatus {
+        self.state.status
+    }
+
+    pub fn is_terminal(&self) -> bool {
+        self.state.seq > 0 && self.state.status.is_terminal()
+    }
+
+    pub fn step(&self, step: u32) -> &Step {
+        &self.state.steps[step as usize]
+    }
+
+    /// When time alone moves the run on: its earliest timer or its expiry.
+    pub fn next_due(&self) -> Option<Timestamp> {
+        if self.state.seq == 0 || self.is_terminal() {
+            return None;
+        }
+        let timer = self.index.timers.first().map_or(Timestamp::NEVER, |(at, _)| *at);
+        Some(timer.min(self.state.origin.expires_at))
+    }
+
+    pub(crate) fn first_timer(&self) -> Option<(Timestamp, u32)> {
+        self.index.timers.first().copied()
+    }
+
+    pub(crate) fn is_settled(&self) -> bool {
+        self.index.unsettled == 0
+    }
+
+    /// Nothing is ready, queued, executing or about to be decided.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.index.active == 0 && self.index.frontier.is_empty()
+    }
+
+    /// Steps that ran in a process other than `epoch`: their executor is gone.
+    pub fn orphans(&self, epoch: u64) -> Vec<(u32, u64)> {
+        let orphan = |(i, step): (usize, &Step)| match step.phase {
+            Phase::Running { fence, epoch: other } if other != epoch => Some((i as u32, fence)),
+            _ => None,
+        };
+        self.state.steps.iter().enumerate().filter_map(orphan).collect()
+    }
+
+    /// Has the plan a decision waiting that no input will bring? After a crash between two advances, or
+    /// when a stored payload was missing.
+    pub fn has_undecided(&self) -> bool {
+        !self.is_terminal() && !self.index.frontier.is_empty()
+    }
+
+    /// Applies one event. The only way state changes; refuses what it does not understand instead of
+    /// passing over it.
+    pub fn apply(&mut self, plan: &Plan, event: &Event, at: Timestamp) -> Result<(), LoadError> {
+        if let Some(step) = event.step()
+            && step as usize >= self.state.steps.len()
+        {
+            return Err(LoadError::Damaged(format!("an event names step {step} of {}", self.state.steps.len())));
+        }
+        self.state.seq += 1;
+        match event {
+            Event::Created { origin } => {
+                self.state.origin = origin.clone();
+                self.state.status = RunStatus::Running;
+                self.state.created_at = at;
+                self.state.steps = vec![Step::default(); plan.nodes().len()];
+                self.count(&origin.body);
+                self.reindex(plan);
+            }
+            Event::RunWaiting {} => self.state.status = RunStatus::Waiting,
+            Event::RunResumed {} => self.state.status = RunStatus::Running,
+            Event::RunCompleted {} => self.end(plan, RunStatus::Completed, at),
+            Event::RunFailed { failure, .. } => {
+                self.state.failure = Some(failure.clone());
+                self.end(plan, RunStatus::Failed, at);
+            }
+            Event::RunCancelled { actor, .. } => {
+                self.state.cancelled_by = actor.clone();
+                self.end(plan, RunStatus::Cancelled, at);
+            }
+            Event::RunTimeout {} => self.end(plan, RunStatus::Timeout, at),
+            Event::Scheduled { step, .. } => self.enter(plan, *step, Phase::Ready {}),
+            Event::Leased { step, attempt, .. } => self.begin(plan, *step, *attempt, 0, at),
+            Event::Started { step, attempt, epoch, seen } => {
+                self.note(*step, seen);
+                self.begin(plan, *step, *attempt, *epoch, at);
+            }
+            Event::Retrying { step, next, failure, charged, .. } => {
+                let state = &mut self.state.steps[*step as usize];
+                if !charged {
+                    state.charged = state.charged.saturating_sub(1);
+                }
+                state.failure = Some(Box::new(failure.clone()));
+                self.enter(plan, *step, Phase::Retrying { at: *next });
+            }
+            Event::Succeeded { step, response, seen, .. } => {
+                self.note(*step, seen);
+                self.state.steps[*step as usize].failure = None;
+                self.respond(*step, Some(response));
+                self.settle(plan, *step, StepStatus::Success, at);
+            }
+            Event::Woken { step } => self.settle(plan, *step, StepStatus::Success, at),
+            Event::Received { step, callback } => {
+                if let Some(callback) = callback {
+                    self.keep_callback(*step, callback);
+                }
+                self.settle(plan, *step, StepStatus::Received, at);
+            }
+            Event::Failed { step, failure, response, seen, .. } => {
+                self.note(*step, seen);
+                self.respond(*step, response.as_ref());
+                self.state.steps[*step as usize].failure = Some(Box::new(failure.clone()));
+                let status =
+                    if failure.code == "template_error" { StepStatus::TemplateError } else { StepStatus::Failed };
+                self.settle(plan, *step, status, at);
+            }
+            Event::TimedOut { step, failure, .. } => {
+                self.state.steps[*step as usize].failure = Some(Box::new(failure.clone()));
+                self.settle(plan, *step, StepStatus::Timeout, at);
+            }
+            Event::Skipped { step, because } => {
+                self.state.steps[*step as usize].because = Some(Box::new(because.clone()));
+                self.settle(plan, *step, StepStatus::Skipped, at);
+            }
+            Event::Cancelled { step } => self.settle(plan, *step, StepStatus::Cancelled, at),
+            Event::TimerSet { step, at: until, seen } => {
+                self.note(*step, seen);
+                self.state.steps[*step as usize].started_at = Some(at);
+                self.enter(plan, *step, Phase::Sleeping { until: *until });
+            }
+            Event::WaitOpened { step, deadline, seen } => {
+                self.note(*step, seen);
+                self.state.steps[*step as usize].started_at = Some(at);
+                self.enter(plan, *step, Phase::Waiting { deadline: *deadline });
+            }
+            Event::WaitClosed { step, callback } => self.keep_callback(*step, callback),
+            Event::LateResult { step, .. } => self.state.steps[*step as usize].late = true,
+            Event::Unknown { .. } => return Err(LoadError::Newer),
+        }
+        Ok(())
+    }
+
+    fn begin(&mut self, plan: &Plan, step: u32, attempt: u32, epoch: u64, at: Timestamp) {
+        let fence = self.state.seq;
+        let state = &mut self.state.steps[step as usize];
+        state.attempt = attempt;
+        state.charged += 1;
+        state.started_at.get_or_insert(at);
+        self.enter(plan, step, Phase::Running { fence, epoch });
+    }
+
+    fn note(&mut self, step: u32, seen: &[Seen]) {
+        if !seen.is_empty() {
+            self.state.steps[step as usize].seen = seen.to_vec();
+        }
+    }
+
+    fn respond(&mut self, step: u32, response: Option<&Response>) {
+        if let Some(response) = response {
+            if let Some(body) = &response.body {
+                self.count(body);
+            }
+            self.state.steps[step as usize].response = Some(Box::new(response.clone()));
+        }
+    }
+
+    fn keep_callback(&mut self, step: u32, callback: &Callback) {
+        self.count(&callback.body);
+        self.state.steps[step as usize].callback = Some(Box::new(callback.clone()));
+    }
+
+    fn count(&mut self, payload: &Payload) {
+        self.state.bytes += payload.len;
+        self.state.payloads = self.state.payloads.max(payload.stored.unwrap_or(0));
+    }
+
+    fn settle(&mut self, plan: &Plan, step: u32, status: StepStatus, at: Timestamp) {
+        let state = &mut self.state.steps[step as usize];
+        if status != StepStatus::Skipped && status != StepStatus::Cancelled {
+            state.started_at.get_or_insert(at);
+        }
+        state.finished_at = Some(at);
+        self.enter(plan, step, Phase::Done { status });
+    }
+
+    /// The run is over: whatever has not settled is cancelled with it.
+    fn end(&mut self, plan: &Plan, status: RunStatus, at: Timestamp) {
+        self.state.status = status;
+        self.state.finished_at = Some(at);
+        for step in 0..self.state.steps.len() as u32 {
+            if self.step(step).outcome().is_none() {
+                self.settle(plan, step, StepStatus::Cancelled, at);
+            }
+        }
+        self.index.frontier.clear();
+    }
+
+    /// Moves a step to another phase and keeps the index true.
+    fn enter(&mut self, plan: &Plan, step: u32, phase: Phase) {
+        let old = std::mem::replace(&mut self.state.steps[step as usize].phase, phase);
+        let new = &self.state.steps[step as usize].phase;
+        let index = &mut self.index;
+        if let Some(due) = old.due() {
+            index.timers.remove(&(due, step));
+        }
+        if let Some(due) = new.due() {
+            index.timers.insert((due, step));
+        }
+        index.active = index.active + u32::from(new.is_active()) - u32::from(old.is_active());
+        index.frontier.remove(&step);
+        let was_done = matches!(old, Phase::Done { .. });
+        if matches!(new, Phase::Done { .. }) && !was_done {
+            index.unsettled -= 1;
+            for d in plan.dependents(step) {
+                let left = &mut index.parents_left[*d as usize];
+                *left -= 1;
+                let join_early = crate::planted::is(crate::planted::Bug::JoinPerParent);
+                let is_pending = matches!(self.state.steps[*d as usize].phase, Phase::Pending {});
+                if (*left == 0 || join_early) && is_pending && plan.node(*d).is_known() {
+                    index.frontier.insert(*d);
+                }
+            }
+        }
+    }
+
+    /// Works the index out from scratch.
+    fn reindex(&mut self, plan: &Plan) {
+        let steps = &self.state.steps;
+        let done = |step: u32| matches!(steps[step as usize].phase, Phase::Done { .. });
+        let mut index = Index::default();
+        for (i, step) in steps.iter().enumerate() {
+            let node = plan.node(i as u32);
+            let mut settled: Vec<u32> = node.links.iter().map(|l| l.from).filter(|f| done(*f)).collect();
+            settled.sort_unstable();
+            settled.dedup();
+            let left = distinct_parents(node) - settled.len();
+            index.parents_left.push(left as u32);
+            index.active += u32::from(step.phase.is_active());
+            index.unsettled += u32::from(!done(i as u32));
+            if let Some(due) = step.phase.due() {
+                index.timers.insert((due, i as u32));
+            }
+            if left == 0 && matches!(step.phase, Phase::Pending {}) && node.is_known() {
+                index.frontier.insert(i as u32);
+            }
+        }
+        self.index = index;
+    }
+
+    /// Is the index what the state says it should be? For tests and checkers.
+    pub fn index_is_true(&self, plan: &Plan) -> bool {
+        let mut fresh = self.clone();
+        fresh.reindex(plan);
+        if self.is_terminal() {
+            fresh.index.frontier.clear();
+        }
+        fresh.index == self.index
+    }
+}

@@ -1,0 +1,330 @@
+//! The rules: what happens next.
+//!
+//! [`advance`] takes every input waiting for a run at once and answers with one record. Order inside
+//! an advance is fixed: timers that are due go off (so an input that arrives at a deadline is late),
+//! the inputs are applied in the order they came, then everything that became decidable is decided
+//! until nothing is. It is bounded by the number of steps, and advancing an unchanged run yields
+//! nothing.
+//!
+//! A planner for scripts will fit beside `start` and `verdict`: same events, same moves, another way of
+//! finding what is next.
+
+mod results;
+mod start;
+mod verdict;
+mod view;
+
+#[cfg(test)]
+mod tests;
+
+pub use results::{TaskResult, is_expected};
+pub use start::{Request, Work};
+pub use verdict::failed_steps;
+pub use view::View;
+
+use crate::event::{Callback, Event, Failure, Origin, Record};
+use crate::id::RunId;
+use crate::payload::{INLINE_MAX, Payload, Payloads};
+use crate::plan::Plan;
+use crate::planted::{self, Bug};
+use crate::run::{Phase, Run};
+use crate::status::RunStatus;
+use crate::time::Timestamp;
+use bytes::Bytes;
+
+/// All payloads of a run together may not exceed this.
+pub const STATE_MAX: u64 = 16 * 1024 * 1024;
+
+/// What arrives at a run.
+#[derive(Clone, Debug)]
+pub enum Input {
+    /// Creates it.
+    Start(Box<Origin>),
+    /// The executor that holds `fence` says how an attempt ended.
+    Finished {
+        step: u32,
+        fence: u64,
+        result: TaskResult,
+    },
+    /// The executor that held `fence` is gone without a word.
+    Lost {
+        step: u32,
+        fence: u64,
+    },
+    /// Somebody called a step's callback URL.
+    Callback {
+        step: u32,
+        body: Payload,
+        digest: Bytes,
+    },
+    Cancel {
+        actor: String,
+        reason: String,
+    },
+    /// Time has passed, or a payload that was missing is here.
+    Wake,
+}
+
+/// What an input came to. Released only once the record is durable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Answer {
+    Applied,
+    /// It had been applied before; nothing changed.
+    Repeated,
+    /// Another payload was accepted before.
+    Conflict,
+    /// The door is closed: timed out, skipped, cancelled, or the run is over.
+    Gone,
+    /// The fence is not the current one.
+    Stale,
+    /// The run had ended with this status.
+    Ended(RunStatus),
+    /// It would exceed the run's total size.
+    TooLarge,
+    /// There is nothing there to apply it to.
+    Unknown,
+}
+
+/// What must be done once the record is durable. Timers, rows and notifications follow from the run.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Effect {
+    /// Do this work and bring back an [`Input::Finished`] with this fence.
+    Execute { step: u32, attempt: u32, fence: u64, work: Work },
+    /// Nobody wants the result any more.
+    Abort { step: u32, fence: u64 },
+}
+
+/// What a decision may look at besides plan, run and inputs.
+pub struct Context<'a> {
+    pub run: RunId,
+    pub now: Timestamp,
+    /// The process that will execute what is started.
+    pub epoch: u64,
+    /// The callback URL of a wait step.
+    pub wait_url: &'a dyn Fn(&str) -> String,
+    /// Stored payloads that were fetched for this advance.
+    pub payloads: &'a Payloads,
+}
+
+#[derive(Debug, Default)]
+pub struct Advance {
+    /// `None` when nothing happened.
+    pub record: Option<Record>,
+    pub effects: Vec<Effect>,
+    /// One for each input, in order.
+    pub answers: Vec<Answer>,
+    /// Payloads to be stored beside the record.
+    pub payloads: Vec<(u32, Bytes)>,
+    /// Stored payloads that decisions are waiting for: fetch them and advance again.
+    pub missing: Vec<u32>,
+}
+
+/// Applies `inputs` and decides what follows. `run` is changed in place and is then ahead of the
+/// journal: when the record cannot be committed, throw it away and load it again.
+pub fn advance(plan: &Plan, run: &mut Run, inputs: Vec<Input>, context: &Context<'_>) -> Advance {
+    let first = run.state.seq + 1;
+    let mut turn = Turn { plan, run, context, events: Vec::new(), out: Advance::default(), fresh: Payloads::new() };
+    turn.fire_due();
+    for input in inputs {
+        let answer = turn.input(input);
+        turn.out.answers.push(answer);
+    }
+    turn.settle_down();
+    let Turn { events, mut out, .. } = turn;
+    if !events.is_empty() {
+        out.record = Some(Record { at: context.now, first, events, ..Default::default() });
+    }
+    out
+}
+
+/// One advance in progress.
+struct Turn<'a> {
+    plan: &'a Plan,
+    run: &'a mut Run,
+    context: &'a Context<'a>,
+    events: Vec<Event>,
+    out: Advance,
+    /// Payloads that arrived in this advance and are too large to stay in memory.
+    fresh: Payloads,
+}
+
+impl Turn<'_> {
+    fn emit(&mut self, event: Event) {
+        let applied = self.run.apply(self.plan, &event, self.context.now);
+        debug_assert!(applied.is_ok(), "the kernel understands what it says: {applied:?}");
+        self.events.push(event);
+    }
+
+    fn is_open(&self) -> bool {
+        self.run.state.seq > 0 && !self.run.is_terminal()
+    }
+
+    fn input(&mut self, input: Input) -> Answer {
+        match input {
+            Input::Start(origin) => self.create(*origin),
+            Input::Wake => Answer::Applied,
+            _ if self.run.state.seq == 0 => Answer::Unknown,
+            Input::Finished { step, fence, result } => self.finished(step, fence, result),
+            Input::Lost { step, fence } => self.lost(step, fence),
+            Input::Callback { step, body, digest } => self.callback(step, body, digest),
+            Input::Cancel { actor, reason } => self.cancel(actor, reason),
+        }
+    }
+
+    fn create(&mut self, mut origin: Origin) -> Answer {
+        if self.run.state.seq > 0 {
+            return Answer::Repeated;
+        }
+        origin.body = self.keep(origin.body);
+        self.emit(Event::Created { origin });
+        Answer::Applied
+    }
+
+    /// Decides and fires until nothing more follows at this instant.
+    fn settle_down(&mut self) {
+        loop {
+            self.decide_frontier();
+            if !self.fire_due() {
+                break;
+            }
+        }
+        if self.is_open() {
+            self.conclude();
+        }
+    }
+
+    /// Timers due by now go off, earliest first; answers whether any did.
+    fn fire_due(&mut self) -> bool {
+        let mut fired = false;
+        while self.is_open() {
+            let expiry = self.run.state.origin.expires_at;
+            let (at, step) = self.run.first_timer().unwrap_or((Timestamp::NEVER, 0));
+            if at.min(expiry) > self.context.now {
+                break;
+            }
+            if expiry <= at {
+                self.close_open_steps();
+                self.emit(Event::RunTimeout {});
+                fired = true;
+                break;
+            }
+            if !self.fire(step) {
+                break;
+            }
+            fired = true;
+        }
+        fired
+    }
+
+    /// False when the step cannot go on before a payload is fetched.
+    fn fire(&mut self, step: u32) -> bool {
+        match self.run.step(step).phase {
+            Phase::Sleeping { .. } => self.emit(Event::Woken { step }),
+            Phase::Waiting { .. } => {
+                let failure = Failure::new("wait_timeout", "nobody called before the deadline");
+                let attempt = self.run.step(step).attempt;
+                self.emit(Event::TimedOut { step, attempt, failure, took: Default::default() });
+            }
+            Phase::Retrying { .. } => return self.attempt(step, Vec::new()),
+            // Only these three have timers; a timer of another phase would be a bug in `Run::enter`.
+            _ => debug_assert!(false, "a timer of a step that has none"),
+        }
+        true
+    }
+
+    fn callback(&mut self, step: u32, body: Payload, digest: Bytes) -> Answer {
+        if step as usize >= self.run.state.steps.len() {
+            return Answer::Unknown;
+        }
+        let state = self.run.step(step);
+        if let Some(earlier) = &state.callback {
+            return match earlier.digest == digest {
+                true => Answer::Repeated,
+                false if self.run.is_terminal() => Answer::Gone,
+                false => Answer::Conflict,
+            };
+        }
+        let early = match state.phase {
+            Phase::Waiting { .. } => false,
+            Phase::Pending {} => true,
+            _ => return Answer::Gone,
+        };
+        if self.is_over_size(&body) {
+            return Answer::TooLarge;
+        }
+        if early && planted::is(Bug::EarlyCallbackDropped) {
+            return Answer::Applied;
+        }
+        let callback = Callback { body: self.keep(body), digest, ..Default::default() };
+        match early {
+            true => self.emit(Event::WaitClosed { step, callback }),
+            false => self.emit(Event::Received { step, callback: Some(callback) }),
+        }
+        Answer::Applied
+    }
+
+    fn cancel(&mut self, actor: String, reason: String) -> Answer {
+        match self.run.status() {
+            RunStatus::Cancelled => Answer::Repeated,
+            status if status.is_terminal() && !planted::is(Bug::TerminalOverwritten) => Answer::Ended(status),
+            _ => {
+                self.close_open_steps();
+                self.emit(Event::RunCancelled { actor, reason });
+                Answer::Applied
+            }
+        }
+    }
+
+    /// Says of every step that was under way that it is cancelled, and calls its executor off. Steps
+    /// that never began end with the run, without a line each.
+    fn close_open_steps(&mut self) {
+        for step in 0..self.run.state.steps.len() as u32 {
+            match self.run.step(step).phase {
+                Phase::Pending {} | Phase::Done { .. } | Phase::Unknown { .. } => continue,
+                Phase::Running { fence, .. } => self.call_off(step, fence),
+                Phase::Ready {} | Phase::Retrying { .. } | Phase::Sleeping { .. } | Phase::Waiting { .. } => {}
+            }
+            self.emit(Event::Cancelled { step });
+        }
+    }
+
+    /// What this advance itself started is simply not dispatched; an older attempt is called off.
+    fn call_off(&mut self, step: u32, fence: u64) {
+        let unsent = |e: &Effect| matches!(e, Effect::Execute { fence: f, .. } if *f == fence);
+        match self.out.effects.iter().position(unsent) {
+            Some(i) => drop(self.out.effects.remove(i)),
+            None => self.out.effects.push(Effect::Abort { step, fence }),
+        }
+    }
+
+    fn is_over_size(&self, payload: &Payload) -> bool {
+        self.run.state.bytes.saturating_add(payload.len) > STATE_MAX
+    }
+
+    /// Moves a large payload out of the record into a row of its own. The event that carries it must
+    /// follow at once: its number counts as given only then.
+    fn keep(&mut self, mut payload: Payload) -> Payload {
+        if payload.inline.len() > INLINE_MAX {
+            let bytes = std::mem::take(&mut payload.inline);
+            let number = self.run.state.payloads + 1;
+            self.fresh.insert(number, bytes.clone());
+            self.out.payloads.push((number, bytes));
+            payload.stored = Some(number);
+        }
+        payload
+    }
+
+    /// When everything has settled the run ends; until then it is running or waiting.
+    fn conclude(&mut self) {
+        if self.run.is_settled() {
+            let end = verdict::verdict(self.plan, self.run);
+            return self.emit(end);
+        }
+        let is_waiting = self.run.is_idle() && self.out.missing.is_empty();
+        match self.run.status() {
+            RunStatus::Running if is_waiting => self.emit(Event::RunWaiting {}),
+            RunStatus::Waiting if !is_waiting => self.emit(Event::RunResumed {}),
+            _ => {}
+        }
+    }
+}

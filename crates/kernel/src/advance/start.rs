@@ -1,0 +1,211 @@
+//! Deciding and starting: from "its parents have settled" to work on its way.
+
+use super::{Effect, Turn, View};
+use crate::event::{Because, Event, Failure, Response};
+use crate::expr::{self, Seen};
+use crate::payload::Payload;
+use crate::plan::{Body, Guard, Http, Level};
+use crate::planted::{self, Bug};
+use crate::scope::Unresolved;
+use crate::status::Outcome;
+use crate::template::{self, Failure as Unfilled};
+use crate::time::Span;
+use bytes::Bytes;
+use serde_json::Value;
+
+/// Work with every template filled, ready for an executor.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Work {
+    Http(Box<Request>),
+    Log { level: Level, message: String },
+    Noop,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct Request {
+    pub method: String,
+    pub url: String,
+    pub headers: Vec<(String, String)>,
+    /// Bytes and the content type they have unless a header says otherwise.
+    pub body: Option<(Bytes, &'static str)>,
+    pub timeout: Span,
+    /// When not empty, the host must be one of these.
+    pub allow_hosts: Vec<String>,
+}
+
+/// What keeps a step from starting now.
+enum Stop {
+    /// Until these bytes are fetched.
+    Missing(u32),
+    /// For good: the step ends here.
+    Failed(Failure),
+}
+
+impl From<Unfilled> for Stop {
+    fn from(failure: Unfilled) -> Self {
+        match failure {
+            Unfilled::Stored(number) => Stop::Missing(number),
+            Unfilled::Message(message) => Stop::Failed(Failure::new("template_error", message)),
+        }
+    }
+}
+
+impl From<Unresolved> for Stop {
+    fn from(unresolved: Unresolved) -> Self {
+        match unresolved {
+            Unresolved::Stored(number) => Stop::Missing(number),
+            Unresolved::Truncated { step, keys } => Stop::Failed(Failure::new(
+                "template_error",
+                format!(
+                    "Cannot read '{keys}' because the response from '{step}' exceeded the 256KB limit and was truncated"
+                ),
+            )),
+        }
+    }
+}
+
+impl Turn<'_> {
+    /// Decides every pending step whose parents have settled, and whatever that makes decidable.
+    pub(super) fn decide_frontier(&mut self) {
+        let mut stalled = Vec::new();
+        while self.is_open() {
+            let Some(step) = self.run.index.frontier.pop_first() else { break };
+            if !self.decide(step) {
+                stalled.push(step);
+            }
+        }
+        if self.is_open() {
+            self.run.index.frontier.extend(stalled);
+        }
+    }
+
+    /// False when the step must stay undecided until a payload is fetched.
+    fn decide(&mut self, step: u32) -> bool {
+        let node = self.plan.node(step);
+        let outcome = |from: u32| self.run.step(from).outcome();
+        let mut dead: Vec<u32> = Vec::new();
+        for link in &node.links {
+            let is_taken = outcome(link.from).is_some_and(|o| link.on.contains(o));
+            let planted = planted::is(Bug::CascadeIgnoresIf) && outcome(link.from) != Some(Outcome::Ok);
+            if (!is_taken || planted) && !dead.contains(&link.from) {
+                dead.push(link.from);
+            }
+        }
+        if !dead.is_empty() {
+            self.emit(Event::Skipped { step, because: Because::Needs { steps: dead } });
+            return true;
+        }
+        let mut seen = Vec::new();
+        let agreed = match &node.guard {
+            Some(Guard { expr: Some(expr), .. }) => expr::truth(expr, &self.view(), &mut seen).map_err(Stop::from),
+            _ => Ok(true),
+        };
+        match agreed {
+            Ok(true) => self.start(step, seen),
+            Ok(false) => {
+                self.emit(Event::Skipped { step, because: Because::Condition { seen } });
+                true
+            }
+            Err(stop) => self.stop(step, stop, seen),
+        }
+    }
+
+    fn view(&self) -> View<'_> {
+        View { plan: self.plan, run: self.run, context: self.context, fresh: Some(&self.fresh) }
+    }
+
+    fn stop(&mut self, step: u32, stop: Stop, seen: Vec<Seen>) -> bool {
+        match stop {
+            Stop::Missing(number) => {
+                self.out.missing.push(number);
+                false
+            }
+            Stop::Failed(failure) => {
+                let attempt = self.run.step(step).attempt;
+                self.emit(Event::Failed { step, attempt, failure, response: None, seen });
+                true
+            }
+        }
+    }
+
+    fn start(&mut self, step: u32, seen: Vec<Seen>) -> bool {
+        let now = self.context.now;
+        match self.plan.node(step).body.as_ref() {
+            Some(Body::Http { .. } | Body::Log { .. } | Body::Noop {}) => return self.attempt(step, seen),
+            Some(Body::Set { values }) => {
+                let values = values.as_ref().map_or(Ok(Value::Null), |t| template::render(t, &self.view()));
+                return match values {
+                    Err(unfilled) => self.stop(step, unfilled.into(), seen),
+                    Ok(values) => self.set(step, values, seen),
+                };
+            }
+            Some(Body::Sleep { span }) => self.emit(Event::TimerSet { step, at: now.after(*span), seen }),
+            Some(Body::Webhook { timeout }) => {
+                if self.run.step(step).callback.is_some() {
+                    self.emit(Event::Received { step, callback: None });
+                } else {
+                    let deadline = timeout.map_or(self.run.state.origin.expires_at, |t| now.after(t));
+                    self.emit(Event::WaitOpened { step, deadline, seen });
+                }
+            }
+            Some(Body::Unknown { .. }) | None => debug_assert!(false, "never in the frontier, see `Node::is_known`"),
+        }
+        true
+    }
+
+    /// A `set` step is pure, so it settles in the record that decides it.
+    fn set(&mut self, step: u32, values: Value, seen: Vec<Seen>) -> bool {
+        let body = Payload::json(values.to_string());
+        if self.is_over_size(&body) {
+            return self.stop(step, Stop::Failed(over_size()), seen);
+        }
+        let response = Response { body: Some(self.keep(body)), ..Default::default() };
+        self.emit(Event::Succeeded { step, attempt: 1, response, seen });
+        true
+    }
+
+    /// Hands the next attempt to an executor of this process. False when a payload is missing.
+    pub(super) fn attempt(&mut self, step: u32, seen: Vec<Seen>) -> bool {
+        let work = match self.plan.node(step).body.as_ref() {
+            Some(Body::Http { request }) => fill_request(request, &self.view()).map(|r| Work::Http(Box::new(r))),
+            Some(Body::Log { level, message }) => {
+                let message = template::render_text(message, &self.view()).map_err(Stop::from);
+                message.map(|message| Work::Log { level: *level, message })
+            }
+            _ => Ok(Work::Noop),
+        };
+        match work {
+            Err(stop) => self.stop(step, stop, seen),
+            Ok(work) => {
+                let state = self.run.step(step);
+                let counted = if planted::is(Bug::AttemptOnFailureOnly) { state.charged } else { state.attempt };
+                let attempt = counted + 1;
+                self.emit(Event::Started { step, attempt, epoch: self.context.epoch, seen });
+                let fence = self.run.state.seq;
+                self.out.effects.push(Effect::Execute { step, attempt, fence, work });
+                true
+            }
+        }
+    }
+}
+
+pub(super) fn over_size() -> Failure {
+    Failure::new("state_limit", "this would make the run's payloads larger than 16 MiB together")
+}
+
+fn fill_request(http: &Http, view: &View<'_>) -> Result<Request, Stop> {
+    let url = template::render_url(&http.url, view)?;
+    let mut headers = Vec::with_capacity(http.headers.len());
+    for header in &http.headers {
+        headers.push((header.name.clone(), template::render_header(&header.name, &header.value, view)?));
+    }
+    let body = match &http.body {
+        None => None,
+        Some(body) => Some(match template::render(body, view)? {
+            Value::String(text) => (Bytes::from(text), "text/plain; charset=utf-8"),
+            value => (Bytes::from(value.to_string()), "application/json"),
+        }),
+    };
+    let (method, timeout, allow_hosts) = (http.method.clone(), http.timeout, http.allow_hosts.clone());
+    Ok(Request { method, url, headers, body, timeout, allow_hosts })
+}

@@ -1,0 +1,672 @@
+//! The rules as tables. One harness drives a plan the way an engine would and checks after every
+//! advance what must hold after every advance: the run equals the fold of its records, its index is
+//! true, and advancing again changes nothing.
+
+use super::*;
+use crate::plan::*;
+use crate::scope::walk;
+use crate::status::StepStatus;
+use crate::time::Span;
+use crate::{expr, path, template, wire};
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+
+const START: Timestamp = Timestamp(1_000_000_000_000);
+
+/// `"a; b: a; c: a, b if tasks.a.status == 'success'"`; a name may carry a kind: `nap@sleep: a`.
+fn plan_of(text: &str) -> Plan {
+    let lines: Vec<&str> = text.split(';').map(str::trim).filter(|l| !l.is_empty()).collect();
+    let head = |l: &&str| l.split([':', ' ']).next().unwrap_or_default().to_owned();
+    let names: Vec<String> = lines.iter().map(|l| head(l).split('@').next().unwrap_or_default().to_owned()).collect();
+    let find = |name: &str| names.iter().position(|n| n == name).expect(name) as u32;
+    let mut resolve = |raw: &path::RawPath<'_>| Ok(reference(raw, &find));
+    let mut nodes = Vec::new();
+    for (line, name) in lines.iter().zip(&names) {
+        let (line, guard) = line.split_once(" if ").map_or((*line, None), |(l, g)| (l, Some(g)));
+        let on = if guard.is_some() { Outcomes::ANY } else { Outcomes::OK };
+        let needs = line.split_once(": ").map_or("", |(_, n)| n);
+        let needs = needs.split(',').map(str::trim).filter(|n| !n.is_empty());
+        let kind = head(&line).split_once('@').map_or("http", |(_, k)| k).to_owned();
+        nodes.push(Node {
+            key: name.clone(),
+            links: needs.map(|n| Link { from: find(n), on, ..Default::default() }).collect(),
+            guard: guard.map(|text| Guard {
+                expr: Some(expr::parse(text, &mut resolve).expect(text)),
+                text: text.into(),
+                ..Default::default()
+            }),
+            body: Some(body_of(&kind, &mut resolve)),
+            retry: match kind.as_str() {
+                "http" => Retry { max_attempts: 3, min: Span::from_secs(10), ..Default::default() },
+                "once" => Retry { max_attempts: 1, never: true, ..Default::default() },
+                _ => Retry { max_attempts: 1, ..Default::default() },
+            },
+            ..Default::default()
+        });
+    }
+    let all = Group { nodes: (0..nodes.len() as u32).collect(), ..Default::default() };
+    Plan::new(Layout { nodes, groups: vec![all], ..Default::default() }).expect(text)
+}
+
+fn reference(raw: &path::RawPath<'_>, find: &dyn Fn(&str) -> u32) -> path::Ref {
+    let names: Vec<&str> = raw.segments.iter().map(|s| s.name.as_str()).collect();
+    let keys = |n: usize| names[n..].iter().map(|s| (*s).to_owned()).collect();
+    let text = raw.text.to_owned();
+    match names[0] {
+        "trigger" => path::Ref { root: path::Root::TriggerBody, keys: keys(2), text, ..Default::default() },
+        "wait" => path::Ref { root: path::Root::WaitUrl, node: find(names[1]), text, ..Default::default() },
+        _ => {
+            let field = path::TaskField::parse(names[2]).expect(names[2]);
+            path::Ref { root: path::Root::Task, node: find(names[1]), field, keys: keys(3), text, ..Default::default() }
+        }
+    }
+}
+
+fn body_of(kind: &str, resolve: &mut path::Resolve<'_>) -> Body {
+    let mut parts = |text: &str| template::parse_text(text, resolve).expect(text);
+    match kind.split_once('=').unwrap_or((kind, "")) {
+        ("http", body) => Body::Http {
+            request: Http {
+                method: "POST".into(),
+                url: parts("http://h/"),
+                body: (!body.is_empty()).then(|| Template::from_parts(parts(body))),
+                ..Default::default()
+            },
+        },
+        ("noop", _) | ("once", _) => Body::Noop {},
+        ("sleep", span) => Body::Sleep { span: Span::parse(span).unwrap_or(Span::from_secs(60)) },
+        ("wait", "") => Body::Webhook { timeout: Some(Span::from_secs(60)) },
+        ("wait", _) => Body::Webhook { timeout: None },
+        ("set", text) => Body::Set { values: Some(Template::from_parts(parts(text))) },
+        ("later", _) => Body::Unknown { number: 99, bytes: Bytes::new() },
+        other => panic!("{other:?}"),
+    }
+}
+use template::Template;
+
+/// A run driven by hand.
+struct Story {
+    plan: Plan,
+    run: Run,
+    now: Timestamp,
+    epoch: u64,
+    journal: Vec<Bytes>,
+    executing: BTreeMap<String, (u32, u64)>,
+    sent: Vec<(String, u32, Work)>,
+    aborted: Vec<String>,
+    payloads: Payloads,
+    resident: Payloads,
+    missing: Vec<u32>,
+}
+
+impl Story {
+    fn of(text: &str) -> Story {
+        Story::with(text, json!({ "id": 5 }))
+    }
+
+    fn with(text: &str, body: Value) -> Story {
+        let mut story = Story {
+            plan: plan_of(text),
+            run: Run::default(),
+            now: START,
+            epoch: 1,
+            journal: Vec::new(),
+            executing: BTreeMap::new(),
+            sent: Vec::new(),
+            aborted: Vec::new(),
+            payloads: Payloads::new(),
+            resident: Payloads::new(),
+            missing: Vec::new(),
+        };
+        let origin = Origin {
+            body: Payload::json(body.to_string()),
+            expires_at: START.after(Span::from_days(30)),
+            ..Default::default()
+        };
+        assert_eq!(story.give(Input::Start(Box::new(origin))), Answer::Applied);
+        story
+    }
+
+    fn give(&mut self, input: Input) -> Answer {
+        self.give_all(vec![input])[0]
+    }
+
+    fn give_all(&mut self, inputs: Vec<Input>) -> Vec<Answer> {
+        let wait_url = |key: &str| format!("http://h/wh/{key}");
+        let context =
+            |payloads| Context { run: RunId([9; 16]), now: self.now, epoch: self.epoch, wait_url: &wait_url, payloads };
+        let before = self.run.state.seq;
+        let advanced = advance(&self.plan, &mut self.run, inputs, &context(&self.resident));
+        if let Some(record) = &advanced.record {
+            assert_eq!(record.first, before + 1);
+            assert_eq!(
+                record.first + record.events.len() as u64 - 1,
+                self.run.state.seq,
+                "events are numbered without gaps"
+            );
+            self.journal.push(record.seal());
+        }
+        self.payloads.extend(advanced.payloads.iter().cloned());
+        let folded = Run::load(&self.plan, None, &self.journal).expect("the journal folds");
+        assert_eq!(folded.state, self.run.state, "the run is the fold of its records");
+        let snapshot = Run::load(&self.plan, Some(&self.run.snapshot()), &[]).expect("the snapshot reads back");
+        assert_eq!(snapshot.state, self.run.state, "a snapshot loses nothing");
+        assert!(self.run.index_is_true(&self.plan));
+        let again = advance(&self.plan, &mut self.run.clone(), vec![Input::Wake], &context(&self.resident));
+        assert_eq!(again.record, None, "i10: advancing again changes nothing");
+        self.missing = advanced.missing;
+        for effect in advanced.effects {
+            match effect {
+                Effect::Execute { step, attempt, fence, work } => {
+                    let key = self.plan.node(step).key.clone();
+                    self.executing.insert(key.clone(), (step, fence));
+                    self.sent.push((key, attempt, work));
+                }
+                Effect::Abort { step, .. } => {
+                    let key = self.plan.node(step).key.clone();
+                    self.executing.remove(&key);
+                    self.aborted.push(key);
+                }
+            }
+        }
+        advanced.answers
+    }
+
+    fn result(&self, key: &str, result: TaskResult) -> Input {
+        let (step, fence) = *self.executing.get(key).unwrap_or_else(|| panic!("`{key}` is not executing"));
+        Input::Finished { step, fence, result }
+    }
+
+    /// `"a=200 b=503"`: answers in one advance each; `!` in front of a step's answer joins it to the next.
+    fn answers(&mut self, text: &str) -> &mut Self {
+        for word in text.split_whitespace() {
+            let (key, status) = word.split_once('=').expect(word);
+            let result = match status {
+                "timeout" => TaskResult::TimedOut { message: "no answer within 30s".into(), took: Span(7) },
+                "reset" => TaskResult::Failed {
+                    failure: Failure::new("network", "connection reset"),
+                    retryable: true,
+                    took: Span(7),
+                },
+                "badurl" => {
+                    TaskResult::Failed { failure: Failure::new("invalid_url", "no"), retryable: false, took: Span(7) }
+                }
+                "done" => TaskResult::Done { body: None, took: Span(7) },
+                status => response(status.parse().expect(status), json!({ "n": 7 })),
+            };
+            let input = self.result(key, result);
+            assert_eq!(self.give(input), Answer::Applied, "{word}");
+        }
+        self
+    }
+
+    fn callback(&mut self, key: &str, body: &str) -> Answer {
+        let step = self.plan.step(key).expect(key);
+        self.give(Input::Callback { step, body: Payload::sniff(body.to_owned()), digest: Bytes::from(body.to_owned()) })
+    }
+
+    fn cancel(&mut self) -> Answer {
+        self.give(Input::Cancel { actor: "ada".into(), reason: String::new() })
+    }
+
+    fn after(&mut self, text: &str) -> &mut Self {
+        self.now = self.now.after(Span::parse(text).expect(text));
+        self.give(Input::Wake);
+        self
+    }
+
+    /// Lets every retry come due until none is left, answering each attempt with `status`.
+    fn exhaust(&mut self, key: &str, status: &str) -> &mut Self {
+        self.answers(&format!("{key}={status}"));
+        while self.run.step(self.plan.step(key).unwrap()).status() == StepStatus::Retrying {
+            self.now = self.run.next_due().unwrap();
+            self.give(Input::Wake);
+            self.answers(&format!("{key}={status}"));
+        }
+        self
+    }
+
+    fn shows(&self) -> String {
+        let step = |(i, n): (usize, &Node)| format!("{}={} ", n.key, self.run.step(i as u32).status());
+        let steps: String = self.plan.nodes().iter().enumerate().map(step).collect();
+        format!("{steps}run={}", self.run.status())
+    }
+
+    fn events(&self) -> Vec<String> {
+        let name = |e: &Event| {
+            let step = e.step().map_or(String::new(), |s| format!(" {}", self.plan.node(s).key));
+            format!("{}{step}", e.name().unwrap_or("?"))
+        };
+        let records = self.journal.iter().map(|b| Record::open(b).unwrap());
+        records.flat_map(|r| r.events.iter().map(&name).collect::<Vec<_>>()).collect()
+    }
+}
+
+fn response(status: u16, body: Value) -> TaskResult {
+    let body = Payload::json(body.to_string());
+    TaskResult::Response { status, headers: Vec::new(), body, retry_after: None, took: Span(7_000) }
+}
+
+#[test]
+fn r17_r24_roots_start_together_and_a_join_starts_once() {
+    let mut story = Story::of("a; b; c: a, b");
+    assert_eq!(story.shows(), "a=running b=running c=pending run=running");
+    let both = vec![story.result("a", response(200, json!(1))), story.result("b", response(200, json!(1)))];
+    story.give_all(both);
+    assert_eq!(story.sent.iter().filter(|(k, ..)| k == "c").count(), 1);
+    assert_eq!(story.answers("c=200").shows(), "a=success b=success c=success run=completed");
+}
+
+/// The cascade rule: how the need ended × whether the step has an `if`.
+#[test]
+fn r18_r19_r20_the_cascade_rule() {
+    let endings: [(&str, &[(&str, &str)]); 6] = [
+        // how `a` ends, then for `b` with these conditions: what becomes of it and of the run
+        (
+            "success",
+            &[
+                ("", "success run=completed"),
+                ("tasks.a.status == 'success'", "success run=completed"),
+                ("tasks.a.status == 'failed'", "skipped run=completed"),
+            ],
+        ),
+        (
+            "failed",
+            &[
+                ("", "skipped run=failed"),
+                ("tasks.a.status == 'failed'", "success run=completed"),
+                ("tasks.a.status == 'success'", "skipped run=failed"),
+            ],
+        ),
+        (
+            "timeout",
+            &[
+                ("", "skipped run=failed"),
+                ("tasks.a.status == 'timeout'", "success run=completed"),
+                ("tasks.a.status == 'success'", "skipped run=failed"),
+            ],
+        ),
+        (
+            "template_error",
+            &[
+                ("", "skipped run=failed"),
+                ("tasks.a.status == 'template_error'", "success run=completed"),
+                ("tasks.a.status == 'success'", "skipped run=failed"),
+            ],
+        ),
+        (
+            "skipped",
+            &[
+                ("", "skipped run=completed"),
+                ("tasks.a.status == 'skipped'", "success run=completed"),
+                ("tasks.a.status == 'success'", "skipped run=completed"),
+            ],
+        ),
+        (
+            "received",
+            &[
+                ("", "success run=completed"),
+                ("tasks.a.status == 'received'", "success run=completed"),
+                ("tasks.a.status == 'timeout'", "skipped run=completed"),
+            ],
+        ),
+    ];
+    for (ending, cases) in endings {
+        for (condition, expected) in cases {
+            let kind = match ending {
+                "template_error" => "a@http={{trigger.body.missing}}",
+                "skipped" => "a if trigger.body.id == 0",
+                "received" => "a@wait",
+                _ => "a",
+            };
+            let guard = if condition.is_empty() { String::new() } else { format!(" if {condition}") };
+            let mut story = Story::of(&format!("{kind}; b: a{guard}"));
+            match ending {
+                "success" => drop(story.answers("a=200")),
+                "failed" => drop(story.answers("a=404")),
+                "timeout" => drop(story.exhaust("a", "timeout")),
+                "received" => assert_eq!(story.callback("a", "{}"), Answer::Applied),
+                _ => {}
+            }
+            if story.executing.contains_key("b") {
+                story.answers("b=200");
+            }
+            assert_eq!(story.shows(), format!("a={ending} b={expected}"), "a {ending}, b if `{condition}`");
+        }
+    }
+}
+
+#[test]
+fn r19_a_cascade_runs_through_and_resolves_no_templates() {
+    let mut story = Story::of("a; b@http={{tasks.a.body.nope}}: a; c: b; d: c if tasks.c.status == 'skipped'");
+    story.answers("a=404");
+    assert_eq!(story.shows(), "a=failed b=skipped c=skipped d=running run=running");
+    story.answers("d=200");
+    assert_eq!(story.run.status(), RunStatus::Failed, "`a` was handled by nobody and blocked `b`");
+}
+
+#[test]
+fn r28_r29_decision_2_when_a_run_has_failed() {
+    for (text, answers, expected) in [
+        ("a; h: a if tasks.a.status_code != 200", "a=404 h=200", RunStatus::Completed),
+        ("a; h: a if tasks.a.status_code != 200", "a=404 h=404", RunStatus::Failed),
+        ("a; b; c: b", "a=404 b=200 c=200", RunStatus::Completed),
+        ("a; b: a; z", "a=404 z=200", RunStatus::Failed),
+        ("a; b: a; h: a if tasks.a.status == 'failed'", "a=404 h=200", RunStatus::Completed),
+        ("a; g: a if tasks.a.status == 'success'; z: g; y", "a=404 y=200", RunStatus::Completed),
+        ("a if trigger.body.id == 0; b: a", "", RunStatus::Completed),
+        ("a", "a=404", RunStatus::Failed),
+    ] {
+        assert_eq!(Story::of(text).answers(answers).run.status(), expected, "{text} / {answers}");
+    }
+    let mut strict = Story::of("a; b");
+    let mut layout = strict.plan.layout().clone();
+    layout.groups[0].verdict = Verdict::Strict;
+    strict.plan = Plan::new(layout).unwrap();
+    assert_eq!(strict.answers("a=404 b=200").run.status(), RunStatus::Failed);
+}
+
+#[test]
+fn r23_decision_6_retries_are_invisible_to_dependents_and_end() {
+    let mut story = Story::of("a; b: a");
+    story.answers("a=503");
+    assert_eq!(story.shows(), "a=retrying b=pending run=waiting");
+    assert!(story.after("9s").executing.len() == 1 && story.sent.len() == 1, "not before its time");
+    story.after("1s").answers("a=reset").after("10s");
+    assert_eq!(story.sent.iter().map(|(_, attempt, _)| *attempt).collect::<Vec<_>>(), [1, 2, 3]);
+    assert_eq!(story.answers("a=500").shows(), "a=failed b=skipped run=failed");
+    for status in ["400", "401", "404", "301", "badurl"] {
+        assert_eq!(Story::of("a").answers(&format!("a={status}")).shows(), "a=failed run=failed", "{status} is final");
+    }
+    for status in ["408", "425", "429", "500", "503", "599", "reset", "timeout"] {
+        assert_eq!(
+            Story::of("a").answers(&format!("a={status}")).shows(),
+            "a=retrying run=waiting",
+            "{status} is tried again"
+        );
+    }
+}
+
+#[test]
+fn decision_6_retry_after_is_honoured() {
+    let mut story = Story::of("a");
+    let slow = TaskResult::Response {
+        status: 429,
+        headers: Vec::new(),
+        body: Payload::json("{}"),
+        retry_after: Some(Span::from_secs(77)),
+        took: Span(1),
+    };
+    let input = story.result("a", slow);
+    story.give(input);
+    assert_eq!(story.run.next_due(), Some(START.after(Span::from_secs(77))));
+}
+
+#[test]
+fn r31_a_sleep_ends_at_its_time_and_not_before() {
+    let mut story = Story::of("nap@sleep=13d; b: nap");
+    assert_eq!(story.shows(), "nap=sleeping b=pending run=waiting");
+    assert_eq!(story.run.next_due(), Some(START.after(Span::from_days(13))));
+    story.now = START.after(Span::from_days(13));
+    story.now.0 -= 1;
+    story.give(Input::Wake);
+    assert_eq!(story.shows(), "nap=sleeping b=pending run=waiting");
+    story.now.0 += 1;
+    story.give(Input::Wake);
+    assert_eq!(story.shows(), "nap=success b=running run=running");
+    assert_eq!(Story::of("nap@sleep=0s; b: nap").shows(), "nap=success b=running run=running");
+}
+
+#[test]
+fn r33_decision_7_callbacks() {
+    let mut story = Story::of("a; w@wait: a; b: w if tasks.w.body.status == 'paid'");
+    story.answers("a=200");
+    assert_eq!(story.shows(), "a=success w=waiting b=pending run=waiting");
+    assert_eq!(story.callback("w", r#"{"status":"paid"}"#), Answer::Applied);
+    assert_eq!(story.shows(), "a=success w=received b=running run=running");
+    assert_eq!(story.callback("w", r#"{"status":"paid"}"#), Answer::Repeated);
+    assert_eq!(story.callback("w", r#"{"status":"open"}"#), Answer::Conflict);
+    story.answers("b=200");
+    assert_eq!(story.callback("w", r#"{"status":"paid"}"#), Answer::Repeated, "also after the run ended");
+    assert_eq!(story.callback("w", r#"{"status":"open"}"#), Answer::Gone);
+}
+
+#[test]
+fn p13_an_early_callback_is_kept() {
+    let mut story = Story::of("a; w@wait: a");
+    assert_eq!(story.callback("w", "hello"), Answer::Applied);
+    assert_eq!(story.callback("w", "hello"), Answer::Repeated);
+    assert_eq!(story.callback("w", "other"), Answer::Conflict);
+    assert_eq!(story.answers("a=200").shows(), "a=success w=received run=completed");
+    assert_eq!(
+        story.run.step(1).body().unwrap().value(&Payloads::new()),
+        Ok(json!("hello")),
+        "not JSON: kept as a string"
+    );
+}
+
+#[test]
+fn r34_decision_7_a_wait_times_out_and_its_door_closes() {
+    let mut story = Story::of("w@wait; h: w if tasks.w.status == 'timeout'");
+    story.after("60s");
+    assert_eq!(story.shows(), "w=timeout h=running run=running");
+    assert_eq!(story.callback("w", "{}"), Answer::Gone);
+    let mut skipped = Story::of("a; w@wait: a if false");
+    skipped.answers("a=200");
+    assert_eq!(skipped.callback("w", "{}"), Answer::Gone);
+    let mut exact = Story::of("w@wait");
+    exact.now = START.after(Span::from_secs(60));
+    assert_eq!(exact.callback("w", "{}"), Answer::Gone, "at the deadline the deadline wins");
+}
+
+#[test]
+fn r30_a_run_expires() {
+    let mut story = Story::of("a; nap@sleep=40d; w@wait=forever; z: a");
+    story.after("29d").after("1d");
+    assert_eq!(story.shows(), "a=cancelled nap=cancelled w=cancelled z=cancelled run=timeout");
+    assert_eq!(story.aborted, ["a"]);
+    assert_eq!(story.run.next_due(), None);
+}
+
+#[test]
+fn r16_p10_cancel_ends_everything_and_late_results_change_nothing() {
+    let mut story = Story::of("a; nap@sleep; b: a");
+    let late = story.result("a", response(200, json!(1)));
+    assert_eq!(story.cancel(), Answer::Applied);
+    assert_eq!(story.shows(), "a=cancelled nap=cancelled b=cancelled run=cancelled");
+    assert_eq!(story.aborted, ["a"]);
+    assert_eq!(story.cancel(), Answer::Repeated);
+    assert_eq!(story.give(late.clone()), Answer::Ended(RunStatus::Cancelled));
+    assert_eq!(story.give(late), Answer::Ended(RunStatus::Cancelled));
+    assert_eq!(story.shows(), "a=cancelled nap=cancelled b=cancelled run=cancelled");
+    assert_eq!(story.events().iter().filter(|e| *e == "late_result a").count(), 1);
+    let mut done = Story::of("a");
+    assert_eq!(done.answers("a=200").cancel(), Answer::Ended(RunStatus::Completed));
+}
+
+#[test]
+fn p8_only_the_current_fence_counts() {
+    let mut story = Story::of("a");
+    let stale = story.result("a", response(200, json!(1)));
+    story.answers("a=503").after("10s");
+    assert_eq!(story.give(stale.clone()), Answer::Stale);
+    assert_eq!(story.shows(), "a=running run=running");
+    assert_eq!(story.answers("a=200").shows(), "a=success run=completed");
+    let nowhere = Input::Finished { step: 99, fence: 1, result: response(200, json!(1)) };
+    assert_eq!(story.give(nowhere), Answer::Unknown);
+}
+
+#[test]
+fn p2_p9_a_lost_attempt_is_tried_again_without_being_charged() {
+    let mut story = Story::of("a");
+    for epoch in 2..12 {
+        story.epoch = epoch;
+        let orphans = story.run.orphans(epoch);
+        assert_eq!(orphans.len(), 1);
+        let (step, fence) = orphans[0];
+        assert_eq!(story.give(Input::Lost { step, fence }), Answer::Applied);
+        assert_eq!(story.shows(), "a=running run=running", "at once");
+        assert_eq!(story.give(Input::Lost { step, fence }), Answer::Stale);
+    }
+    let attempts: Vec<u32> = story.sent.iter().map(|(_, attempt, _)| *attempt).collect();
+    assert_eq!(attempts, (1..=11).collect::<Vec<_>>(), "numbers are never reused");
+    assert_eq!(story.run.step(0).charged, 1);
+}
+
+#[test]
+fn p2_retry_never_ends_as_outcome_unknown() {
+    let mut story = Story::of("a@once; h: a if tasks.a.error.code == 'outcome_unknown'");
+    let (step, fence) = story.run.orphans(2)[0];
+    story.give(Input::Lost { step, fence });
+    assert_eq!(story.shows(), "a=failed h=running run=running");
+}
+
+#[test]
+fn r40_r43_templates_are_filled_after_the_condition_and_strictly() {
+    let story = Story::of("a@http={{trigger.body.nope}} if false");
+    assert_eq!(story.shows(), "a=skipped run=completed");
+    let story = Story::of("a@http={{trigger.body.nope}}");
+    assert_eq!(story.shows(), "a=template_error run=failed");
+    assert!(story.sent.is_empty(), "nothing is sent");
+    assert_eq!(story.run.step(0).failure.as_ref().unwrap().message, "Failed to resolve {{trigger.body.nope}}");
+    let mut story = Story::of("a; b@http={{tasks.a.body}}: a");
+    story.answers("a=200");
+    let Work::Http(request) = &story.sent[1].2 else { panic!() };
+    assert_eq!(request.body, Some((Bytes::from_static(b"{\"n\":7}"), "application/json")));
+}
+
+#[test]
+fn r32_the_callback_url_is_known_to_earlier_steps() {
+    let story = Story::of("a@http={{wait.w.url}}; w@wait: a");
+    let Work::Http(request) = &story.sent[0].2 else { panic!() };
+    assert_eq!(request.body, Some((Bytes::from_static(b"http://h/wh/w"), "text/plain; charset=utf-8")));
+}
+
+#[test]
+fn r41_r46_a_truncated_body_is_an_error_when_referenced() {
+    let mut story = Story::of("a; b@http={{tasks.a.body.amount}}: a; c: a if tasks.a.body.amount > 5");
+    let body = Payload { truncated: true, ..Payload::sniff("{\"amount\": 5") };
+    let result = TaskResult::Response { status: 200, headers: Vec::new(), body, retry_after: None, took: Span(1) };
+    let input = story.result("a", result);
+    story.give(input);
+    assert_eq!(story.shows(), "a=success b=template_error c=template_error run=completed");
+    let text = "Cannot read 'body.amount' because the response from 'a' exceeded the 256KB limit and was truncated";
+    assert_eq!(story.run.step(1).failure.as_ref().unwrap().message, text);
+}
+
+#[test]
+fn pure_steps_settle_in_the_record_that_decides_them() {
+    let mut story = Story::of("a; s@set={{tasks.a.body.n}}: a; t@set={{tasks.s.body}}: s; b@http={{tasks.t.body}}: t");
+    let before = story.journal.len();
+    story.answers("a=200");
+    assert_eq!(story.shows(), "a=success s=success t=success b=running run=running");
+    assert_eq!(story.journal.len(), before + 1, "one record");
+}
+
+#[test]
+fn a_large_payload_is_a_row_and_is_fetched_when_somebody_looks() {
+    let large = "x".repeat(INLINE_MAX + 1);
+    let mut story = Story::with("a; nap@sleep: a; b@http={{tasks.a.body.big}}: nap", json!({ "large": large }));
+    assert_eq!(story.payloads.len(), 1, "the trigger body");
+    let input = story.result("a", response(200, json!({ "big": large })));
+    story.give(input);
+    assert!(story.run.snapshot().len() < INLINE_MAX, "it left the state");
+    story.after("60s");
+    assert_eq!(story.shows(), "a=success nap=success b=pending run=running");
+    assert_eq!(story.missing, [2]);
+    assert!(Run::load(&story.plan, None, &story.journal).unwrap().has_undecided(), "a restart finds it");
+    story.resident = story.payloads.clone();
+    story.give(Input::Wake);
+    assert_eq!(story.shows(), "a=success nap=success b=running run=running");
+}
+
+#[test]
+fn a_run_has_a_total_size() {
+    let mut story = Story::of("a; b: a; w@wait");
+    story.run.state.bytes = STATE_MAX - 3;
+    // the fold cannot know about a state edited by hand, so go around the harness
+    let wait_url = |_: &str| String::new();
+    let none = Payloads::new();
+    let context = Context { run: RunId([9; 16]), now: story.now, epoch: 1, wait_url: &wait_url, payloads: &none };
+    let callback = Input::Callback { step: 2, body: Payload::json("[1,2]"), digest: Bytes::from_static(b"x") };
+    let input = story.result("a", response(200, json!([1, 2])));
+    let advanced = advance(&story.plan, &mut story.run, vec![callback, input], &context);
+    assert_eq!(advanced.answers, [Answer::TooLarge, Answer::Applied]);
+    assert_eq!(story.run.step(0).failure.as_ref().unwrap().code, "state_limit");
+}
+
+#[test]
+fn p20_what_a_later_release_wrote_is_never_passed_over() {
+    let story = Story::of("a@later; b: a");
+    assert_eq!(story.shows(), "a=pending b=pending run=waiting");
+    let record = Record {
+        at: START,
+        first: 1,
+        events: vec![Event::Unknown { number: 77, bytes: Bytes::new() }],
+        ..Default::default()
+    };
+    assert_eq!(Run::load(&story.plan, None, &[record.seal()]).unwrap_err(), crate::run::LoadError::Newer);
+    let newer = Bytes::from(wire::seal(9, &record));
+    assert_eq!(Run::load(&story.plan, None, &[newer]).unwrap_err(), crate::run::LoadError::Newer);
+}
+
+#[test]
+fn decision_4_what_a_condition_saw_is_recorded() {
+    let mut story = Story::of("a; b: a if tasks.a.status_code >= 400 && trigger.body.id == 5");
+    story.answers("a=200");
+    let Some(crate::event::Because::Condition { seen }) = story.run.step(1).because.as_deref() else { panic!() };
+    assert_eq!(
+        seen.iter().map(|s| (s.path.as_str(), s.value.as_str())).collect::<Vec<_>>(),
+        [("tasks.a.status_code", "200")]
+    );
+}
+
+#[test]
+fn the_history_reads_like_the_story() {
+    let mut story = Story::of("a; nap@sleep: a");
+    story.answers("a=503").after("10s").answers("a=200").after("60s");
+    assert_eq!(
+        story.events(),
+        [
+            "run.created",
+            "step.started a",
+            "step.retrying a",
+            "run.waiting",
+            "step.started a",
+            "run.resumed",
+            "step.succeeded a",
+            "timer.set nap",
+            "run.waiting",
+            "step.succeeded nap",
+            "run.completed",
+        ]
+    );
+}
+
+#[test]
+fn a_thousand_parents_settle_in_few_records() {
+    let parents: String = (0..1_000).map(|i| format!("p{i}; ")).collect();
+    let needs = (0..1_000).map(|i| format!("p{i}")).collect::<Vec<_>>().join(", ");
+    let mut story = Story::of(&format!("{parents} join: {needs}"));
+    let inputs = (0..1_000).map(|i| story.result(&format!("p{i}"), response(200, json!(i)))).collect();
+    story.give_all(inputs);
+    assert_eq!(story.journal.len(), 2);
+    assert_eq!(story.answers("join=200").run.status(), RunStatus::Completed);
+}
+
+#[test]
+fn inputs_before_the_run_exists_find_nothing() {
+    let plan = plan_of("a");
+    let wait_url = |_: &str| String::new();
+    let none = Payloads::new();
+    let context = Context { run: RunId([9; 16]), now: START, epoch: 1, wait_url: &wait_url, payloads: &none };
+    let mut run = Run::default();
+    let advanced = advance(
+        &plan,
+        &mut run,
+        vec![Input::Wake, Input::Cancel { actor: String::new(), reason: String::new() }],
+        &context,
+    );
+    assert_eq!((advanced.record, advanced.answers), (None, vec![Answer::Applied, Answer::Unknown]));
+    assert_eq!(walk(&json!({"a": [1]}), &["a".into(), "0".into()]), Some(&json!(1)));
+}

@@ -1,0 +1,84 @@
+//! A run as conditions and templates see it.
+
+use super::Context;
+use crate::event::Pair;
+use crate::path::{Ref, Root, TaskField};
+use crate::payload::{Payload, Payloads};
+use crate::plan::Plan;
+use crate::run::Run;
+use crate::scope::{Scope, Unresolved};
+use serde_json::{Map, Value, json};
+use std::borrow::Cow;
+
+pub struct View<'a> {
+    pub plan: &'a Plan,
+    pub run: &'a Run,
+    pub context: &'a Context<'a>,
+    /// Payloads that arrived in the advance that is under way.
+    pub fresh: Option<&'a Payloads>,
+}
+
+impl Scope for View<'_> {
+    fn get(&self, path: &Ref) -> Result<Option<Cow<'_, Value>>, Unresolved> {
+        let value = match path.root {
+            Root::TriggerBody => take(self.value(&self.run.state.origin.body)?, &path.keys),
+            Root::TriggerHeaders => header(&self.run.state.origin.headers, &path.keys),
+            Root::WaitUrl => Some(Value::String((self.context.wait_url)(&self.plan.node(path.node).key))),
+            Root::Task => self.task(path)?,
+        };
+        Ok(value.map(Cow::Owned))
+    }
+}
+
+impl View<'_> {
+    fn task(&self, path: &Ref) -> Result<Option<Value>, Unresolved> {
+        let step = self.run.step(path.node);
+        Ok(match path.field {
+            TaskField::Status => Some(json!(step.status().as_str())),
+            TaskField::StatusCode => Some(json!(step.response.as_ref().and_then(|r| r.status_code))),
+            TaskField::Headers => header(step.response.as_ref().map_or(&[], |r| &r.headers), &path.keys),
+            TaskField::Error => {
+                let error = step.failure.as_ref().map(|f| json!({ "code": f.code, "message": f.message }));
+                take(error.unwrap_or(Value::Null), &path.keys)
+            }
+            TaskField::Body => match step.body() {
+                None => take(Value::Null, &path.keys),
+                Some(body) if body.truncated => {
+                    let keys =
+                        ["body"].into_iter().chain(path.keys.iter().map(String::as_str)).collect::<Vec<_>>().join(".");
+                    return Err(Unresolved::Truncated { step: self.plan.node(path.node).key.clone(), keys });
+                }
+                Some(body) => take(self.value(body)?, &path.keys),
+            },
+        })
+    }
+
+    fn value(&self, payload: &Payload) -> Result<Value, Unresolved> {
+        let fresh = self.fresh.filter(|fresh| payload.stored.is_some_and(|n| fresh.contains_key(&n)));
+        payload.value(fresh.unwrap_or(self.context.payloads)).map_err(Unresolved::Stored)
+    }
+}
+
+/// Follows `keys` into a value, taking it apart instead of copying it.
+fn take(mut value: Value, keys: &[String]) -> Option<Value> {
+    for key in keys {
+        value = match value {
+            Value::Object(mut map) => map.swap_remove(key)?,
+            Value::Array(mut list) => {
+                let index = key.parse::<usize>().ok().filter(|i| *i < list.len())?;
+                list.swap_remove(index)
+            }
+            _ => return None,
+        };
+    }
+    Some(value)
+}
+
+/// All headers, or one by its name in any case.
+fn header(headers: &[Pair], keys: &[String]) -> Option<Value> {
+    match keys {
+        [] => Some(Value::Object(headers.iter().map(|h| (h.name.clone(), json!(h.value))).collect::<Map<_, _>>())),
+        [name] => headers.iter().find(|h| h.name.eq_ignore_ascii_case(name)).map(|h| json!(h.value)),
+        _ => None,
+    }
+}
