@@ -19,12 +19,10 @@ names! {
         UnknownIsFailed = 6 "unknown_is_failed",
         /// … or as if everything had been.
         UnknownIsSuccess = 7 "unknown_is_success",
-        /// The timer row is removed before the wake-up that replaces it is durable.
-        TimerRemovedFirst = 8 "timer_removed_first",
         /// A finished run can be finished again.
-        TerminalOverwritten = 9 "terminal_overwritten",
+        TerminalOverwritten = 8 "terminal_overwritten",
         /// A step that was running when the server died is not started again.
-        OrphanForgotten = 10 "orphan_forgotten",
+        OrphanForgotten = 9 "orphan_forgotten",
     }
 }
 

@@ -126,6 +126,29 @@ impl Step {
     }
 }
 
+names! {
+    /// What can keep a run from going on.
+    pub enum WaitKind {
+        Approval = 1 "approval",
+        Webhook = 2 "webhook",
+        Signal = 3 "signal",
+        Sleep = 4 "sleep",
+        Pause = 5 "pause",
+        Retry = 6 "retry",
+        Child = 7 "child",
+        Worker = 8 "worker",
+        Upgrade = 9 "upgrade",
+    }
+}
+
+/// One thing a run waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Waiting {
+    pub kind: WaitKind,
+    pub step: u32,
+    pub until: Option<Timestamp>,
+}
+
 /// Why a stored run cannot be used by this release.
 #[derive(Clone, Debug, PartialEq)]
 pub enum LoadError {
@@ -223,13 +246,32 @@ impl Run {
         self.index.active == 0 && self.index.frontier.is_empty()
     }
 
-    /// Steps that ran in a process other than `epoch`: their executor is gone.
-    pub fn orphans(&self, epoch: u64) -> Vec<(u32, u64)> {
-        let orphan = |(i, step): (usize, &Step)| match step.phase {
-            Phase::Running { fence, epoch: other } if other != epoch => Some((i as u32, fence)),
+    /// Steps an executor has: step, fence and the process that was given them.
+    pub fn running(&self) -> Vec<(u32, u64, u64)> {
+        let running = |(i, step): (usize, &Step)| match step.phase {
+            Phase::Running { fence, epoch } => Some((i as u32, fence, epoch)),
             _ => None,
         };
-        self.state.steps.iter().enumerate().filter_map(orphan).collect()
+        self.state.steps.iter().enumerate().filter_map(running).collect()
+    }
+
+    /// What an open run waits for, in plan order.
+    pub fn waiting_for(&self, plan: &Plan) -> Vec<Waiting> {
+        let mut list = Vec::new();
+        for (i, step) in self.state.steps.iter().enumerate() {
+            let (kind, until) = match (&step.phase, &plan.node(i as u32).body) {
+                (Phase::Sleeping { until }, _) => (WaitKind::Sleep, Some(*until)),
+                (Phase::Waiting { deadline }, _) => (WaitKind::Webhook, Some(*deadline)),
+                (Phase::Retrying { at }, _) => (WaitKind::Retry, Some(*at)),
+                (Phase::Ready {}, _) => (WaitKind::Worker, None),
+                (Phase::Pending {}, _) if self.index.parents_left[i] == 0 && !plan.node(i as u32).is_known() => {
+                    (WaitKind::Upgrade, None)
+                }
+                _ => continue,
+            };
+            list.push(Waiting { kind, step: i as u32, until });
+        }
+        list
     }
 
     /// Has the plan a decision waiting that no input will bring? After a crash between two advances, or

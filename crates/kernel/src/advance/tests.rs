@@ -501,9 +501,10 @@ fn p2_p9_a_lost_attempt_is_tried_again_without_being_charged() {
     let mut story = Story::of("a");
     for epoch in 2..12 {
         story.epoch = epoch;
-        let orphans = story.run.orphans(epoch);
-        assert_eq!(orphans.len(), 1);
-        let (step, fence) = orphans[0];
+        let running = story.run.running();
+        assert_eq!(running.len(), 1);
+        let (step, fence, before) = running[0];
+        assert_eq!(before, epoch - 1);
         assert_eq!(story.give(Input::Lost { step, fence }), Answer::Applied);
         assert_eq!(story.shows(), "a=running run=running", "at once");
         assert_eq!(story.give(Input::Lost { step, fence }), Answer::Stale);
@@ -516,7 +517,7 @@ fn p2_p9_a_lost_attempt_is_tried_again_without_being_charged() {
 #[test]
 fn p2_retry_never_ends_as_outcome_unknown() {
     let mut story = Story::of("a@once; h: a if tasks.a.error.code == 'outcome_unknown'");
-    let (step, fence) = story.run.orphans(2)[0];
+    let (step, fence, _) = story.run.running()[0];
     story.give(Input::Lost { step, fence });
     assert_eq!(story.shows(), "a=failed h=running run=running");
 }

@@ -1,0 +1,347 @@
+//! The engine as the server sees it: calls that answer once what they changed is durable.
+//!
+//! Behind it runs one loop on its own thread (see [`drive`](self::drive)) that owns the mailbox: take
+//! what arrived, let the mailbox advance, commit, release. The commit's fsync is the batching window;
+//! there is no other delay. Reads of runs that left memory, and their payloads, happen on the side.
+
+mod definitions;
+mod drive;
+mod reading;
+mod virtual_time;
+
+pub use definitions::{NewName, Resolved};
+pub use reading::Reading;
+
+use crate::clock::{Clock, ClockMode};
+use crate::execute::Executors;
+use crate::mailbox::{Command, Mailbox, Reply, Start, Trouble, WaitUrl};
+use crate::metrics::Metrics;
+use crate::secret::{self, Secret};
+use bytes::Bytes;
+use drive::Inbox;
+use kernel::event::{Origin, Pair, TriggerKind};
+use kernel::plan::Body;
+use kernel::{Answer, Input, OrgId, Payload, RunId, RunStatus, Timestamp, WorkflowId};
+use sha2::{Digest, Sha256};
+use std::sync::{Arc, RwLock};
+use std::time::Duration;
+use store::{Birth, IdempotencyKey, Store, Wait};
+use tokio::sync::oneshot;
+
+/// Commands that may wait for the mailbox before starts are refused.
+const MAILBOX_MAX: usize = 65_536;
+
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum Error {
+    #[error("there is no such {0}")]
+    NotFound(&'static str),
+    /// Nothing was written.
+    #[error("the store is unavailable: {0}")]
+    Unavailable(String),
+    /// It may have been written; asking again with the same idempotency key is safe.
+    #[error("the outcome is unknown: {0}")]
+    OutcomeUnknown(String),
+    #[error("too much is waiting already")]
+    Overloaded,
+    #[error("this run needs a newer release")]
+    Newer,
+    #[error("what is stored of this run is damaged: {0}")]
+    Damaged(String),
+    #[error("the name is taken")]
+    Taken(store::Taken),
+    #[error("the workflow is disabled")]
+    Disabled,
+    #[error("this idempotency key was used for another request")]
+    KeyReused,
+    #[error("{0}")]
+    Refused(String),
+    /// Another process has the store.
+    #[error("{0}")]
+    InUse(String),
+}
+
+impl From<store::Error> for Error {
+    fn from(error: store::Error) -> Self {
+        match error {
+            store::Error::Unavailable(why) => Error::Unavailable(why),
+            store::Error::Unknown(why) => Error::OutcomeUnknown(why),
+            store::Error::Corrupt(what) => Error::Damaged(what),
+            store::Error::Refused(why) => Error::Refused(why),
+            store::Error::InUse(why) => Error::InUse(why),
+        }
+    }
+}
+
+impl From<Trouble> for Error {
+    fn from(trouble: Trouble) -> Self {
+        match trouble {
+            Trouble::Store(why) => Error::Unavailable(why),
+            Trouble::Newer => Error::Newer,
+            Trouble::Damaged(what) => Error::Damaged(what),
+        }
+    }
+}
+
+pub struct Options {
+    pub secret: Secret,
+    /// What callback URLs begin with, without a slash at the end.
+    pub public_url: String,
+    pub clock: ClockMode,
+    /// Where a new virtual clock begins.
+    pub clock_start: Option<Timestamp>,
+}
+
+pub struct StartRequest {
+    pub org: OrgId,
+    /// Id, name or slug.
+    pub workflow: String,
+    /// Well-formed JSON.
+    pub body: Bytes,
+    pub headers: Vec<(String, String)>,
+    pub labels: Vec<(String, String)>,
+    /// The caller's key and the fingerprint of what it asked for.
+    pub idempotency: Option<(String, [u8; 32])>,
+}
+
+pub struct Started {
+    pub run: RunId,
+    pub workflow: WorkflowId,
+    pub status: RunStatus,
+    pub started_at: Timestamp,
+    /// The key had been used for the same request: this is its run.
+    pub deduplicated: bool,
+}
+
+#[derive(Clone)]
+pub struct Engine {
+    inner: Arc<Inner>,
+}
+
+pub(crate) struct Inner {
+    store: Arc<dyn Store>,
+    clock: Clock,
+    inbox: Inbox,
+    secret: Secret,
+    public_url: String,
+    definitions: definitions::Cache,
+    metrics: Metrics,
+    /// Why the engine had to stop, once it had to.
+    fatal: RwLock<Option<String>>,
+    fatal_signal: tokio::sync::Notify,
+    /// Tells the timekeeper that the clock moved.
+    clock_moved: tokio::sync::Notify,
+}
+
+impl Engine {
+    /// Opens the engine on a store and starts its loop. Must be called inside a tokio runtime.
+    pub async fn open(store: Arc<dyn Store>, options: Options) -> Result<Engine, Error> {
+        let clock = virtual_time::open_clock(&*store, &options).await?;
+        let epoch = store.next_epoch().await?;
+        let inner = Arc::new(Inner {
+            store,
+            clock,
+            inbox: Inbox::default(),
+            secret: options.secret,
+            public_url: options.public_url,
+            definitions: Default::default(),
+            metrics: Metrics::default(),
+            fatal: RwLock::new(None),
+            fatal_signal: tokio::sync::Notify::new(),
+            clock_moved: tokio::sync::Notify::new(),
+        });
+        let (secret, base) = (inner.secret.clone(), inner.public_url.clone());
+        let wait_url: WaitUrl = Arc::new(move |run, step| format!("{base}/wh/{}", secret.token(run, step)));
+        let sink_to = Arc::downgrade(&inner);
+        let sink = Arc::new(move |dispatch: &crate::mailbox::Dispatch, result| {
+            if let Some(inner) = sink_to.upgrade() {
+                inner.metrics.steps_finished_total.add(1);
+                inner.inbox.send(drive::finished(dispatch, result));
+            }
+        });
+        let executors = Executors::new(tokio::runtime::Handle::current(), sink).map_err(Error::Refused)?;
+        for (org, run) in inner.store.unparked().await? {
+            inner.inbox.send(Command::Recover { org, run });
+        }
+        drive::spawn(inner.clone(), Mailbox::new(epoch, wait_url), executors);
+        Ok(Engine { inner })
+    }
+
+    pub fn now(&self) -> Timestamp {
+        self.inner.clock.now()
+    }
+
+    pub fn clock_mode(&self) -> ClockMode {
+        self.inner.clock.mode()
+    }
+
+    pub fn metrics(&self) -> &Metrics {
+        &self.inner.metrics
+    }
+
+    pub fn store(&self) -> &dyn Store {
+        &*self.inner.store
+    }
+
+    /// Creates a run; answers once that is durable.
+    pub async fn start(&self, request: StartRequest) -> Result<Started, Error> {
+        let inner = &self.inner;
+        let resolved = inner.resolve(request.org, &request.workflow).await?.ok_or(Error::NotFound("workflow"))?;
+        if !resolved.row.enabled {
+            return Err(Error::Disabled);
+        }
+        if inner.inbox.len() >= MAILBOX_MAX {
+            inner.metrics.requests_refused_total.add(1);
+            return Err(Error::Overloaded);
+        }
+        let version = resolved.version.clone();
+        let now = self.now();
+        let run = RunId::new(now, random()?);
+        let waits = version.plan.nodes().iter().enumerate().filter(|(_, node)| matches!(node.body, Some(Body::Webhook { .. })));
+        let wait = |(step, node): (usize, &kernel::plan::Node)| Wait {
+            org: request.org,
+            run,
+            step: step as u32,
+            token_hash: secret::token_hash(&inner.secret.token(run, &node.key)),
+            kind: "webhook".into(),
+        };
+        let fingerprint = request.idempotency.as_ref().map(|(_, fingerprint)| *fingerprint);
+        let birth = Birth {
+            waits: waits.map(wait).collect(),
+            labels: request.labels.clone(),
+            idempotency: request.idempotency.map(|(key, fingerprint)| IdempotencyKey {
+                scope: version.workflow.to_string(),
+                key,
+                fingerprint,
+                created_at: now,
+            }),
+        };
+        let origin = Origin {
+            workflow: version.workflow,
+            workflow_name: version.name.clone(),
+            version: version.number,
+            hash: Bytes::copy_from_slice(&version.hash),
+            trigger: TriggerKind::Api,
+            body: Payload::json(request.body),
+            headers: pairs(request.headers),
+            expires_at: now.after(version.plan.layout().max_duration),
+            labels: pairs(request.labels),
+            ..Default::default()
+        };
+        let workflow = version.workflow;
+        let start = Box::new(Start { org: request.org, run, version, origin, birth });
+        match inner.ask(|ticket| Command::Start { start, ticket }).await? {
+            Reply::Answer { status, created_at, .. } => {
+                Ok(Started { run, workflow, status, started_at: created_at, deduplicated: false })
+            }
+            Reply::KeyTaken { run, fingerprint: other } if Some(other) == fingerprint => {
+                let row = inner.store.run(request.org, run).await?.ok_or(Error::NotFound("run"))?;
+                Ok(Started { run, workflow, status: row.status, started_at: row.created_at, deduplicated: true })
+            }
+            Reply::KeyTaken { .. } => Err(Error::KeyReused),
+            other => Err(refusal(other, "run")),
+        }
+    }
+
+    pub async fn cancel(&self, org: OrgId, run: RunId, actor: String, reason: String) -> Result<(Answer, RunStatus), Error> {
+        self.give(org, run, Input::Cancel { actor, reason }).await
+    }
+
+    /// Somebody called a callback URL.
+    pub async fn callback(&self, token: &str, body: Bytes) -> Result<Answer, Error> {
+        let found = self.inner.store.wait(&secret::token_hash(token)).await?;
+        let wait = found.ok_or(Error::NotFound("callback"))?;
+        let digest = Bytes::copy_from_slice(&Sha256::digest(&body));
+        let input = Input::Callback { step: wait.step, body: Payload::sniff(body), digest };
+        self.give(wait.org, wait.run, input).await.map(|(answer, _)| answer)
+    }
+
+    async fn give(&self, org: OrgId, run: RunId, input: Input) -> Result<(Answer, RunStatus), Error> {
+        match self.inner.ask(|ticket| Command::Give { org, run, input, ticket: Some(ticket) }).await? {
+            Reply::Answer { answer, status, .. } => Ok((answer, status)),
+            other => Err(refusal(other, "run")),
+        }
+    }
+
+    /// Waits until the run has ended, at most `limit`; true if it has.
+    pub async fn wait(&self, org: OrgId, run: RunId, limit: Duration) -> Result<bool, Error> {
+        let ask = self.inner.ask(|ticket| Command::Watch { org, run, ticket });
+        match tokio::time::timeout(limit, ask).await {
+            Err(_) => Ok(false),
+            Ok(reply) => match reply? {
+                Reply::Ended(_) => Ok(true),
+                other => Err(refusal(other, "run")),
+            },
+        }
+    }
+
+    /// Is the store writable and the loop alive? For readiness.
+    pub async fn check(&self) -> Result<(), Error> {
+        if let Some(why) = self.inner.fatal_reason() {
+            return Err(Error::OutcomeUnknown(why));
+        }
+        self.inner.store.check().await?;
+        self.inner.probe().await.map(drop)
+    }
+
+    /// Ends when the engine cannot go on, with the reason.
+    pub async fn failed(&self) -> String {
+        loop {
+            let signal = self.inner.fatal_signal.notified();
+            if let Some(why) = self.inner.fatal_reason() {
+                return why;
+            }
+            signal.await;
+        }
+    }
+
+    /// Stops the loop after what it is doing. Whatever was in flight is taken up at the next start.
+    pub async fn stop(&self) {
+        self.inner.inbox.stop();
+        // The loop closes the inbox when it has let go of the mailbox.
+        while !self.inner.inbox.is_closed() {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    }
+}
+
+impl Inner {
+    async fn ask(&self, command: impl FnOnce(oneshot::Sender<Reply>) -> Command<oneshot::Sender<Reply>>) -> Result<Reply, Error> {
+        let (ticket, reply) = oneshot::channel();
+        if !self.inbox.send(command(ticket)) {
+            return Err(Error::Unavailable("the engine is stopping".into()));
+        }
+        // The loop answers every ticket; a dropped one means it stopped in between.
+        reply.await.map_err(|_| Error::OutcomeUnknown("the engine stopped before it could answer".into()))
+    }
+
+    fn fatal_reason(&self) -> Option<String> {
+        self.fatal.read().unwrap_or_else(|e| e.into_inner()).clone()
+    }
+
+    pub(crate) fn give_up(&self, why: String) {
+        *self.fatal.write().unwrap_or_else(|e| e.into_inner()) = Some(why);
+        self.fatal_signal.notify_waiters();
+    }
+}
+
+fn refusal(reply: Reply, what: &'static str) -> Error {
+    match reply {
+        Reply::NotFound => Error::NotFound(what),
+        Reply::Unavailable(why) => Error::Unavailable(why),
+        Reply::Unknown(why) => Error::OutcomeUnknown(why),
+        Reply::Trouble(trouble) => trouble.into(),
+        Reply::Answer { .. } | Reply::Ended(_) | Reply::KeyTaken { .. } => {
+            Error::Unavailable(format!("an unexpected answer: {reply:?}"))
+        }
+    }
+}
+
+fn pairs(list: Vec<(String, String)>) -> Vec<Pair> {
+    list.into_iter().map(|(name, value)| Pair { name, value, ..Default::default() }).collect()
+}
+
+fn random<const N: usize>() -> Result<[u8; N], Error> {
+    let mut bytes = [0; N];
+    getrandom::fill(&mut bytes).map_err(|e| Error::Unavailable(format!("no randomness: {e}")))?;
+    Ok(bytes)
+}

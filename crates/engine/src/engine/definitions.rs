@@ -1,0 +1,169 @@
+//! Definitions: storing them, and finding the version a name means. Versions never change, so what was
+//! read once stays; names can come to mean something else, so every write of a definition forgets them.
+
+use super::{Engine, Error, Inner, random};
+use crate::mailbox::Trouble;
+use crate::version::Version;
+use kernel::{OrgId, Plan, WorkflowId};
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+use store::{Definition, NewWorkflow, RunRow, WorkflowKey, WorkflowRow};
+
+/// Entries kept of each kind; beyond that the table is simply started anew.
+const CACHE_MAX: usize = 1_024;
+
+/// What a name means now.
+pub struct Resolved {
+    pub row: WorkflowRow,
+    pub version: Arc<Version>,
+}
+
+/// How a new workflow wants to be called.
+pub struct NewName {
+    pub name: String,
+    pub slug: Option<String>,
+    pub description: Option<String>,
+    pub tags: Vec<String>,
+    pub enabled: bool,
+    pub trigger: String,
+}
+
+#[derive(Default)]
+pub struct Cache {
+    names: Mutex<HashMap<(OrgId, String), Arc<Resolved>>>,
+    versions: Mutex<HashMap<(OrgId, WorkflowId, u32), Arc<Version>>>,
+}
+
+impl Engine {
+    /// Stores a new workflow with its first version.
+    pub async fn create_workflow(
+        &self,
+        org: OrgId,
+        name: NewName,
+        source: String,
+        plan: &Plan,
+        hash: [u8; 32],
+    ) -> Result<WorkflowRow, Error> {
+        let now = self.now();
+        let row = WorkflowRow {
+            org,
+            id: WorkflowId::new(now, random()?),
+            slug: name.slug.clone().unwrap_or_else(|| derive_slug(&name.name)),
+            name: name.name,
+            description: name.description,
+            tags: serde_json::to_string(&name.tags).unwrap_or_default(),
+            form: plan.layout().form,
+            trigger: name.trigger,
+            steps: plan.nodes().len() as u32,
+            enabled: name.enabled,
+            version: 1,
+            hash,
+            created_at: now,
+            updated_at: now,
+        };
+        let definition = Definition { hash, source: source.into(), plan: plan.encode().into() };
+        let new = NewWorkflow { row, definition, slug_is_given: name.slug.is_some() };
+        self.inner.store.create_workflow(&new).await?.map_err(Error::Taken)?;
+        lock(&self.inner.definitions.names).clear();
+        let key = WorkflowKey::Id(new.row.id);
+        // Read back: the store may have counted the slug up.
+        self.inner.store.workflow(org, &key).await?.ok_or(Error::NotFound("workflow"))
+    }
+
+    /// A workflow by id, name or slug.
+    pub async fn workflow(&self, org: OrgId, key: &str) -> Result<Option<WorkflowRow>, Error> {
+        Ok(self.inner.store.workflow(org, &workflow_key(key)).await?)
+    }
+
+    pub async fn workflows(&self, org: OrgId, before: Option<WorkflowId>, limit: usize) -> Result<Vec<WorkflowRow>, Error> {
+        Ok(self.inner.store.workflows(org, before, limit).await?)
+    }
+
+    /// The source of a definition, JSON in its author's order.
+    pub async fn source(&self, org: OrgId, hash: &[u8; 32]) -> Result<Option<bytes::Bytes>, Error> {
+        Ok(self.inner.store.definition(org, hash).await?.map(|d| d.source))
+    }
+}
+
+impl Inner {
+    /// The workflow and version a key means now.
+    pub(super) async fn resolve(&self, org: OrgId, key: &str) -> Result<Option<Arc<Resolved>>, Error> {
+        if let Some(found) = lock(&self.definitions.names).get(&(org, key.to_owned())) {
+            return Ok(Some(found.clone()));
+        }
+        let Some(row) = self.store.workflow(org, &workflow_key(key)).await? else { return Ok(None) };
+        let version = self.version(org, row.id, row.version, &row.name, row.hash).await?;
+        let resolved = Arc::new(Resolved { row, version });
+        keep(&self.definitions.names, (org, key.to_owned()), resolved.clone());
+        Ok(Some(resolved))
+    }
+
+    /// The version a run is pinned to.
+    pub(super) async fn version_of(&self, row: &RunRow) -> Result<Arc<Version>, Trouble> {
+        self.version(row.org, row.workflow, row.version, &row.workflow_name, row.hash).await
+    }
+
+    async fn version(
+        &self,
+        org: OrgId,
+        workflow: WorkflowId,
+        number: u32,
+        name: &str,
+        hash: [u8; 32],
+    ) -> Result<Arc<Version>, Trouble> {
+        let key = (org, workflow, number);
+        if let Some(found) = lock(&self.definitions.versions).get(&key) {
+            return Ok(found.clone());
+        }
+        let found = self.store.definition(org, &hash).await.map_err(|e| Trouble::Store(e.to_string()))?;
+        let definition = found.ok_or_else(|| Trouble::Damaged("its definition is missing".into()))?;
+        let plan = Plan::decode(&definition.plan).map_err(|e| Trouble::from(kernel::run::LoadError::from(e)))?;
+        let version = Arc::new(Version { org, workflow, name: name.to_owned(), number, hash, plan: Arc::new(plan) });
+        keep(&self.definitions.versions, key, version.clone());
+        Ok(version)
+    }
+}
+
+fn workflow_key(key: &str) -> WorkflowKey {
+    WorkflowId::parse(key).map_or_else(|| WorkflowKey::Name(key.to_owned()), WorkflowKey::Id)
+}
+
+fn keep<K: std::hash::Hash + Eq, V>(table: &Mutex<HashMap<K, V>>, key: K, value: V) {
+    let mut table = lock(table);
+    if table.len() >= CACHE_MAX {
+        table.clear();
+    }
+    table.insert(key, value);
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(|e| e.into_inner())
+}
+
+/// `Order Processing!` → `order-processing`.
+fn derive_slug(name: &str) -> String {
+    let mut slug = String::new();
+    for c in name.chars() {
+        match c.to_ascii_lowercase() {
+            c @ ('a'..='z' | '0'..='9' | '_') => slug.push(c),
+            _ if !slug.is_empty() && !slug.ends_with('-') => slug.push('-'),
+            _ => {}
+        }
+    }
+    slug.truncate(80);
+    let slug = slug.trim_matches(['-', '_']);
+    if slug.is_empty() { "workflow".to_owned() } else { slug.to_owned() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn decision_16_a_slug_is_made_from_the_name() {
+        for (name, slug) in [("order-processing", "order-processing"), ("Order  Processing!", "order-processing"), ("日本", "workflow"), ("_a", "a")] {
+            assert_eq!(derive_slug(name), slug);
+        }
+        assert_eq!(derive_slug(&"x".repeat(200)).len(), 80);
+    }
+}

@@ -1,0 +1,60 @@
+//! Reading runs: back into the mailbox, or for people to look at.
+
+use super::{Engine, Error, Inner};
+use crate::mailbox::{Resumed, Trouble};
+use crate::version::Version;
+use kernel::{Event, OrgId, Payload, Payloads, Record, Run, RunId, Timestamp};
+use std::sync::Arc;
+use store::RunRow;
+
+/// A run as it stands, for views.
+pub struct Reading {
+    pub row: RunRow,
+    pub version: Arc<Version>,
+    pub run: Run,
+    /// Payloads that are not inline.
+    pub payloads: Payloads,
+}
+
+/// Reads and folds a run.
+pub(super) async fn load(inner: &Inner, org: OrgId, run: RunId) -> Result<Option<Resumed>, Trouble> {
+    let unreadable = |e: store::Error| match e {
+        store::Error::Corrupt(what) => Trouble::Damaged(what),
+        other => Trouble::Store(other.to_string()),
+    };
+    let Some(loaded) = inner.store.load(org, run).await.map_err(unreadable)? else { return Ok(None) };
+    let version = inner.version_of(&loaded.row).await?;
+    let snapshot = loaded.snapshot.as_ref().map(|(_, bytes)| &bytes[..]);
+    let folded = Run::load(&version.plan, snapshot, &loaded.records)?;
+    let records = loaded.records.len() as u32;
+    Ok(Some(Resumed { version, run: folded, seq: loaded.seq, row: loaded.row, records }))
+}
+
+impl Engine {
+    /// The run with everything it holds; `None` if there is no such run.
+    pub async fn read(&self, org: OrgId, run: RunId) -> Result<Option<Reading>, Error> {
+        let Some(resumed) = load(&self.inner, org, run).await? else { return Ok(None) };
+        let Resumed { version, run: state, row, .. } = resumed;
+        let numbers: Vec<u32> = stored_payloads(&state).collect();
+        let payloads = self.inner.store.payloads(org, run, &numbers).await?;
+        Ok(Some(Reading { row, version, run: state, payloads: payloads.into_iter().collect() }))
+    }
+
+    /// Every event of a run with its number and time.
+    pub async fn history(&self, org: OrgId, run: RunId) -> Result<Option<Vec<(u64, Timestamp, Event)>>, Error> {
+        let Some(records) = self.inner.store.history(org, run).await? else { return Ok(None) };
+        let mut events = Vec::new();
+        for bytes in records {
+            let record = Record::open(&bytes).map_err(|e| Error::Damaged(e.to_string()))?;
+            let numbered = record.events.into_iter().enumerate();
+            events.extend(numbered.map(|(i, event)| (record.first + i as u64, record.at, event)));
+        }
+        Ok(Some(events))
+    }
+}
+
+fn stored_payloads(run: &Run) -> impl Iterator<Item = u32> {
+    let trigger = std::iter::once(&run.state.origin.body);
+    let steps = run.state.steps.iter().filter_map(|s| s.body());
+    trigger.chain(steps).filter_map(|p: &Payload| p.stored).collect::<Vec<_>>().into_iter()
+}

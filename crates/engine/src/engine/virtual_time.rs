@@ -1,0 +1,97 @@
+//! The clock's persistence, and walking a virtual one from due time to due time.
+
+use super::{Engine, Error, Options};
+use crate::clock::{Clock, ClockMode, wall};
+use kernel::{Span, Timestamp};
+use std::time::{Duration, Instant};
+use store::Store;
+
+const MODE: &str = "clock";
+const OFFSET: &str = "clock_offset_us";
+/// An advance that is not done by then is reported instead of waited for.
+const WALK_MAX: Duration = Duration::from_secs(300);
+
+/// Opens the clock a store was used with. A store that has lived in virtual time stays there: its
+/// records may lie in the future.
+pub(super) async fn open_clock(store: &dyn Store, options: &Options) -> Result<Clock, Error> {
+    let high_water = store.high_water().await?;
+    let used = store.setting(MODE).await?;
+    match (used.as_deref(), options.clock) {
+        (Some("virtual"), ClockMode::Real) => {
+            return Err(Error::Refused("this store was used with a virtual clock; start with `--clock virtual`".into()));
+        }
+        (Some("real"), ClockMode::Virtual) if high_water.is_some() => {
+            return Err(Error::Refused("this store was used with the real clock; use another `--data` folder for a virtual one".into()));
+        }
+        _ => {}
+    }
+    store.set_setting(MODE, options.clock.as_str()).await?;
+    let mut offset = 0;
+    if options.clock == ClockMode::Virtual {
+        let kept = store.setting(OFFSET).await?.and_then(|text| text.parse::<i64>().ok());
+        offset = match (kept, options.clock_start) {
+            (Some(kept), _) => kept,
+            (None, Some(start)) => start.0 - wall().0,
+            (None, None) => 0,
+        };
+        store.set_setting(OFFSET, &offset.to_string()).await?;
+    }
+    Clock::new(options.clock, high_water, offset).map_err(Error::Refused)
+}
+
+impl Engine {
+    /// Moves a virtual clock forward, stopping at every due time until what it sets off is done. Answers
+    /// the new time and how many wake-ups came due.
+    pub async fn advance_clock(&self, by: Span) -> Result<(Timestamp, u64), Error> {
+        let inner = &self.inner;
+        if inner.clock.mode() != ClockMode::Virtual {
+            return Err(Error::Refused("the clock is real; start with `--clock virtual` to move it".into()));
+        }
+        let target = self.now().after(by);
+        let give_up = Instant::now() + WALK_MAX;
+        let before = self.settle(give_up).await?.fired;
+        loop {
+            let probe = self.settle(give_up).await?;
+            let stored = inner.store.next_timer().await?.unwrap_or(Timestamp::NEVER);
+            let next = stored.min(probe.next_due.unwrap_or(Timestamp::NEVER));
+            if next > target {
+                break;
+            }
+            self.jump(next.since(self.now())).await?;
+        }
+        self.jump(target.since(self.now())).await?;
+        let after = self.settle(give_up).await?.fired;
+        Ok((self.now(), after - before))
+    }
+
+    /// Stores the new offset, then moves.
+    async fn jump(&self, by: Span) -> Result<(), Error> {
+        let inner = &self.inner;
+        if by > Span(0) {
+            let offset = self.now().after(by).0 - wall().0;
+            inner.store.set_setting(OFFSET, &offset.to_string()).await?;
+            inner.clock.advance(by);
+        }
+        inner.read_timers().await?;
+        inner.inbox.poke();
+        inner.clock_moved.notify_one();
+        Ok(())
+    }
+
+    /// Waits until nothing is under way: no input, no commit, no read, no in-process step.
+    async fn settle(&self, give_up: Instant) -> Result<super::drive::Probe, Error> {
+        loop {
+            // Twice in a row, so that what the first look set in motion is seen by the second.
+            let first = self.inner.probe().await?;
+            let second = self.inner.probe().await?;
+            let is_due = second.next_due.is_some_and(|at| at <= self.now());
+            if first.is_quiet && second.is_quiet && !is_due {
+                return Ok(second);
+            }
+            if Instant::now() > give_up {
+                return Err(Error::Unavailable("steps are still running; ask again".into()));
+            }
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    }
+}

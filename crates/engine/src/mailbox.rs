@@ -1,0 +1,662 @@
+//! The mailbox: single-threaded owner of every run that is in memory.
+//!
+//! ```text
+//!   accept(command) ──▶ inboxes ──turn(now)──▶ Turn { batch, loads, … }
+//!                                                 │ the caller commits the batch
+//!   Released { replies, dispatch, … } ◀──settle(turn, result)
+//! ```
+//!
+//! It is a state machine too: no clock, no threads, no I/O. The engine's loop drives it against a real
+//! store, the simulator against one that fails on purpose. The rule that keeps it right: **nothing
+//! leaves before the commit that caused it** — replies and work come out of `settle`, never of `turn`,
+//! and a run whose record was refused is forgotten and read again.
+
+use crate::version::Version;
+use bytes::Bytes;
+use kernel::advance::Work;
+use kernel::event::Origin;
+use kernel::planted::{self, Bug};
+use kernel::run::LoadError;
+use kernel::{Answer, Context, Effect, Input, OrgId, Payloads, Run, RunId, RunStatus, Timestamp, advance};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
+use std::sync::Arc;
+use store::{Batch, Birth, RunRow, RunWrite, Timer, TimerChange, Verdict};
+
+/// A snapshot is written at the latest after this many records…
+const SNAPSHOT_RECORDS: u32 = 32;
+/// …or this many bytes of them; a run that parks writes one if it has at least this many records.
+const SNAPSHOT_BYTES: usize = 64 * 1024;
+const SNAPSHOT_PARK_RECORDS: u32 = 16;
+/// An input that meets this many conflicts in a row is given up as unavailable.
+const CONFLICTS_MAX: u32 = 8;
+
+/// What is asked of the mailbox. `T` is the caller's ticket: whatever it needs to route the reply.
+pub enum Command<T> {
+    Start { start: Box<Start>, ticket: T },
+    /// An input from outside (with a ticket) or from inside (without).
+    Give { org: OrgId, run: RunId, input: Input, ticket: Option<T> },
+    /// Answers when the run has ended.
+    Watch { org: OrgId, run: RunId, ticket: T },
+    /// A run was in memory when the last process died: take it up again.
+    Recover { org: OrgId, run: RunId },
+    /// Timers of parked runs that are due soon.
+    Timers(Vec<Timer>),
+    Loaded { run: RunId, result: Result<Option<Box<Resumed>>, Trouble> },
+    Fetched { run: RunId, result: Result<Vec<(u32, Bytes)>, Trouble> },
+}
+
+/// A run to be created.
+pub struct Start {
+    pub org: OrgId,
+    pub run: RunId,
+    pub version: Arc<Version>,
+    pub origin: Origin,
+    pub birth: Birth,
+}
+
+/// A stored run, folded and ready to go on.
+pub struct Resumed {
+    pub version: Arc<Version>,
+    pub run: Run,
+    pub seq: u64,
+    pub row: RunRow,
+    /// Records folded after the snapshot.
+    pub records: u32,
+}
+
+/// Why a run could not be read.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Trouble {
+    /// Later, perhaps.
+    Store(String),
+    /// It needs a newer release.
+    Newer,
+    /// What is stored makes no sense.
+    Damaged(String),
+}
+
+impl From<LoadError> for Trouble {
+    fn from(error: LoadError) -> Self {
+        match error {
+            LoadError::Newer => Trouble::Newer,
+            LoadError::Damaged(what) => Trouble::Damaged(what),
+        }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub enum Reply {
+    /// The input was judged, and whatever it changed is durable.
+    Answer { answer: Answer, status: RunStatus, created_at: Timestamp },
+    /// The watched run has ended.
+    Ended(RunStatus),
+    /// The idempotency key belongs to another run.
+    KeyTaken { run: RunId, fingerprint: [u8; 32] },
+    NotFound,
+    /// Nothing was written.
+    Unavailable(String),
+    /// It may or may not have been written.
+    Unknown(String),
+    Trouble(Trouble),
+}
+
+/// Work for an executor of this process.
+#[derive(Clone, Debug)]
+pub struct Dispatch {
+    pub org: OrgId,
+    pub run: RunId,
+    pub step: u32,
+    pub key: String,
+    pub attempt: u32,
+    pub fence: u64,
+    pub work: Work,
+}
+
+/// One round: what to commit, and what to do when it is durable.
+pub struct Turn<T> {
+    pub batch: Batch,
+    /// Runs to be read; answer each with [`Command::Loaded`].
+    pub loads: Vec<(OrgId, RunId)>,
+    /// Payloads to be read; answer each with [`Command::Fetched`].
+    pub fetches: Vec<(OrgId, RunId, Vec<u32>)>,
+    /// Parallel to `batch.runs`.
+    pending: Vec<Pending<T>>,
+    /// Replies that depend on nothing new.
+    ready: Vec<(T, Reply)>,
+}
+
+struct Pending<T> {
+    items: Vec<Item<T>>,
+    answers: Vec<Answer>,
+    effects: Vec<Effect>,
+}
+
+/// What may leave after a commit.
+pub struct Released<T> {
+    pub replies: Vec<(T, Reply)>,
+    pub dispatch: Vec<Dispatch>,
+    /// Attempts nobody wants any more.
+    pub aborts: Vec<(RunId, u64)>,
+    pub started: u64,
+    pub ended: u64,
+    pub steps: u64,
+}
+
+impl<T> Default for Released<T> {
+    fn default() -> Self {
+        Released { replies: Vec::new(), dispatch: Vec::new(), aborts: Vec::new(), started: 0, ended: 0, steps: 0 }
+    }
+}
+
+/// One input with whoever waits for its answer.
+struct Item<T> {
+    input: Input,
+    ticket: Option<T>,
+    conflicts: u32,
+}
+
+enum Phase {
+    /// Asked for; not here yet.
+    Loading,
+    Resident,
+    /// Its record is on its way to the store: inputs wait.
+    InFlight,
+}
+
+struct Slot<T> {
+    org: OrgId,
+    phase: Phase,
+    inbox: Vec<Item<T>>,
+    is_queued: bool,
+    /// `None` exactly while loading.
+    live: Option<Box<Live>>,
+}
+
+struct Live {
+    version: Arc<Version>,
+    run: Run,
+    /// Number of the last durable record; 0 for a run that is being created.
+    seq: u64,
+    created: Option<Box<Birth>>,
+    row: RunRow,
+    records: u32,
+    bytes: usize,
+    /// Its entry in the wheel.
+    armed: Option<Timestamp>,
+    payloads: Payloads,
+    is_fetching: bool,
+}
+
+/// How a mailbox knows callback URLs without knowing secrets.
+pub type WaitUrl = Arc<dyn Fn(RunId, &str) -> String + Send + Sync>;
+
+pub struct Mailbox<T> {
+    epoch: u64,
+    /// Time of the latest turn.
+    now: Timestamp,
+    wait_url: WaitUrl,
+    slots: HashMap<RunId, Slot<T>>,
+    /// Runs with something in their inbox, in the order it came.
+    queue: VecDeque<RunId>,
+    /// Due times of runs in memory, and of parked ones due soon.
+    wheel: BTreeSet<(Timestamp, RunId)>,
+    /// Organisations of parked runs in the wheel.
+    parked: HashMap<RunId, OrgId>,
+    watchers: BTreeMap<RunId, Vec<T>>,
+    loads: Vec<(OrgId, RunId)>,
+    fetches: Vec<(OrgId, RunId, Vec<u32>)>,
+    replies: Vec<(T, Reply)>,
+    /// In-process attempts under way.
+    executing: HashSet<(RunId, u64)>,
+    fired: u64,
+}
+
+impl<T> Mailbox<T> {
+    pub fn new(epoch: u64, wait_url: WaitUrl) -> Self {
+        Mailbox {
+            epoch,
+            now: Timestamp::default(),
+            wait_url,
+            slots: HashMap::new(),
+            queue: VecDeque::new(),
+            wheel: BTreeSet::new(),
+            parked: HashMap::new(),
+            watchers: BTreeMap::new(),
+            loads: Vec::new(),
+            fetches: Vec::new(),
+            replies: Vec::new(),
+            executing: HashSet::new(),
+            fired: 0,
+        }
+    }
+
+    /// When it next has something to do on its own.
+    pub fn next_due(&self) -> Option<Timestamp> {
+        self.wheel.first().map(|(at, _)| *at)
+    }
+
+    /// Runs in memory.
+    pub fn resident(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// Attempts that executors of this process are working on.
+    pub fn executing(&self) -> usize {
+        self.executing.len()
+    }
+
+    /// Wake-ups that came due, ever.
+    pub fn fired(&self) -> u64 {
+        self.fired
+    }
+
+    /// Is there nothing to do until something arrives or time passes?
+    pub fn is_quiet(&self) -> bool {
+        self.queue.is_empty()
+            && self.executing.is_empty()
+            && !self.slots.values().any(|s| matches!(s.phase, Phase::Loading | Phase::InFlight))
+    }
+
+    /// Is there something to do right now?
+    pub fn has_work(&self) -> bool {
+        !self.queue.is_empty() || !self.loads.is_empty() || !self.fetches.is_empty() || !self.replies.is_empty()
+    }
+
+    pub fn accept(&mut self, command: Command<T>) {
+        match command {
+            Command::Start { start, ticket } => self.start(*start, ticket),
+            Command::Give { org, run, input, ticket } => {
+                if let Input::Finished { fence, .. } = &input {
+                    self.executing.remove(&(run, *fence));
+                }
+                self.push(org, run, Item { input, ticket, conflicts: 0 });
+            }
+            Command::Watch { org, run, ticket } => {
+                self.watchers.entry(run).or_default().push(ticket);
+                self.push(org, run, Item::wake());
+            }
+            Command::Recover { org, run } => self.push(org, run, Item::wake()),
+            Command::Timers(timers) => {
+                for timer in timers {
+                    self.wheel.insert((timer.at, timer.run));
+                    self.parked.insert(timer.run, timer.org);
+                }
+            }
+            Command::Loaded { run, result } => self.loaded(run, result),
+            Command::Fetched { run, result } => self.fetched(run, result),
+        }
+    }
+
+    fn start(&mut self, start: Start, ticket: T) {
+        let Start { org, run, version, origin, birth } = start;
+        let row = RunRow {
+            org,
+            id: run,
+            workflow: origin.workflow,
+            workflow_name: origin.workflow_name.clone(),
+            version: origin.version,
+            hash: version.hash,
+            form: version.plan.layout().form,
+            status: RunStatus::Running,
+            waiting: 0,
+            wake_at: None,
+            created_at: Timestamp::default(),
+            expires_at: origin.expires_at,
+            finished_at: None,
+            error_code: None,
+        };
+        let live = Live {
+            version,
+            run: Run::default(),
+            seq: 0,
+            created: Some(Box::new(birth)),
+            row,
+            records: 0,
+            bytes: 0,
+            armed: None,
+            payloads: Payloads::new(),
+            is_fetching: false,
+        };
+        let item = Item { input: Input::Start(Box::new(origin)), ticket: Some(ticket), conflicts: 0 };
+        let slot = Slot { org, phase: Phase::Resident, inbox: vec![item], is_queued: true, live: Some(Box::new(live)) };
+        self.slots.insert(run, slot);
+        self.queue.push_back(run);
+    }
+
+    /// Puts an item into a run's inbox, asking for the run if it is not in memory.
+    fn push(&mut self, org: OrgId, run: RunId, item: Item<T>) {
+        let loads = &mut self.loads;
+        let slot = self.slots.entry(run).or_insert_with(|| {
+            loads.push((org, run));
+            Slot { org, phase: Phase::Loading, inbox: Vec::new(), is_queued: false, live: None }
+        });
+        if slot.org != org {
+            // Another organisation's run does not exist.
+            if let Some(ticket) = item.ticket {
+                self.replies.push((ticket, Reply::NotFound));
+            }
+            return;
+        }
+        slot.inbox.push(item);
+        if matches!(slot.phase, Phase::Resident) && !slot.is_queued {
+            slot.is_queued = true;
+            self.queue.push_back(run);
+        }
+    }
+
+    fn loaded(&mut self, run: RunId, result: Result<Option<Box<Resumed>>, Trouble>) {
+        let Some(slot) = self.slots.get_mut(&run) else { return };
+        let resumed = match result {
+            Ok(Some(resumed)) if resumed.row.org == slot.org => resumed,
+            Ok(_) => return self.dismiss(run, Reply::NotFound),
+            Err(trouble) => return self.dismiss(run, Reply::Trouble(trouble)),
+        };
+        let Resumed { version, run: state, seq, row, records } = *resumed;
+        // Attempts of an earlier process, and of this one if their record landed but nobody learned of it,
+        // have no executor. (Never those of a later process: a replaced one must not take work back.)
+        for (step, fence, epoch) in state.running() {
+            let is_lost = epoch < self.epoch || epoch == self.epoch && !self.executing.contains(&(run, fence));
+            if is_lost && !planted::is(Bug::OrphanForgotten) {
+                slot.inbox.insert(0, Item { input: Input::Lost { step, fence }, ticket: None, conflicts: 0 });
+            }
+        }
+        let live = Live {
+            version,
+            run: state,
+            seq,
+            created: None,
+            row,
+            records,
+            bytes: 0,
+            armed: None,
+            payloads: Payloads::new(),
+            is_fetching: false,
+        };
+        slot.live = Some(Box::new(live));
+        slot.phase = Phase::Resident;
+        slot.is_queued = true;
+        self.queue.push_back(run);
+    }
+
+    fn fetched(&mut self, run: RunId, result: Result<Vec<(u32, Bytes)>, Trouble>) {
+        let Some(live) = self.slots.get_mut(&run).and_then(|s| s.live.as_mut()) else { return };
+        live.is_fetching = false;
+        match result {
+            Ok(payloads) => live.payloads.extend(payloads),
+            Err(trouble) => return self.dismiss(run, Reply::Trouble(trouble)),
+        }
+        let org = self.slots[&run].org;
+        self.push(org, run, Item::wake());
+    }
+
+    /// Forgets a run that cannot be served, telling everyone who asked.
+    fn dismiss(&mut self, run: RunId, reply: Reply) {
+        if let Some(slot) = self.slots.remove(&run) {
+            let tickets = slot.inbox.into_iter().filter_map(|item| item.ticket);
+            let watchers = self.watchers.remove(&run).unwrap_or_default();
+            self.replies.extend(tickets.chain(watchers).map(|ticket| (ticket, reply.clone())));
+            if let Some(at) = slot.live.and_then(|live| live.armed) {
+                self.wheel.remove(&(at, run));
+            }
+        }
+    }
+
+    /// Advances every run that has something waiting, all its inputs at once.
+    pub fn turn(&mut self, now: Timestamp) -> Turn<T> {
+        self.now = now;
+        self.wake_due(now);
+        let mut turn = Turn {
+            batch: Batch { at: now, epoch: self.epoch, runs: Vec::new() },
+            loads: Vec::new(),
+            fetches: Vec::new(),
+            pending: Vec::new(),
+            ready: Vec::new(),
+        };
+        for run in std::mem::take(&mut self.queue) {
+            self.advance(run, now, &mut turn);
+        }
+        turn.loads = std::mem::take(&mut self.loads);
+        turn.fetches = std::mem::take(&mut self.fetches);
+        turn.ready = std::mem::take(&mut self.replies);
+        turn
+    }
+
+    fn wake_due(&mut self, now: Timestamp) {
+        while let Some(&(at, run)) = self.wheel.first().filter(|(at, _)| *at <= now) {
+            self.wheel.remove(&(at, run));
+            self.fired += 1;
+            let parked = self.parked.remove(&run);
+            if let Some(live) = self.slots.get_mut(&run).and_then(|s| s.live.as_mut()).filter(|l| l.armed == Some(at)) {
+                live.armed = None;
+            }
+            if let Some(org) = self.slots.get(&run).map(|s| s.org).or(parked) {
+                self.push(org, run, Item::wake());
+            }
+        }
+    }
+
+    fn advance(&mut self, id: RunId, now: Timestamp, turn: &mut Turn<T>) {
+        let Some(slot) = self.slots.get_mut(&id) else { return };
+        slot.is_queued = false;
+        let (Phase::Resident, Some(live)) = (&slot.phase, slot.live.as_mut()) else { return };
+        let mut items = std::mem::take(&mut slot.inbox);
+        let inputs = items.iter().map(|item| item.input.clone()).collect();
+        let wait_url = |key: &str| (self.wait_url)(id, key);
+        let context = Context { run: id, now, epoch: self.epoch, wait_url: &wait_url, payloads: &live.payloads };
+        let advanced = advance(&live.version.plan, &mut live.run, inputs, &context);
+        if !advanced.missing.is_empty() && !live.is_fetching {
+            live.is_fetching = true;
+            self.fetches.push((slot.org, id, advanced.missing));
+        }
+        let Some(record) = advanced.record else {
+            // Nothing new: the answers rest on what is durable already.
+            let (status, created_at) = (live.run.status(), live.run.state.created_at);
+            for (item, answer) in items.drain(..).zip(advanced.answers) {
+                if let Some(ticket) = item.ticket {
+                    turn.ready.push((ticket, Reply::Answer { answer, status, created_at }));
+                }
+            }
+            if live.run.state.seq == 0 {
+                return self.dismiss(id, Reply::NotFound);
+            }
+            return self.rest(id, &mut turn.ready);
+        };
+        live.payloads.clear();
+        slot.phase = Phase::InFlight;
+        turn.batch.runs.push(live.write(slot.org, id, record.seal(), advanced.payloads));
+        turn.pending.push(Pending { items, answers: advanced.answers, effects: advanced.effects });
+    }
+
+    /// Releases what a commit allows and takes back what it refused.
+    pub fn settle(&mut self, turn: Turn<T>, result: Result<Vec<Verdict>, store::Error>) -> Released<T> {
+        let mut released = Released { replies: turn.ready, ..Default::default() };
+        let result = match result {
+            Err(store::Error::Unknown(_)) if planted::is(Bug::UnknownIsSuccess) => {
+                Ok(vec![Verdict::Committed; turn.batch.runs.len()])
+            }
+            Err(store::Error::Unknown(why)) if planted::is(Bug::UnknownIsFailed) => Err(store::Error::Unavailable(why)),
+            result => result,
+        };
+        match result {
+            Ok(verdicts) => {
+                for ((write, pending), verdict) in turn.batch.runs.iter().zip(turn.pending).zip(verdicts) {
+                    match verdict {
+                        Verdict::Committed => self.committed(write, pending, &mut released),
+                        Verdict::Conflict => self.retake(write, pending.items, None, &mut released),
+                        Verdict::KeyTaken { run, fingerprint } => {
+                            self.slots.remove(&write.run);
+                            let reply = Reply::KeyTaken { run, fingerprint };
+                            let tickets = pending.items.into_iter().filter_map(|item| item.ticket);
+                            released.replies.extend(tickets.map(|ticket| (ticket, reply.clone())));
+                        }
+                    }
+                }
+            }
+            Err(error) => {
+                let reply = match &error {
+                    store::Error::Unknown(why) => Reply::Unknown(why.clone()),
+                    other => Reply::Unavailable(other.to_string()),
+                };
+                for (write, pending) in turn.batch.runs.iter().zip(turn.pending) {
+                    self.retake(write, pending.items, Some(&reply), &mut released);
+                }
+            }
+        }
+        released
+    }
+
+    fn committed(&mut self, write: &RunWrite, pending: Pending<T>, released: &mut Released<T>) {
+        let run = write.run;
+        let Some(slot) = self.slots.get_mut(&run) else { return };
+        let Some(live) = slot.live.as_mut() else { return };
+        slot.phase = Phase::Resident;
+        live.seq += 1;
+        live.bytes += write.record.len();
+        live.records += 1;
+        if write.snapshot.is_some() {
+            (live.records, live.bytes) = (0, 0);
+        }
+        released.ended += u64::from(live.run.is_terminal() && !live.row.status.is_terminal());
+        if let Some(row) = &write.row {
+            live.row = row.clone();
+        }
+        released.started += u64::from(write.after == 0);
+        let (status, created_at) = (live.run.status(), live.run.state.created_at);
+        for (item, answer) in pending.items.into_iter().zip(pending.answers) {
+            if let Some(ticket) = item.ticket {
+                released.replies.push((ticket, Reply::Answer { answer, status, created_at }));
+            }
+        }
+        for effect in pending.effects {
+            match effect {
+                Effect::Execute { step, attempt, fence, work } => {
+                    released.steps += 1;
+                    self.executing.insert((run, fence));
+                    let key = live.version.plan.node(step).key.clone();
+                    released.dispatch.push(Dispatch { org: slot.org, run, step, key, attempt, fence, work });
+                }
+                Effect::Abort { fence, .. } => {
+                    self.executing.remove(&(run, fence));
+                    released.aborts.push((run, fence));
+                }
+            }
+        }
+        if !slot.inbox.is_empty() && !slot.is_queued {
+            slot.is_queued = true;
+            self.queue.push_back(run);
+        }
+        self.rest(run, &mut released.replies);
+    }
+
+    /// Arms a run's timer, answers its watchers if it has ended, and lets it leave memory when it is
+    /// parked or over and nobody has anything for it.
+    fn rest(&mut self, id: RunId, replies: &mut Vec<(T, Reply)>) {
+        let Some(slot) = self.slots.get_mut(&id) else { return };
+        let Some(live) = slot.live.as_mut() else { return };
+        let due = live.run.next_due();
+        if live.armed != due {
+            if let Some(at) = live.armed {
+                self.wheel.remove(&(at, id));
+            }
+            if let Some(at) = due {
+                self.wheel.insert((at, id));
+            }
+            live.armed = due;
+        }
+        let status = live.run.status();
+        if status.is_terminal() {
+            let watchers = self.watchers.remove(&id).unwrap_or_default();
+            replies.extend(watchers.into_iter().map(|ticket| (ticket, Reply::Ended(status))));
+        }
+        if !(status.is_terminal() || status.is_parked()) || !slot.inbox.is_empty() || live.is_fetching {
+            return;
+        }
+        // Its timer row will bring it back; the wheel keeps only what the horizon poll would miss.
+        match due {
+            Some(at) if at <= self.now.after(crate::HORIZON) => drop(self.parked.insert(id, slot.org)),
+            Some(at) => drop(self.wheel.remove(&(at, id))),
+            None => {}
+        }
+        self.slots.remove(&id);
+    }
+
+    /// The record did not land (or nobody knows): what is in memory is not the truth any more. Forget
+    /// it and read it again; inputs from inside, and those that only met a conflict, are given again.
+    fn retake(&mut self, write: &RunWrite, items: Vec<Item<T>>, reply: Option<&Reply>, released: &mut Released<T>) {
+        let (org, run) = (write.org, write.run);
+        let mut again = Vec::new();
+        for mut item in items {
+            item.conflicts += 1;
+            let given_up = Reply::Unavailable("the run is changing too fast".into());
+            let reply = reply.or((item.conflicts > CONFLICTS_MAX).then_some(&given_up));
+            match (item.ticket.take(), reply) {
+                (Some(ticket), Some(reply)) => released.replies.push((ticket, reply.clone())),
+                (ticket, _) => again.push(Item { ticket, ..item }),
+            }
+        }
+        let old = self.slots.remove(&run);
+        if let Some(at) = old.as_ref().and_then(|slot| slot.live.as_ref()).and_then(|live| live.armed) {
+            self.wheel.remove(&(at, run));
+        }
+        again.extend(old.map(|slot| slot.inbox).unwrap_or_default());
+        if write.after > 0 || reply.is_none_or(|r| matches!(r, Reply::Unknown(_))) {
+            // Read it again even if nothing is left to give: it may have timers, or work to start over.
+            again.push(Item::wake());
+        }
+        for item in again {
+            self.push(org, run, item);
+        }
+    }
+}
+
+impl<T> Item<T> {
+    fn wake() -> Self {
+        Item { input: Input::Wake, ticket: None, conflicts: 0 }
+    }
+}
+
+impl Live {
+    /// The rows that go with a record. The `runs` row is written when its status changes, and whenever
+    /// the run is parked or over after it: then nothing in memory knows its head.
+    fn write(&self, org: OrgId, run: RunId, record: Bytes, payloads: Vec<(u32, Bytes)>) -> RunWrite {
+        let state = &self.run.state;
+        let status = state.status;
+        let wake = self.run.next_due().filter(|_| status.is_parked());
+        let leaves = status.is_parked() || status.is_terminal();
+        let row = (self.seq == 0 || leaves || status != self.row.status).then(|| RunRow {
+            status,
+            waiting: self.waiting_mask(),
+            wake_at: wake,
+            created_at: state.created_at,
+            finished_at: state.finished_at,
+            error_code: state.failure.as_ref().map(|f| f.code.clone()),
+            ..self.row.clone()
+        });
+        let records = self.records + 1;
+        let is_long = records >= SNAPSHOT_RECORDS || self.bytes + record.len() >= SNAPSHOT_BYTES;
+        let wants_snapshot = is_long || status.is_parked() && records >= SNAPSHOT_PARK_RECORDS;
+        let timer = TimerChange {
+            remove: self.row.wake_at.filter(|at| Some(*at) != wake),
+            insert: wake.filter(|at| Some(*at) != self.row.wake_at),
+        };
+        RunWrite {
+            org,
+            run,
+            after: self.seq,
+            record,
+            row,
+            snapshot: (wants_snapshot && !status.is_terminal()).then(|| self.run.snapshot()),
+            timer,
+            payloads,
+            grants: Vec::new(),
+            birth: self.created.clone().filter(|_| self.seq == 0),
+        }
+    }
+
+    fn waiting_mask(&self) -> u32 {
+        if !self.run.status().is_parked() {
+            return 0;
+        }
+        self.run.waiting_for(&self.version.plan).iter().fold(0, |mask, w| mask | 1 << w.kind as u32)
+    }
+}

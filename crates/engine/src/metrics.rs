@@ -1,0 +1,46 @@
+//! What the engine counts, for `/metrics`. Plain atomics, read in one place.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+macro_rules! counters {
+    ($($(#[$meta:meta])* $name:ident: $kind:literal, $help:literal;)*) => {
+        #[derive(Default)]
+        pub struct Metrics { $($(#[$meta])* pub $name: Counter,)* }
+
+        impl Metrics {
+            /// Name, kind, help and value of each.
+            pub fn each(&self) -> Vec<(&'static str, &'static str, &'static str, u64)> {
+                vec![$((stringify!($name), $kind, $help, self.$name.get())),*]
+            }
+        }
+    };
+}
+
+counters! {
+    runs_started_total: "counter", "Runs created.";
+    runs_ended_total: "counter", "Runs that reached a terminal status.";
+    steps_started_total: "counter", "Attempts handed to an executor of this process.";
+    steps_finished_total: "counter", "Attempts that came back.";
+    turns_total: "counter", "Rounds of the mailbox that had something to commit.";
+    conflicts_total: "counter", "Records refused because the run had changed.";
+    store_errors_total: "counter", "Commits that failed as a whole.";
+    runs_loaded_total: "counter", "Runs read back into memory.";
+    runs_in_memory: "gauge", "Runs in memory now.";
+    attempts_executing: "gauge", "Attempts executing in this process now.";
+    requests_refused_total: "counter", "Starts refused because the mailbox was full.";
+}
+
+#[derive(Default)]
+pub struct Counter(AtomicU64);
+
+impl Counter {
+    pub fn add(&self, n: u64) {
+        self.0.fetch_add(n, Ordering::Relaxed);
+    }
+    pub fn set(&self, n: u64) {
+        self.0.store(n, Ordering::Relaxed);
+    }
+    pub fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}

@@ -1,0 +1,111 @@
+//! The installation's secret and what is derived from it: callback tokens.
+//!
+//! A token is HMAC-SHA256(secret, run id ‖ step key), so it exists from the moment a run does, needs no
+//! row to be guessed against, and cannot be made by anyone else. Rows keep only its SHA-256.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use hmac::{Hmac, KeyInit, Mac};
+use kernel::RunId;
+use sha2::{Digest, Sha256};
+use std::io::{self, Write};
+use std::path::Path;
+
+#[derive(Clone)]
+pub struct Secret([u8; 32]);
+
+impl Secret {
+    pub fn new(bytes: [u8; 32]) -> Secret {
+        Secret(bytes)
+    }
+
+    /// Reads the key file, making one readable by its owner alone if there is none.
+    pub fn open(path: &Path) -> io::Result<Secret> {
+        match std::fs::read(path) {
+            Ok(bytes) => {
+                check_private(path)?;
+                let bytes = bytes.try_into().map_err(|_| invalid(path, "must hold exactly 32 bytes"))?;
+                Ok(Secret(bytes))
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Secret::create(path),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn create(path: &Path) -> io::Result<Secret> {
+        use std::os::unix::fs::OpenOptionsExt;
+        let mut bytes = [0; 32];
+        getrandom::fill(&mut bytes).map_err(|e| io::Error::other(e.to_string()))?;
+        // Written aside and renamed: a crash must not leave half a key that tokens were derived from.
+        let aside = path.with_extension("key.new");
+        let mut file = std::fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&aside)?;
+        file.write_all(&bytes)?;
+        file.sync_all()?;
+        std::fs::rename(&aside, path)?;
+        if let Some(folder) = path.parent() {
+            std::fs::File::open(folder)?.sync_all()?;
+        }
+        Ok(Secret(bytes))
+    }
+
+    /// The callback token of a step.
+    pub fn token(&self, run: RunId, step: &str) -> String {
+        let mut mac = Hmac::<Sha256>::new_from_slice(&self.0).expect("HMAC takes a key of any length");
+        mac.update(&run.0);
+        mac.update(step.as_bytes());
+        URL_SAFE_NO_PAD.encode(mac.finalize().into_bytes())
+    }
+}
+
+/// What rows keep of a token.
+pub fn token_hash(token: &str) -> [u8; 32] {
+    Sha256::digest(token.as_bytes()).into()
+}
+
+fn check_private(path: &Path) -> io::Result<()> {
+    use std::os::unix::fs::PermissionsExt;
+    let mode = std::fs::metadata(path)?.permissions().mode();
+    if mode & 0o077 != 0 {
+        return Err(invalid(path, "is readable by others than its owner; run `chmod 600` on it"));
+    }
+    Ok(())
+}
+
+fn invalid(path: &Path, what: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, format!("the key file {} {what}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    #[test]
+    fn t14_tokens_are_stable_distinct_and_long() {
+        let secret = Secret::new([7; 32]);
+        let token = secret.token(RunId([1; 16]), "pay");
+        assert_eq!(token, secret.token(RunId([1; 16]), "pay"));
+        assert_eq!(token.len(), 43, "256 bits");
+        let many: HashSet<String> = (0..10_000u32)
+            .map(|i| {
+                let mut id = [0; 16];
+                id[..4].copy_from_slice(&i.to_be_bytes());
+                secret.token(RunId(id), "pay")
+            })
+            .collect();
+        assert_eq!(many.len(), 10_000);
+        assert_ne!(token, Secret::new([8; 32]).token(RunId([1; 16]), "pay"));
+    }
+
+    #[test]
+    fn a_key_file_is_made_once_and_must_be_private() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("secret.key");
+        let first = Secret::open(&path).unwrap().token(RunId([1; 16]), "a");
+        assert_eq!(Secret::open(&path).unwrap().token(RunId([1; 16]), "a"), first);
+        use std::os::unix::fs::PermissionsExt;
+        assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o644)).unwrap();
+        assert!(Secret::open(&path).is_err());
+    }
+}

@@ -1,0 +1,14 @@
+//! One immutable edition of a workflow, ready to run.
+
+use kernel::{OrgId, Plan, WorkflowId};
+use std::sync::Arc;
+
+#[derive(Debug)]
+pub struct Version {
+    pub org: OrgId,
+    pub workflow: WorkflowId,
+    pub name: String,
+    pub number: u32,
+    pub hash: [u8; 32],
+    pub plan: Arc<Plan>,
+}
