@@ -1,1 +1,50 @@
+//! What travels over HTTP: the shapes of answers and the codes of errors. No behaviour, no engine.
+//!
+//! Answers are `{"data": …}`, lists `{"data": […], "next": cursor}`, refusals
+//! `{"error": {code, message, hint?, at?, problems?}}`. Field names are snake_case, times RFC 3339 UTC.
 
+pub mod error;
+pub mod views;
+
+pub use error::{At, Code, ErrorBody, Problem};
+pub use views::*;
+
+use kernel::Timestamp;
+use serde::Serialize;
+
+/// One answer.
+#[derive(Serialize)]
+pub struct Data<T> {
+    pub data: T,
+}
+
+/// One page of a list; `next` is the cursor of the page after it, if there is one.
+#[derive(Serialize)]
+pub struct Page<T> {
+    pub data: Vec<T>,
+    pub next: Option<String>,
+}
+
+/// An instant as people see it: RFC 3339 in UTC, to the microsecond, without trailing zeros.
+pub fn rfc3339(at: Timestamp) -> String {
+    jiff::Timestamp::from_microsecond(at.0).map_or_else(|_| "9999-12-31T23:59:59Z".to_owned(), |t| t.to_string())
+}
+
+/// Reads an RFC 3339 instant in any zone.
+pub fn parse_rfc3339(text: &str) -> Option<Timestamp> {
+    text.parse::<jiff::Timestamp>().ok().map(|t| Timestamp(t.as_microsecond()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_read_back() {
+        let at = Timestamp(1_771_754_700_123_000);
+        assert_eq!(rfc3339(at), "2026-02-22T10:05:00.123Z");
+        assert_eq!(parse_rfc3339("2026-02-22T11:05:00.123+01:00"), Some(at));
+        assert_eq!(parse_rfc3339("yesterday"), None);
+        assert!(rfc3339(Timestamp::NEVER).starts_with("9999"));
+    }
+}

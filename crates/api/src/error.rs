@@ -1,0 +1,99 @@
+//! Refusals: a stable code, what is wrong, what to do, and where.
+
+use serde::Serialize;
+
+#[derive(Clone, Debug, Serialize)]
+pub struct ErrorBody {
+    pub error: Problem,
+}
+
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Problem {
+    pub code: String,
+    pub message: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hint: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub at: Option<At>,
+    /// Set when the fate of a write is not known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub outcome: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub retry: Option<&'static str>,
+    /// Every problem found; always there when the status is 422.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub problems: Option<Vec<Problem>>,
+}
+
+#[derive(Clone, Debug, Serialize)]
+pub struct At {
+    pub path: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub line: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub column: Option<u32>,
+}
+
+macro_rules! codes {
+    ($($name:ident = $status:literal $code:literal,)*) => {
+        /// Errors of requests. (Problems of definitions have codes of their own, see `lang::codes`.)
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum Code { $($name),* }
+
+        impl Code {
+            pub const ALL: &'static [Code] = &[$(Code::$name),*];
+            pub fn as_str(self) -> &'static str {
+                match self { $(Code::$name => $code),* }
+            }
+            pub fn status(self) -> u16 {
+                match self { $(Code::$name => $status),* }
+            }
+        }
+    };
+}
+
+codes! {
+    MalformedJson = 400 "malformed_json",
+    MalformedId = 400 "malformed_id",
+    MalformedPath = 400 "malformed_path",
+    MissingHost = 400 "missing_host",
+    HostNotAllowed = 403 "host_not_allowed",
+    ForeignOrigin = 403 "foreign_origin",
+    NotFound = 404 "not_found",
+    UnknownRoute = 404 "unknown_route",
+    MethodNotAllowed = 405 "method_not_allowed",
+    NameTaken = 409 "name_taken",
+    SlugTaken = 409 "slug_taken",
+    WorkflowDisabled = 409 "workflow_disabled",
+    RunEnded = 409 "run_ended",
+    CallbackConflict = 409 "callback_conflict",
+    ClockIsReal = 409 "clock_is_real",
+    CallbackGone = 410 "callback_gone",
+    TooLarge = 413 "too_large",
+    UnsupportedMediaType = 415 "unsupported_media_type",
+    IdempotencyKeyReused = 422 "idempotency_key_reused",
+    InvalidParameter = 422 "invalid_parameter",
+    UnknownParameter = 422 "unknown_parameter",
+    InvalidHeader = 422 "invalid_header",
+    InvalidBody = 422 "invalid_body",
+    Internal = 500 "internal",
+    RunDamaged = 500 "run_damaged",
+    RunNeedsUpgrade = 503 "run_needs_upgrade",
+    StorageUnavailable = 503 "storage_unavailable",
+    OutcomeUnknown = 503 "outcome_unknown",
+    Overloaded = 503 "overloaded",
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn codes_are_snake_case_and_distinct() {
+        for (i, code) in Code::ALL.iter().enumerate() {
+            assert!(code.as_str().bytes().all(|b| b.is_ascii_lowercase() || b == b'_'), "{code:?}");
+            assert!(Code::ALL[..i].iter().all(|other| other.as_str() != code.as_str()), "{code:?}");
+            assert!((400..=599).contains(&code.status()));
+        }
+    }
+}

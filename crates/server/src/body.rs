@@ -1,0 +1,66 @@
+//! Reading request bodies: exact media types, limits before parsing, one parse.
+
+use crate::Refusal;
+use api::Code;
+use axum::body::Body;
+use axum::http::HeaderMap;
+use axum::http::header::{CONTENT_ENCODING, CONTENT_TYPE};
+use bytes::Bytes;
+use http_body_util::{BodyExt, LengthLimitError, Limited};
+use lang::Syntax;
+
+/// Definitions.
+pub const DEFINITION_MAX: usize = 1024 * 1024;
+/// Trigger bodies and callbacks.
+pub const PAYLOAD_MAX: usize = 256 * 1024;
+
+/// Collects a body of at most `limit` bytes.
+pub async fn collect(body: Body, limit: usize) -> Result<Bytes, Refusal> {
+    match Limited::new(body, limit).collect().await {
+        Ok(collected) => Ok(collected.to_bytes()),
+        Err(error) if error.downcast_ref::<LengthLimitError>().is_some() => {
+            Err(Refusal::new(Code::TooLarge, format!("the body is larger than {limit} bytes")))
+        }
+        Err(_) => Err(Refusal::new(Code::MalformedJson, "the body ended before it was complete")),
+    }
+}
+
+/// The syntax a `Content-Type` promises. What a form or a plain script tag could send is refused.
+pub fn syntax(headers: &HeaderMap) -> Result<Syntax, Refusal> {
+    if let Some(encoding) = headers.get(CONTENT_ENCODING).filter(|v| *v != "identity") {
+        let encoding = encoding.to_str().unwrap_or("?");
+        return Err(unsupported(format!("bodies encoded as `{encoding}` are not read")).hint("send it uncompressed"));
+    }
+    let given = headers.get(CONTENT_TYPE).and_then(|v| v.to_str().ok()).unwrap_or_default();
+    let essence = given.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
+    match essence.as_str() {
+        "application/json" => Ok(Syntax::Json),
+        "application/yaml" | "application/x-yaml" | "text/yaml" | "text/x-yaml" => Ok(Syntax::Yaml),
+        "" => Err(unsupported("the body has no `Content-Type`".into())),
+        other => Err(unsupported(format!("bodies of type `{}` are not read here", other.chars().take(80).collect::<String>()))),
+    }
+}
+
+fn unsupported(message: String) -> Refusal {
+    Refusal::new(Code::UnsupportedMediaType, message).hint("send `Content-Type: application/json`, or `application/yaml` for a definition")
+}
+
+/// A definition in either syntax.
+pub async fn definition(headers: &HeaderMap, body: Body) -> Result<lang::Tree, Refusal> {
+    let syntax = syntax(headers)?;
+    let bytes = collect(body, DEFINITION_MAX).await?;
+    lang::read(&bytes, syntax).map_err(|malformed| Refusal::of_definition(400, &malformed.0))
+}
+
+/// A JSON payload; nothing at all reads as `null`.
+pub async fn payload(headers: &HeaderMap, body: Body) -> Result<Bytes, Refusal> {
+    let bytes = collect(body, PAYLOAD_MAX).await?;
+    if bytes.is_empty() {
+        return Ok(Bytes::from_static(b"null"));
+    }
+    if syntax(headers)? != Syntax::Json {
+        return Err(unsupported("this body must be JSON".into()));
+    }
+    lang::check_json(&bytes).map_err(|problem| Refusal::of_definition(400, &[problem]))?;
+    Ok(bytes)
+}

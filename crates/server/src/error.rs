@@ -1,0 +1,113 @@
+//! A request that is refused, and how that looks.
+
+use api::{At, Code, ErrorBody, Problem};
+use axum::Json;
+use axum::http::{HeaderValue, StatusCode};
+use axum::response::{IntoResponse, Response};
+use lang::Diagnostic;
+
+/// Boxed: the good path should not carry the size of the bad one.
+#[derive(Debug)]
+pub struct Refusal(Box<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    status: u16,
+    problem: Problem,
+    retry_after: Option<u32>,
+}
+
+impl Refusal {
+    pub fn new(code: Code, message: impl Into<String>) -> Refusal {
+        let problem = Problem { code: code.as_str().to_owned(), message: message.into(), ..Default::default() };
+        Refusal(Box::new(Inner { status: code.status(), problem, retry_after: None }))
+    }
+
+    pub fn hint(mut self, hint: impl Into<String>) -> Refusal {
+        self.0.problem.hint = Some(hint.into());
+        self
+    }
+
+    /// Which field, parameter or header it is about.
+    pub fn at(mut self, path: impl Into<String>) -> Refusal {
+        self.0.problem.at = Some(At { path: path.into(), line: None, column: None });
+        self
+    }
+
+    fn retry_after(mut self, seconds: u32) -> Refusal {
+        self.0.retry_after = Some(seconds);
+        self
+    }
+
+    pub fn not_found(what: &str, name: &str) -> Refusal {
+        Refusal::new(Code::NotFound, format!("there is no {what} `{name}`"))
+    }
+
+    /// A document that was not understood (400) or is wrong (422). The first problem speaks for all.
+    pub fn of_definition(status: u16, diagnostics: &[Diagnostic]) -> Refusal {
+        let mut problems: Vec<Problem> = diagnostics.iter().map(problem_of).collect();
+        let mut problem = problems.first().cloned().unwrap_or_default();
+        if let [more @ ..] = diagnostics
+            && more.len() > 1
+        {
+            problem.message = format!("{} (and {} more)", problem.message, more.len() - 1);
+        }
+        problem.problems = (status == 422).then(|| std::mem::take(&mut problems));
+        let status = if problem.code == "too_large" { 413 } else { status };
+        Refusal(Box::new(Inner { status, problem, retry_after: None }))
+    }
+}
+
+pub fn problem_of(diagnostic: &Diagnostic) -> Problem {
+    let Diagnostic { code, message, hint, path, line, column, .. } = diagnostic.clone();
+    let at = At { path, line: Some(line), column: Some(column) };
+    Problem { code: code.to_owned(), message, hint, at: Some(at), ..Default::default() }
+}
+
+impl From<engine::Error> for Refusal {
+    fn from(error: engine::Error) -> Self {
+        use engine::Error;
+        let message = error.to_string();
+        match error {
+            Error::NotFound(what) => Refusal::new(Code::NotFound, format!("there is no such {what}")),
+            Error::Unavailable(_) => Refusal::new(Code::StorageUnavailable, message).hint("nothing was changed; try again").retry_after(1),
+            Error::OutcomeUnknown(_) => {
+                let mut refusal = Refusal::new(Code::OutcomeUnknown, message).retry_after(1);
+                refusal.0.problem.outcome = Some("unknown");
+                refusal.0.problem.retry = Some("same_idempotency_key");
+                refusal
+            }
+            Error::Overloaded => Refusal::new(Code::Overloaded, message).hint("nothing was changed; slow down and try again").retry_after(1),
+            Error::Newer => Refusal::new(Code::RunNeedsUpgrade, message),
+            Error::Damaged(_) => Refusal::new(Code::RunDamaged, message),
+            Error::Taken(store::Taken::Name) => Refusal::new(Code::NameTaken, "a workflow of this name exists").hint("choose another name").at("name"),
+            Error::Taken(store::Taken::Slug) => Refusal::new(Code::SlugTaken, "a workflow with this slug exists").hint("choose another slug").at("slug"),
+            Error::Disabled => Refusal::new(Code::WorkflowDisabled, message).hint("enable it first"),
+            Error::KeyReused => Refusal::new(Code::IdempotencyKeyReused, message)
+                .hint("use a new key, or send exactly the first request again")
+                .at("Idempotency-Key"),
+            Error::Refused(_) | Error::InUse(_) => Refusal::new(Code::ClockIsReal, message),
+        }
+    }
+}
+
+impl From<kernel::run::LoadError> for Refusal {
+    fn from(error: kernel::run::LoadError) -> Self {
+        engine::Error::from(engine::mailbox::Trouble::from(error)).into()
+    }
+}
+
+impl IntoResponse for Refusal {
+    fn into_response(self) -> Response {
+        let Inner { status, mut problem, retry_after } = *self.0;
+        if status == 422 && problem.problems.is_none() {
+            problem.problems = Some(vec![problem.clone()]);
+        }
+        let status = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        let mut response = (status, Json(ErrorBody { error: problem })).into_response();
+        if let Some(seconds) = retry_after {
+            response.headers_mut().insert("retry-after", HeaderValue::from(seconds));
+        }
+        response
+    }
+}

@@ -1,0 +1,92 @@
+//! What every request must pass first. `dev` asks for no key, so a web page open in the developer's
+//! browser must not be able to speak to it: requests addressed to another host (DNS rebinding) or sent
+//! by another origin are refused, and [`body`](crate::body) takes no body a form could send.
+//!
+//! Callback URLs are exempt: they are called by strangers by design, through whatever name reaches
+//! this machine, and the token is the authority.
+
+use crate::{App, Refusal};
+use api::Code;
+use axum::extract::{Request, State};
+use axum::http::header::{HOST, ORIGIN};
+use axum::http::{HeaderMap, HeaderName, HeaderValue};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+pub async fn check(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
+    let is_callback = request.uri().path().starts_with("/wh/");
+    let refusal = if is_callback { Ok(()) } else { admit(&app, request.uri().host(), request.headers()) };
+    let mut response = match refusal {
+        Ok(()) => next.run(request).await,
+        Err(refusal) => refusal.into_response(),
+    };
+    let headers = response.headers_mut();
+    headers.insert(HeaderName::from_static("x-content-type-options"), HeaderValue::from_static("nosniff"));
+    headers.insert(HeaderName::from_static("referrer-policy"), HeaderValue::from_static("no-referrer"));
+    response
+}
+
+fn admit(app: &App, uri_host: Option<&str>, headers: &HeaderMap) -> Result<(), Refusal> {
+    let header = headers.get(HOST).and_then(|v| v.to_str().ok());
+    let host = uri_host.or(header.map(host_of)).ok_or_else(|| {
+        Refusal::new(Code::MissingHost, "the request has no readable `Host` header")
+    })?;
+    if !is_loopback(host) && !app.hosts.iter().any(|h| h.eq_ignore_ascii_case(host)) {
+        return Err(Refusal::new(Code::HostNotAllowed, format!("this server does not answer for host `{}`", cut(host)))
+            .hint("use 127.0.0.1 or localhost, or start with `--public-url`"));
+    }
+    match headers.get(ORIGIN).map(|v| v.to_str().unwrap_or("")) {
+        None => Ok(()),
+        Some(origin) if is_same_origin(origin, header.unwrap_or(host)) => Ok(()),
+        Some(origin) => Err(Refusal::new(Code::ForeignOrigin, format!("requests from origin `{}` are refused", cut(origin)))),
+    }
+}
+
+/// `host:port` without the port.
+fn host_of(header: &str) -> &str {
+    match header.strip_prefix('[').and_then(|rest| rest.find(']')) {
+        Some(end) => &header[..end + 2],
+        None => header.rsplit_once(':').map_or(header, |(host, _)| host),
+    }
+}
+
+fn is_loopback(host: &str) -> bool {
+    let bare = host.trim_start_matches('[').trim_end_matches(']');
+    host.eq_ignore_ascii_case("localhost") || bare.parse::<IpAddr>().is_ok_and(|ip| ip.to_canonical().is_loopback())
+}
+
+/// The page was served by this very server.
+fn is_same_origin(origin: &str, host_header: &str) -> bool {
+    let rest = origin.strip_prefix("http://").or(origin.strip_prefix("https://"));
+    rest.is_some_and(|rest| rest.eq_ignore_ascii_case(host_header))
+}
+
+fn cut(text: &str) -> String {
+    text.chars().filter(|c| !c.is_control()).take(80).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn loopback_is_recognised_in_every_spelling() {
+        for (header, expected) in [
+            ("127.0.0.1:7420", true), ("localhost:7420", true), ("LOCALHOST", true), ("[::1]:7420", true), ("127.9.9.9", true),
+            ("[::ffff:127.0.0.1]:1", true), ("example.com", false), ("127.0.0.1.example.com", false), ("192.168.0.2:7420", false),
+            ("localhost.evil.test", false), ("", false),
+        ] {
+            assert_eq!(is_loopback(host_of(header)), expected, "{header}");
+        }
+    }
+
+    #[test]
+    fn an_origin_must_be_this_server() {
+        assert!(is_same_origin("http://127.0.0.1:7420", "127.0.0.1:7420"));
+        for origin in ["http://127.0.0.1:9", "https://evil.test", "null", "", "127.0.0.1:7420"] {
+            assert!(!is_same_origin(origin, "127.0.0.1:7420"), "{origin}");
+        }
+    }
+}

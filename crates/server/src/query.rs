@@ -1,0 +1,96 @@
+//! Query parameters: each route names the ones it knows; others are refused, not ignored.
+
+use crate::Refusal;
+use api::Code;
+use kernel::{Span, Timestamp};
+
+pub const LIMIT_DEFAULT: usize = 50;
+pub const LIMIT_MAX: usize = 500;
+
+pub struct Query(Vec<(String, String)>);
+
+impl Query {
+    pub fn parse(query: Option<&str>, known: &[&str]) -> Result<Query, Refusal> {
+        let pairs = url::form_urlencoded::parse(query.unwrap_or_default().as_bytes());
+        let pairs: Vec<(String, String)> = pairs.map(|(k, v)| (k.into_owned(), v.into_owned())).collect();
+        if let Some((name, _)) = pairs.iter().find(|(name, _)| !known.contains(&name.as_str())) {
+            let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
+            let name: String = name.chars().take(80).collect();
+            return Err(Refusal::new(Code::UnknownParameter, format!("`{name}` is not a parameter of this route"))
+                .hint(format!("known parameters: {known}"))
+                .at(name));
+        }
+        Ok(Query(pairs))
+    }
+
+    pub fn get(&self, name: &str) -> Option<&str> {
+        self.0.iter().find(|(n, _)| n == name).map(|(_, value)| value.as_str())
+    }
+
+    pub fn all<'q>(&'q self, name: &'q str) -> impl Iterator<Item = &'q str> {
+        self.0.iter().filter(move |(n, _)| n == name).map(|(_, value)| value.as_str())
+    }
+
+    /// A value read by `read`, or a refusal that says what was expected.
+    pub fn read<T>(&self, name: &str, expected: &str, read: impl Fn(&str) -> Option<T>) -> Result<Option<T>, Refusal> {
+        let Some(text) = self.get(name) else { return Ok(None) };
+        read(text).map(Some).ok_or_else(|| invalid(name, text, expected))
+    }
+
+    pub fn limit(&self) -> Result<usize, Refusal> {
+        let expected = format!("a number from 1 to {LIMIT_MAX}");
+        let read = |text: &str| text.parse().ok().filter(|n| (1..=LIMIT_MAX).contains(n));
+        Ok(self.read("limit", &expected, read)?.unwrap_or(LIMIT_DEFAULT))
+    }
+
+    pub fn time(&self, name: &str) -> Result<Option<Timestamp>, Refusal> {
+        self.read(name, "a time such as 2026-11-15T09:00:00Z", api::parse_rfc3339)
+    }
+
+    pub fn span(&self, name: &str, max: Span) -> Result<Option<Span>, Refusal> {
+        let expected = format!("a duration such as 500ms or 30s, at most {max}");
+        self.read(name, &expected, |text| Span::parse(text).filter(|span| *span <= max))
+    }
+
+    /// `label=k:v`, as often as wanted.
+    pub fn labels(&self) -> Result<Vec<(String, String)>, Refusal> {
+        self.all("label").map(|text| parse_label(text).ok_or_else(|| invalid("label", text, LABEL))).collect()
+    }
+}
+
+const LABEL: &str = "`key:value` with a key of 1 to 64 letters, digits, `.`, `_` or `-` and a value of at most 256 characters";
+
+fn parse_label(text: &str) -> Option<(String, String)> {
+    let (key, value) = text.split_once(':')?;
+    let key_ok = (1..=64).contains(&key.len()) && key.bytes().all(|b| b.is_ascii_alphanumeric() || b"._-".contains(&b));
+    let value_ok = value.chars().count() <= 256 && !value.chars().any(char::is_control);
+    (key_ok && value_ok).then(|| (key.to_owned(), value.to_owned()))
+}
+
+pub fn invalid(name: &str, text: &str, expected: &str) -> Refusal {
+    let text: String = text.chars().take(80).collect();
+    Refusal::new(Code::InvalidParameter, format!("`{text}` is not a value for `{name}`")).hint(format!("expected {expected}")).at(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn unknown_parameters_and_bad_values_are_refused() {
+        assert!(Query::parse(Some("limt=5"), &["limit"]).is_err());
+        for bad in ["0", "501", "x", "-1", ""] {
+            assert!(Query::parse(Some(&format!("limit={bad}")), &["limit"]).unwrap().limit().is_err(), "{bad}");
+        }
+        assert_eq!(Query::parse(None, &[]).unwrap().limit().unwrap(), LIMIT_DEFAULT);
+    }
+
+    #[test]
+    fn labels_are_key_and_value() {
+        let query = Query::parse(Some("label=a:b&label=team.x:is%3Afine"), &["label"]).unwrap();
+        assert_eq!(query.labels().unwrap(), [("a".to_owned(), "b".to_owned()), ("team.x".to_owned(), "is:fine".to_owned())]);
+        for bad in ["nocolon", ":v", "k y:v"] {
+            assert!(Query::parse(Some(&format!("label={}", bad.replace(' ', "+"))), &["label"]).unwrap().labels().is_err(), "{bad}");
+        }
+    }
+}

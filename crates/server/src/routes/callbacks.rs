@@ -1,0 +1,24 @@
+//! `POST /wh/{token}`: the outside answers a waiting step. Whatever bytes come are kept as they are.
+
+use super::answer;
+use crate::{Answer, Path, Refusal, State, body};
+use api::{Code, ReceivedView};
+use axum::body::Body;
+use kernel::Answer as Judged;
+
+pub async fn receive(app: State, Path(token): Path<String>, body: Body) -> Answer {
+    let bytes = body::collect(body, body::PAYLOAD_MAX).await?;
+    let judged = app.engine.callback(&token, bytes).await.map_err(|error| match error {
+        engine::Error::NotFound(_) => Refusal::new(Code::NotFound, "this callback URL is not known"),
+        other => other.into(),
+    })?;
+    match judged {
+        Judged::Applied | Judged::Repeated => Ok(answer(200, ReceivedView { received: true })),
+        Judged::Conflict => Err(Refusal::new(Code::CallbackConflict, "another payload was received here before")
+            .hint("a callback URL accepts one payload; only the identical one may be sent again")),
+        Judged::TooLarge => Err(Refusal::new(Code::TooLarge, "this payload would make the run larger than 16 MiB")),
+        Judged::Gone | Judged::Stale | Judged::Ended(_) | Judged::Unknown => {
+            Err(Refusal::new(Code::CallbackGone, "nobody waits here any more: the wait timed out, was skipped or cancelled, or the run has ended"))
+        }
+    }
+}

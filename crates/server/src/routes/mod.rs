@@ -1,0 +1,31 @@
+//! The handlers, by area.
+
+pub mod callbacks;
+pub mod runs;
+pub mod system;
+pub mod workflows;
+
+use crate::Refusal;
+use api::{Code, Data};
+use axum::Json;
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use kernel::RunId;
+use serde::Serialize;
+
+fn answer(status: u16, data: impl Serialize) -> Response {
+    let status = StatusCode::from_u16(status).unwrap_or(StatusCode::OK);
+    (status, Json(Data { data })).into_response()
+}
+
+fn page<T: Serialize>(data: Vec<T>, next: Option<String>) -> Response {
+    Json(api::Page { data, next }).into_response()
+}
+
+/// A run id from a path. What cannot be one is a malformed request, not a missing run.
+fn run_id(text: &str) -> Result<RunId, Refusal> {
+    RunId::parse(text).ok_or_else(|| {
+        let text: String = text.chars().take(80).collect();
+        Refusal::new(Code::MalformedId, format!("`{text}` is not a run id")).hint("run ids look like run_01jz8k3w9mz6xq4v7n5t2c0b1d")
+    })
+}

@@ -1,0 +1,159 @@
+//! Runs: list, look at, follow, cancel. The routes below a workflow answer only for its own runs.
+
+use super::workflows::find;
+use super::{answer, page, run_id};
+use crate::query::{Query, invalid};
+use crate::{Answer, App, Path, Refusal, State, body, views};
+use api::{CancelledView, Code};
+use axum::body::Body;
+use axum::http::{HeaderMap, Uri};
+use axum::response::Response;
+use engine::engine::Reading;
+use kernel::{Answer as Judged, RunId, RunStatus, WorkflowId};
+use store::RunFilter;
+
+const LIST: &[&str] = &["status", "workflow", "label", "since", "until", "limit", "cursor"];
+
+pub async fn list(app: State, uri: Uri) -> Answer {
+    let query = Query::parse(uri.query(), LIST)?;
+    let workflow = match query.get("workflow") {
+        Some(key) => Some(find(&app, key).await?.id),
+        None => None,
+    };
+    runs(&app, &query, workflow).await
+}
+
+pub async fn list_of_workflow(app: State, uri: Uri, Path(workflow): Path<String>) -> Answer {
+    let query = Query::parse(uri.query(), &["status", "label", "since", "until", "limit", "cursor"])?;
+    let workflow = find(&app, &workflow).await?.id;
+    runs(&app, &query, Some(workflow)).await
+}
+
+async fn runs(app: &App, query: &Query, workflow: Option<WorkflowId>) -> Answer {
+    let limit = query.limit()?;
+    let mut labels = query.labels()?;
+    if labels.len() > 1 {
+        return Err(Refusal::new(Code::InvalidParameter, "runs are filtered by one label at a time").at("label"));
+    }
+    let filter = RunFilter {
+        statuses: statuses(query)?,
+        workflow,
+        label: labels.pop(),
+        since: query.time("since")?,
+        until: query.time("until")?,
+        before: query.read("cursor", "the `next` of an earlier page", RunId::parse)?,
+        limit: limit + 1,
+    };
+    let mut rows = app.engine.store().runs(app.org(), &filter).await.map_err(engine::Error::from)?;
+    let next = (rows.len() > limit).then(|| rows[limit - 1].id.to_string());
+    rows.truncate(limit);
+    Ok(page(rows.iter().map(views::summary).collect(), next))
+}
+
+/// `status=failed,timeout`. The words people use for success all mean `completed`.
+fn statuses(query: &Query) -> Result<Vec<RunStatus>, Refusal> {
+    let words = query.all("status").flat_map(|list| list.split(','));
+    let read = |word: &str| match word {
+        "success" | "succeeded" | "received" => Some(RunStatus::Completed),
+        word => RunStatus::parse(word),
+    };
+    let expected = || RunStatus::ALL.iter().map(|s| s.as_str()).collect::<Vec<_>>().join(", ");
+    words.map(|word| read(word).ok_or_else(|| invalid("status", word, &format!("one of {}", expected())))).collect()
+}
+
+pub async fn show(app: State, uri: Uri, Path(run): Path<String>) -> Answer {
+    Query::parse(uri.query(), &[])?;
+    Ok(answer(200, views::run(&read(&app, &run).await?)))
+}
+
+pub async fn show_of_workflow(app: State, uri: Uri, Path((workflow, run)): Path<(String, String)>) -> Answer {
+    Query::parse(uri.query(), &[])?;
+    let id = member(&app, &workflow, &run).await?;
+    Ok(answer(200, views::run(&read(&app, &id.to_string()).await?)))
+}
+
+pub async fn steps(app: State, uri: Uri, Path(run): Path<String>) -> Answer {
+    Query::parse(uri.query(), &[])?;
+    Ok(page(views::steps(&read(&app, &run).await?), None))
+}
+
+pub async fn events(app: State, uri: Uri, Path(run): Path<String>) -> Answer {
+    let query = Query::parse(uri.query(), &["after", "limit"])?;
+    let limit = query.limit()?;
+    let after = query.read("after", "an event number", |text| text.parse::<u64>().ok())?.unwrap_or(0);
+    let id = run_id(&run)?;
+    let missing = || Refusal::not_found("run", &run);
+    let plan = app.engine.read(app.org(), id).await?.ok_or_else(missing)?.version.plan.clone();
+    let history = app.engine.history(app.org(), id).await?.ok_or_else(missing)?;
+    let mut rest = history.into_iter().filter(|(seq, ..)| *seq > after);
+    let events: Vec<_> = rest.by_ref().take(limit).collect();
+    let next = rest.next().and(events.last()).map(|(seq, ..)| seq.to_string());
+    Ok(page(events.iter().map(|(seq, at, event)| views::event(&plan, *seq, *at, event)).collect(), next))
+}
+
+pub async fn cancel(app: State, Path(run): Path<String>, headers: HeaderMap, body: Body) -> Answer {
+    let id = run_id(&run)?;
+    cancel_run(&app, id, &headers, body).await
+}
+
+pub async fn cancel_of_workflow(
+    app: State,
+    Path((workflow, run)): Path<(String, String)>,
+    headers: HeaderMap,
+    body: Body,
+) -> Answer {
+    let id = member(&app, &workflow, &run).await?;
+    cancel_run(&app, id, &headers, body).await
+}
+
+async fn cancel_run(app: &App, run: RunId, headers: &HeaderMap, body: Body) -> Result<Response, Refusal> {
+    let bytes = body::payload(headers, body).await?;
+    let (actor, reason) = actor_and_reason(&bytes)?;
+    let (judged, status) = app.engine.cancel(app.org(), run, actor, reason).await?;
+    match judged {
+        Judged::Ended(ended) => Err(Refusal::new(Code::RunEnded, format!("the run has ended already: it is {ended}"))),
+        _ => Ok(answer(200, CancelledView { id: run.to_string(), status: status.as_str() })),
+    }
+}
+
+/// Both are optional; nothing else may be there.
+fn actor_and_reason(bytes: &[u8]) -> Result<(String, String), Refusal> {
+    let wrong = |message: &str| Refusal::new(Code::InvalidBody, message).hint("expected nothing, or {\"actor\": text, \"reason\": text}");
+    let value: serde_json::Value = serde_json::from_slice(bytes).unwrap_or_default();
+    let mut texts = [String::new(), String::new()];
+    match value {
+        serde_json::Value::Null => {}
+        serde_json::Value::Object(fields) => {
+            for (name, value) in fields {
+                let slot = match name.as_str() {
+                    "actor" => 0,
+                    "reason" => 1,
+                    _ => return Err(wrong("the body has a field that is not known here").at(name)),
+                };
+                match value {
+                    serde_json::Value::String(text) if text.len() <= 1_024 => texts[slot] = text,
+                    _ => return Err(wrong("this field must be text of at most 1024 bytes").at(name)),
+                }
+            }
+        }
+        _ => return Err(wrong("the body must be an object")),
+    }
+    let [actor, reason] = texts;
+    Ok((actor, reason))
+}
+
+async fn read(app: &App, run: &str) -> Result<Reading, Refusal> {
+    let id = run_id(run)?;
+    app.engine.read(app.org(), id).await?.ok_or_else(|| Refusal::not_found("run", run))
+}
+
+/// The id of a run that belongs to a workflow (also to one that was deleted since).
+async fn member(app: &App, workflow: &str, run: &str) -> Result<RunId, Refusal> {
+    let id = run_id(run)?;
+    let workflow = find(app, workflow).await?;
+    let row = app.engine.store().run(app.org(), id).await.map_err(engine::Error::from)?;
+    match row.filter(|row| row.workflow == workflow.id) {
+        Some(_) => Ok(id),
+        None => Err(Refusal::not_found("run", run)),
+    }
+}

@@ -1,0 +1,101 @@
+//! The server about itself: health, metrics, version, the development clock, and what is not there.
+
+use super::answer;
+use crate::query::Query;
+use crate::{Answer, Refusal, State, body};
+use api::{ClockView, Code, VersionView, rfc3339};
+use axum::body::Body;
+use axum::http::{HeaderMap, Method, StatusCode, Uri};
+use axum::response::{IntoResponse, Response};
+use engine::ClockMode;
+use kernel::Span;
+use std::fmt::Write;
+
+/// One advance of the virtual clock is at most this long.
+const ADVANCE_MAX: Span = Span::from_days(3_660);
+
+pub async fn hello() -> Answer {
+    Ok(answer(200, version_view()))
+}
+
+pub async fn version(uri: Uri) -> Answer {
+    Query::parse(uri.query(), &[])?;
+    Ok(answer(200, version_view()))
+}
+
+fn version_view() -> VersionView {
+    VersionView { name: "onward", version: env!("CARGO_PKG_VERSION"), api: "/api/v1" }
+}
+
+/// The process is alive.
+pub async fn healthz() -> &'static str {
+    "ok\n"
+}
+
+/// It can do its work: the store takes writes and the engine's loop answers.
+pub async fn readyz(app: State) -> Answer {
+    if app.is_draining() {
+        return Err(Refusal::new(Code::StorageUnavailable, "the server is shutting down"));
+    }
+    app.engine.check().await?;
+    Ok("ready\n".into_response())
+}
+
+pub async fn metrics(app: State) -> Response {
+    let store = app.engine.store().counters();
+    let stored = [
+        ("store_commits_total", "counter", "Transactions made durable for runs.", store.commits),
+        ("store_records_total", "counter", "Journal records written.", store.records),
+        ("store_commit_reads_total", "counter", "SQL reads made while committing.", store.commit_reads),
+        ("store_loads_total", "counter", "Reads of runs, histories and payloads.", store.loads),
+        ("store_wal_bytes_total", "counter", "Bytes written to the write-ahead log.", store.wal_bytes),
+    ];
+    let mut text = String::new();
+    for (name, kind, help, value) in app.engine.metrics().each().into_iter().chain(stored) {
+        let _ = write!(text, "# HELP onward_{name} {help}\n# TYPE onward_{name} {kind}\nonward_{name} {value}\n");
+    }
+    ([("content-type", "text/plain; version=0.0.4")], text).into_response()
+}
+
+pub async fn clock(app: State, uri: Uri) -> Answer {
+    Query::parse(uri.query(), &[])?;
+    Ok(answer(200, clock_view(&app, None)))
+}
+
+fn clock_view(app: &crate::App, fired: Option<u64>) -> ClockView {
+    let clock = app.engine.clock_mode().as_str();
+    ClockView { now: rfc3339(app.engine.now()), clock, fired }
+}
+
+pub async fn advance_clock(app: State, headers: HeaderMap, body: Body) -> Answer {
+    let bytes = body::payload(&headers, body).await?;
+    let wrong = || {
+        Refusal::new(Code::InvalidBody, "the body must be {\"advance\": duration} and nothing else")
+            .hint(format!("a duration is a number of seconds or text such as 90s or 13d, at most {ADVANCE_MAX}"))
+            .at("advance")
+    };
+    let value: serde_json::Value = serde_json::from_slice(&bytes).map_err(|_| wrong())?;
+    let by = match value.as_object().filter(|o| o.len() == 1).and_then(|o| o.get("advance")) {
+        Some(serde_json::Value::String(text)) => Span::parse(text),
+        Some(serde_json::Value::Number(n)) => n.as_u64().map(Span::from_secs),
+        _ => None,
+    };
+    let by = by.filter(|by| *by <= ADVANCE_MAX).ok_or_else(wrong)?;
+    if app.engine.clock_mode() != ClockMode::Virtual {
+        return Err(Refusal::new(Code::ClockIsReal, "the clock is real and cannot be moved").hint("start with `--clock virtual`"));
+    }
+    let (_, fired) = app.engine.advance_clock(by).await?;
+    Ok(answer(200, clock_view(&app, Some(fired))))
+}
+
+pub async fn unknown_route(method: Method, uri: Uri) -> Response {
+    let path: String = uri.path().chars().take(120).collect();
+    Refusal::new(Code::UnknownRoute, format!("there is no route {method} {path}")).hint("the API begins at /api/v1").into_response()
+}
+
+pub async fn method_not_allowed(method: Method, uri: Uri) -> Response {
+    let path: String = uri.path().chars().take(120).collect();
+    let response = Refusal::new(Code::MethodNotAllowed, format!("{method} is not allowed on {path}")).into_response();
+    debug_assert_eq!(response.status(), StatusCode::METHOD_NOT_ALLOWED);
+    response
+}

@@ -1,0 +1,157 @@
+//! Workflows: create, validate, look at, trigger.
+
+use super::{answer, page};
+use crate::error::problem_of;
+use crate::query::Query;
+use crate::{Answer, Path, Refusal, State, body, views};
+use api::{Code, StartedView, ValidationView, rfc3339};
+use axum::body::Body;
+use axum::http::{HeaderMap, Uri};
+use engine::StartRequest;
+use engine::engine::NewName;
+use kernel::{Span, WorkflowId};
+use sha2::{Digest, Sha256};
+use std::time::Duration;
+
+/// `?wait=` is at most this long.
+const WAIT_MAX: Span = Span::from_secs(60);
+const LABELS_MAX: usize = 16;
+const KEY_MAX: usize = 255;
+
+pub async fn create(app: State, uri: Uri, headers: HeaderMap, body: Body) -> Answer {
+    Query::parse(uri.query(), &[])?;
+    let tree = body::definition(&headers, body).await?;
+    let compiled = lang::compile(&tree).map_err(|problems| Refusal::of_definition(422, &problems))?;
+    let meta = compiled.meta;
+    let name = NewName {
+        name: meta.name,
+        slug: meta.slug,
+        description: meta.description,
+        tags: meta.tags,
+        enabled: meta.enabled,
+        trigger: meta.trigger,
+    };
+    let source = compiled.source.to_string();
+    let row = app.engine.create_workflow(app.org(), name, source, &compiled.plan, compiled.hash).await?;
+    Ok(answer(201, views::workflow(&row, None)))
+}
+
+pub async fn validate(uri: Uri, headers: HeaderMap, body: Body) -> Answer {
+    Query::parse(uri.query(), &[])?;
+    let tree = body::definition(&headers, body).await?;
+    Ok(answer(200, match lang::compile(&tree) {
+        Ok(compiled) => ValidationView {
+            valid: true,
+            hash: Some(views::hash(&compiled.hash)),
+            form: Some(compiled.form.as_str()),
+            steps: compiled.plan.nodes().iter().map(|n| n.key.clone()).collect(),
+            problems: Vec::new(),
+        },
+        Err(problems) => ValidationView {
+            valid: false,
+            hash: None,
+            form: None,
+            steps: Vec::new(),
+            problems: problems.iter().map(problem_of).collect(),
+        },
+    }))
+}
+
+pub async fn list(app: State, uri: Uri) -> Answer {
+    let query = Query::parse(uri.query(), &["limit", "cursor"])?;
+    let limit = query.limit()?;
+    let before = query.read("cursor", "the `next` of an earlier page", WorkflowId::parse)?;
+    let mut rows = app.engine.workflows(app.org(), before, limit + 1).await?;
+    let next = (rows.len() > limit).then(|| rows[limit - 1].id.to_string());
+    rows.truncate(limit);
+    Ok(page(rows.iter().map(|row| views::workflow(row, None)).collect(), next))
+}
+
+pub async fn show(app: State, uri: Uri, Path(key): Path<String>) -> Answer {
+    Query::parse(uri.query(), &[])?;
+    let row = find(&app, &key).await?;
+    let source = app.engine.source(app.org(), &row.hash).await?;
+    let definition = source.and_then(|bytes| serde_json::from_slice(&bytes).ok());
+    Ok(answer(200, views::workflow(&row, definition)))
+}
+
+/// A workflow by id, name or slug.
+pub async fn find(app: &crate::App, key: &str) -> Result<store::WorkflowRow, Refusal> {
+    let found = app.engine.workflow(app.org(), key).await?;
+    found.ok_or_else(|| Refusal::not_found("workflow", &key.chars().take(80).collect::<String>()))
+}
+
+pub async fn trigger(app: State, uri: Uri, Path(key): Path<String>, headers: HeaderMap, body: Body) -> Answer {
+    let query = Query::parse(uri.query(), &["wait", "label"])?;
+    let wait = query.span("wait", WAIT_MAX)?;
+    let labels = query.labels()?;
+    if labels.len() > LABELS_MAX {
+        return Err(Refusal::new(Code::InvalidParameter, format!("a run has at most {LABELS_MAX} labels")).at("label"));
+    }
+    let idempotency = idempotency_key(&headers)?;
+    let body = body::payload(&headers, body).await?;
+    let workflow = find(&app, &key).await?;
+    let idempotency = idempotency.map(|key| (key, fingerprint(workflow.id, &body, &labels)));
+    let request = StartRequest {
+        org: app.org(),
+        workflow: workflow.id.to_string(),
+        body,
+        headers: kept_headers(&headers),
+        labels,
+        idempotency,
+    };
+    let started = app.engine.start(request).await?;
+    let status = if started.deduplicated { 200 } else { 201 };
+    if let Some(limit) = wait {
+        app.engine.wait(app.org(), started.run, Duration::from_micros(limit.0)).await?;
+        let reading = app.engine.read(app.org(), started.run).await?;
+        let reading = reading.ok_or_else(|| Refusal::not_found("run", &started.run.to_string()))?;
+        return Ok(answer(status, views::run(&reading)));
+    }
+    Ok(answer(
+        status,
+        StartedView {
+            run_id: started.run.to_string(),
+            workflow_id: started.workflow.to_string(),
+            status: started.status.as_str(),
+            started_at: rfc3339(started.started_at),
+            deduplicated: started.deduplicated,
+        },
+    ))
+}
+
+fn idempotency_key(headers: &HeaderMap) -> Result<Option<String>, Refusal> {
+    let Some(value) = headers.get("idempotency-key") else { return Ok(None) };
+    let key = value.to_str().ok().filter(|key| (1..=KEY_MAX).contains(&key.len()));
+    key.map(|key| Some(key.to_owned())).ok_or_else(|| {
+        Refusal::new(Code::InvalidHeader, format!("an idempotency key has 1 to {KEY_MAX} visible ASCII characters")).at("Idempotency-Key")
+    })
+}
+
+/// What makes two requests the same: the route, the workflow, the canonical body and the labels.
+fn fingerprint(workflow: WorkflowId, body: &[u8], labels: &[(String, String)]) -> [u8; 32] {
+    let canonical = lang::read(body, lang::Syntax::Json).map(|tree| lang::canonical_json(&tree));
+    let mut hash = Sha256::new();
+    hash.update(b"trigger\0");
+    hash.update(workflow.0);
+    match &canonical {
+        Ok(text) => hash.update(text.as_bytes()),
+        Err(_) => hash.update(body),
+    }
+    let mut labels: Vec<String> = labels.iter().map(|(k, v)| format!("\0{k}:{v}")).collect();
+    labels.sort();
+    labels.iter().for_each(|label| hash.update(label.as_bytes()));
+    hash.finalize().into()
+}
+
+/// Request headers a run may look at. What authorises or signs a request is never stored, and what
+/// only concerns the connection says nothing.
+fn kept_headers(headers: &HeaderMap) -> Vec<(String, String)> {
+    const DROPPED: &[&str] = &[
+        "authorization", "proxy-authorization", "cookie", "set-cookie", "x-api-key", "host", "connection", "content-length",
+        "transfer-encoding", "accept", "accept-encoding", "accept-language", "te", "upgrade", "origin", "idempotency-key",
+    ];
+    let kept = headers.iter().filter(|(name, _)| !DROPPED.contains(&name.as_str()) && !name.as_str().contains("signature"));
+    let text = kept.filter_map(|(name, value)| Some((name.as_str().to_owned(), value.to_str().ok()?.to_owned())));
+    text.filter(|(_, value)| value.len() <= 8 * 1024).take(64).collect()
+}

@@ -1,0 +1,251 @@
+//! From what the engine knows to what people see.
+
+use api::{
+    EventView, FailureView, RunSummary, RunView, SkipView, StepView, TriggerView, WaitingView, WorkflowView, rfc3339,
+};
+use engine::engine::Reading;
+use kernel::advance::failed_steps;
+use kernel::event::{Because, Pair};
+use kernel::plan::Node;
+use kernel::run::{Phase, Step, WaitKind};
+use kernel::{Event, Payload, Plan, Timestamp};
+use serde_json::{Map, Value, json};
+use store::{RunRow, WorkflowRow};
+
+/// `sha256:<hex>`.
+pub fn hash(bytes: &[u8]) -> String {
+    use std::fmt::Write;
+    bytes.iter().fold(String::from("sha256:"), |mut text, byte| {
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}
+
+pub fn workflow(row: &WorkflowRow, definition: Option<Value>) -> WorkflowView {
+    WorkflowView {
+        id: row.id.to_string(),
+        name: row.name.clone(),
+        slug: row.slug.clone(),
+        description: row.description.clone(),
+        tags: serde_json::from_str(&row.tags).unwrap_or_else(|_| json!([])),
+        form: row.form.as_str(),
+        trigger: row.trigger.clone(),
+        task_count: row.steps,
+        enabled: row.enabled,
+        version: row.version,
+        hash: hash(&row.hash),
+        inserted_at: rfc3339(row.created_at),
+        updated_at: rfc3339(row.updated_at),
+        definition,
+    }
+}
+
+pub fn summary(row: &RunRow) -> RunSummary {
+    let kinds = WaitKind::ALL.iter().filter(|kind| row.waiting & 1 << **kind as u32 != 0);
+    RunSummary {
+        id: row.id.to_string(),
+        workflow: row.workflow_name.clone(),
+        workflow_id: row.workflow.to_string(),
+        form: row.form.as_str(),
+        version: row.version,
+        status: row.status.as_str(),
+        waiting_for: kinds.map(|kind| kind.as_str()).collect(),
+        started_at: rfc3339(row.created_at),
+        finished_at: row.finished_at.map(rfc3339),
+        expires_at: rfc3339(row.expires_at),
+        error_code: row.error_code.clone(),
+    }
+}
+
+pub fn run(reading: &Reading) -> RunView {
+    let Reading { row, version, run, .. } = reading;
+    let state = &run.state;
+    let plan = &*version.plan;
+    let key = |step: u32| plan.node(step).key.clone();
+    let body = value(reading, &state.origin.body);
+    let waiting = run.waiting_for(plan).into_iter().map(|w| WaitingView {
+        kind: w.kind.as_str(),
+        step: key(w.step),
+        until: w.until.map(rfc3339),
+    });
+    let failed = failed_steps(run);
+    let tasks = plan.nodes().iter().enumerate().map(|(i, node)| {
+        let view = step(reading, i as u32, false);
+        (node.key.clone(), serde_json::to_value(view).unwrap_or_default())
+    });
+    RunView {
+        id: row.id.to_string(),
+        workflow: row.workflow_name.clone(),
+        workflow_id: row.workflow.to_string(),
+        form: row.form.as_str(),
+        version: row.version,
+        hash: hash(&row.hash),
+        status: state.status.as_str(),
+        waiting_for: if run.is_terminal() { Vec::new() } else { waiting.collect() },
+        trigger: TriggerView {
+            kind: state.origin.trigger.as_str(),
+            body: body.clone(),
+            headers: pairs(&state.origin.headers),
+        },
+        input: body,
+        output: Value::Null,
+        error: state.failure.as_ref().map(|f| FailureView {
+            code: f.code.clone(),
+            message: f.message.clone(),
+            step: failed.first().copied().map(key),
+        }),
+        failed_steps: failed.iter().copied().map(key).collect(),
+        labels: pairs(&state.origin.labels),
+        tasks: tasks.collect(),
+        started_at: rfc3339(state.created_at),
+        finished_at: state.finished_at.map(rfc3339),
+        expires_at: rfc3339(state.origin.expires_at),
+        cancelled_by: Some(state.cancelled_by.clone()).filter(|by| !by.is_empty()),
+    }
+}
+
+pub fn steps(reading: &Reading) -> Vec<StepView> {
+    (0..reading.version.plan.nodes().len() as u32).map(|i| step(reading, i, true)).collect()
+}
+
+/// One step; in a list it also says its name, needs and condition.
+fn step(reading: &Reading, index: u32, in_list: bool) -> StepView {
+    let plan = &*reading.version.plan;
+    let (node, state) = (plan.node(index), reading.run.step(index));
+    let response = state.response.as_deref();
+    let body = state.body();
+    let at = |phase: &Phase| match phase {
+        Phase::Sleeping { until } => (Some(rfc3339(*until)), None, None),
+        Phase::Waiting { deadline } => (None, Some(rfc3339(*deadline)), None),
+        Phase::Retrying { at } => (None, None, Some(rfc3339(*at))),
+        _ => (None, None, None),
+    };
+    let (wake_at, deadline, next_attempt_at) = at(&state.phase);
+    let needs = || node.links.iter().map(|link| plan.node(link.from).key.clone()).collect();
+    StepView {
+        step: in_list.then(|| node.key.clone()),
+        kind: node.body.as_ref().map_or("unknown", |b| b.kind()),
+        status: state.status().as_str(),
+        needs: in_list.then(needs),
+        condition: node.guard.as_ref().filter(|_| in_list).map(|g| g.text.clone()),
+        status_code: response.and_then(|r| r.status_code),
+        attempt: state.attempt,
+        duration_ms: duration(state),
+        started_at: state.started_at.map(rfc3339),
+        finished_at: state.finished_at.map(rfc3339),
+        wake_at,
+        deadline,
+        next_attempt_at,
+        headers: response.map(|r| pairs(&r.headers)).filter(|h| !h.is_empty()),
+        body: body.map(|payload| value(reading, payload)),
+        is_truncated: body.is_some_and(|payload| payload.truncated),
+        error: state.failure.as_ref().map(|f| FailureView { code: f.code.clone(), message: f.message.clone(), step: None }),
+        skipped_because: state.because.as_deref().map(|because| skip(reading, node, because)),
+    }
+}
+
+/// As measured by the executor, else the time between start and end.
+fn duration(state: &Step) -> Option<u64> {
+    let measured = state.response.as_ref().map(|r| r.took).filter(|took| took.0 > 0);
+    let between = || Some(state.finished_at?.since(state.started_at?));
+    measured.or_else(between).map(|span| span.millis())
+}
+
+fn skip(reading: &Reading, node: &Node, because: &Because) -> SkipView {
+    let plan = &*reading.version.plan;
+    match because {
+        Because::Condition { seen } => SkipView {
+            reason: "condition_false",
+            condition: node.guard.as_ref().map(|g| g.text.clone()),
+            saw: Some(seen.iter().map(|s| (s.path.clone(), seen_value(&s.value))).collect()),
+            steps: None,
+        },
+        Because::Needs { steps } => SkipView {
+            reason: "needs_not_successful",
+            condition: None,
+            saw: None,
+            steps: Some(steps.iter().map(|s| (plan.node(*s).key.clone(), json!(reading.run.step(*s).status().as_str()))).collect()),
+        },
+        Because::Unknown { .. } => SkipView { reason: "unknown", condition: None, saw: None, steps: None },
+    }
+}
+
+/// A value an expression saw; one that was cut is no longer JSON and is shown as text.
+fn seen_value(text: &str) -> Value {
+    serde_json::from_str(text).unwrap_or_else(|_| Value::from(text))
+}
+
+fn value(reading: &Reading, payload: &Payload) -> Value {
+    payload.value(&reading.payloads).unwrap_or(Value::Null)
+}
+
+fn pairs(list: &[Pair]) -> Map<String, Value> {
+    list.iter().map(|pair| (pair.name.clone(), Value::from(pair.value.as_str()))).collect()
+}
+
+pub fn event(plan: &Plan, seq: u64, at: Timestamp, event: &Event) -> EventView {
+    let key = |step: u32| plan.nodes().get(step as usize).map_or_else(|| format!("#{step}"), |n| n.key.clone());
+    let actor = match event {
+        Event::RunCancelled { actor, .. } => Some(actor.clone()).filter(|a| !a.is_empty()),
+        _ => None,
+    };
+    EventView {
+        seq,
+        at: rfc3339(at),
+        kind: event.name().unwrap_or("unknown").to_owned(),
+        step: event.step().map(key),
+        attempt: event.attempt(),
+        actor,
+        data: data(plan, event),
+    }
+}
+
+/// What an event says beyond its name. Payloads are not repeated here; the run shows them.
+fn data(plan: &Plan, event: &Event) -> Value {
+    let failure = |f: &kernel::event::Failure| json!({ "code": f.code, "message": f.message });
+    let saw = |seen: &[kernel::expr::Seen]| -> Map<String, Value> {
+        seen.iter().map(|s| (s.path.clone(), seen_value(&s.value))).collect()
+    };
+    let response = |r: &kernel::event::Response| {
+        json!({ "status_code": r.status_code, "duration_ms": r.took.millis(), "body_bytes": r.body.as_ref().map(|b| b.len) })
+    };
+    match event {
+        Event::Created { origin } => json!({
+            "workflow": origin.workflow_name, "version": origin.version, "trigger": origin.trigger.as_str(),
+            "body_bytes": origin.body.len, "expires_at": rfc3339(origin.expires_at),
+        }),
+        Event::RunFailed { failure: f, .. } => json!({ "error": failure(f) }),
+        Event::RunCancelled { reason, .. } => json!({ "reason": reason }),
+        Event::Leased { worker, lease, .. } => json!({ "worker": worker, "lease": lease.to_string() }),
+        Event::Started { seen, .. } => json!({ "saw": saw(seen) }),
+        Event::Retrying { next, failure: f, charged, status_code, .. } => {
+            json!({ "next_attempt_at": rfc3339(*next), "error": failure(f), "charged": charged, "status_code": status_code })
+        }
+        Event::Succeeded { response: r, .. } => response(r),
+        Event::Received { callback, .. } => json!({ "body_bytes": callback.as_ref().map(|c| c.body.len) }),
+        Event::Failed { failure: f, response: r, .. } => {
+            json!({ "error": failure(f), "response": r.as_ref().map(response) })
+        }
+        Event::TimedOut { failure: f, .. } => json!({ "error": failure(f) }),
+        Event::Skipped { because, .. } => match because {
+            Because::Condition { seen } => json!({ "reason": "condition_false", "saw": saw(seen) }),
+            Because::Needs { steps } => {
+                let steps: Vec<&str> = steps.iter().filter_map(|s| Some(plan.nodes().get(*s as usize)?.key.as_str())).collect();
+                json!({ "reason": "needs_not_successful", "steps": steps })
+            }
+            Because::Unknown { .. } => json!({}),
+        },
+        Event::TimerSet { at, .. } => json!({ "wake_at": rfc3339(*at) }),
+        Event::WaitOpened { deadline, .. } => json!({ "deadline": rfc3339(*deadline) }),
+        Event::WaitClosed { callback, .. } => json!({ "early": true, "body_bytes": callback.body.len }),
+        Event::LateResult { summary, .. } => json!({ "summary": summary }),
+        Event::RunWaiting {}
+        | Event::RunResumed {}
+        | Event::RunCompleted {}
+        | Event::RunTimeout {}
+        | Event::Scheduled { .. }
+        | Event::Cancelled { .. }
+        | Event::Woken { .. }
+        | Event::Unknown { .. } => json!({}),
+    }
+}
