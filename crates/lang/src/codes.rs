@@ -37,7 +37,7 @@ codes! {
     EXCLUSIVE_FIELDS = "exclusive_fields" "Two fields say the same thing; only one of them may be given.";
     INVALID_VALUE = "invalid_value" "A text is not one of the words its field accepts.";
     OUT_OF_RANGE = "out_of_range" "A number or length lies outside what its field accepts.";
-    NUMBER_TOO_LARGE = "number_too_large" "Whole numbers beyond 2^53 lose digits on their way through JSON; write them as text.";
+    NUMBER_TOO_LARGE = "number_too_large" "Whole numbers from 2^53 on lose digits on their way through JSON; write them as text.";
     LIMIT_EXCEEDED = "limit_exceeded" "There are more of something than a definition may have.";
     TOO_MANY_PROBLEMS = "too_many_problems" "Only the first 1,000 problems are listed.";
     INVALID_NAME = "invalid_name" "A workflow name has 1 to 80 visible characters, without control or direction-changing ones.";

@@ -224,7 +224,8 @@ fn trigger(node: &Node, problems: &mut Problems<'_>) -> Option<&'static str> {
     let words = [("api", Some("api")), ("manual", Some("manual")), ("cron", None), ("webhook", None)];
     let found = fields::word(node, "trigger", &words, problems)?;
     if found.is_none() {
-        let message = "this trigger is not supported in this release";
+        let given = fields::text(node, "trigger", problems).unwrap_or_default();
+        let message = format!("`{given}` triggers are not supported in this release");
         let draft = Draft::new(codes::UNSUPPORTED_TRIGGER, node.span.clone(), message);
         problems.push(draft.hint("use `api` and start runs with a request"));
     }

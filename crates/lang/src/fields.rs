@@ -107,7 +107,8 @@ impl<'t> Fields<'t> {
 }
 
 pub(crate) fn wrong_type(node: &Node, what: &str, expected: &str) -> Draft {
-    let message = format!("`{what}` must be {expected}, found {}", node.kind());
+    let what = if what.contains(' ') { what.to_owned() } else { format!("`{what}`") };
+    let message = format!("{what} must be {expected}, found {}", node.kind());
     let draft = Draft::new(codes::WRONG_TYPE, node.span.clone(), message);
     if matches!(node.value, Value::Null) { draft.hint("leave the field out if it has no value") } else { draft }
 }
@@ -275,6 +276,6 @@ mod tests {
             );
         }
         assert_eq!(parsed("\"367d\"").unwrap_err(), "1:1 out_of_range: `sleep` is 367d, allowed is 0ms to 366d");
-        assert_eq!(parsed("9007199254740992").unwrap_err().split(':').nth(1), Some("1 out_of_range"));
+        assert_eq!(parsed("9007199254740991").unwrap_err().split(':').nth(1), Some("1 out_of_range"));
     }
 }

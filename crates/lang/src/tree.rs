@@ -1,7 +1,7 @@
 //! A document as a tree in which every value knows the bytes it came from.
 //!
 //! JSON and YAML both end here. The tree keeps the author's order and has already refused what could be
-//! read in two ways (duplicate keys, aliases, other encodings). Invariant: a whole number within ±2^53
+//! read in two ways (duplicate keys, aliases, other encodings). Invariant: a whole number below 2^53
 //! is an [`Value::Int`] however it was written, so `1`, `1.0` and `1e0` are one value from here on.
 
 use crate::codes;
@@ -13,8 +13,8 @@ use std::ops::Range;
 pub const DEFINITION_MAX: usize = 1024 * 1024;
 /// Lists and objects nested deeper are refused.
 pub const DEPTH_MAX: usize = 64;
-/// Whole numbers up to here survive a trip through a double.
-const EXACT_MAX: f64 = 9_007_199_254_740_992.0;
+/// Below this every whole number has a double of its own; 2^53 + 1 already reads as 2^53.
+const EXACT_BELOW: f64 = 9_007_199_254_740_992.0;
 
 /// How a document is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,7 +45,7 @@ pub(crate) enum Value {
     Null,
     Bool(bool),
     Int(i64),
-    /// Never a whole number within ±2^53; may be infinite when what was written is.
+    /// Never a whole number below 2^53; may be infinite when what was written is.
     Real(f64),
     Text(String),
     List(Vec<Node>),
@@ -114,7 +114,17 @@ impl Tree {
 
 /// What a number is, whatever its spelling.
 pub(crate) fn number(n: f64) -> Value {
-    if n.fract() == 0.0 && n.abs() <= EXACT_MAX { Value::Int(n as i64) } else { Value::Real(n) }
+    if n.fract() == 0.0 && n.abs() < EXACT_BELOW { Value::Int(n as i64) } else { Value::Real(n) }
+}
+
+/// Whether a number may have lost digits when it was read.
+pub(crate) fn is_inexact(n: f64) -> bool {
+    !n.is_finite() || (n.fract() == 0.0 && n.abs() >= EXACT_BELOW)
+}
+
+pub(crate) fn too_large(span: &Range<usize>) -> Draft {
+    let message = "whole numbers are exact only below 2^53";
+    Draft::new(codes::NUMBER_TOO_LARGE, span.clone(), message).hint("write it as a text, in quotes")
 }
 
 impl Node {
@@ -146,10 +156,7 @@ impl Node {
     /// Reports every number that would not survive as it was written.
     pub fn check_numbers(&self, problems: &mut Problems<'_>) {
         match &self.value {
-            Value::Real(n) if n.fract() == 0.0 || !n.is_finite() => problems.push(
-                Draft::new(codes::NUMBER_TOO_LARGE, self.span.clone(), "whole numbers are exact only up to 2^53")
-                    .hint("write it as a text, in quotes"),
-            ),
+            Value::Real(n) if is_inexact(*n) => problems.push(too_large(&self.span)),
             Value::List(items) => items.iter().for_each(|item| item.check_numbers(problems)),
             Value::Object(entries) => entries.iter().for_each(|e| e.value.check_numbers(problems)),
             _ => {}

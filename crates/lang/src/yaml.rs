@@ -389,9 +389,25 @@ mod tests {
             ("a:", ""),
             ("a ", ""),
         ] {
-            let source = unit.repeat(DEFINITION_MAX / unit.len());
+            let source = unit.repeat(DEFINITION_MAX / 4 / unit.len());
             let found = outcome(&source);
             assert!(found.contains(code), "{unit:?}: {}", &found[..found.len().min(200)]);
+        }
+        for (before, unit) in [
+            ("[", "a, "),
+            ("{", "a, "),
+            ("[", "a: b, "),
+            ("[", "\n"),
+            ("[", "? "),
+            ("a:\n", " - b\n"),
+            ("'", "\n"),
+            ("\"", "\\\n"),
+            ("x: |\n", "  a\n"),
+            ("a: ", "b "),
+            ("a: ", " "),
+            ("[", "[], "),
+        ] {
+            let _ = outcome(&format!("{before}{}", unit.repeat(DEFINITION_MAX / 4 / unit.len())));
         }
     }
 }
