@@ -13,7 +13,7 @@ use std::ops::Range;
 /// Problems beyond this many are counted, not listed.
 const LISTED_MAX: usize = 1_000;
 /// Names that get a `did you mean`.
-const SUGGESTED_MAX: usize = 200;
+const SUGGESTED_MAX: usize = 50;
 /// Names quoted in messages and paths are cut at this many characters.
 const QUOTED_MAX: usize = 80;
 

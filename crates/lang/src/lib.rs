@@ -6,11 +6,11 @@
 //!             └─────▶ Malformed: not even a document
 //! ```
 //!
-//! JSON and YAML become the same [`tree`], so a rule is written once and points at the right line in
-//! both. [`document`] reads what all forms share (name, trigger, limits) and hands the rest to the
-//! module of the form: [`graph`] for `tasks`. A step list, transitions or a script will each be one
+//! JSON and YAML become the same `tree`, so a rule is written once and points at the right line in
+//! both. `document` reads what all forms share (name, trigger, limits) and hands the rest to the
+//! module of the form: `graph` for `tasks`. A step list, transitions or a script will each be one
 //! more module beside it that answers the same question: these nodes, or these problems. What a single
-//! step says is the same in every form and lives in [`step`].
+//! step says is the same in every form and lives in `step`.
 //!
 //! Nothing here runs anything or knows the time; the same bytes always give the same answer. The rule
 //! that keeps it right: whatever cannot be honoured is refused, never ignored.

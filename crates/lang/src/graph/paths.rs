@@ -13,7 +13,7 @@ use kernel::path::{Problem, RawPath, Ref, Root, Segment, TaskField};
 use std::cell::Cell;
 
 /// Misspelt names that get a suggestion; see `Problems::suggest`.
-const SUGGESTED_MAX: u32 = 200;
+const SUGGESTED_MAX: u32 = 50;
 const ROOTS: &[&str] = &["trigger", "tasks", "wait"];
 
 pub(super) struct Paths<'a, 't> {
