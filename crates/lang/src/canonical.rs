@@ -1,0 +1,130 @@
+//! One spelling for one meaning: canonical JSON, and the hash that names a version.
+//!
+//! Keys are sorted by their UTF-16 code units, there are no spaces, and numbers have the shortest form
+//! that reads back the same (as RFC 8785 has it). So neither the order of keys, nor white space, nor
+//! the choice of JSON or YAML changes the hash, and everything else does.
+
+use crate::tree::{Entry, Node, Value};
+use sha2::{Digest, Sha256};
+
+/// What people call a version without changing what it does.
+const NOT_HASHED: &[&str] = &["name", "slug", "description", "tags", "enabled", "version"];
+
+/// SHA-256 of the canonical JSON of a definition without its descriptive fields.
+pub(crate) fn hash(root: &Node) -> [u8; 32] {
+    let mut out = String::new();
+    match &root.value {
+        Value::Object(entries) => write_object(entries.iter().filter(|e| !NOT_HASHED.contains(&&*e.key)), &mut out),
+        _ => write(root, &mut out),
+    }
+    Sha256::digest(out.as_bytes()).into()
+}
+
+/// The canonical JSON of a whole document.
+pub fn canonical_json(tree: &crate::Tree) -> String {
+    let mut out = String::new();
+    write(tree.root(), &mut out);
+    out
+}
+
+fn write(node: &Node, out: &mut String) {
+    match &node.value {
+        Value::Null => out.push_str("null"),
+        Value::Bool(b) => out.push_str(if *b { "true" } else { "false" }),
+        Value::Int(n) => out.push_str(&n.to_string()),
+        Value::Real(n) => out.push_str(&number(*n)),
+        Value::Text(text) => write_text(text, out),
+        Value::List(items) => {
+            out.push('[');
+            for (i, item) in items.iter().enumerate() {
+                if i > 0 {
+                    out.push(',');
+                }
+                write(item, out);
+            }
+            out.push(']');
+        }
+        Value::Object(entries) => write_object(entries.iter(), out),
+    }
+}
+
+fn write_object<'t>(entries: impl Iterator<Item = &'t Entry>, out: &mut String) {
+    let mut entries: Vec<&Entry> = entries.collect();
+    entries.sort_by(|a, b| a.key.encode_utf16().cmp(b.key.encode_utf16()));
+    out.push('{');
+    for (i, entry) in entries.iter().enumerate() {
+        if i > 0 {
+            out.push(',');
+        }
+        write_text(&entry.key, out);
+        out.push(':');
+        write(&entry.value, out);
+    }
+    out.push('}');
+}
+
+fn write_text(text: &str, out: &mut String) {
+    // serde_json escapes exactly what RFC 8785 asks for: `"`, `\` and control characters, short where
+    // a short form exists, lower-case hex otherwise.
+    out.push_str(&serde_json::Value::from(text).to_string());
+}
+
+/// A number as ECMAScript prints it: shortest digits, plain between 1e-6 and 1e21.
+fn number(n: f64) -> String {
+    let scientific = format!("{:e}", n.abs());
+    let (digits, exponent) = scientific.split_once('e').unwrap_or((&scientific, "0"));
+    let exponent: i32 = exponent.parse().unwrap_or(0);
+    let digits = digits.replace('.', "");
+    let sign = if n < 0.0 { "-" } else { "" };
+    let point = exponent + 1;
+    let count = digits.len() as i32;
+    let body = match point {
+        _ if n == 0.0 => "0".to_owned(),
+        -5..=0 => format!("0.{}{digits}", "0".repeat(-point as usize)),
+        1..=21 if count <= point => format!("{digits}{}", "0".repeat((point - count) as usize)),
+        1..=21 => format!("{}.{}", &digits[..point as usize], &digits[point as usize..]),
+        _ => {
+            let (first, rest) = digits.split_at(1);
+            let dot = if rest.is_empty() { "" } else { "." };
+            format!("{first}{dot}{rest}e{}{exponent}", if exponent > 0 { "+" } else { "" })
+        }
+    };
+    format!("{sign}{body}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Syntax, read};
+
+    fn canonical(json: &str) -> String {
+        canonical_json(&read(json.as_bytes(), Syntax::Json).unwrap())
+    }
+
+    #[test]
+    fn numbers_have_one_spelling() {
+        for (n, text) in [
+            (0.1, "0.1"),
+            (-1.5, "-1.5"),
+            (0.000001, "0.000001"),
+            (0.0000001, "1e-7"),
+            (1.25e-9, "1.25e-9"),
+            (1e21, "1e+21"),
+            (1e20, "100000000000000000000"),
+            (1.7976931348623157e308, "1.7976931348623157e+308"),
+            (5e-324, "5e-324"),
+            (123456.789, "123456.789"),
+        ] {
+            assert_eq!(number(n), text);
+        }
+        assert_eq!(canonical("[1, 1.0, 1e0, 10e-1, -0, -0.0, 1.50]"), "[1,1,1,1,0,0,1.5]");
+    }
+
+    #[test]
+    fn keys_are_sorted_by_utf16_and_text_is_escaped_once() {
+        assert_eq!(canonical(r#"{"b": 1, "a": {"z": 1, "y": [ ]}}"#), r#"{"a":{"y":[],"z":1},"b":1}"#);
+        // U+1F600 is written with surrogates, which sort before U+FB33.
+        assert_eq!(canonical("{\"\u{fb33}\":1,\"\u{1f600}\":2}"), "{\"\u{1f600}\":2,\"\u{fb33}\":1}");
+        assert_eq!(canonical(r#"["\u0041\/\n\u001f\"é"]"#), r#"["A/\n\u001f\"é"]"#);
+    }
+}

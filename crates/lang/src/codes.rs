@@ -1,0 +1,117 @@
+//! Every code a diagnostic can carry, with the sentence that explains it. The reference pages are
+//! generated from [`ALL`]. A code is a promise: it is never renamed and never given a second meaning.
+
+macro_rules! codes {
+    ($($name:ident = $code:literal $explanation:literal;)*) => {
+        // A few are only raised by the kernel's readers, and stand here to be listed.
+        $(#[allow(dead_code)] #[doc = $explanation] pub(crate) const $name: &str = $code;)*
+
+        /// Each code and what it means, in the order of the reference.
+        pub const ALL: &[(&str, &str)] = &[$(($code, $explanation)),*];
+    };
+}
+
+codes! {
+    // Not a document.
+    MALFORMED_JSON = "malformed_json" "The text is not JSON as RFC 8259 defines it.";
+    MALFORMED_YAML = "malformed_yaml" "The text is not YAML 1.2.";
+    NOT_UTF8 = "not_utf8" "The bytes are not UTF-8.";
+    TOO_LARGE = "too_large" "A definition may have at most 1 MiB.";
+    TOO_DEEP = "too_deep" "Lists and objects may be nested at most 64 deep.";
+    DUPLICATE_KEY = "duplicate_key" "An object names the same key twice, so one of the two would be lost.";
+    YAML_ANCHOR = "yaml_anchor" "Anchors (`&name`) are not accepted; write the value where it is used.";
+    YAML_ALIAS = "yaml_alias" "Aliases (`*name`) are not accepted; write the value where it is used.";
+    YAML_MERGE = "yaml_merge" "Merge keys (`<<`) are not accepted; write the entries where they are used.";
+    YAML_TAG = "yaml_tag" "Tags (`!name`) are not accepted.";
+    YAML_DOCUMENTS = "yaml_documents" "A file holds one document; `---` may only stand before it.";
+    YAML_KEY = "yaml_key" "A key must be text; quote one that looks like a number, a boolean or null.";
+    AMBIGUOUS_NUMBER = "ambiguous_number" "A value could be meant as a number or as text; quote it or write it plainly.";
+
+    // The document as a whole.
+    WRONG_TYPE = "wrong_type" "A value has another type than its field needs.";
+    MISSING_FIELD = "missing_field" "A field that must be there is not.";
+    UNKNOWN_FIELD = "unknown_field" "No such field exists here; it may be misspelt.";
+    UNSUPPORTED_SETTING = "unsupported_setting" "The field is known, but this release cannot honour it.";
+    UNSUPPORTED_FORM = "unsupported_form" "This way of writing a workflow is known, but not built in this release.";
+    UNSUPPORTED_TRIGGER = "unsupported_trigger" "This trigger is known, but not built in this release.";
+    EXCLUSIVE_FIELDS = "exclusive_fields" "Two fields say the same thing; only one of them may be given.";
+    INVALID_VALUE = "invalid_value" "A text is not one of the words its field accepts.";
+    OUT_OF_RANGE = "out_of_range" "A number or length lies outside what its field accepts.";
+    NUMBER_TOO_LARGE = "number_too_large" "Whole numbers from 2^53 on lose digits on their way through JSON; write them as text.";
+    LIMIT_EXCEEDED = "limit_exceeded" "There are more of something than a definition may have.";
+    TOO_MANY_PROBLEMS = "too_many_problems" "Only the first 1,000 problems are listed.";
+    INVALID_NAME = "invalid_name" "A workflow name has 1 to 80 visible characters, without control or direction-changing ones.";
+    INVALID_SLUG = "invalid_slug" "A slug is `[a-z0-9][a-z0-9_-]{0,79}`.";
+    INVALID_DURATION = "invalid_duration" "A duration is a count and a unit (`500ms`, `30s`, `5m`, `2h`, `1d`) or a whole number of seconds.";
+
+    // Steps.
+    INVALID_STEP_NAME = "invalid_step_name" "A step name is `[A-Za-z][A-Za-z0-9_-]{0,79}`.";
+    NO_STEP_KIND = "no_step_kind" "A step does not say what it does.";
+    TWO_STEP_KINDS = "two_step_kinds" "A step does exactly one thing; split it in two.";
+    UNSUPPORTED_STEP_KIND = "unsupported_step_kind" "This kind of step is known, but not built in this release.";
+    FIELD_NOT_FOR_KIND = "field_not_for_kind" "The field belongs to another kind of step.";
+    INVALID_URL = "invalid_url" "A url starts with http:// or https:// and has a host, without spaces.";
+    USERINFO_IN_URL = "userinfo_in_url" "A url may not carry a user name or password; send an Authorization header.";
+    TEMPLATE_IN_HOST = "template_in_host" "A template may only form scheme, host or port of a url when the step lists `allow_hosts`.";
+    INVALID_HOST = "invalid_host" "An entry of `allow_hosts` is a host name, without scheme, port or path.";
+    HOST_NOT_ALLOWED = "host_not_allowed" "The url's host is not in the step's own `allow_hosts`.";
+    INVALID_HEADER = "invalid_header" "A header name is an HTTP token and its value has no line breaks.";
+    DUPLICATE_HEADER = "duplicate_header" "Two header names differ only in case, which HTTP ignores.";
+    RESERVED_HEADER = "reserved_header" "The engine sets this header itself.";
+    INVALID_STATUS = "invalid_status" "An expected status is an integer from 100 to 599 or a class such as `2xx`.";
+
+    // Dependencies.
+    NEEDS_UNKNOWN_STEP = "needs_unknown_step" "A step needs something that is not a step of this workflow.";
+    NEEDS_ITSELF = "needs_itself" "A step needs itself and could never start.";
+    DUPLICATE_NEED = "duplicate_need" "A step lists the same need twice.";
+    DEPENDENCY_CYCLE = "dependency_cycle" "Steps need each other in a circle and none of them could ever start.";
+
+    // Conditions and templates.
+    EXPRESSION_SYNTAX = "expression_syntax" "A condition is not an expression.";
+    EXPRESSION_TOO_LONG = "expression_too_long" "A condition may have at most 4 KiB.";
+    TEMPLATE_SYNTAX = "template_syntax" "A `{{…}}` does not hold exactly one path.";
+    TEMPLATE_TOO_LONG = "template_too_long" "A text with templates may have at most 4 KiB.";
+    TEMPLATE_IN_CONDITION = "template_in_condition" "A condition is an expression already and takes no `{{…}}`.";
+    UNKNOWN_ROOT = "unknown_root" "A path begins with something that does not exist.";
+    UNKNOWN_STEP = "unknown_step" "A path names something that is not a step of this workflow.";
+    UNKNOWN_TASK_FIELD = "unknown_task_field" "A path reads something that steps do not have.";
+    NOT_AN_ANCESTOR = "not_an_ancestor" "A step reads the result of a step that need not have finished before it.";
+    NOT_A_WAIT = "not_a_wait" "A path asks for the callback url of a step that waits for no webhook.";
+    INCOMPLETE_PATH = "incomplete_path" "A path ends before it names a value.";
+    PATH_TOO_LONG = "path_too_long" "A path goes on inside a value that has nothing inside.";
+
+    INTERNAL = "internal" "A checked definition did not become a plan. This is our mistake; please report it.";
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_code_is_listed_once_and_explained() {
+        let mut codes: Vec<&str> = ALL.iter().map(|(code, _)| *code).collect();
+        codes.sort_unstable();
+        let count = codes.len();
+        codes.dedup();
+        assert_eq!(codes.len(), count);
+        for (code, explanation) in ALL {
+            assert!(code.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_'), "{code}");
+            assert!(explanation.ends_with('.'), "{code}");
+        }
+    }
+    #[test]
+    fn the_codes_of_the_kernels_readers_are_listed() {
+        use kernel::{expr, path::Problem, template};
+        let mut refuse = |_: &kernel::path::RawPath<'_>| Err(Problem::new(UNKNOWN_ROOT, "", 0, 0));
+        let mut raised = Vec::new();
+        for text in ["", "a", &"x".repeat(expr::LEN_MAX + 1)] {
+            raised.extend(expr::parse(text, &mut refuse).unwrap_err());
+        }
+        for text in ["{{", "{{a..b}}", &format!("{{{{{}", "x".repeat(template::LEN_MAX))] {
+            raised.extend(template::parse_text(text, &mut refuse).unwrap_err());
+        }
+        for problem in raised {
+            assert!(ALL.iter().any(|(code, _)| *code == problem.code), "{}", problem.code);
+        }
+    }
+}

@@ -1,0 +1,236 @@
+//! What is wrong, what to do about it, and where.
+//!
+//! Checks only say *what* and point at bytes ([`Problems::add`]); path, line and column are worked out
+//! once at the end, in one pass over the source. That keeps a hostile document with a hundred thousand
+//! mistakes linear, and keeps checks free of book-keeping.
+
+use crate::codes;
+use crate::tree::Node;
+use kernel::path::Problem;
+use std::fmt;
+use std::ops::Range;
+
+/// Problems beyond this many are counted, not listed.
+const LISTED_MAX: usize = 1_000;
+/// Names that get a `did you mean`.
+const SUGGESTED_MAX: usize = 50;
+/// Names quoted in messages and paths are cut at this many characters.
+const QUOTED_MAX: usize = 80;
+
+/// One problem of a document.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Diagnostic {
+    pub code: &'static str,
+    pub message: String,
+    pub hint: Option<String>,
+    /// Where in the document: `tasks.receipt.needs[0]`; empty for the document itself.
+    pub path: String,
+    /// Where in the source, in bytes.
+    pub span: Range<usize>,
+    /// From 1.
+    pub line: u32,
+    /// From 1, in characters.
+    pub column: u32,
+}
+
+impl fmt::Display for Diagnostic {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{} {}", self.line, self.column, self.code)?;
+        if !self.path.is_empty() {
+            write!(f, " {}", self.path)?;
+        }
+        write!(f, ": {}", self.message)?;
+        self.hint.iter().try_for_each(|hint| write!(f, " ({hint})"))
+    }
+}
+
+/// A problem before its path, line and column are known.
+#[derive(Clone, Debug)]
+pub(crate) struct Draft {
+    pub code: &'static str,
+    pub message: String,
+    pub hint: Option<String>,
+    pub span: Range<usize>,
+}
+
+impl Draft {
+    pub fn new(code: &'static str, span: Range<usize>, message: impl Into<String>) -> Draft {
+        Draft { code, message: message.into(), hint: None, span }
+    }
+    pub fn hint(mut self, hint: impl Into<String>) -> Draft {
+        self.hint = Some(hint.into());
+        self
+    }
+    pub fn maybe_hint(mut self, hint: Option<String>) -> Draft {
+        self.hint = hint.or(self.hint);
+        self
+    }
+    /// The problem of a text that has no tree.
+    pub fn place(self, source: &str) -> Diagnostic {
+        let (line, column) = Place::new(source).move_to(self.span.start);
+        self.at(line, column, String::new())
+    }
+    fn at(self, line: u32, column: u32, path: String) -> Diagnostic {
+        let Draft { code, message, hint, span } = self;
+        Diagnostic { code, message, hint, path, span, line, column }
+    }
+}
+
+/// The problems found so far in one text.
+pub(crate) struct Problems<'s> {
+    source: &'s str,
+    drafts: Vec<Draft>,
+    beyond: usize,
+    suggestions: usize,
+}
+
+impl<'s> Problems<'s> {
+    pub fn new(source: &'s str) -> Self {
+        Problems { source, drafts: Vec::new(), beyond: 0, suggestions: 0 }
+    }
+
+    pub fn add(&mut self, code: &'static str, span: &Range<usize>, message: impl Into<String>) {
+        self.push(Draft::new(code, span.clone(), message));
+    }
+
+    pub fn push(&mut self, draft: Draft) {
+        // Kept generously until sorted, so that the listed ones are the first in the text.
+        if self.drafts.len() < 100 * LISTED_MAX { self.drafts.push(draft) } else { self.beyond += 1 }
+    }
+
+    /// A problem inside a text node, as the kernel's readers report it.
+    pub fn push_inside(&mut self, node: &Node, text: &str, problem: Problem) {
+        let span = crate::tree::inside(self.source, node, text, problem.at, problem.len);
+        self.push(Draft { code: problem.code, message: problem.message, hint: problem.hint, span });
+    }
+
+    /// The hint for a misspelt name. Looking through many names for many mistakes would take long, so
+    /// only the first ones get a hint.
+    pub fn suggest<'c>(&mut self, wrong: &str, names: impl IntoIterator<Item = &'c str>) -> Option<String> {
+        self.suggestions += 1;
+        if self.suggestions > SUGGESTED_MAX { None } else { crate::suggest::hint(wrong, names) }
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.drafts.is_empty()
+    }
+
+    /// Places every problem, in the order of the text. `root` is there when the document could be read.
+    pub fn finish(mut self, root: Option<&Node>) -> Vec<Diagnostic> {
+        self.drafts.sort_by(|a, b| (a.span.start, a.code).cmp(&(b.span.start, b.code)));
+        let more = self.beyond + self.drafts.len().saturating_sub(LISTED_MAX);
+        self.drafts.truncate(LISTED_MAX);
+        if more > 0 {
+            let end = self.drafts.last().map_or(0, |d| d.span.start);
+            let message = format!("there are {more} more problems");
+            self.drafts.push(Draft::new(codes::TOO_MANY_PROBLEMS, end..end, message));
+        }
+        let mut place = Place::new(self.source);
+        let placed = self.drafts.into_iter().map(|draft| {
+            let (line, column) = place.move_to(draft.span.start);
+            let path = root.map_or(String::new(), |root| root.path_to(&draft.span));
+            draft.at(line, column, path)
+        });
+        placed.collect()
+    }
+}
+
+/// A position that only moves forward.
+struct Place<'s> {
+    source: &'s str,
+    at: usize,
+    line: u32,
+    column: u32,
+}
+
+impl<'s> Place<'s> {
+    fn new(source: &'s str) -> Self {
+        Place { source, at: 0, line: 1, column: 1 }
+    }
+
+    fn move_to(&mut self, to: usize) -> (u32, u32) {
+        let to = (0..=to.min(self.source.len())).rev().find(|i| self.source.is_char_boundary(*i)).unwrap_or(0);
+        for c in self.source.get(self.at..to).unwrap_or_default().chars() {
+            if c == '\n' {
+                self.line += 1;
+                self.column = 1;
+            } else {
+                self.column += 1;
+            }
+        }
+        self.at = self.at.max(to);
+        (self.line, self.column)
+    }
+}
+
+/// A name from the document as it stands in a message: in backticks, cut, and without characters that
+/// could rearrange a terminal or a log line.
+pub(crate) fn quoted(name: &str) -> String {
+    format!("`{}`", printable(name))
+}
+
+pub(crate) fn printable(name: &str) -> String {
+    let mut out = String::new();
+    for (i, c) in name.chars().enumerate() {
+        if i == QUOTED_MAX {
+            out.push('…');
+            break;
+        }
+        if is_hostile(c) { out.extend(c.escape_unicode()) } else { out.push(c) }
+    }
+    out
+}
+
+/// Control characters and the ones that change the direction of what follows.
+pub(crate) fn is_hostile(c: char) -> bool {
+    c.is_control() || matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{2028}' | '\u{2029}')
+}
+
+/// `a`, `b` or `c`.
+pub(crate) fn one_of(names: &[&str]) -> String {
+    match names {
+        [] => String::new(),
+        [one] => format!("`{one}`"),
+        [head @ .., last] => {
+            let head: Vec<String> = head.iter().map(|n| format!("`{n}`")).collect();
+            format!("{} or `{last}`", head.join(", "))
+        }
+    }
+}
+
+/// 2000 as people write it: 2,000.
+pub(crate) fn grouped(n: usize) -> String {
+    let digits = n.to_string();
+    let mut out = String::new();
+    for (i, c) in digits.chars().enumerate() {
+        if i > 0 && (digits.len() - i).is_multiple_of(3) {
+            out.push(',');
+        }
+        out.push(c);
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn problems_come_in_the_order_of_the_text_with_columns_in_characters() {
+        let mut problems = Problems::new("éb\ncöde");
+        problems.add("b", &(7..8), "second");
+        problems.add("a", &(2..3), "first");
+        let found = problems.finish(None);
+        let places: Vec<_> = found.iter().map(|d| (d.code, d.line, d.column)).collect();
+        assert_eq!(places, [("a", 1, 2), ("b", 2, 3)]);
+    }
+
+    #[test]
+    fn t18_names_in_messages_are_cut_and_made_harmless() {
+        assert_eq!(quoted("a\u{202e}b\n"), "`a\\u{202e}b\\u{a}`");
+        assert_eq!(quoted(&"x".repeat(500)).chars().count(), QUOTED_MAX + 3);
+        assert_eq!(grouped(2_000), "2,000");
+        assert_eq!(grouped(10_001), "10,001");
+        assert_eq!(grouped(64), "64");
+    }
+}

@@ -1,0 +1,247 @@
+//! What every form of a workflow shares: its name and description, its trigger, its limits.
+//!
+//! [`compile`] reads these, finds out how the workflow is written and leaves the steps to the module of
+//! that form. It answers with a whole plan or with every problem, never with half of each.
+
+use crate::codes;
+use crate::diagnostic::{Diagnostic, Draft, Problems, grouped, is_hostile, quoted};
+use crate::fields::{self, DURATION_MAX, Fields, Shape, Unit, duration};
+use crate::tree::{Node, Tree};
+use crate::{canonical, graph};
+use kernel::Plan;
+use kernel::plan::{Form, Group, Layout, Verdict};
+use kernel::time::Span;
+
+const NAME_MAX: usize = 80;
+const TAGS_MAX: usize = 16;
+/// R9.
+const RUN_DURATION: Span = Span::from_days(30);
+
+/// A definition that may be stored and run.
+#[derive(Clone, Debug)]
+pub struct Compiled {
+    pub meta: Meta,
+    pub plan: Plan,
+    /// Names this version: equal for definitions that do the same.
+    pub hash: [u8; 32],
+    pub form: Form,
+    /// The definition as JSON, in the author's order.
+    pub source: serde_json::Value,
+}
+
+/// What people call a workflow and how it starts.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Meta {
+    pub name: String,
+    pub slug: Option<String>,
+    pub description: Option<String>,
+    pub tags: Vec<String>,
+    pub enabled: bool,
+    /// `api` or `manual`.
+    pub trigger: String,
+}
+
+const SHAPE: Shape = Shape {
+    known: &[
+        "name",
+        "slug",
+        "description",
+        "tags",
+        "enabled",
+        "version",
+        "trigger",
+        "tasks",
+        "max_duration",
+        "max_duration_seconds",
+        "on_failure",
+    ],
+    later: &[
+        "cron",
+        "timezone",
+        "webhook",
+        "concurrency",
+        "priority",
+        "labels",
+        "compensate",
+        "irreversible",
+        "timeouts",
+        "query",
+        "form",
+        "redirects",
+        "callback_url",
+        "variables",
+        "payload",
+        "input",
+        "output",
+        "outputs",
+        "runtime",
+        "constraints",
+        "policy",
+        "secrets",
+        "retry",
+        "retries",
+        "timeout",
+    ],
+    synonyms: &[
+        ("jobs", "tasks"),
+        ("nodes", "tasks"),
+        ("title", "name"),
+        ("on", "trigger"),
+        ("id", "slug"),
+        ("maxDurationSeconds", "max_duration_seconds"),
+    ],
+};
+
+/// Fields that show another way of writing a workflow.
+const OTHER_FORMS: &[(&str, &str)] = &[("steps", "step lists"), ("transitions", "transitions"), ("script", "scripts")];
+
+/// Checks a document and lowers it to a plan; on problems, all of them.
+pub fn compile(tree: &Tree) -> Result<Compiled, Vec<Diagnostic>> {
+    let mut problems = Problems::new(tree.source());
+    let root = tree.root();
+    root.check_numbers(&mut problems);
+    let compiled = read(root, &mut problems);
+    match compiled {
+        Some((meta, layout)) if problems.is_empty() => match Plan::new(layout) {
+            Ok(plan) => {
+                let form = plan.layout().form;
+                return Ok(Compiled { meta, plan, hash: canonical::hash(root), form, source: root.to_json() });
+            }
+            Err(why) => problems.add(codes::INTERNAL, &root.span, format!("no plan could be made: {why}")),
+        },
+        // Readers answer nothing only after reporting; should one ever forget, it is still no success.
+        _ if problems.is_empty() => problems.add(codes::INTERNAL, &root.span, "no plan could be made"),
+        _ => {}
+    }
+    Err(problems.finish(Some(root)))
+}
+
+fn read(root: &Node, problems: &mut Problems<'_>) -> Option<(Meta, Layout)> {
+    let fields = fields::object(root, "a definition", problems)?;
+    for entry in fields.iter().filter(|e| !SHAPE.known.contains(&e.key.as_str())) {
+        match OTHER_FORMS.iter().find(|(field, _)| *field == entry.key) {
+            None => SHAPE.refuse(entry, problems),
+            Some((_, form)) => {
+                let message = format!("{form} are not supported in this release");
+                let draft = Draft::new(codes::UNSUPPORTED_FORM, entry.key_span.clone(), message);
+                problems.push(draft.hint("write the workflow as a graph: `tasks: {name: {…}}`"));
+            }
+        }
+    }
+    let meta = meta(&fields, &root.span, problems);
+    let max_duration = max_duration(&fields, problems);
+    let words = [("strict", Verdict::Strict), ("blocked", Verdict::Blocked)];
+    let verdict = fields.get("on_failure").map(|node| fields::word(node, "on_failure", &words, problems));
+    let nodes = match fields.get("tasks") {
+        Some(tasks) => graph::lower(tasks, problems),
+        None => {
+            if !OTHER_FORMS.iter().any(|(field, _)| fields.get(field).is_some()) {
+                fields.require("tasks", "a definition", &root.span, problems);
+            }
+            return None;
+        }
+    };
+    let group = Group {
+        nodes: (0..nodes.len() as u32).collect(),
+        verdict: verdict.unwrap_or(Some(Verdict::Blocked))?,
+        ..Default::default()
+    };
+    let layout =
+        Layout { form: Form::Graph, groups: vec![group], nodes, max_duration: max_duration?, ..Default::default() };
+    Some((meta?, layout))
+}
+
+fn meta(fields: &Fields<'_>, place: &std::ops::Range<usize>, problems: &mut Problems<'_>) -> Option<Meta> {
+    let name = fields.require("name", "a definition", place, problems).and_then(|node| name(node, problems));
+    let slug = fields.get("slug").map(|node| slug(node, problems));
+    let description =
+        fields.get("description").map(|node| fields::text(node, "description", problems).map(str::to_owned));
+    let tags = fields.get("tags").map_or(Some(Vec::new()), |node| tags(node, problems));
+    let enabled = fields.get("enabled").map_or(Some(true), |node| fields::boolean(node, "enabled", problems));
+    fields.get("version").map(|node| fields::text(node, "version", problems));
+    let trigger = fields.get("trigger").map_or(Some("api"), |node| trigger(node, problems));
+    Some(Meta {
+        name: name?,
+        slug: slug.unwrap_or_default(),
+        description: description.unwrap_or_default(),
+        tags: tags?,
+        enabled: enabled?,
+        trigger: trigger?.to_owned(),
+    })
+}
+
+fn name(node: &Node, problems: &mut Problems<'_>) -> Option<String> {
+    let name = fields::text(node, "name", problems)?.trim();
+    let count = name.chars().count();
+    let why = match name.chars().find(|c| is_hostile(*c)) {
+        Some(c) => format!("`name` contains the character {}, which cannot be seen", quoted(&c.to_string())),
+        None if count == 0 => "`name` is empty".to_owned(),
+        None if count > NAME_MAX => format!("`name` has {} characters, the limit is {NAME_MAX}", grouped(count)),
+        None => return Some(name.to_owned()),
+    };
+    problems.add(codes::INVALID_NAME, &node.span, why);
+    None
+}
+
+fn slug(node: &Node, problems: &mut Problems<'_>) -> Option<String> {
+    let slug = fields::text(node, "slug", problems)?;
+    let lower = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit();
+    let good = slug.len() <= NAME_MAX
+        && slug.bytes().next().is_some_and(lower)
+        && slug.bytes().all(|b| lower(b) || b == b'_' || b == b'-');
+    if !good {
+        let draft = Draft::new(codes::INVALID_SLUG, node.span.clone(), format!("{} is not a slug", quoted(slug)));
+        problems.push(draft.hint("use up to 80 of a-z, 0-9, `_` and `-`, beginning with a letter or digit"));
+        return None;
+    }
+    Some(slug.to_owned())
+}
+
+fn tags(node: &Node, problems: &mut Problems<'_>) -> Option<Vec<String>> {
+    let items = fields::list(node, "tags", problems)?;
+    if items.len() > TAGS_MAX {
+        let message = format!("there are {} tags, the limit is {TAGS_MAX}", grouped(items.len()));
+        problems.add(codes::LIMIT_EXCEEDED, &node.span, message);
+        return None;
+    }
+    let tags: Vec<Option<String>> = items
+        .iter()
+        .map(|item| {
+            let tag = fields::text(item, "tags", problems)?;
+            if tag.trim().is_empty() || tag.chars().count() > NAME_MAX || tag.contains(is_hostile) {
+                let message = format!("{} is not a tag", quoted(tag));
+                let draft = Draft::new(codes::INVALID_VALUE, item.span.clone(), message);
+                problems.push(draft.hint("a tag has 1 to 80 visible characters"));
+                return None;
+            }
+            Some(tag.to_owned())
+        })
+        .collect();
+    tags.into_iter().collect()
+}
+
+fn trigger(node: &Node, problems: &mut Problems<'_>) -> Option<&'static str> {
+    let words = [("api", Some("api")), ("manual", Some("manual")), ("cron", None), ("webhook", None)];
+    let found = fields::word(node, "trigger", &words, problems)?;
+    if found.is_none() {
+        let given = fields::text(node, "trigger", problems).unwrap_or_default();
+        let message = format!("`{given}` triggers are not supported in this release");
+        let draft = Draft::new(codes::UNSUPPORTED_TRIGGER, node.span.clone(), message);
+        problems.push(draft.hint("use `api` and start runs with a request"));
+    }
+    found
+}
+
+fn max_duration(fields: &Fields<'_>, problems: &mut Problems<'_>) -> Option<Span> {
+    fields.exclusive("max_duration", "max_duration_seconds", problems);
+    let range = (Span::from_millis(1), DURATION_MAX);
+    if let Some(node) = fields.get("max_duration") {
+        return duration(node, "max_duration", Unit::Seconds, range, problems);
+    }
+    let Some(node) = fields.get("max_duration_seconds") else { return Some(RUN_DURATION) };
+    let seconds = fields::whole(node, "max_duration_seconds", 1..=DURATION_MAX.millis() as i64 / 1_000, problems)?;
+    Some(Span::from_secs(seconds as u64))
+}
+
+#[cfg(test)]
+mod tests;

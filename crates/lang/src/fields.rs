@@ -1,0 +1,281 @@
+//! Reading values of a known type out of the tree, with one way of saying that they are not.
+//!
+//! Each reader answers `None` after reporting, so a caller can read on and find the next problem too.
+//! `what` is the field as people know it; it stands in the message.
+
+use crate::codes;
+use crate::diagnostic::{Draft, Problems, one_of, quoted};
+use crate::tree::{Entry, Node, Value};
+use kernel::time::Span;
+use std::ops::Range;
+
+/// The longest sleep, wait and run.
+pub(crate) const DURATION_MAX: Span = Span::from_days(366);
+
+/// The entries of an object.
+#[derive(Clone)]
+pub(crate) struct Fields<'t> {
+    entries: &'t [Entry],
+}
+
+/// The fields an object may have.
+pub(crate) struct Shape {
+    pub known: &'static [&'static str],
+    /// Fields of later releases: a setting that cannot be honoured is refused, and said to be.
+    pub later: &'static [&'static str],
+    /// Names other systems use, with ours.
+    pub synonyms: &'static [(&'static str, &'static str)],
+}
+
+impl Shape {
+    pub const fn only(known: &'static [&'static str]) -> Shape {
+        Shape { known, later: &[], synonyms: &[] }
+    }
+
+    /// Reports a field that is none of the known ones.
+    pub fn refuse(&self, entry: &Entry, problems: &mut Problems<'_>) {
+        let name = entry.key.as_str();
+        if self.later.contains(&name) {
+            let message = format!("{} is not supported in this release", quoted(name));
+            return problems.push(
+                Draft::new(codes::UNSUPPORTED_SETTING, entry.key_span.clone(), message)
+                    .hint("remove it: a setting that cannot be honoured is refused, not ignored"),
+            );
+        }
+        let synonym = self.synonyms.iter().find(|(theirs, _)| *theirs == name);
+        let hint = match synonym {
+            Some((_, ours)) => Some(format!("write `{ours}`")),
+            None => problems.suggest(name, self.known.iter().copied()),
+        };
+        let allowed = || match self.known {
+            [] => "no fields are allowed here".to_owned(),
+            known => format!("allowed here: {}", one_of(known)),
+        };
+        let draft =
+            Draft::new(codes::UNKNOWN_FIELD, entry.key_span.clone(), format!("there is no field {}", quoted(name)));
+        problems.push(draft.hint(hint.unwrap_or_else(allowed)));
+    }
+}
+
+impl<'t> Fields<'t> {
+    pub fn entry(&self, name: &str) -> Option<&'t Entry> {
+        self.entries.iter().find(|e| e.key == name)
+    }
+
+    pub fn get(&self, name: &str) -> Option<&'t Node> {
+        self.entry(name).map(|e| &e.value)
+    }
+
+    pub fn iter(&self) -> std::slice::Iter<'t, Entry> {
+        self.entries.iter()
+    }
+
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Reports every field that `shape` does not know.
+    pub fn check(&self, shape: &Shape, problems: &mut Problems<'_>) {
+        for entry in self.entries.iter().filter(|e| !shape.known.contains(&e.key.as_str())) {
+            shape.refuse(entry, problems);
+        }
+    }
+
+    /// Reports two fields of which only one may be given.
+    pub fn exclusive(&self, one: &str, other: &str, problems: &mut Problems<'_>) {
+        if let (Some(_), Some(second)) = (self.entry(one), self.entry(other)) {
+            let message = format!("`{one}` and `{other}` cannot both be given");
+            problems
+                .push(Draft::new(codes::EXCLUSIVE_FIELDS, second.key_span.clone(), message).hint("keep one of them"));
+        }
+    }
+
+    /// A field that must be there; `place` is what to point at when it is not.
+    pub fn require(
+        &self,
+        name: &str,
+        what: &str,
+        place: &Range<usize>,
+        problems: &mut Problems<'_>,
+    ) -> Option<&'t Node> {
+        let found = self.get(name);
+        if found.is_none() {
+            problems.add(codes::MISSING_FIELD, place, format!("{what} needs a field `{name}`"));
+        }
+        found
+    }
+}
+
+pub(crate) fn wrong_type(node: &Node, what: &str, expected: &str) -> Draft {
+    let what = if what.contains(' ') { what.to_owned() } else { format!("`{what}`") };
+    let message = format!("{what} must be {expected}, found {}", node.kind());
+    let draft = Draft::new(codes::WRONG_TYPE, node.span.clone(), message);
+    if matches!(node.value, Value::Null) { draft.hint("leave the field out if it has no value") } else { draft }
+}
+
+pub(crate) fn object<'t>(node: &'t Node, what: &str, problems: &mut Problems<'_>) -> Option<Fields<'t>> {
+    match &node.value {
+        Value::Object(entries) => Some(Fields { entries }),
+        _ => {
+            problems.push(wrong_type(node, what, "an object"));
+            None
+        }
+    }
+}
+
+pub(crate) fn list<'t>(node: &'t Node, what: &str, problems: &mut Problems<'_>) -> Option<&'t [Node]> {
+    match &node.value {
+        Value::List(items) => Some(items),
+        _ => {
+            problems.push(wrong_type(node, what, "a list"));
+            None
+        }
+    }
+}
+
+pub(crate) fn text<'t>(node: &'t Node, what: &str, problems: &mut Problems<'_>) -> Option<&'t str> {
+    match &node.value {
+        Value::Text(text) => Some(text),
+        _ => {
+            problems.push(wrong_type(node, what, "a text"));
+            None
+        }
+    }
+}
+
+pub(crate) fn boolean(node: &Node, what: &str, problems: &mut Problems<'_>) -> Option<bool> {
+    match node.value {
+        Value::Bool(b) => Some(b),
+        _ => {
+            problems.push(wrong_type(node, what, "true or false"));
+            None
+        }
+    }
+}
+
+pub(crate) fn whole(
+    node: &Node,
+    what: &str,
+    range: std::ops::RangeInclusive<i64>,
+    problems: &mut Problems<'_>,
+) -> Option<i64> {
+    match node.value {
+        Value::Int(n) if range.contains(&n) => Some(n),
+        Value::Int(n) => {
+            let (from, to) = (range.start(), range.end());
+            let message = format!("`{what}` is {n}, allowed is {from} to {to}");
+            problems.add(codes::OUT_OF_RANGE, &node.span, message);
+            None
+        }
+        _ => {
+            problems.push(wrong_type(node, what, "a whole number"));
+            None
+        }
+    }
+}
+
+/// One of a few words.
+pub(crate) fn word<T: Copy>(node: &Node, what: &str, words: &[(&str, T)], problems: &mut Problems<'_>) -> Option<T> {
+    let given = text(node, what, problems)?;
+    if let Some((_, value)) = words.iter().find(|(word, _)| *word == given) {
+        return Some(*value);
+    }
+    let names: Vec<&str> = words.iter().map(|(word, _)| *word).collect();
+    let message = format!("`{what}` is {}, allowed is {}", quoted(given), one_of(&names));
+    let hint = problems.suggest(given, names);
+    problems.push(Draft::new(codes::INVALID_VALUE, node.span.clone(), message).maybe_hint(hint));
+    None
+}
+
+/// What a bare number counts.
+#[derive(Clone, Copy)]
+pub(crate) enum Unit {
+    Seconds,
+    Millis,
+}
+
+/// A duration from `least` to `most`: a count and a unit, or a bare number.
+pub(crate) fn duration(
+    node: &Node,
+    what: &str,
+    unit: Unit,
+    (least, most): (Span, Span),
+    problems: &mut Problems<'_>,
+) -> Option<Span> {
+    let span = match &node.value {
+        Value::Text(text) => Span::parse(text),
+        Value::Int(n) => u64::try_from(*n).ok().map(|n| match unit {
+            Unit::Seconds => Span::from_secs(n),
+            Unit::Millis => Span::from_millis(n),
+        }),
+        _ => None,
+    };
+    let Some(span) = span else {
+        let found = match &node.value {
+            Value::Text(text) => quoted(text),
+            Value::Int(n) => n.to_string(),
+            _ => node.kind().to_owned(),
+        };
+        let bare = match unit {
+            Unit::Seconds => "a whole number of seconds",
+            Unit::Millis => "a whole number of milliseconds",
+        };
+        let draft = Draft::new(
+            codes::INVALID_DURATION,
+            node.span.clone(),
+            format!("`{what}` must be a duration, found {found}"),
+        );
+        problems.push(
+            draft.hint(format!("write a count and a unit such as `500ms`, `30s`, `5m`, `2h` or `1d`, or {bare}")),
+        );
+        return None;
+    };
+    if span < least || span > most {
+        let message = format!("`{what}` is {span}, allowed is {least} to {most}");
+        problems.add(codes::OUT_OF_RANGE, &node.span, message);
+        return None;
+    }
+    Some(span)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Syntax, read};
+
+    fn parsed(json: &str) -> Result<Span, String> {
+        let tree = read(json.as_bytes(), Syntax::Json).unwrap();
+        let mut problems = Problems::new(json);
+        let range = (Span(0), DURATION_MAX);
+        let found = duration(tree.root(), "sleep", Unit::Seconds, range, &mut problems);
+        found.ok_or_else(|| problems.finish(None)[0].to_string())
+    }
+
+    #[test]
+    fn r4_a1_durations_are_a_count_and_a_unit_or_seconds() {
+        for (json, millis) in [
+            ("\"500ms\"", 500),
+            ("\"30s\"", 30_000),
+            ("\"5m\"", 300_000),
+            ("\"2h\"", 7_200_000),
+            ("\"1d\"", 86_400_000),
+            ("\"13d\"", 1_123_200_000),
+            ("45", 45_000),
+            ("45.0", 45_000),
+            ("\"0s\"", 0),
+            ("0", 0),
+            ("\"366d\"", 366 * 86_400_000),
+        ] {
+            assert_eq!(parsed(json), Ok(Span::from_millis(millis)), "{json}");
+        }
+        for json in ["-1", "\"-5s\"", "\"5\"", "\"3w\"", "\"1.5h\"", "\"\"", "\"5 m\"", "true", "null", "1.5", "[]"] {
+            let problem = parsed(json).unwrap_err();
+            assert!(
+                problem.contains("invalid_duration: `sleep` must be a duration") && problem.contains("`30s`"),
+                "{problem}"
+            );
+        }
+        assert_eq!(parsed("\"367d\"").unwrap_err(), "1:1 out_of_range: `sleep` is 367d, allowed is 0ms to 366d");
+        assert_eq!(parsed("9007199254740991").unwrap_err().split(':').nth(1), Some("1 out_of_range"));
+    }
+}

@@ -1,0 +1,187 @@
+//! The http kind: one request, its limits, and what counts as success.
+
+use super::{Step, templates, url};
+use crate::codes;
+use crate::diagnostic::{Draft, Problems, grouped, one_of, quoted};
+use crate::fields::{self, Fields, Unit, duration};
+use crate::tree::{Entry, Node, Value};
+use kernel::path::Resolve;
+use kernel::plan::{Body, Header, Http, StatusRange};
+use kernel::time::Span;
+
+/// Fields no other kind has, beside `url`.
+pub(super) const FIELDS: &[&str] =
+    &["method", "headers", "body", "timeout", "retries", "retry", "expected_status", "allow_hosts"];
+
+const METHODS: &[&str] = &["GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"];
+const TIMEOUT: Span = Span::from_secs(30);
+const TIMEOUT_MAX: Span = Span::from_secs(3_600);
+const HEADERS_MAX: usize = 64;
+/// A literal header value longer than this would be cut off by most servers.
+const HEADER_VALUE_MAX: usize = 8 * 1024;
+const HOSTS_MAX: usize = 64;
+
+/// Headers that describe the connection or the message, which the engine writes.
+const RESERVED: &[&str] = &["host", "content-length", "transfer-encoding", "connection", "idempotency-key"];
+const RESERVED_PREFIX: &str = "x-onward-";
+
+pub(super) fn read(
+    step: &Step<'_>,
+    fields: &Fields<'_>,
+    scope: &mut Resolve<'_>,
+    problems: &mut Problems<'_>,
+) -> Option<Body> {
+    let hosts = fields.get("allow_hosts").map(|node| allow_hosts(node, problems));
+    // With a broken host list the url is not also blamed for needing one.
+    let url = match &hosts {
+        Some(None) => None,
+        Some(Some(hosts)) => url::read(fields.get("url")?, Some(hosts), scope, problems),
+        None => url::read(fields.get("url")?, None, scope, problems),
+    };
+    let method = fields.get("method").map_or(Some("POST"), |node| method(node, problems));
+    let headers = fields.get("headers").map_or(Some(Vec::new()), |node| headers(step, node, scope, problems));
+    let body = fields.get("body").map(|node| templates::template(node, scope, problems));
+    let timeout = fields.get("timeout").map_or(Some(TIMEOUT), |node| {
+        duration(node, "timeout", Unit::Millis, (Span::from_millis(1), TIMEOUT_MAX), problems)
+    });
+    let expected = fields.get("expected_status").map_or(Some(Vec::new()), |node| expected_status(node, problems));
+    Some(Body::Http {
+        request: Http {
+            method: method?.to_owned(),
+            url: url?,
+            headers: headers?,
+            body: match body {
+                Some(body) => Some(body?),
+                None => None,
+            },
+            timeout: timeout?,
+            expected: expected?,
+            allow_hosts: hosts.flatten().unwrap_or_default(),
+            ..Default::default()
+        },
+    })
+}
+
+fn method(node: &Node, problems: &mut Problems<'_>) -> Option<&'static str> {
+    let given = fields::text(node, "method", problems)?;
+    let found = METHODS.iter().find(|m| m.eq_ignore_ascii_case(given));
+    if found.is_none() {
+        let message = format!("`method` is {}, allowed is {}", quoted(given), one_of(METHODS));
+        problems.add(codes::INVALID_VALUE, &node.span, message);
+    }
+    found.copied()
+}
+
+fn headers(step: &Step<'_>, node: &Node, scope: &mut Resolve<'_>, problems: &mut Problems<'_>) -> Option<Vec<Header>> {
+    let fields = fields::object(node, "headers", problems)?;
+    if fields.len() > HEADERS_MAX {
+        let message =
+            format!("{} has {} headers, the limit is {HEADERS_MAX}", quoted(step.name), grouped(fields.len()));
+        problems.add(codes::LIMIT_EXCEEDED, &node.span, message);
+        return None;
+    }
+    let mut seen: Vec<String> = Vec::new();
+    let mut headers = Vec::new();
+    for entry in fields.iter() {
+        let lower = entry.key.to_ascii_lowercase();
+        if seen.contains(&lower) {
+            let message = format!("the header {} is given twice, in different case", quoted(&entry.key));
+            problems.add(codes::DUPLICATE_HEADER, &entry.key_span, message);
+        }
+        headers.push(header(entry, &lower, scope, problems));
+        seen.push(lower);
+    }
+    headers.into_iter().collect()
+}
+
+fn header(entry: &Entry, lower: &str, scope: &mut Resolve<'_>, problems: &mut Problems<'_>) -> Option<Header> {
+    let token = |b: u8| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&b);
+    let name = &entry.key;
+    let mut good = true;
+    if name.is_empty() || !name.bytes().all(token) {
+        problems.add(codes::INVALID_HEADER, &entry.key_span, format!("{} is not a header name", quoted(name)));
+        good = false;
+    } else if RESERVED.contains(&lower) || lower.starts_with(RESERVED_PREFIX) {
+        let draft = Draft::new(
+            codes::RESERVED_HEADER,
+            entry.key_span.clone(),
+            format!("{} is set by the engine", quoted(name)),
+        );
+        problems.push(draft.hint("remove it"));
+        good = false;
+    }
+    if let Value::Text(text) = &entry.value.value {
+        let breaks = text.contains(|c: char| c.is_control() && c != '\t');
+        if breaks || text.len() > HEADER_VALUE_MAX {
+            let why =
+                if breaks { "contains a line break or another control character" } else { "is longer than 8 KiB" };
+            problems.add(
+                codes::INVALID_HEADER,
+                &entry.value.span,
+                format!("the value of header {} {why}", quoted(name)),
+            );
+            good = false;
+        }
+    }
+    let value = templates::parts(&entry.value, "headers", scope, problems)?;
+    good.then(|| Header { name: name.clone(), value, ..Default::default() })
+}
+
+fn allow_hosts(node: &Node, problems: &mut Problems<'_>) -> Option<Vec<String>> {
+    let items = fields::list(node, "allow_hosts", problems)?;
+    if items.is_empty() || items.len() > HOSTS_MAX {
+        let message = format!("`allow_hosts` has {} entries, allowed is 1 to {HOSTS_MAX}", grouped(items.len()));
+        problems.add(codes::OUT_OF_RANGE, &node.span, message);
+        return None;
+    }
+    let hosts: Vec<Option<String>> = items
+        .iter()
+        .map(|item| {
+            let host = fields::text(item, "allow_hosts", problems)?;
+            if !url::is_host(host) {
+                let draft =
+                    Draft::new(codes::INVALID_HOST, item.span.clone(), format!("{} is not a host name", quoted(host)));
+                problems.push(draft.hint("write it without scheme, port and path: `api.example.com`"));
+                return None;
+            }
+            Some(host.to_ascii_lowercase())
+        })
+        .collect();
+    hosts.into_iter().collect()
+}
+
+fn expected_status(node: &Node, problems: &mut Problems<'_>) -> Option<Vec<StatusRange>> {
+    match &node.value {
+        Value::List(items) if !items.is_empty() => {
+            let ranges: Vec<Option<StatusRange>> = items.iter().map(|item| status_range(item, problems)).collect();
+            ranges.into_iter().collect()
+        }
+        _ => status_range(node, problems).map(|range| vec![range]),
+    }
+}
+
+fn status_range(node: &Node, problems: &mut Problems<'_>) -> Option<StatusRange> {
+    let range = match &node.value {
+        Value::Int(n @ 100..=599) => Some((*n as u16, *n as u16)),
+        Value::Text(text) => match text.as_bytes() {
+            [class @ b'1'..=b'5', b'x' | b'X', b'x' | b'X'] => {
+                let from = u16::from(class - b'0') * 100;
+                Some((from, from + 99))
+            }
+            _ => None,
+        },
+        _ => None,
+    };
+    let Some((from, to)) = range else {
+        let found = match &node.value {
+            Value::Int(n) => n.to_string(),
+            Value::Text(text) => quoted(text),
+            Value::List(_) => "an empty list".to_owned(),
+            _ => node.kind().to_owned(),
+        };
+        let draft = Draft::new(codes::INVALID_STATUS, node.span.clone(), format!("{found} is not a status"));
+        problems.push(draft.hint("write an integer from 100 to 599, a class such as `2xx`, or a list of these"));
+        return None;
+    };
+    Some(StatusRange { from, to, ..Default::default() })
+}

@@ -1,0 +1,319 @@
+//! One step: what kind it is, and what it says. The same in every form of a workflow.
+//!
+//! The kind is the one field that only that kind has (`url`, `sleep`, …). Where a step stands among
+//! others (`needs`) is the business of the form; a step only gets a `scope` that knows which paths it
+//! may read.
+
+mod http;
+mod kinds;
+mod retry;
+mod templates;
+mod url;
+
+use crate::codes;
+use crate::diagnostic::{Draft, Problems, one_of, quoted};
+use crate::fields::{self, Fields, Shape};
+use crate::tree::{self, Entry, Node, Value};
+use kernel::expr::{self, Expr};
+use kernel::path::{Problem, Resolve};
+use kernel::plan::{Body, Guard, Retry};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Http,
+    Sleep,
+    WaitForWebhook,
+    Set,
+    Log,
+    Noop,
+}
+
+/// The field that makes a step what it is, and how people call that.
+const KINDS: &[(&str, &str, Kind)] = &[
+    ("url", "http", Kind::Http),
+    ("sleep", "sleep", Kind::Sleep),
+    ("wait_for_webhook", "wait_for_webhook", Kind::WaitForWebhook),
+    ("set", "set", Kind::Set),
+    ("log", "log", Kind::Log),
+    ("noop", "noop", Kind::Noop),
+];
+
+/// Kinds of later releases, by their field.
+const LATER_KINDS: &[&str] = &[
+    "task",
+    "wait_for_signal",
+    "approval",
+    "pause",
+    "bash",
+    "tool",
+    "agent",
+    "agent_message",
+    "conditional",
+    "parallel",
+    "loop",
+    "subworkflow",
+    "script",
+    "wait",
+];
+
+/// Fields every kind has. The forms add theirs (`needs`).
+const COMMON: &[&str] = &["needs", "if", "description"];
+
+const NO_KIND: Shape = Shape {
+    known: &[
+        "needs",
+        "if",
+        "description",
+        "url",
+        "sleep",
+        "wait_for_webhook",
+        "set",
+        "log",
+        "noop",
+        "method",
+        "headers",
+        "body",
+        "timeout",
+        "retries",
+        "retry",
+        "expected_status",
+        "allow_hosts",
+    ],
+    later: &[
+        "compensate",
+        "irreversible",
+        "timeouts",
+        "query",
+        "form",
+        "redirects",
+        "callback_url",
+        "priority",
+        "labels",
+        "concurrency",
+        "input",
+        "output",
+        "outputs",
+        "on_error",
+        "recovery",
+        "join",
+        "queue",
+        "cache",
+        "undo",
+    ],
+    synonyms: &[
+        ("after", "needs"),
+        ("depends_on", "needs"),
+        ("dependsOn", "needs"),
+        ("requires", "needs"),
+        ("when", "if"),
+        ("condition", "if"),
+        ("timeout_ms", "timeout"),
+        ("timeoutMs", "timeout"),
+        ("retry_attempts", "retries"),
+        ("delay", "sleep"),
+        ("uri", "url"),
+        ("verb", "method"),
+        ("expected_status_codes", "expected_status"),
+    ],
+};
+
+/// A step whose kind has been worked out.
+pub(crate) struct Step<'t> {
+    pub name: &'t str,
+    pub entry: &'t Entry,
+    pub fields: Option<Fields<'t>>,
+    /// None when it could not be told; that has been reported.
+    pub kind: Option<Kind>,
+}
+
+/// What a step lowers to, but for its place among the others.
+pub(crate) struct Lowered {
+    pub guard: Option<Guard>,
+    pub body: Option<Body>,
+    pub retry: Retry,
+}
+
+impl<'t> Step<'t> {
+    pub fn new(entry: &'t Entry, problems: &mut Problems<'_>) -> Step<'t> {
+        let name = entry.key.as_str();
+        if !is_step_name(name) {
+            let draft = Draft::new(
+                codes::INVALID_STEP_NAME,
+                entry.key_span.clone(),
+                format!("{} is not a step name", quoted(name)),
+            );
+            problems.push(draft.hint("a name begins with a letter and has up to 80 letters, digits, `_` and `-`"));
+        }
+        let fields = fields::object(&entry.value, name_for_message(name), problems);
+        let kind = fields.as_ref().and_then(|fields| kind_of(entry, fields, problems));
+        Step { name, entry, fields, kind }
+    }
+
+    /// Reads everything a step says for itself and reports what is wrong with it.
+    pub fn lower(&self, scope: &mut Resolve<'_>, problems: &mut Problems<'_>) -> Lowered {
+        let Some(fields) = &self.fields else {
+            return Lowered { guard: None, body: None, retry: retry::once() };
+        };
+        fields.get("description").map(|node| fields::text(node, "description", problems));
+        let guard = fields.get("if").and_then(|node| guard(node, scope, problems));
+        if let Some(kind) = self.kind {
+            self.check_fields(kind, fields, problems);
+        }
+        let retry = match self.kind {
+            Some(Kind::Http) => retry::read(fields, problems),
+            _ => retry::once(),
+        };
+        let body = match self.kind {
+            Some(Kind::Http) => http::read(self, fields, scope, problems),
+            Some(Kind::Sleep) => kinds::sleep(fields, problems),
+            Some(Kind::WaitForWebhook) => kinds::webhook(fields, problems),
+            Some(Kind::Set) => kinds::set(fields, scope, problems),
+            Some(Kind::Log) => kinds::log(fields, scope, problems),
+            Some(Kind::Noop) => kinds::noop(fields, problems),
+            None => None,
+        };
+        Lowered { guard, body, retry }
+    }
+
+    /// R3: each kind refuses the fields of another.
+    fn check_fields(&self, kind: Kind, fields: &Fields<'_>, problems: &mut Problems<'_>) {
+        for entry in fields.iter() {
+            let name = entry.key.as_str();
+            let own = COMMON.contains(&name) || KINDS.iter().any(|(field, ..)| *field == name);
+            if own || LATER_KINDS.contains(&name) {
+                continue;
+            }
+            match (http::FIELDS.contains(&name), kind) {
+                (true, Kind::Http) => {}
+                (true, _) => {
+                    let message =
+                        format!("`{name}` belongs to http steps, {} is a {} step", quoted(self.name), kind.word());
+                    problems.add(codes::FIELD_NOT_FOR_KIND, &entry.key_span, message);
+                }
+                (false, _) => Shape { known: kind.fields(), ..NO_KIND }.refuse(entry, problems),
+            }
+        }
+    }
+}
+
+impl Kind {
+    pub fn word(self) -> &'static str {
+        KINDS.iter().find(|(.., kind)| *kind == self).map_or("", |(_, word, _)| word)
+    }
+
+    /// Fields to suggest from.
+    fn fields(self) -> &'static [&'static str] {
+        match self {
+            Kind::Http => &[
+                "needs",
+                "if",
+                "description",
+                "url",
+                "method",
+                "headers",
+                "body",
+                "timeout",
+                "retries",
+                "retry",
+                "expected_status",
+                "allow_hosts",
+            ],
+            Kind::Sleep => &["needs", "if", "description", "sleep"],
+            Kind::WaitForWebhook => &["needs", "if", "description", "wait_for_webhook"],
+            Kind::Set => &["needs", "if", "description", "set"],
+            Kind::Log => &["needs", "if", "description", "log"],
+            Kind::Noop => &["needs", "if", "description", "noop"],
+        }
+    }
+}
+
+/// Decision 16.
+fn is_step_name(name: &str) -> bool {
+    name.len() <= 80
+        && name.starts_with(|c: char| c.is_ascii_alphabetic())
+        && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'-')
+}
+
+/// Messages put names in backticks; a hostile one is not worth repeating.
+fn name_for_message(name: &str) -> &str {
+    if is_step_name(name) { name } else { "a step" }
+}
+
+/// R2: exactly one kind.
+fn kind_of(entry: &Entry, fields: &Fields<'_>, problems: &mut Problems<'_>) -> Option<Kind> {
+    let name = &entry.key;
+    let field_of =
+        |e: &&Entry| KINDS.iter().any(|(field, ..)| *field == e.key) || LATER_KINDS.contains(&e.key.as_str());
+    let found: Vec<&Entry> = fields.iter().filter(field_of).collect();
+    let [one] = found.as_slice() else {
+        match found.get(1) {
+            None => {
+                let kinds: Vec<&str> = KINDS.iter().map(|(field, ..)| *field).collect();
+                let message = format!("{} does not say what it does", quoted(name));
+                let draft = Draft::new(codes::NO_STEP_KIND, entry.key_span.clone(), message);
+                let http = fields.iter().any(|e| http::FIELDS.contains(&e.key.as_str()));
+                problems.push(draft.hint(match http {
+                    true => "an http step needs a `url`".to_owned(),
+                    false => format!("give it one of {}", one_of(&kinds)),
+                }));
+                fields.check(&NO_KIND, problems);
+            }
+            Some(second) => {
+                let message = format!("{} has both `{}` and `{}`", quoted(name), found[0].key, second.key);
+                let draft = Draft::new(codes::TWO_STEP_KINDS, second.key_span.clone(), message);
+                problems.push(draft.hint("a step does one thing; make two steps and let one need the other"));
+            }
+        }
+        return None;
+    };
+    let kind = KINDS.iter().find(|(field, ..)| *field == one.key).map(|(.., kind)| *kind);
+    if kind.is_none() {
+        let message = format!("`{}` steps are not supported in this release", one.key);
+        let hint = (one.key == "wait").then(|| "in a graph a pause is written `sleep`".to_owned());
+        problems.push(Draft::new(codes::UNSUPPORTED_STEP_KIND, one.key_span.clone(), message).maybe_hint(hint));
+    }
+    kind
+}
+
+/// The condition of a step.
+fn guard(node: &Node, scope: &mut Resolve<'_>, problems: &mut Problems<'_>) -> Option<Guard> {
+    let Value::Text(text) = &node.value else {
+        let draft = fields::wrong_type(node, "if", "an expression, as a text");
+        problems.push(match node.value {
+            Value::Bool(_) | Value::Int(_) => draft.hint("put the expression in quotes"),
+            _ => draft,
+        });
+        return None;
+    };
+    if let Some(at) = text.find("{{") {
+        let problem = Problem::new(codes::TEMPLATE_IN_CONDITION, "a condition takes no `{{…}}`", at, 2);
+        let hint = "an expression names values directly: `tasks.charge.status_code == 200`";
+        problems.push_inside(node, text, problem.hint(hint));
+        return None;
+    }
+    match expr::parse(text, scope) {
+        Ok(expr) => {
+            if has_inexact_number(&expr) {
+                problems.push(tree::too_large(&node.span));
+            }
+            Some(Guard { expr: Some(expr), text: text.clone(), ..Default::default() })
+        }
+        Err(found) => {
+            found.into_iter().for_each(|problem| problems.push_inside(node, text, problem));
+            None
+        }
+    }
+}
+
+fn has_inexact_number(expr: &Expr) -> bool {
+    match expr {
+        Expr::Number { value } => tree::is_inexact(value.0),
+        Expr::Not { args } | Expr::And { args } | Expr::Or { args } | Expr::Compare { args, .. } => {
+            args.iter().any(has_inexact_number)
+        }
+        Expr::Null {} | Expr::Bool { .. } | Expr::Text { .. } | Expr::Path { .. } | Expr::Unknown { .. } => false,
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,100 @@
+//! How often a step is tried: `retries: n`, `retry: never`, or `retry: {max_attempts, backoff}`.
+
+use crate::codes;
+use crate::diagnostic::{Draft, Problems};
+use crate::fields::{self, DURATION_MAX, Fields, Shape, Unit, duration};
+use crate::tree::{Node, Value};
+use kernel::plan::{Backoff, Retry};
+use kernel::time::Span;
+
+const ATTEMPTS_MAX: i64 = 101;
+
+/// One attempt: what every kind but http gets.
+pub(super) fn once() -> Retry {
+    Retry { max_attempts: 1, ..Default::default() }
+}
+
+/// Six attempts, 1 s doubling up to 5 min, with a tenth of jitter.
+fn http_default() -> Retry {
+    Retry {
+        max_attempts: 6,
+        backoff: Backoff::Exponential,
+        min: Span::from_secs(1),
+        max: Span::from_secs(300),
+        jitter: 100,
+        ..Default::default()
+    }
+}
+
+/// The policy of an http step. After a problem the default stands in.
+pub(super) fn read(fields: &Fields<'_>, problems: &mut Problems<'_>) -> Retry {
+    let default = http_default();
+    fields.exclusive("retries", "retry", problems);
+    if let Some(node) = fields.get("retries") {
+        let retries = fields::whole(node, "retries", 0..=ATTEMPTS_MAX - 1, problems);
+        return Retry { max_attempts: retries.map_or(1, |n| n as u32 + 1), ..default };
+    }
+    let Some(node) = fields.get("retry") else { return default };
+    match &node.value {
+        Value::Text(word) if word == "never" => Retry { never: true, ..once() },
+        Value::Object(_) => policy(node, default, problems),
+        _ => {
+            let draft = fields::wrong_type(node, "retry", "`never` or an object");
+            problems.push(draft.hint("write `retry: never`, `retry: {max_attempts: 3}` or `retries: 2`"));
+            default
+        }
+    }
+}
+
+fn policy(node: &Node, default: Retry, problems: &mut Problems<'_>) -> Retry {
+    let Some(fields) = fields::object(node, "retry", problems) else { return default };
+    fields.check(&Shape::only(&["max_attempts", "backoff"]), problems);
+    let attempts = fields.get("max_attempts");
+    let attempts = attempts.and_then(|node| fields::whole(node, "max_attempts", 1..=ATTEMPTS_MAX, problems));
+    let policy = Retry { max_attempts: attempts.map_or(default.max_attempts, |n| n as u32), ..default };
+    match fields.entry("backoff") {
+        None => policy,
+        Some(entry) => backoff(entry, &policy, problems).unwrap_or(policy),
+    }
+}
+
+fn backoff(entry: &crate::tree::Entry, policy: &Retry, problems: &mut Problems<'_>) -> Option<Retry> {
+    let fields = fields::object(&entry.value, "backoff", problems)?;
+    fields.check(&Shape::only(&["type", "min", "max", "jitter"]), problems);
+    let words: Vec<(&str, Backoff)> = Backoff::ALL.iter().map(|b| (b.as_str(), *b)).collect();
+    let kind = fields.require("type", "`backoff`", &entry.key_span, problems);
+    let kind = kind.and_then(|node| fields::word(node, "type", &words, problems));
+    // Growing from nothing stays nothing, so only a fixed delay may be zero.
+    let least = if kind.is_some_and(|k| k != Backoff::Fixed) { Span::from_millis(1) } else { Span(0) };
+    let range = (least, DURATION_MAX);
+    let min = fields.require("min", "`backoff`", &entry.key_span, problems);
+    let min = min.and_then(|node| duration(node, "min", Unit::Seconds, range, problems));
+    let max = fields.get("max").map(|node| (node, duration(node, "max", Unit::Seconds, range, problems)));
+    if let (Some(min), Some((node, Some(max)))) = (min, &max)
+        && min > *max
+    {
+        let message = format!("`max` is {max}, which is less than `min`, {min}");
+        problems.push(Draft::new(codes::OUT_OF_RANGE, node.span.clone(), message));
+    }
+    let jitter = fields.get("jitter").map_or(Some(0), |node| jitter(node, problems));
+    // No `max` is no ceiling: the stored zero.
+    let max = max.map_or(Some(Span(0)), |(_, max)| max);
+    Some(Retry { backoff: kind?, min: min?, max: max?, jitter: jitter?, ..policy.clone() })
+}
+
+/// A share from 0 to 1, kept in thousandths.
+fn jitter(node: &Node, problems: &mut Problems<'_>) -> Option<u32> {
+    let share = match node.value {
+        Value::Int(n) => n as f64,
+        Value::Real(n) => n,
+        _ => {
+            problems.push(fields::wrong_type(node, "jitter", "a number from 0 to 1"));
+            return None;
+        }
+    };
+    if !(0.0..=1.0).contains(&share) {
+        problems.add(codes::OUT_OF_RANGE, &node.span, format!("`jitter` is {share}, allowed is 0 to 1"));
+        return None;
+    }
+    Some((share * 1_000.0).round() as u32)
+}

@@ -1,0 +1,60 @@
+//! Values with holes: string leaves of a body, a header, a message. Keys are always literal.
+
+use crate::diagnostic::Problems;
+use crate::fields;
+use crate::tree::{Node, Value};
+use kernel::path::Resolve;
+use kernel::template::{Entry, Part, Template, parse_text};
+
+/// A field that ends as text.
+pub(super) fn parts(
+    node: &Node,
+    what: &str,
+    scope: &mut Resolve<'_>,
+    problems: &mut Problems<'_>,
+) -> Option<Vec<Part>> {
+    let text = fields::text(node, what, problems)?;
+    leaf(node, text, scope, problems)
+}
+
+/// A field that ends as any JSON. What has no holes is kept as one literal.
+pub(super) fn template(node: &Node, scope: &mut Resolve<'_>, problems: &mut Problems<'_>) -> Option<Template> {
+    if !has_holes(node) {
+        return Some(Template::literal(&node.to_json()));
+    }
+    match &node.value {
+        Value::Text(text) => leaf(node, text, scope, problems).map(Template::from_parts),
+        Value::List(items) => {
+            let items: Vec<_> = items.iter().map(|item| template(item, scope, problems)).collect();
+            Some(Template::List { items: items.into_iter().collect::<Option<_>>()? })
+        }
+        Value::Object(entries) => {
+            let entry = |e: &crate::tree::Entry| {
+                let value = template(&e.value, scope, problems)?;
+                Some(Entry { key: e.key.clone(), value: Some(value), ..Default::default() })
+            };
+            let entries: Vec<_> = entries.iter().map(entry).collect();
+            Some(Template::Object { entries: entries.into_iter().collect::<Option<_>>()? })
+        }
+        Value::Null | Value::Bool(_) | Value::Int(_) | Value::Real(_) => Some(Template::literal(&node.to_json())),
+    }
+}
+
+fn leaf(node: &Node, text: &str, scope: &mut Resolve<'_>, problems: &mut Problems<'_>) -> Option<Vec<Part>> {
+    match parse_text(text, scope) {
+        Ok(parts) => Some(parts),
+        Err(found) => {
+            found.into_iter().for_each(|problem| problems.push_inside(node, text, problem));
+            None
+        }
+    }
+}
+
+fn has_holes(node: &Node) -> bool {
+    match &node.value {
+        Value::Text(text) => text.contains("{{"),
+        Value::List(items) => items.iter().any(has_holes),
+        Value::Object(entries) => entries.iter().any(|e| has_holes(&e.value)),
+        Value::Null | Value::Bool(_) | Value::Int(_) | Value::Real(_) => false,
+    }
+}

@@ -1,0 +1,265 @@
+//! A document as a tree in which every value knows the bytes it came from.
+//!
+//! JSON and YAML both end here. The tree keeps the author's order and has already refused what could be
+//! read in two ways (duplicate keys, aliases, other encodings). Invariant: a whole number below 2^53
+//! is an [`Value::Int`] however it was written, so `1`, `1.0` and `1e0` are one value from here on.
+
+use crate::codes;
+use crate::diagnostic::{Diagnostic, Draft, Problems, is_hostile, printable};
+use std::fmt::Write as _;
+use std::ops::Range;
+
+/// A larger definition is refused before it is read.
+pub const DEFINITION_MAX: usize = 1024 * 1024;
+/// Lists and objects nested deeper are refused.
+pub const DEPTH_MAX: usize = 64;
+/// Below this every whole number has a double of its own; 2^53 + 1 already reads as 2^53.
+const EXACT_BELOW: f64 = 9_007_199_254_740_992.0;
+
+/// How a document is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Syntax {
+    Json,
+    Yaml,
+}
+
+/// A document that could be read.
+#[derive(Clone, Debug)]
+pub struct Tree {
+    source: String,
+    root: Node,
+}
+
+/// Why a document could not be read at all.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Malformed(pub Vec<Diagnostic>);
+
+#[derive(Clone, Debug)]
+pub(crate) struct Node {
+    pub span: Range<usize>,
+    pub value: Value,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) enum Value {
+    Null,
+    Bool(bool),
+    Int(i64),
+    /// Never a whole number below 2^53; may be infinite when what was written is.
+    Real(f64),
+    Text(String),
+    List(Vec<Node>),
+    Object(Vec<Entry>),
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Entry {
+    pub key: String,
+    pub key_span: Range<usize>,
+    pub value: Node,
+}
+
+/// Reads a document into a tree, or says why it is none.
+pub fn read(source: &[u8], syntax: Syntax) -> Result<Tree, Malformed> {
+    if source.len() > DEFINITION_MAX {
+        let message = format!("a definition has at most {DEFINITION_MAX} bytes, this one has {}", source.len());
+        return Err(refuse("", Draft::new(codes::TOO_LARGE, 0..0, message)));
+    }
+    let text = utf8(source).map_err(|(prefix, draft)| refuse(prefix, draft))?;
+    let mut problems = Problems::new(text);
+    let root = match syntax {
+        Syntax::Json => crate::json::read(text, &mut problems),
+        Syntax::Yaml => crate::yaml::read(text, &mut problems),
+    };
+    match root {
+        Ok(root) if problems.is_empty() => Ok(Tree { source: text.to_owned(), root }),
+        Ok(root) => Err(Malformed(problems.finish(Some(&root)))),
+        Err(draft) => {
+            problems.push(draft);
+            Err(Malformed(problems.finish(None)))
+        }
+    }
+}
+
+fn refuse(source: &str, draft: Draft) -> Malformed {
+    Malformed(vec![draft.place(source)])
+}
+
+/// The bytes as text; the error carries what could be read, so that a line can be named.
+pub(crate) fn utf8(source: &[u8]) -> Result<&str, (&str, Draft)> {
+    std::str::from_utf8(source).map_err(|error| {
+        let at = error.valid_up_to();
+        let prefix = std::str::from_utf8(&source[..at]).unwrap_or_default();
+        let byte = source.get(at).copied().unwrap_or_default();
+        let draft = Draft::new(codes::NOT_UTF8, at..at + 1, format!("the byte 0x{byte:02x} is not UTF-8"));
+        (prefix, draft.hint("save the file as UTF-8"))
+    })
+}
+
+impl Tree {
+    pub(crate) fn root(&self) -> &Node {
+        &self.root
+    }
+
+    /// The text it was read from.
+    pub fn source(&self) -> &str {
+        &self.source
+    }
+
+    /// The document as plain JSON, in the author's order.
+    pub fn to_json(&self) -> serde_json::Value {
+        self.root.to_json()
+    }
+}
+
+/// What a number is, whatever its spelling.
+pub(crate) fn number(n: f64) -> Value {
+    if n.fract() == 0.0 && n.abs() < EXACT_BELOW { Value::Int(n as i64) } else { Value::Real(n) }
+}
+
+/// Whether a number may have lost digits when it was read.
+pub(crate) fn is_inexact(n: f64) -> bool {
+    !n.is_finite() || (n.fract() == 0.0 && n.abs() >= EXACT_BELOW)
+}
+
+pub(crate) fn too_large(span: &Range<usize>) -> Draft {
+    let message = "whole numbers are exact only below 2^53";
+    Draft::new(codes::NUMBER_TOO_LARGE, span.clone(), message).hint("write it as a text, in quotes")
+}
+
+impl Node {
+    pub fn to_json(&self) -> serde_json::Value {
+        use serde_json::Value as Json;
+        match &self.value {
+            Value::Null => Json::Null,
+            Value::Bool(b) => Json::from(*b),
+            Value::Int(n) => Json::from(*n),
+            Value::Real(n) => Json::from(*n),
+            Value::Text(text) => Json::from(text.as_str()),
+            Value::List(items) => items.iter().map(Node::to_json).collect(),
+            Value::Object(entries) => entries.iter().map(|e| (e.key.clone(), e.value.to_json())).collect(),
+        }
+    }
+
+    /// The type as people call it.
+    pub fn kind(&self) -> &'static str {
+        match &self.value {
+            Value::Null => "null",
+            Value::Bool(_) => "a boolean",
+            Value::Int(_) | Value::Real(_) => "a number",
+            Value::Text(_) => "a text",
+            Value::List(_) => "a list",
+            Value::Object(_) => "an object",
+        }
+    }
+
+    /// Reports every number that would not survive as it was written.
+    pub fn check_numbers(&self, problems: &mut Problems<'_>) {
+        match &self.value {
+            Value::Real(n) if is_inexact(*n) => problems.push(too_large(&self.span)),
+            Value::List(items) => items.iter().for_each(|item| item.check_numbers(problems)),
+            Value::Object(entries) => entries.iter().for_each(|e| e.value.check_numbers(problems)),
+            _ => {}
+        }
+    }
+
+    /// The path of the innermost value or key that contains `span`.
+    pub fn path_to(&self, span: &Range<usize>) -> String {
+        let contains = |outer: &Range<usize>| outer.start <= span.start && span.end <= outer.end;
+        let mut path = String::new();
+        let mut node = self;
+        loop {
+            node = match &node.value {
+                // Children stand in the order of the text, so the last that starts before it is the one.
+                Value::Object(entries) => {
+                    let after = entries.partition_point(|e| e.key_span.start <= span.start);
+                    let Some(entry) = after.checked_sub(1).and_then(|i| entries.get(i)) else { return path };
+                    let inside = contains(&entry.value.span);
+                    if !inside && !contains(&entry.key_span) {
+                        return path;
+                    }
+                    push_key(&mut path, &entry.key);
+                    if !inside {
+                        return path;
+                    }
+                    &entry.value
+                }
+                Value::List(items) => {
+                    let after = items.partition_point(|item| item.span.start <= span.start);
+                    match after.checked_sub(1).and_then(|i| items.get(i)) {
+                        Some(item) if contains(&item.span) => {
+                            let _ = write!(path, "[{}]", after - 1);
+                            item
+                        }
+                        _ => return path,
+                    }
+                }
+                _ => return path,
+            }
+        }
+    }
+}
+
+fn push_key(path: &mut String, key: &str) {
+    let plain = !key.is_empty() && key.chars().all(|c| c.is_alphanumeric() || c == '_' || c == '-');
+    if plain {
+        if !path.is_empty() {
+            path.push('.');
+        }
+        path.push_str(&printable(key));
+    } else {
+        // Debug-printing escapes quotes; the printable form has nothing else left to escape.
+        let harmless: String = key.chars().filter(|c| !is_hostile(*c)).take(80).collect();
+        let _ = write!(path, "[{harmless:?}]");
+    }
+}
+
+/// Where `text[at..at + len]` of a text node stands in the source. Escapes and folded lines make the
+/// source longer than the text; where the two cannot be aligned, the answer is the whole node.
+pub(crate) fn inside(source: &str, node: &Node, text: &str, at: usize, len: usize) -> Range<usize> {
+    let whole = node.span.clone();
+    let Some(raw) = source.get(whole.clone()) else { return whole };
+    let quote = usize::from(raw.starts_with(['"', '\'']));
+    if raw[quote..].starts_with(text) {
+        let start = whole.start + quote + at;
+        return start..(start + len).min(whole.end).max(start);
+    }
+    let part = text.get(at..at + len).unwrap_or_default();
+    let mut hits = raw.match_indices(part);
+    match (hits.next(), hits.next()) {
+        (Some((i, _)), None) if !part.is_empty() => whole.start + i..whole.start + i + len,
+        _ => whole,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_place_in_the_text_is_a_path() {
+        let source = r#"{"tasks": {"a b": {"needs": ["x", {"y": 1}]}}}"#;
+        let tree = read(source.as_bytes(), Syntax::Json).unwrap();
+        for (part, path) in [
+            ("\"tasks\"", "tasks"),
+            ("\"a b\"", r#"tasks["a b"]"#),
+            ("\"needs\"", r#"tasks["a b"].needs"#),
+            ("\"x\"", r#"tasks["a b"].needs[0]"#),
+            ("1", r#"tasks["a b"].needs[1].y"#),
+        ] {
+            let at = source.find(part).unwrap();
+            assert_eq!(tree.root().path_to(&(at..at + part.len())), path);
+        }
+        assert_eq!(tree.root().path_to(&(0..source.len())), "");
+    }
+
+    #[test]
+    fn t37_too_large_and_not_text_are_refused_before_reading() {
+        let codes = |bytes: &[u8]| read(bytes, Syntax::Json).unwrap_err().0[0].to_string();
+        assert_eq!(
+            codes(&vec![b'['; DEFINITION_MAX + 1]),
+            "1:1 too_large: a definition has at most 1048576 bytes, this one has 1048577"
+        );
+        assert_eq!(codes(b"{\n\"a\": \xff}"), "2:6 not_utf8: the byte 0xff is not UTF-8 (save the file as UTF-8)");
+    }
+}

@@ -1,0 +1,179 @@
+//! Golden files: what people see for a definition, and what is stored for it.
+//!
+//! `problems/<name>.{json,yaml}` gives `<name>.<syntax>.txt`; `plans/` gives the stored plan as hex and the
+//! hash; `examples/` are the documents' own definitions and must have no problems. Files are rewritten only
+//! with `UPDATE_GOLDEN=1`. A stored plan that changes is a format that changed: old ones must stay readable.
+
+use lang::{Compiled, Syntax, compile, read};
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+
+fn golden(folder: &str) -> Vec<PathBuf> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(folder);
+    let entries = std::fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path());
+    let mut paths: Vec<PathBuf> = entries.filter(|p| syntax(p).is_some()).collect();
+    paths.sort();
+    assert!(!paths.is_empty(), "{}", folder.display());
+    paths
+}
+
+fn syntax(path: &Path) -> Option<Syntax> {
+    match path.extension()?.to_str()? {
+        "json" => Some(Syntax::Json),
+        "yaml" => Some(Syntax::Yaml),
+        _ => None,
+    }
+}
+
+/// Compiles a file; problems as text, one a line.
+fn compiled(path: &Path) -> Result<Compiled, String> {
+    let lines = |found: Vec<lang::Diagnostic>| found.iter().map(|d| format!("{d}\n")).collect::<String>();
+    let source = std::fs::read(path).unwrap();
+    let tree = read(&source, syntax(path).unwrap()).map_err(|malformed| lines(malformed.0))?;
+    compile(&tree).map_err(lines)
+}
+
+fn compare(path: &Path, found: &str) {
+    if std::env::var_os("UPDATE_GOLDEN").is_some() {
+        std::fs::write(path, found).unwrap();
+    }
+    let expected = std::fs::read_to_string(path).unwrap_or_default();
+    assert_eq!(found, expected, "{}", path.display());
+}
+
+fn beside(path: &Path, suffix: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(suffix);
+    name.into()
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::new(), |mut out, b| {
+        let _ = write!(out, "{b:02x}");
+        out
+    })
+}
+
+fn unhex(text: &str) -> Vec<u8> {
+    (0..text.len() / 2).map(|i| u8::from_str_radix(&text[2 * i..2 * i + 2], 16).unwrap()).collect()
+}
+
+#[test]
+fn problems_read_as_they_always_did() {
+    for path in golden("problems") {
+        let found = compiled(&path).err().unwrap_or_else(|| panic!("{} has no problems", path.display()));
+        compare(&beside(&path, ".txt"), &found);
+    }
+}
+
+#[test]
+fn stored_plans_never_change() {
+    for path in golden("plans") {
+        let compiled = compiled(&path).unwrap_or_else(|problems| panic!("{}\n{problems}", path.display()));
+        let (plan, hash) = (hex(&compiled.plan.encode()), hex(&compiled.hash));
+        let file = beside(&path, ".hex");
+        compare(&file, &format!("sha256:{hash}\n{plan}\n"));
+        let stored = std::fs::read_to_string(file).unwrap();
+        let again = kernel::Plan::decode(&unhex(stored.lines().nth(1).unwrap())).unwrap();
+        assert_eq!(again.layout(), compiled.plan.layout(), "{}", path.display());
+    }
+}
+
+#[test]
+fn r1_the_documents_own_examples_compile_the_same_from_json_and_yaml() {
+    let paths = golden("examples");
+    let pairs: Vec<_> = paths.chunks(2).collect();
+    assert_eq!(pairs.len(), 3);
+    for pair in pairs {
+        let [json, yaml] = pair else { panic!("{pair:?} is not a pair") };
+        let [json, yaml] =
+            [json, yaml].map(|path| compiled(path).unwrap_or_else(|p| panic!("{}\n{p}", path.display())));
+        assert_eq!(json.hash, yaml.hash);
+        assert_eq!(json.plan.layout(), yaml.plan.layout());
+        assert_eq!(json.source, yaml.source);
+    }
+}
+
+/// Random arrangements of the tokens that mean something: whatever comes, an answer and no panic.
+#[test]
+fn t37_no_arrangement_of_tokens_is_a_surprise() {
+    const TOKENS: &[&str] = &[
+        "{",
+        "}",
+        "[",
+        "]",
+        ":",
+        ",",
+        "\"",
+        "'",
+        "- ",
+        "? ",
+        ": ",
+        "\n",
+        "  ",
+        "\t",
+        "|",
+        ">",
+        "&a ",
+        "*a",
+        "!t ",
+        "!!",
+        "%",
+        "#",
+        "---",
+        "...",
+        "\\",
+        "\\u",
+        "d800",
+        "\u{feff}",
+        "é",
+        "\0",
+        "0",
+        "1",
+        "-",
+        "e",
+        "012",
+        ".5",
+        "true",
+        "null",
+        "~",
+        "<<",
+        "name",
+        "tasks",
+        "a",
+        "needs",
+        "if",
+        "url",
+        "https://",
+        "{{",
+        "}}",
+        "trigger.body.x",
+        "tasks.a.body",
+        "sleep",
+        "noop",
+        "\r",
+        "\u{85}",
+        "\u{2028}",
+        "name: x\ntasks:\n  a: ",
+        "{\"name\":\"x\",\"tasks\":{\"a\":{",
+    ];
+    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+    let mut next = |below: usize| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) as usize % below
+    };
+    for _ in 0..20_000 {
+        let count = next(14) + 1;
+        let source: String = (0..count).map(|_| TOKENS[next(TOKENS.len())]).collect();
+        for syntax in [Syntax::Json, Syntax::Yaml] {
+            if let Ok(tree) = read(source.as_bytes(), syntax)
+                && let Err(problems) = compile(&tree)
+            {
+                assert!(problems.iter().all(|d| d.code != "internal"), "{source:?}: {problems:?}");
+            }
+        }
+        let ours = lang::check_json(source.as_bytes()).is_ok();
+        let theirs = serde_json::from_str::<serde_json::Value>(&source).is_ok();
+        assert!(!ours || theirs, "accepted here only: {source:?}");
+    }
+}
