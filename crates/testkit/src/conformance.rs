@@ -21,5 +21,8 @@ use store::Store;
 /// One thing every store does. It is given an empty store and panics when it finds fault.
 pub struct Case {
     pub name: &'static str,
-    pub run: fn(Arc<dyn Store>) -> Pin<Box<dyn Future<Output = ()> + Send>>,
+    pub run: fn(Arc<dyn Store>) -> Trial,
 }
+
+/// A case in progress.
+pub type Trial = Pin<Box<dyn Future<Output = ()> + Send>>;

@@ -19,8 +19,10 @@ pub struct Subject {
     pub name: &'static str,
     pub store: Arc<dyn Store>,
     /// Ends the store without warning and opens what is left of it.
-    pub restart: Box<dyn FnMut(Arc<dyn Store>) -> Arc<dyn Store> + Send>,
+    pub restart: Restart,
 }
+
+pub type Restart = Box<dyn FnMut(Arc<dyn Store>) -> Arc<dyn Store> + Send>;
 
 /// Few of everything, so that things meet.
 const RUNS: u64 = 12;
@@ -99,19 +101,18 @@ impl Walk {
     }
 
     /// Asks all subjects and compares with what the first one said.
-    async fn same<'a, T: Debug>(
+    async fn same<'a, T: Debug + PartialEq>(
         &self,
         subjects: &'a [Subject],
         what: &str,
         ask: impl Fn(&'a dyn Store) -> Call<'a, T>,
     ) {
-        let mut expected = None;
-        for subject in subjects {
-            let answer = format!("{:?}", ask(&*subject.store).await);
-            let (first, reference) = expected.get_or_insert_with(|| (subject.name, answer.clone()));
-            let Walk { seed, step, .. } = self;
-            let name = subject.name;
-            assert_eq!(*reference, answer, "`{what}` of {first} (left) and {name} (right), seed {seed}, step {step}");
+        let Some((first, others)) = subjects.split_first() else { return };
+        let expected = ask(&*first.store).await;
+        for other in others {
+            let (left, right, Walk { seed, step, .. }) = (first.name, other.name, self);
+            let answer = ask(&*other.store).await;
+            assert_eq!(expected, answer, "`{what}` of {left} (left) and {right} (right), seed {seed}, step {step}");
         }
     }
 
