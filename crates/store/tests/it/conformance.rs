@@ -1,0 +1,58 @@
+//! The shared suite. Memory runs without a runtime, SQLite with one, so both ways of waiting are used.
+
+use crate::support::Place;
+use std::sync::Arc;
+use store::sqlite::Options;
+use store::{MemoryStore, Store};
+use testkit::conformance::{CASES, Subject, lockstep};
+use testkit::now;
+
+#[test]
+fn memory_passes_every_case() {
+    for case in CASES {
+        eprintln!("{}", case.name);
+        now((case.run)(Arc::new(MemoryStore::new())));
+    }
+}
+
+#[test]
+fn sqlite_passes_every_case() {
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    for case in CASES {
+        eprintln!("{}", case.name);
+        let place = Place::new();
+        runtime.block_on((case.run)(Arc::new(place.open())));
+    }
+}
+
+#[test]
+fn random_sequences_have_the_same_answers_on_every_store() {
+    // Most of the time is spent waiting for the disk, so several go on at once.
+    std::thread::scope(|scope| {
+        for lane in 0..8 {
+            scope.spawn(move || {
+                for seed in (lane..200).step_by(8) {
+                    now(lockstep(seed, 60, &mut [memory(), sqlite(seed)]));
+                }
+            });
+        }
+    });
+}
+
+fn memory() -> Subject {
+    Subject { name: "memory", store: Arc::new(MemoryStore::new()), restart: Box::new(|store| store) }
+}
+
+/// Every other database moves its recovery position all the time. A restart is a `kill -9`.
+fn sqlite(seed: u64) -> Subject {
+    let options = Options { recovery_records: if seed.is_multiple_of(2) { 3 } else { 100_000 }, ..Options::default() };
+    let mut place = Place::new();
+    let store: Arc<dyn Store> = Arc::new(place.open_with(options.clone()));
+    let restart = move |old: Arc<dyn Store>| {
+        let next = place.killed();
+        drop(old);
+        place = next;
+        Arc::new(place.open_with(options.clone())) as Arc<dyn Store>
+    };
+    Subject { name: "sqlite", store, restart: Box::new(restart) }
+}

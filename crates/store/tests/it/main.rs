@@ -1,0 +1,6 @@
+//! The store's promises, tested from outside: the shared suite on every store, and what is SQLite's own.
+
+mod conformance;
+mod sqlite_files;
+mod sqlite_recovery;
+mod support;

@@ -1,0 +1,206 @@
+//! The database as a file: who may open it, which schema it has, and what a full disk does.
+
+use crate::support::{Place, commit, suffixed};
+use kernel::RunStatus;
+use std::path::PathBuf;
+use std::sync::Arc;
+use store::{Error, RunWrite, SqliteStore, Store, Verdict};
+use testkit::conformance::fixtures::*;
+use testkit::now;
+
+#[test]
+fn a_second_opener_is_told_it_is_in_use() {
+    let place = Place::new();
+    let store = place.open();
+    assert!(matches!(SqliteStore::open(&place.database()), Err(Error::InUse(_))));
+    commit(&store, [start(run(1))]);
+    drop(store);
+    let again = place.open();
+    assert_eq!(now(again.unparked()), Ok(vec![(ORG, run(1))]));
+}
+
+#[test]
+fn a_clean_close_leaves_one_file_and_its_lock() {
+    let place = Place::new();
+    let store = place.open();
+    commit(&store, [start(run(1))]);
+    now(store.load(ORG, run(1))).unwrap();
+    drop(store);
+    assert!(!suffixed(&place.database(), "-wal").exists());
+    assert!(suffixed(&place.database(), ".lock").exists());
+}
+
+#[test]
+fn a_path_that_cannot_be_opened_is_refused() {
+    let place = Place::new();
+    let nowhere = place.database().join("below-a-file");
+    assert!(matches!(SqliteStore::open(&nowhere), Err(Error::Refused(_))));
+    std::fs::write(place.database(), "not a database, but long enough to look at".repeat(100)).unwrap();
+    assert!(matches!(SqliteStore::open(&place.database()), Err(Error::Corrupt(_))));
+}
+
+#[test]
+fn a_database_of_a_later_release_is_refused_untouched() {
+    let place = Place::new();
+    drop(place.open());
+    let raw = place.raw();
+    raw.execute("INSERT INTO schema_migrations VALUES (7, 'later', 'hash', 0)", []).unwrap();
+    drop(raw);
+    let before = std::fs::read(place.database()).unwrap();
+    let Err(Error::Refused(why)) = SqliteStore::open(&place.database()) else { panic!("it opened") };
+    assert!(why.contains("schema 7"), "{why}");
+    assert_eq!(std::fs::read(place.database()).unwrap(), before);
+}
+
+#[test]
+fn a_database_with_another_form_of_a_migration_is_refused() {
+    let place = Place::new();
+    drop(place.open());
+    place.raw().execute("UPDATE schema_migrations SET sha256 = 'other'", []).unwrap();
+    assert!(matches!(SqliteStore::open(&place.database()), Err(Error::Refused(_))));
+}
+
+#[test]
+fn a_database_of_another_program_is_refused() {
+    let place = Place::new();
+    place.raw().execute_batch("CREATE TABLE theirs (x)").unwrap();
+    assert!(matches!(SqliteStore::open(&place.database()), Err(Error::Refused(_))));
+}
+
+#[test]
+fn the_file_has_the_settings_we_rely_on() {
+    let place = Place::new();
+    let _store = place.open();
+    let raw = place.raw();
+    let pragma =
+        |name: &str| raw.pragma_query_value(None, name, |row| row.get::<_, rusqlite::types::Value>(0)).unwrap();
+    assert_eq!(pragma("auto_vacuum"), rusqlite::types::Value::Integer(2), "incremental");
+    assert_eq!(pragma("journal_mode"), rusqlite::types::Value::Text("wal".into()));
+    assert_eq!(pragma("page_size"), rusqlite::types::Value::Integer(4096));
+}
+
+/// Rewritten only on demand: `UPDATE_GOLDEN=1`. A released schema changes by a new migration.
+#[test]
+fn the_schema_is_the_golden_one() {
+    let place = Place::new();
+    drop(place.open());
+    let raw = place.raw();
+    let mut statement =
+        raw.prepare("SELECT sql FROM sqlite_master WHERE sql IS NOT NULL ORDER BY type DESC, name").unwrap();
+    let parts: Vec<String> = statement.query_map([], |row| row.get(0)).unwrap().map(Result::unwrap).collect();
+    let schema = parts.join(";\n\n") + ";\n";
+    let golden = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/golden/sqlite_schema.sql");
+    if std::env::var_os("UPDATE_GOLDEN").is_some() {
+        std::fs::write(&golden, &schema).unwrap();
+    }
+    assert_eq!(schema, std::fs::read_to_string(golden).unwrap());
+}
+
+#[test]
+fn the_schema_knows_every_status() {
+    let place = Place::new();
+    drop(place.open());
+    let raw = place.raw();
+    let runs: String =
+        raw.query_row("SELECT sql FROM sqlite_master WHERE name = 'runs'", [], |row| row.get(0)).unwrap();
+    let check = &runs[runs.find("CHECK").unwrap()..runs.find("waiting       INTEGER").unwrap()];
+    let spelt: Vec<&str> = check.split('\'').skip(1).step_by(2).collect();
+    assert!(RunStatus::ALL.iter().map(|status| status.as_str()).eq(spelt));
+}
+
+/// `$1` is a name to SQLite: it counts parameters as they appear, so they must appear in order. Every
+/// file must also be a statement this schema understands.
+#[test]
+fn every_statement_prepares_and_numbers_its_parameters_in_order() {
+    let place = Place::new();
+    drop(place.open());
+    let raw = place.raw();
+    let directory = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("sql");
+    for entry in std::fs::read_dir(directory).unwrap() {
+        let path = entry.unwrap().path();
+        let statement = raw.prepare(&std::fs::read_to_string(&path).unwrap()).unwrap();
+        for index in 1..=statement.parameter_count() {
+            let expected = format!("${index}");
+            assert_eq!(statement.parameter_name(index), Some(expected.as_str()), "{}", path.display());
+        }
+    }
+}
+
+#[test]
+fn no_list_or_hot_statement_scans_or_sorts() {
+    let place = Place::new();
+    drop(place.open());
+    let raw = place.raw();
+    for name in ["runs_all", "runs_in_status", "runs_of_workflow", "runs_with_label", "runs_unparked", "timers_due"] {
+        let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(format!("sql/{name}.sql"));
+        let mut statement =
+            raw.prepare(&format!("EXPLAIN QUERY PLAN {}", std::fs::read_to_string(path).unwrap())).unwrap();
+        let lines: Vec<String> = statement.raw_query().mapped(|row| row.get(3)).map(Result::unwrap).collect();
+        let is_fine = |line: &String| !line.contains("TEMP B-TREE") && !line.starts_with("SCAN runs");
+        assert!(lines.iter().all(is_fine), "{name}: {lines:?}");
+    }
+}
+
+#[test]
+fn a_full_disk_changes_nothing_and_passes() {
+    let place = Place::new();
+    let store = place.open();
+    commit(&store, [start(run(1))]);
+    store.set_page_count_max(1).unwrap();
+    let large = |n| RunWrite { payloads: vec![(1, vec![7; 200_000].into())], ..start(run(n)) };
+    let batch = batch([append(run(1), 1), large(2)]);
+    for _ in 0..3 {
+        assert!(matches!(now(store.commit(&batch)), Err(Error::Unavailable(_))));
+    }
+    assert_eq!(now(store.load(ORG, run(1))).unwrap().map(|loaded| loaded.seq), Some(1));
+    assert_eq!(now(store.load(ORG, run(2))), Ok(None));
+    assert_eq!(now(store.check()), Ok(()));
+    store.set_page_count_max(1_000_000).unwrap();
+    assert_eq!(now(store.commit(&batch)), Ok(vec![Verdict::Committed, Verdict::Committed]));
+    assert_eq!(now(store.history(ORG, run(1))).unwrap().map(|records| records.len()), Some(2));
+}
+
+#[test]
+fn somebody_elses_write_lock_makes_it_unavailable_for_a_while() {
+    let place = Place::new();
+    let store = place.open();
+    let raw = place.raw();
+    raw.execute_batch("BEGIN IMMEDIATE").unwrap();
+    assert!(matches!(now(store.commit(&batch([start(run(1))]))), Err(Error::Unavailable(_))));
+    assert!(matches!(now(store.check()), Err(Error::Unavailable(_))));
+    assert_eq!(now(store.run(ORG, run(1))), Ok(None), "reads go on");
+    raw.execute_batch("ROLLBACK").unwrap();
+    assert_eq!(commit(&store, [start(run(1))]), [Verdict::Committed]);
+}
+
+#[test]
+fn reads_and_commits_at_the_same_time_agree() {
+    let place = Place::new();
+    let store = Arc::new(place.open());
+    commit(&*store, [start(run(1))]);
+    let readers: Vec<_> = (0..6)
+        .map(|_| {
+            let store = Arc::clone(&store);
+            std::thread::spawn(move || {
+                let mut last = 0;
+                while last < 300 {
+                    let loaded = now(store.load(ORG, run(1))).unwrap().unwrap();
+                    let base = loaded.snapshot.as_ref().map_or(0, |(seq, _)| *seq);
+                    assert_eq!(base + loaded.records.len() as u64, loaded.seq);
+                    assert!(loaded.seq >= last, "a later read sees no less");
+                    last = loaded.seq;
+                }
+            })
+        })
+        .collect();
+    for after in 1..300 {
+        let snapshot = (after % 7 == 0).then(|| state(run(1), after + 1));
+        let write = match after % 10 {
+            3 => turn(run(1), after, RunStatus::Waiting),
+            5 => turn(run(1), after, RunStatus::Running),
+            _ => append(run(1), after),
+        };
+        assert_eq!(commit(&*store, [RunWrite { snapshot, ..write }]), [Verdict::Committed]);
+    }
+    readers.into_iter().for_each(|reader| reader.join().unwrap());
+}

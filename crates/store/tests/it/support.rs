@@ -1,0 +1,59 @@
+//! Databases in temporary directories, and how to kill one.
+
+use std::path::{Path, PathBuf};
+use store::sqlite::Options;
+use store::{RunWrite, SqliteStore, Store, Verdict};
+use tempfile::TempDir;
+use testkit::conformance::fixtures;
+use testkit::now;
+
+/// A directory with one database in it, removed at the end.
+pub struct Place {
+    directory: TempDir,
+}
+
+impl Place {
+    pub fn new() -> Place {
+        Place { directory: TempDir::new().unwrap() }
+    }
+
+    pub fn database(&self) -> PathBuf {
+        self.directory.path().join("onward.db")
+    }
+
+    pub fn open(&self) -> SqliteStore {
+        SqliteStore::open(&self.database()).unwrap()
+    }
+
+    pub fn open_with(&self, options: Options) -> SqliteStore {
+        SqliteStore::open_with(&self.database(), options).unwrap()
+    }
+
+    /// What a `kill -9` at this moment would leave: the files as they are, without a clean close. The
+    /// helper must have nothing to do meanwhile, or the copy is of two moments.
+    pub fn killed(&self) -> Place {
+        let copy = Place::new();
+        for suffix in ["", "-wal"] {
+            let from = suffixed(&self.database(), suffix);
+            if from.exists() {
+                std::fs::copy(from, suffixed(&copy.database(), suffix)).unwrap();
+            }
+        }
+        copy
+    }
+
+    /// A connection beside the store, as a person with a tool would have.
+    pub fn raw(&self) -> rusqlite::Connection {
+        rusqlite::Connection::open(self.database()).unwrap()
+    }
+}
+
+pub fn suffixed(path: &Path, suffix: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(suffix);
+    name.into()
+}
+
+pub fn commit(store: &dyn Store, runs: impl Into<Vec<RunWrite>>) -> Vec<Verdict> {
+    now(store.commit(&fixtures::batch(runs))).unwrap()
+}

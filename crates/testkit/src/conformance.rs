@@ -1,0 +1,28 @@
+//! The suite that makes several stores one: named [`CASES`] with fixed answers, and random
+//! [`lockstep`] sequences that several stores must answer alike.
+//!
+//! It knows the contract and no implementation. A new store plugs in with a function that makes an
+//! empty one (for the cases) and a [`Subject`](lockstep::Subject) (for the sequences); both are async,
+//! so whoever runs them brings the runtime. What only one store has (files, locks, migrations) is
+//! tested beside it.
+
+pub mod cases;
+pub mod fixtures;
+pub mod lockstep;
+
+pub use cases::CASES;
+pub use lockstep::{Subject, lockstep};
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use store::Store;
+
+/// One thing every store does. It is given an empty store and panics when it finds fault.
+pub struct Case {
+    pub name: &'static str,
+    pub run: fn(Arc<dyn Store>) -> Trial,
+}
+
+/// A case in progress.
+pub type Trial = Pin<Box<dyn Future<Output = ()> + Send>>;

@@ -1,0 +1,440 @@
+//! What every store does, one sentence a case.
+
+use super::Case;
+use super::fixtures::*;
+use bytes::Bytes;
+use kernel::{RunStatus, Timestamp};
+use std::sync::Arc;
+use store::Verdict::{Committed, Conflict};
+use store::{
+    Batch, Birth, Error, GrantChange, NewWorkflow, RunFilter, RunRow, RunWrite, Store, Taken, Timer, TimerChange,
+    Verdict, WorkflowKey,
+};
+
+macro_rules! cases {
+    ($($name:ident),* $(,)?) => {
+        pub const CASES: &[Case] = &[$(Case { name: stringify!($name), run: |store| Box::pin($name(store)) }),*];
+    };
+}
+
+cases![
+    a_new_store_is_empty,
+    a_new_run_reads_back_as_it_was_written,
+    only_records_after_the_snapshot_are_loaded,
+    a_write_that_saw_an_older_record_conflicts,
+    a_run_is_created_once,
+    only_a_run_that_exists_can_go_on,
+    a_taken_key_answers_with_its_run,
+    a_key_is_free_again_when_its_run_was_refused,
+    a_run_may_stand_in_a_batch_twice,
+    a_bad_row_hurts_only_its_run,
+    a_write_that_makes_no_sense_is_refused,
+    a_parked_run_has_a_timer_until_it_wakes,
+    timers_come_earliest_first,
+    a_parked_run_takes_a_record_without_a_row,
+    an_ended_run_takes_a_late_record,
+    what_a_run_pins_at_birth_never_changes,
+    payloads_come_in_the_order_asked,
+    a_wait_is_found_by_its_token,
+    grants_are_given_and_ended,
+    organisations_do_not_see_each_other,
+    lists_filter_and_page,
+    a_workflow_has_its_name_alone,
+    slugs_count_up_unless_given,
+    a_definition_is_stored_once,
+    settings_and_epochs_are_kept,
+    high_water_is_the_newest_record,
+    counters_count,
+];
+
+async fn commit(store: &Arc<dyn Store>, runs: impl Into<Vec<RunWrite>>) -> Vec<Verdict> {
+    let batch = batch(runs);
+    store.commit(&batch).await.expect("the commit goes through")
+}
+
+async fn seq(store: &Arc<dyn Store>, n: u64) -> Option<u64> {
+    store.load(ORG, run(n)).await.expect("the run loads").map(|loaded| loaded.seq)
+}
+
+async fn a_new_store_is_empty(store: Arc<dyn Store>) {
+    assert_eq!(store.commit(&Batch::default()).await, Ok(vec![]));
+    assert_eq!(store.load(ORG, run(1)).await, Ok(None));
+    assert_eq!(store.history(ORG, run(1)).await, Ok(None));
+    assert_eq!(store.payloads(ORG, run(1), &[1, 2]).await, Ok(vec![]));
+    assert_eq!(store.run(ORG, run(1)).await, Ok(None));
+    assert_eq!(store.runs(ORG, &RunFilter { limit: 10, ..Default::default() }).await, Ok(vec![]));
+    assert_eq!(store.unparked().await, Ok(vec![]));
+    assert_eq!(store.timers(Timestamp::NEVER, 10).await, Ok(vec![]));
+    assert_eq!(store.next_timer().await, Ok(None));
+    assert_eq!(store.wait(&[1; 32]).await, Ok(None));
+    assert_eq!(store.workflow(ORG, &WorkflowKey::Name("x".into())).await, Ok(None));
+    assert_eq!(store.workflows(ORG, None, 10).await, Ok(vec![]));
+    assert_eq!(store.definition(ORG, &[1; 32]).await, Ok(None));
+    assert_eq!(store.setting("x").await, Ok(None));
+    assert_eq!(store.high_water().await, Ok(None));
+    assert_eq!(store.check().await, Ok(()));
+}
+
+async fn a_new_run_reads_back_as_it_was_written(store: Arc<dyn Store>) {
+    let full = RunRow {
+        waiting: u32::MAX,
+        wake_at: Some(at(-5)),
+        finished_at: Some(at(7)),
+        error_code: Some("it's".into()),
+        ..row(ORG, run(1), RunStatus::Compensating)
+    };
+    let first = RunWrite { row: Some(full.clone()), ..start(run(1)) };
+    assert_eq!(commit(&store, [first.clone()]).await, [Committed]);
+    let loaded = store.load(ORG, run(1)).await.unwrap().unwrap();
+    assert_eq!((loaded.seq, &loaded.row, &loaded.snapshot), (1, &full, &None));
+    assert_eq!(loaded.records, [first.record]);
+    assert_eq!(store.run(ORG, run(1)).await, Ok(Some(full)));
+    assert_eq!(store.unparked().await, Ok(vec![(ORG, run(1))]));
+    for (n, status) in (2..).zip(RunStatus::ALL) {
+        commit(&store, [RunWrite { row: Some(row(ORG, run(n), *status)), ..start(run(n)) }]).await;
+        assert_eq!(store.run(ORG, run(n)).await, Ok(Some(row(ORG, run(n), *status))));
+    }
+}
+
+async fn only_records_after_the_snapshot_are_loaded(store: Arc<dyn Store>) {
+    commit(&store, [start(run(1))]).await;
+    for after in 1..5 {
+        let snapshot = (after % 2 == 0).then(|| state(run(1), after + 1));
+        assert_eq!(commit(&store, [RunWrite { snapshot, ..append(run(1), after) }]).await, [Committed]);
+    }
+    let loaded = store.load(ORG, run(1)).await.unwrap().unwrap();
+    assert_eq!((loaded.snapshot, loaded.records.len(), loaded.seq), (Some((5, state(run(1), 5))), 0, 5));
+    commit(&store, [append(run(1), 5)]).await;
+    let loaded = store.load(ORG, run(1)).await.unwrap().unwrap();
+    assert_eq!((loaded.snapshot, loaded.seq), (Some((5, state(run(1), 5))), 6));
+    assert_eq!(loaded.records, [record(run(1), 6, at(1_000))]);
+    let history = store.history(ORG, run(1)).await.unwrap().unwrap();
+    assert!(history.into_iter().eq((1..=6).map(|seq| record(run(1), seq, at(1_000)))));
+}
+
+async fn a_write_that_saw_an_older_record_conflicts(store: Arc<dyn Store>) {
+    commit(&store, [start(run(1))]).await;
+    commit(&store, [append(run(1), 1)]).await;
+    for after in [1, 3, u64::MAX / 4] {
+        let stale = RunWrite {
+            snapshot: Some(state(run(1), 9)),
+            payloads: vec![(1, Bytes::from_static(b"x"))],
+            timer: TimerChange { remove: None, insert: Some(at(1)) },
+            ..turn(run(1), after, RunStatus::Failed)
+        };
+        assert_eq!(commit(&store, [stale]).await, [Conflict], "after {after}");
+    }
+    let loaded = store.load(ORG, run(1)).await.unwrap().unwrap();
+    assert_eq!((loaded.seq, loaded.row.status, loaded.snapshot), (2, RunStatus::Running, None));
+    assert_eq!(store.payloads(ORG, run(1), &[1]).await, Ok(vec![]));
+    assert_eq!(store.next_timer().await, Ok(None));
+}
+
+async fn a_run_is_created_once(store: Arc<dyn Store>) {
+    commit(&store, [start(run(1)), start(run(2)), start(run(3))]).await;
+    commit(&store, [turn(run(2), 1, RunStatus::Waiting), turn(run(3), 1, RunStatus::Completed)]).await;
+    let keyed = born(start(run(3)), Birth { idempotency: Some(key("new", 1)), ..Default::default() });
+    let again = [start(run(1)), start(run(2)), start(run(3)), keyed, start(run(4)), start(run(4))];
+    let expected = [Conflict, Conflict, Conflict, Conflict, Committed, Conflict];
+    assert_eq!(commit(&store, again).await, expected);
+    assert_eq!([seq(&store, 1).await, seq(&store, 2).await, seq(&store, 4).await], [Some(1), Some(2), Some(1)]);
+}
+
+async fn only_a_run_that_exists_can_go_on(store: Arc<dyn Store>) {
+    assert_eq!(commit(&store, [append(run(1), 1), turn(run(2), 5, RunStatus::Failed)]).await, [Conflict, Conflict]);
+    assert_eq!(store.load(ORG, run(1)).await, Ok(None));
+    assert_eq!(store.run(ORG, run(2)).await, Ok(None));
+}
+
+async fn a_taken_key_answers_with_its_run(store: Arc<dyn Store>) {
+    let keyed =
+        |n: u64, name: &str| born(start(run(n)), Birth { idempotency: Some(key(name, n as u8)), ..Default::default() });
+    let taken = Verdict::KeyTaken { run: run(1), fingerprint: [1; 32] };
+    let verdicts = commit(&store, [keyed(1, "a"), keyed(2, "a"), keyed(3, "b")]).await;
+    assert_eq!(verdicts, [Committed, taken.clone(), Committed]);
+    let elsewhere = RunWrite { birth: keyed(4, "a").birth, ..start_in(OTHER_ORG, run(4)) };
+    assert_eq!(commit(&store, [keyed(5, "a"), start(run(6)), elsewhere]).await, [taken, Committed, Committed]);
+    assert_eq!([seq(&store, 2).await, seq(&store, 5).await, seq(&store, 6).await], [None, None, Some(1)]);
+}
+
+async fn a_key_is_free_again_when_its_run_was_refused(store: Arc<dyn Store>) {
+    let keyed = |n: u64, waits| {
+        born(start(run(n)), Birth { idempotency: Some(key("k", n as u8)), waits, ..Default::default() })
+    };
+    let twice = vec![wait(ORG, run(1), 0, 1), wait(ORG, run(1), 1, 1)];
+    assert_eq!(commit(&store, [keyed(1, twice), keyed(2, vec![])]).await, [Conflict, Committed]);
+    assert_eq!(store.wait(&[1; 32]).await, Ok(None));
+}
+
+async fn a_run_may_stand_in_a_batch_twice(store: Arc<dyn Store>) {
+    let verdicts = commit(
+        &store,
+        [
+            start(run(1)),
+            append(run(1), 1),
+            park(run(1), 2, at(50)),
+            append(run(1), 2),
+            turn(run(1), 3, RunStatus::Running),
+            append(run(1), 4),
+        ],
+    )
+    .await;
+    assert_eq!(verdicts, [Committed, Committed, Committed, Conflict, Committed, Committed]);
+    assert_eq!(store.history(ORG, run(1)).await.unwrap().unwrap().len(), 5);
+    let loaded = store.load(ORG, run(1)).await.unwrap().unwrap();
+    assert_eq!((loaded.seq, loaded.row.status, loaded.records.len()), (5, RunStatus::Running, 2));
+    assert_eq!(commit(&store, [append(run(1), 5)]).await, [Committed]);
+}
+
+async fn a_bad_row_hurts_only_its_run(store: Arc<dyn Store>) {
+    let payload = |number| vec![(number, Bytes::from_static(b"body"))];
+    commit(&store, [RunWrite { payloads: payload(1), ..start(run(1)) }, start(run(2))]).await;
+    let door =
+        |n: u64, token| born(start(run(n)), Birth { waits: vec![wait(ORG, run(n), 0, token)], ..Default::default() });
+    let verdicts = commit(
+        &store,
+        [
+            RunWrite { payloads: payload(2), ..append(run(2), 1) },
+            RunWrite { payloads: payload(1), ..turn(run(1), 1, RunStatus::Failed) },
+            door(3, 7),
+            door(4, 7),
+            append(run(2), 2),
+            door(5, 8),
+        ],
+    )
+    .await;
+    assert_eq!(verdicts, [Committed, Conflict, Committed, Conflict, Committed, Committed]);
+    assert_eq!([seq(&store, 1).await, seq(&store, 2).await, seq(&store, 4).await], [Some(1), Some(3), None]);
+    assert_eq!(store.run(ORG, run(1)).await.unwrap().unwrap().status, RunStatus::Running);
+    assert_eq!(store.wait(&[7; 32]).await.unwrap().map(|wait| wait.run), Some(run(3)));
+    assert_eq!(commit(&store, [append(run(1), 1), append(run(2), 3)]).await, [Committed, Committed]);
+}
+
+async fn a_write_that_makes_no_sense_is_refused(store: Arc<dyn Store>) {
+    let rowless = RunWrite { row: None, ..start(run(1)) };
+    let strangers_row = RunWrite { row: Some(row(ORG, run(9), RunStatus::Running)), ..start(run(2)) };
+    let strangers_org = RunWrite { row: Some(row(OTHER_ORG, run(3), RunStatus::Running)), ..start(run(3)) };
+    commit(&store, [start(run(4))]).await;
+    let late_birth = born(append(run(4), 1), Birth::default());
+    let verdicts = commit(&store, [rowless, strangers_row, strangers_org, late_birth, append(run(4), 1)]).await;
+    assert_eq!(verdicts, [Conflict, Conflict, Conflict, Conflict, Committed]);
+}
+
+async fn a_parked_run_has_a_timer_until_it_wakes(store: Arc<dyn Store>) {
+    commit(&store, [start(run(1)), start(run(2))]).await;
+    assert_eq!(commit(&store, [park(run(1), 1, at(60))]).await, [Committed]);
+    assert_eq!(store.unparked().await, Ok(vec![(ORG, run(2))]));
+    assert_eq!(store.next_timer().await, Ok(Some(at(60))));
+    assert_eq!(store.timers(at(59), 9).await, Ok(vec![]));
+    assert_eq!(store.timers(at(60), 9).await, Ok(vec![Timer { at: at(60), org: ORG, run: run(1) }]));
+    let loaded = store.load(ORG, run(1)).await.unwrap().unwrap();
+    assert_eq!((loaded.snapshot, loaded.row.wake_at), (Some((2, state(run(1), 2))), Some(at(60))));
+    let later = TimerChange { remove: Some(at(60)), insert: Some(at(90)) };
+    commit(&store, [RunWrite { timer: later, ..turn(run(1), 2, RunStatus::Waiting) }]).await;
+    assert_eq!(store.timers(at(100), 9).await.unwrap().len(), 1);
+    let gone = TimerChange { remove: Some(at(90)), insert: None };
+    assert_eq!(commit(&store, [RunWrite { timer: gone, ..turn(run(1), 3, RunStatus::Running) }]).await, [Committed]);
+    assert_eq!(store.next_timer().await, Ok(None));
+    assert_eq!(store.unparked().await, Ok(vec![(ORG, run(1)), (ORG, run(2))]));
+}
+
+async fn timers_come_earliest_first(store: Arc<dyn Store>) {
+    for (n, seconds) in [(1, 30), (2, 10), (3, 20), (4, 10), (5, -40)] {
+        commit(&store, [start(run(n)), park(run(n), 1, at(seconds))]).await;
+    }
+    let due = |timers: Vec<Timer>| timers.into_iter().map(|timer| timer.run).collect::<Vec<_>>();
+    assert_eq!(due(store.timers(at(20), 9).await.unwrap()), [run(5), run(2), run(4), run(3)]);
+    assert_eq!(due(store.timers(at(99), 2).await.unwrap()), [run(5), run(2)]);
+    assert_eq!(store.next_timer().await, Ok(Some(at(-40))));
+}
+
+async fn a_parked_run_takes_a_record_without_a_row(store: Arc<dyn Store>) {
+    commit(&store, [start(run(1)), park(run(1), 1, at(9))]).await;
+    assert_eq!(commit(&store, [append(run(1), 2)]).await, [Committed]);
+    assert_eq!(commit(&store, [append(run(1), 2)]).await, [Conflict]);
+    assert_eq!(commit(&store, [append(run(1), 3)]).await, [Committed]);
+    let loaded = store.load(ORG, run(1)).await.unwrap().unwrap();
+    assert_eq!((loaded.seq, loaded.records.len(), loaded.row.status), (4, 2, RunStatus::Waiting));
+    assert_eq!(store.unparked().await, Ok(vec![]));
+}
+
+async fn an_ended_run_takes_a_late_record(store: Arc<dyn Store>) {
+    commit(&store, [start(run(1)), turn(run(1), 1, RunStatus::Completed)]).await;
+    assert_eq!(commit(&store, [append(run(1), 2)]).await, [Committed]);
+    assert_eq!(store.history(ORG, run(1)).await.unwrap().unwrap().len(), 3);
+    assert_eq!(store.unparked().await, Ok(vec![]));
+}
+
+async fn what_a_run_pins_at_birth_never_changes(store: Arc<dyn Store>) {
+    commit(&store, [start(run(1))]).await;
+    let other = RunRow {
+        workflow: workflow_id(77),
+        workflow_name: "another".into(),
+        version: 99,
+        hash: [1; 32],
+        created_at: at(0),
+        expires_at: at(5),
+        ..row(ORG, run(1), RunStatus::Failed)
+    };
+    commit(&store, [RunWrite { row: Some(other), ..append(run(1), 1) }]).await;
+    let expected = RunRow { expires_at: at(5), ..row(ORG, run(1), RunStatus::Failed) };
+    assert_eq!(store.run(ORG, run(1)).await, Ok(Some(expected)));
+}
+
+async fn payloads_come_in_the_order_asked(store: Arc<dyn Store>) {
+    let body = |number: u32| Bytes::from(vec![number as u8; 10_000 * number as usize]);
+    let payloads = vec![(3, body(3)), (0, body(0)), (1, body(1))];
+    commit(&store, [RunWrite { payloads, ..start(run(1)) }]).await;
+    let found = store.payloads(ORG, run(1), &[1, 2, 3, 0, 1]).await.unwrap();
+    assert_eq!(found, [1, 3, 0, 1].map(|number| (number, body(number))));
+    assert_eq!(store.payloads(ORG, run(2), &[1]).await, Ok(vec![]));
+}
+
+async fn a_wait_is_found_by_its_token(store: Arc<dyn Store>) {
+    let waits = vec![wait(ORG, run(1), 0, 1), wait(ORG, run(1), 4, 2)];
+    commit(&store, [born(start(run(1)), Birth { waits, ..Default::default() })]).await;
+    assert_eq!(store.wait(&[2; 32]).await, Ok(Some(wait(ORG, run(1), 4, 2))));
+    assert_eq!(store.wait(&[3; 32]).await, Ok(None));
+}
+
+async fn grants_are_given_and_ended(store: Arc<dyn Store>) {
+    commit(&store, [start(run(1))]).await;
+    let give = |attempt| GrantChange::Give { step: 1, attempt, fence: 7, worker: "w".into(), lease_us: u64::MAX };
+    let changes =
+        [vec![give(1)], vec![give(2)], vec![GrantChange::End { step: 1 }, give(3), GrantChange::End { step: 2 }]];
+    for (after, grants) in (1..).zip(changes) {
+        assert_eq!(commit(&store, [RunWrite { grants, ..append(run(1), after) }]).await, [Committed]);
+    }
+}
+
+async fn organisations_do_not_see_each_other(store: Arc<dyn Store>) {
+    let labels = vec![("k".to_owned(), "v".to_owned())];
+    let birth = Birth { labels, idempotency: Some(key("a", 1)), ..Default::default() };
+    commit(&store, [RunWrite { payloads: vec![(1, Bytes::new())], ..born(start(run(1)), birth) }]).await;
+    store.create_workflow(&new_workflow(1, "n", "s")).await.unwrap().unwrap();
+    assert_eq!(store.load(OTHER_ORG, run(1)).await, Ok(None));
+    assert_eq!(store.history(OTHER_ORG, run(1)).await, Ok(None));
+    assert_eq!(store.run(OTHER_ORG, run(1)).await, Ok(None));
+    assert_eq!(store.payloads(OTHER_ORG, run(1), &[1]).await, Ok(vec![]));
+    assert_eq!(store.definition(OTHER_ORG, &[1; 32]).await, Ok(None));
+    assert_eq!(store.workflows(OTHER_ORG, None, 9).await, Ok(vec![]));
+    for by in [WorkflowKey::Id(workflow_id(1)), WorkflowKey::Name("n".into()), WorkflowKey::Name("s".into())] {
+        assert_eq!(store.workflow(OTHER_ORG, &by).await, Ok(None), "{by:?}");
+    }
+    for label in [None, Some(("k".to_owned(), "v".to_owned()))] {
+        let filter = RunFilter { label, limit: 9, ..Default::default() };
+        assert_eq!(store.runs(OTHER_ORG, &filter).await, Ok(vec![]));
+        assert_eq!(store.runs(ORG, &filter).await.unwrap().len(), 1);
+    }
+    assert_eq!(commit(&store, [append_in(OTHER_ORG, run(1), 1)]).await, [Conflict]);
+    assert_eq!(commit(&store, [start_in(OTHER_ORG, run(1))]).await, [Committed], "its ids are its own");
+    assert_eq!(commit(&store, [append(run(1), 1), append_in(OTHER_ORG, run(1), 1)]).await, [Committed, Committed]);
+    let mut elsewhere = new_workflow(1, "n", "s");
+    elsewhere.row.org = OTHER_ORG;
+    assert_eq!(store.create_workflow(&elsewhere).await, Ok(Ok(())));
+}
+
+async fn lists_filter_and_page(store: Arc<dyn Store>) {
+    for n in 0..12 {
+        let labels = vec![("parity".to_owned(), (n % 2).to_string()), ("all".to_owned(), "' OR 1=1 --".to_owned())];
+        commit(&store, [born(start(run(n)), Birth { labels, ..Default::default() })]).await;
+        let status = RunStatus::ALL[n as usize % RunStatus::ALL.len()];
+        commit(&store, [turn(run(n), 1, status)]).await;
+    }
+    let list = async |filter: RunFilter| {
+        let rows = store.runs(ORG, &RunFilter { limit: filter.limit.max(1), ..filter }).await.unwrap();
+        rows.iter().map(|row| (0..12).find(|n| run(*n) == row.id).unwrap()).collect::<Vec<u64>>()
+    };
+    let all = RunFilter { limit: 100, ..Default::default() };
+    let label = |key: &str, value: &str| Some((key.to_owned(), value.to_owned()));
+    assert_eq!(list(all.clone()).await, (0..12).rev().collect::<Vec<_>>());
+    assert_eq!(list(RunFilter { limit: 3, before: Some(run(7)), ..all.clone() }).await, [6, 5, 4]);
+    let open = vec![RunStatus::Waiting, RunStatus::Pending, RunStatus::Waiting];
+    assert_eq!(list(RunFilter { statuses: open.clone(), ..all.clone() }).await, [11, 9, 2, 0]);
+    assert_eq!(list(RunFilter { statuses: open, limit: 2, before: Some(run(11)), ..all.clone() }).await, [9, 2]);
+    let done = vec![RunStatus::Completed, RunStatus::Failed];
+    assert_eq!(list(RunFilter { statuses: done.clone(), ..all.clone() }).await, [6, 5]);
+    let workflow = Some(workflow_id(0));
+    assert_eq!(list(RunFilter { workflow, ..all.clone() }).await, [9, 6, 3, 0]);
+    assert_eq!(list(RunFilter { workflow, statuses: done, ..all.clone() }).await, [6]);
+    assert_eq!(list(RunFilter { workflow, label: label("parity", "1"), ..all.clone() }).await, [9, 3]);
+    assert_eq!(
+        list(RunFilter { label: label("parity", "0"), limit: 2, before: Some(run(8)), ..all.clone() }).await,
+        [6, 4]
+    );
+    assert_eq!(list(RunFilter { label: label("all", "' OR 1=1 --"), ..all.clone() }).await.len(), 12);
+    assert!(list(RunFilter { label: label("parity", "2"), ..all.clone() }).await.is_empty());
+    let (since, until) = (Some(at(103)), Some(at(105)));
+    assert_eq!(list(RunFilter { since, until, ..all.clone() }).await, [4, 3]);
+    assert_eq!(list(RunFilter { since, until, label: label("parity", "1"), ..all }).await, [3]);
+}
+
+async fn a_workflow_has_its_name_alone(store: Arc<dyn Store>) {
+    let first = new_workflow(1, "Order", "order");
+    assert_eq!(store.create_workflow(&first).await, Ok(Ok(())));
+    assert_eq!(store.create_workflow(&new_workflow(2, "Order", "other")).await, Ok(Err(Taken::Name)));
+    assert_eq!(store.create_workflow(&new_workflow(3, "Other", "order")).await, Ok(Err(Taken::Slug)));
+    assert_eq!(store.create_workflow(&new_workflow(4, "order", "Order")).await, Ok(Ok(())), "a name and a slug differ");
+    assert!(matches!(store.create_workflow(&new_workflow(1, "New", "new")).await, Err(Error::Refused(_))));
+    let named = async |name: &str| store.workflow(ORG, &WorkflowKey::Name(name.into())).await.unwrap().map(|w| w.id);
+    assert_eq!(store.workflow(ORG, &WorkflowKey::Id(workflow_id(1))).await, Ok(Some(first.row)));
+    assert_eq!(named("Order").await, Some(workflow_id(1)));
+    assert_eq!(named("order").await, Some(workflow_id(4)), "a name goes before a slug");
+    assert_eq!(named("Other").await, None);
+    let listed = store.workflows(ORG, None, 9).await.unwrap();
+    assert_eq!(listed.iter().map(|w| w.id).collect::<Vec<_>>(), [workflow_id(4), workflow_id(1)]);
+    assert_eq!(store.workflows(ORG, Some(workflow_id(4)), 1).await.unwrap().len(), 1);
+    assert_eq!(store.definition(ORG, &[3; 32]).await, Ok(None), "nothing is left of what was refused");
+}
+
+async fn slugs_count_up_unless_given(store: Arc<dyn Store>) {
+    let long = "s".repeat(80);
+    for (n, wish) in ["order", "order", "order-2", "order", &long, &long].into_iter().enumerate() {
+        let n = n as u64 + 1;
+        let new = NewWorkflow { slug_is_given: false, ..new_workflow(n, &format!("name {n}"), wish) };
+        assert_eq!(store.create_workflow(&new).await, Ok(Ok(())));
+    }
+    let mut slugs: Vec<String> = store.workflows(ORG, None, 9).await.unwrap().into_iter().map(|w| w.slug).collect();
+    slugs.reverse();
+    let cut = format!("{}-2", &long[..78]);
+    assert_eq!(slugs, ["order", "order-2", "order-2-2", "order-3", &long, &cut]);
+}
+
+async fn a_definition_is_stored_once(store: Arc<dyn Store>) {
+    let first = new_workflow(1, "a", "a");
+    let mut second = new_workflow(2, "b", "b");
+    second.row.hash = first.row.hash;
+    second.definition.hash = first.row.hash;
+    store.create_workflow(&first).await.unwrap().unwrap();
+    store.create_workflow(&second).await.unwrap().unwrap();
+    assert_eq!(store.definition(ORG, &first.row.hash).await, Ok(Some(first.definition)));
+}
+
+async fn settings_and_epochs_are_kept(store: Arc<dyn Store>) {
+    store.set_setting("zone", "UTC").await.unwrap();
+    store.set_setting("zone", "").await.unwrap();
+    assert_eq!(store.setting("zone").await, Ok(Some(String::new())));
+    assert_eq!(store.setting("Zone").await, Ok(None));
+    assert_eq!([store.next_epoch().await, store.next_epoch().await], [Ok(1), Ok(2)]);
+}
+
+async fn high_water_is_the_newest_record(store: Arc<dyn Store>) {
+    let timed = |n: u64, seconds| RunWrite { record: record(run(n), 1, at(seconds)), ..start(run(n)) };
+    commit(&store, [timed(1, 70), timed(2, 80)]).await;
+    assert_eq!(store.high_water().await, Ok(Some(at(80))));
+    assert_eq!(commit(&store, [timed(1, 90)]).await, [Conflict]);
+    assert_eq!(store.high_water().await, Ok(Some(at(80))));
+    commit(&store, [RunWrite { record: Bytes::from_static(b"no record"), ..start(run(3)) }]).await;
+    assert!(matches!(store.high_water().await, Err(Error::Corrupt(_))));
+}
+
+async fn counters_count(store: Arc<dyn Store>) {
+    commit(&store, [start(run(1)), start(run(2)), start(run(1))]).await;
+    commit(&store, [append(run(1), 1), append(run(2), 1)]).await;
+    commit(&store, [append(run(1), 1)]).await;
+    store.load(ORG, run(1)).await.unwrap();
+    store.payloads(ORG, run(1), &[1]).await.unwrap();
+    let counters = store.counters();
+    assert_eq!((counters.commits, counters.records, counters.loads), (2, 4, 2));
+    assert_eq!(counters.commit_reads, 0, "the hot path reads nothing");
+}

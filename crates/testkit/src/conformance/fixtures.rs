@@ -1,0 +1,137 @@
+//! Rows and writes with every field filled in, so that a case only names what it is about.
+
+use bytes::Bytes;
+use kernel::plan::Form;
+use kernel::{OrgId, Record, RunId, RunStatus, Timestamp, WorkflowId};
+use store::{Batch, Birth, Definition, IdempotencyKey, NewWorkflow, RunRow, RunWrite, TimerChange, Wait, WorkflowRow};
+
+pub const ORG: OrgId = OrgId::DEFAULT;
+pub const OTHER_ORG: OrgId = OrgId(2);
+
+/// Run number `n`; larger numbers are newer.
+pub fn run(n: u64) -> RunId {
+    let mut random = [7; 10];
+    random[2..].copy_from_slice(&n.to_be_bytes());
+    RunId::new(Timestamp::from_millis(1_000 + n as i64), random)
+}
+
+pub fn workflow_id(n: u64) -> WorkflowId {
+    WorkflowId(run(n).0)
+}
+
+pub fn at(seconds: i64) -> Timestamp {
+    Timestamp(seconds * 1_000_000)
+}
+
+/// A real, sealed record; different for every run, number and time.
+pub fn record(run: RunId, seq: u64, at: Timestamp) -> Bytes {
+    let tag = u64::from_be_bytes(run.0[8..].try_into().unwrap_or_default());
+    Record { at, first: seq << 32 | tag & 0xffff_ffff, ..Default::default() }.seal()
+}
+
+pub fn row(org: OrgId, id: RunId, status: RunStatus) -> RunRow {
+    RunRow {
+        org,
+        id,
+        workflow: workflow_id(u64::from(id.0[15] % 3)),
+        workflow_name: "order \u{0} ünïcode".into(),
+        version: 3,
+        hash: [9; 32],
+        form: Form::Graph,
+        status,
+        waiting: if status == RunStatus::Waiting { 0b110 } else { 0 },
+        wake_at: None,
+        created_at: at(100 + i64::from(id.0[15])),
+        expires_at: Timestamp::NEVER,
+        finished_at: status.is_terminal().then(|| at(500)),
+        error_code: (status == RunStatus::Failed).then(|| "step_failed".into()),
+    }
+}
+
+/// The first record of a run, which starts it.
+pub fn start(id: RunId) -> RunWrite {
+    start_in(ORG, id)
+}
+
+pub fn start_in(org: OrgId, id: RunId) -> RunWrite {
+    RunWrite { row: Some(row(org, id, RunStatus::Running)), ..append_in(org, id, 0) }
+}
+
+/// A record after number `after`, and nothing else.
+pub fn append(id: RunId, after: u64) -> RunWrite {
+    append_in(ORG, id, after)
+}
+
+pub fn append_in(org: OrgId, id: RunId, after: u64) -> RunWrite {
+    RunWrite {
+        org,
+        run: id,
+        after,
+        record: record(id, after + 1, at(1_000)),
+        row: None,
+        snapshot: None,
+        timer: TimerChange::default(),
+        payloads: Vec::new(),
+        grants: Vec::new(),
+        birth: None,
+    }
+}
+
+/// A record with which the run takes `status`.
+pub fn turn(id: RunId, after: u64, status: RunStatus) -> RunWrite {
+    RunWrite { row: Some(row(ORG, id, status)), ..append(id, after) }
+}
+
+/// Parks the run, to be woken at `wake`.
+pub fn park(id: RunId, after: u64, wake: Timestamp) -> RunWrite {
+    let row = RunRow { wake_at: Some(wake), ..row(ORG, id, RunStatus::Waiting) };
+    RunWrite {
+        row: Some(row),
+        snapshot: Some(state(id, after + 1)),
+        timer: TimerChange { remove: None, insert: Some(wake) },
+        ..append(id, after)
+    }
+}
+
+pub fn state(id: RunId, seq: u64) -> Bytes {
+    Bytes::from(format!("state of {id} at {seq}"))
+}
+
+pub fn wait(org: OrgId, run: RunId, step: u32, token: u8) -> Wait {
+    Wait { org, run, step, token_hash: [token; 32], kind: "webhook".into() }
+}
+
+pub fn key(name: &str, fingerprint: u8) -> IdempotencyKey {
+    IdempotencyKey { scope: "order".into(), key: name.into(), fingerprint: [fingerprint; 32], created_at: at(1) }
+}
+
+pub fn born(write: RunWrite, birth: Birth) -> RunWrite {
+    RunWrite { birth: Some(Box::new(birth)), ..write }
+}
+
+pub fn batch(runs: impl Into<Vec<RunWrite>>) -> Batch {
+    Batch { at: at(1_000), epoch: 1, runs: runs.into() }
+}
+
+pub fn new_workflow(n: u64, name: &str, slug: &str) -> NewWorkflow {
+    let hash = [n as u8; 32];
+    let row = WorkflowRow {
+        org: ORG,
+        id: workflow_id(n),
+        name: name.into(),
+        slug: slug.into(),
+        description: n.is_multiple_of(2).then(|| "what it is for".into()),
+        tags: r#"["a","b"]"#.into(),
+        form: Form::Steps,
+        trigger: "api".into(),
+        steps: 4,
+        enabled: !n.is_multiple_of(3),
+        version: 1,
+        hash,
+        created_at: at(n as i64),
+        updated_at: at(n as i64 + 1),
+    };
+    let definition =
+        Definition { hash, source: Bytes::from(format!("{{\"n\":{n}}}")), plan: Bytes::from_static(b"plan") };
+    NewWorkflow { row, definition, slug_is_given: true }
+}

@@ -1,0 +1,252 @@
+//! Random operations from a seed, done to several stores at once; every answer must be the same.
+//!
+//! The first subject is the reference: what is done next depends on what it says. Operations are
+//! mostly sensible (they go on from the record a run really has) and sometimes not, because refusals
+//! must agree as well. A subject may also be killed and opened again, which changes no answer.
+
+use super::fixtures::*;
+use crate::rng::Rng;
+use bytes::Bytes;
+use kernel::{OrgId, RunId, RunStatus, Timestamp};
+use std::fmt::Debug;
+use std::sync::Arc;
+use store::{
+    Batch, Birth, Call, GrantChange, NewWorkflow, RunFilter, RunRow, RunWrite, Store, TimerChange, WorkflowKey,
+};
+
+/// A store under test.
+pub struct Subject {
+    pub name: &'static str,
+    pub store: Arc<dyn Store>,
+    /// Ends the store without warning and opens what is left of it.
+    pub restart: Restart,
+}
+
+pub type Restart = Box<dyn FnMut(Arc<dyn Store>) -> Arc<dyn Store> + Send>;
+
+/// Few of everything, so that things meet.
+const RUNS: u64 = 12;
+const KEYS: [&str; 4] = ["a", "b", "c", "d"];
+const TOKENS: u64 = 40;
+const ORGS: [OrgId; 2] = [ORG, OTHER_ORG];
+
+/// Does `operations` random things to all subjects. Panics at the first difference.
+pub async fn lockstep(seed: u64, operations: usize, subjects: &mut [Subject]) {
+    let mut walk = Walk { rng: Rng::new(seed), seed, step: 0, time: 1_000 };
+    for step in 0..operations {
+        walk.step = step;
+        walk.operate(subjects).await;
+    }
+    walk.compare_everything(subjects).await;
+}
+
+/// What the generator knows of a run while it makes up a batch.
+#[derive(Clone, Copy)]
+struct Known {
+    org: OrgId,
+    run: RunId,
+    seq: u64,
+    wake_at: Option<Timestamp>,
+    status: RunStatus,
+}
+
+struct Walk {
+    rng: Rng,
+    seed: u64,
+    step: usize,
+    time: i64,
+}
+
+impl Walk {
+    async fn operate(&mut self, subjects: &mut [Subject]) {
+        let (org, id) = self.any_run();
+        match self.rng.below(24) {
+            0..=11 => {
+                let batch = self.batch(&subjects[0].store).await;
+                self.same(subjects, "commit", |store| store.commit(&batch)).await;
+            }
+            12 | 13 => self.same(subjects, "load", |store| store.load(org, id)).await,
+            14 => self.same(subjects, "history", |store| store.history(org, id)).await,
+            15 => {
+                let numbers: Vec<u32> = (0..4).map(|_| self.rng.below(6) as u32).collect();
+                self.same(subjects, "payloads", |store| store.payloads(org, id, &numbers)).await;
+            }
+            16 => {
+                let (until, limit) = (at(self.rng.below(200) as i64), self.rng.below(5) as usize);
+                self.same(subjects, "timers", |store| store.timers(until, limit)).await;
+                self.same(subjects, "next_timer", |store| store.next_timer()).await;
+            }
+            17 => {
+                let hash = [self.rng.below(TOKENS) as u8; 32];
+                self.same(subjects, "wait", |store| store.wait(&hash)).await;
+            }
+            18 | 19 => {
+                let filter = self.filter();
+                self.same(subjects, "runs", |store| store.runs(org, &filter)).await;
+            }
+            20 => self.workflow(org, subjects).await,
+            21 => {
+                let (name, value) = (self.rng.pick(&KEYS), self.rng.pick(&KEYS));
+                self.same(subjects, "set_setting", |store| store.set_setting(name, value)).await;
+                self.same(subjects, "next_epoch", |store| store.next_epoch()).await;
+            }
+            22 => self.compare_everything(subjects).await,
+            _ => {
+                for subject in subjects.iter_mut() {
+                    subject.store = (subject.restart)(Arc::clone(&subject.store));
+                }
+                self.compare_everything(subjects).await;
+            }
+        }
+    }
+
+    /// Asks all subjects and compares with what the first one said.
+    async fn same<'a, T: Debug + PartialEq>(
+        &self,
+        subjects: &'a [Subject],
+        what: &str,
+        ask: impl Fn(&'a dyn Store) -> Call<'a, T>,
+    ) {
+        let Some((first, others)) = subjects.split_first() else { return };
+        let expected = ask(&*first.store).await;
+        for other in others {
+            let (left, right, Walk { seed, step, .. }) = (first.name, other.name, self);
+            let answer = ask(&*other.store).await;
+            assert_eq!(expected, answer, "`{what}` of {left} (left) and {right} (right), seed {seed}, step {step}");
+        }
+    }
+
+    async fn compare_everything(&mut self, subjects: &[Subject]) {
+        for org in ORGS {
+            for n in 0..RUNS {
+                self.same(subjects, "load", |store| store.load(org, run(n))).await;
+                self.same(subjects, "history", |store| store.history(org, run(n))).await;
+                self.same(subjects, "payloads", |store| store.payloads(org, run(n), &[0, 1, 2, 3, 4, 5])).await;
+            }
+            let all = RunFilter { limit: 100, ..Default::default() };
+            self.same(subjects, "runs", |store| store.runs(org, &all)).await;
+            self.same(subjects, "workflows", |store| store.workflows(org, None, 100)).await;
+        }
+        self.same(subjects, "timers", |store| store.timers(Timestamp::NEVER, 100)).await;
+        self.same(subjects, "unparked", |store| store.unparked()).await;
+        self.same(subjects, "high_water", |store| store.high_water()).await;
+        for name in KEYS {
+            self.same(subjects, "setting", |store| store.setting(name)).await;
+        }
+    }
+
+    async fn workflow(&mut self, org: OrgId, subjects: &[Subject]) {
+        let n = self.rng.below(30);
+        let mut new = new_workflow(n, self.rng.pick(&KEYS), self.rng.pick(&KEYS));
+        (new.row.org, new.definition.hash) = (org, [(n % 5) as u8; 32]);
+        let new = NewWorkflow { slug_is_given: self.rng.one_in(2), ..new };
+        self.same(subjects, "create_workflow", |store| store.create_workflow(&new)).await;
+        for by in [WorkflowKey::Id(new.row.id), WorkflowKey::Name(new.row.name.clone())] {
+            self.same(subjects, "workflow", |store| store.workflow(org, &by)).await;
+        }
+        self.same(subjects, "definition", |store| store.definition(org, &[1; 32])).await;
+    }
+
+    async fn batch(&mut self, reference: &Arc<dyn Store>) -> Batch {
+        self.time += self.rng.below(5) as i64;
+        let mut known: Vec<Known> = Vec::new();
+        let mut runs = Vec::new();
+        for _ in 0..=self.rng.below(4) {
+            let (org, id) = self.any_run();
+            let position = known.iter().position(|k| (k.org, k.run) == (org, id));
+            let position = match position {
+                Some(position) => position,
+                None => {
+                    known.push(look_up(reference, org, id).await);
+                    known.len() - 1
+                }
+            };
+            let (write, after) = self.write(known[position]);
+            known[position] = after;
+            runs.push(write);
+        }
+        Batch { at: at(self.time), epoch: 1, runs }
+    }
+
+    /// A write, and what the run will be if it is accepted.
+    fn write(&mut self, known: Known) -> (RunWrite, Known) {
+        let Known { org, run, seq, .. } = known;
+        let after = match self.rng.below(12) {
+            0 => seq + 1,
+            1 => seq.saturating_sub(1),
+            _ => seq,
+        };
+        let status = if after == 0 || self.rng.one_in(2) { Some(self.rng.pick(RunStatus::ALL)) } else { None };
+        let wake_at = match status {
+            Some(RunStatus::Waiting) if !self.rng.one_in(3) => Some(at(self.rng.below(200) as i64)),
+            Some(_) => None,
+            None => known.wake_at,
+        };
+        let timer = match status {
+            Some(_) => TimerChange { remove: known.wake_at, insert: wake_at },
+            None => TimerChange::default(),
+        };
+        let write = RunWrite {
+            record: record(run, after + 1, at(self.time)),
+            row: status.map(|status| RunRow { wake_at, ..row(org, run, status) }),
+            snapshot: self.rng.one_in(4).then(|| state(run, after + 1)),
+            timer,
+            payloads: self.payloads(),
+            grants: self.grants(),
+            birth: if after == 0 { Some(Box::new(self.birth(org, run))) } else { None },
+            ..append_in(org, run, after)
+        };
+        (write, Known { seq: after + 1, wake_at, status: status.unwrap_or(known.status), ..known })
+    }
+
+    fn payloads(&mut self) -> Vec<(u32, Bytes)> {
+        let count = if self.rng.one_in(4) { self.rng.below(3) } else { 0 };
+        (0..count).map(|_| (self.rng.below(6) as u32, Bytes::from(vec![1; self.rng.below(9_000) as usize]))).collect()
+    }
+
+    fn grants(&mut self) -> Vec<GrantChange> {
+        let step = self.rng.below(3) as u32;
+        match self.rng.below(8) {
+            0 => vec![GrantChange::Give { step, attempt: 1, fence: 3, worker: "w".into(), lease_us: 5 }],
+            1 => vec![GrantChange::End { step }],
+            _ => Vec::new(),
+        }
+    }
+
+    fn birth(&mut self, org: OrgId, run: RunId) -> Birth {
+        let idempotency = self.rng.one_in(3).then(|| key(self.rng.pick(&KEYS), self.rng.below(9) as u8));
+        let waits = (0..self.rng.below(3)).map(|step| wait(org, run, step as u32, self.rng.below(TOKENS) as u8));
+        let waits = waits.collect();
+        let labels = (0..self.rng.below(3)).map(|_| self.label()).collect();
+        Birth { waits, labels, idempotency }
+    }
+
+    fn filter(&mut self) -> RunFilter {
+        let statuses = (0..self.rng.below(4)).map(|_| self.rng.pick(RunStatus::ALL)).collect();
+        RunFilter {
+            statuses,
+            workflow: self.rng.one_in(3).then(|| workflow_id(self.rng.below(3))),
+            label: self.rng.one_in(3).then(|| self.label()),
+            since: self.rng.one_in(3).then(|| at(100 + self.rng.below(RUNS) as i64)),
+            until: self.rng.one_in(3).then(|| at(100 + self.rng.below(RUNS) as i64)),
+            before: self.rng.one_in(3).then(|| run(self.rng.below(RUNS))),
+            limit: self.rng.below(8) as usize,
+        }
+    }
+
+    fn label(&mut self) -> (String, String) {
+        (self.rng.pick(&KEYS).to_owned(), self.rng.pick(&["x", "y"]).to_owned())
+    }
+
+    fn any_run(&mut self) -> (OrgId, RunId) {
+        let org = if self.rng.one_in(6) { OTHER_ORG } else { ORG };
+        (org, run(self.rng.below(RUNS)))
+    }
+}
+
+async fn look_up(reference: &Arc<dyn Store>, org: OrgId, run: RunId) -> Known {
+    let loaded = reference.load(org, run).await.expect("the reference loads");
+    let (seq, row) = loaded.map_or((0, None), |loaded| (loaded.seq, Some(loaded.row)));
+    let (wake_at, status) = row.map_or((None, RunStatus::Pending), |row| (row.wake_at, row.status));
+    Known { org, run, seq, wake_at, status }
+}
