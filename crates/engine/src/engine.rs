@@ -223,7 +223,6 @@ impl Engine {
             trigger: TriggerKind::Api,
             body: Payload::json(request.body),
             headers: pairs(request.headers),
-            expires_at: now.after(version.plan.layout().max_duration),
             labels: pairs(request.labels),
             ..Default::default()
         };

@@ -417,7 +417,7 @@ impl<T> Mailbox<T> {
         }
         turn.loads = std::mem::take(&mut self.loads);
         turn.fetches = std::mem::take(&mut self.fetches);
-        turn.ready = std::mem::take(&mut self.replies);
+        turn.ready.append(&mut self.replies);
         turn
     }
 
@@ -628,6 +628,7 @@ impl Live {
             waiting: self.waiting_mask(),
             wake_at: wake,
             created_at: state.created_at,
+            expires_at: state.origin.expires_at,
             finished_at: state.finished_at,
             error_code: state.failure.as_ref().map(|f| f.code.clone()),
             ..self.row.clone()

@@ -87,6 +87,7 @@ message! {
         5 => trigger: TriggerKind,
         6 => body: Payload,
         7 => headers: Vec<Pair>,
+        /// Set when the run is created.
         8 => expires_at: Timestamp,
         9 => labels: Vec<Pair>,
     }

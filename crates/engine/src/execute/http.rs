@@ -82,6 +82,9 @@ fn prepare(client: &reqwest::Client, request: &Request, dispatch: &Dispatch) -> 
             builder = builder.header("content-type", *content_type);
         }
         builder = builder.body(bytes.clone());
+    } else if matches!(request.method.as_str(), "POST" | "PUT" | "PATCH") {
+        // Some servers refuse such a request unless it says that nothing follows.
+        builder = builder.header("content-length", "0");
     }
     builder
         .header("idempotency-key", format!("{}:{}", dispatch.run, dispatch.key))

@@ -175,6 +175,7 @@ impl Turn<'_> {
         if self.run.state.seq > 0 {
             return Answer::Repeated;
         }
+        origin.expires_at = self.context.now.after(self.plan.layout().max_duration);
         origin.body = self.keep(origin.body);
         self.emit(Event::Created { origin });
         Answer::Applied

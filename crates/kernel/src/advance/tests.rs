@@ -45,7 +45,8 @@ fn plan_of(text: &str) -> Plan {
         });
     }
     let all = Group { nodes: (0..nodes.len() as u32).collect(), ..Default::default() };
-    Plan::new(Layout { nodes, groups: vec![all], ..Default::default() }).expect(text)
+    let max_duration = Span::from_days(30);
+    Plan::new(Layout { nodes, groups: vec![all], max_duration, ..Default::default() }).expect(text)
 }
 
 fn reference(raw: &path::RawPath<'_>, find: &dyn Fn(&str) -> u32) -> path::Ref {
@@ -118,11 +119,7 @@ impl Story {
             resident: Payloads::new(),
             missing: Vec::new(),
         };
-        let origin = Origin {
-            body: Payload::json(body.to_string()),
-            expires_at: START.after(Span::from_days(30)),
-            ..Default::default()
-        };
+        let origin = Origin { body: Payload::json(body.to_string()), ..Default::default() };
         assert_eq!(story.give(Input::Start(Box::new(origin))), Answer::Applied);
         story
     }
