@@ -343,3 +343,18 @@ impl Store for MemoryStore {
         self.contents().counters
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_fork_goes_its_own_way() {
+        let store = MemoryStore::new();
+        store.contents().settings.insert("a".into(), "1".into());
+        let fork = store.fork();
+        fork.contents().settings.insert("a".into(), "2".into());
+        assert_eq!(store.contents().settings["a"], "1");
+        assert!(fork.stored_runs().is_empty() && fork.stored_timers().is_empty());
+    }
+}

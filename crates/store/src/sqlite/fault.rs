@@ -23,11 +23,11 @@ pub(super) enum Trouble {
 
 impl From<Sql> for Trouble {
     fn from(error: Sql) -> Trouble {
-        match (error.sqlite_error_code(), &error) {
-            (Some(ErrorCode::ConstraintViolation | ErrorCode::TypeMismatch | ErrorCode::TooBig), _) => Trouble::Row,
+        match error.sqlite_error_code() {
+            Some(ErrorCode::ConstraintViolation | ErrorCode::TypeMismatch | ErrorCode::TooBig) => Trouble::Row,
             // A stored row of this run that cannot be read: this run's trouble, nobody else's.
-            (None, _) => Trouble::Row,
-            (Some(_), _) => Trouble::Statement(error),
+            None => Trouble::Row,
+            Some(_) => Trouble::Statement(error),
         }
     }
 }

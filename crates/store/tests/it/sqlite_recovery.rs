@@ -3,7 +3,7 @@
 use crate::support::{Place, commit};
 use kernel::RunStatus;
 use store::sqlite::Options;
-use store::{Error, SqliteStore, Store, Verdict};
+use store::{Error, RunWrite, SqliteStore, Store, Verdict};
 use testkit::conformance::fixtures::*;
 use testkit::now;
 
@@ -131,6 +131,31 @@ fn a_journal_with_a_hole_in_its_tail_does_not_open() {
     let killed = place.killed();
     killed.raw().execute("DELETE FROM journal WHERE pos = 20", []).unwrap();
     assert!(matches!(SqliteStore::open(&killed.database()), Err(Error::Corrupt(_))));
+}
+
+/// Damage met in the middle of a commit: nobody can say what became of it, so nothing is written after.
+#[test]
+fn after_an_unknown_outcome_nothing_is_written_until_it_is_opened_anew() {
+    let place = Place::new();
+    let store = place.open();
+    populate(&store);
+    drop(store);
+    let root: u32 = place
+        .raw()
+        .query_row("SELECT rootpage FROM sqlite_master WHERE name = 'payloads'", [], |row| row.get(0))
+        .unwrap();
+    let mut file = std::fs::read(place.database()).unwrap();
+    file[(root as usize - 1) * 4096..root as usize * 4096].fill(0xee);
+    std::fs::write(place.database(), file).unwrap();
+
+    let store = place.open();
+    let bad = RunWrite { payloads: vec![(1, vec![1].into())], ..append(run(1), 31) };
+    assert!(matches!(now(store.commit(&batch([append(run(4), 1), bad]))), Err(Error::Unknown(_))));
+    assert!(matches!(now(store.commit(&batch([append(run(4), 1)]))), Err(Error::Unknown(_))));
+    assert!(matches!(now(store.check()), Err(Error::Unknown(_))));
+    assert_eq!(now(store.load(ORG, run(4))).unwrap().map(|loaded| loaded.seq), Some(1), "reads go on");
+    drop(store);
+    check_populated(&place.open());
 }
 
 #[test]
