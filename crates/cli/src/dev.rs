@@ -97,17 +97,29 @@ fn check(arguments: Arguments) -> Result<Config, String> {
         },
     };
     let public_url = arguments.public_url.map(|url| match url.strip_suffix('/').unwrap_or(&url) {
-        url if (url.starts_with("http://") || url.starts_with("https://")) && !url.contains(['?', '#', '@']) => Ok(url.to_owned()),
+        url if (url.starts_with("http://") || url.starts_with("https://")) && !url.contains(['?', '#', '@']) => {
+            Ok(url.to_owned())
+        }
         url => Err(format!("`{url}` is not an http or https address callback URLs could begin with")),
     });
     let clock = if arguments.clock == "virtual" { ClockMode::Virtual } else { ClockMode::Real };
     let clock_start = match arguments.clock_start {
         Some(_) if clock == ClockMode::Real => return Err("`--clock-start` needs `--clock virtual`".into()),
-        Some(text) => Some(api::parse_rfc3339(&text).ok_or(format!("`{text}` is not a time such as 2027-03-27T00:00:00Z"))?),
+        Some(text) => {
+            Some(api::parse_rfc3339(&text).ok_or(format!("`{text}` is not a time such as 2027-03-27T00:00:00Z"))?)
+        }
         None => None,
     };
     let secret = arguments.secret_key_file.unwrap_or_else(|| arguments.data.join("secret.key"));
-    Ok(Config { listen: arguments.listen, data: arguments.data, database, public_url: public_url.transpose()?, clock, clock_start, secret })
+    Ok(Config {
+        listen: arguments.listen,
+        data: arguments.data,
+        database,
+        public_url: public_url.transpose()?,
+        clock,
+        clock_start,
+        secret,
+    })
 }
 
 fn start_logging() {
@@ -186,7 +198,8 @@ fn host_of(url: &str) -> Option<String> {
 
 /// SIGTERM or Ctrl-C.
 async fn asked_to_stop() {
-    let (Ok(mut terminate), Ok(mut interrupt)) = (signal(SignalKind::terminate()), signal(SignalKind::interrupt())) else {
+    let (Ok(mut terminate), Ok(mut interrupt)) = (signal(SignalKind::terminate()), signal(SignalKind::interrupt()))
+    else {
         return std::future::pending().await;
     };
     tokio::select! {

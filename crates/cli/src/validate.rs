@@ -35,16 +35,24 @@ pub fn run(arguments: Arguments) -> ExitCode {
             return INVALID.into();
         }
     };
-    let syntax = arguments.syntax.map_or_else(|| guess(&arguments.file, &source), |s| match s {
-        Spelling::Json => Syntax::Json,
-        Spelling::Yaml => Syntax::Yaml,
-    });
+    let syntax = arguments.syntax.map_or_else(
+        || guess(&arguments.file, &source),
+        |s| match s {
+            Spelling::Json => Syntax::Json,
+            Spelling::Yaml => Syntax::Yaml,
+        },
+    );
     let compiled = lang::read(&source, syntax).map_err(|m| m.0).and_then(|tree| lang::compile(&tree));
     if arguments.json {
         println!("{}", as_json(&compiled));
     } else {
         match &compiled {
-            Ok(compiled) => println!("{name}: valid {}, {} steps, {}", compiled.form, compiled.plan.nodes().len(), hash(&compiled.hash)),
+            Ok(compiled) => println!(
+                "{name}: valid {}, {} steps, {}",
+                compiled.form,
+                compiled.plan.nodes().len(),
+                hash(&compiled.hash)
+            ),
             Err(problems) => show(&name, &String::from_utf8_lossy(&source), problems),
         }
     }
@@ -73,14 +81,19 @@ fn guess(file: &std::path::Path, source: &[u8]) -> Syntax {
 }
 
 fn show(name: &str, source: &str, problems: &[Diagnostic]) {
-    let renderer = if std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none() { Renderer::styled() } else { Renderer::plain() };
+    let renderer = if std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none() {
+        Renderer::styled()
+    } else {
+        Renderer::plain()
+    };
     let mut out = std::io::stderr().lock();
     for problem in problems {
         let end = problem.span.end.clamp(problem.span.start, source.len()).max(problem.span.start);
         let span = problem.span.start.min(source.len())..end;
         let label = if problem.path.is_empty() { "here" } else { problem.path.as_str() };
         let snippet = Snippet::source(source).path(name).annotation(AnnotationKind::Primary.span(span).label(label));
-        let mut report: Vec<Group<'_>> = vec![Level::ERROR.primary_title(problem.message.as_str()).id(problem.code).element(snippet)];
+        let mut report: Vec<Group<'_>> =
+            vec![Level::ERROR.primary_title(problem.message.as_str()).id(problem.code).element(snippet)];
         if let Some(hint) = &problem.hint {
             report.push(Group::with_title(Level::HELP.secondary_title(hint.as_str())));
         }

@@ -196,7 +196,8 @@ impl Engine {
         let version = resolved.version.clone();
         let now = self.now();
         let run = RunId::new(now, random()?);
-        let waits = version.plan.nodes().iter().enumerate().filter(|(_, node)| matches!(node.body, Some(Body::Webhook { .. })));
+        let waits =
+            version.plan.nodes().iter().enumerate().filter(|(_, node)| matches!(node.body, Some(Body::Webhook { .. })));
         let wait = |(step, node): (usize, &kernel::plan::Node)| Wait {
             org: request.org,
             run,
@@ -241,7 +242,13 @@ impl Engine {
         }
     }
 
-    pub async fn cancel(&self, org: OrgId, run: RunId, actor: String, reason: String) -> Result<(Answer, RunStatus), Error> {
+    pub async fn cancel(
+        &self,
+        org: OrgId,
+        run: RunId,
+        actor: String,
+        reason: String,
+    ) -> Result<(Answer, RunStatus), Error> {
         self.give(org, run, Input::Cancel { actor, reason }).await
     }
 
@@ -304,7 +311,10 @@ impl Engine {
 }
 
 impl Inner {
-    async fn ask(&self, command: impl FnOnce(oneshot::Sender<Reply>) -> Command<oneshot::Sender<Reply>>) -> Result<Reply, Error> {
+    async fn ask(
+        &self,
+        command: impl FnOnce(oneshot::Sender<Reply>) -> Command<oneshot::Sender<Reply>>,
+    ) -> Result<Reply, Error> {
         let (ticket, reply) = oneshot::channel();
         if !self.inbox.send(command(ticket)) {
             return Err(Error::Unavailable("the engine is stopping".into()));

@@ -32,17 +32,38 @@ const CONFLICTS_MAX: u32 = 8;
 
 /// What is asked of the mailbox. `T` is the caller's ticket: whatever it needs to route the reply.
 pub enum Command<T> {
-    Start { start: Box<Start>, ticket: T },
+    Start {
+        start: Box<Start>,
+        ticket: T,
+    },
     /// An input from outside (with a ticket) or from inside (without).
-    Give { org: OrgId, run: RunId, input: Input, ticket: Option<T> },
+    Give {
+        org: OrgId,
+        run: RunId,
+        input: Input,
+        ticket: Option<T>,
+    },
     /// Answers when the run has ended.
-    Watch { org: OrgId, run: RunId, ticket: T },
+    Watch {
+        org: OrgId,
+        run: RunId,
+        ticket: T,
+    },
     /// A run was in memory when the last process died: take it up again.
-    Recover { org: OrgId, run: RunId },
+    Recover {
+        org: OrgId,
+        run: RunId,
+    },
     /// Timers of parked runs that are due soon.
     Timers(Vec<Timer>),
-    Loaded { run: RunId, result: Result<Option<Box<Resumed>>, Trouble> },
-    Fetched { run: RunId, result: Result<Vec<(u32, Bytes)>, Trouble> },
+    Loaded {
+        run: RunId,
+        result: Result<Option<Box<Resumed>>, Trouble>,
+    },
+    Fetched {
+        run: RunId,
+        result: Result<Vec<(u32, Bytes)>, Trouble>,
+    },
 }
 
 /// A run to be created.
@@ -87,11 +108,18 @@ impl From<LoadError> for Trouble {
 #[derive(Clone, Debug, PartialEq)]
 pub enum Reply {
     /// The input was judged, and whatever it changed is durable.
-    Answer { answer: Answer, status: RunStatus, created_at: Timestamp },
+    Answer {
+        answer: Answer,
+        status: RunStatus,
+        created_at: Timestamp,
+    },
     /// The watched run has ended.
     Ended(RunStatus),
     /// The idempotency key belongs to another run.
-    KeyTaken { run: RunId, fingerprint: [u8; 32] },
+    KeyTaken {
+        run: RunId,
+        fingerprint: [u8; 32],
+    },
     NotFound,
     /// Nothing was written.
     Unavailable(String),

@@ -287,7 +287,7 @@ impl Plan {
     }
 
     fn is_acyclic(&self) -> bool {
-        let mut left: Vec<usize> = self.layout.nodes.iter().map(|n| distinct_parents(n)).collect();
+        let mut left: Vec<usize> = self.layout.nodes.iter().map(distinct_parents).collect();
         let mut free: Vec<u32> = (0..left.len() as u32).filter(|i| left[*i as usize] == 0).collect();
         let mut seen = 0;
         while let Some(step) = free.pop() {

@@ -64,7 +64,7 @@ impl std::fmt::Display for Span {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let ms = self.millis();
         for (unit, name) in [(86_400_000, "d"), (3_600_000, "h"), (60_000, "m"), (1_000, "s")] {
-            if ms >= unit && ms % unit == 0 {
+            if ms >= unit && ms.is_multiple_of(unit) {
                 return write!(f, "{}{name}", ms / unit);
             }
         }

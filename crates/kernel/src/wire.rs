@@ -75,6 +75,9 @@ pub fn put_bytes(number: u32, bytes: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(bytes);
 }
 
+/// A field's number, its value, and the bytes it occupies as a whole.
+pub type Found<'a> = (u32, Raw<'a>, &'a [u8]);
+
 /// Walks the fields of one message.
 pub struct Reader<'a> {
     rest: &'a [u8],
@@ -98,8 +101,8 @@ impl<'a> Reader<'a> {
         Err(Error::Malformed("varint"))
     }
 
-    /// The next field: its number, its value, and the bytes it occupies as a whole.
-    pub fn next(&mut self) -> Result<Option<(u32, Raw<'a>, &'a [u8])>, Error> {
+    /// The next field, if there is one.
+    pub fn field(&mut self) -> Result<Option<Found<'a>>, Error> {
         if self.rest.is_empty() {
             return Ok(None);
         }
@@ -318,7 +321,7 @@ macro_rules! message {
                 let mut message = Self::default();
                 let mut reader = $crate::wire::Reader::new(bytes);
                 let depth = $crate::wire::deeper(depth)?;
-                while let Some((number, raw, whole)) = reader.next()? {
+                while let Some((number, raw, whole)) = reader.field()? {
                     match number {
                         $($number => $crate::wire::Field::merge(&mut message.$field, raw, depth)?,)*
                         _ => { message.unknown.keep(whole); let _ = raw; }
@@ -368,13 +371,13 @@ macro_rules! choice {
             fn read_fields(bytes: &[u8], depth: u32) -> Result<Self, $crate::wire::Error> {
                 let _depth = $crate::wire::deeper(depth)?;
                 let mut reader = $crate::wire::Reader::new(bytes);
-                let (number, raw, _) = reader.next()?.ok_or($crate::wire::Error::Truncated)?;
+                let (number, raw, _) = reader.field()?.ok_or($crate::wire::Error::Truncated)?;
                 let inner = raw.bytes()?;
                 match number {
                     $($vnumber => {
                         $(let mut $field = <$ty>::default();)*
                         let mut fields = $crate::wire::Reader::new(inner);
-                        while let Some((number, _raw, _)) = fields.next()? {
+                        while let Some((number, _raw, _)) = fields.field()? {
                             match number {
                                 $($number => $crate::wire::Field::merge(&mut $field, _raw, _depth)?,)*
                                 _ => {}

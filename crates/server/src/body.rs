@@ -37,12 +37,16 @@ pub fn syntax(headers: &HeaderMap) -> Result<Syntax, Refusal> {
         "application/json" => Ok(Syntax::Json),
         "application/yaml" | "application/x-yaml" | "text/yaml" | "text/x-yaml" => Ok(Syntax::Yaml),
         "" => Err(unsupported("the body has no `Content-Type`".into())),
-        other => Err(unsupported(format!("bodies of type `{}` are not read here", other.chars().take(80).collect::<String>()))),
+        other => Err(unsupported(format!(
+            "bodies of type `{}` are not read here",
+            other.chars().take(80).collect::<String>()
+        ))),
     }
 }
 
 fn unsupported(message: String) -> Refusal {
-    Refusal::new(Code::UnsupportedMediaType, message).hint("send `Content-Type: application/json`, or `application/yaml` for a definition")
+    Refusal::new(Code::UnsupportedMediaType, message)
+        .hint("send `Content-Type: application/json`, or `application/yaml` for a definition")
 }
 
 /// A definition in either syntax.

@@ -47,10 +47,8 @@ impl Refusal {
     pub fn of_definition(status: u16, diagnostics: &[Diagnostic]) -> Refusal {
         let mut problems: Vec<Problem> = diagnostics.iter().map(problem_of).collect();
         let mut problem = problems.first().cloned().unwrap_or_default();
-        if let [more @ ..] = diagnostics
-            && more.len() > 1
-        {
-            problem.message = format!("{} (and {} more)", problem.message, more.len() - 1);
+        if diagnostics.len() > 1 {
+            problem.message = format!("{} (and {} more)", problem.message, diagnostics.len() - 1);
         }
         problem.problems = (status == 422).then(|| std::mem::take(&mut problems));
         let status = if problem.code == "too_large" { 413 } else { status };
@@ -70,18 +68,26 @@ impl From<engine::Error> for Refusal {
         let message = error.to_string();
         match error {
             Error::NotFound(what) => Refusal::new(Code::NotFound, format!("there is no such {what}")),
-            Error::Unavailable(_) => Refusal::new(Code::StorageUnavailable, message).hint("nothing was changed; try again").retry_after(1),
+            Error::Unavailable(_) => {
+                Refusal::new(Code::StorageUnavailable, message).hint("nothing was changed; try again").retry_after(1)
+            }
             Error::OutcomeUnknown(_) => {
                 let mut refusal = Refusal::new(Code::OutcomeUnknown, message).retry_after(1);
                 refusal.0.problem.outcome = Some("unknown");
                 refusal.0.problem.retry = Some("same_idempotency_key");
                 refusal
             }
-            Error::Overloaded => Refusal::new(Code::Overloaded, message).hint("nothing was changed; slow down and try again").retry_after(1),
+            Error::Overloaded => Refusal::new(Code::Overloaded, message)
+                .hint("nothing was changed; slow down and try again")
+                .retry_after(1),
             Error::Newer => Refusal::new(Code::RunNeedsUpgrade, message),
             Error::Damaged(_) => Refusal::new(Code::RunDamaged, message),
-            Error::Taken(store::Taken::Name) => Refusal::new(Code::NameTaken, "a workflow of this name exists").hint("choose another name").at("name"),
-            Error::Taken(store::Taken::Slug) => Refusal::new(Code::SlugTaken, "a workflow with this slug exists").hint("choose another slug").at("slug"),
+            Error::Taken(store::Taken::Name) => {
+                Refusal::new(Code::NameTaken, "a workflow of this name exists").hint("choose another name").at("name")
+            }
+            Error::Taken(store::Taken::Slug) => {
+                Refusal::new(Code::SlugTaken, "a workflow with this slug exists").hint("choose another slug").at("slug")
+            }
             Error::Disabled => Refusal::new(Code::WorkflowDisabled, message).hint("enable it first"),
             Error::KeyReused => Refusal::new(Code::IdempotencyKeyReused, message)
                 .hint("use a new key, or send exactly the first request again")

@@ -30,17 +30,22 @@ pub async fn check(State(app): State<Arc<App>>, request: Request, next: Next) ->
 
 fn admit(app: &App, uri_host: Option<&str>, headers: &HeaderMap) -> Result<(), Refusal> {
     let header = headers.get(HOST).and_then(|v| v.to_str().ok());
-    let host = uri_host.or(header.map(host_of)).ok_or_else(|| {
-        Refusal::new(Code::MissingHost, "the request has no readable `Host` header")
-    })?;
+    let host = uri_host
+        .or(header.map(host_of))
+        .ok_or_else(|| Refusal::new(Code::MissingHost, "the request has no readable `Host` header"))?;
     if !is_loopback(host) && !app.hosts.iter().any(|h| h.eq_ignore_ascii_case(host)) {
-        return Err(Refusal::new(Code::HostNotAllowed, format!("this server does not answer for host `{}`", cut(host)))
-            .hint("use 127.0.0.1 or localhost, or start with `--public-url`"));
+        return Err(Refusal::new(
+            Code::HostNotAllowed,
+            format!("this server does not answer for host `{}`", cut(host)),
+        )
+        .hint("use 127.0.0.1 or localhost, or start with `--public-url`"));
     }
     match headers.get(ORIGIN).map(|v| v.to_str().unwrap_or("")) {
         None => Ok(()),
         Some(origin) if is_same_origin(origin, header.unwrap_or(host)) => Ok(()),
-        Some(origin) => Err(Refusal::new(Code::ForeignOrigin, format!("requests from origin `{}` are refused", cut(origin)))),
+        Some(origin) => {
+            Err(Refusal::new(Code::ForeignOrigin, format!("requests from origin `{}` are refused", cut(origin))))
+        }
     }
 }
 
@@ -74,9 +79,17 @@ mod tests {
     #[test]
     fn loopback_is_recognised_in_every_spelling() {
         for (header, expected) in [
-            ("127.0.0.1:7420", true), ("localhost:7420", true), ("LOCALHOST", true), ("[::1]:7420", true), ("127.9.9.9", true),
-            ("[::ffff:127.0.0.1]:1", true), ("example.com", false), ("127.0.0.1.example.com", false), ("192.168.0.2:7420", false),
-            ("localhost.evil.test", false), ("", false),
+            ("127.0.0.1:7420", true),
+            ("localhost:7420", true),
+            ("LOCALHOST", true),
+            ("[::1]:7420", true),
+            ("127.9.9.9", true),
+            ("[::ffff:127.0.0.1]:1", true),
+            ("example.com", false),
+            ("127.0.0.1.example.com", false),
+            ("192.168.0.2:7420", false),
+            ("localhost.evil.test", false),
+            ("", false),
         ] {
             assert_eq!(is_loopback(host_of(header)), expected, "{header}");
         }

@@ -58,7 +58,8 @@ impl Query {
     }
 }
 
-const LABEL: &str = "`key:value` with a key of 1 to 64 letters, digits, `.`, `_` or `-` and a value of at most 256 characters";
+const LABEL: &str =
+    "`key:value` with a key of 1 to 64 letters, digits, `.`, `_` or `-` and a value of at most 256 characters";
 
 fn parse_label(text: &str) -> Option<(String, String)> {
     let (key, value) = text.split_once(':')?;
@@ -69,7 +70,9 @@ fn parse_label(text: &str) -> Option<(String, String)> {
 
 pub fn invalid(name: &str, text: &str, expected: &str) -> Refusal {
     let text: String = text.chars().take(80).collect();
-    Refusal::new(Code::InvalidParameter, format!("`{text}` is not a value for `{name}`")).hint(format!("expected {expected}")).at(name)
+    Refusal::new(Code::InvalidParameter, format!("`{text}` is not a value for `{name}`"))
+        .hint(format!("expected {expected}"))
+        .at(name)
 }
 
 #[cfg(test)]
@@ -88,9 +91,15 @@ mod tests {
     #[test]
     fn labels_are_key_and_value() {
         let query = Query::parse(Some("label=a:b&label=team.x:is%3Afine"), &["label"]).unwrap();
-        assert_eq!(query.labels().unwrap(), [("a".to_owned(), "b".to_owned()), ("team.x".to_owned(), "is:fine".to_owned())]);
+        assert_eq!(
+            query.labels().unwrap(),
+            [("a".to_owned(), "b".to_owned()), ("team.x".to_owned(), "is:fine".to_owned())]
+        );
         for bad in ["nocolon", ":v", "k y:v"] {
-            assert!(Query::parse(Some(&format!("label={}", bad.replace(' ', "+"))), &["label"]).unwrap().labels().is_err(), "{bad}");
+            assert!(
+                Query::parse(Some(&format!("label={}", bad.replace(' ', "+"))), &["label"]).unwrap().labels().is_err(),
+                "{bad}"
+            );
         }
     }
 }

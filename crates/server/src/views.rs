@@ -139,7 +139,11 @@ fn step(reading: &Reading, index: u32, in_list: bool) -> StepView {
         headers: response.map(|r| pairs(&r.headers)).filter(|h| !h.is_empty()),
         body: body.map(|payload| value(reading, payload)),
         is_truncated: body.is_some_and(|payload| payload.truncated),
-        error: state.failure.as_ref().map(|f| FailureView { code: f.code.clone(), message: f.message.clone(), step: None }),
+        error: state.failure.as_ref().map(|f| FailureView {
+            code: f.code.clone(),
+            message: f.message.clone(),
+            step: None,
+        }),
         skipped_because: state.because.as_deref().map(|because| skip(reading, node, because)),
     }
 }
@@ -164,7 +168,12 @@ fn skip(reading: &Reading, node: &Node, because: &Because) -> SkipView {
             reason: "needs_not_successful",
             condition: None,
             saw: None,
-            steps: Some(steps.iter().map(|s| (plan.node(*s).key.clone(), json!(reading.run.step(*s).status().as_str()))).collect()),
+            steps: Some(
+                steps
+                    .iter()
+                    .map(|s| (plan.node(*s).key.clone(), json!(reading.run.step(*s).status().as_str())))
+                    .collect(),
+            ),
         },
         Because::Unknown { .. } => SkipView { reason: "unknown", condition: None, saw: None, steps: None },
     }
@@ -206,9 +215,7 @@ fn data(plan: &Plan, event: &Event) -> Value {
     let saw = |seen: &[kernel::expr::Seen]| -> Map<String, Value> {
         seen.iter().map(|s| (s.path.clone(), seen_value(&s.value))).collect()
     };
-    let response = |r: &kernel::event::Response| {
-        json!({ "status_code": r.status_code, "duration_ms": r.took.millis(), "body_bytes": r.body.as_ref().map(|b| b.len) })
-    };
+    let response = |r: &kernel::event::Response| json!({ "status_code": r.status_code, "duration_ms": r.took.millis(), "body_bytes": r.body.as_ref().map(|b| b.len) });
     match event {
         Event::Created { origin } => json!({
             "workflow": origin.workflow_name, "version": origin.version, "trigger": origin.trigger.as_str(),
@@ -230,7 +237,8 @@ fn data(plan: &Plan, event: &Event) -> Value {
         Event::Skipped { because, .. } => match because {
             Because::Condition { seen } => json!({ "reason": "condition_false", "saw": saw(seen) }),
             Because::Needs { steps } => {
-                let steps: Vec<&str> = steps.iter().filter_map(|s| Some(plan.nodes().get(*s as usize)?.key.as_str())).collect();
+                let steps: Vec<&str> =
+                    steps.iter().filter_map(|s| Some(plan.nodes().get(*s as usize)?.key.as_str())).collect();
                 json!({ "reason": "needs_not_successful", "steps": steps })
             }
             Because::Unknown { .. } => json!({}),

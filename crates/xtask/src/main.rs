@@ -1,1 +1,30 @@
-fn main() {}
+//! Chores in Rust: `cargo xtask <command>`.
+//!
+//! - `tidy`: what must be absent is absent (see `tidy.rs`); part of the fast tier.
+//! - `docs [--check]`: writes the reference pages that come from code.
+//! - `long`: the long test tier, with a summary for release notes.
+
+mod docs;
+mod long;
+mod tidy;
+
+use anyhow::{Context, Result, bail};
+use std::path::PathBuf;
+
+fn main() -> Result<()> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    match words.as_slice() {
+        ["tidy"] => tidy::run(&root()?),
+        ["docs"] => docs::run(&root()?, false),
+        ["docs", "--check"] => docs::run(&root()?, true),
+        ["long"] => long::run(&root()?),
+        _ => bail!("usage: cargo xtask tidy | docs [--check] | long"),
+    }
+}
+
+/// The workspace's folder: two above this crate's.
+fn root() -> Result<PathBuf> {
+    let here = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
+    here.ancestors().nth(2).map(PathBuf::from).context("xtask lives two folders below the root")
+}

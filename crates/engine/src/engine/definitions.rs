@@ -75,7 +75,12 @@ impl Engine {
         Ok(self.inner.store.workflow(org, &workflow_key(key)).await?)
     }
 
-    pub async fn workflows(&self, org: OrgId, before: Option<WorkflowId>, limit: usize) -> Result<Vec<WorkflowRow>, Error> {
+    pub async fn workflows(
+        &self,
+        org: OrgId,
+        before: Option<WorkflowId>,
+        limit: usize,
+    ) -> Result<Vec<WorkflowRow>, Error> {
         Ok(self.inner.store.workflows(org, before, limit).await?)
     }
 
@@ -161,7 +166,12 @@ mod tests {
 
     #[test]
     fn decision_16_a_slug_is_made_from_the_name() {
-        for (name, slug) in [("order-processing", "order-processing"), ("Order  Processing!", "order-processing"), ("日本", "workflow"), ("_a", "a")] {
+        for (name, slug) in [
+            ("order-processing", "order-processing"),
+            ("Order  Processing!", "order-processing"),
+            ("日本", "workflow"),
+            ("_a", "a"),
+        ] {
             assert_eq!(derive_slug(name), slug);
         }
         assert_eq!(derive_slug(&"x".repeat(200)).len(), 80);

@@ -185,7 +185,10 @@ fn drive(
         };
         let trouble = result.as_ref().err().cloned();
         if let Ok(verdicts) = &result {
-            inner.metrics.conflicts_total.add(verdicts.iter().filter(|v| **v == store::Verdict::Conflict).count() as u64);
+            inner
+                .metrics
+                .conflicts_total
+                .add(verdicts.iter().filter(|v| **v == store::Verdict::Conflict).count() as u64);
         }
         let released = mailbox.settle(turn, result);
         for (ticket, reply) in released.replies {

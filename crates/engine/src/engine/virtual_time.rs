@@ -18,10 +18,14 @@ pub(super) async fn open_clock(store: &dyn Store, options: &Options) -> Result<C
     let used = store.setting(MODE).await?;
     match (used.as_deref(), options.clock) {
         (Some("virtual"), ClockMode::Real) => {
-            return Err(Error::Refused("this store was used with a virtual clock; start with `--clock virtual`".into()));
+            return Err(Error::Refused(
+                "this store was used with a virtual clock; start with `--clock virtual`".into(),
+            ));
         }
         (Some("real"), ClockMode::Virtual) if high_water.is_some() => {
-            return Err(Error::Refused("this store was used with the real clock; use another `--data` folder for a virtual one".into()));
+            return Err(Error::Refused(
+                "this store was used with the real clock; use another `--data` folder for a virtual one".into(),
+            ));
         }
         _ => {}
     }

@@ -46,7 +46,9 @@ pub async fn perform(client: &reqwest::Client, dispatch: &Dispatch) -> TaskResul
     };
     let limit = Duration::from_micros(request.timeout.0);
     match tokio::time::timeout(limit, exchange(client, request_ready)).await {
-        Err(_) => TaskResult::TimedOut { message: format!("no complete answer within {}", request.timeout), took: took() },
+        Err(_) => {
+            TaskResult::TimedOut { message: format!("no complete answer within {}", request.timeout), took: took() }
+        }
         Ok(Err(error)) => {
             TaskResult::Failed { failure: Failure::new("network", reason(&error)), retryable: true, took: took() }
         }
@@ -58,7 +60,8 @@ pub async fn perform(client: &reqwest::Client, dispatch: &Dispatch) -> TaskResul
 }
 
 fn prepare(client: &reqwest::Client, request: &Request, dispatch: &Dispatch) -> Result<reqwest::Request, Failure> {
-    let url = url::Url::parse(&request.url).map_err(|e| Failure::new("invalid_url", format!("`{}`: {e}", request.url)))?;
+    let url =
+        url::Url::parse(&request.url).map_err(|e| Failure::new("invalid_url", format!("`{}`: {e}", request.url)))?;
     let host = url.host_str().unwrap_or_default();
     if !matches!(url.scheme(), "http" | "https") || host.is_empty() {
         return Err(Failure::new("invalid_url", format!("`{url}` is not an http or https address")));

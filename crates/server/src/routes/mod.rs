@@ -26,6 +26,7 @@ fn page<T: Serialize>(data: Vec<T>, next: Option<String>) -> Response {
 fn run_id(text: &str) -> Result<RunId, Refusal> {
     RunId::parse(text).ok_or_else(|| {
         let text: String = text.chars().take(80).collect();
-        Refusal::new(Code::MalformedId, format!("`{text}` is not a run id")).hint("run ids look like run_01jz8k3w9mz6xq4v7n5t2c0b1d")
+        Refusal::new(Code::MalformedId, format!("`{text}` is not a run id"))
+            .hint("run ids look like run_01jz8k3w9mz6xq4v7n5t2c0b1d")
     })
 }

@@ -118,7 +118,9 @@ async fn cancel_run(app: &App, run: RunId, headers: &HeaderMap, body: Body) -> R
 
 /// Both are optional; nothing else may be there.
 fn actor_and_reason(bytes: &[u8]) -> Result<(String, String), Refusal> {
-    let wrong = |message: &str| Refusal::new(Code::InvalidBody, message).hint("expected nothing, or {\"actor\": text, \"reason\": text}");
+    let wrong = |message: &str| {
+        Refusal::new(Code::InvalidBody, message).hint("expected nothing, or {\"actor\": text, \"reason\": text}")
+    };
     let value: serde_json::Value = serde_json::from_slice(bytes).unwrap_or_default();
     let mut texts = [String::new(), String::new()];
     match value {

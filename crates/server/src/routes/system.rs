@@ -82,7 +82,8 @@ pub async fn advance_clock(app: State, headers: HeaderMap, body: Body) -> Answer
     };
     let by = by.filter(|by| *by <= ADVANCE_MAX).ok_or_else(wrong)?;
     if app.engine.clock_mode() != ClockMode::Virtual {
-        return Err(Refusal::new(Code::ClockIsReal, "the clock is real and cannot be moved").hint("start with `--clock virtual`"));
+        return Err(Refusal::new(Code::ClockIsReal, "the clock is real and cannot be moved")
+            .hint("start with `--clock virtual`"));
     }
     let (_, fired) = app.engine.advance_clock(by).await?;
     Ok(answer(200, clock_view(&app, Some(fired))))
@@ -90,7 +91,9 @@ pub async fn advance_clock(app: State, headers: HeaderMap, body: Body) -> Answer
 
 pub async fn unknown_route(method: Method, uri: Uri) -> Response {
     let path: String = uri.path().chars().take(120).collect();
-    Refusal::new(Code::UnknownRoute, format!("there is no route {method} {path}")).hint("the API begins at /api/v1").into_response()
+    Refusal::new(Code::UnknownRoute, format!("there is no route {method} {path}"))
+        .hint("the API begins at /api/v1")
+        .into_response()
 }
 
 pub async fn method_not_allowed(method: Method, uri: Uri) -> Response {

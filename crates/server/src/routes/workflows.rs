@@ -39,22 +39,25 @@ pub async fn create(app: State, uri: Uri, headers: HeaderMap, body: Body) -> Ans
 pub async fn validate(uri: Uri, headers: HeaderMap, body: Body) -> Answer {
     Query::parse(uri.query(), &[])?;
     let tree = body::definition(&headers, body).await?;
-    Ok(answer(200, match lang::compile(&tree) {
-        Ok(compiled) => ValidationView {
-            valid: true,
-            hash: Some(views::hash(&compiled.hash)),
-            form: Some(compiled.form.as_str()),
-            steps: compiled.plan.nodes().iter().map(|n| n.key.clone()).collect(),
-            problems: Vec::new(),
+    Ok(answer(
+        200,
+        match lang::compile(&tree) {
+            Ok(compiled) => ValidationView {
+                valid: true,
+                hash: Some(views::hash(&compiled.hash)),
+                form: Some(compiled.form.as_str()),
+                steps: compiled.plan.nodes().iter().map(|n| n.key.clone()).collect(),
+                problems: Vec::new(),
+            },
+            Err(problems) => ValidationView {
+                valid: false,
+                hash: None,
+                form: None,
+                steps: Vec::new(),
+                problems: problems.iter().map(problem_of).collect(),
+            },
         },
-        Err(problems) => ValidationView {
-            valid: false,
-            hash: None,
-            form: None,
-            steps: Vec::new(),
-            problems: problems.iter().map(problem_of).collect(),
-        },
-    }))
+    ))
 }
 
 pub async fn list(app: State, uri: Uri) -> Answer {
@@ -124,7 +127,8 @@ fn idempotency_key(headers: &HeaderMap) -> Result<Option<String>, Refusal> {
     let Some(value) = headers.get("idempotency-key") else { return Ok(None) };
     let key = value.to_str().ok().filter(|key| (1..=KEY_MAX).contains(&key.len()));
     key.map(|key| Some(key.to_owned())).ok_or_else(|| {
-        Refusal::new(Code::InvalidHeader, format!("an idempotency key has 1 to {KEY_MAX} visible ASCII characters")).at("Idempotency-Key")
+        Refusal::new(Code::InvalidHeader, format!("an idempotency key has 1 to {KEY_MAX} visible ASCII characters"))
+            .at("Idempotency-Key")
     })
 }
 
@@ -148,10 +152,25 @@ fn fingerprint(workflow: WorkflowId, body: &[u8], labels: &[(String, String)]) -
 /// only concerns the connection says nothing.
 fn kept_headers(headers: &HeaderMap) -> Vec<(String, String)> {
     const DROPPED: &[&str] = &[
-        "authorization", "proxy-authorization", "cookie", "set-cookie", "x-api-key", "host", "connection", "content-length",
-        "transfer-encoding", "accept", "accept-encoding", "accept-language", "te", "upgrade", "origin", "idempotency-key",
+        "authorization",
+        "proxy-authorization",
+        "cookie",
+        "set-cookie",
+        "x-api-key",
+        "host",
+        "connection",
+        "content-length",
+        "transfer-encoding",
+        "accept",
+        "accept-encoding",
+        "accept-language",
+        "te",
+        "upgrade",
+        "origin",
+        "idempotency-key",
     ];
-    let kept = headers.iter().filter(|(name, _)| !DROPPED.contains(&name.as_str()) && !name.as_str().contains("signature"));
+    let kept =
+        headers.iter().filter(|(name, _)| !DROPPED.contains(&name.as_str()) && !name.as_str().contains("signature"));
     let text = kept.filter_map(|(name, value)| Some((name.as_str().to_owned(), value.to_str().ok()?.to_owned())));
     text.filter(|(_, value)| value.len() <= 8 * 1024).take(64).collect()
 }

@@ -1,0 +1,42 @@
+//! The long test tier: the same tests with large numbers. Takes hours; run it before a release.
+
+use anyhow::{Result, bail};
+use std::path::Path;
+use std::process::Command;
+use std::time::Instant;
+
+/// Name, cargo arguments, environment.
+type Stage = (&'static str, &'static [&'static str], &'static [(&'static str, &'static str)]);
+
+const STAGES: &[Stage] = &[
+    ("everything of the fast tier", &["test", "--workspace", "--quiet"], &[]),
+    (
+        "simulator, 20,000 seeds",
+        &["test", "--release", "--package", "onward-testkit", "--test", "sim", "--", "--nocapture"],
+        &[("ONWARD_SIM_SEEDS", "20000")],
+    ),
+    (
+        "kill -9, 1,000 times",
+        &["test", "--package", "onward", "--test", "it", "kill", "--", "--nocapture"],
+        &[("ONWARD_KILLS", "1000")],
+    ),
+];
+
+pub fn run(root: &Path) -> Result<()> {
+    let mut summary = Vec::new();
+    let mut failed = false;
+    for (name, arguments, environment) in STAGES {
+        let started = Instant::now();
+        println!("== {name}");
+        let status =
+            Command::new("cargo").args(*arguments).envs(environment.iter().copied()).current_dir(root).status()?;
+        failed |= !status.success();
+        let verdict = if status.success() { "passed" } else { "FAILED" };
+        summary.push(format!("{verdict}  {name}  ({} s)", started.elapsed().as_secs()));
+    }
+    println!("\n{}", summary.join("\n"));
+    if failed {
+        bail!("the long tier failed");
+    }
+    Ok(())
+}

@@ -1,0 +1,133 @@
+//! What is deliberately absent, checked. Each rule names the files it looks at, the words that may not
+//! stand there, and why; a rule that looks at nothing is itself a failure.
+
+use anyhow::{Result, bail};
+use std::path::{Path, PathBuf};
+
+struct Rule {
+    /// Why it exists; printed when it is broken.
+    why: &'static str,
+    applies: fn(&str) -> bool,
+    forbidden: &'static [&'static str],
+}
+
+const RULES: &[Rule] = &[
+    Rule {
+        why: "kernel and lang are pure: no runtime, clock, randomness, files or sockets",
+        applies: |path| is_rust(path) && (path.starts_with("crates/kernel/src") || path.starts_with("crates/lang/src")),
+        forbidden: &[
+            "tokio",
+            "SystemTime",
+            "Instant::",
+            "getrandom",
+            "rand::",
+            "TcpStream",
+            "UdpSocket",
+            "std::fs",
+            "std::env",
+            "HashMap",
+            "HashSet",
+            "async fn",
+        ],
+    },
+    Rule {
+        why: "kernel and lang depend on nothing that acts",
+        applies: |path| path == "crates/kernel/Cargo.toml" || path == "crates/lang/Cargo.toml",
+        forbidden: &["tokio", "rusqlite", "reqwest", "getrandom", "axum"],
+    },
+    Rule {
+        why: "only store knows which database is in use",
+        applies: |path| is_product(path) && !path.starts_with("crates/store/"),
+        forbidden: &["rusqlite", "SELECT ", "INSERT INTO"],
+    },
+    Rule {
+        why: "only cli ends the process or reads the environment",
+        applies: |path| is_product(path) && !path.starts_with("crates/cli/"),
+        forbidden: &["process::exit", "env::var", "env::args"],
+    },
+    Rule {
+        why: "only the clock looks at the machine's time",
+        applies: |path| is_product(path) && path.starts_with("crates/engine/") && !path.ends_with("/clock.rs"),
+        forbidden: &["SystemTime"],
+    },
+    Rule {
+        why: "nothing is left for later in the code",
+        applies: |path| is_rust(path) && !path.starts_with("crates/xtask/"),
+        forbidden: &["todo!(", "unimplemented!(", "FIXME", "#[ignore"],
+    },
+    Rule {
+        why: "bugs put in on purpose are armed by tests only",
+        applies: |path| path.ends_with("Cargo.toml") && !path.starts_with("crates/testkit/"),
+        forbidden: &["features = [\"planted\"]"],
+    },
+];
+
+/// Longer files are hard to know one's way in.
+const LINES_MAX: usize = 900;
+
+fn is_rust(path: &str) -> bool {
+    path.ends_with(".rs")
+}
+
+/// Code that ships: no tests, no tools.
+fn is_product(path: &str) -> bool {
+    let tool = ["crates/testkit/", "crates/xtask/"].iter().any(|p| path.starts_with(p));
+    is_rust(path) && !tool && !path.contains("/tests/") && !path.ends_with("tests.rs") && !path.contains("/examples/")
+}
+
+pub fn run(root: &Path) -> Result<()> {
+    let mut files = Vec::new();
+    collect(&root.join("crates"), &mut files)?;
+    let mut problems = Vec::new();
+    let mut looked_at = vec![0; RULES.len()];
+    for file in &files {
+        let path = file.strip_prefix(root)?.to_string_lossy().replace('\\', "/");
+        let text = std::fs::read_to_string(file)?;
+        for (rule, count) in RULES.iter().zip(&mut looked_at) {
+            if (rule.applies)(&path) {
+                *count += 1;
+                check(rule, &path, &text, &mut problems);
+            }
+        }
+        let lines = text.lines().count();
+        if is_rust(&path) && lines > LINES_MAX {
+            problems.push(format!("{path} has {lines} lines: split it where a second header would be needed"));
+        }
+    }
+    for (rule, count) in RULES.iter().zip(&looked_at) {
+        if *count == 0 {
+            problems.push(format!("a rule looks at nothing: {}", rule.why));
+        }
+    }
+    if !problems.is_empty() {
+        bail!("not tidy:\n{}", problems.join("\n"));
+    }
+    println!("tidy: {} files, {} rules", files.len(), RULES.len());
+    Ok(())
+}
+
+/// Comments may name what code may not use.
+fn check(rule: &Rule, path: &str, text: &str, problems: &mut Vec<String>) {
+    for (i, line) in text.lines().enumerate() {
+        let code = line.split("//").next().unwrap_or_default();
+        if line.contains("#[cfg(test)]") && is_rust(path) {
+            return;
+        }
+        for word in rule.forbidden.iter().filter(|word| code.contains(**word)) {
+            problems.push(format!("{path}:{}: `{word}`: {}", i + 1, rule.why));
+        }
+    }
+}
+
+fn collect(folder: &Path, files: &mut Vec<PathBuf>) -> Result<()> {
+    for entry in std::fs::read_dir(folder)? {
+        let path = entry?.path();
+        if path.is_dir() {
+            collect(&path, files)?;
+        } else if path.extension().is_some_and(|e| e == "rs" || e == "toml") {
+            files.push(path);
+        }
+    }
+    files.sort();
+    Ok(())
+}
