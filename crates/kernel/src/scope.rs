@@ -43,18 +43,16 @@ pub mod tests {
 
     pub struct Fixture(Value);
 
-    impl Fixture {
-        pub fn new() -> Self {
-            Fixture(json!({
-                "trigger.body": { "id": 5, "o": { "k": [1, 2], "words": ["paid", "open"] }, "t": "x", "slash": "a/b?c", "dots": "..",
-                                  "crlf": "a\r\nb", "inject": "{{trigger.body.id}}", "quote": "\"},{\"", "long": "y".repeat(400) },
-                "trigger.headers": { "x-a": "b" },
-                "a": { "status": "success", "status_code": 200,
-                       "body": { "approved": true, "n": 7, "s": "paid", "z": null, "list": [{ "k": 1 }] } },
-                "sk": { "status": "skipped", "status_code": null, "body": null },
-                "big": { "status": "success", "status_code": 200 },
-            }))
-        }
+    pub fn fixture() -> Fixture {
+        Fixture(json!({
+            "trigger.body": { "id": 5, "o": { "k": [1, 2], "words": ["paid", "open"] }, "t": "x", "slash": "a/b?c", "dots": "..",
+                              "crlf": "a\r\nb", "inject": "{{trigger.body.id}}", "quote": "\"},{\"", "long": "y".repeat(400) },
+            "trigger.headers": { "x-a": "b" },
+            "a": { "status": "success", "status_code": 200,
+                   "body": { "approved": true, "n": 7, "s": "paid", "z": null, "list": [{ "k": 1 }] } },
+            "sk": { "status": "skipped", "status_code": null, "body": null },
+            "big": { "status": "success", "status_code": 200 },
+        }))
     }
 
     impl Scope for Fixture {

@@ -253,7 +253,7 @@ fn percent_encode(text: &str, out: &mut String) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::scope::tests::{Fixture, resolve};
+    use crate::scope::tests::{fixture, resolve};
     use crate::wire::Message;
     use serde_json::json;
 
@@ -264,7 +264,7 @@ mod tests {
     fn rendered(text: &str) -> Result<Value, Failure> {
         let template = Template::from_parts(parsed(text).expect(text));
         assert_eq!(Template::decode(&template.encode()), Ok(template.clone()), "stored form of {text}");
-        render(&template, &Fixture::new())
+        render(&template, &fixture())
     }
 
     #[test]
@@ -334,14 +334,14 @@ mod tests {
 
     #[test]
     fn t9_a_header_cannot_be_broken_out_of() {
-        let header = |text: &str| render_header("X", &parsed(text).unwrap(), &Fixture::new());
+        let header = |text: &str| render_header("X", &parsed(text).unwrap(), &fixture());
         assert_eq!(header("t {{trigger.body.t}}"), Ok("t x".into()));
         assert!(matches!(header("{{trigger.body.crlf}}"), Err(Failure::Message(m)) if m.contains("`X`")));
     }
 
     #[test]
     fn t10_a_value_in_a_url_stays_one_component() {
-        let url = |text: &str| render_url(&parsed(text).unwrap(), &Fixture::new());
+        let url = |text: &str| render_url(&parsed(text).unwrap(), &fixture());
         assert_eq!(url("https://h/{{trigger.body.slash}}/y"), Ok("https://h/a%2Fb%3Fc/y".into()));
         assert_eq!(url("https://h/?q={{trigger.body.slash}}&r=1"), Ok("https://h/?q=a%2Fb%3Fc&r=1".into()));
         assert_eq!(url("https://h/?q={{trigger.body.dots}}"), Ok("https://h/?q=..".into()));
@@ -360,6 +360,6 @@ mod tests {
     fn a_filled_template_has_a_limit() {
         let parts = parsed("{{trigger.body.long}}x").unwrap();
         let many = Template::List { items: vec![Template::Text { parts }; 200] };
-        assert!(matches!(render(&many, &Fixture::new()), Err(Failure::Message(m)) if m.contains("longer than")));
+        assert!(matches!(render(&many, &fixture()), Err(Failure::Message(m)) if m.contains("longer than")));
     }
 }

@@ -1,12 +1,12 @@
 //! Table A.2 and what goes beyond it.
 
 use super::*;
-use crate::scope::tests::{Fixture, resolve};
+use crate::scope::tests::{fixture, resolve};
 
 fn truth_of(text: &str) -> Option<bool> {
     let expr = parse(text, &mut resolve).ok()?;
     assert_eq!(wire::Message::decode(&wire::Message::encode(&expr)), Ok(expr.clone()), "stored form of {text}");
-    Some(truth(&expr, &Fixture::new(), &mut Vec::new()).unwrap())
+    Some(truth(&expr, &fixture(), &mut Vec::new()).unwrap())
 }
 
 #[test]
@@ -95,7 +95,7 @@ fn all_unknown_steps_are_reported_and_placed() {
 fn what_was_seen_is_kept_once_and_cut() {
     let expr = parse("tasks.a.body.n > 6 && tasks.a.body.n < 9 && trigger.body.long != ''", &mut resolve).unwrap();
     let mut seen = Vec::new();
-    assert!(truth(&expr, &Fixture::new(), &mut seen).unwrap());
+    assert!(truth(&expr, &fixture(), &mut seen).unwrap());
     assert_eq!(seen.len(), 2);
     assert_eq!((seen[0].path.as_str(), seen[0].value.as_str()), ("tasks.a.body.n", "7"));
     assert!(seen[1].value.len() <= SEEN_MAX && seen[1].value.ends_with('…'));
