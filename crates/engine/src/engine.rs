@@ -93,8 +93,7 @@ pub struct Options {
 
 pub struct StartRequest {
     pub org: OrgId,
-    /// Id, name or slug.
-    pub workflow: String,
+    pub workflow: Arc<Resolved>,
     /// Well-formed JSON.
     pub body: Bytes,
     pub headers: Vec<(String, String)>,
@@ -185,7 +184,7 @@ impl Engine {
     /// Creates a run; answers once that is durable.
     pub async fn start(&self, request: StartRequest) -> Result<Started, Error> {
         let inner = &self.inner;
-        let resolved = inner.resolve(request.org, &request.workflow).await?.ok_or(Error::NotFound("workflow"))?;
+        let resolved = &request.workflow;
         if !resolved.row.enabled {
             return Err(Error::Disabled);
         }

@@ -196,6 +196,8 @@ struct Slot<T> {
     phase: Phase,
     inbox: Vec<Item<T>>,
     is_queued: bool,
+    /// A timer of it went off and no record has followed yet.
+    is_due: bool,
     /// `None` exactly while loading.
     live: Option<Box<Live>>,
 }
@@ -273,7 +275,7 @@ impl<T> Mailbox<T> {
         self.executing.len()
     }
 
-    /// Wake-ups that came due, ever.
+    /// Runs that went on because a time came, ever.
     pub fn fired(&self) -> u64 {
         self.fired
     }
@@ -346,7 +348,14 @@ impl<T> Mailbox<T> {
             is_fetching: false,
         };
         let item = Item { input: Input::Start(Box::new(origin)), ticket: Some(ticket), conflicts: 0 };
-        let slot = Slot { org, phase: Phase::Resident, inbox: vec![item], is_queued: true, live: Some(Box::new(live)) };
+        let slot = Slot {
+            org,
+            phase: Phase::Resident,
+            inbox: vec![item],
+            is_queued: true,
+            is_due: false,
+            live: Some(Box::new(live)),
+        };
         self.slots.insert(run, slot);
         self.queue.push_back(run);
     }
@@ -356,7 +365,7 @@ impl<T> Mailbox<T> {
         let loads = &mut self.loads;
         let slot = self.slots.entry(run).or_insert_with(|| {
             loads.push((org, run));
-            Slot { org, phase: Phase::Loading, inbox: Vec::new(), is_queued: false, live: None }
+            Slot { org, phase: Phase::Loading, inbox: Vec::new(), is_queued: false, is_due: false, live: None }
         });
         if slot.org != org {
             // Another organisation's run does not exist.
@@ -452,13 +461,15 @@ impl<T> Mailbox<T> {
     fn wake_due(&mut self, now: Timestamp) {
         while let Some(&(at, run)) = self.wheel.first().filter(|(at, _)| *at <= now) {
             self.wheel.remove(&(at, run));
-            self.fired += 1;
             let parked = self.parked.remove(&run);
             if let Some(live) = self.slots.get_mut(&run).and_then(|s| s.live.as_mut()).filter(|l| l.armed == Some(at)) {
                 live.armed = None;
             }
             if let Some(org) = self.slots.get(&run).map(|s| s.org).or(parked) {
                 self.push(org, run, Item::wake());
+                if let Some(slot) = self.slots.get_mut(&run) {
+                    slot.is_due = true;
+                }
             }
         }
     }
@@ -538,6 +549,7 @@ impl<T> Mailbox<T> {
         let Some(slot) = self.slots.get_mut(&run) else { return };
         let Some(live) = slot.live.as_mut() else { return };
         slot.phase = Phase::Resident;
+        self.fired += u64::from(std::mem::take(&mut slot.is_due));
         live.seq += 1;
         live.bytes += write.record.len();
         live.records += 1;

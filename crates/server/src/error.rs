@@ -89,9 +89,11 @@ impl From<engine::Error> for Refusal {
                 Refusal::new(Code::SlugTaken, "a workflow with this slug exists").hint("choose another slug").at("slug")
             }
             Error::Disabled => Refusal::new(Code::WorkflowDisabled, message).hint("enable it first"),
-            Error::KeyReused => Refusal::new(Code::IdempotencyKeyReused, message)
-                .hint("use a new key, or send exactly the first request again")
-                .at("Idempotency-Key"),
+            Error::KeyReused | Error::Taken(store::Taken::Key { .. }) => {
+                Refusal::new(Code::IdempotencyKeyReused, message)
+                    .hint("use a new key, or send exactly the first request again")
+                    .at("Idempotency-Key")
+            }
             Error::Refused(_) | Error::InUse(_) => Refusal::new(Code::ClockIsReal, message),
         }
     }

@@ -1,1 +1,1 @@
-SELECT run, fingerprint FROM idempotency WHERE org = $1 AND scope = $2 AND key = $3
+SELECT made, fingerprint FROM idempotency WHERE org = $1 AND scope = $2 AND key = $3

@@ -78,7 +78,8 @@ pub trait Store: Send + Sync + 'static {
     /// Runs newest first.
     fn runs<'a>(&'a self, org: OrgId, filter: &'a RunFilter) -> Call<'a, Vec<RunRow>>;
 
-    /// Stores a workflow with its first version. `Ok(Err(taken))` when its name or slug is in use.
+    /// Stores a workflow with its first version. `Ok(Err(taken))` when its name, slug or idempotency
+    /// key is in use.
     fn create_workflow<'a>(&'a self, new: &'a NewWorkflow) -> Call<'a, std::result::Result<(), Taken>>;
 
     /// A workflow that is not deleted, by id, else by name, else by slug.

@@ -41,7 +41,8 @@ struct Contents {
     runs: BTreeMap<(OrgId, RunId), Arc<StoredRun>>,
     timers: BTreeSet<Timer>,
     waits: BTreeMap<[u8; 32], Wait>,
-    idempotency: BTreeMap<(OrgId, String, String), (RunId, [u8; 32])>,
+    /// What a key made, and the fingerprint of the request.
+    idempotency: BTreeMap<(OrgId, String, String), ([u8; 16], [u8; 32])>,
     workflows: BTreeMap<(OrgId, WorkflowId), WorkflowRow>,
     definitions: BTreeMap<(OrgId, [u8; 32]), Definition>,
     settings: BTreeMap<String, String>,
@@ -102,10 +103,10 @@ impl Contents {
             return Some(Verdict::Conflict);
         }
         if let Some(key) = write.birth.as_ref().and_then(|b| b.idempotency.as_ref())
-            && let Some((run, fingerprint)) =
+            && let Some((made, fingerprint)) =
                 self.idempotency.get(&(write.org, key.scope.clone(), key.key.clone())).copied()
         {
-            return Some(Verdict::KeyTaken { run, fingerprint });
+            return Some(Verdict::KeyTaken { run: RunId(made), fingerprint });
         }
         let stored = self.runs.get(&(write.org, write.run));
         let seq = stored.map_or(0, |s| s.records.len() as u64);
@@ -153,7 +154,8 @@ impl Contents {
             run.labels.extend(birth.labels.iter().cloned());
             self.waits.extend(birth.waits.iter().map(|wait| (wait.token_hash, wait.clone())));
             if let Some(key) = &birth.idempotency {
-                self.idempotency.insert((write.org, key.scope.clone(), key.key.clone()), (write.run, key.fingerprint));
+                self.idempotency
+                    .insert((write.org, key.scope.clone(), key.key.clone()), (write.run.0, key.fingerprint));
             }
         }
         self.newest = Some(write.record.clone());
@@ -161,7 +163,11 @@ impl Contents {
     }
 
     fn create_workflow(&mut self, new: &NewWorkflow) -> Result<std::result::Result<(), Taken>> {
-        let NewWorkflow { row, definition, slug_is_given } = new;
+        let NewWorkflow { row, definition, slug_is_given, idempotency } = new;
+        let key = idempotency.as_ref().map(|k| ((row.org, k.scope.clone(), k.key.clone()), k.fingerprint));
+        if let Some((made, fingerprint)) = key.as_ref().and_then(|(key, _)| self.idempotency.get(key)).copied() {
+            return Ok(Err(Taken::Key { workflow: WorkflowId(made), fingerprint }));
+        }
         if self.workflows.contains_key(&(row.org, row.id)) {
             return Err(Error::Refused(format!("the workflow {} exists already", row.id)));
         }
@@ -172,6 +178,9 @@ impl Contents {
         let is_free = |slug: &String| own().all(|w| w.slug != *slug);
         let slug = if *slug_is_given { Some(row.slug.clone()).filter(is_free) } else { slugs(&row.slug).find(is_free) };
         let Some(slug) = slug else { return Ok(Err(Taken::Slug)) };
+        if let Some((key, fingerprint)) = key {
+            self.idempotency.insert(key, (row.id.0, fingerprint));
+        }
         self.workflows.insert((row.org, row.id), WorkflowRow { slug, ..row.clone() });
         self.definitions.entry((row.org, definition.hash)).or_insert_with(|| definition.clone());
         Ok(Ok(()))

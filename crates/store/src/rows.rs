@@ -125,7 +125,7 @@ pub enum GrantChange {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IdempotencyKey {
-    /// What the key is unique within: a workflow's id, or a task type.
+    /// What the key is unique within: a workflow's id, a task type, or `workflows` for workflows.
     pub scope: String,
     pub key: String,
     pub fingerprint: [u8; 32],
@@ -184,13 +184,19 @@ pub struct NewWorkflow {
     pub definition: Definition,
     /// The author chose the slug, so a clash is an error. Otherwise a free one is made by counting up.
     pub slug_is_given: bool,
+    pub idempotency: Option<IdempotencyKey>,
 }
 
-/// Why a workflow cannot have the name it asks for.
+/// Why a workflow cannot be created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Taken {
     Name,
     Slug,
+    /// The idempotency key made this workflow before.
+    Key {
+        workflow: WorkflowId,
+        fingerprint: [u8; 32],
+    },
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]

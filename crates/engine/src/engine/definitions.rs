@@ -7,7 +7,7 @@ use crate::version::Version;
 use kernel::{OrgId, Plan, WorkflowId};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
-use store::{Definition, NewWorkflow, RunRow, WorkflowKey, WorkflowRow};
+use store::{Definition, IdempotencyKey, NewWorkflow, RunRow, Taken, WorkflowKey, WorkflowRow};
 
 /// Entries kept of each kind; beyond that the table is simply started anew.
 const CACHE_MAX: usize = 1_024;
@@ -35,15 +35,16 @@ pub struct Cache {
 }
 
 impl Engine {
-    /// Stores a new workflow with its first version.
+    /// Stores a new workflow with its first version; true if the idempotency key had made it before.
     pub async fn create_workflow(
         &self,
         org: OrgId,
         name: NewName,
+        idempotency: Option<(String, [u8; 32])>,
         source: String,
         plan: &Plan,
         hash: [u8; 32],
-    ) -> Result<WorkflowRow, Error> {
+    ) -> Result<(WorkflowRow, bool), Error> {
         let now = self.now();
         let row = WorkflowRow {
             org,
@@ -62,12 +63,30 @@ impl Engine {
             updated_at: now,
         };
         let definition = Definition { hash, source: source.into(), plan: plan.encode().into() };
-        let new = NewWorkflow { row, definition, slug_is_given: name.slug.is_some() };
-        self.inner.store.create_workflow(&new).await?.map_err(Error::Taken)?;
+        let idempotency = idempotency.map(|(key, fingerprint)| IdempotencyKey {
+            scope: "workflows".into(),
+            key,
+            fingerprint,
+            created_at: now,
+        });
+        let new = NewWorkflow { row, definition, slug_is_given: name.slug.is_some(), idempotency };
+        let (id, is_repeat) = match self.inner.store.create_workflow(&new).await? {
+            Ok(()) => (new.row.id, false),
+            Err(Taken::Key { workflow, fingerprint }) => {
+                let same = new.idempotency.is_some_and(|key| key.fingerprint == fingerprint);
+                if same { (workflow, true) } else { return Err(Error::KeyReused) }
+            }
+            Err(taken) => return Err(Error::Taken(taken)),
+        };
         lock(&self.inner.definitions.names).clear();
-        let key = WorkflowKey::Id(new.row.id);
         // Read back: the store may have counted the slug up.
-        self.inner.store.workflow(org, &key).await?.ok_or(Error::NotFound("workflow"))
+        let row = self.inner.store.workflow(org, &WorkflowKey::Id(id)).await?.ok_or(Error::NotFound("workflow"))?;
+        Ok((row, is_repeat))
+    }
+
+    /// What a workflow's id, name or slug means now; remembered, so it costs no read.
+    pub async fn resolve(&self, org: OrgId, key: &str) -> Result<Option<Arc<Resolved>>, Error> {
+        self.inner.resolve(org, key).await
     }
 
     /// A workflow by id, name or slug.

@@ -32,8 +32,12 @@ pub async fn create(app: State, uri: Uri, headers: HeaderMap, body: Body) -> Ans
         trigger: meta.trigger,
     };
     let source = compiled.source.to_string();
-    let row = app.engine.create_workflow(app.org(), name, source, &compiled.plan, compiled.hash).await?;
-    Ok(answer(201, views::workflow(&row, None)))
+    let fingerprint =
+        || Sha256::new().chain_update(b"create\0").chain_update(lang::canonical_json(&tree)).finalize().into();
+    let key = idempotency_key(&headers)?.map(|key| (key, fingerprint()));
+    let (plan, hash) = (&compiled.plan, compiled.hash);
+    let (row, is_repeat) = app.engine.create_workflow(app.org(), name, key, source, plan, hash).await?;
+    Ok(answer(if is_repeat { 200 } else { 201 }, views::workflow(&row, None)))
 }
 
 pub async fn validate(uri: Uri, headers: HeaderMap, body: Body) -> Answer {
@@ -81,7 +85,11 @@ pub async fn show(app: State, uri: Uri, Path(key): Path<String>) -> Answer {
 /// A workflow by id, name or slug.
 pub async fn find(app: &crate::App, key: &str) -> Result<store::WorkflowRow, Refusal> {
     let found = app.engine.workflow(app.org(), key).await?;
-    found.ok_or_else(|| Refusal::not_found("workflow", &key.chars().take(80).collect::<String>()))
+    found.ok_or_else(|| no_workflow(key))
+}
+
+fn no_workflow(key: &str) -> Refusal {
+    Refusal::not_found("workflow", &key.chars().take(80).collect::<String>())
 }
 
 pub async fn trigger(app: State, uri: Uri, Path(key): Path<String>, headers: HeaderMap, body: Body) -> Answer {
@@ -93,16 +101,9 @@ pub async fn trigger(app: State, uri: Uri, Path(key): Path<String>, headers: Hea
     }
     let idempotency = idempotency_key(&headers)?;
     let body = body::payload(&headers, body).await?;
-    let workflow = find(&app, &key).await?;
-    let idempotency = idempotency.map(|key| (key, fingerprint(workflow.id, &body, &labels)));
-    let request = StartRequest {
-        org: app.org(),
-        workflow: workflow.id.to_string(),
-        body,
-        headers: kept_headers(&headers),
-        labels,
-        idempotency,
-    };
+    let workflow = app.engine.resolve(app.org(), &key).await?.ok_or_else(|| no_workflow(&key))?;
+    let idempotency = idempotency.map(|key| (key, fingerprint(workflow.row.id, &body, &labels)));
+    let request = StartRequest { org: app.org(), workflow, body, headers: kept_headers(&headers), labels, idempotency };
     let started = app.engine.start(request).await?;
     let status = if started.deduplicated { 200 } else { 201 };
     if let Some(limit) = wait {

@@ -159,9 +159,8 @@ impl<'a> Attempt<'a> {
             return Ok(None);
         }
         self.done.reads += 1;
-        let mut statement = self.connection.prepare_cached(sql!("idempotency"))?;
-        let holder = statement.query_row(params![key.0.0, scope, name], |row| Ok((RunId(row.get(0)?), row.get(1)?)))?;
-        Ok(Some(holder))
+        let holder = super::catalog::holder(self.connection, key.0, wanted)?;
+        Ok(holder.map(|(made, fingerprint)| (RunId(made), fingerprint)))
     }
 
     /// False when the run exists already.

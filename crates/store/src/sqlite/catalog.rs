@@ -5,7 +5,7 @@
 
 use super::columns::{AFTER_EVERY_ID, limit, sql, workflow_row};
 use super::fault::{Trouble, on_read};
-use crate::rows::{Definition, NewWorkflow, Taken, WorkflowKey, WorkflowRow};
+use crate::rows::{Definition, IdempotencyKey, NewWorkflow, Taken, WorkflowKey, WorkflowRow};
 use crate::sound::slugs;
 use crate::{Error, Result};
 use kernel::{OrgId, WorkflowId};
@@ -18,7 +18,12 @@ pub(super) fn create_workflow(
     connection: &Connection,
     new: &NewWorkflow,
 ) -> std::result::Result<std::result::Result<(), Taken>, Trouble> {
-    let NewWorkflow { row, definition, slug_is_given } = new;
+    let NewWorkflow { row, definition, slug_is_given, idempotency } = new;
+    if let Some(key) = idempotency
+        && let Some((made, fingerprint)) = holder(connection, row.org, key)?
+    {
+        return Ok(Err(Taken::Key { workflow: WorkflowId(made), fingerprint }));
+    }
     if exists(connection, sql!("workflow_exists"), params![row.org.0, row.id.0])? {
         return Err(Trouble::Other(Error::Refused(format!("the workflow {} exists already", row.id))));
     }
@@ -44,9 +49,24 @@ pub(super) fn create_workflow(
     ])?;
     let version = params![row.org.0, row.id.0, row.version, row.hash, "create", row.created_at.0];
     connection.prepare_cached(sql!("version_insert"))?.execute(version)?;
+    if let Some(IdempotencyKey { scope, key, fingerprint, created_at }) = idempotency {
+        let claim = params![row.org.0, scope, key, row.id.0, fingerprint, created_at.0];
+        connection.prepare_cached(sql!("idempotency_insert"))?.execute(claim)?;
+    }
     let Definition { hash, source, plan } = definition;
     connection.prepare_cached(sql!("definition_insert"))?.execute(params![row.org.0, hash, &**source, &**plan])?;
     Ok(Ok(()))
+}
+
+/// What an idempotency key made, and for which request.
+pub(super) fn holder(
+    connection: &Connection,
+    org: OrgId,
+    key: &IdempotencyKey,
+) -> rusqlite::Result<Option<([u8; 16], [u8; 32])>> {
+    let mut statement = connection.prepare_cached(sql!("idempotency"))?;
+    let read = |row: &rusqlite::Row<'_>| Ok((row.get(0)?, row.get(1)?));
+    statement.query_row(params![org.0, key.scope, key.key], read).optional()
 }
 
 fn free_slug(

@@ -22,7 +22,7 @@ CREATE TABLE idempotency (
     org         INTEGER NOT NULL,
     scope       TEXT    NOT NULL,
     key         TEXT    NOT NULL,
-    run         BLOB    NOT NULL,
+    made        BLOB    NOT NULL, -- the run or workflow the key brought about
     fingerprint BLOB    NOT NULL,
     created_at  INTEGER NOT NULL,
     PRIMARY KEY (org, scope, key)

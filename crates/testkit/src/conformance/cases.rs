@@ -7,8 +7,8 @@ use kernel::{RunStatus, Timestamp};
 use std::sync::Arc;
 use store::Verdict::{Committed, Conflict};
 use store::{
-    Batch, Birth, Error, GrantChange, NewWorkflow, RunFilter, RunRow, RunWrite, Store, Taken, Timer, TimerChange,
-    Verdict, WorkflowKey,
+    Batch, Birth, Error, GrantChange, IdempotencyKey, NewWorkflow, RunFilter, RunRow, RunWrite, Store, Taken, Timer,
+    TimerChange, Verdict, WorkflowKey,
 };
 
 macro_rules! cases {
@@ -42,6 +42,7 @@ cases![
     a_workflow_has_its_name_alone,
     slugs_count_up_unless_given,
     a_definition_is_stored_once,
+    an_idempotency_key_makes_one_workflow,
     settings_and_epochs_are_kept,
     high_water_is_the_newest_record,
     counters_count,
@@ -408,6 +409,23 @@ async fn a_definition_is_stored_once(store: Arc<dyn Store>) {
     store.create_workflow(&first).await.unwrap().unwrap();
     store.create_workflow(&second).await.unwrap().unwrap();
     assert_eq!(store.definition(ORG, &first.row.hash).await, Ok(Some(first.definition)));
+}
+
+async fn an_idempotency_key_makes_one_workflow(store: Arc<dyn Store>) {
+    let keyed = |n, name, fingerprint| {
+        let key = IdempotencyKey {
+            scope: "workflows".into(),
+            key: "k".into(),
+            fingerprint: [fingerprint; 32],
+            created_at: Timestamp::default(),
+        };
+        NewWorkflow { idempotency: Some(key), ..new_workflow(n, name, name) }
+    };
+    assert_eq!(store.create_workflow(&keyed(1, "a", 7)).await, Ok(Ok(())));
+    let taken = Err(Taken::Key { workflow: workflow_id(1), fingerprint: [7; 32] });
+    assert_eq!(store.create_workflow(&keyed(2, "a", 7)).await, Ok(taken), "the key goes before the name");
+    assert_eq!(store.create_workflow(&keyed(3, "b", 8)).await, Ok(taken));
+    assert_eq!(store.workflows(ORG, None, 9).await.unwrap().len(), 1);
 }
 
 async fn settings_and_epochs_are_kept(store: Arc<dyn Store>) {

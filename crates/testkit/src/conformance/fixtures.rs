@@ -133,5 +133,5 @@ pub fn new_workflow(n: u64, name: &str, slug: &str) -> NewWorkflow {
     };
     let definition =
         Definition { hash, source: Bytes::from(format!("{{\"n\":{n}}}")), plan: Bytes::from_static(b"plan") };
-    NewWorkflow { row, definition, slug_is_given: true }
+    NewWorkflow { row, definition, slug_is_given: true, idempotency: None }
 }
