@@ -1,0 +1,175 @@
+//! Stored formats are forever: today's code must read what every earlier release wrote.
+//!
+//! Each golden file holds the hex of one stored value. A file is never changed once released; when a
+//! format grows, add a new one beside it (`UPDATE_GOLDEN=1` writes files that are missing, and only
+//! those). What the current code writes must equal the newest file of each kind.
+
+use bytes::Bytes;
+use kernel::event::{Because, Callback, Failure, Origin, Pair, Response, TriggerKind};
+use kernel::expr::Seen;
+use kernel::run::State;
+use kernel::wire::{self, Message};
+use kernel::{Event, Payload, Record, Span, Timestamp, WorkflowId};
+use std::path::PathBuf;
+
+fn golden(name: &str) -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(name)
+}
+
+fn hex(bytes: &[u8]) -> String {
+    let lines = bytes.chunks(32).map(|line| line.iter().map(|b| format!("{b:02x}")).collect::<String>());
+    lines.collect::<Vec<_>>().join("\n") + "\n"
+}
+
+fn unhex(text: &str) -> Vec<u8> {
+    let digits: Vec<u8> = text.bytes().filter(u8::is_ascii_hexdigit).collect();
+    digits.chunks(2).map(|pair| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap()).collect()
+}
+
+/// Compares with the golden file and answers its bytes.
+fn check(name: &str, written: &[u8]) -> Vec<u8> {
+    let path = golden(name);
+    if !path.exists() && std::env::var_os("UPDATE_GOLDEN").is_some() {
+        std::fs::write(&path, hex(written)).unwrap();
+    }
+    let text =
+        std::fs::read_to_string(&path).unwrap_or_else(|_| panic!("{name} is missing; write it with UPDATE_GOLDEN=1"));
+    assert_eq!(hex(written), text, "what is written now differs from {name}");
+    unhex(&text)
+}
+
+fn seen() -> Vec<Seen> {
+    vec![Seen { path: "tasks.a.status_code".into(), value: "200".into(), ..Default::default() }]
+}
+
+fn pair(name: &str, value: &str) -> Pair {
+    Pair { name: name.into(), value: value.into(), ..Default::default() }
+}
+
+fn response() -> Response {
+    Response {
+        status_code: Some(201),
+        headers: vec![pair("content-type", "application/json")],
+        body: Some(Payload::json(r#"{"n":7}"#)),
+        took: Span(1_234),
+        ..Default::default()
+    }
+}
+
+fn callback() -> Callback {
+    let body = Payload { stored: Some(3), len: 5_000, text: true, truncated: true, ..Default::default() };
+    Callback { body, digest: Bytes::from_static(&[0xab; 32]), ..Default::default() }
+}
+
+/// One of each.
+fn every_event() -> Vec<Event> {
+    let origin = Origin {
+        workflow: WorkflowId([1; 16]),
+        workflow_name: "order".into(),
+        version: 2,
+        hash: Bytes::from_static(&[0xcd; 32]),
+        trigger: TriggerKind::Manual,
+        body: Payload::json("[1]"),
+        headers: vec![pair("x-a", "b")],
+        expires_at: Timestamp(1_800_000_000_000_000),
+        labels: vec![pair("team", "blue")],
+        ..Default::default()
+    };
+    let failure = Failure::new("http_status", "the server answered 503");
+    let (step, attempt) = (4, 2);
+    vec![
+        Event::Created { origin },
+        Event::RunWaiting {},
+        Event::RunResumed {},
+        Event::RunCompleted {},
+        Event::RunFailed { failure: failure.clone(), step: Some(step) },
+        Event::RunCancelled { actor: "ada".into(), reason: "done with it".into() },
+        Event::RunTimeout {},
+        Event::Scheduled { step, attempt },
+        Event::Leased { step, attempt, worker: "w1".into(), lease: Span::from_secs(30) },
+        Event::Started { step, attempt, epoch: 9, seen: seen() },
+        Event::Retrying {
+            step,
+            attempt,
+            next: Timestamp(1_800_000_000_500_000),
+            failure: failure.clone(),
+            charged: true,
+            status_code: Some(503),
+        },
+        Event::Succeeded { step, attempt, response: response(), seen: seen() },
+        Event::Received { step, callback: Some(callback()) },
+        Event::Failed { step, attempt, failure: failure.clone(), response: Some(response()), seen: seen() },
+        Event::TimedOut { step, attempt, failure, took: Span(5) },
+        Event::Skipped { step, because: Because::Condition { seen: seen() } },
+        Event::Skipped { step, because: Because::Needs { steps: vec![0, 1] } },
+        Event::Cancelled { step },
+        Event::TimerSet { step, at: Timestamp(-1), seen: seen() },
+        Event::WaitOpened { step, deadline: Timestamp(7), seen: seen() },
+        Event::WaitClosed { step, callback: callback() },
+        Event::LateResult { step, attempt, summary: "the server answered 200".into() },
+        Event::Woken { step },
+    ]
+}
+
+#[test]
+fn i41_records_of_release_0_1_are_read() {
+    let record =
+        Record { at: Timestamp(1_790_000_000_000_001), first: 42, events: every_event(), ..Default::default() };
+    let bytes = check("record-0.1.hex", &record.seal());
+    assert_eq!(Record::open(&bytes), Ok(record));
+}
+
+/// A run with steps in every phase, folded from events.
+#[test]
+fn i41_snapshots_of_release_0_1_are_read() {
+    use kernel::run::{Phase, Step};
+    use kernel::{RunStatus, StepStatus};
+    let phases = [
+        Phase::Pending {},
+        Phase::Ready {},
+        Phase::Running { fence: 12, epoch: 3 },
+        Phase::Retrying { at: Timestamp(1) },
+        Phase::Sleeping { until: Timestamp(2) },
+        Phase::Waiting { deadline: Timestamp(3) },
+        Phase::Done { status: StepStatus::Skipped },
+    ];
+    let step = |phase: Phase| Step {
+        phase,
+        attempt: 2,
+        charged: 1,
+        started_at: Some(Timestamp(10)),
+        finished_at: Some(Timestamp(11)),
+        response: Some(Box::new(response())),
+        failure: Some(Box::new(Failure::new("network", "connection reset"))),
+        because: Some(Box::new(Because::Needs { steps: vec![0] })),
+        callback: Some(Box::new(callback())),
+        seen: seen(),
+        late: true,
+        ..Default::default()
+    };
+    let Event::Created { origin } = every_event().swap_remove(0) else { unreachable!() };
+    let state = State {
+        seq: 77,
+        status: RunStatus::Waiting,
+        origin,
+        created_at: Timestamp(5),
+        finished_at: Some(Timestamp(6)),
+        failure: Some(Failure::new("step_failed", "`a` failed")),
+        steps: phases.into_iter().map(step).collect(),
+        payloads: 3,
+        bytes: 5_123,
+        cancelled_by: "ada".into(),
+        ..Default::default()
+    };
+    let bytes = check("snapshot-0.1.hex", &wire::seal(kernel::run::FORMAT, &state));
+    assert_eq!(wire::open::<State>(kernel::run::FORMAT, &bytes), Ok(state));
+}
+
+#[test]
+fn p20_a_snapshot_keeps_what_a_later_release_added() {
+    let mut bytes = State { seq: 1, ..Default::default() }.encode();
+    wire::put_bytes(900, b"later", &mut bytes);
+    let state = State::decode(&bytes).unwrap();
+    assert_eq!(state.seq, 1);
+    assert_eq!(state.encode(), bytes);
+}
