@@ -482,7 +482,13 @@ impl<T> Mailbox<T> {
         let inputs = items.iter().map(|item| item.input.clone()).collect();
         let wait_url = |key: &str| (self.wait_url)(id, key);
         let context = Context { run: id, now, epoch: self.epoch, wait_url: &wait_url, payloads: &live.payloads };
-        let advanced = advance(&live.version.plan, &mut live.run, inputs, &context);
+        // A bug that one run meets must not stop the others.
+        let decided = || advance(&live.version.plan, &mut live.run, inputs, &context);
+        let Ok(advanced) = std::panic::catch_unwind(std::panic::AssertUnwindSafe(decided)) else {
+            slot.inbox = items;
+            let what = "a bug in the engine stopped this run; its records are untouched";
+            return self.dismiss(id, Reply::Trouble(Trouble::Damaged(what.into())));
+        };
         if !advanced.missing.is_empty() && !live.is_fetching {
             live.is_fetching = true;
             self.fetches.push((slot.org, id, advanced.missing));

@@ -36,13 +36,15 @@ pub struct StoredRun {
 }
 
 /// Runs are shared between forks until one of them writes.
+/// What an idempotency key made, and the fingerprint of the request.
+type Claim = ([u8; 16], [u8; 32]);
+
 #[derive(Clone, Default)]
 struct Contents {
     runs: BTreeMap<(OrgId, RunId), Arc<StoredRun>>,
     timers: BTreeSet<Timer>,
     waits: BTreeMap<[u8; 32], Wait>,
-    /// What a key made, and the fingerprint of the request.
-    idempotency: BTreeMap<(OrgId, String, String), ([u8; 16], [u8; 32])>,
+    idempotency: BTreeMap<(OrgId, String, String), Claim>,
     workflows: BTreeMap<(OrgId, WorkflowId), WorkflowRow>,
     definitions: BTreeMap<(OrgId, [u8; 32]), Definition>,
     settings: BTreeMap<String, String>,
