@@ -9,6 +9,7 @@
 
 pub mod memory;
 pub mod rows;
+mod sound;
 pub mod sqlite;
 
 pub use memory::MemoryStore;

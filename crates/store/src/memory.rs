@@ -1,1 +1,345 @@
-pub struct MemoryStore;
+//! A store that forgets when it is dropped: ordered maps behind one lock.
+//!
+//! It is a real implementation, not a mock: the simulator runs whole clusters on it, so it must answer
+//! exactly as the durable stores do, and `testkit::conformance` holds it to that. It knows no faults;
+//! whoever wants lost acknowledgements or crashes wraps it.
+//!
+//! The rule that keeps it right: a write is checked completely before anything is changed, so there is
+//! never a half-written run to take back.
+
+use crate::rows::*;
+use crate::sound::{is_sound, slugs};
+use crate::{Call, Error, Result, Store};
+use bytes::Bytes;
+use kernel::{OrgId, Record, RunId, Timestamp, WorkflowId};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+#[derive(Default)]
+pub struct MemoryStore {
+    contents: Mutex<Contents>,
+}
+
+/// Everything stored about one run.
+#[derive(Clone, Debug, PartialEq)]
+pub struct StoredRun {
+    pub row: RunRow,
+    /// Record `n` is at `n - 1`.
+    pub records: Vec<Bytes>,
+    pub snapshot: Option<(u64, Bytes)>,
+    pub payloads: BTreeMap<u32, Bytes>,
+    /// The timer rows: one at most, unless a writer forgot to remove the old one.
+    pub timers: BTreeSet<Timestamp>,
+    /// Open grants by step, with the time each was given.
+    pub grants: BTreeMap<u32, (Timestamp, GrantChange)>,
+    pub labels: BTreeSet<(String, String)>,
+}
+
+/// Runs are shared between forks until one of them writes.
+#[derive(Clone, Default)]
+struct Contents {
+    runs: BTreeMap<(OrgId, RunId), Arc<StoredRun>>,
+    timers: BTreeSet<Timer>,
+    waits: BTreeMap<[u8; 32], Wait>,
+    idempotency: BTreeMap<(OrgId, String, String), (RunId, [u8; 32])>,
+    workflows: BTreeMap<(OrgId, WorkflowId), WorkflowRow>,
+    definitions: BTreeMap<(OrgId, [u8; 32]), Definition>,
+    settings: BTreeMap<String, String>,
+    /// The record written last.
+    newest: Option<Bytes>,
+    counters: Counters,
+}
+
+impl MemoryStore {
+    pub fn new() -> MemoryStore {
+        MemoryStore::default()
+    }
+
+    /// A store with the same contents that goes its own way from here.
+    pub fn fork(&self) -> MemoryStore {
+        MemoryStore { contents: Mutex::new(self.contents().clone()) }
+    }
+
+    /// Everything stored about every run, by organisation and id: what an invariant checker reads.
+    pub fn stored_runs(&self) -> Vec<Arc<StoredRun>> {
+        self.contents().runs.values().cloned().collect()
+    }
+
+    pub fn stored_run(&self, org: OrgId, run: RunId) -> Option<Arc<StoredRun>> {
+        self.contents().runs.get(&(org, run)).cloned()
+    }
+
+    /// Every timer row, earliest first.
+    pub fn stored_timers(&self) -> Vec<Timer> {
+        self.contents().timers.iter().copied().collect()
+    }
+
+    /// No method panics half-way through a change, so a poisoned lock still guards whole contents.
+    fn contents(&self) -> MutexGuard<'_, Contents> {
+        self.contents.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Nothing happens before the call is awaited, as with the stores that do I/O.
+    fn answer<'a, T>(&'a self, read: impl FnOnce(&mut Contents) -> T + Send + 'a) -> Call<'a, T> {
+        Box::pin(async move { Ok(read(&mut self.contents())) })
+    }
+}
+
+impl Contents {
+    fn write(&mut self, at: Timestamp, write: &RunWrite) -> Verdict {
+        match self.objection(write) {
+            Some(verdict) => verdict,
+            None => {
+                self.apply(at, write);
+                Verdict::Committed
+            }
+        }
+    }
+
+    /// Why the write cannot be done, in the order in which SQLite would notice.
+    fn objection(&self, write: &RunWrite) -> Option<Verdict> {
+        if !is_sound(write) {
+            return Some(Verdict::Conflict);
+        }
+        if let Some(key) = write.birth.as_ref().and_then(|b| b.idempotency.as_ref())
+            && let Some((run, fingerprint)) =
+                self.idempotency.get(&(write.org, key.scope.clone(), key.key.clone())).copied()
+        {
+            return Some(Verdict::KeyTaken { run, fingerprint });
+        }
+        let stored = self.runs.get(&(write.org, write.run));
+        let seq = stored.map_or(0, |s| s.records.len() as u64);
+        let mut numbers: BTreeSet<u32> = stored.iter().flat_map(|s| s.payloads.keys().copied()).collect();
+        let mut hashes = BTreeSet::new();
+        let is_fine = seq == write.after
+            && write.payloads.iter().all(|(number, _)| numbers.insert(*number))
+            && write
+                .birth
+                .iter()
+                .flat_map(|b| &b.waits)
+                .all(|wait| !self.waits.contains_key(&wait.token_hash) && hashes.insert(wait.token_hash));
+        if is_fine { None } else { Some(Verdict::Conflict) }
+    }
+
+    fn apply(&mut self, at: Timestamp, write: &RunWrite) {
+        let key = (write.org, write.run);
+        if let Some(row) = write.row.as_ref().filter(|_| write.after == 0) {
+            self.runs.insert(key, Arc::new(StoredRun::new(row.clone())));
+        }
+        let Some(run) = self.runs.get_mut(&key).map(Arc::make_mut) else { return };
+        if let Some(row) = &write.row {
+            run.update(row);
+        }
+        run.records.push(write.record.clone());
+        if let Some(state) = &write.snapshot {
+            run.snapshot = Some((write.after + 1, state.clone()));
+        }
+        run.payloads.extend(write.payloads.iter().cloned());
+        for change in &write.grants {
+            match change {
+                GrantChange::Give { step, .. } => run.grants.insert(*step, (at, change.clone())),
+                GrantChange::End { step } => run.grants.remove(step),
+            };
+        }
+        if let Some(at) = write.timer.remove {
+            run.timers.remove(&at);
+            self.timers.remove(&Timer { at, org: write.org, run: write.run });
+        }
+        if let Some(at) = write.timer.insert {
+            run.timers.insert(at);
+            self.timers.insert(Timer { at, org: write.org, run: write.run });
+        }
+        if let Some(birth) = &write.birth {
+            run.labels.extend(birth.labels.iter().cloned());
+            self.waits.extend(birth.waits.iter().map(|wait| (wait.token_hash, wait.clone())));
+            if let Some(key) = &birth.idempotency {
+                self.idempotency.insert((write.org, key.scope.clone(), key.key.clone()), (write.run, key.fingerprint));
+            }
+        }
+        self.newest = Some(write.record.clone());
+        self.counters.records += 1;
+    }
+
+    fn create_workflow(&mut self, new: &NewWorkflow) -> Result<std::result::Result<(), Taken>> {
+        let NewWorkflow { row, definition, slug_is_given } = new;
+        if self.workflows.contains_key(&(row.org, row.id)) {
+            return Err(Error::Refused(format!("the workflow {} exists already", row.id)));
+        }
+        let own = || self.workflows.values().filter(|w| w.org == row.org);
+        if own().any(|w| w.name == row.name) {
+            return Ok(Err(Taken::Name));
+        }
+        let is_free = |slug: &String| own().all(|w| w.slug != *slug);
+        let slug = if *slug_is_given { Some(row.slug.clone()).filter(is_free) } else { slugs(&row.slug).find(is_free) };
+        let Some(slug) = slug else { return Ok(Err(Taken::Slug)) };
+        self.workflows.insert((row.org, row.id), WorkflowRow { slug, ..row.clone() });
+        self.definitions.entry((row.org, definition.hash)).or_insert_with(|| definition.clone());
+        Ok(Ok(()))
+    }
+}
+
+impl StoredRun {
+    fn new(row: RunRow) -> StoredRun {
+        StoredRun {
+            row,
+            records: Vec::new(),
+            snapshot: None,
+            payloads: BTreeMap::new(),
+            timers: BTreeSet::new(),
+            grants: BTreeMap::new(),
+            labels: BTreeSet::new(),
+        }
+    }
+
+    /// What a run pins at birth never changes.
+    fn update(&mut self, to: &RunRow) {
+        let row = &mut self.row;
+        (row.status, row.waiting, row.wake_at) = (to.status, to.waiting, to.wake_at);
+        (row.expires_at, row.finished_at) = (to.expires_at, to.finished_at);
+        row.error_code.clone_from(&to.error_code);
+    }
+
+    fn matches(&self, filter: &RunFilter) -> bool {
+        let row = &self.row;
+        (filter.statuses.is_empty() || filter.statuses.contains(&row.status))
+            && filter.workflow.is_none_or(|workflow| workflow == row.workflow)
+            && filter.label.as_ref().is_none_or(|label| self.labels.contains(label))
+            && filter.since.is_none_or(|since| row.created_at >= since)
+            && filter.until.is_none_or(|until| row.created_at < until)
+            && filter.before.is_none_or(|before| row.id < before)
+    }
+
+    fn is_unparked(&self) -> bool {
+        !self.row.status.is_parked() && !self.row.status.is_terminal()
+    }
+}
+
+impl Store for MemoryStore {
+    fn commit<'a>(&'a self, batch: &'a Batch) -> Call<'a, Vec<Verdict>> {
+        self.answer(move |c| {
+            let verdicts: Vec<Verdict> = batch.runs.iter().map(|write| c.write(batch.at, write)).collect();
+            c.counters.commits += u64::from(verdicts.contains(&Verdict::Committed));
+            verdicts
+        })
+    }
+
+    fn load(&self, org: OrgId, run: RunId) -> Call<'_, Option<Loaded>> {
+        self.answer(move |c| {
+            c.counters.loads += 1;
+            let stored = c.runs.get(&(org, run))?;
+            let from = stored.snapshot.as_ref().map_or(0, |(seq, _)| *seq as usize);
+            Some(Loaded {
+                snapshot: stored.snapshot.clone(),
+                records: stored.records[from..].to_vec(),
+                seq: stored.records.len() as u64,
+                row: stored.row.clone(),
+            })
+        })
+    }
+
+    fn history(&self, org: OrgId, run: RunId) -> Call<'_, Option<Vec<Bytes>>> {
+        self.answer(move |c| {
+            c.counters.loads += 1;
+            c.runs.get(&(org, run)).map(|stored| stored.records.clone())
+        })
+    }
+
+    fn payloads<'a>(&'a self, org: OrgId, run: RunId, numbers: &'a [u32]) -> Call<'a, Vec<(u32, Bytes)>> {
+        self.answer(move |c| {
+            c.counters.loads += 1;
+            let Some(stored) = c.runs.get(&(org, run)) else { return Vec::new() };
+            numbers.iter().filter_map(|n| stored.payloads.get(n).map(|body| (*n, body.clone()))).collect()
+        })
+    }
+
+    fn unparked(&self) -> Call<'_, Vec<(OrgId, RunId)>> {
+        self.answer(move |c| c.runs.iter().filter(|(_, stored)| stored.is_unparked()).map(|(key, _)| *key).collect())
+    }
+
+    fn timers(&self, until: Timestamp, limit: usize) -> Call<'_, Vec<Timer>> {
+        self.answer(move |c| c.timers.iter().take_while(|timer| timer.at <= until).take(limit).copied().collect())
+    }
+
+    fn next_timer(&self) -> Call<'_, Option<Timestamp>> {
+        self.answer(move |c| c.timers.first().map(|timer| timer.at))
+    }
+
+    fn wait<'a>(&'a self, token_hash: &'a [u8; 32]) -> Call<'a, Option<Wait>> {
+        self.answer(move |c| c.waits.get(token_hash).cloned())
+    }
+
+    fn run(&self, org: OrgId, run: RunId) -> Call<'_, Option<RunRow>> {
+        self.answer(move |c| c.runs.get(&(org, run)).map(|stored| stored.row.clone()))
+    }
+
+    fn runs<'a>(&'a self, org: OrgId, filter: &'a RunFilter) -> Call<'a, Vec<RunRow>> {
+        self.answer(move |c| {
+            let own = c.runs.range((org, RunId([0; 16]))..=(org, RunId([255; 16]))).rev();
+            own.map(|(_, stored)| stored)
+                .filter(|stored| stored.matches(filter))
+                .take(filter.limit)
+                .map(|stored| stored.row.clone())
+                .collect()
+        })
+    }
+
+    fn create_workflow<'a>(&'a self, new: &'a NewWorkflow) -> Call<'a, std::result::Result<(), Taken>> {
+        Box::pin(async move { self.contents().create_workflow(new) })
+    }
+
+    fn workflow<'a>(&'a self, org: OrgId, by: &'a WorkflowKey) -> Call<'a, Option<WorkflowRow>> {
+        self.answer(move |c| {
+            let own = || c.workflows.values().filter(|w| w.org == org);
+            match by {
+                WorkflowKey::Id(id) => c.workflows.get(&(org, *id)),
+                WorkflowKey::Name(name) => own().find(|w| w.name == *name).or_else(|| own().find(|w| w.slug == *name)),
+            }
+            .cloned()
+        })
+    }
+
+    fn workflows(&self, org: OrgId, before: Option<WorkflowId>, limit: usize) -> Call<'_, Vec<WorkflowRow>> {
+        self.answer(move |c| {
+            let own = c.workflows.values().rev().filter(|w| w.org == org);
+            own.filter(|w| before.is_none_or(|before| w.id < before)).take(limit).cloned().collect()
+        })
+    }
+
+    fn definition<'a>(&'a self, org: OrgId, hash: &'a [u8; 32]) -> Call<'a, Option<Definition>> {
+        self.answer(move |c| c.definitions.get(&(org, *hash)).cloned())
+    }
+
+    fn setting<'a>(&'a self, name: &'a str) -> Call<'a, Option<String>> {
+        self.answer(move |c| c.settings.get(name).cloned())
+    }
+
+    fn set_setting<'a>(&'a self, name: &'a str, value: &'a str) -> Call<'a, ()> {
+        self.answer(move |c| {
+            c.settings.insert(name.to_owned(), value.to_owned());
+        })
+    }
+
+    fn next_epoch(&self) -> Call<'_, u64> {
+        self.answer(move |c| {
+            let last: u64 = c.settings.get("epoch").and_then(|text| text.parse().ok()).unwrap_or(0);
+            c.settings.insert("epoch".to_owned(), (last + 1).to_string());
+            last + 1
+        })
+    }
+
+    fn high_water(&self) -> Call<'_, Option<Timestamp>> {
+        Box::pin(async move {
+            let newest = self.contents().newest.clone();
+            let at = newest.map(|body| Record::open(&body).map(|record| record.at)).transpose();
+            at.map_err(|e| Error::Corrupt(e.to_string()))
+        })
+    }
+
+    fn check(&self) -> Call<'_, ()> {
+        self.answer(|_| ())
+    }
+
+    fn counters(&self) -> Counters {
+        self.contents().counters
+    }
+}

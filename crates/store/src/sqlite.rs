@@ -1,1 +1,285 @@
-pub struct SqliteStore;
+//! The store on one SQLite file, for one process.
+//!
+//! ```text
+//!   commit ─────▶ Writer (one connection, one transaction per batch) ──▶ WAL ◀── Helper (checkpoints)
+//!                    │ publishes                                          │
+//!   load, lists ──▶ Heads ──▶ Readers (read-only connections) ◀───────────┘
+//! ```
+//!
+//! The journal is append-only and indexed by nothing but its position; a run's records are chained from
+//! newest to oldest and [`heads`] knows where each chain of an unparked run begins. `commit` works on
+//! the caller's thread; everything else leaves an async caller's thread alone.
+//!
+//! The rule that keeps it right: one process, one writer. The lock file sees to the first, the mutex
+//! around the writer to the second, and every check-then-write below leans on both.
+
+mod attempt;
+mod catalog;
+mod chain;
+mod checkpoints;
+mod columns;
+mod fault;
+mod heads;
+mod lists;
+mod migrations;
+mod open;
+mod readers;
+mod writer;
+
+use crate::rows::*;
+use crate::{Call, Error, Result, Store};
+use bytes::Bytes;
+use checkpoints::{Helper, Log};
+use columns::{limit, org, run_id, run_row, sql, time};
+use fault::on_read;
+use heads::Heads;
+use kernel::{OrgId, Record, RunId, Timestamp, WorkflowId};
+use readers::Readers;
+use rusqlite::{Connection, OptionalExtension, params};
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard};
+use writer::Writer;
+
+pub struct SqliteStore {
+    inner: Arc<Inner>,
+}
+
+/// Dropped in this order: the writer's connection is the last one, so that it tidies up the log, and
+/// the lock goes when nothing is open any more.
+struct Inner {
+    _helper: Helper,
+    readers: Readers,
+    writer: Mutex<Writer>,
+    heads: Arc<Heads>,
+    tally: Arc<Tally>,
+    _lock: open::Lock,
+}
+
+#[derive(Default)]
+struct Tally {
+    commits: AtomicU64,
+    records: AtomicU64,
+    commit_reads: AtomicU64,
+    loads: AtomicU64,
+    wal_bytes: AtomicU64,
+}
+
+/// Thresholds. Not for users: tests make them small.
+#[doc(hidden)]
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Records after which a start need not read further back.
+    pub recovery_records: u64,
+    pub recovery_bytes: u64,
+    /// Growth of the log after which the helper copies.
+    pub passive_bytes: u64,
+    /// Length of the log at which the writer truncates it.
+    pub truncate_bytes: u64,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            recovery_records: 100_000,
+            recovery_bytes: 32 << 20,
+            passive_bytes: 4 << 20,
+            truncate_bytes: 64 << 20,
+        }
+    }
+}
+
+impl SqliteStore {
+    /// Opens the database file at `path`, creating it if need be. Its directory must exist.
+    pub fn open(path: &Path) -> Result<SqliteStore> {
+        SqliteStore::open_with(path, Options::default())
+    }
+
+    #[doc(hidden)]
+    pub fn open_with(path: &Path, options: Options) -> Result<SqliteStore> {
+        let lock = open::Lock::take(path)?;
+        let mut connection = open::writer(path)?;
+        let (heads, tail) = heads::recover(&connection)?;
+        let (heads, tally) = (Arc::new(heads), Arc::new(Tally::default()));
+        let helper = Helper::start(path)?;
+        let log = Log::watch(&mut connection, &helper, Arc::clone(&tally), &options).map_err(on_read)?;
+        let writer = Writer::new(connection, log, (Arc::clone(&heads), tail), options, Arc::clone(&tally));
+        let readers = Readers::new(path.to_owned());
+        let inner = Inner { _helper: helper, readers, writer: Mutex::new(writer), heads, tally, _lock: lock };
+        Ok(SqliteStore { inner: Arc::new(inner) })
+    }
+
+    /// Makes the database full at this many pages: how tests fill a disk.
+    #[doc(hidden)]
+    pub fn set_page_count_max(&self, pages: u32) -> Result<()> {
+        self.inner.writer()?.set_page_count_max(pages)
+    }
+
+    fn read<T: Send + 'static>(
+        &self,
+        read: impl FnOnce(&Connection, &Inner) -> Result<T> + Send + 'static,
+    ) -> Call<'_, T> {
+        let inner = Arc::clone(&self.inner);
+        Box::pin(off_thread(move || inner.readers.with(|connection| read(connection, &inner))))
+    }
+
+    fn write<T: Send + 'static>(&self, write: impl FnOnce(&mut Writer) -> Result<T> + Send + 'static) -> Call<'_, T> {
+        let inner = Arc::clone(&self.inner);
+        Box::pin(off_thread(move || write(&mut *inner.writer()?)))
+    }
+}
+
+impl Inner {
+    fn writer(&self) -> Result<MutexGuard<'_, Writer>> {
+        // A panic may have left a transaction open; nobody knows how much of it was done.
+        self.writer.lock().map_err(|_| Error::Unknown("a write panicked".into()))
+    }
+}
+
+/// SQLite blocks. Where there is a runtime, its blocking threads wait instead of the caller's.
+async fn off_thread<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
+    if tokio::runtime::Handle::try_current().is_err() {
+        return work();
+    }
+    match tokio::task::spawn_blocking(work).await {
+        Ok(answer) => answer,
+        Err(e) => match e.try_into_panic() {
+            Ok(panic) => std::panic::resume_unwind(panic),
+            Err(_) => Err(Error::Unavailable("the runtime is shutting down".into())),
+        },
+    }
+}
+
+impl Store for SqliteStore {
+    fn commit<'a>(&'a self, batch: &'a Batch) -> Call<'a, Vec<Verdict>> {
+        Box::pin(async move { self.inner.writer()?.commit(batch) })
+    }
+
+    fn load(&self, org: OrgId, run: RunId) -> Call<'_, Option<Loaded>> {
+        self.read(move |connection, inner| {
+            inner.tally.loads.fetch_add(1, Relaxed);
+            chain::load(connection, &inner.heads, (org, run))
+        })
+    }
+
+    fn history(&self, org: OrgId, run: RunId) -> Call<'_, Option<Vec<Bytes>>> {
+        self.read(move |connection, inner| {
+            inner.tally.loads.fetch_add(1, Relaxed);
+            chain::history(connection, &inner.heads, (org, run))
+        })
+    }
+
+    fn payloads<'a>(&'a self, org: OrgId, run: RunId, numbers: &'a [u32]) -> Call<'a, Vec<(u32, Bytes)>> {
+        let numbers = numbers.to_vec();
+        self.read(move |connection, inner| {
+            inner.tally.loads.fetch_add(1, Relaxed);
+            let mut found = Vec::with_capacity(numbers.len());
+            for number in numbers {
+                let body: Option<Vec<u8>> =
+                    catalog::value(connection, sql!("payload"), params![org.0, run.0, number]).map_err(on_read)?;
+                found.extend(body.map(|body| (number, Bytes::from(body))));
+            }
+            Ok(found)
+        })
+    }
+
+    fn unparked(&self) -> Call<'_, Vec<(OrgId, RunId)>> {
+        Box::pin(async move { Ok(self.inner.heads.keys()) })
+    }
+
+    fn timers(&self, until: Timestamp, count: usize) -> Call<'_, Vec<Timer>> {
+        self.read(move |connection, _| {
+            let mut statement = connection.prepare_cached(sql!("timers_due")).map_err(on_read)?;
+            let rows = statement.query_map(params![until.0, limit(count)], |row| {
+                Ok(Timer { at: time(row, 0)?, org: org(row, 1)?, run: run_id(row, 2)? })
+            });
+            rows.and_then(Iterator::collect).map_err(on_read)
+        })
+    }
+
+    fn next_timer(&self) -> Call<'_, Option<Timestamp>> {
+        self.read(|connection, _| {
+            let at: Option<Option<i64>> = catalog::value(connection, sql!("timer_next"), []).map_err(on_read)?;
+            Ok(at.flatten().map(Timestamp))
+        })
+    }
+
+    fn wait<'a>(&'a self, token_hash: &'a [u8; 32]) -> Call<'a, Option<Wait>> {
+        let token_hash = *token_hash;
+        self.read(move |connection, _| {
+            let mut statement = connection.prepare_cached(sql!("wait")).map_err(on_read)?;
+            let read = |row: &rusqlite::Row<'_>| {
+                Ok(Wait { org: org(row, 0)?, run: run_id(row, 1)?, step: row.get(2)?, token_hash, kind: row.get(3)? })
+            };
+            statement.query_row([token_hash], read).optional().map_err(on_read)
+        })
+    }
+
+    fn run(&self, org: OrgId, run: RunId) -> Call<'_, Option<RunRow>> {
+        self.read(move |connection, _| {
+            let mut statement = connection.prepare_cached(sql!("run")).map_err(on_read)?;
+            statement.query_row((org.0, run.0), run_row).optional().map_err(on_read)
+        })
+    }
+
+    fn runs<'a>(&'a self, org: OrgId, filter: &'a RunFilter) -> Call<'a, Vec<RunRow>> {
+        let filter = filter.clone();
+        self.read(move |connection, _| lists::runs(connection, org, &filter))
+    }
+
+    fn create_workflow<'a>(&'a self, new: &'a NewWorkflow) -> Call<'a, std::result::Result<(), Taken>> {
+        let new = new.clone();
+        self.write(move |writer| writer.transact(|connection| catalog::create_workflow(connection, &new)))
+    }
+
+    fn workflow<'a>(&'a self, org: OrgId, by: &'a WorkflowKey) -> Call<'a, Option<WorkflowRow>> {
+        let by = by.clone();
+        self.read(move |connection, _| catalog::workflow(connection, org, &by))
+    }
+
+    fn workflows(&self, org: OrgId, before: Option<WorkflowId>, limit: usize) -> Call<'_, Vec<WorkflowRow>> {
+        self.read(move |connection, _| catalog::workflows(connection, org, before, limit))
+    }
+
+    fn definition<'a>(&'a self, org: OrgId, hash: &'a [u8; 32]) -> Call<'a, Option<Definition>> {
+        let hash = *hash;
+        self.read(move |connection, _| catalog::definition(connection, org, &hash))
+    }
+
+    fn setting<'a>(&'a self, name: &'a str) -> Call<'a, Option<String>> {
+        let name = name.to_owned();
+        self.read(move |connection, _| catalog::setting(connection, &name))
+    }
+
+    fn set_setting<'a>(&'a self, name: &'a str, value: &'a str) -> Call<'a, ()> {
+        let (name, value) = (name.to_owned(), value.to_owned());
+        self.write(move |writer| writer.transact(|connection| catalog::set_setting(connection, &name, &value)))
+    }
+
+    fn next_epoch(&self) -> Call<'_, u64> {
+        self.write(|writer| writer.transact(catalog::next_epoch))
+    }
+
+    fn high_water(&self) -> Call<'_, Option<Timestamp>> {
+        self.read(|connection, _| {
+            let newest: Option<Vec<u8>> = catalog::value(connection, sql!("journal_newest"), []).map_err(on_read)?;
+            let record = newest.map(|body| Record::open(&body)).transpose();
+            Ok(record.map_err(|e| Error::Corrupt(e.to_string()))?.map(|record| record.at))
+        })
+    }
+
+    fn check(&self) -> Call<'_, ()> {
+        self.write(Writer::check)
+    }
+
+    fn counters(&self) -> Counters {
+        let tally = &self.inner.tally;
+        Counters {
+            commits: tally.commits.load(Relaxed),
+            records: tally.records.load(Relaxed),
+            commit_reads: tally.commit_reads.load(Relaxed),
+            loads: tally.loads.load(Relaxed),
+            wal_bytes: tally.wal_bytes.load(Relaxed),
+        }
+    }
+}

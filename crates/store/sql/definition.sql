@@ -1,0 +1,1 @@
+SELECT source, plan FROM definitions WHERE org = $1 AND hash = $2

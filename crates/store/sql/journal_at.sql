@@ -1,0 +1,1 @@
+SELECT org, run, seq, prev, body FROM journal WHERE pos = $1

@@ -1,0 +1,1 @@
+SELECT body FROM journal ORDER BY pos DESC LIMIT 1

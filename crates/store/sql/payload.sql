@@ -1,0 +1,1 @@
+SELECT body FROM payloads WHERE org = $1 AND run = $2 AND number = $3

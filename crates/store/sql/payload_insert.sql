@@ -1,0 +1,1 @@
+INSERT INTO payloads (org, run, number, body) VALUES ($1, $2, $3, $4)

@@ -1,0 +1,1 @@
+SELECT seq, head FROM runs WHERE org = $1 AND id = $2

@@ -1,0 +1,1 @@
+SELECT seq, pos, body FROM snapshots WHERE org = $1 AND run = $2

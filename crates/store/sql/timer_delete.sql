@@ -1,0 +1,1 @@
+DELETE FROM timers WHERE at = $1 AND org = $2 AND run = $3

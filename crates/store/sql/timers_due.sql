@@ -1,0 +1,1 @@
+SELECT at, org, run FROM timers WHERE at <= $1 ORDER BY at, org, run LIMIT $2

@@ -1,0 +1,1 @@
+SELECT org, run, step, kind FROM waits WHERE hash = $1

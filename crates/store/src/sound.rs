@@ -1,0 +1,40 @@
+//! What every store demands of a write before it looks at anything stored, and how a free slug is
+//! counted out. Shared, so that the stores cannot disagree.
+//!
+//! These are the caller's mistakes, not races: no reload makes such a write succeed. It is answered
+//! with `Conflict`, because nothing of its run was written and the other runs of the batch go on.
+
+use crate::rows::RunWrite;
+
+/// Longest slug, in characters.
+const SLUG_CHARS_MAX: usize = 80;
+
+/// Does the write make sense by itself?
+pub(crate) fn is_sound(write: &RunWrite) -> bool {
+    let is_first = write.after == 0;
+    let row_is_its_own = write.row.as_ref().is_none_or(|row| row.org == write.org && row.id == write.run);
+    let doors_are_its_own = write.birth.iter().flat_map(|b| &b.waits).all(|w| w.org == write.org && w.run == write.run);
+    row_is_its_own && doors_are_its_own && (write.row.is_some() || !is_first) && (write.birth.is_none() || is_first)
+}
+
+/// The slugs to try in turn: the wished one, then `-2`, `-3` and so on, cut to fit.
+pub(crate) fn slugs(wish: &str) -> impl Iterator<Item = String> + '_ {
+    (1u64..).map(move |n| {
+        let suffix = if n == 1 { String::new() } else { format!("-{n}") };
+        let stem: String = wish.chars().take(SLUG_CHARS_MAX - suffix.len()).collect();
+        stem + &suffix
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slug_counts_up_and_stays_short() {
+        assert_eq!(slugs("order").take(3).collect::<Vec<_>>(), ["order", "order-2", "order-3"]);
+        let long = "é".repeat(90);
+        assert!(slugs(&long).take(12).all(|s| s.chars().count() == SLUG_CHARS_MAX));
+        assert!(slugs(&long).nth(10).is_some_and(|s| s.ends_with("é-11")));
+    }
+}

@@ -1,0 +1,255 @@
+//! One try at writing a batch, inside a transaction that is already open.
+//!
+//! Each run's last record is checked before anything of it is written; what happens in the batch is
+//! remembered beside the published heads, so a run may stand in it twice. New runs and idempotency
+//! keys are checked by inserting them, which saves the read.
+//!
+//! The rule that keeps it right: nothing here is remembered for a run until all of its rows are in, and
+//! a run that is refused after its first row makes the whole try fail ([`Trouble::Row`]) unless a
+//! savepoint guards it.
+
+use super::columns::{count, int, sql};
+use super::fault::Trouble;
+use super::heads::{Head, Key, RECOVERY_POS};
+use crate::rows::{Birth, GrantChange, IdempotencyKey, RunRow, RunWrite, Verdict};
+use crate::sound::is_sound;
+use kernel::{RunId, Timestamp};
+use rusqlite::{CachedStatement, Connection, OptionalExtension, params};
+use std::collections::HashMap;
+
+pub(super) struct Attempt<'a> {
+    connection: &'a Connection,
+    /// Prepared once a batch: every record goes through it.
+    append: CachedStatement<'a>,
+    heads: &'a HashMap<Key, Head>,
+    /// What this batch changes in `heads`; `None` for a run that is parked or ended by it.
+    staged: &'a mut HashMap<Key, Option<Head>>,
+    at: Timestamp,
+    pub done: Done,
+}
+
+/// What a try has come to so far.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Done {
+    /// Of the newest record.
+    pub last_pos: i64,
+    pub records: u64,
+    pub bytes: u64,
+    /// Reads it could not avoid.
+    pub reads: u64,
+}
+
+/// Where the writer found a run's last record.
+enum Found {
+    /// Among the heads in memory.
+    Unparked(Head),
+    /// In its row, which therefore has to follow every record.
+    Parked(Head),
+}
+
+impl<'a> Attempt<'a> {
+    pub(super) fn new(
+        connection: &'a Connection,
+        heads: &'a HashMap<Key, Head>,
+        staged: &'a mut HashMap<Key, Option<Head>>,
+        at: Timestamp,
+        last_pos: i64,
+    ) -> Result<Attempt<'a>, Trouble> {
+        let append = connection.prepare_cached(sql!("journal_insert"))?;
+        Ok(Attempt { connection, append, heads, staged, at, done: Done { last_pos, ..Done::default() } })
+    }
+
+    /// Like [`write`](Self::write), but a run whose rows are refused takes back only its own.
+    pub(super) fn write_guarded(&mut self, write: &RunWrite) -> Result<Verdict, Trouble> {
+        self.execute("SAVEPOINT run", [])?;
+        let verdict = match self.write(write) {
+            Err(Trouble::Row) => {
+                self.execute("ROLLBACK TO run", [])?;
+                Verdict::Conflict
+            }
+            other => other?,
+        };
+        self.execute("RELEASE run", [])?;
+        Ok(verdict)
+    }
+
+    pub(super) fn write(&mut self, write: &RunWrite) -> Result<Verdict, Trouble> {
+        if !is_sound(write) {
+            return Ok(Verdict::Conflict);
+        }
+        let key = (write.org, write.run);
+        let birth = write.birth.as_deref();
+        let idempotency = birth.and_then(|birth| birth.idempotency.as_ref());
+        if let Some(wanted) = idempotency
+            && let Some((run, fingerprint)) = self.claim(key, wanted)?
+        {
+            return Ok(Verdict::KeyTaken { run, fingerprint });
+        }
+        let found = if write.after == 0 { None } else { self.find(&key)? };
+        let prev = match &found {
+            None => Head::default(),
+            Some(Found::Unparked(head) | Found::Parked(head)) => *head,
+        };
+        let head = Head { seq: write.after + 1, pos: self.done.last_pos + 1 };
+        let is_as_seen =
+            prev.seq == write.after && (write.after > 0 || self.insert_run(&key, write.row.as_ref(), head)?);
+        if !is_as_seen {
+            // The key's row is in already and has to go.
+            return if idempotency.is_some() { Err(Trouble::Row) } else { Ok(Verdict::Conflict) };
+        }
+        let record = &*write.record;
+        self.append.execute(params![head.pos, key.0.0, key.1.0, int(head.seq), prev.pos, record])?;
+        let is_unparked = match (&write.row, &found) {
+            (Some(row), _) => {
+                if write.after > 0 {
+                    self.update_run(row, head)?;
+                }
+                !row.status.is_parked() && !row.status.is_terminal()
+            }
+            (None, Some(Found::Parked(_))) => {
+                self.execute(sql!("run_head_update"), params![head.pos, int(head.seq), key.0.0, key.1.0])?;
+                false
+            }
+            (None, _) => true,
+        };
+        self.write_sides(write, head)?;
+        if let Some(birth) = birth {
+            self.write_birth(key, birth)?;
+        }
+        self.staged.insert(key, is_unparked.then_some(head));
+        self.done.last_pos = head.pos;
+        self.done.records += 1;
+        self.done.bytes += record.len() as u64;
+        Ok(Verdict::Committed)
+    }
+
+    /// Rewrites the rows of unparked runs that lag behind, so that a start need not read what came
+    /// before this point.
+    pub(super) fn advance_recovery_pos(&self, from: i64) -> Result<(), Trouble> {
+        let mut update = self.connection.prepare_cached(sql!("run_head_update"))?;
+        let published = self.heads.iter().filter(|(key, _)| !self.staged.contains_key(*key));
+        let staged = self.staged.iter().filter_map(|(key, head)| head.as_ref().map(|head| (key, head)));
+        // A head at or before the last recovery position was written to its row by that one.
+        for ((org, run), head) in published.chain(staged).filter(|(_, head)| head.pos > from) {
+            update.execute(params![head.pos, int(head.seq), org.0, run.0])?;
+        }
+        self.execute(sql!("setting_put"), params![RECOVERY_POS, self.done.last_pos.to_string()])?;
+        Ok(())
+    }
+
+    fn find(&mut self, key: &Key) -> Result<Option<Found>, Trouble> {
+        let in_memory = match self.staged.get(key) {
+            Some(staged) => *staged,
+            None => self.heads.get(key).copied(),
+        };
+        if let Some(head) = in_memory {
+            return Ok(Some(Found::Unparked(head)));
+        }
+        self.done.reads += 1;
+        let mut statement = self.connection.prepare_cached(sql!("run_head"))?;
+        let read = |row: &rusqlite::Row<'_>| Ok(Head { seq: count(row, 0)?, pos: row.get(1)? });
+        Ok(statement.query_row((key.0.0, key.1.0), read).optional()?.map(Found::Parked))
+    }
+
+    /// Takes the idempotency key, or answers who has it.
+    fn claim(&mut self, key: Key, wanted: &IdempotencyKey) -> Result<Option<(RunId, [u8; 32])>, Trouble> {
+        let IdempotencyKey { scope, key: name, fingerprint, created_at } = wanted;
+        let row = params![key.0.0, scope, name, key.1.0, fingerprint, created_at.0];
+        if self.execute(sql!("idempotency_insert"), row)? > 0 {
+            return Ok(None);
+        }
+        self.done.reads += 1;
+        let mut statement = self.connection.prepare_cached(sql!("idempotency"))?;
+        let holder = statement.query_row(params![key.0.0, scope, name], |row| Ok((RunId(row.get(0)?), row.get(1)?)))?;
+        Ok(Some(holder))
+    }
+
+    /// False when the run exists already.
+    fn insert_run(&self, key: &Key, row: Option<&RunRow>, head: Head) -> Result<bool, Trouble> {
+        let Some(row) = row else { return Ok(false) };
+        let inserted = self.execute(
+            sql!("run_insert"),
+            params![
+                key.0.0,
+                key.1.0,
+                row.workflow.0,
+                row.workflow_name,
+                row.version,
+                row.hash,
+                row.form.as_str(),
+                row.status.as_str(),
+                row.waiting,
+                row.wake_at.map(|at| at.0),
+                row.created_at.0,
+                row.expires_at.0,
+                row.finished_at.map(|at| at.0),
+                row.error_code,
+                head.pos,
+                int(head.seq),
+            ],
+        )?;
+        Ok(inserted > 0)
+    }
+
+    fn update_run(&self, row: &RunRow, head: Head) -> Result<(), Trouble> {
+        self.execute(
+            sql!("run_update"),
+            params![
+                row.status.as_str(),
+                row.waiting,
+                row.wake_at.map(|at| at.0),
+                row.expires_at.0,
+                row.finished_at.map(|at| at.0),
+                row.error_code,
+                head.pos,
+                int(head.seq),
+                row.org.0,
+                row.id.0,
+            ],
+        )?;
+        Ok(())
+    }
+
+    fn write_sides(&self, write: &RunWrite, head: Head) -> Result<(), Trouble> {
+        let (org, run) = (write.org.0, write.run.0);
+        if let Some(state) = &write.snapshot {
+            self.execute(sql!("snapshot_put"), params![org, run, int(head.seq), head.pos, &**state])?;
+        }
+        if let Some(at) = write.timer.remove {
+            self.execute(sql!("timer_delete"), params![at.0, org, run])?;
+        }
+        if let Some(at) = write.timer.insert {
+            self.execute(sql!("timer_insert"), params![at.0, org, run])?;
+        }
+        for (number, body) in &write.payloads {
+            self.execute(sql!("payload_insert"), params![org, run, number, &**body])?;
+        }
+        for change in &write.grants {
+            match change {
+                GrantChange::Give { step, attempt, fence, worker, lease_us } => {
+                    let (fence, lease_us) = (int(*fence), int(*lease_us));
+                    let row = params![org, run, step, attempt, fence, worker, lease_us, self.at.0];
+                    self.execute(sql!("grant_put"), row)?
+                }
+                GrantChange::End { step } => self.execute(sql!("grant_delete"), params![org, run, step])?,
+            };
+        }
+        Ok(())
+    }
+
+    fn write_birth(&self, key: Key, birth: &Birth) -> Result<(), Trouble> {
+        let (org, run) = (key.0.0, key.1.0);
+        for wait in &birth.waits {
+            self.execute(sql!("wait_insert"), params![wait.token_hash, org, run, wait.step, wait.kind])?;
+        }
+        for (name, value) in &birth.labels {
+            self.execute(sql!("label_insert"), params![org, name, value, run])?;
+        }
+        Ok(())
+    }
+
+    /// How many rows changed.
+    fn execute(&self, statement: &str, params: impl rusqlite::Params) -> Result<usize, Trouble> {
+        Ok(self.connection.prepare_cached(statement)?.execute(params)?)
+    }
+}

@@ -1,0 +1,134 @@
+//! Workflows, their definitions, and the installation's settings: the rows that are not about runs.
+//!
+//! Writes run inside a transaction of the one writer, so a check and the insert that follows it cannot
+//! be separated; the unique indexes are there for people with other tools.
+
+use super::columns::{AFTER_EVERY_ID, limit, sql, workflow_row};
+use super::fault::{Trouble, on_read};
+use crate::rows::{Definition, NewWorkflow, Taken, WorkflowKey, WorkflowRow};
+use crate::sound::slugs;
+use crate::{Error, Result};
+use kernel::{OrgId, WorkflowId};
+use rusqlite::types::FromSql;
+use rusqlite::{Connection, OptionalExtension, Params, params};
+
+const EPOCH: &str = "epoch";
+
+pub(super) fn create_workflow(
+    connection: &Connection,
+    new: &NewWorkflow,
+) -> std::result::Result<std::result::Result<(), Taken>, Trouble> {
+    let NewWorkflow { row, definition, slug_is_given } = new;
+    if exists(connection, sql!("workflow_exists"), params![row.org.0, row.id.0])? {
+        return Err(Trouble::Other(Error::Refused(format!("the workflow {} exists already", row.id))));
+    }
+    if exists(connection, sql!("workflow_by_name"), params![row.org.0, row.name])? {
+        return Ok(Err(Taken::Name));
+    }
+    let Some(slug) = free_slug(connection, row, *slug_is_given)? else { return Ok(Err(Taken::Slug)) };
+    connection.prepare_cached(sql!("workflow_insert"))?.execute(params![
+        row.org.0,
+        row.id.0,
+        row.name,
+        slug,
+        row.description,
+        row.tags,
+        row.form.as_str(),
+        row.trigger,
+        row.steps,
+        row.enabled,
+        row.version,
+        row.hash,
+        row.created_at.0,
+        row.updated_at.0,
+    ])?;
+    let version = params![row.org.0, row.id.0, row.version, row.hash, "create", row.created_at.0];
+    connection.prepare_cached(sql!("version_insert"))?.execute(version)?;
+    let Definition { hash, source, plan } = definition;
+    connection.prepare_cached(sql!("definition_insert"))?.execute(params![row.org.0, hash, &**source, &**plan])?;
+    Ok(Ok(()))
+}
+
+fn free_slug(
+    connection: &Connection,
+    row: &WorkflowRow,
+    is_given: bool,
+) -> std::result::Result<Option<String>, Trouble> {
+    let is_free =
+        |slug: &str| exists(connection, sql!("workflow_by_slug"), params![row.org.0, slug]).map(|is_taken| !is_taken);
+    if is_given {
+        return Ok(is_free(&row.slug)?.then(|| row.slug.clone()));
+    }
+    for slug in slugs(&row.slug) {
+        if is_free(&slug)? {
+            return Ok(Some(slug));
+        }
+    }
+    Ok(None)
+}
+
+pub(super) fn workflow(connection: &Connection, org: OrgId, by: &WorkflowKey) -> Result<Option<WorkflowRow>> {
+    let find = |statement, params: &[&dyn rusqlite::ToSql]| {
+        connection.prepare_cached(statement)?.query_row(params, workflow_row).optional()
+    };
+    let found = match by {
+        WorkflowKey::Id(id) => find(sql!("workflow_by_id"), params![org.0, id.0]),
+        WorkflowKey::Name(name) => match find(sql!("workflow_by_name"), params![org.0, name]) {
+            Ok(None) => find(sql!("workflow_by_slug"), params![org.0, name]),
+            other => other,
+        },
+    };
+    found.map_err(on_read)
+}
+
+pub(super) fn workflows(
+    connection: &Connection,
+    org: OrgId,
+    before: Option<WorkflowId>,
+    count: usize,
+) -> Result<Vec<WorkflowRow>> {
+    let before: &[u8] = before.as_ref().map_or(&AFTER_EVERY_ID, |id| &id.0);
+    let mut statement = connection.prepare_cached(sql!("workflows")).map_err(on_read)?;
+    let rows = statement.query_map(params![org.0, before, limit(count)], workflow_row).map_err(on_read)?;
+    rows.collect::<rusqlite::Result<_>>().map_err(on_read)
+}
+
+pub(super) fn definition(connection: &Connection, org: OrgId, hash: &[u8; 32]) -> Result<Option<Definition>> {
+    let read = |row: &rusqlite::Row<'_>| Ok((row.get::<_, Vec<u8>>(0)?, row.get::<_, Vec<u8>>(1)?));
+    let mut statement = connection.prepare_cached(sql!("definition")).map_err(on_read)?;
+    let found = statement.query_row(params![org.0, hash], read).optional().map_err(on_read)?;
+    Ok(found.map(|(source, plan)| Definition { hash: *hash, source: source.into(), plan: plan.into() }))
+}
+
+pub(super) fn setting(connection: &Connection, name: &str) -> Result<Option<String>> {
+    value(connection, sql!("setting"), [name]).map_err(on_read)
+}
+
+pub(super) fn set_setting(connection: &Connection, name: &str, value: &str) -> std::result::Result<(), Trouble> {
+    connection.prepare_cached(sql!("setting_put"))?.execute([name, value])?;
+    Ok(())
+}
+
+pub(super) fn next_epoch(connection: &Connection) -> std::result::Result<u64, Trouble> {
+    let last: Option<String> = value(connection, sql!("setting"), [EPOCH])?;
+    let last: u64 = match last {
+        None => 0,
+        // Starting again from 1 would hand out numbers that are in use.
+        Some(text) => text.parse().map_err(|_| Trouble::Other(Error::Corrupt(format!("the epoch is `{text}`"))))?,
+    };
+    set_setting(connection, EPOCH, &(last + 1).to_string())?;
+    Ok(last + 1)
+}
+
+fn exists(connection: &Connection, statement: &str, params: impl Params) -> rusqlite::Result<bool> {
+    connection.prepare_cached(statement)?.exists(params)
+}
+
+/// The first column of the first row.
+pub(super) fn value<T: FromSql>(
+    connection: &Connection,
+    statement: &str,
+    params: impl Params,
+) -> rusqlite::Result<Option<T>> {
+    connection.prepare_cached(statement)?.query_row(params, |row| row.get(0)).optional()
+}

@@ -1,0 +1,100 @@
+//! Between columns and rows: one place for every type that is stored, so that what is written reads
+//! back the same.
+//!
+//! A column that does not hold what it should is an error of the read, never a panic.
+
+use crate::rows::{RunRow, WorkflowRow};
+use kernel::plan::Form;
+use kernel::{OrgId, RunId, RunStatus, Timestamp, WorkflowId};
+use rusqlite::types::Type;
+use rusqlite::{Result, Row};
+
+/// The statement in `sql/<name>.sql`.
+macro_rules! sql {
+    ($name:literal) => {
+        include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/sql/", $name, ".sql"))
+    };
+}
+pub(super) use sql;
+
+/// Larger than every id: where a list without a cursor begins.
+pub(super) const AFTER_EVERY_ID: [u8; 17] = [255; 17];
+
+/// SQLite's integers are signed. Counters never get near the end; a duration that does stops there.
+pub(super) fn int(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}
+
+pub(super) fn limit(count: usize) -> i64 {
+    i64::try_from(count).unwrap_or(i64::MAX)
+}
+
+/// A count that was stored by [`int`].
+pub(super) fn count(row: &Row<'_>, column: usize) -> Result<u64> {
+    let stored: i64 = row.get(column)?;
+    u64::try_from(stored).map_err(|_| rusqlite::Error::IntegralValueOutOfRange(column, stored))
+}
+
+pub(super) fn org(row: &Row<'_>, column: usize) -> Result<OrgId> {
+    row.get(column).map(OrgId)
+}
+
+pub(super) fn run_id(row: &Row<'_>, column: usize) -> Result<RunId> {
+    row.get(column).map(RunId)
+}
+
+pub(super) fn time(row: &Row<'_>, column: usize) -> Result<Timestamp> {
+    row.get(column).map(Timestamp)
+}
+
+fn time_or_none(row: &Row<'_>, column: usize) -> Result<Option<Timestamp>> {
+    Ok(row.get::<_, Option<i64>>(column)?.map(Timestamp))
+}
+
+/// A text that must be one of an enum's names.
+fn named<T>(row: &Row<'_>, column: usize, parse: fn(&str) -> Option<T>) -> Result<T> {
+    let text: String = row.get(column)?;
+    parse(&text).ok_or_else(|| {
+        let what = format!("`{text}` is not a name this release knows");
+        rusqlite::Error::FromSqlConversionFailure(column, Type::Text, what.into())
+    })
+}
+
+/// The first fourteen columns of every statement that answers with runs.
+pub(super) fn run_row(row: &Row<'_>) -> Result<RunRow> {
+    Ok(RunRow {
+        org: org(row, 0)?,
+        id: run_id(row, 1)?,
+        workflow: WorkflowId(row.get(2)?),
+        workflow_name: row.get(3)?,
+        version: row.get(4)?,
+        hash: row.get(5)?,
+        form: named(row, 6, Form::parse)?,
+        status: named(row, 7, RunStatus::parse)?,
+        waiting: row.get(8)?,
+        wake_at: time_or_none(row, 9)?,
+        created_at: time(row, 10)?,
+        expires_at: time(row, 11)?,
+        finished_at: time_or_none(row, 12)?,
+        error_code: row.get(13)?,
+    })
+}
+
+pub(super) fn workflow_row(row: &Row<'_>) -> Result<WorkflowRow> {
+    Ok(WorkflowRow {
+        org: org(row, 0)?,
+        id: WorkflowId(row.get(1)?),
+        name: row.get(2)?,
+        slug: row.get(3)?,
+        description: row.get(4)?,
+        tags: row.get(5)?,
+        form: named(row, 6, Form::parse)?,
+        trigger: row.get(7)?,
+        steps: row.get(8)?,
+        enabled: row.get(9)?,
+        version: row.get(10)?,
+        hash: row.get(11)?,
+        created_at: time(row, 12)?,
+        updated_at: time(row, 13)?,
+    })
+}

@@ -1,0 +1,121 @@
+//! The schema, one numbered file at a time.
+//!
+//! Each file runs in one transaction together with the line that says it ran, so a crash leaves a
+//! migration done or not begun. Files are immutable once released: what was applied is compared by its
+//! SHA-256. Forward only; there is no way down.
+//!
+//! The rule that keeps it right: [`pending`] only reads, and refuses a database this release does not
+//! understand before anything is written to it.
+
+use super::fault::on_read;
+use crate::{Error, Result};
+use rusqlite::{Connection, TransactionBehavior};
+use sha2::{Digest, Sha256};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+pub(super) struct Migration {
+    version: u32,
+    name: &'static str,
+    sql: &'static str,
+}
+
+const ALL: &[Migration] = &[Migration {
+    version: 1,
+    name: "init",
+    sql: include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/migrations/sqlite/0001_init.sql")),
+}];
+
+const BOOKKEEPING: &str = "CREATE TABLE IF NOT EXISTS schema_migrations (
+    version    INTEGER PRIMARY KEY,
+    name       TEXT    NOT NULL,
+    sha256     TEXT    NOT NULL,
+    applied_at INTEGER NOT NULL
+) STRICT";
+
+/// What is still to be applied, or why this database must not be touched.
+pub(super) fn pending(connection: &Connection) -> Result<&'static [Migration]> {
+    let applied = applied(connection)?;
+    for (index, (version, name, sha256)) in applied.iter().enumerate() {
+        match ALL.get(index) {
+            _ if *version as usize > ALL.len() => {
+                let newest = ALL.len();
+                return Err(Error::Refused(format!(
+                    "the database has schema {version} (`{name}`), this release knows up to {newest}; \
+                     use the release that wrote it, or a later one"
+                )));
+            }
+            Some(known) if known.version == *version && known.sha256() == *sha256 => {}
+            Some(known) if known.version == *version => {
+                return Err(Error::Refused(format!(
+                    "migration {version} (`{name}`) was applied in another form than this release has; \
+                     the database belongs to a different build"
+                )));
+            }
+            _ => return Err(Error::Corrupt("the list of applied migrations has gaps".into())),
+        }
+    }
+    Ok(&ALL[applied.len()..])
+}
+
+/// Applies one migration: all of it, with its line of bookkeeping, or nothing.
+pub(super) fn apply(connection: &mut Connection, migration: &Migration) -> Result<()> {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_micros() as i64;
+    let mut run = || {
+        let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+        transaction.execute_batch(BOOKKEEPING)?;
+        transaction.execute_batch(migration.sql)?;
+        transaction.execute(
+            "INSERT INTO schema_migrations (version, name, sha256, applied_at) VALUES ($1, $2, $3, $4)",
+            (migration.version, migration.name, migration.sha256(), now),
+        )?;
+        transaction.commit()
+    };
+    run().map_err(|e: rusqlite::Error| {
+        Error::Unavailable(format!("migration {} (`{}`): {e}", migration.version, migration.name))
+    })
+}
+
+/// Version, name and hash of what was applied, in order.
+fn applied(connection: &Connection) -> Result<Vec<(u32, String, String)>> {
+    let tables: u32 = count(connection, "SELECT count(*) FROM sqlite_master WHERE type = 'table'")?;
+    if tables == 0 {
+        return Ok(Vec::new());
+    }
+    if count(connection, "SELECT count(*) FROM sqlite_master WHERE name = 'schema_migrations'")? == 0 {
+        return Err(Error::Refused("the file is a database of another program".into()));
+    }
+    let mut statement =
+        connection.prepare("SELECT version, name, sha256 FROM schema_migrations ORDER BY version").map_err(on_read)?;
+    let rows = statement.query_map([], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?))).map_err(on_read)?;
+    rows.collect::<rusqlite::Result<_>>().map_err(on_read)
+}
+
+fn count(connection: &Connection, statement: &str) -> Result<u32> {
+    connection.query_row(statement, [], |row| row.get(0)).map_err(on_read)
+}
+
+impl Migration {
+    fn sha256(&self) -> String {
+        Sha256::digest(self.sql).iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn migrations_are_numbered_from_one_without_gaps() {
+        assert!(ALL.iter().map(|m| m.version).eq(1..=ALL.len() as u32));
+    }
+
+    #[test]
+    fn a_migration_that_fails_leaves_nothing_behind() {
+        let mut connection = Connection::open_in_memory().unwrap();
+        let bad = Migration { version: 1, name: "bad", sql: "CREATE TABLE a (x); CREATE TABLE a (x);" };
+        assert!(apply(&mut connection, &bad).is_err());
+        assert_eq!(count(&connection, "SELECT count(*) FROM sqlite_master"), Ok(0));
+        assert!(apply(&mut connection, &ALL[0]).is_ok());
+        assert!(pending(&connection).is_ok_and(|rest| rest.len() == ALL.len() - 1));
+    }
+}

@@ -1,0 +1,61 @@
+//! A few read-only connections, opened when first needed and shared by all calls.
+//!
+//! A read never waits for the writer, nor the writer for a read: each sees the database as it was when
+//! it began. More calls than connections wait for one to come back.
+
+use super::open;
+use crate::Result;
+use rusqlite::Connection;
+use std::path::PathBuf;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+
+const CONNECTIONS_MAX: usize = 4;
+
+pub(super) struct Readers {
+    path: PathBuf,
+    pool: Mutex<Pool>,
+    returned: Condvar,
+}
+
+#[derive(Default)]
+struct Pool {
+    idle: Vec<Connection>,
+    in_use: usize,
+}
+
+impl Readers {
+    pub(super) fn new(path: PathBuf) -> Readers {
+        Readers { path, pool: Mutex::default(), returned: Condvar::new() }
+    }
+
+    /// Lends a connection to `read`. One that was in use during a panic is closed, not reused.
+    pub(super) fn with<T>(&self, read: impl FnOnce(&Connection) -> Result<T>) -> Result<T> {
+        let _place = self.enter();
+        let idle = self.pool().idle.pop();
+        let connection = idle.map_or_else(|| open::reader(&self.path), Ok)?;
+        let answer = read(&connection);
+        self.pool().idle.push(connection);
+        answer
+    }
+
+    fn enter(&self) -> Place<'_> {
+        let pool = self.pool();
+        let waited = self.returned.wait_while(pool, |pool| pool.in_use >= CONNECTIONS_MAX);
+        waited.unwrap_or_else(PoisonError::into_inner).in_use += 1;
+        Place(self)
+    }
+
+    fn pool(&self) -> MutexGuard<'_, Pool> {
+        self.pool.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The right to use one connection.
+struct Place<'a>(&'a Readers);
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        self.0.pool().in_use -= 1;
+        self.0.returned.notify_one();
+    }
+}
