@@ -417,7 +417,7 @@ impl<T> Mailbox<T> {
         }
         turn.loads = std::mem::take(&mut self.loads);
         turn.fetches = std::mem::take(&mut self.fetches);
-        turn.ready = std::mem::take(&mut self.replies);
+        turn.ready.append(&mut self.replies);
         turn
     }
 
