@@ -17,7 +17,7 @@ use kernel::advance::Work;
 use kernel::event::Origin;
 use kernel::planted::{self, Bug};
 use kernel::run::LoadError;
-use kernel::{Answer, Context, Effect, Input, OrgId, Payloads, Run, RunId, RunStatus, Timestamp, advance};
+use kernel::{Answer, Context, Effect, Input, OrgId, Payloads, Run, RunId, RunStatus, Span, Timestamp, advance};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use store::{Batch, Birth, RunRow, RunWrite, Timer, TimerChange, Verdict};
@@ -27,6 +27,8 @@ const SNAPSHOT_RECORDS: u32 = 32;
 /// …or this many bytes of them; a run that parks writes one if it has at least this many records.
 const SNAPSHOT_BYTES: usize = 64 * 1024;
 const SNAPSHOT_PARK_RECORDS: u32 = 16;
+/// Pause before what could not be read is asked for again.
+const READ_PAUSE: Span = Span::from_millis(200);
 /// An input that meets this many conflicts in a row is given up as unavailable.
 const CONFLICTS_MAX: u32 = 8;
 
@@ -186,6 +188,8 @@ struct Item<T> {
 enum Phase {
     /// Asked for; not here yet.
     Loading,
+    /// Could not be read, and somebody inside needs it: asked for again when its wake-up comes.
+    Stalled,
     Resident,
     /// Its record is on its way to the store: inputs wait.
     InFlight,
@@ -198,7 +202,7 @@ struct Slot<T> {
     is_queued: bool,
     /// A timer of it went off and no record has followed yet.
     is_due: bool,
-    /// `None` exactly while loading.
+    /// `None` exactly while loading or stalled.
     live: Option<Box<Live>>,
 }
 
@@ -375,6 +379,10 @@ impl<T> Mailbox<T> {
             return;
         }
         slot.inbox.push(item);
+        if matches!(slot.phase, Phase::Stalled) {
+            slot.phase = Phase::Loading;
+            self.loads.push((org, run));
+        }
         if matches!(slot.phase, Phase::Resident) && !slot.is_queued {
             slot.is_queued = true;
             self.queue.push_back(run);
@@ -386,6 +394,7 @@ impl<T> Mailbox<T> {
         let resumed = match result {
             Ok(Some(resumed)) if resumed.row.org == slot.org => resumed,
             Ok(_) => return self.dismiss(run, Reply::NotFound),
+            Err(trouble @ Trouble::Store(_)) => return self.stall(run, &Reply::Trouble(trouble)),
             Err(trouble) => return self.dismiss(run, Reply::Trouble(trouble)),
         };
         let Resumed { version, run: state, seq, row, records } = *resumed;
@@ -420,10 +429,35 @@ impl<T> Mailbox<T> {
         live.is_fetching = false;
         match result {
             Ok(payloads) => live.payloads.extend(payloads),
+            Err(Trouble::Store(_)) => {
+                self.wheel.insert((self.now.after(READ_PAUSE), run));
+                return;
+            }
             Err(trouble) => return self.dismiss(run, Reply::Trouble(trouble)),
         }
         let org = self.slots[&run].org;
         self.push(org, run, Item::wake());
+    }
+
+    /// The store did not answer. Whoever asked from outside is told so. Inputs from inside are kept and
+    /// the run is asked for again: no row would ever bring back what an executor said, or a run that is
+    /// being recovered.
+    fn stall(&mut self, run: RunId, reply: &Reply) {
+        let Some(slot) = self.slots.get_mut(&run) else { return };
+        let (asked, mut kept): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut slot.inbox).into_iter().partition(|item| item.ticket.is_some());
+        let is_needed = !kept.is_empty();
+        kept.retain(|item| !matches!(item.input, Input::Wake));
+        slot.inbox = kept;
+        slot.phase = Phase::Stalled;
+        let watchers = self.watchers.remove(&run).unwrap_or_default();
+        let tickets = asked.into_iter().filter_map(|item| item.ticket).chain(watchers);
+        self.replies.extend(tickets.map(|ticket| (ticket, reply.clone())));
+        if is_needed {
+            self.wheel.insert((self.now.after(READ_PAUSE), run));
+        } else {
+            self.slots.remove(&run);
+        }
     }
 
     /// Forgets a run that cannot be served, telling everyone who asked.

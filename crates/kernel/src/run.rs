@@ -233,8 +233,9 @@ impl Run {
         Some(timer.min(self.state.origin.expires_at))
     }
 
-    pub(crate) fn first_timer(&self) -> Option<(Timestamp, u32)> {
-        self.index.timers.first().copied()
+    /// The earliest timer of a step that is not among `except`.
+    pub(crate) fn first_timer(&self, except: &[u32]) -> Option<(Timestamp, u32)> {
+        self.index.timers.iter().find(|(_, step)| !except.contains(step)).copied()
     }
 
     pub(crate) fn is_settled(&self) -> bool {

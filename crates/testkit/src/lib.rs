@@ -1,10 +1,12 @@
-//! What tests share: the suite every store must pass, and the small tools it is made of.
+//! What tests share: the suite every store must pass, the simulator, and the small tools they are made
+//! of.
 //!
 //! A dev-dependency only. Nothing here reads a clock or the system's randomness: a failure names the
 //! seed that shows it again.
 
 pub mod conformance;
 pub mod rng;
+pub mod sim;
 
 use std::future::Future;
 use std::pin::pin;

@@ -197,9 +197,10 @@ impl Turn<'_> {
     /// Timers due by now go off, earliest first; answers whether any did.
     fn fire_due(&mut self) -> bool {
         let mut fired = false;
+        let mut stalled = Vec::new();
         while self.is_open() {
             let expiry = self.run.state.origin.expires_at;
-            let (at, step) = self.run.first_timer().unwrap_or((Timestamp::NEVER, 0));
+            let (at, step) = self.run.first_timer(&stalled).unwrap_or((Timestamp::NEVER, 0));
             if at.min(expiry) > self.context.now {
                 break;
             }
@@ -209,10 +210,11 @@ impl Turn<'_> {
                 fired = true;
                 break;
             }
-            if !self.fire(step) {
-                break;
+            match self.fire(step) {
+                true => fired = true,
+                // Its payload is being fetched; the others do not wait for it.
+                false => stalled.push(step),
             }
-            fired = true;
         }
         fired
     }

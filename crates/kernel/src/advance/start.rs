@@ -117,7 +117,9 @@ impl Turn<'_> {
     fn stop(&mut self, step: u32, stop: Stop, seen: Vec<Seen>) -> bool {
         match stop {
             Stop::Missing(number) => {
-                self.out.missing.push(number);
+                if !self.out.missing.contains(&number) {
+                    self.out.missing.push(number);
+                }
                 false
             }
             Stop::Failed(failure) => {

@@ -668,3 +668,15 @@ fn inputs_before_the_run_exists_find_nothing() {
     assert_eq!((advanced.record, advanced.answers), (None, vec![Answer::Applied, Answer::Unknown]));
     assert_eq!(walk(&json!({"a": [1]}), &["a".into(), "0".into()]), Some(&json!(1)));
 }
+
+#[test]
+fn a_retry_that_waits_for_a_payload_holds_up_no_other_timer() {
+    let mut story =
+        Story::with("a@http={{trigger.body.id}}; w@wait", json!({ "id": 5, "pad": "x".repeat(INLINE_MAX) }));
+    let (step, fence) = story.executing["a"];
+    story.give(Input::Lost { step, fence });
+    assert_eq!(story.shows(), "a=retrying w=waiting run=running");
+    assert_eq!(story.after("60s").shows(), "a=retrying w=timeout run=running");
+    assert_eq!(story.missing, [1]);
+    assert_eq!(story.after("30d").shows(), "a=cancelled w=timeout run=timeout");
+}

@@ -1,0 +1,108 @@
+//! Conditions twice: as text for the kernel to parse and judge, and as a value the model judges itself.
+//!
+//! The rule: nothing here calls the kernel, or the two judgements would be one.
+
+use super::random::Random;
+use std::fmt;
+
+const WORDS: [&str; 5] = ["success", "failed", "timeout", "skipped", "template_error"];
+const CODES: [u16; 4] = [200, 404, 500, 503];
+
+#[derive(Clone, Debug)]
+pub enum Condition {
+    /// How a step ended, in a word.
+    Status {
+        step: usize,
+        word: &'static str,
+        is: bool,
+    },
+    /// The code its upstream answered with.
+    Code {
+        step: usize,
+        is: Comparison,
+        code: u16,
+    },
+    /// What the trigger's `flag` says.
+    Flag(bool),
+    Not(Box<Condition>),
+    Both(Box<Condition>, Box<Condition>),
+    Either(Box<Condition>, Box<Condition>),
+}
+
+#[derive(Clone, Copy, Debug)]
+pub enum Comparison {
+    Equal,
+    Different,
+    AtLeast,
+    Below,
+}
+
+/// What a condition can see.
+pub trait Facts {
+    fn word(&self, step: usize) -> &'static str;
+    fn code(&self, step: usize) -> Option<u16>;
+    fn flag(&self) -> bool;
+}
+
+impl Condition {
+    /// About `needs` and the trigger, at most `depth` operators deep.
+    pub fn draw(random: &mut Random, needs: &[usize], depth: u32) -> Condition {
+        let inner = |random: &mut Random| Box::new(Condition::draw(random, needs, depth - 1));
+        match random.below(10) {
+            0 if depth > 0 => Condition::Not(inner(random)),
+            1 if depth > 0 => Condition::Both(inner(random), inner(random)),
+            2 if depth > 0 => Condition::Either(inner(random), inner(random)),
+            3..=6 if !needs.is_empty() => {
+                Condition::Status { step: random.pick(needs), word: random.pick(&WORDS), is: random.chance(700) }
+            }
+            7..=8 if !needs.is_empty() => {
+                use Comparison::*;
+                let is = random.pick(&[Equal, Different, AtLeast, Below]);
+                Condition::Code { step: random.pick(needs), is, code: random.pick(&CODES) }
+            }
+            _ => Condition::Flag(random.coin()),
+        }
+    }
+
+    pub fn holds(&self, facts: &dyn Facts) -> bool {
+        match self {
+            Condition::Status { step, word, is } => (facts.word(*step) == *word) == *is,
+            Condition::Code { step, is, code } => {
+                let seen = facts.code(*step);
+                match is {
+                    Comparison::Equal => seen == Some(*code),
+                    Comparison::Different => seen != Some(*code),
+                    Comparison::AtLeast => seen.is_some_and(|c| c >= *code),
+                    Comparison::Below => seen.is_some_and(|c| c < *code),
+                }
+            }
+            Condition::Flag(flag) => facts.flag() == *flag,
+            Condition::Not(a) => !a.holds(facts),
+            Condition::Both(a, b) => a.holds(facts) && b.holds(facts),
+            Condition::Either(a, b) => a.holds(facts) || b.holds(facts),
+        }
+    }
+}
+
+impl fmt::Display for Condition {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Condition::Status { step, word, is } => {
+                write!(f, "tasks.s{step}.status {} '{word}'", if *is { "==" } else { "!=" })
+            }
+            Condition::Code { step, is, code } => {
+                let sign = match is {
+                    Comparison::Equal => "==",
+                    Comparison::Different => "!=",
+                    Comparison::AtLeast => ">=",
+                    Comparison::Below => "<",
+                };
+                write!(f, "tasks.s{step}.status_code {sign} {code}")
+            }
+            Condition::Flag(flag) => write!(f, "trigger.body.flag == {flag}"),
+            Condition::Not(a) => write!(f, "!({a})"),
+            Condition::Both(a, b) => write!(f, "({a}) && ({b})"),
+            Condition::Either(a, b) => write!(f, "({a}) || ({b})"),
+        }
+    }
+}

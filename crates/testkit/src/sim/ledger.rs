@@ -1,0 +1,183 @@
+//! What clients asked and what they were told, and whether it was true.
+//!
+//! A client trusts three kinds of answer: *done* (it must stay done, I1), *refused* (it must never turn
+//! out to have happened, I2) and *unknown* (it may be either, I3). The ledger holds each answer against
+//! the stored run when it is given, and all of them again at the end.
+
+use super::check::Checker;
+use bytes::Bytes;
+use engine::Reply;
+use engine::mailbox::Trouble;
+use kernel::{Answer, Run, RunId, RunStatus};
+use std::collections::BTreeMap;
+
+/// Where a reply goes: a number in the ledger.
+pub type Ticket = usize;
+
+#[derive(Clone, Debug)]
+pub enum Ask {
+    Start { run: RunId, key: Option<u32> },
+    Callback { run: RunId, step: u32, digest: Bytes },
+    Cancel { run: RunId },
+    Watch { run: RunId },
+}
+
+impl Ask {
+    pub fn run(&self) -> RunId {
+        match self {
+            Ask::Start { run, .. } | Ask::Callback { run, .. } | Ask::Cancel { run } | Ask::Watch { run } => *run,
+        }
+    }
+}
+
+pub struct Request {
+    pub ask: Ask,
+    /// The process that was asked.
+    process: usize,
+    /// The same process had acknowledged the run's start by then.
+    is_known: bool,
+    fate: Fate,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+enum Fate {
+    Open,
+    /// Whoever had it died.
+    Lost,
+    Done(Answer),
+    Refused,
+    /// The run ended, and the watcher was told.
+    Ended(RunStatus),
+    Unknown,
+}
+
+#[derive(Default)]
+pub struct Ledger {
+    requests: Vec<Request>,
+    /// Runs asked for with a key.
+    keys: BTreeMap<RunId, u32>,
+}
+
+type Judgement = Result<(), String>;
+
+impl Ledger {
+    pub fn ask(&mut self, ask: Ask, process: usize) -> Ticket {
+        let is_known = self.has_acknowledged(process, ask.run());
+        if let Ask::Start { run, key: Some(key) } = ask {
+            self.keys.insert(run, key);
+        }
+        self.requests.push(Request { ask, process, is_known, fate: Fate::Open });
+        self.requests.len() - 1
+    }
+
+    pub fn actor(ticket: Ticket) -> String {
+        format!("client {ticket}")
+    }
+
+    /// The process is gone: nobody will answer. Returns what was asked of it.
+    pub fn lose(&mut self, process: usize) -> Vec<Ask> {
+        let open = self.requests.iter_mut().filter(|r| r.process == process && r.fate == Fate::Open);
+        open.map(|request| {
+            request.fate = Fate::Lost;
+            request.ask.clone()
+        })
+        .collect()
+    }
+
+    /// Holds a reply against what is stored.
+    pub fn answered(&mut self, ticket: Ticket, reply: Reply, stored: &Checker) -> Result<&Ask, String> {
+        let request = &self.requests[ticket];
+        if request.fate != Fate::Open {
+            return Err(format!("{:?} was answered twice: {reply:?}", request.ask));
+        }
+        let fate = match (&request.ask, reply) {
+            (_, Reply::Unavailable(_) | Reply::Trouble(Trouble::Store(_))) => Fate::Refused,
+            (_, Reply::Unknown(_)) => Fate::Unknown,
+            (Ask::Start { key: Some(key), .. }, Reply::KeyTaken { run, .. }) => {
+                let is_true = self.keys.get(&run) == Some(key) && stored.stored(run).is_some();
+                require(is_true, || format!("key {key} is said to belong to {run}"))?;
+                Fate::Refused
+            }
+            (Ask::Watch { .. }, Reply::Ended(status)) => Fate::Ended(status),
+            (Ask::Callback { .. } | Ask::Cancel { .. } | Ask::Watch { .. }, Reply::NotFound) if !request.is_known => {
+                Fate::Refused
+            }
+            (Ask::Start { .. } | Ask::Callback { .. } | Ask::Cancel { .. }, Reply::Answer { answer, status, .. }) => {
+                let now = stored.stored(request.ask.run()).map(Run::status);
+                let is_true = !status.is_terminal() || now == Some(status);
+                require(is_true, || format!("told that the run is {status}, it is {now:?}"))?;
+                Fate::Done(answer)
+            }
+            (ask, reply) => return Err(format!("{ask:?} was answered with {reply:?}")),
+        };
+        self.requests[ticket].fate = fate;
+        self.check(ticket, stored)?;
+        Ok(&self.requests[ticket].ask)
+    }
+
+    /// Everything that was said, once more.
+    pub fn check_all(&self, stored: &Checker) -> Judgement {
+        (0..self.requests.len()).try_for_each(|ticket| self.check(ticket, stored))
+    }
+
+    /// Requests that still wait for an answer. (A watcher may: its process need not be the one that
+    /// ends the run.)
+    pub fn open(&self) -> Vec<&Ask> {
+        let is_open = |r: &&Request| r.fate == Fate::Open && !matches!(r.ask, Ask::Watch { .. });
+        self.requests.iter().filter(is_open).map(|r| &r.ask).collect()
+    }
+
+    fn check(&self, ticket: Ticket, stored: &Checker) -> Judgement {
+        let Request { ask, fate, .. } = &self.requests[ticket];
+        let run = stored.stored(ask.run());
+        let is_true = match (ask, fate) {
+            (_, Fate::Open | Fate::Lost | Fate::Unknown) => true,
+            (Ask::Start { .. }, Fate::Done(Answer::Applied)) => run.is_some(),
+            (Ask::Start { .. }, Fate::Refused) => run.is_none(),
+            (Ask::Callback { step, digest, .. }, fate) => {
+                let kept = run.and_then(|r| r.step(*step).callback.as_ref()).map(|c| &c.digest);
+                match fate {
+                    Fate::Done(Answer::Applied | Answer::Repeated) => kept == Some(digest),
+                    Fate::Done(Answer::Conflict) => kept.is_some_and(|kept| kept != digest),
+                    Fate::Done(Answer::Gone) => kept != Some(digest),
+                    Fate::Refused => kept != Some(digest) || self.may_have_applied(digest),
+                    _ => false,
+                }
+            }
+            (Ask::Cancel { .. }, fate) => {
+                let is_cancelled = run.is_some_and(|r| r.status() == RunStatus::Cancelled);
+                let is_own = run.is_some_and(|r| r.state.cancelled_by == Ledger::actor(ticket));
+                match fate {
+                    Fate::Done(Answer::Applied) => is_cancelled && is_own,
+                    Fate::Done(Answer::Repeated) => is_cancelled,
+                    Fate::Done(Answer::Ended(status)) => run.is_some_and(|r| r.status() == *status),
+                    Fate::Refused => !is_own,
+                    _ => false,
+                }
+            }
+            (Ask::Watch { .. }, Fate::Ended(status)) => run.is_some_and(|r| r.status() == *status),
+            (Ask::Watch { .. }, Fate::Refused) => true,
+            _ => false,
+        };
+        require(is_true, || format!("{ask:?} was answered with {fate:?}, which is not so"))
+    }
+
+    /// Did another request with the same bytes perhaps get through?
+    fn may_have_applied(&self, bytes: &Bytes) -> bool {
+        self.requests.iter().any(|r| match &r.ask {
+            Ask::Callback { digest, .. } => digest == bytes && r.fate != Fate::Refused,
+            _ => false,
+        })
+    }
+
+    fn has_acknowledged(&self, process: usize, id: RunId) -> bool {
+        self.requests.iter().filter(|r| r.process == process).any(|r| match &r.ask {
+            Ask::Start { run, .. } => *run == id && matches!(r.fate, Fate::Done(_)),
+            _ => false,
+        })
+    }
+}
+
+fn require(is_so: bool, otherwise: impl FnOnce() -> String) -> Judgement {
+    if is_so { Ok(()) } else { Err(otherwise()) }
+}

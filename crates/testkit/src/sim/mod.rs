@@ -1,0 +1,90 @@
+//! A whole cluster in one thread, on a virtual clock, driven by one number.
+//!
+//! ```text
+//!   seed ─▶ streams ─▶ shapes, clients, faults      one heap of (time, tie-break) ─▶ next thing
+//!                                                          │
+//!   clients ──ask──▶ processes (a real Mailbox each) ──commit──▶ one MemoryStore
+//!      ▲  replies        │ dispatch ▲ results                      │ after every commit
+//!      └─ ledger         └▶ upstreams                              └▶ checker, model
+//! ```
+//!
+//! The kernel, the mailbox and the store are the real ones. What is played is everything around them:
+//! the loop that drives a mailbox, executors, clients, crashes, and a store that fails on purpose. Not
+//! played: HTTP, SQLite, clocks that disagree.
+//!
+//! A story has two phases. In the first anything may fail, and what must never happen is checked. In
+//! the second nothing fails any more, and every run must come to its end. The rule that keeps it right:
+//! every decision is drawn from the seed, so a failure is a number.
+//!
+//! Read in this order: [`world`] (time and the heap), [`process`] (the loop around a mailbox),
+//! [`weather`] (crashes), [`client`]; then what is checked: [`check`], [`model`], [`ledger`].
+
+pub mod check;
+pub mod client;
+pub mod condition;
+pub mod faults;
+pub mod ledger;
+pub mod model;
+pub mod process;
+pub mod random;
+pub mod shape;
+pub mod trace;
+pub mod upstream;
+pub mod weather;
+pub mod world;
+
+use world::World;
+
+/// How large a story is.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Most runs that clients start (retries of a start with its key not counted).
+    pub runs_max: u64,
+    /// A story that takes more happenings than this is not going to end.
+    pub happenings_max: u64,
+    /// Print the story while it happens.
+    pub is_printing: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options { runs_max: 10, happenings_max: 100_000, is_printing: false }
+    }
+}
+
+/// How a story went.
+#[derive(Clone, Debug)]
+pub struct Report {
+    pub seed: u64,
+    /// Of every line of the story: equal seeds have equal hashes.
+    pub hash: u64,
+    pub happenings: u64,
+    pub commits: u64,
+    /// What went wrong, if anything did.
+    pub failure: Option<String>,
+    /// The last lines of the story.
+    pub story: Vec<String>,
+}
+
+impl Report {
+    /// A failure as people want to read it.
+    pub fn dump(&self) -> String {
+        let what = self.failure.as_deref().unwrap_or("nothing went wrong");
+        format!("{}\nseed {}: {what}", self.story.join("\n"), self.seed)
+    }
+}
+
+/// Lives through the story of one seed.
+pub fn run(seed: u64, options: &Options) -> Report {
+    let mut world = World::new(seed, options);
+    let failure = world.live().err();
+    let (happenings, commits) = (world.happenings, world.checker.commits);
+    Report { seed, hash: world.trace.hash(), happenings, commits, failure, story: world.trace.into_lines() }
+}
+
+/// The same, telling everything as it happens.
+pub fn replay(seed: u64, options: &Options) -> Report {
+    let report = run(seed, &Options { is_printing: true, ..options.clone() });
+    println!("seed {seed}: {}", report.failure.as_deref().unwrap_or("nothing went wrong"));
+    report
+}

@@ -1,0 +1,290 @@
+//! What one run may do, judged event by event by a model that shares no code with the kernel.
+//!
+//! It is naive on purpose: no index, no frontier, every rule looked up in the [`Shape`] again for each
+//! event. It refuses what a correct run never does (I6–I9, I11, I19, I21, I28) and knows nothing of
+//! stores, nodes or time but what the events say.
+
+use super::condition::Facts;
+use super::shape::{Kind, Shape, Step};
+use kernel::event::{Because, Event, Failure};
+use kernel::{RunStatus, Timestamp};
+use std::rc::Rc;
+
+pub struct Model {
+    shape: Rc<Shape>,
+    flag: bool,
+    /// Payloads may lie in the store, so a decision may wait for a read.
+    is_large: bool,
+    steps: Vec<Seen>,
+    status: Option<RunStatus>,
+    expires_at: Timestamp,
+    /// Steps are being cancelled: only the run's end may follow.
+    is_closing: bool,
+}
+
+/// What was seen of one step.
+#[derive(Clone, Default)]
+struct Seen {
+    phase: Phase,
+    attempts: u32,
+    charged: u32,
+    code: Option<u16>,
+    has_callback: bool,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+enum Phase {
+    #[default]
+    Idle,
+    Running,
+    Retrying(Timestamp),
+    Sleeping(Timestamp),
+    Waiting(Timestamp),
+    Done(&'static str),
+}
+
+type Judgement = Result<(), String>;
+
+impl Model {
+    pub fn new(shape: Rc<Shape>, flag: bool, is_large: bool) -> Model {
+        let steps = vec![Seen::default(); shape.steps.len()];
+        Model { shape, flag, is_large, steps, status: None, expires_at: Timestamp::NEVER, is_closing: false }
+    }
+
+    pub fn is_over(&self) -> bool {
+        self.status.is_some_and(|s| s.is_terminal())
+    }
+
+    /// Has the step's completion been recorded?
+    pub fn is_done(&self, step: u32) -> bool {
+        matches!(self.steps[step as usize].phase, Phase::Done(_))
+    }
+
+    /// Takes one event in, or says why it cannot have happened.
+    pub fn observe(&mut self, event: &Event, at: Timestamp) -> Judgement {
+        if self.is_over() {
+            let is_note = matches!(event, Event::LateResult { .. });
+            return require(is_note, || "something follows the end of the run".into());
+        }
+        require(self.status.is_some() == !matches!(event, Event::Created { .. }), || {
+            "a run is created once, first".into()
+        })?;
+        let ends = matches!(event, Event::Cancelled { .. } | Event::RunCancelled { .. } | Event::RunTimeout {});
+        require(!self.is_closing || ends, || "a step was cancelled and the run went on".into())?;
+        match event {
+            Event::Created { origin } => {
+                self.expires_at = origin.expires_at;
+                self.status = Some(RunStatus::Running);
+                Ok(())
+            }
+            Event::RunWaiting {} => self.turn(RunStatus::Running, RunStatus::Waiting),
+            Event::RunResumed {} => self.turn(RunStatus::Waiting, RunStatus::Running),
+            Event::RunCompleted {} => self.end(RunStatus::Completed),
+            Event::RunFailed { .. } => self.end(RunStatus::Failed),
+            Event::RunCancelled { .. } => {
+                self.status = Some(RunStatus::Cancelled);
+                Ok(())
+            }
+            Event::RunTimeout {} => {
+                self.status = Some(RunStatus::Timeout);
+                require(at >= self.expires_at, || "the run expired early".into())
+            }
+            _ => match event.step() {
+                Some(step) if (step as usize) < self.steps.len() => self.observe_step(step as usize, event, at),
+                step => Err(format!("step {step:?} is not of this plan")),
+            },
+        }
+    }
+
+    /// What must hold between two records.
+    pub fn rest(&self) -> Judgement {
+        if self.is_over() {
+            return Ok(());
+        }
+        let is_running = self.steps.iter().any(|s| s.phase == Phase::Running);
+        let undecided = (0..self.steps.len()).find(|i| self.steps[*i].phase == Phase::Idle && self.needs_settled(*i));
+        if let (Some(step), false) = (undecided, self.is_large) {
+            return Err(format!("s{step} could be decided and was not"));
+        }
+        let is_waiting = !is_running && undecided.is_none();
+        let agrees = is_waiting == (self.status == Some(RunStatus::Waiting)) || self.is_large && !is_running;
+        require(agrees, || format!("the run is {:?} with a step running: {is_running}", self.status))
+    }
+
+    fn turn(&mut self, from: RunStatus, to: RunStatus) -> Judgement {
+        let was = self.status.replace(to);
+        require(was == Some(from), || format!("from {was:?} to {to}"))
+    }
+
+    fn end(&mut self, status: RunStatus) -> Judgement {
+        self.status = Some(status);
+        require(self.steps.iter().all(|s| matches!(s.phase, Phase::Done(_))), || {
+            "the run ended before its steps".into()
+        })?;
+        let expected = if self.has_failed() { RunStatus::Failed } else { RunStatus::Completed };
+        require(status == expected, || format!("the run ended as {status}, its steps add up to {expected}"))
+    }
+
+    fn observe_step(&mut self, i: usize, event: &Event, at: Timestamp) -> Judgement {
+        let shape = self.shape.clone();
+        let Step { kind, retry, .. } = &shape.steps[i];
+        let phase = self.steps[i].phase;
+        let matches_attempt = event.attempt().is_none_or(|a| a == self.steps[i].attempts);
+        let is_running = phase == Phase::Running && matches_attempt;
+        let illegal = || format!("{} for s{i}, which is {phase:?}", event.name().unwrap_or("?"));
+        match event {
+            Event::Started { attempt, .. } => {
+                match phase {
+                    Phase::Retrying(due) => require(at >= due, || format!("s{i} is tried again early"))?,
+                    _ => self.may_begin(i)?,
+                }
+                require(kind.is_executed(), illegal)?;
+                let seen = &mut self.steps[i];
+                (seen.attempts, seen.charged, seen.phase) = (seen.attempts + 1, seen.charged + 1, Phase::Running);
+                require(*attempt == seen.attempts, || format!("s{i}: attempt {attempt} is number {}", seen.attempts))?;
+                let most = if retry.never { 1 } else { retry.max_attempts };
+                require(seen.charged <= most, || format!("s{i}: attempt {} of {most}", seen.charged))
+            }
+            Event::Retrying { next, charged, .. } => {
+                require(is_running && !retry.never && *next >= at, illegal)?;
+                self.steps[i].charged -= u32::from(!charged);
+                self.steps[i].phase = Phase::Retrying(*next);
+                Ok(())
+            }
+            Event::Succeeded { response, .. } => {
+                match kind {
+                    Kind::Set { is_broken: false } => self.may_begin(i)?,
+                    _ => require(is_running, illegal)?,
+                }
+                self.steps[i].code = response.status_code;
+                self.done(i, "success")
+            }
+            Event::Failed { failure: Failure { code, .. }, response, .. } => {
+                match kind {
+                    Kind::Set { is_broken: true } => self.may_begin(i)?,
+                    _ => require(is_running && code != "template_error", illegal)?,
+                }
+                self.steps[i].code = response.as_ref().and_then(|r| r.status_code);
+                self.done(i, if code == "template_error" { "template_error" } else { "failed" })
+            }
+            Event::TimedOut { .. } => {
+                let is_due = matches!(phase, Phase::Waiting(deadline) if at >= deadline);
+                require(is_due || is_running, illegal)?;
+                self.done(i, "timeout")
+            }
+            Event::Skipped { because, .. } => self.skipped(i, because),
+            Event::Cancelled { .. } => {
+                require(!matches!(phase, Phase::Idle | Phase::Done(_)), illegal)?;
+                self.is_closing = true;
+                self.done(i, "cancelled")
+            }
+            Event::TimerSet { at: until, .. } => {
+                let Kind::Sleep(span) = kind else { return Err(illegal()) };
+                self.may_begin(i)?;
+                self.steps[i].phase = Phase::Sleeping(*until);
+                require(*until == at.after(*span), || format!("s{i} sleeps until {until:?}"))
+            }
+            Event::Woken { .. } => {
+                require(matches!(phase, Phase::Sleeping(until) if at >= until), illegal)?;
+                self.done(i, "success")
+            }
+            Event::WaitOpened { deadline, .. } => {
+                let Kind::Wait(timeout) = kind else { return Err(illegal()) };
+                self.may_begin(i)?;
+                self.steps[i].phase = Phase::Waiting(*deadline);
+                let is_right = *deadline == timeout.map_or(self.expires_at, |t| at.after(t));
+                require(is_right && !self.steps[i].has_callback, illegal)
+            }
+            Event::WaitClosed { .. } => {
+                let is_early = phase == Phase::Idle && matches!(kind, Kind::Wait(_)) && !self.steps[i].has_callback;
+                self.steps[i].has_callback = true;
+                require(is_early, illegal)
+            }
+            Event::Received { callback, .. } => {
+                match (callback, phase) {
+                    (Some(_), Phase::Waiting(deadline)) => require(at < deadline, illegal)?,
+                    (None, Phase::Idle) if self.steps[i].has_callback => self.may_begin(i)?,
+                    _ => return Err(illegal()),
+                }
+                self.done(i, "success")
+            }
+            _ => Err(illegal()),
+        }
+    }
+
+    fn done(&mut self, i: usize, word: &'static str) -> Judgement {
+        self.steps[i].phase = Phase::Done(word);
+        Ok(())
+    }
+
+    fn skipped(&mut self, i: usize, because: &Because) -> Judgement {
+        let step = &self.shape.steps[i];
+        require(self.steps[i].phase == Phase::Idle && self.needs_settled(i), || format!("s{i} is skipped too soon"))?;
+        let dead = self.dead(i);
+        let is_right = match because {
+            Because::Needs { steps } => {
+                !dead.is_empty() && steps.len() == dead.len() && dead.iter().all(|d| steps.contains(d))
+            }
+            Because::Condition { .. } => dead.is_empty() && step.guard.as_ref().is_some_and(|g| !g.holds(self)),
+            Because::Unknown { .. } => false,
+        };
+        require(is_right, || format!("s{i} is skipped because {because:?}; the model has {dead:?}"))?;
+        self.done(i, "skipped")
+    }
+
+    fn may_begin(&self, i: usize) -> Judgement {
+        let guard = &self.shape.steps[i].guard;
+        require(self.steps[i].phase == Phase::Idle, || format!("s{i} begins and is {:?}", self.steps[i].phase))?;
+        require(self.needs_settled(i), || format!("s{i} begins before its needs have settled"))?;
+        require(self.dead(i).is_empty(), || format!("s{i} begins although its needs failed"))?;
+        require(guard.as_ref().is_none_or(|g| g.holds(self)), || format!("s{i} begins against its condition"))
+    }
+
+    fn needs_settled(&self, i: usize) -> bool {
+        self.shape.steps[i].needs.iter().all(|n| matches!(self.steps[*n].phase, Phase::Done(_)))
+    }
+
+    /// Needs whose links are not taken. A step with a condition listens to every outcome.
+    fn dead(&self, i: usize) -> Vec<u32> {
+        let step = &self.shape.steps[i];
+        let is_dead = |n: &&usize| step.guard.is_none() && self.word(**n) != "success";
+        step.needs.iter().filter(is_dead).map(|n| *n as u32).collect()
+    }
+
+    /// The verdict of a graph: a failure counts when no step with a condition ran on it and (unless the
+    /// plan is strict) it kept another step from running; or when nothing succeeded at all.
+    fn has_failed(&self) -> bool {
+        let is_failure = |i: &usize| matches!(self.word(*i), "failed" | "timeout" | "template_error");
+        let all = || 0..self.steps.len();
+        let dependents = |i: usize| all().filter(move |d| self.shape.steps[*d].needs.contains(&i));
+        let is_handled = |i: usize| {
+            dependents(i)
+                .any(|d| self.shape.steps[d].guard.is_some() && !matches!(self.word(d), "skipped" | "cancelled"))
+        };
+        let blocks = |i: usize| dependents(i).any(|d| self.shape.steps[d].guard.is_none());
+        let is_fruitless = !all().any(|i| self.word(i) == "success");
+        all().filter(is_failure).any(|i| match self.shape.is_strict {
+            true => !is_handled(i),
+            false => is_fruitless || !is_handled(i) && blocks(i),
+        })
+    }
+}
+
+impl Facts for Model {
+    fn word(&self, step: usize) -> &'static str {
+        match self.steps[step].phase {
+            Phase::Done(word) => word,
+            _ => "open",
+        }
+    }
+    fn code(&self, step: usize) -> Option<u16> {
+        self.steps[step].code
+    }
+    fn flag(&self) -> bool {
+        self.flag
+    }
+}
+
+fn require(is_so: bool, otherwise: impl FnOnce() -> String) -> Judgement {
+    if is_so { Ok(()) } else { Err(otherwise()) }
+}

@@ -1,0 +1,92 @@
+//! Random numbers that are the same on every machine, forever: SplitMix64, and nothing from outside.
+//!
+//! One seed is split into streams, one per concern, so that drawing one number more in one of them
+//! does not shift the others. The rule: whatever the simulator decides, it decides by drawing here.
+
+use kernel::Span;
+
+#[derive(Clone, Debug)]
+pub struct Random {
+    state: u64,
+}
+
+impl Random {
+    /// Stream `concern` of `seed`.
+    pub fn stream(seed: u64, concern: &str) -> Random {
+        let mixed = concern.bytes().fold(seed, |n, byte| mix(n ^ u64::from(byte)));
+        Random { state: mixed }
+    }
+
+    pub fn next(&mut self) -> u64 {
+        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        mix(self.state)
+    }
+
+    /// Below `bound`, which is not zero. (The bias of a modulus is far below anything we look for.)
+    pub fn below(&mut self, bound: u64) -> u64 {
+        self.next() % bound
+    }
+
+    /// Between the two, both included.
+    pub fn between(&mut self, least: u64, most: u64) -> u64 {
+        least + self.below(most - least + 1)
+    }
+
+    pub fn coin(&mut self) -> bool {
+        self.next() & 1 == 1
+    }
+
+    /// True `permille` times in a thousand.
+    pub fn chance(&mut self, permille: u32) -> bool {
+        self.below(1_000) < u64::from(permille)
+    }
+
+    pub fn millis(&mut self, least: u64, most: u64) -> Span {
+        Span(self.between(least * 1_000, most * 1_000))
+    }
+
+    /// Short ones as likely as long ones: the order of magnitude is drawn first.
+    pub fn log_millis(&mut self, least: u64, most: u64) -> Span {
+        let (low, high) = (least.max(1).ilog2(), most.max(1).ilog2());
+        let magnitude = 1 << self.between(u64::from(low), u64::from(high));
+        self.millis(magnitude.clamp(least, most), (2 * magnitude).clamp(least, most))
+    }
+
+    /// One of a list that is not empty.
+    pub fn pick<T: Copy>(&mut self, list: &[T]) -> T {
+        list[self.below(list.len() as u64) as usize]
+    }
+
+    pub fn bytes<const N: usize>(&mut self) -> [u8; N] {
+        std::array::from_fn(|_| self.next() as u8)
+    }
+}
+
+/// SplitMix64's finaliser.
+fn mix(mut z: u64) -> u64 {
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stream_is_the_same_each_time_and_differs_from_the_others() {
+        let draw = |seed, concern| Random::stream(seed, concern).next();
+        assert_eq!(draw(7, "faults"), draw(7, "faults"));
+        assert_ne!(draw(7, "faults"), draw(7, "workload"));
+        assert_ne!(draw(7, "faults"), draw(8, "faults"));
+    }
+
+    #[test]
+    fn draws_stay_within_their_bounds() {
+        let mut random = Random::stream(1, "bounds");
+        for _ in 0..1_000 {
+            assert!((3..=9).contains(&random.between(3, 9)));
+            assert!((5_000..=70_000).contains(&random.log_millis(5, 70).0));
+        }
+    }
+}

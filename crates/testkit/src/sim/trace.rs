@@ -1,0 +1,44 @@
+//! What happened, told twice: as a hash of every line, and as the last few hundred lines in words.
+//!
+//! Two stories are the same exactly when their hashes are; a failing seed prints its lines.
+
+use kernel::Timestamp;
+use std::collections::VecDeque;
+
+/// Lines that are kept for people.
+const LINES_MAX: usize = 200;
+
+pub struct Trace {
+    start: Timestamp,
+    hash: u64,
+    lines: VecDeque<String>,
+    pub is_printing: bool,
+}
+
+impl Trace {
+    pub fn new(start: Timestamp, is_printing: bool) -> Trace {
+        Trace { start, hash: 0xcbf2_9ce4_8422_2325, lines: VecDeque::new(), is_printing }
+    }
+
+    pub fn note(&mut self, now: Timestamp, what: String) {
+        let line = format!("{:>12.6} {what}", now.since(self.start).0 as f64 / 1e6);
+        for byte in line.bytes() {
+            self.hash = (self.hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+        }
+        if self.is_printing {
+            println!("{line}");
+        }
+        if self.lines.len() == LINES_MAX {
+            self.lines.pop_front();
+        }
+        self.lines.push_back(line);
+    }
+
+    pub fn hash(&self) -> u64 {
+        self.hash
+    }
+
+    pub fn into_lines(self) -> Vec<String> {
+        self.lines.into()
+    }
+}

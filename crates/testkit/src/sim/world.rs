@@ -1,0 +1,209 @@
+//! Time, and everything that is going to happen: one heap, ordered by virtual time and then by a drawn
+//! number, because nothing may rely on the order of simultaneous things.
+
+use super::Options;
+use super::check::{Checker, Definition};
+use super::client::{self, Errand};
+use super::faults::Faults;
+use super::ledger::Ledger;
+use super::process::{Happening, Process};
+use super::random::Random;
+use super::shape::Shape;
+use super::trace::Trace;
+use super::weather::{Host, Weather};
+use engine::Version;
+use engine::mailbox::Dispatch;
+use kernel::event::Record;
+use kernel::{OrgId, RunId, Span, Timestamp, WorkflowId};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Poll, Waker};
+use store::MemoryStore;
+
+const START: Timestamp = Timestamp(1_700_000_000_000_000);
+/// In good weather, callbacks are delivered and the end is looked for this often…
+const TICK: Span = Span::from_secs(5);
+/// …and after this long whatever has not ended never will.
+const PATIENCE: Span = Span::from_secs(6 * 3_600);
+
+pub enum Event {
+    Process(usize, Happening),
+    Weather(Weather),
+    Client(Errand),
+    /// The first phase is over.
+    Calm,
+    /// The second phase, again and again.
+    Tick,
+}
+
+/// What is wrong; ends the story.
+pub type Judgement = Result<(), String>;
+
+pub struct World {
+    pub now: Timestamp,
+    heap: BTreeMap<(Timestamp, u64), Event>,
+    pub happenings: u64,
+    happenings_max: u64,
+    pub trace: Trace,
+
+    /// Streams: what the outside does, what fails, and how long things take.
+    pub workload: Random,
+    pub chance: Random,
+    pub schedule: Random,
+
+    pub faults: Faults,
+    pub is_calm: bool,
+    pub store: MemoryStore,
+    /// Nothing can be read or written before this.
+    pub store_down_until: Timestamp,
+
+    pub hosts: Vec<Host>,
+    /// Every process there ever was.
+    pub processes: Vec<Process>,
+    /// Attempts whose upstream does not answer, and the process that waits.
+    pub silent: Vec<(usize, Dispatch)>,
+
+    pub definitions: Vec<Definition>,
+    /// The definition of each run that was asked for.
+    pub pinned: BTreeMap<RunId, usize>,
+    pub ledger: Ledger,
+    pub checker: Checker,
+    calm_at: Timestamp,
+}
+
+impl World {
+    pub fn new(seed: u64, options: &Options) -> World {
+        let mut topology = Random::stream(seed, "topology");
+        let mut workload = Random::stream(seed, "workload");
+        let mut chance = Random::stream(seed, "faults");
+        let faults = Faults::draw(&mut chance);
+        let hosts = topology.between(1, 2);
+        let calm_at = START.after(topology.millis(20_000, 240_000));
+        let definitions = (0..workload.between(1, 3)).map(|n| define(&mut workload, n as u32)).collect();
+        let mut world = World {
+            now: START,
+            heap: BTreeMap::new(),
+            happenings: 0,
+            happenings_max: options.happenings_max,
+            trace: Trace::new(START, options.is_printing),
+            workload,
+            chance,
+            schedule: Random::stream(seed, "schedule"),
+            faults,
+            is_calm: false,
+            store: MemoryStore::new(),
+            store_down_until: START,
+            hosts: Vec::new(),
+            processes: Vec::new(),
+            silent: Vec::new(),
+            definitions,
+            pinned: BTreeMap::new(),
+            ledger: Ledger::default(),
+            checker: Checker::default(),
+            calm_at,
+        };
+        world.forecast(hosts as usize);
+        for (at, errand) in client::draw(&mut world, options.runs_max, calm_at) {
+            world.push_at(at, Event::Client(errand));
+        }
+        world.push_at(calm_at, Event::Calm);
+        world
+    }
+
+    /// Lives until every run is over, or something is wrong.
+    pub fn live(&mut self) -> Judgement {
+        while let Some(((at, _), event)) = self.heap.pop_first() {
+            self.now = at;
+            self.happenings += 1;
+            if self.happenings > self.happenings_max || at > self.calm_at.after(PATIENCE) {
+                return Err(self.stuck());
+            }
+            match event {
+                Event::Process(process, happening) => self.happen(process, happening)?,
+                Event::Weather(weather) => self.change(weather),
+                Event::Client(errand) => self.send(errand),
+                Event::Calm => self.calm_down(),
+                Event::Tick if self.is_over() => return self.ledger.check_all(&self.checker),
+                Event::Tick => {
+                    self.help();
+                    self.push(TICK, Event::Tick);
+                }
+            }
+        }
+        Err("nothing is left to happen".into())
+    }
+
+    pub fn push(&mut self, after: Span, event: Event) {
+        self.push_at(self.now.after(after), event);
+    }
+
+    pub fn push_at(&mut self, at: Timestamp, event: Event) {
+        let tie_break = self.schedule.next();
+        self.heap.insert((at, tie_break), event);
+    }
+
+    pub fn note(&mut self, what: String) {
+        self.trace.note(self.now, what);
+    }
+
+    pub fn is_store_down(&self) -> bool {
+        !self.is_calm && self.now < self.store_down_until
+    }
+
+    fn calm_down(&mut self) {
+        self.note("--- the weather is good from here on".into());
+        self.is_calm = true;
+        self.clear_up();
+        for (process, dispatch) in std::mem::take(&mut self.silent) {
+            self.report(process, &dispatch, Span::from_millis(5), super::upstream::well());
+        }
+        self.push(TICK, Event::Tick);
+    }
+
+    fn is_over(&self) -> bool {
+        self.checker.open().next().is_none() && self.ledger.open().is_empty() && self.hosts.iter().all(|h| h.is_up())
+    }
+
+    /// Says which run does not end, and all that is stored of it.
+    fn stuck(&self) -> String {
+        let Some((id, definition, run)) = self.checker.open().next() else {
+            return format!("stuck: never answered: {:?}", self.ledger.open());
+        };
+        let mut text = format!("stuck: {id} is {}, due at {:?}\n", run.status(), run.next_due());
+        for (i, step) in definition.shape.steps.iter().enumerate() {
+            let state = run.step(i as u32);
+            text += &format!("  s{i} needs {:?} {:?} {:?}: {:?}\n", step.needs, step.kind, step.retry, state.phase);
+        }
+        if let Some(stored) = self.store.stored_run(OrgId::DEFAULT, id) {
+            text += &format!("  row {:?}\n  timers {:?}\n", stored.row, stored.timers);
+            for record in stored.records.iter().filter_map(|bytes| Record::open(bytes).ok()) {
+                let names = record.events.iter().map(|e| format!("{} {:?}", e.name().unwrap_or("?"), e.step()));
+                text += &format!("  {} {:?}\n", record.first, names.collect::<Vec<_>>());
+            }
+        }
+        text
+    }
+}
+
+fn define(random: &mut Random, number: u32) -> Definition {
+    let shape = Rc::new(Shape::draw(random));
+    let version = Version {
+        org: OrgId::DEFAULT,
+        workflow: WorkflowId(random.bytes()),
+        name: format!("workflow {number}"),
+        number: 1,
+        hash: random.bytes(),
+        plan: Arc::new(shape.plan()),
+    };
+    Definition { shape, version: Arc::new(version) }
+}
+
+/// Calls of the memory store are ready at once.
+pub fn ready<T>(call: store::Call<'_, T>) -> store::Result<T> {
+    let mut call = call;
+    match call.as_mut().poll(&mut std::task::Context::from_waker(Waker::noop())) {
+        Poll::Ready(result) => result,
+        Poll::Pending => panic!("the memory store never waits"),
+    }
+}
