@@ -82,6 +82,7 @@ codes! {
     StorageUnavailable = 503 "storage_unavailable",
     OutcomeUnknown = 503 "outcome_unknown",
     Overloaded = 503 "overloaded",
+    ShuttingDown = 503 "shutting_down",
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! The one binary. This file only parses and dispatches; each command lives in its own module. It is
 //! also the only crate that reads the environment or ends the process.
 
+mod bench;
 mod dev;
 mod validate;
 
@@ -9,7 +10,7 @@ use std::process::ExitCode;
 
 /// A durable workflow engine in one binary.
 #[derive(Parser)]
-#[command(name = "onward", version, about, disable_help_subcommand = true)]
+#[command(name = "onward", version, disable_help_subcommand = true)]
 struct Arguments {
     #[command(subcommand)]
     command: Command,
@@ -19,6 +20,8 @@ struct Arguments {
 enum Command {
     /// Run the server for development: no key needed, loopback only
     Dev(dev::Arguments),
+    /// Measure how fast this machine runs workflows
+    Bench(bench::Arguments),
     /// Check a workflow definition and show every problem in it (exit 0 valid, 10 not valid, 20 wrong usage)
     Validate(validate::Arguments),
 }
@@ -32,6 +35,7 @@ fn main() -> ExitCode {
     match Arguments::try_parse() {
         Ok(arguments) => match arguments.command {
             Command::Dev(arguments) => dev::run(arguments),
+            Command::Bench(arguments) => bench::run(arguments),
             Command::Validate(arguments) => validate::run(arguments),
         },
         Err(error) => {

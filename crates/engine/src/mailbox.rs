@@ -279,6 +279,14 @@ impl<T> Mailbox<T> {
         self.executing.len()
     }
 
+    /// Forgets watchers nobody is behind any more.
+    pub fn retain_watchers(&mut self, keep: impl Fn(&T) -> bool) {
+        self.watchers.retain(|_, tickets| {
+            tickets.retain(&keep);
+            !tickets.is_empty()
+        });
+    }
+
     /// Runs that went on because a time came, ever.
     pub fn fired(&self) -> u64 {
         self.fired

@@ -77,6 +77,7 @@ pub fn parse(text: &str, resolve: &mut Resolve<'_>) -> Result<Expr, Vec<Problem>
         parser.space();
         match parser.text[parser.pos..].chars().next() {
             None => Ok(expr),
+            Some('=') => Err(parser.syntax("unexpected `=`").hint("equality is written `==`")),
             Some(c) => Err(parser.syntax(format!("unexpected `{c}` after the end of the expression"))),
         }
     });

@@ -39,6 +39,8 @@ message! {
         /// Bytes of all payloads together.
         9 => bytes: u64,
         10 => cancelled_by: String,
+        /// The step a failed run failed because of.
+        11 => culprit: Option<u32>,
     }
 }
 
@@ -302,7 +304,8 @@ impl Run {
             Event::RunWaiting {} => self.state.status = RunStatus::Waiting,
             Event::RunResumed {} => self.state.status = RunStatus::Running,
             Event::RunCompleted {} => self.end(plan, RunStatus::Completed, at),
-            Event::RunFailed { failure, .. } => {
+            Event::RunFailed { failure, step } => {
+                self.state.culprit = *step;
                 self.state.failure = Some(failure.clone());
                 self.end(plan, RunStatus::Failed, at);
             }
@@ -325,9 +328,11 @@ impl Run {
                 state.failure = Some(Box::new(failure.clone()));
                 self.enter(plan, *step, Phase::Retrying { at: *next });
             }
-            Event::Succeeded { step, response, seen, .. } => {
+            Event::Succeeded { step, attempt, response, seen } => {
                 self.note(*step, seen);
-                self.state.steps[*step as usize].failure = None;
+                let state = &mut self.state.steps[*step as usize];
+                state.attempt = *attempt;
+                state.failure = None;
                 self.respond(*step, Some(response));
                 self.settle(plan, *step, StepStatus::Success, at);
             }

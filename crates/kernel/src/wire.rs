@@ -3,7 +3,9 @@
 //! A message is a sequence of `(number << 1 | kind, value)` where kind 0 is a varint and kind 1 is
 //! length-prefixed bytes. Defaults are not written. Numbers are never reused, so every release reads
 //! what every earlier one wrote; a [`message!`] also carries the fields a later release added through
-//! a decode and an encode. Golden files in `tests/golden` hold the proof.
+//! a decode and an encode. The variants of a [`choice!`] carry a later release's variants through, but
+//! not fields it might add to a known one: so a variant never gains a field, its successor gets a new
+//! number. Golden files in `tests/golden` hold the proof.
 //!
 //! This module knows nothing about what is stored. [`seal`] and [`open`] put a format number and a
 //! CRC around the outermost message of a row.

@@ -94,7 +94,7 @@ impl From<engine::Error> for Refusal {
                     .hint("use a new key, or send exactly the first request again")
                     .at("Idempotency-Key")
             }
-            Error::Refused(_) | Error::InUse(_) => Refusal::new(Code::ClockIsReal, message),
+            Error::Refused(_) | Error::InUse(_) => Refusal::new(Code::Internal, message),
         }
     }
 }

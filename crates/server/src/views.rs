@@ -21,6 +21,23 @@ pub fn hash(bytes: &[u8]) -> String {
     })
 }
 
+/// A definition with the names of the workflow it is shown for: what is stored under a hash may have
+/// been written for another workflow that does the same.
+pub fn definition(row: &WorkflowRow, source: Value) -> Value {
+    let Value::Object(fields) = source else { return source };
+    let mut named = Map::new();
+    named.insert("name".into(), json!(row.name));
+    if let Some(description) = &row.description {
+        named.insert("description".into(), json!(description));
+    }
+    if row.tags != "[]" {
+        named.insert("tags".into(), serde_json::from_str(&row.tags).unwrap_or_default());
+    }
+    const OWN: &[&str] = &["name", "slug", "description", "tags", "enabled", "version"];
+    named.extend(fields.into_iter().filter(|(name, _)| !OWN.contains(&name.as_str())));
+    Value::Object(named)
+}
+
 pub fn workflow(row: &WorkflowRow, definition: Option<Value>) -> WorkflowView {
     WorkflowView {
         id: row.id.to_string(),
@@ -92,7 +109,7 @@ pub fn run(reading: &Reading) -> RunView {
         error: state.failure.as_ref().map(|f| FailureView {
             code: f.code.clone(),
             message: f.message.clone(),
-            step: failed.first().copied().map(key),
+            step: state.culprit.map(key),
         }),
         failed_steps: failed.iter().copied().map(key).collect(),
         labels: pairs(&state.origin.labels),

@@ -10,7 +10,7 @@ use kernel::advance::TaskResult;
 use kernel::{Input, OrgId, RunId, Timestamp};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::sync::{mpsc, oneshot};
 
 pub type Ticket = oneshot::Sender<Reply>;
@@ -19,6 +19,8 @@ pub type Ticket = oneshot::Sender<Reply>;
 const IDLE: Duration = Duration::from_millis(1_000);
 /// Timer rows read at a time.
 const TIMERS_PAGE: usize = 10_000;
+/// How often callers that hung up are forgotten.
+const TIDY: Duration = Duration::from_secs(5);
 /// Pause before a refused commit is tried again.
 const RETRY_PAUSE: Duration = Duration::from_millis(200);
 
@@ -161,7 +163,12 @@ fn drive(
     errands: &mpsc::UnboundedSender<Errand>,
     runtime: &tokio::runtime::Handle,
 ) {
+    let mut tidied = Instant::now();
     loop {
+        if tidied.elapsed() > TIDY {
+            tidied = Instant::now();
+            mailbox.retain_watchers(|ticket| !ticket.is_closed());
+        }
         let patience = if mailbox.has_work() { Duration::ZERO } else { until(inner, &mailbox) };
         let (commands, probes, is_stopping) = inner.inbox.take(patience);
         if is_stopping {

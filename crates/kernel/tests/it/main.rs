@@ -159,6 +159,7 @@ fn i41_snapshots_of_release_0_1_are_read() {
         payloads: 3,
         bytes: 5_123,
         cancelled_by: "ada".into(),
+        culprit: Some(4),
         ..Default::default()
     };
     let bytes = check("snapshot-0.1.hex", &wire::seal(kernel::run::FORMAT, &state));

@@ -78,9 +78,9 @@ pub async fn steps(app: State, uri: Uri, Path(run): Path<String>) -> Answer {
 }
 
 pub async fn events(app: State, uri: Uri, Path(run): Path<String>) -> Answer {
-    let query = Query::parse(uri.query(), &["after", "limit"])?;
+    let query = Query::parse(uri.query(), &["cursor", "limit"])?;
     let limit = query.limit()?;
-    let after = query.read("after", "an event number", |text| text.parse::<u64>().ok())?.unwrap_or(0);
+    let after = query.read("cursor", "the number of an event", |text| text.parse::<u64>().ok())?.unwrap_or(0);
     let id = run_id(&run)?;
     let missing = || Refusal::not_found("run", &run);
     let plan = app.engine.read(app.org(), id).await?.ok_or_else(missing)?.version.plan.clone();

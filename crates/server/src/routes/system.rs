@@ -35,7 +35,7 @@ pub async fn healthz() -> &'static str {
 /// It can do its work: the store takes writes and the engine's loop answers.
 pub async fn readyz(app: State) -> Answer {
     if app.is_draining() {
-        return Err(Refusal::new(Code::StorageUnavailable, "the server is shutting down"));
+        return Err(Refusal::new(Code::ShuttingDown, "the server is shutting down"));
     }
     app.engine.check().await?;
     Ok("ready\n".into_response())

@@ -78,7 +78,7 @@ pub async fn show(app: State, uri: Uri, Path(key): Path<String>) -> Answer {
     Query::parse(uri.query(), &[])?;
     let row = find(&app, &key).await?;
     let source = app.engine.source(app.org(), &row.hash).await?;
-    let definition = source.and_then(|bytes| serde_json::from_slice(&bytes).ok());
+    let definition = source.and_then(|bytes| serde_json::from_slice(&bytes).ok()).map(|s| views::definition(&row, s));
     Ok(answer(200, views::workflow(&row, definition)))
 }
 

@@ -1,0 +1,207 @@
+//! `onward bench`: how fast this machine runs workflows, measured honestly.
+//!
+//! Every workload runs the real engine on a real store with fsync on, is checked afterwards (every run
+//! that was started has completed, nothing was lost), and is printed beside the ceiling of the same
+//! moment: the bare store writing the same rows and bytes with the same number in flight.
+
+mod ceiling;
+mod flow;
+mod machine;
+
+use engine::{ClockMode, Engine, Options};
+use kernel::OrgId;
+use serde::Serialize;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+use store::SqliteStore;
+
+#[derive(clap::Args)]
+pub struct Arguments {
+    /// What to measure
+    #[arg(value_enum)]
+    workload: Workload,
+    /// Length of the measured window
+    #[arg(long, default_value_t = 10)]
+    seconds: u64,
+    /// Runs in flight
+    #[arg(long, default_value_t = 256)]
+    concurrency: usize,
+    /// How many runs sleep (workload `sleepers`)
+    #[arg(long, default_value_t = 10_000)]
+    sleepers: usize,
+    /// Folder for the database; a new one below it is made and removed
+    #[arg(long, default_value = ".")]
+    data: PathBuf,
+    /// Print one JSON object instead of words
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, clap::ValueEnum)]
+enum Workload {
+    /// Runs of one no-op step
+    Flow1,
+    /// Runs of ten sequential no-op steps
+    Flow10,
+    /// One run at a time, one step: start to result
+    Latency1,
+    /// One run at a time, ten steps: start to result
+    Latency10,
+    /// One run of 1,000 parallel steps and a join
+    Fanout,
+    /// Many runs sleeping 30 seconds
+    Sleepers,
+    /// The bare store, writing what flow10 writes
+    Ceiling,
+}
+
+impl Workload {
+    fn name(self) -> &'static str {
+        match self {
+            Workload::Flow1 => "flow1",
+            Workload::Flow10 => "flow10",
+            Workload::Latency1 => "latency1",
+            Workload::Latency10 => "latency10",
+            Workload::Fanout => "fanout",
+            Workload::Sleepers => "sleepers",
+            Workload::Ceiling => "ceiling",
+        }
+    }
+}
+
+/// What one workload measured; fields that mean nothing for it are null.
+#[derive(Default, Serialize)]
+pub struct Figures {
+    workload: &'static str,
+    store: &'static str,
+    rate_per_s: Option<f64>,
+    unit: Option<&'static str>,
+    p50_ms: Option<f64>,
+    p95_ms: Option<f64>,
+    p99_ms: Option<f64>,
+    max_ms: Option<f64>,
+    wal_bytes_per_step: Option<f64>,
+    cpu_s_per_1k_steps: Option<f64>,
+    rss_idle_mb: Option<f64>,
+    rss_peak_mb: Option<f64>,
+    ceiling_per_s: Option<f64>,
+    ok: bool,
+}
+
+pub fn run(arguments: Arguments) -> ExitCode {
+    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => return failed(&error.to_string()),
+    };
+    match runtime.block_on(measure(&arguments)) {
+        Err(why) => failed(&why),
+        Ok(figures) => {
+            match arguments.json {
+                true => println!("{}", serde_json::to_string(&figures).unwrap_or_default()),
+                false => print(&figures),
+            }
+            if figures.ok { ExitCode::SUCCESS } else { 1.into() }
+        }
+    }
+}
+
+fn failed(why: &str) -> ExitCode {
+    eprintln!("error: {why}");
+    1.into()
+}
+
+async fn measure(arguments: &Arguments) -> Result<Figures, String> {
+    let folder = Folder::new(&arguments.data)?;
+    let (seconds, concurrency) = (arguments.seconds, arguments.concurrency.max(1));
+    let mut figures = match arguments.workload {
+        Workload::Flow1 => flow::throughput(&folder, 1, concurrency, seconds).await?,
+        Workload::Flow10 => flow::throughput(&folder, 10, concurrency, seconds).await?,
+        Workload::Latency1 => flow::latency(&folder, 1, seconds).await?,
+        Workload::Latency10 => flow::latency(&folder, 10, seconds).await?,
+        Workload::Fanout => flow::fanout(&folder, seconds).await?,
+        Workload::Sleepers => flow::sleepers(&folder, arguments.sleepers).await?,
+        Workload::Ceiling => {
+            let rate = ceiling::steps_per_second(&folder.path("ceiling.db"), 10, concurrency, seconds)?;
+            Figures { rate_per_s: Some(rate), unit: Some("steps/s"), ok: rate > 0.0, ..Default::default() }
+        }
+    };
+    figures.workload = arguments.workload.name();
+    figures.store = "sqlite";
+    let steps = match arguments.workload {
+        Workload::Flow1 => Some(1),
+        Workload::Flow10 => Some(10),
+        _ => None,
+    };
+    if let Some(steps) = steps {
+        let rate = ceiling::steps_per_second(&folder.path("ceiling.db"), steps, concurrency, seconds)?;
+        figures.ceiling_per_s = Some(rate);
+    }
+    Ok(figures)
+}
+
+/// A folder of its own for one measurement, removed at the end.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(parent: &Path) -> Result<Folder, String> {
+        let path = parent.join(format!(".onward-bench-{}", std::process::id()));
+        std::fs::create_dir_all(&path).map_err(|e| format!("cannot make {}: {e}", path.display()))?;
+        Ok(Folder(path))
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+async fn open(path: &Path) -> Result<Engine, String> {
+    let store = SqliteStore::open(path).map_err(|e| e.to_string())?;
+    let options = Options {
+        secret: engine::secret::Secret::new([7; 32]),
+        public_url: "http://127.0.0.1:7420".into(),
+        clock: ClockMode::Real,
+        clock_start: None,
+    };
+    Engine::open(Arc::new(store), options).await.map_err(|e| e.to_string())
+}
+
+const ORG: OrgId = OrgId::DEFAULT;
+
+fn print(figures: &Figures) {
+    let Ok(serde_json::Value::Object(fields)) = serde_json::to_value(figures) else { return };
+    for (name, value) in fields.iter().filter(|(_, value)| !value.is_null()) {
+        match value.as_f64() {
+            Some(number) => println!("{name:>20}  {number:.3}"),
+            None => println!("{name:>20}  {}", value.as_str().map_or_else(|| value.to_string(), str::to_owned)),
+        }
+    }
+}
+
+/// A clock for latencies: monotonic, apart from the engine's.
+fn now_ms(started: std::time::Instant) -> f64 {
+    started.elapsed().as_secs_f64() * 1_000.0
+}
+
+/// The value below which this share of a sorted list lies.
+fn percentile(sorted: &[f64], share: f64) -> Option<f64> {
+    let index = ((sorted.len() as f64 * share) as usize).min(sorted.len().checked_sub(1)?);
+    sorted.get(index).copied()
+}
+
+impl Figures {
+    fn latencies(mut self, mut samples: Vec<f64>) -> Figures {
+        samples.sort_by(f64::total_cmp);
+        self.p50_ms = percentile(&samples, 0.50);
+        self.p95_ms = percentile(&samples, 0.95);
+        self.p99_ms = percentile(&samples, 0.99);
+        self.max_ms = samples.last().copied();
+        self
+    }
+}

@@ -1,0 +1,112 @@
+//! The bare store: the same rows and bytes the engine writes for a chain of steps, with the same number
+//! in flight, and nothing else. What the engine reaches of this is what its own work leaves over.
+
+use super::{ORG, flow};
+use engine::mailbox::{Command, Mailbox, Start};
+use engine::version::Version;
+use kernel::advance::TaskResult;
+use kernel::event::Origin;
+use kernel::{Input, Payload, RunId, Span, Timestamp, WorkflowId};
+use std::path::Path;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant};
+use store::{Batch, Birth, RunWrite, SqliteStore, Store, Verdict};
+
+pub fn steps_per_second(path: &Path, steps: usize, lanes: usize, seconds: u64) -> Result<f64, String> {
+    let script = script(steps)?;
+    let store = SqliteStore::open(path).map_err(|e| e.to_string())?;
+    let mut next = 0u64;
+    let mut fresh = || {
+        next += 1;
+        let mut random = [0; 10];
+        random[2..].copy_from_slice(&next.to_be_bytes());
+        RunId::new(Timestamp::from_millis(1_800_000_000_000 + next as i64 / 100), random)
+    };
+    // Spread over the stages, as runs in flight are.
+    let mut at: Vec<(RunId, usize)> = (0..lanes).map(|_| (fresh(), 0)).collect();
+    let (began, until) = (Instant::now(), Instant::now() + Duration::from_secs(seconds));
+    let mut written = 0u64;
+    let mut rounds = 0u64;
+    while Instant::now() < until {
+        let runs = at.iter().map(|(run, stage)| rewrite(&script[*stage], *run)).collect();
+        let batch = Batch { at: Timestamp::from_millis(1_800_000_000_000), epoch: 1, runs };
+        let verdicts = ready(store.commit(&batch)).map_err(|e| e.to_string())?;
+        if verdicts.iter().any(|v| *v != Verdict::Committed) {
+            return Err("the store refused a record".into());
+        }
+        written += batch.runs.len() as u64;
+        rounds += 1;
+        for (lane, (run, stage)) in at.iter_mut().enumerate() {
+            *stage += 1;
+            let staggered = rounds == 1 && lane % script.len() != 0;
+            if *stage == script.len() || staggered && *stage > lane % script.len() {
+                (*run, *stage) = (fresh(), 0);
+            }
+        }
+    }
+    // One record of a run only starts it; the others each carry one step.
+    let per_step = steps as f64 / script.len() as f64;
+    Ok(written as f64 * per_step / began.elapsed().as_secs_f64())
+}
+
+/// The writes of one run, taken from a mailbox that runs it.
+fn script(steps: usize) -> Result<Vec<RunWrite>, String> {
+    let compiled = flow::compile(&flow::chain(steps))?;
+    let version = Arc::new(Version {
+        org: ORG,
+        workflow: WorkflowId([1; 16]),
+        name: compiled.meta.name,
+        number: 1,
+        hash: compiled.hash,
+        plan: Arc::new(compiled.plan),
+    });
+    let origin = Origin {
+        workflow: version.workflow,
+        workflow_name: version.name.clone(),
+        version: 1,
+        hash: bytes::Bytes::copy_from_slice(&version.hash),
+        body: Payload::json(r#"{"order_id":123,"email":"someone@example.com"}"#),
+        ..Default::default()
+    };
+    let run = RunId([9; 16]);
+    let mut mailbox: Mailbox<()> = Mailbox::new(1, Arc::new(|_, _| String::new()));
+    let start = Box::new(Start { org: ORG, run, version, origin, birth: Birth::default() });
+    mailbox.accept(Command::Start { start, ticket: () });
+    let mut writes = Vec::new();
+    let now = Timestamp::from_millis(1_800_000_000_000);
+    while writes.len() <= steps {
+        let turn = mailbox.turn(now);
+        writes.extend(turn.batch.runs.iter().cloned());
+        let count = turn.batch.runs.len();
+        let released = mailbox.settle(turn, Ok(vec![Verdict::Committed; count]));
+        if released.dispatch.is_empty() {
+            break;
+        }
+        for dispatch in released.dispatch {
+            let result = TaskResult::Done { body: None, took: Span(0) };
+            let input = Input::Finished { step: dispatch.step, fence: dispatch.fence, result };
+            mailbox.accept(Command::Give { org: ORG, run, input, ticket: None });
+        }
+    }
+    Ok(writes)
+}
+
+fn rewrite(write: &RunWrite, run: RunId) -> RunWrite {
+    let mut write = write.clone();
+    write.run = run;
+    if let Some(row) = &mut write.row {
+        row.id = run;
+    }
+    write
+}
+
+/// A commit on SQLite never waits for anything but the disk.
+fn ready<T>(future: impl Future<Output = T>) -> T {
+    let mut future = std::pin::pin!(future);
+    loop {
+        if let Poll::Ready(answer) = future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+            return answer;
+        }
+    }
+}

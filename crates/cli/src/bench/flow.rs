@@ -1,0 +1,226 @@
+//! Workloads that run workflows in this process, without HTTP.
+
+use super::{Figures, Folder, ORG, machine, now_ms, open};
+use engine::engine::{NewName, Resolved};
+use engine::{Engine, StartRequest};
+use serde_json::json;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+use store::RunFilter;
+
+/// No run of a benchmark takes longer.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// `steps` no-op steps in a row.
+pub fn chain(steps: usize) -> serde_json::Value {
+    let step = |i: usize| {
+        let needs = if i == 0 { json!([]) } else { json!([format!("s{}", i - 1)]) };
+        (format!("s{i}"), json!({ "noop": {}, "needs": needs }))
+    };
+    json!({ "name": format!("chain-{steps}"), "tasks": (0..steps).map(step).collect::<serde_json::Map<_, _>>() })
+}
+
+pub fn compile(definition: &serde_json::Value) -> Result<lang::Compiled, String> {
+    let tree = lang::read(definition.to_string().as_bytes(), lang::Syntax::Json).map_err(|m| format!("{:?}", m.0))?;
+    lang::compile(&tree).map_err(|problems| format!("{problems:?}"))
+}
+
+async fn create(engine: &Engine, definition: &serde_json::Value) -> Result<Arc<Resolved>, String> {
+    let compiled = compile(definition)?;
+    let name = NewName {
+        name: compiled.meta.name.clone(),
+        slug: None,
+        description: None,
+        tags: Vec::new(),
+        enabled: true,
+        trigger: "api".into(),
+    };
+    let source = compiled.source.to_string();
+    let made = engine.create_workflow(ORG, name, None, source, &compiled.plan, compiled.hash).await;
+    made.map_err(|e| e.to_string())?;
+    let found = engine.resolve(ORG, &compiled.meta.name).await.map_err(|e| e.to_string())?;
+    found.ok_or_else(|| "the workflow is gone".into())
+}
+
+/// Starts a run and waits for its end.
+async fn run_once(engine: &Engine, workflow: &Arc<Resolved>) -> Result<bool, String> {
+    let request = StartRequest {
+        org: ORG,
+        workflow: workflow.clone(),
+        body: bytes::Bytes::from_static(br#"{"order_id":123,"email":"someone@example.com"}"#),
+        headers: Vec::new(),
+        labels: Vec::new(),
+        idempotency: None,
+    };
+    let started = engine.start(request).await.map_err(|e| e.to_string())?;
+    engine.wait(ORG, started.run, PATIENCE).await.map_err(|e| e.to_string())
+}
+
+/// Keeps `concurrency` runs of `steps` steps in flight for a while.
+pub async fn throughput(folder: &Folder, steps: usize, concurrency: usize, seconds: u64) -> Result<Figures, String> {
+    let engine = open(&folder.path("flow.db")).await?;
+    let workflow = create(&engine, &chain(steps)).await?;
+    run_once(&engine, &workflow).await?;
+    let rss_idle_mb = machine::rss_mb();
+    let (wal, cpu, began) = (engine.store().counters().wal_bytes, machine::cpu_s(), Instant::now());
+    let until = began + Duration::from_secs(seconds);
+    let done = Arc::new(AtomicU64::new(0));
+    let mut lanes = tokio::task::JoinSet::new();
+    for _ in 0..concurrency {
+        let (engine, workflow, done) = (engine.clone(), workflow.clone(), done.clone());
+        lanes.spawn(async move {
+            let mut samples = Vec::new();
+            while Instant::now() < until {
+                let started = Instant::now();
+                if !run_once(&engine, &workflow).await? {
+                    return Err("a run did not end".to_owned());
+                }
+                samples.push(now_ms(started));
+                done.fetch_add(1, Ordering::Relaxed);
+            }
+            Ok(samples)
+        });
+    }
+    let mut samples = Vec::new();
+    while let Some(lane) = lanes.join_next().await {
+        samples.extend(lane.map_err(|e| e.to_string())??);
+    }
+    let elapsed = began.elapsed().as_secs_f64();
+    let runs = done.load(Ordering::Relaxed);
+    let total_steps = runs as f64 * steps as f64;
+    let wal = engine.store().counters().wal_bytes - wal;
+    let used = machine::cpu_s().zip(cpu).map(|(after, before)| after - before);
+    let ok = all_completed(&engine, runs + 1).await?;
+    let (rate, unit) = if steps == 1 { (runs as f64 / elapsed, "runs/s") } else { (total_steps / elapsed, "steps/s") };
+    let figures = Figures {
+        rate_per_s: Some(rate),
+        unit: Some(unit),
+        wal_bytes_per_step: Some(wal as f64 / total_steps),
+        cpu_s_per_1k_steps: used.map(|s| s / total_steps * 1_000.0),
+        rss_idle_mb,
+        rss_peak_mb: machine::rss_peak_mb(),
+        ok,
+        ..Default::default()
+    };
+    engine.stop().await;
+    Ok(figures.latencies(samples))
+}
+
+/// One run at a time.
+pub async fn latency(folder: &Folder, steps: usize, seconds: u64) -> Result<Figures, String> {
+    let engine = open(&folder.path("latency.db")).await?;
+    let workflow = create(&engine, &chain(steps)).await?;
+    let until = Instant::now() + Duration::from_secs(seconds);
+    let mut samples = Vec::new();
+    while Instant::now() < until {
+        let started = Instant::now();
+        if !run_once(&engine, &workflow).await? {
+            return Err("a run did not end".into());
+        }
+        samples.push(now_ms(started));
+    }
+    let ok = all_completed(&engine, samples.len() as u64).await?;
+    engine.stop().await;
+    Ok(Figures { ok, ..Default::default() }.latencies(samples))
+}
+
+/// 1,000 parallel steps and a join, one run at a time.
+pub async fn fanout(folder: &Folder, seconds: u64) -> Result<Figures, String> {
+    let engine = open(&folder.path("fanout.db")).await?;
+    let names: Vec<String> = (0..1_000).map(|i| format!("s{i}")).collect();
+    let mut tasks: serde_json::Map<_, _> = names.iter().map(|name| (name.clone(), json!({ "noop": {} }))).collect();
+    tasks.insert("join".into(), json!({ "noop": {}, "needs": names }));
+    let workflow = create(&engine, &json!({ "name": "fanout", "tasks": tasks })).await?;
+    let until = Instant::now() + Duration::from_secs(seconds);
+    let mut samples = Vec::new();
+    while Instant::now() < until {
+        let started = Instant::now();
+        run_once(&engine, &workflow).await?;
+        samples.push(now_ms(started));
+    }
+    let ok = all_completed(&engine, samples.len() as u64).await?;
+    engine.stop().await;
+    Ok(Figures { ok, ..Default::default() }.latencies(samples))
+}
+
+/// Many runs asleep at once: what they cost, and how late they wake.
+pub async fn sleepers(folder: &Folder, count: usize) -> Result<Figures, String> {
+    const NAP: f64 = 30_000.0;
+    let engine = open(&folder.path("sleepers.db")).await?;
+    let definition = json!({ "name": "nap", "tasks": { "nap": { "sleep": "30s" } } });
+    let workflow = create(&engine, &definition).await?;
+    let rss_idle_mb = machine::rss_mb();
+    let began = Instant::now();
+    let mut lanes = tokio::task::JoinSet::new();
+    let lane_count = 64.min(count.max(1));
+    for lane in 0..lane_count {
+        let (engine, workflow) = (engine.clone(), workflow.clone());
+        let share = count / lane_count + usize::from(lane < count % lane_count);
+        lanes.spawn(async move {
+            for _ in 0..share {
+                let request = StartRequest {
+                    org: ORG,
+                    workflow: workflow.clone(),
+                    body: bytes::Bytes::from_static(b"{}"),
+                    headers: Vec::new(),
+                    labels: Vec::new(),
+                    idempotency: None,
+                };
+                engine.start(request).await.map_err(|e| e.to_string())?;
+            }
+            Ok::<_, String>(())
+        });
+    }
+    while let Some(lane) = lanes.join_next().await {
+        lane.map_err(|e| e.to_string())??;
+    }
+    let start_rate = count as f64 / began.elapsed().as_secs_f64();
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    let asleep_mb = machine::rss_mb();
+    let give_up = Instant::now() + Duration::from_secs(120);
+    while engine.metrics().runs_ended_total.get() < count as u64 && Instant::now() < give_up {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    let mut late = Vec::with_capacity(count);
+    each_run(&engine, |row| {
+        if let Some(finished) = row.finished_at {
+            late.push((finished.0 - row.created_at.0) as f64 / 1_000.0 - NAP);
+        }
+    })
+    .await?;
+    let ok = late.len() == count && late.iter().all(|ms| *ms >= 0.0);
+    engine.stop().await;
+    let figures = Figures {
+        rate_per_s: Some(start_rate),
+        unit: Some("starts/s"),
+        rss_idle_mb,
+        rss_peak_mb: asleep_mb,
+        ok,
+        ..Default::default()
+    };
+    Ok(figures.latencies(late))
+}
+
+/// Exactly this many runs exist, and each has completed.
+async fn all_completed(engine: &Engine, expected: u64) -> Result<bool, String> {
+    let (mut all, mut completed) = (0, 0);
+    each_run(engine, |row| {
+        all += 1;
+        completed += u64::from(row.status == kernel::RunStatus::Completed);
+    })
+    .await?;
+    Ok(all == expected && completed == expected)
+}
+
+async fn each_run(engine: &Engine, mut look: impl FnMut(&store::RunRow)) -> Result<(), String> {
+    let mut filter = RunFilter { limit: 10_000, ..Default::default() };
+    loop {
+        let rows = engine.store().runs(ORG, &filter).await.map_err(|e| e.to_string())?;
+        rows.iter().for_each(&mut look);
+        match rows.last() {
+            Some(last) => filter.before = Some(last.id),
+            None => return Ok(()),
+        }
+    }
+}

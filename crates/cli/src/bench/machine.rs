@@ -1,0 +1,25 @@
+//! What the machine says about this process.
+
+/// Resident memory in MiB.
+pub fn rss_mb() -> Option<f64> {
+    let text = std::fs::read_to_string("/proc/self/statm").ok()?;
+    let pages: f64 = text.split_whitespace().nth(1)?.parse().ok()?;
+    Some(pages * 4_096.0 / 1_048_576.0)
+}
+
+/// The most memory it ever had, in MiB.
+pub fn rss_peak_mb() -> Option<f64> {
+    let text = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+    let kib: f64 = line.split_whitespace().next()?.parse().ok()?;
+    Some(kib / 1_024.0)
+}
+
+/// Processor time used so far, in seconds.
+pub fn cpu_s() -> Option<f64> {
+    let text = std::fs::read_to_string("/proc/self/stat").ok()?;
+    // The name in parentheses may hold spaces; count the fields after it.
+    let fields: Vec<&str> = text.rsplit_once(')')?.1.split_whitespace().collect();
+    let ticks: f64 = fields.get(11)?.parse::<f64>().ok()? + fields.get(12)?.parse::<f64>().ok()?;
+    Some(ticks / 100.0)
+}
