@@ -7,11 +7,13 @@
 
 use super::model::Model;
 use super::shape::Shape;
+use super::trace::Marks;
+use super::upstream;
 use bytes::Bytes;
 use engine::Version;
 use engine::mailbox::Dispatch;
 use kernel::event::Event;
-use kernel::{Context, Input, Payloads, Record, Run, RunId, Timestamp, advance};
+use kernel::{Context, Input, Payload, Payloads, Record, Run, RunId, Timestamp, advance};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -31,6 +33,8 @@ pub struct Checker {
     /// Attempts that reached an executor.
     executed: BTreeSet<(RunId, u64)>,
     pub commits: u64,
+    /// How often each event was read.
+    pub events: Marks,
 }
 
 struct Followed {
@@ -76,7 +80,7 @@ impl Checker {
     pub fn committed(&mut self, stored: &StoredRun) -> Judgement {
         self.commits += 1;
         let followed = self.runs.get_mut(&stored.row.id).ok_or("nobody asked for this run")?;
-        followed.read_on(stored)?;
+        followed.read_on(stored, &mut self.events)?;
         followed.compare(stored)
     }
 
@@ -95,7 +99,7 @@ impl Checker {
 
 impl Followed {
     /// Takes in the records that are new.
-    fn read_on(&mut self, stored: &StoredRun) -> Judgement {
+    fn read_on(&mut self, stored: &StoredRun, events: &mut Marks) -> Judgement {
         let known = self.records.len();
         require(stored.records.get(..known) == Some(&self.records[..]), || "a record was changed or removed".into())?;
         for bytes in &stored.records[known..] {
@@ -107,6 +111,8 @@ impl Followed {
             self.newest_at = record.at;
             for (event, number) in record.events.iter().zip(record.first..) {
                 self.model.observe(event, record.at)?;
+                self.holds_fence(event, stored)?;
+                *events.entry(event.name().unwrap_or("unknown")).or_default() += 1;
                 if let Event::Started { step, attempt, .. } = event {
                     self.intents.insert(number, (*step, *attempt));
                 }
@@ -118,12 +124,37 @@ impl Followed {
         Ok(())
     }
 
+    /// I7, I15: what an upstream answered counts for the attempt it was asked in, and for no other.
+    fn holds_fence(&self, event: &Event, stored: &StoredRun) -> Judgement {
+        let (step, attempt, response) = match event {
+            Event::Succeeded { step, attempt, response, .. } => (step, attempt, Some(response)),
+            Event::Failed { step, attempt, response, .. } => (step, attempt, response.as_ref()),
+            _ => return Ok(()),
+        };
+        let Some(body) = response.filter(|r| r.status_code.is_some()).and_then(|r| r.body.as_ref()) else {
+            return Ok(());
+        };
+        let bytes = match body.stored {
+            None => &body.inline,
+            Some(number) => stored.payloads.get(&number).ok_or("a payload is not stored with its event")?,
+        };
+        let intent = upstream::fence(bytes).and_then(|fence| self.intents.get(&fence));
+        require(intent == Some(&(*step, *attempt)), || {
+            format!("attempt {attempt} of s{step} ends with another's answer")
+        })
+    }
+
     /// The rows against the records.
     fn compare(&self, stored: &StoredRun) -> Judgement {
         let run = self.run.as_ref().ok_or("a run without records")?;
         if let Some((seq, snapshot)) = &stored.snapshot {
             let tail = fold(&self.definition, Some(snapshot), &self.records[*seq as usize..])?;
             require(tail.state == run.state, || "the snapshot and the records disagree".into())?;
+        }
+        for payload in payloads(run) {
+            let bytes = payload.stored.map_or(Some(&payload.inline), |number| stored.payloads.get(&number));
+            let is_whole = bytes.is_some_and(|bytes| bytes.len() as u64 == payload.len);
+            require(is_whole, || format!("a payload of {} bytes is lost", payload.len))?;
         }
         let plan = &self.definition.version.plan;
         require(run.index_is_true(plan), || "the index is not what the state says".into())?;
@@ -153,6 +184,13 @@ impl Followed {
         let again = advance(&self.definition.version.plan, &mut run.clone(), vec![Input::Wake], &context);
         require(again.record.is_none(), || format!("an unchanged run went on: {:?}", again.record))
     }
+}
+
+fn payloads(run: &Run) -> impl Iterator<Item = &Payload> {
+    let steps = || run.state.steps.iter();
+    let responses = steps().filter_map(|step| step.response.as_ref()?.body.as_ref());
+    let callbacks = steps().filter_map(|step| Some(&step.callback.as_ref()?.body));
+    std::iter::once(&run.state.origin.body).chain(responses).chain(callbacks)
 }
 
 pub fn fold(definition: &Definition, snapshot: Option<&Bytes>, records: &[Bytes]) -> Result<Run, String> {

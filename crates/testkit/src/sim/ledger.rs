@@ -120,11 +120,9 @@ impl Ledger {
         (0..self.requests.len()).try_for_each(|ticket| self.check(ticket, stored))
     }
 
-    /// Requests that still wait for an answer. (A watcher may: its process need not be the one that
-    /// ends the run.)
-    pub fn open(&self) -> Vec<&Ask> {
-        let is_open = |r: &&Request| r.fate == Fate::Open && !matches!(r.ask, Ask::Watch { .. });
-        self.requests.iter().filter(is_open).map(|r| &r.ask).collect()
+    /// Requests that still wait for an answer.
+    pub fn open(&self) -> impl Iterator<Item = &Ask> {
+        self.requests.iter().filter(|r| r.fate == Fate::Open).map(|r| &r.ask)
     }
 
     fn check(&self, ticket: Ticket, stored: &Checker) -> Judgement {

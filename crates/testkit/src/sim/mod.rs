@@ -33,6 +33,7 @@ pub mod upstream;
 pub mod weather;
 pub mod world;
 
+use trace::Marks;
 use world::World;
 
 /// How large a story is.
@@ -48,7 +49,7 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Self {
-        Options { runs_max: 10, happenings_max: 100_000, is_printing: false }
+        Options { runs_max: 24, happenings_max: 100_000, is_printing: false }
     }
 }
 
@@ -60,6 +61,8 @@ pub struct Report {
     pub hash: u64,
     pub happenings: u64,
     pub commits: u64,
+    /// The situations that were met.
+    pub marks: Marks,
     /// What went wrong, if anything did.
     pub failure: Option<String>,
     /// The last lines of the story.
@@ -79,7 +82,9 @@ pub fn run(seed: u64, options: &Options) -> Report {
     let mut world = World::new(seed, options);
     let failure = world.live().err();
     let (happenings, commits) = (world.happenings, world.checker.commits);
-    Report { seed, hash: world.trace.hash(), happenings, commits, failure, story: world.trace.into_lines() }
+    let mut marks = std::mem::take(&mut world.trace.marks);
+    marks.append(&mut world.checker.events);
+    Report { seed, hash: world.trace.hash(), happenings, commits, marks, failure, story: world.trace.into_lines() }
 }
 
 /// The same, telling everything as it happens.

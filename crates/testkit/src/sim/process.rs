@@ -12,8 +12,8 @@ use super::check::fold;
 use super::ledger::Ticket;
 use super::upstream;
 use super::world::{Event, Judgement, World, ready};
-use engine::HORIZON;
 use engine::mailbox::{Command, Dispatch, Mailbox, Released, Resumed, Trouble, Turn};
+use engine::{HORIZON, Reply};
 use kernel::advance::TaskResult;
 use kernel::{Input, OrgId, RunId, Span, Timestamp};
 use std::collections::BTreeSet;
@@ -210,6 +210,8 @@ impl World {
         let Some(busy) = self.processes[process].busy.as_mut() else { return Ok(()) };
         let batch = &busy.turn.batch;
         let verdicts = if lands { ready(self.store.commit(batch)) } else { Ok(Vec::new()) };
+        let has = |verdict| matches!(&verdicts, Ok(list) if list.contains(&verdict));
+        let (has_conflict, has_landed) = (has(Verdict::Conflict), has(Verdict::Committed));
         let line = format!(
             "process {process} commits {} runs: {verdicts:?}, down {is_down}, unknown {is_unknown}",
             batch.runs.len()
@@ -221,6 +223,14 @@ impl World {
             _ => verdicts,
         });
         self.note(line);
+        let is_newest = self.is_newest(process);
+        let trace = &mut self.trace;
+        trace.mark("a commit met a conflict", has_conflict);
+        trace.mark("a commit was refused", is_down);
+        trace.mark("a commit landed and nobody learned", is_unknown && lands);
+        trace.mark("a commit did not land and nobody learned", is_unknown && !lands);
+        trace.mark("a replaced process committed", has_landed && !is_newest);
+        trace.mark("a crash came between commit and release", crashes);
         for run in runs {
             if let Some(stored) = self.store.stored_run(OrgId::DEFAULT, run) {
                 self.checker.committed(&stored).map_err(|what| format!("{run}: {what}"))?;
@@ -262,14 +272,16 @@ impl World {
     fn release(&mut self, process: usize, released: Released<Ticket>) -> Judgement {
         for (ticket, reply) in released.replies {
             self.note(format!("request {ticket}: {reply:?}"));
-            let is_refused = matches!(reply, engine::Reply::Unavailable(_) | engine::Reply::Unknown(_));
+            self.trace.mark("a key was taken", matches!(reply, Reply::KeyTaken { .. }));
+            self.trace.mark("a watcher was told the end", matches!(reply, Reply::Ended(_)));
+            let is_refused = matches!(reply, Reply::Unavailable(_) | Reply::Unknown(_));
             let ask = self.ledger.answered(ticket, reply, &self.checker)?.clone();
             if is_refused {
                 self.unanswered(ask);
             }
         }
         self.processes[process].aborted.extend(released.aborts);
-        let is_newest = self.processes.iter().all(|p| p.epoch <= self.processes[process].epoch);
+        let is_newest = self.is_newest(process);
         for dispatch in released.dispatch {
             let Dispatch { run, step, attempt, .. } = &dispatch;
             self.note(format!("process {process} executes s{step} of {run}, attempt {attempt}"));
@@ -279,11 +291,16 @@ impl World {
         Ok(())
     }
 
+    /// Has no later process been started?
+    fn is_newest(&self, process: usize) -> bool {
+        self.processes.iter().all(|p| p.epoch <= self.processes[process].epoch)
+    }
+
     fn execute(&mut self, process: usize, dispatch: Dispatch) {
         if self.is_calm {
-            return self.report(process, &dispatch, Span::from_millis(3), upstream::well());
+            return self.report(process, &dispatch, Span::from_millis(3), upstream::well(&dispatch));
         }
-        let reports = upstream::reports(&dispatch.work, &mut self.workload, &self.faults);
+        let reports = upstream::reports(&dispatch, &mut self.workload, &self.faults);
         if reports.is_empty() {
             self.silent.push((process, dispatch));
             return;
@@ -302,6 +319,8 @@ impl World {
     fn read(&mut self, process: usize, run: RunId, payloads: Option<Vec<u32>>) {
         let fails = self.is_store_down() || !self.is_calm && self.chance.chance(self.faults.read_failure);
         let trouble = || Trouble::Store("away".into());
+        self.trace.mark("a read failed", fails);
+        self.trace.mark("a payload was fetched", !fails && payloads.is_some());
         let command = match payloads {
             Some(_) if fails => Command::Fetched { run, result: Err(trouble()) },
             Some(numbers) => {
@@ -316,9 +335,10 @@ impl World {
         self.push(delay, Event::Process(process, Happening::Arrive(command)));
     }
 
-    fn load(&self, run: RunId) -> Result<Option<Resumed>, Trouble> {
+    fn load(&mut self, run: RunId) -> Result<Option<Resumed>, Trouble> {
         let loaded = ready(self.store.load(OrgId::DEFAULT, run)).map_err(|e| Trouble::Store(e.to_string()))?;
         let Some(loaded) = loaded else { return Ok(None) };
+        self.trace.mark("a snapshot was read", loaded.snapshot.is_some());
         let definition = &self.definitions[self.pinned[&run]];
         let snapshot = loaded.snapshot.as_ref().map(|(_, bytes)| bytes);
         let folded = fold(definition, snapshot, &loaded.records).map_err(Trouble::Damaged)?;
