@@ -9,6 +9,7 @@ use super::model::Model;
 use super::shape::Shape;
 use super::trace::Marks;
 use super::upstream;
+use super::{Judgement, require};
 use bytes::Bytes;
 use engine::Version;
 use engine::mailbox::Dispatch;
@@ -46,9 +47,9 @@ struct Followed {
     newest_at: Timestamp,
     /// Dispatch intents: step and attempt by fence.
     intents: BTreeMap<u64, (u32, u32)>,
+    /// The process that each step was last given to.
+    holders: BTreeMap<u32, u64>,
 }
-
-type Judgement = Result<(), String>;
 
 impl Checker {
     /// Somebody is about to ask for this run.
@@ -61,6 +62,7 @@ impl Checker {
             run: None,
             newest_at: Timestamp::default(),
             intents: BTreeMap::new(),
+            holders: BTreeMap::new(),
         };
         self.runs.insert(run, followed);
     }
@@ -76,11 +78,11 @@ impl Checker {
         existing.filter(|(.., run)| !run.is_terminal())
     }
 
-    /// A commit may have touched this run.
-    pub fn committed(&mut self, stored: &StoredRun) -> Judgement {
+    /// A commit by process `writer` may have touched this run.
+    pub fn committed(&mut self, stored: &StoredRun, writer: u64) -> Judgement {
         self.commits += 1;
         let followed = self.runs.get_mut(&stored.row.id).ok_or("nobody asked for this run")?;
-        followed.read_on(stored, &mut self.events)?;
+        followed.read_on(stored, writer, &mut self.events)?;
         followed.compare(stored)
     }
 
@@ -99,7 +101,7 @@ impl Checker {
 
 impl Followed {
     /// Takes in the records that are new.
-    fn read_on(&mut self, stored: &StoredRun, events: &mut Marks) -> Judgement {
+    fn read_on(&mut self, stored: &StoredRun, writer: u64, events: &mut Marks) -> Judgement {
         let known = self.records.len();
         require(stored.records.get(..known) == Some(&self.records[..]), || "a record was changed or removed".into())?;
         for bytes in &stored.records[known..] {
@@ -113,8 +115,10 @@ impl Followed {
                 self.model.observe(event, record.at)?;
                 self.holds_fence(event, stored)?;
                 *events.entry(event.name().unwrap_or("unknown")).or_default() += 1;
-                if let Event::Started { step, attempt, .. } = event {
+                self.is_entitled(event, writer)?;
+                if let Event::Started { step, attempt, epoch, .. } = event {
                     self.intents.insert(number, (*step, *attempt));
+                    self.holders.insert(*step, *epoch);
                 }
             }
             self.model.rest()?;
@@ -122,6 +126,20 @@ impl Followed {
             self.run = Some(fold(&self.definition, None, &self.records)?);
         }
         Ok(())
+    }
+
+    /// I14: a process gives work to itself, and takes it only from those before it.
+    fn is_entitled(&self, event: &Event, writer: u64) -> Judgement {
+        match event {
+            Event::Started { step, epoch, .. } => {
+                require(*epoch == writer, || format!("process {writer} gives s{step} to process {epoch}"))
+            }
+            Event::Retrying { step, charged: false, .. } => {
+                let holder = self.holders.get(step).copied().unwrap_or_default();
+                require(holder <= writer, || format!("process {writer} takes s{step} from its successor {holder}"))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// I7, I15: what an upstream answered counts for the attempt it was asked in, and for no other.
@@ -196,8 +214,4 @@ fn payloads(run: &Run) -> impl Iterator<Item = &Payload> {
 pub fn fold(definition: &Definition, snapshot: Option<&Bytes>, records: &[Bytes]) -> Result<Run, String> {
     let folded = Run::load(&definition.version.plan, snapshot.map(|s| &s[..]), records);
     folded.map_err(|e| format!("the records do not fold: {e:?}"))
-}
-
-fn require(is_so: bool, otherwise: impl FnOnce() -> String) -> Judgement {
-    if is_so { Ok(()) } else { Err(otherwise()) }
 }

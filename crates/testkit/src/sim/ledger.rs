@@ -5,6 +5,7 @@
 //! the stored run when it is given, and all of them again at the end.
 
 use super::check::Checker;
+use super::{Judgement, require};
 use bytes::Bytes;
 use engine::Reply;
 use engine::mailbox::Trouble;
@@ -57,8 +58,6 @@ pub struct Ledger {
     /// Runs asked for with a key.
     keys: BTreeMap<RunId, u32>,
 }
-
-type Judgement = Result<(), String>;
 
 impl Ledger {
     pub fn ask(&mut self, ask: Ask, process: usize) -> Ticket {
@@ -174,8 +173,4 @@ impl Ledger {
             _ => false,
         })
     }
-}
-
-fn require(is_so: bool, otherwise: impl FnOnce() -> String) -> Judgement {
-    if is_so { Ok(()) } else { Err(otherwise()) }
 }

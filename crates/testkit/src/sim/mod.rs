@@ -17,7 +17,7 @@
 //! every decision is drawn from the seed, so a failure is a number.
 //!
 //! Read in this order: [`world`] (time and the heap), [`process`] (the loop around a mailbox),
-//! [`weather`] (crashes), [`client`]; then what is checked: [`check`], [`model`], [`ledger`].
+//! [`weather`] (crashes), [`storage`], [`client`]; then what is checked: [`check`], [`model`], [`ledger`].
 
 pub mod check;
 pub mod client;
@@ -28,6 +28,7 @@ pub mod model;
 pub mod process;
 pub mod random;
 pub mod shape;
+pub mod storage;
 pub mod trace;
 pub mod upstream;
 pub mod weather;
@@ -92,4 +93,11 @@ pub fn replay(seed: u64, options: &Options) -> Report {
     let report = run(seed, &Options { is_printing: true, ..options.clone() });
     println!("seed {seed}: {}", report.failure.as_deref().unwrap_or("nothing went wrong"));
     report
+}
+
+/// What is wrong, if anything is; the first thing that is ends the story.
+type Judgement = Result<(), String>;
+
+fn require(is_so: bool, otherwise: impl FnOnce() -> String) -> Judgement {
+    if is_so { Ok(()) } else { Err(otherwise()) }
 }

@@ -1,7 +1,6 @@
 //! Time, and everything that is going to happen: one heap, ordered by virtual time and then by a drawn
 //! number, because nothing may rely on the order of simultaneous things.
 
-use super::Options;
 use super::check::{Checker, Definition};
 use super::client::{self, Errand};
 use super::faults::Faults;
@@ -12,6 +11,7 @@ use super::shape::Shape;
 use super::trace::Trace;
 use super::upstream;
 use super::weather::{Host, Weather};
+use super::{Judgement, Options};
 use engine::Version;
 use engine::mailbox::Dispatch;
 use kernel::event::Record;
@@ -37,9 +37,6 @@ pub enum Event {
     /// The second phase, again and again.
     Tick,
 }
-
-/// What is wrong; ends the story.
-pub type Judgement = Result<(), String>;
 
 pub struct World {
     pub now: Timestamp,
@@ -147,16 +144,12 @@ impl World {
 
     pub fn push_at(&mut self, at: Timestamp, event: Event) {
         self.errands += u64::from(matches!(event, Event::Client(_)));
-        let tie_break = self.schedule.next();
+        let tie_break = self.schedule.draw();
         self.heap.insert((at, tie_break), event);
     }
 
     pub fn note(&mut self, what: String) {
         self.trace.note(self.now, what);
-    }
-
-    pub fn is_store_down(&self) -> bool {
-        !self.is_calm && self.now < self.store_down_until
     }
 
     fn calm_down(&mut self) {
