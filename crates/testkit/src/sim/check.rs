@@ -7,11 +7,14 @@
 
 use super::model::Model;
 use super::shape::Shape;
+use super::trace::Marks;
+use super::upstream;
+use super::{Judgement, require};
 use bytes::Bytes;
 use engine::Version;
 use engine::mailbox::Dispatch;
 use kernel::event::Event;
-use kernel::{Context, Input, Payloads, Record, Run, RunId, Timestamp, advance};
+use kernel::{Context, Input, Payload, Payloads, Record, Run, RunId, Timestamp, advance};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -31,6 +34,8 @@ pub struct Checker {
     /// Attempts that reached an executor.
     executed: BTreeSet<(RunId, u64)>,
     pub commits: u64,
+    /// How often each event was read.
+    pub events: Marks,
 }
 
 struct Followed {
@@ -42,9 +47,9 @@ struct Followed {
     newest_at: Timestamp,
     /// Dispatch intents: step and attempt by fence.
     intents: BTreeMap<u64, (u32, u32)>,
+    /// The process that each step was last given to.
+    holders: BTreeMap<u32, u64>,
 }
-
-type Judgement = Result<(), String>;
 
 impl Checker {
     /// Somebody is about to ask for this run.
@@ -57,6 +62,7 @@ impl Checker {
             run: None,
             newest_at: Timestamp::default(),
             intents: BTreeMap::new(),
+            holders: BTreeMap::new(),
         };
         self.runs.insert(run, followed);
     }
@@ -72,11 +78,11 @@ impl Checker {
         existing.filter(|(.., run)| !run.is_terminal())
     }
 
-    /// A commit may have touched this run.
-    pub fn committed(&mut self, stored: &StoredRun) -> Judgement {
+    /// A commit by process `writer` may have touched this run.
+    pub fn committed(&mut self, stored: &StoredRun, writer: u64) -> Judgement {
         self.commits += 1;
         let followed = self.runs.get_mut(&stored.row.id).ok_or("nobody asked for this run")?;
-        followed.read_on(stored)?;
+        followed.read_on(stored, writer, &mut self.events)?;
         followed.compare(stored)
     }
 
@@ -95,7 +101,7 @@ impl Checker {
 
 impl Followed {
     /// Takes in the records that are new.
-    fn read_on(&mut self, stored: &StoredRun) -> Judgement {
+    fn read_on(&mut self, stored: &StoredRun, writer: u64, events: &mut Marks) -> Judgement {
         let known = self.records.len();
         require(stored.records.get(..known) == Some(&self.records[..]), || "a record was changed or removed".into())?;
         for bytes in &stored.records[known..] {
@@ -107,8 +113,12 @@ impl Followed {
             self.newest_at = record.at;
             for (event, number) in record.events.iter().zip(record.first..) {
                 self.model.observe(event, record.at)?;
-                if let Event::Started { step, attempt, .. } = event {
+                self.holds_fence(event, stored)?;
+                *events.entry(event.name().unwrap_or("unknown")).or_default() += 1;
+                self.is_entitled(event, writer)?;
+                if let Event::Started { step, attempt, epoch, .. } = event {
                     self.intents.insert(number, (*step, *attempt));
+                    self.holders.insert(*step, *epoch);
                 }
             }
             self.model.rest()?;
@@ -118,12 +128,51 @@ impl Followed {
         Ok(())
     }
 
+    /// I14: a process gives work to itself, and takes it only from those before it.
+    fn is_entitled(&self, event: &Event, writer: u64) -> Judgement {
+        match event {
+            Event::Started { step, epoch, .. } => {
+                require(*epoch == writer, || format!("process {writer} gives s{step} to process {epoch}"))
+            }
+            Event::Retrying { step, charged: false, .. } => {
+                let holder = self.holders.get(step).copied().unwrap_or_default();
+                require(holder <= writer, || format!("process {writer} takes s{step} from its successor {holder}"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// I7, I15: what an upstream answered counts for the attempt it was asked in, and for no other.
+    fn holds_fence(&self, event: &Event, stored: &StoredRun) -> Judgement {
+        let (step, attempt, response) = match event {
+            Event::Succeeded { step, attempt, response, .. } => (step, attempt, Some(response)),
+            Event::Failed { step, attempt, response, .. } => (step, attempt, response.as_ref()),
+            _ => return Ok(()),
+        };
+        let Some(body) = response.filter(|r| r.status_code.is_some()).and_then(|r| r.body.as_ref()) else {
+            return Ok(());
+        };
+        let bytes = match body.stored {
+            None => &body.inline,
+            Some(number) => stored.payloads.get(&number).ok_or("a payload is not stored with its event")?,
+        };
+        let intent = upstream::fence(bytes).and_then(|fence| self.intents.get(&fence));
+        require(intent == Some(&(*step, *attempt)), || {
+            format!("attempt {attempt} of s{step} ends with another's answer")
+        })
+    }
+
     /// The rows against the records.
     fn compare(&self, stored: &StoredRun) -> Judgement {
         let run = self.run.as_ref().ok_or("a run without records")?;
         if let Some((seq, snapshot)) = &stored.snapshot {
             let tail = fold(&self.definition, Some(snapshot), &self.records[*seq as usize..])?;
             require(tail.state == run.state, || "the snapshot and the records disagree".into())?;
+        }
+        for payload in payloads(run) {
+            let bytes = payload.stored.map_or(Some(&payload.inline), |number| stored.payloads.get(&number));
+            let is_whole = bytes.is_some_and(|bytes| bytes.len() as u64 == payload.len);
+            require(is_whole, || format!("a payload of {} bytes is lost", payload.len))?;
         }
         let plan = &self.definition.version.plan;
         require(run.index_is_true(plan), || "the index is not what the state says".into())?;
@@ -155,11 +204,14 @@ impl Followed {
     }
 }
 
+fn payloads(run: &Run) -> impl Iterator<Item = &Payload> {
+    let steps = || run.state.steps.iter();
+    let responses = steps().filter_map(|step| step.response.as_ref()?.body.as_ref());
+    let callbacks = steps().filter_map(|step| Some(&step.callback.as_ref()?.body));
+    std::iter::once(&run.state.origin.body).chain(responses).chain(callbacks)
+}
+
 pub fn fold(definition: &Definition, snapshot: Option<&Bytes>, records: &[Bytes]) -> Result<Run, String> {
     let folded = Run::load(&definition.version.plan, snapshot.map(|s| &s[..]), records);
     folded.map_err(|e| format!("the records do not fold: {e:?}"))
-}
-
-fn require(is_so: bool, otherwise: impl FnOnce() -> String) -> Judgement {
-    if is_so { Ok(()) } else { Err(otherwise()) }
 }

@@ -7,9 +7,13 @@ use super::world::{Event, World};
 use bytes::Bytes;
 use engine::mailbox::{Command, Start};
 use kernel::event::Origin;
+use kernel::payload::INLINE_MAX;
 use kernel::run::Phase;
 use kernel::{Input, OrgId, Payload, RunId, Span, Timestamp};
 use store::{Birth, IdempotencyKey, Wait};
+
+/// The callback whose body does not fit into a record.
+const LARGE: u64 = 2;
 
 /// One request to come.
 pub struct Errand {
@@ -32,7 +36,7 @@ pub fn draw(world: &mut World, runs_max: u64, until: Timestamp) -> Vec<(Timestam
         let later = |random: &mut Random| at.after(random.log_millis(1, 120_000));
         for step in world.definitions[definition].shape.waits() {
             for _ in 0..random.below(4) {
-                errands.push((later(&mut random), callback(run, step, random.below(2))));
+                errands.push((later(&mut random), callback(run, step, random.below(3))));
             }
         }
         for _ in 0..random.below(4).saturating_sub(1) {
@@ -50,8 +54,9 @@ pub fn draw(world: &mut World, runs_max: u64, until: Timestamp) -> Vec<(Timestam
 
 /// Equal numbers, equal bytes.
 fn callback(run: RunId, step: u32, number: u64) -> Errand {
-    let body = Bytes::from(format!("{{\"step\":{step},\"number\":{number},\"run\":\"{run}\"}}"));
-    Errand { ask: Ask::Callback { run, step, digest: body.clone() }, body }
+    let digest = Bytes::from(format!("{run} s{step} number {number}"));
+    let body = [&digest[..], &vec![b'x'; if number == LARGE { INLINE_MAX } else { 0 }]].concat().into();
+    Errand { ask: Ask::Callback { run, step, digest }, body }
 }
 
 impl World {

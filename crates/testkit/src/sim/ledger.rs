@@ -5,6 +5,7 @@
 //! the stored run when it is given, and all of them again at the end.
 
 use super::check::Checker;
+use super::{Judgement, require};
 use bytes::Bytes;
 use engine::Reply;
 use engine::mailbox::Trouble;
@@ -57,8 +58,6 @@ pub struct Ledger {
     /// Runs asked for with a key.
     keys: BTreeMap<RunId, u32>,
 }
-
-type Judgement = Result<(), String>;
 
 impl Ledger {
     pub fn ask(&mut self, ask: Ask, process: usize) -> Ticket {
@@ -120,11 +119,9 @@ impl Ledger {
         (0..self.requests.len()).try_for_each(|ticket| self.check(ticket, stored))
     }
 
-    /// Requests that still wait for an answer. (A watcher may: its process need not be the one that
-    /// ends the run.)
-    pub fn open(&self) -> Vec<&Ask> {
-        let is_open = |r: &&Request| r.fate == Fate::Open && !matches!(r.ask, Ask::Watch { .. });
-        self.requests.iter().filter(is_open).map(|r| &r.ask).collect()
+    /// Requests that still wait for an answer.
+    pub fn open(&self) -> impl Iterator<Item = &Ask> {
+        self.requests.iter().filter(|r| r.fate == Fate::Open).map(|r| &r.ask)
     }
 
     fn check(&self, ticket: Ticket, stored: &Checker) -> Judgement {
@@ -176,8 +173,4 @@ impl Ledger {
             _ => false,
         })
     }
-}
-
-fn require(is_so: bool, otherwise: impl FnOnce() -> String) -> Judgement {
-    if is_so { Ok(()) } else { Err(otherwise()) }
 }

@@ -17,7 +17,7 @@
 //! every decision is drawn from the seed, so a failure is a number.
 //!
 //! Read in this order: [`world`] (time and the heap), [`process`] (the loop around a mailbox),
-//! [`weather`] (crashes), [`client`]; then what is checked: [`check`], [`model`], [`ledger`].
+//! [`weather`] (crashes), [`storage`], [`client`]; then what is checked: [`check`], [`model`], [`ledger`].
 
 pub mod check;
 pub mod client;
@@ -28,11 +28,13 @@ pub mod model;
 pub mod process;
 pub mod random;
 pub mod shape;
+pub mod storage;
 pub mod trace;
 pub mod upstream;
 pub mod weather;
 pub mod world;
 
+use trace::Marks;
 use world::World;
 
 /// How large a story is.
@@ -48,7 +50,7 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Self {
-        Options { runs_max: 10, happenings_max: 100_000, is_printing: false }
+        Options { runs_max: 24, happenings_max: 100_000, is_printing: false }
     }
 }
 
@@ -60,6 +62,8 @@ pub struct Report {
     pub hash: u64,
     pub happenings: u64,
     pub commits: u64,
+    /// The situations that were met.
+    pub marks: Marks,
     /// What went wrong, if anything did.
     pub failure: Option<String>,
     /// The last lines of the story.
@@ -79,7 +83,9 @@ pub fn run(seed: u64, options: &Options) -> Report {
     let mut world = World::new(seed, options);
     let failure = world.live().err();
     let (happenings, commits) = (world.happenings, world.checker.commits);
-    Report { seed, hash: world.trace.hash(), happenings, commits, failure, story: world.trace.into_lines() }
+    let mut marks = std::mem::take(&mut world.trace.marks);
+    marks.append(&mut world.checker.events);
+    Report { seed, hash: world.trace.hash(), happenings, commits, marks, failure, story: world.trace.into_lines() }
 }
 
 /// The same, telling everything as it happens.
@@ -87,4 +93,11 @@ pub fn replay(seed: u64, options: &Options) -> Report {
     let report = run(seed, &Options { is_printing: true, ..options.clone() });
     println!("seed {seed}: {}", report.failure.as_deref().unwrap_or("nothing went wrong"));
     report
+}
+
+/// What is wrong, if anything is; the first thing that is ends the story.
+type Judgement = Result<(), String>;
+
+fn require(is_so: bool, otherwise: impl FnOnce() -> String) -> Judgement {
+    if is_so { Ok(()) } else { Err(otherwise()) }
 }

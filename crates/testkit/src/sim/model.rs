@@ -6,6 +6,7 @@
 
 use super::condition::Facts;
 use super::shape::{Kind, Shape, Step};
+use super::{Judgement, require};
 use kernel::event::{Because, Event, Failure};
 use kernel::{RunStatus, Timestamp};
 use std::rc::Rc;
@@ -42,8 +43,6 @@ enum Phase {
     Waiting(Timestamp),
     Done(&'static str),
 }
-
-type Judgement = Result<(), String>;
 
 impl Model {
     pub fn new(shape: Rc<Shape>, flag: bool, is_large: bool) -> Model {
@@ -283,8 +282,4 @@ impl Facts for Model {
     fn flag(&self) -> bool {
         self.flag
     }
-}
-
-fn require(is_so: bool, otherwise: impl FnOnce() -> String) -> Judgement {
-    if is_so { Ok(()) } else { Err(otherwise()) }
 }

@@ -8,12 +8,12 @@
 //! It must do what `engine::drive` does and nothing more: one commit at a time, replies and work after
 //! it, timers read a horizon ahead.
 
-use super::check::fold;
+use super::Judgement;
 use super::ledger::Ticket;
 use super::upstream;
-use super::world::{Event, Judgement, World, ready};
-use engine::HORIZON;
-use engine::mailbox::{Command, Dispatch, Mailbox, Released, Resumed, Trouble, Turn};
+use super::world::{Event, World, ready};
+use engine::mailbox::{Command, Dispatch, Mailbox, Released, Turn};
+use engine::{HORIZON, Reply};
 use kernel::advance::TaskResult;
 use kernel::{Input, OrgId, RunId, Span, Timestamp};
 use std::collections::BTreeSet;
@@ -199,37 +199,23 @@ impl World {
 
     /// Asks the store, which may fail; then holds what is stored against every invariant.
     fn commit(&mut self, process: usize) -> Judgement {
+        let host = self.processes[process].host;
         let crashes = !self.is_calm && self.chance.chance(self.faults.crash_at_commit);
         if crashes && self.chance.coin() {
-            self.crash(self.processes[process].host);
+            self.crash(host);
             return Ok(());
         }
-        let is_down = self.is_store_down();
-        let is_unknown = !self.is_calm && !is_down && self.chance.chance(self.faults.unknown);
-        let lands = !is_down && (!is_unknown || self.chance.coin());
-        let Some(busy) = self.processes[process].busy.as_mut() else { return Ok(()) };
-        let batch = &busy.turn.batch;
-        let verdicts = if lands { ready(self.store.commit(batch)) } else { Ok(Vec::new()) };
-        let line = format!(
-            "process {process} commits {} runs: {verdicts:?}, down {is_down}, unknown {is_unknown}",
-            batch.runs.len()
-        );
-        let runs: Vec<RunId> = batch.runs.iter().map(|write| write.run).collect();
-        busy.result = Some(match (is_down, is_unknown) {
-            (true, _) => Err(store::Error::Unavailable("away".into())),
-            (_, true) => Err(store::Error::Unknown("no answer".into())),
-            _ => verdicts,
-        });
-        self.note(line);
-        for run in runs {
-            if let Some(stored) = self.store.stored_run(OrgId::DEFAULT, run) {
-                self.checker.committed(&stored).map_err(|what| format!("{run}: {what}"))?;
-                let seq = self.checker.stored(run).map_or(0, |run| run.state.seq);
-                self.note(format!("  {run} is {} at event {seq}", stored.row.status));
-            }
-        }
+        let Some(mut busy) = self.processes[process].busy.take() else { return Ok(()) };
+        let result = self.write(&busy.turn.batch);
+        self.note(format!("process {process} commits {} runs: {result:?}", busy.turn.batch.runs.len()));
+        let has_landed = matches!(&result, Ok(verdicts) if verdicts.contains(&Verdict::Committed));
+        self.trace.mark("a replaced process committed", has_landed && !self.is_newest(process));
+        self.trace.mark("a crash came between commit and release", crashes);
+        self.examine(&busy.turn.batch)?;
+        busy.result = Some(result);
+        self.processes[process].busy = Some(busy);
         if crashes {
-            self.crash(self.processes[process].host);
+            self.crash(host);
             return Ok(());
         }
         let delay = self.schedule.log_millis(1, 5);
@@ -262,14 +248,16 @@ impl World {
     fn release(&mut self, process: usize, released: Released<Ticket>) -> Judgement {
         for (ticket, reply) in released.replies {
             self.note(format!("request {ticket}: {reply:?}"));
-            let is_refused = matches!(reply, engine::Reply::Unavailable(_) | engine::Reply::Unknown(_));
+            self.trace.mark("a key was taken", matches!(reply, Reply::KeyTaken { .. }));
+            self.trace.mark("a watcher was told the end", matches!(reply, Reply::Ended(_)));
+            let is_refused = matches!(reply, Reply::Unavailable(_) | Reply::Unknown(_));
             let ask = self.ledger.answered(ticket, reply, &self.checker)?.clone();
             if is_refused {
                 self.unanswered(ask);
             }
         }
         self.processes[process].aborted.extend(released.aborts);
-        let is_newest = self.processes.iter().all(|p| p.epoch <= self.processes[process].epoch);
+        let is_newest = self.is_newest(process);
         for dispatch in released.dispatch {
             let Dispatch { run, step, attempt, .. } = &dispatch;
             self.note(format!("process {process} executes s{step} of {run}, attempt {attempt}"));
@@ -279,11 +267,16 @@ impl World {
         Ok(())
     }
 
+    /// Has no later process been started?
+    fn is_newest(&self, process: usize) -> bool {
+        self.processes.iter().all(|p| p.epoch <= self.processes[process].epoch)
+    }
+
     fn execute(&mut self, process: usize, dispatch: Dispatch) {
         if self.is_calm {
-            return self.report(process, &dispatch, Span::from_millis(3), upstream::well());
+            return self.report(process, &dispatch, Span::from_millis(3), upstream::well(&dispatch));
         }
-        let reports = upstream::reports(&dispatch.work, &mut self.workload, &self.faults);
+        let reports = upstream::reports(&dispatch, &mut self.workload, &self.faults);
         if reports.is_empty() {
             self.silent.push((process, dispatch));
             return;
@@ -300,31 +293,13 @@ impl World {
     }
 
     fn read(&mut self, process: usize, run: RunId, payloads: Option<Vec<u32>>) {
-        let fails = self.is_store_down() || !self.is_calm && self.chance.chance(self.faults.read_failure);
-        let trouble = || Trouble::Store("away".into());
         let command = match payloads {
-            Some(_) if fails => Command::Fetched { run, result: Err(trouble()) },
-            Some(numbers) => {
-                let result = ready(self.store.payloads(OrgId::DEFAULT, run, &numbers));
-                Command::Fetched { run, result: result.map_err(|_| trouble()) }
-            }
-            None if fails => Command::Loaded { run, result: Err(trouble()) },
+            Some(numbers) => Command::Fetched { run, result: self.fetch(run, &numbers) },
             None => Command::Loaded { run, result: self.load(run).map(|found| found.map(Box::new)) },
         };
-        self.note(format!("process {process} reads {run}{}", if fails { ", in vain" } else { "" }));
+        self.note(format!("process {process} reads {run}"));
         let delay = self.schedule.log_millis(1, 5);
         self.push(delay, Event::Process(process, Happening::Arrive(command)));
-    }
-
-    fn load(&self, run: RunId) -> Result<Option<Resumed>, Trouble> {
-        let loaded = ready(self.store.load(OrgId::DEFAULT, run)).map_err(|e| Trouble::Store(e.to_string()))?;
-        let Some(loaded) = loaded else { return Ok(None) };
-        let definition = &self.definitions[self.pinned[&run]];
-        let snapshot = loaded.snapshot.as_ref().map(|(_, bytes)| bytes);
-        let folded = fold(definition, snapshot, &loaded.records).map_err(Trouble::Damaged)?;
-        let records = loaded.records.len() as u32;
-        let version = definition.version.clone();
-        Ok(Some(Resumed { version, run: folded, seq: loaded.seq, row: loaded.row, records }))
     }
 
     fn poll(&mut self, process: usize) {

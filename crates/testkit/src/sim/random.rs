@@ -17,14 +17,14 @@ impl Random {
         Random { state: mixed }
     }
 
-    pub fn next(&mut self) -> u64 {
+    pub fn draw(&mut self) -> u64 {
         self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
         mix(self.state)
     }
 
     /// Below `bound`, which is not zero. (The bias of a modulus is far below anything we look for.)
     pub fn below(&mut self, bound: u64) -> u64 {
-        self.next() % bound
+        self.draw() % bound
     }
 
     /// Between the two, both included.
@@ -33,7 +33,7 @@ impl Random {
     }
 
     pub fn coin(&mut self) -> bool {
-        self.next() & 1 == 1
+        self.draw() & 1 == 1
     }
 
     /// True `permille` times in a thousand.
@@ -58,7 +58,7 @@ impl Random {
     }
 
     pub fn bytes<const N: usize>(&mut self) -> [u8; N] {
-        std::array::from_fn(|_| self.next() as u8)
+        std::array::from_fn(|_| self.draw() as u8)
     }
 }
 
@@ -75,7 +75,7 @@ mod tests {
 
     #[test]
     fn a_stream_is_the_same_each_time_and_differs_from_the_others() {
-        let draw = |seed, concern| Random::stream(seed, concern).next();
+        let draw = |seed, concern| Random::stream(seed, concern).draw();
         assert_eq!(draw(7, "faults"), draw(7, "faults"));
         assert_ne!(draw(7, "faults"), draw(7, "workload"));
         assert_ne!(draw(7, "faults"), draw(8, "faults"));

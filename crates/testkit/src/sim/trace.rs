@@ -1,23 +1,28 @@
 //! What happened, told twice: as a hash of every line, and as the last few hundred lines in words.
 //!
-//! Two stories are the same exactly when their hashes are; a failing seed prints its lines.
+//! Two stories are the same exactly when their hashes are; a failing seed prints its lines. Marks count
+//! the situations worth meeting, so that a batch of stories cannot pass by meeting none.
 
 use kernel::Timestamp;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 /// Lines that are kept for people.
 const LINES_MAX: usize = 200;
+
+/// How often each named situation was met.
+pub type Marks = BTreeMap<&'static str, u64>;
 
 pub struct Trace {
     start: Timestamp,
     hash: u64,
     lines: VecDeque<String>,
-    pub is_printing: bool,
+    pub marks: Marks,
+    is_printing: bool,
 }
 
 impl Trace {
     pub fn new(start: Timestamp, is_printing: bool) -> Trace {
-        Trace { start, hash: 0xcbf2_9ce4_8422_2325, lines: VecDeque::new(), is_printing }
+        Trace { start, hash: 0xcbf2_9ce4_8422_2325, lines: VecDeque::new(), marks: Marks::new(), is_printing }
     }
 
     pub fn note(&mut self, now: Timestamp, what: String) {
@@ -32,6 +37,13 @@ impl Trace {
             self.lines.pop_front();
         }
         self.lines.push_back(line);
+    }
+
+    /// Counts a situation, if this is one.
+    pub fn mark(&mut self, what: &'static str, is_met: bool) {
+        if is_met {
+            *self.marks.entry(what).or_default() += 1;
+        }
     }
 
     pub fn hash(&self) -> u64 {

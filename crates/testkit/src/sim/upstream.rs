@@ -1,40 +1,53 @@
-//! The services that steps call: they answer late, badly, twice, or not at all.
+//! The services that steps call: they answer late, badly, twice, or not at all. Whatever they answer
+//! says which attempt it is about, so that the checker can tell whose answer was taken.
 
 use super::faults::Faults;
 use super::random::Random;
+use engine::mailbox::Dispatch;
 use kernel::advance::{TaskResult, Work};
 use kernel::event::Failure;
+use kernel::payload::INLINE_MAX;
 use kernel::{Payload, Span};
 
 /// What an executor will report, and when: nothing at all, one result, or more than it should.
-pub fn reports(work: &Work, random: &mut Random, faults: &Faults) -> Vec<(Span, TaskResult)> {
-    if !matches!(work, Work::Http(_)) {
+pub fn reports(dispatch: &Dispatch, random: &mut Random, faults: &Faults) -> Vec<(Span, TaskResult)> {
+    if !matches!(dispatch.work, Work::Http(_)) {
         return vec![(random.millis(0, 1), TaskResult::Done { body: None, took: Span(0) })];
     }
     if random.chance(faults.silence) {
         return Vec::new();
     }
     let took = random.log_millis(1, 30_000);
-    let first = (took, draw(random, took));
+    let first = (took, draw(dispatch, random, took));
     if !random.chance(faults.double_result) {
         return vec![first];
     }
     let again = took.0 + random.log_millis(1, 60_000).0;
-    let second = if random.coin() { first.1.clone() } else { draw(random, took) };
+    let second = if random.coin() { first.1.clone() } else { draw(dispatch, random, took) };
     vec![first, (Span(again), second)]
 }
 
 /// An upstream on a good day.
-pub fn well() -> TaskResult {
-    respond(200, None, Span(1_000))
+pub fn well(dispatch: &Dispatch) -> TaskResult {
+    match dispatch.work {
+        Work::Http(_) => respond(dispatch, 200, None, 0),
+        Work::Noop | Work::Log { .. } => TaskResult::Done { body: None, took: Span(0) },
+    }
 }
 
-fn draw(random: &mut Random, took: Span) -> TaskResult {
+/// The attempt an answer is about.
+pub fn fence(body: &[u8]) -> Option<u64> {
+    let digits = body.strip_prefix(b"{\"fence\":")?.split(|b| !b.is_ascii_digit()).next()?;
+    std::str::from_utf8(digits).ok()?.parse().ok()
+}
+
+fn draw(dispatch: &Dispatch, random: &mut Random, took: Span) -> TaskResult {
+    let pad = if random.chance(100) { INLINE_MAX } else { 0 };
     match random.below(20) {
-        0..12 => respond(random.pick(&[200, 200, 201, 204]), None, took),
-        12..14 => respond(random.pick(&[301, 400, 404]), None, took),
-        14..16 => respond(random.pick(&[500, 503]), None, took),
-        16 => respond(429, random.coin().then(|| random.log_millis(1, 60_000)), took),
+        0..12 => respond(dispatch, random.pick(&[200, 200, 201, 204]), None, pad),
+        12..14 => respond(dispatch, random.pick(&[301, 400, 404]), None, pad),
+        14..16 => respond(dispatch, random.pick(&[500, 503]), None, pad),
+        16 => respond(dispatch, 429, random.coin().then(|| random.log_millis(1, 60_000)), pad),
         17..19 => {
             let failure = Failure::new("network", "connection reset");
             TaskResult::Failed { failure, retryable: random.chance(800), took }
@@ -43,6 +56,7 @@ fn draw(random: &mut Random, took: Span) -> TaskResult {
     }
 }
 
-fn respond(status: u16, retry_after: Option<Span>, took: Span) -> TaskResult {
-    TaskResult::Response { status, headers: Vec::new(), body: Payload::json("{\"n\":7}"), retry_after, took }
+fn respond(dispatch: &Dispatch, status: u16, retry_after: Option<Span>, pad: usize) -> TaskResult {
+    let body = Payload::json(format!("{{\"fence\":{},\"pad\":\"{}\"}}", dispatch.fence, "x".repeat(pad)));
+    TaskResult::Response { status, headers: Vec::new(), body, retry_after, took: Span(1_000) }
 }

@@ -90,6 +90,7 @@ impl World {
         self.note(format!("host {host} crashes"));
         for process in 0..self.processes.len() {
             if self.processes[process].host == host && self.processes[process].kill() {
+                self.trace.mark("a replaced process crashed", self.hosts[host].current != Some(process));
                 for ask in self.ledger.lose(process) {
                     self.unanswered(ask);
                 }
@@ -111,6 +112,8 @@ impl World {
         let epoch = ready(self.store.next_epoch()).expect("the memory store answers");
         let unparked = ready(self.store.unparked()).expect("the memory store answers");
         let process = self.processes.len();
+        self.trace.mark("a run was recovered", !unparked.is_empty());
+        self.trace.mark("a process was replaced while it lives", self.hosts[host].is_up());
         self.note(format!("host {host} starts process {process}, epoch {epoch}, {} to recover", unparked.len()));
         self.processes.push(Process::new(host, epoch));
         self.hosts[host].current = Some(process);

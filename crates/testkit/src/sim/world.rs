@@ -1,16 +1,17 @@
 //! Time, and everything that is going to happen: one heap, ordered by virtual time and then by a drawn
 //! number, because nothing may rely on the order of simultaneous things.
 
-use super::Options;
 use super::check::{Checker, Definition};
 use super::client::{self, Errand};
 use super::faults::Faults;
-use super::ledger::Ledger;
+use super::ledger::{Ask, Ledger};
 use super::process::{Happening, Process};
 use super::random::Random;
 use super::shape::Shape;
 use super::trace::Trace;
+use super::upstream;
 use super::weather::{Host, Weather};
+use super::{Judgement, Options};
 use engine::Version;
 use engine::mailbox::Dispatch;
 use kernel::event::Record;
@@ -37,12 +38,11 @@ pub enum Event {
     Tick,
 }
 
-/// What is wrong; ends the story.
-pub type Judgement = Result<(), String>;
-
 pub struct World {
     pub now: Timestamp,
     heap: BTreeMap<(Timestamp, u64), Event>,
+    /// How many of those clients are going to do.
+    errands: u64,
     pub happenings: u64,
     happenings_max: u64,
     pub trace: Trace,
@@ -84,6 +84,7 @@ impl World {
         let mut world = World {
             now: START,
             heap: BTreeMap::new(),
+            errands: 0,
             happenings: 0,
             happenings_max: options.happenings_max,
             trace: Trace::new(START, options.is_printing),
@@ -122,7 +123,10 @@ impl World {
             match event {
                 Event::Process(process, happening) => self.happen(process, happening)?,
                 Event::Weather(weather) => self.change(weather),
-                Event::Client(errand) => self.send(errand),
+                Event::Client(errand) => {
+                    self.errands -= 1;
+                    self.send(errand);
+                }
                 Event::Calm => self.calm_down(),
                 Event::Tick if self.is_over() => return self.ledger.check_all(&self.checker),
                 Event::Tick => {
@@ -139,7 +143,8 @@ impl World {
     }
 
     pub fn push_at(&mut self, at: Timestamp, event: Event) {
-        let tie_break = self.schedule.next();
+        self.errands += u64::from(matches!(event, Event::Client(_)));
+        let tie_break = self.schedule.draw();
         self.heap.insert((at, tie_break), event);
     }
 
@@ -147,28 +152,32 @@ impl World {
         self.trace.note(self.now, what);
     }
 
-    pub fn is_store_down(&self) -> bool {
-        !self.is_calm && self.now < self.store_down_until
-    }
-
     fn calm_down(&mut self) {
         self.note("--- the weather is good from here on".into());
         self.is_calm = true;
         self.clear_up();
         for (process, dispatch) in std::mem::take(&mut self.silent) {
-            self.report(process, &dispatch, Span::from_millis(5), super::upstream::well());
+            self.report(process, &dispatch, Span::from_millis(5), upstream::well(&dispatch));
         }
         self.push(TICK, Event::Tick);
     }
 
     fn is_over(&self) -> bool {
-        self.checker.open().next().is_none() && self.ledger.open().is_empty() && self.hosts.iter().all(|h| h.is_up())
+        let is_quiet = self.checker.open().next().is_none() && self.unanswered_asks().is_empty();
+        is_quiet && self.errands == 0 && self.hosts.iter().all(|h| h.is_up())
+    }
+
+    /// Requests that must be answered yet. A watcher need not be where its process is not the one that
+    /// ends the run: engines do not tell each other.
+    fn unanswered_asks(&self) -> Vec<&Ask> {
+        let is_alone = self.hosts.len() == 1 && self.faults.pause_mean.is_none();
+        self.ledger.open().filter(|ask| is_alone || !matches!(ask, Ask::Watch { .. })).collect()
     }
 
     /// Says which run does not end, and all that is stored of it.
     fn stuck(&self) -> String {
         let Some((id, definition, run)) = self.checker.open().next() else {
-            return format!("stuck: never answered: {:?}", self.ledger.open());
+            return format!("stuck: never answered: {:?}", self.unanswered_asks());
         };
         let mut text = format!("stuck: {id} is {}, due at {:?}\n", run.status(), run.next_due());
         for (i, step) in definition.shape.steps.iter().enumerate() {

@@ -3,12 +3,41 @@
 //! `ONWARD_SIM_SEEDS=5000` lives through more stories, `ONWARD_SIM_SEED=42` tells one of them.
 
 use kernel::planted::{self, Bug};
+use testkit::sim::trace::Marks;
 use testkit::sim::{self, Options, Report};
 
 /// Enough to meet every kind of fault many times, few enough for a debug build in CI.
-const SEEDS: u64 = 150;
+const SEEDS: u64 = 600;
 /// A planted bug that hides longer than this is not found.
 const HUNT_MAX: u64 = 300;
+
+/// Situations that a batch must meet, or it proves little.
+const MARKS: [&str; 24] = [
+    "a commit did not land and nobody learned",
+    "a commit landed and nobody learned",
+    "a commit met a conflict",
+    "a commit was refused",
+    "a crash came between commit and release",
+    "a key was taken",
+    "a payload was fetched",
+    "a process was replaced while it lives",
+    "a read failed",
+    "a replaced process committed",
+    "a replaced process crashed",
+    "a run was recovered",
+    "a snapshot was read",
+    "a watcher was told the end",
+    "late_result",
+    "run.cancelled",
+    "run.failed",
+    "run.timeout",
+    "step.received",
+    "step.retrying",
+    "step.skipped",
+    "step.timeout",
+    "timer.set",
+    "wait.closed",
+];
 
 fn number(variable: &str) -> Option<u64> {
     std::env::var(variable).ok().map(|text| text.parse().expect(variable))
@@ -29,14 +58,22 @@ fn every_story_ends_well() {
     }
     let seeds = number("ONWARD_SIM_SEEDS").unwrap_or(SEEDS);
     let started = std::time::Instant::now();
-    let (mut happenings, mut commits) = (0, 0);
+    let (mut happenings, mut commits, mut marks) = (0, 0, Marks::new());
     for seed in 0..seeds {
         let report = pass(seed);
         happenings += report.happenings;
         commits += report.commits;
+        for (what, count) in report.marks {
+            *marks.entry(what).or_default() += count;
+        }
     }
     let speed = seeds as f64 / started.elapsed().as_secs_f64();
     println!("{seeds} seeds, {happenings} happenings, {commits} records checked, {speed:.0} seeds a second");
+    for (what, count) in &marks {
+        println!("{count:>8} {what}");
+    }
+    let unmet: Vec<&str> = MARKS.iter().copied().filter(|what| !marks.contains_key(what)).collect();
+    assert!(seeds < SEEDS || unmet.is_empty(), "never met: {unmet:?}");
 }
 
 #[test]
