@@ -218,7 +218,8 @@ struct Live {
     /// Its entry in the wheel.
     armed: Option<Timestamp>,
     payloads: Payloads,
-    is_fetching: bool,
+    /// Stored payloads on their way here; what needs them is not decided before.
+    fetching: Vec<u32>,
 }
 
 /// How a mailbox knows callback URLs without knowing secrets.
@@ -357,7 +358,7 @@ impl<T> Mailbox<T> {
             bytes: 0,
             armed: None,
             payloads: Payloads::new(),
-            is_fetching: false,
+            fetching: Vec::new(),
         };
         let item = Item { input: Input::Start(Box::new(origin)), ticket: Some(ticket), conflicts: 0 };
         let slot = Slot {
@@ -424,7 +425,7 @@ impl<T> Mailbox<T> {
             bytes: 0,
             armed: None,
             payloads: Payloads::new(),
-            is_fetching: false,
+            fetching: Vec::new(),
         };
         slot.live = Some(Box::new(live));
         slot.phase = Phase::Resident;
@@ -434,9 +435,15 @@ impl<T> Mailbox<T> {
 
     fn fetched(&mut self, run: RunId, result: Result<Vec<(u32, Bytes)>, Trouble>) {
         let Some(live) = self.slots.get_mut(&run).and_then(|s| s.live.as_mut()) else { return };
-        live.is_fetching = false;
+        let wanted = std::mem::take(&mut live.fetching);
         match result {
-            Ok(payloads) => live.payloads.extend(payloads),
+            Ok(payloads) => {
+                live.payloads.extend(payloads);
+                if let Some(number) = wanted.iter().find(|n| !live.payloads.contains_key(n)) {
+                    let what = format!("its payload {number} is missing");
+                    return self.dismiss(run, Reply::Trouble(Trouble::Damaged(what)));
+                }
+            }
             Err(Trouble::Store(_)) => {
                 self.wheel.insert((self.now.after(READ_PAUSE), run));
                 return;
@@ -531,8 +538,8 @@ impl<T> Mailbox<T> {
             let what = "a bug in the engine stopped this run; its records are untouched";
             return self.dismiss(id, Reply::Trouble(Trouble::Damaged(what.into())));
         };
-        if !advanced.missing.is_empty() && !live.is_fetching {
-            live.is_fetching = true;
+        if !advanced.missing.is_empty() && live.fetching.is_empty() {
+            live.fetching = advanced.missing.clone();
             self.fetches.push((slot.org, id, advanced.missing));
         }
         let Some(record) = advanced.record else {
@@ -641,7 +648,8 @@ impl<T> Mailbox<T> {
     fn rest(&mut self, id: RunId, replies: &mut Vec<(T, Reply)>) {
         let Some(slot) = self.slots.get_mut(&id) else { return };
         let Some(live) = slot.live.as_mut() else { return };
-        let due = live.run.next_due();
+        // A retry that waits for its payload is past due: its arrival wakes the run, not the wheel.
+        let due = live.run.next_due().filter(|at| live.fetching.is_empty() || *at > self.now);
         if live.armed != due {
             if let Some(at) = live.armed {
                 self.wheel.remove(&(at, id));
@@ -656,7 +664,7 @@ impl<T> Mailbox<T> {
             let watchers = self.watchers.remove(&id).unwrap_or_default();
             replies.extend(watchers.into_iter().map(|ticket| (ticket, Reply::Ended(status))));
         }
-        if !(status.is_terminal() || status.is_parked()) || !slot.inbox.is_empty() || live.is_fetching {
+        if !(status.is_terminal() || status.is_parked()) || !slot.inbox.is_empty() || !live.fetching.is_empty() {
             return;
         }
         // Its timer row will bring it back; the wheel keeps only what the horizon poll would miss.
