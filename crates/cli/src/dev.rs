@@ -55,8 +55,10 @@ const FLAGS: u8 = 2;
 const INPUT_OUTPUT: u8 = 74;
 const IN_USE: u8 = 75;
 
-/// Open requests get this long to finish after SIGTERM.
+/// Steps under way get this long to finish after SIGTERM…
 const GRACE: Duration = Duration::from_secs(25);
+/// …and then open requests this long.
+const CLOSING: Duration = Duration::from_secs(2);
 
 pub fn run(arguments: Arguments) -> ExitCode {
     let config = match check(arguments) {
@@ -163,11 +165,16 @@ async fn serve(config: Config) -> Result<(), Failure> {
         why = engine.failed() => Err((INPUT_OUTPUT, why)),
     };
     app.drain();
-    stop.notify_one();
     if outcome.is_ok() {
         tracing::info!("draining");
+        let drained = async {
+            engine.drain(GRACE).await;
+            stop.notify_one();
+            let _ = tokio::time::timeout(CLOSING, serving).await;
+        };
+        // A second signal means now; everything acknowledged is durable anyway.
         tokio::select! {
-            _ = tokio::time::timeout(GRACE, serving) => {}
+            () = drained => {}
             () = asked_to_stop() => {}
         }
         engine.stop().await;

@@ -23,13 +23,16 @@ use kernel::event::{Origin, Pair, TriggerKind};
 use kernel::plan::Body;
 use kernel::{Answer, Input, OrgId, Payload, RunId, RunStatus, Timestamp, WorkflowId};
 use sha2::{Digest, Sha256};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, RwLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use store::{Birth, IdempotencyKey, Store, Wait};
 use tokio::sync::oneshot;
 
 /// Commands that may wait for the mailbox before starts are refused.
 const MAILBOX_MAX: usize = 65_536;
+/// Runs in memory before starts are refused. (A run that waits is not in memory.)
+const ACTIVE_MAX: u64 = 65_536;
 
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum Error {
@@ -43,6 +46,8 @@ pub enum Error {
     OutcomeUnknown(String),
     #[error("too much is waiting already")]
     Overloaded,
+    #[error("the server is shutting down")]
+    Stopping,
     #[error("this run needs a newer release")]
     Newer,
     #[error("what is stored of this run is damaged: {0}")]
@@ -124,6 +129,7 @@ pub(crate) struct Inner {
     public_url: String,
     definitions: definitions::Cache,
     metrics: Metrics,
+    is_draining: AtomicBool,
     /// Why the engine had to stop, once it had to.
     fatal: RwLock<Option<String>>,
     fatal_signal: tokio::sync::Notify,
@@ -144,6 +150,7 @@ impl Engine {
             public_url: options.public_url,
             definitions: Default::default(),
             metrics: Metrics::default(),
+            is_draining: AtomicBool::new(false),
             fatal: RwLock::new(None),
             fatal_signal: tokio::sync::Notify::new(),
             clock_moved: tokio::sync::Notify::new(),
@@ -188,7 +195,11 @@ impl Engine {
         if !resolved.row.enabled {
             return Err(Error::Disabled);
         }
-        if inner.inbox.len() >= MAILBOX_MAX {
+        if inner.is_draining.load(Ordering::Relaxed) {
+            return Err(Error::Stopping);
+        }
+        let is_full = inner.inbox.len() >= MAILBOX_MAX || inner.metrics.runs_in_memory.get() >= ACTIVE_MAX;
+        if is_full {
             inner.metrics.requests_refused_total.add(1);
             return Err(Error::Overloaded);
         }
@@ -296,6 +307,20 @@ impl Engine {
                 return why;
             }
             signal.await;
+        }
+    }
+
+    /// Refuses new runs and starts no more steps; attempts under way get `grace` to finish and be
+    /// recorded. What is left is taken up by the next process, uncharged.
+    pub async fn drain(&self, grace: Duration) {
+        self.inner.is_draining.store(true, Ordering::Relaxed);
+        self.inner.inbox.send(Command::Drain);
+        let give_up = Instant::now() + grace;
+        while Instant::now() < give_up {
+            match self.inner.probe().await {
+                Ok(probe) if probe.executing > 0 => tokio::time::sleep(Duration::from_millis(5)).await,
+                _ => return,
+            }
         }
     }
 

@@ -66,6 +66,8 @@ pub enum Command<T> {
         run: RunId,
         result: Result<Vec<(u32, Bytes)>, Trouble>,
     },
+    /// Starts nothing from now on: what is under way may finish, the rest is for the next process.
+    Drain,
 }
 
 /// A run to be created.
@@ -243,6 +245,7 @@ pub struct Mailbox<T> {
     replies: Vec<(T, Reply)>,
     /// In-process attempts under way.
     executing: HashSet<(RunId, u64)>,
+    is_draining: bool,
     fired: u64,
 }
 
@@ -261,12 +264,16 @@ impl<T> Mailbox<T> {
             fetches: Vec::new(),
             replies: Vec::new(),
             executing: HashSet::new(),
+            is_draining: false,
             fired: 0,
         }
     }
 
     /// When it next has something to do on its own.
     pub fn next_due(&self) -> Option<Timestamp> {
+        if self.is_draining {
+            return None;
+        }
         self.wheel.first().map(|(at, _)| *at)
     }
 
@@ -327,6 +334,7 @@ impl<T> Mailbox<T> {
             }
             Command::Loaded { run, result } => self.loaded(run, result),
             Command::Fetched { run, result } => self.fetched(run, result),
+            Command::Drain => self.is_draining = true,
         }
     }
 
@@ -508,6 +516,9 @@ impl<T> Mailbox<T> {
     }
 
     fn wake_due(&mut self, now: Timestamp) {
+        if self.is_draining {
+            return;
+        }
         while let Some(&(at, run)) = self.wheel.first().filter(|(at, _)| *at <= now) {
             self.wheel.remove(&(at, run));
             let parked = self.parked.remove(&run);
@@ -530,7 +541,8 @@ impl<T> Mailbox<T> {
         let mut items = std::mem::take(&mut slot.inbox);
         let inputs = items.iter().map(|item| item.input.clone()).collect();
         let wait_url = |key: &str| (self.wait_url)(id, key);
-        let context = Context { run: id, now, epoch: self.epoch, wait_url: &wait_url, payloads: &live.payloads };
+        let (epoch, is_draining, payloads) = (self.epoch, self.is_draining, &live.payloads);
+        let context = Context { run: id, now, epoch, is_draining, wait_url: &wait_url, payloads };
         // A bug that one run meets must not stop the others.
         let decided = || advance(&live.version.plan, &mut live.run, inputs, &context);
         let Ok(advanced) = std::panic::catch_unwind(std::panic::AssertUnwindSafe(decided)) else {

@@ -44,7 +44,7 @@ choice! {
         7 => RunTimeout {},
 
         /// Wants an executor and has none yet.
-        8 => Scheduled { 1 => step: u32, 2 => attempt: u32 },
+        8 => Scheduled { 1 => step: u32, 2 => attempt: u32, 3 => seen: Vec<Seen> },
         /// Given to an external worker for a time.
         9 => Leased { 1 => step: u32, 2 => attempt: u32, 3 => worker: String, 4 => lease: Span },
         /// Given to an executor of node `epoch`, which will be told after this is durable.

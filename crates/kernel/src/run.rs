@@ -183,6 +183,8 @@ pub(crate) struct Index {
     active: u32,
     unsettled: u32,
     timers: BTreeSet<(Timestamp, u32)>,
+    /// Steps that want an executor. In plan order.
+    pub ready: BTreeSet<u32>,
     /// Pending steps whose parents have all settled: to be decided. In plan order.
     pub frontier: BTreeSet<u32>,
 }
@@ -277,10 +279,10 @@ impl Run {
         list
     }
 
-    /// Has the plan a decision waiting that no input will bring? After a crash between two advances, or
-    /// when a stored payload was missing.
+    /// Has the plan a decision waiting that no input will bring? After a crash between two advances, when
+    /// a stored payload was missing, or when nothing was to be started.
     pub fn has_undecided(&self) -> bool {
-        !self.is_terminal() && !self.index.frontier.is_empty()
+        !self.is_terminal() && !(self.index.frontier.is_empty() && self.index.ready.is_empty())
     }
 
     /// Applies one event. The only way state changes; refuses what it does not understand instead of
@@ -314,7 +316,10 @@ impl Run {
                 self.end(plan, RunStatus::Cancelled, at);
             }
             Event::RunTimeout {} => self.end(plan, RunStatus::Timeout, at),
-            Event::Scheduled { step, .. } => self.enter(plan, *step, Phase::Ready {}),
+            Event::Scheduled { step, seen, .. } => {
+                self.note(*step, seen);
+                self.enter(plan, *step, Phase::Ready {});
+            }
             Event::Leased { step, attempt, .. } => self.begin(plan, *step, *attempt, 0, at),
             Event::Started { step, attempt, epoch, seen } => {
                 self.note(*step, seen);
@@ -445,6 +450,10 @@ impl Run {
         }
         index.active = index.active + u32::from(new.is_active()) - u32::from(old.is_active());
         index.frontier.remove(&step);
+        match new {
+            Phase::Ready {} => index.ready.insert(step),
+            _ => index.ready.remove(&step),
+        };
         let was_done = matches!(old, Phase::Done { .. });
         if matches!(new, Phase::Done { .. }) && !was_done {
             index.unsettled -= 1;
@@ -474,6 +483,9 @@ impl Run {
             index.parents_left.push(left as u32);
             index.active += u32::from(step.phase.is_active());
             index.unsettled += u32::from(!done(i as u32));
+            if matches!(step.phase, Phase::Ready {}) {
+                index.ready.insert(i as u32);
+            }
             if let Some(due) = step.phase.due() {
                 index.timers.insert((due, i as u32));
             }

@@ -80,6 +80,9 @@ impl From<engine::Error> for Refusal {
             Error::Overloaded => Refusal::new(Code::Overloaded, message)
                 .hint("nothing was changed; slow down and try again")
                 .retry_after(1),
+            Error::Stopping => {
+                Refusal::new(Code::ShuttingDown, message).hint("nothing was changed; try again").retry_after(1)
+            }
             Error::Newer => Refusal::new(Code::RunNeedsUpgrade, message),
             Error::Damaged(_) => Refusal::new(Code::RunDamaged, message),
             Error::Taken(store::Taken::Name) => {

@@ -30,6 +30,7 @@ pub struct Probe {
     pub is_quiet: bool,
     pub next_due: Option<Timestamp>,
     pub fired: u64,
+    pub executing: usize,
 }
 
 #[derive(Default)]
@@ -226,7 +227,12 @@ fn drive(
             }
         }
         for probe in probes {
-            let state = Probe { is_quiet: mailbox.is_quiet(), next_due: mailbox.next_due(), fired: mailbox.fired() };
+            let state = Probe {
+                is_quiet: mailbox.is_quiet(),
+                next_due: mailbox.next_due(),
+                fired: mailbox.fired(),
+                executing: mailbox.executing(),
+            };
             let _ = probe.send(state);
         }
     }

@@ -100,6 +100,8 @@ pub struct Context<'a> {
     pub now: Timestamp,
     /// The process that will execute what is started.
     pub epoch: u64,
+    /// That process starts nothing any more: what becomes ready waits for the next one.
+    pub is_draining: bool,
     /// The callback URL of a wait step.
     pub wait_url: &'a dyn Fn(&str) -> String,
     /// Stored payloads that were fetched for this advance.
@@ -185,6 +187,7 @@ impl Turn<'_> {
     fn settle_down(&mut self) {
         loop {
             self.decide_frontier();
+            self.start_ready();
             if !self.fire_due() {
                 break;
             }
@@ -228,7 +231,7 @@ impl Turn<'_> {
                 let attempt = self.run.step(step).attempt;
                 self.emit(Event::TimedOut { step, attempt, failure, took: Default::default() });
             }
-            Phase::Retrying { .. } => return self.attempt(step, Vec::new()),
+            Phase::Retrying { .. } => return self.hand_out(step, Vec::new()),
             // Only these three have timers; a timer of another phase would be a bug in `Run::enter`.
             _ => debug_assert!(false, "a timer of a step that has none"),
         }

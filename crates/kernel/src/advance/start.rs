@@ -133,7 +133,7 @@ impl Turn<'_> {
     fn start(&mut self, step: u32, seen: Vec<Seen>) -> bool {
         let now = self.context.now;
         match self.plan.node(step).body.as_ref() {
-            Some(Body::Http { .. } | Body::Log { .. } | Body::Noop {}) => return self.attempt(step, seen),
+            Some(Body::Http { .. } | Body::Log { .. } | Body::Noop {}) => return self.hand_out(step, seen),
             Some(Body::Set { values }) => {
                 let values = values.as_ref().map_or(Ok(Value::Null), |t| template::render(t, &self.view()));
                 return match values {
@@ -166,8 +166,30 @@ impl Turn<'_> {
         true
     }
 
+    /// Starts the next attempt, or lets it wait for a process that starts things. False when a payload
+    /// is missing.
+    pub(super) fn hand_out(&mut self, step: u32, seen: Vec<Seen>) -> bool {
+        if !self.context.is_draining {
+            return self.attempt(step, seen);
+        }
+        let attempt = self.run.step(step).attempt + 1;
+        self.emit(Event::Scheduled { step, attempt, seen });
+        true
+    }
+
+    /// Starts what an earlier process left waiting.
+    pub(super) fn start_ready(&mut self) {
+        if self.context.is_draining || !self.is_open() {
+            return;
+        }
+        let ready: Vec<u32> = self.run.index.ready.iter().copied().collect();
+        for step in ready {
+            self.attempt(step, Vec::new());
+        }
+    }
+
     /// Hands the next attempt to an executor of this process. False when a payload is missing.
-    pub(super) fn attempt(&mut self, step: u32, seen: Vec<Seen>) -> bool {
+    fn attempt(&mut self, step: u32, seen: Vec<Seen>) -> bool {
         let work = match self.plan.node(step).body.as_ref() {
             Some(Body::Http { request }) => fill_request(request, &self.view()).map(|r| Work::Http(Box::new(r))),
             Some(Body::Log { level, message }) => {

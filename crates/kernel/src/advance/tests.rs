@@ -91,6 +91,7 @@ struct Story {
     run: Run,
     now: Timestamp,
     epoch: u64,
+    is_draining: bool,
     journal: Vec<Bytes>,
     executing: BTreeMap<String, (u32, u64)>,
     sent: Vec<(String, u32, Work)>,
@@ -111,6 +112,7 @@ impl Story {
             run: Run::default(),
             now: START,
             epoch: 1,
+            is_draining: false,
             journal: Vec::new(),
             executing: BTreeMap::new(),
             sent: Vec::new(),
@@ -130,8 +132,14 @@ impl Story {
 
     fn give_all(&mut self, inputs: Vec<Input>) -> Vec<Answer> {
         let wait_url = |key: &str| format!("http://h/wh/{key}");
-        let context =
-            |payloads| Context { run: RunId([9; 16]), now: self.now, epoch: self.epoch, wait_url: &wait_url, payloads };
+        let context = |payloads| Context {
+            run: RunId([9; 16]),
+            now: self.now,
+            epoch: self.epoch,
+            is_draining: self.is_draining,
+            wait_url: &wait_url,
+            payloads,
+        };
         let before = self.run.state.seq;
         let advanced = advance(&self.plan, &mut self.run, inputs, &context(&self.resident));
         if let Some(record) = &advanced.record {
@@ -585,7 +593,14 @@ fn a_run_has_a_total_size() {
     // the fold cannot know about a state edited by hand, so go around the harness
     let wait_url = |_: &str| String::new();
     let none = Payloads::new();
-    let context = Context { run: RunId([9; 16]), now: story.now, epoch: 1, wait_url: &wait_url, payloads: &none };
+    let context = Context {
+        run: RunId([9; 16]),
+        now: story.now,
+        epoch: 1,
+        is_draining: false,
+        wait_url: &wait_url,
+        payloads: &none,
+    };
     let callback = Input::Callback { step: 2, body: Payload::json("[1,2]"), digest: Bytes::from_static(b"x") };
     let input = story.result("a", response(200, json!([1, 2])));
     let advanced = advance(&story.plan, &mut story.run, vec![callback, input], &context);
@@ -657,7 +672,8 @@ fn inputs_before_the_run_exists_find_nothing() {
     let plan = plan_of("a");
     let wait_url = |_: &str| String::new();
     let none = Payloads::new();
-    let context = Context { run: RunId([9; 16]), now: START, epoch: 1, wait_url: &wait_url, payloads: &none };
+    let context =
+        Context { run: RunId([9; 16]), now: START, epoch: 1, is_draining: false, wait_url: &wait_url, payloads: &none };
     let mut run = Run::default();
     let advanced = advance(
         &plan,
@@ -679,4 +695,23 @@ fn a_retry_that_waits_for_a_payload_holds_up_no_other_timer() {
     assert_eq!(story.after("60s").shows(), "a=retrying w=timeout run=running");
     assert_eq!(story.missing, [1]);
     assert_eq!(story.after("30d").shows(), "a=cancelled w=timeout run=timeout");
+}
+
+#[test]
+fn p19_a_draining_process_records_results_and_starts_nothing() {
+    let mut story = Story::of("a; b: a; nap@sleep; c@once: nap");
+    story.is_draining = true;
+    story.answers("a=200");
+    assert_eq!(story.shows(), "a=success b=pending nap=sleeping c=pending run=running");
+    story.after("60s");
+    assert_eq!(story.shows(), "a=success b=pending nap=success c=pending run=running");
+    assert_eq!(story.sent.len(), 1, "nothing but `a` was ever sent");
+    assert!(Run::load(&story.plan, None, &story.journal).unwrap().has_undecided(), "the next process finds them");
+    story.is_draining = false;
+    story.epoch = 2;
+    story.give(Input::Wake);
+    assert_eq!(story.shows(), "a=success b=running nap=success c=running run=running");
+    let attempts: Vec<u32> = story.sent.iter().map(|(_, attempt, _)| *attempt).collect();
+    assert_eq!(attempts, [1, 1, 1], "nothing was charged");
+    assert_eq!(story.answers("b=200 c=done").run.status(), RunStatus::Completed);
 }

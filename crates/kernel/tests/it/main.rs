@@ -85,7 +85,7 @@ fn every_event() -> Vec<Event> {
         Event::RunFailed { failure: failure.clone(), step: Some(step) },
         Event::RunCancelled { actor: "ada".into(), reason: "done with it".into() },
         Event::RunTimeout {},
-        Event::Scheduled { step, attempt },
+        Event::Scheduled { step, attempt, seen: seen() },
         Event::Leased { step, attempt, worker: "w1".into(), lease: Span::from_secs(30) },
         Event::Started { step, attempt, epoch: 9, seen: seen() },
         Event::Retrying {

@@ -196,6 +196,7 @@ impl Followed {
             run: RunId::default(),
             now: self.newest_at,
             epoch: u64::MAX,
+            is_draining: false,
             wait_url: &wait_url,
             payloads: &Payloads::new(),
         };
