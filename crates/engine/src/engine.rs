@@ -18,9 +18,9 @@ use crate::mailbox::{Command, Mailbox, Reply, Start, Trouble, WaitUrl};
 use crate::metrics::Metrics;
 use crate::secret::{self, Secret};
 use bytes::Bytes;
-use drive::Inbox;
+use drive::{Inbox, Ticket};
 use kernel::event::{Origin, Pair, TriggerKind};
-use kernel::plan::Body;
+use kernel::plan::{Body, Node};
 use kernel::{Answer, Input, OrgId, Payload, RunId, RunStatus, Timestamp, WorkflowId};
 use sha2::{Digest, Sha256};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -116,6 +116,15 @@ pub struct Started {
     pub deduplicated: bool,
 }
 
+/// A start that was sent and is not answered yet.
+struct Asked {
+    org: OrgId,
+    run: RunId,
+    workflow: WorkflowId,
+    fingerprint: Option<[u8; 32]>,
+    reply: oneshot::Receiver<Reply>,
+}
+
 #[derive(Clone)]
 pub struct Engine {
     inner: Arc<Inner>,
@@ -190,26 +199,47 @@ impl Engine {
 
     /// Creates a run; answers once that is durable.
     pub async fn start(&self, request: StartRequest) -> Result<Started, Error> {
+        let asked = self.ask_for_start(request, None)?;
+        self.started(asked).await
+    }
+
+    /// Creates a run and waits for its end, at most `limit`; true if it has ended. Whoever is only
+    /// interested in the end is woken once.
+    pub async fn run(&self, request: StartRequest, limit: Duration) -> Result<(Started, bool), Error> {
+        let org = request.org;
+        let give_up = Instant::now() + limit;
+        let (ended, end) = oneshot::channel();
+        let asked = self.ask_for_start(request, Some(ended))?;
+        let has_ended = matches!(tokio::time::timeout(limit, end).await, Ok(Ok(Reply::Ended(_))));
+        let started = self.started(asked).await?;
+        if started.deduplicated {
+            let left = give_up.saturating_duration_since(Instant::now());
+            let has_ended = self.wait(org, started.run, left).await?;
+            return Ok((started, has_ended));
+        }
+        Ok((started, has_ended))
+    }
+
+    fn ask_for_start(&self, request: StartRequest, ended: Option<Ticket>) -> Result<Asked, Error> {
         let inner = &self.inner;
-        let resolved = &request.workflow;
-        if !resolved.row.enabled {
+        if !request.workflow.row.enabled {
             return Err(Error::Disabled);
         }
         if inner.is_draining.load(Ordering::Relaxed) {
             return Err(Error::Stopping);
         }
-        let is_full = inner.inbox.len() >= MAILBOX_MAX || inner.metrics.runs_in_memory.get() >= ACTIVE_MAX;
-        if is_full {
+        if inner.inbox.len() >= MAILBOX_MAX || inner.metrics.runs_in_memory.get() >= ACTIVE_MAX {
             inner.metrics.requests_refused_total.add(1);
             return Err(Error::Overloaded);
         }
-        let version = resolved.version.clone();
+        let version = request.workflow.version.clone();
+        let (org, workflow) = (request.org, version.workflow);
         let now = self.now();
         let run = RunId::new(now, random()?);
-        let waits =
-            version.plan.nodes().iter().enumerate().filter(|(_, node)| matches!(node.body, Some(Body::Webhook { .. })));
-        let wait = |(step, node): (usize, &kernel::plan::Node)| Wait {
-            org: request.org,
+        let is_wait = |node: &Node| matches!(node.body, Some(Body::Webhook { .. }));
+        let waits = version.plan.nodes().iter().enumerate().filter(|(_, node)| is_wait(node));
+        let wait = |(step, node): (usize, &Node)| Wait {
+            org,
             run,
             step: step as u32,
             token_hash: secret::token_hash(&inner.secret.token(run, &node.key)),
@@ -220,14 +250,14 @@ impl Engine {
             waits: waits.map(wait).collect(),
             labels: request.labels.clone(),
             idempotency: request.idempotency.map(|(key, fingerprint)| IdempotencyKey {
-                scope: version.workflow.to_string(),
+                scope: workflow.to_string(),
                 key,
                 fingerprint,
                 created_at: now,
             }),
         };
         let origin = Origin {
-            workflow: version.workflow,
+            workflow,
             workflow_name: version.name.clone(),
             version: version.number,
             hash: Bytes::copy_from_slice(&version.hash),
@@ -237,14 +267,19 @@ impl Engine {
             labels: pairs(request.labels),
             ..Default::default()
         };
-        let workflow = version.workflow;
-        let start = Box::new(Start { org: request.org, run, version, origin, birth });
-        match inner.ask(|ticket| Command::Start { start, ticket }).await? {
+        let start = Box::new(Start { org, run, version, origin, birth });
+        let reply = inner.send(|ticket| Command::Start { start, ticket, ended })?;
+        Ok(Asked { org, run, workflow, fingerprint, reply })
+    }
+
+    async fn started(&self, asked: Asked) -> Result<Started, Error> {
+        let Asked { org, run, workflow, fingerprint, reply } = asked;
+        match answered(reply).await? {
             Reply::Answer { status, created_at, .. } => {
                 Ok(Started { run, workflow, status, started_at: created_at, deduplicated: false })
             }
             Reply::KeyTaken { run, fingerprint: other } if Some(other) == fingerprint => {
-                let row = inner.store.run(request.org, run).await?.ok_or(Error::NotFound("run"))?;
+                let row = self.inner.store.run(org, run).await?.ok_or(Error::NotFound("run"))?;
                 Ok(Started { run, workflow, status: row.status, started_at: row.created_at, deduplicated: true })
             }
             Reply::KeyTaken { .. } => Err(Error::KeyReused),
@@ -335,16 +370,16 @@ impl Engine {
 }
 
 impl Inner {
-    async fn ask(
-        &self,
-        command: impl FnOnce(oneshot::Sender<Reply>) -> Command<oneshot::Sender<Reply>>,
-    ) -> Result<Reply, Error> {
+    async fn ask(&self, command: impl FnOnce(Ticket) -> Command<Ticket>) -> Result<Reply, Error> {
+        answered(self.send(command)?).await
+    }
+
+    fn send(&self, command: impl FnOnce(Ticket) -> Command<Ticket>) -> Result<oneshot::Receiver<Reply>, Error> {
         let (ticket, reply) = oneshot::channel();
-        if !self.inbox.send(command(ticket)) {
-            return Err(Error::Unavailable("the engine is stopping".into()));
+        match self.inbox.send(command(ticket)) {
+            true => Ok(reply),
+            false => Err(Error::Unavailable("the engine is stopping".into())),
         }
-        // The loop answers every ticket; a dropped one means it stopped in between.
-        reply.await.map_err(|_| Error::OutcomeUnknown("the engine stopped before it could answer".into()))
     }
 
     fn fatal_reason(&self) -> Option<String> {
@@ -355,6 +390,11 @@ impl Inner {
         *self.fatal.write().unwrap_or_else(|e| e.into_inner()) = Some(why);
         self.fatal_signal.notify_waiters();
     }
+}
+
+/// The loop answers every ticket; a dropped one means it stopped in between.
+async fn answered(reply: oneshot::Receiver<Reply>) -> Result<Reply, Error> {
+    reply.await.map_err(|_| Error::OutcomeUnknown("the engine stopped before it could answer".into()))
 }
 
 fn refusal(reply: Reply, what: &'static str) -> Error {

@@ -34,9 +34,11 @@ const CONFLICTS_MAX: u32 = 8;
 
 /// What is asked of the mailbox. `T` is the caller's ticket: whatever it needs to route the reply.
 pub enum Command<T> {
+    /// Answers `ticket` when the run exists, and `ended`, if given, when it has ended.
     Start {
         start: Box<Start>,
         ticket: T,
+        ended: Option<T>,
     },
     /// An input from outside (with a ticket) or from inside (without).
     Give {
@@ -314,7 +316,12 @@ impl<T> Mailbox<T> {
 
     pub fn accept(&mut self, command: Command<T>) {
         match command {
-            Command::Start { start, ticket } => self.start(*start, ticket),
+            Command::Start { start, ticket, ended } => {
+                if let Some(ended) = ended {
+                    self.watchers.entry(start.run).or_default().push(ended);
+                }
+                self.start(*start, ticket);
+            }
             Command::Give { org, run, input, ticket } => {
                 if let Input::Finished { fence, .. } = &input {
                     self.executing.remove(&(run, *fence));
@@ -591,6 +598,7 @@ impl<T> Mailbox<T> {
                         Verdict::Conflict => self.retake(write, pending.items, None, &mut released),
                         Verdict::KeyTaken { run, fingerprint } => {
                             self.slots.remove(&write.run);
+                            self.watchers.remove(&write.run);
                             let reply = Reply::KeyTaken { run, fingerprint };
                             let tickets = pending.items.into_iter().filter_map(|item| item.ticket);
                             released.replies.extend(tickets.map(|ticket| (ticket, reply.clone())));
@@ -710,6 +718,8 @@ impl<T> Mailbox<T> {
         if write.after > 0 || reply.is_none_or(|r| matches!(r, Reply::Unknown(_))) {
             // Read it again even if nothing is left to give: it may have timers, or work to start over.
             again.push(Item::wake());
+        } else {
+            self.watchers.remove(&run);
         }
         for item in again {
             self.push(org, run, item);

@@ -53,8 +53,8 @@ async fn run_once(engine: &Engine, workflow: &Arc<Resolved>) -> Result<bool, Str
         labels: Vec::new(),
         idempotency: None,
     };
-    let started = engine.start(request).await.map_err(|e| e.to_string())?;
-    engine.wait(ORG, started.run, PATIENCE).await.map_err(|e| e.to_string())
+    let (_, has_ended) = engine.run(request, PATIENCE).await.map_err(|e| e.to_string())?;
+    Ok(has_ended)
 }
 
 /// Keeps `concurrency` runs of `steps` steps in flight for a while.

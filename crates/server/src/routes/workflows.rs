@@ -104,14 +104,15 @@ pub async fn trigger(app: State, uri: Uri, Path(key): Path<String>, headers: Hea
     let workflow = app.engine.resolve(app.org(), &key).await?.ok_or_else(|| no_workflow(&key))?;
     let idempotency = idempotency.map(|key| (key, fingerprint(workflow.row.id, &body, &labels)));
     let request = StartRequest { org: app.org(), workflow, body, headers: kept_headers(&headers), labels, idempotency };
-    let started = app.engine.start(request).await?;
-    let status = if started.deduplicated { 200 } else { 201 };
     if let Some(limit) = wait {
-        app.engine.wait(app.org(), started.run, Duration::from_micros(limit.0)).await?;
+        let (started, _) = app.engine.run(request, Duration::from_micros(limit.0)).await?;
+        let status = if started.deduplicated { 200 } else { 201 };
         let reading = app.engine.read(app.org(), started.run).await?;
         let reading = reading.ok_or_else(|| Refusal::not_found("run", &started.run.to_string()))?;
         return Ok(answer(status, views::run(&reading)));
     }
+    let started = app.engine.start(request).await?;
+    let status = if started.deduplicated { 200 } else { 201 };
     Ok(answer(
         status,
         StartedView {

@@ -78,7 +78,9 @@ impl World {
         self.note(format!("request {ticket} to process {process}: {ask:?}"));
         let (org, some) = (OrgId::DEFAULT, Some(ticket));
         let command = match ask {
-            Ask::Start { run, key } => Command::Start { start: Box::new(self.start(run, key, body)), ticket },
+            Ask::Start { run, key } => {
+                Command::Start { start: Box::new(self.start(run, key, body)), ticket, ended: None }
+            }
             Ask::Callback { run, step, digest } => {
                 let input = Input::Callback { step, body: Payload::sniff(body), digest };
                 Command::Give { org, run, input, ticket: some }
