@@ -215,7 +215,7 @@ fn standard_output_has_the_ready_line_and_nothing_else() {
 }
 
 /// What `validate` says about a text: exit code, standard output, standard error.
-fn validate(name: &str, text: &str, flags: &[&str]) -> (i32, String, String) {
+fn validate(name: &str, text: impl AsRef<[u8]>, flags: &[&str]) -> (i32, String, String) {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join(name);
     std::fs::write(&file, text).unwrap();
@@ -251,9 +251,22 @@ fn validate_answers_0_10_or_20() {
     assert_eq!((code, &report["valid"], &report["steps"]), (0, &json!(true), &json!(["a"])));
     assert_eq!(validate("w.json", "{", &[]).0, 10, "not JSON at all");
     assert_eq!(validate("w.json", "", &[]).0, 10);
+    for name in ["w.json", "w.yaml"] {
+        let (code, _, words) = validate(name, b"\xc3\xa9\xff\xfe: 1", &[]);
+        assert_eq!(code, 10, "{words}");
+        assert!(words.contains("not_utf8"), "{words}");
+    }
     assert_eq!(onward(&["validate"]).status.code(), Some(20));
     assert_eq!(onward(&["validate", "--nonsense", "x"]).status.code(), Some(20));
     assert_eq!(onward(&["validate", "/nowhere/x.yaml"]).status.code(), Some(10));
     assert_eq!(onward_with_input(&["validate", "-"], good).status.code(), Some(0), "standard input");
     assert_eq!(onward_with_input(&["validate", "-", "--syntax", "json"], good).status.code(), Some(10));
+}
+
+#[test]
+fn t32_validate_prints_no_terminal_escapes_of_the_author() {
+    let text = "{\"name\": \"\\u001b[31mred\\u001b[0m\", \"tasks\": {\"\\u001b]0;title\\u0007\": {\"noop\": {}}, \"b\": {\"n\u{7f}oop\u{9b}\": {}}}}";
+    let (code, _, words) = validate("w.json", text, &[]);
+    assert_eq!(code, 10);
+    assert!(!words.contains(['\u{1b}', '\u{7}', '\u{9b}']), "{words:?}");
 }
