@@ -18,6 +18,8 @@ pub enum Act {
     },
     /// 503 to the first attempt, 200 to later ones.
     FailFirst,
+    /// 200, after a while: long enough to be killed in between.
+    Slow(Duration),
     /// As said, but only after [`Upstream::release`].
     Held(Box<Act>),
     /// Never answers; notes when the other side gives up.
@@ -231,6 +233,10 @@ fn perform(act: Act, attempt: u32, socket: &mut TcpStream, shared: &Shared) -> i
                 head += &format!("{name}: {value}\r\n");
             }
             socket.write_all(&[head.as_bytes(), b"\r\n", &body].concat())
+        }
+        Act::Slow(pause) => {
+            std::thread::sleep(pause);
+            perform(status(200), attempt, socket, shared)
         }
         Act::FailFirst => perform(status(if attempt == 1 { 503 } else { 200 }), attempt, socket, shared),
         Act::Hang => {

@@ -31,13 +31,19 @@ pub fn check(server: &Server, upstream: &Upstream, journal: &Journal) -> String 
     let (acked, unknown) = starts_agree(&runs, journal);
     callbacks_agree(&runs, journal);
     cancels_agree(&runs, journal);
+    let mut interrupted = 0;
     for (id, run) in &runs {
         let events = server.events(id);
+        interrupted += events.iter().filter(|e| e["type"] == "step.retrying" && e["data"]["charged"] == false).count();
         history_is_sound(run, &events);
         steps_agree(id, run, &events, &effects);
     }
     assert!(acked >= 50, "void: only {acked} writes were acknowledged");
-    format!("{} runs, {acked} acked, {unknown} unknown, {count} effects, lost 0, doubled 0, stuck 0", runs.len())
+    assert!(interrupted > 0, "void: no kill met a step that was running");
+    format!(
+        "{} runs, {acked} acked, {unknown} unknown, {count} effects ({interrupted} interrupted), lost 0, doubled 0, stuck 0",
+        runs.len()
+    )
 }
 
 /// I1–I3, I24: acked ⊆ final ⊆ acked ∪ unknown, and one run per key.

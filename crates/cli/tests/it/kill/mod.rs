@@ -10,6 +10,7 @@ mod journal;
 
 use crate::harness::{Act, Upstream};
 use driver::Driver;
+use std::time::Duration;
 
 #[test]
 fn p1_p2_p3_p9_nothing_is_lost_or_doubled_however_often_it_is_killed() {
@@ -18,6 +19,10 @@ fn p1_p2_p3_p9_nothing_is_lost_or_doubled_however_often_it_is_killed() {
     let seed = number("ONWARD_SEED").unwrap_or_else(|| u64::from(std::process::id()));
     let upstream = Upstream::start();
     upstream.on("/flaky", [Act::FailFirst]);
+    // Requests that take a while are what a kill interrupts.
+    for (path, millis) in [("/a", 60), ("/join", 30), ("/before", 100), ("/ask", 20)] {
+        upstream.on(path, [Act::Slow(Duration::from_millis(millis))]);
+    }
     let mut driver = Driver::new(&upstream, seed);
     driver.kill_again_and_again(kills);
     let (server, journal) = driver.finish();
