@@ -81,6 +81,9 @@ fn guess(file: &std::path::Path, source: &[u8]) -> Syntax {
 }
 
 fn show(name: &str, source: &str, problems: &[Diagnostic]) {
+    // The renderer leaves these control characters alone, and terminals obey them. A middle dot has as
+    // many bytes, so that every span stays where it is.
+    let source = &source.replace(|c| matches!(c, '\u{80}'..='\u{9f}'), "·");
     let renderer = if std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none() {
         Renderer::styled()
     } else {
@@ -88,8 +91,9 @@ fn show(name: &str, source: &str, problems: &[Diagnostic]) {
     };
     let mut out = std::io::stderr().lock();
     for problem in problems {
-        let end = problem.span.end.clamp(problem.span.start, source.len()).max(problem.span.start);
-        let span = problem.span.start.min(source.len())..end;
+        // Bytes that are not UTF-8 are shown as something longer, so a span may end inside of it.
+        let start = source.floor_char_boundary(problem.span.start);
+        let span = start..source.ceil_char_boundary(problem.span.end).max(start);
         let label = if problem.path.is_empty() { "here" } else { problem.path.as_str() };
         let snippet = Snippet::source(source).path(name).annotation(AnnotationKind::Primary.span(span).label(label));
         let mut report: Vec<Group<'_>> =

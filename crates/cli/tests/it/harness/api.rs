@@ -1,0 +1,173 @@
+//! The API as tests ask it: one method per thing to want.
+
+use super::eventually;
+use super::http::{Answer, connect, exchange, request};
+use serde_json::Value;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+#[derive(Clone, Copy, Debug)]
+pub struct Api {
+    pub address: SocketAddr,
+}
+
+const JSON: (&str, &str) = ("Content-Type", "application/json");
+
+impl Api {
+    pub fn new(address: SocketAddr) -> Api {
+        Api { address }
+    }
+
+    /// Any request. Only a request that got a complete answer has one.
+    #[track_caller]
+    pub fn send(&self, method: &str, path: &str, headers: &[(&str, &str)], body: &[u8]) -> Answer {
+        self.try_send(method, path, headers, body).unwrap_or_else(|e| panic!("{method} {path}: {e}"))
+    }
+
+    pub fn try_send(&self, method: &str, path: &str, headers: &[(&str, &str)], body: &[u8]) -> io::Result<Answer> {
+        self.raw(&request(&self.address.to_string(), method, path, headers, body))
+    }
+
+    /// Any bytes at all.
+    pub fn raw(&self, bytes: &[u8]) -> io::Result<Answer> {
+        exchange(connect(self.address)?, bytes)
+    }
+
+    /// Sends, telling "nothing was sent" (`Err(false)`) from "nobody knows" (`Err(true)`).
+    pub fn write(&self, path: &str, headers: &[(&str, &str)], body: &[u8]) -> Result<Answer, bool> {
+        let socket = connect(self.address).map_err(|_| false)?;
+        let headers: Vec<(&str, &str)> = headers.iter().copied().chain([JSON]).collect();
+        exchange(socket, &request(&self.address.to_string(), "POST", path, &headers, body)).map_err(|_| true)
+    }
+
+    #[track_caller]
+    pub fn get(&self, path: &str) -> Answer {
+        self.send("GET", path, &[], b"")
+    }
+
+    #[track_caller]
+    pub fn post(&self, path: &str, body: &Value) -> Answer {
+        self.send("POST", path, &[JSON], body.to_string().as_bytes())
+    }
+
+    #[track_caller]
+    pub fn post_with(&self, path: &str, headers: &[(&str, &str)], body: &Value) -> Answer {
+        let headers: Vec<(&str, &str)> = headers.iter().copied().chain([JSON]).collect();
+        self.send("POST", path, &headers, body.to_string().as_bytes())
+    }
+
+    /// Creates a workflow from a definition in YAML; answers its view.
+    #[track_caller]
+    pub fn define(&self, yaml: &str) -> Value {
+        self.send("POST", "/api/v1/workflows", &[("Content-Type", "application/yaml")], yaml.as_bytes()).data(201)
+    }
+
+    /// Creates a workflow of these steps under a name of its own; answers its id.
+    #[track_caller]
+    pub fn workflow(&self, steps: &str) -> String {
+        static NEXT: AtomicU32 = AtomicU32::new(1);
+        let steps: String = steps.lines().map(|line| format!("  {line}\n")).collect();
+        let yaml = format!("name: w{}\ntasks:\n{steps}", NEXT.fetch_add(1, Ordering::Relaxed));
+        self.define(&yaml)["id"].as_str().expect("an id").to_owned()
+    }
+
+    /// Starts a run; answers its id.
+    #[track_caller]
+    pub fn trigger(&self, workflow: &str, body: &Value) -> String {
+        let started = self.post(&format!("/api/v1/workflows/{workflow}/trigger"), body).data(201);
+        started["run_id"].as_str().expect("a run id").to_owned()
+    }
+
+    /// Defines, starts, and waits for the end.
+    #[track_caller]
+    pub fn play(&self, steps: &str, body: &Value) -> Value {
+        let workflow = self.workflow(steps);
+        self.finished(&self.trigger(&workflow, body))
+    }
+
+    #[track_caller]
+    pub fn run(&self, run: &str) -> Value {
+        self.get(&format!("/api/v1/runs/{run}")).data(200)
+    }
+
+    /// The run, once it has ended.
+    #[track_caller]
+    pub fn finished(&self, run: &str) -> Value {
+        eventually(&format!("{run} ends"), || Some(self.run(run)).filter(is_terminal))
+    }
+
+    /// The run, once a step has this status.
+    #[track_caller]
+    pub fn when(&self, run: &str, step: &str, status: &str) -> Value {
+        let what = format!("`{step}` of {run} is {status}");
+        eventually(&what, || Some(self.run(run)).filter(|view| view["tasks"][step]["status"] == status))
+    }
+
+    #[track_caller]
+    pub fn cancel(&self, run: &str) -> Answer {
+        self.send("POST", &format!("/api/v1/runs/{run}/cancel"), &[], b"")
+    }
+
+    /// Every event of a run, page by page, which must be numbered 1..n.
+    #[track_caller]
+    pub fn events(&self, run: &str) -> Vec<Value> {
+        let mut events = Vec::new();
+        let mut after = "0".to_owned();
+        loop {
+            let mut page = self.get(&format!("/api/v1/runs/{run}/events?limit=500&after={after}")).json();
+            events.append(page["data"].as_array_mut().expect("a list"));
+            match page["next"].as_str() {
+                Some(next) => after = next.to_owned(),
+                None => break,
+            }
+        }
+        for (i, event) in events.iter().enumerate() {
+            assert_eq!(event["seq"], i as u64 + 1, "I4: no gaps: {event}");
+        }
+        events
+    }
+
+    /// Every item of a list, page by page.
+    #[track_caller]
+    pub fn list(&self, path: &str) -> Vec<Value> {
+        let mut items = Vec::new();
+        let mut cursor = String::new();
+        let glue = if path.contains('?') { '&' } else { '?' };
+        loop {
+            let answer = self.get(&format!("{path}{glue}limit=500{cursor}"));
+            assert_eq!(answer.status, 200, "{}", answer.text());
+            let mut page = answer.json();
+            items.append(page["data"].as_array_mut().expect("a list"));
+            match page["next"].as_str() {
+                Some(next) => cursor = format!("&cursor={next}"),
+                None => return items,
+            }
+        }
+    }
+
+    /// Calls a callback URL (or its path) with bytes as they are.
+    #[track_caller]
+    pub fn call_back(&self, url: &str, body: &[u8]) -> Answer {
+        let path = &url[url.find("/wh/").expect("a callback URL")..];
+        self.send("POST", path, &[], body)
+    }
+
+    /// Moves a virtual clock; answers how many timers went off.
+    #[track_caller]
+    pub fn advance(&self, by: &str) -> u64 {
+        let moved = self.post("/api/v1/dev/clock", &serde_json::json!({ "advance": by })).data(200);
+        moved["fired"].as_u64().expect("a number")
+    }
+}
+
+pub fn is_terminal(view: &Value) -> bool {
+    matches!(view["status"].as_str(), Some("completed" | "failed" | "cancelled" | "timeout"))
+}
+
+/// A time as microseconds since 1970.
+#[track_caller]
+pub fn micros(time: &Value) -> i64 {
+    let text = time.as_str().unwrap_or_else(|| panic!("no time: {time}"));
+    api::parse_rfc3339(text).unwrap_or_else(|| panic!("not RFC 3339: {text}")).0
+}

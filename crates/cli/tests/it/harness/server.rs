@@ -1,0 +1,176 @@
+//! The process under test. It dies with its handle, also when the test panics.
+
+use super::{Api, PATIENCE};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::SocketAddr;
+use std::ops::Deref;
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::sync::mpsc;
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
+use tempfile::TempDir;
+
+const BINARY: &str = env!("CARGO_BIN_EXE_onward");
+
+/// A server that is ready. What it answers, its [`Api`] asks.
+pub struct Server {
+    process: Starting,
+    api: Api,
+    data: TempDir,
+    flags: Vec<String>,
+}
+
+impl Deref for Server {
+    type Target = Api;
+    fn deref(&self) -> &Api {
+        &self.api
+    }
+}
+
+impl Server {
+    pub fn start() -> Server {
+        Server::with(&[])
+    }
+
+    pub fn with_virtual_clock() -> Server {
+        Server::with(&["--clock", "virtual"])
+    }
+
+    pub fn with(flags: &[&str]) -> Server {
+        let data = TempDir::new().expect("a folder for the data");
+        let flags: Vec<String> = flags.iter().map(|f| (*f).to_owned()).collect();
+        let mut process = Starting::new(data.path(), &flags);
+        let api = Api::new(process.ready().unwrap_or_else(|| panic!("not ready: {}", process.log())));
+        Server { process, api, data, flags }
+    }
+
+    /// kill −9, and again on the same data.
+    pub fn crash_and_restart(&mut self) {
+        self.process.kill();
+        self.start_again();
+    }
+
+    pub fn start_again(&mut self) {
+        self.process = Starting::new(self.data.path(), &self.flags);
+        self.api = Api::new(self.process.ready().unwrap_or_else(|| panic!("not ready: {}", self.process.log())));
+    }
+
+    pub fn kill(&mut self) {
+        self.process.kill();
+    }
+
+    /// Starts on the same data and is killed again, perhaps before it is ready.
+    pub fn spawn_and_kill(&mut self, after: std::time::Duration) {
+        self.process = Starting::new(self.data.path(), &self.flags);
+        let _ = self.process.ready.recv_timeout(after);
+        self.process.kill();
+    }
+
+    /// SIGTERM; answers how the process ended.
+    pub fn terminate(&mut self) -> ExitStatus {
+        let signal = format!("kill -TERM {}", self.process.child.id());
+        assert!(Command::new("sh").args(["-c", &signal]).status().expect("sh").success());
+        super::eventually("the server ends", || self.process.child.try_wait().expect("a child"))
+    }
+
+    pub fn data(&self) -> &Path {
+        self.data.path()
+    }
+
+    /// What it has logged since it was last started.
+    pub fn log(&self) -> String {
+        self.process.log()
+    }
+}
+
+/// A server that was spawned and may not be ready yet.
+pub struct Starting {
+    child: Child,
+    ready: mpsc::Receiver<String>,
+    log: Arc<Mutex<String>>,
+}
+
+impl Starting {
+    pub fn new(data: &Path, flags: &[String]) -> Starting {
+        let mut command = Command::new(BINARY);
+        command.args(["dev", "--listen", "127.0.0.1:0", "--data"]).arg(data).args(flags);
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().expect("the binary starts");
+        let (send, ready) = mpsc::channel();
+        let stdout = child.stdout.take().expect("piped");
+        std::thread::spawn(move || {
+            BufReader::new(stdout).lines().map_while(Result::ok).try_for_each(|line| send.send(line))
+        });
+        let log = Arc::new(Mutex::new(String::new()));
+        let (stderr, kept) = (child.stderr.take().expect("piped"), log.clone());
+        std::thread::spawn(move || {
+            for line in BufReader::new(stderr).lines().map_while(Result::ok) {
+                let mut log = kept.lock().unwrap();
+                log.push_str(&line);
+                log.push('\n');
+            }
+        });
+        Starting { child, ready, log }
+    }
+
+    /// The address of the ready line; `None` if the process ended without one.
+    pub fn ready(&mut self) -> Option<SocketAddr> {
+        let line = match self.ready.recv_timeout(PATIENCE) {
+            Ok(line) => line,
+            Err(mpsc::RecvTimeoutError::Disconnected) => return None,
+            Err(mpsc::RecvTimeoutError::Timeout) => panic!("not ready after {PATIENCE:?}: {}", self.log()),
+        };
+        let address = line.strip_prefix("onward ready http://").unwrap_or_else(|| panic!("unexpected line: {line}"));
+        Some(address.parse().expect("an address"))
+    }
+
+    pub fn kill(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+
+    pub fn log(&self) -> String {
+        self.log.lock().unwrap().clone()
+    }
+}
+
+impl Drop for Starting {
+    fn drop(&mut self) {
+        self.kill();
+        if std::thread::panicking() {
+            let log = self.log();
+            let tail: Vec<&str> = log.lines().rev().take(20).collect();
+            eprintln!("--- the server's last words ---");
+            tail.iter().rev().for_each(|line| eprintln!("{line}"));
+        }
+    }
+}
+
+/// Runs the binary to its end.
+pub fn onward(arguments: &[&str]) -> Output {
+    onward_with_input(arguments, "")
+}
+
+pub fn onward_with_input(arguments: &[&str], input: &str) -> Output {
+    let mut command = Command::new(BINARY);
+    command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().expect("the binary starts");
+    // It may end without reading.
+    let _ = child.stdin.take().expect("piped").write_all(input.as_bytes());
+    let until = Instant::now() + PATIENCE;
+    let status = loop {
+        match child.try_wait().expect("a child") {
+            Some(status) => break status,
+            None if Instant::now() > until => {
+                let _ = child.kill();
+                panic!("`onward {}` does not end", arguments.join(" "));
+            }
+            None => std::thread::sleep(std::time::Duration::from_millis(2)),
+        }
+    };
+    let mut output = Output { status, stdout: Vec::new(), stderr: Vec::new() };
+    child.stdout.take().expect("piped").read_to_end(&mut output.stdout).expect("its output");
+    child.stderr.take().expect("piped").read_to_end(&mut output.stderr).expect("its output");
+    output
+}

@@ -1,0 +1,213 @@
+//! What must be true when it is over.
+
+use super::driver::NAP;
+use super::journal::{Journal, Request, Told};
+use crate::harness::{Effect, Server, Upstream, micros};
+use serde_json::Value;
+use std::collections::{BTreeMap, BTreeSet};
+
+type Runs = BTreeMap<String, Value>;
+/// Effects by run and step.
+type Effects = BTreeMap<(String, String), Vec<Effect>>;
+
+/// Panics at the first thing that is not as promised; answers a line for people.
+pub fn check(server: &Server, upstream: &Upstream, journal: &Journal) -> String {
+    let ids = server.list("/api/v1/runs");
+    let runs: Runs = ids
+        .iter()
+        .map(|run| run["id"].as_str().expect("an id").to_owned())
+        .map(|id| (id.clone(), server.run(&id)))
+        .collect();
+    assert_eq!(runs.len(), ids.len(), "a list names each run once");
+    let mut effects = Effects::new();
+    let mut count = 0;
+    for effect in upstream.effects() {
+        let (run, step) = effect.origin();
+        assert_eq!(effect.header("x-onward-run"), run);
+        assert!(runs.contains_key(run), "I35: an effect of a run that does not exist: {effect:?}");
+        effects.entry((run.to_owned(), step.to_owned())).or_default().push(effect);
+        count += 1;
+    }
+    let (acked, unknown) = starts_agree(&runs, journal);
+    callbacks_agree(&runs, journal);
+    cancels_agree(&runs, journal);
+    let mut interrupted = 0;
+    for (id, run) in &runs {
+        let events = server.events(id);
+        interrupted += events.iter().filter(|e| e["type"] == "step.retrying" && e["data"]["charged"] == false).count();
+        history_is_sound(run, &events);
+        steps_agree(id, run, &events, &effects);
+    }
+    assert!(acked >= 50, "void: only {acked} writes were acknowledged");
+    assert!(interrupted > 0, "void: no kill met a step that was running");
+    format!(
+        "{} runs, {acked} acked, {unknown} unknown, {count} effects ({interrupted} interrupted), lost 0, doubled 0, stuck 0",
+        runs.len()
+    )
+}
+
+/// I1–I3, I24: acked ⊆ final ⊆ acked ∪ unknown, and one run per key.
+fn starts_agree(runs: &Runs, journal: &Journal) -> (usize, usize) {
+    let mut by_key: BTreeMap<&str, &str> = BTreeMap::new();
+    for (id, run) in runs {
+        let key = run["input"]["key"].as_str().expect("its key");
+        let other = by_key.insert(key, id);
+        assert_eq!(other, None, "two runs of one key `{key}`");
+    }
+    let starts = journal.starts();
+    for (key, told) in &starts {
+        match told {
+            Told::Ok(run) => assert_eq!(by_key.get(key.as_str()), Some(&run.as_str()), "lost or changed: `{key}`"),
+            Told::No(status) => assert!(matches!(status, 0 | 503), "`{key}` was refused with {status}"),
+            Told::Unknown => {}
+        }
+    }
+    for key in by_key.keys() {
+        let allowed = starts.iter().any(|(k, told)| k == key && !matches!(told, Told::No(_)));
+        assert!(allowed, "a run of a start that was refused: `{key}`");
+    }
+    let lines = journal.lines();
+    let acked = lines.iter().filter(|line| matches!(line.told, Told::Ok(_))).count();
+    (acked, lines.iter().filter(|line| line.told == Told::Unknown).count())
+}
+
+/// I26: the payload that was accepted is the one that is there.
+fn callbacks_agree(runs: &Runs, journal: &Journal) {
+    let mut accepted: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    let mut possible: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    for line in journal.lines() {
+        let Request::Callback { run, payload } = line.request else { continue };
+        match line.told {
+            Told::Ok(_) => {
+                accepted.entry(run.clone()).or_default().insert(payload.clone());
+                possible.entry(run).or_default().insert(payload);
+            }
+            Told::Unknown => drop(possible.entry(run).or_default().insert(payload)),
+            Told::No(status) => assert!(matches!(status, 0 | 409 | 410 | 503), "a callback was refused with {status}"),
+        }
+    }
+    for (run, payloads) in &accepted {
+        assert_eq!(payloads.len(), 1, "{run}: two payloads were accepted: {payloads:?}");
+        let door = &runs[run]["tasks"]["door"];
+        // A run cancelled before its wait opened keeps the callback to itself.
+        if runs[run]["status"] != "cancelled" {
+            assert_eq!(door["status"], "received", "{run}: an accepted callback is lost");
+        }
+    }
+    for (id, run) in runs.iter().filter(|(_, run)| run["tasks"]["door"]["status"] == "received") {
+        let stored = &run["tasks"]["door"]["body"];
+        let same = |payload: &String| payload.parse::<Value>().is_ok_and(|p| p == *stored);
+        let allowed = accepted.get(id).or(possible.get(id)).is_some_and(|payloads| payloads.iter().any(same));
+        assert!(allowed, "{id}: {stored} is not what was accepted: {:?}", accepted.get(id));
+    }
+}
+
+/// P10: what was cancelled stays cancelled; what could not be had ended.
+fn cancels_agree(runs: &Runs, journal: &Journal) {
+    for line in journal.lines() {
+        let Request::Cancel { run } = line.request else { continue };
+        match line.told {
+            Told::Ok(_) => assert_eq!(runs[&run]["status"], "cancelled", "{run}: a cancel was lost"),
+            Told::No(409) => assert_ne!(runs[&run]["status"], "cancelled", "{run}: cancelled after it had ended"),
+            Told::No(status) => assert!(matches!(status, 0 | 503), "a cancel was refused with {status}"),
+            Told::Unknown => {}
+        }
+    }
+    let asked: BTreeSet<String> = journal
+        .lines()
+        .into_iter()
+        .filter_map(|line| match line.request {
+            Request::Cancel { run } => Some(run),
+            _ => None,
+        })
+        .collect();
+    for (id, run) in runs {
+        let expected = if asked.contains(id) { &["completed", "cancelled"][..] } else { &["completed"] };
+        assert!(expected.contains(&run["status"].as_str().expect("a status")), "{id} is {}: {run:#}", run["status"]);
+    }
+}
+
+/// I6, I7, I8, I28, I39. (That numbers have no gaps was checked when they were read.)
+fn history_is_sound(run: &Value, events: &[Value]) {
+    let of = |kind: &str, step: &str| events.iter().filter(|e| e["type"] == kind && e["step"] == step).count();
+    // I6: only a note that something came too late may follow the end.
+    let last = events.iter().rfind(|e| e["type"] != "late_result").expect("events")["type"].as_str().expect("a type");
+    assert_eq!(
+        last,
+        format!("run.{}", run["status"].as_str().expect("a status")),
+        "nothing follows the end: {events:#?}"
+    );
+    assert!(events.windows(2).all(|w| micros(&w[0]["at"]) <= micros(&w[1]["at"])), "time runs forward: {events:#?}");
+    for (step, view) in run["tasks"].as_object().expect("steps") {
+        let ends = ["step.succeeded", "step.received", "step.failed", "step.timeout", "step.skipped", "step.cancelled"];
+        let ended: usize = ends.iter().map(|kind| of(kind, step)).sum();
+        assert!(ended <= 1, "`{step}` ended {ended} times: {events:#?}");
+        let attempts: Vec<u64> = events
+            .iter()
+            .filter(|e| e["type"] == "step.started" && e["step"] == step.as_str())
+            .map(|e| e["attempt"].as_u64().expect("a number"))
+            .collect();
+        assert_eq!(attempts, (1..=attempts.len() as u64).collect::<Vec<_>>(), "`{step}`: attempts count up");
+        if matches!(view["type"].as_str(), Some("http" | "noop")) {
+            assert_eq!(view["attempt"], attempts.len(), "`{step}`");
+        }
+        if let Some(set) = events.iter().find(|e| e["type"] == "timer.set" && e["step"] == step.as_str())
+            && view["status"] == "success"
+        {
+            assert_eq!(micros(&set["data"]["wake_at"]) - micros(&set["at"]), NAP.as_micros() as i64);
+            assert!(micros(&view["finished_at"]) >= micros(&set["data"]["wake_at"]), "I19: early: {events:#?}");
+        }
+    }
+}
+
+/// P2: every success had its effect, under one key, never after it was over.
+fn steps_agree(id: &str, run: &Value, events: &[Value], effects: &Effects) {
+    let nothing = Vec::new();
+    let effects_of = |step: &str| effects.get(&(id.to_owned(), step.to_owned())).unwrap_or(&nothing);
+    let needs: BTreeMap<&str, &[&str]> = match run["workflow"].as_str().expect("a name") {
+        "join" => BTreeMap::from([("join", &["a", "b"][..]), ("end", &["join"])]),
+        "flaky" => BTreeMap::from([("end", &["try"][..])]),
+        "nap" => BTreeMap::from([("after", &["before"][..])]),
+        "door" => BTreeMap::from([("end", &["ask"][..])]),
+        _ => BTreeMap::new(),
+    };
+    for (step, view) in run["tasks"].as_object().expect("steps").iter().filter(|(_, view)| view["type"] == "http") {
+        let found = effects_of(step);
+        let recorded = view["attempt"].as_u64().expect("a number");
+        let numbers: BTreeSet<u32> = found.iter().map(Effect::attempt).collect();
+        assert_eq!(numbers.len(), found.len(), "{id} `{step}`: doubled: one attempt was sent twice");
+        // I35, I28: nothing is sent that was not recorded first; so nothing starts after a cancel.
+        assert!(
+            numbers.iter().all(|n| (1..=recorded).contains(&u64::from(*n))),
+            "{id} `{step}`: {numbers:?} of {recorded}"
+        );
+        assert_eq!(
+            found.iter().map(|e| &e.body).collect::<BTreeSet<_>>().len().max(1),
+            1,
+            "{id} `{step}`: bodies differ"
+        );
+        if view["status"] == "success" {
+            let success = events.iter().find(|e| e["type"] == "step.succeeded" && e["step"] == step.as_str());
+            let last = success.expect("its event")["attempt"].as_u64().expect("a number");
+            assert!(numbers.contains(&(last as u32)), "{id} `{step}`: a success without its effect");
+            assert_eq!(last, recorded, "{id} `{step}`: executed again after its success");
+        }
+        for need in *needs.get(step.as_str()).unwrap_or(&&[][..]) {
+            let first = found.iter().map(|e| e.at).min();
+            let last_of_need = effects_of(need).iter().max_by_key(|e| e.attempt()).map(|e| e.at);
+            if let (Some(first), Some(last)) = (first, last_of_need) {
+                assert!(last <= first, "{id}: `{need}` was executed after `{step}`, which needs it, had begun");
+            }
+            if run["workflow"] == "nap"
+                && let (Some(first), Some(last)) = (first, last_of_need)
+            {
+                // Sleep in between: measured by the upstream's own clock, with a little for reading it.
+                assert!(
+                    first - last + std::time::Duration::from_millis(5) >= NAP,
+                    "{id}: woke after {:?}",
+                    first - last
+                );
+            }
+        }
+    }
+}

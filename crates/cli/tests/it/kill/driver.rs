@@ -1,0 +1,216 @@
+//! Load and kills.
+
+use super::journal::{Journal, Request, Told};
+use crate::harness::{Answer, Api, Effect, Server, Upstream, eventually, is_terminal};
+use serde_json::{Value, json};
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::Duration;
+use testkit::rng::Rng;
+
+pub const NAP: Duration = Duration::from_millis(400);
+
+/// The workflows under load. `checker` knows their dependencies from the runs themselves.
+const WORKFLOWS: &[(&str, &str)] = &[
+    (
+        "join",
+        "a: { url: $UP/a }\nb: { url: $UP/b }\njoin: { url: $UP/join, needs: [a, b] }\nend: { url: $UP/end, needs: [join] }",
+    ),
+    (
+        "flaky",
+        "try: { url: $UP/flaky, retry: { max_attempts: 3, backoff: { type: fixed, min: 20ms } } }\nend: { url: $UP/end, needs: [try] }",
+    ),
+    (
+        "nap",
+        "before: { url: $UP/before }\nnap: { sleep: 400ms, needs: [before] }\nafter: { url: $UP/after, needs: [nap] }",
+    ),
+    (
+        "door",
+        "ask: { url: $UP/ask, body: { url: \"{{wait.door.url}}\" } }\ndoor: { wait_for_webhook: {}, needs: [ask] }\nend: { url: $UP/end, needs: [door], body: { got: \"{{tasks.door.body}}\" } }",
+    ),
+    ("quick", "a: { noop: {} }\nb: { set: { x: \"{{trigger.body.key}}\" }, needs: [a] }\nc: { noop: {}, needs: [b] }"),
+];
+
+const CLIENTS: u64 = 4;
+/// Runs that may be started for each kill; checking each of them takes time too.
+const RUNS_PER_KILL: u32 = 25;
+
+/// What clients share.
+struct Load {
+    journal: Journal,
+    /// Nobody while the server is down.
+    api: Mutex<Option<Api>>,
+    next_key: AtomicU32,
+    runs_max: AtomicU32,
+    is_over: AtomicBool,
+    /// Requests to `/ask`, which carry the callback URL of their run.
+    asked: Box<dyn Fn() -> Vec<Effect> + Send + Sync>,
+}
+
+pub struct Driver {
+    server: Server,
+    load: Arc<Load>,
+    clients: Vec<JoinHandle<()>>,
+    rng: Rng,
+}
+
+impl Driver {
+    pub fn new(upstream: &Upstream, seed: u64) -> Driver {
+        // The port changes with every start; what steps send must not.
+        let server = Server::with(&["--public-url", "http://hooks.test"]);
+        for (name, steps) in WORKFLOWS {
+            let steps: String = upstream.fill(steps).lines().map(|line| format!("  {line}\n")).collect();
+            server.define(&format!("name: {name}\ntasks:\n{steps}"));
+        }
+        let load = Arc::new(Load {
+            journal: Journal::default(),
+            api: Mutex::new(Some(*server)),
+            next_key: AtomicU32::new(0),
+            runs_max: AtomicU32::new(RUNS_PER_KILL),
+            is_over: AtomicBool::new(false),
+            asked: upstream.watch("/ask"),
+        });
+        let client = |i: u64| {
+            let load = load.clone();
+            std::thread::spawn(move || load.work(Rng::new(seed.wrapping_add(1_000 + i))))
+        };
+        let clients = (0..CLIENTS).map(client).collect();
+        Driver { server, load, clients, rng: Rng::new(seed) }
+    }
+
+    pub fn kill_again_and_again(&mut self, kills: u64) {
+        for _ in 0..kills {
+            self.load.runs_max.fetch_add(RUNS_PER_KILL, Ordering::Relaxed);
+            // The one kind of waiting that cannot be polled for: letting it live for a random while.
+            std::thread::sleep(Duration::from_millis(20 + self.rng.below(780)));
+            self.server.kill();
+            *self.load.api.lock().unwrap() = None;
+            if self.rng.one_in(10) {
+                let patience = Duration::from_millis(self.rng.below(80));
+                self.server.spawn_and_kill(patience);
+            }
+            self.server.start_again();
+            *self.load.api.lock().unwrap() = Some(*self.server);
+        }
+    }
+
+    /// Stops the load, answers every open door, and waits for every run to end.
+    pub fn finish(self) -> (Server, Journal) {
+        let Driver { server, load, clients, .. } = self;
+        load.is_over.store(true, Ordering::Relaxed);
+        for client in clients {
+            client.join().expect("a client does not fail");
+        }
+        eventually("every run ends (I13)", || {
+            load.answer_all(&server);
+            server.list("/api/v1/runs?status=pending,running,waiting").is_empty().then_some(())
+        });
+        assert!(server.list("/api/v1/runs").iter().all(is_terminal));
+        let load = Arc::into_inner(load).expect("the clients are gone");
+        (server, load.journal)
+    }
+}
+
+impl Load {
+    fn work(&self, mut rng: Rng) {
+        while !self.is_over.load(Ordering::Relaxed) {
+            std::thread::sleep(Duration::from_millis(5 + rng.below(40)));
+            let Some(api) = *self.api.lock().unwrap() else { continue };
+            match rng.below(10) {
+                0..=5 => self.start_new(api, &mut rng),
+                6 => self.start_again(api, &mut rng),
+                7..=8 => self.call_back(api, &mut rng),
+                _ => self.cancel(api, &mut rng),
+            }
+        }
+    }
+
+    fn start_new(&self, api: Api, rng: &mut Rng) {
+        if self.next_key.load(Ordering::Relaxed) < self.runs_max.load(Ordering::Relaxed) {
+            let (name, _) = rng.pick(WORKFLOWS);
+            let number = self.next_key.fetch_add(1, Ordering::Relaxed);
+            self.start(api, format!("{name}-{number}"));
+        }
+    }
+
+    /// An earlier start once more: one that was answered, or one nobody knows about.
+    fn start_again(&self, api: Api, rng: &mut Rng) {
+        let starts = self.journal.starts();
+        let unknown: Vec<&(String, Told)> = starts.iter().filter(|(_, told)| *told == Told::Unknown).collect();
+        let chosen = match (unknown.is_empty(), starts.is_empty()) {
+            (false, _) => unknown[rng.below(unknown.len() as u64) as usize],
+            (true, false) => &starts[rng.below(starts.len() as u64) as usize],
+            (true, true) => return,
+        };
+        self.start(api, chosen.0.clone());
+    }
+
+    /// The key says which workflow: `nap-17`.
+    fn start(&self, api: Api, key: String) {
+        let workflow = key.split('-').next().expect("a name");
+        let line = self.journal.ask(Request::Start { key: key.clone() });
+        let body = json!({ "key": key }).to_string();
+        let answer =
+            api.write(&format!("/api/v1/workflows/{workflow}/trigger"), &[("Idempotency-Key", &key)], body.as_bytes());
+        self.journal.note(line, told(answer, |data| data["run_id"].as_str().expect("a run id").to_owned()));
+    }
+
+    /// Calls a door that is known to be there, perhaps not for the first time.
+    fn call_back(&self, api: Api, rng: &mut Rng) {
+        let asked = (self.asked)();
+        if !asked.is_empty() {
+            let effect = &asked[rng.below(asked.len() as u64) as usize];
+            self.answer(api, effect, rng);
+        }
+    }
+
+    fn answer(&self, api: Api, effect: &Effect, rng: &mut Rng) {
+        let (run, _) = effect.origin();
+        let url = effect.json()["url"].as_str().expect("a URL").to_owned();
+        let payload = json!({ "n": rng.below(3) }).to_string();
+        let line = self.journal.ask(Request::Callback { run: run.to_owned(), payload: payload.clone() });
+        let answer = api.write(&url[url.find("/wh/").expect("a callback URL")..], &[], payload.as_bytes());
+        self.journal.note(line, told(answer, |_| String::new()));
+    }
+
+    fn answer_all(&self, server: &Server) {
+        let mut rng = Rng::new(0);
+        let waiting = server.list("/api/v1/runs?workflow=door&status=waiting");
+        let asked: HashMap<String, Effect> = (self.asked)().into_iter().map(|e| (e.origin().0.to_owned(), e)).collect();
+        for run in waiting {
+            if let Some(effect) = asked.get(run["id"].as_str().expect("an id")) {
+                self.answer(**server, effect, &mut rng);
+            }
+        }
+    }
+
+    fn cancel(&self, api: Api, rng: &mut Rng) {
+        let told = |(_, told): &(String, Told)| match told {
+            Told::Ok(run) => Some(run.clone()),
+            _ => None,
+        };
+        // A recent one: it may still be alive.
+        let runs: Vec<String> = self.journal.starts().iter().rev().filter_map(told).take(20).collect();
+        if runs.is_empty() {
+            return;
+        }
+        let run = runs[rng.below(runs.len() as u64) as usize].clone();
+        let line = self.journal.ask(Request::Cancel { run: run.clone() });
+        let answer = api.write(&format!("/api/v1/runs/{run}/cancel"), &[], b"{}");
+        self.journal.note(line, self::told(answer, |_| String::new()));
+    }
+}
+
+/// An answer as the journal knows it. Only a whole answer tells anything, and a 503 may say that
+/// nobody knows.
+fn told(answer: Result<Answer, bool>, ok: impl Fn(&Value) -> String) -> Told {
+    match answer {
+        Ok(answer) if matches!(answer.status, 200 | 201) => Told::Ok(ok(&answer.json()["data"])),
+        Ok(answer) if answer.json()["error"]["outcome"] == "unknown" => Told::Unknown,
+        Ok(answer) => Told::No(answer.status),
+        Err(true) => Told::Unknown,
+        Err(false) => Told::No(0),
+    }
+}

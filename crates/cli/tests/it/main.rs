@@ -1,0 +1,15 @@
+//! The real binary over real HTTP. Nothing here knows how Onward works inside: tests start a process,
+//! speak to it, look at what an upstream of their own received, and kill it.
+//!
+//! Names carry the numbers of the promises they hold (`R…`, `P…`, `T…`, `I…`). Each test has its own
+//! server, data folder and upstream, so they run side by side; what takes time is polled for with a
+//! deadline, never slept for.
+
+mod harness;
+
+mod kill;
+mod restart;
+mod runs;
+mod security;
+mod waits;
+mod workflows;
