@@ -33,6 +33,9 @@ pub struct Arguments {
     /// Where a new virtual clock begins, for example 2027-03-27T00:00:00Z
     #[arg(long, env = "ONWARD_CLOCK_START")]
     clock_start: Option<String>,
+    /// How long steps under way get to finish after SIGTERM
+    #[arg(long, env = "ONWARD_DRAIN_GRACE", default_value = "25s")]
+    drain_grace: String,
     /// The key file callback URLs are derived from (default: secret.key in the data folder)
     #[arg(long, env = "ONWARD_SECRET_KEY_FILE")]
     secret_key_file: Option<PathBuf>,
@@ -47,6 +50,7 @@ struct Config {
     clock: ClockMode,
     clock_start: Option<Timestamp>,
     secret: PathBuf,
+    grace: Duration,
 }
 
 /// Why the process ends, as an exit code.
@@ -55,9 +59,7 @@ const FLAGS: u8 = 2;
 const INPUT_OUTPUT: u8 = 74;
 const IN_USE: u8 = 75;
 
-/// Steps under way get this long to finish after SIGTERM…
-const GRACE: Duration = Duration::from_secs(25);
-/// …and then open requests this long.
+/// After the steps, open requests get this long to finish.
 const CLOSING: Duration = Duration::from_secs(2);
 
 pub fn run(arguments: Arguments) -> ExitCode {
@@ -112,6 +114,9 @@ fn check(arguments: Arguments) -> Result<Config, String> {
         }
         None => None,
     };
+    let grace = kernel::Span::parse(&arguments.drain_grace)
+        .ok_or(format!("`{}` is not a duration such as 25s", arguments.drain_grace))?;
+    let grace = Duration::from_micros(grace.0);
     let secret = arguments.secret_key_file.unwrap_or_else(|| arguments.data.join("secret.key"));
     Ok(Config {
         listen: arguments.listen,
@@ -121,6 +126,7 @@ fn check(arguments: Arguments) -> Result<Config, String> {
         clock,
         clock_start,
         secret,
+        grace,
     })
 }
 
@@ -168,7 +174,7 @@ async fn serve(config: Config) -> Result<(), Failure> {
     if outcome.is_ok() {
         tracing::info!("draining");
         let drained = async {
-            engine.drain(GRACE).await;
+            engine.drain(config.grace).await;
             stop.notify_one();
             let _ = tokio::time::timeout(CLOSING, serving).await;
         };

@@ -8,6 +8,7 @@
 mod harness;
 
 mod kill;
+mod readme;
 mod restart;
 mod runs;
 mod security;

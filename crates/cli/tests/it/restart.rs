@@ -190,7 +190,7 @@ fn a_store_stays_with_its_clock() {
 #[test]
 fn p19_sigterm_ends_the_process_with_0_and_loses_nothing() {
     let upstream = Upstream::start();
-    let mut server = Server::start();
+    let mut server = Server::with(&["--drain-grace", "200ms"]);
     upstream.on("/slow", [Act::Hang, status(200)]);
     let run =
         server.trigger(&server.workflow(&upstream.fill("a: { url: $UP/slow }\nnap: { sleep: 1d }")), &json!(null));
@@ -199,6 +199,28 @@ fn p19_sigterm_ends_the_process_with_0_and_loses_nothing() {
     server.start_again();
     let view = server.when(&run, "a", "success");
     assert_eq!(view["tasks"]["a"]["attempt"], 2, "handed back and taken up again");
+}
+
+#[test]
+fn p19_a_step_that_finishes_in_the_grace_period_is_recorded_and_nothing_new_starts() {
+    let upstream = Upstream::start();
+    let mut server = Server::start();
+    upstream.on("/slow", [Act::Held(Box::new(status(200)))]);
+    let steps = upstream.fill("a: { url: $UP/slow }\nb: { needs: [a], url: $UP/next, retry: never }");
+    let workflow = server.workflow(&steps);
+    let run = server.trigger(&workflow, &json!(null));
+    upstream.wait_for("/slow", 1);
+    server.ask_to_stop();
+    eventually("draining", || (server.get("/readyz").status == 503).then_some(()));
+    let refused = server.post(&format!("/api/v1/workflows/{workflow}/trigger"), &json!(null));
+    assert_eq!(refused.refusal(503), "shutting_down");
+    upstream.release("/slow");
+    assert_eq!(server.ended().code(), Some(0));
+    assert!(upstream.effects_on("/next").is_empty(), "nothing was started while draining");
+    server.start_again();
+    let view = server.finished(&run);
+    assert_eq!((&view["tasks"]["a"]["attempt"], &view["tasks"]["b"]["attempt"]), (&json!(1), &json!(1)));
+    assert_eq!(view["status"], "completed", "also a step that may be tried only once");
 }
 
 #[test]

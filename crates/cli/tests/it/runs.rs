@@ -661,7 +661,7 @@ end: { noop: {}, needs: [wait], if: "tasks.wait.status == 'timeout'" }"#;
     assert_eq!(told, expected);
     assert!(events.iter().all(|e| EVENTS.contains(&e["type"].as_str().unwrap())));
     assert!(events.windows(2).all(|w| micros(&w[0]["at"]) <= micros(&w[1]["at"])), "I39");
-    let page = bench.server.get(&format!("/api/v1/runs/{run}/events?limit=2&after=3")).json();
+    let page = bench.server.get(&format!("/api/v1/runs/{run}/events?limit=2&cursor=3")).json();
     assert_eq!(
         (page["data"][0]["seq"].as_u64(), page["data"].as_array().unwrap().len(), &page["next"]),
         (Some(4), 2, &json!("5"))

@@ -381,3 +381,19 @@ fn the_server_says_what_it_is_and_how_it_is() {
     let lines = metrics.lines().filter(|line| !line.starts_with('#'));
     assert!(lines.clone().count() > 5 && lines.clone().all(|line| line.starts_with("onward_")), "{metrics}");
 }
+
+#[test]
+fn decision_11_an_idempotency_key_makes_one_workflow() {
+    let server = Server::start();
+    let key = [("idempotency-key", "make-it-once")];
+    let definition = json!({ "name": "once", "tasks": { "a": { "noop": {} } } });
+    let invalid = json!({ "name": "once", "tasks": {} });
+    assert_eq!(server.post_with("/api/v1/workflows", &key, &invalid).status, 422);
+    let first = server.post_with("/api/v1/workflows", &key, &definition).data(201);
+    let again = server.post_with("/api/v1/workflows", &key, &definition).data(200);
+    assert_eq!(first["id"], again["id"]);
+    let other = json!({ "name": "other", "tasks": { "a": { "noop": {} } } });
+    assert_eq!(server.post_with("/api/v1/workflows", &key, &other).refusal(422), "idempotency_key_reused");
+    assert_eq!(server.post("/api/v1/workflows", &definition).refusal(409), "name_taken", "without the key");
+    assert_eq!(server.list("/api/v1/workflows").len(), 1);
+}

@@ -115,7 +115,7 @@ impl Api {
         let mut events = Vec::new();
         let mut after = "0".to_owned();
         loop {
-            let mut page = self.get(&format!("/api/v1/runs/{run}/events?limit=500&after={after}")).json();
+            let mut page = self.get(&format!("/api/v1/runs/{run}/events?limit=500&cursor={after}")).json();
             events.append(page["data"].as_array_mut().expect("a list"));
             match page["next"].as_str() {
                 Some(next) => after = next.to_owned(),

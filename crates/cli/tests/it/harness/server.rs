@@ -69,8 +69,16 @@ impl Server {
 
     /// SIGTERM; answers how the process ended.
     pub fn terminate(&mut self) -> ExitStatus {
+        self.ask_to_stop();
+        self.ended()
+    }
+
+    pub fn ask_to_stop(&self) {
         let signal = format!("kill -TERM {}", self.process.child.id());
         assert!(Command::new("sh").args(["-c", &signal]).status().expect("sh").success());
+    }
+
+    pub fn ended(&mut self) -> ExitStatus {
         super::eventually("the server ends", || self.process.child.try_wait().expect("a child"))
     }
 
