@@ -282,7 +282,8 @@ impl Run {
     /// Has the plan a decision waiting that no input will bring? After a crash between two advances, when
     /// a stored payload was missing, or when nothing was to be started.
     pub fn has_undecided(&self) -> bool {
-        !self.is_terminal() && !(self.index.frontier.is_empty() && self.index.ready.is_empty())
+        let has_any = !self.index.frontier.is_empty() || !self.index.ready.is_empty();
+        has_any && !self.is_terminal()
     }
 
     /// Applies one event. The only way state changes; refuses what it does not understand instead of
