@@ -26,7 +26,8 @@ pub enum Weather {
         host: usize,
         generation: u32,
     },
-    /// Somebody notices a process that was replaced, and ends it.
+    /// Somebody notices a process that lives although it was replaced, and starts the host anew: what
+    /// goes down comes back, or nobody would take up its work.
     Retire {
         process: usize,
     },
@@ -84,7 +85,11 @@ impl World {
     pub fn change(&mut self, weather: Weather) -> Judgement {
         match weather {
             Weather::Boot { host, generation } => self.boot(host, generation),
-            Weather::Retire { process } => self.end(process),
+            Weather::Retire { process } => {
+                if self.processes[process].is_alive() {
+                    self.crash(self.processes[process].host);
+                }
+            }
             _ if self.is_calm => {}
             Weather::Relapse { host } => self.crash(host),
             Weather::Crash { host } => {
