@@ -146,7 +146,9 @@ impl Checker {
         let followed = self.runs.get_mut(run).ok_or("work for a run nobody asked for")?;
         let intent = followed.intents.get(fence);
         require(intent == Some(&(*step, *attempt)), || format!("work for s{step} without a durable intent"))?;
-        Harm::Doubled.unless(self.executed.insert((*run, *fence)), || format!("attempt {attempt} of s{step} was handed out twice"))?;
+        Harm::Doubled.unless(self.executed.insert((*run, *fence)), || {
+            format!("attempt {attempt} of s{step} was handed out twice")
+        })?;
         let is_done = is_newest && followed.model.is_done(*step);
         Harm::Doubled.unless(!is_done, || format!("s{step} is executed again after its completion"))?;
         *followed.effects.entry(*step).or_default() += 1;

@@ -169,7 +169,8 @@ impl Model {
             };
             require(word == self.word(i), || format!("s{i} ended as {}, the oracle says {word}", self.word(i)))?;
         }
-        let expected = if oracle::has_failed(&self.shape, &standings) { RunStatus::Failed } else { RunStatus::Completed };
+        let expected =
+            if oracle::has_failed(&self.shape, &standings) { RunStatus::Failed } else { RunStatus::Completed };
         require(status == expected, || format!("the run ended as {status}, its steps add up to {expected}"))
     }
 

@@ -1,6 +1,7 @@
 //! Time, and everything that is going to happen: one heap, ordered by virtual time and then by a drawn
 //! number, because nothing may rely on the order of simultaneous things.
 
+use super::Options;
 use super::check::{Checker, Definition};
 use super::client::{self, Errand};
 use super::faults::Faults;
@@ -12,7 +13,6 @@ use super::shape::{Extreme, STEPS_MAX, Shape};
 use super::trace::Trace;
 use super::upstream;
 use super::weather::{Host, Weather};
-use super::Options;
 use engine::Version;
 use engine::mailbox::Dispatch;
 use kernel::event::Record;
