@@ -60,6 +60,8 @@ struct Followed {
     intents: BTreeMap<u64, (u32, u32)>,
     /// The process that each step was last given to.
     holders: BTreeMap<u32, u64>,
+    /// The process that settled each step.
+    finishers: BTreeMap<u32, u64>,
     /// How often each step reached an executor.
     effects: BTreeMap<u32, u32>,
 }
@@ -82,6 +84,7 @@ impl Checker {
             snapshot: 0,
             intents: BTreeMap::new(),
             holders: BTreeMap::new(),
+            finishers: BTreeMap::new(),
             effects: BTreeMap::new(),
         };
         self.runs.insert(run, followed);
@@ -139,9 +142,9 @@ impl Checker {
         followed.compare(stored)
     }
 
-    /// An executor is being given work. `is_newest` when no later process has been started: an older
-    /// one cannot know what a newer one did in the meantime.
-    pub fn executed(&mut self, dispatch: &Dispatch, is_newest: bool) -> Judgement {
+    /// An executor of process `holder` is being given work. Between the intent and this moment others
+    /// may have ended the step, and nobody could know; whoever ended it itself must.
+    pub fn executed(&mut self, dispatch: &Dispatch, holder: u64) -> Judgement {
         let Dispatch { run, step, attempt, fence, .. } = dispatch;
         let followed = self.runs.get_mut(run).ok_or("work for a run nobody asked for")?;
         let intent = followed.intents.get(fence);
@@ -149,7 +152,7 @@ impl Checker {
         Harm::Doubled.unless(self.executed.insert((*run, *fence)), || {
             format!("attempt {attempt} of s{step} was handed out twice")
         })?;
-        let is_done = is_newest && followed.model.is_done(*step);
+        let is_done = followed.finishers.get(step) == Some(&holder);
         Harm::Doubled.unless(!is_done, || format!("s{step} is executed again after its completion"))?;
         *followed.effects.entry(*step).or_default() += 1;
         followed.model.explains(dispatch)
@@ -193,6 +196,9 @@ impl Followed {
         if let Event::Started { step, attempt, epoch, .. } = event {
             self.intents.insert(number, (*step, *attempt));
             self.holders.insert(*step, *epoch);
+        }
+        if let Some(step) = event.step().filter(|step| self.model.is_done(*step)) {
+            self.finishers.entry(step).or_insert(writer);
         }
         let run = self.run.get_or_insert_default();
         run.apply(&self.definition.version.plan, event, at).map_err(|e| format!("it does not fold: {e:?}").into())

@@ -299,11 +299,11 @@ impl World {
             }
         }
         self.processes[process].aborted.extend(released.aborts);
-        let is_newest = self.is_newest(process);
+        let epoch = self.processes[process].epoch;
         for dispatch in released.dispatch {
             let Dispatch { run, step, attempt, .. } = &dispatch;
             self.note(format!("process {process} executes s{step} of {run}, attempt {attempt}"));
-            self.checker.executed(&dispatch, is_newest)?;
+            self.checker.executed(&dispatch, epoch)?;
             self.execute(process, dispatch);
         }
         Ok(())
