@@ -120,6 +120,10 @@ impl Checker {
             let stored = store.stored_run(OrgId::DEFAULT, *id);
             let records = stored.as_ref().map_or(&[][..], |s| &s.records);
             Harm::Lost.unless(records == followed.records, || format!("{id} is not what it was"))?;
+            if let Some(stored) = stored.filter(|_| followed.needs_upgrade) {
+                let is_kept = !stored.row.status.is_terminal() && stored.timers.first().copied() == stored.row.wake_at;
+                Harm::Lost.unless(is_kept, || format!("{id} will not be there after the upgrade"))?;
+            }
             for step in 0..followed.definition.shape.steps.len() as u32 {
                 let effects = followed.effects.get(&step).copied().unwrap_or_default();
                 let about = |failure: Failure| failure.about(id);

@@ -134,7 +134,7 @@ impl World {
     /// Every process on the host is gone with all it knew.
     pub fn crash(&mut self, host: usize) {
         self.note(format!("host {host} crashes"));
-        self.trace.mark("a host crashed", true);
+        self.trace.mark("a host crashed", self.hosts[host].is_up());
         for process in 0..self.processes.len() {
             if self.processes[process].host == host {
                 self.end(process);
