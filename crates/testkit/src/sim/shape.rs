@@ -67,6 +67,17 @@ pub enum Extreme {
 impl Extreme {
     pub const ALL: [Extreme; 5] =
         [Extreme::FanIn, Extreme::Chain, Extreme::AllSkipped, Extreme::Single, Extreme::ManyWaits];
+
+    /// The situation a story about it meets.
+    pub fn mark(self) -> &'static str {
+        match self {
+            Extreme::FanIn => "a thousand steps met in one",
+            Extreme::Chain => "two hundred steps stood in a row",
+            Extreme::AllSkipped => "everything was skipped",
+            Extreme::Single => "there was a single step",
+            Extreme::ManyWaits => "thirty callbacks were waited for",
+        }
+    }
 }
 
 impl Kind {

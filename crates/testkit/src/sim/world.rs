@@ -115,6 +115,9 @@ impl World {
             checker,
             calm_at,
         };
+        if let Some(extreme) = extreme {
+            world.trace.mark(extreme.mark(), true);
+        }
         world.forecast(hosts as usize);
         for (at, errand) in client::draw(&mut world, runs_max, calm_at) {
             world.push_at(at, Event::Client(errand));

@@ -21,7 +21,7 @@ const TWICE: u64 = 100;
 const FAILURES_MAX: usize = 10;
 
 /// Situations that a batch must meet, or it proves little.
-const MARKS: [&str; 34] = [
+const MARKS: [&str; 39] = [
     "a callback was aimed at a deadline",
     "a cancel was aimed at a deadline",
     "a clock kept a process from starting",
@@ -42,8 +42,10 @@ const MARKS: [&str; 34] = [
     "a replaced process crashed",
     "a run was recovered",
     "a snapshot was read",
+    "a thousand steps met in one",
     "a watcher was told the end",
     "an event of a later release",
+    "everything was skipped",
     "hosts stopped one by one",
     "late_result",
     "run.cancelled",
@@ -53,7 +55,10 @@ const MARKS: [&str; 34] = [
     "step.retrying",
     "step.skipped",
     "step.timeout",
+    "there was a single step",
+    "thirty callbacks were waited for",
     "timer.set",
+    "two hundred steps stood in a row",
     "wait.closed",
     "wait.opened",
 ];
