@@ -418,6 +418,9 @@ impl<T> Mailbox<T> {
         let resumed = match result {
             Ok(Some(resumed)) if resumed.row.org == slot.org => resumed,
             Ok(_) => return self.dismiss(run, Reply::NotFound),
+            Err(trouble @ Trouble::Store(_)) if planted::is(Bug::RecoverySwallowsUnavailable) => {
+                return self.dismiss(run, Reply::Trouble(trouble));
+            }
             Err(trouble @ Trouble::Store(_)) => return self.stall(run, &Reply::Trouble(trouble)),
             Err(trouble) => return self.dismiss(run, Reply::Trouble(trouble)),
         };

@@ -23,6 +23,18 @@ names! {
         TerminalOverwritten = 8 "terminal_overwritten",
         /// A step that was running when the server died is not started again.
         OrphanForgotten = 9 "orphan_forgotten",
+        /// A timer row is removed when it is read, before the wake-up that replaces it is durable.
+        TimerTakenEarly = 10 "timer_taken_early",
+        /// A run that cannot be read while it is being recovered is forgotten.
+        RecoverySwallowsUnavailable = 11 "recovery_swallows_unavailable",
+        /// What a template was filled with is read as a template again.
+        TemplateTwice = 12 "template_twice",
+        /// One run's conflict takes back what the same batch wrote for others.
+        BatchAborted = 13 "batch_aborted",
+        /// A node takes its own wall clock for the time.
+        TimeFromWall = 14 "time_from_wall",
+        /// An event of a later release is passed over instead of stopping its run.
+        UnknownEventDropped = 15 "unknown_event_dropped",
     }
 }
 

@@ -378,6 +378,7 @@ impl Run {
             }
             Event::WaitClosed { step, callback } => self.keep_callback(*step, callback),
             Event::LateResult { step, .. } => self.state.steps[*step as usize].late = true,
+            Event::Unknown { .. } if crate::planted::is(crate::planted::Bug::UnknownEventDropped) => {}
             Event::Unknown { .. } => return Err(LoadError::Newer),
         }
         Ok(())

@@ -6,6 +6,7 @@
 //! again. A hole that cannot be filled is an error that names it; nothing is left half-filled.
 
 use crate::path::{self, Problem, Ref, Resolve};
+use crate::planted::{self, Bug};
 use crate::scope::{Scope, Unresolved};
 use bytes::Bytes;
 use serde_json::{Map, Value};
@@ -230,12 +231,25 @@ fn printed(value: Value) -> String {
 
 fn lookup(path: &Ref, scope: &dyn Scope) -> Result<Value, Failure> {
     match scope.get(path) {
+        Ok(Some(value)) if planted::is(Bug::TemplateTwice) => fill_again(value.into_owned(), scope),
         Ok(Some(value)) => Ok(value.into_owned()),
         Ok(None) => Err(Failure::Message(format!("Failed to resolve {{{{{}}}}}", path.text))),
         Err(Unresolved::Stored(number)) => Err(Failure::Stored(number)),
         Err(Unresolved::Truncated { step, keys }) => Err(Failure::Message(format!(
             "Cannot read '{keys}' because the response from '{step}' exceeded the 256KB limit and was truncated"
         ))),
+    }
+}
+
+/// What must never be done, see [`Bug::TemplateTwice`]: reads a value as a template.
+fn fill_again(value: Value, scope: &dyn Scope) -> Result<Value, Failure> {
+    let mut trigger = |raw: &path::RawPath<'_>| {
+        let keys = raw.segments.iter().skip(2).map(|s| s.name.clone()).collect();
+        Ok(Ref { root: path::Root::TriggerBody, keys, text: raw.text.to_owned(), ..Default::default() })
+    };
+    match value.as_str().and_then(|inner| parse_text(inner, &mut trigger).ok()) {
+        Some(parts) if parts.iter().any(|p| p.path.is_some()) => Ok(Value::String(text(&parts, scope, |s| s)?)),
+        _ => Ok(value),
     }
 }
 

@@ -11,6 +11,7 @@ use crate::rows::*;
 use crate::sound::{is_sound, slugs};
 use crate::{Call, Error, Result, Store};
 use bytes::Bytes;
+use kernel::planted::{self, Bug};
 use kernel::{OrgId, Record, RunId, Timestamp, WorkflowId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -228,7 +229,11 @@ impl StoredRun {
 impl Store for MemoryStore {
     fn commit<'a>(&'a self, batch: &'a Batch) -> Call<'a, Vec<Verdict>> {
         self.answer(move |c| {
+            let before = planted::is(Bug::BatchAborted).then(|| c.clone());
             let verdicts: Vec<Verdict> = batch.runs.iter().map(|write| c.write(batch.at, write)).collect();
+            if let Some(before) = before.filter(|_| verdicts.iter().any(|v| *v != Verdict::Committed)) {
+                *c = before;
+            }
             c.counters.commits += u64::from(verdicts.contains(&Verdict::Committed));
             verdicts
         })
@@ -268,7 +273,13 @@ impl Store for MemoryStore {
     }
 
     fn timers(&self, until: Timestamp, limit: usize) -> Call<'_, Vec<Timer>> {
-        self.answer(move |c| c.timers.iter().take_while(|timer| timer.at <= until).take(limit).copied().collect())
+        self.answer(move |c| {
+            let due: Vec<Timer> = c.timers.iter().take_while(|timer| timer.at <= until).take(limit).copied().collect();
+            if planted::is(Bug::TimerTakenEarly) {
+                c.timers.retain(|timer| !due.contains(timer));
+            }
+            due
+        })
     }
 
     fn next_timer(&self) -> Call<'_, Option<Timestamp>> {

@@ -3,21 +3,25 @@
 //! The checker keeps what it saw of each run and compares: records only grow (I4), the rows are the
 //! fold of the records (I5), the events are legal (see [`model`](super::model)), an unchanged run stays
 //! as it is (I10), a run that is not over has something to wake it (I12), and no effect happens before
-//! its intent is durable or after its step is done (I7, I8, I35).
+//! its intent is durable or after its step is done (I7, I8, I35). A run in which a later release has
+//! written what this one cannot read stays exactly as that release left it.
 
+use super::harm::{Failure, Harm, Judgement, require};
 use super::model::Model;
 use super::shape::Shape;
 use super::trace::Marks;
+use super::trigger::Trigger;
 use super::upstream;
-use super::{Judgement, require};
 use bytes::Bytes;
 use engine::Version;
 use engine::mailbox::Dispatch;
 use kernel::event::Event;
-use kernel::{Context, Input, Payload, Payloads, Record, Run, RunId, Timestamp, advance};
+use kernel::run::LoadError;
+use kernel::{Context, Input, OrgId, Payload, Payloads, Record, Run, RunId, Timestamp, advance};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::sync::Arc;
+use store::MemoryStore;
 use store::memory::StoredRun;
 
 /// One edition of a workflow, as both sides know it.
@@ -33,6 +37,8 @@ pub struct Checker {
     runs: BTreeMap<RunId, Followed>,
     /// Attempts that reached an executor.
     executed: BTreeSet<(RunId, u64)>,
+    /// All clocks show the same, so time goes forward in every run, whoever writes.
+    has_one_clock: bool,
     pub commits: u64,
     /// How often each event was read.
     pub events: Marks,
@@ -44,25 +50,42 @@ struct Followed {
     records: Vec<Bytes>,
     /// The latest fold; `None` until the run exists.
     run: Option<Run>,
+    /// When the last record was written, as its writer saw the time.
     newest_at: Timestamp,
+    /// A later release wrote the last record.
+    needs_upgrade: bool,
+    /// The snapshot that was compared last.
+    snapshot: u64,
     /// Dispatch intents: step and attempt by fence.
     intents: BTreeMap<u64, (u32, u32)>,
     /// The process that each step was last given to.
     holders: BTreeMap<u32, u64>,
+    /// The process that settled each step.
+    finishers: BTreeMap<u32, u64>,
+    /// How often each step reached an executor.
+    effects: BTreeMap<u32, u32>,
 }
 
 impl Checker {
+    pub fn new(has_one_clock: bool) -> Checker {
+        Checker { has_one_clock, ..Default::default() }
+    }
+
     /// Somebody is about to ask for this run.
-    pub fn expect(&mut self, run: RunId, definition: Definition, flag: bool, is_large: bool) {
-        let model = Model::new(definition.shape.clone(), flag, is_large);
+    pub fn expect(&mut self, run: RunId, definition: Definition, trigger: Trigger) {
+        let model = Model::new(definition.shape.clone(), trigger);
         let followed = Followed {
             definition,
             model,
             records: Vec::new(),
             run: None,
             newest_at: Timestamp::default(),
+            needs_upgrade: false,
+            snapshot: 0,
             intents: BTreeMap::new(),
             holders: BTreeMap::new(),
+            finishers: BTreeMap::new(),
+            effects: BTreeMap::new(),
         };
         self.runs.insert(run, followed);
     }
@@ -72,60 +95,117 @@ impl Checker {
         self.runs.get(&run)?.run.as_ref()
     }
 
-    /// Runs that exist and are not over.
+    /// Runs that exist and should go on.
     pub fn open(&self) -> impl Iterator<Item = (RunId, &Definition, &Run)> {
-        let existing = self.runs.iter().filter_map(|(id, f)| Some((*id, &f.definition, f.run.as_ref()?)));
+        let known = self.runs.iter().filter(|(_, f)| !f.needs_upgrade);
+        let existing = known.filter_map(|(id, f)| Some((*id, &f.definition, f.run.as_ref()?)));
         existing.filter(|(.., run)| !run.is_terminal())
+    }
+
+    /// Did a later release write to this run?
+    pub fn needs_upgrade(&self, run: RunId) -> bool {
+        self.runs.get(&run).is_some_and(|f| f.needs_upgrade)
+    }
+
+    /// Number of the last event anybody can read, and when it was written.
+    pub fn newest(&self, run: RunId) -> (u64, Timestamp) {
+        let followed = self.runs.get(&run);
+        let seq = followed.and_then(|f| f.run.as_ref()).map_or(0, |run| run.state.seq);
+        (seq, followed.map_or(Timestamp::default(), |f| f.newest_at))
+    }
+
+    /// The end of the story: everything that was ever seen is still there, and adds up.
+    pub fn check_all(&self, store: &MemoryStore) -> Judgement {
+        for (id, followed) in &self.runs {
+            let stored = store.stored_run(OrgId::DEFAULT, *id);
+            let records = stored.as_ref().map_or(&[][..], |s| &s.records);
+            Harm::Lost.unless(records == followed.records, || format!("{id} is not what it was"))?;
+            if let Some(stored) = stored.filter(|_| followed.needs_upgrade) {
+                let is_kept = !stored.row.status.is_terminal() && stored.timers.first().copied() == stored.row.wake_at;
+                Harm::Lost.unless(is_kept, || format!("{id} will not be there after the upgrade"))?;
+            }
+            for step in 0..followed.definition.shape.steps.len() as u32 {
+                let effects = followed.effects.get(&step).copied().unwrap_or_default();
+                let about = |failure: Failure| failure.about(id);
+                followed.model.allows_effects(step, effects).map_err(about)?;
+                followed.model.allows_ending(step).map_err(about)?;
+            }
+        }
+        Ok(())
     }
 
     /// A commit by process `writer` may have touched this run.
     pub fn committed(&mut self, stored: &StoredRun, writer: u64) -> Judgement {
         self.commits += 1;
         let followed = self.runs.get_mut(&stored.row.id).ok_or("nobody asked for this run")?;
-        followed.read_on(stored, writer, &mut self.events)?;
+        followed.read_on(stored, writer, self.has_one_clock, &mut self.events)?;
+        if followed.needs_upgrade {
+            let is_open = !stored.row.status.is_terminal();
+            return Harm::Lost.unless(is_open, || "a run that needs a later release was ended".into());
+        }
         followed.compare(stored)
     }
 
-    /// An executor is being given work. `is_newest` when no later process has been started: an older
-    /// one cannot know what a newer one did in the meantime.
-    pub fn executed(&mut self, dispatch: &Dispatch, is_newest: bool) -> Judgement {
+    /// An executor of process `holder` is being given work. Between the intent and this moment others
+    /// may have ended the step, and nobody could know; whoever ended it itself must.
+    pub fn executed(&mut self, dispatch: &Dispatch, holder: u64) -> Judgement {
         let Dispatch { run, step, attempt, fence, .. } = dispatch;
-        let followed = self.runs.get(run).ok_or("work for a run nobody asked for")?;
+        let followed = self.runs.get_mut(run).ok_or("work for a run nobody asked for")?;
         let intent = followed.intents.get(fence);
         require(intent == Some(&(*step, *attempt)), || format!("work for s{step} without a durable intent"))?;
-        require(self.executed.insert((*run, *fence)), || format!("attempt {attempt} of s{step} was handed out twice"))?;
-        let is_done = is_newest && followed.model.is_done(*step);
-        require(!is_done, || format!("s{step} is executed again after its completion"))
+        Harm::Doubled.unless(self.executed.insert((*run, *fence)), || {
+            format!("attempt {attempt} of s{step} was handed out twice")
+        })?;
+        let is_done = followed.finishers.get(step) == Some(&holder);
+        Harm::Doubled.unless(!is_done, || format!("s{step} is executed again after its completion"))?;
+        *followed.effects.entry(*step).or_default() += 1;
+        followed.model.explains(dispatch)
     }
 }
 
 impl Followed {
     /// Takes in the records that are new.
-    fn read_on(&mut self, stored: &StoredRun, writer: u64, events: &mut Marks) -> Judgement {
+    fn read_on(&mut self, stored: &StoredRun, writer: u64, has_one_clock: bool, events: &mut Marks) -> Judgement {
         let known = self.records.len();
-        require(stored.records.get(..known) == Some(&self.records[..]), || "a record was changed or removed".into())?;
+        let is_prefix = stored.records.get(..known) == Some(&self.records[..]);
+        Harm::Lost.unless(is_prefix, || "a record was changed or removed".into())?;
         for bytes in &stored.records[known..] {
+            require(!self.needs_upgrade, || "a run that needs a later release went on".into())?;
             let record = Record::open(bytes).map_err(|e| format!("a record cannot be read: {e}"))?;
             let seq = self.run.as_ref().map_or(0, |run| run.state.seq);
             require(record.first == seq + 1, || format!("event {} follows event {seq}", record.first))?;
             require(!record.events.is_empty(), || "a record says nothing".into())?;
-            require(record.at >= self.newest_at, || "engine time ran backwards".into())?;
+            let is_later = record.at >= self.newest_at || !has_one_clock;
+            Harm::Early.unless(is_later, || "time ran backwards".into())?;
             self.newest_at = record.at;
+            self.records.push(bytes.clone());
+            if record.events.iter().any(|event| event.name().is_none()) {
+                self.needs_upgrade = true;
+                *events.entry("an event of a later release").or_default() += 1;
+                continue;
+            }
             for (event, number) in record.events.iter().zip(record.first..) {
-                self.model.observe(event, record.at)?;
-                self.holds_fence(event, stored)?;
-                *events.entry(event.name().unwrap_or("unknown")).or_default() += 1;
-                self.is_entitled(event, writer)?;
-                if let Event::Started { step, attempt, epoch, .. } = event {
-                    self.intents.insert(number, (*step, *attempt));
-                    self.holders.insert(*step, *epoch);
-                }
+                self.observe(event, number, record.at, stored, writer)?;
+                *events.entry(event.name().unwrap_or_default()).or_default() += 1;
             }
             self.model.rest()?;
-            self.records.push(bytes.clone());
-            self.run = Some(fold(&self.definition, None, &self.records)?);
         }
         Ok(())
+    }
+
+    fn observe(&mut self, event: &Event, number: u64, at: Timestamp, stored: &StoredRun, writer: u64) -> Judgement {
+        self.model.observe(event, at)?;
+        self.holds_fence(event, stored)?;
+        self.is_entitled(event, writer)?;
+        if let Event::Started { step, attempt, epoch, .. } = event {
+            self.intents.insert(number, (*step, *attempt));
+            self.holders.insert(*step, *epoch);
+        }
+        if let Some(step) = event.step().filter(|step| self.model.is_done(*step)) {
+            self.finishers.entry(step).or_insert(writer);
+        }
+        let run = self.run.get_or_insert_default();
+        run.apply(&self.definition.version.plan, event, at).map_err(|e| format!("it does not fold: {e:?}").into())
     }
 
     /// I14: a process gives work to itself, and takes it only from those before it.
@@ -163,16 +243,23 @@ impl Followed {
     }
 
     /// The rows against the records.
-    fn compare(&self, stored: &StoredRun) -> Judgement {
+    fn compare(&mut self, stored: &StoredRun) -> Judgement {
         let run = self.run.as_ref().ok_or("a run without records")?;
-        if let Some((seq, snapshot)) = &stored.snapshot {
-            let tail = fold(&self.definition, Some(snapshot), &self.records[*seq as usize..])?;
-            require(tail.state == run.state, || "the snapshot and the records disagree".into())?;
+        // What was compared once goes on by the same records as the run itself.
+        if let Some((seq, snapshot)) = stored.snapshot.as_ref().filter(|(seq, _)| *seq != self.snapshot) {
+            let tail = fold(&self.definition, Some(snapshot), &self.records[*seq as usize..]);
+            let is_same = tail.is_ok_and(|tail| tail.state == run.state);
+            Harm::Lost.unless(is_same, || "the snapshot and the records disagree".into())?;
+            self.snapshot = *seq;
+        }
+        if run.is_terminal() {
+            let whole = fold(&self.definition, None, &self.records);
+            require(whole.is_ok_and(|whole| whole.state == run.state), || "read again it is another run".into())?;
         }
         for payload in payloads(run) {
             let bytes = payload.stored.map_or(Some(&payload.inline), |number| stored.payloads.get(&number));
             let is_whole = bytes.is_some_and(|bytes| bytes.len() as u64 == payload.len);
-            require(is_whole, || format!("a payload of {} bytes is lost", payload.len))?;
+            Harm::Lost.unless(is_whole, || format!("a payload of {} bytes is lost", payload.len))?;
         }
         let plan = &self.definition.version.plan;
         require(run.index_is_true(plan), || "the index is not what the state says".into())?;
@@ -185,7 +272,7 @@ impl Followed {
         require(timers == Vec::from_iter(due), || format!("timer rows {timers:?} for a run that is due at {due:?}"))?;
         let has_source = status.is_terminal() || due.is_some() || !run.running().is_empty() || run.has_undecided();
         let is_fetching = run.next_due().is_some_and(|at| at <= self.newest_at);
-        require(has_source || is_fetching, || "nothing will ever wake this run".into())?;
+        Harm::Stuck.unless(has_source || is_fetching, || "nothing will ever wake this run".into())?;
         self.stays_as_it_is(run)
     }
 
@@ -212,7 +299,6 @@ fn payloads(run: &Run) -> impl Iterator<Item = &Payload> {
     std::iter::once(&run.state.origin.body).chain(responses).chain(callbacks)
 }
 
-pub fn fold(definition: &Definition, snapshot: Option<&Bytes>, records: &[Bytes]) -> Result<Run, String> {
-    let folded = Run::load(&definition.version.plan, snapshot.map(|s| &s[..]), records);
-    folded.map_err(|e| format!("the records do not fold: {e:?}"))
+pub fn fold(definition: &Definition, snapshot: Option<&Bytes>, records: &[Bytes]) -> Result<Run, LoadError> {
+    Run::load(&definition.version.plan, snapshot.map(|s| &s[..]), records)
 }

@@ -3,6 +3,7 @@
 
 use super::ledger::{Ask, Ledger};
 use super::random::Random;
+use super::trigger::Trigger;
 use super::world::{Event, World};
 use bytes::Bytes;
 use engine::mailbox::{Command, Start};
@@ -14,6 +15,9 @@ use store::{Birth, IdempotencyKey, Wait};
 
 /// The callback whose body does not fit into a record.
 const LARGE: u64 = 2;
+
+/// Moments further off than this are not aimed at.
+const AIM_MAX: Span = Span::from_secs(600);
 
 /// One request to come.
 pub struct Errand {
@@ -63,11 +67,34 @@ impl World {
     /// A run that may come to exist, and what it is given.
     fn conceive(&mut self, random: &mut Random, at: Timestamp, definition: usize) -> (RunId, Bytes) {
         let run = RunId::new(at, random.bytes());
-        let (flag, is_large) = (random.coin(), random.chance(250));
-        let body = serde_json::json!({ "flag": flag, "pad": "x".repeat(if is_large { 5_000 } else { 5 }) });
+        let trigger = Trigger::draw(random);
+        let body = trigger.body();
         self.pinned.insert(run, definition);
-        self.checker.expect(run, self.definitions[definition].clone(), flag, is_large);
-        (run, Bytes::from(body.to_string()))
+        self.checker.expect(run, self.definitions[definition].clone(), trigger);
+        (run, body)
+    }
+
+    /// Aims a callback, a cancel or both at the moment in which `process` will find the run due.
+    pub fn aim(&mut self, run: RunId, process: usize) {
+        let Some(state) = self.checker.stored(run).filter(|state| !state.is_terminal()) else { return };
+        let Some(due) = state.next_due().filter(|due| due.since(self.time(process)) < AIM_MAX) else { return };
+        let is_open = |step: &u32| matches!(state.step(*step).phase, Phase::Waiting { .. });
+        let door = self.definitions[self.pinned[&run]].shape.waits().find(is_open);
+        let at = self.when(process, due);
+        let moment = |chance: &mut Random| Timestamp(at.0 + chance.pick(&[-1_000, -1, 0, 0, 1, 1_000])).max(self.now);
+        let (calls, cancels) = self.chance.pick(&[(true, false), (true, false), (false, true), (true, true)]);
+        let mut errands = Vec::new();
+        if let Some(step) = door.filter(|_| calls) {
+            errands.push((moment(&mut self.chance), callback(run, step, self.chance.below(3))));
+        }
+        if cancels {
+            errands.push((moment(&mut self.chance), Errand { ask: Ask::Cancel { run }, body: Bytes::new() }));
+        }
+        self.trace.mark("a callback was aimed at a deadline", calls && door.is_some());
+        self.trace.mark("a cancel was aimed at a deadline", cancels);
+        for (at, errand) in errands {
+            self.push_at(at, Event::Client(errand));
+        }
     }
 
     /// Sends a request to some process; when none listens, nobody hears it.

@@ -1,8 +1,57 @@
 //! What goes wrong in one story. Each kind of fault is off in about half of the seeds (swarm testing:
 //! bugs hide behind faults that mask each other), and has a rate of its own when it is on.
+//!
+//! Every rate is drawn even where it is then switched off, so that leaving one kind out changes nothing
+//! else: that is what makes a failing story shrink.
 
 use super::random::Random;
 use kernel::Span;
+
+/// A kind of fault that can be left out of a story.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    Crash,
+    CrashInRecovery,
+    CrashAtCommit,
+    Pause,
+    Swizzle,
+    Unknown,
+    Outage,
+    Conflict,
+    ReadFailure,
+    SlowReads,
+    DoubleResult,
+    Silence,
+    Skew,
+    ClockStep,
+    Race,
+    Upgrade,
+}
+
+impl Fault {
+    pub const ALL: [Fault; 16] = [
+        Fault::Crash,
+        Fault::CrashInRecovery,
+        Fault::CrashAtCommit,
+        Fault::Pause,
+        Fault::Swizzle,
+        Fault::Unknown,
+        Fault::Outage,
+        Fault::Conflict,
+        Fault::ReadFailure,
+        Fault::SlowReads,
+        Fault::DoubleResult,
+        Fault::Silence,
+        Fault::Skew,
+        Fault::ClockStep,
+        Fault::Race,
+        Fault::Upgrade,
+    ];
+
+    pub fn parse(name: &str) -> Option<Fault> {
+        Fault::ALL.into_iter().find(|fault| format!("{fault:?}").eq_ignore_ascii_case(name))
+    }
+}
 
 /// Chances are in thousandths; a mean is the average time between two.
 #[derive(Clone, Debug, Default)]
@@ -15,12 +64,16 @@ pub struct Faults {
     pub crash_at_commit: u32,
     /// A process stops for a while and goes on with what it remembers.
     pub pause_mean: Option<Span>,
+    /// Several hosts stop one by one, and go on in another order.
+    pub swizzle_mean: Option<Span>,
     /// A commit whose fate nobody learns.
     pub unknown: u32,
     /// What a process does then.
     pub stops_on_unknown: bool,
     /// The store refuses everything for a while.
-    pub unavailable_mean: Option<Span>,
+    pub outage_mean: Option<Span>,
+    /// A run's write meets a conflict although nobody else wrote.
+    pub conflict: u32,
     /// A read fails.
     pub read_failure: u32,
     /// A read takes up to this long.
@@ -29,22 +82,64 @@ pub struct Faults {
     pub double_result: u32,
     /// An upstream never answers.
     pub silence: u32,
+    /// The clocks of hosts are off and drift.
+    pub has_skew: bool,
+    /// The clock of a host is set.
+    pub clock_step_mean: Option<Span>,
+    /// A callback, a cancel or both come in the very moment in which a run is due.
+    pub race: u32,
+    /// A node of a later release writes to a run what this one cannot read.
+    pub upgrade_mean: Option<Span>,
 }
 
 impl Faults {
-    pub fn draw(random: &mut Random) -> Faults {
-        Faults {
+    pub fn draw(random: &mut Random, without: &[Fault]) -> Faults {
+        let mut faults = Faults {
             crash_mean: mean(random),
             crash_in_recovery: rate(random, 500),
             crash_at_commit: rate(random, 60),
             pause_mean: mean(random),
+            swizzle_mean: mean(random),
             unknown: rate(random, 100),
             stops_on_unknown: random.coin(),
-            unavailable_mean: mean(random),
+            outage_mean: mean(random),
+            conflict: rate(random, 200),
             read_failure: rate(random, 200),
             read_delay: if random.coin() { Span::from_millis(3) } else { random.log_millis(10, 5_000) },
             double_result: rate(random, 300),
             silence: rate(random, 100),
+            has_skew: random.coin(),
+            clock_step_mean: mean(random),
+            race: rate(random, 300),
+            upgrade_mean: mean(random),
+        };
+        without.iter().for_each(|fault| faults.leave_out(*fault));
+        faults
+    }
+
+    /// Do all clocks show the same?
+    pub fn has_one_clock(&self) -> bool {
+        !self.has_skew && self.clock_step_mean.is_none()
+    }
+
+    fn leave_out(&mut self, fault: Fault) {
+        match fault {
+            Fault::Crash => self.crash_mean = None,
+            Fault::CrashInRecovery => self.crash_in_recovery = 0,
+            Fault::CrashAtCommit => self.crash_at_commit = 0,
+            Fault::Pause => self.pause_mean = None,
+            Fault::Swizzle => self.swizzle_mean = None,
+            Fault::Unknown => self.unknown = 0,
+            Fault::Outage => self.outage_mean = None,
+            Fault::Conflict => self.conflict = 0,
+            Fault::ReadFailure => self.read_failure = 0,
+            Fault::SlowReads => self.read_delay = Span::from_millis(3),
+            Fault::DoubleResult => self.double_result = 0,
+            Fault::Silence => self.silence = 0,
+            Fault::Skew => self.has_skew = false,
+            Fault::ClockStep => self.clock_step_mean = None,
+            Fault::Race => self.race = 0,
+            Fault::Upgrade => self.upgrade_mean = None,
         }
     }
 }

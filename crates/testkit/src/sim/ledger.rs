@@ -5,7 +5,7 @@
 //! the stored run when it is given, and all of them again at the end.
 
 use super::check::Checker;
-use super::{Judgement, require};
+use super::harm::{Failure, Harm, Judgement, require};
 use bytes::Bytes;
 use engine::Reply;
 use engine::mailbox::Trouble;
@@ -84,14 +84,16 @@ impl Ledger {
     }
 
     /// Holds a reply against what is stored.
-    pub fn answered(&mut self, ticket: Ticket, reply: Reply, stored: &Checker) -> Result<&Ask, String> {
+    pub fn answered(&mut self, ticket: Ticket, reply: Reply, stored: &Checker) -> Result<&Ask, Failure> {
         let request = &self.requests[ticket];
         if request.fate != Fate::Open {
-            return Err(format!("{:?} was answered twice: {reply:?}", request.ask));
+            let what = format!("{:?} was answered twice: {reply:?}", request.ask);
+            return Err(Failure { harm: Harm::Doubled, what });
         }
         let fate = match (&request.ask, reply) {
             (_, Reply::Unavailable(_) | Reply::Trouble(Trouble::Store(_))) => Fate::Refused,
             (_, Reply::Unknown(_)) => Fate::Unknown,
+            (ask, Reply::Trouble(Trouble::Newer)) if stored.needs_upgrade(ask.run()) => Fate::Refused,
             (Ask::Start { key: Some(key), .. }, Reply::KeyTaken { run, .. }) => {
                 let is_true = self.keys.get(&run) == Some(key) && stored.stored(run).is_some();
                 require(is_true, || format!("key {key} is said to belong to {run}"))?;
@@ -107,7 +109,7 @@ impl Ledger {
                 require(is_true, || format!("told that the run is {status}, it is {now:?}"))?;
                 Fate::Done(answer)
             }
-            (ask, reply) => return Err(format!("{ask:?} was answered with {reply:?}")),
+            (ask, reply) => return Err(format!("{ask:?} was answered with {reply:?}").into()),
         };
         self.requests[ticket].fate = fate;
         self.check(ticket, stored)?;
@@ -116,7 +118,33 @@ impl Ledger {
 
     /// Everything that was said, once more.
     pub fn check_all(&self, stored: &Checker) -> Judgement {
-        (0..self.requests.len()).try_for_each(|ticket| self.check(ticket, stored))
+        (0..self.requests.len()).try_for_each(|ticket| self.check(ticket, stored))?;
+        self.keys_made_one_run_each(stored)?;
+        self.nothing_happened_unasked(stored)
+    }
+
+    /// I24.
+    fn keys_made_one_run_each(&self, stored: &Checker) -> Judgement {
+        let mut made = BTreeMap::new();
+        for (run, key) in self.keys.iter().filter(|(run, _)| stored.stored(**run).is_some()) {
+            let other = made.insert(key, run);
+            Harm::Doubled.unless(other.is_none(), || format!("key {key} made {run} and {other:?}"))?;
+        }
+        Ok(())
+    }
+
+    /// I2: a run exists because somebody started it, and is cancelled because somebody cancelled it.
+    fn nothing_happened_unasked(&self, stored: &Checker) -> Judgement {
+        let stored_runs = self.requests.iter().filter_map(|r| Some((r.ask.run(), stored.stored(r.ask.run())?)));
+        for (id, run) in stored_runs.filter(|(_, run)| run.status() == RunStatus::Cancelled) {
+            let is_asked = self.requests.iter().enumerate().any(|(ticket, request)| {
+                matches!(request.ask, Ask::Cancel { run } if run == id)
+                    && request.fate != Fate::Refused
+                    && run.state.cancelled_by == Ledger::actor(ticket)
+            });
+            require(is_asked, || format!("{id} was cancelled by nobody"))?;
+        }
+        Ok(())
     }
 
     /// Requests that still wait for an answer.
@@ -156,7 +184,7 @@ impl Ledger {
             (Ask::Watch { .. }, Fate::Refused) => true,
             _ => false,
         };
-        require(is_true, || format!("{ask:?} was answered with {fate:?}, which is not so"))
+        Harm::Lost.unless(is_true, || format!("{ask:?} was answered with {fate:?}, which is not so"))
     }
 
     /// Did another request with the same bytes perhaps get through?

@@ -9,31 +9,40 @@
 //! ```
 //!
 //! The kernel, the mailbox and the store are the real ones. What is played is everything around them:
-//! the loop that drives a mailbox, executors, clients, crashes, and a store that fails on purpose. Not
-//! played: HTTP, SQLite, clocks that disagree.
+//! the loop that drives a mailbox, executors, clients, crashes, clocks that disagree, and a store that
+//! fails on purpose. Not played: HTTP, SQLite, external workers.
 //!
 //! A story has two phases. In the first anything may fail, and what must never happen is checked. In
 //! the second nothing fails any more, and every run must come to its end. The rule that keeps it right:
 //! every decision is drawn from the seed, so a failure is a number.
 //!
 //! Read in this order: [`world`] (time and the heap), [`process`] (the loop around a mailbox),
-//! [`weather`] (crashes), [`storage`], [`client`]; then what is checked: [`check`], [`model`], [`ledger`].
+//! [`weather`] (crashes), [`clock`], [`storage`], [`client`]; then what is checked: [`check`], [`model`],
+//! [`oracle`], [`ledger`]; then [`shrink`], which makes a failing story small.
 
 pub mod check;
 pub mod client;
+pub mod clock;
 pub mod condition;
 pub mod faults;
+pub mod harm;
 pub mod ledger;
 pub mod model;
+pub mod oracle;
 pub mod process;
 pub mod random;
 pub mod shape;
+pub mod shrink;
 pub mod storage;
 pub mod trace;
+pub mod trigger;
 pub mod upstream;
 pub mod weather;
 pub mod world;
 
+use faults::Fault;
+use harm::Failure;
+use shape::STEPS_MAX;
 use trace::Marks;
 use world::World;
 
@@ -42,6 +51,11 @@ use world::World;
 pub struct Options {
     /// Most runs that clients start (retries of a start with its key not counted).
     pub runs_max: u64,
+    /// Most steps of a run; with fewer than the usual number there are no extreme shapes.
+    pub steps_max: u64,
+    pub hosts_max: u64,
+    /// Kinds of faults that stay out.
+    pub without: Vec<Fault>,
     /// A story that takes more happenings than this is not going to end.
     pub happenings_max: u64,
     /// Print the story while it happens.
@@ -50,7 +64,14 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Self {
-        Options { runs_max: 24, happenings_max: 100_000, is_printing: false }
+        Options {
+            runs_max: 24,
+            steps_max: STEPS_MAX,
+            hosts_max: 5,
+            without: Vec::new(),
+            happenings_max: 200_000,
+            is_printing: false,
+        }
     }
 }
 
@@ -65,7 +86,7 @@ pub struct Report {
     /// The situations that were met.
     pub marks: Marks,
     /// What went wrong, if anything did.
-    pub failure: Option<String>,
+    pub failure: Option<Failure>,
     /// The last lines of the story.
     pub story: Vec<String>,
 }
@@ -73,7 +94,7 @@ pub struct Report {
 impl Report {
     /// A failure as people want to read it.
     pub fn dump(&self) -> String {
-        let what = self.failure.as_deref().unwrap_or("nothing went wrong");
+        let what = self.failure.as_ref().map_or("nothing went wrong".to_owned(), Failure::to_string);
         format!("{}\nseed {}: {what}", self.story.join("\n"), self.seed)
     }
 }
@@ -91,13 +112,6 @@ pub fn run(seed: u64, options: &Options) -> Report {
 /// The same, telling everything as it happens.
 pub fn replay(seed: u64, options: &Options) -> Report {
     let report = run(seed, &Options { is_printing: true, ..options.clone() });
-    println!("seed {seed}: {}", report.failure.as_deref().unwrap_or("nothing went wrong"));
+    println!("seed {seed}: {}", report.failure.as_ref().map_or("nothing went wrong".into(), Failure::to_string));
     report
-}
-
-/// What is wrong, if anything is; the first thing that is ends the story.
-type Judgement = Result<(), String>;
-
-fn require(is_so: bool, otherwise: impl FnOnce() -> String) -> Judgement {
-    if is_so { Ok(()) } else { Err(otherwise()) }
 }

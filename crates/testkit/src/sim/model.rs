@@ -1,21 +1,25 @@
 //! What one run may do, judged event by event by a model that shares no code with the kernel.
 //!
 //! It is naive on purpose: no index, no frontier, every rule looked up in the [`Shape`] again for each
-//! event. It refuses what a correct run never does (I6–I9, I11, I19, I21, I28) and knows nothing of
+//! event. It refuses what a correct run never does (I6–I9, I11, I19, I21, I28), asks the
+//! [`oracle`](super::oracle) at the end what the whole run should have come to, and knows nothing of
 //! stores, nodes or time but what the events say.
 
 use super::condition::Facts;
+use super::harm::{Harm, Judgement, require};
+use super::oracle::{self, Ending, Standing};
 use super::shape::{Kind, Shape, Step};
-use super::{Judgement, require};
+use super::trigger::Trigger;
+use engine::mailbox::Dispatch;
+use kernel::advance::Work;
 use kernel::event::{Because, Event, Failure};
 use kernel::{RunStatus, Timestamp};
 use std::rc::Rc;
 
 pub struct Model {
     shape: Rc<Shape>,
-    flag: bool,
-    /// Payloads may lie in the store, so a decision may wait for a read.
-    is_large: bool,
+    /// A large one lies in the store, so a decision may wait for a read.
+    trigger: Trigger,
     steps: Vec<Seen>,
     status: Option<RunStatus>,
     expires_at: Timestamp,
@@ -45,9 +49,9 @@ enum Phase {
 }
 
 impl Model {
-    pub fn new(shape: Rc<Shape>, flag: bool, is_large: bool) -> Model {
+    pub fn new(shape: Rc<Shape>, trigger: Trigger) -> Model {
         let steps = vec![Seen::default(); shape.steps.len()];
-        Model { shape, flag, is_large, steps, status: None, expires_at: Timestamp::NEVER, is_closing: false }
+        Model { shape, trigger, steps, status: None, expires_at: Timestamp::NEVER, is_closing: false }
     }
 
     pub fn is_over(&self) -> bool {
@@ -59,11 +63,47 @@ impl Model {
         matches!(self.steps[step as usize].phase, Phase::Done(_))
     }
 
+    /// I8, I35: could a step have had this many effects? A step that succeeded by an executor had one
+    /// at least, and none has more than it had attempts.
+    pub fn allows_effects(&self, step: u32, effects: u32) -> Judgement {
+        let (seen, step_shape) = (&self.steps[step as usize], &self.shape.steps[step as usize]);
+        let is_owed = step_shape.kind.is_executed() && seen.phase == Phase::Done("success");
+        Harm::Lost.unless(!is_owed || effects > 0, || format!("s{step} succeeded without an effect"))?;
+        let most = if step_shape.retry.never { seen.attempts.min(1) } else { seen.attempts };
+        Harm::Doubled.unless(effects <= most, || format!("s{step} had {effects} effects, {most} are allowed"))
+    }
+
+    /// Is this how a step of its kind can end?
+    pub fn allows_ending(&self, step: u32) -> Judgement {
+        let Phase::Done(word) = self.steps[step as usize].phase else { return Ok(()) };
+        let shape = &self.shape.steps[step as usize];
+        let is_allowed = match (word, shape.kind) {
+            ("skipped" | "cancelled", _) => true,
+            ("template_error", kind) => kind == Kind::Set { is_broken: true },
+            ("success", kind) => kind != Kind::Set { is_broken: true },
+            ("failed", Kind::Http(_)) => true,
+            // Nobody knows whether it was done, and it may be done only once.
+            ("failed", Kind::Noop) => shape.retry.never,
+            ("timeout", kind) => matches!(kind, Kind::Http(_) | Kind::Wait(_)),
+            _ => false,
+        };
+        require(is_allowed, || format!("s{step} is {:?} and ended as {word}", shape.kind))
+    }
+
+    /// T8: what a step sends is what its template says, filled once.
+    pub fn explains(&self, dispatch: &Dispatch) -> Judgement {
+        let is_right = match self.shape.steps[dispatch.step as usize].kind {
+            Kind::Http(reads) => self.trigger.explains(reads, &dispatch.work),
+            kind => kind.is_executed() && dispatch.work == Work::Noop,
+        };
+        require(is_right, || format!("s{} sends what nobody wrote: {:?}", dispatch.step, dispatch.work))
+    }
+
     /// Takes one event in, or says why it cannot have happened.
     pub fn observe(&mut self, event: &Event, at: Timestamp) -> Judgement {
         if self.is_over() {
             let is_note = matches!(event, Event::LateResult { .. });
-            return require(is_note, || "something follows the end of the run".into());
+            return Harm::Doubled.unless(is_note, || "something follows the end of the run".into());
         }
         require(self.status.is_some() == !matches!(event, Event::Created { .. }), || {
             "a run is created once, first".into()
@@ -86,11 +126,11 @@ impl Model {
             }
             Event::RunTimeout {} => {
                 self.status = Some(RunStatus::Timeout);
-                require(at >= self.expires_at, || "the run expired early".into())
+                Harm::Early.unless(at >= self.expires_at, || "the run expired early".into())
             }
             _ => match event.step() {
                 Some(step) if (step as usize) < self.steps.len() => self.observe_step(step as usize, event, at),
-                step => Err(format!("step {step:?} is not of this plan")),
+                step => Err(format!("step {step:?} is not of this plan").into()),
             },
         }
     }
@@ -102,11 +142,11 @@ impl Model {
         }
         let is_running = self.steps.iter().any(|s| s.phase == Phase::Running);
         let undecided = (0..self.steps.len()).find(|i| self.steps[*i].phase == Phase::Idle && self.needs_settled(*i));
-        if let (Some(step), false) = (undecided, self.is_large) {
-            return Err(format!("s{step} could be decided and was not"));
+        if let (Some(step), false) = (undecided, self.trigger.is_large) {
+            return Err(format!("s{step} could be decided and was not").into());
         }
         let is_waiting = !is_running && undecided.is_none();
-        let agrees = is_waiting == (self.status == Some(RunStatus::Waiting)) || self.is_large && !is_running;
+        let agrees = is_waiting == (self.status == Some(RunStatus::Waiting)) || self.trigger.is_large && !is_running;
         require(agrees, || format!("the run is {:?} with a step running: {is_running}", self.status))
     }
 
@@ -120,7 +160,17 @@ impl Model {
         require(self.steps.iter().all(|s| matches!(s.phase, Phase::Done(_))), || {
             "the run ended before its steps".into()
         })?;
-        let expected = if self.has_failed() { RunStatus::Failed } else { RunStatus::Completed };
+        let standings = self.prediction();
+        for (i, standing) in standings.iter().enumerate() {
+            let word = match standing {
+                Standing::Settled(ending) => ending.word,
+                Standing::Skipped(_) => "skipped",
+                Standing::Blocked | Standing::Ready => "open",
+            };
+            require(word == self.word(i), || format!("s{i} ended as {}, the oracle says {word}", self.word(i)))?;
+        }
+        let expected =
+            if oracle::has_failed(&self.shape, &standings) { RunStatus::Failed } else { RunStatus::Completed };
         require(status == expected, || format!("the run ended as {status}, its steps add up to {expected}"))
     }
 
@@ -134,7 +184,7 @@ impl Model {
         match event {
             Event::Started { attempt, .. } => {
                 match phase {
-                    Phase::Retrying(due) => require(at >= due, || format!("s{i} is tried again early"))?,
+                    Phase::Retrying(due) => Harm::Early.unless(at >= due, || format!("s{i} is tried again early"))?,
                     _ => self.may_begin(i)?,
                 }
                 require(kind.is_executed(), illegal)?;
@@ -167,8 +217,12 @@ impl Model {
                 self.done(i, if code == "template_error" { "template_error" } else { "failed" })
             }
             Event::TimedOut { .. } => {
-                let is_due = matches!(phase, Phase::Waiting(deadline) if at >= deadline);
-                require(is_due || is_running, illegal)?;
+                match phase {
+                    Phase::Waiting(deadline) => {
+                        Harm::Early.unless(at >= deadline, || format!("s{i} timed out early"))?
+                    }
+                    _ => require(is_running, illegal)?,
+                }
                 self.done(i, "timeout")
             }
             Event::Skipped { because, .. } => self.skipped(i, because),
@@ -178,17 +232,18 @@ impl Model {
                 self.done(i, "cancelled")
             }
             Event::TimerSet { at: until, .. } => {
-                let Kind::Sleep(span) = kind else { return Err(illegal()) };
+                let Kind::Sleep(span) = kind else { return Err(illegal().into()) };
                 self.may_begin(i)?;
                 self.steps[i].phase = Phase::Sleeping(*until);
                 require(*until == at.after(*span), || format!("s{i} sleeps until {until:?}"))
             }
             Event::Woken { .. } => {
-                require(matches!(phase, Phase::Sleeping(until) if at >= until), illegal)?;
+                let Phase::Sleeping(until) = phase else { return Err(illegal().into()) };
+                Harm::Early.unless(at >= until, || format!("s{i} woke early"))?;
                 self.done(i, "success")
             }
             Event::WaitOpened { deadline, .. } => {
-                let Kind::Wait(timeout) = kind else { return Err(illegal()) };
+                let Kind::Wait(timeout) = kind else { return Err(illegal().into()) };
                 self.may_begin(i)?;
                 self.steps[i].phase = Phase::Waiting(*deadline);
                 let is_right = *deadline == timeout.map_or(self.expires_at, |t| at.after(t));
@@ -203,11 +258,11 @@ impl Model {
                 match (callback, phase) {
                     (Some(_), Phase::Waiting(deadline)) => require(at < deadline, illegal)?,
                     (None, Phase::Idle) if self.steps[i].has_callback => self.may_begin(i)?,
-                    _ => return Err(illegal()),
+                    _ => return Err(illegal().into()),
                 }
                 self.done(i, "success")
             }
-            _ => Err(illegal()),
+            _ => Err(illegal().into()),
         }
     }
 
@@ -250,22 +305,16 @@ impl Model {
         step.needs.iter().filter(is_dead).map(|n| *n as u32).collect()
     }
 
-    /// The verdict of a graph: a failure counts when no step with a condition ran on it and (unless the
-    /// plan is strict) it kept another step from running; or when nothing succeeded at all.
-    fn has_failed(&self) -> bool {
-        let is_failure = |i: &usize| matches!(self.word(*i), "failed" | "timeout" | "template_error");
-        let all = || 0..self.steps.len();
-        let dependents = |i: usize| all().filter(move |d| self.shape.steps[*d].needs.contains(&i));
-        let is_handled = |i: usize| {
-            dependents(i)
-                .any(|d| self.shape.steps[d].guard.is_some() && !matches!(self.word(d), "skipped" | "cancelled"))
+    /// What the oracle makes of the answers that were recorded.
+    fn prediction(&self) -> Vec<Standing> {
+        let ending = |(i, seen): (usize, &Seen)| match (seen.phase, self.shape.steps[i].kind) {
+            (Phase::Done(word), kind) if word != "skipped" && !matches!(kind, Kind::Set { .. }) => {
+                Some(Ending { word, code: seen.code })
+            }
+            _ => None,
         };
-        let blocks = |i: usize| dependents(i).any(|d| self.shape.steps[d].guard.is_none());
-        let is_fruitless = !all().any(|i| self.word(i) == "success");
-        all().filter(is_failure).any(|i| match self.shape.is_strict {
-            true => !is_handled(i),
-            false => is_fruitless || !is_handled(i) && blocks(i),
-        })
+        let endings: Vec<Option<Ending>> = self.steps.iter().enumerate().map(ending).collect();
+        oracle::evaluate(&self.shape, self.trigger.flag, &endings)
     }
 }
 
@@ -280,6 +329,6 @@ impl Facts for Model {
         self.steps[step].code
     }
     fn flag(&self) -> bool {
-        self.flag
+        self.trigger.flag
     }
 }

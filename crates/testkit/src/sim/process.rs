@@ -6,9 +6,10 @@
 //! ```
 //!
 //! It must do what `engine::drive` does and nothing more: one commit at a time, replies and work after
-//! it, timers read a horizon ahead.
+//! it, timers read a horizon ahead, the time from its own [`Clock`] and from nothing else.
 
-use super::Judgement;
+use super::clock::Clock;
+use super::harm::{Harm, Judgement};
 use super::ledger::Ticket;
 use super::upstream;
 use super::world::{Event, World, ready};
@@ -51,6 +52,9 @@ pub enum Happening {
 pub struct Process {
     pub host: usize,
     pub epoch: u64,
+    clock: Clock,
+    /// The latest time it saw, and at first the newest record it found: I39.
+    newest_at: Timestamp,
     state: State,
     mailbox: Mailbox<Ticket>,
     /// What arrived since the last turn.
@@ -76,10 +80,12 @@ struct Busy {
 }
 
 impl Process {
-    pub fn new(host: usize, epoch: u64) -> Process {
+    pub fn new(host: usize, epoch: u64, clock: Clock, high_water: Option<Timestamp>) -> Process {
         Process {
             host,
             epoch,
+            clock,
+            newest_at: high_water.unwrap_or_default(),
             state: State::Up,
             mailbox: mailbox(epoch),
             inbox: Vec::new(),
@@ -93,6 +99,10 @@ impl Process {
         !matches!(self.state, State::Dead)
     }
 
+    pub fn is_up(&self) -> bool {
+        matches!(self.state, State::Up)
+    }
+
     pub fn pause(&mut self) {
         if matches!(self.state, State::Up) {
             self.state = State::Paused(Vec::new());
@@ -102,7 +112,7 @@ impl Process {
     /// Forgets everything; false if it was dead already.
     pub fn kill(&mut self) -> bool {
         let was_alive = self.is_alive();
-        *self = Process { state: State::Dead, ..Process::new(self.host, self.epoch) };
+        *self = Process { state: State::Dead, ..Process::new(self.host, self.epoch, self.clock.clone(), None) };
         was_alive
     }
 }
@@ -151,7 +161,30 @@ impl World {
             }
         }
         self.processes[process].turn_at = None;
+        self.follow_wall(process);
         self.wake(process, self.now);
+    }
+
+    /// What the process takes for the time.
+    pub fn time(&self, process: usize) -> Timestamp {
+        let Process { host, clock, .. } = &self.processes[process];
+        clock.read(&self.hosts[*host].wall, self.now)
+    }
+
+    /// When the process will take it for `due`.
+    pub fn when(&self, process: usize, due: Timestamp) -> Timestamp {
+        let Process { host, clock, .. } = &self.processes[process];
+        clock.when(&self.hosts[*host].wall, due, self.now)
+    }
+
+    /// The loop looks up every second; when the time has leapt, it may find something to do.
+    pub fn follow_wall(&mut self, process: usize) {
+        let Process { host, clock, .. } = &mut self.processes[process];
+        if clock.follow(&self.hosts[*host].wall, self.now) {
+            self.note(format!("process {process} follows its wall clock"));
+            self.trace.mark("a clock leapt forward", true);
+            self.wake(process, self.now);
+        }
     }
 
     /// Makes sure of a turn soon after `at`.
@@ -165,12 +198,16 @@ impl World {
     }
 
     fn turn(&mut self, process: usize) -> Judgement {
-        let now = self.now;
-        let this = &mut self.processes[process];
-        if this.busy.is_some() || this.turn_at.is_none_or(|at| at > now) {
+        let this = &self.processes[process];
+        if this.busy.is_some() || this.turn_at.is_none_or(|at| at > self.now) {
             return Ok(());
         }
-        this.turn_at = None;
+        let now = self.time(process);
+        let this = &mut self.processes[process];
+        Harm::Early.unless(now >= this.newest_at, || {
+            format!("engine time ran backwards in process {process}, from {:?} to {now:?}", this.newest_at)
+        })?;
+        (this.turn_at, this.newest_at) = (None, now);
         for command in std::mem::take(&mut this.inbox) {
             this.mailbox.accept(command);
         }
@@ -212,6 +249,11 @@ impl World {
         self.trace.mark("a replaced process committed", has_landed && !self.is_newest(process));
         self.trace.mark("a crash came between commit and release", crashes);
         self.examine(&busy.turn.batch)?;
+        for run in busy.turn.batch.runs.iter().map(|write| write.run) {
+            if !self.is_calm && self.chance.chance(self.faults.race) {
+                self.aim(run, process);
+            }
+        }
         busy.result = Some(result);
         self.processes[process].busy = Some(busy);
         if crashes {
@@ -237,7 +279,7 @@ impl World {
                 if this.mailbox.has_work() || !this.inbox.is_empty() {
                     self.wake(process, self.now);
                 } else if let Some(due) = this.mailbox.next_due() {
-                    self.wake(process, due);
+                    self.wake(process, self.when(process, due));
                 }
             }
         }
@@ -257,11 +299,11 @@ impl World {
             }
         }
         self.processes[process].aborted.extend(released.aborts);
-        let is_newest = self.is_newest(process);
+        let epoch = self.processes[process].epoch;
         for dispatch in released.dispatch {
             let Dispatch { run, step, attempt, .. } = &dispatch;
             self.note(format!("process {process} executes s{step} of {run}, attempt {attempt}"));
-            self.checker.executed(&dispatch, is_newest)?;
+            self.checker.executed(&dispatch, epoch)?;
             self.execute(process, dispatch);
         }
         Ok(())
@@ -303,13 +345,18 @@ impl World {
     }
 
     fn poll(&mut self, process: usize) {
+        self.follow_wall(process);
         let mut pause = POLL;
         if !self.is_store_down() {
-            let timers = ready(self.store.timers(self.now.after(HORIZON), TIMERS_PAGE)).unwrap_or_default();
-            if timers.is_empty() {
-                let next = ready(self.store.next_timer()).ok().flatten().unwrap_or(Timestamp::NEVER);
-                pause = Span(next.since(self.now).0.saturating_sub(HORIZON.0)).clamp(POLL, POLL_LAZILY);
-            } else {
+            let now = self.time(process);
+            let timers = ready(self.store.timers(now.after(HORIZON), TIMERS_PAGE)).unwrap_or_default();
+            // A run that waits for an upgrade stays due: reading it every second would prove nothing.
+            if timers.iter().all(|timer| self.checker.needs_upgrade(timer.run)) {
+                let next = ready(self.store.next_timer()).ok().flatten().filter(|_| timers.is_empty());
+                let left = next.map_or(POLL_LAZILY, |at| Span(at.since(now).0.saturating_sub(HORIZON.0)));
+                pause = left.clamp(POLL, POLL_LAZILY);
+            }
+            if !timers.is_empty() {
                 self.deliver(process, Command::Timers(timers));
             }
         }

@@ -1,7 +1,8 @@
 //! Workflows as the simulator knows them: drawn at random, lowered to a plan for the kernel, and read
 //! by the [`model`](super::model) without the kernel's help.
 //!
-//! A shape holds only what the model can predict. It does not know how a plan is run.
+//! Most are ordinary; [`extreme`](Shape::extreme) ones are as wide, deep, empty or idle as shapes get. A
+//! shape holds only what the model can predict. It does not know how a plan is run.
 
 use super::condition::Condition;
 use super::random::Random;
@@ -10,7 +11,8 @@ use kernel::plan::{Backoff, Body, Group, Guard, Http, Layout, Link, Node, Outcom
 use kernel::template::{self, Template};
 use kernel::{Plan, Span, expr};
 
-const STEPS_MAX: u64 = 12;
+/// Steps of an ordinary shape; most have far fewer.
+pub const STEPS_MAX: u64 = 40;
 
 #[derive(Debug)]
 pub struct Shape {
@@ -29,10 +31,7 @@ pub struct Step {
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Kind {
-    /// One that reads the trigger needs its payload again for each attempt.
-    Http {
-        reads_trigger: bool,
-    },
+    Http(Reads),
     Noop,
     /// A broken one reads something that is not there.
     Set {
@@ -42,18 +41,106 @@ pub enum Kind {
     Wait(Option<Span>),
 }
 
+/// What of the trigger a request is made of. One that reads it needs its payload again for each attempt.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Reads {
+    Nothing,
+    Flag,
+    /// The note is the body.
+    Note,
+    /// The note stands in a text.
+    Text,
+    /// The note stands in the URL.
+    Path,
+}
+
+/// Shapes at the edge of what is allowed.
+#[derive(Clone, Copy, Debug)]
+pub enum Extreme {
+    FanIn,
+    Chain,
+    AllSkipped,
+    Single,
+    ManyWaits,
+}
+
+impl Extreme {
+    pub const ALL: [Extreme; 5] =
+        [Extreme::FanIn, Extreme::Chain, Extreme::AllSkipped, Extreme::Single, Extreme::ManyWaits];
+
+    /// The situation a story about it meets.
+    pub fn mark(self) -> &'static str {
+        match self {
+            Extreme::FanIn => "a thousand steps met in one",
+            Extreme::Chain => "two hundred steps stood in a row",
+            Extreme::AllSkipped => "everything was skipped",
+            Extreme::Single => "there was a single step",
+            Extreme::ManyWaits => "thirty callbacks were waited for",
+        }
+    }
+}
+
 impl Kind {
     /// Does an executor do it?
     pub fn is_executed(self) -> bool {
-        matches!(self, Kind::Http { .. } | Kind::Noop)
+        matches!(self, Kind::Http(_) | Kind::Noop)
     }
 }
 
 impl Shape {
-    pub fn draw(random: &mut Random) -> Shape {
-        let count = random.between(1, STEPS_MAX) as usize;
+    pub fn draw(random: &mut Random, steps_max: u64) -> Shape {
+        let most = if random.chance(150) { STEPS_MAX } else { 12 };
+        let count = random.between(1, most).min(steps_max) as usize;
         let is_dense = random.coin();
-        let steps = (0..count).map(|i| Step::draw(random, i, is_dense)).collect();
+        Shape::of(random, |random| (0..count).map(|i| Step::draw(random, i, is_dense)).collect())
+    }
+
+    /// Without anything that time or the outside could decide: services answer, values are set.
+    pub fn draw_timeless(random: &mut Random, steps_max: u64) -> Shape {
+        let mut shape = Shape::draw(random, steps_max);
+        shape.max_duration = Span::from_days(30);
+        for step in &mut shape.steps {
+            step.retry = Retry { max_attempts: 1, ..Default::default() };
+            if !matches!(step.kind, Kind::Set { .. }) {
+                step.kind = Kind::Http(Reads::Nothing);
+            }
+        }
+        shape
+    }
+
+    pub fn extreme(random: &mut Random, extreme: Extreme) -> Shape {
+        let quick = |random: &mut Random| match random.below(20) {
+            0 => Kind::Http(Reads::Nothing),
+            1 => Kind::Set { is_broken: random.coin() },
+            _ => Kind::Noop,
+        };
+        let waiting = |random: &mut Random| Kind::Wait(random.coin().then(|| random.log_millis(50, 120_000)));
+        Shape::of(random, |random| match extreme {
+            Extreme::FanIn => {
+                let mut steps: Vec<Step> = (0..1_000).map(|_| Step::plain(quick(random), Vec::new())).collect();
+                let guard = random.coin().then(|| Condition::draw(random, &[0, 500, 999], 1));
+                steps.push(Step { guard, ..Step::plain(Kind::Noop, (0..1_000).collect()) });
+                steps.push(Step::plain(Kind::Noop, vec![1_000]));
+                steps
+            }
+            Extreme::Chain => (0..200).map(|i: usize| Step::plain(quick(random), before(i))).collect(),
+            Extreme::AllSkipped => {
+                let (yes, no) = (Box::new(Condition::Flag(true)), Box::new(Condition::Flag(false)));
+                let mut steps: Vec<Step> = (0..30).map(|i: usize| Step::plain(quick(random), before(i))).collect();
+                steps[0].guard = Some(Condition::Both(yes, no));
+                steps
+            }
+            Extreme::Single => vec![Step::plain(draw_kind(random), Vec::new())],
+            Extreme::ManyWaits => {
+                let mut steps: Vec<Step> = (0..30).map(|_| Step::plain(waiting(random), Vec::new())).collect();
+                steps.push(Step::plain(Kind::Noop, (0..30).collect()));
+                steps
+            }
+        })
+    }
+
+    fn of(random: &mut Random, steps: impl FnOnce(&mut Random) -> Vec<Step>) -> Shape {
+        let steps = steps(random);
         let max_duration = if random.chance(250) { random.log_millis(500, 90_000) } else { Span::from_days(30) };
         Shape { steps, max_duration, is_strict: random.chance(250) }
     }
@@ -76,9 +163,16 @@ impl Shape {
 impl Step {
     fn draw(random: &mut Random, i: usize, is_dense: bool) -> Step {
         let density = if is_dense { 450 } else { 200 };
-        let needs: Vec<usize> = (0..i).rev().take(6).filter(|_| random.chance(density)).collect();
+        let mut needs: Vec<usize> = (0..i).rev().take(6).filter(|_| random.chance(density)).collect();
+        if i > 6 && random.chance(100) {
+            needs.push(random.below(i as u64 - 6) as usize);
+        }
         let guard = random.chance(350).then(|| Condition::draw(random, &needs, 2));
         Step { guard, kind: draw_kind(random), retry: draw_retry(random), needs }
+    }
+
+    fn plain(kind: Kind, needs: Vec<usize>) -> Step {
+        Step { needs, guard: None, kind, retry: Retry { max_attempts: 2, ..Default::default() } }
     }
 
     fn node(&self, i: usize) -> Node {
@@ -100,9 +194,15 @@ impl Step {
     }
 }
 
+/// The step before this one, if there is one.
+fn before(i: usize) -> Vec<usize> {
+    i.checked_sub(1).into_iter().collect()
+}
+
 fn draw_kind(random: &mut Random) -> Kind {
     match random.below(20) {
-        0..9 => Kind::Http { reads_trigger: random.chance(300) },
+        0..6 => Kind::Http(Reads::Nothing),
+        6..9 => Kind::Http(random.pick(&[Reads::Flag, Reads::Note, Reads::Text, Reads::Path])),
         9..12 => Kind::Noop,
         12..14 => Kind::Set { is_broken: random.chance(200) },
         14..17 => Kind::Sleep(if random.chance(100) { Span(0) } else { random.log_millis(1, 120_000) }),
@@ -127,15 +227,23 @@ fn body(kind: Kind) -> Body {
     let parts =
         |text: &str| template::parse_text(text, &mut |raw| Ok(reference(raw))).expect("templates are well formed");
     match kind {
-        Kind::Http { reads_trigger } => Body::Http {
-            request: Http {
+        Kind::Http(reads) => {
+            let (path, text) = match reads {
+                Reads::Nothing => ("", None),
+                Reads::Flag => ("", Some("{{trigger.body.flag}}")),
+                Reads::Note => ("", Some("{{trigger.body.note}}")),
+                Reads::Text => ("", Some("note: {{trigger.body.note}}!")),
+                Reads::Path => ("{{trigger.body.note}}", None),
+            };
+            let request = Http {
                 method: "POST".into(),
-                url: parts("http://upstream/"),
-                body: reads_trigger.then(|| Template::from_parts(parts("{{trigger.body.flag}}"))),
+                url: parts(&format!("http://upstream/{path}")),
+                body: text.map(|text| Template::from_parts(parts(text))),
                 timeout: Span::from_secs(30),
                 ..Default::default()
-            },
-        },
+            };
+            Body::Http { request }
+        }
         Kind::Noop => Body::Noop {},
         Kind::Set { is_broken } => {
             let text = if is_broken { "{{trigger.body.missing}}" } else { "{{trigger.body.flag}}" };

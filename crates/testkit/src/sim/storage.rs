@@ -3,13 +3,13 @@
 //! Faults are whole calls: a batch lands or does not, as a transaction does. After every write what is
 //! stored is examined, whatever the writer was told.
 
-use super::Judgement;
 use super::check::fold;
+use super::harm::Judgement;
 use super::world::{World, ready};
 use bytes::Bytes;
 use engine::mailbox::{Resumed, Trouble};
-use kernel::{OrgId, RunId};
-use store::{Batch, Error, Result, Store, Verdict};
+use kernel::{OrgId, Record, RunId, event};
+use store::{Batch, Error, Result, RunWrite, Store, TimerChange, Verdict};
 
 impl World {
     /// Nothing can be read or written.
@@ -25,7 +25,7 @@ impl World {
         }
         let is_unknown = !self.is_calm && self.chance.chance(self.faults.unknown);
         let lands = !is_unknown || self.chance.coin();
-        let result = if lands { ready(self.store.commit(batch)) } else { Ok(Vec::new()) };
+        let result = if lands { self.write_most(batch) } else { Ok(Vec::new()) };
         let has_conflict = matches!(&result, Ok(verdicts) if verdicts.contains(&Verdict::Conflict));
         self.trace.mark("a commit met a conflict", has_conflict);
         self.trace.mark("a commit landed and nobody learned", is_unknown && lands);
@@ -33,11 +33,57 @@ impl World {
         if is_unknown { Err(Error::Unknown(format!("no answer, landed: {lands}"))) } else { result }
     }
 
+    /// A conflict that nobody else caused: as if somebody had written and taken it back. Never for a new
+    /// run, whose id nobody else can have.
+    fn write_most(&mut self, batch: &Batch) -> Result<Vec<Verdict>> {
+        let chance = &mut self.chance;
+        let meets = |w: &RunWrite| w.after > 0 && !self.is_calm && chance.chance(self.faults.conflict);
+        let refused: Vec<bool> = batch.runs.iter().map(meets).collect();
+        if !refused.contains(&true) {
+            return ready(self.store.commit(batch));
+        }
+        self.trace.mark("a conflict came from nowhere", true);
+        let kept = batch.runs.iter().zip(&refused).filter(|(_, is_refused)| !**is_refused).map(|(w, _)| w.clone());
+        let mut verdicts = ready(self.store.commit(&Batch { runs: kept.collect(), ..*batch }))?.into_iter();
+        let verdict = |is_refused| if is_refused { Some(Verdict::Conflict) } else { verdicts.next() };
+        Ok(refused.into_iter().filter_map(verdict).collect())
+    }
+
+    /// A node of a later release writes to a run something that this release cannot read.
+    pub fn write_the_future(&mut self) -> Judgement {
+        let open: Vec<RunId> = self.checker.open().map(|(run, ..)| run).collect();
+        if open.is_empty() {
+            return Ok(());
+        }
+        let run = self.chance.pick(&open);
+        let Some(stored) = self.store.stored_run(OrgId::DEFAULT, run) else { return Ok(()) };
+        let (seq, at) = self.checker.newest(run);
+        let events = vec![event::Event::Unknown { number: 77, bytes: Bytes::new() }];
+        let record = Record { at, first: seq + 1, events, ..Default::default() };
+        let write = RunWrite {
+            org: OrgId::DEFAULT,
+            run,
+            after: stored.records.len() as u64,
+            record: record.seal(),
+            row: None,
+            snapshot: None,
+            timer: TimerChange::default(),
+            payloads: Vec::new(),
+            grants: Vec::new(),
+            birth: None,
+        };
+        self.note(format!("a later release writes to {run}"));
+        let batch = Batch { at, epoch: 0, runs: vec![write] };
+        let written = ready(self.store.commit(&batch));
+        debug_assert_eq!(written, Ok(vec![Verdict::Committed]));
+        self.examine(&batch)
+    }
+
     /// Holds every run of a batch against the invariants.
     pub fn examine(&mut self, batch: &Batch) -> Judgement {
         for run in batch.runs.iter().map(|write| write.run) {
             let Some(stored) = self.store.stored_run(OrgId::DEFAULT, run) else { continue };
-            self.checker.committed(&stored, batch.epoch).map_err(|what| format!("{run}: {what}"))?;
+            self.checker.committed(&stored, batch.epoch).map_err(|wrong| wrong.about(run))?;
             let seq = self.checker.stored(run).map_or(0, |run| run.state.seq);
             self.note(format!("  {run} is {} at event {seq}", stored.row.status));
         }
@@ -51,7 +97,7 @@ impl World {
         self.trace.mark("a snapshot was read", loaded.snapshot.is_some());
         let definition = &self.definitions[self.pinned[&run]];
         let snapshot = loaded.snapshot.as_ref().map(|(_, bytes)| bytes);
-        let folded = fold(definition, snapshot, &loaded.records).map_err(Trouble::Damaged)?;
+        let folded = fold(definition, snapshot, &loaded.records)?;
         let (version, records) = (definition.version.clone(), loaded.records.len() as u32);
         Ok(Some(Resumed { version, run: folded, seq: loaded.seq, row: loaded.row, records }))
     }

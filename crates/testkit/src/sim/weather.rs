@@ -1,9 +1,12 @@
-//! Hosts and the store in bad weather: crashes, pauses, zombies, a store that is away.
+//! Hosts and the store in bad weather: crashes, pauses, zombies, clocks that are set, a store that is
+//! away, a neighbour of a later release.
 //!
 //! A host runs one process; after a pause it may run two, an old one that does not know it was replaced
 //! and the one that replaced it. A host goes down as a whole, and whatever goes down comes back: the
 //! engine reads what it must recover when it starts.
 
+use super::clock::{Clock, Wall};
+use super::harm::Judgement;
 use super::process::{Happening, Process};
 use super::world::{Event, World, ready};
 use engine::mailbox::Command;
@@ -23,15 +26,33 @@ pub enum Weather {
         host: usize,
         generation: u32,
     },
+    /// Somebody notices a process that lives although it was replaced, and starts the host anew: what
+    /// goes down comes back, or nobody would take up its work.
+    Retire {
+        process: usize,
+    },
     Pause {
+        host: usize,
+    },
+    /// Some hosts stop one by one and go on in another order.
+    Swizzle,
+    /// One of them.
+    PauseFor {
+        host: usize,
+        length: Span,
+    },
+    /// Somebody sets a host's clock.
+    ClockStep {
         host: usize,
     },
     /// The store goes away for a while.
     Outage,
+    /// A node of a later release writes to a run.
+    Upgrade,
 }
 
-#[derive(Default)]
 pub struct Host {
+    pub wall: Wall,
     /// How often it has crashed.
     generation: u32,
     /// The process that answers.
@@ -48,34 +69,59 @@ impl World {
     /// Sets up the hosts and what is going to befall them.
     pub fn forecast(&mut self, hosts: usize) {
         for host in 0..hosts {
-            self.hosts.push(Host::default());
+            let drawn = Wall::draw(&mut self.chance, self.now);
+            let wall = if self.faults.has_skew { drawn } else { Wall::exact(self.now) };
+            self.hosts.push(Host { wall, generation: 0, current: None });
             self.push(Span(0), Event::Weather(Weather::Boot { host, generation: 0 }));
-            self.expect_crash(host);
-            self.expect_pause(host);
+            self.expect(self.faults.crash_mean, Weather::Crash { host });
+            self.expect(self.faults.pause_mean, Weather::Pause { host });
+            self.expect(self.faults.clock_step_mean, Weather::ClockStep { host });
         }
-        self.expect_outage();
+        self.expect(self.faults.outage_mean, Weather::Outage);
+        self.expect(self.faults.swizzle_mean, Weather::Swizzle);
+        self.expect(self.faults.upgrade_mean, Weather::Upgrade);
     }
 
-    pub fn change(&mut self, weather: Weather) {
+    pub fn change(&mut self, weather: Weather) -> Judgement {
         match weather {
             Weather::Boot { host, generation } => self.boot(host, generation),
+            Weather::Retire { process } => {
+                if self.processes[process].is_alive() {
+                    self.crash(self.processes[process].host);
+                }
+            }
             _ if self.is_calm => {}
             Weather::Relapse { host } => self.crash(host),
             Weather::Crash { host } => {
                 self.crash(host);
-                self.expect_crash(host);
+                self.expect(self.faults.crash_mean, weather);
             }
             Weather::Pause { host } => {
-                self.pause(host);
-                self.expect_pause(host);
+                let length = self.chance.log_millis(100, 40_000);
+                self.pause(host, length);
+                self.expect(self.faults.pause_mean, weather);
+            }
+            Weather::PauseFor { host, length } => self.pause(host, length),
+            Weather::Swizzle => {
+                self.swizzle();
+                self.expect(self.faults.swizzle_mean, weather);
+            }
+            Weather::ClockStep { host } => {
+                self.step_clock(host);
+                self.expect(self.faults.clock_step_mean, weather);
+            }
+            Weather::Upgrade => {
+                self.write_the_future()?;
+                self.expect(self.faults.upgrade_mean.map(|mean| Span(mean.0 * 4)), weather);
             }
             Weather::Outage => {
                 let length = self.chance.log_millis(50, 20_000);
                 self.note(format!("the store is away for {length}"));
                 self.store_down_until = self.now.after(length);
-                self.expect_outage();
+                self.expect(self.faults.outage_mean, weather);
             }
         }
+        Ok(())
     }
 
     /// Good weather: whoever is paused goes on.
@@ -88,18 +134,26 @@ impl World {
     /// Every process on the host is gone with all it knew.
     pub fn crash(&mut self, host: usize) {
         self.note(format!("host {host} crashes"));
+        self.trace.mark("a host crashed", self.hosts[host].is_up());
         for process in 0..self.processes.len() {
-            if self.processes[process].host == host && self.processes[process].kill() {
-                self.trace.mark("a replaced process crashed", self.hosts[host].current != Some(process));
-                for ask in self.ledger.lose(process) {
-                    self.unanswered(ask);
-                }
+            if self.processes[process].host == host {
+                self.end(process);
             }
         }
         self.hosts[host].current = None;
         self.hosts[host].generation += 1;
         let (generation, pause) = (self.hosts[host].generation, self.chance.log_millis(1, 60_000));
         self.push(pause, Event::Weather(Weather::Boot { host, generation }));
+    }
+
+    fn end(&mut self, process: usize) {
+        if self.processes[process].kill() {
+            let is_replaced = self.hosts[self.processes[process].host].current != Some(process);
+            self.trace.mark("a replaced process crashed", is_replaced);
+            for ask in self.ledger.lose(process) {
+                self.unanswered(ask);
+            }
+        }
     }
 
     fn boot(&mut self, host: usize, generation: u32) {
@@ -109,14 +163,25 @@ impl World {
         if self.is_store_down() {
             return self.push(Span::from_millis(500), Event::Weather(Weather::Boot { host, generation }));
         }
+        let high_water = ready(self.store.high_water()).expect("the memory store answers");
+        let Some(clock) = Clock::start(&self.hosts[host].wall, self.now, high_water) else {
+            // It refuses to start, and says why; somebody sets the clock.
+            self.trace.mark("a clock kept a process from starting", true);
+            self.note(format!("host {host} cannot start: its clock is far behind {high_water:?}"));
+            self.hosts[host].wall.set(self.now, high_water.unwrap_or_default());
+            return self.push(Span::from_secs(10), Event::Weather(Weather::Boot { host, generation }));
+        };
         let epoch = ready(self.store.next_epoch()).expect("the memory store answers");
         let unparked = ready(self.store.unparked()).expect("the memory store answers");
         let process = self.processes.len();
         self.trace.mark("a run was recovered", !unparked.is_empty());
         self.trace.mark("a process was replaced while it lives", self.hosts[host].is_up());
         self.note(format!("host {host} starts process {process}, epoch {epoch}, {} to recover", unparked.len()));
-        self.processes.push(Process::new(host, epoch));
-        self.hosts[host].current = Some(process);
+        self.processes.push(Process::new(host, epoch, clock, high_water));
+        if let Some(process) = self.hosts[host].current.replace(process) {
+            let patience = self.chance.log_millis(1_000, 120_000);
+            self.push(patience, Event::Weather(Weather::Retire { process }));
+        }
         for (org, run) in unparked {
             self.deliver(process, Command::Recover { org, run });
         }
@@ -129,9 +194,8 @@ impl World {
 
     /// The process stops in the middle of whatever it does. Half of the time somebody takes it for dead
     /// and starts another.
-    fn pause(&mut self, host: usize) {
+    fn pause(&mut self, host: usize, length: Span) {
         let Some(process) = self.hosts[host].current else { return };
-        let length = self.chance.log_millis(100, 40_000);
         self.note(format!("process {process} stops for {length}"));
         self.processes[process].pause();
         self.push(length, Event::Process(process, Happening::Resume));
@@ -142,6 +206,30 @@ impl World {
         }
     }
 
+    fn swizzle(&mut self) {
+        self.trace.mark("hosts stopped one by one", self.hosts.len() > 1);
+        for host in 0..self.hosts.len() {
+            if self.chance.coin() {
+                let (begin, length) = (self.chance.millis(0, 2_000), self.chance.millis(2_000, 20_000));
+                self.push(begin, Event::Weather(Weather::PauseFor { host, length }));
+            }
+        }
+    }
+
+    /// Sets the clock forward or back, a little as likely as a lot.
+    fn step_clock(&mut self, host: usize) {
+        let size = self.chance.log_millis(500, 7_200_000).0 as i64;
+        let step = if self.chance.coin() { size } else { -size };
+        self.note(format!("the clock of host {host} is set by {step} µs"));
+        self.trace.mark("a clock was set back", step < 0);
+        self.hosts[host].wall.step(step);
+        for process in 0..self.processes.len() {
+            if self.processes[process].host == host && self.processes[process].is_up() {
+                self.follow_wall(process);
+            }
+        }
+    }
+
     /// A process that takes requests; now and then one that was replaced.
     pub fn reachable(&mut self) -> Option<usize> {
         let is_alive = |process: &usize| self.processes[*process].is_alive();
@@ -149,18 +237,6 @@ impl World {
         let any: Vec<usize> = (0..self.processes.len()).filter(is_alive).collect();
         let list = if self.workload.chance(200) { any } else { current };
         (!list.is_empty()).then(|| self.workload.pick(&list))
-    }
-
-    fn expect_crash(&mut self, host: usize) {
-        self.expect(self.faults.crash_mean, Weather::Crash { host });
-    }
-
-    fn expect_pause(&mut self, host: usize) {
-        self.expect(self.faults.pause_mean, Weather::Pause { host });
-    }
-
-    fn expect_outage(&mut self) {
-        self.expect(self.faults.unavailable_mean, Weather::Outage);
     }
 
     fn expect(&mut self, mean: Option<Span>, weather: Weather) {

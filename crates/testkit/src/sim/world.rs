@@ -1,17 +1,18 @@
 //! Time, and everything that is going to happen: one heap, ordered by virtual time and then by a drawn
 //! number, because nothing may rely on the order of simultaneous things.
 
+use super::Options;
 use super::check::{Checker, Definition};
 use super::client::{self, Errand};
 use super::faults::Faults;
+use super::harm::{Failure, Harm, Judgement};
 use super::ledger::{Ask, Ledger};
 use super::process::{Happening, Process};
 use super::random::Random;
-use super::shape::Shape;
+use super::shape::{Extreme, STEPS_MAX, Shape};
 use super::trace::Trace;
 use super::upstream;
 use super::weather::{Host, Weather};
-use super::{Judgement, Options};
 use engine::Version;
 use engine::mailbox::Dispatch;
 use kernel::event::Record;
@@ -23,6 +24,8 @@ use std::task::{Poll, Waker};
 use store::MemoryStore;
 
 const START: Timestamp = Timestamp(1_700_000_000_000_000);
+/// Thousandths of stories that are about one shape at the edge of what is allowed.
+const EXTREME: u32 = 50;
 /// In good weather, callbacks are delivered and the end is looked for this often…
 const TICK: Span = Span::from_secs(5);
 /// …and after this long whatever has not ended never will.
@@ -77,10 +80,18 @@ impl World {
         let mut topology = Random::stream(seed, "topology");
         let mut workload = Random::stream(seed, "workload");
         let mut chance = Random::stream(seed, "faults");
-        let faults = Faults::draw(&mut chance);
-        let hosts = topology.between(1, 2);
+        let faults = Faults::draw(&mut chance, &options.without);
+        let hosts = topology.pick(&[1, 1, 1, 2, 2, 3, 4, 5]).min(options.hosts_max);
         let calm_at = START.after(topology.millis(20_000, 240_000));
-        let definitions = (0..workload.between(1, 3)).map(|n| define(&mut workload, n as u32)).collect();
+        let extreme = topology.chance(EXTREME).then(|| topology.pick(&Extreme::ALL));
+        let count = if extreme.is_some() { 1 } else { workload.between(1, 3) };
+        let shape = |random: &mut Random| match extreme.filter(|_| options.steps_max >= STEPS_MAX) {
+            Some(extreme) => Shape::extreme(random, extreme),
+            None => Shape::draw(random, options.steps_max),
+        };
+        let definitions = (0..count).map(|n| define(shape(&mut workload), &mut workload, n as u32)).collect();
+        let runs_max = if extreme.is_some() { options.runs_max.min(2) } else { options.runs_max };
+        let checker = Checker::new(faults.has_one_clock());
         let mut world = World {
             now: START,
             heap: BTreeMap::new(),
@@ -101,11 +112,14 @@ impl World {
             definitions,
             pinned: BTreeMap::new(),
             ledger: Ledger::default(),
-            checker: Checker::default(),
+            checker,
             calm_at,
         };
+        if let Some(extreme) = extreme {
+            world.trace.mark(extreme.mark(), true);
+        }
         world.forecast(hosts as usize);
-        for (at, errand) in client::draw(&mut world, options.runs_max, calm_at) {
+        for (at, errand) in client::draw(&mut world, runs_max, calm_at) {
             world.push_at(at, Event::Client(errand));
         }
         world.push_at(calm_at, Event::Calm);
@@ -118,17 +132,20 @@ impl World {
             self.now = at;
             self.happenings += 1;
             if self.happenings > self.happenings_max || at > self.calm_at.after(PATIENCE) {
-                return Err(self.stuck());
+                return Err(Failure { harm: Harm::Stuck, what: self.stuck() });
             }
             match event {
                 Event::Process(process, happening) => self.happen(process, happening)?,
-                Event::Weather(weather) => self.change(weather),
+                Event::Weather(weather) => self.change(weather)?,
                 Event::Client(errand) => {
                     self.errands -= 1;
                     self.send(errand);
                 }
                 Event::Calm => self.calm_down(),
-                Event::Tick if self.is_over() => return self.ledger.check_all(&self.checker),
+                Event::Tick if self.is_over() => {
+                    self.checker.check_all(&self.store)?;
+                    return self.ledger.check_all(&self.checker);
+                }
                 Event::Tick => {
                     self.help();
                     self.push(TICK, Event::Tick);
@@ -170,16 +187,20 @@ impl World {
     /// Requests that must be answered yet. A watcher need not be where its process is not the one that
     /// ends the run: engines do not tell each other.
     fn unanswered_asks(&self) -> Vec<&Ask> {
-        let is_alone = self.hosts.len() == 1 && self.faults.pause_mean.is_none();
-        self.ledger.open().filter(|ask| is_alone || !matches!(ask, Ask::Watch { .. })).collect()
+        let is_alone = self.hosts.len() == 1 && self.faults.pause_mean.is_none() && self.faults.swizzle_mean.is_none();
+        let is_owed = |ask: &&Ask| match ask {
+            Ask::Watch { run } => is_alone && !self.checker.needs_upgrade(*run),
+            _ => true,
+        };
+        self.ledger.open().filter(is_owed).collect()
     }
 
     /// Says which run does not end, and all that is stored of it.
     fn stuck(&self) -> String {
         let Some((id, definition, run)) = self.checker.open().next() else {
-            return format!("stuck: never answered: {:?}", self.unanswered_asks());
+            return format!("never answered: {:?}", self.unanswered_asks());
         };
-        let mut text = format!("stuck: {id} is {}, due at {:?}\n", run.status(), run.next_due());
+        let mut text = format!("{id} is {}, due at {:?}\n", run.status(), run.next_due());
         for (i, step) in definition.shape.steps.iter().enumerate() {
             let state = run.step(i as u32);
             text += &format!("  s{i} needs {:?} {:?} {:?}: {:?}\n", step.needs, step.kind, step.retry, state.phase);
@@ -195,8 +216,8 @@ impl World {
     }
 }
 
-fn define(random: &mut Random, number: u32) -> Definition {
-    let shape = Rc::new(Shape::draw(random));
+fn define(shape: Shape, random: &mut Random, number: u32) -> Definition {
+    let shape = Rc::new(shape);
     let version = Version {
         org: OrgId::DEFAULT,
         workflow: WorkflowId(random.bytes()),

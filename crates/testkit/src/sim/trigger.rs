@@ -1,0 +1,53 @@
+//! What a run is given, and what its steps must therefore send: the data looks like templates, and a
+//! correct engine never reads it as one.
+//!
+//! The rule: what an upstream should receive is worked out here, without the kernel.
+
+use super::random::Random;
+use super::shape::Reads;
+use bytes::Bytes;
+use kernel::advance::Work;
+use kernel::payload::INLINE_MAX;
+
+/// Data that somebody could mistake for a template.
+const NOTES: [&str; 5] =
+    ["plain", "{{trigger.body.secret}}", "a {{ trigger.body.flag }} b", "{{trigger.body.missing}}", "{{ not closed"];
+
+#[derive(Clone, Debug)]
+pub struct Trigger {
+    pub flag: bool,
+    /// It does not fit into a record.
+    pub is_large: bool,
+    note: &'static str,
+}
+
+impl Trigger {
+    pub fn draw(random: &mut Random) -> Trigger {
+        Trigger { flag: random.coin(), is_large: random.chance(250), note: random.pick(&NOTES) }
+    }
+
+    pub fn body(&self) -> Bytes {
+        let pad = "x".repeat(if self.is_large { INLINE_MAX } else { 5 });
+        let Trigger { flag, note, .. } = self;
+        format!(r#"{{"flag":{flag},"note":"{note}","secret":"hush","pad":"{pad}"}}"#).into()
+    }
+
+    /// Is this the request that a step which reads `reads` must send?
+    pub fn explains(&self, reads: Reads, work: &Work) -> bool {
+        let Work::Http(request) = work else { return false };
+        let (path, body) = match reads {
+            Reads::Nothing => (String::new(), None),
+            Reads::Flag => (String::new(), Some(self.flag.to_string())),
+            Reads::Note => (String::new(), Some(self.note.to_owned())),
+            Reads::Text => (String::new(), Some(format!("note: {}!", self.note))),
+            Reads::Path => (percent_encoded(self.note), None),
+        };
+        let sent = request.body.as_ref().map(|(bytes, _)| &bytes[..]);
+        request.url == format!("http://upstream/{path}") && sent == body.as_deref().map(str::as_bytes)
+    }
+}
+
+fn percent_encoded(text: &str) -> String {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~".contains(&byte);
+    text.bytes().map(|b| if is_plain(b) { (b as char).to_string() } else { format!("%{b:02X}") }).collect()
+}
