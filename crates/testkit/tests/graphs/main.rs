@@ -76,6 +76,7 @@ impl Drive<'_> {
             run: RunId([7; 16]),
             now: Timestamp(1_000_000),
             epoch: 1,
+            is_draining: false,
             wait_url: &wait_url,
             payloads: &payloads,
         };
