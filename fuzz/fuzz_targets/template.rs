@@ -1,0 +1,44 @@
+//! Any text as a template, and any text as what fills it: never a panic, never a second reading of what
+//! was filled in, never a URL whose literal beginning changed, never a line break in a header.
+#![no_main]
+
+use kernel::path::{Problem, RawPath, Ref, Root};
+use kernel::scope::{Scope, Unresolved};
+use kernel::template::{self, Template};
+use kernel::wire::Message;
+use libfuzzer_sys::fuzz_target;
+use std::borrow::Cow;
+
+struct Filling<'a>(&'a str);
+
+impl Scope for Filling<'_> {
+    fn get(&self, _: &Ref) -> Result<Option<Cow<'_, serde_json::Value>>, Unresolved> {
+        Ok(Some(Cow::Owned(self.0.into())))
+    }
+}
+
+fn resolve(raw: &RawPath<'_>) -> Result<Ref, Problem> {
+    Ok(Ref { root: Root::TriggerBody, text: raw.text.to_owned(), ..Default::default() })
+}
+
+fuzz_target!(|input: (&str, &str)| {
+    let (text, filling) = input;
+    let parts = match template::parse_text(text, &mut resolve) {
+        Ok(parts) => parts,
+        Err(problems) => return assert!(problems.iter().all(|p| p.at <= text.len()), "{problems:?}"),
+    };
+    let scope = Filling(filling);
+    let whole: String = parts.iter().map(|p| if p.path.is_some() { filling } else { p.text.as_str() }).collect();
+    if let Ok(rendered) = template::render_text(&parts, &scope) {
+        assert_eq!(rendered, whole, "one pass, nothing else");
+    }
+    if let Ok(header) = template::render_header("x", &parts, &scope) {
+        assert!(!header.contains(['\r', '\n', '\0']));
+    }
+    if let Ok(url) = template::render_url(&parts, &scope) {
+        let literal = parts.first().filter(|p| p.path.is_none()).map_or("", |p| p.text.as_str());
+        assert!(url.starts_with(literal));
+    }
+    let stored = Template::from_parts(parts);
+    assert_eq!(Template::decode(&stored.encode()), Ok(stored));
+});
