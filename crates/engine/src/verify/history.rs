@@ -34,7 +34,10 @@ pub(super) fn judge(case: &mut Case<'_>, moment: &Moment<'_>) -> Result<bool, Er
     let is_first = run.state.seq == 0;
     if is_first != matches!(event, Event::Created { .. }) {
         let number = run.state.seq + 1;
-        case.say(Code::EventOutOfPlace, format!("event {number} is `{name}`; a history begins with `run.created`, once"));
+        case.say(
+            Code::EventOutOfPlace,
+            format!("event {number} is `{name}`; a history begins with `run.created`, once"),
+        );
         return Ok(false);
     }
     if let Some(step) = event.step().filter(|step| *step as usize >= run.state.steps.len()) {
@@ -172,7 +175,8 @@ fn attempts(case: &mut Case<'_>, moment: &Moment<'_>, step: u32) {
         Event::Started { .. } | Event::Leased { .. } => {
             let most = if retry.never { 1 } else { retry.max_attempts.max(1) };
             if state.charged >= most {
-                let message = format!("attempt {} is charged attempt {} of {most}", state.attempt + 1, state.charged + 1);
+                let message =
+                    format!("attempt {} is charged attempt {} of {most}", state.attempt + 1, state.charged + 1);
                 case.say_step(Code::AttemptsOverPolicy, step, message);
             }
             state.attempt + 1

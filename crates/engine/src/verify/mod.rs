@@ -41,11 +41,7 @@ pub fn verify(inspection: &dyn Inspection, limit: usize, progress: &mut dyn FnMu
     Ok(report)
 }
 
-fn look(
-    inspection: &dyn Inspection,
-    report: &mut Report,
-    progress: &mut dyn FnMut(&Counts),
-) -> Result<(), Error> {
+fn look(inspection: &dyn Inspection, report: &mut Report, progress: &mut dyn FnMut(&Counts)) -> Result<(), Error> {
     if !inspection.database(&mut |anomaly| report.add(anomaly.into()))? {
         return Ok(());
     }

@@ -113,9 +113,8 @@ fn grants(case: &mut Case<'_>, folded: &Folded) {
 
 fn waits(case: &mut Case<'_>, plan: &Plan) {
     let stored = case.stored;
-    let takes = |step: u32| {
-        matches!(plan.nodes().get(step as usize).and_then(|n| n.body.as_ref()), Some(Body::Webhook { .. }))
-    };
+    let takes =
+        |step: u32| matches!(plan.nodes().get(step as usize).and_then(|n| n.body.as_ref()), Some(Body::Webhook { .. }));
     let mut left: BTreeSet<u32> = (0..plan.nodes().len() as u32).filter(|step| takes(*step)).collect();
     for wait in &stored.waits {
         if wait.kind != "webhook" || !left.remove(&wait.step) {

@@ -141,7 +141,8 @@ impl Case<'_> {
     fn apply(&mut self, plan: &Plan, folded: &mut Folded, number: u64, record: &Record) -> Result<bool, Error> {
         for (i, event) in record.events.iter().enumerate() {
             self.report.counts.events += 1;
-            let moment = history::Moment { plan, run: &folded.run, event, at: record.at, later: &record.events[i + 1..] };
+            let moment =
+                history::Moment { plan, run: &folded.run, event, at: record.at, later: &record.events[i + 1..] };
             if !history::judge(self, &moment)? {
                 return Ok(false);
             }

@@ -6,8 +6,8 @@
 
 use super::super::columns::sql;
 use super::super::fault::on_read;
-use crate::inspect::{Anomaly, AnomalyKind, Seen};
 use crate::Result;
+use crate::inspect::{Anomaly, AnomalyKind, Seen};
 use kernel::{OrgId, RunId};
 use rusqlite::{Connection, Row, Rows};
 

@@ -51,7 +51,8 @@ pub(super) fn database(connection: &Connection, each: &mut dyn FnMut(Anomaly)) -
 
 /// Numbers that a start relies on.
 fn settings(connection: &Connection, each: &mut dyn FnMut(Anomaly)) -> Result<()> {
-    let newest: Option<i64> = catalog::value(connection, "SELECT max(pos) FROM journal", []).map_err(on_read)?.flatten();
+    let newest: Option<i64> =
+        catalog::value(connection, "SELECT max(pos) FROM journal", []).map_err(on_read)?.flatten();
     for (name, most) in [(RECOVERY_POS, newest.unwrap_or(0)), (EPOCH, i64::MAX)] {
         let Some(text) = catalog::setting(connection, name)? else { continue };
         if !text.parse::<i64>().is_ok_and(|number| (0..=most).contains(&number)) {

@@ -10,9 +10,9 @@ use super::super::columns::{count, org, run_id, run_row, sql, time};
 use super::super::fault::on_read;
 use super::super::heads::{self, Head};
 use super::cursor::{Cursor, Owners, RawKey, raw_key, understood, unreadable};
+use crate::Result;
 use crate::inspect::{Anomaly, AnomalyKind, GrantRow, Seen, SnapshotRow, StoredRun};
 use crate::rows::{RunRow, Wait};
-use crate::Result;
 use bytes::Bytes;
 use rusqlite::{Connection, OptionalExtension, Row, Statement, params};
 use std::collections::{HashMap, HashSet};
@@ -126,6 +126,9 @@ fn grant(row: &Row<'_>) -> rusqlite::Result<GrantRow> {
     Ok(GrantRow { step: row.get(2)?, attempt: row.get(3)?, fence: count(row, 4)? })
 }
 
+/// A run's records with their positions, oldest first, and why they are not all if they are not.
+type History = (Vec<(i64, Bytes)>, Option<String>);
+
 /// The journal while it is walked.
 struct Journal<'c> {
     at: Statement<'c>,
@@ -152,8 +155,8 @@ impl<'c> Journal<'c> {
         Ok(Journal { at, tails, visited: Marks::default(), excused: HashSet::new() })
     }
 
-    /// A run's records, oldest first, and why they are not all if they are not.
-    fn follow(&mut self, key: RawKey, row: &RunRow, stored: Head) -> Result<(Vec<(i64, Bytes)>, Option<String>)> {
+    /// Goes from a run's last record to its first.
+    fn follow(&mut self, key: RawKey, row: &RunRow, stored: Head) -> Result<History> {
         let is_unparked = !row.status.is_parked() && !row.status.is_terminal();
         let tail = self.tails.get(&key).copied().filter(|_| is_unparked).unwrap_or_default();
         let head = stored.max(tail);

@@ -54,9 +54,16 @@ pub const ALL: &[(Code, &str, Damage)] = &[
     (Code::ChainBroken, "circle", sql!(sleeping, "UPDATE journal SET prev = pos + 1 WHERE run = $1 AND seq = 5")),
     (Code::ChainBroken, "head", sql!(completed, "UPDATE runs SET head = head + 1 WHERE id = $1")),
     (Code::ChainBroken, "head of an open run", sql!(running, "UPDATE runs SET head = 0, seq = 0 WHERE id = $1")),
-    (Code::RecordDamaged, "a bit", sql!(completed, "UPDATE journal SET body = CAST(body || x'00' AS BLOB) WHERE run = $1")),
+    (
+        Code::RecordDamaged,
+        "a bit",
+        sql!(completed, "UPDATE journal SET body = CAST(body || x'00' AS BLOB) WHERE run = $1"),
+    ),
     (Code::RecordNewer, "a format", |p| {
-        p.run("UPDATE journal SET body = CAST(x'09' || substr(body, 2) AS BLOB) WHERE run = $1 AND seq = 2", [p.s.completed.0]);
+        p.run(
+            "UPDATE journal SET body = CAST(x'09' || substr(body, 2) AS BLOB) WHERE run = $1 AND seq = 2",
+            [p.s.completed.0],
+        );
     }),
     (Code::RecordNewer, "an event", |p| {
         p.edit(p.s.completed, 2, |r| r.events.push(Event::Unknown { number: 99, bytes: Default::default() }));
@@ -65,12 +72,18 @@ pub const ALL: &[(Code, &str, Damage)] = &[
     (Code::EventNumbers, "an event lost", |p| p.edit(p.s.completed, 1, |r| drop(r.events.pop()))),
     (Code::EventNumbers, "nothing happened", |p| p.append(p.s.completed, vec![])),
     (Code::JournalOrphan, "a second end", |p| {
-        p.run("INSERT INTO journal SELECT (SELECT max(pos) + 1 FROM journal), org, run, seq, prev, body FROM journal \
-               WHERE run = $1 AND seq = 2", [p.s.completed.0]);
+        p.run(
+            "INSERT INTO journal SELECT (SELECT max(pos) + 1 FROM journal), org, run, seq, prev, body FROM journal \
+               WHERE run = $1 AND seq = 2",
+            [p.s.completed.0],
+        );
     }),
     (Code::JournalGap, "moved", |p| {
-        p.db.execute_batch("UPDATE runs SET head = head + 5 WHERE head = (SELECT max(pos) FROM journal);
-                            UPDATE journal SET pos = pos + 5 WHERE pos = (SELECT max(pos) FROM journal)").unwrap();
+        p.db.execute_batch(
+            "UPDATE runs SET head = head + 5 WHERE head = (SELECT max(pos) FROM journal);
+                            UPDATE journal SET pos = pos + 5 WHERE pos = (SELECT max(pos) FROM journal)",
+        )
+        .unwrap();
     }),
     (Code::TimeBackwards, "a record of 1970", |p| p.edit(p.s.running, 1, |r| r.at = Timestamp(5))),
     (Code::SnapshotDiffers, "position", sql!("UPDATE snapshots SET pos = pos - 1")),
@@ -111,7 +124,11 @@ pub const ALL: &[(Code, &str, Damage)] = &[
     (Code::EventOutOfPlace, "called off alone", |p| p.append(p.s.waiting, vec![Event::Cancelled { step: 0 }])),
     (Code::WrongEnd, "failed", |p| {
         let failure = Failure::new("step_failed", "");
-        p.replace(p.s.completed, |e| matches!(e, Event::RunCompleted {}), vec![Event::RunFailed { failure, step: Some(0) }]);
+        p.replace(
+            p.s.completed,
+            |e| matches!(e, Event::RunCompleted {}),
+            vec![Event::RunFailed { failure, step: Some(0) }],
+        );
     }),
     (Code::WrongEnd, "too early", |p| p.append(p.s.waiting, vec![Event::RunCompleted {}])),
     (Code::SettledTwice, "succeeded", |p| p.twice(p.s.completed, |e| matches!(e, Event::Succeeded { .. }))),
@@ -125,10 +142,14 @@ pub const ALL: &[(Code, &str, Damage)] = &[
         p.replace(p.s.running, started, vec![Event::Started { step: 0, attempt: 2, epoch: 1, seen: vec![] }]);
     }),
     (Code::AttemptNumbers, "lost", |p| {
-        p.append(p.s.running, vec![lost(3), Event::Started { step: 0, attempt: 2, epoch: 1, seen: vec![] }]);
+        p.append(
+            p.s.running,
+            vec![retrying(3, false, p.now()), Event::Started { step: 0, attempt: 2, epoch: 1, seen: vec![] }],
+        );
     }),
     (Code::AttemptsOverPolicy, "endless", |p| {
-        let again = |n| [charged(n), Event::Started { step: 0, attempt: n + 1, epoch: 1, seen: vec![] }];
+        let again =
+            |n| [retrying(n, true, p.now()), Event::Started { step: 0, attempt: n + 1, epoch: 1, seen: vec![] }];
         p.append(p.s.running, (1..40).flat_map(again).collect());
     }),
     (Code::StartedTooSoon, "needs", |p| {
@@ -140,7 +161,11 @@ pub const ALL: &[(Code, &str, Damage)] = &[
         p.replace(p.s.completed, condition_was_false, vec![Event::Skipped { step: 2, because }]);
     }),
     (Code::WrongDecision, "started", |p| {
-        p.replace(p.s.completed, condition_was_false, vec![Event::Started { step: 2, attempt: 1, epoch: 1, seen: vec![] }]);
+        p.replace(
+            p.s.completed,
+            condition_was_false,
+            vec![Event::Started { step: 2, attempt: 1, epoch: 1, seen: vec![] }],
+        );
     }),
     (Code::WrongDecision, "the payload says otherwise", |p| {
         p.run("UPDATE payloads SET body = CAST('{\"amount\":99}' AS BLOB)", []);
@@ -151,13 +176,15 @@ pub const ALL: &[(Code, &str, Damage)] = &[
     (Code::TimerEarly, "woken", |p| {
         p.append(p.s.sleeping, vec![Event::Woken { step: 40 }]);
     }),
-    (Code::TimerEarly, "set wrong", |p| p.edit(p.s.sleeping, 41, |r| {
-        for event in &mut r.events {
-            if let Event::TimerSet { at, .. } = event {
-                at.0 += 1;
+    (Code::TimerEarly, "set wrong", |p| {
+        p.edit(p.s.sleeping, 41, |r| {
+            for event in &mut r.events {
+                if let Event::TimerSet { at, .. } = event {
+                    at.0 += 1;
+                }
             }
-        }
-    })),
+        })
+    }),
     (Code::TimerEarly, "run", |p| p.append(p.s.waiting, vec![Event::Cancelled { step: 0 }, Event::RunTimeout {}])),
     (Code::Unfinished, "a decision lost", |p| {
         p.replace(p.s.waiting, |e| matches!(e, Event::RunWaiting {}), vec![]);
@@ -195,7 +222,14 @@ pub const ALL: &[(Code, &str, Damage)] = &[
     (Code::OriginDiffers, "form", sql!("UPDATE runs SET form = 'script'")),
     (Code::OriginDiffers, "workflow", sql!("UPDATE runs SET workflow = (SELECT max(id) FROM workflows)")),
     (Code::KeyWrong, "scope", sql!("UPDATE idempotency SET scope = 'wf_other' WHERE scope <> 'workflows'")),
-    (Code::KeyWrong, "two", sql!(waiting, "INSERT INTO idempotency SELECT org, scope, 'k2', made, fingerprint, 1 FROM idempotency WHERE made = $1")),
+    (
+        Code::KeyWrong,
+        "two",
+        sql!(
+            waiting,
+            "INSERT INTO idempotency SELECT org, scope, 'k2', made, fingerprint, 1 FROM idempotency WHERE made = $1"
+        ),
+    ),
 ];
 
 fn started(event: &Event) -> bool {
@@ -206,15 +240,10 @@ fn condition_was_false(event: &Event) -> bool {
     matches!(event, Event::Skipped { because: Because::Condition { .. }, .. })
 }
 
-fn charged(attempt: u32) -> Event {
-    let (failure, next) = (Failure::new("network", ""), Timestamp::NEVER);
-    // Due at once: the next attempt is not early.
-    Event::Retrying { step: 0, attempt, next: Timestamp(next.0.min(0)), failure, charged: true, status_code: None }
-}
-
-fn lost(attempt: u32) -> Event {
-    let failure = Failure::new("server_stopped", "");
-    Event::Retrying { step: 0, attempt, next: Timestamp::NEVER, failure, charged: false, status_code: None }
+/// An attempt that ended at `at` and may be followed by another at once.
+fn retrying(attempt: u32, charged: bool, at: Timestamp) -> Event {
+    let failure = Failure::new("network", "");
+    Event::Retrying { step: 0, attempt, next: at, failure, charged, status_code: None }
 }
 
 impl<'a> Patient<'a> {
@@ -248,7 +277,8 @@ impl<'a> Patient<'a> {
     fn replace(&self, run: RunId, which: fn(&Event) -> bool, with: Vec<Event>) {
         let mut statement = self.db.prepare("SELECT seq, body FROM journal WHERE run = $1 ORDER BY seq").unwrap();
         let rows = statement.query_map([run.0], |row| Ok((row.get(0)?, row.get::<_, Vec<u8>>(1)?))).unwrap();
-        let records: Vec<(u32, Record)> = rows.map(|r| r.unwrap()).map(|(n, b)| (n, Record::open(&b).unwrap())).collect();
+        let records: Vec<(u32, Record)> =
+            rows.map(|r| r.unwrap()).map(|(n, b)| (n, Record::open(&b).unwrap())).collect();
         let mut with = Some(with);
         let mut first = 1;
         for (seq, mut record) in records {
@@ -269,8 +299,15 @@ impl<'a> Patient<'a> {
         let mut statement = self.db.prepare("SELECT body FROM journal WHERE run = $1 ORDER BY seq").unwrap();
         let rows = statement.query_map([run.0], |row| row.get::<_, Vec<u8>>(0)).unwrap();
         let events = rows.flat_map(|body| Record::open(&body.unwrap()).unwrap().events);
-        let event = events.into_iter().find(|event| which(event)).unwrap();
+        let event = events.into_iter().find(&which).unwrap();
         self.replace(run, which, vec![event.clone(), event]);
+    }
+
+    /// Time of the newest record.
+    fn now(&self) -> Timestamp {
+        let newest = "SELECT body FROM journal ORDER BY pos DESC LIMIT 1";
+        let body: Vec<u8> = self.db.query_row(newest, [], |row| row.get(0)).unwrap();
+        Record::open(&body).unwrap().at
     }
 
     /// One more record, with everything that tables say of it in order.
@@ -282,7 +319,7 @@ impl<'a> Patient<'a> {
             self.db.query_row(last, [run.0], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?))).unwrap();
         let before = Record::open(&body).unwrap();
         let first = before.first + before.events.len() as u64;
-        let record = Record { at: before.at, first, events, ..Default::default() }.seal();
+        let record = Record { at: self.now(), first, events, ..Default::default() }.seal();
         let append = "INSERT INTO journal VALUES ($1, 1, $2, $3, $4, $5)";
         self.run(append, (newest + 1, run.0, seq + 1, pos, &*record));
         self.run("UPDATE runs SET head = $1, seq = $2 WHERE id = $3", (newest + 1, seq + 1, run.0));

@@ -76,37 +76,65 @@ async fn open(place: &Place) -> Engine {
 
 async fn populate(engine: &Engine, silent: u16) -> Sample {
     let large = json!({ "amount": 7, "text": "x".repeat(10_000) });
-    create(engine, ORG, "plain", json!({
-        "a": { "noop": {} },
-        "b": { "needs": ["a"], "log": { "message": "{{trigger.body.amount}}" } },
-        "c": { "needs": ["b"], "if": "trigger.body.amount > 9", "noop": {} },
-        "d": { "needs": ["c"], "noop": {} },
-        "e": { "needs": ["b"], "set": { "twice": ["{{trigger.body.amount}}", "{{trigger.body.amount}}"] } },
-    }))
+    create(
+        engine,
+        ORG,
+        "plain",
+        json!({
+            "a": { "noop": {} },
+            "b": { "needs": ["a"], "log": { "message": "{{trigger.body.amount}}" } },
+            "c": { "needs": ["b"], "if": "trigger.body.amount > 9", "noop": {} },
+            "d": { "needs": ["c"], "noop": {} },
+            "e": { "needs": ["b"], "set": { "twice": ["{{trigger.body.amount}}", "{{trigger.body.amount}}"] } },
+        }),
+    )
     .await;
-    create(engine, ORG, "sleeper", json!({ "nap": { "sleep": "1m" }, "after": { "needs": ["nap"], "noop": {} } })).await;
+    create(engine, ORG, "sleeper", json!({ "nap": { "sleep": "1m" }, "after": { "needs": ["nap"], "noop": {} } }))
+        .await;
     create(engine, ORG, "long", json!({ "night": { "sleep": "8h" } })).await;
     let mut forty: serde_json::Map<String, Value> = (0..40)
-        .map(|i| (format!("s{i}"), json!({ "noop": {}, "needs": if i == 0 { json!([]) } else { json!([format!("s{}", i - 1)]) } })))
+        .map(|i| {
+            (
+                format!("s{i}"),
+                json!({ "noop": {}, "needs": if i == 0 { json!([]) } else { json!([format!("s{}", i - 1)]) } }),
+            )
+        })
         .collect();
     forty.insert("rest".into(), json!({ "sleep": "8h", "needs": ["s39"] }));
     create(engine, ORG, "forty", Value::Object(forty)).await;
-    create(engine, ORG, "callback", json!({
-        "call": { "wait_for_webhook": { "timeout": "3h" } },
-        "used": { "needs": ["call"], "if": "tasks.call.body.amount == 7", "noop": {} },
-    }))
+    create(
+        engine,
+        ORG,
+        "callback",
+        json!({
+            "call": { "wait_for_webhook": { "timeout": "3h" } },
+            "used": { "needs": ["call"], "if": "tasks.call.body.amount == 7", "noop": {} },
+        }),
+    )
     .await;
-    create(engine, ORG, "broken", json!({
-        "fails": { "url": "http://127.0.0.1:1/{{trigger.body.nothing}}", "retry": "never" },
-        "after": { "needs": ["fails"], "noop": {} },
-    }))
+    create(
+        engine,
+        ORG,
+        "broken",
+        json!({
+            "fails": { "url": "http://127.0.0.1:1/{{trigger.body.nothing}}", "retry": "never" },
+            "after": { "needs": ["fails"], "noop": {} },
+        }),
+    )
     .await;
-    create(engine, ORG, "retried", json!({ "call": {
-        "url": "http://127.0.0.1:1/", "retry": { "max_attempts": 3, "backoff": { "type": "fixed", "min": "5m" } } } }))
+    create(
+        engine,
+        ORG,
+        "retried",
+        json!({ "call": {
+        "url": "http://127.0.0.1:1/", "retry": { "max_attempts": 3, "backoff": { "type": "fixed", "min": "5m" } } } }),
+    )
     .await;
-    create(engine, ORG, "hangs", json!({ "call": { "url": format!("http://127.0.0.1:{silent}/"), "timeout": "1h" } })).await;
+    create(engine, ORG, "hangs", json!({ "call": { "url": format!("http://127.0.0.1:{silent}/"), "timeout": "1h" } }))
+        .await;
     create(engine, OTHER, "plain", json!({ "a": { "noop": {} } })).await;
-    define(engine, ORG, json!({ "name": "brief", "max_duration": "30s", "tasks": { "night": { "sleep": "8h" } } })).await;
+    define(engine, ORG, json!({ "name": "brief", "max_duration": "30s", "tasks": { "night": { "sleep": "8h" } } }))
+        .await;
 
     let completed = start(engine, ORG, "plain", &large).await;
     ended(engine, ORG, completed, RunStatus::Completed).await;
