@@ -181,6 +181,8 @@ fn attempts(case: &mut Case<'_>, moment: &Moment<'_>, step: u32) {
             }
             state.attempt + 1
         }
+        // Not yet an attempt, but it says which one it will be.
+        Event::Scheduled { .. } => state.attempt + 1,
         // Done on the spot, by its first and only attempt.
         Event::Succeeded { .. } if matches!(state.phase, Phase::Pending {}) => 1,
         _ => state.attempt,

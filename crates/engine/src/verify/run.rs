@@ -199,9 +199,11 @@ impl Case<'_> {
     }
 }
 
-/// A context for looking, not for acting: callback URLs need a secret nobody has given us.
+/// A context for looking, not for acting. It starts nothing, as a server that is being stopped: what such
+/// a server left `ready` is no decision that is due. Callback URLs need a secret nobody has given us.
 pub(super) fn context<'a>(stored: &StoredRun, now: Timestamp, payloads: &'a Payloads) -> Context<'a> {
-    Context { run: stored.row.id, now, epoch: 0, wait_url: &|_| "http://callback".to_owned(), payloads }
+    let wait_url = &|_: &str| "http://callback".to_owned();
+    Context { run: stored.row.id, now, epoch: 0, is_draining: true, wait_url, payloads }
 }
 
 /// The payload an event brings.

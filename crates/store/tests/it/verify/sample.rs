@@ -5,7 +5,7 @@ use bytes::Bytes;
 use engine::engine::NewName;
 use engine::secret::Secret;
 use engine::{ClockMode, Engine, Options, StartRequest};
-use kernel::{OrgId, RunId, RunStatus, Span};
+use kernel::{Event, OrgId, RunId, RunStatus, Span};
 use serde_json::{Value, json};
 use std::net::TcpListener;
 use std::sync::{Arc, OnceLock};
@@ -52,6 +52,7 @@ fn make() -> Sample {
     let sample = runtime.block_on(async {
         let engine = open(&place).await;
         let sample = populate(&engine, silent.local_addr().unwrap().port()).await;
+        drain(&engine).await;
         engine.stop().await;
         sample
     });
@@ -162,6 +163,17 @@ async fn populate(engine: &Engine, silent: u16) -> Sample {
     }
     let running = start(engine, ORG, "hangs", &json!({})).await;
     Sample { file: Vec::new(), completed, waiting, sleeping, woken, cancelled, running }
+}
+
+/// Stops while a step could start, which therefore waits for the next process.
+async fn drain(engine: &Engine) {
+    let left = start(engine, ORG, "callback", &json!({ "left": true })).await;
+    in_status(engine, left, RunStatus::Waiting).await;
+    engine.drain(Duration::ZERO).await;
+    let token = Secret::new([7; 32]).token(left, "call");
+    engine.callback(&token, Bytes::from_static(br#"{"amount":7}"#)).await.unwrap();
+    let history = engine.history(ORG, left).await.unwrap().unwrap();
+    assert!(history.iter().any(|(_, _, event)| matches!(event, Event::Scheduled { .. })), "{history:?}");
 }
 
 async fn create(engine: &Engine, org: OrgId, name: &str, tasks: Value) {
