@@ -178,18 +178,32 @@ impl Case<'_> {
         }
     }
 
-    /// Whatever could be decided at the time of the last record has been. Decisions that wait for a
-    /// stored payload are not made without it, so none is given here: a server that was killed while it
-    /// fetched one leaves such a run, and takes it up again because its row says `running`.
-    fn finished(&mut self, plan: &Plan, mut folded: Folded) {
+    /// Whatever could be decided at the time of the last record has been, but for two things, each of which
+    /// the next process takes up because the row says `running`: what waits for a stored payload (none is
+    /// given here, so nothing is decided on it), and steps a server that was being stopped left ready.
+    fn finished(&mut self, plan: &Plan, folded: Folded) {
         if !folded.run.index_is_true(plan) {
             self.say(Code::CheckFailed, "its index is not what its state says");
         }
-        let payloads = Payloads::new();
-        let context = context(self.stored, folded.at, &payloads);
-        let advanced = advance(plan, &mut folded.run, vec![Input::Wake], &context);
-        if let Some(record) = advanced.record {
-            let names: Vec<&str> = record.events.iter().filter_map(Event::name).collect();
+        if folded.run.is_terminal() {
+            return;
+        }
+        let decided = |is_draining| {
+            let payloads = Payloads::new();
+            let context = Context { is_draining, ..context(self.stored, folded.at, &payloads) };
+            let advanced = advance(plan, &mut folded.run.clone(), vec![Input::Wake], &context);
+            advanced.record.map(|record| record.events).unwrap_or_default()
+        };
+        // A server that stops does not start what is ready; but it queues a step without looking whether
+        // its payload is there, so ask one that starts things what it could do about those.
+        let mut due = decided(true);
+        if due.iter().any(|event| matches!(event, Event::Scheduled { .. })) {
+            let acting = decided(false);
+            let has_moved = |step: &Option<u32>| acting.iter().any(|event| event.step() == *step);
+            due.retain(|event| !matches!(event, Event::Scheduled { .. }) || has_moved(&event.step()));
+        }
+        if !due.is_empty() {
+            let names: Vec<&str> = due.iter().filter_map(Event::name).collect();
             self.say(Code::Unfinished, format!("still to happen: {}", names.join(", ")));
         }
     }
@@ -199,11 +213,10 @@ impl Case<'_> {
     }
 }
 
-/// A context for looking, not for acting. It starts nothing, as a server that is being stopped: what such
-/// a server left `ready` is no decision that is due. Callback URLs need a secret nobody has given us.
+/// A context for looking, not for acting: callback URLs need a secret nobody has given us.
 pub(super) fn context<'a>(stored: &StoredRun, now: Timestamp, payloads: &'a Payloads) -> Context<'a> {
     let wait_url = &|_: &str| "http://callback".to_owned();
-    Context { run: stored.row.id, now, epoch: 0, is_draining: true, wait_url, payloads }
+    Context { run: stored.row.id, now, epoch: 0, is_draining: false, wait_url, payloads }
 }
 
 /// The payload an event brings.

@@ -245,7 +245,7 @@ async fn busy(place: &Place) -> Engine {
     let tasks = json!({
         "a": { "noop": {} }, "b": { "noop": {} },
         "join": { "needs": ["a", "b"], "set": { "text": "{{trigger.body.text}}" } },
-        "nap": { "needs": ["join"], "sleep": "50ms" }, "end": { "needs": ["nap"], "noop": {} },
+        "nap": { "needs": ["join"], "sleep": "50ms" }, "end": { "needs": ["nap"], "log": { "message": "{{trigger.body.text}}" } },
     });
     create(&engine, ORG, "busy", tasks).await;
     for _ in 0..8 {
