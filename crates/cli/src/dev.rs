@@ -5,7 +5,7 @@ use engine::{ClockMode, Engine, Options};
 use kernel::Timestamp;
 use server::App;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -56,7 +56,7 @@ struct Config {
 /// Why the process ends, as an exit code.
 const DRAINED: u8 = 0;
 const FLAGS: u8 = 2;
-const INPUT_OUTPUT: u8 = 74;
+pub const INPUT_OUTPUT: u8 = 74;
 const IN_USE: u8 = 75;
 
 /// After the steps, open requests get this long to finish.
@@ -93,13 +93,7 @@ fn check(arguments: Arguments) -> Result<Config, String> {
     if !arguments.listen.ip().is_loopback() {
         return Err(format!("`dev` asks for no key and listens on loopback only, not on {}", arguments.listen.ip()));
     }
-    let database = match arguments.store.as_deref() {
-        None => arguments.data.join("onward.db"),
-        Some(text) => match text.strip_prefix("sqlite:") {
-            Some(path) if !path.is_empty() => PathBuf::from(path),
-            _ => return Err(format!("`{text}` is not a store this release can use; expected `sqlite:PATH`")),
-        },
-    };
+    let database = database(&arguments.data, arguments.store.as_deref())?;
     let public_url = arguments.public_url.map(|url| match url.strip_suffix('/').unwrap_or(&url) {
         url if (url.starts_with("http://") || url.starts_with("https://")) && !url.contains(['?', '#', '@']) => {
             Ok(url.to_owned())
@@ -128,6 +122,17 @@ fn check(arguments: Arguments) -> Result<Config, String> {
         secret,
         grace,
     })
+}
+
+/// The file runs are stored in, by the flags `--data` and `--store`.
+pub fn database(data: &Path, store: Option<&str>) -> Result<PathBuf, String> {
+    match store {
+        None => Ok(data.join("onward.db")),
+        Some(text) => match text.strip_prefix("sqlite:") {
+            Some(path) if !path.is_empty() => Ok(PathBuf::from(path)),
+            _ => Err(format!("`{text}` is not a store this release can use; expected `sqlite:PATH`")),
+        },
+    }
 }
 
 fn start_logging() {

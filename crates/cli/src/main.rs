@@ -4,6 +4,7 @@
 mod bench;
 mod dev;
 mod validate;
+mod verify;
 
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
@@ -24,6 +25,8 @@ enum Command {
     Bench(bench::Arguments),
     /// Check a workflow definition and show every problem in it (exit 0 valid, 10 not valid, 20 wrong usage)
     Validate(validate::Arguments),
+    /// Check that a store, stopped or in use, keeps every promise (exit 0 clean, 1 problems, 74 cannot read)
+    Verify(verify::Arguments),
 }
 
 /// Wrong usage: most commands.
@@ -37,6 +40,7 @@ fn main() -> ExitCode {
             Command::Dev(arguments) => dev::run(arguments),
             Command::Bench(arguments) => bench::run(arguments),
             Command::Validate(arguments) => validate::run(arguments),
+            Command::Verify(arguments) => verify::run(arguments),
         },
         Err(error) => {
             let _ = error.print();

@@ -10,6 +10,7 @@ pub mod execute;
 pub mod mailbox;
 pub mod metrics;
 pub mod secret;
+pub mod verify;
 pub mod version;
 
 pub use clock::{Clock, ClockMode};

@@ -20,6 +20,12 @@ pub(crate) fn hash(root: &Node) -> [u8; 32] {
     Sha256::digest(out.as_bytes()).into()
 }
 
+/// The hash that names the version a document is: what [`compile`](crate::compile) answers, without
+/// asking whether this release would accept the document.
+pub fn content_hash(tree: &crate::Tree) -> [u8; 32] {
+    hash(tree.root())
+}
+
 /// The canonical JSON of a whole document.
 pub fn canonical_json(tree: &crate::Tree) -> String {
     let mut out = String::new();

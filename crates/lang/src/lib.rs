@@ -29,7 +29,7 @@ mod testing;
 mod tree;
 mod yaml;
 
-pub use canonical::canonical_json;
+pub use canonical::{canonical_json, content_hash};
 pub use diagnostic::Diagnostic;
 pub use document::{Compiled, Meta, compile};
 pub use json::check_json;

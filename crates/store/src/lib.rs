@@ -7,6 +7,7 @@
 //! The rule that keeps it right: **all of a run's rows land or none, and one run's trouble never hurts
 //! another's.** A run's rows land only if its last record is still the one the caller saw.
 
+pub mod inspect;
 pub mod memory;
 pub mod rows;
 mod sound;
@@ -14,7 +15,7 @@ pub mod sqlite;
 
 pub use memory::MemoryStore;
 pub use rows::*;
-pub use sqlite::SqliteStore;
+pub use sqlite::{SqliteInspection, SqliteStore};
 
 use bytes::Bytes;
 use kernel::{OrgId, RunId, Timestamp, WorkflowId};

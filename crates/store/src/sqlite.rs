@@ -20,11 +20,14 @@ mod checkpoints;
 mod columns;
 mod fault;
 mod heads;
+mod inspect;
 mod lists;
 mod migrations;
 mod open;
 mod readers;
 mod writer;
+
+pub use inspect::SqliteInspection;
 
 use crate::rows::*;
 use crate::{Call, Error, Result, Store};

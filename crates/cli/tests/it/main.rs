@@ -12,5 +12,6 @@ mod readme;
 mod restart;
 mod runs;
 mod security;
+mod verify;
 mod waits;
 mod workflows;

@@ -12,7 +12,7 @@ use kernel::{OrgId, WorkflowId};
 use rusqlite::types::FromSql;
 use rusqlite::{Connection, OptionalExtension, Params, params};
 
-const EPOCH: &str = "epoch";
+pub(super) const EPOCH: &str = "epoch";
 
 pub(super) fn create_workflow(
     connection: &Connection,

@@ -13,7 +13,7 @@ use super::heads::{Head, Heads, Key};
 use crate::rows::{Loaded, RunRow};
 use crate::{Error, Result};
 use bytes::Bytes;
-use rusqlite::{Connection, OptionalExtension};
+use rusqlite::{Connection, OptionalExtension, Statement};
 
 /// A chain this long is read without growing the list.
 const CAPACITY_MAX: u64 = 4_096;
@@ -57,17 +57,12 @@ fn follow(connection: &Connection, key: Key, head: Head, base: Head) -> Result<V
     let mut records = Vec::with_capacity((head.seq - base.seq).min(CAPACITY_MAX) as usize);
     let mut at = head;
     while at.seq > base.seq {
-        let read = |row: &rusqlite::Row<'_>| {
-            let body: Vec<u8> = row.get(4)?;
-            Ok(((org(row, 0)?, run_id(row, 1)?), count(row, 2)?, row.get::<_, i64>(3)?, Bytes::from(body)))
-        };
-        let found = statement.query_row([at.pos], read).optional().map_err(on_read)?;
-        match found {
-            Some((owner, seq, prev, body)) if owner == key && seq == at.seq && prev < at.pos => {
+        match place(&mut statement, key, at)? {
+            Place::Found { before, body } => {
                 records.push(body);
-                at = Head { seq: seq - 1, pos: prev };
+                at = before;
             }
-            _ => return Err(broken(key, at)),
+            Place::Wrong(_) => return Err(broken(key, at)),
         }
     }
     if at != base {
@@ -75,6 +70,32 @@ fn follow(connection: &Connection, key: Key, head: Head, base: Head) -> Result<V
     }
     records.reverse();
     Ok(records)
+}
+
+/// What is at a place where a run's record should be.
+pub(super) enum Place {
+    Found { before: Head, body: Bytes },
+    Wrong(&'static str),
+}
+
+/// Looks at one place of a run's chain; `journal_at` is the statement of that name.
+pub(super) fn place(journal_at: &mut Statement<'_>, key: Key, at: Head) -> Result<Place> {
+    let read = |row: &rusqlite::Row<'_>| {
+        let body: Vec<u8> = row.get(4)?;
+        Ok(((org(row, 0)?, run_id(row, 1)?), count(row, 2)?, row.get::<_, i64>(3)?, Bytes::from(body)))
+    };
+    let found = match journal_at.query_row([at.pos], read).optional() {
+        // A column that cannot be understood, not a file that cannot be read.
+        Err(error) if error.sqlite_error_code().is_none() => return Ok(Place::Wrong("it cannot be read")),
+        found => found.map_err(on_read)?,
+    };
+    Ok(match found {
+        None => Place::Wrong("there is none"),
+        Some((owner, ..)) if owner != key => Place::Wrong("it is another run's"),
+        Some((_, seq, ..)) if seq != at.seq || seq == 0 => Place::Wrong("it has another number"),
+        Some((_, _, prev, _)) if prev >= at.pos => Place::Wrong("the one before it comes later"),
+        Some((_, seq, prev, body)) => Place::Found { before: Head { seq: seq - 1, pos: prev }, body },
+    })
 }
 
 fn broken(key: Key, at: Head) -> Error {

@@ -103,7 +103,7 @@ fn rows(connection: &Connection) -> rusqlite::Result<HashMap<Key, Head>> {
     rows.collect()
 }
 
-fn recovery_pos(connection: &Connection) -> Result<i64> {
+pub(super) fn recovery_pos(connection: &Connection) -> Result<i64> {
     let stored: Option<String> =
         connection.query_row(sql!("setting"), [RECOVERY_POS], |row| row.get(0)).optional().map_err(on_read)?;
     match stored {

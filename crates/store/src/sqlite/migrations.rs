@@ -57,6 +57,11 @@ pub(super) fn pending(connection: &Connection) -> Result<&'static [Migration]> {
     Ok(&ALL[applied.len()..])
 }
 
+/// How many there are.
+pub(super) fn count() -> usize {
+    ALL.len()
+}
+
 /// Applies one migration: all of it, with its line of bookkeeping, or nothing.
 pub(super) fn apply(connection: &mut Connection, migration: &Migration) -> Result<()> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_micros() as i64;
@@ -77,11 +82,11 @@ pub(super) fn apply(connection: &mut Connection, migration: &Migration) -> Resul
 
 /// Version, name and hash of what was applied, in order.
 fn applied(connection: &Connection) -> Result<Vec<(u32, String, String)>> {
-    let tables: u32 = count(connection, "SELECT count(*) FROM sqlite_master WHERE type = 'table'")?;
+    let tables: u32 = number(connection, "SELECT count(*) FROM sqlite_master WHERE type = 'table'")?;
     if tables == 0 {
         return Ok(Vec::new());
     }
-    if count(connection, "SELECT count(*) FROM sqlite_master WHERE name = 'schema_migrations'")? == 0 {
+    if number(connection, "SELECT count(*) FROM sqlite_master WHERE name = 'schema_migrations'")? == 0 {
         return Err(Error::Refused("the file is a database of another program".into()));
     }
     let mut statement =
@@ -90,7 +95,7 @@ fn applied(connection: &Connection) -> Result<Vec<(u32, String, String)>> {
     rows.collect::<rusqlite::Result<_>>().map_err(on_read)
 }
 
-fn count(connection: &Connection, statement: &str) -> Result<u32> {
+fn number(connection: &Connection, statement: &str) -> Result<u32> {
     connection.query_row(statement, [], |row| row.get(0)).map_err(on_read)
 }
 
@@ -114,7 +119,7 @@ mod tests {
         let mut connection = Connection::open_in_memory().unwrap();
         let bad = Migration { version: 1, name: "bad", sql: "CREATE TABLE a (x); CREATE TABLE a (x);" };
         assert!(apply(&mut connection, &bad).is_err());
-        assert_eq!(count(&connection, "SELECT count(*) FROM sqlite_master"), Ok(0));
+        assert_eq!(number(&connection, "SELECT count(*) FROM sqlite_master"), Ok(0));
         assert!(apply(&mut connection, &ALL[0]).is_ok());
         assert!(pending(&connection).is_ok_and(|rest| rest.len() == ALL.len() - 1));
     }

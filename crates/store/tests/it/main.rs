@@ -4,3 +4,4 @@ mod conformance;
 mod sqlite_files;
 mod sqlite_recovery;
 mod support;
+mod verify;

@@ -42,6 +42,14 @@ impl Place {
         copy
     }
 
+    /// Names of the files that are there.
+    pub fn files(&self) -> Vec<String> {
+        let entries = std::fs::read_dir(self.directory.path()).unwrap();
+        let mut names: Vec<String> = entries.map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
+        names.sort();
+        names
+    }
+
     /// A connection beside the store, as a person with a tool would have.
     pub fn raw(&self) -> rusqlite::Connection {
         rusqlite::Connection::open(self.database()).unwrap()

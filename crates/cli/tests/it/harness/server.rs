@@ -1,4 +1,5 @@
-//! The process under test. It dies with its handle, also when the test panics.
+//! The process under test. It dies with its handle, also when the test panics; whenever it dies, what it
+//! leaves is verified.
 
 use super::{Api, PATIENCE};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -47,7 +48,7 @@ impl Server {
 
     /// kill −9, and again on the same data.
     pub fn crash_and_restart(&mut self) {
-        self.process.kill();
+        self.kill();
         self.start_again();
     }
 
@@ -58,13 +59,21 @@ impl Server {
 
     pub fn kill(&mut self) {
         self.process.kill();
+        self.verify();
+    }
+
+    /// What is stored keeps every promise, at this moment.
+    pub fn verify(&self) {
+        let output = Command::new(BINARY).args(["verify", "--data"]).arg(self.data.path()).output().expect("it runs");
+        let said = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        assert!(output.status.success(), "{}{}", said(&output.stdout), said(&output.stderr));
     }
 
     /// Starts on the same data and is killed again, perhaps before it is ready.
     pub fn spawn_and_kill(&mut self, after: std::time::Duration) {
         self.process = Starting::new(self.data.path(), &self.flags);
         let _ = self.process.ready.recv_timeout(after);
-        self.process.kill();
+        self.kill();
     }
 
     /// SIGTERM; answers how the process ended.
@@ -79,7 +88,9 @@ impl Server {
     }
 
     pub fn ended(&mut self) -> ExitStatus {
-        super::eventually("the server ends", || self.process.child.try_wait().expect("a child"))
+        let status = super::eventually("the server ends", || self.process.child.try_wait().expect("a child"));
+        self.verify();
+        status
     }
 
     pub fn data(&self) -> &Path {
@@ -89,6 +100,15 @@ impl Server {
     /// What it has logged since it was last started.
     pub fn log(&self) -> String {
         self.process.log()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            self.verify();
+            self.kill();
+        }
     }
 }
 

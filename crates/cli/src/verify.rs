@@ -1,0 +1,151 @@
+//! `onward verify`: does the store keep the promises? Reads a stopped or running store, writes nothing.
+//!
+//! What was found and how much was looked at goes to standard output; progress and errors do not.
+
+use crate::dev::{INPUT_OUTPUT, database};
+use engine::verify::{Counts, Problem, Report, verify};
+use serde_json::{Value, json};
+use std::fmt::Write as _;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+use store::SqliteInspection;
+
+#[derive(clap::Args)]
+pub struct Arguments {
+    /// The data folder of the server
+    #[arg(long, env = "ONWARD_DATA", default_value = "./.onward")]
+    data: PathBuf,
+    /// Where runs are stored: `sqlite:PATH` (default: a file in the data folder)
+    #[arg(long, env = "ONWARD_STORE")]
+    store: Option<String>,
+    /// Print one JSON object instead of words
+    #[arg(long)]
+    json: bool,
+    /// Show at most this many problems; all are counted
+    #[arg(long, default_value_t = 100)]
+    limit: usize,
+}
+
+const PROBLEMS: u8 = 1;
+
+/// Between two lines of progress.
+const PROGRESS: Duration = Duration::from_secs(2);
+/// How many runs or records pass between two looks at the clock.
+const GLANCE: u64 = 1_024;
+
+pub fn run(arguments: Arguments) -> ExitCode {
+    let path = match database(&arguments.data, arguments.store.as_deref()) {
+        Ok(path) => path,
+        Err(message) => {
+            eprintln!("error: {message}");
+            return crate::EXIT_USAGE.into();
+        }
+    };
+    let outcome =
+        SqliteInspection::open(&path).and_then(|store| verify(&store, arguments.limit, &mut Progress::start().print()));
+    let report = match outcome {
+        Ok(report) => report,
+        Err(error) => {
+            eprintln!("error: {error}");
+            return INPUT_OUTPUT.into();
+        }
+    };
+    let text = match arguments.json {
+        true => format!("{}\n", as_json(&report)),
+        false => as_words(&path, &report),
+    };
+    // Whoever stopped reading does not want the rest.
+    let _ = std::io::stdout().lock().write_all(text.as_bytes());
+    if report.is_clean() { ExitCode::SUCCESS } else { PROBLEMS.into() }
+}
+
+struct Progress {
+    calls: u64,
+    next: Instant,
+}
+
+impl Progress {
+    fn start() -> Progress {
+        Progress { calls: 0, next: Instant::now() + PROGRESS }
+    }
+
+    fn print(mut self) -> impl FnMut(&Counts) {
+        move |counts| {
+            self.calls += 1;
+            if self.calls.is_multiple_of(GLANCE) && Instant::now() >= self.next {
+                self.next = Instant::now() + PROGRESS;
+                eprintln!("{} runs, {} of their records, journal {}", counts.runs, counts.records, counts.journal);
+            }
+        }
+    }
+}
+
+fn as_words(path: &Path, report: &Report) -> String {
+    let mut out = String::new();
+    for problem in &report.problems {
+        let _ = writeln!(out, "{}", line(problem));
+    }
+    let total = report.total();
+    let hidden = total - report.problems.len() as u64;
+    if hidden > 0 {
+        let _ = writeln!(out, "… and {hidden} more");
+    }
+    if total > 0 {
+        let _ = writeln!(out);
+    }
+    let _ = writeln!(out, "checked {}", path.display());
+    for (name, count) in report.counts.list().iter().filter(|(_, count)| *count > 0) {
+        let _ = writeln!(out, "{count:>12} {}", name.replace('_', " "));
+        if *name == "runs" {
+            let statuses = report.counts.statuses.iter().map(|(status, count)| format!("{count} {status}"));
+            let _ = writeln!(out, "{:>12} {}", "", statuses.collect::<Vec<_>>().join(", "));
+        }
+    }
+    let _ = match total {
+        0 => writeln!(out, "no problems"),
+        1 => writeln!(out, "1 problem"),
+        _ => writeln!(out, "{total} problems"),
+    };
+    out
+}
+
+/// `code run step: message`
+fn line(problem: &Problem) -> String {
+    let mut line = problem.code.as_str().to_owned();
+    if let Some(run) = problem.run {
+        let _ = write!(line, " {run}");
+    }
+    if let Some(step) = &problem.step {
+        let _ = write!(line, " `{step}`");
+    }
+    line + ": " + &problem.message
+}
+
+fn as_json(report: &Report) -> Value {
+    let problem = |problem: &Problem| {
+        json!({
+            "code": problem.code.as_str(),
+            "promise": problem.code.promise(),
+            "org": problem.org.map(|org| org.0),
+            "run": problem.run.map(|run| run.to_string()),
+            "step": problem.step,
+            "message": problem.message,
+        })
+    };
+    let checked: serde_json::Map<String, Value> =
+        report.counts.list().iter().map(|(name, count)| ((*name).to_owned(), json!(count))).collect();
+    let statuses: serde_json::Map<String, Value> =
+        report.counts.statuses.iter().map(|(status, count)| (status.to_string(), json!(count))).collect();
+    let found: serde_json::Map<String, Value> =
+        report.found.iter().map(|(code, count)| (code.as_str().to_owned(), json!(count))).collect();
+    json!({
+        "clean": report.is_clean(),
+        "total": report.total(),
+        "found": found,
+        "problems": report.problems.iter().map(problem).collect::<Vec<_>>(),
+        "checked": checked,
+        "statuses": statuses,
+    })
+}

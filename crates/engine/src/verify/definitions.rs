@@ -1,0 +1,137 @@
+//! Workflows, versions and definitions: the line of each, and that a hash names what it is the hash of.
+
+use super::{Code, Report};
+use kernel::{OrgId, Plan, WorkflowId};
+use std::collections::HashMap;
+use std::sync::Arc;
+use store::inspect::{Catalogued, Inspection};
+use store::{Definition, Error};
+
+/// Plans kept in memory; beyond that the table is started anew.
+const PLANS_MAX: usize = 256;
+
+type VersionKey = (OrgId, WorkflowId);
+
+pub(super) fn check(inspection: &dyn Inspection, report: &mut Report) -> Result<(), Error> {
+    // Workflows come first; each then meets its versions, counted from 1.
+    let mut lines: HashMap<VersionKey, Line> = HashMap::new();
+    let mut wanted = Vec::new();
+    inspection.catalog(&mut |row| match row {
+        Catalogued::Anomaly(anomaly) => report.add(anomaly.into()),
+        Catalogued::Workflow { org, id, version, hash } => {
+            report.counts.workflows += 1;
+            lines.insert((org, id), Line { version, hash, seen: 0, newest: None });
+        }
+        Catalogued::Version { org, workflow, number, hash } => {
+            report.counts.versions += 1;
+            wanted.push((org, hash));
+            match lines.get_mut(&(org, workflow)) {
+                None => {
+                    let message = format!("version {number} is of the workflow {workflow}, which does not exist");
+                    report.say(Code::Dangling, Some(org), message);
+                }
+                Some(line) => line.meet(org, workflow, number, hash, report),
+            }
+        }
+        Catalogued::Definition { org, definition } => {
+            report.counts.definitions += 1;
+            judge(org, &definition, report);
+        }
+    })?;
+    for ((org, id), line) in lines {
+        line.end(org, id, report);
+    }
+    wanted.sort_unstable();
+    wanted.dedup();
+    for (org, hash) in wanted {
+        if inspection.definition(org, &hash)?.is_none() {
+            let message = format!("the definition {} of a version does not exist", hex(&hash));
+            report.say(Code::DefinitionMissing, Some(org), message);
+        }
+    }
+    Ok(())
+}
+
+/// A workflow and how far its versions have been seen.
+struct Line {
+    version: u32,
+    hash: [u8; 32],
+    seen: u32,
+    newest: Option<[u8; 32]>,
+}
+
+impl Line {
+    fn meet(&mut self, org: OrgId, workflow: WorkflowId, number: u32, hash: [u8; 32], report: &mut Report) {
+        self.seen += 1;
+        if number != self.seen {
+            let message = format!("version {number} of {workflow} stands where {} should", self.seen);
+            report.say(Code::VersionLine, Some(org), message);
+            self.seen = number;
+        }
+        self.newest = Some(hash);
+    }
+
+    fn end(self, org: OrgId, workflow: WorkflowId, report: &mut Report) {
+        if self.seen != self.version {
+            let message = format!("{workflow} is at version {}, its newest is {}", self.version, self.seen);
+            report.say(Code::VersionLine, Some(org), message);
+        } else if self.newest != Some(self.hash) {
+            let message = format!("{workflow} names {} as its definition, its newest version another", hex(&self.hash));
+            report.say(Code::VersionMissing, Some(org), message);
+        }
+    }
+}
+
+fn judge(org: OrgId, definition: &Definition, report: &mut Report) {
+    let name = hex(&definition.hash);
+    if let Err(error) = Plan::decode(&definition.plan) {
+        report.say(Code::DefinitionDamaged, Some(org), format!("the plan of {name}: {error}"));
+    }
+    match lang::read(&definition.source, lang::Syntax::Json) {
+        Err(_) => report.say(Code::DefinitionDamaged, Some(org), format!("the source of {name} is not JSON")),
+        Ok(tree) if lang::content_hash(&tree) != definition.hash => {
+            let message = format!("the source of {name} has the hash {}", hex(&lang::content_hash(&tree)));
+            report.say(Code::DefinitionHash, Some(org), message);
+        }
+        Ok(_) => {}
+    }
+}
+
+/// The plans of the runs that are looked at.
+pub(super) struct Plans<'i> {
+    inspection: &'i dyn Inspection,
+    known: HashMap<(OrgId, [u8; 32]), Result<Arc<Plan>, NoPlan>>,
+}
+
+/// Why a run has no plan.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum NoPlan {
+    Missing,
+    /// Said of its definition already.
+    Damaged,
+}
+
+impl<'i> Plans<'i> {
+    pub(super) fn new(inspection: &'i dyn Inspection) -> Plans<'i> {
+        Plans { inspection, known: HashMap::new() }
+    }
+
+    pub(super) fn get(&mut self, org: OrgId, hash: [u8; 32]) -> Result<Result<Arc<Plan>, NoPlan>, Error> {
+        if let Some(plan) = self.known.get(&(org, hash)) {
+            return Ok(plan.clone());
+        }
+        let plan = match self.inspection.definition(org, &hash)? {
+            None => Err(NoPlan::Missing),
+            Some(definition) => Plan::decode(&definition.plan).map(Arc::new).map_err(|_| NoPlan::Damaged),
+        };
+        if self.known.len() >= PLANS_MAX {
+            self.known.clear();
+        }
+        self.known.insert((org, hash), plan.clone());
+        Ok(plan)
+    }
+}
+
+pub(super) fn hex(hash: &[u8; 32]) -> String {
+    hash[..6].iter().map(|byte| format!("{byte:02x}")).collect::<String>() + "…"
+}

@@ -1,0 +1,303 @@
+//! Was each event allowed where it stands? The rules of a history, read from the outside.
+//!
+//! The kernel decides by building events; this judges events that are there, from the state before each
+//! of them. Written separately on purpose: a checker that called the code it checks would agree with
+//! its mistakes. Only the verdict of a run and the value of a condition are asked of the kernel, on the
+//! recorded values.
+
+use super::Code;
+use super::run::{Case, context};
+use kernel::advance::View;
+use kernel::event::{Because, Failure};
+use kernel::payload::Payloads;
+use kernel::plan::{Body, Guard, Node};
+use kernel::run::{Phase, Run};
+use kernel::scope::Unresolved;
+use kernel::{Event, Input, Plan, RunStatus, Timestamp, advance, expr};
+use store::Error;
+
+/// An event and what it met.
+pub(super) struct Moment<'a> {
+    pub plan: &'a Plan,
+    /// Before the event.
+    pub run: &'a Run,
+    pub event: &'a Event,
+    pub at: Timestamp,
+    /// What follows in the same record.
+    pub later: &'a [Event],
+}
+
+/// False when the event cannot even be applied, so that nothing after it makes sense.
+pub(super) fn judge(case: &mut Case<'_>, moment: &Moment<'_>) -> Result<bool, Error> {
+    let Moment { run, event, at, .. } = moment;
+    let name = event.name().unwrap_or("an event of a later release");
+    let is_first = run.state.seq == 0;
+    if is_first != matches!(event, Event::Created { .. }) {
+        let number = run.state.seq + 1;
+        case.say(
+            Code::EventOutOfPlace,
+            format!("event {number} is `{name}`; a history begins with `run.created`, once"),
+        );
+        return Ok(false);
+    }
+    if let Some(step) = event.step().filter(|step| *step as usize >= run.state.steps.len()) {
+        case.say(Code::EventOutOfPlace, format!("`{name}` names step {step} of {}", run.state.steps.len()));
+        return Ok(false);
+    }
+    let is_fine = match event {
+        _ if run.is_terminal() => {
+            let is_note = matches!(event, Event::LateResult { step, attempt, .. }
+                if !run.step(*step).late && *attempt > 0 && *attempt == run.step(*step).attempt);
+            if !is_note {
+                case.say(Code::EventAfterEnd, format!("`{name}` after the run was {}", run.status()));
+            }
+            return Ok(is_note);
+        }
+        Event::Created { .. } | Event::RunCancelled { .. } | Event::Unknown { .. } => true,
+        Event::RunWaiting {} => run.status() == RunStatus::Running,
+        Event::RunResumed {} => run.status() == RunStatus::Waiting,
+        Event::RunCompleted {} | Event::RunFailed { .. } => {
+            ended(case, moment);
+            true
+        }
+        Event::RunTimeout {} => {
+            let due = run.state.origin.expires_at;
+            not_before(case, None, *at, due);
+            true
+        }
+        // Only for a run that is over.
+        Event::LateResult { .. } => false,
+        _ => return of_step(case, moment, name),
+    };
+    if !is_fine {
+        case.say(Code::EventOutOfPlace, format!("`{name}` while the run is {}", run.status()));
+    }
+    Ok(is_fine)
+}
+
+/// A run ends by itself when everything has settled, and as the kernel's verdict says.
+fn ended(case: &mut Case<'_>, moment: &Moment<'_>) {
+    let payloads = Payloads::new();
+    let context = context(case.stored, moment.at, &payloads);
+    let decided = advance(moment.plan, &mut moment.run.clone(), vec![Input::Wake], &context);
+    let events = decided.record.map(|record| record.events).unwrap_or_default();
+    let is_same = match (events.as_slice(), moment.event) {
+        ([Event::RunCompleted {}], Event::RunCompleted {}) => true,
+        ([Event::RunFailed { step: decided, .. }], Event::RunFailed { step, .. }) => decided == step,
+        _ => false,
+    };
+    if !is_same {
+        let names: Vec<&str> = events.iter().filter_map(Event::name).collect();
+        let name = moment.event.name().unwrap_or_default();
+        case.say(Code::WrongEnd, format!("`{name}`, where its steps lead to [{}]", names.join(", ")));
+    }
+}
+
+fn of_step(case: &mut Case<'_>, moment: &Moment<'_>, name: &str) -> Result<bool, Error> {
+    let Moment { run, event, at, .. } = moment;
+    let Some(step) = event.step() else { return Ok(true) };
+    let state = run.step(step);
+    let starts = matches!(
+        event,
+        Event::Scheduled { .. }
+            | Event::Leased { .. }
+            | Event::Started { .. }
+            | Event::TimerSet { .. }
+            | Event::WaitOpened { .. }
+    );
+    let is_fine = match (&state.phase, event) {
+        (Phase::Done { .. } | Phase::Running { .. } | Phase::Sleeping { .. } | Phase::Waiting { .. }, _) if starts => {
+            case.say_step(Code::StartedTwice, step, format!("`{name}` while the step is {}", state.status()));
+            return Ok(false);
+        }
+        (Phase::Done { status }, event) if !matches!(event, Event::WaitClosed { .. }) => {
+            case.say_step(Code::SettledTwice, step, format!("`{name}` after the step was {status}"));
+            return Ok(false);
+        }
+        // A callback before its wait is kept, once.
+        (Phase::Pending {}, Event::WaitClosed { .. }) => state.callback.is_none() && is_webhook(moment.plan.node(step)),
+        (
+            Phase::Pending {},
+            Event::Scheduled { .. }
+            | Event::Leased { .. }
+            | Event::Started { .. }
+            | Event::TimerSet { .. }
+            | Event::WaitOpened { .. }
+            | Event::Succeeded { .. }
+            | Event::Received { callback: None, .. }
+            | Event::Failed { .. }
+            | Event::Skipped { .. },
+        ) => {
+            decided(case, moment, step)?;
+            true
+        }
+        (Phase::Ready {}, Event::Leased { .. } | Event::Started { .. } | Event::Failed { .. }) => true,
+        (Phase::Retrying { at: due }, Event::Leased { .. } | Event::Started { .. } | Event::Scheduled { .. }) => {
+            not_before(case, Some(step), *at, *due);
+            true
+        }
+        (Phase::Retrying { .. }, Event::Failed { .. }) => true,
+        (Phase::Running { .. }, Event::Retrying { next, .. }) => {
+            not_before(case, Some(step), *next, *at);
+            true
+        }
+        (Phase::Running { .. }, Event::Succeeded { .. } | Event::Failed { .. } | Event::TimedOut { .. }) => true,
+        (Phase::Sleeping { until: due }, Event::Woken { .. })
+        | (Phase::Waiting { deadline: due }, Event::TimedOut { .. }) => {
+            not_before(case, Some(step), *at, *due);
+            true
+        }
+        (Phase::Waiting { .. }, Event::Received { callback: Some(_), .. }) => state.callback.is_none(),
+        // Steps are called off with their run, in the same record.
+        (
+            Phase::Ready {}
+            | Phase::Running { .. }
+            | Phase::Retrying { .. }
+            | Phase::Sleeping { .. }
+            | Phase::Waiting { .. },
+            Event::Cancelled { .. },
+        ) => moment.later.iter().any(|e| matches!(e, Event::RunCancelled { .. } | Event::RunTimeout {})),
+        _ => false,
+    };
+    match is_fine {
+        true => attempts(case, moment, step),
+        false => case.say_step(Code::EventOutOfPlace, step, format!("`{name}` while the step is {}", state.status())),
+    }
+    Ok(is_fine)
+}
+
+/// Attempts count up from 1 when they start, results name the one under way, and no more of them are
+/// charged than the policy has.
+fn attempts(case: &mut Case<'_>, moment: &Moment<'_>, step: u32) {
+    let state = moment.run.step(step);
+    let retry = &moment.plan.node(step).retry;
+    let expected = match moment.event {
+        Event::Started { .. } | Event::Leased { .. } => {
+            let most = if retry.never { 1 } else { retry.max_attempts.max(1) };
+            if state.charged >= most {
+                let message =
+                    format!("attempt {} is charged attempt {} of {most}", state.attempt + 1, state.charged + 1);
+                case.say_step(Code::AttemptsOverPolicy, step, message);
+            }
+            state.attempt + 1
+        }
+        // Not yet an attempt, but it says which one it will be.
+        Event::Scheduled { .. } => state.attempt + 1,
+        // Done on the spot, by its first and only attempt.
+        Event::Succeeded { .. } if matches!(state.phase, Phase::Pending {}) => 1,
+        _ => state.attempt,
+    };
+    if let Some(attempt) = moment.event.attempt().filter(|attempt| *attempt != expected) {
+        case.say_step(Code::AttemptNumbers, step, format!("attempt {attempt} where {expected} is due"));
+    }
+}
+
+fn not_before(case: &mut Case<'_>, step: Option<u32>, at: Timestamp, due: Timestamp) {
+    if at < due {
+        let message = format!("{} before its time", due.since(at));
+        match step {
+            Some(step) => case.say_step(Code::TimerEarly, step, message),
+            None => case.say(Code::TimerEarly, message),
+        }
+    }
+}
+
+/// What becomes of a step whose parents have settled.
+enum Decision {
+    /// These parents did not end as it needs them to.
+    Skip(Vec<u32>),
+    /// Its condition is false.
+    Refuse,
+    Start,
+    /// Its condition reads what was cut off.
+    Fail,
+    /// A payload it depends on is not there, which is said elsewhere.
+    Unclear,
+}
+
+fn decided(case: &mut Case<'_>, moment: &Moment<'_>, step: u32) -> Result<(), Error> {
+    let Moment { plan, run, event, at, .. } = moment;
+    let node = plan.node(step);
+    if let Some(link) = node.links.iter().find(|link| run.step(link.from).outcome().is_none()) {
+        let parent = &plan.node(link.from).key;
+        case.say_step(Code::StartedTooSoon, step, format!("`{parent}` had not ended"));
+        return Ok(());
+    }
+    let is_right = match (decide(case, moment, node)?, event) {
+        (Decision::Unclear, _) => true,
+        (Decision::Skip(dead), Event::Skipped { because: Because::Needs { steps }, .. }) => dead == *steps,
+        (Decision::Refuse, Event::Skipped { because: Because::Condition { .. }, .. }) => true,
+        (Decision::Fail, Event::Failed { failure, .. }) => failure.code == "template_error",
+        (Decision::Start, event) => is_start_of(node, run, step, event),
+        (Decision::Skip(_) | Decision::Refuse | Decision::Fail, _) => false,
+    };
+    if !is_right {
+        let name = event.name().unwrap_or_default();
+        case.say_step(Code::WrongDecision, step, format!("`{name}` is not what its needs and its condition lead to"));
+    }
+    // A time is worked out when it is set.
+    let times = match (event, &node.body) {
+        (Event::TimerSet { at: set, .. }, Some(Body::Sleep { span })) => Some((*set, at.after(*span))),
+        (Event::WaitOpened { deadline, .. }, Some(Body::Webhook { timeout })) => {
+            Some((*deadline, timeout.map_or(run.state.origin.expires_at, |timeout| at.after(timeout))))
+        }
+        _ => None,
+    };
+    if let Some((set, due)) = times.filter(|(set, due)| set != due) {
+        case.say_step(Code::TimerEarly, step, format!("set for {} µs, due at {} µs", set.0, due.0));
+    }
+    Ok(())
+}
+
+fn decide(case: &Case<'_>, moment: &Moment<'_>, node: &Node) -> Result<Decision, Error> {
+    let Moment { plan, run, at, .. } = moment;
+    let mut dead: Vec<u32> = Vec::new();
+    for link in &node.links {
+        let is_taken = run.step(link.from).outcome().is_some_and(|outcome| link.on.contains(outcome));
+        if !is_taken && !dead.contains(&link.from) {
+            dead.push(link.from);
+        }
+    }
+    if !dead.is_empty() {
+        return Ok(Decision::Skip(dead));
+    }
+    let Some(Guard { expr: Some(expr), .. }) = &node.guard else { return Ok(Decision::Start) };
+    let mut payloads = Payloads::new();
+    loop {
+        let context = context(case.stored, *at, &payloads);
+        let view = View { plan, run, context: &context, fresh: None };
+        let missing = match expr::truth(expr, &view, &mut Vec::new()) {
+            Ok(true) => return Ok(Decision::Start),
+            Ok(false) => return Ok(Decision::Refuse),
+            Err(Unresolved::Truncated { .. }) => return Ok(Decision::Fail),
+            Err(Unresolved::Stored(number)) => number,
+        };
+        let Some(body) = case.payload(missing)? else { return Ok(Decision::Unclear) };
+        payloads.insert(missing, body);
+    }
+}
+
+/// Does the event begin (or do) what the node says?
+fn is_start_of(node: &Node, run: &Run, step: u32, event: &Event) -> bool {
+    let failed = |codes: &[&str]| matches!(event, Event::Failed { failure: Failure { code, .. }, .. } if codes.contains(&code.as_str()));
+    match &node.body {
+        Some(Body::Http { .. } | Body::Log { .. } | Body::Noop {}) => {
+            matches!(event, Event::Scheduled { .. } | Event::Leased { .. } | Event::Started { .. })
+                || failed(&["template_error"])
+        }
+        Some(Body::Set { .. }) => {
+            matches!(event, Event::Succeeded { .. }) || failed(&["template_error", "state_limit"])
+        }
+        Some(Body::Sleep { .. }) => matches!(event, Event::TimerSet { .. }),
+        Some(Body::Webhook { .. }) => match run.step(step).callback {
+            Some(_) => matches!(event, Event::Received { callback: None, .. }),
+            None => matches!(event, Event::WaitOpened { .. }),
+        },
+        // A kind of a later release is left alone.
+        Some(Body::Unknown { .. }) | None => false,
+    }
+}
+
+fn is_webhook(node: &Node) -> bool {
+    matches!(node.body, Some(Body::Webhook { .. }))
+}

@@ -1,0 +1,68 @@
+//! The journal as one sequence: time never runs backwards, and nothing is created or ended off the books.
+
+use super::{Code, Problem, Report};
+use kernel::{Event, OrgId, Record, RunId, Timestamp};
+use store::inspect::Inspection;
+use store::{Error, RunRow};
+
+/// Claimed by every process before it writes; see `Store::next_epoch`.
+const EPOCH: &str = "epoch";
+
+/// What a pass over the journal remembers.
+#[derive(Default)]
+pub(super) struct Passage {
+    latest: Timestamp,
+    created: u64,
+    ended: u64,
+    epoch: u64,
+    /// According to the rows.
+    rows: u64,
+    rows_ended: u64,
+}
+
+impl Passage {
+    pub(super) fn expect(&mut self, row: &RunRow) {
+        self.rows += 1;
+        self.rows_ended += u64::from(row.status.is_terminal());
+    }
+
+    pub(super) fn record(&mut self, pos: i64, (org, run): (OrgId, RunId), body: &[u8], report: &mut Report) {
+        report.counts.journal += 1;
+        // What cannot be read was said of its run, or is an orphan.
+        let Ok(record) = Record::open(body) else { return };
+        if record.at < self.latest {
+            let back = self.latest.since(record.at);
+            let message = format!("the record at position {pos} is {back} older than one before it");
+            report.add(Problem { code: Code::TimeBackwards, org: Some(org), run: Some(run), step: None, message });
+        }
+        self.latest = self.latest.max(record.at);
+        for event in &record.events {
+            match event {
+                Event::Created { .. } => self.created += 1,
+                Event::RunCompleted {}
+                | Event::RunFailed { .. }
+                | Event::RunCancelled { .. }
+                | Event::RunTimeout {} => self.ended += 1,
+                Event::Started { epoch, .. } => self.epoch = self.epoch.max(*epoch),
+                _ => {}
+            }
+        }
+    }
+
+    pub(super) fn end(&self, inspection: &dyn Inspection, report: &mut Report) -> Result<(), Error> {
+        if self.created != self.rows {
+            let message = format!("{} runs were created, {} are there", self.created, self.rows);
+            report.say(Code::Conservation, None, message);
+        }
+        if self.ended != self.rows_ended {
+            let message = format!("{} runs ended, {} rows say so", self.ended, self.rows_ended);
+            report.say(Code::Conservation, None, message);
+        }
+        let claimed = inspection.setting(EPOCH)?.map_or(Some(0), |text| text.parse::<u64>().ok());
+        if let Some(claimed) = claimed.filter(|claimed| *claimed < self.epoch) {
+            let message = format!("a step was started by process {}, but only {claimed} were opened", self.epoch);
+            report.say(Code::SettingDamaged, None, message);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,157 @@
+//! The rows around a run, against what its records add up to: nothing missing, nothing left over.
+
+use super::Code;
+use super::definitions::hex;
+use super::run::{Case, Folded};
+use kernel::event::Origin;
+use kernel::plan::Body;
+use kernel::run::Phase;
+use kernel::{Plan, Timestamp};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Debug;
+
+pub(super) fn check(case: &mut Case<'_>, plan: &Plan, folded: &Folded) {
+    origin(case, plan, &folded.run.state.origin);
+    row(case, plan, folded);
+    timers(case, folded);
+    grants(case, folded);
+    waits(case, plan);
+    payloads(case, folded);
+    keys(case);
+}
+
+/// What a run pins at birth.
+fn origin(case: &mut Case<'_>, plan: &Plan, origin: &Origin) {
+    let row = &case.stored.row;
+    let mut differences = Vec::new();
+    if origin.workflow != row.workflow {
+        differences.push(format!("of the workflow {}, its row says {}", origin.workflow, row.workflow));
+    }
+    if origin.workflow_name != row.workflow_name {
+        differences.push(format!("as `{}`, its row says `{}`", origin.workflow_name, row.workflow_name));
+    }
+    if origin.version != row.version {
+        differences.push(format!("with version {}, its row says {}", origin.version, row.version));
+    }
+    if origin.hash != row.hash[..] {
+        differences.push(format!("with another definition than its row's, {}", hex(&row.hash)));
+    }
+    if plan.layout().form != row.form {
+        differences.push(format!("in the form `{}`, its row says `{}`", plan.layout().form, row.form));
+    }
+    for what in differences {
+        case.say(Code::OriginDiffers, format!("it was created {what}"));
+    }
+    let wanted: BTreeSet<(&str, &str)> = origin.labels.iter().map(|l| (l.name.as_str(), l.value.as_str())).collect();
+    let stored: BTreeSet<(&str, &str)> = case.stored.labels.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect();
+    if wanted != stored {
+        case.say(Code::LabelsDiffer, format!("it was created with {wanted:?}, the rows have {stored:?}"));
+    }
+}
+
+/// The row is written whenever the status changes, so all of it but the last record's place is exact for
+/// every run; that one may lag behind while a run is neither parked nor over.
+fn row(case: &mut Case<'_>, plan: &Plan, folded: &Folded) {
+    let (run, state, row) = (&folded.run, &folded.run.state, &case.stored.row);
+    let is_parked = state.status.is_parked();
+    let waiting = run.waiting_for(plan).iter().filter(|_| is_parked).fold(0, |mask, w| mask | 1 << w.kind as u32);
+    let mut differences = Vec::new();
+    let mut compare = |field: &str, stored: &dyn Debug, folded: &dyn Debug| {
+        let (stored, folded) = (format!("{stored:?}"), format!("{folded:?}"));
+        if stored != folded {
+            differences.push(format!("`{field}` is {stored}, its records say {folded}"));
+        }
+    };
+    compare("status", &row.status.as_str(), &state.status.as_str());
+    compare("waiting", &row.waiting, &waiting);
+    compare("wake_at", &row.wake_at, &run.next_due().filter(|_| is_parked));
+    compare("created_at", &row.created_at, &state.created_at);
+    compare("expires_at", &row.expires_at, &state.origin.expires_at);
+    compare("finished_at", &row.finished_at, &state.finished_at);
+    compare("error_code", &row.error_code.as_deref(), &state.failure.as_ref().map(|f| f.code.as_str()));
+    if is_parked || state.status.is_terminal() {
+        compare("seq", &case.stored.row_seq, &(case.stored.records.len() as u64));
+    }
+    for what in differences {
+        case.say(Code::RowDiffers, what);
+    }
+}
+
+/// A parked run has exactly the timer row of its next due time; every other run has none.
+fn timers(case: &mut Case<'_>, folded: &Folded) {
+    let due = folded.run.next_due().filter(|_| folded.run.status().is_parked());
+    let timers: &[Timestamp] = &case.stored.timers;
+    if let Some(due) = due.filter(|due| !timers.contains(due)) {
+        case.say(Code::TimerMissing, format!("it waits until {} µs and has the timers {timers:?}", due.0));
+    }
+    for at in timers.iter().filter(|at| Some(**at) != due) {
+        let status = folded.run.status();
+        case.say(Code::TimerStray, format!("a timer at {} µs, while the run is {status}", at.0));
+    }
+}
+
+/// A lease row is the current attempt's, and exactly the attempts of external workers (epoch 0) have one.
+fn grants(case: &mut Case<'_>, folded: &Folded) {
+    let stored = case.stored;
+    for grant in &stored.grants {
+        let step = folded.run.state.steps.get(grant.step as usize);
+        let holds = step.is_some_and(|step| {
+            matches!(step.phase, Phase::Running { fence, epoch: 0 } if fence == grant.fence)
+                && step.attempt == grant.attempt
+        });
+        if !holds {
+            let message = format!("attempt {} was given with fence {}", grant.attempt, grant.fence);
+            case.say_step(Code::GrantWrong, grant.step, message);
+        }
+    }
+    for (step, fence, epoch) in folded.run.running() {
+        if epoch == 0 && !stored.grants.iter().any(|grant| grant.step == step) {
+            case.say_step(Code::GrantWrong, step, format!("no row for the attempt with fence {fence}"));
+        }
+    }
+}
+
+fn waits(case: &mut Case<'_>, plan: &Plan) {
+    let stored = case.stored;
+    let takes =
+        |step: u32| matches!(plan.nodes().get(step as usize).and_then(|n| n.body.as_ref()), Some(Body::Webhook { .. }));
+    let mut left: BTreeSet<u32> = (0..plan.nodes().len() as u32).filter(|step| takes(*step)).collect();
+    for wait in &stored.waits {
+        if wait.kind != "webhook" || !left.remove(&wait.step) {
+            let message = format!("a row of kind `{}` that the plan does not ask for", wait.kind);
+            case.say_step(Code::WaitStray, wait.step, message);
+        }
+    }
+    for step in left {
+        case.say_step(Code::WaitMissing, step, "its callback URL would answer nobody");
+    }
+}
+
+fn payloads(case: &mut Case<'_>, folded: &Folded) {
+    let mut rows: BTreeMap<u32, u64> = case.stored.payloads.iter().copied().collect();
+    for (number, length) in &folded.payloads {
+        match rows.remove(number) {
+            Some(stored) if stored == *length => {}
+            Some(stored) => {
+                let message = format!("payload {number} has {stored} bytes, {length} were recorded");
+                case.say(Code::PayloadMissing, message);
+            }
+            None => case.say(Code::PayloadMissing, format!("payload {number} of {length} bytes is not there")),
+        }
+    }
+    for number in rows.into_keys() {
+        case.say(Code::PayloadStray, format!("no event refers to payload {number}"));
+    }
+}
+
+/// A run is made by one request, whose key is unique within its workflow.
+fn keys(case: &mut Case<'_>) {
+    let stored = case.stored;
+    let own = stored.row.workflow.to_string();
+    for (scope, key) in stored.keys.iter().filter(|(scope, _)| *scope != own) {
+        case.say(Code::KeyWrong, format!("the key `{key}` is within `{scope}`, the run is of {own}"));
+    }
+    if stored.keys.len() > 1 {
+        case.say(Code::KeyWrong, format!("{} keys made it", stored.keys.len()));
+    }
+}

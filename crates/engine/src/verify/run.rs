@@ -1,0 +1,232 @@
+//! One run: its records are folded again from the first, and everything else that is stored of it must
+//! be what they add up to.
+
+use super::definitions::{NoPlan, Plans, hex};
+use super::{Code, Counts, Problem, Report, history, rows};
+use bytes::Bytes;
+use kernel::payload::Payloads;
+use kernel::run::{FORMAT, LoadError, State};
+use kernel::{Context, Event, Input, Payload, Plan, Record, Run, Timestamp, advance, wire};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use store::Error;
+use store::inspect::{Inspection, StoredRun};
+
+pub(super) fn check(
+    inspection: &dyn Inspection,
+    plans: &mut Plans<'_>,
+    stored: &StoredRun,
+    report: &mut Report,
+) -> Result<(), Error> {
+    count(stored, &mut report.counts);
+    let plan = plans.get(stored.row.org, stored.row.hash)?;
+    // Damage nobody foresaw must not end the search.
+    let outcome = catch_unwind(AssertUnwindSafe(|| {
+        let mut case = Case { inspection, stored, plan: None, report: &mut *report };
+        if let Some(why) = &stored.broken {
+            case.say(Code::ChainBroken, why);
+        }
+        if stored.version != Some(stored.row.hash) {
+            let message = match stored.version {
+                None => format!("version {} of {} does not exist", stored.row.version, stored.row.workflow),
+                Some(other) => format!("its version has the hash {}, the run {}", hex(&other), hex(&stored.row.hash)),
+            };
+            case.say(Code::VersionMissing, message);
+        }
+        match &plan {
+            Err(NoPlan::Missing) => {
+                case.say(Code::DefinitionMissing, format!("its definition {}", hex(&stored.row.hash)));
+                Ok(())
+            }
+            Err(NoPlan::Damaged) => Ok(()),
+            Ok(_) if stored.broken.is_some() => Ok(()),
+            Ok(plan) => {
+                case.plan = Some(plan);
+                case.judge(plan)
+            }
+        }
+    }));
+    outcome.unwrap_or_else(|_| {
+        Case { inspection, stored, plan: None, report }.say(Code::CheckFailed, "checking it ended in a panic");
+        Ok(())
+    })
+}
+
+fn count(stored: &StoredRun, counts: &mut Counts) {
+    counts.runs += 1;
+    *counts.statuses.entry(stored.row.status).or_default() += 1;
+    counts.records += stored.records.len() as u64;
+    counts.snapshots += stored.snapshots.len() as u64;
+    counts.timers += stored.timers.len() as u64;
+    counts.waits += stored.waits.len() as u64;
+    counts.grants += stored.grants.len() as u64;
+    counts.payloads += stored.payloads.len() as u64;
+    counts.labels += stored.labels.len() as u64;
+    counts.keys += stored.keys.len() as u64;
+}
+
+/// The run that is being judged, and where the judgement goes.
+pub(super) struct Case<'a> {
+    pub inspection: &'a dyn Inspection,
+    pub stored: &'a StoredRun,
+    plan: Option<&'a Plan>,
+    report: &'a mut Report,
+}
+
+/// What the records of a run add up to.
+pub(super) struct Folded {
+    pub run: Run,
+    /// Time of the last record.
+    pub at: Timestamp,
+    /// Stored payloads that events refer to: number and length.
+    pub payloads: Vec<(u32, u64)>,
+}
+
+impl Case<'_> {
+    pub(super) fn say(&mut self, code: Code, message: impl Into<String>) {
+        self.add(code, None, message.into());
+    }
+
+    pub(super) fn say_step(&mut self, code: Code, step: u32, message: impl Into<String>) {
+        let key = self.plan.and_then(|plan| plan.nodes().get(step as usize)).map(|node| node.key.clone());
+        self.add(code, Some(key.unwrap_or_else(|| format!("#{step}"))), message.into());
+    }
+
+    fn add(&mut self, code: Code, step: Option<String>, message: String) {
+        let row = &self.stored.row;
+        self.report.add(Problem { code, org: Some(row.org), run: Some(row.id), step, message });
+    }
+
+    fn judge(&mut self, plan: &Plan) -> Result<(), Error> {
+        let Some(folded) = self.fold(plan)? else { return Ok(()) };
+        rows::check(self, plan, &folded);
+        self.finished(plan, folded);
+        Ok(())
+    }
+
+    /// `None` when the records cannot be folded, which has then been said.
+    fn fold(&mut self, plan: &Plan) -> Result<Option<Folded>, Error> {
+        let mut folded = Folded { run: Run::default(), at: Timestamp::default(), payloads: Vec::new() };
+        let stored = self.stored;
+        for (number, (pos, body)) in (1..).zip(&stored.records) {
+            let record = match Record::open(body) {
+                Ok(record) => record,
+                Err(wire::Error::Format(format)) => {
+                    self.say(Code::RecordNewer, format!("record {number} has format {format}"));
+                    return Ok(None);
+                }
+                Err(error) => {
+                    self.say(Code::RecordDamaged, format!("record {number}: {error}"));
+                    return Ok(None);
+                }
+            };
+            if record.first != folded.run.state.seq + 1 || record.events.is_empty() {
+                let (first, last, count) = (record.first, folded.run.state.seq, record.events.len());
+                let message = format!("record {number} has {count} events from {first} on, after event {last}");
+                self.say(Code::EventNumbers, message);
+                return Ok(None);
+            }
+            if !self.apply(plan, &mut folded, number, &record)? {
+                return Ok(None);
+            }
+            self.compare_snapshot(number, *pos, &folded.run);
+        }
+        if let Some(snapshot) = stored.snapshots.iter().find(|s| s.seq == 0 || s.seq > stored.records.len() as u64) {
+            let message = format!("it is of record {}, the last is {}", snapshot.seq, stored.records.len());
+            self.say(Code::SnapshotDiffers, message);
+        }
+        Ok(Some(folded))
+    }
+
+    /// Folds one record, each event judged before it is applied. False when the rest makes no sense.
+    fn apply(&mut self, plan: &Plan, folded: &mut Folded, number: u64, record: &Record) -> Result<bool, Error> {
+        for (i, event) in record.events.iter().enumerate() {
+            self.report.counts.events += 1;
+            let moment =
+                history::Moment { plan, run: &folded.run, event, at: record.at, later: &record.events[i + 1..] };
+            if !history::judge(self, &moment)? {
+                return Ok(false);
+            }
+            folded.payloads.extend(payload(event).and_then(|p| p.stored.map(|n| (n, p.len))));
+            match folded.run.apply(plan, event, record.at) {
+                Ok(()) => {}
+                Err(LoadError::Newer) => {
+                    self.say(Code::RecordNewer, format!("record {number} has an event of a later release"));
+                    return Ok(false);
+                }
+                Err(LoadError::Damaged(what)) => {
+                    self.say(Code::EventOutOfPlace, format!("record {number}: {what}"));
+                    return Ok(false);
+                }
+            }
+        }
+        folded.at = record.at;
+        Ok(true)
+    }
+
+    fn compare_snapshot(&mut self, number: u64, pos: i64, run: &Run) {
+        let stored = self.stored;
+        for snapshot in stored.snapshots.iter().filter(|snapshot| snapshot.seq == number) {
+            let what = match wire::open::<State>(FORMAT, &snapshot.body) {
+                Err(error) => error.to_string(),
+                Ok(_) if snapshot.pos != pos => {
+                    format!("it says record {number} is at position {}, it is at {pos}", snapshot.pos)
+                }
+                Ok(state) if state != run.state => format!("it is not the state after record {number}"),
+                Ok(_) => continue,
+            };
+            self.say(Code::SnapshotDiffers, what);
+        }
+    }
+
+    /// Whatever could be decided at the time of the last record has been, but for two things, each of which
+    /// the next process takes up because the row says `running`: what waits for a stored payload (none is
+    /// given here, so nothing is decided on it), and steps a server that was being stopped left ready.
+    fn finished(&mut self, plan: &Plan, folded: Folded) {
+        if !folded.run.index_is_true(plan) {
+            self.say(Code::CheckFailed, "its index is not what its state says");
+        }
+        if folded.run.is_terminal() {
+            return;
+        }
+        let decided = |is_draining| {
+            let payloads = Payloads::new();
+            let context = Context { is_draining, ..context(self.stored, folded.at, &payloads) };
+            let advanced = advance(plan, &mut folded.run.clone(), vec![Input::Wake], &context);
+            advanced.record.map(|record| record.events).unwrap_or_default()
+        };
+        // A server that stops does not start what is ready; but it queues a step without looking whether
+        // its payload is there, so ask one that starts things what it could do about those.
+        let mut due = decided(true);
+        if due.iter().any(|event| matches!(event, Event::Scheduled { .. })) {
+            let acting = decided(false);
+            let has_moved = |step: &Option<u32>| acting.iter().any(|event| event.step() == *step);
+            due.retain(|event| !matches!(event, Event::Scheduled { .. }) || has_moved(&event.step()));
+        }
+        if !due.is_empty() {
+            let names: Vec<&str> = due.iter().filter_map(Event::name).collect();
+            self.say(Code::Unfinished, format!("still to happen: {}", names.join(", ")));
+        }
+    }
+
+    pub(super) fn payload(&self, number: u32) -> Result<Option<Bytes>, Error> {
+        self.inspection.payload(self.stored.row.org, self.stored.row.id, number)
+    }
+}
+
+/// A context for looking, not for acting: callback URLs need a secret nobody has given us.
+pub(super) fn context<'a>(stored: &StoredRun, now: Timestamp, payloads: &'a Payloads) -> Context<'a> {
+    let wait_url = &|_: &str| "http://callback".to_owned();
+    Context { run: stored.row.id, now, epoch: 0, is_draining: false, wait_url, payloads }
+}
+
+/// The payload an event brings.
+fn payload(event: &Event) -> Option<&Payload> {
+    match event {
+        Event::Created { origin } => Some(&origin.body),
+        Event::Succeeded { response, .. } => response.body.as_ref(),
+        Event::Failed { response, .. } => response.as_ref()?.body.as_ref(),
+        Event::Received { callback, .. } => callback.as_ref().map(|callback| &callback.body),
+        Event::WaitClosed { callback, .. } => Some(&callback.body),
+        _ => None,
+    }
+}

@@ -1,0 +1,1 @@
+SELECT org, hash, source, plan FROM definitions ORDER BY org, hash

@@ -1,0 +1,1 @@
+SELECT pos, org, run, seq, body FROM journal ORDER BY pos

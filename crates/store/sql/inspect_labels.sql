@@ -1,0 +1,1 @@
+SELECT org, run, key, value FROM labels ORDER BY org, run, key, value

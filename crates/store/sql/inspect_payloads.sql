@@ -1,0 +1,1 @@
+SELECT org, run, number, length(body) FROM payloads ORDER BY org, run, number

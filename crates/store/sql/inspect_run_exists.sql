@@ -1,0 +1,1 @@
+SELECT 1 FROM runs WHERE org = $1 AND id = $2

@@ -1,0 +1,1 @@
+SELECT org, run, seq, pos, body FROM snapshots ORDER BY org, run

@@ -1,0 +1,1 @@
+SELECT org, run, at FROM timers ORDER BY org, run, at

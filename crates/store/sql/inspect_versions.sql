@@ -1,0 +1,1 @@
+SELECT org, workflow, number, hash FROM versions ORDER BY org, workflow, number

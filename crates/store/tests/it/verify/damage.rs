@@ -1,0 +1,327 @@
+//! Ways to damage a good store, each with the code it must be found under.
+
+use super::sample::Sample;
+use crate::support::Place;
+use engine::verify::Code;
+use kernel::event::{Because, Failure};
+use kernel::run::State;
+use kernel::{Event, Record, RunId, Timestamp, wire};
+use rusqlite::{Connection, Params};
+
+pub struct Patient<'a> {
+    db: Connection,
+    path: std::path::PathBuf,
+    s: &'a Sample,
+}
+
+pub type Damage = fn(&Patient<'_>);
+
+/// A damage that is one statement, about the run `$1` where it has one.
+macro_rules! sql {
+    ($statement:literal) => {
+        |p| p.run($statement, [])
+    };
+    ($who:ident, $statement:literal) => {
+        |p| p.run($statement, [p.s.$who.0])
+    };
+}
+
+pub const ALL: &[(Code, &str, Damage)] = &[
+    (Code::DatabaseDamaged, "a page overwritten", |p| p.overwrite()),
+    (Code::ForeignKey, "a reference to nowhere", |p| {
+        let table = "CREATE TABLE t (org INTEGER, id BLOB, FOREIGN KEY (org, id) REFERENCES workflows (org, id))";
+        p.db.execute_batch(&format!("PRAGMA foreign_keys = OFF; {table}; INSERT INTO t VALUES (9, x'00')")).unwrap();
+    }),
+    (Code::SchemaUnknown, "another build", sql!("UPDATE schema_migrations SET sha256 = 'other'")),
+    (Code::SchemaUnknown, "later", sql!("INSERT INTO schema_migrations VALUES (7, 'later', 'hash', 0)")),
+    (Code::RowUnreadable, "a form", sql!("UPDATE runs SET form = 'riddle'")),
+    (Code::RowUnreadable, "a token", sql!("UPDATE waits SET hash = x'00' WHERE run = (SELECT min(run) FROM waits)")),
+    (Code::SettingDamaged, "position", sql!("INSERT OR REPLACE INTO settings VALUES ('recovery_pos', '99999999')")),
+    (Code::SettingDamaged, "not a number", sql!("UPDATE settings SET value = 'x' WHERE name = 'epoch'")),
+    (Code::SettingDamaged, "epoch before its use", sql!("UPDATE settings SET value = '0' WHERE name = 'epoch'")),
+    (Code::Dangling, "a run deleted", sql!(waiting, "DELETE FROM runs WHERE id = $1")),
+    (Code::Dangling, "a workflow deleted", sql!("DELETE FROM workflows")),
+    (Code::Dangling, "its key", sql!("UPDATE idempotency SET made = zeroblob(16) WHERE scope = 'workflows'")),
+    (Code::Dangling, "a timer", sql!("INSERT INTO timers VALUES (1, 1, zeroblob(16))")),
+    (Code::Dangling, "a snapshot", sql!("UPDATE snapshots SET run = x'ff'")),
+    (Code::OtherOrganisation, "labels", sql!("UPDATE labels SET org = 2 WHERE org = 1")),
+    (Code::OtherOrganisation, "payloads", sql!("UPDATE payloads SET org = 2")),
+    (Code::OtherOrganisation, "a callback", sql!(waiting, "UPDATE waits SET org = 2 WHERE run = $1")),
+    (Code::ChainBroken, "cut", sql!(sleeping, "UPDATE journal SET prev = 0 WHERE run = $1 AND seq = 5")),
+    (Code::ChainBroken, "another run", sql!(sleeping, "UPDATE journal SET org = 2 WHERE run = $1 AND seq = 5")),
+    (Code::ChainBroken, "number", sql!(sleeping, "UPDATE journal SET seq = 9 WHERE run = $1 AND seq = 5")),
+    (Code::ChainBroken, "deleted", sql!(sleeping, "DELETE FROM journal WHERE run = $1 AND seq = 1")),
+    (Code::ChainBroken, "circle", sql!(sleeping, "UPDATE journal SET prev = pos + 1 WHERE run = $1 AND seq = 5")),
+    (Code::ChainBroken, "head", sql!(completed, "UPDATE runs SET head = head + 1 WHERE id = $1")),
+    (Code::ChainBroken, "head of an open run", sql!(running, "UPDATE runs SET head = 0, seq = 0 WHERE id = $1")),
+    (
+        Code::RecordDamaged,
+        "a bit",
+        sql!(completed, "UPDATE journal SET body = CAST(body || x'00' AS BLOB) WHERE run = $1"),
+    ),
+    (Code::RecordNewer, "a format", |p| {
+        p.run(
+            "UPDATE journal SET body = CAST(x'09' || substr(body, 2) AS BLOB) WHERE run = $1 AND seq = 2",
+            [p.s.completed.0],
+        );
+    }),
+    (Code::RecordNewer, "an event", |p| {
+        p.edit(p.s.completed, 2, |r| r.events.push(Event::Unknown { number: 99, bytes: Default::default() }));
+    }),
+    (Code::EventNumbers, "a gap", |p| p.edit(p.s.completed, 2, |r| r.first += 1)),
+    (Code::EventNumbers, "an event lost", |p| p.edit(p.s.completed, 1, |r| drop(r.events.pop()))),
+    (Code::EventNumbers, "nothing happened", |p| p.append(p.s.completed, vec![])),
+    (Code::JournalOrphan, "a second end", |p| {
+        p.run(
+            "INSERT INTO journal SELECT (SELECT max(pos) + 1 FROM journal), org, run, seq, prev, body FROM journal \
+               WHERE run = $1 AND seq = 2",
+            [p.s.completed.0],
+        );
+    }),
+    (Code::JournalGap, "moved", |p| {
+        p.db.execute_batch(
+            "UPDATE runs SET head = head + 5 WHERE head = (SELECT max(pos) FROM journal);
+                            UPDATE journal SET pos = pos + 5 WHERE pos = (SELECT max(pos) FROM journal)",
+        )
+        .unwrap();
+    }),
+    (Code::TimeBackwards, "a record of 1970", |p| p.edit(p.s.running, 1, |r| r.at = Timestamp(5))),
+    (Code::SnapshotDiffers, "position", sql!("UPDATE snapshots SET pos = pos - 1")),
+    (Code::SnapshotDiffers, "number", sql!("UPDATE snapshots SET seq = 999")),
+    (Code::SnapshotDiffers, "a bit", sql!("UPDATE snapshots SET body = CAST(body || x'00' AS BLOB)")),
+    (Code::SnapshotDiffers, "state", |p| {
+        let body: Vec<u8> = p.db.query_row("SELECT body FROM snapshots", [], |row| row.get(0)).unwrap();
+        let mut state: State = wire::open(1, &body).unwrap();
+        state.steps[3].charged += 1;
+        p.run("UPDATE snapshots SET body = $1", [wire::seal(1, &state)]);
+    }),
+    (Code::RowDiffers, "status", sql!(waiting, "UPDATE runs SET status = 'running' WHERE id = $1")),
+    (Code::RowDiffers, "an end undone", sql!(completed, "UPDATE runs SET status = 'failed' WHERE id = $1")),
+    (Code::RowDiffers, "waiting", sql!(waiting, "UPDATE runs SET waiting = 1 WHERE id = $1")),
+    (Code::RowDiffers, "wake_at", sql!(waiting, "UPDATE runs SET wake_at = 7 WHERE id = $1")),
+    (Code::RowDiffers, "created_at", sql!("UPDATE runs SET created_at = created_at + 1")),
+    (Code::RowDiffers, "expires_at", sql!("UPDATE runs SET expires_at = expires_at + 1")),
+    (Code::RowDiffers, "finished_at", sql!("UPDATE runs SET finished_at = 1")),
+    (Code::RowDiffers, "error_code", sql!("UPDATE runs SET error_code = 'x'")),
+    (Code::LabelsDiffer, "lost", sql!("DELETE FROM labels WHERE key = 'kind'")),
+    (Code::LabelsDiffer, "changed", sql!("UPDATE labels SET value = 'c2' WHERE key = 'customer'")),
+    (Code::Conservation, "an end", sql!(running, "UPDATE runs SET status = 'completed' WHERE id = $1")),
+    (Code::Conservation, "a row", sql!(completed, "DELETE FROM runs WHERE id = $1")),
+    (Code::EventAfterEnd, "waiting", |p| p.append(p.s.completed, vec![Event::RunWaiting {}])),
+    (Code::EventAfterEnd, "cancelled", |p| {
+        p.append(p.s.completed, vec![Event::RunCancelled { actor: "me".into(), reason: String::new() }]);
+    }),
+    (Code::EventAfterEnd, "two notes", |p| {
+        let late = Event::LateResult { step: 0, attempt: 1, summary: "done".into() };
+        p.append(p.s.completed, vec![late.clone(), late]);
+    }),
+    (Code::EventOutOfPlace, "waiting twice", |p| p.append(p.s.waiting, vec![Event::RunWaiting {}])),
+    (Code::EventOutOfPlace, "born twice", |p| {
+        p.edit(p.s.waiting, 1, |r| r.events.push(r.events[0].clone()));
+    }),
+    (Code::EventOutOfPlace, "no such step", |p| p.append(p.s.waiting, vec![Event::Woken { step: 70 }])),
+    (Code::EventOutOfPlace, "a wait is not a sleep", |p| p.append(p.s.waiting, vec![Event::Woken { step: 0 }])),
+    (Code::EventOutOfPlace, "called off alone", |p| p.append(p.s.waiting, vec![Event::Cancelled { step: 0 }])),
+    (Code::WrongEnd, "failed", |p| {
+        let failure = Failure::new("step_failed", "");
+        p.replace(
+            p.s.completed,
+            |e| matches!(e, Event::RunCompleted {}),
+            vec![Event::RunFailed { failure, step: Some(0) }],
+        );
+    }),
+    (Code::WrongEnd, "too early", |p| p.append(p.s.waiting, vec![Event::RunCompleted {}])),
+    (Code::SettledTwice, "succeeded", |p| p.twice(p.s.completed, |e| matches!(e, Event::Succeeded { .. }))),
+    (Code::SettledTwice, "woken", |p| p.twice(p.s.woken, |e| matches!(e, Event::Woken { .. }))),
+    (Code::StartedTwice, "started", |p| p.twice(p.s.running, |e| matches!(e, Event::Started { .. }))),
+    (Code::StartedTwice, "asleep", |p| p.twice(p.s.sleeping, |e| matches!(e, Event::TimerSet { .. }))),
+    (Code::StartedTwice, "after its end", |p| {
+        p.append(p.s.sleeping, vec![Event::Started { step: 0, attempt: 2, epoch: 1, seen: vec![] }]);
+    }),
+    (Code::AttemptNumbers, "first", |p| {
+        p.replace(p.s.running, started, vec![Event::Started { step: 0, attempt: 2, epoch: 1, seen: vec![] }]);
+    }),
+    (Code::AttemptNumbers, "lost", |p| {
+        p.append(
+            p.s.running,
+            vec![retrying(3, false, p.now()), Event::Started { step: 0, attempt: 2, epoch: 1, seen: vec![] }],
+        );
+    }),
+    (Code::AttemptsOverPolicy, "endless", |p| {
+        let again =
+            |n| [retrying(n, true, p.now()), Event::Started { step: 0, attempt: n + 1, epoch: 1, seen: vec![] }];
+        p.append(p.s.running, (1..40).flat_map(again).collect());
+    }),
+    (Code::StartedTooSoon, "needs", |p| {
+        let start = Event::Started { step: 1, attempt: 1, epoch: 1, seen: vec![] };
+        p.edit(p.s.completed, 1, |r| r.events.push(start));
+    }),
+    (Code::WrongDecision, "skipped for needs", |p| {
+        let because = Because::Needs { steps: vec![1] };
+        p.replace(p.s.completed, condition_was_false, vec![Event::Skipped { step: 2, because }]);
+    }),
+    (Code::WrongDecision, "started", |p| {
+        p.replace(
+            p.s.completed,
+            condition_was_false,
+            vec![Event::Started { step: 2, attempt: 1, epoch: 1, seen: vec![] }],
+        );
+    }),
+    (Code::WrongDecision, "the payload says otherwise", |p| {
+        p.run("UPDATE payloads SET body = CAST('{\"amount\":99}' AS BLOB)", []);
+    }),
+    (Code::WrongDecision, "another kind of work", |p| {
+        p.replace(p.s.running, started, vec![Event::TimerSet { step: 0, at: Timestamp(9), seen: vec![] }]);
+    }),
+    (Code::TimerEarly, "woken", |p| {
+        p.append(p.s.sleeping, vec![Event::Woken { step: 40 }]);
+    }),
+    (Code::TimerEarly, "set wrong", |p| {
+        p.edit(p.s.sleeping, 41, |r| {
+            for event in &mut r.events {
+                if let Event::TimerSet { at, .. } = event {
+                    at.0 += 1;
+                }
+            }
+        })
+    }),
+    (Code::TimerEarly, "run", |p| p.append(p.s.waiting, vec![Event::Cancelled { step: 0 }, Event::RunTimeout {}])),
+    (Code::Unfinished, "a decision lost", |p| {
+        p.replace(p.s.waiting, |e| matches!(e, Event::RunWaiting {}), vec![]);
+    }),
+    (Code::Unfinished, "a step undecided", |p| {
+        p.replace(p.s.running, started, vec![]);
+    }),
+    (Code::TimerMissing, "lost", sql!("DELETE FROM timers")),
+    (Code::TimerMissing, "late", sql!("UPDATE timers SET at = at + 1")),
+    (Code::TimerStray, "second", sql!("INSERT INTO timers SELECT at + 1, org, run FROM timers")),
+    (Code::TimerStray, "over", sql!(cancelled, "INSERT INTO timers VALUES (1, 1, $1)")),
+    (Code::TimerStray, "open", sql!(running, "INSERT INTO timers VALUES (1, 1, $1)")),
+    (Code::GrantWrong, "over", sql!(completed, "INSERT INTO grants VALUES (1, $1, 0, 1, 2, 'w', 1, 1)")),
+    (Code::GrantWrong, "not leased", sql!(running, "INSERT INTO grants VALUES (1, $1, 0, 1, 2, 'w', 1, 1)")),
+    (Code::GrantWrong, "no row", |p| {
+        let lease = Event::Leased { step: 0, attempt: 1, worker: "w".into(), lease: Default::default() };
+        p.replace(p.s.running, started, vec![lease]);
+    }),
+    (Code::WaitMissing, "lost", sql!("DELETE FROM waits")),
+    (Code::WaitStray, "step", sql!("UPDATE waits SET step = 1")),
+    (Code::WaitStray, "kind", sql!("UPDATE waits SET kind = 'approval'")),
+    (Code::PayloadMissing, "lost", sql!("DELETE FROM payloads")),
+    (Code::PayloadMissing, "cut", sql!("UPDATE payloads SET body = substr(body, 2)")),
+    (Code::PayloadStray, "left over", sql!(woken, "INSERT INTO payloads VALUES (1, $1, 1, x'00')")),
+    (Code::VersionMissing, "hash", sql!("UPDATE versions SET hash = zeroblob(32)")),
+    (Code::VersionMissing, "lost", sql!("DELETE FROM versions")),
+    (Code::VersionLine, "behind", sql!("UPDATE workflows SET version = 2")),
+    (Code::VersionLine, "gap", sql!("UPDATE versions SET number = 2")),
+    (Code::DefinitionMissing, "lost", sql!("DELETE FROM definitions")),
+    (Code::DefinitionDamaged, "plan", sql!("UPDATE definitions SET plan = CAST(plan || x'00' AS BLOB)")),
+    (Code::DefinitionDamaged, "source", sql!("UPDATE definitions SET source = x'7b'")),
+    (Code::DefinitionHash, "edited", sql!("UPDATE definitions SET source = CAST(replace(source, '8h', '9h') AS BLOB)")),
+    (Code::OriginDiffers, "name", sql!("UPDATE runs SET workflow_name = 'other'")),
+    (Code::OriginDiffers, "version", sql!("UPDATE runs SET version = 2")),
+    (Code::OriginDiffers, "form", sql!("UPDATE runs SET form = 'script'")),
+    (Code::OriginDiffers, "workflow", sql!("UPDATE runs SET workflow = (SELECT max(id) FROM workflows)")),
+    (Code::KeyWrong, "scope", sql!("UPDATE idempotency SET scope = 'wf_other' WHERE scope <> 'workflows'")),
+    (
+        Code::KeyWrong,
+        "two",
+        sql!(
+            waiting,
+            "INSERT INTO idempotency SELECT org, scope, 'k2', made, fingerprint, 1 FROM idempotency WHERE made = $1"
+        ),
+    ),
+];
+
+fn started(event: &Event) -> bool {
+    matches!(event, Event::Started { .. })
+}
+
+fn condition_was_false(event: &Event) -> bool {
+    matches!(event, Event::Skipped { because: Because::Condition { .. }, .. })
+}
+
+/// An attempt that ended at `at` and may be followed by another at once.
+fn retrying(attempt: u32, charged: bool, at: Timestamp) -> Event {
+    let failure = Failure::new("network", "");
+    Event::Retrying { step: 0, attempt, next: at, failure, charged, status_code: None }
+}
+
+impl<'a> Patient<'a> {
+    pub fn new(place: &Place, sample: &'a Sample) -> Patient<'a> {
+        Patient { db: place.raw(), path: place.database(), s: sample }
+    }
+
+    fn run(&self, statement: &str, params: impl Params) {
+        let changed = self.db.execute(statement, params).unwrap();
+        assert!(changed > 0, "{statement} changed nothing");
+    }
+
+    fn overwrite(&self) {
+        let root = "SELECT rootpage FROM sqlite_master WHERE name = 'labels'";
+        let root: u32 = self.db.query_row(root, [], |row| row.get(0)).unwrap();
+        let mut file = std::fs::read(&self.path).unwrap();
+        file[(root as usize - 1) * 4096..root as usize * 4096].fill(0xee);
+        std::fs::write(&self.path, file).unwrap();
+    }
+
+    /// Changes a record and seals it again.
+    fn edit(&self, run: RunId, seq: u32, change: impl FnOnce(&mut Record)) {
+        let find = "SELECT body FROM journal WHERE run = $1 AND seq = $2";
+        let body: Vec<u8> = self.db.query_row(find, (run.0, seq), |row| row.get(0)).unwrap();
+        let mut record = Record::open(&body).unwrap();
+        change(&mut record);
+        self.run("UPDATE journal SET body = ?3 WHERE run = ?1 AND seq = ?2", (run.0, seq, &*record.seal()));
+    }
+
+    /// Puts other events where the first such event is, and renumbers what follows.
+    fn replace(&self, run: RunId, which: fn(&Event) -> bool, with: Vec<Event>) {
+        let mut statement = self.db.prepare("SELECT seq, body FROM journal WHERE run = $1 ORDER BY seq").unwrap();
+        let rows = statement.query_map([run.0], |row| Ok((row.get(0)?, row.get::<_, Vec<u8>>(1)?))).unwrap();
+        let records: Vec<(u32, Record)> =
+            rows.map(|r| r.unwrap()).map(|(n, b)| (n, Record::open(&b).unwrap())).collect();
+        let mut with = Some(with);
+        let mut first = 1;
+        for (seq, mut record) in records {
+            if let Some(i) = record.events.iter().position(which)
+                && let Some(with) = with.take()
+            {
+                record.events.splice(i..=i, with);
+            }
+            record.first = first;
+            first += record.events.len() as u64;
+            self.edit(run, seq, |stored| *stored = record);
+        }
+        assert!(with.is_none(), "there is no such event");
+    }
+
+    /// Repeats the first such event.
+    fn twice(&self, run: RunId, which: fn(&Event) -> bool) {
+        let mut statement = self.db.prepare("SELECT body FROM journal WHERE run = $1 ORDER BY seq").unwrap();
+        let rows = statement.query_map([run.0], |row| row.get::<_, Vec<u8>>(0)).unwrap();
+        let events = rows.flat_map(|body| Record::open(&body.unwrap()).unwrap().events);
+        let event = events.into_iter().find(&which).unwrap();
+        self.replace(run, which, vec![event.clone(), event]);
+    }
+
+    /// Time of the newest record.
+    fn now(&self) -> Timestamp {
+        let newest = "SELECT body FROM journal ORDER BY pos DESC LIMIT 1";
+        let body: Vec<u8> = self.db.query_row(newest, [], |row| row.get(0)).unwrap();
+        Record::open(&body).unwrap().at
+    }
+
+    /// One more record, with everything that tables say of it in order.
+    fn append(&self, run: RunId, events: Vec<Event>) {
+        let newest = "SELECT max(pos) FROM journal";
+        let newest: i64 = self.db.query_row(newest, [], |row| row.get(0)).unwrap();
+        let last = "SELECT pos, seq, body FROM journal WHERE run = $1 ORDER BY seq DESC LIMIT 1";
+        let (pos, seq, body): (i64, i64, Vec<u8>) =
+            self.db.query_row(last, [run.0], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?))).unwrap();
+        let before = Record::open(&body).unwrap();
+        let first = before.first + before.events.len() as u64;
+        let record = Record { at: self.now(), first, events, ..Default::default() }.seal();
+        let append = "INSERT INTO journal VALUES ($1, 1, $2, $3, $4, $5)";
+        self.run(append, (newest + 1, run.0, seq + 1, pos, &*record));
+        self.run("UPDATE runs SET head = $1, seq = $2 WHERE id = $3", (newest + 1, seq + 1, run.0));
+    }
+}

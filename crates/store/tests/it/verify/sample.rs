@@ -1,0 +1,260 @@
+//! Stores made by the real engine, with runs in every state there is.
+
+use crate::support::Place;
+use bytes::Bytes;
+use engine::engine::NewName;
+use engine::secret::Secret;
+use engine::{ClockMode, Engine, Options, StartRequest};
+use kernel::{Event, OrgId, RunId, RunStatus, Span};
+use serde_json::{Value, json};
+use std::net::TcpListener;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+use tokio::runtime::Runtime;
+
+pub const ORG: OrgId = OrgId(1);
+pub const OTHER: OrgId = OrgId(2);
+
+/// The bytes of a closed database, and who is who in it.
+pub struct Sample {
+    file: Vec<u8>,
+    /// `a`, `b`, then a condition that is false; completed.
+    pub completed: RunId,
+    /// Waits for a callback, has labels, a key and a large body.
+    pub waiting: RunId,
+    /// Forty steps, then asleep; has a snapshot.
+    pub sleeping: RunId,
+    /// Slept, woke, completed.
+    pub woken: RunId,
+    pub cancelled: RunId,
+    /// An HTTP request is under way.
+    pub running: RunId,
+}
+
+impl Sample {
+    pub fn get() -> &'static Sample {
+        static SAMPLE: OnceLock<Sample> = OnceLock::new();
+        SAMPLE.get_or_init(make)
+    }
+
+    pub fn copy(&self) -> Place {
+        let place = Place::new();
+        std::fs::write(place.database(), &self.file).unwrap();
+        place
+    }
+}
+
+fn make() -> Sample {
+    let place = Place::new();
+    let runtime = Runtime::new().unwrap();
+    // Accepts nobody: whoever calls waits.
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let sample = runtime.block_on(async {
+        let engine = open(&place).await;
+        let sample = populate(&engine, silent.local_addr().unwrap().port()).await;
+        drain(&engine).await;
+        engine.stop().await;
+        sample
+    });
+    runtime.shutdown_timeout(Duration::from_secs(5));
+    // Whether or not every connection is gone, this one sees everything and makes it one file.
+    place.raw().pragma_update_and_check(None, "journal_mode", "DELETE", |_| Ok(())).ok();
+    place.raw().pragma_update_and_check(None, "journal_mode", "WAL", |_| Ok(())).unwrap();
+    Sample { file: std::fs::read(place.database()).unwrap(), ..sample }
+}
+
+async fn open(place: &Place) -> Engine {
+    let options = Options {
+        secret: Secret::new([7; 32]),
+        public_url: "http://127.0.0.1:7420".into(),
+        clock: ClockMode::Virtual,
+        clock_start: None,
+    };
+    // Never a checkpoint, so that a copy of the two files is of one moment.
+    let quiet = store::sqlite::Options { passive_bytes: u64::MAX, truncate_bytes: u64::MAX, ..Default::default() };
+    Engine::open(Arc::new(place.open_with(quiet)), options).await.unwrap()
+}
+
+async fn populate(engine: &Engine, silent: u16) -> Sample {
+    let large = json!({ "amount": 7, "text": "x".repeat(10_000) });
+    create(
+        engine,
+        ORG,
+        "plain",
+        json!({
+            "a": { "noop": {} },
+            "b": { "needs": ["a"], "log": { "message": "{{trigger.body.amount}}" } },
+            "c": { "needs": ["b"], "if": "trigger.body.amount > 9", "noop": {} },
+            "d": { "needs": ["c"], "noop": {} },
+            "e": { "needs": ["b"], "set": { "twice": ["{{trigger.body.amount}}", "{{trigger.body.amount}}"] } },
+        }),
+    )
+    .await;
+    create(engine, ORG, "sleeper", json!({ "nap": { "sleep": "1m" }, "after": { "needs": ["nap"], "noop": {} } }))
+        .await;
+    create(engine, ORG, "long", json!({ "night": { "sleep": "8h" } })).await;
+    let mut forty: serde_json::Map<String, Value> = (0..40)
+        .map(|i| {
+            (
+                format!("s{i}"),
+                json!({ "noop": {}, "needs": if i == 0 { json!([]) } else { json!([format!("s{}", i - 1)]) } }),
+            )
+        })
+        .collect();
+    forty.insert("rest".into(), json!({ "sleep": "8h", "needs": ["s39"] }));
+    create(engine, ORG, "forty", Value::Object(forty)).await;
+    create(
+        engine,
+        ORG,
+        "callback",
+        json!({
+            "call": { "wait_for_webhook": { "timeout": "3h" } },
+            "used": { "needs": ["call"], "if": "tasks.call.body.amount == 7", "noop": {} },
+        }),
+    )
+    .await;
+    create(
+        engine,
+        ORG,
+        "broken",
+        json!({
+            "fails": { "url": "http://127.0.0.1:1/{{trigger.body.nothing}}", "retry": "never" },
+            "after": { "needs": ["fails"], "noop": {} },
+        }),
+    )
+    .await;
+    create(
+        engine,
+        ORG,
+        "retried",
+        json!({ "call": {
+        "url": "http://127.0.0.1:1/", "retry": { "max_attempts": 3, "backoff": { "type": "fixed", "min": "5m" } } } }),
+    )
+    .await;
+    create(engine, ORG, "hangs", json!({ "call": { "url": format!("http://127.0.0.1:{silent}/"), "timeout": "1h" } }))
+        .await;
+    create(engine, OTHER, "plain", json!({ "a": { "noop": {} } })).await;
+    define(engine, ORG, json!({ "name": "brief", "max_duration": "30s", "tasks": { "night": { "sleep": "8h" } } }))
+        .await;
+
+    let completed = start(engine, ORG, "plain", &large).await;
+    ended(engine, ORG, completed, RunStatus::Completed).await;
+    let woken = start(engine, ORG, "sleeper", &json!({})).await;
+    let out_of_time = start(engine, ORG, "brief", &json!({})).await;
+    engine.advance_clock(Span::from_secs(120)).await.unwrap();
+    ended(engine, ORG, woken, RunStatus::Completed).await;
+    ended(engine, ORG, out_of_time, RunStatus::Timeout).await;
+    let cancelled = start(engine, ORG, "long", &json!({})).await;
+    engine.cancel(ORG, cancelled, "me".into(), "why not".into()).await.unwrap();
+    let failed = start(engine, ORG, "broken", &json!({})).await;
+    ended(engine, ORG, failed, RunStatus::Failed).await;
+    let received = start(engine, ORG, "callback", &json!({})).await;
+    let token = Secret::new([7; 32]).token(received, "call");
+    engine.callback(&token, Bytes::from(large.to_string())).await.unwrap();
+    ended(engine, ORG, received, RunStatus::Completed).await;
+    let theirs = start(engine, OTHER, "plain", &json!({})).await;
+    ended(engine, OTHER, theirs, RunStatus::Completed).await;
+
+    let waiting = start(engine, ORG, "callback", &large).await;
+    let sleeping = start(engine, ORG, "forty", &json!({})).await;
+    let retrying = start(engine, ORG, "retried", &json!({})).await;
+    for run in [waiting, sleeping, retrying] {
+        in_status(engine, run, RunStatus::Waiting).await;
+    }
+    let running = start(engine, ORG, "hangs", &json!({})).await;
+    Sample { file: Vec::new(), completed, waiting, sleeping, woken, cancelled, running }
+}
+
+/// Stops while a step could start, which therefore waits for the next process.
+async fn drain(engine: &Engine) {
+    let left = start(engine, ORG, "callback", &json!({ "left": true })).await;
+    in_status(engine, left, RunStatus::Waiting).await;
+    engine.drain(Duration::ZERO).await;
+    let token = Secret::new([7; 32]).token(left, "call");
+    engine.callback(&token, Bytes::from_static(br#"{"amount":7}"#)).await.unwrap();
+    let history = engine.history(ORG, left).await.unwrap().unwrap();
+    assert!(history.iter().any(|(_, _, event)| matches!(event, Event::Scheduled { .. })), "{history:?}");
+}
+
+async fn create(engine: &Engine, org: OrgId, name: &str, tasks: Value) {
+    define(engine, org, json!({ "name": name, "tasks": tasks })).await;
+}
+
+async fn define(engine: &Engine, org: OrgId, definition: Value) {
+    let tree = lang::read(definition.to_string().as_bytes(), lang::Syntax::Json).unwrap();
+    let compiled = lang::compile(&tree).unwrap();
+    let meta = compiled.meta;
+    let key = Some((format!("make {}", meta.name), [1; 32]));
+    let name = NewName {
+        name: meta.name,
+        slug: None,
+        description: None,
+        tags: Vec::new(),
+        enabled: true,
+        trigger: "api".into(),
+    };
+    let source = compiled.source.to_string();
+    engine.create_workflow(org, name, key, source, &compiled.plan, compiled.hash).await.unwrap();
+}
+
+async fn start(engine: &Engine, org: OrgId, workflow: &str, body: &Value) -> RunId {
+    begin(engine, org, workflow, body).await.unwrap()
+}
+
+async fn begin(engine: &Engine, org: OrgId, workflow: &str, body: &Value) -> Result<RunId, engine::Error> {
+    let request = StartRequest {
+        org,
+        workflow: engine.resolve(org, workflow).await.unwrap().unwrap(),
+        body: Bytes::from(body.to_string()),
+        headers: vec![("x-a".into(), "b".into())],
+        labels: vec![("customer".into(), "c1".into()), ("kind".into(), workflow.into())],
+        idempotency: (workflow == "callback").then(|| (format!("key {}", body.to_string().len()), [2; 32])),
+    };
+    Ok(engine.start(request).await?.run)
+}
+
+async fn ended(engine: &Engine, org: OrgId, run: RunId, status: RunStatus) {
+    assert!(engine.wait(org, run, Duration::from_secs(30)).await.unwrap());
+    assert_eq!(engine.read(org, run).await.unwrap().unwrap().row.status, status);
+}
+
+async fn in_status(engine: &Engine, run: RunId, status: RunStatus) {
+    while engine.read(ORG, run).await.unwrap().unwrap().row.status != status {
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+}
+
+/// Calls `look` while an engine works on the store it is given.
+pub fn while_busy(look: impl FnOnce(&Place)) {
+    let place = Place::new();
+    let runtime = Runtime::new().unwrap();
+    let engine = runtime.block_on(busy(&place));
+    look(&place);
+    runtime.block_on(engine.stop());
+}
+
+/// The files a kill leaves in the middle of work.
+pub fn killed() -> Place {
+    let mut copy = None;
+    while_busy(|place| copy = Some(place.killed()));
+    copy.unwrap()
+}
+
+async fn busy(place: &Place) -> Engine {
+    let engine = open(place).await;
+    let tasks = json!({
+        "a": { "noop": {} }, "b": { "noop": {} },
+        "join": { "needs": ["a", "b"], "set": { "text": "{{trigger.body.text}}" } },
+        "nap": { "needs": ["join"], "sleep": "50ms" }, "end": { "needs": ["nap"], "log": { "message": "{{trigger.body.text}}" } },
+    });
+    create(&engine, ORG, "busy", tasks).await;
+    for _ in 0..8 {
+        let engine = engine.clone();
+        tokio::spawn(async move {
+            let body = json!({ "text": "y".repeat(5_000) });
+            while begin(&engine, ORG, "busy", &body).await.is_ok() {}
+        });
+    }
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    engine
+}
