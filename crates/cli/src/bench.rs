@@ -30,6 +30,9 @@ pub struct Arguments {
     /// How many runs sleep (workload `sleepers`)
     #[arg(long, default_value_t = 10_000)]
     sleepers: usize,
+    /// Finished runs that are in the store before the measurement begins (flow1 and flow10)
+    #[arg(long, default_value_t = 0)]
+    preload: u64,
     /// Folder for the database; a new one below it is made and removed
     #[arg(long, default_value = ".")]
     data: PathBuf,
@@ -113,10 +116,10 @@ fn failed(why: &str) -> ExitCode {
 
 async fn measure(arguments: &Arguments) -> Result<Figures, String> {
     let folder = Folder::new(&arguments.data)?;
-    let (seconds, concurrency) = (arguments.seconds, arguments.concurrency.max(1));
+    let (seconds, concurrency, preload) = (arguments.seconds, arguments.concurrency.max(1), arguments.preload);
     let mut figures = match arguments.workload {
-        Workload::Flow1 => flow::throughput(&folder, 1, concurrency, seconds).await?,
-        Workload::Flow10 => flow::throughput(&folder, 10, concurrency, seconds).await?,
+        Workload::Flow1 => flow::throughput(&folder, &Load { steps: 1, concurrency, seconds, preload }).await?,
+        Workload::Flow10 => flow::throughput(&folder, &Load { steps: 10, concurrency, seconds, preload }).await?,
         Workload::Latency1 => flow::latency(&folder, 1, seconds).await?,
         Workload::Latency10 => flow::latency(&folder, 10, seconds).await?,
         Workload::Fanout => flow::fanout(&folder, seconds).await?,
@@ -138,6 +141,14 @@ async fn measure(arguments: &Arguments) -> Result<Figures, String> {
         figures.ceiling_per_s = Some(rate);
     }
     Ok(figures)
+}
+
+/// How a throughput workload is run.
+pub struct Load {
+    steps: usize,
+    concurrency: usize,
+    seconds: u64,
+    preload: u64,
 }
 
 /// A folder of its own for one measurement, removed at the end.

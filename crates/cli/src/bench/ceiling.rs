@@ -19,9 +19,7 @@ pub fn steps_per_second(path: &Path, steps: usize, lanes: usize, seconds: u64) -
     let mut next = 0u64;
     let mut fresh = || {
         next += 1;
-        let mut random = [0; 10];
-        random[2..].copy_from_slice(&next.to_be_bytes());
-        RunId::new(Timestamp::from_millis(1_800_000_000_000 + next as i64 / 100), random)
+        numbered(Timestamp::from_millis(1_800_000_000_000), next)
     };
     // Spread over the stages, as runs in flight are.
     let mut at: Vec<(RunId, usize)> = (0..lanes).map(|_| (fresh(), 0)).collect();
@@ -48,6 +46,29 @@ pub fn steps_per_second(path: &Path, steps: usize, lanes: usize, seconds: u64) -
     // One record of a run only starts it; the others each carry one step.
     let per_step = steps as f64 / script.len() as f64;
     Ok(written as f64 * per_step / began.elapsed().as_secs_f64())
+}
+
+/// Writes this many finished runs of one step, as fast as the store takes them.
+pub fn fill(path: &Path, runs: u64) -> Result<(), String> {
+    const LANES: u64 = 1_000;
+    let script = script(1)?;
+    let store = SqliteStore::open(path).map_err(|e| e.to_string())?;
+    let at = Timestamp::from_millis(1_700_000_000_000);
+    for first in (0..runs).step_by(LANES as usize) {
+        let ids: Vec<RunId> = (first..runs.min(first + LANES)).map(|n| numbered(at, n)).collect();
+        for write in &script {
+            let batch = Batch { at, epoch: 1, runs: ids.iter().map(|run| rewrite(write, *run)).collect() };
+            ready(store.commit(&batch)).map_err(|e| e.to_string())?;
+        }
+    }
+    Ok(())
+}
+
+/// Ids in the order of their numbers, a hundred to the millisecond.
+fn numbered(from: Timestamp, number: u64) -> RunId {
+    let mut random = [0; 10];
+    random[2..].copy_from_slice(&number.to_be_bytes());
+    RunId::new(from.after(Span::from_millis(number / 100)), random)
 }
 
 /// The writes of one run, taken from a mailbox that runs it.

@@ -1,6 +1,6 @@
 //! Workloads that run workflows in this process, without HTTP.
 
-use super::{Figures, Folder, ORG, machine, now_ms, open};
+use super::{Figures, Folder, Load, ORG, ceiling, machine, now_ms, open};
 use engine::engine::{NewName, Resolved};
 use engine::{Engine, StartRequest};
 use serde_json::json;
@@ -57,9 +57,14 @@ async fn run_once(engine: &Engine, workflow: &Arc<Resolved>) -> Result<bool, Str
     Ok(has_ended)
 }
 
-/// Keeps `concurrency` runs of `steps` steps in flight for a while.
-pub async fn throughput(folder: &Folder, steps: usize, concurrency: usize, seconds: u64) -> Result<Figures, String> {
-    let engine = open(&folder.path("flow.db")).await?;
+/// Keeps a number of runs in flight for a while.
+pub async fn throughput(folder: &Folder, load: &Load) -> Result<Figures, String> {
+    let Load { steps, concurrency, seconds, preload } = *load;
+    let path = folder.path("flow.db");
+    if preload > 0 {
+        ceiling::fill(&path, preload)?;
+    }
+    let engine = open(&path).await?;
     let workflow = create(&engine, &chain(steps)).await?;
     run_once(&engine, &workflow).await?;
     let rss_idle_mb = machine::rss_mb();
@@ -91,7 +96,7 @@ pub async fn throughput(folder: &Folder, steps: usize, concurrency: usize, secon
     let total_steps = runs as f64 * steps as f64;
     let wal = engine.store().counters().wal_bytes - wal;
     let used = machine::cpu_s().zip(cpu).map(|(after, before)| after - before);
-    let ok = all_completed(&engine, runs + 1).await?;
+    let ok = all_completed(&engine, runs + 1 + preload).await?;
     let (rate, unit) = if steps == 1 { (runs as f64 / elapsed, "runs/s") } else { (total_steps / elapsed, "steps/s") };
     let figures = Figures {
         rate_per_s: Some(rate),
