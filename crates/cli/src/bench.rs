@@ -1,7 +1,7 @@
 //! `onward bench`: how fast this machine runs workflows, measured honestly.
 //!
 //! Every workload runs the real engine on a real store with fsync on, is checked afterwards (every run
-//! that was started has completed, nothing was lost), and is printed beside the ceiling of the same
+//! that was started has completed, and `verify` finds nothing wrong with the store), and is printed beside the ceiling of the same
 //! moment: the bare store writing the same rows and bytes with the same number in flight.
 
 mod ceiling;
@@ -14,7 +14,7 @@ use serde::Serialize;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
-use store::SqliteStore;
+use store::{SqliteInspection, SqliteStore};
 
 #[derive(clap::Args)]
 pub struct Arguments {
@@ -129,6 +129,9 @@ async fn measure(arguments: &Arguments) -> Result<Figures, String> {
             Figures { rate_per_s: Some(rate), unit: Some("steps/s"), ok: rate > 0.0, ..Default::default() }
         }
     };
+    if arguments.workload != Workload::Ceiling && preload == 0 {
+        figures.ok &= folder.is_clean()?;
+    }
     figures.workload = arguments.workload.name();
     figures.store = "sqlite";
     let steps = match arguments.workload {
@@ -163,6 +166,21 @@ impl Folder {
 
     fn path(&self, name: &str) -> PathBuf {
         self.0.join(name)
+    }
+
+    /// Does every store in it keep the promises? (Runs that were only preloaded have no workflow.)
+    fn is_clean(&self) -> Result<bool, String> {
+        let entries = std::fs::read_dir(&self.0).map_err(|e| e.to_string())?;
+        let paths = entries.filter_map(|entry| Some(entry.ok()?.path()));
+        for path in paths.filter(|path| path.extension().is_some_and(|e| e == "db")) {
+            let inspection = SqliteInspection::open(&path).map_err(|e| e.to_string())?;
+            let report = engine::verify::verify(&inspection, 1, &mut |_| {}).map_err(|e| e.to_string())?;
+            if let Some(problem) = report.problems.first() {
+                eprintln!("verify: {} {}", problem.code.as_str(), problem.message);
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 }
 
