@@ -6,10 +6,11 @@
 
 mod ceiling;
 mod flow;
+mod kernel;
 mod machine;
 
+use ::kernel::OrgId;
 use engine::{ClockMode, Engine, Options};
-use kernel::OrgId;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -57,6 +58,8 @@ enum Workload {
     Sleepers,
     /// The bare store, writing what flow10 writes
     Ceiling,
+    /// The kernel alone: deciding and encoding, without a store
+    Kernel,
 }
 
 impl Workload {
@@ -69,6 +72,7 @@ impl Workload {
             Workload::Fanout => "fanout",
             Workload::Sleepers => "sleepers",
             Workload::Ceiling => "ceiling",
+            Workload::Kernel => "kernel",
         }
     }
 }
@@ -89,6 +93,8 @@ pub struct Figures {
     rss_idle_mb: Option<f64>,
     rss_peak_mb: Option<f64>,
     ceiling_per_s: Option<f64>,
+    ns_per_advance: Option<f64>,
+    record_bytes: Option<f64>,
     ok: bool,
 }
 
@@ -124,6 +130,7 @@ async fn measure(arguments: &Arguments) -> Result<Figures, String> {
         Workload::Latency10 => flow::latency(&folder, 10, seconds).await?,
         Workload::Fanout => flow::fanout(&folder, seconds).await?,
         Workload::Sleepers => flow::sleepers(&folder, arguments.sleepers).await?,
+        Workload::Kernel => kernel::advances(10, seconds)?,
         Workload::Ceiling => {
             let rate = ceiling::steps_per_second(&folder.path("ceiling.db"), 10, concurrency, seconds)?;
             Figures { rate_per_s: Some(rate), unit: Some("steps/s"), ok: rate > 0.0, ..Default::default() }
