@@ -1,4 +1,5 @@
-//! The long test tier: the same tests with large numbers. Takes hours; run it before a release.
+//! The long test tier: the same tests with large numbers. Takes half an hour on two cores; run it before
+//! a release.
 
 use anyhow::{Result, bail};
 use std::path::Path;
