@@ -26,6 +26,7 @@ use sha2::{Digest, Sha256};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, RwLock};
 use std::time::{Duration, Instant};
+use store::crash::{self, Point};
 use store::{Birth, IdempotencyKey, Store, Wait};
 use tokio::sync::oneshot;
 
@@ -151,6 +152,7 @@ impl Engine {
     pub async fn open(store: Arc<dyn Store>, options: Options) -> Result<Engine, Error> {
         let clock = virtual_time::open_clock(&*store, &options).await?;
         let epoch = store.next_epoch().await?;
+        crash::point(Point::EpochClaimed);
         let inner = Arc::new(Inner {
             store,
             clock,
@@ -353,7 +355,10 @@ impl Engine {
         let give_up = Instant::now() + grace;
         while Instant::now() < give_up {
             match self.inner.probe().await {
-                Ok(probe) if probe.executing > 0 => tokio::time::sleep(Duration::from_millis(5)).await,
+                Ok(probe) if probe.executing > 0 => {
+                    crash::point(Point::Draining);
+                    tokio::time::sleep(Duration::from_millis(5)).await;
+                }
                 _ => return,
             }
         }

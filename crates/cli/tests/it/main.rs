@@ -7,6 +7,7 @@
 
 mod harness;
 
+mod crash;
 mod kill;
 mod readme;
 mod restart;

@@ -11,6 +11,7 @@ use kernel::{Input, OrgId, RunId, Timestamp};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
+use store::crash::{self, Point};
 use tokio::sync::{mpsc, oneshot};
 
 pub type Ticket = oneshot::Sender<Reply>;
@@ -191,6 +192,9 @@ fn drive(
             inner.metrics.turns_total.add(1);
             runtime.block_on(inner.store.commit(&turn.batch))
         };
+        if matches!(&result, Ok(verdicts) if !verdicts.is_empty()) {
+            crash::point(Point::BeforeSettle);
+        }
         let trouble = result.as_ref().err().cloned();
         if let Ok(verdicts) = &result {
             inner
@@ -202,6 +206,9 @@ fn drive(
         for (ticket, reply) in released.replies {
             // Whoever asked may have hung up; that is no concern of the run.
             let _ = ticket.send(reply);
+        }
+        if !released.dispatch.is_empty() {
+            crash::point(Point::BeforeDispatch);
         }
         for (run, fence) in released.aborts {
             executors.abort(run, fence);
@@ -249,7 +256,9 @@ async fn run_errands(inner: Arc<Inner>, mut todo: mpsc::UnboundedReceiver<Errand
         let command = match errand {
             Errand::Load(org, run) => {
                 inner.metrics.runs_loaded_total.add(1);
-                Command::Loaded { run, result: load(&inner, org, run).await.map(|found| found.map(Box::new)) }
+                let result = load(&inner, org, run).await;
+                crash::point(Point::RunLoaded);
+                Command::Loaded { run, result: result.map(|found| found.map(Box::new)) }
             }
             Errand::Fetch(org, run, numbers) => {
                 let result = inner.store.payloads(org, run, &numbers).await;

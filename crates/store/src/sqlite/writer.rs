@@ -14,6 +14,7 @@ use super::checkpoints::Log;
 use super::fault::Trouble;
 use super::heads::{Head, Heads, Key, Tail};
 use super::{Options, Tally};
+use crate::crash::{self, Point};
 use crate::rows::{Batch, Verdict};
 use crate::{Error, Result};
 use rusqlite::Connection;
@@ -57,6 +58,7 @@ impl Writer {
             return Ok(Vec::new());
         }
         self.log.tend(&self.connection);
+        crash::point(Point::BeforeBegin);
         let mut outcome = self.attempt(batch, Guard::None);
         if let Err(Trouble::Row) = outcome {
             self.roll_back()?;
@@ -122,9 +124,12 @@ impl Writer {
         }
         let done = attempt.done;
         drop(attempt);
+        crash::point(Point::BeforeCommit);
         end(&self.connection)?;
+        crash::point(Point::AfterCommit);
         self.tail.last_pos = done.last_pos;
         if is_tail_long {
+            crash::point(Point::RecoveryMoved);
             self.tail = Tail { recovery_pos: done.last_pos, last_pos: done.last_pos, ..Tail::default() };
         } else {
             self.tail.records += done.records;
