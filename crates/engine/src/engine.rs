@@ -332,7 +332,7 @@ impl Engine {
         if let Some(why) = self.inner.fatal_reason() {
             return Err(Error::OutcomeUnknown(why));
         }
-        self.inner.store.check().await?;
+        self.inner.written(self.inner.store.check().await)?;
         self.inner.probe().await.map(drop)
     }
 
@@ -389,6 +389,15 @@ impl Inner {
 
     fn fatal_reason(&self) -> Option<String> {
         self.fatal.read().unwrap_or_else(|e| e.into_inner()).clone()
+    }
+
+    /// The answer to a write outside the loop. One whose outcome nobody knows ends the engine, like one of
+    /// the loop's own.
+    fn written<T>(&self, result: Result<T, store::Error>) -> Result<T, Error> {
+        if let Err(error @ store::Error::Unknown(_)) = &result {
+            self.give_up(error.to_string());
+        }
+        Ok(result?)
     }
 
     pub(crate) fn give_up(&self, why: String) {

@@ -74,7 +74,7 @@ impl Engine {
         let inner = &self.inner;
         if by > Span(0) {
             let offset = self.now().after(by).0 - wall().0;
-            inner.store.set_setting(OFFSET, &offset.to_string()).await?;
+            inner.written(inner.store.set_setting(OFFSET, &offset.to_string()).await)?;
             crash::point(Point::OffsetStored);
             inner.clock.advance(by);
         }
