@@ -13,6 +13,7 @@ use super::attempt::{Attempt, Done};
 use super::checkpoints::Log;
 use super::fault::Trouble;
 use super::heads::{Head, Heads, Key, Tail};
+use super::open;
 use super::{Options, Tally};
 use crate::crash::{self, Point};
 use crate::rows::{Batch, Verdict};
@@ -147,7 +148,10 @@ impl Writer {
 
     /// Ends a transaction that failed, and says what that means.
     fn give_up(&mut self, trouble: Trouble) -> Error {
-        let error = trouble.into_error();
+        let error = match trouble.is_refused_write() && open::is_read_only(&self.connection) {
+            true => Error::Unavailable("the file system is read-only".into()),
+            false => trouble.into_error(),
+        };
         if let Error::Unknown(why) = &error {
             self.unknown = Some(why.clone());
         }
