@@ -8,6 +8,8 @@
 mod harness;
 
 mod crash;
+#[cfg(target_os = "linux")]
+mod faults;
 mod kill;
 mod readme;
 mod restart;
