@@ -162,6 +162,22 @@ fn p17_an_error_at_a_sync_stops_an_idle_process_too() {
     assert_eq!(server.list("/api/v1/workflows").len(), 1);
 }
 
+#[test]
+fn p17_a_process_cannot_start_on_a_disk_in_trouble_and_can_afterwards() {
+    let (disk, mut server) = Disk::with_server(&[]);
+    let run = server.trigger(&server.workflow("a: { sleep: 1d }"), &json!(null));
+    let before = server.when(&run, "a", "sleeping");
+    for (trouble, number) in [("full", 1), ("readonly", 1), ("sync", 1)] {
+        server.kill();
+        disk.set(trouble, number);
+        assert!(!server.start_with(&[]), "{trouble}");
+        assert_stopped(&mut server);
+        disk.clear(trouble);
+        server.start_again();
+        assert_eq!(server.run(&run), before, "{trouble}");
+    }
+}
+
 #[track_caller]
 fn assert_stopped(server: &mut Server) {
     let status = server.ended();
