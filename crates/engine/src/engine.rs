@@ -26,6 +26,7 @@ use sha2::{Digest, Sha256};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, RwLock};
 use std::time::{Duration, Instant};
+use store::crash::{self, Point};
 use store::{Birth, IdempotencyKey, Store, Wait};
 use tokio::sync::oneshot;
 
@@ -151,6 +152,7 @@ impl Engine {
     pub async fn open(store: Arc<dyn Store>, options: Options) -> Result<Engine, Error> {
         let clock = virtual_time::open_clock(&*store, &options).await?;
         let epoch = store.next_epoch().await?;
+        crash::point(Point::EpochClaimed);
         let inner = Arc::new(Inner {
             store,
             clock,
@@ -330,7 +332,7 @@ impl Engine {
         if let Some(why) = self.inner.fatal_reason() {
             return Err(Error::OutcomeUnknown(why));
         }
-        self.inner.store.check().await?;
+        self.inner.written(self.inner.store.check().await)?;
         self.inner.probe().await.map(drop)
     }
 
@@ -353,7 +355,10 @@ impl Engine {
         let give_up = Instant::now() + grace;
         while Instant::now() < give_up {
             match self.inner.probe().await {
-                Ok(probe) if probe.executing > 0 => tokio::time::sleep(Duration::from_millis(5)).await,
+                Ok(probe) if probe.executing > 0 => {
+                    crash::point(Point::Draining);
+                    tokio::time::sleep(Duration::from_millis(5)).await;
+                }
                 _ => return,
             }
         }
@@ -384,6 +389,15 @@ impl Inner {
 
     fn fatal_reason(&self) -> Option<String> {
         self.fatal.read().unwrap_or_else(|e| e.into_inner()).clone()
+    }
+
+    /// The answer to a write outside the loop. One whose outcome nobody knows ends the engine, like one of
+    /// the loop's own.
+    fn written<T>(&self, result: Result<T, store::Error>) -> Result<T, Error> {
+        if let Err(error @ store::Error::Unknown(_)) = &result {
+            self.give_up(error.to_string());
+        }
+        Ok(result?)
     }
 
     pub(crate) fn give_up(&self, why: String) {

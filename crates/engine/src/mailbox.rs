@@ -426,9 +426,12 @@ impl<T> Mailbox<T> {
         };
         let Resumed { version, run: state, seq, row, records } = *resumed;
         // Attempts of an earlier process, and of this one if their record landed but nobody learned of it,
-        // have no executor. (Never those of a later process: a replaced one must not take work back.)
+        // have no executor. (Never those of a later process: a replaced one must not take work back.) One
+        // whose result is here already, and only could not be written, is not lost.
         for (step, fence, epoch) in state.running() {
-            let is_lost = epoch < self.epoch || epoch == self.epoch && !self.executing.contains(&(run, fence));
+            let is_answer = |item: &Item<T>| matches!(item.input, Input::Finished { fence: of, .. } if of == fence);
+            let is_under_way = self.executing.contains(&(run, fence)) || slot.inbox.iter().any(is_answer);
+            let is_lost = epoch < self.epoch || epoch == self.epoch && !is_under_way;
             if is_lost && !planted::is(Bug::OrphanForgotten) {
                 slot.inbox.insert(0, Item { input: Input::Lost { step, fence }, ticket: None, conflicts: 0 });
             }

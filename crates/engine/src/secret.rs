@@ -10,6 +10,7 @@ use kernel::RunId;
 use sha2::{Digest, Sha256};
 use std::io::{self, Write};
 use std::path::Path;
+use store::crash::{self, Point};
 
 #[derive(Clone)]
 pub struct Secret([u8; 32]);
@@ -41,6 +42,7 @@ impl Secret {
         let mut file = std::fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&aside)?;
         file.write_all(&bytes)?;
         file.sync_all()?;
+        crash::point(Point::KeyAside);
         std::fs::rename(&aside, path)?;
         if let Some(folder) = path.parent() {
             std::fs::File::open(folder)?.sync_all()?;

@@ -7,6 +7,7 @@
 //! The rule that keeps it right: **all of a run's rows land or none, and one run's trouble never hurts
 //! another's.** A run's rows land only if its last record is still the one the caller saw.
 
+pub mod crash;
 pub mod inspect;
 pub mod memory;
 pub mod rows;

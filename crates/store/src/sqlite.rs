@@ -29,6 +29,7 @@ mod writer;
 
 pub use inspect::SqliteInspection;
 
+use crate::crash::{self, Point};
 use crate::rows::*;
 use crate::{Call, Error, Result, Store};
 use bytes::Bytes;
@@ -83,6 +84,11 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Options {
+        if crash::is_armed() {
+            // So close together that now the helper is first, now the writer.
+            let (passive_bytes, truncate_bytes) = (160 << 10, 176 << 10);
+            return Options { recovery_records: 20, recovery_bytes: 32 << 20, passive_bytes, truncate_bytes };
+        }
         Options {
             recovery_records: 100_000,
             recovery_bytes: 32 << 20,
@@ -103,6 +109,7 @@ impl SqliteStore {
         let lock = open::Lock::take(path)?;
         let mut connection = open::writer(path)?;
         let (heads, tail) = heads::recover(&connection)?;
+        crash::point(Point::HeadsRecovered);
         let (heads, tally) = (Arc::new(heads), Arc::new(Tally::default()));
         let helper = Helper::start(path)?;
         let log = Log::watch(&mut connection, &helper, Arc::clone(&tally), &options).map_err(on_read)?;

@@ -42,8 +42,8 @@ const RULES: &[Rule] = &[
     },
     Rule {
         why: "only cli ends the process or reads the environment",
-        applies: |path| is_product(path) && !path.starts_with("crates/cli/"),
-        forbidden: &["process::exit", "env::var", "env::args"],
+        applies: |path| is_product(path) && !path.starts_with("crates/cli/") && path != CRASH_POINTS,
+        forbidden: &["process::exit", "process::abort", "env::var", "env::args"],
     },
     Rule {
         why: "only the clock looks at the machine's time",
@@ -62,6 +62,10 @@ const RULES: &[Rule] = &[
     },
 ];
 
+/// Tests tell a process they start where to die, and the environment is what it has of them. None of
+/// it is compiled into a product: see [`check_features`].
+const CRASH_POINTS: &str = "crates/store/src/crash.rs";
+
 /// Longer files are hard to know one's way in.
 const LINES_MAX: usize = 900;
 
@@ -76,7 +80,7 @@ fn is_product(path: &str) -> bool {
 }
 
 pub fn run(root: &Path) -> Result<()> {
-    let mut files = Vec::new();
+    let mut files = vec![root.join("Cargo.toml")];
     collect(&root.join("crates"), &mut files)?;
     let mut problems = Vec::new();
     let mut looked_at = vec![0; RULES.len()];
@@ -89,6 +93,7 @@ pub fn run(root: &Path) -> Result<()> {
                 check(rule, &path, &text, &mut problems);
             }
         }
+        check_features(&path, &text, &mut problems);
         let lines = text.lines().count();
         if is_rust(&path) && lines > LINES_MAX {
             problems.push(format!("{path} has {lines} lines: split it where a second header would be needed"));
@@ -119,6 +124,26 @@ fn check(rule: &Rule, path: &str, text: &str, problems: &mut Vec<String>) {
     }
 }
 
+/// Crash points may be passed on by a feature of the same name, and turned on for the tests of the
+/// binary alone.
+fn check_features(path: &str, text: &str, problems: &mut Vec<String>) {
+    if !path.ends_with("Cargo.toml") {
+        return;
+    }
+    let mut section = "";
+    for (i, line) in text.lines().enumerate() {
+        let code = line.split('#').next().unwrap_or_default().trim();
+        if code.starts_with('[') {
+            section = code;
+        }
+        let is_definition = section == "[features]" && code.starts_with("crashpoints =");
+        let is_for_tests = section == "[dev-dependencies]" && path == "crates/cli/Cargo.toml";
+        if code.contains("crashpoints") && !is_definition && !is_for_tests {
+            problems.push(format!("{path}:{}: `crashpoints`: a product has no crash points", i + 1));
+        }
+    }
+}
+
 fn collect(folder: &Path, files: &mut Vec<PathBuf>) -> Result<()> {
     for entry in std::fs::read_dir(folder)? {
         let path = entry?.path();
@@ -130,4 +155,26 @@ fn collect(folder: &Path, files: &mut Vec<PathBuf>) -> Result<()> {
     }
     files.sort();
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn crash_points_are_on_in_tests_of_the_binary_only() {
+        let on = "engine = { workspace = true, features = [\"crashpoints\"] }";
+        for (path, text, expected) in [
+            ("crates/cli/Cargo.toml", format!("[dev-dependencies]\n{on}"), 0),
+            ("crates/cli/Cargo.toml", format!("[dependencies]\n{on}"), 1),
+            ("crates/server/Cargo.toml", format!("[dev-dependencies]\n{on}"), 1),
+            ("crates/engine/Cargo.toml", "[features]\ncrashpoints = [\"store/crashpoints\"]".into(), 0),
+            ("crates/engine/Cargo.toml", "[features]\ndefault = [\"crashpoints\"]".into(), 1),
+            ("Cargo.toml", format!("[workspace.dependencies]\n{on}"), 1),
+        ] {
+            let mut problems = Vec::new();
+            check_features(path, &text, &mut problems);
+            assert_eq!(problems.len(), expected, "{path}: {text}");
+        }
+    }
 }

@@ -7,6 +7,9 @@
 
 mod harness;
 
+mod crash;
+#[cfg(target_os = "linux")]
+mod faults;
 mod kill;
 mod readme;
 mod restart;

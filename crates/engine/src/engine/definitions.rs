@@ -70,7 +70,7 @@ impl Engine {
             created_at: now,
         });
         let new = NewWorkflow { row, definition, slug_is_given: name.slug.is_some(), idempotency };
-        let (id, is_repeat) = match self.inner.store.create_workflow(&new).await? {
+        let (id, is_repeat) = match self.inner.written(self.inner.store.create_workflow(&new).await)? {
             Ok(()) => (new.row.id, false),
             Err(Taken::Key { workflow, fingerprint }) => {
                 let same = new.idempotency.is_some_and(|key| key.fingerprint == fingerprint);

@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, mpsc};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
+use store::crash::{self, Point};
 use tokio::sync::oneshot;
 
 pub type Ticket = oneshot::Sender<Reply>;
@@ -207,6 +208,9 @@ fn drive(
             inner.metrics.turns_total.add(1);
             runtime.block_on(inner.store.commit(&turn.batch))
         };
+        if matches!(&result, Ok(verdicts) if !verdicts.is_empty()) {
+            crash::point(Point::BeforeSettle);
+        }
         let trouble = result.as_ref().err().cloned();
         if let Ok(verdicts) = &result {
             inner
@@ -218,6 +222,9 @@ fn drive(
         for (ticket, reply) in released.replies {
             // Whoever asked may have hung up; that is no concern of the run.
             let _ = ticket.send(reply);
+        }
+        if !released.dispatch.is_empty() {
+            crash::point(Point::BeforeDispatch);
         }
         for (run, fence) in released.aborts {
             executors.abort(run, fence);
@@ -276,6 +283,7 @@ fn run_errand(inner: &Inner, errand: Errand) -> Command<Ticket> {
         Errand::Load(org, run) => {
             inner.metrics.runs_loaded_total.add(1);
             let result = wait_for(load(inner, org, run));
+            crash::point(Point::RunLoaded);
             Command::Loaded { run, result: result.map(|found| found.map(Box::new)) }
         }
         Errand::Fetch(org, run, numbers) => {

@@ -5,6 +5,7 @@ use crate::clock::{Clock, ClockMode, wall};
 use kernel::{Span, Timestamp};
 use std::time::{Duration, Instant};
 use store::Store;
+use store::crash::{self, Point};
 
 const MODE: &str = "clock";
 const OFFSET: &str = "clock_offset_us";
@@ -73,7 +74,8 @@ impl Engine {
         let inner = &self.inner;
         if by > Span(0) {
             let offset = self.now().after(by).0 - wall().0;
-            inner.store.set_setting(OFFSET, &offset.to_string()).await?;
+            inner.written(inner.store.set_setting(OFFSET, &offset.to_string()).await)?;
+            crash::point(Point::OffsetStored);
             inner.clock.advance(by);
         }
         inner.read_timers().await?;

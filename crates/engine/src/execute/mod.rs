@@ -9,6 +9,7 @@ use kernel::plan::Level;
 use kernel::{RunId, Span};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
+use store::crash::{self, Point};
 use tokio::sync::Semaphore;
 use tokio::task::AbortHandle;
 
@@ -56,7 +57,9 @@ impl Executors {
         let task = self.runtime.spawn(async move {
             // The semaphore is never closed.
             let _slot = slots.acquire_owned().await;
+            crash::point(Point::BeforeEffect);
             let result = http::perform(&client, &dispatch).await;
+            crash::point(Point::AfterEffect);
             running.lock().unwrap_or_else(|e| e.into_inner()).remove(&id);
             sink(&dispatch, result);
         });

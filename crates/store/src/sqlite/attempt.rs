@@ -11,6 +11,7 @@
 use super::columns::{count, int, sql};
 use super::fault::Trouble;
 use super::heads::{Head, Key, RECOVERY_POS};
+use crate::crash::{self, Point};
 use crate::rows::{Birth, GrantChange, IdempotencyKey, RunRow, RunWrite, Verdict};
 use crate::sound::is_sound;
 use kernel::{RunId, Timestamp};
@@ -85,6 +86,9 @@ impl<'a> Attempt<'a> {
         {
             return Ok(Verdict::KeyTaken { run, fingerprint });
         }
+        if idempotency.is_some() {
+            crash::point(Point::KeyClaimed);
+        }
         let found = if write.after == 0 { None } else { self.find(&key)? };
         let prev = match &found {
             None => Head::default(),
@@ -99,6 +103,7 @@ impl<'a> Attempt<'a> {
         }
         let record = &*write.record;
         self.append.execute(params![head.pos, key.0.0, key.1.0, int(head.seq), prev.pos, record])?;
+        crash::point(Point::RecordWritten);
         let is_unparked = match (&write.row, &found) {
             (Some(row), _) => {
                 if write.after > 0 {
@@ -133,6 +138,7 @@ impl<'a> Attempt<'a> {
         for ((org, run), head) in published.chain(staged).filter(|(_, head)| head.pos > from) {
             update.execute(params![head.pos, int(head.seq), org.0, run.0])?;
         }
+        crash::point(Point::RecoveryRows);
         self.execute(sql!("setting_put"), params![RECOVERY_POS, self.done.last_pos.to_string()])?;
         Ok(())
     }
@@ -212,13 +218,17 @@ impl<'a> Attempt<'a> {
     fn write_sides(&self, write: &RunWrite, head: Head) -> Result<(), Trouble> {
         let (org, run) = (write.org.0, write.run.0);
         if let Some(state) = &write.snapshot {
+            crash::point(Point::BeforeSnapshot);
             self.execute(sql!("snapshot_put"), params![org, run, int(head.seq), head.pos, &**state])?;
+            crash::point(Point::AfterSnapshot);
         }
         if let Some(at) = write.timer.remove {
             self.execute(sql!("timer_delete"), params![at.0, org, run])?;
+            crash::point(Point::TimerRemoved);
         }
         if let Some(at) = write.timer.insert {
             self.execute(sql!("timer_insert"), params![at.0, org, run])?;
+            crash::point(Point::TimerWritten);
         }
         for (number, body) in &write.payloads {
             self.execute(sql!("payload_insert"), params![org, run, number, &**body])?;

@@ -10,6 +10,7 @@
 
 use super::open::{self, PAGE_BYTES};
 use super::{Options, Tally};
+use crate::crash::{self, Point};
 use crate::{Error, Result};
 use rusqlite::Connection;
 use std::path::Path;
@@ -57,7 +58,9 @@ impl Drop for Helper {
 
 fn copy_when_asked(connection: &Connection, asked: &Receiver<Ask>) {
     while let Ok(Ask::Copy) = asked.recv() {
+        crash::point(Point::BeforeCopy);
         checkpoint(connection, "PRAGMA wal_checkpoint(PASSIVE)");
+        crash::point(Point::AfterCopy);
     }
 }
 
@@ -113,7 +116,9 @@ impl Log {
             self.asked_at = 0;
         }
         if pages * FRAME_BYTES >= self.truncate_at {
+            crash::point(Point::BeforeTruncate);
             if checkpoint(connection, "PRAGMA wal_checkpoint(TRUNCATE)") {
+                crash::point(Point::AfterTruncate);
                 self.pages.store(0, Relaxed);
                 (self.asked_at, self.truncate_at) = (0, self.truncate_bytes);
             } else {

@@ -3,7 +3,8 @@
 //! The rule that keeps it right: an error may claim that nothing was written only when that is
 //! certain. Full, busy, locked and read-only are refusals, and the transaction is rolled back. An I/O
 //! error or damage in the middle of a commit is not: whether the last frame reached the disk is
-//! anybody's guess, so the outcome is `Unknown`.
+//! anybody's guess, so the outcome is `Unknown`. (SQLite says "I/O error" also when a file system became
+//! read-only under it; the writer looks, see `Writer::give_up`.)
 
 use crate::Error;
 use rusqlite::{Error as Sql, ErrorCode};
@@ -33,6 +34,13 @@ impl From<Sql> for Trouble {
 }
 
 impl Trouble {
+    /// Did the system refuse to write? Then the log holds no whole commit of this transaction, and the
+    /// next one begins where this one did.
+    pub(super) fn is_refused_write(&self) -> bool {
+        let (Trouble::Statement(error) | Trouble::Commit(error)) = self else { return false };
+        error.sqlite_error().is_some_and(|error| error.extended_code == rusqlite::ffi::SQLITE_IOERR_WRITE)
+    }
+
     /// The answer to the caller, provided the transaction could be rolled back.
     pub(super) fn into_error(self) -> Error {
         match self {

@@ -8,8 +8,10 @@
 //! understand before anything is written to it.
 
 use super::fault::on_read;
+use crate::crash::{self, Point};
 use crate::{Error, Result};
-use rusqlite::{Connection, TransactionBehavior};
+use rusqlite::fallible_iterator::FallibleIterator;
+use rusqlite::{Batch, Connection, TransactionBehavior};
 use sha2::{Digest, Sha256};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -68,7 +70,12 @@ pub(super) fn apply(connection: &mut Connection, migration: &Migration) -> Resul
     let mut run = || {
         let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
         transaction.execute_batch(BOOKKEEPING)?;
-        transaction.execute_batch(migration.sql)?;
+        let mut statements = Batch::new(&transaction, migration.sql);
+        while let Some(mut statement) = statements.next()? {
+            statement.execute([])?;
+            crash::point(Point::MigrationStatement);
+        }
+        crash::point(Point::MigrationUnrecorded);
         transaction.execute(
             "INSERT INTO schema_migrations (version, name, sha256, applied_at) VALUES ($1, $2, $3, $4)",
             (migration.version, migration.name, migration.sha256(), now),

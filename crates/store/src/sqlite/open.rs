@@ -103,6 +103,14 @@ fn durable(connection: &Connection) -> rusqlite::Result<()> {
     connection.pragma_update_and_check(None, "journal_size_limit", 64 << 20, |_| Ok(()))
 }
 
+/// Does the file system refuse to open files for writing? Asked of the lock file: closing the database
+/// would take the locks of every other connection with it.
+pub(super) fn is_read_only(connection: &Connection) -> bool {
+    let Some(path) = connection.path() else { return false };
+    let opened = OpenOptions::new().write(true).open(with_suffix(Path::new(path), ".lock"));
+    opened.is_err_and(|e| e.kind() == std::io::ErrorKind::ReadOnlyFilesystem)
+}
+
 /// A file whose name is not durable is lost with everything in it.
 fn sync_directory_of(path: &Path) -> Result<()> {
     let directory = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));

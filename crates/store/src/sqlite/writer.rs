@@ -13,7 +13,9 @@ use super::attempt::{Attempt, Done};
 use super::checkpoints::Log;
 use super::fault::Trouble;
 use super::heads::{Head, Heads, Key, Tail};
+use super::open;
 use super::{Options, Tally};
+use crate::crash::{self, Point};
 use crate::rows::{Batch, Verdict};
 use crate::{Error, Result};
 use rusqlite::Connection;
@@ -57,6 +59,7 @@ impl Writer {
             return Ok(Vec::new());
         }
         self.log.tend(&self.connection);
+        crash::point(Point::BeforeBegin);
         let mut outcome = self.attempt(batch, Guard::None);
         if let Err(Trouble::Row) = outcome {
             self.roll_back()?;
@@ -122,9 +125,12 @@ impl Writer {
         }
         let done = attempt.done;
         drop(attempt);
+        crash::point(Point::BeforeCommit);
         end(&self.connection)?;
+        crash::point(Point::AfterCommit);
         self.tail.last_pos = done.last_pos;
         if is_tail_long {
+            crash::point(Point::RecoveryMoved);
             self.tail = Tail { recovery_pos: done.last_pos, last_pos: done.last_pos, ..Tail::default() };
         } else {
             self.tail.records += done.records;
@@ -142,7 +148,10 @@ impl Writer {
 
     /// Ends a transaction that failed, and says what that means.
     fn give_up(&mut self, trouble: Trouble) -> Error {
-        let error = trouble.into_error();
+        let error = match trouble.is_refused_write() && open::is_read_only(&self.connection) {
+            true => Error::Unavailable("the file system is read-only".into()),
+            false => trouble.into_error(),
+        };
         if let Error::Unknown(why) = &error {
             self.unknown = Some(why.clone());
         }

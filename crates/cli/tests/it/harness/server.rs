@@ -20,6 +20,7 @@ pub struct Server {
     api: Api,
     data: TempDir,
     flags: Vec<String>,
+    environment: Vec<(String, String)>,
 }
 
 impl Deref for Server {
@@ -39,11 +40,17 @@ impl Server {
     }
 
     pub fn with(flags: &[&str]) -> Server {
-        let data = TempDir::new().expect("a folder for the data");
+        Server::with_environment(flags, TempDir::new().expect("a folder for the data"), &[])
+    }
+
+    /// On data that may have a past, in an environment of its own.
+    pub fn with_environment(flags: &[&str], data: TempDir, environment: &[(&str, &str)]) -> Server {
         let flags: Vec<String> = flags.iter().map(|f| (*f).to_owned()).collect();
-        let mut process = Starting::new(data.path(), &flags);
+        let environment: Vec<(String, String)> =
+            environment.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+        let mut process = Starting::with(data.path(), &flags, &environment);
         let api = Api::new(process.ready().unwrap_or_else(|| panic!("not ready: {}", process.log())));
-        Server { process, api, data, flags }
+        Server { process, api, data, flags, environment }
     }
 
     /// kill −9, and again on the same data.
@@ -53,13 +60,27 @@ impl Server {
     }
 
     pub fn start_again(&mut self) {
-        self.process = Starting::new(self.data.path(), &self.flags);
-        self.api = Api::new(self.process.ready().unwrap_or_else(|| panic!("not ready: {}", self.process.log())));
+        assert!(self.start_with(&[]), "not ready: {}", self.process.log());
+    }
+
+    /// Starts on the same data with more in its environment; false if it ended before it was ready.
+    pub fn start_with(&mut self, more: &[(String, String)]) -> bool {
+        self.process = Starting::with(self.data.path(), &self.flags, &[&self.environment, more].concat());
+        let address = self.process.ready();
+        if let Some(address) = address {
+            self.api = Api::new(address);
+        }
+        address.is_some()
     }
 
     pub fn kill(&mut self) {
-        self.process.kill();
+        self.kill_at_once();
         self.verify();
+    }
+
+    /// Without a look at what it left.
+    pub fn kill_at_once(&mut self) {
+        self.process.kill();
     }
 
     /// What is stored keeps every promise, at this moment.
@@ -71,7 +92,7 @@ impl Server {
 
     /// Starts on the same data and is killed again, perhaps before it is ready.
     pub fn spawn_and_kill(&mut self, after: std::time::Duration) {
-        self.process = Starting::new(self.data.path(), &self.flags);
+        self.process = Starting::with(self.data.path(), &self.flags, &self.environment);
         let _ = self.process.ready.recv_timeout(after);
         self.kill();
     }
@@ -83,14 +104,33 @@ impl Server {
     }
 
     pub fn ask_to_stop(&self) {
-        let signal = format!("kill -TERM {}", self.process.child.id());
+        self.signal("TERM");
+    }
+
+    /// SIGSTOP for a while: the machine slept, or was busy elsewhere.
+    pub fn pause(&self, pause: std::time::Duration) {
+        self.signal("STOP");
+        std::thread::sleep(pause);
+        self.signal("CONT");
+    }
+
+    fn signal(&self, name: &str) {
+        let signal = format!("kill -{name} {}", self.pid());
         assert!(Command::new("sh").args(["-c", &signal]).status().expect("sh").success());
     }
 
+    pub fn pid(&self) -> u32 {
+        self.process.child.id()
+    }
+
     pub fn ended(&mut self) -> ExitStatus {
-        let status = super::eventually("the server ends", || self.process.child.try_wait().expect("a child"));
+        let status = super::eventually("the server ends", || self.has_ended());
         self.verify();
         status
+    }
+
+    pub fn has_ended(&mut self) -> Option<ExitStatus> {
+        self.process.child.try_wait().expect("a child")
     }
 
     pub fn data(&self) -> &Path {
@@ -121,8 +161,17 @@ pub struct Starting {
 
 impl Starting {
     pub fn new(data: &Path, flags: &[String]) -> Starting {
+        Starting::with(data, flags, &[])
+    }
+
+    pub fn with(data: &Path, flags: &[String], environment: &[(String, String)]) -> Starting {
         let mut command = Command::new(BINARY);
-        command.args(["dev", "--listen", "127.0.0.1:0", "--data"]).arg(data).args(flags);
+        command.args(["dev", "--data"]).arg(data).args(flags).envs(environment.iter().cloned());
+        if !flags.iter().any(|flag| flag == "--listen") {
+            command.args(["--listen", "127.0.0.1:0"]);
+        }
+        // A process that aborts may leave a core file where it stands.
+        command.current_dir(data);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().expect("the binary starts");
         let (send, ready) = mpsc::channel();
@@ -151,6 +200,12 @@ impl Starting {
         };
         let address = line.strip_prefix("onward ready http://").unwrap_or_else(|| panic!("unexpected line: {line}"));
         Some(address.parse().expect("an address"))
+    }
+
+    /// The signal that ended it.
+    pub fn ended(&mut self) -> Option<i32> {
+        use std::os::unix::process::ExitStatusExt;
+        super::eventually("the process ends", || self.child.try_wait().expect("a child")).signal()
     }
 
     pub fn kill(&mut self) {

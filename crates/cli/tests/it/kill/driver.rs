@@ -1,13 +1,14 @@
 //! Load and kills.
 
 use super::journal::{Journal, Request, Told};
-use crate::harness::{Answer, Api, Effect, Server, Upstream, eventually, is_terminal};
+use crate::harness::{Act, Answer, Api, Effect, Server, Upstream, eventually, is_terminal};
 use serde_json::{Value, json};
 use std::collections::HashMap;
+use std::os::unix::process::ExitStatusExt;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use testkit::rng::Rng;
 
 pub const NAP: Duration = Duration::from_millis(400);
@@ -31,11 +32,24 @@ const WORKFLOWS: &[(&str, &str)] = &[
         "ask: { url: $UP/ask, body: { url: \"{{wait.door.url}}\" } }\ndoor: { wait_for_webhook: {}, needs: [ask] }\nend: { url: $UP/end, needs: [door], body: { got: \"{{tasks.door.body}}\" } }",
     ),
     ("quick", "a: { noop: {} }\nb: { set: { x: \"{{trigger.body.key}}\" }, needs: [a] }\nc: { noop: {}, needs: [b] }"),
+    // Parks with more records than fit without a snapshot; `$CHAIN` ends in `last`.
+    ("long", "$CHAIN\nnap: { sleep: 400ms, needs: [last] }\nend: { url: $UP/end, needs: [nap] }"),
 ];
 
+fn chain() -> String {
+    let middle = (1..20).map(|i| format!("s{i}: {{ noop: {{}}, needs: [s{}] }}\n", i - 1));
+    format!("s0: {{ noop: {{}} }}\n{}last: {{ noop: {{}}, needs: [s19] }}", middle.collect::<String>())
+}
+
 const CLIENTS: u64 = 4;
+/// How often a process that is to die gets a hand.
+const HELP: Duration = Duration::from_millis(100);
 /// Runs that may be started for each kill; checking each of them takes time too.
-const RUNS_PER_KILL: u32 = 25;
+const RUNS_PER_KILL: u32 = 20;
+/// Kills after each of which the store is verified; later stores are large, and verified now and then.
+const VERIFIED: u64 = 50;
+/// A crash point that was not reached by then never will be.
+const REACH: Duration = Duration::from_secs(30);
 
 /// What clients share.
 struct Load {
@@ -54,14 +68,20 @@ pub struct Driver {
     load: Arc<Load>,
     clients: Vec<JoinHandle<()>>,
     rng: Rng,
+    kills: u64,
 }
 
 impl Driver {
-    pub fn new(upstream: &Upstream, seed: u64) -> Driver {
-        // The port changes with every start; what steps send must not.
-        let server = Server::with(&["--public-url", "http://hooks.test"]);
+    /// Load on a server that was started with [`flags`].
+    pub fn new(server: Server, upstream: &Upstream, seed: u64) -> Driver {
+        upstream.on("/flaky", [Act::FailFirst]);
+        // Requests that take a while are what a kill interrupts.
+        for (path, millis) in [("/a", 60), ("/join", 30), ("/before", 100), ("/ask", 20)] {
+            upstream.on(path, [Act::Slow(Duration::from_millis(millis))]);
+        }
         for (name, steps) in WORKFLOWS {
-            let steps: String = upstream.fill(steps).lines().map(|line| format!("  {line}\n")).collect();
+            let steps = upstream.fill(steps).replace("$CHAIN", &chain());
+            let steps: String = steps.lines().map(|line| format!("  {line}\n")).collect();
             server.define(&format!("name: {name}\ntasks:\n{steps}"));
         }
         let load = Arc::new(Load {
@@ -77,28 +97,88 @@ impl Driver {
             std::thread::spawn(move || load.work(Rng::new(seed.wrapping_add(1_000 + i))))
         };
         let clients = (0..CLIENTS).map(client).collect();
-        Driver { server, load, clients, rng: Rng::new(seed) }
+        Driver { server, load, clients, rng: Rng::new(seed), kills: 0 }
     }
 
     pub fn kill_again_and_again(&mut self, kills: u64) {
         for _ in 0..kills {
             self.load.runs_max.fetch_add(RUNS_PER_KILL, Ordering::Relaxed);
             // The one kind of waiting that cannot be polled for: letting it live for a random while.
-            std::thread::sleep(Duration::from_millis(20 + self.rng.below(780)));
-            self.server.kill();
-            *self.load.api.lock().unwrap() = None;
+            std::thread::sleep(Duration::from_millis(20 + self.rng.below(580)));
+            if self.rng.one_in(20) {
+                self.server.pause(Duration::from_millis(self.rng.below(1_000)));
+            }
+            if self.rng.one_in(10) {
+                self.server.ask_to_stop();
+                std::thread::sleep(Duration::from_millis(self.rng.below(120)));
+            }
+            self.kill();
             if self.rng.one_in(10) {
                 let patience = Duration::from_millis(self.rng.below(80));
                 self.server.spawn_and_kill(patience);
             }
-            self.server.start_again();
-            *self.load.api.lock().unwrap() = Some(*self.server);
+            self.start_again();
+        }
+    }
+
+    pub fn server(&self) -> &Server {
+        &self.server
+    }
+
+    pub fn kill(&mut self) {
+        self.server.kill_at_once();
+        self.load.is_down();
+        self.kills += 1;
+        if self.kills <= VERIFIED || self.rng.one_in(10) {
+            self.server.verify();
+        }
+    }
+
+    pub fn start_again(&mut self) {
+        self.server.start_again();
+        self.load.is_up(*self.server);
+    }
+
+    /// Waits until this many requests were answered with yes since the beginning.
+    pub fn work_until(&self, acked: usize) {
+        eventually(&format!("{acked} acknowledged writes"), || (self.load.journal.acked() >= acked).then_some(()));
+    }
+
+    /// Starts a process that dies of its own accord and waits for that, with a hand from `help` every
+    /// now and then. `None` when the limit passed, or the process ended in another way.
+    pub fn until_it_dies(&mut self, crash: &str, help: &mut dyn FnMut(&Server)) -> Option<i32> {
+        let until = Instant::now() + REACH;
+        if self.server.start_with(&[("ONWARD_CRASH".into(), crash.into())]) {
+            self.load.is_up(*self.server);
+        }
+        let mut since = Instant::now();
+        let status = loop {
+            match self.server.has_ended() {
+                Some(status) => break Some(status),
+                None if Instant::now() > until => break None,
+                None => std::thread::sleep(Duration::from_millis(2)),
+            }
+            if since.elapsed() > HELP {
+                since = Instant::now();
+                help(&self.server);
+            }
+        };
+        self.load.is_down();
+        self.server.verify();
+        status.and_then(|status| status.signal())
+    }
+
+    /// Lets clients start more runs.
+    pub fn allow_more(&self) -> impl Fn() + use<> {
+        let load = self.load.clone();
+        move || {
+            load.runs_max.fetch_add(RUNS_PER_KILL / 4, Ordering::Relaxed);
         }
     }
 
     /// Stops the load, answers every open door, and waits for every run to end.
     pub fn finish(self) -> (Server, Journal) {
-        let Driver { server, load, clients, .. } = self;
+        let Driver { mut server, load, clients, .. } = self;
         load.is_over.store(true, Ordering::Relaxed);
         for client in clients {
             client.join().expect("a client does not fail");
@@ -108,12 +188,32 @@ impl Driver {
             server.list("/api/v1/runs?status=pending,running,waiting").is_empty().then_some(())
         });
         assert!(server.list("/api/v1/runs").iter().all(is_terminal));
+        // Once more, from what is on the disk and nothing else.
+        server.crash_and_restart();
         let load = Arc::into_inner(load).expect("the clients are gone");
         (server, load.journal)
     }
 }
 
+/// A server's flags for being killed: what steps send must not change with the port, and no client of
+/// a dead server may meet another one that was given its port.
+pub fn flags(more: &[&str]) -> Vec<String> {
+    static NEXT: AtomicU32 = AtomicU32::new(1);
+    let (process, server) = (std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+    let listen = format!("127.{}.{}.{}:0", 1 + process % 250, server / 250, 1 + server % 250);
+    let flags = ["--public-url", "http://hooks.test", "--listen", &listen];
+    flags.iter().chain(more).map(|flag| (*flag).to_owned()).collect()
+}
+
 impl Load {
+    fn is_down(&self) {
+        *self.api.lock().unwrap() = None;
+    }
+
+    fn is_up(&self, api: Api) {
+        *self.api.lock().unwrap() = Some(api);
+    }
+
     fn work(&self, mut rng: Rng) {
         while !self.is_over.load(Ordering::Relaxed) {
             std::thread::sleep(Duration::from_millis(5 + rng.below(40)));

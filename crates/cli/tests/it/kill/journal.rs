@@ -57,6 +57,10 @@ impl Journal {
         self.lock().clone()
     }
 
+    pub fn acked(&self) -> usize {
+        self.lock().iter().filter(|line| matches!(line.told, Told::Ok(_))).count()
+    }
+
     /// Keys of starts and what is known of them.
     pub fn starts(&self) -> Vec<(String, Told)> {
         let key = |line: &Line| match &line.request {

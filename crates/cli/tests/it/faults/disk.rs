@@ -1,0 +1,50 @@
+//! A server whose disk can be put in trouble.
+
+use crate::harness::Server;
+use std::path::Path;
+use std::process::Command;
+use tempfile::TempDir;
+
+/// Flags of the shim, see `shim.c`.
+pub struct Disk {
+    control: TempDir,
+}
+
+impl Disk {
+    /// A disk without trouble, and a server on it.
+    pub fn with_server(flags: &[&str]) -> (Disk, Server) {
+        let (control, data) = (TempDir::new().expect("a folder"), TempDir::new().expect("a folder"));
+        // The system names open files by their real paths.
+        let real = |path: &Path| path.canonicalize().expect("a path").to_str().expect("UTF-8").to_owned();
+        let environment = [
+            ("LD_PRELOAD", compile(control.path())),
+            ("ONWARD_FAULT_DATA", real(data.path())),
+            ("ONWARD_FAULT_CONTROL", real(control.path())),
+        ];
+        let environment: Vec<(&str, &str)> = environment.iter().map(|(name, value)| (*name, value.as_str())).collect();
+        let server = Server::with_environment(flags, data, &environment);
+        (Disk { control }, server)
+    }
+
+    /// From now on.
+    pub fn set(&self, flag: &str, number: u32) {
+        // Renamed, so that nobody sees half of it.
+        let aside = self.control.path().join("aside");
+        std::fs::write(&aside, number.to_string()).expect("a file");
+        std::fs::rename(aside, self.control.path().join(flag)).expect("a file");
+    }
+
+    pub fn clear(&self, flag: &str) {
+        std::fs::remove_file(self.control.path().join(flag)).expect("it was set");
+    }
+}
+
+fn compile(folder: &Path) -> String {
+    let library = folder.join("shim.so");
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/faults/shim.c");
+    let mut cc = Command::new("cc");
+    cc.args(["-shared", "-fPIC", "-O1", "-Wall", "-Werror", "-o"]).arg(&library).arg(source).arg("-ldl");
+    let output = cc.output().expect("a C compiler");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    library.to_str().expect("UTF-8").to_owned()
+}
