@@ -140,6 +140,8 @@ pub(crate) struct Inner {
     definitions: definitions::Cache,
     metrics: Metrics,
     is_draining: AtomicBool,
+    /// The last commit was refused by the store.
+    is_refused: AtomicBool,
     /// Why the engine had to stop, once it had to.
     fatal: RwLock<Option<String>>,
     fatal_signal: tokio::sync::Notify,
@@ -162,6 +164,7 @@ impl Engine {
             definitions: Default::default(),
             metrics: Metrics::default(),
             is_draining: AtomicBool::new(false),
+            is_refused: AtomicBool::new(false),
             fatal: RwLock::new(None),
             fatal_signal: tokio::sync::Notify::new(),
             clock_moved: tokio::sync::Notify::new(),
@@ -333,6 +336,12 @@ impl Engine {
             return Err(Error::OutcomeUnknown(why));
         }
         self.inner.written(self.inner.store.check().await)?;
+        if self.inner.is_refused.load(Ordering::Relaxed) {
+            // The last commit found no room. Only a write can tell whether there is some again.
+            let now = self.now().0.to_string();
+            self.inner.written(self.inner.store.set_setting("probed_at_us", &now).await)?;
+            self.inner.is_refused.store(false, Ordering::Relaxed);
+        }
         self.inner.probe().await.map(drop)
     }
 

@@ -212,6 +212,9 @@ fn drive(
             crash::point(Point::BeforeSettle);
         }
         let trouble = result.as_ref().err().cloned();
+        if !turn.batch.runs.is_empty() {
+            inner.is_refused.store(trouble.is_some(), Ordering::Relaxed);
+        }
         if let Ok(verdicts) = &result {
             inner
                 .metrics

@@ -55,6 +55,7 @@ fn trouble_passes(trouble: &str) {
         server.events(&runs[1]);
     };
     reads_work();
+    assert_eq!(server.get("/readyz").refusal(503), "storage_unavailable");
     let before = cpu_time(server.pid());
     // Not waiting for anything: this is how long the outage is watched.
     std::thread::sleep(Duration::from_secs(2));
@@ -73,6 +74,7 @@ fn trouble_passes(trouble: &str) {
         server.when(run, "once", "success");
     }
     assert_eq!(server.finished(&nap)["status"], "completed", "a timer that came due meanwhile");
+    assert_eq!(server.get("/readyz").status, 200);
     assert!(cleared.elapsed() < Duration::from_secs(10), "it took {:?}", cleared.elapsed());
     for path in ["/first", "/held", "/last", "/once"] {
         assert_eq!(upstream.effects_on(path).len(), runs.len() + 1, "{path} was executed once for each run");
