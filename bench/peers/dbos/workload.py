@@ -3,7 +3,7 @@
     python workload.py <workload> <seconds> <system database url>
 
 Workflows and steps are plain functions, called directly: no queue, because a queue polls. One thread
-drives SQLite, which takes one writer at a time and was no faster with 4, 8 or 16; eight drive Postgres.
+drives SQLite, which takes one writer at a time and was no faster with 4, 8 or 16; sixteen drive Postgres.
 SQLite is switched to its write-ahead log, which DBOS leaves off and which makes it about three times
 faster here; `synchronous` stays FULL, SQLite's default.
 """
@@ -20,7 +20,7 @@ from dbos import DBOS
 FANOUT = 1_000
 workload, seconds, url = sys.argv[1], float(sys.argv[2]), sys.argv[3]
 store = "sqlite" if url.startswith("sqlite") else "postgres"
-lanes = 1 if store == "sqlite" or not workload.startswith("flow") else 8
+lanes = 1 if store == "sqlite" or not workload.startswith("flow") else 16
 
 
 @DBOS.step()

@@ -2,7 +2,7 @@
 //
 //     node workload.mjs <workload> <seconds> <ingress url> <admin url> <service url>
 //
-// 64 calls in flight over HTTP; the handler runs in a Node process of its own (service.mjs).
+// 256 calls in flight over HTTP; the handler runs in a Node process of its own (service.mjs).
 
 import { measure, post, stepsOf } from "../load.mjs";
 
@@ -23,4 +23,4 @@ async function verify(expected) {
   return rows.length === 1 && rows[0].status === "completed" && rows[0].completion_result === "success" && rows[0].n === expected;
 }
 
-await measure({ workload, seconds: Number(seconds), store: "rocksdb", lanes: 64, call, verify });
+await measure({ workload, seconds: Number(seconds), store: "rocksdb", lanes: 256, call, verify });
