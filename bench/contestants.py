@@ -34,7 +34,7 @@ class Unavailable(Exception):
 
 
 class Onward:
-    name, settings = "us", "in process, SQLite with synchronous=FULL, 256 runs in flight"
+    name, settings = "us", "in process, SQLite with synchronous=FULL, 256 runs in flight in flow1 and flow10"
 
     def __init__(self, binary):
         self.binary = binary
@@ -47,7 +47,7 @@ class Onward:
 
 
 class OnwardOverHttp(Onward):
-    name, settings = "us-http", "`onward dev`, SQLite with synchronous=FULL, 256 HTTP calls in flight"
+    name, settings = "us-http", "`onward dev`, SQLite with synchronous=FULL, 256 HTTP calls in flight in flow1 and flow10"
 
     def prepare(self):
         need_node()
@@ -85,7 +85,7 @@ class DbosOnSqlite:
 
 
 class DbosOnPostgres(DbosOnSqlite):
-    name, settings = "dbos-postgres", "in process, Postgres with fsync and synchronous_commit on, 16 threads"
+    name, settings = "dbos-postgres", "in process, Postgres with fsync and synchronous_commit on, 16 threads in flow1 and flow10"
 
     def prepare(self):
         programs = sorted(glob.glob("/usr/lib/postgresql/*/bin"), key=lambda path: float(path.split("/")[4]))
@@ -128,7 +128,7 @@ class DbosOnPostgres(DbosOnSqlite):
 
 
 class Restate:
-    name, settings = "restate", "one node, log fsynced, 4 partitions, Node service, 256 HTTP calls in flight"
+    name, settings = "restate", "one node, log fsynced, 4 partitions, Node service, 256 HTTP calls in flight in flow1 and flow10"
     modules = PEERS / "restate/node_modules"
 
     def prepare(self):
