@@ -3,7 +3,7 @@
     python workload.py <workload> <seconds> <system database url>
 
 Workflows and steps are plain functions, called directly: no queue, because a queue polls. One thread
-drives SQLite, which takes one writer at a time and was no faster with 4, 8 or 16; sixteen drive Postgres.
+drives SQLite, which takes one writer at a time and was no faster with eight; sixteen drive Postgres.
 SQLite is switched to its write-ahead log, which DBOS leaves off and which makes it about three times
 faster here; `synchronous` stays FULL, SQLite's default.
 """
