@@ -19,7 +19,7 @@ pub fn steps_per_second(path: &Path, steps: usize, lanes: usize, seconds: u64) -
     let mut next = 0u64;
     let mut fresh = || {
         next += 1;
-        numbered(Timestamp::from_millis(1_800_000_000_000), next)
+        numbered(Timestamp::from_millis(1_700_000_000_000), next)
     };
     // Spread over the stages, as runs in flight are.
     let mut at: Vec<(RunId, usize)> = (0..lanes).map(|_| (fresh(), 0)).collect();
@@ -28,7 +28,7 @@ pub fn steps_per_second(path: &Path, steps: usize, lanes: usize, seconds: u64) -
     let mut rounds = 0u64;
     while Instant::now() < until {
         let runs = at.iter().map(|(run, stage)| rewrite(&script[*stage], *run)).collect();
-        let batch = Batch { at: Timestamp::from_millis(1_800_000_000_000), epoch: 1, runs };
+        let batch = Batch { at: Timestamp::from_millis(1_700_000_000_000), epoch: 1, runs };
         let verdicts = ready(store.commit(&batch)).map_err(|e| e.to_string())?;
         if verdicts.iter().any(|v| *v != Verdict::Committed) {
             return Err("the store refused a record".into());
@@ -95,7 +95,7 @@ fn script(steps: usize) -> Result<Vec<RunWrite>, String> {
     let start = Box::new(Start { org: ORG, run, version, origin, birth: Birth::default() });
     mailbox.accept(Command::Start { start, ticket: (), ended: None });
     let mut writes = Vec::new();
-    let now = Timestamp::from_millis(1_800_000_000_000);
+    let now = Timestamp::from_millis(1_700_000_000_000);
     while writes.len() <= steps {
         let turn = mailbox.turn(now);
         writes.extend(turn.batch.runs.iter().cloned());
