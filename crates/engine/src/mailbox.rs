@@ -604,7 +604,7 @@ impl<T> Mailbox<T> {
                         Verdict::Conflict => self.retake(write, pending.items, None, &mut released),
                         Verdict::KeyTaken { run, fingerprint } => {
                             self.slots.remove(&write.run);
-                            self.watchers.remove(&write.run);
+                            self.forget_watchers(write.run, &mut released);
                             let reply = Reply::KeyTaken { run, fingerprint };
                             let tickets = pending.items.into_iter().filter_map(|item| item.ticket);
                             released.replies.extend(tickets.map(|ticket| (ticket, reply.clone())));
@@ -702,6 +702,12 @@ impl<T> Mailbox<T> {
         self.slots.remove(&id);
     }
 
+    /// Tells whoever waits for the end of a run that there is no such run.
+    fn forget_watchers(&mut self, run: RunId, released: &mut Released<T>) {
+        let tickets = self.watchers.remove(&run).unwrap_or_default();
+        released.replies.extend(tickets.into_iter().map(|ticket| (ticket, Reply::NotFound)));
+    }
+
     /// The record did not land (or nobody knows): what is in memory is not the truth any more. Forget
     /// it and read it again; inputs from inside, and those that only met a conflict, are given again.
     fn retake(&mut self, write: &RunWrite, items: Vec<Item<T>>, reply: Option<&Reply>, released: &mut Released<T>) {
@@ -725,7 +731,7 @@ impl<T> Mailbox<T> {
             // Read it again even if nothing is left to give: it may have timers, or work to start over.
             again.push(Item::wake());
         } else {
-            self.watchers.remove(&run);
+            self.forget_watchers(run, released);
         }
         for item in again {
             self.push(org, run, item);
@@ -783,5 +789,60 @@ impl Live {
             return 0;
         }
         self.run.waiting_for(&self.version.plan).iter().fold(0, |mask, w| mask | 1 << w.kind as u32)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kernel::{Payload, WorkflowId};
+
+    fn start(run: RunId) -> Box<Start> {
+        let source = br#"{"name": "one", "tasks": {"a": {"noop": {}}}}"#;
+        let tree = lang::read(source, lang::Syntax::Json).expect("a document");
+        let compiled = lang::compile(&tree).expect("a definition");
+        let version = Version {
+            org: OrgId::DEFAULT,
+            workflow: WorkflowId([1; 16]),
+            name: "one".into(),
+            number: 1,
+            hash: compiled.hash,
+            plan: Arc::new(compiled.plan),
+        };
+        let origin = Origin { body: Payload::json("1"), ..Default::default() };
+        Box::new(Start { org: OrgId::DEFAULT, run, version: Arc::new(version), origin, birth: Birth::default() })
+    }
+
+    /// Ticket 1 asked for the run, ticket 2 waits for its end.
+    fn replies_when(result: impl Fn() -> Result<Vec<Verdict>, store::Error>) -> Vec<(u32, Reply)> {
+        let mut mailbox: Mailbox<u32> = Mailbox::new(1, Arc::new(|_, _| String::new()));
+        mailbox.accept(Command::Start { start: start(RunId([7; 16])), ticket: 1, ended: Some(2) });
+        let turn = mailbox.turn(Timestamp(1));
+        assert_eq!(turn.batch.runs.len(), 1);
+        let mut replies = mailbox.settle(turn, result()).replies;
+        replies.sort_by_key(|(ticket, _)| *ticket);
+        replies
+    }
+
+    #[test]
+    fn a_start_that_is_refused_answers_everyone() {
+        let why = || store::Error::Unavailable("full".into());
+        let unavailable = Reply::Unavailable(why().to_string());
+        assert_eq!(replies_when(|| Err(why())), [(1, unavailable), (2, Reply::NotFound)]);
+        let taken = || Verdict::KeyTaken { run: RunId([9; 16]), fingerprint: [3; 32] };
+        let reply = Reply::KeyTaken { run: RunId([9; 16]), fingerprint: [3; 32] };
+        assert_eq!(replies_when(|| Ok(vec![taken()])), [(1, reply), (2, Reply::NotFound)]);
+    }
+
+    #[test]
+    fn nothing_is_answered_or_sent_before_the_commit() {
+        let mut mailbox: Mailbox<u32> = Mailbox::new(1, Arc::new(|_, _| String::new()));
+        mailbox.accept(Command::Start { start: start(RunId([7; 16])), ticket: 1, ended: None });
+        let turn = mailbox.turn(Timestamp(1));
+        assert!(turn.ready.is_empty());
+        assert_eq!(mailbox.executing(), 0);
+        let released = mailbox.settle(turn, Ok(vec![Verdict::Committed]));
+        assert_eq!((released.replies.len(), released.dispatch.len(), released.started), (1, 1, 1));
+        assert!(!mailbox.is_quiet(), "a step is under way");
     }
 }
