@@ -9,7 +9,7 @@ mod drive;
 mod reading;
 mod virtual_time;
 
-pub use definitions::{NewName, Resolved};
+pub use definitions::Resolved;
 pub use reading::Reading;
 
 use crate::clock::{Clock, ClockMode};

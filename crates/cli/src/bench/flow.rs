@@ -1,7 +1,7 @@
 //! Workloads that run workflows in this process, without HTTP.
 
 use super::{Figures, Folder, Load, ORG, ceiling, machine, now_ms, open};
-use engine::engine::{NewName, Resolved};
+use engine::engine::Resolved;
 use engine::{Engine, StartRequest};
 use serde_json::json;
 use std::sync::Arc;
@@ -28,17 +28,7 @@ pub fn compile(definition: &serde_json::Value) -> Result<lang::Compiled, String>
 
 async fn create(engine: &Engine, definition: &serde_json::Value) -> Result<Arc<Resolved>, String> {
     let compiled = compile(definition)?;
-    let name = NewName {
-        name: compiled.meta.name.clone(),
-        slug: None,
-        description: None,
-        tags: Vec::new(),
-        enabled: true,
-        trigger: "api".into(),
-    };
-    let source = compiled.source.to_string();
-    let made = engine.create_workflow(ORG, name, None, source, &compiled.plan, compiled.hash).await;
-    made.map_err(|e| e.to_string())?;
+    engine.create_workflow(ORG, &compiled, None).await.map_err(|e| e.to_string())?;
     let found = engine.resolve(ORG, &compiled.meta.name).await.map_err(|e| e.to_string())?;
     found.ok_or_else(|| "the workflow is gone".into())
 }

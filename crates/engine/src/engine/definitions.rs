@@ -5,6 +5,7 @@ use super::{Engine, Error, Inner, random};
 use crate::mailbox::Trouble;
 use crate::version::Version;
 use kernel::{OrgId, Plan, WorkflowId};
+use lang::Compiled;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use store::{Definition, IdempotencyKey, NewWorkflow, RunRow, Taken, WorkflowKey, WorkflowRow};
@@ -18,16 +19,6 @@ pub struct Resolved {
     pub version: Arc<Version>,
 }
 
-/// How a new workflow wants to be called.
-pub struct NewName {
-    pub name: String,
-    pub slug: Option<String>,
-    pub description: Option<String>,
-    pub tags: Vec<String>,
-    pub enabled: bool,
-    pub trigger: String,
-}
-
 #[derive(Default)]
 pub struct Cache {
     names: Mutex<HashMap<(OrgId, String), Arc<Resolved>>>,
@@ -39,37 +30,35 @@ impl Engine {
     pub async fn create_workflow(
         &self,
         org: OrgId,
-        name: NewName,
+        compiled: &Compiled,
         idempotency: Option<(String, [u8; 32])>,
-        source: String,
-        plan: &Plan,
-        hash: [u8; 32],
     ) -> Result<(WorkflowRow, bool), Error> {
+        let Compiled { meta, plan, hash, form, source } = compiled;
         let now = self.now();
         let row = WorkflowRow {
             org,
             id: WorkflowId::new(now, random()?),
-            slug: name.slug.clone().unwrap_or_else(|| derive_slug(&name.name)),
-            name: name.name,
-            description: name.description,
-            tags: serde_json::to_string(&name.tags).unwrap_or_default(),
-            form: plan.layout().form,
-            trigger: name.trigger,
+            slug: meta.slug.clone().unwrap_or_else(|| derive_slug(&meta.name)),
+            name: meta.name.clone(),
+            description: meta.description.clone(),
+            tags: serde_json::to_string(&meta.tags).unwrap_or_default(),
+            form: *form,
+            trigger: meta.trigger.clone(),
             steps: plan.nodes().len() as u32,
-            enabled: name.enabled,
+            enabled: meta.enabled,
             version: 1,
-            hash,
+            hash: *hash,
             created_at: now,
             updated_at: now,
         };
-        let definition = Definition { hash, source: source.into(), plan: plan.encode().into() };
+        let definition = Definition { hash: *hash, source: source.to_string().into(), plan: plan.encode().into() };
         let idempotency = idempotency.map(|(key, fingerprint)| IdempotencyKey {
             scope: "workflows".into(),
             key,
             fingerprint,
             created_at: now,
         });
-        let new = NewWorkflow { row, definition, slug_is_given: name.slug.is_some(), idempotency };
+        let new = NewWorkflow { row, definition, slug_is_given: meta.slug.is_some(), idempotency };
         let (id, is_repeat) = match self.inner.written(self.inner.store.create_workflow(&new).await)? {
             Ok(()) => (new.row.id, false),
             Err(Taken::Key { workflow, fingerprint }) => {

@@ -8,7 +8,6 @@ use api::{Code, StartedView, ValidationView, rfc3339};
 use axum::body::Body;
 use axum::http::{HeaderMap, Uri};
 use engine::StartRequest;
-use engine::engine::NewName;
 use kernel::{Span, WorkflowId};
 use sha2::{Digest, Sha256};
 use std::time::Duration;
@@ -22,21 +21,10 @@ pub async fn create(app: State, uri: Uri, headers: HeaderMap, body: Body) -> Ans
     Query::parse(uri.query(), &[])?;
     let tree = body::definition(&headers, body).await?;
     let compiled = lang::compile(&tree).map_err(|problems| Refusal::of_definition(422, &problems))?;
-    let meta = compiled.meta;
-    let name = NewName {
-        name: meta.name,
-        slug: meta.slug,
-        description: meta.description,
-        tags: meta.tags,
-        enabled: meta.enabled,
-        trigger: meta.trigger,
-    };
-    let source = compiled.source.to_string();
     let fingerprint =
         || Sha256::new().chain_update(b"create\0").chain_update(lang::canonical_json(&tree)).finalize().into();
     let key = idempotency_key(&headers)?.map(|key| (key, fingerprint()));
-    let (plan, hash) = (&compiled.plan, compiled.hash);
-    let (row, is_repeat) = app.engine.create_workflow(app.org(), name, key, source, plan, hash).await?;
+    let (row, is_repeat) = app.engine.create_workflow(app.org(), &compiled, key).await?;
     Ok(answer(if is_repeat { 200 } else { 201 }, views::workflow(&row, None)))
 }
 

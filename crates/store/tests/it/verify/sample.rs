@@ -2,7 +2,6 @@
 
 use crate::support::Place;
 use bytes::Bytes;
-use engine::engine::NewName;
 use engine::secret::Secret;
 use engine::{ClockMode, Engine, Options, StartRequest};
 use kernel::{Event, OrgId, RunId, RunStatus, Span};
@@ -183,18 +182,8 @@ async fn create(engine: &Engine, org: OrgId, name: &str, tasks: Value) {
 async fn define(engine: &Engine, org: OrgId, definition: Value) {
     let tree = lang::read(definition.to_string().as_bytes(), lang::Syntax::Json).unwrap();
     let compiled = lang::compile(&tree).unwrap();
-    let meta = compiled.meta;
-    let key = Some((format!("make {}", meta.name), [1; 32]));
-    let name = NewName {
-        name: meta.name,
-        slug: None,
-        description: None,
-        tags: Vec::new(),
-        enabled: true,
-        trigger: "api".into(),
-    };
-    let source = compiled.source.to_string();
-    engine.create_workflow(org, name, key, source, &compiled.plan, compiled.hash).await.unwrap();
+    let key = Some((format!("make {}", compiled.meta.name), [1; 32]));
+    engine.create_workflow(org, &compiled, key).await.unwrap();
 }
 
 async fn start(engine: &Engine, org: OrgId, workflow: &str, body: &Value) -> RunId {
