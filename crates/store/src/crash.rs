@@ -57,9 +57,9 @@ points! {
     /// The helper is about to copy the log.
     BeforeCopy = "before_copy",
     AfterCopy = "after_copy",
-    /// The writer is about to truncate the log.
-    BeforeTruncate = "before_truncate",
-    AfterTruncate = "after_truncate",
+    /// The writer is about to start the log over.
+    BeforeRestart = "before_restart",
+    AfterRestart = "after_restart",
 
     /// A commit was answered, the mailbox does not know.
     BeforeSettle = "before_settle",

@@ -78,23 +78,19 @@ pub struct Options {
     pub recovery_bytes: u64,
     /// Growth of the log after which the helper copies.
     pub passive_bytes: u64,
-    /// Length of the log at which the writer truncates it.
-    pub truncate_bytes: u64,
+    /// Length of the log at which the writer starts it over: the next records then overwrite it, which syncs
+    /// faster than growing it.
+    pub restart_bytes: u64,
 }
 
 impl Default for Options {
     fn default() -> Options {
         if crash::is_armed() {
             // So close together that now the helper is first, now the writer.
-            let (passive_bytes, truncate_bytes) = (160 << 10, 176 << 10);
-            return Options { recovery_records: 20, recovery_bytes: 32 << 20, passive_bytes, truncate_bytes };
+            let (passive_bytes, restart_bytes) = (160 << 10, 176 << 10);
+            return Options { recovery_records: 20, recovery_bytes: 32 << 20, passive_bytes, restart_bytes };
         }
-        Options {
-            recovery_records: 100_000,
-            recovery_bytes: 32 << 20,
-            passive_bytes: 4 << 20,
-            truncate_bytes: 64 << 20,
-        }
+        Options { recovery_records: 100_000, recovery_bytes: 32 << 20, passive_bytes: 4 << 20, restart_bytes: 16 << 20 }
     }
 }
 

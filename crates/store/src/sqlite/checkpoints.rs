@@ -2,7 +2,7 @@
 //!
 //! A helper thread with a connection of its own copies pages (PASSIVE: it blocks nobody) whenever the
 //! log has grown by a few megabytes. Under constant load it never quite catches up, so the log never
-//! starts over by itself; when it gets large the writer copies the short rest and truncates it between
+//! starts over by itself; when it gets large the writer copies the short rest and starts it over between
 //! two batches. SQLite's own checkpoints, which would run inside somebody's commit, are off.
 //!
 //! Nothing here can lose data: until a page is copied it stays in the log, and a failed checkpoint is
@@ -75,11 +75,11 @@ pub(super) struct Log {
     pages: Arc<AtomicU64>,
     /// At how many pages the helper was last asked.
     asked_at: u64,
-    /// At how many bytes the writer truncates; moved back when readers did not let it.
-    truncate_at: u64,
+    /// At how many bytes the writer starts it over; moved back when readers did not let it.
+    restart_at: u64,
     ask: SyncSender<Ask>,
     passive_bytes: u64,
-    truncate_bytes: u64,
+    restart_bytes: u64,
 }
 
 impl Log {
@@ -102,10 +102,10 @@ impl Log {
         Ok(Log {
             pages,
             asked_at: 0,
-            truncate_at: options.truncate_bytes,
+            restart_at: options.restart_bytes,
             ask: helper.ask.clone(),
             passive_bytes: options.passive_bytes,
-            truncate_bytes: options.truncate_bytes,
+            restart_bytes: options.restart_bytes,
         })
     }
 
@@ -115,15 +115,15 @@ impl Log {
         if pages < self.asked_at {
             self.asked_at = 0;
         }
-        if pages * FRAME_BYTES >= self.truncate_at {
-            crash::point(Point::BeforeTruncate);
-            if checkpoint(connection, "PRAGMA wal_checkpoint(TRUNCATE)") {
-                crash::point(Point::AfterTruncate);
+        if pages * FRAME_BYTES >= self.restart_at {
+            crash::point(Point::BeforeRestart);
+            if checkpoint(connection, "PRAGMA wal_checkpoint(RESTART)") {
+                crash::point(Point::AfterRestart);
                 self.pages.store(0, Relaxed);
-                (self.asked_at, self.truncate_at) = (0, self.truncate_bytes);
+                (self.asked_at, self.restart_at) = (0, self.restart_bytes);
             } else {
                 // A reader holds on to the log. Trying before every batch would make them all wait.
-                self.truncate_at = pages * FRAME_BYTES + self.truncate_bytes / 4;
+                self.restart_at = pages * FRAME_BYTES + self.restart_bytes / 4;
             }
         } else if (pages - self.asked_at) * FRAME_BYTES >= self.passive_bytes {
             self.asked_at = pages;

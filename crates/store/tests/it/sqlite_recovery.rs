@@ -86,7 +86,7 @@ fn a_start_reads_only_the_tail() {
 #[test]
 fn a_checkpoint_at_every_commit_loses_nothing() {
     let place = Place::new();
-    let store = place.open_with(Options { truncate_bytes: 1, ..Options::default() });
+    let store = place.open_with(Options { restart_bytes: 1, ..Options::default() });
     populate(&store);
     check_populated(&place.killed().open());
 }
@@ -94,7 +94,7 @@ fn a_checkpoint_at_every_commit_loses_nothing() {
 #[test]
 fn the_helper_copies_the_log_while_commits_go_on() {
     let place = Place::new();
-    let store = place.open_with(Options { passive_bytes: 1, truncate_bytes: 200_000, ..Options::default() });
+    let store = place.open_with(Options { passive_bytes: 1, restart_bytes: 200_000, ..Options::default() });
     populate(&store);
     assert!(store.counters().wal_bytes > 0);
     drop(store);

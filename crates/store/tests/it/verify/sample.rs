@@ -70,7 +70,7 @@ async fn open(place: &Place) -> Engine {
         clock_start: None,
     };
     // Never a checkpoint, so that a copy of the two files is of one moment.
-    let quiet = store::sqlite::Options { passive_bytes: u64::MAX, truncate_bytes: u64::MAX, ..Default::default() };
+    let quiet = store::sqlite::Options { passive_bytes: u64::MAX, restart_bytes: u64::MAX, ..Default::default() };
     Engine::open(Arc::new(place.open_with(quiet)), options).await.unwrap()
 }
 
