@@ -790,3 +790,24 @@ fn a_disabled_workflow_starts_nothing() {
     assert_eq!(server.post("/api/v1/workflows/off/trigger", &json!(null)).refusal(409), "workflow_disabled");
     assert_eq!(server.list("/api/v1/runs"), Vec::<Value>::new());
 }
+
+/// The budget: one durable write per sequential step, and nothing read to make it.
+#[test]
+fn a_sequential_step_costs_one_commit_and_no_read() {
+    let server = Server::start();
+    let step = |i: usize| {
+        if i == 0 { "s0: { noop: {} }\n".into() } else { format!("s{i}: {{ needs: [s{}], noop: {{}} }}\n", i - 1) }
+    };
+    let workflow = server.workflow(&(0..10).map(step).collect::<String>());
+    let counter = |name: &str| -> u64 {
+        let text = server.get("/metrics").text();
+        let line = text.lines().find_map(|line| line.strip_prefix(&format!("onward_store_{name} ")));
+        line.expect(name).parse().expect("a number")
+    };
+    let read = || ["commits_total", "records_total", "commit_reads_total"].map(counter);
+    let before = read();
+    server.finished(&server.trigger(&workflow, &json!(null)));
+    let after = read();
+    let spent: Vec<u64> = after.iter().zip(before).map(|(after, before)| after - before).collect();
+    assert_eq!(spent, [11, 11, 0], "commits, records, reads: one to create the run and one for each step");
+}
