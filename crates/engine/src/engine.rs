@@ -21,7 +21,7 @@ use bytes::Bytes;
 use drive::{Inbox, Ticket};
 use kernel::event::{Origin, Pair, TriggerKind};
 use kernel::plan::{Body, Node};
-use kernel::{Answer, Input, OrgId, Payload, RunId, RunStatus, Timestamp, WorkflowId};
+use kernel::{Answer, Input, OrgId, Payload, RunId, RunStatus, Timestamp, TriggerId, WorkflowId};
 use sha2::{Digest, Sha256};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, RwLock};
@@ -104,8 +104,37 @@ pub struct StartRequest {
     pub body: Bytes,
     pub headers: Vec<(String, String)>,
     pub labels: Vec<(String, String)>,
-    /// The caller's key and the fingerprint of what it asked for.
-    pub idempotency: Option<(String, [u8; 32])>,
+    pub source: Source,
+    pub idempotency: Option<Idempotency>,
+}
+
+impl StartRequest {
+    pub fn new(org: OrgId, workflow: Arc<Resolved>, body: Bytes) -> StartRequest {
+        let (headers, labels) = (Vec::new(), Vec::new());
+        StartRequest { org, workflow, body, headers, labels, source: Source::default(), idempotency: None }
+    }
+}
+
+/// What a run comes from, beside the request itself.
+#[derive(Clone, Debug, Default)]
+pub struct Source {
+    pub kind: TriggerKind,
+    pub trigger: Option<TriggerId>,
+    pub nominal: Option<Timestamp>,
+    pub delivery: String,
+    pub replayed_from: Option<RunId>,
+    pub caused_by: Option<RunId>,
+    pub actor: String,
+    pub callback_url: String,
+}
+
+/// The caller's key and the fingerprint of what it asked for.
+#[derive(Clone, Debug)]
+pub struct Idempotency {
+    /// What the key is unique within; a workflow's id unless something else starts its runs.
+    pub scope: Option<String>,
+    pub key: String,
+    pub fingerprint: [u8; 32],
 }
 
 pub struct Started {
@@ -250,26 +279,34 @@ impl Engine {
             token_hash: secret::token_hash(&inner.secret.token(run, &node.key)),
             kind: "webhook".into(),
         };
-        let fingerprint = request.idempotency.as_ref().map(|(_, fingerprint)| *fingerprint);
+        let fingerprint = request.idempotency.as_ref().map(|asked| asked.fingerprint);
         let birth = Birth {
             waits: waits.map(wait).collect(),
             labels: request.labels.clone(),
-            idempotency: request.idempotency.map(|(key, fingerprint)| IdempotencyKey {
-                scope: workflow.to_string(),
-                key,
-                fingerprint,
+            idempotency: request.idempotency.map(|asked| IdempotencyKey {
+                scope: asked.scope.unwrap_or_else(|| workflow.to_string()),
+                key: asked.key,
+                fingerprint: asked.fingerprint,
                 created_at: now,
             }),
         };
+        let source = request.source;
         let origin = Origin {
             workflow,
             workflow_name: version.name.clone(),
             version: version.number,
             hash: Bytes::copy_from_slice(&version.hash),
-            trigger: TriggerKind::Api,
+            trigger: source.kind,
             body: Payload::json(request.body),
             headers: pairs(request.headers),
             labels: pairs(request.labels),
+            trigger_id: source.trigger,
+            nominal: source.nominal,
+            delivery: source.delivery,
+            replayed_from: source.replayed_from,
+            caused_by: source.caused_by,
+            actor: source.actor,
+            callback_url: source.callback_url,
             ..Default::default()
         };
         let start = Box::new(Start { org, run, version, origin, birth });

@@ -14,7 +14,7 @@ pub mod verify;
 pub mod version;
 
 pub use clock::{Clock, ClockMode};
-pub use engine::{Engine, Error, Options, StartRequest, Started};
+pub use engine::{Engine, Error, Idempotency, Options, Source, StartRequest, Started};
 pub use mailbox::Reply;
 pub use version::Version;
 

@@ -5,7 +5,7 @@
 //! number of its first. Numbers in this file are stored forever: never reuse one.
 
 use crate::expr::Seen;
-use crate::id::WorkflowId;
+use crate::id::{RunId, TriggerId, WorkflowId};
 use crate::payload::Payload;
 use crate::time::{Span, Timestamp};
 use crate::wire;
@@ -90,6 +90,44 @@ message! {
         /// Set when the run is created.
         8 => expires_at: Timestamp,
         9 => labels: Vec<Pair>,
+        /// The schedule or webhook that started it.
+        10 => trigger_id: Option<TriggerId>,
+        /// The moment a schedule meant, which may be earlier than the one it was created at.
+        11 => nominal: Option<Timestamp>,
+        /// The id a webhook's sender gave to its delivery.
+        12 => delivery: String,
+        /// The run whose input this one repeats.
+        13 => replayed_from: Option<RunId>,
+        /// The run whose end brought this one about. Such a run tells nobody about its own end.
+        14 => caused_by: Option<RunId>,
+        /// Who asked for it, where that is known.
+        15 => actor: String,
+        /// Called when the run has ended.
+        16 => callback_url: String,
+        /// What it shares a limit with.
+        17 => gate: Option<Gate>,
+    }
+}
+
+message! {
+    /// A limit on runs that are open at once, as it was when the run was created.
+    pub struct Gate {
+        /// What the runs have in common, as people wrote it.
+        1 => key: String,
+        2 => limit: u32,
+        /// What happens to a run that finds no room.
+        3 => on_conflict: OnConflict,
+    }
+}
+
+names! {
+    pub enum OnConflict {
+        /// It waits for its turn.
+        Queue = 1 "queue",
+        /// It ends at once, as cancelled.
+        Skip = 2 "skip",
+        /// It takes the place of the oldest, which is cancelled.
+        CancelRunning = 3 "cancel_running",
     }
 }
 

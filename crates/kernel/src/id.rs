@@ -84,6 +84,11 @@ id!(
     WorkflowId,
     "wf_"
 );
+id!(
+    /// What starts runs on its own: a schedule or a webhook.
+    TriggerId,
+    "trg_"
+);
 
 /// The organisation every row and every call belongs to. A small number, because it stands in every
 /// row; people see its name.

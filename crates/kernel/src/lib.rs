@@ -38,7 +38,7 @@ pub mod planted;
 
 pub use advance::{Advance, Answer, Context, Effect, Input, advance};
 pub use event::{Event, Record};
-pub use id::{OrgId, RunId, WorkflowId};
+pub use id::{OrgId, RunId, TriggerId, WorkflowId};
 pub use payload::{Payload, Payloads};
 pub use plan::Plan;
 pub use run::Run;

@@ -35,14 +35,8 @@ async fn create(engine: &Engine, definition: &serde_json::Value) -> Result<Arc<R
 
 /// Starts a run and waits for its end.
 async fn run_once(engine: &Engine, workflow: &Arc<Resolved>) -> Result<bool, String> {
-    let request = StartRequest {
-        org: ORG,
-        workflow: workflow.clone(),
-        body: bytes::Bytes::from_static(br#"{"order_id":123,"email":"someone@example.com"}"#),
-        headers: Vec::new(),
-        labels: Vec::new(),
-        idempotency: None,
-    };
+    let body = bytes::Bytes::from_static(br#"{"order_id":123,"email":"someone@example.com"}"#);
+    let request = StartRequest::new(ORG, workflow.clone(), body);
     let (_, has_ended) = engine.run(request, PATIENCE).await.map_err(|e| e.to_string())?;
     Ok(has_ended)
 }
@@ -154,14 +148,7 @@ pub async fn sleepers(folder: &Folder, count: usize) -> Result<Figures, String> 
         let share = count / lane_count + usize::from(lane < count % lane_count);
         lanes.spawn(async move {
             for _ in 0..share {
-                let request = StartRequest {
-                    org: ORG,
-                    workflow: workflow.clone(),
-                    body: bytes::Bytes::from_static(b"{}"),
-                    headers: Vec::new(),
-                    labels: Vec::new(),
-                    idempotency: None,
-                };
+                let request = StartRequest::new(ORG, workflow.clone(), bytes::Bytes::from_static(b"{}"));
                 engine.start(request).await.map_err(|e| e.to_string())?;
             }
             Ok::<_, String>(())

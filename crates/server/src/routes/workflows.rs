@@ -7,7 +7,7 @@ use crate::{Answer, Path, Refusal, State, body, views};
 use api::{Code, StartedView, ValidationView, rfc3339};
 use axum::body::Body;
 use axum::http::{HeaderMap, Uri};
-use engine::StartRequest;
+use engine::{Idempotency, Source, StartRequest};
 use kernel::{Span, WorkflowId};
 use sha2::{Digest, Sha256};
 use std::time::Duration;
@@ -90,8 +90,16 @@ pub async fn trigger(app: State, uri: Uri, Path(key): Path<String>, headers: Hea
     let idempotency = idempotency_key(&headers)?;
     let body = body::payload(&headers, body).await?;
     let workflow = app.engine.resolve(app.org(), &key).await?.ok_or_else(|| no_workflow(&key))?;
-    let idempotency = idempotency.map(|key| (key, fingerprint(workflow.row.id, &body, &labels)));
-    let request = StartRequest { org: app.org(), workflow, body, headers: kept_headers(&headers), labels, idempotency };
+    let fingerprint = fingerprint(workflow.row.id, &body, &labels);
+    let request = StartRequest {
+        org: app.org(),
+        workflow,
+        body,
+        headers: kept_headers(&headers),
+        labels,
+        source: Source::default(),
+        idempotency: idempotency.map(|key| Idempotency { scope: None, key, fingerprint }),
+    };
     if let Some(limit) = wait {
         let (started, _) = app.engine.run(request, Duration::from_micros(limit.0)).await?;
         let status = if started.deduplicated { 200 } else { 201 };

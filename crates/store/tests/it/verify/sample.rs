@@ -3,7 +3,7 @@
 use crate::support::Place;
 use bytes::Bytes;
 use engine::secret::Secret;
-use engine::{ClockMode, Engine, Options, StartRequest};
+use engine::{ClockMode, Engine, Idempotency, Options, StartRequest};
 use kernel::{Event, OrgId, RunId, RunStatus, Span};
 use serde_json::{Value, json};
 use std::net::TcpListener;
@@ -191,13 +191,14 @@ async fn start(engine: &Engine, org: OrgId, workflow: &str, body: &Value) -> Run
 }
 
 async fn begin(engine: &Engine, org: OrgId, workflow: &str, body: &Value) -> Result<RunId, engine::Error> {
+    let key = format!("key {}", body.to_string().len());
+    let idempotency = Idempotency { scope: None, key, fingerprint: [2; 32] };
+    let resolved = engine.resolve(org, workflow).await.unwrap().unwrap();
     let request = StartRequest {
-        org,
-        workflow: engine.resolve(org, workflow).await.unwrap().unwrap(),
-        body: Bytes::from(body.to_string()),
         headers: vec![("x-a".into(), "b".into())],
         labels: vec![("customer".into(), "c1".into()), ("kind".into(), workflow.into())],
-        idempotency: (workflow == "callback").then(|| (format!("key {}", body.to_string().len()), [2; 32])),
+        idempotency: (workflow == "callback").then_some(idempotency),
+        ..StartRequest::new(org, resolved, Bytes::from(body.to_string()))
     };
     Ok(engine.start(request).await?.run)
 }
