@@ -19,6 +19,7 @@ use kernel::planted::{self, Bug};
 use kernel::run::LoadError;
 use kernel::{Answer, Context, Effect, Input, OrgId, Payloads, Run, RunId, RunStatus, Span, Timestamp, advance};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
+use std::num::NonZeroU32;
 use std::sync::Arc;
 use store::{Batch, Birth, RunRow, RunWrite, Timer, TimerChange, Verdict};
 
@@ -40,6 +41,8 @@ pub enum Command<T> {
         ticket: T,
         ended: Option<T>,
     },
+    /// Creates runs in one durable write, all of them or none; answers every ticket.
+    StartAll(Vec<(Start, T)>),
     /// An input from outside (with a ticket) or from inside (without).
     Give {
         org: OrgId,
@@ -126,6 +129,8 @@ pub enum Reply {
         run: RunId,
         fingerprint: [u8; 32],
     },
+    /// Another run of the same unit was refused, so this one was not created.
+    Undone,
     NotFound,
     /// Nothing was written.
     Unavailable(String),
@@ -216,6 +221,8 @@ struct Live {
     /// Number of the last durable record; 0 for a run that is being created.
     seq: u64,
     created: Option<Box<Birth>>,
+    /// The runs it is created with.
+    unit: Option<Unit>,
     row: RunRow,
     records: u32,
     bytes: usize,
@@ -224,6 +231,13 @@ struct Live {
     payloads: Payloads,
     /// Stored payloads on their way here; what needs them is not decided before.
     fetching: Vec<u32>,
+}
+
+/// Runs that are created together.
+#[derive(Clone, Copy)]
+struct Unit {
+    number: NonZeroU32,
+    size: usize,
 }
 
 /// How a mailbox knows callback URLs without knowing secrets.
@@ -249,6 +263,8 @@ pub struct Mailbox<T> {
     executing: HashSet<(RunId, u64)>,
     is_draining: bool,
     fired: u64,
+    /// Units so far: those of one batch have different numbers.
+    units: u32,
 }
 
 impl<T> Mailbox<T> {
@@ -268,6 +284,7 @@ impl<T> Mailbox<T> {
             executing: HashSet::new(),
             is_draining: false,
             fired: 0,
+            units: 0,
         }
     }
 
@@ -320,7 +337,15 @@ impl<T> Mailbox<T> {
                 if let Some(ended) = ended {
                     self.watchers.entry(start.run).or_default().push(ended);
                 }
-                self.start(*start, ticket);
+                self.start(*start, ticket, None);
+            }
+            Command::StartAll(starts) => {
+                self.units = self.units.wrapping_add(1);
+                let number = NonZeroU32::new(self.units).unwrap_or(NonZeroU32::MAX);
+                let unit = Unit { number, size: starts.len() };
+                for (start, ticket) in starts {
+                    self.start(start, ticket, Some(unit));
+                }
             }
             Command::Give { org, run, input, ticket } => {
                 if let Input::Finished { fence, .. } = &input {
@@ -345,7 +370,7 @@ impl<T> Mailbox<T> {
         }
     }
 
-    fn start(&mut self, start: Start, ticket: T) {
+    fn start(&mut self, start: Start, ticket: T, unit: Option<Unit>) {
         let Start { org, run, version, origin, birth } = start;
         let row = RunRow {
             org,
@@ -368,6 +393,7 @@ impl<T> Mailbox<T> {
             run: Run::default(),
             seq: 0,
             created: Some(Box::new(birth)),
+            unit,
             row,
             records: 0,
             bytes: 0,
@@ -441,6 +467,7 @@ impl<T> Mailbox<T> {
             run: state,
             seq,
             created: None,
+            unit: None,
             row,
             records,
             bytes: 0,
@@ -522,10 +549,34 @@ impl<T> Mailbox<T> {
         for run in std::mem::take(&mut self.queue) {
             self.advance(run, now, &mut turn);
         }
+        self.drop_partial_units(&mut turn);
         turn.loads = std::mem::take(&mut self.loads);
         turn.fetches = std::mem::take(&mut self.fetches);
         turn.ready.append(&mut self.replies);
         turn
+    }
+
+    /// A unit one of whose runs could not even be begun (a bug stopped it) is not begun at all.
+    fn drop_partial_units(&mut self, turn: &mut Turn<T>) {
+        let size = |write: &RunWrite| self.slots.get(&write.run)?.live.as_ref()?.unit.filter(|_| write.after == 0);
+        let mut counts: BTreeMap<NonZeroU32, (usize, usize)> = BTreeMap::new();
+        for unit in turn.batch.runs.iter().filter_map(size) {
+            counts.entry(unit.number).or_insert((unit.size, 0)).1 += 1;
+        }
+        counts.retain(|_, (size, found)| size != found);
+        if counts.is_empty() {
+            return;
+        }
+        let (writes, pending) = (std::mem::take(&mut turn.batch.runs), std::mem::take(&mut turn.pending));
+        for (write, pending) in writes.into_iter().zip(pending) {
+            if write.unit.is_some_and(|unit| counts.contains_key(&unit)) {
+                let reply = Reply::Unavailable("another run of the same request could not be begun".into());
+                self.refuse(&write, pending, &reply, &mut turn.ready);
+            } else {
+                turn.batch.runs.push(write);
+                turn.pending.push(pending);
+            }
+        }
     }
 
     fn wake_due(&mut self, now: Timestamp) {
@@ -601,14 +652,16 @@ impl<T> Mailbox<T> {
                 for ((write, pending), verdict) in turn.batch.runs.iter().zip(turn.pending).zip(verdicts) {
                     match verdict {
                         Verdict::Committed => self.committed(write, pending, &mut released),
+                        Verdict::Conflict if write.unit.is_some() => {
+                            let reply = Reply::Unavailable("a run of this id exists".into());
+                            self.refuse(write, pending, &reply, &mut released.replies);
+                        }
                         Verdict::Conflict => self.retake(write, pending.items, None, &mut released),
                         Verdict::KeyTaken { run, fingerprint } => {
-                            self.slots.remove(&write.run);
-                            self.forget_watchers(write.run, &mut released);
                             let reply = Reply::KeyTaken { run, fingerprint };
-                            let tickets = pending.items.into_iter().filter_map(|item| item.ticket);
-                            released.replies.extend(tickets.map(|ticket| (ticket, reply.clone())));
+                            self.refuse(write, pending, &reply, &mut released.replies);
                         }
+                        Verdict::Undone => self.refuse(write, pending, &Reply::Undone, &mut released.replies),
                     }
                 }
             }
@@ -702,10 +755,18 @@ impl<T> Mailbox<T> {
         self.slots.remove(&id);
     }
 
+    /// A run that was not created, and never will be.
+    fn refuse(&mut self, write: &RunWrite, pending: Pending<T>, reply: &Reply, replies: &mut Vec<(T, Reply)>) {
+        self.slots.remove(&write.run);
+        self.forget_watchers(write.run, replies);
+        let tickets = pending.items.into_iter().filter_map(|item| item.ticket);
+        replies.extend(tickets.map(|ticket| (ticket, reply.clone())));
+    }
+
     /// Tells whoever waits for the end of a run that there is no such run.
-    fn forget_watchers(&mut self, run: RunId, released: &mut Released<T>) {
+    fn forget_watchers(&mut self, run: RunId, replies: &mut Vec<(T, Reply)>) {
         let tickets = self.watchers.remove(&run).unwrap_or_default();
-        released.replies.extend(tickets.into_iter().map(|ticket| (ticket, Reply::NotFound)));
+        replies.extend(tickets.into_iter().map(|ticket| (ticket, Reply::NotFound)));
     }
 
     /// The record did not land (or nobody knows): what is in memory is not the truth any more. Forget
@@ -731,7 +792,7 @@ impl<T> Mailbox<T> {
             // Read it again even if nothing is left to give: it may have timers, or work to start over.
             again.push(Item::wake());
         } else {
-            self.forget_watchers(run, released);
+            self.forget_watchers(run, &mut released.replies);
         }
         for item in again {
             self.push(org, run, item);
@@ -781,6 +842,7 @@ impl Live {
             payloads,
             grants: Vec::new(),
             birth: self.created.clone().filter(|_| self.seq == 0),
+            unit: self.unit.filter(|_| self.seq == 0).map(|unit| unit.number),
         }
     }
 
@@ -832,6 +894,26 @@ mod tests {
         let taken = || Verdict::KeyTaken { run: RunId([9; 16]), fingerprint: [3; 32] };
         let reply = Reply::KeyTaken { run: RunId([9; 16]), fingerprint: [3; 32] };
         assert_eq!(replies_when(|| Ok(vec![taken()])), [(1, reply), (2, Reply::NotFound)]);
+    }
+
+    #[test]
+    fn a_unit_is_one_neighbourhood_of_the_batch_and_is_refused_as_one() {
+        let mut mailbox: Mailbox<u32> = Mailbox::new(1, Arc::new(|_, _| String::new()));
+        mailbox.accept(Command::Start { start: start(RunId([1; 16])), ticket: 1, ended: None });
+        for tickets in [[2, 3], [4, 5]] {
+            mailbox.accept(Command::StartAll(tickets.map(|t| (*start(RunId([t; 16])), u32::from(t))).into()));
+        }
+        let turn = mailbox.turn(Timestamp(1));
+        let units: Vec<Option<u32>> = turn.batch.runs.iter().map(|write| write.unit.map(NonZeroU32::get)).collect();
+        assert_eq!(units, [None, Some(1), Some(1), Some(2), Some(2)]);
+        let taken = Verdict::KeyTaken { run: RunId([9; 16]), fingerprint: [3; 32] };
+        let verdicts = [Verdict::Committed, Verdict::Undone, taken, Verdict::Conflict, Verdict::Undone];
+        let mut replies = mailbox.settle(turn, Ok(verdicts.into())).replies;
+        replies.sort_by_key(|(ticket, _)| *ticket);
+        assert!(matches!(&replies[0], (1, Reply::Answer { .. })));
+        assert_eq!(replies[1..3], [(2, Reply::Undone), (3, Reply::KeyTaken { run: RunId([9; 16]), fingerprint: [3; 32] })]);
+        assert!(matches!(&replies[3..], [(4, Reply::Unavailable(_)), (5, Reply::Undone)]));
+        assert_eq!(mailbox.resident(), 1, "nothing is tried again alone");
     }
 
     #[test]

@@ -17,6 +17,7 @@ use super::open;
 use super::{Options, Tally};
 use crate::crash::{self, Point};
 use crate::rows::{Batch, Verdict};
+use crate::sound::is_same_unit;
 use crate::{Error, Result};
 use rusqlite::Connection;
 use std::collections::HashMap;
@@ -112,11 +113,12 @@ impl Writer {
         let heads = self.heads.read();
         let mut attempt = Attempt::new(&self.connection, &heads, &mut self.staged, batch.at, self.tail.last_pos)?;
         let mut verdicts = Vec::with_capacity(batch.runs.len());
-        for write in &batch.runs {
-            verdicts.push(match guard {
-                Guard::None => attempt.write(write)?,
-                Guard::Savepoints => attempt.write_guarded(write)?,
-            });
+        for unit in batch.runs.chunk_by(is_same_unit) {
+            match (unit, guard) {
+                ([write], Guard::None) => verdicts.push(attempt.write(write)?),
+                ([write], Guard::Savepoints) => verdicts.push(attempt.write_guarded(write)?),
+                (unit, _) => verdicts.extend(attempt.write_unit(unit)?),
+            }
         }
         let is_tail_long = self.tail.records + attempt.done.records >= self.options.recovery_records
             || self.tail.bytes + attempt.done.bytes >= self.options.recovery_bytes;

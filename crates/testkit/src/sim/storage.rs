@@ -71,6 +71,7 @@ impl World {
             payloads: Vec::new(),
             grants: Vec::new(),
             birth: None,
+            unit: None,
         };
         self.note(format!("a later release writes to {run}"));
         let batch = Batch { at, epoch: 0, runs: vec![write] };

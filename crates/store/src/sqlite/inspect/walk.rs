@@ -147,7 +147,9 @@ impl<'c> Journal<'c> {
         let mut statement = prepare(connection, sql!("journal_tail"))?;
         let mut rows = statement.query([recovery_pos]).map_err(on_read)?;
         while let Some(row) = rows.next().map_err(on_read)? {
-            if let (Ok(key), Ok(seq), Ok(pos)) = (raw_key(row, 1), count(row, 3), row.get(0)) {
+            // What was erased is nobody's.
+            let is_there = count(row, 5).is_ok_and(|bytes| bytes > 0);
+            if let (Ok(key), Ok(seq), Ok(pos), true) = (raw_key(row, 1), count(row, 3), row.get(0), is_there) {
                 tails.insert(key, Head { seq, pos });
             }
         }
