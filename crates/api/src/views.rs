@@ -84,14 +84,30 @@ pub struct RunView {
     pub started_at: String,
     pub finished_at: Option<String>,
     pub expires_at: String,
+    /// While somebody holds the run.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub paused: Option<PauseView>,
+    /// What it shares its workflow's `concurrency` limit with.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub concurrency_key: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cancelled_by: Option<String>,
 }
 
 #[derive(Serialize)]
+pub struct PauseView {
+    pub by: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub note: Option<String>,
+    pub at: String,
+}
+
+#[derive(Serialize)]
 pub struct WaitingView {
     pub kind: &'static str,
-    pub step: String,
+    /// Absent when the run as a whole waits.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub step: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub until: Option<String>,
 }

@@ -139,7 +139,8 @@ impl Engine {
         match self.inner.written(self.inner.store.erase(&erasure).await)? {
             Erased::Done => Ok(()),
             Erased::NotFound => Err(Error::NotFound("run")),
-            Erased::NotEnded => Err(Error::RunOpen(resumed.row.status)),
+            Erased::NotEnded => Err(Error::RunOpen(format!("the run has not ended: it is {}", resumed.row.status))),
+            Erased::NotTold => Err(Error::RunOpen("somebody has yet to be told that the run has ended".into())),
         }
     }
 

@@ -9,7 +9,7 @@
 
 use super::columns::sql;
 use super::fault::{Trouble, on_read};
-use super::{catalog, chain};
+use super::{around, catalog, chain};
 use crate::crash::{self, Point};
 use crate::rows::{Erased, Erasure};
 use crate::{Error, Result};
@@ -26,6 +26,9 @@ pub(super) fn erase(connection: &Connection, erasure: &Erasure) -> std::result::
     let Some((row, head)) = chain::row(connection, key).map_err(Trouble::Other)? else { return Ok(Erased::NotFound) };
     if !row.status.is_terminal() {
         return Ok(Erased::NotEnded);
+    }
+    if !around::notices_of(connection, *org, *run).map_err(Trouble::Other)?.is_empty() {
+        return Ok(Erased::NotTold);
     }
     let (places, newest) = chain::places(connection, key, head).map_err(Trouble::Other)?;
     let execute = |statement: &str, params: &[&dyn rusqlite::ToSql]| -> std::result::Result<(), Trouble> {

@@ -19,7 +19,7 @@ const SQLITE_VERSION_MIN: i32 = 3_051_003;
 const BUSY_TIMEOUT: Duration = Duration::from_millis(250);
 
 /// Every statement we have stays prepared.
-pub(super) const STATEMENTS_MAX: usize = 64;
+pub(super) const STATEMENTS_MAX: usize = 128;
 
 pub(super) const PAGE_BYTES: u64 = 4_096;
 

@@ -192,6 +192,7 @@ async fn full_life(store: &Arc<dyn Store>) {
         labels: vec![("k".into(), "v".into())],
         waits: vec![wait(ORG, run(1), 0, 3)],
         idempotency: Some(key("a", 1)),
+        notice: None,
     };
     let give = store::GrantChange::Give { step: 1, attempt: 1, fence: 7, worker: "w".into(), lease_us: 1 };
     let first = RunWrite {
@@ -225,6 +226,11 @@ async fn an_open_run_is_not_erased(store: Arc<dyn Store>) {
         assert_eq!(store.erase(&erasure(run(n))).await, Ok(expected), "{status}");
         assert_eq!(store.run(ORG, run(n)).await.unwrap().is_some(), !status.is_terminal());
     }
+    commit(&store, [start(run(90)), RunWrite { notices: 1, ..turn(run(90), 1, RunStatus::Failed) }]).await;
+    assert_eq!(store.erase(&erasure(run(90))).await, Ok(Erased::NotTold));
+    let tells = born(start(run(91)), Birth { notice: Some((run(90), 0)), ..Default::default() });
+    assert_eq!(commit(&store, [tells]).await, [Committed]);
+    assert_eq!(store.erase(&erasure(run(90))).await, Ok(Erased::Done));
 }
 
 async fn an_erased_run_keeps_its_key_and_its_places(store: Arc<dyn Store>) {
