@@ -15,6 +15,9 @@ pub struct WorkflowView {
     pub trigger: String,
     pub task_count: u32,
     pub enabled: bool,
+    /// While its new runs wait for their turn; only where one workflow is asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub paused: Option<PauseView>,
     pub version: u32,
     /// `sha256:<hex>` of the canonical definition.
     pub hash: String,
@@ -96,7 +99,8 @@ pub struct RunView {
 
 #[derive(Serialize)]
 pub struct PauseView {
-    pub by: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub by: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
     pub at: String,
@@ -191,7 +195,7 @@ pub struct EventView {
 }
 
 #[derive(Serialize)]
-pub struct CancelledView {
+pub struct RunStatusView {
     pub id: String,
     pub status: &'static str,
 }

@@ -6,10 +6,13 @@
 
 mod definitions;
 mod drive;
+mod holding;
+mod notices;
 mod reading;
 mod virtual_time;
 
 pub use definitions::Resolved;
+pub use notices::{NOTIFIER, NOTIFIER_NAME};
 pub use reading::Reading;
 
 use crate::clock::{Clock, ClockMode};
@@ -169,6 +172,7 @@ pub(crate) struct Inner {
     store: Arc<dyn Store>,
     clock: Clock,
     inbox: Inbox,
+    outbox: notices::Outbox,
     secret: Secret,
     public_url: String,
     definitions: definitions::Cache,
@@ -189,10 +193,12 @@ impl Engine {
         let clock = virtual_time::open_clock(&*store, &options).await?;
         let epoch = store.next_epoch().await?;
         crash::point(Point::EpochClaimed);
+        let (outbox, notices) = notices::Outbox::new();
         let inner = Arc::new(Inner {
             store,
             clock,
             inbox: Inbox::default(),
+            outbox,
             secret: options.secret,
             public_url: options.public_url,
             definitions: Default::default(),
@@ -219,7 +225,9 @@ impl Engine {
             inner.inbox.send(Command::Recover { org, run });
         }
         drive::spawn(inner.clone(), Mailbox::new(epoch, wait_url), executors);
-        Ok(Engine { inner })
+        let engine = Engine { inner };
+        tokio::spawn(notices::deliver(engine.clone(), notices));
+        Ok(engine)
     }
 
     pub fn now(&self) -> Timestamp {

@@ -69,6 +69,8 @@ pub fn router(app: Arc<App>) -> Router {
         .route("/workflows/validate", post(workflows::validate))
         .route("/workflows/{workflow}", get(workflows::show))
         .route("/workflows/{workflow}/trigger", post(workflows::trigger))
+        .route("/workflows/{workflow}/pause", post(workflows::pause))
+        .route("/workflows/{workflow}/resume", post(workflows::resume))
         .route("/workflows/{workflow}/runs", get(runs::list_of_workflow))
         .route("/workflows/{workflow}/runs/{run}", get(runs::show_of_workflow))
         .route("/workflows/{workflow}/runs/{run}/cancel", post(runs::cancel_of_workflow))
@@ -77,6 +79,9 @@ pub fn router(app: Arc<App>) -> Router {
         .route("/runs/{run}/steps", get(runs::steps))
         .route("/runs/{run}/events", get(runs::events))
         .route("/runs/{run}/cancel", post(runs::cancel))
+        .route("/runs/{run}/pause", post(runs::pause))
+        .route("/runs/{run}/resume", post(runs::resume))
+        .route("/runs/{run}/retry", post(runs::retry))
         .route("/version", get(system::version))
         .route("/dev/clock", get(system::clock).post(system::advance_clock));
     Router::new()

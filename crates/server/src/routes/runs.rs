@@ -4,7 +4,7 @@ use super::workflows::find;
 use super::{answer, page, run_id};
 use crate::query::{Query, invalid};
 use crate::{Answer, App, Path, Refusal, State, body, views};
-use api::{CancelledView, Code};
+use api::{Code, RunStatusView};
 use axum::body::Body;
 use axum::http::{HeaderMap, Uri};
 use axum::response::Response;
@@ -107,41 +107,47 @@ pub async fn cancel_of_workflow(
 }
 
 async fn cancel_run(app: &App, run: RunId, headers: &HeaderMap, body: Body) -> Result<Response, Refusal> {
-    let bytes = body::payload(headers, body).await?;
-    let (actor, reason) = actor_and_reason(&bytes)?;
+    let [actor, reason] = body::texts(&body::payload(headers, body).await?, ["actor", "reason"])?;
     let (judged, status) = app.engine.cancel(app.org(), run, actor, reason).await?;
-    match judged {
-        Judged::Ended(ended) => Err(Refusal::new(Code::RunEnded, format!("the run has ended already: it is {ended}"))),
-        _ => Ok(answer(200, CancelledView { id: run.to_string(), status: status.as_str() })),
-    }
+    held(run, (judged, status))
 }
 
-/// Both are optional; nothing else may be there.
-fn actor_and_reason(bytes: &[u8]) -> Result<(String, String), Refusal> {
-    let wrong = |message: &str| {
-        Refusal::new(Code::InvalidBody, message).hint("expected nothing, or {\"actor\": text, \"reason\": text}")
+pub async fn pause(app: State, Path(run): Path<String>, headers: HeaderMap, body: Body) -> Answer {
+    let id = run_id(&run)?;
+    let [actor, note] = body::texts(&body::payload(&headers, body).await?, ["actor", "note"])?;
+    held(id, app.engine.pause(app.org(), id, actor, note).await?)
+}
+
+pub async fn resume(app: State, Path(run): Path<String>, headers: HeaderMap, body: Body) -> Answer {
+    let id = run_id(&run)?;
+    let [actor] = body::texts(&body::payload(&headers, body).await?, ["actor"])?;
+    held(id, app.engine.resume(app.org(), id, actor).await?)
+}
+
+/// Starts attempts that wait for their time at once.
+pub async fn retry(app: State, Path(run): Path<String>, headers: HeaderMap, body: Body) -> Answer {
+    let id = run_id(&run)?;
+    let [actor, step] = body::texts(&body::payload(&headers, body).await?, ["actor", "step"])?;
+    let reading = read(&app, &run).await?;
+    let step = match step.as_str() {
+        "" => None,
+        name => Some(reading.version.plan.step(name).ok_or_else(|| {
+            Refusal::new(Code::InvalidBody, format!("`{name}` is not a step of this run")).at("step")
+        })?),
     };
-    let value: serde_json::Value = serde_json::from_slice(bytes).unwrap_or_default();
-    let mut texts = [String::new(), String::new()];
-    match value {
-        serde_json::Value::Null => {}
-        serde_json::Value::Object(fields) => {
-            for (name, value) in fields {
-                let slot = match name.as_str() {
-                    "actor" => 0,
-                    "reason" => 1,
-                    _ => return Err(wrong("the body has a field that is not known here").at(name)),
-                };
-                match value {
-                    serde_json::Value::String(text) if text.len() <= 1_024 => texts[slot] = text,
-                    _ => return Err(wrong("this field must be text of at most 1024 bytes").at(name)),
-                }
-            }
-        }
-        _ => return Err(wrong("the body must be an object")),
+    let (judged, status) = app.engine.retry_now(app.org(), id, step, actor).await?;
+    if judged == Judged::Unknown {
+        let refusal = Refusal::new(Code::NothingToRetry, "no step waits for its next attempt, or the run is held");
+        return Err(refusal.hint("`GET /runs/{run}/explain` says what the run waits for"));
     }
-    let [actor, reason] = texts;
-    Ok((actor, reason))
+    held(id, (judged, status))
+}
+
+fn held(run: RunId, (judged, status): (Judged, RunStatus)) -> Answer {
+    match judged {
+        Judged::Ended(ended) => Err(Refusal::new(Code::RunEnded, format!("the run has ended already: it is {ended}"))),
+        _ => Ok(answer(200, RunStatusView { id: run.to_string(), status: status.as_str() })),
+    }
 }
 
 async fn read(app: &App, run: &str) -> Result<Reading, Refusal> {

@@ -25,7 +25,7 @@ pub async fn create(app: State, uri: Uri, headers: HeaderMap, body: Body) -> Ans
         || Sha256::new().chain_update(b"create\0").chain_update(lang::canonical_json(&tree)).finalize().into();
     let key = idempotency_key(&headers)?.map(|key| (key, fingerprint()));
     let (row, is_repeat) = app.engine.create_workflow(app.org(), &compiled, key).await?;
-    Ok(answer(if is_repeat { 200 } else { 201 }, views::workflow(&row, None)))
+    Ok(answer(if is_repeat { 200 } else { 201 }, views::workflow(&row, None, None)))
 }
 
 pub async fn validate(uri: Uri, headers: HeaderMap, body: Body) -> Answer {
@@ -59,7 +59,7 @@ pub async fn list(app: State, uri: Uri) -> Answer {
     let mut rows = app.engine.workflows(app.org(), before, limit + 1).await?;
     let next = (rows.len() > limit).then(|| rows[limit - 1].id.to_string());
     rows.truncate(limit);
-    Ok(page(rows.iter().map(|row| views::workflow(row, None)).collect(), next))
+    Ok(page(rows.iter().map(|row| views::workflow(row, None, None)).collect(), next))
 }
 
 pub async fn show(app: State, uri: Uri, Path(key): Path<String>) -> Answer {
@@ -67,7 +67,8 @@ pub async fn show(app: State, uri: Uri, Path(key): Path<String>) -> Answer {
     let row = find(&app, &key).await?;
     let source = app.engine.source(app.org(), &row.hash).await?;
     let definition = source.and_then(|bytes| serde_json::from_slice(&bytes).ok()).map(|s| views::definition(&row, s));
-    Ok(answer(200, views::workflow(&row, definition)))
+    let pause = app.engine.workflow_pause(app.org(), row.id).await?;
+    Ok(answer(200, views::workflow(&row, definition, pause.as_ref())))
 }
 
 /// A workflow by id, name or slug.
@@ -81,7 +82,8 @@ fn no_workflow(key: &str) -> Refusal {
 }
 
 pub async fn trigger(app: State, uri: Uri, Path(key): Path<String>, headers: HeaderMap, body: Body) -> Answer {
-    let query = Query::parse(uri.query(), &["wait", "label"])?;
+    let query = Query::parse(uri.query(), &["wait", "label", "callback_url"])?;
+    let callback_url = query.read("callback_url", "an http or https url", callback_url)?.unwrap_or_default();
     let wait = query.span("wait", WAIT_MAX)?;
     let labels = query.labels()?;
     if labels.len() > LABELS_MAX {
@@ -90,14 +92,14 @@ pub async fn trigger(app: State, uri: Uri, Path(key): Path<String>, headers: Hea
     let idempotency = idempotency_key(&headers)?;
     let body = body::payload(&headers, body).await?;
     let workflow = app.engine.resolve(app.org(), &key).await?.ok_or_else(|| no_workflow(&key))?;
-    let fingerprint = fingerprint(workflow.row.id, &body, &labels);
+    let fingerprint = fingerprint(workflow.row.id, &body, &labels, &callback_url);
     let request = StartRequest {
         org: app.org(),
         workflow,
         body,
         headers: kept_headers(&headers),
         labels,
-        source: Source::default(),
+        source: Source { callback_url, ..Source::default() },
         idempotency: idempotency.map(|key| Idempotency { scope: None, key, fingerprint }),
     };
     if let Some(limit) = wait {
@@ -121,6 +123,26 @@ pub async fn trigger(app: State, uri: Uri, Path(key): Path<String>, headers: Hea
     ))
 }
 
+/// New runs wait for their turn until the workflow is resumed.
+pub async fn pause(app: State, Path(key): Path<String>, headers: HeaderMap, body: Body) -> Answer {
+    let [actor, note] = body::texts(&body::payload(&headers, body).await?, ["actor", "note"])?;
+    let row = find(&app, &key).await?;
+    app.engine.pause_workflow(app.org(), row.id, actor, note).await?;
+    shown(&app, &row).await
+}
+
+pub async fn resume(app: State, Path(key): Path<String>, headers: HeaderMap, body: Body) -> Answer {
+    body::texts(&body::payload(&headers, body).await?, ["actor"])?;
+    let row = find(&app, &key).await?;
+    app.engine.resume_workflow(app.org(), row.id).await?;
+    shown(&app, &row).await
+}
+
+async fn shown(app: &crate::App, row: &store::WorkflowRow) -> Answer {
+    let pause = app.engine.workflow_pause(app.org(), row.id).await?;
+    Ok(answer(200, views::workflow(row, None, pause.as_ref())))
+}
+
 fn idempotency_key(headers: &HeaderMap) -> Result<Option<String>, Refusal> {
     let Some(value) = headers.get("idempotency-key") else { return Ok(None) };
     let key = value.to_str().ok().filter(|key| (1..=KEY_MAX).contains(&key.len()));
@@ -130,8 +152,15 @@ fn idempotency_key(headers: &HeaderMap) -> Result<Option<String>, Refusal> {
     })
 }
 
+/// An address that can be called, without a user name or password in it.
+fn callback_url(text: &str) -> Option<String> {
+    let url = url::Url::parse(text).ok()?;
+    let is_plain = url.username().is_empty() && url.password().is_none() && url.has_host();
+    (matches!(url.scheme(), "http" | "https") && is_plain && text.len() <= 2_048).then(|| text.to_owned())
+}
+
 /// What makes two requests the same: the route, the workflow, the canonical body and the labels.
-fn fingerprint(workflow: WorkflowId, body: &[u8], labels: &[(String, String)]) -> [u8; 32] {
+fn fingerprint(workflow: WorkflowId, body: &[u8], labels: &[(String, String)], callback_url: &str) -> [u8; 32] {
     let canonical = lang::read(body, lang::Syntax::Json).map(|tree| lang::canonical_json(&tree));
     let mut hash = Sha256::new();
     hash.update(b"trigger\0");
@@ -143,6 +172,10 @@ fn fingerprint(workflow: WorkflowId, body: &[u8], labels: &[(String, String)]) -
     let mut labels: Vec<String> = labels.iter().map(|(k, v)| format!("\0{k}:{v}")).collect();
     labels.sort();
     labels.iter().for_each(|label| hash.update(label.as_bytes()));
+    if !callback_url.is_empty() {
+        hash.update(b"\0\0");
+        hash.update(callback_url);
+    }
     hash.finalize().into()
 }
 
