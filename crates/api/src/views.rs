@@ -219,3 +219,41 @@ pub struct VersionView {
     pub version: &'static str,
     pub api: &'static str,
 }
+
+/// Why a run, or one of its steps, is where it is.
+#[derive(Serialize)]
+pub struct ExplainView {
+    pub run_id: String,
+    pub status: &'static str,
+    /// One of the words of the reference, such as `waiting_for_retry`.
+    pub reason: &'static str,
+    /// The same as a sentence.
+    pub summary: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub step: Option<String>,
+    /// The evidence.
+    pub details: Value,
+    /// What can be done now; each works when it is sent as it stands.
+    pub next_actions: Vec<ActionView>,
+    /// From the run towards the cause.
+    pub chain: Vec<CauseView>,
+}
+
+#[derive(Serialize)]
+pub struct ActionView {
+    pub action: &'static str,
+    pub method: &'static str,
+    /// A path of this server, or the address to call.
+    pub path: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub body: Option<Value>,
+}
+
+#[derive(Serialize)]
+pub struct CauseView {
+    /// `run`, `step`, `workflow` or `host`.
+    pub what: &'static str,
+    pub name: String,
+    pub reason: &'static str,
+    pub summary: String,
+}

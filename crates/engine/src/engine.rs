@@ -210,7 +210,7 @@ impl Engine {
             clock_moved: tokio::sync::Notify::new(),
         });
         let (secret, base) = (inner.secret.clone(), inner.public_url.clone());
-        let wait_url: WaitUrl = Arc::new(move |run, step| format!("{base}/wh/{}", secret.token(run, step)));
+        let wait_url: WaitUrl = Arc::new(move |run, step| callback_url(&base, &secret, run, step));
         let sink_to = Arc::downgrade(&inner);
         let sink = Arc::new(move |dispatch: &crate::mailbox::Dispatch, result| {
             if let Some(inner) = sink_to.upgrade() {
@@ -455,6 +455,10 @@ impl Inner {
         }
     }
 
+    fn wait_url(&self, run: RunId, step: &str) -> String {
+        callback_url(&self.public_url, &self.secret, run, step)
+    }
+
     fn fatal_reason(&self) -> Option<String> {
         self.fatal.read().unwrap_or_else(|e| e.into_inner()).clone()
     }
@@ -472,6 +476,10 @@ impl Inner {
         *self.fatal.write().unwrap_or_else(|e| e.into_inner()) = Some(why);
         self.fatal_signal.notify_waiters();
     }
+}
+
+fn callback_url(base: &str, secret: &Secret, run: RunId, step: &str) -> String {
+    format!("{base}/wh/{}", secret.token(run, step))
 }
 
 /// The loop answers every ticket; a dropped one means it stopped in between.

@@ -78,6 +78,7 @@ pub fn router(app: Arc<App>) -> Router {
         .route("/runs/{run}", get(runs::show))
         .route("/runs/{run}/steps", get(runs::steps))
         .route("/runs/{run}/events", get(runs::events))
+        .route("/runs/{run}/explain", get(runs::explain))
         .route("/runs/{run}/cancel", post(runs::cancel))
         .route("/runs/{run}/pause", post(runs::pause))
         .route("/runs/{run}/resume", post(runs::resume))

@@ -1,10 +1,11 @@
 //! From what the engine knows to what people see.
 
 use api::{
-    EventView, FailureView, PauseView, RunSummary, RunView, SkipView, StepView, TriggerView, WaitingView, WorkflowView,
-    rfc3339,
+    ActionView, CauseView, EventView, ExplainView, FailureView, PauseView, RunSummary, RunView, SkipView, StepView,
+    TriggerView, WaitingView, WorkflowView, rfc3339,
 };
 use engine::engine::Reading;
+use engine::explain::Explanation;
 use kernel::advance::failed_steps;
 use kernel::event::{Because, Pair};
 use kernel::plan::Node;
@@ -127,6 +128,23 @@ pub fn run(reading: &Reading) -> RunView {
         paused: state.paused.as_ref().map(|pause| held(&pause.actor, &pause.note, pause.at)),
         concurrency_key: state.origin.gate.as_ref().map(|gate| gate.key.clone()),
         cancelled_by: Some(state.cancelled_by.clone()).filter(|by| !by.is_empty()),
+    }
+}
+
+pub fn explanation(reading: &Reading, told: Explanation) -> ExplainView {
+    let action =
+        |a: engine::explain::Action| ActionView { action: a.action, method: a.method, path: a.path, body: a.body };
+    let cause =
+        |l: engine::explain::Link| CauseView { what: l.what, name: l.name, reason: l.reason, summary: l.summary };
+    ExplainView {
+        run_id: reading.row.id.to_string(),
+        status: reading.run.status().as_str(),
+        reason: told.reason,
+        summary: told.summary,
+        step: told.step,
+        details: told.details,
+        next_actions: told.next_actions.into_iter().map(action).collect(),
+        chain: told.chain.into_iter().map(cause).collect(),
     }
 }
 

@@ -112,6 +112,18 @@ async fn cancel_run(app: &App, run: RunId, headers: &HeaderMap, body: Body) -> R
     held(run, (judged, status))
 }
 
+pub async fn explain(app: State, uri: Uri, Path(run): Path<String>) -> Answer {
+    let query = Query::parse(uri.query(), &["step"])?;
+    let step = query.read("step", "the name of a step", |text| Some(text.to_owned()))?;
+    let found = app.engine.explain(app.org(), run_id(&run)?, step.as_deref()).await?;
+    let (reading, told) = found.ok_or_else(|| Refusal::not_found("run", &run))?;
+    let told = told.ok_or_else(|| {
+        let message = format!("`{}` is not a step of this run", step.unwrap_or_default());
+        Refusal::new(Code::InvalidParameter, message).at("step")
+    })?;
+    Ok(answer(200, views::explanation(&reading, told)))
+}
+
 pub async fn pause(app: State, Path(run): Path<String>, headers: HeaderMap, body: Body) -> Answer {
     let id = run_id(&run)?;
     let [actor, note] = body::texts(&body::payload(&headers, body).await?, ["actor", "note"])?;
