@@ -15,11 +15,16 @@ pub struct WorkflowView {
     pub trigger: String,
     pub task_count: u32,
     pub enabled: bool,
+    /// While its new runs wait for their turn; only where one workflow is asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub paused: Option<PauseView>,
     pub version: u32,
     /// `sha256:<hex>` of the canonical definition.
     pub hash: String,
     pub inserted_at: String,
     pub updated_at: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub deleted_at: Option<String>,
     /// As it was written; only where one workflow is asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub definition: Option<Value>,
@@ -84,6 +89,9 @@ pub struct RunView {
     pub started_at: String,
     pub finished_at: Option<String>,
     pub expires_at: String,
+    /// The run whose input this one repeats.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub replayed_from: Option<String>,
     /// While somebody holds the run.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub paused: Option<PauseView>,
@@ -96,7 +104,8 @@ pub struct RunView {
 
 #[derive(Serialize)]
 pub struct PauseView {
-    pub by: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub by: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
     pub at: String,
@@ -191,7 +200,7 @@ pub struct EventView {
 }
 
 #[derive(Serialize)]
-pub struct CancelledView {
+pub struct RunStatusView {
     pub id: String,
     pub status: &'static str,
 }
@@ -214,4 +223,158 @@ pub struct VersionView {
     pub name: &'static str,
     pub version: &'static str,
     pub api: &'static str,
+}
+
+/// Why a run, or one of its steps, is where it is.
+#[derive(Serialize)]
+pub struct ExplainView {
+    pub run_id: String,
+    pub status: &'static str,
+    /// One of the words of the reference, such as `waiting_for_retry`.
+    pub reason: &'static str,
+    /// The same as a sentence.
+    pub summary: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub step: Option<String>,
+    /// The evidence.
+    pub details: Value,
+    /// What can be done now; each works when it is sent as it stands.
+    pub next_actions: Vec<ActionView>,
+    /// From the run towards the cause.
+    pub chain: Vec<CauseView>,
+}
+
+#[derive(Serialize)]
+pub struct ActionView {
+    pub action: &'static str,
+    pub method: &'static str,
+    /// A path of this server, or the address to call.
+    pub path: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub body: Option<Value>,
+}
+
+#[derive(Serialize)]
+pub struct CauseView {
+    /// `run`, `step`, `workflow` or `host`.
+    pub what: &'static str,
+    pub name: String,
+    pub reason: &'static str,
+    pub summary: String,
+}
+
+/// One edition of a workflow.
+#[derive(Serialize)]
+pub struct VersionEntryView {
+    pub number: u32,
+    pub hash: String,
+    /// What made it: `create` or `update`.
+    pub source: String,
+    pub at: String,
+}
+
+/// What differs between two versions.
+#[derive(Serialize)]
+pub struct DiffView {
+    pub from: VersionEntryView,
+    pub to: VersionEntryView,
+    pub steps: StepsDiffView,
+    /// Fields beside the steps.
+    pub settings: Vec<FieldDiffView>,
+    /// Both as JSON in the author's order, as a unified diff.
+    pub text: String,
+}
+
+#[derive(Serialize)]
+pub struct StepsDiffView {
+    pub added: Vec<String>,
+    pub removed: Vec<String>,
+    pub changed: Vec<StepDiffView>,
+}
+
+#[derive(Serialize)]
+pub struct StepDiffView {
+    pub step: String,
+    pub fields: Vec<FieldDiffView>,
+}
+
+/// A field that was there and is not, is there and was not, or has another value.
+#[derive(Debug, PartialEq, Serialize)]
+pub struct FieldDiffView {
+    pub path: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub old: Option<Value>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub new: Option<Value>,
+}
+
+#[derive(Serialize)]
+pub struct GraphView {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub run_id: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub status: Option<&'static str>,
+    pub nodes: Vec<GraphNodeView>,
+    pub edges: Vec<GraphEdgeView>,
+}
+
+#[derive(Serialize)]
+pub struct GraphNodeView {
+    pub step: String,
+    pub kind: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub status: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub attempt: Option<u32>,
+    pub needs: Vec<String>,
+    #[serde(rename = "if", skip_serializing_if = "Option::is_none")]
+    pub condition: Option<String>,
+    /// In the order of declaration, from 0.
+    pub position: usize,
+}
+
+#[derive(Serialize)]
+pub struct GraphEdgeView {
+    pub from: String,
+    pub to: String,
+    /// `ok`: taken when the step it comes from succeeds; `any`: whatever becomes of it.
+    pub on: &'static str,
+}
+
+/// One run of a batch.
+#[derive(Serialize)]
+pub struct BatchItemView {
+    pub run_id: String,
+    /// `deleted` if the key's run has been deleted since.
+    pub status: &'static str,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub deduplicated: bool,
+}
+
+#[derive(Serialize)]
+pub struct ReplayedView {
+    pub run_id: String,
+    pub replayed_from: String,
+    pub workflow_id: String,
+    pub status: &'static str,
+    pub started_at: String,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub deduplicated: bool,
+}
+
+/// An event on a stream.
+#[derive(Serialize)]
+pub struct StreamEventView {
+    #[serde(flatten)]
+    pub event: EventView,
+    pub run_id: String,
+    pub workflow: String,
+}
+
+/// How a stream of a run ends.
+#[derive(Serialize)]
+pub struct StreamEndView {
+    pub run_id: String,
+    /// `deleted` if the run is gone.
+    pub status: &'static str,
 }

@@ -8,6 +8,8 @@ mod definitions;
 mod drive;
 mod edits;
 mod follow;
+mod holding;
+mod notices;
 mod reading;
 mod repeat;
 mod virtual_time;
@@ -15,6 +17,7 @@ mod virtual_time;
 pub use definitions::Resolved;
 pub use edits::{Change, Chosen};
 pub use follow::{Follower, Happening, Happenings};
+pub use notices::{NOTIFIER, NOTIFIER_NAME};
 pub use reading::Reading;
 pub use repeat::Edition;
 
@@ -76,6 +79,8 @@ pub enum Error {
     /// Another part of the same request was refused; nothing was changed.
     #[error("another part of this request was refused")]
     Undone,
+    #[error("this workflow is part of the engine and cannot be changed")]
+    BuiltIn,
     /// The workflow is not at the version the caller had in mind, but at this one.
     #[error("the workflow has another definition by now")]
     OtherVersion([u8; 32]),
@@ -197,6 +202,7 @@ pub(crate) struct Inner {
     store: Arc<dyn Store>,
     clock: Clock,
     inbox: Inbox,
+    outbox: notices::Outbox,
     secret: Secret,
     public_url: String,
     definitions: definitions::Cache,
@@ -218,10 +224,12 @@ impl Engine {
         let clock = virtual_time::open_clock(&*store, &options).await?;
         let epoch = store.next_epoch().await?;
         crash::point(Point::EpochClaimed);
+        let (outbox, notices) = notices::Outbox::new();
         let inner = Arc::new(Inner {
             store,
             clock,
             inbox: Inbox::default(),
+            outbox,
             secret: options.secret,
             public_url: options.public_url,
             definitions: Default::default(),
@@ -234,7 +242,7 @@ impl Engine {
             followers: Default::default(),
         });
         let (secret, base) = (inner.secret.clone(), inner.public_url.clone());
-        let wait_url: WaitUrl = Arc::new(move |run, step| format!("{base}/wh/{}", secret.token(run, step)));
+        let wait_url: WaitUrl = Arc::new(move |run, step| callback_url(&base, &secret, run, step));
         let sink_to = Arc::downgrade(&inner);
         let sink = Arc::new(move |dispatch: &crate::mailbox::Dispatch, result| {
             if let Some(inner) = sink_to.upgrade() {
@@ -249,7 +257,9 @@ impl Engine {
             inner.inbox.send(Command::Recover { org, run });
         }
         drive::spawn(inner.clone(), Mailbox::new(epoch, wait_url), executors);
-        Ok(Engine { inner })
+        let engine = Engine { inner };
+        tokio::spawn(notices::deliver(engine.clone(), notices));
+        Ok(engine)
     }
 
     pub fn now(&self) -> Timestamp {
@@ -296,17 +306,28 @@ impl Engine {
     pub async fn start_all(&self, requests: Vec<StartRequest>) -> Result<Vec<Item>, Error> {
         self.admit(requests.len())?;
         let (mut starts, mut asked) = (Vec::with_capacity(requests.len()), Vec::with_capacity(requests.len()));
-        for request in requests {
-            let (start, fingerprint) = self.prepare(request)?;
+        let mut wrong = Vec::new();
+        for (index, request) in requests.into_iter().enumerate() {
+            let (start, fingerprint) = match self.prepare(request) {
+                Ok(prepared) => prepared,
+                Err(error @ Error::NoGate(_)) => {
+                    wrong.push((index, error));
+                    continue;
+                }
+                Err(error) => return Err(error),
+            };
             let (ticket, reply) = oneshot::channel();
             let (org, run, workflow) = (start.org, start.run, start.version.workflow);
             asked.push(Asked { org, run, workflow, fingerprint, reply });
             starts.push((start, ticket));
         }
+        if !wrong.is_empty() {
+            return Err(Error::Items(wrong));
+        }
         if !self.inner.inbox.send(Command::StartAll(starts)) {
             return Err(Error::Unavailable("the engine is stopping".into()));
         }
-        let (mut started, mut wrong, mut other) = (Vec::with_capacity(asked.len()), Vec::new(), None);
+        let (mut started, mut other) = (Vec::with_capacity(asked.len()), None);
         for (index, asked) in asked.into_iter().enumerate() {
             match self.started(asked).await {
                 Ok(Started { run, status, deduplicated, .. }) => {
@@ -525,6 +546,10 @@ impl Inner {
         }
     }
 
+    fn wait_url(&self, run: RunId, step: &str) -> String {
+        callback_url(&self.public_url, &self.secret, run, step)
+    }
+
     fn fatal_reason(&self) -> Option<String> {
         self.fatal.read().unwrap_or_else(|e| e.into_inner()).clone()
     }
@@ -542,6 +567,10 @@ impl Inner {
         *self.fatal.write().unwrap_or_else(|e| e.into_inner()) = Some(why);
         self.fatal_signal.notify_waiters();
     }
+}
+
+fn callback_url(base: &str, secret: &Secret, run: RunId, step: &str) -> String {
+    format!("{base}/wh/{}", secret.token(run, step))
 }
 
 /// The loop answers every ticket; a dropped one means it stopped in between.

@@ -7,6 +7,7 @@
 pub mod clock;
 pub mod engine;
 pub mod execute;
+pub mod explain;
 pub mod gates;
 pub mod mailbox;
 pub mod metrics;
@@ -15,7 +16,7 @@ pub mod verify;
 pub mod version;
 
 pub use clock::{Clock, ClockMode};
-pub use engine::{Engine, Error, Idempotency, Options, Source, StartRequest, Started};
+pub use engine::{Change, Edition, Engine, Error, Idempotency, Options, Source, StartRequest, Started};
 pub use mailbox::Reply;
 pub use version::Version;
 

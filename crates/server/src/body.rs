@@ -8,11 +8,16 @@ use axum::http::header::{CONTENT_ENCODING, CONTENT_TYPE};
 use bytes::Bytes;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use lang::Syntax;
+use serde_json::Value;
 
 /// Definitions.
 pub const DEFINITION_MAX: usize = 1024 * 1024;
 /// Trigger bodies and callbacks.
 pub const PAYLOAD_MAX: usize = 256 * 1024;
+/// A batch of trigger bodies.
+pub const BATCH_MAX: usize = 8 * 1024 * 1024;
+/// A name or a reason.
+const TEXT_MAX: usize = 1_024;
 
 /// Collects a body of at most `limit` bytes.
 pub async fn collect(body: Body, limit: usize) -> Result<Bytes, Refusal> {
@@ -58,7 +63,12 @@ pub async fn definition(headers: &HeaderMap, body: Body) -> Result<lang::Tree, R
 
 /// A JSON payload; nothing at all reads as `null`.
 pub async fn payload(headers: &HeaderMap, body: Body) -> Result<Bytes, Refusal> {
-    let bytes = collect(body, PAYLOAD_MAX).await?;
+    json(headers, body, PAYLOAD_MAX).await
+}
+
+/// JSON of at most `limit` bytes; nothing at all reads as `null`.
+pub async fn json(headers: &HeaderMap, body: Body, limit: usize) -> Result<Bytes, Refusal> {
+    let bytes = collect(body, limit).await?;
     if bytes.is_empty() {
         return Ok(Bytes::from_static(b"null"));
     }
@@ -67,4 +77,30 @@ pub async fn payload(headers: &HeaderMap, body: Body) -> Result<Bytes, Refusal> 
     }
     lang::check_json(&bytes).map_err(|problem| Refusal::of_definition(400, &[problem]))?;
     Ok(bytes)
+}
+
+/// Optional texts of an object, and nothing else: who asks, and why. No body means none of them.
+pub fn texts<const N: usize>(bytes: &[u8], names: [&str; N]) -> Result<[String; N], Refusal> {
+    let wrong = |message: &str| {
+        let fields: Vec<String> = names.iter().map(|name| format!("\"{name}\": text")).collect();
+        let hint = format!("expected nothing, or {{{}}}", fields.join(", "));
+        Refusal::new(Code::InvalidBody, message).hint(hint)
+    };
+    let mut texts = [const { String::new() }; N];
+    match serde_json::from_slice(bytes).unwrap_or_default() {
+        Value::Null => {}
+        Value::Object(fields) => {
+            for (name, value) in fields {
+                let Some(slot) = names.iter().position(|known| *known == name) else {
+                    return Err(wrong("the body has a field that is not known here").at(name));
+                };
+                match value {
+                    Value::String(text) if text.len() <= TEXT_MAX => texts[slot] = text,
+                    _ => return Err(wrong("this field must be text of at most 1024 bytes").at(name)),
+                }
+            }
+        }
+        _ => return Err(wrong("the body must be an object")),
+    }
+    Ok(texts)
 }

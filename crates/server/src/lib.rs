@@ -10,6 +10,7 @@
 //! under `routes/`.
 
 mod body;
+mod diff;
 mod error;
 mod guard;
 mod query;
@@ -28,28 +29,34 @@ use engine::Engine;
 use kernel::OrgId;
 use std::future::Future;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use tokio::net::TcpListener;
+use tokio::sync::{Semaphore, watch};
 
 pub struct App {
     pub engine: Engine,
     /// Hosts besides loopback that requests may be addressed to.
     pub hosts: Vec<String>,
-    is_draining: AtomicBool,
+    draining: watch::Sender<bool>,
+    /// One permit for every stream that may be open.
+    streams: Arc<Semaphore>,
 }
+
+/// Streams open at once.
+const STREAMS_MAX: usize = 1_000;
 
 impl App {
     pub fn new(engine: Engine, hosts: Vec<String>) -> Arc<App> {
-        Arc::new(App { engine, hosts, is_draining: AtomicBool::new(false) })
+        let (draining, streams) = (watch::Sender::new(false), Arc::new(Semaphore::new(STREAMS_MAX)));
+        Arc::new(App { engine, hosts, draining, streams })
     }
 
-    /// From now on `/readyz` says no.
+    /// From now on `/readyz` says no, and streams end.
     pub fn drain(&self) {
-        self.is_draining.store(true, Ordering::Relaxed);
+        self.draining.send_replace(true);
     }
 
     fn is_draining(&self) -> bool {
-        self.is_draining.load(Ordering::Relaxed)
+        *self.draining.borrow()
     }
 
     /// The organisation a request speaks for. `dev` has one and asks for no key.
@@ -63,20 +70,36 @@ type Answer = Result<Response, Refusal>;
 
 /// Every route there is.
 pub fn router(app: Arc<App>) -> Router {
-    use routes::{callbacks, runs, system, workflows};
+    use routes::{batch, callbacks, runs, streams, system, versions, workflows};
     let api = Router::new()
         .route("/workflows", get(workflows::list).post(workflows::create))
         .route("/workflows/validate", post(workflows::validate))
-        .route("/workflows/{workflow}", get(workflows::show))
+        .route("/workflows/{workflow}", get(workflows::show).put(workflows::edit).delete(workflows::delete))
+        .route("/workflows/{workflow}/enable", post(workflows::enable))
+        .route("/workflows/{workflow}/disable", post(workflows::disable))
+        .route("/workflows/{workflow}/history", get(versions::history))
+        .route("/workflows/{workflow}/diff", get(versions::diff))
+        .route("/workflows/{workflow}/graph", get(versions::graph))
+        .route("/workflows/{workflow}/trigger-batch", post(batch::trigger))
         .route("/workflows/{workflow}/trigger", post(workflows::trigger))
+        .route("/workflows/{workflow}/pause", post(workflows::pause))
+        .route("/workflows/{workflow}/resume", post(workflows::resume))
         .route("/workflows/{workflow}/runs", get(runs::list_of_workflow))
         .route("/workflows/{workflow}/runs/{run}", get(runs::show_of_workflow))
         .route("/workflows/{workflow}/runs/{run}/cancel", post(runs::cancel_of_workflow))
         .route("/runs", get(runs::list))
-        .route("/runs/{run}", get(runs::show))
+        .route("/runs/{run}", get(runs::show).delete(runs::delete))
+        .route("/runs/{run}/graph", get(runs::graph))
+        .route("/runs/{run}/stream", get(streams::of_run))
+        .route("/runs/{run}/replay", post(runs::replay))
+        .route("/events/stream", get(streams::of_all))
         .route("/runs/{run}/steps", get(runs::steps))
         .route("/runs/{run}/events", get(runs::events))
+        .route("/runs/{run}/explain", get(runs::explain))
         .route("/runs/{run}/cancel", post(runs::cancel))
+        .route("/runs/{run}/pause", post(runs::pause))
+        .route("/runs/{run}/resume", post(runs::resume))
+        .route("/runs/{run}/retry", post(runs::retry))
         .route("/version", get(system::version))
         .route("/dev/clock", get(system::clock).post(system::advance_clock));
     Router::new()

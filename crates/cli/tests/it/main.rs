@@ -7,7 +7,10 @@
 
 mod harness;
 
+mod batch;
 mod crash;
+mod deletion;
+mod editing;
 #[cfg(target_os = "linux")]
 mod faults;
 mod kill;
@@ -15,6 +18,7 @@ mod readme;
 mod restart;
 mod runs;
 mod security;
+mod streams;
 mod verify;
 mod waits;
 mod workflows;

@@ -5,7 +5,7 @@
 //! pinned its version when it was created.
 
 use super::reading::load;
-use super::{Engine, Error};
+use super::{Engine, Error, NOTIFIER};
 use crate::secret;
 use kernel::plan::Body;
 use kernel::{OrgId, RunId, WorkflowId};
@@ -45,6 +45,9 @@ impl Engine {
             let seen = self.workflow(org, key).await?.ok_or(Error::NotFound("workflow"))?;
             if expected.is_some_and(|hash| hash != seen.hash) {
                 return Err(Error::OtherVersion(seen.hash));
+            }
+            if seen.id == NOTIFIER {
+                return Err(Error::BuiltIn);
             }
             let edit = self.edit(seen, change);
             let outcome = self.inner.written(self.inner.store.edit_workflow(&edit).await);

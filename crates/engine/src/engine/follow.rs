@@ -166,6 +166,11 @@ pub struct Happenings {
 }
 
 impl Happenings {
+    /// The position up to which everything was told.
+    pub fn position(&self) -> u64 {
+        self.after
+    }
+
     /// What was written next, record by record with the position of each, and how far it has looked.
     pub async fn next(&mut self) -> Result<(Vec<(u64, Vec<Happening>)>, u64), Error> {
         loop {

@@ -1,8 +1,11 @@
 //! The handlers, by area.
 
+pub mod batch;
 pub mod callbacks;
 pub mod runs;
+pub mod streams;
 pub mod system;
+pub mod versions;
 pub mod workflows;
 
 use crate::Refusal;

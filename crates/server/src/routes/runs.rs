@@ -1,15 +1,17 @@
 //! Runs: list, look at, follow, cancel. The routes below a workflow answer only for its own runs.
 
-use super::workflows::find;
+use super::workflows::{LABELS_MAX, find_ever, idempotency_key};
 use super::{answer, page, run_id};
 use crate::query::{Query, invalid};
 use crate::{Answer, App, Path, Refusal, State, body, views};
-use api::{CancelledView, Code};
+use api::{Code, ReplayedView, RunStatusView, rfc3339};
 use axum::body::Body;
-use axum::http::{HeaderMap, Uri};
-use axum::response::Response;
+use axum::http::{HeaderMap, StatusCode, Uri};
+use axum::response::{IntoResponse, Response};
 use engine::engine::Reading;
+use engine::{Edition, Idempotency};
 use kernel::{Answer as Judged, RunId, RunStatus, WorkflowId};
+use sha2::{Digest, Sha256};
 use store::RunFilter;
 
 const LIST: &[&str] = &["status", "workflow", "label", "since", "until", "limit", "cursor"];
@@ -17,7 +19,7 @@ const LIST: &[&str] = &["status", "workflow", "label", "since", "until", "limit"
 pub async fn list(app: State, uri: Uri) -> Answer {
     let query = Query::parse(uri.query(), LIST)?;
     let workflow = match query.get("workflow") {
-        Some(key) => Some(find(&app, key).await?.id),
+        Some(key) => Some(find_ever(&app, key).await?.id),
         None => None,
     };
     runs(&app, &query, workflow).await
@@ -25,20 +27,20 @@ pub async fn list(app: State, uri: Uri) -> Answer {
 
 pub async fn list_of_workflow(app: State, uri: Uri, Path(workflow): Path<String>) -> Answer {
     let query = Query::parse(uri.query(), &["status", "label", "since", "until", "limit", "cursor"])?;
-    let workflow = find(&app, &workflow).await?.id;
+    let workflow = find_ever(&app, &workflow).await?.id;
     runs(&app, &query, Some(workflow)).await
 }
 
 async fn runs(app: &App, query: &Query, workflow: Option<WorkflowId>) -> Answer {
     let limit = query.limit()?;
-    let mut labels = query.labels()?;
-    if labels.len() > 1 {
-        return Err(Refusal::new(Code::InvalidParameter, "runs are filtered by one label at a time").at("label"));
+    let labels = query.labels()?;
+    if labels.len() > LABELS_MAX {
+        return Err(Refusal::new(Code::InvalidParameter, format!("a run has at most {LABELS_MAX} labels")).at("label"));
     }
     let filter = RunFilter {
         statuses: statuses(query)?,
         workflow,
-        label: labels.pop(),
+        labels,
         since: query.time("since")?,
         until: query.time("until")?,
         before: query.read("cursor", "the `next` of an earlier page", RunId::parse)?,
@@ -91,6 +93,48 @@ pub async fn events(app: State, uri: Uri, Path(run): Path<String>) -> Answer {
     Ok(page(events.iter().map(|(seq, at, event)| views::event(&plan, *seq, *at, event)).collect(), next))
 }
 
+pub async fn graph(app: State, uri: Uri, Path(run): Path<String>) -> Answer {
+    Query::parse(uri.query(), &[])?;
+    Ok(answer(200, views::graph::of_run(&read(&app, &run).await?)))
+}
+
+pub async fn delete(app: State, uri: Uri, Path(run): Path<String>) -> Answer {
+    Query::parse(uri.query(), &[])?;
+    app.engine.delete_run(app.org(), run_id(&run)?).await?;
+    Ok(StatusCode::NO_CONTENT.into_response())
+}
+
+/// A new run from the input of this one.
+pub async fn replay(app: State, uri: Uri, Path(run): Path<String>, headers: HeaderMap, body: Body) -> Answer {
+    Query::parse(uri.query(), &[])?;
+    let id = run_id(&run)?;
+    let key = idempotency_key(&headers)?;
+    let [version] = body::texts(&body::payload(&headers, body).await?, ["version"])?;
+    let edition = match version.as_str() {
+        "" | "pinned" => Edition::Pinned,
+        "latest" => Edition::Latest,
+        _ => {
+            let refusal = Refusal::new(Code::InvalidBody, "`version` is `pinned` or `latest`");
+            return Err(refusal.at("version"));
+        }
+    };
+    let fingerprint = || {
+        let hash = Sha256::new().chain_update(b"replay\0").chain_update(id.0);
+        hash.chain_update([edition as u8]).finalize().into()
+    };
+    let idempotency = key.map(|key| Idempotency { scope: None, key, fingerprint: fingerprint() });
+    let started = app.engine.replay(app.org(), id, edition, idempotency).await?;
+    let view = ReplayedView {
+        run_id: started.run.to_string(),
+        replayed_from: id.to_string(),
+        workflow_id: started.workflow.to_string(),
+        status: started.status.as_str(),
+        started_at: rfc3339(started.started_at),
+        deduplicated: started.deduplicated,
+    };
+    Ok(answer(if started.deduplicated { 200 } else { 201 }, view))
+}
+
 pub async fn cancel(app: State, Path(run): Path<String>, headers: HeaderMap, body: Body) -> Answer {
     let id = run_id(&run)?;
     cancel_run(&app, id, &headers, body).await
@@ -107,41 +151,59 @@ pub async fn cancel_of_workflow(
 }
 
 async fn cancel_run(app: &App, run: RunId, headers: &HeaderMap, body: Body) -> Result<Response, Refusal> {
-    let bytes = body::payload(headers, body).await?;
-    let (actor, reason) = actor_and_reason(&bytes)?;
+    let [actor, reason] = body::texts(&body::payload(headers, body).await?, ["actor", "reason"])?;
     let (judged, status) = app.engine.cancel(app.org(), run, actor, reason).await?;
-    match judged {
-        Judged::Ended(ended) => Err(Refusal::new(Code::RunEnded, format!("the run has ended already: it is {ended}"))),
-        _ => Ok(answer(200, CancelledView { id: run.to_string(), status: status.as_str() })),
-    }
+    held(run, (judged, status))
 }
 
-/// Both are optional; nothing else may be there.
-fn actor_and_reason(bytes: &[u8]) -> Result<(String, String), Refusal> {
-    let wrong = |message: &str| {
-        Refusal::new(Code::InvalidBody, message).hint("expected nothing, or {\"actor\": text, \"reason\": text}")
+pub async fn explain(app: State, uri: Uri, Path(run): Path<String>) -> Answer {
+    let query = Query::parse(uri.query(), &["step"])?;
+    let step = query.read("step", "the name of a step", |text| Some(text.to_owned()))?;
+    let found = app.engine.explain(app.org(), run_id(&run)?, step.as_deref()).await?;
+    let (reading, told) = found.ok_or_else(|| Refusal::not_found("run", &run))?;
+    let told = told.ok_or_else(|| {
+        let message = format!("`{}` is not a step of this run", step.unwrap_or_default());
+        Refusal::new(Code::InvalidParameter, message).at("step")
+    })?;
+    Ok(answer(200, views::explanation(&reading, told)))
+}
+
+pub async fn pause(app: State, Path(run): Path<String>, headers: HeaderMap, body: Body) -> Answer {
+    let id = run_id(&run)?;
+    let [actor, note] = body::texts(&body::payload(&headers, body).await?, ["actor", "note"])?;
+    held(id, app.engine.pause(app.org(), id, actor, note).await?)
+}
+
+pub async fn resume(app: State, Path(run): Path<String>, headers: HeaderMap, body: Body) -> Answer {
+    let id = run_id(&run)?;
+    let [actor] = body::texts(&body::payload(&headers, body).await?, ["actor"])?;
+    held(id, app.engine.resume(app.org(), id, actor).await?)
+}
+
+/// Starts attempts that wait for their time at once.
+pub async fn retry(app: State, Path(run): Path<String>, headers: HeaderMap, body: Body) -> Answer {
+    let id = run_id(&run)?;
+    let [actor, step] = body::texts(&body::payload(&headers, body).await?, ["actor", "step"])?;
+    let reading = read(&app, &run).await?;
+    let step = match step.as_str() {
+        "" => None,
+        name => Some(reading.version.plan.step(name).ok_or_else(|| {
+            Refusal::new(Code::InvalidBody, format!("`{name}` is not a step of this run")).at("step")
+        })?),
     };
-    let value: serde_json::Value = serde_json::from_slice(bytes).unwrap_or_default();
-    let mut texts = [String::new(), String::new()];
-    match value {
-        serde_json::Value::Null => {}
-        serde_json::Value::Object(fields) => {
-            for (name, value) in fields {
-                let slot = match name.as_str() {
-                    "actor" => 0,
-                    "reason" => 1,
-                    _ => return Err(wrong("the body has a field that is not known here").at(name)),
-                };
-                match value {
-                    serde_json::Value::String(text) if text.len() <= 1_024 => texts[slot] = text,
-                    _ => return Err(wrong("this field must be text of at most 1024 bytes").at(name)),
-                }
-            }
-        }
-        _ => return Err(wrong("the body must be an object")),
+    let (judged, status) = app.engine.retry_now(app.org(), id, step, actor).await?;
+    if judged == Judged::Unknown {
+        let refusal = Refusal::new(Code::NothingToRetry, "no step waits for its next attempt, or the run is held");
+        return Err(refusal.hint("`GET /runs/{run}/explain` says what the run waits for"));
     }
-    let [actor, reason] = texts;
-    Ok((actor, reason))
+    held(id, (judged, status))
+}
+
+fn held(run: RunId, (judged, status): (Judged, RunStatus)) -> Answer {
+    match judged {
+        Judged::Ended(ended) => Err(Refusal::new(Code::RunEnded, format!("the run has ended already: it is {ended}"))),
+        _ => Ok(answer(200, RunStatusView { id: run.to_string(), status: status.as_str() })),
+    }
 }
 
 async fn read(app: &App, run: &str) -> Result<Reading, Refusal> {
@@ -152,7 +214,7 @@ async fn read(app: &App, run: &str) -> Result<Reading, Refusal> {
 /// The id of a run that belongs to a workflow (also to one that was deleted since).
 async fn member(app: &App, workflow: &str, run: &str) -> Result<RunId, Refusal> {
     let id = run_id(run)?;
-    let workflow = find(app, workflow).await?;
+    let workflow = find_ever(app, workflow).await?;
     let row = app.engine.store().run(app.org(), id).await.map_err(engine::Error::from)?;
     match row.filter(|row| row.workflow == workflow.id) {
         Some(_) => Ok(id),

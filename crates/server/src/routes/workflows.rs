@@ -1,21 +1,23 @@
-//! Workflows: create, validate, look at, trigger.
+//! Workflows: create, validate, look at, change, trigger.
 
-use super::{answer, page};
+use super::{answer, page, versions};
 use crate::error::problem_of;
 use crate::query::Query;
 use crate::{Answer, Path, Refusal, State, body, views};
 use api::{Code, StartedView, ValidationView, rfc3339};
 use axum::body::Body;
-use axum::http::{HeaderMap, Uri};
-use engine::{Idempotency, Source, StartRequest};
+use axum::http::{HeaderMap, StatusCode, Uri};
+use axum::response::IntoResponse;
+use engine::{Change, Idempotency, Source, StartRequest};
 use kernel::{Span, WorkflowId};
 use sha2::{Digest, Sha256};
 use std::time::Duration;
+use store::WorkflowFilter;
 
 /// `?wait=` is at most this long.
 const WAIT_MAX: Span = Span::from_secs(60);
-const LABELS_MAX: usize = 16;
-const KEY_MAX: usize = 255;
+pub const LABELS_MAX: usize = 16;
+pub const KEY_MAX: usize = 255;
 
 pub async fn create(app: State, uri: Uri, headers: HeaderMap, body: Body) -> Answer {
     Query::parse(uri.query(), &[])?;
@@ -25,7 +27,7 @@ pub async fn create(app: State, uri: Uri, headers: HeaderMap, body: Body) -> Ans
         || Sha256::new().chain_update(b"create\0").chain_update(lang::canonical_json(&tree)).finalize().into();
     let key = idempotency_key(&headers)?.map(|key| (key, fingerprint()));
     let (row, is_repeat) = app.engine.create_workflow(app.org(), &compiled, key).await?;
-    Ok(answer(if is_repeat { 200 } else { 201 }, views::workflow(&row, None)))
+    Ok(answer(if is_repeat { 200 } else { 201 }, views::workflow(&row, None, None)))
 }
 
 pub async fn validate(uri: Uri, headers: HeaderMap, body: Body) -> Answer {
@@ -53,21 +55,29 @@ pub async fn validate(uri: Uri, headers: HeaderMap, body: Body) -> Answer {
 }
 
 pub async fn list(app: State, uri: Uri) -> Answer {
-    let query = Query::parse(uri.query(), &["limit", "cursor"])?;
+    let query = Query::parse(uri.query(), &["name", "limit", "cursor"])?;
     let limit = query.limit()?;
     let before = query.read("cursor", "the `next` of an earlier page", WorkflowId::parse)?;
-    let mut rows = app.engine.workflows(app.org(), before, limit + 1).await?;
+    let filter = WorkflowFilter { name: query.get("name").unwrap_or_default().to_owned(), before, limit: limit + 1 };
+    let mut rows = app.engine.workflows(app.org(), &filter).await?;
     let next = (rows.len() > limit).then(|| rows[limit - 1].id.to_string());
     rows.truncate(limit);
-    Ok(page(rows.iter().map(|row| views::workflow(row, None)).collect(), next))
+    Ok(page(rows.iter().map(|row| views::workflow(row, None, None)).collect(), next))
 }
 
+/// A workflow with its definition, or with an older one.
 pub async fn show(app: State, uri: Uri, Path(key): Path<String>) -> Answer {
-    Query::parse(uri.query(), &[])?;
-    let row = find(&app, &key).await?;
-    let source = app.engine.source(app.org(), &row.hash).await?;
-    let definition = source.and_then(|bytes| serde_json::from_slice(&bytes).ok()).map(|s| views::definition(&row, s));
-    Ok(answer(200, views::workflow(&row, definition)))
+    let query = Query::parse(uri.query(), &["version"])?;
+    let mut row = find(&app, &key).await?;
+    let chosen = versions::of(&app, &row, &query).await?;
+    let source = versions::source(&chosen);
+    if chosen.version.number != row.version {
+        (row.version, row.hash) = (chosen.version.number, chosen.version.hash);
+        row.steps = app.engine.plan(&row, &chosen.version).await?.nodes().len() as u32;
+    }
+    let definition = Some(views::definition(&row, source));
+    let pause = app.engine.workflow_pause(app.org(), row.id).await?;
+    Ok(answer(200, views::workflow(&row, definition, pause.as_ref())))
 }
 
 /// A workflow by id, name or slug.
@@ -76,12 +86,81 @@ pub async fn find(app: &crate::App, key: &str) -> Result<store::WorkflowRow, Ref
     found.ok_or_else(|| no_workflow(key))
 }
 
-fn no_workflow(key: &str) -> Refusal {
+/// Also one that was deleted, by its id.
+pub async fn find_ever(app: &crate::App, key: &str) -> Result<store::WorkflowRow, Refusal> {
+    let found = app.engine.workflow_ever(app.org(), key).await?;
+    found.ok_or_else(|| no_workflow(key))
+}
+
+/// A whole definition makes a new version; without steps only the names change.
+pub async fn edit(app: State, uri: Uri, Path(key): Path<String>, headers: HeaderMap, body: Body) -> Answer {
+    let query = Query::parse(uri.query(), &["expected_hash"])?;
+    let expected = expected(&query, &headers)?;
+    let tree = body::definition(&headers, body).await?;
+    let refused = |problems: Vec<lang::Diagnostic>| Refusal::of_definition(422, &problems);
+    if lang::has_steps(&tree) {
+        let compiled = lang::compile(&tree).map_err(refused)?;
+        change(&app, &key, &Change::Replace(&compiled), expected).await
+    } else {
+        let meta = lang::describe(&tree).map_err(refused)?;
+        change(&app, &key, &Change::Describe(&meta), expected).await
+    }
+}
+
+/// The hash the workflow must be at: `If-Match: "sha256:…"` or `?expected_hash=`.
+fn expected(query: &Query, headers: &HeaderMap) -> Result<Option<[u8; 32]>, Refusal> {
+    let Some(value) = headers.get("if-match") else {
+        return query.read("expected_hash", "the hash of a version", versions::hash);
+    };
+    let text = value.to_str().unwrap_or("?").trim();
+    if text == "*" {
+        return Ok(None);
+    }
+    let hash = versions::hash(text.trim_matches('"'));
+    hash.map(Some).ok_or_else(|| Refusal::new(Code::InvalidHeader, "`If-Match` takes one hash in quotes").at("If-Match"))
+}
+
+pub async fn enable(app: State, uri: Uri, Path(key): Path<String>) -> Answer {
+    switch(&app, &uri, &key, true).await
+}
+
+pub async fn disable(app: State, uri: Uri, Path(key): Path<String>) -> Answer {
+    switch(&app, &uri, &key, false).await
+}
+
+async fn switch(app: &crate::App, uri: &Uri, key: &str, enabled: bool) -> Answer {
+    Query::parse(uri.query(), &[])?;
+    let meta = lang::MetaChange { enabled: Some(enabled), ..Default::default() };
+    change(app, key, &Change::Describe(&meta), None).await
+}
+
+async fn change(app: &crate::App, key: &str, change: &Change<'_>, expected: Option<[u8; 32]>) -> Answer {
+    let row = app.engine.edit_workflow(app.org(), key, change, expected).await;
+    shown(app, &row.map_err(|error| named(error, key))?).await
+}
+
+pub async fn delete(app: State, uri: Uri, Path(key): Path<String>, headers: HeaderMap) -> Answer {
+    let query = Query::parse(uri.query(), &["expected_hash"])?;
+    let expected = expected(&query, &headers)?;
+    let gone = app.engine.edit_workflow(app.org(), &key, &Change::Delete, expected).await;
+    gone.map_err(|error| named(error, &key))?;
+    Ok(StatusCode::NO_CONTENT.into_response())
+}
+
+fn named(error: engine::Error, key: &str) -> Refusal {
+    match error {
+        engine::Error::NotFound(_) => no_workflow(key),
+        other => other.into(),
+    }
+}
+
+pub fn no_workflow(key: &str) -> Refusal {
     Refusal::not_found("workflow", &key.chars().take(80).collect::<String>())
 }
 
 pub async fn trigger(app: State, uri: Uri, Path(key): Path<String>, headers: HeaderMap, body: Body) -> Answer {
-    let query = Query::parse(uri.query(), &["wait", "label"])?;
+    let query = Query::parse(uri.query(), &["wait", "label", "callback_url"])?;
+    let callback_url = query.read("callback_url", "an http or https url", callback_url)?.unwrap_or_default();
     let wait = query.span("wait", WAIT_MAX)?;
     let labels = query.labels()?;
     if labels.len() > LABELS_MAX {
@@ -90,14 +169,14 @@ pub async fn trigger(app: State, uri: Uri, Path(key): Path<String>, headers: Hea
     let idempotency = idempotency_key(&headers)?;
     let body = body::payload(&headers, body).await?;
     let workflow = app.engine.resolve(app.org(), &key).await?.ok_or_else(|| no_workflow(&key))?;
-    let fingerprint = fingerprint(workflow.row.id, &body, &labels);
+    let fingerprint = fingerprint(workflow.row.id, &body, &labels, &callback_url);
     let request = StartRequest {
         org: app.org(),
         workflow,
         body,
         headers: kept_headers(&headers),
         labels,
-        source: Source::default(),
+        source: Source { callback_url, ..Source::default() },
         idempotency: idempotency.map(|key| Idempotency { scope: None, key, fingerprint }),
     };
     if let Some(limit) = wait {
@@ -121,7 +200,27 @@ pub async fn trigger(app: State, uri: Uri, Path(key): Path<String>, headers: Hea
     ))
 }
 
-fn idempotency_key(headers: &HeaderMap) -> Result<Option<String>, Refusal> {
+/// New runs wait for their turn until the workflow is resumed.
+pub async fn pause(app: State, Path(key): Path<String>, headers: HeaderMap, body: Body) -> Answer {
+    let [actor, note] = body::texts(&body::payload(&headers, body).await?, ["actor", "note"])?;
+    let row = find(&app, &key).await?;
+    app.engine.pause_workflow(app.org(), row.id, actor, note).await?;
+    shown(&app, &row).await
+}
+
+pub async fn resume(app: State, Path(key): Path<String>, headers: HeaderMap, body: Body) -> Answer {
+    body::texts(&body::payload(&headers, body).await?, ["actor"])?;
+    let row = find(&app, &key).await?;
+    app.engine.resume_workflow(app.org(), row.id).await?;
+    shown(&app, &row).await
+}
+
+async fn shown(app: &crate::App, row: &store::WorkflowRow) -> Answer {
+    let pause = app.engine.workflow_pause(app.org(), row.id).await?;
+    Ok(answer(200, views::workflow(row, None, pause.as_ref())))
+}
+
+pub fn idempotency_key(headers: &HeaderMap) -> Result<Option<String>, Refusal> {
     let Some(value) = headers.get("idempotency-key") else { return Ok(None) };
     let key = value.to_str().ok().filter(|key| (1..=KEY_MAX).contains(&key.len()));
     key.map(|key| Some(key.to_owned())).ok_or_else(|| {
@@ -130,8 +229,15 @@ fn idempotency_key(headers: &HeaderMap) -> Result<Option<String>, Refusal> {
     })
 }
 
+/// An address that can be called, without a user name or password in it.
+fn callback_url(text: &str) -> Option<String> {
+    let url = url::Url::parse(text).ok()?;
+    let is_plain = url.username().is_empty() && url.password().is_none() && url.has_host();
+    (matches!(url.scheme(), "http" | "https") && is_plain && text.len() <= 2_048).then(|| text.to_owned())
+}
+
 /// What makes two requests the same: the route, the workflow, the canonical body and the labels.
-fn fingerprint(workflow: WorkflowId, body: &[u8], labels: &[(String, String)]) -> [u8; 32] {
+pub fn fingerprint(workflow: WorkflowId, body: &[u8], labels: &[(String, String)], callback_url: &str) -> [u8; 32] {
     let canonical = lang::read(body, lang::Syntax::Json).map(|tree| lang::canonical_json(&tree));
     let mut hash = Sha256::new();
     hash.update(b"trigger\0");
@@ -143,12 +249,16 @@ fn fingerprint(workflow: WorkflowId, body: &[u8], labels: &[(String, String)]) -
     let mut labels: Vec<String> = labels.iter().map(|(k, v)| format!("\0{k}:{v}")).collect();
     labels.sort();
     labels.iter().for_each(|label| hash.update(label.as_bytes()));
+    if !callback_url.is_empty() {
+        hash.update(b"\0\0");
+        hash.update(callback_url);
+    }
     hash.finalize().into()
 }
 
 /// Request headers a run may look at. What authorises or signs a request is never stored, and what
 /// only concerns the connection says nothing.
-fn kept_headers(headers: &HeaderMap) -> Vec<(String, String)> {
+pub fn kept_headers(headers: &HeaderMap) -> Vec<(String, String)> {
     const DROPPED: &[&str] = &[
         "authorization",
         "proxy-authorization",
