@@ -12,6 +12,10 @@
 //! and a run whose record was refused is forgotten and read again.
 
 use crate::gates::{Crowd, Gates};
+#[cfg(test)]
+mod tests;
+mod units;
+
 use crate::version::Version;
 use bytes::Bytes;
 use kernel::advance::{Work, notices};
@@ -22,9 +26,9 @@ use kernel::{
     Answer, Context, Effect, Input, OrgId, Payloads, Run, RunId, RunStatus, Span, Timestamp, WorkflowId, advance,
 };
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
-use std::num::NonZeroU32;
 use std::sync::Arc;
 use store::{Batch, Birth, GateRow, GatedRun, RunRow, RunWrite, Timer, TimerChange, Verdict};
+use units::Unit;
 
 /// A snapshot is written at the latest after this many records…
 const SNAPSHOT_RECORDS: u32 = 32;
@@ -257,13 +261,6 @@ struct Live {
     fetching: Vec<u32>,
 }
 
-/// Runs that are created together.
-#[derive(Clone, Copy)]
-struct Unit {
-    number: NonZeroU32,
-    size: usize,
-}
-
 /// How a mailbox knows callback URLs without knowing secrets.
 pub type WaitUrl = Arc<dyn Fn(RunId, &str) -> String + Send + Sync>;
 
@@ -366,12 +363,8 @@ impl<T> Mailbox<T> {
                 self.start(*start, ticket, None);
             }
             Command::StartAll(starts) => {
-                self.units = self.units.wrapping_add(1);
-                let number = NonZeroU32::new(self.units).unwrap_or(NonZeroU32::MAX);
-                let unit = Unit { number, size: starts.len() };
-                for (start, ticket) in starts {
-                    self.start(start, ticket, Some(unit));
-                }
+                let unit = self.next_unit(starts.len());
+                starts.into_iter().for_each(|(start, ticket)| self.start(start, ticket, Some(unit)));
             }
             Command::Give { org, run, input, ticket } => {
                 if let Input::Finished { fence, .. } = &input {
@@ -623,29 +616,6 @@ impl<T> Mailbox<T> {
         turn
     }
 
-    /// A unit one of whose runs could not even be begun (a bug stopped it) is not begun at all.
-    fn drop_partial_units(&mut self, turn: &mut Turn<T>) {
-        let size = |write: &RunWrite| self.slots.get(&write.run)?.live.as_ref()?.unit.filter(|_| write.after == 0);
-        let mut counts: BTreeMap<NonZeroU32, (usize, usize)> = BTreeMap::new();
-        for unit in turn.batch.runs.iter().filter_map(size) {
-            counts.entry(unit.number).or_insert((unit.size, 0)).1 += 1;
-        }
-        counts.retain(|_, (size, found)| size != found);
-        if counts.is_empty() {
-            return;
-        }
-        let (writes, pending) = (std::mem::take(&mut turn.batch.runs), std::mem::take(&mut turn.pending));
-        for (write, pending) in writes.into_iter().zip(pending) {
-            if write.unit.is_some_and(|unit| counts.contains_key(&unit)) {
-                let reply = Reply::Unavailable("another run of the same request could not be begun".into());
-                self.refuse(&write, pending, &reply, &mut turn.ready);
-            } else {
-                turn.batch.runs.push(write);
-                turn.pending.push(pending);
-            }
-        }
-    }
-
     fn wake_due(&mut self, now: Timestamp) {
         if self.is_draining {
             return;
@@ -829,15 +799,6 @@ impl<T> Mailbox<T> {
         self.slots.remove(&id);
     }
 
-    /// A run that was not created, and never will be.
-    fn refuse(&mut self, write: &RunWrite, pending: Pending<T>, reply: &Reply, replies: &mut Vec<(T, Reply)>) {
-        self.slots.remove(&write.run);
-        self.leave(write.run);
-        self.forget_watchers(write.run, replies);
-        let tickets = pending.items.into_iter().filter_map(|item| item.ticket);
-        replies.extend(tickets.map(|ticket| (ticket, reply.clone())));
-    }
-
     /// Tells whoever waits for the end of a run that there is no such run.
     fn forget_watchers(&mut self, run: RunId, replies: &mut Vec<(T, Reply)>) {
         let tickets = self.watchers.remove(&run).unwrap_or_default();
@@ -935,87 +896,5 @@ impl Live {
             return 0;
         }
         self.run.waiting_for(&self.version.plan).iter().fold(0, |mask, w| mask | 1 << w.kind as u32)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use kernel::{Payload, WorkflowId};
-
-    fn start(run: RunId) -> Box<Start> {
-        let source = br#"{"name": "one", "tasks": {"a": {"noop": {}}}}"#;
-        let tree = lang::read(source, lang::Syntax::Json).expect("a document");
-        let compiled = lang::compile(&tree).expect("a definition");
-        let version = Version {
-            org: OrgId::DEFAULT,
-            workflow: WorkflowId([1; 16]),
-            name: "one".into(),
-            number: 1,
-            hash: compiled.hash,
-            plan: Arc::new(compiled.plan),
-        };
-        let origin = Origin { body: Payload::json("1"), ..Default::default() };
-        Box::new(Start {
-            org: OrgId::DEFAULT,
-            run,
-            version: Arc::new(version),
-            origin,
-            gate: None,
-            birth: Birth::default(),
-        })
-    }
-
-    /// Ticket 1 asked for the run, ticket 2 waits for its end.
-    fn replies_when(result: impl Fn() -> Result<Vec<Verdict>, store::Error>) -> Vec<(u32, Reply)> {
-        let mut mailbox: Mailbox<u32> = Mailbox::new(1, Arc::new(|_, _| String::new()));
-        mailbox.accept(Command::Start { start: start(RunId([7; 16])), ticket: 1, ended: Some(2) });
-        let turn = mailbox.turn(Timestamp(1));
-        assert_eq!(turn.batch.runs.len(), 1);
-        let mut replies = mailbox.settle(turn, result()).replies;
-        replies.sort_by_key(|(ticket, _)| *ticket);
-        replies
-    }
-
-    #[test]
-    fn a_start_that_is_refused_answers_everyone() {
-        let why = || store::Error::Unavailable("full".into());
-        let unavailable = Reply::Unavailable(why().to_string());
-        assert_eq!(replies_when(|| Err(why())), [(1, unavailable), (2, Reply::NotFound)]);
-        let taken = || Verdict::KeyTaken { run: RunId([9; 16]), fingerprint: [3; 32] };
-        let reply = Reply::KeyTaken { run: RunId([9; 16]), fingerprint: [3; 32] };
-        assert_eq!(replies_when(|| Ok(vec![taken()])), [(1, reply), (2, Reply::NotFound)]);
-    }
-
-    #[test]
-    fn a_unit_is_one_neighbourhood_of_the_batch_and_is_refused_as_one() {
-        let mut mailbox: Mailbox<u32> = Mailbox::new(1, Arc::new(|_, _| String::new()));
-        mailbox.accept(Command::Start { start: start(RunId([1; 16])), ticket: 1, ended: None });
-        for tickets in [[2, 3], [4, 5]] {
-            mailbox.accept(Command::StartAll(tickets.map(|t| (*start(RunId([t; 16])), u32::from(t))).into()));
-        }
-        let turn = mailbox.turn(Timestamp(1));
-        let units: Vec<Option<u32>> = turn.batch.runs.iter().map(|write| write.unit.map(NonZeroU32::get)).collect();
-        assert_eq!(units, [None, Some(1), Some(1), Some(2), Some(2)]);
-        let taken = Verdict::KeyTaken { run: RunId([9; 16]), fingerprint: [3; 32] };
-        let verdicts = [Verdict::Committed, Verdict::Undone, taken, Verdict::Conflict, Verdict::Undone];
-        let mut replies = mailbox.settle(turn, Ok(verdicts.into())).replies;
-        replies.sort_by_key(|(ticket, _)| *ticket);
-        assert!(matches!(&replies[0], (1, Reply::Answer { .. })));
-        assert_eq!(replies[1..3], [(2, Reply::Undone), (3, Reply::KeyTaken { run: RunId([9; 16]), fingerprint: [3; 32] })]);
-        assert!(matches!(&replies[3..], [(4, Reply::Unavailable(_)), (5, Reply::Undone)]));
-        assert_eq!(mailbox.resident(), 1, "nothing is tried again alone");
-    }
-
-    #[test]
-    fn nothing_is_answered_or_sent_before_the_commit() {
-        let mut mailbox: Mailbox<u32> = Mailbox::new(1, Arc::new(|_, _| String::new()));
-        mailbox.accept(Command::Start { start: start(RunId([7; 16])), ticket: 1, ended: None });
-        let turn = mailbox.turn(Timestamp(1));
-        assert!(turn.ready.is_empty());
-        assert_eq!(mailbox.executing(), 0);
-        let released = mailbox.settle(turn, Ok(vec![Verdict::Committed]));
-        assert_eq!((released.replies.len(), released.dispatch.len(), released.started), (1, 1, 1));
-        assert!(!mailbox.is_quiet(), "a step is under way");
     }
 }

@@ -95,7 +95,8 @@ mod tests {
     #[test]
     fn steps_come_and_go() {
         let old = json!({ "name": "x", "tasks": { "a": { "noop": {} }, "b": { "sleep": "1s" } } });
-        let new = json!({ "name": "y", "max_duration": "1d", "tasks": { "b": { "sleep": "2s" }, "c": { "noop": {} } } });
+        let new =
+            json!({ "name": "y", "max_duration": "1d", "tasks": { "b": { "sleep": "2s" }, "c": { "noop": {} } } });
         let found = steps(&old, &new);
         assert_eq!((found.added, found.removed), (vec!["c".to_owned()], vec!["a".to_owned()]));
         assert_eq!(found.changed[0].step, "b");

@@ -115,9 +115,8 @@ impl From<engine::Error> for Refusal {
             Error::RunDeleted(run) => Refusal::new(Code::RunDeleted, message)
                 .hint(format!("the run was {run}; use a new key to start another"))
                 .at("Idempotency-Key"),
-            Error::RunOpen(_) => {
-                Refusal::new(Code::RunNotEnded, message).hint("only a run that has ended can be deleted; cancel it first")
-            }
+            Error::RunOpen(_) => Refusal::new(Code::RunNotEnded, message)
+                .hint("only a run that has ended can be deleted; cancel it first"),
             Error::OtherVersion(hash) => Refusal::new(Code::VersionMismatch, message)
                 .hint(format!("it is at {} now; read it again before changing it", crate::views::hash(&hash))),
             Error::BuiltIn => Refusal::new(Code::BuiltInWorkflow, message),

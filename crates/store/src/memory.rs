@@ -435,9 +435,8 @@ impl Store for MemoryStore {
 
     fn workflows<'a>(&'a self, org: OrgId, filter: &'a WorkflowFilter) -> Call<'a, Vec<WorkflowRow>> {
         self.answer(move |c| {
-            let matches = |w: &&WorkflowRow| {
-                w.name.starts_with(&filter.name) && filter.before.is_none_or(|before| w.id < before)
-            };
+            let matches =
+                |w: &&WorkflowRow| w.name.starts_with(&filter.name) && filter.before.is_none_or(|before| w.id < before);
             c.own(org).rev().filter(matches).take(filter.limit).cloned().collect()
         })
     }

@@ -183,7 +183,7 @@ impl Store for SqliteStore {
 
     fn erase<'a>(&'a self, erasure: &'a Erasure) -> Call<'a, Erased> {
         let erasure = erasure.clone();
-        self.write(move |writer| writer.transact(|connection| erase::erase(connection, &erasure)))
+        self.write(move |writer| writer.transact_cleanly(|connection| erase::erase(connection, &erasure)))
     }
 
     fn payloads<'a>(&'a self, org: OrgId, run: RunId, numbers: &'a [u32]) -> Call<'a, Vec<(u32, Bytes)>> {

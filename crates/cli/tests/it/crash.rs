@@ -3,7 +3,7 @@
 //! lost, doubled, stuck or early. A point the load does not get to is a failure: every one is proved to
 //! be alive.
 
-use crate::harness::{Server, Upstream, micros};
+use crate::harness::{Answer, Server, Upstream, micros};
 use crate::kill::checker::{self, Load, Summary};
 use crate::kill::driver::{self, Driver};
 use std::sync::Mutex;
@@ -104,7 +104,9 @@ fn crash_at(point: Point, time: u32) -> Summary {
         assert!(after >= before, "I39: virtual time went back: {before} → {after}");
     }
     if way == Way::Erase {
-        erase(driver.server(), |answer| assert_eq!(answer.map(|a| a.status).ok(), Some(204), "it goes the second time"));
+        erase(driver.server(), |answer| {
+            assert_eq!(answer.map(|a| a.status).ok(), Some(204), "it goes the second time")
+        });
     }
     let (server, journal) = driver.finish();
     let is_time_real = way != Way::Clock;
@@ -142,7 +144,8 @@ fn die(driver: &mut Driver, way: Way, crash: &str) -> Option<i32> {
 /// Makes a few runs and deletes all of their kind.
 fn erase(server: &Server, told: impl Fn(std::io::Result<Answer>)) {
     const JSON: &[(&str, &str)] = &[("Content-Type", "application/json")];
-    const WORKFLOW: &[u8] = br#"{"name": "short-lived", "tasks": {"a": {"noop": {}}, "b": {"noop": {}, "needs": ["a"]}}}"#;
+    const WORKFLOW: &[u8] =
+        br#"{"name": "short-lived", "tasks": {"a": {"noop": {}}, "b": {"noop": {}, "needs": ["a"]}}}"#;
     let send = |method: &str, path: &str, body: &[u8]| server.try_send(method, &format!("/api/v1/{path}"), JSON, body);
     let _ = send("POST", "workflows", WORKFLOW);
     for _ in 0..3 {

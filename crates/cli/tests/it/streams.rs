@@ -33,7 +33,7 @@ fn go_on(server: &Server, run: &str) {
 }
 
 #[test]
-fn decision_sse_a_stream_is_the_history_of_the_run_and_ends_with_it() {
+fn i4_a_stream_is_the_history_of_the_run_and_ends_with_it() {
     let server = Server::start();
     let run = two_halves(&server);
     let mut stream = server.stream(&of(&run), None);
@@ -58,7 +58,7 @@ fn decision_sse_a_stream_is_the_history_of_the_run_and_ends_with_it() {
 }
 
 #[test]
-fn a_stream_goes_on_where_another_was_cut_without_a_gap_or_a_repetition() {
+fn i4_a_stream_goes_on_where_another_was_cut_without_a_gap_or_a_repetition() {
     let server = Server::start();
     let run = two_halves(&server);
     let mut got = Vec::new();
@@ -131,10 +131,10 @@ fn more_streams_than_there_may_be_are_refused_and_places_come_back() {
     assert_eq!(server.get(&of(&run)).refusal(503), "too_many_streams");
     assert_eq!(server.get(ALL).refusal(503), "too_many_streams");
     drop(streams);
-    eventually("a place is free", || (server.try_send("GET", &of("run_x"), &[], b"").ok()?.status == 400).then_some(()));
-    let mut stream = eventually("a place is free", || {
-        std::panic::catch_unwind(|| server.stream(&of(&run), None)).ok()
+    eventually("a place is free", || {
+        (server.try_send("GET", &of("run_x"), &[], b"").ok()?.status == 400).then_some(())
     });
+    let mut stream = eventually("a place is free", || std::panic::catch_unwind(|| server.stream(&of(&run), None)).ok());
     assert_eq!(stream.next().expect("an event").data["type"], "run.created");
 }
 
@@ -169,14 +169,12 @@ fn the_stream_of_everything_begins_now_and_tells_whose_an_event_is() {
 fn the_stream_of_everything_can_be_narrowed() {
     let server = Server::start();
     let (one, other) = (server.workflow("a: {noop: {}}"), server.workflow("a: {noop: {}}"));
-    let from = server.stream(ALL, None).last;
     let mut narrow = server.stream(&format!("{ALL}?workflow={one}&type=run.created,run.completed"), None);
     for workflow in [&other, &one, &other, &one] {
         server.finished(&server.trigger(workflow, &json!({})));
     }
     let types: Vec<Value> = (0..4).map(|_| narrow.next().expect("an event").data["type"].clone()).collect();
     assert_eq!(types, ["run.created", "run.completed", "run.created", "run.completed"]);
-    assert_eq!(from, None, "no message, no cursor read yet");
 }
 
 #[test]

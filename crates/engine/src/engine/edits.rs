@@ -89,8 +89,7 @@ impl Engine {
                 row.name = meta.name.clone().unwrap_or(row.name);
                 row.slug = meta.slug.clone().unwrap_or(row.slug);
                 row.description = meta.description.clone().or(row.description).filter(|text| !text.is_empty());
-                row.tags =
-                    meta.tags.as_ref().map_or(row.tags, |tags| serde_json::to_string(tags).unwrap_or_default());
+                row.tags = meta.tags.as_ref().map_or(row.tags, |tags| serde_json::to_string(tags).unwrap_or_default());
                 row.enabled = meta.enabled.unwrap_or(row.enabled);
             }
             Change::Delete => row.deleted_at = Some(now),

@@ -57,7 +57,8 @@ pub async fn trigger(app: State, uri: Uri, Path(key): Path<String>, headers: Hea
 
 fn read(bytes: &Bytes) -> Result<Vec<Item>, Refusal> {
     let wrong = |message: String, at: &str| {
-        let hint = "expected {\"items\": [{\"body\": any JSON, \"idempotency_key\"?: text, \"labels\"?: {key: text}}, …]}";
+        let hint =
+            "expected {\"items\": [{\"body\": any JSON, \"idempotency_key\"?: text, \"labels\"?: {key: text}}, …]}";
         Refusal::new(Code::InvalidBody, message).hint(hint).at(at)
     };
     let fields: BTreeMap<String, &RawValue> =
@@ -143,8 +144,14 @@ mod tests {
     fn every_problem_of_every_item_is_found_at_its_index() {
         assert!(paths(r#"[{"body": 1}, {"body": null, "idempotency_key": "k", "labels": {"a": "b"}}]"#).is_empty());
         let json = r#"[{"body": 1, "x": 1}, 7, {"labels": {"a": 1, "b c": "d"}}, {"body": 2, "idempotency_key": ""}]"#;
-        let expected =
-            ["items[0].x", "items[1]", "items[2].body", "items[2].labels.a", "items[2].labels.b c", "items[3].idempotency_key"];
+        let expected = [
+            "items[0].x",
+            "items[1]",
+            "items[2].body",
+            "items[2].labels.a",
+            "items[2].labels.b c",
+            "items[3].idempotency_key",
+        ];
         assert_eq!(paths(json), expected);
     }
 }

@@ -82,7 +82,8 @@ pub async fn of_all(app: State, uri: Uri, headers: HeaderMap) -> Answer {
         None => None,
     };
     let types: Vec<String> = query.all("type").flat_map(|list| list.split(',')).map(str::to_owned).collect();
-    let is_type = |text: &String| !text.is_empty() && text.bytes().all(|b| b.is_ascii_lowercase() || b"._".contains(&b));
+    let is_type =
+        |text: &String| !text.is_empty() && text.bytes().all(|b| b.is_ascii_lowercase() || b"._".contains(&b));
     if let Some(bad) = types.iter().find(|text| !is_type(text)) {
         return Err(invalid("type", bad, "types of events, such as run.completed,step.failed"));
     }
@@ -145,7 +146,8 @@ fn write_event(text: &mut String, id: u64, one: &Happening) {
 
 fn place(app: &App) -> Result<OwnedSemaphorePermit, Refusal> {
     app.streams.clone().try_acquire_owned().map_err(|_| {
-        Refusal::new(Code::TooManyStreams, "too many streams are open").hint("close some, or read `events` page by page")
+        Refusal::new(Code::TooManyStreams, "too many streams are open")
+            .hint("close some, or read `events` page by page")
     })
 }
 

@@ -117,7 +117,8 @@ fn expected(query: &Query, headers: &HeaderMap) -> Result<Option<[u8; 32]>, Refu
         return Ok(None);
     }
     let hash = versions::hash(text.trim_matches('"'));
-    hash.map(Some).ok_or_else(|| Refusal::new(Code::InvalidHeader, "`If-Match` takes one hash in quotes").at("If-Match"))
+    hash.map(Some)
+        .ok_or_else(|| Refusal::new(Code::InvalidHeader, "`If-Match` takes one hash in quotes").at("If-Match"))
 }
 
 pub async fn enable(app: State, uri: Uri, Path(key): Path<String>) -> Answer {

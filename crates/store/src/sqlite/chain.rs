@@ -55,7 +55,8 @@ pub(super) fn history(
     let last = after.saturating_add(u64::try_from(limit).unwrap_or(u64::MAX)).min(at.seq);
     let mut links = view.prepare_cached(sql!("journal_link")).map_err(on_read)?;
     while at.seq > last {
-        let read = |row: &rusqlite::Row<'_>| Ok(((org(row, 0)?, run_id(row, 1)?), count(row, 2)?, row.get::<_, i64>(3)?));
+        let read =
+            |row: &rusqlite::Row<'_>| Ok(((org(row, 0)?, run_id(row, 1)?), count(row, 2)?, row.get::<_, i64>(3)?));
         at = match links.query_row([at.pos], read).optional().map_err(on_read)? {
             Some((owner, seq, prev)) if owner == key && seq == at.seq && prev < at.pos => {
                 Head { seq: seq - 1, pos: prev }

@@ -103,6 +103,11 @@ fn durable(connection: &Connection) -> rusqlite::Result<()> {
     connection.pragma_update_and_check(None, "journal_size_limit", 64 << 20, |_| Ok(()))
 }
 
+/// Are bytes overwritten when rows go? It costs writes, so only where somebody asked for them to be gone.
+pub(super) fn set_secure_delete(connection: &Connection, is_on: bool) -> Result<()> {
+    connection.pragma_update_and_check(None, "secure_delete", is_on, |_| Ok(())).map_err(on_read)
+}
+
 /// Does the file system refuse to open files for writing? Asked of the lock file: closing the database
 /// would take the locks of every other connection with it.
 pub(super) fn is_read_only(connection: &Connection) -> bool {

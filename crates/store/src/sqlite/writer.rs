@@ -89,6 +89,17 @@ impl Writer {
         outcome.map_err(|trouble| self.give_up(trouble))
     }
 
+    /// A transaction after which nothing of what it removed can be found in the file.
+    pub(super) fn transact_cleanly<T>(
+        &mut self,
+        work: impl FnOnce(&Connection) -> std::result::Result<T, Trouble>,
+    ) -> Result<T> {
+        open::set_secure_delete(&self.connection, true)?;
+        let outcome = self.transact(work);
+        open::set_secure_delete(&self.connection, false)?;
+        outcome
+    }
+
     /// Can the write lock be had, and a table be read?
     pub(super) fn check(&mut self) -> Result<()> {
         self.refuse_if_unknown()?;

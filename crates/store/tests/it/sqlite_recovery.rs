@@ -79,7 +79,10 @@ fn a_start_reads_only_the_tail() {
     killed.raw().execute("UPDATE journal SET run = x'00' WHERE pos < 10", []).unwrap();
     let again = killed.open();
     assert_eq!(now(again.unparked()), Ok(vec![(ORG, run(1)), (ORG, run(4))]));
-    assert!(matches!(now(again.history(ORG, run(1), 0, usize::MAX)), Err(Error::Corrupt(_))), "but a reader of them says so");
+    assert!(
+        matches!(now(again.history(ORG, run(1), 0, usize::MAX)), Err(Error::Corrupt(_))),
+        "but a reader of them says so"
+    );
     assert_eq!(commit(&again, [append(run(1), 31)]), [Verdict::Committed]);
 }
 

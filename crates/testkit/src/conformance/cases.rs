@@ -409,7 +409,8 @@ async fn slugs_count_up_unless_given(store: Arc<dyn Store>) {
         let new = NewWorkflow { slug_is_given: false, ..new_workflow(n, &format!("name {n}"), wish) };
         assert_eq!(store.create_workflow(&new).await, Ok(Ok(())));
     }
-    let mut slugs: Vec<String> = store.workflows(ORG, &all_workflows()).await.unwrap().into_iter().map(|w| w.slug).collect();
+    let mut slugs: Vec<String> =
+        store.workflows(ORG, &all_workflows()).await.unwrap().into_iter().map(|w| w.slug).collect();
     slugs.reverse();
     let cut = format!("{}-2", &long[..78]);
     assert_eq!(slugs, ["order", "order-2", "order-2-2", "order-3", &long, &cut]);
