@@ -1,25 +1,35 @@
 //! What travels over HTTP: the shapes of answers and the codes of errors. No behaviour, no engine.
+//! The schemas of the OpenAPI document are derived from the same types that are sent.
 //!
 //! Answers are `{"data": …}`, lists `{"data": […], "next": cursor}`, refusals
 //! `{"error": {code, message, hint?, at?, problems?}}`. Field names are snake_case, times RFC 3339 UTC.
 
 pub mod error;
+mod requests;
+mod schema;
+pub mod versions;
 pub mod views;
 
 pub use error::{At, Code, ErrorBody, Problem};
+pub use requests::*;
+pub use versions::*;
 pub use views::*;
 
 use kernel::Timestamp;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
+use std::borrow::Cow;
+
+/// One of a fixed list of words: borrowed where it is said, owned where it is read.
+pub type Word = Cow<'static, str>;
 
 /// One answer.
-#[derive(Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Data<T> {
     pub data: T,
 }
 
 /// One page of a list; `next` is the cursor of the page after it, if there is one.
-#[derive(Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Page<T> {
     pub data: Vec<T>,
     pub next: Option<String>,

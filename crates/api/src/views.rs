@@ -1,17 +1,22 @@
 //! What answers look like.
 
-use serde::Serialize;
+use crate::{Word, schema};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
+use std::collections::BTreeMap;
 
-#[derive(Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct WorkflowView {
     pub id: String,
     pub name: String,
     pub slug: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub description: Option<String>,
+    #[schemars(with = "Vec<String>")]
     pub tags: Value,
-    pub form: &'static str,
+    #[schemars(schema_with = "schema::form")]
+    pub form: Word,
     pub trigger: String,
     pub task_count: u32,
     pub enabled: bool,
@@ -21,61 +26,74 @@ pub struct WorkflowView {
     pub version: u32,
     /// `sha256:<hex>` of the canonical definition.
     pub hash: String,
+    #[schemars(extend("format" = "date-time"))]
     pub inserted_at: String,
+    #[schemars(extend("format" = "date-time"))]
     pub updated_at: String,
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("format" = "date-time"))]
     pub deleted_at: Option<String>,
     /// As it was written; only where one workflow is asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub definition: Option<Value>,
 }
 
-#[derive(Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct ValidationView {
     pub valid: bool,
     pub hash: Option<String>,
-    pub form: Option<&'static str>,
+    pub form: Option<Word>,
     /// Step names in declaration order.
     pub steps: Vec<String>,
     pub problems: Vec<crate::Problem>,
 }
 
-#[derive(Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct StartedView {
     pub run_id: String,
     pub workflow_id: String,
-    pub status: &'static str,
+    #[schemars(schema_with = "schema::run_status")]
+    pub status: Word,
+    #[schemars(extend("format" = "date-time"))]
     pub started_at: String,
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub deduplicated: bool,
 }
 
-#[derive(Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct RunSummary {
     pub id: String,
     pub workflow: String,
     pub workflow_id: String,
-    pub form: &'static str,
+    #[schemars(schema_with = "schema::form")]
+    pub form: Word,
     pub version: u32,
-    pub status: &'static str,
+    #[schemars(schema_with = "schema::run_status")]
+    pub status: Word,
     /// Kinds a waiting run waits for.
-    pub waiting_for: Vec<&'static str>,
+    #[schemars(schema_with = "schema::wait_kinds")]
+    pub waiting_for: Vec<Word>,
+    #[schemars(extend("format" = "date-time"))]
     pub started_at: String,
+    #[schemars(extend("format" = "date-time"))]
     pub finished_at: Option<String>,
+    #[schemars(extend("format" = "date-time"))]
     pub expires_at: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error_code: Option<String>,
 }
 
-#[derive(Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct RunView {
     pub id: String,
     pub workflow: String,
     pub workflow_id: String,
-    pub form: &'static str,
+    #[schemars(schema_with = "schema::form")]
+    pub form: Word,
     pub version: u32,
     pub hash: String,
-    pub status: &'static str,
+    #[schemars(schema_with = "schema::run_status")]
+    pub status: Word,
     pub waiting_for: Vec<WaitingView>,
     pub trigger: TriggerView,
     /// What the run was given: the trigger's body.
@@ -83,11 +101,16 @@ pub struct RunView {
     pub output: Value,
     pub error: Option<FailureView>,
     pub failed_steps: Vec<String>,
+    #[schemars(with = "BTreeMap<String, String>")]
     pub labels: Map<String, Value>,
     /// One entry per step, in declaration order.
+    #[schemars(with = "BTreeMap<String, StepView>")]
     pub tasks: Map<String, Value>,
+    #[schemars(extend("format" = "date-time"))]
     pub started_at: String,
+    #[schemars(extend("format" = "date-time"))]
     pub finished_at: Option<String>,
+    #[schemars(extend("format" = "date-time"))]
     pub expires_at: String,
     /// The run whose input this one repeats.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -102,34 +125,39 @@ pub struct RunView {
     pub cancelled_by: Option<String>,
 }
 
-#[derive(Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct PauseView {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub by: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
+    #[schemars(extend("format" = "date-time"))]
     pub at: String,
 }
 
-#[derive(Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct WaitingView {
-    pub kind: &'static str,
+    #[schemars(schema_with = "schema::wait_kind")]
+    pub kind: Word,
     /// Absent when the run as a whole waits.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub step: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("format" = "date-time"))]
     pub until: Option<String>,
 }
 
-#[derive(Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct TriggerView {
     #[serde(rename = "type")]
-    pub kind: &'static str,
+    #[schemars(schema_with = "schema::trigger_kind")]
+    pub kind: Word,
     pub body: Value,
+    #[schemars(with = "BTreeMap<String, String>")]
     pub headers: Map<String, Value>,
 }
 
-#[derive(Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct FailureView {
     pub code: String,
     pub message: String,
@@ -138,13 +166,14 @@ pub struct FailureView {
 }
 
 /// A step of a run. In `tasks` its name is the key; in a list it has `step`.
-#[derive(Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct StepView {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub step: Option<String>,
     #[serde(rename = "type")]
-    pub kind: &'static str,
-    pub status: &'static str,
+    pub kind: Word,
+    #[schemars(schema_with = "schema::step_status")]
+    pub status: Word,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub needs: Option<Vec<String>>,
     #[serde(rename = "if", skip_serializing_if = "Option::is_none")]
@@ -152,19 +181,24 @@ pub struct StepView {
     pub status_code: Option<u16>,
     pub attempt: u32,
     pub duration_ms: Option<u64>,
+    #[schemars(extend("format" = "date-time"))]
     pub started_at: Option<String>,
+    #[schemars(extend("format" = "date-time"))]
     pub finished_at: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("format" = "date-time"))]
     pub wake_at: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("format" = "date-time"))]
     pub deadline: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("format" = "date-time"))]
     pub next_attempt_at: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub headers: Option<Map<String, Value>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub body: Option<Value>,
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_truncated: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<FailureView>,
@@ -173,9 +207,9 @@ pub struct StepView {
 }
 
 /// Why a step was skipped: a condition with the values it saw, or needs that did not succeed.
-#[derive(Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct SkipView {
-    pub reason: &'static str,
+    pub reason: Word,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub condition: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -184,9 +218,10 @@ pub struct SkipView {
     pub steps: Option<Map<String, Value>>,
 }
 
-#[derive(Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct EventView {
     pub seq: u64,
+    #[schemars(extend("format" = "date-time"))]
     pub at: String,
     #[serde(rename = "type")]
     pub kind: String,
@@ -199,39 +234,42 @@ pub struct EventView {
     pub data: Value,
 }
 
-#[derive(Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct RunStatusView {
     pub id: String,
-    pub status: &'static str,
+    #[schemars(schema_with = "schema::run_status")]
+    pub status: Word,
 }
 
-#[derive(Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct ReceivedView {
     pub received: bool,
 }
 
-#[derive(Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct ClockView {
+    #[schemars(extend("format" = "date-time"))]
     pub now: String,
-    pub clock: &'static str,
+    pub clock: Word,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fired: Option<u64>,
 }
 
-#[derive(Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct VersionView {
-    pub name: &'static str,
-    pub version: &'static str,
-    pub api: &'static str,
+    pub name: Word,
+    pub version: Word,
+    pub api: Word,
 }
 
 /// Why a run, or one of its steps, is where it is.
-#[derive(Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct ExplainView {
     pub run_id: String,
-    pub status: &'static str,
+    #[schemars(schema_with = "schema::run_status")]
+    pub status: Word,
     /// One of the words of the reference, such as `waiting_for_retry`.
-    pub reason: &'static str,
+    pub reason: Word,
     /// The same as a sentence.
     pub summary: String,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -244,126 +282,49 @@ pub struct ExplainView {
     pub chain: Vec<CauseView>,
 }
 
-#[derive(Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct ActionView {
-    pub action: &'static str,
-    pub method: &'static str,
+    pub action: Word,
+    pub method: Word,
     /// A path of this server, or the address to call.
     pub path: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub body: Option<Value>,
 }
 
-#[derive(Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct CauseView {
     /// `run`, `step`, `workflow` or `host`.
-    pub what: &'static str,
+    pub what: Word,
     pub name: String,
-    pub reason: &'static str,
+    pub reason: Word,
     pub summary: String,
 }
 
-/// One edition of a workflow.
-#[derive(Serialize)]
-pub struct VersionEntryView {
-    pub number: u32,
-    pub hash: String,
-    /// What made it: `create` or `update`.
-    pub source: String,
-    pub at: String,
-}
-
-/// What differs between two versions.
-#[derive(Serialize)]
-pub struct DiffView {
-    pub from: VersionEntryView,
-    pub to: VersionEntryView,
-    pub steps: StepsDiffView,
-    /// Fields beside the steps.
-    pub settings: Vec<FieldDiffView>,
-    /// Both as JSON in the author's order, as a unified diff.
-    pub text: String,
-}
-
-#[derive(Serialize)]
-pub struct StepsDiffView {
-    pub added: Vec<String>,
-    pub removed: Vec<String>,
-    pub changed: Vec<StepDiffView>,
-}
-
-#[derive(Serialize)]
-pub struct StepDiffView {
-    pub step: String,
-    pub fields: Vec<FieldDiffView>,
-}
-
-/// A field that was there and is not, is there and was not, or has another value.
-#[derive(Debug, PartialEq, Serialize)]
-pub struct FieldDiffView {
-    pub path: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub old: Option<Value>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub new: Option<Value>,
-}
-
-#[derive(Serialize)]
-pub struct GraphView {
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub run_id: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub status: Option<&'static str>,
-    pub nodes: Vec<GraphNodeView>,
-    pub edges: Vec<GraphEdgeView>,
-}
-
-#[derive(Serialize)]
-pub struct GraphNodeView {
-    pub step: String,
-    pub kind: &'static str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub status: Option<&'static str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub attempt: Option<u32>,
-    pub needs: Vec<String>,
-    #[serde(rename = "if", skip_serializing_if = "Option::is_none")]
-    pub condition: Option<String>,
-    /// In the order of declaration, from 0.
-    pub position: usize,
-}
-
-#[derive(Serialize)]
-pub struct GraphEdgeView {
-    pub from: String,
-    pub to: String,
-    /// `ok`: taken when the step it comes from succeeds; `any`: whatever becomes of it.
-    pub on: &'static str,
-}
-
 /// One run of a batch.
-#[derive(Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct BatchItemView {
     pub run_id: String,
     /// `deleted` if the key's run has been deleted since.
-    pub status: &'static str,
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub status: Word,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub deduplicated: bool,
 }
 
-#[derive(Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct ReplayedView {
     pub run_id: String,
     pub replayed_from: String,
     pub workflow_id: String,
-    pub status: &'static str,
+    pub status: Word,
+    #[schemars(extend("format" = "date-time"))]
     pub started_at: String,
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub deduplicated: bool,
 }
 
 /// An event on a stream.
-#[derive(Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct StreamEventView {
     #[serde(flatten)]
     pub event: EventView,
@@ -372,9 +333,9 @@ pub struct StreamEventView {
 }
 
 /// How a stream of a run ends.
-#[derive(Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct StreamEndView {
     pub run_id: String,
     /// `deleted` if the run is gone.
-    pub status: &'static str,
+    pub status: Word,
 }

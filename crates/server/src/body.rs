@@ -8,7 +8,7 @@ use axum::http::header::{CONTENT_ENCODING, CONTENT_TYPE};
 use bytes::Bytes;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use lang::Syntax;
-use serde_json::Value;
+use serde::de::DeserializeOwned;
 
 /// Definitions.
 pub const DEFINITION_MAX: usize = 1024 * 1024;
@@ -16,8 +16,6 @@ pub const DEFINITION_MAX: usize = 1024 * 1024;
 pub const PAYLOAD_MAX: usize = 256 * 1024;
 /// A batch of trigger bodies.
 pub const BATCH_MAX: usize = 8 * 1024 * 1024;
-/// A name or a reason.
-const TEXT_MAX: usize = 1_024;
 
 /// Collects a body of at most `limit` bytes.
 pub async fn collect(body: Body, limit: usize) -> Result<Bytes, Refusal> {
@@ -63,11 +61,11 @@ pub async fn definition(headers: &HeaderMap, body: Body) -> Result<lang::Tree, R
 
 /// A JSON payload; nothing at all reads as `null`.
 pub async fn payload(headers: &HeaderMap, body: Body) -> Result<Bytes, Refusal> {
-    json(headers, body, PAYLOAD_MAX).await
+    payload_of(headers, body, PAYLOAD_MAX).await
 }
 
 /// JSON of at most `limit` bytes; nothing at all reads as `null`.
-pub async fn json(headers: &HeaderMap, body: Body, limit: usize) -> Result<Bytes, Refusal> {
+pub async fn payload_of(headers: &HeaderMap, body: Body, limit: usize) -> Result<Bytes, Refusal> {
     let bytes = collect(body, limit).await?;
     if bytes.is_empty() {
         return Ok(Bytes::from_static(b"null"));
@@ -79,28 +77,17 @@ pub async fn json(headers: &HeaderMap, body: Body, limit: usize) -> Result<Bytes
     Ok(bytes)
 }
 
-/// Optional texts of an object, and nothing else: who asks, and why. No body means none of them.
-pub fn texts<const N: usize>(bytes: &[u8], names: [&str; N]) -> Result<[String; N], Refusal> {
-    let wrong = |message: &str| {
-        let fields: Vec<String> = names.iter().map(|name| format!("\"{name}\": text")).collect();
-        let hint = format!("expected nothing, or {{{}}}", fields.join(", "));
-        Refusal::new(Code::InvalidBody, message).hint(hint)
-    };
-    let mut texts = [const { String::new() }; N];
-    match serde_json::from_slice(bytes).unwrap_or_default() {
-        Value::Null => {}
-        Value::Object(fields) => {
-            for (name, value) in fields {
-                let Some(slot) = names.iter().position(|known| *known == name) else {
-                    return Err(wrong("the body has a field that is not known here").at(name));
-                };
-                match value {
-                    Value::String(text) if text.len() <= TEXT_MAX => texts[slot] = text,
-                    _ => return Err(wrong("this field must be text of at most 1024 bytes").at(name)),
-                }
-            }
-        }
-        _ => return Err(wrong("the body must be an object")),
+/// A body in one of our shapes. `Option` reads nothing at all as `None`.
+pub async fn json<T: DeserializeOwned>(headers: &HeaderMap, body: Body) -> Result<T, Refusal> {
+    let bytes = payload(headers, body).await?;
+    // serde would also fill a struct from a list, field by field.
+    if bytes.trim_ascii_start().first() == Some(&b'[') {
+        return Err(Refusal::new(Code::InvalidBody, "the body must be an object"));
     }
-    Ok(texts)
+    serde_json::from_slice(&bytes).map_err(|error| {
+        // The place within the line is of no use in a body that a program wrote.
+        let message = error.to_string();
+        let message = message.split(" at line ").next().unwrap_or_default();
+        Refusal::new(Code::InvalidBody, message.chars().take(200).collect::<String>())
+    })
 }

@@ -13,6 +13,8 @@ pub struct Refusal(Box<Inner>);
 #[derive(Debug)]
 struct Inner {
     status: u16,
+    /// None for problems of definitions, which have codes of their own.
+    code: Option<Code>,
     problem: Problem,
     retry_after: Option<u32>,
 }
@@ -20,7 +22,7 @@ struct Inner {
 impl Refusal {
     pub fn new(code: Code, message: impl Into<String>) -> Refusal {
         let problem = Problem { code: code.as_str().to_owned(), message: message.into(), ..Default::default() };
-        Refusal(Box::new(Inner { status: code.status(), problem, retry_after: None }))
+        Refusal(Box::new(Inner { status: code.status(), code: Some(code), problem, retry_after: None }))
     }
 
     pub fn hint(mut self, hint: impl Into<String>) -> Refusal {
@@ -52,19 +54,19 @@ impl Refusal {
         }
         problem.problems = (status == 422).then(|| std::mem::take(&mut problems));
         let status = if problem.code == "too_large" { 413 } else { status };
-        Refusal(Box::new(Inner { status, problem, retry_after: None }))
+        Refusal(Box::new(Inner { status, code: None, problem, retry_after: None }))
     }
 }
 
 impl Refusal {
     /// Several things that are wrong with one request (422). The first one speaks for all.
-    pub fn of_problems(problems: Vec<Problem>) -> Refusal {
+    pub fn of_problems(code: Code, problems: Vec<Problem>) -> Refusal {
         let mut problem = problems.first().cloned().unwrap_or_default();
         if problems.len() > 1 {
             problem.message = format!("{} (and {} more)", problem.message, problems.len() - 1);
         }
         problem.problems = Some(problems);
-        Refusal(Box::new(Inner { status: 422, problem, retry_after: None }))
+        Refusal(Box::new(Inner { status: 422, code: Some(code), problem, retry_after: None }))
     }
 }
 
@@ -85,8 +87,8 @@ impl From<engine::Error> for Refusal {
             }
             Error::OutcomeUnknown(_) => {
                 let mut refusal = Refusal::new(Code::OutcomeUnknown, message).retry_after(1);
-                refusal.0.problem.outcome = Some("unknown");
-                refusal.0.problem.retry = Some("same_idempotency_key");
+                refusal.0.problem.outcome = Some("unknown".into());
+                refusal.0.problem.retry = Some("same_idempotency_key".into());
                 refusal
             }
             Error::Overloaded => Refusal::new(Code::Overloaded, message)
@@ -132,7 +134,13 @@ impl From<engine::Error> for Refusal {
                     problem.at = Some(At { path: format!("items[{index}]{field}"), line: None, column: None });
                     problem
                 };
-                Refusal::of_problems(items.into_iter().map(problem).collect())
+                let problems: Vec<Problem> = items.into_iter().map(problem).collect();
+                let is_gate = |p: &Problem| p.code == Code::ConcurrencyKeyUnresolved.as_str();
+                let code = match problems.iter().all(is_gate) {
+                    true => Code::ConcurrencyKeyUnresolved,
+                    false => Code::IdempotencyKeyReused,
+                };
+                Refusal::of_problems(code, problems)
             }
             Error::Refused(_) | Error::InUse(_) => Refusal::new(Code::Internal, message),
         }
@@ -147,12 +155,15 @@ impl From<kernel::run::LoadError> for Refusal {
 
 impl IntoResponse for Refusal {
     fn into_response(self) -> Response {
-        let Inner { status, mut problem, retry_after } = *self.0;
+        let Inner { status, code, mut problem, retry_after } = *self.0;
         if status == 422 && problem.problems.is_none() {
             problem.problems = Some(vec![problem.clone()]);
         }
         let status = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
         let mut response = (status, Json(ErrorBody { error: problem })).into_response();
+        if let Some(code) = code {
+            response.extensions_mut().insert(code);
+        }
         if let Some(seconds) = retry_after {
             response.headers_mut().insert("retry-after", HeaderValue::from(seconds));
         }

@@ -49,7 +49,7 @@ pub fn workflow(row: &WorkflowRow, definition: Option<Value>, pause: Option<&Wor
         slug: row.slug.clone(),
         description: row.description.clone(),
         tags: serde_json::from_str(&row.tags).unwrap_or_else(|_| json!([])),
-        form: row.form.as_str(),
+        form: row.form.as_str().into(),
         trigger: row.trigger.clone(),
         task_count: row.steps,
         enabled: row.enabled,
@@ -74,10 +74,10 @@ pub fn summary(row: &RunRow) -> RunSummary {
         id: row.id.to_string(),
         workflow: row.workflow_name.clone(),
         workflow_id: row.workflow.to_string(),
-        form: row.form.as_str(),
+        form: row.form.as_str().into(),
         version: row.version,
-        status: row.status.as_str(),
-        waiting_for: kinds.map(|kind| kind.as_str()).collect(),
+        status: row.status.as_str().into(),
+        waiting_for: kinds.map(|kind| kind.as_str().into()).collect(),
         started_at: rfc3339(row.created_at),
         finished_at: row.finished_at.map(rfc3339),
         expires_at: rfc3339(row.expires_at),
@@ -92,7 +92,7 @@ pub fn run(reading: &Reading) -> RunView {
     let key = |step: u32| plan.node(step).key.clone();
     let body = value(reading, &state.origin.body);
     let waiting = run.waiting_for(plan).into_iter().map(|w| WaitingView {
-        kind: w.kind.as_str(),
+        kind: w.kind.as_str().into(),
         step: w.step.map(key),
         until: w.until.map(rfc3339),
     });
@@ -105,13 +105,13 @@ pub fn run(reading: &Reading) -> RunView {
         id: row.id.to_string(),
         workflow: row.workflow_name.clone(),
         workflow_id: row.workflow.to_string(),
-        form: row.form.as_str(),
+        form: row.form.as_str().into(),
         version: row.version,
         hash: hash(&row.hash),
-        status: state.status.as_str(),
+        status: state.status.as_str().into(),
         waiting_for: if run.is_terminal() { Vec::new() } else { waiting.collect() },
         trigger: TriggerView {
-            kind: state.origin.trigger.as_str(),
+            kind: state.origin.trigger.as_str().into(),
             body: body.clone(),
             headers: pairs(&state.origin.headers),
         },
@@ -136,14 +136,22 @@ pub fn run(reading: &Reading) -> RunView {
 }
 
 pub fn explanation(reading: &Reading, told: Explanation) -> ExplainView {
-    let action =
-        |a: engine::explain::Action| ActionView { action: a.action, method: a.method, path: a.path, body: a.body };
-    let cause =
-        |l: engine::explain::Link| CauseView { what: l.what, name: l.name, reason: l.reason, summary: l.summary };
+    let action = |a: engine::explain::Action| ActionView {
+        action: a.action.into(),
+        method: a.method.into(),
+        path: a.path,
+        body: a.body,
+    };
+    let cause = |l: engine::explain::Link| CauseView {
+        what: l.what.into(),
+        name: l.name,
+        reason: l.reason.into(),
+        summary: l.summary,
+    };
     ExplainView {
         run_id: reading.row.id.to_string(),
-        status: reading.run.status().as_str(),
-        reason: told.reason,
+        status: reading.run.status().as_str().into(),
+        reason: told.reason.into(),
         summary: told.summary,
         step: told.step,
         details: told.details,
@@ -172,8 +180,8 @@ fn step(reading: &Reading, index: u32, in_list: bool) -> StepView {
     let needs = || node.links.iter().map(|link| plan.node(link.from).key.clone()).collect();
     StepView {
         step: in_list.then(|| node.key.clone()),
-        kind: node.body.as_ref().map_or("unknown", |b| b.kind()),
-        status: state.status().as_str(),
+        kind: node.body.as_ref().map_or("unknown", |b| b.kind()).into(),
+        status: state.status().as_str().into(),
         needs: in_list.then(needs),
         condition: node.guard.as_ref().filter(|_| in_list).map(|g| g.text.clone()),
         status_code: response.and_then(|r| r.status_code),
@@ -207,13 +215,13 @@ fn skip(reading: &Reading, node: &Node, because: &Because) -> SkipView {
     let plan = &*reading.version.plan;
     match because {
         Because::Condition { seen } => SkipView {
-            reason: "condition_false",
+            reason: "condition_false".into(),
             condition: node.guard.as_ref().map(|g| g.text.clone()),
             saw: Some(seen.iter().map(|s| (s.path.clone(), seen_value(&s.value))).collect()),
             steps: None,
         },
         Because::Needs { steps } => SkipView {
-            reason: "needs_not_successful",
+            reason: "needs_not_successful".into(),
             condition: None,
             saw: None,
             steps: Some(
@@ -223,7 +231,7 @@ fn skip(reading: &Reading, node: &Node, because: &Because) -> SkipView {
                     .collect(),
             ),
         },
-        Because::Unknown { .. } => SkipView { reason: "unknown", condition: None, saw: None, steps: None },
+        Because::Unknown { .. } => SkipView { reason: "unknown".into(), condition: None, saw: None, steps: None },
     }
 }
 

@@ -12,8 +12,11 @@ mod crash;
 mod deletion;
 mod editing;
 #[cfg(target_os = "linux")]
+mod explain;
 mod faults;
+mod holding;
 mod kill;
+mod openapi;
 mod readme;
 mod restart;
 mod runs;

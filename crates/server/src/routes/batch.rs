@@ -1,13 +1,14 @@
 //! Starting many runs with one request: all of them, or none and every problem.
 
 use super::workflows::{KEY_MAX, LABELS_MAX, fingerprint, kept_headers, no_workflow};
+use crate::contract::{Route, post};
 use crate::error::problem_of;
-use crate::query::{LABEL, Query, is_label};
+use crate::query::{LABEL, is_label};
 use crate::{Answer, Path, Refusal, State, body};
-use api::{At, BatchItemView, Code, Data, Problem};
+use api::{At, BatchItemView, BatchRequest, Code, Data, Problem};
 use axum::Json;
 use axum::body::Body;
-use axum::http::{HeaderMap, StatusCode, Uri};
+use axum::http::{HeaderMap, StatusCode};
 use axum::response::IntoResponse;
 use bytes::Bytes;
 use engine::{Idempotency, Source, StartRequest};
@@ -25,9 +26,19 @@ struct Item {
     labels: Vec<(String, String)>,
 }
 
-pub async fn trigger(app: State, uri: Uri, Path(key): Path<String>, headers: HeaderMap, body: Body) -> Answer {
-    Query::parse(uri.query(), &[])?;
-    let bytes = body::json(&headers, body, body::BATCH_MAX).await?;
+pub fn routes() -> Vec<Route> {
+    const PATH: &str = "/api/v1/workflows/{workflow}/trigger-batch";
+    let about = "started, in the order of the items, or found by their keys";
+    let batch = post(PATH, trigger, "trigger_batch", "Start several runs, all or none")
+        .takes::<BatchRequest>()
+        .answers::<Vec<BatchItemView>>(201, about)
+        .refuses(&[Code::WorkflowDisabled, Code::IdempotencyKeyReused, Code::ConcurrencyKeyUnresolved])
+        .refuses(&[Code::RunDamaged, Code::RunNeedsUpgrade]);
+    vec![batch]
+}
+
+pub async fn trigger(app: State, Path(key): Path<String>, headers: HeaderMap, body: Body) -> Answer {
+    let bytes = body::payload_of(&headers, body, body::BATCH_MAX).await?;
     let items = read(&bytes)?;
     let workflow = app.engine.resolve(app.org(), &key).await?.ok_or_else(|| no_workflow(&key))?;
     let kept = kept_headers(&headers);
@@ -48,7 +59,7 @@ pub async fn trigger(app: State, uri: Uri, Path(key): Path<String>, headers: Hea
     let started = app.engine.start_all(requests.collect()).await?;
     let view = |item: engine::engine::Item| BatchItemView {
         run_id: item.run.to_string(),
-        status: item.status.map_or("deleted", |status| status.as_str()),
+        status: item.status.map_or("deleted", |status| status.as_str()).into(),
         deduplicated: item.deduplicated,
     };
     let data: Vec<BatchItemView> = started.into_iter().map(view).collect();
@@ -73,7 +84,7 @@ fn read(bytes: &Bytes) -> Result<Vec<Item>, Refusal> {
     }
     let mut problems = Vec::new();
     let items: Vec<Item> = items.iter().enumerate().map(|(i, raw)| item(i, raw, &mut problems)).collect();
-    if problems.is_empty() { Ok(items) } else { Err(Refusal::of_problems(problems)) }
+    if problems.is_empty() { Ok(items) } else { Err(Refusal::of_problems(Code::InvalidBody, problems)) }
 }
 
 /// Reads one item; what is wrong with it is added to the problems of the others.
@@ -102,7 +113,7 @@ fn item(index: usize, raw: &RawValue, problems: &mut Vec<Problem>) -> Item {
                 Err(problem) => say("body", Code::InvalidBody, problem_of(&problem).message),
             },
             "idempotency_key" => match serde_json::from_str::<String>(text) {
-                Ok(key) if (1..=KEY_MAX).contains(&key.len()) && key.bytes().all(|b| (0x20..0x7f).contains(&b)) => {
+                Ok(key) if (1..=KEY_MAX).contains(&key.len()) && key.bytes().all(|b| b.is_ascii_graphic()) => {
                     item.key = Some(key);
                 }
                 _ => say(&name, Code::InvalidBody, format!("a key has 1 to {KEY_MAX} visible ASCII characters")),

@@ -2,22 +2,107 @@
 
 use super::workflows::{LABELS_MAX, find_ever, idempotency_key};
 use super::{answer, page, run_id};
+use crate::contract::{Param, Route, Shape, delete as delete_route, get, params, post};
 use crate::query::{Query, invalid};
 use crate::{Answer, App, Path, Refusal, State, body, views};
-use api::{Code, ReplayedView, RunStatusView, rfc3339};
+use api::{
+    CancelRequest, Code, EventView, ExplainView, GraphView, PauseRequest, ReplayRequest, ReplayVersion, ReplayedView,
+    ResumeRequest, RetryRequest, RunStatusView, RunSummary, RunView, StepView, rfc3339,
+};
 use axum::body::Body;
-use axum::http::{HeaderMap, StatusCode, Uri};
+use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use engine::engine::Reading;
 use engine::{Edition, Idempotency};
 use kernel::{Answer as Judged, RunId, RunStatus, WorkflowId};
+use serde_json::json;
 use sha2::{Digest, Sha256};
 use store::RunFilter;
 
-const LIST: &[&str] = &["status", "workflow", "label", "since", "until", "limit", "cursor"];
+/// Who did something and why: at most this many bytes each.
+const NOTE_MAX: usize = 1_024;
 
-pub async fn list(app: State, uri: Uri) -> Answer {
-    let query = Query::parse(uri.query(), LIST)?;
+const STATUS: Param = Param::new(
+    "status",
+    "one or several, as in `failed,timeout`; `success`, `succeeded` and `received` mean `completed`",
+    || json!({ "type": "string" }),
+);
+const FILTERS: &[Param] = &[STATUS, params::LABEL, params::SINCE, params::UNTIL];
+const AFTER: Param =
+    Param::new("cursor", "only events after this number", || json!({ "type": "integer", "minimum": 0 }));
+
+const STEP: Param = Param::new("step", "explain this step of the run", || json!({ "type": "string" }));
+
+pub fn routes() -> Vec<Route> {
+    const OF_WORKFLOW: &str = "/api/v1/workflows/{workflow}/runs/{run}";
+    vec![
+        get("/api/v1/runs", list, "list_runs", "List runs, newest first")
+            .query(&[params::WORKFLOW])
+            .query(FILTERS)
+            .pages::<RunSummary>()
+            .refuses(&[Code::NotFound]),
+        get("/api/v1/runs/{run}", show, "show_run", "Show a run").answers::<RunView>(200, "the run"),
+        delete_route("/api/v1/runs/{run}", delete, "delete_run", "Delete a run that has ended, with all it holds")
+            .shaped(204, "deleted", Shape::Nothing)
+            .refuses(&[Code::RunNotEnded]),
+        get("/api/v1/runs/{run}/graph", graph, "show_run_graph", "The steps of a run and what leads to what")
+            .answers::<GraphView>(200, "nodes and edges"),
+        post("/api/v1/runs/{run}/replay", replay, "replay_run", "Start a new run from the input of this one")
+            .may_take::<ReplayRequest>()
+            .idempotent()
+            .answers::<ReplayedView>(201, "started")
+            .answers::<ReplayedView>(200, "started by an earlier request with this key")
+            .refuses(&[Code::WorkflowDisabled, Code::RunDeleted, Code::ConcurrencyKeyUnresolved]),
+        get("/api/v1/runs/{run}/steps", steps, "list_steps", "The steps of a run, in declaration order").shaped(
+            200,
+            "all of them",
+            Shape::Page(|g| g.subschema_for::<StepView>()),
+        ),
+        get("/api/v1/runs/{run}/events", events, "list_events", "The history of a run, in order")
+            .query(&[AFTER, params::LIMIT])
+            .shaped(200, "one page", Shape::Page(|g| g.subschema_for::<EventView>())),
+        post("/api/v1/runs/{run}/cancel", cancel, "cancel_run", "Cancel a run")
+            .may_take::<CancelRequest>()
+            .answers::<RunStatusView>(200, "cancelled, now or before")
+            .refuses(&[Code::RunEnded]),
+        get("/api/v1/runs/{run}/explain", explain, "explain_run", "Why a run, or a step of it, is where it is")
+            .query(&[STEP])
+            .answers::<ExplainView>(200, "the reason, the evidence and what can be done"),
+        post("/api/v1/runs/{run}/pause", pause, "pause_run", "Start nothing new in a run until it is resumed")
+            .may_take::<PauseRequest>()
+            .answers::<RunStatusView>(200, "paused, now or before")
+            .refuses(&[Code::RunEnded]),
+        post("/api/v1/runs/{run}/resume", resume, "resume_run", "Let a paused run go on")
+            .may_take::<ResumeRequest>()
+            .answers::<RunStatusView>(200, "resumed, or it was not paused")
+            .refuses(&[Code::RunEnded]),
+        post("/api/v1/runs/{run}/retry", retry, "retry_run", "Start attempts that wait for their time at once")
+            .may_take::<RetryRequest>()
+            .answers::<RunStatusView>(200, "their next attempts have begun")
+            .refuses(&[Code::RunEnded, Code::NothingToRetry]),
+        get(
+            "/api/v1/workflows/{workflow}/runs",
+            list_of_workflow,
+            "list_runs_of_workflow",
+            "List runs of one workflow",
+        )
+        .query(FILTERS)
+        .pages::<RunSummary>(),
+        get(OF_WORKFLOW, show_of_workflow, "show_run_of_workflow", "Show a run of this workflow")
+            .answers::<RunView>(200, "the run"),
+        post(
+            "/api/v1/workflows/{workflow}/runs/{run}/cancel",
+            cancel_of_workflow,
+            "cancel_run_of_workflow",
+            "Cancel a run of this workflow",
+        )
+        .may_take::<CancelRequest>()
+        .answers::<RunStatusView>(200, "cancelled, now or before")
+        .refuses(&[Code::RunEnded]),
+    ]
+}
+
+pub async fn list(app: State, query: Query) -> Answer {
     let workflow = match query.get("workflow") {
         Some(key) => Some(find_ever(&app, key).await?.id),
         None => None,
@@ -25,8 +110,7 @@ pub async fn list(app: State, uri: Uri) -> Answer {
     runs(&app, &query, workflow).await
 }
 
-pub async fn list_of_workflow(app: State, uri: Uri, Path(workflow): Path<String>) -> Answer {
-    let query = Query::parse(uri.query(), &["status", "label", "since", "until", "limit", "cursor"])?;
+pub async fn list_of_workflow(app: State, query: Query, Path(workflow): Path<String>) -> Answer {
     let workflow = find_ever(&app, &workflow).await?.id;
     runs(&app, &query, Some(workflow)).await
 }
@@ -63,24 +147,20 @@ fn statuses(query: &Query) -> Result<Vec<RunStatus>, Refusal> {
     words.map(|word| read(word).ok_or_else(|| invalid("status", word, &format!("one of {}", expected())))).collect()
 }
 
-pub async fn show(app: State, uri: Uri, Path(run): Path<String>) -> Answer {
-    Query::parse(uri.query(), &[])?;
+pub async fn show(app: State, Path(run): Path<String>) -> Answer {
     Ok(answer(200, views::run(&read(&app, &run).await?)))
 }
 
-pub async fn show_of_workflow(app: State, uri: Uri, Path((workflow, run)): Path<(String, String)>) -> Answer {
-    Query::parse(uri.query(), &[])?;
+pub async fn show_of_workflow(app: State, Path((workflow, run)): Path<(String, String)>) -> Answer {
     let id = member(&app, &workflow, &run).await?;
     Ok(answer(200, views::run(&read(&app, &id.to_string()).await?)))
 }
 
-pub async fn steps(app: State, uri: Uri, Path(run): Path<String>) -> Answer {
-    Query::parse(uri.query(), &[])?;
+pub async fn steps(app: State, Path(run): Path<String>) -> Answer {
     Ok(page(views::steps(&read(&app, &run).await?), None))
 }
 
-pub async fn events(app: State, uri: Uri, Path(run): Path<String>) -> Answer {
-    let query = Query::parse(uri.query(), &["cursor", "limit"])?;
+pub async fn events(app: State, query: Query, Path(run): Path<String>) -> Answer {
     let limit = query.limit()?;
     let after = query.read("cursor", "the number of an event", |text| text.parse::<u64>().ok())?.unwrap_or(0);
     let id = run_id(&run)?;
@@ -93,30 +173,23 @@ pub async fn events(app: State, uri: Uri, Path(run): Path<String>) -> Answer {
     Ok(page(events.iter().map(|(seq, at, event)| views::event(&plan, *seq, *at, event)).collect(), next))
 }
 
-pub async fn graph(app: State, uri: Uri, Path(run): Path<String>) -> Answer {
-    Query::parse(uri.query(), &[])?;
+pub async fn graph(app: State, Path(run): Path<String>) -> Answer {
     Ok(answer(200, views::graph::of_run(&read(&app, &run).await?)))
 }
 
-pub async fn delete(app: State, uri: Uri, Path(run): Path<String>) -> Answer {
-    Query::parse(uri.query(), &[])?;
+pub async fn delete(app: State, Path(run): Path<String>) -> Answer {
     app.engine.delete_run(app.org(), run_id(&run)?).await?;
     Ok(StatusCode::NO_CONTENT.into_response())
 }
 
 /// A new run from the input of this one.
-pub async fn replay(app: State, uri: Uri, Path(run): Path<String>, headers: HeaderMap, body: Body) -> Answer {
-    Query::parse(uri.query(), &[])?;
+pub async fn replay(app: State, Path(run): Path<String>, headers: HeaderMap, body: Body) -> Answer {
     let id = run_id(&run)?;
     let key = idempotency_key(&headers)?;
-    let [version] = body::texts(&body::payload(&headers, body).await?, ["version"])?;
-    let edition = match version.as_str() {
-        "" | "pinned" => Edition::Pinned,
-        "latest" => Edition::Latest,
-        _ => {
-            let refusal = Refusal::new(Code::InvalidBody, "`version` is `pinned` or `latest`");
-            return Err(refusal.at("version"));
-        }
+    let ReplayRequest { version } = body::json::<Option<_>>(&headers, body).await?.unwrap_or_default();
+    let edition = match version {
+        ReplayVersion::Pinned => Edition::Pinned,
+        ReplayVersion::Latest => Edition::Latest,
     };
     let fingerprint = || {
         let hash = Sha256::new().chain_update(b"replay\0").chain_update(id.0);
@@ -128,7 +201,7 @@ pub async fn replay(app: State, uri: Uri, Path(run): Path<String>, headers: Head
         run_id: started.run.to_string(),
         replayed_from: id.to_string(),
         workflow_id: started.workflow.to_string(),
-        status: started.status.as_str(),
+        status: started.status.as_str().into(),
         started_at: rfc3339(started.started_at),
         deduplicated: started.deduplicated,
     };
@@ -151,15 +224,23 @@ pub async fn cancel_of_workflow(
 }
 
 async fn cancel_run(app: &App, run: RunId, headers: &HeaderMap, body: Body) -> Result<Response, Refusal> {
-    let [actor, reason] = body::texts(&body::payload(headers, body).await?, ["actor", "reason"])?;
+    let CancelRequest { actor, reason } = body::json::<Option<_>>(headers, body).await?.unwrap_or_default();
+    let [actor, reason] = notes([("actor", actor), ("reason", reason)])?;
     let (judged, status) = app.engine.cancel(app.org(), run, actor, reason).await?;
     held(run, (judged, status))
 }
 
-pub async fn explain(app: State, uri: Uri, Path(run): Path<String>) -> Answer {
-    let query = Query::parse(uri.query(), &["step"])?;
-    let step = query.read("step", "the name of a step", |text| Some(text.to_owned()))?;
-    let found = app.engine.explain(app.org(), run_id(&run)?, step.as_deref()).await?;
+/// Texts that end up in the history, in their own order.
+pub fn notes<const N: usize>(texts: [(&str, String); N]) -> Result<[String; N], Refusal> {
+    if let Some((name, _)) = texts.iter().find(|(_, text)| text.len() > NOTE_MAX) {
+        return Err(Refusal::new(Code::InvalidBody, format!("`{name}` has more than {NOTE_MAX} bytes")).at(*name));
+    }
+    Ok(texts.map(|(_, text)| text))
+}
+
+pub async fn explain(app: State, query: Query, Path(run): Path<String>) -> Answer {
+    let step = query.get("step");
+    let found = app.engine.explain(app.org(), run_id(&run)?, step).await?;
     let (reading, told) = found.ok_or_else(|| Refusal::not_found("run", &run))?;
     let told = told.ok_or_else(|| {
         let message = format!("`{}` is not a step of this run", step.unwrap_or_default());
@@ -170,24 +251,27 @@ pub async fn explain(app: State, uri: Uri, Path(run): Path<String>) -> Answer {
 
 pub async fn pause(app: State, Path(run): Path<String>, headers: HeaderMap, body: Body) -> Answer {
     let id = run_id(&run)?;
-    let [actor, note] = body::texts(&body::payload(&headers, body).await?, ["actor", "note"])?;
+    let PauseRequest { actor, note } = body::json::<Option<_>>(&headers, body).await?.unwrap_or_default();
+    let [actor, note] = notes([("actor", actor), ("note", note)])?;
     held(id, app.engine.pause(app.org(), id, actor, note).await?)
 }
 
 pub async fn resume(app: State, Path(run): Path<String>, headers: HeaderMap, body: Body) -> Answer {
     let id = run_id(&run)?;
-    let [actor] = body::texts(&body::payload(&headers, body).await?, ["actor"])?;
+    let ResumeRequest { actor } = body::json::<Option<_>>(&headers, body).await?.unwrap_or_default();
+    let [actor] = notes([("actor", actor)])?;
     held(id, app.engine.resume(app.org(), id, actor).await?)
 }
 
 /// Starts attempts that wait for their time at once.
 pub async fn retry(app: State, Path(run): Path<String>, headers: HeaderMap, body: Body) -> Answer {
     let id = run_id(&run)?;
-    let [actor, step] = body::texts(&body::payload(&headers, body).await?, ["actor", "step"])?;
+    let RetryRequest { actor, step } = body::json::<Option<_>>(&headers, body).await?.unwrap_or_default();
+    let [actor] = notes([("actor", actor)])?;
     let reading = read(&app, &run).await?;
-    let step = match step.as_str() {
-        "" => None,
-        name => Some(reading.version.plan.step(name).ok_or_else(|| {
+    let step = match step {
+        None => None,
+        Some(name) => Some(reading.version.plan.step(&name).ok_or_else(|| {
             Refusal::new(Code::InvalidBody, format!("`{name}` is not a step of this run")).at("step")
         })?),
     };
@@ -202,7 +286,7 @@ pub async fn retry(app: State, Path(run): Path<String>, headers: HeaderMap, body
 fn held(run: RunId, (judged, status): (Judged, RunStatus)) -> Answer {
     match judged {
         Judged::Ended(ended) => Err(Refusal::new(Code::RunEnded, format!("the run has ended already: it is {ended}"))),
-        _ => Ok(answer(200, RunStatusView { id: run.to_string(), status: status.as_str() })),
+        _ => Ok(answer(200, RunStatusView { id: run.to_string(), status: status.as_str().into() })),
     }
 }
 

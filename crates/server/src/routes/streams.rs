@@ -9,15 +9,17 @@
 
 use super::run_id;
 use super::workflows::find_ever;
+use crate::contract::{Param, Route, Shape, get, params};
 use crate::query::{Query, invalid};
 use crate::{Answer, App, Path, Refusal, State, views};
 use api::{Code, StreamEndView, StreamEventView};
 use axum::body::{Body, Bytes, HttpBody};
-use axum::http::{HeaderMap, Uri};
+use axum::http::HeaderMap;
 use axum::response::Response;
 use engine::engine::Happening;
 use http_body::Frame;
 use kernel::RunId;
+use serde_json::json;
 use std::convert::Infallible;
 use std::fmt::Write;
 use std::pin::Pin;
@@ -30,9 +32,31 @@ const KEEP_ALIVE: Duration = Duration::from_secs(15);
 /// How long a client waits before it comes again.
 const RETRY: &str = "retry: 1000\n";
 
+const AFTER: Param = Param::new("after", "the same as `Last-Event-ID`", || json!({ "type": "integer", "minimum": 0 }));
+const TYPE: Param = Param::new(
+    "type",
+    "one or several types of events, as in `run.completed,run.failed`",
+    || json!({ "type": "string", "pattern": "^[a-z._]+(,[a-z._]+)*$" }),
+);
+
+pub fn routes() -> Vec<Route> {
+    let events = || Shape::Events(|g| g.subschema_for::<StreamEventView>());
+    vec![
+        get("/api/v1/runs/{run}/stream", of_run, "stream_run", "Every event of a run as it happens, to its end")
+            .query(&[AFTER])
+            .header(params::LAST_EVENT_ID)
+            .shaped(200, "events, then one named `end`", events())
+            .refuses(&[Code::TooManyStreams]),
+        get("/api/v1/events/stream", of_all, "stream_events", "Events of all runs as they happen")
+            .query(&[AFTER, params::WORKFLOW, TYPE])
+            .header(params::LAST_EVENT_ID)
+            .shaped(200, "events; one may come twice, none is left out", events())
+            .refuses(&[Code::TooManyStreams, Code::NotFound]),
+    ]
+}
+
 /// Every event of a run from the one after `after` on.
-pub async fn of_run(app: State, uri: Uri, Path(run): Path<String>, headers: HeaderMap) -> Answer {
-    let query = Query::parse(uri.query(), &["after"])?;
+pub async fn of_run(app: State, query: Query, Path(run): Path<String>, headers: HeaderMap) -> Answer {
     let after = cursor(&query, &headers, "the number of an event")?.unwrap_or(0);
     let id = run_id(&run)?;
     let place = place(&app)?;
@@ -69,13 +93,12 @@ pub async fn of_run(app: State, uri: Uri, Path(run): Path<String>, headers: Head
 async fn end_of(app: &App, run: RunId) -> StreamEndView {
     let row = app.engine.store().run(app.org(), run).await;
     let status = row.ok().flatten().map_or("deleted", |row| row.status.as_str());
-    StreamEndView { run_id: run.to_string(), status }
+    StreamEndView { run_id: run.to_string(), status: status.into() }
 }
 
 /// Every event of every run, from now or from where an earlier stream was left. An event may come twice,
 /// none is left out: the cursor only moves on with the last event of a record.
-pub async fn of_all(app: State, uri: Uri, headers: HeaderMap) -> Answer {
-    let query = Query::parse(uri.query(), &["after", "workflow", "type"])?;
+pub async fn of_all(app: State, query: Query, headers: HeaderMap) -> Answer {
     let after = cursor(&query, &headers, "the `id` of an earlier event")?;
     let workflow = match query.get("workflow") {
         Some(key) => Some(find_ever(&app, key).await?.id),

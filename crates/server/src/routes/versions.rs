@@ -3,18 +3,46 @@
 
 use super::workflows::{find_ever, no_workflow};
 use super::{answer, page};
+use crate::contract::{Param, Route, get};
 use crate::query::{Query, invalid};
 use crate::{Answer, App, Path, Refusal, State, diff, views};
-use api::{DiffView, VersionEntryView, rfc3339};
-use axum::http::Uri;
+use api::{Code, DiffView, GraphView, VersionEntryView, rfc3339};
 use engine::engine::Chosen;
-use serde_json::Value;
+use serde_json::{Value, json};
 use store::{VersionKey, VersionRow, WorkflowRow};
 
 const EXPECTED: &str = "the number or the hash of a version";
 
-pub async fn history(app: State, uri: Uri, Path(key): Path<String>) -> Answer {
-    let query = Query::parse(uri.query(), &["limit", "cursor"])?;
+pub const VERSION: Param = Param::new("version", EXPECTED, || json!({ "type": "string" }));
+const FROM: Param = Param::new("from", "the earlier one: number or hash", || json!({ "type": "string" }));
+const TO: Param = Param::new("to", "the later one: number or hash", || json!({ "type": "string" }));
+
+pub fn hash_schema() -> Value {
+    json!({ "type": "string", "pattern": "^(sha256:)?[0-9a-fA-F]{64}$" })
+}
+
+pub fn routes() -> Vec<Route> {
+    let damaged = &[Code::RunDamaged, Code::RunNeedsUpgrade];
+    vec![
+        get(
+            "/api/v1/workflows/{workflow}/history",
+            history,
+            "list_versions",
+            "The versions of a workflow, newest first",
+        )
+        .pages::<VersionEntryView>(),
+        get("/api/v1/workflows/{workflow}/diff", diff, "diff_versions", "What differs between two versions")
+            .query(&[FROM, TO])
+            .answers::<DiffView>(200, "steps, settings and text")
+            .refuses(damaged),
+        get("/api/v1/workflows/{workflow}/graph", graph, "show_workflow_graph", "Its steps and what leads to what")
+            .query(&[VERSION])
+            .answers::<GraphView>(200, "nodes and edges")
+            .refuses(damaged),
+    ]
+}
+
+pub async fn history(app: State, query: Query, Path(key): Path<String>) -> Answer {
     let limit = query.limit()?;
     let before = query.read("cursor", "the `next` of an earlier page", |text| text.parse::<u32>().ok())?;
     let row = find_ever(&app, &key).await?;
@@ -25,8 +53,7 @@ pub async fn history(app: State, uri: Uri, Path(key): Path<String>) -> Answer {
 }
 
 /// From the version before to the present one, unless told otherwise.
-pub async fn diff(app: State, uri: Uri, Path(key): Path<String>) -> Answer {
-    let query = Query::parse(uri.query(), &["from", "to"])?;
+pub async fn diff(app: State, query: Query, Path(key): Path<String>) -> Answer {
     let row = find_ever(&app, &key).await?;
     let to = match query.get("to") {
         Some(text) => named(&app, &row, "to", text).await?,
@@ -53,8 +80,7 @@ pub async fn diff(app: State, uri: Uri, Path(key): Path<String>) -> Answer {
     ))
 }
 
-pub async fn graph(app: State, uri: Uri, Path(key): Path<String>) -> Answer {
-    let query = Query::parse(uri.query(), &["version"])?;
+pub async fn graph(app: State, query: Query, Path(key): Path<String>) -> Answer {
     let row = find_ever(&app, &key).await?;
     let chosen = of(&app, &row, &query).await?;
     Ok(answer(200, views::graph::of_plan(&*app.engine.plan(&row, &chosen.version).await?)))

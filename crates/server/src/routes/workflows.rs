@@ -1,15 +1,18 @@
 //! Workflows: create, validate, look at, change, trigger.
 
+use super::runs::notes;
 use super::{answer, page, versions};
+use crate::contract::{Carries, Param, Route, Shape, delete as delete_route, get, params, post, put};
 use crate::error::problem_of;
 use crate::query::Query;
 use crate::{Answer, Path, Refusal, State, body, views};
-use api::{Code, StartedView, ValidationView, rfc3339};
+use api::{Code, PauseRequest, ResumeRequest, RunView, StartedView, ValidationView, WorkflowView, rfc3339};
 use axum::body::Body;
-use axum::http::{HeaderMap, StatusCode, Uri};
+use axum::http::{HeaderMap, StatusCode};
 use axum::response::IntoResponse;
 use engine::{Change, Idempotency, Source, StartRequest};
 use kernel::{Span, WorkflowId};
+use serde_json::json;
 use sha2::{Digest, Sha256};
 use std::time::Duration;
 use store::WorkflowFilter;
@@ -19,8 +22,84 @@ const WAIT_MAX: Span = Span::from_secs(60);
 pub const LABELS_MAX: usize = 16;
 pub const KEY_MAX: usize = 255;
 
-pub async fn create(app: State, uri: Uri, headers: HeaderMap, body: Body) -> Answer {
-    Query::parse(uri.query(), &[])?;
+const WAIT: Param = Param::new(
+    "wait",
+    "answer when the run has ended, at most this long (up to 60s), with the whole run",
+    || json!({ "type": "string", "pattern": "^([0-9]{1,4}ms|[0-5]?[0-9]s|60s|1m)$" }),
+);
+
+const CALLBACK_URL: Param = Param::new(
+    "callback_url",
+    "called when the run has ended",
+    || json!({ "type": "string", "format": "uri", "maxLength": 2048 }),
+);
+
+const NAME: Param = Param::new("name", "names that begin like this", || json!({ "type": "string" }));
+const EXPECTED_HASH: Param =
+    Param::new("expected_hash", "only if this is the hash of its present definition", versions::hash_schema);
+const IF_MATCH: Param =
+    Param::new("If-Match", "the same, in quotes", || json!({ "type": "string", "pattern": "^(\\*|\"[!#-~]*\")$" }));
+
+pub fn routes() -> Vec<Route> {
+    const ALL: &str = "/api/v1/workflows";
+    const ONE: &str = "/api/v1/workflows/{workflow}";
+    vec![
+        get(ALL, list, "list_workflows", "List workflows, newest first").query(&[NAME]).pages::<WorkflowView>(),
+        post(ALL, create, "create_workflow", "Create a workflow from a definition")
+            .carries(Carries::Definition)
+            .idempotent()
+            .answers::<WorkflowView>(201, "created")
+            .answers::<WorkflowView>(200, "created by an earlier request with this key")
+            .refuses(&[Code::NameTaken, Code::SlugTaken]),
+        post("/api/v1/workflows/validate", validate, "validate_definition", "Check a definition without keeping it")
+            .carries(Carries::Definition)
+            .answers::<ValidationView>(200, "valid or not, with every problem"),
+        get(ONE, show, "show_workflow", "Show a workflow with its definition, or with an older one")
+            .query(&[versions::VERSION])
+            .answers::<WorkflowView>(200, "the workflow")
+            .refuses(&[Code::RunDamaged, Code::RunNeedsUpgrade]),
+        put(ONE, edit, "edit_workflow", "Replace the definition, or only change what the workflow is called")
+            .query(&[EXPECTED_HASH])
+            .header(IF_MATCH)
+            .carries(Carries::Change)
+            .answers::<WorkflowView>(200, "the workflow as it is now")
+            .refuses(&[Code::NameTaken, Code::SlugTaken, Code::BuiltInWorkflow, Code::VersionMismatch]),
+        delete_route(ONE, delete, "delete_workflow", "Delete a workflow; its runs finish and stay")
+            .query(&[EXPECTED_HASH])
+            .header(IF_MATCH)
+            .shaped(204, "deleted", Shape::Nothing)
+            .refuses(&[Code::BuiltInWorkflow, Code::VersionMismatch]),
+        post("/api/v1/workflows/{workflow}/enable", enable, "enable_workflow", "Let a workflow be started")
+            .answers::<WorkflowView>(200, "enabled, now or before")
+            .refuses(&[Code::BuiltInWorkflow]),
+        post("/api/v1/workflows/{workflow}/disable", disable, "disable_workflow", "Let nobody start a workflow")
+            .answers::<WorkflowView>(200, "disabled, now or before")
+            .refuses(&[Code::BuiltInWorkflow]),
+        post("/api/v1/workflows/{workflow}/trigger", trigger, "trigger_workflow", "Start a run")
+            .query(&[WAIT, CALLBACK_URL, params::LABEL])
+            .carries(Carries::Payload)
+            .idempotent()
+            .answers::<StartedView>(201, "started")
+            .answers::<RunView>(201, "the run, when asked to wait")
+            .answers::<StartedView>(200, "started by an earlier request with this key")
+            .answers::<RunView>(200, "the run, when asked to wait")
+            .refuses(&[
+                Code::WorkflowDisabled,
+                Code::RunDeleted,
+                Code::ConcurrencyKeyUnresolved,
+                Code::RunDamaged,
+                Code::RunNeedsUpgrade,
+            ]),
+        post("/api/v1/workflows/{workflow}/pause", pause, "pause_workflow", "Let new runs wait for their turn")
+            .may_take::<PauseRequest>()
+            .answers::<WorkflowView>(200, "paused, now or before"),
+        post("/api/v1/workflows/{workflow}/resume", resume, "resume_workflow", "Let the runs that wait begin")
+            .may_take::<ResumeRequest>()
+            .answers::<WorkflowView>(200, "resumed, or it was not paused"),
+    ]
+}
+
+pub async fn create(app: State, headers: HeaderMap, body: Body) -> Answer {
     let tree = body::definition(&headers, body).await?;
     let compiled = lang::compile(&tree).map_err(|problems| Refusal::of_definition(422, &problems))?;
     let fingerprint =
@@ -30,8 +109,7 @@ pub async fn create(app: State, uri: Uri, headers: HeaderMap, body: Body) -> Ans
     Ok(answer(if is_repeat { 200 } else { 201 }, views::workflow(&row, None, None)))
 }
 
-pub async fn validate(uri: Uri, headers: HeaderMap, body: Body) -> Answer {
-    Query::parse(uri.query(), &[])?;
+pub async fn validate(headers: HeaderMap, body: Body) -> Answer {
     let tree = body::definition(&headers, body).await?;
     Ok(answer(
         200,
@@ -39,7 +117,7 @@ pub async fn validate(uri: Uri, headers: HeaderMap, body: Body) -> Answer {
             Ok(compiled) => ValidationView {
                 valid: true,
                 hash: Some(views::hash(&compiled.hash)),
-                form: Some(compiled.form.as_str()),
+                form: Some(compiled.form.as_str().into()),
                 steps: compiled.plan.nodes().iter().map(|n| n.key.clone()).collect(),
                 problems: Vec::new(),
             },
@@ -54,8 +132,7 @@ pub async fn validate(uri: Uri, headers: HeaderMap, body: Body) -> Answer {
     ))
 }
 
-pub async fn list(app: State, uri: Uri) -> Answer {
-    let query = Query::parse(uri.query(), &["name", "limit", "cursor"])?;
+pub async fn list(app: State, query: Query) -> Answer {
     let limit = query.limit()?;
     let before = query.read("cursor", "the `next` of an earlier page", WorkflowId::parse)?;
     let filter = WorkflowFilter { name: query.get("name").unwrap_or_default().to_owned(), before, limit: limit + 1 };
@@ -66,8 +143,7 @@ pub async fn list(app: State, uri: Uri) -> Answer {
 }
 
 /// A workflow with its definition, or with an older one.
-pub async fn show(app: State, uri: Uri, Path(key): Path<String>) -> Answer {
-    let query = Query::parse(uri.query(), &["version"])?;
+pub async fn show(app: State, query: Query, Path(key): Path<String>) -> Answer {
     let mut row = find(&app, &key).await?;
     let chosen = versions::of(&app, &row, &query).await?;
     let source = versions::source(&chosen);
@@ -93,8 +169,7 @@ pub async fn find_ever(app: &crate::App, key: &str) -> Result<store::WorkflowRow
 }
 
 /// A whole definition makes a new version; without steps only the names change.
-pub async fn edit(app: State, uri: Uri, Path(key): Path<String>, headers: HeaderMap, body: Body) -> Answer {
-    let query = Query::parse(uri.query(), &["expected_hash"])?;
+pub async fn edit(app: State, query: Query, Path(key): Path<String>, headers: HeaderMap, body: Body) -> Answer {
     let expected = expected(&query, &headers)?;
     let tree = body::definition(&headers, body).await?;
     let refused = |problems: Vec<lang::Diagnostic>| Refusal::of_definition(422, &problems);
@@ -121,16 +196,15 @@ fn expected(query: &Query, headers: &HeaderMap) -> Result<Option<[u8; 32]>, Refu
         .ok_or_else(|| Refusal::new(Code::InvalidHeader, "`If-Match` takes one hash in quotes").at("If-Match"))
 }
 
-pub async fn enable(app: State, uri: Uri, Path(key): Path<String>) -> Answer {
-    switch(&app, &uri, &key, true).await
+pub async fn enable(app: State, Path(key): Path<String>) -> Answer {
+    switch(&app, &key, true).await
 }
 
-pub async fn disable(app: State, uri: Uri, Path(key): Path<String>) -> Answer {
-    switch(&app, &uri, &key, false).await
+pub async fn disable(app: State, Path(key): Path<String>) -> Answer {
+    switch(&app, &key, false).await
 }
 
-async fn switch(app: &crate::App, uri: &Uri, key: &str, enabled: bool) -> Answer {
-    Query::parse(uri.query(), &[])?;
+async fn switch(app: &crate::App, key: &str, enabled: bool) -> Answer {
     let meta = lang::MetaChange { enabled: Some(enabled), ..Default::default() };
     change(app, key, &Change::Describe(&meta), None).await
 }
@@ -140,8 +214,7 @@ async fn change(app: &crate::App, key: &str, change: &Change<'_>, expected: Opti
     shown(app, &row.map_err(|error| named(error, key))?).await
 }
 
-pub async fn delete(app: State, uri: Uri, Path(key): Path<String>, headers: HeaderMap) -> Answer {
-    let query = Query::parse(uri.query(), &["expected_hash"])?;
+pub async fn delete(app: State, query: Query, Path(key): Path<String>, headers: HeaderMap) -> Answer {
     let expected = expected(&query, &headers)?;
     let gone = app.engine.edit_workflow(app.org(), &key, &Change::Delete, expected).await;
     gone.map_err(|error| named(error, &key))?;
@@ -159,8 +232,7 @@ pub fn no_workflow(key: &str) -> Refusal {
     Refusal::not_found("workflow", &key.chars().take(80).collect::<String>())
 }
 
-pub async fn trigger(app: State, uri: Uri, Path(key): Path<String>, headers: HeaderMap, body: Body) -> Answer {
-    let query = Query::parse(uri.query(), &["wait", "label", "callback_url"])?;
+pub async fn trigger(app: State, query: Query, Path(key): Path<String>, headers: HeaderMap, body: Body) -> Answer {
     let callback_url = query.read("callback_url", "an http or https url", callback_url)?.unwrap_or_default();
     let wait = query.span("wait", WAIT_MAX)?;
     let labels = query.labels()?;
@@ -194,7 +266,7 @@ pub async fn trigger(app: State, uri: Uri, Path(key): Path<String>, headers: Hea
         StartedView {
             run_id: started.run.to_string(),
             workflow_id: started.workflow.to_string(),
-            status: started.status.as_str(),
+            status: started.status.as_str().into(),
             started_at: rfc3339(started.started_at),
             deduplicated: started.deduplicated,
         },
@@ -203,14 +275,16 @@ pub async fn trigger(app: State, uri: Uri, Path(key): Path<String>, headers: Hea
 
 /// New runs wait for their turn until the workflow is resumed.
 pub async fn pause(app: State, Path(key): Path<String>, headers: HeaderMap, body: Body) -> Answer {
-    let [actor, note] = body::texts(&body::payload(&headers, body).await?, ["actor", "note"])?;
+    let PauseRequest { actor, note } = body::json::<Option<_>>(&headers, body).await?.unwrap_or_default();
+    let [actor, note] = notes([("actor", actor), ("note", note)])?;
     let row = find(&app, &key).await?;
     app.engine.pause_workflow(app.org(), row.id, actor, note).await?;
     shown(&app, &row).await
 }
 
 pub async fn resume(app: State, Path(key): Path<String>, headers: HeaderMap, body: Body) -> Answer {
-    body::texts(&body::payload(&headers, body).await?, ["actor"])?;
+    let ResumeRequest { actor } = body::json::<Option<_>>(&headers, body).await?.unwrap_or_default();
+    notes([("actor", actor)])?;
     let row = find(&app, &key).await?;
     app.engine.resume_workflow(app.org(), row.id).await?;
     shown(&app, &row).await
@@ -223,7 +297,8 @@ async fn shown(app: &crate::App, row: &store::WorkflowRow) -> Answer {
 
 pub fn idempotency_key(headers: &HeaderMap) -> Result<Option<String>, Refusal> {
     let Some(value) = headers.get("idempotency-key") else { return Ok(None) };
-    let key = value.to_str().ok().filter(|key| (1..=KEY_MAX).contains(&key.len()));
+    let is_visible = |key: &&str| key.bytes().all(|byte| byte.is_ascii_graphic());
+    let key = value.to_str().ok().filter(|key| (1..=KEY_MAX).contains(&key.len())).filter(is_visible);
     key.map(|key| Some(key.to_owned())).ok_or_else(|| {
         Refusal::new(Code::InvalidHeader, format!("an idempotency key has 1 to {KEY_MAX} visible ASCII characters"))
             .at("Idempotency-Key")

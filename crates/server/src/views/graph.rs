@@ -12,7 +12,7 @@ pub fn of_plan(plan: &Plan) -> GraphView {
 
 pub fn of_run(reading: &Reading) -> GraphView {
     let drawn = graph(&reading.version.plan, |step| Some(reading.run.step(step)));
-    let status = Some(reading.run.status().as_str());
+    let status = Some(reading.run.status().as_str().into());
     GraphView { run_id: Some(reading.row.id.to_string()), status, ..drawn }
 }
 
@@ -23,13 +23,13 @@ fn graph<'a>(plan: &Plan, state: impl Fn(u32) -> Option<&'a Step>) -> GraphView 
         edges.extend(node.links.iter().map(|link| GraphEdgeView {
             from: key(link.from),
             to: node.key.clone(),
-            on: if link.on == Outcomes::OK { "ok" } else { "any" },
+            on: if link.on == Outcomes::OK { "ok" } else { "any" }.into(),
         }));
         let state = state(position as u32);
         GraphNodeView {
             step: node.key.clone(),
-            kind: node.body.as_ref().map_or("unknown", |body| body.kind()),
-            status: state.map(|step| step.status().as_str()),
+            kind: node.body.as_ref().map_or("unknown", |body| body.kind()).into(),
+            status: state.map(|step| step.status().as_str().into()),
             attempt: state.map(|step| step.attempt),
             needs: node.links.iter().map(|link| key(link.from)).collect(),
             condition: node.guard.as_ref().map(|guard| guard.text.clone()),
