@@ -10,6 +10,7 @@ mod harness;
 mod crash;
 #[cfg(target_os = "linux")]
 mod faults;
+mod http;
 mod kill;
 mod readme;
 mod restart;
