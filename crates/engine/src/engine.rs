@@ -407,10 +407,13 @@ impl Engine {
     }
 
     /// Refuses new runs and starts no more steps; attempts under way get `grace` to finish and be
-    /// recorded. What is left is taken up by the next process, uncharged.
+    /// recorded. What is left, and what was only waiting for room, is taken up by the next process, uncharged.
     pub async fn drain(&self, grace: Duration) {
         self.inner.is_draining.store(true, Ordering::Relaxed);
         self.inner.inbox.send(Command::Drain);
+        for (dispatch, result) in self.inner.line.close() {
+            self.inner.inbox.send(drive::finished(&dispatch, result));
+        }
         let give_up = Instant::now() + grace;
         while Instant::now() < give_up {
             match self.inner.probe().await {

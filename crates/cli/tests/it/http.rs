@@ -324,3 +324,34 @@ fn decision_6_a_host_that_asks_for_a_pause_gets_it_from_other_runs_too() {
     }
     assert_eq!((count(&upstream, "/busy"), count(&upstream, "/calm")), (2, 1));
 }
+
+#[test]
+fn decision_6_what_waits_for_room_is_handed_back_when_the_server_drains() {
+    let upstream = Upstream::start();
+    let mut server = Server::with(&["--http-per-organisation", "1", "--drain-grace", "60s"]);
+    upstream.on("/held", [Act::Held(Box::new(status(200)))]);
+    let first = server.trigger(&server.workflow(&upstream.fill("a: { url: $UP/held, retry: never }")), &json!(null));
+    upstream.wait_for("/held", 1);
+    let once = server.workflow(&upstream.fill("a: { url: $UP/once, retry: never }"));
+    let waiting: Vec<String> = (0..20).map(|_| server.trigger(&once, &json!(null))).collect();
+    let (api, watch) = (*server, upstream.watch("/once"));
+    let released = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            crate::harness::eventually("draining", || (api.get("/readyz").status == 503).then_some(()));
+            crate::harness::eventually("handed back", || {
+                waiting.iter().all(|run| api.run(run)["tasks"]["a"]["error"]["code"] == "server_stopping").then_some(())
+            });
+            upstream.release("/held");
+        });
+        server.terminate()
+    });
+    assert_eq!(released.code(), Some(0), "{}", server.log());
+    assert_eq!(watch().len(), 0, "nothing new was sent");
+    server.start_again();
+    assert_eq!(server.finished(&first)["status"], "completed", "what was under way was recorded");
+    for run in &waiting {
+        let view = server.finished(run);
+        assert_eq!(view["status"], "completed", "at most once, and it had not been tried: {view:#}");
+    }
+    assert_eq!(watch().len(), 20);
+}

@@ -43,9 +43,9 @@ impl Hop {
 
     /// What to send where an answer with `status` and `location` points to.
     pub fn redirected(mut self, status: u16, location: &str, allow_hosts: &[String]) -> Result<Hop, Failure> {
-        let invalid = |why: String| Failure::new("invalid_redirect", format!("the server redirected to {why}"));
-        let url = self.url.join(location).map_err(|e| invalid(format!("`{location}`: {e}")))?;
-        check(&url).map_err(|why| invalid(format!("`{location}`: {why}")))?;
+        let invalid = |why: String| Failure::new("invalid_redirect", format!("a redirect was not followed: {why}"));
+        let url = self.url.join(location).map_err(|e| invalid(format!("`{}`: {e}", shown(location))))?;
+        check(&url).map_err(invalid)?;
         check_host(&url, allow_hosts)?;
         if matches!(status, 301..=303) && self.method != Method::GET && self.method != Method::HEAD {
             self.method = Method::GET;
@@ -77,6 +77,14 @@ pub fn is_redirect(status: u16) -> bool {
     matches!(status, 301 | 302 | 303 | 307 | 308)
 }
 
+/// As much of an address as a message can take.
+pub fn shown(address: &str) -> String {
+    match address.char_indices().nth(200) {
+        Some((end, _)) => format!("{}…", &address[..end]),
+        None => address.to_owned(),
+    }
+}
+
 fn is_confidential(name: &str) -> bool {
     let name = name.to_ascii_lowercase();
     CONFIDENTIAL.iter().any(|word| name.contains(word))
@@ -84,7 +92,7 @@ fn is_confidential(name: &str) -> bool {
 
 fn check(url: &Url) -> Result<(), String> {
     if !matches!(url.scheme(), "http" | "https") || url.host_str().is_none_or(str::is_empty) {
-        return Err(format!("`{url}` is not an http or https address"));
+        return Err(format!("`{}` is not an http or https address", shown(url.as_str())));
     }
     if !url.username().is_empty() || url.password().is_some() {
         return Err("a user name or password in a URL is not allowed".to_owned());

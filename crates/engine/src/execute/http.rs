@@ -1,7 +1,7 @@
 //! HTTP steps. One deadline covers connecting, waiting, reading and every redirect, so that no server,
 //! however slow, large or broken, holds a step longer than its timeout. What comes back is reported, not judged.
 
-use super::hop::{Hop, is_redirect};
+use super::hop::{Hop, is_redirect, shown};
 use super::hosts::Met;
 use crate::secret::Signer;
 use bytes::{Bytes, BytesMut};
@@ -108,7 +108,7 @@ async fn follow(
         let location = String::from_utf8_lossy(location.as_bytes()).into_owned();
         met(origin, Met::default());
         if left == 0 {
-            let message = format!("more than {} redirects, the last one to `{location}`", request.redirects);
+            let message = format!("more than {} redirects, the last one to `{}`", request.redirects, shown(&location));
             return Err(Stop::Final(Failure::new("too_many_redirects", message)));
         }
         left -= 1;

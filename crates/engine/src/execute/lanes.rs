@@ -93,6 +93,19 @@ impl<Id: Copy + Eq + Hash, T> Lanes<Id, T> {
         true
     }
 
+    /// Takes out everything that is still waiting.
+    pub fn withdraw_all(&mut self) -> Vec<T> {
+        self.waiting.clear();
+        self.turns.clear();
+        let mut items = Vec::new();
+        self.lanes.retain(|_, lane| {
+            lane.has_turn = false;
+            items.extend(std::mem::take(&mut lane.waiting).into_values().map(|(_, item)| item));
+            lane.going > 0
+        });
+        items
+    }
+
     pub fn place(&self, id: Id) -> Option<Place> {
         let (org, arrival) = self.waiting.get(&id)?;
         let lane = self.lanes.get(org)?;
@@ -174,6 +187,9 @@ mod tests {
         assert!(!lanes.withdraw(2) && !lanes.withdraw(1) && !lanes.withdraw(99));
         lanes.leave(A);
         assert_eq!(go(&mut lanes), [4]);
+        lanes.enter(B, 5, ());
+        lanes.enter(A, 6, ());
+        assert_eq!((lanes.withdraw_all().len(), lanes.waiting()), (2, 0));
         lanes.leave(A);
         assert_eq!(go(&mut lanes), [0; 0]);
         assert!(lanes.lanes.is_empty() && lanes.turns.is_empty() && lanes.waiting.is_empty(), "nothing is kept");

@@ -24,6 +24,7 @@ pub type Sink = Arc<dyn Fn(&Dispatch, TaskResult) + Send + Sync>;
 
 pub struct Executors {
     outgoing: Arc<Outgoing>,
+    line: Arc<Line>,
 }
 
 impl Executors {
@@ -35,7 +36,7 @@ impl Executors {
         clock: Arc<Clock>,
         sink: Sink,
     ) -> Result<Executors, String> {
-        Ok(Executors { outgoing: Outgoing::new(runtime, options, line, clock, sink)? })
+        Ok(Executors { outgoing: Outgoing::new(runtime, options, line.clone(), clock, sink)?, line })
     }
 
     /// Does the work, or sends it on its way. Work that takes no time is answered at once.
@@ -47,10 +48,7 @@ impl Executors {
                 let body = kernel::Payload::json(serde_json::Value::from(message.as_str()).to_string());
                 Some((dispatch, TaskResult::Done { body: Some(body), took: Span(0) }))
             }
-            Work::Http(_) => {
-                self.outgoing.enter(dispatch);
-                None
-            }
+            Work::Http(_) => self.outgoing.enter(dispatch),
         }
     }
 
@@ -60,10 +58,10 @@ impl Executors {
     }
 }
 
-/// Once the loop is gone, nobody would record what comes back.
+/// Once the loop is gone, nobody would record what comes back, so nothing more is sent.
 impl Drop for Executors {
     fn drop(&mut self) {
-        self.outgoing.close();
+        drop(self.line.close());
     }
 }
 

@@ -11,7 +11,8 @@ use crate::clock::Clock;
 use crate::mailbox::Dispatch;
 use crate::secret::Signer;
 use kernel::advance::{TaskResult, Work};
-use kernel::{OrgId, RunId, Span};
+use kernel::event::Failure;
+use kernel::{OrgId, RunId, Span, Timestamp};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 use store::crash::{self, Point};
@@ -48,6 +49,13 @@ impl Line {
     pub fn new(options: &HttpOptions) -> Line {
         let lanes = Lanes::new(TOTAL_MAX, options.per_organisation.unwrap_or(TOTAL_MAX));
         Line(Mutex::new(State { lanes, going: HashMap::new(), is_sending: false, is_closed: false }))
+    }
+
+    /// Nothing is sent from now on. What has not been sent is handed back, for another process to send.
+    pub fn close(&self) -> Vec<(Dispatch, TaskResult)> {
+        let mut state = self.lock();
+        state.is_closed = true;
+        state.lanes.withdraw_all().into_iter().map(hand_back).collect()
     }
 
     /// Where an attempt waits for room; `None` when it does not.
@@ -87,9 +95,17 @@ impl Outgoing {
         Ok(Arc::new(Outgoing { runtime, client, signer: options.signer, clock, line, hosts: Default::default(), sink }))
     }
 
-    pub fn enter(self: &Arc<Self>, dispatch: Dispatch) {
-        self.line.lock().lanes.enter(dispatch.org, (dispatch.run, dispatch.fence), dispatch);
+    /// Takes a place in the line, or hands the work back when the line is closed.
+    pub fn enter(self: &Arc<Self>, dispatch: Dispatch) -> Option<(Dispatch, TaskResult)> {
+        {
+            let mut state = self.line.lock();
+            if state.is_closed {
+                return Some(hand_back(dispatch));
+            }
+            state.lanes.enter(dispatch.org, (dispatch.run, dispatch.fence), dispatch);
+        }
         self.send_next();
+        None
     }
 
     /// Nobody wants the result any more: it leaves the line, or its connection is dropped.
@@ -100,11 +116,6 @@ impl Outgoing {
         }
     }
 
-    /// What has not been sent is left to the next process.
-    pub fn close(&self) {
-        self.line.lock().is_closed = true;
-    }
-
     /// Sends whatever there is room for. Only one call does so at a time, and never inside itself: a
     /// runtime that shuts down drops what it is given at once, which makes room for the next, and so on.
     fn send_next(self: &Arc<Self>) {
@@ -113,8 +124,7 @@ impl Outgoing {
         }
         loop {
             let mut state = self.line.lock();
-            let next = if state.is_closed { None } else { state.lanes.next() };
-            let Some((id, dispatch)) = next else {
+            let Some((id, dispatch)) = state.lanes.next() else {
                 state.is_sending = false;
                 return;
             };
@@ -149,7 +159,8 @@ impl Outgoing {
         let sender = Sender { run, step, fence };
         let key = (org, first.origin());
         if let Err(blocked) = self.hosts().admit(&key, sender, self.clock.now()) {
-            return TaskResult::Blocked { until: blocked.until, reason: explain(&key.1, blocked) };
+            let failure = Failure::new("host_backoff", explain(&key.1, blocked));
+            return TaskResult::Blocked { until: blocked.until, failure };
         }
         let _visit = Visit { of: self, key, sender };
         let met = |origin: &str, met: Met| self.hosts().met(&(org, origin.to_owned()), sender, met, self.clock.now());
@@ -159,6 +170,11 @@ impl Outgoing {
     fn hosts(&self) -> MutexGuard<'_, Hosts> {
         self.hosts.lock().unwrap_or_else(|e| e.into_inner())
     }
+}
+
+fn hand_back(dispatch: Dispatch) -> (Dispatch, TaskResult) {
+    let failure = Failure::new("server_stopping", "the server is being stopped, so nothing was sent");
+    (dispatch, TaskResult::Blocked { until: Timestamp::default(), failure })
 }
 
 fn explain(origin: &str, blocked: Blocked) -> String {

@@ -21,7 +21,7 @@ pub enum TaskResult {
     /// The attempt's own time limit passed.
     TimedOut { message: String, took: Span },
     /// Nothing was done, because this is not the time for it; come back at `until`.
-    Blocked { until: Timestamp, reason: String },
+    Blocked { until: Timestamp, failure: Failure },
 }
 
 /// Is this status a success for the step?
@@ -78,7 +78,7 @@ impl Turn<'_> {
                     self.emit(Event::TimedOut { step, attempt, failure, took });
                 }
             }
-            TaskResult::Blocked { until, reason } => self.hold_back(step, until, reason),
+            TaskResult::Blocked { until, failure } => self.hold_back(step, until, failure),
         }
         Answer::Applied
     }
@@ -126,9 +126,8 @@ impl Turn<'_> {
     }
 
     /// Nothing was sent, so nothing is charged, and a step that may be tried only once still has its try.
-    fn hold_back(&mut self, step: u32, until: Timestamp, reason: String) {
+    fn hold_back(&mut self, step: u32, until: Timestamp, failure: Failure) {
         let (attempt, next) = (self.run.step(step).attempt, until.max(self.context.now));
-        let failure = Failure::new("host_backoff", reason);
         self.emit(Event::Retrying { step, attempt, next, failure, charged: false, status_code: None });
     }
 
@@ -170,9 +169,8 @@ impl Turn<'_> {
             let summary = match result {
                 TaskResult::Done { .. } => "done".to_owned(),
                 TaskResult::Response { status, .. } => format!("the server answered {status}"),
-                TaskResult::Failed { failure, .. } => failure.message.clone(),
+                TaskResult::Failed { failure, .. } | TaskResult::Blocked { failure, .. } => failure.message.clone(),
                 TaskResult::TimedOut { message, .. } => message.clone(),
-                TaskResult::Blocked { reason, .. } => reason.clone(),
             };
             self.emit(Event::LateResult { step, attempt: state.attempt, summary });
         }

@@ -524,7 +524,7 @@ fn decision_6_an_attempt_that_was_held_back_is_not_charged() {
     let mut story = Story::of("a; b@once: a");
     let blocked = |story: &Story, after: i64| TaskResult::Blocked {
         until: Timestamp(story.now.0 + after),
-        reason: "`http://h` is down".into(),
+        failure: Failure::new("host_backoff", "`http://h` is down"),
     };
     for _ in 0..10 {
         let input = story.result("a", blocked(&story, 5_000_000));

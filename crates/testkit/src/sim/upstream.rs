@@ -21,8 +21,8 @@ pub fn reports(dispatch: &Dispatch, random: &mut Random, faults: &Faults, now: T
     if random.chance(50) {
         // Now and then for a moment that has passed by the time it is heard of.
         let until = now.after(random.log_millis(1, 60_000));
-        let reason = "the host is down".to_owned();
-        return vec![(random.millis(0, 2), TaskResult::Blocked { until, reason })];
+        let failure = Failure::new("host_backoff", "the host is down");
+        return vec![(random.millis(0, 2), TaskResult::Blocked { until, failure })];
     }
     let took = random.log_millis(1, 30_000);
     let first = (took, draw(dispatch, random, took));
