@@ -6,10 +6,13 @@
 
 mod definitions;
 mod drive;
+mod holding;
+mod notices;
 mod reading;
 mod virtual_time;
 
 pub use definitions::Resolved;
+pub use notices::{NOTIFIER, NOTIFIER_NAME};
 pub use reading::Reading;
 
 use crate::clock::{Clock, ClockMode};
@@ -28,7 +31,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, RwLock};
 use std::time::{Duration, Instant};
 use store::crash::{self, Point};
-use store::{Birth, IdempotencyKey, Store, Wait};
+use store::{Birth, GateRow, IdempotencyKey, Store, Wait};
 use tokio::sync::oneshot;
 
 /// Commands that may wait for the mailbox before starts are refused.
@@ -58,6 +61,9 @@ pub enum Error {
     Taken(store::Taken),
     #[error("the workflow is disabled")]
     Disabled,
+    /// The key of a workflow's `concurrency` cannot be worked out from what the trigger brought.
+    #[error("{0}")]
+    NoGate(String),
     #[error("this idempotency key was used for another request")]
     KeyReused,
     #[error("{0}")]
@@ -128,6 +134,8 @@ pub struct Source {
     pub caused_by: Option<RunId>,
     pub actor: String,
     pub callback_url: String,
+    /// The notice this run hands over.
+    pub notice: Option<(RunId, u32)>,
 }
 
 /// The caller's key and the fingerprint of what it asked for.
@@ -166,6 +174,7 @@ pub(crate) struct Inner {
     store: Arc<dyn Store>,
     clock: Arc<Clock>,
     inbox: Inbox,
+    outbox: notices::Outbox,
     secret: Secret,
     public_url: String,
     definitions: definitions::Cache,
@@ -189,10 +198,12 @@ impl Engine {
         let line = Arc::new(Line::new(&options.http));
         let epoch = store.next_epoch().await?;
         crash::point(Point::EpochClaimed);
+        let (outbox, notices) = notices::Outbox::new();
         let inner = Arc::new(Inner {
             store,
             clock: clock.clone(),
             inbox: Inbox::default(),
+            outbox,
             secret: options.secret,
             public_url: options.public_url,
             definitions: Default::default(),
@@ -205,7 +216,7 @@ impl Engine {
             clock_moved: tokio::sync::Notify::new(),
         });
         let (secret, base) = (inner.secret.clone(), inner.public_url.clone());
-        let wait_url: WaitUrl = Arc::new(move |run, step| format!("{base}/wh/{}", secret.token(run, step)));
+        let wait_url: WaitUrl = Arc::new(move |run, step| callback_url(&base, &secret, run, step));
         let sink_to = Arc::downgrade(&inner);
         let sink = Arc::new(move |dispatch: &crate::mailbox::Dispatch, result| {
             if let Some(inner) = sink_to.upgrade() {
@@ -216,11 +227,15 @@ impl Engine {
         });
         let runtime = tokio::runtime::Handle::current();
         let executors = Executors::new(runtime, options.http, line, clock, sink).map_err(Error::Refused)?;
+        let paused = inner.store.workflow_pauses().await?.into_iter().map(|pause| pause.workflow).collect();
+        inner.inbox.send(Command::Gates { paused, runs: inner.store.gated().await? });
         for (org, run) in inner.store.unparked().await? {
             inner.inbox.send(Command::Recover { org, run });
         }
         drive::spawn(inner.clone(), Mailbox::new(epoch, wait_url), executors);
-        Ok(Engine { inner })
+        let engine = Engine { inner };
+        tokio::spawn(notices::deliver(engine.clone(), notices));
+        Ok(engine)
     }
 
     pub fn now(&self) -> Timestamp {
@@ -302,9 +317,10 @@ impl Engine {
                 fingerprint: asked.fingerprint,
                 created_at: now,
             }),
+            notice: request.source.notice,
         };
         let source = request.source;
-        let origin = Origin {
+        let mut origin = Origin {
             workflow,
             workflow_name: version.name.clone(),
             version: version.number,
@@ -322,7 +338,13 @@ impl Engine {
             callback_url: source.callback_url,
             ..Default::default()
         };
-        let start = Box::new(Start { org, run, version, origin, birth });
+        origin.gate = kernel::advance::gate(&version.plan, &origin).map_err(Error::NoGate)?;
+        let gate = origin.gate.as_ref().map(|gate| GateRow {
+            id: gate_id(workflow, &gate.key),
+            limit: gate.limit,
+            on_conflict: gate.on_conflict,
+        });
+        let start = Box::new(Start { org, run, version, origin, gate, birth });
         let reply = inner.send(|ticket| Command::Start { start, ticket, ended })?;
         Ok(Asked { org, run, workflow, fingerprint, reply })
     }
@@ -449,6 +471,10 @@ impl Inner {
         }
     }
 
+    fn wait_url(&self, run: RunId, step: &str) -> String {
+        callback_url(&self.public_url, &self.secret, run, step)
+    }
+
     fn fatal_reason(&self) -> Option<String> {
         self.fatal.read().unwrap_or_else(|e| e.into_inner()).clone()
     }
@@ -468,6 +494,10 @@ impl Inner {
     }
 }
 
+fn callback_url(base: &str, secret: &Secret, run: RunId, step: &str) -> String {
+    format!("{base}/wh/{}", secret.token(run, step))
+}
+
 /// The loop answers every ticket; a dropped one means it stopped in between.
 async fn answered(reply: oneshot::Receiver<Reply>) -> Result<Reply, Error> {
     reply.await.map_err(|_| Error::OutcomeUnknown("the engine stopped before it could answer".into()))
@@ -479,10 +509,21 @@ fn refusal(reply: Reply, what: &'static str) -> Error {
         Reply::Unavailable(why) => Error::Unavailable(why),
         Reply::Unknown(why) => Error::OutcomeUnknown(why),
         Reply::Trouble(trouble) => trouble.into(),
-        Reply::Answer { .. } | Reply::Ended(_) | Reply::KeyTaken { .. } => {
+        Reply::Answer { .. } | Reply::Ended(_) | Reply::KeyTaken { .. } | Reply::Crowd(_) => {
             Error::Unavailable(format!("an unexpected answer: {reply:?}"))
         }
     }
+}
+
+/// Runs of one workflow whose keys are equal share a limit.
+fn gate_id(workflow: WorkflowId, key: &str) -> [u8; 16] {
+    let mut hash = Sha256::new();
+    hash.update(workflow.0);
+    hash.update(key.as_bytes());
+    let hash: [u8; 32] = hash.finalize().into();
+    let mut id = [0; 16];
+    id.copy_from_slice(&hash[..16]);
+    id
 }
 
 fn pairs(list: Vec<(String, String)>) -> Vec<Pair> {

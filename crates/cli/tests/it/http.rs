@@ -211,6 +211,10 @@ fn r48_an_organisation_has_five_requests_under_way_and_no_more() {
     };
     queued(19);
     assert_eq!(server.run(&run)["tasks"]["s11"]["status"], "running");
+    let told = server.get(&format!("/api/v1/runs/{run}/explain?step=s11")).data(200);
+    assert_eq!(told["reason"], "queued_by_limit", "{told:#}");
+    assert_eq!((&told["details"]["allowed"], &told["details"]["of"]), (&json!(5), &json!("organisation")));
+    assert_eq!(told["details"]["queued_before"], 6);
     // What is cancelled leaves the queue, whether it waits or is under way.
     server.cancel(&other).data(200);
     queued(7);
@@ -267,6 +271,9 @@ fn decision_6_a_dead_host_does_not_burn_attempts() {
     let once = server.trigger(&once, &json!(null));
     let view = server.when(&once, "a", "retrying");
     assert_eq!((error(&view, "a").as_str(), count(&upstream, "/once")), ("host_backoff", 0), "{view:#}");
+    let told = server.get(&format!("/api/v1/runs/{once}/explain")).data(200);
+    assert_eq!(told["reason"], "waiting_for_retry", "{told:#}");
+    assert!(told["summary"].as_str().expect("words").contains("nothing was sent"), "{told:#}");
     assert!(metric(&server, "http_steps_held_back_total") > 40);
     let mut server = server;
     server.crash_and_restart();

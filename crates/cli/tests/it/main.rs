@@ -12,6 +12,7 @@ mod crash;
 mod faults;
 mod http;
 mod kill;
+mod openapi;
 mod readme;
 mod restart;
 mod runs;
