@@ -73,6 +73,8 @@ codes! {
     CallbackGone = 410 "callback_gone",
     TooLarge = 413 "too_large",
     UnsupportedMediaType = 415 "unsupported_media_type",
+    NothingToRetry = 409 "nothing_to_retry",
+    ConcurrencyKeyUnresolved = 422 "concurrency_key_unresolved",
     IdempotencyKeyReused = 422 "idempotency_key_reused",
     InvalidParameter = 422 "invalid_parameter",
     UnknownParameter = 422 "unknown_parameter",

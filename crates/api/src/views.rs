@@ -106,15 +106,32 @@ pub struct RunView {
     pub finished_at: Option<String>,
     #[schemars(extend("format" = "date-time"))]
     pub expires_at: String,
+    /// While somebody holds the run.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub paused: Option<PauseView>,
+    /// What it shares its workflow's `concurrency` limit with.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub concurrency_key: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cancelled_by: Option<String>,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct PauseView {
+    pub by: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub note: Option<String>,
+    #[schemars(extend("format" = "date-time"))]
+    pub at: String,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct WaitingView {
     #[schemars(schema_with = "schema::wait_kind")]
     pub kind: Word,
-    pub step: String,
+    /// Absent when the run as a whole waits.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub step: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("format" = "date-time"))]
     pub until: Option<String>,

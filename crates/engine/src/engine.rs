@@ -27,7 +27,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, RwLock};
 use std::time::{Duration, Instant};
 use store::crash::{self, Point};
-use store::{Birth, IdempotencyKey, Store, Wait};
+use store::{Birth, GateRow, IdempotencyKey, Store, Wait};
 use tokio::sync::oneshot;
 
 /// Commands that may wait for the mailbox before starts are refused.
@@ -57,6 +57,9 @@ pub enum Error {
     Taken(store::Taken),
     #[error("the workflow is disabled")]
     Disabled,
+    /// The key of a workflow's `concurrency` cannot be worked out from what the trigger brought.
+    #[error("{0}")]
+    NoGate(String),
     #[error("this idempotency key was used for another request")]
     KeyReused,
     #[error("{0}")]
@@ -126,6 +129,8 @@ pub struct Source {
     pub caused_by: Option<RunId>,
     pub actor: String,
     pub callback_url: String,
+    /// The notice this run hands over.
+    pub notice: Option<(RunId, u32)>,
 }
 
 /// The caller's key and the fingerprint of what it asked for.
@@ -208,6 +213,8 @@ impl Engine {
             }
         });
         let executors = Executors::new(tokio::runtime::Handle::current(), sink).map_err(Error::Refused)?;
+        let paused = inner.store.workflow_pauses().await?.into_iter().map(|pause| pause.workflow).collect();
+        inner.inbox.send(Command::Gates { paused, runs: inner.store.gated().await? });
         for (org, run) in inner.store.unparked().await? {
             inner.inbox.send(Command::Recover { org, run });
         }
@@ -289,9 +296,10 @@ impl Engine {
                 fingerprint: asked.fingerprint,
                 created_at: now,
             }),
+            notice: request.source.notice,
         };
         let source = request.source;
-        let origin = Origin {
+        let mut origin = Origin {
             workflow,
             workflow_name: version.name.clone(),
             version: version.number,
@@ -309,7 +317,13 @@ impl Engine {
             callback_url: source.callback_url,
             ..Default::default()
         };
-        let start = Box::new(Start { org, run, version, origin, birth });
+        origin.gate = kernel::advance::gate(&version.plan, &origin).map_err(Error::NoGate)?;
+        let gate = origin.gate.as_ref().map(|gate| GateRow {
+            id: gate_id(workflow, &gate.key),
+            limit: gate.limit,
+            on_conflict: gate.on_conflict,
+        });
+        let start = Box::new(Start { org, run, version, origin, gate, birth });
         let reply = inner.send(|ticket| Command::Start { start, ticket, ended })?;
         Ok(Asked { org, run, workflow, fingerprint, reply })
     }
@@ -463,10 +477,21 @@ fn refusal(reply: Reply, what: &'static str) -> Error {
         Reply::Unavailable(why) => Error::Unavailable(why),
         Reply::Unknown(why) => Error::OutcomeUnknown(why),
         Reply::Trouble(trouble) => trouble.into(),
-        Reply::Answer { .. } | Reply::Ended(_) | Reply::KeyTaken { .. } => {
+        Reply::Answer { .. } | Reply::Ended(_) | Reply::KeyTaken { .. } | Reply::Crowd(_) => {
             Error::Unavailable(format!("an unexpected answer: {reply:?}"))
         }
     }
+}
+
+/// Runs of one workflow whose keys are equal share a limit.
+fn gate_id(workflow: WorkflowId, key: &str) -> [u8; 16] {
+    let mut hash = Sha256::new();
+    hash.update(workflow.0);
+    hash.update(key.as_bytes());
+    let hash: [u8; 32] = hash.finalize().into();
+    let mut id = [0; 16];
+    id.copy_from_slice(&hash[..16]);
+    id
 }
 
 fn pairs(list: Vec<(String, String)>) -> Vec<Pair> {

@@ -93,6 +93,9 @@ impl From<engine::Error> for Refusal {
             Error::Taken(store::Taken::Slug) => {
                 Refusal::new(Code::SlugTaken, "a workflow with this slug exists").hint("choose another slug").at("slug")
             }
+            Error::NoGate(_) => Refusal::new(Code::ConcurrencyKeyUnresolved, message)
+                .hint("the workflow's `concurrency.key` reads this from the trigger; send it, or change the key")
+                .at("concurrency.key"),
             Error::Disabled => Refusal::new(Code::WorkflowDisabled, message).hint("enable it first"),
             Error::KeyReused | Error::Taken(store::Taken::Key { .. }) => {
                 Refusal::new(Code::IdempotencyKeyReused, message)

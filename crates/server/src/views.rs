@@ -1,7 +1,8 @@
 //! From what the engine knows to what people see.
 
 use api::{
-    EventView, FailureView, RunSummary, RunView, SkipView, StepView, TriggerView, WaitingView, WorkflowView, rfc3339,
+    EventView, FailureView, PauseView, RunSummary, RunView, SkipView, StepView, TriggerView, WaitingView, WorkflowView,
+    rfc3339,
 };
 use engine::engine::Reading;
 use kernel::advance::failed_steps;
@@ -82,7 +83,7 @@ pub fn run(reading: &Reading) -> RunView {
     let body = value(reading, &state.origin.body);
     let waiting = run.waiting_for(plan).into_iter().map(|w| WaitingView {
         kind: w.kind.as_str().into(),
-        step: key(w.step),
+        step: w.step.map(key),
         until: w.until.map(rfc3339),
     });
     let failed = failed_steps(run);
@@ -117,6 +118,12 @@ pub fn run(reading: &Reading) -> RunView {
         started_at: rfc3339(state.created_at),
         finished_at: state.finished_at.map(rfc3339),
         expires_at: rfc3339(state.origin.expires_at),
+        paused: state.paused.as_ref().map(|pause| PauseView {
+            by: pause.actor.clone(),
+            note: Some(pause.note.clone()).filter(|note| !note.is_empty()),
+            at: rfc3339(pause.at),
+        }),
+        concurrency_key: state.origin.gate.as_ref().map(|gate| gate.key.clone()),
         cancelled_by: Some(state.cancelled_by.clone()).filter(|by| !by.is_empty()),
     }
 }
@@ -212,9 +219,14 @@ fn pairs(list: &[Pair]) -> Map<String, Value> {
 pub fn event(plan: &Plan, seq: u64, at: Timestamp, event: &Event) -> EventView {
     let key = |step: u32| plan.nodes().get(step as usize).map_or_else(|| format!("#{step}"), |n| n.key.clone());
     let actor = match event {
-        Event::RunCancelled { actor, .. } => Some(actor.clone()).filter(|a| !a.is_empty()),
+        Event::RunCancelled { actor, .. }
+        | Event::Paused { actor, .. }
+        | Event::Unpaused { actor }
+        | Event::RetryDue { actor, .. } => Some(actor),
+        Event::Created { origin } => Some(&origin.actor),
         _ => None,
     };
+    let actor = actor.filter(|actor| !actor.is_empty()).cloned();
     EventView {
         seq,
         at: rfc3339(at),
@@ -264,8 +276,13 @@ fn data(plan: &Plan, event: &Event) -> Value {
         Event::WaitOpened { deadline, .. } => json!({ "deadline": rfc3339(*deadline) }),
         Event::WaitClosed { callback, .. } => json!({ "early": true, "body_bytes": callback.body.len }),
         Event::LateResult { summary, .. } => json!({ "summary": summary }),
+        Event::Queued { reason } => json!({ "reason": reason.as_str() }),
+        Event::Paused { note, .. } => json!({ "kind": "pause", "note": note }),
+        Event::Unpaused { .. } => json!({ "kind": "pause" }),
+        Event::RetryDue { .. } => json!({ "reason": "retry_now" }),
         Event::RunWaiting {}
         | Event::RunResumed {}
+        | Event::Admitted {}
         | Event::RunCompleted {}
         | Event::RunTimeout {}
         | Event::Scheduled { .. }

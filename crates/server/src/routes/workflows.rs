@@ -49,7 +49,12 @@ pub fn routes() -> Vec<Route> {
             .answers::<RunView>(201, "the run, when asked to wait")
             .answers::<StartedView>(200, "started by an earlier request with this key")
             .answers::<RunView>(200, "the run, when asked to wait")
-            .refuses(&[Code::WorkflowDisabled, Code::RunDamaged, Code::RunNeedsUpgrade]),
+            .refuses(&[
+                Code::WorkflowDisabled,
+                Code::ConcurrencyKeyUnresolved,
+                Code::RunDamaged,
+                Code::RunNeedsUpgrade,
+            ]),
     ]
 }
 
