@@ -20,6 +20,9 @@ pub struct WorkflowView {
     pub trigger: String,
     pub task_count: u32,
     pub enabled: bool,
+    /// While its new runs wait for their turn; only where one workflow is asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub paused: Option<PauseView>,
     pub version: u32,
     /// `sha256:<hex>` of the canonical definition.
     pub hash: String,
@@ -118,7 +121,8 @@ pub struct RunView {
 
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct PauseView {
-    pub by: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub by: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
     #[schemars(extend("format" = "date-time"))]
@@ -225,7 +229,7 @@ pub struct EventView {
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
-pub struct CancelledView {
+pub struct RunStatusView {
     pub id: String,
     #[schemars(schema_with = "schema::run_status")]
     pub status: Word,
@@ -250,4 +254,43 @@ pub struct VersionView {
     pub name: Word,
     pub version: Word,
     pub api: Word,
+}
+
+/// Why a run, or one of its steps, is where it is.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct ExplainView {
+    pub run_id: String,
+    #[schemars(schema_with = "schema::run_status")]
+    pub status: Word,
+    /// One of the words of the reference, such as `waiting_for_retry`.
+    pub reason: Word,
+    /// The same as a sentence.
+    pub summary: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub step: Option<String>,
+    /// The evidence.
+    pub details: Value,
+    /// What can be done now; each works when it is sent as it stands.
+    pub next_actions: Vec<ActionView>,
+    /// From the run towards the cause.
+    pub chain: Vec<CauseView>,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct ActionView {
+    pub action: Word,
+    pub method: Word,
+    /// A path of this server, or the address to call.
+    pub path: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub body: Option<Value>,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct CauseView {
+    /// `run`, `step`, `workflow` or `host`.
+    pub what: Word,
+    pub name: String,
+    pub reason: Word,
+    pub summary: String,
 }

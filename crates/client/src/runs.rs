@@ -1,7 +1,10 @@
 //! Runs: what runs and ran, and what can be done about it.
 
 use crate::{Ask, Client, Events, Result, segment};
-use api::{CancelRequest, CancelledView, EventView, Page, RunSummary, RunView, StepView};
+use api::{
+    CancelRequest, EventView, ExplainView, Page, PauseRequest, ResumeRequest, RetryRequest, RunStatusView, RunSummary,
+    RunView, StepView,
+};
 use reqwest::Method;
 use serde_json::Value;
 
@@ -53,23 +56,32 @@ impl Client {
         Events::open(self.clone(), format!("/runs/{}/stream", segment(run)), after).await
     }
 
-    /// Why it is where it is, and what can be done.
-    pub async fn explain(&self, run: &str) -> Result<Value> {
-        self.data(Ask::get(format!("/runs/{}/explain", segment(run)))).await
+    /// Why it, or one of its steps, is where it is, and what can be done.
+    pub async fn explain(&self, run: &str, step: Option<&str>) -> Result<ExplainView> {
+        self.data(Ask::get(format!("/runs/{}/explain", segment(run))).query("step", step)).await
     }
 
-    pub async fn cancel(&self, run: &str, request: &CancelRequest) -> Result<CancelledView> {
+    pub async fn cancel(&self, run: &str, request: &CancelRequest) -> Result<RunStatusView> {
         self.data(Ask::post(format!("/runs/{}/cancel", segment(run))).json(request)).await
     }
 
-    /// `pause`, `resume`, `retry` or `replay`, with a body if there is something to say.
-    pub async fn change_run(&self, run: &str, verb: &str, body: Option<&Value>) -> Result<Value> {
-        let ask = Ask::post(format!("/runs/{}/{verb}", segment(run)));
-        self.data(match body {
-            Some(body) => ask.json(body),
-            None => ask,
-        })
-        .await
+    /// Nothing new is started in it until it is resumed.
+    pub async fn pause(&self, run: &str, request: &PauseRequest) -> Result<RunStatusView> {
+        self.data(Ask::post(format!("/runs/{}/pause", segment(run))).json(request)).await
+    }
+
+    pub async fn resume(&self, run: &str, request: &ResumeRequest) -> Result<RunStatusView> {
+        self.data(Ask::post(format!("/runs/{}/resume", segment(run))).json(request)).await
+    }
+
+    /// Attempts that wait for their time are made at once.
+    pub async fn retry(&self, run: &str, request: &RetryRequest) -> Result<RunStatusView> {
+        self.data(Ask::post(format!("/runs/{}/retry", segment(run))).json(request)).await
+    }
+
+    /// Starts the same again: a new run with the same input.
+    pub async fn replay(&self, run: &str) -> Result<Value> {
+        self.data(Ask::post(format!("/runs/{}/replay", segment(run)))).await
     }
 
     /// Only one that has ended.

@@ -25,8 +25,7 @@ pub struct Events {
 
 impl Events {
     pub(crate) async fn open(client: Client, path: String, after: u64) -> Result<Events> {
-        let mut events =
-            Events { client, path, last: after, response: None, reader: Reader::default(), reopenings: 0 };
+        let mut events = Events { client, path, last: after, response: None, reader: Reader::default(), reopenings: 0 };
         events.connect().await?;
         Ok(events)
     }
@@ -70,7 +69,9 @@ impl Events {
                 None => Ok(None),
             };
             match chunk {
-                Ok(Some(bytes)) => self.reader.push(&bytes).map_err(|()| self.client.strange("too much at once".into()))?,
+                Ok(Some(bytes)) => {
+                    self.reader.push(&bytes).map_err(|()| self.client.strange("too much at once".into()))?
+                }
                 Ok(None) | Err(_) => self.again().await?,
             }
         }
@@ -154,7 +155,8 @@ mod tests {
 
     #[test]
     fn messages_are_whole_however_the_bytes_come() {
-        let text = ": hello\n\nid: 1\ndata: {\"a\": \"é😀\"}\n\nevent: end\ndata:\n\r\n\r\ndata: x\ndata:  y\r\n\r\nhalf: ";
+        let text =
+            ": hello\n\nid: 1\ndata: {\"a\": \"é😀\"}\n\nevent: end\ndata:\n\r\n\r\ndata: x\ndata:  y\r\n\r\nhalf: ";
         let expected: Vec<(String, String)> =
             [("", ""), ("", "{\"a\": \"é😀\"}"), ("end", ""), ("", "x\n y")].map(|(a, b)| (a.into(), b.into())).into();
         for chunk in [1, 2, 3, 7, 1000] {

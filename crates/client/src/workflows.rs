@@ -1,7 +1,7 @@
 //! Workflows: what can be run, and starting it.
 
 use crate::{Ask, Client, Result, segment};
-use api::{Page, RunView, StartedView, ValidationView, WorkflowView};
+use api::{Page, PauseRequest, ResumeRequest, RunView, StartedView, ValidationView, WorkflowView};
 use bytes::Bytes;
 use reqwest::Method;
 use serde_json::Value;
@@ -65,9 +65,18 @@ impl Client {
         self.data(Ask::post("/workflows/validate".into()).definition(definition)).await
     }
 
-    /// `enable`, `disable`, `pause` or `resume`.
-    pub async fn change_workflow(&self, workflow: &str, verb: &str) -> Result<WorkflowView> {
+    /// `enable` or `disable`.
+    pub async fn switch_workflow(&self, workflow: &str, verb: &str) -> Result<WorkflowView> {
         self.data(Ask::post(format!("/workflows/{}/{verb}", segment(workflow)))).await
+    }
+
+    /// New runs wait for their turn until it is resumed.
+    pub async fn pause_workflow(&self, workflow: &str, request: &PauseRequest) -> Result<WorkflowView> {
+        self.data(Ask::post(format!("/workflows/{}/pause", segment(workflow))).json(request)).await
+    }
+
+    pub async fn resume_workflow(&self, workflow: &str, request: &ResumeRequest) -> Result<WorkflowView> {
+        self.data(Ask::post(format!("/workflows/{}/resume", segment(workflow))).json(request)).await
     }
 
     /// Its versions, newest first.

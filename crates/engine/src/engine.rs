@@ -6,10 +6,13 @@
 
 mod definitions;
 mod drive;
+mod holding;
+mod notices;
 mod reading;
 mod virtual_time;
 
 pub use definitions::Resolved;
+pub use notices::{NOTIFIER, NOTIFIER_NAME};
 pub use reading::Reading;
 
 use crate::clock::{Clock, ClockMode};
@@ -169,6 +172,7 @@ pub(crate) struct Inner {
     store: Arc<dyn Store>,
     clock: Clock,
     inbox: Inbox,
+    outbox: notices::Outbox,
     secret: Secret,
     public_url: String,
     definitions: definitions::Cache,
@@ -189,10 +193,12 @@ impl Engine {
         let clock = virtual_time::open_clock(&*store, &options).await?;
         let epoch = store.next_epoch().await?;
         crash::point(Point::EpochClaimed);
+        let (outbox, notices) = notices::Outbox::new();
         let inner = Arc::new(Inner {
             store,
             clock,
             inbox: Inbox::default(),
+            outbox,
             secret: options.secret,
             public_url: options.public_url,
             definitions: Default::default(),
@@ -204,7 +210,7 @@ impl Engine {
             clock_moved: tokio::sync::Notify::new(),
         });
         let (secret, base) = (inner.secret.clone(), inner.public_url.clone());
-        let wait_url: WaitUrl = Arc::new(move |run, step| format!("{base}/wh/{}", secret.token(run, step)));
+        let wait_url: WaitUrl = Arc::new(move |run, step| callback_url(&base, &secret, run, step));
         let sink_to = Arc::downgrade(&inner);
         let sink = Arc::new(move |dispatch: &crate::mailbox::Dispatch, result| {
             if let Some(inner) = sink_to.upgrade() {
@@ -219,7 +225,9 @@ impl Engine {
             inner.inbox.send(Command::Recover { org, run });
         }
         drive::spawn(inner.clone(), Mailbox::new(epoch, wait_url), executors);
-        Ok(Engine { inner })
+        let engine = Engine { inner };
+        tokio::spawn(notices::deliver(engine.clone(), notices));
+        Ok(engine)
     }
 
     pub fn now(&self) -> Timestamp {
@@ -447,6 +455,10 @@ impl Inner {
         }
     }
 
+    fn wait_url(&self, run: RunId, step: &str) -> String {
+        callback_url(&self.public_url, &self.secret, run, step)
+    }
+
     fn fatal_reason(&self) -> Option<String> {
         self.fatal.read().unwrap_or_else(|e| e.into_inner()).clone()
     }
@@ -464,6 +476,10 @@ impl Inner {
         *self.fatal.write().unwrap_or_else(|e| e.into_inner()) = Some(why);
         self.fatal_signal.notify_waiters();
     }
+}
+
+fn callback_url(base: &str, secret: &Secret, run: RunId, step: &str) -> String {
+    format!("{base}/wh/{}", secret.token(run, step))
 }
 
 /// The loop answers every ticket; a dropped one means it stopped in between.

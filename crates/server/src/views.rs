@@ -1,17 +1,18 @@
 //! From what the engine knows to what people see.
 
 use api::{
-    EventView, FailureView, PauseView, RunSummary, RunView, SkipView, StepView, TriggerView, WaitingView, WorkflowView,
-    rfc3339,
+    ActionView, CauseView, EventView, ExplainView, FailureView, PauseView, RunSummary, RunView, SkipView, StepView,
+    TriggerView, WaitingView, WorkflowView, rfc3339,
 };
 use engine::engine::Reading;
+use engine::explain::Explanation;
 use kernel::advance::failed_steps;
 use kernel::event::{Because, Pair};
 use kernel::plan::Node;
 use kernel::run::{Phase, Step, WaitKind};
 use kernel::{Event, Payload, Plan, Timestamp};
 use serde_json::{Map, Value, json};
-use store::{RunRow, WorkflowRow};
+use store::{RunRow, WorkflowPause, WorkflowRow};
 
 /// `sha256:<hex>`.
 pub fn hash(bytes: &[u8]) -> String {
@@ -39,7 +40,7 @@ pub fn definition(row: &WorkflowRow, source: Value) -> Value {
     Value::Object(named)
 }
 
-pub fn workflow(row: &WorkflowRow, definition: Option<Value>) -> WorkflowView {
+pub fn workflow(row: &WorkflowRow, definition: Option<Value>, pause: Option<&WorkflowPause>) -> WorkflowView {
     WorkflowView {
         id: row.id.to_string(),
         name: row.name.clone(),
@@ -50,12 +51,18 @@ pub fn workflow(row: &WorkflowRow, definition: Option<Value>) -> WorkflowView {
         trigger: row.trigger.clone(),
         task_count: row.steps,
         enabled: row.enabled,
+        paused: pause.map(|pause| held(&pause.actor, &pause.note, pause.at)),
         version: row.version,
         hash: hash(&row.hash),
         inserted_at: rfc3339(row.created_at),
         updated_at: rfc3339(row.updated_at),
         definition,
     }
+}
+
+fn held(by: &str, note: &str, at: Timestamp) -> PauseView {
+    let given = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());
+    PauseView { by: given(by), note: given(note), at: rfc3339(at) }
 }
 
 pub fn summary(row: &RunRow) -> RunSummary {
@@ -118,13 +125,34 @@ pub fn run(reading: &Reading) -> RunView {
         started_at: rfc3339(state.created_at),
         finished_at: state.finished_at.map(rfc3339),
         expires_at: rfc3339(state.origin.expires_at),
-        paused: state.paused.as_ref().map(|pause| PauseView {
-            by: pause.actor.clone(),
-            note: Some(pause.note.clone()).filter(|note| !note.is_empty()),
-            at: rfc3339(pause.at),
-        }),
+        paused: state.paused.as_ref().map(|pause| held(&pause.actor, &pause.note, pause.at)),
         concurrency_key: state.origin.gate.as_ref().map(|gate| gate.key.clone()),
         cancelled_by: Some(state.cancelled_by.clone()).filter(|by| !by.is_empty()),
+    }
+}
+
+pub fn explanation(reading: &Reading, told: Explanation) -> ExplainView {
+    let action = |a: engine::explain::Action| ActionView {
+        action: a.action.into(),
+        method: a.method.into(),
+        path: a.path,
+        body: a.body,
+    };
+    let cause = |l: engine::explain::Link| CauseView {
+        what: l.what.into(),
+        name: l.name,
+        reason: l.reason.into(),
+        summary: l.summary,
+    };
+    ExplainView {
+        run_id: reading.row.id.to_string(),
+        status: reading.run.status().as_str().into(),
+        reason: told.reason.into(),
+        summary: told.summary,
+        step: told.step,
+        details: told.details,
+        next_actions: told.next_actions.into_iter().map(action).collect(),
+        chain: told.chain.into_iter().map(cause).collect(),
     }
 }
 

@@ -5,7 +5,10 @@ use super::{answer, page, run_id};
 use crate::contract::{Param, Route, Shape, get, params, post};
 use crate::query::{Query, invalid};
 use crate::{Answer, App, Path, Refusal, State, body, views};
-use api::{CancelRequest, CancelledView, Code, EventView, RunSummary, RunView, StepView};
+use api::{
+    CancelRequest, Code, EventView, ExplainView, PauseRequest, ResumeRequest, RetryRequest, RunStatusView, RunSummary,
+    RunView, StepView,
+};
 use axum::body::Body;
 use axum::http::HeaderMap;
 use axum::response::Response;
@@ -26,6 +29,8 @@ const FILTERS: &[Param] = &[STATUS, params::LABEL, params::SINCE, params::UNTIL]
 const AFTER: Param =
     Param::new("cursor", "only events after this number", || json!({ "type": "integer", "minimum": 0 }));
 
+const STEP: Param = Param::new("step", "explain this step of the run", || json!({ "type": "string" }));
+
 pub fn routes() -> Vec<Route> {
     const OF_WORKFLOW: &str = "/api/v1/workflows/{workflow}/runs/{run}";
     vec![
@@ -45,8 +50,23 @@ pub fn routes() -> Vec<Route> {
             .shaped(200, "one page", Shape::Page(|g| g.subschema_for::<EventView>())),
         post("/api/v1/runs/{run}/cancel", cancel, "cancel_run", "Cancel a run")
             .may_take::<CancelRequest>()
-            .answers::<CancelledView>(200, "cancelled, now or before")
+            .answers::<RunStatusView>(200, "cancelled, now or before")
             .refuses(&[Code::RunEnded]),
+        get("/api/v1/runs/{run}/explain", explain, "explain_run", "Why a run, or a step of it, is where it is")
+            .query(&[STEP])
+            .answers::<ExplainView>(200, "the reason, the evidence and what can be done"),
+        post("/api/v1/runs/{run}/pause", pause, "pause_run", "Start nothing new in a run until it is resumed")
+            .may_take::<PauseRequest>()
+            .answers::<RunStatusView>(200, "paused, now or before")
+            .refuses(&[Code::RunEnded]),
+        post("/api/v1/runs/{run}/resume", resume, "resume_run", "Let a paused run go on")
+            .may_take::<ResumeRequest>()
+            .answers::<RunStatusView>(200, "resumed, or it was not paused")
+            .refuses(&[Code::RunEnded]),
+        post("/api/v1/runs/{run}/retry", retry, "retry_run", "Start attempts that wait for their time at once")
+            .may_take::<RetryRequest>()
+            .answers::<RunStatusView>(200, "their next attempts have begun")
+            .refuses(&[Code::RunEnded, Code::NothingToRetry]),
         get(
             "/api/v1/workflows/{workflow}/runs",
             list_of_workflow,
@@ -64,7 +84,7 @@ pub fn routes() -> Vec<Route> {
             "Cancel a run of this workflow",
         )
         .may_take::<CancelRequest>()
-        .answers::<CancelledView>(200, "cancelled, now or before")
+        .answers::<RunStatusView>(200, "cancelled, now or before")
         .refuses(&[Code::RunEnded]),
     ]
 }
@@ -157,15 +177,68 @@ pub async fn cancel_of_workflow(
 
 async fn cancel_run(app: &App, run: RunId, headers: &HeaderMap, body: Body) -> Result<Response, Refusal> {
     let CancelRequest { actor, reason } = body::json::<Option<_>>(headers, body).await?.unwrap_or_default();
-    for (name, text) in [("actor", &actor), ("reason", &reason)] {
-        if text.len() > NOTE_MAX {
-            return Err(Refusal::new(Code::InvalidBody, format!("`{name}` has more than {NOTE_MAX} bytes")).at(name));
-        }
-    }
+    let [actor, reason] = notes([("actor", actor), ("reason", reason)])?;
     let (judged, status) = app.engine.cancel(app.org(), run, actor, reason).await?;
+    held(run, (judged, status))
+}
+
+/// Texts that end up in the history, in their own order.
+pub fn notes<const N: usize>(texts: [(&str, String); N]) -> Result<[String; N], Refusal> {
+    if let Some((name, _)) = texts.iter().find(|(_, text)| text.len() > NOTE_MAX) {
+        return Err(Refusal::new(Code::InvalidBody, format!("`{name}` has more than {NOTE_MAX} bytes")).at(*name));
+    }
+    Ok(texts.map(|(_, text)| text))
+}
+
+pub async fn explain(app: State, query: Query, Path(run): Path<String>) -> Answer {
+    let step = query.get("step");
+    let found = app.engine.explain(app.org(), run_id(&run)?, step).await?;
+    let (reading, told) = found.ok_or_else(|| Refusal::not_found("run", &run))?;
+    let told = told.ok_or_else(|| {
+        let message = format!("`{}` is not a step of this run", step.unwrap_or_default());
+        Refusal::new(Code::InvalidParameter, message).at("step")
+    })?;
+    Ok(answer(200, views::explanation(&reading, told)))
+}
+
+pub async fn pause(app: State, Path(run): Path<String>, headers: HeaderMap, body: Body) -> Answer {
+    let id = run_id(&run)?;
+    let PauseRequest { actor, note } = body::json::<Option<_>>(&headers, body).await?.unwrap_or_default();
+    let [actor, note] = notes([("actor", actor), ("note", note)])?;
+    held(id, app.engine.pause(app.org(), id, actor, note).await?)
+}
+
+pub async fn resume(app: State, Path(run): Path<String>, headers: HeaderMap, body: Body) -> Answer {
+    let id = run_id(&run)?;
+    let ResumeRequest { actor } = body::json::<Option<_>>(&headers, body).await?.unwrap_or_default();
+    let [actor] = notes([("actor", actor)])?;
+    held(id, app.engine.resume(app.org(), id, actor).await?)
+}
+
+/// Starts attempts that wait for their time at once.
+pub async fn retry(app: State, Path(run): Path<String>, headers: HeaderMap, body: Body) -> Answer {
+    let id = run_id(&run)?;
+    let RetryRequest { actor, step } = body::json::<Option<_>>(&headers, body).await?.unwrap_or_default();
+    let [actor] = notes([("actor", actor)])?;
+    let reading = read(&app, &run).await?;
+    let step = match step {
+        None => None,
+        Some(name) => Some(reading.version.plan.step(&name).ok_or_else(|| {
+            Refusal::new(Code::InvalidBody, format!("`{name}` is not a step of this run")).at("step")
+        })?),
+    };
+    let (judged, status) = app.engine.retry_now(app.org(), id, step, actor).await?;
+    if judged == Judged::Unknown {
+        let refusal = Refusal::new(Code::NothingToRetry, "no step waits for its next attempt, or the run is held");
+        return Err(refusal.hint("`GET /runs/{run}/explain` says what the run waits for"));
+    }
+    held(id, (judged, status))
+}
+
+fn held(run: RunId, (judged, status): (Judged, RunStatus)) -> Answer {
     match judged {
         Judged::Ended(ended) => Err(Refusal::new(Code::RunEnded, format!("the run has ended already: it is {ended}"))),
-        _ => Ok(answer(200, CancelledView { id: run.to_string(), status: status.as_str().into() })),
+        _ => Ok(answer(200, RunStatusView { id: run.to_string(), status: status.as_str().into() })),
     }
 }
 

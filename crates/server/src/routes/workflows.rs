@@ -1,11 +1,12 @@
 //! Workflows: create, validate, look at, trigger.
 
+use super::runs::notes;
 use super::{answer, page};
 use crate::contract::{Carries, Param, Route, get, params, post};
 use crate::error::problem_of;
 use crate::query::Query;
 use crate::{Answer, Path, Refusal, State, body, views};
-use api::{Code, RunView, StartedView, ValidationView, WorkflowView, rfc3339};
+use api::{Code, PauseRequest, ResumeRequest, RunView, StartedView, ValidationView, WorkflowView, rfc3339};
 use axum::body::Body;
 use axum::http::HeaderMap;
 use engine::{Idempotency, Source, StartRequest};
@@ -25,6 +26,12 @@ const WAIT: Param = Param::new(
     || json!({ "type": "string", "pattern": "^([0-9]{1,4}ms|[0-5]?[0-9]s|60s|1m)$" }),
 );
 
+const CALLBACK_URL: Param = Param::new(
+    "callback_url",
+    "called when the run has ended",
+    || json!({ "type": "string", "format": "uri", "maxLength": 2048 }),
+);
+
 pub fn routes() -> Vec<Route> {
     const ALL: &str = "/api/v1/workflows";
     const ONE: &str = "/api/v1/workflows/{workflow}";
@@ -42,7 +49,7 @@ pub fn routes() -> Vec<Route> {
         get(ONE, show, "show_workflow", "Show a workflow with its definition")
             .answers::<WorkflowView>(200, "the workflow"),
         post("/api/v1/workflows/{workflow}/trigger", trigger, "trigger_workflow", "Start a run")
-            .query(&[WAIT, params::LABEL])
+            .query(&[WAIT, CALLBACK_URL, params::LABEL])
             .carries(Carries::Payload)
             .idempotent()
             .answers::<StartedView>(201, "started")
@@ -55,6 +62,12 @@ pub fn routes() -> Vec<Route> {
                 Code::RunDamaged,
                 Code::RunNeedsUpgrade,
             ]),
+        post("/api/v1/workflows/{workflow}/pause", pause, "pause_workflow", "Let new runs wait for their turn")
+            .may_take::<PauseRequest>()
+            .answers::<WorkflowView>(200, "paused, now or before"),
+        post("/api/v1/workflows/{workflow}/resume", resume, "resume_workflow", "Let the runs that wait begin")
+            .may_take::<ResumeRequest>()
+            .answers::<WorkflowView>(200, "resumed, or it was not paused"),
     ]
 }
 
@@ -65,7 +78,7 @@ pub async fn create(app: State, headers: HeaderMap, body: Body) -> Answer {
         || Sha256::new().chain_update(b"create\0").chain_update(lang::canonical_json(&tree)).finalize().into();
     let key = idempotency_key(&headers)?.map(|key| (key, fingerprint()));
     let (row, is_repeat) = app.engine.create_workflow(app.org(), &compiled, key).await?;
-    Ok(answer(if is_repeat { 200 } else { 201 }, views::workflow(&row, None)))
+    Ok(answer(if is_repeat { 200 } else { 201 }, views::workflow(&row, None, None)))
 }
 
 pub async fn validate(headers: HeaderMap, body: Body) -> Answer {
@@ -97,14 +110,15 @@ pub async fn list(app: State, query: Query) -> Answer {
     let mut rows = app.engine.workflows(app.org(), before, limit + 1).await?;
     let next = (rows.len() > limit).then(|| rows[limit - 1].id.to_string());
     rows.truncate(limit);
-    Ok(page(rows.iter().map(|row| views::workflow(row, None)).collect(), next))
+    Ok(page(rows.iter().map(|row| views::workflow(row, None, None)).collect(), next))
 }
 
 pub async fn show(app: State, Path(key): Path<String>) -> Answer {
     let row = find(&app, &key).await?;
     let source = app.engine.source(app.org(), &row.hash).await?;
     let definition = source.and_then(|bytes| serde_json::from_slice(&bytes).ok()).map(|s| views::definition(&row, s));
-    Ok(answer(200, views::workflow(&row, definition)))
+    let pause = app.engine.workflow_pause(app.org(), row.id).await?;
+    Ok(answer(200, views::workflow(&row, definition, pause.as_ref())))
 }
 
 /// A workflow by id, name or slug.
@@ -118,6 +132,7 @@ fn no_workflow(key: &str) -> Refusal {
 }
 
 pub async fn trigger(app: State, query: Query, Path(key): Path<String>, headers: HeaderMap, body: Body) -> Answer {
+    let callback_url = query.read("callback_url", "an http or https url", callback_url)?.unwrap_or_default();
     let wait = query.span("wait", WAIT_MAX)?;
     let labels = query.labels()?;
     if labels.len() > LABELS_MAX {
@@ -126,14 +141,14 @@ pub async fn trigger(app: State, query: Query, Path(key): Path<String>, headers:
     let idempotency = idempotency_key(&headers)?;
     let body = body::payload(&headers, body).await?;
     let workflow = app.engine.resolve(app.org(), &key).await?.ok_or_else(|| no_workflow(&key))?;
-    let fingerprint = fingerprint(workflow.row.id, &body, &labels);
+    let fingerprint = fingerprint(workflow.row.id, &body, &labels, &callback_url);
     let request = StartRequest {
         org: app.org(),
         workflow,
         body,
         headers: kept_headers(&headers),
         labels,
-        source: Source::default(),
+        source: Source { callback_url, ..Source::default() },
         idempotency: idempotency.map(|key| Idempotency { scope: None, key, fingerprint }),
     };
     if let Some(limit) = wait {
@@ -157,6 +172,28 @@ pub async fn trigger(app: State, query: Query, Path(key): Path<String>, headers:
     ))
 }
 
+/// New runs wait for their turn until the workflow is resumed.
+pub async fn pause(app: State, Path(key): Path<String>, headers: HeaderMap, body: Body) -> Answer {
+    let PauseRequest { actor, note } = body::json::<Option<_>>(&headers, body).await?.unwrap_or_default();
+    let [actor, note] = notes([("actor", actor), ("note", note)])?;
+    let row = find(&app, &key).await?;
+    app.engine.pause_workflow(app.org(), row.id, actor, note).await?;
+    shown(&app, &row).await
+}
+
+pub async fn resume(app: State, Path(key): Path<String>, headers: HeaderMap, body: Body) -> Answer {
+    let ResumeRequest { actor } = body::json::<Option<_>>(&headers, body).await?.unwrap_or_default();
+    notes([("actor", actor)])?;
+    let row = find(&app, &key).await?;
+    app.engine.resume_workflow(app.org(), row.id).await?;
+    shown(&app, &row).await
+}
+
+async fn shown(app: &crate::App, row: &store::WorkflowRow) -> Answer {
+    let pause = app.engine.workflow_pause(app.org(), row.id).await?;
+    Ok(answer(200, views::workflow(row, None, pause.as_ref())))
+}
+
 fn idempotency_key(headers: &HeaderMap) -> Result<Option<String>, Refusal> {
     let Some(value) = headers.get("idempotency-key") else { return Ok(None) };
     let is_visible = |key: &&str| key.bytes().all(|byte| byte.is_ascii_graphic());
@@ -167,8 +204,15 @@ fn idempotency_key(headers: &HeaderMap) -> Result<Option<String>, Refusal> {
     })
 }
 
+/// An address that can be called, without a user name or password in it.
+fn callback_url(text: &str) -> Option<String> {
+    let url = url::Url::parse(text).ok()?;
+    let is_plain = url.username().is_empty() && url.password().is_none() && url.has_host();
+    (matches!(url.scheme(), "http" | "https") && is_plain && text.len() <= 2_048).then(|| text.to_owned())
+}
+
 /// What makes two requests the same: the route, the workflow, the canonical body and the labels.
-fn fingerprint(workflow: WorkflowId, body: &[u8], labels: &[(String, String)]) -> [u8; 32] {
+fn fingerprint(workflow: WorkflowId, body: &[u8], labels: &[(String, String)], callback_url: &str) -> [u8; 32] {
     let canonical = lang::read(body, lang::Syntax::Json).map(|tree| lang::canonical_json(&tree));
     let mut hash = Sha256::new();
     hash.update(b"trigger\0");
@@ -180,6 +224,10 @@ fn fingerprint(workflow: WorkflowId, body: &[u8], labels: &[(String, String)]) -
     let mut labels: Vec<String> = labels.iter().map(|(k, v)| format!("\0{k}:{v}")).collect();
     labels.sort();
     labels.iter().for_each(|label| hash.update(label.as_bytes()));
+    if !callback_url.is_empty() {
+        hash.update(b"\0\0");
+        hash.update(callback_url);
+    }
     hash.finalize().into()
 }
 
