@@ -79,9 +79,11 @@ impl Client {
         self.data(Ask::post(format!("/runs/{}/retry", segment(run))).json(request)).await
     }
 
-    /// Starts the same again: a new run with the same input.
-    pub async fn replay(&self, run: &str) -> Result<Value> {
-        self.data(Ask::post(format!("/runs/{}/replay", segment(run)))).await
+    /// Starts the same again: a new run with the same input, of the same version or the present one.
+    pub async fn replay(&self, run: &str, is_latest: bool) -> Result<Value> {
+        let version = if is_latest { "latest" } else { "pinned" };
+        let body = serde_json::json!({ "version": version });
+        self.data(Ask::post(format!("/runs/{}/replay", segment(run))).json(&body)).await
     }
 
     /// Only one that has ended.

@@ -90,7 +90,7 @@ impl Client {
         self.page(ask.query("limit", limit).query("cursor", cursor)).await
     }
 
-    pub async fn workflow_diff(&self, workflow: &str, from: Option<u32>, to: Option<u32>) -> Result<Value> {
+    pub async fn workflow_diff(&self, workflow: &str, from: Option<&str>, to: Option<&str>) -> Result<Value> {
         let ask = Ask::get(format!("/workflows/{}/diff", segment(workflow)));
         self.data(ask.query("from", from).query("to", to)).await
     }
