@@ -9,7 +9,9 @@ mod harness;
 
 mod crash;
 #[cfg(target_os = "linux")]
+mod explain;
 mod faults;
+mod holding;
 mod kill;
 mod openapi;
 mod readme;
