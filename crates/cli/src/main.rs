@@ -94,3 +94,32 @@ fn print(bytes: &[u8]) -> ExitCode {
         Err(_) => ExitCode::from(74),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Every command and every flag is in the reference.
+    #[test]
+    fn the_reference_names_every_command_and_flag() {
+        fn walk(command: &clap::Command, path: &str, missing: &mut Vec<String>) {
+            const PAGE: &str = include_str!("../../../docs/reference/cli.md");
+            let name = command.get_name();
+            let said = PAGE.contains(&format!("`{path}")) || PAGE.contains(&format!("## {path}"));
+            // A verb may stand beside its opposite: "`onward workflows enable WORKFLOW`, `disable`".
+            if !said && !PAGE.contains(&format!("`, `{name}")) {
+                missing.push(path.to_owned());
+            }
+            for flag in command.get_arguments().filter_map(|argument| argument.get_long()) {
+                if !["help", "version"].contains(&flag) && !PAGE.contains(&format!("--{flag}")) {
+                    missing.push(format!("{path} --{flag}"));
+                }
+            }
+            command.get_subcommands().for_each(|verb| walk(verb, &format!("{path} {}", verb.get_name()), missing));
+        }
+        let mut missing = Vec::new();
+        Arguments::command().get_subcommands().for_each(|c| walk(c, &format!("onward {}", c.get_name()), &mut missing));
+        assert_eq!(missing, Vec::<String>::new());
+        Arguments::command().debug_assert();
+    }
+}

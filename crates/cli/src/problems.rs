@@ -60,7 +60,7 @@ pub fn span_at(source: &str, line: u32, column: u32) -> Range<usize> {
     let rest = &text[start..];
     let len = match rest.chars().next() {
         Some(quote @ ('"' | '\'')) => rest[1..].find(quote).map_or(rest.len(), |end| end + 2),
-        Some(_) => rest.find([' ', ',', '}', ']', ':']).unwrap_or(rest.len()).max(1),
+        Some(_) => rest.find([' ', ',', '}', ']', ':', '"', '\'']).unwrap_or(rest.len()).max(1),
         None => 0,
     };
     let end = source.ceil_char_boundary((before + start + len).min(source.len()));

@@ -148,7 +148,8 @@ fn tell(failure: Failure, json: bool) -> u8 {
         }
         Failure::Client(Error::Refused { problem, .. }) | Failure::InSource { problem, .. } => {
             if json {
-                println!("{}", pretty(&json!({ "error": problem })));
+                // On one line, as it may follow lines.
+                println!("{}", json!({ "error": problem }));
             } else {
                 refused(&problem);
             }

@@ -216,7 +216,7 @@ async fn apply(asking: &Asking, files: &[PathBuf]) -> Outcome {
     }
     let (mut applied, mut is_refused) = (Vec::new(), false);
     for (file, source) in sources {
-        let name = file.display().to_string();
+        let name = if file.as_os_str() == "-" { "<stdin>".to_owned() } else { file.display().to_string() };
         match apply_one(asking, file, &source).await {
             Ok((workflow, what)) => {
                 if !asking.json {

@@ -7,6 +7,7 @@
 
 mod harness;
 
+mod cli;
 mod crash;
 #[cfg(target_os = "linux")]
 mod explain;
