@@ -13,6 +13,7 @@ mod crash;
 mod explain;
 mod faults;
 mod holding;
+mod http;
 mod kill;
 mod openapi;
 mod readme;
