@@ -3,7 +3,7 @@
 use crate::problems;
 use lang::{Diagnostic, Syntax};
 use std::io::Read;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 #[derive(clap::Args)]
@@ -62,7 +62,7 @@ pub fn run(arguments: Arguments) -> ExitCode {
     if compiled.is_ok() { ExitCode::SUCCESS } else { INVALID.into() }
 }
 
-pub fn read(file: &PathBuf) -> std::io::Result<Vec<u8>> {
+pub fn read(file: &Path) -> std::io::Result<Vec<u8>> {
     if file.as_os_str() != "-" {
         return std::fs::read(file);
     }
@@ -72,7 +72,7 @@ pub fn read(file: &PathBuf) -> std::io::Result<Vec<u8>> {
 }
 
 /// By the file's ending; else a document that begins like JSON is JSON.
-pub fn guess(file: &std::path::Path, source: &[u8]) -> Syntax {
+pub fn guess(file: &Path, source: &[u8]) -> Syntax {
     match file.extension().and_then(|e| e.to_str()) {
         Some("yaml" | "yml") => Syntax::Yaml,
         Some("json") => Syntax::Json,

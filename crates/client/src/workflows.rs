@@ -29,7 +29,7 @@ impl Start {
 }
 
 impl Ask {
-    fn definition(mut self, definition: &Definition) -> Ask {
+    pub(crate) fn definition(mut self, definition: &Definition) -> Ask {
         self.body = Some(match definition {
             Definition::Json(bytes) => ("application/json", bytes.clone()),
             Definition::Yaml(bytes) => ("application/yaml", bytes.clone()),

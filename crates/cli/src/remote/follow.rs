@@ -57,7 +57,7 @@ pub fn print(asking: &Asking, event: &EventView) -> Result<(), Failure> {
     Ok(out.flush()?)
 }
 
-/// `10:39:37.294  step.succeeded   charge  status 200, 2ms`
+/// `10:39:37.294  step.succeeded   charge  2ms, status 200`
 pub fn line(event: &EventView) -> String {
     let mut text = format!("{}  {:<16}", style::clock(&event.at), clean(&event.kind));
     if let Some(step) = &event.step {
@@ -66,21 +66,21 @@ pub fn line(event: &EventView) -> String {
             let _ = write!(text, " #{attempt}");
         }
     }
-    let detail = detail(&event.data);
-    if !detail.is_empty() {
-        let _ = write!(text, "  {detail}");
+    let took = event.data["duration_ms"].as_u64().map(style::span);
+    let said: Vec<String> = took.into_iter().chain(Some(detail(&event.data)).filter(|text| !text.is_empty())).collect();
+    if !said.is_empty() {
+        let _ = write!(text, "  {}", said.join(", "));
     }
     text.trim_end().to_owned()
 }
 
-/// What an event says beyond its name, in a few words.
+/// What an event says beyond its name and how long it took, in a few words.
 fn detail(data: &Value) -> String {
     let text = |value: &Value| value.as_str().map(clean);
     let mut parts = Vec::new();
     if let Some(status) = data["status_code"].as_u64().or(data["response"]["status_code"].as_u64()) {
         parts.push(format!("status {status}"));
     }
-    parts.extend(data["duration_ms"].as_u64().map(style::span));
     parts.extend(text(&data["error"]["message"]));
     for (name, word) in [("wake_at", "until"), ("deadline", "until"), ("next_attempt_at", "again at")] {
         parts.extend(text(&data[name]).map(|at| format!("{word} {}", style::time(&at))));
@@ -182,16 +182,13 @@ fn one(line: &Line, frame: usize, now: Instant, names: usize, width: usize, is_c
     let took =
         line.took.or(running.filter(|_| line.took.is_none() && mark != '-')).map(style::span).unwrap_or_default();
     let attempt = if line.attempt > 1 { format!("#{} ", line.attempt) } else { String::new() };
-    let name = cut(&clean(&line.name), names);
-    let text = format!("{mark} {name:<names$}  {:<9}  {took:>6}  {attempt}{}", line.status, line.note);
-    let text = cut(text.trim_end(), width);
-    match text.find(line.status) {
-        Some(at) if is_coloured => {
-            let (before, rest) = text.split_at(at);
-            let (status, after) = rest.split_at(line.status.len());
-            format!("{before}{}{after}", paint(status, style::colour(line.status), true))
-        }
-        _ => text,
+    let before = format!("{mark} {:<names$}  ", cut(&clean(&line.name), names));
+    let room = width.saturating_sub(before.chars().count());
+    let rest = format!("{:<9}  {took:>6}  {attempt}{}", line.status, line.note);
+    let rest = cut(rest.trim_end(), room);
+    match rest.strip_prefix(line.status) {
+        Some(after) => format!("{before}{}{after}", paint(line.status, style::colour(line.status), is_coloured)),
+        None => cut(&format!("{before}{rest}"), width),
     }
 }
 

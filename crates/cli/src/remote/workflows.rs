@@ -8,7 +8,7 @@ use api::{Code, PauseRequest, ResumeRequest, WorkflowView};
 use client::{Definition, Error};
 use lang::Syntax;
 use serde_json::{Value, json};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 #[derive(clap::Args)]
@@ -216,7 +216,7 @@ async fn apply(asking: &Asking, files: &[PathBuf]) -> Outcome {
     }
     let (mut applied, mut is_refused) = (Vec::new(), false);
     for (file, source) in sources {
-        let name = if file.as_os_str() == "-" { "<stdin>".to_owned() } else { file.display().to_string() };
+        let name = called(file);
         match apply_one(asking, file, &source).await {
             Ok((workflow, what)) => {
                 if !asking.json {
@@ -242,24 +242,30 @@ async fn apply(asking: &Asking, files: &[PathBuf]) -> Outcome {
     if is_refused { Err(Failure::No) } else { Ok(()) }
 }
 
-/// Whoever has the name already gets a new version.
-async fn apply_one(
-    asking: &Asking,
-    file: &std::path::Path,
-    source: &[u8],
-) -> Result<(WorkflowView, &'static str), Error> {
-    let syntax = validate::guess(file, source);
-    let definition = match syntax {
+/// In the syntax its file's name or its first character promises.
+pub fn definition(file: &Path, source: &[u8]) -> Definition {
+    match validate::guess(file, source) {
         Syntax::Json => Definition::Json(source.to_vec().into()),
         Syntax::Yaml => Definition::Yaml(source.to_vec().into()),
-    };
+    }
+}
+
+/// How a file is called when something is wrong in it.
+pub fn called(file: &Path) -> String {
+    if file.as_os_str() == "-" { "<stdin>".to_owned() } else { file.display().to_string() }
+}
+
+/// Whoever has the name already gets a new version.
+async fn apply_one(asking: &Asking, file: &Path, source: &[u8]) -> Result<(WorkflowView, &'static str), Error> {
+    let definition = definition(file, source);
     let taken = match asking.client.create_workflow(&definition).await {
         Ok(workflow) => return Ok((workflow, "created")),
         Err(error) if error.is(Code::NameTaken) => error,
         Err(error) => return Err(error),
     };
     // Only a definition the server has understood gets here, so it has a name.
-    let compiled = lang::read(source, syntax).map_err(|m| m.0).and_then(|tree| lang::compile(&tree));
+    let compiled =
+        lang::read(source, validate::guess(file, source)).map_err(|m| m.0).and_then(|tree| lang::compile(&tree));
     let Ok(compiled) = compiled else { return Err(taken) };
     let before = asking.client.workflow(&compiled.meta.name).await?;
     let workflow = asking.client.replace_workflow(&compiled.meta.name, &definition).await?;
