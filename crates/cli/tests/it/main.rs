@@ -9,8 +9,8 @@ mod harness;
 
 mod cli;
 mod crash;
-#[cfg(target_os = "linux")]
 mod explain;
+#[cfg(target_os = "linux")]
 mod faults;
 mod holding;
 mod http;
