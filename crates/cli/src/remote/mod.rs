@@ -113,13 +113,7 @@ pub struct Asking {
 impl Asking {
     /// One thing: as JSON, or as `words` puts it.
     pub fn print<T: Serialize>(&self, value: &T, words: impl FnOnce(&T) -> String) -> Outcome {
-        let text = if self.json { pretty(value) } else { words(value) };
-        let mut out = std::io::stdout().lock();
-        out.write_all(text.as_bytes())?;
-        if !text.ends_with('\n') {
-            out.write_all(b"\n")?;
-        }
-        Ok(out.flush()?)
+        write(if self.json { pretty(value) } else { words(value) }.trim_end())
     }
 
     /// A remark for people.
@@ -128,6 +122,13 @@ impl Asking {
             eprintln!("{words}");
         }
     }
+}
+
+/// Text and a line end to standard output, whose reader may have left.
+fn write(text: &str) -> Outcome {
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "{text}")?;
+    Ok(out.flush()?)
 }
 
 fn pretty(value: &impl Serialize) -> String {
@@ -149,7 +150,7 @@ fn tell(failure: Failure, json: bool) -> u8 {
         Failure::Client(Error::Refused { problem, .. }) | Failure::InSource { problem, .. } => {
             if json {
                 // On one line, as it may follow lines.
-                println!("{}", json!({ "error": problem }));
+                let _ = write(&json!({ "error": problem }).to_string());
             } else {
                 refused(&problem);
             }

@@ -1,7 +1,7 @@
 //! Lists: columns that line up, page by page, or JSON in the shape of the API.
 
 use super::style::{self, clean};
-use super::{Asking, Failure, Outcome, Part, pretty};
+use super::{Asking, Failure, Outcome, Part, pretty, write};
 use api::Page;
 use serde::Serialize;
 use std::future::Future;
@@ -90,14 +90,13 @@ impl Printer<'_> {
         }
         let begin = if self.count == 0 { "{\"data\": [" } else { "\n" };
         let next = serde_json::to_string(&next).unwrap_or_default();
-        println!("{begin}], \"next\": {next}}}");
-        Ok(())
+        write(&format!("{begin}], \"next\": {next}}}"))
     }
 
     /// Half a list is not JSON; what follows must at least begin on its own line.
     fn stop(&self) -> Result<(), Failure> {
         if self.json && self.count > 0 {
-            println!();
+            return write("");
         }
         Ok(())
     }

@@ -220,7 +220,8 @@ async fn apply(asking: &Asking, files: &[PathBuf]) -> Outcome {
         match apply_one(asking, file, &source).await {
             Ok((workflow, what)) => {
                 if !asking.json {
-                    println!("{name}: {what} {}, version {}", style::clean(&workflow.name), workflow.version);
+                    let workflow = format!("{}, version {}", style::clean(&workflow.name), workflow.version);
+                    super::write(&format!("{name}: {what} {workflow}"))?;
                 }
                 applied.push(json!({ "file": name, "did": what, "workflow": workflow }));
             }
