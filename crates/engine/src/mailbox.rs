@@ -386,9 +386,9 @@ impl<T> Mailbox<T> {
             Command::Loaded { run, result } => self.loaded(run, result),
             Command::Fetched { run, result } => self.fetched(run, result),
             Command::Gates { paused, runs } => {
-                let (admitted, superseded) = self.gates.restore(paused, runs);
-                self.admit(admitted);
-                self.supersede(superseded);
+                let restored = self.gates.restore(paused, runs);
+                self.admit(restored.admitted);
+                self.supersede(restored.superseded);
             }
             Command::PauseWorkflow(workflow) => self.gates.pause(workflow),
             Command::ResumeWorkflow(workflow) => {

@@ -8,13 +8,15 @@
 mod harness;
 
 mod batch;
+mod cli;
 mod crash;
 mod deletion;
 mod editing;
-#[cfg(target_os = "linux")]
 mod explain;
+#[cfg(target_os = "linux")]
 mod faults;
 mod holding;
+mod http;
 mod kill;
 mod openapi;
 mod readme;

@@ -1,4 +1,4 @@
-//! What leaves a mailbox, and when.
+//! The mailbox by hand: what leaves it, and when.
 
 use super::*;
 use kernel::{Payload, WorkflowId};
