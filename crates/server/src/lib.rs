@@ -14,6 +14,7 @@ mod error;
 mod guard;
 mod query;
 mod routes;
+mod ui;
 mod views;
 
 pub use error::Refusal;
@@ -81,7 +82,8 @@ pub fn router(app: Arc<App>) -> Router {
         .route("/dev/clock", get(system::clock).post(system::advance_clock));
     Router::new()
         .nest("/api/v1", api)
-        .route("/", get(system::hello))
+        .route("/", get(ui::index))
+        .route("/ui/{edition}/{*file}", get(ui::file))
         .route("/wh/{token}", post(callbacks::receive))
         .route("/healthz", get(system::healthz))
         .route("/readyz", get(system::readyz))
