@@ -1,39 +1,54 @@
 // Why a run is where it is, and what can be done about it: the server's words and the server's actions.
 
 import { call } from "./api.js";
-import { html } from "./html.js";
-import { Json } from "./json.js";
-import { Action } from "./parts.js";
-import { link } from "./route.js";
+import { html, useState } from "./html.js";
+import { Json, pretty } from "./json.js";
+import { Action, JsonBox, Prose } from "./parts.js";
+import { go, link } from "./route.js";
 import { words } from "./status.js";
 
 export function Explain({ run, explanation, onDone }) {
-  const actions = (explanation.next_actions ?? []).filter(isCall);
-  const evidence = explanation.evidence ?? explanation.details;
+  const { reason, summary, step, details, next_actions, chain = [] } = explanation;
+  const actions = next_actions.map((action) => ({ ...action, path: ownPath(action) })).filter((action) => action.path);
+  const act = async (action, body = action.body === undefined ? undefined : JSON.stringify(action.body)) => {
+    const { data } = await call(action.method, action.path, body);
+    const made = data?.run_id ?? run.id;
+    if (made === run.id) onDone();
+    else go(link(["runs", made]));
+  };
   return html`
-    <section class="explain" aria-label="Explanation" data-reason=${explanation.reason}>
-      <p><code>${explanation.reason}</code> ${explanation.summary}
-        ${explanation.step && html` <a href=${link(["runs", run.id], { step: explanation.step })}>Show ${explanation.step}</a>`}</p>
-      ${actions.length > 0 && html`
-        <div class="buttons">
-          ${actions.map((action) => html`
-            <${Action} key=${name(action)} kind=${isHarsh(action) ? "danger" : ""}
-              confirm=${isHarsh(action) ? `${title(action)} this run?` : undefined}
-              act=${async () => { await call(action.method, action.path, body(action)); onDone(); }}>
-              ${title(action)}
-            <//>`)}
-        </div>`}
-      ${hasContent(evidence) && html`<details><summary>Evidence</summary><${Json} value=${evidence} label="Evidence" /></details>`}
+    <section class="explain" aria-label="Explanation" data-reason=${reason}>
+      <p><code>${reason}</code> <${Prose} text=${summary} />
+        ${step && html` <a href=${link(["runs", run.id], { step })}>Show step</a>`}</p>
+      <div class="buttons">
+        ${actions.map((action) => action.action === "call_webhook"
+          ? html`<${Callback} key=${action.path} action=${action} act=${act} />`
+          : html`
+            <${Action} key=${action.action} kind=${isHarsh(action) ? "danger" : ""} act=${() => act(action)}
+              confirm=${isHarsh(action) ? `${title(action)} this run?` : undefined}>${title(action)}<//>`)}
+      </div>
+      <details><summary>Evidence</summary>
+        ${chain.length > 1 && html`<ol class="chain">${chain.map((cause) => html`<li><${Prose} text=${cause.summary} /></li>`)}</ol>`}
+        <${Json} value=${details} label="Evidence" />
+      </details>
     </section>`;
 }
 
-/** Only what changes something at this server becomes a button; "wait" is advice, not a request. */
-const isCall = (action) => action.method && action.method !== "GET" && String(action.path ?? "").startsWith("/api/v1/");
-const name = (action) => action.action ?? action.name ?? action.path;
-const title = (action) => {
-  const text = words(action.title ?? action.label ?? name(action));
-  return text.charAt(0).toUpperCase() + text.slice(1);
-};
-const isHarsh = (action) => /cancel|delete|reject/.test(name(action));
-const body = (action) => (action.body === undefined || action.body === null ? undefined : JSON.stringify(action.body));
-const hasContent = (value) => value && typeof value === "object" && Object.keys(value).length > 0;
+/** Plays the part of whoever the run waits for. */
+function Callback({ action, act }) {
+  const [is_open, setOpen] = useState(false);
+  return html`
+    <button type="button" onClick=${() => setOpen(true)}>${title(action)}</button>
+    ${is_open && html`<${JsonBox} title=${title(action)} label="What the caller sends, as JSON" text=${pretty(action.body ?? {})} verb="Send"
+      send=${(body) => act(action, body ?? "null")} onClose=${() => setOpen(false)} />`}`;
+}
+
+/** Where an action goes on this server, or nothing: "wait" is advice, and other hosts are not ours to call. */
+function ownPath({ method, path }) {
+  if (method === "GET") return null;
+  if (path.startsWith("/api/v1/")) return path;
+  return path.match(/^https?:\/\/[^/]+.*(\/wh\/[^/?#]+)$/)?.[1] ?? null;
+}
+
+const title = ({ action }) => words(action).replace(/^./, (first) => first.toUpperCase());
+const isHarsh = ({ action }) => /cancel|delete|reject/.test(action);

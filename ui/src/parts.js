@@ -1,5 +1,6 @@
 // Small parts several pages share.
 
+import { parse } from "./api.js";
 import { html, useEffect, useRef, useState } from "./html.js";
 
 export function Copy({ text, label = "Copy" }) {
@@ -16,11 +17,19 @@ export function Copy({ text, label = "Copy" }) {
   return html`<button type="button" class="copy" onClick=${copy} aria-live="polite">${is_copied ? "Copied" : label}</button>`;
 }
 
+/** A sentence of the server: names in backticks look like names, times are local. */
+export const Prose = ({ text }) => String(text ?? "").split(/(`[^`]+`|\d{4}-\d\d-\d\dT[\d:.]+Z)/).map((piece, i) => {
+  if (i % 2 === 0) return piece;
+  if (piece.startsWith("`")) return html`<code class="word">${piece.slice(1, -1)}</code>`;
+  const when = new Date(piece).toLocaleString(undefined, { dateStyle: "medium", timeStyle: "medium" });
+  return html`<time datetime=${piece} title=${piece}>${when}</time>`;
+});
+
 export const Problem = ({ error }) => error && html`
   <div class="problem" role="alert">
-    <strong>${error.code ?? "error"}</strong> ${error.message}
-    ${error.hint && html`<div class="muted">${error.hint}</div>`}
-    ${(error.problems ?? []).slice(1).map((p) => html`<div>${p.message}</div>`)}
+    <strong>${error.code ?? "error"}</strong> <${Prose} text=${error.message} />
+    ${error.hint && html`<div class="muted"><${Prose} text=${error.hint} /></div>`}
+    ${(error.problems ?? []).slice(1).map((p) => html`<div><${Prose} text=${p.message} /></div>`)}
   </div>`;
 
 export const Card = ({ title, aside, children, name }) => html`
@@ -71,4 +80,41 @@ export function Action({ children, act, kind = "", confirm: question }) {
           </div>
         <//>`}
     </span>`;
+}
+
+/** A dialog with a box for JSON. What was typed is sent as it is; an empty box sends nothing. */
+export function JsonBox({ title, label, text: initial, verb, send, onClose }) {
+  const [text, setText] = useState(initial);
+  const [error, setError] = useState(null);
+  const [is_busy, setBusy] = useState(false);
+  const submit = async (event) => {
+    event.preventDefault();
+    try {
+      if (text.trim()) parse(text);
+    } catch (problem) {
+      return setError({ code: "not JSON", message: problem.message });
+    }
+    setBusy(true);
+    try {
+      await send(text.trim() || undefined);
+      onClose();
+    } catch (problem) {
+      setError(problem);
+      setBusy(false);
+    }
+  };
+  const onKeyDown = (event) => event.key === "Enter" && (event.metaKey || event.ctrlKey) && submit(event);
+  return html`
+    <${Dialog} title=${title} onClose=${onClose}>
+      <form onSubmit=${submit}>
+        <label>${label}
+          <textarea rows="8" spellcheck="false" autofocus value=${text} onInput=${(e) => setText(e.target.value)} onKeyDown=${onKeyDown} />
+        </label>
+        <${Problem} error=${error} />
+        <div class="buttons">
+          <button type="button" onClick=${onClose}>Close</button>
+          <button type="submit" class="primary" disabled=${is_busy}>${verb}</button>
+        </div>
+      </form>
+    <//>`;
 }

@@ -80,7 +80,7 @@ function Page({ run, graph, events, explanation, error, chosen, refresh }) {
     await post(`/runs/${run.id}/cancel`);
     refresh();
   };
-  const offers_cancel = explanation?.next_actions?.some((action) => /cancel/.test(action.action ?? action.name ?? ""));
+  const offers_cancel = explanation?.next_actions.some(({ action }) => action === "cancel");
   return html`
     <div class="crumbs"><a href=${link(["runs"])}>Runs</a><a href=${link(["workflows", run.workflow_id])}>${run.workflow}</a></div>
     <div class="bar-top">
@@ -105,8 +105,7 @@ function Page({ run, graph, events, explanation, error, chosen, refresh }) {
       ${Object.entries(run.labels).map(([key, value]) => html`<${Fact} name=${key}>${value}<//>`)}
     </dl>
     <${Problem} error=${error} />
-    ${run.error && html`<div class="problem"><strong>${run.error.code}</strong> ${run.error.message}
-      ${run.error.step && html` <a href=${here(run.error.step)}>Show ${run.error.step}</a>`}</div>`}
+    ${run.error && html`<${Problem} error=${run.error} />`}
     ${explanation ? html`<${Explain} run=${run} explanation=${explanation} onDone=${refresh} />` : html`<${WaitingFor} run=${run} />`}
     <div class="columns">
       <div>

@@ -7,12 +7,11 @@ import { Status, words } from "./status.js";
 import { Lasting, When, span } from "./time.js";
 
 export function StepPanel({ node, step, bars, close }) {
-  const error = step.error;
   return html`
     <header><h2>${node.step}</h2><a class="close" href=${close} aria-label="Close the step">✕</a></header>
     <p class="line"><${Status} status=${step.status} /> <span class="tag">${node.kind}</span>
       ${step.status_code && html`<span class="tag">HTTP ${step.status_code}</span>`}</p>
-    ${error && html`<div class="problem"><strong>${error.code}</strong> ${error.message}</div>`}
+    <${Problem} error=${step.error} />
     ${step.skipped_because && html`<${Skipped} because=${step.skipped_because} />`}
     <dl class="facts narrow">
       <${Fact} name="Started"><${When} at=${step.started_at} /><//>

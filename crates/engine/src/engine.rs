@@ -6,10 +6,13 @@
 
 mod definitions;
 mod drive;
+mod holding;
+mod notices;
 mod reading;
 mod virtual_time;
 
 pub use definitions::Resolved;
+pub use notices::{NOTIFIER, NOTIFIER_NAME};
 pub use reading::Reading;
 
 use crate::clock::{Clock, ClockMode};
@@ -27,7 +30,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, RwLock};
 use std::time::{Duration, Instant};
 use store::crash::{self, Point};
-use store::{Birth, IdempotencyKey, Store, Wait};
+use store::{Birth, GateRow, IdempotencyKey, Store, Wait};
 use tokio::sync::oneshot;
 
 /// Commands that may wait for the mailbox before starts are refused.
@@ -57,6 +60,9 @@ pub enum Error {
     Taken(store::Taken),
     #[error("the workflow is disabled")]
     Disabled,
+    /// The key of a workflow's `concurrency` cannot be worked out from what the trigger brought.
+    #[error("{0}")]
+    NoGate(String),
     #[error("this idempotency key was used for another request")]
     KeyReused,
     #[error("{0}")]
@@ -126,6 +132,8 @@ pub struct Source {
     pub caused_by: Option<RunId>,
     pub actor: String,
     pub callback_url: String,
+    /// The notice this run hands over.
+    pub notice: Option<(RunId, u32)>,
 }
 
 /// The caller's key and the fingerprint of what it asked for.
@@ -164,6 +172,7 @@ pub(crate) struct Inner {
     store: Arc<dyn Store>,
     clock: Clock,
     inbox: Inbox,
+    outbox: notices::Outbox,
     secret: Secret,
     public_url: String,
     definitions: definitions::Cache,
@@ -184,10 +193,12 @@ impl Engine {
         let clock = virtual_time::open_clock(&*store, &options).await?;
         let epoch = store.next_epoch().await?;
         crash::point(Point::EpochClaimed);
+        let (outbox, notices) = notices::Outbox::new();
         let inner = Arc::new(Inner {
             store,
             clock,
             inbox: Inbox::default(),
+            outbox,
             secret: options.secret,
             public_url: options.public_url,
             definitions: Default::default(),
@@ -199,7 +210,7 @@ impl Engine {
             clock_moved: tokio::sync::Notify::new(),
         });
         let (secret, base) = (inner.secret.clone(), inner.public_url.clone());
-        let wait_url: WaitUrl = Arc::new(move |run, step| format!("{base}/wh/{}", secret.token(run, step)));
+        let wait_url: WaitUrl = Arc::new(move |run, step| callback_url(&base, &secret, run, step));
         let sink_to = Arc::downgrade(&inner);
         let sink = Arc::new(move |dispatch: &crate::mailbox::Dispatch, result| {
             if let Some(inner) = sink_to.upgrade() {
@@ -208,11 +219,15 @@ impl Engine {
             }
         });
         let executors = Executors::new(tokio::runtime::Handle::current(), sink).map_err(Error::Refused)?;
+        let paused = inner.store.workflow_pauses().await?.into_iter().map(|pause| pause.workflow).collect();
+        inner.inbox.send(Command::Gates { paused, runs: inner.store.gated().await? });
         for (org, run) in inner.store.unparked().await? {
             inner.inbox.send(Command::Recover { org, run });
         }
         drive::spawn(inner.clone(), Mailbox::new(epoch, wait_url), executors);
-        Ok(Engine { inner })
+        let engine = Engine { inner };
+        tokio::spawn(notices::deliver(engine.clone(), notices));
+        Ok(engine)
     }
 
     pub fn now(&self) -> Timestamp {
@@ -289,9 +304,10 @@ impl Engine {
                 fingerprint: asked.fingerprint,
                 created_at: now,
             }),
+            notice: request.source.notice,
         };
         let source = request.source;
-        let origin = Origin {
+        let mut origin = Origin {
             workflow,
             workflow_name: version.name.clone(),
             version: version.number,
@@ -309,7 +325,13 @@ impl Engine {
             callback_url: source.callback_url,
             ..Default::default()
         };
-        let start = Box::new(Start { org, run, version, origin, birth });
+        origin.gate = kernel::advance::gate(&version.plan, &origin).map_err(Error::NoGate)?;
+        let gate = origin.gate.as_ref().map(|gate| GateRow {
+            id: gate_id(workflow, &gate.key),
+            limit: gate.limit,
+            on_conflict: gate.on_conflict,
+        });
+        let start = Box::new(Start { org, run, version, origin, gate, birth });
         let reply = inner.send(|ticket| Command::Start { start, ticket, ended })?;
         Ok(Asked { org, run, workflow, fingerprint, reply })
     }
@@ -433,6 +455,10 @@ impl Inner {
         }
     }
 
+    fn wait_url(&self, run: RunId, step: &str) -> String {
+        callback_url(&self.public_url, &self.secret, run, step)
+    }
+
     fn fatal_reason(&self) -> Option<String> {
         self.fatal.read().unwrap_or_else(|e| e.into_inner()).clone()
     }
@@ -452,6 +478,10 @@ impl Inner {
     }
 }
 
+fn callback_url(base: &str, secret: &Secret, run: RunId, step: &str) -> String {
+    format!("{base}/wh/{}", secret.token(run, step))
+}
+
 /// The loop answers every ticket; a dropped one means it stopped in between.
 async fn answered(reply: oneshot::Receiver<Reply>) -> Result<Reply, Error> {
     reply.await.map_err(|_| Error::OutcomeUnknown("the engine stopped before it could answer".into()))
@@ -463,10 +493,21 @@ fn refusal(reply: Reply, what: &'static str) -> Error {
         Reply::Unavailable(why) => Error::Unavailable(why),
         Reply::Unknown(why) => Error::OutcomeUnknown(why),
         Reply::Trouble(trouble) => trouble.into(),
-        Reply::Answer { .. } | Reply::Ended(_) | Reply::KeyTaken { .. } => {
+        Reply::Answer { .. } | Reply::Ended(_) | Reply::KeyTaken { .. } | Reply::Crowd(_) => {
             Error::Unavailable(format!("an unexpected answer: {reply:?}"))
         }
     }
+}
+
+/// Runs of one workflow whose keys are equal share a limit.
+fn gate_id(workflow: WorkflowId, key: &str) -> [u8; 16] {
+    let mut hash = Sha256::new();
+    hash.update(workflow.0);
+    hash.update(key.as_bytes());
+    let hash: [u8; 32] = hash.finalize().into();
+    let mut id = [0; 16];
+    id.copy_from_slice(&hash[..16]);
+    id
 }
 
 fn pairs(list: Vec<(String, String)>) -> Vec<Pair> {

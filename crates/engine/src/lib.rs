@@ -7,6 +7,8 @@
 pub mod clock;
 pub mod engine;
 pub mod execute;
+pub mod explain;
+pub mod gates;
 pub mod mailbox;
 pub mod metrics;
 pub mod secret;

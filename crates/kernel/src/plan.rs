@@ -9,6 +9,7 @@
 //! with the reverse links worked out. Reserved in the format for later forms: groups inside groups and
 //! repeated ones, joins on the first parent, undo, work for external workers, children.
 
+use crate::event::OnConflict;
 use crate::expr::Expr;
 use crate::status::Outcome;
 use crate::template::{Part, Template};
@@ -28,6 +29,38 @@ message! {
         3 => nodes: Vec<Node>,
         /// A run that is not done this long after it started ends as `timeout`.
         4 => max_duration: Span,
+        /// How many runs may be open at once.
+        5 => concurrency: Option<Concurrency>,
+        /// Who is told that a run has ended.
+        6 => notify: Vec<Notify>,
+    }
+}
+
+message! {
+    /// Runs whose key comes out the same share a limit.
+    pub struct Concurrency {
+        1 => key: Vec<Part>,
+        2 => limit: u32,
+        3 => on_conflict: OnConflict,
+    }
+}
+
+message! {
+    pub struct Notify {
+        1 => on: Occasion,
+        /// This address is called, or…
+        2 => url: String,
+        /// …a run of the workflow with this name is started.
+        3 => workflow: String,
+    }
+}
+
+names! {
+    pub enum Occasion {
+        /// However the run ended.
+        Ended = 1 "ended",
+        /// Only when it failed or ran out of time.
+        Failed = 2 "failed",
     }
 }
 

@@ -7,7 +7,7 @@ use crate::codes;
 use crate::diagnostic::{Diagnostic, Draft, Problems, grouped, is_hostile, quoted};
 use crate::fields::{self, DURATION_MAX, Fields, Shape, Unit, duration};
 use crate::tree::{Node, Tree};
-use crate::{canonical, graph};
+use crate::{canonical, graph, settings};
 use kernel::Plan;
 use kernel::plan::{Form, Group, Layout, Verdict};
 use kernel::time::Span;
@@ -54,12 +54,13 @@ const SHAPE: Shape = Shape {
         "max_duration",
         "max_duration_seconds",
         "on_failure",
+        "concurrency",
+        "callback_url",
     ],
     later: &[
         "cron",
         "timezone",
         "webhook",
-        "concurrency",
         "priority",
         "labels",
         "compensate",
@@ -68,7 +69,6 @@ const SHAPE: Shape = Shape {
         "query",
         "form",
         "redirects",
-        "callback_url",
         "variables",
         "payload",
         "input",
@@ -130,8 +130,9 @@ fn read(root: &Node, problems: &mut Problems<'_>) -> Option<(Meta, Layout)> {
     }
     let meta = meta(&fields, &root.span, problems);
     let max_duration = max_duration(&fields, problems);
-    let words = [("strict", Verdict::Strict), ("blocked", Verdict::Blocked)];
-    let verdict = fields.get("on_failure").map(|node| fields::word(node, "on_failure", &words, problems));
+    let on_failure = fields.get("on_failure").map(|node| settings::on_failure(node, problems));
+    let concurrency = fields.get("concurrency").map(|node| settings::concurrency(node, problems));
+    let callback = settings::callback(&fields, problems);
     let nodes = match fields.get("tasks") {
         Some(tasks) => graph::lower(tasks, problems),
         None => {
@@ -141,13 +142,17 @@ fn read(root: &Node, problems: &mut Problems<'_>) -> Option<(Meta, Layout)> {
             return None;
         }
     };
-    let group = Group {
-        nodes: (0..nodes.len() as u32).collect(),
-        verdict: verdict.unwrap_or(Some(Verdict::Blocked))?,
+    let (verdict, alarm) = on_failure.unwrap_or(Some((Verdict::Blocked, None)))?;
+    let group = Group { nodes: (0..nodes.len() as u32).collect(), verdict, ..Default::default() };
+    let layout = Layout {
+        form: Form::Graph,
+        groups: vec![group],
+        nodes,
+        max_duration: max_duration?,
+        concurrency: concurrency.unwrap_or(None),
+        notify: alarm.into_iter().chain(callback?).collect(),
         ..Default::default()
     };
-    let layout =
-        Layout { form: Form::Graph, groups: vec![group], nodes, max_duration: max_duration?, ..Default::default() };
     Some((meta?, layout))
 }
 
@@ -176,6 +181,7 @@ fn name(node: &Node, problems: &mut Problems<'_>) -> Option<String> {
     let why = match name.chars().find(|c| is_hostile(*c)) {
         Some(c) => format!("`name` contains the character {}, which cannot be seen", quoted(&c.to_string())),
         None if count == 0 => "`name` is empty".to_owned(),
+        None if name.starts_with("onward.") => "names that begin with `onward.` belong to the engine".to_owned(),
         None if count > NAME_MAX => format!("`name` has {} characters, the limit is {NAME_MAX}", grouped(count)),
         None => return Some(name.to_owned()),
     };

@@ -22,6 +22,7 @@ mod document;
 mod fields;
 mod graph;
 mod json;
+mod settings;
 mod step;
 mod suggest;
 #[cfg(test)]

@@ -6,25 +6,27 @@
 //! ```
 //!
 //! The rule: every path out of here has the one error shape, also for routes that do not exist,
-//! methods that are not allowed and handlers that panic. A new route goes into [`router`] and a file
-//! under `routes/`.
+//! methods that are not allowed and handlers that panic. A new route goes into the list of its
+//! area under `routes/`, with what it promises (see [`contract`]).
 
 mod body;
+mod contract;
 mod error;
 mod guard;
+mod openapi;
 mod query;
 mod routes;
 mod ui;
 mod views;
 
 pub use error::Refusal;
+pub use openapi::document;
 
 use axum::Router;
 use axum::extract::{FromRequestParts, Request};
 use axum::http::request::Parts;
 use axum::middleware;
 use axum::response::{IntoResponse, Response};
-use axum::routing::{get, post};
 use engine::Engine;
 use kernel::OrgId;
 use std::future::Future;
@@ -62,34 +64,13 @@ impl App {
 type State = axum::extract::State<Arc<App>>;
 type Answer = Result<Response, Refusal>;
 
-/// Every route there is.
+/// Every route there is, as its area declares it.
 pub fn router(app: Arc<App>) -> Router {
-    use routes::{callbacks, runs, system, workflows};
-    let api = Router::new()
-        .route("/workflows", get(workflows::list).post(workflows::create))
-        .route("/workflows/validate", post(workflows::validate))
-        .route("/workflows/{workflow}", get(workflows::show))
-        .route("/workflows/{workflow}/trigger", post(workflows::trigger))
-        .route("/workflows/{workflow}/runs", get(runs::list_of_workflow))
-        .route("/workflows/{workflow}/runs/{run}", get(runs::show_of_workflow))
-        .route("/workflows/{workflow}/runs/{run}/cancel", post(runs::cancel_of_workflow))
-        .route("/runs", get(runs::list))
-        .route("/runs/{run}", get(runs::show))
-        .route("/runs/{run}/steps", get(runs::steps))
-        .route("/runs/{run}/events", get(runs::events))
-        .route("/runs/{run}/cancel", post(runs::cancel))
-        .route("/version", get(system::version))
-        .route("/dev/clock", get(system::clock).post(system::advance_clock));
-    Router::new()
-        .nest("/api/v1", api)
-        .route("/", get(ui::index))
-        .route("/ui/{edition}/{*file}", get(ui::file))
-        .route("/wh/{token}", post(callbacks::receive))
-        .route("/healthz", get(system::healthz))
-        .route("/readyz", get(system::readyz))
-        .route("/metrics", get(system::metrics))
-        .fallback(system::unknown_route)
-        .method_not_allowed_fallback(system::method_not_allowed)
+    let (router, promises) = contract::mount(routes::areas().into_iter().flat_map(|(_, _, routes)| routes).collect());
+    router
+        .route_layer(middleware::from_fn_with_state(promises, contract::hold))
+        .fallback(routes::system::unknown_route)
+        .method_not_allowed_fallback(routes::system::method_not_allowed)
         .layer(middleware::from_fn_with_state(app.clone(), guard::check))
         .layer(middleware::from_fn(catch_panic))
         .with_state(app)

@@ -7,8 +7,10 @@
 //! nothing here is decided by a file's content. In a debug build the bytes come from the folder when it is
 //! there, so that a saved file is seen on the next reload.
 
+use crate::contract::{Route, Shape, get};
 use crate::routes::system;
 use crate::{Answer, Path, Refusal};
+use api::VersionView;
 use axum::http::header::{ACCEPT, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, VARY};
 use axum::http::{HeaderMap, HeaderName};
 use axum::response::IntoResponse;
@@ -68,8 +70,19 @@ const FILES: &[(&str, &[u8])] = files![
 /// The page shows what strangers sent, so this stands behind the escaping, not instead of it.
 const POLICY: &str = "default-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
+pub fn routes() -> Vec<Route> {
+    let index = get("/", index, "hello", "The page, for browsers; name and version, for others")
+        .plain()
+        .answers::<VersionView>(200, "the version")
+        .shaped(200, "the page", Shape::Plain("text/html"));
+    let file = get("/ui/{edition}/{*file}", file, "ui_file", "A file of the page").plain();
+    let kinds = ["text/javascript", "text/css", "image/svg+xml", "text/plain"];
+    let file = kinds.into_iter().fold(file, |route, kind| route.shaped(200, "the file", Shape::Plain(kind)));
+    vec![index, file]
+}
+
 /// `GET /`: the page for whoever asks for HTML, the version for everybody else (`curl` asks for `*/*`).
-pub async fn index(headers: HeaderMap) -> Answer {
+async fn index(headers: HeaderMap) -> Answer {
     if !wants_html(&headers) {
         return Ok(([(VARY, "Accept")], system::hello()).into_response());
     }
@@ -84,7 +97,7 @@ pub async fn index(headers: HeaderMap) -> Answer {
 }
 
 /// `GET /ui/{edition}/{file}`.
-pub async fn file(Path((wanted, name)): Path<(String, String)>) -> Answer {
+async fn file(Path((wanted, name)): Path<(String, String)>) -> Answer {
     let missing = || {
         let name: String = name.chars().take(120).collect();
         Refusal::not_found("file", &name).hint("the page at / names the files of this edition")

@@ -11,6 +11,7 @@ mod crash;
 #[cfg(target_os = "linux")]
 mod faults;
 mod kill;
+mod openapi;
 mod page;
 mod readme;
 mod restart;

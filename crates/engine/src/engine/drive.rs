@@ -232,6 +232,9 @@ fn drive(
         for (run, fence) in released.aborts {
             executors.abort(run, fence);
         }
+        for notice in released.notices {
+            inner.outbox.put(notice);
+        }
         for dispatch in released.dispatch {
             if let Some((dispatch, result)) = executors.execute(dispatch) {
                 inner.metrics.steps_finished_total.add(1);

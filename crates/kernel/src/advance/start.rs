@@ -68,7 +68,7 @@ impl Turn<'_> {
     /// Decides every pending step whose parents have settled, and whatever that makes decidable.
     pub(super) fn decide_frontier(&mut self) {
         let mut stalled = Vec::new();
-        while self.is_open() {
+        while self.is_open() && !self.run.is_held() {
             let Some(step) = self.run.index.frontier.pop_first() else { break };
             if !self.decide(step) {
                 stalled.push(step);
@@ -179,7 +179,7 @@ impl Turn<'_> {
 
     /// Starts what an earlier process left waiting.
     pub(super) fn start_ready(&mut self) {
-        if self.context.is_draining || !self.is_open() {
+        if self.context.is_draining || !self.is_open() || self.run.is_held() {
             return;
         }
         let ready: Vec<u32> = self.run.index.ready.iter().copied().collect();

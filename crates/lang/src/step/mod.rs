@@ -10,6 +10,8 @@ mod retry;
 mod templates;
 mod url;
 
+pub(crate) use url::literal as literal_url;
+
 use crate::codes;
 use crate::diagnostic::{Draft, Problems, one_of, quoted};
 use crate::fields::{self, Fields, Shape};

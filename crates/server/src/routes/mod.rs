@@ -1,4 +1,4 @@
-//! The handlers, by area.
+//! The handlers, by area. Each area lists its routes with what they promise.
 
 pub mod callbacks;
 pub mod runs;
@@ -6,12 +6,24 @@ pub mod system;
 pub mod workflows;
 
 use crate::Refusal;
+use crate::contract::Route;
 use api::{Code, Data};
 use axum::Json;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use kernel::RunId;
 use serde::Serialize;
+
+/// Every route there is: name of the area, what it is about, its routes.
+pub fn areas() -> Vec<(&'static str, &'static str, Vec<Route>)> {
+    vec![
+        ("workflows", "What can be run", workflows::routes()),
+        ("runs", "What runs and ran", runs::routes()),
+        ("callbacks", "Answers from outside to steps that wait", callbacks::routes()),
+        ("system", "The server itself", system::routes()),
+        ("page", "What people look at", crate::ui::routes()),
+    ]
+}
 
 fn answer(status: u16, data: impl Serialize) -> Response {
     let status = StatusCode::from_u16(status).unwrap_or(StatusCode::OK);
