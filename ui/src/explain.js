@@ -5,7 +5,7 @@ import { html, useState } from "./html.js";
 import { Json, pretty } from "./json.js";
 import { Action, JsonBox, Prose } from "./parts.js";
 import { go, link } from "./route.js";
-import { words } from "./status.js";
+import { tone, words } from "./status.js";
 
 export function Explain({ run, explanation, onDone }) {
   const { reason, summary, step, details, next_actions, chain = [] } = explanation;
@@ -17,7 +17,7 @@ export function Explain({ run, explanation, onDone }) {
     else go(link(["runs", made]));
   };
   return html`
-    <section class="explain" aria-label="Explanation" data-reason=${reason}>
+    <section class=${`explain tone-${tone(explanation.status)}`} aria-label="Explanation" data-reason=${reason}>
       <p><code>${reason}</code> <${Prose} text=${summary} />
         ${step && html` <a href=${link(["runs", run.id], { step })}>Show step</a>`}</p>
       <div class="buttons">

@@ -8,6 +8,9 @@ import { signal, useEffect, useRef } from "./html.js";
 /** `live`, `polling`, `offline`, or `idle` when nothing shown can change. */
 export const connection = signal("idle");
 
+/** What changes a row in a list of runs. */
+export const RUN_CHANGES = "/events/stream?type=run.created,run.waiting,run.resumed,run.completed,run.failed,run.cancelled,run.timeout";
+
 const POLL = 2_000;
 const STREAM_AGAIN = 60_000;
 const GAP = 250;

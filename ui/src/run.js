@@ -105,7 +105,7 @@ function Page({ run, graph, events, explanation, error, chosen, refresh }) {
       ${Object.entries(run.labels).map(([key, value]) => html`<${Fact} name=${key}>${value}<//>`)}
     </dl>
     <${Problem} error=${error} />
-    ${run.error && html`<${Problem} error=${run.error} />`}
+    ${!explanation && html`<${Problem} error=${run.error} />`}
     ${explanation ? html`<${Explain} run=${run} explanation=${explanation} onDone=${refresh} />` : html`<${WaitingFor} run=${run} />`}
     <div class="columns">
       <div>

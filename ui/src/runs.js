@@ -2,7 +2,7 @@
 
 import { all, get } from "./api.js";
 import { html, useState } from "./html.js";
-import { useLive } from "./live.js";
+import { RUN_CHANGES, useLive } from "./live.js";
 import { Copy, Problem, Skeleton } from "./parts.js";
 import { go, link } from "./route.js";
 import { RUN_FILTERS, Status, words } from "./status.js";
@@ -20,7 +20,7 @@ export function Runs({ parameters }) {
   const { runs, next, error } = state;
   const is_filtered = status || workflow || cursor;
   const is_new = runs?.length === 0 && !is_filtered;
-  useLive("/events/stream", async (isOver) => {
+  useLive(RUN_CHANGES, async (isOver) => {
     try {
       const [page] = await Promise.all([get("/runs", { status, workflow, cursor, limit: PAGE }), readClock()]);
       if (isOver()) return;

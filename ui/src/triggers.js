@@ -2,14 +2,14 @@
 
 import { get } from "./api.js";
 import { html, useState } from "./html.js";
-import { useLive } from "./live.js";
+import { RUN_CHANGES, useLive } from "./live.js";
 import { Problem, Skeleton } from "./parts.js";
 import { link } from "./route.js";
 import { When, readClock } from "./time.js";
 
 export function Triggers({ parameters: { cursor = "" } }) {
   const [{ list, next, error }, setState] = useState({});
-  useLive("/events/stream", async (isOver) => {
+  useLive(RUN_CHANGES, async (isOver) => {
     try {
       const [page] = await Promise.all([get("/triggers", { limit: 50, cursor }), readClock()]);
       if (!isOver()) setState({ list: page.data, next: page.next });

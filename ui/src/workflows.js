@@ -4,7 +4,7 @@ import { get } from "./api.js";
 import { html, useMemo, useState } from "./html.js";
 import { Json } from "./json.js";
 import { Graph, plan } from "./graph.js";
-import { useLive } from "./live.js";
+import { RUN_CHANGES, useLive } from "./live.js";
 import { Card, Fact, Problem, Skeleton } from "./parts.js";
 import { link } from "./route.js";
 import { NothingYet, RunTable } from "./runs.js";
@@ -13,7 +13,7 @@ import { TriggerButton } from "./trigger.js";
 
 export function Workflows({ parameters: { cursor = "" } }) {
   const [{ list, next, error }, setState] = useState({});
-  useLive("/events/stream", async (isOver) => {
+  useLive(RUN_CHANGES, async (isOver) => {
     try {
       const [page] = await Promise.all([get("/workflows", { limit: 50, cursor }), readClock()]);
       if (!isOver()) setState({ list: page.data, next: page.next });
@@ -52,7 +52,7 @@ export function Workflows({ parameters: { cursor = "" } }) {
 
 export function Workflow({ id }) {
   const [{ workflow, runs, error }, setState] = useState({});
-  useLive("/events/stream", async (isOver) => {
+  useLive(RUN_CHANGES, async (isOver) => {
     try {
       const { data: workflow } = await get(`/workflows/${encodeURIComponent(id)}`);
       const [page] = await Promise.all([get("/runs", { workflow: workflow.id, limit: 20 }), readClock()]);
