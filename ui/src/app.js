@@ -1,22 +1,20 @@
 // The page: a bar on top, and the view the address names. A new page is one line in `view`, one in `PLACES`.
 
 import { get } from "./api.js";
-import { computed, effect, html, render, signal } from "./html.js";
+import { effect, html, render, signal } from "./html.js";
 import { connection } from "./live.js";
 import { link, route } from "./route.js";
 import { Run } from "./run.js";
 import { Runs } from "./runs.js";
-import { Triggers } from "./triggers.js";
 import { now, virtual } from "./time.js";
 import { Workflow, Workflows } from "./workflows.js";
 
-const PLACES = [["runs", "Runs"], ["workflows", "Workflows"], ["triggers", "Triggers"]];
+const PLACES = [["runs", "Runs"], ["workflows", "Workflows"]];
 
 function view({ segments: [place, id], parameters }) {
   switch (place) {
     case "runs": return id ? html`<${Run} key=${id} id=${id} parameters=${parameters} />` : html`<${Runs} parameters=${parameters} />`;
     case "workflows": return id ? html`<${Workflow} key=${id} id=${id} />` : html`<${Workflows} parameters=${parameters} />`;
-    case "triggers": return html`<${Triggers} parameters=${parameters} />`;
     default: return html`<div class="empty"><h2>Nothing here</h2><p><a class="button" href=${link(["runs"])}>Show all runs</a></p></div>`;
   }
 }
@@ -48,7 +46,6 @@ function App() {
     <main>${view(route.value)}</main>`;
 }
 
-const title = computed(() => ["Onward", ...route.value.segments.map((s) => s)].reverse().join(" · "));
-effect(() => (document.title = title.value));
+effect(() => (document.title = ["Onward", ...route.value.segments].reverse().join(" · ")));
 
 render(html`<${App} />`, document.getElementById("app"));

@@ -61,15 +61,15 @@ export function Runs({ parameters }) {
 export const RunTable = ({ runs, is_of_one_workflow }) => html`
   <div class="card flush">
     <table class="runs">
-      <thead><tr><th>Status</th><th>${is_of_one_workflow ? "Run" : "Workflow"}</th><th>Started</th><th>Duration</th><th>Waiting for, or why it failed</th></tr></thead>
+      <thead><tr><th>Status</th>${!is_of_one_workflow && html`<th>Workflow</th>`}<th>Run</th><th>Started</th><th>Duration</th><th>Waiting for, or why it failed</th></tr></thead>
       <tbody>
         ${runs.map((run) => html`
           <tr key=${run.id} data-run=${run.id} data-status=${run.status}>
-            <td><${Status} status=${run.status} /></td>
-            <td class="who"><a class="whole" href=${link(["runs", run.id])}>${is_of_one_workflow ? run.id : run.workflow}</a>
-              <small>${is_of_one_workflow ? `version ${run.version}` : run.id}</small></td>
-            <td><${When} at=${run.started_at} /></td>
-            <td><${Lasting} from=${run.started_at} to=${run.finished_at} /></td>
+            <td class="status-of"><${Status} status=${run.status} /></td>
+            ${!is_of_one_workflow && html`<td class="who">${run.workflow}</td>`}
+            <td class="id"><a class="whole" href=${link(["runs", run.id])}>${run.id}</a></td>
+            <td class="started"><${When} at=${run.started_at} /></td>
+            <td class="took"><${Lasting} from=${run.started_at} to=${run.finished_at} /></td>
             <td class="why">${run.error_code ? html`<code class="bad-text">${run.error_code}</code>` : run.waiting_for.map(words).join(", ")}</td>
           </tr>`)}
       </tbody>

@@ -28,12 +28,7 @@ const complaints = [];
 
 before(async () => {
   data = mkdtempSync(join(tmpdir(), "onward-ui-"));
-  server = spawn(process.env.ONWARD_BINARY, ["dev", "--listen", "127.0.0.1:0", "--data", data], { stdio: ["ignore", "pipe", "ignore"] });
-  for await (const line of createInterface(server.stdout)) {
-    origin = line.match(/^onward ready (\S+)/)?.[1];
-    if (origin) break;
-  }
-  assert.ok(origin, "the server is ready");
+  origin = await serve("127.0.0.1:0");
   upstream = http.createServer(answer).listen(0, "127.0.0.1");
   await once(upstream, "listening");
   browser = await chromium.launch({
@@ -54,6 +49,15 @@ after(async () => {
   }
   rmSync(data, { recursive: true, force: true });
 });
+
+async function serve(address) {
+  server = spawn(process.env.ONWARD_BINARY, ["dev", "--listen", address, "--data", data], { stdio: ["ignore", "pipe", "ignore"] });
+  for await (const line of createInterface(server.stdout)) {
+    const ready = line.match(/^onward ready (\S+)/);
+    if (ready) return ready[1];
+  }
+  assert.fail("the server ended before it was ready");
+}
 
 async function open(viewport, colorScheme) {
   const page = await browser.newPage({ viewport, colorScheme });
@@ -285,17 +289,25 @@ test("pictures: light and dark, wide and narrow", async () => {
   }
 });
 
-test("a server that is gone is said to be gone", async () => {
-  // A server without streams is polled, and the browser notes that it asked in vain.
+test("a server that is gone is said to be gone, and one that is back is followed again", async () => {
   const streams = await fetch(`${origin}/api/v1/events/stream`);
   await streams.body.cancel();
-  if (streams.status === 404) forgive(/404.*\/(stream|graph|explain)$/);
+  // A server without streams is polled, and the browser notes that it asked in vain.
+  if (streams.status === 404) forgive(/404.*\/(stream|graph)(\?.*)?$/);
   assert.deepEqual(complaints, [], "nothing was logged, thrown or refused in all of the above");
   await go("/runs");
-  await see("tr[data-run]");
+  await see(streams.ok ? ".connection.live" : ".connection.polling");
+  await page.evaluate(() => (window.mark = "not reloaded"));
+  const known = await page.locator("tr[data-run]").count();
   server.kill("SIGKILL");
+  await once(server, "exit");
   await see(".connection.offline, .problem");
-  assert.ok((await page.locator("tr[data-run]").count()) > 0, "what was known stays on the page");
+  assert.equal(await page.locator("tr[data-run]").count(), known, "what was known stays on the page");
+  assert.equal(await serve(origin.replace("http://", "")), origin);
+  const run = await start("quick");
+  await see(`tr[data-run="${run}"]`);
+  await page.locator(".problem").waitFor({ state: "detached" });
+  assert.equal(await page.evaluate(() => window.mark), "not reloaded");
 });
 
 /** Drops complaints a test meant to cause. */
