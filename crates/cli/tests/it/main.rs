@@ -9,7 +9,10 @@ mod harness;
 
 mod crash;
 #[cfg(target_os = "linux")]
+mod explain;
 mod faults;
+mod holding;
+mod http;
 mod kill;
 mod openapi;
 mod page;

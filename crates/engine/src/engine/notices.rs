@@ -235,7 +235,8 @@ fn layout() -> Layout {
         jitter: 100,
         ..Default::default()
     };
-    let node = Node { key: "notify".into(), body: Some(Body::Http { request }), retry, ..Default::default() };
+    let body = Some(Body::Http { request: Box::new(request) });
+    let node = Node { key: "notify".into(), body, retry, ..Default::default() };
     let group = Group { nodes: vec![0], ..Default::default() };
     let max_duration = Span::from_days(7);
     Layout { form: Form::Graph, groups: vec![group], nodes: vec![node], max_duration, ..Default::default() }
