@@ -24,6 +24,15 @@ pub struct Entry {
     pub supersedes: Vec<(OrgId, RunId)>,
 }
 
+/// What follows from the places the last process left.
+#[derive(Debug, PartialEq)]
+pub struct Restored {
+    /// Whose turn has come.
+    pub admitted: Vec<(OrgId, RunId)>,
+    /// Who has to make room.
+    pub superseded: Vec<(OrgId, RunId)>,
+}
+
 #[derive(Default)]
 pub struct Gates {
     places: HashMap<RunId, Place>,
@@ -73,11 +82,7 @@ pub struct Crowd {
 impl Gates {
     /// Takes up what the last process left: open runs with a gate, runs whose turn had not come, paused
     /// workflows. Answers who may go on, and who has to make room.
-    pub fn restore(
-        &mut self,
-        paused: Vec<WorkflowId>,
-        runs: Vec<GatedRun>,
-    ) -> (Vec<(OrgId, RunId)>, Vec<(OrgId, RunId)>) {
+    pub fn restore(&mut self, paused: Vec<WorkflowId>, runs: Vec<GatedRun>) -> Restored {
         self.paused = paused.into_iter().map(|workflow| (workflow, BTreeSet::new())).collect();
         let mut superseded = Vec::new();
         let mut replacing = BTreeSet::new();
@@ -113,7 +118,7 @@ impl Gates {
                 admitted.extend(self.places.remove(&run).map(|place| (place.org, run)));
             }
         }
-        (admitted, superseded)
+        Restored { admitted, superseded }
     }
 
     /// A new run is at the door. It has its place from now on, until it leaves.
@@ -313,15 +318,16 @@ mod tests {
         let two = || Some(gate(2, OnConflict::Queue));
         let rows = || vec![gated(1, two(), false), gated(2, two(), true), gated(3, two(), true), gated(4, None, true)];
         let mut gates = Gates::default();
-        let (admitted, superseded) = gates.restore(Vec::new(), rows());
-        assert_eq!((admitted, superseded), (vec![(ORG, run(2)), (ORG, run(4))], vec![]));
+        let restored = gates.restore(Vec::new(), rows());
+        assert_eq!(restored, Restored { admitted: vec![(ORG, run(2)), (ORG, run(4))], superseded: vec![] });
         assert_eq!(gates.leave(run(1)), [(ORG, run(3))]);
         let mut gates = Gates::default();
-        assert_eq!(gates.restore(vec![WORKFLOW], rows()).0, []);
+        assert_eq!(gates.restore(vec![WORKFLOW], rows()).admitted, []);
         assert_eq!(gates.resume(WORKFLOW), [(ORG, run(4)), (ORG, run(2))]);
         let newest = || Some(gate(1, OnConflict::CancelRunning));
-        let (admitted, superseded) =
-            Gates::default().restore(Vec::new(), vec![gated(1, newest(), false), gated(2, newest(), true)]);
-        assert_eq!((admitted, superseded), (vec![], vec![(ORG, run(1))]), "a crash does not save the replaced run");
+        let left = vec![gated(1, newest(), false), gated(2, newest(), true)];
+        let restored = Gates::default().restore(Vec::new(), left);
+        let expected = Restored { admitted: vec![], superseded: vec![(ORG, run(1))] };
+        assert_eq!(restored, expected, "a crash does not save the replaced run");
     }
 }

@@ -17,7 +17,7 @@ use axum::extract::{MatchedPath, Request, State};
 use axum::handler::Handler;
 use axum::http::Method;
 use axum::middleware::Next;
-use axum::response::Response;
+use axum::response::{IntoResponse, Response};
 use axum::routing::{self, MethodFilter, MethodRouter};
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde_json::Value;
@@ -88,6 +88,7 @@ pub struct Route {
     codes: Vec<Code>,
     is_open: bool,
     is_plain: bool,
+    is_one_write: bool,
 }
 
 /// A route at `path`. `id` names the operation for generated clients and never changes.
@@ -147,6 +148,7 @@ impl Route {
             codes: Vec::new(),
             is_open: false,
             is_plain: false,
+            is_one_write: false,
         }
     }
 
@@ -207,6 +209,13 @@ impl Route {
     /// Asks neither the engine nor the store for anything.
     pub fn plain(mut self) -> Route {
         self.is_plain = true;
+        self
+    }
+
+    /// Changes things by one call whose effect is whole or not there: a caller that hangs up may cut the
+    /// handler short anywhere. Other writes are finished whether or not somebody still listens.
+    pub fn one_write(mut self) -> Route {
+        self.is_one_write = true;
         self
     }
 
@@ -344,9 +353,28 @@ pub fn mount(routes: Vec<Route>) -> (axum::Router<Arc<App>>, Promises) {
             let promise = Promise { known, statuses, codes: refusals.values().flatten().copied().collect() };
             promises.entry(route.path).or_default().push((method.clone(), promise));
         }
-        router = router.route(route.path, route.handler);
+        let may_be_cut = route.is_one_write || route.methods == [Method::GET];
+        router = router.route(
+            route.path,
+            match may_be_cut {
+                true => route.handler,
+                false => route.handler.layer(axum::middleware::from_fn(finish)),
+            },
+        );
     }
     (router, Promises(Arc::new(promises)))
+}
+
+/// Runs a handler to its end although the caller hung up: a store and a cache that belong together are
+/// then changed together.
+async fn finish(request: Request, next: Next) -> Response {
+    match tokio::spawn(next.run(request)).await {
+        Ok(response) => response,
+        Err(error) => match error.try_into_panic() {
+            Ok(panic) => std::panic::resume_unwind(panic),
+            Err(_) => Refusal::new(Code::ShuttingDown, "the server is shutting down").into_response(),
+        },
+    }
 }
 
 /// Refuses parameters the route does not know; in debug builds, answers it does not name.

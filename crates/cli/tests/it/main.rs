@@ -8,8 +8,8 @@
 mod harness;
 
 mod crash;
-#[cfg(target_os = "linux")]
 mod explain;
+#[cfg(target_os = "linux")]
 mod faults;
 mod holding;
 mod http;

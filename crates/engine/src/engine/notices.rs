@@ -101,7 +101,7 @@ impl Engine {
     async fn hand_over(&self, org: OrgId, run: RunId, number: u32, known: &str) {
         let Err(error) = self.tell(org, run, number).await else { return };
         let error = error.to_string();
-        if error == known || matches!(self.inner.fatal_reason(), Some(_)) {
+        if error == known || self.inner.fatal_reason().is_some() {
             return;
         }
         tracing::warn!(%run, number, error, "somebody could not be told that a run has ended");

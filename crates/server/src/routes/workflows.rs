@@ -49,6 +49,7 @@ pub fn routes() -> Vec<Route> {
         get(ONE, show, "show_workflow", "Show a workflow with its definition")
             .answers::<WorkflowView>(200, "the workflow"),
         post("/api/v1/workflows/{workflow}/trigger", trigger, "trigger_workflow", "Start a run")
+            .one_write()
             .query(&[WAIT, CALLBACK_URL, params::LABEL])
             .carries(Carries::Payload)
             .idempotent()
