@@ -6,15 +6,17 @@ import { connection } from "./live.js";
 import { link, route } from "./route.js";
 import { Run } from "./run.js";
 import { Runs } from "./runs.js";
-import { now, virtual } from "./time.js";
+import { Triggers } from "./triggers.js";
+import { ahead, now } from "./time.js";
 import { Workflow, Workflows } from "./workflows.js";
 
-const PLACES = [["runs", "Runs"], ["workflows", "Workflows"]];
+const PLACES = [["runs", "Runs"], ["workflows", "Workflows"], ["triggers", "Triggers"]];
 
 function view({ segments: [place, id], parameters }) {
   switch (place) {
     case "runs": return id ? html`<${Run} key=${id} id=${id} parameters=${parameters} />` : html`<${Runs} parameters=${parameters} />`;
     case "workflows": return id ? html`<${Workflow} key=${id} id=${id} />` : html`<${Workflows} parameters=${parameters} />`;
+    case "triggers": return html`<${Triggers} parameters=${parameters} />`;
     default: return html`<div class="empty"><h2>Nothing here</h2><p><a class="button" href=${link(["runs"])}>Show all runs</a></p></div>`;
   }
 }
@@ -38,7 +40,7 @@ function App() {
         ${PLACES.map(([name, label]) => html`<a href=${link([name])} aria-current=${place === name ? "page" : undefined}>${label}</a>`)}
       </nav>
       <span class="end">
-        ${virtual.value !== null && html`<span class="tag" title="The server's clock is virtual: it moves when it is told to">clock ${new Date(now.value).toISOString().slice(0, 19)}Z</span>`}
+        ${ahead.value !== null && html`<span class="tag clock" title="The server's clock is virtual: it moves when it is told to">clock ${new Date(now.value).toISOString().slice(0, 19)}Z</span>`}
         <span class=${`connection ${connection.value}`} role="status" title=${CONNECTIONS[connection.value]}>${connection.value}</span>
         <span class="muted version">${version.value}</span>
       </span>

@@ -105,8 +105,7 @@ function Page({ run, graph, events, explanation, error, chosen, refresh }) {
       ${Object.entries(run.labels).map(([key, value]) => html`<${Fact} name=${key}>${value}<//>`)}
     </dl>
     <${Problem} error=${error} />
-    ${!explanation && html`<${Problem} error=${run.error} />`}
-    ${explanation ? html`<${Explain} run=${run} explanation=${explanation} onDone=${refresh} />` : html`<${WaitingFor} run=${run} />`}
+    ${explanation ? html`<${Explain} run=${run} explanation=${explanation} onDone=${refresh} />` : html`<${Problem} error=${run.error} />`}
     <div class="columns">
       <div>
         <${Card} title="Plan" name="graph"><${Graph} ...${graph} steps=${steps} chosen=${chosen} link=${here} /><//>
@@ -121,12 +120,6 @@ function Page({ run, graph, events, explanation, error, chosen, refresh }) {
       </aside>
     </div>`;
 }
-
-const WaitingFor = ({ run }) => run.waiting_for.length > 0 && html`
-  <section class="explain" aria-label="Waiting for">
-    ${run.waiting_for.map((w) => html`<p><code>${w.kind}</code> <a href=${link(["runs", run.id], { step: w.step })}>${w.step}</a>
-      ${w.until && html`, ends <${When} at=${w.until} />`}</p>`)}
-  </section>`;
 
 const About = ({ run }) => html`
   <header><h2>Input</h2></header>

@@ -1,4 +1,4 @@
-// Times and spans as people read them. Time is the server's: with a virtual clock it stands still, so
+// Times and spans as people read them. Time is the server's: a virtual clock is ahead of the browser's, and
 // "3 minutes ago" is told by the clock that wrote the event.
 
 import { get } from "./api.js";
@@ -6,14 +6,14 @@ import { html, signal } from "./html.js";
 
 /** The server's time in milliseconds, once a second. */
 export const now = signal(Date.now());
-/** `null`, or the time a virtual clock shows. */
-export const virtual = signal(null);
+/** `null`, or how many milliseconds a virtual clock is ahead. */
+export const ahead = signal(null);
 
 setInterval(() => document.hidden || tick(), 1000);
 addEventListener("visibilitychange", tick);
 
 function tick() {
-  now.value = virtual.value ?? Date.now();
+  now.value = Date.now() + (ahead.value ?? 0);
 }
 
 /** Asks which clock the server has; one that is real stays real. */
@@ -23,7 +23,7 @@ export async function readClock() {
   try {
     const { data } = await get("/dev/clock");
     is_real = data.clock !== "virtual";
-    virtual.value = is_real ? null : Date.parse(data.now);
+    ahead.value = is_real ? null : Date.parse(data.now) - Date.now();
   } catch (error) {
     is_real = error.status === 404;
   }

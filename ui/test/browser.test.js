@@ -222,6 +222,20 @@ test("the list of runs is live, filtered and paged", async () => {
   await until(async () => (await page.locator("tr[data-run]").count()) === 50, "the first page again");
 });
 
+test("triggers are listed, run by hand and switched off", async (t) => {
+  if ((await fetch(`${origin}/api/v1/triggers`)).status === 404) return t.skip("this server has no triggers");
+  await api("POST", "/triggers", { name: HOSTILE, type: "schedule", workflow: "quick", config: { cron: "30 2 * * *", timezone: "Europe/Berlin" } });
+  await go("/triggers");
+  const row = page.locator("tr[data-trigger]", { hasText: "30 2 * * *" });
+  await row.locator("text=quick").waitFor();
+  assert.match(await row.innerText(), /Europe\/Berlin[\s\S]*in \d+ [hm][\s\S]*never/);
+  await row.getByRole("button", { name: "Disable" }).click();
+  await row.getByRole("button", { name: "Enable" }).click();
+  await row.getByRole("button", { name: "Disable" }).waitFor();
+  await row.getByRole("button", { name: "Run" }).click();
+  await see('.bar-top .status[data-status="completed"]');
+});
+
 test("hostile names, bodies and addresses stay text", async () => {
   const { id } = await api("POST", "/workflows", { name: HOSTILE, description: HOSTILE, tasks: { a: { log: { message: `${HOSTILE}{{trigger.body.x}}` } } } });
   const run = (await api("POST", `/workflows/${id}/trigger?label=k:${encodeURIComponent(HOSTILE)}`, { x: `<script>window.owned=1</script>`, __proto__x: { type: "img", props: {} } })).run_id;

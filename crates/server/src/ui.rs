@@ -52,6 +52,7 @@ const FILES: &[(&str, &[u8])] = files![
     "src/time.js",
     "src/timeline.js",
     "src/trigger.js",
+    "src/triggers.js",
     "src/workflows.js",
     "vendor/LICENSE-htm.txt",
     "vendor/LICENSE-preact-signals-core.txt",
