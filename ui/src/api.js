@@ -25,7 +25,9 @@ async function send(method, url, body, more = {}) {
   let response;
   try {
     const type = body === undefined ? {} : { "content-type": "application/json" };
-    response = await fetch(url, { method, headers: { accept: "application/json", ...type, ...more }, body, cache: "no-store" });
+    // A question that got lost (a laptop that slept) must not hold up the next one; an order is waited for.
+    const signal = method === "GET" ? AbortSignal.timeout(30_000) : undefined;
+    response = await fetch(url, { signal, method, headers: { accept: "application/json", ...type, ...more }, body, cache: "no-store" });
   } catch {
     throw new ApiError(0, { code: "unreachable", message: "the server cannot be reached" });
   }

@@ -201,6 +201,17 @@ test("a run is cancelled from its page, after a question", async () => {
   assert.equal((await api("GET", `/runs/${run}`)).status, "cancelled");
 });
 
+test("what the explanation offers works: a callback sent from the page", async () => {
+  const run = await start("patient");
+  await go(`/runs/${run}?step=door`);
+  await see('.explain[data-reason="waiting_for_webhook"]');
+  await page.getByRole("button", { name: "Call webhook" }).click();
+  await page.locator("textarea").fill('{"paid": true}');
+  await page.getByRole("button", { name: "Send" }).click();
+  await see('.bar-top .status[data-status="completed"]');
+  assert.match(await page.locator('.panel pre[aria-label="Body"]').innerText(), /"paid": true/);
+});
+
 test("the list of runs is live, filtered and paged", async () => {
   await define("quick", { only: { noop: {} } });
   await define("held", { only: call("/hold/list") });
