@@ -328,6 +328,7 @@ pub mod params {
         named("trigger", "the id of a trigger"),
         named("delivery", "the id of a delivery"),
         named("path", "the path of a webhook trigger"),
+        named("edition", "which edition of the page, as the page names it"),
         named("file", "the name of a file"),
     ];
 }

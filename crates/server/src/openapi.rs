@@ -216,11 +216,18 @@ impl Writer {
 }
 
 /// Two good answers of one status: either of both.
-fn also(earlier: &mut Value, answer: Value) {
-    let about = format!("{}, or {}", text(&earlier["description"]), text(&answer["description"]));
-    earlier["description"] = json!(about);
-    let schemas = [&*earlier, &answer].map(|a| a["content"]["application/json"]["schema"].clone());
-    earlier["content"]["application/json"]["schema"] = json!({ "anyOf": schemas });
+fn also(earlier: &mut Value, mut answer: Value) {
+    if earlier["description"] != answer["description"] {
+        let about = format!("{}, or {}", text(&earlier["description"]), text(&answer["description"]));
+        earlier["description"] = json!(about);
+    }
+    for (media, content) in answer["content"].as_object_mut().into_iter().flatten() {
+        let known = &mut earlier["content"][media.as_str()];
+        *known = match known.take() {
+            Value::Null => content.take(),
+            first => json!({ "schema": { "anyOf": [first["schema"], content["schema"]] } }),
+        };
+    }
 }
 
 fn text(value: &Value) -> &str {

@@ -19,6 +19,7 @@ mod holding;
 mod http;
 mod kill;
 mod openapi;
+mod page;
 mod readme;
 mod restart;
 mod runs;

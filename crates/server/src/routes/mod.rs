@@ -27,6 +27,7 @@ pub fn areas() -> Vec<(&'static str, &'static str, Vec<Route>)> {
         ("streams", "What happens, while it happens", streams::routes()),
         ("callbacks", "Answers from outside to steps that wait", callbacks::routes()),
         ("system", "The server itself", system::routes()),
+        ("page", "What people look at", crate::ui::routes()),
     ]
 }
 
