@@ -274,7 +274,7 @@ mod tests {
             .flat_map(|(_, _, routes)| routes.iter().flat_map(|r| r.refusals().into_values().flatten()))
             .map(|code| code.as_str())
             .collect();
-        // These two answer requests that are for no route.
+        // Answers to requests that are for no route (or for one that is still to come).
         let of_no_route = ["unknown_route", "method_not_allowed"];
         for code in Code::ALL.iter().map(|code| code.as_str()).filter(|code| !of_no_route.contains(code)) {
             assert!(said.contains(code), "{code}");

@@ -36,6 +36,11 @@ const RULES: &[Rule] = &[
         forbidden: &["tokio", "rusqlite", "reqwest", "getrandom", "axum"],
     },
     Rule {
+        why: "the client knows the API and nothing of what is behind it",
+        applies: |path| path == "crates/client/Cargo.toml",
+        forbidden: &["kernel.", "lang.", "store.", "engine.", "server."],
+    },
+    Rule {
         why: "only store knows which database is in use",
         applies: |path| is_product(path) && !path.starts_with("crates/store/"),
         forbidden: &["rusqlite", "SELECT ", "INSERT INTO"],

@@ -7,6 +7,7 @@
 
 mod harness;
 
+mod cli;
 mod crash;
 mod explain;
 #[cfg(target_os = "linux")]
