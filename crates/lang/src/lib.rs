@@ -17,6 +17,7 @@
 
 mod canonical;
 pub mod codes;
+pub mod cron;
 mod diagnostic;
 mod document;
 mod fields;
