@@ -360,7 +360,10 @@ mod tests {
             ("*/90 * * * *", "invalid_cron `90` is not a step in `minute`"),
             ("+5 * * * *", "invalid_cron `+5` is not a value of `minute`"),
             ("1,,2 * * * *", "invalid_cron `` is not a value of `minute`"),
-            ("a 24 0 13 8", "invalid_cron `a` is not a value of `minute`; invalid_cron `24` is not a value of `hour`; invalid_cron `0` is not a value of `day of month`; invalid_cron `13` is not a value of `month`; invalid_cron `8` is not a value of `day of week`"),
+            (
+                "a 24 0 13 8",
+                "invalid_cron `a` is not a value of `minute`; invalid_cron `24` is not a value of `hour`; invalid_cron `0` is not a value of `day of month`; invalid_cron `13` is not a value of `month`; invalid_cron `8` is not a value of `day of week`",
+            ),
             ("0 0 30 2 *", "impossible_schedule no month of this schedule has a day 30"),
             ("0 0 31 4,6,9,11 *", "impossible_schedule no month of this schedule has a day 31"),
             ("0 0 30 2 */2", "impossible_schedule no month of this schedule has a day 30"),

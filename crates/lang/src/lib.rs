@@ -28,6 +28,7 @@ mod suggest;
 #[cfg(test)]
 mod testing;
 mod tree;
+pub mod trigger;
 mod yaml;
 
 pub use canonical::{canonical_json, content_hash};
