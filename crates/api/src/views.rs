@@ -96,12 +96,79 @@ pub struct WaitingView {
     pub until: Option<String>,
 }
 
+/// What started a run, and what it was given.
 #[derive(Serialize)]
 pub struct TriggerView {
     #[serde(rename = "type")]
     pub kind: &'static str,
     pub body: Value,
     pub headers: Map<String, Value>,
+    /// The trigger it came through.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub id: Option<String>,
+    /// The moment a schedule meant.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub scheduled_for: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub delivery_id: Option<String>,
+}
+
+/// A schedule, a webhook or a door to open by hand.
+#[derive(Serialize)]
+pub struct TriggerDetail {
+    pub id: String,
+    pub name: String,
+    #[serde(rename = "type")]
+    pub kind: &'static str,
+    pub workflow_id: String,
+    pub enabled: bool,
+    pub note: Option<String>,
+    /// Without secrets.
+    pub config: Value,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub variable_mapping: Option<Value>,
+    /// Made by the workflow's own definition.
+    pub is_owned: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub webhook_url: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub next_at: Option<String>,
+    pub last_run_at: Option<String>,
+    pub last_run_id: Option<String>,
+    pub inserted_at: String,
+    pub updated_at: String,
+}
+
+/// One line of a trigger's log.
+#[derive(Serialize)]
+pub struct DeliveryView {
+    pub id: String,
+    pub at: String,
+    pub outcome: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    pub run_id: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub scheduled_for: Option<String>,
+}
+
+/// A moment of a schedule.
+#[derive(Serialize)]
+pub struct MomentView {
+    pub at: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub local: Option<String>,
+    /// With its jitter.
+    pub starts_at: String,
+}
+
+#[derive(Serialize)]
+pub struct DeliveredView {
+    pub run_id: String,
+    pub delivery_id: String,
+    pub status: &'static str,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub deduplicated: bool,
 }
 
 #[derive(Serialize)]

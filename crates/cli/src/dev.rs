@@ -2,7 +2,7 @@
 //! while parsing. When the server is ready, standard output gets one line; everything else is a log.
 
 use engine::{ClockMode, Engine, Options};
-use kernel::Timestamp;
+use kernel::{Span, Timestamp};
 use server::App;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -33,6 +33,9 @@ pub struct Arguments {
     /// Where a new virtual clock begins, for example 2027-03-27T00:00:00Z
     #[arg(long, env = "ONWARD_CLOCK_START")]
     clock_start: Option<String>,
+    /// How far a virtual clock jumps at the start, as if nobody had been there for so long
+    #[arg(long, env = "ONWARD_CLOCK_ADVANCE")]
+    clock_advance: Option<String>,
     /// How long steps under way get to finish after SIGTERM
     #[arg(long, env = "ONWARD_DRAIN_GRACE", default_value = "25s")]
     drain_grace: String,
@@ -49,6 +52,7 @@ struct Config {
     public_url: Option<String>,
     clock: ClockMode,
     clock_start: Option<Timestamp>,
+    clock_advance: Span,
     secret: PathBuf,
     grace: Duration,
 }
@@ -108,7 +112,12 @@ fn check(arguments: Arguments) -> Result<Config, String> {
         }
         None => None,
     };
-    let grace = kernel::Span::parse(&arguments.drain_grace)
+    let clock_advance = match arguments.clock_advance {
+        Some(_) if clock == ClockMode::Real => return Err("`--clock-advance` needs `--clock virtual`".into()),
+        Some(text) => Span::parse(&text).ok_or(format!("`{text}` is not a duration such as 3h"))?,
+        None => Span(0),
+    };
+    let grace = Span::parse(&arguments.drain_grace)
         .ok_or(format!("`{}` is not a duration such as 25s", arguments.drain_grace))?;
     let grace = Duration::from_micros(grace.0);
     let secret = arguments.secret_key_file.unwrap_or_else(|| arguments.data.join("secret.key"));
@@ -119,6 +128,7 @@ fn check(arguments: Arguments) -> Result<Config, String> {
         public_url: public_url.transpose()?,
         clock,
         clock_start,
+        clock_advance,
         secret,
         grace,
     })
@@ -157,7 +167,13 @@ async fn serve(config: Config) -> Result<(), Failure> {
     let local_url = format!("http://{address}");
     let public_url = config.public_url.unwrap_or_else(|| local_url.clone());
     let hosts = host_of(&public_url).into_iter().collect();
-    let options = Options { secret, public_url, clock: config.clock, clock_start: config.clock_start };
+    let options = Options {
+        secret,
+        public_url,
+        clock: config.clock,
+        clock_start: config.clock_start,
+        clock_advance: config.clock_advance,
+    };
     let engine = Engine::open(store, options).await.map_err(|error| match error {
         engine::Error::Refused(why) => (FLAGS, why),
         engine::Error::InUse(why) => (IN_USE, why),

@@ -7,27 +7,33 @@
 mod definitions;
 mod drive;
 mod reading;
+mod schedules;
+mod triggers;
 mod virtual_time;
+mod webhooks;
 
 pub use definitions::Resolved;
 pub use reading::Reading;
+pub use triggers::{Key, PREVIEW_MAX};
+pub use webhooks::{Delivered, Door};
 
 use crate::clock::{Clock, ClockMode};
 use crate::execute::Executors;
 use crate::mailbox::{Command, Mailbox, Reply, Start, Trouble, WaitUrl};
 use crate::metrics::Metrics;
 use crate::secret::{self, Secret};
+use crate::triggers::webhook::Rejection;
 use bytes::Bytes;
 use drive::{Inbox, Ticket};
 use kernel::event::{Origin, Pair, TriggerKind};
 use kernel::plan::{Body, Node};
-use kernel::{Answer, Input, OrgId, Payload, RunId, RunStatus, Timestamp, TriggerId, WorkflowId};
+use kernel::{Answer, Input, OrgId, Payload, RunId, RunStatus, Span, Timestamp, TriggerId, WorkflowId};
 use sha2::{Digest, Sha256};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, RwLock};
 use std::time::{Duration, Instant};
 use store::crash::{self, Point};
-use store::{Birth, IdempotencyKey, Store, Wait};
+use store::{Birth, DeliveryRow, IdempotencyKey, Store, Wait};
 use tokio::sync::oneshot;
 
 /// Commands that may wait for the mailbox before starts are refused.
@@ -59,6 +65,22 @@ pub enum Error {
     Disabled,
     #[error("this idempotency key was used for another request")]
     KeyReused,
+    #[error("there is no workflow `{0}`")]
+    NoWorkflow(String),
+    #[error("the webhook path is taken")]
+    PathTaken,
+    #[error("there is no secret to keep")]
+    NoSecret,
+    #[error("the trigger is disabled")]
+    TriggerDisabled,
+    /// It is part of its workflow's definition.
+    #[error("the trigger belongs to its workflow")]
+    Owned,
+    #[error("the request of this delivery is not kept")]
+    NotKept,
+    /// A webhook turned a request away.
+    #[error("the request was turned away: {}", .0.as_str())]
+    Rejected(Rejection),
     #[error("{0}")]
     Refused(String),
     /// Another process has the store.
@@ -95,6 +117,8 @@ pub struct Options {
     pub clock: ClockMode,
     /// Where a new virtual clock begins.
     pub clock_start: Option<Timestamp>,
+    /// How far a virtual clock jumps before anything else happens: as if nobody had been there for so long.
+    pub clock_advance: Span,
 }
 
 pub struct StartRequest {
@@ -106,12 +130,23 @@ pub struct StartRequest {
     pub labels: Vec<(String, String)>,
     pub source: Source,
     pub idempotency: Option<Idempotency>,
+    /// The line for the log of the trigger that starts it, written together with the run.
+    pub delivery: Option<DeliveryRow>,
 }
 
 impl StartRequest {
     pub fn new(org: OrgId, workflow: Arc<Resolved>, body: Bytes) -> StartRequest {
         let (headers, labels) = (Vec::new(), Vec::new());
-        StartRequest { org, workflow, body, headers, labels, source: Source::default(), idempotency: None }
+        StartRequest {
+            org,
+            workflow,
+            body,
+            headers,
+            labels,
+            source: Source::default(),
+            idempotency: None,
+            delivery: None,
+        }
     }
 }
 
@@ -176,6 +211,11 @@ pub(crate) struct Inner {
     fatal_signal: tokio::sync::Notify,
     /// Tells the timekeeper that the clock moved.
     clock_moved: tokio::sync::Notify,
+    /// Tells the loop of the schedules that one of them, or the clock, moved.
+    triggers_moved: tokio::sync::Notify,
+    /// Held by whoever deals with due schedules.
+    tending: tokio::sync::Mutex<()>,
+    rejections: webhooks::Rejections,
 }
 
 impl Engine {
@@ -197,6 +237,9 @@ impl Engine {
             fatal: RwLock::new(None),
             fatal_signal: tokio::sync::Notify::new(),
             clock_moved: tokio::sync::Notify::new(),
+            triggers_moved: tokio::sync::Notify::new(),
+            tending: tokio::sync::Mutex::new(()),
+            rejections: Default::default(),
         });
         let (secret, base) = (inner.secret.clone(), inner.public_url.clone());
         let wait_url: WaitUrl = Arc::new(move |run, step| format!("{base}/wh/{}", secret.token(run, step)));
@@ -212,7 +255,9 @@ impl Engine {
             inner.inbox.send(Command::Recover { org, run });
         }
         drive::spawn(inner.clone(), Mailbox::new(epoch, wait_url), executors);
-        Ok(Engine { inner })
+        let engine = Engine { inner };
+        tokio::spawn(schedules::keep(engine.clone()));
+        Ok(engine)
     }
 
     pub fn now(&self) -> Timestamp {
@@ -289,6 +334,7 @@ impl Engine {
                 fingerprint: asked.fingerprint,
                 created_at: now,
             }),
+            delivery: request.delivery.map(|line| DeliveryRow { run: Some(run), ..line }),
         };
         let source = request.source;
         let origin = Origin {

@@ -27,6 +27,11 @@ counters! {
     runs_loaded_total: "counter", "Runs read back into memory.";
     runs_in_memory: "gauge", "Runs in memory now.";
     attempts_executing: "gauge", "Attempts executing in this process now.";
+    schedule_ticks_total: "counter", "Moments of schedules dealt with: started, queued or skipped.";
+    schedule_ticks_skipped_total: "counter", "Moments of schedules that were recorded as skipped.";
+    webhook_deliveries_total: "counter", "Webhook requests that started a run.";
+    webhook_deliveries_repeated_total: "counter", "Webhook requests that were known already.";
+    webhook_deliveries_rejected_total: "counter", "Webhook requests that were turned away.";
     requests_refused_total: "counter", "Starts refused because the mailbox was full.";
 }
 

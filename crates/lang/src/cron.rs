@@ -72,6 +72,12 @@ impl Zone {
         (zone.iana_name() == Some(name)).then_some(Zone(zone))
     }
 
+    /// An instant as the clocks there show it, with their distance from UTC.
+    pub fn local(&self, at: Timestamp) -> String {
+        let shown = |at: jiff::Timestamp| at.display_with_offset(self.0.to_offset(at)).to_string();
+        jiff::Timestamp::from_microsecond(at.0).map_or_else(|_| at.0.to_string(), shown)
+    }
+
     /// Every name there is.
     pub(crate) fn names() -> Vec<String> {
         jiff::tz::db().available().map(|name| name.to_string()).collect()

@@ -12,6 +12,7 @@
 mod body;
 mod error;
 mod guard;
+mod headers;
 mod query;
 mod routes;
 mod views;
@@ -23,7 +24,7 @@ use axum::extract::{FromRequestParts, Request};
 use axum::http::request::Parts;
 use axum::middleware;
 use axum::response::{IntoResponse, Response};
-use axum::routing::{get, post};
+use axum::routing::{any, get, post};
 use engine::Engine;
 use kernel::OrgId;
 use std::future::Future;
@@ -63,7 +64,7 @@ type Answer = Result<Response, Refusal>;
 
 /// Every route there is.
 pub fn router(app: Arc<App>) -> Router {
-    use routes::{callbacks, runs, system, workflows};
+    use routes::{callbacks, runs, system, triggers, webhooks, workflows};
     let api = Router::new()
         .route("/workflows", get(workflows::list).post(workflows::create))
         .route("/workflows/validate", post(workflows::validate))
@@ -77,12 +78,23 @@ pub fn router(app: Arc<App>) -> Router {
         .route("/runs/{run}/steps", get(runs::steps))
         .route("/runs/{run}/events", get(runs::events))
         .route("/runs/{run}/cancel", post(runs::cancel))
+        .route("/triggers", get(triggers::list).post(triggers::create))
+        .route("/triggers/preview", get(triggers::preview_of))
+        .route("/triggers/manual/run", post(triggers::run_by_hand))
+        .route("/triggers/{trigger}", get(triggers::show).patch(triggers::change).delete(triggers::delete))
+        .route("/triggers/{trigger}/enable", post(triggers::enable))
+        .route("/triggers/{trigger}/disable", post(triggers::disable))
+        .route("/triggers/{trigger}/run", post(triggers::run))
+        .route("/triggers/{trigger}/preview", get(triggers::preview))
+        .route("/triggers/{trigger}/deliveries", get(triggers::deliveries))
+        .route("/triggers/{trigger}/deliveries/{delivery}/redeliver", post(triggers::redeliver))
         .route("/version", get(system::version))
         .route("/dev/clock", get(system::clock).post(system::advance_clock));
     Router::new()
         .nest("/api/v1", api)
         .route("/", get(system::hello))
         .route("/wh/{token}", post(callbacks::receive))
+        .route("/webhooks/{*path}", any(webhooks::receive))
         .route("/healthz", get(system::healthz))
         .route("/readyz", get(system::readyz))
         .route("/metrics", get(system::metrics))

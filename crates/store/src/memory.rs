@@ -7,12 +7,15 @@
 //! The rule that keeps it right: a write is checked completely before anything is changed, so there is
 //! never a half-written run to take back.
 
+mod triggers;
+
 use crate::rows::*;
 use crate::sound::{is_sound, slugs};
+use crate::triggers::*;
 use crate::{Call, Error, Result, Store};
 use bytes::Bytes;
 use kernel::planted::{self, Bug};
-use kernel::{OrgId, Record, RunId, Timestamp, WorkflowId};
+use kernel::{OrgId, Record, RunId, Timestamp, TriggerId, WorkflowId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -48,6 +51,8 @@ struct Contents {
     idempotency: BTreeMap<(OrgId, String, String), Claim>,
     workflows: BTreeMap<(OrgId, WorkflowId), WorkflowRow>,
     definitions: BTreeMap<(OrgId, [u8; 32]), Definition>,
+    triggers: BTreeMap<(OrgId, TriggerId), TriggerRow>,
+    deliveries: BTreeMap<(OrgId, TriggerId, u64), DeliveryRow>,
     settings: BTreeMap<String, String>,
     /// The record written last.
     newest: Option<Bytes>,
@@ -160,13 +165,16 @@ impl Contents {
                 self.idempotency
                     .insert((write.org, key.scope.clone(), key.key.clone()), (write.run.0, key.fingerprint));
             }
+            if let Some(delivery) = &birth.delivery {
+                self.put_delivery(delivery);
+            }
         }
         self.newest = Some(write.record.clone());
         self.counters.records += 1;
     }
 
     fn create_workflow(&mut self, new: &NewWorkflow) -> Result<std::result::Result<(), Taken>> {
-        let NewWorkflow { row, definition, slug_is_given, idempotency } = new;
+        let NewWorkflow { row, definition, slug_is_given, idempotency, trigger } = new;
         let key = idempotency.as_ref().map(|k| ((row.org, k.scope.clone(), k.key.clone()), k.fingerprint));
         if let Some((made, fingerprint)) = key.as_ref().and_then(|(key, _)| self.idempotency.get(key)).copied() {
             return Ok(Err(Taken::Key { workflow: WorkflowId(made), fingerprint }));
@@ -181,6 +189,9 @@ impl Contents {
         let is_free = |slug: &String| own().all(|w| w.slug != *slug);
         let slug = if *slug_is_given { Some(row.slug.clone()).filter(is_free) } else { slugs(&row.slug).find(is_free) };
         let Some(slug) = slug else { return Ok(Err(Taken::Slug)) };
+        if !self.put_owned(row.org, row.id, trigger.as_ref()) {
+            return Ok(Err(Taken::Path));
+        }
         if let Some((key, fingerprint)) = key {
             self.idempotency.insert(key, (row.id.0, fingerprint));
         }
@@ -329,6 +340,72 @@ impl Store for MemoryStore {
 
     fn definition<'a>(&'a self, org: OrgId, hash: &'a [u8; 32]) -> Call<'a, Option<Definition>> {
         self.answer(move |c| c.definitions.get(&(org, *hash)).cloned())
+    }
+
+    fn create_trigger<'a>(&'a self, new: &'a NewTrigger) -> Call<'a, std::result::Result<(), TriggerTaken>> {
+        self.answer(move |c| c.create_trigger(new))
+    }
+
+    fn change_trigger<'a>(&'a self, change: &'a TriggerChange) -> Call<'a, Changed> {
+        self.answer(move |c| c.change_trigger(change))
+    }
+
+    fn delete_trigger(&self, org: OrgId, id: TriggerId) -> Call<'_, bool> {
+        self.answer(move |c| c.delete_trigger(org, id))
+    }
+
+    fn trigger(&self, org: OrgId, id: TriggerId) -> Call<'_, Option<TriggerRow>> {
+        self.answer(move |c| c.triggers.get(&(org, id)).cloned())
+    }
+
+    fn trigger_at<'a>(&'a self, path: &'a str) -> Call<'a, Option<TriggerRow>> {
+        self.answer(move |c| c.triggers.values().find(|t| t.path.as_deref() == Some(path)).cloned())
+    }
+
+    fn owned_trigger(&self, org: OrgId, workflow: WorkflowId) -> Call<'_, Option<TriggerRow>> {
+        self.answer(move |c| c.owned_trigger(org, workflow))
+    }
+
+    fn triggers<'a>(&'a self, org: OrgId, filter: &'a TriggerFilter) -> Call<'a, Vec<TriggerRow>> {
+        self.answer(move |c| c.list_triggers(org, filter))
+    }
+
+    fn due_triggers(&self, until: Timestamp, limit: usize) -> Call<'_, Vec<TriggerRow>> {
+        self.answer(move |c| c.due_triggers(until, limit))
+    }
+
+    fn next_trigger(&self) -> Call<'_, Option<Timestamp>> {
+        self.answer(move |c| c.triggers.values().filter_map(|t| t.next_at).min())
+    }
+
+    fn log_deliveries<'a>(&'a self, log: &'a TriggerLog) -> Call<'a, bool> {
+        self.answer(move |c| c.log_deliveries(log))
+    }
+
+    fn deliveries(
+        &self,
+        org: OrgId,
+        trigger: TriggerId,
+        before: Option<u64>,
+        limit: usize,
+    ) -> Call<'_, Vec<DeliveryRow>> {
+        self.answer(move |c| {
+            let below = (org, trigger, before.unwrap_or(u64::MAX));
+            let own = c.deliveries.range((org, trigger, 0)..below).rev().take(limit);
+            own.map(|(_, row)| DeliveryRow { request: None, ..row.clone() }).collect()
+        })
+    }
+
+    fn delivery<'a>(&'a self, org: OrgId, trigger: TriggerId, id: &'a str) -> Call<'a, Option<DeliveryRow>> {
+        self.answer(move |c| c.log_of(org, trigger).find(|row| row.id == id).cloned())
+    }
+
+    fn queued_deliveries(&self, of: Option<(OrgId, TriggerId)>, limit: usize) -> Call<'_, Vec<DeliveryRow>> {
+        self.answer(move |c| {
+            let queued = c.deliveries.values().filter(|row| row.outcome == DeliveryOutcome::Queued);
+            let queued = queued.filter(|row| of.is_none_or(|of| of == (row.org, row.trigger)));
+            queued.take(limit).map(|row| DeliveryRow { request: None, ..row.clone() }).collect()
+        })
     }
 
     fn setting<'a>(&'a self, name: &'a str) -> Call<'a, Option<String>> {

@@ -1,5 +1,6 @@
 //! What travels in and out of a store. Plain data; every row knows its organisation.
 
+use crate::triggers::{DeliveryRow, TriggerRow};
 use bytes::Bytes;
 use kernel::plan::Form;
 use kernel::{OrgId, RunId, RunStatus, Timestamp, WorkflowId};
@@ -42,6 +43,8 @@ pub struct Birth {
     pub waits: Vec<Wait>,
     pub labels: Vec<(String, String)>,
     pub idempotency: Option<IdempotencyKey>,
+    /// The line in the log of the trigger that started it.
+    pub delivery: Option<DeliveryRow>,
 }
 
 /// How a run's one timer row changes: the old one (if any) is removed, the new one (if any) inserted.
@@ -157,7 +160,7 @@ pub struct WorkflowRow {
     /// A JSON list of strings.
     pub tags: String,
     pub form: Form,
-    /// `api`, later also `cron` and `webhook`.
+    /// `api`, `manual`, `cron` or `webhook`.
     pub trigger: String,
     pub steps: u32,
     pub enabled: bool,
@@ -185,6 +188,8 @@ pub struct NewWorkflow {
     /// The author chose the slug, so a clash is an error. Otherwise a free one is made by counting up.
     pub slug_is_given: bool,
     pub idempotency: Option<IdempotencyKey>,
+    /// The schedule or webhook its definition asks for.
+    pub trigger: Option<TriggerRow>,
 }
 
 /// Why a workflow cannot be created.
@@ -192,6 +197,8 @@ pub struct NewWorkflow {
 pub enum Taken {
     Name,
     Slug,
+    /// The path of its webhook.
+    Path,
     /// The idempotency key made this workflow before.
     Key {
         workflow: WorkflowId,

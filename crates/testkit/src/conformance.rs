@@ -9,6 +9,7 @@
 pub mod cases;
 pub mod fixtures;
 pub mod lockstep;
+pub mod triggers;
 
 pub use cases::CASES;
 pub use lockstep::{Subject, lockstep};

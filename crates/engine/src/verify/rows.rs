@@ -17,7 +17,7 @@ pub(super) fn check(case: &mut Case<'_>, plan: &Plan, folded: &Folded) {
     grants(case, folded);
     waits(case, plan);
     payloads(case, folded);
-    keys(case);
+    keys(case, folded);
 }
 
 /// What a run pins at birth.
@@ -144,11 +144,13 @@ fn payloads(case: &mut Case<'_>, folded: &Folded) {
     }
 }
 
-/// A run is made by one request, whose key is unique within its workflow.
-fn keys(case: &mut Case<'_>) {
+/// A run is made by one request, whose key is unique within its workflow or the trigger it came through.
+fn keys(case: &mut Case<'_>, folded: &Folded) {
     let stored = case.stored;
     let own = stored.row.workflow.to_string();
-    for (scope, key) in stored.keys.iter().filter(|(scope, _)| *scope != own) {
+    let trigger = folded.run.state.origin.trigger_id.map(|id| id.to_string());
+    let is_other = |scope: &String| *scope != own && Some(scope) != trigger.as_ref();
+    for (scope, key) in stored.keys.iter().filter(|(scope, _)| is_other(scope)) {
         case.say(Code::KeyWrong, format!("the key `{key}` is within `{scope}`, the run is of {own}"));
     }
     if stored.keys.len() > 1 {

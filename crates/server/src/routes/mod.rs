@@ -3,10 +3,12 @@
 pub mod callbacks;
 pub mod runs;
 pub mod system;
+pub mod triggers;
+pub mod webhooks;
 pub mod workflows;
 
 use crate::Refusal;
-use api::{Code, Data};
+use api::{Code, Data, StartedView, rfc3339};
 use axum::Json;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
@@ -29,4 +31,14 @@ fn run_id(text: &str) -> Result<RunId, Refusal> {
         Refusal::new(Code::MalformedId, format!("`{text}` is not a run id"))
             .hint("run ids look like run_01jz8k3w9mz6xq4v7n5t2c0b1d")
     })
+}
+
+fn started_view(started: &engine::Started) -> StartedView {
+    StartedView {
+        run_id: started.run.to_string(),
+        workflow_id: started.workflow.to_string(),
+        status: started.status.as_str(),
+        started_at: rfc3339(started.started_at),
+        deduplicated: started.deduplicated,
+    }
 }

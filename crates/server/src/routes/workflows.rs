@@ -1,13 +1,13 @@
 //! Workflows: create, validate, look at, trigger.
 
-use super::{answer, page};
+use super::{answer, page, started_view};
 use crate::error::problem_of;
 use crate::query::Query;
-use crate::{Answer, Path, Refusal, State, body, views};
-use api::{Code, StartedView, ValidationView, rfc3339};
+use crate::{Answer, Path, Refusal, State, body, headers, views};
+use api::{Code, ValidationView};
 use axum::body::Body;
 use axum::http::{HeaderMap, Uri};
-use engine::{Idempotency, Source, StartRequest};
+use engine::{Idempotency, StartRequest};
 use kernel::{Span, WorkflowId};
 use sha2::{Digest, Sha256};
 use std::time::Duration;
@@ -80,25 +80,22 @@ fn no_workflow(key: &str) -> Refusal {
     Refusal::not_found("workflow", &key.chars().take(80).collect::<String>())
 }
 
-pub async fn trigger(app: State, uri: Uri, Path(key): Path<String>, headers: HeaderMap, body: Body) -> Answer {
+pub async fn trigger(app: State, uri: Uri, Path(key): Path<String>, given: HeaderMap, body: Body) -> Answer {
     let query = Query::parse(uri.query(), &["wait", "label"])?;
     let wait = query.span("wait", WAIT_MAX)?;
     let labels = query.labels()?;
     if labels.len() > LABELS_MAX {
         return Err(Refusal::new(Code::InvalidParameter, format!("a run has at most {LABELS_MAX} labels")).at("label"));
     }
-    let idempotency = idempotency_key(&headers)?;
-    let body = body::payload(&headers, body).await?;
+    let idempotency = idempotency_key(&given)?;
+    let body = body::payload(&given, body).await?;
     let workflow = app.engine.resolve(app.org(), &key).await?.ok_or_else(|| no_workflow(&key))?;
     let fingerprint = fingerprint(workflow.row.id, &body, &labels);
     let request = StartRequest {
-        org: app.org(),
-        workflow,
-        body,
-        headers: kept_headers(&headers),
+        headers: headers::kept(&given),
         labels,
-        source: Source::default(),
         idempotency: idempotency.map(|key| Idempotency { scope: None, key, fingerprint }),
+        ..StartRequest::new(app.org(), workflow, body)
     };
     if let Some(limit) = wait {
         let (started, _) = app.engine.run(request, Duration::from_micros(limit.0)).await?;
@@ -109,19 +106,10 @@ pub async fn trigger(app: State, uri: Uri, Path(key): Path<String>, headers: Hea
     }
     let started = app.engine.start(request).await?;
     let status = if started.deduplicated { 200 } else { 201 };
-    Ok(answer(
-        status,
-        StartedView {
-            run_id: started.run.to_string(),
-            workflow_id: started.workflow.to_string(),
-            status: started.status.as_str(),
-            started_at: rfc3339(started.started_at),
-            deduplicated: started.deduplicated,
-        },
-    ))
+    Ok(answer(status, started_view(&started)))
 }
 
-fn idempotency_key(headers: &HeaderMap) -> Result<Option<String>, Refusal> {
+pub(super) fn idempotency_key(headers: &HeaderMap) -> Result<Option<String>, Refusal> {
     let Some(value) = headers.get("idempotency-key") else { return Ok(None) };
     let key = value.to_str().ok().filter(|key| (1..=KEY_MAX).contains(&key.len()));
     key.map(|key| Some(key.to_owned())).ok_or_else(|| {
@@ -144,31 +132,4 @@ fn fingerprint(workflow: WorkflowId, body: &[u8], labels: &[(String, String)]) -
     labels.sort();
     labels.iter().for_each(|label| hash.update(label.as_bytes()));
     hash.finalize().into()
-}
-
-/// Request headers a run may look at. What authorises or signs a request is never stored, and what
-/// only concerns the connection says nothing.
-fn kept_headers(headers: &HeaderMap) -> Vec<(String, String)> {
-    const DROPPED: &[&str] = &[
-        "authorization",
-        "proxy-authorization",
-        "cookie",
-        "set-cookie",
-        "x-api-key",
-        "host",
-        "connection",
-        "content-length",
-        "transfer-encoding",
-        "accept",
-        "accept-encoding",
-        "accept-language",
-        "te",
-        "upgrade",
-        "origin",
-        "idempotency-key",
-    ];
-    let kept =
-        headers.iter().filter(|(name, _)| !DROPPED.contains(&name.as_str()) && !name.as_str().contains("signature"));
-    let text = kept.filter_map(|(name, value)| Some((name.as_str().to_owned(), value.to_str().ok()?.to_owned())));
-    text.filter(|(_, value)| value.len() <= 8 * 1024).take(64).collect()
 }

@@ -254,6 +254,9 @@ impl<'a> Attempt<'a> {
         for (name, value) in &birth.labels {
             self.execute(sql!("label_insert"), params![org, name, value, run])?;
         }
+        if let Some(delivery) = &birth.delivery {
+            super::triggers::put_delivery(self.connection, delivery)?;
+        }
         Ok(())
     }
 

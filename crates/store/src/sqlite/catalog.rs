@@ -5,6 +5,7 @@
 
 use super::columns::{AFTER_EVERY_ID, limit, sql, workflow_row};
 use super::fault::{Trouble, on_read};
+use super::triggers;
 use crate::rows::{Definition, IdempotencyKey, NewWorkflow, Taken, WorkflowKey, WorkflowRow};
 use crate::sound::slugs;
 use crate::{Error, Result};
@@ -18,7 +19,7 @@ pub(super) fn create_workflow(
     connection: &Connection,
     new: &NewWorkflow,
 ) -> std::result::Result<std::result::Result<(), Taken>, Trouble> {
-    let NewWorkflow { row, definition, slug_is_given, idempotency } = new;
+    let NewWorkflow { row, definition, slug_is_given, idempotency, trigger } = new;
     if let Some(key) = idempotency
         && let Some((made, fingerprint)) = holder(connection, row.org, key)?
     {
@@ -31,6 +32,9 @@ pub(super) fn create_workflow(
         return Ok(Err(Taken::Name));
     }
     let Some(slug) = free_slug(connection, row, *slug_is_given)? else { return Ok(Err(Taken::Slug)) };
+    if !triggers::put_owned(connection, row.org, row.id, trigger.as_ref())? {
+        return Ok(Err(Taken::Path));
+    }
     connection.prepare_cached(sql!("workflow_insert"))?.execute(params![
         row.org.0,
         row.id.0,

@@ -21,11 +21,18 @@ pub(super) struct Migration {
     sql: &'static str,
 }
 
-const ALL: &[Migration] = &[Migration {
-    version: 1,
-    name: "init",
-    sql: include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/migrations/sqlite/0001_init.sql")),
-}];
+const ALL: &[Migration] = &[
+    Migration {
+        version: 1,
+        name: "init",
+        sql: include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/migrations/sqlite/0001_init.sql")),
+    },
+    Migration {
+        version: 2,
+        name: "triggers",
+        sql: include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/migrations/sqlite/0003_triggers.sql")),
+    },
+];
 
 const BOOKKEEPING: &str = "CREATE TABLE IF NOT EXISTS schema_migrations (
     version    INTEGER PRIMARY KEY,

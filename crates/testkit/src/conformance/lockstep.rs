@@ -218,7 +218,7 @@ impl Walk {
         let waits = (0..self.rng.below(3)).map(|step| wait(org, run, step as u32, self.rng.below(TOKENS) as u8));
         let waits = waits.collect();
         let labels = (0..self.rng.below(3)).map(|_| self.label()).collect();
-        Birth { waits, labels, idempotency }
+        Birth { waits, labels, idempotency, delivery: None }
     }
 
     fn filter(&mut self) -> RunFilter {
