@@ -343,7 +343,7 @@ impl Store for MemoryStore {
     }
 
     fn create_trigger<'a>(&'a self, new: &'a NewTrigger) -> Call<'a, std::result::Result<(), TriggerTaken>> {
-        self.answer(move |c| c.create_trigger(new))
+        Box::pin(async move { self.contents().create_trigger(new) })
     }
 
     fn change_trigger<'a>(&'a self, change: &'a TriggerChange) -> Call<'a, Changed> {

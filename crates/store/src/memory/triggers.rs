@@ -1,27 +1,31 @@
 //! Triggers and their log, in memory.
 
 use super::Contents;
+use crate::Error;
 use crate::triggers::*;
 use kernel::{OrgId, Timestamp, TriggerId, WorkflowId};
 
 impl Contents {
-    pub(super) fn create_trigger(&mut self, new: &NewTrigger) -> Result<(), TriggerTaken> {
+    pub(super) fn create_trigger(&mut self, new: &NewTrigger) -> crate::Result<Result<(), TriggerTaken>> {
         let NewTrigger { row, idempotency } = new;
         let key = idempotency.as_ref().map(|k| ((row.org, k.scope.clone(), k.key.clone()), k.fingerprint));
         if let Some((made, fingerprint)) = key.as_ref().and_then(|(key, _)| self.idempotency.get(key)).copied() {
-            return Err(TriggerTaken::Key { trigger: TriggerId(made), fingerprint });
+            return Ok(Err(TriggerTaken::Key { trigger: TriggerId(made), fingerprint }));
+        }
+        if self.triggers.contains_key(&(row.org, row.id)) {
+            return Err(Error::Refused(format!("the trigger {} exists already", row.id)));
         }
         if !self.workflows.contains_key(&(row.org, row.workflow)) {
-            return Err(TriggerTaken::Workflow);
+            return Ok(Err(TriggerTaken::Workflow));
         }
         if self.is_path_taken(row) {
-            return Err(TriggerTaken::Path);
+            return Ok(Err(TriggerTaken::Path));
         }
         self.triggers.insert((row.org, row.id), row.clone());
         if let Some((key, fingerprint)) = key {
             self.idempotency.insert(key, (row.id.0, fingerprint));
         }
-        Ok(())
+        Ok(Ok(()))
     }
 
     pub(super) fn change_trigger(&mut self, change: &TriggerChange) -> Changed {

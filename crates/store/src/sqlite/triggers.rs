@@ -6,9 +6,9 @@
 use super::catalog::{self, value};
 use super::columns::{AFTER_EVERY_ID, count, int, limit, named, org, run_id, sql, time, time_or_none};
 use super::fault::{Trouble, on_read};
-use crate::Result;
 use crate::rows::{IdempotencyKey, WorkflowKey};
 use crate::triggers::*;
+use crate::{Error, Result};
 use kernel::event::TriggerKind;
 use kernel::{OrgId, RunId, Timestamp, TriggerId, WorkflowId};
 use rusqlite::{Connection, OptionalExtension, Params, Row, params};
@@ -21,6 +21,9 @@ pub(super) fn create(connection: &Connection, new: &NewTrigger) -> Attempted<std
         && let Some((made, fingerprint)) = catalog::holder(connection, row.org, key)?
     {
         return Ok(Err(TriggerTaken::Key { trigger: TriggerId(made), fingerprint }));
+    }
+    if connection.prepare_cached(sql!("trigger"))?.exists(params![row.org.0, row.id.0])? {
+        return Err(Trouble::Other(Error::Refused(format!("the trigger {} exists already", row.id))));
     }
     if !has_workflow(connection, row.org, row.workflow)? {
         return Ok(Err(TriggerTaken::Workflow));

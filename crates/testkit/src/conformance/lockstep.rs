@@ -11,7 +11,8 @@ use kernel::{OrgId, RunId, RunStatus, Timestamp};
 use std::fmt::Debug;
 use std::sync::Arc;
 use store::{
-    Batch, Birth, Call, GrantChange, NewWorkflow, RunFilter, RunRow, RunWrite, Store, TimerChange, WorkflowKey,
+    Advance, Batch, Birth, Call, DeliveryOutcome, DeliveryRow, GrantChange, NewTrigger, NewWorkflow, RunFilter, RunRow,
+    RunWrite, Store, TimerChange, TriggerChange, TriggerFilter, TriggerLog, TriggerRow, WorkflowKey,
 };
 
 /// A store under test.
@@ -28,6 +29,7 @@ pub type Restart = Box<dyn FnMut(Arc<dyn Store>) -> Arc<dyn Store> + Send>;
 const RUNS: u64 = 12;
 const KEYS: [&str; 4] = ["a", "b", "c", "d"];
 const TOKENS: u64 = 40;
+const TRIGGERS: u64 = 5;
 const ORGS: [OrgId; 2] = [ORG, OTHER_ORG];
 
 /// Does `operations` random things to all subjects. Panics at the first difference.
@@ -60,7 +62,7 @@ struct Walk {
 impl Walk {
     async fn operate(&mut self, subjects: &mut [Subject]) {
         let (org, id) = self.any_run();
-        match self.rng.below(24) {
+        match self.rng.below(27) {
             0..=11 => {
                 let batch = self.batch(&subjects[0].store).await;
                 self.same(subjects, "commit", |store| store.commit(&batch)).await;
@@ -91,6 +93,8 @@ impl Walk {
                 self.same(subjects, "next_epoch", |store| store.next_epoch()).await;
             }
             22 => self.compare_everything(subjects).await,
+            23 | 24 => self.trigger(org, subjects).await,
+            25 => self.log(org, subjects).await,
             _ => {
                 for subject in subjects.iter_mut() {
                     subject.store = (subject.restart)(Arc::clone(&subject.store));
@@ -126,7 +130,15 @@ impl Walk {
             let all = RunFilter { limit: 100, ..Default::default() };
             self.same(subjects, "runs", |store| store.runs(org, &all)).await;
             self.same(subjects, "workflows", |store| store.workflows(org, None, 100)).await;
+            let all = TriggerFilter { limit: 100, ..Default::default() };
+            self.same(subjects, "triggers", |store| store.triggers(org, &all)).await;
+            for n in 0..TRIGGERS {
+                self.same(subjects, "deliveries", |store| store.deliveries(org, trigger_id(n), None, 100)).await;
+            }
         }
+        self.same(subjects, "due_triggers", |store| store.due_triggers(Timestamp::NEVER, 100)).await;
+        self.same(subjects, "next_trigger", |store| store.next_trigger()).await;
+        self.same(subjects, "queued_deliveries", |store| store.queued_deliveries(None, 100)).await;
         self.same(subjects, "timers", |store| store.timers(Timestamp::NEVER, 100)).await;
         self.same(subjects, "unparked", |store| store.unparked()).await;
         self.same(subjects, "high_water", |store| store.high_water()).await;
@@ -145,6 +157,62 @@ impl Walk {
             self.same(subjects, "workflow", |store| store.workflow(org, &by)).await;
         }
         self.same(subjects, "definition", |store| store.definition(org, &[1; 32])).await;
+    }
+
+    /// Makes, changes or deletes a trigger, or a workflow with one of its own.
+    async fn trigger(&mut self, org: OrgId, subjects: &[Subject]) {
+        let (n, workflow) = (self.rng.below(TRIGGERS), self.rng.below(30));
+        let row = if self.rng.one_in(2) { trigger(n, workflow) } else { hook(n, workflow, self.rng.pick(&KEYS)) };
+        let row = TriggerRow { org, ..row };
+        match self.rng.below(4) {
+            0 => {
+                let idempotency = self.rng.one_in(3).then(|| key(self.rng.pick(&KEYS), self.rng.below(9) as u8));
+                let new = NewTrigger { row, idempotency };
+                self.same(subjects, "create_trigger", |store| store.create_trigger(&new)).await;
+            }
+            1 => {
+                let found = subjects[0].store.trigger(org, trigger_id(n)).await.expect("the reference answers");
+                let Some(found) = found else { return };
+                let revision = found.revision + self.rng.below(2) as u32 + u32::from(self.rng.one_in(2));
+                let next_at = self.rng.one_in(2).then(|| at(self.rng.below(200) as i64));
+                let row = TriggerRow { name: self.rng.pick(&KEYS).into(), revision, next_at, ..found };
+                let change = TriggerChange { row, restarts: self.rng.one_in(2) };
+                self.same(subjects, "change_trigger", |store| store.change_trigger(&change)).await;
+            }
+            2 => {
+                let mut new = new_workflow(workflow, self.rng.pick(&KEYS), self.rng.pick(&KEYS));
+                new.row.org = org;
+                new.trigger = Some(TriggerRow { is_owned: true, ..row });
+                let is_new = subjects[0].store.trigger(org, trigger_id(n)).await.expect("it answers").is_none();
+                if is_new {
+                    self.same(subjects, "create_workflow", |store| store.create_workflow(&new)).await;
+                }
+            }
+            _ => self.same(subjects, "delete_trigger", |store| store.delete_trigger(org, trigger_id(n))).await,
+        }
+        self.same(subjects, "owned_trigger", |store| store.owned_trigger(org, workflow_id(workflow))).await;
+        let path = self.rng.pick(&KEYS);
+        self.same(subjects, "trigger_at", |store| store.trigger_at(path)).await;
+    }
+
+    async fn log(&mut self, org: OrgId, subjects: &[Subject]) {
+        let n = self.rng.below(TRIGGERS);
+        let rows = (0..self.rng.below(4)).map(|_| self.delivery(org, n)).collect();
+        let advance = self.rng.one_in(2).then(|| Advance {
+            revision: self.rng.below(4) as u32,
+            cursor: Some(at(self.rng.below(200) as i64)),
+            next_at: self.rng.one_in(2).then(|| at(self.rng.below(200) as i64)),
+        });
+        let log = TriggerLog { org, trigger: trigger_id(n), rows, advance };
+        self.same(subjects, "log_deliveries", |store| store.log_deliveries(&log)).await;
+        let id = self.rng.pick(&KEYS);
+        self.same(subjects, "delivery", |store| store.delivery(org, trigger_id(n), id)).await;
+    }
+
+    fn delivery(&mut self, org: OrgId, n: u64) -> DeliveryRow {
+        let row = delivery(n, self.rng.pick(&KEYS), self.rng.pick(DeliveryOutcome::ALL));
+        let request = self.rng.one_in(3).then(|| Bytes::from_static(b"request"));
+        DeliveryRow { org, request, at: at(self.time), ..row }
     }
 
     async fn batch(&mut self, reference: &Arc<dyn Store>) -> Batch {
@@ -218,7 +286,10 @@ impl Walk {
         let waits = (0..self.rng.below(3)).map(|step| wait(org, run, step as u32, self.rng.below(TOKENS) as u8));
         let waits = waits.collect();
         let labels = (0..self.rng.below(3)).map(|_| self.label()).collect();
-        Birth { waits, labels, idempotency, delivery: None }
+        let of = self.rng.below(TRIGGERS);
+        let line = self.rng.one_in(3).then(|| self.delivery(org, of));
+        let delivery = line.map(|line| DeliveryRow { run: Some(run), ..line });
+        Birth { waits, labels, idempotency, delivery }
     }
 
     fn filter(&mut self) -> RunFilter {
