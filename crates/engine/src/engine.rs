@@ -29,11 +29,12 @@ use kernel::event::{Origin, Pair, TriggerKind};
 use kernel::plan::{Body, Node};
 use kernel::{Answer, Input, OrgId, Payload, RunId, RunStatus, Span, Timestamp, TriggerId, WorkflowId};
 use sha2::{Digest, Sha256};
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, RwLock};
+use std::sync::{Arc, Mutex, RwLock};
 use std::time::{Duration, Instant};
 use store::crash::{self, Point};
-use store::{Birth, DeliveryRow, IdempotencyKey, Store, Wait};
+use store::{Advance, Birth, DeliveryRow, IdempotencyKey, Store, Wait};
 use tokio::sync::oneshot;
 
 /// Commands that may wait for the mailbox before starts are refused.
@@ -132,6 +133,8 @@ pub struct StartRequest {
     pub idempotency: Option<Idempotency>,
     /// The line for the log of the trigger that starts it, written together with the run.
     pub delivery: Option<DeliveryRow>,
+    /// How far the schedule of that trigger is with it.
+    pub advance: Option<Advance>,
 }
 
 impl StartRequest {
@@ -146,6 +149,7 @@ impl StartRequest {
             source: Source::default(),
             idempotency: None,
             delivery: None,
+            advance: None,
         }
     }
 }
@@ -215,6 +219,8 @@ pub(crate) struct Inner {
     triggers_moved: tokio::sync::Notify,
     /// Held by whoever deals with due schedules.
     tending: tokio::sync::Mutex<()>,
+    /// Moments that could not be dealt with although somebody was there: since when, by trigger.
+    held_up: Mutex<HashMap<TriggerId, Timestamp>>,
     rejections: webhooks::Rejections,
 }
 
@@ -239,6 +245,7 @@ impl Engine {
             clock_moved: tokio::sync::Notify::new(),
             triggers_moved: tokio::sync::Notify::new(),
             tending: tokio::sync::Mutex::new(()),
+            held_up: Default::default(),
             rejections: Default::default(),
         });
         let (secret, base) = (inner.secret.clone(), inner.public_url.clone());
@@ -335,6 +342,7 @@ impl Engine {
                 created_at: now,
             }),
             delivery: request.delivery.map(|line| DeliveryRow { run: Some(run), ..line }),
+            advance: request.advance,
         };
         let source = request.source;
         let origin = Origin {

@@ -3,4 +3,5 @@ SELECT $1, $2, COALESCE((SELECT max(seq) FROM deliveries WHERE org = $1 AND trig
 WHERE EXISTS (SELECT 1 FROM triggers WHERE org = $1 AND id = $2)
 ON CONFLICT (org, trigger, id) DO UPDATE
 SET at = excluded.at, outcome = excluded.outcome, reason = excluded.reason, run = excluded.run, nominal = excluded.nominal
+WHERE deliveries.outcome <> 'started'
 RETURNING seq

@@ -167,6 +167,9 @@ impl Contents {
             }
             if let Some(delivery) = &birth.delivery {
                 self.put_delivery(delivery);
+                if let Some(to) = birth.advance {
+                    self.advance(delivery.org, delivery.trigger, to);
+                }
             }
         }
         self.newest = Some(write.record.clone());

@@ -1,6 +1,6 @@
 //! What travels in and out of a store. Plain data; every row knows its organisation.
 
-use crate::triggers::{DeliveryRow, TriggerRow};
+use crate::triggers::{Advance, DeliveryRow, TriggerRow};
 use bytes::Bytes;
 use kernel::plan::Form;
 use kernel::{OrgId, RunId, RunStatus, Timestamp, WorkflowId};
@@ -43,8 +43,10 @@ pub struct Birth {
     pub waits: Vec<Wait>,
     pub labels: Vec<(String, String)>,
     pub idempotency: Option<IdempotencyKey>,
-    /// The line in the log of the trigger that started it.
+    /// The line in the log of the trigger that started it…
     pub delivery: Option<DeliveryRow>,
+    /// … and how far its schedule is with it.
+    pub advance: Option<Advance>,
 }
 
 /// How a run's one timer row changes: the old one (if any) is removed, the new one (if any) inserted.

@@ -30,7 +30,7 @@ fn a10_a11_a_trigger_is_made_shown_changed_and_deleted() {
     assert_eq!(made["config"], json!({ "path": "orders/new", "method": "POST", "dedup": "auto", "has_secret": true }));
     let path = format!("/api/v1/triggers/{trigger}");
     assert_eq!(server.get(&path).data(200), made);
-    assert_eq!(server.list("/api/v1/triggers"), [made.clone()]);
+    assert_eq!(server.list("/api/v1/triggers"), vec![made.clone()]);
     assert_eq!(server.list(&format!("/api/v1/triggers?type=schedule&workflow={workflow}")), Vec::<Value>::new());
     let changed = patch(&server, &trigger, json!({ "name": "new orders", "config": { "path": "orders" } })).data(200);
     assert_eq!((&changed["name"], &changed["config"]["path"]), (&json!("new orders"), &json!("orders")));

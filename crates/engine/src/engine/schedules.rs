@@ -1,8 +1,8 @@
 //! The loop that fires schedules: look at what is due, start or skip each moment, and move on.
 //!
-//! Exactly one run or one recorded skip for each moment, whatever crashes. A run is written together
-//! with its line in the log, under the moment as its idempotency key; only then does the schedule move
-//! past it. A crash in between finds the moment again, and the key finds its run.
+//! Exactly one run or one recorded skip for each moment, whatever crashes: a run, its line in the log and
+//! the schedule's step past it are one write, and so are skips. The moment is also the idempotency key
+//! of its run, should it ever be looked at twice.
 
 use super::definitions::Resolved;
 use super::triggers::{moment, spec};
@@ -13,8 +13,8 @@ use kernel::event::TriggerKind;
 use kernel::{OrgId, RunId, Span, Timestamp, TriggerId};
 use lang::trigger::{Overlap, Schedule, Spec};
 use sha2::{Digest, Sha256};
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 use store::crash::{self, Point};
 use store::{Advance, DELIVERIES_KEPT, DeliveryOutcome, DeliveryRow, TriggerLog, TriggerRow};
@@ -28,8 +28,8 @@ const PAGE: usize = 1_000;
 const QUEUED_PAGE: usize = 10_000;
 /// Moments of one schedule that may wait for their turn.
 const QUEUE_MAX: usize = 100;
-/// Runs started before the schedule is moved past them.
-const STARTS_MAX: usize = 100;
+/// Runs of one schedule started in one round: others have moments, too.
+const STARTS_MAX: usize = 500;
 /// A schedule that cannot be read is looked at again after this.
 const UNREADABLE: Span = Span::from_secs(60);
 
@@ -89,8 +89,9 @@ impl Engine {
             return Ok(0);
         };
         let now = self.now();
-        let Due { gone, ticks, cursor, next_at } = ticks::due(row.id, &schedule, row.cursor.unwrap_or(now), now);
-        let count = ticks.len() as u64 + gone.map_or(0, |gone| u64::from(gone.count));
+        let held_up = lock(&self.inner.held_up).get(&row.id).copied();
+        let due = ticks::due(row.id, &schedule, row.cursor.unwrap_or(now), now, held_up);
+        let Due { gone, ticks, cursor, next_at } = due;
         let mut round = Round {
             engine: self,
             row,
@@ -98,10 +99,12 @@ impl Engine {
             last_run: row.last_run,
             queued: None,
             lines: Vec::new(),
-            unmoved: 0,
+            started: 0,
         };
+        let mut count = 0;
         if let Some(gone) = gone {
             round.lines.push(summary(row, gone, now));
+            count += u64::from(gone.count);
         }
         // The log keeps only so many lines; older skips among these are one.
         let skips = ticks.iter().take_while(|tick| tick.is_skipped).count();
@@ -109,16 +112,33 @@ impl Engine {
         if let (Some(first), Some(last)) = (ticks.first(), folded.checked_sub(1).map(|last| &ticks[last])) {
             let gone = Gone { first: first.nominal, last: last.nominal, count: folded as u32 };
             round.lines.push(summary(row, gone, now));
+            count += folded as u64;
         }
         let mut cursor = ticks.get(folded.wrapping_sub(1)).map_or(cursor, |tick| tick.nominal);
-        for tick in &ticks[folded..] {
-            let go_on = round.handle(&schedule, tick, cursor).await?;
-            if !go_on {
+        let mut is_moved = false;
+        for (i, tick) in ticks.iter().enumerate().skip(folded) {
+            if round.started >= STARTS_MAX {
+                // The rest is due still, and comes with the next round.
+                round.move_on(cursor, Some(tick.at)).await?;
                 return Ok(count);
             }
+            let next_at = ticks.get(i + 1).map(|next| next.at).or(next_at);
+            match round.handle(&schedule, tick, cursor, next_at).await {
+                Ok(Some(moved)) => is_moved = moved,
+                Ok(None) => return Ok(count),
+                Err(error) => {
+                    // Somebody was here and tried: this moment is late, and not missed.
+                    lock(&self.inner.held_up).entry(row.id).or_insert(tick.nominal);
+                    return Err(error);
+                }
+            }
             cursor = tick.nominal;
+            count += 1;
         }
-        round.move_on(cursor, next_at).await?;
+        lock(&self.inner.held_up).remove(&row.id);
+        if !is_moved {
+            round.move_on(cursor, next_at).await?;
+        }
         Ok(count)
     }
 
@@ -142,7 +162,7 @@ impl Engine {
             }
             let workflow = self.resolve(row.org, &row.workflow.to_string()).await?;
             let nominal = line.nominal.unwrap_or(line.at);
-            match self.fire(&row, workflow, nominal).await? {
+            match self.fire(&row, workflow, nominal, None).await? {
                 Fired::Run { run, is_known: true } => {
                     let line = DeliveryRow { outcome: DeliveryOutcome::Started, run: Some(run), ..line };
                     self.log(&row, vec![line], None).await?;
@@ -164,6 +184,7 @@ impl Engine {
         row: &TriggerRow,
         workflow: Option<Arc<Resolved>>,
         nominal: Timestamp,
+        advance: Option<Advance>,
     ) -> Result<Fired, Error> {
         let Some(workflow) = workflow else { return Ok(Fired::Skipped("workflow_deleted")) };
         let id = moment(nominal);
@@ -183,6 +204,7 @@ impl Engine {
                 fingerprint: fingerprint.into(),
             }),
             delivery: Some(line),
+            advance,
             ..StartRequest::new(row.org, workflow, Bytes::from_static(b"{}"))
         };
         match self.start(request).await {
@@ -253,13 +275,19 @@ struct Round<'a> {
     queued: Option<usize>,
     /// Lines not written yet.
     lines: Vec<DeliveryRow>,
-    /// Runs started since the schedule was moved.
-    unmoved: usize,
+    started: usize,
 }
 
 impl Round<'_> {
-    /// Deals with one moment. False when the schedule is not the one it was any more.
-    async fn handle(&mut self, schedule: &Schedule, tick: &Tick, before: Timestamp) -> Result<bool, Error> {
+    /// Deals with one moment; true if the schedule has moved past it. `None` when the schedule is not the
+    /// one it was any more.
+    async fn handle(
+        &mut self,
+        schedule: &Schedule,
+        tick: &Tick,
+        before: Timestamp,
+        next_at: Option<Timestamp>,
+    ) -> Result<Option<bool>, Error> {
         let Tick { nominal, at, .. } = *tick;
         let verdict = if tick.is_skipped { Verdict::Skip("missed") } else { self.judge(schedule).await? };
         match verdict {
@@ -271,19 +299,21 @@ impl Round<'_> {
             }
             Verdict::Run => {
                 // Lines of earlier moments come first in the log.
-                if (!self.lines.is_empty() || self.unmoved >= STARTS_MAX) && !self.move_on(before, Some(at)).await? {
-                    return Ok(false);
+                if !self.lines.is_empty() && !self.move_on(before, Some(at)).await? {
+                    return Ok(None);
                 }
-                match self.engine.fire(self.row, self.workflow.clone(), nominal).await? {
-                    Fired::Run { run, .. } => {
+                let advance = Advance { revision: self.row.revision, cursor: Some(nominal), next_at };
+                match self.engine.fire(self.row, self.workflow.clone(), nominal, Some(advance)).await? {
+                    Fired::Run { run, is_known } => {
                         self.last_run = Some(run);
-                        self.unmoved += 1;
+                        self.started += 1;
+                        return Ok(Some(!is_known));
                     }
                     Fired::Skipped(reason) => self.lines.push(self.engine.skipped(self.row, nominal, reason)),
                 }
             }
         }
-        Ok(true)
+        Ok(Some(false))
     }
 
     /// What the workflow and the runs before say to a moment.
@@ -317,11 +347,14 @@ impl Round<'_> {
     }
 
     async fn move_on(&mut self, cursor: Timestamp, next_at: Option<Timestamp>) -> Result<bool, Error> {
-        self.unmoved = 0;
         let lines = std::mem::take(&mut self.lines);
         let advance = Advance { revision: self.row.revision, cursor: Some(cursor), next_at };
         self.engine.log(self.row, lines, Some(advance)).await
     }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(|e| e.into_inner())
 }
 
 enum Verdict {

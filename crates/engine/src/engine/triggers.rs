@@ -45,7 +45,7 @@ impl Engine {
         match self.inner.written(self.inner.store.create_trigger(&new).await)? {
             Ok(()) => {}
             Err(TriggerTaken::Key { trigger, fingerprint }) => {
-                if !new.idempotency.is_some_and(|key| key.fingerprint == fingerprint) {
+                if new.idempotency.is_none_or(|key| key.fingerprint != fingerprint) {
                     return Err(Error::KeyReused);
                 }
                 return Ok((self.found(org, trigger).await?, true));

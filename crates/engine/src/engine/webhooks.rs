@@ -57,7 +57,7 @@ impl Engine {
         let known = request.delivery_id(webhook.dedup);
         let idempotency = known.as_ref().map(|id| Idempotency {
             scope: Some(row.id.to_string()),
-            key: id.clone(),
+            key: format!("delivery:{id}"),
             fingerprint: request.fingerprint(row.id),
         });
         let id = known.map_or_else(|| Ok(format!("delivery-{}", hex(&random::<8>()?))), Ok::<_, Error>)?;

@@ -47,10 +47,17 @@ pub fn next(trigger: TriggerId, schedule: &Schedule, after: Timestamp) -> Option
     Some((nominal, nominal.after(jitter(trigger, schedule.jitter, nominal))))
 }
 
-/// What has come due since `cursor`, the last moment dealt with.
-pub fn due(trigger: TriggerId, schedule: &Schedule, cursor: Timestamp, now: Timestamp) -> Due {
+/// What has come due since `cursor`, the last moment dealt with. Moments from `held_up` on were not
+/// missed: somebody was there and could not do anything about them.
+pub fn due(
+    trigger: TriggerId,
+    schedule: &Schedule,
+    cursor: Timestamp,
+    now: Timestamp,
+    held_up: Option<Timestamp>,
+) -> Due {
     let back = schedule.missed_window.max(Span(LATE.0 + schedule.jitter.0));
-    let horizon = Timestamp(now.0.saturating_sub(back.0 as i64));
+    let horizon = Timestamp(now.0.saturating_sub(back.0 as i64)).min(held_up.unwrap_or(Timestamp::NEVER));
     let (gone, cursor) = gone(schedule, cursor, horizon);
     let mut ticks: Vec<Tick> = Vec::new();
     let next_at = loop {
@@ -63,6 +70,7 @@ pub fn due(trigger: TriggerId, schedule: &Schedule, cursor: Timestamp, now: Time
     for tick in &mut ticks {
         let is_outside = now.since(tick.nominal) > schedule.missed_window;
         tick.is_skipped = now.since(tick.at) > LATE
+            && held_up.is_none_or(|since| tick.nominal < since)
             && match schedule.missed {
                 Missed::Skip => true,
                 Missed::Latest => is_outside || Some(tick.nominal) != newest,
@@ -113,7 +121,7 @@ mod tests {
 
     /// Due moments as `HH:MM`, those skipped in brackets.
     fn come_due(config: &str, cursor: &str, now: &str) -> String {
-        let due = due(TriggerId([1; 16]), &schedule(config), time(cursor), time(now));
+        let due = due(TriggerId([1; 16]), &schedule(config), time(cursor), time(now), None);
         let word = |tick: &Tick| {
             let text = crate::triggers::rfc3339(tick.nominal)[11..16].to_owned();
             if tick.is_skipped { format!("({text})") } else { text }
@@ -154,9 +162,19 @@ mod tests {
             &schedule(r#"{"cron":"* * * * *","missed":"all","missed_window":"1h"}"#),
             time("2026-01-01T00:00:00Z"),
             time("2027-01-01T00:00:30Z"),
+            None,
         );
         assert_eq!((all.ticks.len(), all.gone.map(|gone| gone.count)), (60, Some(COUNTED_MAX)), "bounded");
         assert_eq!(all.next_at, Some(time("2027-01-01T00:01:00Z")));
+    }
+
+    #[test]
+    fn a_moment_that_was_held_up_was_not_missed() {
+        let schedule = schedule(r#"{"cron":"0 * * * *","missed":"skip","missed_window":"0s"}"#);
+        let (cursor, now) = (time("2027-01-01T08:30:00Z"), time("2027-01-01T11:30:00Z"));
+        let due = due(TriggerId([1; 16]), &schedule, cursor, now, Some(time("2027-01-01T10:00:00Z")));
+        assert_eq!(due.gone.map(|gone| gone.count), Some(1));
+        assert_eq!(due.ticks.iter().map(|tick| tick.is_skipped).collect::<Vec<_>>(), [false, false]);
     }
 
     #[test]
@@ -169,7 +187,7 @@ mod tests {
             assert_eq!(next(TriggerId([1; 16]), &schedule, after), Some((nominal, at)));
             assert!(at >= nominal && at <= nominal.after(Span::from_secs(600)));
             // Handled when it is due it was not missed, however large the jitter.
-            let due = due(TriggerId([1; 16]), &schedule, after, at);
+            let due = due(TriggerId([1; 16]), &schedule, after, at, None);
             assert_eq!(due.ticks, [Tick { nominal, at, is_skipped: false }]);
             seen.insert(at.since(nominal));
             after = nominal;

@@ -3,8 +3,8 @@
 use super::{Spec, spec};
 use crate::codes;
 use crate::diagnostic::{Diagnostic, Draft, Problems, is_hostile, quoted};
-use crate::fields::{self, Shape};
-use crate::tree::{Node, Tree, Value};
+use crate::fields::{self, Fields, Shape};
+use crate::tree::{Entry, Node, Tree, Value};
 use kernel::event::TriggerKind;
 use serde_json::{Map, Value as Json, json};
 
@@ -114,20 +114,17 @@ pub struct Change<'a> {
 /// its path, since the whole has no lines anybody wrote.
 pub fn change(tree: &Tree, current: &Change<'_>) -> Result<Request, Vec<Diagnostic>> {
     let mut problems = Problems::new(tree.source());
-    let given = fields::object(tree.root(), "a change", &mut problems).map(|fields| {
-        for entry in fields.iter().filter(|e| !CHANGEABLE.known.contains(&e.key.as_str()) && e.key != "variableMapping")
-        {
-            match entry.key.as_str() {
-                "type" => problems.add(
-                    codes::FIELD_NOT_FOR_TRIGGER,
-                    &entry.key_span,
-                    "the type of a trigger cannot be changed; make a new one",
-                ),
-                _ => CHANGEABLE.refuse(entry, &mut problems),
+    let given = fields::object(tree.root(), "a change", &mut problems);
+    let is_unknown = |e: &&Entry| !CHANGEABLE.known.contains(&e.key.as_str()) && e.key != "variableMapping";
+    for entry in given.iter().flat_map(Fields::iter).filter(is_unknown) {
+        match entry.key.as_str() {
+            "type" => {
+                let message = "the type of a trigger cannot be changed; make a new one";
+                problems.add(codes::FIELD_NOT_FOR_TRIGGER, &entry.key_span, message);
             }
+            _ => CHANGEABLE.refuse(entry, &mut problems),
         }
-        fields
-    });
+    }
     let (Some(given), true) = (given, problems.is_empty()) else { return Err(problems.finish(Some(tree.root()))) };
     let mut whole = Map::new();
     whole.insert("name".into(), json!(current.name));

@@ -123,17 +123,23 @@ impl Contents {
     }
 
     pub(super) fn log_deliveries(&mut self, log: &TriggerLog) -> bool {
-        let Some(trigger) = self.triggers.get_mut(&(log.org, log.trigger)) else { return false };
-        if let Some(Advance { revision, cursor, next_at }) = log.advance {
-            if trigger.revision != revision {
-                return false;
-            }
-            (trigger.cursor, trigger.next_at) = (cursor, next_at);
+        let is_there = match log.advance {
+            Some(to) => self.advance(log.org, log.trigger, to),
+            None => self.triggers.contains_key(&(log.org, log.trigger)),
+        };
+        if !is_there {
+            return false;
         }
         for row in &log.rows {
             self.put_delivery(row);
         }
         true
+    }
+
+    /// False if it is gone or another one by now.
+    pub(super) fn advance(&mut self, org: OrgId, trigger: TriggerId, to: Advance) -> bool {
+        let found = self.triggers.get_mut(&(org, trigger)).filter(|row| row.revision == to.revision);
+        found.map(|row| (row.cursor, row.next_at) = (to.cursor, to.next_at)).is_some()
     }
 
     pub(super) fn log_of(&self, org: OrgId, trigger: TriggerId) -> impl DoubleEndedIterator<Item = &DeliveryRow> {
@@ -146,6 +152,9 @@ impl Contents {
             return;
         }
         let known = self.log_of(org, trigger).find(|other| other.id == row.id).cloned();
+        if known.as_ref().is_some_and(|known| known.outcome == DeliveryOutcome::Started) {
+            return;
+        }
         let newest = self.log_of(org, trigger).next_back().map_or(0, |last| last.seq);
         let seq = known.as_ref().map_or(newest + 1, |known| known.seq);
         let request = row.request.clone().or(known.and_then(|known| known.request));

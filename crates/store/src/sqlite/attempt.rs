@@ -256,6 +256,9 @@ impl<'a> Attempt<'a> {
         }
         if let Some(delivery) = &birth.delivery {
             super::triggers::put_delivery(self.connection, delivery)?;
+            if let Some(advance) = birth.advance {
+                super::triggers::advance(self.connection, (delivery.org, delivery.trigger), advance)?;
+            }
         }
         Ok(())
     }

@@ -104,9 +104,8 @@ pub(super) fn delete_of_workflow(connection: &Connection, org: OrgId, workflow: 
 /// False if nothing was written: the trigger is gone, or not the one whose moments were counted.
 pub(super) fn log(connection: &Connection, log: &TriggerLog) -> Attempted<bool> {
     let (org, trigger) = (log.org.0, log.trigger.0);
-    if let Some(Advance { revision, cursor, next_at }) = log.advance {
-        let moved = params![cursor.map(|at| at.0), next_at.map(|at| at.0), org, trigger, revision];
-        if connection.prepare_cached(sql!("trigger_advance"))?.execute(moved)? == 0 {
+    if let Some(to) = log.advance {
+        if !advance(connection, (log.org, log.trigger), to)? {
             return Ok(false);
         }
     } else if !connection.prepare_cached(sql!("trigger"))?.exists(params![org, trigger])? {
@@ -118,7 +117,15 @@ pub(super) fn log(connection: &Connection, log: &TriggerLog) -> Attempted<bool> 
     Ok(true)
 }
 
-/// Writes a line of the log, unless its trigger is gone, and lets go of the oldest.
+/// Moves a schedule on; false if it is gone or another one by now.
+pub(super) fn advance(connection: &Connection, (org, trigger): (OrgId, TriggerId), to: Advance) -> Attempted<bool> {
+    let Advance { revision, cursor, next_at } = to;
+    let row = params![cursor.map(|at| at.0), next_at.map(|at| at.0), org.0, trigger.0, revision];
+    Ok(connection.prepare_cached(sql!("trigger_advance"))?.execute(row)? > 0)
+}
+
+/// Writes a line of the log, unless its trigger is gone or the line says already that a run was started,
+/// and lets go of the oldest.
 pub(super) fn put_delivery(connection: &Connection, row: &DeliveryRow) -> Attempted<()> {
     let (org, trigger) = (row.org.0, row.trigger.0);
     let (run, nominal) = (row.run.map(|run| run.0), row.nominal.map(|at| at.0));

@@ -198,15 +198,19 @@ impl Walk {
     async fn log(&mut self, org: OrgId, subjects: &[Subject]) {
         let n = self.rng.below(TRIGGERS);
         let rows = (0..self.rng.below(4)).map(|_| self.delivery(org, n)).collect();
-        let advance = self.rng.one_in(2).then(|| Advance {
-            revision: self.rng.below(4) as u32,
-            cursor: Some(at(self.rng.below(200) as i64)),
-            next_at: self.rng.one_in(2).then(|| at(self.rng.below(200) as i64)),
-        });
+        let advance = self.rng.one_in(2).then(|| self.advance());
         let log = TriggerLog { org, trigger: trigger_id(n), rows, advance };
         self.same(subjects, "log_deliveries", |store| store.log_deliveries(&log)).await;
         let id = self.rng.pick(&KEYS);
         self.same(subjects, "delivery", |store| store.delivery(org, trigger_id(n), id)).await;
+    }
+
+    fn advance(&mut self) -> Advance {
+        Advance {
+            revision: self.rng.below(4) as u32,
+            cursor: Some(at(self.rng.below(200) as i64)),
+            next_at: self.rng.one_in(2).then(|| at(self.rng.below(200) as i64)),
+        }
     }
 
     fn delivery(&mut self, org: OrgId, n: u64) -> DeliveryRow {
@@ -289,7 +293,8 @@ impl Walk {
         let of = self.rng.below(TRIGGERS);
         let line = self.rng.one_in(3).then(|| self.delivery(org, of));
         let delivery = line.map(|line| DeliveryRow { run: Some(run), ..line });
-        Birth { waits, labels, idempotency, delivery }
+        let advance = self.rng.one_in(2).then(|| self.advance());
+        Birth { waits, labels, idempotency, delivery, advance }
     }
 
     fn filter(&mut self) -> RunFilter {

@@ -212,7 +212,8 @@ async fn a_run_and_its_delivery_are_written_together(store: Arc<dyn Store>) {
     make(&store, trigger(1, 1)).await.unwrap();
     let line = |n: u64| DeliveryRow { run: Some(run(n)), ..delivery(1, "tick", Started) };
     let started = |n: u64, line: DeliveryRow| {
-        let birth = Birth { idempotency: Some(key("tick", 1)), delivery: Some(line), ..Default::default() };
+        let advance = Some(Advance { revision: 1, cursor: Some(at(180)), next_at: Some(at(240)) });
+        let birth = Birth { idempotency: Some(key("tick", 1)), delivery: Some(line), advance, ..Default::default() };
         born(start(run(n)), birth)
     };
     let commit = |write: RunWrite| {
@@ -224,6 +225,10 @@ async fn a_run_and_its_delivery_are_written_together(store: Arc<dyn Store>) {
     assert_eq!(found, DeliveryRow { seq: 1, ..line(1) });
     let row = store.trigger(ORG, trigger_id(1)).await.unwrap().unwrap();
     assert_eq!((row.last_run, row.last_run_at), (Some(run(1)), Some(at(200))));
+    assert_eq!((row.cursor, row.next_at), (Some(at(180)), Some(at(240))), "and its schedule is past it");
+    // What was started stays started, whoever looks at the moment again.
+    assert!(log(&store, vec![delivery(1, "tick", Skipped)], None).await);
+    assert_eq!(store.delivery(ORG, trigger_id(1), "tick").await.unwrap().unwrap(), DeliveryRow { seq: 1, ..line(1) });
     // A key that is taken writes no line either.
     assert_ne!(commit(started(2, line(2))).await, Committed);
     assert_eq!(store.delivery(ORG, trigger_id(1), "tick").await.unwrap().unwrap().run, Some(run(1)));
