@@ -1,13 +1,15 @@
 //! Refusals: a stable code, what is wrong, what to do, and where.
 
-use serde::Serialize;
+use crate::Word;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct ErrorBody {
     pub error: Problem,
 }
 
-#[derive(Clone, Debug, Default, Serialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct Problem {
     pub code: String,
     pub message: String,
@@ -17,15 +19,15 @@ pub struct Problem {
     pub at: Option<At>,
     /// Set when the fate of a write is not known.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub outcome: Option<&'static str>,
+    pub outcome: Option<Word>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub retry: Option<&'static str>,
+    pub retry: Option<Word>,
     /// Every problem found; always there when the status is 422.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub problems: Option<Vec<Problem>>,
 }
 
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct At {
     pub path: String,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -80,6 +82,8 @@ codes! {
     CallbackGone = 410 "callback_gone",
     TooLarge = 413 "too_large",
     UnsupportedMediaType = 415 "unsupported_media_type",
+    NothingToRetry = 409 "nothing_to_retry",
+    ConcurrencyKeyUnresolved = 422 "concurrency_key_unresolved",
     IdempotencyKeyReused = 422 "idempotency_key_reused",
     DeliveryIdReused = 422 "delivery_id_reused",
     UnknownWorkflow = 422 "unknown_workflow",

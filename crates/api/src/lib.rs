@@ -1,25 +1,33 @@
 //! What travels over HTTP: the shapes of answers and the codes of errors. No behaviour, no engine.
+//! The schemas of the OpenAPI document are derived from the same types that are sent.
 //!
 //! Answers are `{"data": …}`, lists `{"data": […], "next": cursor}`, refusals
 //! `{"error": {code, message, hint?, at?, problems?}}`. Field names are snake_case, times RFC 3339 UTC.
 
 pub mod error;
+mod requests;
+mod schema;
 pub mod views;
 
 pub use error::{At, Code, ErrorBody, Problem};
+pub use requests::*;
 pub use views::*;
 
 use kernel::Timestamp;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
+use std::borrow::Cow;
+
+/// One of a fixed list of words: borrowed where it is said, owned where it is read.
+pub type Word = Cow<'static, str>;
 
 /// One answer.
-#[derive(Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Data<T> {
     pub data: T,
 }
 
 /// One page of a list; `next` is the cursor of the page after it, if there is one.
-#[derive(Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Page<T> {
     pub data: Vec<T>,
     pub next: Option<String>,
@@ -27,7 +35,7 @@ pub struct Page<T> {
 
 /// An instant as people see it: RFC 3339 in UTC, to the microsecond, without trailing zeros.
 pub fn rfc3339(at: Timestamp) -> String {
-    jiff::Timestamp::from_microsecond(at.0).map_or_else(|_| "9999-12-31T23:59:59Z".to_owned(), |t| t.to_string())
+    at.to_string()
 }
 
 /// Reads an RFC 3339 instant in any zone.
@@ -45,6 +53,12 @@ mod tests {
         assert_eq!(rfc3339(at), "2026-02-22T10:05:00.123Z");
         assert_eq!(parse_rfc3339("2026-02-22T11:05:00.123+01:00"), Some(at));
         assert_eq!(parse_rfc3339("yesterday"), None);
+        // Every few hours of two thousand years, as a calendar library prints them.
+        for n in 0..100_000_i64 {
+            let at = Timestamp(-30_000_000_000_000_000 + n * 633_333_333_331);
+            let expected = jiff::Timestamp::from_microsecond(at.0).map(|t| t.to_string());
+            assert_eq!(expected.ok(), Some(rfc3339(at)));
+        }
         assert!(rfc3339(Timestamp::NEVER).starts_with("9999"));
     }
 }

@@ -25,6 +25,8 @@ enum Command {
     Bench(bench::Arguments),
     /// Check a workflow definition and show every problem in it (exit 0 valid, 10 not valid, 20 wrong usage)
     Validate(validate::Arguments),
+    /// Print the OpenAPI document of the HTTP API
+    Openapi,
     /// Check that a store, stopped or in use, keeps every promise (exit 0 clean, 1 problems, 74 cannot read)
     Verify(verify::Arguments),
 }
@@ -40,6 +42,7 @@ fn main() -> ExitCode {
             Command::Dev(arguments) => dev::run(arguments),
             Command::Bench(arguments) => bench::run(arguments),
             Command::Validate(arguments) => validate::run(arguments),
+            Command::Openapi => openapi(),
             Command::Verify(arguments) => verify::run(arguments),
         },
         Err(error) => {
@@ -51,5 +54,14 @@ fn main() -> ExitCode {
                 _ => EXIT_USAGE.into(),
             }
         }
+    }
+}
+
+fn openapi() -> ExitCode {
+    use std::io::Write;
+    let text = format!("{:#}\n", server::document());
+    match std::io::stdout().write_all(text.as_bytes()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(_) => ExitCode::from(74),
     }
 }

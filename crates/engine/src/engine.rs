@@ -6,6 +6,8 @@
 
 mod definitions;
 mod drive;
+mod holding;
+mod notices;
 mod reading;
 mod schedules;
 mod triggers;
@@ -13,18 +15,20 @@ mod virtual_time;
 mod webhooks;
 
 pub use definitions::Resolved;
+pub use notices::{NOTIFIER, NOTIFIER_NAME};
 pub use reading::Reading;
 pub use triggers::{Key, PREVIEW_MAX};
 pub use webhooks::{Delivered, Door};
 
 use crate::clock::{Clock, ClockMode};
-use crate::execute::Executors;
+use crate::execute::{Executors, HttpOptions, Line, Place};
 use crate::mailbox::{Command, Mailbox, Reply, Start, Trouble, WaitUrl};
 use crate::metrics::Metrics;
 use crate::secret::{self, Secret};
 use crate::triggers::webhook::Rejection;
 use bytes::Bytes;
 use drive::{Inbox, Ticket};
+use kernel::advance::TaskResult;
 use kernel::event::{Origin, Pair, TriggerKind};
 use kernel::plan::{Body, Node};
 use kernel::{Answer, Input, OrgId, Payload, RunId, RunStatus, Span, Timestamp, TriggerId, WorkflowId};
@@ -34,7 +38,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, RwLock};
 use std::time::{Duration, Instant};
 use store::crash::{self, Point};
-use store::{Advance, Birth, DeliveryRow, IdempotencyKey, Store, Wait};
+use store::{Advance, Birth, DeliveryRow, GateRow, IdempotencyKey, Store, Wait};
 use tokio::sync::oneshot;
 
 /// Commands that may wait for the mailbox before starts are refused.
@@ -64,6 +68,9 @@ pub enum Error {
     Taken(store::Taken),
     #[error("the workflow is disabled")]
     Disabled,
+    /// The key of a workflow's `concurrency` cannot be worked out from what the trigger brought.
+    #[error("{0}")]
+    NoGate(String),
     #[error("this idempotency key was used for another request")]
     KeyReused,
     #[error("there is no workflow `{0}`")]
@@ -120,6 +127,7 @@ pub struct Options {
     pub clock_start: Option<Timestamp>,
     /// How far a virtual clock jumps before anything else happens: as if nobody had been there for so long.
     pub clock_advance: Span,
+    pub http: HttpOptions,
 }
 
 pub struct StartRequest {
@@ -165,6 +173,8 @@ pub struct Source {
     pub caused_by: Option<RunId>,
     pub actor: String,
     pub callback_url: String,
+    /// The notice this run hands over.
+    pub notice: Option<(RunId, u32)>,
 }
 
 /// The caller's key and the fingerprint of what it asked for.
@@ -201,12 +211,15 @@ pub struct Engine {
 
 pub(crate) struct Inner {
     store: Arc<dyn Store>,
-    clock: Clock,
+    clock: Arc<Clock>,
     inbox: Inbox,
+    outbox: notices::Outbox,
     secret: Secret,
     public_url: String,
     definitions: definitions::Cache,
     metrics: Metrics,
+    /// Where HTTP steps wait for room.
+    line: Arc<Line>,
     is_draining: AtomicBool,
     /// The last commit was refused by the store.
     is_refused: AtomicBool,
@@ -227,17 +240,21 @@ pub(crate) struct Inner {
 impl Engine {
     /// Opens the engine on a store and starts its loop. Must be called inside a tokio runtime.
     pub async fn open(store: Arc<dyn Store>, options: Options) -> Result<Engine, Error> {
-        let clock = virtual_time::open_clock(&*store, &options).await?;
+        let clock = Arc::new(virtual_time::open_clock(&*store, &options).await?);
+        let line = Arc::new(Line::new(&options.http));
         let epoch = store.next_epoch().await?;
         crash::point(Point::EpochClaimed);
+        let (outbox, notices) = notices::Outbox::new();
         let inner = Arc::new(Inner {
             store,
-            clock,
+            clock: clock.clone(),
             inbox: Inbox::default(),
+            outbox,
             secret: options.secret,
             public_url: options.public_url,
             definitions: Default::default(),
             metrics: Metrics::default(),
+            line: line.clone(),
             is_draining: AtomicBool::new(false),
             is_refused: AtomicBool::new(false),
             fatal: RwLock::new(None),
@@ -249,21 +266,26 @@ impl Engine {
             rejections: Default::default(),
         });
         let (secret, base) = (inner.secret.clone(), inner.public_url.clone());
-        let wait_url: WaitUrl = Arc::new(move |run, step| format!("{base}/wh/{}", secret.token(run, step)));
+        let wait_url: WaitUrl = Arc::new(move |run, step| callback_url(&base, &secret, run, step));
         let sink_to = Arc::downgrade(&inner);
         let sink = Arc::new(move |dispatch: &crate::mailbox::Dispatch, result| {
             if let Some(inner) = sink_to.upgrade() {
                 inner.metrics.steps_finished_total.add(1);
+                inner.metrics.http_steps_held_back_total.add(matches!(result, TaskResult::Blocked { .. }).into());
                 inner.inbox.send(drive::finished(dispatch, result));
             }
         });
-        let executors = Executors::new(tokio::runtime::Handle::current(), sink).map_err(Error::Refused)?;
+        let runtime = tokio::runtime::Handle::current();
+        let executors = Executors::new(runtime, options.http, line, clock, sink).map_err(Error::Refused)?;
+        let paused = inner.store.workflow_pauses().await?.into_iter().map(|pause| pause.workflow).collect();
+        inner.inbox.send(Command::Gates { paused, runs: inner.store.gated().await? });
         for (org, run) in inner.store.unparked().await? {
             inner.inbox.send(Command::Recover { org, run });
         }
         drive::spawn(inner.clone(), Mailbox::new(epoch, wait_url), executors);
         let engine = Engine { inner };
         tokio::spawn(schedules::keep(engine.clone()));
+        tokio::spawn(notices::deliver(engine.clone(), notices));
         Ok(engine)
     }
 
@@ -273,6 +295,11 @@ impl Engine {
 
     pub fn clock_mode(&self) -> ClockMode {
         self.inner.clock.mode()
+    }
+
+    /// Where a running HTTP step waits for room, by the fence of its attempt; `None` when it does not wait.
+    pub fn http_place(&self, run: RunId, fence: u64) -> Option<Place> {
+        self.inner.line.place(run, fence)
     }
 
     pub fn metrics(&self) -> &Metrics {
@@ -343,9 +370,10 @@ impl Engine {
             }),
             delivery: request.delivery.map(|line| DeliveryRow { run: Some(run), ..line }),
             advance: request.advance,
+            notice: request.source.notice,
         };
         let source = request.source;
-        let origin = Origin {
+        let mut origin = Origin {
             workflow,
             workflow_name: version.name.clone(),
             version: version.number,
@@ -363,7 +391,13 @@ impl Engine {
             callback_url: source.callback_url,
             ..Default::default()
         };
-        let start = Box::new(Start { org, run, version, origin, birth });
+        origin.gate = kernel::advance::gate(&version.plan, &origin).map_err(Error::NoGate)?;
+        let gate = origin.gate.as_ref().map(|gate| GateRow {
+            id: gate_id(workflow, &gate.key),
+            limit: gate.limit,
+            on_conflict: gate.on_conflict,
+        });
+        let start = Box::new(Start { org, run, version, origin, gate, birth });
         let reply = inner.send(|ticket| Command::Start { start, ticket, ended })?;
         Ok(Asked { org, run, workflow, fingerprint, reply })
     }
@@ -448,10 +482,13 @@ impl Engine {
     }
 
     /// Refuses new runs and starts no more steps; attempts under way get `grace` to finish and be
-    /// recorded. What is left is taken up by the next process, uncharged.
+    /// recorded. What is left, and what was only waiting for room, is taken up by the next process, uncharged.
     pub async fn drain(&self, grace: Duration) {
         self.inner.is_draining.store(true, Ordering::Relaxed);
         self.inner.inbox.send(Command::Drain);
+        for (dispatch, result) in self.inner.line.close() {
+            self.inner.inbox.send(drive::finished(&dispatch, result));
+        }
         let give_up = Instant::now() + grace;
         while Instant::now() < give_up {
             match self.inner.probe().await {
@@ -487,6 +524,10 @@ impl Inner {
         }
     }
 
+    fn wait_url(&self, run: RunId, step: &str) -> String {
+        callback_url(&self.public_url, &self.secret, run, step)
+    }
+
     fn fatal_reason(&self) -> Option<String> {
         self.fatal.read().unwrap_or_else(|e| e.into_inner()).clone()
     }
@@ -506,6 +547,10 @@ impl Inner {
     }
 }
 
+fn callback_url(base: &str, secret: &Secret, run: RunId, step: &str) -> String {
+    format!("{base}/wh/{}", secret.token(run, step))
+}
+
 /// The loop answers every ticket; a dropped one means it stopped in between.
 async fn answered(reply: oneshot::Receiver<Reply>) -> Result<Reply, Error> {
     reply.await.map_err(|_| Error::OutcomeUnknown("the engine stopped before it could answer".into()))
@@ -517,10 +562,21 @@ fn refusal(reply: Reply, what: &'static str) -> Error {
         Reply::Unavailable(why) => Error::Unavailable(why),
         Reply::Unknown(why) => Error::OutcomeUnknown(why),
         Reply::Trouble(trouble) => trouble.into(),
-        Reply::Answer { .. } | Reply::Ended(_) | Reply::KeyTaken { .. } => {
+        Reply::Answer { .. } | Reply::Ended(_) | Reply::KeyTaken { .. } | Reply::Crowd(_) => {
             Error::Unavailable(format!("an unexpected answer: {reply:?}"))
         }
     }
+}
+
+/// Runs of one workflow whose keys are equal share a limit.
+fn gate_id(workflow: WorkflowId, key: &str) -> [u8; 16] {
+    let mut hash = Sha256::new();
+    hash.update(workflow.0);
+    hash.update(key.as_bytes());
+    let hash: [u8; 32] = hash.finalize().into();
+    let mut id = [0; 16];
+    id.copy_from_slice(&hash[..16]);
+    id
 }
 
 fn pairs(list: Vec<(String, String)>) -> Vec<Pair> {

@@ -8,6 +8,8 @@
 pub mod clock;
 pub mod engine;
 pub mod execute;
+pub mod explain;
+pub mod gates;
 pub mod mailbox;
 pub mod metrics;
 pub mod secret;
@@ -17,6 +19,7 @@ pub mod version;
 
 pub use clock::{Clock, ClockMode};
 pub use engine::{Engine, Error, Idempotency, Options, Source, StartRequest, Started};
+pub use execute::{HttpOptions, Place};
 pub use mailbox::Reply;
 pub use version::Version;
 

@@ -11,16 +11,19 @@
 //! leaves before the commit that caused it** — replies and work come out of `settle`, never of `turn`,
 //! and a run whose record was refused is forgotten and read again.
 
+use crate::gates::{Crowd, Gates};
 use crate::version::Version;
 use bytes::Bytes;
-use kernel::advance::Work;
+use kernel::advance::{Work, notices};
 use kernel::event::Origin;
 use kernel::planted::{self, Bug};
 use kernel::run::LoadError;
-use kernel::{Answer, Context, Effect, Input, OrgId, Payloads, Run, RunId, RunStatus, Span, Timestamp, advance};
+use kernel::{
+    Answer, Context, Effect, Input, OrgId, Payloads, Run, RunId, RunStatus, Span, Timestamp, WorkflowId, advance,
+};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
-use store::{Batch, Birth, RunRow, RunWrite, Timer, TimerChange, Verdict};
+use store::{Batch, Birth, GateRow, GatedRun, RunRow, RunWrite, Timer, TimerChange, Verdict};
 
 /// A snapshot is written at the latest after this many records…
 const SNAPSHOT_RECORDS: u32 = 32;
@@ -68,6 +71,19 @@ pub enum Command<T> {
         run: RunId,
         result: Result<Vec<(u32, Bytes)>, Trouble>,
     },
+    /// What the last process left of gates: paused workflows, and runs that hold a place or wait for one.
+    Gates {
+        paused: Vec<WorkflowId>,
+        runs: Vec<GatedRun>,
+    },
+    /// New runs of a workflow wait for their turn, until it is resumed.
+    PauseWorkflow(WorkflowId),
+    ResumeWorkflow(WorkflowId),
+    /// Answers who stands between a run and its turn.
+    Crowd {
+        run: RunId,
+        ticket: T,
+    },
     /// Starts nothing from now on: what is under way may finish, the rest is for the next process.
     Drain,
 }
@@ -78,6 +94,8 @@ pub struct Start {
     pub run: RunId,
     pub version: Arc<Version>,
     pub origin: Origin,
+    /// The row of `origin.gate`.
+    pub gate: Option<GateRow>,
     pub birth: Birth,
 }
 
@@ -121,6 +139,7 @@ pub enum Reply {
     },
     /// The watched run has ended.
     Ended(RunStatus),
+    Crowd(Option<Crowd>),
     /// The idempotency key belongs to another run.
     KeyTaken {
         run: RunId,
@@ -171,6 +190,8 @@ pub struct Released<T> {
     pub dispatch: Vec<Dispatch>,
     /// Attempts nobody wants any more.
     pub aborts: Vec<(RunId, u64)>,
+    /// Somebody is to be told that a run ended: the run and the notice's number.
+    pub notices: Vec<(OrgId, RunId, u32)>,
     pub started: u64,
     pub ended: u64,
     pub steps: u64,
@@ -178,7 +199,8 @@ pub struct Released<T> {
 
 impl<T> Default for Released<T> {
     fn default() -> Self {
-        Released { replies: Vec::new(), dispatch: Vec::new(), aborts: Vec::new(), started: 0, ended: 0, steps: 0 }
+        let (replies, dispatch, aborts, notices) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        Released { replies, dispatch, aborts, notices, started: 0, ended: 0, steps: 0 }
     }
 }
 
@@ -216,6 +238,8 @@ struct Live {
     /// Number of the last durable record; 0 for a run that is being created.
     seq: u64,
     created: Option<Box<Birth>>,
+    /// Runs to be cancelled once this one exists.
+    supersedes: Vec<(OrgId, RunId)>,
     row: RunRow,
     records: u32,
     bytes: usize,
@@ -247,6 +271,7 @@ pub struct Mailbox<T> {
     replies: Vec<(T, Reply)>,
     /// In-process attempts under way.
     executing: HashSet<(RunId, u64)>,
+    gates: Gates,
     is_draining: bool,
     fired: u64,
 }
@@ -266,6 +291,7 @@ impl<T> Mailbox<T> {
             fetches: Vec::new(),
             replies: Vec::new(),
             executing: HashSet::new(),
+            gates: Gates::default(),
             is_draining: false,
             fired: 0,
         }
@@ -341,12 +367,45 @@ impl<T> Mailbox<T> {
             }
             Command::Loaded { run, result } => self.loaded(run, result),
             Command::Fetched { run, result } => self.fetched(run, result),
+            Command::Gates { paused, runs } => {
+                let restored = self.gates.restore(paused, runs);
+                self.admit(restored.admitted);
+                self.supersede(restored.superseded);
+            }
+            Command::PauseWorkflow(workflow) => self.gates.pause(workflow),
+            Command::ResumeWorkflow(workflow) => {
+                let admitted = self.gates.resume(workflow);
+                self.admit(admitted);
+            }
+            Command::Crowd { run, ticket } => self.replies.push((ticket, Reply::Crowd(self.gates.crowd(run)))),
             Command::Drain => self.is_draining = true,
         }
     }
 
+    /// The turn of these runs has come.
+    fn admit(&mut self, runs: Vec<(OrgId, RunId)>) {
+        for (org, run) in runs {
+            self.push(org, run, Item::inside(Input::Admit));
+        }
+    }
+
+    /// These runs make room for a newer one.
+    fn supersede(&mut self, runs: Vec<(OrgId, RunId)>) {
+        for (org, run) in runs {
+            let input = Input::Cancel { actor: "onward".into(), reason: "superseded".into() };
+            self.push(org, run, Item::inside(input));
+        }
+    }
+
+    /// A run is over or never came to be: whoever waited for its place may have it.
+    fn leave(&mut self, run: RunId) {
+        let admitted = self.gates.leave(run);
+        self.admit(admitted);
+    }
+
     fn start(&mut self, start: Start, ticket: T) {
-        let Start { org, run, version, origin, birth } = start;
+        let Start { org, run, version, origin, gate, birth } = start;
+        let entry = self.gates.enter(org, run, origin.workflow, gate.as_ref());
         let row = RunRow {
             org,
             id: run,
@@ -362,12 +421,14 @@ impl<T> Mailbox<T> {
             expires_at: origin.expires_at,
             finished_at: None,
             error_code: None,
+            gate,
         };
         let live = Live {
             version,
             run: Run::default(),
             seq: 0,
             created: Some(Box::new(birth)),
+            supersedes: entry.supersedes,
             row,
             records: 0,
             bytes: 0,
@@ -375,7 +436,8 @@ impl<T> Mailbox<T> {
             payloads: Payloads::new(),
             fetching: Vec::new(),
         };
-        let item = Item { input: Input::Start(Box::new(origin)), ticket: Some(ticket), conflicts: 0 };
+        let input = Input::Start(Box::new(origin), entry.admission);
+        let item = Item { input, ticket: Some(ticket), conflicts: 0 };
         let slot = Slot {
             org,
             phase: Phase::Resident,
@@ -441,6 +503,7 @@ impl<T> Mailbox<T> {
             run: state,
             seq,
             created: None,
+            supersedes: Vec::new(),
             row,
             records,
             bytes: 0,
@@ -496,8 +559,12 @@ impl<T> Mailbox<T> {
         }
     }
 
-    /// Forgets a run that cannot be served, telling everyone who asked.
+    /// Forgets a run that cannot be served, telling everyone who asked. One that is not there, or never
+    /// will go on, holds no place.
     fn dismiss(&mut self, run: RunId, reply: Reply) {
+        if matches!(reply, Reply::NotFound | Reply::Trouble(Trouble::Damaged(_))) {
+            self.leave(run);
+        }
         if let Some(slot) = self.slots.remove(&run) {
             let tickets = slot.inbox.into_iter().filter_map(|item| item.ticket);
             let watchers = self.watchers.remove(&run).unwrap_or_default();
@@ -604,6 +671,7 @@ impl<T> Mailbox<T> {
                         Verdict::Conflict => self.retake(write, pending.items, None, &mut released),
                         Verdict::KeyTaken { run, fingerprint } => {
                             self.slots.remove(&write.run);
+                            self.leave(write.run);
                             self.forget_watchers(write.run, &mut released);
                             let reply = Reply::KeyTaken { run, fingerprint };
                             let tickets = pending.items.into_iter().filter_map(|item| item.ticket);
@@ -637,7 +705,9 @@ impl<T> Mailbox<T> {
         if write.snapshot.is_some() {
             (live.records, live.bytes) = (0, 0);
         }
-        released.ended += u64::from(live.run.is_terminal() && !live.row.status.is_terminal());
+        let has_ended = live.run.is_terminal() && !live.row.status.is_terminal();
+        released.ended += u64::from(has_ended);
+        released.notices.extend((0..write.notices).map(|number| (slot.org, run, number)));
         if let Some(row) = &write.row {
             live.row = row.clone();
         }
@@ -666,7 +736,12 @@ impl<T> Mailbox<T> {
             slot.is_queued = true;
             self.queue.push_back(run);
         }
+        let superseded = std::mem::take(&mut live.supersedes);
         self.rest(run, &mut released.replies);
+        self.supersede(superseded);
+        if has_ended {
+            self.leave(run);
+        }
     }
 
     /// Arms a run's timer, answers its watchers if it has ended, and lets it leave memory when it is
@@ -732,6 +807,7 @@ impl<T> Mailbox<T> {
             again.push(Item::wake());
         } else {
             self.forget_watchers(run, released);
+            self.leave(run);
         }
         for item in again {
             self.push(org, run, item);
@@ -741,7 +817,12 @@ impl<T> Mailbox<T> {
 
 impl<T> Item<T> {
     fn wake() -> Self {
-        Item { input: Input::Wake, ticket: None, conflicts: 0 }
+        Item::inside(Input::Wake)
+    }
+
+    /// One that nobody waits for.
+    fn inside(input: Input) -> Self {
+        Item { input, ticket: None, conflicts: 0 }
     }
 }
 
@@ -763,6 +844,8 @@ impl Live {
             error_code: state.failure.as_ref().map(|f| f.code.clone()),
             ..self.row.clone()
         });
+        let has_ended = status.is_terminal() && !self.row.status.is_terminal();
+        let notices = if has_ended { notices(&self.version.plan, &self.run).len() as u32 } else { 0 };
         let records = self.records + 1;
         let is_long = records >= SNAPSHOT_RECORDS || self.bytes + record.len() >= SNAPSHOT_BYTES;
         let wants_snapshot = is_long || status.is_parked() && records >= SNAPSHOT_PARK_RECORDS;
@@ -780,6 +863,7 @@ impl Live {
             timer,
             payloads,
             grants: Vec::new(),
+            notices,
             birth: self.created.clone().filter(|_| self.seq == 0),
         }
     }
@@ -793,56 +877,4 @@ impl Live {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use kernel::{Payload, WorkflowId};
-
-    fn start(run: RunId) -> Box<Start> {
-        let source = br#"{"name": "one", "tasks": {"a": {"noop": {}}}}"#;
-        let tree = lang::read(source, lang::Syntax::Json).expect("a document");
-        let compiled = lang::compile(&tree).expect("a definition");
-        let version = Version {
-            org: OrgId::DEFAULT,
-            workflow: WorkflowId([1; 16]),
-            name: "one".into(),
-            number: 1,
-            hash: compiled.hash,
-            plan: Arc::new(compiled.plan),
-        };
-        let origin = Origin { body: Payload::json("1"), ..Default::default() };
-        Box::new(Start { org: OrgId::DEFAULT, run, version: Arc::new(version), origin, birth: Birth::default() })
-    }
-
-    /// Ticket 1 asked for the run, ticket 2 waits for its end.
-    fn replies_when(result: impl Fn() -> Result<Vec<Verdict>, store::Error>) -> Vec<(u32, Reply)> {
-        let mut mailbox: Mailbox<u32> = Mailbox::new(1, Arc::new(|_, _| String::new()));
-        mailbox.accept(Command::Start { start: start(RunId([7; 16])), ticket: 1, ended: Some(2) });
-        let turn = mailbox.turn(Timestamp(1));
-        assert_eq!(turn.batch.runs.len(), 1);
-        let mut replies = mailbox.settle(turn, result()).replies;
-        replies.sort_by_key(|(ticket, _)| *ticket);
-        replies
-    }
-
-    #[test]
-    fn a_start_that_is_refused_answers_everyone() {
-        let why = || store::Error::Unavailable("full".into());
-        let unavailable = Reply::Unavailable(why().to_string());
-        assert_eq!(replies_when(|| Err(why())), [(1, unavailable), (2, Reply::NotFound)]);
-        let taken = || Verdict::KeyTaken { run: RunId([9; 16]), fingerprint: [3; 32] };
-        let reply = Reply::KeyTaken { run: RunId([9; 16]), fingerprint: [3; 32] };
-        assert_eq!(replies_when(|| Ok(vec![taken()])), [(1, reply), (2, Reply::NotFound)]);
-    }
-
-    #[test]
-    fn nothing_is_answered_or_sent_before_the_commit() {
-        let mut mailbox: Mailbox<u32> = Mailbox::new(1, Arc::new(|_, _| String::new()));
-        mailbox.accept(Command::Start { start: start(RunId([7; 16])), ticket: 1, ended: None });
-        let turn = mailbox.turn(Timestamp(1));
-        assert!(turn.ready.is_empty());
-        assert_eq!(mailbox.executing(), 0);
-        let released = mailbox.settle(turn, Ok(vec![Verdict::Committed]));
-        assert_eq!((released.replies.len(), released.dispatch.len(), released.started), (1, 1, 1));
-        assert!(!mailbox.is_quiet(), "a step is under way");
-    }
-}
+mod tests;

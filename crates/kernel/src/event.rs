@@ -73,6 +73,25 @@ choice! {
         21 => LateResult { 1 => step: u32, 2 => attempt: u32, 3 => summary: String },
         /// A timer that was set went off: the sleep is over.
         22 => Woken { 1 => step: u32 },
+        /// There was no room for the run when it was created: it waits for its turn.
+        23 => Queued { 1 => reason: Queue },
+        /// Its turn has come.
+        24 => Admitted {},
+        /// Somebody stopped the run: nothing new starts until it is resumed.
+        25 => Paused { 1 => actor: String, 2 => note: String },
+        26 => Unpaused { 1 => actor: String },
+        /// Somebody would not wait for the next attempt: it is due now.
+        27 => RetryDue { 1 => step: u32, 2 => actor: String },
+    }
+}
+
+names! {
+    /// Why a run waits for its turn.
+    pub enum Queue {
+        /// As many runs as its limit allows are open.
+        Limit = 1 "concurrency_limit",
+        /// Its workflow is paused.
+        WorkflowPaused = 2 "workflow_paused",
     }
 }
 
@@ -201,8 +220,8 @@ impl Event {
     pub fn name(&self) -> Option<&'static str> {
         Some(match self {
             Event::Created { .. } => "run.created",
-            Event::RunWaiting {} => "run.waiting",
-            Event::RunResumed {} => "run.resumed",
+            Event::RunWaiting {} | Event::Queued { .. } => "run.waiting",
+            Event::RunResumed {} | Event::Admitted {} => "run.resumed",
             Event::RunCompleted {} => "run.completed",
             Event::RunFailed { .. } => "run.failed",
             Event::RunCancelled { .. } => "run.cancelled",
@@ -210,7 +229,7 @@ impl Event {
             Event::Scheduled { .. } => "step.scheduled",
             Event::Leased { .. } => "step.leased",
             Event::Started { .. } => "step.started",
-            Event::Retrying { .. } => "step.retrying",
+            Event::Retrying { .. } | Event::RetryDue { .. } => "step.retrying",
             Event::Succeeded { .. } | Event::Woken { .. } => "step.succeeded",
             Event::Received { .. } => "step.received",
             Event::Failed { .. } => "step.failed",
@@ -218,8 +237,8 @@ impl Event {
             Event::Skipped { .. } => "step.skipped",
             Event::Cancelled { .. } => "step.cancelled",
             Event::TimerSet { .. } => "timer.set",
-            Event::WaitOpened { .. } => "wait.opened",
-            Event::WaitClosed { .. } => "wait.closed",
+            Event::WaitOpened { .. } | Event::Paused { .. } => "wait.opened",
+            Event::WaitClosed { .. } | Event::Unpaused { .. } => "wait.closed",
             Event::LateResult { .. } => "late_result",
             Event::Unknown { .. } => return None,
         })
@@ -242,7 +261,8 @@ impl Event {
             | Event::WaitOpened { step, .. }
             | Event::WaitClosed { step, .. }
             | Event::LateResult { step, .. }
-            | Event::Woken { step } => Some(*step),
+            | Event::Woken { step }
+            | Event::RetryDue { step, .. } => Some(*step),
             Event::RunFailed { step, .. } => *step,
             Event::Created { .. }
             | Event::RunWaiting {}
@@ -250,6 +270,10 @@ impl Event {
             | Event::RunCompleted {}
             | Event::RunCancelled { .. }
             | Event::RunTimeout {}
+            | Event::Queued { .. }
+            | Event::Admitted {}
+            | Event::Paused { .. }
+            | Event::Unpaused { .. }
             | Event::Unknown { .. } => None,
         }
     }

@@ -36,7 +36,7 @@ pub mod scope;
 pub mod advance;
 pub mod planted;
 
-pub use advance::{Advance, Answer, Context, Effect, Input, advance};
+pub use advance::{Admission, Advance, Answer, Context, Effect, Input, advance};
 pub use event::{Event, Record};
 pub use id::{OrgId, RunId, TriggerId, WorkflowId};
 pub use payload::{Payload, Payloads};

@@ -9,6 +9,7 @@
 //! with the reverse links worked out. Reserved in the format for later forms: groups inside groups and
 //! repeated ones, joins on the first parent, undo, work for external workers, children.
 
+use crate::event::OnConflict;
 use crate::expr::Expr;
 use crate::status::Outcome;
 use crate::template::{Part, Template};
@@ -28,6 +29,38 @@ message! {
         3 => nodes: Vec<Node>,
         /// A run that is not done this long after it started ends as `timeout`.
         4 => max_duration: Span,
+        /// How many runs may be open at once.
+        5 => concurrency: Option<Concurrency>,
+        /// Who is told that a run has ended.
+        6 => notify: Vec<Notify>,
+    }
+}
+
+message! {
+    /// Runs whose key comes out the same share a limit.
+    pub struct Concurrency {
+        1 => key: Vec<Part>,
+        2 => limit: u32,
+        3 => on_conflict: OnConflict,
+    }
+}
+
+message! {
+    pub struct Notify {
+        1 => on: Occasion,
+        /// This address is called, or…
+        2 => url: String,
+        /// …a run of the workflow with this name is started.
+        3 => workflow: String,
+    }
+}
+
+names! {
+    pub enum Occasion {
+        /// However the run ended.
+        Ended = 1 "ended",
+        /// Only when it failed or ran out of time.
+        Failed = 2 "failed",
     }
 }
 
@@ -99,7 +132,7 @@ message! {
 choice! {
     /// What a node does. 7 (a nested group), 8 (a task for a worker) and 9 (a child run) are reserved.
     pub enum Body {
-        1 => Http { 1 => request: Http },
+        1 => Http { 1 => request: Box<Http> },
         2 => Log { 1 => level: Level, 2 => message: Vec<Part> },
         3 => Set { 1 => values: Option<Template> },
         4 => Noop {},
@@ -119,8 +152,14 @@ message! {
         5 => timeout: Span,
         /// What counts as success; empty means 2xx.
         6 => expected: Vec<StatusRange>,
-        /// Hosts a templated host may turn out to be.
+        /// Hosts a templated host, or a redirect, may turn out to be.
         7 => allow_hosts: Vec<String>,
+        /// An object: parameters added to the url.
+        8 => query: Option<Template>,
+        /// An object: the fields of a form, sent instead of a body.
+        9 => form: Option<Template>,
+        /// Redirects followed in one attempt.
+        10 => redirects: u32,
     }
 }
 

@@ -10,7 +10,7 @@
 //!                └─────── Retrying
 //! ```
 
-use crate::event::{Because, Callback, Event, Failure, Origin, Record, Response};
+use crate::event::{Because, Callback, Event, Failure, Origin, Queue, Record, Response};
 use crate::expr::Seen;
 use crate::payload::Payload;
 use crate::plan::{Plan, distinct_parents};
@@ -41,6 +41,20 @@ message! {
         10 => cancelled_by: String,
         /// The step a failed run failed because of.
         11 => culprit: Option<u32>,
+        /// While somebody holds it: nothing new starts.
+        12 => paused: Option<Pause>,
+        /// Why it waits for its turn, while it does.
+        13 => queued: Option<Queue>,
+        /// Why it was cancelled.
+        14 => cancel_reason: String,
+    }
+}
+
+message! {
+    pub struct Pause {
+        1 => actor: String,
+        2 => note: String,
+        3 => at: Timestamp,
     }
 }
 
@@ -147,7 +161,8 @@ names! {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Waiting {
     pub kind: WaitKind,
-    pub step: u32,
+    /// `None` when it is the run as a whole.
+    pub step: Option<u32>,
     pub until: Option<Timestamp>,
 }
 
@@ -233,13 +248,22 @@ impl Run {
         if self.state.seq == 0 || self.is_terminal() {
             return None;
         }
-        let timer = self.index.timers.first().map_or(Timestamp::NEVER, |(at, _)| *at);
+        let timer = self.first_timer(&[]).map_or(Timestamp::NEVER, |(at, _)| at);
         Some(timer.min(self.state.origin.expires_at))
     }
 
-    /// The earliest timer of a step that is not among `except`.
+    /// The earliest timer of a step that is not among `except`. In a held run a retry's time has no
+    /// meaning: it would start something.
     pub(crate) fn first_timer(&self, except: &[u32]) -> Option<(Timestamp, u32)> {
-        self.index.timers.iter().find(|(_, step)| !except.contains(step)).copied()
+        let is_held = self.is_held();
+        let retries = |step: u32| matches!(self.step(step).phase, Phase::Retrying { .. });
+        let counts = |step: u32| !(except.contains(&step) || is_held && retries(step));
+        self.index.timers.iter().find(|(_, step)| counts(*step)).copied()
+    }
+
+    /// Nothing new starts: the run is paused, or its turn has not come.
+    pub fn is_held(&self) -> bool {
+        self.state.paused.is_some() || self.state.queued.is_some()
     }
 
     pub(crate) fn is_settled(&self) -> bool {
@@ -248,7 +272,11 @@ impl Run {
 
     /// Nothing is ready, queued, executing or about to be decided.
     pub(crate) fn is_idle(&self) -> bool {
-        self.index.active == 0 && self.index.frontier.is_empty()
+        match self.is_held() {
+            // What could start does not count while it may not.
+            true => self.index.active == self.index.ready.len() as u32,
+            false => self.index.active == 0 && self.index.frontier.is_empty(),
+        }
     }
 
     /// Steps an executor has: step, fence and the process that was given them.
@@ -263,6 +291,9 @@ impl Run {
     /// What an open run waits for, in plan order.
     pub fn waiting_for(&self, plan: &Plan) -> Vec<Waiting> {
         let mut list = Vec::new();
+        if self.state.paused.is_some() && !self.is_terminal() {
+            list.push(Waiting { kind: WaitKind::Pause, step: None, until: None });
+        }
         for (i, step) in self.state.steps.iter().enumerate() {
             let (kind, until) = match (&step.phase, &plan.node(i as u32).body) {
                 (Phase::Sleeping { until }, _) => (WaitKind::Sleep, Some(*until)),
@@ -274,7 +305,7 @@ impl Run {
                 }
                 _ => continue,
             };
-            list.push(Waiting { kind, step: i as u32, until });
+            list.push(Waiting { kind, step: Some(i as u32), until });
         }
         list
     }
@@ -283,7 +314,7 @@ impl Run {
     /// a stored payload was missing, or when nothing was to be started.
     pub fn has_undecided(&self) -> bool {
         let has_any = !self.index.frontier.is_empty() || !self.index.ready.is_empty();
-        has_any && !self.is_terminal()
+        has_any && !self.is_terminal() && !self.is_held()
     }
 
     /// Applies one event. The only way state changes; refuses what it does not understand instead of
@@ -312,8 +343,22 @@ impl Run {
                 self.state.failure = Some(failure.clone());
                 self.end(plan, RunStatus::Failed, at);
             }
-            Event::RunCancelled { actor, .. } => {
+            Event::Queued { reason } => {
+                self.state.queued = Some(*reason);
+                self.state.status = RunStatus::Pending;
+            }
+            Event::Admitted {} => {
+                self.state.queued = None;
+                self.state.status = RunStatus::Running;
+            }
+            Event::Paused { actor, note } => {
+                let (actor, note) = (actor.clone(), note.clone());
+                self.state.paused = Some(Pause { actor, note, at, ..Default::default() });
+            }
+            Event::Unpaused { .. } => self.state.paused = None,
+            Event::RunCancelled { actor, reason } => {
                 self.state.cancelled_by = actor.clone();
+                self.state.cancel_reason = reason.clone();
                 self.end(plan, RunStatus::Cancelled, at);
             }
             Event::RunTimeout {} => self.end(plan, RunStatus::Timeout, at),
@@ -334,6 +379,7 @@ impl Run {
                 state.failure = Some(Box::new(failure.clone()));
                 self.enter(plan, *step, Phase::Retrying { at: *next });
             }
+            Event::RetryDue { step, .. } => self.enter(plan, *step, Phase::Retrying { at }),
             Event::Succeeded { step, attempt, response, seen } => {
                 self.note(*step, seen);
                 let state = &mut self.state.steps[*step as usize];
@@ -431,6 +477,8 @@ impl Run {
     fn end(&mut self, plan: &Plan, status: RunStatus, at: Timestamp) {
         self.state.status = status;
         self.state.finished_at = Some(at);
+        self.state.paused = None;
+        self.state.queued = None;
         for step in 0..self.state.steps.len() as u32 {
             if self.step(step).outcome().is_none() {
                 self.settle(plan, step, StepStatus::Cancelled, at);

@@ -30,7 +30,7 @@ impl RunStatus {
 
     /// A parked run needs no memory: something outside, or a timer row, will wake it.
     pub fn is_parked(self) -> bool {
-        self == RunStatus::Waiting
+        matches!(self, RunStatus::Waiting | RunStatus::Pending)
     }
 }
 

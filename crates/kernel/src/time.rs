@@ -29,6 +29,32 @@ impl Timestamp {
     }
 }
 
+/// RFC 3339 in UTC, to the microsecond, without trailing zeros.
+impl std::fmt::Display for Timestamp {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (days, rest) = (self.0.div_euclid(86_400_000_000), self.0.rem_euclid(86_400_000_000));
+        // The civil calendar counted in eras of 400 years that begin on 1 March, so that the leap day is last.
+        let shifted = days + 719_468;
+        let (era, day) = (shifted.div_euclid(146_097), shifted.rem_euclid(146_097));
+        let year = (day - day / 1_460 + day / 36_524 - day / 146_096) / 365;
+        let day = day - (365 * year + year / 4 - year / 100);
+        let month = (5 * day + 2) / 153;
+        let day = day - (153 * month + 2) / 5 + 1;
+        let month = if month < 10 { month + 3 } else { month - 9 };
+        let year = year + era * 400 + i64::from(month <= 2);
+        if !(0..=9_999).contains(&year) {
+            return f.write_str("9999-12-31T23:59:59Z");
+        }
+        let seconds = rest / 1_000_000;
+        let (hour, minute, second) = (seconds / 3_600, seconds / 60 % 60, seconds % 60);
+        write!(f, "{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}")?;
+        match rest % 1_000_000 {
+            0 => f.write_str("Z"),
+            micros => write!(f, ".{}Z", format!("{micros:06}").trim_end_matches('0')),
+        }
+    }
+}
+
 impl Span {
     pub const fn from_millis(ms: u64) -> Self {
         Span(ms.saturating_mul(1_000))

@@ -8,7 +8,7 @@ use crate::diagnostic::{Diagnostic, Draft, Problems, grouped, is_hostile, quoted
 use crate::fields::{self, DURATION_MAX, Fields, Shape, Unit, duration};
 use crate::tree::{Node, Tree, Value};
 use crate::trigger::{self, Spec};
-use crate::{canonical, graph};
+use crate::{canonical, graph, settings};
 use kernel::Plan;
 use kernel::plan::{Form, Group, Layout, Verdict};
 use kernel::time::Span;
@@ -61,18 +61,15 @@ const SHAPE: Shape = Shape {
         "max_duration",
         "max_duration_seconds",
         "on_failure",
+        "concurrency",
+        "callback_url",
     ],
     later: &[
-        "concurrency",
         "priority",
         "labels",
         "compensate",
         "irreversible",
         "timeouts",
-        "query",
-        "form",
-        "redirects",
-        "callback_url",
         "variables",
         "payload",
         "input",
@@ -135,8 +132,9 @@ fn read(root: &Node, problems: &mut Problems<'_>) -> Option<(Meta, Option<Spec>,
     let meta = meta(&fields, &root.span, problems);
     let trigger = own_trigger(&fields, problems);
     let max_duration = max_duration(&fields, problems);
-    let words = [("strict", Verdict::Strict), ("blocked", Verdict::Blocked)];
-    let verdict = fields.get("on_failure").map(|node| fields::word(node, "on_failure", &words, problems));
+    let on_failure = fields.get("on_failure").map(|node| settings::on_failure(node, problems));
+    let concurrency = fields.get("concurrency").map(|node| settings::concurrency(node, problems));
+    let callback = settings::callback(&fields, problems);
     let nodes = match fields.get("tasks") {
         Some(tasks) => graph::lower(tasks, problems),
         None => {
@@ -146,13 +144,17 @@ fn read(root: &Node, problems: &mut Problems<'_>) -> Option<(Meta, Option<Spec>,
             return None;
         }
     };
-    let group = Group {
-        nodes: (0..nodes.len() as u32).collect(),
-        verdict: verdict.unwrap_or(Some(Verdict::Blocked))?,
+    let (verdict, alarm) = on_failure.unwrap_or(Some((Verdict::Blocked, None)))?;
+    let group = Group { nodes: (0..nodes.len() as u32).collect(), verdict, ..Default::default() };
+    let layout = Layout {
+        form: Form::Graph,
+        groups: vec![group],
+        nodes,
+        max_duration: max_duration?,
+        concurrency: concurrency.unwrap_or(None),
+        notify: alarm.into_iter().chain(callback?).collect(),
         ..Default::default()
     };
-    let layout =
-        Layout { form: Form::Graph, groups: vec![group], nodes, max_duration: max_duration?, ..Default::default() };
     Some((meta?, trigger?, layout))
 }
 
@@ -181,6 +183,7 @@ fn name(node: &Node, problems: &mut Problems<'_>) -> Option<String> {
     let why = match name.chars().find(|c| is_hostile(*c)) {
         Some(c) => format!("`name` contains the character {}, which cannot be seen", quoted(&c.to_string())),
         None if count == 0 => "`name` is empty".to_owned(),
+        None if name.starts_with("onward.") => "names that begin with `onward.` belong to the engine".to_owned(),
         None if count > NAME_MAX => format!("`name` has {} characters, the limit is {NAME_MAX}", grouped(count)),
         None => return Some(name.to_owned()),
     };

@@ -23,6 +23,7 @@ mod document;
 mod fields;
 mod graph;
 mod json;
+mod settings;
 mod step;
 mod suggest;
 #[cfg(test)]
@@ -37,8 +38,3 @@ pub use document::{Compiled, Meta, compile};
 pub use json::check_json;
 pub use kernel::plan::Form;
 pub use tree::{DEFINITION_MAX, DEPTH_MAX, Malformed, Syntax, Tree, read};
-
-/// `did you mean …?`, if one of the names is near.
-pub fn suggest(wrong: &str, names: &[&str]) -> Option<String> {
-    suggest::hint(wrong, names.iter().copied())
-}

@@ -8,6 +8,7 @@ use axum::http::header::{CONTENT_ENCODING, CONTENT_TYPE};
 use bytes::Bytes;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use lang::Syntax;
+use serde::de::DeserializeOwned;
 
 /// Definitions.
 pub const DEFINITION_MAX: usize = 1024 * 1024;
@@ -67,4 +68,19 @@ pub async fn payload(headers: &HeaderMap, body: Body) -> Result<Bytes, Refusal> 
     }
     lang::check_json(&bytes).map_err(|problem| Refusal::of_definition(400, &[problem]))?;
     Ok(bytes)
+}
+
+/// A body in one of our shapes. `Option` reads nothing at all as `None`.
+pub async fn json<T: DeserializeOwned>(headers: &HeaderMap, body: Body) -> Result<T, Refusal> {
+    let bytes = payload(headers, body).await?;
+    // serde would also fill a struct from a list, field by field.
+    if bytes.trim_ascii_start().first() == Some(&b'[') {
+        return Err(Refusal::new(Code::InvalidBody, "the body must be an object"));
+    }
+    serde_json::from_slice(&bytes).map_err(|error| {
+        // The place within the line is of no use in a body that a program wrote.
+        let message = error.to_string();
+        let message = message.split(" at line ").next().unwrap_or_default();
+        Refusal::new(Code::InvalidBody, message.chars().take(200).collect::<String>())
+    })
 }

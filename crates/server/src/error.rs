@@ -14,6 +14,8 @@ pub struct Refusal(Box<Inner>);
 #[derive(Debug)]
 struct Inner {
     status: u16,
+    /// None for problems of definitions, which have codes of their own.
+    code: Option<Code>,
     problem: Problem,
     retry_after: Option<u32>,
 }
@@ -21,7 +23,7 @@ struct Inner {
 impl Refusal {
     pub fn new(code: Code, message: impl Into<String>) -> Refusal {
         let problem = Problem { code: code.as_str().to_owned(), message: message.into(), ..Default::default() };
-        Refusal(Box::new(Inner { status: code.status(), problem, retry_after: None }))
+        Refusal(Box::new(Inner { status: code.status(), code: Some(code), problem, retry_after: None }))
     }
 
     pub fn hint(mut self, hint: impl Into<String>) -> Refusal {
@@ -53,7 +55,7 @@ impl Refusal {
         }
         problem.problems = (status == 422).then(|| std::mem::take(&mut problems));
         let status = if problem.code == "too_large" { 413 } else { status };
-        Refusal(Box::new(Inner { status, problem, retry_after: None }))
+        Refusal(Box::new(Inner { status, code: None, problem, retry_after: None }))
     }
 }
 
@@ -65,7 +67,7 @@ impl Refusal {
             problem.message = format!("{} (and {} more)", problem.message, problems.len() - 1);
         }
         problem.problems = Some(problems);
-        Refusal(Box::new(Inner { status: 422, problem, retry_after: None }))
+        Refusal(Box::new(Inner { status: 422, code: None, problem, retry_after: None }))
     }
 }
 
@@ -86,8 +88,8 @@ impl From<engine::Error> for Refusal {
             }
             Error::OutcomeUnknown(_) => {
                 let mut refusal = Refusal::new(Code::OutcomeUnknown, message).retry_after(1);
-                refusal.0.problem.outcome = Some("unknown");
-                refusal.0.problem.retry = Some("same_idempotency_key");
+                refusal.0.problem.outcome = Some("unknown".into());
+                refusal.0.problem.retry = Some("same_idempotency_key".into());
                 refusal
             }
             Error::Overloaded => Refusal::new(Code::Overloaded, message)
@@ -117,6 +119,9 @@ impl From<engine::Error> for Refusal {
             Error::NotKept => Refusal::new(Code::RequestNotKept, message)
                 .hint("only requests that started a run are kept, and only the newest 100 of a trigger"),
             Error::Rejected(rejection) => rejected(rejection),
+            Error::NoGate(_) => Refusal::new(Code::ConcurrencyKeyUnresolved, message)
+                .hint("the workflow's `concurrency.key` reads this from the trigger; send it, or change the key")
+                .at("concurrency.key"),
             Error::Disabled => Refusal::new(Code::WorkflowDisabled, message).hint("enable it first"),
             Error::KeyReused | Error::Taken(store::Taken::Key { .. }) => {
                 Refusal::new(Code::IdempotencyKeyReused, message)
@@ -148,12 +153,15 @@ impl From<kernel::run::LoadError> for Refusal {
 
 impl IntoResponse for Refusal {
     fn into_response(self) -> Response {
-        let Inner { status, mut problem, retry_after } = *self.0;
+        let Inner { status, code, mut problem, retry_after } = *self.0;
         if status == 422 && problem.problems.is_none() {
             problem.problems = Some(vec![problem.clone()]);
         }
         let status = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
         let mut response = (status, Json(ErrorBody { error: problem })).into_response();
+        if let Some(code) = code {
+            response.extensions_mut().insert(code);
+        }
         if let Some(seconds) = retry_after {
             response.headers_mut().insert("retry-after", HeaderValue::from(seconds));
         }

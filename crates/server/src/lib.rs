@@ -6,30 +6,34 @@
 //! ```
 //!
 //! The rule: every path out of here has the one error shape, also for routes that do not exist,
-//! methods that are not allowed and handlers that panic. A new route goes into [`router`] and a file
-//! under `routes/`.
+//! methods that are not allowed and handlers that panic. A new route goes into the list of its
+//! area under `routes/`, with what it promises (see [`contract`]).
 
 mod body;
+mod contract;
 mod error;
 mod guard;
 mod headers;
+mod openapi;
 mod query;
 mod routes;
 mod views;
 
 pub use error::Refusal;
+pub use openapi::document;
 
 use axum::Router;
 use axum::extract::{FromRequestParts, Request};
 use axum::http::request::Parts;
 use axum::middleware;
 use axum::response::{IntoResponse, Response};
-use axum::routing::{any, get, post};
 use engine::Engine;
 use kernel::OrgId;
 use std::future::Future;
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll};
 use tokio::net::TcpListener;
 
 pub struct App {
@@ -62,44 +66,13 @@ impl App {
 type State = axum::extract::State<Arc<App>>;
 type Answer = Result<Response, Refusal>;
 
-/// Every route there is.
+/// Every route there is, as its area declares it.
 pub fn router(app: Arc<App>) -> Router {
-    use routes::{callbacks, runs, system, triggers, webhooks, workflows};
-    let api = Router::new()
-        .route("/workflows", get(workflows::list).post(workflows::create))
-        .route("/workflows/validate", post(workflows::validate))
-        .route("/workflows/{workflow}", get(workflows::show))
-        .route("/workflows/{workflow}/trigger", post(workflows::trigger))
-        .route("/workflows/{workflow}/runs", get(runs::list_of_workflow))
-        .route("/workflows/{workflow}/runs/{run}", get(runs::show_of_workflow))
-        .route("/workflows/{workflow}/runs/{run}/cancel", post(runs::cancel_of_workflow))
-        .route("/runs", get(runs::list))
-        .route("/runs/{run}", get(runs::show))
-        .route("/runs/{run}/steps", get(runs::steps))
-        .route("/runs/{run}/events", get(runs::events))
-        .route("/runs/{run}/cancel", post(runs::cancel))
-        .route("/triggers", get(triggers::list).post(triggers::create))
-        .route("/triggers/preview", get(triggers::preview_of))
-        .route("/triggers/manual/run", post(triggers::run_by_hand))
-        .route("/triggers/{trigger}", get(triggers::show).patch(triggers::change).delete(triggers::delete))
-        .route("/triggers/{trigger}/enable", post(triggers::enable))
-        .route("/triggers/{trigger}/disable", post(triggers::disable))
-        .route("/triggers/{trigger}/run", post(triggers::run))
-        .route("/triggers/{trigger}/preview", get(triggers::preview))
-        .route("/triggers/{trigger}/deliveries", get(triggers::deliveries))
-        .route("/triggers/{trigger}/deliveries/{delivery}/redeliver", post(triggers::redeliver))
-        .route("/version", get(system::version))
-        .route("/dev/clock", get(system::clock).post(system::advance_clock));
-    Router::new()
-        .nest("/api/v1", api)
-        .route("/", get(system::hello))
-        .route("/wh/{token}", post(callbacks::receive))
-        .route("/webhooks/{*path}", any(webhooks::receive))
-        .route("/healthz", get(system::healthz))
-        .route("/readyz", get(system::readyz))
-        .route("/metrics", get(system::metrics))
-        .fallback(system::unknown_route)
-        .method_not_allowed_fallback(system::method_not_allowed)
+    let (router, promises) = contract::mount(routes::areas().into_iter().flat_map(|(_, _, routes)| routes).collect());
+    router
+        .route_layer(middleware::from_fn_with_state(promises, contract::hold))
+        .fallback(routes::system::unknown_route)
+        .method_not_allowed_fallback(routes::system::method_not_allowed)
         .layer(middleware::from_fn_with_state(app.clone(), guard::check))
         .layer(middleware::from_fn(catch_panic))
         .with_state(app)
@@ -119,10 +92,18 @@ pub async fn serve(
 
 /// A bug in one handler is that request's trouble and nobody else's.
 async fn catch_panic(request: Request, next: middleware::Next) -> Response {
-    match tokio::spawn(next.run(request)).await {
-        Ok(response) => response,
-        Err(error) => {
-            tracing::error!(%error, "a request handler failed");
+    let mut handling = std::pin::pin!(next.run(request));
+    let polled = |context: &mut Context<'_>| {
+        let poll = AssertUnwindSafe(|| handling.as_mut().poll(context));
+        match std::panic::catch_unwind(poll) {
+            Ok(poll) => poll.map(Some),
+            Err(_) => Poll::Ready(None),
+        }
+    };
+    match std::future::poll_fn(polled).await {
+        Some(response) => response,
+        None => {
+            tracing::error!("a request handler failed");
             Refusal::new(api::Code::Internal, "this request hit a bug in the server").into_response()
         }
     }

@@ -1,26 +1,42 @@
-//! Query parameters: each route names the ones it knows; others are refused, not ignored.
+//! Query parameters. Which of them a route knows is said where it is declared, see [`contract`](crate::contract).
 
 use crate::Refusal;
 use api::Code;
+use axum::extract::FromRequestParts;
+use axum::http::request::Parts;
 use kernel::{Span, Timestamp};
+use std::convert::Infallible;
 
 pub const LIMIT_DEFAULT: usize = 50;
 pub const LIMIT_MAX: usize = 500;
 
+/// Pairs from the query. As an extractor it never fails.
 pub struct Query(Vec<(String, String)>);
 
+impl<S: Send + Sync> FromRequestParts<S> for Query {
+    type Rejection = Infallible;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Query, Infallible> {
+        Ok(Query::parse(parts.uri.query()))
+    }
+}
+
+/// Parameters a route does not know are refused, not ignored.
+pub fn refuse_unknown(query: Option<&str>, known: &[&str]) -> Result<(), Refusal> {
+    let query = query.unwrap_or_default();
+    let unknown = url::form_urlencoded::parse(query.as_bytes()).find(|(name, _)| !known.contains(&name.as_ref()));
+    let Some((name, _)) = unknown else { return Ok(()) };
+    let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
+    let name: String = name.chars().take(80).collect();
+    Err(Refusal::new(Code::UnknownParameter, format!("`{name}` is not a parameter of this route"))
+        .hint(format!("known parameters: {known}"))
+        .at(name))
+}
+
 impl Query {
-    pub fn parse(query: Option<&str>, known: &[&str]) -> Result<Query, Refusal> {
+    pub fn parse(query: Option<&str>) -> Query {
         let pairs = url::form_urlencoded::parse(query.unwrap_or_default().as_bytes());
-        let pairs: Vec<(String, String)> = pairs.map(|(k, v)| (k.into_owned(), v.into_owned())).collect();
-        if let Some((name, _)) = pairs.iter().find(|(name, _)| !known.contains(&name.as_str())) {
-            let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
-            let name: String = name.chars().take(80).collect();
-            return Err(Refusal::new(Code::UnknownParameter, format!("`{name}` is not a parameter of this route"))
-                .hint(format!("known parameters: {known}"))
-                .at(name));
-        }
-        Ok(Query(pairs))
+        Query(pairs.map(|(k, v)| (k.into_owned(), v.into_owned())).collect())
     }
 
     pub fn get(&self, name: &str) -> Option<&str> {
@@ -81,25 +97,23 @@ mod tests {
 
     #[test]
     fn unknown_parameters_and_bad_values_are_refused() {
-        assert!(Query::parse(Some("limt=5"), &["limit"]).is_err());
+        assert!(refuse_unknown(Some("limt=5"), &["limit"]).is_err());
+        assert!(refuse_unknown(Some("limit=5&limit=6"), &["limit"]).is_ok());
         for bad in ["0", "501", "x", "-1", ""] {
-            assert!(Query::parse(Some(&format!("limit={bad}")), &["limit"]).unwrap().limit().is_err(), "{bad}");
+            assert!(Query::parse(Some(&format!("limit={bad}"))).limit().is_err(), "{bad}");
         }
-        assert_eq!(Query::parse(None, &[]).unwrap().limit().unwrap(), LIMIT_DEFAULT);
+        assert_eq!(Query::parse(None).limit().unwrap(), LIMIT_DEFAULT);
     }
 
     #[test]
     fn labels_are_key_and_value() {
-        let query = Query::parse(Some("label=a:b&label=team.x:is%3Afine"), &["label"]).unwrap();
+        let query = Query::parse(Some("label=a:b&label=team.x:is%3Afine"));
         assert_eq!(
             query.labels().unwrap(),
             [("a".to_owned(), "b".to_owned()), ("team.x".to_owned(), "is:fine".to_owned())]
         );
         for bad in ["nocolon", ":v", "k y:v"] {
-            assert!(
-                Query::parse(Some(&format!("label={}", bad.replace(' ', "+"))), &["label"]).unwrap().labels().is_err(),
-                "{bad}"
-            );
+            assert!(Query::parse(Some(&format!("label={}", bad.replace(' ', "+")))).labels().is_err(), "{bad}");
         }
     }
 }

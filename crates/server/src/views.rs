@@ -1,11 +1,12 @@
 //! From what the engine knows to what people see.
 
 use api::{
-    DeliveryView, EventView, FailureView, RunSummary, RunView, SkipView, StepView, TriggerDetail, TriggerView,
-    WaitingView, WorkflowView, rfc3339,
+    ActionView, CauseView, DeliveryView, EventView, ExplainView, FailureView, PauseView, RunSummary, RunView, SkipView,
+    StepView, TriggerDetail, TriggerView, WaitingView, WorkflowView, rfc3339,
 };
 use engine::Engine;
 use engine::engine::Reading;
+use engine::explain::Explanation;
 use kernel::advance::failed_steps;
 use kernel::event::{Because, Pair};
 use kernel::plan::Node;
@@ -13,7 +14,7 @@ use kernel::run::{Phase, Step, WaitKind};
 use kernel::{Event, Payload, Plan, Timestamp};
 use lang::trigger::Spec;
 use serde_json::{Map, Value, json};
-use store::{DeliveryRow, RunRow, TriggerRow, WorkflowRow};
+use store::{DeliveryRow, RunRow, TriggerRow, WorkflowPause, WorkflowRow};
 
 /// `sha256:<hex>`.
 pub fn hash(bytes: &[u8]) -> String {
@@ -41,17 +42,18 @@ pub fn definition(row: &WorkflowRow, source: Value) -> Value {
     Value::Object(named)
 }
 
-pub fn workflow(row: &WorkflowRow, definition: Option<Value>) -> WorkflowView {
+pub fn workflow(row: &WorkflowRow, definition: Option<Value>, pause: Option<&WorkflowPause>) -> WorkflowView {
     WorkflowView {
         id: row.id.to_string(),
         name: row.name.clone(),
         slug: row.slug.clone(),
         description: row.description.clone(),
         tags: serde_json::from_str(&row.tags).unwrap_or_else(|_| json!([])),
-        form: row.form.as_str(),
+        form: row.form.as_str().into(),
         trigger: row.trigger.clone(),
         task_count: row.steps,
         enabled: row.enabled,
+        paused: pause.map(|pause| held(&pause.actor, &pause.note, pause.at)),
         version: row.version,
         hash: hash(&row.hash),
         inserted_at: rfc3339(row.created_at),
@@ -70,7 +72,7 @@ pub fn trigger(engine: &Engine, row: &TriggerRow) -> TriggerDetail {
     TriggerDetail {
         id: row.id.to_string(),
         name: row.name.clone(),
-        kind: row.kind.as_str(),
+        kind: row.kind.as_str().into(),
         workflow_id: row.workflow.to_string(),
         enabled: row.enabled,
         note: row.note.clone(),
@@ -90,11 +92,16 @@ pub fn delivery(row: &DeliveryRow) -> DeliveryView {
     DeliveryView {
         id: row.id.clone(),
         at: rfc3339(row.at),
-        outcome: row.outcome.as_str(),
+        outcome: row.outcome.as_str().into(),
         reason: Some(row.reason.clone()).filter(|reason| !reason.is_empty()),
         run_id: row.run.map(|run| run.to_string()),
         scheduled_for: row.nominal.map(rfc3339),
     }
+}
+
+fn held(by: &str, note: &str, at: Timestamp) -> PauseView {
+    let given = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());
+    PauseView { by: given(by), note: given(note), at: rfc3339(at) }
 }
 
 pub fn summary(row: &RunRow) -> RunSummary {
@@ -103,10 +110,10 @@ pub fn summary(row: &RunRow) -> RunSummary {
         id: row.id.to_string(),
         workflow: row.workflow_name.clone(),
         workflow_id: row.workflow.to_string(),
-        form: row.form.as_str(),
+        form: row.form.as_str().into(),
         version: row.version,
-        status: row.status.as_str(),
-        waiting_for: kinds.map(|kind| kind.as_str()).collect(),
+        status: row.status.as_str().into(),
+        waiting_for: kinds.map(|kind| kind.as_str().into()).collect(),
         started_at: rfc3339(row.created_at),
         finished_at: row.finished_at.map(rfc3339),
         expires_at: rfc3339(row.expires_at),
@@ -121,8 +128,8 @@ pub fn run(reading: &Reading) -> RunView {
     let key = |step: u32| plan.node(step).key.clone();
     let body = value(reading, &state.origin.body);
     let waiting = run.waiting_for(plan).into_iter().map(|w| WaitingView {
-        kind: w.kind.as_str(),
-        step: key(w.step),
+        kind: w.kind.as_str().into(),
+        step: w.step.map(key),
         until: w.until.map(rfc3339),
     });
     let failed = failed_steps(run);
@@ -134,13 +141,13 @@ pub fn run(reading: &Reading) -> RunView {
         id: row.id.to_string(),
         workflow: row.workflow_name.clone(),
         workflow_id: row.workflow.to_string(),
-        form: row.form.as_str(),
+        form: row.form.as_str().into(),
         version: row.version,
         hash: hash(&row.hash),
-        status: state.status.as_str(),
+        status: state.status.as_str().into(),
         waiting_for: if run.is_terminal() { Vec::new() } else { waiting.collect() },
         trigger: TriggerView {
-            kind: state.origin.trigger.as_str(),
+            kind: state.origin.trigger.as_str().into(),
             body: body.clone(),
             headers: pairs(&state.origin.headers),
             id: state.origin.trigger_id.map(|id| id.to_string()),
@@ -160,7 +167,34 @@ pub fn run(reading: &Reading) -> RunView {
         started_at: rfc3339(state.created_at),
         finished_at: state.finished_at.map(rfc3339),
         expires_at: rfc3339(state.origin.expires_at),
+        paused: state.paused.as_ref().map(|pause| held(&pause.actor, &pause.note, pause.at)),
+        concurrency_key: state.origin.gate.as_ref().map(|gate| gate.key.clone()),
         cancelled_by: Some(state.cancelled_by.clone()).filter(|by| !by.is_empty()),
+    }
+}
+
+pub fn explanation(reading: &Reading, told: Explanation) -> ExplainView {
+    let action = |a: engine::explain::Action| ActionView {
+        action: a.action.into(),
+        method: a.method.into(),
+        path: a.path,
+        body: a.body,
+    };
+    let cause = |l: engine::explain::Link| CauseView {
+        what: l.what.into(),
+        name: l.name,
+        reason: l.reason.into(),
+        summary: l.summary,
+    };
+    ExplainView {
+        run_id: reading.row.id.to_string(),
+        status: reading.run.status().as_str().into(),
+        reason: told.reason.into(),
+        summary: told.summary,
+        step: told.step,
+        details: told.details,
+        next_actions: told.next_actions.into_iter().map(action).collect(),
+        chain: told.chain.into_iter().map(cause).collect(),
     }
 }
 
@@ -184,8 +218,8 @@ fn step(reading: &Reading, index: u32, in_list: bool) -> StepView {
     let needs = || node.links.iter().map(|link| plan.node(link.from).key.clone()).collect();
     StepView {
         step: in_list.then(|| node.key.clone()),
-        kind: node.body.as_ref().map_or("unknown", |b| b.kind()),
-        status: state.status().as_str(),
+        kind: node.body.as_ref().map_or("unknown", |b| b.kind()).into(),
+        status: state.status().as_str().into(),
         needs: in_list.then(needs),
         condition: node.guard.as_ref().filter(|_| in_list).map(|g| g.text.clone()),
         status_code: response.and_then(|r| r.status_code),
@@ -219,13 +253,13 @@ fn skip(reading: &Reading, node: &Node, because: &Because) -> SkipView {
     let plan = &*reading.version.plan;
     match because {
         Because::Condition { seen } => SkipView {
-            reason: "condition_false",
+            reason: "condition_false".into(),
             condition: node.guard.as_ref().map(|g| g.text.clone()),
             saw: Some(seen.iter().map(|s| (s.path.clone(), seen_value(&s.value))).collect()),
             steps: None,
         },
         Because::Needs { steps } => SkipView {
-            reason: "needs_not_successful",
+            reason: "needs_not_successful".into(),
             condition: None,
             saw: None,
             steps: Some(
@@ -235,7 +269,7 @@ fn skip(reading: &Reading, node: &Node, because: &Because) -> SkipView {
                     .collect(),
             ),
         },
-        Because::Unknown { .. } => SkipView { reason: "unknown", condition: None, saw: None, steps: None },
+        Because::Unknown { .. } => SkipView { reason: "unknown".into(), condition: None, saw: None, steps: None },
     }
 }
 
@@ -255,9 +289,14 @@ fn pairs(list: &[Pair]) -> Map<String, Value> {
 pub fn event(plan: &Plan, seq: u64, at: Timestamp, event: &Event) -> EventView {
     let key = |step: u32| plan.nodes().get(step as usize).map_or_else(|| format!("#{step}"), |n| n.key.clone());
     let actor = match event {
-        Event::RunCancelled { actor, .. } => Some(actor.clone()).filter(|a| !a.is_empty()),
+        Event::RunCancelled { actor, .. }
+        | Event::Paused { actor, .. }
+        | Event::Unpaused { actor }
+        | Event::RetryDue { actor, .. } => Some(actor),
+        Event::Created { origin } => Some(&origin.actor),
         _ => None,
     };
+    let actor = actor.filter(|actor| !actor.is_empty()).cloned();
     EventView {
         seq,
         at: rfc3339(at),
@@ -307,8 +346,13 @@ fn data(plan: &Plan, event: &Event) -> Value {
         Event::WaitOpened { deadline, .. } => json!({ "deadline": rfc3339(*deadline) }),
         Event::WaitClosed { callback, .. } => json!({ "early": true, "body_bytes": callback.body.len }),
         Event::LateResult { summary, .. } => json!({ "summary": summary }),
+        Event::Queued { reason } => json!({ "reason": reason.as_str() }),
+        Event::Paused { note, .. } => json!({ "kind": "pause", "note": note }),
+        Event::Unpaused { .. } => json!({ "kind": "pause" }),
+        Event::RetryDue { .. } => json!({ "reason": "retry_now" }),
         Event::RunWaiting {}
         | Event::RunResumed {}
+        | Event::Admitted {}
         | Event::RunCompleted {}
         | Event::RunTimeout {}
         | Event::Scheduled { .. }

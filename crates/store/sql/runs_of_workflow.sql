@@ -1,5 +1,5 @@
 SELECT org, id, workflow, workflow_name, version, hash, form, status, waiting, wake_at, created_at, expires_at,
-       finished_at, error_code
+       finished_at, error_code, gate
 FROM runs
 WHERE org = $1 AND id < $2
   AND created_at >= $3 AND created_at < $4

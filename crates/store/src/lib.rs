@@ -92,6 +92,23 @@ pub trait Store: Send + Sync + 'static {
     /// Workflows that are not deleted, newest first.
     fn workflows(&self, org: OrgId, before: Option<WorkflowId>, limit: usize) -> Call<'_, Vec<WorkflowRow>>;
 
+    /// Open runs that hold a place at a gate, and runs whose turn has not come, oldest first. Read once at
+    /// start.
+    fn gated(&self) -> Call<'_, Vec<GatedRun>>;
+
+    /// Pauses a workflow that is not paused.
+    fn pause_workflow<'a>(&'a self, pause: &'a WorkflowPause) -> Call<'a, ()>;
+    fn resume_workflow(&self, org: OrgId, workflow: WorkflowId) -> Call<'_, ()>;
+    fn workflow_pause(&self, org: OrgId, workflow: WorkflowId) -> Call<'_, Option<WorkflowPause>>;
+    /// Every paused workflow. Read once at start.
+    fn workflow_pauses(&self) -> Call<'_, Vec<WorkflowPause>>;
+
+    /// Notices that have not been handed over, of all runs or of one.
+    fn notices(&self, limit: usize) -> Call<'_, Vec<NoticeRow>>;
+    fn notices_of(&self, org: OrgId, run: RunId) -> Call<'_, Vec<NoticeRow>>;
+    /// Notes why a notice could not be handed over. One that is gone stays gone.
+    fn note_notice<'a>(&'a self, notice: &'a NoticeRow) -> Call<'a, ()>;
+
     /// A definition by its hash.
     fn definition<'a>(&'a self, org: OrgId, hash: &'a [u8; 32]) -> Call<'a, Option<Definition>>;
 

@@ -15,7 +15,7 @@ use crate::triggers::*;
 use crate::{Call, Error, Result, Store};
 use bytes::Bytes;
 use kernel::planted::{self, Bug};
-use kernel::{OrgId, Record, RunId, Timestamp, TriggerId, WorkflowId};
+use kernel::{OrgId, Record, RunId, RunStatus, Timestamp, TriggerId, WorkflowId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -53,6 +53,9 @@ struct Contents {
     definitions: BTreeMap<(OrgId, [u8; 32]), Definition>,
     triggers: BTreeMap<(OrgId, TriggerId), TriggerRow>,
     deliveries: BTreeMap<(OrgId, TriggerId, u64), DeliveryRow>,
+    pauses: BTreeMap<(OrgId, WorkflowId), WorkflowPause>,
+    /// Notices and what stood in the way of each.
+    notices: BTreeMap<(OrgId, RunId, u32), String>,
     settings: BTreeMap<String, String>,
     /// The record written last.
     newest: Option<Bytes>,
@@ -158,8 +161,14 @@ impl Contents {
             run.timers.insert(at);
             self.timers.insert(Timer { at, org: write.org, run: write.run });
         }
+        for number in 0..write.notices {
+            self.notices.entry((write.org, write.run, number)).or_default();
+        }
         if let Some(birth) = &write.birth {
             run.labels.extend(birth.labels.iter().cloned());
+            if let Some((of, number)) = birth.notice {
+                self.notices.remove(&(write.org, of, number));
+            }
             self.waits.extend(birth.waits.iter().map(|wait| (wait.token_hash, wait.clone())));
             if let Some(key) = &birth.idempotency {
                 self.idempotency
@@ -202,6 +211,10 @@ impl Contents {
         self.definitions.entry((row.org, definition.hash)).or_insert_with(|| definition.clone());
         Ok(Ok(()))
     }
+}
+
+fn notice_row((&(org, run, number), error): (&(OrgId, RunId, u32), &String)) -> NoticeRow {
+    NoticeRow { org, run, number, error: error.clone() }
 }
 
 impl StoredRun {
@@ -338,6 +351,60 @@ impl Store for MemoryStore {
         self.answer(move |c| {
             let own = c.workflows.values().rev().filter(|w| w.org == org);
             own.filter(|w| before.is_none_or(|before| w.id < before)).take(limit).cloned().collect()
+        })
+    }
+
+    fn gated(&self) -> Call<'_, Vec<GatedRun>> {
+        self.answer(move |c| {
+            let open = c.runs.values().map(|stored| &stored.row).filter(|row| row.finished_at.is_none());
+            let mut gated: Vec<GatedRun> = open
+                .filter(|row| row.gate.is_some() || row.status == RunStatus::Pending)
+                .map(|row| GatedRun {
+                    org: row.org,
+                    run: row.id,
+                    workflow: row.workflow,
+                    gate: row.gate.clone(),
+                    is_queued: row.status == RunStatus::Pending,
+                })
+                .collect();
+            gated.sort_by_key(|run| (run.run, run.org));
+            gated
+        })
+    }
+
+    fn pause_workflow<'a>(&'a self, pause: &'a WorkflowPause) -> Call<'a, ()> {
+        self.answer(move |c| {
+            c.pauses.entry((pause.org, pause.workflow)).or_insert_with(|| pause.clone());
+        })
+    }
+
+    fn resume_workflow(&self, org: OrgId, workflow: WorkflowId) -> Call<'_, ()> {
+        self.answer(move |c| {
+            c.pauses.remove(&(org, workflow));
+        })
+    }
+
+    fn workflow_pause(&self, org: OrgId, workflow: WorkflowId) -> Call<'_, Option<WorkflowPause>> {
+        self.answer(move |c| c.pauses.get(&(org, workflow)).cloned())
+    }
+
+    fn workflow_pauses(&self) -> Call<'_, Vec<WorkflowPause>> {
+        self.answer(move |c| c.pauses.values().cloned().collect())
+    }
+
+    fn notices(&self, limit: usize) -> Call<'_, Vec<NoticeRow>> {
+        self.answer(move |c| c.notices.iter().take(limit).map(notice_row).collect())
+    }
+
+    fn notices_of(&self, org: OrgId, run: RunId) -> Call<'_, Vec<NoticeRow>> {
+        self.answer(move |c| c.notices.range((org, run, 0)..=(org, run, u32::MAX)).map(notice_row).collect())
+    }
+
+    fn note_notice<'a>(&'a self, notice: &'a NoticeRow) -> Call<'a, ()> {
+        self.answer(move |c| {
+            if let Some(error) = c.notices.get_mut(&(notice.org, notice.run, notice.number)) {
+                error.clone_from(&notice.error);
+            }
         })
     }
 

@@ -2,6 +2,7 @@
 
 use crate::triggers::{Advance, DeliveryRow, TriggerRow};
 use bytes::Bytes;
+use kernel::event::OnConflict;
 use kernel::plan::Form;
 use kernel::{OrgId, RunId, RunStatus, Timestamp, WorkflowId};
 
@@ -33,6 +34,8 @@ pub struct RunWrite {
     /// Payloads too large for the record.
     pub payloads: Vec<(u32, Bytes)>,
     pub grants: Vec<GrantChange>,
+    /// How many are to be told that the run has ended; only with its last record.
+    pub notices: u32,
     /// Only with the first record.
     pub birth: Option<Box<Birth>>,
 }
@@ -47,6 +50,8 @@ pub struct Birth {
     pub delivery: Option<DeliveryRow>,
     /// … and how far its schedule is with it.
     pub advance: Option<Advance>,
+    /// The notice this run hands over: the run that ended, and the notice's number. It is removed.
+    pub notice: Option<(RunId, u32)>,
 }
 
 /// How a run's one timer row changes: the old one (if any) is removed, the new one (if any) inserted.
@@ -99,6 +104,47 @@ pub struct RunRow {
     pub expires_at: Timestamp,
     pub finished_at: Option<Timestamp>,
     pub error_code: Option<String>,
+    /// What it shares a limit with.
+    pub gate: Option<GateRow>,
+}
+
+/// A limit, as the rows of the runs under it say. Equal ids share it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GateRow {
+    pub id: [u8; 16],
+    pub limit: u32,
+    pub on_conflict: OnConflict,
+}
+
+/// An open run that holds a place, or waits for its turn.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GatedRun {
+    pub org: OrgId,
+    pub run: RunId,
+    pub workflow: WorkflowId,
+    pub gate: Option<GateRow>,
+    /// It is `pending`.
+    pub is_queued: bool,
+}
+
+/// A workflow whose runs wait for their turn.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WorkflowPause {
+    pub org: OrgId,
+    pub workflow: WorkflowId,
+    pub at: Timestamp,
+    pub actor: String,
+    pub note: String,
+}
+
+/// Somebody has yet to be told that a run ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NoticeRow {
+    pub org: OrgId,
+    pub run: RunId,
+    pub number: u32,
+    /// Why it could not be handed over yet; empty before the first try.
+    pub error: String,
 }
 
 /// A parked run to be woken.

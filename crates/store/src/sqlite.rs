@@ -13,6 +13,7 @@
 //! The rule that keeps it right: one process, one writer. The lock file sees to the first, the mutex
 //! around the writer to the second, and every check-then-write below leans on both.
 
+mod around;
 mod attempt;
 mod catalog;
 mod chain;
@@ -247,6 +248,40 @@ impl Store for SqliteStore {
 
     fn workflows(&self, org: OrgId, before: Option<WorkflowId>, limit: usize) -> Call<'_, Vec<WorkflowRow>> {
         self.read(move |connection, _| catalog::workflows(connection, org, before, limit))
+    }
+
+    fn gated(&self) -> Call<'_, Vec<GatedRun>> {
+        self.read(|connection, _| around::gated(connection))
+    }
+
+    fn pause_workflow<'a>(&'a self, pause: &'a WorkflowPause) -> Call<'a, ()> {
+        let pause = pause.clone();
+        self.write(move |writer| writer.transact(|connection| around::pause_workflow(connection, &pause)))
+    }
+
+    fn resume_workflow(&self, org: OrgId, workflow: WorkflowId) -> Call<'_, ()> {
+        self.write(move |writer| writer.transact(|connection| around::resume_workflow(connection, org, workflow)))
+    }
+
+    fn workflow_pause(&self, org: OrgId, workflow: WorkflowId) -> Call<'_, Option<WorkflowPause>> {
+        self.read(move |connection, _| around::workflow_pause(connection, org, workflow))
+    }
+
+    fn workflow_pauses(&self) -> Call<'_, Vec<WorkflowPause>> {
+        self.read(|connection, _| around::workflow_pauses(connection))
+    }
+
+    fn notices(&self, count: usize) -> Call<'_, Vec<NoticeRow>> {
+        self.read(move |connection, _| around::notices(connection, count))
+    }
+
+    fn notices_of(&self, org: OrgId, run: RunId) -> Call<'_, Vec<NoticeRow>> {
+        self.read(move |connection, _| around::notices_of(connection, org, run))
+    }
+
+    fn note_notice<'a>(&'a self, notice: &'a NoticeRow) -> Call<'a, ()> {
+        let notice = notice.clone();
+        self.write(move |writer| writer.transact(|connection| around::note_notice(connection, &notice)))
     }
 
     fn definition<'a>(&'a self, org: OrgId, hash: &'a [u8; 32]) -> Call<'a, Option<Definition>> {

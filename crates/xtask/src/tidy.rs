@@ -46,6 +46,11 @@ const RULES: &[Rule] = &[
         forbidden: &["process::exit", "process::abort", "env::var", "env::args"],
     },
     Rule {
+        why: "a route is declared with what it promises, see server/src/contract.rs",
+        applies: |path| is_product(path) && path.starts_with("crates/server/") && !path.ends_with("/contract.rs"),
+        forbidden: &["routing::", ".route(", ".route_service(", ".nest("],
+    },
+    Rule {
         why: "only the clock looks at the machine's time",
         applies: |path| is_product(path) && path.starts_with("crates/engine/") && !path.ends_with("/clock.rs"),
         forbidden: &["SystemTime"],

@@ -92,7 +92,7 @@ fn script(steps: usize) -> Result<Vec<RunWrite>, String> {
     };
     let run = RunId([9; 16]);
     let mut mailbox: Mailbox<()> = Mailbox::new(1, Arc::new(|_, _| String::new()));
-    let start = Box::new(Start { org: ORG, run, version, origin, birth: Birth::default() });
+    let start = Box::new(Start { org: ORG, run, version, origin, gate: None, birth: Birth::default() });
     mailbox.accept(Command::Start { start, ticket: (), ended: None });
     let mut writes = Vec::new();
     let now = Timestamp::from_millis(1_700_000_000_000);

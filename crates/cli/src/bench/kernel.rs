@@ -4,7 +4,7 @@
 use super::{Figures, flow};
 use ::kernel::advance::TaskResult;
 use ::kernel::event::Origin;
-use ::kernel::{Context, Effect, Input, Payload, Payloads, Run, RunId, Span, Timestamp, advance};
+use ::kernel::{Admission, Context, Effect, Input, Payload, Payloads, Run, RunId, Span, Timestamp, advance};
 use std::time::{Duration, Instant};
 
 pub fn advances(steps: usize, seconds: u64) -> Result<Figures, String> {
@@ -25,7 +25,7 @@ pub fn advances(steps: usize, seconds: u64) -> Result<Figures, String> {
     while Instant::now() < until {
         for _ in 0..1_000 {
             let mut run = Run::default();
-            let mut input = Input::Start(Box::new(origin.clone()));
+            let mut input = Input::Start(Box::new(origin.clone()), Admission::Open);
             for _ in 0..=steps {
                 let advanced = advance(&plan, &mut run, vec![input], &context);
                 count += 1;

@@ -8,9 +8,13 @@
 mod harness;
 
 mod crash;
+mod explain;
 #[cfg(target_os = "linux")]
 mod faults;
+mod holding;
+mod http;
 mod kill;
+mod openapi;
 mod readme;
 mod restart;
 mod runs;

@@ -232,6 +232,9 @@ fn drive(
         for (run, fence) in released.aborts {
             executors.abort(run, fence);
         }
+        for notice in released.notices {
+            inner.outbox.put(notice);
+        }
         for dispatch in released.dispatch {
             if let Some((dispatch, result)) = executors.execute(dispatch) {
                 inner.metrics.steps_finished_total.add(1);
@@ -243,6 +246,7 @@ fn drive(
         metrics.runs_ended_total.add(released.ended);
         metrics.steps_started_total.add(released.steps);
         metrics.runs_in_memory.set(mailbox.resident() as u64);
+        metrics.http_steps_queued.set(inner.line.waiting() as u64);
         metrics.attempts_executing.set(mailbox.executing() as u64);
         if let Some(error) = trouble {
             metrics.store_errors_total.add(1);

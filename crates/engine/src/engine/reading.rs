@@ -1,6 +1,7 @@
 //! Reading runs: back into the mailbox, or for people to look at.
 
 use super::{Engine, Error, Inner};
+use crate::explain::{Around, Explanation, explain};
 use crate::mailbox::{Resumed, Trouble};
 use crate::version::Version;
 use kernel::{Event, OrgId, Payload, Payloads, Record, Run, RunId, Timestamp};
@@ -38,6 +39,27 @@ impl Engine {
         let numbers: Vec<u32> = stored_payloads(&state).collect();
         let payloads = self.inner.store.payloads(org, run, &numbers).await?;
         Ok(Some(Reading { row, version, run: state, payloads: payloads.into_iter().collect() }))
+    }
+
+    /// Why the run, or one step of it, is where it is. The inner `None`: it has no such step.
+    pub async fn explain(
+        &self,
+        org: OrgId,
+        run: RunId,
+        step: Option<&str>,
+    ) -> Result<Option<(Reading, Option<Explanation>)>, Error> {
+        let Some(reading) = self.read(org, run).await? else { return Ok(None) };
+        let is_queued = reading.run.state.queued.is_some();
+        let around = Around {
+            now: self.now(),
+            crowd: if is_queued { self.crowd(run).await? } else { None },
+            pause: if is_queued { self.workflow_pause(org, reading.row.workflow).await? } else { None },
+            notices: if reading.run.is_terminal() { self.notices(org, run).await? } else { Vec::new() },
+            queued: Some(&|fence| self.http_place(run, fence)),
+            wait_url: Some(&|key: &str| self.inner.wait_url(run, key)),
+        };
+        let told = explain(&reading, &around, step);
+        Ok(Some((reading, told)))
     }
 
     /// Every event of a run with its number and time.

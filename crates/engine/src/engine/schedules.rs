@@ -213,6 +213,7 @@ impl Engine {
                 Ok(Fired::Run { run: started.run, is_known: started.deduplicated })
             }
             Err(Error::Disabled) => Ok(Fired::Skipped("workflow_disabled")),
+            Err(Error::NoGate(_)) => Ok(Fired::Skipped("concurrency_key_unresolved")),
             Err(error) => Err(error),
         }
     }

@@ -110,7 +110,7 @@ impl Engine {
             let first = self.inner.probe().await?;
             let second = self.inner.probe().await?;
             let is_due = second.next_due.is_some_and(|at| at <= self.now());
-            if first.is_quiet && second.is_quiet && !is_due {
+            if first.is_quiet && second.is_quiet && !is_due && self.inner.outbox.is_empty() {
                 return Ok(second);
             }
             if Instant::now() > give_up {

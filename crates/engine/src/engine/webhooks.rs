@@ -68,6 +68,7 @@ impl Engine {
             }
             Ok(_) => self.inner.metrics.webhook_deliveries_total.add(1),
             Err(Error::Disabled) => self.reject(row, "workflow_disabled").await,
+            Err(Error::NoGate(_)) => self.reject(row, "concurrency_key_unresolved").await,
             Err(Error::KeyReused) => self.reject(row, "delivery_id_reused").await,
             Err(_) => {}
         }

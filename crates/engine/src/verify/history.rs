@@ -56,6 +56,10 @@ pub(super) fn judge(case: &mut Case<'_>, moment: &Moment<'_>) -> Result<bool, Er
         Event::Created { .. } | Event::RunCancelled { .. } | Event::Unknown { .. } => true,
         Event::RunWaiting {} => run.status() == RunStatus::Running,
         Event::RunResumed {} => run.status() == RunStatus::Waiting,
+        Event::Queued { .. } => run.state.seq == 1,
+        Event::Admitted {} => run.state.queued.is_some(),
+        Event::Paused { .. } => run.state.paused.is_none(),
+        Event::Unpaused { .. } => run.state.paused.is_some(),
         Event::RunCompleted {} | Event::RunFailed { .. } => {
             ended(case, moment);
             true
@@ -136,7 +140,7 @@ fn of_step(case: &mut Case<'_>, moment: &Moment<'_>, name: &str) -> Result<bool,
             not_before(case, Some(step), *at, *due);
             true
         }
-        (Phase::Retrying { .. }, Event::Failed { .. }) => true,
+        (Phase::Retrying { .. }, Event::Failed { .. } | Event::RetryDue { .. }) => true,
         (Phase::Running { .. }, Event::Retrying { next, .. }) => {
             not_before(case, Some(step), *next, *at);
             true

@@ -144,13 +144,14 @@ fn payloads(case: &mut Case<'_>, folded: &Folded) {
     }
 }
 
-/// A run is made by one request, whose key is unique within its workflow or the trigger it came through.
+/// A run is made by one request, whose key is unique within its workflow, the trigger it came through, or
+/// the notices of runs that ended.
 fn keys(case: &mut Case<'_>, folded: &Folded) {
     let stored = case.stored;
     let own = stored.row.workflow.to_string();
     let trigger = folded.run.state.origin.trigger_id.map(|id| id.to_string());
-    let is_other = |scope: &String| *scope != own && Some(scope) != trigger.as_ref();
-    for (scope, key) in stored.keys.iter().filter(|(scope, _)| is_other(scope)) {
+    let is_own = |scope: &str| scope == own || scope == "notice" || Some(scope) == trigger.as_deref();
+    for (scope, key) in stored.keys.iter().filter(|(scope, _)| !is_own(scope)) {
         case.say(Code::KeyWrong, format!("the key `{key}` is within `{scope}`, the run is of {own}"));
     }
     if stored.keys.len() > 1 {

@@ -9,6 +9,7 @@
 //! A planner for scripts will fit beside `start` and `verdict`: same events, same moves, another way of
 //! finding what is next.
 
+mod around;
 mod results;
 mod start;
 mod verdict;
@@ -17,12 +18,13 @@ mod view;
 #[cfg(test)]
 mod tests;
 
+pub use around::{gate, notices};
 pub use results::{TaskResult, is_expected};
 pub use start::{Request, Work};
 pub use verdict::failed_steps;
 pub use view::View;
 
-use crate::event::{Callback, Event, Failure, Origin, Record};
+use crate::event::{Callback, Event, Failure, Origin, Queue, Record};
 use crate::id::RunId;
 use crate::payload::{INLINE_MAX, Payload, Payloads};
 use crate::plan::Plan;
@@ -39,7 +41,22 @@ pub const STATE_MAX: u64 = 16 * 1024 * 1024;
 #[derive(Clone, Debug)]
 pub enum Input {
     /// Creates it.
-    Start(Box<Origin>),
+    Start(Box<Origin>, Admission),
+    /// The turn of a queued run has come.
+    Admit,
+    /// Nothing new is to start, until somebody says `Resume`.
+    Pause {
+        actor: String,
+        note: String,
+    },
+    Resume {
+        actor: String,
+    },
+    /// Steps that wait for their next attempt (or this one) need not wait any longer.
+    RetryNow {
+        step: Option<u32>,
+        actor: String,
+    },
     /// The executor that holds `fence` says how an attempt ended.
     Finished {
         step: u32,
@@ -63,6 +80,17 @@ pub enum Input {
     },
     /// Time has passed, or a payload that was missing is here.
     Wake,
+}
+
+/// Is there room for a new run?
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Admission {
+    #[default]
+    Open,
+    /// It waits for its turn.
+    Queue(Queue),
+    /// It is not to run at all.
+    Refuse,
 }
 
 /// What an input came to. Released only once the record is durable.
@@ -163,23 +191,68 @@ impl Turn<'_> {
 
     fn input(&mut self, input: Input) -> Answer {
         match input {
-            Input::Start(origin) => self.create(*origin),
+            Input::Start(origin, admission) => self.create(*origin, admission),
             Input::Wake => Answer::Applied,
             _ if self.run.state.seq == 0 => Answer::Unknown,
             Input::Finished { step, fence, result } => self.finished(step, fence, result),
             Input::Lost { step, fence } => self.lost(step, fence),
             Input::Callback { step, body, digest } => self.callback(step, body, digest),
             Input::Cancel { actor, reason } => self.cancel(actor, reason),
+            Input::Admit | Input::Pause { .. } | Input::Resume { .. } | Input::RetryNow { .. }
+                if self.run.is_terminal() =>
+            {
+                Answer::Ended(self.run.status())
+            }
+            Input::Admit => match self.run.state.queued {
+                Some(_) => self.applied(Event::Admitted {}),
+                None => Answer::Repeated,
+            },
+            Input::Pause { actor, note } => match self.run.state.paused {
+                None => self.applied(Event::Paused { actor, note }),
+                Some(_) => Answer::Repeated,
+            },
+            Input::Resume { actor } => match self.run.state.paused {
+                Some(_) => self.applied(Event::Unpaused { actor }),
+                None => Answer::Repeated,
+            },
+            Input::RetryNow { step, actor } => self.retry_now(step, &actor),
         }
     }
 
-    fn create(&mut self, mut origin: Origin) -> Answer {
+    fn applied(&mut self, event: Event) -> Answer {
+        self.emit(event);
+        Answer::Applied
+    }
+
+    fn create(&mut self, mut origin: Origin, admission: Admission) -> Answer {
         if self.run.state.seq > 0 {
             return Answer::Repeated;
         }
         origin.expires_at = self.context.now.after(self.plan.layout().max_duration);
         origin.body = self.keep(origin.body);
         self.emit(Event::Created { origin });
+        match admission {
+            Admission::Open => {}
+            Admission::Queue(reason) => self.emit(Event::Queued { reason }),
+            Admission::Refuse => {
+                let (actor, reason) = ("onward".to_owned(), Queue::Limit.as_str().to_owned());
+                self.emit(Event::RunCancelled { actor, reason });
+            }
+        }
+        Answer::Applied
+    }
+
+    /// Makes retries due now. `Unknown` when nothing waits for one, or the run may start nothing.
+    fn retry_now(&mut self, step: Option<u32>, actor: &str) -> Answer {
+        let retries = |s: &u32| matches!(self.run.step(*s).phase, Phase::Retrying { .. });
+        let asked = 0..self.run.state.steps.len() as u32;
+        let steps: Vec<u32> = asked.filter(|s| step.is_none_or(|only| only == *s)).filter(retries).collect();
+        if steps.is_empty() || self.run.is_held() {
+            return Answer::Unknown;
+        }
+        for step in steps {
+            self.emit(Event::RetryDue { step, actor: actor.to_owned() });
+        }
         Answer::Applied
     }
 
@@ -328,6 +401,7 @@ impl Turn<'_> {
         }
         let is_waiting = self.run.is_idle() && self.out.missing.is_empty();
         match self.run.status() {
+            RunStatus::Pending => {}
             RunStatus::Running if is_waiting => self.emit(Event::RunWaiting {}),
             RunStatus::Waiting if !is_waiting => self.emit(Event::RunResumed {}),
             _ => {}

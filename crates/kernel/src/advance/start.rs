@@ -29,8 +29,10 @@ pub struct Request {
     /// Bytes and the content type they have unless a header says otherwise.
     pub body: Option<(Bytes, &'static str)>,
     pub timeout: Span,
-    /// When not empty, the host must be one of these.
+    /// When not empty, the host must be one of these, also after a redirect.
     pub allow_hosts: Vec<String>,
+    /// Redirects to follow.
+    pub redirects: u32,
 }
 
 /// What keeps a step from starting now.
@@ -68,7 +70,7 @@ impl Turn<'_> {
     /// Decides every pending step whose parents have settled, and whatever that makes decidable.
     pub(super) fn decide_frontier(&mut self) {
         let mut stalled = Vec::new();
-        while self.is_open() {
+        while self.is_open() && !self.run.is_held() {
             let Some(step) = self.run.index.frontier.pop_first() else { break };
             if !self.decide(step) {
                 stalled.push(step);
@@ -179,7 +181,7 @@ impl Turn<'_> {
 
     /// Starts what an earlier process left waiting.
     pub(super) fn start_ready(&mut self) {
-        if self.context.is_draining || !self.is_open() {
+        if self.context.is_draining || !self.is_open() || self.run.is_held() {
             return;
         }
         let ready: Vec<u32> = self.run.index.ready.iter().copied().collect();
@@ -218,18 +220,26 @@ pub(super) fn over_size() -> Failure {
 }
 
 fn fill_request(http: &Http, view: &View<'_>) -> Result<Request, Stop> {
-    let url = template::render_url(&http.url, view)?;
+    let mut url = template::render_url(&http.url, view)?;
+    if let Some(query) = &http.query {
+        url = template::add_query(url, &template::render_pairs("query", query, view)?)?;
+    }
     let mut headers = Vec::with_capacity(http.headers.len());
     for header in &http.headers {
         headers.push((header.name.clone(), template::render_header(&header.name, &header.value, view)?));
     }
-    let body = match &http.body {
-        None => None,
-        Some(body) => Some(match template::render(body, view)? {
+    let body = match (&http.body, &http.form) {
+        (None, None) => None,
+        (Some(body), _) => Some(match template::render(body, view)? {
             Value::String(text) => (Bytes::from(text), "text/plain; charset=utf-8"),
             value => (Bytes::from(value.to_string()), "application/json"),
         }),
+        (None, Some(form)) => {
+            // A form writes a space as `+`. A `%` of the text itself is `%25` by now.
+            let fields = template::render_pairs("form", form, view)?.replace("%20", "+");
+            Some((Bytes::from(fields), "application/x-www-form-urlencoded"))
+        }
     };
     let (method, timeout, allow_hosts) = (http.method.clone(), http.timeout, http.allow_hosts.clone());
-    Ok(Request { method, url, headers, body, timeout, allow_hosts })
+    Ok(Request { method, url, headers, body, timeout, allow_hosts, redirects: http.redirects })
 }

@@ -7,7 +7,7 @@ use crate::plan::*;
 use crate::scope::walk;
 use crate::status::StepStatus;
 use crate::time::Span;
-use crate::{expr, path, template, wire};
+use crate::{expr, path, retry, template, wire};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
@@ -67,12 +67,12 @@ fn body_of(kind: &str, resolve: &mut path::Resolve<'_>) -> Body {
     let mut parts = |text: &str| template::parse_text(text, resolve).expect(text);
     match kind.split_once('=').unwrap_or((kind, "")) {
         ("http", body) => Body::Http {
-            request: Http {
+            request: Box::new(Http {
                 method: "POST".into(),
                 url: parts("http://h/"),
                 body: (!body.is_empty()).then(|| Template::from_parts(parts(body))),
                 ..Default::default()
-            },
+            }),
         },
         ("noop", _) | ("once", _) => Body::Noop {},
         ("sleep", span) => Body::Sleep { span: Span::parse(span).unwrap_or(Span::from_secs(60)) },
@@ -107,6 +107,14 @@ impl Story {
     }
 
     fn with(text: &str, body: Value) -> Story {
+        Story::begin(text, body, Admission::Open)
+    }
+
+    fn admitted(text: &str, admission: Admission) -> Story {
+        Story::begin(text, json!({ "id": 5 }), admission)
+    }
+
+    fn begin(text: &str, body: Value, admission: Admission) -> Story {
         let mut story = Story {
             plan: plan_of(text),
             run: Run::default(),
@@ -122,7 +130,7 @@ impl Story {
             missing: Vec::new(),
         };
         let origin = Origin { body: Payload::json(body.to_string()), ..Default::default() };
-        assert_eq!(story.give(Input::Start(Box::new(origin))), Answer::Applied);
+        assert_eq!(story.give(Input::Start(Box::new(origin), admission)), Answer::Applied);
         story
     }
 
@@ -520,6 +528,33 @@ fn p2_p9_a_lost_attempt_is_tried_again_without_being_charged() {
 }
 
 #[test]
+fn decision_6_an_attempt_that_was_held_back_is_not_charged() {
+    let mut story = Story::of("a; b@once: a");
+    let blocked = |story: &Story, after: i64| TaskResult::Blocked {
+        until: Timestamp(story.now.0 + after),
+        failure: Failure::new("host_backoff", "`http://h` is down"),
+    };
+    for _ in 0..10 {
+        let input = story.result("a", blocked(&story, 5_000_000));
+        assert_eq!(story.give(input), Answer::Applied);
+        assert_eq!(story.shows(), "a=retrying b=pending run=waiting");
+        assert_eq!(story.run.next_due(), Some(story.now.after(Span::from_secs(5))));
+        assert_eq!(story.run.step(0).failure.as_ref().unwrap().code, "host_backoff");
+        assert_eq!(story.run.step(0).charged, 0);
+        story.after("5s");
+    }
+    let first = retry::delay(&story.plan.node(0).retry, 1, None, 0);
+    story.answers("a=503");
+    assert_eq!(story.run.next_due(), first.map(|delay| story.now.after(delay)), "delays count what was charged");
+    story.after("10s").answers("a=200");
+    // At most once still has its one time; and a moment that has passed is now.
+    let input = story.result("b", blocked(&story, -1));
+    story.give(input);
+    assert_eq!(story.shows(), "a=success b=running run=running");
+    assert_eq!(story.answers("b=done").shows(), "a=success b=success run=completed");
+}
+
+#[test]
 fn p2_retry_never_ends_as_outcome_unknown() {
     let mut story = Story::of("a@once; h: a if tasks.a.error.code == 'outcome_unknown'");
     let (step, fence, _) = story.run.running()[0];
@@ -714,4 +749,128 @@ fn p19_a_draining_process_records_results_and_starts_nothing() {
     let attempts: Vec<u32> = story.sent.iter().map(|(_, attempt, _)| *attempt).collect();
     assert_eq!(attempts, [1, 1, 1], "nothing was charged");
     assert_eq!(story.answers("b=200 c=done").run.status(), RunStatus::Completed);
+}
+
+#[test]
+fn a_paused_run_starts_nothing_and_goes_on_where_it_was() {
+    let pause = || Input::Pause { actor: "ada".into(), note: "look first".into() };
+    let resume = || Input::Resume { actor: "ada".into() };
+    let mut story = Story::of("a; z@sleep=1m; b: a; c: z");
+    assert_eq!(story.give(pause()), Answer::Applied);
+    assert_eq!(story.give(pause()), Answer::Repeated);
+    assert_eq!(story.shows(), "a=running z=sleeping b=pending c=pending run=running", "what runs may finish");
+    story.answers("a=503");
+    assert_eq!(story.shows(), "a=retrying z=sleeping b=pending c=pending run=waiting");
+    assert_eq!(story.run.waiting_for(&story.plan)[0].kind, crate::run::WaitKind::Pause);
+    assert_eq!(story.give(Input::RetryNow { step: None, actor: String::new() }), Answer::Unknown);
+    story.after("2m");
+    assert_eq!(story.shows(), "a=retrying z=success b=pending c=pending run=waiting", "time passes, nothing starts");
+    assert_eq!(story.run.next_due(), Some(story.run.state.origin.expires_at), "and nothing is due");
+    assert_eq!(story.give(resume()), Answer::Applied);
+    assert_eq!(story.shows(), "a=running z=success b=pending c=running run=running");
+    assert_eq!(story.give(resume()), Answer::Repeated);
+    story.answers("a=200 b=200 c=200");
+    assert_eq!(story.give(pause()), Answer::Ended(RunStatus::Completed));
+    let pauses = ["wait.opened", "wait.closed"];
+    assert_eq!(story.events().iter().filter(|e| pauses.contains(&e.as_str())).count(), 2);
+}
+
+#[test]
+fn a_pause_does_not_stop_the_end() {
+    let mut story = Story::of("a; b: a");
+    story.give(Input::Pause { actor: "ada".into(), note: String::new() });
+    story.answers("a=200");
+    assert_eq!(story.cancel(), Answer::Applied);
+    assert_eq!(story.shows(), "a=success b=cancelled run=cancelled");
+    assert_eq!(story.run.state.paused, None);
+    let mut story = Story::of("a; b: a");
+    story.give(Input::Pause { actor: "ada".into(), note: String::new() });
+    story.now = story.run.state.origin.expires_at;
+    story.give(Input::Wake);
+    assert_eq!(story.run.status(), RunStatus::Timeout);
+}
+
+#[test]
+fn a_queued_run_waits_for_its_turn_and_a_refused_one_ends_at_once() {
+    let mut story = Story::admitted("a; b@wait", Admission::Queue(Queue::Limit));
+    assert_eq!(story.shows(), "a=pending b=pending run=pending");
+    assert_eq!(story.run.next_due(), Some(story.run.state.origin.expires_at));
+    assert_eq!(story.callback("b", "7"), Answer::Applied, "a callback is kept, as for any step that has not begun");
+    assert_eq!(story.give(Input::Admit), Answer::Applied);
+    assert_eq!(story.give(Input::Admit), Answer::Repeated);
+    assert_eq!(story.answers("a=200").shows(), "a=success b=received run=completed");
+    assert_eq!(story.events()[..4], ["run.created", "run.waiting", "wait.closed b", "run.resumed"].map(str::to_owned));
+    let mut story = Story::admitted("a", Admission::Queue(Queue::WorkflowPaused));
+    assert_eq!(story.cancel(), Answer::Applied);
+    assert_eq!(story.give(Input::Admit), Answer::Ended(RunStatus::Cancelled));
+    let story = Story::admitted("a", Admission::Refuse);
+    assert_eq!(story.shows(), "a=cancelled run=cancelled");
+    assert_eq!(story.run.state.cancel_reason, "concurrency_limit");
+    assert!(story.sent.is_empty());
+}
+
+#[test]
+fn a_retry_can_be_brought_forward() {
+    let mut story = Story::of("a; b");
+    story.answers("a=503 b=503");
+    let retry = |step| Input::RetryNow { step, actor: "ada".into() };
+    assert_eq!(story.give(retry(Some(0))), Answer::Applied);
+    assert_eq!(story.shows(), "a=running b=retrying run=running");
+    assert_eq!(story.give(retry(Some(0))), Answer::Unknown, "it is under way");
+    assert_eq!(story.give(retry(None)), Answer::Applied);
+    assert_eq!(story.answers("a=200 b=200").shows(), "a=success b=success run=completed");
+    assert_eq!(story.run.step(0).attempt, 2);
+    assert_eq!(story.give(retry(None)), Answer::Ended(RunStatus::Completed));
+}
+
+#[test]
+fn who_is_told_of_an_end() {
+    let on = |on, url: &str| Notify { on, url: url.into(), ..Default::default() };
+    let told = |end: &str, caused_by: Option<RunId>| -> Vec<String> {
+        let mut story = Story::of("a");
+        let mut layout = story.plan.layout().clone();
+        layout.notify = vec![on(Occasion::Ended, "http://all"), on(Occasion::Failed, "http://failed")];
+        story.plan = Plan::new(layout).unwrap();
+        story.run.state.origin.caused_by = caused_by;
+        story.run.state.origin.callback_url = "http://caller".into();
+        assert!(notices(&story.plan, &story.run).is_empty(), "nobody, before it has ended");
+        let input = story.result("a", response(end.parse().unwrap(), json!(1)));
+        let context = Context {
+            run: RunId([9; 16]),
+            now: START,
+            epoch: 1,
+            is_draining: false,
+            wait_url: &|_| String::new(),
+            payloads: &Payloads::new(),
+        };
+        advance(&story.plan, &mut story.run, vec![input], &context);
+        notices(&story.plan, &story.run).into_iter().map(|n| n.url).collect()
+    };
+    assert_eq!(told("200", None), ["http://all", "http://caller"]);
+    assert_eq!(told("400", None), ["http://all", "http://failed", "http://caller"]);
+    assert!(told("400", Some(RunId([1; 16]))).is_empty(), "an end never brings about another end");
+}
+
+#[test]
+fn the_key_of_a_limit_comes_from_the_trigger() {
+    let story = Story::of("a");
+    let mut layout = story.plan.layout().clone();
+    let part = |text: &str, keys: &[&str]| template::Part {
+        text: text.into(),
+        path: (!keys.is_empty()).then(|| path::Ref {
+            root: path::Root::TriggerBody,
+            keys: keys.iter().map(|k| k.to_string()).collect(),
+            text: format!("trigger.body.{}", keys.join(".")),
+            ..Default::default()
+        }),
+        ..Default::default()
+    };
+    let key = vec![part("customer-", &[]), part("", &["id"])];
+    layout.concurrency =
+        Some(Concurrency { key, limit: 2, on_conflict: crate::event::OnConflict::Skip, ..Default::default() });
+    let plan = Plan::new(layout).unwrap();
+    let origin = |body: Value| Origin { body: Payload::json(body.to_string()), ..Default::default() };
+    assert_eq!(gate(&story.plan, &origin(json!({}))), Ok(None));
+    assert_eq!(gate(&plan, &origin(json!({ "id": 7 }))).unwrap().unwrap().key, "customer-7");
+    assert_eq!(gate(&plan, &origin(json!({}))).unwrap_err(), "Failed to resolve {{trigger.body.id}}");
 }

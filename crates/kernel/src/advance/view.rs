@@ -1,7 +1,7 @@
 //! A run as conditions and templates see it.
 
 use super::Context;
-use crate::event::Pair;
+use crate::event::{Origin, Pair};
 use crate::path::{Ref, Root, TaskField};
 use crate::payload::{Payload, Payloads};
 use crate::plan::Plan;
@@ -25,6 +25,20 @@ impl Scope for View<'_> {
             Root::TriggerHeaders => header(&self.run.state.origin.headers, &path.keys),
             Root::WaitUrl => Some(Value::String((self.context.wait_url)(&self.plan.node(path.node).key))),
             Root::Task => self.task(path)?,
+        };
+        Ok(value.map(Cow::Owned))
+    }
+}
+
+/// What can be seen before there is a run: what the trigger brought.
+pub struct Given<'a>(pub &'a Origin);
+
+impl Scope for Given<'_> {
+    fn get(&self, path: &Ref) -> Result<Option<Cow<'_, Value>>, Unresolved> {
+        let value = match path.root {
+            Root::TriggerBody => take(self.0.body.value(&Payloads::new()).map_err(Unresolved::Stored)?, &path.keys),
+            Root::TriggerHeaders => header(&self.0.headers, &path.keys),
+            Root::WaitUrl | Root::Task => None,
         };
         Ok(value.map(Cow::Owned))
     }

@@ -15,6 +15,7 @@ use crate::tree::Node;
 use kernel::plan::{self, Join, Link, NODES_MAX, Outcomes};
 use needs::Graph;
 use paths::Paths;
+pub(crate) use paths::trigger_path;
 
 /// Checks the steps of a graph and lowers them to the nodes of one group. What comes back is only worth
 /// something when no problem was reported.

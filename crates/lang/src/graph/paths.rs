@@ -116,6 +116,18 @@ impl<'a, 't> Paths<'a, 't> {
     }
 }
 
+/// Resolves a path where there is nothing to see but the trigger.
+pub(crate) fn trigger_path(raw: &RawPath<'_>) -> Result<Ref, Problem> {
+    match raw.segments.split_first() {
+        Some((root, rest)) if root.name == "trigger" => Ok(Ref { text: raw.text.to_owned(), ..trigger(raw, rest)? }),
+        Some((root, _)) => {
+            let message = format!("only `trigger` can be read here, not {}", quoted(&root.name));
+            Err(at(root, codes::UNKNOWN_ROOT, message))
+        }
+        None => Err(incomplete(raw, "trigger.body.id")),
+    }
+}
+
 fn trigger(raw: &RawPath<'_>, rest: &[Segment]) -> Result<Ref, Problem> {
     let Some((field, keys)) = rest.split_first() else { return Err(incomplete(raw, "trigger.body")) };
     match (field.name.as_str(), keys) {

@@ -7,6 +7,7 @@
 use super::templates;
 use crate::codes;
 use crate::diagnostic::{Problems, quoted};
+use crate::fields;
 use crate::tree::{Node, Value};
 use kernel::path::{Problem, Resolve};
 use kernel::template::Part;
@@ -26,6 +27,27 @@ pub(super) fn read(
         Ok(()) => Some(parts),
         Err(problem) => {
             problems.push_inside(node, text, problem);
+            None
+        }
+    }
+}
+
+/// A url without holes, such as one that is called when a run has ended.
+pub(crate) fn literal(node: &Node, what: &str, problems: &mut Problems<'_>) -> Option<String> {
+    let text = fields::text(node, what, problems)?;
+    let mut parts = [Part { text: text.to_owned(), ..Default::default() }];
+    let checked = match text.contains("{{") {
+        true => {
+            let message = format!("`{what}` may not contain a template");
+            Err(Problem::new(codes::TEMPLATE_IN_HOST, message, 0, text.len()))
+        }
+        false => check(&mut parts, text, None),
+    };
+    match checked {
+        Ok(()) => Some(text.to_owned()),
+        Err(problem) => {
+            let message = problem.message.replace("`url`", &format!("`{what}`"));
+            problems.push_inside(node, text, Problem { message, ..problem });
             None
         }
     }

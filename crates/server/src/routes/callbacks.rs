@@ -1,10 +1,22 @@
 //! `POST /wh/{token}`: the outside answers a waiting step. Whatever bytes come are kept as they are.
 
 use super::answer;
+use crate::contract::{Carries, Route, post};
 use crate::{Answer, Path, Refusal, State, body};
 use api::{Code, ReceivedView};
 use axum::body::Body;
 use kernel::Answer as Judged;
+
+pub fn routes() -> Vec<Route> {
+    vec![
+        post("/wh/{token}", receive, "answer_wait", "Answer a waiting step")
+            .one_write()
+            .open()
+            .carries(Carries::Bytes)
+            .answers::<ReceivedView>(200, "accepted, now or before")
+            .refuses(&[Code::CallbackConflict, Code::CallbackGone, Code::RunDamaged, Code::RunNeedsUpgrade]),
+    ]
+}
 
 pub async fn receive(app: State, Path(token): Path<String>, body: Body) -> Answer {
     let bytes = body::collect(body, body::PAYLOAD_MAX).await?;

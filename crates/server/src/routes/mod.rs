@@ -1,4 +1,4 @@
-//! The handlers, by area.
+//! The handlers, by area. Each area lists its routes with what they promise.
 
 pub mod callbacks;
 pub mod runs;
@@ -8,12 +8,25 @@ pub mod webhooks;
 pub mod workflows;
 
 use crate::Refusal;
+use crate::contract::Route;
 use api::{Code, Data, StartedView, rfc3339};
 use axum::Json;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use kernel::RunId;
 use serde::Serialize;
+
+/// Every route there is: name of the area, what it is about, its routes.
+pub fn areas() -> Vec<(&'static str, &'static str, Vec<Route>)> {
+    vec![
+        ("workflows", "What can be run", workflows::routes()),
+        ("runs", "What runs and ran", runs::routes()),
+        ("triggers", "What starts runs by itself", triggers::routes()),
+        ("webhooks", "Requests from other programs that start runs", webhooks::routes()),
+        ("callbacks", "Answers from outside to steps that wait", callbacks::routes()),
+        ("system", "The server itself", system::routes()),
+    ]
+}
 
 fn answer(status: u16, data: impl Serialize) -> Response {
     let status = StatusCode::from_u16(status).unwrap_or(StatusCode::OK);
@@ -37,7 +50,7 @@ fn started_view(started: &engine::Started) -> StartedView {
     StartedView {
         run_id: started.run.to_string(),
         workflow_id: started.workflow.to_string(),
-        status: started.status.as_str(),
+        status: started.status.as_str().into(),
         started_at: rfc3339(started.started_at),
         deduplicated: started.deduplicated,
     }

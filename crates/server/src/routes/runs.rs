@@ -2,20 +2,94 @@
 
 use super::workflows::find;
 use super::{answer, page, run_id};
+use crate::contract::{Param, Route, Shape, get, params, post};
 use crate::query::{Query, invalid};
 use crate::{Answer, App, Path, Refusal, State, body, views};
-use api::{CancelledView, Code};
+use api::{
+    CancelRequest, Code, EventView, ExplainView, PauseRequest, ResumeRequest, RetryRequest, RunStatusView, RunSummary,
+    RunView, StepView,
+};
 use axum::body::Body;
-use axum::http::{HeaderMap, Uri};
+use axum::http::HeaderMap;
 use axum::response::Response;
 use engine::engine::Reading;
 use kernel::{Answer as Judged, RunId, RunStatus, WorkflowId};
+use serde_json::json;
 use store::RunFilter;
 
-const LIST: &[&str] = &["status", "workflow", "label", "since", "until", "limit", "cursor"];
+/// Who did something and why: at most this many bytes each.
+const NOTE_MAX: usize = 1_024;
 
-pub async fn list(app: State, uri: Uri) -> Answer {
-    let query = Query::parse(uri.query(), LIST)?;
+const STATUS: Param = Param::new(
+    "status",
+    "one or several, as in `failed,timeout`; `success`, `succeeded` and `received` mean `completed`",
+    || json!({ "type": "string" }),
+);
+const FILTERS: &[Param] = &[STATUS, params::LABEL, params::SINCE, params::UNTIL];
+const AFTER: Param =
+    Param::new("cursor", "only events after this number", || json!({ "type": "integer", "minimum": 0 }));
+
+const STEP: Param = Param::new("step", "explain this step of the run", || json!({ "type": "string" }));
+
+pub fn routes() -> Vec<Route> {
+    const OF_WORKFLOW: &str = "/api/v1/workflows/{workflow}/runs/{run}";
+    vec![
+        get("/api/v1/runs", list, "list_runs", "List runs, newest first")
+            .query(&[params::WORKFLOW])
+            .query(FILTERS)
+            .pages::<RunSummary>()
+            .refuses(&[Code::NotFound]),
+        get("/api/v1/runs/{run}", show, "show_run", "Show a run").answers::<RunView>(200, "the run"),
+        get("/api/v1/runs/{run}/steps", steps, "list_steps", "The steps of a run, in declaration order").shaped(
+            200,
+            "all of them",
+            Shape::Page(|g| g.subschema_for::<StepView>()),
+        ),
+        get("/api/v1/runs/{run}/events", events, "list_events", "The history of a run, in order")
+            .query(&[AFTER, params::LIMIT])
+            .shaped(200, "one page", Shape::Page(|g| g.subschema_for::<EventView>())),
+        post("/api/v1/runs/{run}/cancel", cancel, "cancel_run", "Cancel a run")
+            .may_take::<CancelRequest>()
+            .answers::<RunStatusView>(200, "cancelled, now or before")
+            .refuses(&[Code::RunEnded]),
+        get("/api/v1/runs/{run}/explain", explain, "explain_run", "Why a run, or a step of it, is where it is")
+            .query(&[STEP])
+            .answers::<ExplainView>(200, "the reason, the evidence and what can be done"),
+        post("/api/v1/runs/{run}/pause", pause, "pause_run", "Start nothing new in a run until it is resumed")
+            .may_take::<PauseRequest>()
+            .answers::<RunStatusView>(200, "paused, now or before")
+            .refuses(&[Code::RunEnded]),
+        post("/api/v1/runs/{run}/resume", resume, "resume_run", "Let a paused run go on")
+            .may_take::<ResumeRequest>()
+            .answers::<RunStatusView>(200, "resumed, or it was not paused")
+            .refuses(&[Code::RunEnded]),
+        post("/api/v1/runs/{run}/retry", retry, "retry_run", "Start attempts that wait for their time at once")
+            .may_take::<RetryRequest>()
+            .answers::<RunStatusView>(200, "their next attempts have begun")
+            .refuses(&[Code::RunEnded, Code::NothingToRetry]),
+        get(
+            "/api/v1/workflows/{workflow}/runs",
+            list_of_workflow,
+            "list_runs_of_workflow",
+            "List runs of one workflow",
+        )
+        .query(FILTERS)
+        .pages::<RunSummary>(),
+        get(OF_WORKFLOW, show_of_workflow, "show_run_of_workflow", "Show a run of this workflow")
+            .answers::<RunView>(200, "the run"),
+        post(
+            "/api/v1/workflows/{workflow}/runs/{run}/cancel",
+            cancel_of_workflow,
+            "cancel_run_of_workflow",
+            "Cancel a run of this workflow",
+        )
+        .may_take::<CancelRequest>()
+        .answers::<RunStatusView>(200, "cancelled, now or before")
+        .refuses(&[Code::RunEnded]),
+    ]
+}
+
+pub async fn list(app: State, query: Query) -> Answer {
     let workflow = match query.get("workflow") {
         Some(key) => Some(find(&app, key).await?.id),
         None => None,
@@ -23,8 +97,7 @@ pub async fn list(app: State, uri: Uri) -> Answer {
     runs(&app, &query, workflow).await
 }
 
-pub async fn list_of_workflow(app: State, uri: Uri, Path(workflow): Path<String>) -> Answer {
-    let query = Query::parse(uri.query(), &["status", "label", "since", "until", "limit", "cursor"])?;
+pub async fn list_of_workflow(app: State, query: Query, Path(workflow): Path<String>) -> Answer {
     let workflow = find(&app, &workflow).await?.id;
     runs(&app, &query, Some(workflow)).await
 }
@@ -61,24 +134,20 @@ fn statuses(query: &Query) -> Result<Vec<RunStatus>, Refusal> {
     words.map(|word| read(word).ok_or_else(|| invalid("status", word, &format!("one of {}", expected())))).collect()
 }
 
-pub async fn show(app: State, uri: Uri, Path(run): Path<String>) -> Answer {
-    Query::parse(uri.query(), &[])?;
+pub async fn show(app: State, Path(run): Path<String>) -> Answer {
     Ok(answer(200, views::run(&read(&app, &run).await?)))
 }
 
-pub async fn show_of_workflow(app: State, uri: Uri, Path((workflow, run)): Path<(String, String)>) -> Answer {
-    Query::parse(uri.query(), &[])?;
+pub async fn show_of_workflow(app: State, Path((workflow, run)): Path<(String, String)>) -> Answer {
     let id = member(&app, &workflow, &run).await?;
     Ok(answer(200, views::run(&read(&app, &id.to_string()).await?)))
 }
 
-pub async fn steps(app: State, uri: Uri, Path(run): Path<String>) -> Answer {
-    Query::parse(uri.query(), &[])?;
+pub async fn steps(app: State, Path(run): Path<String>) -> Answer {
     Ok(page(views::steps(&read(&app, &run).await?), None))
 }
 
-pub async fn events(app: State, uri: Uri, Path(run): Path<String>) -> Answer {
-    let query = Query::parse(uri.query(), &["cursor", "limit"])?;
+pub async fn events(app: State, query: Query, Path(run): Path<String>) -> Answer {
     let limit = query.limit()?;
     let after = query.read("cursor", "the number of an event", |text| text.parse::<u64>().ok())?.unwrap_or(0);
     let id = run_id(&run)?;
@@ -107,41 +176,70 @@ pub async fn cancel_of_workflow(
 }
 
 async fn cancel_run(app: &App, run: RunId, headers: &HeaderMap, body: Body) -> Result<Response, Refusal> {
-    let bytes = body::payload(headers, body).await?;
-    let (actor, reason) = actor_and_reason(&bytes)?;
+    let CancelRequest { actor, reason } = body::json::<Option<_>>(headers, body).await?.unwrap_or_default();
+    let [actor, reason] = notes([("actor", actor), ("reason", reason)])?;
     let (judged, status) = app.engine.cancel(app.org(), run, actor, reason).await?;
-    match judged {
-        Judged::Ended(ended) => Err(Refusal::new(Code::RunEnded, format!("the run has ended already: it is {ended}"))),
-        _ => Ok(answer(200, CancelledView { id: run.to_string(), status: status.as_str() })),
-    }
+    held(run, (judged, status))
 }
 
-/// Both are optional; nothing else may be there.
-fn actor_and_reason(bytes: &[u8]) -> Result<(String, String), Refusal> {
-    let wrong = |message: &str| {
-        Refusal::new(Code::InvalidBody, message).hint("expected nothing, or {\"actor\": text, \"reason\": text}")
-    };
-    let value: serde_json::Value = serde_json::from_slice(bytes).unwrap_or_default();
-    let mut texts = [String::new(), String::new()];
-    match value {
-        serde_json::Value::Null => {}
-        serde_json::Value::Object(fields) => {
-            for (name, value) in fields {
-                let slot = match name.as_str() {
-                    "actor" => 0,
-                    "reason" => 1,
-                    _ => return Err(wrong("the body has a field that is not known here").at(name)),
-                };
-                match value {
-                    serde_json::Value::String(text) if text.len() <= 1_024 => texts[slot] = text,
-                    _ => return Err(wrong("this field must be text of at most 1024 bytes").at(name)),
-                }
-            }
-        }
-        _ => return Err(wrong("the body must be an object")),
+/// Texts that end up in the history, in their own order.
+pub fn notes<const N: usize>(texts: [(&str, String); N]) -> Result<[String; N], Refusal> {
+    if let Some((name, _)) = texts.iter().find(|(_, text)| text.len() > NOTE_MAX) {
+        return Err(Refusal::new(Code::InvalidBody, format!("`{name}` has more than {NOTE_MAX} bytes")).at(*name));
     }
-    let [actor, reason] = texts;
-    Ok((actor, reason))
+    Ok(texts.map(|(_, text)| text))
+}
+
+pub async fn explain(app: State, query: Query, Path(run): Path<String>) -> Answer {
+    let step = query.get("step");
+    let found = app.engine.explain(app.org(), run_id(&run)?, step).await?;
+    let (reading, told) = found.ok_or_else(|| Refusal::not_found("run", &run))?;
+    let told = told.ok_or_else(|| {
+        let message = format!("`{}` is not a step of this run", step.unwrap_or_default());
+        Refusal::new(Code::InvalidParameter, message).at("step")
+    })?;
+    Ok(answer(200, views::explanation(&reading, told)))
+}
+
+pub async fn pause(app: State, Path(run): Path<String>, headers: HeaderMap, body: Body) -> Answer {
+    let id = run_id(&run)?;
+    let PauseRequest { actor, note } = body::json::<Option<_>>(&headers, body).await?.unwrap_or_default();
+    let [actor, note] = notes([("actor", actor), ("note", note)])?;
+    held(id, app.engine.pause(app.org(), id, actor, note).await?)
+}
+
+pub async fn resume(app: State, Path(run): Path<String>, headers: HeaderMap, body: Body) -> Answer {
+    let id = run_id(&run)?;
+    let ResumeRequest { actor } = body::json::<Option<_>>(&headers, body).await?.unwrap_or_default();
+    let [actor] = notes([("actor", actor)])?;
+    held(id, app.engine.resume(app.org(), id, actor).await?)
+}
+
+/// Starts attempts that wait for their time at once.
+pub async fn retry(app: State, Path(run): Path<String>, headers: HeaderMap, body: Body) -> Answer {
+    let id = run_id(&run)?;
+    let RetryRequest { actor, step } = body::json::<Option<_>>(&headers, body).await?.unwrap_or_default();
+    let [actor] = notes([("actor", actor)])?;
+    let reading = read(&app, &run).await?;
+    let step = match step {
+        None => None,
+        Some(name) => Some(reading.version.plan.step(&name).ok_or_else(|| {
+            Refusal::new(Code::InvalidBody, format!("`{name}` is not a step of this run")).at("step")
+        })?),
+    };
+    let (judged, status) = app.engine.retry_now(app.org(), id, step, actor).await?;
+    if judged == Judged::Unknown {
+        let refusal = Refusal::new(Code::NothingToRetry, "no step waits for its next attempt, or the run is held");
+        return Err(refusal.hint("`GET /runs/{run}/explain` says what the run waits for"));
+    }
+    held(id, (judged, status))
+}
+
+fn held(run: RunId, (judged, status): (Judged, RunStatus)) -> Answer {
+    match judged {
+        Judged::Ended(ended) => Err(Refusal::new(Code::RunEnded, format!("the run has ended already: it is {ended}"))),
+        _ => Ok(answer(200, RunStatusView { id: run.to_string(), status: status.as_str().into() })),
+    }
 }
 
 async fn read(app: &App, run: &str) -> Result<Reading, Refusal> {

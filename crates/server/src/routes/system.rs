@@ -1,30 +1,63 @@
 //! The server about itself: health, metrics, version, the development clock, and what is not there.
 
 use super::answer;
-use crate::query::Query;
+use crate::contract::{Route, Shape, get, post};
 use crate::{Answer, Refusal, State, body};
-use api::{ClockView, Code, VersionView, rfc3339};
+use api::{AdvanceRequest, ClockView, Code, VersionView, rfc3339};
 use axum::body::Body;
 use axum::http::{HeaderMap, Method, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
 use engine::ClockMode;
 use kernel::Span;
 use std::fmt::Write;
+use std::sync::OnceLock;
 
 /// One advance of the virtual clock is at most this long.
 const ADVANCE_MAX: Span = Span::from_days(3_660);
+
+pub fn routes() -> Vec<Route> {
+    const TEXT: Shape = Shape::Plain("text/plain");
+    vec![
+        get("/api/v1/version", version, "version", "Name and version")
+            .plain()
+            .answers::<VersionView>(200, "the version"),
+        get("/api/v1/openapi.json", document, "openapi", "This document").plain().shaped(
+            200,
+            "an OpenAPI 3.1 document",
+            Shape::Plain("application/json"),
+        ),
+        get("/api/v1/dev/clock", clock, "read_clock", "Read the engine's clock").answers::<ClockView>(200, "the time"),
+        post("/api/v1/dev/clock", advance_clock, "advance_clock", "Move a virtual clock forward")
+            .takes::<AdvanceRequest>()
+            .answers::<ClockView>(200, "the time it is now")
+            .refuses(&[Code::ClockIsReal]),
+        get("/", hello, "hello", "Name and version").plain().answers::<VersionView>(200, "the version"),
+        get("/healthz", healthz, "healthz", "Is the process alive?").plain().shaped(200, "it is", TEXT),
+        get("/readyz", readyz, "readyz", "Does the engine answer, does the store take writes?")
+            .shaped(200, "yes", TEXT),
+        get("/metrics", metrics, "metrics", "Counters in the Prometheus text format")
+            .plain()
+            .shaped(200, "counters", TEXT),
+    ]
+}
+
+/// Written once; it cannot change while the process lives.
+pub async fn document() -> Response {
+    static TEXT: OnceLock<String> = OnceLock::new();
+    let text = TEXT.get_or_init(|| crate::openapi::document().to_string()).as_str();
+    ([("content-type", "application/json")], text).into_response()
+}
 
 pub async fn hello() -> Answer {
     Ok(answer(200, version_view()))
 }
 
-pub async fn version(uri: Uri) -> Answer {
-    Query::parse(uri.query(), &[])?;
+pub async fn version() -> Answer {
     Ok(answer(200, version_view()))
 }
 
 fn version_view() -> VersionView {
-    VersionView { name: "onward", version: env!("CARGO_PKG_VERSION"), api: "/api/v1" }
+    VersionView { name: "onward".into(), version: env!("CARGO_PKG_VERSION").into(), api: "/api/v1".into() }
 }
 
 /// The process is alive.
@@ -57,28 +90,26 @@ pub async fn metrics(app: State) -> Response {
     ([("content-type", "text/plain; version=0.0.4")], text).into_response()
 }
 
-pub async fn clock(app: State, uri: Uri) -> Answer {
-    Query::parse(uri.query(), &[])?;
+pub async fn clock(app: State) -> Answer {
     Ok(answer(200, clock_view(&app, None)))
 }
 
 fn clock_view(app: &crate::App, fired: Option<u64>) -> ClockView {
-    let clock = app.engine.clock_mode().as_str();
+    let clock = app.engine.clock_mode().as_str().into();
     ClockView { now: rfc3339(app.engine.now()), clock, fired }
 }
 
 pub async fn advance_clock(app: State, headers: HeaderMap, body: Body) -> Answer {
-    let bytes = body::payload(&headers, body).await?;
+    let request: AdvanceRequest = body::json(&headers, body).await?;
+    let by = match &request.advance {
+        serde_json::Value::String(text) => Span::parse(text),
+        serde_json::Value::Number(n) => n.as_u64().and_then(|n| n.checked_mul(1_000_000)).map(Span),
+        _ => None,
+    };
     let wrong = || {
-        Refusal::new(Code::InvalidBody, "the body must be {\"advance\": duration} and nothing else")
+        Refusal::new(Code::InvalidBody, "`advance` is not a duration")
             .hint(format!("a duration is a number of seconds or text such as 90s or 13d, at most {ADVANCE_MAX}"))
             .at("advance")
-    };
-    let value: serde_json::Value = serde_json::from_slice(&bytes).map_err(|_| wrong())?;
-    let by = match value.as_object().filter(|o| o.len() == 1).and_then(|o| o.get("advance")) {
-        Some(serde_json::Value::String(text)) => Span::parse(text),
-        Some(serde_json::Value::Number(n)) => n.as_u64().map(Span::from_secs),
-        _ => None,
     };
     let by = by.filter(|by| *by <= ADVANCE_MAX).ok_or_else(wrong)?;
     if app.engine.clock_mode() != ClockMode::Virtual {

@@ -2,19 +2,23 @@
 
 use super::workflows::{find, idempotency_key};
 use super::{answer, page, started_view, webhooks};
+use crate::contract::{Param, Route, Shape, delete as delete_at, get, params, patch, post};
 use crate::error::problem_of;
 use crate::query::{Query, invalid};
 use crate::{Answer, App, Path, Refusal, State, body, views};
-use api::{At, Code, MomentView, rfc3339};
+use api::{
+    At, ChangeTriggerRequest, Code, DeliveredView, DeliveryView, FireRequest, ManualRunRequest, MomentView,
+    StartedView, SwitchRequest, TriggerDetail, TriggerRequest, rfc3339,
+};
 use axum::body::Body;
-use axum::http::{HeaderMap, StatusCode, Uri};
+use axum::http::{HeaderMap, StatusCode};
 use axum::response::IntoResponse;
 use bytes::Bytes;
 use engine::engine::{Key, PREVIEW_MAX};
 use kernel::event::TriggerKind;
 use kernel::{Timestamp, TriggerId};
 use lang::cron::{Cron, Zone};
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use store::{TriggerFilter, TriggerRow};
 
@@ -22,8 +26,115 @@ const PREVIEW: usize = 5;
 const NOTE_MAX: usize = 1_024;
 const REQUEST_ID_MAX: usize = 200;
 
-pub async fn create(app: State, uri: Uri, headers: HeaderMap, body: Body) -> Answer {
-    Query::parse(uri.query(), &[])?;
+const TYPE: Param = Param::new(
+    "type",
+    "only triggers of this type",
+    || json!({ "type": "string", "enum": ["schedule", "cron", "webhook", "manual"] }),
+);
+const COUNT: Param = Param::new(
+    "count",
+    "how many moments",
+    || json!({ "type": "integer", "minimum": 1, "maximum": PREVIEW_MAX, "default": PREVIEW }),
+);
+const FROM: Param = Param::new(
+    "from",
+    "moments after this one; now unless given",
+    || json!({ "type": "string", "format": "date-time" }),
+);
+const CRON: Param = Param::new(
+    "cron",
+    "five fields: minute, hour, day of month, month, day of week",
+    || json!({ "type": "string", "examples": ["30 2 * * *"] }),
+);
+const TIMEZONE: Param = Param::new(
+    "timezone",
+    "a name of the IANA database",
+    || json!({ "type": "string", "default": "Etc/UTC", "examples": ["Europe/Berlin"] }),
+);
+
+pub fn routes() -> Vec<Route> {
+    const ALL: &str = "/api/v1/triggers";
+    const ONE: &str = "/api/v1/triggers/{trigger}";
+    /// What a trigger's id in the path may lead to.
+    const OF_ONE: &[Code] = &[Code::MalformedId, Code::RunDamaged];
+    const STARTS: &[Code] = &[
+        Code::TriggerDisabled,
+        Code::WorkflowDisabled,
+        Code::ConcurrencyKeyUnresolved,
+        Code::RunDamaged,
+        Code::RunNeedsUpgrade,
+    ];
+    vec![
+        get(ALL, list, "list_triggers", "List triggers, newest first")
+            .query(&[TYPE, params::WORKFLOW])
+            .pages::<TriggerDetail>()
+            .refuses(&[Code::NotFound]),
+        post(ALL, create, "create_trigger", "Make a schedule, a webhook or a manual trigger")
+            .takes::<TriggerRequest>()
+            .idempotent()
+            .answers::<TriggerDetail>(201, "made")
+            .answers::<TriggerDetail>(200, "made by an earlier request with this key")
+            .refuses(&[Code::PathTaken, Code::UnknownWorkflow, Code::SecretMissing, Code::NotFound]),
+        get("/api/v1/triggers/preview", preview_of, "preview_schedule", "The next moments of a schedule")
+            .query(&[CRON, TIMEZONE, COUNT, FROM])
+            .shaped(200, "the moments", Shape::Page(|g| g.subschema_for::<MomentView>())),
+        post("/api/v1/triggers/manual/run", run_by_hand, "run_manually", "Start a run by hand, without a trigger")
+            .one_write()
+            .takes::<ManualRunRequest>()
+            .answers::<StartedView>(201, "started")
+            .answers::<StartedView>(200, "started by an earlier request with this id")
+            .refuses(&[Code::UnknownWorkflow, Code::IdempotencyKeyReused])
+            .refuses(STARTS),
+        get(ONE, show, "show_trigger", "Show a trigger").answers::<TriggerDetail>(200, "the trigger").refuses(OF_ONE),
+        patch(ONE, change, "change_trigger", "Change a trigger")
+            .takes::<ChangeTriggerRequest>()
+            .answers::<TriggerDetail>(200, "as it is now")
+            .refuses(&[Code::PathTaken, Code::UnknownWorkflow, Code::SecretMissing, Code::TriggerOwned])
+            .refuses(OF_ONE),
+        delete_at(ONE, delete, "delete_trigger", "Delete a trigger and its log")
+            .shaped(204, "deleted", Shape::Nothing)
+            .refuses(&[Code::TriggerOwned])
+            .refuses(OF_ONE),
+        post("/api/v1/triggers/{trigger}/enable", enable, "enable_trigger", "Let it fire, from now on")
+            .may_take::<SwitchRequest>()
+            .answers::<TriggerDetail>(200, "enabled, now or before")
+            .refuses(OF_ONE),
+        post("/api/v1/triggers/{trigger}/disable", disable, "disable_trigger", "Keep it from firing")
+            .may_take::<SwitchRequest>()
+            .answers::<TriggerDetail>(200, "disabled, now or before")
+            .refuses(OF_ONE),
+        post("/api/v1/triggers/{trigger}/run", run, "fire_trigger", "Fire it now")
+            .one_write()
+            .may_take::<FireRequest>()
+            .idempotent()
+            .answers::<StartedView>(201, "started")
+            .answers::<StartedView>(200, "started by an earlier request with this key")
+            .refuses(STARTS)
+            .refuses(OF_ONE),
+        get("/api/v1/triggers/{trigger}/preview", preview, "preview_trigger", "The next moments of its schedule")
+            .query(&[COUNT, FROM])
+            .shaped(200, "the moments", Shape::Page(|g| g.subschema_for::<MomentView>()))
+            .refuses(OF_ONE),
+        get("/api/v1/triggers/{trigger}/deliveries", deliveries, "list_deliveries", "What it did, newest first")
+            .pages::<DeliveryView>()
+            .refuses(OF_ONE),
+        post(
+            "/api/v1/triggers/{trigger}/deliveries/{delivery}/redeliver",
+            redeliver,
+            "redeliver",
+            "Start another run from a webhook's delivery",
+        )
+        .one_write()
+        .idempotent()
+        .answers::<DeliveredView>(201, "started")
+        .answers::<DeliveredView>(200, "started by an earlier request with this key")
+        .refuses(&[Code::RequestNotKept])
+        .refuses(STARTS)
+        .refuses(OF_ONE),
+    ]
+}
+
+pub async fn create(app: State, headers: HeaderMap, body: Body) -> Answer {
     let tree = body::definition(&headers, body).await?;
     let request = lang::trigger::request(&tree).map_err(|problems| Refusal::of_definition(422, &problems))?;
     let key = key(&headers, "create", lang::canonical_json(&tree).as_bytes())?;
@@ -31,8 +142,7 @@ pub async fn create(app: State, uri: Uri, headers: HeaderMap, body: Body) -> Ans
     Ok(answer(if is_repeat { 200 } else { 201 }, views::trigger(&app.engine, &row)))
 }
 
-pub async fn list(app: State, uri: Uri) -> Answer {
-    let query = Query::parse(uri.query(), &["type", "workflow", "limit", "cursor"])?;
+pub async fn list(app: State, query: Query) -> Answer {
     let kinds = "schedule, webhook or manual";
     let kind = query.read("type", kinds, |word| match word {
         "cron" => Some(TriggerKind::Schedule),
@@ -51,13 +161,11 @@ pub async fn list(app: State, uri: Uri) -> Answer {
     Ok(page(rows.iter().map(|row| views::trigger(&app.engine, row)).collect(), next))
 }
 
-pub async fn show(app: State, uri: Uri, Path(id): Path<String>) -> Answer {
-    Query::parse(uri.query(), &[])?;
-    Ok(answer(200, views::trigger(&app.engine, &get(&app, &id).await?)))
+pub async fn show(app: State, Path(id): Path<String>) -> Answer {
+    Ok(answer(200, views::trigger(&app.engine, &one(&app, &id).await?)))
 }
 
-pub async fn change(app: State, uri: Uri, Path(id): Path<String>, headers: HeaderMap, body: Body) -> Answer {
-    Query::parse(uri.query(), &[])?;
+pub async fn change(app: State, Path(id): Path<String>, headers: HeaderMap, body: Body) -> Answer {
     let id = trigger_id(&id)?;
     let tree = body::definition(&headers, body).await?;
     let row = app.engine.change_trigger(app.org(), id, &tree).await?.map_err(|problems| {
@@ -72,66 +180,52 @@ pub async fn change(app: State, uri: Uri, Path(id): Path<String>, headers: Heade
     Ok(answer(200, views::trigger(&app.engine, &row)))
 }
 
-pub async fn delete(app: State, uri: Uri, Path(id): Path<String>) -> Answer {
-    Query::parse(uri.query(), &[])?;
+pub async fn delete(app: State, Path(id): Path<String>) -> Answer {
     app.engine.delete_trigger(app.org(), trigger_id(&id)?).await?;
     Ok(StatusCode::NO_CONTENT.into_response())
 }
 
-pub async fn enable(app: State, uri: Uri, path: Path<String>, headers: HeaderMap, body: Body) -> Answer {
-    switch(app, uri, path, headers, body, true).await
+pub async fn enable(app: State, path: Path<String>, headers: HeaderMap, body: Body) -> Answer {
+    switch(app, path, headers, body, true).await
 }
 
-pub async fn disable(app: State, uri: Uri, path: Path<String>, headers: HeaderMap, body: Body) -> Answer {
-    switch(app, uri, path, headers, body, false).await
+pub async fn disable(app: State, path: Path<String>, headers: HeaderMap, body: Body) -> Answer {
+    switch(app, path, headers, body, false).await
 }
 
-async fn switch(app: State, uri: Uri, Path(id): Path<String>, headers: HeaderMap, body: Body, enabled: bool) -> Answer {
-    Query::parse(uri.query(), &[])?;
+async fn switch(app: State, Path(id): Path<String>, headers: HeaderMap, body: Body, enabled: bool) -> Answer {
     let id = trigger_id(&id)?;
-    let mut given = fields(&headers, body, &["note"]).await?;
-    let note = match given.remove("note") {
-        None | Some(Value::Null) => None,
-        Some(Value::String(note)) if note.len() <= NOTE_MAX => Some(note),
-        Some(_) => return Err(wrong("note", &format!("a text of at most {NOTE_MAX} bytes"))),
-    };
+    let SwitchRequest { note } = body::json::<Option<_>>(&headers, body).await?.unwrap_or_default();
+    if note.as_ref().is_some_and(|note| note.len() > NOTE_MAX) {
+        return Err(wrong("note", &format!("a text of at most {NOTE_MAX} bytes")));
+    }
     let row = app.engine.switch_trigger(app.org(), id, enabled, note).await?;
     Ok(answer(200, views::trigger(&app.engine, &row)))
 }
 
 /// Fires it now, with `variables` as the run's `trigger.body`.
-pub async fn run(app: State, uri: Uri, Path(id): Path<String>, headers: HeaderMap, body: Body) -> Answer {
-    Query::parse(uri.query(), &[])?;
+pub async fn run(app: State, Path(id): Path<String>, headers: HeaderMap, body: Body) -> Answer {
     let id = trigger_id(&id)?;
-    let mut given = fields(&headers, body, &["variables"]).await?;
-    let variables = variables(&mut given);
+    let given: FireRequest = body::json::<Option<_>>(&headers, body).await?.unwrap_or_default();
+    let variables = variables(given.variables);
     let key = key(&headers, "run", &variables)?;
     let started = app.engine.run_trigger(app.org(), id, variables, key).await?;
     Ok(answer(if started.deduplicated { 200 } else { 201 }, started_view(&started)))
 }
 
 /// Starts a run of a workflow by hand, without any trigger.
-pub async fn run_by_hand(app: State, uri: Uri, headers: HeaderMap, body: Body) -> Answer {
-    Query::parse(uri.query(), &[])?;
-    let known = ["workflow", "variables", "client_request_id"];
-    let mut given = fields(&headers, body, &known).await?;
-    let Some(Value::String(workflow)) = given.remove("workflow") else {
-        return Err(wrong("workflow", "the id, name or slug of a workflow"));
-    };
-    let request_id = match given.remove("client_request_id") {
-        None | Some(Value::Null) => None,
-        Some(Value::String(id)) if (1..=REQUEST_ID_MAX).contains(&id.len()) => Some(id),
-        Some(_) => return Err(wrong("client_request_id", &format!("a text of 1 to {REQUEST_ID_MAX} bytes"))),
-    };
-    let variables = variables(&mut given);
-    let started = app.engine.run_by_hand(app.org(), &workflow, variables, request_id.as_deref()).await?;
+pub async fn run_by_hand(app: State, headers: HeaderMap, body: Body) -> Answer {
+    let ManualRunRequest { workflow, variables: given, client_request_id: id } = body::json(&headers, body).await?;
+    if id.as_ref().is_some_and(|id| !(1..=REQUEST_ID_MAX).contains(&id.len())) {
+        return Err(wrong("client_request_id", &format!("a text of 1 to {REQUEST_ID_MAX} bytes")));
+    }
+    let started = app.engine.run_by_hand(app.org(), &workflow, variables(given), id.as_deref()).await?;
     Ok(answer(if started.deduplicated { 200 } else { 201 }, started_view(&started)))
 }
 
-pub async fn preview(app: State, uri: Uri, Path(id): Path<String>) -> Answer {
-    let query = Query::parse(uri.query(), &["count", "from"])?;
+pub async fn preview(app: State, query: Query, Path(id): Path<String>) -> Answer {
     let (count, from) = (count(&query)?, query.time("from")?.unwrap_or_else(|| app.engine.now()));
-    let row = get(&app, &id).await?;
+    let row = one(&app, &id).await?;
     let moments = app.engine.preview(&row, from, count)?.ok_or_else(|| {
         Refusal::new(Code::InvalidParameter, format!("a {} trigger has no schedule", row.kind.as_str())).at("trigger")
     })?;
@@ -146,8 +240,7 @@ pub async fn preview(app: State, uri: Uri, Path(id): Path<String>) -> Answer {
 }
 
 /// The same for a schedule that is not there yet.
-pub async fn preview_of(app: State, uri: Uri) -> Answer {
-    let query = Query::parse(uri.query(), &["cron", "timezone", "count", "from"])?;
+pub async fn preview_of(app: State, query: Query) -> Answer {
     let (count, from) = (count(&query)?, query.time("from")?.unwrap_or_else(|| app.engine.now()));
     let text = query.get("cron").ok_or_else(|| invalid("cron", "", "five fields such as `30 2 * * *`"))?;
     let cron = Cron::parse(text).map_err(|problems| {
@@ -167,31 +260,24 @@ fn count(query: &Query) -> Result<usize, Refusal> {
     Ok(query.read("count", &format!("a number from 1 to {PREVIEW_MAX}"), read)?.unwrap_or(PREVIEW))
 }
 
-pub async fn deliveries(app: State, uri: Uri, Path(id): Path<String>) -> Answer {
-    let query = Query::parse(uri.query(), &["limit", "cursor"])?;
+pub async fn deliveries(app: State, query: Query, Path(id): Path<String>) -> Answer {
     let limit = query.limit()?;
     let before = query.read("cursor", "the `next` of an earlier page", |text| text.parse().ok())?;
-    let row = get(&app, &id).await?;
+    let row = one(&app, &id).await?;
     let mut rows = app.engine.deliveries(app.org(), row.id, before, limit + 1).await?;
     let next = (rows.len() > limit).then(|| rows[limit - 1].seq.to_string());
     rows.truncate(limit);
     Ok(page(rows.iter().map(views::delivery).collect(), next))
 }
 
-pub async fn redeliver(
-    app: State,
-    uri: Uri,
-    Path((id, delivery)): Path<(String, String)>,
-    headers: HeaderMap,
-) -> Answer {
-    Query::parse(uri.query(), &[])?;
+pub async fn redeliver(app: State, Path((id, delivery)): Path<(String, String)>, headers: HeaderMap) -> Answer {
     let id = trigger_id(&id)?;
     let key = key(&headers, "redeliver", delivery.as_bytes())?;
     let delivered = app.engine.redeliver(app.org(), id, &delivery, key).await?;
     Ok(answer(if delivered.started.deduplicated { 200 } else { 201 }, webhooks::view(&delivered)))
 }
 
-async fn get(app: &App, id: &str) -> Result<TriggerRow, Refusal> {
+async fn one(app: &App, id: &str) -> Result<TriggerRow, Refusal> {
     let found = app.engine.trigger(app.org(), trigger_id(id)?).await?;
     found.ok_or_else(|| Refusal::not_found("trigger", id))
 }
@@ -210,42 +296,10 @@ fn key(headers: &HeaderMap, what: &str, content: &[u8]) -> Result<Option<Key>, R
     Ok(idempotency_key(headers)?.map(|key| (key, fingerprint())))
 }
 
-/// The fields of a small body, which may be missing altogether.
-async fn fields(headers: &HeaderMap, body: Body, known: &[&str]) -> Result<Map<String, Value>, Refusal> {
-    let bytes = body::payload(headers, body).await?;
-    let expected = || known.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ");
-    let wrong =
-        |message: String| Refusal::new(Code::InvalidBody, message).hint(format!("allowed here: {}", expected()));
-    match serde_json::from_slice(&bytes) {
-        Ok(Value::Null) => Ok(Map::new()),
-        Ok(Value::Object(fields)) => {
-            let fields: Map<String, Value> = fields
-                .into_iter()
-                .map(|(name, value)| {
-                    (if name == "clientRequestId" { "client_request_id".to_owned() } else { name }, value)
-                })
-                .collect();
-            match fields.keys().find(|name| !known.contains(&name.as_str())) {
-                None => Ok(fields),
-                Some(name) => {
-                    let name: String = name.chars().take(80).collect();
-                    let refusal = wrong(format!("there is no field `{name}`"));
-                    let refusal = match lang::suggest(&name, known) {
-                        Some(hint) => refusal.hint(hint),
-                        None => refusal,
-                    };
-                    Err(refusal.at(name))
-                }
-            }
-        }
-        _ => Err(wrong("the body must be an object".to_owned())),
-    }
-}
-
 fn wrong(field: &str, expected: &str) -> Refusal {
     Refusal::new(Code::InvalidBody, format!("`{field}` must be {expected}")).at(field)
 }
 
-fn variables(given: &mut Map<String, Value>) -> Bytes {
-    given.remove("variables").unwrap_or_else(|| json!({})).to_string().into()
+fn variables(given: Option<Value>) -> Bytes {
+    given.unwrap_or_else(|| json!({})).to_string().into()
 }

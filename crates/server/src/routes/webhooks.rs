@@ -2,6 +2,7 @@
 //! neither host, origin nor media type is looked at here.
 
 use super::answer;
+use crate::contract::{Carries, Route, any};
 use crate::{Answer, Path, Refusal, State, body, headers};
 use api::{Code, DeliveredView};
 use axum::body::Body;
@@ -9,6 +10,30 @@ use axum::http::{HeaderMap, HeaderValue, Method, Uri, header};
 use axum::response::IntoResponse;
 use engine::engine::Delivered;
 use engine::triggers::webhook::Request;
+
+pub fn routes() -> Vec<Route> {
+    vec![
+        any("/webhooks/{*path}", receive, "deliver", "Deliver a webhook, by the method its trigger names")
+            .one_write()
+            .open()
+            .carries(Carries::Bytes)
+            .answers::<DeliveredView>(202, "a run was started")
+            .answers::<DeliveredView>(200, "delivered before; this is its run")
+            .refuses(&[
+                Code::MethodNotAllowed,
+                Code::SignatureMissing,
+                Code::SignatureInvalid,
+                Code::TimestampMissing,
+                Code::TimestampOutOfWindow,
+                Code::HeaderRequired,
+                Code::DeliveryIdReused,
+                Code::WorkflowDisabled,
+                Code::ConcurrencyKeyUnresolved,
+                Code::RunDamaged,
+                Code::RunNeedsUpgrade,
+            ]),
+    ]
+}
 
 pub async fn receive(
     app: State,
@@ -49,7 +74,7 @@ pub(super) fn view(delivered: &Delivered) -> DeliveredView {
     DeliveredView {
         run_id: delivered.started.run.to_string(),
         delivery_id: delivered.delivery.clone(),
-        status: delivered.started.status.as_str(),
+        status: delivered.started.status.as_str().into(),
         deduplicated: delivered.started.deduplicated,
     }
 }

@@ -1,14 +1,17 @@
 //! Workflows: create, validate, look at, trigger.
 
+use super::runs::notes;
 use super::{answer, page, started_view};
+use crate::contract::{Carries, Param, Route, get, params, post};
 use crate::error::problem_of;
 use crate::query::Query;
 use crate::{Answer, Path, Refusal, State, body, headers, views};
-use api::{Code, ValidationView};
+use api::{Code, PauseRequest, ResumeRequest, RunView, StartedView, ValidationView, WorkflowView};
 use axum::body::Body;
-use axum::http::{HeaderMap, Uri};
-use engine::{Idempotency, StartRequest};
+use axum::http::HeaderMap;
+use engine::{Idempotency, Source, StartRequest};
 use kernel::{Span, WorkflowId};
+use serde_json::json;
 use sha2::{Digest, Sha256};
 use std::time::Duration;
 
@@ -17,19 +20,69 @@ const WAIT_MAX: Span = Span::from_secs(60);
 const LABELS_MAX: usize = 16;
 const KEY_MAX: usize = 255;
 
-pub async fn create(app: State, uri: Uri, headers: HeaderMap, body: Body) -> Answer {
-    Query::parse(uri.query(), &[])?;
+const WAIT: Param = Param::new(
+    "wait",
+    "answer when the run has ended, at most this long (up to 60s), with the whole run",
+    || json!({ "type": "string", "pattern": "^([0-9]{1,4}ms|[0-5]?[0-9]s|60s|1m)$" }),
+);
+
+const CALLBACK_URL: Param = Param::new(
+    "callback_url",
+    "called when the run has ended",
+    || json!({ "type": "string", "format": "uri", "maxLength": 2048 }),
+);
+
+pub fn routes() -> Vec<Route> {
+    const ALL: &str = "/api/v1/workflows";
+    const ONE: &str = "/api/v1/workflows/{workflow}";
+    vec![
+        get(ALL, list, "list_workflows", "List workflows, newest first").pages::<WorkflowView>(),
+        post(ALL, create, "create_workflow", "Create a workflow from a definition")
+            .carries(Carries::Definition)
+            .idempotent()
+            .answers::<WorkflowView>(201, "created")
+            .answers::<WorkflowView>(200, "created by an earlier request with this key")
+            .refuses(&[Code::NameTaken, Code::SlugTaken, Code::PathTaken, Code::SecretMissing]),
+        post("/api/v1/workflows/validate", validate, "validate_definition", "Check a definition without keeping it")
+            .carries(Carries::Definition)
+            .answers::<ValidationView>(200, "valid or not, with every problem"),
+        get(ONE, show, "show_workflow", "Show a workflow with its definition")
+            .answers::<WorkflowView>(200, "the workflow"),
+        post("/api/v1/workflows/{workflow}/trigger", trigger, "trigger_workflow", "Start a run")
+            .one_write()
+            .query(&[WAIT, CALLBACK_URL, params::LABEL])
+            .carries(Carries::Payload)
+            .idempotent()
+            .answers::<StartedView>(201, "started")
+            .answers::<RunView>(201, "the run, when asked to wait")
+            .answers::<StartedView>(200, "started by an earlier request with this key")
+            .answers::<RunView>(200, "the run, when asked to wait")
+            .refuses(&[
+                Code::WorkflowDisabled,
+                Code::ConcurrencyKeyUnresolved,
+                Code::RunDamaged,
+                Code::RunNeedsUpgrade,
+            ]),
+        post("/api/v1/workflows/{workflow}/pause", pause, "pause_workflow", "Let new runs wait for their turn")
+            .may_take::<PauseRequest>()
+            .answers::<WorkflowView>(200, "paused, now or before"),
+        post("/api/v1/workflows/{workflow}/resume", resume, "resume_workflow", "Let the runs that wait begin")
+            .may_take::<ResumeRequest>()
+            .answers::<WorkflowView>(200, "resumed, or it was not paused"),
+    ]
+}
+
+pub async fn create(app: State, headers: HeaderMap, body: Body) -> Answer {
     let tree = body::definition(&headers, body).await?;
     let compiled = lang::compile(&tree).map_err(|problems| Refusal::of_definition(422, &problems))?;
     let fingerprint =
         || Sha256::new().chain_update(b"create\0").chain_update(lang::canonical_json(&tree)).finalize().into();
     let key = idempotency_key(&headers)?.map(|key| (key, fingerprint()));
     let (row, is_repeat) = app.engine.create_workflow(app.org(), &compiled, key).await?;
-    Ok(answer(if is_repeat { 200 } else { 201 }, views::workflow(&row, None)))
+    Ok(answer(if is_repeat { 200 } else { 201 }, views::workflow(&row, None, None)))
 }
 
-pub async fn validate(uri: Uri, headers: HeaderMap, body: Body) -> Answer {
-    Query::parse(uri.query(), &[])?;
+pub async fn validate(headers: HeaderMap, body: Body) -> Answer {
     let tree = body::definition(&headers, body).await?;
     Ok(answer(
         200,
@@ -37,7 +90,7 @@ pub async fn validate(uri: Uri, headers: HeaderMap, body: Body) -> Answer {
             Ok(compiled) => ValidationView {
                 valid: true,
                 hash: Some(views::hash(&compiled.hash)),
-                form: Some(compiled.form.as_str()),
+                form: Some(compiled.form.as_str().into()),
                 steps: compiled.plan.nodes().iter().map(|n| n.key.clone()).collect(),
                 problems: Vec::new(),
             },
@@ -52,22 +105,21 @@ pub async fn validate(uri: Uri, headers: HeaderMap, body: Body) -> Answer {
     ))
 }
 
-pub async fn list(app: State, uri: Uri) -> Answer {
-    let query = Query::parse(uri.query(), &["limit", "cursor"])?;
+pub async fn list(app: State, query: Query) -> Answer {
     let limit = query.limit()?;
     let before = query.read("cursor", "the `next` of an earlier page", WorkflowId::parse)?;
     let mut rows = app.engine.workflows(app.org(), before, limit + 1).await?;
     let next = (rows.len() > limit).then(|| rows[limit - 1].id.to_string());
     rows.truncate(limit);
-    Ok(page(rows.iter().map(|row| views::workflow(row, None)).collect(), next))
+    Ok(page(rows.iter().map(|row| views::workflow(row, None, None)).collect(), next))
 }
 
-pub async fn show(app: State, uri: Uri, Path(key): Path<String>) -> Answer {
-    Query::parse(uri.query(), &[])?;
+pub async fn show(app: State, Path(key): Path<String>) -> Answer {
     let row = find(&app, &key).await?;
     let source = app.engine.source(app.org(), &row.hash).await?;
     let definition = source.and_then(|bytes| serde_json::from_slice(&bytes).ok()).map(|s| views::definition(&row, s));
-    Ok(answer(200, views::workflow(&row, definition)))
+    let pause = app.engine.workflow_pause(app.org(), row.id).await?;
+    Ok(answer(200, views::workflow(&row, definition, pause.as_ref())))
 }
 
 /// A workflow by id, name or slug.
@@ -80,8 +132,8 @@ fn no_workflow(key: &str) -> Refusal {
     Refusal::not_found("workflow", &key.chars().take(80).collect::<String>())
 }
 
-pub async fn trigger(app: State, uri: Uri, Path(key): Path<String>, given: HeaderMap, body: Body) -> Answer {
-    let query = Query::parse(uri.query(), &["wait", "label"])?;
+pub async fn trigger(app: State, query: Query, Path(key): Path<String>, given: HeaderMap, body: Body) -> Answer {
+    let callback_url = query.read("callback_url", "an http or https url", callback_url)?.unwrap_or_default();
     let wait = query.span("wait", WAIT_MAX)?;
     let labels = query.labels()?;
     if labels.len() > LABELS_MAX {
@@ -90,11 +142,15 @@ pub async fn trigger(app: State, uri: Uri, Path(key): Path<String>, given: Heade
     let idempotency = idempotency_key(&given)?;
     let body = body::payload(&given, body).await?;
     let workflow = app.engine.resolve(app.org(), &key).await?.ok_or_else(|| no_workflow(&key))?;
-    let fingerprint = fingerprint(workflow.row.id, &body, &labels);
+    let idempotency = idempotency.map(|key| {
+        let fingerprint = fingerprint(workflow.row.id, &body, &labels, &callback_url);
+        Idempotency { scope: None, key, fingerprint }
+    });
     let request = StartRequest {
         headers: headers::kept(&given),
         labels,
-        idempotency: idempotency.map(|key| Idempotency { scope: None, key, fingerprint }),
+        source: Source { callback_url, ..Source::default() },
+        idempotency,
         ..StartRequest::new(app.org(), workflow, body)
     };
     if let Some(limit) = wait {
@@ -109,17 +165,47 @@ pub async fn trigger(app: State, uri: Uri, Path(key): Path<String>, given: Heade
     Ok(answer(status, started_view(&started)))
 }
 
+/// New runs wait for their turn until the workflow is resumed.
+pub async fn pause(app: State, Path(key): Path<String>, headers: HeaderMap, body: Body) -> Answer {
+    let PauseRequest { actor, note } = body::json::<Option<_>>(&headers, body).await?.unwrap_or_default();
+    let [actor, note] = notes([("actor", actor), ("note", note)])?;
+    let row = find(&app, &key).await?;
+    app.engine.pause_workflow(app.org(), row.id, actor, note).await?;
+    shown(&app, &row).await
+}
+
+pub async fn resume(app: State, Path(key): Path<String>, headers: HeaderMap, body: Body) -> Answer {
+    let ResumeRequest { actor } = body::json::<Option<_>>(&headers, body).await?.unwrap_or_default();
+    notes([("actor", actor)])?;
+    let row = find(&app, &key).await?;
+    app.engine.resume_workflow(app.org(), row.id).await?;
+    shown(&app, &row).await
+}
+
+async fn shown(app: &crate::App, row: &store::WorkflowRow) -> Answer {
+    let pause = app.engine.workflow_pause(app.org(), row.id).await?;
+    Ok(answer(200, views::workflow(row, None, pause.as_ref())))
+}
+
 pub(super) fn idempotency_key(headers: &HeaderMap) -> Result<Option<String>, Refusal> {
     let Some(value) = headers.get("idempotency-key") else { return Ok(None) };
-    let key = value.to_str().ok().filter(|key| (1..=KEY_MAX).contains(&key.len()));
+    let is_visible = |key: &&str| key.bytes().all(|byte| byte.is_ascii_graphic());
+    let key = value.to_str().ok().filter(|key| (1..=KEY_MAX).contains(&key.len())).filter(is_visible);
     key.map(|key| Some(key.to_owned())).ok_or_else(|| {
         Refusal::new(Code::InvalidHeader, format!("an idempotency key has 1 to {KEY_MAX} visible ASCII characters"))
             .at("Idempotency-Key")
     })
 }
 
+/// An address that can be called, without a user name or password in it.
+fn callback_url(text: &str) -> Option<String> {
+    let url = url::Url::parse(text).ok()?;
+    let is_plain = url.username().is_empty() && url.password().is_none() && url.has_host();
+    (matches!(url.scheme(), "http" | "https") && is_plain && text.len() <= 2_048).then(|| text.to_owned())
+}
+
 /// What makes two requests the same: the route, the workflow, the canonical body and the labels.
-fn fingerprint(workflow: WorkflowId, body: &[u8], labels: &[(String, String)]) -> [u8; 32] {
+fn fingerprint(workflow: WorkflowId, body: &[u8], labels: &[(String, String)], callback_url: &str) -> [u8; 32] {
     let canonical = lang::read(body, lang::Syntax::Json).map(|tree| lang::canonical_json(&tree));
     let mut hash = Sha256::new();
     hash.update(b"trigger\0");
@@ -131,5 +217,9 @@ fn fingerprint(workflow: WorkflowId, body: &[u8], labels: &[(String, String)]) -
     let mut labels: Vec<String> = labels.iter().map(|(k, v)| format!("\0{k}:{v}")).collect();
     labels.sort();
     labels.iter().for_each(|label| hash.update(label.as_bytes()));
+    if !callback_url.is_empty() {
+        hash.update(b"\0\0");
+        hash.update(callback_url);
+    }
     hash.finalize().into()
 }

@@ -8,7 +8,7 @@
 //! a run that is refused after its first row makes the whole try fail ([`Trouble::Row`]) unless a
 //! savepoint guards it.
 
-use super::columns::{count, int, sql};
+use super::columns::{count, gate_bytes, int, sql};
 use super::fault::Trouble;
 use super::heads::{Head, Key, RECOVERY_POS};
 use crate::crash::{self, Point};
@@ -191,6 +191,7 @@ impl<'a> Attempt<'a> {
                 row.error_code,
                 head.pos,
                 int(head.seq),
+                row.gate.as_ref().map(gate_bytes),
             ],
         )?;
         Ok(inserted > 0)
@@ -243,6 +244,9 @@ impl<'a> Attempt<'a> {
                 GrantChange::End { step } => self.execute(sql!("grant_delete"), params![org, run, step])?,
             };
         }
+        for number in 0..write.notices {
+            self.execute(sql!("notice_insert"), params![org, run, number])?;
+        }
         Ok(())
     }
 
@@ -259,6 +263,9 @@ impl<'a> Attempt<'a> {
             if let Some(advance) = birth.advance {
                 super::triggers::advance(self.connection, (delivery.org, delivery.trigger), advance)?;
             }
+        }
+        if let Some((of, number)) = birth.notice {
+            self.execute(sql!("notice_delete"), params![org, of.0, number])?;
         }
         Ok(())
     }

@@ -47,7 +47,7 @@ pub(super) fn history(connection: &Connection, heads: &Heads, key: Key) -> Resul
 
 fn row(connection: &Connection, key: Key) -> Result<Option<(RunRow, Head)>> {
     let mut statement = connection.prepare_cached(sql!("run")).map_err(on_read)?;
-    let read = |row: &rusqlite::Row<'_>| Ok((run_row(row)?, Head { seq: count(row, 14)?, pos: row.get(15)? }));
+    let read = |row: &rusqlite::Row<'_>| Ok((run_row(row)?, Head { seq: count(row, 15)?, pos: row.get(16)? }));
     statement.query_row((key.0.0, key.1.0), read).optional().map_err(on_read)
 }
 

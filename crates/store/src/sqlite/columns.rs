@@ -3,7 +3,8 @@
 //!
 //! A column that does not hold what it should is an error of the read, never a panic.
 
-use crate::rows::{RunRow, WorkflowRow};
+use crate::rows::{GateRow, RunRow, WorkflowRow};
+use kernel::event::OnConflict;
 use kernel::plan::Form;
 use kernel::{OrgId, RunId, RunStatus, Timestamp, WorkflowId};
 use rusqlite::types::Type;
@@ -60,7 +61,7 @@ pub(super) fn named<T>(row: &Row<'_>, column: usize, parse: fn(&str) -> Option<T
     })
 }
 
-/// The first fourteen columns of every statement that answers with runs.
+/// The first fifteen columns of every statement that answers with runs.
 pub(super) fn run_row(row: &Row<'_>) -> Result<RunRow> {
     Ok(RunRow {
         org: org(row, 0)?,
@@ -77,7 +78,28 @@ pub(super) fn run_row(row: &Row<'_>) -> Result<RunRow> {
         expires_at: time(row, 11)?,
         finished_at: time_or_none(row, 12)?,
         error_code: row.get(13)?,
+        gate: gate(row, 14)?,
     })
+}
+
+/// As it is stored: see `migrations/sqlite/0002_gates.sql`.
+pub(super) fn gate_bytes(gate: &GateRow) -> [u8; 21] {
+    let mut bytes = [0; 21];
+    bytes[..16].copy_from_slice(&gate.id);
+    bytes[16..20].copy_from_slice(&gate.limit.to_be_bytes());
+    bytes[20] = gate.on_conflict as u8;
+    bytes
+}
+
+pub(super) fn gate(row: &Row<'_>, column: usize) -> Result<Option<GateRow>> {
+    let Some(bytes) = row.get::<_, Option<[u8; 21]>>(column)? else { return Ok(None) };
+    let [id @ .., a, b, c, d, policy] = bytes;
+    let policy = OnConflict::ALL.iter().find(|known| **known as u8 == policy);
+    let on_conflict = *policy.ok_or_else(|| {
+        let what = "the gate is of a kind this release does not know";
+        rusqlite::Error::FromSqlConversionFailure(column, Type::Blob, what.into())
+    })?;
+    Ok(Some(GateRow { id, limit: u32::from_be_bytes([a, b, c, d]), on_conflict }))
 }
 
 pub(super) fn workflow_row(row: &Row<'_>) -> Result<WorkflowRow> {

@@ -21,18 +21,18 @@ pub(super) struct Migration {
     sql: &'static str,
 }
 
-const ALL: &[Migration] = &[
-    Migration {
-        version: 1,
-        name: "init",
-        sql: include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/migrations/sqlite/0001_init.sql")),
-    },
-    Migration {
-        version: 2,
-        name: "triggers",
-        sql: include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/migrations/sqlite/0003_triggers.sql")),
-    },
-];
+macro_rules! migration {
+    ($version:literal, $number:literal, $name:literal) => {
+        Migration {
+            version: $version,
+            name: $name,
+            sql: include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/migrations/sqlite/", $number, "_", $name, ".sql")),
+        }
+    };
+}
+
+const ALL: &[Migration] =
+    &[migration!(1, "0001", "init"), migration!(2, "0002", "gates"), migration!(3, "0003", "triggers")];
 
 const BOOKKEEPING: &str = "CREATE TABLE IF NOT EXISTS schema_migrations (
     version    INTEGER PRIMARY KEY,

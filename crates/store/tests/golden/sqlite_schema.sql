@@ -66,6 +66,14 @@ CREATE TABLE labels (
     PRIMARY KEY (org, key, value, run)
 ) STRICT, WITHOUT ROWID;
 
+CREATE TABLE notices (
+    org    INTEGER NOT NULL,
+    run    BLOB    NOT NULL,
+    number INTEGER NOT NULL,
+    error  TEXT    NOT NULL, -- why it could not be handed over yet
+    PRIMARY KEY (org, run, number)
+) STRICT, WITHOUT ROWID;
+
 CREATE TABLE payloads (
     org    INTEGER NOT NULL,
     run    BLOB    NOT NULL,
@@ -94,7 +102,7 @@ CREATE TABLE runs (
     -- Where the last record is, as of this row. Exact for parked and ended runs; for the others the
     -- journal after `settings.recovery_pos` may hold later ones.
     head          INTEGER NOT NULL,
-    seq           INTEGER NOT NULL,
+    seq           INTEGER NOT NULL, gate BLOB,
     PRIMARY KEY (org, id)
 ) STRICT, WITHOUT ROWID;
 
@@ -165,6 +173,15 @@ CREATE TABLE waits (
     kind TEXT    NOT NULL
 ) STRICT, WITHOUT ROWID;
 
+CREATE TABLE workflow_pauses (
+    org      INTEGER NOT NULL,
+    workflow BLOB    NOT NULL,
+    at       INTEGER NOT NULL,
+    actor    TEXT    NOT NULL,
+    note     TEXT    NOT NULL,
+    PRIMARY KEY (org, workflow)
+) STRICT, WITHOUT ROWID;
+
 CREATE TABLE workflows (
     org         INTEGER NOT NULL,
     id          BLOB    NOT NULL,
@@ -187,6 +204,8 @@ CREATE TABLE workflows (
 CREATE UNIQUE INDEX deliveries_by_id ON deliveries (org, trigger, id);
 
 CREATE INDEX deliveries_queued ON deliveries (org, trigger, seq) WHERE outcome = 'queued';
+
+CREATE INDEX runs_by_gate ON runs (gate, id) WHERE gate IS NOT NULL AND finished_at IS NULL;
 
 CREATE INDEX runs_by_status ON runs (status, id) WHERE status <> 'completed';
 

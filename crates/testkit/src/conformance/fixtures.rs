@@ -49,6 +49,7 @@ pub fn row(org: OrgId, id: RunId, status: RunStatus) -> RunRow {
         expires_at: Timestamp::NEVER,
         finished_at: status.is_terminal().then(|| at(500)),
         error_code: (status == RunStatus::Failed).then(|| "step_failed".into()),
+        gate: None,
     }
 }
 
@@ -77,6 +78,7 @@ pub fn append_in(org: OrgId, id: RunId, after: u64) -> RunWrite {
         timer: TimerChange::default(),
         payloads: Vec::new(),
         grants: Vec::new(),
+        notices: 0,
         birth: None,
     }
 }

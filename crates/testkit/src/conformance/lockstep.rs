@@ -7,12 +7,14 @@
 use super::fixtures::*;
 use crate::rng::Rng;
 use bytes::Bytes;
+use kernel::event::OnConflict;
 use kernel::{OrgId, RunId, RunStatus, Timestamp};
 use std::fmt::Debug;
 use std::sync::Arc;
 use store::{
-    Advance, Batch, Birth, Call, DeliveryOutcome, DeliveryRow, GrantChange, NewTrigger, NewWorkflow, RunFilter, RunRow,
-    RunWrite, Store, TimerChange, TriggerChange, TriggerFilter, TriggerLog, TriggerRow, WorkflowKey,
+    Advance, Batch, Birth, Call, DeliveryOutcome, DeliveryRow, GateRow, GrantChange, NewTrigger, NewWorkflow,
+    NoticeRow, RunFilter, RunRow, RunWrite, Store, TimerChange, TriggerChange, TriggerFilter, TriggerLog, TriggerRow,
+    WorkflowKey, WorkflowPause,
 };
 
 /// A store under test.
@@ -62,7 +64,7 @@ struct Walk {
 impl Walk {
     async fn operate(&mut self, subjects: &mut [Subject]) {
         let (org, id) = self.any_run();
-        match self.rng.below(27) {
+        match self.rng.below(28) {
             0..=11 => {
                 let batch = self.batch(&subjects[0].store).await;
                 self.same(subjects, "commit", |store| store.commit(&batch)).await;
@@ -93,8 +95,9 @@ impl Walk {
                 self.same(subjects, "next_epoch", |store| store.next_epoch()).await;
             }
             22 => self.compare_everything(subjects).await,
-            23 | 24 => self.trigger(org, subjects).await,
-            25 => self.log(org, subjects).await,
+            23 => self.around(org, id, subjects).await,
+            24 | 25 => self.trigger(org, subjects).await,
+            26 => self.log(org, subjects).await,
             _ => {
                 for subject in subjects.iter_mut() {
                     subject.store = (subject.restart)(Arc::clone(&subject.store));
@@ -141,6 +144,9 @@ impl Walk {
         self.same(subjects, "queued_deliveries", |store| store.queued_deliveries(None, 100)).await;
         self.same(subjects, "timers", |store| store.timers(Timestamp::NEVER, 100)).await;
         self.same(subjects, "unparked", |store| store.unparked()).await;
+        self.same(subjects, "gated", |store| store.gated()).await;
+        self.same(subjects, "workflow_pauses", |store| store.workflow_pauses()).await;
+        self.same(subjects, "notices", |store| store.notices(100)).await;
         self.same(subjects, "high_water", |store| store.high_water()).await;
         for name in KEYS {
             self.same(subjects, "setting", |store| store.setting(name)).await;
@@ -260,15 +266,37 @@ impl Walk {
         };
         let write = RunWrite {
             record: record(run, after + 1, at(self.time)),
-            row: status.map(|status| RunRow { wake_at, ..row(org, run, status) }),
+            row: status.map(|status| RunRow { wake_at, gate: self.gate(), ..row(org, run, status) }),
             snapshot: self.rng.one_in(4).then(|| state(run, after + 1)),
             timer,
             payloads: self.payloads(),
             grants: self.grants(),
+            notices: if self.rng.one_in(5) { self.rng.below(3) as u32 } else { 0 },
             birth: if after == 0 { Some(Box::new(self.birth(org, run))) } else { None },
             ..append_in(org, run, after)
         };
         (write, Known { seq: after + 1, wake_at, status: status.unwrap_or(known.status), ..known })
+    }
+
+    fn gate(&mut self) -> Option<GateRow> {
+        let on_conflict = self.rng.pick(OnConflict::ALL);
+        let gate = GateRow { id: [self.rng.below(3) as u8; 16], limit: self.rng.below(70_000) as u32, on_conflict };
+        self.rng.one_in(3).then_some(gate)
+    }
+
+    /// Pauses and resumes workflows, notes why notices could not be handed over.
+    async fn around(&mut self, org: OrgId, id: RunId, subjects: &[Subject]) {
+        let workflow = workflow_id(self.rng.below(3));
+        let words = (self.rng.pick(&KEYS).to_owned(), self.rng.pick(&KEYS).to_owned());
+        let pause = WorkflowPause { org, workflow, at: at(self.time), actor: words.0, note: words.1.clone() };
+        match self.rng.one_in(2) {
+            true => self.same(subjects, "pause_workflow", |store| store.pause_workflow(&pause)).await,
+            false => self.same(subjects, "resume_workflow", |store| store.resume_workflow(org, workflow)).await,
+        }
+        let notice = NoticeRow { org, run: id, number: self.rng.below(2) as u32, error: words.1 };
+        self.same(subjects, "note_notice", |store| store.note_notice(&notice)).await;
+        self.same(subjects, "notices_of", |store| store.notices_of(org, id)).await;
+        self.same(subjects, "workflow_pause", |store| store.workflow_pause(org, workflow)).await;
     }
 
     fn payloads(&mut self) -> Vec<(u32, Bytes)> {
@@ -290,11 +318,12 @@ impl Walk {
         let waits = (0..self.rng.below(3)).map(|step| wait(org, run, step as u32, self.rng.below(TOKENS) as u8));
         let waits = waits.collect();
         let labels = (0..self.rng.below(3)).map(|_| self.label()).collect();
+        let notice = self.rng.one_in(4).then(|| (self.any_run().1, self.rng.below(2) as u32));
         let of = self.rng.below(TRIGGERS);
         let line = self.rng.one_in(3).then(|| self.delivery(org, of));
         let delivery = line.map(|line| DeliveryRow { run: Some(run), ..line });
         let advance = self.rng.one_in(2).then(|| self.advance());
-        Birth { waits, labels, idempotency, delivery, advance }
+        Birth { waits, labels, idempotency, delivery, advance, notice }
     }
 
     fn filter(&mut self) -> RunFilter {

@@ -156,7 +156,7 @@ impl World {
             ..Default::default()
         };
         let birth = Birth { waits, idempotency, ..Default::default() };
-        Start { org: OrgId::DEFAULT, run, version, origin, birth }
+        Start { org: OrgId::DEFAULT, run, version, origin, gate: None, birth }
     }
 
     /// Calls back every wait that is open.

@@ -70,6 +70,7 @@ impl World {
             timer: TimerChange::default(),
             payloads: Vec::new(),
             grants: Vec::new(),
+            notices: 0,
             birth: None,
         };
         self.note(format!("a later release writes to {run}"));

@@ -7,7 +7,9 @@
 use kernel::advance::TaskResult;
 use kernel::event::{Because, Failure, Origin};
 use kernel::planted::{self, Bug};
-use kernel::{Context, Effect, Input, Payload, Payloads, Plan, Run, RunId, RunStatus, Span, Timestamp, advance};
+use kernel::{
+    Admission, Context, Effect, Input, Payload, Payloads, Plan, Run, RunId, RunStatus, Span, Timestamp, advance,
+};
 use std::time::Instant;
 use testkit::sim::oracle::{self, Ending, Standing};
 use testkit::sim::random::Random;
@@ -146,7 +148,7 @@ fn drive(shape: &Shape, plan: &Plan, flag: bool, choices: &mut Choices) -> Resul
     let endings = vec![None; shape.steps.len()];
     let mut drive = Drive { shape, plan, flag, run: Run::default(), under_way: Vec::new(), endings };
     let body = Payload::json(format!("{{\"flag\":{flag}}}"));
-    drive.give(Input::Start(Box::new(Origin { body, ..Default::default() })));
+    drive.give(Input::Start(Box::new(Origin { body, ..Default::default() }), Admission::Open));
     let mut standings = drive.compare()?;
     while !drive.under_way.is_empty() && !drive.run.is_terminal() {
         drive.answer(choices);

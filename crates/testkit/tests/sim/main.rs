@@ -21,7 +21,7 @@ const TWICE: u64 = 100;
 const FAILURES_MAX: usize = 10;
 
 /// Situations that a batch must meet, or it proves little.
-const MARKS: [&str; 39] = [
+const MARKS: [&str; 40] = [
     "a callback was aimed at a deadline",
     "a cancel was aimed at a deadline",
     "a clock kept a process from starting",
@@ -44,6 +44,7 @@ const MARKS: [&str; 39] = [
     "a snapshot was read",
     "a thousand steps met in one",
     "a watcher was told the end",
+    "an attempt was held back",
     "an event of a later release",
     "everything was skipped",
     "hosts stopped one by one",

@@ -110,7 +110,7 @@ fn orgs(connection: &Connection) -> Result<Vec<i64>> {
 }
 
 fn read_run(row: &Row<'_>) -> rusqlite::Result<(RunRow, Head)> {
-    Ok((run_row(row)?, Head { seq: count(row, 14)?, pos: row.get(15)? }))
+    Ok((run_row(row)?, Head { seq: count(row, 15)?, pos: row.get(16)? }))
 }
 
 fn snapshot(row: &Row<'_>) -> rusqlite::Result<SnapshotRow> {

@@ -1,0 +1,23 @@
+//! The document and the server say the same. (`scripts/api-test` looks at every answer.)
+
+use crate::harness::Server;
+use serde_json::Value;
+
+#[test]
+fn r49_the_document_is_served_as_committed_and_every_operation_in_it_exists() {
+    let server = Server::start();
+    let served: Value = serde_json::from_str(&server.get("/api/v1/openapi.json").text()).unwrap();
+    let committed: Value = serde_json::from_str(include_str!("../../../../docs/reference/openapi.json")).unwrap();
+    assert!(served == committed, "run `cargo xtask docs`");
+    let mut count = 0;
+    for (path, operations) in served["paths"].as_object().unwrap() {
+        for method in operations.as_object().unwrap().keys() {
+            let (method, path) = (method.to_ascii_uppercase(), path.replace('{', "%7B").replace('}', "%7D"));
+            let answer = server.send(&method, &path, &[], b"");
+            let text = answer.text();
+            assert!(!text.contains("unknown_route") && answer.status != 405, "{method} {path}: {text}");
+            count += 1;
+        }
+    }
+    assert!(count > 20, "{count}");
+}

@@ -1,0 +1,511 @@
+//! Why a run is where it is, and what can be done about it.
+//!
+//! A pure function of what is stored and a little of what surrounds it ([`Around`]): the same run at the
+//! same moment is always explained alike. It answers for every state there is, for the run as a whole or
+//! for one step, with a reason (a fixed word), a sentence, the evidence, and actions that work when they
+//! are carried out.
+
+use crate::engine::Reading;
+use crate::execute::Place;
+use crate::gates::Crowd;
+use kernel::event::{Because, Failure, Queue};
+use kernel::run::{Phase, Step};
+use kernel::{Plan, RunStatus, StepStatus, Timestamp};
+use serde_json::{Map, Value, json};
+use store::{NoticeRow, WorkflowPause};
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct Explanation {
+    pub reason: &'static str,
+    pub summary: String,
+    pub step: Option<String>,
+    pub details: Value,
+    pub next_actions: Vec<Action>,
+    /// From the run towards the cause, one link at a time.
+    pub chain: Vec<Link>,
+}
+
+/// Something a person can do now.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Action {
+    pub action: &'static str,
+    pub method: &'static str,
+    pub path: String,
+    pub body: Option<Value>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct Link {
+    /// `run`, `step`, `workflow` or `host`.
+    pub what: &'static str,
+    pub name: String,
+    pub reason: &'static str,
+    pub summary: String,
+}
+
+/// What a run's own records do not say.
+#[derive(Default)]
+pub struct Around<'a> {
+    pub now: Timestamp,
+    /// Who stands between the run and its turn.
+    pub crowd: Option<Crowd>,
+    pub pause: Option<WorkflowPause>,
+    /// Those who could not be told yet that the run has ended.
+    pub notices: Vec<NoticeRow>,
+    /// For an attempt by its fence: where its request waits for room.
+    pub queued: Option<&'a dyn Fn(u64) -> Option<Place>>,
+    /// The callback URL of a wait step.
+    pub wait_url: Option<&'a dyn Fn(&str) -> String>,
+}
+
+/// Explains the run, or one step of it; `None` if it has no such step.
+pub fn explain(reading: &Reading, around: &Around<'_>, step: Option<&str>) -> Option<Explanation> {
+    let case = Case { reading, around, plan: &reading.version.plan };
+    match step {
+        None => Some(case.run()),
+        Some(key) => case.plan.step(key).map(|step| case.step(step)),
+    }
+}
+
+struct Case<'a> {
+    reading: &'a Reading,
+    around: &'a Around<'a>,
+    plan: &'a Plan,
+}
+
+impl Case<'_> {
+    fn run(&self) -> Explanation {
+        let state = &self.reading.run.state;
+        match state.status {
+            RunStatus::Pending => self.queued(state.queued.unwrap_or(Queue::Limit)),
+            RunStatus::Running | RunStatus::Waiting | RunStatus::Compensating | RunStatus::Cancelling => self.open(),
+            RunStatus::Completed => self.completed(),
+            RunStatus::Failed => self.failed(),
+            RunStatus::Cancelled => self.cancelled(),
+            RunStatus::Timeout => self.expired(),
+        }
+    }
+
+    /// Its turn has not come.
+    fn queued(&self, reason: Queue) -> Explanation {
+        let state = &self.reading.run.state;
+        let workflow = &self.reading.row.workflow_name;
+        let crowd = self.around.crowd.as_ref();
+        if reason == Queue::WorkflowPaused && self.around.pause.is_some() || crowd.is_some_and(|crowd| crowd.is_paused)
+        {
+            let pause = self.around.pause.as_ref();
+            let mut told = self.told(
+                "paused_for_manual_action",
+                format!("the workflow `{workflow}` is paused{}; this run starts when it is resumed", by(pause)),
+                json!({
+                    "target": "workflow", "workflow": workflow,
+                    "paused_by": pause.map(|p| &p.actor), "note": pause.map(|p| &p.note),
+                    "paused_at": pause.map(|p| p.at.to_string()),
+                }),
+            );
+            let path = format!("/api/v1/workflows/{}/resume", self.reading.row.workflow);
+            told.next_actions.insert(0, Action { action: "resume", method: "POST", path, body: None });
+            told.chain.push(link("workflow", workflow, "paused_for_manual_action", "it is paused".into()));
+            return told;
+        }
+        let gate = state.origin.gate.as_ref();
+        let limit = crowd.map_or(gate.map_or(0, |gate| gate.limit), |crowd| crowd.limit);
+        let holders: Vec<String> =
+            crowd.map(|crowd| crowd.holders.iter().map(|run| run.to_string()).collect()).unwrap_or_default();
+        let ahead = crowd.map_or(0, |crowd| crowd.ahead);
+        let key = gate.map_or("", |gate| gate.key.as_str());
+        let under = if key.is_empty() { String::new() } else { format!(" with the key `{key}`") };
+        let summary = format!(
+            "`{workflow}` allows {limit} open {}{under}, and {} before this one",
+            if limit == 1 { "run" } else { "runs" },
+            match ahead {
+                0 => "nobody queues".to_owned(),
+                1 => "1 run queues".to_owned(),
+                n => format!("{n} runs queue"),
+            }
+        );
+        let details = json!({
+            "limit": "concurrency", "allowed": limit, "key": key, "held_by": holders, "queued_before": ahead,
+        });
+        let mut told = self.told("queued_by_limit", summary, details);
+        let holding = |run: &String| link("run", run, "step_running", "it holds a place".into());
+        told.chain.extend(holders.iter().map(holding));
+        told
+    }
+
+    /// Not over: held by somebody, at work, or waiting for something.
+    fn open(&self) -> Explanation {
+        let run = &self.reading.run;
+        let steps = || run.state.steps.iter().enumerate().map(|(i, step)| (i as u32, step));
+        let running = || steps().filter(|(_, step)| matches!(step.phase, Phase::Running { .. }));
+        if let Some(pause) = run.state.paused.as_ref() {
+            let under_way: Vec<&str> = running().map(|(i, _)| self.key(i)).collect();
+            let who = if pause.actor.is_empty() { String::new() } else { format!(" by {}", pause.actor) };
+            let mut told = self.told(
+                "paused_for_manual_action",
+                match under_way.is_empty() {
+                    true => format!("the run was paused{who}; nothing starts until it is resumed"),
+                    false => format!("the run was paused{who}; {} may still finish", names(&under_way)),
+                },
+                json!({
+                    "target": "run", "paused_by": pause.actor, "note": pause.note, "paused_at": pause.at.to_string(),
+                    "still_running": under_way,
+                }),
+            );
+            told.next_actions.insert(0, self.action("resume", "resume", None));
+            return told;
+        }
+        let is_queued = |step: &Step| self.place(step).is_some();
+        let first = running()
+            .find(|(_, step)| !is_queued(step))
+            .or_else(|| running().next())
+            .or_else(|| steps().find(|(_, step)| matches!(step.phase, Phase::Ready {})));
+        // What only somebody outside can bring comes first, then what comes with time, earliest first.
+        let doors = steps().filter(|(_, step)| matches!(step.phase, Phase::Waiting { .. }));
+        let timed = steps().filter_map(|(i, step)| match step.phase {
+            Phase::Sleeping { until: at } | Phase::Retrying { at } => Some((at, i)),
+            _ => None,
+        });
+        let subject = first.map(|(i, _)| i);
+        let subject = subject.or_else(|| doors.map(|(i, _)| i).next()).or_else(|| timed.min().map(|(_, i)| i));
+        let Some(step) = subject else {
+            let waiting = run.waiting_for(self.plan);
+            if let Some(step) = waiting.iter().find_map(|w| w.step) {
+                let mut told = self.step(step);
+                told.chain.insert(0, self.link_to_run(told.reason));
+                return told;
+            }
+            return self.told("pending_dispatch", "the run is about to go on".into(), json!({}));
+        };
+        let mut told = self.step(step);
+        told.chain.insert(0, self.link_to_run(told.reason));
+        if let Value::Object(details) = &mut told.details {
+            let waiting: Vec<Value> = run
+                .waiting_for(self.plan)
+                .iter()
+                .map(|w| {
+                    let until = w.until.map(|at| at.to_string());
+                    json!({ "kind": w.kind.as_str(), "step": w.step.map(|s| self.key(s)), "until": until })
+                })
+                .collect();
+            let under_way: Vec<&str> = running().map(|(i, _)| self.key(i)).collect();
+            details.insert("running".into(), json!(under_way));
+            details.insert("waiting_for".into(), json!(waiting));
+        }
+        told
+    }
+
+    fn completed(&self) -> Explanation {
+        let run = &self.reading.run;
+        let count = |status: StepStatus| run.state.steps.iter().filter(|s| s.status() == status).count();
+        let (skipped, failed) = (count(StepStatus::Skipped), kernel::advance::failed_steps(run));
+        let failed: Vec<&str> = failed.into_iter().map(|step| self.key(step)).collect();
+        let mut summary = format!("all {} steps have settled", run.state.steps.len());
+        if skipped > 0 {
+            summary += &format!(", {skipped} of them skipped");
+        }
+        if !failed.is_empty() {
+            summary += &format!("; {} failed and was handled", names(&failed));
+        }
+        self.told("completed", summary, json!({ "failed_steps": failed, "skipped": skipped }))
+    }
+
+    fn failed(&self) -> Explanation {
+        let state = &self.reading.run.state;
+        let Some(culprit) = state.culprit else {
+            let failure = state.failure.as_ref();
+            let summary = failure.map_or_else(String::new, |f| f.message.clone());
+            return self.told("step_failed", summary, json!({ "error": failure.map(error) }));
+        };
+        // From a step that was blocked, through what blocked it, to the failure itself.
+        let blocked = state.steps.iter().enumerate().find_map(|(i, step)| match step.because.as_deref() {
+            Some(Because::Needs { steps }) if steps.contains(&culprit) => Some(i as u32),
+            _ => None,
+        });
+        let mut told = self.step(culprit);
+        if let Some(step) = blocked {
+            let summary = format!("`{}` was skipped because it needs `{}`", self.key(step), self.key(culprit));
+            told.chain.insert(0, link("step", self.key(step), "skipped_by_needs", summary));
+        }
+        told.chain.insert(0, self.link_to_run(told.reason));
+        told.next_actions = self.actions();
+        self.close(&mut told.details);
+        told
+    }
+
+    fn cancelled(&self) -> Explanation {
+        let state = &self.reading.run.state;
+        let summary = match state.cancel_reason.as_str() {
+            "concurrency_limit" => {
+                let limit = state.origin.gate.as_ref().map_or(0, |gate| gate.limit);
+                format!("{limit} runs with the same key were open, and the workflow skips what finds no room")
+            }
+            "superseded" => "a newer run with the same key took its place".to_owned(),
+            _ => {
+                let who = if state.cancelled_by.is_empty() { "somebody" } else { state.cancelled_by.as_str() };
+                format!("{who} cancelled the run")
+            }
+        };
+        self.told("cancelled", summary, json!({ "by": state.cancelled_by, "reason": state.cancel_reason }))
+    }
+
+    fn expired(&self) -> Explanation {
+        let state = &self.reading.run.state;
+        let open: Vec<&str> = (0..state.steps.len() as u32)
+            .filter(|i| state.steps[*i as usize].status() == StepStatus::Cancelled)
+            .map(|i| self.key(i))
+            .collect();
+        let at = state.origin.expires_at;
+        let summary = format!("the run was not done at {at}, when its time was up");
+        self.told("expired", summary, json!({ "expires_at": at.to_string(), "unfinished_steps": open }))
+    }
+
+    /// One step, whatever its state.
+    fn step(&self, index: u32) -> Explanation {
+        let key = self.key(index);
+        let node = self.plan.node(index);
+        let step = self.reading.run.step(index);
+        let kind = node.body.as_ref().map_or("unknown", |body| body.kind());
+        let mut details = Map::new();
+        details.insert("kind".into(), json!(kind));
+        details.insert("status".into(), json!(step.status().as_str()));
+        if step.attempt > 0 {
+            details.insert("attempt".into(), json!(step.attempt));
+        }
+        if let Some(at) = step.started_at {
+            details.insert("started_at".into(), json!(at.to_string()));
+        }
+        if let (Some(guard), false) = (&node.guard, step.seen.is_empty()) {
+            details.insert("condition".into(), json!(guard.text));
+            details.insert("saw".into(), saw(&step.seen));
+        }
+        let mut add = |more: Value| {
+            if let Value::Object(more) = more {
+                details.extend(more);
+            }
+        };
+        let mut actions = self.actions();
+        let (reason, summary) = match &step.phase {
+            Phase::Pending {} | Phase::Unknown { .. } if self.reading.run.is_terminal() => {
+                ("cancelled", format!("the run ended before `{key}` began"))
+            }
+            Phase::Pending {} | Phase::Unknown { .. } => {
+                let open: Vec<u32> = node.links.iter().map(|l| l.from).filter(|s| self.is_open(*s)).collect();
+                let statuses: Map<String, Value> =
+                    node.links.iter().map(|l| (self.key(l.from).to_owned(), json!(self.status(l.from)))).collect();
+                let waiting: Vec<&str> = open.iter().map(|s| self.key(*s)).collect();
+                add(json!({ "waiting_on": waiting, "statuses": statuses }));
+                match waiting.is_empty() {
+                    false => ("waiting_for_dependencies", format!("`{key}` waits for {}", names(&waiting))),
+                    true if !node.is_known() => {
+                        ("waiting_for_upgrade", format!("`{key}` is of a kind this release does not know"))
+                    }
+                    true => ("pending_dispatch", format!("`{key}` is about to start")),
+                }
+            }
+            Phase::Ready {} => ("step_scheduled", format!("`{key}` waits for a process that starts things")),
+            Phase::Running { .. } => match self.place(step) {
+                Some(Place { ahead, limit, is_own }) => {
+                    let of = if is_own { "organisation" } else { "server" };
+                    add(json!({ "limit": "http_requests", "allowed": limit, "of": of, "queued_before": ahead }));
+                    let summary = format!(
+                        "`{key}` waits to send its request: {limit} of this {of} are under way, and {ahead} go before it"
+                    );
+                    ("queued_by_limit", summary)
+                }
+                None => ("step_running", format!("`{key}` is on attempt {}", step.attempt)),
+            },
+            Phase::Retrying { at } => {
+                let last = step.failure.as_deref();
+                let policy = &node.retry;
+                add(json!({
+                    "at": at.to_string(), "next_attempt": step.attempt + 1, "last_error": last.map(error),
+                    "charged": step.charged, "max_attempts": policy.max_attempts,
+                }));
+                let body = json!({ "step": key });
+                actions.insert(1.min(actions.len()), self.action("retry_now", "retry", Some(body)));
+                let message = last.map_or("", |failure| failure.message.as_str());
+                let summary = match last.is_some_and(|failure| failure.code == "host_backoff") {
+                    true => format!("`{key}` is held back: {message}; the next attempt is at {at}"),
+                    false => format!("attempt {} of `{key}` failed ({message}); the next is at {at}", step.attempt),
+                };
+                ("waiting_for_retry", summary)
+            }
+            Phase::Sleeping { until } => {
+                add(json!({ "until": until.to_string() }));
+                ("sleeping_until", format!("`{key}` sleeps until {until}"))
+            }
+            Phase::Waiting { deadline } => {
+                let url = self.around.wait_url.map(|url| url(key));
+                add(json!({ "url": url, "deadline": deadline.to_string() }));
+                if let Some(path) = url {
+                    let body = Some(json!({}));
+                    actions.insert(0, Action { action: "call_webhook", method: "POST", path, body });
+                }
+                ("waiting_for_webhook", format!("`{key}` waits until somebody calls its URL, at the latest {deadline}"))
+            }
+            Phase::Done { status } => self.done(index, *status, &mut add),
+        };
+        Explanation {
+            reason,
+            chain: vec![link("step", key, reason, summary.clone())],
+            summary,
+            step: Some(key.to_owned()),
+            details: Value::Object(details),
+            next_actions: actions,
+        }
+    }
+
+    fn done(&self, index: u32, status: StepStatus, add: &mut dyn FnMut(Value)) -> (&'static str, String) {
+        let key = self.key(index);
+        let node = self.plan.node(index);
+        let step = self.reading.run.step(index);
+        let response = step.response.as_ref();
+        if let Some(code) = response.and_then(|r| r.status_code) {
+            add(json!({ "status_code": code }));
+        }
+        if let Some(failure) = step.failure.as_deref() {
+            add(json!({ "error": error(failure) }));
+        }
+        let message = step.failure.as_ref().map_or("", |failure| failure.message.as_str());
+        match status {
+            StepStatus::Success => ("completed", format!("`{key}` succeeded")),
+            StepStatus::Received => ("completed", format!("`{key}` received its call")),
+            StepStatus::TemplateError => ("template_error", format!("`{key}` could not be filled in: {message}")),
+            StepStatus::Timeout => ("step_timeout", format!("`{key}` ran out of time: {message}")),
+            StepStatus::Failed => {
+                let attempts = node.retry.max_attempts;
+                match attempts > 1 && step.charged >= attempts {
+                    true => {
+                        add(json!({ "attempts": step.attempt, "max_attempts": attempts }));
+                        ("retry_exhausted", format!("`{key}` failed {} times, last: {message}", step.charged))
+                    }
+                    false => ("step_failed", format!("`{key}` failed: {message}")),
+                }
+            }
+            StepStatus::Cancelled => ("cancelled", format!("`{key}` ended with its run")),
+            StepStatus::Skipped => match step.because.as_deref() {
+                Some(Because::Condition { seen }) => {
+                    let text = node.guard.as_ref().map_or("", |guard| guard.text.as_str());
+                    add(json!({ "condition": text, "saw": saw(seen) }));
+                    let values: Vec<String> = seen.iter().map(|s| format!("{} was {}", s.path, s.value)).collect();
+                    let summary = format!("`{key}` was skipped: `{text}` is false, because {}", values.join(" and "));
+                    ("skipped_by_condition", summary)
+                }
+                Some(Because::Needs { steps }) => {
+                    let statuses: Map<String, Value> =
+                        steps.iter().map(|s| (self.key(*s).to_owned(), json!(self.status(*s)))).collect();
+                    let words: Vec<String> =
+                        steps.iter().map(|s| format!("`{}` is {}", self.key(*s), self.status(*s))).collect();
+                    add(json!({ "needs": statuses }));
+                    let summary =
+                        format!("`{key}` was skipped: it runs only if its needs succeed, and {}", words.join(" and "));
+                    ("skipped_by_needs", summary)
+                }
+                Some(Because::Unknown { .. }) | None => ("skipped", format!("`{key}` was skipped")),
+            },
+            // Not the statuses of a step that is done.
+            StepStatus::Pending
+            | StepStatus::Running
+            | StepStatus::Retrying
+            | StepStatus::Sleeping
+            | StepStatus::Waiting => ("pending_dispatch", format!("`{key}` is about to start")),
+        }
+    }
+
+    /// Where the request of this step waits, if it has to.
+    fn place(&self, step: &Step) -> Option<Place> {
+        match step.phase {
+            Phase::Running { fence, .. } => self.around.queued.and_then(|queued| queued(fence)),
+            _ => None,
+        }
+    }
+
+    /// An explanation of the run as a whole.
+    fn told(&self, reason: &'static str, summary: String, mut details: Value) -> Explanation {
+        self.close(&mut details);
+        let chain = vec![Link { summary: summary.clone(), ..self.link_to_run(reason) }];
+        Explanation { reason, summary, step: None, details, next_actions: self.actions(), chain }
+    }
+
+    /// What is to be said of every run that is over.
+    fn close(&self, details: &mut Value) {
+        let Value::Object(details) = details else { return };
+        if !self.reading.run.is_terminal() {
+            return;
+        }
+        details.insert("replay".into(), json!({ "allowed": true }));
+        let pending: Vec<Value> = self
+            .around
+            .notices
+            .iter()
+            .map(|n| json!({ "number": n.number, "error": Some(&n.error).filter(|e| !e.is_empty()) }))
+            .collect();
+        if !pending.is_empty() {
+            details.insert("notices_pending".into(), json!(pending));
+        }
+    }
+
+    fn link_to_run(&self, reason: &'static str) -> Link {
+        let run = &self.reading.run;
+        let name = self.reading.row.id.to_string();
+        link("run", &name, reason, format!("the run of `{}` is {}", self.reading.row.workflow_name, run.status()))
+    }
+
+    /// What can be done with the run in its state.
+    fn actions(&self) -> Vec<Action> {
+        match self.reading.run.is_terminal() {
+            true => vec![self.action("replay", "replay", None)],
+            false => {
+                let path = format!("/api/v1/runs/{}", self.reading.row.id);
+                let wait = Action { action: "wait", method: "GET", path, body: None };
+                vec![wait, self.action("cancel", "cancel", None)]
+            }
+        }
+    }
+
+    fn action(&self, action: &'static str, verb: &str, body: Option<Value>) -> Action {
+        let path = format!("/api/v1/runs/{}/{verb}", self.reading.row.id);
+        Action { action, method: "POST", path, body }
+    }
+
+    fn key(&self, step: u32) -> &str {
+        &self.plan.node(step).key
+    }
+
+    fn status(&self, step: u32) -> &'static str {
+        self.reading.run.step(step).status().as_str()
+    }
+
+    fn is_open(&self, step: u32) -> bool {
+        self.reading.run.step(step).outcome().is_none()
+    }
+}
+
+fn link(what: &'static str, name: &str, reason: &'static str, summary: String) -> Link {
+    Link { what, name: name.to_owned(), reason, summary }
+}
+
+fn by(pause: Option<&WorkflowPause>) -> String {
+    match pause {
+        Some(pause) if !pause.actor.is_empty() => format!(" by {}", pause.actor),
+        _ => String::new(),
+    }
+}
+
+fn error(failure: &Failure) -> Value {
+    json!({ "code": failure.code, "message": failure.message })
+}
+
+/// The values an expression saw; one that was cut is no longer JSON and is shown as text.
+fn saw(seen: &[kernel::expr::Seen]) -> Value {
+    let value = |text: &str| serde_json::from_str(text).unwrap_or_else(|_| Value::from(text));
+    Value::Object(seen.iter().map(|s| (s.path.clone(), value(&s.value))).collect())
+}
+
+fn names(steps: &[&str]) -> String {
+    let quoted: Vec<String> = steps.iter().take(5).map(|step| format!("`{step}`")).collect();
+    let more = steps.len().saturating_sub(5);
+    let list = quoted.join(", ");
+    if more > 0 { format!("{list} and {more} more") } else { list }
+}

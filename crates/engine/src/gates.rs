@@ -1,0 +1,333 @@
+//! Gates: which runs may be open at once, and whose turn is next.
+//!
+//! ```text
+//!   enter ──room──▶ holding ──────ended──────▶ gone
+//!     │                ▲                        ▲
+//!     ├──full──▶ queued ┘ (oldest first) ───────┤
+//!     └──workflow paused──▶ held ──resumed──▶ queued or holding
+//! ```
+//!
+//! Pure bookkeeping of the mailbox: no clock, no store. Nothing here is a counter that could drift: a
+//! place is held by a run that is open, and after a restart the places are read from the rows of the open
+//! runs. Ids are ordered by time, so the order of a queue is the order in which its runs were created.
+
+use kernel::event::OnConflict;
+use kernel::{Admission, OrgId, RunId, WorkflowId};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use store::{GateRow, GatedRun};
+
+/// What a new run is told at the door.
+#[derive(Debug, Default, PartialEq)]
+pub struct Entry {
+    pub admission: Admission,
+    /// Runs that have to make room for it, once it exists.
+    pub supersedes: Vec<(OrgId, RunId)>,
+}
+
+/// What follows from the places the last process left.
+#[derive(Debug, PartialEq)]
+pub struct Restored {
+    /// Whose turn has come.
+    pub admitted: Vec<(OrgId, RunId)>,
+    /// Who has to make room.
+    pub superseded: Vec<(OrgId, RunId)>,
+}
+
+#[derive(Default)]
+pub struct Gates {
+    places: HashMap<RunId, Place>,
+    gates: HashMap<[u8; 16], Gate>,
+    paused: BTreeMap<WorkflowId, BTreeSet<RunId>>,
+}
+
+struct Place {
+    org: OrgId,
+    workflow: WorkflowId,
+    gate: Option<[u8; 16]>,
+}
+
+#[derive(Default)]
+struct Gate {
+    workflow: WorkflowId,
+    /// As the newest run said: a new version may have changed it.
+    limit: u32,
+    holders: BTreeSet<RunId>,
+    queue: BTreeSet<RunId>,
+}
+
+impl Gate {
+    fn has_room(&self) -> bool {
+        (self.holders.len() as u32) < self.limit
+    }
+
+    /// The oldest runs that must go so that everyone here would fit.
+    fn surplus(&self) -> Vec<RunId> {
+        let all = self.holders.len() + self.queue.len();
+        let oldest = self.holders.iter().chain(&self.queue).copied();
+        oldest.take(all.saturating_sub(self.limit as usize)).collect()
+    }
+}
+
+/// What a gate looks like from outside.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Crowd {
+    pub limit: u32,
+    /// A few of those who hold a place, oldest first.
+    pub holders: Vec<RunId>,
+    /// Runs queued before the one that asks.
+    pub ahead: usize,
+    pub is_paused: bool,
+}
+
+impl Gates {
+    /// Takes up what the last process left: open runs with a gate, runs whose turn had not come, paused
+    /// workflows. Answers who may go on, and who has to make room.
+    pub fn restore(&mut self, paused: Vec<WorkflowId>, runs: Vec<GatedRun>) -> Restored {
+        self.paused = paused.into_iter().map(|workflow| (workflow, BTreeSet::new())).collect();
+        let mut superseded = Vec::new();
+        let mut replacing = BTreeSet::new();
+        for row in runs {
+            let gate = row.gate.as_ref().map(|gate| gate.id);
+            self.places.insert(row.run, Place { org: row.org, workflow: row.workflow, gate });
+            if let Some(said) = &row.gate {
+                let gate = self.gate(said, row.workflow);
+                if row.is_queued && said.on_conflict == OnConflict::CancelRunning {
+                    replacing.insert(said.id);
+                }
+                if !row.is_queued {
+                    gate.holders.insert(row.run);
+                }
+            }
+            if row.is_queued {
+                self.queue(row.run, row.workflow, gate);
+            }
+        }
+        for id in replacing {
+            let surplus = self.gates.get(&id).map(Gate::surplus).unwrap_or_default();
+            superseded.extend(surplus.into_iter().filter_map(|run| self.places.get(&run).map(|p| (p.org, run))));
+        }
+        let mut admitted = Vec::new();
+        let gates: BTreeSet<[u8; 16]> = self.gates.keys().copied().collect();
+        for gate in gates {
+            self.admit(gate, &mut admitted);
+        }
+        let ungated = |(run, place): (&RunId, &Place)| (place.gate.is_none()).then_some((*run, place.workflow));
+        let ungated: BTreeSet<(RunId, WorkflowId)> = self.places.iter().filter_map(ungated).collect();
+        for (run, workflow) in ungated {
+            if !self.paused.contains_key(&workflow) {
+                admitted.extend(self.places.remove(&run).map(|place| (place.org, run)));
+            }
+        }
+        Restored { admitted, superseded }
+    }
+
+    /// A new run is at the door. It has its place from now on, until it leaves.
+    pub fn enter(&mut self, org: OrgId, run: RunId, workflow: WorkflowId, gate: Option<&GateRow>) -> Entry {
+        let is_paused = self.paused.contains_key(&workflow);
+        let Some(said) = gate else {
+            if !is_paused {
+                return Entry::default();
+            }
+            self.places.insert(run, Place { org, workflow, gate: None });
+            self.queue(run, workflow, None);
+            return Entry { admission: Admission::Queue(kernel::event::Queue::WorkflowPaused), ..Entry::default() };
+        };
+        let id = said.id;
+        let gate = self.gate(said, workflow);
+        let is_full = !gate.has_room() || !gate.queue.is_empty();
+        if is_full && said.on_conflict == OnConflict::Skip {
+            return Entry { admission: Admission::Refuse, ..Entry::default() };
+        }
+        self.places.insert(run, Place { org, workflow, gate: Some(id) });
+        if is_paused || is_full {
+            self.queue(run, workflow, Some(id));
+        } else if let Some(gate) = self.gates.get_mut(&id) {
+            gate.holders.insert(run);
+        }
+        let reason = match (is_paused, is_full) {
+            (true, _) => kernel::event::Queue::WorkflowPaused,
+            (false, true) => kernel::event::Queue::Limit,
+            (false, false) => return Entry::default(),
+        };
+        let mut supersedes = Vec::new();
+        if said.on_conflict == OnConflict::CancelRunning {
+            let surplus = self.gates.get(&id).map(Gate::surplus).unwrap_or_default();
+            supersedes.extend(surplus.iter().filter_map(|run| self.places.get(run).map(|place| (place.org, *run))));
+        }
+        Entry { admission: Admission::Queue(reason), supersedes }
+    }
+
+    /// A run is over, or never came to be. Answers whose turn has come.
+    pub fn leave(&mut self, run: RunId) -> Vec<(OrgId, RunId)> {
+        let mut admitted = Vec::new();
+        let Some(place) = self.places.remove(&run) else { return admitted };
+        if let Some(held) = self.paused.get_mut(&place.workflow) {
+            held.remove(&run);
+        }
+        if let Some(id) = place.gate
+            && let Some(gate) = self.gates.get_mut(&id)
+        {
+            gate.holders.remove(&run);
+            gate.queue.remove(&run);
+            if gate.holders.is_empty() && gate.queue.is_empty() {
+                self.gates.remove(&id);
+            } else {
+                self.admit(id, &mut admitted);
+            }
+        }
+        admitted
+    }
+
+    /// Runs of this workflow wait for their turn from now on, whatever their limits say.
+    pub fn pause(&mut self, workflow: WorkflowId) {
+        self.paused.entry(workflow).or_default();
+    }
+
+    /// Answers whose turn has come.
+    pub fn resume(&mut self, workflow: WorkflowId) -> Vec<(OrgId, RunId)> {
+        let mut admitted = Vec::new();
+        for run in self.paused.remove(&workflow).unwrap_or_default() {
+            // It has no limit to obey: once it is let in, nothing needs to know of it any more.
+            admitted.extend(self.places.remove(&run).map(|place| (place.org, run)));
+        }
+        let gates = self.gates.iter().filter(|(_, gate)| gate.workflow == workflow).map(|(id, _)| *id);
+        let gates: BTreeSet<[u8; 16]> = gates.collect();
+        for gate in gates {
+            self.admit(gate, &mut admitted);
+        }
+        admitted
+    }
+
+    /// Who stands between this run and its turn; `None` if it is not known here.
+    pub fn crowd(&self, run: RunId) -> Option<Crowd> {
+        let place = self.places.get(&run)?;
+        let is_paused = self.paused.contains_key(&place.workflow);
+        let gate = place.gate.and_then(|id| self.gates.get(&id));
+        let limit = gate.map_or(0, |gate| gate.limit);
+        let holders = gate.map(|gate| gate.holders.iter().take(8).copied().collect()).unwrap_or_default();
+        let ahead = gate.map_or(0, |gate| gate.queue.range(..run).count());
+        Some(Crowd { limit, holders, ahead, is_paused })
+    }
+
+    fn gate(&mut self, said: &GateRow, workflow: WorkflowId) -> &mut Gate {
+        let gate = self.gates.entry(said.id).or_default();
+        gate.workflow = workflow;
+        gate.limit = said.limit;
+        gate
+    }
+
+    fn queue(&mut self, run: RunId, workflow: WorkflowId, gate: Option<[u8; 16]>) {
+        match gate.and_then(|id| self.gates.get_mut(&id)) {
+            Some(gate) => drop(gate.queue.insert(run)),
+            None => drop(self.paused.get_mut(&workflow).map(|held| held.insert(run))),
+        }
+    }
+
+    /// Lets in the oldest that wait, as long as there is room.
+    fn admit(&mut self, id: [u8; 16], admitted: &mut Vec<(OrgId, RunId)>) {
+        let Some(gate) = self.gates.get_mut(&id) else { return };
+        if self.paused.contains_key(&gate.workflow) {
+            return;
+        }
+        while gate.has_room() {
+            let Some(run) = gate.queue.pop_first() else { break };
+            gate.holders.insert(run);
+            admitted.extend(self.places.get(&run).map(|place| (place.org, run)));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kernel::event::Queue;
+
+    const ORG: OrgId = OrgId::DEFAULT;
+    const WORKFLOW: WorkflowId = WorkflowId([9; 16]);
+
+    fn run(n: u8) -> RunId {
+        RunId([n; 16])
+    }
+
+    fn gate(limit: u32, on_conflict: OnConflict) -> GateRow {
+        GateRow { id: [1; 16], limit, on_conflict }
+    }
+
+    fn enter(gates: &mut Gates, n: u8, gate: &GateRow) -> Entry {
+        gates.enter(ORG, run(n), WORKFLOW, Some(gate))
+    }
+
+    fn queued(reason: Queue) -> Entry {
+        Entry { admission: Admission::Queue(reason), ..Entry::default() }
+    }
+
+    #[test]
+    fn a_queue_is_first_come_first_served_and_never_over_its_limit() {
+        let (mut gates, two) = (Gates::default(), gate(2, OnConflict::Queue));
+        assert_eq!(enter(&mut gates, 1, &two), Entry::default());
+        assert_eq!(enter(&mut gates, 2, &two), Entry::default());
+        for n in 3..6 {
+            assert_eq!(enter(&mut gates, n, &two), queued(Queue::Limit));
+        }
+        assert_eq!(gates.crowd(run(5)).unwrap().ahead, 2);
+        assert_eq!(gates.leave(run(2)), [(ORG, run(3))]);
+        assert_eq!(gates.leave(run(4)), [], "it had not come in: nobody gets its place");
+        assert_eq!(gates.leave(run(1)), [(ORG, run(5))]);
+        assert_eq!(gates.leave(run(1)), [], "nobody leaves twice");
+        assert_eq!((gates.leave(run(3)), gates.leave(run(5))), (vec![], vec![]));
+        assert!(gates.places.is_empty() && gates.gates.is_empty(), "nothing stays behind");
+    }
+
+    #[test]
+    fn a_run_that_finds_no_room_can_be_refused_or_replace_the_oldest() {
+        let (mut gates, one) = (Gates::default(), gate(1, OnConflict::Skip));
+        assert_eq!(enter(&mut gates, 1, &one), Entry::default());
+        assert_eq!(enter(&mut gates, 2, &one).admission, Admission::Refuse);
+        assert_eq!(gates.leave(run(2)), []);
+        let newest = gate(1, OnConflict::CancelRunning);
+        let entry = enter(&mut gates, 3, &newest);
+        assert_eq!(entry, Entry { supersedes: vec![(ORG, run(1))], ..queued(Queue::Limit) });
+        let entry = enter(&mut gates, 4, &newest);
+        assert_eq!(entry.supersedes, [(ORG, run(1)), (ORG, run(3))], "those before it are out of date too");
+        assert_eq!(gates.leave(run(3)), []);
+        assert_eq!(gates.leave(run(1)), [(ORG, run(4))]);
+    }
+
+    #[test]
+    fn a_paused_workflow_lets_nobody_in_until_it_is_resumed() {
+        let (mut gates, one) = (Gates::default(), gate(1, OnConflict::Queue));
+        assert_eq!(enter(&mut gates, 1, &one), Entry::default());
+        gates.pause(WORKFLOW);
+        assert_eq!(enter(&mut gates, 2, &one), queued(Queue::WorkflowPaused));
+        assert_eq!(gates.enter(ORG, run(3), WORKFLOW, None), queued(Queue::WorkflowPaused));
+        assert_eq!(gates.enter(ORG, run(4), WorkflowId([8; 16]), None), Entry::default());
+        assert_eq!(gates.leave(run(1)), [], "there is room, but nobody may use it");
+        assert_eq!(gates.resume(WORKFLOW), [(ORG, run(3)), (ORG, run(2))]);
+        assert_eq!(enter(&mut gates, 5, &one), queued(Queue::Limit));
+    }
+
+    #[test]
+    fn places_come_back_from_the_rows_of_open_runs() {
+        let gated = |n: u8, gate: Option<GateRow>, is_queued| GatedRun {
+            org: ORG,
+            run: run(n),
+            workflow: WORKFLOW,
+            gate,
+            is_queued,
+        };
+        let two = || Some(gate(2, OnConflict::Queue));
+        let rows = || vec![gated(1, two(), false), gated(2, two(), true), gated(3, two(), true), gated(4, None, true)];
+        let mut gates = Gates::default();
+        let restored = gates.restore(Vec::new(), rows());
+        assert_eq!(restored, Restored { admitted: vec![(ORG, run(2)), (ORG, run(4))], superseded: vec![] });
+        assert_eq!(gates.leave(run(1)), [(ORG, run(3))]);
+        let mut gates = Gates::default();
+        assert_eq!(gates.restore(vec![WORKFLOW], rows()).admitted, []);
+        assert_eq!(gates.resume(WORKFLOW), [(ORG, run(4)), (ORG, run(2))]);
+        let newest = || Some(gate(1, OnConflict::CancelRunning));
+        let left = vec![gated(1, newest(), false), gated(2, newest(), true)];
+        let restored = Gates::default().restore(Vec::new(), left);
+        let expected = Restored { admitted: vec![], superseded: vec![(ORG, run(1))] };
+        assert_eq!(restored, expected, "a crash does not save the replaced run");
+    }
+}

@@ -1,0 +1,1 @@
+DELETE FROM notices WHERE org = $1 AND run = $2 AND number = $3

@@ -1,0 +1,1 @@
+DELETE FROM workflow_pauses WHERE org = $1 AND workflow = $2

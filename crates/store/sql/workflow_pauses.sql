@@ -1,0 +1,1 @@
+SELECT org, workflow, at, actor, note FROM workflow_pauses ORDER BY org, workflow

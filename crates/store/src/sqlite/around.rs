@@ -1,0 +1,83 @@
+//! What stands around runs: the places they hold, the workflows that are paused, and who is still to be
+//! told that a run has ended.
+
+use super::columns::{gate, limit, org, run_id, sql, time};
+use super::fault::{Trouble, on_read};
+use crate::Result;
+use crate::rows::{GatedRun, NoticeRow, WorkflowPause};
+use kernel::{OrgId, RunId, WorkflowId};
+use rusqlite::{Connection, Params, Row, params};
+
+pub(super) fn gated(connection: &Connection) -> Result<Vec<GatedRun>> {
+    list(connection, sql!("runs_gated"), [], |row| {
+        Ok(GatedRun {
+            org: org(row, 0)?,
+            run: run_id(row, 1)?,
+            workflow: WorkflowId(row.get(2)?),
+            gate: gate(row, 3)?,
+            is_queued: row.get(4)?,
+        })
+    })
+}
+
+pub(super) fn pause_workflow(connection: &Connection, pause: &WorkflowPause) -> std::result::Result<(), Trouble> {
+    let row = params![pause.org.0, pause.workflow.0, pause.at.0, pause.actor, pause.note];
+    connection.prepare_cached(sql!("workflow_pause_put"))?.execute(row)?;
+    Ok(())
+}
+
+pub(super) fn resume_workflow(
+    connection: &Connection,
+    org: OrgId,
+    workflow: WorkflowId,
+) -> std::result::Result<(), Trouble> {
+    connection.prepare_cached(sql!("workflow_pause_delete"))?.execute(params![org.0, workflow.0])?;
+    Ok(())
+}
+
+pub(super) fn workflow_pause(
+    connection: &Connection,
+    org: OrgId,
+    workflow: WorkflowId,
+) -> Result<Option<WorkflowPause>> {
+    let found = list(connection, sql!("workflow_pause"), params![org.0, workflow.0], pause_row)?;
+    Ok(found.into_iter().next())
+}
+
+pub(super) fn workflow_pauses(connection: &Connection) -> Result<Vec<WorkflowPause>> {
+    list(connection, sql!("workflow_pauses"), [], pause_row)
+}
+
+fn pause_row(row: &Row<'_>) -> rusqlite::Result<WorkflowPause> {
+    let workflow = WorkflowId(row.get(1)?);
+    Ok(WorkflowPause { org: org(row, 0)?, workflow, at: time(row, 2)?, actor: row.get(3)?, note: row.get(4)? })
+}
+
+pub(super) fn notices(connection: &Connection, count: usize) -> Result<Vec<NoticeRow>> {
+    list(connection, sql!("notices"), [limit(count)], notice_row)
+}
+
+pub(super) fn notices_of(connection: &Connection, org: OrgId, run: RunId) -> Result<Vec<NoticeRow>> {
+    list(connection, sql!("notices_of_run"), params![org.0, run.0], notice_row)
+}
+
+pub(super) fn note_notice(connection: &Connection, notice: &NoticeRow) -> std::result::Result<(), Trouble> {
+    let row = params![notice.error, notice.org.0, notice.run.0, notice.number];
+    connection.prepare_cached(sql!("notice_error"))?.execute(row)?;
+    Ok(())
+}
+
+fn notice_row(row: &Row<'_>) -> rusqlite::Result<NoticeRow> {
+    Ok(NoticeRow { org: org(row, 0)?, run: run_id(row, 1)?, number: row.get(2)?, error: row.get(3)? })
+}
+
+fn list<T>(
+    connection: &Connection,
+    statement: &str,
+    params: impl Params,
+    read: fn(&Row<'_>) -> rusqlite::Result<T>,
+) -> Result<Vec<T>> {
+    let mut statement = connection.prepare_cached(statement).map_err(on_read)?;
+    let rows = statement.query_map(params, read).map_err(on_read)?;
+    rows.collect::<rusqlite::Result<_>>().map_err(on_read)
+}
