@@ -323,3 +323,45 @@ fn a14_each_moment_has_one_run_whenever_the_process_dies() {
         assert_eq!(runs.len(), found.len(), "{crash}: no run without a line");
     }
 }
+
+#[test]
+fn a14_each_moment_has_one_run_however_often_the_process_is_killed() {
+    let mut server = at("2027-01-01T00:00:30Z");
+    let allow = schedule(&server, "a: { noop: {} }", json!({ "cron": "* * * * *" }));
+    let skip =
+        schedule(&server, "a: { sleep: 90s }", json!({ "cron": "* * * * *", "overlap": "skip", "missed": "skip" }));
+    for round in 0..8 {
+        let api = *server;
+        let walking = std::thread::spawn(move || {
+            let advance = json!({ "advance": "20m" }).to_string();
+            let _ =
+                api.try_send("POST", "/api/v1/dev/clock", &[("Content-Type", "application/json")], advance.as_bytes());
+        });
+        // Longer every time, so that each death is somewhere else.
+        std::thread::sleep(std::time::Duration::from_millis(7 + 13 * round));
+        server.kill();
+        walking.join().unwrap();
+        server.start_again();
+    }
+    server.advance("2m");
+    for trigger in [&allow, &skip] {
+        let lines = log(&server, trigger);
+        let moments: Vec<i64> = lines.iter().map(|line| micros(&line["scheduled_for"])).collect();
+        assert!(moments.windows(2).all(|pair| pair[1] - pair[0] == 60 * SECOND), "each minute once: {lines:?}");
+        check_runs(&server, trigger);
+    }
+    let started = |trigger: &str| log(&server, trigger).iter().filter(|line| line["outcome"] == "started").count();
+    assert_eq!(started(&allow), log(&server, &allow).len());
+    assert_eq!(server.list("/api/v1/runs").len(), started(&allow) + started(&skip), "no run without a line");
+}
+
+#[test]
+fn a14_a_day_of_minutes_is_walked_in_one_go() {
+    let server = at("2027-01-01T00:00:30Z");
+    let trigger = schedule(&server, "a: { noop: {} }", json!({ "cron": "* * * * *" }));
+    assert!(server.advance("1d") >= 1_440);
+    let lines = log(&server, &trigger);
+    assert!((1_000..=1_001).contains(&lines.len()), "the newest are kept");
+    assert_eq!(lines.last().map(|line| line["scheduled_for"].clone()), Some(json!("2027-01-02T00:00:00Z")));
+    assert_eq!(server.list("/api/v1/runs").len(), 1_440);
+}

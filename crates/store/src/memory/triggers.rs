@@ -172,3 +172,14 @@ impl Contents {
         }
     }
 }
+
+#[cfg(test)]
+impl super::MemoryStore {
+    pub(crate) fn put_owned_trigger(&self, org: OrgId, workflow: WorkflowId, wanted: Option<&TriggerRow>) -> bool {
+        self.contents().put_owned(org, workflow, wanted)
+    }
+
+    pub(crate) fn owned_trigger_now(&self, org: OrgId, workflow: WorkflowId) -> Option<TriggerRow> {
+        self.contents().owned_trigger(org, workflow)
+    }
+}

@@ -314,3 +314,67 @@ fn delivery_row(row: &Row<'_>) -> rusqlite::Result<DeliveryRow> {
         request: row.get::<_, Option<Vec<u8>>>(9)?.map(Into::into),
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::SqliteStore;
+    use super::*;
+    use crate::memory::MemoryStore;
+
+    const ORG: OrgId = OrgId::DEFAULT;
+    const WORKFLOW: WorkflowId = WorkflowId([1; 16]);
+
+    fn own(id: u8, kind: TriggerKind, config: &str, path: Option<&str>) -> TriggerRow {
+        TriggerRow {
+            org: ORG,
+            id: TriggerId([id; 16]),
+            name: "own".into(),
+            kind,
+            workflow: WORKFLOW,
+            enabled: true,
+            note: None,
+            config: config.into(),
+            path: path.map(str::to_owned),
+            is_owned: true,
+            revision: 1,
+            cursor: Some(Timestamp(i64::from(id))),
+            next_at: Some(Timestamp(i64::from(id) + 1)),
+            created_at: Timestamp(0),
+            updated_at: Timestamp(0),
+            last_run_at: None,
+            last_run: None,
+        }
+    }
+
+    /// What people who replace and delete workflows rely on, of both stores at once.
+    #[test]
+    fn an_own_trigger_follows_its_workflow() {
+        let folder = tempfile::tempdir().unwrap();
+        let (memory, sqlite) = (MemoryStore::new(), SqliteStore::open(&folder.path().join("db")).unwrap());
+        let now = |wanted: Option<&TriggerRow>| {
+            let put = sqlite.inner.writer().unwrap().transact(|c| put_owned(c, ORG, WORKFLOW, wanted)).unwrap();
+            assert_eq!(memory.put_owned_trigger(ORG, WORKFLOW, wanted), put);
+            let of_sqlite = sqlite.inner.readers.with(|c| owned_by(c, ORG, WORKFLOW)).unwrap();
+            assert_eq!(memory.owned_trigger_now(ORG, WORKFLOW), of_sqlite);
+            (put, of_sqlite)
+        };
+        let schedule = |id, config| own(id, TriggerKind::Schedule, config, None);
+        assert_eq!(now(None), (true, None));
+        assert_eq!(now(Some(&schedule(1, "a"))), (true, Some(schedule(1, "a"))));
+        assert_eq!(now(Some(&schedule(2, "a"))), (true, Some(schedule(1, "a"))), "nothing changed, moments and all");
+        let changed = now(Some(&schedule(3, "b"))).1.unwrap();
+        assert_eq!((changed.id, changed.revision, changed.cursor), (TriggerId([1; 16]), 2, Some(Timestamp(3))));
+        let other = own(9, TriggerKind::Webhook, "w", Some("taken"));
+        let other = TriggerRow { workflow: WorkflowId([2; 16]), ..other };
+        sqlite.inner.writer().unwrap().transact(|c| put_owned(c, ORG, other.workflow, Some(&other))).unwrap();
+        memory.put_owned_trigger(ORG, other.workflow, Some(&other));
+        let taken = own(4, TriggerKind::Webhook, "w", Some("taken"));
+        assert_eq!(now(Some(&taken)), (false, Some(changed)), "and nothing was taken away");
+        let hook = own(4, TriggerKind::Webhook, "w", Some("free"));
+        assert_eq!(now(Some(&hook)), (true, Some(hook)), "another kind is another trigger");
+        assert_eq!(now(None), (true, None));
+        let gone = |c: &Connection| delete_of_workflow(c, ORG, other.workflow);
+        sqlite.inner.writer().unwrap().transact(gone).unwrap();
+        assert_eq!(sqlite.inner.readers.with(|c| by_path(c, "taken")), Ok(None));
+    }
+}
