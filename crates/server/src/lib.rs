@@ -17,6 +17,7 @@ mod headers;
 mod openapi;
 mod query;
 mod routes;
+mod ui;
 mod views;
 
 pub use error::Refusal;

@@ -25,6 +25,7 @@ pub fn areas() -> Vec<(&'static str, &'static str, Vec<Route>)> {
         ("webhooks", "Requests from other programs that start runs", webhooks::routes()),
         ("callbacks", "Answers from outside to steps that wait", callbacks::routes()),
         ("system", "The server itself", system::routes()),
+        ("page", "What people look at", crate::ui::routes()),
     ]
 }
 
