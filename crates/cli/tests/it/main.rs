@@ -7,8 +7,11 @@
 
 mod harness;
 
+mod batch;
 mod cli;
 mod crash;
+mod deletion;
+mod editing;
 mod explain;
 #[cfg(target_os = "linux")]
 mod faults;
@@ -22,6 +25,7 @@ mod restart;
 mod runs;
 mod schedules;
 mod security;
+mod streams;
 mod triggers;
 mod verify;
 mod waits;

@@ -172,3 +172,74 @@ fn p1_triggers_survive_a_crash() {
     assert_eq!(page["data"].as_array().unwrap().len(), 2);
     assert_eq!(page["next"], page["data"][1]["id"]);
 }
+
+#[test]
+fn r11_an_own_trigger_is_replaced_with_its_workflow() {
+    let server = Server::with(&["--clock", "virtual", "--clock-start", "2027-01-01T00:30:00Z"]);
+    let yaml = [("Content-Type", "application/yaml")];
+    let put = |lines: &str| {
+        let body = format!("name: w\n{lines}\ntasks: {{a: {{noop: {{}}}}}}");
+        server.send("PUT", "/api/v1/workflows/w", &yaml, body.as_bytes())
+    };
+    let own = || server.list("/api/v1/triggers");
+    server.define("name: w\ntrigger: cron\ncron: '0 9 * * *'\ntasks: {a: {noop: {}}}");
+    let first = id(&own()[0]);
+    assert_eq!(put("trigger: cron\ncron: '0 9 * * *'\ndescription: as before").status, 200);
+    assert_eq!((id(&own()[0]), own()[0]["next_at"].clone()), (first.clone(), json!("2027-01-01T09:00:00Z")));
+    assert_eq!(put("trigger: cron\ncron: '0 10 * * *'").data(200)["version"], 2);
+    assert_eq!((id(&own()[0]), own()[0]["next_at"].clone()), (first.clone(), json!("2027-01-01T10:00:00Z")));
+    // Another kind is another trigger; a secret is kept when the definition that was shown comes back.
+    let hook = "trigger: webhook\nwebhook: { path: p, ";
+    assert_eq!(put(&format!("{hook} has_secret: true }}")).refusal(422), "secret_missing");
+    assert_eq!(id(&own()[0]), first, "nothing was changed");
+    assert_eq!(put(&format!("{hook} secret: very secret }}")).data(200)["version"], 3);
+    let second = own();
+    assert_eq!(
+        (second.len(), &second[0]["type"], &second[0]["config"]["has_secret"]),
+        (1, &json!("webhook"), &json!(true))
+    );
+    assert_ne!(id(&second[0]), first);
+    assert_eq!(server.send("POST", "/webhooks/p", &[], b"{}").refusal(401), "signature_missing");
+    let shown = server.get("/api/v1/workflows/w").data(200)["definition"].clone();
+    let back = server.send("PUT", "/api/v1/workflows/w", &[JSON], shown.to_string().as_bytes());
+    assert_eq!(back.data(200)["version"], 3, "it does the same");
+    assert_eq!(server.send("POST", "/webhooks/p", &[], b"{}").refusal(401), "signature_missing", "still signed");
+    assert_eq!(put(&format!("{hook} unsigned: true }}")).data(200)["version"], 4);
+    assert_eq!(server.send("POST", "/webhooks/p", &[], b"{}").status, 202);
+    assert_eq!(put("trigger: api").data(200)["trigger"], "api");
+    assert_eq!(own().len(), 0);
+    assert_eq!(server.send("POST", "/webhooks/p", &[], b"{}").refusal(404), "not_found");
+}
+
+#[test]
+fn r12_a_deleted_workflow_takes_its_triggers_along() {
+    let server = Server::with(&["--clock", "virtual", "--clock-start", "2027-01-01T00:30:00Z"]);
+    server.define("name: w\ntrigger: webhook\nwebhook: { path: own, unsigned: true }\ntasks: {a: {noop: {}}}");
+    let other = json!({ "name": "t", "type": "schedule", "workflow": "w", "config": { "cron": "0 * * * *" } });
+    server.post("/api/v1/triggers", &other).data(201);
+    server.advance("1h");
+    assert_eq!(server.list("/api/v1/runs").len(), 1);
+    assert_eq!(server.send("DELETE", "/api/v1/workflows/w", &[], b"").status, 204);
+    assert_eq!(server.list("/api/v1/triggers").len(), 0);
+    assert_eq!(server.send("POST", "/webhooks/own", &[], b"{}").refusal(404), "not_found");
+    server.advance("3h");
+    assert_eq!(server.list("/api/v1/runs").len(), 1, "what ran stays, nothing is added");
+    // Name and path are free again.
+    server.define("name: w\ntrigger: webhook\nwebhook: { path: own, unsigned: true }\ntasks: {a: {noop: {}}}");
+    assert_eq!(server.send("POST", "/webhooks/own", &[], b"{}").status, 202);
+}
+
+#[test]
+fn a14_a_workflow_that_is_switched_off_records_skips_until_it_is_on_again() {
+    let server = Server::with(&["--clock", "virtual", "--clock-start", "2027-01-01T00:30:00Z"]);
+    server.define("name: w\ntrigger: cron\ncron: '0 * * * *'\ntasks: {a: {noop: {}}}");
+    let trigger = id(&server.list("/api/v1/triggers")[0]);
+    for (switch, hours) in [("disable", "2h"), ("enable", "1h")] {
+        assert_eq!(server.send("POST", &format!("/api/v1/workflows/w/{switch}"), &[], b"").status, 200);
+        server.advance(hours);
+    }
+    let mut lines = server.list(&format!("/api/v1/triggers/{trigger}/deliveries"));
+    lines.reverse();
+    let outcomes: Vec<&str> = lines.iter().filter_map(|line| line["outcome"].as_str()).collect();
+    assert_eq!(outcomes, ["skipped", "skipped", "started"]);
+}

@@ -212,6 +212,7 @@ impl Engine {
                 crash::point(Point::TickStarted);
                 Ok(Fired::Run { run: started.run, is_known: started.deduplicated })
             }
+            Err(Error::RunDeleted(run)) => Ok(Fired::Run { run, is_known: true }),
             Err(Error::Disabled) => Ok(Fired::Skipped("workflow_disabled")),
             Err(Error::NoGate(_)) => Ok(Fired::Skipped("concurrency_key_unresolved")),
             Err(error) => Err(error),

@@ -60,6 +60,7 @@ pub fn routes() -> Vec<Route> {
     const STARTS: &[Code] = &[
         Code::TriggerDisabled,
         Code::WorkflowDisabled,
+        Code::RunDeleted,
         Code::ConcurrencyKeyUnresolved,
         Code::RunDamaged,
         Code::RunNeedsUpgrade,
@@ -175,7 +176,7 @@ pub async fn change(app: State, Path(id): Path<String>, headers: HeaderMap, body
             problem.at = problem.at.map(|at| At { line: None, column: None, ..at });
             problem
         });
-        Refusal::of_problems(placeless.collect())
+        Refusal::of_problems(Code::InvalidBody, placeless.collect())
     })?;
     Ok(answer(200, views::trigger(&app.engine, &row)))
 }

@@ -28,6 +28,7 @@ pub fn routes() -> Vec<Route> {
                 Code::HeaderRequired,
                 Code::DeliveryIdReused,
                 Code::WorkflowDisabled,
+                Code::RunDeleted,
                 Code::ConcurrencyKeyUnresolved,
                 Code::RunDamaged,
                 Code::RunNeedsUpgrade,

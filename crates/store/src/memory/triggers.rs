@@ -15,7 +15,7 @@ impl Contents {
         if self.triggers.contains_key(&(row.org, row.id)) {
             return Err(Error::Refused(format!("the trigger {} exists already", row.id)));
         }
-        if !self.workflows.contains_key(&(row.org, row.workflow)) {
+        if !self.has_workflow(row) {
             return Ok(Err(TriggerTaken::Workflow));
         }
         if self.is_path_taken(row) {
@@ -30,13 +30,17 @@ impl Contents {
 
     pub(super) fn change_trigger(&mut self, change: &TriggerChange) -> Changed {
         let row = &change.row;
-        if !self.workflows.contains_key(&(row.org, row.workflow)) {
+        if !self.has_workflow(row) {
             return Changed::NoWorkflow;
         }
         if self.is_path_taken(row) {
             return Changed::PathTaken;
         }
         if self.update(row, change.restarts) { Changed::Done } else { Changed::Stale }
+    }
+
+    fn has_workflow(&self, row: &TriggerRow) -> bool {
+        self.workflows.get(&(row.org, row.workflow)).is_some_and(|workflow| workflow.deleted_at.is_none())
     }
 
     fn update(&mut self, to: &TriggerRow, restarts: bool) -> bool {
@@ -87,7 +91,6 @@ impl Contents {
     }
 
     /// Removes every trigger of a workflow that is going away.
-    #[allow(dead_code)] // Called by whoever deletes workflows.
     pub(super) fn delete_triggers_of(&mut self, org: OrgId, workflow: WorkflowId) {
         let of = |t: &&TriggerRow| (t.org, t.workflow) == (org, workflow);
         let ids: Vec<TriggerId> = self.triggers.values().filter(of).map(|t| t.id).collect();

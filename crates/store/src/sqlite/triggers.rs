@@ -90,7 +90,6 @@ pub(super) fn put_owned(
 }
 
 /// Removes every trigger of a workflow that is going away.
-#[allow(dead_code)] // Called by whoever deletes workflows.
 pub(super) fn delete_of_workflow(connection: &Connection, org: OrgId, workflow: WorkflowId) -> Attempted<()> {
     let mut statement = connection.prepare_cached(sql!("trigger_ids_of_workflow"))?;
     let ids: Vec<[u8; 16]> =

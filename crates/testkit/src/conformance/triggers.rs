@@ -9,7 +9,7 @@ use store::DeliveryOutcome::{Queued, Rejected, Skipped, Started};
 use store::Verdict::Committed;
 use store::{
     Advance, Birth, Changed, DELIVERIES_KEPT, DeliveryRow, IdempotencyKey, NewTrigger, NewWorkflow, REQUESTS_KEPT,
-    RunWrite, Store, Taken, TriggerChange, TriggerFilter, TriggerLog, TriggerRow, TriggerTaken,
+    RunWrite, Store, Taken, TriggerChange, TriggerFilter, TriggerLog, TriggerRow, TriggerTaken, WorkflowFilter,
 };
 
 macro_rules! cases {
@@ -280,8 +280,9 @@ async fn a_workflow_and_its_own_trigger_are_made_together(store: Arc<dyn Store>)
     };
     assert_eq!(store.create_workflow(&own(1, "one", "p")).await, Ok(Ok(())));
     assert_eq!(store.owned_trigger(ORG, workflow_id(1)).await.unwrap().unwrap().path.as_deref(), Some("p"));
+    let all = WorkflowFilter { limit: 9, ..Default::default() };
     assert_eq!(store.create_workflow(&own(2, "two", "p")).await, Ok(Err(Taken::Path)));
-    assert_eq!(store.workflows(ORG, None, 9).await.unwrap().len(), 1, "neither is there");
+    assert_eq!(store.workflows(ORG, &all).await.unwrap().len(), 1, "neither is there");
     assert_eq!(store.create_workflow(&own(2, "one", "q")).await, Ok(Err(Taken::Name)));
     assert_eq!(store.trigger_at("q").await, Ok(None));
 }

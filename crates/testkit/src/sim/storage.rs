@@ -72,6 +72,7 @@ impl World {
             grants: Vec::new(),
             notices: 0,
             birth: None,
+            unit: None,
         };
         self.note(format!("a later release writes to {run}"));
         let batch = Batch { at, epoch: 0, runs: vec![write] };
