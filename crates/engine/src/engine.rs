@@ -12,11 +12,12 @@ mod reading;
 mod virtual_time;
 
 pub use definitions::Resolved;
-pub use notices::{NOTIFIER, NOTIFIER_NAME};
+pub use notices::{AGAIN, NOTIFIER, NOTIFIER_NAME, idempotency};
 pub use reading::Reading;
 
 use crate::clock::{Clock, ClockMode};
 use crate::execute::Executors;
+use crate::gates;
 use crate::mailbox::{Command, Mailbox, Reply, Start, Trouble, WaitUrl};
 use crate::metrics::Metrics;
 use crate::secret::{self, Secret};
@@ -327,7 +328,7 @@ impl Engine {
         };
         origin.gate = kernel::advance::gate(&version.plan, &origin).map_err(Error::NoGate)?;
         let gate = origin.gate.as_ref().map(|gate| GateRow {
-            id: gate_id(workflow, &gate.key),
+            id: gates::id(workflow, &gate.key),
             limit: gate.limit,
             on_conflict: gate.on_conflict,
         });
@@ -497,17 +498,6 @@ fn refusal(reply: Reply, what: &'static str) -> Error {
             Error::Unavailable(format!("an unexpected answer: {reply:?}"))
         }
     }
-}
-
-/// Runs of one workflow whose keys are equal share a limit.
-fn gate_id(workflow: WorkflowId, key: &str) -> [u8; 16] {
-    let mut hash = Sha256::new();
-    hash.update(workflow.0);
-    hash.update(key.as_bytes());
-    let hash: [u8; 32] = hash.finalize().into();
-    let mut id = [0; 16];
-    id.copy_from_slice(&hash[..16]);
-    id
 }
 
 fn pairs(list: Vec<(String, String)>) -> Vec<Pair> {

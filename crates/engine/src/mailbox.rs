@@ -15,7 +15,7 @@ use crate::gates::{Crowd, Gates};
 use crate::version::Version;
 use bytes::Bytes;
 use kernel::advance::{Work, notices};
-use kernel::event::Origin;
+use kernel::event::{OnConflict, Origin};
 use kernel::planted::{self, Bug};
 use kernel::run::LoadError;
 use kernel::{
@@ -238,8 +238,6 @@ struct Live {
     /// Number of the last durable record; 0 for a run that is being created.
     seq: u64,
     created: Option<Box<Birth>>,
-    /// Runs to be cancelled once this one exists.
-    supersedes: Vec<(OrgId, RunId)>,
     row: RunRow,
     records: u32,
     bytes: usize,
@@ -405,7 +403,10 @@ impl<T> Mailbox<T> {
 
     fn start(&mut self, start: Start, ticket: T) {
         let Start { org, run, version, origin, gate, birth } = start;
-        let entry = self.gates.enter(org, run, origin.workflow, gate.as_ref());
+        let admission = self.gates.enter(org, run, origin.workflow, gate.as_ref());
+        if planted::is(Bug::SupersedeBeforeCommit) && replaces(gate.as_ref()) {
+            self.supersede(self.gates.supersedes(run));
+        }
         let row = RunRow {
             org,
             id: run,
@@ -428,7 +429,6 @@ impl<T> Mailbox<T> {
             run: Run::default(),
             seq: 0,
             created: Some(Box::new(birth)),
-            supersedes: entry.supersedes,
             row,
             records: 0,
             bytes: 0,
@@ -436,7 +436,7 @@ impl<T> Mailbox<T> {
             payloads: Payloads::new(),
             fetching: Vec::new(),
         };
-        let input = Input::Start(Box::new(origin), entry.admission);
+        let input = Input::Start(Box::new(origin), admission);
         let item = Item { input, ticket: Some(ticket), conflicts: 0 };
         let slot = Slot {
             org,
@@ -503,7 +503,6 @@ impl<T> Mailbox<T> {
             run: state,
             seq,
             created: None,
-            supersedes: Vec::new(),
             row,
             records,
             bytes: 0,
@@ -511,10 +510,15 @@ impl<T> Mailbox<T> {
             payloads: Payloads::new(),
             fetching: Vec::new(),
         };
+        let is_replacing = replaces(live.row.gate.as_ref());
         slot.live = Some(Box::new(live));
         slot.phase = Phase::Resident;
         slot.is_queued = true;
         self.queue.push_back(run);
+        if is_replacing {
+            // It may have been created without anybody learning of it.
+            self.supersede(self.gates.supersedes(run));
+        }
     }
 
     fn fetched(&mut self, run: RunId, result: Result<Vec<(u32, Bytes)>, Trouble>) {
@@ -656,6 +660,10 @@ impl<T> Mailbox<T> {
     /// Releases what a commit allows and takes back what it refused.
     pub fn settle(&mut self, turn: Turn<T>, result: Result<Vec<Verdict>, store::Error>) -> Released<T> {
         let mut released = Released { replies: turn.ready, ..Default::default() };
+        if planted::is(Bug::NoticeBeforeCommit) {
+            let all = turn.batch.runs.iter().flat_map(|w| (0..w.notices).map(|number| (w.org, w.run, number)));
+            released.notices.extend(all);
+        }
         let result = match result {
             Err(store::Error::Unknown(_)) if planted::is(Bug::UnknownIsSuccess) => {
                 Ok(vec![Verdict::Committed; turn.batch.runs.len()])
@@ -670,12 +678,8 @@ impl<T> Mailbox<T> {
                         Verdict::Committed => self.committed(write, pending, &mut released),
                         Verdict::Conflict => self.retake(write, pending.items, None, &mut released),
                         Verdict::KeyTaken { run, fingerprint } => {
-                            self.slots.remove(&write.run);
-                            self.leave(write.run);
-                            self.forget_watchers(write.run, &mut released);
-                            let reply = Reply::KeyTaken { run, fingerprint };
-                            let tickets = pending.items.into_iter().filter_map(|item| item.ticket);
-                            released.replies.extend(tickets.map(|ticket| (ticket, reply.clone())));
+                            let taken = Reply::KeyTaken { run, fingerprint };
+                            self.forgo(write.run, pending.items, &taken, &mut released);
                         }
                     }
                 }
@@ -691,6 +695,18 @@ impl<T> Mailbox<T> {
             }
         }
         released
+    }
+
+    /// A run that will never be: whoever asked for it hears why, whoever wanted something of it that it is
+    /// not there.
+    fn forgo(&mut self, run: RunId, items: Vec<Item<T>>, why: &Reply, released: &mut Released<T>) {
+        let later = self.slots.remove(&run).map(|slot| slot.inbox).unwrap_or_default();
+        for item in items.into_iter().chain(later) {
+            let reply = if matches!(item.input, Input::Start(..)) { why.clone() } else { Reply::NotFound };
+            released.replies.extend(item.ticket.map(|ticket| (ticket, reply)));
+        }
+        self.leave(run);
+        self.forget_watchers(run, released);
     }
 
     fn committed(&mut self, write: &RunWrite, pending: Pending<T>, released: &mut Released<T>) {
@@ -736,17 +752,23 @@ impl<T> Mailbox<T> {
             slot.is_queued = true;
             self.queue.push_back(run);
         }
-        let superseded = std::mem::take(&mut live.supersedes);
+        let is_replacing = write.after == 0 && replaces(live.row.gate.as_ref());
         self.rest(run, &mut released.replies);
-        self.supersede(superseded);
-        if has_ended {
-            self.leave(run);
+        if is_replacing {
+            self.supersede(self.gates.supersedes(run));
         }
     }
 
-    /// Arms a run's timer, answers its watchers if it has ended, and lets it leave memory when it is
-    /// parked or over and nobody has anything for it.
+    /// Arms a run's timer, answers its watchers and frees its place if it has ended (whoever ended it, and
+    /// whether or not that was learned at once), and lets it leave memory when it is parked or over and
+    /// nobody has anything for it.
     fn rest(&mut self, id: RunId, replies: &mut Vec<(T, Reply)>) {
+        let Some(status) = self.slots.get(&id).and_then(|s| s.live.as_ref()).map(|live| live.run.status()) else {
+            return;
+        };
+        if status.is_terminal() && !(planted::is(Bug::GateNotFreed) && status == RunStatus::Cancelled) {
+            self.leave(id);
+        }
         let Some(slot) = self.slots.get_mut(&id) else { return };
         let Some(live) = slot.live.as_mut() else { return };
         // A retry that waits for its payload is past due: its arrival wakes the run, not the wheel.
@@ -760,7 +782,6 @@ impl<T> Mailbox<T> {
             }
             live.armed = due;
         }
-        let status = live.run.status();
         if status.is_terminal() {
             let watchers = self.watchers.remove(&id).unwrap_or_default();
             replies.extend(watchers.into_iter().map(|ticket| (ticket, Reply::Ended(status))));
@@ -813,6 +834,11 @@ impl<T> Mailbox<T> {
             self.push(org, run, item);
         }
     }
+}
+
+/// Does such a run take the place of older ones, rather than wait?
+fn replaces(gate: Option<&GateRow>) -> bool {
+    gate.is_some_and(|gate| gate.on_conflict == OnConflict::CancelRunning)
 }
 
 impl<T> Item<T> {
@@ -880,6 +906,104 @@ impl Live {
 mod tests {
     use super::*;
     use kernel::{Payload, WorkflowId};
+
+    const ONE: [u8; 16] = [5; 16];
+
+    /// One that shares a limit of one.
+    fn gated(run: RunId, on_conflict: OnConflict) -> Box<Start> {
+        let gate = Some(GateRow { id: ONE, limit: 1, on_conflict });
+        Box::new(Start { gate, ..*start(run) })
+    }
+
+    /// A mailbox with what it has written, and a store that does not always say so.
+    struct Unlucky {
+        mailbox: Mailbox<u32>,
+        records: BTreeMap<RunId, (Vec<Bytes>, RunRow)>,
+    }
+
+    impl Unlucky {
+        fn new() -> Self {
+            let mailbox = Mailbox::new(1, Arc::new(|_, _| String::new()));
+            Unlucky { mailbox, records: BTreeMap::new() }
+        }
+
+        /// Turns until nothing is left to do; answers the runs that were written. The first commit with a
+        /// record of `unknown` lands, and nobody learns.
+        fn go(&mut self, mut unknown: Option<RunId>) -> Vec<(RunId, RunStatus)> {
+            let mut written = Vec::new();
+            for _ in 0..20 {
+                let turn = self.mailbox.turn(Timestamp(1));
+                let loads = turn.loads.clone();
+                for write in &turn.batch.runs {
+                    let row = write.row.clone().or_else(|| Some(self.records.get(&write.run)?.1.clone()));
+                    let row = row.expect("the first record has a row");
+                    written.push((write.run, row.status));
+                    let entry = self.records.entry(write.run).or_insert_with(|| (Vec::new(), row.clone()));
+                    entry.0.push(write.record.clone());
+                    entry.1 = row;
+                }
+                let is_unknown = turn.batch.runs.iter().any(|write| Some(write.run) == unknown);
+                unknown = unknown.filter(|_| !is_unknown);
+                let verdicts = vec![Verdict::Committed; turn.batch.runs.len()];
+                let result = if is_unknown { Err(store::Error::Unknown("lost".into())) } else { Ok(verdicts) };
+                self.mailbox.settle(turn, result);
+                for (_, run) in loads {
+                    let (records, row) = &self.records[&run];
+                    let version = start(run).version;
+                    let folded = Run::load(&version.plan, None, records).expect("it folds");
+                    let (seq, row, count) = (records.len() as u64, row.clone(), records.len() as u32);
+                    let resumed = Resumed { version, run: folded, seq, row, records: count };
+                    self.mailbox.accept(Command::Loaded { run, result: Ok(Some(Box::new(resumed))) });
+                }
+                if !self.mailbox.has_work() {
+                    return written;
+                }
+            }
+            panic!("it never ends: {written:?}");
+        }
+
+        fn start(&mut self, run: RunId, on_conflict: OnConflict) {
+            self.mailbox.accept(Command::Start { start: gated(run, on_conflict), ticket: 1, ended: None });
+        }
+    }
+
+    #[test]
+    fn a_place_is_free_when_its_run_has_ended_and_nobody_learned() {
+        let (first, second) = (RunId([1; 16]), RunId([2; 16]));
+        let mut unlucky = Unlucky::new();
+        unlucky.start(first, OnConflict::Queue);
+        assert_eq!(unlucky.go(None), [(first, RunStatus::Running)]);
+        unlucky.start(second, OnConflict::Queue);
+        assert_eq!(unlucky.go(None), [(second, RunStatus::Pending)]);
+        let input = Input::Cancel { actor: "ada".into(), reason: String::new() };
+        unlucky.mailbox.accept(Command::Give { org: OrgId::DEFAULT, run: first, input, ticket: None });
+        assert_eq!(unlucky.go(Some(first)), [(first, RunStatus::Cancelled), (second, RunStatus::Running)]);
+    }
+
+    #[test]
+    fn older_runs_make_room_for_one_that_nobody_learned_of() {
+        let (first, second) = (RunId([1; 16]), RunId([2; 16]));
+        let mut unlucky = Unlucky::new();
+        unlucky.start(first, OnConflict::CancelRunning);
+        unlucky.go(None);
+        unlucky.start(second, OnConflict::CancelRunning);
+        let (gone, let_in) = ((first, RunStatus::Cancelled), (second, RunStatus::Running));
+        assert_eq!(unlucky.go(Some(second)), [(second, RunStatus::Pending), gone, let_in]);
+    }
+
+    #[test]
+    fn a_start_whose_key_is_taken_answers_everyone_what_they_asked() {
+        let mut mailbox: Mailbox<u32> = Mailbox::new(1, Arc::new(|_, _| String::new()));
+        let (run, org) = (RunId([7; 16]), OrgId::DEFAULT);
+        mailbox.accept(Command::Start { start: start(run), ticket: 1, ended: None });
+        mailbox.accept(Command::Give { org, run, input: Input::Wake, ticket: Some(2) });
+        let turn = mailbox.turn(Timestamp(1));
+        mailbox.accept(Command::Give { org, run, input: Input::Wake, ticket: Some(3) });
+        let taken = Verdict::KeyTaken { run: RunId([9; 16]), fingerprint: [3; 32] };
+        let replies = mailbox.settle(turn, Ok(vec![taken])).replies;
+        let reply = Reply::KeyTaken { run: RunId([9; 16]), fingerprint: [3; 32] };
+        assert_eq!(replies, [(1, reply), (2, Reply::NotFound), (3, Reply::NotFound)]);
+    }
 
     fn start(run: RunId) -> Box<Start> {
         let source = br#"{"name": "one", "tasks": {"a": {"noop": {}}}}"#;
