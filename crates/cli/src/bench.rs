@@ -6,6 +6,7 @@
 
 mod ceiling;
 mod flow;
+mod http;
 mod kernel;
 mod machine;
 
@@ -56,6 +57,8 @@ enum Workload {
     Fanout,
     /// Many runs sleeping 30 seconds
     Sleepers,
+    /// Over HTTP to a server process: accepting runs, waiting for results, steps that call a stub
+    Http,
     /// The bare store, writing what flow10 writes
     Ceiling,
     /// The kernel alone: deciding and encoding, without a store
@@ -71,6 +74,7 @@ impl Workload {
             Workload::Latency10 => "latency10",
             Workload::Fanout => "fanout",
             Workload::Sleepers => "sleepers",
+            Workload::Http => "http",
             Workload::Ceiling => "ceiling",
             Workload::Kernel => "kernel",
         }
@@ -105,12 +109,14 @@ pub fn run(arguments: Arguments) -> ExitCode {
     };
     match runtime.block_on(measure(&arguments)) {
         Err(why) => failed(&why),
-        Ok(figures) => {
-            match arguments.json {
-                true => println!("{}", serde_json::to_string(&figures).unwrap_or_default()),
-                false => print(&figures),
+        Ok(all) => {
+            for figures in &all {
+                match arguments.json {
+                    true => println!("{}", serde_json::to_string(figures).unwrap_or_default()),
+                    false => print(figures),
+                }
             }
-            if figures.ok { ExitCode::SUCCESS } else { 1.into() }
+            if all.iter().all(|figures| figures.ok) { ExitCode::SUCCESS } else { 1.into() }
         }
     }
 }
@@ -120,8 +126,17 @@ fn failed(why: &str) -> ExitCode {
     1.into()
 }
 
-async fn measure(arguments: &Arguments) -> Result<Figures, String> {
+async fn measure(arguments: &Arguments) -> Result<Vec<Figures>, String> {
     let folder = Folder::new(&arguments.data)?;
+    if arguments.workload == Workload::Http {
+        let mut all = http::figures(&folder, arguments.seconds).await?;
+        let is_clean = folder.is_clean()?;
+        all.iter_mut().for_each(|figures| {
+            figures.store = "sqlite";
+            figures.ok &= is_clean;
+        });
+        return Ok(all);
+    }
     let (seconds, concurrency, preload) = (arguments.seconds, arguments.concurrency.max(1), arguments.preload);
     let mut figures = match arguments.workload {
         Workload::Flow1 => flow::throughput(&folder, &Load { steps: 1, concurrency, seconds, preload }).await?,
@@ -131,6 +146,7 @@ async fn measure(arguments: &Arguments) -> Result<Figures, String> {
         Workload::Fanout => flow::fanout(&folder, seconds).await?,
         Workload::Sleepers => flow::sleepers(&folder, arguments.sleepers).await?,
         Workload::Kernel => kernel::advances(10, seconds)?,
+        Workload::Http => return Err("measured above".into()),
         Workload::Ceiling => {
             let rate = ceiling::steps_per_second(&folder.path("ceiling.db"), 10, concurrency, seconds)?;
             Figures { rate_per_s: Some(rate), unit: Some("steps/s"), ok: rate > 0.0, ..Default::default() }
@@ -150,7 +166,7 @@ async fn measure(arguments: &Arguments) -> Result<Figures, String> {
         let rate = ceiling::steps_per_second(&folder.path("ceiling.db"), steps, concurrency, seconds)?;
         figures.ceiling_per_s = Some(rate);
     }
-    Ok(figures)
+    Ok(vec![figures])
 }
 
 /// How a throughput workload is run.
@@ -177,7 +193,8 @@ impl Folder {
 
     /// Does every store in it keep the promises? (Runs that were only preloaded have no workflow.)
     fn is_clean(&self) -> Result<bool, String> {
-        let entries = std::fs::read_dir(&self.0).map_err(|e| e.to_string())?;
+        let folders = [self.0.clone(), self.0.join("server")];
+        let entries = folders.iter().filter_map(|folder| std::fs::read_dir(folder).ok()).flatten();
         let paths = entries.filter_map(|entry| Some(entry.ok()?.path()));
         for path in paths.filter(|path| path.extension().is_some_and(|e| e == "db")) {
             let inspection = SqliteInspection::open(&path).map_err(|e| e.to_string())?;
@@ -204,6 +221,7 @@ async fn open(path: &Path) -> Result<Engine, String> {
         public_url: "http://127.0.0.1:7420".into(),
         clock: ClockMode::Real,
         clock_start: None,
+        http: Default::default(),
     };
     Engine::open(Arc::new(store), options).await.map_err(|e| e.to_string())
 }

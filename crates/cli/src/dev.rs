@@ -1,7 +1,8 @@
 //! `onward dev`: the server for development. Flags become a checked configuration first; nothing acts
 //! while parsing. When the server is ready, standard output gets one line; everything else is a log.
 
-use engine::{ClockMode, Engine, Options};
+use engine::secret::Signer;
+use engine::{ClockMode, Engine, HttpOptions, Options};
 use kernel::Timestamp;
 use server::App;
 use std::net::SocketAddr;
@@ -39,6 +40,12 @@ pub struct Arguments {
     /// The key file callback URLs are derived from (default: secret.key in the data folder)
     #[arg(long, env = "ONWARD_SECRET_KEY_FILE")]
     secret_key_file: Option<PathBuf>,
+    /// A file with the secret that signs outgoing requests (default: they are not signed)
+    #[arg(long, env = "ONWARD_SIGNING_SECRET_FILE")]
+    signing_secret_file: Option<PathBuf>,
+    /// HTTP steps of one organisation under way at once, 1 to 512 (default: no limit of its own)
+    #[arg(long, env = "ONWARD_HTTP_PER_ORGANISATION", value_parser = clap::value_parser!(u16).range(1..=512))]
+    http_per_organisation: Option<u16>,
 }
 
 /// Flags that were understood.
@@ -50,6 +57,8 @@ struct Config {
     clock: ClockMode,
     clock_start: Option<Timestamp>,
     secret: PathBuf,
+    signing_secret: Option<PathBuf>,
+    http_per_organisation: Option<usize>,
     grace: Duration,
 }
 
@@ -120,6 +129,8 @@ fn check(arguments: Arguments) -> Result<Config, String> {
         clock,
         clock_start,
         secret,
+        signing_secret: arguments.signing_secret_file,
+        http_per_organisation: arguments.http_per_organisation.map(usize::from),
         grace,
     })
 }
@@ -151,13 +162,16 @@ type Failure = (u8, String);
 async fn serve(config: Config) -> Result<(), Failure> {
     let store = open_store(&config)?;
     let secret = engine::secret::Secret::open(&config.secret).map_err(|e| (INPUT_OUTPUT, e.to_string()))?;
+    let signer = config.signing_secret.as_deref().map(open_signer).transpose()?;
     let listener = TcpListener::bind(config.listen).await;
     let listener = listener.map_err(|e| (INPUT_OUTPUT, format!("cannot listen on {}: {e}", config.listen)))?;
     let address = listener.local_addr().map_err(|e| (INPUT_OUTPUT, e.to_string()))?;
     let local_url = format!("http://{address}");
     let public_url = config.public_url.unwrap_or_else(|| local_url.clone());
     let hosts = host_of(&public_url).into_iter().collect();
-    let options = Options { secret, public_url, clock: config.clock, clock_start: config.clock_start };
+    let (clock, clock_start) = (config.clock, config.clock_start);
+    let http = HttpOptions { signer, per_organisation: config.http_per_organisation };
+    let options = Options { secret, public_url, clock, clock_start, http };
     let engine = Engine::open(store, options).await.map_err(|error| match error {
         engine::Error::Refused(why) => (FLAGS, why),
         engine::Error::InUse(why) => (IN_USE, why),
@@ -202,6 +216,14 @@ fn open_store(config: &Config) -> Result<Arc<dyn Store>, Failure> {
         other => (INPUT_OUTPUT, other.to_string()),
     })?;
     Ok(Arc::new(store))
+}
+
+fn open_signer(path: &Path) -> Result<Signer, Failure> {
+    Signer::open(path).map_err(|error| match error.kind() {
+        // It was read, and cannot be meant.
+        std::io::ErrorKind::InvalidData => (FLAGS, error.to_string()),
+        _ => (INPUT_OUTPUT, format!("cannot read the signing secret {}: {error}", path.display())),
+    })
 }
 
 fn host_of(url: &str) -> Option<String> {

@@ -16,13 +16,14 @@ pub use notices::{AGAIN, NOTIFIER, NOTIFIER_NAME, idempotency};
 pub use reading::Reading;
 
 use crate::clock::{Clock, ClockMode};
-use crate::execute::Executors;
+use crate::execute::{Executors, HttpOptions, Line, Place};
 use crate::gates;
 use crate::mailbox::{Command, Mailbox, Reply, Start, Trouble, WaitUrl};
 use crate::metrics::Metrics;
 use crate::secret::{self, Secret};
 use bytes::Bytes;
 use drive::{Inbox, Ticket};
+use kernel::advance::TaskResult;
 use kernel::event::{Origin, Pair, TriggerKind};
 use kernel::plan::{Body, Node};
 use kernel::{Answer, Input, OrgId, Payload, RunId, RunStatus, Timestamp, TriggerId, WorkflowId};
@@ -102,6 +103,7 @@ pub struct Options {
     pub clock: ClockMode,
     /// Where a new virtual clock begins.
     pub clock_start: Option<Timestamp>,
+    pub http: HttpOptions,
 }
 
 pub struct StartRequest {
@@ -171,13 +173,15 @@ pub struct Engine {
 
 pub(crate) struct Inner {
     store: Arc<dyn Store>,
-    clock: Clock,
+    clock: Arc<Clock>,
     inbox: Inbox,
     outbox: notices::Outbox,
     secret: Secret,
     public_url: String,
     definitions: definitions::Cache,
     metrics: Metrics,
+    /// Where HTTP steps wait for room.
+    line: Arc<Line>,
     is_draining: AtomicBool,
     /// The last commit was refused by the store.
     is_refused: AtomicBool,
@@ -191,19 +195,21 @@ pub(crate) struct Inner {
 impl Engine {
     /// Opens the engine on a store and starts its loop. Must be called inside a tokio runtime.
     pub async fn open(store: Arc<dyn Store>, options: Options) -> Result<Engine, Error> {
-        let clock = virtual_time::open_clock(&*store, &options).await?;
+        let clock = Arc::new(virtual_time::open_clock(&*store, &options).await?);
+        let line = Arc::new(Line::new(&options.http));
         let epoch = store.next_epoch().await?;
         crash::point(Point::EpochClaimed);
         let (outbox, notices) = notices::Outbox::new();
         let inner = Arc::new(Inner {
             store,
-            clock,
+            clock: clock.clone(),
             inbox: Inbox::default(),
             outbox,
             secret: options.secret,
             public_url: options.public_url,
             definitions: Default::default(),
             metrics: Metrics::default(),
+            line: line.clone(),
             is_draining: AtomicBool::new(false),
             is_refused: AtomicBool::new(false),
             fatal: RwLock::new(None),
@@ -216,10 +222,12 @@ impl Engine {
         let sink = Arc::new(move |dispatch: &crate::mailbox::Dispatch, result| {
             if let Some(inner) = sink_to.upgrade() {
                 inner.metrics.steps_finished_total.add(1);
+                inner.metrics.http_steps_held_back_total.add(matches!(result, TaskResult::Blocked { .. }).into());
                 inner.inbox.send(drive::finished(dispatch, result));
             }
         });
-        let executors = Executors::new(tokio::runtime::Handle::current(), sink).map_err(Error::Refused)?;
+        let runtime = tokio::runtime::Handle::current();
+        let executors = Executors::new(runtime, options.http, line, clock, sink).map_err(Error::Refused)?;
         let paused = inner.store.workflow_pauses().await?.into_iter().map(|pause| pause.workflow).collect();
         inner.inbox.send(Command::Gates { paused, runs: inner.store.gated().await? });
         for (org, run) in inner.store.unparked().await? {
@@ -237,6 +245,11 @@ impl Engine {
 
     pub fn clock_mode(&self) -> ClockMode {
         self.inner.clock.mode()
+    }
+
+    /// Where a running HTTP step waits for room, by the fence of its attempt; `None` when it does not wait.
+    pub fn http_place(&self, run: RunId, fence: u64) -> Option<Place> {
+        self.inner.line.place(run, fence)
     }
 
     pub fn metrics(&self) -> &Metrics {
@@ -417,10 +430,13 @@ impl Engine {
     }
 
     /// Refuses new runs and starts no more steps; attempts under way get `grace` to finish and be
-    /// recorded. What is left is taken up by the next process, uncharged.
+    /// recorded. What is left, and what was only waiting for room, is taken up by the next process, uncharged.
     pub async fn drain(&self, grace: Duration) {
         self.inner.is_draining.store(true, Ordering::Relaxed);
         self.inner.inbox.send(Command::Drain);
+        for (dispatch, result) in self.inner.line.close() {
+            self.inner.inbox.send(drive::finished(&dispatch, result));
+        }
         let give_up = Instant::now() + grace;
         while Instant::now() < give_up {
             match self.inner.probe().await {

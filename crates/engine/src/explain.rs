@@ -6,6 +6,7 @@
 //! are carried out.
 
 use crate::engine::Reading;
+use crate::execute::Place;
 use crate::gates::Crowd;
 use kernel::event::{Because, Failure, Queue};
 use kernel::run::{Phase, Step};
@@ -51,8 +52,8 @@ pub struct Around<'a> {
     pub pause: Option<WorkflowPause>,
     /// Those who could not be told yet that the run has ended.
     pub notices: Vec<NoticeRow>,
-    /// For an attempt by its fence: how many requests stand before its own.
-    pub queued: Option<&'a dyn Fn(u64) -> Option<usize>>,
+    /// For an attempt by its fence: where its request waits for room.
+    pub queued: Option<&'a dyn Fn(u64) -> Option<Place>>,
     /// The callback URL of a wait step.
     pub wait_url: Option<&'a dyn Fn(&str) -> String>,
 }
@@ -304,9 +305,12 @@ impl Case<'_> {
             }
             Phase::Ready {} => ("step_scheduled", format!("`{key}` waits for a process that starts things")),
             Phase::Running { .. } => match self.place(step) {
-                Some(ahead) => {
-                    add(json!({ "limit": "http_requests", "queued_before": ahead }));
-                    let summary = format!("`{key}` waits to send its request: {ahead} of this organisation go first");
+                Some(Place { ahead, limit, is_own }) => {
+                    let of = if is_own { "organisation" } else { "server" };
+                    add(json!({ "limit": "http_requests", "allowed": limit, "of": of, "queued_before": ahead }));
+                    let summary = format!(
+                        "`{key}` waits to send its request: {limit} of this {of} are under way, and {ahead} go before it"
+                    );
                     ("queued_by_limit", summary)
                 }
                 None => ("step_running", format!("`{key}` is on attempt {}", step.attempt)),
@@ -321,7 +325,10 @@ impl Case<'_> {
                 let body = json!({ "step": key });
                 actions.insert(1.min(actions.len()), self.action("retry_now", "retry", Some(body)));
                 let message = last.map_or("", |failure| failure.message.as_str());
-                let summary = format!("attempt {} of `{key}` failed ({message}); the next is at {at}", step.attempt);
+                let summary = match last.is_some_and(|failure| failure.code == "host_backoff") {
+                    true => format!("`{key}` is held back: {message}; the next attempt is at {at}"),
+                    false => format!("attempt {} of `{key}` failed ({message}); the next is at {at}", step.attempt),
+                };
                 ("waiting_for_retry", summary)
             }
             Phase::Sleeping { until } => {
@@ -406,8 +413,8 @@ impl Case<'_> {
         }
     }
 
-    /// How many requests go before the one this step wants to send, if it has to wait.
-    fn place(&self, step: &Step) -> Option<usize> {
+    /// Where the request of this step waits, if it has to.
+    fn place(&self, step: &Step) -> Option<Place> {
         match step.phase {
             Phase::Running { fence, .. } => self.around.queued.and_then(|queued| queued(fence)),
             _ => None,

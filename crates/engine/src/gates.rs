@@ -29,6 +29,15 @@ pub fn id(workflow: WorkflowId, key: &str) -> [u8; 16] {
     id
 }
 
+/// What follows from the places the last process left.
+#[derive(Debug, PartialEq)]
+pub struct Restored {
+    /// Whose turn has come.
+    pub admitted: Vec<(OrgId, RunId)>,
+    /// Who has to make room.
+    pub superseded: Vec<(OrgId, RunId)>,
+}
+
 #[derive(Default)]
 pub struct Gates {
     places: HashMap<RunId, Place>,
@@ -79,11 +88,7 @@ pub struct Crowd {
 impl Gates {
     /// Takes up what the last process left: open runs with a gate, runs whose turn had not come, paused
     /// workflows. Answers who may go on, and who has to make room.
-    pub fn restore(
-        &mut self,
-        paused: Vec<WorkflowId>,
-        runs: Vec<GatedRun>,
-    ) -> (Vec<(OrgId, RunId)>, Vec<(OrgId, RunId)>) {
+    pub fn restore(&mut self, paused: Vec<WorkflowId>, runs: Vec<GatedRun>) -> Restored {
         self.paused = paused.into_iter().map(|workflow| (workflow, BTreeSet::new())).collect();
         let mut replacers = BTreeMap::new();
         for row in runs {
@@ -116,7 +121,7 @@ impl Gates {
                 admitted.extend(self.places.remove(&run).map(|place| (place.org, run)));
             }
         }
-        (admitted, superseded)
+        Restored { admitted, superseded }
     }
 
     /// A new run is at the door. It has its place from now on, until it leaves.
@@ -314,20 +319,21 @@ mod tests {
         let two = || Some(gate(2, OnConflict::Queue));
         let rows = || vec![gated(1, two(), false), gated(2, two(), true), gated(3, two(), true), gated(4, None, true)];
         let mut gates = Gates::default();
-        let (admitted, superseded) = gates.restore(Vec::new(), rows());
-        assert_eq!((admitted, superseded), (vec![(ORG, run(2)), (ORG, run(4))], vec![]));
+        let restored = gates.restore(Vec::new(), rows());
+        assert_eq!(restored, Restored { admitted: vec![(ORG, run(2)), (ORG, run(4))], superseded: vec![] });
         assert_eq!(gates.leave(run(1)), [(ORG, run(3))]);
         let mut gates = Gates::default();
-        assert_eq!(gates.restore(vec![WORKFLOW], rows()).0, []);
+        assert_eq!(gates.restore(vec![WORKFLOW], rows()).admitted, []);
         assert_eq!(gates.resume(WORKFLOW), [(ORG, run(4)), (ORG, run(2))]);
         let newest = || Some(gate(1, OnConflict::CancelRunning));
-        let (admitted, superseded) =
-            Gates::default().restore(Vec::new(), vec![gated(1, newest(), false), gated(2, newest(), true)]);
-        assert_eq!((admitted, superseded), (vec![], vec![(ORG, run(1))]), "a crash does not save the replaced run");
-        let rows =
+        let left = vec![gated(1, newest(), false), gated(2, newest(), true)];
+        let restored = Gates::default().restore(Vec::new(), left);
+        let expected = Restored { admitted: vec![], superseded: vec![(ORG, run(1))] };
+        assert_eq!(restored, expected, "a crash does not save the replaced run");
+        let left =
             vec![gated(1, newest(), false), gated(2, newest(), true), gated(3, two(), true), gated(4, two(), true)];
-        let (admitted, superseded) = Gates::default().restore(Vec::new(), rows);
-        assert_eq!(admitted, [(ORG, run(2))], "the newest limit is 2");
-        assert_eq!(superseded, [], "nobody makes room for runs that only queue");
+        let restored = Gates::default().restore(Vec::new(), left);
+        let expected = Restored { admitted: vec![(ORG, run(2))], superseded: vec![] };
+        assert_eq!(restored, expected, "the newest limit is 2, and nobody makes room for runs that only queue");
     }
 }

@@ -27,6 +27,8 @@ counters! {
     runs_loaded_total: "counter", "Runs read back into memory.";
     runs_in_memory: "gauge", "Runs in memory now.";
     attempts_executing: "gauge", "Attempts executing in this process now.";
+    http_steps_queued: "gauge", "HTTP attempts waiting for room now.";
+    http_steps_held_back_total: "counter", "HTTP attempts not sent because their host is down or asked for a pause.";
     requests_refused_total: "counter", "Starts refused because the mailbox was full.";
 }
 

@@ -1,4 +1,5 @@
-//! The installation's secret and what is derived from it: callback tokens.
+//! The installation's secret and what is derived from it, callback tokens; and the secret that signs what is
+//! sent out, which the receivers share.
 //!
 //! A token is HMAC-SHA256(secret, run id ‖ step key), so it exists from the moment a run does, needs no
 //! row to be guessed against, and cannot be made by anyone else. Rows keep only its SHA-256.
@@ -59,6 +60,38 @@ impl Secret {
     }
 }
 
+/// Signs what is sent out, so that its receiver can tell where it comes from.
+#[derive(Clone)]
+pub struct Signer(Vec<u8>);
+
+/// A signing secret longer than this is another file.
+const SIGNING_SECRET_MAX: usize = 4_096;
+
+impl Signer {
+    /// Reads the secret out of a file. A line break at its end is the editor's, not the secret's.
+    pub fn open(path: &Path) -> io::Result<Signer> {
+        let mut bytes = std::fs::read(path)?;
+        if bytes.last() == Some(&b'\n') {
+            bytes.pop();
+            if bytes.last() == Some(&b'\r') {
+                bytes.pop();
+            }
+        }
+        match bytes.len() {
+            0 => Err(invalid(path, "is empty; a signature with an empty secret proves nothing")),
+            1..=SIGNING_SECRET_MAX => Ok(Signer(bytes)),
+            _ => Err(invalid(path, "has more than 4,096 bytes")),
+        }
+    }
+
+    /// The value of a signature header: `sha256=` and the HMAC-SHA256 of the bytes, in hex.
+    pub fn sign(&self, bytes: &[u8]) -> String {
+        let mut mac = Hmac::<Sha256>::new_from_slice(&self.0).expect("HMAC takes a key of any length");
+        mac.update(bytes);
+        mac.finalize().into_bytes().iter().fold("sha256=".to_owned(), |text, byte| format!("{text}{byte:02x}"))
+    }
+}
+
 /// What rows keep of a token.
 pub fn token_hash(token: &str) -> [u8; 32] {
     Sha256::digest(token.as_bytes()).into()
@@ -97,6 +130,23 @@ mod tests {
             .collect();
         assert_eq!(many.len(), 10_000);
         assert_ne!(token, Secret::new([8; 32]).token(RunId([1; 16]), "pay"));
+    }
+
+    #[test]
+    fn a_signature_is_hmac_sha256_in_hex() {
+        let signer = Signer(b"key".to_vec());
+        let vector = "sha256=02afb56304902c656fcb737cdd03de6205bb6d401da2812efd9b2d36a08af159";
+        assert_eq!(signer.sign(b"test"), vector);
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("signing");
+        for content in ["key", "key\n", "key\r\n"] {
+            std::fs::write(&path, content).unwrap();
+            assert_eq!(Signer::open(&path).unwrap().sign(b"test"), vector, "{content:?}");
+        }
+        for content in ["", "\n", &"x".repeat(5_000)] {
+            std::fs::write(&path, content).unwrap();
+            assert!(Signer::open(&path).is_err());
+        }
     }
 
     #[test]

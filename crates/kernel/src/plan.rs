@@ -132,7 +132,7 @@ message! {
 choice! {
     /// What a node does. 7 (a nested group), 8 (a task for a worker) and 9 (a child run) are reserved.
     pub enum Body {
-        1 => Http { 1 => request: Http },
+        1 => Http { 1 => request: Box<Http> },
         2 => Log { 1 => level: Level, 2 => message: Vec<Part> },
         3 => Set { 1 => values: Option<Template> },
         4 => Noop {},
@@ -152,8 +152,14 @@ message! {
         5 => timeout: Span,
         /// What counts as success; empty means 2xx.
         6 => expected: Vec<StatusRange>,
-        /// Hosts a templated host may turn out to be.
+        /// Hosts a templated host, or a redirect, may turn out to be.
         7 => allow_hosts: Vec<String>,
+        /// An object: parameters added to the url.
+        8 => query: Option<Template>,
+        /// An object: the fields of a form, sent instead of a body.
+        9 => form: Option<Template>,
+        /// Redirects followed in one attempt.
+        10 => redirects: u32,
     }
 }
 

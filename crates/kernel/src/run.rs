@@ -258,7 +258,7 @@ impl Run {
     pub(crate) fn first_timer(&self, except: &[u32]) -> Option<(Timestamp, u32)> {
         let is_held = self.is_held() && !planted::is(Bug::PauseForgetsRetries);
         let retries = |step: u32| matches!(self.step(step).phase, Phase::Retrying { .. });
-        let counts = |step: u32| !except.contains(&step) && !(is_held && retries(step));
+        let counts = |step: u32| !(except.contains(&step) || is_held && retries(step));
         self.index.timers.iter().find(|(_, step)| counts(*step)).copied()
     }
 

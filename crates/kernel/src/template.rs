@@ -203,6 +203,55 @@ pub fn render_url(parts: &[Part], scope: &dyn Scope) -> Result<String, Failure> 
     limited(url)
 }
 
+/// Fills an object and writes it as `name=value&…`, as a query or a form has it. A list repeats its name, null
+/// leaves it out, and an object has no place there. `what` is the field, for the message.
+pub fn render_pairs(what: &str, template: &Template, scope: &dyn Scope) -> Result<String, Failure> {
+    let mut out = String::new();
+    let Value::Object(fields) = render(template, scope)? else {
+        return Err(Failure::Message(format!("`{what}` is not an object")));
+    };
+    for (name, value) in fields {
+        let values = match value {
+            Value::Array(items) => items,
+            one => vec![one],
+        };
+        for value in values {
+            match value {
+                Value::Null => continue,
+                Value::Array(_) | Value::Object(_) => {
+                    let message =
+                        format!("`{what}.{name}` holds more than a text, a number, true, false or a list of these");
+                    return Err(Failure::Message(message));
+                }
+                plain => {
+                    if !out.is_empty() {
+                        out.push('&');
+                    }
+                    percent_encode(&name, &mut out);
+                    out.push('=');
+                    percent_encode(&printed(plain), &mut out);
+                }
+            }
+        }
+    }
+    Ok(out)
+}
+
+/// Puts a query behind the one a url has, before its fragment.
+pub fn add_query(mut url: String, query: &str) -> Result<String, Failure> {
+    if query.is_empty() {
+        return Ok(url);
+    }
+    let end = url.find('#').unwrap_or(url.len());
+    let glue = match url[..end].find('?') {
+        None => "?",
+        Some(at) if at + 1 == end || url[..end].ends_with('&') => "",
+        Some(_) => "&",
+    };
+    url.insert_str(end, &format!("{glue}{query}"));
+    limited(url)
+}
+
 fn limited(text: String) -> Result<String, Failure> {
     if text.len() > EXPANDED_MAX {
         return Err(Failure::Message(format!("the filled template is longer than {EXPANDED_MAX} bytes")));
@@ -368,6 +417,46 @@ mod tests {
             assert!(url(text).is_err(), "{text}");
         }
         assert_eq!(url("https://h/{{trigger.body.crlf}}"), Ok("https://h/a%0D%0Ab".into()));
+    }
+
+    #[test]
+    fn t10_values_of_a_query_or_a_form_stay_values() {
+        let pairs = |fields: &[(&str, &str)]| {
+            let entry = |(key, text): &(&str, &str)| {
+                let value = Some(Template::from_parts(parsed(text).unwrap()));
+                Entry { key: (*key).to_owned(), value, ..Default::default() }
+            };
+            render_pairs("query", &Template::Object { entries: fields.iter().map(entry).collect() }, &fixture())
+        };
+        for (fields, expected) in [
+            (vec![("q", "{{trigger.body.slash}}"), ("a b&", "c=d é")], "q=a%2Fb%3Fc&a%20b%26=c%3Dd%20%C3%A9"),
+            (vec![("ids", "{{trigger.body.o.k}}")], "ids=1&ids=2"),
+            (vec![("z", "{{tasks.a.body.z}}"), ("id", "{{trigger.body.id}}")], "id=5"),
+            (vec![("crlf", "{{trigger.body.crlf}}")], "crlf=a%0D%0Ab"),
+            (vec![], ""),
+        ] {
+            assert_eq!(pairs(&fields), Ok(expected.to_owned()), "{fields:?}");
+        }
+        let message = "`query.o` holds more than a text, a number, true, false or a list of these";
+        assert_eq!(pairs(&[("o", "{{trigger.body.o}}")]), Err(Failure::Message(message.into())));
+        assert!(pairs(&[("o", "{{trigger.body.missing}}")]).is_err());
+    }
+
+    #[test]
+    fn a_query_is_put_behind_the_one_a_url_has() {
+        for (url, expected) in [
+            ("https://h", "https://h?a=1"),
+            ("https://h/x", "https://h/x?a=1"),
+            ("https://h/x?b=2", "https://h/x?b=2&a=1"),
+            ("https://h/x?", "https://h/x?a=1"),
+            ("https://h/x?b=2&", "https://h/x?b=2&a=1"),
+            ("https://h/x#part?", "https://h/x?a=1#part?"),
+            ("https://h/x?b=2#part", "https://h/x?b=2&a=1#part"),
+        ] {
+            assert_eq!(add_query(url.into(), "a=1"), Ok(expected.into()));
+            assert_eq!(add_query(url.into(), ""), Ok(url.into()));
+        }
+        assert!(add_query("https://h".into(), &"a".repeat(EXPANDED_MAX)).is_err());
     }
 
     #[test]

@@ -16,6 +16,7 @@ mod guard;
 mod openapi;
 mod query;
 mod routes;
+mod ui;
 mod views;
 
 pub use error::Refusal;
@@ -29,8 +30,10 @@ use axum::response::{IntoResponse, Response};
 use engine::Engine;
 use kernel::OrgId;
 use std::future::Future;
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll};
 use tokio::net::TcpListener;
 
 pub struct App {
@@ -89,10 +92,18 @@ pub async fn serve(
 
 /// A bug in one handler is that request's trouble and nobody else's.
 async fn catch_panic(request: Request, next: middleware::Next) -> Response {
-    match tokio::spawn(next.run(request)).await {
-        Ok(response) => response,
-        Err(error) => {
-            tracing::error!(%error, "a request handler failed");
+    let mut handling = std::pin::pin!(next.run(request));
+    let polled = |context: &mut Context<'_>| {
+        let poll = AssertUnwindSafe(|| handling.as_mut().poll(context));
+        match std::panic::catch_unwind(poll) {
+            Ok(poll) => poll.map(Some),
+            Err(_) => Poll::Ready(None),
+        }
+    };
+    match std::future::poll_fn(polled).await {
+        Some(response) => response,
+        None => {
+            tracing::error!("a request handler failed");
             Refusal::new(api::Code::Internal, "this request hit a bug in the server").into_response()
         }
     }

@@ -9,7 +9,11 @@ pub fn rss_mb() -> Option<f64> {
 
 /// The most memory it ever had, in MiB.
 pub fn rss_peak_mb() -> Option<f64> {
-    let text = std::fs::read_to_string("/proc/self/status").ok()?;
+    rss_peak_mb_of(std::process::id())
+}
+
+pub fn rss_peak_mb_of(process: u32) -> Option<f64> {
+    let text = std::fs::read_to_string(format!("/proc/{process}/status")).ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
     let kib: f64 = line.split_whitespace().next()?.parse().ok()?;
     Some(kib / 1_024.0)
@@ -17,7 +21,11 @@ pub fn rss_peak_mb() -> Option<f64> {
 
 /// Processor time used so far, in seconds.
 pub fn cpu_s() -> Option<f64> {
-    let text = std::fs::read_to_string("/proc/self/stat").ok()?;
+    cpu_s_of(std::process::id())
+}
+
+pub fn cpu_s_of(process: u32) -> Option<f64> {
+    let text = std::fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
     // The name in parentheses may hold spaces; count the fields after it.
     let fields: Vec<&str> = text.rsplit_once(')')?.1.split_whitespace().collect();
     let ticks: f64 = fields.get(11)?.parse::<f64>().ok()? + fields.get(12)?.parse::<f64>().ok()?;

@@ -7,13 +7,16 @@
 
 mod harness;
 
+mod cli;
 mod crash;
-#[cfg(target_os = "linux")]
 mod explain;
+#[cfg(target_os = "linux")]
 mod faults;
 mod holding;
+mod http;
 mod kill;
 mod openapi;
+mod page;
 mod readme;
 mod restart;
 mod runs;

@@ -246,6 +246,7 @@ fn drive(
         metrics.runs_ended_total.add(released.ended);
         metrics.steps_started_total.add(released.steps);
         metrics.runs_in_memory.set(mailbox.resident() as u64);
+        metrics.http_steps_queued.set(inner.line.waiting() as u64);
         metrics.attempts_executing.set(mailbox.executing() as u64);
         if let Some(error) = trouble {
             metrics.store_errors_total.add(1);

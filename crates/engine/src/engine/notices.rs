@@ -101,7 +101,7 @@ impl Engine {
     async fn hand_over(&self, org: OrgId, run: RunId, number: u32, known: &str) {
         let Err(error) = self.tell(org, run, number).await else { return };
         let error = error.to_string();
-        if error == known || matches!(self.inner.fatal_reason(), Some(_)) {
+        if error == known || self.inner.fatal_reason().is_some() {
             return;
         }
         tracing::warn!(%run, number, error, "somebody could not be told that a run has ended");
@@ -239,7 +239,8 @@ fn layout() -> Layout {
         jitter: 100,
         ..Default::default()
     };
-    let node = Node { key: "notify".into(), body: Some(Body::Http { request }), retry, ..Default::default() };
+    let body = Some(Body::Http { request: Box::new(request) });
+    let node = Node { key: "notify".into(), body, retry, ..Default::default() };
     let group = Group { nodes: vec![0], ..Default::default() };
     let max_duration = Span::from_days(7);
     Layout { form: Form::Graph, groups: vec![group], nodes: vec![node], max_duration, ..Default::default() }

@@ -55,7 +55,7 @@ impl Engine {
             crowd: if is_queued { self.crowd(run).await? } else { None },
             pause: if is_queued { self.workflow_pause(org, reading.row.workflow).await? } else { None },
             notices: if reading.run.is_terminal() { self.notices(org, run).await? } else { Vec::new() },
-            queued: None,
+            queued: Some(&|fence| self.http_place(run, fence)),
             wait_url: Some(&|key: &str| self.inner.wait_url(run, key)),
         };
         let told = explain(&reading, &around, step);

@@ -1,9 +1,11 @@
-//! HTTP steps. One deadline covers connecting, waiting and reading, so that no server, however slow,
-//! large or broken, holds a step longer than its timeout. What comes back is reported, not judged.
+//! HTTP steps. One deadline covers connecting, waiting, reading and every redirect, so that no server,
+//! however slow, large or broken, holds a step longer than its timeout. What comes back is reported, not judged.
 
-use crate::mailbox::Dispatch;
+use super::hop::{Hop, is_redirect, shown};
+use super::hosts::Met;
+use crate::secret::Signer;
 use bytes::{Bytes, BytesMut};
-use kernel::advance::{Request, TaskResult, Work};
+use kernel::advance::{Request, TaskResult};
 use kernel::event::{Failure, Pair};
 use kernel::{Payload, Span};
 use std::time::{Duration, Instant};
@@ -15,7 +17,8 @@ const HEADERS_MAX: usize = 64;
 const HEADER_MAX: usize = 8 * 1024;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The client every step shares. Redirects are results, proxies of the environment are not ours.
+/// The client every step shares. Redirects are followed here or not at all, proxies of the environment are
+/// not ours.
 pub fn client() -> Result<reqwest::Client, String> {
     let _ = rustls::crypto::ring::default_provider().install_default();
     let builder = || {
@@ -34,67 +37,103 @@ fn known_roots() -> rustls::ClientConfig {
     rustls::ClientConfig::builder().with_root_certificates(roots).with_no_client_auth()
 }
 
-pub async fn perform(client: &reqwest::Client, dispatch: &Dispatch) -> TaskResult {
-    let Work::Http(request) = &dispatch.work else {
-        unreachable!("only HTTP work is sent here, see `Executors::execute`")
-    };
+/// Sends a step's request, follows where it is redirected to, and reports what came of it. `met` is told
+/// what became of each request, with the origin it was sent to.
+pub async fn perform(
+    client: &reqwest::Client,
+    signer: Option<&Signer>,
+    request: &Request,
+    first: Hop,
+    met: &(dyn Fn(&str, Met) + Sync),
+) -> TaskResult {
     let started = Instant::now();
     let took = || Span(started.elapsed().as_micros() as u64);
-    let request_ready = match prepare(client, request, dispatch) {
-        Ok(ready) => ready,
-        Err(failure) => return TaskResult::Failed { failure, retryable: false, took: took() },
-    };
     let limit = Duration::from_micros(request.timeout.0);
-    match tokio::time::timeout(limit, exchange(client, request_ready)).await {
+    let mut origin = first.origin();
+    let following = follow(client, signer, request, first, &mut origin, met);
+    let outcome = tokio::time::timeout(limit, following).await;
+    let broken = Met { is_failure: true, retry_after: None };
+    match outcome {
         Err(_) => {
+            met(&origin, broken);
             TaskResult::TimedOut { message: format!("no complete answer within {}", request.timeout), took: took() }
         }
-        Ok(Err(error)) => {
+        Ok(Err(Stop::Network(error))) => {
+            met(&origin, broken);
             TaskResult::Failed { failure: Failure::new("network", reason(&error)), retryable: true, took: took() }
         }
+        Ok(Err(Stop::Final(failure))) => TaskResult::Failed { failure, retryable: false, took: took() },
         Ok(Ok(answer)) => {
             let Answer { status, headers, body, retry_after } = answer;
+            met(&origin, judged(status, retry_after));
             TaskResult::Response { status, headers, body, retry_after, took: took() }
         }
     }
 }
 
-fn prepare(client: &reqwest::Client, request: &Request, dispatch: &Dispatch) -> Result<reqwest::Request, Failure> {
-    let url =
-        url::Url::parse(&request.url).map_err(|e| Failure::new("invalid_url", format!("`{}`: {e}", request.url)))?;
-    let host = url.host_str().unwrap_or_default();
-    if !matches!(url.scheme(), "http" | "https") || host.is_empty() {
-        return Err(Failure::new("invalid_url", format!("`{url}` is not an http or https address")));
+/// Why there is no answer.
+enum Stop {
+    Network(reqwest::Error),
+    /// Trying again would not help.
+    Final(Failure),
+}
+
+impl From<reqwest::Error> for Stop {
+    fn from(error: reqwest::Error) -> Self {
+        Stop::Network(error)
     }
-    if !url.username().is_empty() || url.password().is_some() {
-        return Err(Failure::new("invalid_url", "a user name or password in a URL is not allowed"));
+}
+
+/// What a status says about the host. A gateway's 502, 503 and 504 say that nobody is behind it; any other
+/// status, whatever it means for the step, comes from a host that lives.
+fn judged(status: u16, retry_after: Option<Span>) -> Met {
+    Met { is_failure: matches!(status, 502..=504), retry_after: retry_after.filter(|_| matches!(status, 429 | 503)) }
+}
+
+/// Sends hop after hop until an answer is not a redirect. `origin` is always that of the hop under way.
+async fn follow(
+    client: &reqwest::Client,
+    signer: Option<&Signer>,
+    request: &Request,
+    mut hop: Hop,
+    origin: &mut String,
+    met: &(dyn Fn(&str, Met) + Sync),
+) -> Result<Answer, Stop> {
+    let mut left = request.redirects;
+    loop {
+        let response = client.execute(build(client, signer, &hop).map_err(Stop::Final)?).await?;
+        let status = response.status().as_u16();
+        let location = response.headers().get("location").filter(|_| request.redirects > 0 && is_redirect(status));
+        let Some(location) = location else { return Ok(read(response).await?) };
+        let location = String::from_utf8_lossy(location.as_bytes()).into_owned();
+        met(origin, Met::default());
+        if left == 0 {
+            let message = format!("more than {} redirects, the last one to `{}`", request.redirects, shown(&location));
+            return Err(Stop::Final(Failure::new("too_many_redirects", message)));
+        }
+        left -= 1;
+        hop = hop.redirected(status, &location, &request.allow_hosts).map_err(Stop::Final)?;
+        *origin = hop.origin();
     }
-    if !request.allow_hosts.is_empty() && !request.allow_hosts.iter().any(|h| h.eq_ignore_ascii_case(host)) {
-        return Err(Failure::new("host_not_allowed", format!("`{host}` is not in the step's `allow_hosts`")));
-    }
-    let bad = |what: &str| Failure::new("invalid_request", format!("the {what} cannot be sent"));
-    let method = request.method.parse::<reqwest::Method>().map_err(|_| bad("method"))?;
-    let mut builder = client.request(method, url);
-    let mut has_type = false;
-    for (name, value) in &request.headers {
-        has_type |= name.eq_ignore_ascii_case("content-type");
+}
+
+fn build(client: &reqwest::Client, signer: Option<&Signer>, hop: &Hop) -> Result<reqwest::Request, Failure> {
+    let mut builder = client.request(hop.method.clone(), hop.url.clone());
+    for (name, value) in &hop.headers {
         builder = builder.header(name, value);
     }
-    if let Some((bytes, content_type)) = &request.body {
-        if !has_type {
-            builder = builder.header("content-type", *content_type);
-        }
-        builder = builder.body(bytes.clone());
-    } else if matches!(request.method.as_str(), "POST" | "PUT" | "PATCH") {
-        // Some servers refuse such a request unless it says that nothing follows.
-        builder = builder.header("content-length", "0");
+    if let Some(signer) = signer.filter(|_| !hop.has_left) {
+        builder = builder.header("x-onward-signature", signer.sign(hop.body.as_deref().unwrap_or_default()));
     }
-    builder
-        .header("idempotency-key", format!("{}:{}", dispatch.run, dispatch.key))
-        .header("x-onward-run", dispatch.run.to_string())
-        .header("x-onward-attempt", dispatch.attempt.to_string())
-        .build()
-        .map_err(|e| Failure::new("invalid_request", reason(&e)))
+    match &hop.body {
+        Some(bytes) => builder = builder.body(bytes.clone()),
+        // Some servers refuse such a request unless it says that nothing follows.
+        None if matches!(hop.method.as_str(), "POST" | "PUT" | "PATCH") => {
+            builder = builder.header("content-length", "0");
+        }
+        None => {}
+    }
+    builder.build().map_err(|e| Failure::new("invalid_request", reason(&e)))
 }
 
 struct Answer {
@@ -104,8 +143,7 @@ struct Answer {
     retry_after: Option<Span>,
 }
 
-async fn exchange(client: &reqwest::Client, request: reqwest::Request) -> Result<Answer, reqwest::Error> {
-    let mut response = client.execute(request).await?;
+async fn read(mut response: reqwest::Response) -> Result<Answer, reqwest::Error> {
     let status = response.status().as_u16();
     let retry_after = response.headers().get("retry-after").and_then(|v| v.to_str().ok()).and_then(parse_retry_after);
     let headers = response.headers().iter().take(HEADERS_MAX).map(|(name, value)| {

@@ -1,36 +1,42 @@
 //! Executors that live in this process: they are given work after it is durable, and bring back what
-//! happened. `noop` and `log` are done on the spot; `http` runs beside the mailbox, bounded in number.
+//! happened. `noop` and `log` are done on the spot; `http` goes [out](outgoing) beside the mailbox: in turn
+//! ([`lanes`]), not to a host that is down ([`hosts`]), hop by hop ([`hop`], [`http`]).
 
+mod hop;
+mod hosts;
 mod http;
+mod lanes;
+mod outgoing;
 
+pub use lanes::Place;
+pub use outgoing::{HttpOptions, Line};
+
+use crate::clock::Clock;
 use crate::mailbox::Dispatch;
 use kernel::advance::{TaskResult, Work};
 use kernel::plan::Level;
 use kernel::{RunId, Span};
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex};
-use store::crash::{self, Point};
-use tokio::sync::Semaphore;
-use tokio::task::AbortHandle;
-
-/// HTTP requests under way at once; more wait their turn.
-const HTTP_MAX: usize = 512;
+use outgoing::Outgoing;
+use std::sync::Arc;
 
 /// Where results go.
 pub type Sink = Arc<dyn Fn(&Dispatch, TaskResult) + Send + Sync>;
 
 pub struct Executors {
-    runtime: tokio::runtime::Handle,
-    client: reqwest::Client,
-    slots: Arc<Semaphore>,
-    running: Arc<Mutex<HashMap<(RunId, u64), AbortHandle>>>,
-    sink: Sink,
+    outgoing: Arc<Outgoing>,
+    line: Arc<Line>,
 }
 
 impl Executors {
-    pub fn new(runtime: tokio::runtime::Handle, sink: Sink) -> Result<Executors, String> {
-        let slots = Arc::new(Semaphore::new(HTTP_MAX));
-        Ok(Executors { runtime, client: http::client()?, slots, running: Default::default(), sink })
+    /// `line` is where HTTP work will wait, for others to look at.
+    pub fn new(
+        runtime: tokio::runtime::Handle,
+        options: HttpOptions,
+        line: Arc<Line>,
+        clock: Arc<Clock>,
+        sink: Sink,
+    ) -> Result<Executors, String> {
+        Ok(Executors { outgoing: Outgoing::new(runtime, options, line.clone(), clock, sink)?, line })
     }
 
     /// Does the work, or sends it on its way. Work that takes no time is answered at once.
@@ -42,36 +48,20 @@ impl Executors {
                 let body = kernel::Payload::json(serde_json::Value::from(message.as_str()).to_string());
                 Some((dispatch, TaskResult::Done { body: Some(body), took: Span(0) }))
             }
-            Work::Http(_) => {
-                self.spawn_http(dispatch);
-                None
-            }
+            Work::Http(_) => self.outgoing.enter(dispatch),
         }
     }
 
-    fn spawn_http(&self, dispatch: Dispatch) {
-        let id = (dispatch.run, dispatch.fence);
-        let (client, slots, sink, running) =
-            (self.client.clone(), self.slots.clone(), self.sink.clone(), self.running.clone());
-        let mut table = self.running.lock().unwrap_or_else(|e| e.into_inner());
-        let task = self.runtime.spawn(async move {
-            // The semaphore is never closed.
-            let _slot = slots.acquire_owned().await;
-            crash::point(Point::BeforeEffect);
-            let result = http::perform(&client, &dispatch).await;
-            crash::point(Point::AfterEffect);
-            running.lock().unwrap_or_else(|e| e.into_inner()).remove(&id);
-            sink(&dispatch, result);
-        });
-        // Held until here, so that the task cannot take itself out before it is in.
-        table.insert(id, task.abort_handle());
-    }
-
-    /// Drops the connection of an attempt nobody wants any more.
+    /// Nobody wants the result of an attempt any more.
     pub fn abort(&self, run: RunId, fence: u64) {
-        if let Some(task) = self.running.lock().unwrap_or_else(|e| e.into_inner()).remove(&(run, fence)) {
-            task.abort();
-        }
+        self.outgoing.call_off(run, fence);
+    }
+}
+
+/// Once the loop is gone, nobody would record what comes back, so nothing more is sent.
+impl Drop for Executors {
+    fn drop(&mut self) {
+        drop(self.line.close());
     }
 }
 

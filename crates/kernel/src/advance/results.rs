@@ -7,7 +7,7 @@ use crate::plan::{Body, StatusRange};
 use crate::planted::{self, Bug};
 use crate::retry;
 use crate::run::Phase;
-use crate::time::Span;
+use crate::time::{Span, Timestamp};
 
 /// What an executor brings back. It reports; the kernel judges.
 #[derive(Clone, Debug)]
@@ -20,6 +20,8 @@ pub enum TaskResult {
     Failed { failure: Failure, retryable: bool, took: Span },
     /// The attempt's own time limit passed.
     TimedOut { message: String, took: Span },
+    /// Nothing was done, because this is not the time for it; come back at `until`.
+    Blocked { until: Timestamp, failure: Failure },
 }
 
 /// Is this status a success for the step?
@@ -76,6 +78,7 @@ impl Turn<'_> {
                     self.emit(Event::TimedOut { step, attempt, failure, took });
                 }
             }
+            TaskResult::Blocked { until, failure } => self.hold_back(step, until, failure),
         }
         Answer::Applied
     }
@@ -122,6 +125,12 @@ impl Turn<'_> {
         true
     }
 
+    /// Nothing was sent, so nothing is charged, and a step that may be tried only once still has its try.
+    fn hold_back(&mut self, step: u32, until: Timestamp, failure: Failure) {
+        let (attempt, next) = (self.run.step(step).attempt, until.max(self.context.now));
+        self.emit(Event::Retrying { step, attempt, next, failure, charged: false, status_code: None });
+    }
+
     /// The process that ran it is gone. Its attempt is not charged, unless the step asked to be tried at
     /// most once: then nobody can know whether it happened.
     pub(super) fn lost(&mut self, step: u32, fence: u64) -> Answer {
@@ -160,7 +169,7 @@ impl Turn<'_> {
             let summary = match result {
                 TaskResult::Done { .. } => "done".to_owned(),
                 TaskResult::Response { status, .. } => format!("the server answered {status}"),
-                TaskResult::Failed { failure, .. } => failure.message.clone(),
+                TaskResult::Failed { failure, .. } | TaskResult::Blocked { failure, .. } => failure.message.clone(),
                 TaskResult::TimedOut { message, .. } => message.clone(),
             };
             self.emit(Event::LateResult { step, attempt: state.attempt, summary });

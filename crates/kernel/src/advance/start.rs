@@ -29,8 +29,10 @@ pub struct Request {
     /// Bytes and the content type they have unless a header says otherwise.
     pub body: Option<(Bytes, &'static str)>,
     pub timeout: Span,
-    /// When not empty, the host must be one of these.
+    /// When not empty, the host must be one of these, also after a redirect.
     pub allow_hosts: Vec<String>,
+    /// Redirects to follow.
+    pub redirects: u32,
 }
 
 /// What keeps a step from starting now.
@@ -218,18 +220,26 @@ pub(super) fn over_size() -> Failure {
 }
 
 fn fill_request(http: &Http, view: &View<'_>) -> Result<Request, Stop> {
-    let url = template::render_url(&http.url, view)?;
+    let mut url = template::render_url(&http.url, view)?;
+    if let Some(query) = &http.query {
+        url = template::add_query(url, &template::render_pairs("query", query, view)?)?;
+    }
     let mut headers = Vec::with_capacity(http.headers.len());
     for header in &http.headers {
         headers.push((header.name.clone(), template::render_header(&header.name, &header.value, view)?));
     }
-    let body = match &http.body {
-        None => None,
-        Some(body) => Some(match template::render(body, view)? {
+    let body = match (&http.body, &http.form) {
+        (None, None) => None,
+        (Some(body), _) => Some(match template::render(body, view)? {
             Value::String(text) => (Bytes::from(text), "text/plain; charset=utf-8"),
             value => (Bytes::from(value.to_string()), "application/json"),
         }),
+        (None, Some(form)) => {
+            // A form writes a space as `+`. A `%` of the text itself is `%25` by now.
+            let fields = template::render_pairs("form", form, view)?.replace("%20", "+");
+            Some((Bytes::from(fields), "application/x-www-form-urlencoded"))
+        }
     };
     let (method, timeout, allow_hosts) = (http.method.clone(), http.timeout, http.allow_hosts.clone());
-    Ok(Request { method, url, headers, body, timeout, allow_hosts })
+    Ok(Request { method, url, headers, body, timeout, allow_hosts, redirects: http.redirects })
 }

@@ -7,7 +7,7 @@ use crate::plan::*;
 use crate::scope::walk;
 use crate::status::StepStatus;
 use crate::time::Span;
-use crate::{expr, path, template, wire};
+use crate::{expr, path, retry, template, wire};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
@@ -67,12 +67,12 @@ fn body_of(kind: &str, resolve: &mut path::Resolve<'_>) -> Body {
     let mut parts = |text: &str| template::parse_text(text, resolve).expect(text);
     match kind.split_once('=').unwrap_or((kind, "")) {
         ("http", body) => Body::Http {
-            request: Http {
+            request: Box::new(Http {
                 method: "POST".into(),
                 url: parts("http://h/"),
                 body: (!body.is_empty()).then(|| Template::from_parts(parts(body))),
                 ..Default::default()
-            },
+            }),
         },
         ("noop", _) | ("once", _) => Body::Noop {},
         ("sleep", span) => Body::Sleep { span: Span::parse(span).unwrap_or(Span::from_secs(60)) },
@@ -525,6 +525,33 @@ fn p2_p9_a_lost_attempt_is_tried_again_without_being_charged() {
     let attempts: Vec<u32> = story.sent.iter().map(|(_, attempt, _)| *attempt).collect();
     assert_eq!(attempts, (1..=11).collect::<Vec<_>>(), "numbers are never reused");
     assert_eq!(story.run.step(0).charged, 1);
+}
+
+#[test]
+fn decision_6_an_attempt_that_was_held_back_is_not_charged() {
+    let mut story = Story::of("a; b@once: a");
+    let blocked = |story: &Story, after: i64| TaskResult::Blocked {
+        until: Timestamp(story.now.0 + after),
+        failure: Failure::new("host_backoff", "`http://h` is down"),
+    };
+    for _ in 0..10 {
+        let input = story.result("a", blocked(&story, 5_000_000));
+        assert_eq!(story.give(input), Answer::Applied);
+        assert_eq!(story.shows(), "a=retrying b=pending run=waiting");
+        assert_eq!(story.run.next_due(), Some(story.now.after(Span::from_secs(5))));
+        assert_eq!(story.run.step(0).failure.as_ref().unwrap().code, "host_backoff");
+        assert_eq!(story.run.step(0).charged, 0);
+        story.after("5s");
+    }
+    let first = retry::delay(&story.plan.node(0).retry, 1, None, 0);
+    story.answers("a=503");
+    assert_eq!(story.run.next_due(), first.map(|delay| story.now.after(delay)), "delays count what was charged");
+    story.after("10s").answers("a=200");
+    // At most once still has its one time; and a moment that has passed is now.
+    let input = story.result("b", blocked(&story, -1));
+    story.give(input);
+    assert_eq!(story.shows(), "a=success b=running run=running");
+    assert_eq!(story.answers("b=done").shows(), "a=success b=success run=completed");
 }
 
 #[test]

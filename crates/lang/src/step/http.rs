@@ -1,17 +1,29 @@
 //! The http kind: one request, its limits, and what counts as success.
 
-use super::{Step, templates, url};
+use super::{Step, pairs, templates, url};
 use crate::codes;
 use crate::diagnostic::{Draft, Problems, grouped, one_of, quoted};
 use crate::fields::{self, Fields, Unit, duration};
 use crate::tree::{Entry, Node, Value};
 use kernel::path::Resolve;
 use kernel::plan::{Body, Header, Http, StatusRange};
+use kernel::template::Template;
 use kernel::time::Span;
 
 /// Fields no other kind has, beside `url`.
-pub(super) const FIELDS: &[&str] =
-    &["method", "headers", "body", "timeout", "retries", "retry", "expected_status", "allow_hosts"];
+pub(super) const FIELDS: &[&str] = &[
+    "method",
+    "headers",
+    "query",
+    "body",
+    "form",
+    "timeout",
+    "retries",
+    "retry",
+    "expected_status",
+    "redirects",
+    "allow_hosts",
+];
 
 const METHODS: &[&str] = &["GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"];
 const TIMEOUT: Span = Span::from_secs(30);
@@ -20,9 +32,11 @@ const HEADERS_MAX: usize = 64;
 /// A literal header value longer than this would be cut off by most servers.
 const HEADER_VALUE_MAX: usize = 8 * 1024;
 const HOSTS_MAX: usize = 64;
+const REDIRECTS_MAX: i64 = 10;
 
-/// Headers that describe the connection or the message, which the engine writes.
-const RESERVED: &[&str] = &["host", "content-length", "transfer-encoding", "connection", "idempotency-key"];
+/// Headers that describe the connection or the message, which the engine writes. An `Idempotency-Key` is
+/// not among them: the author may know a better one than run and step.
+const RESERVED: &[&str] = &["host", "content-length", "transfer-encoding", "connection"];
 const RESERVED_PREFIX: &str = "x-onward-";
 
 pub(super) fn read(
@@ -40,26 +54,49 @@ pub(super) fn read(
     };
     let method = fields.get("method").map_or(Some("POST"), |node| method(node, problems));
     let headers = fields.get("headers").map_or(Some(Vec::new()), |node| headers(step, node, scope, problems));
+    let query = fields.get("query").map(|node| pairs::read(node, "query", scope, problems));
+    fields.exclusive("body", "form", problems);
     let body = fields.get("body").map(|node| templates::template(node, scope, problems));
+    let form = fields.get("form").map(|node| form(node, scope, problems));
     let timeout = fields.get("timeout").map_or(Some(TIMEOUT), |node| {
         duration(node, "timeout", Unit::Millis, (Span::from_millis(1), TIMEOUT_MAX), problems)
     });
+    let redirects =
+        fields.get("redirects").map_or(Some(0), |node| fields::whole(node, "redirects", 0..=REDIRECTS_MAX, problems));
     let expected = fields.get("expected_status").map_or(Some(Vec::new()), |node| expected_status(node, problems));
     Some(Body::Http {
-        request: Http {
+        request: Box::new(Http {
             method: method?.to_owned(),
             url: url?,
             headers: headers?,
-            body: match body {
-                Some(body) => Some(body?),
-                None => None,
-            },
+            query: all_or_nothing(query)?,
+            body: all_or_nothing(body)?,
+            form: all_or_nothing(form)?,
             timeout: timeout?,
             expected: expected?,
+            redirects: redirects? as u32,
             allow_hosts: hosts.flatten().unwrap_or_default(),
             ..Default::default()
-        },
+        }),
     })
+}
+
+/// What was given must have been understood.
+fn all_or_nothing<T>(field: Option<Option<T>>) -> Option<Option<T>> {
+    match field {
+        Some(None) => None,
+        Some(found) => Some(found),
+        None => Some(None),
+    }
+}
+
+/// A form without fields would be an empty body that claims to be one.
+fn form(node: &Node, scope: &mut Resolve<'_>, problems: &mut Problems<'_>) -> Option<Template> {
+    if matches!(&node.value, Value::Object(entries) if entries.is_empty()) {
+        problems.add(codes::OUT_OF_RANGE, &node.span, "`form` has no fields, at least one is needed");
+        return None;
+    }
+    pairs::read(node, "form", scope, problems)
 }
 
 fn method(node: &Node, problems: &mut Problems<'_>) -> Option<&'static str> {

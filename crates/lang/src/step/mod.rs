@@ -6,6 +6,7 @@
 
 mod http;
 mod kinds;
+mod pairs;
 mod retry;
 mod templates;
 mod url;
@@ -74,20 +75,20 @@ const NO_KIND: Shape = Shape {
         "noop",
         "method",
         "headers",
+        "query",
         "body",
+        "form",
         "timeout",
         "retries",
         "retry",
         "expected_status",
+        "redirects",
         "allow_hosts",
     ],
     later: &[
         "compensate",
         "irreversible",
         "timeouts",
-        "query",
-        "form",
-        "redirects",
         "callback_url",
         "priority",
         "labels",
@@ -116,6 +117,10 @@ const NO_KIND: Shape = Shape {
         ("uri", "url"),
         ("verb", "method"),
         ("expected_status_codes", "expected_status"),
+        ("params", "query"),
+        ("max_redirects", "redirects"),
+        ("follow_redirects", "redirects"),
+        ("json", "body"),
     ],
 };
 
@@ -213,11 +218,14 @@ impl Kind {
                 "url",
                 "method",
                 "headers",
+                "query",
                 "body",
+                "form",
                 "timeout",
                 "retries",
                 "retry",
                 "expected_status",
+                "redirects",
                 "allow_hosts",
             ],
             Kind::Sleep => &["needs", "if", "description", "sleep"],

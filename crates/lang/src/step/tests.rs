@@ -12,7 +12,7 @@ fn first(fields: &str) -> kernel::plan::Node {
 
 fn http(fields: &str) -> Http {
     match first(fields).body {
-        Some(Body::Http { request }) => request,
+        Some(Body::Http { request }) => *request,
         other => panic!("{other:?}"),
     }
 }
@@ -225,12 +225,54 @@ fn t9_headers_are_tokens_with_one_line_values() {
         ("{Transfer-Encoding: x}", "reserved_header tasks.s.headers.Transfer-Encoding"),
         ("{Connection: x}", "reserved_header tasks.s.headers.Connection"),
         ("{X-Onward-Run: x}", "reserved_header tasks.s.headers.X-Onward-Run"),
-        ("{Idempotency-Key: x}", "reserved_header tasks.s.headers.Idempotency-Key"),
+        ("{x-onward-signature: x}", "reserved_header tasks.s.headers.x-onward-signature"),
+        ("{Idempotency-Key: 'order-{{trigger.body.id}}'}", "ok"),
     ] {
         check_step(&[(&format!("{U}, headers: {headers}"), expected)]);
     }
     let many: Vec<String> = (0..65).map(|i| format!("h{i}: x")).collect();
     check_step(&[(&format!("{U}, headers: {{{}}}", many.join(", ")), "limit_exceeded tasks.s.headers")]);
+}
+
+#[test]
+fn a_query_and_a_form_are_names_with_plain_values() {
+    let request = http(&format!("{U}, query: {{q: '{{{{trigger.body.q}}}}', tag: [a, 1, true]}}, form: {{a: 1}}"));
+    assert!(matches!(request.query, Some(Template::Object { entries }) if entries.len() == 2));
+    assert_eq!(request.form, Some(Template::literal(&serde_json::json!({"a": 1}))));
+    assert!(request.body.is_none() && request.redirects == 0);
+    for (fields, expected) in [
+        ("query: {}", "ok"),
+        ("query: {'': x}", "ok"),
+        ("query: {a: []}", "ok"),
+        ("query: x", "wrong_type tasks.s.query"),
+        ("query: {a: null}", "wrong_type tasks.s.query.a"),
+        ("query: {a: {b: 1}}", "wrong_type tasks.s.query.a"),
+        ("query: {a: [1, [2], null]}", "wrong_type tasks.s.query.a[1], wrong_type tasks.s.query.a[2]"),
+        ("query: {a: '{{nope.x}}'}", "unknown_root tasks.s.query.a"),
+        ("form: {}", "out_of_range tasks.s.form"),
+        ("form: [a]", "wrong_type tasks.s.form"),
+        ("form: {a: {}}", "wrong_type tasks.s.form.a"),
+        ("form: {a: 1}, body: x", "exclusive_fields tasks.s.form"),
+        ("params: {a: 1}", "unknown_field tasks.s.params"),
+    ] {
+        check_step(&[(&format!("{U}, {fields}"), expected)]);
+    }
+    let many: Vec<String> = (0..257).map(|i| format!("q{i}: x")).collect();
+    check_step(&[(&format!("{U}, query: {{{}}}", many.join(", ")), "limit_exceeded tasks.s.query")]);
+}
+
+#[test]
+fn t3_redirects_are_followed_only_when_asked_for_and_not_forever() {
+    assert_eq!(http(&format!("{U}, redirects: 10")).redirects, 10);
+    for (redirects, expected) in [
+        ("0", "ok"),
+        ("11", "out_of_range tasks.s.redirects"),
+        ("-1", "out_of_range tasks.s.redirects"),
+        ("true", "wrong_type tasks.s.redirects"),
+        ("'3'", "wrong_type tasks.s.redirects"),
+    ] {
+        check_step(&[(&format!("{U}, redirects: {redirects}"), expected)]);
+    }
 }
 
 #[test]

@@ -10,6 +10,7 @@ use kernel::Answer as Judged;
 pub fn routes() -> Vec<Route> {
     vec![
         post("/wh/{token}", receive, "answer_wait", "Answer a waiting step")
+            .one_write()
             .open()
             .carries(Carries::Bytes)
             .answers::<ReceivedView>(200, "accepted, now or before")

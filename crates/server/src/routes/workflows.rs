@@ -49,6 +49,7 @@ pub fn routes() -> Vec<Route> {
         get(ONE, show, "show_workflow", "Show a workflow with its definition")
             .answers::<WorkflowView>(200, "the workflow"),
         post("/api/v1/workflows/{workflow}/trigger", trigger, "trigger_workflow", "Start a run")
+            .one_write()
             .query(&[WAIT, CALLBACK_URL, params::LABEL])
             .carries(Carries::Payload)
             .idempotent()
@@ -141,7 +142,10 @@ pub async fn trigger(app: State, query: Query, Path(key): Path<String>, headers:
     let idempotency = idempotency_key(&headers)?;
     let body = body::payload(&headers, body).await?;
     let workflow = app.engine.resolve(app.org(), &key).await?.ok_or_else(|| no_workflow(&key))?;
-    let fingerprint = fingerprint(workflow.row.id, &body, &labels, &callback_url);
+    let idempotency = idempotency.map(|key| {
+        let fingerprint = fingerprint(workflow.row.id, &body, &labels, &callback_url);
+        Idempotency { scope: None, key, fingerprint }
+    });
     let request = StartRequest {
         org: app.org(),
         workflow,
@@ -149,7 +153,7 @@ pub async fn trigger(app: State, query: Query, Path(key): Path<String>, headers:
         headers: kept_headers(&headers),
         labels,
         source: Source { callback_url, ..Source::default() },
-        idempotency: idempotency.map(|key| Idempotency { scope: None, key, fingerprint }),
+        idempotency,
     };
     if let Some(limit) = wait {
         let (started, _) = app.engine.run(request, Duration::from_micros(limit.0)).await?;

@@ -214,6 +214,14 @@ impl Checker {
         *followed.effects.entry(*step).or_default() += 1;
         followed.model.explains(dispatch)
     }
+
+    /// Its executor had the work and sent nothing.
+    pub fn held_back(&mut self, dispatch: &Dispatch) {
+        let effects = self.runs.get_mut(&dispatch.run).and_then(|followed| followed.effects.get_mut(&dispatch.step));
+        if let Some(effects) = effects {
+            *effects -= 1;
+        }
+    }
 }
 
 impl Followed {

@@ -138,6 +138,17 @@ impl World {
         if cancels {
             errands.push((moment(&mut self.chance), Errand { ask: Ask::Cancel { run }, body: Bytes::new() }));
         }
+        let is_retrying = state.state.steps.iter().any(|step| matches!(step.phase, Phase::Retrying { .. }));
+        if is_retrying && self.faults.has_holds {
+            let asks = [Ask::RetryNow { run }, Ask::Pause { run }, Ask::Resume { run }];
+            let ask = asks[self.chance.below(3) as usize].clone();
+            errands.push((moment(&mut self.chance), Errand { ask, body: Bytes::new() }));
+            if self.chance.coin() {
+                let soon = self.now.after(self.chance.log_millis(1, 500));
+                errands.push((soon, Errand { ask: Ask::RetryNow { run }, body: Bytes::new() }));
+            }
+            self.trace.mark("somebody meddled with a retry", true);
+        }
         self.trace.mark("a callback was aimed at a deadline", calls && door.is_some());
         self.trace.mark("a cancel was aimed at a deadline", cancels);
         for (at, errand) in errands {

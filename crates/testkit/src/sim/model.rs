@@ -282,8 +282,10 @@ impl Model {
                 let most = if retry.never { 1 } else { retry.max_attempts };
                 require(seen.charged <= most, || format!("s{i}: attempt {} of {most}", seen.charged))
             }
-            Event::Retrying { next, charged, .. } => {
-                require(is_running && !retry.never && *next >= at, illegal)?;
+            Event::Retrying { next, charged, failure, .. } => {
+                // What was held back never happened, so it may happen later.
+                let is_allowed = !retry.never || (!charged && failure.code == "host_backoff");
+                require(is_running && is_allowed && *next >= at, illegal)?;
                 self.steps[i].charged -= u32::from(!charged);
                 self.steps[i].phase = Phase::Retrying(*next);
                 Ok(())

@@ -365,7 +365,13 @@ impl World {
         if self.is_calm {
             return self.report(process, &dispatch, Span::from_millis(3), upstream::well(&dispatch));
         }
-        let reports = upstream::reports(&dispatch, &mut self.workload, &self.faults);
+        let now = self.time(process);
+        let reports = upstream::reports(&dispatch, &mut self.workload, &self.faults, now);
+        let is_held_back = matches!(reports.as_slice(), [(_, TaskResult::Blocked { .. })]);
+        if is_held_back {
+            self.trace.mark("an attempt was held back", true);
+            self.checker.held_back(&dispatch);
+        }
         if reports.is_empty() {
             self.silent.push((process, dispatch));
             return;

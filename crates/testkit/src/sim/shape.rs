@@ -292,7 +292,7 @@ fn body(kind: Kind) -> Body {
                 timeout: Span::from_secs(30),
                 ..Default::default()
             };
-            Body::Http { request }
+            Body::Http { request: Box::new(request) }
         }
         Kind::Noop => Body::Noop {},
         Kind::Set { is_broken } => {

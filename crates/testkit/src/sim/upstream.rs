@@ -1,5 +1,6 @@
-//! The services that steps call: they answer late, badly, twice, or not at all. Whatever they answer
-//! says which attempt it is about, so that the checker can tell whose answer was taken.
+//! The services that steps call: they answer late, badly, twice, or not at all, and some are not even
+//! asked. Whatever they answer says which attempt it is about, so that the checker can tell whose answer
+//! was taken.
 
 use super::faults::Faults;
 use super::random::Random;
@@ -7,15 +8,21 @@ use engine::mailbox::Dispatch;
 use kernel::advance::{TaskResult, Work};
 use kernel::event::Failure;
 use kernel::payload::INLINE_MAX;
-use kernel::{Payload, Span};
+use kernel::{Payload, Span, Timestamp};
 
 /// What an executor will report, and when: nothing at all, one result, or more than it should.
-pub fn reports(dispatch: &Dispatch, random: &mut Random, faults: &Faults) -> Vec<(Span, TaskResult)> {
+pub fn reports(dispatch: &Dispatch, random: &mut Random, faults: &Faults, now: Timestamp) -> Vec<(Span, TaskResult)> {
     if !matches!(dispatch.work, Work::Http(_)) {
         return vec![(random.millis(0, 1), TaskResult::Done { body: None, took: Span(0) })];
     }
     if random.chance(faults.silence) {
         return Vec::new();
+    }
+    if random.chance(50) {
+        // Now and then for a moment that has passed by the time it is heard of.
+        let until = now.after(random.log_millis(1, 60_000));
+        let failure = Failure::new("host_backoff", "the host is down");
+        return vec![(random.millis(0, 2), TaskResult::Blocked { until, failure })];
     }
     let took = random.log_millis(1, 30_000);
     let first = (took, draw(dispatch, random, took));

@@ -100,6 +100,9 @@ struct State {
     acts: HashMap<String, VecDeque<Act>>,
     released: HashSet<String>,
     hangups: u32,
+    /// Requests being answered now, and the most there were.
+    open: usize,
+    peak: usize,
     is_over: bool,
 }
 
@@ -163,6 +166,11 @@ impl Upstream {
         })
     }
 
+    /// The most requests that were being answered at once.
+    pub fn peak(&self) -> usize {
+        self.shared.lock().peak
+    }
+
     /// Waits until the other side has given up on a hanging request.
     #[track_caller]
     pub fn wait_for_hangup(&self) {
@@ -215,12 +223,31 @@ fn serve(mut socket: TcpStream, shared: &Shared) -> io::Result<()> {
         socket.read_exact(&mut effect.body)?;
     }
     let attempt = effect.attempt();
-    shared.lock().effects.push(effect);
-    while let Act::Held(then) = act {
-        let held = |state: &mut State| !state.is_over && !state.released.contains(&key);
-        drop(shared.changed.wait_timeout_while(shared.lock(), super::PATIENCE, held));
-        act = *then;
+    {
+        let mut state = shared.lock();
+        state.effects.push(effect);
+        state.open += 1;
+        state.peak = state.peak.max(state.open);
     }
+    loop {
+        act = match act {
+            Act::Held(then) => {
+                let held = |state: &mut State| !state.is_over && !state.released.contains(&key);
+                drop(shared.changed.wait_timeout_while(shared.lock(), super::PATIENCE, held));
+                *then
+            }
+            Act::Slow(pause) => {
+                std::thread::sleep(pause);
+                status(200)
+            }
+            ready => {
+                act = ready;
+                break;
+            }
+        };
+    }
+    // Before the answer: once the other side has it, the next request may come.
+    shared.lock().open -= 1;
     perform(act, attempt, &mut socket, shared)
 }
 
@@ -233,10 +260,6 @@ fn perform(act: Act, attempt: u32, socket: &mut TcpStream, shared: &Shared) -> i
                 head += &format!("{name}: {value}\r\n");
             }
             socket.write_all(&[head.as_bytes(), b"\r\n", &body].concat())
-        }
-        Act::Slow(pause) => {
-            std::thread::sleep(pause);
-            perform(status(200), attempt, socket, shared)
         }
         Act::FailFirst => perform(status(if attempt == 1 { 503 } else { 200 }), attempt, socket, shared),
         Act::Hang => {
@@ -253,7 +276,7 @@ fn perform(act: Act, attempt: u32, socket: &mut TcpStream, shared: &Shared) -> i
             }
             Ok(())
         }
-        Act::Reset | Act::Held(_) => Ok(()),
+        Act::Reset | Act::Held(_) | Act::Slow(_) => Ok(()),
         Act::CloseEarly => socket.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\nhalf"),
         Act::Drip => {
             socket.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n")?;

@@ -68,6 +68,7 @@ async fn open(place: &Place) -> Engine {
         public_url: "http://127.0.0.1:7420".into(),
         clock: ClockMode::Virtual,
         clock_start: None,
+        http: Default::default(),
     };
     // Never a checkpoint, so that a copy of the two files is of one moment.
     let quiet = store::sqlite::Options { passive_bytes: u64::MAX, restart_bytes: u64::MAX, ..Default::default() };

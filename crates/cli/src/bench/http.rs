@@ -1,0 +1,254 @@
+//! The same work over HTTP, as clients see it: a server process of its own, and clients in this one that
+//! keep their connections and say no more than they must. Client, server and stub share the machine.
+
+use super::{Figures, Folder, machine, now_ms};
+use serde_json::{Value, json};
+use std::io::{BufRead, BufReader};
+use std::net::SocketAddr;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+
+/// What a trigger sends: a small order.
+const BODY: &str = r#"{"order_id":123,"email":"someone@example.com"}"#;
+const CLIENTS: usize = 64;
+
+/// Every figure of the workload: what accepting a run costs, how long a result takes, and runs whose step
+/// is a request to a stub on this machine.
+pub async fn figures(folder: &Folder, seconds: u64) -> Result<Vec<Figures>, String> {
+    let stub = stub().await?;
+    let server = Server::start(folder)?;
+    let address = server.address;
+    let one = json!({ "noop": {} });
+    let ten: serde_json::Map<String, Value> = (0..10)
+        .map(|i| {
+            let needs: Vec<String> = (0..i).rev().take(1).map(|n| format!("s{n}")).collect();
+            (format!("s{i}"), json!({ "noop": {}, "needs": needs }))
+        })
+        .collect();
+    let call = json!({ "url": format!("http://{stub}/"), "body": { "id": "{{trigger.body.order_id}}" } });
+    let nap = json!({ "sleep": "1d" });
+    for (name, tasks) in [
+        ("nap", json!({ "s": nap })),
+        ("one", json!({ "s": one })),
+        ("ten", Value::Object(ten)),
+        ("call", json!({ "s": call })),
+    ] {
+        let definition = json!({ "name": name, "tasks": tasks }).to_string();
+        let created = Client::connect(address).await?.post("/api/v1/workflows", &definition).await?;
+        if created != 201 {
+            return Err(format!("`{name}` was refused with {created}"));
+        }
+    }
+    let window = Duration::from_secs(seconds);
+    // What is only accepted costs one commit: there is nothing to do for it yet.
+    let (enqueue, wait) = ("/api/v1/workflows/nap/trigger", "/api/v1/workflows/one/trigger?wait=30s");
+    let workloads = [
+        ("http_enqueue_1", enqueue, 1, "runs/s"),
+        ("http_enqueue_64", enqueue, CLIENTS, "runs/s"),
+        ("http_latency1", wait, 1, "runs/s"),
+        ("http_latency10", "/api/v1/workflows/ten/trigger?wait=30s", 1, "runs/s"),
+        ("http_call_64", "/api/v1/workflows/call/trigger?wait=30s", CLIENTS, "runs/s"),
+    ];
+    let mut all = Vec::new();
+    for (workload, path, clients, unit) in workloads {
+        let cpu = server.cpu_s();
+        let (rate, samples) = load(address, path, clients, window).await?;
+        let used = server.cpu_s().zip(cpu).map(|(after, before)| after - before);
+        let count = samples.len() as f64;
+        let figures = Figures {
+            workload,
+            rate_per_s: Some(rate),
+            unit: Some(unit),
+            cpu_s_per_1k_steps: used.map(|s| s / count * 1_000.0),
+            rss_peak_mb: machine::rss_peak_mb_of(server.child.id()),
+            ok: count > 0.0,
+            ..Default::default()
+        };
+        all.push(figures.latencies(samples));
+    }
+    Ok(all)
+}
+
+/// Keeps `clients` busy with one request after the other; answers requests per second and their times.
+async fn load(
+    address: SocketAddr,
+    path: &'static str,
+    clients: usize,
+    window: Duration,
+) -> Result<(f64, Vec<f64>), String> {
+    let mut connected = Vec::new();
+    for _ in 0..clients {
+        let mut client = Client::connect(address).await?;
+        client.post(path, BODY).await?;
+        connected.push(client);
+    }
+    let began = Instant::now();
+    let until = began + window;
+    let mut lanes = tokio::task::JoinSet::new();
+    for mut client in connected {
+        lanes.spawn(async move {
+            let mut samples = Vec::new();
+            while Instant::now() < until {
+                let asked = Instant::now();
+                let status = client.post(path, BODY).await?;
+                if status != 201 {
+                    return Err(format!("{path} answered {status}"));
+                }
+                samples.push(now_ms(asked));
+            }
+            Ok(samples)
+        });
+    }
+    let mut samples = Vec::new();
+    while let Some(lane) = lanes.join_next().await {
+        samples.extend(lane.map_err(|e| e.to_string())??);
+    }
+    Ok((samples.len() as f64 / began.elapsed().as_secs_f64(), samples))
+}
+
+/// `onward dev` on a port of its own.
+struct Server {
+    child: Child,
+    address: SocketAddr,
+}
+
+impl Server {
+    fn start(folder: &Folder) -> Result<Server, String> {
+        let program = std::env::current_exe().map_err(|e| e.to_string())?;
+        let data = folder.path("server");
+        let mut child = Command::new(program)
+            .args(["dev", "--listen", "127.0.0.1:0", "--data"])
+            .arg(&data)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .map_err(|e| e.to_string())?;
+        let output = child.stdout.take().ok_or("the server has no output")?;
+        let mut line = String::new();
+        BufReader::new(output).read_line(&mut line).map_err(|e| e.to_string())?;
+        let address = line.trim().strip_prefix("onward ready http://").and_then(|text| text.parse().ok());
+        match address {
+            Some(address) => Ok(Server { child, address }),
+            None => {
+                let _ = child.kill();
+                Err(format!("the server did not start: {line}"))
+            }
+        }
+    }
+
+    fn cpu_s(&self) -> Option<f64> {
+        machine::cpu_s_of(self.child.id())
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// One connection that is kept.
+struct Client {
+    socket: TcpStream,
+    host: SocketAddr,
+    buffer: Vec<u8>,
+}
+
+impl Client {
+    async fn connect(host: SocketAddr) -> Result<Client, String> {
+        let socket = TcpStream::connect(host).await.map_err(|e| e.to_string())?;
+        socket.set_nodelay(true).map_err(|e| e.to_string())?;
+        Ok(Client { socket, host, buffer: vec![0; 16 * 1024] })
+    }
+
+    /// Sends JSON and reads the whole answer; its status.
+    async fn post(&mut self, path: &str, body: &str) -> Result<u16, String> {
+        let (host, length) = (self.host, body.len());
+        let request = format!(
+            "POST {path} HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\nContent-Length: {length}\r\n\r\n{body}"
+        );
+        self.socket.write_all(request.as_bytes()).await.map_err(|e| e.to_string())?;
+        let mut read = 0;
+        loop {
+            if read == self.buffer.len() {
+                self.buffer.resize(read * 2, 0);
+            }
+            let more = self.socket.read(&mut self.buffer[read..]).await.map_err(|e| e.to_string())?;
+            if more == 0 {
+                return Err("the server hung up".into());
+            }
+            read += more;
+            if let Some(status) = complete(&self.buffer[..read]) {
+                return Ok(status);
+            }
+        }
+    }
+}
+
+/// The status of an answer that is all here.
+fn complete(bytes: &[u8]) -> Option<u16> {
+    let end = bytes.windows(4).position(|w| w == b"\r\n\r\n")? + 4;
+    let head = std::str::from_utf8(&bytes[..end]).ok()?;
+    let length = head.lines().find_map(|line| {
+        let (name, value) = line.split_once(':')?;
+        name.eq_ignore_ascii_case("content-length").then(|| value.trim().parse::<usize>().ok()).flatten()
+    })?;
+    let status = head.get(9..12)?.parse().ok()?;
+    (bytes.len() >= end + length).then_some(status)
+}
+
+/// A server that answers everything with 200.
+async fn stub() -> Result<SocketAddr, String> {
+    const ANSWER: &[u8] =
+        b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 11\r\n\r\n{\"ok\":true}";
+    let listener = TcpListener::bind("127.0.0.1:0").await.map_err(|e| e.to_string())?;
+    let address = listener.local_addr().map_err(|e| e.to_string())?;
+    tokio::spawn(async move {
+        while let Ok((mut socket, _)) = listener.accept().await {
+            let _ = socket.set_nodelay(true);
+            tokio::spawn(async move {
+                let mut buffer = vec![0; 16 * 1024];
+                let mut read = 0;
+                while let Ok(more) = socket.read(&mut buffer[read..]).await {
+                    read += more;
+                    if more == 0 || read == buffer.len() {
+                        return;
+                    }
+                    if is_request(&buffer[..read]) {
+                        read = 0;
+                        if socket.write_all(ANSWER).await.is_err() {
+                            return;
+                        }
+                    }
+                }
+            });
+        }
+    });
+    Ok(address)
+}
+
+/// Is a whole request here?
+fn is_request(bytes: &[u8]) -> bool {
+    let Some(end) = bytes.windows(4).position(|w| w == b"\r\n\r\n").map(|i| i + 4) else { return false };
+    let head = String::from_utf8_lossy(&bytes[..end]).to_ascii_lowercase();
+    let length = head.lines().find_map(|line| line.strip_prefix("content-length:")?.trim().parse::<usize>().ok());
+    bytes.len() >= end + length.unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_is_complete_when_its_body_is() {
+        let answer = b"HTTP/1.1 201 Created\r\ncontent-length: 3\r\n\r\nabc";
+        assert_eq!(complete(answer), Some(201));
+        assert_eq!(complete(&answer[..answer.len() - 1]), None);
+        assert_eq!(complete(&answer[..20]), None);
+        assert!(is_request(b"POST / HTTP/1.1\r\nContent-Length: 2\r\n\r\n{}"));
+        assert!(!is_request(b"POST / HTTP/1.1\r\nContent-Length: 2\r\n\r\n{"));
+    }
+}
