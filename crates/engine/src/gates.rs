@@ -49,6 +49,15 @@ struct Place {
     org: OrgId,
     workflow: WorkflowId,
     gate: Option<[u8; 16]>,
+    /// Others make room for it, rather than it waits.
+    is_replacing: bool,
+}
+
+impl Place {
+    fn new(org: OrgId, workflow: WorkflowId, gate: Option<&GateRow>) -> Place {
+        let is_replacing = gate.is_some_and(|gate| gate.on_conflict == OnConflict::CancelRunning);
+        Place { org, workflow, gate: gate.map(|gate| gate.id), is_replacing }
+    }
 }
 
 #[derive(Default)]
@@ -90,27 +99,24 @@ impl Gates {
     /// workflows. Answers who may go on, and who has to make room.
     pub fn restore(&mut self, paused: Vec<WorkflowId>, runs: Vec<GatedRun>) -> Restored {
         self.paused = paused.into_iter().map(|workflow| (workflow, BTreeSet::new())).collect();
-        let mut replacers = BTreeMap::new();
+        let mut queued = Vec::new();
         for row in runs {
             let gate = row.gate.as_ref().map(|gate| gate.id);
-            self.places.insert(row.run, Place { org: row.org, workflow: row.workflow, gate });
+            self.places.insert(row.run, Place::new(row.org, row.workflow, row.gate.as_ref()));
             if let Some(said) = &row.gate {
                 let gate = self.gate(said, row.workflow);
-                if row.is_queued && said.on_conflict == OnConflict::CancelRunning {
-                    // Ordered by id: the newest stays.
-                    replacers.insert(said.id, row.run);
-                }
                 if !row.is_queued && !planted::is(Bug::GateCountsForgotten) {
                     gate.holders.insert(row.run);
                 }
             }
             if row.is_queued {
+                queued.push(row.run);
                 self.queue(row.run, row.workflow, gate);
             }
         }
         let mut admitted = Vec::new();
         let gates: BTreeSet<[u8; 16]> = self.gates.keys().copied().collect();
-        let superseded = replacers.into_values().flat_map(|run| self.supersedes(run)).collect();
+        let superseded: BTreeSet<(OrgId, RunId)> = queued.into_iter().flat_map(|run| self.supersedes(run)).collect();
         for gate in gates {
             self.admit(gate, &mut admitted);
         }
@@ -121,7 +127,7 @@ impl Gates {
                 admitted.extend(self.places.remove(&run).map(|place| (place.org, run)));
             }
         }
-        Restored { admitted, superseded }
+        Restored { admitted, superseded: superseded.into_iter().collect() }
     }
 
     /// A new run is at the door. It has its place from now on, until it leaves.
@@ -131,7 +137,7 @@ impl Gates {
             if !is_paused {
                 return Admission::Open;
             }
-            self.places.insert(run, Place { org, workflow, gate: None });
+            self.places.insert(run, Place::new(org, workflow, None));
             self.queue(run, workflow, None);
             return Admission::Queue(Queue::WorkflowPaused);
         };
@@ -141,7 +147,7 @@ impl Gates {
         if is_full && said.on_conflict == OnConflict::Skip {
             return Admission::Refuse;
         }
-        self.places.insert(run, Place { org, workflow, gate: Some(id) });
+        self.places.insert(run, Place::new(org, workflow, Some(said)));
         if is_paused || is_full {
             self.queue(run, workflow, Some(id));
         } else if let Some(gate) = self.gates.get_mut(&id) {
@@ -154,9 +160,10 @@ impl Gates {
         }
     }
 
-    /// Who has to make room for a run that waits and is not meant to.
+    /// Who has to make room for this run, if it waits and is not meant to.
     pub fn supersedes(&self, run: RunId) -> Vec<(OrgId, RunId)> {
-        let gate = self.places.get(&run).and_then(|place| self.gates.get(&place.gate?));
+        let place = self.places.get(&run).filter(|place| place.is_replacing);
+        let gate = place.and_then(|place| self.gates.get(&place.gate?));
         let surplus = gate.filter(|gate| gate.queue.contains(&run)).map(|gate| gate.surplus(run));
         let with_org = |run: RunId| self.places.get(&run).map(|place| (place.org, run));
         surplus.unwrap_or_default().into_iter().filter_map(with_org).collect()

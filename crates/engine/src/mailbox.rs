@@ -15,7 +15,7 @@ use crate::gates::{Crowd, Gates};
 use crate::version::Version;
 use bytes::Bytes;
 use kernel::advance::{Work, notices};
-use kernel::event::{OnConflict, Origin};
+use kernel::event::Origin;
 use kernel::planted::{self, Bug};
 use kernel::run::LoadError;
 use kernel::{
@@ -404,7 +404,7 @@ impl<T> Mailbox<T> {
     fn start(&mut self, start: Start, ticket: T) {
         let Start { org, run, version, origin, gate, birth } = start;
         let admission = self.gates.enter(org, run, origin.workflow, gate.as_ref());
-        if planted::is(Bug::SupersedeBeforeCommit) && replaces(gate.as_ref()) {
+        if planted::is(Bug::SupersedeBeforeCommit) {
             self.supersede(self.gates.supersedes(run));
         }
         let row = RunRow {
@@ -510,15 +510,12 @@ impl<T> Mailbox<T> {
             payloads: Payloads::new(),
             fetching: Vec::new(),
         };
-        let is_replacing = replaces(live.row.gate.as_ref());
         slot.live = Some(Box::new(live));
         slot.phase = Phase::Resident;
         slot.is_queued = true;
         self.queue.push_back(run);
-        if is_replacing {
-            // It may have been created without anybody learning of it.
-            self.supersede(self.gates.supersedes(run));
-        }
+        // It may have been created without anybody learning of it.
+        self.supersede(self.gates.supersedes(run));
     }
 
     fn fetched(&mut self, run: RunId, result: Result<Vec<(u32, Bytes)>, Trouble>) {
@@ -752,9 +749,8 @@ impl<T> Mailbox<T> {
             slot.is_queued = true;
             self.queue.push_back(run);
         }
-        let is_replacing = write.after == 0 && replaces(live.row.gate.as_ref());
         self.rest(run, &mut released.replies);
-        if is_replacing {
+        if write.after == 0 {
             self.supersede(self.gates.supersedes(run));
         }
     }
@@ -834,11 +830,6 @@ impl<T> Mailbox<T> {
             self.push(org, run, item);
         }
     }
-}
-
-/// Does such a run take the place of older ones, rather than wait?
-fn replaces(gate: Option<&GateRow>) -> bool {
-    gate.is_some_and(|gate| gate.on_conflict == OnConflict::CancelRunning)
 }
 
 impl<T> Item<T> {

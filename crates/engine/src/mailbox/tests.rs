@@ -1,6 +1,7 @@
 //! The mailbox by hand: what leaves it, and when.
 
 use super::*;
+use kernel::event::OnConflict;
 use kernel::{Payload, WorkflowId};
 
 fn start(run: RunId) -> Box<Start> {
