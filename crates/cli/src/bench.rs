@@ -222,6 +222,7 @@ async fn open(path: &Path) -> Result<Engine, String> {
         clock: ClockMode::Real,
         clock_start: None,
         http: Default::default(),
+        seed: None,
     };
     Engine::open(Arc::new(store), options).await.map_err(|e| e.to_string())
 }

@@ -3,6 +3,7 @@
 
 mod bench;
 mod dev;
+mod test;
 mod validate;
 mod verify;
 
@@ -25,6 +26,8 @@ enum Command {
     Bench(bench::Arguments),
     /// Check a workflow definition and show every problem in it (exit 0 valid, 10 not valid, 20 wrong usage)
     Validate(validate::Arguments),
+    /// Run the test cases beside workflow definitions (exit 0 passed, 1 failed, 2 a file cannot be used)
+    Test(test::Arguments),
     /// Print the OpenAPI document of the HTTP API
     Openapi,
     /// Check that a store, stopped or in use, keeps every promise (exit 0 clean, 1 problems, 74 cannot read)
@@ -42,6 +45,7 @@ fn main() -> ExitCode {
             Command::Dev(arguments) => dev::run(arguments),
             Command::Bench(arguments) => bench::run(arguments),
             Command::Validate(arguments) => validate::run(arguments),
+            Command::Test(arguments) => test::run(arguments),
             Command::Openapi => openapi(),
             Command::Verify(arguments) => verify::run(arguments),
         },

@@ -69,7 +69,7 @@ fn read(file: &PathBuf) -> std::io::Result<Vec<u8>> {
 }
 
 /// By the file's ending; else a document that begins like JSON is JSON.
-fn guess(file: &std::path::Path, source: &[u8]) -> Syntax {
+pub fn guess(file: &std::path::Path, source: &[u8]) -> Syntax {
     match file.extension().and_then(|e| e.to_str()) {
         Some("yaml" | "yml") => Syntax::Yaml,
         Some("json") => Syntax::Json,
@@ -80,7 +80,8 @@ fn guess(file: &std::path::Path, source: &[u8]) -> Syntax {
     }
 }
 
-fn show(name: &str, source: &str, problems: &[Diagnostic]) {
+/// Every problem with its place, on standard error.
+pub fn show(name: &str, source: &str, problems: &[Diagnostic]) {
     // The renderer leaves these control characters alone, and terminals obey them. A middle dot has as
     // many bytes, so that every span stays where it is.
     let source = &source.replace(|c| matches!(c, '\u{80}'..='\u{9f}'), "·");
@@ -109,12 +110,7 @@ fn show(name: &str, source: &str, problems: &[Diagnostic]) {
 
 fn as_json(compiled: &Result<lang::Compiled, Vec<Diagnostic>>) -> serde_json::Value {
     let empty = Vec::new();
-    let problems = compiled.as_ref().err().unwrap_or(&empty).iter().map(|p| {
-        serde_json::json!({
-            "code": p.code, "message": p.message, "hint": p.hint,
-            "at": { "path": p.path, "line": p.line, "column": p.column },
-        })
-    });
+    let problems = compiled.as_ref().err().unwrap_or(&empty).iter().map(problem_json);
     let ok = compiled.as_ref().ok();
     serde_json::json!({
         "valid": ok.is_some(),
@@ -122,6 +118,13 @@ fn as_json(compiled: &Result<lang::Compiled, Vec<Diagnostic>>) -> serde_json::Va
         "form": ok.map(|c| c.form.as_str()),
         "steps": ok.map_or(Vec::new(), |c| c.plan.nodes().iter().map(|n| n.key.clone()).collect()),
         "problems": problems.collect::<Vec<_>>(),
+    })
+}
+
+pub fn problem_json(problem: &Diagnostic) -> serde_json::Value {
+    serde_json::json!({
+        "code": problem.code, "message": problem.message, "hint": problem.hint,
+        "at": { "path": problem.path, "line": problem.line, "column": problem.column },
     })
 }
 

@@ -20,6 +20,7 @@ mod views;
 
 pub use error::Refusal;
 pub use openapi::document;
+pub use routes::workflows::keeps_header;
 
 use axum::Router;
 use axum::extract::{FromRequestParts, Request};

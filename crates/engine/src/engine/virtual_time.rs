@@ -15,6 +15,10 @@ const WALK_MAX: Duration = Duration::from_secs(300);
 /// Opens the clock a store was used with. A store that has lived in virtual time stays there: its
 /// records may lie in the future.
 pub(super) async fn open_clock(store: &dyn Store, options: &Options) -> Result<Clock, Error> {
+    if options.clock == ClockMode::Stepped {
+        let start = options.clock_start.unwrap_or_default();
+        return Ok(Clock::stepped(start.max(store.high_water().await?.unwrap_or_default())));
+    }
     let high_water = store.high_water().await?;
     let used = store.setting(MODE).await?;
     match (used.as_deref(), options.clock) {
@@ -49,16 +53,14 @@ impl Engine {
     /// the new time and how many wake-ups came due.
     pub async fn advance_clock(&self, by: Span) -> Result<(Timestamp, u64), Error> {
         let inner = &self.inner;
-        if inner.clock.mode() != ClockMode::Virtual {
+        if !inner.clock.mode().is_virtual() {
             return Err(Error::Refused("the clock is real; start with `--clock virtual` to move it".into()));
         }
         let target = self.now().after(by);
         let give_up = Instant::now() + WALK_MAX;
         let before = self.settle(give_up).await?.fired;
         loop {
-            let probe = self.settle(give_up).await?;
-            let stored = inner.store.next_timer().await?.unwrap_or(Timestamp::NEVER);
-            let next = stored.min(probe.next_due.unwrap_or(Timestamp::NEVER));
+            let next = self.due(give_up).await?;
             if next > target {
                 break;
             }
@@ -67,6 +69,17 @@ impl Engine {
         self.jump(target.since(self.now())).await?;
         let after = self.settle(give_up).await?.fired;
         Ok((self.now(), after - before))
+    }
+
+    /// Waits until nothing happens by itself any more; answers when something is due, which may be never.
+    pub async fn settled(&self) -> Result<Timestamp, Error> {
+        self.due(Instant::now() + WALK_MAX).await
+    }
+
+    async fn due(&self, give_up: Instant) -> Result<Timestamp, Error> {
+        let probe = self.settle(give_up).await?;
+        let stored = self.inner.store.next_timer().await?.unwrap_or(Timestamp::NEVER);
+        Ok(stored.min(probe.next_due.unwrap_or(Timestamp::NEVER)))
     }
 
     /// Stores the new offset, then moves.
@@ -84,7 +97,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Waits until nothing is under way: no input, no commit, no read, no in-process step.
+    /// Waits until nothing is under way: no input, no commit, no read, no in-process step but those that lie
+    /// on a desk.
     async fn settle(&self, give_up: Instant) -> Result<super::drive::Probe, Error> {
         loop {
             // Twice in a row, so that what the first look set in motion is seen by the second.

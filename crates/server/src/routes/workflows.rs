@@ -235,9 +235,9 @@ fn fingerprint(workflow: WorkflowId, body: &[u8], labels: &[(String, String)], c
     hash.finalize().into()
 }
 
-/// Request headers a run may look at. What authorises or signs a request is never stored, and what
-/// only concerns the connection says nothing.
-fn kept_headers(headers: &HeaderMap) -> Vec<(String, String)> {
+/// May a run look at a request header of this name, in lowercase? What authorises or signs a request is
+/// never stored, and what only concerns the connection says nothing.
+pub fn keeps_header(name: &str) -> bool {
     const DROPPED: &[&str] = &[
         "authorization",
         "proxy-authorization",
@@ -256,8 +256,11 @@ fn kept_headers(headers: &HeaderMap) -> Vec<(String, String)> {
         "origin",
         "idempotency-key",
     ];
-    let kept =
-        headers.iter().filter(|(name, _)| !DROPPED.contains(&name.as_str()) && !name.as_str().contains("signature"));
+    !DROPPED.contains(&name) && !name.contains("signature")
+}
+
+fn kept_headers(headers: &HeaderMap) -> Vec<(String, String)> {
+    let kept = headers.iter().filter(|(name, _)| keeps_header(name.as_str()));
     let text = kept.filter_map(|(name, value)| Some((name.as_str().to_owned(), value.to_str().ok()?.to_owned())));
     text.filter(|(_, value)| value.len() <= 8 * 1024).take(64).collect()
 }
