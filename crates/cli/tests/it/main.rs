@@ -19,6 +19,7 @@ mod readme;
 mod restart;
 mod runs;
 mod security;
+mod testing;
 mod verify;
 mod waits;
 mod workflows;
