@@ -3,11 +3,13 @@
 
 mod bench;
 mod dev;
+mod problems;
+mod remote;
 mod test;
 mod validate;
 mod verify;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 use std::process::ExitCode;
 
 /// A durable workflow engine in one binary.
@@ -22,6 +24,19 @@ struct Arguments {
 enum Command {
     /// Run the server for development: no key needed, loopback only
     Dev(dev::Arguments),
+    /// Workflows: list, show, apply, delete, enable, disable, pause, resume, history, diff
+    Workflows(remote::workflows::Arguments),
+    /// Start a run, and wait for it or watch it if asked to
+    Trigger(remote::trigger::Arguments),
+    /// Runs: list, show, tail, explain, cancel, pause, resume, retry, replay, delete
+    Runs(remote::runs::Arguments),
+    /// Triggers: list, show, create, enable, disable, run, preview, deliveries, delete
+    Triggers(remote::triggers::Arguments),
+    /// Print a completion script for a shell
+    Completions {
+        /// Which one
+        shell: clap_complete::Shell,
+    },
     /// Measure how fast this machine runs workflows
     Bench(bench::Arguments),
     /// Check a workflow definition and show every problem in it (exit 0 valid, 10 not valid, 20 wrong usage)
@@ -46,6 +61,11 @@ fn main() -> ExitCode {
             Command::Bench(arguments) => bench::run(arguments),
             Command::Validate(arguments) => validate::run(arguments),
             Command::Test(arguments) => test::run(arguments),
+            Command::Workflows(arguments) => remote::workflows::run(arguments),
+            Command::Trigger(arguments) => remote::trigger::run(arguments),
+            Command::Runs(arguments) => remote::runs::run(arguments),
+            Command::Triggers(arguments) => remote::triggers::run(arguments),
+            Command::Completions { shell } => completions(shell),
             Command::Openapi => openapi(),
             Command::Verify(arguments) => verify::run(arguments),
         },
@@ -62,10 +82,48 @@ fn main() -> ExitCode {
 }
 
 fn openapi() -> ExitCode {
+    print(format!("{:#}\n", server::document()).as_bytes())
+}
+
+fn completions(shell: clap_complete::Shell) -> ExitCode {
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut Arguments::command(), "onward", &mut script);
+    print(&script)
+}
+
+fn print(bytes: &[u8]) -> ExitCode {
     use std::io::Write;
-    let text = format!("{:#}\n", server::document());
-    match std::io::stdout().write_all(text.as_bytes()) {
+    match std::io::stdout().write_all(bytes) {
         Ok(()) => ExitCode::SUCCESS,
         Err(_) => ExitCode::from(74),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Every command and every flag is in the reference.
+    #[test]
+    fn the_reference_names_every_command_and_flag() {
+        fn walk(command: &clap::Command, path: &str, missing: &mut Vec<String>) {
+            const PAGE: &str = include_str!("../../../docs/reference/cli.md");
+            let name = command.get_name();
+            let said = PAGE.contains(&format!("`{path}")) || PAGE.contains(&format!("## {path}"));
+            // A verb may stand beside its opposite: "`onward workflows enable WORKFLOW`, `disable`".
+            if !said && !PAGE.contains(&format!("`, `{name}")) {
+                missing.push(path.to_owned());
+            }
+            for flag in command.get_arguments().filter_map(|argument| argument.get_long()) {
+                if !["help", "version"].contains(&flag) && !PAGE.contains(&format!("--{flag}")) {
+                    missing.push(format!("{path} --{flag}"));
+                }
+            }
+            command.get_subcommands().for_each(|verb| walk(verb, &format!("{path} {}", verb.get_name()), missing));
+        }
+        let mut missing = Vec::new();
+        Arguments::command().get_subcommands().for_each(|c| walk(c, &format!("onward {}", c.get_name()), &mut missing));
+        assert_eq!(missing, Vec::<String>::new());
+        Arguments::command().debug_assert();
     }
 }

@@ -1,9 +1,9 @@
 //! `onward validate`: every problem of a definition, shown in the author's own file.
 
-use annotate_snippets::{AnnotationKind, Group, Level, Renderer, Snippet};
+use crate::problems;
 use lang::{Diagnostic, Syntax};
-use std::io::{IsTerminal, Read, Write};
-use std::path::PathBuf;
+use std::io::Read;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 #[derive(clap::Args)]
@@ -53,13 +53,16 @@ pub fn run(arguments: Arguments) -> ExitCode {
                 compiled.plan.nodes().len(),
                 hash(&compiled.hash)
             ),
-            Err(problems) => show(&name, &String::from_utf8_lossy(&source), problems),
+            Err(found) => {
+                let shown: Vec<_> = found.iter().map(problems::Shown::from).collect();
+                problems::show(&name, &String::from_utf8_lossy(&source), &shown);
+            }
         }
     }
     if compiled.is_ok() { ExitCode::SUCCESS } else { INVALID.into() }
 }
 
-fn read(file: &PathBuf) -> std::io::Result<Vec<u8>> {
+pub fn read(file: &Path) -> std::io::Result<Vec<u8>> {
     if file.as_os_str() != "-" {
         return std::fs::read(file);
     }
@@ -69,7 +72,7 @@ fn read(file: &PathBuf) -> std::io::Result<Vec<u8>> {
 }
 
 /// By the file's ending; else a document that begins like JSON is JSON.
-pub fn guess(file: &std::path::Path, source: &[u8]) -> Syntax {
+pub fn guess(file: &Path, source: &[u8]) -> Syntax {
     match file.extension().and_then(|e| e.to_str()) {
         Some("yaml" | "yml") => Syntax::Yaml,
         Some("json") => Syntax::Json,
@@ -78,34 +81,6 @@ pub fn guess(file: &std::path::Path, source: &[u8]) -> Syntax {
             Some(_) => Syntax::Yaml,
         },
     }
-}
-
-/// Every problem with its place, on standard error.
-pub fn show(name: &str, source: &str, problems: &[Diagnostic]) {
-    // The renderer leaves these control characters alone, and terminals obey them. A middle dot has as
-    // many bytes, so that every span stays where it is.
-    let source = &source.replace(|c| matches!(c, '\u{80}'..='\u{9f}'), "·");
-    let renderer = if std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none() {
-        Renderer::styled()
-    } else {
-        Renderer::plain()
-    };
-    let mut out = std::io::stderr().lock();
-    for problem in problems {
-        // Bytes that are not UTF-8 are shown as something longer, so a span may end inside of it.
-        let start = source.floor_char_boundary(problem.span.start);
-        let span = start..source.ceil_char_boundary(problem.span.end).max(start);
-        let label = if problem.path.is_empty() { "here" } else { problem.path.as_str() };
-        let snippet = Snippet::source(source).path(name).annotation(AnnotationKind::Primary.span(span).label(label));
-        let mut report: Vec<Group<'_>> =
-            vec![Level::ERROR.primary_title(problem.message.as_str()).id(problem.code).element(snippet)];
-        if let Some(hint) = &problem.hint {
-            report.push(Group::with_title(Level::HELP.secondary_title(hint.as_str())));
-        }
-        let _ = writeln!(out, "{}\n", renderer.render(&report));
-    }
-    let count = problems.len();
-    let _ = writeln!(out, "{name}: {count} problem{}", if count == 1 { "" } else { "s" });
 }
 
 fn as_json(compiled: &Result<lang::Compiled, Vec<Diagnostic>>) -> serde_json::Value {

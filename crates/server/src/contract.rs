@@ -321,6 +321,7 @@ pub mod params {
         named("trigger", "the id of a trigger"),
         named("delivery", "the id of a delivery"),
         named("path", "the path of a webhook trigger"),
+        named("edition", "which edition of the page, as the page names it"),
         named("file", "the name of a file"),
     ];
 }
@@ -330,6 +331,13 @@ struct Promise {
     known: Option<Vec<&'static str>>,
     statuses: Vec<u16>,
     codes: Vec<Code>,
+}
+
+impl Promise {
+    /// Problems of documents have no code here.
+    fn allows(&self, status: u16, code: Option<Code>) -> bool {
+        self.statuses.contains(&status) && code.is_none_or(|code| self.codes.contains(&code))
+    }
 }
 
 /// By the pattern of a path, then by method.
@@ -395,8 +403,48 @@ pub async fn hold(
     if cfg!(debug_assertions) {
         let status = response.status().as_u16();
         let code = response.extensions().get::<Code>().copied();
-        let is_promised = promise.statuses.contains(&status) && code.is_none_or(|c| promise.codes.contains(&c));
-        assert!(is_promised, "{method} {} answered {status} {code:?}, which its route does not say", path.as_str());
+        assert!(
+            promise.allows(status, code),
+            "{method} {} answered {status} {code:?}, which its route does not say",
+            path.as_str()
+        );
     }
     Ok(response)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_route_promises_what_it_names_and_what_follows_from_its_shape() {
+        let handler = || async {};
+        let plain = get("/healthz", handler, "a", "").plain().shaped(200, "", Shape::Nothing);
+        let show = get("/api/v1/runs/{run}", handler, "b", "").shaped(200, "", Shape::Nothing);
+        let make = post("/api/v1/runs/{run}/x", handler, "c", "")
+            .carries(Carries::Payload)
+            .idempotent()
+            .shaped(201, "", Shape::Nothing)
+            .refuses(&[Code::RunEnded]);
+        let (_, promises) = mount(vec![plain, show, make]);
+        let promise = |path: &str| &promises.0[path][0].1;
+        for (path, status, code, expected) in [
+            ("/healthz", 200, None, true),
+            ("/healthz", 201, None, false),
+            ("/healthz", 503, Some(Code::StorageUnavailable), false),
+            ("/healthz", 403, Some(Code::ForeignOrigin), true),
+            ("/api/v1/runs/{run}", 400, Some(Code::MalformedId), true),
+            ("/api/v1/runs/{run}", 404, Some(Code::NotFound), true),
+            ("/api/v1/runs/{run}", 409, Some(Code::RunEnded), false),
+            ("/api/v1/runs/{run}", 415, Some(Code::UnsupportedMediaType), false),
+            ("/api/v1/runs/{run}/x", 409, Some(Code::RunEnded), true),
+            ("/api/v1/runs/{run}/x", 409, Some(Code::NameTaken), false),
+            ("/api/v1/runs/{run}/x", 422, Some(Code::IdempotencyKeyReused), true),
+            ("/api/v1/runs/{run}/x", 413, None, true),
+        ] {
+            assert_eq!(promise(path).allows(status, code), expected, "{path} {status} {code:?}");
+        }
+        assert_eq!(promise("/healthz").known, None, "others choose what they add to it");
+        assert_eq!(promise("/api/v1/runs/{run}").known, Some(vec![]));
+    }
 }

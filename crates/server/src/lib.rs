@@ -16,6 +16,7 @@ mod guard;
 mod openapi;
 mod query;
 mod routes;
+mod ui;
 mod views;
 
 pub use error::Refusal;

@@ -210,11 +210,18 @@ impl Writer {
 }
 
 /// Two good answers of one status: either of both.
-fn also(earlier: &mut Value, answer: Value) {
-    let about = format!("{}, or {}", text(&earlier["description"]), text(&answer["description"]));
-    earlier["description"] = json!(about);
-    let schemas = [&*earlier, &answer].map(|a| a["content"]["application/json"]["schema"].clone());
-    earlier["content"]["application/json"]["schema"] = json!({ "anyOf": schemas });
+fn also(earlier: &mut Value, mut answer: Value) {
+    if earlier["description"] != answer["description"] {
+        let about = format!("{}, or {}", text(&earlier["description"]), text(&answer["description"]));
+        earlier["description"] = json!(about);
+    }
+    for (media, content) in answer["content"].as_object_mut().into_iter().flatten() {
+        let known = &mut earlier["content"][media.as_str()];
+        *known = match known.take() {
+            Value::Null => content.take(),
+            first => json!({ "schema": { "anyOf": [first["schema"], content["schema"]] } }),
+        };
+    }
 }
 
 fn text(value: &Value) -> &str {
@@ -267,7 +274,7 @@ mod tests {
             .flat_map(|(_, _, routes)| routes.iter().flat_map(|r| r.refusals().into_values().flatten()))
             .map(|code| code.as_str())
             .collect();
-        // These two answer requests that are for no route.
+        // Answers to requests that are for no route (or for one that is still to come).
         let of_no_route = ["unknown_route", "method_not_allowed"];
         for code in Code::ALL.iter().map(|code| code.as_str()).filter(|code| !of_no_route.contains(code)) {
             assert!(said.contains(code), "{code}");

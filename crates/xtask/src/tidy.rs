@@ -36,6 +36,11 @@ const RULES: &[Rule] = &[
         forbidden: &["tokio", "rusqlite", "reqwest", "getrandom", "axum"],
     },
     Rule {
+        why: "the client knows the API and nothing of what is behind it",
+        applies: |path| path == "crates/client/Cargo.toml",
+        forbidden: &["kernel.", "lang.", "store.", "engine.", "server."],
+    },
+    Rule {
         why: "only store knows which database is in use",
         applies: |path| is_product(path) && !path.starts_with("crates/store/"),
         forbidden: &["rusqlite", "SELECT ", "INSERT INTO"],
@@ -59,6 +64,21 @@ const RULES: &[Rule] = &[
         why: "nothing is left for later in the code",
         applies: |path| is_rust(path) && !path.starts_with("crates/xtask/"),
         forbidden: &["todo!(", "unimplemented!(", "FIXME", "#[ignore"],
+    },
+    Rule {
+        why: "the page shows what strangers wrote: text never becomes markup or code",
+        applies: |path| path.starts_with("ui/src/"),
+        forbidden: &[
+            "innerHTML",
+            "InnerHTML",
+            "outerHTML",
+            "insertAdjacentHTML",
+            "document.write",
+            "DOMParser",
+            "eval(",
+            "new Function",
+            "javascript:",
+        ],
     },
     Rule {
         why: "bugs put in on purpose are armed by tests only",
@@ -87,6 +107,7 @@ fn is_product(path: &str) -> bool {
 pub fn run(root: &Path) -> Result<()> {
     let mut files = vec![root.join("Cargo.toml")];
     collect(&root.join("crates"), &mut files)?;
+    collect(&root.join("ui/src"), &mut files)?;
     let mut problems = Vec::new();
     let mut looked_at = vec![0; RULES.len()];
     for file in &files {
@@ -154,7 +175,7 @@ fn collect(folder: &Path, files: &mut Vec<PathBuf>) -> Result<()> {
         let path = entry?.path();
         if path.is_dir() {
             collect(&path, files)?;
-        } else if path.extension().is_some_and(|e| e == "rs" || e == "toml") {
+        } else if path.extension().is_some_and(|e| e == "rs" || e == "toml" || e == "js") {
             files.push(path);
         }
     }

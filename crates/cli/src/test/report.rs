@@ -8,7 +8,7 @@ use super::coverage::Coverage;
 use super::files::{Loaded, Trouble};
 use super::judge::{Mismatch, shown};
 use super::play::Story;
-use crate::validate;
+use crate::{problems, validate};
 use kernel::Event;
 use serde_json::{Map, Value, json};
 use std::fmt::Write as _;
@@ -47,12 +47,13 @@ impl Report {
                 }
                 (path, message.clone(), vec![json!({ "message": message })])
             }
-            Trouble::Problems { path, source, problems } => {
+            Trouble::Problems { path, source, problems: found } => {
                 if !self.is_json {
-                    validate::show(&path.display().to_string(), &String::from_utf8_lossy(source), problems);
+                    let shown: Vec<problems::Shown> = found.iter().map(Into::into).collect();
+                    problems::show(&path.display().to_string(), &String::from_utf8_lossy(source), &shown);
                 }
-                let lines: Vec<String> = problems.iter().map(ToString::to_string).collect();
-                (path, lines.join("\n"), problems.iter().map(validate::problem_json).collect())
+                let lines: Vec<String> = found.iter().map(ToString::to_string).collect();
+                (path, lines.join("\n"), found.iter().map(validate::problem_json).collect())
             }
         };
         let file = path.display().to_string();

@@ -7,6 +7,7 @@
 
 mod harness;
 
+mod cli;
 mod crash;
 mod explain;
 #[cfg(target_os = "linux")]
@@ -15,6 +16,7 @@ mod holding;
 mod http;
 mod kill;
 mod openapi;
+mod page;
 mod readme;
 mod restart;
 mod runs;

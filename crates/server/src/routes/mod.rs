@@ -21,6 +21,7 @@ pub fn areas() -> Vec<(&'static str, &'static str, Vec<Route>)> {
         ("runs", "What runs and ran", runs::routes()),
         ("callbacks", "Answers from outside to steps that wait", callbacks::routes()),
         ("system", "The server itself", system::routes()),
+        ("page", "What people look at", crate::ui::routes()),
     ]
 }
 

@@ -1,0 +1,294 @@
+//! `onward runs`: what runs and ran.
+
+use super::style::{self, clean, span, time};
+use super::table::{fields, list, table};
+use super::workflows::Who;
+use super::{Asking, Connection, Failure, Outcome, Part, follow, trigger};
+use api::{
+    CancelRequest, ExplainView, PauseRequest, ResumeRequest, RetryRequest, RunStatusView, RunSummary, RunView, StepView,
+};
+use client::RunQuery;
+use serde_json::{Value, json};
+use std::process::ExitCode;
+
+#[derive(clap::Args)]
+pub struct Arguments {
+    #[command(flatten)]
+    connection: Connection,
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(clap::Subcommand)]
+enum Verb {
+    /// List runs, newest first
+    List {
+        /// Only of this workflow: id, name or slug
+        #[arg(long)]
+        workflow: Option<String>,
+        /// Only with this status, or one of several: failed,timeout
+        #[arg(long)]
+        status: Option<String>,
+        /// Only with this label
+        #[arg(long, value_name = "KEY=VALUE", value_parser = trigger::label)]
+        label: Option<(String, String)>,
+        /// Only those created at this time or later, as 2026-11-15T09:00:00Z
+        #[arg(long, value_name = "TIME")]
+        since: Option<String>,
+        /// Only those created before this time
+        #[arg(long, value_name = "TIME")]
+        until: Option<String>,
+        #[command(flatten)]
+        part: Part,
+    },
+    /// Show a run and its steps
+    Show { run: String },
+    /// Print the events of a run, those to come included, until it ends
+    Tail {
+        run: String,
+        /// Only events after this number
+        #[arg(long, default_value_t = 0, value_name = "NUMBER")]
+        after: u64,
+    },
+    /// Say why a run, or one of its steps, is where it is, and what can be done
+    Explain {
+        run: String,
+        #[arg(long)]
+        step: Option<String>,
+    },
+    /// Cancel runs
+    Cancel {
+        #[arg(required = true)]
+        runs: Vec<String>,
+        #[command(flatten)]
+        who: Who,
+        /// Why, for the history
+        #[arg(long, default_value_t)]
+        reason: String,
+    },
+    /// Start nothing new in a run until it is resumed
+    Pause {
+        run: String,
+        #[command(flatten)]
+        who: Who,
+        /// What others should know
+        #[arg(long, default_value_t)]
+        note: String,
+    },
+    /// Let a paused run go on
+    Resume {
+        run: String,
+        #[command(flatten)]
+        who: Who,
+    },
+    /// Make attempts that wait for their time at once
+    Retry {
+        run: String,
+        /// Only of this step
+        #[arg(long)]
+        step: Option<String>,
+        #[command(flatten)]
+        who: Who,
+    },
+    /// Start the same again: a new run with the same input
+    Replay {
+        run: String,
+        /// With the present version of the workflow, not the one the run had
+        #[arg(long)]
+        latest: bool,
+        /// Watch its steps until it ends; exit 0 only if it completed
+        #[arg(long)]
+        follow: bool,
+    },
+    /// Delete runs that have ended
+    Delete {
+        #[arg(required = true)]
+        runs: Vec<String>,
+    },
+}
+
+pub fn run(arguments: Arguments) -> ExitCode {
+    let Arguments { connection, verb } = arguments;
+    super::run(connection, async |asking| act(&asking, verb).await)
+}
+
+async fn act(asking: &Asking, verb: Verb) -> Outcome {
+    let client = &asking.client;
+    match verb {
+        Verb::List { workflow, status, label, since, until, part } => {
+            const HEADER: &[&str] = &["ID", "WORKFLOW", "STATUS", "STARTED", "TOOK", "DETAIL"];
+            let label = label.map(|(key, value)| format!("{key}:{value}"));
+            let query = RunQuery { status, workflow, label, since, until, limit: None, cursor: None };
+            let fetch = async |limit, cursor| {
+                let query = RunQuery { limit: Some(limit), cursor, ..query.clone() };
+                client.runs(&query).await
+            };
+            list(asking, &part, HEADER, row, fetch).await
+        }
+        Verb::Show { run } => asking.print(&client.run(&run).await?, words),
+        Verb::Tail { run, after } => {
+            let mut events = client.follow(&run, after).await?;
+            while let Some(event) = events.next().await? {
+                follow::print(asking, &event)?;
+            }
+            Ok(())
+        }
+        Verb::Explain { run, step } => asking.print(&client.explain(&run, step.as_deref()).await?, explained),
+        Verb::Cancel { runs, who, reason } => {
+            let request = CancelRequest { actor: who.actor, reason };
+            each(asking, &runs, async |run| asking.print(&client.cancel(run, &request).await?, status)).await
+        }
+        Verb::Pause { run, who, note } => asking
+            .print(&client.pause(&run, &PauseRequest { actor: who.actor, note }).await?, |view| {
+                format!("{} is paused", view.id)
+            }),
+        Verb::Resume { run, who } => {
+            asking.print(&client.resume(&run, &ResumeRequest { actor: who.actor }).await?, status)
+        }
+        Verb::Retry { run, step, who } => {
+            asking.print(&client.retry(&run, &RetryRequest { actor: who.actor, step }).await?, status)
+        }
+        Verb::Replay { run, latest, follow: is_followed } => {
+            let replayed = client.replay(&run, latest).await?;
+            let id = replayed["run_id"].as_str().unwrap_or_default().to_owned();
+            if is_followed {
+                asking.say(&format!("{id} started"));
+                return if follow::follow(asking, &id).await? { Ok(()) } else { Err(Failure::No) };
+            }
+            asking.print(&replayed, |_| id)
+        }
+        Verb::Delete { runs } => {
+            each(asking, &runs, async |run| {
+                client.delete_run(run).await?;
+                asking.print(&json!({ "id": run, "deleted": true }), |_| format!("{} is deleted", clean(run)))
+            })
+            .await
+        }
+    }
+}
+
+/// One after the other; one refusal does not keep the rest from being tried.
+async fn each(asking: &Asking, runs: &[String], act: impl AsyncFn(&str) -> Outcome) -> Outcome {
+    let mut is_refused = false;
+    for run in runs {
+        match act(run).await {
+            Err(Failure::Client(error @ client::Error::Refused { .. })) if runs.len() > 1 => {
+                is_refused = true;
+                super::tell(Failure::Client(error), asking.json);
+            }
+            other => other?,
+        }
+    }
+    if is_refused { Err(Failure::No) } else { Ok(()) }
+}
+
+fn status(view: &RunStatusView) -> String {
+    format!("{} is {}", view.id, view.status)
+}
+
+fn row(run: &RunSummary) -> Vec<String> {
+    let detail = run.error_code.clone().unwrap_or_else(|| run.waiting_for.join(", "));
+    let took = style::between(Some(&run.started_at), run.finished_at.as_deref()).map(span);
+    vec![
+        run.id.clone(),
+        run.workflow.clone(),
+        run.status.to_string(),
+        time(&run.started_at),
+        took.unwrap_or_default(),
+        detail,
+    ]
+}
+
+/// A run as people read it: what it is, then its steps.
+pub fn words(run: &RunView) -> String {
+    let took = style::between(Some(&run.started_at), run.finished_at.as_deref()).map(span);
+    let waiting: Vec<String> = run
+        .waiting_for
+        .iter()
+        .map(|w| {
+            let step = w.step.as_ref().map(|step| format!(" of {step}")).unwrap_or_default();
+            let until = w.until.as_ref().map(|until| format!(" until {}", time(until))).unwrap_or_default();
+            format!("{}{step}{until}", w.kind)
+        })
+        .collect();
+    let labels: Vec<String> =
+        run.labels.iter().map(|(k, v)| format!("{k}={}", v.as_str().unwrap_or_default())).collect();
+    let mut text = fields(&[
+        ("id", Some(run.id.clone())),
+        ("workflow", Some(format!("{} version {}", run.workflow, run.version))),
+        ("status", Some(run.status.to_string())),
+        ("error", run.error.as_ref().map(|e| format!("{}: {}", e.code, e.message))),
+        ("waiting for", Some(waiting.join(", ")).filter(|text| !text.is_empty())),
+        ("cancelled by", run.cancelled_by.clone()),
+        ("started", Some(format!("{} by {}", time(&run.started_at), run.trigger.kind))),
+        ("took", took),
+        ("expires", Some(time(&run.expires_at)).filter(|_| run.finished_at.is_none())),
+        ("labels", Some(labels.join(", ")).filter(|text| !text.is_empty())),
+        ("input", Some(style::cut(&run.input.to_string(), 200)).filter(|_| !run.input.is_null())),
+    ]);
+    let rows: Vec<Vec<String>> = run.tasks.iter().map(|(name, step)| step_row(name, step)).collect();
+    if !rows.is_empty() {
+        text.push('\n');
+        text.push_str(&table(&["STEP", "TYPE", "STATUS", "TRIES", "TOOK", "DETAIL"], &rows));
+    }
+    text
+}
+
+fn step_row(name: &str, step: &Value) -> Vec<String> {
+    let Ok(step) = serde_json::from_value::<StepView>(step.clone()) else {
+        return vec![name.to_owned(), String::new(), "?".into(), String::new(), String::new(), String::new()];
+    };
+    let detail = detail(&step);
+    vec![
+        name.to_owned(),
+        step.kind.to_string(),
+        step.status.to_string(),
+        step.attempt.to_string(),
+        step.duration_ms.filter(|_| step.started_at.is_some()).map(span).unwrap_or_default(),
+        detail,
+    ]
+}
+
+fn detail(step: &StepView) -> String {
+    let mut parts = Vec::new();
+    parts.extend(step.status_code.map(|code| format!("status {code}")));
+    parts.extend(step.error.as_ref().map(|error| error.message.clone()));
+    for (at, word) in [(&step.wake_at, "until"), (&step.deadline, "until"), (&step.next_attempt_at, "again at")] {
+        parts.extend(at.as_ref().map(|at| format!("{word} {}", time(at))));
+    }
+    if let Some(skip) = &step.skipped_because {
+        let saw = skip.saw.iter().flatten().map(|(path, value)| format!("{path} was {value}"));
+        let needs =
+            skip.steps.iter().flatten().map(|(step, status)| format!("{step} {}", status.as_str().unwrap_or("?")));
+        let evidence: Vec<String> = saw.chain(needs).collect();
+        let condition = skip.condition.as_ref().map(|c| format!("`{c}`: ")).unwrap_or_default();
+        parts.push(format!("{condition}{}", evidence.join(", ")));
+    }
+    parts.join(", ")
+}
+
+fn explained(view: &ExplainView) -> String {
+    let subject = view.step.as_ref().map_or_else(|| view.run_id.clone(), |step| format!("{step} of {}", view.run_id));
+    let mut text = format!("{} is {}: {}\n", clean(&subject), view.status, view.reason.replace('_', " "));
+    text.push_str(&format!("{}\n", clean(&view.summary)));
+    if view.chain.len() > 1 {
+        text.push_str("\nbecause\n");
+        for cause in &view.chain {
+            text.push_str(&format!("  {} {}: {}\n", cause.what, clean(&cause.name), clean(&cause.summary)));
+        }
+    }
+    if !view.next_actions.is_empty() {
+        text.push_str("\nwhat can be done\n");
+        for action in &view.next_actions {
+            let body = action.body.as_ref().map(|body| format!(" {body}")).unwrap_or_default();
+            text.push_str(&format!(
+                "  {:<12} {} {}{}\n",
+                clean(&action.action),
+                clean(&action.method),
+                clean(&action.path),
+                clean(&body)
+            ));
+        }
+    }
+    text
+}

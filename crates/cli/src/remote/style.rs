@@ -1,0 +1,102 @@
+//! How values look to people: statuses, times, durations, and text that strangers chose.
+
+use api::parse_rfc3339;
+use std::io::IsTerminal;
+
+/// Text from outside must not steer the terminal.
+pub fn clean(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { '·' } else { c }).collect()
+}
+
+/// At most `max` characters, with an ellipsis for what is missing.
+pub fn cut(text: &str, max: usize) -> String {
+    if text.chars().count() <= max {
+        return text.to_owned();
+    }
+    text.chars().take(max.saturating_sub(1)).chain(['…']).collect()
+}
+
+/// `2026-11-15T10:39:37Z`: to the second, which is what a list has room for.
+pub fn time(rfc3339: &str) -> String {
+    match rfc3339.split_once('.') {
+        Some((whole, _)) => format!("{whole}Z"),
+        None => rfc3339.to_owned(),
+    }
+}
+
+/// `10:39:37.294`: within the day, to the millisecond.
+pub fn clock(rfc3339: &str) -> String {
+    let time = rfc3339.split_once('T').map_or(rfc3339, |(_, time)| time).trim_end_matches('Z');
+    let (whole, fraction) = time.split_once('.').unwrap_or((time, ""));
+    format!("{whole}.{:0<3}", fraction.get(..3).unwrap_or(fraction))
+}
+
+/// Between two times, if there are two.
+pub fn between(start: Option<&str>, end: Option<&str>) -> Option<u64> {
+    let (start, end) = (parse_rfc3339(start?)?, parse_rfc3339(end?)?);
+    Some(end.since(start).millis())
+}
+
+/// `2ms`, `1.4s`, `3m12s`, `2h05m`, `13d01h`
+pub fn span(ms: u64) -> String {
+    let secs = ms / 1_000;
+    match secs {
+        _ if ms < 1_000 => format!("{ms}ms"),
+        0..60 => format!("{}.{}s", secs, ms % 1_000 / 100),
+        60..3_600 => format!("{}m{:02}s", secs / 60, secs % 60),
+        3_600..86_400 => format!("{}h{:02}m", secs / 3_600, secs / 60 % 60),
+        _ => format!("{}d{:02}h", secs / 86_400, secs / 3_600 % 24),
+    }
+}
+
+/// Colours, where somebody sees them and has not said no.
+pub fn has_colours() -> bool {
+    std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty())
+}
+
+/// The colour of a status; the word stands there in any case.
+pub fn colour(status: &str) -> &'static str {
+    match status {
+        "completed" | "success" | "received" | "enabled" => "32",
+        "failed" | "timeout" | "template_error" => "31",
+        "running" | "retrying" => "36",
+        "waiting" | "sleeping" | "paused" => "33",
+        _ => "2",
+    }
+}
+
+pub fn paint(text: &str, colour: &str, is_on: bool) -> String {
+    if is_on { format!("\u{1b}[{colour}m{text}\u{1b}[0m") } else { text.to_owned() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn spans_are_short() {
+        for (ms, expected) in [
+            (0, "0ms"),
+            (999, "999ms"),
+            (1_450, "1.4s"),
+            (59_999, "59.9s"),
+            (192_000, "3m12s"),
+            (7_500_000, "2h05m"),
+            (1_126_800_000, "13d01h"),
+        ] {
+            assert_eq!(span(ms), expected);
+        }
+    }
+
+    #[test]
+    fn times_are_cut_and_strangers_cannot_steer() {
+        assert_eq!(time("2026-11-15T10:39:37.294636Z"), "2026-11-15T10:39:37Z");
+        assert_eq!(time("2026-11-15T10:39:37Z"), "2026-11-15T10:39:37Z");
+        assert_eq!(clock("2026-11-15T10:39:37.294636Z"), "10:39:37.294");
+        assert_eq!(clock("2026-11-15T10:39:37Z"), "10:39:37.000");
+        assert_eq!(clock("2026-11-15T10:39:37.2Z"), "10:39:37.200");
+        assert_eq!(clean("a\u{1b}[2Jb\u{9b}c"), "a·[2Jb·c");
+        assert_eq!(cut("abcdef", 4), "abc…");
+        assert_eq!(between(Some("2026-11-15T10:39:37Z"), Some("2026-11-15T10:39:38.5Z")), Some(1_500));
+    }
+}

@@ -1,0 +1,104 @@
+// A run's plan, drawn: a box per step in the colour of its status, a line per need. The boxes are links, so
+// the keyboard reaches them in order of declaration.
+
+import { html, useEffect, useMemo, useState } from "./html.js";
+import { layout } from "./layout.js";
+import { Sign, tone, words } from "./status.js";
+import { span } from "./time.js";
+
+const WIDE = 164;
+const SLIM = 132;
+const HEIGHT = 44;
+const NARROW = matchMedia("(max-width: 720px)");
+
+/** Nodes and edges, from the API's graph. Where a step says what it needs, that is an edge too. */
+export function plan(graph) {
+  const nodes = graph.nodes.map((node) => ({ ...node, needs: node.needs ?? [] }));
+  const edges = graph.edges ?? nodes.flatMap((node) => node.needs.map((from) => ({ from, to: node.step })));
+  const seen = new Set();
+  return { nodes, edges: edges.filter(({ from, to }) => !seen.has(`${from}\0${to}`) && seen.add(`${from}\0${to}`)) };
+}
+
+export function Graph({ nodes, edges, steps, chosen, link }) {
+  const [is_down, setDown] = useState(NARROW.matches);
+  useEffect(() => {
+    const turn = () => setDown(NARROW.matches);
+    NARROW.addEventListener("change", turn);
+    return () => NARROW.removeEventListener("change", turn);
+  }, []);
+
+  const drawn = useMemo(() => {
+    const size = is_down
+      ? { along: HEIGHT, across: SLIM, gapAlong: 30, gapAcross: 10 }
+      : { along: WIDE, across: HEIGHT, gapAlong: 40, gapAcross: 14 };
+    return layout(nodes.map((node) => node.step), edges, size);
+  }, [nodes, edges, is_down]);
+
+  const xy = (p) => (is_down ? [p.across, p.along] : [p.along, p.across]);
+  const [width, height] = xy(drawn).map((length) => Math.ceil(length) + 8);
+  const status = (name) => steps.get(name)?.status ?? "pending";
+
+  return html`
+    <div class="graph" style=${{ "--width": `${width}px` }}>
+      <svg viewBox=${`-4 -4 ${width} ${height}`} width=${width} height=${height} role="group" aria-label="Steps and what they need">
+        <defs>
+          ${["taken", "untaken", "open"].map((kind) => html`
+            <marker id=${`tip-${kind}`} class=${`tip ${kind}`} viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" orient="auto">
+              <path d="M1 1 7 4 1 7Z" />
+            </marker>`)}
+        </defs>
+        ${drawn.lines.map((line) => {
+          const kind = progress(status(line.from), status(line.to));
+          return html`<path key=${`${line.from}>${line.to}`} class=${`edge ${kind}`} d=${curve(line.points.map(xy), is_down)} marker-end=${`url(#tip-${kind})`} />`;
+        })}
+        ${nodes.map((node) => {
+          const [x, y] = xy(drawn.at.get(node.step));
+          return html`<${Box} key=${node.step} node=${node} step=${steps.get(node.step)} x=${x} y=${y} width=${is_down ? SLIM : WIDE} is_chosen=${node.step === chosen} href=${link?.(node.step)} />`;
+        })}
+      </svg>
+    </div>`;
+}
+
+/** Without an address it is a picture of a plan: no status, nothing to open. */
+function Box({ node, step, x, y, width, is_chosen, href }) {
+  const status = step?.status ?? "pending";
+  return html`
+    <${href ? "a" : "g"} href=${href} class=${href ? `box tone-${tone(status)}` : "box plain"} data-step=${node.step} data-status=${href && status}
+       aria-current=${is_chosen ? "true" : undefined} aria-label=${[node.step, words(node.kind), href && words(status)].filter(Boolean).join(", ")}>
+      <title>${node.step}${node.if ? `\nif ${node.if}` : ""}</title>
+      <rect class="face" x=${x} y=${y} width=${width} height=${HEIGHT} rx="7" />
+      <foreignObject x=${x} y=${y} width=${width} height=${HEIGHT}>
+        <div class="inside">
+          ${href && html`<${Sign} status=${status} />`}
+          <div><b>${node.step}</b><small>${notes(node, step)}</small></div>
+        </div>
+      </foreignObject>
+    <//>`;
+}
+
+/** What the sign does not say already. */
+function notes(node, step) {
+  const notes = [words(node.kind)];
+  if (node.if) notes.push("if");
+  if (step && tone(step.status) !== "good") notes.push(words(step.status));
+  if (step?.started_at && step.finished_at) notes.push(span(Date.parse(step.finished_at) - Date.parse(step.started_at)));
+  if (step?.attempt > 1) notes.push(`attempt ${step.attempt}`);
+  return notes.join(" · ");
+}
+
+/** A line was taken when both ends ran, and not taken when the target was skipped. */
+function progress(from, to) {
+  if (to === "skipped" || to === "cancelled") return "untaken";
+  return to !== "pending" && from !== "pending" ? "taken" : "open";
+}
+
+function curve(points, is_down) {
+  const [[x, y], ...rest] = points;
+  let [px, py] = [x, y];
+  return rest.reduce((path, [x, y]) => {
+    const bend = is_down ? `${px} ${(py + y) / 2} ${x} ${(py + y) / 2}` : `${(px + x) / 2} ${py} ${(px + x) / 2} ${y}`;
+    const part = (is_down ? px === x : py === y) ? ` L${x} ${y}` : ` C${bend} ${x} ${y}`;
+    [px, py] = [x, y];
+    return path + part;
+  }, `M${x} ${y}`);
+}

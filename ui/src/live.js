@@ -1,0 +1,95 @@
+// Staying current. A stream only says *that* something happened; what happened is asked again, so a page
+// shows what the API says and there is no second copy of the rules. Where a stream is refused (a proxy, a
+// limit) we ask every two seconds instead. A hidden tab asks nothing and holds no connection.
+
+import { streamUrl } from "./api.js";
+import { signal, useEffect, useRef } from "./html.js";
+
+/** `live`, `polling`, `offline`, or `idle` when nothing shown can change. */
+export const connection = signal("idle");
+
+/** What changes a row in a list of runs. */
+export const RUN_CHANGES = "/events/stream?type=run.created,run.waiting,run.resumed,run.completed,run.failed,run.cancelled,run.timeout";
+
+const POLL = 2_000;
+const STREAM_AGAIN = 60_000;
+const GAP = 250;
+
+/**
+ * Calls `load` at once, and again whenever `stream` says something or a key changes; never twice at a time.
+ * A slow answer makes us ask less often. `stream` is null when nothing can change any more. `every` asks after so
+ * many milliseconds in any case, for what no stream tells, such as a new workflow.
+ */
+export function useLive(stream, load, keys, every = 0) {
+  const current = useRef(load);
+  current.current = load;
+  const ring = useRef(() => {});
+
+  useEffect(() => {
+    let [is_over, is_busy, is_wanted, timer] = [false, false, false, 0];
+    const run = async () => {
+      if (is_over || is_busy) return void (is_wanted = true);
+      [is_busy, is_wanted] = [true, false];
+      const began = performance.now();
+      await current.current(() => is_over);
+      timer = setTimeout(() => {
+        is_busy = false;
+        if (is_wanted) run();
+      }, Math.max(GAP, 2 * (performance.now() - began)));
+    };
+    ring.current = run;
+    run();
+    return () => {
+      is_over = true;
+      clearTimeout(timer);
+    };
+  }, keys);
+
+  useEffect(() => {
+    if (!stream) return void (connection.value = "idle");
+    return follow(stream, () => ring.current());
+  }, [stream, ...keys]);
+
+  useEffect(() => {
+    const timer = every && setInterval(() => document.hidden || ring.current(), every);
+    return () => clearInterval(timer);
+  }, [every]);
+
+  return () => ring.current();
+}
+
+/** Rings whenever the stream says something, until the returned function is called. */
+function follow(path, ring) {
+  let source, poll, again;
+  const close = () => {
+    source?.close();
+    clearInterval(poll);
+    clearTimeout(again);
+  };
+  const open = () => {
+    close();
+    if (document.hidden) return;
+    source = new EventSource(streamUrl(path));
+    source.onopen = () => {
+      connection.value = "live";
+      ring();
+    };
+    source.onmessage = ring;
+    source.addEventListener("end", () => {
+      source.close();
+      ring();
+    });
+    source.onerror = () => {
+      if (source.readyState === EventSource.CONNECTING) return void (connection.value = "offline");
+      connection.value = "polling";
+      poll = setInterval(ring, POLL);
+      again = setTimeout(open, STREAM_AGAIN);
+    };
+  };
+  open();
+  document.addEventListener("visibilitychange", open);
+  return () => {
+    document.removeEventListener("visibilitychange", open);
+    close();
+  };
+}

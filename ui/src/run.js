@@ -1,0 +1,148 @@
+// One run: where it stands and why, its plan in colours, when each step ran, and every event.
+
+import { get, post } from "./api.js";
+import { html, useMemo, useRef, useState } from "./html.js";
+import { Explain } from "./explain.js";
+import { Graph, plan } from "./graph.js";
+import { Json, pretty } from "./json.js";
+import { useLive } from "./live.js";
+import { Action, Card, Copy, Fact, Problem, Skeleton } from "./parts.js";
+import { link } from "./route.js";
+import { segments } from "./segments.js";
+import { Status, isTerminal, words } from "./status.js";
+import { StepPanel } from "./step.js";
+import { Timeline } from "./timeline.js";
+import { Lasting, When, absolute, now, readClock, span } from "./time.js";
+import { TriggerButton } from "./trigger.js";
+
+/** More events than this are there to be asked for, not shown. */
+const EVENTS_MAX = 2_000;
+
+export function Run({ id, parameters }) {
+  const [state, setState] = useState({});
+  const known = useRef({});
+  if (known.current.id !== id) known.current = { id, events: [] };
+
+  const path = `/runs/${encodeURIComponent(id)}`;
+  const load = async (isOver) => {
+    const mine = known.current;
+    try {
+      const [run, , explanation] = await Promise.all([
+        get(path).then((answer) => answer.data),
+        catchUp(path, mine),
+        get(`${path}/explain`).then((answer) => answer.data, () => null),
+        readClock(),
+      ]);
+      mine.graph ??= await structure(path);
+      if (!isOver()) setState({ id, run, explanation, graph: mine.graph, events: mine.events });
+    } catch (error) {
+      if (!isOver()) setState((before) => ({ ...before, id, error }));
+    }
+  };
+  const is_over = state.run?.id === id && isTerminal(state.run.status);
+  const refresh = useLive(is_over ? null : `${path}/stream`, load, [id]);
+
+  if (state.id !== id || !state.run) {
+    return state.id === id && state.error ? html`<${Problem} error=${state.error} />` : html`<${Skeleton} rows=${10} />`;
+  }
+  return html`<${Page} ...${state} chosen=${parameters.step} refresh=${refresh} />`;
+}
+
+/** Reads the events after the last one we have. A new list each time, so that what depends on it notices. */
+async function catchUp(path, mine) {
+  for (let cursor = mine.events.at(-1)?.seq; mine.events.length < EVENTS_MAX;) {
+    const page = await get(`${path}/events`, { limit: 500, cursor });
+    const last = mine.events.at(-1)?.seq ?? 0;
+    const fresh = page.data.filter((event) => event.seq > last);
+    if (fresh.length) mine.events = mine.events.concat(fresh);
+    if (!page.next) return;
+    cursor = page.next;
+  }
+}
+
+/** The plan does not change during a run: it is asked for once. */
+async function structure(path) {
+  try {
+    return plan((await get(`${path}/graph`)).data);
+  } catch (error) {
+    if (error.status !== 404) throw error;
+    const { data } = await get(`${path}/steps`);
+    return plan({ nodes: data.map(({ step, type, needs, ...rest }) => ({ step, kind: type, needs, if: rest.if })) });
+  }
+}
+
+function Page({ run, graph, events, explanation, error, chosen, refresh }) {
+  const steps = useMemo(() => new Map(Object.entries(run.tasks)), [run]);
+  const bars = useMemo(() => segments(events, now.peek()), [events]);
+  const node = graph.nodes.find((node) => node.step === chosen);
+  const here = (step) => link(["runs", run.id], { step });
+  const cancel = async () => {
+    await post(`/runs/${run.id}/cancel`);
+    refresh();
+  };
+  const offers_cancel = explanation?.next_actions.some(({ action }) => action === "cancel");
+  return html`
+    <div class="crumbs"><a href=${link(["runs"])}>Runs</a><a href=${link(["workflows", run.workflow_id])}>${run.workflow}</a></div>
+    <div class="bar-top">
+      <${Status} status=${run.status} />
+      <h1>${run.workflow}</h1>
+      <code class="id">${run.id}</code><${Copy} text=${run.id} label="Copy id" />
+      <div class="buttons">
+        <${TriggerButton} workflow=${{ id: run.workflow_id, name: run.workflow }} label="Run again" input=${pretty(run.input)} />
+        ${!isTerminal(run.status) && !offers_cancel && html`<${Action} kind="danger" confirm="Cancel this run?" act=${cancel}>Cancel<//>`}
+      </div>
+    </div>
+    <dl class="facts">
+      <${Fact} name="Started"><${When} at=${run.started_at} /><//>
+      <${Fact} name="Duration"><${Lasting} from=${run.started_at} to=${run.finished_at} /><//>
+      ${run.finished_at ? html`<${Fact} name="Finished"><${When} at=${run.finished_at} /><//>`
+        : html`<${Fact} name="Expires"><${When} at=${run.expires_at} /><//>`}
+      <${Fact} name="Started by">${words(run.trigger.type)}<//>
+      <${Fact} name="Version">${run.version}<//>
+      ${run.failed_steps.length > 0 && html`<${Fact} name="Failed steps">${run.failed_steps.map((step, i) =>
+        html`${i ? ", " : ""}<a class="bad-text" href=${here(step)}>${step}</a>`)}<//>`}
+      ${run.cancelled_by && html`<${Fact} name="Cancelled by">${run.cancelled_by}<//>`}
+      ${Object.entries(run.labels).map(([key, value]) => html`<${Fact} name=${key}>${value}<//>`)}
+    </dl>
+    <${Problem} error=${error} />
+    ${explanation ? html`<${Explain} run=${run} explanation=${explanation} onDone=${refresh} />` : html`<${Problem} error=${run.error} />`}
+    <div class="columns">
+      <div>
+        <${Card} title="Plan" name="graph"><${Graph} ...${graph} steps=${steps} chosen=${chosen} link=${here} /><//>
+        <${Card} title="Timeline" name="timeline"><${Timeline} run=${run} nodes=${graph.nodes} steps=${steps} events=${events} chosen=${chosen} link=${here} /><//>
+        <${Card} title="Events" name="events" aside=${html`<span class="muted number">${events.length}${events.length >= EVENTS_MAX ? "+" : ""}</span>`}>
+          <${Events} run=${run} events=${events} />
+        <//>
+      </div>
+      <aside class=${`panel ${node ? "of-step" : ""}`} aria-label=${node ? `Step ${node.step}` : "Input"}>
+        ${node ? html`<${StepPanel} key=${node.step} node=${node} step=${steps.get(node.step)} bars=${bars.get(node.step) ?? []} close=${here()} />`
+          : html`<${About} run=${run} />`}
+      </aside>
+    </div>`;
+}
+
+const About = ({ run }) => html`
+  <header><h2>Input</h2></header>
+  <${Json} value=${run.input} label="Input" />
+  ${run.output !== null && html`<h3>Output</h3><${Json} value=${run.output} label="Output" />`}
+  <p class="muted">Choose a step to see what it answered.</p>`;
+
+function Events({ run, events }) {
+  const begin = Date.parse(run.started_at);
+  return html`
+    <ol class="events">
+      ${events.map((event) => html`
+        <li key=${event.seq} data-type=${event.type}>
+          <details>
+            <summary>
+              <span class="number muted">${event.seq}</span>
+              <time class="number" datetime=${event.at} title=${absolute(event.at)}>+${span(Date.parse(event.at) - begin)}</time>
+              <code>${event.type}</code>
+              <span class="who">${event.step ?? ""}${event.attempt > 1 ? ` · attempt ${event.attempt}` : ""}</span>
+              <span class="what">${event.data?.error?.message ?? event.data?.reason ?? ""}</span>
+            </summary>
+            <${Json} value=${event.data} label=${`Event ${event.seq}`} />
+          </details>
+        </li>`)}
+    </ol>`;
+}

@@ -1,0 +1,108 @@
+// The list of runs: newest first, filtered by status and workflow, live.
+
+import { all, get } from "./api.js";
+import { html, useState } from "./html.js";
+import { RUN_CHANGES, useLive } from "./live.js";
+import { Copy, Problem, Skeleton } from "./parts.js";
+import { go, link } from "./route.js";
+import { RUN_FILTERS, Status, words } from "./status.js";
+import { Lasting, readClock, When } from "./time.js";
+import { TriggerButton } from "./trigger.js";
+
+const PAGE = 50;
+
+export function Runs({ parameters }) {
+  const { status = "", workflow = "", cursor = "" } = parameters;
+  const [state, setState] = useState({});
+  const [workflows, setWorkflows] = useState(null);
+  const here = (changes) => link(["runs"], { status, workflow, ...changes });
+
+  const { runs, next, error } = state;
+  const is_filtered = status || workflow || cursor;
+  const is_new = runs?.length === 0 && !is_filtered;
+  useLive(RUN_CHANGES, async (isOver) => {
+    try {
+      const [page] = await Promise.all([get("/runs", { status, workflow, cursor, limit: PAGE }), readClock()]);
+      if (isOver()) return;
+      setState({ runs: page.data, next: page.next });
+      if (!workflows || (!page.data.length && !is_filtered)) setWorkflows(await all("/workflows"));
+    } catch (error) {
+      if (!isOver()) setState((before) => ({ ...before, error }));
+    }
+  }, [status, workflow, cursor], is_new ? 2_000 : 0);
+
+  return html`
+    <div class="bar-top">
+      <h1>Runs</h1>
+      <nav class="chips" aria-label="Filter by status">
+        ${RUN_FILTERS.map(([value, label]) => html`
+          <a class="chip" href=${here({ status: value, cursor: "" })} aria-current=${value === status ? "true" : undefined}>${label}</a>`)}
+      </nav>
+      <label class="pick"><span class="unseen">Workflow</span>
+        <select value=${workflow} onChange=${(event) => go(here({ workflow: event.target.value, cursor: "" }))}>
+          <option value="">All workflows</option>
+          ${(workflows ?? []).map((w) => html`<option value=${w.id} selected=${w.id === workflow}>${w.name}</option>`)}
+        </select>
+      </label>
+    </div>
+    <${Problem} error=${error} />
+    ${!runs && !error && html`<${Skeleton} rows=${8} />`}
+    ${runs?.length > 0 && html`<${RunTable} runs=${runs} />`}
+    ${runs?.length === 0 && (is_filtered
+      ? html`<div class="empty"><h2>No run matches</h2><p><a class="button" href=${link(["runs"])}>Show all runs</a></p></div>`
+      : workflows && html`<${NothingYet} workflows=${workflows} />`)}
+    ${(cursor || next) && html`
+      <nav class="pages" aria-label="Pages">
+        ${cursor && html`<a class="button" href=${here({ cursor: "" })}>Newest</a>`}
+        ${next && html`<a class="button" href=${here({ cursor: next })}>Older</a>`}
+      </nav>`}`;
+}
+
+export const RunTable = ({ runs, is_of_one_workflow }) => html`
+  <div class="card flush">
+    <table class="runs">
+      <thead><tr><th>Status</th>${!is_of_one_workflow && html`<th>Workflow</th>`}<th>Run</th><th>Started</th><th>Duration</th><th>Waiting for, or why it failed</th></tr></thead>
+      <tbody>
+        ${runs.map((run) => html`
+          <tr key=${run.id} data-run=${run.id} data-status=${run.status}>
+            <td class="status-of"><${Status} status=${run.status} /></td>
+            ${!is_of_one_workflow && html`<td class="who">${run.workflow}</td>`}
+            <td class="id"><a class="whole" href=${link(["runs", run.id])}>${run.id}</a></td>
+            <td class="started"><${When} at=${run.started_at} /></td>
+            <td class="took"><${Lasting} from=${run.started_at} to=${run.finished_at} /></td>
+            <td class="why">${run.error_code ? html`<code class="bad-text">${run.error_code}</code>` : run.waiting_for.map(words).join(", ")}</td>
+          </tr>`)}
+      </tbody>
+    </table>
+  </div>`;
+
+const FIRST = (origin) => `curl ${origin}api/v1/workflows -H 'content-type: application/yaml' --data-binary '
+name: hello
+tasks:
+  greet: { log: { message: "hello {{trigger.body.name}}" } }
+  pause: { sleep: 5s, needs: [greet] }
+  done:  { set: { greeted: "{{trigger.body.name}}" }, needs: [pause] }
+'`;
+
+/** What to do next, by what is there already. */
+export function NothingYet({ workflows }) {
+  const origin = location.href.split("#")[0];
+  if (!workflows.length) {
+    const text = FIRST(origin);
+    return html`
+      <div class="empty">
+        <h2>Create a first workflow</h2>
+        <p>A workflow is a few steps and what they need from each other. Paste this into a terminal; it appears here at once.</p>
+        <div class="code"><pre tabindex="0">${text}</pre><${Copy} text=${text} /></div>
+      </div>`;
+  }
+  const [first] = workflows;
+  const text = `curl ${origin}api/v1/workflows/${first.slug}/trigger -H 'content-type: application/json' -d '{"name": "Ada"}'`;
+  return html`
+    <div class="empty">
+      <h2>Start a first run</h2>
+      <p><b>${first.name}</b> is ready. Start it here, or from a terminal:</p>
+      <div class="code"><pre tabindex="0">${text}</pre><${Copy} text=${text} /></div>
+      <p><${TriggerButton} workflow=${first} kind="primary" /></p>
+    </div>`;
+}

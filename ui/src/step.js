@@ -1,0 +1,51 @@
+// One step of a run, beside the graph: what it is, how it went, what it answered, and why it did not run.
+
+import { html } from "./html.js";
+import { Json, pretty } from "./json.js";
+import { Fact, Problem } from "./parts.js";
+import { Status, words } from "./status.js";
+import { Lasting, When, span } from "./time.js";
+
+export function StepPanel({ node, step, bars, close }) {
+  return html`
+    <header><h2>${node.step}</h2><a class="close" href=${close} aria-label="Close the step">✕</a></header>
+    <p class="line"><${Status} status=${step.status} /> <span class="tag">${node.kind}</span>
+      ${step.status_code && html`<span class="tag">HTTP ${step.status_code}</span>`}</p>
+    <${Problem} error=${step.error} />
+    ${step.skipped_because && html`<${Skipped} because=${step.skipped_because} />`}
+    <dl class="facts narrow">
+      <${Fact} name="Started"><${When} at=${step.started_at} /><//>
+      <${Fact} name="Duration"><${Lasting} from=${step.started_at} to=${step.finished_at} /><//>
+      ${step.attempt > 0 && html`<${Fact} name="Attempts">${step.attempt}<//>`}
+      ${step.wake_at && html`<${Fact} name="Wakes"><${When} at=${step.wake_at} /><//>`}
+      ${step.deadline && html`<${Fact} name="Deadline"><${When} at=${step.deadline} /><//>`}
+      ${step.next_attempt_at && html`<${Fact} name="Next attempt"><${When} at=${step.next_attempt_at} /><//>`}
+      ${node.needs.length > 0 && html`<${Fact} name="Needs">${node.needs.join(", ")}<//>`}
+    </dl>
+    ${node.if && !step.skipped_because?.condition && html`<h3>If</h3><pre class="short">${node.if}</pre>`}
+    ${bars.filter((bar) => bar.kind === "running").length > 1 && html`<${Attempts} bars=${bars} />`}
+    ${step.body !== undefined && html`<h3>Body${step.is_truncated ? " (cut)" : ""}</h3><${Json} value=${step.body} label="Body" />`}
+    ${step.headers && Object.keys(step.headers).length > 0 && html`
+      <details><summary>Response headers</summary><${Json} value=${step.headers} label="Response headers" /></details>`}`;
+}
+
+function Skipped({ because }) {
+  const rows = Object.entries(because.saw ?? because.steps ?? {});
+  return html`
+    <div class="skipped" data-reason=${because.reason}>
+      <strong>Skipped</strong> ${because.reason === "condition_false" ? "because its condition was false" : words(because.reason)}
+      ${because.condition && html`<pre class="short">${because.condition}</pre>`}
+      ${rows.length > 0 && html`
+        <table><tbody>${rows.map(([path, value]) => html`
+          <tr><td><code>${path}</code></td><td><code>${typeof value === "string" && because.steps ? words(value) : pretty(value)}</code></td></tr>`)}
+        </tbody></table>`}
+    </div>`;
+}
+
+const Attempts = ({ bars }) => html`
+  <h3>Attempts</h3>
+  <ol class="attempts">
+    ${bars.filter((bar) => bar.kind === "running").map((bar) => html`
+      <li class=${bar.outcome}><b>${bar.attempt}</b> <span class="number">${span(bar.to - bar.from)}</span>
+        ${bar.error ? html`<span><code>${bar.error.code}</code> ${bar.error.message}</span>` : html`<span>${bar.is_open ? "running" : "succeeded"}</span>`}</li>`)}
+  </ol>`;

@@ -1,0 +1,342 @@
+// The page in a real browser, served by the real binary: what people see, live and without a reload.
+//
+//   ONWARD_BINARY    the program to test            UI_MODULES    the folder with node_modules/playwright-core
+//   UI_SCREENSHOTS   where pictures are put         CHROMIUM      the browser (default /usr/bin/chromium)
+//
+// Steps that must be seen running call an upstream that answers when it is told to, so nothing here sleeps.
+
+import assert from "node:assert/strict";
+import { spawn } from "node:child_process";
+import { once } from "node:events";
+import { mkdirSync, mkdtempSync, rmSync } from "node:fs";
+import http from "node:http";
+import { createRequire } from "node:module";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { createInterface } from "node:readline";
+import test, { after, before } from "node:test";
+
+const { chromium } = createRequire(`${process.env.UI_MODULES}/`)("playwright-core");
+const PICTURES = process.env.UI_SCREENSHOTS;
+const HOSTILE = `<img src=x onerror="window.owned=1">`;
+const LIMIT = 15_000;
+
+let server, data, origin, browser, page, upstream;
+/** Requests the upstream holds, by path. */
+const held = new Map();
+const complaints = [];
+
+before(async () => {
+  data = mkdtempSync(join(tmpdir(), "onward-ui-"));
+  origin = await serve("127.0.0.1:0");
+  upstream = http.createServer(answer).listen(0, "127.0.0.1");
+  await once(upstream, "listening");
+  browser = await chromium.launch({
+    executablePath: process.env.CHROMIUM ?? "/usr/bin/chromium",
+    args: ["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update", "--disable-sync", "--no-first-run"],
+  });
+  page = await open({ width: 1360, height: 900 }, "light");
+  mkdirSync(PICTURES, { recursive: true });
+});
+
+after(async () => {
+  await browser?.close();
+  upstream?.closeAllConnections();
+  upstream?.close();
+  if (server?.exitCode === null) {
+    server.kill("SIGKILL");
+    await once(server, "exit");
+  }
+  rmSync(data, { recursive: true, force: true });
+});
+
+async function serve(address) {
+  server = spawn(process.env.ONWARD_BINARY, ["dev", "--listen", address, "--data", data], { stdio: ["ignore", "pipe", "ignore"] });
+  for await (const line of createInterface(server.stdout)) {
+    const ready = line.match(/^onward ready (\S+)/);
+    if (ready) return ready[1];
+  }
+  assert.fail("the server ended before it was ready");
+}
+
+async function open(viewport, colorScheme) {
+  const page = await browser.newPage({ viewport, colorScheme });
+  page.setDefaultTimeout(LIMIT);
+  page.on("pageerror", (error) => complaints.push(String(error.stack)));
+  page.on("console", (message) => {
+    if (["error", "warning"].includes(message.type())) complaints.push(`${message.text()} ${message.location().url}`);
+  });
+  await page.addInitScript(() => addEventListener("securitypolicyviolation", (event) => (window.violations ??= []).push(event.violatedDirective)));
+  return page;
+}
+
+/** /hold/x answers once released; /fail/n answers 503 n times; everything else at once, with hostile text. */
+function answer(request, response) {
+  const reply = (status) => {
+    response.writeHead(status, { "content-type": "application/json" });
+    response.end(JSON.stringify({ amount: 4200, id: 0, note: `</pre><script>window.owned=1</script>${HOSTILE}` }).replace(":0,", ":12345678901234567890,"));
+  };
+  const [, kind, count] = request.url.split("/");
+  if (kind === "hold") return void held.set(request.url, () => reply(200));
+  reply(kind === "fail" && Number(request.headers["x-onward-attempt"] ?? 1) <= Number(count) ? 503 : 200);
+}
+
+async function release(path) {
+  await until(() => held.has(path), `${path} is called`);
+  held.get(path)();
+}
+
+async function until(isTrue, what) {
+  for (const end = Date.now() + LIMIT; Date.now() < end; await new Promise((wake) => setTimeout(wake, 10))) {
+    if (await isTrue()) return;
+  }
+  assert.fail(`in vain: ${what}`);
+}
+
+async function api(method, path, body, type = "application/json") {
+  const text = typeof body === "string" ? body : JSON.stringify(body);
+  const response = await fetch(`${origin}/api/v1${path}`, { method, body: text, headers: body === undefined ? {} : { "content-type": type } });
+  const value = await response.json();
+  assert.ok(response.ok, `${method} ${path}: ${JSON.stringify(value)}`);
+  return value.data;
+}
+
+const define = (name, tasks) => api("POST", "/workflows", { name, tasks });
+const start = async (workflow, body = {}) => (await api("POST", `/workflows/${workflow}/trigger`, body)).run_id;
+const call = (path, more = {}) => ({ url: `http://127.0.0.1:${upstream.address().port}${path}`, ...more });
+const go = (hash) => page.goto(`${origin}/#${hash}`);
+const see = (selector) => page.locator(selector).first().waitFor();
+
+test("an empty server says what to do, and what it says works", async () => {
+  await go("/");
+  await see("text=Create a first workflow");
+  const curl = await page.locator(".empty pre").innerText();
+  const [, yaml] = curl.match(/--data-binary '\n([\s\S]*)'$/);
+  await page.evaluate(() => (window.mark = "not reloaded"));
+  await api("POST", "/workflows", yaml, "application/yaml");
+  await see("text=Start a first run");
+  const trigger = await page.locator(".empty pre").innerText();
+  const [, path, body] = trigger.match(/api\/v1(\S+) .*-d '(.*)'$/);
+  const { run_id } = await api("POST", path, body);
+  await see(`tr[data-run="${run_id}"]`);
+  assert.equal(await page.evaluate(() => window.mark), "not reloaded");
+});
+
+test("a run started from the page goes from running to completed without a reload", async () => {
+  await define("order", {
+    charge: call("/hold/charge", { method: "POST" }),
+    receipt: call("/receipt", { needs: ["charge"] }),
+    refund: call("/refund", { needs: ["charge"], if: "tasks.charge.status_code != 200" }),
+  });
+  await go("/workflows");
+  await page.locator("tr", { hasText: "order" }).getByRole("button", { name: "Trigger" }).click();
+  await page.locator("textarea").fill("{ not json");
+  await page.getByRole("button", { name: "Start run" }).click();
+  await see("dialog [role=alert]");
+  await page.locator("textarea").fill('{"order_id": 12345678901234567890}');
+  await page.getByRole("button", { name: "Start run" }).click();
+  await see('.box[data-step="charge"][data-status="running"]');
+  await see('.bar-top .status[data-status="running"]');
+  await see("text=12345678901234567890");
+  await see('.box[data-step="receipt"][data-status="pending"]');
+  const place = () => page.locator('.box[data-step="refund"] .face').evaluate((box) => ["x", "y", "width"].map((name) => box.getAttribute(name)));
+  const before = await place();
+  await page.evaluate(() => (window.mark = "not reloaded"));
+
+  await release("/hold/charge");
+  await see('.bar-top .status[data-status="completed"]');
+  await see('.box[data-step="receipt"][data-status="success"]');
+  await see('.box[data-step="refund"][data-status="skipped"]');
+  await see('.events li[data-type="run.completed"]');
+  assert.deepEqual(await place(), before, "boxes stay where they are");
+  assert.equal(await page.evaluate(() => window.mark), "not reloaded");
+  assert.equal(await page.locator(".timeline .bar.running.good").count(), 2);
+});
+
+test("a step opens beside the graph, by mouse and by keyboard, and says what happened", async () => {
+  await page.locator('.box[data-step="charge"]').click();
+  await see('.panel.of-step >> text="charge"');
+  const body = await page.locator('.panel pre[aria-label="Body"]').innerText();
+  assert.match(body, /"id": 12345678901234567890/);
+  assert.match(body, /<script>window\.owned=1<\/script>/, "shown as the text it is");
+  await page.locator('.box[data-step="refund"]').focus();
+  await page.keyboard.press("Enter");
+  await see('.panel .skipped[data-reason="condition_false"]');
+  assert.match(await page.locator(".panel .skipped").innerText(), /tasks\.charge\.status_code != 200[\s\S]*200/);
+  const address = page.url();
+  await page.reload();
+  await see('.panel .skipped[data-reason="condition_false"]');
+  assert.equal(page.url(), address);
+  await page.locator(".panel .close").click();
+  await see('.panel pre[aria-label="Input"]');
+});
+
+test("attempts and errors are told", async () => {
+  await define("flaky", { try: call("/fail/1", { retry: { max_attempts: 2, backoff: { type: "fixed", min: "10ms" } } }), lost: call("/fail/9", { retry: { max_attempts: 1 } }) });
+  const run = await start("flaky");
+  await go(`/runs/${run}?step=try`);
+  await see('.bar-top .status[data-status="completed"]');
+  await see('.panel .status[data-status="success"]');
+  assert.equal(await page.locator(".attempts li").count(), 2);
+  await see(".attempts li.bad >> text=http_status");
+  await page.locator('.timeline a.row:has-text("lost")').click();
+  await see(".panel .problem >> text=http_status");
+  await define("doomed", { lost: call("/fail/9", { retry: { max_attempts: 1 } }) });
+  await go(`/runs/${await start("doomed")}`);
+  await see('.bar-top .status[data-status="failed"]');
+  await see("main >> text=step_failed");
+});
+
+test("a run is cancelled from its page, after a question", async () => {
+  await define("patient", { door: { wait_for_webhook: {} } });
+  const run = await start("patient");
+  await go(`/runs/${run}`);
+  await see('.bar-top .status[data-status="waiting"]');
+  await page.getByRole("button", { name: /^Cancel/ }).click();
+  await page.locator("dialog").getByRole("button", { name: "Keep it" }).click();
+  assert.equal((await api("GET", `/runs/${run}`)).status, "waiting");
+  await page.getByRole("button", { name: /^Cancel/ }).click();
+  await page.locator("dialog").getByRole("button", { name: /^Cancel/ }).click();
+  await see('.bar-top .status[data-status="cancelled"]');
+  assert.equal((await api("GET", `/runs/${run}`)).status, "cancelled");
+});
+
+test("what the explanation offers works: a callback sent from the page", async () => {
+  const run = await start("patient");
+  await go(`/runs/${run}?step=door`);
+  await see('.explain[data-reason="waiting_for_webhook"]');
+  await page.getByRole("button", { name: "Call webhook" }).click();
+  await page.locator("textarea").fill('{"paid": true}');
+  await page.getByRole("button", { name: "Send" }).click();
+  await see('.bar-top .status[data-status="completed"]');
+  assert.match(await page.locator('.panel pre[aria-label="Body"]').innerText(), /"paid": true/);
+});
+
+test("the list of runs is live, filtered and paged", async () => {
+  await define("quick", { only: { noop: {} } });
+  await define("held", { only: call("/hold/list") });
+  await go("/runs");
+  await see("tr[data-run]");
+  const run = await start("held");
+  await see(`tr[data-run="${run}"][data-status="running"]`);
+  await release("/hold/list");
+  await see(`tr[data-run="${run}"][data-status="completed"]`);
+  await page.getByRole("link", { name: "Cancelled", exact: true }).click();
+  await until(async () => (await page.locator("tr[data-run]").count()) === 1, "one cancelled run");
+  await page.getByRole("link", { name: "All", exact: true }).click();
+  for (let i = 0; i < 55; i++) await start("quick");
+  await page.locator("select").selectOption({ label: "quick" });
+  await until(async () => (await page.locator("tr[data-run]").count()) === 50, "a full page of one workflow");
+  await page.getByRole("link", { name: "Older" }).click();
+  await until(async () => (await page.locator("tr[data-run]").count()) === 5, "the rest");
+  await page.getByRole("link", { name: "Newest" }).click();
+  await until(async () => (await page.locator("tr[data-run]").count()) === 50, "the first page again");
+});
+
+test("triggers are listed, run by hand and switched off", async (t) => {
+  if ((await fetch(`${origin}/api/v1/triggers`)).status === 404) return t.skip("this server has no triggers");
+  await api("POST", "/triggers", { name: HOSTILE, type: "schedule", workflow: "quick", config: { cron: "30 2 * * *", timezone: "Europe/Berlin" } });
+  await go("/triggers");
+  const row = page.locator("tr[data-trigger]", { hasText: "30 2 * * *" });
+  await row.locator("text=quick").waitFor();
+  assert.match(await row.innerText(), /Europe\/Berlin[\s\S]*in \d+ [hm][\s\S]*never/);
+  await row.getByRole("button", { name: "Disable" }).click();
+  await row.getByRole("button", { name: "Enable" }).click();
+  await row.getByRole("button", { name: "Disable" }).waitFor();
+  await row.getByRole("button", { name: "Run" }).click();
+  await see('.bar-top .status[data-status="completed"]');
+});
+
+test("hostile names, bodies and addresses stay text", async () => {
+  const { id } = await api("POST", "/workflows", { name: HOSTILE, description: HOSTILE, tasks: { a: { log: { message: `${HOSTILE}{{trigger.body.x}}` } } } });
+  const run = (await api("POST", `/workflows/${id}/trigger?label=k:${encodeURIComponent(HOSTILE)}`, { x: `<script>window.owned=1</script>`, __proto__x: { type: "img", props: {} } })).run_id;
+  await api("GET", `/runs/${run}`);
+  for (const [hash, sight] of [
+    ["/runs", `tr[data-run="${run}"] >> text=${HOSTILE}`],
+    ["/workflows", `tr[data-workflow="${id}"]`],
+    [`/workflows/${id}`, `h1 >> text=${HOSTILE}`],
+    [`/runs/${run}?step=a`, '.panel pre[aria-label="Body"]'],
+    [`/runs/${encodeURIComponent(HOSTILE)}`, ".problem"],
+    [`/${encodeURIComponent(HOSTILE)}`, "text=Nothing here"],
+    ["/runs/%E0%A4%A", ".problem"],
+  ]) {
+    await go(hash);
+    await see(sight);
+    const made = await page.evaluate(() => document.querySelectorAll("#app img, #app script, #app iframe, #app [onerror]").length);
+    assert.equal(made, 0, hash);
+  }
+  assert.equal(await page.evaluate(() => window.owned), undefined);
+  // Two of these addresses name no run; the browser notes the server's refusals.
+  forgive(/status of 400/);
+});
+
+test("the content security policy holds, and the page never meets it", async () => {
+  await go("/runs");
+  await see("tr[data-run]");
+  assert.equal(await page.evaluate(() => window.violations), undefined);
+  await page.evaluate(() => {
+    const script = document.createElement("script");
+    script.textContent = "window.owned = 1";
+    document.body.append(script);
+    const image = document.createElement("img");
+    image.src = "http://127.0.0.1:9/x.png";
+    document.body.append(image);
+  });
+  await until(() => page.evaluate(() => window.violations?.length >= 2), "both are refused");
+  assert.equal(await page.evaluate(() => window.owned), undefined);
+  forgive(/Content Security Policy/);
+});
+
+test("pictures: light and dark, wide and narrow", async () => {
+  await define("showcase", {
+    validate: { set: { ok: true } },
+    charge: call("/charge", { needs: ["validate"] }),
+    stock: call("/fail/1", { needs: ["validate"], retry: { max_attempts: 2, backoff: { type: "fixed", min: "200ms" } } }),
+    refund: call("/refund", { needs: ["charge"], if: "tasks.charge.status_code != 200" }),
+    pack: call("/pack", { needs: ["charge", "stock"] }),
+    pickup: { wait_for_webhook: { timeout: "2h" }, needs: ["pack"] },
+    notify: { log: { message: "shipped" }, needs: ["pickup", "charge"] },
+  });
+  const run = await start("showcase", { order_id: 7 });
+  await until(async () => (await api("GET", `/runs/${run}`)).status === "waiting", "it waits");
+  for (const [name, width, height] of [["wide", 1360, 900], ["narrow", 390, 844]]) {
+    for (const scheme of ["light", "dark"]) {
+      const page = await open({ width, height }, scheme);
+      for (const [view, hash, sight] of [["runs", "/runs", "tr[data-run]"], ["run", `/runs/${run}`, '.box[data-status="waiting"]'], ["step", `/runs/${run}?step=stock`, ".attempts"], ["workflows", "/workflows", "tr[data-workflow]"]]) {
+        await page.goto(`${origin}/#${hash}`);
+        await page.locator(sight).first().waitFor();
+        const overflow = await page.evaluate(() => document.documentElement.scrollWidth - innerWidth);
+        assert.ok(overflow <= 0, `${view} is ${overflow} pixels too wide for ${width}`);
+        await page.screenshot({ path: join(PICTURES, `${view}-${name}-${scheme}.png`) });
+      }
+      await page.close();
+    }
+  }
+});
+
+test("a server that is gone is said to be gone, and one that is back is followed again", async () => {
+  const streams = await fetch(`${origin}/api/v1/events/stream`);
+  await streams.body.cancel();
+  // A server without streams is polled, and the browser notes that it asked in vain.
+  if (streams.status === 404) forgive(/404.*\/(stream|graph)(\?.*)?$/);
+  assert.deepEqual(complaints, [], "nothing was logged, thrown or refused in all of the above");
+  await go("/runs");
+  await see(streams.ok ? ".connection.live" : ".connection.polling");
+  await page.evaluate(() => (window.mark = "not reloaded"));
+  const known = await page.locator("tr[data-run]").count();
+  server.kill("SIGKILL");
+  await once(server, "exit");
+  await see(".connection.offline, .problem");
+  assert.equal(await page.locator("tr[data-run]").count(), known, "what was known stays on the page");
+  assert.equal(await serve(origin.replace("http://", "")), origin);
+  const run = await start("quick");
+  await see(`tr[data-run="${run}"]`);
+  await page.locator(".problem").waitFor({ state: "detached" });
+  assert.equal(await page.evaluate(() => window.mark), "not reloaded");
+});
+
+/** Drops complaints a test meant to cause. */
+function forgive(pattern) {
+  const rest = complaints.filter((text) => !pattern.test(text));
+  complaints.splice(0, complaints.length, ...rest);
+}
