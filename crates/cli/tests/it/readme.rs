@@ -69,11 +69,10 @@ fn run(page: &Path) -> Ran {
     std::os::unix::fs::symlink(onward, folder.path().join("bin/onward")).expect("a link");
     let name = page.display();
     let text = moved(std::fs::read_to_string(page).expect("the page"));
-    let script =
-        blocks(&text, "sh").replace("cargo build --release", ":").replace("target/release/onward", onward);
+    let script = blocks(&text, "sh").replace("cargo build --release", ":").replace("target/release/onward", onward);
     assert!(!script.is_empty(), "{name} has no commands");
     // However it ends, nothing it started stays.
-    let guarded = format!("trap 'kill $(jobs -p) 2>/dev/null' EXIT\n{script}");
+    let guarded = format!("trap 'kill $(jobs -p) 2>/dev/null || true' EXIT\n{script}");
     let path = format!("{}:{}", folder.path().join("bin").display(), std::env::var("PATH").unwrap_or_default());
     let ran = Command::new("timeout")
         .args(["120", "bash", "-euo", "pipefail", "-c", &guarded])
