@@ -68,9 +68,13 @@ codes! {
     SlugTaken = 409 "slug_taken",
     WorkflowDisabled = 409 "workflow_disabled",
     RunEnded = 409 "run_ended",
+    RunNotEnded = 409 "run_not_ended",
+    RunDeleted = 409 "run_deleted",
+    BuiltInWorkflow = 409 "built_in_workflow",
     CallbackConflict = 409 "callback_conflict",
     ClockIsReal = 409 "clock_is_real",
     CallbackGone = 410 "callback_gone",
+    VersionMismatch = 412 "version_mismatch",
     TooLarge = 413 "too_large",
     UnsupportedMediaType = 415 "unsupported_media_type",
     NothingToRetry = 409 "nothing_to_retry",
@@ -86,6 +90,7 @@ codes! {
     StorageUnavailable = 503 "storage_unavailable",
     OutcomeUnknown = 503 "outcome_unknown",
     Overloaded = 503 "overloaded",
+    TooManyStreams = 503 "too_many_streams",
     ShuttingDown = 503 "shutting_down",
 }
 

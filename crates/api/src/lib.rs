@@ -7,10 +7,12 @@
 pub mod error;
 mod requests;
 mod schema;
+pub mod versions;
 pub mod views;
 
 pub use error::{At, Code, ErrorBody, Problem};
 pub use requests::*;
+pub use versions::*;
 pub use views::*;
 
 use kernel::Timestamp;

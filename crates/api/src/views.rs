@@ -30,6 +30,9 @@ pub struct WorkflowView {
     pub inserted_at: String,
     #[schemars(extend("format" = "date-time"))]
     pub updated_at: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("format" = "date-time"))]
+    pub deleted_at: Option<String>,
     /// As it was written; only where one workflow is asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub definition: Option<Value>,
@@ -109,6 +112,9 @@ pub struct RunView {
     pub finished_at: Option<String>,
     #[schemars(extend("format" = "date-time"))]
     pub expires_at: String,
+    /// The run whose input this one repeats.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub replayed_from: Option<String>,
     /// While somebody holds the run.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub paused: Option<PauseView>,
@@ -293,4 +299,43 @@ pub struct CauseView {
     pub name: String,
     pub reason: Word,
     pub summary: String,
+}
+
+/// One run of a batch.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct BatchItemView {
+    pub run_id: String,
+    /// `deleted` if the key's run has been deleted since.
+    pub status: Word,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub deduplicated: bool,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct ReplayedView {
+    pub run_id: String,
+    pub replayed_from: String,
+    pub workflow_id: String,
+    pub status: Word,
+    #[schemars(extend("format" = "date-time"))]
+    pub started_at: String,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub deduplicated: bool,
+}
+
+/// An event on a stream.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct StreamEventView {
+    #[serde(flatten)]
+    pub event: EventView,
+    pub run_id: String,
+    pub workflow: String,
+}
+
+/// How a stream of a run ends.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct StreamEndView {
+    pub run_id: String,
+    /// `deleted` if the run is gone.
+    pub status: Word,
 }

@@ -6,14 +6,20 @@
 
 mod definitions;
 mod drive;
+mod edits;
+mod follow;
 mod holding;
 mod notices;
 mod reading;
+mod repeat;
 mod virtual_time;
 
 pub use definitions::Resolved;
+pub use edits::{Change, Chosen};
+pub use follow::{Follower, Happening, Happenings};
 pub use notices::{NOTIFIER, NOTIFIER_NAME};
 pub use reading::Reading;
+pub use repeat::Edition;
 
 use crate::clock::{Clock, ClockMode};
 use crate::execute::{Executors, HttpOptions, Line, Place};
@@ -66,6 +72,22 @@ pub enum Error {
     NoGate(String),
     #[error("this idempotency key was used for another request")]
     KeyReused,
+    /// The key's run was deleted since.
+    #[error("this idempotency key was used for a run that has been deleted")]
+    RunDeleted(RunId),
+    #[error("{0}")]
+    RunOpen(String),
+    /// Another part of the same request was refused; nothing was changed.
+    #[error("another part of this request was refused")]
+    Undone,
+    #[error("this workflow is part of the engine and cannot be changed")]
+    BuiltIn,
+    /// The workflow is not at the version the caller had in mind, but at this one.
+    #[error("the workflow has another definition by now")]
+    OtherVersion([u8; 32]),
+    /// What was wrong with which items of a request for several things; nothing was changed.
+    #[error("{} of the items cannot be done", .0.len())]
+    Items(Vec<(usize, Error)>),
     #[error("{0}")]
     Refused(String),
     /// Another process has the store.
@@ -158,6 +180,14 @@ pub struct Started {
     pub deduplicated: bool,
 }
 
+/// One of several runs that were asked for together.
+pub struct Item {
+    pub run: RunId,
+    /// Nothing once the run was deleted.
+    pub status: Option<RunStatus>,
+    pub deduplicated: bool,
+}
+
 /// A start that was sent and is not answered yet.
 struct Asked {
     org: OrgId,
@@ -192,6 +222,7 @@ pub(crate) struct Inner {
     fatal_signal: tokio::sync::Notify,
     /// Tells the timekeeper that the clock moved.
     clock_moved: tokio::sync::Notify,
+    followers: follow::Followers,
 }
 
 impl Engine {
@@ -218,6 +249,7 @@ impl Engine {
             fatal: RwLock::new(None),
             fatal_signal: tokio::sync::Notify::new(),
             clock_moved: tokio::sync::Notify::new(),
+            followers: Default::default(),
         });
         let (secret, base) = (inner.secret.clone(), inner.public_url.clone());
         let wait_url: WaitUrl = Arc::new(move |run, step| callback_url(&base, &secret, run, step));
@@ -286,17 +318,78 @@ impl Engine {
         Ok((started, has_ended))
     }
 
-    fn ask_for_start(&self, request: StartRequest, ended: Option<Ticket>) -> Result<Asked, Error> {
-        let inner = &self.inner;
-        if !request.workflow.row.enabled {
-            return Err(Error::Disabled);
+    /// Creates several runs in one durable write, all of them or none; answers in their order. An item whose
+    /// key was used for the same request before counts as done.
+    pub async fn start_all(&self, requests: Vec<StartRequest>) -> Result<Vec<Item>, Error> {
+        self.admit(requests.len())?;
+        let (mut starts, mut asked) = (Vec::with_capacity(requests.len()), Vec::with_capacity(requests.len()));
+        let mut wrong = Vec::new();
+        for (index, request) in requests.into_iter().enumerate() {
+            let (start, fingerprint) = match self.prepare(request) {
+                Ok(prepared) => prepared,
+                Err(error @ Error::NoGate(_)) => {
+                    wrong.push((index, error));
+                    continue;
+                }
+                Err(error) => return Err(error),
+            };
+            let (ticket, reply) = oneshot::channel();
+            let (org, run, workflow) = (start.org, start.run, start.version.workflow);
+            asked.push(Asked { org, run, workflow, fingerprint, reply });
+            starts.push((start, ticket));
         }
+        if !wrong.is_empty() {
+            return Err(Error::Items(wrong));
+        }
+        if !self.inner.inbox.send(Command::StartAll(starts)) {
+            return Err(Error::Unavailable("the engine is stopping".into()));
+        }
+        let (mut started, mut other) = (Vec::with_capacity(asked.len()), None);
+        for (index, asked) in asked.into_iter().enumerate() {
+            match self.started(asked).await {
+                Ok(Started { run, status, deduplicated, .. }) => {
+                    started.push(Item { run, status: Some(status), deduplicated });
+                }
+                Err(Error::RunDeleted(run)) => started.push(Item { run, status: None, deduplicated: true }),
+                Err(error @ Error::KeyReused) => wrong.push((index, error)),
+                // Of a unit that was refused, one member says why.
+                Err(Error::Undone) => {}
+                Err(error) => drop(other.get_or_insert(error)),
+            }
+        }
+        match other {
+            Some(error) => Err(error),
+            None if wrong.is_empty() => Ok(started),
+            None => Err(Error::Items(wrong)),
+        }
+    }
+
+    /// Is there room for this many runs?
+    fn admit(&self, count: usize) -> Result<(), Error> {
+        let inner = &self.inner;
         if inner.is_draining.load(Ordering::Relaxed) {
             return Err(Error::Stopping);
         }
-        if inner.inbox.len() >= MAILBOX_MAX || inner.metrics.runs_in_memory.get() >= ACTIVE_MAX {
-            inner.metrics.requests_refused_total.add(1);
+        if inner.inbox.len() + count > MAILBOX_MAX || inner.metrics.runs_in_memory.get() + count as u64 > ACTIVE_MAX {
+            inner.metrics.requests_refused_total.add(count as u64);
             return Err(Error::Overloaded);
+        }
+        Ok(())
+    }
+
+    fn ask_for_start(&self, request: StartRequest, ended: Option<Ticket>) -> Result<Asked, Error> {
+        self.admit(1)?;
+        let (start, fingerprint) = self.prepare(request)?;
+        let (org, run, workflow) = (start.org, start.run, start.version.workflow);
+        let reply = self.inner.send(|ticket| Command::Start { start: Box::new(start), ticket, ended })?;
+        Ok(Asked { org, run, workflow, fingerprint, reply })
+    }
+
+    /// Everything of a new run that is known before it exists, and the fingerprint of its request.
+    fn prepare(&self, request: StartRequest) -> Result<(Start, Option<[u8; 32]>), Error> {
+        let inner = &self.inner;
+        if !request.workflow.row.enabled {
+            return Err(Error::Disabled);
         }
         let version = request.workflow.version.clone();
         let (org, workflow) = (request.org, version.workflow);
@@ -326,7 +419,7 @@ impl Engine {
         let source = request.source;
         let mut origin = Origin {
             workflow,
-            workflow_name: version.name.clone(),
+            workflow_name: request.workflow.row.name.clone(),
             version: version.number,
             hash: Bytes::copy_from_slice(&version.hash),
             trigger: source.kind,
@@ -348,9 +441,7 @@ impl Engine {
             limit: gate.limit,
             on_conflict: gate.on_conflict,
         });
-        let start = Box::new(Start { org, run, version, origin, gate, birth });
-        let reply = inner.send(|ticket| Command::Start { start, ticket, ended })?;
-        Ok(Asked { org, run, workflow, fingerprint, reply })
+        Ok((Start { org, run, version, origin, gate, birth }, fingerprint))
     }
 
     async fn started(&self, asked: Asked) -> Result<Started, Error> {
@@ -360,7 +451,7 @@ impl Engine {
                 Ok(Started { run, workflow, status, started_at: created_at, deduplicated: false })
             }
             Reply::KeyTaken { run, fingerprint: other } if Some(other) == fingerprint => {
-                let row = self.inner.store.run(org, run).await?.ok_or(Error::NotFound("run"))?;
+                let row = self.inner.store.run(org, run).await?.ok_or(Error::RunDeleted(run))?;
                 Ok(Started { run, workflow, status: row.status, started_at: row.created_at, deduplicated: true })
             }
             Reply::KeyTaken { .. } => Err(Error::KeyReused),
@@ -510,6 +601,7 @@ async fn answered(reply: oneshot::Receiver<Reply>) -> Result<Reply, Error> {
 fn refusal(reply: Reply, what: &'static str) -> Error {
     match reply {
         Reply::NotFound => Error::NotFound(what),
+        Reply::Undone => Error::Undone,
         Reply::Unavailable(why) => Error::Unavailable(why),
         Reply::Unknown(why) => Error::OutcomeUnknown(why),
         Reply::Trouble(trouble) => trouble.into(),

@@ -16,7 +16,7 @@ pub mod verify;
 pub mod version;
 
 pub use clock::{Clock, ClockMode};
-pub use engine::{Engine, Error, Idempotency, Options, Source, StartRequest, Started};
+pub use engine::{Change, Edition, Engine, Error, Idempotency, Options, Source, StartRequest, Started};
 pub use execute::desk::{Call, Desk, Reached};
 pub use execute::{HttpOptions, Place};
 pub use mailbox::Reply;

@@ -12,6 +12,10 @@
 //! and a run whose record was refused is forgotten and read again.
 
 use crate::gates::{Crowd, Gates};
+#[cfg(test)]
+mod tests;
+mod units;
+
 use crate::version::Version;
 use bytes::Bytes;
 use kernel::advance::{Work, notices};
@@ -24,6 +28,7 @@ use kernel::{
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use store::{Batch, Birth, GateRow, GatedRun, RunRow, RunWrite, Timer, TimerChange, Verdict};
+use units::Unit;
 
 /// A snapshot is written at the latest after this many records…
 const SNAPSHOT_RECORDS: u32 = 32;
@@ -43,6 +48,8 @@ pub enum Command<T> {
         ticket: T,
         ended: Option<T>,
     },
+    /// Creates runs in one durable write, all of them or none; answers every ticket.
+    StartAll(Vec<(Start, T)>),
     /// An input from outside (with a ticket) or from inside (without).
     Give {
         org: OrgId,
@@ -145,6 +152,8 @@ pub enum Reply {
         run: RunId,
         fingerprint: [u8; 32],
     },
+    /// Another run of the same unit was refused, so this one was not created.
+    Undone,
     NotFound,
     /// Nothing was written.
     Unavailable(String),
@@ -238,6 +247,8 @@ struct Live {
     /// Number of the last durable record; 0 for a run that is being created.
     seq: u64,
     created: Option<Box<Birth>>,
+    /// The runs it is created with.
+    unit: Option<Unit>,
     /// Runs to be cancelled once this one exists.
     supersedes: Vec<(OrgId, RunId)>,
     row: RunRow,
@@ -274,6 +285,8 @@ pub struct Mailbox<T> {
     gates: Gates,
     is_draining: bool,
     fired: u64,
+    /// Units so far: those of one batch have different numbers.
+    units: u32,
 }
 
 impl<T> Mailbox<T> {
@@ -294,6 +307,7 @@ impl<T> Mailbox<T> {
             gates: Gates::default(),
             is_draining: false,
             fired: 0,
+            units: 0,
         }
     }
 
@@ -328,8 +342,7 @@ impl<T> Mailbox<T> {
         self.fired
     }
 
-    /// Is there nothing to do until something arrives or time passes? `held` attempts are known to come to
-    /// nothing by themselves.
+    /// Is there nothing to do until something arrives or time passes? (`held` attempts end only from outside.)
     pub fn is_quiet(&self, held: usize) -> bool {
         self.queue.is_empty()
             && self.executing.len() == held
@@ -347,7 +360,11 @@ impl<T> Mailbox<T> {
                 if let Some(ended) = ended {
                     self.watchers.entry(start.run).or_default().push(ended);
                 }
-                self.start(*start, ticket);
+                self.start(*start, ticket, None);
+            }
+            Command::StartAll(starts) => {
+                let unit = self.next_unit(starts.len());
+                starts.into_iter().for_each(|(start, ticket)| self.start(start, ticket, Some(unit)));
             }
             Command::Give { org, run, input, ticket } => {
                 if let Input::Finished { fence, .. } = &input {
@@ -404,7 +421,7 @@ impl<T> Mailbox<T> {
         self.admit(admitted);
     }
 
-    fn start(&mut self, start: Start, ticket: T) {
+    fn start(&mut self, start: Start, ticket: T, unit: Option<Unit>) {
         let Start { org, run, version, origin, gate, birth } = start;
         let entry = self.gates.enter(org, run, origin.workflow, gate.as_ref());
         let row = RunRow {
@@ -429,6 +446,7 @@ impl<T> Mailbox<T> {
             run: Run::default(),
             seq: 0,
             created: Some(Box::new(birth)),
+            unit,
             supersedes: entry.supersedes,
             row,
             records: 0,
@@ -504,6 +522,7 @@ impl<T> Mailbox<T> {
             run: state,
             seq,
             created: None,
+            unit: None,
             supersedes: Vec::new(),
             row,
             records,
@@ -590,6 +609,7 @@ impl<T> Mailbox<T> {
         for run in std::mem::take(&mut self.queue) {
             self.advance(run, now, &mut turn);
         }
+        self.drop_partial_units(&mut turn);
         turn.loads = std::mem::take(&mut self.loads);
         turn.fetches = std::mem::take(&mut self.fetches);
         turn.ready.append(&mut self.replies);
@@ -669,15 +689,16 @@ impl<T> Mailbox<T> {
                 for ((write, pending), verdict) in turn.batch.runs.iter().zip(turn.pending).zip(verdicts) {
                     match verdict {
                         Verdict::Committed => self.committed(write, pending, &mut released),
+                        Verdict::Conflict if write.unit.is_some() => {
+                            let reply = Reply::Unavailable("a run of this id exists".into());
+                            self.refuse(write, pending, &reply, &mut released.replies);
+                        }
                         Verdict::Conflict => self.retake(write, pending.items, None, &mut released),
                         Verdict::KeyTaken { run, fingerprint } => {
-                            self.slots.remove(&write.run);
-                            self.leave(write.run);
-                            self.forget_watchers(write.run, &mut released);
                             let reply = Reply::KeyTaken { run, fingerprint };
-                            let tickets = pending.items.into_iter().filter_map(|item| item.ticket);
-                            released.replies.extend(tickets.map(|ticket| (ticket, reply.clone())));
+                            self.refuse(write, pending, &reply, &mut released.replies);
                         }
+                        Verdict::Undone => self.refuse(write, pending, &Reply::Undone, &mut released.replies),
                     }
                 }
             }
@@ -779,9 +800,9 @@ impl<T> Mailbox<T> {
     }
 
     /// Tells whoever waits for the end of a run that there is no such run.
-    fn forget_watchers(&mut self, run: RunId, released: &mut Released<T>) {
+    fn forget_watchers(&mut self, run: RunId, replies: &mut Vec<(T, Reply)>) {
         let tickets = self.watchers.remove(&run).unwrap_or_default();
-        released.replies.extend(tickets.into_iter().map(|ticket| (ticket, Reply::NotFound)));
+        replies.extend(tickets.into_iter().map(|ticket| (ticket, Reply::NotFound)));
     }
 
     /// The record did not land (or nobody knows): what is in memory is not the truth any more. Forget
@@ -807,7 +828,7 @@ impl<T> Mailbox<T> {
             // Read it again even if nothing is left to give: it may have timers, or work to start over.
             again.push(Item::wake());
         } else {
-            self.forget_watchers(run, released);
+            self.forget_watchers(run, &mut released.replies);
             self.leave(run);
         }
         for item in again {
@@ -866,6 +887,7 @@ impl Live {
             grants: Vec::new(),
             notices,
             birth: self.created.clone().filter(|_| self.seq == 0),
+            unit: self.unit.filter(|_| self.seq == 0).map(|unit| unit.number),
         }
     }
 
@@ -876,6 +898,3 @@ impl Live {
         self.run.waiting_for(&self.version.plan).iter().fold(0, |mask, w| mask | 1 << w.kind as u32)
     }
 }
-
-#[cfg(test)]
-mod tests;

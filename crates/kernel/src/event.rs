@@ -245,6 +245,14 @@ impl Event {
     }
 
     /// The step it is about.
+    /// Does the run end with it?
+    pub fn is_end(&self) -> bool {
+        matches!(
+            self,
+            Event::RunCompleted {} | Event::RunFailed { .. } | Event::RunCancelled { .. } | Event::RunTimeout {}
+        )
+    }
+
     pub fn step(&self) -> Option<u32> {
         match self {
             Event::Scheduled { step, .. }

@@ -38,13 +38,17 @@ impl Payload {
         Payload { len: inline.len() as u64, inline, text, ..Default::default() }
     }
 
+    /// The bytes as they came, if they are at hand; `Err` names the row to fetch.
+    pub fn bytes<'a>(&'a self, resident: &'a Payloads) -> Result<&'a Bytes, u32> {
+        match self.stored {
+            None => Ok(&self.inline),
+            Some(number) => resident.get(&number).ok_or(number),
+        }
+    }
+
     /// The JSON value, if the bytes are at hand; `Err` names the row to fetch.
     pub fn value(&self, resident: &Payloads) -> Result<Value, u32> {
-        let bytes = match self.stored {
-            None => &self.inline,
-            Some(number) => resident.get(&number).ok_or(number)?,
-        };
-        Ok(self.interpret(bytes))
+        self.bytes(resident).map(|bytes| self.interpret(bytes))
     }
 
     /// What `bytes`, the whole of this payload, mean.

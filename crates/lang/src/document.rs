@@ -6,7 +6,7 @@
 use crate::codes;
 use crate::diagnostic::{Diagnostic, Draft, Problems, grouped, is_hostile, quoted};
 use crate::fields::{self, DURATION_MAX, Fields, Shape, Unit, duration};
-use crate::tree::{Node, Tree};
+use crate::tree::{Node, Tree, Value};
 use crate::{canonical, graph, settings};
 use kernel::Plan;
 use kernel::plan::{Form, Group, Layout, Verdict};
@@ -40,6 +40,24 @@ pub struct Meta {
     /// `api` or `manual`.
     pub trigger: String,
 }
+
+/// What shall be called otherwise; what is `None` stays.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct MetaChange {
+    pub name: Option<String>,
+    pub slug: Option<String>,
+    /// Empty takes it away.
+    pub description: Option<String>,
+    pub tags: Option<Vec<String>>,
+    pub enabled: Option<bool>,
+}
+
+/// What can be changed without a new definition.
+const DESCRIPTION: Shape = Shape {
+    known: &["name", "slug", "description", "tags", "enabled"],
+    later: &[],
+    synonyms: &[("title", "name"), ("id", "slug")],
+};
 
 const SHAPE: Shape = Shape {
     known: &[
@@ -111,6 +129,36 @@ pub fn compile(tree: &Tree) -> Result<Compiled, Vec<Diagnostic>> {
         _ => {}
     }
     Err(problems.finish(Some(root)))
+}
+
+/// Does a document say what a workflow does, in whatever form?
+pub fn has_steps(tree: &Tree) -> bool {
+    let steps = |key: &str| key == "tasks" || OTHER_FORMS.iter().any(|(field, _)| *field == key);
+    matches!(&tree.root().value, Value::Object(entries) if entries.iter().any(|entry| steps(&entry.key)))
+}
+
+/// Reads a document that only says what a workflow is called; on problems, all of them.
+pub fn describe(tree: &Tree) -> Result<MetaChange, Vec<Diagnostic>> {
+    let mut problems = Problems::new(tree.source());
+    let root = tree.root();
+    let change = change(root, &mut problems);
+    match change {
+        Some(change) if problems.is_empty() => Ok(change),
+        _ => Err(problems.finish(Some(root))),
+    }
+}
+
+fn change(root: &Node, problems: &mut Problems<'_>) -> Option<MetaChange> {
+    let fields = fields::object(root, "a change", problems)?;
+    fields.check(&DESCRIPTION, problems);
+    let text = |problems: &mut Problems<'_>, node| fields::text(node, "description", problems).map(str::to_owned);
+    Some(MetaChange {
+        name: fields.get("name").and_then(|node| name(node, problems)),
+        slug: fields.get("slug").and_then(|node| slug(node, problems)),
+        description: fields.get("description").and_then(|node| text(problems, node)),
+        tags: fields.get("tags").and_then(|node| tags(node, problems)),
+        enabled: fields.get("enabled").and_then(|node| fields::boolean(node, "enabled", problems)),
+    })
 }
 
 fn read(root: &Node, problems: &mut Problems<'_>) -> Option<(Meta, Layout)> {

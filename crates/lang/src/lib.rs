@@ -33,7 +33,7 @@ mod yaml;
 
 pub use canonical::{canonical_json, content_hash};
 pub use diagnostic::Diagnostic;
-pub use document::{Compiled, Meta, compile};
+pub use document::{Compiled, Meta, MetaChange, compile, describe, has_steps};
 pub use json::check_json;
 pub use kernel::plan::Form;
 pub use tree::{DEFINITION_MAX, DEPTH_MAX, Malformed, Syntax, Tree, read};

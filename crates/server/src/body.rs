@@ -14,6 +14,8 @@ use serde::de::DeserializeOwned;
 pub const DEFINITION_MAX: usize = 1024 * 1024;
 /// Trigger bodies and callbacks.
 pub const PAYLOAD_MAX: usize = 256 * 1024;
+/// A batch of trigger bodies.
+pub const BATCH_MAX: usize = 8 * 1024 * 1024;
 
 /// Collects a body of at most `limit` bytes.
 pub async fn collect(body: Body, limit: usize) -> Result<Bytes, Refusal> {
@@ -59,7 +61,12 @@ pub async fn definition(headers: &HeaderMap, body: Body) -> Result<lang::Tree, R
 
 /// A JSON payload; nothing at all reads as `null`.
 pub async fn payload(headers: &HeaderMap, body: Body) -> Result<Bytes, Refusal> {
-    let bytes = collect(body, PAYLOAD_MAX).await?;
+    payload_of(headers, body, PAYLOAD_MAX).await
+}
+
+/// JSON of at most `limit` bytes; nothing at all reads as `null`.
+pub async fn payload_of(headers: &HeaderMap, body: Body, limit: usize) -> Result<Bytes, Refusal> {
+    let bytes = collect(body, limit).await?;
     if bytes.is_empty() {
         return Ok(Bytes::from_static(b"null"));
     }

@@ -52,6 +52,8 @@ impl Param {
 pub enum Carries {
     /// A definition, in JSON or YAML.
     Definition,
+    /// A definition, or only what the workflow shall be called.
+    Change,
     /// JSON of the caller's own.
     Payload,
     /// Any bytes of any type.
@@ -180,6 +182,12 @@ impl Route {
         self
     }
 
+    /// A header it reads, and refuses when it makes no sense.
+    pub fn header(mut self, param: Param) -> Route {
+        self.headers.push(param);
+        self.refuses(&[Code::InvalidHeader])
+    }
+
     pub fn carries(mut self, what: Carries) -> Route {
         self.carries = Some(what);
         self
@@ -195,9 +203,8 @@ impl Route {
     }
 
     /// Honours `Idempotency-Key`.
-    pub fn idempotent(mut self) -> Route {
-        self.headers.push(params::IDEMPOTENCY_KEY);
-        self.refuses(&[Code::InvalidHeader, Code::IdempotencyKeyReused])
+    pub fn idempotent(self) -> Route {
+        self.header(params::IDEMPOTENCY_KEY).refuses(&[Code::IdempotencyKeyReused])
     }
 
     /// Called by strangers: the guard lets everyone through.
@@ -255,7 +262,7 @@ impl Route {
         match self.carries {
             None => {}
             Some(Carries::Bytes) => codes.extend([TooLarge, MalformedJson]),
-            Some(Carries::Definition | Carries::Payload) => {
+            Some(Carries::Definition | Carries::Change | Carries::Payload) => {
                 codes.extend([TooLarge, MalformedJson, UnsupportedMediaType]);
             }
             Some(Carries::Json { .. }) => codes.extend([TooLarge, MalformedJson, UnsupportedMediaType, InvalidBody]),
@@ -269,7 +276,7 @@ impl Route {
 
     /// May a document that was not understood, or is wrong, be refused with a code of `lang`?
     pub fn reads_documents(&self) -> bool {
-        matches!(self.carries, Some(Carries::Definition | Carries::Payload | Carries::Json { .. }))
+        self.carries.is_some_and(|carries| !matches!(carries, Carries::Bytes))
     }
 }
 

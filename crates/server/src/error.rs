@@ -58,6 +58,18 @@ impl Refusal {
     }
 }
 
+impl Refusal {
+    /// Several things that are wrong with one request (422). The first one speaks for all.
+    pub fn of_problems(code: Code, problems: Vec<Problem>) -> Refusal {
+        let mut problem = problems.first().cloned().unwrap_or_default();
+        if problems.len() > 1 {
+            problem.message = format!("{} (and {} more)", problem.message, problems.len() - 1);
+        }
+        problem.problems = Some(problems);
+        Refusal(Box::new(Inner { status: 422, code: Some(code), problem, retry_after: None }))
+    }
+}
+
 pub fn problem_of(diagnostic: &Diagnostic) -> Problem {
     let Diagnostic { code, message, hint, path, line, column, .. } = diagnostic.clone();
     let at = At { path, line: Some(line), column: Some(column) };
@@ -101,6 +113,34 @@ impl From<engine::Error> for Refusal {
                 Refusal::new(Code::IdempotencyKeyReused, message)
                     .hint("use a new key, or send exactly the first request again")
                     .at("Idempotency-Key")
+            }
+            Error::RunDeleted(run) => Refusal::new(Code::RunDeleted, message)
+                .hint(format!("the run was {run}; use a new key to start another"))
+                .at("Idempotency-Key"),
+            Error::RunOpen(_) => Refusal::new(Code::RunNotEnded, message)
+                .hint("only a run that has ended can be deleted; cancel it first"),
+            Error::OtherVersion(hash) => Refusal::new(Code::VersionMismatch, message)
+                .hint(format!("it is at {} now; read it again before changing it", crate::views::hash(&hash))),
+            Error::BuiltIn => Refusal::new(Code::BuiltInWorkflow, message),
+            Error::Undone => Refusal::new(Code::StorageUnavailable, message).hint("nothing was changed; try again"),
+            Error::Items(items) => {
+                let problem = |(index, error): (usize, Error)| {
+                    let Refusal(inner) = Refusal::from(error);
+                    let mut problem = inner.problem;
+                    let field = problem.at.take().map_or(String::new(), |at| match at.path.as_str() {
+                        "Idempotency-Key" => ".idempotency_key".into(),
+                        other => format!(".{other}"),
+                    });
+                    problem.at = Some(At { path: format!("items[{index}]{field}"), line: None, column: None });
+                    problem
+                };
+                let problems: Vec<Problem> = items.into_iter().map(problem).collect();
+                let is_gate = |p: &Problem| p.code == Code::ConcurrencyKeyUnresolved.as_str();
+                let code = match problems.iter().all(is_gate) {
+                    true => Code::ConcurrencyKeyUnresolved,
+                    false => Code::IdempotencyKeyReused,
+                };
+                Refusal::of_problems(code, problems)
             }
             Error::Refused(_) | Error::InUse(_) => Refusal::new(Code::Internal, message),
         }

@@ -11,6 +11,7 @@
 
 mod body;
 mod contract;
+mod diff;
 mod error;
 mod guard;
 mod openapi;
@@ -33,29 +34,35 @@ use kernel::OrgId;
 use std::future::Future;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 use tokio::net::TcpListener;
+use tokio::sync::{Semaphore, watch};
 
 pub struct App {
     pub engine: Engine,
     /// Hosts besides loopback that requests may be addressed to.
     pub hosts: Vec<String>,
-    is_draining: AtomicBool,
+    draining: watch::Sender<bool>,
+    /// One permit for every stream that may be open.
+    streams: Arc<Semaphore>,
 }
+
+/// Streams open at once.
+const STREAMS_MAX: usize = 1_000;
 
 impl App {
     pub fn new(engine: Engine, hosts: Vec<String>) -> Arc<App> {
-        Arc::new(App { engine, hosts, is_draining: AtomicBool::new(false) })
+        let (draining, streams) = (watch::Sender::new(false), Arc::new(Semaphore::new(STREAMS_MAX)));
+        Arc::new(App { engine, hosts, draining, streams })
     }
 
-    /// From now on `/readyz` says no.
+    /// From now on `/readyz` says no, and streams end.
     pub fn drain(&self) {
-        self.is_draining.store(true, Ordering::Relaxed);
+        self.draining.send_replace(true);
     }
 
     fn is_draining(&self) -> bool {
-        self.is_draining.load(Ordering::Relaxed)
+        *self.draining.borrow()
     }
 
     /// The organisation a request speaks for. `dev` has one and asks for no key.

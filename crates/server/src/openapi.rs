@@ -108,6 +108,12 @@ impl Writer {
                 let schema = json!({ "schema": { "$ref": "#/components/schemas/Definition" } });
                 json!({ "required": true, "content": { "application/json": schema, "application/yaml": schema } })
             }
+            Carries::Change => {
+                let change = self.read.subschema_for::<api::WorkflowChange>().to_value();
+                let either = json!({ "anyOf": [{ "$ref": "#/components/schemas/Definition" }, change] });
+                let schema = json!({ "schema": either });
+                json!({ "required": true, "content": { "application/json": schema, "application/yaml": schema } })
+            }
             Carries::Payload => json!({
                 "description": "any JSON; nothing at all is null",
                 "content": { "application/json": { "schema": {} } },

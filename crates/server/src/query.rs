@@ -74,14 +74,18 @@ impl Query {
     }
 }
 
-const LABEL: &str =
+pub const LABEL: &str =
     "`key:value` with a key of 1 to 64 letters, digits, `.`, `_` or `-` and a value of at most 256 characters";
 
 fn parse_label(text: &str) -> Option<(String, String)> {
     let (key, value) = text.split_once(':')?;
+    is_label(key, value).then(|| (key.to_owned(), value.to_owned()))
+}
+
+pub fn is_label(key: &str, value: &str) -> bool {
     let key_ok = (1..=64).contains(&key.len()) && key.bytes().all(|b| b.is_ascii_alphanumeric() || b"._-".contains(&b));
     let value_ok = value.chars().count() <= 256 && !value.chars().any(char::is_control);
-    (key_ok && value_ok).then(|| (key.to_owned(), value.to_owned()))
+    key_ok && value_ok
 }
 
 pub fn invalid(name: &str, text: &str, expected: &str) -> Refusal {

@@ -1,5 +1,7 @@
 //! From what the engine knows to what people see.
 
+pub mod graph;
+
 use api::{
     ActionView, CauseView, EventView, ExplainView, FailureView, PauseView, RunSummary, RunView, SkipView, StepView,
     TriggerView, WaitingView, WorkflowView, rfc3339,
@@ -56,6 +58,7 @@ pub fn workflow(row: &WorkflowRow, definition: Option<Value>, pause: Option<&Wor
         hash: hash(&row.hash),
         inserted_at: rfc3339(row.created_at),
         updated_at: rfc3339(row.updated_at),
+        deleted_at: row.deleted_at.map(rfc3339),
         definition,
     }
 }
@@ -125,6 +128,7 @@ pub fn run(reading: &Reading) -> RunView {
         started_at: rfc3339(state.created_at),
         finished_at: state.finished_at.map(rfc3339),
         expires_at: rfc3339(state.origin.expires_at),
+        replayed_from: state.origin.replayed_from.map(|run| run.to_string()),
         paused: state.paused.as_ref().map(|pause| held(&pause.actor, &pause.note, pause.at)),
         concurrency_key: state.origin.gate.as_ref().map(|gate| gate.key.clone()),
         cancelled_by: Some(state.cancelled_by.clone()).filter(|by| !by.is_empty()),

@@ -1,1 +1,2 @@
-SELECT body FROM journal ORDER BY pos DESC LIMIT 1
+-- Of an erased run there is only the place left.
+SELECT body FROM journal WHERE length(body) > 0 ORDER BY pos DESC LIMIT 1

@@ -2,7 +2,7 @@
 SELECT org, id, workflow, workflow_name, version, hash, form, status, waiting, wake_at, created_at, expires_at,
        finished_at, error_code, gate
 FROM runs
-WHERE status <> 'completed' AND org = $1 AND id < $2
-  AND created_at >= $3 AND created_at < $4
-  AND status = $5
-ORDER BY id DESC LIMIT $6
+WHERE status <> 'completed' AND org = $1 AND id < $2 AND id >= $3
+  AND created_at >= $4 AND created_at < $5
+  AND status = $6
+ORDER BY id DESC LIMIT $7

@@ -1,9 +1,9 @@
 SELECT runs.org, id, workflow, workflow_name, version, hash, form, status, waiting, wake_at, created_at, expires_at,
        finished_at, error_code, gate
 FROM labels CROSS JOIN runs ON runs.org = labels.org AND runs.id = labels.run
-WHERE labels.org = $1 AND labels.run < $2
-  AND created_at >= $3 AND created_at < $4
-  AND ($5 IS NULL OR status IN (SELECT value FROM json_each($5)))
-  AND ($6 IS NULL OR workflow = $6)
-  AND labels.key = $7 AND labels.value = $8
-ORDER BY labels.run DESC LIMIT $9
+WHERE labels.org = $1 AND labels.run < $2 AND labels.run >= $3
+  AND created_at >= $4 AND created_at < $5
+  AND ($6 IS NULL OR status IN (SELECT value FROM json_each($6)))
+  AND ($7 IS NULL OR workflow = $7)
+  AND labels.key = $8 AND labels.value = $9
+ORDER BY labels.run DESC LIMIT $10

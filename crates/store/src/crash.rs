@@ -53,6 +53,8 @@ points! {
     AfterCommit = "after_commit",
     /// The recovery position moved.
     RecoveryMoved = "recovery_moved",
+    /// The records of a run that is being erased are empty, and it still has its row.
+    RecordsEmptied = "records_emptied",
 
     /// The helper is about to copy the log.
     BeforeCopy = "before_copy",

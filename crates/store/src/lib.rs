@@ -56,8 +56,16 @@ pub trait Store: Send + Sync + 'static {
     /// A run as the kernel needs it: the latest snapshot and the records after it.
     fn load(&self, org: OrgId, run: RunId) -> Call<'_, Option<Loaded>>;
 
-    /// Every record of a run, oldest first.
-    fn history(&self, org: OrgId, run: RunId) -> Call<'_, Option<Vec<Bytes>>>;
+    /// The records of a run after number `after`, oldest first, at most `limit`.
+    fn history(&self, org: OrgId, run: RunId, after: u64, limit: usize) -> Call<'_, Option<Vec<Bytes>>>;
+
+    /// Records of all runs of an organisation in the order they were written: looks at `limit` positions of
+    /// the journal after `after`, or only where it ends.
+    fn stretch(&self, org: OrgId, after: Option<u64>, limit: usize) -> Call<'_, Stretch>;
+
+    /// Removes a run that has ended: everything it holds goes, its places in the journal stay, empty, and
+    /// its idempotency key stays taken.
+    fn erase<'a>(&'a self, erasure: &'a Erasure) -> Call<'a, Erased>;
 
     /// The given stored payloads of a run; numbers that do not exist are left out.
     fn payloads<'a>(&'a self, org: OrgId, run: RunId, numbers: &'a [u32]) -> Call<'a, Vec<(u32, Bytes)>>;
@@ -84,11 +92,19 @@ pub trait Store: Send + Sync + 'static {
     /// key is in use.
     fn create_workflow<'a>(&'a self, new: &'a NewWorkflow) -> Call<'a, std::result::Result<(), Taken>>;
 
+    /// Changes a workflow, if its row is still the one the caller saw.
+    fn edit_workflow<'a>(&'a self, edit: &'a WorkflowEdit) -> Call<'a, Edited>;
+
+    /// Its versions, newest first: those numbered below `before`. Also of a deleted workflow.
+    fn versions(&self, org: OrgId, id: WorkflowId, before: Option<u32>, limit: usize) -> Call<'_, Vec<VersionRow>>;
+
+    fn version(&self, org: OrgId, id: WorkflowId, by: VersionKey) -> Call<'_, Option<VersionRow>>;
+
     /// A workflow that is not deleted, by id, else by name, else by slug.
     fn workflow<'a>(&'a self, org: OrgId, by: &'a WorkflowKey) -> Call<'a, Option<WorkflowRow>>;
 
     /// Workflows that are not deleted, newest first.
-    fn workflows(&self, org: OrgId, before: Option<WorkflowId>, limit: usize) -> Call<'_, Vec<WorkflowRow>>;
+    fn workflows<'a>(&'a self, org: OrgId, filter: &'a WorkflowFilter) -> Call<'a, Vec<WorkflowRow>>;
 
     /// Open runs that hold a place at a gate, and runs whose turn has not come, oldest first. Read once at
     /// start.

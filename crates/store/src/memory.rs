@@ -8,7 +8,7 @@
 //! never a half-written run to take back.
 
 use crate::rows::*;
-use crate::sound::{is_sound, slugs};
+use crate::sound::{is_same_unit, is_sound, slugs, undo};
 use crate::{Call, Error, Result, Store};
 use bytes::Bytes;
 use kernel::planted::{self, Bug};
@@ -47,7 +47,10 @@ struct Contents {
     waits: BTreeMap<[u8; 32], Wait>,
     idempotency: BTreeMap<(OrgId, String, String), Claim>,
     workflows: BTreeMap<(OrgId, WorkflowId), WorkflowRow>,
+    versions: BTreeMap<(OrgId, WorkflowId, u32), VersionRow>,
     definitions: BTreeMap<(OrgId, [u8; 32]), Definition>,
+    /// Whose record is at position `n + 1`, and its number; nobody's once its run was erased.
+    journal: Vec<Option<(OrgId, RunId, u64)>>,
     pauses: BTreeMap<(OrgId, WorkflowId), WorkflowPause>,
     /// Notices and what stood in the way of each.
     notices: BTreeMap<(OrgId, RunId, u32), String>,
@@ -103,6 +106,25 @@ impl Contents {
         }
     }
 
+    /// All of a unit, or nothing. A unit of one is a write like any other.
+    fn write_unit(&mut self, at: Timestamp, unit: &[RunWrite]) -> Vec<Verdict> {
+        let [write] = unit else {
+            let before = self.clone();
+            let mut verdicts = Vec::with_capacity(unit.len());
+            for write in unit {
+                verdicts.push(self.write(at, write));
+                if verdicts.last() == Some(&Verdict::Conflict) {
+                    break;
+                }
+            }
+            if undo(unit, &mut verdicts) {
+                *self = before;
+            }
+            return verdicts;
+        };
+        vec![self.write(at, write)]
+    }
+
     /// Why the write cannot be done, in the order in which SQLite would notice.
     fn objection(&self, write: &RunWrite) -> Option<Verdict> {
         if !is_sound(write) {
@@ -138,6 +160,7 @@ impl Contents {
             run.update(row);
         }
         run.records.push(write.record.clone());
+        self.journal.push(Some((write.org, write.run, write.after + 1)));
         if let Some(state) = &write.snapshot {
             run.snapshot = Some((write.after + 1, state.clone()));
         }
@@ -183,19 +206,84 @@ impl Contents {
         if self.workflows.contains_key(&(row.org, row.id)) {
             return Err(Error::Refused(format!("the workflow {} exists already", row.id)));
         }
-        let own = || self.workflows.values().filter(|w| w.org == row.org);
-        if own().any(|w| w.name == row.name) {
+        if self.own(row.org).any(|w| w.name == row.name) {
             return Ok(Err(Taken::Name));
         }
-        let is_free = |slug: &String| own().all(|w| w.slug != *slug);
+        let is_free = |slug: &String| self.own(row.org).all(|w| w.slug != *slug);
         let slug = if *slug_is_given { Some(row.slug.clone()).filter(is_free) } else { slugs(&row.slug).find(is_free) };
         let Some(slug) = slug else { return Ok(Err(Taken::Slug)) };
         if let Some((key, fingerprint)) = key {
             self.idempotency.insert(key, (row.id.0, fingerprint));
         }
         self.workflows.insert((row.org, row.id), WorkflowRow { slug, ..row.clone() });
-        self.definitions.entry((row.org, definition.hash)).or_insert_with(|| definition.clone());
+        self.put_version(row, definition, "create", row.created_at);
         Ok(Ok(()))
+    }
+
+    fn edit_workflow(&mut self, edit: &WorkflowEdit) -> Edited {
+        let WorkflowEdit { seen, row, version } = edit;
+        let key = (seen.org, seen.id);
+        if self.workflows.get(&key).filter(|now| now.deleted_at.is_none()) != Some(seen) {
+            return Edited::Changed;
+        }
+        let has_other = |is_same: fn(&WorkflowRow, &WorkflowRow) -> bool| {
+            row.deleted_at.is_none() && self.own(seen.org).any(|w| w.id != seen.id && is_same(w, row))
+        };
+        if has_other(|one, other| one.name == other.name) {
+            return Edited::Taken(Taken::Name);
+        }
+        if has_other(|one, other| one.slug == other.slug) {
+            return Edited::Taken(Taken::Slug);
+        }
+        let row = WorkflowRow { org: seen.org, id: seen.id, created_at: seen.created_at, ..row.clone() };
+        if let Some((definition, source)) = version {
+            self.put_version(&row, definition, source, row.updated_at);
+        }
+        self.workflows.insert(key, row);
+        Edited::Done
+    }
+
+    fn put_version(&mut self, row: &WorkflowRow, definition: &Definition, source: &str, at: Timestamp) {
+        let version = VersionRow { number: row.version, hash: row.hash, source: source.to_owned(), at };
+        self.versions.insert((row.org, row.id, row.version), version);
+        self.definitions.entry((row.org, definition.hash)).or_insert_with(|| definition.clone());
+    }
+
+    /// Workflows that are not deleted.
+    fn own(&self, org: OrgId) -> impl DoubleEndedIterator<Item = &WorkflowRow> {
+        self.workflows.values().filter(move |w| w.org == org && w.deleted_at.is_none())
+    }
+
+    fn erase(&mut self, erasure: &Erasure) -> Erased {
+        let key = (erasure.org, erasure.run);
+        match self.runs.get(&key) {
+            None => return Erased::NotFound,
+            Some(stored) if !stored.row.status.is_terminal() => return Erased::NotEnded,
+            Some(_) if self.notices.range((key.0, key.1, 0)..=(key.0, key.1, u32::MAX)).next().is_some() => {
+                return Erased::NotTold;
+            }
+            Some(_) => {}
+        }
+        self.runs.remove(&key);
+        self.timers.retain(|timer| (timer.org, timer.run) != key);
+        self.waits.retain(|_, wait| (wait.org, wait.run) != key);
+        for place in self.journal.iter_mut() {
+            place.take_if(|(org, run, _)| (*org, *run) == key);
+        }
+        Erased::Done
+    }
+
+    fn stretch(&self, org: OrgId, after: Option<u64>, limit: usize) -> Stretch {
+        let newest = self.journal.len() as u64;
+        let from = after.unwrap_or(newest).min(newest);
+        let places = (from + 1..=newest).take(limit);
+        let end = places.clone().last().unwrap_or(from);
+        let record = |pos: u64| {
+            let (owner, run, seq) = self.journal[pos as usize - 1]?;
+            let stored = self.runs.get(&(owner, run)).filter(|_| owner == org)?;
+            Some(Written { pos, run, record: stored.records.get(seq as usize - 1)?.clone() })
+        };
+        Stretch { records: places.filter_map(record).collect(), end }
     }
 }
 
@@ -228,7 +316,7 @@ impl StoredRun {
         let row = &self.row;
         (filter.statuses.is_empty() || filter.statuses.contains(&row.status))
             && filter.workflow.is_none_or(|workflow| workflow == row.workflow)
-            && filter.label.as_ref().is_none_or(|label| self.labels.contains(label))
+            && filter.labels.iter().all(|label| self.labels.contains(label))
             && filter.since.is_none_or(|since| row.created_at >= since)
             && filter.until.is_none_or(|until| row.created_at < until)
             && filter.before.is_none_or(|before| row.id < before)
@@ -243,7 +331,8 @@ impl Store for MemoryStore {
     fn commit<'a>(&'a self, batch: &'a Batch) -> Call<'a, Vec<Verdict>> {
         self.answer(move |c| {
             let before = planted::is(Bug::BatchAborted).then(|| c.clone());
-            let verdicts: Vec<Verdict> = batch.runs.iter().map(|write| c.write(batch.at, write)).collect();
+            let units = batch.runs.chunk_by(is_same_unit);
+            let verdicts: Vec<Verdict> = units.flat_map(|unit| c.write_unit(batch.at, unit)).collect();
             if let Some(before) = before.filter(|_| verdicts.iter().any(|v| *v != Verdict::Committed)) {
                 *c = before;
             }
@@ -266,11 +355,20 @@ impl Store for MemoryStore {
         })
     }
 
-    fn history(&self, org: OrgId, run: RunId) -> Call<'_, Option<Vec<Bytes>>> {
+    fn history(&self, org: OrgId, run: RunId, after: u64, limit: usize) -> Call<'_, Option<Vec<Bytes>>> {
         self.answer(move |c| {
             c.counters.loads += 1;
-            c.runs.get(&(org, run)).map(|stored| stored.records.clone())
+            let after = usize::try_from(after).unwrap_or(usize::MAX);
+            c.runs.get(&(org, run)).map(|stored| stored.records.iter().skip(after).take(limit).cloned().collect())
         })
+    }
+
+    fn stretch(&self, org: OrgId, after: Option<u64>, limit: usize) -> Call<'_, Stretch> {
+        self.answer(move |c| c.stretch(org, after, limit))
+    }
+
+    fn erase<'a>(&'a self, erasure: &'a Erasure) -> Call<'a, Erased> {
+        self.answer(move |c| c.erase(erasure))
     }
 
     fn payloads<'a>(&'a self, org: OrgId, run: RunId, numbers: &'a [u32]) -> Call<'a, Vec<(u32, Bytes)>> {
@@ -324,19 +422,44 @@ impl Store for MemoryStore {
 
     fn workflow<'a>(&'a self, org: OrgId, by: &'a WorkflowKey) -> Call<'a, Option<WorkflowRow>> {
         self.answer(move |c| {
-            let own = || c.workflows.values().filter(|w| w.org == org);
             match by {
-                WorkflowKey::Id(id) => c.workflows.get(&(org, *id)),
-                WorkflowKey::Name(name) => own().find(|w| w.name == *name).or_else(|| own().find(|w| w.slug == *name)),
+                WorkflowKey::Id(id) => c.workflows.get(&(org, *id)).filter(|w| w.deleted_at.is_none()),
+                WorkflowKey::Name(name) => {
+                    c.own(org).find(|w| w.name == *name).or_else(|| c.own(org).find(|w| w.slug == *name))
+                }
+                WorkflowKey::Ever(id) => c.workflows.get(&(org, *id)),
             }
             .cloned()
         })
     }
 
-    fn workflows(&self, org: OrgId, before: Option<WorkflowId>, limit: usize) -> Call<'_, Vec<WorkflowRow>> {
+    fn workflows<'a>(&'a self, org: OrgId, filter: &'a WorkflowFilter) -> Call<'a, Vec<WorkflowRow>> {
         self.answer(move |c| {
-            let own = c.workflows.values().rev().filter(|w| w.org == org);
-            own.filter(|w| before.is_none_or(|before| w.id < before)).take(limit).cloned().collect()
+            let matches =
+                |w: &&WorkflowRow| w.name.starts_with(&filter.name) && filter.before.is_none_or(|before| w.id < before);
+            c.own(org).rev().filter(matches).take(filter.limit).cloned().collect()
+        })
+    }
+
+    fn edit_workflow<'a>(&'a self, edit: &'a WorkflowEdit) -> Call<'a, Edited> {
+        self.answer(move |c| c.edit_workflow(edit))
+    }
+
+    fn versions(&self, org: OrgId, id: WorkflowId, before: Option<u32>, limit: usize) -> Call<'_, Vec<VersionRow>> {
+        self.answer(move |c| {
+            let all = c.versions.range((org, id, 0)..(org, id, before.unwrap_or(u32::MAX))).rev();
+            all.take(limit).map(|(_, version)| version.clone()).collect()
+        })
+    }
+
+    fn version(&self, org: OrgId, id: WorkflowId, by: VersionKey) -> Call<'_, Option<VersionRow>> {
+        self.answer(move |c| {
+            let is_it = |version: &VersionRow| match by {
+                VersionKey::Number(number) => version.number == number,
+                VersionKey::Hash(hash) => version.hash == hash,
+            };
+            let mut all = c.versions.range((org, id, 0)..=(org, id, u32::MAX)).rev();
+            all.find(|(_, version)| is_it(version)).map(|(_, version)| version.clone())
         })
     }
 

@@ -3,7 +3,8 @@
 use bytes::Bytes;
 use kernel::event::OnConflict;
 use kernel::plan::Form;
-use kernel::{OrgId, RunId, RunStatus, Timestamp, WorkflowId};
+use kernel::{OrgId, RunId, RunStatus, Span, Timestamp, WorkflowId};
+use std::num::NonZeroU32;
 
 /// Records of many runs, to be made durable together.
 #[derive(Clone, Debug, Default)]
@@ -37,6 +38,8 @@ pub struct RunWrite {
     pub notices: u32,
     /// Only with the first record.
     pub birth: Option<Box<Birth>>,
+    /// Neighbours in a batch with the same mark land together or not at all.
+    pub unit: Option<NonZeroU32>,
 }
 
 /// Rows written once, with a run's first record.
@@ -67,6 +70,21 @@ pub enum Verdict {
         run: RunId,
         fingerprint: [u8; 32],
     },
+    /// Another write of its unit was refused. Nothing of this run was written.
+    Undone,
+}
+
+impl Verdict {
+    /// Does it leave the other writes of the unit alone? A key that the same request used before means
+    /// that this part of it has been done.
+    pub(crate) fn lets_unit_land(&self, write: &RunWrite) -> bool {
+        let wanted = write.birth.as_ref().and_then(|birth| birth.idempotency.as_ref());
+        match self {
+            Verdict::Committed => true,
+            Verdict::KeyTaken { fingerprint, .. } => wanted.is_some_and(|key| key.fingerprint == *fingerprint),
+            Verdict::Conflict | Verdict::Undone => false,
+        }
+    }
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -178,13 +196,18 @@ pub struct IdempotencyKey {
     pub created_at: Timestamp,
 }
 
+/// Ids carry the time they were made at, which is when a run was asked for; so a list need not look at ids
+/// older than this before the runs it wants.
+pub const ID_LAG: Span = Span::from_days(1);
+
 #[derive(Clone, Debug, Default)]
 pub struct RunFilter {
     /// Any of these; empty means all.
     pub statuses: Vec<RunStatus>,
     pub workflow: Option<WorkflowId>,
-    pub label: Option<(String, String)>,
-    /// Created at or after.
+    /// All of these.
+    pub labels: Vec<(String, String)>,
+    /// Created at or after. A run's id may be made [`ID_LAG`] before the run, not more.
     pub since: Option<Timestamp>,
     /// Created before.
     pub until: Option<Timestamp>,
@@ -212,6 +235,7 @@ pub struct WorkflowRow {
     pub hash: [u8; 32],
     pub created_at: Timestamp,
     pub updated_at: Timestamp,
+    pub deleted_at: Option<Timestamp>,
 }
 
 /// A definition and what it was lowered to. Immutable and stored once per hash.
@@ -250,6 +274,88 @@ pub enum WorkflowKey {
     Id(WorkflowId),
     /// A name, or else a slug.
     Name(String),
+    /// An id, also of a workflow that was deleted.
+    Ever(WorkflowId),
+}
+
+#[derive(Clone, Debug, Default)]
+pub struct WorkflowFilter {
+    /// Names that begin like this.
+    pub name: String,
+    /// Only workflows older than this one: the cursor.
+    pub before: Option<WorkflowId>,
+    pub limit: usize,
+}
+
+/// A workflow's row as it was read and as it shall be. What was pinned at birth stays.
+#[derive(Clone, Debug)]
+pub struct WorkflowEdit {
+    pub seen: WorkflowRow,
+    pub row: WorkflowRow,
+    /// Given with a new version, which `row` then has: what it was lowered to, and where it came from.
+    pub version: Option<(Definition, &'static str)>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Edited {
+    Done,
+    /// The row is another one than the writer saw, or there is none (any more). Nothing was written.
+    Changed,
+    /// Nothing was written.
+    Taken(Taken),
+}
+
+/// One edition of a workflow.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VersionRow {
+    pub number: u32,
+    pub hash: [u8; 32],
+    /// `create` or `update`.
+    pub source: String,
+    pub at: Timestamp,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum VersionKey {
+    Number(u32),
+    /// The latest with this hash.
+    Hash([u8; 32]),
+}
+
+/// A run to be removed with all that names it. What cannot be found by the run alone is named here.
+#[derive(Clone, Debug)]
+pub struct Erasure {
+    pub org: OrgId,
+    pub run: RunId,
+    pub labels: Vec<(String, String)>,
+    /// Hashes of its callback tokens.
+    pub waits: Vec<[u8; 32]>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Erased {
+    Done,
+    /// Nothing was changed.
+    NotEnded,
+    /// Somebody has yet to be told that it ended. Nothing was changed.
+    NotTold,
+    NotFound,
+}
+
+/// A stretch of the journal as one organisation sees it.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Stretch {
+    pub records: Vec<Written>,
+    /// The position up to which was looked; the next stretch begins after it.
+    pub end: u64,
+}
+
+/// A record with its place among all.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Written {
+    pub pos: u64,
+    pub run: RunId,
+    pub record: Bytes,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -4,7 +4,7 @@
 //! These are the caller's mistakes, not races: no reload makes such a write succeed. It is answered
 //! with `Conflict`, because nothing of its run was written and the other runs of the batch go on.
 
-use crate::rows::RunWrite;
+use crate::rows::{RunWrite, Verdict};
 
 /// Longest slug, in characters.
 const SLUG_CHARS_MAX: usize = 80;
@@ -15,6 +15,26 @@ pub(crate) fn is_sound(write: &RunWrite) -> bool {
     let row_is_its_own = write.row.as_ref().is_none_or(|row| row.org == write.org && row.id == write.run);
     let doors_are_its_own = write.birth.iter().flat_map(|b| &b.waits).all(|w| w.org == write.org && w.run == write.run);
     row_is_its_own && doors_are_its_own && (write.row.is_some() || !is_first) && (write.birth.is_none() || is_first)
+}
+
+pub(crate) fn is_same_unit(one: &RunWrite, next: &RunWrite) -> bool {
+    one.unit.is_some() && one.unit == next.unit
+}
+
+/// What the writes of a unit come to, once each has been tried up to the first conflict. True when all
+/// of them have to be taken back.
+pub(crate) fn undo(unit: &[RunWrite], verdicts: &mut Vec<Verdict>) -> bool {
+    let lands = verdicts.iter().zip(unit).all(|(verdict, write)| verdict.lets_unit_land(write));
+    if lands && verdicts.len() == unit.len() {
+        return false;
+    }
+    verdicts.resize(unit.len(), Verdict::Undone);
+    for (verdict, write) in verdicts.iter_mut().zip(unit) {
+        if verdict.lets_unit_land(write) {
+            *verdict = Verdict::Undone;
+        }
+    }
+    true
 }
 
 /// The slugs to try in turn: the wished one, then `-2`, `-3` and so on, cut to fit.

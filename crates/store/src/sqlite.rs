@@ -19,6 +19,7 @@ mod catalog;
 mod chain;
 mod checkpoints;
 mod columns;
+mod erase;
 mod fault;
 mod heads;
 mod inspect;
@@ -169,11 +170,20 @@ impl Store for SqliteStore {
         })
     }
 
-    fn history(&self, org: OrgId, run: RunId) -> Call<'_, Option<Vec<Bytes>>> {
+    fn history(&self, org: OrgId, run: RunId, after: u64, limit: usize) -> Call<'_, Option<Vec<Bytes>>> {
         self.read(move |connection, inner| {
             inner.tally.loads.fetch_add(1, Relaxed);
-            chain::history(connection, &inner.heads, (org, run))
+            chain::history(connection, &inner.heads, (org, run), after, limit)
         })
+    }
+
+    fn stretch(&self, org: OrgId, after: Option<u64>, limit: usize) -> Call<'_, Stretch> {
+        self.read(move |connection, _| chain::stretch(connection, org, after, limit))
+    }
+
+    fn erase<'a>(&'a self, erasure: &'a Erasure) -> Call<'a, Erased> {
+        let erasure = erasure.clone();
+        self.write(move |writer| writer.transact_cleanly(|connection| erase::erase(connection, &erasure)))
     }
 
     fn payloads<'a>(&'a self, org: OrgId, run: RunId, numbers: &'a [u32]) -> Call<'a, Vec<(u32, Bytes)>> {
@@ -244,8 +254,22 @@ impl Store for SqliteStore {
         self.read(move |connection, _| catalog::workflow(connection, org, &by))
     }
 
-    fn workflows(&self, org: OrgId, before: Option<WorkflowId>, limit: usize) -> Call<'_, Vec<WorkflowRow>> {
-        self.read(move |connection, _| catalog::workflows(connection, org, before, limit))
+    fn workflows<'a>(&'a self, org: OrgId, filter: &'a WorkflowFilter) -> Call<'a, Vec<WorkflowRow>> {
+        let filter = filter.clone();
+        self.read(move |connection, _| catalog::workflows(connection, org, &filter))
+    }
+
+    fn edit_workflow<'a>(&'a self, edit: &'a WorkflowEdit) -> Call<'a, Edited> {
+        let edit = edit.clone();
+        self.write(move |writer| writer.transact(|connection| catalog::edit_workflow(connection, &edit)))
+    }
+
+    fn versions(&self, org: OrgId, id: WorkflowId, before: Option<u32>, limit: usize) -> Call<'_, Vec<VersionRow>> {
+        self.read(move |connection, _| catalog::versions(connection, org, id, before, limit))
+    }
+
+    fn version(&self, org: OrgId, id: WorkflowId, by: VersionKey) -> Call<'_, Option<VersionRow>> {
+        self.read(move |connection, _| catalog::version(connection, org, id, by))
     }
 
     fn gated(&self) -> Call<'_, Vec<GatedRun>> {
@@ -305,7 +329,8 @@ impl Store for SqliteStore {
         self.read(|connection, _| {
             let newest: Option<Vec<u8>> = catalog::value(connection, sql!("journal_newest"), []).map_err(on_read)?;
             let record = newest.map(|body| Record::open(&body)).transpose();
-            Ok(record.map_err(|e| Error::Corrupt(e.to_string()))?.map(|record| record.at))
+            let newest = record.map_err(|e| Error::Corrupt(e.to_string()))?.map(|record| record.at);
+            Ok(newest.max(erase::high_water(connection)?))
         })
     }
 

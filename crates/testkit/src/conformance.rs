@@ -1,4 +1,4 @@
-//! The suite that makes several stores one: named [`CASES`] with fixed answers, and random
+//! The suite that makes several stores one: named [`cases`] with fixed answers, and random
 //! [`lockstep`] sequences that several stores must answer alike.
 //!
 //! It knows the contract and no implementation. A new store plugs in with a function that makes an
@@ -6,17 +6,22 @@
 //! so whoever runs them brings the runtime. What only one store has (files, locks, migrations) is
 //! tested beside it.
 
-pub mod cases;
+mod cases;
+mod changes;
 pub mod fixtures;
 pub mod lockstep;
 
-pub use cases::CASES;
 pub use lockstep::{Subject, lockstep};
 
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use store::Store;
+
+/// All of them.
+pub fn cases() -> impl Iterator<Item = &'static Case> {
+    cases::CASES.iter().chain(changes::CASES)
+}
 
 /// One thing every store does. It is given an empty store and panics when it finds fault.
 pub struct Case {

@@ -3,7 +3,7 @@
 //! lost, doubled, stuck or early. A point the load does not get to is a failure: every one is proved to
 //! be alive.
 
-use crate::harness::{Server, Upstream, micros};
+use crate::harness::{Answer, Server, Upstream, micros};
 use crate::kill::checker::{self, Load, Summary};
 use crate::kill::driver::{self, Driver};
 use std::sync::Mutex;
@@ -29,6 +29,8 @@ enum Way {
     Drain,
     /// Moving a virtual clock.
     Clock,
+    /// Deleting a run.
+    Erase,
 }
 
 fn way_to(point: Point) -> Way {
@@ -37,6 +39,7 @@ fn way_to(point: Point) -> Way {
         Point::HeadsRecovered | Point::EpochClaimed => Way::Start,
         Point::Draining => Way::Drain,
         Point::OffsetStored => Way::Clock,
+        Point::RecordsEmptied => Way::Erase,
         _ => Way::Load,
     }
 }
@@ -100,6 +103,11 @@ fn crash_at(point: Point, time: u32) -> Summary {
         let after = now(driver.server());
         assert!(after >= before, "I39: virtual time went back: {before} → {after}");
     }
+    if way == Way::Erase {
+        erase(driver.server(), |answer| {
+            assert_eq!(answer.map(|a| a.status).ok(), Some(204), "it goes the second time")
+        });
+    }
     let (server, journal) = driver.finish();
     let is_time_real = way != Way::Clock;
     checker::check(&server, &upstream, &journal, &Load { acked: 10, interrupted: 0, is_time_real })
@@ -124,10 +132,28 @@ fn die(driver: &mut Driver, way: Way, crash: &str) -> Option<i32> {
             more();
             driver.until_it_dies(crash, &mut |server| server.ask_to_stop())
         }),
+        // What is deleted was nobody's: a run whose deletion did not land is there, whole, and goes next time.
+        Way::Erase => driver.until_it_dies(crash, &mut |server| erase(server, drop)),
         Way::Clock => driver.until_it_dies(crash, &mut |server| {
             // It answers once everything the move set off is done, or never.
             let _ = server.try_send("POST", "/api/v1/dev/clock", &[("Content-Type", "application/json")], MOVE);
         }),
+    }
+}
+
+/// Makes a few runs and deletes all of their kind.
+fn erase(server: &Server, told: impl Fn(std::io::Result<Answer>)) {
+    const JSON: &[(&str, &str)] = &[("Content-Type", "application/json")];
+    const WORKFLOW: &[u8] =
+        br#"{"name": "short-lived", "tasks": {"a": {"noop": {}}, "b": {"noop": {}, "needs": ["a"]}}}"#;
+    let send = |method: &str, path: &str, body: &[u8]| server.try_send(method, &format!("/api/v1/{path}"), JSON, body);
+    let _ = send("POST", "workflows", WORKFLOW);
+    for _ in 0..3 {
+        let _ = send("POST", "workflows/short-lived/trigger?wait=30s&label=a:b", b"{}");
+    }
+    let Ok(list) = send("GET", "workflows/short-lived/runs", b"") else { return };
+    for run in list.json()["data"].as_array().expect("a list") {
+        told(send("DELETE", &format!("runs/{}", run["id"].as_str().expect("an id")), b""));
     }
 }
 

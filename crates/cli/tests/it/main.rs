@@ -7,8 +7,11 @@
 
 mod harness;
 
+mod batch;
 mod cli;
 mod crash;
+mod deletion;
+mod editing;
 mod explain;
 #[cfg(target_os = "linux")]
 mod faults;
@@ -21,6 +24,7 @@ mod readme;
 mod restart;
 mod runs;
 mod security;
+mod streams;
 mod testing;
 mod verify;
 mod waits;

@@ -8,7 +8,7 @@ use kernel::{OrgId, Plan, WorkflowId};
 use lang::Compiled;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
-use store::{Definition, IdempotencyKey, NewWorkflow, RunRow, Taken, WorkflowKey, WorkflowRow};
+use store::{Definition, IdempotencyKey, NewWorkflow, RunRow, Taken, WorkflowFilter, WorkflowKey, WorkflowRow};
 
 /// Entries kept of each kind; beyond that the table is simply started anew.
 const CACHE_MAX: usize = 1_024;
@@ -21,8 +21,24 @@ pub struct Resolved {
 
 #[derive(Default)]
 pub struct Cache {
-    names: Mutex<HashMap<(OrgId, String), Arc<Resolved>>>,
+    names: Mutex<Names>,
     versions: Mutex<HashMap<(OrgId, WorkflowId, u32), Arc<Version>>>,
+}
+
+#[derive(Default)]
+struct Names {
+    meanings: HashMap<(OrgId, String), Arc<Resolved>>,
+    /// Counts the writes: what was read before the latest one must not be kept.
+    writes: u64,
+}
+
+impl Cache {
+    /// Called when a write is durable and before it is answered.
+    pub(super) fn forget_names(&self) {
+        let mut names = lock(&self.names);
+        names.writes += 1;
+        names.meanings.clear();
+    }
 }
 
 impl Engine {
@@ -50,6 +66,7 @@ impl Engine {
             hash: *hash,
             created_at: now,
             updated_at: now,
+            deleted_at: None,
         };
         let definition = Definition { hash: *hash, source: source.to_string().into(), plan: plan.encode().into() };
         let idempotency = idempotency.map(|(key, fingerprint)| IdempotencyKey {
@@ -67,7 +84,7 @@ impl Engine {
             }
             Err(taken) => return Err(Error::Taken(taken)),
         };
-        lock(&self.inner.definitions.names).clear();
+        self.inner.definitions.forget_names();
         // Read back: the store may have counted the slug up.
         let row = self.inner.store.workflow(org, &WorkflowKey::Id(id)).await?.ok_or(Error::NotFound("workflow"))?;
         Ok((row, is_repeat))
@@ -83,13 +100,17 @@ impl Engine {
         Ok(self.inner.store.workflow(org, &workflow_key(key)).await?)
     }
 
-    pub async fn workflows(
-        &self,
-        org: OrgId,
-        before: Option<WorkflowId>,
-        limit: usize,
-    ) -> Result<Vec<WorkflowRow>, Error> {
-        Ok(self.inner.store.workflows(org, before, limit).await?)
+    /// A workflow by id, name or slug, or by its id if it was deleted.
+    pub async fn workflow_ever(&self, org: OrgId, key: &str) -> Result<Option<WorkflowRow>, Error> {
+        let key = match workflow_key(key) {
+            WorkflowKey::Id(id) => WorkflowKey::Ever(id),
+            other => other,
+        };
+        Ok(self.inner.store.workflow(org, &key).await?)
+    }
+
+    pub async fn workflows(&self, org: OrgId, filter: &WorkflowFilter) -> Result<Vec<WorkflowRow>, Error> {
+        Ok(self.inner.store.workflows(org, filter).await?)
     }
 
     /// The source of a definition, JSON in its author's order.
@@ -101,13 +122,21 @@ impl Engine {
 impl Inner {
     /// The workflow and version a key means now.
     pub(super) async fn resolve(&self, org: OrgId, key: &str) -> Result<Option<Arc<Resolved>>, Error> {
-        if let Some(found) = lock(&self.definitions.names).get(&(org, key.to_owned())) {
-            return Ok(Some(found.clone()));
-        }
+        let name = (org, key.to_owned());
+        let writes = {
+            let names = lock(&self.definitions.names);
+            if let Some(found) = names.meanings.get(&name) {
+                return Ok(Some(found.clone()));
+            }
+            names.writes
+        };
         let Some(row) = self.store.workflow(org, &workflow_key(key)).await? else { return Ok(None) };
         let version = self.version(org, row.id, row.version, &row.name, row.hash).await?;
         let resolved = Arc::new(Resolved { row, version });
-        keep(&self.definitions.names, (org, key.to_owned()), resolved.clone());
+        let mut names = lock(&self.definitions.names);
+        if names.writes == writes {
+            keep(&mut names.meanings, name, resolved.clone());
+        }
         Ok(Some(resolved))
     }
 
@@ -116,7 +145,7 @@ impl Inner {
         self.version(row.org, row.workflow, row.version, &row.workflow_name, row.hash).await
     }
 
-    async fn version(
+    pub(super) async fn version(
         &self,
         org: OrgId,
         workflow: WorkflowId,
@@ -132,24 +161,23 @@ impl Inner {
         let definition = found.ok_or_else(|| Trouble::Damaged("its definition is missing".into()))?;
         let plan = Plan::decode(&definition.plan).map_err(|e| Trouble::from(kernel::run::LoadError::from(e)))?;
         let version = Arc::new(Version { org, workflow, name: name.to_owned(), number, hash, plan: Arc::new(plan) });
-        keep(&self.definitions.versions, key, version.clone());
+        keep(&mut lock(&self.definitions.versions), key, version.clone());
         Ok(version)
     }
 }
 
-fn workflow_key(key: &str) -> WorkflowKey {
+pub(super) fn workflow_key(key: &str) -> WorkflowKey {
     WorkflowId::parse(key).map_or_else(|| WorkflowKey::Name(key.to_owned()), WorkflowKey::Id)
 }
 
-fn keep<K: std::hash::Hash + Eq, V>(table: &Mutex<HashMap<K, V>>, key: K, value: V) {
-    let mut table = lock(table);
+fn keep<K: std::hash::Hash + Eq, V>(table: &mut HashMap<K, V>, key: K, value: V) {
     if table.len() >= CACHE_MAX {
         table.clear();
     }
     table.insert(key, value);
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(|e| e.into_inner())
 }
 

@@ -220,6 +220,7 @@ fn drive(
                 .metrics
                 .conflicts_total
                 .add(verdicts.iter().filter(|v| **v == store::Verdict::Conflict).count() as u64);
+            inner.followers.announce(&turn.batch, verdicts);
         }
         let released = mailbox.settle(turn, result);
         for (ticket, reply) in released.replies {

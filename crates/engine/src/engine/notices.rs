@@ -200,6 +200,7 @@ impl Inner {
             hash,
             created_at: now,
             updated_at: now,
+            deleted_at: None,
         };
         let definition = Definition { hash, source: source.to_string().into(), plan: plan.encode().into() };
         let new = NewWorkflow { row, definition, slug_is_given: false, idempotency: None };

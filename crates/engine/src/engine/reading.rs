@@ -64,15 +64,20 @@ impl Engine {
 
     /// Every event of a run with its number and time.
     pub async fn history(&self, org: OrgId, run: RunId) -> Result<Option<Vec<(u64, Timestamp, Event)>>, Error> {
-        let Some(records) = self.inner.store.history(org, run).await? else { return Ok(None) };
+        let Some(records) = self.inner.store.history(org, run, 0, usize::MAX).await? else { return Ok(None) };
         let mut events = Vec::new();
         for bytes in records {
-            let record = Record::open(&bytes).map_err(|e| Error::Damaged(e.to_string()))?;
-            let numbered = record.events.into_iter().enumerate();
-            events.extend(numbered.map(|(i, event)| (record.first + i as u64, record.at, event)));
+            events.extend(events_of(&bytes)?);
         }
         Ok(Some(events))
     }
+}
+
+/// The events of a sealed record, numbered.
+pub(super) fn events_of(bytes: &[u8]) -> Result<impl Iterator<Item = (u64, Timestamp, Event)> + use<>, Error> {
+    let record = Record::open(bytes).map_err(|e| Error::Damaged(e.to_string()))?;
+    let (first, at) = (record.first, record.at);
+    Ok(record.events.into_iter().enumerate().map(move |(i, event)| (first + i as u64, at, event)))
 }
 
 fn stored_payloads(run: &Run) -> impl Iterator<Item = u32> {

@@ -2,6 +2,7 @@
 
 use super::*;
 use kernel::{Payload, WorkflowId};
+use std::num::NonZeroU32;
 
 fn start(run: RunId) -> Box<Start> {
     let source = br#"{"name": "one", "tasks": {"a": {"noop": {}}}}"#;
@@ -45,6 +46,26 @@ fn a_start_that_is_refused_answers_everyone() {
     let taken = || Verdict::KeyTaken { run: RunId([9; 16]), fingerprint: [3; 32] };
     let reply = Reply::KeyTaken { run: RunId([9; 16]), fingerprint: [3; 32] };
     assert_eq!(replies_when(|| Ok(vec![taken()])), [(1, reply), (2, Reply::NotFound)]);
+}
+
+#[test]
+fn a_unit_is_one_neighbourhood_of_the_batch_and_is_refused_as_one() {
+    let mut mailbox: Mailbox<u32> = Mailbox::new(1, Arc::new(|_, _| String::new()));
+    mailbox.accept(Command::Start { start: start(RunId([1; 16])), ticket: 1, ended: None });
+    for tickets in [[2, 3], [4, 5]] {
+        mailbox.accept(Command::StartAll(tickets.map(|t| (*start(RunId([t; 16])), u32::from(t))).into()));
+    }
+    let turn = mailbox.turn(Timestamp(1));
+    let units: Vec<Option<u32>> = turn.batch.runs.iter().map(|write| write.unit.map(NonZeroU32::get)).collect();
+    assert_eq!(units, [None, Some(1), Some(1), Some(2), Some(2)]);
+    let taken = Verdict::KeyTaken { run: RunId([9; 16]), fingerprint: [3; 32] };
+    let verdicts = [Verdict::Committed, Verdict::Undone, taken, Verdict::Conflict, Verdict::Undone];
+    let mut replies = mailbox.settle(turn, Ok(verdicts.into())).replies;
+    replies.sort_by_key(|(ticket, _)| *ticket);
+    assert!(matches!(&replies[0], (1, Reply::Answer { .. })));
+    assert_eq!(replies[1..3], [(2, Reply::Undone), (3, Reply::KeyTaken { run: RunId([9; 16]), fingerprint: [3; 32] })]);
+    assert!(matches!(&replies[3..], [(4, Reply::Unavailable(_)), (5, Reply::Undone)]));
+    assert_eq!(mailbox.resident(), 1, "nothing is tried again alone");
 }
 
 #[test]

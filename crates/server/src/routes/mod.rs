@@ -1,8 +1,11 @@
 //! The handlers, by area. Each area lists its routes with what they promise.
 
+pub mod batch;
 pub mod callbacks;
 pub mod runs;
+pub mod streams;
 pub mod system;
+pub mod versions;
 pub mod workflows;
 
 use crate::Refusal;
@@ -18,7 +21,10 @@ use serde::Serialize;
 pub fn areas() -> Vec<(&'static str, &'static str, Vec<Route>)> {
     vec![
         ("workflows", "What can be run", workflows::routes()),
+        ("versions", "What workflows were", versions::routes()),
+        ("batches", "Many runs at once", batch::routes()),
         ("runs", "What runs and ran", runs::routes()),
+        ("streams", "What happens, while it happens", streams::routes()),
         ("callbacks", "Answers from outside to steps that wait", callbacks::routes()),
         ("system", "The server itself", system::routes()),
         ("page", "What people look at", crate::ui::routes()),

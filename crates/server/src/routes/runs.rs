@@ -1,20 +1,22 @@
 //! Runs: list, look at, follow, cancel. The routes below a workflow answer only for its own runs.
 
-use super::workflows::find;
+use super::workflows::{LABELS_MAX, find_ever, idempotency_key};
 use super::{answer, page, run_id};
-use crate::contract::{Param, Route, Shape, get, params, post};
+use crate::contract::{Param, Route, Shape, delete as delete_route, get, params, post};
 use crate::query::{Query, invalid};
 use crate::{Answer, App, Path, Refusal, State, body, views};
 use api::{
-    CancelRequest, Code, EventView, ExplainView, PauseRequest, ResumeRequest, RetryRequest, RunStatusView, RunSummary,
-    RunView, StepView,
+    CancelRequest, Code, EventView, ExplainView, GraphView, PauseRequest, ReplayRequest, ReplayVersion, ReplayedView,
+    ResumeRequest, RetryRequest, RunStatusView, RunSummary, RunView, StepView, rfc3339,
 };
 use axum::body::Body;
-use axum::http::HeaderMap;
-use axum::response::Response;
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::{IntoResponse, Response};
 use engine::engine::Reading;
+use engine::{Edition, Idempotency};
 use kernel::{Answer as Judged, RunId, RunStatus, WorkflowId};
 use serde_json::json;
+use sha2::{Digest, Sha256};
 use store::RunFilter;
 
 /// Who did something and why: at most this many bytes each.
@@ -40,6 +42,17 @@ pub fn routes() -> Vec<Route> {
             .pages::<RunSummary>()
             .refuses(&[Code::NotFound]),
         get("/api/v1/runs/{run}", show, "show_run", "Show a run").answers::<RunView>(200, "the run"),
+        delete_route("/api/v1/runs/{run}", delete, "delete_run", "Delete a run that has ended, with all it holds")
+            .shaped(204, "deleted", Shape::Nothing)
+            .refuses(&[Code::RunNotEnded]),
+        get("/api/v1/runs/{run}/graph", graph, "show_run_graph", "The steps of a run and what leads to what")
+            .answers::<GraphView>(200, "nodes and edges"),
+        post("/api/v1/runs/{run}/replay", replay, "replay_run", "Start a new run from the input of this one")
+            .may_take::<ReplayRequest>()
+            .idempotent()
+            .answers::<ReplayedView>(201, "started")
+            .answers::<ReplayedView>(200, "started by an earlier request with this key")
+            .refuses(&[Code::WorkflowDisabled, Code::RunDeleted, Code::ConcurrencyKeyUnresolved]),
         get("/api/v1/runs/{run}/steps", steps, "list_steps", "The steps of a run, in declaration order").shaped(
             200,
             "all of them",
@@ -91,27 +104,27 @@ pub fn routes() -> Vec<Route> {
 
 pub async fn list(app: State, query: Query) -> Answer {
     let workflow = match query.get("workflow") {
-        Some(key) => Some(find(&app, key).await?.id),
+        Some(key) => Some(find_ever(&app, key).await?.id),
         None => None,
     };
     runs(&app, &query, workflow).await
 }
 
 pub async fn list_of_workflow(app: State, query: Query, Path(workflow): Path<String>) -> Answer {
-    let workflow = find(&app, &workflow).await?.id;
+    let workflow = find_ever(&app, &workflow).await?.id;
     runs(&app, &query, Some(workflow)).await
 }
 
 async fn runs(app: &App, query: &Query, workflow: Option<WorkflowId>) -> Answer {
     let limit = query.limit()?;
-    let mut labels = query.labels()?;
-    if labels.len() > 1 {
-        return Err(Refusal::new(Code::InvalidParameter, "runs are filtered by one label at a time").at("label"));
+    let labels = query.labels()?;
+    if labels.len() > LABELS_MAX {
+        return Err(Refusal::new(Code::InvalidParameter, format!("a run has at most {LABELS_MAX} labels")).at("label"));
     }
     let filter = RunFilter {
         statuses: statuses(query)?,
         workflow,
-        label: labels.pop(),
+        labels,
         since: query.time("since")?,
         until: query.time("until")?,
         before: query.read("cursor", "the `next` of an earlier page", RunId::parse)?,
@@ -158,6 +171,41 @@ pub async fn events(app: State, query: Query, Path(run): Path<String>) -> Answer
     let events: Vec<_> = rest.by_ref().take(limit).collect();
     let next = rest.next().and(events.last()).map(|(seq, ..)| seq.to_string());
     Ok(page(events.iter().map(|(seq, at, event)| views::event(&plan, *seq, *at, event)).collect(), next))
+}
+
+pub async fn graph(app: State, Path(run): Path<String>) -> Answer {
+    Ok(answer(200, views::graph::of_run(&read(&app, &run).await?)))
+}
+
+pub async fn delete(app: State, Path(run): Path<String>) -> Answer {
+    app.engine.delete_run(app.org(), run_id(&run)?).await?;
+    Ok(StatusCode::NO_CONTENT.into_response())
+}
+
+/// A new run from the input of this one.
+pub async fn replay(app: State, Path(run): Path<String>, headers: HeaderMap, body: Body) -> Answer {
+    let id = run_id(&run)?;
+    let key = idempotency_key(&headers)?;
+    let ReplayRequest { version } = body::json::<Option<_>>(&headers, body).await?.unwrap_or_default();
+    let edition = match version {
+        ReplayVersion::Pinned => Edition::Pinned,
+        ReplayVersion::Latest => Edition::Latest,
+    };
+    let fingerprint = || {
+        let hash = Sha256::new().chain_update(b"replay\0").chain_update(id.0);
+        hash.chain_update([edition as u8]).finalize().into()
+    };
+    let idempotency = key.map(|key| Idempotency { scope: None, key, fingerprint: fingerprint() });
+    let started = app.engine.replay(app.org(), id, edition, idempotency).await?;
+    let view = ReplayedView {
+        run_id: started.run.to_string(),
+        replayed_from: id.to_string(),
+        workflow_id: started.workflow.to_string(),
+        status: started.status.as_str().into(),
+        started_at: rfc3339(started.started_at),
+        deduplicated: started.deduplicated,
+    };
+    Ok(answer(if started.deduplicated { 200 } else { 201 }, view))
 }
 
 pub async fn cancel(app: State, Path(run): Path<String>, headers: HeaderMap, body: Body) -> Answer {
@@ -250,7 +298,7 @@ async fn read(app: &App, run: &str) -> Result<Reading, Refusal> {
 /// The id of a run that belongs to a workflow (also to one that was deleted since).
 async fn member(app: &App, workflow: &str, run: &str) -> Result<RunId, Refusal> {
     let id = run_id(run)?;
-    let workflow = find(app, workflow).await?;
+    let workflow = find_ever(app, workflow).await?;
     let row = app.engine.store().run(app.org(), id).await.map_err(engine::Error::from)?;
     match row.filter(|row| row.workflow == workflow.id) {
         Some(_) => Ok(id),

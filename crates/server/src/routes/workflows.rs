@@ -1,24 +1,26 @@
-//! Workflows: create, validate, look at, trigger.
+//! Workflows: create, validate, look at, change, trigger.
 
 use super::runs::notes;
-use super::{answer, page};
-use crate::contract::{Carries, Param, Route, get, params, post};
+use super::{answer, page, versions};
+use crate::contract::{Carries, Param, Route, Shape, delete as delete_route, get, params, post, put};
 use crate::error::problem_of;
 use crate::query::Query;
 use crate::{Answer, Path, Refusal, State, body, views};
 use api::{Code, PauseRequest, ResumeRequest, RunView, StartedView, ValidationView, WorkflowView, rfc3339};
 use axum::body::Body;
-use axum::http::HeaderMap;
-use engine::{Idempotency, Source, StartRequest};
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::IntoResponse;
+use engine::{Change, Idempotency, Source, StartRequest};
 use kernel::{Span, WorkflowId};
 use serde_json::json;
 use sha2::{Digest, Sha256};
 use std::time::Duration;
+use store::WorkflowFilter;
 
 /// `?wait=` is at most this long.
 const WAIT_MAX: Span = Span::from_secs(60);
-const LABELS_MAX: usize = 16;
-const KEY_MAX: usize = 255;
+pub const LABELS_MAX: usize = 16;
+pub const KEY_MAX: usize = 255;
 
 const WAIT: Param = Param::new(
     "wait",
@@ -32,11 +34,17 @@ const CALLBACK_URL: Param = Param::new(
     || json!({ "type": "string", "format": "uri", "maxLength": 2048 }),
 );
 
+const NAME: Param = Param::new("name", "names that begin like this", || json!({ "type": "string" }));
+const EXPECTED_HASH: Param =
+    Param::new("expected_hash", "only if this is the hash of its present definition", versions::hash_schema);
+const IF_MATCH: Param =
+    Param::new("If-Match", "the same, in quotes", || json!({ "type": "string", "pattern": "^(\\*|\"[!#-~]*\")$" }));
+
 pub fn routes() -> Vec<Route> {
     const ALL: &str = "/api/v1/workflows";
     const ONE: &str = "/api/v1/workflows/{workflow}";
     vec![
-        get(ALL, list, "list_workflows", "List workflows, newest first").pages::<WorkflowView>(),
+        get(ALL, list, "list_workflows", "List workflows, newest first").query(&[NAME]).pages::<WorkflowView>(),
         post(ALL, create, "create_workflow", "Create a workflow from a definition")
             .carries(Carries::Definition)
             .idempotent()
@@ -46,8 +54,27 @@ pub fn routes() -> Vec<Route> {
         post("/api/v1/workflows/validate", validate, "validate_definition", "Check a definition without keeping it")
             .carries(Carries::Definition)
             .answers::<ValidationView>(200, "valid or not, with every problem"),
-        get(ONE, show, "show_workflow", "Show a workflow with its definition")
-            .answers::<WorkflowView>(200, "the workflow"),
+        get(ONE, show, "show_workflow", "Show a workflow with its definition, or with an older one")
+            .query(&[versions::VERSION])
+            .answers::<WorkflowView>(200, "the workflow")
+            .refuses(&[Code::RunDamaged, Code::RunNeedsUpgrade]),
+        put(ONE, edit, "edit_workflow", "Replace the definition, or only change what the workflow is called")
+            .query(&[EXPECTED_HASH])
+            .header(IF_MATCH)
+            .carries(Carries::Change)
+            .answers::<WorkflowView>(200, "the workflow as it is now")
+            .refuses(&[Code::NameTaken, Code::SlugTaken, Code::BuiltInWorkflow, Code::VersionMismatch]),
+        delete_route(ONE, delete, "delete_workflow", "Delete a workflow; its runs finish and stay")
+            .query(&[EXPECTED_HASH])
+            .header(IF_MATCH)
+            .shaped(204, "deleted", Shape::Nothing)
+            .refuses(&[Code::BuiltInWorkflow, Code::VersionMismatch]),
+        post("/api/v1/workflows/{workflow}/enable", enable, "enable_workflow", "Let a workflow be started")
+            .answers::<WorkflowView>(200, "enabled, now or before")
+            .refuses(&[Code::BuiltInWorkflow]),
+        post("/api/v1/workflows/{workflow}/disable", disable, "disable_workflow", "Let nobody start a workflow")
+            .answers::<WorkflowView>(200, "disabled, now or before")
+            .refuses(&[Code::BuiltInWorkflow]),
         post("/api/v1/workflows/{workflow}/trigger", trigger, "trigger_workflow", "Start a run")
             .one_write()
             .query(&[WAIT, CALLBACK_URL, params::LABEL])
@@ -59,6 +86,7 @@ pub fn routes() -> Vec<Route> {
             .answers::<RunView>(200, "the run, when asked to wait")
             .refuses(&[
                 Code::WorkflowDisabled,
+                Code::RunDeleted,
                 Code::ConcurrencyKeyUnresolved,
                 Code::RunDamaged,
                 Code::RunNeedsUpgrade,
@@ -108,16 +136,23 @@ pub async fn validate(headers: HeaderMap, body: Body) -> Answer {
 pub async fn list(app: State, query: Query) -> Answer {
     let limit = query.limit()?;
     let before = query.read("cursor", "the `next` of an earlier page", WorkflowId::parse)?;
-    let mut rows = app.engine.workflows(app.org(), before, limit + 1).await?;
+    let filter = WorkflowFilter { name: query.get("name").unwrap_or_default().to_owned(), before, limit: limit + 1 };
+    let mut rows = app.engine.workflows(app.org(), &filter).await?;
     let next = (rows.len() > limit).then(|| rows[limit - 1].id.to_string());
     rows.truncate(limit);
     Ok(page(rows.iter().map(|row| views::workflow(row, None, None)).collect(), next))
 }
 
-pub async fn show(app: State, Path(key): Path<String>) -> Answer {
-    let row = find(&app, &key).await?;
-    let source = app.engine.source(app.org(), &row.hash).await?;
-    let definition = source.and_then(|bytes| serde_json::from_slice(&bytes).ok()).map(|s| views::definition(&row, s));
+/// A workflow with its definition, or with an older one.
+pub async fn show(app: State, query: Query, Path(key): Path<String>) -> Answer {
+    let mut row = find(&app, &key).await?;
+    let chosen = versions::of(&app, &row, &query).await?;
+    let source = versions::source(&chosen);
+    if chosen.version.number != row.version {
+        (row.version, row.hash) = (chosen.version.number, chosen.version.hash);
+        row.steps = app.engine.plan(&row, &chosen.version).await?.nodes().len() as u32;
+    }
+    let definition = Some(views::definition(&row, source));
     let pause = app.engine.workflow_pause(app.org(), row.id).await?;
     Ok(answer(200, views::workflow(&row, definition, pause.as_ref())))
 }
@@ -128,7 +163,73 @@ pub async fn find(app: &crate::App, key: &str) -> Result<store::WorkflowRow, Ref
     found.ok_or_else(|| no_workflow(key))
 }
 
-fn no_workflow(key: &str) -> Refusal {
+/// Also one that was deleted, by its id.
+pub async fn find_ever(app: &crate::App, key: &str) -> Result<store::WorkflowRow, Refusal> {
+    let found = app.engine.workflow_ever(app.org(), key).await?;
+    found.ok_or_else(|| no_workflow(key))
+}
+
+/// A whole definition makes a new version; without steps only the names change.
+pub async fn edit(app: State, query: Query, Path(key): Path<String>, headers: HeaderMap, body: Body) -> Answer {
+    let expected = expected(&query, &headers)?;
+    let tree = body::definition(&headers, body).await?;
+    let refused = |problems: Vec<lang::Diagnostic>| Refusal::of_definition(422, &problems);
+    if lang::has_steps(&tree) {
+        let compiled = lang::compile(&tree).map_err(refused)?;
+        change(&app, &key, &Change::Replace(&compiled), expected).await
+    } else {
+        let meta = lang::describe(&tree).map_err(refused)?;
+        change(&app, &key, &Change::Describe(&meta), expected).await
+    }
+}
+
+/// The hash the workflow must be at: `If-Match: "sha256:…"` or `?expected_hash=`.
+fn expected(query: &Query, headers: &HeaderMap) -> Result<Option<[u8; 32]>, Refusal> {
+    let Some(value) = headers.get("if-match") else {
+        return query.read("expected_hash", "the hash of a version", versions::hash);
+    };
+    let text = value.to_str().unwrap_or("?").trim();
+    if text == "*" {
+        return Ok(None);
+    }
+    let hash = versions::hash(text.trim_matches('"'));
+    hash.map(Some)
+        .ok_or_else(|| Refusal::new(Code::InvalidHeader, "`If-Match` takes one hash in quotes").at("If-Match"))
+}
+
+pub async fn enable(app: State, Path(key): Path<String>) -> Answer {
+    switch(&app, &key, true).await
+}
+
+pub async fn disable(app: State, Path(key): Path<String>) -> Answer {
+    switch(&app, &key, false).await
+}
+
+async fn switch(app: &crate::App, key: &str, enabled: bool) -> Answer {
+    let meta = lang::MetaChange { enabled: Some(enabled), ..Default::default() };
+    change(app, key, &Change::Describe(&meta), None).await
+}
+
+async fn change(app: &crate::App, key: &str, change: &Change<'_>, expected: Option<[u8; 32]>) -> Answer {
+    let row = app.engine.edit_workflow(app.org(), key, change, expected).await;
+    shown(app, &row.map_err(|error| named(error, key))?).await
+}
+
+pub async fn delete(app: State, query: Query, Path(key): Path<String>, headers: HeaderMap) -> Answer {
+    let expected = expected(&query, &headers)?;
+    let gone = app.engine.edit_workflow(app.org(), &key, &Change::Delete, expected).await;
+    gone.map_err(|error| named(error, &key))?;
+    Ok(StatusCode::NO_CONTENT.into_response())
+}
+
+fn named(error: engine::Error, key: &str) -> Refusal {
+    match error {
+        engine::Error::NotFound(_) => no_workflow(key),
+        other => other.into(),
+    }
+}
+
+pub fn no_workflow(key: &str) -> Refusal {
     Refusal::not_found("workflow", &key.chars().take(80).collect::<String>())
 }
 
@@ -198,7 +299,7 @@ async fn shown(app: &crate::App, row: &store::WorkflowRow) -> Answer {
     Ok(answer(200, views::workflow(row, None, pause.as_ref())))
 }
 
-fn idempotency_key(headers: &HeaderMap) -> Result<Option<String>, Refusal> {
+pub fn idempotency_key(headers: &HeaderMap) -> Result<Option<String>, Refusal> {
     let Some(value) = headers.get("idempotency-key") else { return Ok(None) };
     let is_visible = |key: &&str| key.bytes().all(|byte| byte.is_ascii_graphic());
     let key = value.to_str().ok().filter(|key| (1..=KEY_MAX).contains(&key.len())).filter(is_visible);
@@ -216,7 +317,7 @@ fn callback_url(text: &str) -> Option<String> {
 }
 
 /// What makes two requests the same: the route, the workflow, the canonical body and the labels.
-fn fingerprint(workflow: WorkflowId, body: &[u8], labels: &[(String, String)], callback_url: &str) -> [u8; 32] {
+pub fn fingerprint(workflow: WorkflowId, body: &[u8], labels: &[(String, String)], callback_url: &str) -> [u8; 32] {
     let canonical = lang::read(body, lang::Syntax::Json).map(|tree| lang::canonical_json(&tree));
     let mut hash = Sha256::new();
     hash.update(b"trigger\0");
@@ -259,7 +360,7 @@ pub fn keeps_header(name: &str) -> bool {
     !DROPPED.contains(&name) && !name.contains("signature")
 }
 
-fn kept_headers(headers: &HeaderMap) -> Vec<(String, String)> {
+pub fn kept_headers(headers: &HeaderMap) -> Vec<(String, String)> {
     let kept = headers.iter().filter(|(name, _)| keeps_header(name.as_str()));
     let text = kept.filter_map(|(name, value)| Some((name.as_str().to_owned(), value.to_str().ok()?.to_owned())));
     text.filter(|(_, value)| value.len() <= 8 * 1024).take(64).collect()

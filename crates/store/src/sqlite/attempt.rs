@@ -13,7 +13,7 @@ use super::fault::Trouble;
 use super::heads::{Head, Key, RECOVERY_POS};
 use crate::crash::{self, Point};
 use crate::rows::{Birth, GrantChange, IdempotencyKey, RunRow, RunWrite, Verdict};
-use crate::sound::is_sound;
+use crate::sound::{is_sound, undo};
 use kernel::{RunId, Timestamp};
 use rusqlite::{CachedStatement, Connection, OptionalExtension, params};
 use std::collections::HashMap;
@@ -72,6 +72,36 @@ impl<'a> Attempt<'a> {
         };
         self.execute("RELEASE run", [])?;
         Ok(verdict)
+    }
+
+    /// All writes of a unit, or none of them.
+    pub(super) fn write_unit(&mut self, unit: &[RunWrite]) -> Result<Vec<Verdict>, Trouble> {
+        let done = self.done;
+        let keys = unit.iter().map(|write| (write.org, write.run));
+        let staged: Vec<(Key, Option<Option<Head>>)> = keys.map(|key| (key, self.staged.get(&key).copied())).collect();
+        self.execute("SAVEPOINT unit", [])?;
+        let mut verdicts = Vec::with_capacity(unit.len());
+        for write in unit {
+            verdicts.push(match self.write(write) {
+                Err(Trouble::Row) => Verdict::Conflict,
+                other => other?,
+            });
+            if verdicts.last() == Some(&Verdict::Conflict) {
+                break;
+            }
+        }
+        if undo(unit, &mut verdicts) {
+            self.execute("ROLLBACK TO unit", [])?;
+            self.done = Done { reads: self.done.reads, ..done };
+            for (key, head) in staged {
+                match head {
+                    Some(head) => self.staged.insert(key, head),
+                    None => self.staged.remove(&key),
+                };
+            }
+        }
+        self.execute("RELEASE unit", [])?;
+        Ok(verdicts)
     }
 
     pub(super) fn write(&mut self, write: &RunWrite) -> Result<Verdict, Trouble> {

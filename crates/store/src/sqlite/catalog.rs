@@ -3,12 +3,15 @@
 //! Writes run inside a transaction of the one writer, so a check and the insert that follows it cannot
 //! be separated; the unique indexes are there for people with other tools.
 
-use super::columns::{AFTER_EVERY_ID, limit, sql, workflow_row};
+use super::columns::{AFTER_EVERY_ID, limit, sql, version_row, workflow_row};
 use super::fault::{Trouble, on_read};
-use crate::rows::{Definition, IdempotencyKey, NewWorkflow, Taken, WorkflowKey, WorkflowRow};
+use crate::rows::{
+    Definition, Edited, IdempotencyKey, NewWorkflow, Taken, VersionKey, VersionRow, WorkflowEdit, WorkflowFilter,
+    WorkflowKey, WorkflowRow,
+};
 use crate::sound::slugs;
 use crate::{Error, Result};
-use kernel::{OrgId, WorkflowId};
+use kernel::{OrgId, Timestamp, WorkflowId};
 use rusqlite::types::FromSql;
 use rusqlite::{Connection, OptionalExtension, Params, params};
 
@@ -47,15 +50,94 @@ pub(super) fn create_workflow(
         row.created_at.0,
         row.updated_at.0,
     ])?;
-    let version = params![row.org.0, row.id.0, row.version, row.hash, "create", row.created_at.0];
-    connection.prepare_cached(sql!("version_insert"))?.execute(version)?;
+    put_version(connection, row, definition, "create", row.created_at)?;
     if let Some(IdempotencyKey { scope, key, fingerprint, created_at }) = idempotency {
         let claim = params![row.org.0, scope, key, row.id.0, fingerprint, created_at.0];
         connection.prepare_cached(sql!("idempotency_insert"))?.execute(claim)?;
     }
+    Ok(Ok(()))
+}
+
+fn put_version(
+    connection: &Connection,
+    row: &WorkflowRow,
+    definition: &Definition,
+    from: &str,
+    at: Timestamp,
+) -> std::result::Result<(), Trouble> {
+    let version = params![row.org.0, row.id.0, row.version, row.hash, from, at.0];
+    connection.prepare_cached(sql!("version_insert"))?.execute(version)?;
     let Definition { hash, source, plan } = definition;
     connection.prepare_cached(sql!("definition_insert"))?.execute(params![row.org.0, hash, &**source, &**plan])?;
-    Ok(Ok(()))
+    Ok(())
+}
+
+pub(super) fn edit_workflow(connection: &Connection, edit: &WorkflowEdit) -> std::result::Result<Edited, Trouble> {
+    let WorkflowEdit { seen, row, version } = edit;
+    let find = |statement, params: &[&dyn rusqlite::ToSql]| {
+        connection.prepare_cached(statement)?.query_row(params, workflow_row).optional()
+    };
+    let (org, id) = (seen.org.0, seen.id.0);
+    if find(sql!("workflow_by_id"), params![org, id])?.as_ref() != Some(seen) {
+        return Ok(Edited::Changed);
+    }
+    let is_taken = |found: Option<WorkflowRow>| row.deleted_at.is_none() && found.is_some_and(|w| w.id != seen.id);
+    if is_taken(find(sql!("workflow_by_name"), params![org, row.name])?) {
+        return Ok(Edited::Taken(Taken::Name));
+    }
+    if is_taken(find(sql!("workflow_by_slug"), params![org, row.slug])?) {
+        return Ok(Edited::Taken(Taken::Slug));
+    }
+    connection.prepare_cached(sql!("workflow_update"))?.execute(params![
+        row.name,
+        row.slug,
+        row.description,
+        row.tags,
+        row.form.as_str(),
+        row.trigger,
+        row.steps,
+        row.enabled,
+        row.version,
+        row.hash,
+        row.updated_at.0,
+        row.deleted_at.map(|at| at.0),
+        org,
+        id,
+    ])?;
+    if let Some((definition, from)) = version {
+        let row = WorkflowRow { org: seen.org, id: seen.id, ..row.clone() };
+        put_version(connection, &row, definition, from, row.updated_at)?;
+    }
+    Ok(Edited::Done)
+}
+
+pub(super) fn versions(
+    connection: &Connection,
+    org: OrgId,
+    id: WorkflowId,
+    before: Option<u32>,
+    count: usize,
+) -> Result<Vec<VersionRow>> {
+    let before = before.unwrap_or(u32::MAX);
+    let mut statement = connection.prepare_cached(sql!("versions")).map_err(on_read)?;
+    let rows = statement.query_map(params![org.0, id.0, before, limit(count)], version_row).map_err(on_read)?;
+    rows.collect::<rusqlite::Result<_>>().map_err(on_read)
+}
+
+pub(super) fn version(
+    connection: &Connection,
+    org: OrgId,
+    id: WorkflowId,
+    by: VersionKey,
+) -> Result<Option<VersionRow>> {
+    let find = |statement, params: &[&dyn rusqlite::ToSql]| {
+        connection.prepare_cached(statement)?.query_row(params, version_row).optional()
+    };
+    let found = match by {
+        VersionKey::Number(number) => find(sql!("version_by_number"), params![org.0, id.0, number]),
+        VersionKey::Hash(hash) => find(sql!("version_by_hash"), params![org.0, id.0, hash]),
+    };
+    found.map_err(on_read)
 }
 
 /// What an idempotency key made, and for which request.
@@ -97,19 +179,16 @@ pub(super) fn workflow(connection: &Connection, org: OrgId, by: &WorkflowKey) ->
             Ok(None) => find(sql!("workflow_by_slug"), params![org.0, name]),
             other => other,
         },
+        WorkflowKey::Ever(id) => find(sql!("workflow_ever"), params![org.0, id.0]),
     };
     found.map_err(on_read)
 }
 
-pub(super) fn workflows(
-    connection: &Connection,
-    org: OrgId,
-    before: Option<WorkflowId>,
-    count: usize,
-) -> Result<Vec<WorkflowRow>> {
-    let before: &[u8] = before.as_ref().map_or(&AFTER_EVERY_ID, |id| &id.0);
+pub(super) fn workflows(connection: &Connection, org: OrgId, filter: &WorkflowFilter) -> Result<Vec<WorkflowRow>> {
+    let before: &[u8] = filter.before.as_ref().map_or(&AFTER_EVERY_ID, |id| &id.0);
     let mut statement = connection.prepare_cached(sql!("workflows")).map_err(on_read)?;
-    let rows = statement.query_map(params![org.0, before, limit(count)], workflow_row).map_err(on_read)?;
+    let params = params![org.0, before, filter.name, limit(filter.limit)];
+    let rows = statement.query_map(params, workflow_row).map_err(on_read)?;
     rows.collect::<rusqlite::Result<_>>().map_err(on_read)
 }
 

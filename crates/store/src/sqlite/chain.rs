@@ -7,12 +7,14 @@
 //! read transaction began, the one in the row and the one under the snapshot. All three are of the
 //! past, so their records are there; and nothing in the transaction is newer than their latest.
 
-use super::columns::{count, org, run_id, run_row, sql};
+use super::catalog::value;
+use super::columns::{self, count, org, run_id, run_row, sql};
 use super::fault::on_read;
 use super::heads::{Head, Heads, Key};
-use crate::rows::{Loaded, RunRow};
+use crate::rows::{Loaded, RunRow, Stretch, Written};
 use crate::{Error, Result};
 use bytes::Bytes;
+use kernel::OrgId;
 use rusqlite::{Connection, OptionalExtension, Statement};
 
 /// A chain this long is read without growing the list.
@@ -37,15 +39,75 @@ pub(super) fn load(connection: &Connection, heads: &Heads, key: Key) -> Result<O
     Ok(Some(Loaded { snapshot: snapshot.map(|(at, state)| (at.seq, state)), records, seq: head.seq, row }))
 }
 
-pub(super) fn history(connection: &Connection, heads: &Heads, key: Key) -> Result<Option<Vec<Bytes>>> {
+/// The records after number `after`, `limit` at most. The links are followed back from the head without
+/// looking at what they connect, so memory holds no more than what is answered.
+pub(super) fn history(
+    connection: &Connection,
+    heads: &Heads,
+    key: Key,
+    after: u64,
+    limit: usize,
+) -> Result<Option<Vec<Bytes>>> {
     let known = heads.get(&key);
     let view = connection.unchecked_transaction().map_err(on_read)?;
     let Some((_, stored)) = row(&view, key)? else { return Ok(None) };
-    let head = stored.max(known.unwrap_or_default());
-    follow(&view, key, head, Head::default()).map(Some)
+    let mut at = stored.max(known.unwrap_or_default());
+    let last = after.saturating_add(u64::try_from(limit).unwrap_or(u64::MAX)).min(at.seq);
+    let mut links = view.prepare_cached(sql!("journal_link")).map_err(on_read)?;
+    while at.seq > last {
+        let read =
+            |row: &rusqlite::Row<'_>| Ok(((org(row, 0)?, run_id(row, 1)?), count(row, 2)?, row.get::<_, i64>(3)?));
+        at = match links.query_row([at.pos], read).optional().map_err(on_read)? {
+            Some((owner, seq, prev)) if owner == key && seq == at.seq && prev < at.pos => {
+                Head { seq: seq - 1, pos: prev }
+            }
+            _ => return Err(broken(key, at)),
+        };
+    }
+    if at.seq <= after {
+        return Ok(Some(Vec::new()));
+    }
+    match follow_to(&view, key, at, after)? {
+        (_, end) if after == 0 && end != Head::default() => Err(broken(key, end)),
+        (records, _) => Ok(Some(records)),
+    }
 }
 
-fn row(connection: &Connection, key: Key) -> Result<Option<(RunRow, Head)>> {
+/// What was written after position `after`, whoever it belongs to, in at most `limit` places.
+pub(super) fn stretch(connection: &Connection, org: OrgId, after: Option<u64>, limit: usize) -> Result<Stretch> {
+    let view = connection.unchecked_transaction().map_err(on_read)?;
+    let newest: Option<Option<i64>> = value(&view, sql!("journal_end"), []).map_err(on_read)?;
+    let newest = newest.flatten().unwrap_or(0);
+    let mut end = after.and_then(|after| i64::try_from(after).ok()).unwrap_or(newest).min(newest);
+    let mut statement = view.prepare_cached(sql!("journal_stretch")).map_err(on_read)?;
+    let mut rows = statement.query([end, columns::limit(limit)]).map_err(on_read)?;
+    let mut records = Vec::new();
+    while let Some(row) = rows.next().map_err(on_read)? {
+        end = row.get(0).map_err(on_read)?;
+        let body = row.get_ref(3).and_then(|body| Ok(body.as_blob()?)).map_err(on_read)?;
+        if !body.is_empty() && columns::org(row, 1).map_err(on_read)? == org {
+            let (pos, run) = (columns::int_back(end), run_id(row, 2).map_err(on_read)?);
+            records.push(Written { pos, run, record: Bytes::copy_from_slice(body) });
+        }
+    }
+    Ok(Stretch { records, end: columns::int_back(end) })
+}
+
+/// Where each record of a run is, newest first, and the newest one itself.
+pub(super) fn places(connection: &Connection, key: Key, head: Head) -> Result<(Vec<i64>, Option<Bytes>)> {
+    let mut statement = connection.prepare_cached(sql!("journal_at")).map_err(on_read)?;
+    let (mut places, mut newest) = (Vec::new(), None);
+    let mut at = head;
+    while at.seq > 0 {
+        let Place::Found { before, body } = place(&mut statement, key, at)? else { return Err(broken(key, at)) };
+        newest.get_or_insert(body);
+        places.push(at.pos);
+        at = before;
+    }
+    Ok((places, newest))
+}
+
+pub(super) fn row(connection: &Connection, key: Key) -> Result<Option<(RunRow, Head)>> {
     let mut statement = connection.prepare_cached(sql!("run")).map_err(on_read)?;
     let read = |row: &rusqlite::Row<'_>| Ok((run_row(row)?, Head { seq: count(row, 15)?, pos: row.get(16)? }));
     statement.query_row((key.0.0, key.1.0), read).optional().map_err(on_read)
@@ -53,10 +115,18 @@ fn row(connection: &Connection, key: Key) -> Result<Option<(RunRow, Head)>> {
 
 /// The records after `base` up to `head`, oldest first.
 fn follow(connection: &Connection, key: Key, head: Head, base: Head) -> Result<Vec<Bytes>> {
+    match follow_to(connection, key, head, base.seq)? {
+        (records, end) if end == base => Ok(records),
+        (_, end) => Err(broken(key, end)),
+    }
+}
+
+/// The records after number `after` up to `head`, oldest first, and where the one before them is.
+fn follow_to(connection: &Connection, key: Key, head: Head, after: u64) -> Result<(Vec<Bytes>, Head)> {
     let mut statement = connection.prepare_cached(sql!("journal_at")).map_err(on_read)?;
-    let mut records = Vec::with_capacity((head.seq - base.seq).min(CAPACITY_MAX) as usize);
+    let mut records = Vec::with_capacity((head.seq - after).min(CAPACITY_MAX) as usize);
     let mut at = head;
-    while at.seq > base.seq {
+    while at.seq > after {
         match place(&mut statement, key, at)? {
             Place::Found { before, body } => {
                 records.push(body);
@@ -65,11 +135,8 @@ fn follow(connection: &Connection, key: Key, head: Head, base: Head) -> Result<V
             Place::Wrong(_) => return Err(broken(key, at)),
         }
     }
-    if at != base {
-        return Err(broken(key, at));
-    }
     records.reverse();
-    Ok(records)
+    Ok((records, at))
 }
 
 /// What is at a place where a run's record should be.

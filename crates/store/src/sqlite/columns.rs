@@ -3,7 +3,7 @@
 //!
 //! A column that does not hold what it should is an error of the read, never a panic.
 
-use crate::rows::{GateRow, RunRow, WorkflowRow};
+use crate::rows::{GateRow, RunRow, VersionRow, WorkflowRow};
 use kernel::event::OnConflict;
 use kernel::plan::Form;
 use kernel::{OrgId, RunId, RunStatus, Timestamp, WorkflowId};
@@ -24,6 +24,11 @@ pub(super) const AFTER_EVERY_ID: [u8; 17] = [255; 17];
 /// SQLite's integers are signed. Counters never get near the end; a duration that does stops there.
 pub(super) fn int(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
+}
+
+/// The way back; nothing is stored below zero.
+pub(super) fn int_back(number: i64) -> u64 {
+    u64::try_from(number).unwrap_or(0)
 }
 
 pub(super) fn limit(count: usize) -> i64 {
@@ -82,6 +87,10 @@ pub(super) fn run_row(row: &Row<'_>) -> Result<RunRow> {
     })
 }
 
+pub(super) fn version_row(row: &Row<'_>) -> Result<VersionRow> {
+    Ok(VersionRow { number: row.get(0)?, hash: row.get(1)?, source: row.get(2)?, at: time(row, 3)? })
+}
+
 /// As it is stored: see `migrations/sqlite/0002_gates.sql`.
 pub(super) fn gate_bytes(gate: &GateRow) -> [u8; 21] {
     let mut bytes = [0; 21];
@@ -118,5 +127,6 @@ pub(super) fn workflow_row(row: &Row<'_>) -> Result<WorkflowRow> {
         hash: row.get(11)?,
         created_at: time(row, 12)?,
         updated_at: time(row, 13)?,
+        deleted_at: time_or_none(row, 14)?,
     })
 }

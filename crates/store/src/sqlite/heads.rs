@@ -83,8 +83,10 @@ pub(super) fn recover(connection: &Connection) -> Result<(Heads, Tail)> {
         tail.records += 1;
         tail.bytes += bytes;
         tail.last_pos = pos;
-        // A run that is not in the map was parked or ended later, and its row is exact.
-        if let Some(head) = heads.get_mut(&key)
+        // An empty record is the place of a run that was erased. A run that is not in the map was parked or
+        // ended later, and its row is exact.
+        if bytes > 0
+            && let Some(head) = heads.get_mut(&key)
             && seq > head.seq
         {
             if (seq, prev) != (head.seq + 1, head.pos) {

@@ -7,38 +7,96 @@
 use super::columns::{AFTER_EVERY_ID, limit, run_row, sql};
 use super::fault::on_read;
 use crate::Result;
-use crate::rows::{RunFilter, RunRow};
+use crate::rows::{ID_LAG, RunFilter, RunRow};
 use kernel::{OrgId, RunStatus, Timestamp};
 use rusqlite::{Connection, Params, params};
 
+/// Runs looked at together when more than one label is asked for.
+const PAGE_MIN: usize = 256;
+
 pub(super) fn runs(connection: &Connection, org: OrgId, filter: &RunFilter) -> Result<Vec<RunRow>> {
     let view = connection.unchecked_transaction().map_err(on_read)?;
-    let before: &[u8] = filter.before.as_ref().map_or(&AFTER_EVERY_ID, |run| &run.0);
+    let Some((label, others)) = filter.labels.split_first() else { return list(&view, org, filter, None) };
+    // The first label gives the order, and the rest is looked up: page after page until there are enough.
+    let (mut rows, mut filter) = (Vec::new(), filter.clone());
+    let wanted = filter.limit;
+    filter.limit = wanted.max(PAGE_MIN);
+    loop {
+        let page = list(&view, org, &filter, Some(label))?;
+        let is_last = page.len() < filter.limit;
+        filter.before = page.last().map(|row| row.id).or(filter.before);
+        for row in page {
+            if rows.len() < wanted && has_all(&view, &row, others)? {
+                rows.push(row);
+            }
+        }
+        if is_last || rows.len() >= wanted {
+            return Ok(rows);
+        }
+    }
+}
+
+fn has_all(view: &Connection, row: &RunRow, labels: &[(String, String)]) -> Result<bool> {
+    let mut statement = view.prepare_cached(sql!("label_exists")).map_err(on_read)?;
+    for (key, value) in labels {
+        if !statement.exists(params![row.org.0, key, value, row.id.0]).map_err(on_read)? {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+fn list(view: &Connection, org: OrgId, filter: &RunFilter, label: Option<&(String, String)>) -> Result<Vec<RunRow>> {
     let since = filter.since.map_or(i64::MIN, |at| at.0);
     let until = filter.until.unwrap_or(Timestamp::NEVER).0;
+    // No id is made after its run, nor long before it, so nothing beyond these can match.
+    let (oldest, newest) = (oldest_id(filter.since), newest_id(filter.until));
+    let before: &[u8] = filter.before.as_ref().map_or(&newest[..], |run| &run.0[..]).min(&newest);
     let statuses = name_list(&filter.statuses);
     let limit = limit(filter.limit);
     let workflow = filter.workflow.map(|workflow| workflow.0);
 
-    if let Some((key, value)) = &filter.label {
-        let params = params![org.0, before, since, until, statuses, workflow, key, value, limit];
-        return page(&view, sql!("runs_with_label"), params);
+    if let Some((key, value)) = label {
+        let params = params![org.0, before, oldest, since, until, statuses, workflow, key, value, limit];
+        return page(view, sql!("runs_with_label"), params);
     }
     if workflow.is_some() {
-        return page(&view, sql!("runs_of_workflow"), params![org.0, before, since, until, statuses, workflow, limit]);
+        let params = params![org.0, before, oldest, since, until, statuses, workflow, limit];
+        return page(view, sql!("runs_of_workflow"), params);
     }
     if filter.statuses.is_empty() || filter.statuses.contains(&RunStatus::Completed) {
-        return page(&view, sql!("runs_all"), params![org.0, before, since, until, statuses, limit]);
+        return page(view, sql!("runs_all"), params![org.0, before, oldest, since, until, statuses, limit]);
     }
     let mut rows = Vec::new();
     for status in &filter.statuses {
-        let params = params![org.0, before, since, until, status.as_str(), limit];
-        rows.extend(page(&view, sql!("runs_in_status"), params)?);
+        let params = params![org.0, before, oldest, since, until, status.as_str(), limit];
+        rows.extend(page(view, sql!("runs_in_status"), params)?);
     }
     rows.sort_unstable_by_key(|row| std::cmp::Reverse(row.id));
     rows.dedup_by_key(|row| row.id);
     rows.truncate(filter.limit);
     Ok(rows)
+}
+
+/// No run created at or after this has a smaller id.
+fn oldest_id(since: Option<Timestamp>) -> [u8; 16] {
+    let Some(since) = since else { return [0; 16] };
+    let first = i64::try_from(ID_LAG.0).map_or(i64::MIN, |lag| since.0.saturating_sub(lag));
+    first_id(Timestamp(first))
+}
+
+/// Every run created before this has a smaller id.
+fn newest_id(until: Option<Timestamp>) -> Vec<u8> {
+    let next = until.map(|until| Timestamp(until.0.saturating_add(1_000)));
+    next.filter(|next| next.millis() < 1 << 48).map_or(AFTER_EVERY_ID.to_vec(), |next| first_id(next).to_vec())
+}
+
+/// The smallest id that could be made in this millisecond.
+fn first_id(at: Timestamp) -> [u8; 16] {
+    let mut id = [0; 16];
+    let millis = at.millis().clamp(0, (1 << 48) - 1) as u64;
+    id[..6].copy_from_slice(&millis.to_be_bytes()[2..]);
+    id
 }
 
 fn page(connection: &Connection, statement: &str, params: impl Params) -> Result<Vec<RunRow>> {

@@ -19,7 +19,7 @@ const SQLITE_VERSION_MIN: i32 = 3_051_003;
 const BUSY_TIMEOUT: Duration = Duration::from_millis(250);
 
 /// Every statement we have stays prepared.
-pub(super) const STATEMENTS_MAX: usize = 64;
+pub(super) const STATEMENTS_MAX: usize = 128;
 
 pub(super) const PAGE_BYTES: u64 = 4_096;
 
@@ -101,6 +101,11 @@ fn durable(connection: &Connection) -> rusqlite::Result<()> {
     connection.pragma_update(None, "synchronous", "FULL")?;
     connection.pragma_update_and_check(None, "wal_autocheckpoint", 0, |_| Ok(()))?;
     connection.pragma_update_and_check(None, "journal_size_limit", 64 << 20, |_| Ok(()))
+}
+
+/// Are bytes overwritten when rows go? It costs writes, so only where somebody asked for them to be gone.
+pub(super) fn set_secure_delete(connection: &Connection, is_on: bool) -> Result<()> {
+    connection.pragma_update_and_check(None, "secure_delete", is_on, |_| Ok(())).map_err(on_read)
 }
 
 /// Does the file system refuse to open files for writing? Asked of the lock file: closing the database

@@ -17,6 +17,7 @@ use super::open;
 use super::{Options, Tally};
 use crate::crash::{self, Point};
 use crate::rows::{Batch, Verdict};
+use crate::sound::is_same_unit;
 use crate::{Error, Result};
 use rusqlite::Connection;
 use std::collections::HashMap;
@@ -88,6 +89,17 @@ impl Writer {
         outcome.map_err(|trouble| self.give_up(trouble))
     }
 
+    /// A transaction after which nothing of what it removed can be found in the file.
+    pub(super) fn transact_cleanly<T>(
+        &mut self,
+        work: impl FnOnce(&Connection) -> std::result::Result<T, Trouble>,
+    ) -> Result<T> {
+        open::set_secure_delete(&self.connection, true)?;
+        let outcome = self.transact(work);
+        open::set_secure_delete(&self.connection, false)?;
+        outcome
+    }
+
     /// Can the write lock be had, and a table be read?
     pub(super) fn check(&mut self) -> Result<()> {
         self.refuse_if_unknown()?;
@@ -112,11 +124,12 @@ impl Writer {
         let heads = self.heads.read();
         let mut attempt = Attempt::new(&self.connection, &heads, &mut self.staged, batch.at, self.tail.last_pos)?;
         let mut verdicts = Vec::with_capacity(batch.runs.len());
-        for write in &batch.runs {
-            verdicts.push(match guard {
-                Guard::None => attempt.write(write)?,
-                Guard::Savepoints => attempt.write_guarded(write)?,
-            });
+        for unit in batch.runs.chunk_by(is_same_unit) {
+            match (unit, guard) {
+                ([write], Guard::None) => verdicts.push(attempt.write(write)?),
+                ([write], Guard::Savepoints) => verdicts.push(attempt.write_guarded(write)?),
+                (unit, _) => verdicts.extend(attempt.write_unit(unit)?),
+            }
         }
         let is_tail_long = self.tail.records + attempt.done.records >= self.options.recovery_records
             || self.tail.bytes + attempt.done.bytes >= self.options.recovery_bytes;

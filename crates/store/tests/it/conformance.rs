@@ -4,12 +4,12 @@ use crate::support::Place;
 use std::sync::Arc;
 use store::sqlite::Options;
 use store::{MemoryStore, Store};
-use testkit::conformance::{CASES, Subject, lockstep};
+use testkit::conformance::{Subject, cases, lockstep};
 use testkit::now;
 
 #[test]
 fn memory_passes_every_case() {
-    for case in CASES {
+    for case in cases() {
         eprintln!("{}", case.name);
         now((case.run)(Arc::new(MemoryStore::new())));
     }
@@ -18,7 +18,7 @@ fn memory_passes_every_case() {
 #[test]
 fn sqlite_passes_every_case() {
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-    for case in CASES {
+    for case in cases() {
         eprintln!("{}", case.name);
         let place = Place::new();
         runtime.block_on((case.run)(Arc::new(place.open())));

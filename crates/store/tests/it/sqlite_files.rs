@@ -157,7 +157,7 @@ fn a_full_disk_changes_nothing_and_passes() {
     assert_eq!(now(store.check()), Ok(()));
     store.set_page_count_max(1_000_000).unwrap();
     assert_eq!(now(store.commit(&batch)), Ok(vec![Verdict::Committed, Verdict::Committed]));
-    assert_eq!(now(store.history(ORG, run(1))).unwrap().map(|records| records.len()), Some(2));
+    assert_eq!(now(store.history(ORG, run(1), 0, usize::MAX)).unwrap().map(|records| records.len()), Some(2));
 }
 
 #[test]

@@ -26,7 +26,7 @@ fn populate(store: &dyn Store) {
 fn check_populated(store: &dyn Store) {
     assert_eq!(now(store.unparked()), Ok(vec![(ORG, run(1)), (ORG, run(4))]));
     for (n, seq) in [(1, 31), (2, 3), (3, 3), (4, 1)] {
-        let history = now(store.history(ORG, run(n))).unwrap().unwrap();
+        let history = now(store.history(ORG, run(n), 0, usize::MAX)).unwrap().unwrap();
         assert!(history.into_iter().eq((1..=seq).map(|seq| record(run(n), seq, at(1_000)))), "run {n}");
         assert_eq!(now(store.load(ORG, run(n))).unwrap().unwrap().seq, seq);
         assert_eq!(commit(store, [append(run(n), seq - 1)]), [Verdict::Conflict]);
@@ -79,7 +79,10 @@ fn a_start_reads_only_the_tail() {
     killed.raw().execute("UPDATE journal SET run = x'00' WHERE pos < 10", []).unwrap();
     let again = killed.open();
     assert_eq!(now(again.unparked()), Ok(vec![(ORG, run(1)), (ORG, run(4))]));
-    assert!(matches!(now(again.history(ORG, run(1))), Err(Error::Corrupt(_))), "but a reader of them says so");
+    assert!(
+        matches!(now(again.history(ORG, run(1), 0, usize::MAX)), Err(Error::Corrupt(_))),
+        "but a reader of them says so"
+    );
     assert_eq!(commit(&again, [append(run(1), 31)]), [Verdict::Committed]);
 }
 
@@ -118,7 +121,7 @@ fn damage_is_said_and_never_a_panic() {
         let store = place.open_with(Options { recovery_records: 1, ..Options::default() });
         populate(&store);
         place.raw().execute(damage, []).unwrap();
-        assert!(matches!(now(store.history(ORG, run(1))), Err(Error::Corrupt(_))), "{damage}");
+        assert!(matches!(now(store.history(ORG, run(1), 0, usize::MAX)), Err(Error::Corrupt(_))), "{damage}");
         commit(&store, [start(run(50))]);
     }
 }

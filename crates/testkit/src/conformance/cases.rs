@@ -8,14 +8,16 @@ use std::sync::Arc;
 use store::Verdict::{Committed, Conflict};
 use store::{
     Batch, Birth, Error, GrantChange, IdempotencyKey, NewWorkflow, RunFilter, RunRow, RunWrite, Store, Taken, Timer,
-    TimerChange, Verdict, WorkflowKey,
+    TimerChange, Verdict, WorkflowFilter, WorkflowKey,
 };
 
 macro_rules! cases {
     ($($name:ident),* $(,)?) => {
-        pub const CASES: &[Case] = &[$(Case { name: stringify!($name), run: |store| Box::pin($name(store)) }),*];
+        pub(super) const CASES: &[Case] =
+            &[$(Case { name: stringify!($name), run: |store| Box::pin($name(store)) }),*];
     };
 }
+pub(super) use cases;
 
 cases![
     a_new_store_is_empty,
@@ -48,9 +50,13 @@ cases![
     counters_count,
 ];
 
-async fn commit(store: &Arc<dyn Store>, runs: impl Into<Vec<RunWrite>>) -> Vec<Verdict> {
+pub(super) async fn commit(store: &Arc<dyn Store>, runs: impl Into<Vec<RunWrite>>) -> Vec<Verdict> {
     let batch = batch(runs);
     store.commit(&batch).await.expect("the commit goes through")
+}
+
+fn all_workflows() -> WorkflowFilter {
+    WorkflowFilter { limit: 9, ..Default::default() }
 }
 
 async fn seq(store: &Arc<dyn Store>, n: u64) -> Option<u64> {
@@ -60,7 +66,7 @@ async fn seq(store: &Arc<dyn Store>, n: u64) -> Option<u64> {
 async fn a_new_store_is_empty(store: Arc<dyn Store>) {
     assert_eq!(store.commit(&Batch::default()).await, Ok(vec![]));
     assert_eq!(store.load(ORG, run(1)).await, Ok(None));
-    assert_eq!(store.history(ORG, run(1)).await, Ok(None));
+    assert_eq!(store.history(ORG, run(1), 0, usize::MAX).await, Ok(None));
     assert_eq!(store.payloads(ORG, run(1), &[1, 2]).await, Ok(vec![]));
     assert_eq!(store.run(ORG, run(1)).await, Ok(None));
     assert_eq!(store.runs(ORG, &RunFilter { limit: 10, ..Default::default() }).await, Ok(vec![]));
@@ -69,7 +75,7 @@ async fn a_new_store_is_empty(store: Arc<dyn Store>) {
     assert_eq!(store.next_timer().await, Ok(None));
     assert_eq!(store.wait(&[1; 32]).await, Ok(None));
     assert_eq!(store.workflow(ORG, &WorkflowKey::Name("x".into())).await, Ok(None));
-    assert_eq!(store.workflows(ORG, None, 10).await, Ok(vec![]));
+    assert_eq!(store.workflows(ORG, &all_workflows()).await, Ok(vec![]));
     assert_eq!(store.definition(ORG, &[1; 32]).await, Ok(None));
     assert_eq!(store.setting("x").await, Ok(None));
     assert_eq!(store.high_water().await, Ok(None));
@@ -109,7 +115,7 @@ async fn only_records_after_the_snapshot_are_loaded(store: Arc<dyn Store>) {
     let loaded = store.load(ORG, run(1)).await.unwrap().unwrap();
     assert_eq!((loaded.snapshot, loaded.seq), (Some((5, state(run(1), 5))), 6));
     assert_eq!(loaded.records, [record(run(1), 6, at(1_000))]);
-    let history = store.history(ORG, run(1)).await.unwrap().unwrap();
+    let history = store.history(ORG, run(1), 0, usize::MAX).await.unwrap().unwrap();
     assert!(history.into_iter().eq((1..=6).map(|seq| record(run(1), seq, at(1_000)))));
 }
 
@@ -181,7 +187,7 @@ async fn a_run_may_stand_in_a_batch_twice(store: Arc<dyn Store>) {
     )
     .await;
     assert_eq!(verdicts, [Committed, Committed, Committed, Conflict, Committed, Committed]);
-    assert_eq!(store.history(ORG, run(1)).await.unwrap().unwrap().len(), 5);
+    assert_eq!(store.history(ORG, run(1), 0, usize::MAX).await.unwrap().unwrap().len(), 5);
     let loaded = store.load(ORG, run(1)).await.unwrap().unwrap();
     assert_eq!((loaded.seq, loaded.row.status, loaded.records.len()), (5, RunStatus::Running, 2));
     assert_eq!(commit(&store, [append(run(1), 5)]).await, [Committed]);
@@ -262,7 +268,7 @@ async fn a_parked_run_takes_a_record_without_a_row(store: Arc<dyn Store>) {
 async fn an_ended_run_takes_a_late_record(store: Arc<dyn Store>) {
     commit(&store, [start(run(1)), turn(run(1), 1, RunStatus::Completed)]).await;
     assert_eq!(commit(&store, [append(run(1), 2)]).await, [Committed]);
-    assert_eq!(store.history(ORG, run(1)).await.unwrap().unwrap().len(), 3);
+    assert_eq!(store.history(ORG, run(1), 0, usize::MAX).await.unwrap().unwrap().len(), 3);
     assert_eq!(store.unparked().await, Ok(vec![]));
 }
 
@@ -314,16 +320,16 @@ async fn organisations_do_not_see_each_other(store: Arc<dyn Store>) {
     commit(&store, [RunWrite { payloads: vec![(1, Bytes::new())], ..born(start(run(1)), birth) }]).await;
     store.create_workflow(&new_workflow(1, "n", "s")).await.unwrap().unwrap();
     assert_eq!(store.load(OTHER_ORG, run(1)).await, Ok(None));
-    assert_eq!(store.history(OTHER_ORG, run(1)).await, Ok(None));
+    assert_eq!(store.history(OTHER_ORG, run(1), 0, usize::MAX).await, Ok(None));
     assert_eq!(store.run(OTHER_ORG, run(1)).await, Ok(None));
     assert_eq!(store.payloads(OTHER_ORG, run(1), &[1]).await, Ok(vec![]));
     assert_eq!(store.definition(OTHER_ORG, &[1; 32]).await, Ok(None));
-    assert_eq!(store.workflows(OTHER_ORG, None, 9).await, Ok(vec![]));
+    assert_eq!(store.workflows(OTHER_ORG, &all_workflows()).await, Ok(vec![]));
     for by in [WorkflowKey::Id(workflow_id(1)), WorkflowKey::Name("n".into()), WorkflowKey::Name("s".into())] {
         assert_eq!(store.workflow(OTHER_ORG, &by).await, Ok(None), "{by:?}");
     }
-    for label in [None, Some(("k".to_owned(), "v".to_owned()))] {
-        let filter = RunFilter { label, limit: 9, ..Default::default() };
+    for labels in [vec![], vec![("k".to_owned(), "v".to_owned())]] {
+        let filter = RunFilter { labels, limit: 9, ..Default::default() };
         assert_eq!(store.runs(OTHER_ORG, &filter).await, Ok(vec![]));
         assert_eq!(store.runs(ORG, &filter).await.unwrap().len(), 1);
     }
@@ -347,7 +353,7 @@ async fn lists_filter_and_page(store: Arc<dyn Store>) {
         rows.iter().map(|row| (0..12).find(|n| run(*n) == row.id).unwrap()).collect::<Vec<u64>>()
     };
     let all = RunFilter { limit: 100, ..Default::default() };
-    let label = |key: &str, value: &str| Some((key.to_owned(), value.to_owned()));
+    let label = |key: &str, value: &str| vec![(key.to_owned(), value.to_owned())];
     assert_eq!(list(all.clone()).await, (0..12).rev().collect::<Vec<_>>());
     assert_eq!(list(RunFilter { limit: 3, before: Some(run(7)), ..all.clone() }).await, [6, 5, 4]);
     let open = vec![RunStatus::Waiting, RunStatus::Pending, RunStatus::Waiting];
@@ -358,16 +364,19 @@ async fn lists_filter_and_page(store: Arc<dyn Store>) {
     let workflow = Some(workflow_id(0));
     assert_eq!(list(RunFilter { workflow, ..all.clone() }).await, [9, 6, 3, 0]);
     assert_eq!(list(RunFilter { workflow, statuses: done, ..all.clone() }).await, [6]);
-    assert_eq!(list(RunFilter { workflow, label: label("parity", "1"), ..all.clone() }).await, [9, 3]);
+    assert_eq!(list(RunFilter { workflow, labels: label("parity", "1"), ..all.clone() }).await, [9, 3]);
     assert_eq!(
-        list(RunFilter { label: label("parity", "0"), limit: 2, before: Some(run(8)), ..all.clone() }).await,
+        list(RunFilter { labels: label("parity", "0"), limit: 2, before: Some(run(8)), ..all.clone() }).await,
         [6, 4]
     );
-    assert_eq!(list(RunFilter { label: label("all", "' OR 1=1 --"), ..all.clone() }).await.len(), 12);
-    assert!(list(RunFilter { label: label("parity", "2"), ..all.clone() }).await.is_empty());
+    assert_eq!(list(RunFilter { labels: label("all", "' OR 1=1 --"), ..all.clone() }).await.len(), 12);
+    assert!(list(RunFilter { labels: label("parity", "2"), ..all.clone() }).await.is_empty());
+    let both = || [label("all", "' OR 1=1 --"), label("parity", "1")].concat();
+    assert_eq!(list(RunFilter { labels: both(), limit: 2, before: Some(run(9)), ..all.clone() }).await, [7, 5]);
+    assert!(list(RunFilter { labels: [both(), label("parity", "0")].concat(), ..all.clone() }).await.is_empty());
     let (since, until) = (Some(at(103)), Some(at(105)));
     assert_eq!(list(RunFilter { since, until, ..all.clone() }).await, [4, 3]);
-    assert_eq!(list(RunFilter { since, until, label: label("parity", "1"), ..all }).await, [3]);
+    assert_eq!(list(RunFilter { since, until, labels: label("parity", "1"), ..all }).await, [3]);
 }
 
 async fn a_workflow_has_its_name_alone(store: Arc<dyn Store>) {
@@ -382,9 +391,14 @@ async fn a_workflow_has_its_name_alone(store: Arc<dyn Store>) {
     assert_eq!(named("Order").await, Some(workflow_id(1)));
     assert_eq!(named("order").await, Some(workflow_id(4)), "a name goes before a slug");
     assert_eq!(named("Other").await, None);
-    let listed = store.workflows(ORG, None, 9).await.unwrap();
+    let listed = store.workflows(ORG, &all_workflows()).await.unwrap();
     assert_eq!(listed.iter().map(|w| w.id).collect::<Vec<_>>(), [workflow_id(4), workflow_id(1)]);
-    assert_eq!(store.workflows(ORG, Some(workflow_id(4)), 1).await.unwrap().len(), 1);
+    let older = WorkflowFilter { before: Some(workflow_id(4)), limit: 1, ..Default::default() };
+    assert_eq!(store.workflows(ORG, &older).await.unwrap().len(), 1);
+    let begun = |name: &str| WorkflowFilter { name: name.into(), ..all_workflows() };
+    for (name, count) in [("Or", 1), ("Order", 1), ("o", 1), ("Orders", 0), ("%", 0)] {
+        assert_eq!(store.workflows(ORG, &begun(name)).await.unwrap().len(), count, "{name}");
+    }
     assert_eq!(store.definition(ORG, &[3; 32]).await, Ok(None), "nothing is left of what was refused");
 }
 
@@ -395,7 +409,8 @@ async fn slugs_count_up_unless_given(store: Arc<dyn Store>) {
         let new = NewWorkflow { slug_is_given: false, ..new_workflow(n, &format!("name {n}"), wish) };
         assert_eq!(store.create_workflow(&new).await, Ok(Ok(())));
     }
-    let mut slugs: Vec<String> = store.workflows(ORG, None, 9).await.unwrap().into_iter().map(|w| w.slug).collect();
+    let mut slugs: Vec<String> =
+        store.workflows(ORG, &all_workflows()).await.unwrap().into_iter().map(|w| w.slug).collect();
     slugs.reverse();
     let cut = format!("{}-2", &long[..78]);
     assert_eq!(slugs, ["order", "order-2", "order-2-2", "order-3", &long, &cut]);
@@ -425,7 +440,7 @@ async fn an_idempotency_key_makes_one_workflow(store: Arc<dyn Store>) {
     let taken = Err(Taken::Key { workflow: workflow_id(1), fingerprint: [7; 32] });
     assert_eq!(store.create_workflow(&keyed(2, "a", 7)).await, Ok(taken), "the key goes before the name");
     assert_eq!(store.create_workflow(&keyed(3, "b", 8)).await, Ok(taken));
-    assert_eq!(store.workflows(ORG, None, 9).await.unwrap().len(), 1);
+    assert_eq!(store.workflows(ORG, &all_workflows()).await.unwrap().len(), 1);
 }
 
 async fn settings_and_epochs_are_kept(store: Arc<dyn Store>) {

@@ -3,6 +3,7 @@
 use bytes::Bytes;
 use kernel::plan::Form;
 use kernel::{OrgId, Record, RunId, RunStatus, Timestamp, WorkflowId};
+use std::num::NonZeroU32;
 use store::{Batch, Birth, Definition, IdempotencyKey, NewWorkflow, RunRow, RunWrite, TimerChange, Wait, WorkflowRow};
 
 pub const ORG: OrgId = OrgId::DEFAULT;
@@ -76,6 +77,7 @@ pub fn append_in(org: OrgId, id: RunId, after: u64) -> RunWrite {
         grants: Vec::new(),
         notices: 0,
         birth: None,
+        unit: None,
     }
 }
 
@@ -115,6 +117,11 @@ pub fn batch(runs: impl Into<Vec<RunWrite>>) -> Batch {
     Batch { at: at(1_000), epoch: 1, runs: runs.into() }
 }
 
+/// Writes that land together.
+pub fn unit(mark: u32, runs: impl IntoIterator<Item = RunWrite>) -> Vec<RunWrite> {
+    runs.into_iter().map(|write| RunWrite { unit: NonZeroU32::new(mark), ..write }).collect()
+}
+
 pub fn new_workflow(n: u64, name: &str, slug: &str) -> NewWorkflow {
     let hash = [n as u8; 32];
     let row = WorkflowRow {
@@ -132,6 +139,7 @@ pub fn new_workflow(n: u64, name: &str, slug: &str) -> NewWorkflow {
         hash,
         created_at: at(n as i64),
         updated_at: at(n as i64 + 1),
+        deleted_at: None,
     };
     let definition =
         Definition { hash, source: Bytes::from(format!("{{\"n\":{n}}}")), plan: Bytes::from_static(b"plan") };

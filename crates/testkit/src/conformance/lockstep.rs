@@ -10,10 +10,11 @@ use bytes::Bytes;
 use kernel::event::OnConflict;
 use kernel::{OrgId, RunId, RunStatus, Timestamp};
 use std::fmt::Debug;
+use std::num::NonZeroU32;
 use std::sync::Arc;
 use store::{
-    Batch, Birth, Call, GateRow, GrantChange, NewWorkflow, NoticeRow, RunFilter, RunRow, RunWrite, Store, TimerChange,
-    WorkflowKey, WorkflowPause,
+    Batch, Birth, Call, Definition, Erasure, GateRow, GrantChange, NewWorkflow, NoticeRow, RunFilter, RunRow, RunWrite,
+    Store, TimerChange, WorkflowEdit, WorkflowFilter, WorkflowKey, WorkflowPause, WorkflowRow,
 };
 
 /// A store under test.
@@ -62,13 +63,17 @@ struct Walk {
 impl Walk {
     async fn operate(&mut self, subjects: &mut [Subject]) {
         let (org, id) = self.any_run();
-        match self.rng.below(25) {
+        match self.rng.below(28) {
             0..=11 => {
                 let batch = self.batch(&subjects[0].store).await;
                 self.same(subjects, "commit", |store| store.commit(&batch)).await;
             }
             12 | 13 => self.same(subjects, "load", |store| store.load(org, id)).await,
-            14 => self.same(subjects, "history", |store| store.history(org, id)).await,
+            14 => {
+                let (after, limit) = (self.rng.below(6), self.rng.below(6) as usize);
+                self.same(subjects, "history", |store| store.history(org, id, after, limit)).await;
+                self.same(subjects, "stretch", |store| store.stretch(org, Some(after * 3), limit)).await;
+            }
             15 => {
                 let numbers: Vec<u32> = (0..4).map(|_| self.rng.below(6) as u32).collect();
                 self.same(subjects, "payloads", |store| store.payloads(org, id, &numbers)).await;
@@ -93,7 +98,15 @@ impl Walk {
                 self.same(subjects, "next_epoch", |store| store.next_epoch()).await;
             }
             22 => self.compare_everything(subjects).await,
-            23 => self.around(org, id, subjects).await,
+            23 | 24 => {
+                // Whatever it may have: only its own goes.
+                let labels = KEYS.iter().flat_map(|key| ["x", "y"].map(|value| ((*key).to_owned(), value.to_owned())));
+                let waits = (0..TOKENS).map(|token| [token as u8; 32]).collect();
+                let erasure = Erasure { org, run: id, labels: labels.collect(), waits };
+                self.same(subjects, "erase", |store| store.erase(&erasure)).await;
+            }
+            25 => self.edit(org, subjects).await,
+            26 => self.around(org, id, subjects).await,
             _ => {
                 for subject in subjects.iter_mut() {
                     subject.store = (subject.restart)(Arc::clone(&subject.store));
@@ -123,12 +136,15 @@ impl Walk {
         for org in ORGS {
             for n in 0..RUNS {
                 self.same(subjects, "load", |store| store.load(org, run(n))).await;
-                self.same(subjects, "history", |store| store.history(org, run(n))).await;
+                self.same(subjects, "history", |store| store.history(org, run(n), 0, usize::MAX)).await;
                 self.same(subjects, "payloads", |store| store.payloads(org, run(n), &[0, 1, 2, 3, 4, 5])).await;
             }
             let all = RunFilter { limit: 100, ..Default::default() };
             self.same(subjects, "runs", |store| store.runs(org, &all)).await;
-            self.same(subjects, "workflows", |store| store.workflows(org, None, 100)).await;
+            let all = WorkflowFilter { limit: 100, ..Default::default() };
+            self.same(subjects, "workflows", |store| store.workflows(org, &all)).await;
+            self.same(subjects, "stretch", |store| store.stretch(org, Some(0), usize::MAX)).await;
+            self.same(subjects, "stretch", |store| store.stretch(org, None, 1)).await;
         }
         self.same(subjects, "timers", |store| store.timers(Timestamp::NEVER, 100)).await;
         self.same(subjects, "unparked", |store| store.unparked()).await;
@@ -153,6 +169,32 @@ impl Walk {
         self.same(subjects, "definition", |store| store.definition(org, &[1; 32])).await;
     }
 
+    /// Renames, deletes or replaces a workflow, now and then with an old row in mind.
+    async fn edit(&mut self, org: OrgId, subjects: &[Subject]) {
+        let id = workflow_id(self.rng.below(30));
+        let found = subjects[0].store.workflow(org, &WorkflowKey::Ever(id)).await.expect("the reference reads");
+        let Some(seen) = found else { return };
+        let mut row = WorkflowRow { updated_at: at(self.time), ..seen.clone() };
+        let mut version = None;
+        match self.rng.below(5) {
+            0 => row.name = self.rng.pick(&KEYS).to_owned(),
+            1 => row.slug = self.rng.pick(&KEYS).to_owned(),
+            2 => row.deleted_at = Some(at(self.time)),
+            3 => row.enabled = !row.enabled,
+            _ => {
+                (row.version, row.hash) = (seen.version + 1, [self.rng.below(5) as u8; 32]);
+                let source = Bytes::from(vec![row.version as u8]);
+                version = Some((Definition { hash: row.hash, source, plan: Bytes::new() }, "update"));
+            }
+        }
+        let seen = WorkflowRow { enabled: seen.enabled != self.rng.one_in(8), ..seen };
+        let edit = WorkflowEdit { seen, row, version };
+        self.same(subjects, "edit_workflow", |store| store.edit_workflow(&edit)).await;
+        let by = WorkflowKey::Ever(id);
+        self.same(subjects, "workflow", |store| store.workflow(org, &by)).await;
+        self.same(subjects, "versions", |store| store.versions(org, id, None, 9)).await;
+    }
+
     async fn batch(&mut self, reference: &Arc<dyn Store>) -> Batch {
         self.time += self.rng.below(5) as i64;
         let mut known: Vec<Known> = Vec::new();
@@ -170,6 +212,11 @@ impl Walk {
             let (write, after) = self.write(known[position]);
             known[position] = after;
             runs.push(write);
+        }
+        if self.rng.one_in(3) {
+            // The first ones land together or not at all; the rest goes its own way.
+            let count = self.rng.below(runs.len() as u64 + 1) as usize;
+            runs[..count].iter_mut().for_each(|write| write.unit = NonZeroU32::new(1));
         }
         Batch { at: at(self.time), epoch: 1, runs }
     }
@@ -255,7 +302,7 @@ impl Walk {
         RunFilter {
             statuses,
             workflow: self.rng.one_in(3).then(|| workflow_id(self.rng.below(3))),
-            label: self.rng.one_in(3).then(|| self.label()),
+            labels: (0..self.rng.below(3)).map(|_| self.label()).collect(),
             since: self.rng.one_in(3).then(|| at(100 + self.rng.below(RUNS) as i64)),
             until: self.rng.one_in(3).then(|| at(100 + self.rng.below(RUNS) as i64)),
             before: self.rng.one_in(3).then(|| run(self.rng.below(RUNS))),

@@ -2,6 +2,7 @@
 
 use super::eventually;
 use super::http::{Answer, connect, exchange, request};
+use super::sse::Stream;
 use serde_json::Value;
 use std::io;
 use std::net::SocketAddr;
@@ -55,6 +56,24 @@ impl Api {
     pub fn post_with(&self, path: &str, headers: &[(&str, &str)], body: &Value) -> Answer {
         let headers: Vec<(&str, &str)> = headers.iter().copied().chain([JSON]).collect();
         self.send("POST", path, &headers, body.to_string().as_bytes())
+    }
+
+    #[track_caller]
+    pub fn put(&self, path: &str, body: &Value) -> Answer {
+        self.send("PUT", path, &[JSON], body.to_string().as_bytes())
+    }
+
+    #[track_caller]
+    pub fn delete(&self, path: &str) -> Answer {
+        self.send("DELETE", path, &[], b"")
+    }
+
+    /// Opens a stream of events; with `last`, from where another one was left.
+    #[track_caller]
+    pub fn stream(&self, path: &str, last: Option<&str>) -> Stream {
+        let headers: Vec<(&str, &str)> = last.map(|id| ("Last-Event-ID", id)).into_iter().collect();
+        let asked = request(&self.address.to_string(), "GET", path, &headers, b"");
+        Stream::open(connect(self.address).expect("a connection"), &asked).unwrap_or_else(|e| panic!("{path}: {e}"))
     }
 
     /// Creates a workflow from a definition in YAML; answers its view.

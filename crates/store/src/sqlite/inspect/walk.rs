@@ -3,7 +3,8 @@
 //! A run's records are followed from the newest to the oldest, as the engine would. Of a parked or ended
 //! run the row knows the newest; of the others it may lie in the journal after the recovery position.
 //! Positions that were visited are marked, one bit each, so that the pass over the journal at the end
-//! finds the records nobody leads to.
+//! finds the records nobody leads to. An empty record of a run that is not there is a place the run left
+//! behind when it was erased.
 
 use super::super::chain::{Place, place};
 use super::super::columns::{count, org, run_id, run_row, sql, time};
@@ -14,14 +15,15 @@ use crate::Result;
 use crate::inspect::{Anomaly, AnomalyKind, GrantRow, Seen, SnapshotRow, StoredRun};
 use crate::rows::{RunRow, Wait};
 use bytes::Bytes;
+use kernel::{OrgId, RunId};
 use rusqlite::{Connection, OptionalExtension, Row, Statement, params};
 use std::collections::{HashMap, HashSet};
 
 pub(super) fn walk(connection: &Connection, each: &mut dyn FnMut(Seen)) -> Result<()> {
     let mut journal = Journal::open(connection)?;
     let owners = Owners { connection, orgs: orgs(connection)? };
-    runs(connection, &owners, &mut journal, each)?;
-    journal.pass(connection, each)
+    let unowned = runs(connection, &owners, &mut journal, each)?;
+    journal.pass(connection, unowned, each)
 }
 
 fn prepare<'c>(connection: &'c Connection, statement: &str) -> Result<Statement<'c>> {
@@ -43,7 +45,7 @@ fn runs(
     owners: &Owners<'_>,
     journal: &mut Journal<'_>,
     each: &mut dyn FnMut(Seen),
-) -> Result<()> {
+) -> Result<Unowned> {
     cursors! { connection;
         snapshots: "snapshots", "inspect_snapshots", snapshot;
         timers: "timers", "inspect_timers", |row| time(row, 2);
@@ -53,6 +55,7 @@ fn runs(
         labels: "labels", "inspect_labels", |row| Ok((row.get(2)?, row.get(3)?));
         keys: "idempotency", "inspect_run_keys", |row| Ok((row.get(2)?, row.get(3)?));
     }
+    let mut unowned: Unowned = HashMap::new();
     let mut versions = prepare(connection, sql!("inspect_version"))?;
     let mut statement = prepare(connection, sql!("inspect_runs"))?;
     let mut rows = statement.query([]).map_err(on_read)?;
@@ -65,7 +68,7 @@ fn runs(
             grants.take(&key, owners, each)?,
             payloads.take(&key, owners, each)?,
             labels.take(&key, owners, each)?,
-            keys.take(&key, owners, each)?,
+            keys.take(&key, owners, &mut |seen| set_aside(seen, &mut unowned, each))?,
         );
         let (row, head) = match read_run(row) {
             Ok(read) => read,
@@ -100,7 +103,21 @@ fn runs(
     grants.rest(owners, each)?;
     payloads.rest(owners, each)?;
     labels.rest(owners, each)?;
-    keys.rest(owners, each)
+    keys.rest(owners, &mut |seen| set_aside(seen, &mut unowned, each))?;
+    Ok(unowned)
+}
+
+/// Idempotency keys whose run is not there: damage, unless the journal shows that it was erased.
+type Unowned = HashMap<(OrgId, RunId), Vec<Anomaly>>;
+
+fn set_aside(seen: Seen, unowned: &mut Unowned, each: &mut dyn FnMut(Seen)) {
+    match seen {
+        Seen::Anomaly(Anomaly { kind: AnomalyKind::Dangling, org: Some(org), run: Some(run), what }) => {
+            let (kind, key) = (AnomalyKind::Dangling, (org, run));
+            unowned.entry(key).or_default().push(Anomaly { kind, org: Some(org), run: Some(run), what });
+        }
+        other => each(other),
+    }
 }
 
 fn orgs(connection: &Connection) -> Result<Vec<i64>> {
@@ -147,7 +164,9 @@ impl<'c> Journal<'c> {
         let mut statement = prepare(connection, sql!("journal_tail"))?;
         let mut rows = statement.query([recovery_pos]).map_err(on_read)?;
         while let Some(row) = rows.next().map_err(on_read)? {
-            if let (Ok(key), Ok(seq), Ok(pos)) = (raw_key(row, 1), count(row, 3), row.get(0)) {
+            // What was erased is nobody's.
+            let is_there = count(row, 5).is_ok_and(|bytes| bytes > 0);
+            if let (Ok(key), Ok(seq), Ok(pos), true) = (raw_key(row, 1), count(row, 3), row.get(0), is_there) {
                 tails.insert(key, Head { seq, pos });
             }
         }
@@ -185,7 +204,8 @@ impl<'c> Journal<'c> {
     }
 
     /// Every record in the order it was written.
-    fn pass(&self, connection: &Connection, each: &mut dyn FnMut(Seen)) -> Result<()> {
+    fn pass(&self, connection: &Connection, mut unowned: Unowned, each: &mut dyn FnMut(Seen)) -> Result<()> {
+        let mut exists = prepare(connection, sql!("inspect_run_exists"))?;
         let mut statement = prepare(connection, sql!("inspect_journal"))?;
         let mut rows = statement.query([]).map_err(on_read)?;
         let mut expected = 1;
@@ -197,16 +217,25 @@ impl<'c> Journal<'c> {
                 each(Seen::Anomaly(Anomaly::new(AnomalyKind::Gap, what)));
             }
             expected = pos.saturating_add(1);
-            if !self.visited.has(pos) && !self.excused.contains(&key) {
+            let body = Bytes::from(row.get::<_, Vec<u8>>(4).map_err(on_read)?);
+            let is_visited = self.visited.has(pos);
+            // The empty place of a run that is not there: it was erased, and its key may have stayed.
+            if body.is_empty() && !is_visited && !exists.exists((key.0, &key.1)).map_err(on_read)? {
+                if let (Some(org), Some(run)) = (org, run) {
+                    unowned.remove(&(org, run));
+                }
+                continue;
+            }
+            if !is_visited && !self.excused.contains(&key) {
                 let seq: i64 = row.get(3).map_err(on_read)?;
                 let what = format!("record {seq} at position {pos} belongs to no run's history");
                 each(Seen::Anomaly(Anomaly::new(AnomalyKind::Orphan, what).of(org, run)));
             }
-            let body = Bytes::from(row.get::<_, Vec<u8>>(4).map_err(on_read)?);
             if let (Some(org), Some(run)) = (org, run) {
                 each(Seen::Record { pos, org, run, body });
             }
         }
+        unowned.into_values().flatten().for_each(|anomaly| each(Seen::Anomaly(anomaly)));
         Ok(())
     }
 }

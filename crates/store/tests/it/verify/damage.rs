@@ -59,6 +59,7 @@ pub const ALL: &[(Code, &str, Damage)] = &[
         "a bit",
         sql!(completed, "UPDATE journal SET body = CAST(body || x'00' AS BLOB) WHERE run = $1"),
     ),
+    (Code::RecordDamaged, "emptied", sql!(woken, "UPDATE journal SET body = x'' WHERE run = $1 AND seq = 1")),
     (Code::RecordNewer, "a format", |p| {
         p.run(
             "UPDATE journal SET body = CAST(x'09' || substr(body, 2) AS BLOB) WHERE run = $1 AND seq = 2",
@@ -77,6 +78,14 @@ pub const ALL: &[(Code, &str, Damage)] = &[
                WHERE run = $1 AND seq = 2",
             [p.s.completed.0],
         );
+    }),
+    (Code::JournalOrphan, "half erased", |p| {
+        p.run("DELETE FROM runs WHERE id = $1", [p.s.woken.0]);
+        p.run("UPDATE journal SET body = x'' WHERE run = $1 AND seq > 1", [p.s.woken.0]);
+    }),
+    (Code::Dangling, "the key of a run that is nowhere", sql!(erased, "UPDATE journal SET run = x'00' WHERE run = $1")),
+    (Code::JournalGap, "an erased place", |p| {
+        p.run("DELETE FROM journal WHERE run = $1 AND seq = 1", [p.s.erased.0]);
     }),
     (Code::JournalGap, "moved", |p| {
         p.db.execute_batch(

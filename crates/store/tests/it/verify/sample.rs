@@ -28,6 +28,8 @@ pub struct Sample {
     pub cancelled: RunId,
     /// An HTTP request is under way.
     pub running: RunId,
+    /// Had labels, a callback, a key and a large body; deleted.
+    pub erased: RunId,
 }
 
 impl Sample {
@@ -156,6 +158,10 @@ async fn populate(engine: &Engine, silent: u16) -> Sample {
     let theirs = start(engine, OTHER, "plain", &json!({})).await;
     ended(engine, OTHER, theirs, RunStatus::Completed).await;
 
+    let erased = start(engine, ORG, "callback", &json!({ "text": "x".repeat(20_000) })).await;
+    engine.cancel(ORG, erased, "me".into(), "over".into()).await.unwrap();
+    engine.delete_run(ORG, erased).await.unwrap();
+
     let waiting = start(engine, ORG, "callback", &large).await;
     let sleeping = start(engine, ORG, "forty", &json!({})).await;
     let retrying = start(engine, ORG, "retried", &json!({})).await;
@@ -163,7 +169,7 @@ async fn populate(engine: &Engine, silent: u16) -> Sample {
         in_status(engine, run, RunStatus::Waiting).await;
     }
     let running = start(engine, ORG, "hangs", &json!({})).await;
-    Sample { file: Vec::new(), completed, waiting, sleeping, woken, cancelled, running }
+    Sample { file: Vec::new(), completed, waiting, sleeping, woken, cancelled, running, erased }
 }
 
 /// Stops while a step could start, which therefore waits for the next process.

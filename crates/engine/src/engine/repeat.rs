@@ -1,0 +1,42 @@
+//! Replay: a new run from an old one's input. The old one stays as it is.
+
+use super::{Engine, Error, Idempotency, Resolved, Source, StartRequest, Started};
+use kernel::{OrgId, RunId};
+use std::sync::Arc;
+
+/// Which version a replay runs on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Edition {
+    /// The one the old run pinned.
+    #[default]
+    Pinned,
+    /// The workflow's present one.
+    Latest,
+}
+
+impl Engine {
+    /// Starts a run with the body, headers and labels another one was started with.
+    pub async fn replay(
+        &self,
+        org: OrgId,
+        run: RunId,
+        edition: Edition,
+        idempotency: Option<Idempotency>,
+    ) -> Result<Started, Error> {
+        let reading = self.read(org, run).await?.ok_or(Error::NotFound("run"))?;
+        let row = self.workflow_of(org, reading.row.workflow).await?;
+        let version = match edition {
+            Edition::Pinned => reading.version.clone(),
+            Edition::Latest if row.deleted_at.is_some() => return Err(Error::NotFound("workflow")),
+            Edition::Latest => self.inner.version(org, row.id, row.version, &row.name, row.hash).await?,
+        };
+        let origin = &reading.run.state.origin;
+        let body = origin.body.bytes(&reading.payloads);
+        let body = body.map_err(|_| Error::Damaged("its input is missing".into()))?.clone();
+        let pairs = |list: &[kernel::event::Pair]| list.iter().map(|p| (p.name.clone(), p.value.clone())).collect();
+        let (headers, labels) = (pairs(&origin.headers), pairs(&origin.labels));
+        let source = Source { kind: origin.trigger, replayed_from: Some(run), ..Source::default() };
+        let workflow = Arc::new(Resolved { row, version });
+        self.start(StartRequest { org, workflow, body, headers, labels, source, idempotency }).await
+    }
+}

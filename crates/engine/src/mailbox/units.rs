@@ -1,0 +1,61 @@
+//! Runs that are created together: one neighbourhood of a batch, which the store lands as a whole.
+
+use super::{Mailbox, Pending, Reply, Turn};
+use std::collections::BTreeMap;
+use std::num::NonZeroU32;
+use store::RunWrite;
+
+/// Runs that are created together.
+#[derive(Clone, Copy)]
+pub(super) struct Unit {
+    pub number: NonZeroU32,
+    pub size: usize,
+}
+
+impl<T> Mailbox<T> {
+    pub(super) fn next_unit(&mut self, size: usize) -> Unit {
+        self.units = self.units.wrapping_add(1);
+        Unit { number: NonZeroU32::new(self.units).unwrap_or(NonZeroU32::MAX), size }
+    }
+
+    /// A unit one of whose runs could not even be begun (a bug stopped it) is not begun at all.
+    pub(super) fn drop_partial_units(&mut self, turn: &mut Turn<T>) {
+        let size = |write: &RunWrite| {
+            write.unit?;
+            self.slots.get(&write.run)?.live.as_ref()?.unit
+        };
+        let mut counts: BTreeMap<NonZeroU32, (usize, usize)> = BTreeMap::new();
+        for unit in turn.batch.runs.iter().filter_map(size) {
+            counts.entry(unit.number).or_insert((unit.size, 0)).1 += 1;
+        }
+        counts.retain(|_, (size, found)| size != found);
+        if counts.is_empty() {
+            return;
+        }
+        let (writes, pending) = (std::mem::take(&mut turn.batch.runs), std::mem::take(&mut turn.pending));
+        for (write, pending) in writes.into_iter().zip(pending) {
+            if write.unit.is_some_and(|unit| counts.contains_key(&unit)) {
+                let reply = Reply::Unavailable("another run of the same request could not be begun".into());
+                self.refuse(&write, pending, &reply, &mut turn.ready);
+            } else {
+                turn.batch.runs.push(write);
+                turn.pending.push(pending);
+            }
+        }
+    }
+
+    /// A run that was not created, and never will be.
+    pub(super) fn refuse(
+        &mut self,
+        write: &RunWrite,
+        pending: Pending<T>,
+        reply: &Reply,
+        replies: &mut Vec<(T, Reply)>,
+    ) {
+        self.slots.remove(&write.run);
+        self.leave(write.run);
+        self.forget_watchers(write.run, replies);
+        let tickets = pending.items.into_iter().filter_map(|item| item.ticket);
+        replies.extend(tickets.map(|ticket| (ticket, reply.clone())));
+    }
+}

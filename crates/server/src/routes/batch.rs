@@ -1,0 +1,168 @@
+//! Starting many runs with one request: all of them, or none and every problem.
+
+use super::workflows::{KEY_MAX, LABELS_MAX, fingerprint, kept_headers, no_workflow};
+use crate::contract::{Route, post};
+use crate::error::problem_of;
+use crate::query::{LABEL, is_label};
+use crate::{Answer, Path, Refusal, State, body};
+use api::{At, BatchItemView, BatchRequest, Code, Data, Problem};
+use axum::Json;
+use axum::body::Body;
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::IntoResponse;
+use bytes::Bytes;
+use engine::{Idempotency, Source, StartRequest};
+use serde_json::Value;
+use serde_json::value::RawValue;
+use std::collections::BTreeMap;
+
+const ITEMS_MAX: usize = 1_000;
+
+/// One item, understood.
+#[derive(Default)]
+struct Item {
+    body: Option<Bytes>,
+    key: Option<String>,
+    labels: Vec<(String, String)>,
+}
+
+pub fn routes() -> Vec<Route> {
+    const PATH: &str = "/api/v1/workflows/{workflow}/trigger-batch";
+    let about = "started, in the order of the items, or found by their keys";
+    let batch = post(PATH, trigger, "trigger_batch", "Start several runs, all or none")
+        .takes::<BatchRequest>()
+        .answers::<Vec<BatchItemView>>(201, about)
+        .refuses(&[Code::WorkflowDisabled, Code::IdempotencyKeyReused, Code::ConcurrencyKeyUnresolved])
+        .refuses(&[Code::RunDamaged, Code::RunNeedsUpgrade]);
+    vec![batch]
+}
+
+pub async fn trigger(app: State, Path(key): Path<String>, headers: HeaderMap, body: Body) -> Answer {
+    let bytes = body::payload_of(&headers, body, body::BATCH_MAX).await?;
+    let items = read(&bytes)?;
+    let workflow = app.engine.resolve(app.org(), &key).await?.ok_or_else(|| no_workflow(&key))?;
+    let kept = kept_headers(&headers);
+    let requests = items.into_iter().map(|item| {
+        let body = item.body.unwrap_or_else(|| Bytes::from_static(b"null"));
+        let fingerprint = |_: &String| fingerprint(workflow.row.id, &body, &item.labels, "");
+        let print = item.key.as_ref().map(fingerprint);
+        StartRequest {
+            org: app.org(),
+            workflow: workflow.clone(),
+            idempotency: item.key.zip(print).map(|(key, fingerprint)| Idempotency { scope: None, key, fingerprint }),
+            body,
+            headers: kept.clone(),
+            labels: item.labels,
+            source: Source::default(),
+        }
+    });
+    let started = app.engine.start_all(requests.collect()).await?;
+    let view = |item: engine::engine::Item| BatchItemView {
+        run_id: item.run.to_string(),
+        status: item.status.map_or("deleted", |status| status.as_str()).into(),
+        deduplicated: item.deduplicated,
+    };
+    let data: Vec<BatchItemView> = started.into_iter().map(view).collect();
+    Ok((StatusCode::CREATED, Json(Data { data })).into_response())
+}
+
+fn read(bytes: &Bytes) -> Result<Vec<Item>, Refusal> {
+    let wrong = |message: String, at: &str| {
+        let hint =
+            "expected {\"items\": [{\"body\": any JSON, \"idempotency_key\"?: text, \"labels\"?: {key: text}}, …]}";
+        Refusal::new(Code::InvalidBody, message).hint(hint).at(at)
+    };
+    let fields: BTreeMap<String, &RawValue> =
+        serde_json::from_slice(bytes).map_err(|_| wrong("the body must be an object".into(), ""))?;
+    if let Some(name) = fields.keys().find(|name| *name != "items") {
+        return Err(wrong(format!("`{name}` is not known here"), name));
+    }
+    let items = fields.get("items").and_then(|raw| serde_json::from_str::<Vec<&RawValue>>(raw.get()).ok());
+    let items = items.ok_or_else(|| wrong("`items` must be a list".into(), "items"))?;
+    if items.is_empty() || items.len() > ITEMS_MAX {
+        return Err(wrong(format!("there are {} items, expected 1 to {ITEMS_MAX}", items.len()), "items"));
+    }
+    let mut problems = Vec::new();
+    let items: Vec<Item> = items.iter().enumerate().map(|(i, raw)| item(i, raw, &mut problems)).collect();
+    if problems.is_empty() { Ok(items) } else { Err(Refusal::of_problems(Code::InvalidBody, problems)) }
+}
+
+/// Reads one item; what is wrong with it is added to the problems of the others.
+fn item(index: usize, raw: &RawValue, problems: &mut Vec<Problem>) -> Item {
+    let mut say = |field: &str, code: Code, message: String| {
+        let dot = if field.is_empty() { "" } else { "." };
+        let at = Some(At { path: format!("items[{index}]{dot}{field}"), line: None, column: None });
+        problems.push(Problem { code: code.as_str().to_owned(), message, at, ..Default::default() });
+    };
+    let mut item = Item::default();
+    let Ok(fields) = serde_json::from_str::<BTreeMap<String, &RawValue>>(raw.get()) else {
+        say("", Code::InvalidBody, "an item must be an object".into());
+        return item;
+    };
+    if !fields.contains_key("body") {
+        say("body", Code::InvalidBody, "an item needs a `body`; `null` will do".into());
+    }
+    for (name, raw) in fields {
+        let text = raw.get();
+        match name.as_str() {
+            "body" if text.len() > body::PAYLOAD_MAX => {
+                say("body", Code::TooLarge, format!("it is larger than {} bytes", body::PAYLOAD_MAX));
+            }
+            "body" => match lang::check_json(text.as_bytes()) {
+                Ok(()) => item.body = Some(Bytes::copy_from_slice(text.as_bytes())),
+                Err(problem) => say("body", Code::InvalidBody, problem_of(&problem).message),
+            },
+            "idempotency_key" => match serde_json::from_str::<String>(text) {
+                Ok(key) if (1..=KEY_MAX).contains(&key.len()) && key.bytes().all(|b| b.is_ascii_graphic()) => {
+                    item.key = Some(key);
+                }
+                _ => say(&name, Code::InvalidBody, format!("a key has 1 to {KEY_MAX} visible ASCII characters")),
+            },
+            "labels" => match serde_json::from_str::<BTreeMap<String, Value>>(text) {
+                Ok(labels) if labels.len() > LABELS_MAX => {
+                    say("labels", Code::InvalidBody, format!("a run has at most {LABELS_MAX} labels"));
+                }
+                Ok(labels) => {
+                    for (key, value) in labels {
+                        match value {
+                            Value::String(value) if is_label(&key, &value) => item.labels.push((key, value)),
+                            _ => say(&format!("labels.{key}"), Code::InvalidBody, format!("a label is {LABEL}")),
+                        }
+                    }
+                }
+                Err(_) => say("labels", Code::InvalidBody, "labels are an object of texts".into()),
+            },
+            _ => say(&name, Code::InvalidBody, format!("an item has no field `{name}`")),
+        }
+    }
+    item
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn paths(json: &str) -> Vec<String> {
+        let mut problems = Vec::new();
+        let items: Vec<&RawValue> = serde_json::from_str(json).unwrap();
+        for (i, raw) in items.iter().enumerate() {
+            item(i, raw, &mut problems);
+        }
+        problems.into_iter().map(|problem| problem.at.unwrap().path).collect()
+    }
+
+    #[test]
+    fn every_problem_of_every_item_is_found_at_its_index() {
+        assert!(paths(r#"[{"body": 1}, {"body": null, "idempotency_key": "k", "labels": {"a": "b"}}]"#).is_empty());
+        let json = r#"[{"body": 1, "x": 1}, 7, {"labels": {"a": 1, "b c": "d"}}, {"body": 2, "idempotency_key": ""}]"#;
+        let expected = [
+            "items[0].x",
+            "items[1]",
+            "items[2].body",
+            "items[2].labels.a",
+            "items[2].labels.b c",
+            "items[3].idempotency_key",
+        ];
+        assert_eq!(paths(json), expected);
+    }
+}

@@ -1,0 +1,1 @@
+DELETE FROM grants WHERE org = $1 AND run = $2

@@ -1,0 +1,1 @@
+SELECT max(pos) FROM journal

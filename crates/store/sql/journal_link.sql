@@ -1,0 +1,1 @@
+SELECT org, run, seq, prev FROM journal WHERE pos = $1

@@ -1,0 +1,1 @@
+DELETE FROM labels WHERE org = $1 AND key = $2 AND value = $3 AND run = $4

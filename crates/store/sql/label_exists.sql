@@ -1,0 +1,1 @@
+SELECT 1 FROM labels WHERE org = $1 AND key = $2 AND value = $3 AND run = $4

@@ -1,0 +1,1 @@
+DELETE FROM runs WHERE org = $1 AND id = $2

@@ -1,0 +1,283 @@
+//! What every store does about units, edits, erasure and the order of the journal, one sentence a case.
+
+use super::Case;
+use super::cases::{cases, commit};
+use super::fixtures::*;
+use bytes::Bytes;
+use kernel::{RunId, RunStatus};
+use std::sync::Arc;
+use store::Verdict::{Committed, Conflict, KeyTaken, Undone};
+use store::{
+    Birth, Definition, Edited, Erased, Erasure, RunFilter, RunWrite, Store, Taken, VersionKey, WorkflowEdit,
+    WorkflowKey, WorkflowRow,
+};
+
+cases![
+    a_unit_lands_together,
+    a_unit_is_undone_by_one_conflict,
+    a_key_of_the_same_request_lets_its_unit_land,
+    a_key_of_another_request_undoes_its_unit,
+    an_undone_unit_leaves_its_neighbours_alone,
+    a_workflow_changes_only_as_it_was_seen,
+    a_new_version_joins_the_line,
+    a_name_is_free_once_its_workflow_is_deleted,
+    an_ended_run_is_erased_with_all_it_holds,
+    an_open_run_is_not_erased,
+    an_erased_run_keeps_its_key_and_its_places,
+    a_page_of_history_begins_after_a_record,
+    a_stretch_is_what_was_written_since,
+];
+
+fn keyed(n: u64, name: &str, fingerprint: u8) -> RunWrite {
+    born(start(run(n)), Birth { idempotency: Some(key(name, fingerprint)), ..Default::default() })
+}
+
+async fn exist(store: &Arc<dyn Store>, numbers: impl IntoIterator<Item = u64>) -> Vec<bool> {
+    let mut found = Vec::new();
+    for n in numbers {
+        found.push(store.run(ORG, run(n)).await.unwrap().is_some());
+    }
+    found
+}
+
+async fn a_unit_lands_together(store: Arc<dyn Store>) {
+    let writes = unit(1, [start(run(1)), keyed(2, "a", 1), start(run(3))]);
+    assert_eq!(commit(&store, writes).await, [Committed, Committed, Committed]);
+    assert_eq!(exist(&store, 1..4).await, [true; 3]);
+    assert_eq!(commit(&store, unit(1, [append(run(1), 1), append(run(2), 1)])).await, [Committed, Committed]);
+}
+
+async fn a_unit_is_undone_by_one_conflict(store: Arc<dyn Store>) {
+    commit(&store, [start(run(2)), start(run(7))]).await;
+    let door = |n: u64, token| {
+        let waits = vec![wait(ORG, run(n), 0, token)];
+        born(start(run(n)), Birth { waits, labels: vec![("k".into(), "v".into())], ..Default::default() })
+    };
+    let payloads = vec![(1, Bytes::from_static(b"x"))];
+    let timer = store::TimerChange { remove: None, insert: Some(at(3)) };
+    let going_on = RunWrite { payloads, timer, ..turn(run(7), 1, RunStatus::Waiting) };
+    let writes = unit(5, [door(1, 1), going_on, start(run(2)), start(run(3))]);
+    assert_eq!(commit(&store, writes).await, [Undone, Undone, Conflict, Undone]);
+    assert_eq!(exist(&store, [1, 2, 3]).await, [false, true, false]);
+    assert_eq!(store.wait(&[1; 32]).await, Ok(None));
+    assert_eq!(store.payloads(ORG, run(7), &[1]).await, Ok(vec![]));
+    assert_eq!(store.next_timer().await, Ok(None));
+    assert_eq!(store.unparked().await, Ok(vec![(ORG, run(2)), (ORG, run(7))]));
+    let labelled = RunFilter { labels: vec![("k".into(), "v".into())], limit: 9, ..Default::default() };
+    assert_eq!(store.runs(ORG, &labelled).await, Ok(vec![]));
+    let twice = unit(6, [door(4, 9), door(5, 9), start(run(6))]);
+    assert_eq!(commit(&store, twice).await, [Undone, Conflict, Undone]);
+    assert_eq!(commit(&store, unit(7, [door(1, 1), append(run(7), 1)])).await, [Committed, Committed]);
+}
+
+async fn a_key_of_the_same_request_lets_its_unit_land(store: Arc<dyn Store>) {
+    commit(&store, [keyed(1, "a", 1)]).await;
+    let taken = |n| KeyTaken { run: run(n), fingerprint: [1; 32] };
+    let writes = unit(1, [keyed(2, "a", 1), keyed(3, "b", 1), keyed(4, "b", 1), start(run(5))]);
+    assert_eq!(commit(&store, writes).await, [taken(1), Committed, taken(3), Committed]);
+    assert_eq!(exist(&store, 1..6).await, [true, false, true, false, true]);
+}
+
+async fn a_key_of_another_request_undoes_its_unit(store: Arc<dyn Store>) {
+    commit(&store, [keyed(1, "a", 1)]).await;
+    let taken = |n, fingerprint| KeyTaken { run: run(n), fingerprint: [fingerprint; 32] };
+    let writes = unit(1, [keyed(2, "b", 1), keyed(3, "a", 2), keyed(4, "b", 9), keyed(5, "a", 1), start(run(6))]);
+    assert_eq!(commit(&store, writes).await, [Undone, taken(1, 1), taken(2, 1), Undone, Undone]);
+    assert_eq!(exist(&store, 1..7).await, [true, false, false, false, false, false]);
+    assert_eq!(commit(&store, unit(2, [keyed(4, "b", 9), start(run(6))])).await, [Committed, Committed]);
+}
+
+async fn an_undone_unit_leaves_its_neighbours_alone(store: Arc<dyn Store>) {
+    let mut writes = vec![start(run(1))];
+    writes.extend(unit(1, [append(run(1), 1), start(run(2)), start(run(2))]));
+    writes.extend(unit(2, [append(run(1), 1), start(run(3))]));
+    writes.push(append(run(1), 2));
+    let expected = [Committed, Undone, Undone, Conflict, Committed, Committed, Committed];
+    assert_eq!(commit(&store, writes).await, expected);
+    assert_eq!(store.history(ORG, run(1), 0, 9).await.unwrap().unwrap().len(), 3);
+    assert_eq!(store.stretch(ORG, Some(0), 9).await.unwrap().end, 4, "what was undone took no place");
+    assert_eq!(commit(&store, [append(run(1), 3), append(run(3), 1)]).await, [Committed, Committed]);
+}
+
+fn edit(seen: &WorkflowRow, change: impl FnOnce(&mut WorkflowRow)) -> WorkflowEdit {
+    let mut row = seen.clone();
+    change(&mut row);
+    WorkflowEdit { seen: seen.clone(), row, version: None }
+}
+
+async fn a_workflow_changes_only_as_it_was_seen(store: Arc<dyn Store>) {
+    for (n, name) in [(1, "a"), (2, "b")] {
+        store.create_workflow(&new_workflow(n, name, name)).await.unwrap().unwrap();
+    }
+    let seen = new_workflow(1, "a", "a").row;
+    let first = edit(&seen, |row| {
+        (row.name, row.slug, row.description) = ("c".into(), "c-c".into(), None);
+        (row.tags, row.enabled, row.updated_at) = ("[]".into(), false, at(50));
+    });
+    assert_eq!(store.edit_workflow(&first).await, Ok(Edited::Done));
+    let by_id = WorkflowKey::Id(workflow_id(1));
+    assert_eq!(store.workflow(ORG, &by_id).await, Ok(Some(first.row.clone())));
+    assert_eq!(store.workflow(ORG, &WorkflowKey::Name("a".into())).await, Ok(None));
+    assert_eq!(store.edit_workflow(&edit(&seen, |row| row.enabled = true)).await, Ok(Edited::Changed));
+    let to_b = edit(&first.row, |row| row.name = "b".into());
+    assert_eq!(store.edit_workflow(&to_b).await, Ok(Edited::Taken(Taken::Name)));
+    let to_b = edit(&first.row, |row| row.slug = "b".into());
+    assert_eq!(store.edit_workflow(&to_b).await, Ok(Edited::Taken(Taken::Slug)));
+    let unknown = WorkflowRow { id: workflow_id(9), ..seen.clone() };
+    assert_eq!(store.edit_workflow(&edit(&unknown, |_| {})).await, Ok(Edited::Changed));
+    let elsewhere = WorkflowRow { org: OTHER_ORG, ..first.row.clone() };
+    assert_eq!(store.edit_workflow(&edit(&elsewhere, |_| {})).await, Ok(Edited::Changed));
+    let pinned = edit(&first.row, |row| row.created_at = at(999));
+    assert_eq!(store.edit_workflow(&pinned).await, Ok(Edited::Done));
+    assert_eq!(store.workflow(ORG, &by_id).await, Ok(Some(first.row)), "its birth stays");
+}
+
+async fn a_new_version_joins_the_line(store: Arc<dyn Store>) {
+    let first = new_workflow(1, "a", "a");
+    store.create_workflow(&first).await.unwrap().unwrap();
+    let mut seen = first.row.clone();
+    for (number, mark) in [(2, 50), (3, 60), (4, 50)] {
+        let definition = Definition { hash: [mark; 32], source: Bytes::from(vec![number as u8]), plan: Bytes::new() };
+        let mut next = edit(&seen, |row| {
+            (row.version, row.hash, row.updated_at) = (number, [mark; 32], at(100 + i64::from(number)));
+        });
+        next.version = Some((definition, "update"));
+        assert_eq!(store.edit_workflow(&next).await, Ok(Edited::Done));
+        seen = next.row;
+    }
+    let id = workflow_id(1);
+    let numbers = async |before, limit| {
+        let versions = store.versions(ORG, id, before, limit).await.unwrap();
+        versions.iter().map(|v| (v.number, v.hash[0], v.source.clone(), v.at)).collect::<Vec<_>>()
+    };
+    let updated = |number: u32, mark| (number, mark, "update".to_owned(), at(100 + i64::from(number)));
+    let created = (1, 1, "create".to_owned(), at(1));
+    assert_eq!(numbers(None, 9).await, [updated(4, 50), updated(3, 60), updated(2, 50), created.clone()]);
+    assert_eq!(numbers(Some(3), 1).await, [updated(2, 50)]);
+    assert_eq!(numbers(Some(2), 9).await, [created]);
+    let number = async |by| store.version(ORG, id, by).await.unwrap().map(|v| v.number);
+    assert_eq!(number(VersionKey::Number(2)).await, Some(2));
+    assert_eq!(number(VersionKey::Number(5)).await, None);
+    assert_eq!(number(VersionKey::Hash([50; 32])).await, Some(4), "the latest");
+    assert_eq!(number(VersionKey::Hash([51; 32])).await, None);
+    assert_eq!(store.version(OTHER_ORG, id, VersionKey::Number(1)).await, Ok(None));
+    assert_eq!(store.definition(ORG, &[50; 32]).await.unwrap().unwrap().source, Bytes::from_static(&[2]), "once");
+    assert_eq!(store.definition(ORG, &[60; 32]).await.unwrap().unwrap().source, Bytes::from_static(&[3]));
+}
+
+async fn a_name_is_free_once_its_workflow_is_deleted(store: Arc<dyn Store>) {
+    let first = new_workflow(1, "a", "a");
+    store.create_workflow(&first).await.unwrap().unwrap();
+    let delete = edit(&first.row, |row| row.deleted_at = Some(at(70)));
+    assert_eq!(store.edit_workflow(&delete).await, Ok(Edited::Done));
+    assert_eq!(store.edit_workflow(&delete).await, Ok(Edited::Changed));
+    assert_eq!(store.edit_workflow(&edit(&delete.row, |row| row.deleted_at = None)).await, Ok(Edited::Changed));
+    let id = workflow_id(1);
+    assert_eq!(store.workflow(ORG, &WorkflowKey::Id(id)).await, Ok(None));
+    assert_eq!(store.workflow(ORG, &WorkflowKey::Ever(id)).await, Ok(Some(delete.row)));
+    assert_eq!(store.workflow(OTHER_ORG, &WorkflowKey::Ever(id)).await, Ok(None));
+    assert_eq!(store.workflows(ORG, &store::WorkflowFilter { limit: 9, ..Default::default() }).await, Ok(vec![]));
+    assert_eq!(store.versions(ORG, id, None, 9).await.unwrap().len(), 1);
+    assert_eq!(store.create_workflow(&new_workflow(2, "a", "a")).await, Ok(Ok(())));
+    assert!(matches!(store.create_workflow(&new_workflow(1, "x", "x")).await, Err(store::Error::Refused(_))));
+}
+
+fn erasure(run: RunId) -> Erasure {
+    Erasure { org: ORG, run, labels: vec![("k".into(), "v".into())], waits: vec![[3; 32]] }
+}
+
+/// A run with everything a run can have.
+async fn full_life(store: &Arc<dyn Store>) {
+    let birth = Birth {
+        labels: vec![("k".into(), "v".into())],
+        waits: vec![wait(ORG, run(1), 0, 3)],
+        idempotency: Some(key("a", 1)),
+        notice: None,
+    };
+    let give = store::GrantChange::Give { step: 1, attempt: 1, fence: 7, worker: "w".into(), lease_us: 1 };
+    let first = RunWrite {
+        payloads: vec![(1, Bytes::from_static(b"x"))],
+        grants: vec![give],
+        snapshot: Some(state(run(1), 1)),
+        ..born(start(run(1)), birth)
+    };
+    commit(store, [first, start(run(2)), turn(run(1), 1, RunStatus::Completed), append(run(2), 1)]).await;
+}
+
+async fn an_ended_run_is_erased_with_all_it_holds(store: Arc<dyn Store>) {
+    full_life(&store).await;
+    assert_eq!(store.erase(&Erasure { org: OTHER_ORG, ..erasure(run(1)) }).await, Ok(Erased::NotFound));
+    assert_eq!(store.erase(&erasure(run(1))).await, Ok(Erased::Done));
+    assert_eq!(store.erase(&erasure(run(1))).await, Ok(Erased::NotFound));
+    assert_eq!(store.load(ORG, run(1)).await, Ok(None));
+    assert_eq!(store.run(ORG, run(1)).await, Ok(None));
+    assert_eq!(store.history(ORG, run(1), 0, 9).await, Ok(None));
+    assert_eq!(store.payloads(ORG, run(1), &[1]).await, Ok(vec![]));
+    assert_eq!(store.wait(&[3; 32]).await, Ok(None));
+    let labelled = RunFilter { labels: vec![("k".into(), "v".into())], limit: 9, ..Default::default() };
+    assert_eq!(store.runs(ORG, &labelled).await, Ok(vec![]));
+    assert_eq!(commit(&store, [append(run(1), 2), append(run(2), 2)]).await, [Conflict, Committed], "no late record");
+}
+
+async fn an_open_run_is_not_erased(store: Arc<dyn Store>) {
+    for (n, status) in (1..).zip(RunStatus::ALL) {
+        commit(&store, [start(run(n)), turn(run(n), 1, *status)]).await;
+        let expected = if status.is_terminal() { Erased::Done } else { Erased::NotEnded };
+        assert_eq!(store.erase(&erasure(run(n))).await, Ok(expected), "{status}");
+        assert_eq!(store.run(ORG, run(n)).await.unwrap().is_some(), !status.is_terminal());
+    }
+    commit(&store, [start(run(90)), RunWrite { notices: 1, ..turn(run(90), 1, RunStatus::Failed) }]).await;
+    assert_eq!(store.erase(&erasure(run(90))).await, Ok(Erased::NotTold));
+    let tells = born(start(run(91)), Birth { notice: Some((run(90), 0)), ..Default::default() });
+    assert_eq!(commit(&store, [tells]).await, [Committed]);
+    assert_eq!(store.erase(&erasure(run(90))).await, Ok(Erased::Done));
+}
+
+async fn an_erased_run_keeps_its_key_and_its_places(store: Arc<dyn Store>) {
+    full_life(&store).await;
+    let late = RunWrite { record: record(run(1), 3, at(2_000)), ..append(run(1), 2) };
+    commit(&store, [late]).await;
+    store.erase(&erasure(run(1))).await.unwrap();
+    assert_eq!(store.high_water().await, Ok(Some(at(2_000))), "time stays ahead of what was there");
+    let taken = KeyTaken { run: run(1), fingerprint: [1; 32] };
+    assert_eq!(commit(&store, [keyed(5, "a", 1), append(run(2), 2)]).await, [taken, Committed]);
+    let stretch = store.stretch(ORG, Some(0), 99).await.unwrap();
+    assert_eq!(stretch.records.iter().map(|r| (r.pos, r.run)).collect::<Vec<_>>(), [2, 4, 6].map(|pos| (pos, run(2))));
+    assert_eq!(stretch.end, 6);
+}
+
+async fn a_page_of_history_begins_after_a_record(store: Arc<dyn Store>) {
+    commit(&store, [start(run(1))]).await;
+    for after in 1..6 {
+        commit(&store, [append(run(1), after), start(run(10 + after))]).await;
+    }
+    let page = async |after, limit| store.history(ORG, run(1), after, limit).await.unwrap().unwrap();
+    let records = |numbers: std::ops::RangeInclusive<u64>| numbers.map(|n| record(run(1), n, at(1_000)));
+    for (after, limit, expected) in
+        [(0, 2, 1..=2), (2, 2, 3..=4), (4, 2, 5..=6), (3, usize::MAX, 4..=6), (5, 1, 6..=6), (0, 99, 1..=6)]
+    {
+        assert!(page(after, limit).await.into_iter().eq(records(expected)), "{limit} after {after}");
+    }
+    for (after, limit) in [(6, 9), (7, 9), (u64::MAX, usize::MAX), (0, 0)] {
+        assert!(page(after, limit).await.is_empty(), "{limit} after {after}");
+    }
+}
+
+async fn a_stretch_is_what_was_written_since(store: Arc<dyn Store>) {
+    assert_eq!(store.stretch(ORG, None, 9).await, Ok(store::Stretch::default()));
+    assert_eq!(store.stretch(ORG, Some(7), 9).await.unwrap().end, 0, "a position nobody gave out");
+    commit(&store, [start(run(1)), start_in(OTHER_ORG, run(1)), start(run(2))]).await;
+    assert_eq!(commit(&store, [start(run(1)), append(run(1), 1)]).await, [Conflict, Committed]);
+    let look = async |org, after, limit| {
+        let stretch = store.stretch(org, after, limit).await.unwrap();
+        (stretch.records.iter().map(|r| (r.pos, r.run)).collect::<Vec<_>>(), stretch.end)
+    };
+    assert_eq!(look(ORG, None, 9).await, (vec![], 4), "only where it ends");
+    assert_eq!(look(ORG, Some(0), 9).await, (vec![(1, run(1)), (3, run(2)), (4, run(1))], 4));
+    assert_eq!(look(ORG, Some(0), 2).await, (vec![(1, run(1))], 2), "two places, one of them another's");
+    assert_eq!(look(ORG, Some(2), 2).await, (vec![(3, run(2)), (4, run(1))], 4));
+    assert_eq!(look(OTHER_ORG, Some(0), 9).await, (vec![(2, run(1))], 4));
+    assert_eq!(look(ORG, Some(4), 9).await, (vec![], 4));
+    let last = store.stretch(ORG, Some(3), 9).await.unwrap();
+    assert_eq!(last.records[0].record, record(run(1), 2, at(1_000)));
+}
