@@ -173,7 +173,7 @@ impl Reader<'_> {
     /// Reports something said of a step whose kind does not have it.
     fn not_for_kind(&mut self, step: u32, span: &std::ops::Range<usize>, lacks: &str, hint: &str) {
         let (key, kind) = (&self.plan.node(step).key, self.body_of(step).map_or("unknown", Body::kind));
-        let message = format!("`{key}` is a {kind} step and {lacks}");
+        let message = format!("`{key}` is of kind `{kind}` and {lacks}");
         self.problems.push(Draft::new(codes::CASE_STEP_KIND, span.clone(), message).hint(hint));
     }
 

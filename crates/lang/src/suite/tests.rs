@@ -138,15 +138,15 @@ fn a_name_that_is_no_step_is_refused_with_a_suggestion() {
 fn a_step_is_only_given_what_its_kind_has() {
     check_given(
         "http: { nap: 200 }",
-        "case_step_kind cases[0].http.nap: `nap` is a sleep step and sends nothing (only http steps send something that is answered)",
+        "case_step_kind cases[0].http.nap: `nap` is of kind `sleep` and sends nothing (only http steps send something that is answered)",
     );
     check_given(
         "callbacks: { charge: {} }",
-        "case_step_kind cases[0].callbacks.charge: `charge` is a http step and waits for no callback (only wait_for_webhook steps do)",
+        "case_step_kind cases[0].callbacks.charge: `charge` is of kind `http` and waits for no callback (only wait_for_webhook steps do)",
     );
     check(
         "expect: { steps: { nap: { attempts: 1 } } }",
-        "case_step_kind cases[0].expect.steps.nap.attempts: `nap` is a sleep step and has no `attempts` (only http steps send requests)",
+        "case_step_kind cases[0].expect.steps.nap.attempts: `nap` is of kind `sleep` and has no `attempts` (only http steps send requests)",
     );
     check_given(
         "http: { moved: { status: 302 } }",
