@@ -340,10 +340,10 @@ impl<T> Mailbox<T> {
         self.fired
     }
 
-    /// Is there nothing to do until something arrives or time passes?
-    pub fn is_quiet(&self) -> bool {
+    /// Is there nothing to do until something arrives or time passes? (`held` attempts end only from outside.)
+    pub fn is_quiet(&self, held: usize) -> bool {
         self.queue.is_empty()
-            && self.executing.is_empty()
+            && self.executing.len() == held
             && !self.slots.values().any(|s| matches!(s.phase, Phase::Loading | Phase::InFlight))
     }
 
