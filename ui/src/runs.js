@@ -76,7 +76,8 @@ export const RunTable = ({ runs, is_of_one_workflow }) => html`
     </table>
   </div>`;
 
-const FIRST = (origin) => `curl ${origin}api/v1/workflows -H 'content-type: application/yaml' --data-binary '
+const FIRST = (origin) => `curl ${origin}api/v1/workflows \\
+  -H 'content-type: application/yaml' --data-binary '
 name: hello
 tasks:
   greet: { log: { message: "hello {{trigger.body.name}}" } }
@@ -97,7 +98,8 @@ export function NothingYet({ workflows }) {
       </div>`;
   }
   const [first] = workflows;
-  const text = `curl ${origin}api/v1/workflows/${first.slug}/trigger -H 'content-type: application/json' -d '{"name": "Ada"}'`;
+  const text = `curl ${origin}api/v1/workflows/${first.slug}/trigger \\
+  -H 'content-type: application/json' -d '{"name": "Ada"}'`;
   return html`
     <div class="empty">
       <h2>Start a first run</h2>

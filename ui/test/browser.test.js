@@ -116,7 +116,7 @@ test("an empty server says what to do, and what it says works", async () => {
   await api("POST", "/workflows", yaml, "application/yaml");
   await see("text=Start a first run");
   const trigger = await page.locator(".empty pre").innerText();
-  const [, path, body] = trigger.match(/api\/v1(\S+) .*-d '(.*)'$/);
+  const [, path, body] = trigger.match(/api\/v1(\S+) [\s\S]*-d '(.*)'$/);
   const { run_id } = await api("POST", path, body);
   await see(`tr[data-run="${run_id}"]`);
   assert.equal(await page.evaluate(() => window.mark), "not reloaded");

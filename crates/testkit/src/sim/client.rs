@@ -105,6 +105,10 @@ impl World {
         self.note(format!("request {ticket} to process {process}: {ask:?}"));
         let (org, some) = (OrgId::DEFAULT, Some(ticket));
         let command = match ask {
+            Ask::Start { run, key } if self.chance.chance(200) => {
+                let first = (self.start(run, key, body), ticket);
+                Command::StartAll(vec![first, self.twin(run, process)])
+            }
             Ask::Start { run, key } => {
                 Command::Start { start: Box::new(self.start(run, key, body)), ticket, ended: None }
             }
@@ -119,6 +123,17 @@ impl World {
             Ask::Watch { run } => Command::Watch { org, run, ticket },
         };
         self.deliver(process, command);
+    }
+
+    /// A second run like this one, to be started with it.
+    fn twin(&mut self, run: RunId, process: usize) -> (Start, usize) {
+        let mut random = self.workload.clone();
+        let (twin, body) = self.conceive(&mut random, self.now, self.pinned[&run]);
+        self.workload = random;
+        self.pairs.push((run, twin));
+        self.trace.mark("two runs were started together", true);
+        let ticket = self.ledger.ask(Ask::Start { run: twin, key: None }, process);
+        (self.start(twin, None, body), ticket)
     }
 
     /// A client that did not hear whether its run was started asks again, if it has a key to do so.

@@ -60,6 +60,11 @@ pub struct Ledger {
 }
 
 impl Ledger {
+    /// Was it asked for with a key? Then another run may be there in its place.
+    pub fn has_key(&self, run: RunId) -> bool {
+        self.keys.contains_key(&run)
+    }
+
     pub fn ask(&mut self, ask: Ask, process: usize) -> Ticket {
         let is_known = self.has_acknowledged(process, ask.run());
         if let Ask::Start { run, key: Some(key) } = ask {

@@ -4,7 +4,7 @@
 //! stored is examined, whatever the writer was told.
 
 use super::check::fold;
-use super::harm::Judgement;
+use super::harm::{Harm, Judgement};
 use super::world::{World, ready};
 use bytes::Bytes;
 use engine::mailbox::{Resumed, Trouble};
@@ -88,6 +88,12 @@ impl World {
             self.checker.committed(&stored, batch.epoch).map_err(|wrong| wrong.about(run))?;
             let seq = self.checker.stored(run).map_or(0, |run| run.state.seq);
             self.note(format!("  {run} is {} at event {seq}", stored.row.status));
+        }
+        for (run, twin) in &self.pairs {
+            let [one, other] = [run, twin].map(|run| self.store.stored_run(OrgId::DEFAULT, *run).is_some());
+            let was_done_before = self.ledger.has_key(*run);
+            let is_whole = one == other || other && was_done_before;
+            Harm::Lost.unless(is_whole, || format!("of {run} and {twin}, asked for together, one is there"))?;
         }
         Ok(())
     }

@@ -70,6 +70,8 @@ pub struct World {
     pub definitions: Vec<Definition>,
     /// The definition of each run that was asked for.
     pub pinned: BTreeMap<RunId, usize>,
+    /// Runs that were asked for together; of the first one somebody may have had the key before.
+    pub pairs: Vec<(RunId, RunId)>,
     pub ledger: Ledger,
     pub checker: Checker,
     calm_at: Timestamp,
@@ -111,6 +113,7 @@ impl World {
             silent: Vec::new(),
             definitions,
             pinned: BTreeMap::new(),
+            pairs: Vec::new(),
             ledger: Ledger::default(),
             checker,
             calm_at,

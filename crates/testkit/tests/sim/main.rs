@@ -21,7 +21,7 @@ const TWICE: u64 = 100;
 const FAILURES_MAX: usize = 10;
 
 /// Situations that a batch must meet, or it proves little.
-const MARKS: [&str; 40] = [
+const MARKS: [&str; 41] = [
     "a callback was aimed at a deadline",
     "a cancel was aimed at a deadline",
     "a clock kept a process from starting",
@@ -60,6 +60,7 @@ const MARKS: [&str; 40] = [
     "thirty callbacks were waited for",
     "timer.set",
     "two hundred steps stood in a row",
+    "two runs were started together",
     "wait.closed",
     "wait.opened",
 ];
