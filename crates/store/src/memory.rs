@@ -316,6 +316,7 @@ impl StoredRun {
         let row = &self.row;
         (filter.statuses.is_empty() || filter.statuses.contains(&row.status))
             && filter.workflow.is_none_or(|workflow| workflow == row.workflow)
+            && filter.except.is_none_or(|except| except != row.workflow || filter.workflow == Some(except))
             && filter.labels.iter().all(|label| self.labels.contains(label))
             && filter.since.is_none_or(|since| row.created_at >= since)
             && filter.until.is_none_or(|until| row.created_at < until)

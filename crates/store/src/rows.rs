@@ -205,6 +205,8 @@ pub struct RunFilter {
     /// Any of these; empty means all.
     pub statuses: Vec<RunStatus>,
     pub workflow: Option<WorkflowId>,
+    /// Not of this one, unless it is asked for by `workflow`.
+    pub except: Option<WorkflowId>,
     /// All of these.
     pub labels: Vec<(String, String)>,
     /// Created at or after. A run's id may be made [`ID_LAG`] before the run, not more.

@@ -302,6 +302,7 @@ impl Walk {
         RunFilter {
             statuses,
             workflow: self.rng.one_in(3).then(|| workflow_id(self.rng.below(3))),
+            except: self.rng.one_in(3).then(|| workflow_id(self.rng.below(3))),
             labels: (0..self.rng.below(3)).map(|_| self.label()).collect(),
             since: self.rng.one_in(3).then(|| at(100 + self.rng.below(RUNS) as i64)),
             until: self.rng.one_in(3).then(|| at(100 + self.rng.below(RUNS) as i64)),
