@@ -14,6 +14,7 @@ mod contract;
 mod diff;
 mod error;
 mod guard;
+mod headers;
 mod openapi;
 mod query;
 mod routes;
