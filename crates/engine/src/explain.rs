@@ -96,7 +96,10 @@ impl Case<'_> {
             let pause = self.around.pause.as_ref();
             let mut told = self.told(
                 "paused_for_manual_action",
-                format!("the workflow `{workflow}` is paused{}; this run starts when it is resumed", by(pause)),
+                format!(
+                    "the workflow `{workflow}` is paused{}; this run starts when it is resumed",
+                    pause.map_or_else(String::new, |p| by(&p.actor, &p.note))
+                ),
                 json!({
                     "target": "workflow", "workflow": workflow,
                     "paused_by": pause.map(|p| &p.actor), "note": pause.map(|p| &p.note),
@@ -140,7 +143,7 @@ impl Case<'_> {
         let running = || steps().filter(|(_, step)| matches!(step.phase, Phase::Running { .. }));
         if let Some(pause) = run.state.paused.as_ref() {
             let under_way: Vec<&str> = running().map(|(i, _)| self.key(i)).collect();
-            let who = if pause.actor.is_empty() { String::new() } else { format!(" by {}", pause.actor) };
+            let who = by(&pause.actor, &pause.note);
             let mut told = self.told(
                 "paused_for_manual_action",
                 match under_way.is_empty() {
@@ -486,11 +489,11 @@ fn link(what: &'static str, name: &str, reason: &'static str, summary: String) -
     Link { what, name: name.to_owned(), reason, summary }
 }
 
-fn by(pause: Option<&WorkflowPause>) -> String {
-    match pause {
-        Some(pause) if !pause.actor.is_empty() => format!(" by {}", pause.actor),
-        _ => String::new(),
-    }
+/// Who paused something, and why, as far as they said.
+fn by(actor: &str, note: &str) -> String {
+    let who = if actor.is_empty() { String::new() } else { format!(" by {actor}") };
+    let why = if note.is_empty() { String::new() } else { format!(" ({note})") };
+    who + &why
 }
 
 fn error(failure: &Failure) -> Value {

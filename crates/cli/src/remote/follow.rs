@@ -78,7 +78,9 @@ pub fn line(event: &EventView) -> String {
 fn detail(data: &Value) -> String {
     let text = |value: &Value| value.as_str().map(clean);
     let mut parts = Vec::new();
-    if let Some(status) = data["status_code"].as_u64().or(data["response"]["status_code"].as_u64()) {
+    // An error about an answer names its status.
+    let status = data["status_code"].as_u64().or(data["response"]["status_code"].as_u64());
+    if let Some(status) = status.filter(|_| data["error"]["code"] != "http_status") {
         parts.push(format!("status {status}"));
     }
     parts.extend(text(&data["error"]["message"]));

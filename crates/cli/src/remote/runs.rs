@@ -253,7 +253,9 @@ fn step_row(name: &str, step: &Value) -> Vec<String> {
 
 fn detail(step: &StepView) -> String {
     let mut parts = Vec::new();
-    parts.extend(step.status_code.map(|code| format!("status {code}")));
+    // An error about an answer names its status.
+    let code = step.status_code.filter(|_| step.error.as_ref().is_none_or(|error| error.code != "http_status"));
+    parts.extend(code.map(|code| format!("status {code}")));
     parts.extend(step.error.as_ref().map(|error| error.message.clone()));
     for (at, word) in [(&step.wake_at, "until"), (&step.deadline, "until"), (&step.next_attempt_at, "again at")] {
         parts.extend(at.as_ref().map(|at| format!("{word} {}", time(at))));
@@ -271,7 +273,10 @@ fn detail(step: &StepView) -> String {
 
 fn explained(view: &ExplainView) -> String {
     let subject = view.step.as_ref().map_or_else(|| view.run_id.clone(), |step| format!("{step} of {}", view.run_id));
-    let mut text = format!("{} is {}: {}\n", clean(&subject), view.status, view.reason.replace('_', " "));
+    // What is said of a step comes with the step's own status.
+    let of_step = view.step.as_ref().and_then(|_| view.details["status"].as_str());
+    let status = of_step.unwrap_or(&view.status);
+    let mut text = format!("{} is {}: {}\n", clean(&subject), clean(status), view.reason.replace('_', " "));
     text.push_str(&format!("{}\n", clean(&view.summary)));
     if view.chain.len() > 1 {
         text.push_str("\nbecause\n");
