@@ -8,6 +8,8 @@ It answers every request with JSON and remembers what it was asked:
     /fail/<anything>            400, or the status that follows: /fail/404/x answers 404
     a body with card=declined   402
     /flaky/<n>/<anything>       503 for the first n attempts of a step, then 200
+    /busy/<seconds>/<anything>  429 with Retry-After for the first attempt, then 200
+    /slow/<ms>/<anything>       200, after that many milliseconds
     GET /requests               everything it was asked, oldest first
     GET /requests/last?path=/x  the newest request to that path
     DELETE /requests            forget them
@@ -18,6 +20,7 @@ Standard library only.
 import json
 import sys
 import threading
+import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qs, urlsplit
 
@@ -34,6 +37,10 @@ def answer(path, body, attempt):
         return status, {"error": "told to fail"}
     if parts[0] == "flaky" and len(parts) > 1 and parts[1].isdigit() and attempt <= int(parts[1]):
         return 503, {"error": "not yet"}
+    if parts[0] == "busy" and attempt == 1:
+        return 429, {"error": "too many requests"}
+    if parts[0] == "slow" and len(parts) > 1 and parts[1].isdigit():
+        time.sleep(min(int(parts[1]), 10_000) / 1000)
     if isinstance(body, dict) and body.get("card") == "declined":
         return 402, {"error": "card declined"}
     if parts[0] == "charge":
@@ -69,7 +76,7 @@ class Handler(BaseHTTPRequestHandler):
             REQUESTS.append(seen)
             del REQUESTS[:-KEPT]
         print(f"{self.command} {self.path} {json.dumps(body)} -> {status}", file=sys.stderr, flush=True)
-        self.reply(status, reply)
+        self.reply(status, reply, url.path.split("/")[2] if status == 429 else None)
 
     def ask(self, url):
         wanted = parse_qs(url.query).get("path", [None])[0]
@@ -81,11 +88,13 @@ class Handler(BaseHTTPRequestHandler):
             return self.reply(200, found[-1]) if found else self.reply(404, {"error": "no such request yet"})
         return self.reply(200, found)
 
-    def reply(self, status, value):
+    def reply(self, status, value, retry_after=None):
         data = (json.dumps(value) + "\n").encode()
         self.send_response(status)
         self.send_header("content-type", "application/json")
         self.send_header("content-length", str(len(data)))
+        if retry_after:
+            self.send_header("retry-after", retry_after)
         self.end_headers()
         if self.command != "HEAD":
             self.wfile.write(data)

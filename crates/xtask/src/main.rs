@@ -1,10 +1,12 @@
 //! Chores in Rust: `cargo xtask <command>`.
 //!
-//! - `tidy`: what must be absent is absent (see `tidy.rs`); part of the fast tier.
+//! - `tidy`: what must be absent is absent (see `tidy.rs`) and links between documents lead
+//!   somewhere (`links.rs`); part of the fast tier.
 //! - `docs [--check]`: writes the reference pages that come from code.
 //! - `long`: the long test tier, with a summary for release notes.
 
 mod docs;
+mod links;
 mod long;
 mod tidy;
 

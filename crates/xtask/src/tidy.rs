@@ -130,6 +130,7 @@ pub fn run(root: &Path) -> Result<()> {
             problems.push(format!("a rule looks at nothing: {}", rule.why));
         }
     }
+    problems.extend(crate::links::problems(root)?);
     if !problems.is_empty() {
         bail!("not tidy:\n{}", problems.join("\n"));
     }
