@@ -3,7 +3,7 @@
 use crate::schema;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 
 /// Who cancels a run and why; both optional.
@@ -111,4 +111,79 @@ pub struct WorkflowChange {
 pub struct AdvanceRequest {
     #[schemars(schema_with = "schema::duration")]
     pub advance: Value,
+}
+
+/// A new trigger. What `config` holds depends on the type; see the reference.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct TriggerRequest {
+    #[schemars(length(min = 1, max = 80))]
+    pub name: String,
+    #[serde(rename = "type")]
+    #[schemars(schema_with = "schema::trigger_type")]
+    pub kind: String,
+    /// An id, a name or a slug.
+    pub workflow: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub enabled: Option<bool>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 1024))]
+    pub note: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub config: Option<Map<String, Value>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub variable_mapping: Option<BTreeMap<String, String>>,
+}
+
+/// What to change of a trigger. Fields of `config` that are not named stay, `null` takes one away.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ChangeTriggerRequest {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 80))]
+    pub name: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub workflow: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub enabled: Option<bool>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 1024))]
+    pub note: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub config: Option<Map<String, Value>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub variable_mapping: Option<BTreeMap<String, String>>,
+}
+
+/// Why a trigger is switched on or off.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct SwitchRequest {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 1024))]
+    pub note: Option<String>,
+}
+
+/// Fires a trigger by hand.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct FireRequest {
+    /// The run's `trigger.body`; an empty object unless given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub variables: Option<Value>,
+}
+
+/// Starts a run by hand, without any trigger.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ManualRunRequest {
+    /// An id, a name or a slug.
+    pub workflow: String,
+    /// The run's `trigger.body`; an empty object unless given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub variables: Option<Value>,
+    /// The same request with the same id starts one run.
+    #[serde(default, alias = "clientRequestId", skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 200))]
+    pub client_request_id: Option<String>,
 }

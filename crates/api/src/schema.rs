@@ -32,6 +32,15 @@ pub fn trigger_kind(_: &mut SchemaGenerator) -> Schema {
     words(kernel::event::TriggerKind::ALL.iter().map(|s| s.as_str()))
 }
 
+/// What a trigger may be asked to be.
+pub fn trigger_type(_: &mut SchemaGenerator) -> Schema {
+    words(["schedule", "cron", "webhook", "manual"].into_iter())
+}
+
+pub fn delivery_outcome(_: &mut SchemaGenerator) -> Schema {
+    words(["started", "queued", "skipped", "rejected"].into_iter())
+}
+
 /// A duration in either spelling.
 pub fn duration(_: &mut SchemaGenerator) -> Schema {
     json_schema!({

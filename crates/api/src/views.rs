@@ -147,6 +147,7 @@ pub struct WaitingView {
     pub until: Option<String>,
 }
 
+/// What started a run, and what it was given.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct TriggerView {
     #[serde(rename = "type")]
@@ -155,6 +156,85 @@ pub struct TriggerView {
     pub body: Value,
     #[schemars(with = "BTreeMap<String, String>")]
     pub headers: Map<String, Value>,
+    /// The trigger it came through.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub id: Option<String>,
+    /// The moment a schedule meant.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("format" = "date-time"))]
+    pub scheduled_for: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub delivery_id: Option<String>,
+}
+
+/// A schedule, a webhook or a door to open by hand.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct TriggerDetail {
+    pub id: String,
+    pub name: String,
+    #[serde(rename = "type")]
+    #[schemars(schema_with = "schema::trigger_kind")]
+    pub kind: Word,
+    pub workflow_id: String,
+    pub enabled: bool,
+    pub note: Option<String>,
+    /// Without secrets.
+    pub config: Value,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub variable_mapping: Option<Value>,
+    /// Made by the workflow's own definition.
+    pub is_owned: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub webhook_url: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("format" = "date-time"))]
+    pub next_at: Option<String>,
+    #[schemars(extend("format" = "date-time"))]
+    pub last_run_at: Option<String>,
+    pub last_run_id: Option<String>,
+    #[schemars(extend("format" = "date-time"))]
+    pub inserted_at: String,
+    #[schemars(extend("format" = "date-time"))]
+    pub updated_at: String,
+}
+
+/// One line of a trigger's log.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct DeliveryView {
+    pub id: String,
+    #[schemars(extend("format" = "date-time"))]
+    pub at: String,
+    #[schemars(schema_with = "schema::delivery_outcome")]
+    pub outcome: Word,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    pub run_id: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("format" = "date-time"))]
+    pub scheduled_for: Option<String>,
+}
+
+/// A moment of a schedule.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct MomentView {
+    #[schemars(extend("format" = "date-time"))]
+    pub at: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("format" = "date-time"))]
+    pub local: Option<String>,
+    /// With its jitter.
+    #[schemars(extend("format" = "date-time"))]
+    pub starts_at: String,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct DeliveredView {
+    pub run_id: String,
+    pub delivery_id: String,
+    #[schemars(schema_with = "schema::run_status")]
+    pub status: Word,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub deduplicated: bool,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]

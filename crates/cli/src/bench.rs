@@ -221,6 +221,7 @@ async fn open(path: &Path) -> Result<Engine, String> {
         public_url: "http://127.0.0.1:7420".into(),
         clock: ClockMode::Real,
         clock_start: None,
+        clock_advance: Default::default(),
         http: Default::default(),
         seed: None,
     };

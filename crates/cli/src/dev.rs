@@ -3,7 +3,7 @@
 
 use engine::secret::Signer;
 use engine::{ClockMode, Engine, HttpOptions, Options};
-use kernel::Timestamp;
+use kernel::{Span, Timestamp};
 use server::App;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -34,6 +34,9 @@ pub struct Arguments {
     /// Where a new virtual clock begins, for example 2027-03-27T00:00:00Z
     #[arg(long, env = "ONWARD_CLOCK_START")]
     clock_start: Option<String>,
+    /// How far a virtual clock jumps at the start, as if nobody had been there for so long
+    #[arg(long, env = "ONWARD_CLOCK_ADVANCE")]
+    clock_advance: Option<String>,
     /// How long steps under way get to finish after SIGTERM
     #[arg(long, env = "ONWARD_DRAIN_GRACE", default_value = "25s")]
     drain_grace: String,
@@ -56,6 +59,7 @@ struct Config {
     public_url: Option<String>,
     clock: ClockMode,
     clock_start: Option<Timestamp>,
+    clock_advance: Span,
     secret: PathBuf,
     signing_secret: Option<PathBuf>,
     http_per_organisation: Option<usize>,
@@ -117,7 +121,12 @@ fn check(arguments: Arguments) -> Result<Config, String> {
         }
         None => None,
     };
-    let grace = kernel::Span::parse(&arguments.drain_grace)
+    let clock_advance = match arguments.clock_advance {
+        Some(_) if clock == ClockMode::Real => return Err("`--clock-advance` needs `--clock virtual`".into()),
+        Some(text) => Span::parse(&text).ok_or(format!("`{text}` is not a duration such as 3h"))?,
+        None => Span(0),
+    };
+    let grace = Span::parse(&arguments.drain_grace)
         .ok_or(format!("`{}` is not a duration such as 25s", arguments.drain_grace))?;
     let grace = Duration::from_micros(grace.0);
     let secret = arguments.secret_key_file.unwrap_or_else(|| arguments.data.join("secret.key"));
@@ -128,6 +137,7 @@ fn check(arguments: Arguments) -> Result<Config, String> {
         public_url: public_url.transpose()?,
         clock,
         clock_start,
+        clock_advance,
         secret,
         signing_secret: arguments.signing_secret_file,
         http_per_organisation: arguments.http_per_organisation.map(usize::from),
@@ -169,9 +179,9 @@ async fn serve(config: Config) -> Result<(), Failure> {
     let local_url = format!("http://{address}");
     let public_url = config.public_url.unwrap_or_else(|| local_url.clone());
     let hosts = host_of(&public_url).into_iter().collect();
-    let (clock, clock_start) = (config.clock, config.clock_start);
+    let (clock, clock_start, clock_advance) = (config.clock, config.clock_start, config.clock_advance);
     let http = HttpOptions { signer, per_organisation: config.http_per_organisation, desk: None };
-    let options = Options { secret, public_url, clock, clock_start, http, seed: None };
+    let options = Options { secret, public_url, clock, clock_start, clock_advance, http, seed: None };
     let engine = Engine::open(store, options).await.map_err(|error| match error {
         engine::Error::Refused(why) => (FLAGS, why),
         engine::Error::InUse(why) => (IN_USE, why),

@@ -12,7 +12,10 @@ mod holding;
 mod notices;
 mod reading;
 mod repeat;
+mod schedules;
+mod triggers;
 mod virtual_time;
+mod webhooks;
 
 pub use definitions::Resolved;
 pub use edits::{Change, Chosen};
@@ -20,24 +23,28 @@ pub use follow::{Follower, Happening, Happenings};
 pub use notices::{NOTIFIER, NOTIFIER_NAME};
 pub use reading::Reading;
 pub use repeat::Edition;
+pub use triggers::{Key, PREVIEW_MAX};
+pub use webhooks::{Delivered, Door};
 
 use crate::clock::{Clock, ClockMode};
 use crate::execute::{Executors, HttpOptions, Line, Place};
 use crate::mailbox::{Command, Mailbox, Reply, Start, Trouble, WaitUrl};
 use crate::metrics::Metrics;
 use crate::secret::{self, Secret};
+use crate::triggers::webhook::Rejection;
 use bytes::Bytes;
 use drive::{Inbox, Ticket};
 use kernel::advance::TaskResult;
 use kernel::event::{Origin, Pair, TriggerKind};
 use kernel::plan::{Body, Node};
-use kernel::{Answer, Input, OrgId, Payload, RunId, RunStatus, Timestamp, TriggerId, WorkflowId};
+use kernel::{Answer, Input, OrgId, Payload, RunId, RunStatus, Span, Timestamp, TriggerId, WorkflowId};
 use sha2::{Digest, Sha256};
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, RwLock};
+use std::sync::{Arc, Mutex, RwLock};
 use std::time::{Duration, Instant};
 use store::crash::{self, Point};
-use store::{Birth, GateRow, IdempotencyKey, Store, Wait};
+use store::{Advance, Birth, DeliveryRow, GateRow, IdempotencyKey, Store, Wait};
 use tokio::sync::oneshot;
 
 /// Commands that may wait for the mailbox before starts are refused.
@@ -72,6 +79,22 @@ pub enum Error {
     NoGate(String),
     #[error("this idempotency key was used for another request")]
     KeyReused,
+    #[error("there is no workflow `{0}`")]
+    NoWorkflow(String),
+    #[error("the webhook path is taken")]
+    PathTaken,
+    #[error("there is no secret to keep")]
+    NoSecret,
+    #[error("the trigger is disabled")]
+    TriggerDisabled,
+    /// It is part of its workflow's definition.
+    #[error("the trigger belongs to its workflow")]
+    Owned,
+    #[error("the request of this delivery is not kept")]
+    NotKept,
+    /// A webhook turned a request away.
+    #[error("the request was turned away: {}", .0.as_str())]
+    Rejected(Rejection),
     /// The key's run was deleted since.
     #[error("this idempotency key was used for a run that has been deleted")]
     RunDeleted(RunId),
@@ -124,6 +147,8 @@ pub struct Options {
     pub clock: ClockMode,
     /// Where a new virtual clock begins.
     pub clock_start: Option<Timestamp>,
+    /// How far a virtual clock jumps before anything else happens: as if nobody had been there for so long.
+    pub clock_advance: Span,
     pub http: HttpOptions,
     /// Ids, and the jitter drawn from them, are the same every time; for stories that are told again.
     pub seed: Option<u64>,
@@ -138,12 +163,26 @@ pub struct StartRequest {
     pub labels: Vec<(String, String)>,
     pub source: Source,
     pub idempotency: Option<Idempotency>,
+    /// The line for the log of the trigger that starts it, written together with the run.
+    pub delivery: Option<DeliveryRow>,
+    /// How far the schedule of that trigger is with it.
+    pub advance: Option<Advance>,
 }
 
 impl StartRequest {
     pub fn new(org: OrgId, workflow: Arc<Resolved>, body: Bytes) -> StartRequest {
         let (headers, labels) = (Vec::new(), Vec::new());
-        StartRequest { org, workflow, body, headers, labels, source: Source::default(), idempotency: None }
+        StartRequest {
+            org,
+            workflow,
+            body,
+            headers,
+            labels,
+            source: Source::default(),
+            idempotency: None,
+            delivery: None,
+            advance: None,
+        }
     }
 }
 
@@ -222,6 +261,13 @@ pub(crate) struct Inner {
     fatal_signal: tokio::sync::Notify,
     /// Tells the timekeeper that the clock moved.
     clock_moved: tokio::sync::Notify,
+    /// Tells the loop of the schedules that one of them, or the clock, moved.
+    triggers_moved: tokio::sync::Notify,
+    /// Held by whoever deals with due schedules.
+    tending: tokio::sync::Mutex<()>,
+    /// Moments that could not be dealt with although somebody was there: since when, by trigger.
+    held_up: Mutex<HashMap<TriggerId, Timestamp>>,
+    rejections: webhooks::Rejections,
     followers: follow::Followers,
 }
 
@@ -249,6 +295,10 @@ impl Engine {
             fatal: RwLock::new(None),
             fatal_signal: tokio::sync::Notify::new(),
             clock_moved: tokio::sync::Notify::new(),
+            triggers_moved: tokio::sync::Notify::new(),
+            tending: tokio::sync::Mutex::new(()),
+            held_up: Default::default(),
+            rejections: Default::default(),
             followers: Default::default(),
         });
         let (secret, base) = (inner.secret.clone(), inner.public_url.clone());
@@ -270,6 +320,7 @@ impl Engine {
         }
         drive::spawn(inner.clone(), Mailbox::new(epoch, wait_url), executors);
         let engine = Engine { inner };
+        tokio::spawn(schedules::keep(engine.clone()));
         tokio::spawn(notices::deliver(engine.clone(), notices));
         Ok(engine)
     }
@@ -414,6 +465,8 @@ impl Engine {
                 fingerprint: asked.fingerprint,
                 created_at: now,
             }),
+            delivery: request.delivery.map(|line| DeliveryRow { run: Some(run), ..line }),
+            advance: request.advance,
             notice: request.source.notice,
         };
         let source = request.source;
@@ -634,15 +687,18 @@ struct Dice {
 
 impl Dice {
     fn roll(&self) -> Result<[u8; 10], Error> {
+        let Some(seed) = self.seed else { return random() };
+        let nth = self.rolled.fetch_add(1, Ordering::Relaxed);
+        let hash = Sha256::digest([seed.to_be_bytes(), nth.to_be_bytes()].concat());
         let mut bytes = [0; 10];
-        match self.seed {
-            None => getrandom::fill(&mut bytes).map_err(|e| Error::Unavailable(format!("no randomness: {e}")))?,
-            Some(seed) => {
-                let nth = self.rolled.fetch_add(1, Ordering::Relaxed);
-                let hash = Sha256::digest([seed.to_be_bytes(), nth.to_be_bytes()].concat());
-                bytes.copy_from_slice(&hash[..10]);
-            }
-        }
+        bytes.copy_from_slice(&hash[..10]);
         Ok(bytes)
     }
+}
+
+/// What nobody may guess is drawn here, whatever the seed.
+fn random<const N: usize>() -> Result<[u8; N], Error> {
+    let mut bytes = [0; N];
+    getrandom::fill(&mut bytes).map_err(|e| Error::Unavailable(format!("no randomness: {e}")))?;
+    Ok(bytes)
 }

@@ -2,7 +2,8 @@
 //! Loops, clocks, sockets and spawned tasks live here and nowhere below.
 //!
 //! Read in this order: [`mailbox`] (the state machine that owns runs in memory), [`engine`] (the loop
-//! around it and the calls the server makes), then [`clock`], [`secret`], [`execute`].
+//! around it and the calls the server makes), then [`clock`], [`secret`], [`execute`] and
+//! [`triggers`].
 
 pub mod clock;
 pub mod engine;
@@ -12,6 +13,7 @@ pub mod gates;
 pub mod mailbox;
 pub mod metrics;
 pub mod secret;
+pub mod triggers;
 pub mod verify;
 pub mod version;
 

@@ -29,6 +29,11 @@ counters! {
     attempts_executing: "gauge", "Attempts executing in this process now.";
     http_steps_queued: "gauge", "HTTP attempts waiting for room now.";
     http_steps_held_back_total: "counter", "HTTP attempts not sent because their host is down or asked for a pause.";
+    schedule_ticks_total: "counter", "Moments of schedules dealt with: started, queued or skipped.";
+    schedule_ticks_skipped_total: "counter", "Moments of schedules that were recorded as skipped.";
+    webhook_deliveries_total: "counter", "Webhook requests that started a run.";
+    webhook_deliveries_repeated_total: "counter", "Webhook requests that were known already.";
+    webhook_deliveries_rejected_total: "counter", "Webhook requests that were turned away.";
     requests_refused_total: "counter", "Starts refused because the mailbox was full.";
 }
 

@@ -10,11 +10,21 @@ use sha2::{Digest, Sha256};
 /// What people call a version without changing what it does.
 const NOT_HASHED: &[&str] = &["name", "slug", "description", "tags", "enabled", "version"];
 
-/// SHA-256 of the canonical JSON of a definition without its descriptive fields.
+/// SHA-256 of the canonical JSON of a definition without its descriptive fields, and without the secret
+/// of its webhook: a hash is shown to anybody, and a new secret makes no new version.
 pub(crate) fn hash(root: &Node) -> [u8; 32] {
     let mut out = String::new();
     match &root.value {
-        Value::Object(entries) => write_object(entries.iter().filter(|e| !NOT_HASHED.contains(&&*e.key)), &mut out),
+        Value::Object(entries) => {
+            let hashed = entries.iter().filter(|e| !NOT_HASHED.contains(&&*e.key));
+            write_object(&mut out, hashed, |entry, out| match &entry.value.value {
+                Value::Object(webhook) if entry.key == "webhook" => {
+                    let open = webhook.iter().filter(|e| !crate::trigger::is_secret(&e.key));
+                    write_object(out, open, |entry, out| write(&entry.value, out));
+                }
+                _ => write(&entry.value, out),
+            });
+        }
         _ => write(root, &mut out),
     }
     Sha256::digest(out.as_bytes()).into()
@@ -50,11 +60,15 @@ fn write(node: &Node, out: &mut String) {
             }
             out.push(']');
         }
-        Value::Object(entries) => write_object(entries.iter(), out),
+        Value::Object(entries) => write_object(out, entries.iter(), |entry, out| write(&entry.value, out)),
     }
 }
 
-fn write_object<'t>(entries: impl Iterator<Item = &'t Entry>, out: &mut String) {
+fn write_object<'t>(
+    out: &mut String,
+    entries: impl Iterator<Item = &'t Entry>,
+    write_value: impl Fn(&Entry, &mut String),
+) {
     let mut entries: Vec<&Entry> = entries.collect();
     entries.sort_by(|a, b| a.key.encode_utf16().cmp(b.key.encode_utf16()));
     out.push('{');
@@ -64,7 +78,7 @@ fn write_object<'t>(entries: impl Iterator<Item = &'t Entry>, out: &mut String) 
         }
         write_text(&entry.key, out);
         out.push(':');
-        write(&entry.value, out);
+        write_value(entry, out);
     }
     out.push('}');
 }

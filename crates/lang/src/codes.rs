@@ -44,6 +44,16 @@ codes! {
     INVALID_SLUG = "invalid_slug" "A slug is `[a-z0-9][a-z0-9_-]{0,79}`.";
     INVALID_DURATION = "invalid_duration" "A duration is a count and a unit (`500ms`, `30s`, `5m`, `2h`, `1d`) or a whole number of seconds.";
 
+    // Triggers.
+    INVALID_CRON = "invalid_cron" "A schedule is five fields: minute, hour, day of month, month, day of week.";
+    IMPOSSIBLE_SCHEDULE = "impossible_schedule" "A schedule names only days that do not exist, so it would never come true.";
+    UNKNOWN_TIMEZONE = "unknown_timezone" "A time zone goes by its name in the IANA database, such as `Europe/Berlin`.";
+    FIELD_NOT_FOR_TRIGGER = "field_not_for_trigger" "The field belongs to another kind of trigger.";
+    INVALID_WEBHOOK_PATH = "invalid_webhook_path" "A webhook path has 1 to 200 of a-z, 0-9, `/`, `_` and `-`, without empty parts.";
+    INVALID_SECRET = "invalid_secret" "A webhook secret has at least 8 characters; after `whsec_` it is base64.";
+    SECRET_REQUIRED = "secret_required" "A webhook needs a `secret`, or has to say that it takes requests `unsigned`.";
+    INVALID_MAPPING = "invalid_mapping" "A variable is mapped from a path such as `$.order.id`.";
+
     // Steps.
     INVALID_STEP_NAME = "invalid_step_name" "A step name is `[A-Za-z][A-Za-z0-9_-]{0,79}`.";
     NO_STEP_KIND = "no_step_kind" "A step does not say what it does.";

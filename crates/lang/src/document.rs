@@ -7,6 +7,7 @@ use crate::codes;
 use crate::diagnostic::{Diagnostic, Draft, Problems, grouped, is_hostile, quoted};
 use crate::fields::{self, DURATION_MAX, Fields, Shape, Unit, duration};
 use crate::tree::{Node, Tree, Value};
+use crate::trigger::{self, Spec};
 use crate::{canonical, graph, settings};
 use kernel::Plan;
 use kernel::plan::{Form, Group, Layout, Verdict};
@@ -25,8 +26,10 @@ pub struct Compiled {
     /// Names this version: equal for definitions that do the same.
     pub hash: [u8; 32],
     pub form: Form,
-    /// The definition as JSON, in the author's order.
+    /// The definition as JSON, in the author's order; a webhook's secret is not in it.
     pub source: serde_json::Value,
+    /// The schedule or webhook that the workflow has of its own.
+    pub trigger: Option<Spec>,
 }
 
 /// What people call a workflow and how it starts.
@@ -37,7 +40,7 @@ pub struct Meta {
     pub description: Option<String>,
     pub tags: Vec<String>,
     pub enabled: bool,
-    /// `api` or `manual`.
+    /// `api`, `manual`, `cron` or `webhook`.
     pub trigger: String,
 }
 
@@ -68,6 +71,10 @@ const SHAPE: Shape = Shape {
         "enabled",
         "version",
         "trigger",
+        "cron",
+        "timezone",
+        "schedule",
+        "webhook",
         "tasks",
         "max_duration",
         "max_duration_seconds",
@@ -76,9 +83,6 @@ const SHAPE: Shape = Shape {
         "callback_url",
     ],
     later: &[
-        "cron",
-        "timezone",
-        "webhook",
         "priority",
         "labels",
         "compensate",
@@ -117,10 +121,10 @@ pub fn compile(tree: &Tree) -> Result<Compiled, Vec<Diagnostic>> {
     root.check_numbers(&mut problems);
     let compiled = read(root, &mut problems);
     match compiled {
-        Some((meta, layout)) if problems.is_empty() => match Plan::new(layout) {
+        Some((meta, trigger, layout)) if problems.is_empty() => match Plan::new(layout) {
             Ok(plan) => {
-                let form = plan.layout().form;
-                return Ok(Compiled { meta, plan, hash: canonical::hash(root), form, source: root.to_json() });
+                let (form, source) = (plan.layout().form, trigger::without_secret(root.to_json()));
+                return Ok(Compiled { meta, plan, hash: canonical::hash(root), form, source, trigger });
             }
             Err(why) => problems.add(codes::INTERNAL, &root.span, format!("no plan could be made: {why}")),
         },
@@ -161,7 +165,7 @@ fn change(root: &Node, problems: &mut Problems<'_>) -> Option<MetaChange> {
     })
 }
 
-fn read(root: &Node, problems: &mut Problems<'_>) -> Option<(Meta, Layout)> {
+fn read(root: &Node, problems: &mut Problems<'_>) -> Option<(Meta, Option<Spec>, Layout)> {
     let fields = fields::object(root, "a definition", problems)?;
     for entry in fields.iter().filter(|e| !SHAPE.known.contains(&e.key.as_str())) {
         match OTHER_FORMS.iter().find(|(field, _)| *field == entry.key) {
@@ -174,6 +178,7 @@ fn read(root: &Node, problems: &mut Problems<'_>) -> Option<(Meta, Layout)> {
         }
     }
     let meta = meta(&fields, &root.span, problems);
+    let trigger = own_trigger(&fields, problems);
     let max_duration = max_duration(&fields, problems);
     let on_failure = fields.get("on_failure").map(|node| settings::on_failure(node, problems));
     let concurrency = fields.get("concurrency").map(|node| settings::concurrency(node, problems));
@@ -198,7 +203,7 @@ fn read(root: &Node, problems: &mut Problems<'_>) -> Option<(Meta, Layout)> {
         notify: alarm.into_iter().chain(callback?).collect(),
         ..Default::default()
     };
-    Some((meta?, layout))
+    Some((meta?, trigger?, layout))
 }
 
 fn meta(fields: &Fields<'_>, place: &std::ops::Range<usize>, problems: &mut Problems<'_>) -> Option<Meta> {
@@ -272,15 +277,48 @@ fn tags(node: &Node, problems: &mut Problems<'_>) -> Option<Vec<String>> {
 }
 
 fn trigger(node: &Node, problems: &mut Problems<'_>) -> Option<&'static str> {
-    let words = [("api", Some("api")), ("manual", Some("manual")), ("cron", None), ("webhook", None)];
-    let found = fields::word(node, "trigger", &words, problems)?;
-    if found.is_none() {
-        let given = fields::text(node, "trigger", problems).unwrap_or_default();
-        let message = format!("`{given}` triggers are not supported in this release");
-        let draft = Draft::new(codes::UNSUPPORTED_TRIGGER, node.span.clone(), message);
-        problems.push(draft.hint("use `api` and start runs with a request"));
+    let words = [("api", "api"), ("manual", "manual"), ("cron", "cron"), ("webhook", "webhook")];
+    fields::word(node, "trigger", &words, problems)
+}
+
+/// The schedule of `trigger: cron`, the webhook of `trigger: webhook`, or nothing for the others.
+fn own_trigger(fields: &Fields<'_>, problems: &mut Problems<'_>) -> Option<Option<Spec>> {
+    let kind = fields
+        .get("trigger")
+        .and_then(|node| if let Value::Text(word) = &node.value { Some(word.as_str()) } else { None });
+    for (name, needs) in [("cron", "cron"), ("timezone", "cron"), ("schedule", "cron"), ("webhook", "webhook")] {
+        if let Some(entry) = fields.entry(name).filter(|_| kind != Some(needs)) {
+            let message = format!("`{name}` has no meaning without `trigger: {needs}`");
+            let draft = Draft::new(codes::FIELD_NOT_FOR_TRIGGER, entry.key_span.clone(), message);
+            problems.push(draft.hint(format!("write `trigger: {needs}`, or remove it")));
+        }
     }
-    found
+    let place = fields.get("trigger").map(|node| node.span.clone()).unwrap_or_default();
+    match kind {
+        Some("cron") => {
+            let cron = fields.require("cron", "`trigger: cron`", &place, problems);
+            let none = Fields::default();
+            let policies = match fields.get("schedule") {
+                Some(node) => fields::object(node, "schedule", problems)?,
+                None => none,
+            };
+            policies.check(&Shape::only(&["missed", "missed_window", "overlap", "jitter"]), problems);
+            let schedule = trigger::schedule(cron, fields.get("timezone"), &policies, problems)?;
+            Some(Some(Spec::Schedule(Box::new(schedule))))
+        }
+        Some("webhook") => {
+            let node = fields.require("webhook", "`trigger: webhook`", &place, problems)?;
+            let settings = fields::object(node, "webhook", problems)?;
+            if let Some(entry) = settings.entry("headers") {
+                // They are secrets, and a definition is there to be shown.
+                let message = "headers that a request must carry cannot stand in a definition";
+                let draft = Draft::new(codes::UNSUPPORTED_SETTING, entry.key_span.clone(), message);
+                problems.push(draft.hint("make the trigger with `POST /api/v1/triggers`"));
+            }
+            Some(Some(Spec::Webhook(Box::new(trigger::webhook(&settings, &node.span, problems)?))))
+        }
+        _ => Some(None),
+    }
 }
 
 fn max_duration(fields: &Fields<'_>, problems: &mut Problems<'_>) -> Option<Span> {

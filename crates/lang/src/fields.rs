@@ -13,7 +13,7 @@ use std::ops::Range;
 pub(crate) const DURATION_MAX: Span = Span::from_days(366);
 
 /// The entries of an object.
-#[derive(Clone)]
+#[derive(Clone, Default)]
 pub(crate) struct Fields<'t> {
     entries: &'t [Entry],
 }

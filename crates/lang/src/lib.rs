@@ -17,6 +17,7 @@
 
 mod canonical;
 pub mod codes;
+pub mod cron;
 mod diagnostic;
 mod document;
 mod fields;
@@ -29,6 +30,7 @@ pub mod suite;
 #[cfg(test)]
 mod testing;
 mod tree;
+pub mod trigger;
 mod yaml;
 
 pub use canonical::{canonical_json, content_hash};

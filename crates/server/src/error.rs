@@ -4,6 +4,7 @@ use api::{At, Code, ErrorBody, Problem};
 use axum::Json;
 use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
+use engine::triggers::webhook::Rejection;
 use lang::Diagnostic;
 
 /// Boxed: the good path should not carry the size of the bad one.
@@ -105,6 +106,19 @@ impl From<engine::Error> for Refusal {
             Error::Taken(store::Taken::Slug) => {
                 Refusal::new(Code::SlugTaken, "a workflow with this slug exists").hint("choose another slug").at("slug")
             }
+            Error::PathTaken | Error::Taken(store::Taken::Path) => {
+                Refusal::new(Code::PathTaken, "another trigger has this webhook path").hint("choose another").at("path")
+            }
+            Error::NoWorkflow(_) => Refusal::new(Code::UnknownWorkflow, message).at("workflow"),
+            Error::NoSecret => {
+                Refusal::new(Code::SecretMissing, message).hint("give a `secret`, or `unsigned: true`").at("has_secret")
+            }
+            Error::TriggerDisabled => Refusal::new(Code::TriggerDisabled, message).hint("enable it first"),
+            Error::Owned => Refusal::new(Code::TriggerOwned, message)
+                .hint("change the workflow's definition; enabling, disabling and a note are possible here"),
+            Error::NotKept => Refusal::new(Code::RequestNotKept, message)
+                .hint("only requests that started a run are kept, and only the newest 100 of a trigger"),
+            Error::Rejected(rejection) => rejected(rejection),
             Error::NoGate(_) => Refusal::new(Code::ConcurrencyKeyUnresolved, message)
                 .hint("the workflow's `concurrency.key` reads this from the trigger; send it, or change the key")
                 .at("concurrency.key"),
@@ -145,6 +159,18 @@ impl From<engine::Error> for Refusal {
             Error::Refused(_) | Error::InUse(_) => Refusal::new(Code::Internal, message),
         }
     }
+}
+
+/// A webhook's refusal. It says which part is wrong, never what would be right.
+fn rejected(rejection: Rejection) -> Refusal {
+    let (code, message) = match rejection {
+        Rejection::SignatureMissing => (Code::SignatureMissing, "the request has no signature this webhook knows"),
+        Rejection::SignatureWrong => (Code::SignatureInvalid, "the signature does not match the request"),
+        Rejection::TimestampMissing => (Code::TimestampMissing, "the signature has no time"),
+        Rejection::TimestampOutside => (Code::TimestampOutOfWindow, "the signed time is more than 5 minutes from now"),
+        Rejection::HeaderMissing => (Code::HeaderRequired, "a header this webhook asks for is missing or wrong"),
+    };
+    Refusal::new(code, message)
 }
 
 impl From<kernel::run::LoadError> for Refusal {

@@ -2,8 +2,8 @@
 //! browser must not be able to speak to it: requests addressed to another host (DNS rebinding) or sent
 //! by another origin are refused, and [`body`](crate::body) takes no body a form could send.
 //!
-//! Callback URLs are exempt: they are called by strangers by design, through whatever name reaches
-//! this machine, and the token is the authority.
+//! Callback URLs and webhooks are exempt: they are called by strangers by design, through whatever name
+//! reaches this machine, and the token or the signature is the authority.
 
 use crate::{App, Refusal};
 use api::Code;
@@ -16,8 +16,9 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 pub async fn check(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
-    let is_callback = request.uri().path().starts_with("/wh/");
-    let refusal = if is_callback { Ok(()) } else { admit(&app, request.uri().host(), request.headers()) };
+    let path = request.uri().path();
+    let is_for_strangers = path.starts_with("/wh/") || path.starts_with("/webhooks/");
+    let refusal = if is_for_strangers { Ok(()) } else { admit(&app, request.uri().host(), request.headers()) };
     let mut response = match refusal {
         Ok(()) => next.run(request).await,
         Err(refusal) => refusal.into_response(),

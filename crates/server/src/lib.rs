@@ -14,6 +14,7 @@ mod contract;
 mod diff;
 mod error;
 mod guard;
+mod headers;
 mod openapi;
 mod query;
 mod routes;
@@ -21,8 +22,8 @@ mod ui;
 mod views;
 
 pub use error::Refusal;
+pub use headers::is_kept as is_header_kept;
 pub use openapi::document;
-pub use routes::workflows::keeps_header;
 
 use axum::Router;
 use axum::extract::{FromRequestParts, Request};

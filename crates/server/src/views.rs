@@ -3,9 +3,10 @@
 pub mod graph;
 
 use api::{
-    ActionView, CauseView, EventView, ExplainView, FailureView, PauseView, RunSummary, RunView, SkipView, StepView,
-    TriggerView, WaitingView, WorkflowView, rfc3339,
+    ActionView, CauseView, DeliveryView, EventView, ExplainView, FailureView, PauseView, RunSummary, RunView, SkipView,
+    StepView, TriggerDetail, TriggerView, WaitingView, WorkflowView, rfc3339,
 };
+use engine::Engine;
 use engine::engine::Reading;
 use engine::explain::Explanation;
 use kernel::advance::failed_steps;
@@ -13,8 +14,9 @@ use kernel::event::{Because, Pair};
 use kernel::plan::Node;
 use kernel::run::{Phase, Step, WaitKind};
 use kernel::{Event, Payload, Plan, Timestamp};
+use lang::trigger::Spec;
 use serde_json::{Map, Value, json};
-use store::{RunRow, WorkflowPause, WorkflowRow};
+use store::{DeliveryRow, RunRow, TriggerRow, WorkflowPause, WorkflowRow};
 
 /// `sha256:<hex>`.
 pub fn hash(bytes: &[u8]) -> String {
@@ -60,6 +62,43 @@ pub fn workflow(row: &WorkflowRow, definition: Option<Value>, pause: Option<&Wor
         updated_at: rfc3339(row.updated_at),
         deleted_at: row.deleted_at.map(rfc3339),
         definition,
+    }
+}
+
+pub fn trigger(engine: &Engine, row: &TriggerRow) -> TriggerDetail {
+    // What cannot be read is not shown: it may hold a secret.
+    let spec = lang::trigger::stored(row.kind, &row.config);
+    let mapping = match &spec {
+        Some(Spec::Webhook(webhook)) if !webhook.mapping.is_empty() => Some(webhook.variable_mapping()),
+        _ => None,
+    };
+    TriggerDetail {
+        id: row.id.to_string(),
+        name: row.name.clone(),
+        kind: row.kind.as_str().into(),
+        workflow_id: row.workflow.to_string(),
+        enabled: row.enabled,
+        note: row.note.clone(),
+        config: spec.map_or(Value::Null, |spec| spec.shown()),
+        variable_mapping: mapping,
+        is_owned: row.is_owned,
+        webhook_url: row.path.as_ref().map(|path| format!("{}/webhooks/{path}", engine.public_url())),
+        next_at: row.next_at.map(rfc3339),
+        last_run_at: row.last_run_at.map(rfc3339),
+        last_run_id: row.last_run.map(|run| run.to_string()),
+        inserted_at: rfc3339(row.created_at),
+        updated_at: rfc3339(row.updated_at),
+    }
+}
+
+pub fn delivery(row: &DeliveryRow) -> DeliveryView {
+    DeliveryView {
+        id: row.id.clone(),
+        at: rfc3339(row.at),
+        outcome: row.outcome.as_str().into(),
+        reason: Some(row.reason.clone()).filter(|reason| !reason.is_empty()),
+        run_id: row.run.map(|run| run.to_string()),
+        scheduled_for: row.nominal.map(rfc3339),
     }
 }
 
@@ -114,6 +153,9 @@ pub fn run(reading: &Reading) -> RunView {
             kind: state.origin.trigger.as_str().into(),
             body: body.clone(),
             headers: pairs(&state.origin.headers),
+            id: state.origin.trigger_id.map(|id| id.to_string()),
+            scheduled_for: state.origin.nominal.map(rfc3339),
+            delivery_id: Some(state.origin.delivery.clone()).filter(|id| !id.is_empty()),
         },
         input: body,
         output: Value::Null,

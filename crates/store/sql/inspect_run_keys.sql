@@ -1,1 +1,1 @@
-SELECT org, made, scope, key FROM idempotency WHERE scope <> 'workflows' ORDER BY org, made
+SELECT org, made, scope, key FROM idempotency WHERE scope NOT IN ('workflows', 'triggers') ORDER BY org, made

@@ -4,4 +4,5 @@ FROM runs
 WHERE org = $1 AND id < $2 AND id >= $3
   AND created_at >= $4 AND created_at < $5
   AND ($6 IS NULL OR status IN (SELECT value FROM json_each($6)))
-ORDER BY id DESC LIMIT $7
+  AND ($7 IS NULL OR workflow <> $7)
+ORDER BY id DESC LIMIT $8

@@ -5,5 +5,6 @@ WHERE labels.org = $1 AND labels.run < $2 AND labels.run >= $3
   AND created_at >= $4 AND created_at < $5
   AND ($6 IS NULL OR status IN (SELECT value FROM json_each($6)))
   AND ($7 IS NULL OR workflow = $7)
-  AND labels.key = $8 AND labels.value = $9
-ORDER BY labels.run DESC LIMIT $10
+  AND ($8 IS NULL OR workflow <> $8)
+  AND labels.key = $9 AND labels.value = $10
+ORDER BY labels.run DESC LIMIT $11

@@ -71,6 +71,8 @@ points! {
     BeforeEffect = "before_effect",
     /// The effect is done, its result is known here only.
     AfterEffect = "after_effect",
+    /// The run of a schedule's moment is durable, the schedule has not moved past it.
+    TickStarted = "tick_started",
     /// Told to stop, waiting for steps under way.
     Draining = "draining",
     /// A virtual clock's new offset is stored and not used yet.

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   database ──▶ what the database says of itself
-//!   catalog  ──▶ workflows, versions, definitions
+//!   catalog  ──▶ workflows, versions, definitions, triggers
 //!   walk     ──▶ every run with all that belongs to it, then every record in the order it was written
 //! ```
 //!
@@ -14,7 +14,8 @@
 use crate::Result;
 use crate::rows::{Definition, RunRow, Wait};
 use bytes::Bytes;
-use kernel::{OrgId, RunId, Timestamp, WorkflowId};
+use kernel::event::TriggerKind;
+use kernel::{OrgId, RunId, Timestamp, TriggerId, WorkflowId};
 
 pub trait Inspection {
     /// The database's own checks, its schema and its settings. False when what follows makes no sense to
@@ -47,7 +48,20 @@ pub enum Catalogued {
     Workflow { org: OrgId, id: WorkflowId, version: u32, hash: [u8; 32] },
     Version { org: OrgId, workflow: WorkflowId, number: u32, hash: [u8; 32] },
     Definition { org: OrgId, definition: Definition },
+    Trigger(Box<TriggerSeen>),
     Anomaly(Anomaly),
+}
+
+/// What the judge needs of a trigger.
+#[derive(Debug)]
+pub struct TriggerSeen {
+    pub org: OrgId,
+    pub id: TriggerId,
+    pub workflow: WorkflowId,
+    pub kind: TriggerKind,
+    pub config: String,
+    pub enabled: bool,
+    pub next_at: Option<Timestamp>,
 }
 
 /// A run with every row that names it.

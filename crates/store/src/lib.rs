@@ -13,13 +13,15 @@ pub mod memory;
 pub mod rows;
 mod sound;
 pub mod sqlite;
+mod triggers;
 
 pub use memory::MemoryStore;
 pub use rows::*;
 pub use sqlite::{SqliteInspection, SqliteStore};
+pub use triggers::*;
 
 use bytes::Bytes;
-use kernel::{OrgId, RunId, Timestamp, WorkflowId};
+use kernel::{OrgId, RunId, Timestamp, TriggerId, WorkflowId};
 use std::future::Future;
 use std::pin::Pin;
 
@@ -125,6 +127,50 @@ pub trait Store: Send + Sync + 'static {
 
     /// A definition by its hash.
     fn definition<'a>(&'a self, org: OrgId, hash: &'a [u8; 32]) -> Call<'a, Option<Definition>>;
+
+    /// Stores a trigger. `Ok(Err(taken))` when its path or idempotency key is in use, or its workflow gone.
+    fn create_trigger<'a>(&'a self, new: &'a NewTrigger) -> Call<'a, std::result::Result<(), TriggerTaken>>;
+
+    /// Changes a trigger that is still as it was read.
+    fn change_trigger<'a>(&'a self, change: &'a TriggerChange) -> Call<'a, Changed>;
+
+    /// Removes a trigger and its log; true if there was one.
+    fn delete_trigger(&self, org: OrgId, id: TriggerId) -> Call<'_, bool>;
+
+    fn trigger(&self, org: OrgId, id: TriggerId) -> Call<'_, Option<TriggerRow>>;
+
+    /// The webhook at a path. Without an organisation: the path is all a request has.
+    fn trigger_at<'a>(&'a self, path: &'a str) -> Call<'a, Option<TriggerRow>>;
+
+    /// The trigger that a workflow's definition made.
+    fn owned_trigger(&self, org: OrgId, workflow: WorkflowId) -> Call<'_, Option<TriggerRow>>;
+
+    /// Triggers newest first.
+    fn triggers<'a>(&'a self, org: OrgId, filter: &'a TriggerFilter) -> Call<'a, Vec<TriggerRow>>;
+
+    /// Schedules of every organisation with something to do at or before `until`, earliest first.
+    fn due_triggers(&self, until: Timestamp, limit: usize) -> Call<'_, Vec<TriggerRow>>;
+
+    /// When the first schedule of all has something to do.
+    fn next_trigger(&self) -> Call<'_, Option<Timestamp>>;
+
+    /// Adds to a trigger's log and moves its schedule on. False if nothing was written, because the trigger
+    /// is gone or was changed.
+    fn log_deliveries<'a>(&'a self, log: &'a TriggerLog) -> Call<'a, bool>;
+
+    /// A trigger's log, newest first, those numbered below `before`.
+    fn deliveries(
+        &self,
+        org: OrgId,
+        trigger: TriggerId,
+        before: Option<u64>,
+        limit: usize,
+    ) -> Call<'_, Vec<DeliveryRow>>;
+
+    fn delivery<'a>(&'a self, org: OrgId, trigger: TriggerId, id: &'a str) -> Call<'a, Option<DeliveryRow>>;
+
+    /// What waits for its turn, of one trigger or of all; each trigger's oldest first.
+    fn queued_deliveries(&self, of: Option<(OrgId, TriggerId)>, limit: usize) -> Call<'_, Vec<DeliveryRow>>;
 
     /// Small facts about the installation, by name.
     fn setting<'a>(&'a self, name: &'a str) -> Call<'a, Option<String>>;

@@ -7,12 +7,15 @@
 //! The rule that keeps it right: a write is checked completely before anything is changed, so there is
 //! never a half-written run to take back.
 
+mod triggers;
+
 use crate::rows::*;
 use crate::sound::{is_same_unit, is_sound, slugs, undo};
+use crate::triggers::*;
 use crate::{Call, Error, Result, Store};
 use bytes::Bytes;
 use kernel::planted::{self, Bug};
-use kernel::{OrgId, Record, RunId, RunStatus, Timestamp, WorkflowId};
+use kernel::{OrgId, Record, RunId, RunStatus, Timestamp, TriggerId, WorkflowId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -49,6 +52,8 @@ struct Contents {
     workflows: BTreeMap<(OrgId, WorkflowId), WorkflowRow>,
     versions: BTreeMap<(OrgId, WorkflowId, u32), VersionRow>,
     definitions: BTreeMap<(OrgId, [u8; 32]), Definition>,
+    triggers: BTreeMap<(OrgId, TriggerId), TriggerRow>,
+    deliveries: BTreeMap<(OrgId, TriggerId, u64), DeliveryRow>,
     /// Whose record is at position `n + 1`, and its number; nobody's once its run was erased.
     journal: Vec<Option<(OrgId, RunId, u64)>>,
     pauses: BTreeMap<(OrgId, WorkflowId), WorkflowPause>,
@@ -192,13 +197,19 @@ impl Contents {
                 self.idempotency
                     .insert((write.org, key.scope.clone(), key.key.clone()), (write.run.0, key.fingerprint));
             }
+            if let Some(delivery) = &birth.delivery {
+                self.put_delivery(delivery);
+                if let Some(to) = birth.advance {
+                    self.advance(delivery.org, delivery.trigger, to);
+                }
+            }
         }
         self.newest = Some(write.record.clone());
         self.counters.records += 1;
     }
 
     fn create_workflow(&mut self, new: &NewWorkflow) -> Result<std::result::Result<(), Taken>> {
-        let NewWorkflow { row, definition, slug_is_given, idempotency } = new;
+        let NewWorkflow { row, definition, slug_is_given, idempotency, trigger } = new;
         let key = idempotency.as_ref().map(|k| ((row.org, k.scope.clone(), k.key.clone()), k.fingerprint));
         if let Some((made, fingerprint)) = key.as_ref().and_then(|(key, _)| self.idempotency.get(key)).copied() {
             return Ok(Err(Taken::Key { workflow: WorkflowId(made), fingerprint }));
@@ -212,6 +223,9 @@ impl Contents {
         let is_free = |slug: &String| self.own(row.org).all(|w| w.slug != *slug);
         let slug = if *slug_is_given { Some(row.slug.clone()).filter(is_free) } else { slugs(&row.slug).find(is_free) };
         let Some(slug) = slug else { return Ok(Err(Taken::Slug)) };
+        if !self.put_owned(row.org, row.id, trigger.as_ref()) {
+            return Ok(Err(Taken::Path));
+        }
         if let Some((key, fingerprint)) = key {
             self.idempotency.insert(key, (row.id.0, fingerprint));
         }
@@ -221,7 +235,7 @@ impl Contents {
     }
 
     fn edit_workflow(&mut self, edit: &WorkflowEdit) -> Edited {
-        let WorkflowEdit { seen, row, version } = edit;
+        let WorkflowEdit { seen, row, version, trigger } = edit;
         let key = (seen.org, seen.id);
         if self.workflows.get(&key).filter(|now| now.deleted_at.is_none()) != Some(seen) {
             return Edited::Changed;
@@ -234,6 +248,15 @@ impl Contents {
         }
         if has_other(|one, other| one.slug == other.slug) {
             return Edited::Taken(Taken::Slug);
+        }
+        let wanted = match trigger {
+            OwnTrigger::Put(wanted) => Some(&**wanted),
+            OwnTrigger::Keep | OwnTrigger::Remove => None,
+        };
+        if row.deleted_at.is_some() {
+            self.delete_triggers_of(seen.org, seen.id);
+        } else if !matches!(trigger, OwnTrigger::Keep) && !self.put_owned(seen.org, seen.id, wanted) {
+            return Edited::Taken(Taken::Path);
         }
         let row = WorkflowRow { org: seen.org, id: seen.id, created_at: seen.created_at, ..row.clone() };
         if let Some((definition, source)) = version {
@@ -316,6 +339,7 @@ impl StoredRun {
         let row = &self.row;
         (filter.statuses.is_empty() || filter.statuses.contains(&row.status))
             && filter.workflow.is_none_or(|workflow| workflow == row.workflow)
+            && filter.except.is_none_or(|except| except != row.workflow || filter.workflow == Some(except))
             && filter.labels.iter().all(|label| self.labels.contains(label))
             && filter.since.is_none_or(|since| row.created_at >= since)
             && filter.until.is_none_or(|until| row.created_at < until)
@@ -519,6 +543,72 @@ impl Store for MemoryStore {
 
     fn definition<'a>(&'a self, org: OrgId, hash: &'a [u8; 32]) -> Call<'a, Option<Definition>> {
         self.answer(move |c| c.definitions.get(&(org, *hash)).cloned())
+    }
+
+    fn create_trigger<'a>(&'a self, new: &'a NewTrigger) -> Call<'a, std::result::Result<(), TriggerTaken>> {
+        Box::pin(async move { self.contents().create_trigger(new) })
+    }
+
+    fn change_trigger<'a>(&'a self, change: &'a TriggerChange) -> Call<'a, Changed> {
+        self.answer(move |c| c.change_trigger(change))
+    }
+
+    fn delete_trigger(&self, org: OrgId, id: TriggerId) -> Call<'_, bool> {
+        self.answer(move |c| c.delete_trigger(org, id))
+    }
+
+    fn trigger(&self, org: OrgId, id: TriggerId) -> Call<'_, Option<TriggerRow>> {
+        self.answer(move |c| c.triggers.get(&(org, id)).cloned())
+    }
+
+    fn trigger_at<'a>(&'a self, path: &'a str) -> Call<'a, Option<TriggerRow>> {
+        self.answer(move |c| c.triggers.values().find(|t| t.path.as_deref() == Some(path)).cloned())
+    }
+
+    fn owned_trigger(&self, org: OrgId, workflow: WorkflowId) -> Call<'_, Option<TriggerRow>> {
+        self.answer(move |c| c.owned_trigger(org, workflow))
+    }
+
+    fn triggers<'a>(&'a self, org: OrgId, filter: &'a TriggerFilter) -> Call<'a, Vec<TriggerRow>> {
+        self.answer(move |c| c.list_triggers(org, filter))
+    }
+
+    fn due_triggers(&self, until: Timestamp, limit: usize) -> Call<'_, Vec<TriggerRow>> {
+        self.answer(move |c| c.due_triggers(until, limit))
+    }
+
+    fn next_trigger(&self) -> Call<'_, Option<Timestamp>> {
+        self.answer(move |c| c.triggers.values().filter_map(|t| t.next_at).min())
+    }
+
+    fn log_deliveries<'a>(&'a self, log: &'a TriggerLog) -> Call<'a, bool> {
+        self.answer(move |c| c.log_deliveries(log))
+    }
+
+    fn deliveries(
+        &self,
+        org: OrgId,
+        trigger: TriggerId,
+        before: Option<u64>,
+        limit: usize,
+    ) -> Call<'_, Vec<DeliveryRow>> {
+        self.answer(move |c| {
+            let below = (org, trigger, before.unwrap_or(u64::MAX));
+            let own = c.deliveries.range((org, trigger, 0)..below).rev().take(limit);
+            own.map(|(_, row)| DeliveryRow { request: None, ..row.clone() }).collect()
+        })
+    }
+
+    fn delivery<'a>(&'a self, org: OrgId, trigger: TriggerId, id: &'a str) -> Call<'a, Option<DeliveryRow>> {
+        self.answer(move |c| c.log_of(org, trigger).find(|row| row.id == id).cloned())
+    }
+
+    fn queued_deliveries(&self, of: Option<(OrgId, TriggerId)>, limit: usize) -> Call<'_, Vec<DeliveryRow>> {
+        self.answer(move |c| {
+            let queued = c.deliveries.values().filter(|row| row.outcome == DeliveryOutcome::Queued);
+            let queued = queued.filter(|row| of.is_none_or(|of| of == (row.org, row.trigger)));
+            queued.take(limit).map(|row| DeliveryRow { request: None, ..row.clone() }).collect()
+        })
     }
 
     fn setting<'a>(&'a self, name: &'a str) -> Call<'a, Option<String>> {

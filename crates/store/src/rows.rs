@@ -1,5 +1,6 @@
 //! What travels in and out of a store. Plain data; every row knows its organisation.
 
+use crate::triggers::{Advance, DeliveryRow, TriggerRow};
 use bytes::Bytes;
 use kernel::event::OnConflict;
 use kernel::plan::Form;
@@ -48,6 +49,10 @@ pub struct Birth {
     pub waits: Vec<Wait>,
     pub labels: Vec<(String, String)>,
     pub idempotency: Option<IdempotencyKey>,
+    /// The line in the log of the trigger that started it…
+    pub delivery: Option<DeliveryRow>,
+    /// … and how far its schedule is with it.
+    pub advance: Option<Advance>,
     /// The notice this run hands over: the run that ended, and the notice's number. It is removed.
     pub notice: Option<(RunId, u32)>,
 }
@@ -205,6 +210,8 @@ pub struct RunFilter {
     /// Any of these; empty means all.
     pub statuses: Vec<RunStatus>,
     pub workflow: Option<WorkflowId>,
+    /// Not of this one, unless it is asked for by `workflow`.
+    pub except: Option<WorkflowId>,
     /// All of these.
     pub labels: Vec<(String, String)>,
     /// Created at or after. A run's id may be made [`ID_LAG`] before the run, not more.
@@ -226,7 +233,7 @@ pub struct WorkflowRow {
     /// A JSON list of strings.
     pub tags: String,
     pub form: Form,
-    /// `api`, later also `cron` and `webhook`.
+    /// `api`, `manual`, `cron` or `webhook`.
     pub trigger: String,
     pub steps: u32,
     pub enabled: bool,
@@ -255,6 +262,8 @@ pub struct NewWorkflow {
     /// The author chose the slug, so a clash is an error. Otherwise a free one is made by counting up.
     pub slug_is_given: bool,
     pub idempotency: Option<IdempotencyKey>,
+    /// The schedule or webhook its definition asks for.
+    pub trigger: Option<TriggerRow>,
 }
 
 /// Why a workflow cannot be created.
@@ -262,6 +271,8 @@ pub struct NewWorkflow {
 pub enum Taken {
     Name,
     Slug,
+    /// The path of its webhook.
+    Path,
     /// The idempotency key made this workflow before.
     Key {
         workflow: WorkflowId,
@@ -294,6 +305,17 @@ pub struct WorkflowEdit {
     pub row: WorkflowRow,
     /// Given with a new version, which `row` then has: what it was lowered to, and where it came from.
     pub version: Option<(Definition, &'static str)>,
+    pub trigger: OwnTrigger,
+}
+
+/// What becomes of the trigger that a workflow's definition made. One of a workflow that is deleted goes
+/// with every other.
+#[derive(Clone, Debug, Default)]
+pub enum OwnTrigger {
+    #[default]
+    Keep,
+    Put(Box<TriggerRow>),
+    Remove,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -14,7 +14,13 @@ pub(crate) fn is_sound(write: &RunWrite) -> bool {
     let is_first = write.after == 0;
     let row_is_its_own = write.row.as_ref().is_none_or(|row| row.org == write.org && row.id == write.run);
     let doors_are_its_own = write.birth.iter().flat_map(|b| &b.waits).all(|w| w.org == write.org && w.run == write.run);
-    row_is_its_own && doors_are_its_own && (write.row.is_some() || !is_first) && (write.birth.is_none() || is_first)
+    let line_is_its_own = |d: &crate::DeliveryRow| d.org == write.org && d.run == Some(write.run);
+    let line_is_its_own = write.birth.iter().filter_map(|b| b.delivery.as_ref()).all(line_is_its_own);
+    row_is_its_own
+        && line_is_its_own
+        && doors_are_its_own
+        && (write.row.is_some() || !is_first)
+        && (write.birth.is_none() || is_first)
 }
 
 pub(crate) fn is_same_unit(one: &RunWrite, next: &RunWrite) -> bool {

@@ -27,19 +27,21 @@ mod lists;
 mod migrations;
 mod open;
 mod readers;
+mod triggers;
 mod writer;
 
 pub use inspect::SqliteInspection;
 
 use crate::crash::{self, Point};
 use crate::rows::*;
+use crate::triggers::*;
 use crate::{Call, Error, Result, Store};
 use bytes::Bytes;
 use checkpoints::{Helper, Log};
 use columns::{limit, org, run_id, run_row, sql, time};
 use fault::on_read;
 use heads::Heads;
-use kernel::{OrgId, Record, RunId, Timestamp, WorkflowId};
+use kernel::{OrgId, Record, RunId, Timestamp, TriggerId, WorkflowId};
 use readers::Readers;
 use rusqlite::{Connection, OptionalExtension, params};
 use std::path::Path;
@@ -309,6 +311,70 @@ impl Store for SqliteStore {
     fn definition<'a>(&'a self, org: OrgId, hash: &'a [u8; 32]) -> Call<'a, Option<Definition>> {
         let hash = *hash;
         self.read(move |connection, _| catalog::definition(connection, org, &hash))
+    }
+
+    fn create_trigger<'a>(&'a self, new: &'a NewTrigger) -> Call<'a, std::result::Result<(), TriggerTaken>> {
+        let new = new.clone();
+        self.write(move |writer| writer.transact(|connection| triggers::create(connection, &new)))
+    }
+
+    fn change_trigger<'a>(&'a self, change: &'a TriggerChange) -> Call<'a, Changed> {
+        let change = change.clone();
+        self.write(move |writer| writer.transact(|connection| triggers::change(connection, &change)))
+    }
+
+    fn delete_trigger(&self, org: OrgId, id: TriggerId) -> Call<'_, bool> {
+        self.write(move |writer| writer.transact(|connection| triggers::delete(connection, org, id)))
+    }
+
+    fn trigger(&self, org: OrgId, id: TriggerId) -> Call<'_, Option<TriggerRow>> {
+        self.read(move |connection, _| triggers::get(connection, org, id))
+    }
+
+    fn trigger_at<'a>(&'a self, path: &'a str) -> Call<'a, Option<TriggerRow>> {
+        let path = path.to_owned();
+        self.read(move |connection, _| triggers::by_path(connection, &path))
+    }
+
+    fn owned_trigger(&self, org: OrgId, workflow: WorkflowId) -> Call<'_, Option<TriggerRow>> {
+        self.read(move |connection, _| triggers::owned_by(connection, org, workflow))
+    }
+
+    fn triggers<'a>(&'a self, org: OrgId, filter: &'a TriggerFilter) -> Call<'a, Vec<TriggerRow>> {
+        let filter = filter.clone();
+        self.read(move |connection, _| triggers::list(connection, org, &filter))
+    }
+
+    fn due_triggers(&self, until: Timestamp, limit: usize) -> Call<'_, Vec<TriggerRow>> {
+        self.read(move |connection, _| triggers::due(connection, until, limit))
+    }
+
+    fn next_trigger(&self) -> Call<'_, Option<Timestamp>> {
+        self.read(|connection, _| triggers::next(connection))
+    }
+
+    fn log_deliveries<'a>(&'a self, log: &'a TriggerLog) -> Call<'a, bool> {
+        let log = log.clone();
+        self.write(move |writer| writer.transact(|connection| triggers::log(connection, &log)))
+    }
+
+    fn deliveries(
+        &self,
+        org: OrgId,
+        trigger: TriggerId,
+        before: Option<u64>,
+        limit: usize,
+    ) -> Call<'_, Vec<DeliveryRow>> {
+        self.read(move |connection, _| triggers::deliveries(connection, (org, trigger), before, limit))
+    }
+
+    fn delivery<'a>(&'a self, org: OrgId, trigger: TriggerId, id: &'a str) -> Call<'a, Option<DeliveryRow>> {
+        let id = id.to_owned();
+        self.read(move |connection, _| triggers::delivery(connection, (org, trigger), &id))
+    }
+
+    fn queued_deliveries(&self, of: Option<(OrgId, TriggerId)>, limit: usize) -> Call<'_, Vec<DeliveryRow>> {
+        self.read(move |connection, _| triggers::queued(connection, of, limit))
     }
 
     fn setting<'a>(&'a self, name: &'a str) -> Call<'a, Option<String>> {

@@ -80,6 +80,7 @@ pub async fn play(compiled: &Compiled, now: Timestamp, given: &Given) -> Result<
         public_url: PUBLIC_URL.into(),
         clock: ClockMode::Stepped,
         clock_start: Some(now),
+        clock_advance: Span(0),
         http: HttpOptions { desk: Some(desk.clone()), ..HttpOptions::default() },
         seed: Some(SEED),
     };

@@ -52,7 +52,9 @@ fn comes_once(point: Point) -> bool {
 #[test]
 fn p1_p2_p9_p20_a_crash_at_any_named_point_loses_and_doubles_nothing() {
     let begun = Instant::now();
-    let cases: Vec<(Point, u32)> = Point::ALL.iter().flat_map(|point| [(*point, 1), (*point, 2)]).collect();
+    // The load has no schedules; `schedules::a14_each_moment_has_one_run_whenever_the_process_dies` has.
+    let points = Point::ALL.iter().filter(|point| **point != Point::TickStarted);
+    let cases: Vec<(Point, u32)> = points.flat_map(|point| [(*point, 1), (*point, 2)]).collect();
     let (next, done) = (AtomicUsize::new(0), Mutex::new((Summary::default(), Vec::new())));
     let work = || {
         while let Some((point, time)) = cases.get(next.fetch_add(1, Ordering::Relaxed)) {

@@ -235,6 +235,10 @@ fn whoever_asked_is_told_that_a_run_has_ended() {
     assert_eq!(alarms.len(), 1, "only for the failure");
     let alarm = server.finished(alarms[0]["id"].as_str().expect("an id"));
     assert_eq!(alarm["tasks"]["log"]["body"]["seen"], json!(bad));
+    let names: Vec<Value> = server.list("/api/v1/workflows").iter().map(|w| w["name"].clone()).collect();
+    assert_eq!(names, [json!("fragile"), json!("alarm")], "the engine's own workflow is not in the way");
+    assert_eq!(server.list("/api/v1/runs").len(), 3, "nor are its runs");
+    assert_eq!(server.list("/api/v1/runs?workflow=onward.notify").len(), 3, "but they can be looked at");
     let refused = server.post(&format!("/api/v1/workflows/{workflow}/trigger?callback_url=ftp://x/"), &json!(null));
     assert_eq!(refused.refusal(422), "invalid_parameter");
 }

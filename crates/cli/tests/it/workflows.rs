@@ -119,7 +119,7 @@ const BAD_DEFINITIONS: &[(&str, &str, &str)] = &[
     (r#"{"name": 5, "tasks": {"a": {"noop": {}}}}"#, "wrong_type", "name"),
     (r#"{"name": "x", "tasks": []}"#, "wrong_type", "tasks"),
     (r#"[]"#, "wrong_type", ""),
-    (r#"{"name": "x", "trigger": "cron", "tasks": {"a": {"noop": {}}}}"#, "unsupported_trigger", "trigger"),
+    (r#"{"name": "x", "trigger": "cron", "tasks": {"a": {"noop": {}}}}"#, "missing_field", "trigger"),
     (r#"{"name": "x", "trigger": "smoke", "tasks": {"a": {"noop": {}}}}"#, "invalid_value", "trigger"),
     (r#"{"name": "x", "slug": "A b", "tasks": {"a": {"noop": {}}}}"#, "invalid_slug", "slug"),
     (r#"{"name": "x", "taks": {}, "tasks": {"a": {"noop": {}}}}"#, "unknown_field", "taks"),

@@ -49,7 +49,7 @@ impl Engine {
         compiled: &Compiled,
         idempotency: Option<(String, [u8; 32])>,
     ) -> Result<(WorkflowRow, bool), Error> {
-        let Compiled { meta, plan, hash, form, source } = compiled;
+        let Compiled { meta, plan, hash, form, source, trigger } = compiled;
         let now = self.now();
         let row = WorkflowRow {
             org,
@@ -75,7 +75,8 @@ impl Engine {
             fingerprint,
             created_at: now,
         });
-        let new = NewWorkflow { row, definition, slug_is_given: meta.slug.is_some(), idempotency };
+        let trigger = self.owned_trigger(&row, trigger.as_ref(), None)?;
+        let new = NewWorkflow { row, definition, slug_is_given: meta.slug.is_some(), idempotency, trigger };
         let (id, is_repeat) = match self.inner.written(self.inner.store.create_workflow(&new).await)? {
             Ok(()) => (new.row.id, false),
             Err(Taken::Key { workflow, fingerprint }) => {
@@ -85,6 +86,7 @@ impl Engine {
             Err(taken) => return Err(Error::Taken(taken)),
         };
         self.inner.definitions.forget_names();
+        self.inner.triggers_moved.notify_one();
         // Read back: the store may have counted the slug up.
         let row = self.inner.store.workflow(org, &WorkflowKey::Id(id)).await?.ok_or(Error::NotFound("workflow"))?;
         Ok((row, is_repeat))
@@ -109,8 +111,11 @@ impl Engine {
         Ok(self.inner.store.workflow(org, &key).await?)
     }
 
+    /// Without the engine's own, whose id is the smallest there is: it could only be the last of the last page.
     pub async fn workflows(&self, org: OrgId, filter: &WorkflowFilter) -> Result<Vec<WorkflowRow>, Error> {
-        Ok(self.inner.store.workflows(org, filter).await?)
+        let mut rows = self.inner.store.workflows(org, filter).await?;
+        rows.retain(|row| row.id != super::NOTIFIER);
+        Ok(rows)
     }
 
     /// The source of a definition, JSON in its author's order.

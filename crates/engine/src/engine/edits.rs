@@ -10,7 +10,10 @@ use crate::secret;
 use kernel::plan::Body;
 use kernel::{OrgId, RunId, WorkflowId};
 use lang::{Compiled, MetaChange};
-use store::{Definition, Edited, Erased, Erasure, VersionKey, VersionRow, WorkflowEdit, WorkflowKey, WorkflowRow};
+use store::{
+    Definition, Edited, Erased, Erasure, OwnTrigger, TriggerRow, VersionKey, VersionRow, WorkflowEdit, WorkflowKey,
+    WorkflowRow,
+};
 
 /// Edits lost to others before one gives up.
 const TRIES: usize = 16;
@@ -49,12 +52,16 @@ impl Engine {
             if seen.id == NOTIFIER {
                 return Err(Error::BuiltIn);
             }
-            let edit = self.edit(seen, change);
+            let own = self.inner.store.owned_trigger(org, seen.id).await?;
+            let edit = self.edit(seen, change, own.as_ref())?;
             let outcome = self.inner.written(self.inner.store.edit_workflow(&edit).await);
             // Also when the outcome is not known: what is remembered may be wrong.
             self.inner.definitions.forget_names();
             match outcome? {
-                Edited::Done => return Ok(edit.row),
+                Edited::Done => {
+                    self.inner.triggers_moved.notify_one();
+                    return Ok(edit.row);
+                }
                 Edited::Taken(taken) => return Err(Error::Taken(taken)),
                 Edited::Changed => {}
             }
@@ -62,13 +69,13 @@ impl Engine {
         Err(Error::Unavailable("the workflow is changing too fast".into()))
     }
 
-    fn edit(&self, seen: WorkflowRow, change: &Change<'_>) -> WorkflowEdit {
+    fn edit(&self, seen: WorkflowRow, change: &Change<'_>, own: Option<&TriggerRow>) -> Result<WorkflowEdit, Error> {
         let now = self.now();
         let mut row = WorkflowRow { updated_at: now, ..seen.clone() };
-        let mut version = None;
+        let (mut version, mut trigger) = (None, OwnTrigger::Keep);
         match change {
             Change::Replace(compiled) => {
-                let Compiled { meta, plan, hash, form, source } = compiled;
+                let Compiled { meta, plan, hash, form, source, trigger: wanted } = compiled;
                 row.name.clone_from(&meta.name);
                 row.slug = meta.slug.clone().unwrap_or(row.slug);
                 row.description.clone_from(&meta.description);
@@ -84,6 +91,11 @@ impl Engine {
                     let (source, plan) = (source.to_string().into(), plan.encode().into());
                     version = Some((Definition { hash: *hash, source, plan }, "update"));
                 }
+                // Also with the same hash: a secret is not part of it.
+                trigger = match self.owned_trigger(&row, wanted.as_ref(), own)? {
+                    Some(row) => OwnTrigger::Put(Box::new(row)),
+                    None => OwnTrigger::Remove,
+                };
             }
             Change::Describe(meta) => {
                 row.name = meta.name.clone().unwrap_or(row.name);
@@ -98,7 +110,7 @@ impl Engine {
         if is_same {
             row.updated_at = seen.updated_at;
         }
-        WorkflowEdit { seen, row, version }
+        Ok(WorkflowEdit { seen, row, version, trigger })
     }
 
     /// A workflow's versions, newest first.

@@ -203,7 +203,7 @@ impl Inner {
             deleted_at: None,
         };
         let definition = Definition { hash, source: source.to_string().into(), plan: plan.encode().into() };
-        let new = NewWorkflow { row, definition, slug_is_given: false, idempotency: None };
+        let new = NewWorkflow { row, definition, slug_is_given: false, idempotency: None, trigger: None };
         // Somebody else may have made it in between; then it is there.
         let _ = self.written(self.store.create_workflow(&new).await)?;
         let found = self.store.workflow(org, &WorkflowKey::Id(NOTIFIER)).await?;

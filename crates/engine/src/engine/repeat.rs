@@ -37,6 +37,7 @@ impl Engine {
         let (headers, labels) = (pairs(&origin.headers), pairs(&origin.labels));
         let source = Source { kind: origin.trigger, replayed_from: Some(run), ..Source::default() };
         let workflow = Arc::new(Resolved { row, version });
-        self.start(StartRequest { org, workflow, body, headers, labels, source, idempotency }).await
+        self.start(StartRequest { headers, labels, source, idempotency, ..StartRequest::new(org, workflow, body) })
+            .await
     }
 }

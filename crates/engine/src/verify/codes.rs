@@ -63,6 +63,7 @@ codes! {
     GrantWrong "grant_wrong" "wake-ups" "a lease row does not match the step's current attempt";
     WaitMissing "wait_missing" "wake-ups" "a callback step has no row that knows its token";
     WaitStray "wait_stray" "wake-ups" "a callback row of a step that takes none";
+    TriggerWrong "trigger_wrong" "wake-ups" "a trigger's settings cannot be read, or its schedule has no next time, or has one and should not";
 
     PayloadMissing "payload_missing" "payloads" "an event refers to a stored payload that is not there, or not whole";
     PayloadStray "payload_stray" "payloads" "a stored payload no event refers to";
@@ -73,7 +74,7 @@ codes! {
     DefinitionDamaged "definition_damaged" "versions" "a definition's plan or source cannot be read";
     DefinitionHash "definition_hash" "versions" "a definition's source is not what its hash names";
     OriginDiffers "origin_differs" "versions" "a run was created with another version than its row says";
-    KeyWrong "key_wrong" "versions" "an idempotency key's scope is not the workflow of the run it made";
+    KeyWrong "key_wrong" "versions" "an idempotency key's scope is neither the workflow nor the trigger of the run it made";
 
     CheckFailed "check_failed" "storage" "a run made the checker itself fail";
 }

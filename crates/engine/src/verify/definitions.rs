@@ -2,9 +2,10 @@
 
 use super::{Code, Report};
 use kernel::{OrgId, Plan, WorkflowId};
+use lang::trigger::Spec;
 use std::collections::HashMap;
 use std::sync::Arc;
-use store::inspect::{Catalogued, Inspection};
+use store::inspect::{Catalogued, Inspection, TriggerSeen};
 use store::{Definition, Error};
 
 /// Plans kept in memory; beyond that the table is started anew.
@@ -36,6 +37,14 @@ pub(super) fn check(inspection: &dyn Inspection, report: &mut Report) -> Result<
         Catalogued::Definition { org, definition } => {
             report.counts.definitions += 1;
             judge(org, &definition, report);
+        }
+        Catalogued::Trigger(trigger) => {
+            report.counts.triggers += 1;
+            if !lines.contains_key(&(trigger.org, trigger.workflow)) {
+                let message = format!("{} is of the workflow {}, which does not exist", trigger.id, trigger.workflow);
+                report.say(Code::Dangling, Some(trigger.org), message);
+            }
+            judge_trigger(&trigger, report);
         }
     })?;
     for ((org, id), line) in lines {
@@ -95,6 +104,18 @@ fn judge(org: OrgId, definition: &Definition, report: &mut Report) {
         }
         Ok(_) => {}
     }
+}
+
+/// What it says can be read, and exactly the schedules that are enabled have a time to look again.
+fn judge_trigger(trigger: &TriggerSeen, report: &mut Report) {
+    let what = match lang::trigger::stored(trigger.kind, &trigger.config) {
+        None => "its settings cannot be read",
+        Some(Spec::Schedule(_)) if trigger.enabled && trigger.next_at.is_none() => "it would never fire again",
+        Some(Spec::Schedule(_)) if trigger.enabled => return,
+        Some(_) if trigger.next_at.is_some() => "it has a time to fire at, and nothing to fire",
+        Some(_) => return,
+    };
+    report.say(Code::TriggerWrong, Some(trigger.org), format!("{}: {what}", trigger.id));
 }
 
 /// The plans of the runs that are looked at.

@@ -31,6 +31,7 @@ pub struct Counts {
     pub workflows: u64,
     pub versions: u64,
     pub definitions: u64,
+    pub triggers: u64,
     pub runs: u64,
     pub statuses: BTreeMap<RunStatus, u64>,
     /// Records and events reached from their runs.
@@ -75,11 +76,12 @@ impl Report {
 
 impl Counts {
     /// Names and numbers, in the order people read them.
-    pub fn list(&self) -> [(&'static str, u64); 13] {
+    pub fn list(&self) -> [(&'static str, u64); 14] {
         [
             ("workflows", self.workflows),
             ("versions", self.versions),
             ("definitions", self.definitions),
+            ("triggers", self.triggers),
             ("runs", self.runs),
             ("records", self.records),
             ("events", self.events),

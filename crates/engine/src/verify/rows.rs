@@ -17,7 +17,7 @@ pub(super) fn check(case: &mut Case<'_>, plan: &Plan, folded: &Folded) {
     grants(case, folded);
     waits(case, plan);
     payloads(case, folded);
-    keys(case);
+    keys(case, folded);
 }
 
 /// What a run pins at birth.
@@ -144,12 +144,13 @@ fn payloads(case: &mut Case<'_>, folded: &Folded) {
     }
 }
 
-/// A run is made by one request, whose key is unique within its workflow, the trigger that started it, or
+/// A run is made by one request, whose key is unique within its workflow, the trigger it came through, or
 /// the notices of runs that ended.
-fn keys(case: &mut Case<'_>) {
+fn keys(case: &mut Case<'_>, folded: &Folded) {
     let stored = case.stored;
     let own = stored.row.workflow.to_string();
-    let is_own = |scope: &str| scope == own || scope == "notice" || kernel::TriggerId::parse(scope).is_some();
+    let trigger = folded.run.state.origin.trigger_id.map(|id| id.to_string());
+    let is_own = |scope: &str| scope == own || scope == "notice" || Some(scope) == trigger.as_deref();
     for (scope, key) in stored.keys.iter().filter(|(scope, _)| !is_own(scope)) {
         case.say(Code::KeyWrong, format!("the key `{key}` is within `{scope}`, the run is of {own}"));
     }

@@ -71,8 +71,8 @@ fn fields_are_checked_one_by_one() {
         ("version: 1", "wrong_type"),
         ("description: null", "wrong_type"),
         ("trigger: api", "ok"),
-        ("trigger: cron", "unsupported_trigger"),
-        ("trigger: webhook", "unsupported_trigger"),
+        ("trigger: cron", "missing_field"),
+        ("trigger: webhook", "missing_field"),
         ("trigger: carrier-pigeon", "invalid_value"),
         ("trigger: {type: manual}", "wrong_type"),
         ("max_duration: 366d", "ok"),
@@ -87,7 +87,7 @@ fn fields_are_checked_one_by_one() {
         ("max_duration_seconds: 5\nmax_duration: 5s", "exclusive_fields"),
         ("on_failure: blocked", "ok"),
         ("on_failure: lenient", "invalid_value"),
-        ("cron: '* * * * *'", "unsupported_setting"),
+        ("cron: '* * * * *'", "field_not_for_trigger"),
         ("priority: 5", "unsupported_setting"),
         ("steps: []", "unsupported_form"),
         ("script: x", "unsupported_form"),
@@ -152,7 +152,7 @@ fn all_problems_come_at_once_in_the_order_of_the_text() {
     assert_eq!(
         compiled(source).unwrap_err(),
         "2:11 invalid_name name: `name` is empty\n\
-         3:14 unsupported_trigger trigger: `cron` triggers are not supported in this release (use `api` and start runs with a request)\n\
+         3:14 missing_field trigger: `trigger: cron` needs a field `cron`\n\
          5:20 invalid_url tasks.a.url: `url` must start with `http://` or `https://` (write the whole url: `https://example.com/path`)\n\
          5:38 out_of_range tasks.a.retries: `retries` is 500, allowed is 0 to 100\n\
          6:22 needs_unknown_step tasks.b.needs[0]: `b` needs `A`, which is not a step of this workflow (did you mean `a`?)\n\

@@ -1,6 +1,6 @@
 //! Starting many runs with one request: all of them, or none and every problem.
 
-use super::workflows::{KEY_MAX, LABELS_MAX, fingerprint, kept_headers, no_workflow};
+use super::workflows::{KEY_MAX, LABELS_MAX, fingerprint, no_workflow};
 use crate::contract::{Route, post};
 use crate::error::problem_of;
 use crate::query::{LABEL, is_label};
@@ -11,7 +11,7 @@ use axum::body::Body;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::IntoResponse;
 use bytes::Bytes;
-use engine::{Idempotency, Source, StartRequest};
+use engine::{Idempotency, StartRequest};
 use serde_json::Value;
 use serde_json::value::RawValue;
 use std::collections::BTreeMap;
@@ -41,19 +41,16 @@ pub async fn trigger(app: State, Path(key): Path<String>, headers: HeaderMap, bo
     let bytes = body::payload_of(&headers, body, body::BATCH_MAX).await?;
     let items = read(&bytes)?;
     let workflow = app.engine.resolve(app.org(), &key).await?.ok_or_else(|| no_workflow(&key))?;
-    let kept = kept_headers(&headers);
+    let kept = crate::headers::kept(&headers);
     let requests = items.into_iter().map(|item| {
         let body = item.body.unwrap_or_else(|| Bytes::from_static(b"null"));
         let fingerprint = |_: &String| fingerprint(workflow.row.id, &body, &item.labels, "");
         let print = item.key.as_ref().map(fingerprint);
         StartRequest {
-            org: app.org(),
-            workflow: workflow.clone(),
             idempotency: item.key.zip(print).map(|(key, fingerprint)| Idempotency { scope: None, key, fingerprint }),
-            body,
             headers: kept.clone(),
             labels: item.labels,
-            source: Source::default(),
+            ..StartRequest::new(app.org(), workflow.clone(), body)
         }
     });
     let started = app.engine.start_all(requests.collect()).await?;

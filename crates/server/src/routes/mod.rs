@@ -5,12 +5,14 @@ pub mod callbacks;
 pub mod runs;
 pub mod streams;
 pub mod system;
+pub mod triggers;
 pub mod versions;
+pub mod webhooks;
 pub mod workflows;
 
 use crate::Refusal;
 use crate::contract::Route;
-use api::{Code, Data};
+use api::{Code, Data, StartedView, rfc3339};
 use axum::Json;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
@@ -24,6 +26,8 @@ pub fn areas() -> Vec<(&'static str, &'static str, Vec<Route>)> {
         ("versions", "What workflows were", versions::routes()),
         ("batches", "Many runs at once", batch::routes()),
         ("runs", "What runs and ran", runs::routes()),
+        ("triggers", "What starts runs by itself", triggers::routes()),
+        ("webhooks", "Requests from other programs that start runs", webhooks::routes()),
         ("streams", "What happens, while it happens", streams::routes()),
         ("callbacks", "Answers from outside to steps that wait", callbacks::routes()),
         ("system", "The server itself", system::routes()),
@@ -47,4 +51,14 @@ fn run_id(text: &str) -> Result<RunId, Refusal> {
         Refusal::new(Code::MalformedId, format!("`{text}` is not a run id"))
             .hint("run ids look like run_01jz8k3w9mz6xq4v7n5t2c0b1d")
     })
+}
+
+fn started_view(started: &engine::Started) -> StartedView {
+    StartedView {
+        run_id: started.run.to_string(),
+        workflow_id: started.workflow.to_string(),
+        status: started.status.as_str().into(),
+        started_at: rfc3339(started.started_at),
+        deduplicated: started.deduplicated,
+    }
 }

@@ -1,12 +1,12 @@
 //! Workflows: create, validate, look at, change, trigger.
 
 use super::runs::notes;
-use super::{answer, page, versions};
+use super::{answer, page, started_view, versions};
 use crate::contract::{Carries, Param, Route, Shape, delete as delete_route, get, params, post, put};
 use crate::error::problem_of;
 use crate::query::Query;
-use crate::{Answer, Path, Refusal, State, body, views};
-use api::{Code, PauseRequest, ResumeRequest, RunView, StartedView, ValidationView, WorkflowView, rfc3339};
+use crate::{Answer, Path, Refusal, State, body, headers, views};
+use api::{Code, PauseRequest, ResumeRequest, RunView, StartedView, ValidationView, WorkflowView};
 use axum::body::Body;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::IntoResponse;
@@ -50,7 +50,7 @@ pub fn routes() -> Vec<Route> {
             .idempotent()
             .answers::<WorkflowView>(201, "created")
             .answers::<WorkflowView>(200, "created by an earlier request with this key")
-            .refuses(&[Code::NameTaken, Code::SlugTaken]),
+            .refuses(&[Code::NameTaken, Code::SlugTaken, Code::PathTaken, Code::SecretMissing]),
         post("/api/v1/workflows/validate", validate, "validate_definition", "Check a definition without keeping it")
             .carries(Carries::Definition)
             .answers::<ValidationView>(200, "valid or not, with every problem"),
@@ -63,7 +63,14 @@ pub fn routes() -> Vec<Route> {
             .header(IF_MATCH)
             .carries(Carries::Change)
             .answers::<WorkflowView>(200, "the workflow as it is now")
-            .refuses(&[Code::NameTaken, Code::SlugTaken, Code::BuiltInWorkflow, Code::VersionMismatch]),
+            .refuses(&[
+                Code::NameTaken,
+                Code::SlugTaken,
+                Code::PathTaken,
+                Code::SecretMissing,
+                Code::BuiltInWorkflow,
+                Code::VersionMismatch,
+            ]),
         delete_route(ONE, delete, "delete_workflow", "Delete a workflow; its runs finish and stay")
             .query(&[EXPECTED_HASH])
             .header(IF_MATCH)
@@ -233,28 +240,26 @@ pub fn no_workflow(key: &str) -> Refusal {
     Refusal::not_found("workflow", &key.chars().take(80).collect::<String>())
 }
 
-pub async fn trigger(app: State, query: Query, Path(key): Path<String>, headers: HeaderMap, body: Body) -> Answer {
+pub async fn trigger(app: State, query: Query, Path(key): Path<String>, given: HeaderMap, body: Body) -> Answer {
     let callback_url = query.read("callback_url", "an http or https url", callback_url)?.unwrap_or_default();
     let wait = query.span("wait", WAIT_MAX)?;
     let labels = query.labels()?;
     if labels.len() > LABELS_MAX {
         return Err(Refusal::new(Code::InvalidParameter, format!("a run has at most {LABELS_MAX} labels")).at("label"));
     }
-    let idempotency = idempotency_key(&headers)?;
-    let body = body::payload(&headers, body).await?;
+    let idempotency = idempotency_key(&given)?;
+    let body = body::payload(&given, body).await?;
     let workflow = app.engine.resolve(app.org(), &key).await?.ok_or_else(|| no_workflow(&key))?;
     let idempotency = idempotency.map(|key| {
         let fingerprint = fingerprint(workflow.row.id, &body, &labels, &callback_url);
         Idempotency { scope: None, key, fingerprint }
     });
     let request = StartRequest {
-        org: app.org(),
-        workflow,
-        body,
-        headers: kept_headers(&headers),
+        headers: headers::kept(&given),
         labels,
         source: Source { callback_url, ..Source::default() },
         idempotency,
+        ..StartRequest::new(app.org(), workflow, body)
     };
     if let Some(limit) = wait {
         let (started, _) = app.engine.run(request, Duration::from_micros(limit.0)).await?;
@@ -265,16 +270,7 @@ pub async fn trigger(app: State, query: Query, Path(key): Path<String>, headers:
     }
     let started = app.engine.start(request).await?;
     let status = if started.deduplicated { 200 } else { 201 };
-    Ok(answer(
-        status,
-        StartedView {
-            run_id: started.run.to_string(),
-            workflow_id: started.workflow.to_string(),
-            status: started.status.as_str().into(),
-            started_at: rfc3339(started.started_at),
-            deduplicated: started.deduplicated,
-        },
-    ))
+    Ok(answer(status, started_view(&started)))
 }
 
 /// New runs wait for their turn until the workflow is resumed.
@@ -334,34 +330,4 @@ pub fn fingerprint(workflow: WorkflowId, body: &[u8], labels: &[(String, String)
         hash.update(callback_url);
     }
     hash.finalize().into()
-}
-
-/// May a run look at a request header of this name, in lowercase? What authorises or signs a request is
-/// never stored, and what only concerns the connection says nothing.
-pub fn keeps_header(name: &str) -> bool {
-    const DROPPED: &[&str] = &[
-        "authorization",
-        "proxy-authorization",
-        "cookie",
-        "set-cookie",
-        "x-api-key",
-        "host",
-        "connection",
-        "content-length",
-        "transfer-encoding",
-        "accept",
-        "accept-encoding",
-        "accept-language",
-        "te",
-        "upgrade",
-        "origin",
-        "idempotency-key",
-    ];
-    !DROPPED.contains(&name) && !name.contains("signature")
-}
-
-pub fn kept_headers(headers: &HeaderMap) -> Vec<(String, String)> {
-    let kept = headers.iter().filter(|(name, _)| keeps_header(name.as_str()));
-    let text = kept.filter_map(|(name, value)| Some((name.as_str().to_owned(), value.to_str().ok()?.to_owned())));
-    text.filter(|(_, value)| value.len() <= 8 * 1024).take(64).collect()
 }

@@ -288,6 +288,12 @@ impl<'a> Attempt<'a> {
         for (name, value) in &birth.labels {
             self.execute(sql!("label_insert"), params![org, name, value, run])?;
         }
+        if let Some(delivery) = &birth.delivery {
+            super::triggers::put_delivery(self.connection, delivery)?;
+            if let Some(advance) = birth.advance {
+                super::triggers::advance(self.connection, (delivery.org, delivery.trigger), advance)?;
+            }
+        }
         if let Some((of, number)) = birth.notice {
             self.execute(sql!("notice_delete"), params![org, of.0, number])?;
         }

@@ -5,9 +5,10 @@
 
 use super::columns::{AFTER_EVERY_ID, limit, sql, version_row, workflow_row};
 use super::fault::{Trouble, on_read};
+use super::triggers;
 use crate::rows::{
-    Definition, Edited, IdempotencyKey, NewWorkflow, Taken, VersionKey, VersionRow, WorkflowEdit, WorkflowFilter,
-    WorkflowKey, WorkflowRow,
+    Definition, Edited, IdempotencyKey, NewWorkflow, OwnTrigger, Taken, VersionKey, VersionRow, WorkflowEdit,
+    WorkflowFilter, WorkflowKey, WorkflowRow,
 };
 use crate::sound::slugs;
 use crate::{Error, Result};
@@ -21,7 +22,7 @@ pub(super) fn create_workflow(
     connection: &Connection,
     new: &NewWorkflow,
 ) -> std::result::Result<std::result::Result<(), Taken>, Trouble> {
-    let NewWorkflow { row, definition, slug_is_given, idempotency } = new;
+    let NewWorkflow { row, definition, slug_is_given, idempotency, trigger } = new;
     if let Some(key) = idempotency
         && let Some((made, fingerprint)) = holder(connection, row.org, key)?
     {
@@ -34,6 +35,9 @@ pub(super) fn create_workflow(
         return Ok(Err(Taken::Name));
     }
     let Some(slug) = free_slug(connection, row, *slug_is_given)? else { return Ok(Err(Taken::Slug)) };
+    if !triggers::put_owned(connection, row.org, row.id, trigger.as_ref())? {
+        return Ok(Err(Taken::Path));
+    }
     connection.prepare_cached(sql!("workflow_insert"))?.execute(params![
         row.org.0,
         row.id.0,
@@ -73,7 +77,7 @@ fn put_version(
 }
 
 pub(super) fn edit_workflow(connection: &Connection, edit: &WorkflowEdit) -> std::result::Result<Edited, Trouble> {
-    let WorkflowEdit { seen, row, version } = edit;
+    let WorkflowEdit { seen, row, version, trigger } = edit;
     let find = |statement, params: &[&dyn rusqlite::ToSql]| {
         connection.prepare_cached(statement)?.query_row(params, workflow_row).optional()
     };
@@ -87,6 +91,15 @@ pub(super) fn edit_workflow(connection: &Connection, edit: &WorkflowEdit) -> std
     }
     if is_taken(find(sql!("workflow_by_slug"), params![org, row.slug])?) {
         return Ok(Edited::Taken(Taken::Slug));
+    }
+    let wanted = match trigger {
+        OwnTrigger::Put(wanted) => Some(&**wanted),
+        OwnTrigger::Keep | OwnTrigger::Remove => None,
+    };
+    if row.deleted_at.is_some() {
+        triggers::delete_of_workflow(connection, seen.org, seen.id)?;
+    } else if !matches!(trigger, OwnTrigger::Keep) && !triggers::put_owned(connection, seen.org, seen.id, wanted)? {
+        return Ok(Edited::Taken(Taken::Path));
     }
     connection.prepare_cached(sql!("workflow_update"))?.execute(params![
         row.name,

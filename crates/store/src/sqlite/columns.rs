@@ -53,12 +53,12 @@ pub(super) fn time(row: &Row<'_>, column: usize) -> Result<Timestamp> {
     row.get(column).map(Timestamp)
 }
 
-fn time_or_none(row: &Row<'_>, column: usize) -> Result<Option<Timestamp>> {
+pub(super) fn time_or_none(row: &Row<'_>, column: usize) -> Result<Option<Timestamp>> {
     Ok(row.get::<_, Option<i64>>(column)?.map(Timestamp))
 }
 
 /// A text that must be one of an enum's names.
-fn named<T>(row: &Row<'_>, column: usize, parse: fn(&str) -> Option<T>) -> Result<T> {
+pub(super) fn named<T>(row: &Row<'_>, column: usize, parse: fn(&str) -> Option<T>) -> Result<T> {
     let text: String = row.get(column)?;
     parse(&text).ok_or_else(|| {
         let what = format!("`{text}` is not a name this release knows");

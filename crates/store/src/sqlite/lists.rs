@@ -55,9 +55,10 @@ fn list(view: &Connection, org: OrgId, filter: &RunFilter, label: Option<&(Strin
     let statuses = name_list(&filter.statuses);
     let limit = limit(filter.limit);
     let workflow = filter.workflow.map(|workflow| workflow.0);
+    let except = filter.except.filter(|except| filter.workflow != Some(*except)).map(|except| except.0);
 
     if let Some((key, value)) = label {
-        let params = params![org.0, before, oldest, since, until, statuses, workflow, key, value, limit];
+        let params = params![org.0, before, oldest, since, until, statuses, workflow, except, key, value, limit];
         return page(view, sql!("runs_with_label"), params);
     }
     if workflow.is_some() {
@@ -65,11 +66,11 @@ fn list(view: &Connection, org: OrgId, filter: &RunFilter, label: Option<&(Strin
         return page(view, sql!("runs_of_workflow"), params);
     }
     if filter.statuses.is_empty() || filter.statuses.contains(&RunStatus::Completed) {
-        return page(view, sql!("runs_all"), params![org.0, before, oldest, since, until, statuses, limit]);
+        return page(view, sql!("runs_all"), params![org.0, before, oldest, since, until, statuses, except, limit]);
     }
     let mut rows = Vec::new();
     for status in &filter.statuses {
-        let params = params![org.0, before, oldest, since, until, status.as_str(), limit];
+        let params = params![org.0, before, oldest, since, until, status.as_str(), except, limit];
         rows.extend(page(view, sql!("runs_in_status"), params)?);
     }
     rows.sort_unstable_by_key(|row| std::cmp::Reverse(row.id));

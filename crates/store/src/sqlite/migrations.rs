@@ -31,7 +31,8 @@ macro_rules! migration {
     };
 }
 
-const ALL: &[Migration] = &[migration!(1, "0001", "init"), migration!(2, "0002", "gates")];
+const ALL: &[Migration] =
+    &[migration!(1, "0001", "init"), migration!(2, "0002", "gates"), migration!(3, "0003", "triggers")];
 
 const BOOKKEEPING: &str = "CREATE TABLE IF NOT EXISTS schema_migrations (
     version    INTEGER PRIMARY KEY,

@@ -8,8 +8,8 @@ use kernel::{RunId, RunStatus};
 use std::sync::Arc;
 use store::Verdict::{Committed, Conflict, KeyTaken, Undone};
 use store::{
-    Birth, Definition, Edited, Erased, Erasure, RunFilter, RunWrite, Store, Taken, VersionKey, WorkflowEdit,
-    WorkflowKey, WorkflowRow,
+    Birth, Definition, Edited, Erased, Erasure, OwnTrigger, RunFilter, RunWrite, Store, Taken, VersionKey,
+    WorkflowEdit, WorkflowKey, WorkflowRow,
 };
 
 cases![
@@ -102,7 +102,7 @@ async fn an_undone_unit_leaves_its_neighbours_alone(store: Arc<dyn Store>) {
 fn edit(seen: &WorkflowRow, change: impl FnOnce(&mut WorkflowRow)) -> WorkflowEdit {
     let mut row = seen.clone();
     change(&mut row);
-    WorkflowEdit { seen: seen.clone(), row, version: None }
+    WorkflowEdit { seen: seen.clone(), row, version: None, trigger: OwnTrigger::Keep }
 }
 
 async fn a_workflow_changes_only_as_it_was_seen(store: Arc<dyn Store>) {
@@ -192,7 +192,7 @@ async fn full_life(store: &Arc<dyn Store>) {
         labels: vec![("k".into(), "v".into())],
         waits: vec![wait(ORG, run(1), 0, 3)],
         idempotency: Some(key("a", 1)),
-        notice: None,
+        ..Default::default()
     };
     let give = store::GrantChange::Give { step: 1, attempt: 1, fence: 7, worker: "w".into(), lease_us: 1 };
     let first = RunWrite {

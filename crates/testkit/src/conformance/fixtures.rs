@@ -1,10 +1,14 @@
 //! Rows and writes with every field filled in, so that a case only names what it is about.
 
 use bytes::Bytes;
+use kernel::event::TriggerKind;
 use kernel::plan::Form;
-use kernel::{OrgId, Record, RunId, RunStatus, Timestamp, WorkflowId};
+use kernel::{OrgId, Record, RunId, RunStatus, Timestamp, TriggerId, WorkflowId};
 use std::num::NonZeroU32;
-use store::{Batch, Birth, Definition, IdempotencyKey, NewWorkflow, RunRow, RunWrite, TimerChange, Wait, WorkflowRow};
+use store::{
+    Batch, Birth, Definition, DeliveryOutcome, DeliveryRow, IdempotencyKey, NewWorkflow, RunRow, RunWrite, TimerChange,
+    TriggerRow, Wait, WorkflowRow,
+};
 
 pub const ORG: OrgId = OrgId::DEFAULT;
 pub const OTHER_ORG: OrgId = OrgId(2);
@@ -143,5 +147,53 @@ pub fn new_workflow(n: u64, name: &str, slug: &str) -> NewWorkflow {
     };
     let definition =
         Definition { hash, source: Bytes::from(format!("{{\"n\":{n}}}")), plan: Bytes::from_static(b"plan") };
-    NewWorkflow { row, definition, slug_is_given: true, idempotency: None }
+    NewWorkflow { row, definition, slug_is_given: true, idempotency: None, trigger: None }
+}
+
+pub fn trigger_id(n: u64) -> TriggerId {
+    TriggerId(run(n).0)
+}
+
+/// A schedule of workflow number `workflow`.
+pub fn trigger(n: u64, workflow: u64) -> TriggerRow {
+    TriggerRow {
+        org: ORG,
+        id: trigger_id(n),
+        name: format!("trigger {n}"),
+        kind: TriggerKind::Schedule,
+        workflow: workflow_id(workflow),
+        enabled: true,
+        note: None,
+        config: r#"{"cron":"* * * * *"}"#.into(),
+        path: None,
+        is_owned: false,
+        revision: 1,
+        cursor: Some(at(60)),
+        next_at: Some(at(120)),
+        created_at: at(5),
+        updated_at: at(6),
+        last_run_at: None,
+        last_run: None,
+    }
+}
+
+pub fn hook(n: u64, workflow: u64, path: &str) -> TriggerRow {
+    let config = format!(r#"{{"path":"{path}"}}"#);
+    let (kind, path) = (TriggerKind::Webhook, Some(path.to_owned()));
+    TriggerRow { kind, config, path, cursor: None, next_at: None, ..trigger(n, workflow) }
+}
+
+pub fn delivery(n: u64, id: &str, outcome: DeliveryOutcome) -> DeliveryRow {
+    DeliveryRow {
+        org: ORG,
+        trigger: trigger_id(n),
+        seq: 0,
+        id: id.into(),
+        at: at(200),
+        outcome,
+        reason: "why".into(),
+        run: None,
+        nominal: Some(at(180)),
+        request: None,
+    }
 }

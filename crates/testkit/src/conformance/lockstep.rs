@@ -13,8 +13,9 @@ use std::fmt::Debug;
 use std::num::NonZeroU32;
 use std::sync::Arc;
 use store::{
-    Batch, Birth, Call, Definition, Erasure, GateRow, GrantChange, NewWorkflow, NoticeRow, RunFilter, RunRow, RunWrite,
-    Store, TimerChange, WorkflowEdit, WorkflowFilter, WorkflowKey, WorkflowPause, WorkflowRow,
+    Advance, Batch, Birth, Call, Definition, DeliveryOutcome, DeliveryRow, Erasure, GateRow, GrantChange, NewTrigger,
+    NewWorkflow, NoticeRow, OwnTrigger, RunFilter, RunRow, RunWrite, Store, TimerChange, TriggerChange, TriggerFilter,
+    TriggerLog, TriggerRow, WorkflowEdit, WorkflowFilter, WorkflowKey, WorkflowPause, WorkflowRow,
 };
 
 /// A store under test.
@@ -31,6 +32,7 @@ pub type Restart = Box<dyn FnMut(Arc<dyn Store>) -> Arc<dyn Store> + Send>;
 const RUNS: u64 = 12;
 const KEYS: [&str; 4] = ["a", "b", "c", "d"];
 const TOKENS: u64 = 40;
+const TRIGGERS: u64 = 5;
 const ORGS: [OrgId; 2] = [ORG, OTHER_ORG];
 
 /// Does `operations` random things to all subjects. Panics at the first difference.
@@ -63,7 +65,7 @@ struct Walk {
 impl Walk {
     async fn operate(&mut self, subjects: &mut [Subject]) {
         let (org, id) = self.any_run();
-        match self.rng.below(28) {
+        match self.rng.below(31) {
             0..=11 => {
                 let batch = self.batch(&subjects[0].store).await;
                 self.same(subjects, "commit", |store| store.commit(&batch)).await;
@@ -107,6 +109,8 @@ impl Walk {
             }
             25 => self.edit(org, subjects).await,
             26 => self.around(org, id, subjects).await,
+            27 | 28 => self.trigger(org, subjects).await,
+            29 => self.log(org, subjects).await,
             _ => {
                 for subject in subjects.iter_mut() {
                     subject.store = (subject.restart)(Arc::clone(&subject.store));
@@ -145,7 +149,15 @@ impl Walk {
             self.same(subjects, "workflows", |store| store.workflows(org, &all)).await;
             self.same(subjects, "stretch", |store| store.stretch(org, Some(0), usize::MAX)).await;
             self.same(subjects, "stretch", |store| store.stretch(org, None, 1)).await;
+            let all = TriggerFilter { limit: 100, ..Default::default() };
+            self.same(subjects, "triggers", |store| store.triggers(org, &all)).await;
+            for n in 0..TRIGGERS {
+                self.same(subjects, "deliveries", |store| store.deliveries(org, trigger_id(n), None, 100)).await;
+            }
         }
+        self.same(subjects, "due_triggers", |store| store.due_triggers(Timestamp::NEVER, 100)).await;
+        self.same(subjects, "next_trigger", |store| store.next_trigger()).await;
+        self.same(subjects, "queued_deliveries", |store| store.queued_deliveries(None, 100)).await;
         self.same(subjects, "timers", |store| store.timers(Timestamp::NEVER, 100)).await;
         self.same(subjects, "unparked", |store| store.unparked()).await;
         self.same(subjects, "gated", |store| store.gated()).await;
@@ -169,6 +181,66 @@ impl Walk {
         self.same(subjects, "definition", |store| store.definition(org, &[1; 32])).await;
     }
 
+    /// Makes, changes or deletes a trigger, or a workflow with one of its own.
+    async fn trigger(&mut self, org: OrgId, subjects: &[Subject]) {
+        let (n, workflow) = (self.rng.below(TRIGGERS), self.rng.below(30));
+        let row = if self.rng.one_in(2) { trigger(n, workflow) } else { hook(n, workflow, self.rng.pick(&KEYS)) };
+        let row = TriggerRow { org, ..row };
+        match self.rng.below(4) {
+            0 => {
+                let idempotency = self.rng.one_in(3).then(|| key(self.rng.pick(&KEYS), self.rng.below(9) as u8));
+                let new = NewTrigger { row, idempotency };
+                self.same(subjects, "create_trigger", |store| store.create_trigger(&new)).await;
+            }
+            1 => {
+                let found = subjects[0].store.trigger(org, trigger_id(n)).await.expect("the reference answers");
+                let Some(found) = found else { return };
+                let revision = found.revision + self.rng.below(2) as u32 + u32::from(self.rng.one_in(2));
+                let next_at = self.rng.one_in(2).then(|| at(self.rng.below(200) as i64));
+                let row = TriggerRow { name: self.rng.pick(&KEYS).into(), revision, next_at, ..found };
+                let change = TriggerChange { row, restarts: self.rng.one_in(2) };
+                self.same(subjects, "change_trigger", |store| store.change_trigger(&change)).await;
+            }
+            2 => {
+                let mut new = new_workflow(workflow, self.rng.pick(&KEYS), self.rng.pick(&KEYS));
+                new.row.org = org;
+                new.trigger = Some(TriggerRow { is_owned: true, ..row });
+                let is_new = subjects[0].store.trigger(org, trigger_id(n)).await.expect("it answers").is_none();
+                if is_new {
+                    self.same(subjects, "create_workflow", |store| store.create_workflow(&new)).await;
+                }
+            }
+            _ => self.same(subjects, "delete_trigger", |store| store.delete_trigger(org, trigger_id(n))).await,
+        }
+        self.same(subjects, "owned_trigger", |store| store.owned_trigger(org, workflow_id(workflow))).await;
+        let path = self.rng.pick(&KEYS);
+        self.same(subjects, "trigger_at", |store| store.trigger_at(path)).await;
+    }
+
+    async fn log(&mut self, org: OrgId, subjects: &[Subject]) {
+        let n = self.rng.below(TRIGGERS);
+        let rows = (0..self.rng.below(4)).map(|_| self.delivery(org, n)).collect();
+        let advance = self.rng.one_in(2).then(|| self.advance());
+        let log = TriggerLog { org, trigger: trigger_id(n), rows, advance };
+        self.same(subjects, "log_deliveries", |store| store.log_deliveries(&log)).await;
+        let id = self.rng.pick(&KEYS);
+        self.same(subjects, "delivery", |store| store.delivery(org, trigger_id(n), id)).await;
+    }
+
+    fn advance(&mut self) -> Advance {
+        Advance {
+            revision: self.rng.below(4) as u32,
+            cursor: Some(at(self.rng.below(200) as i64)),
+            next_at: self.rng.one_in(2).then(|| at(self.rng.below(200) as i64)),
+        }
+    }
+
+    fn delivery(&mut self, org: OrgId, n: u64) -> DeliveryRow {
+        let row = delivery(n, self.rng.pick(&KEYS), self.rng.pick(DeliveryOutcome::ALL));
+        let request = self.rng.one_in(3).then(|| Bytes::from_static(b"request"));
+        DeliveryRow { org, request, at: at(self.time), ..row }
+    }
+
     /// Renames, deletes or replaces a workflow, now and then with an old row in mind.
     async fn edit(&mut self, org: OrgId, subjects: &[Subject]) {
         let id = workflow_id(self.rng.below(30));
@@ -188,7 +260,17 @@ impl Walk {
             }
         }
         let seen = WorkflowRow { enabled: seen.enabled != self.rng.one_in(8), ..seen };
-        let edit = WorkflowEdit { seen, row, version };
+        let trigger = match self.rng.below(4) {
+            0 => OwnTrigger::Remove,
+            1 => {
+                // An id of its own: real ones are random.
+                let own = TriggerRow { org, is_owned: true, ..hook(100 + self.time as u64, 0, self.rng.pick(&KEYS)) };
+                OwnTrigger::Put(Box::new(TriggerRow { workflow: id, ..own }))
+            }
+            _ => OwnTrigger::Keep,
+        };
+        self.time += 1;
+        let edit = WorkflowEdit { seen, row, version, trigger };
         self.same(subjects, "edit_workflow", |store| store.edit_workflow(&edit)).await;
         let by = WorkflowKey::Ever(id);
         self.same(subjects, "workflow", |store| store.workflow(org, &by)).await;
@@ -294,7 +376,11 @@ impl Walk {
         let waits = waits.collect();
         let labels = (0..self.rng.below(3)).map(|_| self.label()).collect();
         let notice = self.rng.one_in(4).then(|| (self.any_run().1, self.rng.below(2) as u32));
-        Birth { waits, labels, idempotency, notice }
+        let of = self.rng.below(TRIGGERS);
+        let line = self.rng.one_in(3).then(|| self.delivery(org, of));
+        let delivery = line.map(|line| DeliveryRow { run: Some(run), ..line });
+        let advance = self.rng.one_in(2).then(|| self.advance());
+        Birth { waits, labels, idempotency, delivery, advance, notice }
     }
 
     fn filter(&mut self) -> RunFilter {
@@ -302,6 +388,7 @@ impl Walk {
         RunFilter {
             statuses,
             workflow: self.rng.one_in(3).then(|| workflow_id(self.rng.below(3))),
+            except: self.rng.one_in(3).then(|| workflow_id(self.rng.below(3))),
             labels: (0..self.rng.below(3)).map(|_| self.label()).collect(),
             since: self.rng.one_in(3).then(|| at(100 + self.rng.below(RUNS) as i64)),
             until: self.rng.one_in(3).then(|| at(100 + self.rng.below(RUNS) as i64)),

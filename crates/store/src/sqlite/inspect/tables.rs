@@ -1,15 +1,16 @@
 //! The database's own checks, its schema and settings, and the tables that are not about runs.
 
 use super::super::catalog::{self, EPOCH};
-use super::super::columns::{org, sql};
+use super::super::columns::{named, org, sql, time_or_none};
 use super::super::fault::on_read;
 use super::super::heads::RECOVERY_POS;
 use super::super::migrations;
 use super::cursor::{raw_key, unreadable};
-use crate::inspect::{Anomaly, AnomalyKind, Catalogued};
+use crate::inspect::{Anomaly, AnomalyKind, Catalogued, TriggerSeen};
 use crate::rows::Definition;
 use crate::{Error, Result};
-use kernel::WorkflowId;
+use kernel::event::TriggerKind;
+use kernel::{TriggerId, WorkflowId};
 use rusqlite::{Connection, Row};
 
 /// SQLite lists at most this many findings of its own.
@@ -67,6 +68,8 @@ pub(super) fn catalog(connection: &Connection, each: &mut dyn FnMut(Catalogued))
     table(connection, "workflows", sql!("inspect_workflows"), workflow, each)?;
     table(connection, "versions", sql!("inspect_versions"), version, each)?;
     table(connection, "definitions", sql!("inspect_definitions"), definition, each)?;
+    table(connection, "triggers", sql!("inspect_triggers"), trigger, each)?;
+    table(connection, "deliveries", sql!("inspect_deliveries"), dangling_delivery, each)?;
     table(connection, "idempotency", sql!("inspect_workflow_keys"), dangling_key, each)
 }
 
@@ -103,6 +106,25 @@ fn definition(row: &Row<'_>) -> rusqlite::Result<Catalogued> {
     let (source, plan): (Vec<u8>, Vec<u8>) = (row.get(2)?, row.get(3)?);
     let definition = Definition { hash: row.get(1)?, source: source.into(), plan: plan.into() };
     Ok(Catalogued::Definition { org: org(row, 0)?, definition })
+}
+
+fn trigger(row: &Row<'_>) -> rusqlite::Result<Catalogued> {
+    Ok(Catalogued::Trigger(Box::new(TriggerSeen {
+        org: org(row, 0)?,
+        id: TriggerId(row.get(1)?),
+        workflow: WorkflowId(row.get(2)?),
+        kind: named(row, 3, TriggerKind::parse)?,
+        config: row.get(4)?,
+        enabled: row.get(5)?,
+        next_at: time_or_none(row, 6)?,
+    })))
+}
+
+/// The statement answers only with lines of triggers that are not there.
+fn dangling_delivery(row: &Row<'_>) -> rusqlite::Result<Catalogued> {
+    let (org, id): (_, String) = (org(row, 0)?, row.get(2)?);
+    let what = format!("the delivery `{id}` is of a trigger that does not exist");
+    Ok(Catalogued::Anomaly(Anomaly::new(AnomalyKind::Dangling, what).of(Some(org), None)))
 }
 
 /// The statement answers only with keys that point nowhere.

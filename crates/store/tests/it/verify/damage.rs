@@ -26,6 +26,8 @@ macro_rules! sql {
     };
 }
 
+const WORKFLOW: &str = "(SELECT min(id) FROM workflows)";
+
 pub const ALL: &[(Code, &str, Damage)] = &[
     (Code::DatabaseDamaged, "a page overwritten", |p| p.overwrite()),
     (Code::ForeignKey, "a reference to nowhere", |p| {
@@ -44,6 +46,15 @@ pub const ALL: &[(Code, &str, Damage)] = &[
     (Code::Dangling, "its key", sql!("UPDATE idempotency SET made = zeroblob(16) WHERE scope = 'workflows'")),
     (Code::Dangling, "a timer", sql!("INSERT INTO timers VALUES (1, 1, zeroblob(16))")),
     (Code::Dangling, "a snapshot", sql!("UPDATE snapshots SET run = x'ff'")),
+    (
+        Code::Dangling,
+        "a delivery",
+        sql!("INSERT INTO deliveries VALUES (1, x'01', 1, 'd', 0, 'started', '', NULL, NULL)"),
+    ),
+    (Code::Dangling, "a trigger", |p| p.trigger("zeroblob(16)", "'manual'", "{}", "NULL")),
+    (Code::TriggerWrong, "settings", |p| p.trigger(WORKFLOW, "'schedule'", "{}", "1")),
+    (Code::TriggerWrong, "no next time", |p| p.trigger(WORKFLOW, "'schedule'", r#"{"cron":"* * * * *"}"#, "NULL")),
+    (Code::TriggerWrong, "a time of nothing", |p| p.trigger(WORKFLOW, "'manual'", "{}", "1")),
     (Code::OtherOrganisation, "labels", sql!("UPDATE labels SET org = 2 WHERE org = 1")),
     (Code::OtherOrganisation, "payloads", sql!("UPDATE payloads SET org = 2")),
     (Code::OtherOrganisation, "a callback", sql!(waiting, "UPDATE waits SET org = 2 WHERE run = $1")),
@@ -256,6 +267,13 @@ fn retrying(attempt: u32, charged: bool, at: Timestamp) -> Event {
 }
 
 impl<'a> Patient<'a> {
+    /// A trigger that no server would have made.
+    fn trigger(&self, workflow: &str, kind: &str, config: &str, next_at: &str) {
+        let values = format!("1, x'{}', 't', {kind}, {workflow}, 1, NULL, '{config}'", "02".repeat(16));
+        let statement = format!("INSERT INTO triggers VALUES ({values}, NULL, 0, 1, 0, {next_at}, 0, 0, NULL, NULL)");
+        self.run(&statement, []);
+    }
+
     pub fn new(place: &Place, sample: &'a Sample) -> Patient<'a> {
         Patient { db: place.raw(), path: place.database(), s: sample }
     }

@@ -70,6 +70,7 @@ async fn open(place: &Place) -> Engine {
         public_url: "http://127.0.0.1:7420".into(),
         clock: ClockMode::Virtual,
         clock_start: None,
+        clock_advance: kernel::Span(0),
         http: Default::default(),
         seed: None,
     };
@@ -137,6 +138,8 @@ async fn populate(engine: &Engine, silent: u16) -> Sample {
     create(engine, ORG, "hangs", json!({ "call": { "url": format!("http://127.0.0.1:{silent}/"), "timeout": "1h" } }))
         .await;
     create(engine, OTHER, "plain", json!({ "a": { "noop": {} } })).await;
+    let yearly = json!({ "trigger": "cron", "cron": "0 0 1 1 *", "tasks": { "a": { "noop": {} } }, "name": "yearly" });
+    define(engine, ORG, yearly).await;
     define(engine, ORG, json!({ "name": "brief", "max_duration": "30s", "tasks": { "night": { "sleep": "8h" } } }))
         .await;
 

@@ -1,0 +1,355 @@
+//! Triggers as people make and change them. What they do by themselves is in [`schedules`](super) and
+//! [`webhooks`](super).
+
+use super::{Engine, Error, Idempotency, Inner, Source, StartRequest, Started, random};
+use crate::triggers::{hex, rfc3339, ticks};
+use bytes::Bytes;
+use kernel::event::TriggerKind;
+use kernel::{OrgId, Timestamp, TriggerId, WorkflowId};
+use lang::Diagnostic;
+use lang::trigger::{Change, Request, Spec};
+use sha2::{Digest, Sha256};
+use store::{
+    Changed, DeliveryOutcome, DeliveryRow, IdempotencyKey, NewTrigger, TriggerChange, TriggerFilter, TriggerLog,
+    TriggerRow, TriggerTaken, WorkflowRow,
+};
+
+/// How often a change is tried again because somebody else was first.
+const CHANGES_MAX: usize = 8;
+/// Moments a preview shows at most.
+pub const PREVIEW_MAX: usize = 1_000;
+
+/// A caller's key with the fingerprint of what it asked for.
+pub type Key = (String, [u8; 32]);
+
+impl Engine {
+    /// Stores a new trigger; true if the idempotency key had made it before.
+    pub async fn create_trigger(
+        &self,
+        org: OrgId,
+        request: Request,
+        idempotency: Option<Key>,
+    ) -> Result<(TriggerRow, bool), Error> {
+        let workflow = self.workflow(org, &request.workflow).await?.ok_or(Error::NoWorkflow(request.workflow))?;
+        let now = self.now();
+        let spec = complete(request.spec, None)?;
+        let new = TriggerRow { note: request.note, ..new_row(org, workflow.id, request.name, &spec, now)? };
+        let row = restarted(TriggerRow { enabled: request.enabled, ..new }, &spec, now);
+        let idempotency = idempotency.map(|(key, fingerprint)| IdempotencyKey {
+            scope: "triggers".into(),
+            key,
+            fingerprint,
+            created_at: now,
+        });
+        let new = NewTrigger { row, idempotency };
+        match self.inner.written(self.inner.store.create_trigger(&new).await)? {
+            Ok(()) => {}
+            Err(TriggerTaken::Key { trigger, fingerprint }) => {
+                if new.idempotency.is_none_or(|key| key.fingerprint != fingerprint) {
+                    return Err(Error::KeyReused);
+                }
+                return Ok((self.found(org, trigger).await?, true));
+            }
+            Err(TriggerTaken::Path) => return Err(Error::PathTaken),
+            Err(TriggerTaken::Workflow) => return Err(Error::NoWorkflow(workflow.name)),
+        }
+        self.inner.triggers_moved.notify_one();
+        Ok((new.row, false))
+    }
+
+    pub async fn trigger(&self, org: OrgId, id: TriggerId) -> Result<Option<TriggerRow>, Error> {
+        Ok(self.inner.store.trigger(org, id).await?)
+    }
+
+    pub async fn triggers(&self, org: OrgId, filter: &TriggerFilter) -> Result<Vec<TriggerRow>, Error> {
+        Ok(self.inner.store.triggers(org, filter).await?)
+    }
+
+    pub async fn deliveries(
+        &self,
+        org: OrgId,
+        id: TriggerId,
+        before: Option<u64>,
+        limit: usize,
+    ) -> Result<Vec<DeliveryRow>, Error> {
+        Ok(self.inner.store.deliveries(org, id, before, limit).await?)
+    }
+
+    /// Lays a change over a trigger; the inner error says what is wrong with it.
+    pub async fn change_trigger(
+        &self,
+        org: OrgId,
+        id: TriggerId,
+        tree: &lang::Tree,
+    ) -> Result<Result<TriggerRow, Vec<Diagnostic>>, Error> {
+        for _ in 0..CHANGES_MAX {
+            let row = self.found(org, id).await?;
+            let workflow = row.workflow.to_string();
+            let current = Change {
+                name: &row.name,
+                kind: row.kind,
+                workflow: &workflow,
+                enabled: row.enabled,
+                note: row.note.as_deref(),
+                config: &row.config,
+            };
+            let request = match lang::trigger::change(tree, &current) {
+                Ok(request) => request,
+                Err(problems) => return Ok(Err(problems)),
+            };
+            let to = self.workflow(org, &request.workflow).await?.ok_or(Error::NoWorkflow(request.workflow))?;
+            let spec = complete(request.spec, Some(&row))?;
+            let config = spec.config().to_string();
+            if row.is_owned && (request.name != row.name || to.id != row.workflow || config != row.config) {
+                return Err(Error::Owned);
+            }
+            let changed = TriggerRow {
+                name: request.name,
+                workflow: to.id,
+                enabled: request.enabled,
+                note: request.note,
+                path: path(&spec),
+                config,
+                ..row.clone()
+            };
+            if let Some(row) = self.put(row, changed, &spec).await? {
+                return Ok(Ok(row));
+            }
+        }
+        Err(Error::Unavailable("the trigger is changing too fast".into()))
+    }
+
+    /// Enables or disables a trigger. One that was disabled starts from now; nothing is made up for.
+    pub async fn switch_trigger(
+        &self,
+        org: OrgId,
+        id: TriggerId,
+        enabled: bool,
+        note: Option<String>,
+    ) -> Result<TriggerRow, Error> {
+        for _ in 0..CHANGES_MAX {
+            let row = self.found(org, id).await?;
+            let spec = spec(&row)?;
+            // A note says why something is paused; what goes on again needs none.
+            let note = note.clone().or_else(|| row.note.clone().filter(|_| !enabled));
+            let changed = TriggerRow { enabled, note, ..row.clone() };
+            if let Some(row) = self.put(row, changed, &spec).await? {
+                return Ok(row);
+            }
+        }
+        Err(Error::Unavailable("the trigger is changing too fast".into()))
+    }
+
+    /// `None` when somebody else was first.
+    async fn put(&self, old: TriggerRow, new: TriggerRow, spec: &Spec) -> Result<Option<TriggerRow>, Error> {
+        if old == new {
+            return Ok(Some(old));
+        }
+        let now = self.now();
+        let restarts = old.enabled != new.enabled || old.config != new.config;
+        let row = TriggerRow { revision: old.revision + 1, updated_at: now, ..new };
+        let row = if restarts { restarted(row, spec, now) } else { row };
+        let change = TriggerChange { row, restarts };
+        match self.inner.written(self.inner.store.change_trigger(&change).await)? {
+            Changed::Stale => return Ok(None),
+            Changed::PathTaken => return Err(Error::PathTaken),
+            Changed::NoWorkflow => return Err(Error::NoWorkflow(change.row.workflow.to_string())),
+            Changed::Done => {}
+        }
+        if !change.row.enabled {
+            self.inner.let_go_of_queue(&change.row, "trigger_disabled", now).await?;
+        }
+        self.inner.triggers_moved.notify_one();
+        Ok(Some(self.found(old.org, old.id).await?))
+    }
+
+    pub async fn delete_trigger(&self, org: OrgId, id: TriggerId) -> Result<(), Error> {
+        if self.found(org, id).await?.is_owned {
+            return Err(Error::Owned);
+        }
+        let deleted = self.inner.written(self.inner.store.delete_trigger(org, id).await)?;
+        if deleted { Ok(()) } else { Err(Error::NotFound("trigger")) }
+    }
+
+    /// Fires a trigger now, whatever its kind.
+    pub async fn run_trigger(
+        &self,
+        org: OrgId,
+        id: TriggerId,
+        body: Bytes,
+        key: Option<Key>,
+    ) -> Result<Started, Error> {
+        let row = self.found(org, id).await?;
+        if !row.enabled {
+            return Err(Error::TriggerDisabled);
+        }
+        let workflow = self.resolve(org, &row.workflow.to_string()).await?.ok_or(Error::NotFound("workflow"))?;
+        let delivery = format!("run-{}", hex(&random::<8>()?));
+        let line = self.line(&row, delivery.clone(), "run_now");
+        let source = Source { kind: TriggerKind::Manual, trigger: Some(id), delivery, ..Default::default() };
+        let idempotency = key.map(|(key, fingerprint)| {
+            let scope = Some(id.to_string());
+            Idempotency { scope, key: format!("run:{key}"), fingerprint }
+        });
+        let request =
+            StartRequest { source, idempotency, delivery: Some(line), ..StartRequest::new(org, workflow, body) };
+        self.start(request).await
+    }
+
+    /// Starts a run by hand, without any trigger. A client's own request id makes it once.
+    pub async fn run_by_hand(
+        &self,
+        org: OrgId,
+        workflow: &str,
+        variables: Bytes,
+        client_request_id: Option<&str>,
+    ) -> Result<Started, Error> {
+        let found = self.resolve(org, workflow).await?;
+        let workflow = found.ok_or_else(|| Error::NoWorkflow(workflow.to_owned()))?;
+        let id = workflow.row.id;
+        let idempotency = client_request_id.map(|given| {
+            let fingerprint = Sha256::new().chain_update(b"manual\0").chain_update(id.0);
+            let canonical = lang::read(&variables, lang::Syntax::Json).map(|tree| lang::canonical_json(&tree));
+            let fingerprint = match canonical {
+                Ok(text) => fingerprint.chain_update(text),
+                Err(_) => fingerprint.chain_update(&variables),
+            };
+            Idempotency { scope: None, key: format!("manual:{id}:{given}"), fingerprint: fingerprint.finalize().into() }
+        });
+        let source = Source { kind: TriggerKind::Manual, ..Default::default() };
+        self.start(StartRequest { source, idempotency, ..StartRequest::new(org, workflow, variables) }).await
+    }
+
+    /// The moments of a schedule that come after `from`: nominal, and when each is due.
+    pub fn preview(
+        &self,
+        row: &TriggerRow,
+        from: Timestamp,
+        count: usize,
+    ) -> Result<Option<Vec<(Timestamp, Timestamp)>>, Error> {
+        let Spec::Schedule(schedule) = spec(row)? else { return Ok(None) };
+        let next = |after: Timestamp| ticks::next(row.id, &schedule, after);
+        let all = std::iter::successors(next(from), |(nominal, _)| next(*nominal));
+        Ok(Some(all.take(count.min(PREVIEW_MAX)).collect()))
+    }
+
+    /// The trigger that a definition asks for, as a row to be stored with its workflow. `existing` is the one
+    /// that the workflow has now: its secret and its path are kept where the definition leaves them open.
+    pub fn owned_trigger(
+        &self,
+        workflow: &WorkflowRow,
+        spec: Option<&Spec>,
+        existing: Option<&TriggerRow>,
+    ) -> Result<Option<TriggerRow>, Error> {
+        let Some(spec) = spec else { return Ok(None) };
+        let now = self.now();
+        let existing = existing.filter(|row| row.kind == spec.kind());
+        let spec = complete(spec.clone(), existing)?;
+        let row = new_row(workflow.org, workflow.id, workflow.name.clone(), &spec, now)?;
+        Ok(Some(restarted(TriggerRow { is_owned: true, ..row }, &spec, now)))
+    }
+
+    /// What URLs begin with.
+    pub fn public_url(&self) -> &str {
+        &self.inner.public_url
+    }
+
+    pub(super) async fn found(&self, org: OrgId, id: TriggerId) -> Result<TriggerRow, Error> {
+        self.inner.store.trigger(org, id).await?.ok_or(Error::NotFound("trigger"))
+    }
+
+    /// A line about a run that a trigger starts now.
+    pub(super) fn line(&self, row: &TriggerRow, id: String, reason: &str) -> DeliveryRow {
+        DeliveryRow {
+            org: row.org,
+            trigger: row.id,
+            seq: 0,
+            id,
+            at: self.now(),
+            outcome: DeliveryOutcome::Started,
+            reason: reason.to_owned(),
+            run: None,
+            nominal: None,
+            request: None,
+        }
+    }
+}
+
+impl Inner {
+    /// Whatever waited for its turn is skipped.
+    pub(super) async fn let_go_of_queue(&self, row: &TriggerRow, reason: &str, now: Timestamp) -> Result<(), Error> {
+        let queued = self.store.queued_deliveries(Some((row.org, row.id)), usize::MAX).await?;
+        if queued.is_empty() {
+            return Ok(());
+        }
+        let skipped = |line: DeliveryRow| DeliveryRow {
+            outcome: DeliveryOutcome::Skipped,
+            reason: reason.to_owned(),
+            at: now,
+            ..line
+        };
+        let rows = queued.into_iter().map(skipped).collect();
+        let log = TriggerLog { org: row.org, trigger: row.id, rows, advance: None };
+        self.written(self.store.log_deliveries(&log).await).map(drop)
+    }
+}
+
+/// What a stored trigger says.
+pub(super) fn spec(row: &TriggerRow) -> Result<Spec, Error> {
+    let spec = lang::trigger::stored(row.kind, &row.config);
+    spec.ok_or_else(|| Error::Damaged(format!("the settings of {} cannot be read", row.id)))
+}
+
+/// Fills in what only the engine knows: a path nobody chose, and a secret that is kept.
+fn complete(spec: Spec, existing: Option<&TriggerRow>) -> Result<Spec, Error> {
+    let Spec::Webhook(mut webhook) = spec else { return Ok(spec) };
+    if webhook.keeps_secret {
+        let old = existing.map(self::spec).transpose()?;
+        let Some(Spec::Webhook(old)) = old else { return Err(Error::NoSecret) };
+        webhook.secret = Some(old.secret.ok_or(Error::NoSecret)?);
+        webhook.keeps_secret = false;
+    }
+    if webhook.path.is_none() {
+        let made = || random::<16>().map(|bytes| hex(&bytes));
+        webhook.path = Some(existing.and_then(|row| row.path.clone()).map_or_else(made, Ok)?);
+    }
+    Ok(Spec::Webhook(webhook))
+}
+
+fn path(spec: &Spec) -> Option<String> {
+    if let Spec::Webhook(webhook) = spec { webhook.path.clone() } else { None }
+}
+
+fn new_row(org: OrgId, workflow: WorkflowId, name: String, spec: &Spec, now: Timestamp) -> Result<TriggerRow, Error> {
+    Ok(TriggerRow {
+        org,
+        id: TriggerId::new(now, random()?),
+        name,
+        kind: spec.kind(),
+        workflow,
+        enabled: true,
+        note: None,
+        config: spec.config().to_string(),
+        path: path(spec),
+        is_owned: false,
+        revision: 1,
+        cursor: None,
+        next_at: None,
+        created_at: now,
+        updated_at: now,
+        last_run_at: None,
+        last_run: None,
+    })
+}
+
+/// A schedule whose moments are counted from now.
+fn restarted(row: TriggerRow, spec: &Spec, now: Timestamp) -> TriggerRow {
+    let Spec::Schedule(schedule) = spec else { return row };
+    let next_at = ticks::next(row.id, schedule, now).map(|(_, at)| at).filter(|_| row.enabled);
+    TriggerRow { cursor: Some(now), next_at, ..row }
+}
+
+/// The name of a moment: its id in the log, and the key of its run.
+pub(super) fn moment(nominal: Timestamp) -> String {
+    rfc3339(nominal)
+}

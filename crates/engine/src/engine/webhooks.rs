@@ -1,0 +1,162 @@
+//! Requests at webhooks: let in or turned away, each with a line in the trigger's log.
+
+use super::triggers::{Key, spec};
+use super::{Engine, Error, Idempotency, Inner, Source, StartRequest, Started, random};
+use crate::triggers::hex;
+use crate::triggers::webhook::{Rejection, Request};
+use kernel::event::TriggerKind;
+use kernel::{OrgId, Span, Timestamp, TriggerId};
+use lang::trigger::{Spec, Webhook};
+use std::collections::HashMap;
+use std::sync::Mutex;
+use store::{DeliveryOutcome, DeliveryRow, TriggerRow};
+
+/// What is turned away is logged once in this time, for each trigger.
+const REJECTIONS_EVERY: Span = Span::from_secs(1);
+/// Triggers whose last rejection is remembered; beyond that the table is started anew.
+const REMEMBERED_MAX: usize = 1_024;
+
+/// When each trigger's last rejection was logged.
+pub(super) type Rejections = Mutex<HashMap<TriggerId, Timestamp>>;
+
+/// A webhook that takes requests.
+pub struct Door {
+    row: TriggerRow,
+    webhook: Box<Webhook>,
+}
+
+pub struct Delivered {
+    pub delivery: String,
+    pub started: Started,
+}
+
+impl Door {
+    pub fn method(&self) -> &str {
+        &self.webhook.method
+    }
+}
+
+impl Engine {
+    /// The webhook at a path; one that is disabled is not there.
+    pub async fn door(&self, path: &str) -> Result<Option<Door>, Error> {
+        let found = self.inner.store.trigger_at(path).await?.filter(|row| row.enabled);
+        let Some(row) = found else { return Ok(None) };
+        match spec(&row)? {
+            Spec::Webhook(webhook) => Ok(Some(Door { row, webhook })),
+            _ => Ok(None),
+        }
+    }
+
+    /// Takes a request and starts its run, once for each delivery.
+    pub async fn deliver(&self, door: &Door, request: &Request) -> Result<Delivered, Error> {
+        let Door { row, webhook } = door;
+        if let Err(rejection) = request.admit(webhook, self.now()) {
+            self.reject(row, rejection.as_str()).await;
+            return Err(Error::Rejected(rejection));
+        }
+        let known = request.delivery_id(webhook.dedup);
+        let idempotency = known.as_ref().map(|id| Idempotency {
+            scope: Some(row.id.to_string()),
+            key: format!("delivery:{id}"),
+            fingerprint: request.fingerprint(row.id),
+        });
+        let id = known.map_or_else(|| Ok(format!("delivery-{}", hex(&random::<8>()?))), Ok::<_, Error>)?;
+        let result = self.start_delivery(door, request, id, "", idempotency).await;
+        match &result {
+            Ok(delivered) if delivered.started.deduplicated => {
+                self.inner.metrics.webhook_deliveries_repeated_total.add(1)
+            }
+            Ok(_) => self.inner.metrics.webhook_deliveries_total.add(1),
+            Err(Error::Disabled) => self.reject(row, "workflow_disabled").await,
+            Err(Error::NoGate(_)) => self.reject(row, "concurrency_key_unresolved").await,
+            Err(Error::KeyReused) => self.reject(row, "delivery_id_reused").await,
+            Err(_) => {}
+        }
+        result
+    }
+
+    /// Starts another run from a delivery that was kept, as the trigger is now.
+    pub async fn redeliver(
+        &self,
+        org: OrgId,
+        trigger: TriggerId,
+        delivery: &str,
+        key: Option<Key>,
+    ) -> Result<Delivered, Error> {
+        let row = self.found(org, trigger).await?;
+        if !row.enabled {
+            return Err(Error::TriggerDisabled);
+        }
+        let line = self.inner.store.delivery(org, trigger, delivery).await?.ok_or(Error::NotFound("delivery"))?;
+        let request = line.request.as_ref().and_then(Request::again).ok_or(Error::NotKept)?;
+        let Spec::Webhook(webhook) = spec(&row)? else { return Err(Error::NotKept) };
+        let idempotency = key.map(|(key, fingerprint)| {
+            let scope = Some(trigger.to_string());
+            Idempotency { scope, key: format!("redeliver:{key}"), fingerprint }
+        });
+        let id = format!("redelivery-{}", hex(&random::<8>()?));
+        self.start_delivery(&Door { row, webhook }, &request, id, "redelivered", idempotency).await
+    }
+
+    async fn start_delivery(
+        &self,
+        Door { row, webhook }: &Door,
+        request: &Request,
+        id: String,
+        reason: &str,
+        idempotency: Option<Idempotency>,
+    ) -> Result<Delivered, Error> {
+        let workflow = self.resolve(row.org, &row.workflow.to_string()).await?.ok_or(Error::NotFound("webhook"))?;
+        let kept = request.keep(webhook);
+        let is_asked_for = |name: &str| webhook.headers.iter().any(|(asked, _)| asked == name);
+        let headers = request.kept.iter().filter(|(name, _)| !is_asked_for(name)).cloned().collect();
+        let line = DeliveryRow { request: Some(kept), ..self.line(row, id.clone(), reason) };
+        let source =
+            Source { kind: TriggerKind::Webhook, trigger: Some(row.id), delivery: id.clone(), ..Default::default() };
+        let body = request.payload(webhook);
+        let start = StartRequest {
+            headers,
+            source,
+            idempotency,
+            delivery: Some(line),
+            ..StartRequest::new(row.org, workflow, body)
+        };
+        let started = self.start(start).await?;
+        Ok(Delivered { delivery: id, started })
+    }
+
+    /// Logs what was turned away, without its body and not too often: strangers decide how much comes.
+    async fn reject(&self, row: &TriggerRow, reason: &str) {
+        self.inner.metrics.webhook_deliveries_rejected_total.add(1);
+        let now = self.now();
+        if !self.inner.may_log_rejection(row.id, now) {
+            return;
+        }
+        let Ok(number) = random::<8>() else { return };
+        let line = self.line(row, format!("rejected-{}", hex(&number)), reason);
+        let line = DeliveryRow { outcome: DeliveryOutcome::Rejected, ..line };
+        if let Err(error) = self.log(row, vec![line], None).await {
+            tracing::warn!(%error, trigger = %row.id, "a rejected delivery could not be logged");
+        }
+    }
+}
+
+impl Inner {
+    fn may_log_rejection(&self, trigger: TriggerId, now: Timestamp) -> bool {
+        let mut seen = self.rejections.lock().unwrap_or_else(|e| e.into_inner());
+        if seen.get(&trigger).is_some_and(|at| now.since(*at) < REJECTIONS_EVERY) {
+            return false;
+        }
+        if seen.len() >= REMEMBERED_MAX {
+            seen.clear();
+        }
+        seen.insert(trigger, now);
+        true
+    }
+}
+
+impl From<Rejection> for Error {
+    fn from(rejection: Rejection) -> Error {
+        Error::Rejected(rejection)
+    }
+}

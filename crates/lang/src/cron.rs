@@ -1,0 +1,476 @@
+//! Five fields of cron and a time zone: is it a schedule, and when is its next moment?
+//!
+//! ```text
+//!   ┌ minute 0-59   ┌ hour 0-23   ┌ day of month 1-31   ┌ month 1-12   ┌ day of week 0-7
+//!  "30              2             *                     *              1-5"
+//! ```
+//!
+//! Each field is `*`, a value, a range, any of them with a `/step`, or a list of these. Both days given
+//! means either of them, as cron always had it; "given" means that the field does not begin with `*`.
+//!
+//! Where clocks change there are two kinds of schedules. One whose minute and hour are both fixed means
+//! moments of a local day: a moment that does not exist that day comes at the next instant that does,
+//! and one that occurs twice comes the first time only. One with a `*` in minute or hour means elapsed
+//! time: it is asked of every minute that really passes. (That is how Vixie's cron decides, too.)
+//!
+//! The zones are part of the program, so every machine answers alike.
+
+use crate::codes;
+use jiff::civil::{Date, DateTime, date};
+use jiff::tz::{AmbiguousOffset, TimeZone};
+use kernel::Timestamp;
+use kernel::path::Problem;
+
+/// Further away than this there is no next moment. (29 February on a given day of the week comes every
+/// 28 years, and once every 40 around a century.)
+const YEARS_MAX: i16 = 100;
+
+/// A schedule that can come true.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cron {
+    /// Bit `n` stands for the value `n`.
+    minutes: u64,
+    hours: u64,
+    days: u64,
+    months: u64,
+    weekdays: u64,
+    /// Neither minute nor hour has a star.
+    is_fixed: bool,
+    days_given: bool,
+    weekdays_given: bool,
+}
+
+/// A place's rules for its clocks.
+#[derive(Clone, Debug)]
+pub struct Zone(TimeZone);
+
+struct Field {
+    name: &'static str,
+    from: u32,
+    to: u32,
+    names: &'static [&'static str],
+}
+
+const MONTHS: &[&str] = &["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"];
+const WEEKDAYS: &[&str] = &["sun", "mon", "tue", "wed", "thu", "fri", "sat"];
+const FIELDS: [Field; 5] = [
+    Field { name: "minute", from: 0, to: 59, names: &[] },
+    Field { name: "hour", from: 0, to: 23, names: &[] },
+    Field { name: "day of month", from: 1, to: 31, names: &[] },
+    Field { name: "month", from: 1, to: 12, names: MONTHS },
+    Field { name: "day of week", from: 0, to: 7, names: WEEKDAYS },
+];
+/// The longest each month gets.
+const MONTH_DAYS: [u32; 12] = [31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31];
+
+impl Zone {
+    pub const UTC: &'static str = "Etc/UTC";
+
+    /// A zone of the IANA database, by its exact name.
+    pub fn get(name: &str) -> Option<Zone> {
+        let zone = TimeZone::get(name).ok()?;
+        (zone.iana_name() == Some(name)).then_some(Zone(zone))
+    }
+
+    /// An instant as the clocks there show it, with their distance from UTC.
+    pub fn local(&self, at: Timestamp) -> String {
+        let shown = |at: jiff::Timestamp| at.display_with_offset(self.0.to_offset(at)).to_string();
+        jiff::Timestamp::from_microsecond(at.0).map_or_else(|_| at.0.to_string(), shown)
+    }
+
+    /// Every name there is.
+    pub(crate) fn names() -> Vec<String> {
+        jiff::tz::db().available().map(|name| name.to_string()).collect()
+    }
+}
+
+impl Cron {
+    /// Reads five fields; on problems, those of every field.
+    pub fn parse(text: &str) -> Result<Cron, Vec<Problem>> {
+        let fields: Vec<(usize, &str)> = words(text);
+        if fields.len() != FIELDS.len() {
+            let message = format!("a schedule has 5 fields, found {}", fields.len());
+            let hint = match fields.len() {
+                1 if text.trim().starts_with('@') => "write the fields, such as `0 0 * * *` for every midnight",
+                6 => "minute, hour, day of month, month, day of week; there are no seconds",
+                _ => "minute, hour, day of month, month, day of week",
+            };
+            return Err(vec![Problem::new(codes::INVALID_CRON, message, 0, text.len()).hint(hint)]);
+        }
+        let mut problems = Vec::new();
+        let mut sets = [0u64; 5];
+        for ((field, (at, word)), set) in FIELDS.iter().zip(&fields).zip(&mut sets) {
+            *set = field.read(word, *at, &mut problems);
+        }
+        if !problems.is_empty() {
+            return Err(problems);
+        }
+        let [minutes, hours, days, months, weekdays] = sets;
+        let has_star = |i: usize| fields[i].1.starts_with('*');
+        let any_star = |i: usize| fields[i].1.contains('*');
+        let cron = Cron {
+            minutes,
+            hours,
+            days,
+            months,
+            weekdays: (weekdays | weekdays >> 7) & 0x7f,
+            is_fixed: !any_star(0) && !any_star(1),
+            days_given: !has_star(2),
+            weekdays_given: !has_star(4),
+        };
+        let longest = (1..=12).filter(|m| has(months, *m)).map(|m| MONTH_DAYS[m as usize - 1]).max().unwrap_or(0);
+        if days.trailing_zeros() > longest && !cron.weekdays_given {
+            let (at, word) = fields[2];
+            let message = format!("no month of this schedule has a day {}", days.trailing_zeros());
+            return Err(vec![Problem::new(codes::IMPOSSIBLE_SCHEDULE, message, at, word.len())]);
+        }
+        Ok(cron)
+    }
+
+    /// The first moment later than `after`.
+    pub fn next_after(&self, after: Timestamp, zone: &Zone) -> Option<Timestamp> {
+        let from = jiff::Timestamp::from_microsecond(after.0).ok()?;
+        let next = if self.is_fixed { self.next_fixed(from, &zone.0) } else { self.next_elapsed(from, &zone.0) }?;
+        Some(Timestamp(next.as_microsecond()))
+    }
+
+    /// Goes through local days, and asks of each of their moments when it is.
+    fn next_fixed(&self, after: jiff::Timestamp, zone: &TimeZone) -> Option<jiff::Timestamp> {
+        let start = zone.to_datetime(after).date();
+        // A clock set back may have been at tomorrow already; and no gap is longer than a day.
+        let mut day = start.yesterday().ok()?.yesterday().ok()?;
+        while day.year() <= start.year() + YEARS_MAX {
+            if !self.has_day(day) {
+                day = self.later_day(day)?;
+                continue;
+            }
+            for hour in (0..24).filter(|hour| has(self.hours, *hour)) {
+                for minute in (0..60).filter(|minute| has(self.minutes, *minute)) {
+                    let at = instant(day.at(hour as i8, minute as i8, 0, 0), zone)?;
+                    if at > after {
+                        return Some(at);
+                    }
+                }
+            }
+            day = day.tomorrow().ok()?;
+        }
+        None
+    }
+
+    /// Goes through the minutes that pass, by hours and days where none can match.
+    fn next_elapsed(&self, after: jiff::Timestamp, zone: &TimeZone) -> Option<jiff::Timestamp> {
+        let mut at = jiff::Timestamp::from_second(after.as_second().div_euclid(60) * 60 + 60).ok()?;
+        let last = zone.to_datetime(after).year() + YEARS_MAX;
+        loop {
+            let local = zone.to_datetime(at);
+            if local.year() > last {
+                return None;
+            }
+            let minute = local.minute() as u32;
+            let ahead = if !self.has_day(local.date()) {
+                let morning = instant(self.later_day(local.date())?.at(0, 0, 0, 0), zone)?;
+                (morning.as_second() - at.as_second()).max(60)
+            } else if !has(self.hours, local.hour() as u32) {
+                // To the next quarter: clocks are set by whole quarters of an hour.
+                i64::from(15 - minute % 15) * 60
+            } else if !has(self.minutes, minute) {
+                60
+            } else {
+                return Some(at);
+            };
+            at = jiff::Timestamp::from_second(at.as_second() + ahead).ok()?;
+        }
+    }
+
+    fn has_day(&self, day: Date) -> bool {
+        let by_month = has(self.days, day.day() as u32);
+        let by_week = has(self.weekdays, day.weekday().to_sunday_zero_offset() as u32);
+        let is_day = if self.days_given && self.weekdays_given { by_month || by_week } else { by_month && by_week };
+        is_day && has(self.months, day.month() as u32)
+    }
+
+    /// The next day worth asking: tomorrow, or the first of a month that has days at all.
+    fn later_day(&self, day: Date) -> Option<Date> {
+        if has(self.months, day.month() as u32) {
+            return day.tomorrow().ok();
+        }
+        match day.month() {
+            12 => Date::new(day.year() + 1, 1, 1).ok(),
+            month => Some(date(day.year(), month + 1, 1)),
+        }
+    }
+}
+
+/// When a local moment is: the first time it occurs, or the end of the gap it falls into.
+fn instant(local: DateTime, zone: &TimeZone) -> Option<jiff::Timestamp> {
+    let ambiguous = zone.to_ambiguous_timestamp(local);
+    match ambiguous.offset() {
+        AmbiguousOffset::Unambiguous { offset } | AmbiguousOffset::Fold { before: offset, .. } => {
+            offset.to_timestamp(local).ok()
+        }
+        AmbiguousOffset::Gap { after, .. } => {
+            let before_the_change = after.to_timestamp(local).ok()?;
+            // A change at that very instant is the one looked for, and `following` begins behind it.
+            let behind = jiff::Timestamp::from_second(before_the_change.as_second() - 1).ok()?;
+            zone.following(behind).next().map(|change| change.timestamp())
+        }
+    }
+}
+
+fn has(set: u64, value: u32) -> bool {
+    set >> value & 1 == 1
+}
+
+/// The words of a text and where each begins.
+fn words(text: &str) -> Vec<(usize, &str)> {
+    let place = |word: &str| word.as_ptr() as usize - text.as_ptr() as usize;
+    text.split([' ', '\t']).filter(|word| !word.is_empty()).map(|word| (place(word), word)).collect()
+}
+
+impl Field {
+    /// The values of a field as bits; problems are said, and their part left out.
+    fn read(&self, word: &str, at: usize, problems: &mut Vec<Problem>) -> u64 {
+        let mut set = 0;
+        let mut place = at;
+        for part in word.split(',') {
+            match self.part(part) {
+                Ok(values) => set |= values,
+                Err((message, hint)) => {
+                    let problem = Problem::new(codes::INVALID_CRON, message, place, part.len());
+                    problems.push(Problem { hint, ..problem });
+                }
+            }
+            place += part.len() + 1;
+        }
+        set
+    }
+
+    fn part(&self, part: &str) -> Result<u64, (String, Option<String>)> {
+        let Field { name, from, to, .. } = self;
+        let (range, step) = part.split_once('/').map_or((part, None), |(range, step)| (range, Some(step)));
+        let (low, high) = match range.split_once('-') {
+            _ if range == "*" => (*from, if *to == 7 { 6 } else { *to }),
+            Some((low, high)) => (self.value(low)?, self.value(high)?),
+            None if step.is_some() => {
+                let value = self.value(range)?;
+                let hint = format!("write `{value}-{to}/{}`", step.unwrap_or_default());
+                return Err((format!("a step in `{name}` needs a range or `*` before it"), Some(hint)));
+            }
+            None => (self.value(range)?, self.value(range)?),
+        };
+        if low > high {
+            let hint = format!("write `{low}-{to},{from}-{high}`");
+            return Err((format!("`{range}` in `{name}` runs backwards"), Some(hint)));
+        }
+        let step = match step {
+            None => 1,
+            Some(text) => number(text).filter(|step| (1..=to - from).contains(step)).ok_or_else(|| {
+                (format!("`{}` is not a step in `{name}`", cut(text)), Some(format!("allowed is 1 to {}", to - from)))
+            })?,
+        };
+        Ok((low..=high).step_by(step as usize).fold(0, |set, value| set | 1 << value))
+    }
+
+    fn value(&self, text: &str) -> Result<u32, (String, Option<String>)> {
+        let Field { name, from, to, names } = self;
+        let named = names.iter().position(|known| known.eq_ignore_ascii_case(text)).map(|i| i as u32 + from);
+        let value = named.or_else(|| number(text)).filter(|value| (*from..=*to).contains(value));
+        value.ok_or_else(|| {
+            let names = names.first().map(|first| format!(", or a name such as `{first}`")).unwrap_or_default();
+            let hint = format!("allowed is {from} to {to}{names}");
+            (format!("`{}` is not a value of `{name}`", cut(text)), Some(hint))
+        })
+    }
+}
+
+/// Digits only: `parse` alone would also take a sign.
+fn number(text: &str) -> Option<u32> {
+    text.bytes().all(|b| b.is_ascii_digit()).then(|| text.parse().ok())?
+}
+
+fn cut(text: &str) -> String {
+    text.chars().filter(|c| !crate::diagnostic::is_hostile(*c)).take(20).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn time(text: &str) -> Timestamp {
+        Timestamp(text.parse::<jiff::Timestamp>().unwrap().as_microsecond())
+    }
+
+    /// The moments of a schedule after `from`.
+    fn moments(cron: &str, zone: &str, from: &str, count: usize) -> Vec<String> {
+        let (cron, zone) = (Cron::parse(cron).unwrap(), Zone::get(zone).unwrap());
+        let next = |at: &Timestamp| cron.next_after(*at, &zone);
+        let all = std::iter::successors(next(&time(from)), next).take(count);
+        all.map(|at| jiff::Timestamp::from_microsecond(at.0).unwrap().to_string()).collect()
+    }
+
+    fn matches(cron: &str, local: &str) -> bool {
+        let at = time(&format!("{local}:00Z"));
+        Cron::parse(cron).unwrap().next_after(Timestamp(at.0 - 1), &Zone::get("Etc/UTC").unwrap()) == Some(at)
+    }
+
+    #[test]
+    fn a5_schedules_match_the_moments_they_name() {
+        // 2026-11-16 is a Monday.
+        for (cron, yes, no) in [
+            ("* * * * *", &["2026-11-16T00:00", "2026-11-16T12:34"][..], &[][..]),
+            (
+                "*/15 * * * *",
+                &["2026-11-16T10:00", "2026-11-16T10:15", "2026-11-16T10:30", "2026-11-16T10:45"],
+                &["2026-11-16T10:20"],
+            ),
+            ("0 9 * * 1-5", &["2026-11-16T09:00"], &["2026-11-21T09:00", "2026-11-16T09:01"]),
+            ("0 10,14,18 * * *", &["2026-11-16T14:00"], &["2026-11-16T15:00"]),
+            (
+                "10-20/5 * * * *",
+                &["2026-11-16T01:10", "2026-11-16T01:15", "2026-11-16T01:20"],
+                &["2026-11-16T01:12", "2026-11-16T01:25"],
+            ),
+            ("0 0 * * 0", &["2026-11-15T00:00"], &["2026-11-16T00:00"]),
+            ("0 0 * * 7", &["2026-11-15T00:00"], &["2026-11-16T00:00"]),
+            ("0 0 * * SUN", &["2026-11-15T00:00"], &["2026-11-16T00:00"]),
+            ("0 0 * * 5-7", &["2026-11-15T00:00", "2026-11-20T00:00"], &["2026-11-16T00:00"]),
+            ("0 0 1 * 1", &["2026-11-16T00:00", "2026-12-01T00:00"], &["2026-11-17T00:00"]),
+            ("0 0 */2 * 1", &["2026-11-23T00:00"], &["2026-11-16T00:00", "2026-11-17T00:00"]),
+            ("5 4 29 feb *", &["2028-02-29T04:05"], &["2027-02-28T04:05"]),
+            ("0\t0  1 jan,JUL *", &["2027-01-01T00:00", "2027-07-01T00:00"], &["2027-02-01T00:00"]),
+        ] {
+            for moment in yes {
+                assert!(matches(cron, moment), "{cron} at {moment}");
+            }
+            for moment in no {
+                assert!(!matches(cron, moment), "{cron} not at {moment}");
+            }
+        }
+    }
+
+    #[test]
+    fn a5_what_cannot_come_true_is_refused() {
+        let problem = |text: &str| {
+            let problems = Cron::parse(text).expect_err(text);
+            problems.iter().map(|p| format!("{} {}", p.code, p.message)).collect::<Vec<_>>().join("; ")
+        };
+        for (text, expected) in [
+            ("*/0 * * * *", "invalid_cron `0` is not a step in `minute`"),
+            ("60 * * * *", "invalid_cron `60` is not a value of `minute`"),
+            ("5-1 * * * *", "invalid_cron `5-1` in `minute` runs backwards"),
+            ("* * * *", "invalid_cron a schedule has 5 fields, found 4"),
+            ("0 * * * * *", "invalid_cron a schedule has 5 fields, found 6"),
+            ("", "invalid_cron a schedule has 5 fields, found 0"),
+            ("@daily", "invalid_cron a schedule has 5 fields, found 1"),
+            ("5/15 * * * *", "invalid_cron a step in `minute` needs a range or `*` before it"),
+            ("*/90 * * * *", "invalid_cron `90` is not a step in `minute`"),
+            ("+5 * * * *", "invalid_cron `+5` is not a value of `minute`"),
+            ("1,,2 * * * *", "invalid_cron `` is not a value of `minute`"),
+            (
+                "a 24 0 13 8",
+                "invalid_cron `a` is not a value of `minute`; invalid_cron `24` is not a value of `hour`; invalid_cron `0` is not a value of `day of month`; invalid_cron `13` is not a value of `month`; invalid_cron `8` is not a value of `day of week`",
+            ),
+            ("0 0 30 2 *", "impossible_schedule no month of this schedule has a day 30"),
+            ("0 0 31 4,6,9,11 *", "impossible_schedule no month of this schedule has a day 31"),
+            ("0 0 30 2 */2", "impossible_schedule no month of this schedule has a day 30"),
+            ("99999999999999999999 * * * *", "invalid_cron `99999999999999999999` is not a value of `minute`"),
+        ] {
+            assert_eq!(problem(text), expected, "{text}");
+        }
+        for fine in ["0 0 30 2 1", "0 0 31 2,3 *", "0 0 29 2 */3", "*/59 * * * *"] {
+            let cron = Cron::parse(fine).unwrap();
+            assert!(cron.next_after(time("2026-01-01T00:00:00Z"), &Zone::get("Etc/UTC").unwrap()).is_some(), "{fine}");
+        }
+    }
+
+    #[test]
+    fn decision_15_fixed_moments_survive_both_changes_of_the_clock() {
+        let berlin = |cron, from, count| moments(cron, "Europe/Berlin", from, count);
+        assert_eq!(
+            berlin("30 2 * * *", "2027-03-26T12:00:00Z", 3),
+            ["2027-03-27T01:30:00Z", "2027-03-28T01:00:00Z", "2027-03-29T00:30:00Z"]
+        );
+        assert_eq!(
+            berlin("30 2 * * *", "2027-10-29T12:00:00Z", 3),
+            ["2027-10-30T00:30:00Z", "2027-10-31T00:30:00Z", "2027-11-01T01:30:00Z"]
+        );
+        // Several moments of one gap are one instant; one that exists anyway is the same.
+        assert_eq!(
+            berlin("0,30 2,3 * * *", "2027-03-28T00:00:00Z", 3),
+            ["2027-03-28T01:00:00Z", "2027-03-28T01:30:00Z", "2027-03-29T00:00:00Z"]
+        );
+        // Asked in the middle of the hour that is repeated.
+        assert_eq!(berlin("30 2 * * *", "2027-10-31T00:30:00Z", 1), ["2027-11-01T01:30:00Z"]);
+        assert_eq!(berlin("30 2 * * *", "2027-10-31T01:15:00Z", 1), ["2027-11-01T01:30:00Z"]);
+        // A whole day that did not exist, and a midnight that does not.
+        assert_eq!(
+            moments("0 12 30 12 *", "Pacific/Apia", "2011-12-01T00:00:00Z", 1),
+            ["2011-12-30T10:00:00Z"],
+            "the first instant after the gap"
+        );
+        assert_eq!(moments("0 0 * * *", "Africa/Cairo", "2027-04-29T12:00:00Z", 1), ["2027-04-29T22:00:00Z"]);
+    }
+
+    #[test]
+    fn decision_15_stars_follow_elapsed_time() {
+        let berlin = |cron, from, count| moments(cron, "Europe/Berlin", from, count);
+        assert_eq!(
+            berlin("30 * * * *", "2027-03-28T00:00:00Z", 3),
+            ["2027-03-28T00:30:00Z", "2027-03-28T01:30:00Z", "2027-03-28T02:30:00Z"]
+        );
+        assert_eq!(
+            berlin("30 * * * *", "2027-10-31T00:00:00Z", 3),
+            ["2027-10-31T00:30:00Z", "2027-10-31T01:30:00Z", "2027-10-31T02:30:00Z"],
+            "the repeated hour passes twice"
+        );
+        assert_eq!(
+            berlin("*/30 2 * * *", "2027-10-30T22:00:00Z", 5),
+            [
+                "2027-10-31T00:00:00Z",
+                "2027-10-31T00:30:00Z",
+                "2027-10-31T01:00:00Z",
+                "2027-10-31T01:30:00Z",
+                "2027-11-01T01:00:00Z"
+            ]
+        );
+        assert_eq!(berlin("*/30 2 * * *", "2027-03-27T22:00:00Z", 1), ["2027-03-29T00:00:00Z"]);
+        assert_eq!(moments("0 * * * *", "Asia/Kathmandu", "2027-01-01T00:00:00Z", 1), ["2027-01-01T00:15:00Z"]);
+        assert_eq!(
+            moments("0 9-17 * * 1-5", "Australia/Lord_Howe", "2027-01-01T12:00:00Z", 1),
+            ["2027-01-03T22:00:00Z"]
+        );
+    }
+
+    /// Both ways of searching, held against asking every minute of two years.
+    #[test]
+    fn decision_15_no_moment_is_left_out_or_invented() {
+        for (cron, zone) in [
+            ("7 */5 * * 2", "America/New_York"),
+            ("*/20 1-3 * 3,10,11 *", "Europe/Berlin"),
+            ("0 * 1 * *", "Australia/Lord_Howe"),
+            ("59 * 31 12 *", "Asia/Kathmandu"),
+        ] {
+            let (parsed, zone) = (Cron::parse(cron).unwrap(), Zone::get(zone).unwrap());
+            let (from, to) = (time("2026-12-31T23:00:00Z"), time("2028-01-01T02:00:00Z"));
+            let is_match = |at: i64| {
+                let local = zone.0.to_datetime(jiff::Timestamp::from_microsecond(at).unwrap());
+                parsed.has_day(local.date())
+                    && has(parsed.hours, local.hour() as u32)
+                    && has(parsed.minutes, local.minute() as u32)
+            };
+            let expected = (from.0 + 60_000_000..to.0).step_by(60_000_000).filter(|at| is_match(*at));
+            let next = |at: &Timestamp| parsed.next_after(*at, &zone);
+            let found = std::iter::successors(next(&from), next).take_while(|at| *at < to).map(|at| at.0);
+            assert!(found.eq(expected), "{cron}");
+        }
+    }
+
+    #[test]
+    fn zones_go_by_their_exact_names() {
+        assert!(Zone::get("Europe/Berlin").is_some() && Zone::get("Etc/UTC").is_some() && Zone::get("UTC").is_some());
+        for bad in ["europe/berlin", "Europe/Atlantis", "", "+02:00", "Local"] {
+            assert!(Zone::get(bad).is_none(), "{bad}");
+        }
+        assert!(Zone::names().len() > 400);
+    }
+}

@@ -1,0 +1,238 @@
+//! What starts runs by itself, as people write it: a schedule, a webhook, or a door to open by hand.
+//!
+//! ```text
+//!   POST /triggers {name, type, workflow, config}      ─┐
+//!   PATCH /triggers/{t} over what is stored            ─┼─▶ Spec, or every problem
+//!   trigger: cron, cron: …   trigger: webhook, webhook: ─┘
+//! ```
+//!
+//! One reader for all three, and for what is stored: [`Spec::config`] is JSON that [`stored`] reads
+//! back, with every default filled in. A secret may be given and is never shown: [`Spec::shown`] says
+//! `has_secret` instead, and who sends that back means the secret that is already there.
+
+use crate::codes;
+use crate::cron::{Cron, Zone};
+use crate::diagnostic::{Draft, Problems, quoted};
+use crate::fields::{self, Fields, Shape, Unit, duration};
+use crate::tree::Node;
+use kernel::event::TriggerKind;
+use kernel::time::Span;
+use serde_json::{Value as Json, json};
+
+mod request;
+mod webhook;
+
+pub use request::{Change, Request, change, request};
+pub use webhook::{Dedup, Webhook};
+pub(crate) use webhook::{is_secret, read as webhook, without_secret};
+
+/// A trigger that can be honoured.
+#[derive(Clone, Debug)]
+pub enum Spec {
+    Schedule(Box<Schedule>),
+    Webhook(Box<Webhook>),
+    Manual,
+}
+
+#[derive(Clone, Debug)]
+pub struct Schedule {
+    pub cron: Cron,
+    /// As it was written.
+    pub text: String,
+    pub zone: Zone,
+    pub timezone: String,
+    pub missed: Missed,
+    /// How far back missed moments are made up for.
+    pub missed_window: Span,
+    pub overlap: Overlap,
+    /// Each run starts up to this much after its moment.
+    pub jitter: Span,
+}
+
+macro_rules! words {
+    ($(#[$meta:meta])* $name:ident { $($(#[$what:meta])* $word:ident = $text:literal),* $(,)? }) => {
+        $(#[$meta])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum $name { $($(#[$what])* $word),* }
+
+        impl $name {
+            pub(crate) const WORDS: &'static [(&'static str, $name)] = &[$(($text, $name::$word)),*];
+
+            pub fn as_str(self) -> &'static str {
+                match self { $($name::$word => $text),* }
+            }
+        }
+    };
+}
+pub(crate) use words;
+
+words! {
+    /// What becomes of moments that passed while nobody was there.
+    Missed {
+        /// Each is a recorded skip.
+        Skip = "skip",
+        /// One run for the newest.
+        Latest = "latest",
+        /// One run for each, oldest first.
+        All = "all",
+    }
+}
+
+words! {
+    /// What becomes of a moment while the run before is still open.
+    Overlap {
+        Allow = "allow",
+        Skip = "skip",
+        Queue = "queue",
+    }
+}
+
+/// Missed moments are made up for within a day unless something else is said.
+const WINDOW: Span = Span::from_days(1);
+const WINDOW_MAX: Span = Span::from_days(31);
+const JITTER_MAX: Span = Span::from_secs(3_600);
+
+pub(crate) const SCHEDULE: Shape = Shape {
+    known: &["cron", "timezone", "missed", "missed_window", "overlap", "jitter"],
+    later: &[],
+    synonyms: &[
+        ("tz", "timezone"),
+        ("timeZone", "timezone"),
+        ("expression", "cron"),
+        ("schedule", "cron"),
+        ("catchup", "missed"),
+    ],
+};
+
+impl Spec {
+    pub fn kind(&self) -> TriggerKind {
+        match self {
+            Spec::Schedule(_) => TriggerKind::Schedule,
+            Spec::Webhook(_) => TriggerKind::Webhook,
+            Spec::Manual => TriggerKind::Manual,
+        }
+    }
+
+    /// What is stored: whole, secrets included.
+    pub fn config(&self) -> Json {
+        match self {
+            Spec::Schedule(schedule) => schedule.config(),
+            Spec::Webhook(webhook) => webhook.config(),
+            Spec::Manual => json!({}),
+        }
+    }
+
+    /// What people are shown: no secret, and no value that a request must carry.
+    pub fn shown(&self) -> Json {
+        match self {
+            Spec::Webhook(webhook) => webhook.shown(),
+            other => other.config(),
+        }
+    }
+}
+
+impl Schedule {
+    fn config(&self) -> Json {
+        json!({
+            "cron": self.text, "timezone": self.timezone, "missed": self.missed.as_str(),
+            "missed_window": self.missed_window.to_string(), "overlap": self.overlap.as_str(),
+            "jitter": self.jitter.to_string(),
+        })
+    }
+}
+
+/// Reads what [`Spec::config`] wrote; `None` if it is not that.
+pub fn stored(kind: TriggerKind, config: &str) -> Option<Spec> {
+    let tree = crate::read(config.as_bytes(), crate::Syntax::Json).ok()?;
+    let mut problems = Problems::new(tree.source());
+    let spec = spec(kind, Some(tree.root()), &(0..0), &mut problems)?;
+    problems.is_empty().then_some(spec)
+}
+
+/// A trigger's config, by its kind.
+fn spec(
+    kind: TriggerKind,
+    config: Option<&Node>,
+    place: &std::ops::Range<usize>,
+    problems: &mut Problems<'_>,
+) -> Option<Spec> {
+    let what = format!("a {} trigger", kind.as_str());
+    if kind == TriggerKind::Manual {
+        if let Some(fields) = config.and_then(|node| fields::object(node, "config", problems)) {
+            fields.check(&Shape::only(&[]), problems);
+        }
+        return Some(Spec::Manual);
+    }
+    let Some(config) = config else {
+        problems.add(codes::MISSING_FIELD, place, format!("{what} needs a field `config`"));
+        return None;
+    };
+    let fields = fields::object(config, "config", problems)?;
+    match kind {
+        TriggerKind::Schedule => {
+            fields.check(&SCHEDULE, problems);
+            let cron = fields.require("cron", &what, &config.span, problems);
+            let spec = schedule(cron, fields.get("timezone"), &fields, problems)?;
+            Some(Spec::Schedule(Box::new(spec)))
+        }
+        _ => Some(Spec::Webhook(Box::new(webhook(&fields, &config.span, problems)?))),
+    }
+}
+
+/// A schedule; the policies stand in `fields`.
+pub(crate) fn schedule(
+    cron: Option<&Node>,
+    timezone: Option<&Node>,
+    fields: &Fields<'_>,
+    problems: &mut Problems<'_>,
+) -> Option<Schedule> {
+    let parsed = cron.and_then(|node| {
+        let text = fields::text(node, "cron", problems)?;
+        match Cron::parse(text) {
+            Ok(cron) => Some((cron, text.to_owned())),
+            Err(found) => {
+                found.into_iter().for_each(|problem| problems.push_inside(node, text, problem));
+                None
+            }
+        }
+    });
+    let zone = match timezone {
+        Some(node) => zone(node, problems),
+        None => Zone::get(Zone::UTC).map(|zone| (zone, Zone::UTC.to_owned())),
+    };
+    let missed =
+        fields.get("missed").map_or(Some(Missed::Latest), |n| fields::word(n, "missed", Missed::WORDS, problems));
+    let overlap =
+        fields.get("overlap").map_or(Some(Overlap::Allow), |n| fields::word(n, "overlap", Overlap::WORDS, problems));
+    let mut span = |name: &str, default: Span, most: Span| match fields.get(name) {
+        Some(node) => duration(node, name, Unit::Seconds, (Span(0), most), problems),
+        None => Some(default),
+    };
+    let (missed_window, jitter) = (span("missed_window", WINDOW, WINDOW_MAX), span("jitter", Span(0), JITTER_MAX));
+    let ((cron, text), (zone, timezone)) = (parsed?, zone?);
+    Some(Schedule {
+        cron,
+        text,
+        zone,
+        timezone,
+        missed: missed?,
+        missed_window: missed_window?,
+        overlap: overlap?,
+        jitter: jitter?,
+    })
+}
+
+fn zone(node: &Node, problems: &mut Problems<'_>) -> Option<(Zone, String)> {
+    let name = fields::text(node, "timezone", problems)?;
+    if let Some(zone) = Zone::get(name) {
+        return Some((zone, name.to_owned()));
+    }
+    let names = Zone::names();
+    let hint = problems.suggest(name, names.iter().map(String::as_str));
+    let draft = Draft::new(codes::UNKNOWN_TIMEZONE, node.span.clone(), format!("{} is not a time zone", quoted(name)));
+    problems.push(draft.hint(hint.unwrap_or_else(|| "use a name such as `Europe/Berlin` or `Etc/UTC`".to_owned())));
+    None
+}
+
+#[cfg(test)]
+mod tests;

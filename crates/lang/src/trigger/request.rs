@@ -1,0 +1,166 @@
+//! Requests that make or change a trigger.
+
+use super::{Spec, spec};
+use crate::codes;
+use crate::diagnostic::{Diagnostic, Draft, Problems, is_hostile, quoted};
+use crate::fields::{self, Fields, Shape};
+use crate::tree::{Entry, Node, Tree, Value};
+use kernel::event::TriggerKind;
+use serde_json::{Map, Value as Json, json};
+
+const NAME_MAX: usize = 80;
+const NOTE_MAX: usize = 1_024;
+
+/// `{name, type, workflow, enabled?, note?, config, variable_mapping?}`, understood.
+#[derive(Clone, Debug)]
+pub struct Request {
+    pub name: String,
+    /// Id, name or slug.
+    pub workflow: String,
+    pub enabled: bool,
+    pub note: Option<String>,
+    pub spec: Spec,
+}
+
+const KINDS: &[(&str, TriggerKind)] = &[
+    ("schedule", TriggerKind::Schedule),
+    ("webhook", TriggerKind::Webhook),
+    ("manual", TriggerKind::Manual),
+    ("cron", TriggerKind::Schedule),
+];
+
+const SHAPE: Shape = Shape {
+    known: &["name", "type", "workflow", "enabled", "note", "config", "variable_mapping"],
+    later: &[],
+    synonyms: &[("kind", "type"), ("workflow_id", "workflow"), ("workflowId", "workflow"), ("trigger", "type")],
+};
+
+/// Fields a change may name.
+const CHANGEABLE: Shape =
+    Shape { known: &["name", "workflow", "enabled", "note", "config", "variable_mapping"], later: &[], synonyms: &[] };
+
+/// Reads a request for a new trigger.
+pub fn request(tree: &Tree) -> Result<Request, Vec<Diagnostic>> {
+    let mut problems = Problems::new(tree.source());
+    let read = read(tree.root(), &mut problems);
+    match read {
+        Some(request) if problems.is_empty() => Ok(request),
+        _ => Err(problems.finish(Some(tree.root()))),
+    }
+}
+
+fn read(root: &Node, problems: &mut Problems<'_>) -> Option<Request> {
+    root.check_numbers(problems);
+    let fields = fields::object(root, "a trigger", problems)?;
+    for entry in fields.iter().filter(|e| !SHAPE.known.contains(&e.key.as_str()) && e.key != "variableMapping") {
+        SHAPE.refuse(entry, problems);
+    }
+    let what = "a trigger";
+    let name = fields.require("name", what, &root.span, problems).and_then(|node| name(node, problems));
+    let workflow = fields.require("workflow", what, &root.span, problems);
+    let workflow = workflow.and_then(|node| fields::text(node, "workflow", problems)).map(str::to_owned);
+    let enabled = fields.get("enabled").map_or(Some(true), |node| fields::boolean(node, "enabled", problems));
+    let note = fields.get("note").map(|node| note(node, problems));
+    let kind = fields.require("type", what, &root.span, problems);
+    let kind = kind.and_then(|node| fields::word(node, "type", KINDS, problems))?;
+    let mut spec = spec(kind, fields.get("config"), &root.span, problems);
+    let mapping = fields.entry("variable_mapping").or(fields.entry("variableMapping"));
+    if let Some(entry) = mapping {
+        match &mut spec {
+            Some(Spec::Webhook(webhook)) => webhook.mapping = super::webhook::mapping(&entry.value, problems)?,
+            Some(_) => {
+                let message = format!("a {} trigger has no payload to map variables from", kind.as_str());
+                problems.add(codes::FIELD_NOT_FOR_TRIGGER, &entry.key_span, message);
+            }
+            None => {}
+        }
+    }
+    Some(Request { name: name?, workflow: workflow?, enabled: enabled?, note: note.unwrap_or_default(), spec: spec? })
+}
+
+fn name(node: &Node, problems: &mut Problems<'_>) -> Option<String> {
+    let name = fields::text(node, "name", problems)?.trim();
+    if name.is_empty() || name.chars().count() > NAME_MAX || name.contains(is_hostile) {
+        let draft = Draft::new(codes::INVALID_NAME, node.span.clone(), format!("{} is not a name", quoted(name)));
+        problems.push(draft.hint("a name has 1 to 80 visible characters"));
+        return None;
+    }
+    Some(name.to_owned())
+}
+
+fn note(node: &Node, problems: &mut Problems<'_>) -> Option<String> {
+    let note = fields::text(node, "note", problems)?;
+    if note.len() > NOTE_MAX {
+        let message = format!("`note` has {} bytes, the limit is {NOTE_MAX}", note.len());
+        problems.add(codes::LIMIT_EXCEEDED, &node.span, message);
+        return None;
+    }
+    Some(note.to_owned())
+}
+
+/// What a change is laid over.
+pub struct Change<'a> {
+    pub name: &'a str,
+    pub kind: TriggerKind,
+    pub workflow: &'a str,
+    pub enabled: bool,
+    pub note: Option<&'a str>,
+    /// As stored.
+    pub config: &'a str,
+}
+
+/// Lays a change over a trigger and reads the whole again. Fields of `config` are changed one by one,
+/// so a secret that is not named stays; `null` takes a field away. What a problem is about is named by
+/// its path, since the whole has no lines anybody wrote.
+pub fn change(tree: &Tree, current: &Change<'_>) -> Result<Request, Vec<Diagnostic>> {
+    let mut problems = Problems::new(tree.source());
+    let given = fields::object(tree.root(), "a change", &mut problems);
+    let is_unknown = |e: &&Entry| !CHANGEABLE.known.contains(&e.key.as_str()) && e.key != "variableMapping";
+    for entry in given.iter().flat_map(Fields::iter).filter(is_unknown) {
+        match entry.key.as_str() {
+            "type" => {
+                let message = "the type of a trigger cannot be changed; make a new one";
+                problems.add(codes::FIELD_NOT_FOR_TRIGGER, &entry.key_span, message);
+            }
+            _ => CHANGEABLE.refuse(entry, &mut problems),
+        }
+    }
+    let (Some(given), true) = (given, problems.is_empty()) else { return Err(problems.finish(Some(tree.root()))) };
+    let mut whole = Map::new();
+    whole.insert("name".into(), json!(current.name));
+    whole.insert("type".into(), json!(current.kind.as_str()));
+    whole.insert("workflow".into(), json!(current.workflow));
+    whole.insert("enabled".into(), json!(current.enabled));
+    if let Some(note) = current.note {
+        whole.insert("note".into(), json!(note));
+    }
+    let mut config: Json = serde_json::from_str(current.config).unwrap_or_default();
+    for entry in given.iter() {
+        match (entry.key.as_str(), &entry.value.value) {
+            ("config", Value::Object(changes)) => {
+                for change in changes {
+                    overlay(config.as_object_mut(), &change.key, change.value.to_json());
+                }
+            }
+            ("config", _) => config = entry.value.to_json(),
+            ("variable_mapping" | "variableMapping", _) => {
+                overlay(config.as_object_mut(), "variable_mapping", entry.value.to_json());
+            }
+            (name, _) => overlay(Some(&mut whole), name, entry.value.to_json()),
+        }
+    }
+    whole.insert("config".into(), config);
+    let whole = Json::Object(whole).to_string();
+    let tree = crate::read(whole.as_bytes(), crate::Syntax::Json).map_err(|malformed| malformed.0)?;
+    request(&tree)
+}
+
+fn overlay(fields: Option<&mut Map<String, Json>>, name: &str, value: Json) {
+    let Some(fields) = fields else { return };
+    match value {
+        Json::Null => drop(fields.shift_remove(name)),
+        // Saying again that there is a secret changes nothing.
+        Json::Bool(true) if name == "has_secret" => {}
+        value => drop(fields.insert(name.to_owned(), value)),
+    }
+}

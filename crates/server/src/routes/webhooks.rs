@@ -1,0 +1,85 @@
+//! `ANY /webhooks/{path}`: other programs start runs. Who they are is for the signature to say, so
+//! neither host, origin nor media type is looked at here.
+
+use super::answer;
+use crate::contract::{Carries, Route, any};
+use crate::{Answer, Path, Refusal, State, body, headers};
+use api::{Code, DeliveredView};
+use axum::body::Body;
+use axum::http::{HeaderMap, HeaderValue, Method, Uri, header};
+use axum::response::IntoResponse;
+use engine::engine::Delivered;
+use engine::triggers::webhook::Request;
+
+pub fn routes() -> Vec<Route> {
+    vec![
+        any("/webhooks/{*path}", receive, "deliver", "Deliver a webhook, by the method its trigger names")
+            .one_write()
+            .open()
+            .carries(Carries::Bytes)
+            .answers::<DeliveredView>(202, "a run was started")
+            .answers::<DeliveredView>(200, "delivered before; this is its run")
+            .refuses(&[
+                Code::MethodNotAllowed,
+                Code::SignatureMissing,
+                Code::SignatureInvalid,
+                Code::TimestampMissing,
+                Code::TimestampOutOfWindow,
+                Code::HeaderRequired,
+                Code::DeliveryIdReused,
+                Code::WorkflowDisabled,
+                Code::RunDeleted,
+                Code::ConcurrencyKeyUnresolved,
+                Code::RunDamaged,
+                Code::RunNeedsUpgrade,
+            ]),
+    ]
+}
+
+pub async fn receive(
+    app: State,
+    method: Method,
+    uri: Uri,
+    Path(path): Path<String>,
+    given: HeaderMap,
+    body: Body,
+) -> Answer {
+    let door = app.engine.door(&path).await?.ok_or_else(unknown)?;
+    if method.as_str() != door.method() {
+        let message = format!("this webhook takes {}, not {method}", door.method());
+        let mut response = Refusal::new(Code::MethodNotAllowed, message).into_response();
+        if let Ok(allowed) = HeaderValue::from_str(door.method()) {
+            response.headers_mut().insert(header::ALLOW, allowed);
+        }
+        return Ok(response);
+    }
+    let request = Request {
+        method: method.as_str().to_owned(),
+        query: uri.query().unwrap_or_default().to_owned(),
+        headers: headers::text(&given).collect(),
+        kept: headers::kept(&given),
+        body: body::collect(body, body::PAYLOAD_MAX).await?,
+    };
+    let delivered = app.engine.deliver(&door, &request).await.map_err(|error| match error {
+        engine::Error::NotFound(_) => unknown(),
+        engine::Error::KeyReused => {
+            Refusal::new(Code::DeliveryIdReused, "this delivery id came with another request before")
+                .hint("a delivery that is sent again must be identical; a new one needs a new id")
+        }
+        other => other.into(),
+    })?;
+    Ok(answer(if delivered.started.deduplicated { 200 } else { 202 }, view(&delivered)))
+}
+
+pub(super) fn view(delivered: &Delivered) -> DeliveredView {
+    DeliveredView {
+        run_id: delivered.started.run.to_string(),
+        delivery_id: delivered.delivery.clone(),
+        status: delivered.started.status.as_str().into(),
+        deduplicated: delivered.started.deduplicated,
+    }
+}
+
+fn unknown() -> Refusal {
+    Refusal::new(Code::NotFound, "there is no webhook here")
+}

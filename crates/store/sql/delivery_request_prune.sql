@@ -1,0 +1,1 @@
+DELETE FROM delivery_requests WHERE org = $1 AND trigger = $2 AND seq <= $3

@@ -1,0 +1,1 @@
+DELETE FROM triggers WHERE org = $1 AND id = $2

@@ -1,0 +1,1 @@
+DELETE FROM deliveries WHERE org = $1 AND trigger = $2

@@ -1,0 +1,1 @@
+SELECT id FROM triggers WHERE org = $1 AND workflow = $2
