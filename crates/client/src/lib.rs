@@ -5,8 +5,8 @@
 //! let client = client::Client::new("http://127.0.0.1:7420", None)?;
 //! let started = client.trigger("order-processing", &client::Start::json(br#"{"order_id": 7}"#)).await?;
 //! let mut events = client.follow(&started.run_id, 0).await?;
-//! while let Some(event) = events.next().await? {
-//!     println!("{} {}", event.at, event.kind);
+//! while let Some(told) = events.next().await? {
+//!     println!("{} {}", told.event.at, told.event.kind);
 //! }
 //! # Ok(()) }
 //! ```

@@ -2,8 +2,8 @@
 
 use crate::{Ask, Client, Events, Result, segment};
 use api::{
-    CancelRequest, EventView, ExplainView, Page, PauseRequest, ResumeRequest, RetryRequest, RunStatusView, RunSummary,
-    RunView, StepView,
+    CancelRequest, EventView, ExplainView, Page, PauseRequest, ReplayRequest, ReplayVersion, ReplayedView,
+    ResumeRequest, RetryRequest, RunStatusView, RunSummary, RunView, StepView,
 };
 use reqwest::Method;
 use serde_json::Value;
@@ -80,10 +80,8 @@ impl Client {
     }
 
     /// Starts the same again: a new run with the same input, of the same version or the present one.
-    pub async fn replay(&self, run: &str, is_latest: bool) -> Result<Value> {
-        let version = if is_latest { "latest" } else { "pinned" };
-        let body = serde_json::json!({ "version": version });
-        self.data(Ask::post(format!("/runs/{}/replay", segment(run))).json(&body)).await
+    pub async fn replay(&self, run: &str, version: ReplayVersion) -> Result<ReplayedView> {
+        self.data(Ask::post(format!("/runs/{}/replay", segment(run))).json(&ReplayRequest { version })).await
     }
 
     /// Only one that has ended.

@@ -4,7 +4,7 @@
 //! nothing is left out and nothing is told twice.
 
 use crate::{Ask, Client, Error, Result};
-use api::EventView;
+use api::StreamEventView;
 use std::time::Duration;
 
 /// One event is never larger.
@@ -48,7 +48,7 @@ impl Events {
 
     /// The next event; `None` once the run has ended and everything was told. May be given up and called
     /// again: nothing is lost.
-    pub async fn next(&mut self) -> Result<Option<EventView>> {
+    pub async fn next(&mut self) -> Result<Option<StreamEventView>> {
         loop {
             while let Some(message) = self.reader.message() {
                 if message.event == "end" {
@@ -57,11 +57,11 @@ impl Events {
                 if message.data.is_empty() {
                     continue;
                 }
-                let event: EventView =
+                let told: StreamEventView =
                     serde_json::from_str(&message.data).map_err(|e| self.client.strange(e.to_string()))?;
-                if event.seq > self.last {
-                    (self.last, self.reopenings) = (event.seq, 0);
-                    return Ok(Some(event));
+                if told.event.seq > self.last {
+                    (self.last, self.reopenings) = (told.event.seq, 0);
+                    return Ok(Some(told));
                 }
             }
             let chunk = match &mut self.response {

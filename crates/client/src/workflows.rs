@@ -1,7 +1,9 @@
 //! Workflows: what can be run, and starting it.
 
 use crate::{Ask, Client, Result, segment};
-use api::{Page, PauseRequest, ResumeRequest, RunView, StartedView, ValidationView, WorkflowView};
+use api::{
+    DiffView, Page, PauseRequest, ResumeRequest, RunView, StartedView, ValidationView, VersionEntryView, WorkflowView,
+};
 use bytes::Bytes;
 use reqwest::Method;
 use serde_json::Value;
@@ -85,12 +87,12 @@ impl Client {
         workflow: &str,
         limit: Option<u32>,
         cursor: Option<&str>,
-    ) -> Result<Page<Value>> {
+    ) -> Result<Page<VersionEntryView>> {
         let ask = Ask::get(format!("/workflows/{}/history", segment(workflow)));
         self.page(ask.query("limit", limit).query("cursor", cursor)).await
     }
 
-    pub async fn workflow_diff(&self, workflow: &str, from: Option<&str>, to: Option<&str>) -> Result<Value> {
+    pub async fn workflow_diff(&self, workflow: &str, from: Option<&str>, to: Option<&str>) -> Result<DiffView> {
         let ask = Ask::get(format!("/workflows/{}/diff", segment(workflow)));
         self.data(ask.query("from", from).query("to", to)).await
     }

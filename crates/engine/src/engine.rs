@@ -20,7 +20,7 @@ mod webhooks;
 pub use definitions::Resolved;
 pub use edits::{Change, Chosen};
 pub use follow::{Follower, Happening, Happenings};
-pub use notices::{NOTIFIER, NOTIFIER_NAME};
+pub use notices::{AGAIN, NOTIFIER, NOTIFIER_NAME, idempotency};
 pub use reading::Reading;
 pub use repeat::Edition;
 pub use triggers::{Key, PREVIEW_MAX};
@@ -28,6 +28,7 @@ pub use webhooks::{Delivered, Door};
 
 use crate::clock::{Clock, ClockMode};
 use crate::execute::{Executors, HttpOptions, Line, Place};
+use crate::gates;
 use crate::mailbox::{Command, Mailbox, Reply, Start, Trouble, WaitUrl};
 use crate::metrics::Metrics;
 use crate::secret::{self, Secret};
@@ -490,7 +491,7 @@ impl Engine {
         };
         origin.gate = kernel::advance::gate(&version.plan, &origin).map_err(Error::NoGate)?;
         let gate = origin.gate.as_ref().map(|gate| GateRow {
-            id: gate_id(workflow, &gate.key),
+            id: gates::id(workflow, &gate.key),
             limit: gate.limit,
             on_conflict: gate.on_conflict,
         });
@@ -664,17 +665,6 @@ fn refusal(reply: Reply, what: &'static str) -> Error {
     }
 }
 
-/// Runs of one workflow whose keys are equal share a limit.
-fn gate_id(workflow: WorkflowId, key: &str) -> [u8; 16] {
-    let mut hash = Sha256::new();
-    hash.update(workflow.0);
-    hash.update(key.as_bytes());
-    let hash: [u8; 32] = hash.finalize().into();
-    let mut id = [0; 16];
-    id.copy_from_slice(&hash[..16]);
-    id
-}
-
 fn pairs(list: Vec<(String, String)>) -> Vec<Pair> {
     list.into_iter().map(|(name, value)| Pair { name, value, ..Default::default() }).collect()
 }
@@ -696,7 +686,6 @@ impl Dice {
     }
 }
 
-/// What nobody may guess is drawn here, whatever the seed.
 fn random<const N: usize>() -> Result<[u8; N], Error> {
     let mut bytes = [0; N];
     getrandom::fill(&mut bytes).map_err(|e| Error::Unavailable(format!("no randomness: {e}")))?;

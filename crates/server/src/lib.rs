@@ -22,7 +22,7 @@ mod ui;
 mod views;
 
 pub use error::Refusal;
-pub use headers::is_kept as is_header_kept;
+pub use headers::keeps_header;
 pub use openapi::document;
 
 use axum::Router;

@@ -4,7 +4,7 @@
 
 use super::style::{self, clean, cut, paint};
 use super::{Asking, Failure};
-use api::{EventView, StepView};
+use api::{EventView, StepView, StreamEventView};
 use serde_json::Value;
 use std::fmt::Write as _;
 use std::io::{IsTerminal, Write};
@@ -25,7 +25,7 @@ pub async fn follow(asking: &Asking, run: &str) -> Result<bool, Failure> {
             screen.draw(&board, frame)?;
             tokio::select! {
                 event = events.next() => match event? {
-                    Some(event) => board.apply(&event, Instant::now()),
+                    Some(told) => board.apply(&told.event, Instant::now()),
                     None => break,
                 },
                 _ = ticks.tick() => {}
@@ -33,8 +33,8 @@ pub async fn follow(asking: &Asking, run: &str) -> Result<bool, Failure> {
         }
         screen.draw(&board, 0)?;
     } else {
-        while let Some(event) = events.next().await? {
-            print(asking, &event)?;
+        while let Some(told) = events.next().await? {
+            print(asking, &told)?;
         }
     }
     let ended = asking.client.run(run).await?;
@@ -47,12 +47,12 @@ pub async fn follow(asking: &Asking, run: &str) -> Result<bool, Failure> {
 }
 
 /// One event on a line of its own.
-pub fn print(asking: &Asking, event: &EventView) -> Result<(), Failure> {
+pub fn print(asking: &Asking, told: &StreamEventView) -> Result<(), Failure> {
     let mut out = std::io::stdout().lock();
     if asking.json {
-        writeln!(out, "{}", serde_json::to_string(event).unwrap_or_default())?;
+        writeln!(out, "{}", serde_json::to_string(told).unwrap_or_default())?;
     } else {
-        writeln!(out, "{}", line(event))?;
+        writeln!(out, "{}", line(&told.event))?;
     }
     Ok(out.flush()?)
 }

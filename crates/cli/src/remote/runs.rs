@@ -5,7 +5,8 @@ use super::table::{fields, list, table};
 use super::workflows::Who;
 use super::{Asking, Connection, Failure, Outcome, Part, follow, trigger};
 use api::{
-    CancelRequest, ExplainView, PauseRequest, ResumeRequest, RetryRequest, RunStatusView, RunSummary, RunView, StepView,
+    CancelRequest, ExplainView, PauseRequest, ReplayVersion, ResumeRequest, RetryRequest, RunStatusView, RunSummary,
+    RunView, StepView,
 };
 use client::RunQuery;
 use serde_json::{Value, json};
@@ -149,8 +150,9 @@ async fn act(asking: &Asking, verb: Verb) -> Outcome {
             asking.print(&client.retry(&run, &RetryRequest { actor: who.actor, step }).await?, status)
         }
         Verb::Replay { run, latest, follow: is_followed } => {
-            let replayed = client.replay(&run, latest).await?;
-            let id = replayed["run_id"].as_str().unwrap_or_default().to_owned();
+            let version = if latest { ReplayVersion::Latest } else { ReplayVersion::Pinned };
+            let replayed = client.replay(&run, version).await?;
+            let id = replayed.run_id.clone();
             if is_followed {
                 asking.say(&format!("{id} started"));
                 return if follow::follow(asking, &id).await? { Ok(()) } else { Err(Failure::No) };

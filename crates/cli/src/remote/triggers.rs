@@ -5,6 +5,7 @@ use super::table::{fields, list, table};
 use super::workflows::{called, definition};
 use super::{Asking, Connection, Failure, Outcome, Part, trigger};
 use crate::validate;
+use api::{DeliveryView, FireRequest, MomentView, SwitchRequest, TriggerDetail};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -92,17 +93,17 @@ async fn act(asking: &Asking, verb: Verb) -> Outcome {
             };
             list(asking, &part, &["ID", "NAME", "TYPE", "STATUS", "NEXT", "WORKFLOW"], row, fetch).await
         }
-        Verb::Show { trigger } => asking.print(&client.trigger_of(&trigger).await?, words),
+        Verb::Show { trigger } => asking.print(&client.show_trigger(&trigger).await?, words),
         Verb::Create { file } => create(asking, &file).await,
         Verb::Enable { trigger, note } => {
-            asking.print(&client.switch_trigger(&trigger, true, note.as_deref()).await?, short)
+            asking.print(&client.switch_trigger(&trigger, true, &SwitchRequest { note }).await?, short)
         }
         Verb::Disable { trigger, note } => {
-            asking.print(&client.switch_trigger(&trigger, false, note.as_deref()).await?, short)
+            asking.print(&client.switch_trigger(&trigger, false, &SwitchRequest { note }).await?, short)
         }
         Verb::Run { trigger, input } => {
             let variables = input.as_deref().map(parse).transpose()?;
-            let started = client.run_trigger(&trigger, variables.as_ref()).await?;
+            let started = client.run_trigger(&trigger, &FireRequest { variables }).await?;
             asking.print(&started, |started| started.run_id.clone())
         }
         Verb::Preview { trigger, count } => {
@@ -119,7 +120,7 @@ async fn act(asking: &Asking, verb: Verb) -> Outcome {
             list(asking, &part, &["ID", "AT", "OUTCOME", "RUN", "REASON"], delivery, fetch).await
         }
         Verb::Redeliver { trigger, delivery } => {
-            asking.print(&client.redeliver(&trigger, &delivery).await?, |started| text(started, "run_id"))
+            asking.print(&client.redeliver(&trigger, &delivery).await?, |started| started.run_id.clone())
         }
         Verb::Delete { trigger } => {
             client.delete_trigger(&trigger).await?;
@@ -147,52 +148,58 @@ fn parse(input: &str) -> Result<Value, Failure> {
     serde_json::from_slice(&bytes).map_err(|error| Failure::Usage(format!("`{input}` is not JSON: {error}")))
 }
 
-fn text(value: &Value, name: &str) -> String {
-    value[name].as_str().unwrap_or_default().to_owned()
+fn state(trigger: &TriggerDetail) -> &'static str {
+    if trigger.enabled { "enabled" } else { "disabled" }
 }
 
-fn state(trigger: &Value) -> &'static str {
-    if trigger["enabled"] == false { "disabled" } else { "enabled" }
-}
-
-fn row(trigger: &Value) -> Vec<String> {
+fn row(trigger: &TriggerDetail) -> Vec<String> {
     vec![
-        text(trigger, "id"),
-        text(trigger, "name"),
-        text(trigger, "type"),
+        trigger.id.clone(),
+        trigger.name.clone(),
+        trigger.kind.to_string(),
         state(trigger).into(),
-        time(&text(trigger, "next_at")),
-        text(trigger, "workflow_id"),
+        trigger.next_at.as_deref().map(time).unwrap_or_default(),
+        trigger.workflow_id.clone(),
     ]
 }
 
-fn moment(moment: &Value) -> Vec<String> {
-    vec![time(&text(moment, "at")), text(moment, "local"), time(&text(moment, "starts_at"))]
+fn moment(moment: &MomentView) -> Vec<String> {
+    vec![time(&moment.at), moment.local.clone().unwrap_or_default(), time(&moment.starts_at)]
 }
 
-fn delivery(delivery: &Value) -> Vec<String> {
+fn delivery(delivery: &DeliveryView) -> Vec<String> {
     vec![
-        text(delivery, "id"),
-        time(&text(delivery, "at")),
-        text(delivery, "outcome"),
-        text(delivery, "run_id"),
-        text(delivery, "reason"),
+        delivery.id.clone(),
+        time(&delivery.at),
+        delivery.outcome.to_string(),
+        delivery.run_id.clone().unwrap_or_default(),
+        delivery.reason.clone().unwrap_or_default(),
     ]
 }
 
-fn short(trigger: &Value) -> String {
-    let name = Some(text(trigger, "name")).filter(|name| !name.is_empty());
-    format!("{} is {}", clean(&name.unwrap_or_else(|| text(trigger, "id"))), state(trigger))
+fn short(trigger: &TriggerDetail) -> String {
+    format!("{} is {}", clean(&trigger.name), state(trigger))
 }
 
-/// Every field there is: triggers differ.
-fn words(trigger: &Value) -> String {
-    let shown = |value: &Value| match value {
-        Value::Null => None,
-        Value::String(text) => Some(text.clone()),
-        other => Some(other.to_string()),
-    };
-    let all: Vec<(&str, Option<String>)> =
-        trigger.as_object().into_iter().flatten().map(|(name, value)| (name.as_str(), shown(value))).collect();
-    fields(&all)
+fn words(trigger: &TriggerDetail) -> String {
+    // What is in it depends on the type.
+    let config = trigger.config.as_object().into_iter().flatten();
+    let settings: Vec<(&str, Option<String>)> = config
+        .map(|(name, value)| (name.as_str(), Some(value.as_str().map_or_else(|| value.to_string(), str::to_owned))))
+        .collect();
+    let last = trigger.last_run_at.as_ref().zip(trigger.last_run_id.as_ref());
+    let mut shown = vec![
+        ("id", Some(trigger.id.clone())),
+        ("name", Some(trigger.name.clone())),
+        ("type", Some(trigger.kind.to_string())),
+        ("workflow", Some(trigger.workflow_id.clone())),
+        ("status", Some(state(trigger).into())),
+        ("note", trigger.note.clone()),
+        ("url", trigger.webhook_url.clone()),
+        ("next", trigger.next_at.as_deref().map(time)),
+        ("last run", last.map(|(at, run)| format!("{run} at {}", time(at)))),
+        ("variables", trigger.variable_mapping.as_ref().map(Value::to_string)),
+    ];
+    shown.extend(settings);
+    fields(&shown)
 }

@@ -4,7 +4,7 @@ use super::style::{self, time};
 use super::table::{fields, list};
 use super::{Asking, Connection, Failure, Outcome, Part};
 use crate::validate;
-use api::{Code, PauseRequest, ResumeRequest, WorkflowView};
+use api::{Code, PauseRequest, ResumeRequest, VersionEntryView, WorkflowView};
 use client::{Definition, Error};
 use lang::Syntax;
 use serde_json::{Value, json};
@@ -143,7 +143,7 @@ async fn act(asking: &Asking, verb: Verb) -> Outcome {
         }
         Verb::Diff { workflow, from, to } => {
             let diff = client.workflow_diff(&workflow, from.as_deref(), to.as_deref()).await?;
-            asking.print(&diff, |diff| match diff["text"].as_str().unwrap_or_default() {
+            asking.print(&diff, |diff| match diff.text.as_str() {
                 "" => "no difference".into(),
                 text => text.lines().map(|line| style::clean(line) + "\n").collect(),
             })
@@ -171,9 +171,8 @@ fn row(workflow: &WorkflowView) -> Vec<String> {
     ]
 }
 
-fn version(version: &Value) -> Vec<String> {
-    let text = |name: &str| version[name].as_str().unwrap_or_default().to_owned();
-    vec![version["number"].to_string(), text("source"), time(&text("at")), text("hash")]
+fn version(version: &VersionEntryView) -> Vec<String> {
+    vec![version.number.to_string(), version.source.clone(), time(&version.at), version.hash.clone()]
 }
 
 fn short(workflow: &WorkflowView) -> String {
@@ -270,6 +269,11 @@ async fn apply_one(asking: &Asking, file: &Path, source: &[u8]) -> Result<(Workf
     let Ok(compiled) = compiled else { return Err(taken) };
     let before = asking.client.workflow(&compiled.meta.name).await?;
     let workflow = asking.client.replace_workflow(&compiled.meta.name, &definition).await?;
-    let what = if workflow.version == before.version { "unchanged" } else { "replaced" };
+    let what = match () {
+        () if workflow.version != before.version => "replaced",
+        // Its description, its tags or whether it may be started.
+        () if workflow.updated_at != before.updated_at => "updated",
+        () => "unchanged",
+    };
     Ok((workflow, what))
 }

@@ -281,6 +281,34 @@ fn cli_follow_survives_a_restart_of_the_server() {
 }
 
 #[test]
+fn cli_triggers_are_made_previewed_fired_and_deleted() {
+    let server = Server::start();
+    let shell = Shell::new(&server);
+    shell.run_with(&["workflows", "apply", "-"], HELLO).ok();
+    let yaml =
+        "name: nightly\ntype: schedule\nworkflow: hello\nconfig: { cron: \"30 2 * * *\", timezone: Europe/Berlin }\n";
+    let wrong = shell.file("wrong.yaml", &yaml.replace("30 2", "99 2"));
+    shell.run(&["triggers", "create", &wrong]).refused(1, &["error[invalid_cron]", "wrong.yaml:4:18", "0 to 59"]);
+    assert_eq!(shell.run(&["triggers", "list"]).ok(), "", "what was refused is not there");
+    let made = shell.run_with(&["triggers", "create", "-", "--json"], yaml).json();
+    let trigger = made["id"].as_str().unwrap();
+    let list = shell.run(&["triggers", "list", "--type", "schedule", "--workflow", "hello"]).ok();
+    assert!(list.lines().nth(1).is_some_and(|line| line.contains("nightly  schedule  enabled")), "{list}");
+    let preview = shell.run(&["triggers", "preview", trigger, "--count", "3"]).ok();
+    assert_eq!(preview.lines().filter(|line| line.contains("T02:30:00+0")).count(), 3, "{preview}");
+    assert_eq!(shell.run(&["triggers", "disable", trigger, "--note", "holiday"]).ok(), "nightly is disabled\n");
+    assert!(shell.run(&["triggers", "show", trigger]).ok().contains("holiday"));
+    assert_eq!(shell.run(&["triggers", "enable", trigger]).ok(), "nightly is enabled\n");
+    let run = shell.run(&["triggers", "run", trigger, "--input", "{\"name\": \"hand\"}"]).ok();
+    assert_eq!(server.finished(run.trim())["tasks"]["greet"]["body"]["text"], "hi hand");
+    let deliveries = shell.run(&["triggers", "deliveries", trigger]).ok();
+    assert!(deliveries.contains("started") && deliveries.contains(run.trim()), "{deliveries}");
+    shell.run(&["triggers", "run", trigger, "--input", "{"]).refused(2, &["is not JSON"]);
+    assert_eq!(shell.run(&["triggers", "delete", trigger]).ok(), format!("{trigger} is deleted\n"));
+    shell.run(&["triggers", "show", trigger]).refused(1, &["error[not_found]"]);
+}
+
+#[test]
 fn cli_says_when_there_is_no_server() {
     let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let url = format!("http://{free}");
