@@ -223,6 +223,7 @@ async fn open(path: &Path) -> Result<Engine, String> {
         clock_start: None,
         clock_advance: Default::default(),
         http: Default::default(),
+        seed: None,
     };
     Engine::open(Arc::new(store), options).await.map_err(|e| e.to_string())
 }

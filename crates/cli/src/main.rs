@@ -5,6 +5,7 @@ mod bench;
 mod dev;
 mod problems;
 mod remote;
+mod test;
 mod validate;
 mod verify;
 
@@ -40,6 +41,8 @@ enum Command {
     Bench(bench::Arguments),
     /// Check a workflow definition and show every problem in it (exit 0 valid, 10 not valid, 20 wrong usage)
     Validate(validate::Arguments),
+    /// Run the test cases beside workflow definitions (exit 0 passed, 1 failed, 2 a file cannot be used)
+    Test(test::Arguments),
     /// Print the OpenAPI document of the HTTP API
     Openapi,
     /// Check that a store, stopped or in use, keeps every promise (exit 0 clean, 1 problems, 74 cannot read)
@@ -57,6 +60,7 @@ fn main() -> ExitCode {
             Command::Dev(arguments) => dev::run(arguments),
             Command::Bench(arguments) => bench::run(arguments),
             Command::Validate(arguments) => validate::run(arguments),
+            Command::Test(arguments) => test::run(arguments),
             Command::Workflows(arguments) => remote::workflows::run(arguments),
             Command::Trigger(arguments) => remote::trigger::run(arguments),
             Command::Runs(arguments) => remote::runs::run(arguments),

@@ -85,12 +85,7 @@ pub fn guess(file: &Path, source: &[u8]) -> Syntax {
 
 fn as_json(compiled: &Result<lang::Compiled, Vec<Diagnostic>>) -> serde_json::Value {
     let empty = Vec::new();
-    let problems = compiled.as_ref().err().unwrap_or(&empty).iter().map(|p| {
-        serde_json::json!({
-            "code": p.code, "message": p.message, "hint": p.hint,
-            "at": { "path": p.path, "line": p.line, "column": p.column },
-        })
-    });
+    let problems = compiled.as_ref().err().unwrap_or(&empty).iter().map(problem_json);
     let ok = compiled.as_ref().ok();
     serde_json::json!({
         "valid": ok.is_some(),
@@ -98,6 +93,13 @@ fn as_json(compiled: &Result<lang::Compiled, Vec<Diagnostic>>) -> serde_json::Va
         "form": ok.map(|c| c.form.as_str()),
         "steps": ok.map_or(Vec::new(), |c| c.plan.nodes().iter().map(|n| n.key.clone()).collect()),
         "problems": problems.collect::<Vec<_>>(),
+    })
+}
+
+pub fn problem_json(problem: &Diagnostic) -> serde_json::Value {
+    serde_json::json!({
+        "code": problem.code, "message": problem.message, "hint": problem.hint,
+        "at": { "path": problem.path, "line": problem.line, "column": problem.column },
     })
 }
 

@@ -12,15 +12,23 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClockMode {
     Real,
+    /// The same plus what it was moved by.
     Virtual,
+    /// It stands still until it is moved: the same story takes the same time whenever it is told.
+    Stepped,
 }
 
 impl ClockMode {
     pub fn as_str(self) -> &'static str {
         match self {
             ClockMode::Real => "real",
-            ClockMode::Virtual => "virtual",
+            ClockMode::Virtual | ClockMode::Stepped => "virtual",
         }
+    }
+
+    /// Can it be moved?
+    pub fn is_virtual(self) -> bool {
+        self != ClockMode::Real
     }
 }
 
@@ -50,12 +58,20 @@ impl Clock {
         Ok(Clock { mode, base, started: Instant::now(), offset: AtomicI64::new(0) })
     }
 
+    /// A clock that stands at `start`.
+    pub fn stepped(start: Timestamp) -> Clock {
+        Clock { mode: ClockMode::Stepped, base: start, started: Instant::now(), offset: AtomicI64::new(0) }
+    }
+
     pub fn mode(&self) -> ClockMode {
         self.mode
     }
 
     pub fn now(&self) -> Timestamp {
-        let elapsed = i64::try_from(self.started.elapsed().as_micros()).unwrap_or(i64::MAX);
+        let elapsed = match self.mode {
+            ClockMode::Stepped => 0,
+            _ => i64::try_from(self.started.elapsed().as_micros()).unwrap_or(i64::MAX),
+        };
         Timestamp(self.base.0.saturating_add(elapsed).saturating_add(self.offset.load(Ordering::Relaxed)))
     }
 
@@ -69,7 +85,7 @@ impl Clock {
 
     /// Moves a virtual clock forward.
     pub fn advance(&self, by: Span) {
-        debug_assert_eq!(self.mode, ClockMode::Virtual);
+        debug_assert!(self.mode.is_virtual());
         self.offset.fetch_add(i64::try_from(by.0).unwrap_or(i64::MAX), Ordering::Relaxed);
     }
 }
@@ -92,6 +108,15 @@ mod tests {
         clock.follow_wall();
         assert!(clock.now() < ahead.after(Span::from_secs(60)), "a wall that is behind is waited for");
         assert!(Clock::new(ClockMode::Real, Some(wall().after(Span::from_days(1))), 0).is_err());
+    }
+
+    #[test]
+    fn a_stepped_clock_moves_only_when_it_is_moved() {
+        let clock = Clock::stepped(Timestamp(7));
+        clock.follow_wall();
+        assert_eq!(clock.now(), Timestamp(7));
+        clock.advance(Span(5));
+        assert_eq!(clock.now(), Timestamp(12));
     }
 
     #[test]

@@ -20,7 +20,7 @@ mod webhooks;
 pub use definitions::Resolved;
 pub use edits::{Change, Chosen};
 pub use follow::{Follower, Happening, Happenings};
-pub use notices::{NOTIFIER, NOTIFIER_NAME};
+pub use notices::{AGAIN, NOTIFIER, NOTIFIER_NAME, idempotency};
 pub use reading::Reading;
 pub use repeat::Edition;
 pub use triggers::{Key, PREVIEW_MAX};
@@ -28,6 +28,7 @@ pub use webhooks::{Delivered, Door};
 
 use crate::clock::{Clock, ClockMode};
 use crate::execute::{Executors, HttpOptions, Line, Place};
+use crate::gates;
 use crate::mailbox::{Command, Mailbox, Reply, Start, Trouble, WaitUrl};
 use crate::metrics::Metrics;
 use crate::secret::{self, Secret};
@@ -40,7 +41,7 @@ use kernel::plan::{Body, Node};
 use kernel::{Answer, Input, OrgId, Payload, RunId, RunStatus, Span, Timestamp, TriggerId, WorkflowId};
 use sha2::{Digest, Sha256};
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, RwLock};
 use std::time::{Duration, Instant};
 use store::crash::{self, Point};
@@ -150,6 +151,8 @@ pub struct Options {
     /// How far a virtual clock jumps before anything else happens: as if nobody had been there for so long.
     pub clock_advance: Span,
     pub http: HttpOptions,
+    /// Ids, and the jitter drawn from them, are the same every time; for stories that are told again.
+    pub seed: Option<u64>,
 }
 
 pub struct StartRequest {
@@ -247,6 +250,7 @@ pub(crate) struct Inner {
     secret: Secret,
     public_url: String,
     definitions: definitions::Cache,
+    dice: Dice,
     metrics: Metrics,
     /// Where HTTP steps wait for room.
     line: Arc<Line>,
@@ -284,6 +288,7 @@ impl Engine {
             secret: options.secret,
             public_url: options.public_url,
             definitions: Default::default(),
+            dice: Dice { seed: options.seed, rolled: AtomicU64::new(0) },
             metrics: Metrics::default(),
             line: line.clone(),
             is_draining: AtomicBool::new(false),
@@ -441,7 +446,7 @@ impl Engine {
         let version = request.workflow.version.clone();
         let (org, workflow) = (request.org, version.workflow);
         let now = self.now();
-        let run = RunId::new(now, random()?);
+        let run = RunId::new(now, inner.dice.roll()?);
         let is_wait = |node: &Node| matches!(node.body, Some(Body::Webhook { .. }));
         let waits = version.plan.nodes().iter().enumerate().filter(|(_, node)| is_wait(node));
         let wait = |(step, node): (usize, &Node)| Wait {
@@ -486,7 +491,7 @@ impl Engine {
         };
         origin.gate = kernel::advance::gate(&version.plan, &origin).map_err(Error::NoGate)?;
         let gate = origin.gate.as_ref().map(|gate| GateRow {
-            id: gate_id(workflow, &gate.key),
+            id: gates::id(workflow, &gate.key),
             limit: gate.limit,
             on_conflict: gate.on_conflict,
         });
@@ -660,19 +665,25 @@ fn refusal(reply: Reply, what: &'static str) -> Error {
     }
 }
 
-/// Runs of one workflow whose keys are equal share a limit.
-fn gate_id(workflow: WorkflowId, key: &str) -> [u8; 16] {
-    let mut hash = Sha256::new();
-    hash.update(workflow.0);
-    hash.update(key.as_bytes());
-    let hash: [u8; 32] = hash.finalize().into();
-    let mut id = [0; 16];
-    id.copy_from_slice(&hash[..16]);
-    id
-}
-
 fn pairs(list: Vec<(String, String)>) -> Vec<Pair> {
     list.into_iter().map(|(name, value)| Pair { name, value, ..Default::default() }).collect()
+}
+
+/// Where the random part of an id comes from.
+struct Dice {
+    seed: Option<u64>,
+    rolled: AtomicU64,
+}
+
+impl Dice {
+    fn roll(&self) -> Result<[u8; 10], Error> {
+        let Some(seed) = self.seed else { return random() };
+        let nth = self.rolled.fetch_add(1, Ordering::Relaxed);
+        let hash = Sha256::digest([seed.to_be_bytes(), nth.to_be_bytes()].concat());
+        let mut bytes = [0; 10];
+        bytes.copy_from_slice(&hash[..10]);
+        Ok(bytes)
+    }
 }
 
 fn random<const N: usize>() -> Result<[u8; N], Error> {

@@ -11,17 +11,22 @@
 //! place is held by a run that is open, and after a restart the places are read from the rows of the open
 //! runs. Ids are ordered by time, so the order of a queue is the order in which its runs were created.
 
-use kernel::event::OnConflict;
+use kernel::event::{OnConflict, Queue};
+use kernel::planted::{self, Bug};
 use kernel::{Admission, OrgId, RunId, WorkflowId};
+use sha2::{Digest, Sha256};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use store::{GateRow, GatedRun};
 
-/// What a new run is told at the door.
-#[derive(Debug, Default, PartialEq)]
-pub struct Entry {
-    pub admission: Admission,
-    /// Runs that have to make room for it, once it exists.
-    pub supersedes: Vec<(OrgId, RunId)>,
+/// Runs of one workflow whose keys are equal share a limit.
+pub fn id(workflow: WorkflowId, key: &str) -> [u8; 16] {
+    let mut hash = Sha256::new();
+    hash.update(workflow.0);
+    hash.update(key.as_bytes());
+    let hash: [u8; 32] = hash.finalize().into();
+    let mut id = [0; 16];
+    id.copy_from_slice(&hash[..16]);
+    id
 }
 
 /// What follows from the places the last process left.
@@ -44,6 +49,15 @@ struct Place {
     org: OrgId,
     workflow: WorkflowId,
     gate: Option<[u8; 16]>,
+    /// Others make room for it, rather than it waits.
+    is_replacing: bool,
+}
+
+impl Place {
+    fn new(org: OrgId, workflow: WorkflowId, gate: Option<&GateRow>) -> Place {
+        let is_replacing = gate.is_some_and(|gate| gate.on_conflict == OnConflict::CancelRunning);
+        Place { org, workflow, gate: gate.map(|gate| gate.id), is_replacing }
+    }
 }
 
 #[derive(Default)]
@@ -60,11 +74,12 @@ impl Gate {
         (self.holders.len() as u32) < self.limit
     }
 
-    /// The oldest runs that must go so that everyone here would fit.
-    fn surplus(&self) -> Vec<RunId> {
-        let all = self.holders.len() + self.queue.len();
-        let oldest = self.holders.iter().chain(&self.queue).copied();
-        oldest.take(all.saturating_sub(self.limit as usize)).collect()
+    /// The oldest runs that must go so that this one, which waits, would fit.
+    fn surplus(&self, run: RunId) -> Vec<RunId> {
+        let ahead = self.queue.range(..run);
+        let others = self.holders.len() + ahead.clone().count();
+        let surplus = (others + 1).saturating_sub(self.limit as usize);
+        self.holders.iter().chain(ahead).copied().filter(|other| *other < run).take(surplus).collect()
     }
 }
 
@@ -84,30 +99,24 @@ impl Gates {
     /// workflows. Answers who may go on, and who has to make room.
     pub fn restore(&mut self, paused: Vec<WorkflowId>, runs: Vec<GatedRun>) -> Restored {
         self.paused = paused.into_iter().map(|workflow| (workflow, BTreeSet::new())).collect();
-        let mut superseded = Vec::new();
-        let mut replacing = BTreeSet::new();
+        let mut queued = Vec::new();
         for row in runs {
             let gate = row.gate.as_ref().map(|gate| gate.id);
-            self.places.insert(row.run, Place { org: row.org, workflow: row.workflow, gate });
+            self.places.insert(row.run, Place::new(row.org, row.workflow, row.gate.as_ref()));
             if let Some(said) = &row.gate {
                 let gate = self.gate(said, row.workflow);
-                if row.is_queued && said.on_conflict == OnConflict::CancelRunning {
-                    replacing.insert(said.id);
-                }
-                if !row.is_queued {
+                if !row.is_queued && !planted::is(Bug::GateCountsForgotten) {
                     gate.holders.insert(row.run);
                 }
             }
             if row.is_queued {
+                queued.push(row.run);
                 self.queue(row.run, row.workflow, gate);
             }
         }
-        for id in replacing {
-            let surplus = self.gates.get(&id).map(Gate::surplus).unwrap_or_default();
-            superseded.extend(surplus.into_iter().filter_map(|run| self.places.get(&run).map(|p| (p.org, run))));
-        }
         let mut admitted = Vec::new();
         let gates: BTreeSet<[u8; 16]> = self.gates.keys().copied().collect();
+        let superseded: BTreeSet<(OrgId, RunId)> = queued.into_iter().flat_map(|run| self.supersedes(run)).collect();
         for gate in gates {
             self.admit(gate, &mut admitted);
         }
@@ -118,43 +127,46 @@ impl Gates {
                 admitted.extend(self.places.remove(&run).map(|place| (place.org, run)));
             }
         }
-        Restored { admitted, superseded }
+        Restored { admitted, superseded: superseded.into_iter().collect() }
     }
 
     /// A new run is at the door. It has its place from now on, until it leaves.
-    pub fn enter(&mut self, org: OrgId, run: RunId, workflow: WorkflowId, gate: Option<&GateRow>) -> Entry {
+    pub fn enter(&mut self, org: OrgId, run: RunId, workflow: WorkflowId, gate: Option<&GateRow>) -> Admission {
         let is_paused = self.paused.contains_key(&workflow);
         let Some(said) = gate else {
             if !is_paused {
-                return Entry::default();
+                return Admission::Open;
             }
-            self.places.insert(run, Place { org, workflow, gate: None });
+            self.places.insert(run, Place::new(org, workflow, None));
             self.queue(run, workflow, None);
-            return Entry { admission: Admission::Queue(kernel::event::Queue::WorkflowPaused), ..Entry::default() };
+            return Admission::Queue(Queue::WorkflowPaused);
         };
         let id = said.id;
         let gate = self.gate(said, workflow);
         let is_full = !gate.has_room() || !gate.queue.is_empty();
         if is_full && said.on_conflict == OnConflict::Skip {
-            return Entry { admission: Admission::Refuse, ..Entry::default() };
+            return Admission::Refuse;
         }
-        self.places.insert(run, Place { org, workflow, gate: Some(id) });
+        self.places.insert(run, Place::new(org, workflow, Some(said)));
         if is_paused || is_full {
             self.queue(run, workflow, Some(id));
         } else if let Some(gate) = self.gates.get_mut(&id) {
             gate.holders.insert(run);
         }
-        let reason = match (is_paused, is_full) {
-            (true, _) => kernel::event::Queue::WorkflowPaused,
-            (false, true) => kernel::event::Queue::Limit,
-            (false, false) => return Entry::default(),
-        };
-        let mut supersedes = Vec::new();
-        if said.on_conflict == OnConflict::CancelRunning {
-            let surplus = self.gates.get(&id).map(Gate::surplus).unwrap_or_default();
-            supersedes.extend(surplus.iter().filter_map(|run| self.places.get(run).map(|place| (place.org, *run))));
+        match (is_paused, is_full) {
+            (true, _) => Admission::Queue(Queue::WorkflowPaused),
+            (false, true) => Admission::Queue(Queue::Limit),
+            (false, false) => Admission::Open,
         }
-        Entry { admission: Admission::Queue(reason), supersedes }
+    }
+
+    /// Who has to make room for this run, if it waits and is not meant to.
+    pub fn supersedes(&self, run: RunId) -> Vec<(OrgId, RunId)> {
+        let place = self.places.get(&run).filter(|place| place.is_replacing);
+        let gate = place.and_then(|place| self.gates.get(&place.gate?));
+        let surplus = gate.filter(|gate| gate.queue.contains(&run)).map(|gate| gate.surplus(run));
+        let with_org = |run: RunId| self.places.get(&run).map(|place| (place.org, run));
+        surplus.unwrap_or_default().into_iter().filter_map(with_org).collect()
     }
 
     /// A run is over, or never came to be. Answers whose turn has come.
@@ -240,7 +252,6 @@ impl Gates {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use kernel::event::Queue;
 
     const ORG: OrgId = OrgId::DEFAULT;
     const WORKFLOW: WorkflowId = WorkflowId([9; 16]);
@@ -253,21 +264,17 @@ mod tests {
         GateRow { id: [1; 16], limit, on_conflict }
     }
 
-    fn enter(gates: &mut Gates, n: u8, gate: &GateRow) -> Entry {
+    fn enter(gates: &mut Gates, n: u8, gate: &GateRow) -> Admission {
         gates.enter(ORG, run(n), WORKFLOW, Some(gate))
-    }
-
-    fn queued(reason: Queue) -> Entry {
-        Entry { admission: Admission::Queue(reason), ..Entry::default() }
     }
 
     #[test]
     fn a_queue_is_first_come_first_served_and_never_over_its_limit() {
         let (mut gates, two) = (Gates::default(), gate(2, OnConflict::Queue));
-        assert_eq!(enter(&mut gates, 1, &two), Entry::default());
-        assert_eq!(enter(&mut gates, 2, &two), Entry::default());
+        assert_eq!(enter(&mut gates, 1, &two), Admission::Open);
+        assert_eq!(enter(&mut gates, 2, &two), Admission::Open);
         for n in 3..6 {
-            assert_eq!(enter(&mut gates, n, &two), queued(Queue::Limit));
+            assert_eq!(enter(&mut gates, n, &two), Admission::Queue(Queue::Limit));
         }
         assert_eq!(gates.crowd(run(5)).unwrap().ahead, 2);
         assert_eq!(gates.leave(run(2)), [(ORG, run(3))]);
@@ -281,14 +288,15 @@ mod tests {
     #[test]
     fn a_run_that_finds_no_room_can_be_refused_or_replace_the_oldest() {
         let (mut gates, one) = (Gates::default(), gate(1, OnConflict::Skip));
-        assert_eq!(enter(&mut gates, 1, &one), Entry::default());
-        assert_eq!(enter(&mut gates, 2, &one).admission, Admission::Refuse);
+        assert_eq!(enter(&mut gates, 1, &one), Admission::Open);
+        assert_eq!(enter(&mut gates, 2, &one), Admission::Refuse);
         assert_eq!(gates.leave(run(2)), []);
         let newest = gate(1, OnConflict::CancelRunning);
-        let entry = enter(&mut gates, 3, &newest);
-        assert_eq!(entry, Entry { supersedes: vec![(ORG, run(1))], ..queued(Queue::Limit) });
-        let entry = enter(&mut gates, 4, &newest);
-        assert_eq!(entry.supersedes, [(ORG, run(1)), (ORG, run(3))], "those before it are out of date too");
+        assert_eq!(enter(&mut gates, 3, &newest), Admission::Queue(Queue::Limit));
+        assert_eq!(gates.supersedes(run(3)), [(ORG, run(1))]);
+        assert_eq!(enter(&mut gates, 4, &newest), Admission::Queue(Queue::Limit));
+        assert_eq!(gates.supersedes(run(4)), [(ORG, run(1)), (ORG, run(3))], "those before it are out of date too");
+        assert_eq!(gates.supersedes(run(1)), [], "it does not wait");
         assert_eq!(gates.leave(run(3)), []);
         assert_eq!(gates.leave(run(1)), [(ORG, run(4))]);
     }
@@ -296,14 +304,14 @@ mod tests {
     #[test]
     fn a_paused_workflow_lets_nobody_in_until_it_is_resumed() {
         let (mut gates, one) = (Gates::default(), gate(1, OnConflict::Queue));
-        assert_eq!(enter(&mut gates, 1, &one), Entry::default());
+        assert_eq!(enter(&mut gates, 1, &one), Admission::Open);
         gates.pause(WORKFLOW);
-        assert_eq!(enter(&mut gates, 2, &one), queued(Queue::WorkflowPaused));
-        assert_eq!(gates.enter(ORG, run(3), WORKFLOW, None), queued(Queue::WorkflowPaused));
-        assert_eq!(gates.enter(ORG, run(4), WorkflowId([8; 16]), None), Entry::default());
+        assert_eq!(enter(&mut gates, 2, &one), Admission::Queue(Queue::WorkflowPaused));
+        assert_eq!(gates.enter(ORG, run(3), WORKFLOW, None), Admission::Queue(Queue::WorkflowPaused));
+        assert_eq!(gates.enter(ORG, run(4), WorkflowId([8; 16]), None), Admission::Open);
         assert_eq!(gates.leave(run(1)), [], "there is room, but nobody may use it");
         assert_eq!(gates.resume(WORKFLOW), [(ORG, run(3)), (ORG, run(2))]);
-        assert_eq!(enter(&mut gates, 5, &one), queued(Queue::Limit));
+        assert_eq!(enter(&mut gates, 5, &one), Admission::Queue(Queue::Limit));
     }
 
     #[test]
@@ -329,5 +337,10 @@ mod tests {
         let restored = Gates::default().restore(Vec::new(), left);
         let expected = Restored { admitted: vec![], superseded: vec![(ORG, run(1))] };
         assert_eq!(restored, expected, "a crash does not save the replaced run");
+        let left =
+            vec![gated(1, newest(), false), gated(2, newest(), true), gated(3, two(), true), gated(4, two(), true)];
+        let restored = Gates::default().restore(Vec::new(), left);
+        let expected = Restored { admitted: vec![(ORG, run(2))], superseded: vec![] };
+        assert_eq!(restored, expected, "the newest limit is 2, and nobody makes room for runs that only queue");
     }
 }

@@ -19,6 +19,7 @@ pub mod version;
 
 pub use clock::{Clock, ClockMode};
 pub use engine::{Change, Edition, Engine, Error, Idempotency, Options, Source, StartRequest, Started};
+pub use execute::desk::{Call, Desk, Reached};
 pub use execute::{HttpOptions, Place};
 pub use mailbox::Reply;
 pub use version::Version;

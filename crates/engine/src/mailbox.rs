@@ -249,8 +249,6 @@ struct Live {
     created: Option<Box<Birth>>,
     /// The runs it is created with.
     unit: Option<Unit>,
-    /// Runs to be cancelled once this one exists.
-    supersedes: Vec<(OrgId, RunId)>,
     row: RunRow,
     records: u32,
     bytes: usize,
@@ -342,10 +340,10 @@ impl<T> Mailbox<T> {
         self.fired
     }
 
-    /// Is there nothing to do until something arrives or time passes?
-    pub fn is_quiet(&self) -> bool {
+    /// Is there nothing to do until something arrives or time passes? (`held` attempts end only from outside.)
+    pub fn is_quiet(&self, held: usize) -> bool {
         self.queue.is_empty()
-            && self.executing.is_empty()
+            && self.executing.len() == held
             && !self.slots.values().any(|s| matches!(s.phase, Phase::Loading | Phase::InFlight))
     }
 
@@ -423,7 +421,10 @@ impl<T> Mailbox<T> {
 
     fn start(&mut self, start: Start, ticket: T, unit: Option<Unit>) {
         let Start { org, run, version, origin, gate, birth } = start;
-        let entry = self.gates.enter(org, run, origin.workflow, gate.as_ref());
+        let admission = self.gates.enter(org, run, origin.workflow, gate.as_ref());
+        if planted::is(Bug::SupersedeBeforeCommit) {
+            self.supersede(self.gates.supersedes(run));
+        }
         let row = RunRow {
             org,
             id: run,
@@ -447,7 +448,6 @@ impl<T> Mailbox<T> {
             seq: 0,
             created: Some(Box::new(birth)),
             unit,
-            supersedes: entry.supersedes,
             row,
             records: 0,
             bytes: 0,
@@ -455,7 +455,7 @@ impl<T> Mailbox<T> {
             payloads: Payloads::new(),
             fetching: Vec::new(),
         };
-        let input = Input::Start(Box::new(origin), entry.admission);
+        let input = Input::Start(Box::new(origin), admission);
         let item = Item { input, ticket: Some(ticket), conflicts: 0 };
         let slot = Slot {
             org,
@@ -523,7 +523,6 @@ impl<T> Mailbox<T> {
             seq,
             created: None,
             unit: None,
-            supersedes: Vec::new(),
             row,
             records,
             bytes: 0,
@@ -535,6 +534,8 @@ impl<T> Mailbox<T> {
         slot.phase = Phase::Resident;
         slot.is_queued = true;
         self.queue.push_back(run);
+        // It may have been created without anybody learning of it.
+        self.supersede(self.gates.supersedes(run));
     }
 
     fn fetched(&mut self, run: RunId, result: Result<Vec<(u32, Bytes)>, Trouble>) {
@@ -677,6 +678,10 @@ impl<T> Mailbox<T> {
     /// Releases what a commit allows and takes back what it refused.
     pub fn settle(&mut self, turn: Turn<T>, result: Result<Vec<Verdict>, store::Error>) -> Released<T> {
         let mut released = Released { replies: turn.ready, ..Default::default() };
+        if planted::is(Bug::NoticeBeforeCommit) {
+            let all = turn.batch.runs.iter().flat_map(|w| (0..w.notices).map(|number| (w.org, w.run, number)));
+            released.notices.extend(all);
+        }
         let result = match result {
             Err(store::Error::Unknown(_)) if planted::is(Bug::UnknownIsSuccess) => {
                 Ok(vec![Verdict::Committed; turn.batch.runs.len()])
@@ -691,14 +696,14 @@ impl<T> Mailbox<T> {
                         Verdict::Committed => self.committed(write, pending, &mut released),
                         Verdict::Conflict if write.unit.is_some() => {
                             let reply = Reply::Unavailable("a run of this id exists".into());
-                            self.refuse(write, pending, &reply, &mut released.replies);
+                            self.forgo(write.run, pending.items, &reply, &mut released.replies);
                         }
                         Verdict::Conflict => self.retake(write, pending.items, None, &mut released),
                         Verdict::KeyTaken { run, fingerprint } => {
-                            let reply = Reply::KeyTaken { run, fingerprint };
-                            self.refuse(write, pending, &reply, &mut released.replies);
+                            let taken = Reply::KeyTaken { run, fingerprint };
+                            self.forgo(write.run, pending.items, &taken, &mut released.replies);
                         }
-                        Verdict::Undone => self.refuse(write, pending, &Reply::Undone, &mut released.replies),
+                        Verdict::Undone => self.forgo(write.run, pending.items, &Reply::Undone, &mut released.replies),
                     }
                 }
             }
@@ -713,6 +718,18 @@ impl<T> Mailbox<T> {
             }
         }
         released
+    }
+
+    /// A run that will never be: whoever asked for it hears why, whoever wanted something of it that it is
+    /// not there.
+    fn forgo(&mut self, run: RunId, items: Vec<Item<T>>, why: &Reply, replies: &mut Vec<(T, Reply)>) {
+        let later = self.slots.remove(&run).map(|slot| slot.inbox).unwrap_or_default();
+        for item in items.into_iter().chain(later) {
+            let reply = if matches!(item.input, Input::Start(..)) { why.clone() } else { Reply::NotFound };
+            replies.extend(item.ticket.map(|ticket| (ticket, reply)));
+        }
+        self.leave(run);
+        self.forget_watchers(run, replies);
     }
 
     fn committed(&mut self, write: &RunWrite, pending: Pending<T>, released: &mut Released<T>) {
@@ -758,17 +775,22 @@ impl<T> Mailbox<T> {
             slot.is_queued = true;
             self.queue.push_back(run);
         }
-        let superseded = std::mem::take(&mut live.supersedes);
         self.rest(run, &mut released.replies);
-        self.supersede(superseded);
-        if has_ended {
-            self.leave(run);
+        if write.after == 0 {
+            self.supersede(self.gates.supersedes(run));
         }
     }
 
-    /// Arms a run's timer, answers its watchers if it has ended, and lets it leave memory when it is
-    /// parked or over and nobody has anything for it.
+    /// Arms a run's timer, answers its watchers and frees its place if it has ended (whoever ended it, and
+    /// whether or not that was learned at once), and lets it leave memory when it is parked or over and
+    /// nobody has anything for it.
     fn rest(&mut self, id: RunId, replies: &mut Vec<(T, Reply)>) {
+        let Some(status) = self.slots.get(&id).and_then(|s| s.live.as_ref()).map(|live| live.run.status()) else {
+            return;
+        };
+        if status.is_terminal() && !(planted::is(Bug::GateNotFreed) && status == RunStatus::Cancelled) {
+            self.leave(id);
+        }
         let Some(slot) = self.slots.get_mut(&id) else { return };
         let Some(live) = slot.live.as_mut() else { return };
         // A retry that waits for its payload is past due: its arrival wakes the run, not the wheel.
@@ -782,7 +804,6 @@ impl<T> Mailbox<T> {
             }
             live.armed = due;
         }
-        let status = live.run.status();
         if status.is_terminal() {
             let watchers = self.watchers.remove(&id).unwrap_or_default();
             replies.extend(watchers.into_iter().map(|ticket| (ticket, Reply::Ended(status))));

@@ -35,6 +35,18 @@ names! {
         TimeFromWall = 14 "time_from_wall",
         /// An event of a later release is passed over instead of stopping its run.
         UnknownEventDropped = 15 "unknown_event_dropped",
+        /// After a restart nobody remembers who holds a place at a gate.
+        GateCountsForgotten = 16 "gate_counts_forgotten",
+        /// A run that is cancelled keeps its place at its gate.
+        GateNotFreed = 17 "gate_not_freed",
+        /// A run that makes others make room does so before it exists: a repeated request kills its own run.
+        SupersedeBeforeCommit = 18 "supersede_before_commit",
+        /// A retry that comes due starts although its run is paused.
+        PauseForgetsRetries = 19 "pause_forgets_retries",
+        /// Somebody is told of an end before it is durable.
+        NoticeBeforeCommit = 20 "notice_before_commit",
+        /// A notice row is removed when it is read, before the run that tells is durable.
+        NoticeLost = 21 "notice_lost",
     }
 }
 

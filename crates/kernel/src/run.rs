@@ -14,6 +14,7 @@ use crate::event::{Because, Callback, Event, Failure, Origin, Queue, Record, Res
 use crate::expr::Seen;
 use crate::payload::Payload;
 use crate::plan::{Plan, distinct_parents};
+use crate::planted::{self, Bug};
 use crate::status::{Outcome, RunStatus, StepStatus};
 use crate::time::Timestamp;
 use crate::wire;
@@ -255,7 +256,7 @@ impl Run {
     /// The earliest timer of a step that is not among `except`. In a held run a retry's time has no
     /// meaning: it would start something.
     pub(crate) fn first_timer(&self, except: &[u32]) -> Option<(Timestamp, u32)> {
-        let is_held = self.is_held();
+        let is_held = self.is_held() && !planted::is(Bug::PauseForgetsRetries);
         let retries = |step: u32| matches!(self.step(step).phase, Phase::Retrying { .. });
         let counts = |step: u32| !(except.contains(&step) || is_held && retries(step));
         self.index.timers.iter().find(|(_, step)| counts(*step)).copied()
@@ -424,7 +425,7 @@ impl Run {
             }
             Event::WaitClosed { step, callback } => self.keep_callback(*step, callback),
             Event::LateResult { step, .. } => self.state.steps[*step as usize].late = true,
-            Event::Unknown { .. } if crate::planted::is(crate::planted::Bug::UnknownEventDropped) => {}
+            Event::Unknown { .. } if planted::is(Bug::UnknownEventDropped) => {}
             Event::Unknown { .. } => return Err(LoadError::Newer),
         }
         Ok(())
@@ -510,7 +511,7 @@ impl Run {
             for d in plan.dependents(step) {
                 let left = &mut index.parents_left[*d as usize];
                 *left -= 1;
-                let join_early = crate::planted::is(crate::planted::Bug::JoinPerParent);
+                let join_early = planted::is(Bug::JoinPerParent);
                 let is_pending = matches!(self.state.steps[*d as usize].phase, Phase::Pending {});
                 if (*left == 0 || join_early) && is_pending && plan.node(*d).is_known() {
                     index.frontier.insert(*d);

@@ -90,6 +90,13 @@ codes! {
     INCOMPLETE_PATH = "incomplete_path" "A path ends before it names a value.";
     PATH_TOO_LONG = "path_too_long" "A path goes on inside a value that has nothing inside.";
 
+    // Test files.
+    UNKNOWN_CASE_STEP = "unknown_case_step" "A test case names something that is not a step of its workflow.";
+    CASE_STEP_KIND = "case_step_kind" "A test case says something of a step that steps of its kind do not have.";
+    DUPLICATE_CASE = "duplicate_case" "Two cases of a test file have the same name.";
+    EMPTY_EXPECTATION = "empty_expectation" "A test case expects nothing, so it could never fail.";
+    INVALID_TIME = "invalid_time" "A time is RFC 3339 with a zone, such as `2027-03-28T00:00:00Z`.";
+
     INTERNAL = "internal" "A checked definition did not become a plan. This is our mistake; please report it.";
 }
 

@@ -135,6 +135,11 @@ impl<'s> Problems<'s> {
     }
 }
 
+/// The line and column of a byte, both from 1.
+pub(crate) fn place_in(source: &str, at: usize) -> (u32, u32) {
+    Place::new(source).move_to(at)
+}
+
 /// A position that only moves forward.
 struct Place<'s> {
     source: &'s str,

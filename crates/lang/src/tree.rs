@@ -5,7 +5,7 @@
 //! is an [`Value::Int`] however it was written, so `1`, `1.0` and `1e0` are one value from here on.
 
 use crate::codes;
-use crate::diagnostic::{Diagnostic, Draft, Problems, is_hostile, printable};
+use crate::diagnostic::{Diagnostic, Draft, Problems, is_hostile, place_in, printable};
 use std::fmt::Write as _;
 use std::ops::Range;
 
@@ -104,6 +104,11 @@ impl Tree {
     /// The text it was read from.
     pub fn source(&self) -> &str {
         &self.source
+    }
+
+    /// The line and column of a byte, both from 1.
+    pub fn place(&self, at: usize) -> (u32, u32) {
+        place_in(&self.source, at)
     }
 
     /// The document as plain JSON, in the author's order.

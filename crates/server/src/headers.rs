@@ -25,10 +25,14 @@ const DROPPED: &[&str] = &[
     "idempotency-key",
 ];
 
-/// Request headers a run may look at. Signatures are not among them.
+/// May a run look at a request header of this name, in lowercase? Not at signatures either.
+pub fn keeps_header(name: &str) -> bool {
+    !DROPPED.contains(&name) && !name.contains("signature")
+}
+
+/// Request headers a run may look at.
 pub fn kept(headers: &HeaderMap) -> Vec<(String, String)> {
-    let is_kept = |name: &str| !DROPPED.contains(&name) && !name.contains("signature");
-    let kept = text(headers).filter(|(name, value)| is_kept(name) && value.len() <= VALUE_MAX);
+    let kept = text(headers).filter(|(name, value)| keeps_header(name) && value.len() <= VALUE_MAX);
     kept.take(KEPT_MAX).collect()
 }
 

@@ -22,6 +22,7 @@ mod ui;
 mod views;
 
 pub use error::Refusal;
+pub use headers::keeps_header;
 pub use openapi::document;
 
 use axum::Router;

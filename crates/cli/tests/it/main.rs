@@ -26,6 +26,7 @@ mod runs;
 mod schedules;
 mod security;
 mod streams;
+mod testing;
 mod triggers;
 mod verify;
 mod waits;

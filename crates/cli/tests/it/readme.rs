@@ -1,4 +1,9 @@
-//! The README's tour, run as it is printed: a document that does not work is a bug.
+//! The documents, run as they are printed: one that does not work is a bug.
+//!
+//! Blocks marked `sh` run top to bottom in one shell, in a folder that has a copy of `examples/` and nothing
+//! else, with `onward` on the path; the ports 7420 and 7421 become free ones. What a block marked `text` shows
+//! must have been printed, line by line; `…` stands for anything. Every page under `docs/guides` is run: a new
+//! one needs no test of its own.
 
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
@@ -14,49 +19,81 @@ fn free_ports() -> [u16; 2] {
     held.map(|listener| listener.local_addr().expect("it is bound").port())
 }
 
-/// Every block marked `sh`, in order.
-fn script(readme: &str) -> String {
-    let mut blocks = String::new();
+/// The lines of every block marked `kind`, in order.
+fn blocks(page: &str, kind: &str) -> String {
+    let mut lines = String::new();
     let mut inside = false;
-    for line in readme.lines() {
-        match line {
-            "```sh" => inside = true,
-            "```" => inside = false,
-            line if inside => blocks.extend([line, "\n"]),
-            _ => {}
+    for line in page.lines() {
+        match line.strip_prefix("```") {
+            Some(mark) => inside = !inside && mark == kind,
+            None if inside => lines.extend([line, "\n"]),
+            None => {}
         }
     }
-    blocks
+    lines
 }
 
-#[test]
-fn the_tour_of_the_readme_runs_from_top_to_bottom() {
+/// Is `line` what is shown? `…` stands for anything.
+fn is_shown(line: &str, shown: &str) -> bool {
+    let mut rest = line;
+    shown.split('…').map(str::trim).all(|part| match rest.find(part) {
+        Some(at) => {
+            rest = &rest[at + part.len()..];
+            true
+        }
+        None => false,
+    })
+}
+
+/// What running a page printed.
+struct Ran {
+    out: String,
+    err: String,
+}
+
+/// Runs the commands of a page; whatever fails, and whatever is not printed as shown, is a failure.
+fn run(page: &Path) -> Ran {
     let [server, upstream] = free_ports();
     let moved = |text: String| text.replace("7420", &server.to_string()).replace("7421", &upstream.to_string());
     let folder = tempfile::tempdir().expect("a folder");
-    std::fs::create_dir(folder.path().join("examples")).expect("a folder");
+    for name in ["examples", "bin"] {
+        std::fs::create_dir(folder.path().join(name)).expect("a folder");
+    }
     for entry in std::fs::read_dir(root().join("examples")).expect("the examples") {
         let path = entry.expect("an example").path();
         let Ok(text) = std::fs::read_to_string(&path) else { continue };
         let name = path.file_name().expect("files have names");
         std::fs::write(folder.path().join("examples").join(name), moved(text)).expect("a copy");
     }
-    let readme = std::fs::read_to_string(root().join("README.md")).expect("the README");
-    let tour = moved(script(&readme))
-        .replace("cargo build --release", ":")
-        .replace("target/release/onward", env!("CARGO_BIN_EXE_onward"));
-    assert!(tour.matches("curl").count() > 15, "the tour was found");
+    let onward = env!("CARGO_BIN_EXE_onward");
+    std::os::unix::fs::symlink(onward, folder.path().join("bin/onward")).expect("a link");
+    let name = page.display();
+    let text = moved(std::fs::read_to_string(page).expect("the page"));
+    let script = blocks(&text, "sh").replace("cargo build --release", ":").replace("target/release/onward", onward);
+    assert!(!script.is_empty(), "{name} has no commands");
     // However it ends, nothing it started stays.
-    let guarded = format!("trap 'kill $(jobs -p) 2>/dev/null' EXIT\n{tour}");
+    let guarded = format!("trap 'kill $(jobs -p) 2>/dev/null || true' EXIT\n{script}");
+    let path = format!("{}:{}", folder.path().join("bin").display(), std::env::var("PATH").unwrap_or_default());
     let ran = Command::new("timeout")
         .args(["120", "bash", "-euo", "pipefail", "-c", &guarded])
         .env("ONWARD_LISTEN", format!("127.0.0.1:{server}"))
+        .env("PATH", path)
         .current_dir(folder.path())
-        .output();
-    let ran = ran.expect("bash runs");
+        .output()
+        .expect("bash runs");
     let (out, err) = (String::from_utf8_lossy(&ran.stdout), String::from_utf8_lossy(&ran.stderr));
-    assert!(ran.status.success(), "the tour stopped:\n{out}\n{err}");
-    // What the README shows must be what came out.
+    assert!(ran.status.success(), "{name} stopped:\n{out}\n{err}");
+    for shown in blocks(&text, "text").lines() {
+        let is_there = out.lines().chain(err.lines()).any(|line| is_shown(line, shown));
+        assert!(is_there, "{name} shows `{shown}`, which is not in:\n{out}\n{err}");
+    }
+    Ran { out: out.into_owned(), err: err.into_owned() }
+}
+
+#[test]
+fn the_tour_of_the_readme_runs_from_top_to_bottom() {
+    let Ran { out, err } = run(&root().join("README.md"));
+    // What its words say must be what came out.
     for shown in [
         "data.tasks.handle-failure.status skipped",
         "data.failed_steps [\"charge\"]",
@@ -68,4 +105,31 @@ fn the_tour_of_the_readme_runs_from_top_to_bottom() {
         assert!(out.contains(shown), "`{shown}` is missing in:\n{out}");
     }
     assert!(err.contains("did you mean `charge`?"), "{err}");
+}
+
+#[test]
+fn every_guide_runs_from_top_to_bottom() {
+    let pages = std::fs::read_dir(root().join("docs/guides")).expect("the guides");
+    let mut pages: Vec<PathBuf> = pages.map(|entry| entry.expect("a guide").path()).collect();
+    pages.retain(|path| path.extension().is_some_and(|ending| ending == "md"));
+    pages.sort();
+    assert!(!pages.is_empty());
+    for page in pages {
+        run(&page);
+    }
+}
+
+#[test]
+fn what_a_page_shows_is_looked_for_line_by_line() {
+    let page = "a\n```sh\necho 1\n```\n```text\nsh\n```\n```yaml\n- x\n```\n```sh\necho 2\n```\n";
+    assert_eq!((blocks(page, "sh"), blocks(page, "text")), ("echo 1\necho 2\n".into(), "sh\n".into()));
+    for (line, shown, expected) in [
+        ("  ok  paid (4 ms)", "  ok  paid (… ms)", true),
+        ("ab", "b", true),
+        ("ab", "b … a", false),
+        ("anything", "", true),
+        ("ok", "not ok", false),
+    ] {
+        assert_eq!(is_shown(line, shown), expected, "{line} / {shown}");
+    }
 }

@@ -1,7 +1,7 @@
 //! Definitions: storing them, and finding the version a name means. Versions never change, so what was
 //! read once stays; names can come to mean something else, so every write of a definition forgets them.
 
-use super::{Engine, Error, Inner, random};
+use super::{Engine, Error, Inner};
 use crate::mailbox::Trouble;
 use crate::version::Version;
 use kernel::{OrgId, Plan, WorkflowId};
@@ -53,7 +53,7 @@ impl Engine {
         let now = self.now();
         let row = WorkflowRow {
             org,
-            id: WorkflowId::new(now, random()?),
+            id: WorkflowId::new(now, self.inner.dice.roll()?),
             slug: meta.slug.clone().unwrap_or_else(|| derive_slug(&meta.name)),
             name: meta.name.clone(),
             description: meta.description.clone(),

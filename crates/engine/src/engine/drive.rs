@@ -259,7 +259,7 @@ fn drive(
         }
         for probe in probes {
             let state = Probe {
-                is_quiet: mailbox.is_quiet(),
+                is_quiet: mailbox.is_quiet(executors.held()),
                 next_due: mailbox.next_due(),
                 fired: mailbox.fired(),
                 executing: mailbox.executing(),

@@ -29,7 +29,7 @@ use tokio::sync::mpsc;
 pub const NOTIFIER: WorkflowId = WorkflowId([0; 16]);
 pub const NOTIFIER_NAME: &str = "onward.notify";
 /// How often notices that could not be handed over are looked at again.
-const AGAIN: Duration = Duration::from_secs(10);
+pub const AGAIN: Span = Span::from_secs(10);
 /// Notices handed over at a time; the others are rows and keep.
 const PAGE: usize = 1_000;
 
@@ -76,7 +76,7 @@ pub async fn deliver(engine: Engine, mut released: mpsc::Receiver<(OrgId, RunId,
             }
             Err(error) => tracing::warn!(%error, "the notices cannot be read"),
         }
-        let pause = tokio::time::sleep(AGAIN);
+        let pause = tokio::time::sleep(Duration::from_micros(AGAIN.0));
         tokio::pin!(pause);
         loop {
             tokio::select! {
@@ -125,8 +125,7 @@ impl Engine {
             }
             false => (self.inner.notifier(org).await?, json!({ "url": notify.url, "news": news })),
         };
-        let key = format!("{run}:{number}");
-        let idempotency = Idempotency { scope: Some("notice".into()), key, fingerprint: [0; 32] };
+        let idempotency = idempotency(run, number);
         let source = Source {
             kind: TriggerKind::Api,
             caused_by: Some(run),
@@ -138,6 +137,11 @@ impl Engine {
         self.start(StartRequest { source, idempotency: Some(idempotency), ..request }).await?;
         Ok(())
     }
+}
+
+/// What makes telling twice the same as telling once.
+pub fn idempotency(run: RunId, number: u32) -> Idempotency {
+    Idempotency { scope: Some("notice".into()), key: format!("{run}:{number}"), fingerprint: [0; 32] }
 }
 
 /// What is told.

@@ -11,10 +11,16 @@ const MODE: &str = "clock";
 const OFFSET: &str = "clock_offset_us";
 /// An advance that is not done by then is reported instead of waited for.
 const WALK_MAX: Duration = Duration::from_secs(300);
+/// Looks at the loop, one right after the other, before looking becomes waiting.
+const QUICK_LOOKS: u32 = 20;
 
 /// Opens the clock a store was used with. A store that has lived in virtual time stays there: its
 /// records may lie in the future.
 pub(super) async fn open_clock(store: &dyn Store, options: &Options) -> Result<Clock, Error> {
+    if options.clock == ClockMode::Stepped {
+        let start = options.clock_start.unwrap_or_default();
+        return Ok(Clock::stepped(start.max(store.high_water().await?.unwrap_or_default())));
+    }
     let high_water = store.high_water().await?;
     let used = store.setting(MODE).await?;
     match (used.as_deref(), options.clock) {
@@ -50,7 +56,7 @@ impl Engine {
     /// the new time and how many wake-ups came due.
     pub async fn advance_clock(&self, by: Span) -> Result<(Timestamp, u64), Error> {
         let inner = &self.inner;
-        if inner.clock.mode() != ClockMode::Virtual {
+        if !inner.clock.mode().is_virtual() {
             return Err(Error::Refused("the clock is real; start with `--clock virtual` to move it".into()));
         }
         let target = self.now().after(by);
@@ -58,10 +64,7 @@ impl Engine {
         let before = self.quieten(give_up).await?.fired;
         let ticks = inner.metrics.schedule_ticks_total.get();
         loop {
-            let probe = self.quieten(give_up).await?;
-            let timers = inner.store.next_timer().await?.unwrap_or(Timestamp::NEVER);
-            let schedules = inner.store.next_trigger().await?.unwrap_or(Timestamp::NEVER);
-            let next = timers.min(schedules).min(probe.next_due.unwrap_or(Timestamp::NEVER));
+            let next = self.due(give_up).await?;
             if next > target {
                 break;
             }
@@ -87,6 +90,18 @@ impl Engine {
         }
     }
 
+    /// Waits until nothing happens by itself any more; answers when something is due, which may be never.
+    pub async fn settled(&self) -> Result<Timestamp, Error> {
+        self.due(Instant::now() + WALK_MAX).await
+    }
+
+    async fn due(&self, give_up: Instant) -> Result<Timestamp, Error> {
+        let probe = self.quieten(give_up).await?;
+        let timers = self.inner.store.next_timer().await?.unwrap_or(Timestamp::NEVER);
+        let schedules = self.inner.store.next_trigger().await?.unwrap_or(Timestamp::NEVER);
+        Ok(timers.min(schedules).min(probe.next_due.unwrap_or(Timestamp::NEVER)))
+    }
+
     /// Stores the new offset, then moves.
     async fn jump(&self, by: Span) -> Result<(), Error> {
         let inner = &self.inner;
@@ -103,8 +118,10 @@ impl Engine {
         Ok(())
     }
 
-    /// Waits until nothing is under way: no input, no commit, no read, no in-process step.
+    /// Waits until nothing is under way: no input, no commit, no read, no in-process step but those that lie
+    /// on a desk.
     async fn settle(&self, give_up: Instant) -> Result<super::drive::Probe, Error> {
+        let mut looks = 0;
         loop {
             // Twice in a row, so that what the first look set in motion is seen by the second.
             let first = self.inner.probe().await?;
@@ -116,7 +133,12 @@ impl Engine {
             if Instant::now() > give_up {
                 return Err(Error::Unavailable("steps are still running; ask again".into()));
             }
-            tokio::time::sleep(Duration::from_millis(1)).await;
+            // A run that is read from memory is there at once; a request that is under way takes its time.
+            match looks < QUICK_LOOKS {
+                true => tokio::task::yield_now().await,
+                false => tokio::time::sleep(Duration::from_millis(1)).await,
+            }
+            looks += 1;
         }
     }
 }

@@ -7,7 +7,7 @@ use crate::secret::Signer;
 use bytes::{Bytes, BytesMut};
 use kernel::advance::{Request, TaskResult};
 use kernel::event::{Failure, Pair};
-use kernel::{Payload, Span};
+use kernel::{Payload, Span, Timestamp};
 use std::time::{Duration, Instant};
 
 /// Responses are cut here.
@@ -56,7 +56,7 @@ pub async fn perform(
     match outcome {
         Err(_) => {
             met(&origin, broken);
-            TaskResult::TimedOut { message: format!("no complete answer within {}", request.timeout), took: took() }
+            TaskResult::TimedOut { message: no_answer(request.timeout), took: took() }
         }
         Ok(Err(Stop::Network(error))) => {
             met(&origin, broken);
@@ -69,6 +69,11 @@ pub async fn perform(
             TaskResult::Response { status, headers, body, retry_after, took: took() }
         }
     }
+}
+
+/// What is said of an attempt that ran out of time.
+pub fn no_answer(limit: Span) -> String {
+    format!("no complete answer within {limit}")
 }
 
 /// Why there is no answer.
@@ -145,7 +150,8 @@ struct Answer {
 
 async fn read(mut response: reqwest::Response) -> Result<Answer, reqwest::Error> {
     let status = response.status().as_u16();
-    let retry_after = response.headers().get("retry-after").and_then(|v| v.to_str().ok()).and_then(parse_retry_after);
+    let retry_after = response.headers().get("retry-after").and_then(|v| v.to_str().ok());
+    let retry_after = retry_after.and_then(|text| parse_retry_after(text, crate::clock::wall()));
     let headers = response.headers().iter().take(HEADERS_MAX).map(|(name, value)| {
         let mut value = String::from_utf8_lossy(value.as_bytes()).into_owned();
         value.truncate((0..=HEADER_MAX.min(value.len())).rev().find(|i| value.is_char_boundary(*i)).unwrap_or(0));
@@ -153,32 +159,31 @@ async fn read(mut response: reqwest::Response) -> Result<Answer, reqwest::Error>
     });
     let headers = headers.collect();
     let mut body = BytesMut::new();
-    let mut truncated = false;
     while let Some(chunk) = response.chunk().await? {
-        let room = BODY_MAX - body.len();
-        body.extend_from_slice(&chunk[..chunk.len().min(room)]);
-        if chunk.len() > room {
-            truncated = true;
+        body.extend_from_slice(&chunk);
+        if body.len() > BODY_MAX {
             break;
         }
     }
-    let body = Bytes::from(body);
-    let body = if truncated {
-        Payload { len: body.len() as u64, inline: body, text: true, truncated, ..Default::default() }
-    } else {
-        Payload::sniff(body)
-    };
-    Ok(Answer { status, headers, body, retry_after })
+    Ok(Answer { status, headers, body: kept(body.freeze()), retry_after })
+}
+
+/// What is kept of a body.
+pub fn kept(mut body: Bytes) -> Payload {
+    if body.len() <= BODY_MAX {
+        return Payload::sniff(body);
+    }
+    body.truncate(BODY_MAX);
+    Payload { len: body.len() as u64, inline: body, text: true, truncated: true, ..Default::default() }
 }
 
 /// Seconds, or a date.
-fn parse_retry_after(text: &str) -> Option<Span> {
+pub fn parse_retry_after(text: &str, now: Timestamp) -> Option<Span> {
     if let Ok(seconds) = text.trim().parse::<u64>() {
         return Some(Span::from_secs(seconds));
     }
     let date = jiff::fmt::rfc2822::parse(text.trim()).ok()?;
-    let at = kernel::Timestamp(date.timestamp().as_microsecond());
-    Some(at.since(crate::clock::wall()))
+    Some(Timestamp(date.timestamp().as_microsecond()).since(now))
 }
 
 /// The innermost cause says most: "connection refused" rather than "error sending request".
@@ -196,10 +201,10 @@ mod tests {
 
     #[test]
     fn decision_6_retry_after_is_seconds_or_a_date() {
-        assert_eq!(parse_retry_after(" 120 "), Some(Span::from_secs(120)));
-        assert_eq!(parse_retry_after("Wed, 21 Oct 2015 07:28:00 GMT"), Some(Span(0)), "in the past: now");
-        let far = parse_retry_after("Wed, 21 Oct 2048 07:28:00 GMT").unwrap();
-        assert!(far > Span::from_days(365));
-        assert_eq!(parse_retry_after("soon"), None);
+        let now = Timestamp::from_millis(1_445_412_470_000);
+        assert_eq!(parse_retry_after(" 120 ", now), Some(Span::from_secs(120)));
+        assert_eq!(parse_retry_after("Wed, 21 Oct 2015 07:27:00 GMT", now), Some(Span(0)), "in the past: now");
+        assert_eq!(parse_retry_after("Wed, 21 Oct 2015 07:28:00 GMT", now), Some(Span::from_secs(10)));
+        assert_eq!(parse_retry_after("soon", now), None);
     }
 }

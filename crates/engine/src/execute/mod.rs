@@ -1,7 +1,9 @@
 //! Executors that live in this process: they are given work after it is durable, and bring back what
 //! happened. `noop` and `log` are done on the spot; `http` goes [out](outgoing) beside the mailbox: in turn
-//! ([`lanes`]), not to a host that is down ([`hosts`]), hop by hop ([`hop`], [`http`]).
+//! ([`lanes`]), not to a host that is down ([`hosts`]), hop by hop ([`hop`], [`http`]), or it is laid on a
+//! [`desk`] for somebody who plays the part of the network.
 
+pub mod desk;
 mod hop;
 mod hosts;
 mod http;
@@ -13,6 +15,7 @@ pub use outgoing::{HttpOptions, Line};
 
 use crate::clock::Clock;
 use crate::mailbox::Dispatch;
+use desk::Desk;
 use kernel::advance::{TaskResult, Work};
 use kernel::plan::Level;
 use kernel::{RunId, Span};
@@ -23,8 +26,14 @@ use std::sync::Arc;
 pub type Sink = Arc<dyn Fn(&Dispatch, TaskResult) + Send + Sync>;
 
 pub struct Executors {
-    outgoing: Arc<Outgoing>,
+    way: Way,
     line: Arc<Line>,
+}
+
+/// Where HTTP work goes.
+enum Way {
+    Out(Arc<Outgoing>),
+    Desk(Arc<Desk>),
 }
 
 impl Executors {
@@ -36,7 +45,14 @@ impl Executors {
         clock: Arc<Clock>,
         sink: Sink,
     ) -> Result<Executors, String> {
-        Ok(Executors { outgoing: Outgoing::new(runtime, options, line.clone(), clock, sink)?, line })
+        let way = match options.desk.clone() {
+            Some(desk) => {
+                desk.open(clock, sink);
+                Way::Desk(desk)
+            }
+            None => Way::Out(Outgoing::new(runtime, options, line.clone(), clock, sink)?),
+        };
+        Ok(Executors { way, line })
     }
 
     /// Does the work, or sends it on its way. Work that takes no time is answered at once.
@@ -48,13 +64,27 @@ impl Executors {
                 let body = kernel::Payload::json(serde_json::Value::from(message.as_str()).to_string());
                 Some((dispatch, TaskResult::Done { body: Some(body), took: Span(0) }))
             }
-            Work::Http(_) => self.outgoing.enter(dispatch),
+            Work::Http(_) => match &self.way {
+                Way::Out(outgoing) => outgoing.enter(dispatch),
+                Way::Desk(desk) => desk.lay(dispatch),
+            },
+        }
+    }
+
+    /// Attempts that nothing will come of unless somebody outside says so.
+    pub fn held(&self) -> usize {
+        match &self.way {
+            Way::Out(_) => 0,
+            Way::Desk(desk) => desk.len(),
         }
     }
 
     /// Nobody wants the result of an attempt any more.
     pub fn abort(&self, run: RunId, fence: u64) {
-        self.outgoing.call_off(run, fence);
+        match &self.way {
+            Way::Out(outgoing) => outgoing.call_off(run, fence),
+            Way::Desk(desk) => desk.call_off(run, fence),
+        }
     }
 }
 

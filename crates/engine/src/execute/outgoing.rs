@@ -3,6 +3,7 @@
 //! outcome, so losing this memory loses nothing.
 
 use super::Sink;
+use super::desk::Desk;
 use super::hop::Hop;
 use super::hosts::{Blocked, Hosts, Key, Met, Sender, Why};
 use super::http;
@@ -28,6 +29,9 @@ pub struct HttpOptions {
     pub signer: Option<Signer>,
     /// Requests of one organisation under way at once; `None` for no limit but the one all share.
     pub per_organisation: Option<usize>,
+    /// Nothing is sent: requests are laid here instead. They do not stand in line, are not held back for
+    /// hosts that are down, are not signed and follow no redirects.
+    pub desk: Option<Arc<Desk>>,
 }
 
 /// An attempt: the run and its fence.

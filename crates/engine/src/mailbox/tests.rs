@@ -1,6 +1,7 @@
 //! The mailbox by hand: what leaves it, and when.
 
 use super::*;
+use kernel::event::OnConflict;
 use kernel::{Payload, WorkflowId};
 use std::num::NonZeroU32;
 
@@ -77,5 +78,103 @@ fn nothing_is_answered_or_sent_before_the_commit() {
     assert_eq!(mailbox.executing(), 0);
     let released = mailbox.settle(turn, Ok(vec![Verdict::Committed]));
     assert_eq!((released.replies.len(), released.dispatch.len(), released.started), (1, 1, 1));
-    assert!(!mailbox.is_quiet(), "a step is under way");
+    assert!(!mailbox.is_quiet(0), "a step is under way");
+}
+
+const ONE: [u8; 16] = [5; 16];
+
+/// One that shares a limit of one.
+fn gated(run: RunId, on_conflict: OnConflict) -> Box<Start> {
+    let gate = Some(GateRow { id: ONE, limit: 1, on_conflict });
+    Box::new(Start { gate, ..*start(run) })
+}
+
+/// A mailbox with what it has written, and a store that does not always say so.
+struct Unlucky {
+    mailbox: Mailbox<u32>,
+    records: BTreeMap<RunId, (Vec<Bytes>, RunRow)>,
+}
+
+impl Unlucky {
+    fn new() -> Self {
+        let mailbox = Mailbox::new(1, Arc::new(|_, _| String::new()));
+        Unlucky { mailbox, records: BTreeMap::new() }
+    }
+
+    /// Turns until nothing is left to do; answers the runs that were written. The first commit with a
+    /// record of `unknown` lands, and nobody learns.
+    fn go(&mut self, mut unknown: Option<RunId>) -> Vec<(RunId, RunStatus)> {
+        let mut written = Vec::new();
+        for _ in 0..20 {
+            let turn = self.mailbox.turn(Timestamp(1));
+            let loads = turn.loads.clone();
+            for write in &turn.batch.runs {
+                let row = write.row.clone().or_else(|| Some(self.records.get(&write.run)?.1.clone()));
+                let row = row.expect("the first record has a row");
+                written.push((write.run, row.status));
+                let entry = self.records.entry(write.run).or_insert_with(|| (Vec::new(), row.clone()));
+                entry.0.push(write.record.clone());
+                entry.1 = row;
+            }
+            let is_unknown = turn.batch.runs.iter().any(|write| Some(write.run) == unknown);
+            unknown = unknown.filter(|_| !is_unknown);
+            let verdicts = vec![Verdict::Committed; turn.batch.runs.len()];
+            let result = if is_unknown { Err(store::Error::Unknown("lost".into())) } else { Ok(verdicts) };
+            self.mailbox.settle(turn, result);
+            for (_, run) in loads {
+                let (records, row) = &self.records[&run];
+                let version = start(run).version;
+                let folded = Run::load(&version.plan, None, records).expect("it folds");
+                let (seq, row, count) = (records.len() as u64, row.clone(), records.len() as u32);
+                let resumed = Resumed { version, run: folded, seq, row, records: count };
+                self.mailbox.accept(Command::Loaded { run, result: Ok(Some(Box::new(resumed))) });
+            }
+            if !self.mailbox.has_work() {
+                return written;
+            }
+        }
+        panic!("it never ends: {written:?}");
+    }
+
+    fn start(&mut self, run: RunId, on_conflict: OnConflict) {
+        self.mailbox.accept(Command::Start { start: gated(run, on_conflict), ticket: 1, ended: None });
+    }
+}
+
+#[test]
+fn a_place_is_free_when_its_run_has_ended_and_nobody_learned() {
+    let (first, second) = (RunId([1; 16]), RunId([2; 16]));
+    let mut unlucky = Unlucky::new();
+    unlucky.start(first, OnConflict::Queue);
+    assert_eq!(unlucky.go(None), [(first, RunStatus::Running)]);
+    unlucky.start(second, OnConflict::Queue);
+    assert_eq!(unlucky.go(None), [(second, RunStatus::Pending)]);
+    let input = Input::Cancel { actor: "ada".into(), reason: String::new() };
+    unlucky.mailbox.accept(Command::Give { org: OrgId::DEFAULT, run: first, input, ticket: None });
+    assert_eq!(unlucky.go(Some(first)), [(first, RunStatus::Cancelled), (second, RunStatus::Running)]);
+}
+
+#[test]
+fn older_runs_make_room_for_one_that_nobody_learned_of() {
+    let (first, second) = (RunId([1; 16]), RunId([2; 16]));
+    let mut unlucky = Unlucky::new();
+    unlucky.start(first, OnConflict::CancelRunning);
+    unlucky.go(None);
+    unlucky.start(second, OnConflict::CancelRunning);
+    let (gone, let_in) = ((first, RunStatus::Cancelled), (second, RunStatus::Running));
+    assert_eq!(unlucky.go(Some(second)), [(second, RunStatus::Pending), gone, let_in]);
+}
+
+#[test]
+fn a_start_whose_key_is_taken_answers_everyone_what_they_asked() {
+    let mut mailbox: Mailbox<u32> = Mailbox::new(1, Arc::new(|_, _| String::new()));
+    let (run, org) = (RunId([7; 16]), OrgId::DEFAULT);
+    mailbox.accept(Command::Start { start: start(run), ticket: 1, ended: None });
+    mailbox.accept(Command::Give { org, run, input: Input::Wake, ticket: Some(2) });
+    let turn = mailbox.turn(Timestamp(1));
+    mailbox.accept(Command::Give { org, run, input: Input::Wake, ticket: Some(3) });
+    let taken = Verdict::KeyTaken { run: RunId([9; 16]), fingerprint: [3; 32] };
+    let replies = mailbox.settle(turn, Ok(vec![taken])).replies;
+    let reply = Reply::KeyTaken { run: RunId([9; 16]), fingerprint: [3; 32] };
+    assert_eq!(replies, [(1, reply), (2, Reply::NotFound), (3, Reply::NotFound)]);
 }

@@ -1,6 +1,6 @@
 //! Runs that are created together: one neighbourhood of a batch, which the store lands as a whole.
 
-use super::{Mailbox, Pending, Reply, Turn};
+use super::{Mailbox, Reply, Turn};
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 use store::RunWrite;
@@ -36,26 +36,11 @@ impl<T> Mailbox<T> {
         for (write, pending) in writes.into_iter().zip(pending) {
             if write.unit.is_some_and(|unit| counts.contains_key(&unit)) {
                 let reply = Reply::Unavailable("another run of the same request could not be begun".into());
-                self.refuse(&write, pending, &reply, &mut turn.ready);
+                self.forgo(write.run, pending.items, &reply, &mut turn.ready);
             } else {
                 turn.batch.runs.push(write);
                 turn.pending.push(pending);
             }
         }
-    }
-
-    /// A run that was not created, and never will be.
-    pub(super) fn refuse(
-        &mut self,
-        write: &RunWrite,
-        pending: Pending<T>,
-        reply: &Reply,
-        replies: &mut Vec<(T, Reply)>,
-    ) {
-        self.slots.remove(&write.run);
-        self.leave(write.run);
-        self.forget_watchers(write.run, replies);
-        let tickets = pending.items.into_iter().filter_map(|item| item.ticket);
-        replies.extend(tickets.map(|ticket| (ticket, reply.clone())));
     }
 }

@@ -265,6 +265,10 @@ impl Turn<'_> {
                 break;
             }
         }
+        if self.run.is_held() {
+            // What may not start needs nothing.
+            self.out.missing.clear();
+        }
         if self.is_open() {
             self.conclude();
         }

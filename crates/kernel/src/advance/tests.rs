@@ -776,6 +776,18 @@ fn a_paused_run_starts_nothing_and_goes_on_where_it_was() {
 }
 
 #[test]
+fn a_paused_run_waits_for_no_payload() {
+    let mut story = Story::with("a@http={{trigger.body.id}}", json!({ "id": 5, "pad": "x".repeat(INLINE_MAX) }));
+    let (step, fence) = story.executing["a"];
+    story.give(Input::Lost { step, fence });
+    assert_eq!((story.shows().as_str(), story.missing.as_slice()), ("a=retrying run=running", &[1][..]));
+    story.give(Input::Pause { actor: "ada".into(), note: String::new() });
+    assert_eq!((story.shows().as_str(), story.missing.as_slice()), ("a=retrying run=waiting", &[][..]));
+    story.give(Input::Resume { actor: "ada".into() });
+    assert_eq!((story.shows().as_str(), story.missing.as_slice()), ("a=retrying run=running", &[1][..]));
+}
+
+#[test]
 fn a_pause_does_not_stop_the_end() {
     let mut story = Story::of("a; b: a");
     story.give(Input::Pause { actor: "ada".into(), note: String::new() });

@@ -5,11 +5,13 @@
 //! those). What the current code writes must equal the newest file of each kind.
 
 use bytes::Bytes;
-use kernel::event::{Because, Callback, Failure, Origin, Pair, Response, TriggerKind};
+use kernel::event::{Because, Callback, Failure, Gate, OnConflict, Origin, Pair, Queue, Response, TriggerKind};
 use kernel::expr::Seen;
-use kernel::run::State;
+use kernel::plan::{Concurrency, Form, Group, Layout, Node, Notify, Occasion};
+use kernel::run::{Pause, State};
+use kernel::template::Part;
 use kernel::wire::{self, Message};
-use kernel::{Event, Payload, Record, Span, Timestamp, WorkflowId};
+use kernel::{Event, Payload, Plan, Record, RunId, RunStatus, Span, Timestamp, TriggerId, WorkflowId};
 use std::path::PathBuf;
 
 fn golden(name: &str) -> PathBuf {
@@ -122,8 +124,8 @@ fn i41_records_of_release_0_1_are_read() {
 /// A run with steps in every phase, folded from events.
 #[test]
 fn i41_snapshots_of_release_0_1_are_read() {
+    use kernel::StepStatus;
     use kernel::run::{Phase, Step};
-    use kernel::{RunStatus, StepStatus};
     let phases = [
         Phase::Pending {},
         Phase::Ready {},
@@ -164,6 +166,87 @@ fn i41_snapshots_of_release_0_1_are_read() {
     };
     let bytes = check("snapshot-0.1.hex", &wire::seal(kernel::run::FORMAT, &state));
     assert_eq!(wire::open::<State>(kernel::run::FORMAT, &bytes), Ok(state));
+}
+
+/// What a run can come from and stand under, since there are triggers, limits and notices.
+fn origin_0_2() -> Origin {
+    Origin {
+        workflow: WorkflowId([1; 16]),
+        workflow_name: "order".into(),
+        version: 2,
+        hash: Bytes::from_static(&[0xcd; 32]),
+        trigger: TriggerKind::Schedule,
+        body: Payload::json("[1]"),
+        expires_at: Timestamp(1_800_000_000_000_000),
+        trigger_id: Some(TriggerId([2; 16])),
+        nominal: Some(Timestamp(1_799_999_999_000_000)),
+        delivery: "delivery-1".into(),
+        replayed_from: Some(RunId([3; 16])),
+        caused_by: Some(RunId([4; 16])),
+        actor: "ada".into(),
+        callback_url: "https://example.com/told".into(),
+        gate: Some(Gate {
+            key: "customer-7".into(),
+            limit: 3,
+            on_conflict: OnConflict::CancelRunning,
+            ..Default::default()
+        }),
+        ..Default::default()
+    }
+}
+
+#[test]
+fn i41_records_of_release_0_2_are_read() {
+    let events = vec![
+        Event::Created { origin: origin_0_2() },
+        Event::Queued { reason: Queue::Limit },
+        Event::Queued { reason: Queue::WorkflowPaused },
+        Event::Admitted {},
+        Event::Paused { actor: "ada".into(), note: "the supplier is closed".into() },
+        Event::Unpaused { actor: "grace".into() },
+        Event::RetryDue { step: 4, actor: "grace".into() },
+    ];
+    let record = Record { at: Timestamp(1_790_000_000_000_001), first: 42, events, ..Default::default() };
+    let bytes = check("record-0.2.hex", &record.seal());
+    assert_eq!(Record::open(&bytes), Ok(record));
+}
+
+#[test]
+fn i41_snapshots_of_release_0_2_are_read() {
+    let paused =
+        Pause { actor: "ada".into(), note: "the supplier is closed".into(), at: Timestamp(9), ..Default::default() };
+    let state = State {
+        seq: 5,
+        status: RunStatus::Pending,
+        origin: origin_0_2(),
+        created_at: Timestamp(5),
+        cancelled_by: "onward".into(),
+        paused: Some(paused),
+        queued: Some(Queue::WorkflowPaused),
+        cancel_reason: "superseded".into(),
+        ..Default::default()
+    };
+    let bytes = check("snapshot-0.2.hex", &wire::seal(kernel::run::FORMAT, &state));
+    assert_eq!(wire::open::<State>(kernel::run::FORMAT, &bytes), Ok(state));
+}
+
+#[test]
+fn i41_plans_of_release_0_2_are_read() {
+    let key = vec![Part { text: "customer-7".into(), ..Default::default() }];
+    let called = Notify { on: Occasion::Ended, url: "https://example.com/told".into(), ..Default::default() };
+    let started = Notify { on: Occasion::Failed, workflow: "alarm".into(), ..Default::default() };
+    let layout = Layout {
+        form: Form::Graph,
+        groups: vec![Group { nodes: vec![0], ..Default::default() }],
+        nodes: vec![Node { key: "a".into(), body: Some(kernel::plan::Body::Noop {}), ..Default::default() }],
+        max_duration: Span::from_days(30),
+        concurrency: Some(Concurrency { key, limit: 3, on_conflict: OnConflict::Skip, ..Default::default() }),
+        notify: vec![called, started],
+        ..Default::default()
+    };
+    let plan = Plan::new(layout.clone()).unwrap();
+    let bytes = check("plan-0.2.hex", &plan.encode());
+    assert_eq!(Plan::decode(&bytes).unwrap().layout(), &layout);
 }
 
 #[test]

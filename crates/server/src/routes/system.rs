@@ -7,7 +7,6 @@ use api::{AdvanceRequest, ClockView, Code, VersionView, rfc3339};
 use axum::body::Body;
 use axum::http::{HeaderMap, Method, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
-use engine::ClockMode;
 use kernel::Span;
 use std::fmt::Write;
 use std::sync::OnceLock;
@@ -111,7 +110,7 @@ pub async fn advance_clock(app: State, headers: HeaderMap, body: Body) -> Answer
             .at("advance")
     };
     let by = by.filter(|by| *by <= ADVANCE_MAX).ok_or_else(wrong)?;
-    if app.engine.clock_mode() != ClockMode::Virtual {
+    if !app.engine.clock_mode().is_virtual() {
         return Err(Refusal::new(Code::ClockIsReal, "the clock is real and cannot be moved")
             .hint("start with `--clock virtual`"));
     }

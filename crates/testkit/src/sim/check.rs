@@ -6,9 +6,11 @@
 //! its intent is durable or after its step is done (I7, I8, I35). A run in which a later release has
 //! written what this one cannot read stays exactly as that release left it.
 
+use super::crowd::{Crowd, Move, Writer};
 use super::harm::{Failure, Harm, Judgement, require};
 use super::model::Model;
-use super::shape::Shape;
+use super::news::News;
+use super::shape::{Limit, Shape};
 use super::trace::Marks;
 use super::trigger::Trigger;
 use super::upstream;
@@ -37,6 +39,10 @@ pub struct Checker {
     runs: BTreeMap<RunId, Followed>,
     /// Attempts that reached an executor.
     executed: BTreeSet<(RunId, u64)>,
+    pub crowd: Crowd,
+    pub news: News,
+    /// What the batch that is being read did to places.
+    moves: Vec<(RunId, Move)>,
     /// All clocks show the same, so time goes forward in every run, whoever writes.
     has_one_clock: bool,
     pub commits: u64,
@@ -47,6 +53,11 @@ pub struct Checker {
 struct Followed {
     definition: Definition,
     model: Model,
+    trigger: Trigger,
+    /// Somebody who asked for it wants to be told of its end.
+    has_listener: bool,
+    /// Whoever paused or resumed it, or would not wait for a retry.
+    actors: BTreeSet<String>,
     records: Vec<Bytes>,
     /// The latest fold; `None` until the run exists.
     run: Option<Run>,
@@ -54,6 +65,8 @@ struct Followed {
     newest_at: Timestamp,
     /// A later release wrote the last record.
     needs_upgrade: bool,
+    /// The last record is of a process that starts nothing any more.
+    is_left_waiting: bool,
     /// The snapshot that was compared last.
     snapshot: u64,
     /// Dispatch intents: step and attempt by fence.
@@ -72,15 +85,22 @@ impl Checker {
     }
 
     /// Somebody is about to ask for this run.
-    pub fn expect(&mut self, run: RunId, definition: Definition, trigger: Trigger) {
-        let model = Model::new(definition.shape.clone(), trigger);
+    pub fn expect(&mut self, run: RunId, definition: Definition, trigger: Trigger, has_listener: bool) {
+        if let Some(limit) = definition.shape.gate {
+            self.crowd.expect(run, definition.version.workflow, trigger.lane, limit);
+        }
+        let model = Model::new(definition.shape.clone(), trigger.clone());
         let followed = Followed {
             definition,
             model,
+            trigger,
+            has_listener,
+            actors: BTreeSet::new(),
             records: Vec::new(),
             run: None,
             newest_at: Timestamp::default(),
             needs_upgrade: false,
+            is_left_waiting: false,
             snapshot: 0,
             intents: BTreeMap::new(),
             holders: BTreeMap::new(),
@@ -100,6 +120,16 @@ impl Checker {
         let known = self.runs.iter().filter(|(_, f)| !f.needs_upgrade);
         let existing = known.filter_map(|(id, f)| Some((*id, &f.definition, f.run.as_ref()?)));
         existing.filter(|(.., run)| !run.is_terminal())
+    }
+
+    /// What a run that somebody asked for was given, and whether somebody wants to hear of its end.
+    pub fn asked(&self, run: RunId) -> (u64, bool) {
+        self.runs.get(&run).map_or((0, false), |f| (f.trigger.lane, f.has_listener))
+    }
+
+    /// Do the records say that this actor paused it, resumed it or would not wait?
+    pub fn has_acted(&self, run: RunId, actor: &str) -> bool {
+        self.runs.get(&run).is_some_and(|f| f.actors.contains(actor))
     }
 
     /// Did a later release write to this run?
@@ -135,15 +165,38 @@ impl Checker {
     }
 
     /// A commit by process `writer` may have touched this run.
-    pub fn committed(&mut self, stored: &StoredRun, writer: u64) -> Judgement {
+    pub fn committed(&mut self, stored: &StoredRun, writer: u64, is_draining: bool) -> Judgement {
         self.commits += 1;
         let followed = self.runs.get_mut(&stored.row.id).ok_or("nobody asked for this run")?;
-        followed.read_on(stored, writer, self.has_one_clock, &mut self.events)?;
+        let begun = self.moves.len();
+        if stored.records.len() > followed.records.len() {
+            followed.is_left_waiting = is_draining;
+        }
+        followed.read_on(stored, writer, self.has_one_clock, &mut self.events, &mut self.moves)?;
         if followed.needs_upgrade {
             let is_open = !stored.row.status.is_terminal();
             return Harm::Lost.unless(is_open, || "a run that needs a later release was ended".into());
         }
+        if !followed.model.is_over() {
+            let moves = &self.moves[begun..];
+            require(!moves.iter().any(|(_, step)| *step == Move::Ended), || "it ended and goes on".into())?;
+        }
         followed.compare(stored)
+    }
+
+    /// All runs of a batch were read: what follows for places and notices.
+    pub fn landed(&mut self, failed: &[RunId], at: Timestamp, writer: Writer, store: &MemoryStore) -> Judgement {
+        let moves = std::mem::take(&mut self.moves);
+        self.crowd.judge(&moves, failed, at, writer)?;
+        // An end comes before whoever tells of it, even if one batch holds both.
+        for (run, _) in moves.iter().filter(|(_, step)| matches!(step, Move::Ended | Move::Refused)) {
+            let followed = &self.runs[run];
+            let is_silent = self.news.of(*run).is_some();
+            let owed = if is_silent { 0 } else { followed.model.owes(followed.has_listener) };
+            self.news.ended(*run, owed, store)?;
+        }
+        let is_birth = |step: &Move| matches!(step, Move::Entered | Move::Queued | Move::Refused);
+        moves.iter().filter(|(_, step)| is_birth(step)).try_for_each(|(run, _)| self.news.began(*run, store))
     }
 
     /// An executor of process `holder` is being given work. Between the intent and this moment others
@@ -173,7 +226,14 @@ impl Checker {
 
 impl Followed {
     /// Takes in the records that are new.
-    fn read_on(&mut self, stored: &StoredRun, writer: u64, has_one_clock: bool, events: &mut Marks) -> Judgement {
+    fn read_on(
+        &mut self,
+        stored: &StoredRun,
+        writer: u64,
+        has_one_clock: bool,
+        events: &mut Marks,
+        moves: &mut Vec<(RunId, Move)>,
+    ) -> Judgement {
         let known = self.records.len();
         let is_prefix = stored.records.get(..known) == Some(&self.records[..]);
         Harm::Lost.unless(is_prefix, || "a record was changed or removed".into())?;
@@ -194,8 +254,9 @@ impl Followed {
             }
             for (event, number) in record.events.iter().zip(record.first..) {
                 self.observe(event, number, record.at, stored, writer)?;
-                *events.entry(event.name().unwrap_or_default()).or_default() += 1;
+                *events.entry(mark(event)).or_default() += 1;
             }
+            moves.extend(places(&record.events).into_iter().map(|step| (stored.row.id, step)));
             self.model.rest()?;
         }
         Ok(())
@@ -203,6 +264,9 @@ impl Followed {
 
     fn observe(&mut self, event: &Event, number: u64, at: Timestamp, stored: &StoredRun, writer: u64) -> Judgement {
         self.model.observe(event, at)?;
+        if let Event::Paused { actor, .. } | Event::Unpaused { actor } | Event::RetryDue { actor, .. } = event {
+            self.actors.insert(actor.clone());
+        }
         self.holds_fence(event, stored)?;
         self.is_entitled(event, writer)?;
         if let Event::Started { step, attempt, epoch, .. } = event {
@@ -276,6 +340,10 @@ impl Followed {
         require(row.finished_at == run.state.finished_at, || "the row has another end than the records".into())?;
         let due = run.next_due().filter(|_| status.is_parked());
         require(row.wake_at == due, || format!("the row wakes at {:?}, the run is due at {due:?}", row.wake_at))?;
+        let is_right = due.is_none_or(|due| due == self.model.due());
+        require(is_right, || format!("it wakes at {due:?}, by the model at {:?}", self.model.due()))?;
+        let limit = row.gate.as_ref().map(|gate| Limit { most: gate.limit, on_conflict: gate.on_conflict });
+        require(limit == self.definition.shape.gate, || format!("the row has the limit {limit:?}"))?;
         let timers: Vec<Timestamp> = stored.timers.iter().copied().collect();
         require(timers == Vec::from_iter(due), || format!("timer rows {timers:?} for a run that is due at {due:?}"))?;
         let has_source = status.is_terminal() || due.is_some() || !run.running().is_empty() || run.has_undecided();
@@ -291,12 +359,49 @@ impl Followed {
             run: RunId::default(),
             now: self.newest_at,
             epoch: u64::MAX,
-            is_draining: false,
+            is_draining: self.is_left_waiting,
             wait_url: &wait_url,
             payloads: &Payloads::new(),
         };
         let again = advance(&self.definition.version.plan, &mut run.clone(), vec![Input::Wake], &context);
         require(again.record.is_none(), || format!("an unchanged run went on: {:?}", again.record))
+    }
+}
+
+/// What a record says about the run's place.
+fn places(events: &[Event]) -> Vec<Move> {
+    let mut moves = Vec::new();
+    for event in events {
+        match event {
+            Event::Created { .. } => moves.push(Move::Entered),
+            Event::Queued { .. } => moves = vec![Move::Queued],
+            Event::Admitted {} => moves.push(Move::Admitted),
+            Event::RunCancelled { actor, .. } if actor == "onward" && moves == [Move::Entered] => {
+                moves = vec![Move::Refused];
+            }
+            Event::RunCancelled { actor, .. } if actor == "onward" => moves.extend([Move::Superseded, Move::Ended]),
+            Event::RunCompleted {} | Event::RunFailed { .. } | Event::RunCancelled { .. } | Event::RunTimeout {} => {
+                moves.push(Move::Ended);
+            }
+            _ => {}
+        }
+    }
+    moves
+}
+
+/// The situation an event is.
+fn mark(event: &Event) -> &'static str {
+    match event {
+        Event::Queued { .. } => "a run waited for its turn",
+        Event::Admitted {} => "the turn of a run came",
+        Event::Paused { .. } => "a run was paused",
+        Event::Unpaused { .. } => "a run was resumed",
+        Event::RetryDue { .. } => "a retry was not waited for",
+        Event::RunCancelled { actor, reason } if actor == "onward" => match reason.as_str() {
+            "superseded" => "a run made room for a newer one",
+            _ => "a run found no room and was refused",
+        },
+        _ => event.name().unwrap_or_default(),
     }
 }
 

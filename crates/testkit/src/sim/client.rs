@@ -1,17 +1,19 @@
 //! Clients: they start runs, call back too early, too late, twice and with other bytes, cancel at any
-//! time, watch, and try again with the same key when they did not hear.
+//! time, watch, pause, resume, and try again with the same key when they did not hear.
 
 use super::ledger::{Ask, Ledger};
 use super::random::Random;
 use super::trigger::Trigger;
-use super::world::{Event, World};
+use super::world::{Event, TELLER, World, ready};
 use bytes::Bytes;
+use engine::engine::idempotency;
+use engine::gates;
 use engine::mailbox::{Command, Start};
 use kernel::event::Origin;
 use kernel::payload::INLINE_MAX;
 use kernel::run::Phase;
 use kernel::{Input, OrgId, Payload, RunId, Span, Timestamp};
-use store::{Birth, IdempotencyKey, Wait};
+use store::{Birth, GateRow, IdempotencyKey, Store, Wait, WorkflowPause};
 
 /// The callback whose body does not fit into a record.
 const LARGE: u64 = 2;
@@ -31,12 +33,17 @@ pub fn draw(world: &mut World, runs_max: u64, until: Timestamp) -> Vec<(Timestam
     let mut random = world.workload.clone();
     let mut errands = Vec::new();
     let length = until.since(world.now).0;
+    let definitions = world.definitions.iter().filter(|d| d.version.name != TELLER).count() as u64;
     for n in 0..random.between(1, runs_max) {
         let at = world.now.after(Span(random.below(length * 2 / 3)));
-        let definition = random.below(world.definitions.len() as u64) as usize;
+        let definition = random.below(definitions) as usize;
         let key = random.chance(300).then_some(n as u32);
-        let (run, body) = world.conceive(&mut random, at, definition);
+        let lane = world.around.below(2);
+        let has_listener = world.faults.has_notices && world.around.chance(400);
+        let run = RunId::new(at, random.bytes());
+        let body = world.conceive(run, Trigger::draw(&mut random, lane), definition, has_listener);
         errands.push((at, Errand { ask: Ask::Start { run, key }, body }));
+        errands.extend(around(world, run, key, at));
         let later = |random: &mut Random| at.after(random.log_millis(1, 120_000));
         for step in world.definitions[definition].shape.waits() {
             for _ in 0..random.below(4) {
@@ -56,6 +63,41 @@ pub fn draw(world: &mut World, runs_max: u64, until: Timestamp) -> Vec<(Timestam
     errands
 }
 
+/// What clients do to a run that holds it back, and the requests they send twice.
+fn around(world: &mut World, run: RunId, key: Option<u32>, at: Timestamp) -> Vec<(Timestamp, Errand)> {
+    let mut random = world.around.clone();
+    let mut errands = Vec::new();
+    let later = |random: &mut Random| at.after(random.log_millis(1, 60_000));
+    if let Some(key) = key.filter(|_| random.chance(300)) {
+        let again = later(&mut random);
+        let (run, body) = world.again(&mut random, run, again);
+        errands.push((again, Errand { ask: Ask::Start { run, key: Some(key) }, body }));
+    }
+    if world.faults.has_holds {
+        for _ in 0..random.below(4).saturating_sub(1) {
+            let asks = [Ask::Pause { run }, Ask::Pause { run }, Ask::Resume { run }, Ask::RetryNow { run }];
+            let ask = asks[random.below(4) as usize].clone();
+            errands.push((later(&mut random), Errand { ask, body: Bytes::new() }));
+        }
+    }
+    world.around = random;
+    errands
+}
+
+/// Workflows that are paused (true) and resumed, before `until`.
+pub fn holds(world: &mut World, until: Timestamp) -> Vec<(Timestamp, usize, bool)> {
+    let mut holds = Vec::new();
+    let length = until.since(world.now).0;
+    for definition in 0..world.definitions.len() {
+        for _ in 0..world.around.below(3) {
+            let begin = world.now.after(Span(world.around.below(length)));
+            let end = begin.after(world.around.log_millis(10, 120_000));
+            holds.extend([(begin, definition, true), (end, definition, false)]);
+        }
+    }
+    holds
+}
+
 /// Equal numbers, equal bytes.
 fn callback(run: RunId, step: u32, number: u64) -> Errand {
     let digest = Bytes::from(format!("{run} s{step} number {number}"));
@@ -64,14 +106,20 @@ fn callback(run: RunId, step: u32, number: u64) -> Errand {
 }
 
 impl World {
-    /// A run that may come to exist, and what it is given.
-    fn conceive(&mut self, random: &mut Random, at: Timestamp, definition: usize) -> (RunId, Bytes) {
-        let run = RunId::new(at, random.bytes());
-        let trigger = Trigger::draw(random);
+    /// A run that may come to exist; answers what it is given.
+    pub fn conceive(&mut self, run: RunId, trigger: Trigger, definition: usize, has_listener: bool) -> Bytes {
         let body = trigger.body();
         self.pinned.insert(run, definition);
-        self.checker.expect(run, self.definitions[definition].clone(), trigger);
-        (run, body)
+        self.checker.expect(run, self.definitions[definition].clone(), trigger, has_listener);
+        body
+    }
+
+    /// The run that may come of asking for `run` once more.
+    fn again(&mut self, random: &mut Random, run: RunId, at: Timestamp) -> (RunId, Bytes) {
+        let again = RunId::new(at, random.bytes());
+        let (lane, has_listener) = self.checker.asked(run);
+        let body = self.conceive(again, Trigger::draw(random, lane), self.pinned[&run], has_listener);
+        (again, body)
     }
 
     /// Aims a callback, a cancel or both at the moment in which `process` will find the run due.
@@ -90,6 +138,17 @@ impl World {
         if cancels {
             errands.push((moment(&mut self.chance), Errand { ask: Ask::Cancel { run }, body: Bytes::new() }));
         }
+        let is_retrying = state.state.steps.iter().any(|step| matches!(step.phase, Phase::Retrying { .. }));
+        if is_retrying && self.faults.has_holds {
+            let asks = [Ask::RetryNow { run }, Ask::Pause { run }, Ask::Resume { run }];
+            let ask = asks[self.chance.below(3) as usize].clone();
+            errands.push((moment(&mut self.chance), Errand { ask, body: Bytes::new() }));
+            if self.chance.coin() {
+                let soon = self.now.after(self.chance.log_millis(1, 500));
+                errands.push((soon, Errand { ask: Ask::RetryNow { run }, body: Bytes::new() }));
+            }
+            self.trace.mark("somebody meddled with a retry", true);
+        }
         self.trace.mark("a callback was aimed at a deadline", calls && door.is_some());
         self.trace.mark("a cancel was aimed at a deadline", cancels);
         for (at, errand) in errands {
@@ -101,16 +160,19 @@ impl World {
     pub fn send(&mut self, errand: Errand) {
         let Errand { ask, body } = errand;
         let Some(process) = self.reachable() else { return self.unanswered(ask) };
+        if self.processes[process].is_draining && matches!(ask, Ask::Start { .. }) {
+            return self.unanswered(ask);
+        }
         let ticket = self.ledger.ask(ask.clone(), process);
         self.note(format!("request {ticket} to process {process}: {ask:?}"));
         let (org, some) = (OrgId::DEFAULT, Some(ticket));
         let command = match ask {
             Ask::Start { run, key } if self.chance.chance(200) => {
-                let first = (self.start(run, key, body), ticket);
+                let first = (self.start(process, run, key, body), ticket);
                 Command::StartAll(vec![first, self.twin(run, process)])
             }
             Ask::Start { run, key } => {
-                Command::Start { start: Box::new(self.start(run, key, body)), ticket, ended: None }
+                Command::Start { start: Box::new(self.start(process, run, key, body)), ticket, ended: None }
             }
             Ask::Callback { run, step, digest } => {
                 let input = Input::Callback { step, body: Payload::sniff(body), digest };
@@ -121,6 +183,19 @@ impl World {
                 Command::Give { org, run, input, ticket: some }
             }
             Ask::Watch { run } => Command::Watch { org, run, ticket },
+            Ask::Pause { run } => {
+                let input = Input::Pause { actor: Ledger::actor(ticket), note: String::new() };
+                Command::Give { org, run, input, ticket: some }
+            }
+            Ask::Resume { run } => {
+                let input = Input::Resume { actor: Ledger::actor(ticket) };
+                Command::Give { org, run, input, ticket: some }
+            }
+            Ask::RetryNow { run } => {
+                let input = Input::RetryNow { step: None, actor: Ledger::actor(ticket) };
+                Command::Give { org, run, input, ticket: some }
+            }
+            Ask::Tell { .. } => return self.note("nobody but a process tells of an end".into()),
         };
         self.deliver(process, command);
     }
@@ -128,25 +203,26 @@ impl World {
     /// A second run like this one, to be started with it.
     fn twin(&mut self, run: RunId, process: usize) -> (Start, usize) {
         let mut random = self.workload.clone();
-        let (twin, body) = self.conceive(&mut random, self.now, self.pinned[&run]);
+        let (twin, body) = self.again(&mut random, run, self.now);
         self.workload = random;
         self.pairs.push((run, twin));
         self.trace.mark("two runs were started together", true);
         let ticket = self.ledger.ask(Ask::Start { run: twin, key: None }, process);
-        (self.start(twin, None, body), ticket)
+        (self.start(process, twin, None, body), ticket)
     }
 
     /// A client that did not hear whether its run was started asks again, if it has a key to do so.
     pub fn unanswered(&mut self, ask: Ask) {
         let Ask::Start { run, key: Some(key) } = ask else { return };
         let mut random = self.workload.clone();
-        let (run, body) = self.conceive(&mut random, self.now, self.pinned[&run]);
         let pause = random.log_millis(10, 5_000);
+        let (run, body) = self.again(&mut random, run, self.now.after(pause));
         self.workload = random;
         self.push(pause, Event::Client(Errand { ask: Ask::Start { run, key: Some(key) }, body }));
     }
 
-    fn start(&mut self, run: RunId, key: Option<u32>, body: Bytes) -> Start {
+    /// As the engine asks its mailbox for a run.
+    pub fn start(&mut self, process: usize, run: RunId, key: Option<u32>, body: Bytes) -> Start {
         let version = self.definitions[self.pinned[&run]].version.clone();
         let door = |step: u32| {
             let mut token_hash = [0; 32];
@@ -154,28 +230,88 @@ impl World {
             token_hash[16..20].copy_from_slice(&step.to_be_bytes());
             Wait { org: OrgId::DEFAULT, run, step, token_hash, kind: "webhook".into() }
         };
-        let idempotency = key.map(|key| IdempotencyKey {
+        let asked_with = key.map(|key| IdempotencyKey {
             scope: version.workflow.to_string(),
             key: key.to_string(),
             fingerprint: [0; 32],
             created_at: self.now,
         });
+        let notice = self.checker.news.of(run);
+        let telling = notice.map(|(of, number)| idempotency(of, number)).map(|asked| IdempotencyKey {
+            scope: asked.scope.unwrap_or_default(),
+            key: asked.key,
+            fingerprint: asked.fingerprint,
+            created_at: self.now,
+        });
         let waits = self.definitions[self.pinned[&run]].shape.waits().map(door).collect();
-        let origin = Origin {
+        let has_listener = self.checker.asked(run).1;
+        let mut origin = Origin {
             workflow: version.workflow,
             workflow_name: version.name.clone(),
             version: version.number,
             hash: Bytes::copy_from_slice(&version.hash),
             body: Payload::json(body),
             expires_at: self.now.after(version.plan.layout().max_duration),
+            caused_by: notice.map(|(of, _)| of),
+            callback_url: if has_listener { "http://listener/".into() } else { String::new() },
             ..Default::default()
         };
-        let birth = Birth { waits, idempotency, ..Default::default() };
-        Start { org: OrgId::DEFAULT, run, version, origin, gate: None, birth }
+        origin.gate = kernel::advance::gate(&version.plan, &origin).expect("every trigger has a lane");
+        let gate = origin.gate.as_ref().map(|gate| GateRow {
+            id: gates::id(version.workflow, &gate.key),
+            limit: gate.limit,
+            on_conflict: gate.on_conflict,
+        });
+        if self.processes[process].paused.contains(&version.workflow) {
+            self.checker.crowd.hold(run, version.workflow);
+        }
+        let birth = Birth { waits, idempotency: asked_with.or(telling), notice, ..Default::default() };
+        Start { org: OrgId::DEFAULT, run, version, origin, gate, birth }
     }
 
-    /// Calls back every wait that is open.
+    /// Somebody pauses or resumes a workflow: the row first, then whoever was asked.
+    pub fn hold(&mut self, definition: usize, is_paused: bool) {
+        let Some(process) = self.reachable().filter(|_| !self.is_store_down()) else { return };
+        let is_unknown = !self.is_calm && self.chance.chance(self.faults.unknown);
+        let workflow = self.definitions[definition].version.workflow;
+        self.note(format!("process {process} pauses workflow {definition}: {is_paused}, unknown: {is_unknown}"));
+        if !is_unknown || self.chance.coin() {
+            let org = OrgId::DEFAULT;
+            let pause = WorkflowPause { org, workflow, at: self.now, actor: "a client".into(), note: String::new() };
+            let written = match is_paused {
+                true => ready(self.store.pause_workflow(&pause)),
+                false => ready(self.store.resume_workflow(org, workflow)),
+            };
+            written.expect("the memory store answers");
+        }
+        if is_unknown {
+            return self.crash(self.processes[process].host);
+        }
+        self.trace.mark("a workflow was paused", is_paused);
+        match is_paused {
+            true => {
+                self.processes[process].paused.insert(workflow);
+                self.deliver(process, Command::PauseWorkflow(workflow));
+            }
+            false => {
+                self.processes[process].paused.remove(&workflow);
+                self.checker.crowd.release(workflow);
+                self.deliver(process, Command::ResumeWorkflow(workflow));
+            }
+        }
+    }
+
+    /// Calls back every wait that is open, and resumes whatever is paused.
     pub fn help(&mut self) {
+        let pauses = ready(self.store.workflow_pauses()).expect("the memory store answers");
+        for pause in pauses {
+            let found = self.definitions.iter().position(|d| d.version.workflow == pause.workflow);
+            self.hold(found.expect("only what is defined is paused"), false);
+        }
+        let paused = self.checker.open().filter(|(.., state)| state.state.paused.is_some());
+        for run in paused.map(|(run, ..)| run).collect::<Vec<_>>() {
+            self.send(Errand { ask: Ask::Resume { run }, body: Bytes::new() });
+        }
         let mut doors = Vec::new();
         for (run, definition, state) in self.checker.open() {
             let is_open = |step: &u32| matches!(state.step(*step).phase, Phase::Waiting { .. });

@@ -7,7 +7,7 @@
 use super::random::Random;
 use kernel::Span;
 
-/// A kind of fault that can be left out of a story.
+/// What can be left out of a story: the kinds of faults, and what only some stories are about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     Crash,
@@ -26,10 +26,17 @@ pub enum Fault {
     ClockStep,
     Race,
     Upgrade,
+    Drain,
+    /// Limits on runs that are open at once.
+    Gates,
+    /// Runs and workflows that are paused and resumed.
+    Holds,
+    /// Somebody wants to be told that a run has ended.
+    Notices,
 }
 
 impl Fault {
-    pub const ALL: [Fault; 16] = [
+    pub const ALL: [Fault; 20] = [
         Fault::Crash,
         Fault::CrashInRecovery,
         Fault::CrashAtCommit,
@@ -46,6 +53,10 @@ impl Fault {
         Fault::ClockStep,
         Fault::Race,
         Fault::Upgrade,
+        Fault::Drain,
+        Fault::Gates,
+        Fault::Holds,
+        Fault::Notices,
     ];
 
     pub fn parse(name: &str) -> Option<Fault> {
@@ -90,6 +101,11 @@ pub struct Faults {
     pub race: u32,
     /// A node of a later release writes to a run what this one cannot read.
     pub upgrade_mean: Option<Span>,
+    /// A process is asked to stop: it starts nothing more, and is gone a while later.
+    pub drain_mean: Option<Span>,
+    pub has_gates: bool,
+    pub has_holds: bool,
+    pub has_notices: bool,
 }
 
 impl Faults {
@@ -112,6 +128,10 @@ impl Faults {
             clock_step_mean: mean(random),
             race: rate(random, 300),
             upgrade_mean: mean(random),
+            drain_mean: mean(random),
+            has_gates: random.coin(),
+            has_holds: random.coin(),
+            has_notices: random.coin(),
         };
         without.iter().for_each(|fault| faults.leave_out(*fault));
         faults
@@ -140,6 +160,10 @@ impl Faults {
             Fault::ClockStep => self.clock_step_mean = None,
             Fault::Race => self.race = 0,
             Fault::Upgrade => self.upgrade_mean = None,
+            Fault::Drain => self.drain_mean = None,
+            Fault::Gates => self.has_gates = false,
+            Fault::Holds => self.has_holds = false,
+            Fault::Notices => self.has_notices = false,
         }
     }
 }

@@ -17,16 +17,43 @@ pub type Ticket = usize;
 
 #[derive(Clone, Debug)]
 pub enum Ask {
-    Start { run: RunId, key: Option<u32> },
-    Callback { run: RunId, step: u32, digest: Bytes },
-    Cancel { run: RunId },
-    Watch { run: RunId },
+    Start {
+        run: RunId,
+        key: Option<u32>,
+    },
+    Callback {
+        run: RunId,
+        step: u32,
+        digest: Bytes,
+    },
+    Cancel {
+        run: RunId,
+    },
+    Watch {
+        run: RunId,
+    },
+    Pause {
+        run: RunId,
+    },
+    Resume {
+        run: RunId,
+    },
+    RetryNow {
+        run: RunId,
+    },
+    /// A process asks itself for the run that tells of another's end.
+    Tell {
+        run: RunId,
+        of: RunId,
+        number: u32,
+    },
 }
 
 impl Ask {
     pub fn run(&self) -> RunId {
         match self {
             Ask::Start { run, .. } | Ask::Callback { run, .. } | Ask::Cancel { run } | Ask::Watch { run } => *run,
+            Ask::Pause { run } | Ask::Resume { run } | Ask::RetryNow { run } | Ask::Tell { run, .. } => *run,
         }
     }
 }
@@ -104,11 +131,17 @@ impl Ledger {
                 require(is_true, || format!("key {key} is said to belong to {run}"))?;
                 Fate::Refused
             }
-            (Ask::Watch { .. }, Reply::Ended(status)) => Fate::Ended(status),
-            (Ask::Callback { .. } | Ask::Cancel { .. } | Ask::Watch { .. }, Reply::NotFound) if !request.is_known => {
+            (Ask::Tell { of, number, .. }, Reply::KeyTaken { run, .. }) => {
+                let is_true = stored.news.of(run) == Some((*of, *number)) && stored.stored(run).is_some();
+                require(is_true, || format!("notice {number} of {of} is said to be told by {run}"))?;
                 Fate::Refused
             }
-            (Ask::Start { .. } | Ask::Callback { .. } | Ask::Cancel { .. }, Reply::Answer { answer, status, .. }) => {
+            (Ask::Watch { .. }, Reply::Ended(status)) => Fate::Ended(status),
+            (Ask::Start { .. } | Ask::Tell { .. }, Reply::NotFound) => {
+                return Err(format!("{:?} was answered with nothing there", request.ask).into());
+            }
+            (_, Reply::NotFound) if !request.is_known => Fate::Refused,
+            (ask, Reply::Answer { answer, status, .. }) if !matches!(ask, Ask::Watch { .. }) => {
                 let now = stored.stored(request.ask.run()).map(Run::status);
                 let is_true = !status.is_terminal() || now == Some(status);
                 require(is_true, || format!("told that the run is {status}, it is {now:?}"))?;
@@ -138,10 +171,12 @@ impl Ledger {
         Ok(())
     }
 
-    /// I2: a run exists because somebody started it, and is cancelled because somebody cancelled it.
+    /// I2: a run exists because somebody started it, and is cancelled because somebody cancelled it. (What the
+    /// engine itself cancels is judged with the places of runs.)
     fn nothing_happened_unasked(&self, stored: &Checker) -> Judgement {
         let stored_runs = self.requests.iter().filter_map(|r| Some((r.ask.run(), stored.stored(r.ask.run())?)));
-        for (id, run) in stored_runs.filter(|(_, run)| run.status() == RunStatus::Cancelled) {
+        let is_cancelled = |run: &Run| run.status() == RunStatus::Cancelled && run.state.cancelled_by != "onward";
+        for (id, run) in stored_runs.filter(|(_, run)| is_cancelled(run)) {
             let is_asked = self.requests.iter().enumerate().any(|(ticket, request)| {
                 matches!(request.ask, Ask::Cancel { run } if run == id)
                     && request.fate != Fate::Refused
@@ -150,6 +185,11 @@ impl Ledger {
             require(is_asked, || format!("{id} was cancelled by nobody"))?;
         }
         Ok(())
+    }
+
+    /// Did a process ask this of itself, to tell of an end?
+    pub fn is_telling(&self, ticket: Ticket) -> bool {
+        matches!(self.requests[ticket].ask, Ask::Tell { .. })
     }
 
     /// Requests that still wait for an answer.
@@ -162,8 +202,19 @@ impl Ledger {
         let run = stored.stored(ask.run());
         let is_true = match (ask, fate) {
             (_, Fate::Open | Fate::Lost | Fate::Unknown) => true,
-            (Ask::Start { .. }, Fate::Done(Answer::Applied)) => run.is_some(),
-            (Ask::Start { .. }, Fate::Refused) => run.is_none(),
+            (Ask::Start { .. } | Ask::Tell { .. }, Fate::Done(Answer::Applied)) => run.is_some(),
+            (Ask::Start { .. } | Ask::Tell { .. }, Fate::Refused) => run.is_none(),
+            (Ask::Pause { .. } | Ask::Resume { .. } | Ask::RetryNow { .. }, fate) => {
+                let has_acted = stored.has_acted(ask.run(), &Ledger::actor(ticket));
+                match fate {
+                    Fate::Done(Answer::Applied) => has_acted,
+                    Fate::Done(Answer::Repeated) => !has_acted && !matches!(ask, Ask::RetryNow { .. }),
+                    Fate::Done(Answer::Unknown) => !has_acted && matches!(ask, Ask::RetryNow { .. }),
+                    Fate::Done(Answer::Ended(status)) => !has_acted && run.is_some_and(|r| r.status() == *status),
+                    Fate::Refused => !has_acted,
+                    _ => false,
+                }
+            }
             (Ask::Callback { step, digest, .. }, fate) => {
                 let kept = run.and_then(|r| r.step(*step).callback.as_ref()).map(|c| &c.digest);
                 match fate {

@@ -17,17 +17,20 @@
 //! every decision is drawn from the seed, so a failure is a number.
 //!
 //! Read in this order: [`world`] (time and the heap), [`process`] (the loop around a mailbox),
-//! [`weather`] (crashes), [`clock`], [`storage`], [`client`]; then what is checked: [`check`], [`model`],
-//! [`oracle`], [`ledger`]; then [`shrink`], which makes a failing story small.
+//! [`weather`] (crashes), [`clock`], [`storage`], [`client`], [`news`] (the outbox); then what is checked:
+//! [`check`], [`model`], [`oracle`], [`crowd`] (limits), [`ledger`]; then [`shrink`], which makes a failing
+//! story small.
 
 pub mod check;
 pub mod client;
 pub mod clock;
 pub mod condition;
+pub mod crowd;
 pub mod faults;
 pub mod harm;
 pub mod ledger;
 pub mod model;
+pub mod news;
 pub mod oracle;
 pub mod process;
 pub mod random;

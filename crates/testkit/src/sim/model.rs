@@ -8,11 +8,11 @@
 use super::condition::Facts;
 use super::harm::{Harm, Judgement, require};
 use super::oracle::{self, Ending, Standing};
-use super::shape::{Kind, Shape, Step};
+use super::shape::{Kind, Limit, Shape, Step};
 use super::trigger::Trigger;
 use engine::mailbox::Dispatch;
 use kernel::advance::Work;
-use kernel::event::{Because, Event, Failure};
+use kernel::event::{Because, Event, Failure, Gate, OnConflict, Queue};
 use kernel::{RunStatus, Timestamp};
 use std::rc::Rc;
 
@@ -23,6 +23,11 @@ pub struct Model {
     steps: Vec<Seen>,
     status: Option<RunStatus>,
     expires_at: Timestamp,
+    /// Nothing may start: it is paused, or its turn has not come.
+    is_paused: bool,
+    is_queued: bool,
+    /// Only its creation was seen.
+    is_new: bool,
     /// Steps are being cancelled: only the run's end may follow.
     is_closing: bool,
 }
@@ -41,6 +46,8 @@ struct Seen {
 enum Phase {
     #[default]
     Idle,
+    /// It may start, but the process that would have started it starts nothing any more.
+    Ready,
     Running,
     Retrying(Timestamp),
     Sleeping(Timestamp),
@@ -51,11 +58,46 @@ enum Phase {
 impl Model {
     pub fn new(shape: Rc<Shape>, trigger: Trigger) -> Model {
         let steps = vec![Seen::default(); shape.steps.len()];
-        Model { shape, trigger, steps, status: None, expires_at: Timestamp::NEVER, is_closing: false }
+        Model {
+            shape,
+            trigger,
+            steps,
+            status: None,
+            expires_at: Timestamp::NEVER,
+            is_paused: false,
+            is_queued: false,
+            is_new: false,
+            is_closing: false,
+        }
     }
 
     pub fn is_over(&self) -> bool {
         self.status.is_some_and(|s| s.is_terminal())
+    }
+
+    /// Why nothing may start, if nothing may.
+    fn hold(&self) -> Option<&'static str> {
+        if self.is_paused {
+            return Some("it is paused");
+        }
+        self.is_queued.then_some("its turn has not come")
+    }
+
+    /// When time alone moves the run on. In a run that may start nothing the time of a retry has no meaning.
+    pub fn due(&self) -> Timestamp {
+        let due = |seen: &Seen| match seen.phase {
+            Phase::Retrying(at) => Some(at).filter(|_| self.hold().is_none()),
+            Phase::Sleeping(at) | Phase::Waiting(at) => Some(at),
+            Phase::Idle | Phase::Ready | Phase::Running | Phase::Done(_) => None,
+        };
+        self.steps.iter().filter_map(due).fold(self.expires_at, Timestamp::min)
+    }
+
+    /// How many must be told of the end, if it has come.
+    pub fn owes(&self, has_listener: bool) -> u32 {
+        let has_failed = matches!(self.status, Some(RunStatus::Failed | RunStatus::Timeout));
+        let told = self.shape.tells.iter().filter(|tell| has_failed || !tell.only_failures).count();
+        if self.is_over() { told as u32 + u32::from(has_listener) } else { 0 }
     }
 
     /// Has the step's completion been recorded?
@@ -110,19 +152,49 @@ impl Model {
         })?;
         let ends = matches!(event, Event::Cancelled { .. } | Event::RunCancelled { .. } | Event::RunTimeout {});
         require(!self.is_closing || ends, || "a step was cancelled and the run went on".into())?;
+        let is_new = std::mem::take(&mut self.is_new);
         match event {
             Event::Created { origin } => {
                 self.expires_at = origin.expires_at;
                 self.status = Some(RunStatus::Running);
-                Ok(())
+                self.is_new = true;
+                self.comes_under(origin.gate.as_ref())
+            }
+            Event::Queued { reason } => {
+                (self.is_queued, self.status) = (true, Some(RunStatus::Pending));
+                let may_wait = self.shape.gate.is_some_and(|limit| limit.on_conflict != OnConflict::Skip);
+                require(is_new && (may_wait || *reason == Queue::WorkflowPaused), || {
+                    "it may not wait for a turn".into()
+                })
+            }
+            Event::Admitted {} => {
+                let was_queued = std::mem::take(&mut self.is_queued);
+                require(was_queued, || "its turn has come, and it did not wait for one".into())?;
+                self.turn(RunStatus::Pending, RunStatus::Running)
+            }
+            Event::Paused { .. } => {
+                let was_paused = std::mem::replace(&mut self.is_paused, true);
+                require(!was_paused, || "it was paused twice".into())
+            }
+            Event::Unpaused { .. } => {
+                let was_paused = std::mem::take(&mut self.is_paused);
+                require(was_paused, || "it was resumed and not paused".into())
             }
             Event::RunWaiting {} => self.turn(RunStatus::Running, RunStatus::Waiting),
             Event::RunResumed {} => self.turn(RunStatus::Waiting, RunStatus::Running),
             Event::RunCompleted {} => self.end(RunStatus::Completed),
             Event::RunFailed { .. } => self.end(RunStatus::Failed),
-            Event::RunCancelled { .. } => {
+            Event::RunCancelled { actor, reason } => {
                 self.status = Some(RunStatus::Cancelled);
-                Ok(())
+                let policy = self.shape.gate.map(|limit| limit.on_conflict);
+                let is_explained = match reason.as_str() {
+                    _ if actor != "onward" => true,
+                    "concurrency_limit" => is_new && policy == Some(OnConflict::Skip),
+                    // By a later edition, perhaps; whether there is one is for the crowd to say.
+                    "superseded" => policy.is_some(),
+                    _ => false,
+                };
+                require(is_explained, || format!("it was cancelled by {actor}: {reason}"))
             }
             Event::RunTimeout {} => {
                 self.status = Some(RunStatus::Timeout);
@@ -140,10 +212,16 @@ impl Model {
         if self.is_over() {
             return Ok(());
         }
-        let is_running = self.steps.iter().any(|s| s.phase == Phase::Running);
-        let undecided = (0..self.steps.len()).find(|i| self.steps[*i].phase == Phase::Idle && self.needs_settled(*i));
+        let is_held = self.hold().is_some();
+        let is_active = |s: &Seen| s.phase == Phase::Running || s.phase == Phase::Ready && !is_held;
+        let is_running = self.steps.iter().any(is_active);
+        let is_undecided = |i: &usize| !is_held && self.steps[*i].phase == Phase::Idle && self.needs_settled(*i);
+        let undecided = (0..self.steps.len()).find(is_undecided);
         if let (Some(step), false) = (undecided, self.trigger.is_large) {
             return Err(format!("s{step} could be decided and was not").into());
+        }
+        if self.is_queued {
+            return require(self.status == Some(RunStatus::Pending), || format!("{:?} while queued", self.status));
         }
         let is_waiting = !is_running && undecided.is_none();
         let agrees = is_waiting == (self.status == Some(RunStatus::Waiting)) || self.trigger.is_large && !is_running;
@@ -182,10 +260,20 @@ impl Model {
         let is_running = phase == Phase::Running && matches_attempt;
         let illegal = || format!("{} for s{i}, which is {phase:?}", event.name().unwrap_or("?"));
         match event {
+            Event::Scheduled { attempt, .. } => {
+                self.may_try(i, at)?;
+                self.steps[i].phase = Phase::Ready;
+                require(kind.is_executed() && *attempt == self.steps[i].attempts + 1, illegal)
+            }
+            Event::RetryDue { .. } => {
+                self.may_start(i)?;
+                self.steps[i].phase = Phase::Retrying(at);
+                require(matches!(phase, Phase::Retrying(_)), illegal)
+            }
             Event::Started { attempt, .. } => {
                 match phase {
-                    Phase::Retrying(due) => Harm::Early.unless(at >= due, || format!("s{i} is tried again early"))?,
-                    _ => self.may_begin(i)?,
+                    Phase::Ready => self.may_start(i)?,
+                    _ => self.may_try(i, at)?,
                 }
                 require(kind.is_executed(), illegal)?;
                 let seen = &mut self.steps[i];
@@ -276,6 +364,7 @@ impl Model {
     fn skipped(&mut self, i: usize, because: &Because) -> Judgement {
         let step = &self.shape.steps[i];
         require(self.steps[i].phase == Phase::Idle && self.needs_settled(i), || format!("s{i} is skipped too soon"))?;
+        self.may_start(i)?;
         let dead = self.dead(i);
         let is_right = match because {
             Because::Needs { steps } => {
@@ -288,7 +377,31 @@ impl Model {
         self.done(i, "skipped")
     }
 
+    /// The limit it comes under is the one that was written.
+    fn comes_under(&self, gate: Option<&Gate>) -> Judgement {
+        let seen = gate.map(|g| (g.key.clone(), Limit { most: g.limit, on_conflict: g.on_conflict }));
+        let written = self.shape.gate.map(|limit| (format!("lane-{}", self.trigger.lane), limit));
+        require(seen == written, || format!("it comes under {seen:?}, {written:?} was written"))
+    }
+
+    /// Nothing starts in a run that is held back.
+    fn may_start(&self, i: usize) -> Judgement {
+        Harm::Early.unless(self.hold().is_none(), || format!("s{i} goes on although {}", self.hold().unwrap_or("?")))
+    }
+
+    /// The next attempt, or the first.
+    fn may_try(&self, i: usize, at: Timestamp) -> Judgement {
+        match self.steps[i].phase {
+            Phase::Retrying(due) => {
+                self.may_start(i)?;
+                Harm::Early.unless(at >= due, || format!("s{i} is tried again early"))
+            }
+            _ => self.may_begin(i),
+        }
+    }
+
     fn may_begin(&self, i: usize) -> Judgement {
+        self.may_start(i)?;
         let guard = &self.shape.steps[i].guard;
         require(self.steps[i].phase == Phase::Idle, || format!("s{i} begins and is {:?}", self.steps[i].phase))?;
         require(self.needs_settled(i), || format!("s{i} begins before its needs have settled"))?;

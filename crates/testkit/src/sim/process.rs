@@ -9,6 +9,7 @@
 //! it, timers read a horizon ahead, the time from its own [`Clock`] and from nothing else.
 
 use super::clock::Clock;
+use super::crowd::Writer;
 use super::harm::{Harm, Judgement};
 use super::ledger::Ticket;
 use super::upstream;
@@ -16,7 +17,7 @@ use super::world::{Event, World, ready};
 use engine::mailbox::{Command, Dispatch, Mailbox, Released, Turn};
 use engine::{HORIZON, Reply};
 use kernel::advance::TaskResult;
-use kernel::{Input, OrgId, RunId, Span, Timestamp};
+use kernel::{Input, OrgId, RunId, Span, Timestamp, WorkflowId};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use store::{Store, Verdict};
@@ -46,6 +47,13 @@ pub enum Happening {
         result: TaskResult,
     },
     Poll,
+    /// The outbox looks at the rows of notices…
+    Look,
+    /// …and deals with one.
+    Tell {
+        run: RunId,
+        number: u32,
+    },
     Resume,
 }
 
@@ -64,6 +72,16 @@ pub struct Process {
     turn_at: Option<Timestamp>,
     /// Attempts that were called off.
     aborted: BTreeSet<(RunId, u64)>,
+    /// When it was started, or last went on after it had been stopped.
+    pub up_since: Timestamp,
+    /// It starts nothing any more and will be gone soon.
+    pub is_draining: bool,
+    /// Workflows it was told are paused.
+    pub paused: BTreeSet<WorkflowId>,
+    /// Another process has written since it started.
+    pub is_outdated: bool,
+    /// It went on after a commit whose fate it never learned.
+    is_unsure: bool,
 }
 
 enum State {
@@ -76,6 +94,8 @@ enum State {
 /// A turn on its way to the store and back.
 struct Busy {
     turn: Turn<Ticket>,
+    /// Nothing was to be started in it.
+    is_draining: bool,
     result: Option<store::Result<Vec<Verdict>>>,
 }
 
@@ -92,6 +112,11 @@ impl Process {
             busy: None,
             turn_at: None,
             aborted: BTreeSet::new(),
+            up_since: Timestamp::default(),
+            is_draining: false,
+            paused: BTreeSet::new(),
+            is_outdated: false,
+            is_unsure: false,
         }
     }
 
@@ -142,6 +167,8 @@ impl World {
                 self.deliver(process, Command::Give { org: OrgId::DEFAULT, run, input, ticket: None });
             }
             (State::Up, Happening::Poll) => self.poll(process),
+            (State::Up, Happening::Look) => self.look(process),
+            (State::Up, Happening::Tell { run, number }) => self.tell(process, run, number)?,
         }
         Ok(())
     }
@@ -152,6 +179,12 @@ impl World {
         self.wake(process, self.now);
     }
 
+    /// Something that will happen in the process in a moment.
+    pub fn push_process(&mut self, process: usize, happening: Happening) {
+        let delay = self.schedule.log_millis(1, 20);
+        self.push(delay, Event::Process(process, happening));
+    }
+
     fn resume(&mut self, process: usize) {
         self.note(format!("process {process} goes on"));
         let state = std::mem::replace(&mut self.processes[process].state, State::Up);
@@ -160,7 +193,8 @@ impl World {
                 self.push(Span(0), Event::Process(process, happening));
             }
         }
-        self.processes[process].turn_at = None;
+        let this = &mut self.processes[process];
+        (this.turn_at, this.up_since) = (None, self.now);
         self.follow_wall(process);
         self.wake(process, self.now);
     }
@@ -220,7 +254,8 @@ impl World {
         }
         let is_empty = turn.batch.runs.is_empty();
         let result = is_empty.then(|| Ok(Vec::new()));
-        self.processes[process].busy = Some(Busy { turn, result });
+        let this = &mut self.processes[process];
+        this.busy = Some(Busy { turn, is_draining: this.is_draining, result });
         if is_empty {
             return self.settle(process);
         }
@@ -248,7 +283,13 @@ impl World {
         let has_landed = matches!(&result, Ok(verdicts) if verdicts.contains(&Verdict::Committed));
         self.trace.mark("a replaced process committed", has_landed && !self.is_newest(process));
         self.trace.mark("a crash came between commit and release", crashes);
-        self.examine(&busy.turn.batch)?;
+        if has_landed || matches!(result, Err(store::Error::Unknown(_))) {
+            let others = self.processes.iter_mut().enumerate().filter(|(other, p)| *other != process && p.is_alive());
+            others.for_each(|(_, other)| other.is_outdated = true);
+        }
+        let Process { is_outdated, is_unsure, .. } = self.processes[process];
+        let writer = Writer { is_alone: !is_outdated, is_sure: !is_unsure, is_draining: busy.is_draining };
+        self.examine(&busy.turn.batch, writer)?;
         for run in busy.turn.batch.runs.iter().map(|write| write.run) {
             if !self.is_calm && self.chance.chance(self.faults.race) {
                 self.aim(run, process);
@@ -267,8 +308,9 @@ impl World {
 
     fn settle(&mut self, process: usize) -> Judgement {
         let this = &mut self.processes[process];
-        let Some(Busy { turn, result: Some(result) }) = this.busy.take() else { return Ok(()) };
+        let Some(Busy { turn, result: Some(result), .. }) = this.busy.take() else { return Ok(()) };
         let error = result.as_ref().err().cloned();
+        this.is_unsure |= matches!(error, Some(store::Error::Unknown(_)));
         let released = this.mailbox.settle(turn, result);
         self.release(process, released)?;
         match error {
@@ -291,12 +333,17 @@ impl World {
         for (ticket, reply) in released.replies {
             self.note(format!("request {ticket}: {reply:?}"));
             self.trace.mark("a key was taken", matches!(reply, Reply::KeyTaken { .. }));
+            let is_told = matches!(reply, Reply::KeyTaken { .. }) && self.ledger.is_telling(ticket);
+            self.trace.mark("somebody had been told already", is_told);
             self.trace.mark("a watcher was told the end", matches!(reply, Reply::Ended(_)));
             let is_refused = matches!(reply, Reply::Unavailable(_) | Reply::Unknown(_));
             let ask = self.ledger.answered(ticket, reply, &self.checker)?.clone();
             if is_refused {
                 self.unanswered(ask);
             }
+        }
+        for (_, run, number) in released.notices {
+            self.push_process(process, Happening::Tell { run, number });
         }
         self.processes[process].aborted.extend(released.aborts);
         let epoch = self.processes[process].epoch;

@@ -6,9 +6,12 @@
 
 use super::condition::Condition;
 use super::random::Random;
+use kernel::event::OnConflict;
 use kernel::path::{RawPath, Ref, Root, TaskField};
-use kernel::plan::{Backoff, Body, Group, Guard, Http, Layout, Link, Node, Outcomes, Retry, Verdict};
-use kernel::template::{self, Template};
+use kernel::plan::{
+    Backoff, Body, Concurrency, Group, Guard, Http, Layout, Link, Node, Notify, Occasion, Outcomes, Retry, Verdict,
+};
+use kernel::template::{self, Part, Template};
 use kernel::{Plan, Span, expr};
 
 /// Steps of an ordinary shape; most have far fewer.
@@ -19,6 +22,23 @@ pub struct Shape {
     pub steps: Vec<Step>,
     pub max_duration: Span,
     pub is_strict: bool,
+    pub gate: Option<Limit>,
+    /// Who is told that a run has ended.
+    pub tells: Vec<Tell>,
+}
+
+/// How many runs of one lane may be open at once, and what becomes of one that finds no room.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Limit {
+    pub most: u32,
+    pub on_conflict: OnConflict,
+}
+
+#[derive(Clone, Debug)]
+pub struct Tell {
+    pub only_failures: bool,
+    /// The workflow whose run tells; else an address is called.
+    pub workflow: Option<String>,
 }
 
 #[derive(Debug)]
@@ -142,14 +162,27 @@ impl Shape {
     fn of(random: &mut Random, steps: impl FnOnce(&mut Random) -> Vec<Step>) -> Shape {
         let steps = steps(random);
         let max_duration = if random.chance(250) { random.log_millis(500, 90_000) } else { Span::from_days(30) };
-        Shape { steps, max_duration, is_strict: random.chance(250) }
+        Shape { steps, max_duration, is_strict: random.chance(250), gate: None, tells: Vec::new() }
+    }
+
+    /// The shape of what calls an address.
+    pub fn teller(random: &mut Random) -> Shape {
+        Shape::of(random, |_| vec![Step::plain(Kind::Http(Reads::Nothing), Vec::new())])
     }
 
     pub fn plan(&self) -> Plan {
         let nodes: Vec<Node> = self.steps.iter().enumerate().map(|(i, step)| step.node(i)).collect();
         let verdict = if self.is_strict { Verdict::Strict } else { Verdict::Blocked };
         let root = Group { nodes: (0..nodes.len() as u32).collect(), verdict, ..Default::default() };
-        let layout = Layout { nodes, groups: vec![root], max_duration: self.max_duration, ..Default::default() };
+        let concurrency = self.gate.map(|limit| Concurrency {
+            key: parts("lane-{{trigger.body.lane}}"),
+            limit: limit.most,
+            on_conflict: limit.on_conflict,
+            ..Default::default()
+        });
+        let notify = self.tells.iter().map(Tell::notify).collect();
+        let (groups, max_duration) = (vec![root], self.max_duration);
+        let layout = Layout { nodes, groups, max_duration, concurrency, notify, ..Default::default() };
         Plan::new(layout).expect("steps need only earlier ones")
     }
 
@@ -194,6 +227,21 @@ impl Step {
     }
 }
 
+impl Limit {
+    pub fn draw(random: &mut Random) -> Limit {
+        let policies = [OnConflict::Queue, OnConflict::Skip, OnConflict::CancelRunning];
+        Limit { most: random.pick(&[1, 1, 2, 3]), on_conflict: random.pick(&policies) }
+    }
+}
+
+impl Tell {
+    fn notify(&self) -> Notify {
+        let url = if self.workflow.is_none() { "http://listener/".into() } else { String::new() };
+        let on = if self.only_failures { Occasion::Failed } else { Occasion::Ended };
+        Notify { on, url, workflow: self.workflow.clone().unwrap_or_default(), ..Default::default() }
+    }
+}
+
 /// The step before this one, if there is one.
 fn before(i: usize) -> Vec<usize> {
     i.checked_sub(1).into_iter().collect()
@@ -223,9 +271,11 @@ fn draw_retry(random: &mut Random) -> Retry {
     }
 }
 
+fn parts(text: &str) -> Vec<Part> {
+    template::parse_text(text, &mut |raw| Ok(reference(raw))).expect("templates are well formed")
+}
+
 fn body(kind: Kind) -> Body {
-    let parts =
-        |text: &str| template::parse_text(text, &mut |raw| Ok(reference(raw))).expect("templates are well formed");
     match kind {
         Kind::Http(reads) => {
             let (path, text) = match reads {

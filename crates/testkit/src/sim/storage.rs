@@ -4,6 +4,7 @@
 //! stored is examined, whatever the writer was told.
 
 use super::check::fold;
+use super::crowd::Writer;
 use super::harm::{Harm, Judgement};
 use super::world::{World, ready};
 use bytes::Bytes;
@@ -51,7 +52,9 @@ impl World {
 
     /// A node of a later release writes to a run something that this release cannot read.
     pub fn write_the_future(&mut self) -> Judgement {
-        let open: Vec<RunId> = self.checker.open().map(|(run, ..)| run).collect();
+        // Not to one that holds a place: whoever waits for that would wait for the upgrade too.
+        let free = self.checker.open().filter(|(_, definition, _)| definition.shape.gate.is_none());
+        let open: Vec<RunId> = free.map(|(run, ..)| run).collect();
         if open.is_empty() {
             return Ok(());
         }
@@ -78,14 +81,18 @@ impl World {
         let batch = Batch { at, epoch: 0, runs: vec![write] };
         let written = ready(self.store.commit(&batch));
         debug_assert_eq!(written, Ok(vec![Verdict::Committed]));
-        self.examine(&batch)
+        self.examine(&batch, Writer::default())
     }
 
     /// Holds every run of a batch against the invariants.
-    pub fn examine(&mut self, batch: &Batch) -> Judgement {
+    pub fn examine(&mut self, batch: &Batch, writer: Writer) -> Judgement {
+        let mut failed = Vec::new();
         for run in batch.runs.iter().map(|write| write.run) {
-            let Some(stored) = self.store.stored_run(OrgId::DEFAULT, run) else { continue };
-            self.checker.committed(&stored, batch.epoch).map_err(|wrong| wrong.about(run))?;
+            let Some(stored) = self.store.stored_run(OrgId::DEFAULT, run) else {
+                failed.push(run);
+                continue;
+            };
+            self.checker.committed(&stored, batch.epoch, writer.is_draining).map_err(|wrong| wrong.about(run))?;
             let seq = self.checker.stored(run).map_or(0, |run| run.state.seq);
             self.note(format!("  {run} is {} at event {seq}", stored.row.status));
         }
@@ -95,7 +102,8 @@ impl World {
             let is_whole = one == other || other && was_done_before;
             Harm::Lost.unless(is_whole, || format!("of {run} and {twin}, asked for together, one is there"))?;
         }
-        Ok(())
+        self.checker.landed(&failed, self.now, writer, &self.store)?;
+        self.make_room()
     }
 
     pub fn load(&mut self, run: RunId) -> std::result::Result<Option<Resumed>, Trouble> {

@@ -19,17 +19,19 @@ pub struct Trigger {
     /// It does not fit into a record.
     pub is_large: bool,
     note: &'static str,
+    /// Runs of one lane share a limit, where there is one.
+    pub lane: u64,
 }
 
 impl Trigger {
-    pub fn draw(random: &mut Random) -> Trigger {
-        Trigger { flag: random.coin(), is_large: random.chance(250), note: random.pick(&NOTES) }
+    pub fn draw(random: &mut Random, lane: u64) -> Trigger {
+        Trigger { flag: random.coin(), is_large: random.chance(250), note: random.pick(&NOTES), lane }
     }
 
     pub fn body(&self) -> Bytes {
         let pad = "x".repeat(if self.is_large { INLINE_MAX } else { 5 });
-        let Trigger { flag, note, .. } = self;
-        format!(r#"{{"flag":{flag},"note":"{note}","secret":"hush","pad":"{pad}"}}"#).into()
+        let Trigger { flag, note, lane, .. } = self;
+        format!(r#"{{"flag":{flag},"note":"{note}","lane":{lane},"secret":"hush","pad":"{pad}"}}"#).into()
     }
 
     /// Is this the request that a step which reads `reads` must send?

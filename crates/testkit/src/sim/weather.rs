@@ -10,7 +10,7 @@ use super::harm::Judgement;
 use super::process::{Happening, Process};
 use super::world::{Event, World, ready};
 use engine::mailbox::Command;
-use kernel::{Span, Timestamp};
+use kernel::{Span, Timestamp, WorkflowId};
 use store::Store;
 
 pub enum Weather {
@@ -29,6 +29,14 @@ pub enum Weather {
     /// Somebody notices a process that lives although it was replaced, and starts the host anew: what
     /// goes down comes back, or nobody would take up its work.
     Retire {
+        process: usize,
+    },
+    /// Somebody stops the process on purpose…
+    Drain {
+        host: usize,
+    },
+    /// …and has waited long enough.
+    Stop {
         process: usize,
     },
     Pause {
@@ -76,6 +84,7 @@ impl World {
             self.expect(self.faults.crash_mean, Weather::Crash { host });
             self.expect(self.faults.pause_mean, Weather::Pause { host });
             self.expect(self.faults.clock_step_mean, Weather::ClockStep { host });
+            self.expect(self.faults.drain_mean, Weather::Drain { host });
         }
         self.expect(self.faults.outage_mean, Weather::Outage);
         self.expect(self.faults.swizzle_mean, Weather::Swizzle);
@@ -85,7 +94,7 @@ impl World {
     pub fn change(&mut self, weather: Weather) -> Judgement {
         match weather {
             Weather::Boot { host, generation } => self.boot(host, generation),
-            Weather::Retire { process } => {
+            Weather::Retire { process } | Weather::Stop { process } => {
                 if self.processes[process].is_alive() {
                     self.crash(self.processes[process].host);
                 }
@@ -100,6 +109,10 @@ impl World {
                 let length = self.chance.log_millis(100, 40_000);
                 self.pause(host, length);
                 self.expect(self.faults.pause_mean, weather);
+            }
+            Weather::Drain { host } => {
+                self.drain(host);
+                self.expect(self.faults.drain_mean, weather);
             }
             Weather::PauseFor { host, length } => self.pause(host, length),
             Weather::Swizzle => {
@@ -177,7 +190,15 @@ impl World {
         self.trace.mark("a run was recovered", !unparked.is_empty());
         self.trace.mark("a process was replaced while it lives", self.hosts[host].is_up());
         self.note(format!("host {host} starts process {process}, epoch {epoch}, {} to recover", unparked.len()));
-        self.processes.push(Process::new(host, epoch, clock, high_water));
+        let paused = ready(self.store.workflow_pauses()).expect("the memory store answers");
+        let paused: Vec<WorkflowId> = paused.into_iter().map(|pause| pause.workflow).collect();
+        let gated = ready(self.store.gated()).expect("the memory store answers");
+        let mut started = Process::new(host, epoch, clock, high_water);
+        (started.up_since, started.paused) = (self.now, paused.iter().copied().collect());
+        self.processes.push(started);
+        let workflows = self.definitions.iter().map(|d| d.version.workflow).filter(|w| !paused.contains(w));
+        workflows.for_each(|workflow| self.checker.crowd.release(workflow));
+        self.deliver(process, Command::Gates { paused, runs: gated });
         if let Some(process) = self.hosts[host].current.replace(process) {
             let patience = self.chance.log_millis(1_000, 120_000);
             self.push(patience, Event::Weather(Weather::Retire { process }));
@@ -186,10 +207,22 @@ impl World {
             self.deliver(process, Command::Recover { org, run });
         }
         self.push(Span(0), Event::Process(process, Happening::Poll));
+        self.push(Span(0), Event::Process(process, Happening::Look));
         if self.chance.chance(self.faults.crash_in_recovery) {
             let soon = self.chance.log_millis(1, 300);
             self.push(soon, Event::Weather(Weather::Relapse { host }));
         }
+    }
+
+    /// The process starts nothing more; what is under way has some time to finish.
+    fn drain(&mut self, host: usize) {
+        let Some(process) = self.hosts[host].current.filter(|p| !self.processes[*p].is_draining) else { return };
+        self.note(format!("process {process} drains"));
+        self.trace.mark("a process drained", true);
+        self.processes[process].is_draining = true;
+        self.deliver(process, Command::Drain);
+        let grace = self.chance.log_millis(1, 25_000);
+        self.push(grace, Event::Weather(Weather::Stop { process }));
     }
 
     /// The process stops in the middle of whatever it does. Half of the time somebody takes it for dead

@@ -9,7 +9,7 @@ use super::harm::{Failure, Harm, Judgement};
 use super::ledger::{Ask, Ledger};
 use super::process::{Happening, Process};
 use super::random::Random;
-use super::shape::{Extreme, STEPS_MAX, Shape};
+use super::shape::{Extreme, Limit, STEPS_MAX, Shape, Tell};
 use super::trace::Trace;
 use super::upstream;
 use super::weather::{Host, Weather};
@@ -31,10 +31,17 @@ const TICK: Span = Span::from_secs(5);
 /// …and after this long whatever has not ended never will.
 const PATIENCE: Span = Span::from_secs(6 * 3_600);
 
+/// Name of the workflow that calls whoever wants to be told of an end.
+pub const TELLER: &str = "teller";
+/// A run that must make room for another has done so after this long.
+const ROOM: Span = Span::from_secs(60);
+
 pub enum Event {
     Process(usize, Happening),
     Weather(Weather),
     Client(Errand),
+    /// Somebody pauses (true) or resumes the workflow of a definition.
+    Hold(usize, bool),
     /// The first phase is over.
     Calm,
     /// The second phase, again and again.
@@ -54,6 +61,8 @@ pub struct World {
     pub workload: Random,
     pub chance: Random,
     pub schedule: Random,
+    /// Limits, pauses and notices.
+    pub around: Random,
 
     pub faults: Faults,
     pub is_calm: bool,
@@ -83,7 +92,10 @@ impl World {
         let mut workload = Random::stream(seed, "workload");
         let mut chance = Random::stream(seed, "faults");
         let faults = Faults::draw(&mut chance, &options.without);
-        let hosts = topology.pick(&[1, 1, 1, 2, 2, 3, 4, 5]).min(options.hosts_max);
+        let mut around = Random::stream(seed, "around");
+        // Places are kept by the one process that has the store, and so are pauses of workflows.
+        let hosts_max = if faults.has_gates { 1 } else { options.hosts_max };
+        let hosts = topology.pick(&[1, 1, 1, 2, 2, 3, 4, 5]).min(hosts_max);
         let calm_at = START.after(topology.millis(20_000, 240_000));
         let extreme = topology.chance(EXTREME).then(|| topology.pick(&Extreme::ALL));
         let count = if extreme.is_some() { 1 } else { workload.between(1, 3) };
@@ -91,7 +103,8 @@ impl World {
             Some(extreme) => Shape::extreme(random, extreme),
             None => Shape::draw(random, options.steps_max),
         };
-        let definitions = (0..count).map(|n| define(shape(&mut workload), &mut workload, n as u32)).collect();
+        let shapes: Vec<Shape> = (0..count).map(|_| shape(&mut workload)).collect();
+        let definitions = define(shapes, &mut around, &faults, extreme.is_some());
         let runs_max = if extreme.is_some() { options.runs_max.min(2) } else { options.runs_max };
         let checker = Checker::new(faults.has_one_clock());
         let mut world = World {
@@ -104,6 +117,7 @@ impl World {
             workload,
             chance,
             schedule: Random::stream(seed, "schedule"),
+            around,
             faults,
             is_calm: false,
             store: MemoryStore::new(),
@@ -125,6 +139,11 @@ impl World {
         for (at, errand) in client::draw(&mut world, runs_max, calm_at) {
             world.push_at(at, Event::Client(errand));
         }
+        if world.faults.has_holds && hosts == 1 {
+            for (at, definition, is_paused) in client::holds(&mut world, calm_at) {
+                world.push_at(at, Event::Hold(definition, is_paused));
+            }
+        }
         world.push_at(calm_at, Event::Calm);
         world
     }
@@ -144,12 +163,17 @@ impl World {
                     self.errands -= 1;
                     self.send(errand);
                 }
+                Event::Hold(_, true) if self.is_calm => {}
+                Event::Hold(definition, is_paused) => self.hold(definition, is_paused),
                 Event::Calm => self.calm_down(),
                 Event::Tick if self.is_over() => {
                     self.checker.check_all(&self.store)?;
+                    self.checker.news.check(&self.store)?;
                     return self.ledger.check_all(&self.checker);
                 }
                 Event::Tick => {
+                    self.checker.news.check(&self.store)?;
+                    self.make_room()?;
                     self.help();
                     self.push(TICK, Event::Tick);
                 }
@@ -182,8 +206,21 @@ impl World {
         self.push(TICK, Event::Tick);
     }
 
+    /// Whoever must make room for another has done so, where one process has had the time to see to it.
+    pub fn make_room(&self) -> Judgement {
+        let since = Timestamp(self.now.0 - ROOM.0 as i64);
+        let mut alive = self.processes.iter().filter(|p| p.is_alive());
+        match (alive.next(), alive.next()) {
+            (Some(only), None) if !only.is_outdated && only.up_since.max(self.store_down_until) < since => {
+                self.checker.crowd.is_made_room_for(since)
+            }
+            _ => Ok(()),
+        }
+    }
+
     fn is_over(&self) -> bool {
         let is_quiet = self.checker.open().next().is_none() && self.unanswered_asks().is_empty();
+        let is_quiet = is_quiet && self.checker.news.is_told();
         is_quiet && self.errands == 0 && self.hosts.iter().all(|h| h.is_up())
     }
 
@@ -201,7 +238,8 @@ impl World {
     /// Says which run does not end, and all that is stored of it.
     fn stuck(&self) -> String {
         let Some((id, definition, run)) = self.checker.open().next() else {
-            return format!("never answered: {:?}", self.unanswered_asks());
+            let is_told = self.checker.news.is_told();
+            return format!("never answered: {:?}; everybody is told: {is_told}", self.unanswered_asks());
         };
         let mut text = format!("{id} is {}, due at {:?}\n", run.status(), run.next_due());
         for (i, step) in definition.shape.steps.iter().enumerate() {
@@ -219,16 +257,36 @@ impl World {
     }
 }
 
-fn define(shape: Shape, random: &mut Random, number: u32) -> Definition {
+/// Workflows, with what stands around them: limits, a later edition with another limit, somebody to tell.
+fn define(shapes: Vec<Shape>, random: &mut Random, faults: &Faults, is_extreme: bool) -> Vec<Definition> {
+    let mut definitions: Vec<Definition> = Vec::new();
+    for (n, mut shape) in shapes.into_iter().enumerate() {
+        shape.gate = (faults.has_gates && random.chance(800)).then(|| Limit::draw(random));
+        for _ in 0..if faults.has_notices { random.below(3) } else { 0 } {
+            let name = format!("workflow {}", random.below(n as u64 + 1));
+            let workflow = (!is_extreme && random.chance(300)).then_some(name);
+            shape.tells.push(Tell { only_failures: random.chance(300), workflow });
+        }
+        definitions.push(edition(shape, WorkflowId(random.bytes()), format!("workflow {n}"), 1, random));
+    }
+    if faults.has_gates && !is_extreme && random.chance(300) {
+        let mut shape = Shape::draw(random, 6);
+        shape.gate = Some(Limit::draw(random));
+        let Version { workflow, name, .. } = &*definitions[0].version;
+        definitions.push(edition(shape, *workflow, name.clone(), 2, random));
+    }
+    if faults.has_notices {
+        let mut shape = Shape::teller(random);
+        shape.gate = (faults.has_gates && random.chance(300)).then(|| Limit::draw(random));
+        definitions.push(edition(shape, WorkflowId(random.bytes()), TELLER.into(), 1, random));
+    }
+    definitions
+}
+
+fn edition(shape: Shape, workflow: WorkflowId, name: String, number: u32, random: &mut Random) -> Definition {
     let shape = Rc::new(shape);
-    let version = Version {
-        org: OrgId::DEFAULT,
-        workflow: WorkflowId(random.bytes()),
-        name: format!("workflow {number}"),
-        number: 1,
-        hash: random.bytes(),
-        plan: Arc::new(shape.plan()),
-    };
+    let plan = Arc::new(shape.plan());
+    let version = Version { org: OrgId::DEFAULT, workflow, name, number, hash: random.bytes(), plan };
     Definition { shape, version: Arc::new(version) }
 }
 

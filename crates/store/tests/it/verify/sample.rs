@@ -72,6 +72,7 @@ async fn open(place: &Place) -> Engine {
         clock_start: None,
         clock_advance: kernel::Span(0),
         http: Default::default(),
+        seed: None,
     };
     // Never a checkpoint, so that a copy of the two files is of one moment.
     let quiet = store::sqlite::Options { passive_bytes: u64::MAX, restart_bytes: u64::MAX, ..Default::default() };

@@ -1,0 +1,49 @@
+//! Which steps the cases of a definition never ran, and which conditions were never false.
+
+use super::files::Loaded;
+use super::play::Story;
+use kernel::{Plan, StepStatus};
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+
+#[derive(Default)]
+pub struct Coverage {
+    pub definitions: BTreeMap<PathBuf, Covered>,
+}
+
+#[derive(Default)]
+pub struct Covered {
+    pub steps: usize,
+    /// Names, in the order of the definition.
+    pub never_ran: Vec<String>,
+    /// Steps with a condition that no case saw skipped.
+    pub never_skipped: Vec<String>,
+    ran: BTreeSet<u32>,
+    skipped: BTreeSet<u32>,
+}
+
+impl Coverage {
+    pub fn add(&mut self, loaded: &Loaded, story: Option<&Story>) {
+        let covered = self.definitions.entry(loaded.definition.clone()).or_default();
+        if let Some(story) = story {
+            covered.ran.extend(story.path());
+            let steps = story.reading.run.state.steps.iter().enumerate();
+            let skipped = steps.filter(|(_, step)| step.status() == StepStatus::Skipped);
+            covered.skipped.extend(skipped.map(|(step, _)| step as u32));
+        }
+        covered.count(&loaded.compiled.plan);
+    }
+}
+
+impl Covered {
+    fn count(&mut self, plan: &Plan) {
+        let steps = || plan.nodes().iter().zip(0u32..);
+        let names = |keep: &dyn Fn(u32, bool) -> bool| -> Vec<String> {
+            let kept = steps().filter(|(node, step)| keep(*step, node.guard.is_some()));
+            kept.map(|(node, _)| node.key.clone()).collect()
+        };
+        self.steps = plan.nodes().len();
+        self.never_ran = names(&|step, _| !self.ran.contains(&step));
+        self.never_skipped = names(&|step, has_condition| has_condition && !self.skipped.contains(&step));
+    }
+}

@@ -1,0 +1,255 @@
+//! Playing one case: a run on an engine of its own, and everything outside of it played from the script.
+//!
+//! Time is walked from one moment at which something happens to the next. At a moment, what the engine
+//! does by itself comes first (a timer that is due beats an input that arrives with it); then one thing
+//! of the script at a time, each followed until nothing moves: answers in the order of their requests,
+//! callbacks, the cancel.
+
+use engine::secret::Secret;
+use engine::{Call, ClockMode, Desk, Engine, HttpOptions, Options, Reached, StartRequest};
+use kernel::run::Phase;
+use kernel::{Answer, Event, OrgId, RunId, Span, Timestamp};
+use lang::Compiled;
+use lang::suite::{Given, Reply, Scripted, When};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use store::MemoryStore;
+
+const ORG: OrgId = OrgId::DEFAULT;
+const SEED: u64 = 1;
+/// What callback URLs begin with.
+const PUBLIC_URL: &str = "http://onward.test";
+const ACTOR: &str = "onward test";
+
+/// What happened.
+pub struct Story {
+    pub reading: engine::engine::Reading,
+    pub events: Vec<(u64, Timestamp, Event)>,
+    pub calls: Vec<Call>,
+    /// Callbacks that were sent: when, to which step, and what became of them.
+    pub callbacks: Vec<(Timestamp, u32, Answer)>,
+    /// A request nobody said an answer to; the story ends there.
+    pub unscripted: Option<Call>,
+    /// Why the run is where it is.
+    pub why: String,
+}
+
+impl Story {
+    /// How long the run took, or has taken so far.
+    pub fn took(&self) -> Span {
+        let end = self.reading.run.state.finished_at.or(self.events.last().map(|(_, at, _)| *at));
+        end.unwrap_or_default().since(self.reading.run.state.created_at)
+    }
+
+    /// The steps that began, in that order.
+    pub fn path(&self) -> Vec<u32> {
+        let mut path = Vec::new();
+        for (_, _, event) in &self.events {
+            let begins = matches!(
+                event,
+                Event::Scheduled { .. }
+                    | Event::Leased { .. }
+                    | Event::Started { .. }
+                    | Event::Succeeded { .. }
+                    | Event::Received { .. }
+                    | Event::Failed { .. }
+                    | Event::TimedOut { .. }
+                    | Event::TimerSet { .. }
+                    | Event::WaitOpened { .. }
+            );
+            if let (true, Some(step)) = (begins, event.step())
+                && !path.contains(&step)
+            {
+                path.push(step);
+            }
+        }
+        path
+    }
+
+    /// The requests a step sent.
+    pub fn requests(&self, key: &str) -> Vec<&Call> {
+        self.calls.iter().filter(|call| call.step == key).collect()
+    }
+}
+
+pub async fn play(compiled: &Compiled, now: Timestamp, given: &Given) -> Result<Story, String> {
+    let desk = Arc::new(Desk::default());
+    let secret = Secret::new([7; 32]);
+    let options = Options {
+        secret: secret.clone(),
+        public_url: PUBLIC_URL.into(),
+        clock: ClockMode::Stepped,
+        clock_start: Some(now),
+        clock_advance: Span(0),
+        http: HttpOptions { desk: Some(desk.clone()), ..HttpOptions::default() },
+        seed: Some(SEED),
+    };
+    let engine = Engine::open(Arc::new(MemoryStore::default()), options).await.map_err(|e| e.to_string())?;
+    let told = tell(&engine, &desk, &secret, compiled, given).await;
+    engine.stop().await;
+    told.map_err(|error| error.to_string())
+}
+
+async fn tell(
+    engine: &Engine,
+    desk: &Desk,
+    secret: &Secret,
+    compiled: &Compiled,
+    given: &Given,
+) -> Result<Story, engine::Error> {
+    let (row, _) = engine.create_workflow(ORG, compiled, None).await?;
+    let workflow = engine.resolve(ORG, &row.id.to_string()).await?.ok_or(engine::Error::NotFound("workflow"))?;
+    let input = given.input.clone().unwrap_or_default().to_string();
+    let request = StartRequest::new(ORG, workflow, input.into());
+    let request = StartRequest { headers: given.headers.clone().unwrap_or_default(), ..request };
+    let run = engine.start(request).await?.run;
+    let mut outside = Outside::new(given, engine.now());
+    let unscripted = loop {
+        let due = engine.settled().await?;
+        let now = engine.now();
+        if let Some(call) = desk.calls().into_iter().filter(|call| call.run == run).find_map(|c| outside.take(c, now)) {
+            break Some(call);
+        }
+        if engine.store().run(ORG, run).await?.is_some_and(|row| row.status.is_terminal()) {
+            break None;
+        }
+        if outside.is_watching() {
+            let reading = engine.read(ORG, run).await?.ok_or(engine::Error::NotFound("run"))?;
+            outside.watch(&reading.run, now);
+        }
+        match outside.next() {
+            Some(at) if at <= now => outside.act(engine, desk, secret, compiled, run).await?,
+            next => {
+                let next = next.unwrap_or(Timestamp::NEVER).min(due);
+                if next == Timestamp::NEVER {
+                    return Err(engine::Error::Unavailable(
+                        "nothing will ever move this run on; please report it".into(),
+                    ));
+                }
+                engine.advance_clock(next.since(now)).await?;
+            }
+        }
+    };
+    let (reading, told) = engine.explain(ORG, run, None).await?.ok_or(engine::Error::NotFound("run"))?;
+    let events = engine.history(ORG, run).await?.unwrap_or_default();
+    let why = told.map(|told| told.summary).unwrap_or_default();
+    let Outside { calls, called, .. } = outside;
+    Ok(Story { reading, events, calls, callbacks: called, unscripted, why })
+}
+
+/// Everything that is not the engine.
+struct Outside<'a> {
+    given: &'a Given,
+    /// What is going to happen, earliest first; of the same moment in the order of [`Act`].
+    acts: BTreeSet<(Timestamp, Act)>,
+    /// Callbacks to steps that have not begun to wait.
+    expected: BTreeSet<u32>,
+    calls: Vec<Call>,
+    called: Vec<(Timestamp, u32, Answer)>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Act {
+    /// The answer to the nth of `calls`.
+    Reply(usize),
+    Callback(u32),
+    Cancel,
+}
+
+impl<'a> Outside<'a> {
+    fn new(given: &'a Given, start: Timestamp) -> Outside<'a> {
+        let mut acts = BTreeSet::new();
+        let mut expected = BTreeSet::new();
+        for (step, callback) in &given.callbacks {
+            match callback.when {
+                When::Never => {}
+                When::At(span) => drop(acts.insert((start.after(span), Act::Callback(*step)))),
+                When::After(_) => drop(expected.insert(*step)),
+            }
+        }
+        acts.extend(given.cancel_after.map(|span| (start.after(span), Act::Cancel)));
+        Outside { given, acts, expected, calls: Vec::new(), called: Vec::new() }
+    }
+
+    /// A request arrives. Handed back when the script has no answer to it.
+    fn take(&mut self, call: Call, now: Timestamp) -> Option<Call> {
+        let Some(scripted) = self.script(&call) else { return Some(call) };
+        let took = time_of(scripted, &call);
+        self.acts.insert((now.after(took), Act::Reply(self.calls.len())));
+        self.calls.push(call);
+        None
+    }
+
+    fn script(&self, call: &Call) -> Option<&'a Scripted> {
+        let attempts = self.given.http.get(&call.index)?;
+        attempts.get(call.attempt as usize - 1).or(attempts.last())
+    }
+
+    fn is_watching(&self) -> bool {
+        !self.expected.is_empty()
+    }
+
+    /// Looks for steps that have begun to wait.
+    fn watch(&mut self, run: &kernel::Run, now: Timestamp) {
+        let given = self.given;
+        let acts = &mut self.acts;
+        self.expected.retain(|step| match (&run.step(*step).phase, given.callbacks[step].when) {
+            (Phase::Waiting { .. }, When::After(span)) => {
+                acts.insert((now.after(span), Act::Callback(*step)));
+                false
+            }
+            (Phase::Done { .. }, _) => false,
+            _ => true,
+        });
+    }
+
+    fn next(&self) -> Option<Timestamp> {
+        self.acts.first().map(|(at, _)| *at)
+    }
+
+    /// Does what is next.
+    async fn act(
+        &mut self,
+        engine: &Engine,
+        desk: &Desk,
+        secret: &Secret,
+        compiled: &Compiled,
+        run: RunId,
+    ) -> Result<(), engine::Error> {
+        match self.acts.pop_first() {
+            Some((_, Act::Reply(nth))) => {
+                let call = &self.calls[nth];
+                let Some(scripted) = self.script(call) else { return Ok(()) };
+                let took = time_of(scripted, call);
+                let reached = match &scripted.reply {
+                    _ if took >= call.timeout => Reached::Nothing,
+                    Reply::Nothing => Reached::Nothing,
+                    Reply::Network(why) => Reached::Network(why.clone()),
+                    Reply::Response { status, headers, body } => {
+                        Reached::Response { status: *status, headers: headers.clone(), body: body.clone().into() }
+                    }
+                };
+                // Nobody may want it any more; then it is not missed.
+                desk.answer(call.number, reached, took);
+            }
+            Some((at, Act::Callback(step))) => {
+                let token = secret.token(run, &compiled.plan.node(step).key);
+                let answer = engine.callback(&token, self.given.callbacks[&step].body.clone().into()).await?;
+                self.called.push((at, step, answer));
+            }
+            Some((_, Act::Cancel)) => {
+                engine.cancel(ORG, run, ACTOR.into(), "cancel_after".into()).await?;
+            }
+            None => {}
+        }
+        Ok(())
+    }
+}
+
+/// How long the attempt takes: what the script says, but no longer than the attempt may.
+fn time_of(scripted: &Scripted, call: &Call) -> Span {
+    match scripted.reply {
+        Reply::Nothing => call.timeout,
+        _ => scripted.took.min(call.timeout),
+    }
+}

@@ -1,0 +1,201 @@
+//! Test files: cases of one workflow, each with what it is given and what is expected of it.
+//!
+//! ```text
+//!   bytes ──read──▶ Tree ──workflow_of──▶ which definition ──compile──▶ Plan
+//!                    └──────────────read_suite(tree, plan)──▶ Suite, or every problem with its place
+//! ```
+//!
+//! A case may only speak about steps its workflow has, and only say of a step what its kind has: a script
+//! for a step that was renamed is a problem, not a line that is never used. Nothing is run here.
+
+mod expect;
+mod given;
+#[cfg(test)]
+mod tests;
+
+pub use expect::{Bound, Expect, Expected, Order, RequestExpect, StepExpect};
+pub use given::{Callback, Given, Reply, Scripted, When};
+
+use crate::codes;
+use crate::diagnostic::{Diagnostic, Draft, Problems, is_hostile, quoted};
+use crate::fields::{self, Fields, Shape};
+use crate::tree::{Entry, Node, Tree};
+use kernel::plan::Body;
+use kernel::{Plan, Timestamp};
+
+const NAME_MAX: usize = 200;
+
+/// The cases of one file.
+#[derive(Clone, Debug)]
+pub struct Suite {
+    /// What the clock says when a run is started.
+    pub now: Option<Timestamp>,
+    pub cases: Vec<Case>,
+}
+
+#[derive(Clone, Debug)]
+pub struct Case {
+    pub name: String,
+    /// Where it stands, in bytes.
+    pub at: usize,
+    pub given: Given,
+    pub expect: Expect,
+}
+
+/// What reading cannot know by itself.
+pub struct World {
+    /// Reads an RFC 3339 time.
+    pub time: fn(&str) -> Option<Timestamp>,
+    /// Is a trigger's header of this (lowercase) name shown to the run?
+    pub keeps_header: fn(&str) -> bool,
+}
+
+const FILE: Shape = Shape {
+    known: &["workflow", "now", "input", "headers", "http", "callbacks", "cases"],
+    later: &[],
+    synonyms: &[("definition", "workflow"), ("tests", "cases"), ("clock_start", "now"), ("body", "input")],
+};
+const CASE: Shape = Shape {
+    known: &["name", "input", "headers", "http", "callbacks", "cancel_after", "expect"],
+    later: &[],
+    synonyms: &[("body", "input"), ("webhooks", "callbacks"), ("expected", "expect"), ("cancel", "cancel_after")],
+};
+
+/// The file the cases are about, if they say so: a path from the test file's folder.
+pub fn workflow_of(tree: &Tree) -> Result<Option<&str>, Vec<Diagnostic>> {
+    let mut problems = Problems::new(tree.source());
+    let named = fields::object(tree.root(), "a test file", &mut problems)
+        .and_then(|file| file.get("workflow"))
+        .and_then(|node| fields::text(node, "workflow", &mut problems));
+    match problems.is_empty() {
+        true => Ok(named),
+        false => Err(problems.finish(Some(tree.root()))),
+    }
+}
+
+/// Reads the cases of a workflow with this plan, or says everything that is wrong with them.
+pub fn read_suite(tree: &Tree, plan: &Plan, world: &World) -> Result<Suite, Vec<Diagnostic>> {
+    let mut reader = Reader { plan, world, problems: Problems::new(tree.source()) };
+    tree.root().check_numbers(&mut reader.problems);
+    let suite = reader.file(tree.root());
+    match suite {
+        Some(suite) if reader.problems.is_empty() => Ok(suite),
+        _ => Err(reader.problems.finish(Some(tree.root()))),
+    }
+}
+
+struct Reader<'a> {
+    plan: &'a Plan,
+    world: &'a World,
+    problems: Problems<'a>,
+}
+
+impl Reader<'_> {
+    fn file(&mut self, root: &Node) -> Option<Suite> {
+        let file = fields::object(root, "a test file", &mut self.problems)?;
+        file.check(&FILE, &mut self.problems);
+        let now = file.get("now").and_then(|node| self.time(node));
+        let shared = self.given(&file);
+        let start = root.span.start..root.span.start;
+        let cases = file.require("cases", "a test file", &start, &mut self.problems)?;
+        let list = fields::list(cases, "cases", &mut self.problems)?;
+        if list.is_empty() {
+            self.problems.add(codes::MISSING_FIELD, &cases.span, "`cases` has no case in it");
+        }
+        let mut read: Vec<Case> = Vec::new();
+        for node in list {
+            let Some(case) = self.case(node, &shared) else { continue };
+            if read.iter().any(|other| other.name == case.name) {
+                let message = format!("there are two cases {}", quoted(&case.name));
+                self.problems.add(codes::DUPLICATE_CASE, &(case.at..case.at + 1), message);
+            }
+            read.push(case);
+        }
+        Some(Suite { now, cases: read })
+    }
+
+    fn case(&mut self, node: &Node, shared: &Given) -> Option<Case> {
+        let case = fields::object(node, "a case", &mut self.problems)?;
+        case.check(&CASE, &mut self.problems);
+        let start = node.span.start..node.span.start;
+        let name = case.require("name", "a case", &start, &mut self.problems);
+        let name = name.and_then(|node| self.name(node));
+        let given = self.given(&case).over(shared);
+        let expect = case.require("expect", "a case", &start, &mut self.problems);
+        let expect = expect.and_then(|node| self.expect(node));
+        let (name, at) = name?;
+        Some(Case { name, at, given, expect: expect? })
+    }
+
+    fn name(&mut self, node: &Node) -> Option<(String, usize)> {
+        let name = fields::text(node, "name", &mut self.problems)?;
+        let is_fine = (1..=NAME_MAX).contains(&name.chars().count()) && !name.contains(is_hostile);
+        if !is_fine {
+            let message = format!("the name of a case has 1 to {NAME_MAX} visible characters, on one line");
+            self.problems.add(codes::INVALID_VALUE, &node.span, message);
+        }
+        is_fine.then(|| (name.to_owned(), node.span.start))
+    }
+
+    fn time(&mut self, node: &Node) -> Option<Timestamp> {
+        let text = fields::text(node, "now", &mut self.problems)?;
+        let time = (self.world.time)(text).filter(|at| at.0 >= 0);
+        if time.is_none() {
+            let draft = Draft::new(codes::INVALID_TIME, node.span.clone(), format!("{} is not a time", quoted(text)));
+            self.problems.push(draft.hint("write it like 2027-03-28T00:00:00Z; it may not lie before 1970"));
+        }
+        time
+    }
+
+    /// The step an entry is about.
+    fn step(&mut self, entry: &Entry) -> Option<u32> {
+        self.step_named(&entry.key, &entry.key_span)
+    }
+
+    fn step_named(&mut self, key: &str, span: &std::ops::Range<usize>) -> Option<u32> {
+        let found = self.plan.step(key);
+        if found.is_none() {
+            let hint = self.problems.suggest(key, self.plan.nodes().iter().map(|node| node.key.as_str()));
+            let message = format!("{} is not a step of this workflow", quoted(key));
+            self.problems.push(Draft::new(codes::UNKNOWN_CASE_STEP, span.clone(), message).maybe_hint(hint));
+        }
+        found
+    }
+
+    fn body_of(&self, step: u32) -> Option<&Body> {
+        self.plan.node(step).body.as_ref()
+    }
+
+    fn is_http(&self, step: u32) -> bool {
+        matches!(self.body_of(step), Some(Body::Http { .. }))
+    }
+
+    /// Reports something said of a step whose kind does not have it.
+    fn not_for_kind(&mut self, step: u32, span: &std::ops::Range<usize>, lacks: &str, hint: &str) {
+        let (key, kind) = (&self.plan.node(step).key, self.body_of(step).map_or("unknown", Body::kind));
+        let message = format!("`{key}` is of kind `{kind}` and {lacks}");
+        self.problems.push(Draft::new(codes::CASE_STEP_KIND, span.clone(), message).hint(hint));
+    }
+
+    /// Header names and their texts.
+    fn headers(&mut self, node: &Node) -> Vec<(String, String)> {
+        let Some(headers) = fields::object(node, "headers", &mut self.problems) else { return Vec::new() };
+        let mut read = Vec::new();
+        for entry in headers.iter() {
+            let is_token = |b: u8| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&b);
+            let value = fields::text(&entry.value, "a header", &mut self.problems);
+            if entry.key.is_empty() || !entry.key.bytes().all(is_token) {
+                let message = format!("{} is not the name of a header", quoted(&entry.key));
+                self.problems.add(codes::INVALID_HEADER, &entry.key_span, message);
+            } else if let Some(value) = value {
+                read.push((entry.key.to_ascii_lowercase(), value.to_owned()));
+            }
+        }
+        read
+    }
+
+    fn entries<'t>(&mut self, node: &'t Node, what: &str) -> Vec<&'t Entry> {
+        let found = fields::object(node, what, &mut self.problems);
+        found.map(|fields: Fields<'t>| fields.iter().collect()).unwrap_or_default()
+    }
+}

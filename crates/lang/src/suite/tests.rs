@@ -1,0 +1,217 @@
+use super::*;
+use crate::{Syntax, read};
+use kernel::{RunStatus, Span, StepStatus};
+
+const WORKFLOW: &str = "
+name: order
+tasks:
+  charge: { url: https://pay.example.com/charge }
+  moved: { url: https://pay.example.com/moved, redirects: 2 }
+  payment: { needs: [charge], wait_for_webhook: { timeout: 1h } }
+  nap: { needs: [payment], sleep: 1d }
+";
+
+const WORLD: World = World {
+    time: |text| (text == "2027-03-28T00:00:00Z").then_some(Timestamp(7)),
+    keeps_header: |name| name != "cookie",
+};
+
+fn suite(source: &str) -> Result<Suite, String> {
+    let plan = crate::testing::compiled(WORKFLOW).unwrap().plan;
+    let lines = |found: Vec<Diagnostic>| found.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n");
+    let tree = read(source.as_bytes(), Syntax::Yaml).map_err(|m| lines(m.0))?;
+    read_suite(&tree, &plan, &WORLD).map_err(lines)
+}
+
+/// The problems of one case with these fields beside its name.
+fn check(fields: &str, problem: &str) {
+    let source = format!("cases: [{{ name: a, {fields} }}]");
+    let found = suite(&source).err().unwrap_or_else(|| "1:1 ok".into());
+    let without_place: Vec<&str> =
+        found.lines().map(|line| line.split_once(' ').map_or(line, |(_, rest)| rest)).collect();
+    assert_eq!(without_place.join("\n"), problem, "{source}");
+}
+
+/// The same for what is given.
+fn check_given(fields: &str, problem: &str) {
+    check(&format!("expect: {{ status: failed }}, {fields}"), problem);
+}
+
+#[test]
+fn a_case_says_what_it_is_given_and_what_is_expected() {
+    let suite = suite(
+        r#"
+now: 2027-03-28T00:00:00Z
+input: { id: 1 }
+http: { charge: 200, moved: 503 }
+cases:
+  - name: one
+    http: { charge: [503, { status: 402, body: { reason: no }, took: 2s }, { timeout: true }, { network: refused }] }
+    callbacks: { payment: { after: 2h, body: paid } }
+    cancel_after: 3d
+    expect:
+      status: failed
+      path: [charge, payment]
+      steps:
+        charge: { status: failed, attempts: 2, status_code: 402, error: http_status, body: { reason: no }, requests: [{ method: post, headers: { X-A: b } }, {}] }
+        payment: skipped
+      other_steps: skipped
+      took: [">= 1h", "< 2h", 5s]
+  - name: two
+    input: null
+    callbacks: { payment: { at: 1m } }
+    expect: { took: 1d }
+"#,
+    )
+    .unwrap();
+    assert_eq!((suite.now, suite.cases.len()), (Some(Timestamp(7)), 2));
+    let Case { given, expect, .. } = &suite.cases[0];
+    assert_eq!(given.input, Some(serde_json::json!({ "id": 1 })), "the file's own");
+    let (charge, moved, payment) = (0, 1, 2);
+    let json = |status: u16, body: &str| Reply::Response {
+        status,
+        headers: vec![("content-type".into(), "application/json".into())],
+        body: body.into(),
+    };
+    let bare = |status: u16| Reply::Response { status, headers: vec![], body: vec![] };
+    let expected = [
+        (bare(503), 0),
+        (json(402, r#"{"reason":"no"}"#), 2),
+        (Reply::Nothing, 0),
+        (Reply::Network("refused".into()), 0),
+    ];
+    let expected = expected.map(|(reply, took)| Scripted { reply, took: Span::from_secs(took) });
+    assert_eq!(given.http[&charge], expected, "a case's own script comes before the file's");
+    assert_eq!(given.http[&moved], [Scripted { reply: bare(503), took: Span(0) }]);
+    let called = Callback { when: When::After(Span::from_secs(7_200)), body: b"paid".to_vec() };
+    assert_eq!(given.callbacks[&payment], called);
+    assert_eq!(given.cancel_after, Some(Span::from_days(3)));
+    assert_eq!(expect.status.as_ref().map(|s| s.value), Some(RunStatus::Failed));
+    assert_eq!(expect.other_steps.as_ref().map(|s| s.value), Some(StepStatus::Skipped));
+    assert_eq!(expect.steps[1].1.status.as_ref().map(|s| s.value), Some(StepStatus::Skipped));
+    let requests = expect.steps[0].1.requests.as_ref().unwrap();
+    assert_eq!((requests.value.len(), &requests.value[1]), (2, &RequestExpect::default()));
+    assert_eq!(requests.value[0].method.as_ref().map(|m| m.value.as_str()), Some("POST"));
+    assert_eq!(requests.value[0].headers[0].0, "x-a");
+    let bounds: Vec<String> = expect.took.iter().map(|b| b.value.to_string()).collect();
+    assert_eq!(bounds, [">= 1h", "< 2h", "5s"]);
+    let second = &suite.cases[1].given;
+    assert_eq!(second.input, Some(serde_json::Value::Null), "null is an input");
+    assert_eq!(second.callbacks[&payment].when, When::At(Span::from_secs(60)));
+}
+
+#[test]
+fn bounds_hold_at_their_edges() {
+    let hour = Span::from_secs(3_600);
+    for (order, less, same, more) in [
+        (Order::Exactly, false, true, false),
+        (Order::AtMost, true, true, false),
+        (Order::AtLeast, false, true, true),
+        (Order::Less, true, false, false),
+        (Order::More, false, false, true),
+    ] {
+        let bound = Bound { order, span: hour };
+        let held = [Span(hour.0 - 1), hour, Span(hour.0 + 1)].map(|took| bound.holds(took));
+        assert_eq!(held, [less, same, more], "{order:?}");
+    }
+}
+
+#[test]
+fn a_name_that_is_no_step_is_refused_with_a_suggestion() {
+    check_given(
+        "http: { chrage: 200 }",
+        "unknown_case_step cases[0].http.chrage: `chrage` is not a step of this workflow (did you mean `charge`?)",
+    );
+    let source = "cases:\n  - name: a\n    expect: { status: failed, path: [charg] }";
+    assert!(suite(source).unwrap_err().starts_with("3:38 unknown_case_step cases[0].expect.path[0]: `charg`"));
+    check(
+        "expect: { path: [charge, refund] }",
+        "unknown_case_step cases[0].expect.path[1]: `refund` is not a step of this workflow",
+    );
+    check(
+        "expect: { steps: { napp: success } }",
+        "unknown_case_step cases[0].expect.steps.napp: `napp` is not a step of this workflow (did you mean `nap`?)",
+    );
+}
+
+#[test]
+fn a_step_is_only_given_what_its_kind_has() {
+    check_given(
+        "http: { nap: 200 }",
+        "case_step_kind cases[0].http.nap: `nap` is of kind `sleep` and sends nothing (only http steps send something that is answered)",
+    );
+    check_given(
+        "callbacks: { charge: {} }",
+        "case_step_kind cases[0].callbacks.charge: `charge` is of kind `http` and waits for no callback (only wait_for_webhook steps do)",
+    );
+    check(
+        "expect: { steps: { nap: { attempts: 1 } } }",
+        "case_step_kind cases[0].expect.steps.nap.attempts: `nap` is of kind `sleep` and has no `attempts` (only http steps send requests)",
+    );
+    check_given(
+        "http: { moved: { status: 302 } }",
+        "invalid_value cases[0].http.moved.status: `moved` follows redirects (script the answer it ends at)",
+    );
+    check_given(
+        "headers: { Cookie: a }",
+        "reserved_header cases[0].headers.Cookie: the server does not show `cookie` to a run (what authorises, signs or carries a request is never stored)",
+    );
+}
+
+#[test]
+fn a_case_that_cannot_fail_is_refused() {
+    for expect in ["{}", "{ took: [] }"] {
+        let text = "expects nothing (a case that cannot fail proves nothing; begin with `status: completed`)";
+        check(&format!("expect: {expect}"), &format!("empty_expectation cases[0].expect: `expect` {text}"));
+    }
+    check("input: 1", "missing_field cases[0]: a case needs a field `expect`");
+    assert_eq!(suite("cases: []").unwrap_err(), "1:8 missing_field cases: `cases` has no case in it");
+    assert_eq!(suite("now: soon").unwrap_err().lines().count(), 2, "every problem at once");
+}
+
+#[test]
+fn values_and_fields_that_make_no_sense_are_refused() {
+    check_given("htp: {}", "unknown_field cases[0].htp: there is no field `htp` (did you mean `http`?)");
+    check_given(
+        "http: { charge: { status_code: 200 } }",
+        "unknown_field cases[0].http.charge.status_code: there is no field `status_code` (write `status`)",
+    );
+    check_given(
+        "http: { charge: { timeout: true, body: {} } }",
+        "exclusive_fields cases[0].http.charge.body: `timeout` and `body` cannot both be given (keep one of them)",
+    );
+    check_given(
+        "http: { charge: { timeout: false } }",
+        "invalid_value cases[0].http.charge.timeout: `timeout` can only be true (leave it out otherwise)",
+    );
+    check_given("http: { charge: 99 }", "out_of_range cases[0].http.charge: `status` is 99, allowed is 200 to 599");
+    check_given("http: { charge: [] }", "missing_field cases[0].http.charge: a list of answers has at least one");
+    check_given(
+        "http: { charge: ok }",
+        "wrong_type cases[0].http.charge: an answer must be an object or a status, found a text (write `503`, or `{ status: 200, body: { … } }`)",
+    );
+    check_given(
+        "callbacks: { payment: { after: 1h, at: 2h } }",
+        "exclusive_fields cases[0].callbacks.payment.at: `after` and `at` cannot both be given (keep one of them)",
+    );
+    check(
+        "expect: { status: running }",
+        "invalid_value cases[0].expect.status: `status` is `running`, allowed is `completed`, `failed`, `cancelled` or `timeout`",
+    );
+    check(
+        "expect: { took: '~ 3h' }",
+        "invalid_duration cases[0].expect.took: `took` is `~ 3h`, which is not a duration (write `14d`, `<= 3h` or a list such as `[\">= 1h\", \"< 2h\"]`)",
+    );
+    let twice = "cases: [{ name: a, expect: { took: 1s } }, { name: a, expect: { took: 1s } }]";
+    assert_eq!(suite(twice).unwrap_err(), "1:52 duplicate_case cases[1].name: there are two cases `a`");
+}
+
+#[test]
+fn the_definition_is_found_before_the_rest_is_read() {
+    let tree = |source: &str| read(source.as_bytes(), Syntax::Yaml).unwrap();
+    assert_eq!(workflow_of(&tree("workflow: a.yaml\ncases: 1")), Ok(Some("a.yaml")));
+    assert_eq!(workflow_of(&tree("cases: 1")), Ok(None));
+    let problem = |source: &str| workflow_of(&tree(source)).unwrap_err()[0].to_string();
+    assert_eq!(problem("workflow: 1"), "1:11 wrong_type workflow: `workflow` must be a text, found a number");
+    assert_eq!(problem("[]"), "1:1 wrong_type: a test file must be an object, found a list");
+}
