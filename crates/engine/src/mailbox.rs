@@ -11,30 +11,27 @@
 //! leaves before the commit that caused it** — replies and work come out of `settle`, never of `turn`,
 //! and a run whose record was refused is forgotten and read again.
 
-use crate::gates::{Crowd, Gates};
+mod live;
 #[cfg(test)]
 mod tests;
 mod units;
 
+use crate::gates::{Crowd, Gates};
 use crate::version::Version;
 use bytes::Bytes;
-use kernel::advance::{Work, notices};
+use kernel::advance::Work;
 use kernel::event::Origin;
 use kernel::planted::{self, Bug};
 use kernel::run::LoadError;
 use kernel::{
     Answer, Context, Effect, Input, OrgId, Payloads, Run, RunId, RunStatus, Span, Timestamp, WorkflowId, advance,
 };
+use live::Live;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
-use store::{Batch, Birth, GateRow, GatedRun, RunRow, RunWrite, Timer, TimerChange, Verdict};
+use store::{Batch, Birth, GateRow, GatedRun, RunRow, RunWrite, Timer, Verdict};
 use units::Unit;
 
-/// A snapshot is written at the latest after this many records…
-const SNAPSHOT_RECORDS: u32 = 32;
-/// …or this many bytes of them; a run that parks writes one if it has at least this many records.
-const SNAPSHOT_BYTES: usize = 64 * 1024;
-const SNAPSHOT_PARK_RECORDS: u32 = 16;
 /// Pause before what could not be read is asked for again.
 const READ_PAUSE: Span = Span::from_millis(200);
 /// An input that meets this many conflicts in a row is given up as unavailable.
@@ -239,24 +236,6 @@ struct Slot<T> {
     is_due: bool,
     /// `None` exactly while loading or stalled.
     live: Option<Box<Live>>,
-}
-
-struct Live {
-    version: Arc<Version>,
-    run: Run,
-    /// Number of the last durable record; 0 for a run that is being created.
-    seq: u64,
-    created: Option<Box<Birth>>,
-    /// The runs it is created with.
-    unit: Option<Unit>,
-    row: RunRow,
-    records: u32,
-    bytes: usize,
-    /// Its entry in the wheel.
-    armed: Option<Timestamp>,
-    payloads: Payloads,
-    /// Stored payloads on their way here; what needs them is not decided before.
-    fetching: Vec<u32>,
 }
 
 /// How a mailbox knows callback URLs without knowing secrets.
@@ -866,56 +845,5 @@ impl<T> Item<T> {
     /// One that nobody waits for.
     fn inside(input: Input) -> Self {
         Item { input, ticket: None, conflicts: 0 }
-    }
-}
-
-impl Live {
-    /// The rows that go with a record. The `runs` row is written when its status changes, and whenever
-    /// the run is parked or over after it: then nothing in memory knows its head.
-    fn write(&self, org: OrgId, run: RunId, record: Bytes, payloads: Vec<(u32, Bytes)>) -> RunWrite {
-        let state = &self.run.state;
-        let status = state.status;
-        let wake = self.run.next_due().filter(|_| status.is_parked());
-        let leaves = status.is_parked() || status.is_terminal();
-        let row = (self.seq == 0 || leaves || status != self.row.status).then(|| RunRow {
-            status,
-            waiting: self.waiting_mask(),
-            wake_at: wake,
-            created_at: state.created_at,
-            expires_at: state.origin.expires_at,
-            finished_at: state.finished_at,
-            error_code: state.failure.as_ref().map(|f| f.code.clone()),
-            ..self.row.clone()
-        });
-        let has_ended = status.is_terminal() && !self.row.status.is_terminal();
-        let notices = if has_ended { notices(&self.version.plan, &self.run).len() as u32 } else { 0 };
-        let records = self.records + 1;
-        let is_long = records >= SNAPSHOT_RECORDS || self.bytes + record.len() >= SNAPSHOT_BYTES;
-        let wants_snapshot = is_long || status.is_parked() && records >= SNAPSHOT_PARK_RECORDS;
-        let timer = TimerChange {
-            remove: self.row.wake_at.filter(|at| Some(*at) != wake),
-            insert: wake.filter(|at| Some(*at) != self.row.wake_at),
-        };
-        RunWrite {
-            org,
-            run,
-            after: self.seq,
-            record,
-            row,
-            snapshot: (wants_snapshot && !status.is_terminal()).then(|| self.run.snapshot()),
-            timer,
-            payloads,
-            grants: Vec::new(),
-            notices,
-            birth: self.created.clone().filter(|_| self.seq == 0),
-            unit: self.unit.filter(|_| self.seq == 0).map(|unit| unit.number),
-        }
-    }
-
-    fn waiting_mask(&self) -> u32 {
-        if !self.run.status().is_parked() {
-            return 0;
-        }
-        self.run.waiting_for(&self.version.plan).iter().fold(0, |mask, w| mask | 1 << w.kind as u32)
     }
 }

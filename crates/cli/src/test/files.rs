@@ -79,8 +79,9 @@ pub fn load(path: &Path) -> Result<Loaded, Trouble> {
         source: text,
         problems,
     })?;
-    // A workflow that is switched off can be tested all the same.
+    // A workflow that is switched off can be tested all the same, and its schedule starts no runs beside the case's.
     compiled.meta.enabled = true;
+    compiled.trigger = None;
     let world = World { time: api::parse_rfc3339, keeps_header: server::keeps_header };
     let suite = read_suite(&tree, &compiled.plan, &world).map_err(refused)?;
     Ok(Loaded { path: path.to_owned(), tree, definition, compiled, suite })

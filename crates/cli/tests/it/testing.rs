@@ -442,3 +442,17 @@ cases:
     );
     passes(definition, &cases);
 }
+
+#[test]
+fn a_schedule_starts_no_runs_beside_the_case() {
+    let definition = r#"
+name: w
+trigger: cron
+cron: "* * * * *"
+tasks:
+  call: { url: https://a.example.com/ }
+  nap: { needs: [call], sleep: 13d }
+"#;
+    let cases = "http: { call: 200 }\ncases:\n  - name: one\n    expect: { took: 13d, path: [call, nap], steps: { call: { requests: {} } } }\n";
+    passes(definition, cases);
+}
