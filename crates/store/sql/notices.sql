@@ -1,1 +1,3 @@
-SELECT org, run, number, error FROM notices ORDER BY org, run, number LIMIT $1
+SELECT org, run, number, error FROM notices
+WHERE (org, run, number) > ($1, $2, $3)
+ORDER BY org, run, number LIMIT $4

@@ -120,7 +120,7 @@ pub trait Store: Send + Sync + 'static {
     fn workflow_pauses(&self) -> Call<'_, Vec<WorkflowPause>>;
 
     /// Notices that have not been handed over, of all runs or of one.
-    fn notices(&self, limit: usize) -> Call<'_, Vec<NoticeRow>>;
+    fn notices(&self, after: Option<NoticeKey>, limit: usize) -> Call<'_, Vec<NoticeRow>>;
     fn notices_of(&self, org: OrgId, run: RunId) -> Call<'_, Vec<NoticeRow>>;
     /// Notes why a notice could not be handed over. One that is gone stays gone.
     fn note_notice<'a>(&'a self, notice: &'a NoticeRow) -> Call<'a, ()>;

@@ -155,6 +155,9 @@ pub struct WorkflowPause {
     pub note: String,
 }
 
+/// Which notice: in this order they are listed.
+pub type NoticeKey = (OrgId, RunId, u32);
+
 /// Somebody has yet to be told that a run ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NoticeRow {

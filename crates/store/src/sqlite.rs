@@ -295,8 +295,8 @@ impl Store for SqliteStore {
         self.read(|connection, _| around::workflow_pauses(connection))
     }
 
-    fn notices(&self, count: usize) -> Call<'_, Vec<NoticeRow>> {
-        self.read(move |connection, _| around::notices(connection, count))
+    fn notices(&self, after: Option<NoticeKey>, count: usize) -> Call<'_, Vec<NoticeRow>> {
+        self.read(move |connection, _| around::notices(connection, after, count))
     }
 
     fn notices_of(&self, org: OrgId, run: RunId) -> Call<'_, Vec<NoticeRow>> {

@@ -20,6 +20,7 @@ mod http;
 mod kill;
 mod openapi;
 mod page;
+mod promises;
 mod readme;
 mod restart;
 mod runs;

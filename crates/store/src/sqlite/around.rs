@@ -4,7 +4,7 @@
 use super::columns::{gate, limit, org, run_id, sql, time};
 use super::fault::{Trouble, on_read};
 use crate::Result;
-use crate::rows::{GatedRun, NoticeRow, WorkflowPause};
+use crate::rows::{GatedRun, NoticeKey, NoticeRow, WorkflowPause};
 use kernel::{OrgId, RunId, WorkflowId};
 use rusqlite::{Connection, Params, Row, params};
 
@@ -53,8 +53,9 @@ fn pause_row(row: &Row<'_>) -> rusqlite::Result<WorkflowPause> {
     Ok(WorkflowPause { org: org(row, 0)?, workflow, at: time(row, 2)?, actor: row.get(3)?, note: row.get(4)? })
 }
 
-pub(super) fn notices(connection: &Connection, count: usize) -> Result<Vec<NoticeRow>> {
-    list(connection, sql!("notices"), [limit(count)], notice_row)
+pub(super) fn notices(connection: &Connection, after: Option<NoticeKey>, count: usize) -> Result<Vec<NoticeRow>> {
+    let (org, run, number) = after.map_or((0, [0; 16], -1), |(org, run, number)| (org.0, run.0, i64::from(number)));
+    list(connection, sql!("notices"), params![org, run, number, limit(count)], notice_row)
 }
 
 pub(super) fn notices_of(connection: &Connection, org: OrgId, run: RunId) -> Result<Vec<NoticeRow>> {
