@@ -526,13 +526,11 @@ impl Store for MemoryStore {
         self.answer(move |c| c.pauses.values().cloned().collect())
     }
 
-    fn notices(&self, limit: usize) -> Call<'_, Vec<NoticeRow>> {
+    fn notices(&self, after: Option<NoticeKey>, limit: usize) -> Call<'_, Vec<NoticeRow>> {
+        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
         self.answer(move |c| {
-            let rows = c.notices.iter().take(limit).map(notice_row).collect();
-            if planted::is(Bug::NoticeLost) {
-                c.notices.clear();
-            }
-            rows
+            let rest = c.notices.range((from, Bound::Unbounded));
+            rest.take(limit).map(notice_row).collect()
         })
     }
 

@@ -162,7 +162,9 @@ impl Walk {
         self.same(subjects, "unparked", |store| store.unparked()).await;
         self.same(subjects, "gated", |store| store.gated()).await;
         self.same(subjects, "workflow_pauses", |store| store.workflow_pauses()).await;
-        self.same(subjects, "notices", |store| store.notices(100)).await;
+        self.same(subjects, "notices", |store| store.notices(None, 100)).await;
+        let after = self.rng.one_in(2).then(|| (ORG, run(self.rng.below(RUNS)), self.rng.below(2) as u32));
+        self.same(subjects, "notices", |store| store.notices(after, 3)).await;
         self.same(subjects, "high_water", |store| store.high_water()).await;
         for name in KEYS {
             self.same(subjects, "setting", |store| store.setting(name)).await;

@@ -90,7 +90,7 @@ impl World {
     /// Looks at the rows that nobody has dealt with.
     pub fn look(&mut self, process: usize) {
         if !self.is_store_down() {
-            for NoticeRow { run, number, .. } in ready(self.store.notices(PAGE)).unwrap_or_default() {
+            for NoticeRow { run, number, .. } in ready(self.store.notices(None, PAGE)).unwrap_or_default() {
                 self.push_process(process, Happening::Tell { run, number });
             }
         }
