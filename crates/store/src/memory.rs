@@ -529,8 +529,11 @@ impl Store for MemoryStore {
     fn notices(&self, after: Option<NoticeKey>, limit: usize) -> Call<'_, Vec<NoticeRow>> {
         let from = after.map_or(Bound::Unbounded, Bound::Excluded);
         self.answer(move |c| {
-            let rest = c.notices.range((from, Bound::Unbounded));
-            rest.take(limit).map(notice_row).collect()
+            let rows = c.notices.range((from, Bound::Unbounded)).take(limit).map(notice_row).collect();
+            if planted::is(Bug::NoticeLost) {
+                c.notices.clear();
+            }
+            rows
         })
     }
 

@@ -60,21 +60,9 @@ impl Outbox {
 
 /// Hands notices over, as they come and again from their rows, until the engine stops.
 pub async fn deliver(engine: Engine, mut released: mpsc::Receiver<(OrgId, RunId, u32)>) {
-    let inner = engine.inner.clone();
-    // An engine that nobody holds any more must be able to end.
-    let engine = move || Engine { inner: inner.clone() };
-    loop {
-        let engine = engine();
-        if engine.inner.inbox.is_closed() {
-            return;
-        }
-        match engine.inner.store.notices(PAGE).await {
-            Ok(rows) => {
-                for row in rows {
-                    engine.hand_over(row.org, row.run, row.number, &row.error).await;
-                }
-            }
-            Err(error) => tracing::warn!(%error, "the notices cannot be read"),
+    while !engine.inner.inbox.is_closed() {
+        if let Err(error) = engine.hand_over_all().await {
+            tracing::warn!(%error, "the notices cannot be read");
         }
         let pause = tokio::time::sleep(Duration::from_micros(AGAIN.0));
         tokio::pin!(pause);
@@ -95,6 +83,19 @@ impl Engine {
     /// Notices of a run that have not been handed over, with what stands in the way.
     pub async fn notices(&self, org: OrgId, run: RunId) -> Result<Vec<NoticeRow>, Error> {
         Ok(self.inner.store.notices_of(org, run).await?)
+    }
+
+    /// Tries every notice there is once, page by page: those that cannot be handed over stay.
+    async fn hand_over_all(&self) -> Result<(), store::Error> {
+        let mut after = None;
+        loop {
+            let rows = self.inner.store.notices(after, PAGE).await?;
+            let Some(last) = rows.last() else { return Ok(()) };
+            after = Some((last.org, last.run, last.number));
+            for row in &rows {
+                self.hand_over(row.org, row.run, row.number, &row.error).await;
+            }
+        }
     }
 
     /// Tries once; what stood in the way is noted for people to read.
