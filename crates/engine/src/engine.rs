@@ -50,6 +50,9 @@ use tokio::sync::oneshot;
 
 /// Commands that may wait for the mailbox before starts are refused.
 const MAILBOX_MAX: usize = 65_536;
+/// Rounds a caller drives itself for an answer, and for the end of a run it waits for.
+const ROUNDS_FOR_ONE: u32 = 1;
+const ROUNDS_TO_END: u32 = 64;
 /// Runs in memory before starts are refused. (A run that waits is not in memory.)
 const ACTIVE_MAX: u64 = 65_536;
 
@@ -246,6 +249,8 @@ pub(crate) struct Inner {
     store: Arc<dyn Store>,
     clock: Arc<Clock>,
     inbox: Inbox,
+    /// `None` before the loop has started and after it has stopped.
+    driver: Mutex<Option<drive::Driver>>,
     outbox: notices::Outbox,
     secret: Secret,
     public_url: String,
@@ -284,6 +289,7 @@ impl Engine {
             store,
             clock: clock.clone(),
             inbox: Inbox::default(),
+            driver: Mutex::new(None),
             outbox,
             secret: options.secret,
             public_url: options.public_url,
@@ -433,7 +439,8 @@ impl Engine {
         self.admit(1)?;
         let (start, fingerprint) = self.prepare(request)?;
         let (org, run, workflow) = (start.org, start.run, start.version.workflow);
-        let reply = self.inner.send(|ticket| Command::Start { start: Box::new(start), ticket, ended })?;
+        let rounds = if ended.is_some() { ROUNDS_TO_END } else { ROUNDS_FOR_ONE };
+        let reply = self.inner.send_for(rounds, |ticket| Command::Start { start: Box::new(start), ticket, ended })?;
         Ok(Asked { org, run, workflow, fingerprint, reply })
     }
 
@@ -613,8 +620,16 @@ impl Inner {
     }
 
     fn send(&self, command: impl FnOnce(Ticket) -> Command<Ticket>) -> Result<oneshot::Receiver<Reply>, Error> {
+        self.send_for(ROUNDS_FOR_ONE, command)
+    }
+
+    fn send_for(
+        &self,
+        rounds: u32,
+        command: impl FnOnce(Ticket) -> Command<Ticket>,
+    ) -> Result<oneshot::Receiver<Reply>, Error> {
         let (ticket, reply) = oneshot::channel();
-        match self.inbox.send(command(ticket)) {
+        match self.send_and_drive(command(ticket), rounds) {
             true => Ok(reply),
             false => Err(Error::Unavailable("the engine is stopping".into())),
         }

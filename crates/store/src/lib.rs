@@ -185,6 +185,10 @@ pub trait Store: Send + Sync + 'static {
     /// Is it reachable and writable? For readiness.
     fn check(&self) -> Call<'_, ()>;
 
+    /// Does `commit` work on the calling thread, without waiting for another? Then whoever asks for something
+    /// may as well commit it.
+    fn commits_in_place(&self) -> bool;
+
     /// What it has done since it was opened, for `/metrics`.
     fn counters(&self) -> Counters;
 }

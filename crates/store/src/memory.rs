@@ -649,6 +649,10 @@ impl Store for MemoryStore {
         self.answer(|_| ())
     }
 
+    fn commits_in_place(&self) -> bool {
+        true
+    }
+
     fn counters(&self) -> Counters {
         self.contents().counters
     }

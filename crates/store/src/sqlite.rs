@@ -404,6 +404,10 @@ impl Store for SqliteStore {
         self.write(Writer::check)
     }
 
+    fn commits_in_place(&self) -> bool {
+        true
+    }
+
     fn counters(&self) -> Counters {
         let tally = &self.inner.tally;
         Counters {

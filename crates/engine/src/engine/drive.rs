@@ -1,5 +1,9 @@
-//! The loop: take what arrived, advance, commit, release, and again. One thread owns the mailbox, so
+//! The loop: take what arrived, advance, commit, release, and again. Whoever holds the [`Driver`] drives, so
 //! there are no locks around runs; the inbox is swapped out whole, so a busy loop takes one lock a round.
+//!
+//! A thread of its own drives whenever there is something to do. A caller that finds nobody driving sees to
+//! its command itself ([`Inner::send_and_drive`]): on an idle machine that saves handing it to a sleeping
+//! thread and being woken by it, which costs more than deciding and half as much as the sync.
 
 use super::Inner;
 use super::reading::load;
@@ -51,16 +55,24 @@ struct State {
     is_stopping: bool,
     is_closed: bool,
     is_poked: bool,
+    /// While the thread sleeps: when it will look up by itself.
+    wakes_at: Option<Instant>,
 }
 
 impl Inbox {
     /// False when the loop has ended.
     pub fn send(&self, command: Command<Ticket>) -> bool {
-        self.put(|commands| commands.push(command))
+        self.announced(|commands| commands.push(command))
     }
 
     fn send_all(&self, more: Vec<Command<Ticket>>) -> bool {
-        self.put(|commands| commands.extend(more))
+        self.announced(|commands| commands.extend(more))
+    }
+
+    fn announced(&self, add: impl FnOnce(&mut Vec<Command<Ticket>>)) -> bool {
+        let is_taken = self.put(add);
+        self.arrived.notify_one();
+        is_taken
     }
 
     fn put(&self, add: impl FnOnce(&mut Vec<Command<Ticket>>)) -> bool {
@@ -70,8 +82,6 @@ impl Inbox {
         }
         add(&mut state.commands);
         self.len.store(state.commands.len(), Ordering::Relaxed);
-        drop(state);
-        self.arrived.notify_one();
         true
     }
 
@@ -98,16 +108,34 @@ impl Inbox {
         self.state.lock().unwrap_or_else(|e| e.into_inner())
     }
 
-    /// Takes everything, waiting at most `patience` for something to arrive.
-    fn take(&self, patience: Duration) -> (Vec<Command<Ticket>>, Vec<oneshot::Sender<Probe>>, bool) {
+    /// Takes everything that is there.
+    fn take(&self) -> (Vec<Command<Ticket>>, Vec<oneshot::Sender<Probe>>) {
+        let mut state = self.lock();
+        self.len.store(0, Ordering::Relaxed);
+        (std::mem::take(&mut state.commands), std::mem::take(&mut state.probes))
+    }
+
+    /// Sleeps until something is there, at most `patience`; true when it is time to stop.
+    fn wait(&self, patience: Duration) -> bool {
         let mut state = self.lock();
         let is_idle = |s: &mut State| s.commands.is_empty() && s.probes.is_empty() && !s.is_stopping && !s.is_poked;
         if !patience.is_zero() {
+            state.wakes_at = Some(Instant::now() + patience);
             state = self.arrived.wait_timeout_while(state, patience, is_idle).unwrap_or_else(|e| e.into_inner()).0;
+            state.wakes_at = None;
         }
         state.is_poked = false;
-        self.len.store(0, Ordering::Relaxed);
-        (std::mem::take(&mut state.commands), std::mem::take(&mut state.probes), state.is_stopping)
+        state.is_stopping
+    }
+
+    /// Makes the thread look up within `patience`, or at once if something is left for it.
+    fn hand_over(&self, patience: Duration) {
+        let mut state = self.lock();
+        let oversleeps = state.wakes_at.is_some_and(|at| at > Instant::now() + patience);
+        if oversleeps || !state.commands.is_empty() || !state.probes.is_empty() {
+            state.is_poked = true;
+            self.arrived.notify_one();
+        }
     }
 }
 
@@ -139,14 +167,15 @@ enum Errand {
 
 /// Starts the loop and its two helpers: one reads runs and payloads, one reads due timers.
 pub fn spawn(inner: Arc<Inner>, mailbox: Mailbox<Ticket>, executors: Executors) {
-    let runtime = tokio::runtime::Handle::current();
     let (errands, todo) = mpsc::channel();
+    let driver = Driver { mailbox, executors, errands, tidied: Instant::now(), rests_until: None, is_over: false };
+    *inner.driver.lock().unwrap_or_else(|e| e.into_inner()) = Some(driver);
     let reader = inner.clone();
     start_thread("reader", move || run_errands(&reader, &todo));
-    runtime.spawn(keep_time(inner.clone()));
+    tokio::runtime::Handle::current().spawn(keep_time(inner.clone()));
     let looping = move || {
         let guard = CloseOnExit(inner.clone());
-        drive(&inner, mailbox, &executors, &errands, &runtime);
+        drive(&inner);
         drop(guard);
     };
     start_thread("mailbox", looping);
@@ -167,6 +196,7 @@ impl Drop for CloseOnExit {
         if std::thread::panicking() {
             self.0.give_up("a bug stopped the engine's loop".into());
         }
+        *self.0.driver.lock().unwrap_or_else(|e| e.into_inner()) = None;
         let mut state = self.0.inbox.lock();
         state.is_closed = true;
         state.commands.clear();
@@ -174,24 +204,53 @@ impl Drop for CloseOnExit {
     }
 }
 
-fn drive(
-    inner: &Inner,
-    mut mailbox: Mailbox<Ticket>,
-    executors: &Executors,
-    errands: &mpsc::Sender<Errand>,
-    runtime: &tokio::runtime::Handle,
-) {
-    let mut tidied = Instant::now();
+/// What the thread does until the engine stops.
+fn drive(inner: &Inner) {
     loop {
-        if tidied.elapsed() > TIDY {
-            tidied = Instant::now();
-            mailbox.retain_watchers(|ticket| !ticket.is_closed());
+        let (patience, is_resting) = {
+            let Ok(mut held) = inner.driver.lock() else {
+                return inner.give_up("a bug stopped the engine's loop".into());
+            };
+            let Some(driver) = held.as_mut() else { return };
+            if !driver.is_resting() {
+                driver.round(inner);
+            }
+            if driver.is_over {
+                return;
+            }
+            (driver.patience(inner), driver.is_resting())
+        };
+        // What arrives does not end a rest.
+        if is_resting {
+            std::thread::sleep(patience);
         }
-        let patience = if mailbox.has_work() { Duration::ZERO } else { until(inner, &mailbox) };
-        let (commands, probes, is_stopping) = inner.inbox.take(patience);
-        if is_stopping {
+        if inner.inbox.wait(if is_resting { Duration::ZERO } else { patience }) {
             return;
         }
+    }
+}
+
+/// The mailbox, and what carries out what it decides.
+pub struct Driver {
+    mailbox: Mailbox<Ticket>,
+    executors: Executors,
+    errands: mpsc::Sender<Errand>,
+    tidied: Instant,
+    /// The store refused a commit: nothing is tried before then.
+    rests_until: Option<Instant>,
+    /// It cannot go on.
+    is_over: bool,
+}
+
+impl Driver {
+    /// Takes what arrived, advances, commits and releases.
+    fn round(&mut self, inner: &Inner) {
+        let Driver { mailbox, executors, errands, .. } = self;
+        if self.tidied.elapsed() > TIDY {
+            self.tidied = Instant::now();
+            mailbox.retain_watchers(|ticket| !ticket.is_closed());
+        }
+        let (commands, probes) = inner.inbox.take();
         for command in commands {
             mailbox.accept(command);
         }
@@ -206,7 +265,7 @@ fn drive(
             Ok(Vec::new())
         } else {
             inner.metrics.turns_total.add(1);
-            runtime.block_on(inner.store.commit(&turn.batch))
+            wait_for(inner.store.commit(&turn.batch))
         };
         if matches!(&result, Ok(verdicts) if !verdicts.is_empty()) {
             crash::point(Point::BeforeSettle);
@@ -253,8 +312,11 @@ fn drive(
             metrics.store_errors_total.add(1);
             tracing::error!(%error, "a commit failed");
             match error {
-                store::Error::Unavailable(_) => std::thread::sleep(RETRY_PAUSE),
-                fatal => return inner.give_up(fatal.to_string()),
+                store::Error::Unavailable(_) => self.rests_until = Some(Instant::now() + RETRY_PAUSE),
+                fatal => {
+                    self.is_over = true;
+                    inner.give_up(fatal.to_string());
+                }
             }
         }
         for probe in probes {
@@ -267,11 +329,54 @@ fn drive(
             let _ = probe.send(state);
         }
     }
+
+    fn is_resting(&mut self) -> bool {
+        self.rests_until = self.rests_until.filter(|until| *until > Instant::now());
+        self.rests_until.is_some()
+    }
+
+    /// How long there is nothing to do, as far as it knows.
+    fn patience(&self, inner: &Inner) -> Duration {
+        if let Some(until) = self.rests_until {
+            return until.saturating_duration_since(Instant::now());
+        }
+        if self.mailbox.has_work() {
+            return Duration::ZERO;
+        }
+        let now = inner.clock.now();
+        self.mailbox.next_due().map_or(IDLE, |at| Duration::from_micros(at.since(now).0).min(IDLE))
+    }
 }
 
-fn until(inner: &Inner, mailbox: &Mailbox<Ticket>) -> Duration {
-    let now = inner.clock.now();
-    mailbox.next_due().map_or(IDLE, |at| Duration::from_micros(at.since(now).0).min(IDLE))
+impl Inner {
+    /// Sends a command and, if nobody is driving, sees to it right here: at most `rounds` of them, then the
+    /// thread goes on. False when the loop has ended.
+    pub(super) fn send_and_drive(&self, command: Command<Ticket>, rounds: u32) -> bool {
+        if !self.store.commits_in_place() {
+            return self.inbox.send(command);
+        }
+        if !self.inbox.put(|commands| commands.push(command)) {
+            return false;
+        }
+        // Whoever drives looks at the inbox again after letting go, so the command is seen.
+        let Ok(mut held) = self.driver.try_lock() else { return true };
+        let mut patience = IDLE;
+        if let Some(driver) = held.as_mut() {
+            for _ in 0..rounds {
+                if driver.is_over || driver.is_resting() {
+                    break;
+                }
+                driver.round(self);
+                if !driver.mailbox.has_work() {
+                    break;
+                }
+            }
+            patience = if driver.is_over { Duration::ZERO } else { driver.patience(self) };
+        }
+        drop(held);
+        self.inbox.hand_over(patience);
+        true
+    }
 }
 
 /// Reads runs and payloads for the mailbox, in the order it asked. A thread of its own: a local store
