@@ -32,6 +32,10 @@ const ERRANDS_AT_ONCE: usize = 64;
 /// Pause before a refused commit is tried again.
 const RETRY_PAUSE: Duration = Duration::from_millis(200);
 
+/// Callers drive themselves while at most this many runs are in memory. With more, they would only keep each
+/// other from handing the thread a whole batch.
+const IDLE_RUNS: u64 = 4;
+
 /// What the loop says about itself.
 #[derive(Clone, Copy, Debug)]
 pub struct Probe {
@@ -352,7 +356,8 @@ impl Inner {
     /// Sends a command and, if nobody is driving, sees to it right here: at most `rounds` of them, then the
     /// thread goes on. False when the loop has ended.
     pub(super) fn send_and_drive(&self, command: Command<Ticket>, rounds: u32) -> bool {
-        if !self.store.commits_in_place() {
+        let is_busy = self.metrics.runs_in_memory.get() > IDLE_RUNS || self.inbox.len() > 0;
+        if is_busy || !self.store.commits_in_place() {
             return self.inbox.send(command);
         }
         if !self.inbox.put(|commands| commands.push(command)) {
@@ -367,7 +372,7 @@ impl Inner {
                     break;
                 }
                 driver.round(self);
-                if !driver.mailbox.has_work() {
+                if !driver.mailbox.has_work() || self.inbox.len() > 0 {
                     break;
                 }
             }
