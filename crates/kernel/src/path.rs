@@ -11,6 +11,7 @@ names! {
         TriggerHeaders = 2 "trigger.headers",
         Task = 3 "tasks",
         WaitUrl = 4 "wait",
+        TriggerScheduledFor = 5 "trigger.scheduled_for",
     }
 }
 

@@ -64,6 +64,7 @@ pub mod tests {
             Ok(match path.root {
                 Root::TriggerBody => walk(&self.0["trigger.body"], &path.keys),
                 Root::TriggerHeaders => self.0["trigger.headers"].get(path.keys[0].to_lowercase()),
+                Root::TriggerScheduledFor => None,
                 Root::Task => walk(&self.0[step][path.field.as_str()], &path.keys),
                 Root::WaitUrl => return Ok(Some(Cow::Owned(json!(format!("http://h/wh/{step}"))))),
             }

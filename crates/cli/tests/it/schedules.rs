@@ -58,7 +58,8 @@ fn check_runs(server: &Server, trigger: &str) -> Vec<Value> {
 #[test]
 fn r10_r37_a_cron_workflow_fires_when_due_with_an_empty_body() {
     let server = at("2027-01-01T08:59:00Z");
-    let made = server.define("name: c\ntrigger: cron\ncron: '0 9 * * 1-5'\ntasks: {a: {noop: {}}}");
+    let made = server
+        .define("name: c\ntrigger: cron\ncron: '0 9 * * 1-5'\ntasks: {a: {set: {day: '{{trigger.scheduled_for}}'}}}");
     assert_eq!(made["trigger"], "cron");
     let triggers = server.list("/api/v1/triggers");
     assert_eq!(triggers.len(), 1);
@@ -77,6 +78,7 @@ fn r10_r37_a_cron_workflow_fires_when_due_with_an_empty_body() {
     let run = server.run(runs[0]["id"].as_str().unwrap());
     assert_eq!((&run["status"], &run["trigger"]["body"], &run["input"]), (&json!("completed"), &json!({}), &json!({})));
     assert_eq!(run["trigger"]["scheduled_for"], "2027-01-01T09:00:00Z");
+    assert_eq!(run["tasks"]["a"]["body"]["day"], "2027-01-01T09:00:00Z", "the workflow can know its moment");
     let late = micros(&run["started_at"]) - micros(&run["trigger"]["scheduled_for"]);
     assert!((0..SECOND).contains(&late), "{late} µs");
     let id = trigger["id"].as_str().unwrap();

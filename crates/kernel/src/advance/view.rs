@@ -23,6 +23,7 @@ impl Scope for View<'_> {
         let value = match path.root {
             Root::TriggerBody => take(self.value(&self.run.state.origin.body)?, &path.keys),
             Root::TriggerHeaders => header(&self.run.state.origin.headers, &path.keys),
+            Root::TriggerScheduledFor => moment(&self.run.state.origin),
             Root::WaitUrl => Some(Value::String((self.context.wait_url)(&self.plan.node(path.node).key))),
             Root::Task => self.task(path)?,
         };
@@ -38,6 +39,7 @@ impl Scope for Given<'_> {
         let value = match path.root {
             Root::TriggerBody => take(self.0.body.value(&Payloads::new()).map_err(Unresolved::Stored)?, &path.keys),
             Root::TriggerHeaders => header(&self.0.headers, &path.keys),
+            Root::TriggerScheduledFor => moment(self.0),
             Root::WaitUrl | Root::Task => None,
         };
         Ok(value.map(Cow::Owned))
@@ -86,6 +88,11 @@ fn take(mut value: Value, keys: &[String]) -> Option<Value> {
         };
     }
     Some(value)
+}
+
+/// The moment a schedule meant; nothing for a run that no schedule started.
+fn moment(origin: &Origin) -> Option<Value> {
+    origin.nominal.map(|at| json!(at.to_string()))
 }
 
 /// All headers, or one by its name in any case.

@@ -135,10 +135,13 @@ fn trigger(raw: &RawPath<'_>, rest: &[Segment]) -> Result<Ref, Problem> {
         ("headers", []) => Err(incomplete(raw, "trigger.headers.x-request-id")),
         ("headers", [_]) => Ok(Ref { root: Root::TriggerHeaders, keys: header_keys(keys), ..Default::default() }),
         ("headers", [name, key, ..]) => Err(too_long(key, &name.name)),
+        ("scheduled_for", []) => Ok(Ref { root: Root::TriggerScheduledFor, ..Default::default() }),
+        ("scheduled_for", [key, ..]) => Err(too_long(key, "scheduled_for")),
         (other, _) => {
-            let problem =
-                at(field, codes::UNKNOWN_ROOT, format!("a trigger has no {}, only `body` or `headers`", quoted(other)));
-            Err(Problem { hint: suggest::hint(other, ["body", "headers"]), ..problem })
+            let known = ["body", "headers", "scheduled_for"];
+            let message = format!("a trigger has no {}, only {}", quoted(other), one_of(&known));
+            let problem = at(field, codes::UNKNOWN_ROOT, message);
+            Err(Problem { hint: suggest::hint(other, known), ..problem })
         }
     }
 }

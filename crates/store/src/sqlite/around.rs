@@ -2,14 +2,15 @@
 //! told that a run has ended.
 
 use super::columns::{gate, limit, org, run_id, sql, time};
-use super::fault::{Trouble, on_read};
+use super::fault::Trouble;
+use super::lists::many;
 use crate::Result;
 use crate::rows::{GatedRun, NoticeKey, NoticeRow, WorkflowPause};
 use kernel::{OrgId, RunId, WorkflowId};
-use rusqlite::{Connection, Params, Row, params};
+use rusqlite::{Connection, Row, params};
 
 pub(super) fn gated(connection: &Connection) -> Result<Vec<GatedRun>> {
-    list(connection, sql!("runs_gated"), [], |row| {
+    many(connection, sql!("runs_gated"), [], |row| {
         Ok(GatedRun {
             org: org(row, 0)?,
             run: run_id(row, 1)?,
@@ -40,12 +41,12 @@ pub(super) fn workflow_pause(
     org: OrgId,
     workflow: WorkflowId,
 ) -> Result<Option<WorkflowPause>> {
-    let found = list(connection, sql!("workflow_pause"), params![org.0, workflow.0], pause_row)?;
+    let found = many(connection, sql!("workflow_pause"), params![org.0, workflow.0], pause_row)?;
     Ok(found.into_iter().next())
 }
 
 pub(super) fn workflow_pauses(connection: &Connection) -> Result<Vec<WorkflowPause>> {
-    list(connection, sql!("workflow_pauses"), [], pause_row)
+    many(connection, sql!("workflow_pauses"), [], pause_row)
 }
 
 fn pause_row(row: &Row<'_>) -> rusqlite::Result<WorkflowPause> {
@@ -55,11 +56,11 @@ fn pause_row(row: &Row<'_>) -> rusqlite::Result<WorkflowPause> {
 
 pub(super) fn notices(connection: &Connection, after: Option<NoticeKey>, count: usize) -> Result<Vec<NoticeRow>> {
     let (org, run, number) = after.map_or((0, [0; 16], -1), |(org, run, number)| (org.0, run.0, i64::from(number)));
-    list(connection, sql!("notices"), params![org, run, number, limit(count)], notice_row)
+    many(connection, sql!("notices"), params![org, run, number, limit(count)], notice_row)
 }
 
 pub(super) fn notices_of(connection: &Connection, org: OrgId, run: RunId) -> Result<Vec<NoticeRow>> {
-    list(connection, sql!("notices_of_run"), params![org.0, run.0], notice_row)
+    many(connection, sql!("notices_of_run"), params![org.0, run.0], notice_row)
 }
 
 pub(super) fn note_notice(connection: &Connection, notice: &NoticeRow) -> std::result::Result<(), Trouble> {
@@ -70,15 +71,4 @@ pub(super) fn note_notice(connection: &Connection, notice: &NoticeRow) -> std::r
 
 fn notice_row(row: &Row<'_>) -> rusqlite::Result<NoticeRow> {
     Ok(NoticeRow { org: org(row, 0)?, run: run_id(row, 1)?, number: row.get(2)?, error: row.get(3)? })
-}
-
-fn list<T>(
-    connection: &Connection,
-    statement: &str,
-    params: impl Params,
-    read: fn(&Row<'_>) -> rusqlite::Result<T>,
-) -> Result<Vec<T>> {
-    let mut statement = connection.prepare_cached(statement).map_err(on_read)?;
-    let rows = statement.query_map(params, read).map_err(on_read)?;
-    rows.collect::<rusqlite::Result<_>>().map_err(on_read)
 }

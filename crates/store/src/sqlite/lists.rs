@@ -9,7 +9,7 @@ use super::fault::on_read;
 use crate::Result;
 use crate::rows::{ID_LAG, RunFilter, RunRow};
 use kernel::{OrgId, RunStatus, Timestamp};
-use rusqlite::{Connection, Params, params};
+use rusqlite::{Connection, Params, Row, params};
 
 /// Runs looked at together when more than one label is asked for.
 const PAGE_MIN: usize = 256;
@@ -101,8 +101,18 @@ fn first_id(at: Timestamp) -> [u8; 16] {
 }
 
 fn page(connection: &Connection, statement: &str, params: impl Params) -> Result<Vec<RunRow>> {
+    many(connection, statement, params, run_row)
+}
+
+/// Every row a statement answers with.
+pub(super) fn many<T>(
+    connection: &Connection,
+    statement: &str,
+    params: impl Params,
+    read: fn(&Row<'_>) -> rusqlite::Result<T>,
+) -> Result<Vec<T>> {
     let mut statement = connection.prepare_cached(statement).map_err(on_read)?;
-    let rows = statement.query_map(params, run_row).map_err(on_read)?;
+    let rows = statement.query_map(params, read).map_err(on_read)?;
     rows.collect::<rusqlite::Result<_>>().map_err(on_read)
 }
 

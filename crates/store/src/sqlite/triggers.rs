@@ -6,6 +6,7 @@
 use super::catalog::{self, value};
 use super::columns::{AFTER_EVERY_ID, count, int, limit, named, org, run_id, sql, time, time_or_none};
 use super::fault::{Trouble, on_read};
+use super::lists::many;
 use crate::rows::{IdempotencyKey, WorkflowKey};
 use crate::triggers::*;
 use crate::{Error, Result};
@@ -263,17 +264,6 @@ pub(super) fn queued(
             many(connection, sql!("deliveries_queued_of"), params, delivery_row)
         }
     }
-}
-
-fn many<T>(
-    connection: &Connection,
-    statement: &str,
-    params: impl Params,
-    read: fn(&Row<'_>) -> rusqlite::Result<T>,
-) -> Result<Vec<T>> {
-    let mut statement = connection.prepare_cached(statement).map_err(on_read)?;
-    let rows = statement.query_map(params, read).map_err(on_read)?;
-    rows.collect::<rusqlite::Result<_>>().map_err(on_read)
 }
 
 fn trigger_row(row: &Row<'_>) -> rusqlite::Result<TriggerRow> {
