@@ -130,6 +130,14 @@ impl Gates {
         Restored { admitted, superseded: superseded.into_iter().collect() }
     }
 
+    /// A new run comes with a limit of its own, which may be a higher one: answers whose turn has come by it.
+    pub fn widen(&mut self, workflow: WorkflowId, said: &GateRow) -> Vec<(OrgId, RunId)> {
+        self.gate(said, workflow);
+        let mut admitted = Vec::new();
+        self.admit(said.id, &mut admitted);
+        admitted
+    }
+
     /// A new run is at the door. It has its place from now on, until it leaves.
     pub fn enter(&mut self, org: OrgId, run: RunId, workflow: WorkflowId, gate: Option<&GateRow>) -> Admission {
         let is_paused = self.paused.contains_key(&workflow);
@@ -143,7 +151,8 @@ impl Gates {
         };
         let id = said.id;
         let gate = self.gate(said, workflow);
-        let is_full = !gate.has_room() || !gate.queue.is_empty();
+        // Those who wait only for their workflow to be resumed have a claim too.
+        let is_full = gate.holders.len() + gate.queue.len() >= gate.limit as usize;
         if is_full && said.on_conflict == OnConflict::Skip {
             return Admission::Refuse;
         }
@@ -312,6 +321,28 @@ mod tests {
         assert_eq!(gates.leave(run(1)), [], "there is room, but nobody may use it");
         assert_eq!(gates.resume(WORKFLOW), [(ORG, run(3)), (ORG, run(2))]);
         assert_eq!(enter(&mut gates, 5, &one), Admission::Queue(Queue::Limit));
+    }
+
+    #[test]
+    fn a_pause_fills_the_places_but_makes_no_fewer() {
+        let (mut gates, two) = (Gates::default(), gate(2, OnConflict::Skip));
+        gates.pause(WORKFLOW);
+        let door = |gates: &mut Gates, n| gates.enter(ORG, run(n), WORKFLOW, Some(&two));
+        assert_eq!(door(&mut gates, 1), Admission::Queue(Queue::WorkflowPaused));
+        assert_eq!(door(&mut gates, 2), Admission::Queue(Queue::WorkflowPaused), "there is room for both");
+        assert_eq!(door(&mut gates, 3), Admission::Refuse);
+        assert_eq!(gates.resume(WORKFLOW), [(ORG, run(1)), (ORG, run(2))]);
+    }
+
+    #[test]
+    fn a_higher_limit_lets_in_those_who_wait_before_the_run_that_brought_it() {
+        let (mut gates, one, three) = (Gates::default(), gate(1, OnConflict::Queue), gate(3, OnConflict::Queue));
+        for n in 1..4 {
+            gates.enter(ORG, run(n), WORKFLOW, Some(&one));
+        }
+        assert_eq!(gates.widen(WORKFLOW, &three), [(ORG, run(2)), (ORG, run(3))]);
+        assert_eq!(gates.enter(ORG, run(4), WORKFLOW, Some(&three)), Admission::Queue(Queue::Limit));
+        assert_eq!(gates.widen(WORKFLOW, &three), []);
     }
 
     #[test]

@@ -400,6 +400,10 @@ impl<T> Mailbox<T> {
 
     fn start(&mut self, start: Start, ticket: T, unit: Option<Unit>) {
         let Start { org, run, version, origin, gate, birth } = start;
+        if let Some(said) = &gate {
+            let admitted = self.gates.widen(origin.workflow, said);
+            self.admit(admitted);
+        }
         let admission = self.gates.enter(org, run, origin.workflow, gate.as_ref());
         if planted::is(Bug::SupersedeBeforeCommit) {
             self.supersede(self.gates.supersedes(run));
