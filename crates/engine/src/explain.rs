@@ -10,7 +10,7 @@ use crate::execute::Place;
 use crate::gates::Crowd;
 use kernel::event::{Because, Failure, Queue};
 use kernel::run::{Phase, Step};
-use kernel::{Plan, RunStatus, StepStatus, Timestamp};
+use kernel::{Plan, RunStatus, StepStatus};
 use serde_json::{Map, Value, json};
 use store::{NoticeRow, WorkflowPause};
 
@@ -46,7 +46,6 @@ pub struct Link {
 /// What a run's own records do not say.
 #[derive(Default)]
 pub struct Around<'a> {
-    pub now: Timestamp,
     /// Who stands between the run and its turn.
     pub crowd: Option<Crowd>,
     pub pause: Option<WorkflowPause>,

@@ -2,7 +2,9 @@
 //! telling somebody that a run has ended.
 
 use crate::harness::{Act, Server, Upstream, eventually, json as answer_json, status};
+use hmac::{Hmac, KeyInit, Mac};
 use serde_json::{Value, json};
+use sha2::Sha256;
 
 /// Answers once it is released.
 fn held() -> Act {
@@ -241,6 +243,23 @@ fn whoever_asked_is_told_that_a_run_has_ended() {
     assert_eq!(server.list("/api/v1/runs?workflow=onward.notify").len(), 3, "but they can be looked at");
     let refused = server.post(&format!("/api/v1/workflows/{workflow}/trigger?callback_url=ftp://x/"), &json!(null));
     assert_eq!(refused.refusal(422), "invalid_parameter");
+}
+
+#[test]
+fn whoever_is_told_can_check_who_tells() {
+    let upstream = Upstream::start();
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("secret");
+    std::fs::write(&file, "a signing secret\n").expect("a file");
+    let server = Server::with(&["--signing-secret-file", file.to_str().expect("a path")]);
+    let yaml = upstream.fill("name: signed\ncallback_url: $UP/ended\ntasks:\n  a: { noop: {} }\n");
+    server.define(&yaml);
+    server.trigger("signed", &json!({}));
+    let told = upstream.wait_for("/ended", 1);
+    let mut mac = Hmac::<Sha256>::new_from_slice(b"a signing secret").expect("a key");
+    mac.update(&told[0].body);
+    let expected: String = mac.finalize().into_bytes().iter().map(|byte| format!("{byte:02x}")).collect();
+    assert_eq!(told[0].header("x-onward-signature"), format!("sha256={expected}"));
 }
 
 #[test]

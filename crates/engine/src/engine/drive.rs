@@ -460,3 +460,38 @@ impl Inner {
         Ok(count)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LONG: Duration = Duration::from_secs(60);
+
+    /// Waits as the thread does, while somebody else hands over; answers how long it slept.
+    fn slept(before: impl FnOnce(&Inbox), patience: Duration) -> Duration {
+        let inbox = Inbox::default();
+        let began = Instant::now();
+        std::thread::scope(|scope| {
+            let sleeper = scope.spawn(|| inbox.wait(LONG));
+            while inbox.lock().wakes_at.is_none() {
+                std::thread::yield_now();
+            }
+            before(&inbox);
+            inbox.hand_over(patience);
+            if !sleeper.is_finished() && patience >= LONG && inbox.len() == 0 {
+                assert!(!inbox.lock().is_poked, "nothing is left for it, and nothing is due sooner");
+                inbox.poke();
+            }
+            assert_eq!(sleeper.join().ok(), Some(false));
+        });
+        began.elapsed()
+    }
+
+    #[test]
+    fn a_caller_that_drove_wakes_the_thread_only_when_it_would_oversleep() {
+        assert!(slept(|_| {}, Duration::from_millis(1)) < LONG, "a timer is due before it would look up");
+        assert!(slept(|_| {}, LONG * 2) < LONG);
+        let left = |inbox: &Inbox| assert!(inbox.put(|commands| commands.push(Command::Drain)));
+        assert!(slept(left, LONG * 2) < LONG, "a command that came meanwhile is not left lying");
+    }
+}

@@ -51,7 +51,6 @@ impl Engine {
         let Some(reading) = self.read(org, run).await? else { return Ok(None) };
         let is_queued = reading.run.state.queued.is_some();
         let around = Around {
-            now: self.now(),
             crowd: if is_queued { self.crowd(run).await? } else { None },
             pause: if is_queued { self.workflow_pause(org, reading.row.workflow).await? } else { None },
             notices: if reading.run.is_terminal() { self.notices(org, run).await? } else { Vec::new() },

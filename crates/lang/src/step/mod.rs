@@ -62,29 +62,25 @@ const LATER_KINDS: &[&str] = &[
 /// Fields every kind has. The forms add theirs (`needs`).
 const COMMON: &[&str] = &["needs", "if", "description"];
 
+/// Every field some kind has: what a step may have meant that does not say its kind.
+const OF_ANY_KIND: [&str; COMMON.len() + KINDS.len() + http::FIELDS.len()] = {
+    let mut fields = [""; COMMON.len() + KINDS.len() + http::FIELDS.len()];
+    let mut i = 0;
+    while i < fields.len() {
+        fields[i] = if i < COMMON.len() {
+            COMMON[i]
+        } else if i < COMMON.len() + KINDS.len() {
+            KINDS[i - COMMON.len()].0
+        } else {
+            http::FIELDS[i - COMMON.len() - KINDS.len()]
+        };
+        i += 1;
+    }
+    fields
+};
+
 const NO_KIND: Shape = Shape {
-    known: &[
-        "needs",
-        "if",
-        "description",
-        "url",
-        "sleep",
-        "wait_for_webhook",
-        "set",
-        "log",
-        "noop",
-        "method",
-        "headers",
-        "query",
-        "body",
-        "form",
-        "timeout",
-        "retries",
-        "retry",
-        "expected_status",
-        "redirects",
-        "allow_hosts",
-    ],
+    known: &OF_ANY_KIND,
     later: &[
         "compensate",
         "irreversible",
