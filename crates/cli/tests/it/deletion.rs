@@ -47,6 +47,7 @@ fn a_deleted_run_is_gone_with_everything_it_held() {
     server.start_again();
     server.cancel(&other);
     assert_eq!(server.delete(&path(&other)).status, 204);
+    assert!(!holds(&server, b"hunter2"), "nor does it take a clean end");
     server.terminate();
     assert!(!holds(&server, b"hunter2"), "not a byte of it is left in the file");
 }

@@ -59,9 +59,14 @@ impl Drop for Helper {
 fn copy_when_asked(connection: &Connection, asked: &Receiver<Ask>) {
     while let Ok(Ask::Copy) = asked.recv() {
         crash::point(Point::BeforeCopy);
-        checkpoint(connection, "PRAGMA wal_checkpoint(PASSIVE)");
+        copy(connection);
         crash::point(Point::AfterCopy);
     }
+}
+
+/// Copies what is in the log to the file now, as far as readers allow, instead of when the log is long.
+pub(super) fn copy(connection: &Connection) {
+    checkpoint(connection, "PRAGMA wal_checkpoint(PASSIVE)");
 }
 
 /// Whether everything was copied.

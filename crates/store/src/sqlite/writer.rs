@@ -10,6 +10,7 @@
 //! said neither yes nor no, nothing is written any more until the database has been opened anew.
 
 use super::attempt::{Attempt, Done};
+use super::checkpoints;
 use super::checkpoints::Log;
 use super::fault::Trouble;
 use super::heads::{Head, Heads, Key, Tail};
@@ -89,7 +90,8 @@ impl Writer {
         outcome.map_err(|trouble| self.give_up(trouble))
     }
 
-    /// A transaction after which nothing of what it removed can be found in the file.
+    /// A transaction after which nothing of what it removed can be found in the file, whether or not the
+    /// process gets to close it. (The log beside it is overwritten later, or removed at a clean end.)
     pub(super) fn transact_cleanly<T>(
         &mut self,
         work: impl FnOnce(&Connection) -> std::result::Result<T, Trouble>,
@@ -97,6 +99,9 @@ impl Writer {
         open::set_secure_delete(&self.connection, true)?;
         let outcome = self.transact(work);
         open::set_secure_delete(&self.connection, false)?;
+        if outcome.is_ok() {
+            checkpoints::copy(&self.connection);
+        }
         outcome
     }
 
