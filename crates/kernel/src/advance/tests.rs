@@ -147,6 +147,7 @@ impl Story {
             is_draining: self.is_draining,
             wait_url: &wait_url,
             payloads,
+            offer: &|_| None,
         };
         let before = self.run.state.seq;
         let advanced = advance(&self.plan, &mut self.run, inputs, &context(&self.resident));
@@ -180,6 +181,7 @@ impl Story {
                     self.executing.remove(&key);
                     self.aborted.push(key);
                 }
+                Effect::Grant { .. } | Effect::Post { .. } | Effect::Unpost { .. } => {}
             }
         }
         advanced.answers
@@ -187,7 +189,7 @@ impl Story {
 
     fn result(&self, key: &str, result: TaskResult) -> Input {
         let (step, fence) = *self.executing.get(key).unwrap_or_else(|| panic!("`{key}` is not executing"));
-        Input::Finished { step, fence, result }
+        Input::Finished { step, fence, result, digest: 0 }
     }
 
     /// `"a=200 b=503"`: answers in one advance each; `!` in front of a step's answer joins it to the next.
@@ -199,11 +201,15 @@ impl Story {
                 "reset" => TaskResult::Failed {
                     failure: Failure::new("network", "connection reset"),
                     retryable: true,
+                    retry_after: None,
                     took: Span(7),
                 },
-                "badurl" => {
-                    TaskResult::Failed { failure: Failure::new("invalid_url", "no"), retryable: false, took: Span(7) }
-                }
+                "badurl" => TaskResult::Failed {
+                    failure: Failure::new("invalid_url", "no"),
+                    retryable: false,
+                    retry_after: None,
+                    took: Span(7),
+                },
                 "done" => TaskResult::Done { body: None, took: Span(7) },
                 status => response(status.parse().expect(status), json!({ "n": 7 })),
             };
@@ -505,7 +511,7 @@ fn p8_only_the_current_fence_counts() {
     assert_eq!(story.give(stale.clone()), Answer::Stale);
     assert_eq!(story.shows(), "a=running run=running");
     assert_eq!(story.answers("a=200").shows(), "a=success run=completed");
-    let nowhere = Input::Finished { step: 99, fence: 1, result: response(200, json!(1)) };
+    let nowhere = Input::Finished { step: 99, fence: 1, result: response(200, json!(1)), digest: 0 };
     assert_eq!(story.give(nowhere), Answer::Unknown);
 }
 
@@ -635,6 +641,7 @@ fn a_run_has_a_total_size() {
         is_draining: false,
         wait_url: &wait_url,
         payloads: &none,
+        offer: &|_| None,
     };
     let callback = Input::Callback { step: 2, body: Payload::json("[1,2]"), digest: Bytes::from_static(b"x") };
     let input = story.result("a", response(200, json!([1, 2])));
@@ -707,8 +714,9 @@ fn inputs_before_the_run_exists_find_nothing() {
     let plan = plan_of("a");
     let wait_url = |_: &str| String::new();
     let none = Payloads::new();
+    let (run, offer) = (RunId([9; 16]), |_: Wanted<'_>| None);
     let context =
-        Context { run: RunId([9; 16]), now: START, epoch: 1, is_draining: false, wait_url: &wait_url, payloads: &none };
+        Context { run, now: START, epoch: 1, is_draining: false, wait_url: &wait_url, payloads: &none, offer: &offer };
     let mut run = Run::default();
     let advanced = advance(
         &plan,
@@ -854,6 +862,7 @@ fn who_is_told_of_an_end() {
             is_draining: false,
             wait_url: &|_| String::new(),
             payloads: &Payloads::new(),
+            offer: &|_| None,
         };
         advance(&story.plan, &mut story.run, vec![input], &context);
         notices(&story.plan, &story.run).into_iter().map(|n| n.url).collect()
