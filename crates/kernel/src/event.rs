@@ -45,9 +45,16 @@ choice! {
         7 => RunTimeout {},
 
         /// Wants an executor and has none yet.
-        8 => Scheduled { 1 => step: u32, 2 => attempt: u32, 3 => seen: Vec<Seen> },
+        8 => Scheduled {
+            1 => step: u32, 2 => attempt: u32, 3 => seen: Vec<Seen>,
+            /// What a task shares limits with.
+            4 => key: String,
+        },
         /// Given to an external worker for a time.
-        9 => Leased { 1 => step: u32, 2 => attempt: u32, 3 => worker: String, 4 => lease: Span, 5 => seen: Vec<Seen> },
+        9 => Leased {
+            1 => step: u32, 2 => attempt: u32, 3 => worker: String, 4 => lease: Span, 5 => seen: Vec<Seen>,
+            6 => key: String,
+        },
         /// Given to an executor of node `epoch`, which will be told after this is durable.
         10 => Started { 1 => step: u32, 2 => attempt: u32, 3 => epoch: u64, 4 => seen: Vec<Seen> },
         /// Attempt `attempt` ended without an outcome for the step; another follows at `next`.

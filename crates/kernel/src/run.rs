@@ -89,6 +89,8 @@ message! {
         16 => since: Timestamp,
         /// When it could first be claimed.
         17 => ready_at: Option<Timestamp>,
+        /// What the task shares limits with.
+        18 => key: String,
     }
 }
 
@@ -439,16 +441,18 @@ impl Run {
                 self.end(plan, RunStatus::Cancelled, at);
             }
             Event::RunTimeout {} => self.end(plan, RunStatus::Timeout, at),
-            Event::Scheduled { step, seen, .. } => {
+            Event::Scheduled { step, seen, key, .. } => {
                 self.note(*step, seen);
+                self.state.steps[*step as usize].key.clone_from(key);
                 self.enter(plan, *step, Phase::Ready {}, at);
             }
-            Event::Leased { step, attempt, worker, lease, seen } => {
+            Event::Leased { step, attempt, worker, lease, seen, key } => {
                 self.note(*step, seen);
                 let fence = self.state.seq;
                 self.begin(*step, *attempt, at);
                 let state = &mut self.state.steps[*step as usize];
                 (state.fence, state.digest) = (fence, 0);
+                state.key.clone_from(key);
                 self.enter(plan, *step, Phase::Leased { fence, worker: worker.clone(), lease: *lease }, at);
             }
             Event::Started { step, attempt, epoch, seen } => {

@@ -78,8 +78,8 @@ pub trait Store: Send + Sync + 'static {
     /// What an idempotency key brought about, and the fingerprint of what was asked.
     fn made_by<'a>(&'a self, org: OrgId, scope: &'a str, key: &'a str) -> Call<'a, Option<([u8; 16], [u8; 32])>>;
 
-    /// Lanes with tasks that wait while their runs are parked, in order, those after `after`.
-    fn lanes<'a>(&'a self, after: Option<&'a Lane>, limit: usize) -> Call<'a, Vec<Lane>>;
+    /// Lanes with tasks that wait while their runs are parked, in order, those after `after`, and how many do.
+    fn lanes<'a>(&'a self, after: Option<&'a Lane>, limit: usize) -> Call<'a, Vec<(Lane, u64)>>;
 
     /// The tasks of a lane that wait while their runs are parked, in their order, those after `after`.
     fn ready<'a>(&'a self, lane: &'a Lane, after: Option<Place>, limit: usize) -> Call<'a, Vec<Place>>;

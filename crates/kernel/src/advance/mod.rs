@@ -166,6 +166,8 @@ pub enum Effect {
     Post { step: u32 },
     /// …and now no longer, because somebody has it or nobody needs to.
     Unpost { step: u32 },
+    /// The holder of `fence` has the step no longer.
+    Ended { step: u32, fence: u64 },
 }
 
 /// What a worker is given.
@@ -246,6 +248,7 @@ impl Turn<'_> {
     fn emit(&mut self, event: Event) {
         let step = event.step();
         let was = step.is_some_and(|step| self.is_claimable(step));
+        let held = step.and_then(|step| self.fence(step));
         let is_turning = matches!(event, Event::Paused { .. } | Event::Unpaused { .. } | Event::Admitted {});
         if is_turning {
             self.out.effects.extend(self.run.claimable(self.plan).map(|step| Effect::Unpost { step }));
@@ -261,8 +264,19 @@ impl Turn<'_> {
                 (true, false) => self.out.effects.push(Effect::Unpost { step }),
                 _ => {}
             }
+            if let Some(fence) = held.filter(|fence| self.fence(step) != Some(*fence)) {
+                self.out.effects.push(Effect::Ended { step, fence });
+            }
         }
         self.events.push(event);
+    }
+
+    /// Of the lease a step is under.
+    fn fence(&self, step: u32) -> Option<u64> {
+        match self.run.state.steps.get(step as usize)?.phase {
+            Phase::Leased { fence, .. } => Some(fence),
+            _ => None,
+        }
     }
 
     fn is_claimable(&self, step: u32) -> bool {
@@ -477,7 +491,7 @@ impl Turn<'_> {
     /// What this advance itself started is simply not dispatched; an older attempt is called off.
     fn call_off(&mut self, step: u32, fence: u64) {
         let unsent = |e: &Effect| match e {
-            Effect::Execute { fence: f, .. } => *f == fence,
+            Effect::Execute { fence: f, .. } | Effect::Grant { fence: f, .. } => *f == fence,
             _ => false,
         };
         match self.out.effects.iter().position(unsent) {

@@ -180,7 +180,7 @@ impl Turn<'_> {
             return self.attempt(step, seen);
         }
         let attempt = self.run.step(step).attempt + 1;
-        self.emit(Event::Scheduled { step, attempt, seen });
+        self.emit(Event::Scheduled { step, attempt, seen, key: String::new() });
         true
     }
 

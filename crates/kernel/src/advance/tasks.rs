@@ -31,11 +31,15 @@ const DEATHS_MAX: u32 = 3;
 impl Turn<'_> {
     /// Makes a step ready, or hands it to a worker that waits for such a thing. False when a payload is missing.
     pub(super) fn offer(&mut self, step: u32, task: &Task, seen: Vec<Seen>) -> bool {
-        let (input, key) = match self.fill(task) {
+        let input = match self.fill(task) {
             // What the trigger brought need not be here before somebody wants it.
-            Err(Stop::Missing(_)) if task.input.is_none() => (None, String::new()),
+            Err(Stop::Missing(_)) if task.input.is_none() => None,
             Err(stop) => return self.stop(step, stop, seen),
-            Ok((input, key)) => (Some(input), key),
+            Ok(input) => Some(input),
+        };
+        let key = match self.key(task) {
+            Err(stop) => return self.stop(step, stop, seen),
+            Ok(key) => key,
         };
         let priority = self.run.priority(self.plan, step);
         let wanted = Wanted { step, name: &task.name, key: &key, priority };
@@ -44,7 +48,7 @@ impl Turn<'_> {
             Some((input, offer)) => self.lease(step, task, offer, input, key, seen),
             None => {
                 let attempt = self.run.step(step).attempt + 1;
-                self.emit(Event::Scheduled { step, attempt, seen });
+                self.emit(Event::Scheduled { step, attempt, seen, key });
             }
         }
         true
@@ -59,7 +63,8 @@ impl Turn<'_> {
         }
         let Some(task) = self.plan.node(step).task() else { return Answer::Unknown };
         match self.fill(task) {
-            Ok((input, key)) => {
+            Ok(input) => {
+                let key = self.run.step(step).key.clone();
                 self.lease(step, task, offer, input, key, Vec::new());
                 Answer::Applied
             }
@@ -78,7 +83,7 @@ impl Turn<'_> {
         let Offer { worker, lease, place } = offer;
         let lease = task.heartbeat.map_or(lease, |limit| limit.min(lease));
         let attempt = self.run.step(step).attempt + 1;
-        self.emit(Event::Leased { step, attempt, worker: worker.clone(), lease, seen });
+        self.emit(Event::Leased { step, attempt, worker: worker.clone(), lease, seen, key: key.clone() });
         let assignment = Assignment {
             name: task.name.clone(),
             key,
@@ -92,14 +97,18 @@ impl Turn<'_> {
         self.out.effects.push(Effect::Grant { step, attempt, fence, place, task });
     }
 
-    /// What the worker is given, and what the task shares limits with.
-    fn fill(&self, task: &Task) -> Result<(Bytes, String), Stop> {
-        let key = match task.key.is_empty() {
-            true => self.run.state.origin.key.clone(),
-            false => template::render_text(&task.key, &self.view())?,
-        };
-        let Some(input) = &task.input else { return Ok((self.trigger_body()?, key)) };
-        Ok((template::render(input, &self.view())?.to_string().into(), key))
+    /// What the worker is given.
+    fn fill(&self, task: &Task) -> Result<Bytes, Stop> {
+        let Some(input) = &task.input else { return self.trigger_body() };
+        Ok(template::render(input, &self.view())?.to_string().into())
+    }
+
+    /// What the task shares limits with.
+    fn key(&self, task: &Task) -> Result<String, Stop> {
+        match task.key.is_empty() {
+            true => Ok(self.run.state.origin.key.clone()),
+            false => Ok(template::render_text(&task.key, &self.view())?),
+        }
     }
 
     fn trigger_body(&self) -> Result<Bytes, Stop> {

@@ -181,7 +181,7 @@ impl Story {
                     self.executing.remove(&key);
                     self.aborted.push(key);
                 }
-                Effect::Grant { .. } | Effect::Post { .. } | Effect::Unpost { .. } => {}
+                Effect::Grant { .. } | Effect::Post { .. } | Effect::Unpost { .. } | Effect::Ended { .. } => {}
             }
         }
         advanced.answers

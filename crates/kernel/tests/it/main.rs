@@ -87,8 +87,15 @@ fn every_event() -> Vec<Event> {
         Event::RunFailed { failure: failure.clone(), step: Some(step) },
         Event::RunCancelled { actor: "ada".into(), reason: "done with it".into() },
         Event::RunTimeout {},
-        Event::Scheduled { step, attempt, seen: seen() },
-        Event::Leased { step, attempt, worker: "w1".into(), lease: Span::from_secs(30), seen: Vec::new() },
+        Event::Scheduled { step, attempt, seen: seen(), key: String::new() },
+        Event::Leased {
+            step,
+            attempt,
+            worker: "w1".into(),
+            lease: Span::from_secs(30),
+            seen: Vec::new(),
+            key: String::new(),
+        },
         Event::Started { step, attempt, epoch: 9, seen: seen() },
         Event::Retrying {
             step,
