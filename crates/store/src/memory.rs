@@ -445,7 +445,7 @@ impl Store for MemoryStore {
         self.answer(move |c| c.idempotency.get(&(org, scope.to_owned(), key.to_owned())).copied())
     }
 
-    fn lanes<'a>(&'a self, after: Option<&'a Lane>, limit: usize) -> Call<'a, Vec<Lane>> {
+    fn lanes<'a>(&'a self, after: Option<&'a Lane>, limit: usize) -> Call<'a, Vec<(Lane, u64)>> {
         self.answer(move |c| c.lanes(after, limit))
     }
 

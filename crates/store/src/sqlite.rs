@@ -215,7 +215,7 @@ impl Store for SqliteStore {
         self.read(move |connection, _| catalog::holder(connection, org, &scope, &key).map_err(on_read))
     }
 
-    fn lanes<'a>(&'a self, after: Option<&'a Lane>, limit: usize) -> Call<'a, Vec<Lane>> {
+    fn lanes<'a>(&'a self, after: Option<&'a Lane>, limit: usize) -> Call<'a, Vec<(Lane, u64)>> {
         let after = after.cloned();
         self.read(move |connection, _| tasks::lanes(connection, after.as_ref(), limit))
     }

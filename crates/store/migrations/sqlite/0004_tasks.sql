@@ -14,8 +14,7 @@ CREATE INDEX runs_by_status ON runs (status, parked, id) WHERE status <> 'comple
 -- Runs whose turn has not come; tasks that only wait for their time have a timer.
 CREATE INDEX runs_queued ON runs (id) WHERE status = 'pending' AND form <> 'task';
 
--- Tasks nobody has claimed, of parked runs. The key is the order in which a lane is worked off; to find the
--- next lane is to seek behind the last one.
+-- Tasks nobody has claimed, of parked runs. The key is the order in which a lane is worked off.
 CREATE TABLE ready (
     org      INTEGER NOT NULL,
     name     TEXT    NOT NULL, -- the type

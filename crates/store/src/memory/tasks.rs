@@ -2,7 +2,8 @@
 
 use super::Contents;
 use crate::rows::*;
-use kernel::{OrgId, Timestamp};
+use kernel::{OrgId, RunId, Timestamp};
+use std::collections::BTreeMap;
 use std::ops::Bound;
 
 impl Contents {
@@ -13,22 +14,21 @@ impl Contents {
         self.ready.extend(change.insert.iter().cloned());
     }
 
-    pub(super) fn lanes(&self, after: Option<&Lane>, limit: usize) -> Vec<Lane> {
-        let mut lanes: Vec<Lane> = Vec::new();
-        for ReadyRow { lane, .. } in self.ready.iter().filter(|row| after.is_none_or(|after| row.lane > *after)) {
-            if lanes.len() >= limit {
-                break;
-            }
-            if lanes.last() != Some(lane) {
-                lanes.push(lane.clone());
-            }
+    pub(super) fn lanes(&self, after: Option<&Lane>, limit: usize) -> Vec<(Lane, u64)> {
+        let mut lanes: BTreeMap<&Lane, u64> = BTreeMap::new();
+        for ReadyRow { lane, .. } in &self.ready {
+            *lanes.entry(lane).or_default() += 1;
         }
-        lanes
+        let later = lanes.into_iter().filter(|(lane, _)| after.is_none_or(|after| *lane > after));
+        later.take(limit).map(|(lane, count)| (lane.clone(), count)).collect()
     }
 
     pub(super) fn ready_in(&self, lane: &Lane, after: Option<Place>, limit: usize) -> Vec<Place> {
-        let own = self.ready.iter().filter(|row| row.lane == *lane).map(|row| row.place);
-        own.filter(|place| after.is_none_or(|after| *place > after)).take(limit).collect()
+        let row = |place| ReadyRow { lane: lane.clone(), place };
+        let first = Place { priority: 0, run: RunId([0; 16]), step: 0 };
+        let from = after.map_or(Bound::Included(row(first)), |after| Bound::Excluded(row(after)));
+        let own = self.ready.range((from, Bound::Unbounded)).take_while(|row| row.lane == *lane);
+        own.take(limit).map(|row| row.place).collect()
     }
 
     pub(super) fn introduce(&mut self, row: &TypeRow, definition: Option<&Definition>) {

@@ -1,32 +1,25 @@
 //! Tasks nobody has claimed, their types, and the workers that claim them.
 //!
 //! The rows of `ready` are written and removed with the records of their runs (see
-//! [`attempt`](super::attempt)); here they are only read. Nothing here looks at a whole backlog: a lane is
-//! found by seeking behind the one before it, and its tasks come in the order of the table.
+//! [`attempt`](super::attempt)); here they are only read, always in the order of the table: claims never sort,
+//! nor look at tasks of another lane. Counting lanes passes over all of them, once, at a start.
 
-use super::columns::{int, int_back, limit, org, run_id, sql, time, time_or_none};
-use super::fault::{Trouble, on_read};
+use super::columns::{self, int, int_back, limit, org, run_id, sql, time, time_or_none};
+use super::fault::Trouble;
 use super::lists::many;
 use crate::Result;
 use crate::rows::{Definition, Lane, Place, Rate, TypePause, TypeRow, WorkerRow};
 use kernel::{OrgId, Span, Timestamp};
-use rusqlite::{Connection, OptionalExtension, Row, params};
+use rusqlite::{Connection, Row, params};
 
 type Attempted<T> = std::result::Result<T, Trouble>;
 
-pub(super) fn lanes(connection: &Connection, after: Option<&Lane>, count: usize) -> Result<Vec<Lane>> {
-    let view = connection.unchecked_transaction().map_err(on_read)?;
-    let mut next = view.prepare_cached(sql!("ready_next_lane")).map_err(on_read)?;
-    let read = |row: &Row<'_>| Ok(Lane { org: org(row, 0)?, name: row.get(1)?, key: row.get(2)? });
-    let mut lanes: Vec<Lane> = Vec::new();
-    while lanes.len() < count {
-        let last = lanes.last().or(after).map_or((-1, "", ""), |l| (i64::from(l.org.0), &l.name, &l.key));
-        match next.query_row(last, read).optional().map_err(on_read)? {
-            Some(lane) => lanes.push(lane),
-            None => break,
-        }
-    }
-    Ok(lanes)
+pub(super) fn lanes(connection: &Connection, after: Option<&Lane>, count: usize) -> Result<Vec<(Lane, u64)>> {
+    let (org, name, key) = after.map_or((-1, "", ""), |lane| (i64::from(lane.org.0), &*lane.name, &*lane.key));
+    many(connection, sql!("ready_lanes"), params![org, name, key, limit(count)], |row| {
+        let lane = Lane { org: columns::org(row, 0)?, name: row.get(1)?, key: row.get(2)? };
+        Ok((lane, columns::count(row, 3)?))
+    })
 }
 
 pub(super) fn ready(connection: &Connection, lane: &Lane, after: Option<Place>, count: usize) -> Result<Vec<Place>> {
