@@ -192,13 +192,30 @@ impl<T> Board<T> {
     pub fn open(&mut self, ask: Ask<T>, now: Timestamp) {
         let who = (ask.org, ask.worker.clone());
         self.introduce(&ask, now);
-        let called_off: Vec<(RunId, u32)> = self.called_off.remove(&who).into_iter().flatten()
-            .filter(|(.., until)| *until > now).map(|(run, step, _)| (run, step)).collect();
+        let called_off: Vec<(RunId, u32)> = self
+            .called_off
+            .remove(&who)
+            .into_iter()
+            .flatten()
+            .filter(|(.., until)| *until > now)
+            .map(|(run, step, _)| (run, step))
+            .collect();
         let Ask { place, ticket, org, worker, patterns, runtime, credits, lease, is_hasty, .. } = ask;
         let is_hasty = is_hasty || !called_off.is_empty() || credits == 0;
         let (on_its_way, tasks) = (0, Vec::new());
         let poll = Poll {
-            place, ticket, org, worker, patterns, runtime, credits, lease, is_hasty, on_its_way, tasks, called_off,
+            place,
+            ticket,
+            org,
+            worker,
+            patterns,
+            runtime,
+            credits,
+            lease,
+            is_hasty,
+            on_its_way,
+            tasks,
+            called_off,
         };
         self.polls.insert(place, poll);
         self.waiting.again(place);
@@ -270,7 +287,8 @@ impl<T> Board<T> {
 
     /// Nobody is behind these any more.
     pub fn retain(&mut self, keep: impl Fn(&T) -> bool) {
-        let gone: Vec<u64> = self.polls.values().filter(|p| p.on_its_way == 0 && !keep(&p.ticket)).map(|p| p.place).collect();
+        let gone: Vec<u64> =
+            self.polls.values().filter(|p| p.on_its_way == 0 && !keep(&p.ticket)).map(|p| p.place).collect();
         for place in gone {
             if let Some(poll) = self.polls.remove(&place) {
                 self.waiting.remove(place, &poll);
@@ -332,11 +350,11 @@ impl<T> Board<T> {
     /// A poll that would take a task of this type: of this worker, if it asks, or of whoever is first.
     pub(super) fn poll_for(&self, key: &Key, worker: Option<&str>) -> Option<u64> {
         let rules = self.lines.get(key).map(|line| &line.rules);
-        let would = |poll: &Poll<T>| {
-            poll.credits > 0 && rules.is_none_or(|rules| rules.suits(poll.runtime.as_deref()))
-        };
+        let would = |poll: &Poll<T>| poll.credits > 0 && rules.is_none_or(|rules| rules.suits(poll.runtime.as_deref()));
         let is_fresh = |place: &&u64| {
-            self.polls.get(*place).is_some_and(|poll| poll.org == key.0 && poll.patterns.iter().any(|p| p.matches(&key.1)))
+            self.polls
+                .get(*place)
+                .is_some_and(|poll| poll.org == key.0 && poll.patterns.iter().any(|p| p.matches(&key.1)))
         };
         // Those that came since the last pairing are not sorted in yet.
         let fresh = self.waiting.new.iter().filter(is_fresh).copied();
