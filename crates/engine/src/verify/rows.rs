@@ -5,7 +5,6 @@ use super::definitions::hex;
 use super::run::{Case, Folded};
 use kernel::event::Origin;
 use kernel::plan::Body;
-use kernel::run::Phase;
 use kernel::{Plan, Timestamp};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
