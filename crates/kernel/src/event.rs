@@ -36,7 +36,7 @@ impl Record {
 
 choice! {
     pub enum Event {
-        1 => Created { 1 => origin: Origin },
+        1 => Created { 1 => origin: Box<Origin> },
         2 => RunWaiting {},
         3 => RunResumed {},
         4 => RunCompleted {},

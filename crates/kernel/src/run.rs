@@ -407,7 +407,7 @@ impl Run {
         self.state.seq += 1;
         match event {
             Event::Created { origin } => {
-                self.state.origin = origin.clone();
+                self.state.origin = Origin::clone(origin);
                 self.state.status = RunStatus::Running;
                 self.state.created_at = at;
                 self.state.steps = vec![Step::default(); plan.nodes().len()];

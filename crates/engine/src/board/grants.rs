@@ -1,8 +1,8 @@
 //! Who has what, until when.
 
 use super::{Board, Key};
-use kernel::run::Lease;
 use kernel::planted::{self, Bug};
+use kernel::run::Lease;
 use kernel::{OrgId, RunId, Span, Timestamp};
 use std::sync::Arc;
 
@@ -22,7 +22,10 @@ pub struct Grant {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Hold {
     Disabled,
-    Paused { since: Timestamp, note: String },
+    Paused {
+        since: Timestamp,
+        note: String,
+    },
     Limit(u32),
     KeyLimit(u32),
     /// Until then.

@@ -84,6 +84,7 @@ pub(super) struct Poll<T> {
 /// A task as its worker gets it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Task {
+    pub org: OrgId,
     pub run: RunId,
     pub step: u32,
     /// The step's key.
@@ -191,13 +192,30 @@ impl<T> Board<T> {
     pub fn open(&mut self, ask: Ask<T>, now: Timestamp) {
         let who = (ask.org, ask.worker.clone());
         self.introduce(&ask, now);
-        let called_off: Vec<(RunId, u32)> = self.called_off.remove(&who).into_iter().flatten()
-            .filter(|(.., until)| *until > now).map(|(run, step, _)| (run, step)).collect();
+        let called_off: Vec<(RunId, u32)> = self
+            .called_off
+            .remove(&who)
+            .into_iter()
+            .flatten()
+            .filter(|(.., until)| *until > now)
+            .map(|(run, step, _)| (run, step))
+            .collect();
         let Ask { place, ticket, org, worker, patterns, runtime, credits, lease, is_hasty, .. } = ask;
         let is_hasty = is_hasty || !called_off.is_empty() || credits == 0;
         let (on_its_way, tasks) = (0, Vec::new());
         let poll = Poll {
-            place, ticket, org, worker, patterns, runtime, credits, lease, is_hasty, on_its_way, tasks, called_off,
+            place,
+            ticket,
+            org,
+            worker,
+            patterns,
+            runtime,
+            credits,
+            lease,
+            is_hasty,
+            on_its_way,
+            tasks,
+            called_off,
         };
         self.polls.insert(place, poll);
         self.waiting.again(place);
@@ -243,8 +261,8 @@ impl<T> Board<T> {
 
     /// Workers of which something is to be stored: all that were heard of, or only those with news.
     pub fn news(&mut self, all: bool) -> Vec<WorkerRow> {
-        let told = self.workers.values_mut().filter(|worker| std::mem::take(&mut worker.is_new) || all);
-        told.map(|worker| worker.row.clone()).collect()
+        let told = |worker: &mut Worker| (std::mem::take(&mut worker.is_new) || all).then(|| worker.row.clone());
+        self.workers.values_mut().filter_map(told).collect()
     }
 
     /// Forgets workers that were not heard of since.
@@ -269,7 +287,8 @@ impl<T> Board<T> {
 
     /// Nobody is behind these any more.
     pub fn retain(&mut self, keep: impl Fn(&T) -> bool) {
-        let gone: Vec<u64> = self.polls.values().filter(|p| p.on_its_way == 0 && !keep(&p.ticket)).map(|p| p.place).collect();
+        let gone: Vec<u64> =
+            self.polls.values().filter(|p| p.on_its_way == 0 && !keep(&p.ticket)).map(|p| p.place).collect();
         for place in gone {
             if let Some(poll) = self.polls.remove(&place) {
                 self.waiting.remove(place, &poll);
@@ -277,13 +296,24 @@ impl<T> Board<T> {
         }
     }
 
-    /// A hand-over is durable: this is what the worker gets.
-    pub fn hand(&mut self, place: u64, task: Task) {
-        if let Some(poll) = self.polls.get_mut(&place) {
+    /// A hand-over is durable: this is what the worker gets. The room it takes is the grant's from now on.
+    pub fn hand(&mut self, promise: u64, task: Task) {
+        let Some(kept) = self.promises.remove(&promise) else { return };
+        if let Some(poll) = self.polls.get_mut(&kept.poll) {
             poll.on_its_way -= 1;
             poll.tasks.push(task);
             poll.is_hasty = true;
-            self.hasty.push(place);
+            self.hasty.push(kept.poll);
+        }
+    }
+
+    /// A bug on purpose, see [`Bug::GrantBeforeCommit`](kernel::planted::Bug).
+    pub fn hand_early(&mut self, promise: u64, task: Task) {
+        if let Some(poll) = self.promises.get(&promise).and_then(|kept| self.polls.get_mut(&kept.poll)) {
+            poll.on_its_way -= 1;
+            poll.tasks.push(task);
+            poll.is_hasty = true;
+            self.hasty.push(poll.place);
         }
     }
 
@@ -320,11 +350,11 @@ impl<T> Board<T> {
     /// A poll that would take a task of this type: of this worker, if it asks, or of whoever is first.
     pub(super) fn poll_for(&self, key: &Key, worker: Option<&str>) -> Option<u64> {
         let rules = self.lines.get(key).map(|line| &line.rules);
-        let would = |poll: &Poll<T>| {
-            poll.credits > 0 && rules.is_none_or(|rules| rules.suits(poll.runtime.as_deref()))
-        };
+        let would = |poll: &Poll<T>| poll.credits > 0 && rules.is_none_or(|rules| rules.suits(poll.runtime.as_deref()));
         let is_fresh = |place: &&u64| {
-            self.polls.get(*place).is_some_and(|poll| poll.org == key.0 && poll.patterns.iter().any(|p| p.matches(&key.1)))
+            self.polls
+                .get(*place)
+                .is_some_and(|poll| poll.org == key.0 && poll.patterns.iter().any(|p| p.matches(&key.1)))
         };
         // Those that came since the last pairing are not sorted in yet.
         let fresh = self.waiting.new.iter().filter(is_fresh).copied();

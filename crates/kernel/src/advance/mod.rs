@@ -290,7 +290,7 @@ impl Turn<'_> {
 
     fn input(&mut self, input: Input) -> Answer {
         match input {
-            Input::Start(origin, admission) => self.create(*origin, admission),
+            Input::Start(origin, admission) => self.create(origin, admission),
             Input::Wake => Answer::Applied,
             _ if self.run.state.seq == 0 => Answer::Unknown,
             Input::Finished { step, fence, result, digest } => self.finished(step, fence, result, digest),
@@ -327,7 +327,7 @@ impl Turn<'_> {
         Answer::Applied
     }
 
-    fn create(&mut self, mut origin: Origin, admission: Admission) -> Answer {
+    fn create(&mut self, mut origin: Box<Origin>, admission: Admission) -> Answer {
         if self.run.state.seq > 0 {
             return Answer::Repeated;
         }

@@ -80,7 +80,7 @@ fn every_event() -> Vec<Event> {
     let failure = Failure::new("http_status", "the server answered 503");
     let (step, attempt) = (4, 2);
     vec![
-        Event::Created { origin },
+        Event::Created { origin: Box::new(origin) },
         Event::RunWaiting {},
         Event::RunResumed {},
         Event::RunCompleted {},
@@ -162,7 +162,7 @@ fn i41_snapshots_of_release_0_1_are_read() {
     let state = State {
         seq: 77,
         status: RunStatus::Waiting,
-        origin,
+        origin: *origin,
         created_at: Timestamp(5),
         finished_at: Some(Timestamp(6)),
         failure: Some(Failure::new("step_failed", "`a` failed")),
@@ -207,7 +207,7 @@ fn origin_0_2() -> Origin {
 #[test]
 fn i41_records_of_release_0_2_are_read() {
     let events = vec![
-        Event::Created { origin: origin_0_2() },
+        Event::Created { origin: Box::new(origin_0_2()) },
         Event::Queued { reason: Queue::Limit },
         Event::Queued { reason: Queue::WorkflowPaused },
         Event::Admitted {},
