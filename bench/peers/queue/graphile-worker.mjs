@@ -1,5 +1,5 @@
 // graphile-worker, set up as its page on performance says: 24 jobs at once, jobs fetched ahead, completions sent together.
-// The page fetches 500 ahead; 2,000 were faster here.
+// The page fetches 500 ahead; 2,000 were faster in one short run (48k against 38k tasks/s).
 
 import { Logger, makeWorkerUtils, run } from "graphile-worker";
 
