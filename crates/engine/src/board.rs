@@ -49,6 +49,8 @@ pub struct Board<T> {
     waiting: Waiting,
     /// Polls that are to be answered as soon as nothing is on its way to them.
     hasty: Vec<u64>,
+    /// Hand-overs that are not durable yet.
+    promises: HashMap<u64, Promise>,
     grants: BTreeMap<(RunId, u32), Grant>,
     expiries: BTreeSet<(Timestamp, RunId, u32)>,
     /// Lanes held up by a rate, and until when.
@@ -64,6 +66,15 @@ pub struct Board<T> {
     resident: usize,
     /// Counts every hand-over, so that lanes can be served in turn.
     served: u64,
+}
+
+/// A task on its way to a worker.
+struct Promise {
+    poll: u64,
+    line: Key,
+    lane: Arc<str>,
+    /// The card it was, unless it never was one; true if its run is in memory.
+    card: Option<(Place, bool)>,
 }
 
 /// A card and the worker it goes to.
@@ -82,6 +93,7 @@ impl<T> Default for Board<T> {
             polls: HashMap::new(),
             waiting: Waiting::default(),
             hasty: Vec::new(),
+            promises: HashMap::new(),
             grants: BTreeMap::new(),
             expiries: BTreeSet::new(),
             releases: BTreeSet::new(),
@@ -264,23 +276,51 @@ impl<T> Board<T> {
         if !may_pass(self) {
             return None;
         }
-        self.take(place, &key, wanted.key, now)
+        self.promise(place, &key, wanted.key, None, now)
     }
 
-    /// A hand-over did not come about: the kernel refused it, or the commit did.
-    pub fn revoke(&mut self, place: u64, org: OrgId, name: &str, key: &str, now: Timestamp) {
-        let line: Key = (org, Arc::from(name));
-        let lane = self.line(line.clone()).lane(key);
+    /// A hand-over did not come about, for no fault of the task: it waits again.
+    pub fn revoke(&mut self, promise: u64, now: Timestamp) {
+        let Some(Promise { line, lane, card, .. }) = self.break_promise(promise) else { return };
+        let track = self.line(line.clone()).lane(&lane);
+        match card {
+            Some((place, true)) => self.resident += usize::from(track.show(place)),
+            Some((place, false)) => track.put_back(place),
+            None => {}
+        }
+        self.refresh(&line, &lane, now);
+    }
+
+    /// The run says that the task is not to be had.
+    pub fn refuse(&mut self, promise: u64, now: Timestamp) {
+        if let Some(Promise { line, lane, .. }) = self.break_promise(promise) {
+            self.refresh(&line, &lane, now);
+        }
+    }
+
+    /// The run cannot be read just now: what is known of its lane's rows is read again, in a while.
+    pub fn mistrust(&mut self, promise: u64, now: Timestamp) {
+        let Some(Promise { line, lane, .. }) = self.break_promise(promise) else { return };
+        self.line(line.clone()).lane(&lane).forget_rows();
+        let (org, name) = (line.0, line.1.to_string());
+        self.releases.insert((now.after(READ_PAUSE), Lane { org, name, key: lane.to_string() }));
+        self.refresh(&line, &lane, now);
+    }
+
+    /// Gives the room back and the poll its credit.
+    fn break_promise(&mut self, promise: u64) -> Option<Promise> {
+        let broken = self.promises.remove(&promise)?;
+        let line = self.line(broken.line.clone());
+        line.held = line.held.saturating_sub(1);
+        let lane = line.lane(&broken.lane);
         lane.held = lane.held.saturating_sub(1);
-        let line_state = self.line(line.clone());
-        line_state.held = line_state.held.saturating_sub(1);
-        if let Some(poll) = self.polls.get_mut(&place) {
+        if let Some(poll) = self.polls.get_mut(&broken.poll) {
             poll.on_its_way -= 1;
             poll.credits += 1;
-            self.waiting.again(place);
+            self.waiting.again(broken.poll);
         }
-        self.refresh(&line, key, now);
-        self.stirred.insert(line);
+        self.stirred.insert(broken.line.clone());
+        Some(broken)
     }
 
     fn line(&mut self, key: Key) -> &mut Line {
@@ -330,8 +370,9 @@ impl<T> Board<T> {
         while self.polls.get(&place).is_some_and(|poll| poll.credits > 0) {
             let Some((key, card, lane)) = self.best(place) else { break };
             let Some(line) = self.lines.get_mut(&key) else { break };
-            self.resident -= usize::from(line.lane(&lane).take(card));
-            let Some(offer) = self.take(place, &key, &lane, now) else { break };
+            let is_resident = line.lane(&lane).take(card);
+            self.resident -= usize::from(is_resident);
+            let Some(offer) = self.promise(place, &key, &lane, Some((card, is_resident)), now) else { break };
             claims.push(Claim { org: key.0, run: card.run, step: card.step, offer });
         }
         self.read_on(place);
@@ -344,13 +385,21 @@ impl<T> Board<T> {
     }
 
     /// A hand-over begins: the poll has one credit less and the lane one room less.
-    fn take(&mut self, place: u64, key: &Key, lane: &str, now: Timestamp) -> Option<Offer> {
+    fn promise(
+        &mut self,
+        place: u64,
+        key: &Key,
+        lane: &str,
+        card: Option<(Place, bool)>,
+        now: Timestamp,
+    ) -> Option<Offer> {
         let poll = self.polls.get_mut(&place)?;
         poll.credits -= 1;
         poll.on_its_way += 1;
-        let offer = Offer { worker: poll.worker.clone(), lease: poll.lease, place };
         self.served += 1;
         let served = self.served;
+        let offer = Offer { worker: poll.worker.clone(), lease: poll.lease, place: served };
+        self.promises.insert(served, Promise { poll: place, line: key.clone(), lane: lane.into(), card });
         self.line(key.clone()).serve(lane, served, now);
         self.refresh(key, lane, now);
         Some(offer)

@@ -13,6 +13,8 @@ mod notices;
 mod reading;
 mod repeat;
 mod schedules;
+mod tasks;
+mod tickets;
 mod triggers;
 mod virtual_time;
 mod webhooks;
@@ -23,6 +25,7 @@ pub use follow::{Follower, Happening, Happenings};
 pub use notices::{AGAIN, NOTIFIER, NOTIFIER_NAME, idempotency};
 pub use reading::Reading;
 pub use repeat::Edition;
+pub use tasks::{NewTask, Report, Reported, TaskKey, WorkRequest, WorkReply};
 pub use triggers::{Key, PREVIEW_MAX};
 pub use webhooks::{Delivered, Door};
 
@@ -34,7 +37,8 @@ use crate::metrics::Metrics;
 use crate::secret::{self, Secret};
 use crate::triggers::webhook::Rejection;
 use bytes::Bytes;
-use drive::{Inbox, Ticket};
+use drive::Inbox;
+use tickets::Ticket;
 use kernel::advance::TaskResult;
 use kernel::event::{Origin, Pair, TriggerKind};
 use kernel::plan::{Body, Node};
@@ -203,6 +207,10 @@ pub struct Source {
     pub callback_url: String,
     /// The notice this run hands over.
     pub notice: Option<(RunId, u32)>,
+    /// Of its tasks: before which others, not before when, and what they share limits with.
+    pub priority: Option<u32>,
+    pub run_at: Option<Timestamp>,
+    pub key: String,
 }
 
 /// The caller's key and the fingerprint of what it asked for.
@@ -365,7 +373,7 @@ impl Engine {
         let org = request.org;
         let give_up = Instant::now() + limit;
         let (ended, end) = oneshot::channel();
-        let asked = self.ask_for_start(request, Some(ended))?;
+        let asked = self.ask_for_start(request, Some(Ticket::One(ended)))?;
         let has_ended = matches!(tokio::time::timeout(limit, end).await, Ok(Ok(Reply::Ended(_))));
         let started = self.started(asked).await?;
         if started.deduplicated {
@@ -380,31 +388,34 @@ impl Engine {
     /// key was used for the same request before counts as done.
     pub async fn start_all(&self, requests: Vec<StartRequest>) -> Result<Vec<Item>, Error> {
         self.admit(requests.len())?;
-        let (mut starts, mut asked) = (Vec::with_capacity(requests.len()), Vec::with_capacity(requests.len()));
+        let mut starts = Vec::with_capacity(requests.len());
         let mut wrong = Vec::new();
         for (index, request) in requests.into_iter().enumerate() {
-            let (start, fingerprint) = match self.prepare(request) {
-                Ok(prepared) => prepared,
-                Err(error @ Error::NoGate(_)) => {
-                    wrong.push((index, error));
-                    continue;
-                }
+            match self.prepare(request) {
+                Ok(prepared) => starts.push(prepared),
+                Err(error @ Error::NoGate(_)) => wrong.push((index, error)),
                 Err(error) => return Err(error),
-            };
-            let (ticket, reply) = oneshot::channel();
-            let (org, run, workflow) = (start.org, start.run, start.version.workflow);
-            asked.push(Asked { org, run, workflow, fingerprint, reply });
-            starts.push((start, ticket));
+            }
         }
         if !wrong.is_empty() {
             return Err(Error::Items(wrong));
         }
+        if starts.is_empty() {
+            return Ok(Vec::new());
+        }
+        let (tickets, replies) = tickets::tickets(starts.len());
+        let mut asked = Vec::with_capacity(starts.len());
+        let told = |(start, fingerprint): &(Start, _)| (start.org, start.run, start.version.workflow, *fingerprint);
+        asked.extend(starts.iter().map(told));
+        let starts = starts.into_iter().map(|(start, _)| start).zip(tickets).collect();
         if !self.inner.inbox.send(Command::StartAll(starts)) {
             return Err(Error::Unavailable("the engine is stopping".into()));
         }
+        let replies = replies.await.map_err(|_| stopped())?;
         let (mut started, mut other) = (Vec::with_capacity(asked.len()), None);
-        for (index, asked) in asked.into_iter().enumerate() {
-            match self.started(asked).await {
+        for (index, ((org, run, workflow, fingerprint), reply)) in asked.into_iter().zip(replies).enumerate() {
+            let reply = reply.ok_or_else(stopped)?;
+            match self.judge_start(org, run, workflow, fingerprint, reply).await {
                 Ok(Started { run, status, deduplicated, .. }) => {
                     started.push(Item { run, status: Some(status), deduplicated });
                 }
@@ -494,6 +505,9 @@ impl Engine {
             caused_by: source.caused_by,
             actor: source.actor,
             callback_url: source.callback_url,
+            priority: source.priority,
+            run_at: source.run_at,
+            key: source.key,
             ..Default::default()
         };
         origin.gate = kernel::advance::gate(&version.plan, &origin).map_err(Error::NoGate)?;
@@ -507,7 +521,20 @@ impl Engine {
 
     async fn started(&self, asked: Asked) -> Result<Started, Error> {
         let Asked { org, run, workflow, fingerprint, reply } = asked;
-        match answered(reply).await? {
+        let reply = answered(reply).await?;
+        self.judge_start(org, run, workflow, fingerprint, reply).await
+    }
+
+    /// What became of a start.
+    async fn judge_start(
+        &self,
+        org: OrgId,
+        run: RunId,
+        workflow: WorkflowId,
+        fingerprint: Option<[u8; 32]>,
+        reply: Reply,
+    ) -> Result<Started, Error> {
+        match reply {
             Reply::Answer { status, created_at, .. } => {
                 Ok(Started { run, workflow, status, started_at: created_at, deduplicated: false })
             }
@@ -629,7 +656,7 @@ impl Inner {
         command: impl FnOnce(Ticket) -> Command<Ticket>,
     ) -> Result<oneshot::Receiver<Reply>, Error> {
         let (ticket, reply) = oneshot::channel();
-        match self.send_and_drive(command(ticket), rounds) {
+        match self.send_and_drive(command(Ticket::One(ticket)), rounds) {
             true => Ok(reply),
             false => Err(Error::Unavailable("the engine is stopping".into())),
         }
@@ -664,7 +691,11 @@ fn callback_url(base: &str, secret: &Secret, run: RunId, step: &str) -> String {
 
 /// The loop answers every ticket; a dropped one means it stopped in between.
 async fn answered(reply: oneshot::Receiver<Reply>) -> Result<Reply, Error> {
-    reply.await.map_err(|_| Error::OutcomeUnknown("the engine stopped before it could answer".into()))
+    reply.await.map_err(|_| stopped())
+}
+
+fn stopped() -> Error {
+    Error::OutcomeUnknown("the engine stopped before it could answer".into())
 }
 
 fn refusal(reply: Reply, what: &'static str) -> Error {
@@ -674,9 +705,7 @@ fn refusal(reply: Reply, what: &'static str) -> Error {
         Reply::Unavailable(why) => Error::Unavailable(why),
         Reply::Unknown(why) => Error::OutcomeUnknown(why),
         Reply::Trouble(trouble) => trouble.into(),
-        Reply::Answer { .. } | Reply::Ended(_) | Reply::KeyTaken { .. } | Reply::Crowd(_) => {
-            Error::Unavailable(format!("an unexpected answer: {reply:?}"))
-        }
+        unexpected => Error::Unavailable(format!("an unexpected answer: {unexpected:?}")),
     }
 }
 

@@ -284,6 +284,17 @@ impl Track {
         was != Some(true)
     }
 
+    /// A card that was taken away is there again; the store has its row.
+    pub fn put_back(&mut self, place: Place) {
+        self.parked += usize::from(self.cards.insert(place, false).is_none());
+    }
+
+    /// The rows of the store that are known are to be read again, when the lane is released.
+    pub fn forget_rows(&mut self) {
+        self.cards.retain(|_, is_resident| *is_resident);
+        (self.parked, self.horizon, self.is_stuck) = (0, Horizon::Nothing, true);
+    }
+
     /// Takes a card away; true if its run is in memory.
     pub fn take(&mut self, place: Place) -> bool {
         let was = self.cards.remove(&place);

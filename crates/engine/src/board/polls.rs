@@ -84,6 +84,7 @@ pub(super) struct Poll<T> {
 /// A task as its worker gets it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Task {
+    pub org: OrgId,
     pub run: RunId,
     pub step: u32,
     /// The step's key.
@@ -260,8 +261,8 @@ impl<T> Board<T> {
 
     /// Workers of which something is to be stored: all that were heard of, or only those with news.
     pub fn news(&mut self, all: bool) -> Vec<WorkerRow> {
-        let told = self.workers.values_mut().filter(|worker| std::mem::take(&mut worker.is_new) || all);
-        told.map(|worker| worker.row.clone()).collect()
+        let told = |worker: &mut Worker| (std::mem::take(&mut worker.is_new) || all).then(|| worker.row.clone());
+        self.workers.values_mut().filter_map(told).collect()
     }
 
     /// Forgets workers that were not heard of since.
@@ -295,13 +296,24 @@ impl<T> Board<T> {
         }
     }
 
-    /// A hand-over is durable: this is what the worker gets.
-    pub fn hand(&mut self, place: u64, task: Task) {
-        if let Some(poll) = self.polls.get_mut(&place) {
+    /// A hand-over is durable: this is what the worker gets. The room it takes is the grant's from now on.
+    pub fn hand(&mut self, promise: u64, task: Task) {
+        let Some(kept) = self.promises.remove(&promise) else { return };
+        if let Some(poll) = self.polls.get_mut(&kept.poll) {
             poll.on_its_way -= 1;
             poll.tasks.push(task);
             poll.is_hasty = true;
-            self.hasty.push(place);
+            self.hasty.push(kept.poll);
+        }
+    }
+
+    /// A bug on purpose, see [`Bug::GrantBeforeCommit`](kernel::planted::Bug).
+    pub fn hand_early(&mut self, promise: u64, task: Task) {
+        if let Some(poll) = self.promises.get(&promise).and_then(|kept| self.polls.get_mut(&kept.poll)) {
+            poll.on_its_way -= 1;
+            poll.tasks.push(task);
+            poll.is_hasty = true;
+            self.hasty.push(poll.place);
         }
     }
 

@@ -285,7 +285,7 @@ fn decide(case: &Case<'_>, moment: &Moment<'_>, node: &Node) -> Result<Decision,
 fn is_start_of(node: &Node, run: &Run, step: u32, event: &Event) -> bool {
     let failed = |codes: &[&str]| matches!(event, Event::Failed { failure: Failure { code, .. }, .. } if codes.contains(&code.as_str()));
     match &node.body {
-        Some(Body::Http { .. } | Body::Log { .. } | Body::Noop {}) => {
+        Some(Body::Http { .. } | Body::Log { .. } | Body::Noop {} | Body::Task { .. }) => {
             matches!(event, Event::Scheduled { .. } | Event::Leased { .. } | Event::Started { .. })
                 || failed(&["template_error"])
         }

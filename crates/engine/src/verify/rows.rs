@@ -14,7 +14,6 @@ pub(super) fn check(case: &mut Case<'_>, plan: &Plan, folded: &Folded) {
     origin(case, plan, &folded.run.state.origin);
     row(case, plan, folded);
     timers(case, folded);
-    grants(case, folded);
     waits(case, plan);
     payloads(case, folded);
     keys(case, folded);
@@ -87,27 +86,6 @@ fn timers(case: &mut Case<'_>, folded: &Folded) {
     for at in timers.iter().filter(|at| Some(**at) != due) {
         let status = folded.run.status();
         case.say(Code::TimerStray, format!("a timer at {} µs, while the run is {status}", at.0));
-    }
-}
-
-/// A lease row is the current attempt's, and exactly the attempts of external workers (epoch 0) have one.
-fn grants(case: &mut Case<'_>, folded: &Folded) {
-    let stored = case.stored;
-    for grant in &stored.grants {
-        let step = folded.run.state.steps.get(grant.step as usize);
-        let holds = step.is_some_and(|step| {
-            matches!(step.phase, Phase::Running { fence, epoch: 0 } if fence == grant.fence)
-                && step.attempt == grant.attempt
-        });
-        if !holds {
-            let message = format!("attempt {} was given with fence {}", grant.attempt, grant.fence);
-            case.say_step(Code::GrantWrong, grant.step, message);
-        }
-    }
-    for (step, fence, epoch) in folded.run.running() {
-        if epoch == 0 && !stored.grants.iter().any(|grant| grant.step == step) {
-            case.say_step(Code::GrantWrong, step, format!("no row for the attempt with fence {fence}"));
-        }
     }
 }
 

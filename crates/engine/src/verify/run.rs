@@ -58,7 +58,6 @@ fn count(stored: &StoredRun, counts: &mut Counts) {
     counts.snapshots += stored.snapshots.len() as u64;
     counts.timers += stored.timers.len() as u64;
     counts.waits += stored.waits.len() as u64;
-    counts.grants += stored.grants.len() as u64;
     counts.payloads += stored.payloads.len() as u64;
     counts.labels += stored.labels.len() as u64;
     counts.keys += stored.keys.len() as u64;
@@ -216,7 +215,7 @@ impl Case<'_> {
 /// A context for looking, not for acting: callback URLs need a secret nobody has given us.
 pub(super) fn context<'a>(stored: &StoredRun, now: Timestamp, payloads: &'a Payloads) -> Context<'a> {
     let wait_url = &|_: &str| "http://callback".to_owned();
-    Context { run: stored.row.id, now, epoch: 0, is_draining: false, wait_url, payloads }
+    Context { run: stored.row.id, now, epoch: 0, is_draining: false, wait_url, payloads, offer: &|_| None }
 }
 
 /// The payload an event brings.
