@@ -217,6 +217,7 @@ fn p10_decision_13_a_result_after_cancel_is_noted_once_and_changes_nothing() {
     assert_eq!(story.aborted, ["a"], "whoever has it is told");
     let cancelled = Answer::Ended(RunStatus::Cancelled);
     assert_eq!(story.give(Input::Heartbeat { step: 0, fence: a, progress: Some(Payload::json("1")) }), cancelled);
+    assert_eq!(story.give(Input::Heartbeat { step: 0, fence: a + 1, progress: None }), Answer::Stale);
     assert_eq!(story.give(Input::Log { step: 0, fence: a, lines: Vec::new() }), cancelled);
     for digest in [11, 11, 12] {
         assert_eq!(story.says("a", a, done(json!(1)), digest), cancelled);
