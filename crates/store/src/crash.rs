@@ -101,7 +101,7 @@ pub fn point(at: Point) {
 }
 
 /// Is a point armed? Then thresholds are low, so that a small scenario reaches what lies behind them.
-pub(crate) fn is_armed() -> bool {
+pub fn is_armed() -> bool {
     #[cfg(feature = "crashpoints")]
     return armed().is_some();
     #[cfg(not(feature = "crashpoints"))]
