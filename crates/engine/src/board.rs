@@ -22,7 +22,7 @@ mod tests;
 
 pub use grants::{Grant, Hold, Stance};
 pub use lanes::{Line, PAGE, Rules};
-pub use polls::{Ask, Handed, Pattern, Task};
+pub use polls::{Ask, CalledOff, Handed, Pattern, Task};
 
 use kernel::advance::{Offer, Wanted};
 use kernel::{OrgId, RunId, Timestamp};
@@ -57,7 +57,7 @@ pub struct Board<T> {
     releases: BTreeSet<(Timestamp, Lane)>,
     workers: BTreeMap<(OrgId, String), Worker>,
     /// What workers hold and nobody wants any more, until they were told.
-    called_off: HashMap<(OrgId, String), Vec<(RunId, u32, Timestamp)>>,
+    called_off: HashMap<(OrgId, String), Vec<(RunId, Option<u32>, Timestamp)>>,
     /// Lines that may have something for somebody since the last pairing.
     stirred: BTreeSet<Key>,
     /// Lanes of which more is to be read, and after what.
