@@ -25,7 +25,10 @@ pub use follow::{Follower, Happening, Happenings};
 pub use notices::{AGAIN, NOTIFIER, NOTIFIER_NAME, idempotency};
 pub use reading::Reading;
 pub use repeat::Edition;
-pub use tasks::{NewTask, Report, Reported, TaskKey, WorkRequest, WorkReply};
+pub use tasks::{
+    Alive, Bulk, BulkDone, Heartbeat, NewTask, Outcome, Report, Reported, Retried, TaskFilter, TaskKey, TaskReading,
+    TypeChange, TypeView, WorkReply, WorkRequest, status_of,
+};
 pub use triggers::{Key, PREVIEW_MAX};
 pub use webhooks::{Delivered, Door};
 
@@ -38,11 +41,10 @@ use crate::secret::{self, Secret};
 use crate::triggers::webhook::Rejection;
 use bytes::Bytes;
 use drive::Inbox;
-use tickets::Ticket;
 use kernel::advance::TaskResult;
 use kernel::event::{Origin, Pair, TriggerKind};
 use kernel::plan::{Body, Node};
-use kernel::{Answer, Input, OrgId, Payload, RunId, RunStatus, Span, Timestamp, TriggerId, WorkflowId};
+use kernel::{Answer, Input, OrgId, Payload, RunId, RunStatus, Span, TaskStatus, Timestamp, TriggerId, WorkflowId};
 use sha2::{Digest, Sha256};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -50,6 +52,7 @@ use std::sync::{Arc, Mutex, RwLock};
 use std::time::{Duration, Instant};
 use store::crash::{self, Point};
 use store::{Advance, Birth, DeliveryRow, GateRow, IdempotencyKey, Store, Wait};
+use tickets::Ticket;
 use tokio::sync::oneshot;
 
 /// Commands that may wait for the mailbox before starts are refused.
@@ -119,6 +122,11 @@ pub enum Error {
     /// What was wrong with which items of a request for several things; nothing was changed.
     #[error("{} of the items cannot be done", .0.len())]
     Items(Vec<(usize, Error)>),
+    #[error("the type `{0}` is disabled")]
+    TypeDisabled(String),
+    /// What was asked for does not fit the state a task is in.
+    #[error("the task is {}", .0.as_str())]
+    TaskState(TaskStatus),
     #[error("{0}")]
     Refused(String),
     /// Another process has the store.
@@ -283,6 +291,11 @@ pub(crate) struct Inner {
     held_up: Mutex<HashMap<TriggerId, Timestamp>>,
     rejections: webhooks::Rejections,
     followers: follow::Followers,
+    kinds: tasks::Kinds,
+    /// Held by whoever changes a type.
+    changing_types: tokio::sync::Mutex<()>,
+    /// Counts the questions of workers.
+    questions: AtomicU64,
 }
 
 impl Engine {
@@ -315,6 +328,9 @@ impl Engine {
             held_up: Default::default(),
             rejections: Default::default(),
             followers: Default::default(),
+            kinds: Default::default(),
+            changing_types: Default::default(),
+            questions: AtomicU64::new(0),
         });
         let (secret, base) = (inner.secret.clone(), inner.public_url.clone());
         let wait_url: WaitUrl = Arc::new(move |run, step| callback_url(&base, &secret, run, step));
@@ -330,11 +346,13 @@ impl Engine {
         let executors = Executors::new(runtime, options.http, line, clock, sink).map_err(Error::Refused)?;
         let paused = inner.store.workflow_pauses().await?.into_iter().map(|pause| pause.workflow).collect();
         inner.inbox.send(Command::Gates { paused, runs: inner.store.gated().await? });
+        let engine = Engine { inner: inner.clone() };
+        engine.open_board().await?;
         for (org, run) in inner.store.unparked().await? {
             inner.inbox.send(Command::Recover { org, run });
         }
-        drive::spawn(inner.clone(), Mailbox::new(epoch, wait_url), executors);
-        let engine = Engine { inner };
+        drive::spawn(inner, Mailbox::new(epoch, wait_url), executors);
+        tokio::spawn(tasks::keep_workers(engine.clone()));
         tokio::spawn(schedules::keep(engine.clone()));
         tokio::spawn(notices::deliver(engine.clone(), notices));
         Ok(engine)

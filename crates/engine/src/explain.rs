@@ -383,12 +383,7 @@ impl Case<'_> {
     }
 
     /// A task nobody has: why, in a sentence, and what stands behind it.
-    fn unclaimed(
-        &self,
-        index: u32,
-        name: &str,
-        add: &mut dyn FnMut(Value),
-    ) -> (&'static str, String, Option<Link>) {
+    fn unclaimed(&self, index: u32, name: &str, add: &mut dyn FnMut(Value)) -> (&'static str, String, Option<Link>) {
         let key = self.key(index);
         let stance = self.around.stances.iter().find(|(of, _)| *of == index).map(|(_, stance)| stance);
         let last_seen = stance.and_then(|stance| stance.last_seen);
@@ -400,11 +395,15 @@ impl Case<'_> {
                 Hold::Disabled => ("type_disabled", None, "the type is disabled".to_owned()),
                 Hold::Paused { note, .. } if note.is_empty() => ("type_paused", None, "the type is paused".to_owned()),
                 Hold::Paused { note, .. } => ("type_paused", None, format!("the type is paused ({note})")),
-                Hold::Limit(n) => ("type_concurrency", Some(*n), format!("{n} tasks of the type may be leased at once")),
+                Hold::Limit(n) => {
+                    ("type_concurrency", Some(*n), format!("{n} tasks of the type may be leased at once"))
+                }
                 Hold::KeyLimit(n) => {
                     ("key_concurrency", Some(*n), format!("{n} tasks with its key may be leased at once"))
                 }
-                Hold::Rate(until) => ("type_rate", None, format!("the rate of the type lets the next one go at {until}")),
+                Hold::Rate(until) => {
+                    ("type_rate", None, format!("the rate of the type lets the next one go at {until}"))
+                }
             };
             add(json!({ "limit": limit, "allowed": allowed }));
             let cause = link("type", name, "queued_by_limit", why.clone());

@@ -32,9 +32,7 @@ use kernel::{
 use live::Live;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
-use store::{
-    Batch, Birth, GateRow, GatedRun, Lane, Place, RunRow, RunWrite, Timer, TypeRow, Verdict, WorkerRow,
-};
+use store::{Batch, Birth, GateRow, GatedRun, Lane, Place, RunRow, RunWrite, Timer, TypeRow, Verdict, WorkerRow};
 use units::Unit;
 use work::Counter;
 
@@ -137,7 +135,10 @@ pub enum Look {
     Types(OrgId, Vec<String>),
     Workers(OrgId),
     /// Workers of which something is to be stored; forgets those not heard of since.
-    News { all: bool, since: Timestamp },
+    News {
+        all: bool,
+        since: Timestamp,
+    },
 }
 
 /// A run to be created.
@@ -404,6 +405,11 @@ impl<T> Mailbox<T> {
     pub fn has_work(&self) -> bool {
         let has_errands = !self.loads.is_empty() || !self.fetches.is_empty() || !self.replies.is_empty();
         !self.queue.is_empty() || has_errands || self.board.has_work()
+    }
+
+    /// It is this late: what arrives now is judged by it.
+    pub fn tick(&mut self, now: Timestamp) {
+        self.now = now;
     }
 
     pub fn accept(&mut self, command: Command<T>) {

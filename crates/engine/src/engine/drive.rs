@@ -266,6 +266,7 @@ impl Driver {
             mailbox.retain_watchers(|ticket| !ticket.is_closed());
         }
         let (commands, probes) = inner.inbox.take();
+        mailbox.tick(inner.clock.now());
         for command in commands {
             mailbox.accept(command);
         }
@@ -379,11 +380,20 @@ impl Inner {
     /// Sends a command and, if nobody is driving, sees to it right here: at most `rounds` of them, then the
     /// thread goes on. False when the loop has ended.
     pub(super) fn send_and_drive(&self, command: Command<Ticket>, rounds: u32) -> bool {
+        self.put_and_drive(|commands| commands.push(command), rounds)
+    }
+
+    /// The same for commands that are to be seen together.
+    pub(super) fn send_many_and_drive(&self, more: Vec<Command<Ticket>>) -> bool {
+        self.put_and_drive(|commands| commands.extend(more), 1)
+    }
+
+    fn put_and_drive(&self, add: impl FnOnce(&mut Vec<Command<Ticket>>), rounds: u32) -> bool {
         let is_busy = self.metrics.runs_busy.get() > IDLE_RUNS || self.inbox.len() > 0;
         if is_busy || !self.store.commits_in_place() {
-            return self.inbox.send(command);
+            return self.inbox.announced(add);
         }
-        if !self.inbox.put(|commands| commands.push(command)) {
+        if !self.inbox.put(add) {
             return false;
         }
         // Whoever drives looks at the inbox again after letting go, so the command is seen.

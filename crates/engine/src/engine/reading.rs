@@ -82,14 +82,15 @@ impl Engine {
     ) -> Result<Option<(Reading, Option<Explanation>)>, Error> {
         let Some(reading) = self.read(org, run).await? else { return Ok(None) };
         let is_queued = reading.run.state.queued.is_some();
+        let (stances, leases) = (self.stances(org, &reading).await?, self.leases(&reading).await?);
         let around = Around {
             crowd: if is_queued { self.crowd(run).await? } else { None },
             pause: if is_queued { self.workflow_pause(org, reading.row.workflow).await? } else { None },
             notices: if reading.run.is_terminal() { self.notices(org, run).await? } else { Vec::new() },
             queued: Some(&|fence| self.http_place(run, fence)),
             wait_url: Some(&|key: &str| self.inner.wait_url(run, key)),
-            stances: self.stances(org, &reading).await?,
-            leases: self.leases(&reading).await?,
+            stances,
+            leases,
         };
         let told = explain(&reading, &around, step);
         Ok(Some((reading, told)))

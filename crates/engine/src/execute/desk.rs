@@ -121,7 +121,12 @@ impl Desk {
         };
         let hop = match Hop::first(request, &dispatch) {
             Ok(hop) => hop,
-            Err(failure) => return Some((dispatch, TaskResult::Failed { failure, retryable: false, retry_after: None, took: Span(0) })),
+            Err(failure) => {
+                return Some((
+                    dispatch,
+                    TaskResult::Failed { failure, retryable: false, retry_after: None, took: Span(0) },
+                ));
+            }
         };
         let mut state = self.lock();
         state.last += 1;

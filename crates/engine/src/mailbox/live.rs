@@ -51,7 +51,8 @@ impl Live {
         let state = &self.run.state;
         let status = state.status;
         let tasks = self.tasks(org, run);
-        let waits_outside = status == RunStatus::Running && !tasks.is_empty() && self.run.is_up_to_others(&self.version.plan);
+        let waits_outside =
+            status == RunStatus::Running && !tasks.is_empty() && self.run.is_up_to_others(&self.version.plan);
         let parked = status.is_parked() || waits_outside && (may_park || self.row.parked);
         let wake = self.run.next_due().filter(|_| parked);
         let leaves = parked || status.is_terminal();

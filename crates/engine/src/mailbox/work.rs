@@ -2,7 +2,7 @@
 
 use super::live::Live;
 use super::{Item, Look, Mailbox, Reply, Turn};
-use crate::board::{Ask, Board, Grant, Handed, Task};
+use crate::board::{Ask, Board, Grant, Task};
 use kernel::advance::{Assignment, Offer, Wanted};
 use kernel::plan::Form;
 use kernel::planted::{self, Bug};
@@ -87,7 +87,8 @@ impl<T> Mailbox<T> {
 
     /// A bug on purpose: the worker gets what nobody will remember giving.
     pub(super) fn hand_early(&mut self, run: RunId, turn: &mut Turn<T>) {
-        let (Some(pending), Some(live)) = (turn.pending.last(), self.slots.get(&run).and_then(|s| s.live.as_ref())) else {
+        let (Some(pending), Some(live)) = (turn.pending.last(), self.slots.get(&run).and_then(|s| s.live.as_ref()))
+        else {
             return;
         };
         for effect in &pending.effects {
@@ -146,8 +147,7 @@ impl<'a, T> Counter<'a, T> {
     }
 
     pub fn offer(&self, wanted: Wanted<'_>) -> Option<Offer> {
-        let offer =
-            self.board.borrow_mut().offer(self.org, &wanted, self.worker.as_deref(), self.is_new, self.now)?;
+        let offer = self.board.borrow_mut().offer(self.org, &wanted, self.worker.as_deref(), self.is_new, self.now)?;
         self.promised.borrow_mut().push(offer.place);
         Some(offer)
     }

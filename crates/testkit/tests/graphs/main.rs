@@ -81,6 +81,7 @@ impl Drive<'_> {
             is_draining: false,
             wait_url: &wait_url,
             payloads: &payloads,
+            offer: &|_| None,
         };
         let advanced = advance(self.plan, &mut self.run, vec![input], &context);
         for effect in advanced.effects {
