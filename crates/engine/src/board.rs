@@ -122,7 +122,8 @@ impl<T> Board<T> {
 
     /// So many tasks wait in memory that the next one should leave it.
     pub fn is_crowded(&self) -> bool {
-        self.resident >= RESIDENT_MAX
+        // A test that is after what lies behind it need not make thousands.
+        self.resident >= if store::crash::is_armed() { 1 } else { RESIDENT_MAX }
     }
 
     /// Unclaimed tasks whose runs are in memory.
