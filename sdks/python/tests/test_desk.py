@@ -144,13 +144,15 @@ class Bookkeeping(unittest.TestCase):
         changes = self.settle(batch, answer)
         self.assertEqual(changes.stopped, [one, two])
         self.assertTrue(one.context.cancelled and two.context.cancelled)
-        self.assertEqual(self.settle(None, {"leases": [{"task_id": "task_2", "cancel": True}]}).stopped, [], "told once")
+        self.assertEqual(self.settle(None, {"leases": [{"task_id": "task_2", "cancel": True}], "tasks": []}).stopped, [], "told once")
 
     def test_a_lost_lease_stops_the_job(self) -> None:
         (job,) = self.take(1)
         batch = self.batch(10.0)
-        changes = self.settle(batch, {"acks": [], "leases": [{"task_id": "task_1", "lease_until": None, "cancel": False}]})
+        changes = self.settle(batch, {"acks": [], "leases": [{"task_id": "task_1", "lease_until": None, "cancel": False}], "tasks": []})
         self.assertEqual((changes.stopped, job.why), ([job], "lease_lost"))
+        self.desk.beat("token_1", {"page": 1}, 20.0)
+        self.assertEqual(self.desk.due_at(), float("inf"), "no heartbeats for what is not ours")
 
     def test_what_arrives_while_stopping_goes_back_untouched(self) -> None:
         self.desk.is_taking = False

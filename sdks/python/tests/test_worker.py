@@ -345,12 +345,22 @@ class Accidents(Case):
         self.assertIn("over the limit of the run", ended[1]["error"]["message"])
 
     def test_a_worker_the_server_refuses_says_so_and_ends(self) -> None:
-        for status, code in ((422, "invalid_body"), (404, "unknown_route")):
+        for status, code in ((422, "invalid_body"), (404, "unknown_route"), (401, "unauthorised")):
             self.fake.refuse = lambda *_: Refused(status, code)
             with self.subTest(code=code):
                 with self.assertRaises(onward.OnwardError) as caught, self.running():
                     time.sleep(1)
                 self.assertEqual(caught.exception.code, code)
+
+    def test_answers_that_make_no_sense_do_not_end_it(self) -> None:
+        answer, wrong = self.fake.answer, [None, [], {"tasks": None}, {"acks": [], "leases": [], "tasks": 7}]
+
+        def broken(method: str, path: str, *rest: Any) -> Any:
+            return (200, {"data": wrong.pop()}) if path == "/work" and wrong else answer(method, path, *rest)
+
+        self.fake.answer = broken  # type: ignore[method-assign]
+        with self.running():
+            self.assertEqual(self.client.result(self.fake.add("work.v1", 1), 10), 1)
 
     def test_a_type_without_a_handler_is_left_to_others(self) -> None:
         self.worker.types = ["%"]

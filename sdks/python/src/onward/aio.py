@@ -12,12 +12,14 @@ import functools
 import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
-from typing import Any, Callable, Dict, Iterable, List, Optional, Union
+from typing import Any, Callable, Dict, Iterable, List, Optional, TypeVar, Union
 
 from .client import POLL, Client, Ref, result_of
 from .errors import WaitTimeout
 from .models import Event, Run, Task
 from .times import DurationLike, seconds
+
+T = TypeVar("T")
 
 
 class AsyncClient:
@@ -130,6 +132,6 @@ class AsyncClient:
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    async def _do(self, function: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
+    async def _do(self, function: Callable[..., T], *arguments: Any, **named: Any) -> T:
         call = functools.partial(function, *arguments, **named)
         return await asyncio.get_running_loop().run_in_executor(self._threads, call)

@@ -15,7 +15,7 @@ from datetime import datetime
 from typing import Any, Dict, Iterable, Iterator, List, Optional, Tuple, Union
 from urllib.parse import quote
 
-from .errors import OnwardUnavailable, TaskFailed, WaitTimeout
+from .errors import OnwardError, OnwardUnavailable, TaskFailed, WaitTimeout
 from .models import Event, Run, Task
 from .times import DurationLike, duration, moment, seconds
 from .transport import Address, Transport
@@ -119,11 +119,16 @@ class Client:
 
     def wait_once(self, ref: Ref, at_most: float) -> Union[Task, Run]:
         """One turn of waiting: the task or run when it has ended, or as it is after `at_most` seconds."""
+        begun = time.monotonic()
         if is_run(ref):
-            if at_most > 0:
-                self._until_end(id_of(ref), at_most)
-            return self._read(ref)
-        return self._read(ref, wait=at_most)
+            self._until_end(id_of(ref), at_most)
+            latest = self._read(ref)
+        else:
+            latest = self._read(ref, wait=at_most)
+        if not latest.ended:
+            # Answered early, for example by a server that is stopping: the next turn must not come at once.
+            time.sleep(max(0.0, min(0.2, begun + at_most - time.monotonic())))
+        return latest
 
     def result(self, ref: Ref, timeout: Optional[DurationLike] = None) -> Any:
         """Waits, and gives the result of a task (the output of a run); `TaskFailed` if there is none."""
@@ -160,10 +165,11 @@ class Client:
     def explain(self, ref: Ref, step: Optional[str] = None) -> Dict[str, Any]:
         """Why a run or a task is where it is, and what can be done about it."""
         if not is_run(ref):
-            task = ref if isinstance(ref, Task) and ref.run_id else self._read(ref)
-            ref, step = task.run_id, step or task.step  # type: ignore[union-attr]
+            task = ref if isinstance(ref, Task) else Task.of(self._transport.request("GET", path_of(ref)).data)
+            ref, step = task.run_id, step or task.step
         query = [("step", step)] if step else []
-        return self._transport.request("GET", f"{path_of(ref)}/explain", query=query).data
+        explained: Dict[str, Any] = self._transport.request("GET", f"{path_of(ref)}/explain", query=query).data
+        return explained
 
     def request(self, method: str, path: str, body: Any = None, *, query: Iterable[Tuple[str, str]] = ()) -> Any:
         """Any other route below `/api/v1`: the `data` of its answer. Repeated only if it is a `GET`, `PUT` or `DELETE`."""
@@ -186,11 +192,15 @@ class Client:
 
     def _until_end(self, run: str, at_most: float) -> None:
         """Listens to a run's events until the end, or for so long."""
+        if at_most <= 0:
+            return
         try:
-            if "event: end" in self._transport.lines(f"/runs/{run}/stream", at_most):
+            if "event: end" in self._transport.lines(f"/runs/{quote(run, safe='')}/stream", at_most):
                 return
-        except OnwardUnavailable:
-            time.sleep(min(0.1, at_most))  # the caller looks at the run, and either comes back or gives up
+        except OnwardError as problem:
+            if not isinstance(problem, OnwardUnavailable) and problem.status != 503:
+                raise
+            # Otherwise the caller looks at the run, and either comes back or gives up.
 
 
 def task_body(
@@ -247,4 +257,4 @@ def path_of(ref: Ref) -> str:
 def result_of(ended: Union[Task, Run]) -> Any:
     if not ended.succeeded:
         raise TaskFailed(ended)
-    return ended.output if isinstance(ended, Run) else ended.result
+    return ended.result

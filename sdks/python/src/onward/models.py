@@ -82,6 +82,11 @@ class Run:
     def succeeded(self) -> bool:
         return self.status == "completed"
 
+    @property
+    def result(self) -> Any:
+        """Its output, under the name a task's result has."""
+        return self.output
+
     @classmethod
     def of(cls, data: Dict[str, Any]) -> "Run":
         return cls(

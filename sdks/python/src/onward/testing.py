@@ -36,14 +36,15 @@ class Server:
     """An `onward dev` of its own, on a free port. `binary` defaults to `ONWARD_BINARY`, else `onward` on the path."""
 
     def __init__(self, binary: Optional[str] = None, *, clock: str = "real", arguments: Optional[List[str]] = None) -> None:
-        self.binary = binary or os.environ.get("ONWARD_BINARY") or shutil.which("onward")
-        if not self.binary:
+        found = binary or os.environ.get("ONWARD_BINARY") or shutil.which("onward")
+        if not found:
             raise FileNotFoundError("there is no `onward` on the path; set `ONWARD_BINARY` or give `binary`")
+        self.binary = found
         self.clock = clock
         self.arguments = arguments or []
         self.folder = Path(tempfile.mkdtemp(prefix="onward-test-"))
         self.url = ""
-        self._process: Optional[subprocess.Popen] = None
+        self._process: Optional["subprocess.Popen[bytes]"] = None
         self._clients: List[Client] = []
 
     def __enter__(self) -> "Server":
@@ -99,7 +100,9 @@ class Server:
 
     def advance(self, by: DurationLike) -> Dict[str, Any]:
         """Moves a virtual clock; answers when everything that was due has happened."""
-        return self.client().request("POST", "/dev/clock", {"advance": duration(by)})
+        with Client(self.url) as client:
+            moved: Dict[str, Any] = client.request("POST", "/dev/clock", {"advance": duration(by)})
+        return moved
 
     def log(self) -> str:
         """What the server wrote to its log."""

@@ -52,7 +52,7 @@ class Job:
 
     @property
     def token(self) -> str:
-        return self.task["claim_token"]
+        return str(self.task["claim_token"])
 
     @property
     def ids(self) -> Dict[str, str]:
@@ -144,12 +144,14 @@ class Desk:
             return False
         job.why = why
         job.context.cancelled = True
+        if why != "stopping":
+            job.beat_at = float("inf")  # there is no lease to keep
         return True
 
     def beat(self, token: str, progress: Any, now: float) -> None:
         """The handler gave a sign of life, perhaps with progress. Many in a row become one call."""
         job = self.jobs.get(token)
-        if job is None:
+        if job is None or job.beat_at == float("inf"):
             return
         if progress is not None:
             job.progress = progress
@@ -207,7 +209,8 @@ class Desk:
         """Everything that is due, with the slots that are free. `settle` or `fail` it before the next."""
         if self.due_at() > now:
             return None
-        done, size = [], 0
+        done: List[Report] = []
+        size = 0
         for report in self.outbox:
             if report.waits_for_progress:
                 continue
@@ -235,10 +238,10 @@ class Desk:
         """The server answered (a batch that was sent at `sent`, or the poll)."""
         refused: List[Tuple[Report, str]] = []
         stopped: List[Job] = []
-        leases = list(answer.get("leases") or [])
+        leases = answer["leases"]
         if batch is not None:
             self.end(batch)
-            for report, ack in zip(batch.done, answer.get("acks") or []):
+            for report, ack in zip(batch.done, answer["acks"]):
                 self.outbox.remove(report)
                 if ack.get("status") != "recorded":
                     refused.append((report, ack.get("status", "")))
@@ -253,7 +256,7 @@ class Desk:
             leases = leases[len(batch.beats) :]
         cancelled = {lease["task_id"] for lease in leases if lease.get("cancel")}
         stopped += [job for job in self.jobs.values() if job.task["task_id"] in cancelled and self.stop(job, "cancelled")]
-        return Changes(self.take(answer.get("tasks") or [], voice, now), stopped, refused)
+        return Changes(self.take(answer["tasks"], voice, now), stopped, refused)
 
     def end(self, batch: Batch) -> None:
         """The call is over; if it failed, everything in it is still to be said."""

@@ -45,8 +45,7 @@ class Handler:
 
     def arguments(self, value: Any, context: Context) -> Tuple[Any, ...]:
         """What to call the function with; `InvalidInput` if the input is not what it asks for."""
-        given = {"i": lambda: self._read(value), "c": lambda: context}
-        return tuple(given[each]() for each in self._shape)
+        return tuple(self._read(value) if each == "i" else context for each in self._shape)
 
 
 def find(handlers: Dict[str, Handler], type: str) -> Optional[Handler]:

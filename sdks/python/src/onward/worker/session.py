@@ -43,7 +43,7 @@ class Session:
         self.desk = Desk(slots)
         self.lock = threading.Condition()
         self.loop = asyncio.get_running_loop()
-        self.problem: Optional[OnwardError] = None  # why it cannot work at all
+        self.problem: Optional[Exception] = None  # why it cannot work at all
         self.ended = asyncio.Event()
         self._poll = Connection(address)
         self._report = Connection(address)
@@ -57,9 +57,11 @@ class Session:
         self._reporter.start()
 
     def _hold(self, loop: Callable[[], None], connection: Connection) -> None:
-        """A thread and its connection end together."""
+        """A thread and its connection end together; and a worker does not live on with half its threads."""
         try:
             loop()
+        except Exception as problem:
+            self._give_up(problem)
         finally:
             connection.close()
 
@@ -118,7 +120,7 @@ class Session:
             sent = time.monotonic()
             try:
                 body = {**self.fields, "credits": credits, "wait": f"{POLL:.0f}s"}
-                answer = self._poll.request("POST", "/work", body, {}, POLL + ANSWER_TIMEOUT).data
+                answer = self._work(self._poll, body, POLL + ANSWER_TIMEOUT)
                 failures = 0
             except OnwardError as problem:
                 with self.lock:
@@ -126,7 +128,7 @@ class Session:
                     self.desk.polled = None
                 if was_starved or not self.desk.is_taking:
                     continue  # broken off by ourselves
-                if not self._works and not _is_temporary(problem):
+                if not self._works and (not _is_temporary(problem) or problem.status in (401, 403)):
                     self._give_up(problem)
                     return
                 self._rest(problem, failures)
@@ -195,7 +197,7 @@ class Session:
             "heartbeats": [beat.entry for beat in batch.beats],
         }
         try:
-            answer = self._report.request("POST", "/work", body, {}, ANSWER_TIMEOUT).data
+            answer = self._work(self._report, body, ANSWER_TIMEOUT)
         except OnwardError as problem:
             if _is_temporary(problem):
                 raise
@@ -210,10 +212,16 @@ class Session:
                 self.desk.refuse(batch, problem, time.monotonic())
                 self.lock.notify_all()
             return
-        if len(answer.get("acks") or []) < len(batch.done):
+        if len(answer["acks"]) < len(batch.done):
             raise OnwardUnavailable("the server did not acknowledge everything it was told")
         with self.lock:
             self._absorb(batch, answer, sent)
+
+    def _work(self, connection: Connection, body: Dict[str, Any], timeout: float) -> Dict[str, Any]:
+        answer = connection.request("POST", "/work", body, {}, timeout).data
+        if not isinstance(answer, dict) or not all(isinstance(answer.get(name), list) for name in ("acks", "leases", "tasks")):
+            raise OnwardUnavailable("the answer of `/work` is not understood")
+        return answer
 
     def _send_logs(self, batch: Batch) -> None:
         """Log lines have a route of their own. They are a help for people: if they are refused, the work still counts."""
@@ -271,10 +279,13 @@ class Session:
 
     def _spawn(self, handler: Handler, job: Job) -> None:
         job.runner = self.loop.create_task(self._run_async(handler, job))
-        # Cancelled before its first step, a coroutine never sees it.
-        job.runner.add_done_callback(lambda task: task.cancelled() and self._raised(job, asyncio.CancelledError()))
+        job.runner.add_done_callback(lambda task: self._unstarted(job) if task.cancelled() else None)
         if job.why is not None:
             job.runner.cancel()
+
+    def _unstarted(self, job: Job) -> None:
+        """Cancelled before its first step, a coroutine never sees it."""
+        self._raised(job, asyncio.CancelledError())
 
     async def _run_async(self, handler: Handler, job: Job) -> None:
         try:
@@ -335,7 +346,7 @@ class Session:
     def _is_late(self) -> bool:
         return self._closing_since is not None and time.monotonic() - self._closing_since > FLUSH
 
-    def _give_up(self, problem: OnwardError) -> None:
+    def _give_up(self, problem: Exception) -> None:
         self.problem = problem
         self._on_loop(self.ended.set)
 

@@ -68,6 +68,8 @@ class Worker:
         is, and can be called in tests like any other."""
 
         def register(function: F) -> F:
+            if self._session is not None:
+                raise RuntimeError("register handlers before the worker starts: it has told the server what it does")
             if type in self._handlers:
                 raise ValueError(f"`{type}` has a handler already")
             self._handlers[type] = Handler(type, function)
