@@ -42,6 +42,7 @@ class Fake:
         self.headers: List[Dict[str, str]] = []
         self.refuse: Callable[[str, str, Any], Optional[Refused]] = lambda method, path, body: None
         self.stream: List[str] = []
+        self.is_hasty = False  # never holds a poll open
         self._breaks = 0
         self._break_after = True
         self._server: Optional[ThreadingHTTPServer] = None
@@ -237,7 +238,7 @@ class Fake:
                 raise ConnectionAbortedError("nobody listens")
             tasks = self._claim(body)
             cancelled = [task for task in self.tasks.values() if worker in task["_cancels"]]
-            if said or tasks or cancelled or time.monotonic() >= deadline or self._server is not server:
+            if said or self.is_hasty or tasks or cancelled or time.monotonic() >= deadline or self._server is not server:
                 for task in cancelled:
                     task["_cancels"].discard(worker)
                     leases.append({"task_id": task["id"], "lease_until": None, "cancel": True})

@@ -377,6 +377,13 @@ class Accidents(Case):
         self.assertEqual(sorted(self.ran), list(range(500)))
         self.assertLess(len(self.fake.works()), 500, "results and claims travel together")
 
+    def test_a_server_that_holds_no_poll_open_is_not_stormed(self) -> None:
+        self.fake.is_hasty = True
+        with self.running():
+            time.sleep(1)
+            self.assertLess(len(self.fake.calls), 5)
+            self.assertEqual(self.client.result(self.fake.add("work.v1", 1), 5), 1)
+
     def test_an_idle_worker_is_quiet(self) -> None:
         with self.running():
             time.sleep(1)

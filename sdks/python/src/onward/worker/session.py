@@ -30,6 +30,7 @@ log = logging.getLogger("onward.worker")
 
 POLL = 20.0
 ANSWER_TIMEOUT = 30.0
+EARLY = 0.5
 HANG_UP = 2.0
 FLUSH = 5.0
 
@@ -138,6 +139,10 @@ class Session:
                 self._works = True
                 self.desk.polled = None
                 self._absorb(None, answer, sent)
+                if not answer["tasks"] and not answer["leases"] and time.monotonic() - sent < POLL / 2:
+                    # Nothing, and not even waited for it: a server that is stopping, or one that does not hold a poll for
+                    # no tasks open. Ask again, but not at once.
+                    self.lock.wait_for(lambda: not self.desk.is_taking or (credits == 0 and self.desk.free() > 0), EARLY)
 
     def _await_room(self) -> Optional[int]:
         """How many tasks to ask for, as soon as there is a reason to; `None` once we are stopping."""
