@@ -110,7 +110,7 @@ class Fake:
                 if found:
                     return found
                 if time.monotonic() > deadline:
-                    raise AssertionError(f"not so after {within} s: {json.dumps(list(self.tasks.values()))[:2000]}")
+                    raise AssertionError(f"not so after {within} s: {json.dumps(list(self.tasks.values()), default=str)[:2000]}")
                 self.lock.wait(0.05)
 
     def ended(self, id: str, within: float = 10.0) -> Dict[str, Any]:
