@@ -1,40 +1,30 @@
 """Who takes part in the comparison: how each is installed, started, measured and ended.
 
-A contestant has a `name`, says in `settings` how it was set up, and has two methods. `prepare` installs it and
-returns its version, once. `measure` runs one workload on fresh data in a folder of its own and returns the
-object that its workload program printed. Either raises `Unavailable` with the reason; nothing else stays
-behind, whatever happens: a process is ended by the handle it was started with.
+A contestant has a `name`, says in `settings` how it was set up, and in `workloads` in what it takes part and in how
+many turns. It has two methods. `prepare` installs it and returns its version, once. `measure` has one turn on fresh
+data in a folder of its own and returns the objects that its workload program printed, one for each figure. Either
+raises `Unavailable` with the reason; nothing else stays behind.
 """
 
 import contextlib
-import glob
 import json
-import os
-import platform
-import pwd
-import secrets
+import re
 import shutil
-import signal
-import socket
-import subprocess
 import sys
-import time
-import urllib.error
-import urllib.request
 from pathlib import Path
+
+from postgres import Postgres
+from tools import INSTALL_PATIENCE, Unavailable, figures, free_port, need_node, npm, npm_machine, run, say, started, wait_for
 
 BENCH = Path(__file__).resolve().parent
 PEERS = BENCH / ".peers"
-INSTALL_PATIENCE = 600
-START_PATIENCE = 60
-
-
-class Unavailable(Exception):
-    """This contestant cannot take part; the text says why."""
+RUNS = {name: [name] for name in ("flow1", "flow10", "latency1", "latency10", "fanout")}
+QUEUE = ["queue_enqueue_1", "queue_enqueue_64", "queue_bulk", "queue_drain"]
 
 
 class Onward:
     name, settings = "us", "in process, SQLite with synchronous=FULL, 256 runs in flight in flow1 and flow10"
+    workloads = {**RUNS, "queue": ["queue"]}  # all of QUEUE in one turn
 
     def __init__(self, binary):
         self.binary = binary
@@ -43,11 +33,16 @@ class Onward:
         return run([self.binary, "--version"], 30).split()[-1]
 
     def measure(self, workload, seconds, folder):
-        return figures([self.binary, "bench", workload, "--seconds", seconds, "--json", "--data", folder], seconds)
+        known = run([self.binary, "bench", "--help"], 30)
+        if not re.search(rf"(- |, |: ){workload}\b", known):
+            raise Unavailable(f"this onward has no workload `{workload}` in `onward bench`: give a newer one")
+        command = [self.binary, "bench", workload, "--seconds", seconds, "--json", "--data", folder]
+        return figures(command, seconds, windows=12 * len(QUEUE) if workload == "queue" else 3)
 
 
 class OnwardOverHttp(Onward):
     name, settings = "us-http", "`onward dev`, SQLite with synchronous=FULL, 256 HTTP calls in flight in flow1 and flow10"
+    workloads = RUNS
 
     def prepare(self):
         need_node()
@@ -64,6 +59,7 @@ class OnwardOverHttp(Onward):
 
 class DbosOnSqlite:
     name, settings = "dbos-sqlite", "in process, SQLite with WAL and synchronous=FULL, 1 thread"
+    workloads = RUNS
     python = PEERS / "dbos/bin/python"
 
     def prepare(self):
@@ -85,64 +81,29 @@ class DbosOnSqlite:
 
 
 class DbosOnPostgres(DbosOnSqlite):
-    name, settings = "dbos-postgres", "in process, Postgres with fsync and synchronous_commit on, 16 threads in flow1 and flow10"
+    name, settings = "dbos-postgres", f"in process, {Postgres.settings}, 16 threads in flow1 and flow10"
 
     def prepare(self):
-        programs = sorted(glob.glob("/usr/lib/postgresql/*/bin"), key=lambda path: float(path.split("/")[4]))
-        found = shutil.which("initdb", path=os.pathsep.join([*reversed(programs), os.environ.get("PATH", "")]))
-        if not found:
-            raise Unavailable("no initdb: install the package `postgresql`")
-        self.programs = Path(found).parent
-        self.user = unprivileged_user()
-        server = run([self.programs / "postgres", "--version"], 30).split()[2]
-        return f"{super().prepare()} on Postgres {server}"
+        self.postgres = Postgres()
+        return f"{super().prepare()} on Postgres {self.postgres.version}"
 
     def measure(self, workload, seconds, folder):
-        with self.cluster(folder) as url:
-            return self.measure_on(url, workload, seconds)
-
-    @contextlib.contextmanager
-    def cluster(self, folder):
-        """A new Postgres on a free port of loopback, with a password nobody else knows."""
-        port, password, data = free_port(), secrets.token_hex(16), folder / "postgres"
-        data.mkdir(mode=0o700)
-        secret = folder / "password"
-        secret.write_text(password)
-        as_user = {}
-        if self.user:
-            for path in (data, secret):
-                os.chown(path, self.user.pw_uid, self.user.pw_gid)
-            as_user = {"user": self.user.pw_uid, "group": self.user.pw_gid, "extra_groups": [], "cwd": data}
-        run([self.programs / "initdb", "-D", data, "-U", "bench", "-A", "scram-sha-256", "--pwfile", secret], 120, **as_user)
-        secret.unlink()
-        settings = {
-            "listen_addresses": "127.0.0.1", "port": port, "unix_socket_directories": "",
-            "fsync": "on", "synchronous_commit": "on", "full_page_writes": "on", "shared_buffers": "256MB",
-        }
-        options = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
-        command = [self.programs / "postgres", "-D", data, *options]
-        with started(command, folder / "log", stop_with=signal.SIGINT, **as_user) as server:
-            is_ready = [self.programs / "pg_isready", "-q", "-h", "127.0.0.1", "-p", port]
-            until_ready(lambda: subprocess.run([str(part) for part in is_ready]).returncode == 0, server, folder / "log")
-            yield f"postgresql://bench:{password}@127.0.0.1:{port}/bench"
+        with self.postgres.cluster(folder) as server:
+            return self.measure_on(f"{server}/bench", workload, seconds)
 
 
 class Restate:
     name, settings = "restate", "one node, log fsynced, 4 partitions, Node service, 256 HTTP calls in flight in flow1 and flow10"
+    workloads = RUNS
     modules = PEERS / "restate/node_modules"
 
     def prepare(self):
         need_node()
-        machine = {"x86_64": "x64", "aarch64": "arm64", "arm64": "arm64"}.get(platform.machine(), platform.machine())
+        machine = npm_machine()
         self.server = self.modules / f"@restatedev/restate-server-{sys.platform}-{machine}/bin/restate-server"
         if not self.server.exists() or not (self.modules / "@restatedev/restate-sdk").exists():
             say("installing @restatedev/restate-server and @restatedev/restate-sdk (npm)")
-            if not shutil.which("npm"):
-                raise Unavailable("no npm")
-            # Without install scripts: the only one among the dependencies reports the installation to somebody.
-            flags = ["--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error"]
-            packages = ["@restatedev/restate-server", "@restatedev/restate-sdk"]
-            run(["npm", "install", "--prefix", self.modules.parent, *flags, *packages], INSTALL_PATIENCE)
+            npm(self.modules.parent, "install", "@restatedev/restate-server", "@restatedev/restate-sdk")
         if not self.server.exists():
             raise Unavailable(f"the package has no server for {sys.platform} on {machine}")
         return run([self.server, "--version"], 30).split()[-1]
@@ -168,100 +129,46 @@ class Restate:
             return figures(["node", BENCH / "peers/restate/workload.mjs", workload, seconds, *urls], seconds)
 
 
-def say(words):
-    print(words, file=sys.stderr, flush=True)
+class QueueOnPostgres:
+    """A job queue for Node. Versions are pinned in `peers/queue`, and Node too: these need a newer one than many machines have."""
+
+    workloads = {"queue": QUEUE}  # a new database for each figure: what one leaves behind must not slow the next
+    source, home = BENCH / "peers/queue", PEERS / "queue"
+
+    def prepare(self):
+        self.postgres = Postgres()
+        self.install()
+        pinned = self.home / f"node_modules/node-{sys.platform}-{npm_machine()}/bin/node"
+        self.node = pinned if pinned.exists() else need_node("22.18")
+        package = json.loads((self.home / "node_modules" / self.name / "package.json").read_text())
+        node = run([self.node, "--version"], 30).lstrip("v")
+        return f"{package['version']} on Postgres {self.postgres.version}, Node {node}"
+
+    def install(self):
+        lock, installed = (self.source / "package-lock.json").read_text(), self.home / "installed.json"
+        if not installed.exists() or installed.read_text() != lock:
+            say("installing graphile-worker and pg-boss (npm)")
+            shutil.rmtree(self.home, ignore_errors=True)
+            self.home.mkdir()
+            for name in ("package.json", "package-lock.json"):
+                shutil.copyfile(self.source / name, self.home / name)
+            npm(self.home, "ci")
+            installed.write_text(lock)
+        # Node looks for packages beside the program, so a copy of it goes beside the packages.
+        for program in self.source.glob("*.mjs"):
+            shutil.copyfile(program, self.home / program.name)
+
+    def measure(self, figure, seconds, folder):
+        with self.postgres.cluster(folder) as server:
+            command = [self.node, self.home / "workload.mjs", self.name, figure, seconds, f"{server}/postgres"]
+            return figures(command, seconds, windows=12)
 
 
-def run(command, patience, **options):
-    """Runs a program to its end and returns what it printed."""
-    command = [str(part) for part in command]
-    try:
-        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=patience, **options)
-    except FileNotFoundError:
-        raise Unavailable(f"{command[0]} is not there") from None
-    except subprocess.TimeoutExpired:
-        raise Unavailable(f"`{Path(command[0]).name}` took longer than {patience:.0f} s") from None
-    except OSError as error:
-        raise Unavailable(f"cannot start {command[0]}: {error}") from None
-    if done.returncode != 0:
-        raise Unavailable(f"`{Path(command[0]).name}` ended with {done.returncode}: {last_words(done.stderr or done.stdout)}")
-    return done.stdout.strip()
+class GraphileWorker(QueueOnPostgres):
+    name = "graphile-worker"
+    settings = f"{Postgres.settings}; a connection a client; drain: 24 jobs at once, 2,000 fetched ahead, completed in batches"
 
 
-def figures(command, seconds):
-    """The line of JSON that a workload program prints; `onward bench` measures its ceiling in a second window."""
-    lines = run(command, patience=3 * seconds + 180).splitlines()
-    try:
-        return json.loads(lines[-1])
-    except (IndexError, ValueError):
-        raise Unavailable(f"no figures in its output: {last_words(' '.join(lines))}") from None
-
-
-@contextlib.contextmanager
-def started(command, log, env=None, stop_with=signal.SIGTERM, **options):
-    """A server for as long as the block lasts."""
-    environment = {**os.environ, **{name: str(value) for name, value in (env or {}).items()}}
-    with open(log, "wb") as out:
-        try:
-            process = subprocess.Popen(
-                [str(part) for part in command], stdin=subprocess.DEVNULL, stdout=out, stderr=out, env=environment, **options
-            )
-        except OSError as error:
-            raise Unavailable(f"cannot start {command[0]}: {error}") from None
-    try:
-        yield process
-    finally:
-        process.send_signal(stop_with)
-        try:
-            process.wait(20)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-
-
-def wait_for(url, server, log):
-    def answers():
-        try:
-            with urllib.request.urlopen(url, timeout=2) as response:
-                return response.status == 200
-        except (urllib.error.URLError, OSError):
-            return False
-
-    until_ready(answers, server, log)
-
-
-def until_ready(is_ready, server, log):
-    give_up = time.monotonic() + START_PATIENCE
-    while not is_ready():
-        if server.poll() is not None:
-            raise Unavailable(f"the server ended with {server.returncode}: {last_words(Path(log).read_text(errors='replace'))}")
-        if time.monotonic() > give_up:
-            raise Unavailable(f"the server was not ready after {START_PATIENCE} s")
-        time.sleep(0.1)
-
-
-def last_words(text):
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return " / ".join(lines[-3:])[-400:] or "it said nothing"
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
-def need_node():
-    version = run(["node", "--version"], 30)
-    if int(version.lstrip("v").split(".")[0]) < 20:
-        raise Unavailable(f"node {version} is too old, 20 is needed")
-
-
-def unprivileged_user():
-    """Postgres refuses to run as root; whom it runs as instead. None when this is not root."""
-    if os.geteuid() != 0:
-        return None
-    for name in ("postgres", "nobody"):
-        with contextlib.suppress(KeyError):
-            return pwd.getpwnam(name)
-    raise Unavailable("Postgres does not run as root, and there is neither a user postgres nor nobody")
+class PgBoss(QueueOnPostgres):
+    name = "pg-boss"
+    settings = f"{Postgres.settings}; a connection a client; drain: 2 workers, batches of 1,000, no pause while they are full"

@@ -13,6 +13,8 @@ mod notices;
 mod reading;
 mod repeat;
 mod schedules;
+mod tasks;
+mod tickets;
 mod triggers;
 mod virtual_time;
 mod webhooks;
@@ -23,6 +25,10 @@ pub use follow::{Follower, Happening, Happenings};
 pub use notices::{AGAIN, NOTIFIER, NOTIFIER_NAME, idempotency};
 pub use reading::Reading;
 pub use repeat::Edition;
+pub use tasks::{
+    Alive, Bulk, BulkDone, Heartbeat, NewTask, Outcome, Report, Reported, Retried, TaskFilter, TaskKey, TaskReading,
+    TypeChange, TypeView, WorkReply, WorkRequest, status_of,
+};
 pub use triggers::{Key, PREVIEW_MAX};
 pub use webhooks::{Delivered, Door};
 
@@ -34,11 +40,11 @@ use crate::metrics::Metrics;
 use crate::secret::{self, Secret};
 use crate::triggers::webhook::Rejection;
 use bytes::Bytes;
-use drive::{Inbox, Ticket};
+use drive::Inbox;
 use kernel::advance::TaskResult;
 use kernel::event::{Origin, Pair, TriggerKind};
 use kernel::plan::{Body, Node};
-use kernel::{Answer, Input, OrgId, Payload, RunId, RunStatus, Span, Timestamp, TriggerId, WorkflowId};
+use kernel::{Answer, Input, OrgId, Payload, RunId, RunStatus, Span, TaskStatus, Timestamp, TriggerId, WorkflowId};
 use sha2::{Digest, Sha256};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -46,6 +52,7 @@ use std::sync::{Arc, Mutex, RwLock};
 use std::time::{Duration, Instant};
 use store::crash::{self, Point};
 use store::{Advance, Birth, DeliveryRow, GateRow, IdempotencyKey, Store, Wait};
+use tickets::Ticket;
 use tokio::sync::oneshot;
 
 /// Commands that may wait for the mailbox before starts are refused.
@@ -115,6 +122,11 @@ pub enum Error {
     /// What was wrong with which items of a request for several things; nothing was changed.
     #[error("{} of the items cannot be done", .0.len())]
     Items(Vec<(usize, Error)>),
+    #[error("the type `{0}` is disabled")]
+    TypeDisabled(String),
+    /// What was asked for does not fit the state a task is in.
+    #[error("the task is {}", .0.as_str())]
+    TaskState(TaskStatus),
     #[error("{0}")]
     Refused(String),
     /// Another process has the store.
@@ -203,6 +215,10 @@ pub struct Source {
     pub callback_url: String,
     /// The notice this run hands over.
     pub notice: Option<(RunId, u32)>,
+    /// Of its tasks: before which others, not before when, and what they share limits with.
+    pub priority: Option<u32>,
+    pub run_at: Option<Timestamp>,
+    pub key: String,
 }
 
 /// The caller's key and the fingerprint of what it asked for.
@@ -275,6 +291,11 @@ pub(crate) struct Inner {
     held_up: Mutex<HashMap<TriggerId, Timestamp>>,
     rejections: webhooks::Rejections,
     followers: follow::Followers,
+    kinds: tasks::Kinds,
+    /// Held by whoever changes a type.
+    changing_types: tokio::sync::Mutex<()>,
+    /// Counts the questions of workers.
+    questions: AtomicU64,
 }
 
 impl Engine {
@@ -307,6 +328,9 @@ impl Engine {
             held_up: Default::default(),
             rejections: Default::default(),
             followers: Default::default(),
+            kinds: Default::default(),
+            changing_types: Default::default(),
+            questions: AtomicU64::new(0),
         });
         let (secret, base) = (inner.secret.clone(), inner.public_url.clone());
         let wait_url: WaitUrl = Arc::new(move |run, step| callback_url(&base, &secret, run, step));
@@ -322,11 +346,13 @@ impl Engine {
         let executors = Executors::new(runtime, options.http, line, clock, sink).map_err(Error::Refused)?;
         let paused = inner.store.workflow_pauses().await?.into_iter().map(|pause| pause.workflow).collect();
         inner.inbox.send(Command::Gates { paused, runs: inner.store.gated().await? });
+        let engine = Engine { inner: inner.clone() };
+        engine.open_board().await?;
         for (org, run) in inner.store.unparked().await? {
             inner.inbox.send(Command::Recover { org, run });
         }
-        drive::spawn(inner.clone(), Mailbox::new(epoch, wait_url), executors);
-        let engine = Engine { inner };
+        drive::spawn(inner, Mailbox::new(epoch, wait_url), executors);
+        tokio::spawn(tasks::keep_workers(engine.clone()));
         tokio::spawn(schedules::keep(engine.clone()));
         tokio::spawn(notices::deliver(engine.clone(), notices));
         Ok(engine)
@@ -365,7 +391,7 @@ impl Engine {
         let org = request.org;
         let give_up = Instant::now() + limit;
         let (ended, end) = oneshot::channel();
-        let asked = self.ask_for_start(request, Some(ended))?;
+        let asked = self.ask_for_start(request, Some(Ticket::One(ended)))?;
         let has_ended = matches!(tokio::time::timeout(limit, end).await, Ok(Ok(Reply::Ended(_))));
         let started = self.started(asked).await?;
         if started.deduplicated {
@@ -380,31 +406,34 @@ impl Engine {
     /// key was used for the same request before counts as done.
     pub async fn start_all(&self, requests: Vec<StartRequest>) -> Result<Vec<Item>, Error> {
         self.admit(requests.len())?;
-        let (mut starts, mut asked) = (Vec::with_capacity(requests.len()), Vec::with_capacity(requests.len()));
+        let mut starts = Vec::with_capacity(requests.len());
         let mut wrong = Vec::new();
         for (index, request) in requests.into_iter().enumerate() {
-            let (start, fingerprint) = match self.prepare(request) {
-                Ok(prepared) => prepared,
-                Err(error @ Error::NoGate(_)) => {
-                    wrong.push((index, error));
-                    continue;
-                }
+            match self.prepare(request) {
+                Ok(prepared) => starts.push(prepared),
+                Err(error @ Error::NoGate(_)) => wrong.push((index, error)),
                 Err(error) => return Err(error),
-            };
-            let (ticket, reply) = oneshot::channel();
-            let (org, run, workflow) = (start.org, start.run, start.version.workflow);
-            asked.push(Asked { org, run, workflow, fingerprint, reply });
-            starts.push((start, ticket));
+            }
         }
         if !wrong.is_empty() {
             return Err(Error::Items(wrong));
         }
+        if starts.is_empty() {
+            return Ok(Vec::new());
+        }
+        let (tickets, replies) = tickets::tickets(starts.len());
+        let mut asked = Vec::with_capacity(starts.len());
+        let told = |(start, fingerprint): &(Start, _)| (start.org, start.run, start.version.workflow, *fingerprint);
+        asked.extend(starts.iter().map(told));
+        let starts = starts.into_iter().map(|(start, _)| start).zip(tickets).collect();
         if !self.inner.inbox.send(Command::StartAll(starts)) {
             return Err(Error::Unavailable("the engine is stopping".into()));
         }
+        let replies = replies.await.map_err(|_| stopped())?;
         let (mut started, mut other) = (Vec::with_capacity(asked.len()), None);
-        for (index, asked) in asked.into_iter().enumerate() {
-            match self.started(asked).await {
+        for (index, ((org, run, workflow, fingerprint), reply)) in asked.into_iter().zip(replies).enumerate() {
+            let reply = reply.ok_or_else(stopped)?;
+            match self.judge_start(org, run, workflow, fingerprint, reply).await {
                 Ok(Started { run, status, deduplicated, .. }) => {
                     started.push(Item { run, status: Some(status), deduplicated });
                 }
@@ -494,6 +523,9 @@ impl Engine {
             caused_by: source.caused_by,
             actor: source.actor,
             callback_url: source.callback_url,
+            priority: source.priority,
+            run_at: source.run_at,
+            key: source.key,
             ..Default::default()
         };
         origin.gate = kernel::advance::gate(&version.plan, &origin).map_err(Error::NoGate)?;
@@ -507,7 +539,20 @@ impl Engine {
 
     async fn started(&self, asked: Asked) -> Result<Started, Error> {
         let Asked { org, run, workflow, fingerprint, reply } = asked;
-        match answered(reply).await? {
+        let reply = answered(reply).await?;
+        self.judge_start(org, run, workflow, fingerprint, reply).await
+    }
+
+    /// What became of a start.
+    async fn judge_start(
+        &self,
+        org: OrgId,
+        run: RunId,
+        workflow: WorkflowId,
+        fingerprint: Option<[u8; 32]>,
+        reply: Reply,
+    ) -> Result<Started, Error> {
+        match reply {
             Reply::Answer { status, created_at, .. } => {
                 Ok(Started { run, workflow, status, started_at: created_at, deduplicated: false })
             }
@@ -629,7 +674,7 @@ impl Inner {
         command: impl FnOnce(Ticket) -> Command<Ticket>,
     ) -> Result<oneshot::Receiver<Reply>, Error> {
         let (ticket, reply) = oneshot::channel();
-        match self.send_and_drive(command(ticket), rounds) {
+        match self.send_and_drive(command(Ticket::One(ticket)), rounds) {
             true => Ok(reply),
             false => Err(Error::Unavailable("the engine is stopping".into())),
         }
@@ -664,7 +709,11 @@ fn callback_url(base: &str, secret: &Secret, run: RunId, step: &str) -> String {
 
 /// The loop answers every ticket; a dropped one means it stopped in between.
 async fn answered(reply: oneshot::Receiver<Reply>) -> Result<Reply, Error> {
-    reply.await.map_err(|_| Error::OutcomeUnknown("the engine stopped before it could answer".into()))
+    reply.await.map_err(|_| stopped())
+}
+
+fn stopped() -> Error {
+    Error::OutcomeUnknown("the engine stopped before it could answer".into())
 }
 
 fn refusal(reply: Reply, what: &'static str) -> Error {
@@ -674,9 +723,7 @@ fn refusal(reply: Reply, what: &'static str) -> Error {
         Reply::Unavailable(why) => Error::Unavailable(why),
         Reply::Unknown(why) => Error::OutcomeUnknown(why),
         Reply::Trouble(trouble) => trouble.into(),
-        Reply::Answer { .. } | Reply::Ended(_) | Reply::KeyTaken { .. } | Reply::Crowd(_) => {
-            Error::Unavailable(format!("an unexpected answer: {reply:?}"))
-        }
+        unexpected => Error::Unavailable(format!("an unexpected answer: {unexpected:?}")),
     }
 }
 

@@ -5,12 +5,13 @@
 //! for one step, with a reason (a fixed word), a sentence, the evidence, and actions that work when they
 //! are carried out.
 
+use crate::board::{Hold, Stance};
 use crate::engine::Reading;
 use crate::execute::Place;
 use crate::gates::Crowd;
 use kernel::event::{Because, Failure, Queue};
 use kernel::run::{Phase, Step};
-use kernel::{Plan, RunStatus, StepStatus};
+use kernel::{Plan, RunStatus, StepStatus, Timestamp};
 use serde_json::{Map, Value, json};
 use store::{NoticeRow, WorkflowPause};
 
@@ -55,6 +56,10 @@ pub struct Around<'a> {
     pub queued: Option<&'a dyn Fn(u64) -> Option<Place>>,
     /// The callback URL of a wait step.
     pub wait_url: Option<&'a dyn Fn(&str) -> String>,
+    /// For tasks that wait to be claimed: what the board knows.
+    pub stances: Vec<(u32, Stance)>,
+    /// For tasks that workers have: until when.
+    pub leases: Vec<(u32, Timestamp)>,
 }
 
 /// Explains the run, or one step of it; `None` if it has no such step.
@@ -89,6 +94,10 @@ impl Case<'_> {
     fn queued(&self, reason: Queue) -> Explanation {
         let state = &self.reading.run.state;
         let workflow = &self.reading.row.workflow_name;
+        if let Some(at) = state.origin.run_at.filter(|_| reason == Queue::Later) {
+            let summary = format!("it was asked for at {at}, not before");
+            return self.told("scheduled_for_later", summary, json!({ "run_at": at.to_string() }));
+        }
         let crowd = self.around.crowd.as_ref();
         if reason == Queue::WorkflowPaused && self.around.pause.is_some() || crowd.is_some_and(|crowd| crowd.is_paused)
         {
@@ -139,7 +148,8 @@ impl Case<'_> {
     fn open(&self) -> Explanation {
         let run = &self.reading.run;
         let steps = || run.state.steps.iter().enumerate().map(|(i, step)| (i as u32, step));
-        let running = || steps().filter(|(_, step)| matches!(step.phase, Phase::Running { .. }));
+        let is_under_way = |step: &Step| matches!(step.phase, Phase::Running { .. } | Phase::Leased { .. });
+        let running = || steps().filter(|(_, step)| is_under_way(step));
         if let Some(pause) = run.state.paused.as_ref() {
             let under_way: Vec<&str> = running().map(|(i, _)| self.key(i)).collect();
             let who = by(&pause.actor, &pause.note);
@@ -287,6 +297,7 @@ impl Case<'_> {
             }
         };
         let mut actions = self.actions();
+        let mut causes = Vec::new();
         let (reason, summary) = match &step.phase {
             Phase::Pending {} | Phase::Unknown { .. } if self.reading.run.is_terminal() => {
                 ("cancelled", format!("the run ended before `{key}` began"))
@@ -305,7 +316,19 @@ impl Case<'_> {
                     true => ("pending_dispatch", format!("`{key}` is about to start")),
                 }
             }
-            Phase::Ready {} => ("step_scheduled", format!("`{key}` waits for a process that starts things")),
+            Phase::Ready {} => match node.task() {
+                Some(task) => {
+                    let (reason, summary, cause) = self.unclaimed(index, &task.name, &mut add);
+                    causes.extend(cause);
+                    (reason, summary)
+                }
+                None => ("step_scheduled", format!("`{key}` waits for a process that starts things")),
+            },
+            Phase::Leased { worker, .. } => {
+                let until = self.around.leases.iter().find(|(of, _)| *of == index).map(|(_, at)| at.to_string());
+                add(json!({ "worker": worker, "lease_until": until }));
+                ("step_running", format!("`{key}` is with worker `{worker}`, on attempt {}", step.attempt))
+            }
             Phase::Running { .. } => match self.place(step) {
                 Some(Place { ahead, limit, is_own }) => {
                     let of = if is_own { "organisation" } else { "server" };
@@ -348,14 +371,52 @@ impl Case<'_> {
             }
             Phase::Done { status } => self.done(index, *status, &mut add),
         };
+        let chain = std::iter::once(link("step", key, reason, summary.clone())).chain(causes).collect();
         Explanation {
             reason,
-            chain: vec![link("step", key, reason, summary.clone())],
+            chain,
             summary,
             step: Some(key.to_owned()),
             details: Value::Object(details),
             next_actions: actions,
         }
+    }
+
+    /// A task nobody has: why, in a sentence, and what stands behind it.
+    fn unclaimed(&self, index: u32, name: &str, add: &mut dyn FnMut(Value)) -> (&'static str, String, Option<Link>) {
+        let key = self.key(index);
+        let stance = self.around.stances.iter().find(|(of, _)| *of == index).map(|(_, stance)| stance);
+        let last_seen = stance.and_then(|stance| stance.last_seen);
+        let workers = stance.map_or(0, |stance| stance.workers);
+        add(json!({ "type": name, "workers_seen": workers, "last_seen": last_seen.map(|at| at.to_string()) }));
+        let hold = stance.and_then(|stance| stance.hold.as_ref());
+        if let Some(hold) = hold {
+            let (limit, allowed, why) = match hold {
+                Hold::Disabled => ("type_disabled", None, "the type is disabled".to_owned()),
+                Hold::Paused { note, .. } if note.is_empty() => ("type_paused", None, "the type is paused".to_owned()),
+                Hold::Paused { note, .. } => ("type_paused", None, format!("the type is paused ({note})")),
+                Hold::Limit(n) => {
+                    ("type_concurrency", Some(*n), format!("{n} tasks of the type may be leased at once"))
+                }
+                Hold::KeyLimit(n) => {
+                    ("key_concurrency", Some(*n), format!("{n} tasks with its key may be leased at once"))
+                }
+                Hold::Rate(until) => {
+                    ("type_rate", None, format!("the rate of the type lets the next one go at {until}"))
+                }
+            };
+            add(json!({ "limit": limit, "allowed": allowed }));
+            let cause = link("type", name, "queued_by_limit", why.clone());
+            return ("queued_by_limit", format!("`{key}` waits for room: {why}"), Some(cause));
+        }
+        let seen = match (workers, last_seen) {
+            (0, None) => format!("no worker claims `{name}`, and none ever did"),
+            (0, Some(at)) => format!("no worker claims `{name}`; one was last seen at {at}"),
+            (1, _) => format!("1 worker claims `{name}` and is busy"),
+            (n, _) => format!("{n} workers claim `{name}` and are busy"),
+        };
+        let cause = link("type", name, "waiting_for_worker", seen.clone());
+        ("waiting_for_worker", format!("`{key}` waits for a worker: {seen}"), Some(cause))
     }
 
     fn done(&self, index: u32, status: StepStatus, add: &mut dyn FnMut(Value)) -> (&'static str, String) {

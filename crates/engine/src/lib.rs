@@ -5,6 +5,7 @@
 //! around it and the calls the server makes), then [`clock`], [`secret`], [`execute`] and
 //! [`triggers`].
 
+pub mod board;
 pub mod clock;
 pub mod engine;
 pub mod execute;

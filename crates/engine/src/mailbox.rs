@@ -12,14 +12,17 @@
 //! and a run whose record was refused is forgotten and read again.
 
 mod live;
+mod loading;
 #[cfg(test)]
 mod tests;
 mod units;
+mod work;
 
+use crate::board::{self, Ask, Board, Handed, Stance};
 use crate::gates::{Crowd, Gates};
 use crate::version::Version;
 use bytes::Bytes;
-use kernel::advance::Work;
+use kernel::advance::{Wanted, Work};
 use kernel::event::Origin;
 use kernel::planted::{self, Bug};
 use kernel::run::LoadError;
@@ -29,8 +32,9 @@ use kernel::{
 use live::Live;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
-use store::{Batch, Birth, GateRow, GatedRun, RunRow, RunWrite, Timer, Verdict};
+use store::{Batch, Birth, GateRow, GatedRun, Lane, Place, RunRow, RunWrite, Timer, TypeRow, Verdict, WorkerRow};
 use units::Unit;
+use work::Counter;
 
 /// Pause before what could not be read is asked for again.
 const READ_PAUSE: Span = Span::from_millis(200);
@@ -88,8 +92,53 @@ pub enum Command<T> {
         run: RunId,
         ticket: T,
     },
+    /// A worker asks for tasks; answered with [`Reply::Handed`].
+    Ask(Box<Ask<T>>),
+    /// The time of a worker's question is up.
+    Withdraw(u64),
+    /// The holder of `fence` is alive; answered with [`Reply::Lease`].
+    Extend {
+        org: OrgId,
+        run: RunId,
+        step: u32,
+        fence: u64,
+        by: Option<Span>,
+        ticket: T,
+    },
+    /// What the last process left of workers, types and tasks that wait.
+    Board {
+        lanes: Vec<(Lane, u64)>,
+        types: Vec<TypeRow>,
+        workers: Vec<WorkerRow>,
+    },
+    /// What is known about a type has changed.
+    Rule(Box<TypeRow>),
+    /// Tasks of a lane that wait while their runs are parked; nothing if they could not be read.
+    Refilled {
+        lane: Lane,
+        rows: Option<Vec<Place>>,
+    },
+    /// Answers what the board knows.
+    Look(Look, T),
     /// Starts nothing from now on: what is under way may finish, the rest is for the next process.
     Drain,
+}
+
+/// A question about tasks and workers.
+#[derive(Clone, Debug)]
+pub enum Look {
+    /// Why does a task that waits have nobody?
+    Stance(Lane),
+    /// Until when are these leased?
+    Leases(Vec<(RunId, u32)>),
+    /// What is going on in these types?
+    Types(OrgId, Vec<String>),
+    Workers(OrgId),
+    /// Workers of which something is to be stored; forgets those not heard of since.
+    News {
+        all: bool,
+        since: Timestamp,
+    },
 }
 
 /// A run to be created.
@@ -144,6 +193,15 @@ pub enum Reply {
     /// The watched run has ended.
     Ended(RunStatus),
     Crowd(Option<Crowd>),
+    Handed(Box<Handed>),
+    /// Until when the holder has the task now; nothing if the board does not know it as a holder.
+    Lease(Option<Timestamp>),
+    Stance(Box<Stance>),
+    Leases(Vec<Option<Timestamp>>),
+    /// Waiting, leased and workers that are there.
+    Types(Vec<(u64, u32, u32)>),
+    /// With the tasks each has.
+    Workers(Vec<(WorkerRow, u32)>),
     /// The idempotency key belongs to another run.
     KeyTaken {
         run: RunId,
@@ -178,6 +236,8 @@ pub struct Turn<T> {
     pub loads: Vec<(OrgId, RunId)>,
     /// Payloads to be read; answer each with [`Command::Fetched`].
     pub fetches: Vec<(OrgId, RunId, Vec<u32>)>,
+    /// Lanes to be read on after a place; answer each with [`Command::Refilled`].
+    pub refills: Vec<(Lane, Option<Place>)>,
     /// Parallel to `batch.runs`.
     pending: Vec<Pending<T>>,
     /// Replies that depend on nothing new.
@@ -201,12 +261,14 @@ pub struct Released<T> {
     pub started: u64,
     pub ended: u64,
     pub steps: u64,
+    /// Tasks handed to workers.
+    pub leased: u64,
 }
 
 impl<T> Default for Released<T> {
     fn default() -> Self {
         let (replies, dispatch, aborts, notices) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-        Released { replies, dispatch, aborts, notices, started: 0, ended: 0, steps: 0 }
+        Released { replies, dispatch, aborts, notices, started: 0, ended: 0, steps: 0, leased: 0 }
     }
 }
 
@@ -260,6 +322,7 @@ pub struct Mailbox<T> {
     /// In-process attempts under way.
     executing: HashSet<(RunId, u64)>,
     gates: Gates,
+    board: Board<T>,
     is_draining: bool,
     fired: u64,
     /// Units so far: those of one batch have different numbers.
@@ -282,6 +345,7 @@ impl<T> Mailbox<T> {
             replies: Vec::new(),
             executing: HashSet::new(),
             gates: Gates::default(),
+            board: Board::default(),
             is_draining: false,
             fired: 0,
             units: 0,
@@ -293,7 +357,7 @@ impl<T> Mailbox<T> {
         if self.is_draining {
             return None;
         }
-        self.wheel.first().map(|(at, _)| *at)
+        self.wheel.first().map(|(at, _)| *at).into_iter().chain(self.board.next_due()).min()
     }
 
     /// Runs in memory.
@@ -306,8 +370,19 @@ impl<T> Mailbox<T> {
         self.executing.len()
     }
 
-    /// Forgets watchers nobody is behind any more.
+    /// Tasks that wait, that workers have, and types whose tasks nobody would take.
+    pub fn tasks(&self) -> (u64, usize, u64) {
+        (self.board.ready(), self.board.leased(), self.board.unserved(self.now))
+    }
+
+    /// Runs in memory that something is being done for here, rather than waited for.
+    pub fn busy(&self) -> usize {
+        self.slots.len().saturating_sub(self.board.resident() + self.board.leased())
+    }
+
+    /// Forgets watchers and workers' questions nobody is behind any more.
     pub fn retain_watchers(&mut self, keep: impl Fn(&T) -> bool) {
+        self.board.retain(&keep);
         self.watchers.retain(|_, tickets| {
             tickets.retain(&keep);
             !tickets.is_empty()
@@ -328,7 +403,13 @@ impl<T> Mailbox<T> {
 
     /// Is there something to do right now?
     pub fn has_work(&self) -> bool {
-        !self.queue.is_empty() || !self.loads.is_empty() || !self.fetches.is_empty() || !self.replies.is_empty()
+        let has_errands = !self.loads.is_empty() || !self.fetches.is_empty() || !self.replies.is_empty();
+        !self.queue.is_empty() || has_errands || self.board.has_work()
+    }
+
+    /// It is this late: what arrives now is judged by it.
+    pub fn tick(&mut self, now: Timestamp) {
+        self.now = now;
     }
 
     pub fn accept(&mut self, command: Command<T>) {
@@ -373,7 +454,27 @@ impl<T> Mailbox<T> {
                 self.admit(admitted);
             }
             Command::Crowd { run, ticket } => self.replies.push((ticket, Reply::Crowd(self.gates.crowd(run)))),
-            Command::Drain => self.is_draining = true,
+            Command::Drain => {
+                self.is_draining = true;
+                self.board.withdraw_all();
+            }
+            Command::Ask(ask) => self.ask(*ask),
+            Command::Withdraw(place) => self.board.withdraw(place),
+            Command::Extend { org, run, step, fence, by, ticket } => {
+                let until = self.board.extend(org, (run, step), fence, by, self.now);
+                self.replies.push((ticket, Reply::Lease(until)));
+            }
+            Command::Board { lanes, types, workers } => {
+                self.board.remember(workers);
+                types.iter().for_each(|row| self.board.rule(row, Some(self.now), self.now));
+                self.board.restore(lanes, self.now);
+            }
+            Command::Rule(row) => self.board.rule(&row, None, self.now),
+            Command::Refilled { lane, rows } => self.board.refilled(&lane, rows, board::PAGE, self.now),
+            Command::Look(look, ticket) => {
+                let reply = self.look(look);
+                self.replies.push((ticket, reply));
+            }
         }
     }
 
@@ -424,6 +525,8 @@ impl<T> Mailbox<T> {
             finished_at: None,
             error_code: None,
             gate,
+            parked: false,
+            deleted_at: None,
         };
         let live = Live {
             version,
@@ -437,6 +540,7 @@ impl<T> Mailbox<T> {
             armed: None,
             payloads: Payloads::new(),
             fetching: Vec::new(),
+            stored: Vec::new(),
         };
         let input = Input::Start(Box::new(origin), admission);
         let item = Item { input, ticket: Some(ticket), conflicts: 0 };
@@ -477,126 +581,34 @@ impl<T> Mailbox<T> {
         }
     }
 
-    fn loaded(&mut self, run: RunId, result: Result<Option<Box<Resumed>>, Trouble>) {
-        let Some(slot) = self.slots.get_mut(&run) else { return };
-        let resumed = match result {
-            Ok(Some(resumed)) if resumed.row.org == slot.org => resumed,
-            Ok(_) => return self.dismiss(run, Reply::NotFound),
-            Err(trouble @ Trouble::Store(_)) if planted::is(Bug::RecoverySwallowsUnavailable) => {
-                return self.dismiss(run, Reply::Trouble(trouble));
-            }
-            Err(trouble @ Trouble::Store(_)) => return self.stall(run, &Reply::Trouble(trouble)),
-            Err(trouble) => return self.dismiss(run, Reply::Trouble(trouble)),
-        };
-        let Resumed { version, run: state, seq, row, records } = *resumed;
-        // Attempts of an earlier process, and of this one if their record landed but nobody learned of it,
-        // have no executor. (Never those of a later process: a replaced one must not take work back.) One
-        // whose result is here already, and only could not be written, is not lost.
-        for (step, fence, epoch) in state.running() {
-            let is_answer = |item: &Item<T>| matches!(item.input, Input::Finished { fence: of, .. } if of == fence);
-            let is_under_way = self.executing.contains(&(run, fence)) || slot.inbox.iter().any(is_answer);
-            let is_lost = epoch < self.epoch || epoch == self.epoch && !is_under_way;
-            if is_lost && !planted::is(Bug::OrphanForgotten) {
-                slot.inbox.insert(0, Item { input: Input::Lost { step, fence }, ticket: None, conflicts: 0 });
-            }
-        }
-        let live = Live {
-            version,
-            run: state,
-            seq,
-            created: None,
-            unit: None,
-            row,
-            records,
-            bytes: 0,
-            armed: None,
-            payloads: Payloads::new(),
-            fetching: Vec::new(),
-        };
-        slot.live = Some(Box::new(live));
-        slot.phase = Phase::Resident;
-        slot.is_queued = true;
-        self.queue.push_back(run);
-        // It may have been created without anybody learning of it.
-        self.supersede(self.gates.supersedes(run));
-    }
-
-    fn fetched(&mut self, run: RunId, result: Result<Vec<(u32, Bytes)>, Trouble>) {
-        let Some(live) = self.slots.get_mut(&run).and_then(|s| s.live.as_mut()) else { return };
-        let wanted = std::mem::take(&mut live.fetching);
-        match result {
-            Ok(payloads) => {
-                live.payloads.extend(payloads);
-                if let Some(number) = wanted.iter().find(|n| !live.payloads.contains_key(n)) {
-                    let what = format!("its payload {number} is missing");
-                    return self.dismiss(run, Reply::Trouble(Trouble::Damaged(what)));
-                }
-            }
-            Err(Trouble::Store(_)) => {
-                self.wheel.insert((self.now.after(READ_PAUSE), run));
-                return;
-            }
-            Err(trouble) => return self.dismiss(run, Reply::Trouble(trouble)),
-        }
-        let org = self.slots[&run].org;
-        self.push(org, run, Item::wake());
-    }
-
-    /// The store did not answer. Whoever asked from outside is told so. Inputs from inside are kept and
-    /// the run is asked for again: no row would ever bring back what an executor said, or a run that is
-    /// being recovered.
-    fn stall(&mut self, run: RunId, reply: &Reply) {
-        let Some(slot) = self.slots.get_mut(&run) else { return };
-        let (asked, mut kept): (Vec<_>, Vec<_>) =
-            std::mem::take(&mut slot.inbox).into_iter().partition(|item| item.ticket.is_some());
-        let is_needed = !kept.is_empty();
-        kept.retain(|item| !matches!(item.input, Input::Wake));
-        slot.inbox = kept;
-        slot.phase = Phase::Stalled;
-        let watchers = self.watchers.remove(&run).unwrap_or_default();
-        let tickets = asked.into_iter().filter_map(|item| item.ticket).chain(watchers);
-        self.replies.extend(tickets.map(|ticket| (ticket, reply.clone())));
-        if is_needed {
-            self.wheel.insert((self.now.after(READ_PAUSE), run));
-        } else {
-            self.slots.remove(&run);
-        }
-    }
-
-    /// Forgets a run that cannot be served, telling everyone who asked. One that is not there, or never
-    /// will go on, holds no place.
-    fn dismiss(&mut self, run: RunId, reply: Reply) {
-        if matches!(reply, Reply::NotFound | Reply::Trouble(Trouble::Damaged(_))) {
-            self.leave(run);
-        }
-        if let Some(slot) = self.slots.remove(&run) {
-            let tickets = slot.inbox.into_iter().filter_map(|item| item.ticket);
-            let watchers = self.watchers.remove(&run).unwrap_or_default();
-            self.replies.extend(tickets.chain(watchers).map(|ticket| (ticket, reply.clone())));
-            if let Some(at) = slot.live.and_then(|live| live.armed) {
-                self.wheel.remove(&(at, run));
-            }
-        }
-    }
-
     /// Advances every run that has something waiting, all its inputs at once.
     pub fn turn(&mut self, now: Timestamp) -> Turn<T> {
         self.now = now;
         self.wake_due(now);
+        self.lose_leases(now);
         let mut turn = Turn {
             batch: Batch { at: now, epoch: self.epoch, runs: Vec::new() },
             loads: Vec::new(),
             fetches: Vec::new(),
+            refills: Vec::new(),
             pending: Vec::new(),
             ready: Vec::new(),
         };
-        for run in std::mem::take(&mut self.queue) {
-            self.advance(run, now, &mut turn);
+        // What is done may make room for what waits, and what becomes ready goes to whoever was just free.
+        loop {
+            for run in std::mem::take(&mut self.queue) {
+                self.advance(run, now, &mut turn);
+            }
+            if !self.hand_out(now) {
+                break;
+            }
         }
         self.drop_partial_units(&mut turn);
+        turn.refills = self.board.refills();
         turn.loads = std::mem::take(&mut self.loads);
         turn.fetches = std::mem::take(&mut self.fetches);
         turn.ready.append(&mut self.replies);
+        self.answer_workers(&mut turn.ready);
         turn
     }
 
@@ -627,10 +639,14 @@ impl<T> Mailbox<T> {
         let inputs = items.iter().map(|item| item.input.clone()).collect();
         let wait_url = |key: &str| (self.wait_url)(id, key);
         let (epoch, is_draining, payloads) = (self.epoch, self.is_draining, &live.payloads);
-        let context = Context { run: id, now, epoch, is_draining, wait_url: &wait_url, payloads };
+        let counter = Counter::new(&mut self.board, slot.org, &live.run, &items, now);
+        let offer = |wanted: Wanted<'_>| counter.offer(wanted);
+        let context = Context { run: id, now, epoch, is_draining, wait_url: &wait_url, payloads, offer: &offer };
         // A bug that one run meets must not stop the others.
         let decided = || advance(&live.version.plan, &mut live.run, inputs, &context);
-        let Ok(advanced) = std::panic::catch_unwind(std::panic::AssertUnwindSafe(decided)) else {
+        let decided = std::panic::catch_unwind(std::panic::AssertUnwindSafe(decided));
+        counter.close(decided.as_ref().map_or(&[][..], |advanced| &advanced.effects), now);
+        let Ok(advanced) = decided else {
             slot.inbox = items;
             let what = "a bug in the engine stopped this run; its records are untouched";
             return self.dismiss(id, Reply::Trouble(Trouble::Damaged(what.into())));
@@ -639,10 +655,12 @@ impl<T> Mailbox<T> {
             live.fetching = advanced.missing.clone();
             self.fetches.push((slot.org, id, advanced.missing));
         }
+        let mut answers = advanced.answers;
+        work::keep_waiting(&mut items, &mut answers, &mut slot.inbox);
         let Some(record) = advanced.record else {
             // Nothing new: the answers rest on what is durable already.
             let (status, created_at) = (live.run.status(), live.run.state.created_at);
-            for (item, answer) in items.drain(..).zip(advanced.answers) {
+            for (item, answer) in items.drain(..).zip(answers) {
                 if let Some(ticket) = item.ticket {
                     turn.ready.push((ticket, Reply::Answer { answer, status, created_at }));
                 }
@@ -654,8 +672,12 @@ impl<T> Mailbox<T> {
         };
         live.payloads.clear();
         slot.phase = Phase::InFlight;
-        turn.batch.runs.push(live.write(slot.org, id, record.seal(), advanced.payloads));
-        turn.pending.push(Pending { items, answers: advanced.answers, effects: advanced.effects });
+        let may_park = self.board.is_crowded();
+        turn.batch.runs.push(live.write(slot.org, id, record.seal(), advanced.payloads, may_park));
+        turn.pending.push(Pending { items, answers, effects: advanced.effects });
+        if planted::is(Bug::GrantBeforeCommit) {
+            self.hand_early(id, turn);
+        }
     }
 
     /// Releases what a commit allows and takes back what it refused.
@@ -675,6 +697,9 @@ impl<T> Mailbox<T> {
         match result {
             Ok(verdicts) => {
                 for ((write, pending), verdict) in turn.batch.runs.iter().zip(turn.pending).zip(verdicts) {
+                    if verdict != Verdict::Committed {
+                        self.take_back(&pending.effects);
+                    }
                     match verdict {
                         Verdict::Committed => self.committed(write, pending, &mut released),
                         Verdict::Conflict if write.unit.is_some() => {
@@ -696,10 +721,12 @@ impl<T> Mailbox<T> {
                     other => Reply::Unavailable(other.to_string()),
                 };
                 for (write, pending) in turn.batch.runs.iter().zip(turn.pending) {
+                    self.take_back(&pending.effects);
                     self.retake(write, pending.items, Some(&reply), &mut released);
                 }
             }
         }
+        self.answer_workers(&mut released.replies);
         released
     }
 
@@ -733,6 +760,7 @@ impl<T> Mailbox<T> {
         if let Some(row) = &write.row {
             live.row = row.clone();
         }
+        live.keep_rows(&write.ready);
         released.started += u64::from(write.after == 0);
         let (status, created_at) = (live.run.status(), live.run.state.created_at);
         for (item, answer) in pending.items.into_iter().zip(pending.answers) {
@@ -740,8 +768,16 @@ impl<T> Mailbox<T> {
                 released.replies.push((ticket, Reply::Answer { answer, status, created_at }));
             }
         }
+        let (org, plan) = (slot.org, live.version.clone());
         for effect in pending.effects {
             match effect {
+                Effect::Grant { .. } | Effect::Post { .. } | Effect::Unpost { .. } | Effect::Ended { .. } => {
+                    released.leased += u64::from(matches!(effect, Effect::Grant { .. }));
+                    work::carry_out(&mut self.board, org, run, live, effect, self.now);
+                }
+                Effect::Abort { step, fence } if plan.plan.node(step).task().is_some() => {
+                    self.board.call_off(run, step, fence);
+                }
                 Effect::Execute { step, attempt, fence, work } => {
                     released.steps += 1;
                     self.executing.insert((run, fence));
@@ -791,7 +827,7 @@ impl<T> Mailbox<T> {
             let watchers = self.watchers.remove(&id).unwrap_or_default();
             replies.extend(watchers.into_iter().map(|ticket| (ticket, Reply::Ended(status))));
         }
-        if !(status.is_terminal() || status.is_parked()) || !slot.inbox.is_empty() || !live.fetching.is_empty() {
+        if !(status.is_terminal() || live.row.parked) || !slot.inbox.is_empty() || !live.fetching.is_empty() {
             return;
         }
         // Its timer row will bring it back; the wheel keeps only what the horizon poll would miss.
@@ -800,7 +836,10 @@ impl<T> Mailbox<T> {
             Some(at) => drop(self.wheel.remove(&(at, id))),
             None => {}
         }
-        self.slots.remove(&id);
+        let left = self.slots.remove(&id).and_then(|slot| slot.live);
+        if let Some(live) = left {
+            live.stored.iter().for_each(|row| self.board.park(&row.lane, row.place, self.now));
+        }
     }
 
     /// Tells whoever waits for the end of a run that there is no such run.
@@ -814,7 +853,8 @@ impl<T> Mailbox<T> {
     fn retake(&mut self, write: &RunWrite, items: Vec<Item<T>>, reply: Option<&Reply>, released: &mut Released<T>) {
         let (org, run) = (write.org, write.run);
         let mut again = Vec::new();
-        for mut item in items {
+        // Claims were taken back; the run says again what can be claimed when it has been read.
+        for mut item in items.into_iter().filter(|item| !item.is_claim()) {
             item.conflicts += 1;
             let given_up = Reply::Unavailable("the run is changing too fast".into());
             let reply = reply.or((item.conflicts > CONFLICTS_MAX).then_some(&given_up));

@@ -26,6 +26,11 @@ counters! {
     store_errors_total: "counter", "Commits that failed as a whole.";
     runs_loaded_total: "counter", "Runs read back into memory.";
     runs_in_memory: "gauge", "Runs in memory now.";
+    runs_busy: "gauge", "Runs in memory that wait neither for a worker to come nor for one to finish.";
+    tasks_leased_total: "counter", "Tasks handed to workers.";
+    tasks_ready: "gauge", "Tasks that wait to be claimed.";
+    tasks_leased: "gauge", "Tasks that workers have now.";
+    types_without_worker: "gauge", "Types with tasks that wait and no worker that claims them.";
     attempts_executing: "gauge", "Attempts executing in this process now.";
     http_steps_queued: "gauge", "HTTP attempts waiting for room now.";
     http_steps_held_back_total: "counter", "HTTP attempts not sent because their host is down or asked for a pause.";

@@ -7,6 +7,7 @@
 use crate::expr::Seen;
 use crate::id::{RunId, TriggerId, WorkflowId};
 use crate::payload::Payload;
+use crate::plan::Level;
 use crate::time::{Span, Timestamp};
 use crate::wire;
 use bytes::Bytes;
@@ -35,7 +36,7 @@ impl Record {
 
 choice! {
     pub enum Event {
-        1 => Created { 1 => origin: Origin },
+        1 => Created { 1 => origin: Box<Origin> },
         2 => RunWaiting {},
         3 => RunResumed {},
         4 => RunCompleted {},
@@ -44,9 +45,16 @@ choice! {
         7 => RunTimeout {},
 
         /// Wants an executor and has none yet.
-        8 => Scheduled { 1 => step: u32, 2 => attempt: u32, 3 => seen: Vec<Seen> },
+        8 => Scheduled {
+            1 => step: u32, 2 => attempt: u32, 3 => seen: Vec<Seen>,
+            /// What a task shares limits with.
+            4 => key: String,
+        },
         /// Given to an external worker for a time.
-        9 => Leased { 1 => step: u32, 2 => attempt: u32, 3 => worker: String, 4 => lease: Span },
+        9 => Leased {
+            1 => step: u32, 2 => attempt: u32, 3 => worker: String, 4 => lease: Span, 5 => seen: Vec<Seen>,
+            6 => key: String,
+        },
         /// Given to an executor of node `epoch`, which will be told after this is durable.
         10 => Started { 1 => step: u32, 2 => attempt: u32, 3 => epoch: u64, 4 => seen: Vec<Seen> },
         /// Attempt `attempt` ended without an outcome for the step; another follows at `next`.
@@ -55,12 +63,18 @@ choice! {
             /// False when the attempt does not count against the policy.
             5 => charged: bool,
             6 => status_code: Option<u16>,
+            /// A worker was silent until its lease ended.
+            7 => died: bool,
+            /// Of what a worker said, to recognise an identical repeat.
+            8 => digest: u64,
         },
-        12 => Succeeded { 1 => step: u32, 2 => attempt: u32, 3 => response: Response, 4 => seen: Vec<Seen> },
+        12 => Succeeded {
+            1 => step: u32, 2 => attempt: u32, 3 => response: Response, 4 => seen: Vec<Seen>, 5 => digest: u64,
+        },
         13 => Received { 1 => step: u32, 2 => callback: Option<Callback> },
         14 => Failed {
             1 => step: u32, 2 => attempt: u32, 3 => failure: Failure, 4 => response: Option<Response>,
-            5 => seen: Vec<Seen>,
+            5 => seen: Vec<Seen>, 6 => digest: u64,
         },
         15 => TimedOut { 1 => step: u32, 2 => attempt: u32, 3 => failure: Failure, 4 => took: Span },
         16 => Skipped { 1 => step: u32, 2 => because: Because },
@@ -82,6 +96,9 @@ choice! {
         26 => Unpaused { 1 => actor: String },
         /// Somebody would not wait for the next attempt: it is due now.
         27 => RetryDue { 1 => step: u32, 2 => actor: String },
+        /// A worker told how far it is. (That it is alive is not written down.)
+        28 => Progress { 1 => step: u32, 2 => attempt: u32, 3 => progress: Payload },
+        29 => Logged { 1 => step: u32, 2 => attempt: u32, 3 => lines: Vec<Line> },
     }
 }
 
@@ -92,6 +109,16 @@ names! {
         Limit = 1 "concurrency_limit",
         /// Its workflow is paused.
         WorkflowPaused = 2 "workflow_paused",
+        /// It is not to start before a certain time.
+        Later = 3 "run_at",
+    }
+}
+
+message! {
+    /// Something a worker wants to be read.
+    pub struct Line {
+        1 => level: Level,
+        2 => message: String,
     }
 }
 
@@ -125,6 +152,12 @@ message! {
         16 => callback_url: String,
         /// What it shares a limit with.
         17 => gate: Option<Gate>,
+        /// Of its tasks, where they do not say: lower goes first.
+        18 => priority: Option<u32>,
+        /// Nothing of it starts before then.
+        19 => run_at: Option<Timestamp>,
+        /// What its tasks share limits with, where they do not say.
+        20 => key: String,
     }
 }
 
@@ -240,11 +273,12 @@ impl Event {
             Event::WaitOpened { .. } | Event::Paused { .. } => "wait.opened",
             Event::WaitClosed { .. } | Event::Unpaused { .. } => "wait.closed",
             Event::LateResult { .. } => "late_result",
+            Event::Progress { .. } => "step.heartbeat",
+            Event::Logged { .. } => "step.log",
             Event::Unknown { .. } => return None,
         })
     }
 
-    /// The step it is about.
     /// Does the run end with it?
     pub fn is_end(&self) -> bool {
         matches!(
@@ -253,6 +287,7 @@ impl Event {
         )
     }
 
+    /// The step it is about.
     pub fn step(&self) -> Option<u32> {
         match self {
             Event::Scheduled { step, .. }
@@ -270,7 +305,9 @@ impl Event {
             | Event::WaitClosed { step, .. }
             | Event::LateResult { step, .. }
             | Event::Woken { step }
-            | Event::RetryDue { step, .. } => Some(*step),
+            | Event::RetryDue { step, .. }
+            | Event::Progress { step, .. }
+            | Event::Logged { step, .. } => Some(*step),
             Event::RunFailed { step, .. } => *step,
             Event::Created { .. }
             | Event::RunWaiting {}
@@ -296,6 +333,8 @@ impl Event {
             | Event::Succeeded { attempt, .. }
             | Event::Failed { attempt, .. }
             | Event::TimedOut { attempt, .. }
+            | Event::Progress { attempt, .. }
+            | Event::Logged { attempt, .. }
             | Event::LateResult { attempt, .. } => Some(*attempt).filter(|a| *a > 0),
             _ => None,
         }

@@ -43,5 +43,5 @@ pub use payload::{Payload, Payloads};
 pub use plan::Plan;
 pub use run::Run;
 
-pub use status::{RunStatus, StepStatus};
+pub use status::{RunStatus, StepStatus, TaskStatus};
 pub use time::{Span, Timestamp};

@@ -7,7 +7,7 @@
 //!
 //! [`Layout`] is the stored form: immutable, numbered, decoded forever. [`Plan`] is a checked layout
 //! with the reverse links worked out. Reserved in the format for later forms: groups inside groups and
-//! repeated ones, joins on the first parent, undo, work for external workers, children.
+//! repeated ones, joins on the first parent, undo, children.
 
 use crate::event::OnConflict;
 use crate::expr::Expr;
@@ -130,7 +130,7 @@ message! {
 }
 
 choice! {
-    /// What a node does. 7 (a nested group), 8 (a task for a worker) and 9 (a child run) are reserved.
+    /// What a node does. 7 (a nested group) and 9 (a child run) are reserved.
     pub enum Body {
         1 => Http { 1 => request: Box<Http> },
         2 => Log { 1 => level: Level, 2 => message: Vec<Part> },
@@ -139,6 +139,30 @@ choice! {
         5 => Sleep { 1 => span: Span },
         /// Ends when somebody calls the step's callback URL, or after `timeout`.
         6 => Webhook { 1 => timeout: Option<Span> },
+        /// Done by whoever claims its type.
+        8 => Task { 1 => task: Box<Task> },
+    }
+}
+
+message! {
+    /// Work for a worker outside.
+    pub struct Task {
+        /// Its type: the dotted name workers claim by.
+        1 => name: String,
+        /// What the worker is given; what the trigger brought when there is none.
+        2 => input: Option<Template>,
+        /// How long it may wait to be claimed.
+        3 => queue: Option<Span>,
+        /// Limit of one attempt.
+        4 => attempt: Option<Span>,
+        /// No lease is longer: a worker that is silent for so long has lost it.
+        5 => heartbeat: Option<Span>,
+        /// Limit of everything, from when it could first be claimed.
+        6 => total: Option<Span>,
+        /// Lower goes first; the run's own when there is none.
+        7 => priority: Option<u32>,
+        /// Tasks whose key comes out the same share limits; the run's own when it is empty.
+        8 => key: Vec<Part>,
     }
 }
 
@@ -244,6 +268,16 @@ impl Node {
     }
 }
 
+impl Node {
+    /// What a worker outside is to do, if this is such a step.
+    pub fn task(&self) -> Option<&Task> {
+        match &self.body {
+            Some(Body::Task { task }) => Some(task),
+            _ => None,
+        }
+    }
+}
+
 impl Body {
     /// The word people use for this kind of step.
     pub fn kind(&self) -> &'static str {
@@ -254,6 +288,7 @@ impl Body {
             Body::Noop {} => "noop",
             Body::Sleep { .. } => "sleep",
             Body::Webhook { .. } => "wait_for_webhook",
+            Body::Task { .. } => "task",
             Body::Unknown { .. } => "unknown",
         }
     }

@@ -47,6 +47,16 @@ names! {
         NoticeBeforeCommit = 20 "notice_before_commit",
         /// A notice row is removed when it is read, before the run that tells is durable.
         NoticeLost = 21 "notice_lost",
+        /// Whoever says that a task is done is believed, whatever token they have.
+        FenceDropped = 22 "fence_dropped",
+        /// A heartbeat is known by its task alone: a worker that lost its lease keeps the next one's alive.
+        HeartbeatById = 23 "heartbeat_by_id",
+        /// A heartbeat that comes after the lease has ended brings it back.
+        LeaseRevived = 24 "lease_revived",
+        /// A limit is a number that is counted up and down, and a lost lease does not count it down.
+        SlotLeaked = 25 "slot_leaked",
+        /// A worker gets a task before it is durable that it has it.
+        GrantBeforeCommit = 26 "grant_before_commit",
     }
 }
 

@@ -5,7 +5,7 @@
 //! nothing changes a run but [`Run::apply`].
 //!
 //! ```text
-//!   Pending ─▶ Ready ─▶ Running ─▶ Done          Sleeping, Waiting ─▶ Done
+//!   Pending ─▶ Ready ─▶ Running, Leased ─▶ Done          Sleeping, Waiting ─▶ Done
 //!                ▲        │ failed, lost
 //!                └─────── Retrying
 //! ```
@@ -13,10 +13,10 @@
 use crate::event::{Because, Callback, Event, Failure, Origin, Queue, Record, Response};
 use crate::expr::Seen;
 use crate::payload::Payload;
-use crate::plan::{Plan, distinct_parents};
+use crate::plan::{Node, Plan, Task, distinct_parents};
 use crate::planted::{self, Bug};
 use crate::status::{Outcome, RunStatus, StepStatus};
-use crate::time::Timestamp;
+use crate::time::{Span, Timestamp};
 use crate::wire;
 use bytes::Bytes;
 use std::collections::BTreeSet;
@@ -77,6 +77,20 @@ message! {
         10 => seen: Vec<Seen>,
         /// A late result was noted; one is enough.
         11 => late: bool,
+        /// What a worker saved for whoever goes on.
+        12 => progress: Option<Box<Payload>>,
+        /// Of the latest lease…
+        13 => fence: u64,
+        /// …and of what its holder said in the end, once that counted.
+        14 => digest: u64,
+        /// Workers that were silent until their lease ended.
+        15 => deaths: u32,
+        /// When it became ready, or was leased.
+        16 => since: Timestamp,
+        /// When it could first be claimed.
+        17 => ready_at: Option<Timestamp>,
+        /// What the task shares limits with.
+        18 => key: String,
     }
 }
 
@@ -91,6 +105,8 @@ choice! {
         5 => Sleeping { 1 => until: Timestamp },
         6 => Waiting { 1 => deadline: Timestamp },
         7 => Done { 1 => status: StepStatus },
+        /// A worker outside has it for a time. Only the holder of `fence` can say how it ended.
+        8 => Leased { 1 => fence: u64, 2 => worker: String, 3 => lease: Span },
     }
 }
 
@@ -101,22 +117,34 @@ impl Default for Phase {
 }
 
 impl Phase {
+    fn is_active(&self) -> bool {
+        matches!(self, Phase::Ready {} | Phase::Running { .. } | Phase::Leased { .. })
+    }
+}
+
+impl Step {
     /// When time alone moves the step on.
-    fn due(&self) -> Option<Timestamp> {
-        match self {
+    fn due(&self, node: &Node) -> Option<Timestamp> {
+        let after = |limit: fn(&Task) -> Option<Span>| Some(self.since.after(limit(node.task()?)?));
+        let own = match &self.phase {
             Phase::Retrying { at } => Some(*at),
             Phase::Sleeping { until } => Some(*until),
             Phase::Waiting { deadline } => Some(*deadline),
-            Phase::Pending {}
-            | Phase::Ready {}
-            | Phase::Running { .. }
-            | Phase::Done { .. }
-            | Phase::Unknown { .. } => None,
-        }
+            Phase::Ready {} => after(|task| task.queue),
+            Phase::Leased { .. } => after(|task| task.attempt),
+            Phase::Pending {} | Phase::Running { .. } | Phase::Done { .. } | Phase::Unknown { .. } => None,
+        };
+        own.into_iter().chain(self.given_up_at(node)).min()
     }
 
-    fn is_active(&self) -> bool {
-        matches!(self, Phase::Ready {} | Phase::Running { .. })
+    /// When the limit for all attempts together ends.
+    pub(crate) fn given_up_at(&self, node: &Node) -> Option<Timestamp> {
+        match self.phase {
+            Phase::Ready {} | Phase::Leased { .. } | Phase::Retrying { .. } => {
+                Some(self.ready_at?.after(node.task()?.total?))
+            }
+            _ => None,
+        }
     }
 }
 
@@ -124,7 +152,7 @@ impl Step {
     pub fn status(&self) -> StepStatus {
         match &self.phase {
             Phase::Pending {} | Phase::Ready {} | Phase::Unknown { .. } => StepStatus::Pending,
-            Phase::Running { .. } => StepStatus::Running,
+            Phase::Running { .. } | Phase::Leased { .. } => StepStatus::Running,
             Phase::Retrying { .. } => StepStatus::Retrying,
             Phase::Sleeping { .. } => StepStatus::Sleeping,
             Phase::Waiting { .. } => StepStatus::Waiting,
@@ -156,6 +184,18 @@ names! {
         Worker = 8 "worker",
         Upgrade = 9 "upgrade",
     }
+}
+
+/// Of tasks that do not say.
+pub const PRIORITY: u32 = 100;
+
+/// A step in a worker's hands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lease<'a> {
+    pub step: u32,
+    pub fence: u64,
+    pub worker: &'a str,
+    pub lease: Span,
 }
 
 /// One thing a run waits for.
@@ -244,13 +284,19 @@ impl Run {
         &self.state.steps[step as usize]
     }
 
-    /// When time alone moves the run on: its earliest timer or its expiry.
+    /// When time alone moves the run on: its earliest timer, its turn or its expiry. Nothing when it never does.
     pub fn next_due(&self) -> Option<Timestamp> {
         if self.state.seq == 0 || self.is_terminal() {
             return None;
         }
         let timer = self.first_timer(&[]).map_or(Timestamp::NEVER, |(at, _)| at);
-        Some(timer.min(self.state.origin.expires_at))
+        let turn = self.turn_at().unwrap_or(Timestamp::NEVER);
+        Some(timer.min(turn).min(self.state.origin.expires_at)).filter(|at| *at < Timestamp::NEVER)
+    }
+
+    /// When a run that waits for a certain time may begin.
+    pub(crate) fn turn_at(&self) -> Option<Timestamp> {
+        self.state.origin.run_at.filter(|_| self.state.queued == Some(Queue::Later))
     }
 
     /// The earliest timer of a step that is not among `except`. In a held run a retry's time has no
@@ -289,11 +335,43 @@ impl Run {
         self.state.steps.iter().enumerate().filter_map(running).collect()
     }
 
+    /// Steps a worker outside has.
+    pub fn leased(&self) -> impl Iterator<Item = Lease<'_>> {
+        self.state.steps.iter().enumerate().filter_map(|(i, step)| match &step.phase {
+            Phase::Leased { fence, worker, lease } => {
+                Some(Lease { step: i as u32, fence: *fence, worker, lease: *lease })
+            }
+            _ => None,
+        })
+    }
+
+    /// Steps that a worker may claim. In plan order.
+    pub fn claimable<'a>(&'a self, plan: &'a Plan) -> impl Iterator<Item = u32> + 'a {
+        let open = !self.is_held() && !self.is_terminal();
+        self.index.ready.iter().copied().filter(move |step| open && plan.node(*step).task().is_some())
+    }
+
+    /// Is there nothing to do for this process: do workers have to come, or time to pass?
+    pub fn is_up_to_others(&self, plan: &Plan) -> bool {
+        let is_task = |step: &u32| plan.node(*step).task().is_some();
+        let unclaimed = self.index.ready.len() as u32;
+        self.index.active == unclaimed && self.index.frontier.is_empty() && self.index.ready.iter().all(is_task)
+    }
+
+    /// Before which others it is claimed.
+    pub fn priority(&self, plan: &Plan, step: u32) -> u32 {
+        let own = plan.node(step).task().and_then(|task| task.priority);
+        own.or(self.state.origin.priority).unwrap_or(PRIORITY)
+    }
+
     /// What an open run waits for, in plan order.
     pub fn waiting_for(&self, plan: &Plan) -> Vec<Waiting> {
         let mut list = Vec::new();
         if self.state.paused.is_some() && !self.is_terminal() {
             list.push(Waiting { kind: WaitKind::Pause, step: None, until: None });
+        }
+        if let Some(at) = self.turn_at() {
+            list.push(Waiting { kind: WaitKind::Sleep, step: None, until: Some(at) });
         }
         for (i, step) in self.state.steps.iter().enumerate() {
             let (kind, until) = match (&step.phase, &plan.node(i as u32).body) {
@@ -329,7 +407,7 @@ impl Run {
         self.state.seq += 1;
         match event {
             Event::Created { origin } => {
-                self.state.origin = origin.clone();
+                self.state.origin = Origin::clone(origin);
                 self.state.status = RunStatus::Running;
                 self.state.created_at = at;
                 self.state.steps = vec![Step::default(); plan.nodes().len()];
@@ -363,28 +441,42 @@ impl Run {
                 self.end(plan, RunStatus::Cancelled, at);
             }
             Event::RunTimeout {} => self.end(plan, RunStatus::Timeout, at),
-            Event::Scheduled { step, seen, .. } => {
+            Event::Scheduled { step, seen, key, .. } => {
                 self.note(*step, seen);
-                self.enter(plan, *step, Phase::Ready {});
+                self.state.steps[*step as usize].key.clone_from(key);
+                self.enter(plan, *step, Phase::Ready {}, at);
             }
-            Event::Leased { step, attempt, .. } => self.begin(plan, *step, *attempt, 0, at),
+            Event::Leased { step, attempt, worker, lease, seen, key } => {
+                self.note(*step, seen);
+                let fence = self.state.seq;
+                self.begin(*step, *attempt, at);
+                let state = &mut self.state.steps[*step as usize];
+                (state.fence, state.digest) = (fence, 0);
+                state.key.clone_from(key);
+                self.enter(plan, *step, Phase::Leased { fence, worker: worker.clone(), lease: *lease }, at);
+            }
             Event::Started { step, attempt, epoch, seen } => {
                 self.note(*step, seen);
-                self.begin(plan, *step, *attempt, *epoch, at);
+                let fence = self.state.seq;
+                self.begin(*step, *attempt, at);
+                self.enter(plan, *step, Phase::Running { fence, epoch: *epoch }, at);
             }
-            Event::Retrying { step, next, failure, charged, .. } => {
+            Event::Retrying { step, next, failure, charged, died, digest, .. } => {
                 let state = &mut self.state.steps[*step as usize];
                 if !charged {
                     state.charged = state.charged.saturating_sub(1);
                 }
+                state.deaths += u32::from(*died);
+                state.digest = *digest;
                 state.failure = Some(Box::new(failure.clone()));
-                self.enter(plan, *step, Phase::Retrying { at: *next });
+                self.enter(plan, *step, Phase::Retrying { at: *next }, at);
             }
-            Event::RetryDue { step, .. } => self.enter(plan, *step, Phase::Retrying { at }),
-            Event::Succeeded { step, attempt, response, seen } => {
+            Event::RetryDue { step, .. } => self.enter(plan, *step, Phase::Retrying { at }, at),
+            Event::Succeeded { step, attempt, response, seen, digest } => {
                 self.note(*step, seen);
                 let state = &mut self.state.steps[*step as usize];
                 state.attempt = *attempt;
+                state.digest = *digest;
                 state.failure = None;
                 self.respond(*step, Some(response));
                 self.settle(plan, *step, StepStatus::Success, at);
@@ -396,9 +488,10 @@ impl Run {
                 }
                 self.settle(plan, *step, StepStatus::Received, at);
             }
-            Event::Failed { step, failure, response, seen, .. } => {
+            Event::Failed { step, failure, response, seen, digest, .. } => {
                 self.note(*step, seen);
                 self.respond(*step, response.as_ref());
+                self.state.steps[*step as usize].digest = *digest;
                 self.state.steps[*step as usize].failure = Some(Box::new(failure.clone()));
                 let status =
                     if failure.code == "template_error" { StepStatus::TemplateError } else { StepStatus::Failed };
@@ -416,28 +509,34 @@ impl Run {
             Event::TimerSet { step, at: until, seen } => {
                 self.note(*step, seen);
                 self.state.steps[*step as usize].started_at = Some(at);
-                self.enter(plan, *step, Phase::Sleeping { until: *until });
+                self.enter(plan, *step, Phase::Sleeping { until: *until }, at);
             }
             Event::WaitOpened { step, deadline, seen } => {
                 self.note(*step, seen);
                 self.state.steps[*step as usize].started_at = Some(at);
-                self.enter(plan, *step, Phase::Waiting { deadline: *deadline });
+                self.enter(plan, *step, Phase::Waiting { deadline: *deadline }, at);
             }
             Event::WaitClosed { step, callback } => self.keep_callback(*step, callback),
             Event::LateResult { step, .. } => self.state.steps[*step as usize].late = true,
+            Event::Progress { step, progress, .. } => {
+                let old = self.state.steps[*step as usize].progress.replace(Box::new(progress.clone()));
+                self.state.bytes = self.state.bytes.saturating_sub(old.map_or(0, |old| old.len));
+                self.count(progress);
+            }
+            Event::Logged { lines, .. } => {
+                self.state.bytes += lines.iter().map(|line| line.message.len() as u64).sum::<u64>();
+            }
             Event::Unknown { .. } if planted::is(Bug::UnknownEventDropped) => {}
             Event::Unknown { .. } => return Err(LoadError::Newer),
         }
         Ok(())
     }
 
-    fn begin(&mut self, plan: &Plan, step: u32, attempt: u32, epoch: u64, at: Timestamp) {
-        let fence = self.state.seq;
+    fn begin(&mut self, step: u32, attempt: u32, at: Timestamp) {
         let state = &mut self.state.steps[step as usize];
         state.attempt = attempt;
         state.charged += 1;
         state.started_at.get_or_insert(at);
-        self.enter(plan, step, Phase::Running { fence, epoch });
     }
 
     fn note(&mut self, step: u32, seen: &[Seen]) {
@@ -471,7 +570,7 @@ impl Run {
             state.started_at.get_or_insert(at);
         }
         state.finished_at = Some(at);
-        self.enter(plan, step, Phase::Done { status });
+        self.enter(plan, step, Phase::Done { status }, at);
     }
 
     /// The run is over: whatever has not settled is cancelled with it.
@@ -489,16 +588,21 @@ impl Run {
     }
 
     /// Moves a step to another phase and keeps the index true.
-    fn enter(&mut self, plan: &Plan, step: u32, phase: Phase) {
-        let old = std::mem::replace(&mut self.state.steps[step as usize].phase, phase);
-        let new = &self.state.steps[step as usize].phase;
+    fn enter(&mut self, plan: &Plan, step: u32, phase: Phase, at: Timestamp) {
         let index = &mut self.index;
-        if let Some(due) = old.due() {
+        let (state, node) = (&mut self.state.steps[step as usize], plan.node(step));
+        if let Some(due) = state.due(node) {
             index.timers.remove(&(due, step));
         }
-        if let Some(due) = new.due() {
+        let old = std::mem::replace(&mut state.phase, phase);
+        if matches!(state.phase, Phase::Ready {} | Phase::Leased { .. }) {
+            state.since = at;
+            state.ready_at.get_or_insert(at);
+        }
+        if let Some(due) = state.due(node) {
             index.timers.insert((due, step));
         }
+        let new = &self.state.steps[step as usize].phase;
         index.active = index.active + u32::from(new.is_active()) - u32::from(old.is_active());
         index.frontier.remove(&step);
         match new {
@@ -537,7 +641,7 @@ impl Run {
             if matches!(step.phase, Phase::Ready {}) {
                 index.ready.insert(i as u32);
             }
-            if let Some(due) = step.phase.due() {
+            if let Some(due) = step.due(node) {
                 index.timers.insert((due, i as u32));
             }
             if left == 0 && matches!(step.phase, Phase::Pending {}) && node.is_known() {

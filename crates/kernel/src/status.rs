@@ -90,6 +90,17 @@ pub fn canonical_step_status(word: &str) -> &str {
     }
 }
 
+names! {
+    /// A step as whoever works through a queue sees it.
+    pub enum TaskStatus {
+        Pending = 1 "pending",
+        Leased = 2 "leased",
+        Succeeded = 3 "succeeded",
+        Failed = 4 "failed",
+        Cancelled = 5 "cancelled",
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -68,6 +68,7 @@ codes! {
     INVALID_HEADER = "invalid_header" "A header name is an HTTP token and its value has no line breaks.";
     DUPLICATE_HEADER = "duplicate_header" "Two header names differ only in case, which HTTP ignores.";
     RESERVED_HEADER = "reserved_header" "The engine sets this header itself.";
+    INVALID_TYPE = "invalid_type" "A task's type is a dotted name such as `billing.invoice.v1`: 1 to 200 of A-Z, a-z, 0-9, `_`, `-` and `.`, without empty parts.";
     INVALID_STATUS = "invalid_status" "An expected status is an integer from 100 to 599 or a class such as `2xx`.";
 
     // Dependencies.

@@ -27,6 +27,7 @@ mod settings;
 mod step;
 mod suggest;
 pub mod suite;
+pub mod task;
 #[cfg(test)]
 mod testing;
 mod tree;

@@ -2,14 +2,14 @@
 //! failure, and who is told that a run has ended.
 
 use crate::codes;
-use crate::diagnostic::{Draft, Problems, quoted};
+use crate::diagnostic::Problems;
 use crate::fields::{self, Fields, Shape};
 use crate::graph;
 use crate::step;
 use crate::tree::{Node, Value};
 use kernel::event::OnConflict;
 use kernel::plan::{Concurrency, Notify, Occasion, Verdict};
-use kernel::template::{Part, parse_text};
+use kernel::template::Part;
 
 /// The most runs a limit may allow: beyond that it is none.
 const LIMIT_MAX: i64 = 10_000;
@@ -21,31 +21,14 @@ pub(crate) fn concurrency(node: &Node, problems: &mut Problems<'_>) -> Option<Co
     let limit = fields.get("limit").map_or(Some(1), |n| fields::whole(n, "limit", 1..=LIMIT_MAX, problems));
     let words: Vec<(&str, OnConflict)> = OnConflict::ALL.iter().map(|o| (o.as_str(), *o)).collect();
     let on_conflict = fields.get("on_conflict").map(|n| fields::word(n, "on_conflict", &words, problems));
-    let key = fields.get("key").map(|node| key(node, problems));
+    // There are no results yet when it is needed.
+    let key = fields.get("key").map(|node| step::key(node, "key", &mut |raw| graph::trigger_path(raw), problems));
     Some(Concurrency {
         key: key.unwrap_or_else(|| Some(vec![Part::default()]))?,
         limit: limit? as u32,
         on_conflict: on_conflict.unwrap_or(Some(OnConflict::Queue))?,
         ..Default::default()
     })
-}
-
-/// A text whose holes are filled from the trigger: there are no results yet when it is needed.
-fn key(node: &Node, problems: &mut Problems<'_>) -> Option<Vec<Part>> {
-    let text = fields::text(node, "key", problems)?;
-    if text.starts_with("trigger.") || text.starts_with("tasks.") {
-        let message = format!("{} is the same text for every run", quoted(text));
-        let draft = Draft::new(codes::INVALID_VALUE, node.span.clone(), message);
-        problems.push(draft.hint(format!("write `{{{{{text}}}}}` to use the value")));
-        return None;
-    }
-    match parse_text(text, &mut |raw| graph::trigger_path(raw)) {
-        Ok(parts) => Some(parts),
-        Err(found) => {
-            found.into_iter().for_each(|problem| problems.push_inside(node, text, problem));
-            None
-        }
-    }
 }
 
 /// `on_failure`: a word that says what counts as a failure, or an object that also says who is told.

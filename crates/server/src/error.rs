@@ -135,6 +135,10 @@ impl From<engine::Error> for Refusal {
                 .hint("only a run that has ended can be deleted; cancel it first"),
             Error::OtherVersion(hash) => Refusal::new(Code::VersionMismatch, message)
                 .hint(format!("it is at {} now; read it again before changing it", crate::views::hash(&hash))),
+            Error::TypeDisabled(_) => Refusal::new(Code::TypeDisabled, message)
+                .hint("enable it with `PUT /api/v1/types/{type}` and `{\"enabled\": true}`")
+                .at("type"),
+            Error::TaskState(_) => Refusal::new(Code::TaskState, message),
             Error::BuiltIn => Refusal::new(Code::BuiltInWorkflow, message),
             Error::Undone => Refusal::new(Code::StorageUnavailable, message).hint("nothing was changed; try again"),
             Error::Items(items) => {

@@ -326,7 +326,9 @@ fn data(plan: &Plan, event: &Event) -> Value {
         }),
         Event::RunFailed { failure: f, .. } => json!({ "error": failure(f) }),
         Event::RunCancelled { reason, .. } => json!({ "reason": reason }),
-        Event::Leased { worker, lease, .. } => json!({ "worker": worker, "lease": lease.to_string() }),
+        Event::Leased { worker, lease, seen, .. } => {
+            json!({ "worker": worker, "lease": lease.to_string(), "saw": saw(seen) })
+        }
         Event::Started { seen, .. } => json!({ "saw": saw(seen) }),
         Event::Retrying { next, failure: f, charged, status_code, .. } => {
             json!({ "next_attempt_at": rfc3339(*next), "error": failure(f), "charged": charged, "status_code": status_code })
@@ -353,6 +355,11 @@ fn data(plan: &Plan, event: &Event) -> Value {
         Event::Queued { reason } => json!({ "reason": reason.as_str() }),
         Event::Paused { note, .. } => json!({ "kind": "pause", "note": note }),
         Event::Unpaused { .. } => json!({ "kind": "pause" }),
+        Event::Progress { progress, .. } => json!({ "progress": progress.interpret(&progress.inline) }),
+        Event::Logged { lines, .. } => {
+            let line = |line: &kernel::event::Line| json!({ "level": line.level.as_str(), "message": line.message });
+            json!({ "lines": lines.iter().map(line).collect::<Vec<Value>>() })
+        }
         Event::RetryDue { .. } => json!({ "reason": "retry_now" }),
         Event::RunWaiting {}
         | Event::RunResumed {}

@@ -1,5 +1,5 @@
 SELECT runs.org, id, workflow, workflow_name, version, hash, form, status, waiting, wake_at, created_at, expires_at,
-       finished_at, error_code, gate
+       finished_at, error_code, gate, parked, deleted_at
 FROM labels CROSS JOIN runs ON runs.org = labels.org AND runs.id = labels.run
 WHERE labels.org = $1 AND labels.run < $2 AND labels.run >= $3
   AND created_at >= $4 AND created_at < $5
@@ -7,4 +7,6 @@ WHERE labels.org = $1 AND labels.run < $2 AND labels.run >= $3
   AND ($7 IS NULL OR workflow = $7)
   AND ($8 IS NULL OR workflow <> $8)
   AND labels.key = $9 AND labels.value = $10
-ORDER BY labels.run DESC LIMIT $11
+  AND ($11 IS NULL OR form = $11)
+  AND deleted_at IS NULL
+ORDER BY labels.run DESC LIMIT $12

@@ -46,6 +46,10 @@ points! {
     TimerWritten = "timer_written",
     /// A run that wakes has lost its timer.
     TimerRemoved = "timer_removed",
+    /// A run that parks has left a task where workers find it.
+    ReadyWritten = "ready_written",
+    /// A task was taken, and its run does not say so yet.
+    ReadyRemoved = "ready_removed",
     /// Rows of runs were brought up to date, the recovery position was not.
     RecoveryRows = "recovery_rows",
     BeforeCommit = "before_commit",
@@ -97,7 +101,7 @@ pub fn point(at: Point) {
 }
 
 /// Is a point armed? Then thresholds are low, so that a small scenario reaches what lies behind them.
-pub(crate) fn is_armed() -> bool {
+pub fn is_armed() -> bool {
     #[cfg(feature = "crashpoints")]
     return armed().is_some();
     #[cfg(not(feature = "crashpoints"))]

@@ -12,7 +12,7 @@
 //! is an [`Anomaly`], never passed over.
 
 use crate::Result;
-use crate::rows::{Definition, RunRow, Wait};
+use crate::rows::{Definition, ReadyRow, RunRow, Wait};
 use bytes::Bytes;
 use kernel::event::TriggerKind;
 use kernel::{OrgId, RunId, Timestamp, TriggerId, WorkflowId};
@@ -79,7 +79,8 @@ pub struct StoredRun {
     pub snapshots: Vec<SnapshotRow>,
     pub timers: Vec<Timestamp>,
     pub waits: Vec<Wait>,
-    pub grants: Vec<GrantRow>,
+    /// Its tasks where workers find them.
+    pub ready: Vec<ReadyRow>,
     /// Numbers and lengths of stored payloads.
     pub payloads: Vec<(u32, u64)>,
     pub labels: Vec<(String, String)>,
@@ -92,13 +93,6 @@ pub struct SnapshotRow {
     pub seq: u64,
     pub pos: i64,
     pub body: Bytes,
-}
-
-#[derive(Clone, Debug)]
-pub struct GrantRow {
-    pub step: u32,
-    pub attempt: u32,
-    pub fence: u64,
 }
 
 /// Something that cannot be right whatever the runs mean.

@@ -72,6 +72,40 @@ pub trait Store: Send + Sync + 'static {
     /// The given stored payloads of a run; numbers that do not exist are left out.
     fn payloads<'a>(&'a self, org: OrgId, run: RunId, numbers: &'a [u32]) -> Call<'a, Vec<(u32, Bytes)>>;
 
+    /// Hides a run that has ended from every list and every reader. Its records stay.
+    fn hide(&self, org: OrgId, run: RunId, at: Timestamp) -> Call<'_, Erased>;
+
+    /// What an idempotency key brought about, and the fingerprint of what was asked.
+    fn made_by<'a>(&'a self, org: OrgId, scope: &'a str, key: &'a str) -> Call<'a, Option<([u8; 16], [u8; 32])>>;
+
+    /// Lanes with tasks that wait while their runs are parked, in order, those after `after`, and how many do.
+    fn lanes<'a>(&'a self, after: Option<&'a Lane>, limit: usize) -> Call<'a, Vec<(Lane, u64)>>;
+
+    /// The tasks of a lane that wait while their runs are parked, in their order, those after `after`.
+    fn ready<'a>(&'a self, lane: &'a Lane, after: Option<Place>, limit: usize) -> Call<'a, Vec<Place>>;
+
+    /// Makes a type known that is not, and stores the definition of its tasks if that is not stored.
+    fn introduce<'a>(&'a self, row: &'a TypeRow, definition: Option<&'a Definition>) -> Call<'a, ()>;
+
+    /// Writes what is known about a type.
+    fn put_type<'a>(&'a self, row: &'a TypeRow) -> Call<'a, ()>;
+    fn task_type<'a>(&'a self, org: OrgId, name: &'a str) -> Call<'a, Option<TypeRow>>;
+    /// Types that begin with `prefix`, by name, those after `after`.
+    fn task_types<'a>(
+        &'a self,
+        org: OrgId,
+        prefix: &'a str,
+        after: Option<&'a str>,
+        limit: usize,
+    ) -> Call<'a, Vec<TypeRow>>;
+    /// Types of every organisation that say more than their name. Read once at start.
+    fn ruled_types(&self) -> Call<'_, Vec<TypeRow>>;
+
+    /// Remembers workers, and forgets those of all organisations last seen before `since`.
+    fn put_workers<'a>(&'a self, workers: &'a [WorkerRow], since: Timestamp) -> Call<'a, ()>;
+    /// Workers of every organisation, by id. Read once at start.
+    fn workers(&self) -> Call<'_, Vec<WorkerRow>>;
+
     /// Runs that were neither parked nor ended when the store was last used. Read once at start.
     fn unparked(&self) -> Call<'_, Vec<(OrgId, RunId)>>;
 

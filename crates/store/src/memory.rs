@@ -7,6 +7,7 @@
 //! The rule that keeps it right: a write is checked completely before anything is changed, so there is
 //! never a half-written run to take back.
 
+mod tasks;
 mod triggers;
 
 use crate::rows::*;
@@ -14,6 +15,7 @@ use crate::sound::{is_same_unit, is_sound, slugs, undo};
 use crate::triggers::*;
 use crate::{Call, Error, Result, Store};
 use bytes::Bytes;
+use kernel::plan::Form;
 use kernel::planted::{self, Bug};
 use kernel::{OrgId, Record, RunId, RunStatus, Timestamp, TriggerId, WorkflowId};
 use std::collections::{BTreeMap, BTreeSet};
@@ -35,8 +37,6 @@ pub struct StoredRun {
     pub payloads: BTreeMap<u32, Bytes>,
     /// The timer rows: one at most, unless a writer forgot to remove the old one.
     pub timers: BTreeSet<Timestamp>,
-    /// Open grants by step, with the time each was given.
-    pub grants: BTreeMap<u32, (Timestamp, GrantChange)>,
     pub labels: BTreeSet<(String, String)>,
 }
 
@@ -48,11 +48,14 @@ type Claim = ([u8; 16], [u8; 32]);
 struct Contents {
     runs: BTreeMap<(OrgId, RunId), Arc<StoredRun>>,
     timers: BTreeSet<Timer>,
+    ready: BTreeSet<ReadyRow>,
     waits: BTreeMap<[u8; 32], Wait>,
     idempotency: BTreeMap<(OrgId, String, String), Claim>,
     workflows: BTreeMap<(OrgId, WorkflowId), WorkflowRow>,
     versions: BTreeMap<(OrgId, WorkflowId, u32), VersionRow>,
     definitions: BTreeMap<(OrgId, [u8; 32]), Definition>,
+    types: BTreeMap<(OrgId, String), TypeRow>,
+    workers: BTreeMap<(OrgId, String), WorkerRow>,
     triggers: BTreeMap<(OrgId, TriggerId), TriggerRow>,
     deliveries: BTreeMap<(OrgId, TriggerId, u64), DeliveryRow>,
     /// Whose record is at position `n + 1`, and its number; nobody's once its run was erased.
@@ -90,6 +93,11 @@ impl MemoryStore {
         self.contents().timers.iter().copied().collect()
     }
 
+    /// Every task that waits while its run is parked.
+    pub fn stored_ready(&self) -> Vec<ReadyRow> {
+        self.contents().ready.iter().cloned().collect()
+    }
+
     /// No method panics half-way through a change, so a poisoned lock still guards whole contents.
     fn contents(&self) -> MutexGuard<'_, Contents> {
         self.contents.lock().unwrap_or_else(PoisonError::into_inner)
@@ -102,23 +110,23 @@ impl MemoryStore {
 }
 
 impl Contents {
-    fn write(&mut self, at: Timestamp, write: &RunWrite) -> Verdict {
+    fn write(&mut self, write: &RunWrite) -> Verdict {
         match self.objection(write) {
             Some(verdict) => verdict,
             None => {
-                self.apply(at, write);
+                self.apply(write);
                 Verdict::Committed
             }
         }
     }
 
     /// All of a unit, or nothing. A unit of one is a write like any other.
-    fn write_unit(&mut self, at: Timestamp, unit: &[RunWrite]) -> Vec<Verdict> {
+    fn write_unit(&mut self, unit: &[RunWrite]) -> Vec<Verdict> {
         let [write] = unit else {
             let before = self.clone();
             let mut verdicts = Vec::with_capacity(unit.len());
             for write in unit {
-                verdicts.push(self.write(at, write));
+                verdicts.push(self.write(write));
                 if verdicts.last() == Some(&Verdict::Conflict) {
                     break;
                 }
@@ -128,7 +136,7 @@ impl Contents {
             }
             return verdicts;
         };
-        vec![self.write(at, write)]
+        vec![self.write(write)]
     }
 
     /// Why the write cannot be done, in the order in which SQLite would notice.
@@ -156,7 +164,7 @@ impl Contents {
         if is_fine { None } else { Some(Verdict::Conflict) }
     }
 
-    fn apply(&mut self, at: Timestamp, write: &RunWrite) {
+    fn apply(&mut self, write: &RunWrite) {
         let key = (write.org, write.run);
         if let Some(row) = write.row.as_ref().filter(|_| write.after == 0) {
             self.runs.insert(key, Arc::new(StoredRun::new(row.clone())));
@@ -167,16 +175,11 @@ impl Contents {
         }
         run.records.push(write.record.clone());
         self.journal.push(Some((write.org, write.run, write.after + 1)));
+        run.labels.extend(write.birth.iter().flat_map(|birth| birth.labels.iter().cloned()));
         if let Some(state) = &write.snapshot {
             run.snapshot = Some((write.after + 1, state.clone()));
         }
         run.payloads.extend(write.payloads.iter().cloned());
-        for change in &write.grants {
-            match change {
-                GrantChange::Give { step, .. } => run.grants.insert(*step, (at, change.clone())),
-                GrantChange::End { step } => run.grants.remove(step),
-            };
-        }
         if let Some(at) = write.timer.remove {
             run.timers.remove(&at);
             self.timers.remove(&Timer { at, org: write.org, run: write.run });
@@ -185,11 +188,11 @@ impl Contents {
             run.timers.insert(at);
             self.timers.insert(Timer { at, org: write.org, run: write.run });
         }
+        self.change_ready(&write.ready);
         for number in 0..write.notices {
             self.notices.entry((write.org, write.run, number)).or_default();
         }
         if let Some(birth) = &write.birth {
-            run.labels.extend(birth.labels.iter().cloned());
             if let Some((of, number)) = birth.notice {
                 self.notices.remove(&(write.org, of, number));
             }
@@ -273,20 +276,44 @@ impl Contents {
         self.definitions.entry((row.org, definition.hash)).or_insert_with(|| definition.clone());
     }
 
+    /// A run that is not hidden.
+    fn shown(&self, key: (OrgId, RunId)) -> Option<&Arc<StoredRun>> {
+        self.runs.get(&key).filter(|stored| stored.is_shown())
+    }
+
     /// Workflows that are not deleted.
     fn own(&self, org: OrgId) -> impl DoubleEndedIterator<Item = &WorkflowRow> {
         self.workflows.values().filter(move |w| w.org == org && w.deleted_at.is_none())
     }
 
+    /// Why a run cannot be taken away, if it cannot.
+    fn is_kept(&self, key: (OrgId, RunId)) -> Option<Erased> {
+        match self.runs.get(&key) {
+            None => Some(Erased::NotFound),
+            Some(stored) if !stored.row.status.is_terminal() => Some(Erased::NotEnded),
+            Some(_) => {
+                let mut notices = self.notices.range((key.0, key.1, 0)..=(key.0, key.1, u32::MAX));
+                notices.next().map(|_| Erased::NotTold)
+            }
+        }
+    }
+
+    fn hide(&mut self, key: (OrgId, RunId), at: Timestamp) -> Erased {
+        match self.is_kept(key) {
+            Some(why) => why,
+            None if self.shown(key).is_none() => Erased::NotFound,
+            None => {
+                let run = self.runs.get_mut(&key).map(Arc::make_mut);
+                run.into_iter().for_each(|run| run.row.deleted_at = Some(at));
+                Erased::Done
+            }
+        }
+    }
+
     fn erase(&mut self, erasure: &Erasure) -> Erased {
         let key = (erasure.org, erasure.run);
-        match self.runs.get(&key) {
-            None => return Erased::NotFound,
-            Some(stored) if !stored.row.status.is_terminal() => return Erased::NotEnded,
-            Some(_) if self.notices.range((key.0, key.1, 0)..=(key.0, key.1, u32::MAX)).next().is_some() => {
-                return Erased::NotTold;
-            }
-            Some(_) => {}
+        if let Some(why) = self.is_kept(key) {
+            return why;
         }
         self.runs.remove(&key);
         self.timers.retain(|timer| (timer.org, timer.run) != key);
@@ -304,7 +331,7 @@ impl Contents {
         let end = places.clone().last().unwrap_or(from);
         let record = |pos: u64| {
             let (owner, run, seq) = self.journal[pos as usize - 1]?;
-            let stored = self.runs.get(&(owner, run)).filter(|_| owner == org)?;
+            let stored = self.shown((owner, run)).filter(|_| owner == org)?;
             Some(Written { pos, run, record: stored.records.get(seq as usize - 1)?.clone() })
         };
         Stretch { records: places.filter_map(record).collect(), end }
@@ -318,12 +345,11 @@ fn notice_row((&(org, run, number), error): (&(OrgId, RunId, u32), &String)) -> 
 impl StoredRun {
     fn new(row: RunRow) -> StoredRun {
         StoredRun {
-            row,
+            row: RunRow { deleted_at: None, ..row },
             records: Vec::new(),
             snapshot: None,
             payloads: BTreeMap::new(),
             timers: BTreeSet::new(),
-            grants: BTreeMap::new(),
             labels: BTreeSet::new(),
         }
     }
@@ -334,13 +360,16 @@ impl StoredRun {
         (row.status, row.waiting, row.wake_at) = (to.status, to.waiting, to.wake_at);
         (row.expires_at, row.finished_at) = (to.expires_at, to.finished_at);
         row.error_code.clone_from(&to.error_code);
+        row.parked = to.parked;
     }
 
     fn matches(&self, filter: &RunFilter) -> bool {
         let row = &self.row;
-        (filter.statuses.is_empty() || filter.statuses.contains(&row.status))
+        self.is_shown()
+            && (filter.statuses.is_empty() || filter.statuses.contains(&row.status))
             && filter.workflow.is_none_or(|workflow| workflow == row.workflow)
             && filter.except.is_none_or(|except| except != row.workflow || filter.workflow == Some(except))
+            && filter.form.is_none_or(|form| form == row.form)
             && filter.labels.iter().all(|label| self.labels.contains(label))
             && filter.since.is_none_or(|since| row.created_at >= since)
             && filter.until.is_none_or(|until| row.created_at < until)
@@ -348,7 +377,11 @@ impl StoredRun {
     }
 
     fn is_unparked(&self) -> bool {
-        !self.row.status.is_parked() && !self.row.status.is_terminal()
+        !self.row.parked && !self.row.status.is_terminal()
+    }
+
+    fn is_shown(&self) -> bool {
+        self.row.deleted_at.is_none()
     }
 }
 
@@ -357,7 +390,7 @@ impl Store for MemoryStore {
         self.answer(move |c| {
             let before = planted::is(Bug::BatchAborted).then(|| c.clone());
             let units = batch.runs.chunk_by(is_same_unit);
-            let verdicts: Vec<Verdict> = units.flat_map(|unit| c.write_unit(batch.at, unit)).collect();
+            let verdicts: Vec<Verdict> = units.flat_map(|unit| c.write_unit(unit)).collect();
             if let Some(before) = before.filter(|_| verdicts.iter().any(|v| *v != Verdict::Committed)) {
                 *c = before;
             }
@@ -369,7 +402,7 @@ impl Store for MemoryStore {
     fn load(&self, org: OrgId, run: RunId) -> Call<'_, Option<Loaded>> {
         self.answer(move |c| {
             c.counters.loads += 1;
-            let stored = c.runs.get(&(org, run))?;
+            let stored = c.shown((org, run))?;
             let from = stored.snapshot.as_ref().map_or(0, |(seq, _)| *seq as usize);
             Some(Loaded {
                 snapshot: stored.snapshot.clone(),
@@ -384,7 +417,7 @@ impl Store for MemoryStore {
         self.answer(move |c| {
             c.counters.loads += 1;
             let after = usize::try_from(after).unwrap_or(usize::MAX);
-            c.runs.get(&(org, run)).map(|stored| stored.records.iter().skip(after).take(limit).cloned().collect())
+            c.shown((org, run)).map(|stored| stored.records.iter().skip(after).take(limit).cloned().collect())
         })
     }
 
@@ -399,9 +432,61 @@ impl Store for MemoryStore {
     fn payloads<'a>(&'a self, org: OrgId, run: RunId, numbers: &'a [u32]) -> Call<'a, Vec<(u32, Bytes)>> {
         self.answer(move |c| {
             c.counters.loads += 1;
-            let Some(stored) = c.runs.get(&(org, run)) else { return Vec::new() };
+            let Some(stored) = c.shown((org, run)) else { return Vec::new() };
             numbers.iter().filter_map(|n| stored.payloads.get(n).map(|body| (*n, body.clone()))).collect()
         })
+    }
+
+    fn hide(&self, org: OrgId, run: RunId, at: Timestamp) -> Call<'_, Erased> {
+        self.answer(move |c| c.hide((org, run), at))
+    }
+
+    fn made_by<'a>(&'a self, org: OrgId, scope: &'a str, key: &'a str) -> Call<'a, Option<Claim>> {
+        self.answer(move |c| c.idempotency.get(&(org, scope.to_owned(), key.to_owned())).copied())
+    }
+
+    fn lanes<'a>(&'a self, after: Option<&'a Lane>, limit: usize) -> Call<'a, Vec<(Lane, u64)>> {
+        self.answer(move |c| c.lanes(after, limit))
+    }
+
+    fn ready<'a>(&'a self, lane: &'a Lane, after: Option<Place>, limit: usize) -> Call<'a, Vec<Place>> {
+        self.answer(move |c| c.ready_in(lane, after, limit))
+    }
+
+    fn introduce<'a>(&'a self, row: &'a TypeRow, definition: Option<&'a Definition>) -> Call<'a, ()> {
+        self.answer(move |c| c.introduce(row, definition))
+    }
+
+    fn put_type<'a>(&'a self, row: &'a TypeRow) -> Call<'a, ()> {
+        self.answer(move |c| {
+            c.types.insert((row.org, row.name.clone()), row.clone());
+        })
+    }
+
+    fn task_type<'a>(&'a self, org: OrgId, name: &'a str) -> Call<'a, Option<TypeRow>> {
+        self.answer(move |c| c.types.get(&(org, name.to_owned())).cloned())
+    }
+
+    fn task_types<'a>(
+        &'a self,
+        org: OrgId,
+        prefix: &'a str,
+        after: Option<&'a str>,
+        limit: usize,
+    ) -> Call<'a, Vec<TypeRow>> {
+        self.answer(move |c| c.task_types(org, prefix, after, limit))
+    }
+
+    fn ruled_types(&self) -> Call<'_, Vec<TypeRow>> {
+        self.answer(|c| c.ruled_types())
+    }
+
+    fn put_workers<'a>(&'a self, workers: &'a [WorkerRow], since: Timestamp) -> Call<'a, ()> {
+        self.answer(move |c| c.put_workers(workers, since))
+    }
+
+    fn workers(&self) -> Call<'_, Vec<WorkerRow>> {
+        self.answer(|c| c.workers.values().cloned().collect())
     }
 
     fn unparked(&self) -> Call<'_, Vec<(OrgId, RunId)>> {
@@ -423,11 +508,11 @@ impl Store for MemoryStore {
     }
 
     fn wait<'a>(&'a self, token_hash: &'a [u8; 32]) -> Call<'a, Option<Wait>> {
-        self.answer(move |c| c.waits.get(token_hash).cloned())
+        self.answer(move |c| c.waits.get(token_hash).filter(|wait| c.shown((wait.org, wait.run)).is_some()).cloned())
     }
 
     fn run(&self, org: OrgId, run: RunId) -> Call<'_, Option<RunRow>> {
-        self.answer(move |c| c.runs.get(&(org, run)).map(|stored| stored.row.clone()))
+        self.answer(move |c| c.shown((org, run)).map(|stored| stored.row.clone()))
     }
 
     fn runs<'a>(&'a self, org: OrgId, filter: &'a RunFilter) -> Call<'a, Vec<RunRow>> {
@@ -492,7 +577,7 @@ impl Store for MemoryStore {
         self.answer(move |c| {
             let open = c.runs.values().map(|stored| &stored.row).filter(|row| row.finished_at.is_none());
             let mut gated: Vec<GatedRun> = open
-                .filter(|row| row.gate.is_some() || row.status == RunStatus::Pending)
+                .filter(|row| row.form != Form::Task && (row.gate.is_some() || row.status == RunStatus::Pending))
                 .map(|row| GatedRun {
                     org: row.org,
                     run: row.id,

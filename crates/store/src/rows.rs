@@ -34,7 +34,8 @@ pub struct RunWrite {
     pub timer: TimerChange,
     /// Payloads too large for the record.
     pub payloads: Vec<(u32, Bytes)>,
-    pub grants: Vec<GrantChange>,
+    /// Its tasks that wait to be claimed, while it is parked.
+    pub ready: ReadyChange,
     /// How many are to be told that the run has ended; only with its last record.
     pub notices: u32,
     /// Only with the first record.
@@ -55,6 +56,88 @@ pub struct Birth {
     pub advance: Option<Advance>,
     /// The notice this run hands over: the run that ended, and the notice's number. It is removed.
     pub notice: Option<(RunId, u32)>,
+}
+
+/// How a run's rows of tasks that wait to be claimed change. Removing comes first.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ReadyChange {
+    pub remove: Vec<ReadyRow>,
+    pub insert: Vec<ReadyRow>,
+}
+
+/// A task that waits to be claimed although its run has left memory.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ReadyRow {
+    pub lane: Lane,
+    pub place: Place,
+}
+
+/// Tasks of one type that share the limits of one key.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Lane {
+    pub org: OrgId,
+    /// The type.
+    pub name: String,
+    /// Empty for the many without.
+    pub key: String,
+}
+
+/// Where a task stands in its lane: lower priorities first, then older runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Place {
+    pub priority: u32,
+    pub run: RunId,
+    pub step: u32,
+}
+
+/// What is known about a type of tasks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TypeRow {
+    pub org: OrgId,
+    pub name: String,
+    /// Workers that say they are of another one do not get its tasks.
+    pub runtime: Option<String>,
+    pub description: Option<String>,
+    /// Otherwise new tasks are refused and none is handed out.
+    pub enabled: bool,
+    /// Since when none is handed out, by whom and why.
+    pub paused: Option<TypePause>,
+    /// How many may be leased at once, of all and of one key.
+    pub limit: Option<u32>,
+    pub limit_per_key: Option<u32>,
+    pub rate: Option<Rate>,
+    pub created_at: Timestamp,
+    pub updated_at: Timestamp,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TypePause {
+    pub at: Timestamp,
+    pub actor: String,
+    pub note: String,
+}
+
+/// How many tasks may be handed out in any stretch of time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rate {
+    pub limit: u32,
+    pub per: Span,
+    /// Of each key, rather than of all.
+    pub per_key: bool,
+}
+
+/// A worker as it last introduced itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WorkerRow {
+    pub org: OrgId,
+    pub id: String,
+    /// What it claims, as a JSON list.
+    pub types: String,
+    pub runtime: Option<String>,
+    pub version: Option<String>,
+    pub slots: Option<u32>,
+    pub first_seen: Timestamp,
+    pub last_seen: Timestamp,
 }
 
 /// How a run's one timer row changes: the old one (if any) is removed, the new one (if any) inserted.
@@ -124,6 +207,11 @@ pub struct RunRow {
     pub error_code: Option<String>,
     /// What it shares a limit with.
     pub gate: Option<GateRow>,
+    /// It is not in memory: nothing but an input, its timer or a worker brings it back. Of ended runs this says
+    /// nothing.
+    pub parked: bool,
+    /// Since when no list shows it.
+    pub deleted_at: Option<Timestamp>,
 }
 
 /// A limit, as the rows of the runs under it say. Equal ids share it.
@@ -187,14 +275,6 @@ pub struct Wait {
     pub kind: String,
 }
 
-/// A lease given to an external worker, and its end. `fence` is the number of the granting event: it
-/// grows with every grant of a run, so nothing else has to count.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum GrantChange {
-    Give { step: u32, attempt: u32, fence: u64, worker: String, lease_us: u64 },
-    End { step: u32 },
-}
-
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IdempotencyKey {
     /// What the key is unique within: a workflow's id, a task type, or `workflows` for workflows.
@@ -215,6 +295,8 @@ pub struct RunFilter {
     pub workflow: Option<WorkflowId>,
     /// Not of this one, unless it is asked for by `workflow`.
     pub except: Option<WorkflowId>,
+    /// Only runs written this way.
+    pub form: Option<Form>,
     /// All of these.
     pub labels: Vec<(String, String)>,
     /// Created at or after. A run's id may be made [`ID_LAG`] before the run, not more.

@@ -16,7 +16,17 @@ pub(crate) fn is_sound(write: &RunWrite) -> bool {
     let doors_are_its_own = write.birth.iter().flat_map(|b| &b.waits).all(|w| w.org == write.org && w.run == write.run);
     let line_is_its_own = |d: &crate::DeliveryRow| d.org == write.org && d.run == Some(write.run);
     let line_is_its_own = write.birth.iter().filter_map(|b| b.delivery.as_ref()).all(line_is_its_own);
+    let tasks_are_its_own = write
+        .ready
+        .remove
+        .iter()
+        .chain(&write.ready.insert)
+        .all(|r| r.lane.org == write.org && r.place.run == write.run);
+    // Of a run in memory, memory knows what can be claimed.
+    let is_parked = write.row.as_ref().is_some_and(|row| row.parked && !row.status.is_terminal());
     row_is_its_own
+        && tasks_are_its_own
+        && (write.ready.insert.is_empty() || is_parked)
         && line_is_its_own
         && doors_are_its_own
         && (write.row.is_some() || !is_first)

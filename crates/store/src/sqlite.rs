@@ -27,6 +27,7 @@ mod lists;
 mod migrations;
 mod open;
 mod readers;
+mod tasks;
 mod triggers;
 mod writer;
 
@@ -193,6 +194,9 @@ impl Store for SqliteStore {
         self.read(move |connection, inner| {
             inner.tally.loads.fetch_add(1, Relaxed);
             let mut found = Vec::with_capacity(numbers.len());
+            if chain::is_hidden(connection, (org, run))? {
+                return Ok(found);
+            }
             for number in numbers {
                 let body: Option<Vec<u8>> =
                     catalog::value(connection, sql!("payload"), params![org.0, run.0, number]).map_err(on_read)?;
@@ -200,6 +204,65 @@ impl Store for SqliteStore {
             }
             Ok(found)
         })
+    }
+
+    fn hide(&self, org: OrgId, run: RunId, at: Timestamp) -> Call<'_, Erased> {
+        self.write(move |writer| writer.transact(|connection| erase::hide(connection, (org, run), at)))
+    }
+
+    fn made_by<'a>(&'a self, org: OrgId, scope: &'a str, key: &'a str) -> Call<'a, Option<([u8; 16], [u8; 32])>> {
+        let (scope, key) = (scope.to_owned(), key.to_owned());
+        self.read(move |connection, _| catalog::holder(connection, org, &scope, &key).map_err(on_read))
+    }
+
+    fn lanes<'a>(&'a self, after: Option<&'a Lane>, limit: usize) -> Call<'a, Vec<(Lane, u64)>> {
+        let after = after.cloned();
+        self.read(move |connection, _| tasks::lanes(connection, after.as_ref(), limit))
+    }
+
+    fn ready<'a>(&'a self, lane: &'a Lane, after: Option<Place>, limit: usize) -> Call<'a, Vec<Place>> {
+        let lane = lane.clone();
+        self.read(move |connection, _| tasks::ready(connection, &lane, after, limit))
+    }
+
+    fn introduce<'a>(&'a self, row: &'a TypeRow, definition: Option<&'a Definition>) -> Call<'a, ()> {
+        let (row, definition) = (row.clone(), definition.cloned());
+        let introduce = move |connection: &Connection| tasks::introduce(connection, &row, definition.as_ref());
+        self.write(move |writer| writer.transact(introduce))
+    }
+
+    fn put_type<'a>(&'a self, row: &'a TypeRow) -> Call<'a, ()> {
+        let row = row.clone();
+        self.write(move |writer| writer.transact(|connection| tasks::put_type(connection, &row)))
+    }
+
+    fn task_type<'a>(&'a self, org: OrgId, name: &'a str) -> Call<'a, Option<TypeRow>> {
+        let name = name.to_owned();
+        self.read(move |connection, _| tasks::get(connection, org, &name))
+    }
+
+    fn task_types<'a>(
+        &'a self,
+        org: OrgId,
+        prefix: &'a str,
+        after: Option<&'a str>,
+        limit: usize,
+    ) -> Call<'a, Vec<TypeRow>> {
+        let (prefix, after) = (prefix.to_owned(), after.map(str::to_owned));
+        self.read(move |connection, _| tasks::types(connection, org, &prefix, after.as_deref(), limit))
+    }
+
+    fn ruled_types(&self) -> Call<'_, Vec<TypeRow>> {
+        self.read(|connection, _| tasks::ruled_types(connection))
+    }
+
+    fn put_workers<'a>(&'a self, workers: &'a [WorkerRow], since: Timestamp) -> Call<'a, ()> {
+        let workers = workers.to_vec();
+        self.write(move |writer| writer.transact(|connection| tasks::put_workers(connection, &workers, since)))
+    }
+
+    fn workers(&self) -> Call<'_, Vec<WorkerRow>> {
+        self.read(|connection, _| tasks::workers(connection))
     }
 
     fn unparked(&self) -> Call<'_, Vec<(OrgId, RunId)>> {
@@ -237,7 +300,8 @@ impl Store for SqliteStore {
     fn run(&self, org: OrgId, run: RunId) -> Call<'_, Option<RunRow>> {
         self.read(move |connection, _| {
             let mut statement = connection.prepare_cached(sql!("run")).map_err(on_read)?;
-            statement.query_row((org.0, run.0), run_row).optional().map_err(on_read)
+            let row = statement.query_row((org.0, run.0), run_row).optional().map_err(on_read)?;
+            Ok(row.filter(|row| row.deleted_at.is_none()))
         })
     }
 

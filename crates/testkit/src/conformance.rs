@@ -10,6 +10,7 @@ mod cases;
 mod changes;
 pub mod fixtures;
 pub mod lockstep;
+mod tasks;
 mod triggers;
 
 pub use lockstep::{Subject, lockstep};
@@ -21,7 +22,7 @@ use store::Store;
 
 /// All of them.
 pub fn cases() -> impl Iterator<Item = &'static Case> {
-    cases::CASES.iter().chain(changes::CASES).chain(triggers::CASES)
+    cases::CASES.iter().chain(changes::CASES).chain(tasks::CASES).chain(triggers::CASES)
 }
 
 /// One thing every store does. It is given an empty store and panics when it finds fault.

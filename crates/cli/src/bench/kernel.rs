@@ -17,6 +17,7 @@ pub fn advances(steps: usize, seconds: u64) -> Result<Figures, String> {
         is_draining: false,
         wait_url: &wait_url,
         payloads: &none,
+        offer: &|_| None,
     };
     let origin = Origin { body: Payload::json(r#"{"order_id":123}"#), ..Default::default() };
     let (began, until) = (Instant::now(), Instant::now() + Duration::from_secs(seconds));
@@ -33,7 +34,7 @@ pub fn advances(steps: usize, seconds: u64) -> Result<Figures, String> {
                 match advanced.effects.first() {
                     Some(Effect::Execute { step, fence, .. }) => {
                         let result = TaskResult::Done { body: None, took: Span(0) };
-                        input = Input::Finished { step: *step, fence: *fence, result };
+                        input = Input::Finished { step: *step, fence: *fence, result, digest: 0 };
                     }
                     _ => break,
                 }

@@ -22,7 +22,7 @@ pub struct Resolved {
 #[derive(Default)]
 pub struct Cache {
     names: Mutex<Names>,
-    versions: Mutex<HashMap<(OrgId, WorkflowId, u32), Arc<Version>>>,
+    versions: Mutex<HashMap<(OrgId, WorkflowId, u32, [u8; 32]), Arc<Version>>>,
 }
 
 #[derive(Default)]
@@ -158,7 +158,7 @@ impl Inner {
         name: &str,
         hash: [u8; 32],
     ) -> Result<Arc<Version>, Trouble> {
-        let key = (org, workflow, number);
+        let key = (org, workflow, number, hash);
         if let Some(found) = lock(&self.definitions.versions).get(&key) {
             return Ok(found.clone());
         }

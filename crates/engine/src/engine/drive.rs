@@ -7,19 +7,21 @@
 
 use super::Inner;
 use super::reading::load;
+use super::tickets::Ticket;
 use crate::HORIZON;
+use crate::board;
 use crate::execute::Executors;
 use crate::mailbox::{Command, Dispatch, Mailbox, Reply, Trouble};
 use kernel::advance::TaskResult;
+use kernel::event::Failure;
 use kernel::{Input, OrgId, RunId, Timestamp};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, mpsc};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 use store::crash::{self, Point};
+use store::{Lane, Place};
 use tokio::sync::oneshot;
-
-pub type Ticket = oneshot::Sender<Reply>;
 
 /// How often the loop looks up although nothing arrived, and the timer rows are read.
 const IDLE: Duration = Duration::from_millis(1_000);
@@ -32,7 +34,7 @@ const ERRANDS_AT_ONCE: usize = 64;
 /// Pause before a refused commit is tried again.
 const RETRY_PAUSE: Duration = Duration::from_millis(200);
 
-/// Callers drive themselves while at most this many runs are in memory. With more, they would only keep each
+/// Callers drive themselves while at most this many runs are being worked on. With more, they would only keep each
 /// other from handing the thread a whole batch.
 const IDLE_RUNS: u64 = 4;
 
@@ -160,11 +162,20 @@ impl Inner {
 
 /// An executor's result as a command.
 pub fn finished(dispatch: &Dispatch, result: TaskResult) -> Command<Ticket> {
-    let input = Input::Finished { step: dispatch.step, fence: dispatch.fence, result };
+    let input = Input::Finished { step: dispatch.step, fence: dispatch.fence, result, digest: 0 };
     Command::Give { org: dispatch.org, run: dispatch.run, input, ticket: None }
 }
 
+/// A worker that is not there any more gives back what it was to get.
+fn handed_back(task: &board::Task, now: Timestamp) -> Command<Ticket> {
+    let failure = Failure::new("not_delivered", "the worker hung up before it got the task");
+    let result = TaskResult::Blocked { until: now, failure };
+    let input = Input::Finished { step: task.step, fence: task.fence, result, digest: 1 };
+    Command::Give { org: task.org, run: task.run, input, ticket: None }
+}
+
 enum Errand {
+    Refill(Lane, Option<Place>),
     Load(OrgId, RunId),
     Fetch(OrgId, RunId, Vec<u32>),
 }
@@ -255,6 +266,7 @@ impl Driver {
             mailbox.retain_watchers(|ticket| !ticket.is_closed());
         }
         let (commands, probes) = inner.inbox.take();
+        mailbox.tick(inner.clock.now());
         for command in commands {
             mailbox.accept(command);
         }
@@ -264,6 +276,9 @@ impl Driver {
         }
         for (org, run, numbers) in turn.fetches.drain(..) {
             let _ = errands.send(Errand::Fetch(org, run, numbers));
+        }
+        for (lane, after) in turn.refills.drain(..) {
+            let _ = errands.send(Errand::Refill(lane, after));
         }
         let result = if turn.batch.runs.is_empty() {
             Ok(Vec::new())
@@ -287,8 +302,11 @@ impl Driver {
         }
         let released = mailbox.settle(turn, result);
         for (ticket, reply) in released.replies {
-            // Whoever asked may have hung up; that is no concern of the run.
-            let _ = ticket.send(reply);
+            // Whoever asked may have hung up; that is no concern of the run, unless it was given something.
+            if let Err(Reply::Handed(handed)) = ticket.send(reply) {
+                let now = inner.clock.now();
+                handed.tasks.into_iter().for_each(|task| mailbox.accept(handed_back(&task, now)));
+            }
         }
         if !released.dispatch.is_empty() {
             crash::point(Point::BeforeDispatch);
@@ -310,6 +328,8 @@ impl Driver {
         metrics.runs_ended_total.add(released.ended);
         metrics.steps_started_total.add(released.steps);
         metrics.runs_in_memory.set(mailbox.resident() as u64);
+        metrics.runs_busy.set(mailbox.busy() as u64);
+        metrics.tasks_leased_total.add(released.leased);
         metrics.http_steps_queued.set(inner.line.waiting() as u64);
         metrics.attempts_executing.set(mailbox.executing() as u64);
         if let Some(error) = trouble {
@@ -330,6 +350,10 @@ impl Driver {
                 fired: mailbox.fired(),
                 executing: mailbox.executing(),
             };
+            let (ready, leased, unserved) = mailbox.tasks();
+            metrics.tasks_ready.set(ready);
+            metrics.tasks_leased.set(leased as u64);
+            metrics.types_without_worker.set(unserved);
             let _ = probe.send(state);
         }
     }
@@ -356,11 +380,20 @@ impl Inner {
     /// Sends a command and, if nobody is driving, sees to it right here: at most `rounds` of them, then the
     /// thread goes on. False when the loop has ended.
     pub(super) fn send_and_drive(&self, command: Command<Ticket>, rounds: u32) -> bool {
-        let is_busy = self.metrics.runs_in_memory.get() > IDLE_RUNS || self.inbox.len() > 0;
+        self.put_and_drive(|commands| commands.push(command), rounds)
+    }
+
+    /// The same for commands that are to be seen together.
+    pub(super) fn send_many_and_drive(&self, more: Vec<Command<Ticket>>) -> bool {
+        self.put_and_drive(|commands| commands.extend(more), 1)
+    }
+
+    fn put_and_drive(&self, add: impl FnOnce(&mut Vec<Command<Ticket>>), rounds: u32) -> bool {
+        let is_busy = self.metrics.runs_busy.get() > IDLE_RUNS || self.inbox.len() > 0;
         if is_busy || !self.store.commits_in_place() {
-            return self.inbox.send(command);
+            return self.inbox.announced(add);
         }
-        if !self.inbox.put(|commands| commands.push(command)) {
+        if !self.inbox.put(add) {
             return false;
         }
         // Whoever drives looks at the inbox again after letting go, so the command is seen.
@@ -398,6 +431,10 @@ fn run_errands(inner: &Inner, todo: &mpsc::Receiver<Errand>) {
 
 fn run_errand(inner: &Inner, errand: Errand) -> Command<Ticket> {
     match errand {
+        Errand::Refill(lane, after) => {
+            let rows = wait_for(inner.store.ready(&lane, after, board::PAGE)).ok();
+            Command::Refilled { lane, rows }
+        }
         Errand::Load(org, run) => {
             inner.metrics.runs_loaded_total.add(1);
             let result = wait_for(load(inner, org, run));

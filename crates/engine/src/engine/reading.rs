@@ -1,12 +1,16 @@
 //! Reading runs: back into the mailbox, or for people to look at.
 
-use super::{Engine, Error, Inner};
+use super::{Engine, Error, Inner, refusal};
+use crate::board::Stance;
 use crate::explain::{Around, Explanation, explain};
-use crate::mailbox::{Resumed, Trouble};
+use crate::mailbox::{Command, Look, Reply, Resumed, Trouble};
 use crate::version::Version;
 use kernel::{Event, OrgId, Payload, Payloads, Record, Run, RunId, Timestamp};
 use std::sync::Arc;
-use store::RunRow;
+use store::{Lane, RunRow};
+
+/// Unclaimed tasks of one run that an explanation looks at.
+const STANCES_MAX: usize = 64;
 
 /// A run as it stands, for views.
 pub struct Reading {
@@ -41,6 +45,34 @@ impl Engine {
         Ok(Some(Reading { row, version, run: state, payloads: payloads.into_iter().collect() }))
     }
 
+    /// What the board knows about the tasks of a run that wait to be claimed.
+    async fn stances(&self, org: OrgId, reading: &Reading) -> Result<Vec<(u32, Stance)>, Error> {
+        let plan = &reading.version.plan;
+        let mut stances = Vec::new();
+        // One is enough to say why a run waits, a few for whoever asks about one step of many.
+        for step in reading.run.claimable(plan).take(STANCES_MAX) {
+            let name = plan.node(step).task().map(|task| task.name.clone()).unwrap_or_default();
+            let lane = Lane { org, name, key: reading.run.step(step).key.clone() };
+            if let Reply::Stance(stance) = self.inner.ask(|ticket| Command::Look(Look::Stance(lane), ticket)).await? {
+                stances.push((step, *stance));
+            }
+        }
+        Ok(stances)
+    }
+
+    /// Until when workers have the tasks of a run.
+    pub async fn leases(&self, reading: &Reading) -> Result<Vec<(u32, Timestamp)>, Error> {
+        let steps: Vec<u32> = reading.run.leased().map(|lease| lease.step).collect();
+        if steps.is_empty() {
+            return Ok(Vec::new());
+        }
+        let tasks = steps.iter().map(|step| (reading.row.id, *step)).collect();
+        match self.inner.ask(|ticket| Command::Look(Look::Leases(tasks), ticket)).await? {
+            Reply::Leases(until) => Ok(steps.into_iter().zip(until).filter_map(|(s, at)| Some((s, at?))).collect()),
+            other => Err(refusal(other, "task")),
+        }
+    }
+
     /// Why the run, or one step of it, is where it is. The inner `None`: it has no such step.
     pub async fn explain(
         &self,
@@ -50,12 +82,15 @@ impl Engine {
     ) -> Result<Option<(Reading, Option<Explanation>)>, Error> {
         let Some(reading) = self.read(org, run).await? else { return Ok(None) };
         let is_queued = reading.run.state.queued.is_some();
+        let (stances, leases) = (self.stances(org, &reading).await?, self.leases(&reading).await?);
         let around = Around {
             crowd: if is_queued { self.crowd(run).await? } else { None },
             pause: if is_queued { self.workflow_pause(org, reading.row.workflow).await? } else { None },
             notices: if reading.run.is_terminal() { self.notices(org, run).await? } else { Vec::new() },
             queued: Some(&|fence| self.http_place(run, fence)),
             wait_url: Some(&|key: &str| self.inner.wait_url(run, key)),
+            stances,
+            leases,
         };
         let told = explain(&reading, &around, step);
         Ok(Some((reading, told)))

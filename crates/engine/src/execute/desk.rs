@@ -85,7 +85,7 @@ impl Desk {
         drop(state);
         let result = match reached {
             Reached::Network(why) => {
-                TaskResult::Failed { failure: Failure::new("network", why), retryable: true, took }
+                TaskResult::Failed { failure: Failure::new("network", why), retryable: true, retry_after: None, took }
             }
             Reached::Nothing => TaskResult::TimedOut { message: http::no_answer(call.timeout), took },
             Reached::Response { status, headers, body } => {
@@ -121,7 +121,12 @@ impl Desk {
         };
         let hop = match Hop::first(request, &dispatch) {
             Ok(hop) => hop,
-            Err(failure) => return Some((dispatch, TaskResult::Failed { failure, retryable: false, took: Span(0) })),
+            Err(failure) => {
+                return Some((
+                    dispatch,
+                    TaskResult::Failed { failure, retryable: false, retry_after: None, took: Span(0) },
+                ));
+            }
         };
         let mut state = self.lock();
         state.last += 1;

@@ -60,9 +60,16 @@ pub async fn perform(
         }
         Ok(Err(Stop::Network(error))) => {
             met(&origin, broken);
-            TaskResult::Failed { failure: Failure::new("network", reason(&error)), retryable: true, took: took() }
+            TaskResult::Failed {
+                failure: Failure::new("network", reason(&error)),
+                retryable: true,
+                retry_after: None,
+                took: took(),
+            }
         }
-        Ok(Err(Stop::Final(failure))) => TaskResult::Failed { failure, retryable: false, took: took() },
+        Ok(Err(Stop::Final(failure))) => {
+            TaskResult::Failed { failure, retryable: false, retry_after: None, took: took() }
+        }
         Ok(Ok(answer)) => {
             let Answer { status, headers, body, retry_after } = answer;
             met(&origin, judged(status, retry_after));

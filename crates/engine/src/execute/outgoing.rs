@@ -157,7 +157,7 @@ impl Outgoing {
         };
         let first = match Hop::first(request, dispatch) {
             Ok(first) => first,
-            Err(failure) => return TaskResult::Failed { failure, retryable: false, took: Span(0) },
+            Err(failure) => return TaskResult::Failed { failure, retryable: false, retry_after: None, took: Span(0) },
         };
         let Dispatch { org, run, step, fence, .. } = *dispatch;
         let sender = Sender { run, step, fence };

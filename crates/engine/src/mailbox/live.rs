@@ -4,9 +4,9 @@ use super::units::Unit;
 use crate::version::Version;
 use bytes::Bytes;
 use kernel::advance::notices;
-use kernel::{OrgId, Payloads, Run, RunId, Timestamp};
+use kernel::{OrgId, Payloads, Run, RunId, RunStatus, Timestamp};
 use std::sync::Arc;
-use store::{Birth, RunRow, RunWrite, TimerChange};
+use store::{Birth, Lane, Place, ReadyChange, ReadyRow, RunRow, RunWrite, TimerChange};
 
 /// A snapshot is written at the latest after this many records…
 const SNAPSHOT_RECORDS: u32 = 32;
@@ -30,19 +30,37 @@ pub(super) struct Live {
     pub payloads: Payloads,
     /// Stored payloads on their way here; what needs them is not decided before.
     pub fetching: Vec<u32>,
+    /// Tasks that rows of the store stand for.
+    pub stored: Vec<ReadyRow>,
 }
 
 impl Live {
     /// The rows that go with a record. The `runs` row is written when its status changes, and whenever
     /// the run is parked or over after it: then nothing in memory knows its head.
-    pub fn write(&self, org: OrgId, run: RunId, record: Bytes, payloads: Vec<(u32, Bytes)>) -> RunWrite {
+    ///
+    /// A run that only waits for workers leaves memory when there are many (`may_park`), and rows of the store stand
+    /// for its tasks; one that left it before leaves it again.
+    pub fn write(
+        &self,
+        org: OrgId,
+        run: RunId,
+        record: Bytes,
+        payloads: Vec<(u32, Bytes)>,
+        may_park: bool,
+    ) -> RunWrite {
         let state = &self.run.state;
         let status = state.status;
-        let wake = self.run.next_due().filter(|_| status.is_parked());
-        let leaves = status.is_parked() || status.is_terminal();
-        let row = (self.seq == 0 || leaves || status != self.row.status).then(|| RunRow {
+        let tasks = self.tasks(org, run);
+        let waits_outside =
+            status == RunStatus::Running && !tasks.is_empty() && self.run.is_up_to_others(&self.version.plan);
+        let parked = status.is_parked() || waits_outside && (may_park || self.row.parked);
+        let wake = self.run.next_due().filter(|_| parked);
+        let leaves = parked || status.is_terminal();
+        let is_news = status != self.row.status || parked != self.row.parked;
+        let row = (self.seq == 0 || leaves || is_news).then(|| RunRow {
             status,
-            waiting: self.waiting_mask(),
+            parked,
+            waiting: self.waiting_mask(parked),
             wake_at: wake,
             created_at: state.created_at,
             expires_at: state.origin.expires_at,
@@ -50,11 +68,16 @@ impl Live {
             error_code: state.failure.as_ref().map(|f| f.code.clone()),
             ..self.row.clone()
         });
+        let rows = if parked && waits_outside { tasks } else { Vec::new() };
+        let ready = ReadyChange {
+            remove: self.stored.iter().filter(|row| !rows.contains(row)).cloned().collect(),
+            insert: rows.iter().filter(|row| !self.stored.contains(row)).cloned().collect(),
+        };
         let has_ended = status.is_terminal() && !self.row.status.is_terminal();
         let notices = if has_ended { notices(&self.version.plan, &self.run).len() as u32 } else { 0 };
         let records = self.records + 1;
         let is_long = records >= SNAPSHOT_RECORDS || self.bytes + record.len() >= SNAPSHOT_BYTES;
-        let wants_snapshot = is_long || status.is_parked() && records >= SNAPSHOT_PARK_RECORDS;
+        let wants_snapshot = is_long || parked && records >= SNAPSHOT_PARK_RECORDS;
         let timer = TimerChange {
             remove: self.row.wake_at.filter(|at| Some(*at) != wake),
             insert: wake.filter(|at| Some(*at) != self.row.wake_at),
@@ -68,15 +91,35 @@ impl Live {
             snapshot: (wants_snapshot && !status.is_terminal()).then(|| self.run.snapshot()),
             timer,
             payloads,
-            grants: Vec::new(),
+            ready,
             notices,
             birth: self.created.clone().filter(|_| self.seq == 0),
             unit: self.unit.filter(|_| self.seq == 0).map(|unit| unit.number),
         }
     }
 
-    fn waiting_mask(&self) -> u32 {
-        if !self.run.status().is_parked() {
+    /// Takes note of what a commit did to the rows of its tasks.
+    pub fn keep_rows(&mut self, change: &ReadyChange) {
+        self.stored.retain(|row| !change.remove.contains(row));
+        self.stored.extend(change.insert.iter().cloned());
+    }
+
+    /// Its tasks that may be claimed, as rows.
+    pub fn tasks(&self, org: OrgId, run: RunId) -> Vec<ReadyRow> {
+        self.run.claimable(&self.version.plan).map(|step| self.card(org, run, step)).collect()
+    }
+
+    /// Where the board has a task of this run.
+    pub fn card(&self, org: OrgId, run: RunId, step: u32) -> ReadyRow {
+        let plan = &self.version.plan;
+        let name = plan.node(step).task().map(|task| task.name.clone()).unwrap_or_default();
+        let key = self.run.step(step).key.clone();
+        let place = Place { priority: self.run.priority(plan, step), run, step };
+        ReadyRow { lane: Lane { org, name, key }, place }
+    }
+
+    fn waiting_mask(&self, parked: bool) -> u32 {
+        if !parked {
             return 0;
         }
         self.run.waiting_for(&self.version.plan).iter().fold(0, |mask, w| mask | 1 << w.kind as u32)

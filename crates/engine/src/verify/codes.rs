@@ -60,7 +60,8 @@ codes! {
 
     TimerMissing "timer_missing" "wake-ups" "a waiting run has no timer row, or not for its next due time";
     TimerStray "timer_stray" "wake-ups" "a timer row nothing waits for";
-    GrantWrong "grant_wrong" "wake-ups" "a lease row does not match the step's current attempt";
+    ReadyMissing "ready_missing" "wake-ups" "a task of a parked run waits to be claimed where no worker finds it";
+    ReadyStray "ready_stray" "wake-ups" "workers would find a task that is not there to be claimed, or find it elsewhere";
     WaitMissing "wait_missing" "wake-ups" "a callback step has no row that knows its token";
     WaitStray "wait_stray" "wake-ups" "a callback row of a step that takes none";
     TriggerWrong "trigger_wrong" "wake-ups" "a trigger's settings cannot be read, or its schedule has no next time, or has one and should not";
@@ -74,7 +75,7 @@ codes! {
     DefinitionDamaged "definition_damaged" "versions" "a definition's plan or source cannot be read";
     DefinitionHash "definition_hash" "versions" "a definition's source is not what its hash names";
     OriginDiffers "origin_differs" "versions" "a run was created with another version than its row says";
-    KeyWrong "key_wrong" "versions" "an idempotency key's scope is neither the workflow nor the trigger of the run it made";
+    KeyWrong "key_wrong" "versions" "an idempotency key's scope is neither the workflow, the type nor the trigger of the run it made";
 
     CheckFailed "check_failed" "storage" "a run made the checker itself fail";
 }

@@ -8,7 +8,7 @@
 use super::Code;
 use super::run::{Case, context};
 use kernel::advance::View;
-use kernel::event::{Because, Failure};
+use kernel::event::{Because, Failure, Queue};
 use kernel::payload::Payloads;
 use kernel::plan::{Body, Guard, Node};
 use kernel::run::{Phase, Run};
@@ -57,7 +57,12 @@ pub(super) fn judge(case: &mut Case<'_>, moment: &Moment<'_>) -> Result<bool, Er
         Event::RunWaiting {} => run.status() == RunStatus::Running,
         Event::RunResumed {} => run.status() == RunStatus::Waiting,
         Event::Queued { .. } => run.state.seq == 1,
-        Event::Admitted {} => run.state.queued.is_some(),
+        Event::Admitted {} => {
+            if let (Some(Queue::Later), Some(due)) = (run.state.queued, run.state.origin.run_at) {
+                not_before(case, None, *at, due);
+            }
+            run.state.queued.is_some()
+        }
         Event::Paused { .. } => run.state.paused.is_none(),
         Event::Unpaused { .. } => run.state.paused.is_some(),
         Event::RunCompleted {} | Event::RunFailed { .. } => {
@@ -110,7 +115,14 @@ fn of_step(case: &mut Case<'_>, moment: &Moment<'_>, name: &str) -> Result<bool,
             | Event::WaitOpened { .. }
     );
     let is_fine = match (&state.phase, event) {
-        (Phase::Done { .. } | Phase::Running { .. } | Phase::Sleeping { .. } | Phase::Waiting { .. }, _) if starts => {
+        (
+            Phase::Done { .. }
+            | Phase::Running { .. }
+            | Phase::Leased { .. }
+            | Phase::Sleeping { .. }
+            | Phase::Waiting { .. },
+            _,
+        ) if starts => {
             case.say_step(Code::StartedTwice, step, format!("`{name}` while the step is {}", state.status()));
             return Ok(false);
         }
@@ -135,17 +147,32 @@ fn of_step(case: &mut Case<'_>, moment: &Moment<'_>, name: &str) -> Result<bool,
             decided(case, moment, step)?;
             true
         }
+        // Who does a step depends on its kind, every time.
+        (Phase::Ready {} | Phase::Retrying { .. }, Event::Leased { .. } | Event::Started { .. })
+            if is_task(moment.plan.node(step)) != matches!(event, Event::Leased { .. }) =>
+        {
+            false
+        }
         (Phase::Ready {}, Event::Leased { .. } | Event::Started { .. } | Event::Failed { .. }) => true,
         (Phase::Retrying { at: due }, Event::Leased { .. } | Event::Started { .. } | Event::Scheduled { .. }) => {
             not_before(case, Some(step), *at, *due);
             true
         }
+        (Phase::Ready {} | Phase::Leased { .. } | Phase::Retrying { .. }, Event::TimedOut { failure, .. })
+            if is_task(moment.plan.node(step)) =>
+        {
+            out_of_time(case, moment, step, failure)
+        }
         (Phase::Retrying { .. }, Event::Failed { .. } | Event::RetryDue { .. }) => true,
-        (Phase::Running { .. }, Event::Retrying { next, .. }) => {
+        (Phase::Running { .. } | Phase::Leased { .. }, Event::Retrying { next, .. }) => {
             not_before(case, Some(step), *next, *at);
             true
         }
         (Phase::Running { .. }, Event::Succeeded { .. } | Event::Failed { .. } | Event::TimedOut { .. }) => true,
+        (
+            Phase::Leased { .. },
+            Event::Succeeded { .. } | Event::Failed { .. } | Event::Progress { .. } | Event::Logged { .. },
+        ) => true,
         (Phase::Sleeping { until: due }, Event::Woken { .. })
         | (Phase::Waiting { deadline: due }, Event::TimedOut { .. }) => {
             not_before(case, Some(step), *at, *due);
@@ -156,6 +183,7 @@ fn of_step(case: &mut Case<'_>, moment: &Moment<'_>, name: &str) -> Result<bool,
         (
             Phase::Ready {}
             | Phase::Running { .. }
+            | Phase::Leased { .. }
             | Phase::Retrying { .. }
             | Phase::Sleeping { .. }
             | Phase::Waiting { .. },
@@ -168,6 +196,21 @@ fn of_step(case: &mut Case<'_>, moment: &Moment<'_>, name: &str) -> Result<bool,
         false => case.say_step(Code::EventOutOfPlace, step, format!("`{name}` while the step is {}", state.status())),
     }
     Ok(is_fine)
+}
+
+/// Only a limit that the step has ends it, and not before that limit is over. False when it has none such.
+fn out_of_time(case: &mut Case<'_>, moment: &Moment<'_>, step: u32, failure: &Failure) -> bool {
+    let state = moment.run.step(step);
+    let Some(task) = moment.plan.node(step).task() else { return false };
+    let (since, limit) = match (&state.phase, failure.code.as_str()) {
+        (Phase::Ready {}, "queue_timeout") => (Some(state.since), task.queue),
+        (Phase::Leased { .. }, "timeout") => (Some(state.since), task.attempt),
+        (_, "total_timeout") => (state.ready_at, task.total),
+        _ => return false,
+    };
+    let (Some(since), Some(limit)) = (since, limit) else { return false };
+    not_before(case, Some(step), moment.at, since.after(limit));
+    true
 }
 
 /// Attempts count up from 1 when they start, results name the one under way, and no more of them are
@@ -286,8 +329,10 @@ fn is_start_of(node: &Node, run: &Run, step: u32, event: &Event) -> bool {
     let failed = |codes: &[&str]| matches!(event, Event::Failed { failure: Failure { code, .. }, .. } if codes.contains(&code.as_str()));
     match &node.body {
         Some(Body::Http { .. } | Body::Log { .. } | Body::Noop {}) => {
-            matches!(event, Event::Scheduled { .. } | Event::Leased { .. } | Event::Started { .. })
-                || failed(&["template_error"])
+            matches!(event, Event::Scheduled { .. } | Event::Started { .. }) || failed(&["template_error"])
+        }
+        Some(Body::Task { .. }) => {
+            matches!(event, Event::Scheduled { .. } | Event::Leased { .. }) || failed(&["template_error"])
         }
         Some(Body::Set { .. }) => {
             matches!(event, Event::Succeeded { .. }) || failed(&["template_error", "state_limit"])
@@ -300,6 +345,10 @@ fn is_start_of(node: &Node, run: &Run, step: u32, event: &Event) -> bool {
         // A kind of a later release is left alone.
         Some(Body::Unknown { .. }) | None => false,
     }
+}
+
+fn is_task(node: &Node) -> bool {
+    node.task().is_some()
 }
 
 fn is_webhook(node: &Node) -> bool {

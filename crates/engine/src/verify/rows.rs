@@ -4,20 +4,20 @@ use super::Code;
 use super::definitions::hex;
 use super::run::{Case, Folded};
 use kernel::event::Origin;
-use kernel::plan::Body;
-use kernel::run::Phase;
-use kernel::{Plan, Timestamp};
+use kernel::plan::{Body, Form, Node};
+use kernel::{Plan, Run, RunStatus, Timestamp};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
+use store::{Lane, Place, ReadyRow};
 
 pub(super) fn check(case: &mut Case<'_>, plan: &Plan, folded: &Folded) {
     origin(case, plan, &folded.run.state.origin);
     row(case, plan, folded);
     timers(case, folded);
-    grants(case, folded);
+    ready(case, plan, folded);
     waits(case, plan);
     payloads(case, folded);
-    keys(case, folded);
+    keys(case, plan, folded);
 }
 
 /// What a run pins at birth.
@@ -49,11 +49,23 @@ fn origin(case: &mut Case<'_>, plan: &Plan, origin: &Origin) {
     }
 }
 
-/// The row is written whenever the status changes, so all of it but the last record's place is exact for
-/// every run; that one may lag behind while a run is neither parked nor over.
+/// Is the run in nobody's memory, as its row has it? Of ended runs the row says nothing.
+fn is_parked(case: &Case<'_>, run: &Run) -> bool {
+    case.stored.row.parked && !run.is_terminal()
+}
+
+/// A run that waits is always parked. One that runs may be, if all that is left to do is up to workers; whoever
+/// parks another leaves it to nobody.
+fn may_be_parked(run: &Run, plan: &Plan) -> bool {
+    let waits_outside = run.is_up_to_others(plan) && run.claimable(plan).next().is_some();
+    run.status().is_parked() || run.status() == RunStatus::Running && waits_outside
+}
+
+/// The row is written whenever the status changes or the run is parked, so all of it but the last record's place
+/// is exact for every run; that one may lag behind while a run is neither parked nor over.
 fn row(case: &mut Case<'_>, plan: &Plan, folded: &Folded) {
     let (run, state, row) = (&folded.run, &folded.run.state, &case.stored.row);
-    let is_parked = state.status.is_parked();
+    let is_parked = is_parked(case, run);
     let waiting = run.waiting_for(plan).iter().filter(|_| is_parked).fold(0, |mask, w| mask | 1 << w.kind as u32);
     let mut differences = Vec::new();
     let mut compare = |field: &str, stored: &dyn Debug, folded: &dyn Debug| {
@@ -69,17 +81,22 @@ fn row(case: &mut Case<'_>, plan: &Plan, folded: &Folded) {
     compare("expires_at", &row.expires_at, &state.origin.expires_at);
     compare("finished_at", &row.finished_at, &state.finished_at);
     compare("error_code", &row.error_code.as_deref(), &state.failure.as_ref().map(|f| f.code.as_str()));
+    let must_be_parked = state.status.is_parked() || is_parked && may_be_parked(run, plan);
+    compare("parked", &is_parked, &must_be_parked);
     if is_parked || state.status.is_terminal() {
         compare("seq", &case.stored.row_seq, &(case.stored.records.len() as u64));
+    }
+    if row.deleted_at.is_some() && !state.status.is_terminal() {
+        differences.push("it is hidden, and not over".to_owned());
     }
     for what in differences {
         case.say(Code::RowDiffers, what);
     }
 }
 
-/// A parked run has exactly the timer row of its next due time; every other run has none.
+/// A parked run has exactly the timer row of its next due time, if it has one; every other run has none.
 fn timers(case: &mut Case<'_>, folded: &Folded) {
-    let due = folded.run.next_due().filter(|_| folded.run.status().is_parked());
+    let due = folded.run.next_due().filter(|_| is_parked(case, &folded.run));
     let timers: &[Timestamp] = &case.stored.timers;
     if let Some(due) = due.filter(|due| !timers.contains(due)) {
         case.say(Code::TimerMissing, format!("it waits until {} µs and has the timers {timers:?}", due.0));
@@ -90,25 +107,26 @@ fn timers(case: &mut Case<'_>, folded: &Folded) {
     }
 }
 
-/// A lease row is the current attempt's, and exactly the attempts of external workers (epoch 0) have one.
-fn grants(case: &mut Case<'_>, folded: &Folded) {
-    let stored = case.stored;
-    for grant in &stored.grants {
-        let step = folded.run.state.steps.get(grant.step as usize);
-        let holds = step.is_some_and(|step| {
-            matches!(step.phase, Phase::Running { fence, epoch: 0 } if fence == grant.fence)
-                && step.attempt == grant.attempt
-        });
-        if !holds {
-            let message = format!("attempt {} was given with fence {}", grant.attempt, grant.fence);
-            case.say_step(Code::GrantWrong, grant.step, message);
-        }
+/// Of a run that was parked while it runs, workers find exactly the tasks they may claim, each in its place.
+fn ready(case: &mut Case<'_>, plan: &Plan, folded: &Folded) {
+    let (stored, run) = (case.stored, &folded.run);
+    let is_outside = is_parked(case, run) && run.status() == RunStatus::Running;
+    let mut wanted: Vec<ReadyRow> = Vec::new();
+    for step in run.claimable(plan).filter(|_| is_outside) {
+        let name = plan.node(step).task().map(|task| task.name.clone()).unwrap_or_default();
+        let lane = Lane { org: stored.row.org, name, key: run.step(step).key.clone() };
+        wanted.push(ReadyRow { lane, place: Place { priority: run.priority(plan, step), run: stored.row.id, step } });
     }
-    for (step, fence, epoch) in folded.run.running() {
-        if epoch == 0 && !stored.grants.iter().any(|grant| grant.step == step) {
-            case.say_step(Code::GrantWrong, step, format!("no row for the attempt with fence {fence}"));
-        }
+    for row in wanted.iter().filter(|row| !stored.ready.contains(row)) {
+        case.say_step(Code::ReadyMissing, row.place.step, format!("it should be {}", place(row)));
     }
+    for row in stored.ready.iter().filter(|row| !wanted.contains(row)) {
+        case.say_step(Code::ReadyStray, row.place.step, format!("it is {}", place(row)));
+    }
+}
+
+fn place(ReadyRow { lane, place }: &ReadyRow) -> String {
+    format!("among `{}` with the key `{}` and priority {}", lane.name, lane.key, place.priority)
 }
 
 fn waits(case: &mut Case<'_>, plan: &Plan) {
@@ -144,13 +162,19 @@ fn payloads(case: &mut Case<'_>, folded: &Folded) {
     }
 }
 
-/// A run is made by one request, whose key is unique within its workflow, the trigger it came through, or
-/// the notices of runs that ended.
-fn keys(case: &mut Case<'_>, folded: &Folded) {
+/// A run is made by one request, whose key is unique within its workflow, its type, the trigger it came through,
+/// or the notices of runs that ended.
+fn keys(case: &mut Case<'_>, plan: &Plan, folded: &Folded) {
     let stored = case.stored;
     let own = stored.row.workflow.to_string();
     let trigger = folded.run.state.origin.trigger_id.map(|id| id.to_string());
-    let is_own = |scope: &str| scope == own || scope == "notice" || Some(scope) == trigger.as_deref();
+    let task = plan.nodes().first().and_then(Node::task).filter(|_| plan.layout().form == Form::Task);
+    let is_own = |scope: &str| {
+        scope == own
+            || scope == "notice"
+            || Some(scope) == trigger.as_deref()
+            || task.is_some_and(|task| task.name == scope)
+    };
     for (scope, key) in stored.keys.iter().filter(|(scope, _)| !is_own(scope)) {
         case.say(Code::KeyWrong, format!("the key `{key}` is within `{scope}`, the run is of {own}"));
     }

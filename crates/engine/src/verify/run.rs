@@ -5,6 +5,7 @@ use super::definitions::{NoPlan, Plans, hex};
 use super::{Code, Counts, Problem, Report, history, rows};
 use bytes::Bytes;
 use kernel::payload::Payloads;
+use kernel::plan::Form;
 use kernel::run::{FORMAT, LoadError, State};
 use kernel::{Context, Event, Input, Payload, Plan, Record, Run, Timestamp, advance, wire};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -25,7 +26,9 @@ pub(super) fn check(
         if let Some(why) = &stored.broken {
             case.say(Code::ChainBroken, why);
         }
-        if stored.version != Some(stored.row.hash) {
+        // The definition of a plain task is made from its type and settings; it has no line of versions.
+        let has_versions = stored.row.form != Form::Task;
+        if has_versions && stored.version != Some(stored.row.hash) {
             let message = match stored.version {
                 None => format!("version {} of {} does not exist", stored.row.version, stored.row.workflow),
                 Some(other) => format!("its version has the hash {}, the run {}", hex(&other), hex(&stored.row.hash)),
@@ -58,7 +61,7 @@ fn count(stored: &StoredRun, counts: &mut Counts) {
     counts.snapshots += stored.snapshots.len() as u64;
     counts.timers += stored.timers.len() as u64;
     counts.waits += stored.waits.len() as u64;
-    counts.grants += stored.grants.len() as u64;
+    counts.ready += stored.ready.len() as u64;
     counts.payloads += stored.payloads.len() as u64;
     counts.labels += stored.labels.len() as u64;
     counts.keys += stored.keys.len() as u64;
@@ -216,7 +219,7 @@ impl Case<'_> {
 /// A context for looking, not for acting: callback URLs need a secret nobody has given us.
 pub(super) fn context<'a>(stored: &StoredRun, now: Timestamp, payloads: &'a Payloads) -> Context<'a> {
     let wait_url = &|_: &str| "http://callback".to_owned();
-    Context { run: stored.row.id, now, epoch: 0, is_draining: false, wait_url, payloads }
+    Context { run: stored.row.id, now, epoch: 0, is_draining: false, wait_url, payloads, offer: &|_| None }
 }
 
 /// The payload an event brings.
@@ -227,6 +230,7 @@ fn payload(event: &Event) -> Option<&Payload> {
         Event::Failed { response, .. } => response.as_ref()?.body.as_ref(),
         Event::Received { callback, .. } => callback.as_ref().map(|callback| &callback.body),
         Event::WaitClosed { callback, .. } => Some(&callback.body),
+        Event::Progress { progress, .. } => Some(progress),
         _ => None,
     }
 }

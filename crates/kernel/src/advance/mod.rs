@@ -12,6 +12,7 @@
 mod around;
 mod results;
 mod start;
+mod tasks;
 mod verdict;
 mod view;
 
@@ -24,14 +25,14 @@ pub use start::{Request, Work};
 pub use verdict::failed_steps;
 pub use view::View;
 
-use crate::event::{Callback, Event, Failure, Origin, Queue, Record};
+use crate::event::{Callback, Event, Failure, Line, Origin, Queue, Record};
 use crate::id::RunId;
 use crate::payload::{INLINE_MAX, Payload, Payloads};
 use crate::plan::Plan;
 use crate::planted::{self, Bug};
 use crate::run::{Phase, Run};
 use crate::status::RunStatus;
-use crate::time::Timestamp;
+use crate::time::{Span, Timestamp};
 use bytes::Bytes;
 
 /// All payloads of a run together may not exceed this.
@@ -57,11 +58,30 @@ pub enum Input {
         step: Option<u32>,
         actor: String,
     },
-    /// The executor that holds `fence` says how an attempt ended.
+    /// The executor that holds `fence` says how an attempt ended. What a worker outside says has a digest, so
+    /// that it may say it twice.
     Finished {
         step: u32,
         fence: u64,
         result: TaskResult,
+        digest: u64,
+    },
+    /// A worker outside would do this step.
+    Claim {
+        step: u32,
+        offer: Offer,
+    },
+    /// The worker that holds `fence` is alive, and perhaps says how far it is.
+    Heartbeat {
+        step: u32,
+        fence: u64,
+        progress: Option<Payload>,
+    },
+    /// The worker that holds `fence` wants this to be read.
+    Log {
+        step: u32,
+        fence: u64,
+        lines: Vec<Line>,
     },
     /// The executor that held `fence` is gone without a word.
     Lost {
@@ -80,6 +100,24 @@ pub enum Input {
     },
     /// Time has passed, or a payload that was missing is here.
     Wake,
+}
+
+/// A worker's readiness to do something: who, for how long at most, and the caller's mark for the place it
+/// was offered at.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Offer {
+    pub worker: String,
+    pub lease: Span,
+    pub place: u64,
+}
+
+/// A task that has just become ready, as somebody who may know a worker for it sees it.
+#[derive(Clone, Copy, Debug)]
+pub struct Wanted<'a> {
+    pub step: u32,
+    pub name: &'a str,
+    pub key: &'a str,
+    pub priority: u32,
 }
 
 /// Is there room for a new run?
@@ -103,8 +141,10 @@ pub enum Answer {
     Conflict,
     /// The door is closed: timed out, skipped, cancelled, or the run is over.
     Gone,
-    /// The fence is not the current one.
+    /// The fence is not the current one, or somebody else has it.
     Stale,
+    /// Not before a payload is fetched.
+    Later,
     /// The run had ended with this status.
     Ended(RunStatus),
     /// It would exceed the run's total size.
@@ -120,6 +160,30 @@ pub enum Effect {
     Execute { step: u32, attempt: u32, fence: u64, work: Work },
     /// Nobody wants the result any more.
     Abort { step: u32, fence: u64 },
+    /// The worker whose offer was at `place` has this step.
+    Grant { step: u32, attempt: u32, fence: u64, place: u64, task: Box<Assignment> },
+    /// A worker may claim this step now…
+    Post { step: u32 },
+    /// …and now no longer, because somebody has it or nobody needs to.
+    Unpost { step: u32 },
+    /// The holder of `fence` has the step no longer.
+    Ended { step: u32, fence: u64 },
+}
+
+/// What a worker is given.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Assignment {
+    /// The task's type.
+    pub name: String,
+    /// What it shares limits with.
+    pub key: String,
+    pub worker: String,
+    pub lease: Span,
+    /// JSON.
+    pub input: Bytes,
+    pub max_attempts: u32,
+    /// What an earlier attempt saved.
+    pub progress: Option<Bytes>,
 }
 
 /// What a decision may look at besides plan, run and inputs.
@@ -134,6 +198,8 @@ pub struct Context<'a> {
     pub wait_url: &'a dyn Fn(&str) -> String,
     /// Stored payloads that were fetched for this advance.
     pub payloads: &'a Payloads,
+    /// Does a worker wait for such a task?
+    pub offer: &'a dyn Fn(Wanted<'_>) -> Option<Offer>,
 }
 
 #[derive(Debug, Default)]
@@ -180,9 +246,42 @@ struct Turn<'a> {
 
 impl Turn<'_> {
     fn emit(&mut self, event: Event) {
+        let step = event.step();
+        let was = step.is_some_and(|step| self.is_claimable(step));
+        let held = step.and_then(|step| self.fence(step));
+        let is_turning = matches!(event, Event::Paused { .. } | Event::Unpaused { .. } | Event::Admitted {});
+        if is_turning {
+            self.out.effects.extend(self.run.claimable(self.plan).map(|step| Effect::Unpost { step }));
+        }
         let applied = self.run.apply(self.plan, &event, self.context.now);
         debug_assert!(applied.is_ok(), "the kernel understands what it says: {applied:?}");
+        if is_turning {
+            self.out.effects.extend(self.run.claimable(self.plan).map(|step| Effect::Post { step }));
+        }
+        if let Some(step) = step {
+            match (was, self.is_claimable(step)) {
+                (false, true) => self.out.effects.push(Effect::Post { step }),
+                (true, false) => self.out.effects.push(Effect::Unpost { step }),
+                _ => {}
+            }
+            if let Some(fence) = held.filter(|fence| self.fence(step) != Some(*fence)) {
+                self.out.effects.push(Effect::Ended { step, fence });
+            }
+        }
         self.events.push(event);
+    }
+
+    /// Of the lease a step is under.
+    fn fence(&self, step: u32) -> Option<u64> {
+        match self.run.state.steps.get(step as usize)?.phase {
+            Phase::Leased { fence, .. } => Some(fence),
+            _ => None,
+        }
+    }
+
+    fn is_claimable(&self, step: u32) -> bool {
+        let ready = self.run.state.steps.get(step as usize).is_some_and(|s| matches!(s.phase, Phase::Ready {}));
+        ready && self.is_open() && !self.run.is_held() && self.plan.node(step).task().is_some()
     }
 
     fn is_open(&self) -> bool {
@@ -191,10 +290,13 @@ impl Turn<'_> {
 
     fn input(&mut self, input: Input) -> Answer {
         match input {
-            Input::Start(origin, admission) => self.create(*origin, admission),
+            Input::Start(origin, admission) => self.create(origin, admission),
             Input::Wake => Answer::Applied,
             _ if self.run.state.seq == 0 => Answer::Unknown,
-            Input::Finished { step, fence, result } => self.finished(step, fence, result),
+            Input::Finished { step, fence, result, digest } => self.finished(step, fence, result, digest),
+            Input::Claim { step, offer } => self.claim(step, offer),
+            Input::Heartbeat { step, fence, progress } => self.heartbeat(step, fence, progress),
+            Input::Log { step, fence, lines } => self.log(step, fence, lines),
             Input::Lost { step, fence } => self.lost(step, fence),
             Input::Callback { step, body, digest } => self.callback(step, body, digest),
             Input::Cancel { actor, reason } => self.cancel(actor, reason),
@@ -204,8 +306,9 @@ impl Turn<'_> {
                 Answer::Ended(self.run.status())
             }
             Input::Admit => match self.run.state.queued {
-                Some(_) => self.applied(Event::Admitted {}),
-                None => Answer::Repeated,
+                Some(Queue::Limit | Queue::WorkflowPaused) => self.applied(Event::Admitted {}),
+                // Only time brings the turn of one that waits for it.
+                Some(Queue::Later) | None => Answer::Repeated,
             },
             Input::Pause { actor, note } => match self.run.state.paused {
                 None => self.applied(Event::Paused { actor, note }),
@@ -224,14 +327,16 @@ impl Turn<'_> {
         Answer::Applied
     }
 
-    fn create(&mut self, mut origin: Origin, admission: Admission) -> Answer {
+    fn create(&mut self, mut origin: Box<Origin>, admission: Admission) -> Answer {
         if self.run.state.seq > 0 {
             return Answer::Repeated;
         }
-        origin.expires_at = self.context.now.after(self.plan.layout().max_duration);
+        let begins = origin.run_at.map_or(self.context.now, |at| at.max(self.context.now));
+        origin.expires_at = begins.after(self.plan.layout().max_duration);
         origin.body = self.keep(origin.body);
         self.emit(Event::Created { origin });
         match admission {
+            Admission::Open if begins > self.context.now => self.emit(Event::Queued { reason: Queue::Later }),
             Admission::Open => {}
             Admission::Queue(reason) => self.emit(Event::Queued { reason }),
             Admission::Refuse => {
@@ -280,6 +385,11 @@ impl Turn<'_> {
         let mut stalled = Vec::new();
         while self.is_open() {
             let expiry = self.run.state.origin.expires_at;
+            if self.run.turn_at().is_some_and(|at| at <= self.context.now) {
+                self.emit(Event::Admitted {});
+                fired = true;
+                continue;
+            }
             let (at, step) = self.run.first_timer(&stalled).unwrap_or((Timestamp::NEVER, 0));
             if at.min(expiry) > self.context.now {
                 break;
@@ -301,7 +411,14 @@ impl Turn<'_> {
 
     /// False when the step cannot go on before a payload is fetched.
     fn fire(&mut self, step: u32) -> bool {
+        let given_up_at = self.run.step(step).given_up_at(self.plan.node(step));
+        if given_up_at.is_some_and(|at| at <= self.context.now) {
+            self.give_up(step, "total_timeout", "all attempts together took too long");
+            return true;
+        }
         match self.run.step(step).phase {
+            Phase::Ready {} => self.give_up(step, "queue_timeout", "no worker claimed it in time"),
+            Phase::Leased { fence, .. } => self.overrun(step, fence),
             Phase::Sleeping { .. } => self.emit(Event::Woken { step }),
             Phase::Waiting { .. } => {
                 let failure = Failure::new("wait_timeout", "nobody called before the deadline");
@@ -309,7 +426,7 @@ impl Turn<'_> {
                 self.emit(Event::TimedOut { step, attempt, failure, took: Default::default() });
             }
             Phase::Retrying { .. } => return self.hand_out(step, Vec::new()),
-            // Only these three have timers; a timer of another phase would be a bug in `Run::enter`.
+            // Only these have timers; a timer of another phase would be a bug in `Step::due`.
             _ => debug_assert!(false, "a timer of a step that has none"),
         }
         true
@@ -364,7 +481,7 @@ impl Turn<'_> {
         for step in 0..self.run.state.steps.len() as u32 {
             match self.run.step(step).phase {
                 Phase::Pending {} | Phase::Done { .. } | Phase::Unknown { .. } => continue,
-                Phase::Running { fence, .. } => self.call_off(step, fence),
+                Phase::Running { fence, .. } | Phase::Leased { fence, .. } => self.call_off(step, fence),
                 Phase::Ready {} | Phase::Retrying { .. } | Phase::Sleeping { .. } | Phase::Waiting { .. } => {}
             }
             self.emit(Event::Cancelled { step });
@@ -373,7 +490,10 @@ impl Turn<'_> {
 
     /// What this advance itself started is simply not dispatched; an older attempt is called off.
     fn call_off(&mut self, step: u32, fence: u64) {
-        let unsent = |e: &Effect| matches!(e, Effect::Execute { fence: f, .. } if *f == fence);
+        let unsent = |e: &Effect| match e {
+            Effect::Execute { fence: f, .. } | Effect::Grant { fence: f, .. } => *f == fence,
+            _ => false,
+        };
         match self.out.effects.iter().position(unsent) {
             Some(i) => drop(self.out.effects.remove(i)),
             None => self.out.effects.push(Effect::Abort { step, fence }),

@@ -17,11 +17,21 @@ pub enum TaskResult {
     /// A server answered.
     Response { status: u16, headers: Vec<Pair>, body: Payload, retry_after: Option<Span>, took: Span },
     /// There is no answer: the network, a bad address.
-    Failed { failure: Failure, retryable: bool, took: Span },
+    Failed { failure: Failure, retryable: bool, retry_after: Option<Span>, took: Span },
     /// The attempt's own time limit passed.
     TimedOut { message: String, took: Span },
     /// Nothing was done, because this is not the time for it; come back at `until`.
     Blocked { until: Timestamp, failure: Failure },
+}
+
+/// What is to be known about an attempt that will be followed by another.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Again {
+    pub status_code: Option<u16>,
+    pub retry_after: Option<Span>,
+    /// Its worker was silent until its lease ended: the next one need not wait.
+    pub died: bool,
+    pub digest: u64,
 }
 
 /// Is this status a success for the step?
@@ -38,47 +48,55 @@ fn is_retryable(status: u16) -> bool {
 }
 
 impl Turn<'_> {
-    pub(super) fn finished(&mut self, step: u32, fence: u64, result: TaskResult) -> Answer {
+    pub(super) fn finished(&mut self, step: u32, fence: u64, result: TaskResult, digest: u64) -> Answer {
         if step as usize >= self.run.state.steps.len() {
             return Answer::Unknown;
+        }
+        if let Some(answer) = self.said_before(step, fence, digest) {
+            return answer;
         }
         if self.run.is_terminal() {
             if planted::is(Bug::LateResultApplied)
                 && matches!(result, TaskResult::Done { .. } | TaskResult::Response { .. })
             {
-                self.emit(Event::Succeeded { step, attempt: 1, response: Response::default(), seen: Vec::new() });
+                let (response, seen) = (Response::default(), Vec::new());
+                self.emit(Event::Succeeded { step, attempt: 1, response, seen, digest: 0 });
                 return Answer::Applied;
             }
             return self.late(step, &result);
         }
-        match self.run.step(step).phase {
-            Phase::Running { fence: current, .. } if current == fence => {}
+        let outside = match &self.run.step(step).phase {
+            Phase::Running { fence: current, .. } if *current == fence => None,
+            Phase::Leased { fence: current, .. } if *current == fence || planted::is(Bug::FenceDropped) => {
+                Some(self.context.now.since(self.run.step(step).since))
+            }
             _ => return Answer::Stale,
-        }
+        };
         match result {
             TaskResult::Done { body, took } => {
-                let response = Response { body, took, ..Default::default() };
-                self.succeed(step, response);
+                let response = Response { body, took: outside.unwrap_or(took), ..Default::default() };
+                self.succeed(step, response, digest);
             }
             TaskResult::Response { status, headers, body, retry_after, took } => {
                 let response =
                     Response { status_code: Some(status), headers, body: Some(body), took, ..Default::default() };
                 self.judge(step, status, response, retry_after);
             }
-            TaskResult::Failed { failure, retryable, took } => {
-                if !(retryable && self.retry(step, failure.clone(), None, None)) {
-                    let response = Response { took, ..Default::default() };
-                    self.fail(step, failure, response);
+            TaskResult::Failed { failure, retryable, retry_after, took } => {
+                let again = Again { retry_after, digest, ..Default::default() };
+                if !(retryable && self.retry(step, failure.clone(), again)) {
+                    let response = Response { took: outside.unwrap_or(took), ..Default::default() };
+                    self.fail(step, failure, response, digest);
                 }
             }
             TaskResult::TimedOut { message, took } => {
                 let failure = Failure::new("timeout", message);
-                if !self.retry(step, failure.clone(), None, None) {
+                if !self.retry(step, failure.clone(), Again::default()) {
                     let attempt = self.run.step(step).attempt;
                     self.emit(Event::TimedOut { step, attempt, failure, took });
                 }
             }
-            TaskResult::Blocked { until, failure } => self.hold_back(step, until, failure),
+            TaskResult::Blocked { until, failure } => self.hold_back(step, until, failure, digest),
         }
         Answer::Applied
     }
@@ -89,46 +107,50 @@ impl Turn<'_> {
             _ => &[],
         };
         if is_expected(status, expected) {
-            return self.succeed(step, response);
+            return self.succeed(step, response, 0);
         }
         let failure = Failure::new("http_status", format!("the server answered {status}"));
-        if is_retryable(status) && self.retry(step, failure.clone(), Some(status), retry_after) {
+        let again = Again { status_code: Some(status), retry_after, ..Default::default() };
+        if is_retryable(status) && self.retry(step, failure.clone(), again) {
             return;
         }
-        self.fail(step, failure, response);
+        self.fail(step, failure, response, 0);
     }
 
-    fn succeed(&mut self, step: u32, mut response: Response) {
+    fn succeed(&mut self, step: u32, mut response: Response, digest: u64) {
         if response.body.as_ref().is_some_and(|body| self.is_over_size(body)) {
             response.body = None;
-            return self.fail(step, super::start::over_size(), response);
+            return self.fail(step, super::start::over_size(), response, digest);
         }
         response.body = response.body.map(|body| self.keep(body));
         let attempt = self.run.step(step).attempt;
-        self.emit(Event::Succeeded { step, attempt, response, seen: Vec::new() });
+        self.emit(Event::Succeeded { step, attempt, response, seen: Vec::new(), digest });
     }
 
-    fn fail(&mut self, step: u32, failure: Failure, mut response: Response) {
+    fn fail(&mut self, step: u32, failure: Failure, mut response: Response, digest: u64) {
         response.body = response.body.filter(|body| !self.is_over_size(body)).map(|body| self.keep(body));
         let attempt = self.run.step(step).attempt;
-        self.emit(Event::Failed { step, attempt, failure, response: Some(response), seen: Vec::new() });
+        self.emit(Event::Failed { step, attempt, failure, response: Some(response), seen: Vec::new(), digest });
     }
 
     /// Schedules another charged attempt, if the policy has one left.
-    fn retry(&mut self, step: u32, failure: Failure, status_code: Option<u16>, retry_after: Option<Span>) -> bool {
+    pub(super) fn retry(&mut self, step: u32, failure: Failure, again: Again) -> bool {
+        let Again { status_code, retry_after, died, digest } = again;
         let policy = &self.plan.node(step).retry;
         let state = self.run.step(step);
         let seed = retry::seed(&self.context.run.0, step, state.attempt);
         let Some(delay) = retry::delay(policy, state.charged, retry_after, seed) else { return false };
+        let delay = if died { Span::default() } else { delay };
         let (attempt, next) = (state.attempt, self.context.now.after(delay));
-        self.emit(Event::Retrying { step, attempt, next, failure, charged: true, status_code });
+        self.emit(Event::Retrying { step, attempt, next, failure, charged: true, status_code, died, digest });
         true
     }
 
     /// Nothing was sent, so nothing is charged, and a step that may be tried only once still has its try.
-    fn hold_back(&mut self, step: u32, until: Timestamp, failure: Failure) {
+    fn hold_back(&mut self, step: u32, until: Timestamp, failure: Failure, digest: u64) {
         let (attempt, next) = (self.run.step(step).attempt, until.max(self.context.now));
-        self.emit(Event::Retrying { step, attempt, next, failure, charged: false, status_code: None });
+        let (charged, status_code, died) = (false, None, false);
+        self.emit(Event::Retrying { step, attempt, next, failure, charged, status_code, died, digest });
     }
 
     /// The process that ran it is gone. Its attempt is not charged, unless the step asked to be tried at
@@ -137,6 +159,7 @@ impl Turn<'_> {
         let (current, attempt) = match self.run.state.steps.get(step as usize) {
             Some(state) => match state.phase {
                 Phase::Running { fence, .. } => (fence, state.attempt),
+                Phase::Leased { fence: current, .. } => return self.lease_lost(step, current == fence),
                 _ => return Answer::Stale,
             },
             None => return Answer::Unknown,
@@ -147,23 +170,16 @@ impl Turn<'_> {
         if self.plan.node(step).retry.never {
             let message = "the server stopped while this step ran, and it may be tried only once";
             let failure = Failure::new("outcome_unknown", message);
-            self.emit(Event::Failed { step, attempt, failure, response: None, seen: Vec::new() });
+            self.emit(Event::Failed { step, attempt, failure, response: None, seen: Vec::new(), digest: 0 });
             return Answer::Applied;
         }
         let failure = Failure::new("server_stopped", "the server stopped while this attempt ran");
-        self.emit(Event::Retrying {
-            step,
-            attempt,
-            next: self.context.now,
-            failure,
-            charged: false,
-            status_code: None,
-        });
+        self.hold_back(step, self.context.now, failure, 0);
         Answer::Applied
     }
 
     /// Notes that a result came after the run had ended; it changes nothing.
-    fn late(&mut self, step: u32, result: &TaskResult) -> Answer {
+    pub(super) fn late(&mut self, step: u32, result: &TaskResult) -> Answer {
         let state = self.run.step(step);
         if !state.late && state.attempt > 0 {
             let summary = match result {

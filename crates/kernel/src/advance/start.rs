@@ -36,7 +36,7 @@ pub struct Request {
 }
 
 /// What keeps a step from starting now.
-enum Stop {
+pub(super) enum Stop {
     /// Until these bytes are fetched.
     Missing(u32),
     /// For good: the step ends here.
@@ -112,11 +112,11 @@ impl Turn<'_> {
         }
     }
 
-    fn view(&self) -> View<'_> {
+    pub(super) fn view(&self) -> View<'_> {
         View { plan: self.plan, run: self.run, context: self.context, fresh: Some(&self.fresh) }
     }
 
-    fn stop(&mut self, step: u32, stop: Stop, seen: Vec<Seen>) -> bool {
+    pub(super) fn stop(&mut self, step: u32, stop: Stop, seen: Vec<Seen>) -> bool {
         match stop {
             Stop::Missing(number) => {
                 if !self.out.missing.contains(&number) {
@@ -126,7 +126,7 @@ impl Turn<'_> {
             }
             Stop::Failed(failure) => {
                 let attempt = self.run.step(step).attempt;
-                self.emit(Event::Failed { step, attempt, failure, response: None, seen });
+                self.emit(Event::Failed { step, attempt, failure, response: None, seen, digest: 0 });
                 true
             }
         }
@@ -135,7 +135,9 @@ impl Turn<'_> {
     fn start(&mut self, step: u32, seen: Vec<Seen>) -> bool {
         let now = self.context.now;
         match self.plan.node(step).body.as_ref() {
-            Some(Body::Http { .. } | Body::Log { .. } | Body::Noop {}) => return self.hand_out(step, seen),
+            Some(Body::Http { .. } | Body::Log { .. } | Body::Noop {} | Body::Task { .. }) => {
+                return self.hand_out(step, seen);
+            }
             Some(Body::Set { values }) => {
                 let values = values.as_ref().map_or(Ok(Value::Null), |t| template::render(t, &self.view()));
                 return match values {
@@ -164,18 +166,21 @@ impl Turn<'_> {
             return self.stop(step, Stop::Failed(over_size()), seen);
         }
         let response = Response { body: Some(self.keep(body)), ..Default::default() };
-        self.emit(Event::Succeeded { step, attempt: 1, response, seen });
+        self.emit(Event::Succeeded { step, attempt: 1, response, seen, digest: 0 });
         true
     }
 
     /// Starts the next attempt, or lets it wait for a process that starts things. False when a payload
     /// is missing.
     pub(super) fn hand_out(&mut self, step: u32, seen: Vec<Seen>) -> bool {
+        if let Some(task) = self.plan.node(step).task() {
+            return self.offer(step, task, seen);
+        }
         if !self.context.is_draining {
             return self.attempt(step, seen);
         }
         let attempt = self.run.step(step).attempt + 1;
-        self.emit(Event::Scheduled { step, attempt, seen });
+        self.emit(Event::Scheduled { step, attempt, seen, key: String::new() });
         true
     }
 
@@ -184,7 +189,8 @@ impl Turn<'_> {
         if self.context.is_draining || !self.is_open() || self.run.is_held() {
             return;
         }
-        let ready: Vec<u32> = self.run.index.ready.iter().copied().collect();
+        let is_ours = |step: &u32| self.plan.node(*step).task().is_none();
+        let ready: Vec<u32> = self.run.index.ready.iter().copied().filter(is_ours).collect();
         for step in ready {
             self.attempt(step, Vec::new());
         }

@@ -80,15 +80,22 @@ fn every_event() -> Vec<Event> {
     let failure = Failure::new("http_status", "the server answered 503");
     let (step, attempt) = (4, 2);
     vec![
-        Event::Created { origin },
+        Event::Created { origin: Box::new(origin) },
         Event::RunWaiting {},
         Event::RunResumed {},
         Event::RunCompleted {},
         Event::RunFailed { failure: failure.clone(), step: Some(step) },
         Event::RunCancelled { actor: "ada".into(), reason: "done with it".into() },
         Event::RunTimeout {},
-        Event::Scheduled { step, attempt, seen: seen() },
-        Event::Leased { step, attempt, worker: "w1".into(), lease: Span::from_secs(30) },
+        Event::Scheduled { step, attempt, seen: seen(), key: String::new() },
+        Event::Leased {
+            step,
+            attempt,
+            worker: "w1".into(),
+            lease: Span::from_secs(30),
+            seen: Vec::new(),
+            key: String::new(),
+        },
         Event::Started { step, attempt, epoch: 9, seen: seen() },
         Event::Retrying {
             step,
@@ -97,10 +104,12 @@ fn every_event() -> Vec<Event> {
             failure: failure.clone(),
             charged: true,
             status_code: Some(503),
+            died: false,
+            digest: 0,
         },
-        Event::Succeeded { step, attempt, response: response(), seen: seen() },
+        Event::Succeeded { step, attempt, response: response(), seen: seen(), digest: 0 },
         Event::Received { step, callback: Some(callback()) },
-        Event::Failed { step, attempt, failure: failure.clone(), response: Some(response()), seen: seen() },
+        Event::Failed { step, attempt, failure: failure.clone(), response: Some(response()), seen: seen(), digest: 0 },
         Event::TimedOut { step, attempt, failure, took: Span(5) },
         Event::Skipped { step, because: Because::Condition { seen: seen() } },
         Event::Skipped { step, because: Because::Needs { steps: vec![0, 1] } },
@@ -153,7 +162,7 @@ fn i41_snapshots_of_release_0_1_are_read() {
     let state = State {
         seq: 77,
         status: RunStatus::Waiting,
-        origin,
+        origin: *origin,
         created_at: Timestamp(5),
         finished_at: Some(Timestamp(6)),
         failure: Some(Failure::new("step_failed", "`a` failed")),
@@ -198,7 +207,7 @@ fn origin_0_2() -> Origin {
 #[test]
 fn i41_records_of_release_0_2_are_read() {
     let events = vec![
-        Event::Created { origin: origin_0_2() },
+        Event::Created { origin: Box::new(origin_0_2()) },
         Event::Queued { reason: Queue::Limit },
         Event::Queued { reason: Queue::WorkflowPaused },
         Event::Admitted {},

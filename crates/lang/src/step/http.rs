@@ -11,19 +11,8 @@ use kernel::template::Template;
 use kernel::time::Span;
 
 /// Fields no other kind has, beside `url`.
-pub(super) const FIELDS: &[&str] = &[
-    "method",
-    "headers",
-    "query",
-    "body",
-    "form",
-    "timeout",
-    "retries",
-    "retry",
-    "expected_status",
-    "redirects",
-    "allow_hosts",
-];
+pub(super) const FIELDS: &[&str] =
+    &["method", "headers", "query", "body", "form", "expected_status", "redirects", "allow_hosts"];
 
 const METHODS: &[&str] = &["GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"];
 const TIMEOUT: Span = Span::from_secs(30);
@@ -82,7 +71,7 @@ pub(super) fn read(
 }
 
 /// What was given must have been understood.
-fn all_or_nothing<T>(field: Option<Option<T>>) -> Option<Option<T>> {
+pub(super) fn all_or_nothing<T>(field: Option<Option<T>>) -> Option<Option<T>> {
     match field {
         Some(None) => None,
         Some(found) => Some(found),

@@ -7,10 +7,12 @@
 mod http;
 mod kinds;
 mod pairs;
-mod retry;
+pub(crate) mod retry;
+pub(crate) mod task;
 mod templates;
 mod url;
 
+pub(crate) use templates::key;
 pub(crate) use url::literal as literal_url;
 
 use crate::codes;
@@ -29,6 +31,7 @@ pub(crate) enum Kind {
     Set,
     Log,
     Noop,
+    Task,
 }
 
 /// The field that makes a step what it is, and how people call that.
@@ -39,11 +42,11 @@ const KINDS: &[(&str, &str, Kind)] = &[
     ("set", "set", Kind::Set),
     ("log", "log", Kind::Log),
     ("noop", "noop", Kind::Noop),
+    ("task", "task", Kind::Task),
 ];
 
 /// Kinds of later releases, by their field.
 const LATER_KINDS: &[&str] = &[
-    "task",
     "wait_for_signal",
     "approval",
     "pause",
@@ -62,34 +65,52 @@ const LATER_KINDS: &[&str] = &[
 /// Fields every kind has. The forms add theirs (`needs`).
 const COMMON: &[&str] = &["needs", "if", "description"];
 
+/// Fields of kinds whose attempts may fail.
+const TRIED: &[&str] = &["timeout", "retries", "retry"];
+
+/// Fields that only some kinds have, and whose they are.
+const OF_SOME: &[(&[&str], &[Kind], &str)] = &[
+    (http::FIELDS, &[Kind::Http], "http"),
+    (task::FIELDS, &[Kind::Task], "task"),
+    (TRIED, &[Kind::Http, Kind::Task], "http and task"),
+];
+
+const OF_ANY_KIND_COUNT: usize = COMMON.len() + KINDS.len() + http::FIELDS.len() + task::FIELDS.len() + TRIED.len();
+
 /// Every field some kind has: what a step may have meant that does not say its kind.
-const OF_ANY_KIND: [&str; COMMON.len() + KINDS.len() + http::FIELDS.len()] = {
-    let mut fields = [""; COMMON.len() + KINDS.len() + http::FIELDS.len()];
+const OF_ANY_KIND: [&str; OF_ANY_KIND_COUNT] = {
+    let mut kinds = [""; KINDS.len()];
     let mut i = 0;
-    while i < fields.len() {
-        fields[i] = if i < COMMON.len() {
-            COMMON[i]
-        } else if i < COMMON.len() + KINDS.len() {
-            KINDS[i - COMMON.len()].0
-        } else {
-            http::FIELDS[i - COMMON.len() - KINDS.len()]
-        };
+    while i < KINDS.len() {
+        kinds[i] = KINDS[i].0;
         i += 1;
     }
-    fields
+    joined(&[COMMON, &kinds, http::FIELDS, task::FIELDS, TRIED])
 };
+
+/// One list after the other.
+const fn joined<const N: usize>(lists: &[&[&'static str]]) -> [&'static str; N] {
+    let mut all = [""; N];
+    let (mut at, mut list) = (0, 0);
+    while list < lists.len() {
+        let mut i = 0;
+        while i < lists[list].len() {
+            all[at] = lists[list][i];
+            (at, i) = (at + 1, i + 1);
+        }
+        list += 1;
+    }
+    all
+}
 
 const NO_KIND: Shape = Shape {
     known: &OF_ANY_KIND,
     later: &[
         "compensate",
         "irreversible",
-        "timeouts",
         "callback_url",
-        "priority",
         "labels",
         "concurrency",
-        "input",
         "output",
         "outputs",
         "on_error",
@@ -117,6 +138,9 @@ const NO_KIND: Shape = Shape {
         ("max_redirects", "redirects"),
         ("follow_redirects", "redirects"),
         ("json", "body"),
+        ("key", "concurrency_key"),
+        ("worker", "task"),
+        ("payload", "input"),
     ],
 };
 
@@ -163,7 +187,8 @@ impl<'t> Step<'t> {
             self.check_fields(kind, fields, problems);
         }
         let retry = match self.kind {
-            Some(Kind::Http) => retry::read(fields, problems),
+            Some(Kind::Http) => retry::read(fields, retry::http_default(), problems),
+            Some(Kind::Task) => retry::read(fields, retry::task_default(), problems),
             _ => retry::once(),
         };
         let body = match self.kind {
@@ -173,6 +198,7 @@ impl<'t> Step<'t> {
             Some(Kind::Set) => kinds::set(fields, scope, problems),
             Some(Kind::Log) => kinds::log(fields, scope, problems),
             Some(Kind::Noop) => kinds::noop(fields, problems),
+            Some(Kind::Task) => task::read(fields, scope, problems),
             None => None,
         };
         Lowered { guard, body, retry }
@@ -186,14 +212,14 @@ impl<'t> Step<'t> {
             if own || LATER_KINDS.contains(&name) {
                 continue;
             }
-            match (http::FIELDS.contains(&name), kind) {
-                (true, Kind::Http) => {}
-                (true, _) => {
+            match OF_SOME.iter().find(|(fields, ..)| fields.contains(&name)) {
+                Some((_, kinds, _)) if kinds.contains(&kind) => {}
+                Some((.., whose)) => {
                     let message =
-                        format!("`{name}` belongs to http steps, {} is a {} step", quoted(self.name), kind.word());
+                        format!("`{name}` belongs to {whose} steps, {} is a {} step", quoted(self.name), kind.word());
                     problems.add(codes::FIELD_NOT_FOR_KIND, &entry.key_span, message);
                 }
-                (false, _) => Shape { known: kind.fields(), ..NO_KIND }.refuse(entry, problems),
+                None => Shape { known: kind.fields(), ..NO_KIND }.refuse(entry, problems),
             }
         }
     }
@@ -206,24 +232,13 @@ impl Kind {
 
     /// Fields to suggest from.
     fn fields(self) -> &'static [&'static str] {
+        const HTTP: [&str; COMMON.len() + 1 + http::FIELDS.len() + TRIED.len()] =
+            joined(&[COMMON, &["url"], http::FIELDS, TRIED]);
+        const TASK: [&str; COMMON.len() + 1 + task::FIELDS.len() + TRIED.len()] =
+            joined(&[COMMON, &["task"], task::FIELDS, TRIED]);
         match self {
-            Kind::Http => &[
-                "needs",
-                "if",
-                "description",
-                "url",
-                "method",
-                "headers",
-                "query",
-                "body",
-                "form",
-                "timeout",
-                "retries",
-                "retry",
-                "expected_status",
-                "redirects",
-                "allow_hosts",
-            ],
+            Kind::Http => &HTTP,
+            Kind::Task => &TASK,
             Kind::Sleep => &["needs", "if", "description", "sleep"],
             Kind::WaitForWebhook => &["needs", "if", "description", "wait_for_webhook"],
             Kind::Set => &["needs", "if", "description", "set"],
@@ -257,10 +272,11 @@ fn kind_of(entry: &Entry, fields: &Fields<'_>, problems: &mut Problems<'_>) -> O
                 let kinds: Vec<&str> = KINDS.iter().map(|(field, ..)| *field).collect();
                 let message = format!("{} does not say what it does", quoted(name));
                 let draft = Draft::new(codes::NO_STEP_KIND, entry.key_span.clone(), message);
-                let http = fields.iter().any(|e| http::FIELDS.contains(&e.key.as_str()));
-                problems.push(draft.hint(match http {
-                    true => "an http step needs a `url`".to_owned(),
-                    false => format!("give it one of {}", one_of(&kinds)),
+                let has = |own: &[&str]| fields.iter().any(|e| own.contains(&e.key.as_str()));
+                problems.push(draft.hint(match (has(http::FIELDS), has(task::FIELDS)) {
+                    (true, _) => "an http step needs a `url`".to_owned(),
+                    (_, true) => "a task step needs a `task`: the type that workers claim it by".to_owned(),
+                    _ => format!("give it one of {}", one_of(&kinds)),
                 }));
                 fields.check(&NO_KIND, problems);
             }

@@ -6,16 +6,17 @@ use crate::fields::{self, DURATION_MAX, Fields, Shape, Unit, duration};
 use crate::tree::{Node, Value};
 use kernel::plan::{Backoff, Retry};
 use kernel::time::Span;
+use serde_json::{Map, Value as Json, json};
 
 const ATTEMPTS_MAX: i64 = 101;
 
-/// One attempt: what every kind but http gets.
+/// One attempt: what kinds get that cannot fail for a while.
 pub(super) fn once() -> Retry {
     Retry { max_attempts: 1, ..Default::default() }
 }
 
 /// Six attempts, 1 s doubling up to 5 min, with a tenth of jitter.
-fn http_default() -> Retry {
+pub(super) fn http_default() -> Retry {
     Retry {
         max_attempts: 6,
         backoff: Backoff::Exponential,
@@ -26,9 +27,13 @@ fn http_default() -> Retry {
     }
 }
 
-/// The policy of an http step. After a problem the default stands in.
-pub(super) fn read(fields: &Fields<'_>, problems: &mut Problems<'_>) -> Retry {
-    let default = http_default();
+/// Three attempts, the square of their number in minutes apart, with a tenth of jitter.
+pub(crate) fn task_default() -> Retry {
+    Retry { max_attempts: 3, backoff: Backoff::Quadratic, min: Span::from_secs(60), jitter: 100, ..Default::default() }
+}
+
+/// The policy of a step. After a problem the default stands in.
+pub(crate) fn read(fields: &Fields<'_>, default: Retry, problems: &mut Problems<'_>) -> Retry {
     fields.exclusive("retries", "retry", problems);
     if let Some(node) = fields.get("retries") {
         let retries = fields::whole(node, "retries", 0..=ATTEMPTS_MAX - 1, problems);
@@ -97,4 +102,23 @@ fn jitter(node: &Node, problems: &mut Problems<'_>) -> Option<u32> {
         return None;
     }
     Some((share * 1_000.0).round() as u32)
+}
+
+/// A policy as [`read`] reads it, with nothing left to a default and its keys in canonical order.
+pub(crate) fn to_json(retry: &Retry) -> Json {
+    if retry.never {
+        return json!("never");
+    }
+    let mut backoff = Map::new();
+    match retry.jitter {
+        0 => {}
+        1_000 => drop(backoff.insert("jitter".into(), json!(1))),
+        share => drop(backoff.insert("jitter".into(), json!(f64::from(share) / 1_000.0))),
+    }
+    if retry.max.0 > 0 {
+        backoff.insert("max".into(), json!(retry.max.to_string()));
+    }
+    backoff.insert("min".into(), json!(retry.min.to_string()));
+    backoff.insert("type".into(), json!(retry.backoff.as_str()));
+    json!({ "backoff": backoff, "max_attempts": retry.max_attempts })
 }

@@ -1,6 +1,7 @@
 //! Values with holes: string leaves of a body, a header, a message. Keys are always literal.
 
-use crate::diagnostic::Problems;
+use crate::codes;
+use crate::diagnostic::{Draft, Problems, quoted};
 use crate::fields;
 use crate::tree::{Node, Value};
 use kernel::path::Resolve;
@@ -14,6 +15,18 @@ pub(super) fn parts(
     problems: &mut Problems<'_>,
 ) -> Option<Vec<Part>> {
     let text = fields::text(node, what, problems)?;
+    leaf(node, text, scope, problems)
+}
+
+/// A text that runs or tasks share a limit by. A path without braces would be the same for all of them.
+pub(crate) fn key(node: &Node, what: &str, scope: &mut Resolve<'_>, problems: &mut Problems<'_>) -> Option<Vec<Part>> {
+    let text = fields::text(node, what, problems)?;
+    if text.starts_with("trigger.") || text.starts_with("tasks.") {
+        let message = format!("{} is the same text for every run", quoted(text));
+        let draft = Draft::new(codes::INVALID_VALUE, node.span.clone(), message);
+        problems.push(draft.hint(format!("write `{{{{{text}}}}}` to use the value")));
+        return None;
+    }
     leaf(node, text, scope, problems)
 }
 

@@ -1,5 +1,5 @@
 use crate::testing::{check, check_step, steps};
-use kernel::plan::{Backoff, Body, Http, Level, Retry, StatusRange};
+use kernel::plan::{Backoff, Body, Http, Level, Retry, StatusRange, Task};
 use kernel::template::Template;
 use kernel::time::Span;
 
@@ -31,21 +31,23 @@ fn r2_a_step_is_exactly_one_kind() {
         ("set: {a: 1}", "ok"),
         ("log: {message: hi}", "ok"),
         ("noop: {}", "ok"),
+        ("task: billing.invoice.v1", "ok"),
         ("", "no_step_kind tasks.s"),
         ("needs: []", "no_step_kind tasks.s"),
     ]);
     check(
-        "a: {url: 'https://h', sleep: 1s}\nb: {method: GET}\nc: {description: x}",
+        "a: {url: 'https://h', sleep: 1s}\nb: {method: GET}\nc: {description: x}\nd: {input: {}}",
         "two_step_kinds tasks.a.sleep: `a` has both `url` and `sleep` (a step does one thing; make two steps and let one need the other)
          no_step_kind tasks.b: `b` does not say what it does (an http step needs a `url`)
-         no_step_kind tasks.c: `c` does not say what it does (give it one of `url`, `sleep`, `wait_for_webhook`, `set`, `log` or `noop`)",
+         no_step_kind tasks.c: `c` does not say what it does (give it one of `url`, `sleep`, `wait_for_webhook`, `set`, `log`, `noop` or `task`)
+         no_step_kind tasks.d: `d` does not say what it does (a task step needs a `task`: the type that workers claim it by)",
     );
 }
 
 #[test]
 fn r2_kinds_of_later_releases_are_known_but_refused() {
     for kind in super::LATER_KINDS {
-        check_step(&[(&format!("{kind}: x, input: {{}}"), &format!("unsupported_step_kind tasks.s.{kind}"))]);
+        check_step(&[(&format!("{kind}: x, output: {{}}"), &format!("unsupported_step_kind tasks.s.{kind}"))]);
     }
     check(
         "a: {wait: 5s}",
@@ -56,10 +58,12 @@ fn r2_kinds_of_later_releases_are_known_but_refused() {
 #[test]
 fn r3_each_kind_refuses_fields_of_another() {
     check(
-        "nap: {sleep: 1d, method: GET}\nhook: {wait_for_webhook: {}, retries: 2}\nquiet: {log: {message: x}, retry: never}",
+        "nap: {sleep: 1d, method: GET}\nhook: {wait_for_webhook: {}, retries: 2}\nquiet: {log: {message: x}, retry: never}\ncall: {url: 'https://h', input: {}}\nwork: {task: a.v1, method: GET}",
         "field_not_for_kind tasks.nap.method: `method` belongs to http steps, `nap` is a sleep step
-         field_not_for_kind tasks.hook.retries: `retries` belongs to http steps, `hook` is a wait_for_webhook step
-         field_not_for_kind tasks.quiet.retry: `retry` belongs to http steps, `quiet` is a log step",
+         field_not_for_kind tasks.hook.retries: `retries` belongs to http and task steps, `hook` is a wait_for_webhook step
+         field_not_for_kind tasks.quiet.retry: `retry` belongs to http and task steps, `quiet` is a log step
+         field_not_for_kind tasks.call.input: `input` belongs to task steps, `call` is a http step
+         field_not_for_kind tasks.work.method: `method` belongs to http steps, `work` is a task step",
     );
     check(
         "a: {url: 'https://h', metod: GET, depends_on: [b], compensate: {}}",
@@ -353,6 +357,107 @@ fn expected_statuses_are_numbers_classes_or_a_list() {
         check_step(&[(&format!("{U}, expected_status: {text}"), "invalid_status tasks.s.expected_status")]);
     }
     check_step(&[(&format!("{U}, expected_status: [200, nope]"), "invalid_status tasks.s.expected_status[1]")]);
+}
+
+fn task(fields: &str) -> Task {
+    match first(&format!("task: billing.invoice.v1, {fields}")).body {
+        Some(Body::Task { task }) => *task,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn decision_6_a_task_step_has_defaults() {
+    let node = first("task: billing.invoice.v1");
+    let expected = Task {
+        name: "billing.invoice.v1".into(),
+        input: Some(Template::literal(&serde_json::json!({}))),
+        ..Default::default()
+    };
+    assert_eq!(node.body, Some(Body::Task { task: Box::new(expected) }));
+    let retry = Retry {
+        max_attempts: 3,
+        backoff: Backoff::Quadratic,
+        min: Span::from_secs(60),
+        jitter: 100,
+        ..Default::default()
+    };
+    assert_eq!(node.retry, retry);
+    assert_eq!(first("task: a, retries: 4").retry, Retry { max_attempts: 5, ..retry });
+    assert!(first("task: a, retry: never").retry.never);
+    let fixed = first("task: a, retry: {backoff: {type: fixed, min: 5s}}").retry;
+    assert_eq!((fixed.max_attempts, fixed.min, fixed.jitter), (3, Span::from_secs(5), 0));
+}
+
+#[test]
+fn a_task_step_says_what_the_worker_gets_and_how_long_it_may_take() {
+    assert_eq!(task("input: null").input, Some(Template::literal(&serde_json::Value::Null)));
+    let filled = task("input: {id: '{{trigger.body.id}}', n: [1]}");
+    assert!(matches!(filled.input, Some(Template::Object { entries }) if entries.len() == 2));
+    assert_eq!(task("timeout: 5").attempt, Some(Span::from_secs(5)));
+    let limits = task("timeout: 5m, timeouts: {queue: 1h, heartbeat: 1s, total: 2h}");
+    let read = [limits.queue, limits.attempt, limits.heartbeat, limits.total].map(|span| span.unwrap().to_string());
+    assert_eq!(read, ["1h", "5m", "1s", "2h"]);
+    assert_eq!(task("timeouts: {attempt: 3s}").attempt, Some(Span::from_secs(3)));
+    assert_eq!(task("priority: 0").priority, Some(0));
+    assert_eq!(task("concurrency_key: 'c-{{trigger.body.id}}'").key.len(), 2);
+    for (fields, expected) in [
+        ("priority: 1000000", "ok"),
+        ("priority: 1000001", "out_of_range tasks.s.priority"),
+        ("priority: -1", "out_of_range tasks.s.priority"),
+        ("priority: high", "wrong_type tasks.s.priority"),
+        ("timeout: 0s", "out_of_range tasks.s.timeout"),
+        ("timeout: 367d", "out_of_range tasks.s.timeout"),
+        ("timeouts: 5s", "wrong_type tasks.s.timeouts"),
+        ("timeouts: {heartbeat: 999ms}", "out_of_range tasks.s.timeouts.heartbeat"),
+        ("timeouts: {queue: soon}", "invalid_duration tasks.s.timeouts.queue"),
+        ("timeouts: {totl: 5s}", "unknown_field tasks.s.timeouts.totl"),
+        ("timeouts: {attempt: 5s}, timeout: 5s", "exclusive_fields tasks.s.timeouts.attempt"),
+        ("concurrency_key: 7", "wrong_type tasks.s.concurrency_key"),
+        ("concurrency_key: ''", "invalid_value tasks.s.concurrency_key"),
+        ("concurrency_key: trigger.body.id", "invalid_value tasks.s.concurrency_key"),
+        ("concurrency_key: '{{tasks.s.body}}'", "not_an_ancestor tasks.s.concurrency_key"),
+        ("input: '{{nope.x}}'", "unknown_root tasks.s.input"),
+        ("payload: {}", "unknown_field tasks.s.payload"),
+        ("compensate: {}", "unsupported_setting tasks.s.compensate"),
+    ] {
+        check_step(&[(&format!("task: a.v1, {fields}"), expected)]);
+    }
+    check(
+        "a: {task: a, timeout: 1s, timeouts: {attempt: 1s}}\nb: {task: b, priorty: 5, payload: {}}",
+        "exclusive_fields tasks.a.timeouts.attempt: `timeout` and `timeouts.attempt` cannot both be given (both limit one attempt; keep one of them)
+         unknown_field tasks.b.priorty: there is no field `priorty` (did you mean `priority`?)
+         unknown_field tasks.b.payload: there is no field `payload` (write `input`)",
+    );
+}
+
+#[test]
+fn decision_16_types_are_dotted_names() {
+    let long = "x".repeat(200);
+    for name in ["a", "billing.invoice.v1", "A_1-b.c", "1.2", &long] {
+        check_step(&[(&format!("task: '{name}'"), "ok")]);
+    }
+    for name in
+        ["", ".", "a.", ".a", "a..b", "a b", "é", "a/b", "a.%", "%", "a\n", &format!("{long}x"), "{{trigger.body.t}}"]
+    {
+        check_step(&[(&format!("task: {}", serde_json::json!(name)), "invalid_type tasks.s.task")]);
+    }
+    check(
+        "a: {task: 'billing.%'}\nb: {task: 'billing..v1'}\nc: {task: 'send mail'}\nd: {task: '{{trigger.body.type}}'}\ne: {task: {type: x}}",
+        "invalid_type tasks.a.task: `billing.%` is not one type but many (a worker that claims may end a type in `%`; a task has exactly one)
+         invalid_type tasks.b.task: `billing..v1` has an empty part (a type is a dotted name such as `billing.invoice.v1`, of letters, digits, `_`, `-` and `.`)
+         invalid_type tasks.c.task: `send mail` contains ` `, which a type cannot (a type is a dotted name such as `billing.invoice.v1`, of letters, digits, `_`, `-` and `.`)
+         invalid_type tasks.d.task: `{{trigger.body.type}}` would be a type made from data (workers find tasks by their type, so write it out; data goes into `input`)
+         wrong_type tasks.e.task: `task` must be the type of a task, found an object (write `task: billing.invoice.v1`, and what the worker gets as `input`)",
+    );
+}
+
+#[test]
+fn what_a_worker_brought_is_read_like_any_body() {
+    check(
+        "w: {task: a.v1}\nx: {needs: [w], if: \"tasks.w.body.items.0.id == 7 && tasks.w.error.code != 'no'\", task: b.v1, input: '{{tasks.w.body.items}}', concurrency_key: '{{tasks.w.body.customer}}'}\ny: {noop: {}, if: tasks.w.body.x == 1}",
+        "not_an_ancestor tasks.y.if: `y` reads `tasks.w`, but does not need it (add `w` to the `needs` of `y`)",
+    );
 }
 
 #[test]

@@ -126,6 +126,7 @@ async fn runs(app: &App, query: &Query, workflow: Option<WorkflowId>) -> Answer 
         workflow,
         // Runs of the engine's own are shown to who asks for them.
         except: Some(NOTIFIER),
+        form: None,
         labels,
         since: query.time("since")?,
         until: query.time("until")?,

@@ -12,9 +12,9 @@ use super::columns::{count, gate_bytes, int, sql};
 use super::fault::Trouble;
 use super::heads::{Head, Key, RECOVERY_POS};
 use crate::crash::{self, Point};
-use crate::rows::{Birth, GrantChange, IdempotencyKey, RunRow, RunWrite, Verdict};
+use crate::rows::{Birth, IdempotencyKey, ReadyRow, RunRow, RunWrite, Verdict};
 use crate::sound::{is_sound, undo};
-use kernel::{RunId, Timestamp};
+use kernel::RunId;
 use rusqlite::{CachedStatement, Connection, OptionalExtension, params};
 use std::collections::HashMap;
 
@@ -25,7 +25,6 @@ pub(super) struct Attempt<'a> {
     heads: &'a HashMap<Key, Head>,
     /// What this batch changes in `heads`; `None` for a run that is parked or ended by it.
     staged: &'a mut HashMap<Key, Option<Head>>,
-    at: Timestamp,
     pub done: Done,
 }
 
@@ -53,11 +52,10 @@ impl<'a> Attempt<'a> {
         connection: &'a Connection,
         heads: &'a HashMap<Key, Head>,
         staged: &'a mut HashMap<Key, Option<Head>>,
-        at: Timestamp,
         last_pos: i64,
     ) -> Result<Attempt<'a>, Trouble> {
         let append = connection.prepare_cached(sql!("journal_insert"))?;
-        Ok(Attempt { connection, append, heads, staged, at, done: Done { last_pos, ..Done::default() } })
+        Ok(Attempt { connection, append, heads, staged, done: Done { last_pos, ..Done::default() } })
     }
 
     /// Like [`write`](Self::write), but a run whose rows are refused takes back only its own.
@@ -139,7 +137,7 @@ impl<'a> Attempt<'a> {
                 if write.after > 0 {
                     self.update_run(row, head)?;
                 }
-                !row.status.is_parked() && !row.status.is_terminal()
+                !row.parked && !row.status.is_terminal()
             }
             (None, Some(Found::Parked(_))) => {
                 self.execute(sql!("run_head_update"), params![head.pos, int(head.seq), key.0.0, key.1.0])?;
@@ -195,7 +193,7 @@ impl<'a> Attempt<'a> {
             return Ok(None);
         }
         self.done.reads += 1;
-        let holder = super::catalog::holder(self.connection, key.0, wanted)?;
+        let holder = super::catalog::holder(self.connection, key.0, &wanted.scope, &wanted.key)?;
         Ok(holder.map(|(made, fingerprint)| (RunId(made), fingerprint)))
     }
 
@@ -222,6 +220,7 @@ impl<'a> Attempt<'a> {
                 head.pos,
                 int(head.seq),
                 row.gate.as_ref().map(gate_bytes),
+                row.parked,
             ],
         )?;
         Ok(inserted > 0)
@@ -237,6 +236,7 @@ impl<'a> Attempt<'a> {
                 row.expires_at.0,
                 row.finished_at.map(|at| at.0),
                 row.error_code,
+                row.parked,
                 head.pos,
                 int(head.seq),
                 row.org.0,
@@ -264,19 +264,23 @@ impl<'a> Attempt<'a> {
         for (number, body) in &write.payloads {
             self.execute(sql!("payload_insert"), params![org, run, number, &**body])?;
         }
-        for change in &write.grants {
-            match change {
-                GrantChange::Give { step, attempt, fence, worker, lease_us } => {
-                    let (fence, lease_us) = (int(*fence), int(*lease_us));
-                    let row = params![org, run, step, attempt, fence, worker, lease_us, self.at.0];
-                    self.execute(sql!("grant_put"), row)?
-                }
-                GrantChange::End { step } => self.execute(sql!("grant_delete"), params![org, run, step])?,
-            };
+        for row in &write.ready.remove {
+            self.write_ready(sql!("ready_delete"), row)?;
+            crash::point(Point::ReadyRemoved);
+        }
+        for row in &write.ready.insert {
+            self.write_ready(sql!("ready_insert"), row)?;
+            crash::point(Point::ReadyWritten);
         }
         for number in 0..write.notices {
             self.execute(sql!("notice_insert"), params![org, run, number])?;
         }
+        Ok(())
+    }
+
+    fn write_ready(&self, statement: &str, ReadyRow { lane, place }: &ReadyRow) -> Result<(), Trouble> {
+        let row = params![lane.org.0, lane.name, lane.key, place.priority, place.run.0, place.step];
+        self.execute(statement, row)?;
         Ok(())
     }
 

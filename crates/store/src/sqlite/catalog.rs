@@ -24,7 +24,7 @@ pub(super) fn create_workflow(
 ) -> std::result::Result<std::result::Result<(), Taken>, Trouble> {
     let NewWorkflow { row, definition, slug_is_given, idempotency, trigger } = new;
     if let Some(key) = idempotency
-        && let Some((made, fingerprint)) = holder(connection, row.org, key)?
+        && let Some((made, fingerprint)) = holder(connection, row.org, &key.scope, &key.key)?
     {
         return Ok(Err(Taken::Key { workflow: WorkflowId(made), fingerprint }));
     }
@@ -157,11 +157,12 @@ pub(super) fn version(
 pub(super) fn holder(
     connection: &Connection,
     org: OrgId,
-    key: &IdempotencyKey,
+    scope: &str,
+    key: &str,
 ) -> rusqlite::Result<Option<([u8; 16], [u8; 32])>> {
     let mut statement = connection.prepare_cached(sql!("idempotency"))?;
     let read = |row: &rusqlite::Row<'_>| Ok((row.get(0)?, row.get(1)?));
-    statement.query_row(params![org.0, key.scope, key.key], read).optional()
+    statement.query_row(params![org.0, scope, key], read).optional()
 }
 
 fn free_slug(

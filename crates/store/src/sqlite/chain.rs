@@ -23,7 +23,7 @@ const CAPACITY_MAX: u64 = 4_096;
 pub(super) fn load(connection: &Connection, heads: &Heads, key: Key) -> Result<Option<Loaded>> {
     let known = heads.get(&key);
     let view = connection.unchecked_transaction().map_err(on_read)?;
-    let Some((row, stored)) = row(&view, key)? else { return Ok(None) };
+    let Some((row, stored)) = shown(&view, key)? else { return Ok(None) };
     let snapshot = view
         .prepare_cached(sql!("snapshot"))
         .and_then(|mut statement| {
@@ -50,7 +50,7 @@ pub(super) fn history(
 ) -> Result<Option<Vec<Bytes>>> {
     let known = heads.get(&key);
     let view = connection.unchecked_transaction().map_err(on_read)?;
-    let Some((_, stored)) = row(&view, key)? else { return Ok(None) };
+    let Some((_, stored)) = shown(&view, key)? else { return Ok(None) };
     let mut at = stored.max(known.unwrap_or_default());
     let last = after.saturating_add(u64::try_from(limit).unwrap_or(u64::MAX)).min(at.seq);
     let mut links = view.prepare_cached(sql!("journal_link")).map_err(on_read)?;
@@ -85,7 +85,8 @@ pub(super) fn stretch(connection: &Connection, org: OrgId, after: Option<u64>, l
     while let Some(row) = rows.next().map_err(on_read)? {
         end = row.get(0).map_err(on_read)?;
         let body = row.get_ref(3).and_then(|body| Ok(body.as_blob()?)).map_err(on_read)?;
-        if !body.is_empty() && columns::org(row, 1).map_err(on_read)? == org {
+        let is_hidden: bool = row.get(4).map_err(on_read)?;
+        if !body.is_empty() && !is_hidden && columns::org(row, 1).map_err(on_read)? == org {
             let (pos, run) = (columns::int_back(end), run_id(row, 2).map_err(on_read)?);
             records.push(Written { pos, run, record: Bytes::copy_from_slice(body) });
         }
@@ -109,8 +110,18 @@ pub(super) fn places(connection: &Connection, key: Key, head: Head) -> Result<(V
 
 pub(super) fn row(connection: &Connection, key: Key) -> Result<Option<(RunRow, Head)>> {
     let mut statement = connection.prepare_cached(sql!("run")).map_err(on_read)?;
-    let read = |row: &rusqlite::Row<'_>| Ok((run_row(row)?, Head { seq: count(row, 15)?, pos: row.get(16)? }));
+    let read = |row: &rusqlite::Row<'_>| Ok((run_row(row)?, Head { seq: count(row, 17)?, pos: row.get(18)? }));
     statement.query_row((key.0.0, key.1.0), read).optional().map_err(on_read)
+}
+
+/// The row of a run that is not hidden.
+fn shown(connection: &Connection, key: Key) -> Result<Option<(RunRow, Head)>> {
+    Ok(row(connection, key)?.filter(|(row, _)| row.deleted_at.is_none()))
+}
+
+pub(super) fn is_hidden(connection: &Connection, key: Key) -> Result<bool> {
+    let mut statement = connection.prepare_cached(sql!("run_is_hidden")).map_err(on_read)?;
+    statement.exists((key.0.0, key.1.0)).map_err(on_read)
 }
 
 /// The records after `base` up to `head`, oldest first.

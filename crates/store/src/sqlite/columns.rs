@@ -66,7 +66,7 @@ pub(super) fn named<T>(row: &Row<'_>, column: usize, parse: fn(&str) -> Option<T
     })
 }
 
-/// The first fifteen columns of every statement that answers with runs.
+/// The first seventeen columns of every statement that answers with runs.
 pub(super) fn run_row(row: &Row<'_>) -> Result<RunRow> {
     Ok(RunRow {
         org: org(row, 0)?,
@@ -84,6 +84,8 @@ pub(super) fn run_row(row: &Row<'_>) -> Result<RunRow> {
         finished_at: time_or_none(row, 12)?,
         error_code: row.get(13)?,
         gate: gate(row, 14)?,
+        parked: row.get(15)?,
+        deleted_at: time_or_none(row, 16)?,
     })
 }
 

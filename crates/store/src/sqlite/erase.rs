@@ -1,4 +1,4 @@
-//! Removing a run that has ended, with all that names it.
+//! Removing a run that has ended, with all that names it, or only hiding it.
 //!
 //! Its records are emptied where they stand: positions stay contiguous, the recovery scan counts them as
 //! before, and an inspection can tell a place that was emptied from one that was lost. What stays is the
@@ -9,9 +9,10 @@
 
 use super::columns::sql;
 use super::fault::{Trouble, on_read};
+use super::heads::{Head, Key};
 use super::{around, catalog, chain};
 use crate::crash::{self, Point};
-use crate::rows::{Erased, Erasure};
+use crate::rows::{Erased, Erasure, RunRow};
 use crate::{Error, Result};
 use kernel::{Record, Timestamp};
 use rusqlite::{Connection, params};
@@ -23,13 +24,10 @@ const ERASED_UNTIL: &str = "erased_until_us";
 pub(super) fn erase(connection: &Connection, erasure: &Erasure) -> std::result::Result<Erased, Trouble> {
     let Erasure { org, run, labels, waits } = erasure;
     let key = (*org, *run);
-    let Some((row, head)) = chain::row(connection, key).map_err(Trouble::Other)? else { return Ok(Erased::NotFound) };
-    if !row.status.is_terminal() {
-        return Ok(Erased::NotEnded);
-    }
-    if !around::notices_of(connection, *org, *run).map_err(Trouble::Other)?.is_empty() {
-        return Ok(Erased::NotTold);
-    }
+    let (row, head) = match ended(connection, key)? {
+        Ok(found) => found,
+        Err(why) => return Ok(why),
+    };
     let (places, newest) = chain::places(connection, key, head).map_err(Trouble::Other)?;
     let execute = |statement: &str, params: &[&dyn rusqlite::ToSql]| -> std::result::Result<(), Trouble> {
         connection.prepare_cached(statement)?.execute(params)?;
@@ -48,7 +46,7 @@ pub(super) fn erase(connection: &Connection, erasure: &Erasure) -> std::result::
     for hash in waits {
         execute(sql!("wait_delete"), params![hash, org.0, run.0])?;
     }
-    for table in [sql!("snapshot_delete"), sql!("payloads_delete"), sql!("grants_delete"), sql!("run_delete")] {
+    for table in [sql!("snapshot_delete"), sql!("payloads_delete"), sql!("run_delete")] {
         execute(table, params![org.0, run.0])?;
     }
     let last = newest.and_then(|body| Record::open(&body).ok()).map(|record| record.at);
@@ -57,6 +55,35 @@ pub(super) fn erase(connection: &Connection, erasure: &Erasure) -> std::result::
         catalog::set_setting(connection, ERASED_UNTIL, &until.0.to_string())?;
     }
     Ok(Erased::Done)
+}
+
+/// Takes a run out of every list. All that is stored of it stays.
+pub(super) fn hide(connection: &Connection, key: Key, at: Timestamp) -> std::result::Result<Erased, Trouble> {
+    match ended(connection, key)? {
+        Ok((row, _)) if row.deleted_at.is_some() => Ok(Erased::NotFound),
+        Ok(_) => {
+            connection.prepare_cached(sql!("run_hide"))?.execute(params![at.0, key.0.0, key.1.0])?;
+            Ok(Erased::Done)
+        }
+        Err(why) => Ok(why),
+    }
+}
+
+/// A run that may be taken away, or why it may not.
+fn ended(
+    connection: &Connection,
+    key: Key,
+) -> std::result::Result<std::result::Result<(RunRow, Head), Erased>, Trouble> {
+    let Some((row, head)) = chain::row(connection, key).map_err(Trouble::Other)? else {
+        return Ok(Err(Erased::NotFound));
+    };
+    if !row.status.is_terminal() {
+        return Ok(Err(Erased::NotEnded));
+    }
+    if !around::notices_of(connection, key.0, key.1).map_err(Trouble::Other)?.is_empty() {
+        return Ok(Err(Erased::NotTold));
+    }
+    Ok(Ok((row, head)))
 }
 
 /// Time of the newest record that was erased.

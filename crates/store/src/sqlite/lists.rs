@@ -8,6 +8,7 @@ use super::columns::{AFTER_EVERY_ID, limit, run_row, sql};
 use super::fault::on_read;
 use crate::Result;
 use crate::rows::{ID_LAG, RunFilter, RunRow};
+use kernel::plan::Form;
 use kernel::{OrgId, RunStatus, Timestamp};
 use rusqlite::{Connection, Params, Row, params};
 
@@ -55,22 +56,24 @@ fn list(view: &Connection, org: OrgId, filter: &RunFilter, label: Option<&(Strin
     let statuses = name_list(&filter.statuses);
     let limit = limit(filter.limit);
     let workflow = filter.workflow.map(|workflow| workflow.0);
+    let form = filter.form.map(Form::as_str);
     let except = filter.except.filter(|except| filter.workflow != Some(*except)).map(|except| except.0);
 
     if let Some((key, value)) = label {
-        let params = params![org.0, before, oldest, since, until, statuses, workflow, except, key, value, limit];
+        let params = params![org.0, before, oldest, since, until, statuses, workflow, except, key, value, form, limit];
         return page(view, sql!("runs_with_label"), params);
     }
     if workflow.is_some() {
-        let params = params![org.0, before, oldest, since, until, statuses, workflow, limit];
+        let params = params![org.0, before, oldest, since, until, statuses, workflow, form, limit];
         return page(view, sql!("runs_of_workflow"), params);
     }
     if filter.statuses.is_empty() || filter.statuses.contains(&RunStatus::Completed) {
-        return page(view, sql!("runs_all"), params![org.0, before, oldest, since, until, statuses, except, limit]);
+        let params = params![org.0, before, oldest, since, until, statuses, except, form, limit];
+        return page(view, sql!("runs_all"), params);
     }
     let mut rows = Vec::new();
     for status in &filter.statuses {
-        let params = params![org.0, before, oldest, since, until, status.as_str(), except, limit];
+        let params = params![org.0, before, oldest, since, until, status.as_str(), except, form, limit];
         rows.extend(page(view, sql!("runs_in_status"), params)?);
     }
     rows.sort_unstable_by_key(|row| std::cmp::Reverse(row.id));

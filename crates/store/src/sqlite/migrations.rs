@@ -31,8 +31,12 @@ macro_rules! migration {
     };
 }
 
-const ALL: &[Migration] =
-    &[migration!(1, "0001", "init"), migration!(2, "0002", "gates"), migration!(3, "0003", "triggers")];
+const ALL: &[Migration] = &[
+    migration!(1, "0001", "init"),
+    migration!(2, "0002", "gates"),
+    migration!(3, "0003", "triggers"),
+    migration!(4, "0004", "tasks"),
+];
 
 const BOOKKEEPING: &str = "CREATE TABLE IF NOT EXISTS schema_migrations (
     version    INTEGER PRIMARY KEY,

@@ -19,7 +19,7 @@ type Attempted<T> = std::result::Result<T, Trouble>;
 pub(super) fn create(connection: &Connection, new: &NewTrigger) -> Attempted<std::result::Result<(), TriggerTaken>> {
     let NewTrigger { row, idempotency } = new;
     if let Some(key) = idempotency
-        && let Some((made, fingerprint)) = catalog::holder(connection, row.org, key)?
+        && let Some((made, fingerprint)) = catalog::holder(connection, row.org, &key.scope, &key.key)?
     {
         return Ok(Err(TriggerTaken::Key { trigger: TriggerId(made), fingerprint }));
     }

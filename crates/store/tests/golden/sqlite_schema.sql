@@ -27,18 +27,6 @@ CREATE TABLE delivery_requests (
     PRIMARY KEY (org, trigger, seq)
 ) STRICT, WITHOUT ROWID;
 
-CREATE TABLE grants (
-    org      INTEGER NOT NULL,
-    run      BLOB    NOT NULL,
-    step     INTEGER NOT NULL,
-    attempt  INTEGER NOT NULL,
-    fence    INTEGER NOT NULL,
-    worker   TEXT    NOT NULL,
-    lease_us INTEGER NOT NULL,
-    given_at INTEGER NOT NULL,
-    PRIMARY KEY (org, run, step)
-) STRICT, WITHOUT ROWID;
-
 CREATE TABLE idempotency (
     org         INTEGER NOT NULL,
     scope       TEXT    NOT NULL,
@@ -82,6 +70,16 @@ CREATE TABLE payloads (
     PRIMARY KEY (org, run, number)
 ) STRICT, WITHOUT ROWID;
 
+CREATE TABLE ready (
+    org      INTEGER NOT NULL,
+    name     TEXT    NOT NULL, -- the type
+    key      TEXT    NOT NULL, -- what it shares limits with; '' for nothing
+    priority INTEGER NOT NULL,
+    run      BLOB    NOT NULL,
+    step     INTEGER NOT NULL,
+    PRIMARY KEY (org, name, key, priority, run, step)
+) STRICT, WITHOUT ROWID;
+
 CREATE TABLE runs (
     org           INTEGER NOT NULL,
     id            BLOB    NOT NULL,
@@ -102,7 +100,7 @@ CREATE TABLE runs (
     -- Where the last record is, as of this row. Exact for parked and ended runs; for the others the
     -- journal after `settings.recovery_pos` may hold later ones.
     head          INTEGER NOT NULL,
-    seq           INTEGER NOT NULL, gate BLOB,
+    seq           INTEGER NOT NULL, gate BLOB, parked INTEGER NOT NULL DEFAULT 0, deleted_at INTEGER,
     PRIMARY KEY (org, id)
 ) STRICT, WITHOUT ROWID;
 
@@ -155,6 +153,25 @@ CREATE TABLE triggers (
     PRIMARY KEY (org, id)
 ) STRICT, WITHOUT ROWID;
 
+CREATE TABLE types (
+    org           INTEGER NOT NULL,
+    name          TEXT    NOT NULL,
+    runtime       TEXT,
+    description   TEXT,
+    enabled       INTEGER NOT NULL,
+    paused_at     INTEGER, -- with who and why, or all three are NULL
+    paused_by     TEXT,
+    pause_note    TEXT,
+    max_leased    INTEGER,
+    max_per_key   INTEGER,
+    rate_limit    INTEGER, -- with the two below, or all three are NULL
+    rate_per_us   INTEGER,
+    rate_is_keyed INTEGER,
+    created_at    INTEGER NOT NULL,
+    updated_at    INTEGER NOT NULL,
+    PRIMARY KEY (org, name)
+) STRICT, WITHOUT ROWID;
+
 CREATE TABLE versions (
     org      INTEGER NOT NULL,
     workflow BLOB    NOT NULL,
@@ -171,6 +188,18 @@ CREATE TABLE waits (
     run  BLOB    NOT NULL,
     step INTEGER NOT NULL,
     kind TEXT    NOT NULL
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE workers (
+    org        INTEGER NOT NULL,
+    id         TEXT    NOT NULL,
+    types      TEXT    NOT NULL, -- a JSON list
+    runtime    TEXT,
+    version    TEXT,
+    slots      INTEGER,
+    first_seen INTEGER NOT NULL,
+    last_seen  INTEGER NOT NULL,
+    PRIMARY KEY (org, id)
 ) STRICT, WITHOUT ROWID;
 
 CREATE TABLE workflow_pauses (
@@ -207,9 +236,11 @@ CREATE INDEX deliveries_queued ON deliveries (org, trigger, seq) WHERE outcome =
 
 CREATE INDEX runs_by_gate ON runs (gate, id) WHERE gate IS NOT NULL AND finished_at IS NULL;
 
-CREATE INDEX runs_by_status ON runs (status, id) WHERE status <> 'completed';
+CREATE INDEX runs_by_status ON runs (status, parked, id) WHERE status <> 'completed';
 
 CREATE INDEX runs_by_workflow ON runs (org, workflow, id);
+
+CREATE INDEX runs_queued ON runs (id) WHERE status = 'pending' AND form <> 'task';
 
 CREATE INDEX triggers_by_next ON triggers (next_at) WHERE next_at IS NOT NULL;
 

@@ -131,13 +131,25 @@ fn no_list_or_hot_statement_scans_or_sorts() {
     let place = Place::new();
     drop(place.open());
     let raw = place.raw();
-    for name in ["runs_all", "runs_in_status", "runs_of_workflow", "runs_with_label", "runs_unparked", "timers_due"] {
+    for (name, index) in [
+        ("runs_all", "PRIMARY KEY (org=? AND id>? AND id<?)"),
+        ("runs_in_status", "runs_by_status (status=? AND parked=? AND id>? AND id<?)"),
+        ("runs_of_workflow", "runs_by_workflow (org=? AND workflow=? AND id>? AND id<?)"),
+        ("runs_with_label", "PRIMARY KEY (org=? AND key=? AND value=? AND run>? AND run<?)"),
+        ("runs_unparked", "runs_by_status (status=? AND parked=?)"),
+        ("timers_due", "PRIMARY KEY (at<?)"),
+        ("ready", "PRIMARY KEY (org=? AND name=? AND key=? AND (priority,run,step)>(?,?,?))"),
+        ("ready_lanes", "PRIMARY KEY ((org,name,key)>(?,?,?))"),
+        ("ready_delete", "PRIMARY KEY (org=? AND name=? AND key=? AND priority=? AND run=? AND step=?)"),
+        ("types", "PRIMARY KEY (org=? AND name>?)"),
+    ] {
         let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(format!("sql/{name}.sql"));
         let mut statement =
             raw.prepare(&format!("EXPLAIN QUERY PLAN {}", std::fs::read_to_string(path).unwrap())).unwrap();
         let lines: Vec<String> = statement.raw_query().mapped(|row| row.get(3)).map(Result::unwrap).collect();
         let is_fine = |line: &String| !line.contains("TEMP B-TREE") && !line.starts_with("SCAN runs");
         assert!(lines.iter().all(is_fine), "{name}: {lines:?}");
+        assert!(lines.iter().any(|line| line.contains(index)), "{name} should use {index}: {lines:?}");
     }
 }
 
@@ -203,4 +215,34 @@ fn reads_and_commits_at_the_same_time_agree() {
         assert_eq!(commit(&*store, [RunWrite { snapshot, ..write }]), [Verdict::Committed]);
     }
     readers.into_iter().for_each(|reader| reader.join().unwrap());
+}
+
+/// A database that was last used before tasks were: what waited is parked, what ran is found at the start.
+#[test]
+fn a_store_from_before_tasks_opens_with_its_runs_as_they_were() {
+    let place = Place::new();
+    let store = place.open();
+    let statuses = RunStatus::ALL.iter().copied();
+    for (n, status) in (1..).zip(statuses.clone()) {
+        commit(&store, [start(run(n)), turn(run(n), 1, status)]);
+    }
+    drop(store);
+    place
+        .raw()
+        .execute_batch(
+            "DELETE FROM schema_migrations WHERE version = 4;
+             DROP TABLE ready; DROP TABLE types; DROP TABLE workers; DROP INDEX runs_queued; DROP INDEX runs_by_status;
+             ALTER TABLE runs DROP COLUMN parked; ALTER TABLE runs DROP COLUMN deleted_at;
+             CREATE TABLE grants (org INTEGER);
+             CREATE INDEX runs_by_status ON runs (status, id) WHERE status <> 'completed';",
+        )
+        .unwrap();
+    let again = place.open();
+    for (n, status) in (1..).zip(statuses) {
+        let found = now(again.run(ORG, run(n))).unwrap().unwrap();
+        assert_eq!((found.status, found.parked), (status, status.is_parked()));
+        let is_open = !status.is_parked() && !status.is_terminal();
+        assert_eq!(now(again.unparked()).unwrap().contains(&(ORG, run(n))), is_open, "{status}");
+        assert_eq!(commit(&again, [append(run(n), 2)]), [Verdict::Committed]);
+    }
 }

@@ -7,8 +7,8 @@ use kernel::{RunStatus, Timestamp};
 use std::sync::Arc;
 use store::Verdict::{Committed, Conflict};
 use store::{
-    Batch, Birth, Error, GrantChange, IdempotencyKey, NewWorkflow, RunFilter, RunRow, RunWrite, Store, Taken, Timer,
-    TimerChange, Verdict, WorkflowFilter, WorkflowKey,
+    Batch, Birth, Error, IdempotencyKey, NewWorkflow, RunFilter, RunRow, RunWrite, Store, Taken, Timer, TimerChange,
+    Verdict, WorkflowFilter, WorkflowKey,
 };
 
 macro_rules! cases {
@@ -38,7 +38,6 @@ cases![
     what_a_run_pins_at_birth_never_changes,
     payloads_come_in_the_order_asked,
     a_wait_is_found_by_its_token,
-    grants_are_given_and_ended,
     organisations_do_not_see_each_other,
     lists_filter_and_page,
     a_workflow_has_its_name_alone,
@@ -302,16 +301,6 @@ async fn a_wait_is_found_by_its_token(store: Arc<dyn Store>) {
     commit(&store, [born(start(run(1)), Birth { waits, ..Default::default() })]).await;
     assert_eq!(store.wait(&[2; 32]).await, Ok(Some(wait(ORG, run(1), 4, 2))));
     assert_eq!(store.wait(&[3; 32]).await, Ok(None));
-}
-
-async fn grants_are_given_and_ended(store: Arc<dyn Store>) {
-    commit(&store, [start(run(1))]).await;
-    let give = |attempt| GrantChange::Give { step: 1, attempt, fence: 7, worker: "w".into(), lease_us: u64::MAX };
-    let changes =
-        [vec![give(1)], vec![give(2)], vec![GrantChange::End { step: 1 }, give(3), GrantChange::End { step: 2 }]];
-    for (after, grants) in (1..).zip(changes) {
-        assert_eq!(commit(&store, [RunWrite { grants, ..append(run(1), after) }]).await, [Committed]);
-    }
 }
 
 async fn organisations_do_not_see_each_other(store: Arc<dyn Store>) {

@@ -194,10 +194,8 @@ async fn full_life(store: &Arc<dyn Store>) {
         idempotency: Some(key("a", 1)),
         ..Default::default()
     };
-    let give = store::GrantChange::Give { step: 1, attempt: 1, fence: 7, worker: "w".into(), lease_us: 1 };
     let first = RunWrite {
         payloads: vec![(1, Bytes::from_static(b"x"))],
-        grants: vec![give],
         snapshot: Some(state(run(1), 1)),
         ..born(start(run(1)), birth)
     };

@@ -6,8 +6,8 @@ use kernel::plan::Form;
 use kernel::{OrgId, Record, RunId, RunStatus, Timestamp, TriggerId, WorkflowId};
 use std::num::NonZeroU32;
 use store::{
-    Batch, Birth, Definition, DeliveryOutcome, DeliveryRow, IdempotencyKey, NewWorkflow, RunRow, RunWrite, TimerChange,
-    TriggerRow, Wait, WorkflowRow,
+    Batch, Birth, Definition, DeliveryOutcome, DeliveryRow, IdempotencyKey, Lane, NewWorkflow, Place, ReadyChange,
+    ReadyRow, RunRow, RunWrite, TimerChange, TriggerRow, TypeRow, Wait, WorkerRow, WorkflowRow,
 };
 
 pub const ORG: OrgId = OrgId::DEFAULT;
@@ -51,6 +51,8 @@ pub fn row(org: OrgId, id: RunId, status: RunStatus) -> RunRow {
         finished_at: status.is_terminal().then(|| at(500)),
         error_code: (status == RunStatus::Failed).then(|| "step_failed".into()),
         gate: None,
+        parked: status.is_parked(),
+        deleted_at: None,
     }
 }
 
@@ -78,7 +80,7 @@ pub fn append_in(org: OrgId, id: RunId, after: u64) -> RunWrite {
         snapshot: None,
         timer: TimerChange::default(),
         payloads: Vec::new(),
-        grants: Vec::new(),
+        ready: ReadyChange::default(),
         notices: 0,
         birth: None,
         unit: None,
@@ -98,6 +100,51 @@ pub fn park(id: RunId, after: u64, wake: Timestamp) -> RunWrite {
         snapshot: Some(state(id, after + 1)),
         timer: TimerChange { remove: None, insert: Some(wake) },
         ..append(id, after)
+    }
+}
+
+pub fn lane(org: OrgId, name: &str, key: &str) -> Lane {
+    Lane { org, name: name.into(), key: key.into() }
+}
+
+/// A task of the run, in the lane of its type.
+pub fn task(id: RunId, step: u32, name: &str, priority: u32) -> ReadyRow {
+    ReadyRow { lane: lane(ORG, name, ""), place: Place { priority, run: id, step } }
+}
+
+/// Parks the run as it is, with tasks for whoever claims them.
+pub fn offer(id: RunId, after: u64, insert: Vec<ReadyRow>) -> RunWrite {
+    let row = RunRow { parked: true, ..row(ORG, id, RunStatus::Running) };
+    RunWrite { row: Some(row), ready: ReadyChange { remove: Vec::new(), insert }, ..append(id, after) }
+}
+
+/// A type of which nothing is known but its name.
+pub fn plain_type(org: OrgId, name: &str) -> TypeRow {
+    TypeRow {
+        org,
+        name: name.into(),
+        runtime: None,
+        description: None,
+        enabled: true,
+        paused: None,
+        limit: None,
+        limit_per_key: None,
+        rate: None,
+        created_at: at(1),
+        updated_at: at(1),
+    }
+}
+
+pub fn worker(org: OrgId, id: &str, last_seen: Timestamp) -> WorkerRow {
+    WorkerRow {
+        org,
+        id: id.into(),
+        types: r#"["mail.%"]"#.into(),
+        runtime: None,
+        version: Some("1.2".into()),
+        slots: Some(4),
+        first_seen: at(1),
+        last_seen,
     }
 }
 

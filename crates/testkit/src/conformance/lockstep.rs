@@ -8,14 +8,16 @@ use super::fixtures::*;
 use crate::rng::Rng;
 use bytes::Bytes;
 use kernel::event::OnConflict;
-use kernel::{OrgId, RunId, RunStatus, Timestamp};
+use kernel::plan::Form;
+use kernel::{OrgId, RunId, RunStatus, Span, Timestamp};
 use std::fmt::Debug;
 use std::num::NonZeroU32;
 use std::sync::Arc;
 use store::{
-    Advance, Batch, Birth, Call, Definition, DeliveryOutcome, DeliveryRow, Erasure, GateRow, GrantChange, NewTrigger,
-    NewWorkflow, NoticeRow, OwnTrigger, RunFilter, RunRow, RunWrite, Store, TimerChange, TriggerChange, TriggerFilter,
-    TriggerLog, TriggerRow, WorkflowEdit, WorkflowFilter, WorkflowKey, WorkflowPause, WorkflowRow,
+    Advance, Batch, Birth, Call, Definition, DeliveryOutcome, DeliveryRow, Erasure, GateRow, Lane, NewTrigger,
+    NewWorkflow, NoticeRow, OwnTrigger, Place, Rate, ReadyChange, ReadyRow, RunFilter, RunRow, RunWrite, Store,
+    TimerChange, TriggerChange, TriggerFilter, TriggerLog, TriggerRow, TypePause, TypeRow, WorkerRow, WorkflowEdit,
+    WorkflowFilter, WorkflowKey, WorkflowPause, WorkflowRow,
 };
 
 /// A store under test.
@@ -46,13 +48,14 @@ pub async fn lockstep(seed: u64, operations: usize, subjects: &mut [Subject]) {
 }
 
 /// What the generator knows of a run while it makes up a batch.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 struct Known {
     org: OrgId,
     run: RunId,
     seq: u64,
     wake_at: Option<Timestamp>,
     status: RunStatus,
+    ready: Vec<ReadyRow>,
 }
 
 struct Walk {
@@ -65,7 +68,7 @@ struct Walk {
 impl Walk {
     async fn operate(&mut self, subjects: &mut [Subject]) {
         let (org, id) = self.any_run();
-        match self.rng.below(31) {
+        match self.rng.below(35) {
             0..=11 => {
                 let batch = self.batch(&subjects[0].store).await;
                 self.same(subjects, "commit", |store| store.commit(&batch)).await;
@@ -111,6 +114,14 @@ impl Walk {
             26 => self.around(org, id, subjects).await,
             27 | 28 => self.trigger(org, subjects).await,
             29 => self.log(org, subjects).await,
+            30 | 31 => {
+                let hidden_at = at(self.time);
+                self.same(subjects, "hide", |store| store.hide(org, id, hidden_at)).await;
+                let key = self.rng.pick(&KEYS);
+                self.same(subjects, "made_by", |store| store.made_by(org, "order", key)).await;
+            }
+            32 => self.ready(org, subjects).await,
+            33 => self.types(org, subjects).await,
             _ => {
                 for subject in subjects.iter_mut() {
                     subject.store = (subject.restart)(Arc::clone(&subject.store));
@@ -165,6 +176,9 @@ impl Walk {
         self.same(subjects, "notices", |store| store.notices(None, 100)).await;
         let after = self.rng.one_in(2).then(|| (ORG, run(self.rng.below(RUNS)), self.rng.below(2) as u32));
         self.same(subjects, "notices", |store| store.notices(after, 3)).await;
+        self.same(subjects, "lanes", |store| store.lanes(None, 100)).await;
+        self.same(subjects, "ruled_types", |store| store.ruled_types()).await;
+        self.same(subjects, "workers", |store| store.workers()).await;
         self.same(subjects, "high_water", |store| store.high_water()).await;
         for name in KEYS {
             self.same(subjects, "setting", |store| store.setting(name)).await;
@@ -293,7 +307,7 @@ impl Walk {
                     known.len() - 1
                 }
             };
-            let (write, after) = self.write(known[position]);
+            let (write, after) = self.write(known[position].clone());
             known[position] = after;
             runs.push(write);
         }
@@ -307,7 +321,7 @@ impl Walk {
 
     /// A write, and what the run will be if it is accepted.
     fn write(&mut self, known: Known) -> (RunWrite, Known) {
-        let Known { org, run, seq, .. } = known;
+        let Known { org, run, seq, .. } = known.clone();
         let after = match self.rng.below(12) {
             0 => seq + 1,
             1 => seq.saturating_sub(1),
@@ -323,18 +337,33 @@ impl Walk {
             Some(_) => TimerChange { remove: known.wake_at, insert: wake_at },
             None => TimerChange::default(),
         };
+        // Mostly as an engine would have it, which parks what waits and may park what runs.
+        let parked = status.is_some_and(|status| status.is_parked() != self.rng.one_in(4));
+        let is_open = status.is_some_and(|status| !status.is_terminal());
+        let offers = parked && is_open && self.rng.one_in(2) || self.rng.one_in(20);
+        let ready = ReadyChange {
+            remove: if status.is_some() && !self.rng.one_in(6) { known.ready.clone() } else { Vec::new() },
+            insert: if offers { (0..self.rng.below(3)).map(|_| self.task(org, run)).collect() } else { Vec::new() },
+        };
+        let left = known.ready.iter().filter(|row| !ready.remove.contains(row)).chain(&ready.insert).cloned().collect();
         let write = RunWrite {
             record: record(run, after + 1, at(self.time)),
-            row: status.map(|status| RunRow { wake_at, gate: self.gate(), ..row(org, run, status) }),
+            row: status.map(|status| RunRow {
+                wake_at,
+                gate: self.gate(),
+                form: self.form(),
+                parked,
+                ..row(org, run, status)
+            }),
             snapshot: self.rng.one_in(4).then(|| state(run, after + 1)),
             timer,
             payloads: self.payloads(),
-            grants: self.grants(),
+            ready,
             notices: if self.rng.one_in(5) { self.rng.below(3) as u32 } else { 0 },
             birth: if after == 0 { Some(Box::new(self.birth(org, run))) } else { None },
             ..append_in(org, run, after)
         };
-        (write, Known { seq: after + 1, wake_at, status: status.unwrap_or(known.status), ..known })
+        (write, Known { seq: after + 1, wake_at, status: status.unwrap_or(known.status), ready: left, ..known })
     }
 
     fn gate(&mut self) -> Option<GateRow> {
@@ -363,12 +392,66 @@ impl Walk {
         (0..count).map(|_| (self.rng.below(6) as u32, Bytes::from(vec![1; self.rng.below(9_000) as usize]))).collect()
     }
 
-    fn grants(&mut self) -> Vec<GrantChange> {
-        let step = self.rng.below(3) as u32;
-        match self.rng.below(8) {
-            0 => vec![GrantChange::Give { step, attempt: 1, fence: 3, worker: "w".into(), lease_us: 5 }],
-            1 => vec![GrantChange::End { step }],
-            _ => Vec::new(),
+    fn form(&mut self) -> Form {
+        if self.rng.one_in(3) { Form::Task } else { Form::Graph }
+    }
+
+    fn lane(&mut self, org: OrgId) -> Lane {
+        lane(org, self.rng.pick(&KEYS), self.rng.pick(&["", "k"]))
+    }
+
+    fn task(&mut self, org: OrgId, run: RunId) -> ReadyRow {
+        let place = Place { priority: self.rng.below(3) as u32, run, step: self.rng.below(3) as u32 };
+        ReadyRow { lane: self.lane(org), place }
+    }
+
+    /// Looks at what can be claimed.
+    async fn ready(&mut self, org: OrgId, subjects: &[Subject]) {
+        let (of, limit) = (self.lane(org), self.rng.below(4) as usize);
+        let behind = self.rng.one_in(2).then(|| self.lane(org));
+        self.same(subjects, "lanes", |store| store.lanes(behind.as_ref(), limit)).await;
+        self.same(subjects, "ready", |store| store.ready(&of, None, 100)).await;
+        let (_, run) = self.any_run();
+        let after = Some(self.task(org, run).place);
+        self.same(subjects, "ready", |store| store.ready(&of, after, limit)).await;
+    }
+
+    /// Introduces and changes types, and lets workers be seen.
+    async fn types(&mut self, org: OrgId, subjects: &[Subject]) {
+        let row = self.type_row(org);
+        match self.rng.one_in(2) {
+            true => self.same(subjects, "put_type", |store| store.put_type(&row)).await,
+            false => {
+                let hash = [self.rng.below(5) as u8; 32];
+                let definition = Definition { hash, source: Bytes::from_static(b"task"), plan: Bytes::new() };
+                let definition = self.rng.one_in(2).then_some(definition);
+                self.same(subjects, "introduce", |store| store.introduce(&row, definition.as_ref())).await;
+                self.same(subjects, "definition", |store| store.definition(org, &hash)).await;
+            }
+        }
+        self.same(subjects, "task_type", |store| store.task_type(org, &row.name)).await;
+        let (prefix, after) = (self.rng.pick(&["", "a", "a.b", "b"]), self.rng.pick(&[None, Some("a"), Some("a.b")]));
+        let limit = self.rng.below(4) as usize;
+        self.same(subjects, "task_types", |store| store.task_types(org, prefix, after, limit)).await;
+        let workers: Vec<WorkerRow> = (0..self.rng.below(3))
+            .map(|_| WorkerRow { slots: None, ..worker(org, self.rng.pick(&KEYS), at(self.time)) })
+            .collect();
+        let since = at(self.time - self.rng.below(40) as i64);
+        self.same(subjects, "put_workers", |store| store.put_workers(&workers, since)).await;
+    }
+
+    fn type_row(&mut self, org: OrgId) -> TypeRow {
+        let name = self.rng.pick(&["a", "a.b", "a.c", "ab", "b"]);
+        let pause = TypePause { at: at(self.time), actor: "ada".into(), note: String::new() };
+        let rate = Rate { limit: 5, per: Span::from_secs(1), per_key: self.rng.one_in(2) };
+        TypeRow {
+            runtime: self.rng.one_in(4).then(|| "python".to_owned()),
+            enabled: !self.rng.one_in(4),
+            paused: self.rng.one_in(4).then_some(pause),
+            limit: self.rng.one_in(4).then_some(3),
+            limit_per_key: self.rng.one_in(4).then_some(0),
+            rate: self.rng.one_in(4).then_some(rate),
+            ..plain_type(org, name)
         }
     }
 
@@ -391,6 +474,7 @@ impl Walk {
             statuses,
             workflow: self.rng.one_in(3).then(|| workflow_id(self.rng.below(3))),
             except: self.rng.one_in(3).then(|| workflow_id(self.rng.below(3))),
+            form: self.rng.one_in(4).then(|| self.form()),
             labels: (0..self.rng.below(3)).map(|_| self.label()).collect(),
             since: self.rng.one_in(3).then(|| at(100 + self.rng.below(RUNS) as i64)),
             until: self.rng.one_in(3).then(|| at(100 + self.rng.below(RUNS) as i64)),
@@ -413,5 +497,11 @@ async fn look_up(reference: &Arc<dyn Store>, org: OrgId, run: RunId) -> Known {
     let loaded = reference.load(org, run).await.expect("the reference loads");
     let (seq, row) = loaded.map_or((0, None), |loaded| (loaded.seq, Some(loaded.row)));
     let (wake_at, status) = row.map_or((None, RunStatus::Pending), |row| (row.wake_at, row.status));
-    Known { org, run, seq, wake_at, status }
+    let mut ready = Vec::new();
+    for (lane, _) in reference.lanes(None, usize::MAX).await.expect("the reference answers") {
+        let places = reference.ready(&lane, None, usize::MAX).await.expect("the reference answers");
+        let own = places.into_iter().filter(|place| (lane.org, place.run) == (org, run));
+        ready.extend(own.map(|place| ReadyRow { lane: lane.clone(), place }));
+    }
+    Known { org, run, seq, wake_at, status, ready }
 }

@@ -362,6 +362,7 @@ impl Followed {
             is_draining: self.is_left_waiting,
             wait_url: &wait_url,
             payloads: &Payloads::new(),
+            offer: &|_| None,
         };
         let again = advance(&self.definition.version.plan, &mut run.clone(), vec![Input::Wake], &context);
         require(again.record.is_none(), || format!("an unchanged run went on: {:?}", again.record))

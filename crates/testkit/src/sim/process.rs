@@ -163,7 +163,7 @@ impl World {
                 if self.processes[process].aborted.contains(&(run, fence)) && self.schedule.coin() {
                     return Ok(());
                 }
-                let input = Input::Finished { step, fence, result };
+                let input = Input::Finished { step, fence, result, digest: 0 };
                 self.deliver(process, Command::Give { org: OrgId::DEFAULT, run, input, ticket: None });
             }
             (State::Up, Happening::Poll) => self.poll(process),

@@ -72,7 +72,7 @@ impl World {
             snapshot: None,
             timer: TimerChange::default(),
             payloads: Vec::new(),
-            grants: Vec::new(),
+            ready: store::ReadyChange::default(),
             notices: 0,
             birth: None,
             unit: None,

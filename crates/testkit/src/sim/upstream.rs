@@ -57,7 +57,7 @@ fn draw(dispatch: &Dispatch, random: &mut Random, took: Span) -> TaskResult {
         16 => respond(dispatch, 429, random.coin().then(|| random.log_millis(1, 60_000)), pad),
         17..19 => {
             let failure = Failure::new("network", "connection reset");
-            TaskResult::Failed { failure, retryable: random.chance(800), took }
+            TaskResult::Failed { failure, retryable: random.chance(800), retry_after: None, took }
         }
         _ => TaskResult::TimedOut { message: "no answer within 30s".into(), took },
     }

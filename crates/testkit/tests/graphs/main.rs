@@ -81,6 +81,7 @@ impl Drive<'_> {
             is_draining: false,
             wait_url: &wait_url,
             payloads: &payloads,
+            offer: &|_| None,
         };
         let advanced = advance(self.plan, &mut self.run, vec![input], &context);
         for effect in advanced.effects {
@@ -98,12 +99,14 @@ impl Drive<'_> {
         let took = Span(1);
         let result = match (ending.word, ending.code) {
             ("timeout", _) => TaskResult::TimedOut { message: String::new(), took },
-            (_, None) => TaskResult::Failed { failure: Failure::new("network", ""), retryable: true, took },
+            (_, None) => {
+                TaskResult::Failed { failure: Failure::new("network", ""), retryable: true, retry_after: None, took }
+            }
             (_, Some(status)) => {
                 TaskResult::Response { status, headers: Vec::new(), body: Payload::json("{}"), retry_after: None, took }
             }
         };
-        self.give(Input::Finished { step, fence, result });
+        self.give(Input::Finished { step, fence, result, digest: 0 });
     }
 
     /// Readiness and the skip cascade, step by step.

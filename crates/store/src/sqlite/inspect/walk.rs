@@ -12,8 +12,8 @@ use super::super::fault::on_read;
 use super::super::heads::{self, Head};
 use super::cursor::{Cursor, Owners, RawKey, raw_key, understood, unreadable};
 use crate::Result;
-use crate::inspect::{Anomaly, AnomalyKind, GrantRow, Seen, SnapshotRow, StoredRun};
-use crate::rows::{RunRow, Wait};
+use crate::inspect::{Anomaly, AnomalyKind, Seen, SnapshotRow, StoredRun};
+use crate::rows::{Lane, Place as Waiting, ReadyRow, RunRow, Wait};
 use bytes::Bytes;
 use kernel::{OrgId, RunId};
 use rusqlite::{Connection, OptionalExtension, Row, Statement, params};
@@ -50,7 +50,7 @@ fn runs(
         snapshots: "snapshots", "inspect_snapshots", snapshot;
         timers: "timers", "inspect_timers", |row| time(row, 2);
         waits: "waits", "inspect_waits", wait;
-        grants: "grants", "inspect_grants", grant;
+        ready: "ready", "inspect_ready", ready_row;
         payloads: "payloads", "inspect_payloads", |row| Ok((row.get(2)?, count(row, 3)?));
         labels: "labels", "inspect_labels", |row| Ok((row.get(2)?, row.get(3)?));
         keys: "idempotency", "inspect_run_keys", |row| Ok((row.get(2)?, row.get(3)?));
@@ -65,7 +65,7 @@ fn runs(
             snapshots.take(&key, owners, each)?,
             timers.take(&key, owners, each)?,
             waits.take(&key, owners, each)?,
-            grants.take(&key, owners, each)?,
+            ready.take(&key, owners, each)?,
             payloads.take(&key, owners, each)?,
             labels.take(&key, owners, each)?,
             keys.take(&key, owners, &mut |seen| set_aside(seen, &mut unowned, each))?,
@@ -81,7 +81,7 @@ fn runs(
         let version = versions.query_row(params![row.org.0, row.workflow.0, row.version], |row| row.get(0));
         let version = version.optional().map_err(on_read)?;
         let (records, broken) = journal.follow(key, &row, head)?;
-        let (snapshots, timers, waits, grants, payloads, labels, keys) = sides;
+        let (snapshots, timers, waits, ready, payloads, labels, keys) = sides;
         each(Seen::Run(Box::new(StoredRun {
             row,
             records,
@@ -91,7 +91,7 @@ fn runs(
             snapshots,
             timers,
             waits,
-            grants,
+            ready,
             payloads,
             labels,
             keys,
@@ -100,7 +100,7 @@ fn runs(
     snapshots.rest(owners, each)?;
     timers.rest(owners, each)?;
     waits.rest(owners, each)?;
-    grants.rest(owners, each)?;
+    ready.rest(owners, each)?;
     payloads.rest(owners, each)?;
     labels.rest(owners, each)?;
     keys.rest(owners, &mut |seen| set_aside(seen, &mut unowned, each))?;
@@ -127,7 +127,7 @@ fn orgs(connection: &Connection) -> Result<Vec<i64>> {
 }
 
 fn read_run(row: &Row<'_>) -> rusqlite::Result<(RunRow, Head)> {
-    Ok((run_row(row)?, Head { seq: count(row, 15)?, pos: row.get(16)? }))
+    Ok((run_row(row)?, Head { seq: count(row, 17)?, pos: row.get(18)? }))
 }
 
 fn snapshot(row: &Row<'_>) -> rusqlite::Result<SnapshotRow> {
@@ -139,8 +139,9 @@ fn wait(row: &Row<'_>) -> rusqlite::Result<Wait> {
     Ok(Wait { org, run, step: row.get(2)?, token_hash: row.get(3)?, kind: row.get(4)? })
 }
 
-fn grant(row: &Row<'_>) -> rusqlite::Result<GrantRow> {
-    Ok(GrantRow { step: row.get(2)?, attempt: row.get(3)?, fence: count(row, 4)? })
+fn ready_row(row: &Row<'_>) -> rusqlite::Result<ReadyRow> {
+    let lane = Lane { org: org(row, 0)?, name: row.get(2)?, key: row.get(3)? };
+    Ok(ReadyRow { lane, place: Waiting { run: run_id(row, 1)?, priority: row.get(4)?, step: row.get(5)? } })
 }
 
 /// A run's records with their positions, oldest first, and why they are not all if they are not.
@@ -176,7 +177,7 @@ impl<'c> Journal<'c> {
 
     /// Goes from a run's last record to its first.
     fn follow(&mut self, key: RawKey, row: &RunRow, stored: Head) -> Result<History> {
-        let is_unparked = !row.status.is_parked() && !row.status.is_terminal();
+        let is_unparked = !row.parked && !row.status.is_terminal();
         let tail = self.tails.get(&key).copied().filter(|_| is_unparked).unwrap_or_default();
         let head = stored.max(tail);
         let mut records = Vec::new();

@@ -217,11 +217,33 @@ pub const ALL: &[(Code, &str, Damage)] = &[
     (Code::TimerStray, "second", sql!("INSERT INTO timers SELECT at + 1, org, run FROM timers")),
     (Code::TimerStray, "over", sql!(cancelled, "INSERT INTO timers VALUES (1, 1, $1)")),
     (Code::TimerStray, "open", sql!(running, "INSERT INTO timers VALUES (1, 1, $1)")),
-    (Code::GrantWrong, "over", sql!(completed, "INSERT INTO grants VALUES (1, $1, 0, 1, 2, 'w', 1, 1)")),
-    (Code::GrantWrong, "not leased", sql!(running, "INSERT INTO grants VALUES (1, $1, 0, 1, 2, 'w', 1, 1)")),
-    (Code::GrantWrong, "no row", |p| {
-        let lease = Event::Leased { step: 0, attempt: 1, worker: "w".into(), lease: Default::default() };
-        p.replace(p.s.running, started, vec![lease]);
+    (Code::ReadyMissing, "lost", sql!("DELETE FROM ready")),
+    (Code::ReadyMissing, "another lane", sql!("UPDATE ready SET key = 'k8'")),
+    (Code::ReadyMissing, "another type", sql!("UPDATE ready SET name = 'mail.send.v2'")),
+    (Code::ReadyStray, "another place", sql!("UPDATE ready SET priority = 6")),
+    (Code::ReadyStray, "another step", sql!(parked, "INSERT INTO ready VALUES (1, 'mail.send.v1', 'k7', 5, $1, 1)")),
+    (Code::ReadyStray, "over", sql!(completed, "INSERT INTO ready VALUES (1, 'mail.send.v1', '', 5, $1, 0)")),
+    (Code::ReadyStray, "in memory", sql!(offered, "INSERT INTO ready VALUES (1, 'mail.send.v1', 'k7', 5, $1, 0)")),
+    (Code::Dangling, "a task", sql!("INSERT INTO ready VALUES (1, 'mail.send.v1', '', 5, zeroblob(16), 0)")),
+    (Code::OtherOrganisation, "a task", sql!("UPDATE ready SET org = 2")),
+    (Code::RowDiffers, "not parked", sql!(waiting, "UPDATE runs SET parked = 0 WHERE id = $1")),
+    (Code::RowDiffers, "left to nobody", sql!(running, "UPDATE runs SET parked = 1 WHERE id = $1")),
+    (Code::RowDiffers, "hidden", sql!(waiting, "UPDATE runs SET deleted_at = 1 WHERE id = $1")),
+    (Code::TimerMissing, "of a parked task", sql!(parked, "DELETE FROM timers WHERE run = $1")),
+    (Code::TimerEarly, "nobody's turn yet", |p| p.append(p.s.offered, vec![out_of_time("queue_timeout")])),
+    (Code::EventOutOfPlace, "a limit it has not", |p| p.append(p.s.offered, vec![out_of_time("total_timeout")])),
+    (Code::EventOutOfPlace, "done by the server", |p| {
+        p.append(p.s.offered, vec![Event::Started { step: 0, attempt: 1, epoch: 1, seen: vec![] }]);
+    }),
+    (Code::EventOutOfPlace, "done by a worker", |p| p.append(p.s.running, vec![retrying(1, true, p.now()), leased(2)])),
+    (Code::EventOutOfPlace, "progress of nobody", |p| {
+        p.append(p.s.offered, vec![Event::Progress { step: 0, attempt: 0, progress: Default::default() }]);
+    }),
+    (Code::StartedTwice, "two workers", |p| p.append(p.s.offered, vec![leased(1), leased(2)])),
+    (Code::AttemptNumbers, "a worker's", |p| p.append(p.s.offered, vec![leased(2)])),
+    (Code::WrongDecision, "the server's turn", |p| {
+        let started = Event::Started { step: 0, attempt: 1, epoch: 1, seen: vec![] };
+        p.replace(p.s.offered, |e| matches!(e, Event::Scheduled { .. }), vec![started]);
     }),
     (Code::WaitMissing, "lost", sql!("DELETE FROM waits")),
     (Code::WaitStray, "step", sql!("UPDATE waits SET step = 1")),
@@ -256,6 +278,15 @@ fn started(event: &Event) -> bool {
     matches!(event, Event::Started { .. })
 }
 
+fn leased(attempt: u32) -> Event {
+    let (worker, lease, key) = ("w".into(), kernel::Span::from_secs(30), "k7".into());
+    Event::Leased { step: 0, attempt, worker, lease, seen: vec![], key }
+}
+
+fn out_of_time(code: &str) -> Event {
+    Event::TimedOut { step: 0, attempt: 0, failure: Failure::new(code, ""), took: Default::default() }
+}
+
 fn condition_was_false(event: &Event) -> bool {
     matches!(event, Event::Skipped { because: Because::Condition { .. }, .. })
 }
@@ -263,7 +294,7 @@ fn condition_was_false(event: &Event) -> bool {
 /// An attempt that ended at `at` and may be followed by another at once.
 fn retrying(attempt: u32, charged: bool, at: Timestamp) -> Event {
     let failure = Failure::new("network", "");
-    Event::Retrying { step: 0, attempt, next: at, failure, charged, status_code: None }
+    Event::Retrying { step: 0, attempt, next: at, failure, charged, status_code: None, died: false, digest: 0 }
 }
 
 impl<'a> Patient<'a> {

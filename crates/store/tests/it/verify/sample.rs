@@ -30,6 +30,10 @@ pub struct Sample {
     pub running: RunId,
     /// Had labels, a callback, a key and a large body; deleted.
     pub erased: RunId,
+    /// Its task waits for a worker, and it is in memory…
+    pub offered: RunId,
+    /// …or parked.
+    pub parked: RunId,
 }
 
 impl Sample {
@@ -61,7 +65,20 @@ fn make() -> Sample {
     // Whether or not every connection is gone, this one sees everything and makes it one file.
     place.raw().pragma_update_and_check(None, "journal_mode", "DELETE", |_| Ok(())).ok();
     place.raw().pragma_update_and_check(None, "journal_mode", "WAL", |_| Ok(())).unwrap();
+    park(&place.raw(), sample.parked);
     Sample { file: std::fs::read(place.database()).unwrap(), ..sample }
+}
+
+/// What a server does that has more tasks than it keeps in memory, which takes thousands.
+fn park(db: &rusqlite::Connection, run: RunId) {
+    for statement in [
+        "UPDATE runs SET parked = 1, waiting = 1 << 8, wake_at = expires_at, \
+         (head, seq) = (SELECT pos, seq FROM journal WHERE run = $1 ORDER BY pos DESC LIMIT 1) WHERE id = $1",
+        "INSERT INTO timers SELECT wake_at, org, id FROM runs WHERE id = $1",
+        "INSERT INTO ready VALUES (1, 'mail.send.v1', 'k7', 5, $1, 0)",
+    ] {
+        assert_eq!(db.execute(statement, [run.0]).unwrap(), 1, "{statement}");
+    }
 }
 
 async fn open(place: &Place) -> Engine {
@@ -137,6 +154,13 @@ async fn populate(engine: &Engine, silent: u16) -> Sample {
     .await;
     create(engine, ORG, "hangs", json!({ "call": { "url": format!("http://127.0.0.1:{silent}/"), "timeout": "1h" } }))
         .await;
+    let send = |timeouts: Value| {
+        json!({ "send": {
+            "task": "mail.send.v1", "input": { "n": "{{trigger.body.n}}" }, "priority": 5,
+            "concurrency_key": "k{{trigger.body.n}}", "timeouts": timeouts } })
+    };
+    create(engine, ORG, "outside", send(json!({ "queue": "1h" }))).await;
+    create(engine, ORG, "parked", send(json!({}))).await;
     create(engine, OTHER, "plain", json!({ "a": { "noop": {} } })).await;
     let yearly = json!({ "trigger": "cron", "cron": "0 0 1 1 *", "tasks": { "a": { "noop": {} } }, "name": "yearly" });
     define(engine, ORG, yearly).await;
@@ -172,7 +196,9 @@ async fn populate(engine: &Engine, silent: u16) -> Sample {
         in_status(engine, run, RunStatus::Waiting).await;
     }
     let running = start(engine, ORG, "hangs", &json!({})).await;
-    Sample { file: Vec::new(), completed, waiting, sleeping, woken, cancelled, running, erased }
+    let offered = start(engine, ORG, "outside", &json!({ "n": 7 })).await;
+    let parked = start(engine, ORG, "parked", &json!({ "n": 7 })).await;
+    Sample { file: Vec::new(), completed, waiting, sleeping, woken, cancelled, running, erased, offered, parked }
 }
 
 /// Stops while a step could start, which therefore waits for the next process.

@@ -1,0 +1,457 @@
+//! The board: tasks that wait to be claimed, workers that wait for tasks, and who has what until when.
+//!
+//! ```text
+//!   post(card) ─▶ lines ─ lanes ─ cards ─┐
+//!                                        ├─pair()─▶ claims ─▶ (kernel, commit) ─▶ grants ─▶ answers to polls
+//!   open(poll) ─▶ polls ─────────────────┘
+//! ```
+//!
+//! A *line* is a type, a *lane* the tasks of a type that share a key, a *card* one task that waits. It is a state
+//! machine like the mailbox that owns it: no clock, no I/O. Nothing on it is the truth: cards follow from runs
+//! that have a ready step, grants from runs with a leased one, so all of it is found again after a crash, and
+//! limits are counted from grants that exist.
+//!
+//! Tasks whose runs have left memory are rows of the store. Of each lane the board knows them up to a *horizon*;
+//! nothing beyond it is handed out before the rows in between have been read.
+
+mod grants;
+mod lanes;
+mod polls;
+#[cfg(test)]
+mod tests;
+
+pub use grants::{Grant, Hold, Stance};
+pub use lanes::{Line, PAGE, Rules};
+pub use polls::{Ask, Handed, Pattern, Task};
+
+use kernel::advance::{Offer, Wanted};
+use kernel::{OrgId, RunId, Timestamp};
+use lanes::Horizon;
+use polls::{Poll, Waiting, Worker};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+use store::{Lane, Place, TypeRow, WorkerRow};
+
+/// Unclaimed tasks whose runs stay in memory; with more, new ones leave it at once.
+pub const RESIDENT_MAX: usize = 16_384;
+/// Pause before rows that could not be read are asked for again.
+const READ_PAUSE: kernel::Span = kernel::Span::from_millis(200);
+/// A worker that was not heard of for so long does not count as one that is there.
+pub const ABSENT: kernel::Span = kernel::Span::from_secs(90);
+
+/// A type of an organisation.
+type Key = (OrgId, Arc<str>);
+
+pub struct Board<T> {
+    lines: BTreeMap<Key, Line>,
+    polls: HashMap<u64, Poll<T>>,
+    /// Open polls that want more.
+    waiting: Waiting,
+    /// Polls that are to be answered as soon as nothing is on its way to them.
+    hasty: Vec<u64>,
+    /// Hand-overs that are not durable yet.
+    promises: HashMap<u64, Promise>,
+    grants: BTreeMap<(RunId, u32), Grant>,
+    expiries: BTreeSet<(Timestamp, RunId, u32)>,
+    /// Lanes held up by a rate, and until when.
+    releases: BTreeSet<(Timestamp, Lane)>,
+    workers: BTreeMap<(OrgId, String), Worker>,
+    /// What workers hold and nobody wants any more, until they were told.
+    called_off: HashMap<(OrgId, String), Vec<(RunId, u32, Timestamp)>>,
+    /// Lines that may have something for somebody since the last pairing.
+    stirred: BTreeSet<Key>,
+    /// Lanes of which more is to be read, and after what.
+    refills: Vec<(Lane, Option<Place>)>,
+    /// Cards whose runs are in memory.
+    resident: usize,
+    /// Counts every hand-over, so that lanes can be served in turn.
+    served: u64,
+}
+
+/// A task on its way to a worker.
+struct Promise {
+    poll: u64,
+    line: Key,
+    lane: Arc<str>,
+    /// The card it was, unless it never was one; true if its run is in memory.
+    card: Option<(Place, bool)>,
+}
+
+/// A card and the worker it goes to.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Claim {
+    pub org: OrgId,
+    pub run: RunId,
+    pub step: u32,
+    pub offer: Offer,
+}
+
+impl<T> Default for Board<T> {
+    fn default() -> Self {
+        Board {
+            lines: BTreeMap::new(),
+            polls: HashMap::new(),
+            waiting: Waiting::default(),
+            hasty: Vec::new(),
+            promises: HashMap::new(),
+            grants: BTreeMap::new(),
+            expiries: BTreeSet::new(),
+            releases: BTreeSet::new(),
+            workers: BTreeMap::new(),
+            called_off: HashMap::new(),
+            stirred: BTreeSet::new(),
+            refills: Vec::new(),
+            resident: 0,
+            served: 0,
+        }
+    }
+}
+
+impl<T> Board<T> {
+    /// When it next has something to do on its own.
+    pub fn next_due(&self) -> Option<Timestamp> {
+        let lease = self.expiries.first().map(|(at, ..)| *at);
+        let release = self.releases.first().map(|(at, _)| *at);
+        lease.into_iter().chain(release).min()
+    }
+
+    /// Is there something to pair or to read right now?
+    pub fn has_work(&self) -> bool {
+        !self.stirred.is_empty() || !self.refills.is_empty()
+    }
+
+    /// So many tasks wait in memory that the next one should leave it.
+    pub fn is_crowded(&self) -> bool {
+        self.resident >= RESIDENT_MAX
+    }
+
+    /// Unclaimed tasks whose runs are in memory.
+    pub fn resident(&self) -> usize {
+        self.resident
+    }
+
+    /// Tasks that workers have.
+    pub fn leased(&self) -> usize {
+        self.grants.len()
+    }
+
+    /// Tasks that wait, in memory or not.
+    pub fn ready(&self) -> u64 {
+        self.lines.values().map(|line| line.ready).sum()
+    }
+
+    /// Types with tasks that wait and no worker that would take them.
+    pub fn unserved(&self, now: Timestamp) -> u64 {
+        let is_unserved = |(key, line): &(&Key, &Line)| line.ready > 0 && self.audience(key.0, &key.1, now).0 == 0;
+        self.lines.iter().filter(is_unserved).count() as u64
+    }
+
+    /// Takes over what is known about a type, since when if that was before this process.
+    pub fn rule(&mut self, row: &TypeRow, began: Option<Timestamp>, now: Timestamp) {
+        let key: Key = (row.org, Arc::from(row.name.as_str()));
+        let line = self.line(key.clone());
+        line.rules = Rules::of(row, line.rules.take_rates(), began);
+        self.refresh_line(&key, now);
+    }
+
+    /// What the last process left in the store.
+    pub fn restore(&mut self, lanes: Vec<(Lane, u64)>, now: Timestamp) {
+        for (lane, count) in lanes {
+            let key: Key = (lane.org, lane.name.as_str().into());
+            let line = self.line(key.clone());
+            line.ready += count;
+            line.lane(&lane.key).horizon = Horizon::Nothing;
+            self.refresh(&key, &lane.key, now);
+        }
+    }
+
+    /// A task may be claimed from now on.
+    pub fn post(&mut self, lane: &Lane, place: Place, now: Timestamp) {
+        let key = (lane.org, Arc::from(lane.name.as_str()));
+        self.line(key.clone()).ready += 1;
+        self.show(lane, place, now);
+    }
+
+    /// A task may be claimed, and its run is in memory. (It may have been there before.)
+    pub fn show(&mut self, lane: &Lane, place: Place, now: Timestamp) {
+        let key = (lane.org, Arc::from(lane.name.as_str()));
+        self.resident += usize::from(self.line(key.clone()).lane(&lane.key).show(place));
+        self.refresh(&key, &lane.key, now);
+    }
+
+    /// The same for a run that was read: a task the store has no row for may be new to the board.
+    pub fn recall(&mut self, lane: &Lane, place: Place, is_stored: bool, now: Timestamp) {
+        let key: Key = (lane.org, Arc::from(lane.name.as_str()));
+        let is_known = self.line(key).lane(&lane.key).cards.contains_key(&place);
+        match is_known || is_stored {
+            true => self.show(lane, place, now),
+            false => self.post(lane, place, now),
+        }
+    }
+
+    /// Its run has left memory; the store has a row for it.
+    pub fn park(&mut self, lane: &Lane, place: Place, now: Timestamp) {
+        let key: Key = (lane.org, Arc::from(lane.name.as_str()));
+        let state = self.line(key.clone()).lane(&lane.key);
+        if state.cards.get(&place) == Some(&true) {
+            state.park(place);
+            self.resident -= 1;
+        }
+        self.refresh(&key, &lane.key, now);
+    }
+
+    /// A task may not be claimed any more: somebody has it, or nobody needs to.
+    pub fn unpost(&mut self, lane: &Lane, place: Place, now: Timestamp) {
+        let key: Key = (lane.org, Arc::from(lane.name.as_str()));
+        let line = self.line(key.clone());
+        line.ready = line.ready.saturating_sub(1);
+        self.resident -= usize::from(line.lane(&lane.key).take(place));
+        self.refresh(&key, &lane.key, now);
+    }
+
+    /// Rows of a lane that were read, at most `limit`; or they could not be read.
+    pub fn refilled(&mut self, lane: &Lane, rows: Option<Vec<Place>>, limit: usize, now: Timestamp) {
+        let key: Key = (lane.org, Arc::from(lane.name.as_str()));
+        if rows.is_none() {
+            self.releases.insert((now.after(READ_PAUSE), lane.clone()));
+        }
+        self.line(key.clone()).lane(&lane.key).refilled(rows, limit);
+        self.refresh(&key, &lane.key, now);
+        self.stirred.insert(key);
+    }
+
+    /// Lanes to be read on.
+    pub fn refills(&mut self) -> Vec<(Lane, Option<Place>)> {
+        std::mem::take(&mut self.refills)
+    }
+
+    /// Time has passed: answers whose lease has ended, and lets lanes go on that a rate held up.
+    pub fn pass(&mut self, now: Timestamp) -> Vec<(OrgId, RunId, u32, u64)> {
+        while let Some((at, lane)) = self.releases.first().cloned().filter(|(at, _)| *at <= now) {
+            self.releases.remove(&(at, lane.clone()));
+            let key: Key = (lane.org, lane.name.as_str().into());
+            self.line(key.clone()).lane(&lane.key).unstick();
+            self.refresh(&key, &lane.key, now);
+        }
+        self.expire(now)
+    }
+
+    /// Brings workers and cards together. What comes out is on its way to the kernel, which may refuse.
+    pub fn pair(&mut self, now: Timestamp) -> Vec<Claim> {
+        let mut claims = Vec::new();
+        for place in self.waiting.take_new() {
+            self.fill(place, now, &mut claims);
+        }
+        for key in std::mem::take(&mut self.stirred) {
+            while let Some(place) = self.next_poll(&key) {
+                let before = claims.len();
+                self.fill(place, now, &mut claims);
+                if claims.len() == before {
+                    break;
+                }
+            }
+        }
+        claims
+    }
+
+    /// A poll that would take a task which has just become ready: of the worker that just did something for the
+    /// same run, if it asks for more, else of whoever waits longest. Nobody, when it would pass another task by.
+    pub fn offer(
+        &mut self,
+        org: OrgId,
+        wanted: &Wanted<'_>,
+        worker: Option<&str>,
+        is_new: bool,
+        now: Timestamp,
+    ) -> Option<Offer> {
+        let key: Key = (org, Arc::from(wanted.name));
+        let line = self.line(key.clone());
+        let lane = line.lane(wanted.key);
+        let has_others = is_new && (!lane.cards.is_empty() || lane.horizon != Horizon::All);
+        if has_others || line.hold(wanted.key, now).is_some() {
+            return None;
+        }
+        let place = self.poll_for(&key, worker)?;
+        let may_pass = |board: &Self| board.best(place).is_none_or(|(_, best, _)| best.priority >= wanted.priority);
+        if !may_pass(self) {
+            return None;
+        }
+        self.promise(place, &key, wanted.key, None, now)
+    }
+
+    /// A hand-over did not come about, for no fault of the task: it waits again.
+    pub fn revoke(&mut self, promise: u64, now: Timestamp) {
+        let Some(Promise { line, lane, card, .. }) = self.break_promise(promise) else { return };
+        let track = self.line(line.clone()).lane(&lane);
+        match card {
+            Some((place, true)) => self.resident += usize::from(track.show(place)),
+            Some((place, false)) => track.put_back(place),
+            None => {}
+        }
+        self.refresh(&line, &lane, now);
+    }
+
+    /// The run says that the task is not to be had.
+    pub fn refuse(&mut self, promise: u64, now: Timestamp) {
+        if let Some(Promise { line, lane, .. }) = self.break_promise(promise) {
+            self.refresh(&line, &lane, now);
+        }
+    }
+
+    /// The run cannot be read just now: what is known of its lane's rows is read again, in a while.
+    pub fn mistrust(&mut self, promise: u64, now: Timestamp) {
+        let Some(Promise { line, lane, .. }) = self.break_promise(promise) else { return };
+        self.line(line.clone()).lane(&lane).forget_rows();
+        let (org, name) = (line.0, line.1.to_string());
+        self.releases.insert((now.after(READ_PAUSE), Lane { org, name, key: lane.to_string() }));
+        self.refresh(&line, &lane, now);
+    }
+
+    /// Gives the room back and the poll its credit.
+    fn break_promise(&mut self, promise: u64) -> Option<Promise> {
+        let broken = self.promises.remove(&promise)?;
+        let line = self.line(broken.line.clone());
+        line.held = line.held.saturating_sub(1);
+        let lane = line.lane(&broken.lane);
+        lane.held = lane.held.saturating_sub(1);
+        if let Some(poll) = self.polls.get_mut(&broken.poll) {
+            poll.on_its_way -= 1;
+            poll.credits += 1;
+            self.waiting.again(broken.poll);
+        }
+        self.stirred.insert(broken.line.clone());
+        Some(broken)
+    }
+
+    fn line(&mut self, key: Key) -> &mut Line {
+        self.lines.entry(key).or_default()
+    }
+
+    /// Puts a lane where it belongs among those of its line that can be served.
+    fn refresh(&mut self, key: &Key, lane: &str, now: Timestamp) {
+        let Some(line) = self.lines.get_mut(key) else { return };
+        let release = line.refresh(lane, now);
+        if line.can_serve() {
+            self.stirred.insert(key.clone());
+        }
+        if let Some(at) = release {
+            self.releases.insert((at, Lane { org: key.0, name: key.1.to_string(), key: lane.to_owned() }));
+        }
+    }
+
+    fn refresh_line(&mut self, key: &Key, now: Timestamp) {
+        let Some(line) = self.lines.get(key) else { return };
+        let lanes: Vec<Arc<str>> = line.lanes.keys().cloned().collect();
+        for lane in lanes {
+            self.refresh(key, &lane, now);
+        }
+    }
+
+    /// The task a poll should get next: its line, its place and its lane.
+    fn best(&self, place: u64) -> Option<(Key, Place, Arc<str>)> {
+        let poll = self.polls.get(&place)?;
+        let mut best: Option<(Key, Place, Arc<str>)> = None;
+        for pattern in &poll.patterns {
+            for (key, line) in pattern.range(&self.lines, poll.org) {
+                if !line.rules.suits(poll.runtime.as_deref()) {
+                    continue;
+                }
+                let Some((lane, first)) = line.first() else { continue };
+                if best.as_ref().is_none_or(|(_, than, _)| first < *than) {
+                    best = Some((key.clone(), first, lane));
+                }
+            }
+        }
+        best
+    }
+
+    /// Gives a poll as much as it wants and there is; asks for rows where there may be more.
+    fn fill(&mut self, place: u64, now: Timestamp, claims: &mut Vec<Claim>) {
+        while self.polls.get(&place).is_some_and(|poll| poll.credits > 0) {
+            let Some((key, card, lane)) = self.best(place) else { break };
+            let Some(line) = self.lines.get_mut(&key) else { break };
+            let is_resident = line.lane(&lane).take(card);
+            self.resident -= usize::from(is_resident);
+            let Some(offer) = self.promise(place, &key, &lane, Some((card, is_resident)), now) else { break };
+            claims.push(Claim { org: key.0, run: card.run, step: card.step, offer });
+        }
+        self.read_on(place);
+        let Some(poll) = self.polls.get(&place) else { return };
+        match poll.is_hasty {
+            true => self.hasty.push(place),
+            false if poll.credits > 0 => self.waiting.put(place, poll),
+            false => {}
+        }
+    }
+
+    /// A hand-over begins: the poll has one credit less and the lane one room less.
+    fn promise(
+        &mut self,
+        place: u64,
+        key: &Key,
+        lane: &str,
+        card: Option<(Place, bool)>,
+        now: Timestamp,
+    ) -> Option<Offer> {
+        let poll = self.polls.get_mut(&place)?;
+        poll.credits -= 1;
+        poll.on_its_way += 1;
+        self.served += 1;
+        let served = self.served;
+        let offer = Offer { worker: poll.worker.clone(), lease: poll.lease, place: served };
+        self.promises.insert(served, Promise { poll: place, line: key.clone(), lane: lane.into(), card });
+        self.line(key.clone()).serve(lane, served, now);
+        self.refresh(key, lane, now);
+        Some(offer)
+    }
+
+    /// Asks for the rows of lanes a poll may get something from and that are known only in part.
+    fn read_on(&mut self, place: u64) {
+        let Some(poll) = self.polls.get(&place) else { return };
+        let mut wanted: Vec<(Key, Arc<str>)> = Vec::new();
+        for pattern in &poll.patterns {
+            for (key, line) in pattern.range(&self.lines, poll.org) {
+                wanted.extend(line.short().map(|lane| (key.clone(), lane)));
+            }
+        }
+        for (key, lane) in wanted {
+            if let Some(after) = self.line(key.clone()).lane(&lane).ask() {
+                self.refills.push((Lane { org: key.0, name: key.1.to_string(), key: lane.to_string() }, after));
+            }
+        }
+    }
+
+    /// How many workers that claim a type are there, and when one was last heard of.
+    fn audience(&self, org: OrgId, name: &str, now: Timestamp) -> (u32, Option<Timestamp>) {
+        let claims = |worker: &&Worker| worker.patterns.iter().any(|pattern| pattern.matches(name));
+        let of_org = self.workers.range((org, String::new())..).take_while(|((o, _), _)| *o == org).map(|(_, w)| w);
+        let mut count = 0;
+        let mut last = None;
+        for worker in of_org.filter(claims) {
+            count += u32::from(now.since(worker.row.last_seen) < ABSENT);
+            last = last.max(Some(worker.row.last_seen));
+        }
+        (count, last)
+    }
+
+    /// Every worker with the number of tasks it has.
+    pub fn workers(&self, org: OrgId) -> Vec<(WorkerRow, u32)> {
+        let of_org = self.workers.range((org, String::new())..).take_while(|((o, _), _)| *o == org).map(|(_, w)| w);
+        of_org.map(|worker| (worker.row.clone(), worker.leased)).collect()
+    }
+
+    /// What is going on in a type: waiting, leased, workers that are there.
+    pub fn tally(&self, org: OrgId, name: &str, now: Timestamp) -> (u64, u32, u32) {
+        let line = self.lines.get(&(org, Arc::from(name)));
+        let (ready, leased) = line.map_or((0, 0), |line| (line.ready, line.held));
+        (ready, leased, self.audience(org, name, now).0)
+    }
+
+    /// Why a task that waits has nobody.
+    pub fn stance(&mut self, lane: &Lane, now: Timestamp) -> Stance {
+        let key: Key = (lane.org, lane.name.as_str().into());
+        let (workers, last_seen) = self.audience(lane.org, &lane.name, now);
+        let hold = self.line(key).hold(&lane.key, now);
+        Stance { workers, last_seen, hold }
+    }
+}

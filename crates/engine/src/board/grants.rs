@@ -1,0 +1,175 @@
+//! Who has what, until when.
+
+use super::{Board, Key};
+use kernel::planted::{self, Bug};
+use kernel::run::Lease;
+use kernel::{OrgId, RunId, Span, Timestamp};
+use std::sync::Arc;
+
+/// A task in the hands of a worker.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Grant {
+    pub org: OrgId,
+    pub worker: String,
+    pub name: Arc<str>,
+    pub key: Arc<str>,
+    pub fence: u64,
+    pub lease: Span,
+    pub until: Timestamp,
+}
+
+/// What keeps a type's tasks from being handed out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Hold {
+    Disabled,
+    Paused {
+        since: Timestamp,
+        note: String,
+    },
+    Limit(u32),
+    KeyLimit(u32),
+    /// Until then.
+    Rate(Timestamp),
+}
+
+/// Why a task that waits has nobody.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stance {
+    /// Workers that claim its type and are there.
+    pub workers: u32,
+    /// When one that claims it was last heard of.
+    pub last_seen: Option<Timestamp>,
+    pub hold: Option<Hold>,
+}
+
+impl<T> Board<T> {
+    /// A hand-over is durable.
+    pub fn granted(&mut self, run: RunId, step: u32, grant: Grant) {
+        self.expiries.insert((grant.until, run, step));
+        self.count_worker(grant.org, &grant.worker, 1);
+        if let Some(old) = self.grants.insert((run, step), grant) {
+            self.expiries.remove(&(old.until, run, step));
+            self.count_worker(old.org, &old.worker, -1);
+        }
+    }
+
+    /// A run was read: its leases are those it has. One that is new to the board begins now.
+    pub fn reconcile(&mut self, org: OrgId, run: RunId, leases: &[(Lease<'_>, &str, &str)], now: Timestamp) {
+        let known: Vec<(u32, u64)> = self.grants_of(run);
+        for (step, fence) in known {
+            if !leases.iter().any(|(lease, ..)| lease.step == step && lease.fence == fence) {
+                self.ended(run, step, fence, now);
+            }
+        }
+        for (lease, name, key) in leases {
+            if self.grants.contains_key(&(run, lease.step)) {
+                continue;
+            }
+            let line: Key = (org, Arc::from(*name));
+            let state = self.line(line.clone());
+            state.held += 1;
+            state.lane(key).held += 1;
+            let grant = Grant {
+                org,
+                worker: lease.worker.to_owned(),
+                name: line.1.clone(),
+                key: Arc::from(*key),
+                fence: lease.fence,
+                lease: lease.lease,
+                until: now.after(lease.lease),
+            };
+            self.granted(run, lease.step, grant);
+            self.refresh(&line, key, now);
+        }
+    }
+
+    fn grants_of(&self, run: RunId) -> Vec<(u32, u64)> {
+        self.grants.range((run, 0)..=(run, u32::MAX)).map(|((_, step), grant)| (*step, grant.fence)).collect()
+    }
+
+    /// The holder of `fence` has the task no longer.
+    pub fn ended(&mut self, run: RunId, step: u32, fence: u64, now: Timestamp) {
+        if self.grants.get(&(run, step)).is_none_or(|grant| grant.fence != fence) {
+            return;
+        }
+        let Some(grant) = self.grants.remove(&(run, step)) else { return };
+        self.expiries.remove(&(grant.until, run, step));
+        self.count_worker(grant.org, &grant.worker, -1);
+        let key: Key = (grant.org, grant.name);
+        if !(planted::is(Bug::SlotLeaked) && grant.until <= now) {
+            let line = self.line(key.clone());
+            line.held = line.held.saturating_sub(1);
+            let lane = line.lane(&grant.key);
+            lane.held = lane.held.saturating_sub(1);
+        }
+        self.refresh(&key, &grant.key, now);
+        self.stirred.insert(key);
+    }
+
+    /// Whose lease has ended: the run is to be told. The grant stays until the run agrees.
+    pub(super) fn expire(&mut self, now: Timestamp) -> Vec<(OrgId, RunId, u32, u64)> {
+        let mut lost = Vec::new();
+        while let Some(&(at, run, step)) = self.expiries.first().filter(|(at, ..)| *at <= now) {
+            self.expiries.remove(&(at, run, step));
+            lost.extend(self.grants.get(&(run, step)).map(|grant| (grant.org, run, step, grant.fence)));
+        }
+        lost
+    }
+
+    /// Leases of a run that have ended without the run having heard of it.
+    pub fn overdue(&self, run: RunId, now: Timestamp) -> Vec<(u32, u64)> {
+        let of_run = self.grants.range((run, 0)..=(run, u32::MAX));
+        of_run.filter(|(_, grant)| grant.until <= now).map(|((_, step), grant)| (*step, grant.fence)).collect()
+    }
+
+    /// The holder of `fence` is alive; answers until when it has the task now. Nothing if it has it no longer.
+    pub fn extend(
+        &mut self,
+        org: OrgId,
+        (run, step): (RunId, u32),
+        fence: u64,
+        by: Option<Span>,
+        now: Timestamp,
+    ) -> Option<Timestamp> {
+        let grant = self.grants.get_mut(&(run, step)).filter(|grant| grant.org == org)?;
+        let is_holder = grant.fence == fence || planted::is(Bug::HeartbeatById);
+        let is_alive = grant.until > now || planted::is(Bug::LeaseRevived);
+        if !(is_holder && is_alive) {
+            return None;
+        }
+        let until = grant.until.max(now.after(by.unwrap_or(grant.lease)));
+        self.expiries.remove(&(grant.until, run, step));
+        self.expiries.insert((until, run, step));
+        grant.until = until;
+        let worker = (org, grant.worker.clone());
+        if let Some(worker) = self.workers.get_mut(&worker) {
+            worker.row.last_seen = now;
+        }
+        Some(until)
+    }
+
+    /// Until when a task is leased.
+    pub fn lease_until(&self, run: RunId, step: u32) -> Option<Timestamp> {
+        self.grants.get(&(run, step)).map(|grant| grant.until)
+    }
+
+    /// Nobody wants the result any more: its worker is to hear of it, at once if it asks for something.
+    pub fn call_off(&mut self, run: RunId, step: u32, fence: u64) {
+        let Some(grant) = self.grants.get(&(run, step)).filter(|grant| grant.fence == fence) else { return };
+        let (who, until) = ((grant.org, grant.worker.clone()), grant.until);
+        match self.polls.values_mut().find(|poll| poll.org == who.0 && poll.worker == who.1) {
+            Some(poll) => {
+                poll.called_off.push((run, step));
+                poll.is_hasty = true;
+                self.hasty.push(poll.place);
+            }
+            None => self.called_off.entry(who).or_default().push((run, step, until)),
+        }
+    }
+
+    fn count_worker(&mut self, org: OrgId, worker: &str, change: i32) {
+        if let Some(worker) = self.workers.get_mut(&(org, worker.to_owned())) {
+            worker.leased = worker.leased.saturating_add_signed(change);
+        }
+    }
+}

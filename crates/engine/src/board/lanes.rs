@@ -1,0 +1,333 @@
+//! Lines and lanes: which task of a type goes next, and what keeps it.
+//!
+//! Lower priorities first; among equals the lane that was served longest ago, so that one key cannot starve the
+//! others; inside a lane the oldest. A line keeps the lanes that can be served in that order, so finding the next
+//! one costs the same with one lane as with ten thousand.
+
+use super::grants::Hold;
+use kernel::Timestamp;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+use store::{Place, Rate, TypeRow};
+
+/// Rows asked for at once.
+pub const PAGE: usize = 1_024;
+/// Rows of a lane that are kept in memory at most, and how few are left when more are read.
+const WINDOW: usize = 2_048;
+const LOW: usize = 512;
+/// Lanes that are read at once for one poll.
+const READS_AT_ONCE: usize = 16;
+
+#[derive(Debug, Default)]
+pub struct Line {
+    pub rules: Rules,
+    pub lanes: BTreeMap<Arc<str>, Track>,
+    /// Lanes that can be served: first card's priority, when last served, key.
+    order: BTreeSet<(u32, u64, Arc<str>)>,
+    /// Lanes of which more should be read.
+    short: BTreeSet<Arc<str>>,
+    /// Hand-overs that are under way and grants.
+    pub held: u32,
+    /// Tasks that wait, in memory or not.
+    pub ready: u64,
+}
+
+/// What a type's registration says, as far as handing out goes.
+#[derive(Debug, Default)]
+pub struct Rules {
+    pub runtime: Option<String>,
+    /// Of a type that is disabled or paused.
+    pub stop: Option<Hold>,
+    pub limit: Option<u32>,
+    pub limit_per_key: Option<u32>,
+    rate: Option<Rate>,
+    /// Hand-overs within the last stretch of the rate, of all keys or of each.
+    handed: BTreeMap<Arc<str>, VecDeque<Timestamp>>,
+}
+
+/// One lane.
+#[derive(Debug, Default)]
+pub struct Track {
+    /// True for those whose run is in memory.
+    pub cards: BTreeMap<Place, bool>,
+    pub horizon: Horizon,
+    pub held: u32,
+    served: u64,
+    is_reading: bool,
+    /// The last reading failed; not before it is released.
+    is_stuck: bool,
+    /// Its entry among those that can be served.
+    entry: Option<(u32, u64)>,
+    parked: usize,
+}
+
+/// Up to where the rows of a lane are known.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Horizon {
+    #[default]
+    All,
+    Upto(Place),
+    Nothing,
+}
+
+impl Rules {
+    /// What was handed out before this process began is not known. It goes on as if that had been as much as allowed,
+    /// evenly, so that a restart is no way around a rate.
+    pub fn of(row: &TypeRow, handed: BTreeMap<Arc<str>, VecDeque<Timestamp>>, began: Option<Timestamp>) -> Rules {
+        let stop = match (&row.paused, row.enabled) {
+            (_, false) => Some(Hold::Disabled),
+            (Some(pause), _) => Some(Hold::Paused { since: pause.at, note: pause.note.clone() }),
+            (None, true) => None,
+        };
+        let mut rules = Rules {
+            runtime: row.runtime.clone(),
+            stop,
+            limit: row.limit,
+            limit_per_key: row.limit_per_key,
+            rate: row.rate,
+            handed,
+        };
+        if let Some((now, rate)) = began.zip(rules.rate).filter(|(_, rate)| !rate.per_key) {
+            let apart = rate.per.0 / u64::from(rate.limit.max(1));
+            let stamp = |n: u32| Timestamp(now.0.saturating_sub_unsigned(apart.saturating_mul(n.into())));
+            rules.handed.insert("".into(), (0..rate.limit).rev().map(stamp).collect());
+        }
+        rules
+    }
+
+    pub fn take_rates(&mut self) -> BTreeMap<Arc<str>, VecDeque<Timestamp>> {
+        std::mem::take(&mut self.handed)
+    }
+
+    /// May a worker of this runtime have the type's tasks?
+    pub fn suits(&self, runtime: Option<&str>) -> bool {
+        match (&self.runtime, runtime) {
+            (Some(wanted), Some(runtime)) => wanted == runtime,
+            _ => true,
+        }
+    }
+
+    fn bucket<'a>(&self, key: &'a str) -> &'a str {
+        if self.rate.is_some_and(|rate| rate.per_key) { key } else { "" }
+    }
+
+    /// Until when the rate keeps a key.
+    fn kept_until(&mut self, key: &str, now: Timestamp) -> Option<Timestamp> {
+        let rate = self.rate?;
+        let key = self.bucket(key);
+        let handed = self.handed.get_mut(key)?;
+        while handed.front().is_some_and(|at| now.since(*at) >= rate.per) {
+            handed.pop_front();
+        }
+        if handed.is_empty() {
+            self.handed.remove(key);
+            return None;
+        }
+        let over = handed.len().checked_sub(rate.limit as usize)?;
+        handed.get(over).map(|at| at.after(rate.per))
+    }
+
+    fn note(&mut self, key: &str, now: Timestamp) {
+        if self.rate.is_some() {
+            let key = self.bucket(key);
+            self.handed.entry(key.into()).or_default().push_back(now);
+        }
+    }
+}
+
+impl Line {
+    pub fn lane(&mut self, key: &str) -> &mut Track {
+        if !self.lanes.contains_key(key) {
+            self.lanes.insert(key.into(), Track::default());
+        }
+        self.lanes.get_mut(key).unwrap_or_else(|| unreachable!("it was just put there"))
+    }
+
+    /// What keeps a task of this key from being handed out, whoever asks.
+    pub fn hold(&mut self, key: &str, now: Timestamp) -> Option<Hold> {
+        let held = self.lanes.get(key).map_or(0, |lane| lane.held);
+        if let Some(stop) = &self.rules.stop {
+            return Some(stop.clone());
+        }
+        if let Some(limit) = self.rules.limit.filter(|limit| self.held >= *limit) {
+            return Some(Hold::Limit(limit));
+        }
+        if let Some(limit) = self.rules.limit_per_key.filter(|limit| held >= *limit) {
+            return Some(Hold::KeyLimit(limit));
+        }
+        self.rules.kept_until(key, now).map(Hold::Rate)
+    }
+
+    /// The lane whose turn it is, and its first card.
+    pub fn first(&self) -> Option<(Arc<str>, Place)> {
+        if self.rules.stop.is_some() || self.rules.limit.is_some_and(|limit| self.held >= limit) {
+            return None;
+        }
+        let (_, _, key) = self.order.first()?;
+        let lane = self.lanes.get(key)?;
+        Some((key.clone(), lane.first()?))
+    }
+
+    pub fn can_serve(&self) -> bool {
+        self.first().is_some() || !self.short.is_empty()
+    }
+
+    /// A hand-over begins.
+    pub fn serve(&mut self, key: &str, served: u64, now: Timestamp) {
+        self.held += 1;
+        self.rules.note(key, now);
+        let lane = self.lane(key);
+        lane.held += 1;
+        lane.served = served;
+    }
+
+    /// Works out whether a lane can be served, and when it can again if a rate keeps it.
+    pub fn refresh(&mut self, key: &str, now: Timestamp) -> Option<Timestamp> {
+        let kept_until = match self.rules.rate {
+            Some(_) => self.rules.kept_until(key, now),
+            None => None,
+        };
+        let per_key = self.rules.limit_per_key;
+        let (key, lane) = self.lanes.get_key_value(key).map(|(key, _)| key.clone()).and_then(|key| {
+            let lane = self.lanes.get_mut(&key)?;
+            Some((key, lane))
+        })?;
+        let has_room = per_key.is_none_or(|limit| lane.held < limit) && kept_until.is_none();
+        let entry = lane.first().filter(|_| has_room).map(|card| (card.priority, lane.served));
+        if lane.entry != entry {
+            if let Some((priority, served)) = lane.entry {
+                self.order.remove(&(priority, served, key.clone()));
+            }
+            if let Some((priority, served)) = entry {
+                self.order.insert((priority, served, key.clone()));
+            }
+            lane.entry = entry;
+        }
+        match lane.is_short() {
+            true => self.short.insert(key.clone()),
+            false => self.short.remove(&key),
+        };
+        let waits = !lane.cards.is_empty() || lane.horizon != Horizon::All;
+        if lane.is_over() {
+            self.lanes.remove(&key);
+        }
+        kept_until.filter(|_| waits)
+    }
+
+    /// Lanes of which more should be read.
+    pub fn short(&self) -> impl Iterator<Item = Arc<str>> {
+        self.short.iter().take(READS_AT_ONCE).cloned()
+    }
+}
+
+impl Track {
+    /// The first card that nothing unknown comes before.
+    fn first(&self) -> Option<Place> {
+        let (first, _) = self.cards.first_key_value()?;
+        match self.horizon {
+            Horizon::All => Some(*first),
+            Horizon::Upto(known) => Some(*first).filter(|first| *first <= known),
+            Horizon::Nothing => None,
+        }
+    }
+
+    /// Nothing waits, nobody works, nothing is to be remembered.
+    fn is_over(&self) -> bool {
+        self.cards.is_empty() && self.held == 0 && self.horizon == Horizon::All && !self.is_reading
+    }
+
+    fn is_short(&self) -> bool {
+        self.horizon != Horizon::All && !self.is_reading && !self.is_stuck && self.cards.len() < LOW
+    }
+
+    /// After what to read on; nothing if that is being done.
+    pub fn ask(&mut self) -> Option<Option<Place>> {
+        if !self.is_short() {
+            return None;
+        }
+        self.is_reading = true;
+        match self.horizon {
+            Horizon::Upto(known) => Some(Some(known)),
+            Horizon::All | Horizon::Nothing => Some(None),
+        }
+    }
+
+    pub fn is_reading(&self) -> bool {
+        self.is_reading
+    }
+
+    pub fn refilled(&mut self, rows: Option<Vec<Place>>, limit: usize) {
+        self.is_reading = false;
+        self.is_stuck = rows.is_none();
+        let Some(rows) = rows else { return };
+        self.horizon = match rows.last() {
+            Some(last) if rows.len() >= limit => Horizon::Upto(*last),
+            _ => Horizon::All,
+        };
+        for place in rows {
+            self.cards.entry(place).or_insert_with(|| {
+                self.parked += 1;
+                false
+            });
+        }
+    }
+
+    /// It may be read again.
+    pub fn unstick(&mut self) {
+        self.is_stuck = false;
+    }
+
+    /// Shows a card whose run is in memory; true if it was not one before.
+    pub fn show(&mut self, place: Place) -> bool {
+        let was = self.cards.insert(place, true);
+        self.parked -= usize::from(was == Some(false));
+        was != Some(true)
+    }
+
+    /// A card that was taken away is there again; the store has its row.
+    pub fn put_back(&mut self, place: Place) {
+        self.parked += usize::from(self.cards.insert(place, false).is_none());
+    }
+
+    /// The rows of the store that are known are to be read again, when the lane is released.
+    pub fn forget_rows(&mut self) {
+        self.cards.retain(|_, is_resident| *is_resident);
+        (self.parked, self.horizon, self.is_stuck) = (0, Horizon::Nothing, true);
+    }
+
+    /// Takes a card away; true if its run is in memory.
+    pub fn take(&mut self, place: Place) -> bool {
+        let was = self.cards.remove(&place);
+        self.parked -= usize::from(was == Some(false));
+        was == Some(true)
+    }
+
+    /// The run of a card left memory. Beyond the window the store's row is enough.
+    pub fn park(&mut self, place: Place) {
+        let is_known = match self.horizon {
+            Horizon::All => true,
+            Horizon::Upto(known) => place <= known,
+            Horizon::Nothing => false,
+        };
+        if !is_known {
+            self.cards.remove(&place);
+            return;
+        }
+        self.cards.insert(place, false);
+        self.parked += 1;
+        if self.parked > WINDOW {
+            self.forget_last();
+        }
+    }
+
+    /// Lets go of the half of the parked cards that comes last.
+    fn forget_last(&mut self) {
+        let parked: Vec<Place> = self.cards.iter().filter(|(_, resident)| !**resident).map(|(p, _)| *p).collect();
+        let keep = parked.len() / 2;
+        for place in &parked[keep..] {
+            self.cards.remove(place);
+        }
+        self.horizon = parked.get(keep.wrapping_sub(1)).map_or(Horizon::Nothing, |last| Horizon::Upto(*last));
+        self.parked = keep;
+    }
+}

@@ -1,0 +1,372 @@
+//! Workers that ask for tasks.
+
+use super::{Board, Key, Line};
+use bytes::Bytes;
+use kernel::{OrgId, RunId, Span, Timestamp};
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::ops::Bound;
+use std::sync::Arc;
+use store::WorkerRow;
+
+/// What a worker claims: one type, or all that begin alike.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Pattern {
+    Exact(Arc<str>),
+    Prefix(Arc<str>),
+}
+
+impl Pattern {
+    /// A `%` at the end is a wildcard, and only there; it stands for itself nowhere else, because no type has one.
+    pub fn parse(text: &str) -> Option<Pattern> {
+        match text.strip_suffix('%') {
+            Some(prefix) if !prefix.contains('%') => Some(Pattern::Prefix(prefix.into())),
+            None if !text.is_empty() && !text.contains('%') => Some(Pattern::Exact(text.into())),
+            _ => None,
+        }
+    }
+
+    pub fn matches(&self, name: &str) -> bool {
+        match self {
+            Pattern::Exact(exact) => **exact == *name,
+            Pattern::Prefix(prefix) => name.starts_with(&**prefix),
+        }
+    }
+
+    /// The lines it is about.
+    pub(super) fn range<'a>(
+        &'a self,
+        lines: &'a BTreeMap<Key, Line>,
+        org: OrgId,
+    ) -> impl Iterator<Item = (&'a Key, &'a Line)> {
+        let from = match self {
+            Pattern::Exact(name) | Pattern::Prefix(name) => name.clone(),
+        };
+        let range = lines.range::<Key, _>((Bound::Included((org, from)), Bound::Unbounded));
+        range.take_while(move |((of, name), _)| *of == org && self.matches(name))
+    }
+}
+
+/// A worker's question for tasks.
+pub struct Ask<T> {
+    /// The caller's mark, different for every question.
+    pub place: u64,
+    pub ticket: T,
+    pub org: OrgId,
+    pub worker: String,
+    pub types: Vec<String>,
+    pub patterns: Vec<Pattern>,
+    pub runtime: Option<String>,
+    pub version: Option<String>,
+    pub slots: Option<u32>,
+    /// How many it would take.
+    pub credits: u32,
+    pub lease: Span,
+    /// It wants an answer now, even an empty one.
+    pub is_hasty: bool,
+}
+
+pub(super) struct Poll<T> {
+    pub place: u64,
+    pub ticket: T,
+    pub org: OrgId,
+    pub worker: String,
+    pub patterns: Vec<Pattern>,
+    pub runtime: Option<String>,
+    pub credits: u32,
+    pub lease: Span,
+    pub is_hasty: bool,
+    /// Tasks it has been promised and that are not durable yet.
+    pub on_its_way: u32,
+    pub tasks: Vec<Task>,
+    pub called_off: Vec<(RunId, u32)>,
+}
+
+/// A task as its worker gets it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Task {
+    pub org: OrgId,
+    pub run: RunId,
+    pub step: u32,
+    /// The step's key.
+    pub step_key: String,
+    pub name: String,
+    pub workflow: String,
+    pub is_plain: bool,
+    pub attempt: u32,
+    pub max_attempts: u32,
+    pub fence: u64,
+    pub lease: Span,
+    pub until: Timestamp,
+    pub input: Bytes,
+    pub progress: Option<Bytes>,
+}
+
+/// The answer to a worker's question.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Handed {
+    pub tasks: Vec<Task>,
+    /// What it has and need not go on with.
+    pub called_off: Vec<(RunId, u32)>,
+}
+
+pub(super) struct Worker {
+    pub row: WorkerRow,
+    pub patterns: Vec<Pattern>,
+    pub leased: u32,
+    /// Something about it is not stored yet.
+    pub is_new: bool,
+}
+
+/// Open polls by what they ask for.
+#[derive(Default)]
+pub(super) struct Waiting {
+    new: Vec<u64>,
+    exact: HashMap<(OrgId, Arc<str>), VecDeque<u64>>,
+    /// By the length of the prefix, so that a type looks itself up a few times and not once for each prefix.
+    prefixes: BTreeMap<usize, HashMap<(OrgId, Arc<str>), VecDeque<u64>>>,
+}
+
+impl Waiting {
+    pub fn take_new(&mut self) -> Vec<u64> {
+        std::mem::take(&mut self.new)
+    }
+
+    /// To be looked at in the next pairing.
+    pub fn again(&mut self, place: u64) {
+        self.new.push(place);
+    }
+
+    pub fn put<T>(&mut self, place: u64, poll: &Poll<T>) {
+        for pattern in &poll.patterns {
+            let list = match pattern {
+                Pattern::Exact(name) => self.exact.entry((poll.org, name.clone())).or_default(),
+                Pattern::Prefix(prefix) => {
+                    let of_length = self.prefixes.entry(prefix.len()).or_default();
+                    of_length.entry((poll.org, prefix.clone())).or_default()
+                }
+            };
+            if !list.contains(&place) {
+                list.push_back(place);
+            }
+        }
+    }
+
+    fn remove<T>(&mut self, place: u64, poll: &Poll<T>) {
+        for pattern in &poll.patterns {
+            match pattern {
+                Pattern::Exact(name) => forget(&mut self.exact, &(poll.org, name.clone()), place),
+                Pattern::Prefix(prefix) => {
+                    if let Some(of_length) = self.prefixes.get_mut(&prefix.len()) {
+                        forget(of_length, &(poll.org, prefix.clone()), place);
+                        if of_length.is_empty() {
+                            self.prefixes.remove(&prefix.len());
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// Those that would take a task of this type. In the order they came, pattern by pattern.
+    fn of<'a>(&'a self, key: &'a Key) -> impl Iterator<Item = u64> + 'a {
+        let exact = self.exact.get(key).into_iter().flatten();
+        let prefixes = self.prefixes.iter().filter_map(|(length, lists)| {
+            let prefix = key.1.get(..*length)?;
+            lists.get(&(key.0, Arc::from(prefix)))
+        });
+        exact.chain(prefixes.flatten()).copied()
+    }
+}
+
+fn forget(lists: &mut HashMap<(OrgId, Arc<str>), VecDeque<u64>>, key: &(OrgId, Arc<str>), place: u64) {
+    if let Some(list) = lists.get_mut(key) {
+        list.retain(|other| *other != place);
+        if list.is_empty() {
+            lists.remove(key);
+        }
+    }
+}
+
+impl<T> Board<T> {
+    /// A worker asks for tasks.
+    pub fn open(&mut self, ask: Ask<T>, now: Timestamp) {
+        let who = (ask.org, ask.worker.clone());
+        self.introduce(&ask, now);
+        let called_off: Vec<(RunId, u32)> = self
+            .called_off
+            .remove(&who)
+            .into_iter()
+            .flatten()
+            .filter(|(.., until)| *until > now)
+            .map(|(run, step, _)| (run, step))
+            .collect();
+        let Ask { place, ticket, org, worker, patterns, runtime, credits, lease, is_hasty, .. } = ask;
+        let is_hasty = is_hasty || !called_off.is_empty() || credits == 0;
+        let (on_its_way, tasks) = (0, Vec::new());
+        let poll = Poll {
+            place,
+            ticket,
+            org,
+            worker,
+            patterns,
+            runtime,
+            credits,
+            lease,
+            is_hasty,
+            on_its_way,
+            tasks,
+            called_off,
+        };
+        self.polls.insert(place, poll);
+        self.waiting.again(place);
+    }
+
+    fn introduce(&mut self, ask: &Ask<T>, now: Timestamp) {
+        let types = serde_json::to_string(&ask.types).unwrap_or_default();
+        let leased = self.grants.values().filter(|g| g.org == ask.org && g.worker == ask.worker);
+        let who = (ask.org, ask.worker.clone());
+        let row = |first_seen| WorkerRow {
+            org: ask.org,
+            id: ask.worker.clone(),
+            types: types.clone(),
+            runtime: ask.runtime.clone(),
+            version: ask.version.clone(),
+            slots: ask.slots,
+            first_seen,
+            last_seen: now,
+        };
+        match self.workers.get_mut(&who) {
+            Some(worker) => {
+                worker.is_new |= worker.row.types != types || now.since(worker.row.last_seen) > super::ABSENT;
+                worker.row = row(worker.row.first_seen);
+                worker.patterns.clone_from(&ask.patterns);
+            }
+            None => {
+                let leased = leased.count() as u32;
+                let worker = Worker { row: row(now), patterns: ask.patterns.clone(), leased, is_new: true };
+                self.workers.insert(who, worker);
+            }
+        }
+    }
+
+    /// Workers the last process knew.
+    pub fn remember(&mut self, rows: Vec<WorkerRow>) {
+        for row in rows {
+            let types: Vec<String> = serde_json::from_str(&row.types).unwrap_or_default();
+            let patterns = types.iter().filter_map(|text| Pattern::parse(text)).collect();
+            let who = (row.org, row.id.clone());
+            self.workers.insert(who, Worker { row, patterns, leased: 0, is_new: false });
+        }
+    }
+
+    /// Workers of which something is to be stored: all that were heard of, or only those with news.
+    pub fn news(&mut self, all: bool) -> Vec<WorkerRow> {
+        let told = |worker: &mut Worker| (std::mem::take(&mut worker.is_new) || all).then(|| worker.row.clone());
+        self.workers.values_mut().filter_map(told).collect()
+    }
+
+    /// Forgets workers that were not heard of since.
+    pub fn forget_workers(&mut self, since: Timestamp) {
+        self.workers.retain(|_, worker| worker.row.last_seen >= since || worker.leased > 0);
+        self.called_off.retain(|who, _| self.workers.contains_key(who));
+    }
+
+    /// Its time is up: it is answered as soon as nothing is on its way to it.
+    pub fn withdraw(&mut self, place: u64) {
+        if let Some(poll) = self.polls.get_mut(&place) {
+            poll.is_hasty = true;
+            self.hasty.push(place);
+        }
+    }
+
+    /// Every poll is to be answered.
+    pub fn withdraw_all(&mut self) {
+        let all: Vec<u64> = self.polls.keys().copied().collect();
+        all.into_iter().for_each(|place| self.withdraw(place));
+    }
+
+    /// Nobody is behind these any more.
+    pub fn retain(&mut self, keep: impl Fn(&T) -> bool) {
+        let gone: Vec<u64> =
+            self.polls.values().filter(|p| p.on_its_way == 0 && !keep(&p.ticket)).map(|p| p.place).collect();
+        for place in gone {
+            if let Some(poll) = self.polls.remove(&place) {
+                self.waiting.remove(place, &poll);
+            }
+        }
+    }
+
+    /// A hand-over is durable: this is what the worker gets. The room it takes is the grant's from now on.
+    pub fn hand(&mut self, promise: u64, task: Task) {
+        let Some(kept) = self.promises.remove(&promise) else { return };
+        if let Some(poll) = self.polls.get_mut(&kept.poll) {
+            poll.on_its_way -= 1;
+            poll.tasks.push(task);
+            poll.is_hasty = true;
+            self.hasty.push(kept.poll);
+        }
+    }
+
+    /// A bug on purpose, see [`Bug::GrantBeforeCommit`](kernel::planted::Bug).
+    pub fn hand_early(&mut self, promise: u64, task: Task) {
+        if let Some(poll) = self.promises.get(&promise).and_then(|kept| self.polls.get_mut(&kept.poll)) {
+            poll.on_its_way -= 1;
+            poll.tasks.push(task);
+            poll.is_hasty = true;
+            self.hasty.push(poll.place);
+        }
+    }
+
+    /// Polls that can be answered now.
+    pub fn answers(&mut self) -> Vec<(T, Handed)> {
+        let mut answers = Vec::new();
+        for place in std::mem::take(&mut self.hasty) {
+            let Some(poll) = self.polls.get(&place) else { continue };
+            let is_new = self.waiting.new.contains(&place);
+            let may_get_more = poll.tasks.is_empty() && poll.called_off.is_empty() && self.is_reading_for(poll);
+            if poll.on_its_way > 0 || is_new || may_get_more {
+                self.hasty.push(place);
+                continue;
+            }
+            if let Some(poll) = self.polls.remove(&place) {
+                self.waiting.remove(place, &poll);
+                answers.push((poll.ticket, Handed { tasks: poll.tasks, called_off: poll.called_off }));
+            }
+        }
+        answers
+    }
+
+    /// Are rows on their way that it may be waiting for?
+    fn is_reading_for(&self, poll: &Poll<T>) -> bool {
+        let mut lines = poll.patterns.iter().flat_map(|pattern| pattern.range(&self.lines, poll.org));
+        poll.credits > 0 && lines.any(|(_, line)| line.lanes.values().any(|lane| lane.is_reading()))
+    }
+
+    /// The poll that should be served next with a task of this type.
+    pub(super) fn next_poll(&self, key: &Key) -> Option<u64> {
+        self.poll_for(key, None)
+    }
+
+    /// A poll that would take a task of this type: of this worker, if it asks, or of whoever is first.
+    pub(super) fn poll_for(&self, key: &Key, worker: Option<&str>) -> Option<u64> {
+        let rules = self.lines.get(key).map(|line| &line.rules);
+        let would = |poll: &Poll<T>| poll.credits > 0 && rules.is_none_or(|rules| rules.suits(poll.runtime.as_deref()));
+        let is_fresh = |place: &&u64| {
+            self.polls
+                .get(*place)
+                .is_some_and(|poll| poll.org == key.0 && poll.patterns.iter().any(|p| p.matches(&key.1)))
+        };
+        // Those that came since the last pairing are not sorted in yet.
+        let fresh = self.waiting.new.iter().filter(is_fresh).copied();
+        let mut first = None;
+        for place in self.waiting.of(key).chain(fresh) {
+            let Some(poll) = self.polls.get(&place).filter(|poll| would(poll)) else { continue };
+            match worker {
+                None => return Some(place),
+                Some(worker) if poll.worker == worker => return Some(place),
+                Some(_) => first = first.or(Some(place)),
+            }
+        }
+        first
+    }
+}

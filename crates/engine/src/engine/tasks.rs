@@ -1,0 +1,492 @@
+//! Tasks from both sides: producers submit them, workers claim and report them. A task is a step of a run like any
+//! other, so all of this only prepares commands for the mailbox and reads its answers.
+
+mod registry;
+mod shelf;
+
+pub use registry::{TypeChange, TypeView};
+pub use shelf::{Bulk, BulkDone, Kinds, Retried, TaskFilter, TaskReading, status_of};
+
+use super::tickets::{self, Ticket};
+use super::{Engine, Error, Idempotency, Item, Source, StartRequest, refusal, stopped};
+use crate::board::{Ask, Handed, Pattern};
+use crate::mailbox::{Command, Reply};
+use bytes::Bytes;
+use kernel::advance::TaskResult;
+use kernel::event::{Failure, Line};
+use kernel::{Answer, Input, OrgId, Payload, RunId, RunStatus, Span, Timestamp, retry};
+use lang::task::Settings;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+use tokio::sync::oneshot;
+
+pub(super) use registry::keep_workers;
+
+/// A task to be recorded.
+pub struct NewTask {
+    /// Its type; checked.
+    pub name: String,
+    pub settings: Settings,
+    /// Well-formed JSON.
+    pub payload: Bytes,
+    pub priority: Option<u32>,
+    pub run_at: Option<Timestamp>,
+    pub key: String,
+    pub labels: Vec<(String, String)>,
+    pub callback_url: String,
+    /// The key and the fingerprint of what was asked.
+    pub idempotency: Option<(String, [u8; 32])>,
+}
+
+/// One step of one run, as workers know it: `task_…`, with the step's number unless the run is a plain task.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct TaskKey {
+    pub run: RunId,
+    /// Nothing for a plain task, whose only step it is.
+    pub step: Option<u32>,
+}
+
+impl TaskKey {
+    const PREFIX: &'static str = "task_";
+
+    pub fn plain(run: RunId) -> TaskKey {
+        TaskKey { run, step: None }
+    }
+
+    /// Reads what `Display` printed; anything else is `None`.
+    pub fn parse(text: &str) -> Option<TaskKey> {
+        let rest = text.strip_prefix(Self::PREFIX)?;
+        let (id, step) = match rest.split_once('-') {
+            None => (rest, None),
+            Some((id, step)) => (id, Some(step.parse().ok().filter(|n: &u32| n.to_string() == step)?)),
+        };
+        let run = RunId::parse(&format!("{}{id}", RunId::PREFIX))?;
+        Some(TaskKey { run, step })
+    }
+
+    pub fn index(self) -> u32 {
+        self.step.unwrap_or(0)
+    }
+
+    /// What the holder of a lease shows: the fence, and a few digits that belong to this task, so that a token
+    /// that got mixed up with another task's is not taken for its own.
+    pub fn token(self, fence: u64) -> String {
+        format!("{fence:x}-{:08x}", self.check(fence))
+    }
+
+    /// The fence of a token of this task.
+    pub fn fence(self, token: &str) -> Option<u64> {
+        let (fence, _) = token.split_once('-')?;
+        let fence = u64::from_str_radix(fence, 16).ok()?;
+        (self.token(fence) == token).then_some(fence)
+    }
+
+    fn check(self, fence: u64) -> u32 {
+        retry::seed(&self.run.0, self.index(), fence as u32) as u32
+    }
+}
+
+impl std::fmt::Display for TaskKey {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let id = self.run.to_string();
+        let id = id.strip_prefix(RunId::PREFIX).unwrap_or(&id);
+        match self.step {
+            None => write!(f, "{}{id}", Self::PREFIX),
+            Some(step) => write!(f, "{}{id}-{step}", Self::PREFIX),
+        }
+    }
+}
+
+/// How a worker says an attempt ended.
+pub struct Report {
+    pub task: TaskKey,
+    /// Nothing when its token is none of this task.
+    pub fence: Option<u64>,
+    pub outcome: Outcome,
+}
+
+pub enum Outcome {
+    /// With this result, well-formed JSON.
+    Done(Bytes),
+    Failed {
+        failure: Failure,
+        is_final: bool,
+        retry_after: Option<Span>,
+    },
+    /// Not now, but after so long.
+    Snoozed(Span),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reported {
+    Recorded,
+    /// The token is not the current one, or something else was reported with it before.
+    Stale,
+    /// The run was cancelled: nobody wants to know.
+    Cancelled,
+    /// The run would become too large.
+    TooLarge,
+    NotFound,
+}
+
+/// A sign of life for a task.
+pub struct Heartbeat {
+    pub task: TaskKey,
+    pub fence: Option<u64>,
+    pub extend: Option<Span>,
+    /// Well-formed JSON.
+    pub progress: Option<Bytes>,
+}
+
+/// What a sign of life comes to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Alive {
+    Until(Timestamp),
+    /// Nobody wants the result any more.
+    Cancelled,
+    Stale,
+    TooLarge,
+    NotFound,
+}
+
+/// Everything a worker says and asks in one go.
+pub struct WorkRequest {
+    pub worker: String,
+    pub types: Vec<String>,
+    pub runtime: Option<String>,
+    pub version: Option<String>,
+    pub slots: Option<u32>,
+    pub credits: u32,
+    pub lease: Span,
+    pub wait: Duration,
+    pub reports: Vec<Report>,
+    pub heartbeats: Vec<Heartbeat>,
+}
+
+pub struct WorkReply {
+    pub acks: Vec<Reported>,
+    pub leases: Vec<Alive>,
+    pub handed: Handed,
+}
+
+impl Outcome {
+    fn result(self, now: Timestamp) -> TaskResult {
+        let took = Span::default();
+        match self {
+            Outcome::Done(body) => TaskResult::Done { body: Some(Payload::json(body)), took },
+            Outcome::Failed { failure, is_final, retry_after } => {
+                TaskResult::Failed { failure, retryable: !is_final, retry_after, took }
+            }
+            Outcome::Snoozed(span) => TaskResult::snoozed(now.after(span)),
+        }
+    }
+
+    /// Of what was said; never zero. (FNV-1a: it only tells a repeat from something else.)
+    fn digest(&self) -> u64 {
+        let mut hash = 0xcbf2_9ce4_8422_2325u64;
+        let mut add = |bytes: &[u8]| {
+            for byte in bytes.iter().chain(&[0xff]) {
+                hash = (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3);
+            }
+        };
+        match self {
+            Outcome::Done(body) => add(body),
+            Outcome::Failed { failure, is_final, retry_after } => {
+                add(failure.code.as_bytes());
+                add(failure.message.as_bytes());
+                add(&[u8::from(*is_final)]);
+                add(&retry_after.map_or(u64::MAX, |span| span.0).to_be_bytes());
+            }
+            Outcome::Snoozed(span) => add(&span.0.to_be_bytes()),
+        }
+        hash | 1
+    }
+}
+
+impl Engine {
+    /// Records tasks in one durable write, all of them or none; answers in their order.
+    pub async fn submit(&self, org: OrgId, tasks: Vec<NewTask>) -> Result<Vec<Item>, Error> {
+        let mut requests = Vec::with_capacity(tasks.len());
+        let mut wrong = Vec::new();
+        let mut last = None;
+        for (index, task) in tasks.into_iter().enumerate() {
+            let kind = self.inner.kind(org, &task.name, &task.settings, &mut last).await?;
+            if !kind.is_enabled {
+                wrong.push((index, Error::TypeDisabled(task.name)));
+                continue;
+            }
+            let scope = format!("type:{}", task.name);
+            let source = Source {
+                priority: task.priority,
+                run_at: task.run_at,
+                key: task.key,
+                callback_url: task.callback_url,
+                ..Source::default()
+            };
+            let idempotency =
+                task.idempotency.map(|(key, fingerprint)| Idempotency { scope: Some(scope), key, fingerprint });
+            let request = StartRequest::new(org, kind.resolved.clone(), task.payload);
+            requests.push(StartRequest { labels: task.labels, source, idempotency, ..request });
+        }
+        if !wrong.is_empty() {
+            return Err(Error::Items(wrong));
+        }
+        if requests.len() > 1 {
+            return self.start_all(requests).await;
+        }
+        let Some(request) = requests.pop() else { return Ok(Vec::new()) };
+        match self.start(request).await {
+            Ok(started) => {
+                let (run, status, deduplicated) = (started.run, Some(started.status), started.deduplicated);
+                Ok(vec![Item { run, status, deduplicated }])
+            }
+            Err(Error::RunDeleted(run)) => Ok(vec![Item { run, status: None, deduplicated: true }]),
+            Err(error @ Error::KeyReused) => Err(Error::Items(vec![(0, error)])),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Takes down what a worker has to say, and gives it what there is for it: at once if it reported something or
+    /// there is something, else as soon as there is, at most after `wait`.
+    pub async fn work(&self, org: OrgId, request: WorkRequest) -> Result<WorkReply, Error> {
+        let inner = &self.inner;
+        let now = self.now();
+        let patterns: Vec<Pattern> = request.types.iter().filter_map(|text| Pattern::parse(text)).collect();
+        let place = inner.questions.fetch_add(1, Ordering::Relaxed);
+        let has_news = !request.reports.is_empty();
+        let (handed_ticket, handed) = oneshot::channel();
+        let said = request.reports.len() + request.heartbeats.len();
+        let (mut parts, answers) = tickets::tickets(said);
+        let mut commands = Vec::with_capacity(said + 1);
+        let mut sent = 0;
+        for report in request.reports {
+            let ticket = parts.next().ok_or_else(stopped)?;
+            commands.extend(report_command(org, report, ticket, now));
+            sent += 1;
+        }
+        let mut asked = Vec::with_capacity(request.heartbeats.len());
+        for heartbeat in request.heartbeats {
+            let ticket = parts.next().ok_or_else(stopped)?;
+            commands.extend(extend_command(org, &heartbeat, ticket));
+            asked.push(heartbeat);
+        }
+        drop(parts);
+        let is_hasty = has_news || request.wait.is_zero();
+        commands.push(Command::Ask(Box::new(Ask {
+            place,
+            ticket: Ticket::One(handed_ticket),
+            org,
+            worker: request.worker,
+            types: request.types,
+            patterns,
+            runtime: request.runtime,
+            version: request.version,
+            slots: request.slots,
+            credits: request.credits,
+            lease: request.lease,
+            is_hasty,
+        })));
+        if !inner.send_many_and_drive(commands) {
+            return Err(Error::Unavailable("the engine is stopping".into()));
+        }
+        let question = Question { engine: self, place };
+        let replies = if said > 0 { answers.await.map_err(|_| stopped())? } else { Vec::new() };
+        let mut replies = replies.into_iter();
+        let mut acks = Vec::with_capacity(sent);
+        for reply in replies.by_ref().take(sent) {
+            acks.push(reported(reply)?);
+        }
+        let mut leases = Vec::with_capacity(asked.len());
+        for (heartbeat, reply) in asked.into_iter().zip(replies) {
+            leases.push(self.alive(org, heartbeat, reply).await?);
+        }
+        let handed = question.answer(handed, request.wait).await?;
+        Ok(WorkReply { acks, leases, handed })
+    }
+
+    /// Takes down how one attempt ended.
+    pub async fn report(&self, org: OrgId, report: Report) -> Result<Reported, Error> {
+        let (ticket, reply) = oneshot::channel();
+        let Some(command) = report_command(org, report, Ticket::One(ticket), self.now()) else {
+            return Ok(Reported::Stale);
+        };
+        if !self.inner.send_and_drive(command, super::ROUNDS_FOR_ONE) {
+            return Err(Error::Unavailable("the engine is stopping".into()));
+        }
+        reported(Some(super::answered(reply).await?))
+    }
+
+    pub async fn heartbeat(&self, org: OrgId, heartbeat: Heartbeat) -> Result<Alive, Error> {
+        let (ticket, reply) = oneshot::channel();
+        let Some(command) = extend_command(org, &heartbeat, Ticket::One(ticket)) else { return Ok(Alive::Stale) };
+        if !self.inner.send_and_drive(command, super::ROUNDS_FOR_ONE) {
+            return Err(Error::Unavailable("the engine is stopping".into()));
+        }
+        let reply = super::answered(reply).await?;
+        self.alive(org, heartbeat, Some(reply)).await
+    }
+
+    /// Keeps what a worker wants to be read.
+    pub async fn task_logs(
+        &self,
+        org: OrgId,
+        task: TaskKey,
+        fence: Option<u64>,
+        lines: Vec<Line>,
+    ) -> Result<Reported, Error> {
+        let Some(fence) = fence else { return Ok(Reported::Stale) };
+        let input = Input::Log { step: task.index(), fence, lines };
+        match self.give(org, task.run, input).await {
+            Ok((answer, status)) => Ok(judged(answer, status)),
+            Err(Error::NotFound(_)) => Ok(Reported::NotFound),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// What the board's answer to a sign of life means. Where it knows of no such lease, the run is asked, which may
+    /// just be on its way back into memory; and progress is written down by the run.
+    async fn alive(&self, org: OrgId, heartbeat: Heartbeat, reply: Option<Reply>) -> Result<Alive, Error> {
+        let Heartbeat { task, fence, extend, progress } = heartbeat;
+        let Some(fence) = fence else { return Ok(Alive::Stale) };
+        let until = match reply {
+            Some(Reply::Lease(until)) => until,
+            Some(other) => return Err(refusal(other, "task")),
+            None => return Err(stopped()),
+        };
+        if let (Some(until), None) = (until, &progress) {
+            return Ok(Alive::Until(until));
+        }
+        let (run, step) = (task.run, task.index());
+        let input = Input::Heartbeat { step, fence, progress: progress.map(Payload::json) };
+        match self.give(org, run, input).await {
+            Err(Error::NotFound(_)) => return Ok(Alive::NotFound),
+            Err(error) => return Err(error),
+            Ok((Answer::Applied, _)) => {}
+            Ok((Answer::Ended(RunStatus::Cancelled | RunStatus::Timeout), _)) => return Ok(Alive::Cancelled),
+            Ok((Answer::TooLarge, _)) => return Ok(Alive::TooLarge),
+            Ok(_) => return Ok(Alive::Stale),
+        }
+        if let Some(until) = until {
+            return Ok(Alive::Until(until));
+        }
+        let ask = |ticket| Command::Extend { org, run, step, fence, by: extend, ticket };
+        match self.inner.ask(ask).await? {
+            Reply::Lease(Some(until)) => Ok(Alive::Until(until)),
+            Reply::Lease(None) => Ok(Alive::Stale),
+            other => Err(refusal(other, "task")),
+        }
+    }
+}
+
+/// A worker's question that is open. However it ends, nothing stays promised to nobody.
+struct Question<'a> {
+    engine: &'a Engine,
+    place: u64,
+}
+
+impl Question<'_> {
+    async fn answer(self, mut handed: oneshot::Receiver<Reply>, wait: Duration) -> Result<Handed, Error> {
+        let reply = match tokio::time::timeout(wait.max(Duration::from_millis(1)), &mut handed).await {
+            Ok(reply) => reply,
+            Err(_) => {
+                // What is on its way to it is waited for.
+                self.engine.inner.inbox.send(Command::Withdraw(self.place));
+                handed.await
+            }
+        };
+        match reply.map_err(|_| stopped())? {
+            Reply::Handed(handed) => Ok(*handed),
+            other => Err(refusal(other, "task")),
+        }
+    }
+}
+
+impl Drop for Question<'_> {
+    fn drop(&mut self) {
+        self.engine.inner.inbox.send(Command::Withdraw(self.place));
+    }
+}
+
+/// Nothing for a token that is none of the task: then the ticket goes, and counts as stale.
+fn report_command(org: OrgId, report: Report, ticket: Ticket, now: Timestamp) -> Option<Command<Ticket>> {
+    let Report { task, fence, outcome } = report;
+    let digest = outcome.digest();
+    let input = Input::Finished { step: task.index(), fence: fence?, result: outcome.result(now), digest };
+    Some(Command::Give { org, run: task.run, input, ticket: Some(ticket) })
+}
+
+fn extend_command(org: OrgId, heartbeat: &Heartbeat, ticket: Ticket) -> Option<Command<Ticket>> {
+    let Heartbeat { task, fence, extend, .. } = heartbeat;
+    Some(Command::Extend { org, run: task.run, step: task.index(), fence: (*fence)?, by: *extend, ticket })
+}
+
+fn reported(reply: Option<Reply>) -> Result<Reported, Error> {
+    match reply {
+        Some(Reply::Answer { answer, status, .. }) => Ok(judged(answer, status)),
+        Some(Reply::NotFound) => Ok(Reported::NotFound),
+        Some(other) => Err(refusal(other, "task")),
+        None => Ok(Reported::Stale),
+    }
+}
+
+fn judged(answer: Answer, status: RunStatus) -> Reported {
+    match answer {
+        Answer::Applied | Answer::Repeated => Reported::Recorded,
+        Answer::Ended(_) if matches!(status, RunStatus::Cancelled | RunStatus::Timeout) => Reported::Cancelled,
+        Answer::TooLarge => Reported::TooLarge,
+        Answer::Unknown => Reported::NotFound,
+        _ => Reported::Stale,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_task_id_encodes_run_and_step() {
+        let run = RunId::new(Timestamp::from_millis(1), [9; 10]);
+        let plain = TaskKey::plain(run);
+        let step = TaskKey { run, step: Some(12) };
+        assert_eq!(TaskKey::parse(&plain.to_string()), Some(plain));
+        assert_eq!(TaskKey::parse(&step.to_string()), Some(step));
+        assert_eq!(plain.to_string()[5..], run.to_string()[4..], "a plain task and its run share the same id");
+        for bad in [
+            "task_",
+            "run_x",
+            &format!("{plain}-"),
+            &format!("{plain}-01"),
+            &format!("{plain}-x"),
+            &format!("{step}-1"),
+        ] {
+            assert_eq!(TaskKey::parse(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_token_belongs_to_one_task() {
+        let run = RunId::new(Timestamp::from_millis(1), [9; 10]);
+        let (one, other) = (TaskKey { run, step: Some(1) }, TaskKey { run, step: Some(2) });
+        assert_eq!(one.fence(&one.token(300)), Some(300));
+        assert_eq!(other.fence(&one.token(300)), None);
+        for bad in ["", "-", "12c", "12c-", "012c-00000000", "zz-0"] {
+            assert_eq!(one.fence(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_digest_tells_reports_apart() {
+        let failed = |is_final| Outcome::Failed { failure: Failure::new("a", "b"), is_final, retry_after: None };
+        let all = [
+            Outcome::Done("1".into()).digest(),
+            Outcome::Done("2".into()).digest(),
+            failed(true).digest(),
+            failed(false).digest(),
+            Outcome::Snoozed(Span(1)).digest(),
+        ];
+        for (i, one) in all.iter().enumerate() {
+            assert!(*one != 0 && all[i + 1..].iter().all(|other| other != one));
+        }
+        assert_eq!(Outcome::Done("1".into()).digest(), Outcome::Done("1".into()).digest());
+    }
+}

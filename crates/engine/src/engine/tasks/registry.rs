@@ -1,0 +1,270 @@
+//! Types of tasks and the workers that claim them.
+
+use super::super::definitions::{Resolved, lock};
+use super::super::{Engine, Error, Inner, refusal};
+use crate::mailbox::{Command, Look, Reply};
+use crate::version::Version;
+use kernel::plan::Form;
+use kernel::{OrgId, Plan, Timestamp, WorkflowId};
+use lang::task::Settings;
+use sha2::{Digest, Sha256};
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use store::{Definition, Rate, TypePause, TypeRow, WorkerRow, WorkflowRow};
+
+/// Types remembered; beyond that the table is simply started anew.
+const KINDS_MAX: usize = 4_096;
+/// Editions of one type that are remembered.
+const EDITIONS_MAX: usize = 64;
+/// Workers not heard of for so long are forgotten.
+const MEMORY: kernel::Span = kernel::Span::from_days(1);
+/// How often news of workers is stored, and every how many times all of them are.
+const NEWS: Duration = Duration::from_secs(5);
+const ALL_NEWS_EVERY: u32 = 12;
+
+/// A type with settings: one definition, ready to run.
+pub struct Kind {
+    settings: Settings,
+    pub resolved: Arc<Resolved>,
+    pub is_enabled: bool,
+}
+
+/// What is known of types, so that a submission costs no read. Every change of a type forgets it.
+#[derive(Default)]
+pub struct Kinds(Mutex<HashMap<(OrgId, String), Vec<Arc<Kind>>>>);
+
+/// What shall be different about a type. `None` leaves it, `Some(None)` removes it.
+#[derive(Clone, Debug, Default)]
+pub struct TypeChange {
+    pub runtime: Option<Option<String>>,
+    pub description: Option<Option<String>>,
+    pub enabled: Option<bool>,
+    pub limit: Option<Option<u32>>,
+    pub limit_per_key: Option<Option<u32>>,
+    pub rate: Option<Option<Rate>>,
+}
+
+/// A type with what is going on in it.
+pub struct TypeView {
+    pub row: TypeRow,
+    pub ready: u64,
+    pub leased: u32,
+    pub workers: u32,
+}
+
+/// The id the runs of a type are listed under: a hash, marked as such where others have their version.
+pub fn type_id(name: &str) -> WorkflowId {
+    let hash = Sha256::digest([b"type:", name.as_bytes()].concat());
+    let mut id = [0; 16];
+    id.copy_from_slice(&hash[..16]);
+    id[6] = id[6] & 0x0f | 0x80;
+    id[8] = id[8] & 0x3f | 0x80;
+    WorkflowId(id)
+}
+
+impl Inner {
+    /// The definition of a type with these settings, stored when it is new. `last` is what the previous task of the
+    /// same request had: most lists are of one kind.
+    pub(super) async fn kind(
+        &self,
+        org: OrgId,
+        name: &str,
+        settings: &Settings,
+        last: &mut Option<Arc<Kind>>,
+    ) -> Result<Arc<Kind>, Error> {
+        let fits = |kind: &Arc<Kind>| kind.resolved.row.name == name && kind.settings == *settings;
+        if let Some(kind) = last.as_ref().filter(|kind| fits(kind)) {
+            return Ok(kind.clone());
+        }
+        let known =
+            lock(&self.kinds.0).get(&(org, name.to_owned())).and_then(|kinds| kinds.iter().find(|k| fits(k)).cloned());
+        let kind = match known {
+            Some(kind) => kind,
+            None => self.introduce(org, name, settings).await?,
+        };
+        *last = Some(kind.clone());
+        Ok(kind)
+    }
+
+    async fn introduce(&self, org: OrgId, name: &str, settings: &Settings) -> Result<Arc<Kind>, Error> {
+        let now = self.clock.now();
+        let defined = lang::task::define(name, settings);
+        let plan = Plan::new(defined.layout).map_err(|why| Error::Refused(why.into()))?;
+        let definition =
+            Definition { hash: defined.hash, source: defined.source.to_string().into(), plan: plan.encode().into() };
+        self.written(self.store.introduce(&new_type(org, name, now), Some(&definition)).await)?;
+        let row = self.store.task_type(org, name).await?.ok_or(Error::NotFound("type"))?;
+        let id = type_id(name);
+        let version =
+            Version { org, workflow: id, name: name.into(), number: 1, hash: defined.hash, plan: Arc::new(plan) };
+        let workflow = WorkflowRow {
+            org,
+            id,
+            name: name.to_owned(),
+            slug: String::new(),
+            description: None,
+            tags: "[]".into(),
+            form: Form::Task,
+            trigger: "api".into(),
+            steps: 1,
+            enabled: true,
+            version: 1,
+            hash: defined.hash,
+            created_at: now,
+            updated_at: now,
+            deleted_at: None,
+        };
+        let resolved = Arc::new(Resolved { row: workflow, version: Arc::new(version) });
+        let kind = Arc::new(Kind { settings: settings.clone(), resolved, is_enabled: row.enabled });
+        let mut kinds = lock(&self.kinds.0);
+        if kinds.len() >= KINDS_MAX {
+            kinds.clear();
+        }
+        let editions = kinds.entry((org, name.to_owned())).or_default();
+        editions.truncate(EDITIONS_MAX - 1);
+        editions.push(kind.clone());
+        Ok(kind)
+    }
+}
+
+fn new_type(org: OrgId, name: &str, now: Timestamp) -> TypeRow {
+    TypeRow {
+        org,
+        name: name.to_owned(),
+        runtime: None,
+        description: None,
+        enabled: true,
+        paused: None,
+        limit: None,
+        limit_per_key: None,
+        rate: None,
+        created_at: now,
+        updated_at: now,
+    }
+}
+
+impl Engine {
+    pub async fn task_type(&self, org: OrgId, name: &str) -> Result<Option<TypeView>, Error> {
+        let Some(row) = self.inner.store.task_type(org, name).await? else { return Ok(None) };
+        Ok(self.viewed(org, vec![row]).await?.pop())
+    }
+
+    /// Types by name, those after `after`.
+    pub async fn task_types(
+        &self,
+        org: OrgId,
+        prefix: &str,
+        after: Option<&str>,
+        limit: usize,
+    ) -> Result<Vec<TypeView>, Error> {
+        let rows = self.inner.store.task_types(org, prefix, after, limit).await?;
+        self.viewed(org, rows).await
+    }
+
+    async fn viewed(&self, org: OrgId, rows: Vec<TypeRow>) -> Result<Vec<TypeView>, Error> {
+        let names = rows.iter().map(|row| row.name.clone()).collect();
+        match self.inner.ask(|ticket| Command::Look(Look::Types(org, names), ticket)).await? {
+            Reply::Types(tallies) => {
+                let view = |(row, (ready, leased, workers))| TypeView { row, ready, leased, workers };
+                Ok(rows.into_iter().zip(tallies).map(view).collect())
+            }
+            other => Err(refusal(other, "type")),
+        }
+    }
+
+    /// Makes a type known, or changes what is known about it.
+    pub async fn put_type(&self, org: OrgId, name: &str, change: TypeChange) -> Result<TypeView, Error> {
+        self.change_type(org, name, true, |row| {
+            row.runtime = change.runtime.unwrap_or(row.runtime.take());
+            row.description = change.description.unwrap_or(row.description.take());
+            row.enabled = change.enabled.unwrap_or(row.enabled);
+            row.limit = change.limit.unwrap_or(row.limit);
+            row.limit_per_key = change.limit_per_key.unwrap_or(row.limit_per_key);
+            row.rate = change.rate.unwrap_or(row.rate);
+        })
+        .await
+    }
+
+    /// Hands out nothing of a type until it is resumed.
+    pub async fn pause_type(&self, org: OrgId, name: &str, actor: String, note: String) -> Result<TypeView, Error> {
+        let at = self.now();
+        self.change_type(org, name, false, |row| {
+            row.paused.get_or_insert(TypePause { at, actor, note });
+        })
+        .await
+    }
+
+    pub async fn resume_type(&self, org: OrgId, name: &str) -> Result<TypeView, Error> {
+        self.change_type(org, name, false, |row| row.paused = None).await
+    }
+
+    async fn change_type(
+        &self,
+        org: OrgId,
+        name: &str,
+        may_be_new: bool,
+        change: impl FnOnce(&mut TypeRow),
+    ) -> Result<TypeView, Error> {
+        let inner = &self.inner;
+        let _turn = inner.changing_types.lock().await;
+        let now = self.now();
+        let mut row = match inner.store.task_type(org, name).await? {
+            Some(row) => row,
+            None if may_be_new => new_type(org, name, now),
+            None => return Err(Error::NotFound("type")),
+        };
+        change(&mut row);
+        row.updated_at = now;
+        inner.written(inner.store.put_type(&row).await)?;
+        lock(&inner.kinds.0).remove(&(org, name.to_owned()));
+        inner.inbox.send(Command::Rule(Box::new(row.clone())));
+        self.viewed(org, vec![row]).await?.pop().ok_or(Error::NotFound("type"))
+    }
+
+    /// Workers that were heard of in the last day, with the tasks each has.
+    pub async fn workers(&self, org: OrgId) -> Result<Vec<(WorkerRow, u32)>, Error> {
+        match self.inner.ask(|ticket| Command::Look(Look::Workers(org), ticket)).await? {
+            Reply::Workers(workers) => Ok(workers),
+            other => Err(refusal(other, "worker")),
+        }
+    }
+
+    /// What the last process left: backlogs, rules and workers.
+    pub(in super::super) async fn open_board(&self) -> Result<(), Error> {
+        let store = &self.inner.store;
+        let mut lanes: Vec<(store::Lane, u64)> = Vec::new();
+        loop {
+            let page = store.lanes(lanes.last().map(|(lane, _)| lane), LANES_PAGE).await?;
+            let is_last = page.len() < LANES_PAGE;
+            lanes.extend(page);
+            if is_last {
+                break;
+            }
+        }
+        let (types, workers) = (store.ruled_types().await?, store.workers().await?);
+        self.inner.inbox.send(Command::Board { lanes, types, workers });
+        Ok(())
+    }
+}
+
+const LANES_PAGE: usize = 1_000;
+
+/// Stores what is new about workers, until the engine stops.
+pub async fn keep_workers(engine: Engine) {
+    let mut round = 0u32;
+    while !engine.inner.inbox.is_closed() {
+        tokio::time::sleep(NEWS).await;
+        round = round.wrapping_add(1);
+        let since = Timestamp(engine.now().0.saturating_sub_unsigned(MEMORY.0));
+        let look = Look::News { all: round.is_multiple_of(ALL_NEWS_EVERY), since };
+        let Ok(Reply::Workers(news)) = engine.inner.ask(|ticket| Command::Look(look, ticket)).await else { continue };
+        if news.is_empty() {
+            continue;
+        }
+        let rows: Vec<WorkerRow> = news.into_iter().map(|(row, _)| row).collect();
+        if let Err(error) = engine.inner.written(engine.inner.store.put_workers(&rows, since).await) {
+            tracing::warn!(%error, "the workers cannot be stored");
+        }
+    }
+}

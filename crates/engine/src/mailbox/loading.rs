@@ -1,0 +1,119 @@
+//! Runs on their way into memory, and those that cannot come.
+
+use super::live::Live;
+use super::work;
+use super::{Item, Mailbox, Phase, READ_PAUSE, Reply, Resumed, Trouble};
+use bytes::Bytes;
+use kernel::planted::{self, Bug};
+use kernel::{Input, Payloads, RunId};
+
+impl<T> Mailbox<T> {
+    pub(super) fn loaded(&mut self, run: RunId, result: Result<Option<Box<Resumed>>, Trouble>) {
+        let Some(slot) = self.slots.get_mut(&run) else { return };
+        let resumed = match result {
+            Ok(Some(resumed)) if resumed.row.org == slot.org => resumed,
+            Ok(_) => return self.dismiss(run, Reply::NotFound),
+            Err(trouble @ Trouble::Store(_)) if planted::is(Bug::RecoverySwallowsUnavailable) => {
+                return self.dismiss(run, Reply::Trouble(trouble));
+            }
+            Err(trouble @ Trouble::Store(_)) => return self.stall(run, &Reply::Trouble(trouble)),
+            Err(trouble) => return self.dismiss(run, Reply::Trouble(trouble)),
+        };
+        let Resumed { version, run: state, seq, row, records } = *resumed;
+        // Attempts of an earlier process, and of this one if their record landed but nobody learned of it,
+        // have no executor. (Never those of a later process: a replaced one must not take work back.) One
+        // whose result is here already, and only could not be written, is not lost.
+        for (step, fence, epoch) in state.running() {
+            let is_answer = |item: &Item<T>| matches!(item.input, Input::Finished { fence: of, .. } if of == fence);
+            let is_under_way = self.executing.contains(&(run, fence)) || slot.inbox.iter().any(is_answer);
+            let is_lost = epoch < self.epoch || epoch == self.epoch && !is_under_way;
+            if is_lost && !planted::is(Bug::OrphanForgotten) {
+                slot.inbox.insert(0, Item { input: Input::Lost { step, fence }, ticket: None, conflicts: 0 });
+            }
+        }
+        let mut live = Live {
+            version,
+            run: state,
+            seq,
+            created: None,
+            unit: None,
+            row,
+            records,
+            bytes: 0,
+            armed: None,
+            payloads: Payloads::new(),
+            fetching: Vec::new(),
+            stored: Vec::new(),
+        };
+        let lost = work::take_up(&mut self.board, slot.org, run, &mut live, self.now);
+        slot.inbox.splice(0..0, lost.into_iter().map(Item::inside));
+        slot.live = Some(Box::new(live));
+        slot.phase = Phase::Resident;
+        slot.is_queued = true;
+        self.queue.push_back(run);
+        // It may have been created without anybody learning of it.
+        self.supersede(self.gates.supersedes(run));
+    }
+
+    pub(super) fn fetched(&mut self, run: RunId, result: Result<Vec<(u32, Bytes)>, Trouble>) {
+        let Some(live) = self.slots.get_mut(&run).and_then(|s| s.live.as_mut()) else { return };
+        let wanted = std::mem::take(&mut live.fetching);
+        match result {
+            Ok(payloads) => {
+                live.payloads.extend(payloads);
+                if let Some(number) = wanted.iter().find(|n| !live.payloads.contains_key(n)) {
+                    let what = format!("its payload {number} is missing");
+                    return self.dismiss(run, Reply::Trouble(Trouble::Damaged(what)));
+                }
+            }
+            Err(Trouble::Store(_)) => {
+                self.wheel.insert((self.now.after(READ_PAUSE), run));
+                return;
+            }
+            Err(trouble) => return self.dismiss(run, Reply::Trouble(trouble)),
+        }
+        let org = self.slots[&run].org;
+        self.push(org, run, Item::wake());
+    }
+
+    /// The store did not answer. Whoever asked from outside is told so. Inputs from inside are kept and
+    /// the run is asked for again: no row would ever bring back what an executor said, or a run that is
+    /// being recovered.
+    fn stall(&mut self, run: RunId, reply: &Reply) {
+        let Some(slot) = self.slots.get_mut(&run) else { return };
+        let claims: Vec<Input> = slot.inbox.extract_if(.., |item| item.is_claim()).map(|item| item.input).collect();
+        let (asked, mut kept): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut slot.inbox).into_iter().partition(|item| item.ticket.is_some());
+        let is_needed = !kept.is_empty();
+        kept.retain(|item| !matches!(item.input, Input::Wake));
+        slot.inbox = kept;
+        slot.phase = Phase::Stalled;
+        let watchers = self.watchers.remove(&run).unwrap_or_default();
+        let tickets = asked.into_iter().filter_map(|item| item.ticket).chain(watchers);
+        self.replies.extend(tickets.map(|ticket| (ticket, reply.clone())));
+        if is_needed {
+            self.wheel.insert((self.now.after(READ_PAUSE), run));
+        } else {
+            self.slots.remove(&run);
+        }
+        self.drop_claims(claims, false);
+    }
+
+    /// Forgets a run that cannot be served, telling everyone who asked. One that is not there, or never
+    /// will go on, holds no place.
+    pub(super) fn dismiss(&mut self, run: RunId, reply: Reply) {
+        if matches!(reply, Reply::NotFound | Reply::Trouble(Trouble::Damaged(_))) {
+            self.leave(run);
+        }
+        if let Some(mut slot) = self.slots.remove(&run) {
+            let claims = slot.inbox.extract_if(.., |item| item.is_claim()).map(|item| item.input).collect();
+            self.drop_claims(claims, true);
+            let tickets = slot.inbox.into_iter().filter_map(|item| item.ticket);
+            let watchers = self.watchers.remove(&run).unwrap_or_default();
+            self.replies.extend(tickets.chain(watchers).map(|ticket| (ticket, reply.clone())));
+            if let Some(at) = slot.live.and_then(|live| live.armed) {
+                self.wheel.remove(&(at, run));
+            }
+        }
+    }
+}

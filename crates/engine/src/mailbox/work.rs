@@ -1,0 +1,237 @@
+//! Tasks that are done outside: between the runs they belong to and the board where workers find them.
+
+use super::live::Live;
+use super::{Item, Look, Mailbox, Reply, Turn};
+use crate::board::{Ask, Board, Grant, Task};
+use kernel::advance::{Assignment, Offer, Wanted};
+use kernel::plan::Form;
+use kernel::planted::{self, Bug};
+use kernel::run::Lease;
+use kernel::{Answer, Effect, Input, OrgId, Run, RunId, Timestamp};
+use std::cell::RefCell;
+use std::sync::Arc;
+
+impl<T> Mailbox<T> {
+    pub(super) fn ask(&mut self, ask: Ask<T>) {
+        match self.is_draining {
+            true => self.replies.push((ask.ticket, Reply::Handed(Box::default()))),
+            false => self.board.open(ask, self.now),
+        }
+    }
+
+    /// Whoever was silent for too long has lost what it had; the run hears of that before anything else.
+    pub(super) fn lose_leases(&mut self, now: Timestamp) {
+        for (org, run, step, fence) in self.board.pass(now) {
+            self.push(org, run, Item::inside(Input::Lost { step, fence }));
+            if let Some(slot) = self.slots.get_mut(&run).filter(|_| !planted::is(Bug::LeaseRevived)) {
+                slot.inbox.rotate_right(1);
+                slot.is_due = true;
+            }
+        }
+    }
+
+    /// Lets workers claim what waits for them. False when there is nothing to advance after it.
+    pub(super) fn hand_out(&mut self, now: Timestamp) -> bool {
+        if self.is_draining {
+            return false;
+        }
+        for claim in self.board.pair(now) {
+            let (step, offer) = (claim.step, claim.offer);
+            self.push(claim.org, claim.run, Item::inside(Input::Claim { step, offer }));
+        }
+        !self.queue.is_empty()
+    }
+
+    pub(super) fn answer_workers(&mut self, replies: &mut Vec<(T, Reply)>) {
+        let answers = self.board.answers();
+        replies.extend(answers.into_iter().map(|(ticket, handed)| (ticket, Reply::Handed(Box::new(handed)))));
+    }
+
+    /// What was to be handed over is not: nothing of it is durable.
+    pub(super) fn take_back(&mut self, effects: &[Effect]) {
+        for effect in effects {
+            if let Effect::Grant { place, .. } = effect {
+                self.board.revoke(*place, self.now);
+            }
+        }
+    }
+
+    /// The run these are claims of cannot be read; for good, or not just now.
+    pub(super) fn drop_claims(&mut self, claims: Vec<Input>, for_good: bool) {
+        for claim in claims {
+            match claim {
+                Input::Claim { offer, .. } if for_good => self.board.refuse(offer.place, self.now),
+                Input::Claim { offer, .. } => self.board.mistrust(offer.place, self.now),
+                _ => {}
+            }
+        }
+    }
+
+    pub(super) fn look(&mut self, look: Look) -> Reply {
+        let now = self.now;
+        match look {
+            Look::Stance(lane) => Reply::Stance(Box::new(self.board.stance(&lane, now))),
+            Look::Leases(tasks) => {
+                Reply::Leases(tasks.into_iter().map(|(run, step)| self.board.lease_until(run, step)).collect())
+            }
+            Look::Types(org, names) => {
+                Reply::Types(names.iter().map(|name| self.board.tally(org, name, now)).collect())
+            }
+            Look::Workers(org) => Reply::Workers(self.board.workers(org)),
+            Look::News { all, since } => {
+                self.board.forget_workers(since);
+                Reply::Workers(self.board.news(all).into_iter().map(|row| (row, 0)).collect())
+            }
+        }
+    }
+
+    /// A bug on purpose: the worker gets what nobody will remember giving.
+    pub(super) fn hand_early(&mut self, run: RunId, turn: &mut Turn<T>) {
+        let (Some(pending), Some(live)) = (turn.pending.last(), self.slots.get(&run).and_then(|s| s.live.as_ref()))
+        else {
+            return;
+        };
+        for effect in &pending.effects {
+            if let Effect::Grant { step, attempt, fence, place, task } = effect {
+                let task = assignment(live, run, (*step, *attempt, *fence), task, self.now);
+                self.board.hand_early(*place, task);
+            }
+        }
+    }
+}
+
+/// Claims that have to wait for a payload stay in the run's inbox until it is here.
+pub(super) fn keep_waiting<T>(items: &mut Vec<Item<T>>, answers: &mut Vec<Answer>, inbox: &mut Vec<Item<T>>) {
+    if !answers.contains(&Answer::Later) {
+        return;
+    }
+    let (given, said) = (std::mem::take(items), std::mem::take(answers));
+    for (item, answer) in given.into_iter().zip(said) {
+        match answer {
+            Answer::Later => inbox.push(item),
+            answer => {
+                items.push(item);
+                answers.push(answer);
+            }
+        }
+    }
+}
+
+/// Where a run asks for workers while it is being advanced, and who was promised something there.
+pub(super) struct Counter<'a, T> {
+    board: RefCell<&'a mut Board<T>>,
+    org: OrgId,
+    now: Timestamp,
+    is_new: bool,
+    /// Who has just done something for this run.
+    worker: Option<String>,
+    /// Promises that must come to a grant, or are taken back.
+    promised: RefCell<Vec<u64>>,
+}
+
+impl<'a, T> Counter<'a, T> {
+    pub fn new(board: &'a mut Board<T>, org: OrgId, run: &Run, items: &[Item<T>], now: Timestamp) -> Self {
+        let mut worker = None;
+        let mut promised = Vec::new();
+        for item in items {
+            match &item.input {
+                Input::Finished { fence, .. } => {
+                    worker = run.leased().find(|lease| lease.fence == *fence).map(|lease| lease.worker.to_owned());
+                }
+                Input::Claim { offer, .. } => promised.push(offer.place),
+                _ => {}
+            }
+        }
+        let is_new = run.state.seq == 0;
+        Counter { board: RefCell::new(board), org, now, is_new, worker, promised: RefCell::new(promised) }
+    }
+
+    pub fn offer(&self, wanted: Wanted<'_>) -> Option<Offer> {
+        let offer = self.board.borrow_mut().offer(self.org, &wanted, self.worker.as_deref(), self.is_new, self.now)?;
+        self.promised.borrow_mut().push(offer.place);
+        Some(offer)
+    }
+
+    /// Whoever was promised something and got nothing waits on.
+    pub fn close(self, effects: &[Effect], now: Timestamp) {
+        let board = self.board.into_inner();
+        let is_granted = |promise: u64| {
+            effects.iter().any(|effect| matches!(effect, Effect::Grant { place, .. } if *place == promise))
+        };
+        for promise in self.promised.into_inner().into_iter().filter(|promise| !is_granted(*promise)) {
+            board.refuse(promise, now);
+        }
+    }
+}
+
+/// What an effect means for the board.
+pub(super) fn carry_out<T>(board: &mut Board<T>, org: OrgId, run: RunId, live: &Live, effect: Effect, now: Timestamp) {
+    match effect {
+        Effect::Post { step } => {
+            let card = live.card(org, run, step);
+            board.post(&card.lane, card.place, now);
+        }
+        Effect::Unpost { step } => {
+            let card = live.card(org, run, step);
+            board.unpost(&card.lane, card.place, now);
+        }
+        Effect::Ended { step, fence } => board.ended(run, step, fence, now),
+        Effect::Grant { step, attempt, fence, place, task } => {
+            let given = assignment(live, run, (step, attempt, fence), &task, now);
+            let Assignment { name, key, worker, lease, .. } = *task;
+            let (name, key, until) = (Arc::from(name), Arc::from(key), given.until);
+            board.granted(run, step, Grant { org, worker, name, key, fence, lease, until });
+            board.hand(place, given);
+        }
+        Effect::Execute { .. } | Effect::Abort { .. } => {}
+    }
+}
+
+fn assignment(
+    live: &Live,
+    run: RunId,
+    (step, attempt, fence): (u32, u32, u64),
+    task: &Assignment,
+    now: Timestamp,
+) -> Task {
+    let plan = &live.version.plan;
+    Task {
+        org: live.row.org,
+        run,
+        step,
+        step_key: plan.node(step).key.clone(),
+        name: task.name.clone(),
+        workflow: live.row.workflow_name.clone(),
+        is_plain: plan.layout().form == Form::Task,
+        attempt,
+        max_attempts: task.max_attempts,
+        fence,
+        lease: task.lease,
+        until: now.after(task.lease),
+        input: task.input.clone(),
+        progress: task.progress.clone(),
+    }
+}
+
+/// Tells the board about a run that was read: what it has on offer, and who holds what. Answers what the run has
+/// to hear: leases that ended while it was away.
+pub(super) fn take_up<T>(board: &mut Board<T>, org: OrgId, run: RunId, live: &mut Live, now: Timestamp) -> Vec<Input> {
+    let tasks = live.tasks(org, run);
+    if live.row.parked && live.row.status == kernel::RunStatus::Running {
+        live.stored.clone_from(&tasks);
+    }
+    for card in &tasks {
+        board.recall(&card.lane, card.place, live.row.parked, now);
+    }
+    let name = |lease: &Lease<'_>| live.version.plan.node(lease.step).task().map_or("", |task| task.name.as_str());
+    let leases: Vec<(Lease<'_>, &str, &str)> =
+        live.run.leased().map(|lease| (lease, name(&lease), live.run.step(lease.step).key.as_str())).collect();
+    board.reconcile(org, run, &leases, now);
+    board.overdue(run, now).into_iter().map(|(step, fence)| Input::Lost { step, fence }).collect()
+}
+
+impl<T> Item<T> {
+    pub(super) fn is_claim(&self) -> bool {
+        matches!(self.input, Input::Claim { .. })
+    }
+}

@@ -1,0 +1,228 @@
+//! Steps that are done outside: handed to whoever claims them, for a time.
+//!
+//! ```text
+//!   ready ──offer, claim──▶ leased ──finished──▶ done
+//!     ▲                       │ failed, snoozed, silent too long
+//!     └──────── retrying ◀────┘
+//! ```
+//!
+//! The number of the event that leased a step is its *fence*: whoever comes with another has lost it. How long
+//! a lease still runs is not the kernel's business, because a heartbeat must not cost a write; that it ran out
+//! arrives as [`Input::Lost`](super::Input::Lost).
+
+use super::results::Again;
+use super::start::Stop;
+use super::{Answer, Assignment, Effect, Offer, TaskResult, Turn, Wanted};
+use crate::event::{Event, Failure, Line};
+use crate::expr::Seen;
+use crate::payload::Payload;
+use crate::plan::Task;
+use crate::planted::{self, Bug};
+use crate::run::Phase;
+use crate::status::StepStatus;
+use crate::template;
+use crate::time::{Span, Timestamp};
+use bytes::Bytes;
+use serde_json::Value;
+
+/// A step whose workers died this often is put aside.
+const DEATHS_MAX: u32 = 3;
+
+impl Turn<'_> {
+    /// Makes a step ready, or hands it to a worker that waits for such a thing. False when a payload is missing.
+    pub(super) fn offer(&mut self, step: u32, task: &Task, seen: Vec<Seen>) -> bool {
+        let input = match self.fill(task) {
+            // What the trigger brought need not be here before somebody wants it.
+            Err(Stop::Missing(_)) if task.input.is_none() => None,
+            Err(stop) => return self.stop(step, stop, seen),
+            Ok(input) => Some(input),
+        };
+        let key = match self.key(task) {
+            Err(stop) => return self.stop(step, stop, seen),
+            Ok(key) => key,
+        };
+        let priority = self.run.priority(self.plan, step);
+        let wanted = Wanted { step, name: &task.name, key: &key, priority };
+        let may_go = !self.context.is_draining && !self.run.is_held();
+        match input.filter(|_| may_go).and_then(|input| Some((input, (self.context.offer)(wanted)?))) {
+            Some((input, offer)) => self.lease(step, task, offer, input, key, seen),
+            None => {
+                let attempt = self.run.step(step).attempt + 1;
+                self.emit(Event::Scheduled { step, attempt, seen, key });
+            }
+        }
+        true
+    }
+
+    pub(super) fn claim(&mut self, step: u32, offer: Offer) -> Answer {
+        if step as usize >= self.run.state.steps.len() {
+            return Answer::Unknown;
+        }
+        if !self.is_claimable(step) || self.context.is_draining {
+            return Answer::Stale;
+        }
+        let Some(task) = self.plan.node(step).task() else { return Answer::Unknown };
+        match self.fill(task) {
+            Ok(input) => {
+                let key = self.run.step(step).key.clone();
+                self.lease(step, task, offer, input, key, Vec::new());
+                Answer::Applied
+            }
+            Err(stop @ Stop::Missing(_)) => {
+                self.stop(step, stop, Vec::new());
+                Answer::Later
+            }
+            Err(stop) => {
+                self.stop(step, stop, Vec::new());
+                Answer::Stale
+            }
+        }
+    }
+
+    fn lease(&mut self, step: u32, task: &Task, offer: Offer, input: Bytes, key: String, seen: Vec<Seen>) {
+        let Offer { worker, lease, place } = offer;
+        let lease = task.heartbeat.map_or(lease, |limit| limit.min(lease));
+        let attempt = self.run.step(step).attempt + 1;
+        self.emit(Event::Leased { step, attempt, worker: worker.clone(), lease, seen, key: key.clone() });
+        let assignment = Assignment {
+            name: task.name.clone(),
+            key,
+            worker,
+            lease,
+            input,
+            max_attempts: self.plan.node(step).retry.max_attempts,
+            progress: self.run.step(step).progress.as_ref().map(|progress| progress.inline.clone()),
+        };
+        let (fence, task) = (self.run.state.seq, Box::new(assignment));
+        self.out.effects.push(Effect::Grant { step, attempt, fence, place, task });
+    }
+
+    /// What the worker is given.
+    fn fill(&self, task: &Task) -> Result<Bytes, Stop> {
+        let Some(input) = &task.input else { return self.trigger_body() };
+        Ok(template::render(input, &self.view())?.to_string().into())
+    }
+
+    /// What the task shares limits with.
+    fn key(&self, task: &Task) -> Result<String, Stop> {
+        match task.key.is_empty() {
+            true => Ok(self.run.state.origin.key.clone()),
+            false => Ok(template::render_text(&task.key, &self.view())?),
+        }
+    }
+
+    fn trigger_body(&self) -> Result<Bytes, Stop> {
+        let body = &self.run.state.origin.body;
+        let is_fresh = body.stored.is_some_and(|number| self.fresh.contains_key(&number));
+        let at_hand = if is_fresh { &self.fresh } else { self.context.payloads };
+        let bytes = body.bytes(at_hand).map_err(Stop::Missing)?;
+        match body.text {
+            true => Ok(Value::String(String::from_utf8_lossy(bytes).into_owned()).to_string().into()),
+            false => Ok(bytes.clone()),
+        }
+    }
+
+    pub(super) fn heartbeat(&mut self, step: u32, fence: u64, progress: Option<Payload>) -> Answer {
+        let answer = self.holds(step, fence, planted::is(Bug::HeartbeatById));
+        let Some(progress) = progress.filter(|_| answer == Answer::Applied) else { return answer };
+        if self.is_over_size(&progress) {
+            return Answer::TooLarge;
+        }
+        let attempt = self.run.step(step).attempt;
+        self.applied(Event::Progress { step, attempt, progress })
+    }
+
+    pub(super) fn log(&mut self, step: u32, fence: u64, lines: Vec<Line>) -> Answer {
+        let answer = self.holds(step, fence, false);
+        if answer != Answer::Applied {
+            return answer;
+        }
+        let len = lines.iter().map(|line| line.message.len() as u64).sum();
+        if self.is_over_size(&Payload { len, ..Default::default() }) {
+            return Answer::TooLarge;
+        }
+        let attempt = self.run.step(step).attempt;
+        self.applied(Event::Logged { step, attempt, lines })
+    }
+
+    /// Has the holder of `fence` the step?
+    fn holds(&self, step: u32, fence: u64, anyhow: bool) -> Answer {
+        let Some(state) = self.run.state.steps.get(step as usize) else { return Answer::Unknown };
+        match state.phase {
+            Phase::Leased { fence: current, .. } if current == fence || anyhow => Answer::Applied,
+            _ if self.run.is_terminal() && state.fence == fence => Answer::Ended(self.run.status()),
+            _ => Answer::Stale,
+        }
+    }
+
+    /// What the holder of `fence` said and that counted, said again, is answered again. After the end of the run
+    /// only whoever had the step then is heard at all.
+    pub(super) fn said_before(&self, step: u32, fence: u64, digest: u64) -> Option<Answer> {
+        let state = self.run.step(step);
+        if self.plan.node(step).task().is_none() || planted::is(Bug::FenceDropped) {
+            return None;
+        }
+        if state.fence != fence {
+            return Some(Answer::Stale);
+        }
+        match state.digest {
+            0 if self.run.is_terminal() && state.status() != StepStatus::Cancelled => Some(Answer::Stale),
+            0 => None,
+            said if said == digest => Some(Answer::Repeated),
+            _ => Some(Answer::Stale),
+        }
+    }
+
+    /// A worker was silent until its lease ended. That is charged, and three of them are enough.
+    pub(super) fn lease_lost(&mut self, step: u32, is_current: bool) -> Answer {
+        if !is_current || self.run.is_terminal() {
+            return Answer::Stale;
+        }
+        let state = self.run.step(step);
+        let (attempt, deaths) = (state.attempt, state.deaths + 1);
+        let policy = &self.plan.node(step).retry;
+        let failure = Failure::new("lease_lost", "its worker was silent until the lease ended");
+        let again = Again { died: true, ..Default::default() };
+        let failure = match (policy.never, deaths >= DEATHS_MAX) {
+            (true, _) => {
+                let message = "its worker was silent until the lease ended, and it may be tried only once";
+                Failure::new("outcome_unknown", message)
+            }
+            (_, true) => Failure::new("quarantined", format!("{deaths} workers died or fell silent doing this")),
+            _ if self.retry(step, failure.clone(), again) => return Answer::Applied,
+            _ => failure,
+        };
+        self.emit(Event::Failed { step, attempt, failure, response: None, seen: Vec::new(), digest: 0 });
+        Answer::Applied
+    }
+
+    /// An attempt took longer than it may.
+    pub(super) fn overrun(&mut self, step: u32, fence: u64) {
+        self.call_off(step, fence);
+        let failure = Failure::new("timeout", "the attempt took longer than its limit");
+        if !self.retry(step, failure.clone(), Again::default()) {
+            self.time_out(step, failure);
+        }
+    }
+
+    /// A limit that no further attempt can keep.
+    pub(super) fn give_up(&mut self, step: u32, code: &str, message: &str) {
+        if let Phase::Leased { fence, .. } = self.run.step(step).phase {
+            self.call_off(step, fence);
+        }
+        self.time_out(step, Failure::new(code, message));
+    }
+
+    fn time_out(&mut self, step: u32, failure: Failure) {
+        let state = self.run.step(step);
+        let (attempt, took) = (state.attempt, state.ready_at.map_or(Span::default(), |at| self.context.now.since(at)));
+        self.emit(Event::TimedOut { step, attempt, failure, took });
+    }
+}
+
+impl TaskResult {
+    /// A worker would rather do it later.
+    pub fn snoozed(until: Timestamp) -> TaskResult {
+        TaskResult::Blocked { until, failure: Failure::new("snoozed", "the worker asked to try it later") }
+    }
+}

@@ -1,0 +1,148 @@
+//! The task kind: work that somebody outside does, found by its type.
+//!
+//! What a plain task and a step have in common, the name of a type and the four limits, is read here for both.
+
+use super::{http::all_or_nothing, templates};
+use crate::codes;
+use crate::diagnostic::{Draft, Problems, grouped, quoted};
+use crate::fields::{self, DURATION_MAX, Fields, Shape, Unit, duration};
+use crate::tree::{Node, Value};
+use kernel::path::Resolve;
+use kernel::plan::{Body, Task};
+use kernel::template::Template;
+use kernel::time::Span;
+
+/// Fields no other kind has, beside `task`.
+pub(super) const FIELDS: &[&str] = &["input", "timeouts", "priority", "concurrency_key"];
+
+const TYPE_MAX: usize = 200;
+const PRIORITY_MAX: i64 = 1_000_000;
+const LEAST: Span = Span::from_millis(1);
+/// A worker needs time to say that it is alive.
+const HEARTBEAT_LEAST: Span = Span::from_secs(1);
+
+/// How long a task may take, in four ways. `None` is no limit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Timeouts {
+    /// Until somebody claims it.
+    pub queue: Option<Span>,
+    /// One attempt.
+    pub attempt: Option<Span>,
+    /// Between two signs of life of its worker.
+    pub heartbeat: Option<Span>,
+    /// Everything, from when it could first be claimed.
+    pub total: Option<Span>,
+}
+
+impl Timeouts {
+    /// A task of this type with these limits, and nothing else said.
+    pub(crate) fn task(self, name: &str) -> Task {
+        let Timeouts { queue, attempt, heartbeat, total } = self;
+        Task { name: name.to_owned(), queue, attempt, heartbeat, total, ..Default::default() }
+    }
+
+    /// Reads `{queue, attempt, heartbeat, total}`.
+    pub(crate) fn read(node: &Node, problems: &mut Problems<'_>) -> Option<Timeouts> {
+        let fields = fields::object(node, "timeouts", problems)?;
+        fields.check(&TIMEOUTS, problems);
+        let mut read = |name: &str, least: Span| {
+            all_or_nothing(
+                fields.get(name).map(|node| duration(node, name, Unit::Seconds, (least, DURATION_MAX), problems)),
+            )
+        };
+        let (queue, attempt) = (read("queue", LEAST), read("attempt", LEAST));
+        let (heartbeat, total) = (read("heartbeat", HEARTBEAT_LEAST), read("total", LEAST));
+        Some(Timeouts { queue: queue?, attempt: attempt?, heartbeat: heartbeat?, total: total? })
+    }
+}
+
+const TIMEOUTS: Shape = Shape {
+    known: &["queue", "attempt", "heartbeat", "total"],
+    later: &[],
+    synonyms: &[("run", "attempt"), ("execution", "attempt"), ("lease", "heartbeat"), ("start", "queue")],
+};
+
+pub(super) fn read(fields: &Fields<'_>, scope: &mut Resolve<'_>, problems: &mut Problems<'_>) -> Option<Body> {
+    let name = fields.get("task").and_then(|node| name(node, problems));
+    let timeouts = timeouts(fields, problems);
+    let input = match fields.get("input") {
+        Some(node) => templates::template(node, scope, problems),
+        // Not what the trigger brought: a step says itself what it hands on.
+        None => Some(Template::literal(&serde_json::json!({}))),
+    };
+    let priority = fields.get("priority").map(|node| fields::whole(node, "priority", 0..=PRIORITY_MAX, problems));
+    let key = fields.get("concurrency_key").map(|node| key(node, scope, problems));
+    Some(Body::Task {
+        task: Box::new(Task {
+            input: Some(input?),
+            priority: all_or_nothing(priority)?.map(|n| n as u32),
+            key: all_or_nothing(key)?.unwrap_or_default(),
+            ..timeouts?.task(&name?)
+        }),
+    })
+}
+
+/// `timeout` is short for `timeouts: {attempt}`.
+fn timeouts(fields: &Fields<'_>, problems: &mut Problems<'_>) -> Option<Timeouts> {
+    let short = fields.get("timeout").map(|node| {
+        let range = (LEAST, DURATION_MAX);
+        duration(node, "timeout", Unit::Seconds, range, problems)
+    });
+    let timeouts = fields.get("timeouts").map_or(Some(Timeouts::default()), |node| Timeouts::read(node, problems));
+    if let (Some(_), Some(Value::Object(limits))) = (&short, fields.get("timeouts").map(|node| &node.value))
+        && let Some(second) = limits.iter().find(|entry| entry.key == "attempt")
+    {
+        let message = "`timeout` and `timeouts.attempt` cannot both be given";
+        let draft = Draft::new(codes::EXCLUSIVE_FIELDS, second.key_span.clone(), message);
+        problems.push(draft.hint("both limit one attempt; keep one of them"));
+    }
+    let (short, timeouts) = (all_or_nothing(short)?, timeouts?);
+    Some(Timeouts { attempt: short.or(timeouts.attempt), ..timeouts })
+}
+
+fn key(node: &Node, scope: &mut Resolve<'_>, problems: &mut Problems<'_>) -> Option<Vec<kernel::template::Part>> {
+    if matches!(&node.value, Value::Text(text) if text.is_empty()) {
+        let draft = Draft::new(codes::INVALID_VALUE, node.span.clone(), "`concurrency_key` is empty");
+        problems.push(draft.hint("leave it out if the task shares no limit"));
+        return None;
+    }
+    templates::key(node, "concurrency_key", scope, problems)
+}
+
+/// The type of a task, as it is written in a document.
+fn name(node: &Node, problems: &mut Problems<'_>) -> Option<String> {
+    let Value::Text(name) = &node.value else {
+        let draft = fields::wrong_type(node, "task", "the type of a task");
+        problems.push(draft.hint("write `task: billing.invoice.v1`, and what the worker gets as `input`"));
+        return None;
+    };
+    if let Some((message, hint)) = fault(name) {
+        problems.push(Draft::new(codes::INVALID_TYPE, node.span.clone(), message).hint(hint));
+        return None;
+    }
+    Some(name.clone())
+}
+
+/// What is wrong with the name of a type, and what to do about it.
+pub(crate) fn fault(name: &str) -> Option<(String, &'static str)> {
+    const GRAMMAR: &str = "a type is a dotted name such as `billing.invoice.v1`, of letters, digits, `_`, `-` and `.`";
+    let stranger = name.chars().find(|c| !(c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.')));
+    Some(match stranger {
+        _ if name.is_empty() => ("the type of a task is empty".to_owned(), GRAMMAR),
+        _ if name.contains("{{") => {
+            let hint = "workers find tasks by their type, so write it out; data goes into `input`";
+            (format!("{} would be a type made from data", quoted(name)), hint)
+        }
+        Some('%') => {
+            let hint = "a worker that claims may end a type in `%`; a task has exactly one";
+            (format!("{} is not one type but many", quoted(name)), hint)
+        }
+        Some(c) => (format!("{} contains {}, which a type cannot", quoted(name), quoted(&c.to_string())), GRAMMAR),
+        None if name.len() > TYPE_MAX => {
+            let message = format!("this type has {} characters, the limit is {TYPE_MAX}", grouped(name.len()));
+            (message, "shorten it")
+        }
+        None if name.split('.').any(str::is_empty) => (format!("{} has an empty part", quoted(name)), GRAMMAR),
+        None => return None,
+    })
+}

@@ -1,1 +1,0 @@
-DELETE FROM grants WHERE org = $1 AND run = $2

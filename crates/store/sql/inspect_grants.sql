@@ -1,1 +1,0 @@
-SELECT org, run, step, attempt, fence FROM grants ORDER BY org, run, step

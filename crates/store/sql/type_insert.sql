@@ -1,0 +1,4 @@
+INSERT INTO types (org, name, runtime, description, enabled, paused_at, paused_by, pause_note, max_leased, max_per_key,
+                   rate_limit, rate_per_us, rate_is_keyed, created_at, updated_at)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)
+ON CONFLICT DO NOTHING

@@ -1,0 +1,1 @@
+DELETE FROM workers WHERE last_seen < $1

@@ -1,0 +1,148 @@
+//! Tasks nobody has claimed, their types, and the workers that claim them.
+//!
+//! The rows of `ready` are written and removed with the records of their runs (see
+//! [`attempt`](super::attempt)); here they are only read, always in the order of the table: claims never sort,
+//! nor look at tasks of another lane. Counting lanes passes over all of them, once, at a start.
+
+use super::columns::{self, int, int_back, limit, org, run_id, sql, time, time_or_none};
+use super::fault::Trouble;
+use super::lists::many;
+use crate::Result;
+use crate::rows::{Definition, Lane, Place, Rate, TypePause, TypeRow, WorkerRow};
+use kernel::{OrgId, Span, Timestamp};
+use rusqlite::{Connection, Row, params};
+
+type Attempted<T> = std::result::Result<T, Trouble>;
+
+pub(super) fn lanes(connection: &Connection, after: Option<&Lane>, count: usize) -> Result<Vec<(Lane, u64)>> {
+    let (org, name, key) = after.map_or((-1, "", ""), |lane| (i64::from(lane.org.0), &*lane.name, &*lane.key));
+    many(connection, sql!("ready_lanes"), params![org, name, key, limit(count)], |row| {
+        let lane = Lane { org: columns::org(row, 0)?, name: row.get(1)?, key: row.get(2)? };
+        Ok((lane, columns::count(row, 3)?))
+    })
+}
+
+pub(super) fn ready(connection: &Connection, lane: &Lane, after: Option<Place>, count: usize) -> Result<Vec<Place>> {
+    let (priority, run, step) =
+        after.map_or((-1, [0; 16], -1), |place| (i64::from(place.priority), place.run.0, i64::from(place.step)));
+    let params = params![lane.org.0, lane.name, lane.key, priority, run, step, limit(count)];
+    many(connection, sql!("ready"), params, |row| {
+        Ok(Place { priority: row.get(0)?, run: run_id(row, 1)?, step: row.get(2)? })
+    })
+}
+
+pub(super) fn introduce(connection: &Connection, row: &TypeRow, definition: Option<&Definition>) -> Attempted<()> {
+    write_type(connection, sql!("type_insert"), row)?;
+    if let Some(Definition { hash, source, plan }) = definition {
+        let definition = params![row.org.0, hash, &**source, &**plan];
+        connection.prepare_cached(sql!("definition_insert"))?.execute(definition)?;
+    }
+    Ok(())
+}
+
+pub(super) fn put_type(connection: &Connection, row: &TypeRow) -> Attempted<()> {
+    write_type(connection, sql!("type_put"), row)
+}
+
+fn write_type(connection: &Connection, statement: &str, row: &TypeRow) -> Attempted<()> {
+    let (pause, rate) = (row.paused.as_ref(), row.rate.as_ref());
+    connection.prepare_cached(statement)?.execute(params![
+        row.org.0,
+        row.name,
+        row.runtime,
+        row.description,
+        row.enabled,
+        pause.map(|pause| pause.at.0),
+        pause.map(|pause| &pause.actor),
+        pause.map(|pause| &pause.note),
+        row.limit,
+        row.limit_per_key,
+        rate.map(|rate| rate.limit),
+        rate.map(|rate| int(rate.per.0)),
+        rate.map(|rate| rate.per_key),
+        row.created_at.0,
+        row.updated_at.0,
+    ])?;
+    Ok(())
+}
+
+pub(super) fn get(connection: &Connection, org: OrgId, name: &str) -> Result<Option<TypeRow>> {
+    let found = many(connection, sql!("type"), params![org.0, name], type_row)?;
+    Ok(found.into_iter().next())
+}
+
+pub(super) fn types(
+    connection: &Connection,
+    org: OrgId,
+    prefix: &str,
+    after: Option<&str>,
+    count: usize,
+) -> Result<Vec<TypeRow>> {
+    let from = after.map_or(prefix, |after| after.max(prefix));
+    let mut rows = many(connection, sql!("types"), params![org.0, from, after, limit(count)], type_row)?;
+    // Names that begin alike stand together.
+    let end = rows.iter().position(|row| !row.name.starts_with(prefix)).unwrap_or(rows.len());
+    rows.truncate(end);
+    Ok(rows)
+}
+
+pub(super) fn ruled_types(connection: &Connection) -> Result<Vec<TypeRow>> {
+    many(connection, sql!("types_ruled"), [], type_row)
+}
+
+fn type_row(row: &Row<'_>) -> rusqlite::Result<TypeRow> {
+    let paused = match time_or_none(row, 5)? {
+        None => None,
+        Some(at) => Some(TypePause { at, actor: row.get(6)?, note: row.get(7)? }),
+    };
+    let rate = match row.get(10)? {
+        None => None,
+        Some(limit) => Some(Rate { limit, per: Span(int_back(row.get(11)?)), per_key: row.get(12)? }),
+    };
+    Ok(TypeRow {
+        org: org(row, 0)?,
+        name: row.get(1)?,
+        runtime: row.get(2)?,
+        description: row.get(3)?,
+        enabled: row.get(4)?,
+        paused,
+        limit: row.get(8)?,
+        limit_per_key: row.get(9)?,
+        rate,
+        created_at: time(row, 13)?,
+        updated_at: time(row, 14)?,
+    })
+}
+
+pub(super) fn put_workers(connection: &Connection, workers: &[WorkerRow], since: Timestamp) -> Attempted<()> {
+    let mut put = connection.prepare_cached(sql!("worker_put"))?;
+    for row in workers {
+        put.execute(params![
+            row.org.0,
+            row.id,
+            row.types,
+            row.runtime,
+            row.version,
+            row.slots,
+            row.first_seen.0,
+            row.last_seen.0,
+        ])?;
+    }
+    connection.prepare_cached(sql!("workers_forget"))?.execute([since.0])?;
+    Ok(())
+}
+
+pub(super) fn workers(connection: &Connection) -> Result<Vec<WorkerRow>> {
+    many(connection, sql!("workers"), [], |row| {
+        Ok(WorkerRow {
+            org: org(row, 0)?,
+            id: row.get(1)?,
+            types: row.get(2)?,
+            runtime: row.get(3)?,
+            version: row.get(4)?,
+            slots: row.get(5)?,
+            first_seen: time(row, 6)?,
+            last_seen: time(row, 7)?,
+        })
+    })
+}

@@ -1,0 +1,361 @@
+//! What every store does about tasks, their types and workers, and runs that are hidden, one sentence a case.
+
+use super::Case;
+use super::cases::{cases, commit};
+use super::fixtures::*;
+use bytes::Bytes;
+use kernel::plan::Form;
+use kernel::{OrgId, RunStatus, Span};
+use std::sync::Arc;
+use store::Verdict::{Committed, Conflict, KeyTaken, Undone};
+use store::{
+    Birth, Definition, Erased, Erasure, Place, Rate, ReadyChange, ReadyRow, RunFilter, RunRow, RunWrite, Store,
+    TypePause, TypeRow, WorkerRow,
+};
+
+cases![
+    a_parked_run_leaves_its_tasks_to_be_claimed,
+    a_task_goes_with_the_record_that_takes_it,
+    a_refused_write_leaves_every_task_where_it_was,
+    a_lane_is_worked_off_by_priority_then_age,
+    lanes_come_in_order_and_are_counted,
+    only_a_parked_run_has_tasks_to_be_claimed,
+    a_running_run_may_be_parked,
+    a_list_by_status_has_parked_runs_and_others,
+    a_list_may_be_of_one_form,
+    a_task_that_waits_for_its_time_holds_no_place,
+    a_hidden_run_is_not_there,
+    only_a_run_that_has_ended_is_hidden,
+    a_key_remembers_what_it_made,
+    a_type_is_introduced_once,
+    types_are_listed_by_prefix,
+    types_that_say_more_than_their_name_are_found,
+    workers_are_remembered_until_they_are_silent,
+];
+
+async fn places(store: &Arc<dyn Store>, name: &str) -> Vec<Place> {
+    store.ready(&lane(ORG, name, ""), None, 100).await.unwrap()
+}
+
+async fn a_parked_run_leaves_its_tasks_to_be_claimed(store: Arc<dyn Store>) {
+    assert_eq!(store.lanes(None, 9).await, Ok(vec![]));
+    assert_eq!(places(&store, "mail").await, []);
+    let tasks = vec![task(run(1), 0, "mail", 5), task(run(1), 2, "sms", 5)];
+    assert_eq!(commit(&store, [start(run(1)), offer(run(1), 1, tasks.clone())]).await, [Committed, Committed]);
+    assert_eq!(places(&store, "mail").await, [tasks[0].place]);
+    assert_eq!(places(&store, "sms").await, [tasks[1].place]);
+    let born_parked = RunWrite { after: 0, record: start(run(2)).record, ..offer(run(2), 0, vec![]) };
+    let ready = ReadyChange { remove: vec![], insert: vec![task(run(2), 0, "mail", 4)] };
+    assert_eq!(commit(&store, [RunWrite { ready, ..born_parked }]).await, [Committed], "with its first record");
+    assert_eq!(places(&store, "mail").await.len(), 2);
+    assert_eq!(store.unparked().await, Ok(vec![]));
+}
+
+async fn a_task_goes_with_the_record_that_takes_it(store: Arc<dyn Store>) {
+    let tasks = vec![task(run(1), 0, "mail", 5), task(run(1), 2, "mail", 5)];
+    commit(&store, [start(run(1)), offer(run(1), 1, tasks.clone())]).await;
+    let ready = ReadyChange { remove: tasks.clone(), insert: vec![] };
+    assert_eq!(commit(&store, [RunWrite { ready, ..turn(run(1), 2, RunStatus::Running) }]).await, [Committed]);
+    assert_eq!(places(&store, "mail").await, []);
+    assert_eq!(store.unparked().await, Ok(vec![(ORG, run(1))]));
+    // What is removed and inserted at once is there: removing comes first.
+    let ready = ReadyChange { remove: tasks.clone(), insert: vec![tasks[1].clone()] };
+    assert_eq!(commit(&store, [RunWrite { ready, ..offer(run(1), 3, vec![]) }]).await, [Committed]);
+    assert_eq!(places(&store, "mail").await, [tasks[1].place]);
+}
+
+async fn a_refused_write_leaves_every_task_where_it_was(store: Arc<dyn Store>) {
+    let old = task(run(1), 0, "mail", 5);
+    commit(&store, [start(run(1)), offer(run(1), 1, vec![old.clone()]), start(run(2))]).await;
+    let change = || ReadyChange { remove: vec![old.clone()], insert: vec![task(run(1), 1, "mail", 1)] };
+    let stale = RunWrite { ready: change(), ..offer(run(1), 1, vec![]) };
+    assert_eq!(commit(&store, [stale]).await, [Conflict]);
+    let fine = RunWrite { ready: change(), ..offer(run(1), 2, vec![]) };
+    assert_eq!(commit(&store, unit(1, [fine.clone(), start(run(2))])).await, [Undone, Conflict]);
+    assert_eq!(places(&store, "mail").await, [old.place]);
+    assert_eq!(commit(&store, unit(2, [fine, start(run(3))])).await, [Committed, Committed]);
+    assert_eq!(places(&store, "mail").await, [task(run(1), 1, "mail", 1).place]);
+}
+
+async fn a_lane_is_worked_off_by_priority_then_age(store: Arc<dyn Store>) {
+    for (n, priority) in [(3, 100), (1, 100), (2, 7), (4, u32::MAX), (5, 0)] {
+        let tasks = vec![task(run(n), 1, "mail", priority), task(run(n), 0, "mail", priority)];
+        commit(&store, [start(run(n)), offer(run(n), 1, tasks)]).await;
+    }
+    let all = places(&store, "mail").await;
+    let order: Vec<(u32, u32)> = all.iter().map(|place| (place.priority, place.step)).collect();
+    assert_eq!(order[..6], [(0, 0), (0, 1), (7, 0), (7, 1), (100, 0), (100, 1)]);
+    assert_eq!((all[4].run, all[6].run), (run(1), run(3)), "the older one first");
+    let page = async |after, limit| store.ready(&lane(ORG, "mail", ""), after, limit).await.unwrap();
+    assert_eq!(page(Some(all[2]), 3).await, all[3..6]);
+    assert_eq!(page(Some(Place { step: 9, ..all[2] }), 1).await, [all[4]], "a place nobody has is a place");
+    assert_eq!(page(all.last().copied(), 9).await, []);
+    assert_eq!(page(None, 0).await, []);
+    assert_eq!(store.ready(&lane(OTHER_ORG, "mail", ""), None, 9).await, Ok(vec![]));
+    assert_eq!(store.ready(&lane(ORG, "mail", "k"), None, 9).await, Ok(vec![]));
+}
+
+async fn lanes_come_in_order_and_are_counted(store: Arc<dyn Store>) {
+    let lanes = [("a", "", 1), ("a", "k", 2), ("a.b", "", 3), ("é", "", 1)];
+    let mut n = 0;
+    for (name, key, count) in lanes.iter().rev() {
+        for step in 0..*count {
+            n += 1;
+            let row = ReadyRow { lane: lane(ORG, name, key), ..task(run(n), step, name, 100 - step) };
+            commit(&store, [start(run(n)), offer(run(n), 1, vec![row])]).await;
+        }
+    }
+    let elsewhere = ReadyRow { lane: lane(OTHER_ORG, "a", ""), ..task(run(90), 0, "a", 1) };
+    let row = RunRow { parked: true, ..row(OTHER_ORG, run(90), RunStatus::Running) };
+    let ready = ReadyChange { remove: vec![], insert: vec![elsewhere] };
+    commit(&store, [RunWrite { row: Some(row), ready, ..start_in(OTHER_ORG, run(90)) }]).await;
+
+    let mut all: Vec<_> = lanes.iter().map(|(name, key, count)| (lane(ORG, name, key), u64::from(*count))).collect();
+    all.push((lane(OTHER_ORG, "a", ""), 1));
+    assert_eq!(store.lanes(None, 99).await.as_deref(), Ok(&all[..]));
+    assert_eq!(store.lanes(None, 2).await.as_deref(), Ok(&all[..2]));
+    assert_eq!(store.lanes(Some(&all[1].0), 2).await.as_deref(), Ok(&all[2..4]));
+    assert_eq!(store.lanes(Some(&lane(ORG, "a", "z")), 1).await.as_deref(), Ok(&all[2..3]));
+    assert_eq!(store.lanes(Some(&all[4].0), 9).await, Ok(vec![]));
+}
+
+async fn only_a_parked_run_has_tasks_to_be_claimed(store: Arc<dyn Store>) {
+    commit(&store, [start(run(1)), start(run(2))]).await;
+    let ready = |insert| ReadyChange { remove: vec![], insert };
+    let own = || ready(vec![task(run(1), 0, "mail", 1)]);
+    let in_memory = RunWrite { ready: own(), ..turn(run(1), 1, RunStatus::Running) };
+    let no_row = RunWrite { ready: own(), ..append(run(1), 1) };
+    let over = RunRow { parked: true, ..row(ORG, run(1), RunStatus::Completed) };
+    let over = RunWrite { ready: own(), row: Some(over), ..append(run(1), 1) };
+    let strangers = offer(run(1), 1, vec![task(run(2), 0, "mail", 1)]);
+    let elsewhere = ReadyRow { lane: lane(OTHER_ORG, "mail", ""), ..task(run(1), 0, "mail", 1) };
+    let takes_anothers = ReadyChange { remove: vec![task(run(2), 0, "mail", 1)], insert: vec![] };
+    let takes_anothers = RunWrite { ready: takes_anothers, ..append(run(1), 1) };
+    for write in [in_memory, no_row, over, strangers, offer(run(1), 1, vec![elsewhere]), takes_anothers] {
+        assert_eq!(commit(&store, [write]).await, [Conflict]);
+    }
+    assert_eq!(store.lanes(None, 9).await, Ok(vec![]));
+    assert_eq!(commit(&store, [append(run(1), 1)]).await, [Committed]);
+}
+
+async fn a_running_run_may_be_parked(store: Arc<dyn Store>) {
+    commit(&store, [start(run(1)), start(run(2)), offer(run(1), 1, vec![])]).await;
+    assert_eq!(store.unparked().await, Ok(vec![(ORG, run(2))]));
+    let found = store.run(ORG, run(1)).await.unwrap().unwrap();
+    assert_eq!((found.status, found.parked), (RunStatus::Running, true));
+    assert_eq!(commit(&store, [append(run(1), 2), append(run(1), 2)]).await, [Committed, Conflict]);
+    assert_eq!(store.load(ORG, run(1)).await.unwrap().unwrap().seq, 3);
+    assert_eq!(commit(&store, [turn(run(1), 3, RunStatus::Running)]).await, [Committed]);
+    assert_eq!(store.unparked().await, Ok(vec![(ORG, run(1)), (ORG, run(2))]));
+    // Whether it is in memory is for the writer to say, whatever the status.
+    let awake = RunRow { parked: false, ..row(ORG, run(2), RunStatus::Waiting) };
+    commit(&store, [RunWrite { row: Some(awake), ..append(run(2), 1) }]).await;
+    assert_eq!(store.unparked().await, Ok(vec![(ORG, run(1)), (ORG, run(2))]));
+}
+
+async fn a_list_by_status_has_parked_runs_and_others(store: Arc<dyn Store>) {
+    for n in 0..9 {
+        commit(&store, [start(run(n))]).await;
+        if n % 3 != 0 {
+            commit(&store, [offer(run(n), 1, vec![])]).await;
+        }
+    }
+    let list = async |before, limit| {
+        let filter = RunFilter { statuses: vec![RunStatus::Running], before, limit, ..Default::default() };
+        let rows = store.runs(ORG, &filter).await.unwrap();
+        rows.iter().map(|row| (0..9).find(|n| run(*n) == row.id).unwrap()).collect::<Vec<u64>>()
+    };
+    assert_eq!(list(None, 99).await, [8, 7, 6, 5, 4, 3, 2, 1, 0]);
+    assert_eq!(list(None, 4).await, [8, 7, 6, 5]);
+    assert_eq!(list(Some(run(5)), 3).await, [4, 3, 2]);
+}
+
+async fn a_list_may_be_of_one_form(store: Arc<dyn Store>) {
+    for n in 1..5 {
+        let form = if n % 2 == 0 { Form::Task } else { Form::Graph };
+        let labels = vec![("k".to_owned(), "v".to_owned())];
+        let first = RunWrite { row: Some(RunRow { form, ..row(ORG, run(n), RunStatus::Failed) }), ..start(run(n)) };
+        commit(&store, [born(first, Birth { labels, ..Default::default() })]).await;
+    }
+    let tasks = RunFilter { form: Some(Form::Task), limit: 9, ..Default::default() };
+    let ids = async |filter| store.runs(ORG, &filter).await.unwrap().iter().map(|r| r.id).collect::<Vec<_>>();
+    assert_eq!(ids(tasks.clone()).await, [run(4), run(2)]);
+    assert_eq!(ids(RunFilter { statuses: vec![RunStatus::Failed], ..tasks.clone() }).await, [run(4), run(2)]);
+    assert_eq!(ids(RunFilter { labels: vec![("k".into(), "v".into())], ..tasks.clone() }).await, [run(4), run(2)]);
+    assert_eq!(
+        ids(RunFilter { workflow: Some(row(ORG, run(2), RunStatus::Failed).workflow), ..tasks }).await,
+        [run(2)]
+    );
+    assert_eq!(ids(RunFilter { form: Some(Form::Script), limit: 9, ..Default::default() }).await, []);
+}
+
+async fn a_task_that_waits_for_its_time_holds_no_place(store: Arc<dyn Store>) {
+    for (n, form) in [(1, Form::Task), (2, Form::Graph)] {
+        let pending = RunRow { form, ..row(ORG, run(n), RunStatus::Pending) };
+        commit(&store, [RunWrite { row: Some(pending), ..start(run(n)) }]).await;
+    }
+    let gated = store.gated().await.unwrap();
+    assert_eq!(gated.iter().map(|g| (g.run, g.is_queued)).collect::<Vec<_>>(), [(run(2), true)]);
+}
+
+/// An ended run with everything a run can have, and a neighbour.
+async fn ended(store: &Arc<dyn Store>) {
+    let birth = Birth {
+        labels: vec![("k".into(), "v".into())],
+        waits: vec![wait(ORG, run(1), 0, 3)],
+        idempotency: Some(key("a", 1)),
+        ..Default::default()
+    };
+    let first = RunWrite {
+        payloads: vec![(1, Bytes::from_static(b"x"))],
+        snapshot: Some(state(run(1), 1)),
+        ..born(start(run(1)), birth)
+    };
+    commit(store, [first, start(run(2)), turn(run(1), 1, RunStatus::Failed)]).await;
+}
+
+async fn a_hidden_run_is_not_there(store: Arc<dyn Store>) {
+    ended(&store).await;
+    assert_eq!(store.hide(OTHER_ORG, run(1), at(9)).await, Ok(Erased::NotFound));
+    assert_eq!(store.hide(ORG, run(1), at(9)).await, Ok(Erased::Done));
+    assert_eq!(store.hide(ORG, run(1), at(10)).await, Ok(Erased::NotFound));
+    assert_eq!(store.load(ORG, run(1)).await, Ok(None));
+    assert_eq!(store.run(ORG, run(1)).await, Ok(None));
+    assert_eq!(store.history(ORG, run(1), 0, 9).await, Ok(None));
+    assert_eq!(store.payloads(ORG, run(1), &[1]).await, Ok(vec![]));
+    assert_eq!(store.wait(&[3; 32]).await, Ok(None));
+    let all = RunFilter { limit: 9, ..Default::default() };
+    let labels = vec![("k".to_owned(), "v".to_owned())];
+    let workflow = Some(row(ORG, run(1), RunStatus::Failed).workflow);
+    for filter in [
+        RunFilter { labels, ..all.clone() },
+        RunFilter { workflow, ..all.clone() },
+        RunFilter { statuses: vec![RunStatus::Failed], ..all.clone() },
+    ] {
+        assert_eq!(store.runs(ORG, &filter).await, Ok(vec![]), "{filter:?}");
+    }
+    assert_eq!(store.runs(ORG, &all).await.unwrap().len(), 1);
+    let stretch = store.stretch(ORG, Some(0), 9).await.unwrap();
+    assert_eq!((stretch.records.iter().map(|r| r.pos).collect::<Vec<_>>(), stretch.end), (vec![2], 3));
+    let taken = KeyTaken { run: run(1), fingerprint: [1; 32] };
+    let again = born(start(run(5)), Birth { idempotency: Some(key("a", 1)), ..Default::default() });
+    assert_eq!(commit(&store, [again, start(run(1))]).await, [taken, Conflict], "its key and its id stay taken");
+    let late = RunWrite { record: record(run(1), 3, at(2_000)), ..append(run(1), 2) };
+    assert_eq!(commit(&store, [late]).await, [Committed]);
+    assert_eq!(store.high_water().await, Ok(Some(at(2_000))));
+    let erasure = Erasure { org: ORG, run: run(1), labels: vec![("k".into(), "v".into())], waits: vec![[3; 32]] };
+    assert_eq!(store.erase(&erasure).await, Ok(Erased::Done), "what is hidden can still be removed");
+}
+
+async fn only_a_run_that_has_ended_is_hidden(store: Arc<dyn Store>) {
+    assert_eq!(store.hide(ORG, run(1), at(9)).await, Ok(Erased::NotFound));
+    for (n, status) in (1..).zip(RunStatus::ALL) {
+        commit(&store, [start(run(n)), turn(run(n), 1, *status)]).await;
+        let expected = if status.is_terminal() { Erased::Done } else { Erased::NotEnded };
+        assert_eq!(store.hide(ORG, run(n), at(9)).await, Ok(expected), "{status}");
+        assert_eq!(store.run(ORG, run(n)).await.unwrap().is_some(), !status.is_terminal());
+    }
+    commit(&store, [start(run(90)), RunWrite { notices: 1, ..turn(run(90), 1, RunStatus::Failed) }]).await;
+    assert_eq!(store.hide(ORG, run(90), at(9)).await, Ok(Erased::NotTold));
+    let hidden = RunRow { deleted_at: Some(at(5)), ..row(ORG, run(91), RunStatus::Completed) };
+    commit(&store, [RunWrite { row: Some(hidden), ..start(run(91)) }]).await;
+    assert!(store.run(ORG, run(91)).await.unwrap().is_some(), "no record hides its run");
+}
+
+async fn a_key_remembers_what_it_made(store: Arc<dyn Store>) {
+    ended(&store).await;
+    let made = Some((run(1).0, [1; 32]));
+    assert_eq!(store.made_by(ORG, "order", "a").await, Ok(made));
+    assert_eq!(store.made_by(OTHER_ORG, "order", "a").await, Ok(None));
+    assert_eq!(store.made_by(ORG, "other", "a").await, Ok(None));
+    assert_eq!(store.made_by(ORG, "order", "b").await, Ok(None));
+    store.hide(ORG, run(1), at(9)).await.unwrap();
+    assert_eq!(store.made_by(ORG, "order", "a").await, Ok(made), "also when it is hidden");
+}
+
+/// A type with everything a type can have.
+fn full_type(org: OrgId, name: &str) -> TypeRow {
+    TypeRow {
+        runtime: Some("python".into()),
+        description: Some("sends \u{0} mail".into()),
+        enabled: false,
+        paused: Some(TypePause { at: at(3), actor: "ada".into(), note: "it's late".into() }),
+        limit: Some(u32::MAX),
+        limit_per_key: Some(0),
+        rate: Some(Rate { limit: 7, per: Span::from_secs(60), per_key: true }),
+        updated_at: at(8),
+        ..plain_type(org, name)
+    }
+}
+
+async fn a_type_is_introduced_once(store: Arc<dyn Store>) {
+    let definition = |mark: u8| Definition { hash: [mark; 32], source: vec![mark].into(), plan: vec![mark, 1].into() };
+    assert_eq!(store.task_type(ORG, "mail").await, Ok(None));
+    store.introduce(&plain_type(ORG, "mail"), Some(&definition(1))).await.unwrap();
+    assert_eq!(store.task_type(ORG, "mail").await, Ok(Some(plain_type(ORG, "mail"))));
+    assert_eq!(store.definition(ORG, &[1; 32]).await, Ok(Some(definition(1))));
+    store.put_type(&full_type(ORG, "mail")).await.unwrap();
+    assert_eq!(store.task_type(ORG, "mail").await, Ok(Some(full_type(ORG, "mail"))));
+    let other = Definition { source: Bytes::new(), ..definition(1) };
+    store.introduce(&plain_type(ORG, "mail"), Some(&other)).await.unwrap();
+    assert_eq!(store.task_type(ORG, "mail").await, Ok(Some(full_type(ORG, "mail"))), "it was known");
+    assert_eq!(store.definition(ORG, &[1; 32]).await, Ok(Some(definition(1))), "and stored");
+    store.introduce(&plain_type(ORG, "mail"), Some(&definition(2))).await.unwrap();
+    assert_eq!(store.definition(ORG, &[2; 32]).await, Ok(Some(definition(2))), "another definition of a known type");
+    assert_eq!(store.task_type(OTHER_ORG, "mail").await, Ok(None));
+    assert_eq!(store.definition(OTHER_ORG, &[1; 32]).await, Ok(None));
+    store.put_type(&plain_type(ORG, "mail")).await.unwrap();
+    assert_eq!(store.task_type(ORG, "mail").await, Ok(Some(plain_type(ORG, "mail"))), "nothing is left of the rules");
+}
+
+async fn types_are_listed_by_prefix(store: Arc<dyn Store>) {
+    for name in ["mail.sent", "mail", "mail.", "sms", "mailbox", "mail.\u{10ffff}", "Mail"] {
+        store.introduce(&plain_type(ORG, name), None).await.unwrap();
+    }
+    store.introduce(&plain_type(OTHER_ORG, "mail.theirs"), None).await.unwrap();
+    let list = async |prefix: &str, after: Option<&str>, limit| {
+        let rows = store.task_types(ORG, prefix, after, limit).await.unwrap();
+        rows.into_iter().map(|row| row.name).collect::<Vec<_>>()
+    };
+    assert_eq!(list("", None, 99).await, ["Mail", "mail", "mail.", "mail.sent", "mail.\u{10ffff}", "mailbox", "sms"]);
+    assert_eq!(list("mail.", None, 99).await, ["mail.", "mail.sent", "mail.\u{10ffff}"]);
+    assert_eq!(list("mail.", Some("mail."), 1).await, ["mail.sent"]);
+    assert_eq!(list("mail.", Some("a"), 1).await, ["mail."], "a cursor before the prefix");
+    assert_eq!(list("mail.", Some("mail.sf"), 9).await, ["mail.\u{10ffff}"], "of a type that is gone");
+    assert!(list("mail.", Some("sms"), 9).await.is_empty());
+    assert!(list("%", None, 9).await.is_empty());
+    assert!(list("", None, 0).await.is_empty());
+}
+
+async fn types_that_say_more_than_their_name_are_found(store: Arc<dyn Store>) {
+    let full = full_type(ORG, "g");
+    let plain = |name: &str| plain_type(ORG, name);
+    let ruled = [
+        TypeRow { runtime: full.runtime.clone(), ..plain("a") },
+        TypeRow { enabled: false, ..plain("b") },
+        TypeRow { paused: full.paused.clone(), ..plain("c") },
+        TypeRow { limit: full.limit, ..plain("d") },
+        TypeRow { limit_per_key: full.limit_per_key, ..plain("e") },
+        TypeRow { rate: full.rate, ..plain("f") },
+        full,
+        TypeRow { description: Some(String::new()), ..plain("h") },
+        full_type(OTHER_ORG, "a"),
+    ];
+    for row in ruled.iter().rev() {
+        store.put_type(row).await.unwrap();
+    }
+    store.put_type(&plain("plain")).await.unwrap();
+    assert_eq!(store.ruled_types().await.as_deref(), Ok(&ruled[..]));
+}
+
+async fn workers_are_remembered_until_they_are_silent(store: Arc<dyn Store>) {
+    let bare = WorkerRow { runtime: Some("go".into()), version: None, slots: None, ..worker(ORG, "bare", at(50)) };
+    let all = [bare.clone(), worker(ORG, "w1", at(40)), worker(OTHER_ORG, "w1", at(45))];
+    store.put_workers(&[all[2].clone(), all[0].clone(), all[1].clone()], at(0)).await.unwrap();
+    assert_eq!(store.workers().await.as_deref(), Ok(&all[..]));
+    let again = WorkerRow { types: "[]".into(), last_seen: at(60), ..bare };
+    store.put_workers(std::slice::from_ref(&again), at(45)).await.unwrap();
+    assert_eq!(store.workers().await, Ok(vec![again, all[2].clone()]));
+    store.put_workers(&[], at(100)).await.unwrap();
+    assert_eq!(store.workers().await, Ok(vec![]));
+}
