@@ -7,11 +7,13 @@
 pub mod error;
 mod requests;
 mod schema;
+mod tasks;
 pub mod versions;
 pub mod views;
 
 pub use error::{At, Code, ErrorBody, Problem};
 pub use requests::*;
+pub use tasks::*;
 pub use versions::*;
 pub use views::*;
 
