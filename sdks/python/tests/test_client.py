@@ -142,6 +142,7 @@ class Producing(unittest.TestCase):
         for n in range(1_200):
             self.fake._event(self.fake.tasks[id], "step.heartbeat", {"n": n})
         self.assertEqual([e.seq for e in self.client.events(id)], list(range(1, 1_202)))
+        self.assertEqual(self.fake.calls[-1][1], f"/tasks/{id}/events?cursor=1200")
 
     def test_cancel_retry_and_explain(self) -> None:
         id = self.fake.add("a.v1")

@@ -138,7 +138,8 @@ class Client:
         """Everything that happened so far, oldest first, page by page."""
         cursor: Optional[str] = None
         while True:
-            query = [("limit", str(PAGE))] + ([("cursor", cursor)] if cursor else [])
+            query = [("limit", str(PAGE))] if is_run(ref) else []  # a task's events come all at once
+            query += [("cursor", cursor)] if cursor else []
             document = self._transport.request("GET", f"{path_of(ref)}/events", query=query).document
             yield from map(Event.of, document["data"])
             cursor = document.get("next")

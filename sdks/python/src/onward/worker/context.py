@@ -12,6 +12,7 @@ from ..outcomes import Cancelled, shorten
 from ..values import encode, snapshot
 
 PROGRESS_BYTES_MAX = 4_096
+LEVELS = ("debug", "info", "warning", "error")
 
 
 class Voice(Protocol):
@@ -50,6 +51,8 @@ class Context:
 
     def log(self, message: object, level: str = "info") -> None:
         """A line among the task's events, for people. Kept in order; sent within a second, and before the end is reported."""
+        if level not in LEVELS:
+            raise ValueError(f"`{level}` is not a level: {', '.join(f'`{each}`' for each in LEVELS)}")
         self._voice.log(self._token, {"level": level, "message": shorten(str(message))})
 
     def heartbeat(self, progress: Any = None) -> None:
