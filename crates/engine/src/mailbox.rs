@@ -24,6 +24,7 @@ use crate::version::Version;
 use bytes::Bytes;
 use kernel::advance::{Wanted, Work};
 use kernel::event::Origin;
+use kernel::plan::Form;
 use kernel::planted::{self, Bug};
 use kernel::run::LoadError;
 use kernel::{
@@ -776,7 +777,8 @@ impl<T> Mailbox<T> {
                     work::carry_out(&mut self.board, org, run, live, effect, self.now);
                 }
                 Effect::Abort { step, fence } if plan.plan.node(step).task().is_some() => {
-                    self.board.call_off(run, step, fence);
+                    let is_plain = plan.plan.layout().form == Form::Task;
+                    self.board.call_off(run, step, fence, is_plain);
                 }
                 Effect::Execute { step, attempt, fence, work } => {
                     released.steps += 1;

@@ -173,7 +173,7 @@ fn keys(case: &mut Case<'_>, plan: &Plan, folded: &Folded) {
         scope == own
             || scope == "notice"
             || Some(scope) == trigger.as_deref()
-            || task.is_some_and(|task| task.name == scope)
+            || task.is_some_and(|task| scope.strip_prefix("type:") == Some(&task.name))
     };
     for (scope, key) in stored.keys.iter().filter(|(scope, _)| !is_own(scope)) {
         case.say(Code::KeyWrong, format!("the key `{key}` is within `{scope}`, the run is of {own}"));

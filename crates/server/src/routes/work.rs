@@ -14,7 +14,7 @@ use axum::body::Body;
 use axum::http::HeaderMap;
 use axum::response::IntoResponse;
 use bytes::Bytes;
-use engine::board::Pattern;
+use engine::board::{CalledOff, Pattern};
 use engine::engine::{Alive, Heartbeat, Outcome, Report, Reported, TaskKey};
 use kernel::Span;
 use kernel::event::{Failure, Line};
@@ -164,7 +164,7 @@ async fn claim(app: State, headers: HeaderMap, body: Body) -> Answer {
     }
     let request = asker(request)?.ask(max, Vec::new(), Vec::new());
     let reply = app.engine.work(app.org(), request).await?;
-    let cancelled = reply.handed.called_off.iter().map(|task| task.to_string()).collect();
+    let cancelled = reply.handed.called_off.iter().map(task_id).collect();
     let data = reply.handed.tasks.into_iter().map(views::claimed).collect();
     Ok(Json(ClaimedViews { data, cancelled }).into_response())
 }
@@ -259,10 +259,14 @@ async fn work(app: State, headers: HeaderMap, body: Body) -> Answer {
         _ => LeaseView { task_id, lease_until: None, cancel: true },
     };
     let called_off = reply.handed.called_off.iter();
-    let called_off = called_off.map(|task| LeaseView { task_id: task.to_string(), lease_until: None, cancel: true });
+    let called_off = called_off.map(|task| LeaseView { task_id: task_id(task), lease_until: None, cancel: true });
     let leases = beats.into_iter().zip(reply.leases).map(lease).chain(called_off).collect();
     let tasks = reply.handed.tasks.into_iter().map(views::claimed).collect();
     Ok(answer(200, WorkView { acks, leases, tasks }))
+}
+
+fn task_id((run, step): &CalledOff) -> String {
+    TaskKey { run: *run, step: *step }.to_string()
 }
 
 /// What a worker's entry says about an attempt.
