@@ -26,11 +26,11 @@ def final(value: dict) -> None:
 
 
 @worker.task("conformance.snooze.v1")
-def snooze(value: Any, ctx: onward.Context) -> dict:
+def snooze(value: Any, ctx: onward.Context) -> Any:
     if ctx.progress is None:
         ctx.heartbeat(progress={"snoozed": True})
         raise onward.Snooze("1s")
-    return {"attempt": ctx.attempt}
+    return ctx.progress
 
 
 @worker.task("conformance.slow.v1")
