@@ -646,7 +646,7 @@ impl<T> Mailbox<T> {
         // A bug that one run meets must not stop the others.
         let decided = || advance(&live.version.plan, &mut live.run, inputs, &context);
         let decided = std::panic::catch_unwind(std::panic::AssertUnwindSafe(decided));
-        counter.close(decided.as_ref().map_or(&[][..], |advanced| &advanced.effects), now);
+        counter.close(&items, decided.as_ref().ok(), now);
         let Ok(advanced) = decided else {
             slot.inbox = items;
             let what = "a bug in the engine stopped this run; its records are untouched";

@@ -7,7 +7,7 @@ use kernel::advance::{Assignment, Offer, Wanted};
 use kernel::plan::Form;
 use kernel::planted::{self, Bug};
 use kernel::run::Lease;
-use kernel::{Answer, Effect, Input, OrgId, Run, RunId, Timestamp};
+use kernel::{Advance, Answer, Effect, Input, OrgId, Run, RunId, Timestamp};
 use std::cell::RefCell;
 use std::sync::Arc;
 
@@ -152,14 +152,21 @@ impl<'a, T> Counter<'a, T> {
         Some(offer)
     }
 
-    /// Whoever was promised something and got nothing waits on.
-    pub fn close(self, effects: &[Effect], now: Timestamp) {
+    /// Whoever was promised something and got nothing waits on, unless it only comes later.
+    pub fn close(self, items: &[Item<T>], advanced: Option<&Advance>, now: Timestamp) {
+        let (effects, answers) = advanced.map_or((&[][..], &[][..]), |a| (&a.effects[..], &a.answers[..]));
+        let comes_later = |promise: u64| {
+            let is_it = |item: &Item<T>| matches!(&item.input, Input::Claim { offer, .. } if offer.place == promise);
+            items.iter().zip(answers).any(|(item, answer)| *answer == Answer::Later && is_it(item))
+        };
         let board = self.board.into_inner();
         let is_granted = |promise: u64| {
             effects.iter().any(|effect| matches!(effect, Effect::Grant { place, .. } if *place == promise))
         };
-        for promise in self.promised.into_inner().into_iter().filter(|promise| !is_granted(*promise)) {
-            board.refuse(promise, now);
+        for promise in self.promised.into_inner() {
+            if !is_granted(promise) && !comes_later(promise) {
+                board.refuse(promise, now);
+            }
         }
     }
 }

@@ -211,7 +211,8 @@ async fn plain_tasks(engine: &Engine) {
     let submit = |n: u32, run_at: Option<Timestamp>| NewTask {
         name: "work.v1".into(),
         settings: Default::default(),
-        payload: Bytes::from(json!({ "n": n }).to_string()),
+        // Beyond what stands in a record itself.
+        payload: Bytes::from(json!({ "n": n, "text": "x".repeat(5_000) }).to_string()),
         priority: Some(n),
         run_at,
         key: format!("k{}", n % 2),
