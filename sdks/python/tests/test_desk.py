@@ -171,13 +171,6 @@ class Bookkeeping(unittest.TestCase):
             self.settle(batch, acked(batch))
         self.assertEqual(sizes, [3, 3, 3, 1])
 
-    def test_a_result_too_large_for_its_run_becomes_a_failure(self) -> None:
-        (job,) = self.take(1)
-        self.desk.finish(job, {"result": "huge"})
-        batch = self.batch()
-        self.settle(batch, acked(batch, "too_large"))
-        self.assertEqual(self.batch().done[0].entry["error"]["code"], "refused_result")
-
     def test_an_entry_the_server_never_takes_does_not_hold_up_the_others(self) -> None:
         one, two = self.take(1, 2)
         self.desk.finish(one, {"result": "bad"})

@@ -50,6 +50,9 @@ class Real(unittest.TestCase):
 
     def test_refusals_say_where(self) -> None:
         with self.assertRaises(onward.OnwardError) as caught:
+            self.client.submit_many({"type": "a.v1", "payload": "x" * 250_000} for _ in range(200))
+        self.assertEqual((caught.exception.status, caught.exception.code), (413, "too_large"))
+        with self.assertRaises(onward.OnwardError) as caught:
             self.client.submit("not a type")
         self.assertEqual(caught.exception.status, 422)
         self.assertTrue(caught.exception.problems)
@@ -126,7 +129,7 @@ class Real(unittest.TestCase):
             self.assertEqual(len(stopped), 4)
             self.assertLess(max(stopped) - begun, 2)
 
-    def test_what_the_server_never_takes_becomes_a_failure_that_says_so(self) -> None:
+    def test_a_result_beyond_measure_becomes_a_failure_that_says_so(self) -> None:
         self.worker.task("big.v1")(lambda value: "x" * (32 << 20))
         self.worker.task("small.v1")(lambda value: value)
         with self.server.running(self.worker):
@@ -134,7 +137,7 @@ class Real(unittest.TestCase):
             small = [self.client.submit("small.v1", n) for n in range(10)]
             ended = self.client.wait(big, 30)
             self.assertEqual([self.client.result(task, 30) for task in small], list(range(10)))
-        self.assertEqual((ended.status, ended.error["code"]), ("failed", "refused_result"))
+        self.assertEqual((ended.status, ended.error["code"]), ("failed", "result_too_large"))
 
     def test_workers_come_and_go_without_losing_or_repeating_anything(self) -> None:
         done: List[int] = []

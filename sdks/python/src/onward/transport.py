@@ -77,6 +77,7 @@ class Connection:
         self.address = address
         kind = http.client.HTTPSConnection if address.secure else http.client.HTTPConnection
         self._http = kind(address.host, address.port, timeout=CONNECT_TIMEOUT)
+        self._is_spent = False  # a request was cut short: no other may follow it
 
     def connect(self, timeout: float) -> socket.socket:
         """The open connection, opened now if there is none. Nothing is sent."""
@@ -98,7 +99,11 @@ class Connection:
         link = self._http
         try:
             socket_.settimeout(timeout)
-            link.request(method, self.address.prefix + path, body, self._headers(headers, body))
+            try:
+                link.request(method, self.address.prefix + path, body, self._headers(headers, body))
+            except (BrokenPipeError, ConnectionResetError):
+                # A server that refuses a large body does not read it: the answer may be there already.
+                self._is_spent = True
             return link.getresponse()
         except (OSError, http.client.HTTPException, AttributeError) as problem:  # `AttributeError`: closed under our hands
             self.close()
@@ -113,10 +118,13 @@ class Connection:
         except (OSError, http.client.HTTPException, AttributeError, ValueError) as problem:
             self.close()
             raise OnwardUnavailable(f"lost the connection to {self.address}: {problem!r}") from problem
+        if self._is_spent:
+            self.close()
         return understood(response.status, content, response.getheader("Retry-After"))
 
     def close(self) -> None:
         self._http.close()
+        self._is_spent = False
 
     def break_off(self) -> None:
         """Ends a request under way, from another thread: it raises `OnwardUnavailable` there."""

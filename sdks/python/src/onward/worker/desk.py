@@ -242,13 +242,9 @@ class Desk:
         if batch is not None:
             self.end(batch)
             for report, ack in zip(batch.done, answer["acks"]):
-                status = ack.get("status", "")
-                if status == "too_large":
-                    self._substitute(report, "it is too large")
-                    continue
                 self.outbox.remove(report)
-                if status != "recorded":
-                    refused.append((report, status))
+                if ack.get("status") != "recorded":
+                    refused.append((report, ack.get("status", "")))
             for beat, lease in zip(batch.beats, leases):
                 job = beat.job
                 job.saved = max(job.saved, beat.said)
@@ -270,17 +266,13 @@ class Desk:
     def refuse(self, part: Batch, problem: OnwardError, now: float) -> None:
         """The server does not take this one entry, and never will. Its task must not hang on it, nor hold up the others."""
         for report in part.done:
-            self._substitute(report, str(problem))
+            self.outbox.remove(report)
+            if not report.is_substitute:
+                outcome = {"error": error(f"the server refused how it ended: {problem}", "refused_result"), "final": True}
+                self.outbox.append(Report(report.job, {**report.job.ids, **outcome}, len(encode(outcome)), True))
         for beat in part.beats:
             beat.job.saved = max(beat.job.saved, beat.said)
             beat.job.beat_at = now + beat.job.lease / 3
-
-    def _substitute(self, report: Report, why: str) -> None:
-        """Instead of an end the server does not take, a failure that says so; instead of that, nothing."""
-        self.outbox.remove(report)
-        if not report.is_substitute:
-            outcome = {"error": error(f"the server refused how it ended: {why}", "refused_result"), "final": True}
-            self.outbox.append(Report(report.job, {**report.job.ids, **outcome}, len(encode(outcome)), True))
 
     def _has_reports(self) -> bool:
         return any(not report.waits_for_progress for report in self.outbox)

@@ -13,6 +13,7 @@ their own, so a handler that blocks (even one that blocks the event loop by mist
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import threading
 import time
@@ -22,7 +23,7 @@ from ..errors import OnwardError, OnwardUnavailable
 from ..inputs import InvalidInput
 from ..outcomes import Fail, Retry, Snooze, entry_for, error
 from ..transport import Address, Connection, pause
-from ..values import snapshot
+from ..values import encode
 from .desk import HAND_BACK, LINES_PER_CALL, Batch, Desk, Job
 from .handler import Handler, find
 
@@ -31,6 +32,7 @@ log = logging.getLogger("onward.worker")
 POLL = 20.0
 ANSWER_TIMEOUT = 30.0
 EARLY = 0.5
+RESULT_BYTES_MAX = 16 << 20
 HANG_UP = 2.0
 FLUSH = 5.0
 
@@ -302,9 +304,14 @@ class Session:
 
     def _returned(self, job: Job, value: Any) -> None:
         try:
-            outcome: Dict[str, Any] = {"result": snapshot(value)}
+            encoded = encode(value)
+            outcome: Dict[str, Any] = {"result": json.loads(encoded)}  # as it is now: the handler may go on to change it
         except (TypeError, ValueError, RecursionError) as problem:
             outcome = {"error": error(f"the result cannot be written as JSON: {problem}", "invalid_result"), "final": True}
+        else:
+            if len(encoded) > RESULT_BYTES_MAX:
+                message = f"the result is {len(encoded)} bytes, at most {RESULT_BYTES_MAX} are kept: put it somewhere and return where"
+                outcome = {"error": error(message, "result_too_large"), "final": True}
         self._finish(job, outcome)
 
     def _raised(self, job: Job, raised: BaseException) -> None:
