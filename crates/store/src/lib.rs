@@ -10,12 +10,14 @@
 pub mod crash;
 pub mod inspect;
 pub mod memory;
+pub mod postgres;
 pub mod rows;
 mod sound;
 pub mod sqlite;
 mod triggers;
 
 pub use memory::MemoryStore;
+pub use postgres::PostgresStore;
 pub use rows::*;
 pub use sqlite::{SqliteInspection, SqliteStore};
 pub use triggers::*;

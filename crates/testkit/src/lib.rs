@@ -5,6 +5,7 @@
 //! seed that shows it again.
 
 pub mod conformance;
+pub mod postgres;
 pub mod rng;
 pub mod sim;
 

@@ -1,5 +1,6 @@
 //! The shared suite. Memory runs without a runtime, SQLite with one, so both ways of waiting are used.
 
+use crate::postgres::{Database, runtime};
 use crate::support::Place;
 use std::sync::Arc;
 use store::sqlite::Options;
@@ -23,6 +24,29 @@ fn sqlite_passes_every_case() {
         let place = Place::new();
         runtime.block_on((case.run)(Arc::new(place.open())));
     }
+}
+
+#[test]
+fn postgres_passes_every_case() {
+    for case in cases() {
+        eprintln!("{}", case.name);
+        let database = Database::new();
+        runtime().block_on((case.run)(database.open()));
+    }
+}
+
+#[test]
+fn random_sequences_have_the_same_answers_on_postgres() {
+    std::thread::scope(|scope| {
+        for lane in 0..4 {
+            scope.spawn(move || {
+                for seed in (lane..40).step_by(4) {
+                    let database = Database::new();
+                    runtime().block_on(lockstep(seed, 60, &mut [memory(), postgres(&database)]));
+                }
+            });
+        }
+    });
 }
 
 #[test]
@@ -55,4 +79,15 @@ fn sqlite(seed: u64) -> Subject {
         Arc::new(place.open_with(options.clone())) as Arc<dyn Store>
     };
     Subject { name: "sqlite", store, restart: Box::new(restart) }
+}
+
+/// A restart opens the same database again; what it is like when the server dies is tested beside it.
+fn postgres(database: &Database) -> Subject {
+    let url = database.url.clone();
+    let restart = move |old: Arc<dyn Store>| {
+        drop(old);
+        let opened = std::thread::scope(|scope| scope.spawn(|| crate::postgres::open(&url)).join().unwrap());
+        Arc::new(opened) as Arc<dyn Store>
+    };
+    Subject { name: "postgres", store: database.open(), restart: Box::new(restart) }
 }

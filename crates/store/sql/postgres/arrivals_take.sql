@@ -1,0 +1,1 @@
+DELETE FROM arrivals WHERE id IN (SELECT id FROM arrivals WHERE id > $1 ORDER BY id LIMIT $2) RETURNING id, records

@@ -1,0 +1,3 @@
+SELECT org, trigger, seq, id, at, outcome, reason, run, nominal, NULL::bytea
+FROM deliveries WHERE org = $1 AND trigger = $2 AND seq < $3
+ORDER BY seq DESC LIMIT $4

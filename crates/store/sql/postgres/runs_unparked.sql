@@ -1,0 +1,5 @@
+-- The first condition is the partial index's own, spelt out so that the planner may use it.
+SELECT org, id FROM runs
+WHERE status <> 'completed' AND status IN ('pending', 'running', 'waiting', 'compensating', 'cancelling')
+  AND NOT parked
+ORDER BY org, id

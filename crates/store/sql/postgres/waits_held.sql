@@ -1,0 +1,1 @@
+SELECT hash FROM waits JOIN unnest($1::bytea[]) AS r (hash) USING (hash)

@@ -1,0 +1,534 @@
+//! The store on Postgres, for any number of processes.
+//!
+//! ```text
+//!   commit ─────▶ one transaction per batch, sent in one go ──▶ journal (a partition per month), runs, …
+//!                    │ a row was refused, or no answer came
+//!                    └──▶ commit.rs, sift.rs, fate.rs
+//!   load, lists ──▶ Pool of sessions ──▶ the same server: never a replica
+//! ```
+//!
+//! Nothing about a run is remembered here between two calls: whether a record may follow is asked of the journal's
+//! primary key, in the statement that writes it. All sessions are alike ([`session`]) and are kept in two pools, so
+//! that readers cannot keep writers from working.
+//!
+//! Calls may be made from any thread; they are carried out on the runtime the store was opened in, and go on to
+//! their end when whoever asked has stopped waiting.
+
+mod around;
+mod catalog;
+mod columns;
+mod commit;
+mod erase;
+mod fate;
+mod fault;
+mod journal;
+mod lists;
+mod migrations;
+mod partitions;
+mod pool;
+mod session;
+mod sheet;
+mod sift;
+mod target;
+mod tasks;
+mod tls;
+mod triggers;
+
+use crate::rows::*;
+use crate::triggers::*;
+use crate::{Call, Error, Result, Store};
+use bytes::Bytes;
+use columns::{Attempted, sql};
+use fault::Trouble;
+use journal::Floor;
+use kernel::{OrgId, RunId, Timestamp, TriggerId, WorkflowId};
+use pool::{Connector, Lease, Pool};
+use session::Session;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+use target::Target;
+
+/// Sessions that write, and sessions that read.
+const WRITERS: usize = 4;
+const READERS: usize = 6;
+/// How often months of the journal are made and dropped.
+const TENDED_EVERY: Duration = Duration::from_secs(6 * 60 * 60);
+
+pub struct PostgresStore {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    connector: Arc<Connector>,
+    writers: Arc<Pool>,
+    readers: Arc<Pool>,
+    floor: Floor,
+    tally: Tally,
+    runtime: tokio::runtime::Handle,
+}
+
+#[derive(Default)]
+struct Tally {
+    commits: AtomicU64,
+    records: AtomicU64,
+    commit_reads: AtomicU64,
+    loads: AtomicU64,
+}
+
+/// Something done with a session.
+type Work<'s, T> = Pin<Box<dyn Future<Output = Attempted<T>> + Send + 's>>;
+
+impl PostgresStore {
+    /// Opens the database at `postgres://user:password@host:port/database?sslmode=…`, making its schema if need be.
+    /// The runtime this is called in carries out everything the store does.
+    pub async fn open(url: &str) -> Result<PostgresStore> {
+        PostgresStore::open_partly(url, usize::MAX).await
+    }
+
+    /// Gives up after so many statements of migrations: how tests crash in the middle of one.
+    #[doc(hidden)]
+    pub async fn open_partly(url: &str, statements_max: usize) -> Result<PostgresStore> {
+        let connector = Arc::new(Connector::new(Target::parse(url)?));
+        let session = connector.connect().await?;
+        migrations::run(&session, statements_max).await?;
+        partitions::tend(&session).await.map_err(Trouble::unwritten)?;
+        drop(session);
+        let inner = Arc::new(Inner {
+            writers: Pool::new(Arc::clone(&connector), WRITERS),
+            readers: Pool::new(Arc::clone(&connector), READERS),
+            connector,
+            floor: Floor::default(),
+            tally: Tally::default(),
+            runtime: tokio::runtime::Handle::current(),
+        });
+        tokio::spawn(keep_tidy(Arc::downgrade(&inner)));
+        Ok(PostgresStore { inner })
+    }
+
+    /// Refuses every later batch of the node with this epoch. Its batches that are under way may still land.
+    pub async fn fence(&self, epoch: u64) -> Result<()> {
+        self.write(move |s| {
+            Box::pin(async move { s.execute(sql!("postgres/node_fence"), &[&columns::int(epoch)]).await.map(drop) })
+        })
+        .await
+    }
+
+    /// Does something on the store's runtime.
+    fn call<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(Arc<Inner>) -> Pin<Box<dyn Future<Output = Result<T>> + Send>>,
+    ) -> Call<'_, T> {
+        let work = work(Arc::clone(&self.inner));
+        Box::pin(async move {
+            match self.inner.runtime.spawn(work).await {
+                Ok(answer) => answer,
+                Err(e) => match e.try_into_panic() {
+                    Ok(panic) => std::panic::resume_unwind(panic),
+                    Err(_) => Err(Error::Unknown("the runtime is shutting down".into())),
+                },
+            }
+        })
+    }
+
+    fn read<T: Send + 'static>(
+        &self,
+        read: impl for<'s> FnOnce(&'s Session) -> Work<'s, T> + Send + 'static,
+    ) -> Call<'_, T> {
+        self.call(|inner| {
+            Box::pin(async move {
+                let lease = inner.readers.take().await?;
+                let answer = read(&lease).await;
+                lease.end(answer)
+            })
+        })
+    }
+
+    /// What has arrived in the journal is put in order first.
+    fn read_in_order<T: Send + 'static>(
+        &self,
+        read: impl for<'s> FnOnce(&'s Session) -> Work<'s, T> + Send + 'static,
+    ) -> Call<'_, T> {
+        self.call(|inner| {
+            Box::pin(async move {
+                let lease = inner.readers.take().await?;
+                let answer = match journal::order(&lease, &inner.floor).await {
+                    Ok(()) => read(&lease).await,
+                    Err(trouble) => Err(trouble),
+                };
+                lease.end(answer)
+            })
+        })
+    }
+
+    /// A transaction about something other than batches.
+    fn write<T: Send + 'static>(
+        &self,
+        write: impl for<'s> FnOnce(&'s Session) -> Work<'s, T> + Send + 'static,
+    ) -> Call<'_, T> {
+        self.transact(None, write)
+    }
+
+    /// … in which what was read stays as it was, because everybody who changes it waits.
+    fn write_locked<T: Send + 'static>(
+        &self,
+        write: impl for<'s> FnOnce(&'s Session) -> Work<'s, T> + Send + 'static,
+    ) -> Call<'_, T> {
+        self.transact(Some(catalog::LOCK), write)
+    }
+
+    fn transact<T: Send + 'static>(
+        &self,
+        lock: Option<i64>,
+        write: impl for<'s> FnOnce(&'s Session) -> Work<'s, T> + Send + 'static,
+    ) -> Call<'_, T> {
+        self.call(move |inner| {
+            Box::pin(async move {
+                let lease = inner.writers.take().await?;
+                let begun = async {
+                    lease.batch("BEGIN").await?;
+                    if let Some(lock) = lock {
+                        lease.query("SELECT pg_advisory_xact_lock($1)", &[&lock]).await?;
+                    }
+                    let answer = write(&lease).await?;
+                    let own = lease.first("SELECT pg_current_xact_id_if_assigned()::text", &[]).await?;
+                    let own: Option<String> = own.map_or(Ok(None), |row| columns::get(&row, 0))?;
+                    Ok::<_, Trouble>((answer, own))
+                };
+                match begun.await {
+                    Ok::<_, Trouble>((answer, own)) => end(&inner, lease, own).await.map(|()| answer),
+                    Err(trouble) => {
+                        if lease.batch("ROLLBACK").await.is_ok() {
+                            lease.bring_back();
+                        }
+                        Err(trouble.unwritten())
+                    }
+                }
+            })
+        })
+    }
+}
+
+/// Commits; `own` is the transaction's number, if it wrote anything.
+async fn end(inner: &Inner, lease: Lease, own: Option<String>) -> Result<()> {
+    let why = match (lease.batch("COMMIT").await, &own) {
+        (Ok(()), _) => {
+            lease.bring_back();
+            return Ok(());
+        }
+        (Err(_), None) => return Ok(()),
+        (Err(Trouble::Lost(why)), Some(_)) => why,
+        (Err(trouble), Some(_)) => return Err(trouble.unwritten()),
+    };
+    match fate::is_committed(inner, lease, own.as_deref().unwrap_or_default()).await {
+        Ok(Some(true)) => Ok(()),
+        Ok(Some(false)) => Err(Error::Unavailable(why)),
+        Ok(None) => Err(Error::Unknown(format!("{why}; and another server has taken over"))),
+        Err(unsure) => Err(Error::Unknown(format!("{why}; and then: {unsure}"))),
+    }
+}
+
+/// Tends the months of the journal for as long as the store is open.
+async fn keep_tidy(inner: Weak<Inner>) {
+    loop {
+        tokio::time::sleep(TENDED_EVERY).await;
+        let Some(inner) = inner.upgrade() else { return };
+        let Ok(lease) = inner.writers.take().await else { continue };
+        match partitions::tend(&lease).await {
+            Ok(()) => lease.bring_back(),
+            Err(trouble) => tracing::warn!(?trouble, "the partitions of the journal could not be tended"),
+        }
+    }
+}
+
+/// `on!(self.read(|s| function(s, …)))`: a call of an async function with a session.
+macro_rules! on {
+    ($store:ident . $method:ident ( |$s:ident| $work:expr )) => {
+        $store.$method(move |$s| Box::pin(async move { $work.await }))
+    };
+}
+
+impl Store for PostgresStore {
+    fn commit<'a>(&'a self, batch: &'a Batch) -> Call<'a, Vec<Verdict>> {
+        let batch = batch.clone();
+        self.call(|inner| Box::pin(async move { commit::commit(&inner, batch).await }))
+    }
+
+    fn load(&self, org: OrgId, run: RunId) -> Call<'_, Option<Loaded>> {
+        self.inner.tally.loads.fetch_add(1, Relaxed);
+        on!(self.read(|s| journal::load(s, org, run)))
+    }
+
+    fn history(&self, org: OrgId, run: RunId, after: u64, limit: usize) -> Call<'_, Option<Vec<Bytes>>> {
+        self.inner.tally.loads.fetch_add(1, Relaxed);
+        on!(self.read(|s| journal::history(s, org, run, after, limit)))
+    }
+
+    fn stretch(&self, org: OrgId, after: Option<u64>, limit: usize) -> Call<'_, Stretch> {
+        on!(self.read_in_order(|s| journal::stretch(s, org, after, limit)))
+    }
+
+    fn erase<'a>(&'a self, erasure: &'a Erasure) -> Call<'a, Erased> {
+        let erasure = erasure.clone();
+        on!(self.write(|s| erase::erase(s, &erasure)))
+    }
+
+    fn payloads<'a>(&'a self, org: OrgId, run: RunId, numbers: &'a [u32]) -> Call<'a, Vec<(u32, Bytes)>> {
+        self.inner.tally.loads.fetch_add(1, Relaxed);
+        let numbers = numbers.to_vec();
+        on!(self.read(|s| journal::payloads(s, org, run, &numbers)))
+    }
+
+    fn hide(&self, org: OrgId, run: RunId, at: Timestamp) -> Call<'_, Erased> {
+        on!(self.write(|s| erase::hide(s, org, run, at)))
+    }
+
+    fn made_by<'a>(&'a self, org: OrgId, scope: &'a str, key: &'a str) -> Call<'a, Option<([u8; 16], [u8; 32])>> {
+        let (scope, key) = (scope.to_owned(), key.to_owned());
+        on!(self.read(|s| journal::holder(s, org, &scope, &key)))
+    }
+
+    fn lanes<'a>(&'a self, after: Option<&'a Lane>, limit: usize) -> Call<'a, Vec<(Lane, u64)>> {
+        let after = after.cloned();
+        on!(self.read(|s| tasks::lanes(s, after.as_ref(), limit)))
+    }
+
+    fn ready<'a>(&'a self, lane: &'a Lane, after: Option<Place>, limit: usize) -> Call<'a, Vec<Place>> {
+        let lane = lane.clone();
+        on!(self.read(|s| tasks::ready(s, &lane, after, limit)))
+    }
+
+    fn introduce<'a>(&'a self, row: &'a TypeRow, definition: Option<&'a Definition>) -> Call<'a, ()> {
+        let (row, definition) = (row.clone(), definition.cloned());
+        on!(self.write(|s| tasks::introduce(s, &row, definition.as_ref())))
+    }
+
+    fn put_type<'a>(&'a self, row: &'a TypeRow) -> Call<'a, ()> {
+        let row = row.clone();
+        on!(self.write(|s| tasks::put_type(s, &row)))
+    }
+
+    fn task_type<'a>(&'a self, org: OrgId, name: &'a str) -> Call<'a, Option<TypeRow>> {
+        let name = name.to_owned();
+        on!(self.read(|s| tasks::task_type(s, org, &name)))
+    }
+
+    fn task_types<'a>(
+        &'a self,
+        org: OrgId,
+        prefix: &'a str,
+        after: Option<&'a str>,
+        limit: usize,
+    ) -> Call<'a, Vec<TypeRow>> {
+        let (prefix, after) = (prefix.to_owned(), after.map(str::to_owned));
+        on!(self.read(|s| tasks::types(s, org, &prefix, after.as_deref(), limit)))
+    }
+
+    fn ruled_types(&self) -> Call<'_, Vec<TypeRow>> {
+        on!(self.read(|s| tasks::ruled_types(s)))
+    }
+
+    fn put_workers<'a>(&'a self, workers: &'a [WorkerRow], since: Timestamp) -> Call<'a, ()> {
+        let workers = workers.to_vec();
+        on!(self.write(|s| tasks::put_workers(s, &workers, since)))
+    }
+
+    fn workers(&self) -> Call<'_, Vec<WorkerRow>> {
+        on!(self.read(|s| tasks::workers(s)))
+    }
+
+    fn unparked(&self) -> Call<'_, Vec<(OrgId, RunId)>> {
+        on!(self.read(|s| journal::unparked(s)))
+    }
+
+    fn timers(&self, until: Timestamp, limit: usize) -> Call<'_, Vec<Timer>> {
+        on!(self.read(|s| around::timers(s, until, limit)))
+    }
+
+    fn next_timer(&self) -> Call<'_, Option<Timestamp>> {
+        on!(self.read(|s| around::earliest(s, sql!("timer_next"))))
+    }
+
+    fn wait<'a>(&'a self, token_hash: &'a [u8; 32]) -> Call<'a, Option<Wait>> {
+        let token_hash = *token_hash;
+        on!(self.read(|s| around::wait(s, token_hash)))
+    }
+
+    fn run(&self, org: OrgId, run: RunId) -> Call<'_, Option<RunRow>> {
+        on!(self.read(|s| lists::run(s, org, run)))
+    }
+
+    fn runs<'a>(&'a self, org: OrgId, filter: &'a RunFilter) -> Call<'a, Vec<RunRow>> {
+        let filter = filter.clone();
+        on!(self.read(|s| lists::runs(s, org, &filter)))
+    }
+
+    fn create_workflow<'a>(&'a self, new: &'a NewWorkflow) -> Call<'a, std::result::Result<(), Taken>> {
+        let new = new.clone();
+        on!(self.write_locked(|s| catalog::create_workflow(s, &new)))
+    }
+
+    fn edit_workflow<'a>(&'a self, edit: &'a WorkflowEdit) -> Call<'a, Edited> {
+        let edit = edit.clone();
+        on!(self.write_locked(|s| catalog::edit_workflow(s, &edit)))
+    }
+
+    fn versions(&self, org: OrgId, id: WorkflowId, before: Option<u32>, limit: usize) -> Call<'_, Vec<VersionRow>> {
+        on!(self.read(|s| catalog::versions(s, org, id, before, limit)))
+    }
+
+    fn version(&self, org: OrgId, id: WorkflowId, by: VersionKey) -> Call<'_, Option<VersionRow>> {
+        on!(self.read(|s| catalog::version(s, org, id, by)))
+    }
+
+    fn workflow<'a>(&'a self, org: OrgId, by: &'a WorkflowKey) -> Call<'a, Option<WorkflowRow>> {
+        let by = by.clone();
+        on!(self.read(|s| catalog::workflow(s, org, &by)))
+    }
+
+    fn workflows<'a>(&'a self, org: OrgId, filter: &'a WorkflowFilter) -> Call<'a, Vec<WorkflowRow>> {
+        let filter = filter.clone();
+        on!(self.read(|s| catalog::workflows(s, org, &filter)))
+    }
+
+    fn gated(&self) -> Call<'_, Vec<GatedRun>> {
+        on!(self.read(|s| around::gated(s)))
+    }
+
+    fn pause_workflow<'a>(&'a self, pause: &'a WorkflowPause) -> Call<'a, ()> {
+        let pause = pause.clone();
+        on!(self.write(|s| around::pause_workflow(s, &pause)))
+    }
+
+    fn resume_workflow(&self, org: OrgId, workflow: WorkflowId) -> Call<'_, ()> {
+        on!(self.write(|s| around::resume_workflow(s, org, workflow)))
+    }
+
+    fn workflow_pause(&self, org: OrgId, workflow: WorkflowId) -> Call<'_, Option<WorkflowPause>> {
+        on!(self.read(|s| around::workflow_pause(s, org, workflow)))
+    }
+
+    fn workflow_pauses(&self) -> Call<'_, Vec<WorkflowPause>> {
+        on!(self.read(|s| around::workflow_pauses(s)))
+    }
+
+    fn notices(&self, after: Option<NoticeKey>, limit: usize) -> Call<'_, Vec<NoticeRow>> {
+        on!(self.read(|s| around::notices(s, after, limit)))
+    }
+
+    fn notices_of(&self, org: OrgId, run: RunId) -> Call<'_, Vec<NoticeRow>> {
+        on!(self.read(|s| around::notices_of(s, org, run)))
+    }
+
+    fn note_notice<'a>(&'a self, notice: &'a NoticeRow) -> Call<'a, ()> {
+        let notice = notice.clone();
+        on!(self.write(|s| around::note_notice(s, &notice)))
+    }
+
+    fn definition<'a>(&'a self, org: OrgId, hash: &'a [u8; 32]) -> Call<'a, Option<Definition>> {
+        let hash = *hash;
+        on!(self.read(|s| catalog::definition(s, org, hash)))
+    }
+
+    fn create_trigger<'a>(&'a self, new: &'a NewTrigger) -> Call<'a, std::result::Result<(), TriggerTaken>> {
+        let new = new.clone();
+        on!(self.write_locked(|s| triggers::create(s, &new)))
+    }
+
+    fn change_trigger<'a>(&'a self, change: &'a TriggerChange) -> Call<'a, Changed> {
+        let change = change.clone();
+        on!(self.write_locked(|s| triggers::change(s, &change)))
+    }
+
+    fn delete_trigger(&self, org: OrgId, id: TriggerId) -> Call<'_, bool> {
+        on!(self.write_locked(|s| triggers::delete(s, org, id)))
+    }
+
+    fn trigger(&self, org: OrgId, id: TriggerId) -> Call<'_, Option<TriggerRow>> {
+        on!(self.read(|s| triggers::trigger(s, org, id)))
+    }
+
+    fn trigger_at<'a>(&'a self, path: &'a str) -> Call<'a, Option<TriggerRow>> {
+        let path = path.to_owned();
+        on!(self.read(|s| triggers::by_path(s, &path)))
+    }
+
+    fn owned_trigger(&self, org: OrgId, workflow: WorkflowId) -> Call<'_, Option<TriggerRow>> {
+        on!(self.read(|s| triggers::owned_by(s, org, workflow)))
+    }
+
+    fn triggers<'a>(&'a self, org: OrgId, filter: &'a TriggerFilter) -> Call<'a, Vec<TriggerRow>> {
+        let filter = filter.clone();
+        on!(self.read(|s| triggers::list(s, org, &filter)))
+    }
+
+    fn due_triggers(&self, until: Timestamp, limit: usize) -> Call<'_, Vec<TriggerRow>> {
+        on!(self.read(|s| triggers::due(s, until, limit)))
+    }
+
+    fn next_trigger(&self) -> Call<'_, Option<Timestamp>> {
+        on!(self.read(|s| around::earliest(s, sql!("trigger_next"))))
+    }
+
+    fn log_deliveries<'a>(&'a self, log: &'a TriggerLog) -> Call<'a, bool> {
+        let log = log.clone();
+        on!(self.write(|s| triggers::log(s, &log)))
+    }
+
+    fn deliveries(
+        &self,
+        org: OrgId,
+        trigger: TriggerId,
+        before: Option<u64>,
+        limit: usize,
+    ) -> Call<'_, Vec<DeliveryRow>> {
+        on!(self.read(|s| triggers::deliveries(s, (org, trigger), before, limit)))
+    }
+
+    fn delivery<'a>(&'a self, org: OrgId, trigger: TriggerId, id: &'a str) -> Call<'a, Option<DeliveryRow>> {
+        let id = id.to_owned();
+        on!(self.read(|s| triggers::delivery(s, (org, trigger), &id)))
+    }
+
+    fn queued_deliveries(&self, of: Option<(OrgId, TriggerId)>, limit: usize) -> Call<'_, Vec<DeliveryRow>> {
+        on!(self.read(|s| triggers::queued(s, of, limit)))
+    }
+
+    fn setting<'a>(&'a self, name: &'a str) -> Call<'a, Option<String>> {
+        let name = name.to_owned();
+        on!(self.read(|s| catalog::setting(s, &name)))
+    }
+
+    fn set_setting<'a>(&'a self, name: &'a str, value: &'a str) -> Call<'a, ()> {
+        let (name, value) = (name.to_owned(), value.to_owned());
+        on!(self.write(|s| catalog::set_setting(s, &name, &value)))
+    }
+
+    fn next_epoch(&self) -> Call<'_, u64> {
+        on!(self.write_locked(|s| journal::next_epoch(s)))
+    }
+
+    fn high_water(&self) -> Call<'_, Option<Timestamp>> {
+        on!(self.read_in_order(|s| journal::high_water(s)))
+    }
+
+    fn check(&self) -> Call<'_, ()> {
+        on!(self.read(|s| catalog::check(s)))
+    }
+
+    fn commits_in_place(&self) -> bool {
+        false
+    }
+
+    fn counters(&self) -> Counters {
+        let tally = &self.inner.tally;
+        Counters {
+            commits: tally.commits.load(Relaxed),
+            records: tally.records.load(Relaxed),
+            commit_reads: tally.commit_reads.load(Relaxed),
+            loads: tally.loads.load(Relaxed),
+            wal_bytes: 0,
+        }
+    }
+}

@@ -1,0 +1,87 @@
+//! What stands around runs: timers and waits, the places they hold, the workflows that are paused, and who is
+//! still to be told that a run has ended.
+
+use super::columns::{Attempted, Id, Words, gate, get, id, limit, number, org, org_of, run_id, sql, text, time};
+use super::session::Session;
+use crate::rows::{GatedRun, NoticeKey, NoticeRow, Timer, Wait, WorkflowPause};
+use kernel::{OrgId, RunId, Timestamp, WorkflowId};
+use tokio_postgres::Row;
+
+pub(super) async fn timers(session: &Session, until: Timestamp, count: usize) -> Attempted<Vec<Timer>> {
+    let rows = session.query(sql!("timers_due"), &[&until.0, &limit(count)]).await?;
+    rows.iter().map(|row| Ok(Timer { at: time(row, 0)?, org: org(row, 1)?, run: run_id(row, 2)? })).collect()
+}
+
+/// The smallest time of a statement that answers with one.
+pub(super) async fn earliest(session: &Session, statement: &'static str) -> Attempted<Option<Timestamp>> {
+    let found = session.first(statement, &[]).await?;
+    let at: Option<i64> = found.map_or(Ok(None), |row| get(&row, 0))?;
+    Ok(at.map(Timestamp))
+}
+
+pub(super) async fn wait(session: &Session, token_hash: [u8; 32]) -> Attempted<Option<Wait>> {
+    let found = session.first(sql!("wait"), &[&&token_hash[..]]).await?;
+    let read = |row: &Row| {
+        let (org, run, step) = (org(row, 0)?, run_id(row, 1)?, number(row, 2)?);
+        Ok(Wait { org, run, step, token_hash, kind: text(row, 3)? })
+    };
+    found.as_ref().map(read).transpose()
+}
+
+pub(super) async fn gated(session: &Session) -> Attempted<Vec<GatedRun>> {
+    let read = |row: &Row| {
+        let (workflow, gate) = (WorkflowId(id(row, 2)?), gate(row, 3)?);
+        Ok(GatedRun { org: org(row, 0)?, run: run_id(row, 1)?, workflow, gate, is_queued: get(row, 4)? })
+    };
+    session.query(sql!("postgres/runs_gated"), &[]).await?.iter().map(read).collect()
+}
+
+pub(super) async fn pause_workflow(session: &Session, pause: &WorkflowPause) -> Attempted<()> {
+    let (actor, note) = (Words::of(&pause.actor), Words::of(&pause.note));
+    let workflow = Id(pause.workflow.0);
+    let row: [&(dyn tokio_postgres::types::ToSql + Sync); 5] =
+        [&org_of(pause.org), &workflow, &pause.at.0, &actor, &note];
+    session.execute(sql!("workflow_pause_put"), &row).await.map(drop)
+}
+
+pub(super) async fn resume_workflow(session: &Session, org: OrgId, workflow: WorkflowId) -> Attempted<()> {
+    session.execute(sql!("workflow_pause_delete"), &[&org_of(org), &Id(workflow.0)]).await.map(drop)
+}
+
+pub(super) async fn workflow_pause(
+    session: &Session,
+    org: OrgId,
+    workflow: WorkflowId,
+) -> Attempted<Option<WorkflowPause>> {
+    let found = session.first(sql!("workflow_pause"), &[&org_of(org), &Id(workflow.0)]).await?;
+    found.as_ref().map(pause_row).transpose()
+}
+
+pub(super) async fn workflow_pauses(session: &Session) -> Attempted<Vec<WorkflowPause>> {
+    session.query(sql!("workflow_pauses"), &[]).await?.iter().map(pause_row).collect()
+}
+
+fn pause_row(row: &Row) -> Attempted<WorkflowPause> {
+    let workflow = WorkflowId(id(row, 1)?);
+    Ok(WorkflowPause { org: org(row, 0)?, workflow, at: time(row, 2)?, actor: text(row, 3)?, note: text(row, 4)? })
+}
+
+pub(super) async fn notices(session: &Session, after: Option<NoticeKey>, count: usize) -> Attempted<Vec<NoticeRow>> {
+    let (org, run, number) =
+        after.map_or((i32::MIN, Id([0; 16]), -1), |(org, run, number)| (org_of(org), Id(run.0), i64::from(number)));
+    let rows = session.query(sql!("notices"), &[&org, &run, &number, &limit(count)]).await?;
+    rows.iter().map(notice_row).collect()
+}
+
+pub(super) async fn notices_of(session: &Session, org: OrgId, run: RunId) -> Attempted<Vec<NoticeRow>> {
+    session.query(sql!("notices_of_run"), &[&org_of(org), &Id(run.0)]).await?.iter().map(notice_row).collect()
+}
+
+pub(super) async fn note_notice(session: &Session, notice: &NoticeRow) -> Attempted<()> {
+    let (error, run, number) = (Words::of(&notice.error), Id(notice.run.0), i64::from(notice.number));
+    session.execute(sql!("notice_error"), &[&error, &org_of(notice.org), &run, &number]).await.map(drop)
+}
+
+fn notice_row(row: &Row) -> Attempted<NoticeRow> {
+    Ok(NoticeRow { org: org(row, 0)?, run: run_id(row, 1)?, number: number(row, 2)?, error: text(row, 3)? })
+}

@@ -1,0 +1,124 @@
+//! Pages of runs, newest first.
+//!
+//! Four fixed statements, one per index worth using; what people ask for only ever arrives as a bound
+//! parameter. Which one is used changes the speed of an answer, never the answer: the random sequences of
+//! `testkit::conformance` compare them all with a plain filter.
+
+use super::columns::{Attempted, Id, Words, limit, org_of, run_id, run_row, sql};
+use super::session::Session;
+use crate::rows::{ID_LAG, RunFilter, RunRow};
+use kernel::plan::Form;
+use kernel::{OrgId, RunId, RunStatus, Timestamp};
+use std::collections::HashSet;
+use tokio_postgres::types::ToSql;
+
+/// Runs looked at together when more than one label is asked for.
+const PAGE_MIN: usize = 256;
+
+pub(super) async fn run(session: &Session, org: OrgId, run: RunId) -> Attempted<Option<RunRow>> {
+    let found = session.first(sql!("postgres/run"), &[&org_of(org), &Id(run.0)]).await?;
+    let row = found.as_ref().map(run_row).transpose()?;
+    Ok(row.filter(|row| row.deleted_at.is_none()))
+}
+
+pub(super) async fn runs(session: &Session, org: OrgId, filter: &RunFilter) -> Attempted<Vec<RunRow>> {
+    let Some((label, others)) = filter.labels.split_first() else { return list(session, org, filter, None).await };
+    // The first label gives the order, and the rest is looked up: page after page until there are enough.
+    let (mut rows, mut filter) = (Vec::new(), filter.clone());
+    let wanted = filter.limit;
+    filter.limit = wanted.max(PAGE_MIN);
+    loop {
+        let mut page = list(session, org, &filter, Some(label)).await?;
+        let is_last = page.len() < filter.limit;
+        filter.before = page.last().map(|row| row.id).or(filter.before);
+        for (key, value) in others {
+            let ids: Vec<Id> = page.iter().map(|row| Id(row.id.0)).collect();
+            let (key, value) = (Words::of(key), Words::of(value));
+            let found = session.query(sql!("postgres/labels_of"), &[&org_of(org), &key, &value, &ids]).await?;
+            let labelled: HashSet<RunId> = found.iter().map(|row| run_id(row, 0)).collect::<Attempted<_>>()?;
+            page.retain(|row| labelled.contains(&row.id));
+        }
+        rows.extend(page);
+        if is_last || rows.len() >= wanted {
+            rows.truncate(wanted);
+            return Ok(rows);
+        }
+    }
+}
+
+async fn list(
+    session: &Session,
+    org: OrgId,
+    filter: &RunFilter,
+    label: Option<&(String, String)>,
+) -> Attempted<Vec<RunRow>> {
+    let org = org_of(org);
+    let since = filter.since.map_or(i64::MIN, |at| at.0);
+    let until = filter.until.unwrap_or(Timestamp::NEVER).0;
+    // No id is made after its run, nor long before it, so nothing beyond these can match.
+    let (oldest, newest) = (Id(oldest_id(filter.since)), newest_id(filter.until));
+    let last = match filter.before {
+        None => Some(newest),
+        Some(before) => Id::before(before.0).map(|last| last.min(newest)),
+    };
+    let Some(last) = last else { return Ok(Vec::new()) };
+    let statuses: Option<Vec<&str>> =
+        (!filter.statuses.is_empty()).then(|| filter.statuses.iter().map(|status| status.as_str()).collect());
+    let limit = limit(filter.limit);
+    let workflow = filter.workflow.map(|workflow| Id(workflow.0));
+    let form = filter.form.map(Form::as_str);
+    let except = filter.except.filter(|except| filter.workflow != Some(*except)).map(|except| Id(except.0));
+
+    if let Some((key, value)) = label {
+        let (key, value) = (Words::of(key), Words::of(value));
+        let params: [&(dyn ToSql + Sync); 12] =
+            [&org, &last, &oldest, &since, &until, &statuses, &workflow, &except, &key, &value, &form, &limit];
+        return page(session, sql!("postgres/runs_with_label"), &params).await;
+    }
+    if let Some(workflow) = workflow {
+        let params: [&(dyn ToSql + Sync); 9] =
+            [&org, &last, &oldest, &since, &until, &statuses, &workflow, &form, &limit];
+        return page(session, sql!("postgres/runs_of_workflow"), &params).await;
+    }
+    if filter.statuses.is_empty() || filter.statuses.contains(&RunStatus::Completed) {
+        let params: [&(dyn ToSql + Sync); 9] =
+            [&org, &last, &oldest, &since, &until, &statuses, &except, &form, &limit];
+        return page(session, sql!("postgres/runs_all"), &params).await;
+    }
+    let mut rows = Vec::new();
+    for status in &filter.statuses {
+        let status = status.as_str();
+        let params: [&(dyn ToSql + Sync); 9] = [&org, &last, &oldest, &since, &until, &status, &except, &form, &limit];
+        rows.extend(page(session, sql!("postgres/runs_in_status"), &params).await?);
+    }
+    rows.sort_unstable_by_key(|row| std::cmp::Reverse(row.id));
+    rows.dedup_by_key(|row| row.id);
+    rows.truncate(filter.limit);
+    Ok(rows)
+}
+
+async fn page(session: &Session, statement: &'static str, params: &[&(dyn ToSql + Sync)]) -> Attempted<Vec<RunRow>> {
+    session.query(statement, params).await?.iter().map(run_row).collect()
+}
+
+/// No run created at or after this has a smaller id.
+fn oldest_id(since: Option<Timestamp>) -> [u8; 16] {
+    let Some(since) = since else { return [0; 16] };
+    let first = i64::try_from(ID_LAG.0).map_or(i64::MIN, |lag| since.0.saturating_sub(lag));
+    first_id(Timestamp(first))
+}
+
+/// No run created before this has a larger id.
+fn newest_id(until: Option<Timestamp>) -> Id {
+    let next = until.map(|until| Timestamp(until.0.saturating_add(1_000)));
+    let next = next.filter(|next| next.millis() < 1 << 48);
+    next.and_then(|next| Id::before(first_id(next))).unwrap_or(Id::LAST)
+}
+
+/// The smallest id that could be made in this millisecond.
+pub(super) fn first_id(at: Timestamp) -> [u8; 16] {
+    let mut id = [0; 16];
+    let millis = at.millis().clamp(0, (1 << 48) - 1) as u64;
+    id[..6].copy_from_slice(&millis.to_be_bytes()[2..]);
+    id
+}

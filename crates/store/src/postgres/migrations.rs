@@ -1,0 +1,178 @@
+//! The schema, one numbered file at a time.
+//!
+//! Each file runs in one transaction together with the line that says it ran, so a crash leaves a migration done
+//! or not begun, whichever statement it hits. Files are immutable once released: what was applied is compared by
+//! its SHA-256. Forward only; there is no way down. Nodes that start at the same time wait for each other.
+//!
+//! The rule that keeps it right: [`pending`] only reads, and refuses a database this release does not
+//! understand before anything is written to it.
+
+use super::columns::{Attempted, get};
+use super::fault::Trouble;
+use super::session::Session;
+use crate::crash::{self, Point};
+use crate::{Error, Result};
+use sha2::{Digest, Sha256};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+pub(super) struct Migration {
+    version: i32,
+    name: &'static str,
+    sql: &'static str,
+}
+
+macro_rules! migration {
+    ($version:literal, $number:literal, $name:literal) => {
+        Migration {
+            version: $version,
+            name: $name,
+            sql: include_str!(concat!(
+                env!("CARGO_MANIFEST_DIR"),
+                "/migrations/postgres/",
+                $number,
+                "_",
+                $name,
+                ".sql"
+            )),
+        }
+    };
+}
+
+const ALL: &[Migration] = &[migration!(1, "0001", "init")];
+
+/// Held while the schema changes, by migrations and by whoever adds partitions.
+pub(super) const LOCK: i64 = 0x6f6e_7761_7264_0001;
+
+const BOOKKEEPING: &str = "
+CREATE SCHEMA IF NOT EXISTS onward;
+CREATE TABLE IF NOT EXISTS onward.schema_migrations (
+    version    integer NOT NULL PRIMARY KEY,
+    name       text    NOT NULL,
+    sha256     text    NOT NULL,
+    applied_at bigint  NOT NULL
+)";
+
+/// Brings the schema up to date. Tests stop after so many statements and leave the rest to the server.
+pub(super) async fn run(session: &Session, statements_max: usize) -> Result<()> {
+    if pending(session).await?.is_empty() {
+        return Ok(());
+    }
+    let locked = session.batch("SET statement_timeout = 0; SET lock_timeout = 0").await;
+    locked.map_err(Trouble::unwritten)?;
+    session.query("SELECT pg_advisory_lock($1)", &[&LOCK]).await.map_err(Trouble::unwritten)?;
+    let mut left = statements_max;
+    // Another node may have been first.
+    for migration in pending(session).await? {
+        let applied = apply(session, migration, &mut left).await;
+        applied.map_err(|trouble| {
+            let why = match trouble {
+                Trouble::Refused(why) | Trouble::Row(why) => {
+                    return Error::Refused(format!("migration {} (`{}`): {why}", migration.version, migration.name));
+                }
+                other => other.unwritten(),
+            };
+            Error::Unavailable(format!("migration {} (`{}`): {why}", migration.version, migration.name))
+        })?;
+    }
+    let unlocked = session.query("SELECT pg_advisory_unlock($1)", &[&LOCK]).await;
+    unlocked.map_err(Trouble::unwritten).map(drop)
+}
+
+/// What is still to be applied, or why this database must not be touched.
+async fn pending(session: &Session) -> Result<&'static [Migration]> {
+    let applied = applied(session).await.map_err(Trouble::unwritten)?;
+    for (index, (version, name, sha256)) in applied.iter().enumerate() {
+        match ALL.get(index) {
+            _ if *version as usize > ALL.len() => {
+                let newest = ALL.len();
+                return Err(Error::Refused(format!(
+                    "the database has schema {version} (`{name}`), this release knows up to {newest}; \
+                     use the release that wrote it, or a later one"
+                )));
+            }
+            Some(known) if known.version == *version && known.sha256() == *sha256 => {}
+            Some(known) if known.version == *version => {
+                return Err(Error::Refused(format!(
+                    "migration {version} (`{name}`) was applied in another form than this release has; \
+                     the database belongs to a different build"
+                )));
+            }
+            _ => return Err(Error::Corrupt("the list of applied migrations has gaps".into())),
+        }
+    }
+    Ok(&ALL[applied.len()..])
+}
+
+/// Version, name and hash of what was applied, in order.
+async fn applied(session: &Session) -> Attempted<Vec<(i32, String, String)>> {
+    const TABLES: &str = "
+        SELECT to_regclass('onward.schema_migrations') IS NOT NULL,
+               EXISTS (SELECT FROM pg_class WHERE relnamespace = to_regnamespace('onward') AND relkind IN ('r', 'p'))";
+    let Some(found) = session.first(TABLES, &[]).await? else { return Ok(Vec::new()) };
+    match (get(&found, 0)?, get(&found, 1)?) {
+        (false, false) => return Ok(Vec::new()),
+        (false, true) => {
+            let why = "the schema `onward` of the database belongs to another program";
+            return Err(Trouble::Other(Error::Refused(why.into())));
+        }
+        (true, _) => {}
+    }
+    let rows =
+        session.query("SELECT version, name, sha256 FROM onward.schema_migrations ORDER BY version", &[]).await?;
+    rows.iter().map(|row| Ok((get(row, 0)?, get(row, 1)?, get(row, 2)?))).collect()
+}
+
+/// Applies one migration: all of it, with its line of bookkeeping, or nothing.
+async fn apply(session: &Session, migration: &Migration, left: &mut usize) -> Attempted<()> {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_micros() as i64;
+    let mut next = || match left.checked_sub(1) {
+        None => Err(Trouble::Lost("told to stop".into())),
+        Some(rest) => {
+            *left = rest;
+            Ok(())
+        }
+    };
+    session.batch("BEGIN").await?;
+    session.batch(BOOKKEEPING).await?;
+    for statement in migration.statements() {
+        next()?;
+        session.batch(statement).await?;
+        crash::point(Point::MigrationStatement);
+    }
+    next()?;
+    crash::point(Point::MigrationUnrecorded);
+    const LINE: &str =
+        "INSERT INTO onward.schema_migrations (version, name, sha256, applied_at) VALUES ($1, $2, $3, $4)";
+    session.execute(LINE, &[&migration.version, &migration.name, &migration.sha256(), &now]).await?;
+    next()?;
+    session.batch("COMMIT").await
+}
+
+impl Migration {
+    /// A statement ends with its line.
+    fn statements(&self) -> impl Iterator<Item = &'static str> {
+        self.sql.split_inclusive(";\n").filter(|text| text.contains(';'))
+    }
+
+    fn sha256(&self) -> String {
+        Sha256::digest(self.sql).iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn migrations_are_numbered_from_one_without_gaps() {
+        assert!(ALL.iter().map(|m| m.version).eq(1..=ALL.len() as i32));
+    }
+
+    #[test]
+    fn a_migration_is_cut_into_its_statements() {
+        for migration in ALL {
+            assert_eq!(migration.statements().collect::<String>(), migration.sql);
+            assert!(migration.statements().all(|text| text.matches(";\n").count() == 1));
+        }
+    }
+}

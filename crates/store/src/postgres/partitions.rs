@@ -1,0 +1,169 @@
+//! The months of the journal.
+//!
+//! A run's id begins with the time it was made at, so the runs of a month are a range of ids. Partitions are made
+//! some months ahead, by every node that starts and again every few hours; what has no partition lands in the
+//! one for the rest, which works as well and is only never dropped. A month whose runs have all been erased is
+//! dropped as a whole.
+
+use super::columns::{Attempted, get, text};
+use super::fault::Trouble;
+use super::lists::first_id;
+use super::migrations;
+use super::session::Session;
+use kernel::Timestamp;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// Months that are there before they begin.
+const AHEAD: i64 = 2;
+/// Months that are left alone after they have ended, for runs that were asked for and have not begun.
+const BEHIND: i64 = 2;
+
+/// Counted from the year 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Month(i64);
+
+impl Month {
+    fn of(at: Timestamp) -> Month {
+        // `2026-11-15T…`; dates of this and the next millennia have four digits.
+        let text = at.to_string();
+        let (year, month) = (text[..4].parse().unwrap_or(1970), text[5..7].parse().unwrap_or(1));
+        Month(year * 12 + month - 1)
+    }
+
+    fn now() -> Month {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_micros();
+        Month::of(Timestamp(i64::try_from(now).unwrap_or(0)))
+    }
+
+    fn plus(self, months: i64) -> Month {
+        Month(self.0 + months)
+    }
+
+    fn begin(self) -> Timestamp {
+        // Days of the civil calendar in eras of 400 years that begin on 1 March.
+        let (year, month) = (self.0.div_euclid(12), self.0.rem_euclid(12) + 1);
+        let year = if month <= 2 { year - 1 } else { year };
+        let (era, of_era) = (year.div_euclid(400), year.rem_euclid(400));
+        let day = (153 * ((month + 9) % 12) + 2) / 5;
+        let days = era * 146_097 + of_era * 365 + of_era / 4 - of_era / 100 + day - 719_468;
+        Timestamp(days * 86_400_000_000)
+    }
+
+    fn table(self) -> String {
+        format!("journal_{:04}_{:02}", self.0.div_euclid(12), self.0.rem_euclid(12) + 1)
+    }
+
+    fn parse(table: &str) -> Option<Month> {
+        let (year, month) = table.strip_prefix("journal_")?.split_once('_')?;
+        let month = Month(year.parse::<i64>().ok()? * 12 + month.parse::<i64>().ok()? - 1);
+        (month.table() == table).then_some(month)
+    }
+}
+
+/// Makes the months that are missing and drops those that are over and empty. What does not work is left for the next
+/// time: nothing depends on it.
+pub(super) async fn tend(session: &Session) -> Attempted<()> {
+    const THERE: &str = "
+        SELECT child.relname::text FROM pg_inherits
+        JOIN pg_class AS child ON child.oid = inhrelid
+        WHERE inhparent = 'onward.journal'::regclass";
+    let mut there = Vec::new();
+    for row in session.query(THERE, &[]).await? {
+        there.extend(Month::parse(&text(&row, 0)?));
+    }
+    let now = Month::now();
+    for month in (0..=AHEAD).map(|months| now.plus(months)).filter(|month| !there.contains(month)) {
+        if let Err(trouble) = changed(session, &creation(month)).await {
+            tracing::warn!(month = month.table(), ?trouble, "a partition of the journal could not be made");
+        }
+    }
+    for month in there.iter().filter(|month| month.plus(BEHIND) < now) {
+        if is_empty(session, *month).await? {
+            tracing::info!(month = month.table(), "the journal of this month is empty and goes");
+            // Looked at again under the lock: the table of another month has not this name.
+            let drop = format!(
+                "LOCK TABLE {0} IN ACCESS EXCLUSIVE MODE; \
+                 CREATE TEMP TABLE empty (is_empty boolean CHECK (is_empty)) ON COMMIT DROP; \
+                 INSERT INTO pg_temp.empty SELECT NOT EXISTS (SELECT FROM {0}); DROP TABLE {0}",
+                month.table()
+            );
+            if let Err(trouble) = changed(session, &drop).await {
+                tracing::warn!(
+                    month = month.table(),
+                    ?trouble,
+                    "an empty partition of the journal could not be dropped"
+                );
+            }
+        }
+    }
+    Ok(())
+}
+
+async fn is_empty(session: &Session, month: Month) -> Attempted<bool> {
+    let from = uuid(first_id(month.begin()));
+    let to = uuid(first_id(month.plus(1).begin()));
+    const ANY: &str = "SELECT NOT EXISTS (SELECT FROM journal WHERE run >= $1::text::uuid AND run < $2::text::uuid)";
+    session.first(ANY, &[&from, &to]).await?.map_or(Ok(false), |row| get(&row, 0))
+}
+
+fn creation(month: Month) -> String {
+    let (from, to) = (uuid(first_id(month.begin())), uuid(first_id(month.plus(1).begin())));
+    format!("CREATE TABLE IF NOT EXISTS {} PARTITION OF journal FOR VALUES FROM ('{from}') TO ('{to}')", month.table())
+}
+
+/// Everybody who writes waits meanwhile, so it is given up rather than waited for.
+async fn changed(session: &Session, statements: &str) -> Attempted<()> {
+    let locked = format!("SET LOCAL lock_timeout = '1s'; SELECT pg_advisory_xact_lock({})", migrations::LOCK);
+    let outcome: Attempted<()> = async {
+        session.batch("BEGIN").await?;
+        session.batch(&locked).await?;
+        session.batch(statements).await?;
+        session.batch("COMMIT").await
+    }
+    .await;
+    if let Err(trouble) = outcome {
+        if !matches!(trouble, Trouble::Lost(_)) {
+            session.batch("ROLLBACK").await?;
+        }
+        return Err(trouble);
+    }
+    Ok(())
+}
+
+fn uuid(id: [u8; 16]) -> String {
+    let hex: String = id.iter().map(|byte| format!("{byte:02x}")).collect();
+    format!("{}-{}-{}-{}-{}", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn months_begin_where_the_calendar_says() {
+        for (table, begins) in [
+            ("journal_1970_01", "1970-01-01T00:00:00Z"),
+            ("journal_2024_02", "2024-02-01T00:00:00Z"),
+            ("journal_2024_03", "2024-03-01T00:00:00Z"),
+            ("journal_2026_12", "2026-12-01T00:00:00Z"),
+            ("journal_2100_03", "2100-03-01T00:00:00Z"),
+        ] {
+            let month = Month::parse(table).unwrap();
+            assert_eq!(month.begin().to_string(), begins);
+            assert_eq!(Month::of(month.begin()), month);
+            assert_eq!(Month::of(Timestamp(month.begin().0 - 1)), month.plus(-1));
+        }
+        assert_eq!(Month::parse("journal_rest"), None);
+        assert_eq!(Month::parse("journal_2026_1"), None);
+    }
+
+    #[test]
+    fn a_partition_is_a_range_of_ids() {
+        let month = Month::parse("journal_2026_11").unwrap();
+        assert!(
+            creation(month).contains("FROM ('019a3d32-6800-0000-0000-000000000000') TO ('019ad7a0-3c00-"),
+            "{}",
+            creation(month)
+        );
+    }
+}

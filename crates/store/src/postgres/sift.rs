@@ -1,0 +1,133 @@
+//! What stands in the way of a batch: looked up in one go, then judged here, write by write.
+//!
+//! Only a batch that was refused gets this far. The judgement is a pure function of what was found, so it may be
+//! overtaken by another writer; whoever asks tries again with the writes that passed, and the tables have the
+//! last word.
+
+use super::columns::{Attempted, Id, Words, get, hash, id, org_of, run_id, seq, sql};
+use super::session::Session;
+use super::sheet::has_room;
+use crate::rows::{RunWrite, Verdict};
+use crate::sound::{is_same_unit, is_sound, undo};
+use kernel::{OrgId, RunId};
+use std::collections::{BTreeMap, BTreeSet};
+
+type KeyName = (OrgId, String, String);
+
+/// What is stored already of what a batch wants to write.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Facts {
+    /// Number of each run's last record; of runs that do not exist nothing.
+    heads: BTreeMap<(OrgId, RunId), u64>,
+    keys: BTreeMap<KeyName, (RunId, [u8; 32])>,
+    waits: BTreeSet<[u8; 32]>,
+    payloads: BTreeSet<(OrgId, RunId, u32)>,
+}
+
+impl Facts {
+    pub(super) async fn find(session: &Session, writes: &[RunWrite]) -> Attempted<Facts> {
+        let mut facts = Facts::default();
+        let runs: Vec<(OrgId, RunId)> =
+            writes.iter().map(|w| (w.org, w.run)).collect::<BTreeSet<_>>().into_iter().collect();
+        let places: Vec<i64> = (0..runs.len() as i64).collect();
+        let orgs: Vec<i32> = runs.iter().map(|(org, _)| org_of(*org)).collect();
+        let ids: Vec<Id> = runs.iter().map(|(_, run)| Id(run.0)).collect();
+        for row in session.query(sql!("postgres/heads"), &[&places, &orgs, &ids]).await? {
+            if get::<Option<i32>>(&row, 1)?.is_some() {
+                let place: i64 = get(&row, 0)?;
+                facts.heads.insert(runs[place as usize], seq(&row, 1)?);
+            }
+        }
+        let keys: Vec<KeyName> = writes.iter().filter_map(key_of).collect();
+        if !keys.is_empty() {
+            let places: Vec<i64> = (0..keys.len() as i64).collect();
+            let orgs: Vec<i32> = keys.iter().map(|(org, ..)| org_of(*org)).collect();
+            let scopes: Vec<Words> = keys.iter().map(|(_, scope, _)| Words::of(scope)).collect();
+            let names: Vec<Words> = keys.iter().map(|(.., name)| Words::of(name)).collect();
+            for row in session.query(sql!("postgres/keys_held"), &[&places, &orgs, &scopes, &names]).await? {
+                let place: i64 = get(&row, 0)?;
+                facts.keys.insert(keys[place as usize].clone(), (RunId(id(&row, 1)?), hash(&row, 2)?));
+            }
+        }
+        let hashes: Vec<&[u8]> =
+            writes.iter().filter_map(|w| w.birth.as_ref()).flat_map(|b| &b.waits).map(|w| &w.token_hash[..]).collect();
+        if !hashes.is_empty() {
+            for row in session.query(sql!("postgres/waits_held"), &[&hashes]).await? {
+                facts.waits.insert(hash(&row, 0)?);
+            }
+        }
+        let payloads = || writes.iter().flat_map(|w| w.payloads.iter().map(move |(number, _)| (w, *number)));
+        if payloads().next().is_some() {
+            let orgs: Vec<i32> = payloads().map(|(w, _)| org_of(w.org)).collect();
+            let runs: Vec<Id> = payloads().map(|(w, _)| Id(w.run.0)).collect();
+            let numbers: Vec<i64> = payloads().map(|(_, number)| i64::from(number)).collect();
+            for row in session.query(sql!("postgres/payloads_held"), &[&orgs, &runs, &numbers]).await? {
+                let number = super::columns::number(&row, 2)?;
+                facts.payloads.insert((super::columns::org(&row, 0)?, run_id(&row, 1)?, number));
+            }
+        }
+        Ok(facts)
+    }
+
+    /// One verdict per write, as if they were written one after the other.
+    pub(super) fn judge(mut self, writes: &[RunWrite]) -> Vec<Verdict> {
+        let mut verdicts = Vec::with_capacity(writes.len());
+        for unit in writes.chunk_by(is_same_unit) {
+            match unit {
+                [write] => verdicts.push(self.try_one(write)),
+                unit => verdicts.extend(self.try_unit(unit)),
+            }
+        }
+        verdicts
+    }
+
+    fn try_unit(&mut self, unit: &[RunWrite]) -> Vec<Verdict> {
+        let before = self.clone();
+        let mut verdicts = Vec::with_capacity(unit.len());
+        for write in unit {
+            verdicts.push(self.try_one(write));
+            if verdicts.last() == Some(&Verdict::Conflict) {
+                break;
+            }
+        }
+        if undo(unit, &mut verdicts) {
+            *self = before;
+        }
+        verdicts
+    }
+
+    fn try_one(&mut self, write: &RunWrite) -> Verdict {
+        if !is_sound(write) {
+            return Verdict::Conflict;
+        }
+        let key = key_of(write);
+        if let Some((run, fingerprint)) = key.as_ref().and_then(|key| self.keys.get(key)) {
+            return Verdict::KeyTaken { run: *run, fingerprint: *fingerprint };
+        }
+        let waits: Vec<[u8; 32]> = write.birth.iter().flat_map(|b| &b.waits).map(|wait| wait.token_hash).collect();
+        let payloads: Vec<_> = write.payloads.iter().map(|(number, _)| (write.org, write.run, *number)).collect();
+        let is_free = self.heads.get(&(write.org, write.run)).copied().unwrap_or(0) == write.after
+            && has_room(write)
+            && are_new(&self.waits, &waits)
+            && are_new(&self.payloads, &payloads);
+        if !is_free {
+            return Verdict::Conflict;
+        }
+        self.heads.insert((write.org, write.run), write.after + 1);
+        let wanted = write.birth.as_ref().and_then(|birth| birth.idempotency.as_ref());
+        self.keys.extend(key.zip(wanted.map(|wanted| (write.run, wanted.fingerprint))));
+        self.waits.extend(waits);
+        self.payloads.extend(payloads);
+        Verdict::Committed
+    }
+}
+
+fn are_new<T: Ord>(known: &BTreeSet<T>, wanted: &[T]) -> bool {
+    let distinct: BTreeSet<&T> = wanted.iter().collect();
+    distinct.len() == wanted.len() && !wanted.iter().any(|one| known.contains(one))
+}
+
+fn key_of(write: &RunWrite) -> Option<KeyName> {
+    let key = write.birth.as_ref()?.idempotency.as_ref()?;
+    Some((write.org, key.scope.clone(), key.key.clone()))
+}

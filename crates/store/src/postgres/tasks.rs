@@ -1,0 +1,158 @@
+//! Tasks nobody has claimed, their types, and the workers that claim them.
+//!
+//! The rows of `ready` are written and removed with the records of their runs; here they are only read, always in
+//! the order of the table.
+
+use super::catalog;
+use super::columns::{
+    Attempted, Id, Words, count, get, int, limit, number, number_or_none, org, org_of, run_id, sql, text, text_or_none,
+    time, time_or_none,
+};
+use super::session::Session;
+use crate::rows::{Definition, Lane, Place, Rate, TypePause, TypeRow, WorkerRow};
+use kernel::{OrgId, Span, Timestamp};
+use std::collections::BTreeMap;
+use tokio_postgres::Row;
+use tokio_postgres::types::ToSql;
+
+pub(super) async fn lanes(session: &Session, after: Option<&Lane>, most: usize) -> Attempted<Vec<(Lane, u64)>> {
+    let (from, name, key) = after.map_or((i32::MIN, "", ""), |lane| (org_of(lane.org), &*lane.name, &*lane.key));
+    let params: [&(dyn ToSql + Sync); 4] = [&from, &Words::of(name), &Words::of(key), &limit(most)];
+    let rows = session.query(sql!("ready_lanes"), &params).await?;
+    let read = |row: &Row| Ok((Lane { org: org(row, 0)?, name: text(row, 1)?, key: text(row, 2)? }, count(row, 3)?));
+    rows.iter().map(read).collect()
+}
+
+pub(super) async fn ready(session: &Session, lane: &Lane, after: Option<Place>, most: usize) -> Attempted<Vec<Place>> {
+    let (priority, run, step) =
+        after.map_or((-1, Id([0; 16]), -1), |at| (i64::from(at.priority), Id(at.run.0), i64::from(at.step)));
+    let (name, key) = (Words::of(&lane.name), Words::of(&lane.key));
+    let params: [&(dyn ToSql + Sync); 7] = [&org_of(lane.org), &name, &key, &priority, &run, &step, &limit(most)];
+    let rows = session.query(sql!("ready"), &params).await?;
+    rows.iter()
+        .map(|row| Ok(Place { priority: number(row, 0)?, run: run_id(row, 1)?, step: number(row, 2)? }))
+        .collect()
+}
+
+pub(super) async fn introduce(session: &Session, row: &TypeRow, definition: Option<&Definition>) -> Attempted<()> {
+    write_type(session, sql!("type_insert"), row).await?;
+    match definition {
+        Some(definition) => catalog::put_definition(session, row.org, definition).await,
+        None => Ok(()),
+    }
+}
+
+pub(super) async fn put_type(session: &Session, row: &TypeRow) -> Attempted<()> {
+    write_type(session, sql!("type_put"), row).await
+}
+
+async fn write_type(session: &Session, statement: &'static str, row: &TypeRow) -> Attempted<()> {
+    let (pause, rate) = (row.paused.as_ref(), row.rate.as_ref());
+    let params: [&(dyn ToSql + Sync); 15] = [
+        &org_of(row.org),
+        &Words::of(&row.name),
+        &Words::maybe(row.runtime.as_deref()),
+        &Words::maybe(row.description.as_deref()),
+        &row.enabled,
+        &pause.map(|pause| pause.at.0),
+        &pause.map(|pause| Words::of(&pause.actor)),
+        &pause.map(|pause| Words::of(&pause.note)),
+        &row.limit.map(i64::from),
+        &row.limit_per_key.map(i64::from),
+        &rate.map(|rate| i64::from(rate.limit)),
+        &rate.map(|rate| int(rate.per.0)),
+        &rate.map(|rate| rate.per_key),
+        &row.created_at.0,
+        &row.updated_at.0,
+    ];
+    session.execute(statement, &params).await.map(drop)
+}
+
+pub(super) async fn task_type(session: &Session, org: OrgId, name: &str) -> Attempted<Option<TypeRow>> {
+    let found = session.first(sql!("type"), &[&org_of(org), &Words::of(name)]).await?;
+    found.as_ref().map(type_row).transpose()
+}
+
+pub(super) async fn types(
+    session: &Session,
+    org: OrgId,
+    prefix: &str,
+    after: Option<&str>,
+    most: usize,
+) -> Attempted<Vec<TypeRow>> {
+    let from = after.map_or(prefix, |after| after.max(prefix));
+    let params: [&(dyn ToSql + Sync); 4] = [&org_of(org), &Words::of(from), &Words::maybe(after), &limit(most)];
+    let rows = session.query(sql!("types"), &params).await?;
+    let mut rows: Vec<TypeRow> = rows.iter().map(type_row).collect::<Attempted<_>>()?;
+    // Names that begin alike stand together.
+    let end = rows.iter().position(|row| !row.name.starts_with(prefix)).unwrap_or(rows.len());
+    rows.truncate(end);
+    Ok(rows)
+}
+
+pub(super) async fn ruled_types(session: &Session) -> Attempted<Vec<TypeRow>> {
+    session.query(sql!("types_ruled"), &[]).await?.iter().map(type_row).collect()
+}
+
+fn type_row(row: &Row) -> Attempted<TypeRow> {
+    let paused = match time_or_none(row, 5)? {
+        None => None,
+        Some(at) => Some(TypePause { at, actor: text(row, 6)?, note: text(row, 7)? }),
+    };
+    let rate = match number_or_none(row, 10)? {
+        None => None,
+        Some(limit) => Some(Rate { limit, per: Span(count(row, 11)?), per_key: get(row, 12)? }),
+    };
+    Ok(TypeRow {
+        org: org(row, 0)?,
+        name: text(row, 1)?,
+        runtime: text_or_none(row, 2)?,
+        description: text_or_none(row, 3)?,
+        enabled: get(row, 4)?,
+        paused,
+        limit: number_or_none(row, 8)?,
+        limit_per_key: number_or_none(row, 9)?,
+        rate,
+        created_at: time(row, 13)?,
+        updated_at: time(row, 14)?,
+    })
+}
+
+pub(super) async fn put_workers(session: &Session, workers: &[WorkerRow], since: Timestamp) -> Attempted<()> {
+    // One that is named twice is as it was named last.
+    let rows: BTreeMap<(OrgId, &str), &WorkerRow> = workers.iter().map(|row| ((row.org, &*row.id), row)).collect();
+    let rows: Vec<&WorkerRow> = rows.into_values().collect();
+    fn list<T>(rows: &[&WorkerRow], column: impl Fn(&WorkerRow) -> T) -> Vec<T> {
+        rows.iter().map(|row| column(row)).collect()
+    }
+    if !rows.is_empty() {
+        let params: [&(dyn ToSql + Sync); 8] = [
+            &list(&rows, |row| org_of(row.org)),
+            &list(&rows, |row| Words::of(&row.id)),
+            &list(&rows, |row| Words::of(&row.types)),
+            &list(&rows, |row| Words::maybe(row.runtime.as_deref())),
+            &list(&rows, |row| Words::maybe(row.version.as_deref())),
+            &list(&rows, |row| row.slots.map(i64::from)),
+            &list(&rows, |row| row.first_seen.0),
+            &list(&rows, |row| row.last_seen.0),
+        ];
+        session.execute(sql!("postgres/workers_put"), &params).await?;
+    }
+    session.execute(sql!("workers_forget"), &[&since.0]).await.map(drop)
+}
+
+pub(super) async fn workers(session: &Session) -> Attempted<Vec<WorkerRow>> {
+    let read = |row: &Row| {
+        Ok(WorkerRow {
+            org: org(row, 0)?,
+            id: text(row, 1)?,
+            types: text(row, 2)?,
+            runtime: text_or_none(row, 3)?,
+            version: text_or_none(row, 4)?,
+            slots: number_or_none(row, 5)?,
+            first_seen: time(row, 6)?,
+            last_seen: time(row, 7)?,
+        })
+    };
+    session.query(sql!("workers"), &[]).await?.iter().map(read).collect()
+}

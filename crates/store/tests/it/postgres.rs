@@ -1,0 +1,78 @@
+//! Databases of one's own on the cluster of this process.
+
+use std::sync::{Arc, Mutex, OnceLock};
+use store::{PostgresStore, Store};
+use testkit::postgres::{Cluster, name_in, shared};
+use tokio::runtime::Runtime;
+
+/// One runtime for all: sessions outlive the test that opened them.
+pub fn runtime() -> &'static Runtime {
+    static RUNTIME: OnceLock<Runtime> = OnceLock::new();
+    RUNTIME.get_or_init(|| tokio::runtime::Builder::new_multi_thread().enable_all().worker_threads(2).build().unwrap())
+}
+
+pub fn open(url: &str) -> PostgresStore {
+    runtime().block_on(PostgresStore::open(url)).unwrap()
+}
+
+/// A database with the schema and nothing else, which goes back when it is dropped.
+pub struct Database {
+    pub url: String,
+}
+
+static EMPTY: Mutex<Vec<String>> = Mutex::new(Vec::new());
+
+impl Database {
+    pub fn new() -> Database {
+        if let Some(url) = EMPTY.lock().unwrap().pop() {
+            empty(shared(), &url);
+            return Database { url };
+        }
+        let url = shared().database();
+        drop(open(&url));
+        Database { url }
+    }
+
+    pub fn open(&self) -> Arc<dyn Store> {
+        Arc::new(open(&self.url))
+    }
+}
+
+impl Drop for Database {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            EMPTY.lock().unwrap().push(std::mem::take(&mut self.url));
+        }
+    }
+}
+
+/// Much faster than a new one: the tables stay, their rows go.
+fn empty(cluster: &Cluster, url: &str) {
+    const TABLES: &[&str] = &[
+        "journal",
+        "arrivals",
+        "positions",
+        "nodes",
+        "runs",
+        "snapshots",
+        "timers",
+        "waits",
+        "payloads",
+        "labels",
+        "idempotency",
+        "workflows",
+        "versions",
+        "definitions",
+        "settings",
+        "workflow_pauses",
+        "notices",
+        "triggers",
+        "deliveries",
+        "delivery_requests",
+        "ready",
+        "types",
+        "workers",
+    ];
+    let statements: String = TABLES.iter().map(|table| format!("DELETE FROM onward.{table};")).collect();
+    cluster.sql(name_in(url), &format!("BEGIN; {statements} COMMIT"));
+}
