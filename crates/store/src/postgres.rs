@@ -222,9 +222,8 @@ async fn end(inner: &Inner, lease: Lease, own: Option<String>) -> Result<()> {
         (Err(trouble), Some(_)) => return Err(trouble.unwritten()),
     };
     match fate::is_committed(inner, lease, own.as_deref().unwrap_or_default()).await {
-        Ok(Some(true)) => Ok(()),
-        Ok(Some(false)) => Err(Error::Unavailable(why)),
-        Ok(None) => Err(Error::Unknown(format!("{why}; and another server has taken over"))),
+        Ok(true) => Ok(()),
+        Ok(false) => Err(Error::Unavailable(why)),
         Err(unsure) => Err(Error::Unknown(format!("{why}; and then: {unsure}"))),
     }
 }

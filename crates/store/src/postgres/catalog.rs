@@ -223,8 +223,11 @@ pub(super) async fn set_setting(session: &Session, name: &str, value: &str) -> A
     session.execute(sql!("setting_put"), &[&Words::of(name), &Words::of(value)]).await.map(drop)
 }
 
-/// Can a transaction that writes be begun?
+/// Does the server take writes?
 pub(super) async fn check(session: &Session) -> Attempted<()> {
-    let row = session.first("SELECT pg_current_xact_id() IS NOT NULL", &[]).await?;
-    row.map_or(Ok(false), |row| get(&row, 0)).map(drop)
+    let row = session.first("SELECT current_setting('transaction_read_only') = 'on'", &[]).await?;
+    match row.map_or(Ok(false), |row| get(&row, 0))? {
+        true => Err(Trouble::Refused("the server takes no writes at the moment".into())),
+        false => Ok(()),
+    }
 }

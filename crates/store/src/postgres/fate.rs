@@ -5,59 +5,70 @@
 //! and it does not change.
 
 use super::Inner;
-use super::columns::{Attempted, sql, text};
+use super::columns::{Attempted, count, sql, text};
 use super::fault::Trouble;
 use super::pool::Lease;
 use super::session::{Session, Standing};
 use super::sheet::Journal;
-use crate::Result;
-use std::time::Duration;
+use crate::{Error, Result};
+use std::time::{Duration, Instant};
 
 /// How long it may take to find out.
-const PATIENCE: Duration = Duration::from_secs(8);
+const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Are the records of a batch there, all of them and as they were sent?
-///
-/// All, because one alone might be another node's that decided the same; then the others of this batch are not.
+/// What there is to find out.
+enum Question<'a> {
+    /// Are the records of a batch there, all of them and as they were sent? All, because one alone might be
+    /// another node's that decided the same; then the others of this batch are not.
+    Records(&'a Journal),
+    /// Was the transaction of this number committed?
+    Transaction(&'a str),
+}
+
+/// Is the batch with these records there?
 pub(super) async fn has_records(inner: &Inner, lost: Lease, journal: &Journal) -> Result<bool> {
-    let session = after(inner, lost).await?.0;
-    let Journal { orgs, runs, seqs, bodies, .. } = journal;
-    let found = async {
-        let found = session.first(sql!("postgres/journal_has"), &[orgs, runs, seqs, bodies]).await?;
-        found.map_or(Ok(0), |row| super::columns::count(&row, 0))
-    };
-    Ok(found.await.map_err(Trouble::unwritten)? == orgs.len() as u64)
+    answer(inner, lost, Question::Records(journal)).await
 }
 
-/// Was a transaction committed? None when the server is another one than it was, which counts transactions
-/// from where it stood when it took over.
-pub(super) async fn is_committed(inner: &Inner, lost: Lease, transaction: &str) -> Result<Option<bool>> {
-    let (session, before) = after(inner, lost).await?;
-    if session.standing.timeline != before.timeline {
-        return Ok(None);
-    }
-    let status: Attempted<Option<String>> = async {
-        let row = session.first("SELECT COALESCE(pg_xact_status($1::text::xid8), '')", &[&transaction]).await?;
-        row.map(|row| text(&row, 0)).transpose()
-    }
-    .await;
-    Ok(match status.map_err(Trouble::unwritten)?.as_deref() {
-        Some("committed") => Some(true),
-        Some("aborted") => Some(false),
-        _ => None,
-    })
+/// Was the transaction of this number committed?
+pub(super) async fn is_committed(inner: &Inner, lost: Lease, transaction: &str) -> Result<bool> {
+    answer(inner, lost, Question::Transaction(transaction)).await
 }
 
-/// A new session, opened for the time after an old one.
-async fn after(inner: &Inner, lost: Lease) -> Result<(Session, Standing)> {
-    let old = lost.standing.clone();
+/// Asks until there is an answer: who took one session may well take the next.
+async fn answer(inner: &Inner, lost: Lease, question: Question<'_>) -> Result<bool> {
+    let (old, until) = (lost.standing.clone(), Instant::now() + PATIENCE);
     drop(lost);
-    let session = inner.connector.connect_within(PATIENCE).await?;
-    let ended: Attempted<()> = async {
-        session.query(sql!("postgres/session_held"), &[&old.key]).await?;
-        session.query("SELECT pg_advisory_xact_lock($1)", &[&old.key]).await.map(drop)
+    loop {
+        let left = until.saturating_duration_since(Instant::now());
+        let session = inner.connector.connect_within(left).await?;
+        match ask(&session, &old, &question).await {
+            Err(Trouble::Lost(_) | Trouble::Again(_)) if Instant::now() < until => {}
+            answer => return answer.map_err(Trouble::unwritten),
+        }
     }
-    .await;
-    ended.map_err(Trouble::unwritten)?;
-    Ok((session, old))
+}
+
+async fn ask(session: &Session, old: &Standing, question: &Question<'_>) -> Attempted<bool> {
+    session.query(sql!("postgres/session_held"), &[&old.key]).await?;
+    session.query("SELECT pg_advisory_xact_lock($1)", &[&old.key]).await?;
+    match question {
+        Question::Records(Journal { orgs, runs, seqs, bodies, .. }) => {
+            let found = session.first(sql!("postgres/journal_has"), &[orgs, runs, seqs, bodies]).await?;
+            Ok(found.map_or(Ok(0), |row| count(&row, 0))? == orgs.len() as u64)
+        }
+        Question::Transaction(number) => {
+            // A server that took over counts transactions from where it stood: the number may be another's.
+            let unsure = |why: &str| Trouble::Other(Error::Unavailable(why.into()));
+            if session.standing.timeline != old.timeline {
+                return Err(unsure("another server has taken over"));
+            }
+            let row = session.first("SELECT COALESCE(pg_xact_status($1::text::xid8), '')", &[number]).await?;
+            match row.map(|row| text(&row, 0)).transpose()?.as_deref() {
+                Some("committed") => Ok(true),
+                Some("aborted") => Ok(false),
+                _ => Err(unsure("the server does not remember the transaction")),
+            }
+        }
+    }
 }

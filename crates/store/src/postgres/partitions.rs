@@ -160,10 +160,7 @@ mod tests {
     #[test]
     fn a_partition_is_a_range_of_ids() {
         let month = Month::parse("journal_2026_11").unwrap();
-        assert!(
-            creation(month).contains("FROM ('019a3d32-6800-0000-0000-000000000000') TO ('019ad7a0-3c00-"),
-            "{}",
-            creation(month)
-        );
+        let range = "FROM ('01a19467-e800-0000-0000-000000000000') TO ('01a22ee6-b000-0000-0000-000000000000')";
+        assert!(creation(month).ends_with(range), "{}", creation(month));
     }
 }

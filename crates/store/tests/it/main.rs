@@ -2,6 +2,9 @@
 
 mod conformance;
 mod postgres;
+mod postgres_faults;
+mod postgres_nodes;
+mod postgres_schema;
 mod sqlite_files;
 mod sqlite_recovery;
 mod support;

@@ -1,0 +1,171 @@
+//! Several nodes on one database: stores of their own, as processes have them.
+
+use crate::postgres::{Database, open, runtime};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use store::Verdict::{Committed, Conflict, KeyTaken, Undone};
+use store::{Batch, Birth, Error, PostgresStore, RunWrite, Store, Verdict};
+use testkit::conformance::fixtures::{ORG, append, batch, born, key, run, start, unit};
+use testkit::postgres::{name_in, shared};
+
+fn commit(store: &PostgresStore, runs: impl Into<Vec<RunWrite>>) -> Vec<Verdict> {
+    runtime().block_on(store.commit(&batch(runs))).unwrap()
+}
+
+#[test]
+fn one_node_gets_the_next_record_and_nobody_else_is_hurt() {
+    let database = Database::new();
+    let nodes: Vec<Arc<PostgresStore>> = (0..4).map(|_| Arc::new(open(&database.url))).collect();
+    const CONTESTED: u64 = 3;
+    commit(&nodes[0], (0..CONTESTED).map(|n| start(run(n))).collect::<Vec<_>>());
+    let mut own = vec![0u64; nodes.len()];
+    for seq in 1..40 {
+        // All of them go on from the same record of the same runs, and each has one run of its own.
+        let tasks: Vec<_> = nodes
+            .iter()
+            .enumerate()
+            .map(|(node, store)| {
+                let mut writes: Vec<RunWrite> = (0..CONTESTED).map(|n| append(run(n), seq)).collect();
+                let id = run(100 + node as u64);
+                writes.insert(1, if own[node] == 0 { start(id) } else { append(id, own[node]) });
+                let store = Arc::clone(store);
+                runtime().spawn(async move { store.commit(&batch(writes)).await.unwrap() })
+            })
+            .collect();
+        let mut winners = vec![0; CONTESTED as usize];
+        for (node, task) in tasks.into_iter().enumerate() {
+            let mut verdicts = runtime().block_on(task).unwrap();
+            assert_eq!(verdicts.remove(1), Committed, "what is its own is not hurt");
+            own[node] += 1;
+            for (count, verdict) in winners.iter_mut().zip(verdicts) {
+                assert!(matches!(verdict, Committed | Conflict));
+                *count += u32::from(verdict == Committed);
+            }
+        }
+        assert_eq!(winners, [1; CONTESTED as usize], "record {seq}");
+    }
+}
+
+#[test]
+fn a_key_starts_one_run_on_any_number_of_nodes() {
+    let database = Database::new();
+    let nodes: Vec<Arc<PostgresStore>> = (0..4).map(|_| Arc::new(open(&database.url))).collect();
+    for round in 0..20u64 {
+        let keyed = |n: u64| {
+            let birth = Birth { idempotency: Some(key(&format!("k{round}"), 1)), ..Default::default() };
+            born(start(run(round * 100 + n)), birth)
+        };
+        let tasks: Vec<_> = (0..8u64)
+            .map(|n| {
+                let (store, write) = (Arc::clone(&nodes[n as usize % nodes.len()]), keyed(n));
+                runtime().spawn(async move {
+                    store.commit(&batch([write, start(run(round * 100 + 50 + n))])).await.unwrap()
+                })
+            })
+            .collect();
+        let verdicts: Vec<Vec<Verdict>> = tasks.into_iter().map(|task| runtime().block_on(task).unwrap()).collect();
+        let winner = verdicts.iter().position(|v| v[0] == Committed).expect("one of them") as u64;
+        let taken = KeyTaken { run: run(round * 100 + winner), fingerprint: [1; 32] };
+        for (n, verdict) in (0..).zip(&verdicts) {
+            assert_eq!(verdict[0], if n == winner { Committed } else { taken.clone() });
+            assert_eq!(verdict[1], Committed, "its neighbour starts all the same");
+        }
+    }
+}
+
+#[test]
+fn a_fenced_node_writes_nothing_more() {
+    let database = Database::new();
+    let (old, new) = (open(&database.url), open(&database.url));
+    let epoch = runtime().block_on(old.next_epoch()).unwrap();
+    let next = runtime().block_on(new.next_epoch()).unwrap();
+    assert!(next > epoch);
+    let write = |store: &PostgresStore, epoch, n| {
+        let batch = Batch { epoch, ..batch([start(run(n))]) };
+        runtime().block_on(store.commit(&batch))
+    };
+    assert_eq!(write(&old, epoch, 1), Ok(vec![Committed]));
+    runtime().block_on(new.fence(epoch)).unwrap();
+    let refused = write(&old, epoch, 2);
+    assert!(matches!(&refused, Err(Error::Refused(why)) if why.contains("fenced")), "{refused:?}");
+    assert_eq!(runtime().block_on(old.run(ORG, run(2))), Ok(None));
+    assert_eq!(write(&old, next, 2), Ok(vec![Committed]));
+    assert!(runtime().block_on(new.next_epoch()).unwrap() > next);
+}
+
+#[test]
+fn a_row_nobody_expected_hurts_only_its_unit() {
+    let database = Database::new();
+    let store = open(&database.url);
+    // Too long for an index, which only Postgres minds.
+    let mut rng = testkit::rng::Rng::new(1);
+    let noise: String = (0..9_000).map(|_| char::from(b'!' + rng.below(90) as u8)).collect();
+    let odd = |n: u64| born(start(run(n)), Birth { labels: vec![(noise.clone(), "v".into())], ..Default::default() });
+    let mut writes = vec![start(run(1)), odd(2), start(run(3))];
+    writes.extend(unit(1, [start(run(4)), odd(5), start(run(6))]));
+    writes.extend(unit(2, [start(run(7)), start(run(8))]));
+    let verdicts = commit(&store, writes);
+    assert_eq!(verdicts[..3], [Committed, Conflict, Committed]);
+    assert!(verdicts[3..6].iter().all(|v| matches!(v, Conflict | Undone)), "{verdicts:?}");
+    assert_eq!(verdicts[6..], [Committed, Committed]);
+    let there = (1..9).filter(|n| runtime().block_on(store.run(ORG, run(*n))).unwrap().is_some()).collect::<Vec<u64>>();
+    assert_eq!(there, [1, 3, 7, 8]);
+}
+
+#[test]
+fn whoever_follows_the_journal_misses_nothing() {
+    let database = Database::new();
+    let nodes: Vec<Arc<PostgresStore>> = (0..3).map(|_| Arc::new(open(&database.url))).collect();
+    const RECORDS: u64 = 60;
+    const LANES: u64 = 6;
+    // Somebody else's transaction, open all the while, with a number lower than all of ours.
+    let name = name_in(&database.url).to_owned();
+    let stranger = std::thread::spawn(move || {
+        shared().sql(&name, "CREATE TABLE IF NOT EXISTS strange (x int); BEGIN; INSERT INTO strange VALUES (1); SELECT pg_sleep(3); COMMIT")
+    });
+    let writers: Vec<_> = (0..LANES)
+        .map(|lane| {
+            let nodes = nodes.clone();
+            runtime().spawn(async move {
+                for seq in 0..RECORDS {
+                    // From one node to the next.
+                    let store = &nodes[(lane + seq) as usize % nodes.len()];
+                    let write = if seq == 0 { start(run(lane)) } else { append(run(lane), seq) };
+                    assert_eq!(store.commit(&batch([write])).await, Ok(vec![Committed]));
+                }
+            })
+        })
+        .collect();
+    let until = Instant::now() + Duration::from_secs(60);
+    let followers: Vec<_> = nodes
+        .iter()
+        .map(|store| {
+            let store = Arc::clone(store);
+            runtime().spawn(async move {
+                let (mut after, mut seen) = (0, Vec::new());
+                while (seen.len() as u64) < LANES * RECORDS {
+                    assert!(Instant::now() < until, "something was missed: {} seen", seen.len());
+                    let stretch = store.stretch(ORG, Some(after), 7).await.unwrap();
+                    seen.extend(stretch.records.into_iter().map(|written| (written.pos, written.run, written.record)));
+                    after = stretch.end;
+                }
+                seen
+            })
+        })
+        .collect();
+    let seen: Vec<_> = followers.into_iter().map(|task| runtime().block_on(task).unwrap()).collect();
+    for writer in writers {
+        runtime().block_on(writer).unwrap();
+    }
+    assert!(seen.iter().all(|other| *other == seen[0]), "the same order for everybody");
+    assert!(seen[0].iter().map(|(pos, ..)| *pos).eq(1..=LANES * RECORDS), "each once, without gaps");
+    let mut next = BTreeMap::new();
+    for (_, id, body) in &seen[0] {
+        let seq = next.entry(*id).or_insert(0);
+        *seq += 1;
+        assert_eq!(*body, testkit::conformance::fixtures::record(*id, *seq, testkit::conformance::fixtures::at(1_000)));
+    }
+    stranger.join().unwrap();
+    shared().sql(name_in(&database.url), "DROP TABLE strange");
+}

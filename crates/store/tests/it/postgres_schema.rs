@@ -1,0 +1,152 @@
+//! Opening a Postgres database: migrations, who may use it, and over which connection.
+
+use crate::postgres::{Database, open, runtime};
+use std::process::Command;
+use store::{Error, PostgresStore, Store};
+use testkit::conformance::fixtures::{ORG, batch, run, start};
+use testkit::postgres::{Cluster, name_in, shared};
+
+fn try_open(url: &str) -> Result<PostgresStore, Error> {
+    runtime().block_on(PostgresStore::open(url))
+}
+
+#[test]
+fn a_migration_that_is_interrupted_leaves_nothing_behind() {
+    let url = shared().database();
+    let objects = "SELECT count(*) FROM pg_class WHERE relnamespace = to_regnamespace('onward')";
+    let mut statements = 0;
+    while let Err(error) = runtime().block_on(PostgresStore::open_partly(&url, statements)) {
+        assert!(matches!(&error, Error::Unavailable(why) if why.contains("told to stop")), "{error}");
+        assert_eq!(shared().sql(name_in(&url), objects), "0", "after {statements} statements");
+        statements += 1;
+    }
+    assert!(statements > 30, "it has that many: {statements}");
+    let store = open(&url);
+    runtime().block_on(store.commit(&batch([start(run(1))]))).unwrap();
+}
+
+#[test]
+fn nodes_that_start_together_make_the_schema_once() {
+    let url = shared().database();
+    std::thread::scope(|scope| {
+        let opened: Vec<_> = (0..6).map(|_| scope.spawn(|| try_open(&url).map(drop))).collect();
+        for one in opened {
+            assert_eq!(one.join().unwrap(), Ok(()));
+        }
+    });
+    assert_eq!(shared().sql(name_in(&url), "SELECT count(*) FROM onward.schema_migrations"), "1");
+}
+
+#[test]
+fn the_journal_has_months_ahead() {
+    let database = Database::new();
+    drop(open(&database.url));
+    let months = "SELECT count(*) FROM pg_inherits WHERE inhparent = 'onward.journal'::regclass";
+    assert_eq!(shared().sql(name_in(&database.url), months), "4", "three and the rest");
+    // One that is over and empty goes; one that is over and not empty stays.
+    let name = name_in(&database.url);
+    for (month, from, to) in [("2020_01", "016f5e66", "016ffe0c"), ("2020_02", "016ffe0c", "01709364")] {
+        let zeros = "0000-0000-0000-000000000000";
+        shared().sql(
+            name,
+            &format!("CREATE TABLE onward.journal_{month} PARTITION OF onward.journal FOR VALUES FROM ('{from}-{zeros}') TO ('{to}-{zeros}')"),
+        );
+    }
+    shared().sql(name, "INSERT INTO onward.journal VALUES (1, '016ffe0d-0000-7000-8000-000000000000', 1, '')");
+    drop(open(&database.url));
+    let left =
+        "SELECT string_agg(relname, ' ') FROM pg_class WHERE relname LIKE 'journal\\_2020\\___' AND relkind = 'r'";
+    assert_eq!(shared().sql(name, left), "journal_2020_02");
+    shared().sql(name, "DROP TABLE onward.journal_2020_02");
+}
+
+#[test]
+fn a_database_of_somebody_else_is_left_alone() {
+    let url = shared().database();
+    let name = name_in(&url);
+    shared().sql(name, "CREATE SCHEMA onward; CREATE TABLE onward.mine (x int)");
+    let refused = try_open(&url).err();
+    assert!(matches!(&refused, Some(Error::Refused(why)) if why.contains("another program")), "{refused:?}");
+    shared().sql(name, "DROP SCHEMA onward CASCADE");
+    drop(open(&url));
+    shared().sql(name, "INSERT INTO onward.schema_migrations VALUES (99, 'later', '', 0)");
+    let refused = try_open(&url).err();
+    assert!(matches!(&refused, Some(Error::Refused(why)) if why.contains("schema 99")), "{refused:?}");
+    shared().sql(
+        name,
+        "DELETE FROM onward.schema_migrations WHERE version = 99; UPDATE onward.schema_migrations SET sha256 = 'x'",
+    );
+    let refused = try_open(&url).err();
+    assert!(matches!(&refused, Some(Error::Refused(why)) if why.contains("different build")), "{refused:?}");
+}
+
+#[test]
+fn what_cannot_be_opened_says_why() {
+    let nowhere = try_open("postgres://u@127.0.0.1:1/d").err();
+    assert!(matches!(&nowhere, Some(Error::Unavailable(why)) if why.contains("reached")), "{nowhere:?}");
+    let missing = try_open(&shared().url("no_such_database")).err();
+    assert!(matches!(&missing, Some(Error::Refused(why)) if why.contains("no_such_database")), "{missing:?}");
+    let latin = "CREATE DATABASE latin ENCODING 'LATIN1' TEMPLATE template0";
+    shared().sql("postgres", latin);
+    let latin = try_open(&shared().url("latin")).err();
+    assert!(matches!(&latin, Some(Error::Refused(why)) if why.contains("UTF8")), "{latin:?}");
+}
+
+#[test]
+fn tls_and_passwords() {
+    let cluster = Cluster::start(&[]);
+    let folder = cluster.folder();
+    let certificate = folder.join("server.crt");
+    // The key has to belong to whom the server runs as, which owns the folder.
+    let made = Command::new("openssl")
+        .args(["req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost"])
+        .args(["-addext", "subjectAltName=DNS:localhost", "-addext", "basicConstraints=critical,CA:FALSE", "-keyout"])
+        .arg(folder.join("server.key"))
+        .arg("-out")
+        .arg(&certificate)
+        .output()
+        .unwrap();
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    let owner = std::fs::metadata(folder).unwrap();
+    for file in ["server.key", "server.crt"] {
+        use std::os::unix::fs::MetadataExt;
+        std::os::unix::fs::chown(folder.join(file), Some(owner.uid()), Some(owner.gid())).unwrap();
+    }
+    let rules = "hostssl all onward 127.0.0.1/32 scram-sha-256\nlocal all all trust\n";
+    std::fs::write(folder.join("data/pg_hba.conf"), rules).unwrap();
+    let file = |name: &str| folder.join(name).display().to_string();
+    cluster.sql("postgres", &format!("ALTER SYSTEM SET ssl_cert_file = '{}'", file("server.crt")));
+    cluster.sql("postgres", &format!("ALTER SYSTEM SET ssl_key_file = '{}'", file("server.key")));
+    cluster.sql("postgres", "ALTER SYSTEM SET ssl = on");
+    cluster.sql("postgres", "ALTER ROLE onward PASSWORD 'se/cret'; SELECT pg_reload_conf()");
+
+    let tcp = cluster.tcp_url("postgres").replace("onward@127.0.0.1", "onward:se%2Fcret@127.0.0.1");
+    let named = tcp.replace("@127.0.0.1", "@localhost") + "?hostaddr=127.0.0.1&";
+    let root = certificate.display().to_string().replace('/', "%2F");
+    // Reloading takes a moment.
+    let until = std::time::Instant::now() + std::time::Duration::from_secs(20);
+    while try_open(&format!("{tcp}?sslmode=require")).is_err() {
+        assert!(std::time::Instant::now() < until, "{:?}", try_open(&format!("{tcp}?sslmode=require")).err());
+    }
+    for good in [
+        tcp.clone(),
+        format!("{tcp}?sslmode=verify-ca&sslrootcert={root}"),
+        format!("{named}sslmode=verify-full&sslrootcert={root}"),
+    ] {
+        let store = try_open(&good).unwrap();
+        runtime().block_on(store.run(ORG, run(1))).unwrap();
+        let encrypted =
+            "SELECT bool_and(ssl) FROM pg_stat_ssl JOIN pg_stat_activity USING (pid) WHERE application_name = 'onward'";
+        assert_eq!(cluster.sql("postgres", encrypted), "t", "{good}");
+    }
+    for (bad, why) in [
+        (format!("{tcp}?sslmode=disable"), "no encryption"),
+        (format!("{tcp}?sslmode=verify-full&sslrootcert={root}"), "certificate"),
+        (format!("{tcp}?sslmode=verify-ca"), "certificate"),
+        (tcp.replace("se%2Fcret", "wrong"), "password"),
+    ] {
+        let error = try_open(&bad).err().expect("it is refused").to_string();
+        assert!(error.contains(why), "{bad}: {error}");
+        assert!(!error.contains("cret"), "{error}");
+    }
+}
