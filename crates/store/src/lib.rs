@@ -1,14 +1,15 @@
 //! The store remembers. It decides nothing: it writes what the kernel decided, guarded by what must
 //! still be true, and answers what was written.
 //!
-//! One contract ([`Store`]), implemented in memory (for the simulator and tests) and on SQLite; the
-//! conformance suite in `testkit` holds them equal, and a third implementation plugs in there.
+//! One contract ([`Store`]), implemented in memory (for the simulator and tests), on SQLite (one process) and on
+//! Postgres (any number); the conformance suite in `testkit` holds them equal.
 //!
 //! The rule that keeps it right: **all of a run's rows land or none, and one run's trouble never hurts
 //! another's.** A run's rows land only if its last record is still the one the caller saw.
 
 pub mod crash;
 pub mod inspect;
+mod location;
 pub mod memory;
 pub mod postgres;
 pub mod rows;
@@ -16,6 +17,7 @@ mod sound;
 pub mod sqlite;
 mod triggers;
 
+pub use location::Location;
 pub use memory::MemoryStore;
 pub use postgres::PostgresStore;
 pub use rows::*;

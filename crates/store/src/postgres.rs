@@ -53,8 +53,10 @@ use target::Target;
 /// Sessions that write, and sessions that read.
 const WRITERS: usize = 4;
 const READERS: usize = 6;
-/// How often months of the journal are made and dropped.
-const TENDED_EVERY: Duration = Duration::from_secs(6 * 60 * 60);
+/// How often what has arrived in the journal is put in order, if nobody looks at it; and after how many times of
+/// that its months are tended.
+const ORDERED_EVERY: Duration = Duration::from_secs(60);
+const TENDED_EVERY: u64 = 6 * 60;
 
 pub struct PostgresStore {
     inner: Arc<Inner>,
@@ -93,8 +95,9 @@ impl PostgresStore {
         let connector = Arc::new(Connector::new(Target::parse(url)?));
         let session = connector.connect().await?;
         migrations::run(&session, statements_max).await?;
+        // Migrations wait as long as they must; everything else has its patience again.
+        let session = connector.connect().await?;
         partitions::tend(&session).await.map_err(Trouble::unwritten)?;
-        drop(session);
         let inner = Arc::new(Inner {
             writers: Pool::new(Arc::clone(&connector), WRITERS),
             readers: Pool::new(Arc::clone(&connector), READERS),
@@ -115,9 +118,10 @@ impl PostgresStore {
         .await
     }
 
-    /// Does something on the store's runtime.
+    /// Does something on the store's runtime; `stopped` is said when that ends before.
     fn call<T: Send + 'static>(
         &self,
+        stopped: fn(String) -> Error,
         work: impl FnOnce(Arc<Inner>) -> Pin<Box<dyn Future<Output = Result<T>> + Send>>,
     ) -> Call<'_, T> {
         let work = work(Arc::clone(&self.inner));
@@ -126,7 +130,7 @@ impl PostgresStore {
                 Ok(answer) => answer,
                 Err(e) => match e.try_into_panic() {
                     Ok(panic) => std::panic::resume_unwind(panic),
-                    Err(_) => Err(Error::Unknown("the runtime is shutting down".into())),
+                    Err(_) => Err(stopped("the runtime is shutting down".into())),
                 },
             }
         })
@@ -136,7 +140,7 @@ impl PostgresStore {
         &self,
         read: impl for<'s> FnOnce(&'s Session) -> Work<'s, T> + Send + 'static,
     ) -> Call<'_, T> {
-        self.call(|inner| {
+        self.call(Error::Unavailable, |inner| {
             Box::pin(async move {
                 let lease = inner.readers.take().await?;
                 let answer = read(&lease).await;
@@ -150,7 +154,7 @@ impl PostgresStore {
         &self,
         read: impl for<'s> FnOnce(&'s Session) -> Work<'s, T> + Send + 'static,
     ) -> Call<'_, T> {
-        self.call(|inner| {
+        self.call(Error::Unavailable, |inner| {
             Box::pin(async move {
                 let lease = inner.readers.take().await?;
                 let answer = match journal::order(&lease, &inner.floor).await {
@@ -183,11 +187,11 @@ impl PostgresStore {
         lock: Option<i64>,
         write: impl for<'s> FnOnce(&'s Session) -> Work<'s, T> + Send + 'static,
     ) -> Call<'_, T> {
-        self.call(move |inner| {
+        self.call(Error::Unknown, move |inner| {
             Box::pin(async move {
                 let lease = inner.writers.take().await?;
                 let begun = async {
-                    lease.batch("BEGIN").await?;
+                    lease.batch("BEGIN; SET LOCAL lock_timeout = '10s'").await?;
                     if let Some(lock) = lock {
                         lease.query("SELECT pg_advisory_xact_lock($1)", &[&lock]).await?;
                     }
@@ -228,15 +232,19 @@ async fn end(inner: &Inner, lease: Lease, own: Option<String>) -> Result<()> {
     }
 }
 
-/// Tends the months of the journal for as long as the store is open.
+/// Does what nobody asks for, as long as the store is open. What does not work is left for the next time.
 async fn keep_tidy(inner: Weak<Inner>) {
-    loop {
-        tokio::time::sleep(TENDED_EVERY).await;
+    for turn in 1.. {
+        tokio::time::sleep(ORDERED_EVERY).await;
         let Some(inner) = inner.upgrade() else { return };
         let Ok(lease) = inner.writers.take().await else { continue };
-        match partitions::tend(&lease).await {
+        let tidied = async {
+            journal::order(&lease, &inner.floor).await?;
+            if u64::is_multiple_of(turn, TENDED_EVERY) { partitions::tend(&lease).await } else { Ok(()) }
+        };
+        match tidied.await {
             Ok(()) => lease.bring_back(),
-            Err(trouble) => tracing::warn!(?trouble, "the partitions of the journal could not be tended"),
+            Err(trouble) => tracing::warn!(?trouble, "the journal could not be tidied"),
         }
     }
 }
@@ -251,7 +259,7 @@ macro_rules! on {
 impl Store for PostgresStore {
     fn commit<'a>(&'a self, batch: &'a Batch) -> Call<'a, Vec<Verdict>> {
         let batch = batch.clone();
-        self.call(|inner| Box::pin(async move { commit::commit(&inner, batch).await }))
+        self.call(Error::Unknown, |inner| Box::pin(async move { commit::commit(&inner, batch).await }))
     }
 
     fn load(&self, org: OrgId, run: RunId) -> Call<'_, Option<Loaded>> {

@@ -154,7 +154,8 @@ impl Cluster {
         String::from_utf8_lossy(&output.stdout).trim_end().to_owned()
     }
 
-    fn psql(&self, database: &str, statements: &str) -> std::process::Output {
+    /// The same, whatever comes of it.
+    pub fn psql(&self, database: &str, statements: &str) -> std::process::Output {
         Command::new(self.programs.join("psql"))
             .args(["-X", "-q", "-A", "-t", "-v", "ON_ERROR_STOP=1", "-U", OWNER, "-d", database, "-h"])
             .arg(&self.folder)

@@ -43,7 +43,7 @@ const RULES: &[Rule] = &[
     Rule {
         why: "only store knows which database is in use",
         applies: |path| is_product(path) && !path.starts_with("crates/store/"),
-        forbidden: &["rusqlite", "SELECT ", "INSERT INTO"],
+        forbidden: &["rusqlite", "tokio_postgres", "SELECT ", "INSERT INTO"],
     },
     Rule {
         why: "only cli ends the process or reads the environment",

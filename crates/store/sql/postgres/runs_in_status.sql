@@ -9,7 +9,7 @@ WHERE status <> 'completed' AND org = $1 AND id <= $2 AND id >= $3
   AND ($7::uuid IS NULL OR workflow <> $7)
   AND ($8::text IS NULL OR form = $8)
   AND deleted_at IS NULL
-ORDER BY status DESC, parked DESC, id DESC LIMIT $9)
+ORDER BY id DESC LIMIT $9)
 UNION ALL
 (SELECT org, id, workflow, workflow_name, version, hash, form, status, waiting, wake_at, created_at, expires_at,
        finished_at, error_code, gate, parked, deleted_at
@@ -20,5 +20,5 @@ WHERE status <> 'completed' AND org = $1 AND id <= $2 AND id >= $3
   AND ($7::uuid IS NULL OR workflow <> $7)
   AND ($8::text IS NULL OR form = $8)
   AND deleted_at IS NULL
-ORDER BY status DESC, parked DESC, id DESC LIMIT $9)
+ORDER BY id DESC LIMIT $9)
 ORDER BY id DESC LIMIT $9

@@ -7,4 +7,4 @@ WHERE org = $1 AND id <= $2 AND id >= $3
   AND workflow = $7
   AND ($8::text IS NULL OR form = $8)
   AND deleted_at IS NULL
-ORDER BY workflow DESC, id DESC LIMIT $9
+ORDER BY id DESC LIMIT $9

@@ -1,7 +1,12 @@
--- What a run pins at birth is not among these columns.
-UPDATE runs
-SET status = r.status, waiting = r.waiting, wake_at = r.wake_at, expires_at = r.expires_at,
-    finished_at = r.finished_at, error_code = r.error_code, parked = r.parked
+-- Written this way because the conflict is always found by the primary key, while an UPDATE that joins would be planned
+-- for the table as it was when the statement was prepared, which may have been empty. The runs are there; one that was
+-- erased meanwhile is kept out by the version (see the index `runs_never`), which ends the transaction. What a run pins
+-- at birth is not among the columns that change.
+INSERT INTO runs (org, id, workflow, workflow_name, version, hash, form, status, waiting, wake_at, created_at,
+                  expires_at, finished_at, error_code, gate, parked)
+SELECT org, id, id, '', -1, '', '', status, waiting, wake_at, 0, expires_at, finished_at, error_code, NULL, parked
 FROM unnest($1::integer[], $2::uuid[], $3::text[], $4::bigint[], $5::bigint[], $6::bigint[], $7::bigint[], $8::text[],
             $9::boolean[]) AS r (org, id, status, waiting, wake_at, expires_at, finished_at, error_code, parked)
-WHERE runs.org = r.org AND runs.id = r.id
+ON CONFLICT (org, id) DO UPDATE
+SET status = excluded.status, waiting = excluded.waiting, wake_at = excluded.wake_at, expires_at = excluded.expires_at,
+    finished_at = excluded.finished_at, error_code = excluded.error_code, parked = excluded.parked

@@ -1,1 +1,1 @@
-SELECT hash FROM waits JOIN unnest($1::bytea[]) AS r (hash) USING (hash)
+SELECT w.hash FROM unnest($1::bytea[]) AS r (hash), LATERAL (SELECT hash FROM waits WHERE hash = r.hash LIMIT 1) AS w

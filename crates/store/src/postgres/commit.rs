@@ -4,7 +4,8 @@
 //!   batch ──▶ one transaction, one round trip ──▶ committed
 //!                  │ a row was refused                 ▲
 //!                  ├──▶ look what stands in the way ───┤ the rest, the same way
-//!                  │ again and again                   │
+//!                  │ again and again, or somebody      │
+//!                  │ holds a run and does not let go   │
 //!                  ├──▶ unit by unit, a savepoint each ┤
 //!                  │ the answer is missing             │
 //!                  └──▶ is it there? ──────────────────┘
@@ -39,6 +40,8 @@ enum Try {
     Done,
     /// Nothing was written; a row was refused.
     Row,
+    /// Nothing was written; somebody holds one of the runs.
+    Busy,
     /// Nothing was written; the same again may succeed.
     Again(Error),
 }
@@ -72,6 +75,7 @@ pub(super) async fn commit(inner: &Inner, batch: Batch) -> Result<Vec<Verdict>> 
                 return Ok(verdicts);
             }
             Try::Row => must_sift = true,
+            Try::Busy => return one_by_one(inner, &batch).await,
             Try::Again(why) => last = why,
         }
     }
@@ -103,6 +107,7 @@ async fn conclude(inner: &Inner, lease: Lease, ended: Ended, journal: &Journal) 
         Ended::NotWritten(trouble) => {
             let answer = match trouble {
                 Trouble::Row(_) => Ok(Try::Row),
+                Trouble::Busy(_) => Ok(Try::Busy),
                 trouble @ (Trouble::Again(_) | Trouble::Lost(_)) => Ok(Try::Again(trouble.unwritten())),
                 other => Err(other.unwritten()),
             };
@@ -139,7 +144,10 @@ async fn one_by_one(inner: &Inner, batch: &Batch) -> Result<Vec<Verdict>> {
                     written.extend(passed());
                     verdicts.extend(judged);
                 }
-                Err(Trouble::Row(_)) => {
+                // Whoever holds a run is writing its next record, or was stopped in the middle of it. A run that
+                // does not exist yet is nobody's, so then it is something else they hold.
+                Err(Trouble::Busy(why)) if unit.iter().any(|write| write.after == 0) => return Err(Trouble::Busy(why)),
+                Err(Trouble::Row(_) | Trouble::Busy(_)) => {
                     lease.batch("ROLLBACK TO unit; RELEASE unit").await?;
                     verdicts.push(Verdict::Conflict);
                     verdicts.extend((1..unit.len()).map(|_| Verdict::Undone));
@@ -166,7 +174,7 @@ async fn one_by_one(inner: &Inner, batch: &Batch) -> Result<Vec<Verdict>> {
             }
             Ok(verdicts)
         }
-        Try::Row => Err(Error::Unavailable("a row was refused".into())),
+        Try::Row | Try::Busy => Err(Error::Unavailable("a row was refused".into())),
         Try::Again(why) => Err(why),
     }
 }

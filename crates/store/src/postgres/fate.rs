@@ -50,6 +50,7 @@ async fn answer(inner: &Inner, lost: Lease, question: Question<'_>) -> Result<bo
 }
 
 async fn ask(session: &Session, old: &Standing, question: &Question<'_>) -> Attempted<bool> {
+    session.batch("SET lock_timeout = '5s'").await?;
     session.query(sql!("postgres/session_held"), &[&old.key]).await?;
     session.query("SELECT pg_advisory_xact_lock($1)", &[&old.key]).await?;
     match question {

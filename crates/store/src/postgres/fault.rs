@@ -17,6 +17,8 @@ pub(super) enum Trouble {
     Row(String),
     /// Somebody else was in the way: the same again may well succeed.
     Again(String),
+    /// Somebody else holds what it needs, and does not let go of it.
+    Busy(String),
     /// Refused, and it would be refused again now.
     Refused(String),
     /// The connection is gone, or does not answer.
@@ -46,6 +48,7 @@ fn of_server(db: &DbError) -> Trouble {
     let why = format!("{} ({})", db.message(), code.code());
     match code.code() {
         "40001" | "40P01" => Trouble::Again(why),
+        "55P03" => Trouble::Busy(why),
         // Shutting down, crashed, starting up: the session ends with it.
         code if code.starts_with("08") || code.starts_with("57P") => Trouble::Lost(why),
         code if ["21", "22", "23", "54"].contains(&&code[..2]) => Trouble::Row(why),
@@ -69,9 +72,11 @@ impl Trouble {
     /// The answer to a caller, provided that nothing was written.
     pub(super) fn unwritten(self) -> Error {
         match self {
-            Trouble::Row(why) | Trouble::Again(why) | Trouble::Refused(why) | Trouble::Lost(why) => {
-                Error::Unavailable(why)
-            }
+            Trouble::Row(why)
+            | Trouble::Again(why)
+            | Trouble::Busy(why)
+            | Trouble::Refused(why)
+            | Trouble::Lost(why) => Error::Unavailable(why),
             Trouble::Fenced => Error::Refused("this node was fenced: another has taken over its work".into()),
             Trouble::Other(error) => error,
         }

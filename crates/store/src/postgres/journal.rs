@@ -129,7 +129,7 @@ pub(super) async fn order(session: &Session, floor: &Floor) -> Attempted<()> {
         if !any.map_or(Ok(false), |row| get(&row, 0))? {
             return Ok(());
         }
-        session.batch("BEGIN").await?;
+        session.batch("BEGIN; SET LOCAL lock_timeout = '10s'").await?;
         session.query("SELECT pg_advisory_xact_lock($1)", &[&ORDER_LOCK]).await?;
         let mut arrived = Vec::new();
         for row in session.query(sql!("postgres/arrivals_take"), &[&from, &ARRIVALS_MAX]).await? {

@@ -73,30 +73,29 @@ pub(super) async fn tend(session: &Session) -> Attempted<()> {
     }
     let now = Month::now();
     for month in (0..=AHEAD).map(|months| now.plus(months)).filter(|month| !there.contains(month)) {
-        if let Err(trouble) = changed(session, &creation(month)).await {
+        if let Err(trouble) = begin(session, &format!("{}; COMMIT", creation(month))).await {
             tracing::warn!(month = month.table(), ?trouble, "a partition of the journal could not be made");
         }
     }
     for month in there.iter().filter(|month| month.plus(BEHIND) < now) {
-        if is_empty(session, *month).await? {
-            tracing::info!(month = month.table(), "the journal of this month is empty and goes");
-            // Looked at again under the lock: the table of another month has not this name.
-            let drop = format!(
-                "LOCK TABLE {0} IN ACCESS EXCLUSIVE MODE; \
-                 CREATE TEMP TABLE empty (is_empty boolean CHECK (is_empty)) ON COMMIT DROP; \
-                 INSERT INTO pg_temp.empty SELECT NOT EXISTS (SELECT FROM {0}); DROP TABLE {0}",
-                month.table()
-            );
-            if let Err(trouble) = changed(session, &drop).await {
-                tracing::warn!(
-                    month = month.table(),
-                    ?trouble,
-                    "an empty partition of the journal could not be dropped"
-                );
-            }
+        if is_empty(session, *month).await?
+            && let Err(trouble) = drop_empty(session, *month).await
+        {
+            tracing::warn!(month = month.table(), ?trouble, "an empty partition of the journal could not be dropped");
         }
     }
     Ok(())
+}
+
+/// Drops a month, unless something was written to it meanwhile.
+async fn drop_empty(session: &Session, month: Month) -> Attempted<()> {
+    begin(session, &format!("LOCK TABLE {} IN ACCESS EXCLUSIVE MODE", month.table())).await?;
+    let gone = match is_empty(session, month).await {
+        Ok(true) => session.batch(&format!("DROP TABLE {}; COMMIT", month.table())).await,
+        Ok(false) => session.batch("ROLLBACK").await,
+        Err(trouble) => Err(trouble),
+    };
+    undone(session, gone).await
 }
 
 async fn is_empty(session: &Session, month: Month) -> Attempted<bool> {
@@ -111,16 +110,16 @@ fn creation(month: Month) -> String {
     format!("CREATE TABLE IF NOT EXISTS {} PARTITION OF journal FOR VALUES FROM ('{from}') TO ('{to}')", month.table())
 }
 
-/// Everybody who writes waits meanwhile, so it is given up rather than waited for.
-async fn changed(session: &Session, statements: &str) -> Attempted<()> {
-    let locked = format!("SET LOCAL lock_timeout = '1s'; SELECT pg_advisory_xact_lock({})", migrations::LOCK);
-    let outcome: Attempted<()> = async {
-        session.batch("BEGIN").await?;
-        session.batch(&locked).await?;
-        session.batch(statements).await?;
-        session.batch("COMMIT").await
-    }
-    .await;
+/// Begins a change of the schema with its first statements. Everybody who writes waits meanwhile, so it is given up
+/// rather than waited for.
+async fn begin(session: &Session, statements: &str) -> Attempted<()> {
+    let lock = migrations::LOCK;
+    let begun = session.batch(&format!("BEGIN; SELECT pg_advisory_xact_lock({lock}); {statements}")).await;
+    undone(session, begun).await
+}
+
+/// Ends a transaction that failed.
+async fn undone(session: &Session, outcome: Attempted<()>) -> Attempted<()> {
     if let Err(trouble) = outcome {
         if !matches!(trouble, Trouble::Lost(_)) {
             session.batch("ROLLBACK").await?;

@@ -62,14 +62,22 @@ impl Connector {
         let until = Instant::now() + patience;
         loop {
             match self.connect().await {
-                Err(Error::Unavailable(_)) if Instant::now() < until => tokio::time::sleep(PAUSE_MIN).await,
-                other => return other,
+                Err(_) if Instant::now() < until => tokio::time::sleep(PAUSE_MIN).await,
+                other => return other.map_err(passing),
             }
         }
     }
 
     fn outage(&self) -> MutexGuard<'_, Option<Outage>> {
         self.outage.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What keeps a store from being opened is no reason to end one that is: somebody may put it right.
+fn passing(error: Error) -> Error {
+    match error {
+        Error::Refused(why) => Error::Unavailable(why),
+        other => other,
     }
 }
 
@@ -97,7 +105,7 @@ impl Pool {
         };
         let session = match self.open_one() {
             Some(session) => session,
-            None => self.connector.connect().await?,
+            None => self.connector.connect().await.map_err(passing)?,
         };
         Ok(Lease { session: Some(session), pool: Arc::clone(self), _place: place })
     }

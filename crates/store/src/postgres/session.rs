@@ -27,7 +27,9 @@ const VERSION_MIN: i32 = 150_000;
 const ANSWER_MAX: Duration = Duration::from_secs(30);
 
 /// Plans follow the indexes, whatever the statistics of a table that was empty a moment ago say; and nothing
-/// that is ours waits for ever.
+/// that is ours waits for ever. A node that is stopped in the middle of a batch holds the runs of that batch until
+/// its session is ended for being idle; others that want one of these runs do not wait for that, see
+/// [`commit`](super::commit).
 const SETTINGS: &str = "
 SET search_path = onward;
 SET plan_cache_mode = force_generic_plan;
@@ -37,8 +39,8 @@ SET enable_mergejoin = off;
 SET jit = off;
 SET default_transaction_isolation = 'read committed';
 SET statement_timeout = '30s';
-SET lock_timeout = '10s';
-SET idle_in_transaction_session_timeout = '30s';
+SET lock_timeout = '1s';
+SET idle_in_transaction_session_timeout = '5s';
 SET client_min_messages = 'warning';
 SET bytea_output = 'hex'";
 

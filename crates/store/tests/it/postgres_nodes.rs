@@ -1,12 +1,13 @@
 //! Several nodes on one database: stores of their own, as processes have them.
 
 use crate::postgres::{Database, open, runtime};
+use kernel::RunStatus;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use store::Verdict::{Committed, Conflict, KeyTaken, Undone};
 use store::{Batch, Birth, Error, PostgresStore, RunWrite, Store, Verdict};
-use testkit::conformance::fixtures::{ORG, append, batch, born, key, run, start, unit};
+use testkit::conformance::fixtures::{ORG, append, batch, born, key, run, start, turn, unit};
 use testkit::postgres::{name_in, shared};
 
 fn commit(store: &PostgresStore, runs: impl Into<Vec<RunWrite>>) -> Vec<Verdict> {
@@ -45,6 +46,36 @@ fn one_node_gets_the_next_record_and_nobody_else_is_hurt() {
         }
         assert_eq!(winners, [1; CONTESTED as usize], "record {seq}");
     }
+}
+
+#[test]
+fn a_node_that_stopped_in_the_middle_of_a_batch_keeps_only_its_runs_waiting() {
+    let database = Database::new();
+    let store = open(&database.url);
+    commit(&store, [start(run(1)), start(run(2))]);
+    // What such a node leaves: a record that is neither committed nor taken back.
+    let (name, id) = (name_in(&database.url).to_owned(), hex(run(1).0));
+    let stopped = std::thread::spawn(move || {
+        shared().sql(
+            &name,
+            &format!("BEGIN; INSERT INTO onward.journal VALUES (1, '{id}', 2, ''); SELECT pg_sleep(4); ROLLBACK"),
+        )
+    });
+    let name = name_in(&database.url);
+    let holds = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep' AND datname = current_database()";
+    let until = Instant::now() + Duration::from_secs(20);
+    while shared().sql(name, holds) == "0" {
+        assert!(Instant::now() < until);
+    }
+    let sent = Instant::now();
+    assert_eq!(commit(&store, [append(run(1), 1), append(run(2), 1), start(run(3))]), [Conflict, Committed, Committed]);
+    assert!(sent.elapsed() < Duration::from_secs(3), "{:?}", sent.elapsed());
+    stopped.join().unwrap();
+    assert_eq!(commit(&store, [append(run(1), 1)]), [Committed]);
+}
+
+fn hex(id: [u8; 16]) -> String {
+    id.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 #[test]
@@ -168,4 +199,17 @@ fn whoever_follows_the_journal_misses_nothing() {
     }
     stranger.join().unwrap();
     shared().sql(name_in(&database.url), "DROP TABLE strange");
+}
+
+#[test]
+fn a_run_that_was_erased_is_not_brought_back_by_a_change_of_its_row() {
+    let database = Database::new();
+    let store = open(&database.url);
+    commit(&store, [start(run(1)), start(run(2))]);
+    // What a record finds that another node appended while this one erased the run: the record before it, and no row.
+    shared().sql(name_in(&database.url), &format!("DELETE FROM onward.runs WHERE id = '{}'", hex(run(1).0)));
+    let verdicts = commit(&store, [turn(run(1), 1, RunStatus::Failed), turn(run(2), 1, RunStatus::Failed)]);
+    assert_eq!(verdicts, [Conflict, Committed]);
+    assert_eq!(runtime().block_on(store.run(ORG, run(1))), Ok(None));
+    assert_eq!(commit(&store, [append(run(2), 2)]), [Committed]);
 }

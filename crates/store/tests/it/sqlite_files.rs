@@ -116,8 +116,8 @@ fn every_statement_prepares_and_numbers_its_parameters_in_order() {
     drop(place.open());
     let raw = place.raw();
     let directory = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("sql");
-    for entry in std::fs::read_dir(directory).unwrap() {
-        let path = entry.unwrap().path();
+    let entries = std::fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path());
+    for path in entries.filter(|path| path.is_file()) {
         let statement = raw.prepare(&std::fs::read_to_string(&path).unwrap()).unwrap();
         for index in 1..=statement.parameter_count() {
             let expected = format!("${index}");

@@ -1,0 +1,80 @@
+//! Where a store is: `sqlite:PATH`, or `postgres://user:password@host:port/database`.
+
+use crate::{Error, PostgresStore, Result, SqliteStore, Store};
+use std::fmt;
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::sync::Arc;
+
+#[derive(Clone, PartialEq, Eq)]
+pub enum Location {
+    /// A file.
+    Sqlite(PathBuf),
+    /// An address, as libpq understands it.
+    Postgres(String),
+}
+
+impl FromStr for Location {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Location> {
+        match text.split_once(':') {
+            Some(("sqlite", path)) if !path.is_empty() => Ok(Location::Sqlite(path.into())),
+            Some(("postgres" | "postgresql", rest)) if rest.starts_with("//") => {
+                Ok(Location::Postgres(text.to_owned()))
+            }
+            _ => {
+                Err(Error::Refused("a store is `sqlite:PATH` or `postgres://user:password@host:port/database`".into()))
+            }
+        }
+    }
+}
+
+/// Without what nobody else should read: of an address, the host and the database.
+impl fmt::Display for Location {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Location::Sqlite(path) => write!(f, "sqlite:{}", path.display()),
+            Location::Postgres(url) => {
+                let plain = url.split('?').next().unwrap_or_default();
+                let (scheme, rest) = plain.split_once("//").unwrap_or(("postgres:", plain));
+                write!(f, "{scheme}//{}", rest.rsplit('@').next().unwrap_or_default())
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Location {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl Location {
+    /// Opens it, making what is not there. One on Postgres works in the runtime this is called in.
+    pub async fn open(&self) -> Result<Arc<dyn Store>> {
+        Ok(match self {
+            Location::Sqlite(path) => Arc::new(SqliteStore::open(path)?),
+            Location::Postgres(url) => Arc::new(PostgresStore::open(url).await?),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_location_is_understood_and_shown_without_its_secret() {
+        for (text, shown) in [
+            ("sqlite:data/onward.db", "sqlite:data/onward.db"),
+            ("postgres://ada:s%40cret@db:5432/onward?sslmode=require&password=x", "postgres://db:5432/onward"),
+            ("postgresql://%2Frun%2Fpg/onward", "postgresql://%2Frun%2Fpg/onward"),
+        ] {
+            assert_eq!(text.parse::<Location>().unwrap().to_string(), shown);
+        }
+        for bad in ["", "sqlite:", "mysql://x", "postgres:x", "data/onward.db"] {
+            assert!(matches!(bad.parse::<Location>(), Err(Error::Refused(_))), "{bad}");
+        }
+    }
+}
