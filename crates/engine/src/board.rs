@@ -32,8 +32,25 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use store::{Lane, Place, TypeRow, WorkerRow};
 
-/// Unclaimed tasks whose runs stay in memory; with more, new ones leave it at once.
-pub const RESIDENT_MAX: usize = 16_384;
+/// How much of what waits is kept in memory.
+#[derive(Clone, Copy, Debug)]
+pub struct Sizes {
+    /// Unclaimed tasks whose runs stay in memory; with more, new ones leave it at once.
+    pub resident: usize,
+    /// Rows asked for at once.
+    pub page: usize,
+    /// Rows of a lane that are kept at most…
+    pub window: usize,
+    /// …and how few are left when more are read.
+    pub low: usize,
+}
+
+impl Default for Sizes {
+    fn default() -> Self {
+        Sizes { resident: 16_384, page: PAGE, window: 2 * PAGE, low: PAGE / 2 }
+    }
+}
+
 /// Pause before rows that could not be read are asked for again.
 const READ_PAUSE: kernel::Span = kernel::Span::from_millis(200);
 /// A worker that was not heard of for so long does not count as one that is there.
@@ -43,6 +60,7 @@ pub const ABSENT: kernel::Span = kernel::Span::from_secs(90);
 type Key = (OrgId, Arc<str>);
 
 pub struct Board<T> {
+    sizes: Sizes,
     lines: BTreeMap<Key, Line>,
     polls: HashMap<u64, Poll<T>>,
     /// Open polls that want more.
@@ -89,6 +107,7 @@ pub struct Claim {
 impl<T> Default for Board<T> {
     fn default() -> Self {
         Board {
+            sizes: Sizes::default(),
             lines: BTreeMap::new(),
             polls: HashMap::new(),
             waiting: Waiting::default(),
@@ -108,6 +127,10 @@ impl<T> Default for Board<T> {
 }
 
 impl<T> Board<T> {
+    pub fn new(sizes: Sizes) -> Self {
+        Board { sizes, ..Default::default() }
+    }
+
     /// When it next has something to do on its own.
     pub fn next_due(&self) -> Option<Timestamp> {
         let lease = self.expiries.first().map(|(at, ..)| *at);
@@ -122,7 +145,7 @@ impl<T> Board<T> {
 
     /// So many tasks wait in memory that the next one should leave it.
     pub fn is_crowded(&self) -> bool {
-        self.resident >= RESIDENT_MAX
+        self.resident >= self.sizes.resident
     }
 
     /// Unclaimed tasks whose runs are in memory.
@@ -192,9 +215,10 @@ impl<T> Board<T> {
     /// Its run has left memory; the store has a row for it.
     pub fn park(&mut self, lane: &Lane, place: Place, now: Timestamp) {
         let key: Key = (lane.org, Arc::from(lane.name.as_str()));
+        let window = self.sizes.window;
         let state = self.line(key.clone()).lane(&lane.key);
         if state.cards.get(&place) == Some(&true) {
-            state.park(place);
+            state.park(place, window);
             self.resident -= 1;
         }
         self.refresh(&key, &lane.key, now);
@@ -209,8 +233,9 @@ impl<T> Board<T> {
         self.refresh(&key, &lane.key, now);
     }
 
-    /// Rows of a lane that were read, at most `limit`; or they could not be read.
-    pub fn refilled(&mut self, lane: &Lane, rows: Option<Vec<Place>>, limit: usize, now: Timestamp) {
+    /// Rows of a lane that were read, at most a page; or they could not be read.
+    pub fn refilled(&mut self, lane: &Lane, rows: Option<Vec<Place>>, now: Timestamp) {
+        let limit = self.sizes.page;
         let key: Key = (lane.org, Arc::from(lane.name.as_str()));
         if rows.is_none() {
             self.releases.insert((now.after(READ_PAUSE), lane.clone()));
@@ -330,7 +355,7 @@ impl<T> Board<T> {
     /// Puts a lane where it belongs among those of its line that can be served.
     fn refresh(&mut self, key: &Key, lane: &str, now: Timestamp) {
         let Some(line) = self.lines.get_mut(key) else { return };
-        let release = line.refresh(lane, now);
+        let release = line.refresh(lane, self.sizes.low, now);
         if line.can_serve() {
             self.stirred.insert(key.clone());
         }
@@ -414,8 +439,9 @@ impl<T> Board<T> {
                 wanted.extend(line.short().map(|lane| (key.clone(), lane)));
             }
         }
+        let low = self.sizes.low;
         for (key, lane) in wanted {
-            if let Some(after) = self.line(key.clone()).lane(&lane).ask() {
+            if let Some(after) = self.line(key.clone()).lane(&lane).ask(low) {
                 self.refills.push((Lane { org: key.0, name: key.1.to_string(), key: lane.to_string() }, after));
             }
         }

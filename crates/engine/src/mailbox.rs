@@ -18,7 +18,7 @@ mod tests;
 mod units;
 mod work;
 
-use crate::board::{self, Ask, Board, Handed, Stance};
+use crate::board::{Ask, Board, Handed, Sizes, Stance};
 use crate::gates::{Crowd, Gates};
 use crate::version::Version;
 use bytes::Bytes;
@@ -331,6 +331,11 @@ pub struct Mailbox<T> {
 
 impl<T> Mailbox<T> {
     pub fn new(epoch: u64, wait_url: WaitUrl) -> Self {
+        Mailbox::sized(epoch, wait_url, Sizes::default())
+    }
+
+    /// One that keeps so much of what waits for workers.
+    pub fn sized(epoch: u64, wait_url: WaitUrl, sizes: Sizes) -> Self {
         Mailbox {
             epoch,
             now: Timestamp::default(),
@@ -345,7 +350,7 @@ impl<T> Mailbox<T> {
             replies: Vec::new(),
             executing: HashSet::new(),
             gates: Gates::default(),
-            board: Board::default(),
+            board: Board::new(sizes),
             is_draining: false,
             fired: 0,
             units: 0,
@@ -470,7 +475,7 @@ impl<T> Mailbox<T> {
                 self.board.restore(lanes, self.now);
             }
             Command::Rule(row) => self.board.rule(&row, None, self.now),
-            Command::Refilled { lane, rows } => self.board.refilled(&lane, rows, board::PAGE, self.now),
+            Command::Refilled { lane, rows } => self.board.refilled(&lane, rows, self.now),
             Command::Look(look, ticket) => {
                 let reply = self.look(look);
                 self.replies.push((ticket, reply));

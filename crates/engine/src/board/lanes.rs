@@ -12,9 +12,6 @@ use store::{Place, Rate, TypeRow};
 
 /// Rows asked for at once.
 pub const PAGE: usize = 1_024;
-/// Rows of a lane that are kept in memory at most, and how few are left when more are read.
-const WINDOW: usize = 2_048;
-const LOW: usize = 512;
 /// Lanes that are read at once for one poll.
 const READS_AT_ONCE: usize = 16;
 
@@ -182,7 +179,7 @@ impl Line {
     }
 
     /// Works out whether a lane can be served, and when it can again if a rate keeps it.
-    pub fn refresh(&mut self, key: &str, now: Timestamp) -> Option<Timestamp> {
+    pub fn refresh(&mut self, key: &str, low: usize, now: Timestamp) -> Option<Timestamp> {
         let kept_until = match self.rules.rate {
             Some(_) => self.rules.kept_until(key, now),
             None => None,
@@ -203,7 +200,7 @@ impl Line {
             }
             lane.entry = entry;
         }
-        match lane.is_short() {
+        match lane.is_short(low) {
             true => self.short.insert(key.clone()),
             false => self.short.remove(&key),
         };
@@ -236,13 +233,13 @@ impl Track {
         self.cards.is_empty() && self.held == 0 && self.horizon == Horizon::All && !self.is_reading
     }
 
-    fn is_short(&self) -> bool {
-        self.horizon != Horizon::All && !self.is_reading && !self.is_stuck && self.cards.len() < LOW
+    fn is_short(&self, low: usize) -> bool {
+        self.horizon != Horizon::All && !self.is_reading && !self.is_stuck && self.cards.len() < low
     }
 
     /// After what to read on; nothing if that is being done.
-    pub fn ask(&mut self) -> Option<Option<Place>> {
-        if !self.is_short() {
+    pub fn ask(&mut self, low: usize) -> Option<Option<Place>> {
+        if !self.is_short(low) {
             return None;
         }
         self.is_reading = true;
@@ -303,7 +300,7 @@ impl Track {
     }
 
     /// The run of a card left memory. Beyond the window the store's row is enough.
-    pub fn park(&mut self, place: Place) {
+    pub fn park(&mut self, place: Place, window: usize) {
         let is_known = match self.horizon {
             Horizon::All => true,
             Horizon::Upto(known) => place <= known,
@@ -315,7 +312,7 @@ impl Track {
         }
         self.cards.insert(place, false);
         self.parked += 1;
-        if self.parked > WINDOW {
+        if self.parked > window {
             self.forget_last();
         }
     }
