@@ -650,7 +650,8 @@ impl<T> Mailbox<T> {
         // A bug that one run meets must not stop the others.
         let decided = || advance(&live.version.plan, &mut live.run, inputs, &context);
         let decided = std::panic::catch_unwind(std::panic::AssertUnwindSafe(decided));
-        counter.close(decided.as_ref().map_or(&[][..], |advanced| &advanced.effects), now);
+        let (effects, answers) = decided.as_ref().map_or((&[][..], &[][..]), |a| (&a.effects[..], &a.answers[..]));
+        counter.close(effects, work::waiting(&items, answers), now);
         let Ok(advanced) = decided else {
             slot.inbox = items;
             let what = "a bug in the engine stopped this run; its records are untouched";

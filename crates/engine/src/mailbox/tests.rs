@@ -6,8 +6,11 @@ use kernel::{Payload, WorkflowId};
 use std::num::NonZeroU32;
 
 fn start(run: RunId) -> Box<Start> {
-    let source = br#"{"name": "one", "tasks": {"a": {"noop": {}}}}"#;
-    let tree = lang::read(source, lang::Syntax::Json).expect("a document");
+    start_of(run, r#"{"name": "one", "tasks": {"a": {"noop": {}}}}"#)
+}
+
+fn start_of(run: RunId, source: &str) -> Box<Start> {
+    let tree = lang::read(source.as_bytes(), lang::Syntax::Json).expect("a document");
     let compiled = lang::compile(&tree).expect("a definition");
     let version = Version {
         org: OrgId::DEFAULT,
@@ -177,4 +180,66 @@ fn a_start_whose_key_is_taken_answers_everyone_what_they_asked() {
     let replies = mailbox.settle(turn, Ok(vec![taken])).replies;
     let reply = Reply::KeyTaken { run: RunId([9; 16]), fingerprint: [3; 32] };
     assert_eq!(replies, [(1, reply), (2, Reply::NotFound), (3, Reply::NotFound)]);
+}
+
+/// A run with one task; its trigger does not fit into a record.
+fn task(run: RunId) -> Box<Start> {
+    let source = r#"{"name": "one", "tasks": {"a": {"task": "mail.send", "input": "{{trigger.body}}"}}}"#;
+    let mut start = start_of(run, source);
+    start.origin.body = Payload::json(format!("\"{}\"", "x".repeat(kernel::payload::INLINE_MAX)));
+    start
+}
+
+fn ask(place: u64, credits: u32, is_hasty: bool) -> Command<u32> {
+    Command::Ask(Box::new(Ask {
+        place,
+        ticket: place as u32,
+        org: OrgId::DEFAULT,
+        worker: "ada".into(),
+        types: vec!["%".into()],
+        patterns: vec![crate::board::Pattern::Prefix("".into())],
+        runtime: None,
+        version: None,
+        slots: None,
+        credits,
+        lease: Span::from_secs(30),
+        is_hasty,
+    }))
+}
+
+/// Turns once, and everything lands.
+fn land(mailbox: &mut Mailbox<u32>, now: Timestamp) -> (Turn<u32>, Released<u32>) {
+    let mut turn = mailbox.turn(now);
+    let (loads, fetches) = (std::mem::take(&mut turn.loads), std::mem::take(&mut turn.fetches));
+    let (batch, refills) = (turn.batch.clone(), std::mem::take(&mut turn.refills));
+    let verdicts = vec![Verdict::Committed; turn.batch.runs.len()];
+    let released = mailbox.settle(turn, Ok(verdicts));
+    (Turn { batch, loads, fetches, refills, pending: Vec::new(), ready: Vec::new() }, released)
+}
+
+fn handed(released: &Released<u32>) -> Vec<(u32, usize)> {
+    let count = |(ticket, reply): &(u32, Reply)| match reply {
+        Reply::Handed(handed) => Some((*ticket, handed.tasks.len())),
+        _ => None,
+    };
+    released.replies.iter().filter_map(count).collect()
+}
+
+#[test]
+fn a_claim_that_waits_for_a_payload_still_reaches_its_worker() {
+    let mut mailbox: Mailbox<u32> = Mailbox::new(1, Arc::new(|_, _| String::new()));
+    let run = RunId([7; 16]);
+    mailbox.accept(Command::Start { start: task(run), ticket: 1, ended: None });
+    let (turn, _) = land(&mut mailbox, Timestamp(1));
+    let payloads = turn.batch.runs[0].payloads.clone();
+    mailbox.accept(ask(2, 1, false));
+    mailbox.accept(ask(3, 1, true));
+    let (turn, released) = land(&mut mailbox, Timestamp(2));
+    assert_eq!((turn.fetches.len(), turn.batch.runs.len()), (1, 0));
+    assert_eq!(handed(&released), [(3, 0)], "the one task is on its way to whoever asked first");
+    mailbox.accept(Command::Fetched { run, result: Ok(payloads) });
+    let (turn, released) = land(&mut mailbox, Timestamp(3));
+    assert_eq!(turn.batch.runs.len(), 1);
+    assert_eq!(handed(&released), [(2, 1)]);
+    assert_eq!(mailbox.tasks().1, 1);
 }

@@ -117,6 +117,15 @@ pub(super) fn keep_waiting<T>(items: &mut Vec<Item<T>>, answers: &mut Vec<Answer
     }
 }
 
+/// Promises of the claims that have to wait.
+pub(super) fn waiting<T>(items: &[Item<T>], answers: &[Answer]) -> Vec<u64> {
+    let is_later = |(item, answer): (&Item<T>, &Answer)| match &item.input {
+        Input::Claim { offer, .. } if *answer == Answer::Later => Some(offer.place),
+        _ => None,
+    };
+    items.iter().zip(answers).filter_map(is_later).collect()
+}
+
 /// Where a run asks for workers while it is being advanced, and who was promised something there.
 pub(super) struct Counter<'a, T> {
     board: RefCell<&'a mut Board<T>>,
@@ -152,13 +161,14 @@ impl<'a, T> Counter<'a, T> {
         Some(offer)
     }
 
-    /// Whoever was promised something and got nothing waits on.
-    pub fn close(self, effects: &[Effect], now: Timestamp) {
+    /// Whoever was promised something and got nothing waits on; what is only `waiting` stays promised.
+    pub fn close(self, effects: &[Effect], waiting: Vec<u64>, now: Timestamp) {
         let board = self.board.into_inner();
         let is_granted = |promise: u64| {
             effects.iter().any(|effect| matches!(effect, Effect::Grant { place, .. } if *place == promise))
         };
-        for promise in self.promised.into_inner().into_iter().filter(|promise| !is_granted(*promise)) {
+        let is_over = |promise: &u64| !is_granted(*promise) && !waiting.contains(promise);
+        for promise in self.promised.into_inner().into_iter().filter(is_over) {
             board.refuse(promise, now);
         }
     }
