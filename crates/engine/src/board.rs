@@ -84,6 +84,8 @@ pub struct Board<T> {
     resident: usize,
     /// Counts every hand-over, so that lanes can be served in turn.
     served: u64,
+    /// What workers hold is not known in full: where there is a limit, nothing is handed out.
+    is_partial: bool,
 }
 
 /// A task on its way to a worker.
@@ -122,6 +124,7 @@ impl<T> Default for Board<T> {
             refills: Vec::new(),
             resident: 0,
             served: 0,
+            is_partial: false,
         }
     }
 }
@@ -186,6 +189,15 @@ impl<T> Board<T> {
             line.lane(&lane.key).horizon = Horizon::Nothing;
             self.refresh(&key, &lane.key, now);
         }
+    }
+
+    /// Leases of the last process are being found again, or all of them have been.
+    pub fn recovers(&mut self, is_partial: bool) {
+        if self.is_partial && !is_partial {
+            let limited = self.lines.iter().filter(|(_, line)| line.rules.is_limited());
+            self.stirred.extend(limited.map(|(key, _)| key.clone()));
+        }
+        self.is_partial = is_partial;
     }
 
     /// A task may be claimed from now on.
@@ -290,10 +302,11 @@ impl<T> Board<T> {
         now: Timestamp,
     ) -> Option<Offer> {
         let key: Key = (org, Arc::from(wanted.name));
+        let is_partial = self.is_partial;
         let line = self.line(key.clone());
         let lane = line.lane(wanted.key);
         let has_others = is_new && (!lane.cards.is_empty() || lane.horizon != Horizon::All);
-        if has_others || line.hold(wanted.key, now).is_some() {
+        if has_others || is_partial && line.rules.is_limited() || line.hold(wanted.key, now).is_some() {
             return None;
         }
         let place = self.poll_for(&key, worker)?;
@@ -378,7 +391,8 @@ impl<T> Board<T> {
         let mut best: Option<(Key, Place, Arc<str>)> = None;
         for pattern in &poll.patterns {
             for (key, line) in pattern.range(&self.lines, poll.org) {
-                if !line.rules.suits(poll.runtime.as_deref()) {
+                let is_unknown = self.is_partial && line.rules.is_limited();
+                if is_unknown || !line.rules.suits(poll.runtime.as_deref()) {
                     continue;
                 }
                 let Some((lane, first)) = line.first() else { continue };

@@ -323,6 +323,8 @@ pub struct Mailbox<T> {
     executing: HashSet<(RunId, u64)>,
     gates: Gates,
     board: Board<T>,
+    /// Runs of the last process that have not been read yet.
+    recovering: HashSet<RunId>,
     is_draining: bool,
     fired: u64,
     /// Units so far: those of one batch have different numbers.
@@ -351,6 +353,7 @@ impl<T> Mailbox<T> {
             executing: HashSet::new(),
             gates: Gates::default(),
             board: Board::new(sizes),
+            recovering: HashSet::new(),
             is_draining: false,
             fired: 0,
             units: 0,
@@ -439,7 +442,7 @@ impl<T> Mailbox<T> {
                 self.watchers.entry(run).or_default().push(ticket);
                 self.push(org, run, Item::wake());
             }
-            Command::Recover { org, run } => self.push(org, run, Item::wake()),
+            Command::Recover { org, run } => self.recover(org, run),
             Command::Timers(timers) => {
                 for timer in timers {
                     self.wheel.insert((timer.at, timer.run));
@@ -480,6 +483,21 @@ impl<T> Mailbox<T> {
                 let reply = self.look(look);
                 self.replies.push((ticket, reply));
             }
+        }
+    }
+
+    fn recover(&mut self, org: OrgId, run: RunId) {
+        if self.slots.get(&run).is_none_or(|slot| slot.live.is_none()) {
+            self.recovering.insert(run);
+            self.board.recovers(true);
+        }
+        self.push(org, run, Item::wake());
+    }
+
+    /// What workers hold of a run is known, or never will be.
+    fn recovered(&mut self, run: RunId) {
+        if self.recovering.remove(&run) && self.recovering.is_empty() {
+            self.board.recovers(false);
         }
     }
 

@@ -51,6 +51,7 @@ impl<T> Mailbox<T> {
         slot.phase = Phase::Resident;
         slot.is_queued = true;
         self.queue.push_back(run);
+        self.recovered(run);
         // It may have been created without anybody learning of it.
         self.supersede(self.gates.supersedes(run));
     }
@@ -105,6 +106,7 @@ impl<T> Mailbox<T> {
         if matches!(reply, Reply::NotFound | Reply::Trouble(Trouble::Damaged(_))) {
             self.leave(run);
         }
+        self.recovered(run);
         if let Some(mut slot) = self.slots.remove(&run) {
             let claims = slot.inbox.extract_if(.., |item| item.is_claim()).map(|item| item.input).collect();
             self.drop_claims(claims, true);

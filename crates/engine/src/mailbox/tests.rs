@@ -243,3 +243,57 @@ fn a_claim_that_waits_for_a_payload_still_reaches_its_worker() {
     assert_eq!(handed(&released), [(2, 1)]);
     assert_eq!(mailbox.tasks().1, 1);
 }
+
+fn limited(limit: u32) -> TypeRow {
+    TypeRow {
+        org: OrgId::DEFAULT,
+        name: "mail.send".into(),
+        runtime: None,
+        description: None,
+        enabled: true,
+        paused: None,
+        limit: Some(limit),
+        limit_per_key: None,
+        rate: None,
+        created_at: Timestamp::default(),
+        updated_at: Timestamp::default(),
+    }
+}
+
+#[test]
+fn what_workers_hold_counts_before_it_has_been_read_again() {
+    let (first, second) = (RunId([1; 16]), RunId([2; 16]));
+    let mut before: Mailbox<u32> = Mailbox::new(1, Arc::new(|_, _| String::new()));
+    before.accept(ask(1, 1, false));
+    before.accept(Command::Start { start: task(first), ticket: 2, ended: None });
+    let (turn, released) = land(&mut before, Timestamp(1));
+    assert_eq!(handed(&released), [(1, 1)]);
+    let write = &turn.batch.runs[0];
+    let (records, row) = (vec![write.record.clone()], write.row.clone().expect("the first record has a row"));
+
+    let mut after: Mailbox<u32> = Mailbox::new(2, Arc::new(|_, _| String::new()));
+    after.accept(Command::Board { lanes: Vec::new(), types: vec![limited(1)], workers: Vec::new() });
+    after.accept(Command::Recover { org: OrgId::DEFAULT, run: first });
+    after.accept(ask(3, 1, false));
+    after.accept(Command::Start { start: task(second), ticket: 4, ended: None });
+    let (turn, released) = land(&mut after, Timestamp(2));
+    assert_eq!(turn.loads.len(), 1);
+    assert!(handed(&released).is_empty(), "nobody knows yet how many are out");
+    let payloads = turn.batch.runs[0].payloads.clone();
+
+    let version = task(first).version;
+    let run = Run::load(&version.plan, None, &records).expect("it folds");
+    let resumed = Resumed { version, run, seq: 1, row, records: 1 };
+    after.accept(Command::Loaded { run: first, result: Ok(Some(Box::new(resumed))) });
+    let (_, released) = land(&mut after, Timestamp(3));
+    assert!(handed(&released).is_empty(), "one is out, and no more may be");
+
+    let result = kernel::advance::TaskResult::Done { body: None, took: Span(0) };
+    let input = Input::Finished { step: 0, fence: 2, result, digest: 5 };
+    after.accept(Command::Give { org: OrgId::DEFAULT, run: first, input, ticket: None });
+    land(&mut after, Timestamp(4));
+    land(&mut after, Timestamp(5));
+    after.accept(Command::Fetched { run: second, result: Ok(payloads) });
+    let (_, released) = land(&mut after, Timestamp(6));
+    assert_eq!(handed(&released), [(3, 1)]);
+}
