@@ -62,7 +62,7 @@ type Key = (OrgId, Arc<str>);
 pub struct Board<T> {
     sizes: Sizes,
     lines: BTreeMap<Key, Line>,
-    polls: HashMap<u64, Poll<T>>,
+    polls: BTreeMap<u64, Poll<T>>,
     /// Open polls that want more.
     waiting: Waiting,
     /// Polls that are to be answered as soon as nothing is on its way to them.
@@ -70,6 +70,8 @@ pub struct Board<T> {
     /// Hand-overs that are not durable yet.
     promises: HashMap<u64, Promise>,
     grants: BTreeMap<(RunId, u32), Grant>,
+    /// Tasks that are durable and whose polls have not been answered yet, because more is on its way to them.
+    pockets: HashMap<(RunId, u32), u64>,
     expiries: BTreeSet<(Timestamp, RunId, u32)>,
     /// Lanes held up by a rate, and until when.
     releases: BTreeSet<(Timestamp, Lane)>,
@@ -111,11 +113,12 @@ impl<T> Default for Board<T> {
         Board {
             sizes: Sizes::default(),
             lines: BTreeMap::new(),
-            polls: HashMap::new(),
+            polls: BTreeMap::new(),
             waiting: Waiting::default(),
             hasty: Vec::new(),
             promises: HashMap::new(),
             grants: BTreeMap::new(),
+            pockets: HashMap::new(),
             expiries: BTreeSet::new(),
             releases: BTreeSet::new(),
             workers: BTreeMap::new(),
@@ -176,7 +179,7 @@ impl<T> Board<T> {
     pub fn rule(&mut self, row: &TypeRow, began: Option<Timestamp>, now: Timestamp) {
         let key: Key = (row.org, Arc::from(row.name.as_str()));
         let line = self.line(key.clone());
-        line.rules = Rules::of(row, line.rules.take_rates(), began);
+        line.rule(row, began);
         self.refresh_line(&key, now);
     }
 

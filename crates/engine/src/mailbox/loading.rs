@@ -108,6 +108,7 @@ impl<T> Mailbox<T> {
         }
         self.recovered(run);
         if let Some(mut slot) = self.slots.remove(&run) {
+            self.board.forget(slot.org, run, self.now);
             let claims = slot.inbox.extract_if(.., |item| item.is_claim()).map(|item| item.input).collect();
             self.drop_claims(claims, true);
             let tickets = slot.inbox.into_iter().filter_map(|item| item.ticket);

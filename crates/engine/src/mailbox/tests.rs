@@ -297,3 +297,24 @@ fn what_workers_hold_counts_before_it_has_been_read_again() {
     let (_, released) = land(&mut after, Timestamp(6));
     assert_eq!(handed(&released), [(3, 1)]);
 }
+
+#[test]
+fn a_run_that_cannot_be_read_keeps_no_room() {
+    let (first, second) = (RunId([1; 16]), RunId([2; 16]));
+    let mut mailbox: Mailbox<u32> = Mailbox::new(1, Arc::new(|_, _| String::new()));
+    mailbox.accept(Command::Rule(Box::new(limited(1))));
+    mailbox.accept(ask(1, 2, false));
+    mailbox.accept(Command::Start { start: task(first), ticket: 2, ended: None });
+    assert_eq!(handed(&land(&mut mailbox, Timestamp(1)).1), [(1, 1)]);
+    let input = Input::Heartbeat { step: 0, fence: 2, progress: Some(Payload::json("1")) };
+    mailbox.accept(Command::Give { org: OrgId::DEFAULT, run: first, input, ticket: None });
+    let turn = mailbox.turn(Timestamp(2));
+    mailbox.settle(turn, Ok(vec![Verdict::Conflict]));
+    assert_eq!(land(&mut mailbox, Timestamp(3)).0.loads.len(), 1);
+    assert_eq!(mailbox.tasks().1, 1);
+    mailbox.accept(Command::Loaded { run: first, result: Err(Trouble::Newer) });
+    assert_eq!(mailbox.tasks().1, 0, "a later release has it, and its worker reports there");
+    mailbox.accept(ask(3, 1, false));
+    mailbox.accept(Command::Start { start: task(second), ticket: 4, ended: None });
+    assert_eq!(handed(&land(&mut mailbox, Timestamp(4)).1), [(3, 1)]);
+}
