@@ -15,9 +15,9 @@ use super::shape::{Limit, Shape};
 use super::trace::Marks;
 use super::trigger::Trigger;
 use super::upstream;
-use engine::board::Task;
 use bytes::Bytes;
 use engine::Version;
+use engine::board::Task;
 use engine::mailbox::Dispatch;
 use kernel::event::{Event, Queue};
 use kernel::run::LoadError;
@@ -25,8 +25,8 @@ use kernel::{Context, Input, OrgId, Payload, Payloads, Record, Run, RunId, RunSt
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::sync::Arc;
-use store::{MemoryStore, ReadyRow};
 use store::memory::StoredRun;
+use store::{MemoryStore, ReadyRow};
 
 /// One edition of a workflow, as both sides know it.
 #[derive(Clone)]
@@ -189,13 +189,7 @@ impl Checker {
     }
 
     /// A commit by process `writer` may have touched this run.
-    pub fn committed(
-        &mut self,
-        stored: &StoredRun,
-        ready: &[ReadyRow],
-        writer: u64,
-        is_draining: bool,
-    ) -> Judgement {
+    pub fn committed(&mut self, stored: &StoredRun, ready: &[ReadyRow], writer: u64, is_draining: bool) -> Judgement {
         self.commits += 1;
         let followed = self.runs.get_mut(&stored.row.id).ok_or("nobody asked for this run")?;
         let begun = self.moves.len();
@@ -288,13 +282,7 @@ struct Notes<'a> {
 
 impl Followed {
     /// Takes in the records that are new.
-    fn read_on(
-        &mut self,
-        stored: &StoredRun,
-        writer: u64,
-        has_one_clock: bool,
-        notes: Notes<'_>,
-    ) -> Judgement {
+    fn read_on(&mut self, stored: &StoredRun, writer: u64, has_one_clock: bool, notes: Notes<'_>) -> Judgement {
         let known = self.records.len();
         let is_prefix = stored.records.get(..known) == Some(&self.records[..]);
         Harm::Lost.unless(is_prefix, || "a record was changed or removed".into())?;
@@ -458,7 +446,8 @@ impl Followed {
         require(row.parked == status.is_parked() || may_park, || format!("a run that is {status} has left memory"))?;
         let mut rows: Vec<u32> = ready.iter().map(|row| row.place.step).collect();
         rows.sort_unstable();
-        let is_same = run.claimable(plan).filter(|_| row.parked && status == RunStatus::Running).eq(rows.iter().copied());
+        let is_same =
+            run.claimable(plan).filter(|_| row.parked && status == RunStatus::Running).eq(rows.iter().copied());
         Harm::Lost.unless(is_same, || format!("rows stand for tasks {rows:?}, {claimable} may be claimed"))?;
         require(row.wake_at == due, || format!("the row wakes at {:?}, the run is due at {due:?}", row.wake_at))?;
         let is_right = due.is_none_or(|due| due == self.model.due());
@@ -468,6 +457,7 @@ impl Followed {
         let timers: Vec<Timestamp> = stored.timers.iter().copied().collect();
         require(timers == Vec::from_iter(due), || format!("timer rows {timers:?} for a run that is due at {due:?}"))?;
         let is_held = !run.running().is_empty() || run.leased().next().is_some();
+        let is_held = is_held || run.state.paused.is_some();
         let has_source = status.is_terminal() || due.is_some() || is_held || run.has_undecided();
         let is_fetching = run.next_due().is_some_and(|at| at <= self.newest_at);
         Harm::Stuck.unless(has_source || is_fetching, || "nothing will ever wake this run".into())?;

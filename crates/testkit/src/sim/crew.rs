@@ -246,16 +246,17 @@ impl World {
                 self.claim_all_of(process);
             }
         }
-        let is_shut = |row: &TypeRow| !row.enabled || row.paused.is_some();
+    }
+
+    /// Every process is told that nothing is paused or disabled any more.
+    pub fn open_types(&mut self) {
         for name in TYPES {
             let row = ready(self.store.task_type(OrgId::DEFAULT, name)).expect("the memory store answers");
-            if let Some(row) = row.filter(is_shut) {
-                let row = TypeRow { enabled: true, paused: None, ..row };
-                ready(self.store.put_type(&row)).expect("the memory store answers");
-                for process in 0..self.processes.len() {
-                    if self.processes[process].is_alive() {
-                        self.deliver(process, Command::Rule(Box::new(row.clone())));
-                    }
+            let row = TypeRow { enabled: true, paused: None, ..row.unwrap_or_else(|| free(name)) };
+            ready(self.store.put_type(&row)).expect("the memory store answers");
+            for process in 0..self.processes.len() {
+                if self.processes[process].is_alive() {
+                    self.deliver(process, Command::Rule(Box::new(row.clone())));
                 }
             }
         }
@@ -305,6 +306,7 @@ impl World {
         for task in &handed.tasks {
             let (run, step, fence, lease) = (task.run, task.step, task.fence, task.lease);
             self.note(format!("worker {worker} has s{step} of {run} under {fence} for {lease}"));
+            self.checker.leases.seen(process, (run, step));
             self.checker.handed(task, &Crew::name(worker), has_hung_up, epoch)?;
             match has_hung_up {
                 true => self.hand_back(process, task),

@@ -18,6 +18,9 @@ use store::{Batch, TypeRow, Verdict};
 /// What a process was about to hand over when a rule changed may still land so much later.
 const IN_HAND: Span = Span::from_secs(60);
 
+/// A worker that was given something knows of it after so long.
+const TELLING: Span = Span::from_secs(20);
+
 /// A step of a run.
 pub type Task = (RunId, u32);
 
@@ -41,6 +44,8 @@ struct Running {
     fence: u64,
     lease: Span,
     until: Timestamp,
+    /// Since when its worker should know that it has it, until it does.
+    unseen_since: Option<Timestamp>,
 }
 
 #[derive(Default)]
@@ -113,13 +118,13 @@ impl Leases {
             }
         }
         for (step, (fence, lease)) in leased {
-            let begun = Running { fence, lease, until: now.after(lease) };
+            let begun = Running { fence, lease, until: now.after(lease), unseen_since: None };
             self.running.entry((process, (run, step))).or_insert(begun);
         }
     }
 
     /// A process learns what became of its batch.
-    pub fn settled(&mut self, process: usize, batch: &Batch, verdicts: &[Verdict]) -> Judgement {
+    pub fn settled(&mut self, process: usize, batch: &Batch, verdicts: &[Verdict], now: Timestamp) -> Judgement {
         let landed = batch.runs.iter().zip(verdicts).filter(|(_, verdict)| **verdict == Verdict::Committed);
         for (write, _) in landed {
             let record = Record::open(&write.record).map_err(|e| format!("a record cannot be read: {e}"))?;
@@ -133,8 +138,8 @@ impl Leases {
                 }
                 match event {
                     Event::Leased { lease, .. } => {
-                        let begun = Running { fence, lease: *lease, until: record.at.after(*lease) };
-                        self.running.insert(place, begun);
+                        let (until, unseen_since) = (record.at.after(*lease), Some(now));
+                        self.running.insert(place, Running { fence, lease: *lease, until, unseen_since });
                     }
                     _ if ends(event) => drop(self.running.remove(&place)),
                     _ => {}
@@ -142,6 +147,20 @@ impl Leases {
             }
         }
         Ok(())
+    }
+
+    /// A worker is given what was leased to it.
+    pub fn seen(&mut self, process: usize, task: Task) {
+        if let Some(running) = self.running.get_mut(&(process, task)) {
+            running.unseen_since = None;
+        }
+    }
+
+    /// Nothing stays leased to somebody who is never told.
+    pub fn check(&self, now: Timestamp) -> Judgement {
+        let is_forgotten = |r: &&Running| r.unseen_since.is_some_and(|since| since.after(TELLING) < now);
+        let forgotten = self.running.values().find(is_forgotten);
+        Harm::Lost.unless(forgotten.is_none(), || format!("nobody was told of a lease: {forgotten:?}"))
     }
 
     /// Has whoever comes with this fence the task, as the process knows it? Nothing where that cannot be said.

@@ -211,9 +211,7 @@ impl Model {
                     Queue::WorkflowPaused => true,
                     Queue::Later => self.trigger.run_at.is_some_and(|run_at| run_at > at),
                 };
-                require(is_new && may_wait, || {
-                    "it may not wait for a turn".into()
-                })
+                require(is_new && may_wait, || "it may not wait for a turn".into())
             }
             Event::Admitted {} => {
                 let was_queued = std::mem::take(&mut self.is_queued);
@@ -263,7 +261,8 @@ impl Model {
             return Ok(());
         }
         let is_held = self.hold().is_some();
-        let is_active = |s: &Seen| matches!(s.phase, Phase::Running | Phase::Leased) || s.phase == Phase::Ready && !is_held;
+        let is_active =
+            |s: &Seen| matches!(s.phase, Phase::Running | Phase::Leased) || s.phase == Phase::Ready && !is_held;
         let is_running = self.steps.iter().any(is_active);
         let is_undecided = |i: &usize| !is_held && self.steps[*i].phase == Phase::Idle && self.needs_settled(*i);
         let undecided = (0..self.steps.len()).find(is_undecided);

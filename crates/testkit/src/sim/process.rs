@@ -143,7 +143,10 @@ impl Process {
     /// Forgets everything; false if it was dead already.
     pub fn kill(&mut self) -> bool {
         let was_alive = self.is_alive();
-        *self = Process { state: State::Dead, ..Process::new(self.host, self.epoch, self.clock.clone(), None, Sizes::default()) };
+        *self = Process {
+            state: State::Dead,
+            ..Process::new(self.host, self.epoch, self.clock.clone(), None, Sizes::default())
+        };
         was_alive
     }
 }
@@ -325,7 +328,7 @@ impl World {
         let error = result.as_ref().err().cloned();
         this.is_unsure |= matches!(error, Some(store::Error::Unknown(_)));
         if let Ok(verdicts) = &result {
-            self.checker.leases.settled(process, &turn.batch, verdicts)?;
+            self.checker.leases.settled(process, &turn.batch, verdicts, self.now)?;
         }
         let released = this.mailbox.settle(turn, result);
         self.release(process, released)?;

@@ -9,7 +9,8 @@ use super::random::Random;
 use kernel::event::OnConflict;
 use kernel::path::{RawPath, Ref, Root, TaskField};
 use kernel::plan::{
-    Backoff, Body, Concurrency, Form, Group, Guard, Http, Layout, Link, Node, Notify, Occasion, Outcomes, Retry, Task, Verdict,
+    Backoff, Body, Concurrency, Form, Group, Guard, Http, Layout, Link, Node, Notify, Occasion, Outcomes, Retry, Task,
+    Verdict,
 };
 use kernel::template::{self, Part, Template};
 use kernel::{Plan, Span, expr};

@@ -6,8 +6,8 @@
 use super::random::Random;
 use super::shape::Reads;
 use bytes::Bytes;
-use kernel::advance::Work;
 use kernel::Timestamp;
+use kernel::advance::Work;
 use kernel::payload::INLINE_MAX;
 
 /// Data that somebody could mistake for a template.

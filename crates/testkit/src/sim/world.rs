@@ -189,6 +189,7 @@ impl World {
                 }
                 Event::Tick => {
                     self.checker.news.check(&self.store)?;
+                    self.checker.leases.check(self.now)?;
                     self.make_room()?;
                     self.help();
                     if self.faults.has_tasks {
@@ -219,6 +220,9 @@ impl World {
         self.note("--- the weather is good from here on".into());
         self.is_calm = true;
         self.clear_up();
+        if self.faults.has_tasks {
+            self.open_types();
+        }
         for (process, dispatch) in std::mem::take(&mut self.silent) {
             self.report(process, &dispatch, Span::from_millis(5), upstream::well(&dispatch));
         }
