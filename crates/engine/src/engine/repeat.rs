@@ -1,6 +1,7 @@
 //! Replay: a new run from an old one's input. The old one stays as it is.
 
 use super::{Engine, Error, Idempotency, Resolved, Source, StartRequest, Started};
+use kernel::plan::Form;
 use kernel::{OrgId, RunId};
 use std::sync::Arc;
 
@@ -24,7 +25,11 @@ impl Engine {
         idempotency: Option<Idempotency>,
     ) -> Result<Started, Error> {
         let reading = self.read(org, run).await?.ok_or(Error::NotFound("run"))?;
-        let row = self.workflow_of(org, reading.row.workflow).await?;
+        let row = match reading.version.plan.layout().form {
+            // A plain task has a type instead of a workflow, and no other version than its own.
+            Form::Task => self.type_as_workflow(&reading).await?,
+            _ => self.workflow_of(org, reading.row.workflow).await?,
+        };
         let version = match edition {
             Edition::Pinned => reading.version.clone(),
             Edition::Latest if row.deleted_at.is_some() => return Err(Error::NotFound("workflow")),
@@ -35,7 +40,14 @@ impl Engine {
         let body = body.map_err(|_| Error::Damaged("its input is missing".into()))?.clone();
         let pairs = |list: &[kernel::event::Pair]| list.iter().map(|p| (p.name.clone(), p.value.clone())).collect();
         let (headers, labels) = (pairs(&origin.headers), pairs(&origin.labels));
-        let source = Source { kind: origin.trigger, replayed_from: Some(run), ..Source::default() };
+        let source = Source {
+            kind: origin.trigger,
+            replayed_from: Some(run),
+            priority: origin.priority,
+            key: origin.key.clone(),
+            callback_url: if row.form == Form::Task { origin.callback_url.clone() } else { String::new() },
+            ..Source::default()
+        };
         let workflow = Arc::new(Resolved { row, version });
         self.start(StartRequest { headers, labels, source, idempotency, ..StartRequest::new(org, workflow, body) })
             .await
