@@ -26,8 +26,8 @@ pub use notices::{AGAIN, NOTIFIER, NOTIFIER_NAME, idempotency};
 pub use reading::Reading;
 pub use repeat::Edition;
 pub use tasks::{
-    Alive, Bulk, BulkDone, Heartbeat, NewTask, Outcome, Report, Reported, Retried, TaskFilter, TaskKey, TaskReading,
-    TypeChange, TypeView, WorkReply, WorkRequest, status_of,
+    Alive, Bulk, BulkDone, Heartbeat, NewTask, Outcome, RELEASE, Report, Reported, Retried, TaskFilter, TaskKey,
+    TaskReading, TypeChange, TypeView, WorkReply, WorkRequest, status_of,
 };
 pub use triggers::{Key, PREVIEW_MAX};
 pub use webhooks::{Delivered, Door};
