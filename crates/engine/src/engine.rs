@@ -56,6 +56,8 @@ use tickets::Ticket;
 use tokio::sync::oneshot;
 
 /// Commands that may wait for the mailbox before starts are refused.
+/// How long whoever asks for metrics waits for the loop to count.
+const METRICS_PATIENCE: Duration = Duration::from_secs(1);
 const MAILBOX_MAX: usize = 65_536;
 /// Rounds a caller drives itself for an answer, and for the end of a run it waits for.
 const ROUNDS_FOR_ONE: u32 = 1;
@@ -372,6 +374,12 @@ impl Engine {
     }
 
     pub fn metrics(&self) -> &Metrics {
+        &self.inner.metrics
+    }
+
+    /// The same, counted anew where that is done on demand; as they were when the loop does not answer.
+    pub async fn metrics_now(&self) -> &Metrics {
+        let _ = tokio::time::timeout(METRICS_PATIENCE, self.inner.probe()).await;
         &self.inner.metrics
     }
 
