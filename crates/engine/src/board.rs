@@ -422,9 +422,13 @@ impl<T> Board<T> {
         }
     }
 
-    /// How many workers that claim a type are there, and when one was last heard of.
+    /// How many workers that claim a type and may have it are there, and when one was last heard of.
     fn audience(&self, org: OrgId, name: &str, now: Timestamp) -> (u32, Option<Timestamp>) {
-        let claims = |worker: &&Worker| worker.patterns.iter().any(|pattern| pattern.matches(name));
+        let rules = self.lines.get(&(org, Arc::from(name))).map(|line| &line.rules);
+        let claims = |worker: &&Worker| {
+            let suits = rules.is_none_or(|rules| rules.suits(worker.row.runtime.as_deref()));
+            suits && worker.patterns.iter().any(|pattern| pattern.matches(name))
+        };
         let of_org = self.workers.range((org, String::new())..).take_while(|((o, _), _)| *o == org).map(|(_, w)| w);
         let mut count = 0;
         let mut last = None;

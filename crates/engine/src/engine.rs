@@ -26,8 +26,8 @@ pub use notices::{AGAIN, NOTIFIER, NOTIFIER_NAME, idempotency};
 pub use reading::Reading;
 pub use repeat::Edition;
 pub use tasks::{
-    Alive, Bulk, BulkDone, Heartbeat, NewTask, Outcome, Report, Reported, Retried, TaskFilter, TaskKey, TaskReading,
-    TypeChange, TypeView, WorkReply, WorkRequest, status_of,
+    Alive, Bulk, BulkDone, Heartbeat, NewTask, Outcome, RELEASE, Report, Reported, Retried, TaskFilter, TaskKey,
+    TaskReading, TypeChange, TypeView, WorkReply, WorkRequest, status_of,
 };
 pub use triggers::{Key, PREVIEW_MAX};
 pub use webhooks::{Delivered, Door};
@@ -56,6 +56,8 @@ use tickets::Ticket;
 use tokio::sync::oneshot;
 
 /// Commands that may wait for the mailbox before starts are refused.
+/// How long whoever asks for metrics waits for the loop to count.
+const METRICS_PATIENCE: Duration = Duration::from_secs(1);
 const MAILBOX_MAX: usize = 65_536;
 /// Rounds a caller drives itself for an answer, and for the end of a run it waits for.
 const ROUNDS_FOR_ONE: u32 = 1;
@@ -372,6 +374,12 @@ impl Engine {
     }
 
     pub fn metrics(&self) -> &Metrics {
+        &self.inner.metrics
+    }
+
+    /// The same, counted anew where that is done on demand; as they were when the loop does not answer.
+    pub async fn metrics_now(&self) -> &Metrics {
+        let _ = tokio::time::timeout(METRICS_PATIENCE, self.inner.probe()).await;
         &self.inner.metrics
     }
 

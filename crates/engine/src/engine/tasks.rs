@@ -5,7 +5,7 @@ mod registry;
 mod shelf;
 
 pub use registry::{TypeChange, TypeView};
-pub use shelf::{Bulk, BulkDone, Kinds, Retried, TaskFilter, TaskReading, status_of};
+pub use shelf::{Bulk, BulkDone, Kinds, RELEASE, Retried, TaskFilter, TaskReading, status_of};
 
 use super::tickets::{self, Ticket};
 use super::{Engine, Error, Idempotency, Item, Source, StartRequest, refusal, stopped};

@@ -9,8 +9,9 @@ use crate::query::{LABEL, Query, is_label};
 use crate::views::tasks as views;
 use crate::{Answer, App, Path, Refusal, State, body};
 use api::{
-    At, BulkAction, BulkRequest, BulkView, CancelRequest, Code, EventView, Problem, ReleasedView, ResumeRequest,
-    RetriedView, SubmittedView, SubmittedViews, TaskRequest, TaskRequests, TaskStatusView, TaskView, parse_rfc3339,
+    At, BulkAction, BulkRequest, BulkView, CancelRequest, Code, EventView, Object, Problem, ReleasedView,
+    ResumeRequest, RetriedView, SubmittedView, SubmittedViews, TaskRequest, TaskRequests, TaskStatusView, TaskView,
+    parse_rfc3339,
 };
 use axum::body::Body;
 use axum::http::HeaderMap;
@@ -148,11 +149,11 @@ fn read(bytes: &Bytes) -> Result<(Vec<TaskRequest>, bool), Refusal> {
         let one: TaskRequest = serde_json::from_slice(bytes).map_err(|error| wrong(&error, ""))?;
         return Ok((vec![one], false));
     }
-    let many: Vec<TaskRequest> = serde_json::from_slice(bytes).map_err(|error| {
+    let many: Vec<Object<TaskRequest>> = serde_json::from_slice(bytes).map_err(|error| {
         // Once more, slowly, to say which.
         let items: Vec<&RawValue> = serde_json::from_slice(bytes).unwrap_or_default();
         let mut told = items.iter().enumerate().filter_map(|(i, raw)| {
-            let error = serde_json::from_str::<TaskRequest>(raw.get()).err()?;
+            let error = serde_json::from_str::<Object<TaskRequest>>(raw.get()).err()?;
             Some(wrong(&error, &format!("[{i}]")))
         });
         told.next().unwrap_or_else(|| wrong(&error, ""))
@@ -161,7 +162,7 @@ fn read(bytes: &Bytes) -> Result<(Vec<TaskRequest>, bool), Refusal> {
         let message = format!("there are {} tasks, expected 1 to {ITEMS_MAX}", many.len());
         return Err(Refusal::new(Code::InvalidBody, message));
     }
-    Ok((many, true))
+    Ok((many.into_iter().map(|Object(one)| one).collect(), true))
 }
 
 fn wrong(error: &serde_json::Error, at: &str) -> Refusal {

@@ -1,7 +1,7 @@
 //! Types of tasks and the workers that claim them.
 
 use super::super::definitions::{Resolved, lock};
-use super::super::{Engine, Error, Inner, Reading, refusal};
+use super::super::{Engine, Error, Inner, refusal};
 use crate::mailbox::{Command, Look, Reply};
 use crate::version::Version;
 use kernel::plan::Form;
@@ -11,7 +11,7 @@ use sha2::{Digest, Sha256};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use store::{Definition, Rate, RunRow, TypePause, TypeRow, WorkerRow, WorkflowRow};
+use store::{Definition, Rate, TypePause, TypeRow, WorkerRow, WorkflowRow};
 
 /// Types remembered; beyond that the table is simply started anew.
 const KINDS_MAX: usize = 4_096;
@@ -98,7 +98,7 @@ impl Inner {
         let id = type_id(name);
         let version =
             Version { org, workflow: id, name: name.into(), number: 1, hash: defined.hash, plan: Arc::new(plan) };
-        let workflow = as_workflow(&row, defined.hash);
+        let workflow = workflow_row(&version, now);
         let resolved = Arc::new(Resolved { row: workflow, version: Arc::new(version) });
         let kind = Arc::new(Kind { settings: settings.clone(), resolved, is_enabled: row.enabled });
         let mut kinds = lock(&self.kinds.0);
@@ -110,14 +110,22 @@ impl Inner {
         editions.push(kind.clone());
         Ok(kind)
     }
+
+    /// What a run of a type is started from once more, if the type still takes tasks.
+    pub(in super::super) async fn type_of(&self, version: &Version) -> Result<WorkflowRow, Error> {
+        match self.store.task_type(version.org, &version.name).await? {
+            Some(row) if !row.enabled => Err(Error::TypeDisabled(version.name.clone())),
+            _ => Ok(workflow_row(version, self.clock.now())),
+        }
+    }
 }
 
-/// A type stands where runs of other forms have a workflow.
-fn as_workflow(row: &TypeRow, hash: [u8; 32]) -> WorkflowRow {
+/// A type as what runs are started from.
+fn workflow_row(version: &Version, now: Timestamp) -> WorkflowRow {
     WorkflowRow {
-        org: row.org,
-        id: type_id(&row.name),
-        name: row.name.clone(),
+        org: version.org,
+        id: version.workflow,
+        name: version.name.clone(),
         slug: String::new(),
         description: None,
         tags: "[]".into(),
@@ -125,10 +133,10 @@ fn as_workflow(row: &TypeRow, hash: [u8; 32]) -> WorkflowRow {
         trigger: "api".into(),
         steps: 1,
         enabled: true,
-        version: 1,
-        hash,
-        created_at: row.created_at,
-        updated_at: row.updated_at,
+        version: version.number,
+        hash: version.hash,
+        created_at: now,
+        updated_at: now,
         deleted_at: None,
     }
 }
@@ -150,16 +158,6 @@ fn new_type(org: OrgId, name: &str, now: Timestamp) -> TypeRow {
 }
 
 impl Engine {
-    /// The type of a plain task, for whoever starts it again.
-    pub(in super::super) async fn type_as_workflow(&self, reading: &Reading) -> Result<WorkflowRow, Error> {
-        let RunRow { org, workflow_name: name, hash, .. } = &reading.row;
-        let found = self.inner.store.task_type(*org, name).await?.ok_or(Error::NotFound("type"))?;
-        if !found.enabled {
-            return Err(Error::TypeDisabled(name.clone()));
-        }
-        Ok(as_workflow(&found, *hash))
-    }
-
     pub async fn task_type(&self, org: OrgId, name: &str) -> Result<Option<TypeView>, Error> {
         let Some(row) = self.inner.store.task_type(org, name).await? else { return Ok(None) };
         Ok(self.viewed(org, vec![row]).await?.pop())
