@@ -5,13 +5,17 @@
 //! `{"error": {code, message, hint?, at?, problems?}}`. Field names are snake_case, times RFC 3339 UTC.
 
 pub mod error;
+mod object;
 mod requests;
 mod schema;
+mod tasks;
 pub mod versions;
 pub mod views;
 
 pub use error::{At, Code, ErrorBody, Problem};
+pub use object::Object;
 pub use requests::*;
+pub use tasks::*;
 pub use versions::*;
 pub use views::*;
 

@@ -1,7 +1,7 @@
 //! Schemas of what has no Rust type of its own: words from the kernel's lists.
 
 use kernel::run::WaitKind;
-use kernel::{RunStatus, StepStatus};
+use kernel::{RunStatus, StepStatus, TaskStatus};
 use schemars::{Schema, SchemaGenerator, json_schema};
 
 fn words(words: impl Iterator<Item = &'static str>) -> Schema {
@@ -39,6 +39,28 @@ pub fn trigger_type(_: &mut SchemaGenerator) -> Schema {
 
 pub fn delivery_outcome(_: &mut SchemaGenerator) -> Schema {
     words(["started", "queued", "skipped", "rejected"].into_iter())
+}
+
+pub fn task_status(_: &mut SchemaGenerator) -> Schema {
+    words(TaskStatus::ALL.iter().map(|s| s.as_str()))
+}
+
+pub fn optional_task_status(generator: &mut SchemaGenerator) -> Schema {
+    task_status(generator)
+}
+
+/// A task may also have been deleted since its key was first used.
+pub fn submitted_status(_: &mut SchemaGenerator) -> Schema {
+    words(TaskStatus::ALL.iter().map(|s| s.as_str()).chain(["deleted"]))
+}
+
+/// What became of a worker's report.
+pub fn ack(_: &mut SchemaGenerator) -> Schema {
+    words(["recorded", "stale_claim", "cancelled"].into_iter())
+}
+
+pub fn attempts(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({ "type": "integer", "minimum": 1, "maximum": 100 })
 }
 
 /// A duration in either spelling.

@@ -24,6 +24,7 @@ use crate::version::Version;
 use bytes::Bytes;
 use kernel::advance::{Wanted, Work};
 use kernel::event::Origin;
+use kernel::plan::Form;
 use kernel::planted::{self, Bug};
 use kernel::run::LoadError;
 use kernel::{
@@ -668,8 +669,7 @@ impl<T> Mailbox<T> {
         // A bug that one run meets must not stop the others.
         let decided = || advance(&live.version.plan, &mut live.run, inputs, &context);
         let decided = std::panic::catch_unwind(std::panic::AssertUnwindSafe(decided));
-        let (effects, answers) = decided.as_ref().map_or((&[][..], &[][..]), |a| (&a.effects[..], &a.answers[..]));
-        counter.close(effects, work::waiting(&items, answers), now);
+        counter.close(&items, decided.as_ref().ok(), now);
         let Ok(advanced) = decided else {
             slot.inbox = items;
             let what = "a bug in the engine stopped this run; its records are untouched";
@@ -800,7 +800,8 @@ impl<T> Mailbox<T> {
                     work::carry_out(&mut self.board, org, run, live, effect, self.now);
                 }
                 Effect::Abort { step, fence } if plan.plan.node(step).task().is_some() => {
-                    self.board.call_off(run, step, fence);
+                    let is_plain = plan.plan.layout().form == Form::Task;
+                    self.board.call_off(run, step, fence, is_plain);
                 }
                 Effect::Execute { step, attempt, fence, work } => {
                     released.steps += 1;

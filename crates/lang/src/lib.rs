@@ -10,7 +10,8 @@
 //! both. `document` reads what all forms share (name, trigger, limits) and hands the rest to the
 //! module of the form: `graph` for `tasks`. A step list, transitions or a script will each be one
 //! more module beside it that answers the same question: these nodes, or these problems. What a single
-//! step says is the same in every form and lives in `step`. Files that test a workflow are read by `suite`.
+//! step says is the same in every form and lives in `step`; `task` makes plain tasks, which have no document.
+//! Files that test a workflow are read by `suite`.
 //!
 //! Nothing here runs anything or knows the time; the same bytes always give the same answer. The rule
 //! that keeps it right: whatever cannot be honoured is refused, never ignored.

@@ -7,8 +7,10 @@ use axum::http::HeaderMap;
 use axum::http::header::{CONTENT_ENCODING, CONTENT_TYPE};
 use bytes::Bytes;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
+use kernel::Span;
 use lang::Syntax;
 use serde::de::DeserializeOwned;
+use serde_json::Value;
 
 /// Definitions.
 pub const DEFINITION_MAX: usize = 1024 * 1024;
@@ -79,15 +81,28 @@ pub async fn payload_of(headers: &HeaderMap, body: Body, limit: usize) -> Result
 
 /// A body in one of our shapes. `Option` reads nothing at all as `None`.
 pub async fn json<T: DeserializeOwned>(headers: &HeaderMap, body: Body) -> Result<T, Refusal> {
-    let bytes = payload(headers, body).await?;
+    parse(&payload(headers, body).await?)
+}
+
+/// JSON that was collected and checked, in one of our shapes.
+pub fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Refusal> {
     // serde would also fill a struct from a list, field by field.
     if bytes.trim_ascii_start().first() == Some(&b'[') {
         return Err(Refusal::new(Code::InvalidBody, "the body must be an object"));
     }
-    serde_json::from_slice(&bytes).map_err(|error| {
+    serde_json::from_slice(bytes).map_err(|error| {
         // The place within the line is of no use in a body that a program wrote.
         let message = error.to_string();
         let message = message.split(" at line ").next().unwrap_or_default();
         Refusal::new(Code::InvalidBody, message.chars().take(200).collect::<String>())
     })
+}
+
+/// A duration in either spelling: `30s`, or a whole number of seconds.
+pub fn span(value: &Value) -> Option<Span> {
+    match value {
+        Value::String(text) => Span::parse(text),
+        Value::Number(seconds) => Some(Span(seconds.as_u64()?.checked_mul(1_000_000)?)),
+        _ => None,
+    }
 }

@@ -70,6 +70,8 @@ pub enum Shape {
     Data(SchemaOf),
     /// `{"data": […], "next": …}`
     Page(SchemaOf),
+    /// The type says all of it.
+    Whole(SchemaOf),
     /// Server-sent events, each with one of these as its data.
     Events(SchemaOf),
     /// Anything in this media type.
@@ -255,7 +257,7 @@ impl Route {
         }
         for name in self.path_params() {
             codes.extend([MalformedPath, NotFound]);
-            if name == "run" {
+            if name == "run" || name == "task" {
                 codes.extend([MalformedId, RunDamaged, RunNeedsUpgrade]);
             }
         }
@@ -324,6 +326,12 @@ pub mod params {
             "the id of a run",
             || json!({ "type": "string", "pattern": "^run_[0-7][0-9a-hjkmnp-tv-z]{25}$" }),
         ),
+        Param::new(
+            "task",
+            "the id of a task",
+            || json!({ "type": "string", "pattern": "^task_[0-7][0-9a-hjkmnp-tv-z]{25}(-(0|[1-9][0-9]{0,9}))?$" }),
+        ),
+        named("type", "the name of a type of tasks"),
         named("token", "from the URL that `{{wait.<step>.url}}` gave out"),
         named("trigger", "the id of a trigger"),
         named("delivery", "the id of a delivery"),

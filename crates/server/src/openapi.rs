@@ -167,6 +167,7 @@ impl Writer {
                 return json!({ "description": about, "content": { "text/event-stream": {
                     "schema": { "type": "string", "x-event": event } } } });
             }
+            Shape::Whole(whole) => ("application/json", whole(&mut self.sent).to_value()),
             Shape::Data(data) => {
                 let data = data(&mut self.sent).to_value();
                 ("application/json", json!({ "type": "object", "required": ["data"], "properties": { "data": data } }))

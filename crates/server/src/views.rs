@@ -1,6 +1,7 @@
 //! From what the engine knows to what people see.
 
 pub mod graph;
+pub mod tasks;
 
 use api::{
     ActionView, CauseView, DeliveryView, EventView, ExplainView, FailureView, PauseView, RunSummary, RunView, SkipView,

@@ -31,6 +31,8 @@ enum Way {
     Clock,
     /// Deleting a run.
     Erase,
+    /// Tasks that nobody claims, and that are called off.
+    Offer,
 }
 
 fn way_to(point: Point) -> Way {
@@ -40,6 +42,7 @@ fn way_to(point: Point) -> Way {
         Point::Draining => Way::Drain,
         Point::OffsetStored => Way::Clock,
         Point::RecordsEmptied => Way::Erase,
+        Point::ReadyWritten | Point::ReadyRemoved => Way::Offer,
         _ => Way::Load,
     }
 }
@@ -110,6 +113,11 @@ fn crash_at(point: Point, time: u32) -> Summary {
             assert_eq!(answer.map(|a| a.status).ok(), Some(204), "it goes the second time")
         });
     }
+    if way == Way::Offer {
+        offer(driver.server(), |answer| {
+            assert_eq!(answer.map(|a| a.status).ok(), Some(204), "whatever became of it, it is called off and goes")
+        });
+    }
     let (server, journal) = driver.finish();
     let is_time_real = way != Way::Clock;
     checker::check(&server, &upstream, &journal, &Load { acked: 10, interrupted: 0, is_time_real })
@@ -136,6 +144,7 @@ fn die(driver: &mut Driver, way: Way, crash: &str) -> Option<i32> {
         }),
         // What is deleted was nobody's: a run whose deletion did not land is there, whole, and goes next time.
         Way::Erase => driver.until_it_dies(crash, &mut |server| erase(server, drop)),
+        Way::Offer => driver.until_it_dies(crash, &mut |server| offer(server, drop)),
         Way::Clock => driver.until_it_dies(crash, &mut |server| {
             // It answers once everything the move set off is done, or never.
             let _ = server.try_send("POST", "/api/v1/dev/clock", &[("Content-Type", "application/json")], MOVE);
@@ -156,6 +165,24 @@ fn erase(server: &Server, told: impl Fn(std::io::Result<Answer>)) {
     let Ok(list) = send("GET", "workflows/short-lived/runs", b"") else { return };
     for run in list.json()["data"].as_array().expect("a list") {
         told(send("DELETE", &format!("runs/{}", run["id"].as_str().expect("an id")), b""));
+    }
+}
+
+/// Makes a few runs that wait for a worker, of which all but one leave memory; calls off and deletes all of their
+/// kind.
+fn offer(server: &Server, told: impl Fn(std::io::Result<Answer>)) {
+    const JSON: &[(&str, &str)] = &[("Content-Type", "application/json")];
+    const WORKFLOW: &[u8] = br#"{"name": "unclaimed", "tasks": {"a": {"task": "nobody.knows.v1"}}}"#;
+    let send = |method: &str, path: &str, body: &[u8]| server.try_send(method, &format!("/api/v1/{path}"), JSON, body);
+    let _ = send("POST", "workflows", WORKFLOW);
+    for _ in 0..4 {
+        let _ = send("POST", "workflows/unclaimed/trigger", b"{}");
+    }
+    let Ok(list) = send("GET", "workflows/unclaimed/runs", b"") else { return };
+    for run in list.json()["data"].as_array().expect("a list") {
+        let id = run["id"].as_str().expect("an id");
+        let _ = send("POST", &format!("runs/{id}/cancel"), b"{}");
+        told(send("DELETE", &format!("runs/{id}"), b""));
     }
 }
 

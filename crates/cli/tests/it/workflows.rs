@@ -48,7 +48,7 @@ const BAD_STEPS: &[(&str, &str, &str, u64)] = &[
     (r#""a": {"url": ""}"#, "invalid_url", "tasks.a.url", 2),
     (r#""a": {"url": "ftp://h/"}"#, "invalid_url", "tasks.a.url", 2),
     (r#""a": {"url": "http://u:p@h/"}"#, "userinfo_in_url", "tasks.a.url", 2),
-    (r#""a": {"task": "billing.v1"}"#, "unsupported_step_kind", "tasks.a.task", 2),
+    (r#""a": {"bash": "./bill.sh"}"#, "unsupported_step_kind", "tasks.a.bash", 2),
     // R4, table A.1.
     (r#""a": {"sleep": -1}"#, "invalid_duration", "tasks.a.sleep", 2),
     (r#""a": {"sleep": "-5s"}"#, "invalid_duration", "tasks.a.sleep", 2),

@@ -166,13 +166,14 @@ impl<T> Board<T> {
     }
 
     /// Nobody wants the result any more: its worker is to hear of it, at once if it asks for something.
-    pub fn call_off(&mut self, run: RunId, step: u32, fence: u64) {
+    pub fn call_off(&mut self, run: RunId, step: u32, fence: u64, is_plain: bool) {
         let Some(grant) = self.grants.get(&(run, step)).filter(|grant| grant.fence == fence) else { return };
         // Whoever was not given it yet need not hear of it.
         if self.pockets.contains_key(&(run, step)) {
             return;
         }
         let (who, until) = ((grant.org, grant.worker.clone()), grant.until);
+        let step = (!is_plain).then_some(step);
         match self.polls.values_mut().find(|poll| poll.org == who.0 && poll.worker == who.1) {
             Some(poll) => {
                 poll.called_off.push((run, step));

@@ -78,7 +78,7 @@ pub(super) struct Poll<T> {
     /// Tasks it has been promised and that are not durable yet.
     pub on_its_way: u32,
     pub tasks: Vec<Task>,
-    pub called_off: Vec<(RunId, u32)>,
+    pub called_off: Vec<CalledOff>,
 }
 
 /// A task as its worker gets it.
@@ -101,12 +101,15 @@ pub struct Task {
     pub progress: Option<Bytes>,
 }
 
+/// A task nobody wants any more, by its run and, unless it is a plain one, its step.
+pub type CalledOff = (RunId, Option<u32>);
+
 /// The answer to a worker's question.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Handed {
     pub tasks: Vec<Task>,
     /// What it has and need not go on with.
-    pub called_off: Vec<(RunId, u32)>,
+    pub called_off: Vec<CalledOff>,
 }
 
 pub(super) struct Worker {
@@ -192,7 +195,7 @@ impl<T> Board<T> {
     pub fn open(&mut self, ask: Ask<T>, now: Timestamp) {
         let who = (ask.org, ask.worker.clone());
         self.introduce(&ask, now);
-        let called_off: Vec<(RunId, u32)> = self
+        let called_off: Vec<CalledOff> = self
             .called_off
             .remove(&who)
             .into_iter()
@@ -201,7 +204,7 @@ impl<T> Board<T> {
             .map(|(run, step, _)| (run, step))
             .collect();
         let Ask { place, ticket, org, worker, patterns, runtime, credits, lease, is_hasty, .. } = ask;
-        let is_hasty = is_hasty || !called_off.is_empty() || credits == 0;
+        let is_hasty = is_hasty || !called_off.is_empty();
         let (on_its_way, tasks) = (0, Vec::new());
         let poll = Poll {
             place,

@@ -380,10 +380,12 @@ fn a_hasty_question_is_answered_at_once_and_another_when_its_time_is_up() {
     board.open(ask(3, &["a"], 0), NOW);
     assert!(board.answers().is_empty(), "nobody has looked yet");
     board.pair(NOW);
-    assert_eq!(answered(&mut board), [(1, vec![]), (3, vec![])]);
+    assert_eq!(answered(&mut board), [(1, vec![])]);
     board.withdraw(2);
     board.withdraw(99);
     assert_eq!(answered(&mut board), [(2, vec![])]);
+    board.withdraw(3);
+    assert_eq!(answered(&mut board), [(3, vec![])], "it only wanted to hear what is called off");
     board.post(&lane("a", ""), place(100, 1), NOW);
     assert!(claimed(&mut board, NOW).is_empty(), "nobody is there any more");
 }
@@ -436,8 +438,8 @@ fn what_is_called_off_is_told_on_the_open_question_or_the_next() {
             board.open(again(2), NOW);
             board.pair(NOW);
         }
-        board.call_off(run(1), 0, 6);
-        board.call_off(run(1), 0, 7);
+        board.call_off(run(1), 0, 6, false);
+        board.call_off(run(1), 0, 7, false);
         board.ended(run(1), 0, 7, NOW);
         if !is_open {
             board.open(ask(3, &["a"], 1), NOW);
@@ -445,7 +447,7 @@ fn what_is_called_off_is_told_on_the_open_question_or_the_next() {
             board.pair(NOW);
         }
         let told = board.answers();
-        assert_eq!(told, [(2, Handed { tasks: Vec::new(), called_off: vec![(run(1), 0)] })], "{is_open}");
+        assert_eq!(told, [(2, Handed { tasks: Vec::new(), called_off: vec![(run(1), Some(0))] })], "{is_open}");
         board.open(again(4), NOW);
         board.pair(NOW);
         assert!(board.answers().is_empty(), "it is told once");
@@ -463,7 +465,7 @@ fn what_ends_before_its_worker_is_answered_is_not_handed_out() {
     let claims = board.pair(NOW);
     grant(&mut board, &a, &claims[0], NOW);
     assert!(board.answers().is_empty(), "more is on its way");
-    board.call_off(run(1), 0, 7);
+    board.call_off(run(1), 0, 7, false);
     board.ended(run(1), 0, 7, NOW);
     grant(&mut board, &a, &claims[1], NOW);
     let told = board.answers();

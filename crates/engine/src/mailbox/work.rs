@@ -7,7 +7,7 @@ use kernel::advance::{Assignment, Offer, Wanted};
 use kernel::plan::Form;
 use kernel::planted::{self, Bug};
 use kernel::run::Lease;
-use kernel::{Answer, Effect, Input, OrgId, Run, RunId, Timestamp};
+use kernel::{Advance, Answer, Effect, Input, OrgId, Run, RunId, Timestamp};
 use std::cell::RefCell;
 use std::sync::Arc;
 
@@ -117,15 +117,6 @@ pub(super) fn keep_waiting<T>(items: &mut Vec<Item<T>>, answers: &mut Vec<Answer
     }
 }
 
-/// Promises of the claims that have to wait.
-pub(super) fn waiting<T>(items: &[Item<T>], answers: &[Answer]) -> Vec<u64> {
-    let is_later = |(item, answer): (&Item<T>, &Answer)| match &item.input {
-        Input::Claim { offer, .. } if *answer == Answer::Later => Some(offer.place),
-        _ => None,
-    };
-    items.iter().zip(answers).filter_map(is_later).collect()
-}
-
 /// Where a run asks for workers while it is being advanced, and who was promised something there.
 pub(super) struct Counter<'a, T> {
     board: RefCell<&'a mut Board<T>>,
@@ -161,15 +152,21 @@ impl<'a, T> Counter<'a, T> {
         Some(offer)
     }
 
-    /// Whoever was promised something and got nothing waits on; what is only `waiting` stays promised.
-    pub fn close(self, effects: &[Effect], waiting: Vec<u64>, now: Timestamp) {
+    /// Whoever was promised something and got nothing waits on, unless it only comes later.
+    pub fn close(self, items: &[Item<T>], advanced: Option<&Advance>, now: Timestamp) {
+        let (effects, answers) = advanced.map_or((&[][..], &[][..]), |a| (&a.effects[..], &a.answers[..]));
+        let comes_later = |promise: u64| {
+            let is_it = |item: &Item<T>| matches!(&item.input, Input::Claim { offer, .. } if offer.place == promise);
+            items.iter().zip(answers).any(|(item, answer)| *answer == Answer::Later && is_it(item))
+        };
         let board = self.board.into_inner();
         let is_granted = |promise: u64| {
             effects.iter().any(|effect| matches!(effect, Effect::Grant { place, .. } if *place == promise))
         };
-        let is_over = |promise: &u64| !is_granted(*promise) && !waiting.contains(promise);
-        for promise in self.promised.into_inner().into_iter().filter(is_over) {
-            board.refuse(promise, now);
+        for promise in self.promised.into_inner() {
+            if !is_granted(promise) && !comes_later(promise) {
+                board.refuse(promise, now);
+            }
         }
     }
 }

@@ -1,8 +1,9 @@
 //! The rules as tables. One harness drives a plan the way an engine would and checks after every
 //! advance what must hold after every advance: the run equals the fold of its records, its index is
-//! true, and advancing again changes nothing.
+//! true, advancing again changes nothing, and the effects posted exactly what may be claimed.
 
 mod holding;
+mod tasks;
 
 use super::*;
 use crate::plan::*;
@@ -11,7 +12,8 @@ use crate::status::StepStatus;
 use crate::time::Span;
 use crate::{expr, path, retry, template, wire};
 use serde_json::{Value, json};
-use std::collections::BTreeMap;
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
 
 const START: Timestamp = Timestamp(1_000_000_000_000);
 
@@ -40,6 +42,13 @@ fn plan_of(text: &str) -> Plan {
             body: Some(body_of(&kind, &mut resolve)),
             retry: match kind.as_str() {
                 "http" => Retry { max_attempts: 3, min: Span::from_secs(10), ..Default::default() },
+                kind if kind.starts_with("task") => Retry {
+                    max_attempts: 3,
+                    backoff: Backoff::Quadratic,
+                    min: Span::from_secs(60),
+                    jitter: 100,
+                    ..Default::default()
+                },
                 "once" => Retry { max_attempts: 1, never: true, ..Default::default() },
                 _ => Retry { max_attempts: 1, ..Default::default() },
             },
@@ -81,6 +90,13 @@ fn body_of(kind: &str, resolve: &mut path::Resolve<'_>) -> Body {
         ("wait", "") => Body::Webhook { timeout: Some(Span::from_secs(60)) },
         ("wait", _) => Body::Webhook { timeout: None },
         ("set", text) => Body::Set { values: Some(Template::from_parts(parts(text))) },
+        ("task", input) => Body::Task {
+            task: Box::new(Task {
+                name: "work.v1".into(),
+                input: (!input.is_empty()).then(|| Template::from_parts(parts(input))),
+                ..Default::default()
+            }),
+        },
         ("later", _) => Body::Unknown { number: 99, bytes: Bytes::new() },
         other => panic!("{other:?}"),
     }
@@ -89,6 +105,7 @@ use template::Template;
 
 /// A run driven by hand.
 struct Story {
+    id: RunId,
     plan: Plan,
     run: Run,
     now: Timestamp,
@@ -101,6 +118,24 @@ struct Story {
     payloads: Payloads,
     resident: Payloads,
     missing: Vec<u32>,
+    /// Workers that wait for a task, one offer each.
+    offers: RefCell<Vec<Offer>>,
+    /// What they were offered: type, key and priority.
+    wanted: RefCell<Vec<(String, String, u32)>>,
+    /// Steps a worker may claim, as the effects say.
+    posted: BTreeSet<u32>,
+    /// Who has what: the fence of each lease, as the effects say.
+    held: BTreeMap<u32, u64>,
+    grants: Vec<Granted>,
+}
+
+/// An effect that gave a step to a worker.
+#[derive(Clone, Debug)]
+struct Granted {
+    key: String,
+    attempt: u32,
+    place: u64,
+    task: Assignment,
 }
 
 impl Story {
@@ -117,8 +152,14 @@ impl Story {
     }
 
     fn begin(text: &str, body: Value, admission: Admission) -> Story {
+        let origin = Origin { body: Payload::json(body.to_string()), ..Default::default() };
+        Story::tell(plan_of(text), origin, admission, Vec::new())
+    }
+
+    fn tell(plan: Plan, origin: Origin, admission: Admission, offers: Vec<Offer>) -> Story {
         let mut story = Story {
-            plan: plan_of(text),
+            id: RunId([9; 16]),
+            plan,
             run: Run::default(),
             now: START,
             epoch: 1,
@@ -130,8 +171,12 @@ impl Story {
             payloads: Payloads::new(),
             resident: Payloads::new(),
             missing: Vec::new(),
+            offers: RefCell::new(offers),
+            wanted: RefCell::default(),
+            posted: BTreeSet::new(),
+            held: BTreeMap::new(),
+            grants: Vec::new(),
         };
-        let origin = Origin { body: Payload::json(body.to_string()), ..Default::default() };
         assert_eq!(story.give(Input::Start(Box::new(origin), admission)), Answer::Applied);
         story
     }
@@ -142,17 +187,22 @@ impl Story {
 
     fn give_all(&mut self, inputs: Vec<Input>) -> Vec<Answer> {
         let wait_url = |key: &str| format!("http://h/wh/{key}");
-        let context = |payloads| Context {
-            run: RunId([9; 16]),
+        let offer = |wanted: Wanted<'_>| {
+            self.wanted.borrow_mut().push((wanted.name.to_owned(), wanted.key.to_owned(), wanted.priority));
+            let mut offers = self.offers.borrow_mut();
+            (!offers.is_empty()).then(|| offers.remove(0))
+        };
+        let context = |payloads, offer| Context {
+            run: self.id,
             now: self.now,
             epoch: self.epoch,
             is_draining: self.is_draining,
             wait_url: &wait_url,
             payloads,
-            offer: &|_| None,
+            offer,
         };
         let before = self.run.state.seq;
-        let advanced = advance(&self.plan, &mut self.run, inputs, &context(&self.resident));
+        let advanced = advance(&self.plan, &mut self.run, inputs, &context(&self.resident, &offer));
         if let Some(record) = &advanced.record {
             assert_eq!(record.first, before + 1);
             assert_eq!(
@@ -168,8 +218,9 @@ impl Story {
         let snapshot = Run::load(&self.plan, Some(&self.run.snapshot()), &[]).expect("the snapshot reads back");
         assert_eq!(snapshot.state, self.run.state, "a snapshot loses nothing");
         assert!(self.run.index_is_true(&self.plan));
-        let again = advance(&self.plan, &mut self.run.clone(), vec![Input::Wake], &context(&self.resident));
+        let again = advance(&self.plan, &mut self.run.clone(), vec![Input::Wake], &context(&self.resident, &|_| None));
         assert_eq!(again.record, None, "i10: advancing again changes nothing");
+        assert!(again.effects.is_empty(), "nor does anything");
         self.missing = advanced.missing;
         for effect in advanced.effects {
             match effect {
@@ -183,9 +234,23 @@ impl Story {
                     self.executing.remove(&key);
                     self.aborted.push(key);
                 }
-                Effect::Grant { .. } | Effect::Post { .. } | Effect::Unpost { .. } | Effect::Ended { .. } => {}
+                Effect::Grant { step, attempt, fence, place, task } => {
+                    let key = self.plan.node(step).key.clone();
+                    assert_eq!(self.held.insert(step, fence), None, "nobody else has `{key}`");
+                    self.grants.push(Granted { key, attempt, place, task: *task });
+                }
+                Effect::Ended { step, fence } => {
+                    // One that began in the same advance was never granted.
+                    assert!(self.held.remove(&step).is_none_or(|held| held == fence));
+                }
+                Effect::Post { step } => assert!(self.posted.insert(step), "posted twice"),
+                Effect::Unpost { step } => assert!(self.posted.remove(&step), "it was not posted"),
             }
         }
+        let claimable: BTreeSet<u32> = self.run.claimable(&self.plan).collect();
+        assert_eq!(self.posted, claimable, "what was posted is what may be claimed");
+        let leased: BTreeMap<u32, u64> = self.run.leased().map(|lease| (lease.step, lease.fence)).collect();
+        assert_eq!(self.held, leased, "what was granted is what is leased");
         advanced.answers
     }
 

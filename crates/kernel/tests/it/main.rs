@@ -5,11 +5,11 @@
 //! those). What the current code writes must equal the newest file of each kind.
 
 use bytes::Bytes;
-use kernel::event::{Because, Callback, Failure, Gate, OnConflict, Origin, Pair, Queue, Response, TriggerKind};
+use kernel::event::{Because, Callback, Failure, Gate, Line, OnConflict, Origin, Pair, Queue, Response, TriggerKind};
 use kernel::expr::Seen;
-use kernel::plan::{Concurrency, Form, Group, Layout, Node, Notify, Occasion};
-use kernel::run::{Pause, State};
-use kernel::template::Part;
+use kernel::plan::{Body, Concurrency, Form, Group, Layout, Level, Node, Notify, Occasion, Task, Verdict};
+use kernel::run::{Pause, Phase, State, Step};
+use kernel::template::{Part, Template};
 use kernel::wire::{self, Message};
 use kernel::{Event, Payload, Plan, Record, RunId, RunStatus, Span, Timestamp, TriggerId, WorkflowId};
 use std::path::PathBuf;
@@ -134,7 +134,6 @@ fn i41_records_of_release_0_1_are_read() {
 #[test]
 fn i41_snapshots_of_release_0_1_are_read() {
     use kernel::StepStatus;
-    use kernel::run::{Phase, Step};
     let phases = [
         Phase::Pending {},
         Phase::Ready {},
@@ -247,7 +246,7 @@ fn i41_plans_of_release_0_2_are_read() {
     let layout = Layout {
         form: Form::Graph,
         groups: vec![Group { nodes: vec![0], ..Default::default() }],
-        nodes: vec![Node { key: "a".into(), body: Some(kernel::plan::Body::Noop {}), ..Default::default() }],
+        nodes: vec![Node { key: "a".into(), body: Some(Body::Noop {}), ..Default::default() }],
         max_duration: Span::from_days(30),
         concurrency: Some(Concurrency { key, limit: 3, on_conflict: OnConflict::Skip, ..Default::default() }),
         notify: vec![called, started],
@@ -255,6 +254,109 @@ fn i41_plans_of_release_0_2_are_read() {
     };
     let plan = Plan::new(layout.clone()).unwrap();
     let bytes = check("plan-0.2.hex", &plan.encode());
+    assert_eq!(Plan::decode(&bytes).unwrap().layout(), &layout);
+}
+
+/// What a run can come from since there are tasks.
+fn origin_0_3() -> Origin {
+    Origin {
+        workflow_name: "billing.invoice.v1".into(),
+        body: Payload::json("null"),
+        expires_at: Timestamp::NEVER,
+        priority: Some(7),
+        run_at: Some(Timestamp(1_790_000_600_000_000)),
+        key: "customer-7".into(),
+        ..Default::default()
+    }
+}
+
+#[test]
+fn i41_records_of_release_0_3_are_read() {
+    let (step, attempt, digest) = (4, 2, 0xfedc_ba98_7654_3210);
+    let failure = Failure::new("lease_lost", "its worker was silent until the lease ended");
+    let line = Line { level: Level::Warning, message: "slow".into(), ..Default::default() };
+    let events = vec![
+        Event::Created { origin: Box::new(origin_0_3()) },
+        Event::Queued { reason: Queue::Later },
+        Event::Scheduled { step, attempt, seen: seen(), key: "customer-7".into() },
+        Event::Leased {
+            step,
+            attempt,
+            worker: "w1".into(),
+            lease: Span::from_secs(30),
+            seen: seen(),
+            key: "customer-7".into(),
+        },
+        Event::Progress { step, attempt, progress: Payload::json(r#"{"page":7}"#) },
+        Event::Logged { step, attempt, lines: vec![line] },
+        Event::Retrying {
+            step,
+            attempt,
+            next: Timestamp(1_800_000_000_500_000),
+            failure: failure.clone(),
+            charged: true,
+            status_code: None,
+            died: true,
+            digest,
+        },
+        Event::Succeeded { step, attempt, response: response(), seen: Vec::new(), digest },
+        Event::Failed { step, attempt, failure, response: None, seen: Vec::new(), digest },
+    ];
+    let record = Record { at: Timestamp(1_790_000_000_000_001), first: 42, events, ..Default::default() };
+    let bytes = check("record-0.3.hex", &record.seal());
+    assert_eq!(Record::open(&bytes), Ok(record));
+}
+
+#[test]
+fn i41_snapshots_of_release_0_3_are_read() {
+    let leased = Step {
+        phase: Phase::Leased { fence: 12, worker: "w1".into(), lease: Span::from_secs(30) },
+        attempt: 3,
+        charged: 2,
+        progress: Some(Box::new(Payload::json(r#"{"page":7}"#))),
+        fence: 12,
+        digest: 0xfedc_ba98_7654_3210,
+        deaths: 1,
+        since: Timestamp(1_790_000_000_000_001),
+        ready_at: Some(Timestamp(1_789_999_999_000_000)),
+        key: "customer-7".into(),
+        ..Default::default()
+    };
+    let state = State {
+        seq: 12,
+        status: RunStatus::Running,
+        origin: origin_0_3(),
+        created_at: Timestamp(5),
+        steps: vec![leased],
+        queued: Some(Queue::Later),
+        ..Default::default()
+    };
+    let bytes = check("snapshot-0.3.hex", &wire::seal(kernel::run::FORMAT, &state));
+    assert_eq!(wire::open::<State>(kernel::run::FORMAT, &bytes), Ok(state));
+}
+
+#[test]
+fn i41_plans_of_release_0_3_are_read() {
+    let task = Task {
+        name: "billing.invoice.v1".into(),
+        input: Some(Template::literal(&serde_json::json!({ "id": 7 }))),
+        queue: Some(Span::from_secs(60)),
+        attempt: Some(Span::from_secs(61)),
+        heartbeat: Some(Span::from_secs(62)),
+        total: Some(Span::from_secs(63)),
+        priority: Some(7),
+        key: vec![Part { text: "customer-7".into(), ..Default::default() }],
+        ..Default::default()
+    };
+    let layout = Layout {
+        form: Form::Task,
+        groups: vec![Group { nodes: vec![0], verdict: Verdict::Strict, ..Default::default() }],
+        nodes: vec![Node { key: "task".into(), body: Some(Body::Task { task: Box::new(task) }), ..Default::default() }],
+        max_duration: Span(u64::MAX),
+        ..Default::default()
+    };
+    let plan = Plan::new(layout.clone()).unwrap();
+    let bytes = check("plan-0.3.hex", &plan.encode());
     assert_eq!(Plan::decode(&bytes).unwrap().layout(), &layout);
 }
 

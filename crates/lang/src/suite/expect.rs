@@ -158,12 +158,14 @@ impl Reader<'_> {
         }
         let fields = fields::object(node, "a step", &mut self.problems)?;
         fields.check(&STEP, &mut self.problems);
-        if !self.is_http(step) {
-            for name in ["attempts", "status_code", "requests"] {
-                if let Some(entry) = fields.entry(name) {
-                    let lacks = format!("has no `{name}`");
-                    self.not_for_kind(step, &entry.key_span, &lacks, "only http steps send requests");
-                }
+        let is_task = self.plan.node(step).task().is_some();
+        for (name, has, hint) in [
+            ("attempts", self.is_http(step) || is_task, "only http and task steps are attempted"),
+            ("status_code", self.is_http(step), "only http steps send requests"),
+            ("requests", self.is_http(step), "only http steps send requests"),
+        ] {
+            if let Some(entry) = fields.entry(name).filter(|_| !has) {
+                self.not_for_kind(step, &entry.key_span, &format!("has no `{name}`"), hint);
             }
         }
         if fields.len() == 0 {

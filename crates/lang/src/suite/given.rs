@@ -1,7 +1,7 @@
-//! What a case is given: the trigger, what each request is answered with, who calls back, when it is
-//! cancelled.
+//! What a case is given: the trigger, what each request is answered with, what workers do, who calls back,
+//! when it is cancelled.
 
-use super::Reader;
+use super::{Reader, Worked};
 use crate::codes;
 use crate::diagnostic::Draft;
 use crate::fields::{self, DURATION_MAX, Fields, Shape, Unit};
@@ -18,6 +18,8 @@ pub struct Given {
     pub headers: Option<Vec<(String, String)>>,
     /// By step: what each attempt comes to; the last one repeats. Never empty.
     pub http: BTreeMap<u32, Vec<Scripted>>,
+    /// By step: what a worker makes of each attempt; the last one repeats. Never empty.
+    pub tasks: BTreeMap<u32, Vec<Worked>>,
     pub callbacks: BTreeMap<u32, Callback>,
     pub cancel_after: Option<Span>,
 }
@@ -76,6 +78,9 @@ impl Given {
         for (step, scripted) in &shared.http {
             self.http.entry(*step).or_insert_with(|| scripted.clone());
         }
+        for (step, worked) in &shared.tasks {
+            self.tasks.entry(*step).or_insert_with(|| worked.clone());
+        }
         for (step, callback) in &shared.callbacks {
             self.callbacks.entry(*step).or_insert_with(|| callback.clone());
         }
@@ -101,6 +106,7 @@ impl Reader<'_> {
                 given.http.insert(step, scripted);
             }
         }
+        given.tasks = self.worked(fields);
         for entry in fields.get("callbacks").map(|node| self.entries(node, "callbacks")).unwrap_or_default() {
             let Some(step) = self.step(entry) else { continue };
             if !matches!(self.body_of(step), Some(Body::Webhook { .. })) {
@@ -126,15 +132,21 @@ impl Reader<'_> {
     }
 
     fn script(&mut self, step: u32, node: &Node) -> Vec<Scripted> {
-        let attempts = match &node.value {
-            Value::List(items) if items.is_empty() => {
-                self.problems.add(codes::MISSING_FIELD, &node.span, "a list of answers has at least one");
-                return Vec::new();
-            }
-            Value::List(items) => items.as_slice(),
-            _ => std::slice::from_ref(node),
-        };
+        let attempts = self.attempts(node);
         attempts.iter().filter_map(|attempt| self.answer(step, attempt)).collect()
+    }
+
+    /// One answer, or a list of at least one.
+    pub(super) fn attempts<'t>(&mut self, node: &'t Node) -> &'t [Node] {
+        match &node.value {
+            Value::List(items) => {
+                if items.is_empty() {
+                    self.problems.add(codes::MISSING_FIELD, &node.span, "a list of answers has at least one");
+                }
+                items
+            }
+            _ => std::slice::from_ref(node),
+        }
     }
 
     fn answer(&mut self, step: u32, node: &Node) -> Option<Scripted> {
@@ -224,7 +236,7 @@ impl Reader<'_> {
         }
     }
 
-    fn span(&mut self, node: &Node, what: &str) -> Option<Span> {
+    pub(super) fn span(&mut self, node: &Node, what: &str) -> Option<Span> {
         fields::duration(node, what, Unit::Seconds, (Span(0), DURATION_MAX), &mut self.problems)
     }
 }

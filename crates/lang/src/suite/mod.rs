@@ -8,11 +8,13 @@
 //! A case may only speak about steps its workflow has, and only say of a step what its kind has: a script
 //! for a step that was renamed is a problem, not a line that is never used. Nothing is run here.
 
+mod answers;
 mod expect;
 mod given;
 #[cfg(test)]
 mod tests;
 
+pub use answers::{Report, Worked};
 pub use expect::{Bound, Expect, Expected, Order, RequestExpect, StepExpect};
 pub use given::{Callback, Given, Reply, Scripted, When};
 
@@ -51,14 +53,20 @@ pub struct World {
 }
 
 const FILE: Shape = Shape {
-    known: &["workflow", "now", "input", "headers", "http", "callbacks", "cases"],
+    known: &["workflow", "now", "input", "headers", "http", "tasks", "callbacks", "cases"],
     later: &[],
     synonyms: &[("definition", "workflow"), ("tests", "cases"), ("clock_start", "now"), ("body", "input")],
 };
 const CASE: Shape = Shape {
-    known: &["name", "input", "headers", "http", "callbacks", "cancel_after", "expect"],
+    known: &["name", "input", "headers", "http", "tasks", "callbacks", "cancel_after", "expect"],
     later: &[],
-    synonyms: &[("body", "input"), ("webhooks", "callbacks"), ("expected", "expect"), ("cancel", "cancel_after")],
+    synonyms: &[
+        ("body", "input"),
+        ("webhooks", "callbacks"),
+        ("workers", "tasks"),
+        ("expected", "expect"),
+        ("cancel", "cancel_after"),
+    ],
 };
 
 /// The file the cases are about, if they say so: a path from the test file's folder.

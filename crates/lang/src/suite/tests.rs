@@ -146,7 +146,7 @@ fn a_step_is_only_given_what_its_kind_has() {
     );
     check(
         "expect: { steps: { nap: { attempts: 1 } } }",
-        "case_step_kind cases[0].expect.steps.nap.attempts: `nap` is of kind `sleep` and has no `attempts` (only http steps send requests)",
+        "case_step_kind cases[0].expect.steps.nap.attempts: `nap` is of kind `sleep` and has no `attempts` (only http and task steps are attempted)",
     );
     check_given(
         "http: { moved: { status: 302 } }",
@@ -214,4 +214,96 @@ fn the_definition_is_found_before_the_rest_is_read() {
     let problem = |source: &str| workflow_of(&tree(source)).unwrap_err()[0].to_string();
     assert_eq!(problem("workflow: 1"), "1:11 wrong_type workflow: `workflow` must be a text, found a number");
     assert_eq!(problem("[]"), "1:1 wrong_type: a test file must be an object, found a list");
+}
+
+const WORKED: &str = "
+name: invoices
+tasks:
+  make: { task: billing.invoice.v1 }
+  send: { needs: [make], task: mail.send.v1 }
+  tell: { needs: [send], task: mail.send.v1 }
+  nap: { sleep: 1d }
+";
+
+fn worked(source: &str) -> Result<Suite, String> {
+    let plan = crate::testing::compiled(WORKED).unwrap().plan;
+    let lines = |found: Vec<Diagnostic>| {
+        let line = |d: &Diagnostic| d.to_string().split_once(' ').map_or_else(String::new, |(_, rest)| rest.to_owned());
+        found.iter().map(line).collect::<Vec<_>>().join("; ")
+    };
+    read_suite(&read(source.as_bytes(), Syntax::Yaml).unwrap(), &plan, &WORLD).map_err(lines)
+}
+
+#[test]
+fn workers_are_scripted_by_step_or_by_type() {
+    let suite = worked(
+        "
+tasks: { billing.invoice.v1: { result: { n: 1 } }, tell: { result: null } }
+cases:
+  - name: one
+    tasks:
+      mail.send.v1: [{ error: { message: busy }, retry_after: 5s, took: 2s }, { snooze: 1h }, { result: [1] }]
+      send: { error: { message: gone, code: no_such_box }, final: true }
+    expect: { steps: { send: { attempts: 1, error: no_such_box } } }
+",
+    )
+    .unwrap();
+    let given = &suite.cases[0].given.tasks;
+    let worked = |report, took| Worked { report, took: Span::from_secs(took) };
+    let error = |message: &str, code: Option<&str>, is_final, retry_after: Option<u64>| Report::Error {
+        message: message.into(),
+        code: code.map(str::to_owned),
+        is_final,
+        retry_after: retry_after.map(Span::from_secs),
+    };
+    let result = |json| Report::Result(json);
+    assert_eq!(given[&0], [worked(result(serde_json::json!({ "n": 1 })), 0)], "the file's, by type");
+    assert_eq!(given[&1], [worked(error("gone", Some("no_such_box"), true, None), 0)], "a step before its type");
+    let expected = [
+        worked(error("busy", None, false, Some(5)), 2),
+        worked(Report::Snooze(Span::from_secs(3_600)), 0),
+        worked(result(serde_json::json!([1])), 0),
+    ];
+    assert_eq!(given[&2], expected, "a case's type before the file's step");
+}
+
+#[test]
+fn a_script_for_workers_that_means_nothing_is_refused() {
+    for (tasks, problem) in [
+        (
+            "{ billing.invoice.v2: { result: 1 } }",
+            "unknown_case_step cases[0].tasks[\"billing.invoice.v2\"]: `billing.invoice.v2` is neither a step of this workflow nor the type of one (did you mean `billing.invoice.v1`?)",
+        ),
+        (
+            "{ nap: { result: 1 } }",
+            "case_step_kind cases[0].tasks.nap: `nap` is of kind `sleep` and is not done by a worker (only task steps are)",
+        ),
+        ("{ make: [] }", "missing_field cases[0].tasks.make: a list of answers has at least one"),
+        (
+            "{ make: 7 }",
+            "wrong_type cases[0].tasks.make: what a worker answers must be an object, found a number (write `{ result: … }` or `{ error: { message: … } }`)",
+        ),
+        ("{ make: {} }", "missing_field cases[0].tasks.make: a worker answers with `result`, `error` or `snooze`"),
+        (
+            "{ make: { result: 1, final: true } }",
+            "exclusive_fields cases[0].tasks.make.final: `result` and `final` cannot both be given (keep one of them)",
+        ),
+        (
+            "{ make: { error: { code: x } } }",
+            "missing_field cases[0].tasks.make.error: `error` needs a field `message`",
+        ),
+        ("{ make: { error: oops } }", "wrong_type cases[0].tasks.make.error: `error` must be an object, found a text"),
+        (
+            "{ make: { resutl: 1 } }",
+            "missing_field cases[0].tasks.make: a worker answers with `result`, `error` or `snooze`; unknown_field cases[0].tasks.make.resutl: there is no field `resutl` (did you mean `result`?)",
+        ),
+    ] {
+        let source = format!("cases: [{{ name: a, tasks: {tasks}, expect: {{ status: failed }} }}]");
+        assert_eq!(worked(&source).err().unwrap_or_default(), problem, "{tasks}");
+    }
+    let expect = "cases: [{ name: a, expect: { steps: { make: { status_code: 200 }, nap: { attempts: 1 } } } }]";
+    assert_eq!(
+        worked(expect).unwrap_err(),
+        "case_step_kind cases[0].expect.steps.make.status_code: `make` is of kind `task` and has no `status_code` (only http steps send requests); case_step_kind cases[0].expect.steps.nap.attempts: `nap` is of kind `sleep` and has no `attempts` (only http and task steps are attempted)"
+    );
 }

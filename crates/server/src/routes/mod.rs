@@ -5,9 +5,12 @@ pub mod callbacks;
 pub mod runs;
 pub mod streams;
 pub mod system;
+pub mod tasks;
 pub mod triggers;
+pub mod types;
 pub mod versions;
 pub mod webhooks;
+pub mod work;
 pub mod workflows;
 
 use crate::Refusal;
@@ -26,6 +29,9 @@ pub fn areas() -> Vec<(&'static str, &'static str, Vec<Route>)> {
         ("versions", "What workflows were", versions::routes()),
         ("batches", "Many runs at once", batch::routes()),
         ("runs", "What runs and ran", runs::routes()),
+        ("tasks", "Work for whoever claims it", tasks::routes()),
+        ("workers", "What workers say and ask", work::routes()),
+        ("types", "Types of tasks, and who claims them", types::routes()),
         ("triggers", "What starts runs by itself", triggers::routes()),
         ("webhooks", "Requests from other programs that start runs", webhooks::routes()),
         ("streams", "What happens, while it happens", streams::routes()),

@@ -306,7 +306,7 @@ pub fn idempotency_key(headers: &HeaderMap) -> Result<Option<String>, Refusal> {
 }
 
 /// An address that can be called, without a user name or password in it.
-fn callback_url(text: &str) -> Option<String> {
+pub fn callback_url(text: &str) -> Option<String> {
     let url = url::Url::parse(text).ok()?;
     let is_plain = url.username().is_empty() && url.password().is_none() && url.has_host();
     (matches!(url.scheme(), "http" | "https") && is_plain && text.len() <= 2_048).then(|| text.to_owned())

@@ -31,7 +31,7 @@ fn a_store_with_runs_in_every_state_is_clean() {
     assert_clean(&report);
     let counts = &report.counts;
     let statuses: Vec<&str> = counts.statuses.keys().map(|status| status.as_str()).collect();
-    assert_eq!(statuses, ["running", "waiting", "completed", "failed", "cancelled", "timeout"]);
+    assert_eq!(statuses, ["pending", "running", "waiting", "completed", "failed", "cancelled", "timeout"]);
     for (name, count) in counts.list() {
         assert!(count > 0, "the sample has no {name}");
     }

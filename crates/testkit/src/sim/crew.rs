@@ -197,7 +197,7 @@ impl World {
         let Some(process) = self.reachable() else { return self.poll_soon(worker) };
         let (types, runtime) = self.crew.workers[worker].clone();
         let random = &mut self.crew.random;
-        let (credits, lease) = (random.pick(&[1, 1, 2, 5]), random.log_millis(1_000, 60_000));
+        let (credits, lease) = (random.pick(&[0, 1, 1, 2, 5]), random.log_millis(1_000, 60_000));
         let wait = random.chance(700).then(|| random.log_millis(10, 20_000));
         let ticket = self.ask_for_work(worker, process, (types, runtime), credits, lease, wait);
         if self.crew.random.chance(self.faults.worker_hang_up) {

@@ -120,7 +120,7 @@ pub const ALL: &[(Code, &str, Damage)] = &[
     (Code::RowDiffers, "waiting", sql!(waiting, "UPDATE runs SET waiting = 1 WHERE id = $1")),
     (Code::RowDiffers, "wake_at", sql!(waiting, "UPDATE runs SET wake_at = 7 WHERE id = $1")),
     (Code::RowDiffers, "created_at", sql!("UPDATE runs SET created_at = created_at + 1")),
-    (Code::RowDiffers, "expires_at", sql!("UPDATE runs SET expires_at = expires_at + 1")),
+    (Code::RowDiffers, "expires_at", sql!("UPDATE runs SET expires_at = expires_at - 1")),
     (Code::RowDiffers, "finished_at", sql!("UPDATE runs SET finished_at = 1")),
     (Code::RowDiffers, "error_code", sql!("UPDATE runs SET error_code = 'x'")),
     (Code::LabelsDiffer, "lost", sql!("DELETE FROM labels WHERE key = 'kind'")),

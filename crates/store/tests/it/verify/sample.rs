@@ -2,9 +2,12 @@
 
 use crate::support::Place;
 use bytes::Bytes;
+use engine::board::Task;
+use engine::engine::{Alive, Heartbeat, NewTask, Outcome, Report, Reported, TaskKey, WorkRequest};
 use engine::secret::Secret;
 use engine::{ClockMode, Engine, Idempotency, Options, StartRequest};
-use kernel::{Event, OrgId, RunId, RunStatus, Span};
+use kernel::event::{Failure, Line};
+use kernel::{Event, OrgId, RunId, RunStatus, Span, Timestamp};
 use serde_json::{Value, json};
 use std::net::TcpListener;
 use std::sync::{Arc, OnceLock};
@@ -196,9 +199,75 @@ async fn populate(engine: &Engine, silent: u16) -> Sample {
         in_status(engine, run, RunStatus::Waiting).await;
     }
     let running = start(engine, ORG, "hangs", &json!({})).await;
+    plain_tasks(engine).await;
     let offered = start(engine, ORG, "outside", &json!({ "n": 7 })).await;
     let parked = start(engine, ORG, "parked", &json!({ "n": 7 })).await;
     Sample { file: Vec::new(), completed, waiting, sleeping, woken, cancelled, running, erased, offered, parked }
+}
+
+/// Tasks in every state: done with progress, a log and a large result, failed for good, put off, waiting for the
+/// next attempt, leased, cancelled while leased, waiting for their time, unclaimed, and deleted.
+async fn plain_tasks(engine: &Engine) {
+    let submit = |n: u32, run_at: Option<Timestamp>| NewTask {
+        name: "work.v1".into(),
+        settings: Default::default(),
+        // Beyond what stands in a record itself.
+        payload: Bytes::from(json!({ "n": n, "text": "x".repeat(5_000) }).to_string()),
+        priority: Some(n),
+        run_at,
+        key: format!("k{}", n % 2),
+        labels: vec![("n".into(), n.to_string())],
+        callback_url: String::new(),
+        idempotency: Some((format!("task {n}"), [3; 32])),
+    };
+    let later = engine.now().after(Span::from_secs(3_600));
+    engine.submit(ORG, vec![submit(90, Some(later))]).await.unwrap();
+    engine.submit(ORG, (1..=9).map(|n| submit(n, None)).collect()).await.unwrap();
+    let handed = work(engine, 8).await;
+    assert_eq!(handed.len(), 8);
+    let key = |i: usize| TaskKey::plain(handed[i].run);
+    let fence = |i: usize| Some(handed[i].fence);
+    let failed = |is_final| {
+        let failure = Failure::new("broken", "it is");
+        Outcome::Failed { failure, is_final, retry_after: None }
+    };
+    for i in [0, 1] {
+        let progress = Some(Bytes::from_static(b"{\"half\":true}"));
+        let heartbeat = Heartbeat { task: key(i), fence: fence(i), extend: None, progress };
+        assert!(matches!(engine.heartbeat(ORG, heartbeat).await.unwrap(), Alive::Until(_)));
+    }
+    let lines = vec![Line { message: "read me".into(), ..Default::default() }];
+    assert_eq!(engine.task_logs(ORG, key(0), fence(0), lines).await.unwrap(), Reported::Recorded);
+    let large = Bytes::from(json!({ "text": "y".repeat(9_000) }).to_string());
+    for (i, outcome) in [
+        (0, Outcome::Done(large)),
+        (1, failed(false)),
+        (2, failed(true)),
+        (3, Outcome::Snoozed(Span::from_secs(600))),
+        (4, Outcome::Done(Bytes::from_static(b"1"))),
+    ] {
+        let report = Report { task: key(i), fence: fence(i), outcome };
+        assert_eq!(engine.report(ORG, report).await.unwrap(), Reported::Recorded, "{i}");
+    }
+    engine.delete_task(ORG, key(4), "me".into()).await.unwrap();
+    engine.cancel(ORG, handed[5].run, "me".into(), "why not".into()).await.unwrap();
+}
+
+/// What a worker is given.
+async fn work(engine: &Engine, credits: u32) -> Vec<Task> {
+    let request = WorkRequest {
+        worker: "w1".into(),
+        types: vec!["work.%".into()],
+        runtime: None,
+        version: None,
+        slots: None,
+        credits,
+        lease: Span::from_secs(30),
+        wait: Duration::from_secs(10),
+        reports: vec![],
+        heartbeats: vec![],
+    };
+    engine.work(ORG, request).await.unwrap().handed.tasks
 }
 
 /// Stops while a step could start, which therefore waits for the next process.

@@ -1,0 +1,369 @@
+//! What workers say and ask: claim, report, stay alive.
+
+use super::answer;
+use super::tasks::{NAME_MAX, task_key};
+use crate::contract::{Route, Shape, post};
+use crate::views::tasks as views;
+use crate::{Answer, Path, Refusal, State, body};
+use api::{
+    ClaimRequest, ClaimedViews, Code, CompleteRequest, DoneItem, FailRequest, HeartbeatItem, HeartbeatRequest,
+    HeartbeatView, LeaseView, LogsRequest, ReportedView, SnoozeRequest, WorkRequest, WorkView, WorkerError, rfc3339,
+};
+use axum::Json;
+use axum::body::Body;
+use axum::http::HeaderMap;
+use axum::response::IntoResponse;
+use bytes::Bytes;
+use engine::board::{CalledOff, Pattern};
+use engine::engine::{Alive, Heartbeat, Outcome, Report, Reported, TaskKey};
+use kernel::Span;
+use kernel::event::{Failure, Line};
+use kernel::plan::Level;
+use serde_json::Value;
+use serde_json::value::RawValue;
+use std::time::Duration;
+
+/// A worker's report of up to a thousand results.
+const WORK_MAX: usize = 32 * 1024 * 1024;
+const TYPES_MAX: usize = 100;
+const CLAIM_MAX: u32 = 100;
+const CREDITS_MAX: u32 = 1_000;
+const ITEMS_MAX: usize = 1_000;
+const LEASE: Span = Span::from_secs(30);
+const LEASE_MIN: Span = Span::from_secs(1);
+const LEASE_MAX: Span = Span::from_secs(3_600);
+const WAIT: Span = Span::from_secs(20);
+const WAIT_MAX: Span = Span::from_secs(60);
+const SNOOZE_MAX: Span = Span::from_days(30);
+const RETRY_AFTER_MAX: Span = Span::from_days(30);
+const MESSAGE_MAX: usize = 4 * 1024;
+const CODE_MAX: usize = 100;
+const PROGRESS_MAX: usize = 4 * 1024;
+const LINES_MAX: usize = 100;
+
+pub fn routes() -> Vec<Route> {
+    const REPORTS: &[Code] = &[Code::StaleClaim, Code::RunCancelled];
+    vec![
+        post("/api/v1/tasks/claim", claim, "claim_tasks", "Get tasks to do, as soon as there are some")
+            .takes::<ClaimRequest>()
+            .one_write()
+            .shaped(200, "the tasks, none after `wait`", Shape::Whole(|g| g.subschema_for::<ClaimedViews>())),
+        post("/api/v1/tasks/{task}/complete", complete, "complete_task", "Say that a task is done")
+            .takes::<CompleteRequest>()
+            .one_write()
+            .answers::<ReportedView>(200, "recorded, now or before")
+            .refuses(REPORTS),
+        post("/api/v1/tasks/{task}/fail", fail, "fail_task", "Say that an attempt failed")
+            .takes::<FailRequest>()
+            .one_write()
+            .answers::<ReportedView>(200, "recorded, now or before")
+            .refuses(REPORTS),
+        post("/api/v1/tasks/{task}/snooze", snooze, "snooze_task", "Put a task off; that is not counted as an attempt")
+            .takes::<SnoozeRequest>()
+            .one_write()
+            .answers::<ReportedView>(200, "recorded, now or before")
+            .refuses(REPORTS),
+        post("/api/v1/tasks/{task}/heartbeat", heartbeat, "extend_lease", "Keep a task, and save how far it is")
+            .takes::<HeartbeatRequest>()
+            .one_write()
+            .answers::<HeartbeatView>(200, "until when, and whether the result is still wanted")
+            .refuses(&[Code::StaleClaim]),
+        post("/api/v1/tasks/{task}/logs", logs, "log_task", "Add lines to the history of a task")
+            .takes::<LogsRequest>()
+            .one_write()
+            .answers::<ReportedView>(200, "recorded")
+            .refuses(REPORTS),
+        post("/api/v1/work", work, "work", "Report, stay alive and get more, in one round trip")
+            .takes::<WorkRequest>()
+            .one_write()
+            .answers::<WorkView>(200, "what became of the reports, and tasks to do")
+            .refuses(&[Code::MalformedId]),
+    ]
+}
+
+/// Who asks, for what and how long.
+struct Asker {
+    worker: String,
+    types: Vec<String>,
+    runtime: Option<String>,
+    version: Option<String>,
+    slots: Option<u32>,
+    lease: Span,
+    wait: Duration,
+}
+
+fn invalid(field: &str, expected: impl Into<String>) -> Refusal {
+    Refusal::new(Code::InvalidBody, format!("expected {}", expected.into())).at(field)
+}
+
+/// A duration within bounds.
+fn span(field: &str, value: Option<&Value>, default: Span, min: Span, max: Span) -> Result<Span, Refusal> {
+    let Some(value) = value else { return Ok(default) };
+    let read = body::span(value).filter(|span| (min..=max).contains(span));
+    read.ok_or_else(|| invalid(field, format!("a duration from {min} to {max}, such as `30s`")))
+}
+
+fn asker(request: ClaimRequest) -> Result<Asker, Refusal> {
+    let ClaimRequest { worker_id, types, lease, wait, runtime, version, slots, .. } = request;
+    let is_name = |text: &str| (1..=NAME_MAX).contains(&text.len()) && !text.chars().any(char::is_control);
+    if !is_name(&worker_id) {
+        return Err(invalid("worker_id", format!("1 to {NAME_MAX} bytes without control characters")));
+    }
+    for (field, text) in [("runtime", &runtime), ("version", &version)] {
+        if text.as_deref().is_some_and(|text| !is_name(text)) {
+            return Err(invalid(field, format!("1 to {NAME_MAX} bytes without control characters")));
+        }
+    }
+    if types.is_empty() || types.len() > TYPES_MAX {
+        return Err(invalid("types", format!("1 to {TYPES_MAX} names of types")));
+    }
+    let is_pattern = |text: &str| match Pattern::parse(text) {
+        Some(Pattern::Exact(name)) => lang::task::check_type(&name).is_ok(),
+        Some(Pattern::Prefix(prefix)) => prefix.len() <= NAME_MAX && prefix.bytes().all(is_type_byte),
+        None => false,
+    };
+    if let Some(i) = types.iter().position(|text| !is_pattern(text)) {
+        let field = format!("types[{i}]");
+        return Err(invalid(
+            &field,
+            "a type such as `billing.invoice.v1`, or the beginning of some such as `billing.%`",
+        ));
+    }
+    let lease = span("lease", lease.as_ref(), LEASE, LEASE_MIN, LEASE_MAX)?;
+    let wait = span("wait", wait.as_ref(), WAIT, Span(0), WAIT_MAX)?;
+    Ok(Asker { worker: worker_id, types, runtime, version, slots, lease, wait: Duration::from_micros(wait.0) })
+}
+
+fn is_type_byte(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"._-".contains(&byte)
+}
+
+impl Asker {
+    fn ask(self, credits: u32, reports: Vec<Report>, heartbeats: Vec<Heartbeat>) -> engine::engine::WorkRequest {
+        let Asker { worker, types, runtime, version, slots, lease, wait } = self;
+        engine::engine::WorkRequest {
+            worker,
+            types,
+            runtime,
+            version,
+            slots,
+            credits,
+            lease,
+            wait,
+            reports,
+            heartbeats,
+        }
+    }
+}
+
+async fn claim(app: State, headers: HeaderMap, body: Body) -> Answer {
+    let request: ClaimRequest = body::json(&headers, body).await?;
+    let max = request.max.unwrap_or(1);
+    if !(1..=CLAIM_MAX).contains(&max) {
+        return Err(invalid("max", format!("a number from 1 to {CLAIM_MAX}")));
+    }
+    let request = asker(request)?.ask(max, Vec::new(), Vec::new());
+    let reply = app.engine.work(app.org(), request).await?;
+    let cancelled = reply.handed.called_off.iter().map(task_id).collect();
+    let data = reply.handed.tasks.into_iter().map(views::claimed).collect();
+    Ok(Json(ClaimedViews { data, cancelled }).into_response())
+}
+
+async fn complete(app: State, Path(task): Path<String>, headers: HeaderMap, body: Body) -> Answer {
+    let key = task_key(&task)?;
+    let CompleteRequest { claim_token, result } = body::json(&headers, body).await?;
+    let outcome = Outcome::Done(raw(result));
+    let report = Report { task: key, fence: key.fence(&claim_token), outcome };
+    reported(&task, app.engine.report(app.org(), report).await?)
+}
+
+async fn fail(app: State, Path(task): Path<String>, headers: HeaderMap, body: Body) -> Answer {
+    let key = task_key(&task)?;
+    let FailRequest { claim_token, error, is_final, retry_after } = body::json(&headers, body).await?;
+    let outcome = failed("", error, is_final, retry_after.as_ref())?;
+    let report = Report { task: key, fence: key.fence(&claim_token), outcome };
+    reported(&task, app.engine.report(app.org(), report).await?)
+}
+
+async fn snooze(app: State, Path(task): Path<String>, headers: HeaderMap, body: Body) -> Answer {
+    let key = task_key(&task)?;
+    let SnoozeRequest { claim_token, span: asked } = body::json(&headers, body).await?;
+    let span = span("for", Some(&asked), SNOOZE_MAX, Span(0), SNOOZE_MAX)?;
+    let report = Report { task: key, fence: key.fence(&claim_token), outcome: Outcome::Snoozed(span) };
+    reported(&task, app.engine.report(app.org(), report).await?)
+}
+
+async fn heartbeat(app: State, Path(task): Path<String>, headers: HeaderMap, body: Body) -> Answer {
+    let key = task_key(&task)?;
+    let HeartbeatRequest { claim_token, extend, progress } = body::json(&headers, body).await?;
+    let heartbeat = alive("", key, &claim_token, extend.as_ref(), progress)?;
+    match app.engine.heartbeat(app.org(), heartbeat).await? {
+        Alive::Until(at) => Ok(answer(200, HeartbeatView { lease_until: rfc3339(at), cancel: false })),
+        Alive::Cancelled => Ok(answer(200, HeartbeatView { lease_until: rfc3339(app.engine.now()), cancel: true })),
+        Alive::Stale => Err(stale()),
+        Alive::TooLarge => Err(too_large()),
+        Alive::NotFound => Err(Refusal::not_found("task", &task)),
+    }
+}
+
+async fn logs(app: State, Path(task): Path<String>, headers: HeaderMap, body: Body) -> Answer {
+    let key = task_key(&task)?;
+    let LogsRequest { claim_token, lines } = body::json(&headers, body).await?;
+    if lines.is_empty() || lines.len() > LINES_MAX {
+        return Err(invalid("lines", format!("1 to {LINES_MAX} lines")));
+    }
+    let mut told = Vec::with_capacity(lines.len());
+    for (i, line) in lines.into_iter().enumerate() {
+        let level = line.level.as_deref().map_or(Some(Level::Info), Level::parse);
+        let level =
+            level.ok_or_else(|| invalid(&format!("lines[{i}].level"), "`debug`, `info`, `warning` or `error`"))?;
+        if line.message.len() > MESSAGE_MAX {
+            return Err(invalid(&format!("lines[{i}].message"), format!("at most {MESSAGE_MAX} bytes")));
+        }
+        told.push(Line { level, message: line.message, ..Default::default() });
+    }
+    let fence = key.fence(&claim_token);
+    reported(&task, app.engine.task_logs(app.org(), key, fence, told).await?)
+}
+
+async fn work(app: State, headers: HeaderMap, body: Body) -> Answer {
+    let bytes = body::payload_of(&headers, body, WORK_MAX).await?;
+    let WorkRequest { worker_id, types, credits, lease, wait, done, heartbeats, runtime, version, slots } =
+        body::parse(&bytes)?;
+    if credits > CREDITS_MAX {
+        return Err(invalid("credits", format!("a number from 0 to {CREDITS_MAX}")));
+    }
+    for (field, count) in [("done", done.len()), ("heartbeats", heartbeats.len())] {
+        if count > ITEMS_MAX {
+            return Err(invalid(field, format!("at most {ITEMS_MAX} entries")));
+        }
+    }
+    let asker = asker(ClaimRequest { worker_id, types, max: None, lease, wait, runtime, version, slots })?;
+    let ids: Vec<String> = done.iter().map(|item| item.task_id.clone()).collect();
+    let beats: Vec<String> = heartbeats.iter().map(|item| item.task_id.clone()).collect();
+    let mut reports = Vec::with_capacity(done.len());
+    for (i, item) in done.into_iter().enumerate() {
+        reports.push(report(i, item)?);
+    }
+    let mut alives = Vec::with_capacity(heartbeats.len());
+    for (i, item) in heartbeats.into_iter().enumerate() {
+        let HeartbeatItem { task_id, claim_token, extend, progress } = item;
+        let key = task_key(&task_id).map_err(|r| r.at(format!("heartbeats[{i}].task_id")))?;
+        alives.push(alive(&format!("heartbeats[{i}]."), key, &claim_token, extend.as_ref(), progress)?);
+    }
+    let reply = app.engine.work(app.org(), asker.ask(credits, reports, alives)).await?;
+    let ack = |(task_id, reported): (String, Reported)| ReportedView { task_id, status: word(reported).into() };
+    let acks = ids.into_iter().zip(reply.acks).map(ack).collect();
+    let lease = |(task_id, alive): (String, Alive)| match alive {
+        Alive::Until(at) => LeaseView { task_id, lease_until: Some(rfc3339(at)), cancel: false },
+        _ => LeaseView { task_id, lease_until: None, cancel: true },
+    };
+    let called_off = reply.handed.called_off.iter();
+    let called_off = called_off.map(|task| LeaseView { task_id: task_id(task), lease_until: None, cancel: true });
+    let leases = beats.into_iter().zip(reply.leases).map(lease).chain(called_off).collect();
+    let tasks = reply.handed.tasks.into_iter().map(views::claimed).collect();
+    Ok(answer(200, WorkView { acks, leases, tasks }))
+}
+
+fn task_id((run, step): &CalledOff) -> String {
+    TaskKey { run: *run, step: *step }.to_string()
+}
+
+/// What a worker's entry says about an attempt.
+fn report(index: usize, item: DoneItem) -> Result<Report, Refusal> {
+    let DoneItem { task_id, claim_token, result, error, is_final, retry_after, snooze } = item;
+    let place = format!("done[{index}]");
+    let task = task_key(&task_id).map_err(|refusal| refusal.at(format!("{place}.task_id")))?;
+    let outcome = match (result, error, snooze) {
+        // The other reports must not suffer for it.
+        (Some(result), None, None) if result.get().len() > body::PAYLOAD_MAX => {
+            let message = format!("the result is larger than {} bytes", body::PAYLOAD_MAX);
+            let failure = Failure::new("result_too_large", message);
+            Outcome::Failed { failure, is_final: true, retry_after: None }
+        }
+        (result, None, None) => Outcome::Done(raw(result)),
+        (None, Some(error), None) => failed(&format!("{place}."), error, is_final, retry_after.as_ref())?,
+        (None, None, Some(asked)) => {
+            Outcome::Snoozed(span(&format!("{place}.snooze"), Some(&asked), SNOOZE_MAX, Span(0), SNOOZE_MAX)?)
+        }
+        _ => return Err(invalid(&place, "one of `result`, `error` and `snooze`")),
+    };
+    Ok(Report { task, fence: task.fence(&claim_token), outcome })
+}
+
+fn failed(place: &str, error: WorkerError, is_final: bool, retry_after: Option<&Value>) -> Result<Outcome, Refusal> {
+    let WorkerError { message, code } = error;
+    let code = code.unwrap_or_else(|| "worker_error".to_owned());
+    if code.is_empty() || code.len() > CODE_MAX || code.chars().any(char::is_control) {
+        return Err(invalid(
+            &format!("{place}error.code"),
+            format!("1 to {CODE_MAX} bytes without control characters"),
+        ));
+    }
+    let message: String = match message.len() > MESSAGE_MAX {
+        true => message
+            .chars()
+            .scan(0, |len, c| {
+                *len += c.len_utf8();
+                (*len <= MESSAGE_MAX).then_some(c)
+            })
+            .collect(),
+        false => message,
+    };
+    let retry_after = match retry_after {
+        None => None,
+        given => Some(span(&format!("{place}retry_after"), given, Span(0), Span(0), RETRY_AFTER_MAX)?),
+    };
+    Ok(Outcome::Failed { failure: Failure::new(&code, message), is_final, retry_after })
+}
+
+fn alive(
+    place: &str,
+    task: TaskKey,
+    token: &str,
+    extend: Option<&Value>,
+    progress: Option<Box<RawValue>>,
+) -> Result<Heartbeat, Refusal> {
+    let extend = match extend {
+        None => None,
+        given => Some(span(&format!("{place}extend"), given, LEASE, LEASE_MIN, LEASE_MAX)?),
+    };
+    if progress.as_ref().is_some_and(|raw| raw.get().len() > PROGRESS_MAX) {
+        return Err(invalid(&format!("{place}progress"), format!("at most {PROGRESS_MAX} bytes of JSON")));
+    }
+    let progress = progress.map(|raw| Bytes::copy_from_slice(raw.get().as_bytes()));
+    Ok(Heartbeat { task, fence: task.fence(token), extend, progress })
+}
+
+fn raw(value: Option<Box<RawValue>>) -> Bytes {
+    value.map_or(Bytes::from_static(b"null"), |raw| Bytes::from(Box::<str>::from(raw).into_string()))
+}
+
+fn word(reported: Reported) -> &'static str {
+    match reported {
+        Reported::Recorded => "recorded",
+        Reported::Cancelled => "cancelled",
+        Reported::Stale | Reported::TooLarge | Reported::NotFound => "stale_claim",
+    }
+}
+
+fn reported(task: &str, reported: Reported) -> Answer {
+    match reported {
+        Reported::Recorded => Ok(answer(200, ReportedView { task_id: task.to_owned(), status: word(reported).into() })),
+        Reported::Stale => Err(stale()),
+        Reported::Cancelled => {
+            Err(Refusal::new(Code::RunCancelled, "the task was cancelled; the result is noted, and changes nothing"))
+        }
+        Reported::TooLarge => Err(too_large()),
+        Reported::NotFound => Err(Refusal::not_found("task", task)),
+    }
+}
+
+fn stale() -> Refusal {
+    Refusal::new(Code::StaleClaim, "this claim token is not the current one, or something else was reported with it")
+        .hint("drop the work: the lease ended and the task is somebody else's, or done; nothing was changed")
+}
+
+fn too_large() -> Refusal {
+    Refusal::new(Code::TooLarge, "this would make the run larger than 16 MiB")
+}
