@@ -24,11 +24,7 @@ pub(super) fn load(connection: &Connection, heads: &Heads, key: Key) -> Result<O
     let known = heads.get(&key);
     let view = connection.unchecked_transaction().map_err(on_read)?;
     let Some((row, stored)) = shown(&view, key)? else { return Ok(None) };
-    let snapshot = match stored.max(known.unwrap_or_default()).seq > 1 {
-        true => snapshot(&view, key).map_err(on_read)?,
-        // One record: most tasks that wait. Reading it is no more than reading a snapshot.
-        false => None,
-    };
+    let snapshot = snapshot(&view, key).map_err(on_read)?;
     let base = snapshot.as_ref().map_or(Head::default(), |(at, _)| *at);
     let head = stored.max(base).max(known.unwrap_or_default());
     let records = follow(&view, key, head, base)?;
