@@ -1,9 +1,14 @@
 //! The mailbox by hand: what leaves it, and when.
 
 use super::*;
+use crate::board::Ask;
+use crate::version::Version;
+use bytes::Bytes;
 use kernel::event::OnConflict;
+use kernel::event::Origin;
 use kernel::{Payload, WorkflowId};
 use std::num::NonZeroU32;
+use store::{Birth, GateRow, TypeRow};
 
 fn start(run: RunId) -> Box<Start> {
     start_of(run, r#"{"name": "one", "tasks": {"a": {"noop": {}}}}"#)
