@@ -77,7 +77,7 @@ pub struct Board<T> {
     releases: BTreeSet<(Timestamp, Lane)>,
     workers: BTreeMap<(OrgId, String), Worker>,
     /// What workers hold and nobody wants any more, until they were told.
-    called_off: HashMap<(OrgId, String), Vec<(RunId, Option<u32>, Timestamp)>>,
+    called_off: HashMap<(OrgId, String), Vec<Untold>>,
     /// Lines that may have something for somebody since the last pairing.
     stirred: BTreeSet<Key>,
     /// Lanes of which more is to be read, and after what.
@@ -89,6 +89,9 @@ pub struct Board<T> {
     /// What workers hold is not known in full: where there is a limit, nothing is handed out.
     is_partial: bool,
 }
+
+/// What a worker need not go on with, and until when it would have had it.
+type Untold = (RunId, Option<u32>, Timestamp);
 
 /// A task on its way to a worker.
 struct Promise {

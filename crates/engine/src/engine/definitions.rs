@@ -19,10 +19,13 @@ pub struct Resolved {
     pub version: Arc<Version>,
 }
 
+/// A version by its number and content.
+type Edition = (OrgId, WorkflowId, u32, [u8; 32]);
+
 #[derive(Default)]
 pub struct Cache {
     names: Mutex<Names>,
-    versions: Mutex<HashMap<(OrgId, WorkflowId, u32, [u8; 32]), Arc<Version>>>,
+    versions: Mutex<HashMap<Edition, Arc<Version>>>,
 }
 
 #[derive(Default)]
