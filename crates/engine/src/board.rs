@@ -20,7 +20,7 @@ mod polls;
 #[cfg(test)]
 mod tests;
 
-pub use grants::{Grant, Hold, Stance};
+pub use grants::{Grant, Held, Hold, Stance};
 pub use lanes::{Line, PAGE, Rules};
 pub use polls::{Ask, CalledOff, Handed, Pattern, Task};
 

@@ -28,6 +28,7 @@ mod runs;
 mod schedules;
 mod security;
 mod streams;
+mod task_steps;
 mod tasks;
 mod testing;
 mod triggers;
