@@ -8,6 +8,7 @@
 mod harness;
 
 mod batch;
+mod chaos;
 mod cli;
 mod crash;
 mod deletion;
