@@ -62,7 +62,7 @@ const MAILBOX_MAX: usize = 65_536;
 /// Rounds a caller drives itself for an answer, and for the end of a run it waits for.
 const ROUNDS_FOR_ONE: u32 = 1;
 const ROUNDS_TO_END: u32 = 64;
-/// Runs in memory before starts are refused. (A run that waits is not in memory.)
+/// Runs that are being worked on here before starts are refused. (A run that waits is not, also for a worker.)
 const ACTIVE_MAX: u64 = 65_536;
 
 #[derive(Clone, Debug, thiserror::Error)]
@@ -465,7 +465,7 @@ impl Engine {
         if inner.is_draining.load(Ordering::Relaxed) {
             return Err(Error::Stopping);
         }
-        if inner.inbox.len() + count > MAILBOX_MAX || inner.metrics.runs_in_memory.get() + count as u64 > ACTIVE_MAX {
+        if inner.inbox.len() + count > MAILBOX_MAX || inner.metrics.runs_busy.get() + count as u64 > ACTIVE_MAX {
             inner.metrics.requests_refused_total.add(count as u64);
             return Err(Error::Overloaded);
         }
