@@ -8,6 +8,7 @@
 mod harness;
 
 mod batch;
+mod chaos;
 mod cli;
 mod crash;
 mod deletion;
@@ -28,6 +29,7 @@ mod runs;
 mod schedules;
 mod security;
 mod streams;
+mod task_steps;
 mod tasks;
 mod testing;
 mod triggers;
