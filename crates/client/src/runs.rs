@@ -1,12 +1,14 @@
 //! Runs: what runs and ran, and what can be done about it.
 
-use crate::{Ask, Client, Events, Result, segment};
+use crate::{Ask, Client, Error, Events, Result, segment};
 use api::{
     CancelRequest, EventView, ExplainView, Page, PauseRequest, ReplayRequest, ReplayVersion, ReplayedView,
     ResumeRequest, RetryRequest, RunStatusView, RunSummary, RunView, StepView,
 };
 use reqwest::Method;
+use serde::Serialize;
 use serde_json::Value;
+use std::time::Duration;
 
 /// Which runs to list; everything is optional.
 #[derive(Clone, Debug, Default)]
@@ -54,6 +56,28 @@ impl Client {
     /// Every event after number `after`, those to come included, until the run has ended.
     pub async fn follow(&self, run: &str, after: u64) -> Result<Events> {
         Events::open(self.clone(), format!("/runs/{}/stream", segment(run)), after).await
+    }
+
+    /// The run once it has ended, however it did; [`Error::Late`] if it has not by then.
+    pub async fn wait_for_run(&self, run: &str, timeout: Duration) -> Result<RunView> {
+        let ended = async {
+            let mut events = self.follow(run, 0).await?;
+            while events.next().await?.is_some() {}
+            Ok(())
+        };
+        match tokio::time::timeout(timeout, ended).await {
+            Ok(ended) => ended?,
+            Err(_) => {
+                let status = self.run(run).await?.status.into_owned();
+                return Err(Error::Late { what: run.to_owned(), status });
+            }
+        }
+        self.run(run).await
+    }
+
+    /// Gives a run something it waits for, or may come to wait for.
+    pub async fn signal(&self, run: &str, name: &str, payload: &impl Serialize) -> Result<Value> {
+        self.data(Ask::post(format!("/runs/{}/signals/{}", segment(run), segment(name))).json(payload)).await
     }
 
     /// Why it, or one of its steps, is where it is, and what can be done.
