@@ -9,6 +9,8 @@ mod flow;
 mod http;
 mod kernel;
 mod machine;
+mod queue;
+mod remote;
 
 use ::kernel::OrgId;
 use engine::{ClockMode, Engine, Options};
@@ -32,9 +34,15 @@ pub struct Arguments {
     /// How many runs sleep (workload `sleepers`)
     #[arg(long, default_value_t = 10_000)]
     sleepers: usize,
-    /// Finished runs that are in the store before the measurement begins (flow1 and flow10)
+    /// Finished runs (flow1, flow10) or tasks that wait (queue) in the store before the measurement begins
     #[arg(long, default_value_t = 0)]
     preload: u64,
+    /// Steps are done by workers outside, over HTTP (flow10)
+    #[arg(long)]
+    external: bool,
+    /// Workers that are connected (queue, and flow10 --external)
+    #[arg(long, default_value_t = 16)]
+    workers: usize,
     /// Folder for the database; a new one below it is made and removed
     #[arg(long, default_value = ".")]
     data: PathBuf,
@@ -59,6 +67,8 @@ enum Workload {
     Sleepers,
     /// Over HTTP to a server process: accepting runs, waiting for results, steps that call a stub
     Http,
+    /// Tasks over HTTP to a server process: recording them one by one and in bulk, claiming, draining
+    Queue,
     /// The bare store, writing what flow10 writes
     Ceiling,
     /// The kernel alone: deciding and encoding, without a store
@@ -75,6 +85,7 @@ impl Workload {
             Workload::Fanout => "fanout",
             Workload::Sleepers => "sleepers",
             Workload::Http => "http",
+            Workload::Queue => "queue",
             Workload::Ceiling => "ceiling",
             Workload::Kernel => "kernel",
         }
@@ -128,8 +139,17 @@ fn failed(why: &str) -> ExitCode {
 
 async fn measure(arguments: &Arguments) -> Result<Vec<Figures>, String> {
     let folder = Folder::new(&arguments.data)?;
-    if arguments.workload == Workload::Http {
-        let mut all = http::figures(&folder, arguments.seconds).await?;
+    let is_external = arguments.workload == Workload::Flow10 && arguments.external;
+    if arguments.external && !is_external {
+        return Err("`--external` is for flow10".into());
+    }
+    if is_external || matches!(arguments.workload, Workload::Http | Workload::Queue) {
+        let workers = arguments.workers.max(1);
+        let mut all = match arguments.workload {
+            Workload::Http => http::figures(&folder, arguments.seconds).await?,
+            Workload::Queue => queue::figures(&folder, arguments.seconds, workers, arguments.preload).await?,
+            _ => vec![queue::flow(&folder, arguments.seconds, workers, arguments.concurrency.max(1)).await?],
+        };
         let is_clean = folder.is_clean()?;
         all.iter_mut().for_each(|figures| {
             figures.store = "sqlite";
@@ -146,7 +166,7 @@ async fn measure(arguments: &Arguments) -> Result<Vec<Figures>, String> {
         Workload::Fanout => flow::fanout(&folder, seconds).await?,
         Workload::Sleepers => flow::sleepers(&folder, arguments.sleepers).await?,
         Workload::Kernel => kernel::advances(10, seconds)?,
-        Workload::Http => return Err("measured above".into()),
+        Workload::Http | Workload::Queue => return Err("measured above".into()),
         Workload::Ceiling => {
             let rate = ceiling::steps_per_second(&folder.path("ceiling.db"), 10, concurrency, seconds)?;
             Figures { rate_per_s: Some(rate), unit: Some("steps/s"), ok: rate > 0.0, ..Default::default() }

@@ -1,14 +1,13 @@
 //! The same work over HTTP, as clients see it: a server process of its own, and clients in this one that
 //! keep their connections and say no more than they must. Client, server and stub share the machine.
 
-use super::{Figures, Folder, machine, now_ms};
+use super::remote::{Client, Server};
+use super::{Figures, Folder, now_ms};
 use serde_json::{Value, json};
-use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
-use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpListener;
 
 /// What a trigger sends: a small order.
 const BODY: &str = r#"{"order_id":123,"email":"someone@example.com"}"#;
@@ -62,7 +61,7 @@ pub async fn figures(folder: &Folder, seconds: u64) -> Result<Vec<Figures>, Stri
             rate_per_s: Some(rate),
             unit: Some(unit),
             cpu_s_per_1k_steps: used.map(|s| s / count * 1_000.0),
-            rss_peak_mb: machine::rss_peak_mb_of(server.child.id()),
+            rss_peak_mb: server.rss_peak_mb(),
             ok: count > 0.0,
             ..Default::default()
         };
@@ -108,98 +107,6 @@ async fn load(
     Ok((samples.len() as f64 / began.elapsed().as_secs_f64(), samples))
 }
 
-/// `onward dev` on a port of its own.
-struct Server {
-    child: Child,
-    address: SocketAddr,
-}
-
-impl Server {
-    fn start(folder: &Folder) -> Result<Server, String> {
-        let program = std::env::current_exe().map_err(|e| e.to_string())?;
-        let data = folder.path("server");
-        let mut child = Command::new(program)
-            .args(["dev", "--listen", "127.0.0.1:0", "--data"])
-            .arg(&data)
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()
-            .map_err(|e| e.to_string())?;
-        let output = child.stdout.take().ok_or("the server has no output")?;
-        let mut line = String::new();
-        BufReader::new(output).read_line(&mut line).map_err(|e| e.to_string())?;
-        let address = line.trim().strip_prefix("onward ready http://").and_then(|text| text.parse().ok());
-        match address {
-            Some(address) => Ok(Server { child, address }),
-            None => {
-                let _ = child.kill();
-                Err(format!("the server did not start: {line}"))
-            }
-        }
-    }
-
-    fn cpu_s(&self) -> Option<f64> {
-        machine::cpu_s_of(self.child.id())
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-/// One connection that is kept.
-struct Client {
-    socket: TcpStream,
-    host: SocketAddr,
-    buffer: Vec<u8>,
-}
-
-impl Client {
-    async fn connect(host: SocketAddr) -> Result<Client, String> {
-        let socket = TcpStream::connect(host).await.map_err(|e| e.to_string())?;
-        socket.set_nodelay(true).map_err(|e| e.to_string())?;
-        Ok(Client { socket, host, buffer: vec![0; 16 * 1024] })
-    }
-
-    /// Sends JSON and reads the whole answer; its status.
-    async fn post(&mut self, path: &str, body: &str) -> Result<u16, String> {
-        let (host, length) = (self.host, body.len());
-        let request = format!(
-            "POST {path} HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\nContent-Length: {length}\r\n\r\n{body}"
-        );
-        self.socket.write_all(request.as_bytes()).await.map_err(|e| e.to_string())?;
-        let mut read = 0;
-        loop {
-            if read == self.buffer.len() {
-                self.buffer.resize(read * 2, 0);
-            }
-            let more = self.socket.read(&mut self.buffer[read..]).await.map_err(|e| e.to_string())?;
-            if more == 0 {
-                return Err("the server hung up".into());
-            }
-            read += more;
-            if let Some(status) = complete(&self.buffer[..read]) {
-                return Ok(status);
-            }
-        }
-    }
-}
-
-/// The status of an answer that is all here.
-fn complete(bytes: &[u8]) -> Option<u16> {
-    let end = bytes.windows(4).position(|w| w == b"\r\n\r\n")? + 4;
-    let head = std::str::from_utf8(&bytes[..end]).ok()?;
-    let length = head.lines().find_map(|line| {
-        let (name, value) = line.split_once(':')?;
-        name.eq_ignore_ascii_case("content-length").then(|| value.trim().parse::<usize>().ok()).flatten()
-    })?;
-    let status = head.get(9..12)?.parse().ok()?;
-    (bytes.len() >= end + length).then_some(status)
-}
-
 /// A server that answers everything with 200.
 async fn stub() -> Result<SocketAddr, String> {
     const ANSWER: &[u8] =
@@ -243,11 +150,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_answer_is_complete_when_its_body_is() {
-        let answer = b"HTTP/1.1 201 Created\r\ncontent-length: 3\r\n\r\nabc";
-        assert_eq!(complete(answer), Some(201));
-        assert_eq!(complete(&answer[..answer.len() - 1]), None);
-        assert_eq!(complete(&answer[..20]), None);
+    fn a_request_is_complete_when_its_body_is() {
         assert!(is_request(b"POST / HTTP/1.1\r\nContent-Length: 2\r\n\r\n{}"));
         assert!(!is_request(b"POST / HTTP/1.1\r\nContent-Length: 2\r\n\r\n{"));
     }

@@ -1,0 +1,47 @@
+"""From Python values to JSON: payloads, results and progress on their way out.
+
+Dataclasses become objects, models with `model_dump` (such as Pydantic's) dump themselves, enums are their values, times
+are RFC 3339, sets and tuples are lists. What JSON cannot say (bytes, NaN, arbitrary objects) raises `TypeError` or
+`ValueError` instead of being turned into something that cannot be read back.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from datetime import date, datetime
+from decimal import Decimal
+from enum import Enum
+from typing import Any
+from uuid import UUID
+
+from .times import moment
+
+
+def encode(value: Any) -> bytes:
+    """The value as JSON text in UTF-8."""
+    return json.dumps(value, default=plain, allow_nan=False, separators=(",", ":")).encode()
+
+
+def snapshot(value: Any) -> Any:
+    """The value as plain lists and dicts, as it is now: later changes to the original do not show."""
+    return json.loads(encode(value))
+
+
+def plain(value: Any) -> Any:
+    """One step from a value JSON does not know towards one that it does; `json` calls it again on what is inside."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    if callable(getattr(value, "model_dump", None)) and not isinstance(value, type):
+        return value.model_dump(mode="json")
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, datetime):
+        return moment(value)
+    if isinstance(value, (set, frozenset)):
+        return list(value)
+    if isinstance(value, date):
+        return value.isoformat()
+    if isinstance(value, (UUID, Decimal)):
+        return str(value)
+    raise TypeError(f"a `{type(value).__name__}` cannot be written as JSON")

@@ -1,0 +1,284 @@
+"""The worker's bookkeeping: what it holds, what it has to say, how much more it may take on.
+
+    take ──▶ jobs ──finish──▶ outbox ──settle (acknowledged)──▶ gone
+               │                 ▲
+               └─ heartbeats ────┴── batch: one `/work` call
+
+Pure: no threads, no sockets, no clock (`now` is an argument), so every rule below is tested without any of them. The session
+calls it under its lock.
+
+Rules. What is reported stays in the outbox until the server has acknowledged it, however often it has to be said. Slots that are
+free are lent either to the open poll or to the report under way, never to both. Progress that has not been saved goes out
+before the failure that makes it useful, and log lines before the end of their attempt.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+
+from ..errors import OnwardError
+from ..outcomes import error
+from ..values import encode
+from .context import Context, Voice
+
+ENTRIES_MAX = 1_000
+BATCH_BYTES_MAX = 1 << 20
+LINES_MAX = 1_000
+LINES_PER_CALL = 100
+LOGS_EVERY = 1.0
+PROGRESS_EVERY = 0.2
+FULL_FOR = 0.25
+HAND_BACK = {"snooze": "0s"}
+
+
+@dataclass(eq=False)
+class Job:
+    """One task in our hands, under one claim token."""
+
+    task: Dict[str, Any]
+    context: Context
+    lease: float
+    beat_at: float
+    progress: Any = None
+    said: int = 0  # how often progress was given …
+    saved: int = 0  # … and which of these the server has
+    sent_at: float = float("-inf")
+    lines: List[Dict[str, str]] = field(default_factory=list)
+    lines_at: float = float("inf")
+    lines_lost: int = 0
+    why: Optional[str] = None  # why it should stop: `cancelled`, `lease_lost`, `stopping`
+    runner: Any = None  # the asyncio task of an async handler
+
+    @property
+    def token(self) -> str:
+        return str(self.task["claim_token"])
+
+    @property
+    def ids(self) -> Dict[str, str]:
+        return {"task_id": self.task["task_id"], "claim_token": self.token}
+
+
+@dataclass(eq=False)
+class Report:
+    """How a job ended, until that is acknowledged."""
+
+    job: Job
+    entry: Dict[str, Any]
+    size: int
+    is_substitute: bool = False
+
+    @property
+    def waits_for_progress(self) -> bool:
+        return self.job.said > self.job.saved and "result" not in self.entry
+
+
+class Beat(NamedTuple):
+    """A heartbeat in a batch; `said` tells which progress went with it."""
+
+    job: Job
+    said: int
+    entry: Dict[str, Any]
+
+
+@dataclass(eq=False)
+class Batch:
+    """What goes out in one call."""
+
+    done: List[Report]
+    beats: List[Beat]
+    logs: List[Tuple[Job, List[Dict[str, str]]]]
+    credits: int = 0
+
+    def parts(self) -> List["Batch"]:
+        """Each entry on its own, for when the server refuses them together."""
+        return [Batch([report], [], []) for report in self.done] + [Batch([], [beat], []) for beat in self.beats]
+
+
+class Changes(NamedTuple):
+    """What an answer means for the session."""
+
+    started: List[Job]
+    stopped: List[Job]
+    refused: List[Tuple[Report, str]]  # ends that did not count, and the server's word for why
+
+
+class Desk:
+    def __init__(self, slots: int) -> None:
+        self.slots = slots
+        self.jobs: Dict[str, Job] = {}
+        self.outbox: List[Report] = []
+        self.is_taking = True
+        self.polled: Optional[int] = None  # credits lent to the open poll
+        self.lent = 0  # credits lent to the report under way
+        self.is_reporting = False
+        self._full_since: Optional[float] = None
+
+    # What we hold.
+
+    def take(self, tasks: List[Dict[str, Any]], voice: Voice, now: float) -> List[Job]:
+        """Tasks that were handed to us. Once we are stopping they go back untouched."""
+        started = []
+        for task in tasks:
+            if task["claim_token"] in self.jobs:
+                continue
+            lease = task.get("lease_ms", 30_000) / 1000
+            job = Job(task, Context(task, voice), lease, now + lease / 3)
+            self.jobs[job.token] = job
+            if self.is_taking:
+                started.append(job)
+            else:
+                self.finish(job, HAND_BACK)
+        return started
+
+    def finish(self, job: Job, outcome: Optional[Dict[str, Any]]) -> None:
+        """A job has ended; `None` if nobody needs to hear of it. Only its first end counts."""
+        if self.jobs.pop(job.token, None) is None:
+            return
+        if outcome is not None:
+            self.outbox.append(Report(job, {**job.ids, **outcome}, len(encode(outcome))))
+
+    def stop(self, job: Job, why: str) -> bool:
+        """Its result is not wanted. True if that is news."""
+        if job.why is not None or job.token not in self.jobs:
+            return False
+        job.why = why
+        job.context.cancelled = True
+        if why != "stopping":
+            job.beat_at = float("inf")  # there is no lease to keep
+        return True
+
+    def beat(self, token: str, progress: Any, now: float) -> None:
+        """The handler gave a sign of life, perhaps with progress. Many in a row become one call."""
+        job = self.jobs.get(token)
+        if job is None or job.beat_at == float("inf"):
+            return
+        if progress is not None:
+            job.progress = progress
+            job.said += 1
+        job.beat_at = min(job.beat_at, max(now, job.sent_at + PROGRESS_EVERY))
+
+    def log(self, token: str, line: Dict[str, str], now: float) -> None:
+        job = self.jobs.get(token)
+        if job is None:
+            return
+        if len(job.lines) >= LINES_MAX:
+            job.lines_lost += 1
+            return
+        if job.lines_lost:
+            job.lines.append({"level": "warning", "message": f"{job.lines_lost} lines were left out here"})
+            job.lines_lost = 0
+        job.lines.append(line)
+        job.lines_at = min(job.lines_at, now + LOGS_EVERY)
+
+    # How much more we may take on.
+
+    def free(self) -> int:
+        return self.slots - len(self.jobs) - (self.polled or 0) - self.lent if self.is_taking else 0
+
+    def poll_credits(self, now: float) -> Tuple[Optional[int], Optional[float]]:
+        """How many tasks the next poll asks for, or `None` and when to ask again (`None`: when something changes).
+
+        A report is always let go first: it takes free slots with it. When all slots have been busy for a moment, a poll for no
+        tasks is opened, because word of a cancel comes on an open poll.
+        """
+        if self.is_reporting or self._has_reports():
+            return None, None
+        free = self.free()
+        if free > 0:
+            self._full_since = None
+            return min(free, ENTRIES_MAX), None
+        if self._full_since is None:
+            self._full_since = now
+        left = self._full_since + FULL_FOR - now
+        return (0, None) if left <= 0 else (None, left)
+
+    def is_starved(self) -> bool:
+        """A poll for nothing is open, though there is room: it should give way to one that asks for tasks."""
+        return self.polled == 0 and self.free() > 0 and not self.is_reporting and not self._has_reports()
+
+    # What we have to say.
+
+    def due_at(self) -> float:
+        """When the next batch is due; it may be past."""
+        if self._has_reports() or any(report.waits_for_progress for report in self.outbox):
+            return float("-inf")
+        return min((min(job.beat_at, job.lines_at) for job in self.jobs.values()), default=float("inf"))
+
+    def batch(self, now: float) -> Optional[Batch]:
+        """Everything that is due, with the slots that are free. `settle` or `fail` it before the next."""
+        if self.due_at() > now:
+            return None
+        done: List[Report] = []
+        size = 0
+        for report in self.outbox:
+            if report.waits_for_progress:
+                continue
+            if done and (len(done) == ENTRIES_MAX or size + report.size > BATCH_BYTES_MAX):
+                break
+            done.append(report)
+            size += report.size
+        saving = [report.job for report in self.outbox if report.waits_for_progress]
+        # One that is due soon goes along with one that is due.
+        beating = [job for job in self.jobs.values() if job.beat_at <= now + job.lease / 12]
+        beats = [self._beat(job) for job in (saving + beating)[:ENTRIES_MAX]]
+        logging = [job for job in self.jobs.values() if job.lines_at <= now]
+        logging += [report.job for report in done] + saving
+        logs = [(job, job.lines[:LINES_MAX]) for job in logging if job.lines]
+        self.is_reporting = True
+        self.lent = max(0, min(self.free(), ENTRIES_MAX))
+        return Batch(done, beats, logs, self.lent)
+
+    def logged(self, job: Job, count: int) -> None:
+        """The server has the first lines of a job, or will never take them."""
+        del job.lines[:count]
+        job.lines_at = float("inf")
+
+    def settle(self, batch: Optional[Batch], answer: Dict[str, Any], voice: Voice, sent: float, now: float) -> Changes:
+        """The server answered (a batch that was sent at `sent`, or the poll)."""
+        refused: List[Tuple[Report, str]] = []
+        stopped: List[Job] = []
+        leases = answer["leases"]
+        if batch is not None:
+            self.end(batch)
+            for report, ack in zip(batch.done, answer["acks"]):
+                self.outbox.remove(report)
+                if ack.get("status") != "recorded":
+                    refused.append((report, ack.get("status", "")))
+            for beat, lease in zip(batch.beats, leases):
+                job = beat.job
+                job.saved = max(job.saved, beat.said)
+                job.sent_at = sent
+                job.beat_at = sent + (job.lease / 3 if job.said == job.saved else PROGRESS_EVERY)
+                if lease.get("cancel") or not lease.get("lease_until"):
+                    if self.stop(job, "cancelled" if lease.get("cancel") else "lease_lost"):
+                        stopped.append(job)
+            leases = leases[len(batch.beats) :]
+        cancelled = {lease["task_id"] for lease in leases if lease.get("cancel")}
+        stopped += [job for job in self.jobs.values() if job.task["task_id"] in cancelled and self.stop(job, "cancelled")]
+        return Changes(self.take(answer["tasks"], voice, now), stopped, refused)
+
+    def end(self, batch: Batch) -> None:
+        """The call is over; if it failed, everything in it is still to be said."""
+        self.is_reporting = False
+        self.lent = 0
+
+    def refuse(self, part: Batch, problem: OnwardError, now: float) -> None:
+        """The server does not take this one entry, and never will. Its task must not hang on it, nor hold up the others."""
+        for report in part.done:
+            self.outbox.remove(report)
+            if not report.is_substitute:
+                outcome = {"error": error(f"the server refused how it ended: {problem}", "refused_result"), "final": True}
+                self.outbox.append(Report(report.job, {**report.job.ids, **outcome}, len(encode(outcome)), True))
+        for beat in part.beats:
+            beat.job.saved = max(beat.job.saved, beat.said)
+            beat.job.beat_at = now + beat.job.lease / 3
+
+    def _has_reports(self) -> bool:
+        return any(not report.waits_for_progress for report in self.outbox)
+
+    def _beat(self, job: Job) -> Beat:
+        entry: Dict[str, Any] = dict(job.ids)
+        if job.said > job.saved:
+            entry["progress"] = job.progress
+        return Beat(job, job.said, entry)

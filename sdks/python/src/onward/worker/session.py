@@ -1,0 +1,376 @@
+"""A worker at work: the threads that talk to the server and those that run handlers.
+
+    poller     one long poll, open whenever slots are free: "give me tasks"
+    reporter   short calls, as soon as something is done or a heartbeat is due; they take the slots that became free with
+               them, so the answer brings the next tasks at once
+    handlers   `def` in a thread each, `async def` on the event loop of whoever called `serve`
+
+Results never wait for a long poll, because the poll has a connection of its own; and leases are kept alive from a thread of
+their own, so a handler that blocks (even one that blocks the event loop by mistake) loses nothing. All decisions are the
+`Desk`'s; this file only carries them out, under one lock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import threading
+import time
+from typing import Any, Callable, Dict, Optional
+
+from ..errors import OnwardError, OnwardUnavailable
+from ..inputs import InvalidInput
+from ..outcomes import Fail, Retry, Snooze, entry_for, error
+from ..transport import Address, Connection, pause
+from ..values import encode
+from .desk import HAND_BACK, LINES_PER_CALL, Batch, Desk, Job
+from .handler import Handler, find
+
+log = logging.getLogger("onward.worker")
+
+POLL = 20.0
+ANSWER_TIMEOUT = 30.0
+EARLY = 0.5
+RESULT_BYTES_MAX = 16 << 20
+HANG_UP = 2.0
+FLUSH = 5.0
+
+
+class Session:
+    """One run of a worker, from its first poll until everything is reported or handed back."""
+
+    def __init__(self, address: Address, handlers: Dict[str, Handler], fields: Dict[str, Any], slots: int) -> None:
+        self.fields = fields  # what every `/work` call says about this worker
+        self.handlers = handlers
+        self.desk = Desk(slots)
+        self.lock = threading.Condition()
+        self.loop = asyncio.get_running_loop()
+        self.problem: Optional[Exception] = None  # why it cannot work at all
+        self.ended = asyncio.Event()
+        self._poll = Connection(address)
+        self._report = Connection(address)
+        self._works = False  # the server has accepted us once
+        self._closing_since: Optional[float] = None
+        self._poller = threading.Thread(target=self._hold, args=(self._poll_loop, self._poll), name="onward-poller", daemon=True)
+        self._reporter = threading.Thread(target=self._hold, args=(self._report_loop, self._report), name="onward-reporter", daemon=True)
+
+    def start(self) -> None:
+        self._poller.start()
+        self._reporter.start()
+
+    def _hold(self, loop: Callable[[], None], connection: Connection) -> None:
+        """A thread and its connection end together; and a worker does not live on with half its threads."""
+        try:
+            loop()
+        except Exception as problem:
+            self._give_up(problem)
+        finally:
+            connection.close()
+
+    # Ending, from the event loop.
+
+    async def drain(self, seconds: float, hurry: asyncio.Event) -> None:
+        """Takes nothing more, and waits for what is under way: at most so long, or until `hurry`."""
+        with self.lock:
+            self.desk.is_taking = False
+            self.lock.notify_all()
+        begun = time.monotonic()
+        while self._poller.is_alive() or self.desk.jobs:
+            passed = time.monotonic() - begun
+            if self._poller.is_alive():
+                # Whatever the server is just handing out is still heard, and goes back; silence is broken off.
+                if passed < HANG_UP:
+                    self._poll.hang_up()
+                else:
+                    self._poll.break_off()
+            if passed >= seconds or hurry.is_set():
+                break
+            await asyncio.sleep(0.02)
+
+    async def close(self) -> None:
+        """Stops what still runs, hands it back, and reports until everything is said or the server is silent too long."""
+        with self.lock:
+            self.desk.is_taking = False
+            for job in list(self.desk.jobs.values()):
+                if self.desk.stop(job, "stopping"):
+                    self._tell(job)
+        begun = time.monotonic()
+        while self.desk.jobs and time.monotonic() - begun < 1.0:
+            await asyncio.sleep(0.02)
+        self._poll.break_off()
+        with self.lock:
+            for job in list(self.desk.jobs.values()):
+                log.warning("%s (%s) did not stop; handed back", job.task["task_id"], job.task["type"])
+                self.desk.finish(job, HAND_BACK)
+            self._closing_since = time.monotonic()
+            self.lock.notify_all()
+        while self._reporter.is_alive() and time.monotonic() - self._closing_since < FLUSH + 1.0:
+            await asyncio.sleep(0.02)
+        if self.desk.outbox:
+            log.error("%d results could not be reported; their leases end by themselves", len(self.desk.outbox))
+        for connection in (self._poll, self._report):
+            connection.break_off()
+
+    # The poller.
+
+    def _poll_loop(self) -> None:
+        failures = 0
+        while True:
+            credits = self._await_room()
+            if credits is None:
+                return
+            sent = time.monotonic()
+            try:
+                body = {**self.fields, "credits": credits, "wait": f"{POLL:.0f}s"}
+                answer = self._work(self._poll, body, POLL + ANSWER_TIMEOUT)
+                failures = 0
+            except OnwardError as problem:
+                with self.lock:
+                    was_starved = self.desk.is_starved()
+                    self.desk.polled = None
+                if was_starved or not self.desk.is_taking:
+                    continue  # broken off by ourselves
+                if not self._works and (not _is_temporary(problem) or problem.status in (401, 403)):
+                    self._give_up(problem)
+                    return
+                self._rest(problem, failures)
+                failures += 1
+                continue
+            with self.lock:
+                self._works = True
+                self.desk.polled = None
+                self._absorb(None, answer, sent)
+                if not answer["tasks"] and not answer["leases"] and time.monotonic() - sent < POLL / 2:
+                    # Nothing, and not even waited for it: a server that is stopping, or one that does not hold a poll for
+                    # no tasks open. Ask again, but not at once.
+                    self.lock.wait_for(lambda: not self.desk.is_taking or (credits == 0 and self.desk.free() > 0), EARLY)
+
+    def _await_room(self) -> Optional[int]:
+        """How many tasks to ask for, as soon as there is a reason to; `None` once we are stopping."""
+        with self.lock:
+            while self.desk.is_taking:
+                credits, again = self.desk.poll_credits(time.monotonic())
+                if credits is not None:
+                    self.desk.polled = credits
+                    return credits
+                self.lock.wait(again)
+            return None
+
+    # The reporter.
+
+    def _report_loop(self) -> None:
+        failures = 0
+        while True:
+            batch = self._await_batch()
+            if batch is None:
+                return
+            try:
+                self._send_logs(batch)
+                self._send(batch)
+                failures = 0
+            except OnwardError as problem:
+                with self.lock:
+                    self.desk.end(batch)
+                if self._is_late():
+                    return
+                self._rest(problem, failures)
+                failures += 1
+
+    def _await_batch(self) -> Optional[Batch]:
+        """What is due, as soon as something is; `None` once we are closing and all is said."""
+        with self.lock:
+            while True:
+                now = time.monotonic()
+                if self._closing_since is not None and (not self.desk.outbox or self._is_late()):
+                    return None
+                is_starved = self.desk.is_starved()
+                if is_starved:
+                    self._poll.break_off()
+                batch = self.desk.batch(now)
+                if batch is not None:
+                    return batch
+                left = self.desk.due_at() - now
+                self.lock.wait(min(left, 0.1) if is_starved else left if left < 3600 else None)
+
+    def _send(self, batch: Batch) -> None:
+        """One `/work` call. If the server refuses the whole, each entry is sent alone, to find the one it means."""
+        sent = time.monotonic()
+        body = {
+            **self.fields,
+            "credits": batch.credits,
+            "wait": "0s",
+            "done": [report.entry for report in batch.done],
+            "heartbeats": [beat.entry for beat in batch.beats],
+        }
+        try:
+            answer = self._work(self._report, body, ANSWER_TIMEOUT)
+        except OnwardError as problem:
+            if _is_temporary(problem):
+                raise
+            parts = batch.parts()
+            if len(parts) > 1:
+                for part in parts:
+                    self._send(part)
+                return
+            log.error("the server refused a report: %s", problem)
+            with self.lock:
+                self.desk.end(batch)
+                self.desk.refuse(batch, problem, time.monotonic())
+                self.lock.notify_all()
+            return
+        if len(answer["acks"]) < len(batch.done):
+            raise OnwardUnavailable("the server did not acknowledge everything it was told")
+        with self.lock:
+            self._absorb(batch, answer, sent)
+
+    def _work(self, connection: Connection, body: Dict[str, Any], timeout: float) -> Dict[str, Any]:
+        answer = connection.request("POST", "/work", body, {}, timeout).data
+        if not isinstance(answer, dict) or not all(isinstance(answer.get(name), list) for name in ("acks", "leases", "tasks")):
+            raise OnwardUnavailable("the answer of `/work` is not understood")
+        return answer
+
+    def _send_logs(self, batch: Batch) -> None:
+        """Log lines have a route of their own. They are a help for people: if they are refused, the work still counts."""
+        for job, lines in batch.logs:
+            for begin in range(0, len(lines), LINES_PER_CALL):
+                some = lines[begin : begin + LINES_PER_CALL]
+                body = {"claim_token": job.token, "lines": some}
+                try:
+                    self._report.request("POST", f"/tasks/{job.task['task_id']}/logs", body, {}, ANSWER_TIMEOUT)
+                except OnwardError as problem:
+                    if _is_temporary(problem):
+                        raise
+                    log.warning("log lines of %s were refused: %s", job.task["task_id"], problem)
+                with self.lock:
+                    self.desk.logged(job, len(some))
+
+    # What answers mean.
+
+    def _absorb(self, batch: Optional[Batch], answer: Dict[str, Any], sent: float) -> None:
+        """Carries out what an answer says. Called with the lock held."""
+        changes = self.desk.settle(batch, answer, self, sent, time.monotonic())
+        for report, why in changes.refused:
+            log.warning("%s (%s) ended too late to count: %s", report.job.task["task_id"], report.job.task["type"], why)
+        for job in changes.stopped:
+            log.info("%s (%s) is not wanted any more: %s", job.task["task_id"], job.task["type"], job.why)
+            self._tell(job)
+        for job in changes.started:
+            self._launch(job)
+        self.lock.notify_all()
+
+    def _tell(self, job: Job) -> None:
+        """An async handler is cancelled; any other sees `ctx.cancelled`."""
+        self._on_loop(lambda: job.runner and job.runner.cancel())
+
+    # Handlers.
+
+    def _launch(self, job: Job) -> None:
+        handler = find(self.handlers, job.task["type"])
+        if handler is None:
+            known = ", ".join(f"`{name}`" for name in sorted(self.handlers))
+            message = f"this worker has no handler for `{job.task['type']}`, only for {known}"
+            self.desk.finish(job, {"error": error(message, "no_handler")})
+        elif handler.is_async:
+            self._on_loop(lambda: self._spawn(handler, job))
+        else:
+            threading.Thread(target=self._run, args=(handler, job), name=f"onward-{job.task['task_id']}", daemon=True).start()
+
+    def _run(self, handler: Handler, job: Job) -> None:
+        try:
+            value = handler.function(*handler.arguments(job.task.get("input"), job.context))
+        except BaseException as raised:  # also `SystemExit`: a handler ends its attempt, not the worker
+            self._raised(job, raised)
+        else:
+            self._returned(job, value)
+
+    def _spawn(self, handler: Handler, job: Job) -> None:
+        job.runner = self.loop.create_task(self._run_async(handler, job))
+        job.runner.add_done_callback(lambda task: self._unstarted(job) if task.cancelled() else None)
+        if job.why is not None:
+            job.runner.cancel()
+
+    def _unstarted(self, job: Job) -> None:
+        """Cancelled before its first step, a coroutine never sees it."""
+        self._raised(job, asyncio.CancelledError())
+
+    async def _run_async(self, handler: Handler, job: Job) -> None:
+        try:
+            value = await handler.function(*handler.arguments(job.task.get("input"), job.context))
+        except BaseException as raised:
+            self._raised(job, raised)
+        else:
+            self._returned(job, value)
+
+    def _returned(self, job: Job, value: Any) -> None:
+        try:
+            encoded = encode(value)
+            outcome: Dict[str, Any] = {"result": json.loads(encoded)}  # as it is now: the handler may go on to change it
+        except (TypeError, ValueError, RecursionError) as problem:
+            outcome = {"error": error(f"the result cannot be written as JSON: {problem}", "invalid_result"), "final": True}
+        else:
+            if len(encoded) > RESULT_BYTES_MAX:
+                message = f"the result is {len(encoded)} bytes, at most {RESULT_BYTES_MAX} are kept: put it somewhere and return where"
+                outcome = {"error": error(message, "result_too_large"), "final": True}
+        self._finish(job, outcome)
+
+    def _raised(self, job: Job, raised: BaseException) -> None:
+        says_what = isinstance(raised, (Fail, Retry, Snooze))
+        if isinstance(raised, InvalidInput):
+            outcome: Optional[Dict[str, Any]] = {"error": error(str(raised), "invalid_input"), "final": True}
+        elif job.why is not None and not says_what:
+            # It stopped because it was told to. If the server said so, it needs no answer.
+            outcome = HAND_BACK if job.why == "stopping" else None
+        else:
+            outcome = entry_for(raised)
+            if not says_what:
+                log.warning("%s (%s), attempt %s failed", job.task["task_id"], job.task["type"], job.context.attempt, exc_info=raised)
+        self._finish(job, outcome)
+
+    def _finish(self, job: Job, outcome: Optional[Dict[str, Any]]) -> None:
+        with self.lock:
+            self.desk.finish(job, outcome)
+            self.lock.notify_all()
+
+    # What contexts say (`Voice`).
+
+    def beat(self, token: str, progress: Any) -> None:
+        with self.lock:
+            self.desk.beat(token, progress, time.monotonic())
+            self.lock.notify_all()
+
+    def log(self, token: str, line: Dict[str, str]) -> None:
+        with self.lock:
+            self.desk.log(token, line, time.monotonic())
+            self.lock.notify_all()
+
+    # Small things.
+
+    def _rest(self, problem: OnwardError, failures: int) -> None:
+        """Waits before trying again, longer each time, and not at all longer than we are needed."""
+        seconds = pause(failures, problem)
+        log.warning("%s; next try in %.1f s", problem, seconds)
+        with self.lock:
+            self.lock.wait_for(lambda: not self.desk.is_taking, seconds)
+        if not self.desk.is_taking:
+            time.sleep(min(seconds, 0.2))  # stopping: reports still go out, in smaller steps
+
+    def _is_late(self) -> bool:
+        return self._closing_since is not None and time.monotonic() - self._closing_since > FLUSH
+
+    def _give_up(self, problem: Exception) -> None:
+        self.problem = problem
+        self._on_loop(self.ended.set)
+
+    def _on_loop(self, call: Any) -> None:
+        try:
+            self.loop.call_soon_threadsafe(call)
+        except RuntimeError:
+            pass  # the loop is closed: the program is ending
+
+
+def _is_temporary(problem: OnwardError) -> bool:
+    """Would the same request perhaps be taken later? Keys that are refused count: they can be put right meanwhile."""
+    if isinstance(problem, OnwardUnavailable) or problem.status is None:
+        return True
+    return problem.status >= 500 or problem.status in (401, 403, 408, 425, 429)
