@@ -1,4 +1,4 @@
-//! The worker that `sdks/conformance` holds to its cases; every handler does what the table there says.
+// The worker that `sdks/conformance` holds to its cases; every handler does what the table there says.
 
 use onward_client::worker::{Context, Error};
 use onward_client::{Client, Worker};

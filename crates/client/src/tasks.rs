@@ -9,7 +9,6 @@ use reqwest::Method;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
-use serde_json::value::RawValue;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
@@ -33,11 +32,6 @@ impl Task {
             Err(error) => (None, Some(error.to_string())),
         };
         Task { request: TaskRequest { payload, ..empty(name.into()) }, problem }
-    }
-
-    /// The same with a payload that is JSON already.
-    pub fn raw(name: impl Into<String>, payload: Option<Box<RawValue>>) -> Task {
-        Task { request: TaskRequest { payload, ..empty(name.into()) }, problem: None }
     }
 
     /// Lower goes first; 100 if nothing is said.
@@ -128,6 +122,13 @@ impl Task {
     }
 }
 
+/// As the API has it.
+impl From<TaskRequest> for Task {
+    fn from(request: TaskRequest) -> Task {
+        Task { request, problem: None }
+    }
+}
+
 fn empty(name: String) -> TaskRequest {
     TaskRequest {
         name,
@@ -191,6 +192,11 @@ impl Tasks<'_> {
 
     pub async fn get(&self, task: &str) -> Result<TaskView> {
         self.client.data(Ask::get(format!("/tasks/{}", segment(task)))).await
+    }
+
+    /// The task when it has ended, or as it is after `wait` (such as `30s`, at most `60s`).
+    pub async fn get_after(&self, task: &str, wait: &str) -> Result<TaskView> {
+        self.client.data(Ask::get(format!("/tasks/{}", segment(task))).query("wait", Some(wait))).await
     }
 
     /// The task once it has ended, however it did; [`Error::Late`] if it has not by then. A server that is away
