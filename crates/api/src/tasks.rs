@@ -1,6 +1,6 @@
 //! Tasks, the workers that do them and the types that both go by.
 
-use crate::{Word, schema};
+use crate::{Word, object, schema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -177,6 +177,7 @@ pub struct BulkFilter {
 #[serde(deny_unknown_fields)]
 pub struct BulkRequest {
     pub action: BulkAction,
+    #[serde(deserialize_with = "object::one")]
     pub filter: BulkFilter,
     /// Only say what would be changed.
     #[serde(default)]
@@ -278,6 +279,7 @@ pub struct WorkerError {
 #[serde(deny_unknown_fields)]
 pub struct FailRequest {
     pub claim_token: String,
+    #[serde(deserialize_with = "object::one")]
     pub error: WorkerError,
     /// It will not work next time either.
     #[serde(default, rename = "final")]
@@ -328,6 +330,7 @@ pub struct LogLine {
 #[serde(deny_unknown_fields)]
 pub struct LogsRequest {
     pub claim_token: String,
+    #[serde(deserialize_with = "object::many")]
     #[schemars(length(min = 1, max = 100))]
     pub lines: Vec<LogLine>,
 }
@@ -348,7 +351,7 @@ pub struct DoneItem {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Value")]
     pub result: Option<Box<RawValue>>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "object::maybe", skip_serializing_if = "Option::is_none")]
     pub error: Option<WorkerError>,
     #[serde(default, rename = "final")]
     pub is_final: bool,
@@ -391,10 +394,10 @@ pub struct WorkRequest {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::duration")]
     pub wait: Option<Value>,
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, deserialize_with = "object::many", skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 1_000))]
     pub done: Vec<DoneItem>,
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, deserialize_with = "object::many", skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 1_000))]
     pub heartbeats: Vec<HeartbeatItem>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -464,10 +467,10 @@ pub struct TypeRequest {
     #[serde(default, deserialize_with = "given", skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>", length(max = 2_000))]
     pub description: Option<Option<String>>,
-    #[serde(default, deserialize_with = "given", skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "object::given", skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<TypeLimits>")]
     pub concurrency: Option<Option<TypeLimits>>,
-    #[serde(default, deserialize_with = "given", skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "object::given", skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<TypeRate>")]
     pub rate: Option<Option<TypeRate>>,
 }

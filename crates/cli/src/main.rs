@@ -13,6 +13,10 @@ mod worker;
 use clap::{CommandFactory, Parser, Subcommand};
 use std::process::ExitCode;
 
+/// Runs are many small things that come and go on several threads: this is a tenth of what a task costs.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// A durable workflow engine in one binary.
 #[derive(Parser)]
 #[command(name = "onward", version, disable_help_subcommand = true)]

@@ -44,7 +44,7 @@ use bytes::Bytes;
 use reqwest::{Method, StatusCode};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Why there is no answer to be had.
 #[derive(Debug, thiserror::Error)]
@@ -89,6 +89,9 @@ pub type Result<T> = std::result::Result<T, Error>;
 
 /// Longer than the longest `wait`.
 const PATIENCE: Duration = Duration::from_secs(90);
+/// The server waits no longer than a minute; a little less goes through every proxy.
+const WAIT_MAX: Duration = Duration::from_secs(50);
+const AGAIN_AFTER: Duration = Duration::from_millis(500);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 #[derive(Clone)]
@@ -212,6 +215,31 @@ impl Client {
         let read: api::Data<api::WorkView> =
             serde_json::from_slice(&bytes).map_err(|e| self.strange(format!("{e}")))?;
         Ok(read.data)
+    }
+
+    /// Asks for something until it has ended. `is_open` gives the status of what has not.
+    async fn wait<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        what: &str,
+        timeout: Duration,
+        is_open: impl Fn(&T) -> Option<String>,
+    ) -> Result<T> {
+        let until = Instant::now() + timeout;
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            let wait = span(left.min(WAIT_MAX));
+            let asked = self.data::<T>(Ask::get(path.to_owned()).query("wait", wait.as_str())).await;
+            match asked.map(|view| (is_open(&view), view)) {
+                Ok((None, view)) => return Ok(view),
+                Ok((Some(status), _)) if left.is_zero() => {
+                    return Err(Error::Late { what: what.to_owned(), status });
+                }
+                Err(error) if !error.is_passing() || left.is_zero() => return Err(error),
+                Ok(_) => {}
+                Err(_) => tokio::time::sleep(AGAIN_AFTER.min(left)).await,
+            }
+        }
     }
 
     async fn data<T: DeserializeOwned>(&self, ask: Ask) -> Result<T> {

@@ -1,6 +1,6 @@
 //! Runs: what runs and ran, and what can be done about it.
 
-use crate::{Ask, Client, Error, Events, Result, segment};
+use crate::{Ask, Client, Events, Result, segment};
 use api::{
     CancelRequest, EventView, ExplainView, Page, PauseRequest, ReplayRequest, ReplayVersion, ReplayedView,
     ResumeRequest, RetryRequest, RunStatusView, RunSummary, RunView, StepView,
@@ -58,21 +58,13 @@ impl Client {
         Events::open(self.clone(), format!("/runs/{}/stream", segment(run)), after).await
     }
 
-    /// The run once it has ended, however it did; [`Error::Late`] if it has not by then.
+    /// The run once it has ended, however it did; [`Error::Late`](crate::Error::Late) if it has not by then.
     pub async fn wait_for_run(&self, run: &str, timeout: Duration) -> Result<RunView> {
-        let ended = async {
-            let mut events = self.follow(run, 0).await?;
-            while events.next().await?.is_some() {}
-            Ok(())
+        let is_open = |view: &RunView| {
+            let has_ended = matches!(&*view.status, "completed" | "failed" | "cancelled" | "timeout");
+            (!has_ended).then(|| view.status.to_string())
         };
-        match tokio::time::timeout(timeout, ended).await {
-            Ok(ended) => ended?,
-            Err(_) => {
-                let status = self.run(run).await?.status.into_owned();
-                return Err(Error::Late { what: run.to_owned(), status });
-            }
-        }
-        self.run(run).await
+        self.wait(&format!("/runs/{}", segment(run)), run, timeout, is_open).await
     }
 
     /// Gives a run something it waits for, or may come to wait for.

@@ -10,11 +10,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use std::collections::BTreeMap;
-use std::time::{Duration, Instant};
-
-/// The server waits no longer than a minute; a little less goes through every proxy.
-const WAIT_MAX: Duration = Duration::from_secs(50);
-const AGAIN_AFTER: Duration = Duration::from_millis(500);
+use std::time::Duration;
 
 /// A task to be recorded. Only its type and payload are needed.
 #[derive(Clone, Debug)]
@@ -173,11 +169,6 @@ impl Client {
     }
 }
 
-/// Has it come to an end?
-pub(crate) fn has_ended(task: &TaskView) -> bool {
-    matches!(&*task.status, "succeeded" | "failed" | "cancelled")
-}
-
 impl Tasks<'_> {
     /// Answers once the task is durable. No worker needs to exist.
     pub async fn submit(&self, task: Task) -> Result<SubmittedView> {
@@ -202,21 +193,11 @@ impl Tasks<'_> {
     /// The task once it has ended, however it did; [`Error::Late`] if it has not by then. A server that is away
     /// meanwhile is asked again.
     pub async fn wait(&self, task: &str, timeout: Duration) -> Result<TaskView> {
-        let until = Instant::now() + timeout;
-        loop {
-            let left = until.saturating_duration_since(Instant::now());
-            let wait = span(left.min(WAIT_MAX));
-            let ask = Ask::get(format!("/tasks/{}", segment(task))).query("wait", wait.as_str());
-            match self.client.data::<TaskView>(ask).await {
-                Ok(view) if has_ended(&view) => return Ok(view),
-                Ok(view) if left.is_zero() => {
-                    return Err(Error::Late { what: task.to_owned(), status: view.status.into_owned() });
-                }
-                Err(error) if !error.is_passing() || left.is_zero() => return Err(error),
-                Ok(_) => {}
-                Err(_) => tokio::time::sleep(AGAIN_AFTER.min(left)).await,
-            }
-        }
+        let is_open = |view: &TaskView| {
+            let has_ended = matches!(&*view.status, "succeeded" | "failed" | "cancelled");
+            (!has_ended).then(|| view.status.to_string())
+        };
+        self.client.wait(&format!("/tasks/{}", segment(task)), task, timeout, is_open).await
     }
 
     /// Waits for the end and reads the result; a task that failed or was cancelled is [`Error::Ended`].

@@ -33,7 +33,7 @@ use std::sync::Arc;
 use store::{Lane, Place, TypeRow, WorkerRow};
 
 /// Unclaimed tasks whose runs stay in memory; with more, new ones leave it at once.
-pub const RESIDENT_MAX: usize = 16_384;
+pub const RESIDENT_MAX: usize = 40_960;
 /// Pause before rows that could not be read are asked for again.
 const READ_PAUSE: kernel::Span = kernel::Span::from_millis(200);
 /// A worker that was not heard of for so long does not count as one that is there.
@@ -422,9 +422,13 @@ impl<T> Board<T> {
         }
     }
 
-    /// How many workers that claim a type are there, and when one was last heard of.
+    /// How many workers that claim a type and may have it are there, and when one was last heard of.
     fn audience(&self, org: OrgId, name: &str, now: Timestamp) -> (u32, Option<Timestamp>) {
-        let claims = |worker: &&Worker| worker.patterns.iter().any(|pattern| pattern.matches(name));
+        let rules = self.lines.get(&(org, Arc::from(name))).map(|line| &line.rules);
+        let claims = |worker: &&Worker| {
+            let suits = rules.is_none_or(|rules| rules.suits(worker.row.runtime.as_deref()));
+            suits && worker.patterns.iter().any(|pattern| pattern.matches(name))
+        };
         let of_org = self.workers.range((org, String::new())..).take_while(|((o, _), _)| *o == org).map(|(_, w)| w);
         let mut count = 0;
         let mut last = None;

@@ -26,8 +26,8 @@ pub use notices::{AGAIN, NOTIFIER, NOTIFIER_NAME, idempotency};
 pub use reading::Reading;
 pub use repeat::Edition;
 pub use tasks::{
-    Alive, Bulk, BulkDone, Heartbeat, NewTask, Outcome, Report, Reported, Retried, TaskFilter, TaskKey, TaskReading,
-    TypeChange, TypeView, WorkReply, WorkRequest, status_of,
+    Alive, Bulk, BulkDone, Heartbeat, NewTask, Outcome, RELEASE, Report, Reported, Retried, TaskFilter, TaskKey,
+    TaskReading, TypeChange, TypeView, WorkReply, WorkRequest, status_of,
 };
 pub use triggers::{Key, PREVIEW_MAX};
 pub use webhooks::{Delivered, Door};
@@ -56,11 +56,13 @@ use tickets::Ticket;
 use tokio::sync::oneshot;
 
 /// Commands that may wait for the mailbox before starts are refused.
+/// How long whoever asks for metrics waits for the loop to count.
+const METRICS_PATIENCE: Duration = Duration::from_secs(1);
 const MAILBOX_MAX: usize = 65_536;
 /// Rounds a caller drives itself for an answer, and for the end of a run it waits for.
 const ROUNDS_FOR_ONE: u32 = 1;
 const ROUNDS_TO_END: u32 = 64;
-/// Runs in memory before starts are refused. (A run that waits is not in memory.)
+/// Runs that are being worked on here before starts are refused. (A run that waits is not, also for a worker.)
 const ACTIVE_MAX: u64 = 65_536;
 
 #[derive(Clone, Debug, thiserror::Error)]
@@ -375,6 +377,12 @@ impl Engine {
         &self.inner.metrics
     }
 
+    /// The same, counted anew where that is done on demand; as they were when the loop does not answer.
+    pub async fn metrics_now(&self) -> &Metrics {
+        let _ = tokio::time::timeout(METRICS_PATIENCE, self.inner.probe()).await;
+        &self.inner.metrics
+    }
+
     pub fn store(&self) -> &dyn Store {
         &*self.inner.store
     }
@@ -457,7 +465,7 @@ impl Engine {
         if inner.is_draining.load(Ordering::Relaxed) {
             return Err(Error::Stopping);
         }
-        if inner.inbox.len() + count > MAILBOX_MAX || inner.metrics.runs_in_memory.get() + count as u64 > ACTIVE_MAX {
+        if inner.inbox.len() + count > MAILBOX_MAX || inner.metrics.runs_busy.get() + count as u64 > ACTIVE_MAX {
             inner.metrics.requests_refused_total.add(count as u64);
             return Err(Error::Overloaded);
         }

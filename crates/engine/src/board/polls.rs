@@ -204,7 +204,7 @@ impl<T> Board<T> {
             .map(|(run, step, _)| (run, step))
             .collect();
         let Ask { place, ticket, org, worker, patterns, runtime, credits, lease, is_hasty, .. } = ask;
-        let is_hasty = is_hasty || !called_off.is_empty() || credits == 0;
+        let is_hasty = is_hasty || !called_off.is_empty();
         let (on_its_way, tasks) = (0, Vec::new());
         let poll = Poll {
             place,

@@ -14,9 +14,10 @@ use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use engine::engine::{NOTIFIER, Reading};
 use engine::{Edition, Idempotency};
-use kernel::{Answer as Judged, RunId, RunStatus, WorkflowId};
+use kernel::{Answer as Judged, RunId, RunStatus, Span, WorkflowId};
 use serde_json::json;
 use sha2::{Digest, Sha256};
+use std::time::Duration;
 use store::RunFilter;
 
 /// Who did something and why: at most this many bytes each.
@@ -31,6 +32,11 @@ const FILTERS: &[Param] = &[STATUS, params::LABEL, params::SINCE, params::UNTIL]
 const AFTER: Param =
     Param::new("cursor", "only events after this number", || json!({ "type": "integer", "minimum": 0 }));
 
+/// `?wait=` is at most this long.
+pub const WAIT_MAX: Span = Span::from_secs(60);
+pub const END: Param =
+    Param::new("wait", "wait for the end, at most this long (up to 60s)", || json!({ "type": "string" }));
+
 const STEP: Param = Param::new("step", "explain this step of the run", || json!({ "type": "string" }));
 
 pub fn routes() -> Vec<Route> {
@@ -41,7 +47,7 @@ pub fn routes() -> Vec<Route> {
             .query(FILTERS)
             .pages::<RunSummary>()
             .refuses(&[Code::NotFound]),
-        get("/api/v1/runs/{run}", show, "show_run", "Show a run").answers::<RunView>(200, "the run"),
+        get("/api/v1/runs/{run}", show, "show_run", "Show a run").query(&[END]).answers::<RunView>(200, "the run"),
         delete_route("/api/v1/runs/{run}", delete, "delete_run", "Delete a run that has ended, with all it holds")
             .shaped(204, "deleted", Shape::Nothing)
             .refuses(&[Code::RunNotEnded]),
@@ -150,8 +156,14 @@ fn statuses(query: &Query) -> Result<Vec<RunStatus>, Refusal> {
     words.map(|word| read(word).ok_or_else(|| invalid("status", word, &format!("one of {}", expected())))).collect()
 }
 
-pub async fn show(app: State, Path(run): Path<String>) -> Answer {
-    Ok(answer(200, views::run(&read(&app, &run).await?)))
+pub async fn show(app: State, query: Query, Path(run): Path<String>) -> Answer {
+    let wait = query.span("wait", WAIT_MAX)?;
+    let mut reading = read(&app, &run).await?;
+    if let Some(wait) = wait.filter(|_| !reading.run.is_terminal()) {
+        app.engine.wait(app.org(), reading.row.id, Duration::from_micros(wait.0)).await?;
+        reading = read(&app, &run).await?;
+    }
+    Ok(answer(200, views::run(&reading)))
 }
 
 pub async fn show_of_workflow(app: State, Path((workflow, run)): Path<(String, String)>) -> Answer {
