@@ -33,7 +33,7 @@ use std::sync::Arc;
 use store::{Lane, Place, TypeRow, WorkerRow};
 
 /// Unclaimed tasks whose runs stay in memory; with more, new ones leave it at once.
-pub const RESIDENT_MAX: usize = 40_960;
+pub const RESIDENT_MAX: usize = 16_384;
 /// Pause before rows that could not be read are asked for again.
 const READ_PAUSE: kernel::Span = kernel::Span::from_millis(200);
 /// A worker that was not heard of for so long does not count as one that is there.
