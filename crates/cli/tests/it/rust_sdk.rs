@@ -242,7 +242,8 @@ fn w_rust_a_restarted_server_is_found_again_and_results_are_not_lost() {
         let client = server.client();
         let done = Arc::new(AtomicU32::new(0));
         let count = done.clone();
-        let worker = Worker::new(client.clone()).slots(8).handle("work.v1", move |n: u32, _: Context| {
+        let worker = Worker::new(client.clone()).slots(8).lease(Duration::from_secs(2));
+        let worker = worker.handle("work.v1", move |n: u32, _: Context| {
             let count = count.clone();
             async move {
                 tokio::time::sleep(Duration::from_millis(20)).await;
@@ -251,16 +252,22 @@ fn w_rust_a_restarted_server_is_found_again_and_results_are_not_lost() {
             }
         });
         let running = Running::start(worker);
-        let tasks = (0..300).map(|n| Task::new("work.v1", &n).max_attempts(1));
+        let tasks = (0..300).map(|n| {
+            Task::new("work.v1", &n).retry(json!({ "max_attempts": 3, "backoff": { "type": "fixed", "min": "0s" } }))
+        });
         let made = client.tasks().submit_all(tasks).await.unwrap();
         while done.load(Ordering::SeqCst) < 50 {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
         tokio::task::block_in_place(|| server.restart()).unwrap();
+        let mut again = 0;
         for (n, task) in made.iter().enumerate() {
             let view = client.tasks().wait(&task.task_id, PATIENCE).await.unwrap();
-            assert_eq!((&*view.status, &view.result), ("succeeded", &json!(n)), "with one attempt each: {view:?}");
+            assert_eq!((&*view.status, &view.result), ("succeeded", &json!(n)), "{view:?}");
+            again += view.attempt - 1;
         }
+        // What was done before the kill is not done again; what was just being handed over is, when its lease ends.
+        assert!(again <= 8, "{again} tasks were tried twice");
         running.stop().await;
     });
 }

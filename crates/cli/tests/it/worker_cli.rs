@@ -45,24 +45,11 @@ impl Drop for Worker {
     }
 }
 
-fn submit(server: &Server, task: Value) -> String {
-    let made = server.post("/api/v1/tasks", &task).data(201);
-    made["task_id"].as_str().expect("an id").to_owned()
-}
-
-fn task(server: &Server, id: &str) -> Value {
-    server.get(&format!("/api/v1/tasks/{id}")).data(200)
-}
-
 fn ended(server: &Server, id: &str) -> Value {
     eventually(&format!("{id} ends"), || {
         let view = server.get(&format!("/api/v1/tasks/{id}?wait=5s")).data(200);
         (!matches!(view["status"].as_str(), Some("pending" | "leased"))).then_some(view)
     })
-}
-
-fn when(server: &Server, id: &str, status: &str) -> Value {
-    eventually(&format!("{id} is {status}"), || Some(task(server, id)).filter(|view| view["status"] == status))
 }
 
 fn is_alive(pid: &str) -> bool {
@@ -93,11 +80,11 @@ fn w_exec_input_result_and_environment() {
         ("shell.text.v1", json!(7), json!("hello 7")),
         ("shell.none.v1", json!(large), Value::Null),
     ] {
-        let id = submit(&server, json!({ "type": name, "payload": payload }));
+        let id = server.submit_with(&json!({ "type": name, "payload": payload }));
         let view = ended(&server, &id);
         assert_eq!((&view["status"], &view["result"]), (&json!("succeeded"), &expected), "{name}: {}", view["error"]);
     }
-    let id = submit(&server, json!({ "type": "shell.env.v1" }));
+    let id = server.submit_with(&json!({ "type": "shell.env.v1" }));
     let view = ended(&server, &id);
     let run = view["run_id"].as_str().expect("a run");
     assert_eq!(view["result"], json!({ "task": id, "attempt": 1, "max": 3, "key": format!("{run}:task"), "run": run }));
@@ -113,9 +100,9 @@ fn w_exec_exit_codes_decide() {
         if [ $code = 101 ] && [ ! -e snoozed ]; then touch snoozed; echo 1; exit 101; fi
         [ $code = 101 ] || exit $code"#;
     let _worker = Worker::start(&server, script, &[]);
-    let submitted = |code: i32| submit(&server, json!({ "type": "shell.v1", "payload": code, "retry": quickly() }));
+    let submitted = |code: i32| server.submit_with(&json!({ "type": "shell.v1", "payload": code, "retry": quickly() }));
     let [again, tempfail, last] = [3, 75, 100].map(submitted);
-    let nap = submit(&server, json!({ "type": "shell.v1", "payload": 101, "max_attempts": 1 }));
+    let nap = server.submit_with(&json!({ "type": "shell.v1", "payload": 101, "max_attempts": 1 }));
     for (id, code, attempt) in [(&again, "exit_3", 2), (&tempfail, "exit_75", 2), (&last, "exit_100", 1)] {
         let view = ended(&server, id);
         assert_eq!((&view["status"], &view["attempt"]), (&json!("failed"), &json!(attempt)), "{view}");
@@ -149,7 +136,7 @@ fn w_exec_garbage_is_bounded() {
         ("shell.child.v1", "succeeded", "left a child"),
         ("shell.killed.v1", "failed", "signal_9"),
     ] {
-        let view = ended(&server, &submit(&server, json!({ "type": name, "max_attempts": 1 })));
+        let view = ended(&server, &server.submit_with(&json!({ "type": name, "max_attempts": 1 })));
         assert_eq!(view["status"], status, "{name}: {view}");
         let said = if status == "failed" { &view["error"]["code"] } else { &view["result"] };
         assert!(said.to_string().contains(word), "{name}: {said}");
@@ -161,8 +148,8 @@ fn w_exec_a_long_command_keeps_its_lease_and_a_slow_one_is_stopped() {
     let server = Server::start();
     let script = r#"sleep $(cat)"#;
     let _worker = Worker::start(&server, script, &["--lease", "1s", "--timeout", "4s"]);
-    let long = submit(&server, json!({ "type": "shell.v1", "payload": 2.5, "max_attempts": 1 }));
-    let slow = submit(&server, json!({ "type": "shell.v1", "payload": 600, "max_attempts": 1 }));
+    let long = server.submit_with(&json!({ "type": "shell.v1", "payload": 2.5, "max_attempts": 1 }));
+    let slow = server.submit_with(&json!({ "type": "shell.v1", "payload": 600, "max_attempts": 1 }));
     assert_eq!(ended(&server, &long)["status"], "succeeded");
     let view = ended(&server, &slow);
     assert_eq!((&view["status"], &view["error"]["code"]), (&json!("failed"), &json!("timeout")), "{view}");
@@ -174,7 +161,7 @@ fn w_exec_cancel_ends_the_whole_group() {
     // It ignores SIGTERM, and so does its child: only SIGKILL ends both.
     let script = r#"trap '' TERM; sleep 600 & echo $! > child; echo $$ > leader; sync; wait"#;
     let worker = Worker::start(&server, script, &["--slots", "1", "--lease", "1h"]);
-    let id = submit(&server, json!({ "type": "shell.v1" }));
+    let id = server.submit_with(&json!({ "type": "shell.v1" }));
     let [leader, child] = ["leader", "child"].map(|name| {
         let path = worker.path(name);
         eventually("the process runs", || std::fs::read_to_string(&path).ok().filter(|pid| pid.ends_with('\n')))
@@ -188,8 +175,8 @@ fn w_exec_cancel_ends_the_whole_group() {
         took > Duration::from_secs(4) && took < Duration::from_secs(20),
         "SIGTERM, five seconds, SIGKILL: {took:?}"
     );
-    let next = submit(&server, json!({ "type": "other.v1" }));
-    assert_eq!(task(&server, &next)["status"], "pending", "not its type");
+    let next = server.submit_with(&json!({ "type": "other.v1" }));
+    assert_eq!(server.task(&next)["status"], "pending", "not its type");
 }
 
 #[test]
@@ -198,19 +185,19 @@ fn w_exec_drains_on_sigterm() {
     let script = r#"n=$(cat); touch started-$n; while [ ! -e go-$n ]; do sleep 0.05; done; echo $n"#;
     let mut worker = Worker::start(&server, script, &["--slots", "2", "--drain-grace", "1h"]);
     let [first, second, third] =
-        [1, 2, 3].map(|n| submit(&server, json!({ "type": "shell.v1", "payload": n, "max_attempts": 1 })));
+        [1, 2, 3].map(|n| server.submit_with(&json!({ "type": "shell.v1", "payload": n, "max_attempts": 1 })));
     for id in [&first, &second] {
-        when(&server, id, "leased");
+        server.task_when(id, "leased");
     }
     eventually("both run", || (worker.path("started-1").exists() && worker.path("started-2").exists()).then_some(()));
     worker.signal("TERM");
     std::fs::write(worker.path("go-1"), "").expect("a file");
     assert_eq!(ended(&server, &first)["result"], 1, "what is under way finishes");
-    assert_eq!(task(&server, &third)["status"], "pending", "nothing more is claimed");
-    assert_eq!(task(&server, &second)["status"], "leased");
+    assert_eq!(server.task(&third)["status"], "pending", "nothing more is claimed");
+    assert_eq!(server.task(&second)["status"], "leased");
     worker.signal("TERM");
     assert!(worker.ended().success(), "asked twice, it hands back the rest");
-    let view = task(&server, &second);
+    let view = server.task(&second);
     assert_eq!((&view["status"], &view["leased_by"]), (&json!("pending"), &Value::Null), "{view}");
     let worker = Worker::start(&server, "cat", &[]);
     for (id, n) in [(&second, 2), (&third, 3)] {
@@ -231,7 +218,7 @@ fn w_exec_a_killed_worker_and_a_restarted_server_lose_nothing() {
     let made = server.post("/api/v1/tasks", &json!(list)).data(201);
     let ids: Vec<String> =
         made.as_array().unwrap().iter().map(|task| task["task_id"].as_str().unwrap().to_owned()).collect();
-    eventually("some are done", || (task(&server, &ids[3])["status"] == "succeeded").then_some(()));
+    eventually("some are done", || (server.task(&ids[3])["status"] == "succeeded").then_some(()));
     workers[0].child.kill().expect("kill");
     server.crash_and_restart();
     for (n, id) in ids.iter().enumerate() {
