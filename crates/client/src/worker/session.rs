@@ -31,7 +31,7 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 /// How long an answer may take beyond what it was asked to wait.
 const PATIENCE: Duration = Duration::from_secs(15);
 /// A poll this young may be about to bring tasks; an older one waits for some to come, and can be given up.
-const POLL_SETTLES: Duration = Duration::from_millis(500);
+const POLL_SETTLES: Duration = Duration::from_millis(250);
 /// How long the last words get when a worker leaves, and the lines of one task when it has ended.
 const LAST_WORDS: Duration = Duration::from_secs(10);
 const LAST_LINES: Duration = Duration::from_secs(5);
