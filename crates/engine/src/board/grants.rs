@@ -83,6 +83,15 @@ impl<T> Board<T> {
         }
     }
 
+    /// Nobody will say of this run's leases that they have ended.
+    pub fn forget(&mut self, org: OrgId, run: RunId, now: Timestamp) {
+        for (step, fence) in self.grants_of(run) {
+            if self.grants.get(&(run, step)).is_some_and(|grant| grant.org == org) {
+                self.ended(run, step, fence, now);
+            }
+        }
+    }
+
     fn grants_of(&self, run: RunId) -> Vec<(u32, u64)> {
         self.grants.range((run, 0)..=(run, u32::MAX)).map(|((_, step), grant)| (*step, grant.fence)).collect()
     }
@@ -93,6 +102,9 @@ impl<T> Board<T> {
             return;
         }
         let Some(grant) = self.grants.remove(&(run, step)) else { return };
+        if let Some(poll) = self.pockets.remove(&(run, step)).and_then(|place| self.polls.get_mut(&place)) {
+            poll.tasks.retain(|task| (task.run, task.step) != (run, step));
+        }
         self.expiries.remove(&(grant.until, run, step));
         self.count_worker(grant.org, &grant.worker, -1);
         let key: Key = (grant.org, grant.name);
@@ -156,6 +168,10 @@ impl<T> Board<T> {
     /// Nobody wants the result any more: its worker is to hear of it, at once if it asks for something.
     pub fn call_off(&mut self, run: RunId, step: u32, fence: u64, is_plain: bool) {
         let Some(grant) = self.grants.get(&(run, step)).filter(|grant| grant.fence == fence) else { return };
+        // Whoever was not given it yet need not hear of it.
+        if self.pockets.contains_key(&(run, step)) {
+            return;
+        }
         let (who, until) = ((grant.org, grant.worker.clone()), grant.until);
         let step = (!is_plain).then_some(step);
         match self.polls.values_mut().find(|poll| poll.org == who.0 && poll.worker == who.1) {

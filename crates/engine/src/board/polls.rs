@@ -304,6 +304,7 @@ impl<T> Board<T> {
         let Some(kept) = self.promises.remove(&promise) else { return };
         if let Some(poll) = self.polls.get_mut(&kept.poll) {
             poll.on_its_way -= 1;
+            self.pockets.insert((task.run, task.step), kept.poll);
             poll.tasks.push(task);
             poll.is_hasty = true;
             self.hasty.push(kept.poll);
@@ -312,11 +313,14 @@ impl<T> Board<T> {
 
     /// A bug on purpose, see [`Bug::GrantBeforeCommit`](kernel::planted::Bug).
     pub fn hand_early(&mut self, promise: u64, task: Task) {
-        if let Some(poll) = self.promises.get(&promise).and_then(|kept| self.polls.get_mut(&kept.poll)) {
+        let Some(kept) = self.promises.get_mut(&promise) else { return };
+        // What becomes of the commit is of no consequence to the poll any more.
+        let place = std::mem::replace(&mut kept.poll, u64::MAX);
+        if let Some(poll) = self.polls.get_mut(&place) {
             poll.on_its_way -= 1;
             poll.tasks.push(task);
             poll.is_hasty = true;
-            self.hasty.push(poll.place);
+            self.hasty.push(place);
         }
     }
 
@@ -333,6 +337,9 @@ impl<T> Board<T> {
             }
             if let Some(poll) = self.polls.remove(&place) {
                 self.waiting.remove(place, &poll);
+                for task in &poll.tasks {
+                    self.pockets.remove(&(task.run, task.step));
+                }
                 answers.push((poll.ticket, Handed { tasks: poll.tasks, called_off: poll.called_off }));
             }
         }
