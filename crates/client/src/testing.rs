@@ -7,7 +7,7 @@
 //! # Ok(()) }
 //! ```
 
-use crate::environment::variable;
+use crate::environment::{variable, without_settings};
 use crate::{Client, Error, Result};
 use std::hash::{BuildHasher, RandomState};
 use std::io::{BufRead, BufReader, Read};
@@ -90,6 +90,7 @@ impl Drop for Server {
 /// Starts a server and waits until it says where it is.
 fn spawn(binary: &Path, data: &Path, flags: &[String], listen: &str) -> Result<(Child, String)> {
     let mut command = Command::new(binary);
+    without_settings(&mut command);
     command.args(["dev", "--listen", listen, "--data"]).arg(data).args(flags);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().map_err(|e| {

@@ -101,7 +101,7 @@ fn quickly() -> Value {
 }
 
 #[test]
-fn w_rust_typed_input_and_result() {
+fn w3_w20_rust_typed_input_and_result() {
     with_server(async |server| {
         let client = server.client();
         let worker = Worker::new(client.clone()).handle("billing.v1", |invoice: Invoice, ctx: Context| async move {
@@ -132,16 +132,17 @@ fn w_rust_typed_input_and_result() {
 }
 
 #[test]
-fn w_rust_errors_decide_and_a_panic_is_one() {
+fn w12_w13_rust_errors_decide_and_a_panic_is_one() {
     with_server(async |server| {
         let client = server.client();
         let worker = Worker::new(client.clone()).handle("decide.v1", |what: String, ctx: Context| async move {
             match what.as_str() {
-                "io" => Err(std::fs::read("/nowhere/at/all").map(|_| ()).unwrap_err().into()),
+                "io" => Err(std::fs::read("/nowhere/at/all").unwrap_err().into()),
                 "panic" => panic!("the handler fell over"),
                 "fail" => Err(Error::fail("no").code("never")),
+                "huge" => Ok("x".repeat(20_000_000)),
                 "later" if ctx.attempt() == 1 => Err(Error::retry_after(Duration::from_millis(50), "busy")),
-                _ => Ok(()),
+                _ => Ok("done".to_owned()),
             }
         });
         let running = Running::start(worker);
@@ -149,6 +150,7 @@ fn w_rust_errors_decide_and_a_panic_is_one() {
             ("io", "failed", 2, "worker_error"),
             ("panic", "failed", 2, "panic"),
             ("fail", "failed", 1, "never"),
+            ("huge", "failed", 1, "result_too_large"),
             ("later", "succeeded", 2, ""),
         ] {
             let task = Task::new("decide.v1", &what).retry(quickly());
@@ -173,7 +175,7 @@ impl Drop for Dropped {
 }
 
 #[test]
-fn w_rust_a_cancelled_handler_is_dropped() {
+fn w11_rust_a_cancelled_handler_is_dropped() {
     with_server(async |server| {
         let client = server.client();
         let (was_told, was_dropped) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
@@ -210,7 +212,7 @@ fn w_rust_a_cancelled_handler_is_dropped() {
 }
 
 #[test]
-fn w_rust_progress_and_lines_are_kept() {
+fn w10_w17_rust_progress_and_lines_are_kept() {
     with_server(async |server| {
         let client = server.client();
         let worker = Worker::new(client.clone()).handle("pages.v1", |_: Value, ctx: Context| async move {
@@ -237,7 +239,7 @@ fn w_rust_progress_and_lines_are_kept() {
 }
 
 #[test]
-fn w_rust_a_restarted_server_is_found_again_and_results_are_not_lost() {
+fn w14_rust_a_restarted_server_is_found_again_and_results_are_not_lost() {
     with_server(async |mut server| {
         let client = server.client();
         let done = Arc::new(AtomicU32::new(0));
@@ -273,7 +275,7 @@ fn w_rust_a_restarted_server_is_found_again_and_results_are_not_lost() {
 }
 
 #[test]
-fn w_rust_a_worker_that_can_never_work_says_so() {
+fn w3_rust_a_worker_that_can_never_work_says_so() {
     with_server(async |server| {
         let worker = Worker::new(server.client()).handle("not a type", |_: Value, _: Context| async move { Ok(()) });
         let error = worker.run_until(std::future::pending()).await.unwrap_err();
@@ -289,7 +291,7 @@ fn w_rust_a_worker_that_can_never_work_says_so() {
 }
 
 #[test]
-fn w_rust_passes_the_conformance_cases() {
+fn w3_rust_passes_the_conformance_cases() {
     let run = root().join("sdks/conformance/run.py");
     let mut command = Command::new("timeout");
     command.args(["180", "python3"]).arg(run).args(["--binary", BINARY, "--"]);

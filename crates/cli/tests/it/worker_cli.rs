@@ -63,7 +63,7 @@ fn quickly() -> Value {
 }
 
 #[test]
-fn w_exec_input_result_and_environment() {
+fn w3_w20_a_command_gets_its_input_and_gives_its_result() {
     let server = Server::start();
     let script = r#"case $ONWARD_TYPE in
         shell.echo.v1) cat ;;
@@ -94,7 +94,7 @@ fn w_exec_input_result_and_environment() {
 }
 
 #[test]
-fn w_exec_exit_codes_decide() {
+fn w12_w13_exit_codes_of_a_command_decide() {
     let server = Server::start();
     let script = r#"code=$(cat); echo "line one" >&2; echo "code $code at attempt $ONWARD_ATTEMPT" >&2
         if [ $code = 101 ] && [ ! -e snoozed ]; then touch snoozed; echo 1; exit 101; fi
@@ -117,7 +117,7 @@ fn w_exec_exit_codes_decide() {
 }
 
 #[test]
-fn w_exec_garbage_is_bounded() {
+fn w3_what_a_command_writes_is_bounded() {
     let server = Server::start();
     let script = r#"case $ONWARD_TYPE in
         shell.long.v1) head -c 3000000 /dev/zero | tr '\0' x ;;
@@ -144,7 +144,7 @@ fn w_exec_garbage_is_bounded() {
 }
 
 #[test]
-fn w_exec_a_long_command_keeps_its_lease_and_a_slow_one_is_stopped() {
+fn w10_a_long_command_keeps_its_lease_and_a_slow_one_is_stopped() {
     let server = Server::start();
     let script = r#"sleep $(cat)"#;
     let _worker = Worker::start(&server, script, &["--lease", "1s", "--timeout", "4s"]);
@@ -156,7 +156,7 @@ fn w_exec_a_long_command_keeps_its_lease_and_a_slow_one_is_stopped() {
 }
 
 #[test]
-fn w_exec_cancel_ends_the_whole_group() {
+fn w11_cancelling_ends_the_whole_process_group() {
     let server = Server::start();
     // It ignores SIGTERM, and so does its child: only SIGKILL ends both.
     let script = r#"trap '' TERM; sleep 600 & echo $! > child; echo $$ > leader; sync; wait"#;
@@ -180,7 +180,7 @@ fn w_exec_cancel_ends_the_whole_group() {
 }
 
 #[test]
-fn w_exec_drains_on_sigterm() {
+fn w2_a_worker_of_commands_drains_on_sigterm() {
     let server = Server::start();
     let script = r#"n=$(cat); touch started-$n; while [ ! -e go-$n ]; do sleep 0.05; done; echo $n"#;
     let mut worker = Worker::start(&server, script, &["--slots", "2", "--drain-grace", "1h"]);
@@ -208,7 +208,7 @@ fn w_exec_drains_on_sigterm() {
 }
 
 #[test]
-fn w_exec_a_killed_worker_and_a_restarted_server_lose_nothing() {
+fn w14_a_killed_worker_and_a_restarted_server_lose_nothing() {
     let port = std::net::TcpListener::bind("127.0.0.1:0").and_then(|held| held.local_addr()).expect("a free port");
     let mut server = Server::with(&["--listen", &port.to_string()]);
     let script = r#"sleep 0.2; cat"#;
@@ -244,7 +244,7 @@ fn ok(server: &Server, arguments: &[&str]) -> String {
 }
 
 #[test]
-fn w_cli_tasks_from_submit_to_dead_letters() {
+fn w13_w15_tasks_on_the_command_line() {
     let server = Server::start();
     let id = ok(
         &server,
@@ -286,7 +286,7 @@ fn w_cli_tasks_from_submit_to_dead_letters() {
 }
 
 #[test]
-fn w_cli_bulk_types_and_workers() {
+fn w18_w19_bulk_types_and_workers_on_the_command_line() {
     let server = Server::start();
     let file = tempfile::NamedTempFile::new().expect("a file");
     let list: Vec<Value> =

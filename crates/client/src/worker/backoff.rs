@@ -7,16 +7,27 @@ use std::time::Duration;
 const FIRST: Duration = Duration::from_millis(100);
 const LONGEST: Duration = Duration::from_secs(5);
 
-#[derive(Default)]
 pub struct Backoff {
     failures: u32,
+    longest: Duration,
+}
+
+impl Default for Backoff {
+    fn default() -> Backoff {
+        Backoff { failures: 0, longest: LONGEST }
+    }
 }
 
 impl Backoff {
+    /// For who has leases to keep: they begin anew when the server is back, and must not end before it is found again.
+    pub fn within(lease: Duration) -> Backoff {
+        Backoff { failures: 0, longest: LONGEST.min(lease / 3) }
+    }
+
     pub fn next(&mut self) -> Duration {
         self.failures += 1;
         // A hasher with random keys is all the randomness that is needed.
-        jittered(self.failures, RandomState::new().hash_one(self.failures))
+        jittered(self.failures, self.longest, RandomState::new().hash_one(self.failures))
     }
 
     pub fn reset(&mut self) {
@@ -25,8 +36,8 @@ impl Backoff {
 }
 
 /// Somewhere between nothing and twice the last bound.
-fn jittered(failures: u32, random: u64) -> Duration {
-    let bound = FIRST.saturating_mul(1 << (failures.saturating_sub(1)).min(20)).min(LONGEST);
+fn jittered(failures: u32, longest: Duration, random: u64) -> Duration {
+    let bound = FIRST.saturating_mul(1 << (failures.saturating_sub(1)).min(20)).min(longest);
     bound.mul_f64((random >> 11) as f64 / (1u64 << 53) as f64)
 }
 
@@ -37,10 +48,11 @@ mod tests {
     #[test]
     fn pauses_grow_to_a_bound_and_differ() {
         for (failures, bound) in [(1, 100), (2, 200), (4, 800), (7, 5_000), (1_000, 5_000)] {
-            assert_eq!(jittered(failures, 0), Duration::ZERO);
-            let longest = jittered(failures, u64::MAX).as_micros() as f64 / 1_000.0;
+            assert_eq!(jittered(failures, LONGEST, 0), Duration::ZERO);
+            let longest = jittered(failures, LONGEST, u64::MAX).as_micros() as f64 / 1_000.0;
             assert!((longest - bound as f64).abs() < 0.01, "{failures}: {longest}");
         }
+        assert!(Backoff::within(Duration::from_secs(2)).longest < Duration::from_secs(1));
         let mut backoff = Backoff::default();
         let many: std::collections::HashSet<Duration> = (0..20).map(|_| backoff.next()).collect();
         assert!(many.len() > 15);

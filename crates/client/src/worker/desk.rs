@@ -51,6 +51,16 @@ struct Job {
     asking: Vec<oneshot::Sender<bool>>,
 }
 
+impl Job {
+    fn hear(&mut self, lease: &LeaseView) {
+        if lease.cancel {
+            self.beat_at = None;
+            self.stop.send_if_modified(|stop| stop.replace(Stop::Unwanted) != Some(Stop::Unwanted));
+        }
+        self.asking.drain(..).for_each(|tell| _ = tell.send(!lease.cancel));
+    }
+}
+
 /// How a job ended, until that is acknowledged.
 struct Report {
     item: DoneItem,
@@ -316,17 +326,13 @@ impl Desk {
     /// What the server says about leases: first those of the heartbeats, then what was cancelled meanwhile.
     pub fn leases(&mut self, beats: &[String], leases: Vec<LeaseView>) {
         for (i, lease) in leases.into_iter().enumerate() {
-            let of_token = beats.get(i).and_then(|token| self.jobs.get_mut(token));
-            let job = match of_token {
-                None if i >= beats.len() => self.jobs.values_mut().find(|job| job.task_id == lease.task_id),
-                job => job,
-            };
-            let Some(job) = job else { continue };
-            if lease.cancel {
-                job.beat_at = None;
-                job.stop.send_if_modified(|stop| stop.replace(Stop::Unwanted) != Some(Stop::Unwanted));
+            match beats.get(i) {
+                Some(token) => self.jobs.get_mut(token).into_iter().for_each(|job| job.hear(&lease)),
+                // The same task may be here twice, with a claim that was lost and a new one.
+                None => {
+                    self.jobs.values_mut().filter(|job| job.task_id == lease.task_id).for_each(|job| job.hear(&lease))
+                }
             }
-            job.asking.drain(..).for_each(|tell| _ = tell.send(!lease.cancel));
         }
     }
 

@@ -191,7 +191,7 @@ impl Session {
 
     /// Says what is to be said, as soon as there is something.
     async fn reports(self: &Arc<Session>) -> Result<()> {
-        let mut backoff = Backoff::default();
+        let mut backoff = Backoff::within(self.settings.lease);
         loop {
             let (batch, due_at, is_done) = {
                 let mut desk = lock(&self.desk);
