@@ -159,7 +159,7 @@ fn w10_a_long_command_keeps_its_lease_and_a_slow_one_is_stopped() {
 fn w11_cancelling_ends_the_whole_process_group() {
     let server = Server::start();
     // It ignores SIGTERM, and so does its child: only SIGKILL ends both.
-    let script = r#"trap '' TERM; sleep 600 & echo $! > child; echo $$ > leader; sync; wait"#;
+    let script = r#"trap '' TERM; sleep 600 & echo $! > child; echo $$ > leader; wait"#;
     let worker = Worker::start(&server, script, &["--slots", "1", "--lease", "1h"]);
     let id = server.submit_with(&json!({ "type": "shell.v1" }));
     let [leader, child] = ["leader", "child"].map(|name| {
