@@ -11,6 +11,7 @@ extern crate client as onward_client;
 mod harness;
 
 mod batch;
+mod chaos;
 mod cli;
 mod crash;
 mod deletion;
@@ -32,6 +33,7 @@ mod rust_sdk;
 mod schedules;
 mod security;
 mod streams;
+mod task_steps;
 mod tasks;
 mod testing;
 mod triggers;

@@ -120,13 +120,16 @@ pub(super) struct Worker {
     pub is_new: bool,
 }
 
+/// Polls by a type or by the beginning of some.
+type Lists = HashMap<Key, VecDeque<u64>>;
+
 /// Open polls by what they ask for.
 #[derive(Default)]
 pub(super) struct Waiting {
     new: Vec<u64>,
-    exact: HashMap<(OrgId, Arc<str>), VecDeque<u64>>,
+    exact: Lists,
     /// By the length of the prefix, so that a type looks itself up a few times and not once for each prefix.
-    prefixes: BTreeMap<usize, HashMap<(OrgId, Arc<str>), VecDeque<u64>>>,
+    prefixes: BTreeMap<usize, Lists>,
 }
 
 impl Waiting {
@@ -181,7 +184,7 @@ impl Waiting {
     }
 }
 
-fn forget(lists: &mut HashMap<(OrgId, Arc<str>), VecDeque<u64>>, key: &(OrgId, Arc<str>), place: u64) {
+fn forget(lists: &mut Lists, key: &Key, place: u64) {
     if let Some(list) = lists.get_mut(key) {
         list.retain(|other| *other != place);
         if list.is_empty() {
