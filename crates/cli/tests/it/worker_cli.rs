@@ -187,7 +187,7 @@ fn w2_a_worker_of_commands_drains_on_sigterm() {
     let [first, second, third] =
         [1, 2, 3].map(|n| server.submit_with(&json!({ "type": "shell.v1", "payload": n, "max_attempts": 1 })));
     for id in [&first, &second] {
-        server.task_when(id, "leased");
+        eventually("it is leased", || (server.task(id)["status"] == "leased").then_some(()));
     }
     eventually("both run", || (worker.path("started-1").exists() && worker.path("started-2").exists()).then_some(()));
     worker.signal("TERM");
