@@ -301,13 +301,13 @@ impl World {
 
     fn take(&mut self, process: usize, ticket: Ticket, worker: usize, handed: &Handed) -> Judgement {
         let has_hung_up = self.crew.gone.remove(&ticket);
-        let epoch = self.processes[process].epoch;
+        let holder = Some(self.processes[process].epoch).filter(|_| !self.processes[process].is_unsure);
         self.trace.mark("a worker was told that nobody wants it", !handed.called_off.is_empty());
         for task in &handed.tasks {
             let (run, step, fence, lease) = (task.run, task.step, task.fence, task.lease);
             self.note(format!("worker {worker} has s{step} of {run} under {fence} for {lease}"));
             self.checker.leases.seen(process, (run, step));
-            self.checker.handed(task, &Crew::name(worker), has_hung_up, epoch)?;
+            self.checker.handed(task, &Crew::name(worker), has_hung_up, holder)?;
             match has_hung_up {
                 true => self.hand_back(process, task),
                 false => self.begin(process, Holding { run, step, fence, lease }),
