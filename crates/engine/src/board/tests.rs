@@ -742,7 +742,6 @@ fn a_type_without_workers_is_known_as_such() {
 }
 
 #[test]
-<<<<<<< HEAD
 fn a_heartbeat_keeps_nothing_for_longer_than_a_worker_may_be_silent() {
     let mut board: Board<u64> = Board::default();
     let lease = Lease { step: 0, fence: 7, worker: "w1", lease: Span::from_secs(30) };
@@ -751,7 +750,9 @@ fn a_heartbeat_keeps_nothing_for_longer_than_a_worker_may_be_silent() {
         let by = Some(Span::from_secs(by));
         assert_eq!(board.extend(ORG, (run(1), 0), 7, by, after(at)), Some(after(until)));
     }
-=======
+}
+
+#[test]
 fn whoever_has_something_already_takes_no_more() {
     let mut board = Board::default();
     let a = lane("a", "");
@@ -766,5 +767,4 @@ fn whoever_has_something_already_takes_no_more() {
     assert!(board.offer(ORG, &wanted("a", 1), None, false, NOW).is_none());
     grant(&mut board, &a, &claims[1], NOW);
     assert_eq!(answered(&mut board), [(1, vec![1, 2])]);
->>>>>>> sim
 }
