@@ -280,7 +280,12 @@ fn keys_are_served_in_turn() {
         assert_eq!(counts, BTreeMap::from([("loud".into(), 5), ("quiet".into(), 5), ("silent".into(), 5)]));
         server.crash_and_restart();
     }
-    assert_eq!(server.claim("w", &["fair.%"], 100).len(), 90, "and nobody is left out");
+    let mut rest = 0;
+    while rest < 90 {
+        let claimed = server.claim("w", &["fair.%"], 100).len();
+        assert!(claimed > 0, "nobody is left out: {rest} of 90");
+        rest += claimed;
+    }
 }
 
 #[test]
