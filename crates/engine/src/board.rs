@@ -79,7 +79,7 @@ pub struct Board<T> {
     releases: BTreeSet<(Timestamp, Lane)>,
     workers: BTreeMap<WorkerKey, Worker>,
     /// What workers hold and nobody wants any more, until they were told.
-    called_off: HashMap<WorkerKey, Vec<(RunId, Option<u32>, Timestamp)>>,
+    called_off: HashMap<WorkerKey, Vec<Untold>>,
     /// Lines that may have something for somebody since the last pairing.
     stirred: BTreeSet<Key>,
     /// Lanes of which more is to be read, and after what.
@@ -92,6 +92,9 @@ pub struct Board<T> {
     /// what goes first, or more than a limit allows.
     is_partial: bool,
 }
+
+/// What a worker need not go on with, and until when it would have had it.
+type Untold = (RunId, Option<u32>, Timestamp);
 
 /// A task on its way to a worker.
 struct Promise {

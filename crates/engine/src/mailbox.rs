@@ -452,7 +452,6 @@ impl<T> Mailbox<T> {
         turn.loads = std::mem::take(&mut self.loads);
         turn.fetches = std::mem::take(&mut self.fetches);
         turn.ready.append(&mut self.replies);
-        self.answer_workers(&mut turn.ready);
         turn
     }
 

@@ -323,3 +323,26 @@ fn a_run_that_cannot_be_read_keeps_no_room() {
     mailbox.accept(Command::Start { start: task(second), ticket: 4, ended: None });
     assert_eq!(handed(&land(&mut mailbox, Timestamp(4)).1), [(3, 1)]);
 }
+
+#[test]
+fn what_ends_in_the_turn_in_which_its_worker_is_answered_is_not_handed_out() {
+    let (first, second) = (RunId([1; 16]), RunId([2; 16]));
+    let mut mailbox: Mailbox<u32> = Mailbox::new(1, Arc::new(|_, _| String::new()));
+    mailbox.accept(Command::Start { start: task(first), ticket: 1, ended: None });
+    mailbox.accept(Command::Start { start: task(second), ticket: 2, ended: None });
+    let (turn, _) = land(&mut mailbox, Timestamp(1));
+    let payloads = turn.batch.runs[0].payloads.clone();
+    mailbox.accept(ask(3, 2, false));
+    land(&mut mailbox, Timestamp(2));
+    mailbox.accept(Command::Fetched { run: first, result: Ok(payloads) });
+    assert!(handed(&land(&mut mailbox, Timestamp(3)).1).is_empty(), "the other one is on its way");
+    let cancel = |run| {
+        let input = Input::Cancel { actor: "ada".into(), reason: String::new() };
+        Command::Give { org: OrgId::DEFAULT, run, input, ticket: None }
+    };
+    mailbox.accept(cancel(second));
+    assert!(handed(&land(&mut mailbox, Timestamp(4)).1).is_empty());
+    // Now it is known that the other one does not come.
+    mailbox.accept(cancel(first));
+    assert_eq!(handed(&land(&mut mailbox, Timestamp(5)).1), [(3, 0)]);
+}

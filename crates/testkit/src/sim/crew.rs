@@ -18,11 +18,11 @@ use super::trigger::Trigger;
 use super::world::{Event, World, ready};
 use engine::Reply;
 use engine::board::{self, Handed, Pattern, Sizes, Task};
-use engine::mailbox::Command;
+use engine::mailbox::{Command, Trouble};
 use kernel::advance::TaskResult;
 use kernel::event::Failure;
 use kernel::payload::INLINE_MAX;
-use kernel::{Answer, Input, OrgId, Payload, RunId, Span, Timestamp};
+use kernel::{Answer, Input, OrgId, Payload, Run, RunId, Span, Timestamp};
 use std::collections::BTreeSet;
 use store::{Rate, Store, TypePause, TypeRow};
 
@@ -421,6 +421,10 @@ impl World {
             }
             Command::Loaded { run, result: Ok(Some(resumed)) } => {
                 self.checker.leases.read(process, *run, &resumed.run, now);
+            }
+            // A run that cannot be read keeps nothing for anybody.
+            Command::Loaded { run, result: Ok(None) | Err(Trouble::Newer | Trouble::Damaged(_)) } => {
+                self.checker.leases.read(process, *run, &Run::default(), now);
             }
             Command::Rule(row) => self.checker.leases.rule(process, row, self.now),
             Command::Board { types, .. } => {

@@ -350,7 +350,12 @@ impl World {
     /// Carries out what a commit allowed.
     fn release(&mut self, process: usize, released: Released<Ticket>) -> Judgement {
         for (ticket, reply) in released.replies {
-            self.note(format!("request {ticket}: {reply:?}"));
+            match &reply {
+                Reply::Handed(handed) => {
+                    self.note(format!("request {ticket}: {} tasks, {:?}", handed.tasks.len(), handed.called_off));
+                }
+                _ => self.note(format!("request {ticket}: {reply:?}")),
+            }
             self.trace.mark("a key was taken", matches!(reply, Reply::KeyTaken { .. }));
             let is_told = matches!(reply, Reply::KeyTaken { .. }) && self.ledger.is_telling(ticket);
             self.trace.mark("somebody had been told already", is_told);
