@@ -844,7 +844,10 @@ fn w1_w2_acknowledged_tasks_survive_kill_9() {
                 })
             })
             .collect();
-        eventually("some were recorded", || (get(&server, "type=keep.v1").len() >= 20 * (round + 1)).then_some(()));
+        eventually("some were recorded", || {
+            let kind = server.get("/api/v1/types/keep.v1").json();
+            (kind["data"]["ready"].as_u64() >= Some(20 * (round + 1))).then_some(())
+        });
         server.kill();
         for producer in producers {
             acked.extend(producer.join().expect("a producer"));
