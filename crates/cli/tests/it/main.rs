@@ -5,6 +5,9 @@
 //! server, data folder and upstream, so they run side by side; what takes time is polled for with a
 //! deadline, never slept for.
 
+// The SDK under the name its users have for it.
+extern crate client as onward_client;
+
 mod harness;
 
 mod batch;
@@ -26,6 +29,7 @@ mod promises;
 mod readme;
 mod restart;
 mod runs;
+mod rust_sdk;
 mod schedules;
 mod security;
 mod streams;
@@ -37,5 +41,6 @@ mod types;
 mod verify;
 mod waits;
 mod webhooks;
+mod worker_cli;
 mod workers;
 mod workflows;
