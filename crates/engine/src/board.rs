@@ -88,7 +88,8 @@ pub struct Board<T> {
     resident: usize,
     /// Counts every hand-over, so that lanes can be served in turn.
     served: u64,
-    /// What workers hold is not known in full: where there is a limit, nothing is handed out.
+    /// What waits and what workers hold is not known in full. Until it is, nothing is handed out: it might not be
+    /// what goes first, or more than a limit allows.
     is_partial: bool,
 }
 
@@ -200,11 +201,10 @@ impl<T> Board<T> {
         }
     }
 
-    /// Leases of the last process are being found again, or all of them have been.
+    /// What the last process had in memory is being found again, or all of it has been.
     pub fn recovers(&mut self, is_partial: bool) {
         if self.is_partial && !is_partial {
-            let limited = self.lines.iter().filter(|(_, line)| line.rules.is_limited());
-            self.stirred.extend(limited.map(|(key, _)| key.clone()));
+            self.stirred.extend(self.lines.keys().cloned());
         }
         self.is_partial = is_partial;
     }
@@ -315,7 +315,7 @@ impl<T> Board<T> {
         let line = self.line(key.clone());
         let lane = line.lane(wanted.key);
         let has_others = is_new && (!lane.cards.is_empty() || lane.horizon != Horizon::All);
-        if has_others || is_partial && line.rules.is_limited() || line.hold(wanted.key, now).is_some() {
+        if has_others || is_partial || line.hold(wanted.key, now).is_some() {
             return None;
         }
         let place = self.poll_for(&key, worker)?;
@@ -396,12 +396,11 @@ impl<T> Board<T> {
 
     /// The task a poll should get next: its line, its place and its lane.
     fn best(&self, place: u64) -> Option<(Key, Place, Arc<str>)> {
-        let poll = self.polls.get(&place)?;
+        let poll = self.polls.get(&place).filter(|_| !self.is_partial)?;
         let mut best: Option<(Key, Place, Arc<str>)> = None;
         for pattern in &poll.patterns {
             for (key, line) in pattern.range(&self.lines, poll.org) {
-                let is_unknown = self.is_partial && line.rules.is_limited();
-                if is_unknown || !line.rules.suits(poll.runtime.as_deref()) {
+                if !line.rules.suits(poll.runtime.as_deref()) {
                     continue;
                 }
                 let Some((lane, first)) = line.first() else { continue };
@@ -425,10 +424,11 @@ impl<T> Board<T> {
         }
         self.read_on(place);
         let Some(poll) = self.polls.get(&place) else { return };
-        match poll.is_hasty {
-            true => self.hasty.push(place),
-            false if poll.credits > 0 => self.waiting.put(place, poll),
-            false => {}
+        if poll.is_hasty {
+            self.hasty.push(place);
+        }
+        if poll.credits > 0 && (!poll.is_hasty || self.may_get_more(poll)) {
+            self.waiting.put(place, poll);
         }
     }
 

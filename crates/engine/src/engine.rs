@@ -317,7 +317,7 @@ impl Engine {
             secret: options.secret,
             public_url: options.public_url,
             definitions: Default::default(),
-            dice: Dice { seed: options.seed, rolled: AtomicU64::new(0) },
+            dice: Dice { seed: options.seed, rolled: AtomicU64::new(0), last: Default::default() },
             metrics: Metrics::default(),
             line: line.clone(),
             is_draining: AtomicBool::new(false),
@@ -490,7 +490,7 @@ impl Engine {
         let version = request.workflow.version.clone();
         let (org, workflow) = (request.org, version.workflow);
         let now = self.now();
-        let run = RunId::new(now, inner.dice.roll()?);
+        let run = inner.dice.run_id(now)?;
         let is_wait = |node: &Node| matches!(node.body, Some(Body::Webhook { .. }));
         let waits = version.plan.nodes().iter().enumerate().filter(|(_, node)| is_wait(node));
         let wait = |(step, node): (usize, &Node)| Wait {
@@ -743,9 +743,21 @@ fn pairs(list: Vec<(String, String)>) -> Vec<Pair> {
 struct Dice {
     seed: Option<u64>,
     rolled: AtomicU64,
+    last: std::sync::Mutex<RunId>,
 }
 
 impl Dice {
+    /// Larger than every one before, so that of two runs the one that was asked for first is the older one, also
+    /// within a millisecond.
+    fn run_id(&self, now: Timestamp) -> Result<RunId, Error> {
+        let random = self.roll()?;
+        let step = u32::from_be_bytes([random[6], random[7], random[8], random[9]]);
+        let fresh = RunId::new(now, random);
+        let mut last = self.last.lock().unwrap_or_else(|e| e.into_inner());
+        *last = if fresh.0[..6] > last.0[..6] { fresh } else { last.later(step) };
+        Ok(*last)
+    }
+
     fn roll(&self) -> Result<[u8; 10], Error> {
         let Some(seed) = self.seed else { return random() };
         let nth = self.rolled.fetch_add(1, Ordering::Relaxed);

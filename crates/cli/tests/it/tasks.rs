@@ -831,7 +831,7 @@ fn w1_w2_acknowledged_tasks_survive_kill_9() {
             .map(|p| {
                 std::thread::spawn(move || {
                     let mut mine = Vec::new();
-                    for n in 0.. {
+                    for n in 0..1_000 {
                         let body = json!({ "type": "keep.v1", "payload": [round, p, n] }).to_string();
                         match api.write("/api/v1/tasks", &[], body.as_bytes()) {
                             Ok(answer) if answer.status == 201 => {
@@ -844,14 +844,17 @@ fn w1_w2_acknowledged_tasks_survive_kill_9() {
                 })
             })
             .collect();
-        std::thread::sleep(std::time::Duration::from_millis(50));
+        eventually("some were recorded", || {
+            let kind = server.get("/api/v1/types/keep.v1").json();
+            (kind["data"]["ready"].as_u64() >= Some(20 * (round + 1))).then_some(())
+        });
         server.kill();
         for producer in producers {
             acked.extend(producer.join().expect("a producer"));
         }
         server.start_again();
     }
-    assert!(acked.len() > 20, "{}", acked.len());
+    assert!(acked.len() > 50, "{}", acked.len());
     let mut left: HashSet<String> = acked.into_iter().collect();
     eventually("every acknowledged task is handed out", || {
         let claimed = server.claim("w", &["keep.v1"], 100);

@@ -108,6 +108,14 @@ fn w18_a_disabled_type_takes_nothing_and_gives_nothing() {
     let id = server.submit("off.v1", json!(1));
     put(&server, "off.v1", json!({ "enabled": false }));
     assert_eq!(server.post("/api/v1/tasks", &json!({ "type": "off.v1" })).refusal(409), "type_disabled");
+    // Who asks again for what was recorded is told that it was.
+    let keyed = json!({ "type": "keyed.v1", "idempotency_key": "k" });
+    let first = server.submit_with(&keyed);
+    put(&server, "keyed.v1", json!({ "enabled": false }));
+    assert_eq!(server.post("/api/v1/tasks", &keyed).data(200)["task_id"], json!(first));
+    let other = json!({ "type": "keyed.v1", "idempotency_key": "other" });
+    assert_eq!(server.post("/api/v1/tasks", &other).refusal(409), "type_disabled");
+    server.delete(&format!("/api/v1/tasks/{first}"));
     let list = json!([{ "type": "on.v1" }, { "type": "off.v1" }]);
     assert!(matches!(server.post("/api/v1/tasks", &list).status, 409 | 422));
     assert_eq!(server.list("/api/v1/tasks").len(), 1, "all of a list or nothing");
@@ -272,7 +280,12 @@ fn keys_are_served_in_turn() {
         assert_eq!(counts, BTreeMap::from([("loud".into(), 5), ("quiet".into(), 5), ("silent".into(), 5)]));
         server.crash_and_restart();
     }
-    assert_eq!(server.claim("w", &["fair.%"], 100).len(), 90, "and nobody is left out");
+    let mut rest = 0;
+    while rest < 90 {
+        let claimed = server.claim("w", &["fair.%"], 100).len();
+        assert!(claimed > 0, "nobody is left out: {rest} of 90");
+        rest += claimed;
+    }
 }
 
 #[test]

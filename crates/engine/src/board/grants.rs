@@ -114,7 +114,7 @@ impl<T> Board<T> {
         }
         let Some(grant) = self.grants.remove(&(run, step)) else { return };
         if let Some(poll) = self.pockets.remove(&(run, step)).and_then(|place| self.polls.get_mut(&place)) {
-            poll.tasks.retain(|task| (task.run, task.step) != (run, step));
+            poll.tasks.retain(|_, task| (task.run, task.step) != (run, step));
         }
         self.expiries.remove(&(grant.until, run, step));
         self.count_worker(grant.org, &grant.worker, -1);

@@ -109,11 +109,6 @@ impl Rules {
         }
     }
 
-    /// Does it matter how many are out?
-    pub fn is_limited(&self) -> bool {
-        self.limit.is_some() || self.limit_per_key.is_some()
-    }
-
     fn bucket<'a>(&self, key: &'a str) -> &'a str {
         if self.rate.is_some_and(|rate| rate.per_key) { key } else { "" }
     }

@@ -77,7 +77,8 @@ pub(super) struct Poll<T> {
     pub is_hasty: bool,
     /// Tasks it has been promised and that are not durable yet.
     pub on_its_way: u32,
-    pub tasks: Vec<Task>,
+    /// What it gets, by the order in which it was promised.
+    pub tasks: BTreeMap<u64, Task>,
     pub called_off: Vec<CalledOff>,
 }
 
@@ -215,7 +216,7 @@ impl<T> Board<T> {
             .collect();
         let Ask { place, ticket, org, worker, patterns, runtime, credits, lease, is_hasty, .. } = ask;
         let is_hasty = is_hasty || !called_off.is_empty();
-        let (on_its_way, tasks) = (0, Vec::new());
+        let (on_its_way, tasks) = (0, BTreeMap::new());
         let poll = Poll {
             place,
             ticket,
@@ -294,6 +295,8 @@ impl<T> Board<T> {
 
     /// Every poll is to be answered.
     pub fn withdraw_all(&mut self) {
+        // Nothing is handed out any more: what is still unknown makes no difference.
+        self.is_partial = false;
         let all: Vec<u64> = self.polls.keys().copied().collect();
         all.into_iter().for_each(|place| self.withdraw(place));
     }
@@ -315,7 +318,7 @@ impl<T> Board<T> {
         if let Some(poll) = self.polls.get_mut(&kept.poll) {
             poll.on_its_way -= 1;
             self.pockets.insert((task.run, task.step), kept.poll);
-            poll.tasks.push(task);
+            poll.tasks.insert(promise, task);
             poll.is_hasty = true;
             self.hasty.push(kept.poll);
         }
@@ -328,7 +331,7 @@ impl<T> Board<T> {
         let place = std::mem::replace(&mut kept.poll, u64::MAX);
         if let Some(poll) = self.polls.get_mut(&place) {
             poll.on_its_way -= 1;
-            poll.tasks.push(task);
+            poll.tasks.insert(promise, task);
             poll.is_hasty = true;
             self.hasty.push(place);
         }
@@ -340,26 +343,33 @@ impl<T> Board<T> {
         for place in std::mem::take(&mut self.hasty) {
             let Some(poll) = self.polls.get(&place) else { continue };
             let is_new = self.waiting.new.contains(&place);
-            let may_get_more = poll.tasks.is_empty() && poll.called_off.is_empty() && self.is_reading_for(poll);
-            if poll.on_its_way > 0 || is_new || may_get_more {
+            if poll.on_its_way > 0 || is_new || self.may_get_more(poll) {
                 self.hasty.push(place);
                 continue;
             }
             if let Some(poll) = self.polls.remove(&place) {
                 self.waiting.remove(place, &poll);
-                for task in &poll.tasks {
+                for task in poll.tasks.values() {
                     self.pockets.remove(&(task.run, task.step));
                 }
-                answers.push((poll.ticket, Handed { tasks: poll.tasks, called_off: poll.called_off }));
+                answers.push((
+                    poll.ticket,
+                    Handed { tasks: poll.tasks.into_values().collect(), called_off: poll.called_off },
+                ));
             }
         }
         answers
     }
 
-    /// Are rows on their way that it may be waiting for?
-    fn is_reading_for(&self, poll: &Poll<T>) -> bool {
+    /// Even one in a hurry is not told that there is nothing while that is not known: rows are on their way, or what
+    /// the last process had in memory.
+    pub(super) fn may_get_more(&self, poll: &Poll<T>) -> bool {
+        let has_something = poll.on_its_way > 0 || !poll.tasks.is_empty() || !poll.called_off.is_empty();
+        if has_something || poll.credits == 0 {
+            return false;
+        }
         let mut lines = poll.patterns.iter().flat_map(|pattern| pattern.range(&self.lines, poll.org));
-        poll.credits > 0 && lines.any(|(_, line)| line.lanes.values().any(|lane| lane.is_reading()))
+        self.is_partial || lines.any(|(_, line)| line.lanes.values().any(|lane| lane.is_reading()))
     }
 
     /// The poll that should be served next with a task of this type.

@@ -211,11 +211,11 @@ impl Engine {
         let mut last = None;
         for (index, task) in tasks.into_iter().enumerate() {
             let kind = self.inner.kind(org, &task.name, &task.settings, &mut last).await?;
-            if !kind.is_enabled {
+            let scope = format!("type:{}", task.name);
+            if !kind.is_enabled && !self.is_repeat(org, &scope, task.idempotency.as_ref()).await? {
                 wrong.push((index, Error::TypeDisabled(task.name)));
                 continue;
             }
-            let scope = format!("type:{}", task.name);
             let source = Source {
                 priority: task.priority,
                 run_at: task.run_at,
@@ -243,6 +243,14 @@ impl Engine {
             Err(Error::RunDeleted(run)) => Ok(vec![Item { run, status: None, deduplicated: true }]),
             Err(error @ Error::KeyReused) => Err(Error::Items(vec![(0, error)])),
             Err(error) => Err(error),
+        }
+    }
+
+    /// Was this recorded before? Whoever asks again is told so, whatever became of the type since.
+    async fn is_repeat(&self, org: OrgId, scope: &str, key: Option<&(String, [u8; 32])>) -> Result<bool, Error> {
+        match key {
+            Some((key, _)) => Ok(self.inner.store.made_by(org, scope, key).await?.is_some()),
+            None => Ok(false),
         }
     }
 

@@ -281,7 +281,10 @@ impl World {
                 self.trace.mark("a worker said it was alive", until.is_some());
                 self.trace.mark("a worker that had lost its lease said it was alive", until.is_none());
                 match until {
-                    Some(until) => self.checker.leases.extended(process, (*run, *step), (*by, asked), *until),
+                    Some(until) => {
+                        let silence = self.checker.silence(*run, *step);
+                        self.checker.leases.extended(process, (*run, *step), (*by, asked), silence, *until)
+                    }
                     None => Ok(()),
                 }
             }
