@@ -281,7 +281,7 @@ impl World {
                 self.trace.mark("a worker said it was alive", until.is_some());
                 self.trace.mark("a worker that had lost its lease said it was alive", until.is_none());
                 match until {
-                    Some(until) => self.checker.leases.extended(process, (*run, *step), (*by, asked), *until),
+                    Some(until) => self.checker.leases.extended(process, (*run, *step), *fence, (*by, asked), *until),
                     None => Ok(()),
                 }
             }

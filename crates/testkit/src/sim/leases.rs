@@ -169,15 +169,17 @@ impl Leases {
         Some(running.fence == fence && running.until > now)
     }
 
-    /// A heartbeat is answered: until when the lease runs now.
+    /// A heartbeat is answered: until when the lease runs now, unless it ended in the same turn.
     pub fn extended(
         &mut self,
         process: usize,
         task: Task,
+        fence: u64,
         (by, asked): (Option<Span>, Timestamp),
         until: Timestamp,
     ) -> Judgement {
-        let Some(running) = self.running.get_mut(&(process, task)) else { return Ok(()) };
+        let running = self.running.get_mut(&(process, task)).filter(|running| running.fence == fence);
+        let Some(running) = running else { return Ok(()) };
         let expected = running.until.max(asked.after(by.unwrap_or(running.lease)));
         running.until = until;
         require(until == expected, || format!("{task:?} is leased until {until:?}, it should be {expected:?}"))
