@@ -29,10 +29,10 @@ pub struct TaskRequest {
     pub run_at: Option<String>,
     /// The same, from now.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(schema_with = "schema::duration")]
+    #[schemars(schema_with = "schema::optional_duration")]
     pub delay: Option<Value>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(schema_with = "schema::attempts")]
+    #[schemars(schema_with = "schema::optional_attempts")]
     pub max_attempts: Option<Value>,
     /// As on a graph's step.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -210,10 +210,10 @@ pub struct ClaimRequest {
     #[schemars(range(min = 1, max = 100))]
     pub max: Option<u32>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(schema_with = "schema::duration")]
+    #[schemars(schema_with = "schema::optional_duration")]
     pub lease: Option<Value>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(schema_with = "schema::duration")]
+    #[schemars(schema_with = "schema::optional_duration")]
     pub wait: Option<Value>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 200))]
@@ -285,7 +285,7 @@ pub struct FailRequest {
     #[serde(default, rename = "final")]
     pub is_final: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(schema_with = "schema::duration")]
+    #[schemars(schema_with = "schema::optional_duration")]
     pub retry_after: Option<Value>,
 }
 
@@ -303,7 +303,7 @@ pub struct SnoozeRequest {
 pub struct HeartbeatRequest {
     pub claim_token: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(schema_with = "schema::duration")]
+    #[schemars(schema_with = "schema::optional_duration")]
     pub extend: Option<Value>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Value")]
@@ -356,10 +356,10 @@ pub struct DoneItem {
     #[serde(default, rename = "final")]
     pub is_final: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(schema_with = "schema::duration")]
+    #[schemars(schema_with = "schema::optional_duration")]
     pub retry_after: Option<Value>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(schema_with = "schema::duration")]
+    #[schemars(schema_with = "schema::optional_duration")]
     pub snooze: Option<Value>,
 }
 
@@ -369,7 +369,7 @@ pub struct HeartbeatItem {
     pub task_id: String,
     pub claim_token: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(schema_with = "schema::duration")]
+    #[schemars(schema_with = "schema::optional_duration")]
     pub extend: Option<Value>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Value")]
@@ -389,10 +389,10 @@ pub struct WorkRequest {
     #[schemars(range(min = 0, max = 1_000))]
     pub credits: u32,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(schema_with = "schema::duration")]
+    #[schemars(schema_with = "schema::optional_duration")]
     pub lease: Option<Value>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(schema_with = "schema::duration")]
+    #[schemars(schema_with = "schema::optional_duration")]
     pub wait: Option<Value>,
     #[serde(default, deserialize_with = "object::many", skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 1_000))]

@@ -20,7 +20,7 @@ mod polls;
 #[cfg(test)]
 mod tests;
 
-pub use grants::{Grant, Hold, Stance};
+pub use grants::{Grant, Held, Hold, Stance};
 pub use lanes::{Line, PAGE, Rules};
 pub use polls::{Ask, CalledOff, Handed, Pattern, Task};
 
@@ -58,6 +58,8 @@ pub const ABSENT: kernel::Span = kernel::Span::from_secs(90);
 
 /// A type of an organisation.
 type Key = (OrgId, Arc<str>);
+/// A worker of an organisation.
+type WorkerKey = (OrgId, String);
 
 pub struct Board<T> {
     sizes: Sizes,
@@ -75,9 +77,9 @@ pub struct Board<T> {
     expiries: BTreeSet<(Timestamp, RunId, u32)>,
     /// Lanes held up by a rate, and until when.
     releases: BTreeSet<(Timestamp, Lane)>,
-    workers: BTreeMap<(OrgId, String), Worker>,
+    workers: BTreeMap<WorkerKey, Worker>,
     /// What workers hold and nobody wants any more, until they were told.
-    called_off: HashMap<(OrgId, String), Vec<Untold>>,
+    called_off: HashMap<WorkerKey, Vec<Untold>>,
     /// Lines that may have something for somebody since the last pairing.
     stirred: BTreeSet<Key>,
     /// Lanes of which more is to be read, and after what.

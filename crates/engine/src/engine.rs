@@ -27,7 +27,7 @@ pub use reading::Reading;
 pub use repeat::Edition;
 pub use tasks::{
     Alive, Bulk, BulkDone, Heartbeat, NewTask, Outcome, RELEASE, Report, Reported, Retried, TaskFilter, TaskKey,
-    TaskReading, TypeChange, TypeView, WorkReply, WorkRequest, status_of,
+    TaskReading, TypeChange, TypeView, WorkReply, WorkRequest, status_of, type_id,
 };
 pub use triggers::{Key, PREVIEW_MAX};
 pub use webhooks::{Delivered, Door};

@@ -77,6 +77,8 @@ fn run(page: &Path) -> Ran {
     let name = page.display();
     let text = moved(&std::fs::read_to_string(page).expect("the page"), ports);
     let script = blocks(&text, "sh").replace("cargo build --release", ":").replace("target/release/onward", onward);
+    let quickstart = crate::rust_sdk::program("quickstart");
+    let script = script.replace("cargo run --quiet --package onward-client --example quickstart", &quickstart);
     assert!(!script.is_empty(), "{name} has no commands");
     // However it ends, nothing it started stays.
     let guarded = format!("trap 'kill $(jobs -p) 2>/dev/null || true' EXIT\n{script}");

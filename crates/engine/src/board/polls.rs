@@ -127,7 +127,7 @@ pub(super) struct Worker {
     pub is_new: bool,
 }
 
-/// Polls by a type or the beginning of one, in the order they came.
+/// Polls by a type or by the beginning of some.
 type Lists = HashMap<Key, VecDeque<u64>>;
 
 /// Open polls by what they ask for.
@@ -191,7 +191,7 @@ impl Waiting {
     }
 }
 
-fn forget(lists: &mut Lists, key: &(OrgId, Arc<str>), place: u64) {
+fn forget(lists: &mut Lists, key: &Key, place: u64) {
     if let Some(list) = lists.get_mut(key) {
         list.retain(|other| *other != place);
         if list.is_empty() {

@@ -7,6 +7,12 @@ use store::{Rate, TypePause};
 
 const ORG: OrgId = OrgId::DEFAULT;
 const NOW: Timestamp = Timestamp(1_000_000_000);
+/// No worker may be silent for longer.
+const LONGEST: Span = Span::from_secs(3_600);
+
+fn held(lease: Lease<'_>) -> Held<'_> {
+    Held { lease, name: "a", key: "", longest: LONGEST }
+}
 
 fn after(seconds: u64) -> Timestamp {
     NOW.after(Span::from_secs(seconds))
@@ -84,7 +90,11 @@ fn grant(board: &mut Board<u64>, lane: &Lane, claim: &Claim, now: Timestamp) {
     board.unpost(lane, place_of(board, lane, claim), now);
     let (name, key) = (Arc::from(lane.name.as_str()), Arc::from(lane.key.as_str()));
     let (worker, lease, until) = (claim.offer.worker.clone(), task.lease, task.until);
-    board.granted(claim.run, claim.step, Grant { org: ORG, worker, name, key, fence: 7, lease, until });
+    board.granted(
+        claim.run,
+        claim.step,
+        Grant { org: ORG, worker, name, key, fence: 7, lease, longest: LONGEST, until },
+    );
     board.hand(claim.offer.place, task);
 }
 
@@ -697,13 +707,13 @@ fn leases_are_found_again_and_begin_anew() {
     board.post(&lane("a", ""), place(100, 2), NOW);
     board.open(ask(1, &["a"], 1), NOW);
     assert!(claimed(&mut board, NOW).is_empty(), "nobody knows yet how many are out");
-    board.reconcile(ORG, run(1), &[(lease(7), "a", "")], NOW);
-    board.reconcile(ORG, run(1), &[(lease(7), "a", "")], after(5));
+    board.reconcile(ORG, run(1), &[held(lease(7))], NOW);
+    board.reconcile(ORG, run(1), &[held(lease(7))], after(5));
     board.recovers(false);
     assert!(claimed(&mut board, NOW).is_empty(), "one is out");
     assert_eq!(board.lease_until(run(1), 0), Some(after(30)), "it began when it was found");
     assert_eq!(board.tally(ORG, "a", NOW).1, 1);
-    board.reconcile(ORG, run(1), &[(lease(9), "a", "")], after(6));
+    board.reconcile(ORG, run(1), &[held(lease(9))], after(6));
     assert_eq!(board.lease_until(run(1), 0), Some(after(36)), "another lease of the same step");
     assert_eq!(board.tally(ORG, "a", NOW).1, 1);
     board.reconcile(ORG, run(1), &[], after(7));
@@ -746,4 +756,15 @@ fn whoever_has_something_already_takes_no_more() {
     assert!(board.offer(ORG, &wanted("a", 1), None, false, NOW).is_none());
     grant(&mut board, &a, &claims[1], NOW);
     assert_eq!(answered(&mut board), [(1, vec![1, 2])]);
+}
+
+#[test]
+fn a_heartbeat_keeps_nothing_for_longer_than_a_worker_may_be_silent() {
+    let mut board: Board<u64> = Board::default();
+    let lease = Lease { step: 0, fence: 7, worker: "w1", lease: Span::from_secs(30) };
+    board.reconcile(ORG, run(1), &[Held { longest: Span::from_secs(40), ..held(lease) }], NOW);
+    for (at, by, until) in [(0, 35, 35), (10, 3_600, 50), (11, 60, 51)] {
+        let by = Some(Span::from_secs(by));
+        assert_eq!(board.extend(ORG, (run(1), 0), 7, by, after(at)), Some(after(until)));
+    }
 }

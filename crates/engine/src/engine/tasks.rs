@@ -4,7 +4,7 @@
 mod registry;
 mod shelf;
 
-pub use registry::{TypeChange, TypeView};
+pub use registry::{TypeChange, TypeView, type_id};
 pub use shelf::{Bulk, BulkDone, Kinds, RELEASE, Retried, TaskFilter, TaskReading, status_of};
 
 use super::tickets::{self, Ticket};

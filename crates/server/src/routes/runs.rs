@@ -12,7 +12,7 @@ use api::{
 use axum::body::Body;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
-use engine::engine::{NOTIFIER, Reading};
+use engine::engine::{NOTIFIER, Reading, type_id};
 use engine::{Edition, Idempotency};
 use kernel::{Answer as Judged, RunId, RunStatus, Span, WorkflowId};
 use serde_json::json;
@@ -28,6 +28,7 @@ const STATUS: Param = Param::new(
     "one or several, as in `failed,timeout`; `success`, `succeeded` and `received` mean `completed`",
     || json!({ "type": "string" }),
 );
+const TYPE: Param = Param::new("type", "runs of plain tasks of this type", || json!({ "type": "string" }));
 const FILTERS: &[Param] = &[STATUS, params::LABEL, params::SINCE, params::UNTIL];
 const AFTER: Param =
     Param::new("cursor", "only events after this number", || json!({ "type": "integer", "minimum": 0 }));
@@ -43,7 +44,7 @@ pub fn routes() -> Vec<Route> {
     const OF_WORKFLOW: &str = "/api/v1/workflows/{workflow}/runs/{run}";
     vec![
         get("/api/v1/runs", list, "list_runs", "List runs, newest first")
-            .query(&[params::WORKFLOW])
+            .query(&[params::WORKFLOW, TYPE])
             .query(FILTERS)
             .pages::<RunSummary>()
             .refuses(&[Code::NotFound]),
@@ -109,9 +110,14 @@ pub fn routes() -> Vec<Route> {
 }
 
 pub async fn list(app: State, query: Query) -> Answer {
-    let workflow = match query.get("workflow") {
-        Some(key) => Some(find_ever(&app, key).await?.id),
-        None => None,
+    let workflow = match (query.get("workflow"), query.get("type")) {
+        (Some(_), Some(_)) => {
+            let message = "`workflow` and `type` cannot both be given: a plain task has no workflow";
+            return Err(Refusal::new(Code::InvalidParameter, message).at("type"));
+        }
+        (Some(key), None) => Some(find_ever(&app, key).await?.id),
+        (None, Some(name)) => Some(type_id(name)),
+        (None, None) => None,
     };
     runs(&app, &query, workflow).await
 }

@@ -29,12 +29,6 @@ impl Api {
         self.get(&format!("/api/v1/tasks/{task}")).data(200)
     }
 
-    /// The task, once it has this status.
-    #[track_caller]
-    pub fn task_when(&self, task: &str, status: &str) -> Value {
-        eventually(&format!("{task} is {status}"), || Some(self.task(task)).filter(|view| view["status"] == status))
-    }
-
     /// Everything that happened to a task, which must be numbered without gaps.
     #[track_caller]
     pub fn task_events(&self, task: &str) -> Vec<Value> {

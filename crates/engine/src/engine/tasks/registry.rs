@@ -30,12 +30,11 @@ pub struct Kind {
     pub is_enabled: bool,
 }
 
-/// Kinds by organisation and type.
-type ByType = HashMap<(OrgId, String), Vec<Arc<Kind>>>;
+type Name = (OrgId, String);
 
 /// What is known of types, so that a submission costs no read. Every change of a type forgets it.
 #[derive(Default)]
-pub struct Kinds(Mutex<ByType>);
+pub struct Kinds(Mutex<HashMap<Name, Vec<Arc<Kind>>>>);
 
 /// What shall be different about a type. `None` leaves it, `Some(None)` removes it.
 #[derive(Clone, Debug, Default)]
