@@ -280,11 +280,12 @@ impl World {
                 })?;
                 self.trace.mark("a worker said it was alive", until.is_some());
                 self.trace.mark("a worker that had lost its lease said it was alive", until.is_none());
+                // A worker may not be silent for longer than the task allows, whatever it asks for.
+                let kind = self.definitions[self.pinned[run]].shape.steps[*step as usize].kind;
+                let longest = kind.errand().and_then(|errand| errand.heartbeat);
+                let by = by.map(|by| longest.map_or(by, |longest| by.min(longest)));
                 match until {
-                    Some(until) => {
-                        let silence = self.checker.silence(*run, *step);
-                        self.checker.leases.extended(process, (*run, *step), (*by, asked), silence, *until)
-                    }
+                    Some(until) => self.checker.leases.extended(process, (*run, *step), *fence, (by, asked), *until),
                     None => Ok(()),
                 }
             }
