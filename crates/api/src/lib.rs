@@ -5,6 +5,7 @@
 //! `{"error": {code, message, hint?, at?, problems?}}`. Field names are snake_case, times RFC 3339 UTC.
 
 pub mod error;
+mod object;
 mod requests;
 mod schema;
 mod tasks;
@@ -12,6 +13,7 @@ pub mod versions;
 pub mod views;
 
 pub use error::{At, Code, ErrorBody, Problem};
+pub use object::Object;
 pub use requests::*;
 pub use tasks::*;
 pub use versions::*;

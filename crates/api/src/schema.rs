@@ -46,7 +46,12 @@ pub fn task_status(_: &mut SchemaGenerator) -> Schema {
 }
 
 pub fn optional_task_status(generator: &mut SchemaGenerator) -> Schema {
-    task_status(generator)
+    or_null(task_status(generator))
+}
+
+/// `null` is as good as nothing.
+fn or_null(schema: Schema) -> Schema {
+    json_schema!({ "anyOf": [schema, { "type": "null" }] })
 }
 
 /// A task may also have been deleted since its key was first used.
@@ -59,8 +64,12 @@ pub fn ack(_: &mut SchemaGenerator) -> Schema {
     words(["recorded", "stale_claim", "cancelled"].into_iter())
 }
 
-pub fn attempts(_: &mut SchemaGenerator) -> Schema {
-    json_schema!({ "type": "integer", "minimum": 1, "maximum": 100 })
+pub fn optional_attempts(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({ "type": ["integer", "null"], "minimum": 1, "maximum": 100 })
+}
+
+pub fn optional_duration(generator: &mut SchemaGenerator) -> Schema {
+    or_null(duration(generator))
 }
 
 /// A duration in either spelling.

@@ -1,6 +1,6 @@
 //! Tasks, the workers that do them and the types that both go by.
 
-use crate::{Word, schema};
+use crate::{Word, object, schema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -29,10 +29,10 @@ pub struct TaskRequest {
     pub run_at: Option<String>,
     /// The same, from now.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(schema_with = "schema::duration")]
+    #[schemars(schema_with = "schema::optional_duration")]
     pub delay: Option<Value>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(schema_with = "schema::attempts")]
+    #[schemars(schema_with = "schema::optional_attempts")]
     pub max_attempts: Option<Value>,
     /// As on a graph's step.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -177,6 +177,7 @@ pub struct BulkFilter {
 #[serde(deny_unknown_fields)]
 pub struct BulkRequest {
     pub action: BulkAction,
+    #[serde(deserialize_with = "object::one")]
     pub filter: BulkFilter,
     /// Only say what would be changed.
     #[serde(default)]
@@ -209,10 +210,10 @@ pub struct ClaimRequest {
     #[schemars(range(min = 1, max = 100))]
     pub max: Option<u32>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(schema_with = "schema::duration")]
+    #[schemars(schema_with = "schema::optional_duration")]
     pub lease: Option<Value>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(schema_with = "schema::duration")]
+    #[schemars(schema_with = "schema::optional_duration")]
     pub wait: Option<Value>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 200))]
@@ -278,12 +279,13 @@ pub struct WorkerError {
 #[serde(deny_unknown_fields)]
 pub struct FailRequest {
     pub claim_token: String,
+    #[serde(deserialize_with = "object::one")]
     pub error: WorkerError,
     /// It will not work next time either.
     #[serde(default, rename = "final")]
     pub is_final: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(schema_with = "schema::duration")]
+    #[schemars(schema_with = "schema::optional_duration")]
     pub retry_after: Option<Value>,
 }
 
@@ -301,7 +303,7 @@ pub struct SnoozeRequest {
 pub struct HeartbeatRequest {
     pub claim_token: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(schema_with = "schema::duration")]
+    #[schemars(schema_with = "schema::optional_duration")]
     pub extend: Option<Value>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Value")]
@@ -328,6 +330,7 @@ pub struct LogLine {
 #[serde(deny_unknown_fields)]
 pub struct LogsRequest {
     pub claim_token: String,
+    #[serde(deserialize_with = "object::many")]
     #[schemars(length(min = 1, max = 100))]
     pub lines: Vec<LogLine>,
 }
@@ -348,15 +351,15 @@ pub struct DoneItem {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Value")]
     pub result: Option<Box<RawValue>>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "object::maybe", skip_serializing_if = "Option::is_none")]
     pub error: Option<WorkerError>,
     #[serde(default, rename = "final")]
     pub is_final: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(schema_with = "schema::duration")]
+    #[schemars(schema_with = "schema::optional_duration")]
     pub retry_after: Option<Value>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(schema_with = "schema::duration")]
+    #[schemars(schema_with = "schema::optional_duration")]
     pub snooze: Option<Value>,
 }
 
@@ -366,7 +369,7 @@ pub struct HeartbeatItem {
     pub task_id: String,
     pub claim_token: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(schema_with = "schema::duration")]
+    #[schemars(schema_with = "schema::optional_duration")]
     pub extend: Option<Value>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Value")]
@@ -386,15 +389,15 @@ pub struct WorkRequest {
     #[schemars(range(min = 0, max = 1_000))]
     pub credits: u32,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(schema_with = "schema::duration")]
+    #[schemars(schema_with = "schema::optional_duration")]
     pub lease: Option<Value>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(schema_with = "schema::duration")]
+    #[schemars(schema_with = "schema::optional_duration")]
     pub wait: Option<Value>,
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, deserialize_with = "object::many", skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 1_000))]
     pub done: Vec<DoneItem>,
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, deserialize_with = "object::many", skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 1_000))]
     pub heartbeats: Vec<HeartbeatItem>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -464,10 +467,10 @@ pub struct TypeRequest {
     #[serde(default, deserialize_with = "given", skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>", length(max = 2_000))]
     pub description: Option<Option<String>>,
-    #[serde(default, deserialize_with = "given", skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "object::given", skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<TypeLimits>")]
     pub concurrency: Option<Option<TypeLimits>>,
-    #[serde(default, deserialize_with = "given", skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "object::given", skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<TypeRate>")]
     pub rate: Option<Option<TypeRate>>,
 }

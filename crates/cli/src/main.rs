@@ -8,9 +8,14 @@ mod remote;
 mod test;
 mod validate;
 mod verify;
+mod worker;
 
 use clap::{CommandFactory, Parser, Subcommand};
 use std::process::ExitCode;
+
+/// Runs are many small things that come and go on several threads: this is a tenth of what a task costs.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 /// A durable workflow engine in one binary.
 #[derive(Parser)]
@@ -32,6 +37,14 @@ enum Command {
     Runs(remote::runs::Arguments),
     /// Triggers: list, show, create, enable, disable, run, preview, deliveries, delete
     Triggers(remote::triggers::Arguments),
+    /// Tasks: submit, list, show, events, cancel, retry, delete, bulk
+    Tasks(remote::tasks::Arguments),
+    /// Types of tasks: list, show, put, pause, resume
+    Types(remote::types::Arguments),
+    /// List the workers heard of in the last day
+    Workers(remote::workers::Arguments),
+    /// Do tasks with a command of yours: input on stdin, result on stdout, exit code decides
+    Worker(worker::Arguments),
     /// Print a completion script for a shell
     Completions {
         /// Which one
@@ -65,6 +78,10 @@ fn main() -> ExitCode {
             Command::Trigger(arguments) => remote::trigger::run(arguments),
             Command::Runs(arguments) => remote::runs::run(arguments),
             Command::Triggers(arguments) => remote::triggers::run(arguments),
+            Command::Tasks(arguments) => remote::tasks::run(arguments),
+            Command::Types(arguments) => remote::types::run(arguments),
+            Command::Workers(arguments) => remote::workers::run(arguments),
+            Command::Worker(arguments) => worker::run(arguments),
             Command::Completions { shell } => completions(shell),
             Command::Openapi => openapi(),
             Command::Verify(arguments) => verify::run(arguments),

@@ -13,6 +13,7 @@ mod files;
 mod judge;
 mod play;
 mod report;
+mod worker;
 
 use coverage::Coverage;
 use files::Loaded;

@@ -1,27 +1,42 @@
-//! Asks a server: one method for each thing a program can want of it, in the types of `api`.
+//! The Rust SDK: a client with one method for each thing a program can want of a server, in the types of
+//! [`api`], and a [`Worker`] that does tasks.
 //!
 //! ```no_run
-//! # async fn example() -> Result<(), client::Error> {
-//! let client = client::Client::new("http://127.0.0.1:7420", None)?;
-//! let started = client.trigger("order-processing", &client::Start::json(br#"{"order_id": 7}"#)).await?;
-//! let mut events = client.follow(&started.run_id, 0).await?;
-//! while let Some(told) = events.next().await? {
-//!     println!("{} {}", told.event.at, told.event.kind);
-//! }
+//! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+//! use onward_client::{Client, Task, Worker, worker::Context};
+//! use std::time::Duration;
+//!
+//! let client = Client::from_env()?;
+//! let task = client.tasks().submit(Task::new("billing.invoice.v1", &7).priority(1)).await?;
+//! let ended = client.tasks().wait(&task.task_id, Duration::from_secs(30)).await?;
+//! println!("{}", ended.result);
+//!
+//! // Elsewhere:
+//! let invoice = |order: u64, _: Context| async move { Ok(format!("invoice {order}")) };
+//! Worker::new(client).handle("billing.invoice.v1", invoice).run().await?;
 //! # Ok(()) }
 //! ```
 //!
-//! It knows the API and nothing of the engine. Nothing is retried behind the caller's back: what is
-//! safe to send again depends on whether an idempotency key was given. The one thing that comes back
-//! by itself is a stream, because its events have numbers.
+//! It knows the API and nothing of the engine. Nothing a client asks for is retried behind the caller's back: what is
+//! safe to send again depends on whether an idempotency key was given. What comes back by itself are streams, because
+//! their events have numbers, waiting, because it only reads, and workers, because what they say may be said again.
 
+mod environment;
 mod runs;
 mod stream;
+mod tasks;
+pub mod testing;
 mod triggers;
+mod types;
+pub mod worker;
 mod workflows;
 
+pub use api;
 pub use runs::RunQuery;
 pub use stream::Events;
+pub use tasks::{Task, TaskQuery, Tasks};
+pub use types::Types;
+pub use worker::Worker;
 pub use workflows::{Definition, Start};
 
 use api::{Page, Problem};
@@ -29,7 +44,7 @@ use bytes::Bytes;
 use reqwest::{Method, StatusCode};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Why there is no answer to be had.
 #[derive(Debug, thiserror::Error)]
@@ -43,9 +58,15 @@ pub enum Error {
     /// Somebody answered, but not in the words of this API.
     #[error("{url} does not answer like an Onward server: {reason}")]
     Strange { url: String, reason: String },
-    /// The address or the key cannot be used.
+    /// The address, the key or what was to be sent cannot be used.
     #[error("{0}")]
     Unusable(String),
+    /// What was waited for has not ended in time.
+    #[error("`{what}` is still {status}")]
+    Late { what: String, status: String },
+    /// A task or a run that was to give a result ended without one.
+    #[error("`{what}` is {status}: {message}")]
+    Ended { what: String, status: String, code: String, message: String },
 }
 
 impl Error {
@@ -53,12 +74,24 @@ impl Error {
     pub fn is(&self, code: api::Code) -> bool {
         matches!(self, Error::Refused { problem, .. } if problem.code == code.as_str())
     }
+
+    /// May the same work a little later?
+    pub fn is_passing(&self) -> bool {
+        match self {
+            Error::Unreachable { .. } | Error::Strange { .. } => true,
+            Error::Refused { status, .. } => *status >= 500 || matches!(status, 408 | 429),
+            Error::Unusable(_) | Error::Late { .. } | Error::Ended { .. } => false,
+        }
+    }
 }
 
 pub type Result<T> = std::result::Result<T, Error>;
 
 /// Longer than the longest `wait`.
 const PATIENCE: Duration = Duration::from_secs(90);
+/// The server waits no longer than a minute; a little less goes through every proxy.
+const WAIT_MAX: Duration = Duration::from_secs(50);
+const AGAIN_AFTER: Duration = Duration::from_millis(500);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 #[derive(Clone)]
@@ -75,12 +108,13 @@ struct Ask {
     query: Vec<(&'static str, String)>,
     headers: Vec<(&'static str, String)>,
     body: Option<(&'static str, Bytes)>,
+    patience: Duration,
 }
 
 impl Ask {
     /// `path` is below `/api/v1`; what people chose goes into it through [`segment`].
     fn new(method: Method, path: String) -> Ask {
-        Ask { method, path, query: Vec::new(), headers: Vec::new(), body: None }
+        Ask { method, path, query: Vec::new(), headers: Vec::new(), body: None, patience: PATIENCE }
     }
 
     fn get(path: String) -> Ask {
@@ -106,6 +140,11 @@ impl Ask {
         self.body = Some(("application/json", bytes.into()));
         self
     }
+}
+
+/// As the API writes it; never shorter than asked.
+fn span(duration: Duration) -> Value {
+    Value::String(format!("{}ms", duration.as_micros().div_ceil(1_000)))
 }
 
 /// What a person chose, as one part of a path.
@@ -168,6 +207,41 @@ impl Client {
         self.data(ask).await
     }
 
+    /// Everything a worker has to say and to ask, as JSON. Read straight from the bytes: most of them are payloads.
+    async fn work(&self, body: Bytes, patience: Duration) -> Result<api::WorkView> {
+        let mut ask = Ask::post("/work".into());
+        (ask.body, ask.patience) = (Some(("application/json", body)), patience);
+        let bytes = self.answer(ask).await?;
+        let read: api::Data<api::WorkView> =
+            serde_json::from_slice(&bytes).map_err(|e| self.strange(format!("{e}")))?;
+        Ok(read.data)
+    }
+
+    /// Asks for something until it has ended. `is_open` gives the status of what has not.
+    async fn wait<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        what: &str,
+        timeout: Duration,
+        is_open: impl Fn(&T) -> Option<String>,
+    ) -> Result<T> {
+        let until = Instant::now() + timeout;
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            let wait = span(left.min(WAIT_MAX));
+            let asked = self.data::<T>(Ask::get(path.to_owned()).query("wait", wait.as_str())).await;
+            match asked.map(|view| (is_open(&view), view)) {
+                Ok((None, view)) => return Ok(view),
+                Ok((Some(status), _)) if left.is_zero() => {
+                    return Err(Error::Late { what: what.to_owned(), status });
+                }
+                Err(error) if !error.is_passing() || left.is_zero() => return Err(error),
+                Ok(_) => {}
+                Err(_) => tokio::time::sleep(AGAIN_AFTER.min(left)).await,
+            }
+        }
+    }
+
     async fn data<T: DeserializeOwned>(&self, ask: Ask) -> Result<T> {
         let mut value = self.exchange(ask).await?;
         self.read(value.get_mut("data").map(Value::take).unwrap_or_default())
@@ -184,20 +258,23 @@ impl Client {
 
     /// The whole answer; nothing at all is null.
     async fn exchange(&self, ask: Ask) -> Result<Value> {
-        let response = self.request(ask).timeout(PATIENCE).send().await.map_err(|e| self.unreachable(&e))?;
-        let status = response.status();
-        let bytes = response.bytes().await.map_err(|e| self.unreachable(&e))?;
-        if !status.is_success() {
-            return Err(self.refusal(status, &bytes));
-        }
+        let bytes = self.answer(ask).await?;
         if bytes.is_empty() {
             return Ok(Value::Null);
         }
         serde_json::from_slice(&bytes).map_err(|e| self.strange(format!("{e}")))
     }
 
+    async fn answer(&self, ask: Ask) -> Result<Bytes> {
+        let patience = ask.patience;
+        let response = self.request(ask).timeout(patience).send().await.map_err(|e| self.unreachable(&e))?;
+        let status = response.status();
+        let bytes = response.bytes().await.map_err(|e| self.unreachable(&e))?;
+        if status.is_success() { Ok(bytes) } else { Err(self.refusal(status, &bytes)) }
+    }
+
     fn request(&self, ask: Ask) -> reqwest::RequestBuilder {
-        let Ask { method, path, query, headers, body } = ask;
+        let Ask { method, path, query, headers, body, .. } = ask;
         let mut url = format!("{}/api/v1{path}", self.base);
         for (i, (name, value)) in query.iter().enumerate() {
             url.push_str(&format!("{}{name}={}", if i == 0 { '?' } else { '&' }, segment(value)));

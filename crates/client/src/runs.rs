@@ -6,7 +6,9 @@ use api::{
     ResumeRequest, RetryRequest, RunStatusView, RunSummary, RunView, StepView,
 };
 use reqwest::Method;
+use serde::Serialize;
 use serde_json::Value;
+use std::time::Duration;
 
 /// Which runs to list; everything is optional.
 #[derive(Clone, Debug, Default)]
@@ -54,6 +56,20 @@ impl Client {
     /// Every event after number `after`, those to come included, until the run has ended.
     pub async fn follow(&self, run: &str, after: u64) -> Result<Events> {
         Events::open(self.clone(), format!("/runs/{}/stream", segment(run)), after).await
+    }
+
+    /// The run once it has ended, however it did; [`Error::Late`](crate::Error::Late) if it has not by then.
+    pub async fn wait_for_run(&self, run: &str, timeout: Duration) -> Result<RunView> {
+        let is_open = |view: &RunView| {
+            let has_ended = matches!(&*view.status, "completed" | "failed" | "cancelled" | "timeout");
+            (!has_ended).then(|| view.status.to_string())
+        };
+        self.wait(&format!("/runs/{}", segment(run)), run, timeout, is_open).await
+    }
+
+    /// Gives a run something it waits for, or may come to wait for.
+    pub async fn signal(&self, run: &str, name: &str, payload: &impl Serialize) -> Result<Value> {
+        self.data(Ask::post(format!("/runs/{}/signals/{}", segment(run), segment(name))).json(payload)).await
     }
 
     /// Why it, or one of its steps, is where it is, and what can be done.

@@ -20,7 +20,7 @@ mod polls;
 #[cfg(test)]
 mod tests;
 
-pub use grants::{Grant, Hold, Stance};
+pub use grants::{Grant, Held, Hold, Stance};
 pub use lanes::{Line, PAGE, Rules};
 pub use polls::{Ask, CalledOff, Handed, Pattern, Task};
 
@@ -32,8 +32,25 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use store::{Lane, Place, TypeRow, WorkerRow};
 
-/// Unclaimed tasks whose runs stay in memory; with more, new ones leave it at once.
-pub const RESIDENT_MAX: usize = 16_384;
+/// How much of what waits is kept in memory.
+#[derive(Clone, Copy, Debug)]
+pub struct Sizes {
+    /// Unclaimed tasks whose runs stay in memory; with more, new ones leave it at once.
+    pub resident: usize,
+    /// Rows asked for at once.
+    pub page: usize,
+    /// Rows of a lane that are kept at most…
+    pub window: usize,
+    /// …and how few are left when more are read.
+    pub low: usize,
+}
+
+impl Default for Sizes {
+    fn default() -> Self {
+        Sizes { resident: 40_960, page: PAGE, window: 2 * PAGE, low: PAGE / 2 }
+    }
+}
+
 /// Pause before rows that could not be read are asked for again.
 const READ_PAUSE: kernel::Span = kernel::Span::from_millis(200);
 /// A worker that was not heard of for so long does not count as one that is there.
@@ -41,10 +58,13 @@ pub const ABSENT: kernel::Span = kernel::Span::from_secs(90);
 
 /// A type of an organisation.
 type Key = (OrgId, Arc<str>);
+/// A worker of an organisation.
+type WorkerKey = (OrgId, String);
 
 pub struct Board<T> {
+    sizes: Sizes,
     lines: BTreeMap<Key, Line>,
-    polls: HashMap<u64, Poll<T>>,
+    polls: BTreeMap<u64, Poll<T>>,
     /// Open polls that want more.
     waiting: Waiting,
     /// Polls that are to be answered as soon as nothing is on its way to them.
@@ -52,12 +72,14 @@ pub struct Board<T> {
     /// Hand-overs that are not durable yet.
     promises: HashMap<u64, Promise>,
     grants: BTreeMap<(RunId, u32), Grant>,
+    /// Tasks that are durable and whose polls have not been answered yet, because more is on its way to them.
+    pockets: HashMap<(RunId, u32), u64>,
     expiries: BTreeSet<(Timestamp, RunId, u32)>,
     /// Lanes held up by a rate, and until when.
     releases: BTreeSet<(Timestamp, Lane)>,
-    workers: BTreeMap<(OrgId, String), Worker>,
+    workers: BTreeMap<WorkerKey, Worker>,
     /// What workers hold and nobody wants any more, until they were told.
-    called_off: HashMap<(OrgId, String), Vec<(RunId, Option<u32>, Timestamp)>>,
+    called_off: HashMap<WorkerKey, Vec<Untold>>,
     /// Lines that may have something for somebody since the last pairing.
     stirred: BTreeSet<Key>,
     /// Lanes of which more is to be read, and after what.
@@ -66,7 +88,13 @@ pub struct Board<T> {
     resident: usize,
     /// Counts every hand-over, so that lanes can be served in turn.
     served: u64,
+    /// What waits and what workers hold is not known in full. Until it is, nothing is handed out: it might not be
+    /// what goes first, or more than a limit allows.
+    is_partial: bool,
 }
+
+/// What a worker need not go on with, and until when it would have had it.
+type Untold = (RunId, Option<u32>, Timestamp);
 
 /// A task on its way to a worker.
 struct Promise {
@@ -89,12 +117,14 @@ pub struct Claim {
 impl<T> Default for Board<T> {
     fn default() -> Self {
         Board {
+            sizes: Sizes::default(),
             lines: BTreeMap::new(),
-            polls: HashMap::new(),
+            polls: BTreeMap::new(),
             waiting: Waiting::default(),
             hasty: Vec::new(),
             promises: HashMap::new(),
             grants: BTreeMap::new(),
+            pockets: HashMap::new(),
             expiries: BTreeSet::new(),
             releases: BTreeSet::new(),
             workers: BTreeMap::new(),
@@ -103,11 +133,16 @@ impl<T> Default for Board<T> {
             refills: Vec::new(),
             resident: 0,
             served: 0,
+            is_partial: false,
         }
     }
 }
 
 impl<T> Board<T> {
+    pub fn new(sizes: Sizes) -> Self {
+        Board { sizes, ..Default::default() }
+    }
+
     /// When it next has something to do on its own.
     pub fn next_due(&self) -> Option<Timestamp> {
         let lease = self.expiries.first().map(|(at, ..)| *at);
@@ -123,7 +158,7 @@ impl<T> Board<T> {
     /// So many tasks wait in memory that the next one should leave it.
     pub fn is_crowded(&self) -> bool {
         // A test that is after what lies behind it need not make thousands.
-        self.resident >= if store::crash::is_armed() { 1 } else { RESIDENT_MAX }
+        self.resident >= if store::crash::is_armed() { 1 } else { self.sizes.resident }
     }
 
     /// Unclaimed tasks whose runs are in memory.
@@ -151,7 +186,7 @@ impl<T> Board<T> {
     pub fn rule(&mut self, row: &TypeRow, began: Option<Timestamp>, now: Timestamp) {
         let key: Key = (row.org, Arc::from(row.name.as_str()));
         let line = self.line(key.clone());
-        line.rules = Rules::of(row, line.rules.take_rates(), began);
+        line.rule(row, began);
         self.refresh_line(&key, now);
     }
 
@@ -164,6 +199,14 @@ impl<T> Board<T> {
             line.lane(&lane.key).horizon = Horizon::Nothing;
             self.refresh(&key, &lane.key, now);
         }
+    }
+
+    /// What the last process had in memory is being found again, or all of it has been.
+    pub fn recovers(&mut self, is_partial: bool) {
+        if self.is_partial && !is_partial {
+            self.stirred.extend(self.lines.keys().cloned());
+        }
+        self.is_partial = is_partial;
     }
 
     /// A task may be claimed from now on.
@@ -193,9 +236,10 @@ impl<T> Board<T> {
     /// Its run has left memory; the store has a row for it.
     pub fn park(&mut self, lane: &Lane, place: Place, now: Timestamp) {
         let key: Key = (lane.org, Arc::from(lane.name.as_str()));
+        let window = self.sizes.window;
         let state = self.line(key.clone()).lane(&lane.key);
         if state.cards.get(&place) == Some(&true) {
-            state.park(place);
+            state.park(place, window);
             self.resident -= 1;
         }
         self.refresh(&key, &lane.key, now);
@@ -210,8 +254,9 @@ impl<T> Board<T> {
         self.refresh(&key, &lane.key, now);
     }
 
-    /// Rows of a lane that were read, at most `limit`; or they could not be read.
-    pub fn refilled(&mut self, lane: &Lane, rows: Option<Vec<Place>>, limit: usize, now: Timestamp) {
+    /// Rows of a lane that were read, at most a page; or they could not be read.
+    pub fn refilled(&mut self, lane: &Lane, rows: Option<Vec<Place>>, now: Timestamp) {
+        let limit = self.sizes.page;
         let key: Key = (lane.org, Arc::from(lane.name.as_str()));
         if rows.is_none() {
             self.releases.insert((now.after(READ_PAUSE), lane.clone()));
@@ -266,10 +311,11 @@ impl<T> Board<T> {
         now: Timestamp,
     ) -> Option<Offer> {
         let key: Key = (org, Arc::from(wanted.name));
+        let is_partial = self.is_partial;
         let line = self.line(key.clone());
         let lane = line.lane(wanted.key);
         let has_others = is_new && (!lane.cards.is_empty() || lane.horizon != Horizon::All);
-        if has_others || line.hold(wanted.key, now).is_some() {
+        if has_others || is_partial || line.hold(wanted.key, now).is_some() {
             return None;
         }
         let place = self.poll_for(&key, worker)?;
@@ -331,7 +377,7 @@ impl<T> Board<T> {
     /// Puts a lane where it belongs among those of its line that can be served.
     fn refresh(&mut self, key: &Key, lane: &str, now: Timestamp) {
         let Some(line) = self.lines.get_mut(key) else { return };
-        let release = line.refresh(lane, now);
+        let release = line.refresh(lane, self.sizes.low, now);
         if line.can_serve() {
             self.stirred.insert(key.clone());
         }
@@ -350,7 +396,7 @@ impl<T> Board<T> {
 
     /// The task a poll should get next: its line, its place and its lane.
     fn best(&self, place: u64) -> Option<(Key, Place, Arc<str>)> {
-        let poll = self.polls.get(&place)?;
+        let poll = self.polls.get(&place).filter(|_| !self.is_partial)?;
         let mut best: Option<(Key, Place, Arc<str>)> = None;
         for pattern in &poll.patterns {
             for (key, line) in pattern.range(&self.lines, poll.org) {
@@ -368,7 +414,7 @@ impl<T> Board<T> {
 
     /// Gives a poll as much as it wants and there is; asks for rows where there may be more.
     fn fill(&mut self, place: u64, now: Timestamp, claims: &mut Vec<Claim>) {
-        while self.polls.get(&place).is_some_and(|poll| poll.credits > 0) {
+        while self.polls.get(&place).is_some_and(Poll::takes_more) {
             let Some((key, card, lane)) = self.best(place) else { break };
             let Some(line) = self.lines.get_mut(&key) else { break };
             let is_resident = line.lane(&lane).take(card);
@@ -378,10 +424,11 @@ impl<T> Board<T> {
         }
         self.read_on(place);
         let Some(poll) = self.polls.get(&place) else { return };
-        match poll.is_hasty {
-            true => self.hasty.push(place),
-            false if poll.credits > 0 => self.waiting.put(place, poll),
-            false => {}
+        if poll.is_hasty {
+            self.hasty.push(place);
+        }
+        if poll.credits > 0 && (!poll.is_hasty || self.may_get_more(poll)) {
+            self.waiting.put(place, poll);
         }
     }
 
@@ -415,16 +462,21 @@ impl<T> Board<T> {
                 wanted.extend(line.short().map(|lane| (key.clone(), lane)));
             }
         }
+        let low = self.sizes.low;
         for (key, lane) in wanted {
-            if let Some(after) = self.line(key.clone()).lane(&lane).ask() {
+            if let Some(after) = self.line(key.clone()).lane(&lane).ask(low) {
                 self.refills.push((Lane { org: key.0, name: key.1.to_string(), key: lane.to_string() }, after));
             }
         }
     }
 
-    /// How many workers that claim a type are there, and when one was last heard of.
+    /// How many workers that claim a type and may have it are there, and when one was last heard of.
     fn audience(&self, org: OrgId, name: &str, now: Timestamp) -> (u32, Option<Timestamp>) {
-        let claims = |worker: &&Worker| worker.patterns.iter().any(|pattern| pattern.matches(name));
+        let rules = self.lines.get(&(org, Arc::from(name))).map(|line| &line.rules);
+        let claims = |worker: &&Worker| {
+            let suits = rules.is_none_or(|rules| rules.suits(worker.row.runtime.as_deref()));
+            suits && worker.patterns.iter().any(|pattern| pattern.matches(name))
+        };
         let of_org = self.workers.range((org, String::new())..).take_while(|((o, _), _)| *o == org).map(|(_, w)| w);
         let mut count = 0;
         let mut last = None;

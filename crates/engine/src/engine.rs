@@ -26,8 +26,8 @@ pub use notices::{AGAIN, NOTIFIER, NOTIFIER_NAME, idempotency};
 pub use reading::Reading;
 pub use repeat::Edition;
 pub use tasks::{
-    Alive, Bulk, BulkDone, Heartbeat, NewTask, Outcome, Report, Reported, Retried, TaskFilter, TaskKey, TaskReading,
-    TypeChange, TypeView, WorkReply, WorkRequest, status_of,
+    Alive, Bulk, BulkDone, Heartbeat, NewTask, Outcome, RELEASE, Report, Reported, Retried, TaskFilter, TaskKey,
+    TaskReading, TypeChange, TypeView, WorkReply, WorkRequest, status_of, type_id,
 };
 pub use triggers::{Key, PREVIEW_MAX};
 pub use webhooks::{Delivered, Door};
@@ -56,11 +56,13 @@ use tickets::Ticket;
 use tokio::sync::oneshot;
 
 /// Commands that may wait for the mailbox before starts are refused.
+/// How long whoever asks for metrics waits for the loop to count.
+const METRICS_PATIENCE: Duration = Duration::from_secs(1);
 const MAILBOX_MAX: usize = 65_536;
 /// Rounds a caller drives itself for an answer, and for the end of a run it waits for.
 const ROUNDS_FOR_ONE: u32 = 1;
 const ROUNDS_TO_END: u32 = 64;
-/// Runs in memory before starts are refused. (A run that waits is not in memory.)
+/// Runs that are being worked on here before starts are refused. (A run that waits is not, also for a worker.)
 const ACTIVE_MAX: u64 = 65_536;
 
 #[derive(Clone, Debug, thiserror::Error)]
@@ -315,7 +317,7 @@ impl Engine {
             secret: options.secret,
             public_url: options.public_url,
             definitions: Default::default(),
-            dice: Dice { seed: options.seed, rolled: AtomicU64::new(0) },
+            dice: Dice { seed: options.seed, rolled: AtomicU64::new(0), last: Default::default() },
             metrics: Metrics::default(),
             line: line.clone(),
             is_draining: AtomicBool::new(false),
@@ -372,6 +374,12 @@ impl Engine {
     }
 
     pub fn metrics(&self) -> &Metrics {
+        &self.inner.metrics
+    }
+
+    /// The same, counted anew where that is done on demand; as they were when the loop does not answer.
+    pub async fn metrics_now(&self) -> &Metrics {
+        let _ = tokio::time::timeout(METRICS_PATIENCE, self.inner.probe()).await;
         &self.inner.metrics
     }
 
@@ -457,7 +465,7 @@ impl Engine {
         if inner.is_draining.load(Ordering::Relaxed) {
             return Err(Error::Stopping);
         }
-        if inner.inbox.len() + count > MAILBOX_MAX || inner.metrics.runs_in_memory.get() + count as u64 > ACTIVE_MAX {
+        if inner.inbox.len() + count > MAILBOX_MAX || inner.metrics.runs_busy.get() + count as u64 > ACTIVE_MAX {
             inner.metrics.requests_refused_total.add(count as u64);
             return Err(Error::Overloaded);
         }
@@ -482,7 +490,7 @@ impl Engine {
         let version = request.workflow.version.clone();
         let (org, workflow) = (request.org, version.workflow);
         let now = self.now();
-        let run = RunId::new(now, inner.dice.roll()?);
+        let run = inner.dice.run_id(now)?;
         let is_wait = |node: &Node| matches!(node.body, Some(Body::Webhook { .. }));
         let waits = version.plan.nodes().iter().enumerate().filter(|(_, node)| is_wait(node));
         let wait = |(step, node): (usize, &Node)| Wait {
@@ -735,9 +743,21 @@ fn pairs(list: Vec<(String, String)>) -> Vec<Pair> {
 struct Dice {
     seed: Option<u64>,
     rolled: AtomicU64,
+    last: std::sync::Mutex<RunId>,
 }
 
 impl Dice {
+    /// Larger than every one before, so that of two runs the one that was asked for first is the older one, also
+    /// within a millisecond.
+    fn run_id(&self, now: Timestamp) -> Result<RunId, Error> {
+        let random = self.roll()?;
+        let step = u32::from_be_bytes([random[6], random[7], random[8], random[9]]);
+        let fresh = RunId::new(now, random);
+        let mut last = self.last.lock().unwrap_or_else(|e| e.into_inner());
+        *last = if fresh.0[..6] > last.0[..6] { fresh } else { last.later(step) };
+        Ok(*last)
+    }
+
     fn roll(&self) -> Result<[u8; 10], Error> {
         let Some(seed) = self.seed else { return random() };
         let nth = self.rolled.fetch_add(1, Ordering::Relaxed);

@@ -11,6 +11,7 @@
 //! leaves before the commit that caused it** — replies and work come out of `settle`, never of `turn`,
 //! and a run whose record was refused is forgotten and read again.
 
+mod commands;
 mod live;
 mod loading;
 #[cfg(test)]
@@ -18,22 +19,17 @@ mod tests;
 mod units;
 mod work;
 
-use crate::board::{self, Ask, Board, Handed, Stance};
-use crate::gates::{Crowd, Gates};
-use crate::version::Version;
-use bytes::Bytes;
+use crate::board::{Board, Sizes};
+use crate::gates::Gates;
+pub use commands::{Command, Look, Reply, Resumed, Start, Trouble};
 use kernel::advance::{Wanted, Work};
-use kernel::event::Origin;
 use kernel::plan::Form;
 use kernel::planted::{self, Bug};
-use kernel::run::LoadError;
-use kernel::{
-    Answer, Context, Effect, Input, OrgId, Payloads, Run, RunId, RunStatus, Span, Timestamp, WorkflowId, advance,
-};
+use kernel::{Answer, Context, Effect, Input, OrgId, Payloads, Run, RunId, RunStatus, Span, Timestamp, advance};
 use live::Live;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
-use store::{Batch, Birth, GateRow, GatedRun, Lane, Place, RunRow, RunWrite, Timer, TypeRow, Verdict, WorkerRow};
+use store::{Batch, Lane, Place, RunRow, RunWrite, Verdict};
 use units::Unit;
 use work::Counter;
 
@@ -41,182 +37,6 @@ use work::Counter;
 const READ_PAUSE: Span = Span::from_millis(200);
 /// An input that meets this many conflicts in a row is given up as unavailable.
 const CONFLICTS_MAX: u32 = 8;
-
-/// What is asked of the mailbox. `T` is the caller's ticket: whatever it needs to route the reply.
-pub enum Command<T> {
-    /// Answers `ticket` when the run exists, and `ended`, if given, when it has ended.
-    Start {
-        start: Box<Start>,
-        ticket: T,
-        ended: Option<T>,
-    },
-    /// Creates runs in one durable write, all of them or none; answers every ticket.
-    StartAll(Vec<(Start, T)>),
-    /// An input from outside (with a ticket) or from inside (without).
-    Give {
-        org: OrgId,
-        run: RunId,
-        input: Input,
-        ticket: Option<T>,
-    },
-    /// Answers when the run has ended.
-    Watch {
-        org: OrgId,
-        run: RunId,
-        ticket: T,
-    },
-    /// A run was in memory when the last process died: take it up again.
-    Recover {
-        org: OrgId,
-        run: RunId,
-    },
-    /// Timers of parked runs that are due soon.
-    Timers(Vec<Timer>),
-    Loaded {
-        run: RunId,
-        result: Result<Option<Box<Resumed>>, Trouble>,
-    },
-    Fetched {
-        run: RunId,
-        result: Result<Vec<(u32, Bytes)>, Trouble>,
-    },
-    /// What the last process left of gates: paused workflows, and runs that hold a place or wait for one.
-    Gates {
-        paused: Vec<WorkflowId>,
-        runs: Vec<GatedRun>,
-    },
-    /// New runs of a workflow wait for their turn, until it is resumed.
-    PauseWorkflow(WorkflowId),
-    ResumeWorkflow(WorkflowId),
-    /// Answers who stands between a run and its turn.
-    Crowd {
-        run: RunId,
-        ticket: T,
-    },
-    /// A worker asks for tasks; answered with [`Reply::Handed`].
-    Ask(Box<Ask<T>>),
-    /// The time of a worker's question is up.
-    Withdraw(u64),
-    /// The holder of `fence` is alive; answered with [`Reply::Lease`].
-    Extend {
-        org: OrgId,
-        run: RunId,
-        step: u32,
-        fence: u64,
-        by: Option<Span>,
-        ticket: T,
-    },
-    /// What the last process left of workers, types and tasks that wait.
-    Board {
-        lanes: Vec<(Lane, u64)>,
-        types: Vec<TypeRow>,
-        workers: Vec<WorkerRow>,
-    },
-    /// What is known about a type has changed.
-    Rule(Box<TypeRow>),
-    /// Tasks of a lane that wait while their runs are parked; nothing if they could not be read.
-    Refilled {
-        lane: Lane,
-        rows: Option<Vec<Place>>,
-    },
-    /// Answers what the board knows.
-    Look(Look, T),
-    /// Starts nothing from now on: what is under way may finish, the rest is for the next process.
-    Drain,
-}
-
-/// A question about tasks and workers.
-#[derive(Clone, Debug)]
-pub enum Look {
-    /// Why does a task that waits have nobody?
-    Stance(Lane),
-    /// Until when are these leased?
-    Leases(Vec<(RunId, u32)>),
-    /// What is going on in these types?
-    Types(OrgId, Vec<String>),
-    Workers(OrgId),
-    /// Workers of which something is to be stored; forgets those not heard of since.
-    News {
-        all: bool,
-        since: Timestamp,
-    },
-}
-
-/// A run to be created.
-pub struct Start {
-    pub org: OrgId,
-    pub run: RunId,
-    pub version: Arc<Version>,
-    pub origin: Origin,
-    /// The row of `origin.gate`.
-    pub gate: Option<GateRow>,
-    pub birth: Birth,
-}
-
-/// A stored run, folded and ready to go on.
-pub struct Resumed {
-    pub version: Arc<Version>,
-    pub run: Run,
-    pub seq: u64,
-    pub row: RunRow,
-    /// Records folded after the snapshot.
-    pub records: u32,
-}
-
-/// Why a run could not be read.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Trouble {
-    /// Later, perhaps.
-    Store(String),
-    /// It needs a newer release.
-    Newer,
-    /// What is stored makes no sense.
-    Damaged(String),
-}
-
-impl From<LoadError> for Trouble {
-    fn from(error: LoadError) -> Self {
-        match error {
-            LoadError::Newer => Trouble::Newer,
-            LoadError::Damaged(what) => Trouble::Damaged(what),
-        }
-    }
-}
-
-#[derive(Clone, Debug, PartialEq)]
-pub enum Reply {
-    /// The input was judged, and whatever it changed is durable.
-    Answer {
-        answer: Answer,
-        status: RunStatus,
-        created_at: Timestamp,
-    },
-    /// The watched run has ended.
-    Ended(RunStatus),
-    Crowd(Option<Crowd>),
-    Handed(Box<Handed>),
-    /// Until when the holder has the task now; nothing if the board does not know it as a holder.
-    Lease(Option<Timestamp>),
-    Stance(Box<Stance>),
-    Leases(Vec<Option<Timestamp>>),
-    /// Waiting, leased and workers that are there.
-    Types(Vec<(u64, u32, u32)>),
-    /// With the tasks each has.
-    Workers(Vec<(WorkerRow, u32)>),
-    /// The idempotency key belongs to another run.
-    KeyTaken {
-        run: RunId,
-        fingerprint: [u8; 32],
-    },
-    /// Another run of the same unit was refused, so this one was not created.
-    Undone,
-    NotFound,
-    /// Nothing was written.
-    Unavailable(String),
-    /// It may or may not have been written.
-    Unknown(String),
-    Trouble(Trouble),
-}
 
 /// Work for an executor of this process.
 #[derive(Clone, Debug)]
@@ -324,6 +144,8 @@ pub struct Mailbox<T> {
     executing: HashSet<(RunId, u64)>,
     gates: Gates,
     board: Board<T>,
+    /// Runs of the last process that have not been read yet.
+    recovering: HashSet<RunId>,
     is_draining: bool,
     fired: u64,
     /// Units so far: those of one batch have different numbers.
@@ -332,6 +154,11 @@ pub struct Mailbox<T> {
 
 impl<T> Mailbox<T> {
     pub fn new(epoch: u64, wait_url: WaitUrl) -> Self {
+        Mailbox::sized(epoch, wait_url, Sizes::default())
+    }
+
+    /// One that keeps so much of what waits for workers.
+    pub fn sized(epoch: u64, wait_url: WaitUrl, sizes: Sizes) -> Self {
         Mailbox {
             epoch,
             now: Timestamp::default(),
@@ -346,7 +173,8 @@ impl<T> Mailbox<T> {
             replies: Vec::new(),
             executing: HashSet::new(),
             gates: Gates::default(),
-            board: Board::default(),
+            board: Board::new(sizes),
+            recovering: HashSet::new(),
             is_draining: false,
             fired: 0,
             units: 0,
@@ -435,7 +263,7 @@ impl<T> Mailbox<T> {
                 self.watchers.entry(run).or_default().push(ticket);
                 self.push(org, run, Item::wake());
             }
-            Command::Recover { org, run } => self.push(org, run, Item::wake()),
+            Command::Recover { org, run } => self.recover(org, run),
             Command::Timers(timers) => {
                 for timer in timers {
                     self.wheel.insert((timer.at, timer.run));
@@ -471,11 +299,26 @@ impl<T> Mailbox<T> {
                 self.board.restore(lanes, self.now);
             }
             Command::Rule(row) => self.board.rule(&row, None, self.now),
-            Command::Refilled { lane, rows } => self.board.refilled(&lane, rows, board::PAGE, self.now),
+            Command::Refilled { lane, rows } => self.board.refilled(&lane, rows, self.now),
             Command::Look(look, ticket) => {
                 let reply = self.look(look);
                 self.replies.push((ticket, reply));
             }
+        }
+    }
+
+    fn recover(&mut self, org: OrgId, run: RunId) {
+        if self.slots.get(&run).is_none_or(|slot| slot.live.is_none()) {
+            self.recovering.insert(run);
+            self.board.recovers(true);
+        }
+        self.push(org, run, Item::wake());
+    }
+
+    /// What workers hold of a run is known, or never will be.
+    fn recovered(&mut self, run: RunId) {
+        if self.recovering.remove(&run) && self.recovering.is_empty() {
+            self.board.recovers(false);
         }
     }
 
@@ -573,6 +416,8 @@ impl<T> Mailbox<T> {
         }
         slot.inbox.push(item);
         if matches!(slot.phase, Phase::Stalled) {
+            // Whatever becomes of this item, somebody inside still needs the run.
+            slot.inbox.push(Item::wake());
             slot.phase = Phase::Loading;
             self.loads.push((org, run));
         }
@@ -609,7 +454,6 @@ impl<T> Mailbox<T> {
         turn.loads = std::mem::take(&mut self.loads);
         turn.fetches = std::mem::take(&mut self.fetches);
         turn.ready.append(&mut self.replies);
-        self.answer_workers(&mut turn.ready);
         turn
     }
 

@@ -34,6 +34,16 @@ fn uuid_v7(now: Timestamp, random: [u8; 10]) -> [u8; 16] {
     bytes
 }
 
+/// The bits of a version 7 UUID that count, in its order: 48 of time, 74 that are random.
+fn counted(bytes: [u8; 16]) -> u128 {
+    let n = u128::from_be_bytes(bytes);
+    n >> 80 << 74 | (n >> 64 & 0xfff) << 62 | n & (1 << 62) - 1
+}
+
+fn uncounted(n: u128) -> [u8; 16] {
+    (n >> 74 << 80 | 0x7 << 76 | (n >> 62 & 0xfff) << 64 | 0b10 << 62 | n & (1 << 62) - 1).to_be_bytes()
+}
+
 macro_rules! id {
     ($(#[$meta:meta])* $name:ident, $prefix:literal) => {
         $(#[$meta])*
@@ -100,6 +110,14 @@ impl OrgId {
     pub const DEFAULT: OrgId = OrgId(1);
 }
 
+impl RunId {
+    /// One that comes after this one, as if it had been made in the same millisecond: what is done in the order of
+    /// ids is done in the order things were asked for.
+    pub fn later(self, step: u32) -> RunId {
+        RunId(uncounted(counted(self.0) + 1 + u128::from(step)))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -121,5 +139,22 @@ mod tests {
             assert_eq!(RunId::parse(bad), None, "{bad}");
         }
         assert_eq!(RunId::parse("run_80000000000000000000000000"), None, "130 bits do not fit");
+    }
+
+    #[test]
+    fn a_later_id_comes_after_and_is_one_like_any_other() {
+        let first = RunId::new(Timestamp::from_millis(1_000), [7; 10]);
+        assert_eq!(uncounted(counted(first.0)), first.0);
+        let mut last = first;
+        for step in [0, 1, u32::MAX, 0x0fff_ffff, 3] {
+            let next = last.later(step);
+            assert!(next > last && next.0[..6] == first.0[..6], "{next:?}");
+            assert_eq!((next.0[6] >> 4, next.0[8] >> 6), (0x7, 0b10), "version and variant");
+            last = next;
+        }
+        let mut full = [255; 10];
+        (full[0], full[2]) = (0x7f, 0xbf);
+        let over = RunId::new(Timestamp::from_millis(1_000), full).later(0);
+        assert_eq!(over, RunId::new(Timestamp::from_millis(1_001), [0; 10]), "into the next millisecond");
     }
 }

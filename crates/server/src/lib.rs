@@ -18,12 +18,14 @@ mod headers;
 mod openapi;
 mod query;
 mod routes;
+mod serve;
 mod ui;
 mod views;
 
 pub use error::Refusal;
 pub use headers::keeps_header;
 pub use openapi::document;
+pub use serve::serve;
 
 use axum::Router;
 use axum::extract::{FromRequestParts, Request};
@@ -36,7 +38,6 @@ use std::future::Future;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, watch};
 
 pub struct App {
@@ -85,18 +86,6 @@ pub fn router(app: Arc<App>) -> Router {
         .layer(middleware::from_fn_with_state(app.clone(), guard::check))
         .layer(middleware::from_fn(catch_panic))
         .with_state(app)
-}
-
-/// Serves until `until` resolves, then lets open requests finish.
-pub async fn serve(
-    listener: TcpListener,
-    app: Arc<App>,
-    until: impl Future<Output = ()> + Send + 'static,
-) -> std::io::Result<()> {
-    use axum::serve::ListenerExt;
-    // Answers are small and complete: waiting for more to send with them only adds latency.
-    let listener = listener.tap_io(|socket| drop(socket.set_nodelay(true)));
-    axum::serve(listener, router(app)).with_graceful_shutdown(until).await
 }
 
 /// A bug in one handler is that request's trouble and nobody else's.

@@ -21,6 +21,11 @@ const STAGES: &[Stage] = &[
         &["test", "--package", "onward", "--test", "it", "kill", "--", "--nocapture"],
         &[("ONWARD_KILLS", "1000")],
     ),
+    (
+        "50 workers and 10,000 tasks, killed at random",
+        &["test", "--package", "onward", "--test", "it", "chaos", "--", "--nocapture"],
+        &[("ONWARD_TASKS", "10000"), ("ONWARD_WORKERS", "50"), ("ONWARD_KILLS", "60")],
+    ),
 ];
 
 pub fn run(root: &Path) -> Result<()> {

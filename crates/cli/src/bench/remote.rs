@@ -2,9 +2,10 @@
 //! must: they share the machine with what is measured.
 
 use super::{Folder, machine};
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write};
 use std::net::SocketAddr;
 use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
@@ -52,6 +53,40 @@ impl Drop for Server {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// Sends `body` again and again over one connection for a while, on this thread: what is measured is then the server,
+/// and not how a runtime wakes its tasks. Answers what each request took.
+pub fn alone(host: SocketAddr, path: &str, body: &str, status: u16, window: Duration) -> Result<Vec<f64>, String> {
+    let text = |e: std::io::Error| e.to_string();
+    let mut socket = std::net::TcpStream::connect(host).map_err(text)?;
+    socket.set_nodelay(true).map_err(text)?;
+    let length = body.len();
+    let request = format!(
+        "POST {path} HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\nContent-Length: {length}\r\n\r\n{body}"
+    );
+    let mut buffer = vec![0; 64 * 1024];
+    let (began, mut samples) = (Instant::now(), Vec::new());
+    while began.elapsed() < window {
+        let asked = Instant::now();
+        socket.write_all(request.as_bytes()).map_err(text)?;
+        let mut read = 0;
+        let (answered, _) = loop {
+            let more = std::io::Read::read(&mut socket, &mut buffer[read..]).map_err(text)?;
+            read += more;
+            if more == 0 || read == buffer.len() {
+                return Err("the server hung up".into());
+            }
+            if let Some(answer) = complete(&buffer[..read]) {
+                break answer;
+            }
+        };
+        if answered != status {
+            return Err(format!("{path} answered {answered}"));
+        }
+        samples.push(super::now_ms(asked));
+    }
+    Ok(samples)
 }
 
 /// One connection that is kept.

@@ -87,6 +87,9 @@ fn detail(data: &Value) -> String {
     for (name, word) in [("wake_at", "until"), ("deadline", "until"), ("next_attempt_at", "again at")] {
         parts.extend(text(&data[name]).map(|at| format!("{word} {}", style::time(&at))));
     }
+    parts.extend(text(&data["worker"]).map(|worker| format!("by {worker}")));
+    let lines = data["lines"].as_array().into_iter().flatten();
+    parts.extend(lines.filter_map(|line| text(&line["message"])));
     for name in ["reason", "note", "summary"] {
         parts.extend(text(&data[name]).filter(|text| !text.is_empty()).map(|text| text.replace('_', " ")));
     }
@@ -125,7 +128,7 @@ impl Board {
         let Some(name) = &event.step else { return };
         let Some(line) = self.lines.iter_mut().find(|line| line.name == *name) else { return };
         let status = match event.kind.as_str() {
-            "step.started" => "running",
+            "step.started" | "step.leased" => "running",
             "step.retrying" => "retrying",
             "step.succeeded" => "success",
             "step.received" => "received",
@@ -278,6 +281,11 @@ mod tests {
             (
                 event(1, "step.retrying", "a", 1, failed),
                 "10:00:01.000  step.retrying     a  status 500·, again at 2026-11-15T10:00:09Z",
+            ),
+            (event(1, "step.leased", "a", 1, json!({ "worker": "w1" })), "10:00:01.000  step.leased       a  by w1"),
+            (
+                event(1, "step.log", "a", 1, json!({ "lines": [{ "message": "one" }, { "message": "two" }] })),
+                "10:00:01.000  step.log          a  one, two",
             ),
         ] {
             assert_eq!(line(&event), expected);

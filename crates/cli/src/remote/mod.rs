@@ -12,8 +12,11 @@ pub mod follow;
 pub mod runs;
 pub mod style;
 pub mod table;
+pub mod tasks;
 pub mod trigger;
 pub mod triggers;
+pub mod types;
+pub mod workers;
 pub mod workflows;
 
 use crate::problems::{self, Shown};

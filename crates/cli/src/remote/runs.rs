@@ -170,11 +170,11 @@ async fn act(asking: &Asking, verb: Verb) -> Outcome {
 }
 
 /// One after the other; one refusal does not keep the rest from being tried.
-async fn each(asking: &Asking, runs: &[String], act: impl AsyncFn(&str) -> Outcome) -> Outcome {
+pub async fn each(asking: &Asking, ids: &[String], act: impl AsyncFn(&str) -> Outcome) -> Outcome {
     let mut is_refused = false;
-    for run in runs {
-        match act(run).await {
-            Err(Failure::Client(error @ client::Error::Refused { .. })) if runs.len() > 1 => {
+    for id in ids {
+        match act(id).await {
+            Err(Failure::Client(error @ client::Error::Refused { .. })) if ids.len() > 1 => {
                 is_refused = true;
                 super::tell(Failure::Client(error), asking.json);
             }

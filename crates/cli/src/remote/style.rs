@@ -57,9 +57,9 @@ pub fn has_colours() -> bool {
 /// The colour of a status; the word stands there in any case.
 pub fn colour(status: &str) -> &'static str {
     match status {
-        "completed" | "success" | "received" | "enabled" => "32",
+        "completed" | "success" | "succeeded" | "received" | "enabled" => "32",
         "failed" | "timeout" | "template_error" => "31",
-        "running" | "retrying" => "36",
+        "running" | "retrying" | "leased" => "36",
         "waiting" | "sleeping" | "paused" => "33",
         _ => "2",
     }

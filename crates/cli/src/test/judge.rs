@@ -1,6 +1,6 @@
 //! Comparing what was expected with what happened. Pure; every difference is reported, not the first.
 
-use super::play::Story;
+use super::play::{Story, Unscripted};
 use engine::Call;
 use kernel::Plan;
 use lang::suite::{Case, Expected, RequestExpect, StepExpect};
@@ -30,8 +30,8 @@ const SHOWN_MAX: usize = 300;
 
 pub fn judge(plan: &Plan, case: &Case, story: &Story) -> Vec<Mismatch> {
     let mut out = Judge { found: Vec::new() };
-    if let Some(call) = &story.unscripted {
-        out.found.push(unscripted(case, call));
+    if let Some(missing) = &story.unscripted {
+        out.found.push(unscripted(case, missing));
         return out.found;
     }
     let run = &story.reading.run;
@@ -61,17 +61,26 @@ pub fn judge(plan: &Plan, case: &Case, story: &Story) -> Vec<Mismatch> {
     out.found
 }
 
-fn unscripted(case: &Case, call: &Call) -> Mismatch {
-    let Call { step, method, url, attempt, .. } = call;
-    Mismatch {
-        at: Some(case.at),
-        what: format!("http.{step}"),
-        expected: "an answer".into(),
-        got: format!("none for {method} {url} (attempt {attempt})"),
-        hint: Some(format!(
-            "add `http: {{ {step}: {{ status: 200, body: {{}} }} }}` to the case, or to the file for all cases"
-        )),
-    }
+fn unscripted(case: &Case, missing: &Unscripted) -> Mismatch {
+    let (what, got, answer) = match missing {
+        Unscripted::Call(Call { step, method, url, attempt, .. }) => (
+            format!("http.{step}"),
+            format!("none for {method} {url} (attempt {attempt})"),
+            format!("http: {{ {step}: {{ status: 200, body: {{}} }} }}"),
+        ),
+        Unscripted::Task(task) => (
+            format!("tasks.{}", task.step_key),
+            shown(&format!(
+                "none for {} {} (attempt {})",
+                task.name,
+                String::from_utf8_lossy(&task.input),
+                task.attempt
+            )),
+            format!("tasks: {{ {}: {{ result: {{}} }} }}", task.step_key),
+        ),
+    };
+    let hint = Some(format!("add `{answer}` to the case, or to the file for all cases"));
+    Mismatch { at: Some(case.at), what, expected: "an answer".into(), got, hint }
 }
 
 fn step_differs(plan: &Plan, step: u32, expect: &StepExpect, story: &Story, out: &mut Judge) {
@@ -87,6 +96,9 @@ fn step_differs(plan: &Plan, step: u32, expect: &StepExpect, story: &Story, out:
     if let Some(body) = &expect.body {
         let got = state.body().and_then(|payload| payload.value(&story.reading.payloads).ok());
         out.within(&what("body"), body, got.as_ref());
+    }
+    if let Some(input) = &expect.input {
+        out.within(&what("input"), input, story.input(step).as_ref());
     }
     if let Some(requests) = &expect.requests {
         let sent = story.requests(key);

@@ -2,15 +2,17 @@
 //!
 //! Time is walked from one moment at which something happens to the next. At a moment, what the engine
 //! does by itself comes first (a timer that is due beats an input that arrives with it); then one thing
-//! of the script at a time, each followed until nothing moves: answers in the order of their requests,
-//! callbacks, the cancel.
+//! of the script at a time, each followed until nothing moves: answers in the order of their requests, reports
+//! in the order of their claims, callbacks, the cancel.
 
+use super::worker;
+use engine::board::Task;
 use engine::secret::Secret;
 use engine::{Call, ClockMode, Desk, Engine, HttpOptions, Options, Reached, StartRequest};
 use kernel::run::Phase;
 use kernel::{Answer, Event, OrgId, RunId, Span, Timestamp};
 use lang::Compiled;
-use lang::suite::{Given, Reply, Scripted, When};
+use lang::suite::{Given, Reply, Scripted, When, Worked};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use store::MemoryStore;
@@ -28,10 +30,17 @@ pub struct Story {
     pub calls: Vec<Call>,
     /// Callbacks that were sent: when, to which step, and what became of them.
     pub callbacks: Vec<(Timestamp, u32, Answer)>,
-    /// A request nobody said an answer to; the story ends there.
-    pub unscripted: Option<Call>,
+    /// Tasks a worker was given.
+    pub tasks: Vec<Task>,
+    /// What nobody said an answer to; the story ends there.
+    pub unscripted: Option<Unscripted>,
     /// Why the run is where it is.
     pub why: String,
+}
+
+pub enum Unscripted {
+    Call(Call),
+    Task(Task),
 }
 
 impl Story {
@@ -70,6 +79,12 @@ impl Story {
     pub fn requests(&self, key: &str) -> Vec<&Call> {
         self.calls.iter().filter(|call| call.step == key).collect()
     }
+
+    /// What a worker was given for a step, at last.
+    pub fn input(&self, step: u32) -> Option<serde_json::Value> {
+        let task = self.tasks.iter().rev().find(|task| task.step == step)?;
+        serde_json::from_slice(&task.input).ok()
+    }
 }
 
 pub async fn play(compiled: &Compiled, now: Timestamp, given: &Given) -> Result<Story, String> {
@@ -104,14 +119,23 @@ async fn tell(
     let request = StartRequest { headers: given.headers.clone().unwrap_or_default(), ..request };
     let run = engine.start(request).await?.run;
     let mut outside = Outside::new(given, engine.now());
+    let has_tasks = compiled.plan.nodes().iter().any(|node| node.task().is_some());
     let unscripted = loop {
         let due = engine.settled().await?;
         let now = engine.now();
         if let Some(call) = desk.calls().into_iter().filter(|call| call.run == run).find_map(|c| outside.take(c, now)) {
-            break Some(call);
+            break Some(Unscripted::Call(call));
         }
         if engine.store().run(ORG, run).await?.is_some_and(|row| row.status.is_terminal()) {
             break None;
+        }
+        let tasks = if has_tasks { worker::claim(engine, ORG).await? } else { Vec::new() };
+        if !tasks.is_empty() {
+            match tasks.into_iter().find_map(|task| outside.take_task(task, now)) {
+                Some(task) => break Some(Unscripted::Task(task)),
+                // That they were claimed may have set timers.
+                None => continue,
+            }
         }
         if outside.is_watching() {
             let reading = engine.read(ORG, run).await?.ok_or(engine::Error::NotFound("run"))?;
@@ -133,8 +157,8 @@ async fn tell(
     let (reading, told) = engine.explain(ORG, run, None).await?.ok_or(engine::Error::NotFound("run"))?;
     let events = engine.history(ORG, run).await?.unwrap_or_default();
     let why = told.map(|told| told.summary).unwrap_or_default();
-    let Outside { calls, called, .. } = outside;
-    Ok(Story { reading, events, calls, callbacks: called, unscripted, why })
+    let Outside { calls, tasks, called, .. } = outside;
+    Ok(Story { reading, events, calls, tasks, callbacks: called, unscripted, why })
 }
 
 /// Everything that is not the engine.
@@ -145,13 +169,18 @@ struct Outside<'a> {
     /// Callbacks to steps that have not begun to wait.
     expected: BTreeSet<u32>,
     calls: Vec<Call>,
+    tasks: Vec<Task>,
     called: Vec<(Timestamp, u32, Answer)>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Act {
+    /// A sign of life for the nth of `tasks`.
+    Beat(usize),
     /// The answer to the nth of `calls`.
     Reply(usize),
+    /// The report for the nth of `tasks`.
+    Report(usize),
     Callback(u32),
     Cancel,
 }
@@ -168,7 +197,7 @@ impl<'a> Outside<'a> {
             }
         }
         acts.extend(given.cancel_after.map(|span| (start.after(span), Act::Cancel)));
-        Outside { given, acts, expected, calls: Vec::new(), called: Vec::new() }
+        Outside { given, acts, expected, calls: Vec::new(), tasks: Vec::new(), called: Vec::new() }
     }
 
     /// A request arrives. Handed back when the script has no answer to it.
@@ -178,6 +207,21 @@ impl<'a> Outside<'a> {
         self.acts.insert((now.after(took), Act::Reply(self.calls.len())));
         self.calls.push(call);
         None
+    }
+
+    /// A task was claimed. Handed back when the script has no answer to it.
+    fn take_task(&mut self, task: Task, now: Timestamp) -> Option<Task> {
+        let Some(worked) = self.worked(&task) else { return Some(task) };
+        let (nth, took) = (self.tasks.len(), worked.took);
+        self.acts.insert((now.after(took), Act::Report(nth)));
+        self.acts.extend(worker::beat(&task, took).map(|span| (now.after(span), Act::Beat(nth))));
+        self.tasks.push(task);
+        None
+    }
+
+    fn worked(&self, task: &Task) -> Option<&'a Worked> {
+        let attempts = self.given.tasks.get(&task.step)?;
+        attempts.get(task.attempt as usize - 1).or(attempts.last())
     }
 
     fn script(&self, call: &Call) -> Option<&'a Scripted> {
@@ -231,6 +275,20 @@ impl<'a> Outside<'a> {
                 };
                 // Nobody may want it any more; then it is not missed.
                 desk.answer(call.number, reached, took);
+            }
+            Some((at, Act::Beat(nth))) => {
+                let task = &self.tasks[nth];
+                worker::stay_alive(engine, task).await?;
+                let next = at.after(Span(task.lease.0 / 2));
+                if self.acts.iter().any(|(due, act)| *act == Act::Report(nth) && *due > next) {
+                    self.acts.insert((next, Act::Beat(nth)));
+                }
+            }
+            Some((_, Act::Report(nth))) => {
+                let task = &self.tasks[nth];
+                if let Some(worked) = self.worked(task) {
+                    worker::report(engine, task, worked).await?;
+                }
             }
             Some((at, Act::Callback(step))) => {
                 let token = secret.token(run, &compiled.plan.node(step).key);

@@ -263,7 +263,7 @@ fn events(story: &Story) -> Vec<String> {
     story.events.iter().map(line).collect()
 }
 
-/// One line for each request and callback.
+/// One line for each request, task and callback.
 fn requests(story: &Story) -> Vec<String> {
     let plan = &story.reading.version.plan;
     let start = story.reading.run.state.created_at;
@@ -271,11 +271,15 @@ fn requests(story: &Story) -> Vec<String> {
         let body = call.body.as_ref().map(|body| format!(" {}", String::from_utf8_lossy(body)));
         shown(&format!("{} #{} sent {} {}{}", call.step, call.attempt, call.method, call.url, body.unwrap_or_default()))
     });
+    let given = story.tasks.iter().map(|task| {
+        let input = String::from_utf8_lossy(&task.input);
+        shown(&format!("{} #{} gave {} {input}", task.step_key, task.attempt, task.name))
+    });
     let called = story.callbacks.iter().map(|(at, step, answer)| {
         let verdict = format!("{answer:?}").to_lowercase();
         format!("{} was called at +{}: {verdict}", plan.node(*step).key, at.since(start))
     });
-    sent.chain(called).collect()
+    sent.chain(given).chain(called).collect()
 }
 
 fn escaped(text: &str) -> String {

@@ -5,9 +5,13 @@
 //! server, data folder and upstream, so they run side by side; what takes time is polled for with a
 //! deadline, never slept for.
 
+// The SDK under the name its users have for it.
+extern crate client as onward_client;
+
 mod harness;
 
 mod batch;
+mod chaos;
 mod cli;
 mod crash;
 mod deletion;
@@ -18,18 +22,25 @@ mod faults;
 mod holding;
 mod http;
 mod kill;
+mod leases;
 mod openapi;
 mod page;
 mod promises;
 mod readme;
 mod restart;
 mod runs;
+mod rust_sdk;
 mod schedules;
 mod security;
 mod streams;
+mod task_steps;
+mod tasks;
 mod testing;
 mod triggers;
+mod types;
 mod verify;
 mod waits;
 mod webhooks;
+mod worker_cli;
+mod workers;
 mod workflows;

@@ -1,7 +1,7 @@
 //! The documents, run as they are printed: one that does not work is a bug.
 //!
-//! Blocks marked `sh` run top to bottom in one shell, in a folder that has a copy of `examples/` and nothing
-//! else, with `onward` on the path; the ports 7420, 7421 and 7422 become free ones. What a block marked `text`
+//! Blocks marked `sh` run top to bottom in one shell, in a folder that has a copy of `examples/`, `sdks/` and
+//! nothing else, with `onward` on the path; the ports 7420, 7421 and 7422 become free ones. What a block marked `text`
 //! shows must have been printed, line by line; `…` stands for anything. Every page under `docs/guides` is run: a
 //! new one needs no test of its own.
 
@@ -71,11 +71,14 @@ fn run(page: &Path) -> Ran {
         let name = path.file_name().expect("files have names");
         std::fs::write(folder.path().join("examples").join(name), moved(&text, ports)).expect("a copy");
     }
+    std::os::unix::fs::symlink(root().join("sdks"), folder.path().join("sdks")).expect("a link");
     let onward = env!("CARGO_BIN_EXE_onward");
     std::os::unix::fs::symlink(onward, folder.path().join("bin/onward")).expect("a link");
     let name = page.display();
     let text = moved(&std::fs::read_to_string(page).expect("the page"), ports);
     let script = blocks(&text, "sh").replace("cargo build --release", ":").replace("target/release/onward", onward);
+    let quickstart = crate::rust_sdk::program("quickstart");
+    let script = script.replace("cargo run --quiet --package onward-client --example quickstart", &quickstart);
     assert!(!script.is_empty(), "{name} has no commands");
     // However it ends, nothing it started stays.
     let guarded = format!("trap 'kill $(jobs -p) 2>/dev/null || true' EXIT\n{script}");

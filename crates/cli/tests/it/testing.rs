@@ -76,7 +76,7 @@ fn the_examples_pass_and_their_cases_run_every_step() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap();
     let ran = onward(root, &["examples", "--coverage"]);
     assert_eq!(ran.code, 0, "{}{}", ran.out, ran.err);
-    assert!(ran.out.contains("9 cases in 3 files: 9 passed"), "{}", ran.out);
+    assert!(ran.out.contains("14 cases in 4 files: 14 passed"), "{}", ran.out);
     assert!(!ran.out.contains("never"), "{}", ran.out);
     assert!(ran.out.contains("(14d)"), "two weeks: {}", ran.out);
 }
@@ -264,6 +264,75 @@ cases:
             help: add `http: { charge: { status: 200, body: {} } }` to the case, or to the file for all cases
           why: `charge` is on attempt 1
 1 case in 1 file: 0 passed, 1 failed
+"#
+    );
+}
+
+const TASKS: &str = r#"
+name: tasks
+tasks:
+  a: { task: work.v1, input: { n: "{{trigger.body.n}}" }, retry: { max_attempts: 2, backoff: { type: fixed, min: 10s, jitter: 0 } } }
+  b: { task: work.v1, needs: [a], input: "{{tasks.a.body}}", timeouts: { total: 1h } }
+"#;
+
+#[test]
+fn workers_are_played_from_the_script() {
+    passes(
+        TASKS,
+        r#"
+input: { n: 1 }
+tasks: { work.v1: { result: 7 } }
+cases:
+  - name: by type
+    expect: { status: completed, path: [a, b], took: 0s, steps: { a: { input: { n: 1 }, body: 7 }, b: { input: 7, attempts: 1 } } }
+  - name: what is said of a step comes first, and the last answer repeats
+    tasks: { a: [{ error: { message: no }, took: 1s }, { result: { n: 2 }, took: 2s }] }
+    expect: { status: completed, took: 13s, steps: { a: { attempts: 2 }, b: { input: { n: 2 } } } }
+  - name: the worker knows better when to try again
+    tasks: { a: [{ error: { message: no }, retry_after: 1h }, { result: null }] }
+    expect: { status: completed, took: 1h, steps: { a: { body: null } } }
+  - name: a failure that never ends
+    tasks: { a: { error: { message: no, code: broken } } }
+    expect: { status: failed, took: 10s, steps: { a: { status: failed, error: broken, attempts: 2 }, b: skipped } }
+  - name: snoozes are not charged
+    tasks: { a: [{ snooze: 1d }, { snooze: 1d }, { snooze: 1d }, { result: 1 }] }
+    expect: { status: completed, took: 3d, steps: { a: { attempts: 4 } } }
+  - name: all attempts together take too long
+    tasks: { b: { result: 1, took: 2h } }
+    expect: { status: completed, took: 1h, steps: { b: { status: timeout, error: total_timeout } } }
+  - name: cancelled while somebody works
+    tasks: { a: { result: 1, took: 1h } }
+    cancel_after: 10m
+    expect: { status: cancelled, took: 10m, steps: { a: cancelled, b: cancelled } }
+"#,
+    );
+}
+
+#[test]
+fn a_task_without_an_answer_fails_the_case_and_says_how_to_script_it() {
+    let cases = r#"
+input: { n: 1 }
+cases:
+  - name: half of it is scripted
+    tasks: { a: { result: { n: 2 } } }
+    expect: { status: completed, steps: { a: { input: { n: 2 } } } }
+  - name: another input
+    tasks: { work.v1: { result: 1 } }
+    expect: { steps: { a: { input: { n: 2 } } } }
+"#;
+    let ran = check(TASKS, cases);
+    assert_eq!((ran.code, ran.err.as_str()), (1, ""));
+    assert_eq!(
+        ran.out,
+        r#"w.test.yaml
+  FAILED  half of it is scripted (0ms)
+          w.test.yaml:4:11 tasks.b: expected an answer, got none for work.v1 {"n":2} (attempt 1)
+            help: add `tasks: { b: { result: {} } }` to the case, or to the file for all cases
+          why: `b` is with worker `onward test`, on attempt 1
+  FAILED  another input (0ms)
+          w.test.yaml:9:36 steps.a.input.n: expected 2, got 1
+          why: all 2 steps have settled
+2 cases in 1 file: 0 passed, 2 failed
 "#
     );
 }

@@ -15,7 +15,17 @@ pub struct Grant {
     pub key: Arc<str>,
     pub fence: u64,
     pub lease: Span,
+    /// No sign of life keeps it for longer than this.
+    pub longest: Span,
     pub until: Timestamp,
+}
+
+/// A lease as a run has it: its type, the key it shares limits with, and how long its worker may be silent.
+pub struct Held<'a> {
+    pub lease: Lease<'a>,
+    pub name: &'a str,
+    pub key: &'a str,
+    pub longest: Span,
 }
 
 /// What keeps a type's tasks from being handed out.
@@ -54,14 +64,14 @@ impl<T> Board<T> {
     }
 
     /// A run was read: its leases are those it has. One that is new to the board begins now.
-    pub fn reconcile(&mut self, org: OrgId, run: RunId, leases: &[(Lease<'_>, &str, &str)], now: Timestamp) {
+    pub fn reconcile(&mut self, org: OrgId, run: RunId, leases: &[Held<'_>], now: Timestamp) {
         let known: Vec<(u32, u64)> = self.grants_of(run);
         for (step, fence) in known {
-            if !leases.iter().any(|(lease, ..)| lease.step == step && lease.fence == fence) {
+            if !leases.iter().any(|held| held.lease.step == step && held.lease.fence == fence) {
                 self.ended(run, step, fence, now);
             }
         }
-        for (lease, name, key) in leases {
+        for Held { lease, name, key, longest } in leases {
             if self.grants.contains_key(&(run, lease.step)) {
                 continue;
             }
@@ -76,10 +86,20 @@ impl<T> Board<T> {
                 key: Arc::from(*key),
                 fence: lease.fence,
                 lease: lease.lease,
+                longest: *longest,
                 until: now.after(lease.lease),
             };
             self.granted(run, lease.step, grant);
             self.refresh(&line, key, now);
+        }
+    }
+
+    /// Nobody will say of this run's leases that they have ended.
+    pub fn forget(&mut self, org: OrgId, run: RunId, now: Timestamp) {
+        for (step, fence) in self.grants_of(run) {
+            if self.grants.get(&(run, step)).is_some_and(|grant| grant.org == org) {
+                self.ended(run, step, fence, now);
+            }
         }
     }
 
@@ -93,6 +113,9 @@ impl<T> Board<T> {
             return;
         }
         let Some(grant) = self.grants.remove(&(run, step)) else { return };
+        if let Some(poll) = self.pockets.remove(&(run, step)).and_then(|place| self.polls.get_mut(&place)) {
+            poll.tasks.retain(|_, task| (task.run, task.step) != (run, step));
+        }
         self.expiries.remove(&(grant.until, run, step));
         self.count_worker(grant.org, &grant.worker, -1);
         let key: Key = (grant.org, grant.name);
@@ -137,7 +160,7 @@ impl<T> Board<T> {
         if !(is_holder && is_alive) {
             return None;
         }
-        let until = grant.until.max(now.after(by.unwrap_or(grant.lease)));
+        let until = grant.until.max(now.after(by.unwrap_or(grant.lease).min(grant.longest)));
         self.expiries.remove(&(grant.until, run, step));
         self.expiries.insert((until, run, step));
         grant.until = until;
@@ -156,6 +179,10 @@ impl<T> Board<T> {
     /// Nobody wants the result any more: its worker is to hear of it, at once if it asks for something.
     pub fn call_off(&mut self, run: RunId, step: u32, fence: u64, is_plain: bool) {
         let Some(grant) = self.grants.get(&(run, step)).filter(|grant| grant.fence == fence) else { return };
+        // Whoever was not given it yet need not hear of it.
+        if self.pockets.contains_key(&(run, step)) {
+            return;
+        }
         let (who, until) = ((grant.org, grant.worker.clone()), grant.until);
         let step = (!is_plain).then_some(step);
         match self.polls.values_mut().find(|poll| poll.org == who.0 && poll.worker == who.1) {

@@ -12,9 +12,6 @@ use store::{Place, Rate, TypeRow};
 
 /// Rows asked for at once.
 pub const PAGE: usize = 1_024;
-/// Rows of a lane that are kept in memory at most, and how few are left when more are read.
-const WINDOW: usize = 2_048;
-const LOW: usize = 512;
 /// Lanes that are read at once for one poll.
 const READS_AT_ONCE: usize = 16;
 
@@ -26,6 +23,8 @@ pub struct Line {
     order: BTreeSet<(u32, u64, Arc<str>)>,
     /// Lanes of which more should be read.
     short: BTreeSet<Arc<str>>,
+    /// A rate of the type as a whole keeps all lanes.
+    is_kept: bool,
     /// Hand-overs that are under way and grants.
     pub held: u32,
     /// Tasks that wait, in memory or not.
@@ -53,7 +52,10 @@ pub struct Track {
     pub horizon: Horizon,
     pub held: u32,
     served: u64,
-    is_reading: bool,
+    /// While rows are being read: the horizon they begin at.
+    reading: Option<Horizon>,
+    /// Rows that were written meanwhile, which the reading may have missed.
+    late: Vec<Place>,
     /// The last reading failed; not before it is released.
     is_stuck: bool,
     /// Its entry among those that can be served.
@@ -143,6 +145,10 @@ impl Line {
         self.lanes.get_mut(key).unwrap_or_else(|| unreachable!("it was just put there"))
     }
 
+    pub fn rule(&mut self, row: &TypeRow, began: Option<Timestamp>) {
+        (self.rules, self.is_kept) = (Rules::of(row, self.rules.take_rates(), began), false);
+    }
+
     /// What keeps a task of this key from being handed out, whoever asks.
     pub fn hold(&mut self, key: &str, now: Timestamp) -> Option<Hold> {
         let held = self.lanes.get(key).map_or(0, |lane| lane.held);
@@ -160,7 +166,7 @@ impl Line {
 
     /// The lane whose turn it is, and its first card.
     pub fn first(&self) -> Option<(Arc<str>, Place)> {
-        if self.rules.stop.is_some() || self.rules.limit.is_some_and(|limit| self.held >= limit) {
+        if self.is_kept || self.rules.stop.is_some() || self.rules.limit.is_some_and(|limit| self.held >= limit) {
             return None;
         }
         let (_, _, key) = self.order.first()?;
@@ -182,17 +188,16 @@ impl Line {
     }
 
     /// Works out whether a lane can be served, and when it can again if a rate keeps it.
-    pub fn refresh(&mut self, key: &str, now: Timestamp) -> Option<Timestamp> {
-        let kept_until = match self.rules.rate {
-            Some(_) => self.rules.kept_until(key, now),
-            None => None,
-        };
+    pub fn refresh(&mut self, key: &str, low: usize, now: Timestamp) -> Option<Timestamp> {
+        let kept_until = self.rules.kept_until(key, now);
+        let is_shared = self.rules.rate.is_some_and(|rate| !rate.per_key);
+        self.is_kept = is_shared && kept_until.is_some();
         let per_key = self.rules.limit_per_key;
         let (key, lane) = self.lanes.get_key_value(key).map(|(key, _)| key.clone()).and_then(|key| {
             let lane = self.lanes.get_mut(&key)?;
             Some((key, lane))
         })?;
-        let has_room = per_key.is_none_or(|limit| lane.held < limit) && kept_until.is_none();
+        let has_room = per_key.is_none_or(|limit| lane.held < limit) && (is_shared || kept_until.is_none());
         let entry = lane.first().filter(|_| has_room).map(|card| (card.priority, lane.served));
         if lane.entry != entry {
             if let Some((priority, served)) = lane.entry {
@@ -203,11 +208,11 @@ impl Line {
             }
             lane.entry = entry;
         }
-        match lane.is_short() {
+        match lane.is_short(low) {
             true => self.short.insert(key.clone()),
             false => self.short.remove(&key),
         };
-        let waits = !lane.cards.is_empty() || lane.horizon != Horizon::All;
+        let waits = !lane.cards.is_empty() || lane.horizon != Horizon::All || is_shared && !self.order.is_empty();
         if lane.is_over() {
             self.lanes.remove(&key);
         }
@@ -224,28 +229,25 @@ impl Track {
     /// The first card that nothing unknown comes before.
     fn first(&self) -> Option<Place> {
         let (first, _) = self.cards.first_key_value()?;
-        match self.horizon {
-            Horizon::All => Some(*first),
-            Horizon::Upto(known) => Some(*first).filter(|first| *first <= known),
-            Horizon::Nothing => None,
-        }
+        Some(*first).filter(|first| self.is_known(*first))
     }
 
     /// Nothing waits, nobody works, nothing is to be remembered.
     fn is_over(&self) -> bool {
-        self.cards.is_empty() && self.held == 0 && self.horizon == Horizon::All && !self.is_reading
+        self.cards.is_empty() && self.held == 0 && self.horizon == Horizon::All && self.reading.is_none()
     }
 
-    fn is_short(&self) -> bool {
-        self.horizon != Horizon::All && !self.is_reading && !self.is_stuck && self.cards.len() < LOW
+    /// Few of its rows are known. (Cards whose runs are in memory do not count: they may be beyond the horizon.)
+    fn is_short(&self, low: usize) -> bool {
+        self.horizon != Horizon::All && self.reading.is_none() && !self.is_stuck && self.parked < low
     }
 
     /// After what to read on; nothing if that is being done.
-    pub fn ask(&mut self) -> Option<Option<Place>> {
-        if !self.is_short() {
+    pub fn ask(&mut self, low: usize) -> Option<Option<Place>> {
+        if !self.is_short(low) {
             return None;
         }
-        self.is_reading = true;
+        self.reading = Some(self.horizon);
         match self.horizon {
             Horizon::Upto(known) => Some(Some(known)),
             Horizon::All | Horizon::Nothing => Some(None),
@@ -253,18 +255,26 @@ impl Track {
     }
 
     pub fn is_reading(&self) -> bool {
-        self.is_reading
+        self.reading.is_some()
     }
 
     pub fn refilled(&mut self, rows: Option<Vec<Place>>, limit: usize) {
-        self.is_reading = false;
-        self.is_stuck = rows.is_none();
-        let Some(rows) = rows else { return };
+        // The horizon may have moved meanwhile: rows that begin elsewhere would leave a gap.
+        let is_wanted = self.reading.take() == Some(self.horizon);
+        let late = std::mem::take(&mut self.late);
+        let Some(rows) = rows else {
+            self.is_stuck = true;
+            return;
+        };
+        if !is_wanted {
+            return;
+        }
         self.horizon = match rows.last() {
             Some(last) if rows.len() >= limit => Horizon::Upto(*last),
             _ => Horizon::All,
         };
-        for place in rows {
+        let late = late.into_iter().filter(|place| self.is_known(*place));
+        for place in rows.into_iter().chain(late.collect::<Vec<_>>()) {
             self.cards.entry(place).or_insert_with(|| {
                 self.parked += 1;
                 false
@@ -284,9 +294,21 @@ impl Track {
         was != Some(true)
     }
 
-    /// A card that was taken away is there again; the store has its row.
+    /// A card that was taken away is there again; the store has its row, which is enough beyond the horizon.
     pub fn put_back(&mut self, place: Place) {
-        self.parked += usize::from(self.cards.insert(place, false).is_none());
+        if self.is_known(place) && !self.cards.contains_key(&place) {
+            self.cards.insert(place, false);
+            self.parked += 1;
+        }
+    }
+
+    /// Is its row among those that are known?
+    fn is_known(&self, place: Place) -> bool {
+        match self.horizon {
+            Horizon::All => true,
+            Horizon::Upto(known) => place <= known,
+            Horizon::Nothing => false,
+        }
     }
 
     /// The rows of the store that are known are to be read again, when the lane is released.
@@ -303,19 +325,15 @@ impl Track {
     }
 
     /// The run of a card left memory. Beyond the window the store's row is enough.
-    pub fn park(&mut self, place: Place) {
-        let is_known = match self.horizon {
-            Horizon::All => true,
-            Horizon::Upto(known) => place <= known,
-            Horizon::Nothing => false,
-        };
-        if !is_known {
+    pub fn park(&mut self, place: Place, window: usize) {
+        if !self.is_known(place) {
             self.cards.remove(&place);
+            self.late.extend(self.reading.map(|_| place));
             return;
         }
         self.cards.insert(place, false);
         self.parked += 1;
-        if self.parked > WINDOW {
+        if self.parked > window {
             self.forget_last();
         }
     }

@@ -77,8 +77,16 @@ pub(super) struct Poll<T> {
     pub is_hasty: bool,
     /// Tasks it has been promised and that are not durable yet.
     pub on_its_way: u32,
-    pub tasks: Vec<Task>,
+    /// What it gets, by the order in which it was promised.
+    pub tasks: BTreeMap<u64, Task>,
     pub called_off: Vec<CalledOff>,
+}
+
+impl<T> Poll<T> {
+    /// Would it take another task? Not once it has some: they would wait with it, while their leases run.
+    pub fn takes_more(&self) -> bool {
+        self.credits > 0 && self.tasks.is_empty()
+    }
 }
 
 /// A task as its worker gets it.
@@ -120,13 +128,16 @@ pub(super) struct Worker {
     pub is_new: bool,
 }
 
+/// Polls by a type or by the beginning of some.
+type Lists = HashMap<Key, VecDeque<u64>>;
+
 /// Open polls by what they ask for.
 #[derive(Default)]
 pub(super) struct Waiting {
     new: Vec<u64>,
-    exact: HashMap<(OrgId, Arc<str>), VecDeque<u64>>,
+    exact: Lists,
     /// By the length of the prefix, so that a type looks itself up a few times and not once for each prefix.
-    prefixes: BTreeMap<usize, HashMap<(OrgId, Arc<str>), VecDeque<u64>>>,
+    prefixes: BTreeMap<usize, Lists>,
 }
 
 impl Waiting {
@@ -181,7 +192,7 @@ impl Waiting {
     }
 }
 
-fn forget(lists: &mut HashMap<(OrgId, Arc<str>), VecDeque<u64>>, key: &(OrgId, Arc<str>), place: u64) {
+fn forget(lists: &mut Lists, key: &Key, place: u64) {
     if let Some(list) = lists.get_mut(key) {
         list.retain(|other| *other != place);
         if list.is_empty() {
@@ -204,8 +215,8 @@ impl<T> Board<T> {
             .map(|(run, step, _)| (run, step))
             .collect();
         let Ask { place, ticket, org, worker, patterns, runtime, credits, lease, is_hasty, .. } = ask;
-        let is_hasty = is_hasty || !called_off.is_empty() || credits == 0;
-        let (on_its_way, tasks) = (0, Vec::new());
+        let is_hasty = is_hasty || !called_off.is_empty();
+        let (on_its_way, tasks) = (0, BTreeMap::new());
         let poll = Poll {
             place,
             ticket,
@@ -284,6 +295,8 @@ impl<T> Board<T> {
 
     /// Every poll is to be answered.
     pub fn withdraw_all(&mut self) {
+        // Nothing is handed out any more: what is still unknown makes no difference.
+        self.is_partial = false;
         let all: Vec<u64> = self.polls.keys().copied().collect();
         all.into_iter().for_each(|place| self.withdraw(place));
     }
@@ -304,7 +317,8 @@ impl<T> Board<T> {
         let Some(kept) = self.promises.remove(&promise) else { return };
         if let Some(poll) = self.polls.get_mut(&kept.poll) {
             poll.on_its_way -= 1;
-            poll.tasks.push(task);
+            self.pockets.insert((task.run, task.step), kept.poll);
+            poll.tasks.insert(promise, task);
             poll.is_hasty = true;
             self.hasty.push(kept.poll);
         }
@@ -312,11 +326,14 @@ impl<T> Board<T> {
 
     /// A bug on purpose, see [`Bug::GrantBeforeCommit`](kernel::planted::Bug).
     pub fn hand_early(&mut self, promise: u64, task: Task) {
-        if let Some(poll) = self.promises.get(&promise).and_then(|kept| self.polls.get_mut(&kept.poll)) {
+        let Some(kept) = self.promises.get_mut(&promise) else { return };
+        // What becomes of the commit is of no consequence to the poll any more.
+        let place = std::mem::replace(&mut kept.poll, u64::MAX);
+        if let Some(poll) = self.polls.get_mut(&place) {
             poll.on_its_way -= 1;
-            poll.tasks.push(task);
+            poll.tasks.insert(promise, task);
             poll.is_hasty = true;
-            self.hasty.push(poll.place);
+            self.hasty.push(place);
         }
     }
 
@@ -326,23 +343,33 @@ impl<T> Board<T> {
         for place in std::mem::take(&mut self.hasty) {
             let Some(poll) = self.polls.get(&place) else { continue };
             let is_new = self.waiting.new.contains(&place);
-            let may_get_more = poll.tasks.is_empty() && poll.called_off.is_empty() && self.is_reading_for(poll);
-            if poll.on_its_way > 0 || is_new || may_get_more {
+            if poll.on_its_way > 0 || is_new || self.may_get_more(poll) {
                 self.hasty.push(place);
                 continue;
             }
             if let Some(poll) = self.polls.remove(&place) {
                 self.waiting.remove(place, &poll);
-                answers.push((poll.ticket, Handed { tasks: poll.tasks, called_off: poll.called_off }));
+                for task in poll.tasks.values() {
+                    self.pockets.remove(&(task.run, task.step));
+                }
+                answers.push((
+                    poll.ticket,
+                    Handed { tasks: poll.tasks.into_values().collect(), called_off: poll.called_off },
+                ));
             }
         }
         answers
     }
 
-    /// Are rows on their way that it may be waiting for?
-    fn is_reading_for(&self, poll: &Poll<T>) -> bool {
+    /// Even one in a hurry is not told that there is nothing while that is not known: rows are on their way, or what
+    /// the last process had in memory.
+    pub(super) fn may_get_more(&self, poll: &Poll<T>) -> bool {
+        let has_something = poll.on_its_way > 0 || !poll.tasks.is_empty() || !poll.called_off.is_empty();
+        if has_something || poll.credits == 0 {
+            return false;
+        }
         let mut lines = poll.patterns.iter().flat_map(|pattern| pattern.range(&self.lines, poll.org));
-        poll.credits > 0 && lines.any(|(_, line)| line.lanes.values().any(|lane| lane.is_reading()))
+        self.is_partial || lines.any(|(_, line)| line.lanes.values().any(|lane| lane.is_reading()))
     }
 
     /// The poll that should be served next with a task of this type.
@@ -353,7 +380,8 @@ impl<T> Board<T> {
     /// A poll that would take a task of this type: of this worker, if it asks, or of whoever is first.
     pub(super) fn poll_for(&self, key: &Key, worker: Option<&str>) -> Option<u64> {
         let rules = self.lines.get(key).map(|line| &line.rules);
-        let would = |poll: &Poll<T>| poll.credits > 0 && rules.is_none_or(|rules| rules.suits(poll.runtime.as_deref()));
+        let would =
+            |poll: &Poll<T>| poll.takes_more() && rules.is_none_or(|rules| rules.suits(poll.runtime.as_deref()));
         let is_fresh = |place: &&u64| {
             self.polls
                 .get(*place)

@@ -19,10 +19,13 @@ pub struct Resolved {
     pub version: Arc<Version>,
 }
 
+/// A version of a workflow; those of a type differ by their hash only.
+type VersionKey = (OrgId, WorkflowId, u32, [u8; 32]);
+
 #[derive(Default)]
 pub struct Cache {
     names: Mutex<Names>,
-    versions: Mutex<HashMap<(OrgId, WorkflowId, u32, [u8; 32]), Arc<Version>>>,
+    versions: Mutex<HashMap<VersionKey, Arc<Version>>>,
 }
 
 #[derive(Default)]

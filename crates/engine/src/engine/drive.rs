@@ -38,6 +38,9 @@ const RETRY_PAUSE: Duration = Duration::from_millis(200);
 /// other from handing the thread a whole batch.
 const IDLE_RUNS: u64 = 4;
 
+/// Commands that a caller sees to itself at most.
+const FEW: usize = 8;
+
 /// What the loop says about itself.
 #[derive(Clone, Copy, Debug)]
 pub struct Probe {
@@ -383,9 +386,12 @@ impl Inner {
         self.put_and_drive(|commands| commands.push(command), rounds)
     }
 
-    /// The same for commands that are to be seen together.
+    /// The same for commands that are to be seen together. Many of them are work enough to be worth handing over.
     pub(super) fn send_many_and_drive(&self, more: Vec<Command<Ticket>>) -> bool {
-        self.put_and_drive(|commands| commands.extend(more), 1)
+        match more.len() > FEW {
+            true => self.inbox.send_all(more),
+            false => self.put_and_drive(|commands| commands.extend(more), 1),
+        }
     }
 
     fn put_and_drive(&self, add: impl FnOnce(&mut Vec<Command<Ticket>>), rounds: u32) -> bool {

@@ -1,6 +1,7 @@
 //! Replay: a new run from an old one's input. The old one stays as it is.
 
 use super::{Engine, Error, Idempotency, Resolved, Source, StartRequest, Started};
+use kernel::plan::Form;
 use kernel::{OrgId, RunId};
 use std::sync::Arc;
 
@@ -15,7 +16,8 @@ pub enum Edition {
 }
 
 impl Engine {
-    /// Starts a run with the body, headers and labels another one was started with.
+    /// Starts a run with the body, headers and labels another one was started with; a task also with its priority,
+    /// key and callback.
     pub async fn replay(
         &self,
         org: OrgId,
@@ -24,7 +26,11 @@ impl Engine {
         idempotency: Option<Idempotency>,
     ) -> Result<Started, Error> {
         let reading = self.read(org, run).await?.ok_or(Error::NotFound("run"))?;
-        let row = self.workflow_of(org, reading.row.workflow).await?;
+        let row = match reading.version.plan.layout().form {
+            // A type's runs have no workflow behind them; its settings are part of what the run pinned.
+            Form::Task => self.inner.type_of(&reading.version).await?,
+            _ => self.workflow_of(org, reading.row.workflow).await?,
+        };
         let version = match edition {
             Edition::Pinned => reading.version.clone(),
             Edition::Latest if row.deleted_at.is_some() => return Err(Error::NotFound("workflow")),
@@ -35,7 +41,12 @@ impl Engine {
         let body = body.map_err(|_| Error::Damaged("its input is missing".into()))?.clone();
         let pairs = |list: &[kernel::event::Pair]| list.iter().map(|p| (p.name.clone(), p.value.clone())).collect();
         let (headers, labels) = (pairs(&origin.headers), pairs(&origin.labels));
-        let source = Source { kind: origin.trigger, replayed_from: Some(run), ..Source::default() };
+        let mut source = Source { kind: origin.trigger, replayed_from: Some(run), ..Source::default() };
+        if row.form == Form::Task {
+            source.priority = origin.priority;
+            source.key.clone_from(&origin.key);
+            source.callback_url.clone_from(&origin.callback_url);
+        }
         let workflow = Arc::new(Resolved { row, version });
         self.start(StartRequest { headers, labels, source, idempotency, ..StartRequest::new(org, workflow, body) })
             .await

@@ -4,8 +4,8 @@
 mod registry;
 mod shelf;
 
-pub use registry::{TypeChange, TypeView};
-pub use shelf::{Bulk, BulkDone, Kinds, Retried, TaskFilter, TaskReading, status_of};
+pub use registry::{TypeChange, TypeView, type_id};
+pub use shelf::{Bulk, BulkDone, Kinds, RELEASE, Retried, TaskFilter, TaskReading, status_of};
 
 use super::tickets::{self, Ticket};
 use super::{Engine, Error, Idempotency, Item, Source, StartRequest, refusal, stopped};
@@ -211,11 +211,11 @@ impl Engine {
         let mut last = None;
         for (index, task) in tasks.into_iter().enumerate() {
             let kind = self.inner.kind(org, &task.name, &task.settings, &mut last).await?;
-            if !kind.is_enabled {
+            let scope = format!("type:{}", task.name);
+            if !kind.is_enabled && !self.is_repeat(org, &scope, task.idempotency.as_ref()).await? {
                 wrong.push((index, Error::TypeDisabled(task.name)));
                 continue;
             }
-            let scope = format!("type:{}", task.name);
             let source = Source {
                 priority: task.priority,
                 run_at: task.run_at,
@@ -246,6 +246,14 @@ impl Engine {
         }
     }
 
+    /// Was this recorded before? Whoever asks again is told so, whatever became of the type since.
+    async fn is_repeat(&self, org: OrgId, scope: &str, key: Option<&(String, [u8; 32])>) -> Result<bool, Error> {
+        match key {
+            Some((key, _)) => Ok(self.inner.store.made_by(org, scope, key).await?.is_some()),
+            None => Ok(false),
+        }
+    }
+
     /// Takes down what a worker has to say, and gives it what there is for it: at once if it reported something or
     /// there is something, else as soon as there is, at most after `wait`.
     pub async fn work(&self, org: OrgId, request: WorkRequest) -> Result<WorkReply, Error> {
@@ -255,20 +263,26 @@ impl Engine {
         let place = inner.questions.fetch_add(1, Ordering::Relaxed);
         let has_news = !request.reports.is_empty();
         let (handed_ticket, handed) = oneshot::channel();
-        let said = request.reports.len() + request.heartbeats.len();
+        let with_progress = request.heartbeats.iter().filter(|beat| beat.progress.is_some()).count();
+        let said = request.reports.len() + request.heartbeats.len() + with_progress;
         let (mut parts, answers) = tickets::tickets(said);
         let mut commands = Vec::with_capacity(said + 1);
-        let mut sent = 0;
+        // How far it got comes before how it ended.
+        let mut asked = Vec::with_capacity(request.heartbeats.len());
+        for mut heartbeat in request.heartbeats {
+            let progress = heartbeat.progress.take();
+            commands.extend(extend_command(org, &heartbeat, parts.next().ok_or_else(stopped)?));
+            let has_progress = progress.is_some();
+            if let Some(progress) = progress {
+                let ticket = parts.next().ok_or_else(stopped)?;
+                commands.extend(progress_command(org, &heartbeat, progress, ticket));
+            }
+            asked.push((heartbeat, has_progress));
+        }
+        let reports = request.reports.len();
         for report in request.reports {
             let ticket = parts.next().ok_or_else(stopped)?;
             commands.extend(report_command(org, report, ticket, now));
-            sent += 1;
-        }
-        let mut asked = Vec::with_capacity(request.heartbeats.len());
-        for heartbeat in request.heartbeats {
-            let ticket = parts.next().ok_or_else(stopped)?;
-            commands.extend(extend_command(org, &heartbeat, ticket));
-            asked.push(heartbeat);
         }
         drop(parts);
         let is_hasty = has_news || request.wait.is_zero();
@@ -292,13 +306,15 @@ impl Engine {
         let question = Question { engine: self, place };
         let replies = if said > 0 { answers.await.map_err(|_| stopped())? } else { Vec::new() };
         let mut replies = replies.into_iter();
-        let mut acks = Vec::with_capacity(sent);
-        for reply in replies.by_ref().take(sent) {
-            acks.push(reported(reply)?);
-        }
         let mut leases = Vec::with_capacity(asked.len());
-        for (heartbeat, reply) in asked.into_iter().zip(replies) {
-            leases.push(self.alive(org, heartbeat, reply).await?);
+        for (heartbeat, has_progress) in asked {
+            let extended = replies.next().flatten();
+            let saved = if has_progress { Some(replies.next().flatten()) } else { None };
+            leases.push(self.alive(org, heartbeat, extended, saved).await?);
+        }
+        let mut acks = Vec::with_capacity(reports);
+        for reply in replies {
+            acks.push(reported(reply)?);
         }
         let handed = question.answer(handed, request.wait).await?;
         Ok(WorkReply { acks, leases, handed })
@@ -316,14 +332,24 @@ impl Engine {
         reported(Some(super::answered(reply).await?))
     }
 
-    pub async fn heartbeat(&self, org: OrgId, heartbeat: Heartbeat) -> Result<Alive, Error> {
-        let (ticket, reply) = oneshot::channel();
-        let Some(command) = extend_command(org, &heartbeat, Ticket::One(ticket)) else { return Ok(Alive::Stale) };
-        if !self.inner.send_and_drive(command, super::ROUNDS_FOR_ONE) {
+    pub async fn heartbeat(&self, org: OrgId, mut heartbeat: Heartbeat) -> Result<Alive, Error> {
+        let progress = heartbeat.progress.take();
+        let (tickets, replies) = tickets::tickets(1 + usize::from(progress.is_some()));
+        let mut tickets = tickets;
+        let mut commands = Vec::new();
+        commands.extend(extend_command(org, &heartbeat, tickets.next().ok_or_else(stopped)?));
+        let has_progress = progress.is_some();
+        if let Some(progress) = progress {
+            commands.extend(progress_command(org, &heartbeat, progress, tickets.next().ok_or_else(stopped)?));
+        }
+        drop(tickets);
+        if !self.inner.send_many_and_drive(commands) {
             return Err(Error::Unavailable("the engine is stopping".into()));
         }
-        let reply = super::answered(reply).await?;
-        self.alive(org, heartbeat, Some(reply)).await
+        let mut replies = replies.await.map_err(|_| stopped())?.into_iter();
+        let extended = replies.next().flatten();
+        let saved = has_progress.then(|| replies.next().flatten());
+        self.alive(org, heartbeat, extended, saved).await
     }
 
     /// Keeps what a worker wants to be read.
@@ -343,28 +369,40 @@ impl Engine {
         }
     }
 
-    /// What the board's answer to a sign of life means. Where it knows of no such lease, the run is asked, which may
-    /// just be on its way back into memory; and progress is written down by the run.
-    async fn alive(&self, org: OrgId, heartbeat: Heartbeat, reply: Option<Reply>) -> Result<Alive, Error> {
-        let Heartbeat { task, fence, extend, progress } = heartbeat;
+    /// What the answers to a sign of life mean: the board's, and the run's if there was progress to save. Where the board
+    /// knows of no such lease the run is asked, which may just be on its way back into memory.
+    async fn alive(
+        &self,
+        org: OrgId,
+        heartbeat: Heartbeat,
+        extended: Option<Reply>,
+        saved: Option<Option<Reply>>,
+    ) -> Result<Alive, Error> {
+        let Heartbeat { task, fence, extend, .. } = heartbeat;
         let Some(fence) = fence else { return Ok(Alive::Stale) };
-        let until = match reply {
+        let until = match extended {
             Some(Reply::Lease(until)) => until,
             Some(other) => return Err(refusal(other, "task")),
             None => return Err(stopped()),
         };
-        if let (Some(until), None) = (until, &progress) {
-            return Ok(Alive::Until(until));
-        }
         let (run, step) = (task.run, task.index());
-        let input = Input::Heartbeat { step, fence, progress: progress.map(Payload::json) };
-        match self.give(org, run, input).await {
-            Err(Error::NotFound(_)) => return Ok(Alive::NotFound),
-            Err(error) => return Err(error),
-            Ok((Answer::Applied, _)) => {}
-            Ok((Answer::Ended(RunStatus::Cancelled | RunStatus::Timeout), _)) => return Ok(Alive::Cancelled),
-            Ok((Answer::TooLarge, _)) => return Ok(Alive::TooLarge),
-            Ok(_) => return Ok(Alive::Stale),
+        let judged = match saved {
+            Some(Some(Reply::Answer { answer, .. })) => answer,
+            Some(Some(Reply::NotFound)) => return Ok(Alive::NotFound),
+            Some(Some(other)) => return Err(refusal(other, "task")),
+            Some(None) => return Err(stopped()),
+            None if until.is_some() => Answer::Applied,
+            None => match self.give(org, run, Input::Heartbeat { step, fence, progress: None }).await {
+                Ok((answer, _)) => answer,
+                Err(Error::NotFound(_)) => return Ok(Alive::NotFound),
+                Err(error) => return Err(error),
+            },
+        };
+        match judged {
+            Answer::Applied => {}
+            Answer::Ended(RunStatus::Cancelled | RunStatus::Timeout) => return Ok(Alive::Cancelled),
+            Answer::TooLarge => return Ok(Alive::TooLarge),
+            _ => return Ok(Alive::Stale),
         }
         if let Some(until) = until {
             return Ok(Alive::Until(until));
@@ -418,6 +456,12 @@ fn report_command(org: OrgId, report: Report, ticket: Ticket, now: Timestamp) ->
 fn extend_command(org: OrgId, heartbeat: &Heartbeat, ticket: Ticket) -> Option<Command<Ticket>> {
     let Heartbeat { task, fence, extend, .. } = heartbeat;
     Some(Command::Extend { org, run: task.run, step: task.index(), fence: (*fence)?, by: *extend, ticket })
+}
+
+fn progress_command(org: OrgId, heartbeat: &Heartbeat, progress: Bytes, ticket: Ticket) -> Option<Command<Ticket>> {
+    let Heartbeat { task, fence, .. } = heartbeat;
+    let input = Input::Heartbeat { step: task.index(), fence: (*fence)?, progress: Some(Payload::json(progress)) };
+    Some(Command::Give { org, run: task.run, input, ticket: Some(ticket) })
 }
 
 fn reported(reply: Option<Reply>) -> Result<Reported, Error> {

@@ -51,6 +51,7 @@ impl<T> Mailbox<T> {
         slot.phase = Phase::Resident;
         slot.is_queued = true;
         self.queue.push_back(run);
+        self.recovered(run);
         // It may have been created without anybody learning of it.
         self.supersede(self.gates.supersedes(run));
     }
@@ -105,7 +106,9 @@ impl<T> Mailbox<T> {
         if matches!(reply, Reply::NotFound | Reply::Trouble(Trouble::Damaged(_))) {
             self.leave(run);
         }
+        self.recovered(run);
         if let Some(mut slot) = self.slots.remove(&run) {
+            self.board.forget(slot.org, run, self.now);
             let claims = slot.inbox.extract_if(.., |item| item.is_claim()).map(|item| item.input).collect();
             self.drop_claims(claims, true);
             let tickets = slot.inbox.into_iter().filter_map(|item| item.ticket);

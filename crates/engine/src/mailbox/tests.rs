@@ -1,13 +1,21 @@
 //! The mailbox by hand: what leaves it, and when.
 
 use super::*;
+use crate::board::Ask;
+use crate::version::Version;
+use bytes::Bytes;
 use kernel::event::OnConflict;
+use kernel::event::Origin;
 use kernel::{Payload, WorkflowId};
 use std::num::NonZeroU32;
+use store::{Birth, GateRow, TypeRow};
 
 fn start(run: RunId) -> Box<Start> {
-    let source = br#"{"name": "one", "tasks": {"a": {"noop": {}}}}"#;
-    let tree = lang::read(source, lang::Syntax::Json).expect("a document");
+    start_of(run, r#"{"name": "one", "tasks": {"a": {"noop": {}}}}"#)
+}
+
+fn start_of(run: RunId, source: &str) -> Box<Start> {
+    let tree = lang::read(source.as_bytes(), lang::Syntax::Json).expect("a document");
     let compiled = lang::compile(&tree).expect("a definition");
     let version = Version {
         org: OrgId::DEFAULT,
@@ -177,4 +185,190 @@ fn a_start_whose_key_is_taken_answers_everyone_what_they_asked() {
     let replies = mailbox.settle(turn, Ok(vec![taken])).replies;
     let reply = Reply::KeyTaken { run: RunId([9; 16]), fingerprint: [3; 32] };
     assert_eq!(replies, [(1, reply), (2, Reply::NotFound), (3, Reply::NotFound)]);
+}
+
+/// A run with one task; its trigger does not fit into a record.
+fn task(run: RunId) -> Box<Start> {
+    let source = r#"{"name": "one", "tasks": {"a": {"task": "mail.send", "input": "{{trigger.body}}"}}}"#;
+    let mut start = start_of(run, source);
+    start.origin.body = Payload::json(format!("\"{}\"", "x".repeat(kernel::payload::INLINE_MAX)));
+    start
+}
+
+fn ask(place: u64, credits: u32, is_hasty: bool) -> Command<u32> {
+    Command::Ask(Box::new(Ask {
+        place,
+        ticket: place as u32,
+        org: OrgId::DEFAULT,
+        worker: "ada".into(),
+        types: vec!["%".into()],
+        patterns: vec![crate::board::Pattern::Prefix("".into())],
+        runtime: None,
+        version: None,
+        slots: None,
+        credits,
+        lease: Span::from_secs(30),
+        is_hasty,
+    }))
+}
+
+/// Turns once, and everything lands.
+fn land(mailbox: &mut Mailbox<u32>, now: Timestamp) -> (Turn<u32>, Released<u32>) {
+    let mut turn = mailbox.turn(now);
+    let (loads, fetches) = (std::mem::take(&mut turn.loads), std::mem::take(&mut turn.fetches));
+    let (batch, refills) = (turn.batch.clone(), std::mem::take(&mut turn.refills));
+    let verdicts = vec![Verdict::Committed; turn.batch.runs.len()];
+    let released = mailbox.settle(turn, Ok(verdicts));
+    (Turn { batch, loads, fetches, refills, pending: Vec::new(), ready: Vec::new() }, released)
+}
+
+fn handed(released: &Released<u32>) -> Vec<(u32, usize)> {
+    let count = |(ticket, reply): &(u32, Reply)| match reply {
+        Reply::Handed(handed) => Some((*ticket, handed.tasks.len())),
+        _ => None,
+    };
+    released.replies.iter().filter_map(count).collect()
+}
+
+#[test]
+fn a_claim_that_waits_for_a_payload_still_reaches_its_worker() {
+    let mut mailbox: Mailbox<u32> = Mailbox::new(1, Arc::new(|_, _| String::new()));
+    let run = RunId([7; 16]);
+    mailbox.accept(Command::Start { start: task(run), ticket: 1, ended: None });
+    let (turn, _) = land(&mut mailbox, Timestamp(1));
+    let payloads = turn.batch.runs[0].payloads.clone();
+    mailbox.accept(ask(2, 1, false));
+    mailbox.accept(ask(3, 1, true));
+    let (turn, released) = land(&mut mailbox, Timestamp(2));
+    assert_eq!((turn.fetches.len(), turn.batch.runs.len()), (1, 0));
+    assert_eq!(handed(&released), [(3, 0)], "the one task is on its way to whoever asked first");
+    mailbox.accept(Command::Fetched { run, result: Ok(payloads) });
+    let (turn, released) = land(&mut mailbox, Timestamp(3));
+    assert_eq!(turn.batch.runs.len(), 1);
+    assert_eq!(handed(&released), [(2, 1)]);
+    assert_eq!(mailbox.tasks().1, 1);
+}
+
+fn limited(limit: u32) -> TypeRow {
+    TypeRow {
+        org: OrgId::DEFAULT,
+        name: "mail.send".into(),
+        runtime: None,
+        description: None,
+        enabled: true,
+        paused: None,
+        limit: Some(limit),
+        limit_per_key: None,
+        rate: None,
+        created_at: Timestamp::default(),
+        updated_at: Timestamp::default(),
+    }
+}
+
+#[test]
+fn what_workers_hold_counts_before_it_has_been_read_again() {
+    let (first, second) = (RunId([1; 16]), RunId([2; 16]));
+    let mut before: Mailbox<u32> = Mailbox::new(1, Arc::new(|_, _| String::new()));
+    before.accept(ask(1, 1, false));
+    before.accept(Command::Start { start: task(first), ticket: 2, ended: None });
+    let (turn, released) = land(&mut before, Timestamp(1));
+    assert_eq!(handed(&released), [(1, 1)]);
+    let write = &turn.batch.runs[0];
+    let (records, row) = (vec![write.record.clone()], write.row.clone().expect("the first record has a row"));
+
+    let mut after: Mailbox<u32> = Mailbox::new(2, Arc::new(|_, _| String::new()));
+    after.accept(Command::Board { lanes: Vec::new(), types: vec![limited(1)], workers: Vec::new() });
+    after.accept(Command::Recover { org: OrgId::DEFAULT, run: first });
+    after.accept(ask(3, 1, false));
+    after.accept(Command::Start { start: task(second), ticket: 4, ended: None });
+    let (turn, released) = land(&mut after, Timestamp(2));
+    assert_eq!(turn.loads.len(), 1);
+    assert!(handed(&released).is_empty(), "nobody knows yet how many are out");
+    let payloads = turn.batch.runs[0].payloads.clone();
+
+    let version = task(first).version;
+    let run = Run::load(&version.plan, None, &records).expect("it folds");
+    let resumed = Resumed { version, run, seq: 1, row, records: 1 };
+    after.accept(Command::Loaded { run: first, result: Ok(Some(Box::new(resumed))) });
+    let (_, released) = land(&mut after, Timestamp(3));
+    assert!(handed(&released).is_empty(), "one is out, and no more may be");
+
+    let result = kernel::advance::TaskResult::Done { body: None, took: Span(0) };
+    let input = Input::Finished { step: 0, fence: 2, result, digest: 5 };
+    after.accept(Command::Give { org: OrgId::DEFAULT, run: first, input, ticket: None });
+    land(&mut after, Timestamp(4));
+    land(&mut after, Timestamp(5));
+    after.accept(Command::Fetched { run: second, result: Ok(payloads) });
+    let (_, released) = land(&mut after, Timestamp(6));
+    assert_eq!(handed(&released), [(3, 1)]);
+}
+
+#[test]
+fn a_run_that_cannot_be_read_keeps_no_room() {
+    let (first, second) = (RunId([1; 16]), RunId([2; 16]));
+    let mut mailbox: Mailbox<u32> = Mailbox::new(1, Arc::new(|_, _| String::new()));
+    mailbox.accept(Command::Rule(Box::new(limited(1))));
+    mailbox.accept(ask(1, 2, false));
+    mailbox.accept(Command::Start { start: task(first), ticket: 2, ended: None });
+    assert_eq!(handed(&land(&mut mailbox, Timestamp(1)).1), [(1, 1)]);
+    let input = Input::Heartbeat { step: 0, fence: 2, progress: Some(Payload::json("1")) };
+    mailbox.accept(Command::Give { org: OrgId::DEFAULT, run: first, input, ticket: None });
+    let turn = mailbox.turn(Timestamp(2));
+    mailbox.settle(turn, Ok(vec![Verdict::Conflict]));
+    assert_eq!(land(&mut mailbox, Timestamp(3)).0.loads.len(), 1);
+    assert_eq!(mailbox.tasks().1, 1);
+    mailbox.accept(Command::Loaded { run: first, result: Err(Trouble::Newer) });
+    assert_eq!(mailbox.tasks().1, 0, "a later release has it, and its worker reports there");
+    mailbox.accept(ask(3, 1, false));
+    mailbox.accept(Command::Start { start: task(second), ticket: 4, ended: None });
+    assert_eq!(handed(&land(&mut mailbox, Timestamp(4)).1), [(3, 1)]);
+}
+
+#[test]
+fn what_ends_in_the_turn_in_which_its_worker_is_answered_is_not_handed_out() {
+    let (first, second) = (RunId([1; 16]), RunId([2; 16]));
+    let mut mailbox: Mailbox<u32> = Mailbox::new(1, Arc::new(|_, _| String::new()));
+    mailbox.accept(Command::Start { start: task(first), ticket: 1, ended: None });
+    mailbox.accept(Command::Start { start: task(second), ticket: 2, ended: None });
+    let (turn, _) = land(&mut mailbox, Timestamp(1));
+    let payloads = turn.batch.runs[0].payloads.clone();
+    mailbox.accept(ask(3, 2, false));
+    land(&mut mailbox, Timestamp(2));
+    mailbox.accept(Command::Fetched { run: first, result: Ok(payloads) });
+    assert!(handed(&land(&mut mailbox, Timestamp(3)).1).is_empty(), "the other one is on its way");
+    let cancel = |run| {
+        let input = Input::Cancel { actor: "ada".into(), reason: String::new() };
+        Command::Give { org: OrgId::DEFAULT, run, input, ticket: None }
+    };
+    mailbox.accept(cancel(second));
+    assert!(handed(&land(&mut mailbox, Timestamp(4)).1).is_empty());
+    // Now it is known that the other one does not come.
+    mailbox.accept(cancel(first));
+    assert_eq!(handed(&land(&mut mailbox, Timestamp(5)).1), [(3, 0)]);
+}
+
+#[test]
+fn a_run_that_is_needed_is_asked_for_until_it_is_read_whoever_else_wants_it() {
+    let mut mailbox: Mailbox<u32> = Mailbox::new(1, Arc::new(|_, _| String::new()));
+    let (org, run) = (OrgId::DEFAULT, RunId([7; 16]));
+    mailbox.accept(Command::Start { start: task(run), ticket: 1, ended: None });
+    land(&mut mailbox, Timestamp(1));
+    let pause = |mailbox: &mut Mailbox<u32>| {
+        let input = Input::Pause { actor: "ada".into(), note: String::new() };
+        mailbox.accept(Command::Give { org, run, input, ticket: Some(2) });
+    };
+    pause(&mut mailbox);
+    let turn = mailbox.turn(Timestamp(2));
+    mailbox.settle(turn, Err(store::Error::Unavailable("away".into())));
+    let away = || Command::Loaded { run, result: Err(Trouble::Store("away".into())) };
+    assert_eq!(land(&mut mailbox, Timestamp(3)).0.loads.len(), 1);
+    mailbox.accept(away());
+    land(&mut mailbox, Timestamp(4));
+    // Somebody asks meanwhile, and is told that it cannot be read.
+    pause(&mut mailbox);
+    assert_eq!(land(&mut mailbox, Timestamp(5)).0.loads.len(), 1);
+    mailbox.accept(away());
+    let (_, released) = land(&mut mailbox, Timestamp(6));
+    assert!(matches!(&released.replies[..], [(2, Reply::Trouble(_))]));
+    assert_eq!(land(&mut mailbox, Timestamp(7).after(READ_PAUSE)).0.loads.len(), 1, "its task waits for a worker");
 }

@@ -2,12 +2,11 @@
 
 use super::live::Live;
 use super::{Item, Look, Mailbox, Reply, Turn};
-use crate::board::{Ask, Board, Grant, Task};
+use crate::board::{Ask, Board, Grant, Held, Task};
 use kernel::advance::{Assignment, Offer, Wanted};
 use kernel::plan::Form;
 use kernel::planted::{self, Bug};
-use kernel::run::Lease;
-use kernel::{Advance, Answer, Effect, Input, OrgId, Run, RunId, Timestamp};
+use kernel::{Advance, Answer, Effect, Input, OrgId, Run, RunId, Span, Timestamp};
 use std::cell::RefCell;
 use std::sync::Arc;
 
@@ -187,11 +186,17 @@ pub(super) fn carry_out<T>(board: &mut Board<T>, org: OrgId, run: RunId, live: &
             let given = assignment(live, run, (step, attempt, fence), &task, now);
             let Assignment { name, key, worker, lease, .. } = *task;
             let (name, key, until) = (Arc::from(name), Arc::from(key), given.until);
-            board.granted(run, step, Grant { org, worker, name, key, fence, lease, until });
+            let longest = longest(live, step);
+            board.granted(run, step, Grant { org, worker, name, key, fence, lease, longest, until });
             board.hand(place, given);
         }
         Effect::Execute { .. } | Effect::Abort { .. } => {}
     }
+}
+
+/// How long a step's worker may be silent, whatever it asks for.
+fn longest(live: &Live, step: u32) -> Span {
+    live.version.plan.node(step).task().and_then(|task| task.heartbeat).unwrap_or(Span(u64::MAX))
 }
 
 fn assignment(
@@ -230,9 +235,13 @@ pub(super) fn take_up<T>(board: &mut Board<T>, org: OrgId, run: RunId, live: &mu
     for card in &tasks {
         board.recall(&card.lane, card.place, live.row.parked, now);
     }
-    let name = |lease: &Lease<'_>| live.version.plan.node(lease.step).task().map_or("", |task| task.name.as_str());
-    let leases: Vec<(Lease<'_>, &str, &str)> =
-        live.run.leased().map(|lease| (lease, name(&lease), live.run.step(lease.step).key.as_str())).collect();
+    let mut leases = Vec::new();
+    for lease in live.run.leased() {
+        let task = live.version.plan.node(lease.step).task();
+        let name = task.map_or("", |task| task.name.as_str());
+        let (key, longest) = (live.run.step(lease.step).key.as_str(), longest(live, lease.step));
+        leases.push(Held { lease, name, key, longest });
+    }
     board.reconcile(org, run, &leases, now);
     board.overdue(run, now).into_iter().map(|(step, fence)| Input::Lost { step, fence }).collect()
 }

@@ -3,6 +3,7 @@
 use super::Code;
 use super::definitions::hex;
 use super::run::{Case, Folded};
+use crate::engine::RELEASE;
 use kernel::event::Origin;
 use kernel::plan::{Body, Form, Node};
 use kernel::{Plan, Run, RunStatus, Timestamp};
@@ -163,19 +164,22 @@ fn payloads(case: &mut Case<'_>, folded: &Folded) {
 }
 
 /// A run is made by one request, whose key is unique within its workflow, its type, the trigger it came through,
-/// or the notices of runs that ended.
+/// the notices of runs that ended, or, for a task that took the place of a failed one, by that.
 fn keys(case: &mut Case<'_>, plan: &Plan, folded: &Folded) {
     let stored = case.stored;
     let own = stored.row.workflow.to_string();
     let trigger = folded.run.state.origin.trigger_id.map(|id| id.to_string());
     let task = plan.nodes().first().and_then(Node::task).filter(|_| plan.layout().form == Form::Task);
-    let is_own = |scope: &str| {
+    let released = folded.run.state.origin.replayed_from.map(|id| id.to_string());
+    let is_own = |(scope, key): &&(String, String)| {
+        let scope = scope.as_str();
         scope == own
             || scope == "notice"
             || Some(scope) == trigger.as_deref()
+            || scope == RELEASE && Some(key) == released.as_ref()
             || task.is_some_and(|task| scope.strip_prefix("type:") == Some(&task.name))
     };
-    for (scope, key) in stored.keys.iter().filter(|(scope, _)| !is_own(scope)) {
+    for (scope, key) in stored.keys.iter().filter(|pair| !is_own(pair)) {
         case.say(Code::KeyWrong, format!("the key `{key}` is within `{scope}`, the run is of {own}"));
     }
     if stored.keys.len() > 1 {

@@ -464,6 +464,10 @@ impl Turn<'_> {
     }
 
     fn cancel(&mut self, actor: String, reason: String) -> Answer {
+        // What came right before it may have been the end: then it is too late, as it would be a moment later.
+        if !self.events.is_empty() && self.is_open() {
+            self.settle_down();
+        }
         match self.run.status() {
             RunStatus::Cancelled => Answer::Repeated,
             status if status.is_terminal() && !planted::is(Bug::TerminalOverwritten) => Answer::Ended(status),

@@ -33,6 +33,8 @@ pub struct StepExpect {
     /// The code of its failure.
     pub error: Option<Expected<String>>,
     pub body: Option<Expected<serde_json::Value>>,
+    /// What its worker got.
+    pub input: Option<Expected<serde_json::Value>>,
     /// One for each request that was sent.
     pub requests: Option<Expected<Vec<RequestExpect>>>,
 }
@@ -94,7 +96,7 @@ const EXPECT: Shape = Shape {
     synonyms: &[("tasks", "steps"), ("others", "other_steps"), ("duration", "took")],
 };
 const STEP: Shape = Shape {
-    known: &["status", "attempts", "status_code", "error", "body", "requests"],
+    known: &["status", "attempts", "status_code", "error", "body", "requests", "input"],
     later: &[],
     synonyms: &[("request", "requests"), ("attempt", "attempts"), ("output", "body"), ("sent", "requests")],
 };
@@ -163,6 +165,7 @@ impl Reader<'_> {
             ("attempts", self.is_http(step) || is_task, "only http and task steps are attempted"),
             ("status_code", self.is_http(step), "only http steps send requests"),
             ("requests", self.is_http(step), "only http steps send requests"),
+            ("input", is_task, "only task steps give a worker something"),
         ] {
             if let Some(entry) = fields.entry(name).filter(|_| !has) {
                 self.not_for_kind(step, &entry.key_span, &format!("has no `{name}`"), hint);
@@ -187,6 +190,7 @@ impl Reader<'_> {
             read.error = self.words(node, "error");
         }
         read.body = fields.get("body").map(|node| expected(node, node.to_json()));
+        read.input = fields.get("input").map(|node| expected(node, node.to_json()));
         if let Some(node) = fields.get("requests") {
             let sent = match &node.value {
                 Value::List(items) => items.as_slice(),

@@ -12,11 +12,12 @@ use api::{
 use axum::body::Body;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
-use engine::engine::{NOTIFIER, Reading};
+use engine::engine::{NOTIFIER, Reading, type_id};
 use engine::{Edition, Idempotency};
-use kernel::{Answer as Judged, RunId, RunStatus, WorkflowId};
+use kernel::{Answer as Judged, RunId, RunStatus, Span, WorkflowId};
 use serde_json::json;
 use sha2::{Digest, Sha256};
+use std::time::Duration;
 use store::RunFilter;
 
 /// Who did something and why: at most this many bytes each.
@@ -27,9 +28,15 @@ const STATUS: Param = Param::new(
     "one or several, as in `failed,timeout`; `success`, `succeeded` and `received` mean `completed`",
     || json!({ "type": "string" }),
 );
+const TYPE: Param = Param::new("type", "runs of plain tasks of this type", || json!({ "type": "string" }));
 const FILTERS: &[Param] = &[STATUS, params::LABEL, params::SINCE, params::UNTIL];
 const AFTER: Param =
     Param::new("cursor", "only events after this number", || json!({ "type": "integer", "minimum": 0 }));
+
+/// `?wait=` is at most this long.
+pub const WAIT_MAX: Span = Span::from_secs(60);
+pub const END: Param =
+    Param::new("wait", "wait for the end, at most this long (up to 60s)", || json!({ "type": "string" }));
 
 const STEP: Param = Param::new("step", "explain this step of the run", || json!({ "type": "string" }));
 
@@ -37,11 +44,11 @@ pub fn routes() -> Vec<Route> {
     const OF_WORKFLOW: &str = "/api/v1/workflows/{workflow}/runs/{run}";
     vec![
         get("/api/v1/runs", list, "list_runs", "List runs, newest first")
-            .query(&[params::WORKFLOW])
+            .query(&[params::WORKFLOW, TYPE])
             .query(FILTERS)
             .pages::<RunSummary>()
             .refuses(&[Code::NotFound]),
-        get("/api/v1/runs/{run}", show, "show_run", "Show a run").answers::<RunView>(200, "the run"),
+        get("/api/v1/runs/{run}", show, "show_run", "Show a run").query(&[END]).answers::<RunView>(200, "the run"),
         delete_route("/api/v1/runs/{run}", delete, "delete_run", "Delete a run that has ended, with all it holds")
             .shaped(204, "deleted", Shape::Nothing)
             .refuses(&[Code::RunNotEnded]),
@@ -103,9 +110,14 @@ pub fn routes() -> Vec<Route> {
 }
 
 pub async fn list(app: State, query: Query) -> Answer {
-    let workflow = match query.get("workflow") {
-        Some(key) => Some(find_ever(&app, key).await?.id),
-        None => None,
+    let workflow = match (query.get("workflow"), query.get("type")) {
+        (Some(_), Some(_)) => {
+            let message = "`workflow` and `type` cannot both be given: a plain task has no workflow";
+            return Err(Refusal::new(Code::InvalidParameter, message).at("type"));
+        }
+        (Some(key), None) => Some(find_ever(&app, key).await?.id),
+        (None, Some(name)) => Some(type_id(name)),
+        (None, None) => None,
     };
     runs(&app, &query, workflow).await
 }
@@ -150,8 +162,14 @@ fn statuses(query: &Query) -> Result<Vec<RunStatus>, Refusal> {
     words.map(|word| read(word).ok_or_else(|| invalid("status", word, &format!("one of {}", expected())))).collect()
 }
 
-pub async fn show(app: State, Path(run): Path<String>) -> Answer {
-    Ok(answer(200, views::run(&read(&app, &run).await?)))
+pub async fn show(app: State, query: Query, Path(run): Path<String>) -> Answer {
+    let wait = query.span("wait", WAIT_MAX)?;
+    let mut reading = read(&app, &run).await?;
+    if let Some(wait) = wait.filter(|_| !reading.run.is_terminal()) {
+        app.engine.wait(app.org(), reading.row.id, Duration::from_micros(wait.0)).await?;
+        reading = read(&app, &run).await?;
+    }
+    Ok(answer(200, views::run(&reading)))
 }
 
 pub async fn show_of_workflow(app: State, Path((workflow, run)): Path<(String, String)>) -> Answer {

@@ -82,7 +82,7 @@ pub async fn metrics(app: State) -> Response {
         ("store_wal_bytes_total", "counter", "Bytes written to the write-ahead log.", store.wal_bytes),
     ];
     let mut text = String::new();
-    for (name, kind, help, value) in app.engine.metrics().each().into_iter().chain(stored) {
+    for (name, kind, help, value) in app.engine.metrics_now().await.each().into_iter().chain(stored) {
         let _ = write!(text, "# HELP onward_{name} {help}\n# TYPE onward_{name} {kind}\nonward_{name} {value}\n");
     }
     ([("content-type", "text/plain; version=0.0.4")], text).into_response()

@@ -1,6 +1,6 @@
 //! Tasks as producers and operators see them: record, look at, cancel, try again.
 
-use super::runs::notes;
+use super::runs::{END, WAIT_MAX, notes};
 use super::workflows::{KEY_MAX, LABELS_MAX, callback_url, idempotency_key};
 use super::{answer, page};
 use crate::contract::{Param, Route, Shape, delete as delete_route, get, params, post};
@@ -9,14 +9,15 @@ use crate::query::{LABEL, Query, is_label};
 use crate::views::tasks as views;
 use crate::{Answer, App, Path, Refusal, State, body};
 use api::{
-    At, BulkAction, BulkRequest, BulkView, CancelRequest, Code, EventView, Problem, ReleasedView, ResumeRequest,
-    RetriedView, SubmittedView, SubmittedViews, TaskRequest, TaskRequests, TaskStatusView, TaskView, parse_rfc3339,
+    At, BulkAction, BulkRequest, BulkView, CancelRequest, Code, EventView, Object, Problem, ReleasedView,
+    ResumeRequest, RetriedView, SubmittedView, SubmittedViews, TaskRequest, TaskRequests, TaskStatusView, TaskView,
+    parse_rfc3339,
 };
 use axum::body::Body;
 use axum::http::HeaderMap;
 use bytes::Bytes;
 use engine::engine::{Bulk, Item, NewTask, Retried, TaskFilter, TaskKey, TaskReading, status_of};
-use kernel::{Answer as Judged, RunId, RunStatus, Span, TaskStatus, Timestamp};
+use kernel::{Answer as Judged, RunId, RunStatus, TaskStatus, Timestamp};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
@@ -26,7 +27,6 @@ const ITEMS_MAX: usize = 10_000;
 const LIST_MAX: usize = 32 * 1024 * 1024;
 const PRIORITY_MAX: u32 = 1_000_000;
 pub const NAME_MAX: usize = 200;
-const WAIT_MAX: Span = Span::from_secs(60);
 
 const TYPE: Param =
     Param::new("type", "a type, or all that begin alike if it ends in `%`", || json!({ "type": "string" }));
@@ -35,8 +35,6 @@ const STATUS: Param = Param::new(
     "how the queue sees them",
     || json!({ "type": "string", "enum": TaskStatus::ALL.iter().map(|s| s.as_str()).collect::<Vec<_>>() }),
 );
-const WAIT: Param =
-    Param::new("wait", "wait for the end, at most this long (up to 60s)", || json!({ "type": "string" }));
 
 pub fn routes() -> Vec<Route> {
     vec![
@@ -56,7 +54,7 @@ pub fn routes() -> Vec<Route> {
             .answers::<BulkView>(200, "how many, and which first")
             .refuses(&[Code::InvalidParameter, Code::RunDamaged, Code::RunNeedsUpgrade]),
         get("/api/v1/tasks/{task}", show, "show_task", "Show a task")
-            .query(&[WAIT])
+            .query(&[END])
             .answers::<TaskView>(200, "the task"),
         delete_route("/api/v1/tasks/{task}", delete, "delete_task", "Make a task vanish; an open one is cancelled")
             .shaped(204, "deleted", Shape::Nothing)
@@ -151,11 +149,11 @@ fn read(bytes: &Bytes) -> Result<(Vec<TaskRequest>, bool), Refusal> {
         let one: TaskRequest = serde_json::from_slice(bytes).map_err(|error| wrong(&error, ""))?;
         return Ok((vec![one], false));
     }
-    let many: Vec<TaskRequest> = serde_json::from_slice(bytes).map_err(|error| {
+    let many: Vec<Object<TaskRequest>> = serde_json::from_slice(bytes).map_err(|error| {
         // Once more, slowly, to say which.
         let items: Vec<&RawValue> = serde_json::from_slice(bytes).unwrap_or_default();
         let mut told = items.iter().enumerate().filter_map(|(i, raw)| {
-            let error = serde_json::from_str::<TaskRequest>(raw.get()).err()?;
+            let error = serde_json::from_str::<Object<TaskRequest>>(raw.get()).err()?;
             Some(wrong(&error, &format!("[{i}]")))
         });
         told.next().unwrap_or_else(|| wrong(&error, ""))
@@ -164,7 +162,7 @@ fn read(bytes: &Bytes) -> Result<(Vec<TaskRequest>, bool), Refusal> {
         let message = format!("there are {} tasks, expected 1 to {ITEMS_MAX}", many.len());
         return Err(Refusal::new(Code::InvalidBody, message));
     }
-    Ok((many, true))
+    Ok((many.into_iter().map(|Object(one)| one).collect(), true))
 }
 
 fn wrong(error: &serde_json::Error, at: &str) -> Refusal {

@@ -275,6 +275,12 @@ fn report(index: usize, item: DoneItem) -> Result<Report, Refusal> {
     let place = format!("done[{index}]");
     let task = task_key(&task_id).map_err(|refusal| refusal.at(format!("{place}.task_id")))?;
     let outcome = match (result, error, snooze) {
+        // The other reports must not suffer for it.
+        (Some(result), None, None) if result.get().len() > body::PAYLOAD_MAX => {
+            let message = format!("the result is larger than {} bytes", body::PAYLOAD_MAX);
+            let failure = Failure::new("result_too_large", message);
+            Outcome::Failed { failure, is_final: true, retry_after: None }
+        }
         (result, None, None) => Outcome::Done(raw(result)),
         (None, Some(error), None) => failed(&format!("{place}."), error, is_final, retry_after.as_ref())?,
         (None, None, Some(asked)) => {

@@ -33,7 +33,7 @@ pub fn task(found: &TaskReading) -> TaskView {
         status: status_of(reading, *step).as_str().into(),
         input: if is_plain { value(&origin.body) } else { Value::Null },
         result: step_state.body().map_or(Value::Null, value),
-        error: step_state.failure.as_deref().map(named),
+        error: step_state.failure.as_deref().filter(|failure| !is_no_fault(&failure.code)).map(named),
         attempt: step_state.attempt,
         max_attempts: node.retry.max_attempts,
         priority: reading.run.priority(&reading.version.plan, *step),
@@ -52,6 +52,11 @@ pub fn task(found: &TaskReading) -> TaskView {
         workflow: (!is_plain).then(|| reading.row.workflow_name.clone()),
         released_as: released_as.map(|run| TaskKey::plain(run).to_string()),
     }
+}
+
+/// Reasons for another attempt that are nobody's failure.
+fn is_no_fault(code: &str) -> bool {
+    matches!(code, "snoozed" | "not_delivered")
 }
 
 /// A task as its worker gets it. What is not JSON after all is told as text.

@@ -24,19 +24,18 @@ pub(super) fn load(connection: &Connection, heads: &Heads, key: Key) -> Result<O
     let known = heads.get(&key);
     let view = connection.unchecked_transaction().map_err(on_read)?;
     let Some((row, stored)) = shown(&view, key)? else { return Ok(None) };
-    let snapshot = view
-        .prepare_cached(sql!("snapshot"))
-        .and_then(|mut statement| {
-            let read = |row: &rusqlite::Row<'_>| {
-                Ok((Head { seq: count(row, 0)?, pos: row.get(1)? }, Bytes::from(row.get::<_, Vec<u8>>(2)?)))
-            };
-            statement.query_row((key.0.0, key.1.0), read).optional()
-        })
-        .map_err(on_read)?;
+    let snapshot = snapshot(&view, key).map_err(on_read)?;
     let base = snapshot.as_ref().map_or(Head::default(), |(at, _)| *at);
     let head = stored.max(base).max(known.unwrap_or_default());
     let records = follow(&view, key, head, base)?;
     Ok(Some(Loaded { snapshot: snapshot.map(|(at, state)| (at.seq, state)), records, seq: head.seq, row }))
+}
+
+fn snapshot(view: &Connection, key: Key) -> rusqlite::Result<Option<(Head, Bytes)>> {
+    let read = |row: &rusqlite::Row<'_>| {
+        Ok((Head { seq: count(row, 0)?, pos: row.get(1)? }, Bytes::from(row.get::<_, Vec<u8>>(2)?)))
+    };
+    view.prepare_cached(sql!("snapshot"))?.query_row((key.0.0, key.1.0), read).optional()
 }
 
 /// The records after number `after`, `limit` at most. The links are followed back from the head without

@@ -8,6 +8,7 @@
 
 use super::crowd::{Crowd, Move, Writer};
 use super::harm::{Failure, Harm, Judgement, require};
+use super::leases::{self, Change, Leases};
 use super::model::Model;
 use super::news::News;
 use super::shape::{Limit, Shape};
@@ -16,15 +17,16 @@ use super::trigger::Trigger;
 use super::upstream;
 use bytes::Bytes;
 use engine::Version;
+use engine::board::Task;
 use engine::mailbox::Dispatch;
-use kernel::event::Event;
+use kernel::event::{Event, Queue};
 use kernel::run::LoadError;
-use kernel::{Context, Input, OrgId, Payload, Payloads, Record, Run, RunId, Timestamp, advance};
+use kernel::{Context, Input, OrgId, Payload, Payloads, Record, Run, RunId, RunStatus, Span, Timestamp, advance};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::sync::Arc;
-use store::MemoryStore;
 use store::memory::StoredRun;
+use store::{MemoryStore, ReadyRow};
 
 /// One edition of a workflow, as both sides know it.
 #[derive(Clone)]
@@ -41,6 +43,9 @@ pub struct Checker {
     executed: BTreeSet<(RunId, u64)>,
     pub crowd: Crowd,
     pub news: News,
+    pub leases: Leases,
+    /// What the batch that is being read did to leases.
+    changes: Vec<Change>,
     /// What the batch that is being read did to places.
     moves: Vec<(RunId, Move)>,
     /// All clocks show the same, so time goes forward in every run, whoever writes.
@@ -75,11 +80,22 @@ struct Followed {
     holders: BTreeMap<u32, u64>,
     /// The process that settled each step.
     finishers: BTreeMap<u32, u64>,
-    /// How often each step reached an executor.
+    /// How often each step reached an executor or a worker.
     effects: BTreeMap<u32, u32>,
+    /// Leases: the worker, by fence.
+    workers: BTreeMap<u64, String>,
+    /// What workers said in the end and that counted, by fence.
+    said: BTreeMap<u64, u64>,
+    /// The fence under which each step is leased, while it is.
+    live: BTreeMap<u32, u64>,
 }
 
 impl Checker {
+    /// How long the worker of a step may be silent.
+    pub fn silence(&self, run: RunId, step: u32) -> Option<Span> {
+        self.runs.get(&run)?.definition.shape.steps.get(step as usize)?.kind.errand()?.heartbeat
+    }
+
     pub fn new(has_one_clock: bool) -> Checker {
         Checker { has_one_clock, ..Default::default() }
     }
@@ -106,6 +122,9 @@ impl Checker {
             holders: BTreeMap::new(),
             finishers: BTreeMap::new(),
             effects: BTreeMap::new(),
+            workers: BTreeMap::new(),
+            said: BTreeMap::new(),
+            live: BTreeMap::new(),
         };
         self.runs.insert(run, followed);
     }
@@ -125,6 +144,16 @@ impl Checker {
     /// What a run that somebody asked for was given, and whether somebody wants to hear of its end.
     pub fn asked(&self, run: RunId) -> (u64, bool) {
         self.runs.get(&run).map_or((0, false), |f| (f.trigger.lane, f.has_listener))
+    }
+
+    /// What the holder of a fence said in the end, if that counted.
+    pub fn said(&self, run: RunId, fence: u64) -> Option<u64> {
+        self.runs.get(&run)?.said.get(&fence).copied()
+    }
+
+    /// What a run was given.
+    pub fn trigger(&self, run: RunId) -> Option<&Trigger> {
+        self.runs.get(&run).map(|f| &f.trigger)
     }
 
     /// Do the records say that this actor paused it, resumed it or would not wait?
@@ -165,15 +194,17 @@ impl Checker {
     }
 
     /// A commit by process `writer` may have touched this run.
-    pub fn committed(&mut self, stored: &StoredRun, writer: u64, is_draining: bool) -> Judgement {
+    pub fn committed(&mut self, stored: &StoredRun, ready: &[ReadyRow], writer: u64, is_draining: bool) -> Judgement {
         self.commits += 1;
         let followed = self.runs.get_mut(&stored.row.id).ok_or("nobody asked for this run")?;
         let begun = self.moves.len();
         if stored.records.len() > followed.records.len() {
             followed.is_left_waiting = is_draining;
         }
-        followed.read_on(stored, writer, self.has_one_clock, &mut self.events, &mut self.moves)?;
+        let notes = Notes { events: &mut self.events, moves: &mut self.moves, changes: &mut self.changes };
+        followed.read_on(stored, writer, self.has_one_clock, notes)?;
         if followed.needs_upgrade {
+            self.leases.forget(stored.row.id);
             let is_open = !stored.row.status.is_terminal();
             return Harm::Lost.unless(is_open, || "a run that needs a later release was ended".into());
         }
@@ -181,12 +212,19 @@ impl Checker {
             let moves = &self.moves[begun..];
             require(!moves.iter().any(|(_, step)| *step == Move::Ended), || "it ended and goes on".into())?;
         }
-        followed.compare(stored)
+        followed.compare(stored, ready)
     }
 
     /// All runs of a batch were read: what follows for places and notices.
-    pub fn landed(&mut self, failed: &[RunId], at: Timestamp, writer: Writer, store: &MemoryStore) -> Judgement {
+    pub fn landed(
+        &mut self,
+        failed: &[RunId],
+        at: Timestamp,
+        (process, writer): (Option<usize>, Writer),
+        store: &MemoryStore,
+    ) -> Judgement {
         let moves = std::mem::take(&mut self.moves);
+        self.leases.judge(std::mem::take(&mut self.changes), process, writer, at)?;
         self.crowd.judge(&moves, failed, at, writer)?;
         // An end comes before whoever tells of it, even if one batch holds both.
         for (run, _) in moves.iter().filter(|(_, step)| matches!(step, Move::Ended | Move::Refused)) {
@@ -215,6 +253,23 @@ impl Checker {
         followed.model.explains(dispatch)
     }
 
+    /// A worker is given a task by process `holder`, if that is one that knows what became of all it wrote; or it would
+    /// have been, had it not hung up.
+    pub fn handed(&mut self, task: &Task, worker: &str, has_hung_up: bool, holder: Option<u64>) -> Judgement {
+        let Task { run, step, attempt, fence, .. } = task;
+        let followed = self.runs.get_mut(run).ok_or("a task of a run nobody asked for")?;
+        let is_durable = followed.intents.get(fence) == Some(&(*step, *attempt))
+            && followed.workers.get(fence).map(String::as_str) == Some(worker);
+        Harm::Lost.unless(is_durable, || format!("{worker} is given s{step} of {run}, and nobody will remember"))?;
+        Harm::Doubled.unless(self.executed.insert((*run, *fence)), || {
+            format!("attempt {attempt} of s{step} was handed out twice")
+        })?;
+        let is_done = holder.is_some() && followed.finishers.get(step).copied() == holder;
+        Harm::Doubled.unless(!is_done, || format!("s{step} of {run} is handed out after its end"))?;
+        *followed.effects.entry(*step).or_default() += u32::from(!has_hung_up);
+        followed.model.explains_task(task)
+    }
+
     /// Its executor had the work and sent nothing.
     pub fn held_back(&mut self, dispatch: &Dispatch) {
         let effects = self.runs.get_mut(&dispatch.run).and_then(|followed| followed.effects.get_mut(&dispatch.step));
@@ -224,16 +279,16 @@ impl Checker {
     }
 }
 
+/// What is noted while records are read.
+struct Notes<'a> {
+    events: &'a mut Marks,
+    moves: &'a mut Vec<(RunId, Move)>,
+    changes: &'a mut Vec<Change>,
+}
+
 impl Followed {
     /// Takes in the records that are new.
-    fn read_on(
-        &mut self,
-        stored: &StoredRun,
-        writer: u64,
-        has_one_clock: bool,
-        events: &mut Marks,
-        moves: &mut Vec<(RunId, Move)>,
-    ) -> Judgement {
+    fn read_on(&mut self, stored: &StoredRun, writer: u64, has_one_clock: bool, notes: Notes<'_>) -> Judgement {
         let known = self.records.len();
         let is_prefix = stored.records.get(..known) == Some(&self.records[..]);
         Harm::Lost.unless(is_prefix, || "a record was changed or removed".into())?;
@@ -249,14 +304,15 @@ impl Followed {
             self.records.push(bytes.clone());
             if record.events.iter().any(|event| event.name().is_none()) {
                 self.needs_upgrade = true;
-                *events.entry("an event of a later release").or_default() += 1;
+                *notes.events.entry("an event of a later release").or_default() += 1;
                 continue;
             }
             for (event, number) in record.events.iter().zip(record.first..) {
                 self.observe(event, number, record.at, stored, writer)?;
-                *events.entry(mark(event)).or_default() += 1;
+                *notes.events.entry(mark(event)).or_default() += 1;
+                notes.changes.extend(self.passes(event, number, stored.row.id));
             }
-            moves.extend(places(&record.events).into_iter().map(|step| (stored.row.id, step)));
+            notes.moves.extend(places(&record.events).into_iter().map(|step| (stored.row.id, step)));
             self.model.rest()?;
         }
         Ok(())
@@ -269,6 +325,13 @@ impl Followed {
         }
         self.holds_fence(event, stored)?;
         self.is_entitled(event, writer)?;
+        if let Event::Leased { step, attempt, worker, .. } = event {
+            self.intents.insert(number, (*step, *attempt));
+            self.workers.insert(number, worker.clone());
+            self.live.insert(*step, number);
+        } else if let Some(step) = event.step().filter(|_| leases::ends(event)) {
+            self.live.remove(&step);
+        }
         if let Event::Started { step, attempt, epoch, .. } = event {
             self.intents.insert(number, (*step, *attempt));
             self.holders.insert(*step, *epoch);
@@ -278,6 +341,18 @@ impl Followed {
         }
         let run = self.run.get_or_insert_default();
         run.apply(&self.definition.version.plan, event, at).map_err(|e| format!("it does not fold: {e:?}").into())
+    }
+
+    /// What an event does to a lease.
+    fn passes(&self, event: &Event, number: u64, run: RunId) -> Option<Change> {
+        let step = event.step()?;
+        let errand = self.definition.shape.steps.get(step as usize)?.kind.errand()?;
+        match event {
+            Event::Leased { key, .. } => {
+                Some(Change::Granted { task: (run, step), fence: number, name: errand.name, key: key.clone() })
+            }
+            _ => leases::ends(event).then_some(Change::Ended { task: (run, step) }),
+        }
     }
 
     /// I14: a process gives work to itself, and takes it only from those before it.
@@ -295,7 +370,10 @@ impl Followed {
     }
 
     /// I7, I15: what an upstream answered counts for the attempt it was asked in, and for no other.
-    fn holds_fence(&self, event: &Event, stored: &StoredRun) -> Judgement {
+    fn holds_fence(&mut self, event: &Event, stored: &StoredRun) -> Judgement {
+        if let Some(step) = event.step().filter(|s| self.definition.shape.steps[*s as usize].kind.errand().is_some()) {
+            return self.holds_lease(step, event, stored);
+        }
         let (step, attempt, response) = match event {
             Event::Succeeded { step, attempt, response, .. } => (step, attempt, Some(response)),
             Event::Failed { step, attempt, response, .. } => (step, attempt, response.as_ref()),
@@ -314,8 +392,38 @@ impl Followed {
         })
     }
 
+    /// The same for a worker: it has the lease, and whatever it says names the fence it was given.
+    fn holds_lease(&mut self, step: u32, event: &Event, stored: &StoredRun) -> Judgement {
+        let (said, digest) = match event {
+            Event::Succeeded { response, digest, .. } => (response.body.as_ref(), *digest),
+            Event::Progress { progress, .. } => (Some(progress), 0),
+            Event::Failed { digest, .. } | Event::Retrying { digest, .. } => (None, *digest),
+            _ => return Ok(()),
+        };
+        let message = match event {
+            Event::Failed { failure, .. } | Event::Retrying { failure, .. } if digest > 0 => failure.message.as_bytes(),
+            Event::Failed { .. } | Event::Retrying { .. } => return Ok(()),
+            _ => &[],
+        };
+        let bytes = match said {
+            Some(Payload { stored: Some(number), .. }) => {
+                stored.payloads.get(number).ok_or("a payload is not stored with its event")?
+            }
+            Some(body) => &body.inline,
+            None => message,
+        };
+        let (fence, live) = (upstream::fence(bytes), self.live.get(&step).copied());
+        Harm::Doubled.unless(fence == live && fence.is_some(), || {
+            format!("s{step} is leased under fence {live:?}, and whoever has {fence:?} was heard")
+        })?;
+        if let Some(fence) = fence.filter(|_| digest > 0) {
+            self.said.insert(fence, digest);
+        }
+        Ok(())
+    }
+
     /// The rows against the records.
-    fn compare(&mut self, stored: &StoredRun) -> Judgement {
+    fn compare(&mut self, stored: &StoredRun, ready: &[ReadyRow]) -> Judgement {
         let run = self.run.as_ref().ok_or("a run without records")?;
         // What was compared once goes on by the same records as the run itself.
         if let Some((seq, snapshot)) = stored.snapshot.as_ref().filter(|(seq, _)| *seq != self.snapshot) {
@@ -338,7 +446,15 @@ impl Followed {
         let (row, status) = (&stored.row, run.status());
         require(row.status == status, || format!("the row says {}, the records {status}", row.status))?;
         require(row.finished_at == run.state.finished_at, || "the row has another end than the records".into())?;
-        let due = run.next_due().filter(|_| status.is_parked());
+        let due = run.next_due().filter(|_| row.parked);
+        let claimable = run.claimable(plan).count();
+        let may_park = status.is_parked() || status == RunStatus::Running && claimable > 0 && run.is_up_to_others(plan);
+        require(row.parked == status.is_parked() || may_park, || format!("a run that is {status} has left memory"))?;
+        let mut rows: Vec<u32> = ready.iter().map(|row| row.place.step).collect();
+        rows.sort_unstable();
+        let is_same =
+            run.claimable(plan).filter(|_| row.parked && status == RunStatus::Running).eq(rows.iter().copied());
+        Harm::Lost.unless(is_same, || format!("rows stand for tasks {rows:?}, {claimable} may be claimed"))?;
         require(row.wake_at == due, || format!("the row wakes at {:?}, the run is due at {due:?}", row.wake_at))?;
         let is_right = due.is_none_or(|due| due == self.model.due());
         require(is_right, || format!("it wakes at {due:?}, by the model at {:?}", self.model.due()))?;
@@ -346,7 +462,9 @@ impl Followed {
         require(limit == self.definition.shape.gate, || format!("the row has the limit {limit:?}"))?;
         let timers: Vec<Timestamp> = stored.timers.iter().copied().collect();
         require(timers == Vec::from_iter(due), || format!("timer rows {timers:?} for a run that is due at {due:?}"))?;
-        let has_source = status.is_terminal() || due.is_some() || !run.running().is_empty() || run.has_undecided();
+        let is_held = !run.running().is_empty() || run.leased().next().is_some();
+        let is_held = is_held || run.state.paused.is_some();
+        let has_source = status.is_terminal() || due.is_some() || is_held || run.has_undecided();
         let is_fetching = run.next_due().is_some_and(|at| at <= self.newest_at);
         Harm::Stuck.unless(has_source || is_fetching, || "nothing will ever wake this run".into())?;
         self.stays_as_it_is(run)
@@ -393,11 +511,18 @@ fn places(events: &[Event]) -> Vec<Move> {
 /// The situation an event is.
 fn mark(event: &Event) -> &'static str {
     match event {
+        Event::Queued { reason: Queue::Later } => "a run waited for its time",
         Event::Queued { .. } => "a run waited for its turn",
         Event::Admitted {} => "the turn of a run came",
         Event::Paused { .. } => "a run was paused",
         Event::Unpaused { .. } => "a run was resumed",
         Event::RetryDue { .. } => "a retry was not waited for",
+        Event::Retrying { died: true, .. } => "a lease was lost",
+        Event::Retrying { failure, .. } if failure.code == "snoozed" => "a task was snoozed",
+        Event::Retrying { failure, .. } if failure.code == "not_delivered" => "a task was handed back",
+        Event::Failed { failure, .. } if failure.code == "quarantined" => "a task was put aside",
+        Event::TimedOut { failure, .. } if failure.code == "queue_timeout" => "nobody claimed a task in time",
+        Event::TimedOut { failure, .. } if failure.code == "total_timeout" => "a task took too long altogether",
         Event::RunCancelled { actor, reason } if actor == "onward" => match reason.as_str() {
             "superseded" => "a run made room for a newer one",
             _ => "a run found no room and was refused",

@@ -89,6 +89,9 @@ pub fn holds(world: &mut World, until: Timestamp) -> Vec<(Timestamp, usize, bool
     let mut holds = Vec::new();
     let length = until.since(world.now).0;
     for definition in 0..world.definitions.len() {
+        if world.definitions[definition].shape.is_plain {
+            continue;
+        }
         for _ in 0..world.around.below(3) {
             let begin = world.now.after(Span(world.around.below(length)));
             let end = begin.after(world.around.log_millis(10, 120_000));
@@ -107,7 +110,10 @@ fn callback(run: RunId, step: u32, number: u64) -> Errand {
 
 impl World {
     /// A run that may come to exist; answers what it is given.
-    pub fn conceive(&mut self, run: RunId, trigger: Trigger, definition: usize, has_listener: bool) -> Bytes {
+    pub fn conceive(&mut self, run: RunId, mut trigger: Trigger, definition: usize, has_listener: bool) -> Bytes {
+        if self.faults.has_tasks {
+            self.prefer(&mut trigger, self.definitions[definition].shape.is_plain);
+        }
         let body = trigger.body();
         self.pinned.insert(run, definition);
         self.checker.expect(run, self.definitions[definition].clone(), trigger, has_listener);
@@ -196,6 +202,7 @@ impl World {
                 Command::Give { org, run, input, ticket: some }
             }
             Ask::Tell { .. } => return self.note("nobody but a process tells of an end".into()),
+            _ => return self.note("only workers ask this".into()),
         };
         self.deliver(process, command);
     }
@@ -213,6 +220,9 @@ impl World {
 
     /// A client that did not hear whether its run was started asks again, if it has a key to do so.
     pub fn unanswered(&mut self, ask: Ask) {
+        if ask.is_of_worker() {
+            return self.unheard(&ask);
+        }
         let Ask::Start { run, key: Some(key) } = ask else { return };
         let mut random = self.workload.clone();
         let pause = random.log_millis(10, 5_000);
@@ -245,6 +255,7 @@ impl World {
         });
         let waits = self.definitions[self.pinned[&run]].shape.waits().map(door).collect();
         let has_listener = self.checker.asked(run).1;
+        let trigger = self.checker.trigger(run).expect("whoever asks for it has conceived it");
         let mut origin = Origin {
             workflow: version.workflow,
             workflow_name: version.name.clone(),
@@ -253,6 +264,9 @@ impl World {
             body: Payload::json(body),
             expires_at: self.now.after(version.plan.layout().max_duration),
             caused_by: notice.map(|(of, _)| of),
+            priority: trigger.priority,
+            key: trigger.key.into(),
+            run_at: trigger.run_at,
             callback_url: if has_listener { "http://listener/".into() } else { String::new() },
             ..Default::default()
         };

@@ -33,10 +33,20 @@ pub enum Fault {
     Holds,
     /// Somebody wants to be told that a run has ended.
     Notices,
+    /// Steps that are done outside, and workers that do them.
+    Tasks,
+    WorkerDeath,
+    WorkerHang,
+    WorkerRepeat,
+    WorkerHangUp,
+    /// Limits, rates and pauses of types.
+    TypeRules,
+    /// Next to nothing that waits is kept in memory.
+    Cramped,
 }
 
 impl Fault {
-    pub const ALL: [Fault; 20] = [
+    pub const ALL: [Fault; 27] = [
         Fault::Crash,
         Fault::CrashInRecovery,
         Fault::CrashAtCommit,
@@ -57,6 +67,13 @@ impl Fault {
         Fault::Gates,
         Fault::Holds,
         Fault::Notices,
+        Fault::Tasks,
+        Fault::WorkerDeath,
+        Fault::WorkerHang,
+        Fault::WorkerRepeat,
+        Fault::WorkerHangUp,
+        Fault::TypeRules,
+        Fault::Cramped,
     ];
 
     pub fn parse(name: &str) -> Option<Fault> {
@@ -106,10 +123,21 @@ pub struct Faults {
     pub has_gates: bool,
     pub has_holds: bool,
     pub has_notices: bool,
+    pub has_tasks: bool,
+    /// A worker takes a task and is never heard of again.
+    pub worker_death: u32,
+    /// … or until its lease has ended.
+    pub worker_hang: u32,
+    /// It says again what it said, or something else.
+    pub worker_repeat: u32,
+    /// It hangs up before it is answered.
+    pub worker_hang_up: u32,
+    pub has_rules: bool,
+    pub is_cramped: bool,
 }
 
 impl Faults {
-    pub fn draw(random: &mut Random, without: &[Fault]) -> Faults {
+    pub fn draw(random: &mut Random, workers: &mut Random, without: &[Fault]) -> Faults {
         let mut faults = Faults {
             crash_mean: mean(random),
             crash_in_recovery: rate(random, 500),
@@ -132,9 +160,23 @@ impl Faults {
             has_gates: random.coin(),
             has_holds: random.coin(),
             has_notices: random.coin(),
+            ..Faults::around_workers(workers)
         };
         without.iter().for_each(|fault| faults.leave_out(*fault));
         faults
+    }
+
+    fn around_workers(random: &mut Random) -> Faults {
+        Faults {
+            has_tasks: random.coin(),
+            worker_death: rate(random, 400),
+            worker_hang: rate(random, 400),
+            worker_repeat: rate(random, 400),
+            worker_hang_up: rate(random, 300),
+            has_rules: random.coin(),
+            is_cramped: random.coin(),
+            ..Default::default()
+        }
     }
 
     /// Do all clocks show the same?
@@ -164,6 +206,13 @@ impl Faults {
             Fault::Gates => self.has_gates = false,
             Fault::Holds => self.has_holds = false,
             Fault::Notices => self.has_notices = false,
+            Fault::Tasks => self.has_tasks = false,
+            Fault::WorkerDeath => self.worker_death = 0,
+            Fault::WorkerHang => self.worker_hang = 0,
+            Fault::WorkerRepeat => self.worker_repeat = 0,
+            Fault::WorkerHangUp => self.worker_hang_up = 0,
+            Fault::TypeRules => self.has_rules = false,
+            Fault::Cramped => self.is_cramped = false,
         }
     }
 }

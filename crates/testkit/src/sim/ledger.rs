@@ -9,7 +9,7 @@ use super::harm::{Failure, Harm, Judgement, require};
 use bytes::Bytes;
 use engine::Reply;
 use engine::mailbox::Trouble;
-use kernel::{Answer, Run, RunId, RunStatus};
+use kernel::{Answer, Run, RunId, RunStatus, Span};
 use std::collections::BTreeMap;
 
 /// Where a reply goes: a number in the ledger.
@@ -41,6 +41,29 @@ pub enum Ask {
     RetryNow {
         run: RunId,
     },
+    /// A worker asks for tasks…
+    Poll {
+        worker: usize,
+    },
+    /// …says how one ended (a number in the crew's book)…
+    Report {
+        run: RunId,
+        fence: u64,
+        digest: u64,
+        said: usize,
+    },
+    /// …says that it is alive, at a time of the process it tells…
+    Beat {
+        run: RunId,
+        step: u32,
+        fence: u64,
+        by: Option<Span>,
+    },
+    /// …or how far it is.
+    Progress {
+        run: RunId,
+        fence: u64,
+    },
     /// A process asks itself for the run that tells of another's end.
     Tell {
         run: RunId,
@@ -50,10 +73,17 @@ pub enum Ask {
 }
 
 impl Ask {
+    /// Does a worker ask it?
+    pub fn is_of_worker(&self) -> bool {
+        matches!(self, Ask::Poll { .. } | Ask::Report { .. } | Ask::Beat { .. } | Ask::Progress { .. })
+    }
+
     pub fn run(&self) -> RunId {
         match self {
             Ask::Start { run, .. } | Ask::Callback { run, .. } | Ask::Cancel { run } | Ask::Watch { run } => *run,
             Ask::Pause { run } | Ask::Resume { run } | Ask::RetryNow { run } | Ask::Tell { run, .. } => *run,
+            Ask::Report { run, .. } | Ask::Beat { run, .. } | Ask::Progress { run, .. } => *run,
+            Ask::Poll { .. } => RunId::default(),
         }
     }
 }
@@ -93,7 +123,8 @@ impl Ledger {
     }
 
     pub fn ask(&mut self, ask: Ask, process: usize) -> Ticket {
-        let is_known = self.has_acknowledged(process, ask.run());
+        // A worker speaks of what it was given, which is durable.
+        let is_known = ask.is_of_worker() || self.has_acknowledged(process, ask.run());
         if let Ask::Start { run, key: Some(key) } = ask {
             self.keys.insert(run, key);
         }
@@ -136,12 +167,15 @@ impl Ledger {
                 require(is_true, || format!("notice {number} of {of} is said to be told by {run}"))?;
                 Fate::Refused
             }
+            (Ask::Poll { .. }, Reply::Handed(_)) | (Ask::Beat { .. }, Reply::Lease(_)) => Fate::Done(Answer::Applied),
             (Ask::Watch { .. }, Reply::Ended(status)) => Fate::Ended(status),
             (Ask::Start { .. } | Ask::Tell { .. }, Reply::NotFound) => {
                 return Err(format!("{:?} was answered with nothing there", request.ask).into());
             }
             (_, Reply::NotFound) if !request.is_known => Fate::Refused,
-            (ask, Reply::Answer { answer, status, .. }) if !matches!(ask, Ask::Watch { .. }) => {
+            (ask, Reply::Answer { answer, status, .. })
+                if !matches!(ask, Ask::Watch { .. } | Ask::Poll { .. } | Ask::Beat { .. }) =>
+            {
                 let now = stored.stored(request.ask.run()).map(Run::status);
                 let is_true = !status.is_terminal() || now == Some(status);
                 require(is_true, || format!("told that the run is {status}, it is {now:?}"))?;
@@ -187,6 +221,21 @@ impl Ledger {
         Ok(())
     }
 
+    pub fn asked(&self, ticket: Ticket) -> &Ask {
+        &self.requests[ticket].ask
+    }
+
+    pub fn is_open(&self, ticket: Ticket) -> bool {
+        self.requests[ticket].fate == Fate::Open
+    }
+
+    /// Whoever asked does not wait for the answer any more.
+    pub fn hang_up(&mut self, ticket: Ticket) {
+        if self.requests[ticket].fate == Fate::Open {
+            self.requests[ticket].fate = Fate::Lost;
+        }
+    }
+
     /// Did a process ask this of itself, to tell of an end?
     pub fn is_telling(&self, ticket: Ticket) -> bool {
         matches!(self.requests[ticket].ask, Ask::Tell { .. })
@@ -212,6 +261,17 @@ impl Ledger {
                     Fate::Done(Answer::Unknown) => !has_acted && matches!(ask, Ask::RetryNow { .. }),
                     Fate::Done(Answer::Ended(status)) => !has_acted && run.is_some_and(|r| r.status() == *status),
                     Fate::Refused => !has_acted,
+                    _ => false,
+                }
+            }
+            (Ask::Poll { .. } | Ask::Beat { .. } | Ask::Progress { .. }, _) => true,
+            (Ask::Report { run: id, fence, digest, .. }, fate) => {
+                let is_said = stored.said(*id, *fence) == Some(*digest);
+                match fate {
+                    Fate::Done(Answer::Applied | Answer::Repeated) => is_said,
+                    Fate::Done(Answer::Ended(status)) => run.is_some_and(|r| r.status() == *status),
+                    Fate::Done(Answer::Stale) => true,
+                    Fate::Refused => !is_said || self.may_have_said(*id, *fence, *digest),
                     _ => false,
                 }
             }
@@ -247,6 +307,16 @@ impl Ledger {
     fn may_have_applied(&self, bytes: &Bytes) -> bool {
         self.requests.iter().any(|r| match &r.ask {
             Ask::Callback { digest, .. } => digest == bytes && r.fate != Fate::Refused,
+            _ => false,
+        })
+    }
+
+    /// Did the same report perhaps get through another time?
+    fn may_have_said(&self, id: RunId, of: u64, content: u64) -> bool {
+        self.requests.iter().any(|r| match r.ask {
+            Ask::Report { run, fence, digest, .. } => {
+                (run, fence, digest) == (id, of, content) && r.fate != Fate::Refused
+            }
             _ => false,
         })
     }

@@ -10,24 +10,27 @@
 //!
 //! The kernel, the mailbox and the store are the real ones. What is played is everything around them:
 //! the loop that drives a mailbox, executors, clients, crashes, clocks that disagree, and a store that
-//! fails on purpose. Not played: HTTP, SQLite, external workers.
+//! fails on purpose. Not played: HTTP, SQLite.
 //!
 //! A story has two phases. In the first anything may fail, and what must never happen is checked. In
 //! the second nothing fails any more, and every run must come to its end. The rule that keeps it right:
 //! every decision is drawn from the seed, so a failure is a number.
 //!
 //! Read in this order: [`world`] (time and the heap), [`process`] (the loop around a mailbox),
-//! [`weather`] (crashes), [`clock`], [`storage`], [`client`], [`news`] (the outbox); then what is checked:
-//! [`check`], [`model`], [`oracle`], [`crowd`] (limits), [`ledger`]; then [`shrink`], which makes a failing
+//! [`weather`] (crashes), [`clock`], [`storage`], [`client`], [`news`] (the outbox), [`crew`] (workers); then what is checked:
+//! [`check`], [`model`], [`oracle`], [`crowd`] (limits on runs),
+//! [`leases`], [`ledger`]; then [`shrink`], which makes a failing
 //! story small.
 
 pub mod check;
 pub mod client;
 pub mod clock;
 pub mod condition;
+pub mod crew;
 pub mod crowd;
 pub mod faults;
 pub mod harm;
+pub mod leases;
 pub mod ledger;
 pub mod model;
 pub mod news;

@@ -8,12 +8,13 @@
 use super::condition::Facts;
 use super::harm::{Harm, Judgement, require};
 use super::oracle::{self, Ending, Standing};
-use super::shape::{Kind, Limit, Shape, Step};
+use super::shape::{Errand, Kind, Limit, Shape, Step};
 use super::trigger::Trigger;
+use engine::board::Task;
 use engine::mailbox::Dispatch;
 use kernel::advance::Work;
 use kernel::event::{Because, Event, Failure, Gate, OnConflict, Queue};
-use kernel::{RunStatus, Timestamp};
+use kernel::{RunStatus, Span, Timestamp};
 use std::rc::Rc;
 
 pub struct Model {
@@ -26,6 +27,8 @@ pub struct Model {
     /// Nothing may start: it is paused, or its turn has not come.
     is_paused: bool,
     is_queued: bool,
+    /// It waits for the time it was given.
+    is_early: bool,
     /// Only its creation was seen.
     is_new: bool,
     /// Steps are being cancelled: only the run's end may follow.
@@ -40,7 +43,15 @@ struct Seen {
     charged: u32,
     code: Option<u16>,
     has_callback: bool,
+    /// When a task became ready or was leased, and when it first was.
+    since: Timestamp,
+    ready_at: Option<Timestamp>,
+    /// Workers that were silent until their lease ended.
+    deaths: u32,
 }
+
+/// So many are enough.
+const DEATHS_MAX: u32 = 3;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 enum Phase {
@@ -49,6 +60,8 @@ enum Phase {
     /// It may start, but the process that would have started it starts nothing any more.
     Ready,
     Running,
+    /// A worker has it.
+    Leased,
     Retrying(Timestamp),
     Sleeping(Timestamp),
     Waiting(Timestamp),
@@ -66,6 +79,7 @@ impl Model {
             expires_at: Timestamp::NEVER,
             is_paused: false,
             is_queued: false,
+            is_early: false,
             is_new: false,
             is_closing: false,
         }
@@ -85,12 +99,30 @@ impl Model {
 
     /// When time alone moves the run on. In a run that may start nothing the time of a retry has no meaning.
     pub fn due(&self) -> Timestamp {
-        let due = |seen: &Seen| match seen.phase {
-            Phase::Retrying(at) => Some(at).filter(|_| self.hold().is_none()),
-            Phase::Sleeping(at) | Phase::Waiting(at) => Some(at),
-            Phase::Idle | Phase::Ready | Phase::Running | Phase::Done(_) => None,
+        let turn = self.trigger.run_at.filter(|_| self.is_early).unwrap_or(Timestamp::NEVER);
+        let due = (0..self.steps.len()).filter_map(|i| self.step_due(i));
+        due.fold(self.expires_at.min(turn), Timestamp::min)
+    }
+
+    fn step_due(&self, i: usize) -> Option<Timestamp> {
+        let own = match self.steps[i].phase {
+            Phase::Retrying(_) if self.hold().is_some() => return None,
+            Phase::Retrying(at) | Phase::Sleeping(at) | Phase::Waiting(at) => Some(at),
+            Phase::Ready => self.ends(i, |errand| errand.queue),
+            Phase::Leased => self.ends(i, |errand| errand.attempt),
+            Phase::Idle | Phase::Running | Phase::Done(_) => return None,
         };
-        self.steps.iter().filter_map(due).fold(self.expires_at, Timestamp::min)
+        own.into_iter().chain(self.ends_for_good(i)).min()
+    }
+
+    /// When the limit on where a task stands now ends.
+    fn ends(&self, i: usize, limit: fn(&Errand) -> Option<Span>) -> Option<Timestamp> {
+        Some(self.steps[i].since.after(limit(self.shape.steps[i].kind.errand()?)?))
+    }
+
+    /// When the limit on everything ends.
+    fn ends_for_good(&self, i: usize) -> Option<Timestamp> {
+        Some(self.steps[i].ready_at?.after(self.shape.steps[i].kind.errand()?.total?))
     }
 
     /// How many must be told of the end, if it has come.
@@ -109,9 +141,10 @@ impl Model {
     /// at least, and none has more than it had attempts.
     pub fn allows_effects(&self, step: u32, effects: u32) -> Judgement {
         let (seen, step_shape) = (&self.steps[step as usize], &self.shape.steps[step as usize]);
-        let is_owed = step_shape.kind.is_executed() && seen.phase == Phase::Done("success");
+        let is_task = step_shape.kind.errand().is_some();
+        let is_owed = (is_task || step_shape.kind.is_executed()) && seen.phase == Phase::Done("success");
         Harm::Lost.unless(!is_owed || effects > 0, || format!("s{step} succeeded without an effect"))?;
-        let most = if step_shape.retry.never { seen.attempts.min(1) } else { seen.attempts };
+        let most = if step_shape.retry.never && !is_task { seen.attempts.min(1) } else { seen.attempts };
         Harm::Doubled.unless(effects <= most, || format!("s{step} had {effects} effects, {most} are allowed"))
     }
 
@@ -123,9 +156,10 @@ impl Model {
             ("skipped" | "cancelled", _) => true,
             ("template_error", kind) => kind == Kind::Set { is_broken: true },
             ("success", kind) => kind != Kind::Set { is_broken: true },
-            ("failed", Kind::Http(_)) => true,
+            ("failed", Kind::Http(_) | Kind::Task(_)) => true,
             // Nobody knows whether it was done, and it may be done only once.
             ("failed", Kind::Noop) => shape.retry.never,
+            ("timeout", Kind::Task(Errand { queue, attempt, total, .. })) => queue.or(attempt).or(total).is_some(),
             ("timeout", kind) => matches!(kind, Kind::Http(_) | Kind::Wait(_)),
             _ => false,
         };
@@ -139,6 +173,15 @@ impl Model {
             kind => kind.is_executed() && dispatch.work == Work::Noop,
         };
         require(is_right, || format!("s{} sends what nobody wrote: {:?}", dispatch.step, dispatch.work))
+    }
+
+    /// What a worker is given is what the task says, filled once.
+    pub fn explains_task(&self, task: &Task) -> Judgement {
+        let Some(errand) = self.shape.steps[task.step as usize].kind.errand() else {
+            return Err(format!("s{} is no task", task.step).into());
+        };
+        let is_right = errand.name == task.name && self.trigger.input(errand.reads) == task.input;
+        require(is_right, || format!("a worker is given what nobody wrote: {task:?}"))
     }
 
     /// Takes one event in, or says why it cannot have happened.
@@ -162,14 +205,19 @@ impl Model {
             }
             Event::Queued { reason } => {
                 (self.is_queued, self.status) = (true, Some(RunStatus::Pending));
-                let may_wait = self.shape.gate.is_some_and(|limit| limit.on_conflict != OnConflict::Skip);
-                require(is_new && (may_wait || *reason == Queue::WorkflowPaused), || {
-                    "it may not wait for a turn".into()
-                })
+                self.is_early = *reason == Queue::Later;
+                let may_wait = match reason {
+                    Queue::Limit => self.shape.gate.is_some_and(|limit| limit.on_conflict != OnConflict::Skip),
+                    Queue::WorkflowPaused => true,
+                    Queue::Later => self.trigger.run_at.is_some_and(|run_at| run_at > at),
+                };
+                require(is_new && may_wait, || "it may not wait for a turn".into())
             }
             Event::Admitted {} => {
                 let was_queued = std::mem::take(&mut self.is_queued);
                 require(was_queued, || "its turn has come, and it did not wait for one".into())?;
+                let is_time = !std::mem::take(&mut self.is_early) || self.trigger.run_at.is_some_and(|due| at >= due);
+                Harm::Early.unless(is_time, || "it is not to start yet".into())?;
                 self.turn(RunStatus::Pending, RunStatus::Running)
             }
             Event::Paused { .. } => {
@@ -213,7 +261,8 @@ impl Model {
             return Ok(());
         }
         let is_held = self.hold().is_some();
-        let is_active = |s: &Seen| s.phase == Phase::Running || s.phase == Phase::Ready && !is_held;
+        let is_active =
+            |s: &Seen| matches!(s.phase, Phase::Running | Phase::Leased) || s.phase == Phase::Ready && !is_held;
         let is_running = self.steps.iter().any(is_active);
         let is_undecided = |i: &usize| !is_held && self.steps[*i].phase == Phase::Idle && self.needs_settled(*i);
         let undecided = (0..self.steps.len()).find(is_undecided);
@@ -255,6 +304,9 @@ impl Model {
     fn observe_step(&mut self, i: usize, event: &Event, at: Timestamp) -> Judgement {
         let shape = self.shape.clone();
         let Step { kind, retry, .. } = &shape.steps[i];
+        if let Kind::Task(errand) = kind {
+            return self.observe_task(i, errand, event, at);
+        }
         let phase = self.steps[i].phase;
         let matches_attempt = event.attempt().is_none_or(|a| a == self.steps[i].attempts);
         let is_running = phase == Phase::Running && matches_attempt;
@@ -354,6 +406,125 @@ impl Model {
             }
             _ => Err(illegal().into()),
         }
+    }
+
+    /// The same for a step that is done outside.
+    fn observe_task(&mut self, i: usize, errand: &Errand, event: &Event, at: Timestamp) -> Judgement {
+        let shape = self.shape.clone();
+        let retry = &shape.steps[i].retry;
+        let phase = self.steps[i].phase;
+        let seen = &self.steps[i];
+        let is_leased = phase == Phase::Leased && event.attempt().is_none_or(|a| a == seen.attempts);
+        let illegal = || format!("{} for s{i}, which is {phase:?}", event.name().unwrap_or("?"));
+        let most = if retry.never { 1 } else { retry.max_attempts };
+        let (deaths, has_more) = (seen.deaths, !retry.never && seen.charged < most);
+        let has_ended = |due: Option<Timestamp>| due.is_some_and(|due| at >= due);
+        let attempt_is_over = phase == Phase::Leased && has_ended(self.ends(i, |errand| errand.attempt));
+        let queue_is_over = phase == Phase::Ready && has_ended(self.ends(i, |errand| errand.queue));
+        let all_is_over = has_ended(self.ends_for_good(i));
+        let in_time = || {
+            let is_in_time = !(attempt_is_over || queue_is_over || all_is_over);
+            Harm::Doubled.unless(is_in_time, || format!("s{i}: {} after its limit", event.name().unwrap_or("?")))
+        };
+        match event {
+            Event::Scheduled { attempt, key, .. } => {
+                in_time()?;
+                self.may_try(i, at)?;
+                self.shares_limits(i, errand, key)?;
+                require(*attempt == self.steps[i].attempts + 1, illegal)?;
+                self.stand(i, Phase::Ready, at)
+            }
+            Event::Leased { attempt, lease, key, .. } => {
+                in_time()?;
+                match phase {
+                    Phase::Ready => self.may_start(i)?,
+                    _ => self.may_try(i, at)?,
+                }
+                self.shares_limits(i, errand, key)?;
+                require(errand.heartbeat.is_none_or(|most| *lease <= most), || format!("s{i} is leased for {lease}"))?;
+                let seen = &mut self.steps[i];
+                (seen.attempts, seen.charged) = (seen.attempts + 1, seen.charged + 1);
+                require(*attempt == seen.attempts, || format!("s{i}: attempt {attempt} is number {}", seen.attempts))?;
+                require(seen.charged <= most, || format!("s{i}: attempt {} of {most}", seen.charged))?;
+                self.stand(i, Phase::Leased, at)
+            }
+            Event::RetryDue { .. } => {
+                self.may_start(i)?;
+                self.steps[i].phase = Phase::Retrying(at);
+                require(matches!(phase, Phase::Retrying(_)), illegal)
+            }
+            Event::Retrying { next, charged, died, failure, digest, .. } => {
+                require(is_leased && *next >= at, illegal)?;
+                match (died, failure.code.as_str()) {
+                    (true, "lease_lost") => require(*next == at && has_more && deaths + 1 < DEATHS_MAX, illegal)?,
+                    (false, "timeout") => require(*charged && has_more && attempt_is_over, illegal)?,
+                    (false, "snoozed" | "not_delivered") => require(!charged && *digest > 0, illegal)?,
+                    (false, "worker") => require(*charged && has_more && *digest > 0, illegal)?,
+                    _ => return Err(illegal().into()),
+                }
+                if *digest > 0 {
+                    in_time()?;
+                }
+                let seen = &mut self.steps[i];
+                seen.charged -= u32::from(!charged);
+                seen.deaths += u32::from(*died);
+                seen.phase = Phase::Retrying(*next);
+                Ok(())
+            }
+            Event::Progress { .. } => {
+                in_time()?;
+                require(is_leased, illegal)
+            }
+            Event::Succeeded { digest, .. } => {
+                in_time()?;
+                require(is_leased && *digest > 0, illegal)?;
+                self.done(i, "success")
+            }
+            Event::Failed { failure: Failure { code, message, .. }, digest, .. } => {
+                let is_final = message.contains("\"final\":true");
+                let is_right = match code.as_str() {
+                    "worker" => *digest > 0 && (is_final || !has_more),
+                    "quarantined" => deaths + 1 == DEATHS_MAX && !retry.never,
+                    "lease_lost" => !has_more && deaths + 1 < DEATHS_MAX && !retry.never,
+                    "outcome_unknown" => retry.never,
+                    _ => false,
+                };
+                if *digest > 0 {
+                    in_time()?;
+                }
+                require(is_leased && is_right, || format!("{}: {code} {message}", illegal()))?;
+                self.done(i, "failed")
+            }
+            Event::TimedOut { failure, .. } => {
+                let is_time = match failure.code.as_str() {
+                    "total_timeout" => all_is_over,
+                    "queue_timeout" => queue_is_over,
+                    "timeout" => attempt_is_over && !has_more,
+                    _ => false,
+                };
+                Harm::Early.unless(is_time, || format!("{}: {}", illegal(), failure.code))?;
+                self.done(i, "timeout")
+            }
+            Event::Skipped { because, .. } => self.skipped(i, because),
+            Event::Cancelled { .. } => {
+                require(!matches!(phase, Phase::Idle | Phase::Done(_)), illegal)?;
+                self.is_closing = true;
+                self.done(i, "cancelled")
+            }
+            _ => Err(illegal().into()),
+        }
+    }
+
+    fn stand(&mut self, i: usize, phase: Phase, at: Timestamp) -> Judgement {
+        let seen = &mut self.steps[i];
+        (seen.phase, seen.since) = (phase, at);
+        seen.ready_at.get_or_insert(at);
+        Ok(())
+    }
+
+    fn shares_limits(&self, i: usize, errand: &Errand, key: &str) -> Judgement {
+        let written = if errand.is_laned { format!("lane-{}", self.trigger.lane) } else { self.trigger.key.into() };
+        require(key == written, || format!("s{i} shares limits with {key:?}, {written:?} was written"))
     }
 
     fn done(&mut self, i: usize, word: &'static str) -> Judgement {

@@ -14,13 +14,14 @@ use super::harm::{Harm, Judgement};
 use super::ledger::Ticket;
 use super::upstream;
 use super::world::{Event, World, ready};
+use engine::board::Sizes;
 use engine::mailbox::{Command, Dispatch, Mailbox, Released, Turn};
 use engine::{HORIZON, Reply};
 use kernel::advance::TaskResult;
 use kernel::{Input, OrgId, RunId, Span, Timestamp, WorkflowId};
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use store::{Store, Verdict};
+use store::{Lane, Place, Store, Verdict};
 
 /// As in the engine: how often timers are read, and the pause after a refused commit.
 const POLL: Span = Span::from_millis(1_000);
@@ -37,6 +38,11 @@ pub enum Happening {
     Read {
         run: RunId,
         payloads: Option<Vec<u32>>,
+    },
+    /// A lane is read on.
+    Refill {
+        lane: Lane,
+        after: Option<Place>,
     },
     Arrive(Command<Ticket>),
     /// An executor reports.
@@ -81,7 +87,7 @@ pub struct Process {
     /// Another process has written since it started.
     pub is_outdated: bool,
     /// It went on after a commit whose fate it never learned.
-    is_unsure: bool,
+    pub is_unsure: bool,
 }
 
 enum State {
@@ -100,14 +106,14 @@ struct Busy {
 }
 
 impl Process {
-    pub fn new(host: usize, epoch: u64, clock: Clock, high_water: Option<Timestamp>) -> Process {
+    pub fn new(host: usize, epoch: u64, clock: Clock, high_water: Option<Timestamp>, sizes: Sizes) -> Process {
         Process {
             host,
             epoch,
             clock,
             newest_at: high_water.unwrap_or_default(),
             state: State::Up,
-            mailbox: mailbox(epoch),
+            mailbox: mailbox(epoch, sizes),
             inbox: Vec::new(),
             busy: None,
             turn_at: None,
@@ -137,13 +143,16 @@ impl Process {
     /// Forgets everything; false if it was dead already.
     pub fn kill(&mut self) -> bool {
         let was_alive = self.is_alive();
-        *self = Process { state: State::Dead, ..Process::new(self.host, self.epoch, self.clock.clone(), None) };
+        *self = Process {
+            state: State::Dead,
+            ..Process::new(self.host, self.epoch, self.clock.clone(), None, Sizes::default())
+        };
         was_alive
     }
 }
 
-fn mailbox(epoch: u64) -> Mailbox<Ticket> {
-    Mailbox::new(epoch, Arc::new(|run, step| format!("http://engine/wh/{run}/{step}")))
+fn mailbox(epoch: u64, sizes: Sizes) -> Mailbox<Ticket> {
+    Mailbox::sized(epoch, Arc::new(|run, step| format!("http://engine/wh/{run}/{step}")), sizes)
 }
 
 impl World {
@@ -157,6 +166,7 @@ impl World {
             (State::Up, Happening::Commit) => self.commit(process)?,
             (State::Up, Happening::Settle) => self.settle(process)?,
             (State::Up, Happening::Read { run, payloads }) => self.read(process, run, payloads),
+            (State::Up, Happening::Refill { lane, after }) => self.refill(process, lane, after),
             (State::Up, Happening::Arrive(command)) => self.deliver(process, command),
             (State::Up, Happening::Report { run, step, fence, result }) => {
                 // A connection that was dropped in time brings nothing; one that was not, a late result.
@@ -242,10 +252,16 @@ impl World {
             format!("engine time ran backwards in process {process}, from {:?} to {now:?}", this.newest_at)
         })?;
         (this.turn_at, this.newest_at) = (None, now);
+        this.mailbox.tick(now);
         for command in std::mem::take(&mut this.inbox) {
-            this.mailbox.accept(command);
+            self.overhear(process, &command, now);
+            self.processes[process].mailbox.accept(command);
         }
-        let mut turn = this.mailbox.turn(now);
+        let mut turn = self.processes[process].mailbox.turn(now);
+        for (lane, after) in std::mem::take(&mut turn.refills) {
+            let delay = Span(self.chance.between(0, self.faults.read_delay.0));
+            self.push(delay, Event::Process(process, Happening::Refill { lane, after }));
+        }
         for (_, run) in std::mem::take(&mut turn.loads) {
             self.ask_store(process, run, None);
         }
@@ -289,7 +305,7 @@ impl World {
         }
         let Process { is_outdated, is_unsure, .. } = self.processes[process];
         let writer = Writer { is_alone: !is_outdated, is_sure: !is_unsure, is_draining: busy.is_draining };
-        self.examine(&busy.turn.batch, writer)?;
+        self.examine(&busy.turn.batch, (Some(process), writer))?;
         for run in busy.turn.batch.runs.iter().map(|write| write.run) {
             if !self.is_calm && self.chance.chance(self.faults.race) {
                 self.aim(run, process);
@@ -311,6 +327,9 @@ impl World {
         let Some(Busy { turn, result: Some(result), .. }) = this.busy.take() else { return Ok(()) };
         let error = result.as_ref().err().cloned();
         this.is_unsure |= matches!(error, Some(store::Error::Unknown(_)));
+        if let Ok(verdicts) = &result {
+            self.checker.leases.settled(process, &turn.batch, verdicts, self.now)?;
+        }
         let released = this.mailbox.settle(turn, result);
         self.release(process, released)?;
         match error {
@@ -331,13 +350,24 @@ impl World {
     /// Carries out what a commit allowed.
     fn release(&mut self, process: usize, released: Released<Ticket>) -> Judgement {
         for (ticket, reply) in released.replies {
-            self.note(format!("request {ticket}: {reply:?}"));
+            match &reply {
+                Reply::Handed(handed) => {
+                    self.note(format!("request {ticket}: {} tasks, {:?}", handed.tasks.len(), handed.called_off));
+                }
+                _ => self.note(format!("request {ticket}: {reply:?}")),
+            }
             self.trace.mark("a key was taken", matches!(reply, Reply::KeyTaken { .. }));
             let is_told = matches!(reply, Reply::KeyTaken { .. }) && self.ledger.is_telling(ticket);
             self.trace.mark("somebody had been told already", is_told);
             self.trace.mark("a watcher was told the end", matches!(reply, Reply::Ended(_)));
             let is_refused = matches!(reply, Reply::Unavailable(_) | Reply::Unknown(_));
-            let ask = self.ledger.answered(ticket, reply, &self.checker)?.clone();
+            if self.crew.gone.contains(&ticket) {
+                let ask = self.ledger.asked(ticket).clone();
+                self.hear(process, ticket, &ask, &reply)?;
+                continue;
+            }
+            let ask = self.ledger.answered(ticket, reply.clone(), &self.checker)?.clone();
+            self.hear(process, ticket, &ask, &reply)?;
             if is_refused {
                 self.unanswered(ask);
             }
@@ -399,6 +429,8 @@ impl World {
 
     fn poll(&mut self, process: usize) {
         self.follow_wall(process);
+        let gone = &self.crew.gone;
+        self.processes[process].mailbox.retain_watchers(|ticket| !gone.contains(ticket));
         let mut pause = POLL;
         if !self.is_store_down() {
             let now = self.time(process);

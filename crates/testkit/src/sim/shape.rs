@@ -9,7 +9,8 @@ use super::random::Random;
 use kernel::event::OnConflict;
 use kernel::path::{RawPath, Ref, Root, TaskField};
 use kernel::plan::{
-    Backoff, Body, Concurrency, Group, Guard, Http, Layout, Link, Node, Notify, Occasion, Outcomes, Retry, Verdict,
+    Backoff, Body, Concurrency, Form, Group, Guard, Http, Layout, Link, Node, Notify, Occasion, Outcomes, Retry, Task,
+    Verdict,
 };
 use kernel::template::{self, Part, Template};
 use kernel::{Plan, Span, expr};
@@ -25,6 +26,8 @@ pub struct Shape {
     pub gate: Option<Limit>,
     /// Who is told that a run has ended.
     pub tells: Vec<Tell>,
+    /// It is one task and nothing else.
+    pub is_plain: bool,
 }
 
 /// How many runs of one lane may be open at once, and what becomes of one that finds no room.
@@ -59,7 +62,25 @@ pub enum Kind {
     },
     Sleep(Span),
     Wait(Option<Span>),
+    Task(Errand),
 }
+
+/// A step that is done outside.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Errand {
+    pub name: &'static str,
+    pub reads: Reads,
+    pub priority: Option<u32>,
+    /// What it shares limits with is the trigger's lane, not what the run says.
+    pub is_laned: bool,
+    pub queue: Option<Span>,
+    pub attempt: Option<Span>,
+    pub heartbeat: Option<Span>,
+    pub total: Option<Span>,
+}
+
+/// The types of tasks there are.
+pub const TYPES: [&str; 4] = ["bill.v1", "image", "mail.digest", "mail.send"];
 
 /// What of the trigger a request is made of. One that reads it needs its payload again for each attempt.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -104,6 +125,14 @@ impl Kind {
     /// Does an executor do it?
     pub fn is_executed(self) -> bool {
         matches!(self, Kind::Http(_) | Kind::Noop)
+    }
+
+    /// Does a worker do it?
+    pub fn errand(&self) -> Option<&Errand> {
+        match self {
+            Kind::Task(errand) => Some(errand),
+            _ => None,
+        }
     }
 }
 
@@ -162,7 +191,25 @@ impl Shape {
     fn of(random: &mut Random, steps: impl FnOnce(&mut Random) -> Vec<Step>) -> Shape {
         let steps = steps(random);
         let max_duration = if random.chance(250) { random.log_millis(500, 90_000) } else { Span::from_days(30) };
-        Shape { steps, max_duration, is_strict: random.chance(250), gate: None, tells: Vec::new() }
+        Shape { steps, max_duration, is_strict: random.chance(250), gate: None, tells: Vec::new(), is_plain: false }
+    }
+
+    /// Lets workers do some of what the engine would do itself.
+    pub fn outsource(&mut self, random: &mut Random) {
+        let share = random.pick(&[200, 500, 900]);
+        for step in self.steps.iter_mut().filter(|step| step.kind.is_executed()) {
+            if random.chance(share) {
+                step.kind = Kind::Task(Errand::draw(random));
+            }
+        }
+    }
+
+    /// One task and nothing else.
+    pub fn plain(random: &mut Random) -> Shape {
+        let errand = Errand { reads: Reads::Nothing, priority: None, is_laned: false, ..Errand::draw(random) };
+        let step = Step { retry: draw_retry(random), ..Step::plain(Kind::Task(errand), Vec::new()) };
+        let max_duration = Span(u64::MAX);
+        Shape { steps: vec![step], max_duration, is_strict: true, gate: None, tells: Vec::new(), is_plain: true }
     }
 
     /// The shape of what calls an address.
@@ -182,7 +229,8 @@ impl Shape {
         });
         let notify = self.tells.iter().map(Tell::notify).collect();
         let (groups, max_duration) = (vec![root], self.max_duration);
-        let layout = Layout { nodes, groups, max_duration, concurrency, notify, ..Default::default() };
+        let form = if self.is_plain { Form::Task } else { Form::default() };
+        let layout = Layout { form, nodes, groups, max_duration, concurrency, notify, ..Default::default() };
         Plan::new(layout).expect("steps need only earlier ones")
     }
 
@@ -223,6 +271,48 @@ impl Step {
             body: Some(body(self.kind)),
             retry: self.retry.clone(),
             ..Default::default()
+        }
+    }
+}
+
+impl Errand {
+    fn draw(random: &mut Random) -> Errand {
+        let limit = |random: &mut Random, least| random.chance(250).then(|| random.log_millis(least, 60_000));
+        Errand {
+            name: random.pick(&TYPES),
+            reads: random.pick(&[Reads::Nothing, Reads::Nothing, Reads::Flag, Reads::Note, Reads::Text]),
+            priority: random.chance(300).then(|| random.below(3) as u32),
+            is_laned: random.chance(300),
+            queue: limit(random, 100),
+            attempt: limit(random, 100),
+            heartbeat: limit(random, 500),
+            total: limit(random, 1_000),
+        }
+    }
+
+    fn task(&self) -> Task {
+        Task {
+            name: self.name.into(),
+            input: self.reads.text().map(|text| Template::from_parts(parts(text))),
+            queue: self.queue,
+            attempt: self.attempt,
+            heartbeat: self.heartbeat,
+            total: self.total,
+            priority: self.priority,
+            key: if self.is_laned { parts("lane-{{trigger.body.lane}}") } else { Vec::new() },
+            ..Default::default()
+        }
+    }
+}
+
+impl Reads {
+    /// The template of a body.
+    fn text(self) -> Option<&'static str> {
+        match self {
+            Reads::Nothing | Reads::Path => None,
+            Reads::Flag => Some("{{trigger.body.flag}}"),
+            Reads::Note => Some("{{trigger.body.note}}"),
+            Reads::Text => Some("note: {{trigger.body.note}}!"),
         }
     }
 }
@@ -278,17 +368,11 @@ fn parts(text: &str) -> Vec<Part> {
 fn body(kind: Kind) -> Body {
     match kind {
         Kind::Http(reads) => {
-            let (path, text) = match reads {
-                Reads::Nothing => ("", None),
-                Reads::Flag => ("", Some("{{trigger.body.flag}}")),
-                Reads::Note => ("", Some("{{trigger.body.note}}")),
-                Reads::Text => ("", Some("note: {{trigger.body.note}}!")),
-                Reads::Path => ("{{trigger.body.note}}", None),
-            };
+            let path = if reads == Reads::Path { "{{trigger.body.note}}" } else { "" };
             let request = Http {
                 method: "POST".into(),
                 url: parts(&format!("http://upstream/{path}")),
-                body: text.map(|text| Template::from_parts(parts(text))),
+                body: reads.text().map(|text| Template::from_parts(parts(text))),
                 timeout: Span::from_secs(30),
                 ..Default::default()
             };
@@ -301,6 +385,7 @@ fn body(kind: Kind) -> Body {
         }
         Kind::Sleep(span) => Body::Sleep { span },
         Kind::Wait(timeout) => Body::Webhook { timeout },
+        Kind::Task(errand) => Body::Task { task: Box::new(errand.task()) },
     }
 }
 

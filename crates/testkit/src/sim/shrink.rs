@@ -38,6 +38,14 @@ pub fn shrink(seed: u64, options: &Options) -> Option<(Options, Report)> {
             attempt(&mut best, smaller);
         }
     }
+    // What a large story could not do without may be of no use in a small one.
+    for fault in Fault::ALL {
+        if !best.0.without.contains(&fault) {
+            let mut smaller = best.0.clone();
+            smaller.without.push(fault);
+            attempt(&mut best, smaller);
+        }
+    }
     Some(best)
 }
 

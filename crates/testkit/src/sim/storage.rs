@@ -10,7 +10,7 @@ use super::world::{World, ready};
 use bytes::Bytes;
 use engine::mailbox::{Resumed, Trouble};
 use kernel::{OrgId, Record, RunId, event};
-use store::{Batch, Error, Result, RunWrite, Store, TimerChange, Verdict};
+use store::{Batch, Error, ReadyRow, Result, RunWrite, Store, TimerChange, Verdict};
 
 impl World {
     /// Nothing can be read or written.
@@ -81,18 +81,21 @@ impl World {
         let batch = Batch { at, epoch: 0, runs: vec![write] };
         let written = ready(self.store.commit(&batch));
         debug_assert_eq!(written, Ok(vec![Verdict::Committed]));
-        self.examine(&batch, Writer::default())
+        self.examine(&batch, (None, Writer::default()))
     }
 
     /// Holds every run of a batch against the invariants.
-    pub fn examine(&mut self, batch: &Batch, writer: Writer) -> Judgement {
+    pub fn examine(&mut self, batch: &Batch, (process, writer): (Option<usize>, Writer)) -> Judgement {
         let mut failed = Vec::new();
+        let ready = self.store.stored_ready();
         for run in batch.runs.iter().map(|write| write.run) {
             let Some(stored) = self.store.stored_run(OrgId::DEFAULT, run) else {
                 failed.push(run);
                 continue;
             };
-            self.checker.committed(&stored, batch.epoch, writer.is_draining).map_err(|wrong| wrong.about(run))?;
+            let rows: Vec<ReadyRow> = ready.iter().filter(|row| row.place.run == run).cloned().collect();
+            let judged = self.checker.committed(&stored, &rows, batch.epoch, writer.is_draining);
+            judged.map_err(|wrong| wrong.about(run))?;
             let seq = self.checker.stored(run).map_or(0, |run| run.state.seq);
             self.note(format!("  {run} is {} at event {seq}", stored.row.status));
         }
@@ -102,7 +105,7 @@ impl World {
             let is_whole = one == other || other && was_done_before;
             Harm::Lost.unless(is_whole, || format!("of {run} and {twin}, asked for together, one is there"))?;
         }
-        self.checker.landed(&failed, self.now, writer, &self.store)?;
+        self.checker.landed(&failed, self.now, (process, writer), &self.store)?;
         self.make_room()
     }
 
@@ -124,7 +127,7 @@ impl World {
         ready(self.store.payloads(OrgId::DEFAULT, run, numbers)).map_err(unreadable)
     }
 
-    fn may_read(&mut self) -> std::result::Result<(), Trouble> {
+    pub fn may_read(&mut self) -> std::result::Result<(), Trouble> {
         let fails = self.is_store_down() || !self.is_calm && self.chance.chance(self.faults.read_failure);
         self.trace.mark("a read failed", fails);
         if fails { Err(Trouble::Store("away".into())) } else { Ok(()) }

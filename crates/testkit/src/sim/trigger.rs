@@ -6,6 +6,7 @@
 use super::random::Random;
 use super::shape::Reads;
 use bytes::Bytes;
+use kernel::Timestamp;
 use kernel::advance::Work;
 use kernel::payload::INLINE_MAX;
 
@@ -21,17 +22,32 @@ pub struct Trigger {
     note: &'static str,
     /// Runs of one lane share a limit, where there is one.
     pub lane: u64,
+    /// What the run says of its tasks, where they do not say.
+    pub priority: Option<u32>,
+    pub key: &'static str,
+    pub run_at: Option<Timestamp>,
 }
 
 impl Trigger {
     pub fn draw(random: &mut Random, lane: u64) -> Trigger {
-        Trigger { flag: random.coin(), is_large: random.chance(250), note: random.pick(&NOTES), lane }
+        let (flag, is_large, note) = (random.coin(), random.chance(250), random.pick(&NOTES));
+        Trigger { flag, is_large, note, lane, priority: None, key: "", run_at: None }
     }
 
     pub fn body(&self) -> Bytes {
         let pad = "x".repeat(if self.is_large { INLINE_MAX } else { 5 });
         let Trigger { flag, note, lane, .. } = self;
         format!(r#"{{"flag":{flag},"note":"{note}","lane":{lane},"secret":"hush","pad":"{pad}"}}"#).into()
+    }
+
+    /// What a worker must be given for a step that reads `reads`: all of it, where that is nothing.
+    pub fn input(&self, reads: Reads) -> Bytes {
+        match reads {
+            Reads::Nothing | Reads::Path => self.body(),
+            Reads::Flag => self.flag.to_string().into(),
+            Reads::Note => format!("\"{}\"", self.note).into(),
+            Reads::Text => format!("\"note: {}!\"", self.note).into(),
+        }
     }
 
     /// Is this the request that a step which reads `reads` must send?

@@ -163,6 +163,7 @@ impl World {
         if self.processes[process].kill() {
             let is_replaced = self.hosts[self.processes[process].host].current != Some(process);
             self.trace.mark("a replaced process crashed", is_replaced);
+            self.checker.leases.lose(process);
             for ask in self.ledger.lose(process) {
                 self.unanswered(ask);
             }
@@ -193,12 +194,13 @@ impl World {
         let paused = ready(self.store.workflow_pauses()).expect("the memory store answers");
         let paused: Vec<WorkflowId> = paused.into_iter().map(|pause| pause.workflow).collect();
         let gated = ready(self.store.gated()).expect("the memory store answers");
-        let mut started = Process::new(host, epoch, clock, high_water);
+        let mut started = Process::new(host, epoch, clock, high_water, self.crew.sizes);
         (started.up_since, started.paused) = (self.now, paused.iter().copied().collect());
         self.processes.push(started);
         let workflows = self.definitions.iter().map(|d| d.version.workflow).filter(|w| !paused.contains(w));
         workflows.for_each(|workflow| self.checker.crowd.release(workflow));
         self.deliver(process, Command::Gates { paused, runs: gated });
+        self.open_board(process);
         if let Some(process) = self.hosts[host].current.replace(process) {
             let patience = self.chance.log_millis(1_000, 120_000);
             self.push(patience, Event::Weather(Weather::Retire { process }));

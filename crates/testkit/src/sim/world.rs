@@ -4,6 +4,7 @@
 use super::Options;
 use super::check::{Checker, Definition};
 use super::client::{self, Errand};
+use super::crew::{Crew, Deed};
 use super::faults::Faults;
 use super::harm::{Failure, Harm, Judgement};
 use super::ledger::{Ask, Ledger};
@@ -40,6 +41,7 @@ pub enum Event {
     Process(usize, Happening),
     Weather(Weather),
     Client(Errand),
+    Crew(Deed),
     /// Somebody pauses (true) or resumes the workflow of a definition.
     Hold(usize, bool),
     /// The first phase is over.
@@ -63,6 +65,7 @@ pub struct World {
     pub schedule: Random,
     /// Limits, pauses and notices.
     pub around: Random,
+    pub crew: Crew,
 
     pub faults: Faults,
     pub is_calm: bool,
@@ -91,7 +94,8 @@ impl World {
         let mut topology = Random::stream(seed, "topology");
         let mut workload = Random::stream(seed, "workload");
         let mut chance = Random::stream(seed, "faults");
-        let faults = Faults::draw(&mut chance, &options.without);
+        let mut workers = Random::stream(seed, "workers");
+        let faults = Faults::draw(&mut chance, &mut workers, &options.without);
         let mut around = Random::stream(seed, "around");
         // Places are kept by the one process that has the store, and so are pauses of workflows.
         let hosts_max = if faults.has_gates { 1 } else { options.hosts_max };
@@ -104,6 +108,13 @@ impl World {
             None => Shape::draw(random, options.steps_max),
         };
         let shapes: Vec<Shape> = (0..count).map(|_| shape(&mut workload)).collect();
+        let mut shapes = shapes;
+        if faults.has_tasks {
+            shapes.iter_mut().for_each(|shape| shape.outsource(&mut workers));
+            let plain = if extreme.is_some() { 0 } else { workers.between(0, 3) };
+            shapes.extend((0..plain).map(|_| Shape::plain(&mut workers)));
+        }
+        let crew = Crew::draw(workers, faults.is_cramped);
         let definitions = define(shapes, &mut around, &faults, extreme.is_some());
         let runs_max = if extreme.is_some() { options.runs_max.min(2) } else { options.runs_max };
         let checker = Checker::new(faults.has_one_clock());
@@ -118,6 +129,7 @@ impl World {
             chance,
             schedule: Random::stream(seed, "schedule"),
             around,
+            crew,
             faults,
             is_calm: false,
             store: MemoryStore::new(),
@@ -144,6 +156,9 @@ impl World {
                 world.push_at(at, Event::Hold(definition, is_paused));
             }
         }
+        if world.faults.has_tasks {
+            world.muster(calm_at);
+        }
         world.push_at(calm_at, Event::Calm);
         world
     }
@@ -163,6 +178,7 @@ impl World {
                     self.errands -= 1;
                     self.send(errand);
                 }
+                Event::Crew(deed) => self.work(deed),
                 Event::Hold(_, true) if self.is_calm => {}
                 Event::Hold(definition, is_paused) => self.hold(definition, is_paused),
                 Event::Calm => self.calm_down(),
@@ -173,8 +189,12 @@ impl World {
                 }
                 Event::Tick => {
                     self.checker.news.check(&self.store)?;
+                    self.checker.leases.check(self.now)?;
                     self.make_room()?;
                     self.help();
+                    if self.faults.has_tasks {
+                        self.claim_all();
+                    }
                     self.push(TICK, Event::Tick);
                 }
             }
@@ -200,6 +220,9 @@ impl World {
         self.note("--- the weather is good from here on".into());
         self.is_calm = true;
         self.clear_up();
+        if self.faults.has_tasks {
+            self.open_types();
+        }
         for (process, dispatch) in std::mem::take(&mut self.silent) {
             self.report(process, &dispatch, Span::from_millis(5), upstream::well(&dispatch));
         }
@@ -261,8 +284,8 @@ impl World {
 fn define(shapes: Vec<Shape>, random: &mut Random, faults: &Faults, is_extreme: bool) -> Vec<Definition> {
     let mut definitions: Vec<Definition> = Vec::new();
     for (n, mut shape) in shapes.into_iter().enumerate() {
-        shape.gate = (faults.has_gates && random.chance(800)).then(|| Limit::draw(random));
-        for _ in 0..if faults.has_notices { random.below(3) } else { 0 } {
+        shape.gate = (faults.has_gates && random.chance(800)).then(|| Limit::draw(random)).filter(|_| !shape.is_plain);
+        for _ in 0..if faults.has_notices && !shape.is_plain { random.below(3) } else { 0 } {
             let name = format!("workflow {}", random.below(n as u64 + 1));
             let workflow = (!is_extreme && random.chance(300)).then_some(name);
             shape.tells.push(Tell { only_failures: random.chance(300), workflow });

@@ -21,7 +21,7 @@ const TWICE: u64 = 100;
 const FAILURES_MAX: usize = 10;
 
 /// Situations that a batch must meet, or it proves little.
-const MARKS: [&str; 53] = [
+const MARKS: [&str; 73] = [
     "a callback was aimed at a deadline",
     "a cancel was aimed at a deadline",
     "a clock kept a process from starting",
@@ -35,38 +35,58 @@ const MARKS: [&str; 53] = [
     "a crash came between commit and release",
     "a host crashed",
     "a key was taken",
+    "a lane was read on",
+    "a lease was lost",
     "a payload was fetched",
     "a process drained",
     "a process was replaced while it lives",
     "a read failed",
     "a replaced process committed",
     "a replaced process crashed",
+    "a report was recognised",
+    "a report was said again",
     "a retry was not waited for",
+    "a rule was changed",
     "a run found no room and was refused",
     "a run made room for a newer one",
+    "a run waited for its time",
     "a run waited for its turn",
     "a run was paused",
     "a run was recovered",
     "a run was resumed",
     "a snapshot was read",
+    "a task took too long altogether",
+    "a task was handed back",
+    "a task was put aside",
+    "a task was snoozed",
     "a thousand steps met in one",
     "a watcher was told the end",
+    "a worker died",
+    "a worker hung until its lease had ended",
+    "a worker said it was alive",
+    "a worker that had lost its lease said it was alive",
+    "a worker was told that it is too late",
+    "a worker was told that nobody wants it",
     "a workflow was paused",
     "an attempt was held back",
     "an event of a later release",
     "everything was skipped",
     "hosts stopped one by one",
     "late_result",
+    "nobody claimed a task in time",
     "run.cancelled",
     "run.failed",
     "run.timeout",
     "somebody had been told already",
     "somebody meddled with a retry",
+    "step.heartbeat",
+    "step.leased",
     "step.received",
     "step.retrying",
     "step.scheduled",
     "step.skipped",
     "step.timeout",
+    "tasks waited while nobody was there",
     "the turn of a run came",
     "there was a single step",
     "thirty callbacks were waited for",
@@ -119,7 +139,8 @@ impl Tally {
         for (what, count) in report.marks {
             *self.marks.entry(what).or_default() += count;
         }
-        if let Some(Failure { harm, .. }) = report.failure {
+        if let Some(Failure { harm, what }) = report.failure {
+            println!("seed {}: {harm:?}: {}", report.seed, what.lines().next().unwrap_or_default());
             *self.harms.entry(harm).or_default() += 1;
             self.failed.push(report.seed);
         }

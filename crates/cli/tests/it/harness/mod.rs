@@ -4,12 +4,14 @@ mod api;
 mod http;
 mod server;
 mod sse;
+mod tasks;
 mod upstream;
 
 pub use api::{Api, is_terminal, micros};
 pub use http::Answer;
 pub use server::{Server, Starting, onward, onward_with_input};
 pub use sse::{Message, Stream};
+pub use tasks::{Claimed, names};
 pub use upstream::{Act, Effect, Upstream, json, reply, status};
 
 use std::time::{Duration, Instant};

@@ -30,9 +30,11 @@ pub struct Kind {
     pub is_enabled: bool,
 }
 
+type Name = (OrgId, String);
+
 /// What is known of types, so that a submission costs no read. Every change of a type forgets it.
 #[derive(Default)]
-pub struct Kinds(Mutex<HashMap<(OrgId, String), Vec<Arc<Kind>>>>);
+pub struct Kinds(Mutex<HashMap<Name, Vec<Arc<Kind>>>>);
 
 /// What shall be different about a type. `None` leaves it, `Some(None)` removes it.
 #[derive(Clone, Debug, Default)]
@@ -98,23 +100,7 @@ impl Inner {
         let id = type_id(name);
         let version =
             Version { org, workflow: id, name: name.into(), number: 1, hash: defined.hash, plan: Arc::new(plan) };
-        let workflow = WorkflowRow {
-            org,
-            id,
-            name: name.to_owned(),
-            slug: String::new(),
-            description: None,
-            tags: "[]".into(),
-            form: Form::Task,
-            trigger: "api".into(),
-            steps: 1,
-            enabled: true,
-            version: 1,
-            hash: defined.hash,
-            created_at: now,
-            updated_at: now,
-            deleted_at: None,
-        };
+        let workflow = workflow_row(&version, now);
         let resolved = Arc::new(Resolved { row: workflow, version: Arc::new(version) });
         let kind = Arc::new(Kind { settings: settings.clone(), resolved, is_enabled: row.enabled });
         let mut kinds = lock(&self.kinds.0);
@@ -125,6 +111,35 @@ impl Inner {
         editions.truncate(EDITIONS_MAX - 1);
         editions.push(kind.clone());
         Ok(kind)
+    }
+
+    /// What a run of a type is started from once more, if the type still takes tasks.
+    pub(in super::super) async fn type_of(&self, version: &Version) -> Result<WorkflowRow, Error> {
+        match self.store.task_type(version.org, &version.name).await? {
+            Some(row) if !row.enabled => Err(Error::TypeDisabled(version.name.clone())),
+            _ => Ok(workflow_row(version, self.clock.now())),
+        }
+    }
+}
+
+/// A type as what runs are started from.
+fn workflow_row(version: &Version, now: Timestamp) -> WorkflowRow {
+    WorkflowRow {
+        org: version.org,
+        id: version.workflow,
+        name: version.name.clone(),
+        slug: String::new(),
+        description: None,
+        tags: "[]".into(),
+        form: Form::Task,
+        trigger: "api".into(),
+        steps: 1,
+        enabled: true,
+        version: version.number,
+        hash: version.hash,
+        created_at: now,
+        updated_at: now,
+        deleted_at: None,
     }
 }
 

@@ -282,7 +282,7 @@ impl Engine {
 }
 
 /// The scope of keys that say which task took the place of a failed one.
-const RELEASE: &str = "release";
+pub const RELEASE: &str = "release";
 
 impl From<Item> for TaskKey {
     fn from(item: Item) -> TaskKey {

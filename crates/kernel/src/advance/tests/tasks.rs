@@ -242,6 +242,30 @@ fn a_claim_that_is_cancelled_in_the_same_advance_is_not_granted() {
     assert!(story.grants.is_empty() && story.aborted.is_empty(), "nobody was told that they have it");
 }
 
+/// Two requests that arrive in one advance are dealt with as if they had come in two.
+#[test]
+fn decision_13_a_cancel_right_after_the_last_result_is_too_late() {
+    let cancel = || Input::Cancel { actor: "ada".into(), reason: String::new() };
+    let finished = |fence| Input::Finished { step: 0, fence, result: done(json!(1)), digest: 11 };
+    let mut story = Story::of_plan(plain(|_, _| {}));
+    let fence = story.claimed("task");
+    let answers = story.give_all(vec![finished(fence), cancel()]);
+    assert_eq!(answers, [Answer::Applied, Answer::Ended(RunStatus::Completed)]);
+    assert_eq!(story.shows(), "task=success run=completed");
+    let mut story = Story::of_plan(plain(|_, _| {}));
+    let fence = story.claimed("task");
+    let answers = story.give_all(vec![cancel(), finished(fence)]);
+    assert_eq!(answers, [Answer::Applied, Answer::Ended(RunStatus::Cancelled)]);
+    assert_eq!(story.shows(), "task=cancelled run=cancelled");
+    // Where more follows, it is not: what that begins is not handed to anybody.
+    let mut story = Story::of("a@task; b@task: a");
+    let fence = story.claimed("a");
+    story.offers.borrow_mut().push(offer("w2"));
+    assert_eq!(story.give_all(vec![finished(fence), cancel()]), [Answer::Applied, Answer::Applied]);
+    assert_eq!(story.shows(), "a=success b=cancelled run=cancelled");
+    assert_eq!((story.grants.len(), story.aborted.len()), (1, 0));
+}
+
 #[test]
 fn a_heartbeat_costs_nothing_and_progress_goes_to_the_next_attempt() {
     let mut story = Story::of_plan(plain(|_, _| {}));

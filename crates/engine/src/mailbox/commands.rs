@@ -1,0 +1,187 @@
+//! What is asked of the mailbox, and what it answers.
+
+use crate::board::{Ask, Handed, Stance};
+use crate::gates::Crowd;
+use crate::version::Version;
+use bytes::Bytes;
+use kernel::event::Origin;
+use kernel::run::LoadError;
+use kernel::{Answer, Input, OrgId, Run, RunId, RunStatus, Span, Timestamp, WorkflowId};
+use std::sync::Arc;
+use store::{Birth, GateRow, GatedRun, Lane, Place, RunRow, Timer, TypeRow, WorkerRow};
+
+/// What is asked of the mailbox. `T` is the caller's ticket: whatever it needs to route the reply.
+pub enum Command<T> {
+    /// Answers `ticket` when the run exists, and `ended`, if given, when it has ended.
+    Start {
+        start: Box<Start>,
+        ticket: T,
+        ended: Option<T>,
+    },
+    /// Creates runs in one durable write, all of them or none; answers every ticket.
+    StartAll(Vec<(Start, T)>),
+    /// An input from outside (with a ticket) or from inside (without).
+    Give {
+        org: OrgId,
+        run: RunId,
+        input: Input,
+        ticket: Option<T>,
+    },
+    /// Answers when the run has ended.
+    Watch {
+        org: OrgId,
+        run: RunId,
+        ticket: T,
+    },
+    /// A run was in memory when the last process died: take it up again.
+    Recover {
+        org: OrgId,
+        run: RunId,
+    },
+    /// Timers of parked runs that are due soon.
+    Timers(Vec<Timer>),
+    Loaded {
+        run: RunId,
+        result: Result<Option<Box<Resumed>>, Trouble>,
+    },
+    Fetched {
+        run: RunId,
+        result: Result<Vec<(u32, Bytes)>, Trouble>,
+    },
+    /// What the last process left of gates: paused workflows, and runs that hold a place or wait for one.
+    Gates {
+        paused: Vec<WorkflowId>,
+        runs: Vec<GatedRun>,
+    },
+    /// New runs of a workflow wait for their turn, until it is resumed.
+    PauseWorkflow(WorkflowId),
+    ResumeWorkflow(WorkflowId),
+    /// Answers who stands between a run and its turn.
+    Crowd {
+        run: RunId,
+        ticket: T,
+    },
+    /// A worker asks for tasks; answered with [`Reply::Handed`].
+    Ask(Box<Ask<T>>),
+    /// The time of a worker's question is up.
+    Withdraw(u64),
+    /// The holder of `fence` is alive; answered with [`Reply::Lease`].
+    Extend {
+        org: OrgId,
+        run: RunId,
+        step: u32,
+        fence: u64,
+        by: Option<Span>,
+        ticket: T,
+    },
+    /// What the last process left of workers, types and tasks that wait.
+    Board {
+        lanes: Vec<(Lane, u64)>,
+        types: Vec<TypeRow>,
+        workers: Vec<WorkerRow>,
+    },
+    /// What is known about a type has changed.
+    Rule(Box<TypeRow>),
+    /// Tasks of a lane that wait while their runs are parked; nothing if they could not be read.
+    Refilled {
+        lane: Lane,
+        rows: Option<Vec<Place>>,
+    },
+    /// Answers what the board knows.
+    Look(Look, T),
+    /// Starts nothing from now on: what is under way may finish, the rest is for the next process.
+    Drain,
+}
+
+/// A question about tasks and workers.
+#[derive(Clone, Debug)]
+pub enum Look {
+    /// Why does a task that waits have nobody?
+    Stance(Lane),
+    /// Until when are these leased?
+    Leases(Vec<(RunId, u32)>),
+    /// What is going on in these types?
+    Types(OrgId, Vec<String>),
+    Workers(OrgId),
+    /// Workers of which something is to be stored; forgets those not heard of since.
+    News {
+        all: bool,
+        since: Timestamp,
+    },
+}
+
+/// A run to be created.
+pub struct Start {
+    pub org: OrgId,
+    pub run: RunId,
+    pub version: Arc<Version>,
+    pub origin: Origin,
+    /// The row of `origin.gate`.
+    pub gate: Option<GateRow>,
+    pub birth: Birth,
+}
+
+/// A stored run, folded and ready to go on.
+pub struct Resumed {
+    pub version: Arc<Version>,
+    pub run: Run,
+    pub seq: u64,
+    pub row: RunRow,
+    /// Records folded after the snapshot.
+    pub records: u32,
+}
+
+/// Why a run could not be read.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Trouble {
+    /// Later, perhaps.
+    Store(String),
+    /// It needs a newer release.
+    Newer,
+    /// What is stored makes no sense.
+    Damaged(String),
+}
+
+impl From<LoadError> for Trouble {
+    fn from(error: LoadError) -> Self {
+        match error {
+            LoadError::Newer => Trouble::Newer,
+            LoadError::Damaged(what) => Trouble::Damaged(what),
+        }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub enum Reply {
+    /// The input was judged, and whatever it changed is durable.
+    Answer {
+        answer: Answer,
+        status: RunStatus,
+        created_at: Timestamp,
+    },
+    /// The watched run has ended.
+    Ended(RunStatus),
+    Crowd(Option<Crowd>),
+    Handed(Box<Handed>),
+    /// Until when the holder has the task now; nothing if the board does not know it as a holder.
+    Lease(Option<Timestamp>),
+    Stance(Box<Stance>),
+    Leases(Vec<Option<Timestamp>>),
+    /// Waiting, leased and workers that are there.
+    Types(Vec<(u64, u32, u32)>),
+    /// With the tasks each has.
+    Workers(Vec<(WorkerRow, u32)>),
+    /// The idempotency key belongs to another run.
+    KeyTaken {
+        run: RunId,
+        fingerprint: [u8; 32],
+    },
+    /// Another run of the same unit was refused, so this one was not created.
+    Undone,
+    NotFound,
+    /// Nothing was written.
+    Unavailable(String),
+    /// It may or may not have been written.
+    Unknown(String),
+    Trouble(Trouble),
+}

@@ -1,0 +1,502 @@
+//! Workers: they ask for tasks, do them for a while, say that they are alive and how it ended; and they die, hang until
+//! their lease has ended and then report all the same, hang up, and say twice what was not answered.
+//!
+//! ```text
+//!   Poll ──Command::Ask──▶ process ──Handed──▶ Beat, Beat, … Report ──Finished──▶ any process
+//!     └─ Withdraw                                (or nothing, or late, or twice)
+//! ```
+//!
+//! It plays what `engine/src/engine/tasks.rs` does with a worker's requests. Whatever a worker says names the fence it was
+//! given, so that the checker can tell whose word was taken.
+
+use super::harm::{Harm, Judgement, require};
+use super::ledger::{Ask, Ticket};
+use super::process::Happening;
+use super::random::Random;
+use super::shape::TYPES;
+use super::trigger::Trigger;
+use super::world::{Event, World, ready};
+use engine::Reply;
+use engine::board::{self, Handed, Pattern, Sizes, Task};
+use engine::mailbox::{Command, Trouble};
+use kernel::advance::TaskResult;
+use kernel::event::Failure;
+use kernel::payload::INLINE_MAX;
+use kernel::{Answer, Input, OrgId, Payload, Run, RunId, Span, Timestamp};
+use std::collections::BTreeSet;
+use store::{Rate, Store, TypePause, TypeRow};
+
+const PATTERNS: [&str; 6] = ["%", "mail.%", "mail.send", "bill.v1", "bill.%", "ima%"];
+/// How long a worker waits for an answer in good weather.
+const WAIT: Span = Span::from_secs(2);
+
+pub enum Deed {
+    Poll {
+        worker: usize,
+    },
+    Withdraw {
+        process: usize,
+        place: u64,
+    },
+    /// The poll's connection is cut.
+    HangUp {
+        worker: usize,
+        ticket: Ticket,
+    },
+    Beat {
+        task: Holding,
+        /// It goes on until then.
+        until: Timestamp,
+    },
+    Report {
+        said: usize,
+    },
+    /// Somebody changes what is known about a type.
+    Rule {
+        name: &'static str,
+    },
+}
+
+/// What a worker was given.
+#[derive(Clone, Copy, Debug)]
+pub struct Holding {
+    run: RunId,
+    step: u32,
+    fence: u64,
+    lease: Span,
+}
+
+/// How a worker says a task ended.
+#[derive(Clone, Debug)]
+struct Said {
+    task: Holding,
+    result: TaskResult,
+    digest: u64,
+    /// It says so until it is answered, but not forever.
+    tries: u32,
+}
+
+pub struct Crew {
+    random: Random,
+    /// What they claim, and their runtime.
+    workers: Vec<(Vec<&'static str>, Option<&'static str>)>,
+    said: Vec<Said>,
+    /// Questions whose askers hung up.
+    pub gone: BTreeSet<Ticket>,
+    /// Heartbeats that a process has seen: when, and whether the lease was live as far as can be said.
+    beats: Vec<(Ticket, Timestamp, Option<bool>)>,
+    pub sizes: Sizes,
+}
+
+impl Crew {
+    pub fn draw(mut random: Random, is_cramped: bool) -> Crew {
+        let worker = |random: &mut Random| {
+            let types = (0..random.between(1, 3)).map(|_| random.pick(&PATTERNS)).collect();
+            (types, random.pick(&[None, None, Some("python"), Some("rust")]))
+        };
+        let workers = (0..random.between(1, 5)).map(|_| worker(&mut random)).collect();
+        let mut sizes = Sizes::default();
+        if is_cramped {
+            let (resident, page) = (random.below(5) as usize, random.between(1, 3) as usize);
+            sizes = Sizes { resident, page, window: page * 2, low: random.between(1, 2) as usize };
+        }
+        Crew { random, workers, said: Vec::new(), gone: BTreeSet::new(), beats: Vec::new(), sizes }
+    }
+
+    fn name(worker: usize) -> String {
+        format!("worker-{worker}")
+    }
+}
+
+impl World {
+    /// Everybody comes to work, and somebody keeps changing the rules.
+    pub fn muster(&mut self, until: Timestamp) {
+        for worker in 0..self.crew.workers.len() {
+            let at = self.crew.random.log_millis(1, 20_000);
+            self.push(at, Event::Crew(Deed::Poll { worker }));
+        }
+        if self.faults.has_rules {
+            for name in TYPES {
+                let row = self.draw_rule(name);
+                ready(self.store.put_type(&row)).expect("the memory store answers");
+                for _ in 0..self.crew.random.below(4) {
+                    let at = Span(self.crew.random.below(until.since(self.now).0));
+                    self.push(at, Event::Crew(Deed::Rule { name }));
+                }
+            }
+        }
+    }
+
+    fn draw_rule(&mut self, name: &str) -> TypeRow {
+        let (now, random) = (self.now, &mut self.crew.random);
+        let rate = |random: &mut Random| {
+            let (limit, per) = (random.between(1, 3) as u32, random.log_millis(500, 10_000));
+            Rate { limit, per, per_key: random.coin() }
+        };
+        TypeRow {
+            runtime: random.chance(150).then(|| "python".into()),
+            enabled: !random.chance(100),
+            paused: random.chance(150).then(|| TypePause { at: now, actor: "ada".into(), note: String::new() }),
+            limit: random.chance(600).then(|| random.between(1, 3) as u32),
+            limit_per_key: random.chance(400).then(|| random.between(1, 2) as u32),
+            rate: random.chance(150).then(|| rate(random)),
+            ..free(name)
+        }
+    }
+
+    /// Somebody changes a rule: the row first, then whoever was asked.
+    fn change_rule(&mut self, row: TypeRow) {
+        let Some(process) = self.reachable().filter(|_| !self.is_store_down()) else { return };
+        self.note(format!("process {process} is told about {row:?}"));
+        ready(self.store.put_type(&row)).expect("the memory store answers");
+        self.trace.mark("a rule was changed", true);
+        self.deliver(process, Command::Rule(Box::new(row)));
+    }
+
+    pub fn work(&mut self, deed: Deed) {
+        match deed {
+            Deed::Poll { .. } | Deed::Rule { .. } if self.is_calm => {}
+            Deed::Poll { worker } => self.poll_for_work(worker),
+            Deed::Withdraw { process, place } => {
+                if self.processes[process].is_alive() {
+                    self.deliver(process, Command::Withdraw(place));
+                }
+            }
+            Deed::HangUp { worker, ticket } => {
+                if self.ledger.is_open(ticket) {
+                    self.note(format!("worker {worker} hangs up request {ticket}"));
+                    self.ledger.hang_up(ticket);
+                    self.crew.gone.insert(ticket);
+                    self.poll_soon(worker);
+                }
+            }
+            Deed::Beat { task, until } => self.beat(task, until),
+            Deed::Report { said } => self.say(said),
+            Deed::Rule { name } => {
+                let row = self.draw_rule(name);
+                self.change_rule(row);
+            }
+        }
+    }
+
+    /// What a run says of its tasks; only a plain one waits for a certain time.
+    pub fn prefer(&mut self, trigger: &mut Trigger, is_plain: bool) {
+        let random = &mut self.crew.random;
+        trigger.priority = random.chance(500).then(|| random.below(4) as u32);
+        trigger.key = random.pick(&["", "", "a", "b"]);
+        let run_at = self.now.after(random.log_millis(1, 240_000));
+        trigger.run_at = (is_plain && random.chance(300)).then_some(run_at);
+    }
+
+    fn poll_soon(&mut self, worker: usize) {
+        let pause = self.crew.random.log_millis(1, 5_000);
+        self.push(pause, Event::Crew(Deed::Poll { worker }));
+    }
+
+    fn poll_for_work(&mut self, worker: usize) {
+        let Some(process) = self.reachable() else { return self.poll_soon(worker) };
+        let (types, runtime) = self.crew.workers[worker].clone();
+        let random = &mut self.crew.random;
+        let (credits, lease) = (random.pick(&[0, 1, 1, 2, 5]), random.log_millis(1_000, 60_000));
+        let wait = random.chance(700).then(|| random.log_millis(10, 20_000));
+        let ticket = self.ask_for_work(worker, process, (types, runtime), credits, lease, wait);
+        if self.crew.random.chance(self.faults.worker_hang_up) {
+            let at = self.crew.random.log_millis(1, 10_000);
+            self.push(at, Event::Crew(Deed::HangUp { worker, ticket }));
+        }
+    }
+
+    fn ask_for_work(
+        &mut self,
+        worker: usize,
+        process: usize,
+        (types, runtime): (Vec<&str>, Option<&str>),
+        credits: u32,
+        lease: Span,
+        wait: Option<Span>,
+    ) -> Ticket {
+        let ticket = self.ledger.ask(Ask::Poll { worker }, process);
+        let place = ticket as u64;
+        self.note(format!("request {ticket} to process {process}: worker {worker} would take {credits} of {types:?}"));
+        let ask = board::Ask {
+            place,
+            ticket,
+            org: OrgId::DEFAULT,
+            worker: Crew::name(worker),
+            types: types.iter().map(|text| (*text).to_owned()).collect(),
+            patterns: types.iter().filter_map(|text| Pattern::parse(text)).collect(),
+            runtime: runtime.map(str::to_owned),
+            version: None,
+            slots: None,
+            credits,
+            lease,
+            is_hasty: wait.is_none(),
+        };
+        self.deliver(process, Command::Ask(Box::new(ask)));
+        if let Some(wait) = wait {
+            self.push(wait, Event::Crew(Deed::Withdraw { process, place }));
+        }
+        ticket
+    }
+
+    /// In good weather somebody asks every process for everything.
+    pub fn claim_all(&mut self) {
+        for process in 0..self.processes.len() {
+            if self.processes[process].is_up() && !self.processes[process].is_draining {
+                self.claim_all_of(process);
+            }
+        }
+    }
+
+    /// Every process is told that nothing is paused or disabled any more.
+    pub fn open_types(&mut self) {
+        for name in TYPES {
+            let row = ready(self.store.task_type(OrgId::DEFAULT, name)).expect("the memory store answers");
+            let row = TypeRow { enabled: true, paused: None, ..row.unwrap_or_else(|| free(name)) };
+            ready(self.store.put_type(&row)).expect("the memory store answers");
+            for process in 0..self.processes.len() {
+                if self.processes[process].is_alive() {
+                    self.deliver(process, Command::Rule(Box::new(row.clone())));
+                }
+            }
+        }
+    }
+
+    fn claim_all_of(&mut self, process: usize) {
+        let everybody = self.crew.workers.len();
+        self.ask_for_work(everybody, process, (vec!["%"], None), 8, Span::from_secs(30), Some(WAIT));
+    }
+
+    /// A worker is answered.
+    pub fn hear(&mut self, process: usize, ticket: Ticket, ask: &Ask, reply: &Reply) -> Judgement {
+        match (ask, reply) {
+            (Ask::Poll { worker }, Reply::Handed(handed)) => self.take(process, ticket, *worker, handed),
+            (Ask::Beat { run, step, fence, by }, Reply::Lease(until)) => {
+                let Some(i) = self.crew.beats.iter().position(|(of, ..)| *of == ticket) else { return Ok(()) };
+                let (_, asked, is_live) = self.crew.beats.swap_remove(i);
+                let is_right = is_live.is_none_or(|is_live| is_live == until.is_some());
+                Harm::Doubled.unless(is_right, || {
+                    format!("the lease of s{step} of {run} under {fence} is live: {is_live:?}, answered {until:?}")
+                })?;
+                self.trace.mark("a worker said it was alive", until.is_some());
+                self.trace.mark("a worker that had lost its lease said it was alive", until.is_none());
+                // A worker may not be silent for longer than the task allows, whatever it asks for.
+                let kind = self.definitions[self.pinned[run]].shape.steps[*step as usize].kind;
+                let longest = kind.errand().and_then(|errand| errand.heartbeat);
+                let by = by.map(|by| longest.map_or(by, |longest| by.min(longest)));
+                match until {
+                    Some(until) => self.checker.leases.extended(process, (*run, *step), *fence, (by, asked), *until),
+                    None => Ok(()),
+                }
+            }
+            (Ask::Report { run, fence, said, .. }, Reply::Answer { answer, .. }) => {
+                let Holding { step, .. } = self.crew.said[*said].task;
+                let has_it = self.checker.leases.fence((*run, step)) == Some(*fence);
+                let is_alone = !self.processes[process].is_outdated;
+                self.trace.mark("a worker was told that it is too late", *answer == Answer::Stale);
+                self.trace.mark("a report was recognised", *answer == Answer::Repeated);
+                require(*answer != Answer::Stale || !has_it || !is_alone, || {
+                    format!("whoever has s{step} of {run} under {fence} was not heard")
+                })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn take(&mut self, process: usize, ticket: Ticket, worker: usize, handed: &Handed) -> Judgement {
+        let has_hung_up = self.crew.gone.remove(&ticket);
+        let holder = Some(self.processes[process].epoch).filter(|_| !self.processes[process].is_unsure);
+        self.trace.mark("a worker was told that nobody wants it", !handed.called_off.is_empty());
+        for task in &handed.tasks {
+            let (run, step, fence, lease) = (task.run, task.step, task.fence, task.lease);
+            self.note(format!("worker {worker} has s{step} of {run} under {fence} for {lease}"));
+            self.checker.leases.seen(process, (run, step));
+            self.checker.handed(task, &Crew::name(worker), has_hung_up, holder)?;
+            match has_hung_up {
+                true => self.hand_back(process, task),
+                false => self.begin(process, Holding { run, step, fence, lease }),
+            }
+        }
+        match (self.is_calm, handed.tasks.is_empty()) {
+            _ if has_hung_up => {}
+            (false, _) => self.poll_soon(worker),
+            (true, false) if self.processes[process].is_up() => self.claim_all_of(process),
+            (true, _) => {}
+        }
+        Ok(())
+    }
+
+    /// As `engine::drive` does with what nobody is there to take.
+    fn hand_back(&mut self, process: usize, task: &Task) {
+        let failure = Failure::new("not_delivered", content(task.fence, false, 0));
+        let result = TaskResult::Blocked { until: self.time(process), failure };
+        let input = Input::Finished { step: task.step, fence: task.fence, result, digest: 1 };
+        self.deliver(process, Command::Give { org: OrgId::DEFAULT, run: task.run, input, ticket: None });
+    }
+
+    fn begin(&mut self, process: usize, task: Holding) {
+        if self.is_calm {
+            let result = TaskResult::Done { body: Some(Payload::json(content(task.fence, false, 0))), took: Span(0) };
+            return self.report_after(Span::from_millis(5), task, result);
+        }
+        let (dies, hangs) = (self.faults.worker_death, self.faults.worker_hang);
+        if self.crew.random.chance(dies) {
+            return self.trace.mark("a worker died", true);
+        }
+        let mut length = self.crew.random.log_millis(1, 30_000);
+        if self.crew.random.chance(hangs) {
+            self.trace.mark("a worker hung until its lease had ended", true);
+            length = Span(task.lease.0 + self.crew.random.log_millis(1, 60_000).0);
+        } else if length.0 > task.lease.0 / 3 {
+            let until = self.now.after(length);
+            self.push(Span(task.lease.0 / 3), Event::Crew(Deed::Beat { task, until }));
+        }
+        let now = self.time(process).after(length);
+        let result = draw(&mut self.crew.random, task.fence, now);
+        self.report_after(length, task, result);
+        if self.crew.random.chance(self.faults.worker_repeat) {
+            let later = Span(length.0 + self.crew.random.log_millis(1, 60_000).0);
+            match self.crew.random.coin() {
+                true => self.push(later, Event::Crew(Deed::Report { said: self.crew.said.len() - 1 })),
+                false => {
+                    let result = draw(&mut self.crew.random, task.fence, now);
+                    self.report_after(later, task, result);
+                }
+            }
+        }
+    }
+
+    fn report_after(&mut self, length: Span, task: Holding, result: TaskResult) {
+        let digest = self.crew.random.draw() | 2;
+        self.crew.said.push(Said { task, result, digest, tries: 5 });
+        self.push(length, Event::Crew(Deed::Report { said: self.crew.said.len() - 1 }));
+    }
+
+    fn say(&mut self, said: usize) {
+        let Said { task, result, digest, .. } = self.crew.said[said].clone();
+        let Holding { run, step, fence, .. } = task;
+        let ask = Ask::Report { run, fence, digest, said };
+        let Some(process) = self.reachable() else { return self.unanswered(ask) };
+        let ticket = self.ledger.ask(ask, process);
+        self.note(format!("request {ticket} to process {process}: s{step} of {run} under {fence} ended"));
+        let input = Input::Finished { step, fence, result, digest };
+        self.deliver(process, Command::Give { org: OrgId::DEFAULT, run, input, ticket: Some(ticket) });
+    }
+
+    /// A worker did not hear what became of its question or its report.
+    pub fn unheard(&mut self, ask: &Ask) {
+        let pause = self.crew.random.log_millis(10, 5_000);
+        match ask {
+            Ask::Poll { worker } if *worker < self.crew.workers.len() => self.poll_soon(*worker),
+            Ask::Report { said, .. } if self.crew.said[*said].tries > 0 => {
+                self.crew.said[*said].tries -= 1;
+                self.trace.mark("a report was said again", true);
+                self.push(pause, Event::Crew(Deed::Report { said: *said }));
+            }
+            _ => {}
+        }
+    }
+
+    fn beat(&mut self, task: Holding, until: Timestamp) {
+        let Holding { run, step, fence, lease } = task;
+        let next = Span(lease.0 / 3);
+        if self.now.after(next) < until {
+            self.push(next, Event::Crew(Deed::Beat { task, until }));
+        }
+        let Some(process) = self.reachable().filter(|_| !self.crew.random.chance(100)) else { return };
+        let (org, random) = (OrgId::DEFAULT, &mut self.crew.random);
+        if random.chance(300) {
+            let progress = Some(Payload::json(content(fence, false, 0)));
+            let ticket = self.ledger.ask(Ask::Progress { run, fence }, process);
+            let input = Input::Heartbeat { step, fence, progress };
+            return self.deliver(process, Command::Give { org, run, input, ticket: Some(ticket) });
+        }
+        let by = random.chance(200).then(|| random.log_millis(1_000, 60_000));
+        let ticket = self.ledger.ask(Ask::Beat { run, step, fence, by }, process);
+        self.deliver(process, Command::Extend { org, run, step, fence, by, ticket });
+    }
+
+    /// A process looks at a command, and it is this late there.
+    pub fn overhear(&mut self, process: usize, command: &Command<Ticket>, now: Timestamp) {
+        match command {
+            Command::Extend { run, step, fence, ticket, .. } => {
+                let is_live = self.checker.leases.is_running(process, (*run, *step), *fence, now);
+                self.crew.beats.push((*ticket, now, is_live));
+            }
+            Command::Loaded { run, result: Ok(Some(resumed)) } => {
+                self.checker.leases.read(process, *run, &resumed.run, now);
+            }
+            // A run that cannot be read keeps nothing for anybody.
+            Command::Loaded { run, result: Ok(None) | Err(Trouble::Newer | Trouble::Damaged(_)) } => {
+                self.checker.leases.read(process, *run, &Run::default(), now);
+            }
+            Command::Rule(row) => self.checker.leases.rule(process, row, self.now),
+            Command::Board { types, .. } => {
+                for name in TYPES {
+                    let row = types.iter().find(|row| row.name == name).cloned().unwrap_or_else(|| free(name));
+                    self.checker.leases.rule(process, &row, self.now);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// What the last process left of tasks and types.
+    pub fn open_board(&mut self, process: usize) {
+        let lanes = ready(self.store.lanes(None, 1_000)).expect("the memory store answers");
+        let types = ready(self.store.ruled_types()).expect("the memory store answers");
+        self.trace.mark("tasks waited while nobody was there", !lanes.is_empty());
+        self.deliver(process, Command::Board { lanes, types, workers: Vec::new() });
+    }
+
+    /// Reads on in a lane.
+    pub fn refill(&mut self, process: usize, lane: store::Lane, after: Option<store::Place>) {
+        let rows = match self.may_read() {
+            Ok(()) => ready(self.store.ready(&lane, after, self.crew.sizes.page)).ok(),
+            Err(_) => None,
+        };
+        self.trace.mark("a lane was read on", after.is_some());
+        let delay = self.schedule.log_millis(1, 5);
+        let command = Command::Refilled { lane, rows };
+        self.push(delay, Event::Process(process, Happening::Arrive(command)));
+    }
+}
+
+/// A type nothing is said about.
+fn free(name: &str) -> TypeRow {
+    TypeRow {
+        org: OrgId::DEFAULT,
+        name: name.to_owned(),
+        runtime: None,
+        description: None,
+        enabled: true,
+        paused: None,
+        limit: None,
+        limit_per_key: None,
+        rate: None,
+        created_at: Timestamp::default(),
+        updated_at: Timestamp::default(),
+    }
+}
+
+/// Whatever a worker says: it names its fence, as upstreams do.
+fn content(fence: u64, is_final: bool, pad: usize) -> String {
+    format!("{{\"fence\":{fence},\"final\":{is_final},\"pad\":\"{}\"}}", "x".repeat(pad))
+}
+
+fn draw(random: &mut Random, fence: u64, now: Timestamp) -> TaskResult {
+    let pad = if random.chance(50) { INLINE_MAX } else { 0 };
+    let failed = |is_final| Failure::new("worker", content(fence, is_final, 0));
+    match random.below(20) {
+        0..12 => TaskResult::Done { body: Some(Payload::json(content(fence, false, pad))), took: Span(0) },
+        12..17 => {
+            let retry_after = random.chance(200).then(|| random.log_millis(1, 30_000));
+            TaskResult::Failed { failure: failed(false), retryable: true, retry_after, took: Span(0) }
+        }
+        17 => TaskResult::Failed { failure: failed(true), retryable: false, retry_after: None, took: Span(0) },
+        _ => {
+            let failure = Failure::new("snoozed", content(fence, false, 0));
+            TaskResult::Blocked { until: now.after(random.log_millis(1, 30_000)), failure }
+        }
+    }
+}
