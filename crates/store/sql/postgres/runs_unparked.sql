@@ -2,4 +2,3 @@
 SELECT org, id FROM runs
 WHERE status <> 'completed' AND status IN ('pending', 'running', 'waiting', 'compensating', 'cancelling')
   AND NOT parked
-ORDER BY org, id

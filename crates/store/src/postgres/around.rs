@@ -33,7 +33,10 @@ pub(super) async fn gated(session: &Session) -> Attempted<Vec<GatedRun>> {
         let (workflow, gate) = (WorkflowId(id(row, 2)?), gate(row, 3)?);
         Ok(GatedRun { org: org(row, 0)?, run: run_id(row, 1)?, workflow, gate, is_queued: get(row, 4)? })
     };
-    session.query(sql!("postgres/runs_gated"), &[]).await?.iter().map(read).collect()
+    let rows = session.query(sql!("postgres/runs_gated"), &[]).await?;
+    let mut runs = rows.iter().map(read).collect::<Attempted<Vec<_>>>()?;
+    runs.sort_unstable_by_key(|gated| (gated.run, gated.org));
+    Ok(runs)
 }
 
 pub(super) async fn pause_workflow(session: &Session, pause: &WorkflowPause) -> Attempted<()> {

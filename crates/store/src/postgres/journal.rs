@@ -28,7 +28,8 @@ const ORDER_LOCK: i64 = 0x6f6e_7761_7264_0002;
 /// Arrivals ordered in one transaction, and rows of positions read together.
 const ARRIVALS_MAX: i64 = 4_096;
 const PAGE: i64 = 256;
-/// No transaction of ours lives as long as this: sessions have their timeouts.
+/// Transactions of ours do not live as long as this, sessions having their timeouts. One that does (it waits for a
+/// standby that is gone) gets its positions when somebody looks from the beginning, as every node does now and then.
 const OPEN_MAX: Duration = Duration::from_secs(120);
 
 /// The setting that holds the time of the newest record that was ever erased: engine time stays ahead of
@@ -91,7 +92,9 @@ fn in_a_row(rows: &[Row], run: RunId, after: u64) -> Attempted<Vec<Bytes>> {
     Ok(records)
 }
 
-/// How far arrivals have been looked through: those up to the first number are ordered or never come.
+/// How far arrivals have been looked through: those up to there are ordered, or are not expected any more. So a look
+/// does not pass over all that was ordered before, which the server cannot clear away while somebody's old
+/// transaction is open.
 #[derive(Default)]
 pub(super) struct Floor(Mutex<Passed>);
 
@@ -249,7 +252,9 @@ pub(super) async fn holder(
 
 pub(super) async fn unparked(session: &Session) -> Attempted<Vec<(OrgId, RunId)>> {
     let rows = session.query(sql!("postgres/runs_unparked"), &[]).await?;
-    rows.iter().map(|row| Ok((org(row, 0)?, run_id(row, 1)?))).collect()
+    let mut runs = rows.iter().map(|row| Ok((org(row, 0)?, run_id(row, 1)?))).collect::<Attempted<Vec<_>>>()?;
+    runs.sort_unstable();
+    Ok(runs)
 }
 
 /// The last record of a run.

@@ -158,7 +158,7 @@ fn plans_follow_the_indexes_from_the_first_day() {
     let database = Database::new();
     let name = name_in(&database.url);
     let settings = "SET search_path = onward; SET plan_cache_mode = force_generic_plan; SET enable_seqscan = off;
-        SET enable_hashjoin = off; SET enable_mergejoin = off; SET jit = off; ANALYZE;";
+        SET enable_bitmapscan = off; SET enable_sort = off;        SET enable_hashjoin = off; SET enable_mergejoin = off; SET jit = off; ANALYZE;";
     for (statement, plan) in [
         ("postgres/journal_append", "_pkey on journal"),
         ("postgres/journal_of", "Index Cond: ((org = r.org) AND (run = r.run) AND (seq = r.seq))"),
@@ -174,6 +174,8 @@ fn plans_follow_the_indexes_from_the_first_day() {
         ("postgres/runs_all", "Index Scan Backward using runs_pkey"),
         ("postgres/runs_of_workflow", "Index Scan Backward using runs_by_workflow"),
         ("postgres/runs_with_label", "Index Only Scan Backward using labels_pkey"),
+        ("postgres/runs_in_status", "Index Scan Backward using runs_by_status"),
+        ("postgres/runs_unparked", "using runs_by_status"),
         ("postgres/runs_gated", "Index Scan using runs_by_gate"),
         ("timers_due", "Index Only Scan using timers_pkey"),
         ("ready", "Index Only Scan using ready_pkey"),
