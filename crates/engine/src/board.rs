@@ -414,7 +414,7 @@ impl<T> Board<T> {
 
     /// Gives a poll as much as it wants and there is; asks for rows where there may be more.
     fn fill(&mut self, place: u64, now: Timestamp, claims: &mut Vec<Claim>) {
-        while self.polls.get(&place).is_some_and(|poll| poll.credits > 0) {
+        while self.polls.get(&place).is_some_and(Poll::takes_more) {
             let Some((key, card, lane)) = self.best(place) else { break };
             let Some(line) = self.lines.get_mut(&key) else { break };
             let is_resident = line.lane(&lane).take(card);

@@ -416,6 +416,8 @@ impl<T> Mailbox<T> {
         }
         slot.inbox.push(item);
         if matches!(slot.phase, Phase::Stalled) {
+            // Whatever becomes of this item, somebody inside still needs the run.
+            slot.inbox.push(Item::wake());
             slot.phase = Phase::Loading;
             self.loads.push((org, run));
         }

@@ -82,6 +82,13 @@ pub(super) struct Poll<T> {
     pub called_off: Vec<CalledOff>,
 }
 
+impl<T> Poll<T> {
+    /// Would it take another task? Not once it has some: they would wait with it, while their leases run.
+    pub fn takes_more(&self) -> bool {
+        self.credits > 0 && self.tasks.is_empty()
+    }
+}
+
 /// A task as its worker gets it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Task {
@@ -373,7 +380,8 @@ impl<T> Board<T> {
     /// A poll that would take a task of this type: of this worker, if it asks, or of whoever is first.
     pub(super) fn poll_for(&self, key: &Key, worker: Option<&str>) -> Option<u64> {
         let rules = self.lines.get(key).map(|line| &line.rules);
-        let would = |poll: &Poll<T>| poll.credits > 0 && rules.is_none_or(|rules| rules.suits(poll.runtime.as_deref()));
+        let would =
+            |poll: &Poll<T>| poll.takes_more() && rules.is_none_or(|rules| rules.suits(poll.runtime.as_deref()));
         let is_fresh = |place: &&u64| {
             self.polls
                 .get(*place)

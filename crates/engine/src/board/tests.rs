@@ -742,6 +742,23 @@ fn a_type_without_workers_is_known_as_such() {
 }
 
 #[test]
+fn whoever_has_something_already_takes_no_more() {
+    let mut board = Board::default();
+    let a = lane("a", "");
+    for n in 1..=2 {
+        board.post(&a, place(100, n), NOW);
+    }
+    board.open(ask(1, &["a"], 5), NOW);
+    let claims = board.pair(NOW);
+    grant(&mut board, &a, &claims[0], NOW);
+    board.post(&a, place(100, 3), NOW);
+    assert!(claimed(&mut board, NOW).is_empty(), "it would keep the first one waiting");
+    assert!(board.offer(ORG, &wanted("a", 1), None, false, NOW).is_none());
+    grant(&mut board, &a, &claims[1], NOW);
+    assert_eq!(answered(&mut board), [(1, vec![1, 2])]);
+}
+
+#[test]
 fn a_heartbeat_keeps_nothing_for_longer_than_a_worker_may_be_silent() {
     let mut board: Board<u64> = Board::default();
     let lease = Lease { step: 0, fence: 7, worker: "w1", lease: Span::from_secs(30) };
@@ -750,25 +767,4 @@ fn a_heartbeat_keeps_nothing_for_longer_than_a_worker_may_be_silent() {
         let by = Some(Span::from_secs(by));
         assert_eq!(board.extend(ORG, (run(1), 0), 7, by, after(at)), Some(after(until)));
     }
-}
-
-#[test]
-fn who_is_in_a_hurry_gets_what_is_only_found_again() {
-    let mut board: Board<u64> = Board::default();
-    board.recovers(true);
-    board.open(Ask { is_hasty: true, ..ask(1, &["a"], 1) }, NOW);
-    assert!(claimed(&mut board, NOW).is_empty());
-    assert!(board.answers().is_empty(), "that there is nothing is not known yet");
-    board.open(Ask { is_hasty: true, ..ask(2, &["b"], 1) }, NOW);
-    board.post(&lane("a", ""), place(100, 2), NOW);
-    assert!(claimed(&mut board, NOW).is_empty(), "another may go first");
-    board.post(&lane("a", ""), place(50, 1), NOW);
-    board.recovers(false);
-    assert_eq!(claimed(&mut board, NOW), [1]);
-    assert_eq!(board.answers().into_iter().map(|(ticket, _)| ticket).collect::<Vec<_>>(), [2], "now it is known");
-    board.recovers(true);
-    board.open(Ask { is_hasty: true, ..ask(3, &["b"], 1) }, NOW);
-    assert!(claimed(&mut board, NOW).is_empty());
-    board.withdraw_all();
-    assert!(board.answers().iter().any(|(ticket, _)| *ticket == 3), "who stops waits for nothing");
 }

@@ -346,3 +346,29 @@ fn what_ends_in_the_turn_in_which_its_worker_is_answered_is_not_handed_out() {
     mailbox.accept(cancel(first));
     assert_eq!(handed(&land(&mut mailbox, Timestamp(5)).1), [(3, 0)]);
 }
+
+#[test]
+fn a_run_that_is_needed_is_asked_for_until_it_is_read_whoever_else_wants_it() {
+    let mut mailbox: Mailbox<u32> = Mailbox::new(1, Arc::new(|_, _| String::new()));
+    let (org, run) = (OrgId::DEFAULT, RunId([7; 16]));
+    mailbox.accept(Command::Start { start: task(run), ticket: 1, ended: None });
+    land(&mut mailbox, Timestamp(1));
+    let pause = |mailbox: &mut Mailbox<u32>| {
+        let input = Input::Pause { actor: "ada".into(), note: String::new() };
+        mailbox.accept(Command::Give { org, run, input, ticket: Some(2) });
+    };
+    pause(&mut mailbox);
+    let turn = mailbox.turn(Timestamp(2));
+    mailbox.settle(turn, Err(store::Error::Unavailable("away".into())));
+    let away = || Command::Loaded { run, result: Err(Trouble::Store("away".into())) };
+    assert_eq!(land(&mut mailbox, Timestamp(3)).0.loads.len(), 1);
+    mailbox.accept(away());
+    land(&mut mailbox, Timestamp(4));
+    // Somebody asks meanwhile, and is told that it cannot be read.
+    pause(&mut mailbox);
+    assert_eq!(land(&mut mailbox, Timestamp(5)).0.loads.len(), 1);
+    mailbox.accept(away());
+    let (_, released) = land(&mut mailbox, Timestamp(6));
+    assert!(matches!(&released.replies[..], [(2, Reply::Trouble(_))]));
+    assert_eq!(land(&mut mailbox, Timestamp(7).after(READ_PAUSE)).0.loads.len(), 1, "its task waits for a worker");
+}

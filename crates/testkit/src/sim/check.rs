@@ -253,8 +253,9 @@ impl Checker {
         followed.model.explains(dispatch)
     }
 
-    /// A worker is given a task, for process `holder`; or it would have been, had it not hung up.
-    pub fn handed(&mut self, task: &Task, worker: &str, has_hung_up: bool, holder: u64) -> Judgement {
+    /// A worker is given a task by process `holder`, if that is one that knows what became of all it wrote; or it would
+    /// have been, had it not hung up.
+    pub fn handed(&mut self, task: &Task, worker: &str, has_hung_up: bool, holder: Option<u64>) -> Judgement {
         let Task { run, step, attempt, fence, .. } = task;
         let followed = self.runs.get_mut(run).ok_or("a task of a run nobody asked for")?;
         let is_durable = followed.intents.get(fence) == Some(&(*step, *attempt))
@@ -263,7 +264,7 @@ impl Checker {
         Harm::Doubled.unless(self.executed.insert((*run, *fence)), || {
             format!("attempt {attempt} of s{step} was handed out twice")
         })?;
-        let is_done = followed.finishers.get(step) == Some(&holder);
+        let is_done = holder.is_some() && followed.finishers.get(step).copied() == holder;
         Harm::Doubled.unless(!is_done, || format!("s{step} of {run} is handed out after its end"))?;
         *followed.effects.entry(*step).or_default() += u32::from(!has_hung_up);
         followed.model.explains_task(task)

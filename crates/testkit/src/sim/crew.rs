@@ -280,11 +280,12 @@ impl World {
                 })?;
                 self.trace.mark("a worker said it was alive", until.is_some());
                 self.trace.mark("a worker that had lost its lease said it was alive", until.is_none());
+                // A worker may not be silent for longer than the task allows, whatever it asks for.
+                let kind = self.definitions[self.pinned[run]].shape.steps[*step as usize].kind;
+                let longest = kind.errand().and_then(|errand| errand.heartbeat);
+                let by = by.map(|by| longest.map_or(by, |longest| by.min(longest)));
                 match until {
-                    Some(until) => {
-                        let silence = self.checker.silence(*run, *step);
-                        self.checker.leases.extended(process, (*run, *step), (*by, asked), silence, *until)
-                    }
+                    Some(until) => self.checker.leases.extended(process, (*run, *step), *fence, (by, asked), *until),
                     None => Ok(()),
                 }
             }
@@ -304,13 +305,13 @@ impl World {
 
     fn take(&mut self, process: usize, ticket: Ticket, worker: usize, handed: &Handed) -> Judgement {
         let has_hung_up = self.crew.gone.remove(&ticket);
-        let epoch = self.processes[process].epoch;
+        let holder = Some(self.processes[process].epoch).filter(|_| !self.processes[process].is_unsure);
         self.trace.mark("a worker was told that nobody wants it", !handed.called_off.is_empty());
         for task in &handed.tasks {
             let (run, step, fence, lease) = (task.run, task.step, task.fence, task.lease);
             self.note(format!("worker {worker} has s{step} of {run} under {fence} for {lease}"));
             self.checker.leases.seen(process, (run, step));
-            self.checker.handed(task, &Crew::name(worker), has_hung_up, epoch)?;
+            self.checker.handed(task, &Crew::name(worker), has_hung_up, holder)?;
             match has_hung_up {
                 true => self.hand_back(process, task),
                 false => self.begin(process, Holding { run, step, fence, lease }),

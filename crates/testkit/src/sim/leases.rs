@@ -169,19 +169,18 @@ impl Leases {
         Some(running.fence == fence && running.until > now)
     }
 
-    /// A heartbeat is answered: until when the lease runs now. However much it asked for, its worker may not be
-    /// silent for longer than the step allows.
+    /// A heartbeat is answered: until when the lease runs now, unless it ended in the same turn.
     pub fn extended(
         &mut self,
         process: usize,
         task: Task,
+        fence: u64,
         (by, asked): (Option<Span>, Timestamp),
-        silence: Option<Span>,
         until: Timestamp,
     ) -> Judgement {
-        let Some(running) = self.running.get_mut(&(process, task)) else { return Ok(()) };
-        let by = by.unwrap_or(running.lease);
-        let expected = running.until.max(asked.after(silence.map_or(by, |most| most.min(by))));
+        let running = self.running.get_mut(&(process, task)).filter(|running| running.fence == fence);
+        let Some(running) = running else { return Ok(()) };
+        let expected = running.until.max(asked.after(by.unwrap_or(running.lease)));
         running.until = until;
         require(until == expected, || format!("{task:?} is leased until {until:?}, it should be {expected:?}"))
     }

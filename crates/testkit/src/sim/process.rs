@@ -87,7 +87,7 @@ pub struct Process {
     /// Another process has written since it started.
     pub is_outdated: bool,
     /// It went on after a commit whose fate it never learned.
-    is_unsure: bool,
+    pub is_unsure: bool,
 }
 
 enum State {
