@@ -21,7 +21,7 @@ use engine::board::Task;
 use engine::mailbox::Dispatch;
 use kernel::event::{Event, Queue};
 use kernel::run::LoadError;
-use kernel::{Context, Input, OrgId, Payload, Payloads, Record, Run, RunId, RunStatus, Span, Timestamp, advance};
+use kernel::{Context, Input, OrgId, Payload, Payloads, Record, Run, RunId, RunStatus, Timestamp, advance};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::sync::Arc;
