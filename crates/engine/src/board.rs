@@ -47,7 +47,7 @@ pub struct Sizes {
 
 impl Default for Sizes {
     fn default() -> Self {
-        Sizes { resident: 40_960, page: PAGE, window: 2 * PAGE, low: PAGE / 2 }
+        Sizes { resident: 16_384, page: PAGE, window: 2 * PAGE, low: PAGE / 2 }
     }
 }
 

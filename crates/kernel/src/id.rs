@@ -37,11 +37,11 @@ fn uuid_v7(now: Timestamp, random: [u8; 10]) -> [u8; 16] {
 /// The bits of a version 7 UUID that count, in its order: 48 of time, 74 that are random.
 fn counted(bytes: [u8; 16]) -> u128 {
     let n = u128::from_be_bytes(bytes);
-    n >> 80 << 74 | (n >> 64 & 0xfff) << 62 | n & (1 << 62) - 1
+    n >> 80 << 74 | (n >> 64 & 0xfff) << 62 | n & ((1 << 62) - 1)
 }
 
 fn uncounted(n: u128) -> [u8; 16] {
-    (n >> 74 << 80 | 0x7 << 76 | (n >> 62 & 0xfff) << 64 | 0b10 << 62 | n & (1 << 62) - 1).to_be_bytes()
+    (n >> 74 << 80 | 0x7 << 76 | (n >> 62 & 0xfff) << 64 | 0b10 << 62 | n & ((1 << 62) - 1)).to_be_bytes()
 }
 
 macro_rules! id {

@@ -256,20 +256,22 @@ fn request(submit: Submit) -> Result<TaskRequest, Failure> {
     })
 }
 
+/// The last that is heard of a step.
+const ENDS: [&str; 5] = ["step.succeeded", "step.failed", "step.timeout", "step.cancelled", "step.skipped"];
+
 /// Prints its events until it has ended, then what became of it.
 async fn watch(asking: &Asking, id: &str) -> Outcome {
     let client = &asking.client;
     let task = client.tasks().get(id).await?;
     let mut events = client.follow(&task.run_id, 0).await?;
-    let mut task = task;
     // A step of a longer run has ended before its run has.
-    while !has_ended(&task) {
-        let Some(told) = events.next().await? else { break };
-        if task.workflow.is_none() || told.event.step.as_ref() == Some(&task.step) {
+    while let Some(told) = events.next().await? {
+        let is_its_own = told.event.step.as_ref() == Some(&task.step);
+        if task.workflow.is_none() || is_its_own {
             follow::print(asking, &told)?;
-            if told.event.kind.starts_with("step.") {
-                task = client.tasks().get(id).await?;
-            }
+        }
+        if task.workflow.is_some() && is_its_own && ENDS.contains(&told.event.kind.as_str()) {
+            break;
         }
     }
     let task = client.tasks().get(id).await?;

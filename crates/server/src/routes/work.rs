@@ -274,6 +274,9 @@ fn report(index: usize, item: DoneItem) -> Result<Report, Refusal> {
     let DoneItem { task_id, claim_token, result, error, is_final, retry_after, snooze } = item;
     let place = format!("done[{index}]");
     let task = task_key(&task_id).map_err(|refusal| refusal.at(format!("{place}.task_id")))?;
+    if error.is_none() && (is_final || retry_after.is_some()) {
+        return Err(invalid(&place, "`final` and `retry_after` only with an `error`"));
+    }
     let outcome = match (result, error, snooze) {
         // The other reports must not suffer for it.
         (Some(result), None, None) if result.get().len() > body::PAYLOAD_MAX => {

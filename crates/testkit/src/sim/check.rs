@@ -21,7 +21,7 @@ use engine::board::Task;
 use engine::mailbox::Dispatch;
 use kernel::event::{Event, Queue};
 use kernel::run::LoadError;
-use kernel::{Context, Input, OrgId, Payload, Payloads, Record, Run, RunId, RunStatus, Span, Timestamp, advance};
+use kernel::{Context, Input, OrgId, Payload, Payloads, Record, Run, RunId, RunStatus, Timestamp, advance};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -91,11 +91,6 @@ struct Followed {
 }
 
 impl Checker {
-    /// How long the worker of a step may be silent.
-    pub fn silence(&self, run: RunId, step: u32) -> Option<Span> {
-        self.runs.get(&run)?.definition.shape.steps.get(step as usize)?.kind.errand()?.heartbeat
-    }
-
     pub fn new(has_one_clock: bool) -> Checker {
         Checker { has_one_clock, ..Default::default() }
     }
