@@ -41,7 +41,7 @@ pub struct Arguments {
     #[arg(long)]
     external: bool,
     /// Workers that are connected (queue, and flow10 --external)
-    #[arg(long, default_value_t = 16)]
+    #[arg(long, default_value_t = 4)]
     workers: usize,
     /// Folder for the database; a new one below it is made and removed
     #[arg(long, default_value = ".")]

@@ -152,7 +152,7 @@ impl<T> Board<T> {
 
     /// Is there something to pair or to read right now?
     pub fn has_work(&self) -> bool {
-        !self.stirred.is_empty() || !self.refills.is_empty()
+        !self.stirred.is_empty() || !self.refills.is_empty() || self.has_answers()
     }
 
     /// So many tasks wait in memory that the next one should leave it.

@@ -15,7 +15,7 @@ const LIST: usize = 1_000;
 const PRODUCERS: usize = 4;
 const CLIENTS: usize = 64;
 /// Tasks a worker takes at a time.
-const CREDITS: usize = 100;
+const CREDITS: usize = 500;
 /// Tasks that wait when draining begins, for each second of the window.
 const BACKLOG_PER_SECOND: u64 = 20_000;
 /// Types that tasks which only wait are spread over.

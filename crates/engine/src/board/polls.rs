@@ -342,8 +342,7 @@ impl<T> Board<T> {
         let mut answers = Vec::new();
         for place in std::mem::take(&mut self.hasty) {
             let Some(poll) = self.polls.get(&place) else { continue };
-            let is_new = self.waiting.new.contains(&place);
-            if poll.on_its_way > 0 || is_new || self.may_get_more(poll) {
+            if !self.is_answerable(poll) {
                 self.hasty.push(place);
                 continue;
             }
@@ -359,6 +358,16 @@ impl<T> Board<T> {
             }
         }
         answers
+    }
+
+    /// Nothing is on its way to it, and nothing may be found for it at once.
+    fn is_answerable(&self, poll: &Poll<T>) -> bool {
+        poll.on_its_way == 0 && !self.waiting.new.contains(&poll.place) && !self.may_get_more(poll)
+    }
+
+    /// Is there a poll that need not wait any longer?
+    pub(super) fn has_answers(&self) -> bool {
+        self.hasty.iter().filter_map(|place| self.polls.get(place)).any(|poll| self.is_answerable(poll))
     }
 
     /// Even one in a hurry is not told that there is nothing while that is not known: rows are on their way, or what
