@@ -11,6 +11,7 @@ pub mod crash;
 pub mod inspect;
 mod location;
 pub mod memory;
+mod migration;
 pub mod postgres;
 pub mod rows;
 mod sound;

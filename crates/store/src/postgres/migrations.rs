@@ -11,15 +11,9 @@ use super::columns::{Attempted, get};
 use super::fault::Trouble;
 use super::session::Session;
 use crate::crash::{self, Point};
+use crate::migration::{self, Migration};
 use crate::{Error, Result};
-use sha2::{Digest, Sha256};
 use std::time::{SystemTime, UNIX_EPOCH};
-
-pub(super) struct Migration {
-    version: i32,
-    name: &'static str,
-    sql: &'static str,
-}
 
 macro_rules! migration {
     ($version:literal, $number:literal, $name:literal) => {
@@ -80,27 +74,7 @@ pub(super) async fn run(session: &Session, statements_max: usize) -> Result<()> 
 
 /// What is still to be applied, or why this database must not be touched.
 async fn pending(session: &Session) -> Result<&'static [Migration]> {
-    let applied = applied(session).await.map_err(Trouble::unwritten)?;
-    for (index, (version, name, sha256)) in applied.iter().enumerate() {
-        match ALL.get(index) {
-            _ if *version as usize > ALL.len() => {
-                let newest = ALL.len();
-                return Err(Error::Refused(format!(
-                    "the database has schema {version} (`{name}`), this release knows up to {newest}; \
-                     use the release that wrote it, or a later one"
-                )));
-            }
-            Some(known) if known.version == *version && known.sha256() == *sha256 => {}
-            Some(known) if known.version == *version => {
-                return Err(Error::Refused(format!(
-                    "migration {version} (`{name}`) was applied in another form than this release has; \
-                     the database belongs to a different build"
-                )));
-            }
-            _ => return Err(Error::Corrupt("the list of applied migrations has gaps".into())),
-        }
-    }
-    Ok(&ALL[applied.len()..])
+    migration::pending(ALL, &applied(session).await.map_err(Trouble::unwritten)?)
 }
 
 /// Version, name and hash of what was applied, in order.
@@ -152,10 +126,6 @@ impl Migration {
     /// A statement ends with its line.
     fn statements(&self) -> impl Iterator<Item = &'static str> {
         self.sql.split_inclusive(";\n").filter(|text| text.contains(';'))
-    }
-
-    fn sha256(&self) -> String {
-        Sha256::digest(self.sql).iter().map(|byte| format!("{byte:02x}")).collect()
     }
 }
 

@@ -9,17 +9,11 @@
 
 use super::fault::on_read;
 use crate::crash::{self, Point};
+use crate::migration::{self, Migration};
 use crate::{Error, Result};
 use rusqlite::fallible_iterator::FallibleIterator;
 use rusqlite::{Batch, Connection, TransactionBehavior};
-use sha2::{Digest, Sha256};
 use std::time::{SystemTime, UNIX_EPOCH};
-
-pub(super) struct Migration {
-    version: u32,
-    name: &'static str,
-    sql: &'static str,
-}
 
 macro_rules! migration {
     ($version:literal, $number:literal, $name:literal) => {
@@ -47,27 +41,7 @@ const BOOKKEEPING: &str = "CREATE TABLE IF NOT EXISTS schema_migrations (
 
 /// What is still to be applied, or why this database must not be touched.
 pub(super) fn pending(connection: &Connection) -> Result<&'static [Migration]> {
-    let applied = applied(connection)?;
-    for (index, (version, name, sha256)) in applied.iter().enumerate() {
-        match ALL.get(index) {
-            _ if *version as usize > ALL.len() => {
-                let newest = ALL.len();
-                return Err(Error::Refused(format!(
-                    "the database has schema {version} (`{name}`), this release knows up to {newest}; \
-                     use the release that wrote it, or a later one"
-                )));
-            }
-            Some(known) if known.version == *version && known.sha256() == *sha256 => {}
-            Some(known) if known.version == *version => {
-                return Err(Error::Refused(format!(
-                    "migration {version} (`{name}`) was applied in another form than this release has; \
-                     the database belongs to a different build"
-                )));
-            }
-            _ => return Err(Error::Corrupt("the list of applied migrations has gaps".into())),
-        }
-    }
-    Ok(&ALL[applied.len()..])
+    migration::pending(ALL, &applied(connection)?)
 }
 
 /// How many there are.
@@ -99,7 +73,7 @@ pub(super) fn apply(connection: &mut Connection, migration: &Migration) -> Resul
 }
 
 /// Version, name and hash of what was applied, in order.
-fn applied(connection: &Connection) -> Result<Vec<(u32, String, String)>> {
+fn applied(connection: &Connection) -> Result<Vec<(i32, String, String)>> {
     let tables: u32 = number(connection, "SELECT count(*) FROM sqlite_master WHERE type = 'table'")?;
     if tables == 0 {
         return Ok(Vec::new());
@@ -117,19 +91,13 @@ fn number(connection: &Connection, statement: &str) -> Result<u32> {
     connection.query_row(statement, [], |row| row.get(0)).map_err(on_read)
 }
 
-impl Migration {
-    fn sha256(&self) -> String {
-        Sha256::digest(self.sql).iter().map(|byte| format!("{byte:02x}")).collect()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn migrations_are_numbered_from_one_without_gaps() {
-        assert!(ALL.iter().map(|m| m.version).eq(1..=ALL.len() as u32));
+        assert!(ALL.iter().map(|m| m.version).eq(1..=ALL.len() as i32));
     }
 
     #[test]
