@@ -1,10 +1,11 @@
+-- Bounds and order are written as pairs, which only the index of a workflow's runs has: on a table that looks empty
+-- the primary key would cost the same.
 SELECT org, id, workflow, workflow_name, version, hash, form, status, waiting, wake_at, created_at, expires_at,
        finished_at, error_code, gate, parked, deleted_at
 FROM runs
-WHERE org = $1 AND id <= $2 AND id >= $3
+WHERE org = $1 AND (workflow, id) <= ($7, $2) AND (workflow, id) >= ($7, $3)
   AND created_at >= $4 AND created_at < $5
   AND ($6::text[] IS NULL OR status = ANY ($6))
-  AND workflow = $7
   AND ($8::text IS NULL OR form = $8)
   AND deleted_at IS NULL
-ORDER BY id DESC LIMIT $9
+ORDER BY workflow DESC, id DESC LIMIT $9
