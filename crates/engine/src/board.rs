@@ -378,7 +378,8 @@ impl<T> Board<T> {
     fn refresh(&mut self, key: &Key, lane: &str, now: Timestamp) {
         let Some(line) = self.lines.get_mut(key) else { return };
         let release = line.refresh(lane, self.sizes.low, now);
-        if line.can_serve() {
+        // Whoever asks later looks for itself.
+        if !self.polls.is_empty() && line.can_serve() {
             self.stirred.insert(key.clone());
         }
         if let Some(at) = release {
