@@ -63,6 +63,9 @@ pub trait Store: Send + Sync + 'static {
     /// A run as the kernel needs it: the latest snapshot and the records after it.
     fn load(&self, org: OrgId, run: RunId) -> Call<'_, Option<Loaded>>;
 
+    /// Several of them at the cost of little more than one: what `load` would answer for each, in the order asked.
+    fn load_all<'a>(&'a self, runs: &'a [(OrgId, RunId)]) -> Call<'a, Vec<Result<Option<Loaded>>>>;
+
     /// The records of a run after number `after`, oldest first, at most `limit`.
     fn history(&self, org: OrgId, run: RunId, after: u64, limit: usize) -> Call<'_, Option<Vec<Bytes>>>;
 

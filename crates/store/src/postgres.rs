@@ -268,6 +268,12 @@ impl Store for PostgresStore {
         on!(self.read(|s| journal::load(s, org, run)))
     }
 
+    fn load_all<'a>(&'a self, runs: &'a [(OrgId, RunId)]) -> Call<'a, Vec<Result<Option<Loaded>>>> {
+        self.inner.tally.loads.fetch_add(runs.len() as u64, Relaxed);
+        let runs = runs.to_vec();
+        self.read(move |s| Box::pin(async move { journal::load_all(s, &runs).await }))
+    }
+
     fn history(&self, org: OrgId, run: RunId, after: u64, limit: usize) -> Call<'_, Option<Vec<Bytes>>> {
         self.inner.tally.loads.fetch_add(1, Relaxed);
         on!(self.read(|s| journal::history(s, org, run, after, limit)))

@@ -6,12 +6,12 @@
 //! thread and being woken by it, which costs more than deciding and half as much as the sync.
 
 use super::Inner;
-use super::reading::load;
+use super::reading::load_all;
 use super::tickets::Ticket;
 use crate::HORIZON;
 use crate::board;
 use crate::execute::Executors;
-use crate::mailbox::{Command, Dispatch, Mailbox, Reply, Trouble};
+use crate::mailbox::{Command, Dispatch, Mailbox, Reply, Resumed, Trouble};
 use kernel::advance::TaskResult;
 use kernel::event::Failure;
 use kernel::{Input, OrgId, RunId, Timestamp};
@@ -423,33 +423,38 @@ impl Inner {
     }
 }
 
-/// Reads runs and payloads for the mailbox, in the order it asked. A thread of its own: a local store
+/// Reads runs and payloads for the mailbox, runs together as far as they were asked for together. A thread of its own: a local store
 /// then reads right here, without a hop to another thread for each of a hundred thousand sleepers.
 fn run_errands(inner: &Inner, todo: &mpsc::Receiver<Errand>) {
     while let Ok(first) = todo.recv() {
-        let asked = std::iter::once(first).chain(todo.try_iter()).take(ERRANDS_AT_ONCE);
-        let commands = asked.map(|errand| run_errand(inner, errand)).collect();
+        let mut runs = Vec::new();
+        let mut commands = Vec::new();
+        for errand in std::iter::once(first).chain(todo.try_iter()).take(ERRANDS_AT_ONCE) {
+            match errand {
+                Errand::Load(org, run) => runs.push((org, run)),
+                Errand::Refill(lane, after) => {
+                    let rows = wait_for(inner.store.ready(&lane, after, board::PAGE)).ok();
+                    commands.push(Command::Refilled { lane, rows });
+                }
+                Errand::Fetch(org, run, numbers) => {
+                    let result = wait_for(inner.store.payloads(org, run, &numbers));
+                    let result = result.map_err(|e| Trouble::Store(e.to_string()));
+                    commands.push(Command::Fetched { run, result });
+                }
+            }
+        }
+        if !runs.is_empty() {
+            inner.metrics.runs_loaded_total.add(runs.len() as u64);
+            let loaded = wait_for(load_all(inner, &runs));
+            crash::point(Point::RunLoaded);
+            let told = |((_, run), result): (_, Result<Option<Resumed>, Trouble>)| Command::Loaded {
+                run,
+                result: result.map(|found| found.map(Box::new)),
+            };
+            commands.extend(runs.into_iter().zip(loaded).map(told));
+        }
         if !inner.inbox.send_all(commands) {
             return;
-        }
-    }
-}
-
-fn run_errand(inner: &Inner, errand: Errand) -> Command<Ticket> {
-    match errand {
-        Errand::Refill(lane, after) => {
-            let rows = wait_for(inner.store.ready(&lane, after, board::PAGE)).ok();
-            Command::Refilled { lane, rows }
-        }
-        Errand::Load(org, run) => {
-            inner.metrics.runs_loaded_total.add(1);
-            let result = wait_for(load(inner, org, run));
-            crash::point(Point::RunLoaded);
-            Command::Loaded { run, result: result.map(|found| found.map(Box::new)) }
-        }
-        Errand::Fetch(org, run, numbers) => {
-            let result = wait_for(inner.store.payloads(org, run, &numbers));
-            Command::Fetched { run, result: result.map_err(|e| Trouble::Store(e.to_string())) }
         }
     }
 }
