@@ -144,6 +144,7 @@ impl From<store::Error> for Error {
             store::Error::Corrupt(what) => Error::Damaged(what),
             store::Error::Refused(why) => Error::Refused(why),
             store::Error::InUse(why) => Error::InUse(why),
+            barred @ store::Error::Barred => Error::Unavailable(barred.to_string()),
         }
     }
 }

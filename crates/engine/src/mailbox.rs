@@ -21,6 +21,7 @@ mod work;
 
 use crate::board::{Board, Sizes};
 use crate::gates::Gates;
+use crate::nodes::{LEASE, Nodes};
 pub use commands::{Command, Look, Reply, Resumed, Start, Trouble};
 use kernel::advance::{Wanted, Work};
 use kernel::plan::Form;
@@ -29,7 +30,7 @@ use kernel::{Answer, Context, Effect, Input, OrgId, Payloads, Run, RunId, RunSta
 use live::Live;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
-use store::{Batch, Lane, Place, RunRow, RunWrite, Verdict};
+use store::{Batch, Lane, Place, RunRow, RunWrite, Timer, Verdict};
 use units::Unit;
 use work::Counter;
 
@@ -125,7 +126,7 @@ struct Slot<T> {
 pub type WaitUrl = Arc<dyn Fn(RunId, &str) -> String + Send + Sync>;
 
 pub struct Mailbox<T> {
-    epoch: u64,
+    nodes: Nodes,
     /// Time of the latest turn.
     now: Timestamp,
     wait_url: WaitUrl,
@@ -144,6 +145,8 @@ pub struct Mailbox<T> {
     executing: HashSet<(RunId, u64)>,
     gates: Gates,
     board: Board<T>,
+    /// Open runs of this node that it does not have, and for how many looks.
+    missed: HashMap<RunId, u8>,
     /// Runs of the last process that have not been read yet.
     recovering: HashSet<RunId>,
     is_draining: bool,
@@ -160,7 +163,7 @@ impl<T> Mailbox<T> {
     /// One that keeps so much of what waits for workers.
     pub fn sized(epoch: u64, wait_url: WaitUrl, sizes: Sizes) -> Self {
         Mailbox {
-            epoch,
+            nodes: Nodes::alone(epoch),
             now: Timestamp::default(),
             wait_url,
             slots: HashMap::new(),
@@ -174,6 +177,7 @@ impl<T> Mailbox<T> {
             executing: HashSet::new(),
             gates: Gates::default(),
             board: Board::new(sizes),
+            missed: HashMap::new(),
             recovering: HashSet::new(),
             is_draining: false,
             fired: 0,
@@ -264,8 +268,14 @@ impl<T> Mailbox<T> {
                 self.push(org, run, Item::wake());
             }
             Command::Recover { org, run } => self.recover(org, run),
+            Command::Nodes(nodes) => self.nodes = nodes,
+            Command::Sweep { open, since, is_recovery } => self.sweep(open, since, is_recovery),
+            Command::Reread(run) => self.reread(run),
             Command::Timers(timers) => {
-                for timer in timers {
+                // One that nobody has seen to for long is everybody's.
+                let (nodes, now) = (&self.nodes, self.now);
+                let is_ours = |timer: &Timer| nodes.is_mine(timer.run) || now.since(timer.at) > LEASE;
+                for timer in timers.into_iter().filter(is_ours) {
                     self.wheel.insert((timer.at, timer.run));
                     self.parked.insert(timer.run, timer.org);
                 }
@@ -385,6 +395,7 @@ impl<T> Mailbox<T> {
             payloads: Payloads::new(),
             fetching: Vec::new(),
             stored: Vec::new(),
+            touched: self.now,
         };
         let input = Input::Start(Box::new(origin), admission);
         let item = Item { input, ticket: Some(ticket), conflicts: 0 };
@@ -433,7 +444,7 @@ impl<T> Mailbox<T> {
         self.wake_due(now);
         self.lose_leases(now);
         let mut turn = Turn {
-            batch: Batch { at: now, epoch: self.epoch, runs: Vec::new() },
+            batch: Batch { at: now, epoch: self.nodes.own(), runs: Vec::new() },
             loads: Vec::new(),
             fetches: Vec::new(),
             refills: Vec::new(),
@@ -483,7 +494,7 @@ impl<T> Mailbox<T> {
         let mut items = std::mem::take(&mut slot.inbox);
         let inputs = items.iter().map(|item| item.input.clone()).collect();
         let wait_url = |key: &str| (self.wait_url)(id, key);
-        let (epoch, is_draining, payloads) = (self.epoch, self.is_draining, &live.payloads);
+        let (epoch, is_draining, payloads) = (self.nodes.own(), self.is_draining, &live.payloads);
         let counter = Counter::new(&mut self.board, slot.org, &live.run, &items, now);
         let offer = |wanted: Wanted<'_>| counter.offer(wanted);
         let context = Context { run: id, now, epoch, is_draining, wait_url: &wait_url, payloads, offer: &offer };
@@ -594,6 +605,7 @@ impl<T> Mailbox<T> {
         slot.phase = Phase::Resident;
         self.fired += u64::from(std::mem::take(&mut slot.is_due));
         live.seq += 1;
+        live.touched = self.now;
         live.bytes += write.record.len();
         live.records += 1;
         if write.snapshot.is_some() {
@@ -624,6 +636,7 @@ impl<T> Mailbox<T> {
                     let is_plain = plan.plan.layout().form == Form::Task;
                     self.board.call_off(run, step, fence, is_plain);
                 }
+                Effect::Keep => work::keep_leases(&mut self.board, &self.nodes, org, run, live, self.now),
                 Effect::Execute { step, attempt, fence, work } => {
                     released.steps += 1;
                     self.executing.insert((run, fence));

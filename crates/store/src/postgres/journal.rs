@@ -10,7 +10,7 @@
 //! could only follow a record that was committed, its `arrivals` row is the last thing it writes, and ids are given
 //! out in order.
 
-use super::columns::{Attempted, Blob, Id, blob, count, get, id, limit, org, org_of, run_id, run_row, seq, sql};
+use super::columns::{Attempted, Blob, Id, blob, get, id, limit, org, org_of, run_id, run_row, seq, sql};
 use super::fault::Trouble;
 use super::session::{Params, Session};
 use super::sheet::{NAME_BYTES, named};
@@ -278,10 +278,4 @@ pub(super) async fn unparked(session: &Session) -> Attempted<Vec<(OrgId, RunId)>
 pub(super) async fn last(session: &Session, owner: OrgId, run: RunId) -> Attempted<Option<Bytes>> {
     let found = session.first(sql!("postgres/journal_last"), &[&org_of(owner), &Id(run.0)]).await?;
     found.map(|row| blob(&row, 1)).transpose()
-}
-
-/// The next node epoch, which nobody had before.
-pub(super) async fn next_epoch(session: &Session) -> Attempted<u64> {
-    let claimed = session.first(sql!("postgres/node_claim"), &[]).await?;
-    claimed.map_or_else(|| Err(Trouble::Lost("no epoch".into())), |row| count(&row, 0))
 }
