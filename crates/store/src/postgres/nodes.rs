@@ -22,7 +22,7 @@ pub(super) async fn renew(session: &Session, epoch: u64, lease: Span) -> Attempt
     let renewed = session.first(sql!("postgres/node_renew"), &[&int(epoch), &int(lease.0)]).await?;
     let was_there: bool = get(&renewed.ok_or(Trouble::Barred)?, 0)?;
     if was_there {
-        session.execute(sql!("postgres/nodes_bar_absent"), &[]).await?;
+        session.execute(sql!("postgres/nodes_bar_absent"), &[&int(epoch)]).await?;
         session.execute(sql!("postgres/nodes_forget"), &[]).await?;
     }
     session.query(sql!("postgres/nodes_there"), &[]).await?.iter().map(|row| count(row, 0)).collect()
