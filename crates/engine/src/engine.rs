@@ -354,8 +354,11 @@ impl Engine {
         for (org, run) in inner.store.unparked().await? {
             inner.inbox.send(Command::Recover { org, run });
         }
-        drive::spawn(inner, Mailbox::new(epoch, wait_url), executors);
+        let mailbox = Mailbox::new(epoch, wait_url);
+        let mailbox = if inner.store.is_shared() { mailbox.sharing() } else { mailbox };
+        drive::spawn(inner, mailbox, executors);
         tokio::spawn(tasks::keep_workers(engine.clone()));
+        tokio::spawn(tasks::keep_looking(engine.clone()));
         tokio::spawn(schedules::keep(engine.clone()));
         tokio::spawn(notices::deliver(engine.clone(), notices));
         Ok(engine)
