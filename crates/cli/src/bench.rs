@@ -244,6 +244,7 @@ async fn open(path: &Path) -> Result<Engine, String> {
         clock_advance: Default::default(),
         http: Default::default(),
         seed: None,
+        node: String::new(),
     };
     Engine::open(Arc::new(store), options).await.map_err(|e| e.to_string())
 }

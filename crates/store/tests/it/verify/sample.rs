@@ -93,6 +93,7 @@ async fn open(place: &Place) -> Engine {
         clock_advance: kernel::Span(0),
         http: Default::default(),
         seed: None,
+        node: String::new(),
     };
     // Never a checkpoint, so that a copy of the two files is of one moment.
     let quiet = store::sqlite::Options { passive_bytes: u64::MAX, restart_bytes: u64::MAX, ..Default::default() };
