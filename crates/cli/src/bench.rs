@@ -245,6 +245,7 @@ async fn open(path: &Path) -> Result<Engine, String> {
         http: Default::default(),
         seed: None,
         node: String::new(),
+        retention: None,
     };
     Engine::open(Arc::new(store), options).await.map_err(|e| e.to_string())
 }

@@ -181,8 +181,17 @@ async fn serve(config: Config) -> Result<(), Failure> {
     let hosts = host_of(&public_url).into_iter().collect();
     let (clock, clock_start, clock_advance) = (config.clock, config.clock_start, config.clock_advance);
     let http = HttpOptions { signer, per_organisation: config.http_per_organisation, desk: None };
-    let options =
-        Options { secret, public_url, clock, clock_start, clock_advance, http, seed: None, node: String::new() };
+    let options = Options {
+        secret,
+        public_url,
+        clock,
+        clock_start,
+        clock_advance,
+        http,
+        seed: None,
+        node: String::new(),
+        retention: None,
+    };
     let engine = Engine::open(store, options).await.map_err(|error| match error {
         engine::Error::Refused(why) => (FLAGS, why),
         engine::Error::InUse(why) => (IN_USE, why),

@@ -13,6 +13,7 @@ mod membership;
 mod notices;
 mod reading;
 mod repeat;
+mod retention;
 mod schedules;
 mod tasks;
 mod tickets;
@@ -176,6 +177,8 @@ pub struct Options {
     pub seed: Option<u64>,
     /// What this node is called among those that share the store; the same after a restart. Nothing if it has no name.
     pub node: String,
+    /// For how long runs that have ended are kept; for ever if nothing is said.
+    pub retention: Option<Span>,
 }
 
 pub struct StartRequest {
@@ -307,6 +310,8 @@ pub(crate) struct Inner {
     membership: membership::Membership,
     /// Has the node say at once that it is there.
     renewal: tokio::sync::Notify,
+    /// Has it looked at once for what may be deleted.
+    retention_moved: tokio::sync::Notify,
 }
 
 impl Engine {
@@ -345,6 +350,7 @@ impl Engine {
             questions: AtomicU64::new(0),
             membership,
             renewal: tokio::sync::Notify::new(),
+            retention_moved: tokio::sync::Notify::new(),
         });
         let (secret, base) = (inner.secret.clone(), inner.public_url.clone());
         let wait_url: WaitUrl = Arc::new(move |run, step| callback_url(&base, &secret, run, step));
@@ -363,6 +369,9 @@ impl Engine {
         engine.take_up().await?;
         drive::spawn(inner, Mailbox::new(nodes.own(), wait_url), executors);
         tokio::spawn(membership::keep(engine.clone()));
+        if let Some(span) = options.retention {
+            tokio::spawn(retention::keep(engine.clone(), span));
+        }
         tokio::spawn(tasks::keep_workers(engine.clone()));
         tokio::spawn(schedules::keep(engine.clone()));
         tokio::spawn(notices::deliver(engine.clone(), notices));

@@ -101,26 +101,31 @@ pub struct Crowd {
 }
 
 impl Gates {
-    /// Forgets everything and takes up what is stored: open runs with a gate, runs whose turn had not come, paused
-    /// workflows. Answers who may go on, and who may not.
-    pub fn restore(&mut self, paused: Vec<WorkflowId>, runs: Vec<GatedRun>) -> Restored {
-        *self = Gates::default();
-        self.paused = paused.into_iter().map(|workflow| (workflow, BTreeSet::new())).collect();
-        let mut queued = Vec::new();
+    /// As they are stored.
+    pub fn stored(paused: Vec<WorkflowId>, runs: Vec<GatedRun>) -> Gates {
+        let paused = paused.into_iter().map(|workflow| (workflow, BTreeSet::new())).collect();
+        let mut gates = Gates { paused, ..Gates::default() };
         for row in runs {
             let gate = row.gate.as_ref().map(|gate| gate.id);
-            self.places.insert(row.run, Place::new(row.org, row.workflow, row.gate.as_ref()));
+            gates.places.insert(row.run, Place::new(row.org, row.workflow, row.gate.as_ref()));
             if let Some(said) = &row.gate {
-                let gate = self.gate(said, row.workflow);
+                let gate = gates.gate(said, row.workflow);
                 if !row.is_queued && !planted::is(Bug::GateCountsForgotten) {
                     gate.holders.insert(row.run);
                 }
             }
             if row.is_queued {
-                queued.push(row.run);
-                self.queue(row.run, row.workflow, gate);
+                gates.queue(row.run, row.workflow, gate);
             }
         }
+        gates
+    }
+
+    /// Forgets everything and takes up what is stored: open runs with a gate, runs whose turn had not come, paused
+    /// workflows. Answers who may go on, and who may not.
+    pub fn restore(&mut self, paused: Vec<WorkflowId>, runs: Vec<GatedRun>) -> Restored {
+        let queued: Vec<RunId> = runs.iter().filter(|row| row.is_queued).map(|row| row.run).collect();
+        *self = Gates::stored(paused, runs);
         let mut admitted = Vec::new();
         let gates: BTreeSet<[u8; 16]> = self.gates.keys().copied().collect();
         let superseded: BTreeSet<(OrgId, RunId)> = queued.into_iter().flat_map(|run| self.supersedes(run)).collect();

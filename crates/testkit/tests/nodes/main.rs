@@ -33,6 +33,7 @@ async fn node(url: &str, name: &str) -> Node {
         http: HttpOptions::default(),
         seed: None,
         node: name.into(),
+        retention: None,
     };
     Node { engine: Engine::open(store.clone(), options).await.unwrap(), store }
 }

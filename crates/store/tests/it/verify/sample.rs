@@ -94,6 +94,7 @@ async fn open(place: &Place) -> Engine {
         http: Default::default(),
         seed: None,
         node: String::new(),
+        retention: None,
     };
     // Never a checkpoint, so that a copy of the two files is of one moment.
     let quiet = store::sqlite::Options { passive_bytes: u64::MAX, restart_bytes: u64::MAX, ..Default::default() };
