@@ -340,6 +340,10 @@ impl Driver {
             tracing::error!(%error, "a commit failed");
             match error {
                 store::Error::Unavailable(_) => self.rests_until = Some(Instant::now() + RETRY_PAUSE),
+                // Its runs are read again before anything is decided about them.
+                store::Error::Unknown(_) if inner.store.reads_what_lasts() => {
+                    self.rests_until = Some(Instant::now() + RETRY_PAUSE);
+                }
                 fatal => {
                     self.is_over = true;
                     inner.give_up(fatal.to_string());
