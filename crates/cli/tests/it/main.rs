@@ -32,6 +32,7 @@ mod runs;
 mod rust_sdk;
 mod schedules;
 mod security;
+mod serve;
 mod streams;
 mod task_steps;
 mod tasks;
