@@ -25,6 +25,7 @@ mod kill;
 mod leases;
 mod openapi;
 mod page;
+mod postgres;
 mod promises;
 mod readme;
 mod restart;

@@ -62,7 +62,8 @@ fn what_strangers_and_watchers_need_stays_open() {
     let script = page.split('"').find(|text| text.ends_with("src/app.js")).expect("the page loads a script").to_owned();
     assert_eq!(api.get(&format!("/{script}")).status, 200);
     let make = |path: &str, body: Value| with_key(&api, KEY, "POST", path, &body).data(201);
-    make("/api/v1/workflows", json!({ "name": "door", "tasks": { "ask": { "wait_for_webhook": {} } } }));
+    let tasks = json!({ "ask": { "wait_for_webhook": {} }, "tell": { "set": { "url": "{{wait.ask.url}}" } } });
+    make("/api/v1/workflows", json!({ "name": "door", "tasks": tasks }));
     make(
         "/api/v1/triggers",
         json!({ "name": "door", "type": "webhook", "workflow": "door", "config": { "path": "door", "unsigned": true } }),
@@ -71,7 +72,7 @@ fn what_strangers_and_watchers_need_stays_open() {
     assert_eq!(started.status, 202, "{}", started.text());
     let run = started.json()["data"]["run_id"].as_str().expect("a run").to_owned();
     let view = || with_key(&api, KEY, "GET", &format!("/api/v1/runs/{run}"), &Value::Null).data(200);
-    let url = eventually("it waits", || view()["tasks"]["ask"]["url"].as_str().map(str::to_owned));
+    let url = eventually("it tells its URL", || view()["tasks"]["tell"]["body"]["url"].as_str().map(str::to_owned));
     assert_eq!(api.call_back(&url, b"{}").status, 200);
     eventually("it ends", || (view()["status"] == "completed").then_some(()));
 }
@@ -91,8 +92,9 @@ fn any_address_and_any_name_will_do_with_the_key() {
 fn a_key_is_made_once_printed_once_and_kept_as_a_hash() {
     let data = TempDir::new().unwrap();
     let (mut process, api) = serve(data.path(), LOCAL, &[]);
-    let key =
-        process.log().lines().find_map(|line| line.strip_prefix("admin key: ").map(str::to_owned)).expect("a key");
+    let key = eventually("a key is printed", || {
+        process.log().lines().find_map(|line| line.strip_prefix("admin key: ").map(str::to_owned))
+    });
     assert_eq!(with_key(&api, &key, "GET", "/api/v1/runs", &Value::Null).status, 200);
     let file = data.path().join("admin.key");
     assert_eq!(std::fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
@@ -109,7 +111,7 @@ fn a_key_is_made_once_printed_once_and_kept_as_a_hash() {
     std::fs::write(&file, "what is this").unwrap();
     let mut process = Starting::serving(data.path(), LOCAL, &[]);
     assert_eq!(process.ready(), None);
-    assert!(process.log().contains("admin.key"), "{}", process.log());
+    eventually("it says which file", || process.log().contains("admin.key").then_some(()));
 }
 
 #[test]
@@ -118,7 +120,7 @@ fn a_key_that_could_be_guessed_or_not_be_sent_is_refused() {
     for (key, why) in [("", "0 characters"), ("too-short", "9 characters"), ("with spaces in between", "ASCII")] {
         let mut process = Starting::serving(data.path(), LOCAL, &[("ONWARD_ADMIN_KEY", key)]);
         assert_eq!(process.ready(), None);
-        assert!(process.log().contains(why), "{key:?}: {}", process.log());
+        eventually(why, || process.log().contains(why).then_some(()));
     }
     assert_eq!(onward(&["serve", "--clock", "virtual"]).status.code(), Some(2), "its time is real");
 }

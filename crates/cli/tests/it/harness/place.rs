@@ -5,9 +5,10 @@
 //! | `ONWARD_TEST_STORE=postgres` | in a database of one Postgres that all tests share, instead of a file |
 //! | `ONWARD_TEST_NODES=2` | so many processes on the same database; needs Postgres |
 //!
-//! A database belongs to a data folder, as a file would: its address is written there.
+//! A database belongs to a data folder, as a file would: its address is written there. A test may write one itself.
 
 use std::path::{Path, PathBuf};
+use std::sync::Mutex;
 use store::crash::Point;
 use testkit::postgres::{self, Cluster};
 
@@ -48,8 +49,17 @@ fn skipped(with: &str, why: &str) -> bool {
 
 /// What a process is told about the store of a data folder.
 pub fn environment(data: &Path) -> Vec<(String, String)> {
-    is_postgres().then(|| ("ONWARD_STORE".to_owned(), database(data))).into_iter().collect()
+    let is_there = is_postgres() || note(data).exists();
+    is_there.then(|| ("ONWARD_STORE".to_owned(), database(data))).into_iter().collect()
 }
+
+/// Gives a folder a database of somebody's own, who also removes it.
+pub fn put(data: &Path, url: &str) {
+    std::fs::write(note(data), url).expect("the folder is ours");
+}
+
+/// Databases that were made here, and go with their folders.
+static MADE: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
 /// The address of a folder's database, which is made if there is none.
 fn database(data: &Path) -> String {
@@ -57,13 +67,18 @@ fn database(data: &Path) -> String {
         return url;
     }
     let url = cluster().database();
-    std::fs::write(note(data), &url).expect("the folder is ours");
+    put(data, &url);
+    MADE.lock().unwrap().push(url.clone());
     url
 }
 
 /// Removes a folder's database, whoever may be using it.
 pub fn remove(data: &Path) {
-    if let Ok(url) = std::fs::read_to_string(note(data)) {
+    let url = std::fs::read_to_string(note(data)).ok();
+    let mut made = MADE.lock().unwrap_or_else(|e| e.into_inner());
+    let index = url.and_then(|url| made.iter().position(|known| *known == url));
+    if let Some(url) = index.map(|index| made.swap_remove(index)) {
+        drop(made);
         let name = postgres::name_in(&url);
         cluster().sql("postgres", &format!("DROP DATABASE IF EXISTS {name} WITH (FORCE)"));
     }

@@ -39,6 +39,13 @@ impl Server {
         Server::with(&["--clock", "virtual"])
     }
 
+    /// On a database of the test's own.
+    pub fn on(url: &str) -> Server {
+        let data = TempDir::new().expect("a folder for the data");
+        place::put(data.path(), url);
+        Server::with_environment(&[], data, &[])
+    }
+
     pub fn with(flags: &[&str]) -> Server {
         Server::with_environment(flags, TempDir::new().expect("a folder for the data"), &[])
     }
