@@ -118,11 +118,18 @@ pub struct Figures {
 }
 
 pub fn run(arguments: Arguments) -> ExitCode {
+    let server = match ground::server(arguments.store.as_deref()) {
+        Ok(server) => server,
+        Err(why) => {
+            eprintln!("error: {why}");
+            return crate::EXIT_USAGE.into();
+        }
+    };
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => return failed(&error.to_string()),
     };
-    match runtime.block_on(measure(&arguments)) {
+    match runtime.block_on(measure(&arguments, server)) {
         Err(why) => failed(&why),
         Ok(all) => {
             for figures in &all {
@@ -141,8 +148,8 @@ fn failed(why: &str) -> ExitCode {
     1.into()
 }
 
-async fn measure(arguments: &Arguments) -> Result<Vec<Figures>, String> {
-    let ground = Ground::new(&arguments.data, arguments.store.as_deref())?;
+async fn measure(arguments: &Arguments, server: Option<String>) -> Result<Vec<Figures>, String> {
+    let ground = Ground::new(&arguments.data, server)?;
     let measured = measure_on(&ground, arguments).await;
     let cleared = ground.clear().await;
     measured.and_then(|all| cleared.map(|()| all))

@@ -14,6 +14,16 @@ pub struct Ground {
     made: Mutex<Vec<Made>>,
 }
 
+/// The server that `--store` names.
+pub fn server(store: Option<&str>) -> Result<Option<String>, String> {
+    let Some(text) = store else { return Ok(None) };
+    match text.parse() {
+        Ok(Location::Postgres(url)) => Ok(Some(url)),
+        Ok(Location::Sqlite(_)) => Err("`--store` is for Postgres; a file is made below `--data`".into()),
+        Err(error) => Err(format!("`--store` cannot be used: {error}")),
+    }
+}
+
 struct Made {
     name: &'static str,
     location: Location,
@@ -21,14 +31,8 @@ struct Made {
 }
 
 impl Ground {
-    pub fn new(parent: &Path, store: Option<&str>) -> Result<Ground, String> {
-        let server = match store {
-            None => None,
-            Some(text) => match text.parse::<Location>().map_err(|e| format!("`--store` cannot be used: {e}"))? {
-                Location::Postgres(url) => Some(url),
-                Location::Sqlite(_) => return Err("the file is made below `--data`; `--store` is for Postgres".into()),
-            },
-        };
+    /// Below a folder, or on a server if there is one.
+    pub fn new(parent: &Path, server: Option<String>) -> Result<Ground, String> {
         Ok(Ground { folder: Folder::new(parent)?, server, made: Mutex::default() })
     }
 

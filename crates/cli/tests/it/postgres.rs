@@ -106,6 +106,31 @@ fn p18_a_database_that_goes_away_is_waited_for() {
 }
 
 #[test]
+fn a_measurement_leaves_no_database_behind() {
+    let cluster = testkit::postgres::shared();
+    let folder = tempfile::tempdir().unwrap();
+    let databases = || cluster.sql("postgres", "SELECT count(*) FROM pg_database WHERE datname LIKE 'onward_bench%'");
+    for workload in [&["flow10"][..], &["flow10", "--external"]] {
+        let output = std::process::Command::new(env!("CARGO_BIN_EXE_onward"))
+            .arg("bench")
+            .args(workload)
+            .args(["--seconds", "1", "--concurrency", "8", "--json", "--data"])
+            .arg(folder.path())
+            .env("ONWARD_BENCH_STORE", cluster.url("postgres"))
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert_eq!(output.status.code(), Some(0), "{said}{}", String::from_utf8_lossy(&output.stderr));
+        let figures: Vec<Value> = said.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        assert!(figures.iter().all(|one| one["store"] == "postgres" && one["ok"] == true), "{said}");
+        let wal = figures[0]["wal_bytes_per_step"].as_f64();
+        assert!(wal.is_some_and(|bytes| bytes > 100.0), "{said}");
+        assert_eq!(databases(), "0");
+    }
+    assert_eq!(crate::harness::onward(&["bench", "flow1", "--store", "mysql://x"]).status.code(), Some(2));
+}
+
+#[test]
 fn p18_sessions_that_are_ended_at_any_moment_lose_and_double_nothing() {
     let cluster = Cluster::start(&[]);
     let upstream = Upstream::start();
