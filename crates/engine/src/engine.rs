@@ -723,9 +723,11 @@ impl Inner {
     }
 
     /// The answer to a write outside the loop. One whose outcome nobody knows ends the engine, like one of
-    /// the loop's own.
+    /// the loop's own, unless reading again tells.
     fn written<T>(&self, result: Result<T, store::Error>) -> Result<T, Error> {
-        if let Err(error @ store::Error::Unknown(_)) = &result {
+        if let Err(error @ store::Error::Unknown(_)) = &result
+            && !self.store.reads_what_lasts()
+        {
             self.give_up(error.to_string());
         }
         Ok(result?)

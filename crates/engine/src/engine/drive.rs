@@ -344,8 +344,8 @@ impl Driver {
             tracing::error!(%error, "a commit failed");
             match error {
                 store::Error::Unavailable(_) => self.rests_until = Some(Instant::now() + RETRY_PAUSE),
-                // What became of it is read from the store, by whoever shares it.
-                store::Error::Unknown(_) if inner.store.is_shared() => {
+                // Its runs are read again before anything is decided about them.
+                store::Error::Unknown(_) if inner.store.reads_what_lasts() => {
                     self.rests_until = Some(Instant::now() + RETRY_PAUSE);
                 }
                 store::Error::Barred => {
