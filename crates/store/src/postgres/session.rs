@@ -9,6 +9,7 @@
 use super::columns::Attempted;
 use super::fault::{self, Trouble};
 use super::target::Target;
+use crate::crash::{self, Point};
 use crate::{Error, Result};
 use std::collections::HashMap;
 use std::future::Future;
@@ -206,6 +207,7 @@ impl Session {
             Poll::Ready(())
         })
         .await;
+        crash::point(Point::BeforeCommit);
         let is_whole = !ready.iter().any(|answer| matches!(answer, Some(Err(_))));
         waiting.push(simple(if is_whole { "COMMIT" } else { "ROLLBACK" }));
         ready.push(None);
