@@ -66,6 +66,8 @@ pub struct Turn<T> {
     pub refills: Vec<(Lane, Option<Place>)>,
     /// Types whose lanes are to be read, those after a key; answer each with [`Command::Keys`].
     pub asks: Vec<(OrgId, String, Option<String>)>,
+    /// Types whose seats are to be read; answer each with [`Command::Seats`].
+    pub seat_asks: Vec<(OrgId, String)>,
     /// Parallel to `batch.runs`.
     pending: Vec<Pending<T>>,
     /// Replies that depend on nothing new.
@@ -332,6 +334,7 @@ impl<T> Mailbox<T> {
             Command::Rule(row) => self.board.rule(&row, None, self.now),
             Command::Posted(lane) => self.board.posted(&lane, self.now),
             Command::Waiting(types) => self.board.behind(types),
+            Command::Seats { org, name, rows } => self.board.seated(org, &name, rows.as_deref(), self.now),
             Command::Keys { org, name, keys } => self.board.heard_of(org, &name, keys, self.now),
             Command::Refilled { lane, rows } => self.board.refilled(&lane, rows, self.now),
             Command::Look(look, ticket) => {
@@ -449,6 +452,7 @@ impl<T> Mailbox<T> {
             payloads: Payloads::new(),
             fetching: Vec::new(),
             stored: Vec::new(),
+            seats: Vec::new(),
             touched: self.now,
         };
         let input = Input::Start(Box::new(origin), admission);
@@ -503,6 +507,7 @@ impl<T> Mailbox<T> {
             fetches: Vec::new(),
             refills: Vec::new(),
             asks: Vec::new(),
+            seat_asks: Vec::new(),
             pending: Vec::new(),
             ready: Vec::new(),
         };
@@ -516,7 +521,7 @@ impl<T> Mailbox<T> {
             }
         }
         self.drop_partial_units(&mut turn);
-        (turn.refills, turn.asks) = (self.board.refills(), self.board.asks());
+        (turn.refills, turn.asks, turn.seat_asks) = (self.board.refills(), self.board.asks(), self.board.seat_asks());
         turn.loads = std::mem::take(&mut self.loads);
         turn.fetches = std::mem::take(&mut self.fetches);
         turn.ready.append(&mut self.replies);
@@ -584,7 +589,8 @@ impl<T> Mailbox<T> {
         live.payloads.clear();
         slot.phase = Phase::InFlight;
         let leave = work::leave(&self.board);
-        turn.batch.runs.push(live.write(slot.org, id, record.seal(), advanced.payloads, leave));
+        let take = work::seats(&self.board, slot.org, id, &advanced.effects);
+        turn.batch.runs.push(live.write(slot.org, id, record.seal(), advanced.payloads, leave, take));
         turn.pending.push(Pending { items, answers, effects: advanced.effects });
         if planted::is(Bug::GrantBeforeCommit) {
             self.hand_early(id, turn);
@@ -618,6 +624,10 @@ impl<T> Mailbox<T> {
                             self.forgo(write.run, pending.items, &reply, &mut released.replies);
                         }
                         Verdict::Conflict => self.retake(write, pending.items, None, &mut released),
+                        Verdict::Full => {
+                            write.seats.take.iter().for_each(|row| self.board.contested(&row.seat));
+                            self.retake(write, pending.items, None, &mut released);
+                        }
                         Verdict::KeyTaken { run, fingerprint } => {
                             let taken = Reply::KeyTaken { run, fingerprint };
                             self.forgo(write.run, pending.items, &taken, &mut released.replies);
@@ -676,6 +686,8 @@ impl<T> Mailbox<T> {
             live.row = row.clone();
         }
         live.keep_rows(&write.ready);
+        live.keep_seats(&write.seats);
+        released.posted.extend(work::freed(&mut self.board, &write.seats.free, self.now));
         released.started += u64::from(write.after == 0);
         let (status, created_at) = (live.run.status(), live.run.state.created_at);
         for (item, answer) in pending.items.into_iter().zip(pending.answers) {

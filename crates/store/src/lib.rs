@@ -110,6 +110,12 @@ pub trait Store: Send + Sync + 'static {
         limit: usize,
     ) -> Call<'a, Vec<String>>;
 
+    /// Who has what of a type's limits, in order. Rates may be over.
+    fn seats<'a>(&'a self, org: OrgId, name: &'a str) -> Call<'a, Vec<SeatRow>>;
+
+    /// Forgets seats of all organisations whose time was over by then.
+    fn forget_seats(&self, until: Timestamp) -> Call<'_, ()>;
+
     /// Makes a type known that is not, and stores the definition of its tasks if that is not stored.
     fn introduce<'a>(&'a self, row: &'a TypeRow, definition: Option<&'a Definition>) -> Call<'a, ()>;
 

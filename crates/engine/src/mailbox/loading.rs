@@ -48,6 +48,7 @@ impl<T> Mailbox<T> {
             payloads: Payloads::new(),
             fetching: Vec::new(),
             stored: Vec::new(),
+            seats: Vec::new(),
             touched: self.now,
         };
         let lost = work::take_up(&mut self.board, &self.nodes, slot.org, run, &mut live, self.now);
