@@ -224,6 +224,8 @@ async fn open(location: &Location) -> Result<Engine, String> {
         clock_advance: Default::default(),
         http: Default::default(),
         seed: None,
+        node: String::new(),
+        retention: None,
     };
     Engine::open(store, options).await.map_err(|e| e.to_string())
 }

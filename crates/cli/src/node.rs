@@ -5,6 +5,8 @@ use engine::secret::{Secret, Signer};
 use engine::{ClockMode, Engine, HttpOptions, Options};
 use kernel::{Span, Timestamp};
 use server::{Access, App};
+use std::fs::{File, TryLockError};
+use std::io::{Read, Write};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -40,6 +42,9 @@ pub struct Flags {
     /// HTTP steps of one organisation under way at once, 1 to 512 (default: no limit of its own)
     #[arg(long, env = "ONWARD_HTTP_PER_ORGANISATION", value_parser = clap::value_parser!(u16).range(1..=512))]
     http_per_organisation: Option<u16>,
+    /// For how long runs that have ended are kept, for example 30d (default: until they are deleted)
+    #[arg(long, env = "ONWARD_RETENTION")]
+    retention: Option<String>,
 }
 
 /// Flags that were understood.
@@ -53,6 +58,7 @@ pub struct Config {
     signing_secret: Option<PathBuf>,
     http_per_organisation: Option<usize>,
     grace: Duration,
+    retention: Option<Span>,
 }
 
 /// How time passes.
@@ -78,6 +84,9 @@ const DRAINED: u8 = 0;
 pub const FLAGS: u8 = 2;
 pub const INPUT_OUTPUT: u8 = 74;
 const IN_USE: u8 = 75;
+
+/// Whoever waits for the end of a run must be able to read how it ended.
+const RETENTION_MIN: Span = Span::from_secs(3600);
 
 /// After the steps, open requests get this long to finish.
 const CLOSING: Duration = Duration::from_secs(2);
@@ -122,6 +131,14 @@ pub fn check(flags: Flags, clock: Clock) -> Result<Config, String> {
     let grace =
         Span::parse(&flags.drain_grace).ok_or(format!("`{}` is not a duration such as 25s", flags.drain_grace))?;
     let grace = Duration::from_micros(grace.0);
+    let retention = match flags.retention {
+        None => None,
+        Some(text) => match Span::parse(&text) {
+            Some(span) if span >= RETENTION_MIN => Some(span),
+            Some(_) => return Err(format!("`--retention {text}` is too short: an hour is the least")),
+            None => return Err(format!("`{text}` is not a duration such as 30d")),
+        },
+    };
     let secret = flags.secret_key_file.unwrap_or_else(|| flags.data.join("secret.key"));
     Ok(Config {
         listen: flags.listen,
@@ -133,6 +150,7 @@ pub fn check(flags: Flags, clock: Clock) -> Result<Config, String> {
         signing_secret: flags.signing_secret_file,
         http_per_organisation: flags.http_per_organisation.map(usize::from),
         grace,
+        retention,
     })
 }
 
@@ -176,8 +194,22 @@ async fn serve(config: Config, door: Door) -> Result<(), Failure> {
     };
     let Clock { mode: clock, start: clock_start, advance: clock_advance } = config.clock;
     let http = HttpOptions { signer, per_organisation: config.http_per_organisation, desk: None };
-    let options =
-        Options { secret, public_url: public_url.clone(), clock, clock_start, clock_advance, http, seed: None };
+    // Held for as long as the process lives.
+    let (node, _lock) = match config.store {
+        Location::Postgres(_) => own_name(&config.data)?,
+        Location::Sqlite(_) => Default::default(),
+    };
+    let options = Options {
+        secret,
+        public_url: public_url.clone(),
+        clock,
+        clock_start,
+        clock_advance,
+        http,
+        seed: None,
+        node,
+        retention: config.retention,
+    };
     let engine = Engine::open(store, options).await.map_err(|error| match error {
         engine::Error::Refused(why) => (FLAGS, why),
         engine::Error::InUse(why) => (IN_USE, why),
@@ -221,6 +253,29 @@ fn make_folder(data: &Path) -> Result<(), Failure> {
     use std::os::unix::fs::DirBuilderExt;
     let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(data);
     made.map_err(|e| (INPUT_OUTPUT, format!("cannot make the data folder {}: {e}", data.display())))
+}
+
+/// What this node is called among those on its database: the same after a restart, so that it need not wait for itself.
+/// Two processes with one name would take each other's work away, so the second is refused.
+fn own_name(data: &Path) -> Result<(String, Option<File>), Failure> {
+    let path = data.join("node.id");
+    let failed = |e: std::io::Error| (INPUT_OUTPUT, format!("cannot use {}: {e}", path.display()));
+    let mut file = File::options().read(true).write(true).create(true).truncate(false).open(&path).map_err(failed)?;
+    match file.try_lock() {
+        Ok(()) => {}
+        Err(TryLockError::WouldBlock) => {
+            let folder = data.display();
+            return Err((IN_USE, format!("the data folder {folder} is in use by another process; each needs its own")));
+        }
+        Err(TryLockError::Error(error)) => return Err(failed(error)),
+    }
+    let mut name = String::new();
+    file.read_to_string(&mut name).map_err(failed)?;
+    if name.trim().is_empty() {
+        name = engine::secret::random_name().map_err(failed)?;
+        file.write_all(name.as_bytes()).and_then(|()| file.sync_all()).map_err(failed)?;
+    }
+    Ok((name.trim().to_owned(), Some(file)))
 }
 
 async fn open_store(location: &Location) -> Result<Arc<dyn Store>, Failure> {

@@ -13,6 +13,7 @@ pub mod explain;
 pub mod gates;
 pub mod mailbox;
 pub mod metrics;
+pub mod nodes;
 pub mod secret;
 pub mod triggers;
 pub mod verify;

@@ -21,15 +21,20 @@ mod work;
 
 use crate::board::{Board, Sizes};
 use crate::gates::Gates;
+use crate::nodes::{LEASE, Nodes};
 pub use commands::{Command, Look, Reply, Resumed, Start, Trouble};
 use kernel::advance::{Wanted, Work};
+use kernel::event::Queue;
 use kernel::plan::Form;
 use kernel::planted::{self, Bug};
-use kernel::{Answer, Context, Effect, Input, OrgId, Payloads, Run, RunId, RunStatus, Span, Timestamp, advance};
+use kernel::{
+    Admission, Answer, Context, Effect, Input, OrgId, Payloads, Run, RunId, RunStatus, Span, Timestamp, WorkflowId,
+    advance,
+};
 use live::Live;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
-use store::{Batch, Lane, Place, RunRow, RunWrite, Verdict};
+use store::{Batch, GatedRun, Lane, Place, RunRow, RunWrite, Timer, Verdict};
 use units::Unit;
 use work::Counter;
 
@@ -84,12 +89,14 @@ pub struct Released<T> {
     pub steps: u64,
     /// Tasks handed to workers.
     pub leased: u64,
+    /// Somebody came to a gate that another node keeps, or left it.
+    pub is_at_gate: bool,
 }
 
 impl<T> Default for Released<T> {
     fn default() -> Self {
         let (replies, dispatch, aborts, notices) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-        Released { replies, dispatch, aborts, notices, started: 0, ended: 0, steps: 0, leased: 0 }
+        Released { replies, dispatch, aborts, notices, started: 0, ended: 0, steps: 0, leased: 0, is_at_gate: false }
     }
 }
 
@@ -125,7 +132,7 @@ struct Slot<T> {
 pub type WaitUrl = Arc<dyn Fn(RunId, &str) -> String + Send + Sync>;
 
 pub struct Mailbox<T> {
-    epoch: u64,
+    nodes: Nodes,
     /// Time of the latest turn.
     now: Timestamp,
     wait_url: WaitUrl,
@@ -144,6 +151,8 @@ pub struct Mailbox<T> {
     executing: HashSet<(RunId, u64)>,
     gates: Gates,
     board: Board<T>,
+    /// Open runs of this node that it does not have, and for how many looks.
+    missed: HashMap<RunId, u8>,
     /// Runs of the last process that have not been read yet.
     recovering: HashSet<RunId>,
     is_draining: bool,
@@ -160,7 +169,7 @@ impl<T> Mailbox<T> {
     /// One that keeps so much of what waits for workers.
     pub fn sized(epoch: u64, wait_url: WaitUrl, sizes: Sizes) -> Self {
         Mailbox {
-            epoch,
+            nodes: Nodes::alone(epoch),
             now: Timestamp::default(),
             wait_url,
             slots: HashMap::new(),
@@ -174,6 +183,7 @@ impl<T> Mailbox<T> {
             executing: HashSet::new(),
             gates: Gates::default(),
             board: Board::new(sizes),
+            missed: HashMap::new(),
             recovering: HashSet::new(),
             is_draining: false,
             fired: 0,
@@ -264,8 +274,14 @@ impl<T> Mailbox<T> {
                 self.push(org, run, Item::wake());
             }
             Command::Recover { org, run } => self.recover(org, run),
+            Command::Nodes(nodes) => self.nodes = nodes,
+            Command::Sweep { open, since, is_recovery } => self.sweep(open, since, is_recovery),
+            Command::Reread(run) => self.reread(run),
             Command::Timers(timers) => {
-                for timer in timers {
+                // One that nobody has seen to for long is everybody's.
+                let (nodes, now) = (&self.nodes, self.now);
+                let is_ours = |timer: &Timer| nodes.is_mine(timer.run) || now.since(timer.at) > LEASE;
+                for timer in timers.into_iter().filter(is_ours) {
                     self.wheel.insert((timer.at, timer.run));
                     self.parked.insert(timer.run, timer.org);
                 }
@@ -273,9 +289,7 @@ impl<T> Mailbox<T> {
             Command::Loaded { run, result } => self.loaded(run, result),
             Command::Fetched { run, result } => self.fetched(run, result),
             Command::Gates { paused, runs } => {
-                let restored = self.gates.restore(paused, runs);
-                self.admit(restored.admitted);
-                self.supersede(restored.superseded);
+                self.restore_gates(paused, runs);
             }
             Command::PauseWorkflow(workflow) => self.gates.pause(workflow),
             Command::ResumeWorkflow(workflow) => {
@@ -322,6 +336,31 @@ impl<T> Mailbox<T> {
         }
     }
 
+    /// Takes up the gates this node keeps, and those who wait for a workflow that is paused.
+    fn restore_gates(&mut self, paused: Vec<WorkflowId>, mut runs: Vec<GatedRun>) {
+        runs.retain(|row| match &row.gate {
+            Some(gate) => self.nodes.keeps(&gate.id),
+            None => self.nodes.is_mine(row.run),
+        });
+        // Those that are being created are not stored yet; those that are stored may be.
+        let known: HashSet<RunId> = runs.iter().map(|row| row.run).collect();
+        for (run, slot) in &self.slots {
+            let Some(live) = slot.live.as_ref().filter(|live| live.seq == 0 && !known.contains(run)) else { continue };
+            let (is_queued, gate) = (self.gates.is_queued(*run), live.row.gate.clone());
+            if is_queued || gate.as_ref().is_some_and(|gate| self.nodes.keeps(&gate.id)) {
+                runs.push(GatedRun { org: slot.org, run: *run, workflow: live.row.workflow, gate, is_queued });
+            }
+        }
+        runs.sort_unstable_by_key(|row| row.run);
+        let restored = self.gates.restore(paused, runs);
+        self.admit(restored.admitted);
+        self.supersede(restored.superseded);
+        for (org, run) in restored.refused {
+            let input = Input::Cancel { actor: "onward".into(), reason: Queue::Limit.as_str().into() };
+            self.push(org, run, Item::inside(input));
+        }
+    }
+
     /// The turn of these runs has come.
     fn admit(&mut self, runs: Vec<(OrgId, RunId)>) {
         for (org, run) in runs {
@@ -345,11 +384,16 @@ impl<T> Mailbox<T> {
 
     fn start(&mut self, start: Start, ticket: T, unit: Option<Unit>) {
         let Start { org, run, version, origin, gate, birth } = start;
-        if let Some(said) = &gate {
+        // Whose turn it is at a gate is decided by the node that keeps it, which will find this run waiting.
+        let is_kept_elsewhere = gate.as_ref().is_some_and(|gate| !self.nodes.keeps(&gate.id));
+        if let Some(said) = gate.as_ref().filter(|_| !is_kept_elsewhere) {
             let admitted = self.gates.widen(origin.workflow, said);
             self.admit(admitted);
         }
-        let admission = self.gates.enter(org, run, origin.workflow, gate.as_ref());
+        let admission = match is_kept_elsewhere {
+            true => Admission::Queue(Queue::Limit),
+            false => self.gates.enter(org, run, origin.workflow, gate.as_ref()),
+        };
         if planted::is(Bug::SupersedeBeforeCommit) {
             self.supersede(self.gates.supersedes(run));
         }
@@ -385,6 +429,7 @@ impl<T> Mailbox<T> {
             payloads: Payloads::new(),
             fetching: Vec::new(),
             stored: Vec::new(),
+            touched: self.now,
         };
         let input = Input::Start(Box::new(origin), admission);
         let item = Item { input, ticket: Some(ticket), conflicts: 0 };
@@ -433,7 +478,7 @@ impl<T> Mailbox<T> {
         self.wake_due(now);
         self.lose_leases(now);
         let mut turn = Turn {
-            batch: Batch { at: now, epoch: self.epoch, runs: Vec::new() },
+            batch: Batch { at: now, epoch: self.nodes.own(), runs: Vec::new() },
             loads: Vec::new(),
             fetches: Vec::new(),
             refills: Vec::new(),
@@ -483,7 +528,7 @@ impl<T> Mailbox<T> {
         let mut items = std::mem::take(&mut slot.inbox);
         let inputs = items.iter().map(|item| item.input.clone()).collect();
         let wait_url = |key: &str| (self.wait_url)(id, key);
-        let (epoch, is_draining, payloads) = (self.epoch, self.is_draining, &live.payloads);
+        let (epoch, is_draining, payloads) = (self.nodes.own(), self.is_draining, &live.payloads);
         let counter = Counter::new(&mut self.board, slot.org, &live.run, &items, now);
         let offer = |wanted: Wanted<'_>| counter.offer(wanted);
         let context = Context { run: id, now, epoch, is_draining, wait_url: &wait_url, payloads, offer: &offer };
@@ -594,6 +639,7 @@ impl<T> Mailbox<T> {
         slot.phase = Phase::Resident;
         self.fired += u64::from(std::mem::take(&mut slot.is_due));
         live.seq += 1;
+        live.touched = self.now;
         live.bytes += write.record.len();
         live.records += 1;
         if write.snapshot.is_some() {
@@ -601,6 +647,9 @@ impl<T> Mailbox<T> {
         }
         let has_ended = live.run.is_terminal() && !live.row.status.is_terminal();
         released.ended += u64::from(has_ended);
+        if write.after == 0 || has_ended {
+            released.is_at_gate |= live.row.gate.as_ref().is_some_and(|gate| !self.nodes.keeps(&gate.id));
+        }
         released.notices.extend((0..write.notices).map(|number| (slot.org, run, number)));
         if let Some(row) = &write.row {
             live.row = row.clone();
@@ -624,6 +673,7 @@ impl<T> Mailbox<T> {
                     let is_plain = plan.plan.layout().form == Form::Task;
                     self.board.call_off(run, step, fence, is_plain);
                 }
+                Effect::Keep => work::keep_leases(&mut self.board, &self.nodes, org, run, live, self.now),
                 Effect::Execute { step, attempt, fence, work } => {
                     released.steps += 1;
                     self.executing.insert((run, fence));
@@ -644,6 +694,20 @@ impl<T> Mailbox<T> {
         if write.after == 0 {
             self.supersede(self.gates.supersedes(run));
         }
+    }
+
+    /// Everything is left to others: whoever waits for something is told so. The attempts that were under way.
+    pub fn abandon(&mut self, nodes: Nodes) -> (Vec<(T, Reply)>, Vec<(RunId, u64)>) {
+        let sizes = self.board.sizes();
+        let new = Mailbox::sized(nodes.own(), self.wait_url.clone(), sizes);
+        let (now, is_draining) = (self.now, self.is_draining);
+        let old = std::mem::replace(self, Mailbox { nodes, now, is_draining, ..new });
+        let items = old.slots.into_values().flat_map(|slot| slot.inbox).filter_map(|item| item.ticket);
+        let gone = || Reply::Unavailable("others have taken over this node's work; try again".into());
+        let mut replies: Vec<_> = items.chain(old.watchers.into_values().flatten()).map(|t| (t, gone())).collect();
+        replies.extend(old.replies);
+        replies.extend(old.board.into_tickets().map(|ticket| (ticket, Reply::Handed(Box::default()))));
+        (replies, old.executing.into_iter().collect())
     }
 
     /// Arms a run's timer, answers its watchers and frees its place if it has ended (whoever ended it, and

@@ -98,6 +98,13 @@ impl Signer {
     }
 }
 
+/// A name nobody else has.
+pub fn random_name() -> io::Result<String> {
+    let mut bytes = [0; 10];
+    getrandom::fill(&mut bytes).map_err(|e| io::Error::other(e.to_string()))?;
+    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
 /// What rows keep of a token.
 pub fn token_hash(token: &str) -> [u8; 32] {
     Sha256::digest(token.as_bytes()).into()

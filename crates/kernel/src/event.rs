@@ -54,6 +54,8 @@ choice! {
         9 => Leased {
             1 => step: u32, 2 => attempt: u32, 3 => worker: String, 4 => lease: Span, 5 => seen: Vec<Seen>,
             6 => key: String,
+            /// The node that hears of its worker.
+            7 => epoch: u64,
         },
         /// Given to an executor of node `epoch`, which will be told after this is durable.
         10 => Started { 1 => step: u32, 2 => attempt: u32, 3 => epoch: u64, 4 => seen: Vec<Seen> },
@@ -99,6 +101,8 @@ choice! {
         /// A worker told how far it is. (That it is alive is not written down.)
         28 => Progress { 1 => step: u32, 2 => attempt: u32, 3 => progress: Payload },
         29 => Logged { 1 => step: u32, 2 => attempt: u32, 3 => lines: Vec<Line> },
+        /// The worker is heard of through node `epoch` now.
+        30 => Kept { 1 => step: u32, 2 => attempt: u32, 3 => epoch: u64 },
     }
 }
 
@@ -273,7 +277,7 @@ impl Event {
             Event::WaitOpened { .. } | Event::Paused { .. } => "wait.opened",
             Event::WaitClosed { .. } | Event::Unpaused { .. } => "wait.closed",
             Event::LateResult { .. } => "late_result",
-            Event::Progress { .. } => "step.heartbeat",
+            Event::Progress { .. } | Event::Kept { .. } => "step.heartbeat",
             Event::Logged { .. } => "step.log",
             Event::Unknown { .. } => return None,
         })
@@ -307,6 +311,7 @@ impl Event {
             | Event::Woken { step }
             | Event::RetryDue { step, .. }
             | Event::Progress { step, .. }
+            | Event::Kept { step, .. }
             | Event::Logged { step, .. } => Some(*step),
             Event::RunFailed { step, .. } => *step,
             Event::Created { .. }
@@ -334,6 +339,7 @@ impl Event {
             | Event::Failed { attempt, .. }
             | Event::TimedOut { attempt, .. }
             | Event::Progress { attempt, .. }
+            | Event::Kept { attempt, .. }
             | Event::Logged { attempt, .. }
             | Event::LateResult { attempt, .. } => Some(*attempt).filter(|a| *a > 0),
             _ => None,

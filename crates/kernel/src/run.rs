@@ -106,7 +106,7 @@ choice! {
         6 => Waiting { 1 => deadline: Timestamp },
         7 => Done { 1 => status: StepStatus },
         /// A worker outside has it for a time. Only the holder of `fence` can say how it ended.
-        8 => Leased { 1 => fence: u64, 2 => worker: String, 3 => lease: Span },
+        8 => Leased { 1 => fence: u64, 2 => worker: String, 3 => lease: Span, 4 => epoch: u64 },
     }
 }
 
@@ -196,6 +196,8 @@ pub struct Lease<'a> {
     pub fence: u64,
     pub worker: &'a str,
     pub lease: Span,
+    /// The node that hears of the worker.
+    pub epoch: u64,
 }
 
 /// One thing a run waits for.
@@ -338,8 +340,8 @@ impl Run {
     /// Steps a worker outside has.
     pub fn leased(&self) -> impl Iterator<Item = Lease<'_>> {
         self.state.steps.iter().enumerate().filter_map(|(i, step)| match &step.phase {
-            Phase::Leased { fence, worker, lease } => {
-                Some(Lease { step: i as u32, fence: *fence, worker, lease: *lease })
+            Phase::Leased { fence, worker, lease, epoch } => {
+                Some(Lease { step: i as u32, fence: *fence, worker, lease: *lease, epoch: *epoch })
             }
             _ => None,
         })
@@ -446,14 +448,15 @@ impl Run {
                 self.state.steps[*step as usize].key.clone_from(key);
                 self.enter(plan, *step, Phase::Ready {}, at);
             }
-            Event::Leased { step, attempt, worker, lease, seen, key } => {
+            Event::Leased { step, attempt, worker, lease, seen, key, epoch } => {
                 self.note(*step, seen);
                 let fence = self.state.seq;
                 self.begin(*step, *attempt, at);
                 let state = &mut self.state.steps[*step as usize];
                 (state.fence, state.digest) = (fence, 0);
                 state.key.clone_from(key);
-                self.enter(plan, *step, Phase::Leased { fence, worker: worker.clone(), lease: *lease }, at);
+                let (worker, lease, epoch) = (worker.clone(), *lease, *epoch);
+                self.enter(plan, *step, Phase::Leased { fence, worker, lease, epoch }, at);
             }
             Event::Started { step, attempt, epoch, seen } => {
                 self.note(*step, seen);
@@ -522,6 +525,11 @@ impl Run {
                 let old = self.state.steps[*step as usize].progress.replace(Box::new(progress.clone()));
                 self.state.bytes = self.state.bytes.saturating_sub(old.map_or(0, |old| old.len));
                 self.count(progress);
+            }
+            Event::Kept { step, epoch: through, .. } => {
+                if let Phase::Leased { epoch, .. } = &mut self.state.steps[*step as usize].phase {
+                    *epoch = *through;
+                }
             }
             Event::Logged { lines, .. } => {
                 self.state.bytes += lines.iter().map(|line| line.message.len() as u64).sum::<u64>();

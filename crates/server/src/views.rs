@@ -357,6 +357,7 @@ fn data(plan: &Plan, event: &Event) -> Value {
         Event::Paused { note, .. } => json!({ "kind": "pause", "note": note }),
         Event::Unpaused { .. } => json!({ "kind": "pause" }),
         Event::Progress { progress, .. } => json!({ "progress": progress.interpret(&progress.inline) }),
+        Event::Kept { epoch, .. } => json!({ "node": epoch }),
         Event::Logged { lines, .. } => {
             let line = |line: &kernel::event::Line| json!({ "level": line.level.as_str(), "message": line.message });
             json!({ "lines": lines.iter().map(line).collect::<Vec<Value>>() })

@@ -26,7 +26,7 @@ pub use sqlite::{SqliteInspection, SqliteStore};
 pub use triggers::*;
 
 use bytes::Bytes;
-use kernel::{OrgId, RunId, Timestamp, TriggerId, WorkflowId};
+use kernel::{OrgId, RunId, Span, Timestamp, TriggerId, WorkflowId};
 use std::future::Future;
 use std::pin::Pin;
 
@@ -45,6 +45,9 @@ pub enum Error {
     /// The store cannot be opened as asked (in use, newer than this release, another clock).
     #[error("{0}")]
     Refused(String),
+    /// Others took this node for dead and have taken over its work. It has to begin anew, with another epoch.
+    #[error("this node was barred: others have taken over its work")]
+    Barred,
     /// Another process has it open.
     #[error("the data directory is in use by another process: {0}")]
     InUse(String),
@@ -62,6 +65,9 @@ pub trait Store: Send + Sync + 'static {
 
     /// A run as the kernel needs it: the latest snapshot and the records after it.
     fn load(&self, org: OrgId, run: RunId) -> Call<'_, Option<Loaded>>;
+
+    /// Several of them at the cost of little more than one: what `load` would answer for each, in the order asked.
+    fn load_all<'a>(&'a self, runs: &'a [(OrgId, RunId)]) -> Call<'a, Vec<Result<Option<Loaded>>>>;
 
     /// The records of a run after number `after`, oldest first, at most `limit`.
     fn history(&self, org: OrgId, run: RunId, after: u64, limit: usize) -> Call<'_, Option<Vec<Bytes>>>;
@@ -217,6 +223,35 @@ pub trait Store: Send + Sync + 'static {
 
     /// Claims the next node epoch: larger than every one before, durable before it is answered.
     fn next_epoch(&self) -> Call<'_, u64>;
+
+    /// May other processes work on it at the same time? Then what one remembers may be out of date.
+    fn is_shared(&self) -> bool {
+        false
+    }
+
+    /// Claims the next epoch for the node of this name. Earlier ones it had are over: it is no longer what it was.
+    fn join<'a>(&'a self, _name: &'a str) -> Call<'a, u64> {
+        self.next_epoch()
+    }
+
+    /// Says that the node of this epoch is there for `lease` from now on, and bars those whose time is over. Answers
+    /// who is there, itself among them; [`Error::Barred`] when it was barred itself.
+    fn renew(&self, epoch: u64, _lease: Span) -> Call<'_, Vec<u64>> {
+        Box::pin(async move { Ok(vec![epoch]) })
+    }
+
+    /// The node goes: nobody has to wait until its time is over.
+    fn leave(&self, _epoch: u64) -> Call<'_, ()> {
+        Box::pin(async { Ok(()) })
+    }
+
+    /// Tells the other processes, in a moment and perhaps never: whoever depends on it looks for itself now and then.
+    fn tell(&self, _news: News) {}
+
+    /// What other processes tell from now on; nothing when there can be no others.
+    fn listen(&self) -> Option<tokio::sync::mpsc::UnboundedReceiver<News>> {
+        None
+    }
 
     /// Time of the newest record: engine time never runs behind it.
     fn high_water(&self) -> Call<'_, Option<Timestamp>>;

@@ -276,6 +276,18 @@ impl Contents {
         self.definitions.entry((row.org, definition.hash)).or_insert_with(|| definition.clone());
     }
 
+    fn load(&mut self, key: (OrgId, RunId)) -> Option<Loaded> {
+        self.counters.loads += 1;
+        let stored = self.shown(key)?;
+        let from = stored.snapshot.as_ref().map_or(0, |(seq, _)| *seq as usize);
+        Some(Loaded {
+            snapshot: stored.snapshot.clone(),
+            records: stored.records[from..].to_vec(),
+            seq: stored.records.len() as u64,
+            row: stored.row.clone(),
+        })
+    }
+
     /// A run that is not hidden.
     fn shown(&self, key: (OrgId, RunId)) -> Option<&Arc<StoredRun>> {
         self.runs.get(&key).filter(|stored| stored.is_shown())
@@ -400,17 +412,11 @@ impl Store for MemoryStore {
     }
 
     fn load(&self, org: OrgId, run: RunId) -> Call<'_, Option<Loaded>> {
-        self.answer(move |c| {
-            c.counters.loads += 1;
-            let stored = c.shown((org, run))?;
-            let from = stored.snapshot.as_ref().map_or(0, |(seq, _)| *seq as usize);
-            Some(Loaded {
-                snapshot: stored.snapshot.clone(),
-                records: stored.records[from..].to_vec(),
-                seq: stored.records.len() as u64,
-                row: stored.row.clone(),
-            })
-        })
+        self.answer(move |c| c.load((org, run)))
+    }
+
+    fn load_all<'a>(&'a self, runs: &'a [(OrgId, RunId)]) -> Call<'a, Vec<Result<Option<Loaded>>>> {
+        self.answer(move |c| runs.iter().map(|key| Ok(c.load(*key))).collect())
     }
 
     fn history(&self, org: OrgId, run: RunId, after: u64, limit: usize) -> Call<'_, Option<Vec<Bytes>>> {

@@ -25,6 +25,7 @@ mod inspect;
 mod journal;
 mod lists;
 mod migrations;
+mod nodes;
 mod partitions;
 mod pool;
 mod scratch;
@@ -46,7 +47,7 @@ use bytes::Bytes;
 use columns::{Attempted, sql};
 use fault::Trouble;
 use journal::Floor;
-use kernel::{OrgId, RunId, Timestamp, TriggerId, WorkflowId};
+use kernel::{OrgId, RunId, Span, Timestamp, TriggerId, WorkflowId};
 use pool::{Connector, Lease, Pool};
 use session::Session;
 use std::pin::Pin;
@@ -118,14 +119,6 @@ impl PostgresStore {
         });
         tokio::spawn(keep_tidy(Arc::downgrade(&inner)));
         Ok(PostgresStore { inner })
-    }
-
-    /// Refuses every later batch of the node with this epoch. Its batches that are under way may still land.
-    pub async fn fence(&self, epoch: u64) -> Result<()> {
-        self.write(move |s| {
-            Box::pin(async move { s.execute(sql!("postgres/node_fence"), &[&columns::int(epoch)]).await.map(drop) })
-        })
-        .await
     }
 
     /// Does something on the store's runtime; `stopped` is said when that ends before.
@@ -276,6 +269,12 @@ impl Store for PostgresStore {
     fn load(&self, org: OrgId, run: RunId) -> Call<'_, Option<Loaded>> {
         self.inner.tally.loads.fetch_add(1, Relaxed);
         on!(self.read(|s| journal::load(s, org, run)))
+    }
+
+    fn load_all<'a>(&'a self, runs: &'a [(OrgId, RunId)]) -> Call<'a, Vec<Result<Option<Loaded>>>> {
+        self.inner.tally.loads.fetch_add(runs.len() as u64, Relaxed);
+        let runs = runs.to_vec();
+        self.read(move |s| Box::pin(async move { journal::load_all(s, &runs).await }))
     }
 
     fn history(&self, org: OrgId, run: RunId, after: u64, limit: usize) -> Call<'_, Option<Vec<Bytes>>> {
@@ -524,7 +523,24 @@ impl Store for PostgresStore {
     }
 
     fn next_epoch(&self) -> Call<'_, u64> {
-        on!(self.write_locked(|s| journal::next_epoch(s)))
+        self.join("")
+    }
+
+    fn join<'a>(&'a self, name: &'a str) -> Call<'a, u64> {
+        let name = name.to_owned();
+        self.write_locked(move |s| Box::pin(async move { nodes::join(s, &name).await }))
+    }
+
+    fn is_shared(&self) -> bool {
+        true
+    }
+
+    fn renew(&self, epoch: u64, lease: Span) -> Call<'_, Vec<u64>> {
+        self.write_locked(move |s| Box::pin(nodes::renew(s, epoch, lease)))
+    }
+
+    fn leave(&self, epoch: u64) -> Call<'_, ()> {
+        self.write_locked(move |s| Box::pin(nodes::leave(s, epoch)))
     }
 
     fn high_water(&self) -> Call<'_, Option<Timestamp>> {

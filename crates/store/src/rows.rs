@@ -478,3 +478,22 @@ pub struct Counters {
     /// Bytes written to the write-ahead log, as far as known.
     pub wal_bytes: u64,
 }
+
+/// What one process tells the others that share a store with it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum News {
+    /// A task of this lane waits, and nobody there takes it.
+    Posted(Lane),
+    /// A run was written that another process may have in memory.
+    Moved(OrgId, RunId),
+    /// What is known about a type has changed.
+    Type(OrgId, String),
+    /// A workflow was paused or resumed.
+    Pauses,
+    /// A run came to a gate that another node keeps, or left it.
+    Gates,
+    /// Nodes came or went.
+    Nodes,
+    /// Some of it was missed: anything may have happened.
+    Missed,
+}

@@ -173,6 +173,14 @@ impl Store for SqliteStore {
         })
     }
 
+    fn load_all<'a>(&'a self, runs: &'a [(OrgId, RunId)]) -> Call<'a, Vec<Result<Option<Loaded>>>> {
+        let keys = runs.to_vec();
+        self.read(move |connection, inner| {
+            inner.tally.loads.fetch_add(keys.len() as u64, Relaxed);
+            chain::load_all(connection, &inner.heads, &keys)
+        })
+    }
+
     fn history(&self, org: OrgId, run: RunId, after: u64, limit: usize) -> Call<'_, Option<Vec<Bytes>>> {
         self.read(move |connection, inner| {
             inner.tally.loads.fetch_add(1, Relaxed);

@@ -702,7 +702,7 @@ fn a_parked_card_that_is_not_claimed_after_all_is_there_once() {
 fn leases_are_found_again_and_begin_anew() {
     let mut board: Board<u64> = Board::default();
     board.rule(&TypeRow { limit: Some(1), ..rule("a") }, Some(NOW), NOW);
-    let lease = |fence| Lease { step: 0, fence, worker: "w1", lease: Span::from_secs(30) };
+    let lease = |fence| Lease { step: 0, fence, worker: "w1", lease: Span::from_secs(30), epoch: 1 };
     board.recovers(true);
     board.post(&lane("a", ""), place(100, 2), NOW);
     board.open(ask(1, &["a"], 1), NOW);
@@ -761,7 +761,7 @@ fn whoever_has_something_already_takes_no_more() {
 #[test]
 fn a_heartbeat_keeps_nothing_for_longer_than_a_worker_may_be_silent() {
     let mut board: Board<u64> = Board::default();
-    let lease = Lease { step: 0, fence: 7, worker: "w1", lease: Span::from_secs(30) };
+    let lease = Lease { step: 0, fence: 7, worker: "w1", lease: Span::from_secs(30), epoch: 1 };
     board.reconcile(ORG, run(1), &[Held { longest: Span::from_secs(40), ..held(lease) }], NOW);
     for (at, by, until) in [(0, 35, 35), (10, 3_600, 50), (11, 60, 51)] {
         let by = Some(Span::from_secs(by));

@@ -6,12 +6,13 @@
 //! thread and being woken by it, which costs more than deciding and half as much as the sync.
 
 use super::Inner;
-use super::reading::load;
+use super::reading::load_all;
 use super::tickets::Ticket;
 use crate::HORIZON;
 use crate::board;
 use crate::execute::Executors;
-use crate::mailbox::{Command, Dispatch, Mailbox, Reply, Trouble};
+use crate::mailbox::{Command, Dispatch, Mailbox, Reply, Resumed, Trouble};
+use crate::nodes::Nodes;
 use kernel::advance::TaskResult;
 use kernel::event::Failure;
 use kernel::{Input, OrgId, RunId, Timestamp};
@@ -320,6 +321,9 @@ impl Driver {
         for notice in released.notices {
             inner.outbox.put(notice);
         }
+        if released.is_at_gate {
+            inner.store.tell(store::News::Gates);
+        }
         for dispatch in released.dispatch {
             if let Some((dispatch, result)) = executors.execute(dispatch) {
                 inner.metrics.steps_finished_total.add(1);
@@ -344,6 +348,10 @@ impl Driver {
                 store::Error::Unknown(_) if inner.store.reads_what_lasts() => {
                     self.rests_until = Some(Instant::now() + RETRY_PAUSE);
                 }
+                store::Error::Barred => {
+                    self.rests_until = Some(Instant::now() + RETRY_PAUSE);
+                    inner.renewal.notify_one();
+                }
                 fatal => {
                     self.is_over = true;
                     inner.give_up(fatal.to_string());
@@ -363,6 +371,14 @@ impl Driver {
             metrics.types_without_worker.set(unserved);
             let _ = probe.send(state);
         }
+    }
+
+    /// Others have this node's work now: it begins anew, as one that has just come.
+    pub(super) fn begin_anew(&mut self, nodes: Nodes) {
+        let (replies, attempts) = self.mailbox.abandon(nodes);
+        replies.into_iter().for_each(|(ticket, reply)| drop(ticket.send(reply)));
+        attempts.into_iter().for_each(|(run, fence)| self.executors.abort(run, fence));
+        self.rests_until = None;
     }
 
     fn is_resting(&mut self) -> bool {
@@ -427,33 +443,38 @@ impl Inner {
     }
 }
 
-/// Reads runs and payloads for the mailbox, in the order it asked. A thread of its own: a local store
+/// Reads runs and payloads for the mailbox, runs together as far as they were asked for together. A thread of its own: a local store
 /// then reads right here, without a hop to another thread for each of a hundred thousand sleepers.
 fn run_errands(inner: &Inner, todo: &mpsc::Receiver<Errand>) {
     while let Ok(first) = todo.recv() {
-        let asked = std::iter::once(first).chain(todo.try_iter()).take(ERRANDS_AT_ONCE);
-        let commands = asked.map(|errand| run_errand(inner, errand)).collect();
+        let mut runs = Vec::new();
+        let mut commands = Vec::new();
+        for errand in std::iter::once(first).chain(todo.try_iter()).take(ERRANDS_AT_ONCE) {
+            match errand {
+                Errand::Load(org, run) => runs.push((org, run)),
+                Errand::Refill(lane, after) => {
+                    let rows = wait_for(inner.store.ready(&lane, after, board::PAGE)).ok();
+                    commands.push(Command::Refilled { lane, rows });
+                }
+                Errand::Fetch(org, run, numbers) => {
+                    let result = wait_for(inner.store.payloads(org, run, &numbers));
+                    let result = result.map_err(|e| Trouble::Store(e.to_string()));
+                    commands.push(Command::Fetched { run, result });
+                }
+            }
+        }
+        if !runs.is_empty() {
+            inner.metrics.runs_loaded_total.add(runs.len() as u64);
+            let loaded = wait_for(load_all(inner, &runs));
+            crash::point(Point::RunLoaded);
+            let told = |((_, run), result): (_, Result<Option<Resumed>, Trouble>)| Command::Loaded {
+                run,
+                result: result.map(|found| found.map(Box::new)),
+            };
+            commands.extend(runs.into_iter().zip(loaded).map(told));
+        }
         if !inner.inbox.send_all(commands) {
             return;
-        }
-    }
-}
-
-fn run_errand(inner: &Inner, errand: Errand) -> Command<Ticket> {
-    match errand {
-        Errand::Refill(lane, after) => {
-            let rows = wait_for(inner.store.ready(&lane, after, board::PAGE)).ok();
-            Command::Refilled { lane, rows }
-        }
-        Errand::Load(org, run) => {
-            inner.metrics.runs_loaded_total.add(1);
-            let result = wait_for(load(inner, org, run));
-            crash::point(Point::RunLoaded);
-            Command::Loaded { run, result: result.map(|found| found.map(Box::new)) }
-        }
-        Errand::Fetch(org, run, numbers) => {
-            let result = wait_for(inner.store.payloads(org, run, &numbers));
-            Command::Fetched { run, result: result.map_err(|e| Trouble::Store(e.to_string())) }
         }
     }
 }

@@ -7,7 +7,7 @@ use crate::mailbox::{Command, Look, Reply, Resumed, Trouble};
 use crate::version::Version;
 use kernel::{Event, OrgId, Payload, Payloads, Record, Run, RunId, Timestamp};
 use std::sync::Arc;
-use store::{Lane, RunRow};
+use store::{Lane, Loaded, RunRow};
 
 /// Unclaimed tasks of one run that an explanation looks at.
 const STANCES_MAX: usize = 64;
@@ -23,11 +23,28 @@ pub struct Reading {
 
 /// Reads and folds a run.
 pub(super) async fn load(inner: &Inner, org: OrgId, run: RunId) -> Result<Option<Resumed>, Trouble> {
+    fold(inner, inner.store.load(org, run).await).await
+}
+
+/// Several runs, in the order asked.
+pub(super) async fn load_all(inner: &Inner, runs: &[(OrgId, RunId)]) -> Vec<Result<Option<Resumed>, Trouble>> {
+    let loaded = match inner.store.load_all(runs).await {
+        Ok(loaded) => loaded,
+        Err(error) => runs.iter().map(|_| Err(error.clone())).collect(),
+    };
+    let mut folded = Vec::with_capacity(runs.len());
+    for one in loaded {
+        folded.push(fold(inner, one).await);
+    }
+    folded
+}
+
+async fn fold(inner: &Inner, loaded: store::Result<Option<Loaded>>) -> Result<Option<Resumed>, Trouble> {
     let unreadable = |e: store::Error| match e {
         store::Error::Corrupt(what) => Trouble::Damaged(what),
         other => Trouble::Store(other.to_string()),
     };
-    let Some(loaded) = inner.store.load(org, run).await.map_err(unreadable)? else { return Ok(None) };
+    let Some(loaded) = loaded.map_err(unreadable)? else { return Ok(None) };
     let version = inner.version_of(&loaded.row).await?;
     let snapshot = loaded.snapshot.as_ref().map(|(_, bytes)| &bytes[..]);
     let folded = Run::load(&version.plan, snapshot, &loaded.records)?;

@@ -2,6 +2,7 @@
 
 use crate::board::{Ask, Handed, Stance};
 use crate::gates::Crowd;
+use crate::nodes::Nodes;
 use crate::version::Version;
 use bytes::Bytes;
 use kernel::event::Origin;
@@ -38,6 +39,18 @@ pub enum Command<T> {
         org: OrgId,
         run: RunId,
     },
+    /// Who shares the store.
+    Nodes(Nodes),
+    /// All runs that were neither parked nor over at some moment after `since`. What is in memory and not among them has
+    /// been moved on by another node. Of those that are this node's it takes up what nobody sees to: all that it
+    /// has not if another node is gone (`is_recovery`), or what it has missed for long.
+    Sweep {
+        open: Vec<(OrgId, RunId)>,
+        since: Timestamp,
+        is_recovery: bool,
+    },
+    /// Another node has moved this run on.
+    Reread(RunId),
     /// Timers of parked runs that are due soon.
     Timers(Vec<Timer>),
     Loaded {

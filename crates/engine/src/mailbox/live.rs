@@ -32,6 +32,8 @@ pub(super) struct Live {
     pub fetching: Vec<u32>,
     /// Tasks that rows of the store stand for.
     pub stored: Vec<ReadyRow>,
+    /// When it was last read or written.
+    pub touched: Timestamp,
 }
 
 impl Live {

@@ -2,10 +2,15 @@
 
 use super::live::Live;
 use super::work;
-use super::{Item, Mailbox, Phase, READ_PAUSE, Reply, Resumed, Trouble};
+use super::{Item, Mailbox, Phase, READ_PAUSE, Reply, Resumed, Slot, Trouble};
 use bytes::Bytes;
 use kernel::planted::{self, Bug};
-use kernel::{Input, Payloads, RunId};
+use kernel::{Input, OrgId, Payloads, RunId, Timestamp};
+use std::collections::{HashMap, HashSet};
+
+/// A run of this node that is open, and not in its memory, for so many looks is taken up: whoever has it may have it
+/// all the same.
+const SWEEPS_MISSED_MAX: u8 = 8;
 
 impl<T> Mailbox<T> {
     pub(super) fn loaded(&mut self, run: RunId, result: Result<Option<Box<Resumed>>, Trouble>) {
@@ -20,13 +25,12 @@ impl<T> Mailbox<T> {
             Err(trouble) => return self.dismiss(run, Reply::Trouble(trouble)),
         };
         let Resumed { version, run: state, seq, row, records } = *resumed;
-        // Attempts of an earlier process, and of this one if their record landed but nobody learned of it,
-        // have no executor. (Never those of a later process: a replaced one must not take work back.) One
-        // whose result is here already, and only could not be written, is not lost.
+        // Attempts of a node that is gone, and of this one if their record landed but nobody learned of it,
+        // have no executor. One whose result is here already, and only could not be written, is not lost.
         for (step, fence, epoch) in state.running() {
             let is_answer = |item: &Item<T>| matches!(item.input, Input::Finished { fence: of, .. } if of == fence);
             let is_under_way = self.executing.contains(&(run, fence)) || slot.inbox.iter().any(is_answer);
-            let is_lost = epoch < self.epoch || epoch == self.epoch && !is_under_way;
+            let is_lost = self.nodes.is_gone(epoch) || epoch == self.nodes.own() && !is_under_way;
             if is_lost && !planted::is(Bug::OrphanForgotten) {
                 slot.inbox.insert(0, Item { input: Input::Lost { step, fence }, ticket: None, conflicts: 0 });
             }
@@ -44,8 +48,9 @@ impl<T> Mailbox<T> {
             payloads: Payloads::new(),
             fetching: Vec::new(),
             stored: Vec::new(),
+            touched: self.now,
         };
-        let lost = work::take_up(&mut self.board, slot.org, run, &mut live, self.now);
+        let lost = work::take_up(&mut self.board, &self.nodes, slot.org, run, &mut live, self.now);
         slot.inbox.splice(0..0, lost.into_iter().map(Item::inside));
         slot.live = Some(Box::new(live));
         slot.phase = Phase::Resident;
@@ -54,6 +59,46 @@ impl<T> Mailbox<T> {
         self.recovered(run);
         // It may have been created without anybody learning of it.
         self.supersede(self.gates.supersedes(run));
+    }
+
+    /// What is in memory of a run is not the truth any more, or may not be: it is read again when nothing is under way.
+    pub(super) fn reread(&mut self, run: RunId) {
+        let Some(slot) = self.slots.get_mut(&run).filter(|slot| matches!(slot.phase, Phase::Resident)) else { return };
+        let Some(live) = slot.live.take_if(|live| live.seq > 0) else { return };
+        if let Some(at) = live.armed {
+            self.wheel.remove(&(at, run));
+        }
+        slot.phase = Phase::Loading;
+        slot.inbox.push(Item::wake());
+        self.loads.push((slot.org, run));
+    }
+
+    /// Compares what is in memory with what the store says is open, see [`Command::Sweep`](super::Command::Sweep).
+    pub(super) fn sweep(&mut self, open: Vec<(OrgId, RunId)>, since: Timestamp, is_recovery: bool) {
+        let is_open: HashSet<RunId> = open.iter().map(|(_, run)| *run).collect();
+        let is_left = |(run, slot): (&RunId, &Slot<T>)| {
+            let live = slot.live.as_ref().filter(|live| live.touched < since && !is_open.contains(run))?;
+            (!live.row.parked).then_some(*run)
+        };
+        let left: Vec<RunId> = self.slots.iter().filter_map(is_left).collect();
+        left.into_iter().for_each(|run| self.reread(run));
+        let mut missed = HashMap::new();
+        for (org, run) in open {
+            if !self.nodes.is_mine(run) {
+                continue;
+            }
+            match self.slots.get(&run) {
+                // What it remembers may be what a node that is gone has changed since.
+                Some(_) if is_recovery => self.reread(run),
+                Some(_) => {}
+                None if is_recovery => self.recover(org, run),
+                None => match self.missed.get(&run).map_or(1, |times| times + 1) {
+                    SWEEPS_MISSED_MAX => self.recover(org, run),
+                    times => drop(missed.insert(run, times)),
+                },
+            }
+        }
+        self.missed = missed;
     }
 
     pub(super) fn fetched(&mut self, run: RunId, result: Result<Vec<(u32, Bytes)>, Trouble>) {

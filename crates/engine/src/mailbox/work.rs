@@ -3,9 +3,11 @@
 use super::live::Live;
 use super::{Item, Look, Mailbox, Reply, Turn};
 use crate::board::{Ask, Board, Grant, Held, Task};
+use crate::nodes::Nodes;
 use kernel::advance::{Assignment, Offer, Wanted};
 use kernel::plan::Form;
 use kernel::planted::{self, Bug};
+use kernel::run::Lease;
 use kernel::{Advance, Answer, Effect, Input, OrgId, Run, RunId, Span, Timestamp};
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -190,7 +192,7 @@ pub(super) fn carry_out<T>(board: &mut Board<T>, org: OrgId, run: RunId, live: &
             board.granted(run, step, Grant { org, worker, name, key, fence, lease, longest, until });
             board.hand(place, given);
         }
-        Effect::Execute { .. } | Effect::Abort { .. } => {}
+        Effect::Execute { .. } | Effect::Abort { .. } | Effect::Keep => {}
     }
 }
 
@@ -227,7 +229,14 @@ fn assignment(
 
 /// Tells the board about a run that was read: what it has on offer, and who holds what. Answers what the run has
 /// to hear: leases that ended while it was away.
-pub(super) fn take_up<T>(board: &mut Board<T>, org: OrgId, run: RunId, live: &mut Live, now: Timestamp) -> Vec<Input> {
+pub(super) fn take_up<T>(
+    board: &mut Board<T>,
+    nodes: &Nodes,
+    org: OrgId,
+    run: RunId,
+    live: &mut Live,
+    now: Timestamp,
+) -> Vec<Input> {
     let tasks = live.tasks(org, run);
     if live.row.parked && live.row.status == kernel::RunStatus::Running {
         live.stored.clone_from(&tasks);
@@ -235,15 +244,21 @@ pub(super) fn take_up<T>(board: &mut Board<T>, org: OrgId, run: RunId, live: &mu
     for card in &tasks {
         board.recall(&card.lane, card.place, live.row.parked, now);
     }
+    keep_leases(board, nodes, org, run, live, now);
+    board.overdue(run, now).into_iter().map(|(step, fence)| Input::Lost { step, fence }).collect()
+}
+
+/// Counts the time of a run's leases: those that this node gave or hears of, and those nobody does any more.
+pub(super) fn keep_leases<T>(board: &mut Board<T>, nodes: &Nodes, org: OrgId, run: RunId, live: &Live, now: Timestamp) {
     let mut leases = Vec::new();
-    for lease in live.run.leased() {
+    let is_kept_here = |lease: &Lease<'_>| lease.epoch == nodes.own() || nodes.is_gone(lease.epoch);
+    for lease in live.run.leased().filter(is_kept_here) {
         let task = live.version.plan.node(lease.step).task();
         let name = task.map_or("", |task| task.name.as_str());
         let (key, longest) = (live.run.step(lease.step).key.as_str(), longest(live, lease.step));
         leases.push(Held { lease, name, key, longest });
     }
     board.reconcile(org, run, &leases, now);
-    board.overdue(run, now).into_iter().map(|(step, fence)| Input::Lost { step, fence }).collect()
 }
 
 impl<T> Item<T> {

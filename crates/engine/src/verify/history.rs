@@ -171,7 +171,11 @@ fn of_step(case: &mut Case<'_>, moment: &Moment<'_>, name: &str) -> Result<bool,
         (Phase::Running { .. }, Event::Succeeded { .. } | Event::Failed { .. } | Event::TimedOut { .. }) => true,
         (
             Phase::Leased { .. },
-            Event::Succeeded { .. } | Event::Failed { .. } | Event::Progress { .. } | Event::Logged { .. },
+            Event::Succeeded { .. }
+            | Event::Failed { .. }
+            | Event::Progress { .. }
+            | Event::Logged { .. }
+            | Event::Kept { .. },
         ) => true,
         (Phase::Sleeping { until: due }, Event::Woken { .. })
         | (Phase::Waiting { deadline: due }, Event::TimedOut { .. }) => {

@@ -168,6 +168,8 @@ pub enum Effect {
     Unpost { step: u32 },
     /// The holder of `fence` has the step no longer.
     Ended { step: u32, fence: u64 },
+    /// This node hears of a worker whose lease another had.
+    Keep,
 }
 
 /// What a worker is given.

@@ -83,7 +83,8 @@ impl Turn<'_> {
         let Offer { worker, lease, place } = offer;
         let lease = task.heartbeat.map_or(lease, |limit| limit.min(lease));
         let attempt = self.run.step(step).attempt + 1;
-        self.emit(Event::Leased { step, attempt, worker: worker.clone(), lease, seen, key: key.clone() });
+        let epoch = self.context.epoch;
+        self.emit(Event::Leased { step, attempt, worker: worker.clone(), lease, seen, key: key.clone(), epoch });
         let assignment = Assignment {
             name: task.name.clone(),
             key,
@@ -124,12 +125,27 @@ impl Turn<'_> {
 
     pub(super) fn heartbeat(&mut self, step: u32, fence: u64, progress: Option<Payload>) -> Answer {
         let answer = self.holds(step, fence, planted::is(Bug::HeartbeatById));
-        let Some(progress) = progress.filter(|_| answer == Answer::Applied) else { return answer };
-        if self.is_over_size(&progress) {
-            return Answer::TooLarge;
+        if answer != Answer::Applied {
+            return answer;
         }
         let attempt = self.run.step(step).attempt;
-        self.applied(Event::Progress { step, attempt, progress })
+        if let Some(progress) = progress {
+            if self.is_over_size(&progress) {
+                return Answer::TooLarge;
+            }
+            self.emit(Event::Progress { step, attempt, progress });
+        }
+        self.hear(step, attempt);
+        answer
+    }
+
+    /// Whoever hears of the worker counts the time: another node that had the lease so far finds it gone.
+    fn hear(&mut self, step: u32, attempt: u32) {
+        let epoch = self.context.epoch;
+        if matches!(self.run.step(step).phase, Phase::Leased { epoch: through, .. } if through != epoch) {
+            self.emit(Event::Kept { step, attempt, epoch });
+            self.out.effects.push(Effect::Keep);
+        }
     }
 
     pub(super) fn log(&mut self, step: u32, fence: u64, lines: Vec<Line>) -> Answer {

@@ -243,6 +243,7 @@ impl Story {
                     // One that began in the same advance was never granted.
                     assert!(self.held.remove(&step).is_none_or(|held| held == fence));
                 }
+                Effect::Keep => {}
                 Effect::Post { step } => assert!(self.posted.insert(step), "posted twice"),
                 Effect::Unpost { step } => assert!(self.posted.remove(&step), "it was not posted"),
             }

@@ -95,6 +95,7 @@ fn every_event() -> Vec<Event> {
             lease: Span::from_secs(30),
             seen: Vec::new(),
             key: String::new(),
+            epoch: 0,
         },
         Event::Started { step, attempt, epoch: 9, seen: seen() },
         Event::Retrying {
@@ -286,6 +287,7 @@ fn i41_records_of_release_0_3_are_read() {
             lease: Span::from_secs(30),
             seen: seen(),
             key: "customer-7".into(),
+            epoch: 0,
         },
         Event::Progress { step, attempt, progress: Payload::json(r#"{"page":7}"#) },
         Event::Logged { step, attempt, lines: vec![line] },
@@ -308,9 +310,22 @@ fn i41_records_of_release_0_3_are_read() {
 }
 
 #[test]
+fn i41_records_of_release_0_4_are_read() {
+    let (step, attempt, epoch) = (4, 2, 7);
+    let (worker, lease, key) = ("w1".into(), Span::from_secs(30), "customer-7".into());
+    let events = vec![
+        Event::Leased { step, attempt, worker, lease, seen: seen(), key, epoch },
+        Event::Kept { step, attempt, epoch: 9 },
+    ];
+    let record = Record { at: Timestamp(1_790_000_000_000_001), first: 42, events, ..Default::default() };
+    let bytes = check("record-0.4.hex", &record.seal());
+    assert_eq!(Record::open(&bytes), Ok(record));
+}
+
+#[test]
 fn i41_snapshots_of_release_0_3_are_read() {
     let leased = Step {
-        phase: Phase::Leased { fence: 12, worker: "w1".into(), lease: Span::from_secs(30) },
+        phase: Phase::Leased { fence: 12, worker: "w1".into(), lease: Span::from_secs(30), epoch: 0 },
         attempt: 3,
         charged: 2,
         progress: Some(Box::new(Payload::json(r#"{"page":7}"#))),

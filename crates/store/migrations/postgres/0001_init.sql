@@ -32,8 +32,10 @@ CREATE TABLE positions (
 
 -- Processes that write. The batches of one that was fenced are refused.
 CREATE TABLE nodes (
-    epoch  bigint  NOT NULL PRIMARY KEY,
-    fenced boolean NOT NULL
+    epoch  bigint      NOT NULL PRIMARY KEY,
+    name   text        NOT NULL COLLATE "C",
+    barred boolean     NOT NULL,
+    until  timestamptz NOT NULL
 );
 
 -- What lists and recovery read. Written when a run's status changes, never per step.

@@ -1,2 +1,2 @@
 INSERT INTO arrivals (epoch, records)
-SELECT CASE WHEN NOT EXISTS (SELECT FROM nodes WHERE epoch = $1 AND fenced) THEN $1 END, $2
+SELECT CASE WHEN NOT EXISTS (SELECT FROM nodes WHERE epoch = $1 AND barred) THEN $1 END, $2

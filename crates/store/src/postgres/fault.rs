@@ -23,8 +23,8 @@ pub(super) enum Trouble {
     Refused(String),
     /// The connection is gone, or does not answer.
     Lost(String),
-    /// This node was fenced.
-    Fenced,
+    /// This node was barred.
+    Barred,
     /// Not Postgres's doing.
     Other(Error),
 }
@@ -43,7 +43,7 @@ impl From<Sql> for Trouble {
 fn of_server(db: &DbError) -> Trouble {
     let code = db.code();
     if *code == SqlState::NOT_NULL_VIOLATION && db.table() == Some("arrivals") {
-        return Trouble::Fenced;
+        return Trouble::Barred;
     }
     let why = format!("{} ({})", db.message(), code.code());
     match code.code() {
@@ -77,7 +77,7 @@ impl Trouble {
             | Trouble::Busy(why)
             | Trouble::Refused(why)
             | Trouble::Lost(why) => Error::Unavailable(why),
-            Trouble::Fenced => Error::Refused("this node was fenced: another has taken over its work".into()),
+            Trouble::Barred => Error::Barred,
             Trouble::Other(error) => error,
         }
     }

@@ -10,12 +10,12 @@
 //! could only follow a record that was committed, its `arrivals` row is the last thing it writes, and ids are given
 //! out in order.
 
-use super::columns::{Attempted, Blob, Id, blob, count, get, id, limit, org, org_of, run_id, run_row, seq, sql};
+use super::columns::{Attempted, Blob, Id, blob, get, id, limit, org, org_of, run_id, run_row, seq, sql};
 use super::fault::Trouble;
 use super::session::{Params, Session};
 use super::sheet::{NAME_BYTES, named};
-use crate::Error;
 use crate::rows::{Loaded, Stretch, Written};
+use crate::{Error, Result};
 use bytes::Bytes;
 use kernel::{OrgId, Record, RunId, Timestamp};
 use std::sync::Mutex;
@@ -37,24 +37,41 @@ const OPEN_MAX: Duration = Duration::from_secs(120);
 pub(super) const ERASED_UNTIL: &str = "erased_until_us";
 
 pub(super) async fn load(session: &Session, owner: OrgId, run: RunId) -> Attempted<Option<Loaded>> {
-    let (org, id) = (org_of(owner), Id(run.0));
-    let reads: Vec<(&'static str, Params<'_>)> = vec![
-        (sql!("postgres/run_snapshot"), vec![&org, &id]),
-        (sql!("postgres/journal_after_snapshot"), vec![&org, &id]),
-    ];
-    let mut answers = session.view(reads).await?.into_iter();
-    let (row, rest) = (answers.next().unwrap_or_default().into_iter().next(), answers.next().unwrap_or_default());
-    let Some(found) = row else { return Ok(None) };
-    let row = run_row(&found)?;
+    let loaded = load_all(session, &[(owner, run)]).await?.pop();
+    loaded.unwrap_or(Ok(None)).map_err(Trouble::Other)
+}
+
+/// Several runs as they were at one moment, in one round trip.
+pub(super) async fn load_all(session: &Session, runs: &[(OrgId, RunId)]) -> Attempted<Vec<Result<Option<Loaded>>>> {
+    let keys: Vec<_> = runs.iter().map(|(org, run)| (org_of(*org), Id(run.0))).collect();
+    let mut reads: Vec<(&'static str, Params<'_>)> = Vec::with_capacity(2 * runs.len());
+    for (org, id) in &keys {
+        reads.push((sql!("postgres/run_snapshot"), vec![org, id]));
+        reads.push((sql!("postgres/journal_after_snapshot"), vec![org, id]));
+    }
+    let answers = session.view(reads).await?;
+    let found = runs.iter().zip(answers.chunks_exact(2));
+    found
+        .map(|((_, run), answer)| match loaded(*run, &answer[0], &answer[1]) {
+            // What is wrong with one run is no concern of the others.
+            Err(Trouble::Other(error)) => Ok(Err(error)),
+            answer => answer.map(Ok),
+        })
+        .collect()
+}
+
+fn loaded(run: RunId, row: &[Row], rest: &[Row]) -> Attempted<Option<Loaded>> {
+    let Some(found) = row.first() else { return Ok(None) };
+    let row = run_row(found)?;
     if row.deleted_at.is_some() {
         return Ok(None);
     }
-    let snapshot = match get::<Option<i32>>(&found, 17)? {
+    let snapshot = match get::<Option<i32>>(found, 17)? {
         None => None,
-        Some(_) => Some((seq(&found, 17)?, blob(&found, 18)?)),
+        Some(_) => Some((seq(found, 17)?, blob(found, 18)?)),
     };
     let base = snapshot.as_ref().map_or(0, |(seq, _)| *seq);
-    let records = in_a_row(&rest, run, base)?;
+    let records = in_a_row(rest, run, base)?;
     Ok(Some(Loaded { snapshot, seq: base + records.len() as u64, records, row }))
 }
 
@@ -261,10 +278,4 @@ pub(super) async fn unparked(session: &Session) -> Attempted<Vec<(OrgId, RunId)>
 pub(super) async fn last(session: &Session, owner: OrgId, run: RunId) -> Attempted<Option<Bytes>> {
     let found = session.first(sql!("postgres/journal_last"), &[&org_of(owner), &Id(run.0)]).await?;
     found.map(|row| blob(&row, 1)).transpose()
-}
-
-/// The next node epoch, which nobody had before.
-pub(super) async fn next_epoch(session: &Session) -> Attempted<u64> {
-    let claimed = session.first(sql!("postgres/node_claim"), &[]).await?;
-    claimed.map_or_else(|| Err(Trouble::Lost("no epoch".into())), |row| count(&row, 0))
 }

@@ -21,13 +21,24 @@ use rusqlite::{Connection, OptionalExtension, Statement};
 const CAPACITY_MAX: u64 = 4_096;
 
 pub(super) fn load(connection: &Connection, heads: &Heads, key: Key) -> Result<Option<Loaded>> {
-    let known = heads.get(&key);
+    let known = heads.get(&key).unwrap_or_default();
     let view = connection.unchecked_transaction().map_err(on_read)?;
-    let Some((row, stored)) = shown(&view, key)? else { return Ok(None) };
-    let snapshot = snapshot(&view, key).map_err(on_read)?;
+    load_in(&view, known, key)
+}
+
+/// Several runs as they were at one moment.
+pub(super) fn load_all(connection: &Connection, heads: &Heads, keys: &[Key]) -> Result<Vec<Result<Option<Loaded>>>> {
+    let known: Vec<Head> = keys.iter().map(|key| heads.get(key).unwrap_or_default()).collect();
+    let view = connection.unchecked_transaction().map_err(on_read)?;
+    Ok(keys.iter().zip(known).map(|(key, known)| load_in(&view, known, *key)).collect())
+}
+
+fn load_in(view: &Connection, known: Head, key: Key) -> Result<Option<Loaded>> {
+    let Some((row, stored)) = shown(view, key)? else { return Ok(None) };
+    let snapshot = snapshot(view, key).map_err(on_read)?;
     let base = snapshot.as_ref().map_or(Head::default(), |(at, _)| *at);
-    let head = stored.max(base).max(known.unwrap_or_default());
-    let records = follow(&view, key, head, base)?;
+    let head = stored.max(base).max(known);
+    let records = follow(view, key, head, base)?;
     Ok(Some(Loaded { snapshot: snapshot.map(|(at, state)| (at.seq, state)), records, seq: head.seq, row }))
 }
 

@@ -1,7 +1,7 @@
 //! Several nodes on one database: stores of their own, as processes have them.
 
 use crate::postgres::{Database, open, runtime};
-use kernel::RunStatus;
+use kernel::{RunStatus, Span};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -13,6 +13,8 @@ use testkit::postgres::{name_in, shared};
 fn commit(store: &PostgresStore, runs: impl Into<Vec<RunWrite>>) -> Vec<Verdict> {
     runtime().block_on(store.commit(&batch(runs))).unwrap()
 }
+
+const LONG: Span = Span::from_secs(3600);
 
 #[test]
 fn one_node_gets_the_next_record_and_nobody_else_is_hurt() {
@@ -106,7 +108,7 @@ fn a_key_starts_one_run_on_any_number_of_nodes() {
 }
 
 #[test]
-fn a_fenced_node_writes_nothing_more() {
+fn a_barred_node_writes_nothing_more() {
     let database = Database::new();
     let (old, new) = (open(&database.url), open(&database.url));
     let epoch = runtime().block_on(old.next_epoch()).unwrap();
@@ -117,12 +119,37 @@ fn a_fenced_node_writes_nothing_more() {
         runtime().block_on(store.commit(&batch))
     };
     assert_eq!(write(&old, epoch, 1), Ok(vec![Committed]));
-    runtime().block_on(new.fence(epoch)).unwrap();
+    runtime().block_on(new.leave(epoch)).unwrap();
     let refused = write(&old, epoch, 2);
-    assert!(matches!(&refused, Err(Error::Refused(why)) if why.contains("fenced")), "{refused:?}");
+    assert_eq!(refused, Err(Error::Barred));
+    assert_eq!(runtime().block_on(old.renew(epoch, LONG)), Err(Error::Barred));
     assert_eq!(runtime().block_on(old.run(ORG, run(2))), Ok(None));
     assert_eq!(write(&old, next, 2), Ok(vec![Committed]));
     assert!(runtime().block_on(new.next_epoch()).unwrap() > next);
+}
+
+#[test]
+fn whoever_is_silent_for_too_long_is_barred_by_those_who_are_not() {
+    let database = Database::new();
+    let store = open(&database.url);
+    let join = |name: &str| runtime().block_on(store.join(name)).unwrap();
+    let renew = |epoch, lease| runtime().block_on(store.renew(epoch, lease));
+    let (ada, bob) = (join("ada"), join("bob"));
+    assert_eq!(renew(ada, LONG), Ok(vec![ada, bob]));
+    // It is over at once; but whoever is late itself bars nobody.
+    assert_eq!(renew(bob, Span(0)), Ok(vec![ada, bob]));
+    let cat = join("cat");
+    assert_eq!(renew(cat, Span(0)), Ok(vec![ada, cat]), "bob is barred, by whoever has just come");
+    assert_eq!(renew(bob, LONG), Err(Error::Barred));
+    let dog = join("dog");
+    assert_eq!(renew(dog, Span(0)), Ok(vec![ada, dog]));
+    assert_eq!(renew(dog, LONG), Ok(vec![ada, dog]), "it is late, and nobody has barred it yet");
+    // A node that comes back is not what it was.
+    let again = join("ada");
+    assert_eq!(renew(again, LONG), Ok(vec![dog, again]));
+    assert_eq!(renew(ada, LONG), Err(Error::Barred));
+    runtime().block_on(store.leave(dog)).unwrap();
+    assert_eq!(renew(again, LONG), Ok(vec![again]));
 }
 
 #[test]

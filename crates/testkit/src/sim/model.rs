@@ -471,7 +471,7 @@ impl Model {
                 seen.phase = Phase::Retrying(*next);
                 Ok(())
             }
-            Event::Progress { .. } => {
+            Event::Progress { .. } | Event::Kept { .. } => {
                 in_time()?;
                 require(is_leased, illegal)
             }

@@ -100,6 +100,8 @@ async fn open_on(store: Arc<dyn Store>) -> Engine {
         clock_advance: kernel::Span(0),
         http: Default::default(),
         seed: None,
+        node: String::new(),
+        retention: None,
     };
     Engine::open(store, options).await.unwrap()
 }

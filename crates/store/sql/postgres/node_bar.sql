@@ -1,0 +1,1 @@
+UPDATE nodes SET barred = true WHERE epoch = $1

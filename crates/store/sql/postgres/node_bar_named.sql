@@ -1,0 +1,1 @@
+UPDATE nodes SET barred = true WHERE name = $1 AND name <> '' AND NOT barred

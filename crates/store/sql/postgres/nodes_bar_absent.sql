@@ -1,0 +1,1 @@
+UPDATE nodes SET barred = true WHERE NOT barred AND until < clock_timestamp() AND epoch <> $1

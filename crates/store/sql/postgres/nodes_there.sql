@@ -1,0 +1,1 @@
+SELECT epoch FROM nodes WHERE NOT barred ORDER BY epoch
