@@ -1,5 +1,7 @@
 //! Several engines on one Postgres database, as several processes would be.
 
+mod tasks;
+
 use bytes::Bytes;
 use engine::secret::Secret;
 use engine::{ClockMode, Engine, HttpOptions, Options, StartRequest};
