@@ -248,8 +248,9 @@ pub trait Store: Send + Sync + 'static {
     /// Tells the other processes, in a moment and perhaps never: whoever depends on it looks for itself now and then.
     fn tell(&self, _news: News) {}
 
-    /// What other processes tell from now on; nothing when there can be no others.
-    fn listen(&self) -> Option<tokio::sync::mpsc::UnboundedReceiver<News>> {
+    /// What other processes tell from now on, each thing once or more often; whoever does not keep up hears
+    /// [`News::Missed`]. Nothing when there can be no others.
+    fn listen(&self) -> Option<tokio::sync::mpsc::Receiver<News>> {
         None
     }
 

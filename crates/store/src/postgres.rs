@@ -24,6 +24,7 @@ mod fault;
 mod journal;
 mod lists;
 mod migrations;
+mod news;
 mod nodes;
 mod partitions;
 mod pool;
@@ -43,6 +44,7 @@ use columns::{Attempted, sql};
 use fault::Trouble;
 use journal::Floor;
 use kernel::{OrgId, RunId, Span, Timestamp, TriggerId, WorkflowId};
+use news::Exchange;
 use pool::{Connector, Lease, Pool};
 use session::Session;
 use std::pin::Pin;
@@ -68,6 +70,7 @@ struct Inner {
     writers: Arc<Pool>,
     readers: Arc<Pool>,
     floor: Floor,
+    exchange: Arc<Exchange>,
     tally: Tally,
     runtime: tokio::runtime::Handle,
 }
@@ -78,6 +81,12 @@ struct Tally {
     records: AtomicU64,
     commit_reads: AtomicU64,
     loads: AtomicU64,
+}
+
+impl Drop for PostgresStore {
+    fn drop(&mut self) {
+        self.inner.exchange.close();
+    }
 }
 
 /// Something done with a session.
@@ -104,6 +113,7 @@ impl PostgresStore {
             readers: Pool::new(Arc::clone(&connector), READERS),
             connector,
             floor: Floor::default(),
+            exchange: Exchange::new(),
             tally: Tally::default(),
             runtime: tokio::runtime::Handle::current(),
         });
@@ -531,6 +541,14 @@ impl Store for PostgresStore {
 
     fn leave(&self, epoch: u64) -> Call<'_, ()> {
         self.write_locked(move |s| Box::pin(nodes::leave(s, epoch)))
+    }
+
+    fn tell(&self, news: News) {
+        self.inner.exchange.tell(&self.inner, news);
+    }
+
+    fn listen(&self) -> Option<tokio::sync::mpsc::Receiver<News>> {
+        Some(self.inner.exchange.listen(&self.inner))
     }
 
     fn high_water(&self) -> Call<'_, Option<Timestamp>> {
