@@ -245,6 +245,12 @@ pub trait Store: Send + Sync + 'static {
         Box::pin(async { Ok(()) })
     }
 
+    /// A number that changes with every change of a workflow, a type or a pause, and becomes visible with it: as long as
+    /// it is the same, what was read of these still holds. Only of use where [`Store::is_shared`].
+    fn revision(&self) -> Call<'_, u64> {
+        Box::pin(async { Ok(0) })
+    }
+
     /// Tells the other processes, in a moment and perhaps never: whoever depends on it looks for itself now and then.
     fn tell(&self, _news: News) {}
 
