@@ -2,6 +2,7 @@
 
 import { get } from "./api.js";
 import { effect, html, render, signal } from "./html.js";
+import { AskForKey, refused } from "./key.js";
 import { connection } from "./live.js";
 import { link, route } from "./route.js";
 import { Run } from "./run.js";
@@ -45,7 +46,7 @@ function App() {
         <span class="muted version">${version.value}</span>
       </span>
     </header>
-    <main>${view(route.value)}</main>`;
+    <main>${refused.value ? html`<${AskForKey} />` : view(route.value)}</main>`;
 }
 
 effect(() => (document.title = ["Onward", ...route.value.segments].reverse().join(" · ")));

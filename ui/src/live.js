@@ -2,7 +2,7 @@
 // shows what the API says and there is no second copy of the rules. Where a stream is refused (a proxy, a
 // limit) we ask every two seconds instead. A hidden tab asks nothing and holds no connection.
 
-import { streamUrl } from "./api.js";
+import { listen } from "./api.js";
 import { signal, useEffect, useRef } from "./html.js";
 
 /** `live`, `polling`, `offline`, or `idle` when nothing shown can change. */
@@ -60,31 +60,29 @@ export function useLive(stream, load, keys, every = 0) {
 
 /** Rings whenever the stream says something, until the returned function is called. */
 function follow(path, ring) {
-  let source, poll, again;
+  let leave, poll, again;
   const close = () => {
-    source?.close();
+    leave?.();
     clearInterval(poll);
     clearTimeout(again);
   };
   const open = () => {
     close();
     if (document.hidden) return;
-    source = new EventSource(streamUrl(path));
-    source.onopen = () => {
-      connection.value = "live";
-      ring();
-    };
-    source.onmessage = ring;
-    source.addEventListener("end", () => {
-      source.close();
-      ring();
+    leave = listen(path, {
+      opened: () => {
+        connection.value = "live";
+        ring();
+      },
+      said: ring,
+      ended: ring,
+      failed: (is_tried_again) => {
+        if (is_tried_again) return void (connection.value = "offline");
+        connection.value = "polling";
+        poll = setInterval(ring, POLL);
+        again = setTimeout(open, STREAM_AGAIN);
+      },
     });
-    source.onerror = () => {
-      if (source.readyState === EventSource.CONNECTING) return void (connection.value = "offline");
-      connection.value = "polling";
-      poll = setInterval(ring, POLL);
-      again = setTimeout(open, STREAM_AGAIN);
-    };
   };
   open();
   document.addEventListener("visibilitychange", open);

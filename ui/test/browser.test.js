@@ -52,6 +52,11 @@ after(async () => {
 
 async function serve(address) {
   server = spawn(process.env.ONWARD_BINARY, ["dev", "--listen", address, "--data", data], { stdio: ["ignore", "pipe", "ignore"] });
+  return ready(server);
+}
+
+/** Where a server that was started listens. */
+async function ready(server) {
   for await (const line of createInterface(server.stdout)) {
     const ready = line.match(/^onward ready (\S+)/);
     if (ready) return ready[1];
@@ -285,6 +290,39 @@ test("the content security policy holds, and the page never meets it", async () 
   await until(() => page.evaluate(() => window.violations?.length >= 2), "both are refused");
   assert.equal(await page.evaluate(() => window.owned), undefined);
   forgive(/Content Security Policy/);
+});
+
+test("a server with a key asks for it, and the page follows it live with the key", async () => {
+  const key = "a-key-of-this-test-1234";
+  const folder = mkdtempSync(join(tmpdir(), "onward-ui-"));
+  const options = { stdio: ["ignore", "pipe", "ignore"], env: { ...process.env, ONWARD_ADMIN_KEY: key } };
+  const guarded = spawn(process.env.ONWARD_BINARY, ["serve", "--listen", "127.0.0.1:0", "--data", folder], options);
+  const tab = await open({ width: 1360, height: 900 }, "light");
+  try {
+    const origin = await ready(guarded);
+    await tab.goto(`${origin}/#/runs`);
+    await tab.locator("main input[type=password]").fill("not the key");
+    await tab.getByRole("button", { name: "Open" }).click();
+    await tab.locator("main >> text=This is not a key of this server").waitFor();
+    await tab.locator("main input[type=password]").fill(key);
+    await tab.getByRole("button", { name: "Open" }).click();
+    await tab.locator(".connection.live").waitFor();
+    const post = async (path, body) => {
+      const headers = { "content-type": "application/json", authorization: `Bearer ${key}` };
+      return (await (await fetch(`${origin}/api/v1${path}`, { method: "POST", headers, body: JSON.stringify(body) })).json()).data;
+    };
+    await post("/workflows", { name: "quiet", tasks: { a: { wait_for_webhook: {} } } });
+    const { run_id: run } = await post("/workflows/quiet/trigger", {});
+    await tab.locator(`tr[data-run="${run}"]`).waitFor();
+    await post(`/runs/${run}/cancel`, {});
+    await tab.locator(`tr[data-run="${run}"] .status[data-status="cancelled"]`).waitFor();
+    assert.ok(!tab.url().includes(key), "the key is not in the address");
+  } finally {
+    await tab.close();
+    guarded.kill("SIGKILL");
+    rmSync(folder, { recursive: true, force: true });
+  }
+  forgive(/401/);
 });
 
 test("pictures: light and dark, wide and narrow", async () => {

@@ -59,6 +59,8 @@ codes! {
     MalformedId = 400 "malformed_id",
     MalformedPath = 400 "malformed_path",
     MissingHost = 400 "missing_host",
+    KeyRequired = 401 "key_required",
+    KeyInvalid = 401 "key_invalid",
     SignatureMissing = 401 "signature_missing",
     SignatureInvalid = 401 "signature_invalid",
     TimestampMissing = 401 "timestamp_missing",

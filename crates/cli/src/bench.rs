@@ -6,6 +6,7 @@
 
 mod ceiling;
 mod flow;
+mod ground;
 mod http;
 mod kernel;
 mod machine;
@@ -14,11 +15,11 @@ mod remote;
 
 use ::kernel::OrgId;
 use engine::{ClockMode, Engine, Options};
+use ground::Ground;
 use serde::Serialize;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
-use std::sync::Arc;
-use store::{SqliteInspection, SqliteStore};
+use store::Location;
 
 #[derive(clap::Args)]
 pub struct Arguments {
@@ -46,6 +47,9 @@ pub struct Arguments {
     /// Folder for the database; a new one below it is made and removed
     #[arg(long, default_value = ".")]
     data: PathBuf,
+    /// A Postgres to measure, by the address of any of its databases; new ones are made on it and removed
+    #[arg(long, env = "ONWARD_BENCH_STORE", hide_env_values = true)]
+    store: Option<String>,
     /// Print one JSON object instead of words
     #[arg(long)]
     json: bool,
@@ -114,11 +118,18 @@ pub struct Figures {
 }
 
 pub fn run(arguments: Arguments) -> ExitCode {
+    let server = match ground::server(arguments.store.as_deref()) {
+        Ok(server) => server,
+        Err(why) => {
+            eprintln!("error: {why}");
+            return crate::EXIT_USAGE.into();
+        }
+    };
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => return failed(&error.to_string()),
     };
-    match runtime.block_on(measure(&arguments)) {
+    match runtime.block_on(measure(&arguments, server)) {
         Err(why) => failed(&why),
         Ok(all) => {
             for figures in &all {
@@ -137,8 +148,14 @@ fn failed(why: &str) -> ExitCode {
     1.into()
 }
 
-async fn measure(arguments: &Arguments) -> Result<Vec<Figures>, String> {
-    let folder = Folder::new(&arguments.data)?;
+async fn measure(arguments: &Arguments, server: Option<String>) -> Result<Vec<Figures>, String> {
+    let ground = Ground::new(&arguments.data, server)?;
+    let measured = measure_on(&ground, arguments).await;
+    let cleared = ground.clear().await;
+    measured.and_then(|all| cleared.map(|()| all))
+}
+
+async fn measure_on(ground: &Ground, arguments: &Arguments) -> Result<Vec<Figures>, String> {
     let is_external = arguments.workload == Workload::Flow10 && arguments.external;
     if arguments.external && !is_external {
         return Err("`--external` is for flow10".into());
@@ -146,44 +163,44 @@ async fn measure(arguments: &Arguments) -> Result<Vec<Figures>, String> {
     if is_external || matches!(arguments.workload, Workload::Http | Workload::Queue) {
         let workers = arguments.workers.max(1);
         let mut all = match arguments.workload {
-            Workload::Http => http::figures(&folder, arguments.seconds).await?,
-            Workload::Queue => queue::figures(&folder, arguments.seconds, workers, arguments.preload).await?,
-            _ => vec![queue::flow(&folder, arguments.seconds, workers, arguments.concurrency.max(1)).await?],
+            Workload::Http => http::figures(ground, arguments.seconds).await?,
+            Workload::Queue => queue::figures(ground, arguments.seconds, workers, arguments.preload).await?,
+            _ => vec![queue::flow(ground, arguments.seconds, workers, arguments.concurrency.max(1)).await?],
         };
-        let is_clean = folder.is_clean()?;
+        let is_clean = ground.is_clean().await?;
         all.iter_mut().for_each(|figures| {
-            figures.store = "sqlite";
+            figures.store = ground.kind();
             figures.ok &= is_clean;
         });
         return Ok(all);
     }
     let (seconds, concurrency, preload) = (arguments.seconds, arguments.concurrency.max(1), arguments.preload);
     let mut figures = match arguments.workload {
-        Workload::Flow1 => flow::throughput(&folder, &Load { steps: 1, concurrency, seconds, preload }).await?,
-        Workload::Flow10 => flow::throughput(&folder, &Load { steps: 10, concurrency, seconds, preload }).await?,
-        Workload::Latency1 => flow::latency(&folder, 1, seconds).await?,
-        Workload::Latency10 => flow::latency(&folder, 10, seconds).await?,
-        Workload::Fanout => flow::fanout(&folder, seconds).await?,
-        Workload::Sleepers => flow::sleepers(&folder, arguments.sleepers).await?,
+        Workload::Flow1 => flow::throughput(ground, &Load { steps: 1, concurrency, seconds, preload }).await?,
+        Workload::Flow10 => flow::throughput(ground, &Load { steps: 10, concurrency, seconds, preload }).await?,
+        Workload::Latency1 => flow::latency(ground, 1, seconds).await?,
+        Workload::Latency10 => flow::latency(ground, 10, seconds).await?,
+        Workload::Fanout => flow::fanout(ground, seconds).await?,
+        Workload::Sleepers => flow::sleepers(ground, arguments.sleepers).await?,
         Workload::Kernel => kernel::advances(10, seconds)?,
         Workload::Http | Workload::Queue => return Err("measured above".into()),
         Workload::Ceiling => {
-            let rate = ceiling::steps_per_second(&folder.path("ceiling.db"), 10, concurrency, seconds)?;
+            let rate = ceiling::steps_per_second(ground, 10, concurrency, seconds).await?;
             Figures { rate_per_s: Some(rate), unit: Some("steps/s"), ok: rate > 0.0, ..Default::default() }
         }
     };
     if arguments.workload != Workload::Ceiling && preload == 0 {
-        figures.ok &= folder.is_clean()?;
+        figures.ok &= ground.is_clean().await?;
     }
     figures.workload = arguments.workload.name();
-    figures.store = "sqlite";
+    figures.store = ground.kind();
     let steps = match arguments.workload {
         Workload::Flow1 => Some(1),
         Workload::Flow10 => Some(10),
         _ => None,
     };
     if let Some(steps) = steps {
-        let rate = ceiling::steps_per_second(&folder.path("ceiling.db"), steps, concurrency, seconds)?;
+        let rate = ceiling::steps_per_second(ground, steps, concurrency, seconds).await?;
         figures.ceiling_per_s = Some(rate);
     }
     Ok(vec![figures])
@@ -197,45 +214,8 @@ pub struct Load {
     preload: u64,
 }
 
-/// A folder of its own for one measurement, removed at the end.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new(parent: &Path) -> Result<Folder, String> {
-        let path = parent.join(format!(".onward-bench-{}", std::process::id()));
-        std::fs::create_dir_all(&path).map_err(|e| format!("cannot make {}: {e}", path.display()))?;
-        Ok(Folder(path))
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.0.join(name)
-    }
-
-    /// Does every store in it keep the promises? (Runs that were only preloaded have no workflow.)
-    fn is_clean(&self) -> Result<bool, String> {
-        let folders = [self.0.clone(), self.0.join("server")];
-        let entries = folders.iter().filter_map(|folder| std::fs::read_dir(folder).ok()).flatten();
-        let paths = entries.filter_map(|entry| Some(entry.ok()?.path()));
-        for path in paths.filter(|path| path.extension().is_some_and(|e| e == "db")) {
-            let inspection = SqliteInspection::open(&path).map_err(|e| e.to_string())?;
-            let report = engine::verify::verify(&inspection, 1, &mut |_| {}).map_err(|e| e.to_string())?;
-            if let Some(problem) = report.problems.first() {
-                eprintln!("verify: {} {}", problem.code.as_str(), problem.message);
-                return Ok(false);
-            }
-        }
-        Ok(true)
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
-
-async fn open(path: &Path) -> Result<Engine, String> {
-    let store = SqliteStore::open(path).map_err(|e| e.to_string())?;
+async fn open(location: &Location) -> Result<Engine, String> {
+    let store = location.open().await.map_err(|e| e.to_string())?;
     let options = Options {
         secret: engine::secret::Secret::new([7; 32]),
         public_url: "http://127.0.0.1:7420".into(),
@@ -244,8 +224,10 @@ async fn open(path: &Path) -> Result<Engine, String> {
         clock_advance: Default::default(),
         http: Default::default(),
         seed: None,
+        node: String::new(),
+        retention: None,
     };
-    Engine::open(Arc::new(store), options).await.map_err(|e| e.to_string())
+    Engine::open(store, options).await.map_err(|e| e.to_string())
 }
 
 const ORG: OrgId = OrgId::DEFAULT;

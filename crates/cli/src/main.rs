@@ -3,8 +3,10 @@
 
 mod bench;
 mod dev;
+mod node;
 mod problems;
 mod remote;
+mod serve;
 mod test;
 mod validate;
 mod verify;
@@ -29,6 +31,8 @@ struct Arguments {
 enum Command {
     /// Run the server for development: no key needed, loopback only
     Dev(dev::Arguments),
+    /// Run the server for others: on any address, and only for who has its key
+    Serve(serve::Arguments),
     /// Workflows: list, show, apply, delete, enable, disable, pause, resume, history, diff
     Workflows(remote::workflows::Arguments),
     /// Start a run, and wait for it or watch it if asked to
@@ -71,6 +75,7 @@ fn main() -> ExitCode {
     match Arguments::try_parse() {
         Ok(arguments) => match arguments.command {
             Command::Dev(arguments) => dev::run(arguments),
+            Command::Serve(arguments) => serve::run(arguments),
             Command::Bench(arguments) => bench::run(arguments),
             Command::Validate(arguments) => validate::run(arguments),
             Command::Test(arguments) => test::run(arguments),

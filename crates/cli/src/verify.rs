@@ -2,23 +2,23 @@
 //!
 //! What was found and how much was looked at goes to standard output; progress and errors do not.
 
-use crate::dev::{INPUT_OUTPUT, database};
+use crate::node::{INPUT_OUTPUT, location};
 use engine::verify::{Counts, Problem, Report, verify};
 use serde_json::{Value, json};
 use std::fmt::Write as _;
 use std::io::Write as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
-use store::SqliteInspection;
+use store::Location;
 
 #[derive(clap::Args)]
 pub struct Arguments {
     /// The data folder of the server
     #[arg(long, env = "ONWARD_DATA", default_value = "./.onward")]
     data: PathBuf,
-    /// Where runs are stored: `sqlite:PATH` (default: a file in the data folder)
-    #[arg(long, env = "ONWARD_STORE")]
+    /// Where runs are stored: `sqlite:PATH` or `postgres://…` (default: a file in the data folder)
+    #[arg(long, env = "ONWARD_STORE", hide_env_values = true)]
     store: Option<String>,
     /// Print one JSON object instead of words
     #[arg(long)]
@@ -36,15 +36,14 @@ const PROGRESS: Duration = Duration::from_secs(2);
 const GLANCE: u64 = 1_024;
 
 pub fn run(arguments: Arguments) -> ExitCode {
-    let path = match database(&arguments.data, arguments.store.as_deref()) {
-        Ok(path) => path,
+    let location = match location(&arguments.data, arguments.store.as_deref()) {
+        Ok(location) => location,
         Err(message) => {
             eprintln!("error: {message}");
             return crate::EXIT_USAGE.into();
         }
     };
-    let outcome =
-        SqliteInspection::open(&path).and_then(|store| verify(&store, arguments.limit, &mut Progress::start().print()));
+    let outcome = location.inspect().and_then(|store| verify(&*store, arguments.limit, &mut Progress::start().print()));
     let report = match outcome {
         Ok(report) => report,
         Err(error) => {
@@ -54,7 +53,7 @@ pub fn run(arguments: Arguments) -> ExitCode {
     };
     let text = match arguments.json {
         true => format!("{}\n", as_json(&report)),
-        false => as_words(&path, &report),
+        false => as_words(&location, &report),
     };
     // Whoever stopped reading does not want the rest.
     let _ = std::io::stdout().lock().write_all(text.as_bytes());
@@ -82,7 +81,7 @@ impl Progress {
     }
 }
 
-fn as_words(path: &Path, report: &Report) -> String {
+fn as_words(location: &Location, report: &Report) -> String {
     let mut out = String::new();
     for problem in &report.problems {
         let _ = writeln!(out, "{}", line(problem));
@@ -95,7 +94,10 @@ fn as_words(path: &Path, report: &Report) -> String {
     if total > 0 {
         let _ = writeln!(out);
     }
-    let _ = writeln!(out, "checked {}", path.display());
+    let _ = match location {
+        Location::Sqlite(path) => writeln!(out, "checked {}", path.display()),
+        Location::Postgres(_) => writeln!(out, "checked {location}"),
+    };
     for (name, count) in report.counts.list().iter().filter(|(_, count)| *count > 0) {
         let _ = writeln!(out, "{count:>12} {}", name.replace('_', " "));
         if *name == "runs" {

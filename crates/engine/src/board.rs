@@ -143,6 +143,15 @@ impl<T> Board<T> {
         Board { sizes, ..Default::default() }
     }
 
+    pub fn sizes(&self) -> Sizes {
+        self.sizes
+    }
+
+    /// Those who wait for something, when there will be nothing.
+    pub fn into_tickets(self) -> impl Iterator<Item = T> {
+        self.polls.into_values().map(|poll| poll.ticket)
+    }
+
     /// When it next has something to do on its own.
     pub fn next_due(&self) -> Option<Timestamp> {
         let lease = self.expiries.first().map(|(at, ..)| *at);

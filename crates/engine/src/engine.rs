@@ -9,9 +9,11 @@ mod drive;
 mod edits;
 mod follow;
 mod holding;
+mod membership;
 mod notices;
 mod reading;
 mod repeat;
+mod retention;
 mod schedules;
 mod tasks;
 mod tickets;
@@ -55,6 +57,8 @@ use store::{Advance, Birth, DeliveryRow, GateRow, IdempotencyKey, Store, Wait};
 use tickets::Ticket;
 use tokio::sync::oneshot;
 
+/// How long one looks for an id that is this node's own; any other is as good, only further away.
+const ID_TRIES_MAX: u32 = 256;
 /// Commands that may wait for the mailbox before starts are refused.
 /// How long whoever asks for metrics waits for the loop to count.
 const METRICS_PATIENCE: Duration = Duration::from_secs(1);
@@ -171,6 +175,10 @@ pub struct Options {
     pub http: HttpOptions,
     /// Ids, and the jitter drawn from them, are the same every time; for stories that are told again.
     pub seed: Option<u64>,
+    /// What this node is called among those that share the store; the same after a restart. Nothing if it has no name.
+    pub node: String,
+    /// For how long runs that have ended are kept; for ever if nothing is said.
+    pub retention: Option<Span>,
 }
 
 pub struct StartRequest {
@@ -299,6 +307,11 @@ pub(crate) struct Inner {
     changing_types: tokio::sync::Mutex<()>,
     /// Counts the questions of workers.
     questions: AtomicU64,
+    membership: membership::Membership,
+    /// Has the node say at once that it is there.
+    renewal: tokio::sync::Notify,
+    /// Has it looked at once for what may be deleted.
+    retention_moved: tokio::sync::Notify,
 }
 
 impl Engine {
@@ -306,7 +319,8 @@ impl Engine {
     pub async fn open(store: Arc<dyn Store>, options: Options) -> Result<Engine, Error> {
         let clock = Arc::new(virtual_time::open_clock(&*store, &options).await?);
         let line = Arc::new(Line::new(&options.http));
-        let epoch = store.next_epoch().await?;
+        let membership = membership::Membership::join(&*store, options.node).await?;
+        let nodes = membership.nodes();
         crash::point(Point::EpochClaimed);
         let (outbox, notices) = notices::Outbox::new();
         let inner = Arc::new(Inner {
@@ -334,6 +348,9 @@ impl Engine {
             kinds: Default::default(),
             changing_types: Default::default(),
             questions: AtomicU64::new(0),
+            membership,
+            renewal: tokio::sync::Notify::new(),
+            retention_moved: tokio::sync::Notify::new(),
         });
         let (secret, base) = (inner.secret.clone(), inner.public_url.clone());
         let wait_url: WaitUrl = Arc::new(move |run, step| callback_url(&base, &secret, run, step));
@@ -347,18 +364,25 @@ impl Engine {
         });
         let runtime = tokio::runtime::Handle::current();
         let executors = Executors::new(runtime, options.http, line, clock, sink).map_err(Error::Refused)?;
-        let paused = inner.store.workflow_pauses().await?.into_iter().map(|pause| pause.workflow).collect();
-        inner.inbox.send(Command::Gates { paused, runs: inner.store.gated().await? });
         let engine = Engine { inner: inner.clone() };
-        engine.open_board().await?;
-        for (org, run) in inner.store.unparked().await? {
-            inner.inbox.send(Command::Recover { org, run });
+        inner.inbox.send(Command::Nodes(nodes.clone()));
+        engine.take_up().await?;
+        drive::spawn(inner, Mailbox::new(nodes.own(), wait_url), executors);
+        tokio::spawn(membership::keep(engine.clone()));
+        if let Some(span) = options.retention {
+            tokio::spawn(retention::keep(engine.clone(), span));
         }
-        drive::spawn(inner, Mailbox::new(epoch, wait_url), executors);
         tokio::spawn(tasks::keep_workers(engine.clone()));
         tokio::spawn(schedules::keep(engine.clone()));
         tokio::spawn(notices::deliver(engine.clone(), notices));
         Ok(engine)
+    }
+
+    /// Tells the mailbox what is stored: what waits, and what a node that is gone had in memory.
+    async fn take_up(&self) -> Result<(), Error> {
+        self.read_gates().await?;
+        self.open_board().await?;
+        self.sweep(true).await
     }
 
     pub fn now(&self) -> Timestamp {
@@ -491,7 +515,7 @@ impl Engine {
         let version = request.workflow.version.clone();
         let (org, workflow) = (request.org, version.workflow);
         let now = self.now();
-        let run = inner.dice.run_id(now)?;
+        let run = inner.dice.run_id(now, |run| inner.membership.is_mine(run))?;
         let is_wait = |node: &Node| matches!(node.body, Some(Body::Webhook { .. }));
         let waits = version.plan.nodes().iter().enumerate().filter(|(_, node)| is_wait(node));
         let wait = |(step, node): (usize, &Node)| Wait {
@@ -653,9 +677,10 @@ impl Engine {
                     crash::point(Point::Draining);
                     tokio::time::sleep(Duration::from_millis(5)).await;
                 }
-                _ => return,
+                _ => break,
             }
         }
+        self.leave().await;
     }
 
     /// Stops the loop after what it is doing. Whatever was in flight is taken up at the next start.
@@ -698,9 +723,11 @@ impl Inner {
     }
 
     /// The answer to a write outside the loop. One whose outcome nobody knows ends the engine, like one of
-    /// the loop's own.
+    /// the loop's own, unless reading again tells.
     fn written<T>(&self, result: Result<T, store::Error>) -> Result<T, Error> {
-        if let Err(error @ store::Error::Unknown(_)) = &result {
+        if let Err(error @ store::Error::Unknown(_)) = &result
+            && !self.store.reads_what_lasts()
+        {
             self.give_up(error.to_string());
         }
         Ok(result?)
@@ -750,12 +777,20 @@ struct Dice {
 impl Dice {
     /// Larger than every one before, so that of two runs the one that was asked for first is the older one, also
     /// within a millisecond.
-    fn run_id(&self, now: Timestamp) -> Result<RunId, Error> {
+    ///
+    /// One of those that this node looks after, so that it keeps what it starts.
+    fn run_id(&self, now: Timestamp, is_mine: impl Fn(RunId) -> bool) -> Result<RunId, Error> {
         let random = self.roll()?;
         let step = u32::from_be_bytes([random[6], random[7], random[8], random[9]]);
         let fresh = RunId::new(now, random);
         let mut last = self.last.lock().unwrap_or_else(|e| e.into_inner());
         *last = if fresh.0[..6] > last.0[..6] { fresh } else { last.later(step) };
+        for _ in 0..ID_TRIES_MAX {
+            if is_mine(*last) {
+                break;
+            }
+            *last = last.later(step | 1);
+        }
         Ok(*last)
     }
 

@@ -36,6 +36,8 @@ pub struct Restored {
     pub admitted: Vec<(OrgId, RunId)>,
     /// Who has to make room.
     pub superseded: Vec<(OrgId, RunId)>,
+    /// Who came to a full gate and does not wait.
+    pub refused: Vec<(OrgId, RunId)>,
 }
 
 #[derive(Default)]
@@ -51,12 +53,16 @@ struct Place {
     gate: Option<[u8; 16]>,
     /// Others make room for it, rather than it waits.
     is_replacing: bool,
+    /// It does not wait either.
+    is_hasty: bool,
 }
 
 impl Place {
     fn new(org: OrgId, workflow: WorkflowId, gate: Option<&GateRow>) -> Place {
-        let is_replacing = gate.is_some_and(|gate| gate.on_conflict == OnConflict::CancelRunning);
-        Place { org, workflow, gate: gate.map(|gate| gate.id), is_replacing }
+        let on_conflict = gate.map(|gate| gate.on_conflict);
+        let is_replacing = on_conflict == Some(OnConflict::CancelRunning);
+        let is_hasty = on_conflict == Some(OnConflict::Skip);
+        Place { org, workflow, gate: gate.map(|gate| gate.id), is_replacing, is_hasty }
     }
 }
 
@@ -95,25 +101,31 @@ pub struct Crowd {
 }
 
 impl Gates {
-    /// Takes up what the last process left: open runs with a gate, runs whose turn had not come, paused
-    /// workflows. Answers who may go on, and who has to make room.
-    pub fn restore(&mut self, paused: Vec<WorkflowId>, runs: Vec<GatedRun>) -> Restored {
-        self.paused = paused.into_iter().map(|workflow| (workflow, BTreeSet::new())).collect();
-        let mut queued = Vec::new();
+    /// As they are stored.
+    pub fn stored(paused: Vec<WorkflowId>, runs: Vec<GatedRun>) -> Gates {
+        let paused = paused.into_iter().map(|workflow| (workflow, BTreeSet::new())).collect();
+        let mut gates = Gates { paused, ..Gates::default() };
         for row in runs {
             let gate = row.gate.as_ref().map(|gate| gate.id);
-            self.places.insert(row.run, Place::new(row.org, row.workflow, row.gate.as_ref()));
+            gates.places.insert(row.run, Place::new(row.org, row.workflow, row.gate.as_ref()));
             if let Some(said) = &row.gate {
-                let gate = self.gate(said, row.workflow);
+                let gate = gates.gate(said, row.workflow);
                 if !row.is_queued && !planted::is(Bug::GateCountsForgotten) {
                     gate.holders.insert(row.run);
                 }
             }
             if row.is_queued {
-                queued.push(row.run);
-                self.queue(row.run, row.workflow, gate);
+                gates.queue(row.run, row.workflow, gate);
             }
         }
+        gates
+    }
+
+    /// Forgets everything and takes up what is stored: open runs with a gate, runs whose turn had not come, paused
+    /// workflows. Answers who may go on, and who may not.
+    pub fn restore(&mut self, paused: Vec<WorkflowId>, runs: Vec<GatedRun>) -> Restored {
+        let queued: Vec<RunId> = runs.iter().filter(|row| row.is_queued).map(|row| row.run).collect();
+        *self = Gates::stored(paused, runs);
         let mut admitted = Vec::new();
         let gates: BTreeSet<[u8; 16]> = self.gates.keys().copied().collect();
         let superseded: BTreeSet<(OrgId, RunId)> = queued.into_iter().flat_map(|run| self.supersedes(run)).collect();
@@ -127,7 +139,12 @@ impl Gates {
                 admitted.extend(self.places.remove(&run).map(|place| (place.org, run)));
             }
         }
-        Restored { admitted, superseded: superseded.into_iter().collect() }
+        let left = self.gates.values().flat_map(|gate| gate.queue.iter());
+        let hasty = |run: &RunId| self.places.get(run).filter(|place| place.is_hasty && !self.is_paused(place));
+        let refused: BTreeSet<(OrgId, RunId)> =
+            left.filter_map(|run| hasty(run).map(|place| (place.org, *run))).collect();
+        let (superseded, refused) = (superseded.into_iter().collect(), refused.into_iter().collect());
+        Restored { admitted, superseded, refused }
     }
 
     /// A new run comes with a limit of its own, which may be a higher one: answers whose turn has come by it.
@@ -228,6 +245,18 @@ impl Gates {
         let holders = gate.map(|gate| gate.holders.iter().take(8).copied().collect()).unwrap_or_default();
         let ahead = gate.map_or(0, |gate| gate.queue.range(..run).count());
         Some(Crowd { limit, holders, ahead, is_paused })
+    }
+
+    fn is_paused(&self, place: &Place) -> bool {
+        self.paused.contains_key(&place.workflow)
+    }
+
+    /// Does this run wait for its turn?
+    pub fn is_queued(&self, run: RunId) -> bool {
+        self.places.get(&run).is_some_and(|place| match place.gate.and_then(|id| self.gates.get(&id)) {
+            Some(gate) => gate.queue.contains(&run),
+            None => true,
+        })
     }
 
     fn gate(&mut self, said: &GateRow, workflow: WorkflowId) -> &mut Gate {
@@ -358,7 +387,10 @@ mod tests {
         let rows = || vec![gated(1, two(), false), gated(2, two(), true), gated(3, two(), true), gated(4, None, true)];
         let mut gates = Gates::default();
         let restored = gates.restore(Vec::new(), rows());
-        assert_eq!(restored, Restored { admitted: vec![(ORG, run(2)), (ORG, run(4))], superseded: vec![] });
+        assert_eq!(
+            restored,
+            Restored { refused: vec![], admitted: vec![(ORG, run(2)), (ORG, run(4))], superseded: vec![] }
+        );
         assert_eq!(gates.leave(run(1)), [(ORG, run(3))]);
         let mut gates = Gates::default();
         assert_eq!(gates.restore(vec![WORKFLOW], rows()).admitted, []);
@@ -366,12 +398,12 @@ mod tests {
         let newest = || Some(gate(1, OnConflict::CancelRunning));
         let left = vec![gated(1, newest(), false), gated(2, newest(), true)];
         let restored = Gates::default().restore(Vec::new(), left);
-        let expected = Restored { admitted: vec![], superseded: vec![(ORG, run(1))] };
+        let expected = Restored { refused: vec![], admitted: vec![], superseded: vec![(ORG, run(1))] };
         assert_eq!(restored, expected, "a crash does not save the replaced run");
         let left =
             vec![gated(1, newest(), false), gated(2, newest(), true), gated(3, two(), true), gated(4, two(), true)];
         let restored = Gates::default().restore(Vec::new(), left);
-        let expected = Restored { admitted: vec![(ORG, run(2))], superseded: vec![] };
+        let expected = Restored { refused: vec![], admitted: vec![(ORG, run(2))], superseded: vec![] };
         assert_eq!(restored, expected, "the newest limit is 2, and nobody makes room for runs that only queue");
     }
 }

@@ -24,13 +24,17 @@ use crate::gates::Gates;
 use crate::nodes::{LEASE, Nodes};
 pub use commands::{Command, Look, Reply, Resumed, Start, Trouble};
 use kernel::advance::{Wanted, Work};
+use kernel::event::Queue;
 use kernel::plan::Form;
 use kernel::planted::{self, Bug};
-use kernel::{Answer, Context, Effect, Input, OrgId, Payloads, Run, RunId, RunStatus, Span, Timestamp, advance};
+use kernel::{
+    Admission, Answer, Context, Effect, Input, OrgId, Payloads, Run, RunId, RunStatus, Span, Timestamp, WorkflowId,
+    advance,
+};
 use live::Live;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
-use store::{Batch, Lane, Place, RunRow, RunWrite, Timer, Verdict};
+use store::{Batch, GatedRun, Lane, Place, RunRow, RunWrite, Timer, Verdict};
 use units::Unit;
 use work::Counter;
 
@@ -85,12 +89,14 @@ pub struct Released<T> {
     pub steps: u64,
     /// Tasks handed to workers.
     pub leased: u64,
+    /// Somebody came to a gate that another node keeps, or left it.
+    pub is_at_gate: bool,
 }
 
 impl<T> Default for Released<T> {
     fn default() -> Self {
         let (replies, dispatch, aborts, notices) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-        Released { replies, dispatch, aborts, notices, started: 0, ended: 0, steps: 0, leased: 0 }
+        Released { replies, dispatch, aborts, notices, started: 0, ended: 0, steps: 0, leased: 0, is_at_gate: false }
     }
 }
 
@@ -283,9 +289,7 @@ impl<T> Mailbox<T> {
             Command::Loaded { run, result } => self.loaded(run, result),
             Command::Fetched { run, result } => self.fetched(run, result),
             Command::Gates { paused, runs } => {
-                let restored = self.gates.restore(paused, runs);
-                self.admit(restored.admitted);
-                self.supersede(restored.superseded);
+                self.restore_gates(paused, runs);
             }
             Command::PauseWorkflow(workflow) => self.gates.pause(workflow),
             Command::ResumeWorkflow(workflow) => {
@@ -332,6 +336,31 @@ impl<T> Mailbox<T> {
         }
     }
 
+    /// Takes up the gates this node keeps, and those who wait for a workflow that is paused.
+    fn restore_gates(&mut self, paused: Vec<WorkflowId>, mut runs: Vec<GatedRun>) {
+        runs.retain(|row| match &row.gate {
+            Some(gate) => self.nodes.keeps(&gate.id),
+            None => self.nodes.is_mine(row.run),
+        });
+        // Those that are being created are not stored yet; those that are stored may be.
+        let known: HashSet<RunId> = runs.iter().map(|row| row.run).collect();
+        for (run, slot) in &self.slots {
+            let Some(live) = slot.live.as_ref().filter(|live| live.seq == 0 && !known.contains(run)) else { continue };
+            let (is_queued, gate) = (self.gates.is_queued(*run), live.row.gate.clone());
+            if is_queued || gate.as_ref().is_some_and(|gate| self.nodes.keeps(&gate.id)) {
+                runs.push(GatedRun { org: slot.org, run: *run, workflow: live.row.workflow, gate, is_queued });
+            }
+        }
+        runs.sort_unstable_by_key(|row| row.run);
+        let restored = self.gates.restore(paused, runs);
+        self.admit(restored.admitted);
+        self.supersede(restored.superseded);
+        for (org, run) in restored.refused {
+            let input = Input::Cancel { actor: "onward".into(), reason: Queue::Limit.as_str().into() };
+            self.push(org, run, Item::inside(input));
+        }
+    }
+
     /// The turn of these runs has come.
     fn admit(&mut self, runs: Vec<(OrgId, RunId)>) {
         for (org, run) in runs {
@@ -355,11 +384,16 @@ impl<T> Mailbox<T> {
 
     fn start(&mut self, start: Start, ticket: T, unit: Option<Unit>) {
         let Start { org, run, version, origin, gate, birth } = start;
-        if let Some(said) = &gate {
+        // Whose turn it is at a gate is decided by the node that keeps it, which will find this run waiting.
+        let is_kept_elsewhere = gate.as_ref().is_some_and(|gate| !self.nodes.keeps(&gate.id));
+        if let Some(said) = gate.as_ref().filter(|_| !is_kept_elsewhere) {
             let admitted = self.gates.widen(origin.workflow, said);
             self.admit(admitted);
         }
-        let admission = self.gates.enter(org, run, origin.workflow, gate.as_ref());
+        let admission = match is_kept_elsewhere {
+            true => Admission::Queue(Queue::Limit),
+            false => self.gates.enter(org, run, origin.workflow, gate.as_ref()),
+        };
         if planted::is(Bug::SupersedeBeforeCommit) {
             self.supersede(self.gates.supersedes(run));
         }
@@ -613,6 +647,9 @@ impl<T> Mailbox<T> {
         }
         let has_ended = live.run.is_terminal() && !live.row.status.is_terminal();
         released.ended += u64::from(has_ended);
+        if write.after == 0 || has_ended {
+            released.is_at_gate |= live.row.gate.as_ref().is_some_and(|gate| !self.nodes.keeps(&gate.id));
+        }
         released.notices.extend((0..write.notices).map(|number| (slot.org, run, number)));
         if let Some(row) = &write.row {
             live.row = row.clone();
@@ -657,6 +694,20 @@ impl<T> Mailbox<T> {
         if write.after == 0 {
             self.supersede(self.gates.supersedes(run));
         }
+    }
+
+    /// Everything is left to others: whoever waits for something is told so. The attempts that were under way.
+    pub fn abandon(&mut self, nodes: Nodes) -> (Vec<(T, Reply)>, Vec<(RunId, u64)>) {
+        let sizes = self.board.sizes();
+        let new = Mailbox::sized(nodes.own(), self.wait_url.clone(), sizes);
+        let (now, is_draining) = (self.now, self.is_draining);
+        let old = std::mem::replace(self, Mailbox { nodes, now, is_draining, ..new });
+        let items = old.slots.into_values().flat_map(|slot| slot.inbox).filter_map(|item| item.ticket);
+        let gone = || Reply::Unavailable("others have taken over this node's work; try again".into());
+        let mut replies: Vec<_> = items.chain(old.watchers.into_values().flatten()).map(|t| (t, gone())).collect();
+        replies.extend(old.replies);
+        replies.extend(old.board.into_tickets().map(|ticket| (ticket, Reply::Handed(Box::default()))));
+        (replies, old.executing.into_iter().collect())
     }
 
     /// Arms a run's timer, answers its watchers and frees its place if it has ended (whoever ended it, and

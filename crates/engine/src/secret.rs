@@ -51,6 +51,12 @@ impl Secret {
         Ok(Secret(bytes))
     }
 
+    /// By which two processes can tell that they have the same secret, and nobody what it is.
+    pub fn fingerprint(&self) -> String {
+        // No run has this id.
+        self.token(RunId([0; 16]), "fingerprint")
+    }
+
     /// The callback token of a step.
     pub fn token(&self, run: RunId, step: &str) -> String {
         let mut mac = Hmac::<Sha256>::new_from_slice(&self.0).expect("HMAC takes a key of any length");
@@ -90,6 +96,13 @@ impl Signer {
         mac.update(bytes);
         mac.finalize().into_bytes().iter().fold("sha256=".to_owned(), |text, byte| format!("{text}{byte:02x}"))
     }
+}
+
+/// A name nobody else has.
+pub fn random_name() -> io::Result<String> {
+    let mut bytes = [0; 10];
+    getrandom::fill(&mut bytes).map_err(|e| io::Error::other(e.to_string()))?;
+    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
 /// What rows keep of a token.

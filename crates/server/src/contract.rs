@@ -228,6 +228,11 @@ impl Route {
         self
     }
 
+    /// Does a server that has a key ask for it here?
+    pub fn needs_key(&self) -> bool {
+        !crate::access::is_open(self.path)
+    }
+
     /// Only what is documented may stand in the query. At the root, others choose the URL.
     fn is_strict(&self) -> bool {
         self.path.starts_with("/api/")
@@ -245,6 +250,9 @@ impl Route {
         codes.push(Internal);
         if !self.is_open {
             codes.extend([MissingHost, HostNotAllowed, ForeignOrigin]);
+        }
+        if self.needs_key() {
+            codes.extend([KeyRequired, KeyInvalid]);
         }
         if !self.is_plain {
             codes.extend([StorageUnavailable, OutcomeUnknown, Overloaded, ShuttingDown]);

@@ -37,6 +37,11 @@ impl Refusal {
         self
     }
 
+    /// None for problems of definitions.
+    pub fn code(&self) -> Option<Code> {
+        self.0.code
+    }
+
     fn retry_after(mut self, seconds: u32) -> Refusal {
         self.0.retry_after = Some(seconds);
         self

@@ -1,14 +1,16 @@
 //! What every request must pass first. `dev` asks for no key, so a web page open in the developer's
 //! browser must not be able to speak to it: requests addressed to another host (DNS rebinding) or sent
-//! by another origin are refused, and [`body`](crate::body) takes no body a form could send.
+//! by another origin are refused, and [`body`](crate::body) takes no body a form could send. `serve` asks for the key,
+//! which no web page of others has, and answers by whatever name it is called.
 //!
 //! Callback URLs and webhooks are exempt: they are called by strangers by design, through whatever name
 //! reaches this machine, and the token or the signature is the authority.
 
+use crate::access::{Access, is_open};
 use crate::{App, Refusal};
 use api::Code;
 use axum::extract::{Request, State};
-use axum::http::header::{HOST, ORIGIN};
+use axum::http::header::{HOST, ORIGIN, WWW_AUTHENTICATE};
 use axum::http::{HeaderMap, HeaderName, HeaderValue};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
@@ -18,23 +20,32 @@ use std::sync::Arc;
 pub async fn check(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
     let path = request.uri().path();
     let is_for_strangers = path.starts_with("/wh/") || path.starts_with("/webhooks/");
-    let refusal = if is_for_strangers { Ok(()) } else { admit(&app, request.uri().host(), request.headers()) };
-    let mut response = match refusal {
+    let admitted = match &app.access {
+        _ if is_for_strangers => Ok(()),
+        Access::Local { hosts } => admit(hosts, request.uri().host(), request.headers()),
+        Access::Key(_) if is_open(path) => Ok(()),
+        Access::Key(key) => key.admit(request.headers()),
+    };
+    let is_unknown = admitted.is_err() && matches!(app.access, Access::Key(_));
+    let mut response = match admitted {
         Ok(()) => next.run(request).await,
         Err(refusal) => refusal.into_response(),
     };
     let headers = response.headers_mut();
+    if is_unknown {
+        headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+    }
     headers.insert(HeaderName::from_static("x-content-type-options"), HeaderValue::from_static("nosniff"));
     headers.insert(HeaderName::from_static("referrer-policy"), HeaderValue::from_static("no-referrer"));
     response
 }
 
-fn admit(app: &App, uri_host: Option<&str>, headers: &HeaderMap) -> Result<(), Refusal> {
+fn admit(hosts: &[String], uri_host: Option<&str>, headers: &HeaderMap) -> Result<(), Refusal> {
     let header = headers.get(HOST).and_then(|v| v.to_str().ok());
     let host = uri_host
         .or(header.map(host_of))
         .ok_or_else(|| Refusal::new(Code::MissingHost, "the request has no readable `Host` header"))?;
-    if !is_loopback(host) && !app.hosts.iter().any(|h| h.eq_ignore_ascii_case(host)) {
+    if !is_loopback(host) && !hosts.iter().any(|h| h.eq_ignore_ascii_case(host)) {
         return Err(Refusal::new(
             Code::HostNotAllowed,
             format!("this server does not answer for host `{}`", cut(host)),

@@ -1,14 +1,15 @@
 //! Speaks HTTP. Handlers do three things: read the request, call one engine method, convert the answer.
 //!
 //! ```text
-//!   request ─▶ guard (host, origin) ─▶ route ─▶ handler ─▶ engine
-//!                 └───────────┴───────────┴── refusal ──▶ {"error": {…}}
+//!   request ─▶ guard (key, or host and origin) ─▶ route ─▶ handler ─▶ engine
+//!                 └─────────────────────────┴──────────┴── refusal ──▶ {"error": {…}}
 //! ```
 //!
 //! The rule: every path out of here has the one error shape, also for routes that do not exist,
 //! methods that are not allowed and handlers that panic. A new route goes into the list of its
 //! area under `routes/`, with what it promises (see [`contract`]).
 
+mod access;
 mod body;
 mod contract;
 mod diff;
@@ -22,6 +23,7 @@ mod serve;
 mod ui;
 mod views;
 
+pub use access::{Access, KeyHash};
 pub use error::Refusal;
 pub use headers::keeps_header;
 pub use openapi::document;
@@ -42,8 +44,7 @@ use tokio::sync::{Semaphore, watch};
 
 pub struct App {
     pub engine: Engine,
-    /// Hosts besides loopback that requests may be addressed to.
-    pub hosts: Vec<String>,
+    access: Access,
     draining: watch::Sender<bool>,
     /// One permit for every stream that may be open.
     streams: Arc<Semaphore>,
@@ -53,9 +54,9 @@ pub struct App {
 const STREAMS_MAX: usize = 1_000;
 
 impl App {
-    pub fn new(engine: Engine, hosts: Vec<String>) -> Arc<App> {
+    pub fn new(engine: Engine, access: Access) -> Arc<App> {
         let (draining, streams) = (watch::Sender::new(false), Arc::new(Semaphore::new(STREAMS_MAX)));
-        Arc::new(App { engine, hosts, draining, streams })
+        Arc::new(App { engine, access, draining, streams })
     }
 
     /// From now on `/readyz` says no, and streams end.
@@ -67,7 +68,7 @@ impl App {
         *self.draining.borrow()
     }
 
-    /// The organisation a request speaks for. `dev` has one and asks for no key.
+    /// The organisation a request speaks for. There is one.
     fn org(&self) -> OrgId {
         OrgId::DEFAULT
     }

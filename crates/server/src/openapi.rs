@@ -10,6 +10,9 @@ use serde_json::{Map, Value, json};
 /// Named once and referred to: what nearly every route has.
 const SHARED: &[Param] = &[params::LIMIT, params::CURSOR, params::IDEMPOTENCY_KEY];
 
+/// The one way to prove who is asking.
+const KEY: &str = "key";
+
 pub fn document() -> Value {
     let (sent, read) = (generator(Contract::Serialize), generator(Contract::Deserialize));
     let mut writer = Writer { sent, read, refusals: Map::new() };
@@ -40,7 +43,16 @@ pub fn document() -> Value {
         "servers": [{ "url": "/" }],
         "tags": tags,
         "paths": paths,
-        "components": { "schemas": writer.schemas(), "parameters": parameters, "responses": responses },
+        "components": {
+            "schemas": writer.schemas(),
+            "parameters": parameters,
+            "responses": responses,
+            "securitySchemes": { KEY: {
+                "type": "http",
+                "scheme": "bearer",
+                "description": "the key of `onward serve`; `onward dev` asks for none",
+            } },
+        },
     })
 }
 
@@ -92,6 +104,10 @@ impl Writer {
             });
         }
         let mut operation = json!({ "operationId": id, "tags": [area], "summary": route.summary });
+        if route.needs_key() {
+            // Or nothing: `dev` asks for no key.
+            operation["security"] = json!([{ KEY: [] }, {}]);
+        }
         if !parameters.is_empty() {
             operation["parameters"] = parameters.into();
         }

@@ -40,6 +40,7 @@ const FILES: &[(&str, &[u8])] = files![
     "src/graph.js",
     "src/html.js",
     "src/json.js",
+    "src/key.js",
     "src/layout.js",
     "src/live.js",
     "src/parts.js",

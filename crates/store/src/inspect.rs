@@ -33,6 +33,9 @@ pub trait Inspection {
 
     fn setting(&self, name: &str) -> Result<Option<String>>;
 
+    /// Was it written by one process at a time? Then the records of all runs are in the order of their times.
+    fn is_of_one_writer(&self) -> bool;
+
     /// Called last: is what was read one moment of the store?
     fn finish(&self) -> Result<()>;
 }
@@ -68,11 +71,12 @@ pub struct TriggerSeen {
 #[derive(Debug)]
 pub struct StoredRun {
     pub row: RunRow,
-    /// Position of each record, oldest first, and its bytes.
+    /// Position of each record, oldest first, and its bytes. (Where records are found by their numbers, that is it.)
     pub records: Vec<(i64, Bytes)>,
     /// Why the chain of records could not be followed to its beginning.
     pub broken: Option<String>,
-    /// Number of the last record as the row has it; exact for parked and ended runs.
+    /// Number of the last record as the row has it; exact for parked and ended runs. (Where rows do not have it, the
+    /// number of records.)
     pub row_seq: u64,
     /// The hash `versions` has for the run's workflow and version.
     pub version: Option<[u8; 32]>,

@@ -20,7 +20,7 @@ mod triggers;
 
 pub use location::Location;
 pub use memory::MemoryStore;
-pub use postgres::PostgresStore;
+pub use postgres::{PostgresInspection, PostgresStore};
 pub use rows::*;
 pub use sqlite::{SqliteInspection, SqliteStore};
 pub use triggers::*;
@@ -269,6 +269,10 @@ pub trait Store: Send + Sync + 'static {
     /// Does `commit` work on the calling thread, without waiting for another? Then whoever asks for something
     /// may as well commit it.
     fn commits_in_place(&self) -> bool;
+
+    /// Is everything it reads durable? Then reading again tells what became of a write whose outcome is unknown. A file
+    /// whose sync failed may show what no crash will leave.
+    fn reads_what_lasts(&self) -> bool;
 
     /// What it has done since it was opened, for `/metrics`.
     fn counters(&self) -> Counters;

@@ -1,6 +1,7 @@
 //! Where a store is: `sqlite:PATH`, or `postgres://user:password@host:port/database`.
 
-use crate::{Error, PostgresStore, Result, SqliteStore, Store};
+use crate::inspect::Inspection;
+use crate::{Error, PostgresInspection, PostgresStore, Result, SqliteInspection, SqliteStore, Store};
 use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -21,6 +22,7 @@ impl FromStr for Location {
         match text.split_once(':') {
             Some(("sqlite", path)) if !path.is_empty() => Ok(Location::Sqlite(path.into())),
             Some(("postgres" | "postgresql", rest)) if rest.starts_with("//") => {
+                PostgresStore::check_address(text)?;
                 Ok(Location::Postgres(text.to_owned()))
             }
             _ => {
@@ -57,6 +59,22 @@ impl Location {
             Location::Sqlite(path) => Arc::new(SqliteStore::open(path)?),
             Location::Postgres(url) => Arc::new(PostgresStore::open(url).await?),
         })
+    }
+
+    /// Opens it to be looked at, without changing anything. The calls of one on Postgres wait: not from within a runtime.
+    pub fn inspect(&self) -> Result<Box<dyn Inspection>> {
+        Ok(match self {
+            Location::Sqlite(path) => Box::new(SqliteInspection::open(path)?),
+            Location::Postgres(url) => Box::new(PostgresInspection::open(url)?),
+        })
+    }
+
+    /// The kind of database, in one word.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Location::Sqlite(_) => "sqlite",
+            Location::Postgres(_) => "postgres",
+        }
     }
 }
 

@@ -744,6 +744,10 @@ impl Store for MemoryStore {
         true
     }
 
+    fn reads_what_lasts(&self) -> bool {
+        true
+    }
+
     fn counters(&self) -> Counters {
         self.contents().counters
     }

@@ -21,6 +21,7 @@ mod commit;
 mod erase;
 mod fate;
 mod fault;
+mod inspect;
 mod journal;
 mod lists;
 mod migrations;
@@ -28,6 +29,7 @@ mod news;
 mod nodes;
 mod partitions;
 mod pool;
+mod scratch;
 mod session;
 mod sheet;
 mod sift;
@@ -35,6 +37,9 @@ mod target;
 mod tasks;
 mod tls;
 mod triggers;
+
+pub use inspect::PostgresInspection;
+pub use scratch::Scratch;
 
 use crate::rows::*;
 use crate::triggers::*;
@@ -97,6 +102,11 @@ impl PostgresStore {
     /// The runtime this is called in carries out everything the store does.
     pub async fn open(url: &str) -> Result<PostgresStore> {
         PostgresStore::open_partly(url, usize::MAX).await
+    }
+
+    /// Can an address be understood?
+    pub fn check_address(url: &str) -> Result<()> {
+        Target::parse(url).map(drop)
     }
 
     /// Gives up after so many statements of migrations: how tests crash in the middle of one.
@@ -581,6 +591,10 @@ impl Store for PostgresStore {
 
     fn commits_in_place(&self) -> bool {
         false
+    }
+
+    fn reads_what_lasts(&self) -> bool {
+        true
     }
 
     fn counters(&self) -> Counters {

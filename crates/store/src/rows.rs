@@ -490,6 +490,8 @@ pub enum News {
     Type(OrgId, String),
     /// A workflow was paused or resumed.
     Pauses,
+    /// A run came to a gate that another node keeps, or left it.
+    Gates,
     /// Nodes came or went.
     Nodes,
     /// Some of it was missed: anything may have happened.

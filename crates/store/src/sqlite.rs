@@ -480,6 +480,10 @@ impl Store for SqliteStore {
         true
     }
 
+    fn reads_what_lasts(&self) -> bool {
+        false
+    }
+
     fn counters(&self) -> Counters {
         let tally = &self.inner.tally;
         Counters {

@@ -1,5 +1,5 @@
-//! The long test tier: the same tests with large numbers. Takes half an hour on two cores; run it before
-//! a release.
+//! The long test tier: the same tests with large numbers, and on Postgres. Takes the better part of an hour on two
+//! cores; run it before a release.
 
 use anyhow::{Result, bail};
 use std::path::Path;
@@ -20,6 +20,16 @@ const STAGES: &[Stage] = &[
         "kill -9, 1,000 times",
         &["test", "--package", "onward", "--test", "it", "kill", "--", "--nocapture"],
         &[("ONWARD_KILLS", "1000")],
+    ),
+    (
+        "end to end on Postgres",
+        &["test", "--package", "onward", "--test", "it", "--quiet"],
+        &[("ONWARD_TEST_STORE", "postgres")],
+    ),
+    (
+        "end to end on Postgres, two nodes",
+        &["test", "--package", "onward", "--test", "it", "--quiet"],
+        &[("ONWARD_TEST_STORE", "postgres"), ("ONWARD_TEST_NODES", "2")],
     ),
     (
         "50 workers and 10,000 tasks, killed at random",

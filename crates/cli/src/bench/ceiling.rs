@@ -1,25 +1,23 @@
 //! The bare store: the same rows and bytes the engine writes for a chain of steps, with the same number
 //! in flight, and nothing else. What the engine reaches of this is what its own work leaves over.
 
-use super::{ORG, flow};
+use super::{Ground, ORG, flow};
 use engine::mailbox::{Command, Mailbox, Start};
 use engine::version::Version;
 use kernel::advance::TaskResult;
 use kernel::event::Origin;
 use kernel::{Input, Payload, RunId, Span, Timestamp, WorkflowId};
-use std::path::Path;
 use std::sync::Arc;
-use std::task::{Context, Poll, Waker};
-use std::time::{Duration, Instant};
-use store::{Batch, Birth, RunWrite, SqliteStore, Store, Verdict};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use store::{Batch, Birth, Location, RunWrite, Verdict};
 
-pub fn steps_per_second(path: &Path, steps: usize, lanes: usize, seconds: u64) -> Result<f64, String> {
+pub async fn steps_per_second(ground: &Ground, steps: usize, lanes: usize, seconds: u64) -> Result<f64, String> {
     let script = script(steps)?;
-    let store = SqliteStore::open(path).map_err(|e| e.to_string())?;
-    let mut next = 0u64;
+    let store = ground.store("ceiling").await?.open().await.map_err(|e| e.to_string())?;
+    let (mut next, now) = (0u64, now());
     let mut fresh = || {
         next += 1;
-        numbered(Timestamp::from_millis(1_700_000_000_000), next)
+        numbered(now, next)
     };
     // Spread over the stages, as runs in flight are.
     let mut at: Vec<(RunId, usize)> = (0..lanes).map(|_| (fresh(), 0)).collect();
@@ -28,8 +26,8 @@ pub fn steps_per_second(path: &Path, steps: usize, lanes: usize, seconds: u64) -
     let mut rounds = 0u64;
     while Instant::now() < until {
         let runs = at.iter().map(|(run, stage)| rewrite(&script[*stage], *run)).collect();
-        let batch = Batch { at: Timestamp::from_millis(1_700_000_000_000), epoch: 1, runs };
-        let verdicts = ready(store.commit(&batch)).map_err(|e| e.to_string())?;
+        let batch = Batch { at: now, epoch: 1, runs };
+        let verdicts = store.commit(&batch).await.map_err(|e| e.to_string())?;
         if verdicts.iter().any(|v| *v != Verdict::Committed) {
             return Err("the store refused a record".into());
         }
@@ -49,19 +47,25 @@ pub fn steps_per_second(path: &Path, steps: usize, lanes: usize, seconds: u64) -
 }
 
 /// Writes this many finished runs of one step, as fast as the store takes them.
-pub fn fill(path: &Path, runs: u64) -> Result<(), String> {
+pub async fn fill(location: &Location, runs: u64) -> Result<(), String> {
     const LANES: u64 = 1_000;
     let script = script(1)?;
-    let store = SqliteStore::open(path).map_err(|e| e.to_string())?;
-    let at = Timestamp::from_millis(1_700_000_000_000);
+    let store = location.open().await.map_err(|e| e.to_string())?;
+    let at = now();
     for first in (0..runs).step_by(LANES as usize) {
         let ids: Vec<RunId> = (first..runs.min(first + LANES)).map(|n| numbered(at, n)).collect();
         for write in &script {
             let batch = Batch { at, epoch: 1, runs: ids.iter().map(|run| rewrite(write, *run)).collect() };
-            ready(store.commit(&batch)).map_err(|e| e.to_string())?;
+            store.commit(&batch).await.map_err(|e| e.to_string())?;
         }
     }
     Ok(())
+}
+
+/// Runs of this month: the journal of Postgres has a partition for each.
+fn now() -> Timestamp {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    Timestamp::from_millis(since.as_millis() as i64)
 }
 
 /// Ids in the order of their numbers, a hundred to the millisecond.
@@ -120,14 +124,4 @@ fn rewrite(write: &RunWrite, run: RunId) -> RunWrite {
         row.id = run;
     }
     write
-}
-
-/// A commit on SQLite never waits for anything but the disk.
-fn ready<T>(future: impl Future<Output = T>) -> T {
-    let mut future = std::pin::pin!(future);
-    loop {
-        if let Poll::Ready(answer) = future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
-            return answer;
-        }
-    }
 }

@@ -1,6 +1,6 @@
 //! Workloads that run workflows in this process, without HTTP.
 
-use super::{Figures, Folder, Load, ORG, ceiling, machine, now_ms, open};
+use super::{Figures, Ground, Load, ORG, ceiling, machine, now_ms, open};
 use engine::engine::Resolved;
 use engine::{Engine, StartRequest};
 use serde_json::json;
@@ -42,17 +42,17 @@ async fn run_once(engine: &Engine, workflow: &Arc<Resolved>) -> Result<bool, Str
 }
 
 /// Keeps a number of runs in flight for a while.
-pub async fn throughput(folder: &Folder, load: &Load) -> Result<Figures, String> {
+pub async fn throughput(ground: &Ground, load: &Load) -> Result<Figures, String> {
     let Load { steps, concurrency, seconds, preload } = *load;
-    let path = folder.path("flow.db");
+    let location = ground.store("flow").await?;
     if preload > 0 {
-        ceiling::fill(&path, preload)?;
+        ceiling::fill(&location, preload).await?;
     }
-    let engine = open(&path).await?;
+    let engine = open(&location).await?;
     let workflow = create(&engine, &chain(steps)).await?;
     run_once(&engine, &workflow).await?;
     let rss_idle_mb = machine::rss_mb();
-    let (wal, cpu, began) = (engine.store().counters().wal_bytes, machine::cpu_s(), Instant::now());
+    let (wal, cpu, began) = (ground.log_bytes(Some(&engine)).await?, machine::cpu_s(), Instant::now());
     let until = began + Duration::from_secs(seconds);
     let done = Arc::new(AtomicU64::new(0));
     let mut lanes = tokio::task::JoinSet::new();
@@ -78,14 +78,14 @@ pub async fn throughput(folder: &Folder, load: &Load) -> Result<Figures, String>
     let elapsed = began.elapsed().as_secs_f64();
     let runs = done.load(Ordering::Relaxed);
     let total_steps = runs as f64 * steps as f64;
-    let wal = engine.store().counters().wal_bytes - wal;
+    let wal = ground.log_bytes(Some(&engine)).await?.zip(wal).map(|(after, before)| after - before);
     let used = machine::cpu_s().zip(cpu).map(|(after, before)| after - before);
     let ok = all_completed(&engine, runs + 1 + preload).await?;
     let (rate, unit) = if steps == 1 { (runs as f64 / elapsed, "runs/s") } else { (total_steps / elapsed, "steps/s") };
     let figures = Figures {
         rate_per_s: Some(rate),
         unit: Some(unit),
-        wal_bytes_per_step: Some(wal as f64 / total_steps),
+        wal_bytes_per_step: wal.map(|bytes| bytes as f64 / total_steps),
         cpu_s_per_1k_steps: used.map(|s| s / total_steps * 1_000.0),
         rss_idle_mb,
         rss_peak_mb: machine::rss_peak_mb(),
@@ -97,8 +97,8 @@ pub async fn throughput(folder: &Folder, load: &Load) -> Result<Figures, String>
 }
 
 /// One run at a time.
-pub async fn latency(folder: &Folder, steps: usize, seconds: u64) -> Result<Figures, String> {
-    let engine = open(&folder.path("latency.db")).await?;
+pub async fn latency(ground: &Ground, steps: usize, seconds: u64) -> Result<Figures, String> {
+    let engine = open(&ground.store("latency").await?).await?;
     let workflow = create(&engine, &chain(steps)).await?;
     let until = Instant::now() + Duration::from_secs(seconds);
     let mut samples = Vec::new();
@@ -115,8 +115,8 @@ pub async fn latency(folder: &Folder, steps: usize, seconds: u64) -> Result<Figu
 }
 
 /// 1,000 parallel steps and a join, one run at a time.
-pub async fn fanout(folder: &Folder, seconds: u64) -> Result<Figures, String> {
-    let engine = open(&folder.path("fanout.db")).await?;
+pub async fn fanout(ground: &Ground, seconds: u64) -> Result<Figures, String> {
+    let engine = open(&ground.store("fanout").await?).await?;
     let names: Vec<String> = (0..1_000).map(|i| format!("s{i}")).collect();
     let mut tasks: serde_json::Map<_, _> = names.iter().map(|name| (name.clone(), json!({ "noop": {} }))).collect();
     tasks.insert("join".into(), json!({ "noop": {}, "needs": names }));
@@ -134,9 +134,9 @@ pub async fn fanout(folder: &Folder, seconds: u64) -> Result<Figures, String> {
 }
 
 /// Many runs asleep at once: what they cost, and how late they wake.
-pub async fn sleepers(folder: &Folder, count: usize) -> Result<Figures, String> {
+pub async fn sleepers(ground: &Ground, count: usize) -> Result<Figures, String> {
     const NAP: f64 = 30_000.0;
-    let engine = open(&folder.path("sleepers.db")).await?;
+    let engine = open(&ground.store("sleepers").await?).await?;
     let definition = json!({ "name": "nap", "tasks": { "nap": { "sleep": "30s" } } });
     let workflow = create(&engine, &definition).await?;
     let rss_idle_mb = machine::rss_mb();

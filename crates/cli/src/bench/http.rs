@@ -2,7 +2,7 @@
 //! keep their connections and say no more than they must. Client, server and stub share the machine.
 
 use super::remote::{Client, Server, alone};
-use super::{Figures, Folder, now_ms};
+use super::{Figures, Ground, now_ms};
 use serde_json::{Value, json};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -15,9 +15,9 @@ const CLIENTS: usize = 64;
 
 /// Every figure of the workload: what accepting a run costs, how long a result takes, and runs whose step
 /// is a request to a stub on this machine.
-pub async fn figures(folder: &Folder, seconds: u64) -> Result<Vec<Figures>, String> {
+pub async fn figures(ground: &Ground, seconds: u64) -> Result<Vec<Figures>, String> {
     let stub = stub().await?;
-    let server = Server::start(folder)?;
+    let server = Server::start(ground).await?;
     let address = server.address;
     let one = json!({ "noop": {} });
     let ten: serde_json::Map<String, Value> = (0..10)

@@ -1,7 +1,7 @@
 //! Tasks over HTTP: a server process, and producers and workers in this one, as connections that are kept.
 
 use super::remote::{Client, Server, alone};
-use super::{Figures, Folder, now_ms};
+use super::{Figures, Ground, now_ms};
 use serde_json::{Value, json};
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -24,8 +24,8 @@ const TYPES: u64 = 100;
 const CLAIMS: usize = 500;
 
 /// Every figure of the workload.
-pub async fn figures(folder: &Folder, seconds: u64, workers: usize, preload: u64) -> Result<Vec<Figures>, String> {
-    let server = Server::start(folder)?;
+pub async fn figures(ground: &Ground, seconds: u64, workers: usize, preload: u64) -> Result<Vec<Figures>, String> {
+    let server = Server::start(ground).await?;
     let address = server.address;
     let window = Duration::from_secs(seconds);
     let mut all = Vec::new();
@@ -259,9 +259,9 @@ fn handed(text: &str) -> Vec<Held> {
 }
 
 /// Runs of ten steps that are all done by workers outside.
-pub async fn flow(folder: &Folder, seconds: u64, workers: usize, concurrency: usize) -> Result<Figures, String> {
+pub async fn flow(ground: &Ground, seconds: u64, workers: usize, concurrency: usize) -> Result<Figures, String> {
     const STEPS: usize = 10;
-    let server = Server::start(folder)?;
+    let server = Server::start(ground).await?;
     let address = server.address;
     let step = |i: usize| {
         let needs: Vec<String> = (0..i).rev().take(1).map(|n| format!("s{n}")).collect();
@@ -274,6 +274,7 @@ pub async fn flow(folder: &Folder, seconds: u64, workers: usize, concurrency: us
     let mut client = Client::connect(address).await?;
     let definition = json!({ "name": "ten", "tasks": tasks }).to_string();
     expect(client.post("/api/v1/workflows", &definition).await?, 201)?;
+    let wal = ground.log_bytes(None).await?;
     let (began, window) = (Instant::now(), Duration::from_secs(seconds));
     let finished = Arc::new(AtomicU64::new(0));
     let stop = Arc::new(std::sync::atomic::AtomicBool::new(false));
@@ -312,9 +313,12 @@ pub async fn flow(folder: &Folder, seconds: u64, workers: usize, concurrency: us
     let elapsed = began.elapsed().as_secs_f64();
     stop.store(true, Ordering::Relaxed);
     joined(crew).await?;
-    let rate = (finished.load(Ordering::Relaxed) * STEPS as u64) as f64 / elapsed;
+    let steps = (finished.load(Ordering::Relaxed) * STEPS as u64) as f64;
+    let rate = steps / elapsed;
+    let wal = ground.log_bytes(None).await?.zip(wal).map(|(after, before)| after - before);
     let ok = rate > 0.0;
-    Ok(figure(&server, "flow10_external", "steps/s", Measured { rate, samples, ok }))
+    let figures = figure(&server, "flow10_external", "steps/s", Measured { rate, samples, ok });
+    Ok(Figures { wal_bytes_per_step: wal.map(|bytes| bytes as f64 / steps), ..figures })
 }
 
 fn expect(status: u16, expected: u16) -> Result<(), String> {

@@ -1,11 +1,12 @@
 //! A server process and connections to it, for workloads that go over HTTP. The clients say no more than they
 //! must: they share the machine with what is measured.
 
-use super::{Folder, machine};
+use super::{Ground, machine};
 use std::io::{BufRead, BufReader, Write};
 use std::net::SocketAddr;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
+use store::Location;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
@@ -16,12 +17,18 @@ pub struct Server {
 }
 
 impl Server {
-    pub fn start(folder: &Folder) -> Result<Server, String> {
+    pub async fn start(ground: &Ground) -> Result<Server, String> {
         let program = std::env::current_exe().map_err(|e| e.to_string())?;
-        let data = folder.path("server");
+        let data = ground.path("server");
+        let store = match ground.store("server").await? {
+            Location::Sqlite(path) => format!("sqlite:{}", path.display()),
+            Location::Postgres(url) => url,
+        };
         let mut child = Command::new(program)
             .args(["dev", "--listen", "127.0.0.1:0", "--data"])
             .arg(&data)
+            // Not as a flag, which everybody on the machine can read.
+            .env("ONWARD_STORE", store)
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
             .spawn()

@@ -98,6 +98,8 @@ pub async fn play(compiled: &Compiled, now: Timestamp, given: &Given) -> Result<
         clock_advance: Span(0),
         http: HttpOptions { desk: Some(desk.clone()), ..HttpOptions::default() },
         seed: Some(SEED),
+        node: String::new(),
+        retention: None,
     };
     let engine = Engine::open(Arc::new(MemoryStore::default()), options).await.map_err(|e| e.to_string())?;
     let told = tell(&engine, &desk, &secret, compiled, given).await;

@@ -1,6 +1,9 @@
 //! kill −9 at chosen moments (P1, P2, P4, P9), and how the process begins and ends.
 
-use crate::harness::{Act, Server, Starting, Upstream, eventually, json, micros, onward, onward_with_input, status};
+use crate::harness::{
+    Act, Server, Starting, Upstream, eventually, json, micros, onward, onward_with_input, postgres_only, sqlite_only,
+    status,
+};
 use serde_json::{Value, json};
 use std::process::Output;
 
@@ -140,9 +143,11 @@ fn code(output: &Output) -> (Option<i32>, String) {
 
 #[test]
 fn p1_a_second_process_on_the_same_data_is_refused() {
+    if sqlite_only("a file has one owner, a database may have many") {
+        return;
+    }
     let server = Server::start();
-    let data = server.data().to_str().unwrap();
-    let (status, words) = code(&onward(&["dev", "--listen", "127.0.0.1:0", "--data", data]));
+    let (status, words) = code(&server.beside(&[]));
     assert_eq!(status, Some(75), "{words}");
     assert_eq!(server.get("/readyz").status, 200, "the first one goes on");
 }
@@ -160,6 +165,7 @@ fn wrong_flags_end_with_2_and_say_why() {
         &["--clock-start", "2030-01-01T00:00:00Z"],
         &["--clock", "virtual", "--clock-start", "tomorrow"],
         &["--store", "mysql://x"],
+        &["--store", "postgres://h/d?sslmode=perhaps"],
         &["--public-url", "ftp://x"],
     ] {
         let arguments = [&["dev", "--data", data][..], flags].concat();
@@ -179,12 +185,28 @@ fn a_store_stays_with_its_clock() {
     let mut server = Server::with_virtual_clock();
     server.play("a: { noop: {} }", &json!(null));
     server.kill();
-    let data = server.data().to_str().unwrap().to_owned();
-    let (status, words) = code(&onward(&["dev", "--listen", "127.0.0.1:0", "--data", &data]));
+    let (status, words) = code(&server.beside(&[]));
     assert_eq!(status, Some(2), "{words}");
     assert!(words.contains("--clock virtual"), "it says what to do: {words}");
     server.start_again();
     assert_eq!(server.list("/api/v1/runs").len(), 1);
+}
+
+#[test]
+fn processes_on_one_database_share_a_secret() {
+    if postgres_only("a file has one process") {
+        return;
+    }
+    let mut server = Server::with_virtual_clock();
+    server.kill();
+    let other = server.data().join("other.key");
+    std::fs::write(&other, [9; 32]).unwrap();
+    std::fs::set_permissions(&other, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
+    let flags = ["--clock", "virtual", "--secret-key-file", other.to_str().unwrap()];
+    let (status, words) = code(&server.beside(&flags));
+    assert_eq!(status, Some(2), "{words}");
+    assert!(words.contains("--secret-key-file"), "{words}");
+    server.start_again();
 }
 
 #[test]

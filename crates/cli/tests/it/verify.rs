@@ -51,7 +51,7 @@ fn problems_end_with_1_and_have_a_line_each() {
 #[test]
 fn wrong_usage_ends_with_2_and_an_unreadable_store_with_74() {
     let folder = TempDir::new().unwrap();
-    for flags in [&["--store", "postgres://x"][..], &["--limit", "many"], &["--nonsense"]] {
+    for flags in [&["--store", "mysql://x"][..], &["--limit", "many"], &["--nonsense"]] {
         assert_eq!(verify(folder.path(), flags).status.code(), Some(2), "{flags:?}");
     }
     let output = verify(folder.path(), &[]);

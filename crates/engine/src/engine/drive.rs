@@ -12,6 +12,7 @@ use crate::HORIZON;
 use crate::board;
 use crate::execute::Executors;
 use crate::mailbox::{Command, Dispatch, Mailbox, Reply, Resumed, Trouble};
+use crate::nodes::Nodes;
 use kernel::advance::TaskResult;
 use kernel::event::Failure;
 use kernel::{Input, OrgId, RunId, Timestamp};
@@ -320,6 +321,9 @@ impl Driver {
         for notice in released.notices {
             inner.outbox.put(notice);
         }
+        if released.is_at_gate {
+            inner.store.tell(store::News::Gates);
+        }
         for dispatch in released.dispatch {
             if let Some((dispatch, result)) = executors.execute(dispatch) {
                 inner.metrics.steps_finished_total.add(1);
@@ -340,6 +344,14 @@ impl Driver {
             tracing::error!(%error, "a commit failed");
             match error {
                 store::Error::Unavailable(_) => self.rests_until = Some(Instant::now() + RETRY_PAUSE),
+                // Its runs are read again before anything is decided about them.
+                store::Error::Unknown(_) if inner.store.reads_what_lasts() => {
+                    self.rests_until = Some(Instant::now() + RETRY_PAUSE);
+                }
+                store::Error::Barred => {
+                    self.rests_until = Some(Instant::now() + RETRY_PAUSE);
+                    inner.renewal.notify_one();
+                }
                 fatal => {
                     self.is_over = true;
                     inner.give_up(fatal.to_string());
@@ -359,6 +371,14 @@ impl Driver {
             metrics.types_without_worker.set(unserved);
             let _ = probe.send(state);
         }
+    }
+
+    /// Others have this node's work now: it begins anew, as one that has just come.
+    pub(super) fn begin_anew(&mut self, nodes: Nodes) {
+        let (replies, attempts) = self.mailbox.abandon(nodes);
+        replies.into_iter().for_each(|(ticket, reply)| drop(ticket.send(reply)));
+        attempts.into_iter().for_each(|(run, fence)| self.executors.abort(run, fence));
+        self.rests_until = None;
     }
 
     fn is_resting(&mut self) -> bool {

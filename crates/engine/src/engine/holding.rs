@@ -1,7 +1,7 @@
 //! Holding runs back and letting them go: pausing a run or a workflow, not waiting for a retry.
 
 use super::{Engine, Error};
-use crate::gates::Crowd;
+use crate::gates::{Crowd, Gates};
 use crate::mailbox::{Command, Reply};
 use kernel::{Answer, Input, OrgId, RunId, RunStatus, WorkflowId};
 use store::WorkflowPause;
@@ -63,8 +63,15 @@ impl Engine {
     /// Who stands between a run and its turn.
     pub async fn crowd(&self, run: RunId) -> Result<Option<Crowd>, Error> {
         match self.inner.ask(|ticket| Command::Crowd { run, ticket }).await? {
+            Reply::Crowd(None) if self.inner.store.is_shared() => self.crowd_elsewhere(run).await,
             Reply::Crowd(crowd) => Ok(crowd),
             other => Err(super::refusal(other, "run")),
         }
+    }
+
+    /// The same where another node keeps the gate: as the store has it.
+    async fn crowd_elsewhere(&self, run: RunId) -> Result<Option<Crowd>, Error> {
+        let paused = self.inner.store.workflow_pauses().await?.into_iter().map(|pause| pause.workflow).collect();
+        Ok(Gates::stored(paused, self.inner.store.gated().await?).crowd(run))
     }
 }

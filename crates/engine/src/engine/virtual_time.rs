@@ -114,6 +114,7 @@ impl Engine {
         inner.read_timers().await?;
         inner.inbox.poke();
         inner.clock_moved.notify_one();
+        inner.retention_moved.notify_one();
         inner.triggers_moved.notify_one();
         Ok(())
     }

@@ -15,12 +15,18 @@ pub(super) struct Passage {
     created: u64,
     ended: u64,
     epoch: u64,
+    /// Clocks of several processes may disagree about runs that have nothing to do with each other.
+    is_of_one_writer: bool,
     /// According to the rows.
     rows: u64,
     rows_ended: u64,
 }
 
 impl Passage {
+    pub(super) fn new(is_of_one_writer: bool) -> Passage {
+        Passage { is_of_one_writer, ..Passage::default() }
+    }
+
     pub(super) fn expect(&mut self, row: &RunRow) {
         self.rows += 1;
         self.rows_ended += u64::from(row.status.is_terminal());
@@ -30,7 +36,7 @@ impl Passage {
         report.counts.journal += 1;
         // What cannot be read was said of its run, or is an orphan.
         let Ok(record) = Record::open(body) else { return };
-        if record.at < self.latest {
+        if record.at < self.latest && self.is_of_one_writer {
             let back = self.latest.since(record.at);
             let message = format!("the record at position {pos} is {back} older than one before it");
             report.add(Problem { code: Code::TimeBackwards, org: Some(org), run: Some(run), step: None, message });

@@ -47,7 +47,7 @@ fn look(inspection: &dyn Inspection, report: &mut Report, progress: &mut dyn FnM
     }
     definitions::check(inspection, report)?;
     let mut plans = Plans::new(inspection);
-    let mut passage = Passage::default();
+    let mut passage = Passage::new(inspection.is_of_one_writer());
     let mut failed = None;
     inspection.walk(&mut |seen| {
         match seen {

@@ -128,6 +128,10 @@ impl Case<'_> {
                 self.say(Code::EventNumbers, message);
                 return Ok(None);
             }
+            if record.at < folded.at {
+                let back = folded.at.since(record.at);
+                self.say(Code::TimeBackwards, format!("record {number} is {back} older than the one before it"));
+            }
             if !self.apply(plan, &mut folded, number, &record)? {
                 return Ok(None);
             }

@@ -26,6 +26,7 @@ use super::session::{Ended, Session};
 use super::sheet::{Journal, Sheet, has_room};
 use super::sift::Facts;
 use super::{Inner, Tally};
+use crate::crash::{self, Point};
 use crate::rows::{Batch, RunWrite, Verdict};
 use crate::sound::{is_same_unit, is_sound};
 use crate::{Error, Result};
@@ -93,6 +94,7 @@ async fn attempt(inner: &Inner, batch: &Batch, writes: &[&RunWrite]) -> Result<T
         Err(trouble @ Trouble::Lost(_)) => return Ok(Try::Again(trouble.unwritten())),
         Err(trouble) => return Err(trouble.unwritten()),
     };
+    crash::point(Point::BeforeBegin);
     let ended = lease.transaction(&statements).await;
     drop(statements);
     conclude(inner, lease, ended, &sheet.journal).await
@@ -101,6 +103,7 @@ async fn attempt(inner: &Inner, batch: &Batch, writes: &[&RunWrite]) -> Result<T
 async fn conclude(inner: &Inner, lease: Lease, ended: Ended, journal: &Journal) -> Result<Try> {
     match ended {
         Ended::Committed => {
+            crash::point(Point::AfterCommit);
             lease.bring_back();
             Ok(Try::Done)
         }

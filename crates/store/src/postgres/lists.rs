@@ -5,7 +5,7 @@
 //! `testkit::conformance` compare them all with a plain filter.
 
 use super::columns::{Attempted, Id, Words, limit, org_of, run_id, run_row, sql};
-use super::session::Session;
+use super::session::{Params, Session};
 use crate::rows::{ID_LAG, RunFilter, RunRow};
 use kernel::plan::Form;
 use kernel::{OrgId, RunId, RunStatus, Timestamp};
@@ -85,12 +85,14 @@ async fn list(
             [&org, &last, &oldest, &since, &until, &statuses, &except, &form, &limit];
         return page(session, sql!("postgres/runs_all"), &params).await;
     }
-    let mut rows = Vec::new();
-    for status in &filter.statuses {
-        let status = status.as_str();
-        let params: [&(dyn ToSql + Sync); 9] = [&org, &last, &oldest, &since, &until, &status, &except, &form, &limit];
-        rows.extend(page(session, sql!("postgres/runs_in_status"), &params).await?);
-    }
+    // All of one moment: a run that changes from one status to another meanwhile is in the list once.
+    let statuses: Vec<&str> = filter.statuses.iter().map(|status| status.as_str()).collect();
+    let reads = statuses.iter().map(|status| -> (&'static str, Params<'_>) {
+        let params = vec![&org as _, &last as _, &oldest as _, &since as _, &until as _, status as _];
+        (sql!("postgres/runs_in_status"), [params, vec![&except as _, &form as _, &limit as _]].concat())
+    });
+    let answers = session.view(reads.collect()).await?;
+    let mut rows = answers.iter().flatten().map(run_row).collect::<Attempted<Vec<_>>>()?;
     rows.sort_unstable_by_key(|row| std::cmp::Reverse(row.id));
     rows.dedup_by_key(|row| row.id);
     rows.truncate(filter.limit);

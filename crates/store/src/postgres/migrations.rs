@@ -72,8 +72,12 @@ pub(super) async fn run(session: &Session, statements_max: usize) -> Result<()> 
     unlocked.map_err(Trouble::unwritten).map(drop)
 }
 
+pub(super) fn count() -> usize {
+    ALL.len()
+}
+
 /// What is still to be applied, or why this database must not be touched.
-async fn pending(session: &Session) -> Result<&'static [Migration]> {
+pub(super) async fn pending(session: &Session) -> Result<&'static [Migration]> {
     migration::pending(ALL, &applied(session).await.map_err(Trouble::unwritten)?)
 }
 

@@ -51,7 +51,7 @@ impl Connector {
         {
             return Err(outage.why.clone());
         }
-        let opened = match tokio::time::timeout(CONNECT_MAX, Session::open(&self.target, ear)).await {
+        let opened = match tokio::time::timeout(CONNECT_MAX, Session::open_with(&self.target, ear)).await {
             Ok(opened) => opened,
             Err(_) => Err(Error::Unavailable("the database does not answer".into())),
         };

@@ -9,6 +9,7 @@
 use super::columns::Attempted;
 use super::fault::{self, Trouble};
 use super::target::{Ear, Target};
+use crate::crash::{self, Point};
 use crate::{Error, Result};
 use std::collections::HashMap;
 use std::future::Future;
@@ -94,7 +95,12 @@ impl Drop for Session {
 
 impl Session {
     /// Connects and makes sure that the server is one we can rely on.
-    pub(super) async fn open(target: &Target, ear: Option<Arc<dyn Ear>>) -> Result<Session> {
+    pub(super) async fn open(target: &Target) -> Result<Session> {
+        Session::open_with(target, None).await
+    }
+
+    /// The same, with somebody who hears what others say.
+    pub(super) async fn open_with(target: &Target, ear: Option<Arc<dyn Ear>>) -> Result<Session> {
         let (client, driver) = target.connect(ear).await?;
         let refused = |e: tokio_postgres::Error| fault::on_connect(&e);
         client.batch_execute(SETTINGS).await.map_err(refused)?;
@@ -206,6 +212,7 @@ impl Session {
             Poll::Ready(())
         })
         .await;
+        crash::point(Point::BeforeCommit);
         let is_whole = !ready.iter().any(|answer| matches!(answer, Some(Err(_))));
         waiting.push(simple(if is_whole { "COMMIT" } else { "ROLLBACK" }));
         ready.push(None);

@@ -65,6 +65,10 @@ impl Inspection for SqliteInspection {
         catalog::setting(&self.connection, name)
     }
 
+    fn is_of_one_writer(&self) -> bool {
+        true
+    }
+
     fn finish(&self) -> Result<()> {
         match self.manner.still_holds(&self.path) {
             true => Ok(()),

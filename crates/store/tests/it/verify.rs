@@ -4,6 +4,7 @@
 //! promise at a time.
 
 mod damage;
+mod postgres;
 mod sample;
 
 use crate::support::{Place, commit, suffixed};

@@ -5,6 +5,7 @@ use super::fixtures::*;
 use bytes::Bytes;
 use kernel::{RunStatus, Timestamp};
 use std::sync::Arc;
+use std::task::Poll;
 use store::Verdict::{Committed, Conflict};
 use store::{
     Batch, Birth, Error, IdempotencyKey, NewWorkflow, RunFilter, RunRow, RunWrite, Store, Taken, Timer, TimerChange,
@@ -40,6 +41,7 @@ cases![
     a_wait_is_found_by_its_token,
     organisations_do_not_see_each_other,
     lists_filter_and_page,
+    a_list_is_of_one_moment,
     a_workflow_has_its_name_alone,
     slugs_count_up_unless_given,
     a_definition_is_stored_once,
@@ -328,6 +330,39 @@ async fn organisations_do_not_see_each_other(store: Arc<dyn Store>) {
     let mut elsewhere = new_workflow(1, "n", "s");
     elsewhere.row.org = OTHER_ORG;
     assert_eq!(store.create_workflow(&elsewhere).await, Ok(Ok(())));
+}
+
+/// A run that goes from one status to another and back is in the list of both, whenever it is asked for.
+async fn a_list_is_of_one_moment(store: Arc<dyn Store>) {
+    const TURNS: u64 = 60;
+    commit(&store, [start(run(1))]).await;
+    let changes = async {
+        for after in 1..=TURNS {
+            let status = if after % 2 == 0 { RunStatus::Running } else { RunStatus::Cancelling };
+            commit(&store, [turn(run(1), after, status)]).await;
+        }
+    };
+    let looks = async {
+        let statuses = vec![RunStatus::Pending, RunStatus::Running, RunStatus::Cancelling];
+        let filter = RunFilter { statuses, limit: 9, ..Default::default() };
+        for _ in 0..TURNS {
+            let rows = store.runs(ORG, &filter).await.expect("a list");
+            assert_eq!(rows.iter().map(|row| row.id).collect::<Vec<_>>(), [run(1)]);
+        }
+    };
+    together(changes, looks).await;
+}
+
+/// Polls both until both are done. (Where a store works on the spot, that is one after the other.)
+async fn together(a: impl Future<Output = ()>, b: impl Future<Output = ()>) {
+    let (mut a, mut b) = (std::pin::pin!(a), std::pin::pin!(b));
+    let (mut is_a_done, mut is_b_done) = (false, false);
+    std::future::poll_fn(|context| {
+        is_a_done = is_a_done || a.as_mut().poll(context).is_ready();
+        is_b_done = is_b_done || b.as_mut().poll(context).is_ready();
+        if is_a_done && is_b_done { Poll::Ready(()) } else { Poll::Pending }
+    })
+    .await;
 }
 
 async fn lists_filter_and_page(store: Arc<dyn Store>) {

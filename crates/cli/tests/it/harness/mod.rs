@@ -2,6 +2,7 @@
 
 mod api;
 mod http;
+mod place;
 mod server;
 mod sse;
 mod tasks;
@@ -9,6 +10,7 @@ mod upstream;
 
 pub use api::{Api, is_terminal, micros};
 pub use http::Answer;
+pub use place::{has_point, holds, one_node_only, postgres_only, sqlite_only};
 pub use server::{Server, Starting, onward, onward_with_input};
 pub use sse::{Message, Stream};
 pub use tasks::{Claimed, names};

@@ -1,7 +1,7 @@
 //! The process under test. It dies with its handle, also when the test panics; whenever it dies, what it
 //! leaves is verified.
 
-use super::{Api, PATIENCE};
+use super::{Api, PATIENCE, place};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::SocketAddr;
 use std::ops::Deref;
@@ -14,9 +14,9 @@ use tempfile::TempDir;
 
 const BINARY: &str = env!("CARGO_BIN_EXE_onward");
 
-/// A server that is ready. What it answers, its [`Api`] asks.
+/// A server that is ready: one process, or as many as there are nodes. What it answers, its [`Api`] asks.
 pub struct Server {
-    process: Starting,
+    nodes: Vec<Starting>,
     api: Api,
     data: TempDir,
     flags: Vec<String>,
@@ -39,6 +39,13 @@ impl Server {
         Server::with(&["--clock", "virtual"])
     }
 
+    /// On a database of the test's own.
+    pub fn on(url: &str) -> Server {
+        let data = TempDir::new().expect("a folder for the data");
+        place::put(data.path(), url);
+        Server::with_environment(&[], data, &[])
+    }
+
     pub fn with(flags: &[&str]) -> Server {
         Server::with_environment(flags, TempDir::new().expect("a folder for the data"), &[])
     }
@@ -48,9 +55,10 @@ impl Server {
         let flags: Vec<String> = flags.iter().map(|f| (*f).to_owned()).collect();
         let environment: Vec<(String, String)> =
             environment.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
-        let mut process = Starting::with(data.path(), &flags, &environment);
-        let api = Api::new(process.ready().unwrap_or_else(|| panic!("not ready: {}", process.log())));
-        Server { process, api, data, flags, environment }
+        let nowhere = SocketAddr::from(([127, 0, 0, 1], 9));
+        let mut server = Server { nodes: Vec::new(), api: Api::new(&[nowhere]), data, flags, environment };
+        assert!(server.start_with(&[]), "not ready: {}", server.log());
+        server
     }
 
     /// kill −9, and again on the same data.
@@ -60,17 +68,24 @@ impl Server {
     }
 
     pub fn start_again(&mut self) {
-        assert!(self.start_with(&[]), "not ready: {}", self.process.log());
+        assert!(self.start_with(&[]), "not ready: {}", self.log());
     }
 
     /// Starts on the same data with more in its environment; false if it ended before it was ready.
     pub fn start_with(&mut self, more: &[(String, String)]) -> bool {
-        self.process = Starting::with(self.data.path(), &self.flags, &[&self.environment, more].concat());
-        let address = self.process.ready();
-        if let Some(address) = address {
-            self.api = Api::new(address);
+        let environment = [&self.environment, more].concat();
+        self.nodes.clear();
+        let mut addresses = Vec::new();
+        for number in 0..place::nodes() {
+            // The first one makes the secret that all share.
+            self.nodes.push(Starting::node(number, self.data.path(), &self.flags, &environment));
+            match self.nodes[number].ready() {
+                Some(address) => addresses.push(address),
+                None => return false,
+            }
         }
-        address.is_some()
+        self.api = Api::new(&addresses);
+        true
     }
 
     pub fn kill(&mut self) {
@@ -80,21 +95,30 @@ impl Server {
 
     /// Without a look at what it left.
     pub fn kill_at_once(&mut self) {
-        self.process.kill();
+        self.nodes.iter_mut().for_each(Starting::kill);
     }
 
     /// What is stored keeps every promise, at this moment.
     pub fn verify(&self) {
-        let output = Command::new(BINARY).args(["verify", "--data"]).arg(self.data.path()).output().expect("it runs");
+        let mut command = Command::new(BINARY);
+        command.args(["verify", "--data"]).arg(self.data.path()).envs(place::environment(self.data.path()));
+        let output = command.output().expect("it runs");
         let said = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         assert!(output.status.success(), "{}{}", said(&output.stdout), said(&output.stderr));
     }
 
     /// Starts on the same data and is killed again, perhaps before it is ready.
     pub fn spawn_and_kill(&mut self, after: std::time::Duration) {
-        self.process = Starting::with(self.data.path(), &self.flags, &self.environment);
-        let _ = self.process.ready.recv_timeout(after);
+        self.nodes = vec![Starting::with(self.data.path(), &self.flags, &self.environment)];
+        let _ = self.nodes[0].ready.recv_timeout(after);
         self.kill();
+    }
+
+    /// Another process on the same data, which must end by itself.
+    pub fn beside(&self, flags: &[&str]) -> Output {
+        let data = self.data.path().to_str().expect("a plain path");
+        let arguments = [&["dev", "--listen", "127.0.0.1:0", "--data", data], flags].concat();
+        run_to_its_end(Command::new(BINARY).envs(place::environment(self.data.path())), &arguments, "")
     }
 
     /// SIGTERM; answers how the process ended.
@@ -115,12 +139,14 @@ impl Server {
     }
 
     fn signal(&self, name: &str) {
-        let signal = format!("kill -{name} {}", self.pid());
+        let pids: Vec<String> = self.nodes.iter().map(|node| node.child.id().to_string()).collect();
+        let signal = format!("kill -{name} {}", pids.join(" "));
         assert!(Command::new("sh").args(["-c", &signal]).status().expect("sh").success());
     }
 
+    /// Of the first process.
     pub fn pid(&self) -> u32 {
-        self.process.child.id()
+        self.nodes[0].child.id()
     }
 
     pub fn ended(&mut self) -> ExitStatus {
@@ -129,8 +155,11 @@ impl Server {
         status
     }
 
+    /// How it ended, once all of its processes have: the worst of it.
     pub fn has_ended(&mut self) -> Option<ExitStatus> {
-        self.process.child.try_wait().expect("a child")
+        let ends: Option<Vec<ExitStatus>> =
+            self.nodes.iter_mut().map(|node| node.child.try_wait().expect("a child")).collect();
+        ends?.into_iter().max_by_key(|status| !status.success())
     }
 
     pub fn data(&self) -> &Path {
@@ -139,7 +168,7 @@ impl Server {
 
     /// What it has logged since it was last started.
     pub fn log(&self) -> String {
-        self.process.log()
+        self.nodes.iter().map(Starting::log).collect()
     }
 }
 
@@ -149,6 +178,8 @@ impl Drop for Server {
             self.verify();
             self.kill();
         }
+        self.kill_at_once();
+        place::remove(self.data.path());
     }
 }
 
@@ -165,11 +196,40 @@ impl Starting {
     }
 
     pub fn with(data: &Path, flags: &[String], environment: &[(String, String)]) -> Starting {
+        Starting::node(0, data, flags, environment)
+    }
+
+    /// One of several processes on the same data. Each has a folder of its own, and the secret of the first.
+    fn node(number: usize, data: &Path, flags: &[String], environment: &[(String, String)]) -> Starting {
         let mut command = Command::new(BINARY);
-        command.args(["dev", "--data"]).arg(data).args(flags).envs(environment.iter().cloned());
-        if !flags.iter().any(|flag| flag == "--listen") {
+        command.arg("dev").envs(place::environment(data)).envs(environment.iter().cloned());
+        if number == 0 {
+            command.arg("--data").arg(data);
+        } else {
+            command.arg("--data").arg(data.join(format!("node-{number}")));
+            command.arg("--secret-key-file").arg(data.join("secret.key"));
+        }
+        // The port a test asks for is the first one's.
+        let asked = flags.iter().position(|flag| flag == "--listen");
+        match asked.filter(|_| number > 0) {
+            Some(at) => drop(command.args(&flags[..at]).args(&flags[at + 2..])),
+            None => drop(command.args(flags)),
+        }
+        if asked.is_none() || number > 0 {
             command.args(["--listen", "127.0.0.1:0"]);
         }
+        Starting::spawn(command, data)
+    }
+
+    /// `onward serve`.
+    pub fn serving(data: &Path, flags: &[&str], environment: &[(&str, &str)]) -> Starting {
+        let mut command = Command::new(BINARY);
+        command.arg("serve").args(flags).arg("--data").arg(data).env_remove("ONWARD_ADMIN_KEY");
+        command.envs(place::environment(data)).envs(environment.iter().copied());
+        Starting::spawn(command, data)
+    }
+
+    fn spawn(mut command: Command, data: &Path) -> Starting {
         // A process that aborts may leave a core file where it stands.
         command.current_dir(data);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -236,7 +296,10 @@ pub fn onward(arguments: &[&str]) -> Output {
 }
 
 pub fn onward_with_input(arguments: &[&str], input: &str) -> Output {
-    let mut command = Command::new(BINARY);
+    run_to_its_end(&mut Command::new(BINARY), arguments, input)
+}
+
+fn run_to_its_end(command: &mut Command, arguments: &[&str], input: &str) -> Output {
     command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().expect("the binary starts");
     // It may end without reading.

@@ -13,6 +13,7 @@
 //! | `M` | organisation `;` run, 32 hex digits | [`News::Moved`] |
 //! | `T` | organisation `;` type | [`News::Type`] |
 //! | `W` | | [`News::Pauses`] |
+//! | `G` | | [`News::Gates`] |
 //! | `N` | | [`News::Nodes`] |
 //! | `X` | | [`News::Missed`] |
 //!
@@ -55,6 +56,7 @@ fn thing(news: &News) -> String {
         News::Moved(org, run) => write!(text, "M{};{:032x}", org.0, u128::from_be_bytes(run.0)),
         News::Type(org, name) => write!(text, "T{};{}:{name}", org.0, name.len()),
         News::Pauses => write!(text, "W"),
+        News::Gates => write!(text, "G"),
         News::Nodes => write!(text, "N"),
         News::Missed => write!(text, "X"),
     };
@@ -83,6 +85,7 @@ pub(super) fn read(message: &str) -> Option<(u64, Vec<News>)> {
             }
             "T" => News::Type(org(&mut rest)?, name(&mut rest)?),
             "W" => News::Pauses,
+            "G" => News::Gates,
             "N" => News::Nodes,
             "X" => News::Missed,
             _ => return None,
@@ -121,6 +124,7 @@ mod tests {
             News::Moved(OrgId(u32::MAX), run),
             News::Type(OrgId(7), "mail".into()),
             News::Pauses,
+            News::Gates,
             News::Nodes,
             News::Missed,
         ]
@@ -131,8 +135,8 @@ mod tests {
         let some = [posted("mail", "eu/42"), News::Moved(OrgId(1), RunId([0x5a; 16])), News::Pauses];
         let expected = format!("1 00c0ffee00c0ffee M1;{}P1;4:mail5:eu/42W", "5a".repeat(16));
         assert_eq!(write(0x00c0_ffee_00c0_ffee, &some.into()), [expected]);
-        let rest = [News::Type(OrgId(2), "a.b".into()), News::Nodes, News::Missed];
-        assert_eq!(write(1, &rest.into()), ["1 0000000000000001 NT2;3:a.bX"]);
+        let rest = [News::Type(OrgId(2), "a.b".into()), News::Gates, News::Nodes, News::Missed];
+        assert_eq!(write(1, &rest.into()), ["1 0000000000000001 GNT2;3:a.bX"]);
     }
 
     #[test]

@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 use std::net::TcpListener;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
+use store::Store;
 use tokio::runtime::Runtime;
 
 pub const ORG: OrgId = OrgId(1);
@@ -85,6 +86,12 @@ fn park(db: &rusqlite::Connection, run: RunId) {
 }
 
 async fn open(place: &Place) -> Engine {
+    // Never a checkpoint, so that a copy of the two files is of one moment.
+    let quiet = store::sqlite::Options { passive_bytes: u64::MAX, restart_bytes: u64::MAX, ..Default::default() };
+    open_on(Arc::new(place.open_with(quiet))).await
+}
+
+async fn open_on(store: Arc<dyn Store>) -> Engine {
     let options = Options {
         secret: Secret::new([7; 32]),
         public_url: "http://127.0.0.1:7420".into(),
@@ -93,10 +100,27 @@ async fn open(place: &Place) -> Engine {
         clock_advance: kernel::Span(0),
         http: Default::default(),
         seed: None,
+        node: String::new(),
+        retention: None,
     };
-    // Never a checkpoint, so that a copy of the two files is of one moment.
-    let quiet = store::sqlite::Options { passive_bytes: u64::MAX, restart_bytes: u64::MAX, ..Default::default() };
-    Engine::open(Arc::new(place.open_with(quiet)), options).await.unwrap()
+    Engine::open(store, options).await.unwrap()
+}
+
+/// The same runs in another store, which nobody uses any more afterwards. Those that `parked` names are not parked.
+pub fn fill<F: Future<Output = Arc<dyn Store>>>(store: impl FnOnce() -> F) -> Sample {
+    let runtime = Runtime::new().unwrap();
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let sample = runtime.block_on(async {
+        let engine = open_on(store().await).await;
+        let sample = populate(&engine, silent.local_addr().unwrap().port()).await;
+        // What has happened so far has its order; what follows has not.
+        engine.store().stretch(ORG, None, 1).await.unwrap();
+        drain(&engine).await;
+        engine.stop().await;
+        sample
+    });
+    runtime.shutdown_timeout(Duration::from_secs(5));
+    sample
 }
 
 async fn populate(engine: &Engine, silent: u16) -> Sample {

@@ -1,0 +1,117 @@
+//! Where a measurement takes place: a folder of its own and, on Postgres, databases of its own. All of it is removed at
+//! the end, unless the process is killed.
+
+use engine::Engine;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+use store::Location;
+use store::postgres::Scratch;
+
+pub struct Ground {
+    folder: Folder,
+    /// The address of a database on the server that is measured.
+    server: Option<String>,
+    made: Mutex<Vec<Made>>,
+}
+
+/// The server that `--store` names.
+pub fn server(store: Option<&str>) -> Result<Option<String>, String> {
+    let Some(text) = store else { return Ok(None) };
+    match text.parse() {
+        Ok(Location::Postgres(url)) => Ok(Some(url)),
+        Ok(Location::Sqlite(_)) => Err("`--store` is for Postgres; a file is made below `--data`".into()),
+        Err(error) => Err(format!("`--store` cannot be used: {error}")),
+    }
+}
+
+struct Made {
+    name: &'static str,
+    location: Location,
+    scratch: Option<Arc<Scratch>>,
+}
+
+impl Ground {
+    /// Below a folder, or on a server if there is one.
+    pub fn new(parent: &Path, server: Option<String>) -> Result<Ground, String> {
+        Ok(Ground { folder: Folder::new(parent)?, server, made: Mutex::default() })
+    }
+
+    pub fn kind(&self) -> &'static str {
+        if self.server.is_some() { "postgres" } else { "sqlite" }
+    }
+
+    /// A path of this name in the folder.
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.folder.0.join(name)
+    }
+
+    /// A store that nobody has used.
+    pub async fn store(&self, name: &'static str) -> Result<Location, String> {
+        let scratch = match &self.server {
+            None => None,
+            Some(server) => Some(Arc::new(Scratch::create(server).await.map_err(|e| e.to_string())?)),
+        };
+        let location = match &scratch {
+            None => Location::Sqlite(self.path(&format!("{name}.db"))),
+            Some(scratch) => Location::Postgres(scratch.url().to_owned()),
+        };
+        self.made().push(Made { name, location: location.clone(), scratch });
+        Ok(location)
+    }
+
+    /// Bytes written to the database's log. Those of a server are for all of its databases.
+    pub async fn log_bytes(&self, engine: Option<&Engine>) -> Result<Option<u64>, String> {
+        let scratch = self.made().iter().find_map(|made| made.scratch.clone());
+        match scratch {
+            None => Ok(engine.map(|engine| engine.store().counters().wal_bytes)),
+            Some(scratch) => scratch.log_bytes().await.map(Some).map_err(|e| e.to_string()),
+        }
+    }
+
+    /// Does every store keep the promises? Not that of the ceiling, whose runs have no workflow.
+    pub async fn is_clean(&self) -> Result<bool, String> {
+        let locations: Vec<Location> =
+            self.made().iter().filter(|made| made.name != "ceiling").map(|made| made.location.clone()).collect();
+        let judged = tokio::task::spawn_blocking(move || {
+            for location in locations {
+                let inspection = location.inspect().map_err(|e| e.to_string())?;
+                let report = engine::verify::verify(&*inspection, 1, &mut |_| {}).map_err(|e| e.to_string())?;
+                if let Some(problem) = report.problems.first() {
+                    eprintln!("verify: {} {}", problem.code.as_str(), problem.message);
+                    return Ok(false);
+                }
+            }
+            Ok(true)
+        });
+        judged.await.map_err(|e| e.to_string())?
+    }
+
+    /// Removes the databases; the folder goes by itself.
+    pub async fn clear(self) -> Result<(), String> {
+        let made: Vec<Made> = self.made().drain(..).collect();
+        for scratch in made.into_iter().filter_map(|made| made.scratch) {
+            scratch.remove().await.map_err(|e| e.to_string())?;
+        }
+        Ok(())
+    }
+
+    fn made(&self) -> std::sync::MutexGuard<'_, Vec<Made>> {
+        self.made.lock().unwrap_or_else(|e| e.into_inner())
+    }
+}
+
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(parent: &Path) -> Result<Folder, String> {
+        let path = parent.join(format!(".onward-bench-{}", std::process::id()));
+        std::fs::create_dir_all(&path).map_err(|e| format!("cannot make {}: {e}", path.display()))?;
+        Ok(Folder(path))
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}

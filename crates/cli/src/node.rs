@@ -1,0 +1,337 @@
+//! A server process: what `onward dev` and `onward serve` have in common. Flags become a checked configuration
+//! first; nothing acts while parsing. When the server is ready, standard output gets one line; everything else is a log.
+
+use engine::secret::{Secret, Signer};
+use engine::{ClockMode, Engine, HttpOptions, Options};
+use kernel::{Span, Timestamp};
+use server::{Access, App};
+use std::fs::{File, TryLockError};
+use std::io::{Read, Write};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+use store::{Location, Store};
+use tokio::net::TcpListener;
+use tokio::signal::unix::{SignalKind, signal};
+
+#[derive(clap::Args)]
+pub struct Flags {
+    /// Address to listen on; port 0 picks a free one
+    #[arg(long, env = "ONWARD_LISTEN", default_value = "127.0.0.1:7420")]
+    pub listen: SocketAddr,
+    /// Folder for everything that must survive
+    #[arg(long, env = "ONWARD_DATA", default_value = "./.onward")]
+    pub data: PathBuf,
+    /// Where runs are stored: `sqlite:PATH` or `postgres://…` (default: a file in the data folder)
+    #[arg(long, env = "ONWARD_STORE", hide_env_values = true)]
+    store: Option<String>,
+    /// What callback URLs begin with (default: the address listened on)
+    #[arg(long, env = "ONWARD_PUBLIC_URL")]
+    public_url: Option<String>,
+    /// How long steps under way get to finish after SIGTERM
+    #[arg(long, env = "ONWARD_DRAIN_GRACE", default_value = "25s")]
+    drain_grace: String,
+    /// The key file callback URLs are derived from (default: secret.key in the data folder)
+    #[arg(long, env = "ONWARD_SECRET_KEY_FILE")]
+    secret_key_file: Option<PathBuf>,
+    /// A file with the secret that signs outgoing requests (default: they are not signed)
+    #[arg(long, env = "ONWARD_SIGNING_SECRET_FILE")]
+    signing_secret_file: Option<PathBuf>,
+    /// HTTP steps of one organisation under way at once, 1 to 512 (default: no limit of its own)
+    #[arg(long, env = "ONWARD_HTTP_PER_ORGANISATION", value_parser = clap::value_parser!(u16).range(1..=512))]
+    http_per_organisation: Option<u16>,
+    /// For how long runs that have ended are kept, for example 30d (default: until they are deleted)
+    #[arg(long, env = "ONWARD_RETENTION")]
+    retention: Option<String>,
+}
+
+/// Flags that were understood.
+pub struct Config {
+    listen: SocketAddr,
+    data: PathBuf,
+    store: Location,
+    public_url: Option<String>,
+    pub clock: Clock,
+    secret: PathBuf,
+    signing_secret: Option<PathBuf>,
+    http_per_organisation: Option<usize>,
+    grace: Duration,
+    retention: Option<Span>,
+}
+
+/// How time passes.
+pub struct Clock {
+    pub mode: ClockMode,
+    pub start: Option<Timestamp>,
+    pub advance: Span,
+}
+
+impl Clock {
+    pub const REAL: Clock = Clock { mode: ClockMode::Real, start: None, advance: Span(0) };
+}
+
+/// Whom the server answers, once it is known by which names it goes.
+pub enum Door {
+    /// Whoever is on this machine.
+    Local,
+    Key(server::KeyHash),
+}
+
+/// Why the process ends, as an exit code.
+const DRAINED: u8 = 0;
+pub const FLAGS: u8 = 2;
+pub const INPUT_OUTPUT: u8 = 74;
+const IN_USE: u8 = 75;
+
+/// Whoever waits for the end of a run must be able to read how it ended.
+const RETENTION_MIN: Span = Span::from_secs(3600);
+
+/// After the steps, open requests get this long to finish.
+const CLOSING: Duration = Duration::from_secs(2);
+
+/// Runs the server to its end. `door` is asked for once the data folder is there.
+pub fn run(config: Result<Config, String>, door: impl FnOnce(&Path) -> Result<Door, Failure>) -> ExitCode {
+    let config = match config {
+        Ok(config) => config,
+        Err(message) => {
+            eprintln!("error: {message}");
+            return FLAGS.into();
+        }
+    };
+    start_logging();
+    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            eprintln!("error: {error}");
+            return INPUT_OUTPUT.into();
+        }
+    };
+    let outcome = make_folder(&config.data).and_then(|()| door(&config.data));
+    let code = match outcome.and_then(|door| runtime.block_on(serve(config, door))) {
+        Ok(()) => DRAINED,
+        Err((code, message)) => {
+            eprintln!("error: {message}");
+            code
+        }
+    };
+    runtime.shutdown_timeout(Duration::from_secs(1));
+    code.into()
+}
+
+pub fn check(flags: Flags, clock: Clock) -> Result<Config, String> {
+    let store = location(&flags.data, flags.store.as_deref())?;
+    let public_url = flags.public_url.map(|url| match url.strip_suffix('/').unwrap_or(&url) {
+        url if (url.starts_with("http://") || url.starts_with("https://")) && !url.contains(['?', '#', '@']) => {
+            Ok(url.to_owned())
+        }
+        url => Err(format!("`{url}` is not an http or https address callback URLs could begin with")),
+    });
+    let grace =
+        Span::parse(&flags.drain_grace).ok_or(format!("`{}` is not a duration such as 25s", flags.drain_grace))?;
+    let grace = Duration::from_micros(grace.0);
+    let retention = match flags.retention {
+        None => None,
+        Some(text) => match Span::parse(&text) {
+            Some(span) if span >= RETENTION_MIN => Some(span),
+            Some(_) => return Err(format!("`--retention {text}` is too short: an hour is the least")),
+            None => return Err(format!("`{text}` is not a duration such as 30d")),
+        },
+    };
+    let secret = flags.secret_key_file.unwrap_or_else(|| flags.data.join("secret.key"));
+    Ok(Config {
+        listen: flags.listen,
+        data: flags.data,
+        store,
+        public_url: public_url.transpose()?,
+        clock,
+        secret,
+        signing_secret: flags.signing_secret_file,
+        http_per_organisation: flags.http_per_organisation.map(usize::from),
+        grace,
+        retention,
+    })
+}
+
+/// Where runs are stored, by the flags `--data` and `--store`.
+pub fn location(data: &Path, store: Option<&str>) -> Result<Location, String> {
+    match store {
+        None => Ok(Location::Sqlite(data.join("onward.db"))),
+        Some(text) => text.parse().map_err(|error: store::Error| format!("`--store` cannot be used: {error}")),
+    }
+}
+
+fn start_logging() {
+    use std::io::IsTerminal;
+    use tracing_subscriber::EnvFilter;
+    let filter = EnvFilter::try_from_env("ONWARD_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
+    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_target(false);
+    match std::io::stderr().is_terminal() {
+        true => builder.init(),
+        false => builder.json().init(),
+    }
+}
+
+/// An exit code, and why.
+pub type Failure = (u8, String);
+
+async fn serve(config: Config, door: Door) -> Result<(), Failure> {
+    let store = open_store(&config.store).await?;
+    let secret = Secret::open(&config.secret).map_err(|e| (INPUT_OUTPUT, e.to_string()))?;
+    if let Location::Postgres(_) = config.store {
+        share_secret(&*store, &secret, &config.secret).await?;
+    }
+    let signer = config.signing_secret.as_deref().map(open_signer).transpose()?;
+    let listener = TcpListener::bind(config.listen).await;
+    let listener = listener.map_err(|e| (INPUT_OUTPUT, format!("cannot listen on {}: {e}", config.listen)))?;
+    let address = listener.local_addr().map_err(|e| (INPUT_OUTPUT, e.to_string()))?;
+    let local_url = format!("http://{address}");
+    let public_url = config.public_url.unwrap_or_else(|| local_url.clone());
+    let access = match door {
+        Door::Local => Access::Local { hosts: host_of(&public_url).into_iter().collect() },
+        Door::Key(key) => Access::Key(key),
+    };
+    let Clock { mode: clock, start: clock_start, advance: clock_advance } = config.clock;
+    let http = HttpOptions { signer, per_organisation: config.http_per_organisation, desk: None };
+    // Held for as long as the process lives.
+    let (node, _lock) = match config.store {
+        Location::Postgres(_) => own_name(&config.data)?,
+        Location::Sqlite(_) => Default::default(),
+    };
+    let options = Options {
+        secret,
+        public_url: public_url.clone(),
+        clock,
+        clock_start,
+        clock_advance,
+        http,
+        seed: None,
+        node,
+        retention: config.retention,
+    };
+    let engine = Engine::open(store, options).await.map_err(|error| match error {
+        engine::Error::Refused(why) => (FLAGS, why),
+        engine::Error::InUse(why) => (IN_USE, why),
+        other => (INPUT_OUTPUT, other.to_string()),
+    })?;
+    let app = App::new(engine.clone(), access);
+    let stop = Arc::new(tokio::sync::Notify::new());
+    let serving = {
+        let stop = stop.clone();
+        tokio::spawn(server::serve(listener, app.clone(), async move { stop.notified().await }))
+    };
+    if address.ip().is_unspecified() && public_url == local_url {
+        tracing::warn!("callback URLs begin with {local_url}, which nobody can call; set `--public-url`");
+    }
+    println!("onward ready {local_url}");
+    tracing::info!(data = %config.data.display(), store = %config.store, clock = clock.as_str(), "ready at {local_url}");
+    let outcome = tokio::select! {
+        () = asked_to_stop() => Ok(()),
+        why = engine.failed() => Err((INPUT_OUTPUT, why)),
+    };
+    app.drain();
+    if outcome.is_ok() {
+        tracing::info!("draining");
+        let drained = async {
+            engine.drain(config.grace).await;
+            stop.notify_one();
+            let _ = tokio::time::timeout(CLOSING, serving).await;
+        };
+        // A second signal means now; everything acknowledged is durable anyway.
+        tokio::select! {
+            () = drained => {}
+            () = asked_to_stop() => {}
+        }
+        engine.stop().await;
+    }
+    outcome
+}
+
+/// The data folder is the server's own.
+fn make_folder(data: &Path) -> Result<(), Failure> {
+    use std::os::unix::fs::DirBuilderExt;
+    let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(data);
+    made.map_err(|e| (INPUT_OUTPUT, format!("cannot make the data folder {}: {e}", data.display())))
+}
+
+/// What this node is called among those on its database: the same after a restart, so that it need not wait for itself.
+/// Two processes with one name would take each other's work away, so the second is refused.
+fn own_name(data: &Path) -> Result<(String, Option<File>), Failure> {
+    let path = data.join("node.id");
+    let failed = |e: std::io::Error| (INPUT_OUTPUT, format!("cannot use {}: {e}", path.display()));
+    let mut file = File::options().read(true).write(true).create(true).truncate(false).open(&path).map_err(failed)?;
+    match file.try_lock() {
+        Ok(()) => {}
+        Err(TryLockError::WouldBlock) => {
+            let folder = data.display();
+            return Err((IN_USE, format!("the data folder {folder} is in use by another process; each needs its own")));
+        }
+        Err(TryLockError::Error(error)) => return Err(failed(error)),
+    }
+    let mut name = String::new();
+    file.read_to_string(&mut name).map_err(failed)?;
+    if name.trim().is_empty() {
+        name = engine::secret::random_name().map_err(failed)?;
+        file.write_all(name.as_bytes()).and_then(|()| file.sync_all()).map_err(failed)?;
+    }
+    Ok((name.trim().to_owned(), Some(file)))
+}
+
+async fn open_store(location: &Location) -> Result<Arc<dyn Store>, Failure> {
+    location.open().await.map_err(|error| match error {
+        store::Error::InUse(_) => (IN_USE, error.to_string()),
+        other => (INPUT_OUTPUT, other.to_string()),
+    })
+}
+
+/// All processes on one database derive callback URLs from one secret: the first one's.
+async fn share_secret(store: &dyn Store, secret: &Secret, path: &Path) -> Result<(), Failure> {
+    const NAME: &str = "secret_fingerprint";
+    let failed = |error: store::Error| (INPUT_OUTPUT, error.to_string());
+    let own = secret.fingerprint();
+    if store.setting(NAME).await.map_err(failed)?.is_none() {
+        store.set_setting(NAME, &own).await.map_err(failed)?;
+    }
+    // Another process may have been first.
+    match store.setting(NAME).await.map_err(failed)? {
+        Some(known) if known != own => Err((
+            FLAGS,
+            format!(
+                "the database was first used with another secret than the one in {}; give every process the same file with `--secret-key-file`",
+                path.display()
+            ),
+        )),
+        _ => Ok(()),
+    }
+}
+
+fn open_signer(path: &Path) -> Result<Signer, Failure> {
+    Signer::open(path).map_err(|error| match error.kind() {
+        // It was read, and cannot be meant.
+        std::io::ErrorKind::InvalidData => (FLAGS, error.to_string()),
+        _ => (INPUT_OUTPUT, format!("cannot read the signing secret {}: {error}", path.display())),
+    })
+}
+
+fn host_of(url: &str) -> Option<String> {
+    let rest = url.split_once("://")?.1;
+    let authority = rest.split('/').next()?;
+    let host = match authority.strip_prefix('[') {
+        Some(v6) => format!("[{}]", v6.split(']').next()?),
+        None => authority.split(':').next()?.to_owned(),
+    };
+    Some(host)
+}
+
+/// SIGTERM or Ctrl-C.
+async fn asked_to_stop() {
+    let (Ok(mut terminate), Ok(mut interrupt)) = (signal(SignalKind::terminate()), signal(SignalKind::interrupt()))
+    else {
+        return std::future::pending().await;
+    };
+    tokio::select! {
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
+    }
+}

@@ -1,0 +1,114 @@
+//! `onward serve`: the server for others. It may listen on any address and asks for the admin key.
+//!
+//! The key is `ONWARD_ADMIN_KEY`, or one made at the first start and printed once. Of that one the data folder keeps
+//! the SHA-256, so that it is the same after a restart and cannot be read back.
+
+use crate::node::{self, Clock, Door, FLAGS, Failure, INPUT_OUTPUT};
+use server::KeyHash;
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+use std::process::ExitCode;
+
+#[derive(clap::Args)]
+pub struct Arguments {
+    #[command(flatten)]
+    node: node::Flags,
+}
+
+/// A key that is shorter could be guessed.
+const KEY_MIN: usize = 16;
+const KEY_MAX: usize = 256;
+
+pub fn run(arguments: Arguments) -> ExitCode {
+    let given = std::env::var("ONWARD_ADMIN_KEY").ok();
+    if let Some(Err(message)) = given.as_deref().map(check) {
+        eprintln!("error: {message}");
+        return FLAGS.into();
+    }
+    node::run(node::check(arguments.node, Clock::REAL), |data| match given {
+        Some(key) => Ok(Door::Key(KeyHash::of(&key))),
+        None => kept(data).map(Door::Key),
+    })
+}
+
+/// Can it be sent in a header, and is it long enough?
+fn check(key: &str) -> Result<(), String> {
+    if !key.bytes().all(|byte| byte.is_ascii_graphic()) {
+        return Err("`ONWARD_ADMIN_KEY` may hold only visible ASCII characters, and no spaces".into());
+    }
+    match key.len() {
+        KEY_MIN..=KEY_MAX => Ok(()),
+        length => Err(format!("`ONWARD_ADMIN_KEY` has {length} characters, expected {KEY_MIN} to {KEY_MAX}")),
+    }
+}
+
+/// The key this data folder knows; one is made, kept and then printed if it knows none.
+fn kept(data: &Path) -> Result<KeyHash, Failure> {
+    let path = data.join("admin.key");
+    let failed = |what: &str, why: &dyn std::fmt::Display| (INPUT_OUTPUT, format!("{what} {}: {why}", path.display()));
+    match std::fs::read_to_string(&path) {
+        Ok(text) => read(&text).ok_or_else(|| failed("cannot use", &"it does not hold the SHA-256 of a key")),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            let key = random_key().map_err(|e| failed("cannot make a key for", &e))?;
+            let hash = KeyHash::of(&key);
+            write(&path, &hash).map_err(|e| failed("cannot write", &e))?;
+            eprintln!(
+                "admin key: {key}\nIt is shown only now. To get another, remove {} and start again.",
+                path.display()
+            );
+            Ok(hash)
+        }
+        Err(error) => Err(failed("cannot read", &error)),
+    }
+}
+
+/// 32 random bytes, in hex.
+fn random_key() -> Result<String, getrandom::Error> {
+    let mut bytes = [0; 32];
+    getrandom::fill(&mut bytes)?;
+    Ok(format!("sk_{}", hex(&bytes)))
+}
+
+/// Written aside and renamed: a crash leaves all of it or none.
+fn write(path: &Path, hash: &KeyHash) -> std::io::Result<()> {
+    let aside = path.with_extension("key.new");
+    let mut file = std::fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&aside)?;
+    writeln!(file, "sha256:{}", hex(&hash.0))?;
+    file.sync_all()?;
+    std::fs::rename(&aside, path)?;
+    std::fs::File::open(path.parent().unwrap_or(Path::new(".")))?.sync_all()
+}
+
+fn read(text: &str) -> Option<KeyHash> {
+    let digits = text.trim_end().strip_prefix("sha256:")?;
+    let byte = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok();
+    let bytes: Option<Vec<u8>> = digits.as_bytes().chunks(2).map(byte).collect();
+    Some(KeyHash(bytes?.try_into().ok()?))
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_kept_is_read_again() {
+        let hash = KeyHash::of(&random_key().unwrap());
+        assert_eq!(read(&format!("sha256:{}\n", hex(&hash.0))), Some(hash));
+        for bad in ["", "sha256:", "sha256:00", "sk_00", &format!("sha256:{}0", hex(&hash.0))] {
+            assert_eq!(read(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_key_is_long_and_can_be_sent() {
+        assert_eq!(check(&random_key().unwrap()), Ok(()));
+        for bad in ["", "short", "with a space in it", "über-geheimer-schlüssel", &"x".repeat(257)] {
+            assert!(check(bad).is_err(), "{bad}");
+        }
+    }
+}

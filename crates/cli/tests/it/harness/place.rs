@@ -1,0 +1,136 @@
+//! Where the servers of a test keep their runs, and how many of them there are.
+//!
+//! | environment | |
+//! |---|---|
+//! | `ONWARD_TEST_STORE=postgres` | in a database of one Postgres that all tests share, instead of a file |
+//! | `ONWARD_TEST_NODES=2` | so many processes on the same database; needs Postgres |
+//!
+//! A database belongs to a data folder, as a file would: its address is written there. A test may write one itself.
+
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use store::crash::Point;
+use testkit::postgres::{self, Cluster};
+
+fn is_postgres() -> bool {
+    match std::env::var("ONWARD_TEST_STORE").as_deref() {
+        Ok("postgres") => true,
+        Ok("sqlite") | Err(_) => false,
+        Ok(other) => panic!("`ONWARD_TEST_STORE` is `{other}`, expected `sqlite` or `postgres`"),
+    }
+}
+
+/// How many processes serve a test.
+pub fn nodes() -> usize {
+    let nodes = std::env::var("ONWARD_TEST_NODES").map_or(1, |text| text.parse().expect("a number"));
+    assert!(nodes > 0 && (nodes == 1 || is_postgres()), "{nodes} nodes cannot share a file");
+    nodes
+}
+
+/// True, with a word about it, where a test makes no sense without SQLite: it then returns at once.
+pub fn sqlite_only(why: &str) -> bool {
+    is_postgres() && skipped("SQLite", why)
+}
+
+/// The same where it needs Postgres.
+pub fn postgres_only(why: &str) -> bool {
+    !is_postgres() && skipped("Postgres", why)
+}
+
+/// The same where a test makes no sense with several processes.
+pub fn one_node_only(why: &str) -> bool {
+    nodes() > 1 && skipped("one node", why)
+}
+
+fn skipped(with: &str, why: &str) -> bool {
+    println!("skipped, for {with} only: {why}");
+    true
+}
+
+/// What a process is told about the store of a data folder.
+pub fn environment(data: &Path) -> Vec<(String, String)> {
+    let is_there = is_postgres() || note(data).exists();
+    is_there.then(|| ("ONWARD_STORE".to_owned(), database(data))).into_iter().collect()
+}
+
+/// Gives a folder a database of somebody's own, who also removes it.
+pub fn put(data: &Path, url: &str) {
+    std::fs::write(note(data), url).expect("the folder is ours");
+}
+
+/// Databases that were made here, and go with their folders.
+static MADE: Mutex<Vec<String>> = Mutex::new(Vec::new());
+
+/// The address of a folder's database, which is made if there is none.
+fn database(data: &Path) -> String {
+    if let Ok(url) = std::fs::read_to_string(note(data)) {
+        return url;
+    }
+    let url = cluster().database();
+    put(data, &url);
+    MADE.lock().unwrap().push(url.clone());
+    url
+}
+
+/// Removes a folder's database, whoever may be using it.
+pub fn remove(data: &Path) {
+    let url = std::fs::read_to_string(note(data)).ok();
+    let mut made = MADE.lock().unwrap_or_else(|e| e.into_inner());
+    let index = url.and_then(|url| made.iter().position(|known| *known == url));
+    if let Some(url) = index.map(|index| made.swap_remove(index)) {
+        drop(made);
+        let name = postgres::name_in(&url);
+        cluster().sql("postgres", &format!("DROP DATABASE IF EXISTS {name} WITH (FORCE)"));
+    }
+}
+
+/// Do rows (or the file) of a server that has stopped hold these bytes?
+pub fn holds(data: &Path, bytes: &[u8]) -> bool {
+    if !is_postgres() {
+        let file = std::fs::read(data.join("onward.db")).expect("a file");
+        return file.windows(bytes.len()).any(|window| window == bytes);
+    }
+    let url = database(data);
+    let sql = |statement: &str| cluster().sql(postgres::name_in(&url), statement);
+    let tables = sql("SELECT relname FROM pg_class WHERE relnamespace = 'onward'::regnamespace AND relkind = 'r'");
+    let (text, hex) = (String::from_utf8_lossy(bytes), bytes.iter().map(|b| format!("{b:02x}")).collect::<String>());
+    tables.lines().any(|table| {
+        let rows = sql(&format!("SELECT row::text FROM onward.\"{table}\" AS row"));
+        rows.contains(&*text) || rows.contains(&hex)
+    })
+}
+
+/// Does the store come by this point when it writes? Postgres gets a transaction in one go.
+pub fn has_point(point: Point) -> bool {
+    use Point::*;
+    let is_of_sqlite = matches!(
+        point,
+        HeadsRecovered
+            | KeyClaimed
+            | RecordWritten
+            | BeforeSnapshot
+            | AfterSnapshot
+            | TimerWritten
+            | TimerRemoved
+            | ReadyWritten
+            | ReadyRemoved
+            | RecoveryRows
+            | RecoveryMoved
+            | RecordsEmptied
+            | BeforeCopy
+            | AfterCopy
+            | BeforeRestart
+            | AfterRestart
+    );
+    !is_postgres() || !is_of_sqlite
+}
+
+fn note(data: &Path) -> PathBuf {
+    data.join("postgres.url")
+}
+
+/// A node keeps up to ten sessions, and those of a killed one take a moment to go.
+fn cluster() -> &'static Cluster {
+    static CLUSTER: std::sync::OnceLock<Cluster> = std::sync::OnceLock::new();
+    CLUSTER.get_or_init(|| Cluster::start(&[("max_connections", "1000"), ("shared_buffers", "256MB")]))
+}

@@ -1,0 +1,150 @@
+//! A server on a Postgres in trouble: whatever was acknowledged is there, nothing is done twice, and the process goes on
+//! by itself. (With `ONWARD_TEST_STORE=postgres` all other tests run on one without trouble.)
+
+use crate::harness::{Api, Server, Upstream, eventually, is_terminal};
+use serde_json::{Value, json};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+use testkit::postgres::{Cluster, name_in};
+
+/// Starts runs under a key each, again under the same key until somebody says what became of it.
+struct Load {
+    is_over: Arc<AtomicBool>,
+    runs: Arc<Mutex<Vec<(String, String)>>>,
+    clients: Vec<std::thread::JoinHandle<()>>,
+}
+
+impl Load {
+    fn start(api: Api, workflow: &str) -> Load {
+        let (is_over, runs) = (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::new(Vec::new())));
+        let clients = (0..4).map(|client| {
+            let (is_over, runs, path) =
+                (is_over.clone(), runs.clone(), format!("/api/v1/workflows/{workflow}/trigger"));
+            std::thread::spawn(move || {
+                for n in 0.. {
+                    if is_over.load(Ordering::Relaxed) {
+                        return;
+                    }
+                    let key = format!("{client}-{n}");
+                    let body = json!({ "key": key }).to_string();
+                    let started = eventually("it is started", || {
+                        let answer = api.write(&path, &[("Idempotency-Key", &key)], body.as_bytes()).ok()?;
+                        match answer.status {
+                            200 | 201 => Some(answer.json()["data"]["run_id"].as_str().expect("a run").to_owned()),
+                            503 => None,
+                            other => panic!("{other}: {}", answer.text()),
+                        }
+                    });
+                    runs.lock().unwrap().push((key, started));
+                }
+            })
+        });
+        let clients = clients.collect();
+        Load { is_over, runs, clients }
+    }
+
+    fn count(&self) -> usize {
+        self.runs.lock().unwrap().len()
+    }
+
+    fn wait_for_more(&self, more: usize) {
+        let wanted = self.count() + more;
+        eventually("runs are started", || (self.count() >= wanted).then_some(()));
+    }
+
+    fn end(self) -> Vec<(String, String)> {
+        self.is_over.store(true, Ordering::Relaxed);
+        self.clients.into_iter().for_each(|client| client.join().expect("a client does not fail"));
+        std::mem::take(&mut *self.runs.lock().unwrap())
+    }
+}
+
+/// Every key has one run, every run completed, and each step had its effect under one key.
+fn check(server: &Server, upstream: &Upstream, started: &[(String, String)]) {
+    eventually("every run ends", || {
+        server.list("/api/v1/runs?status=pending,running,waiting").is_empty().then_some(())
+    });
+    let runs = server.list("/api/v1/runs");
+    assert!(runs.iter().all(|run| is_terminal(run) && run["status"] == "completed"));
+    assert_eq!(runs.len(), started.len(), "no run but those that were asked for");
+    for (key, run) in started {
+        let view = server.run(run);
+        assert_eq!(view["trigger"]["body"]["key"], json!(key));
+    }
+    let mut effects: Vec<Value> =
+        upstream.effects_on("/call").iter().map(|effect| effect.json()["key"].clone()).collect();
+    effects.sort_by_key(Value::to_string);
+    effects.dedup();
+    assert_eq!(effects.len(), started.len(), "each had its effect");
+}
+
+const STEPS: &str = "a: { noop: {} }\nb: { needs: [a], url: $UP/call, method: POST, body: { key: \"{{trigger.body.key}}\" } }\nc: { needs: [b], noop: {} }";
+
+#[test]
+fn p18_a_database_that_goes_away_is_waited_for() {
+    let mut cluster = Cluster::start(&[]);
+    let upstream = Upstream::start();
+    let mut server = Server::on(&cluster.database());
+    let workflow = server.workflow(&upstream.fill(STEPS));
+    let load = Load::start(*server, &workflow);
+    for is_kill in [true, false] {
+        load.wait_for_more(20);
+        cluster.stop(is_kill);
+        eventually("it is not ready", || (server.get("/readyz").status == 503).then_some(()));
+        let refused = server.get("/api/v1/runs");
+        assert_eq!(refused.refusal(503), "storage_unavailable");
+        cluster.start_again();
+        let began = Instant::now();
+        load.wait_for_more(20);
+        assert!(began.elapsed() < Duration::from_secs(10), "it goes on soon: {:?}", began.elapsed());
+        assert_eq!(server.get("/readyz").status, 200);
+    }
+    let started = load.end();
+    check(&server, &upstream, &started);
+    assert_eq!(server.has_ended(), None, "the process is the first one");
+}
+
+#[test]
+fn a_measurement_leaves_no_database_behind() {
+    let cluster = testkit::postgres::shared();
+    let folder = tempfile::tempdir().unwrap();
+    let databases = || cluster.sql("postgres", "SELECT count(*) FROM pg_database WHERE datname LIKE 'onward_bench%'");
+    for workload in [&["flow10"][..], &["flow10", "--external"]] {
+        let output = std::process::Command::new(env!("CARGO_BIN_EXE_onward"))
+            .arg("bench")
+            .args(workload)
+            .args(["--seconds", "1", "--concurrency", "8", "--json", "--data"])
+            .arg(folder.path())
+            .env("ONWARD_BENCH_STORE", cluster.url("postgres"))
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert_eq!(output.status.code(), Some(0), "{said}{}", String::from_utf8_lossy(&output.stderr));
+        let figures: Vec<Value> = said.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        assert!(figures.iter().all(|one| one["store"] == "postgres" && one["ok"] == true), "{said}");
+        let wal = figures[0]["wal_bytes_per_step"].as_f64();
+        assert!(wal.is_some_and(|bytes| bytes > 100.0), "{said}");
+        assert_eq!(databases(), "0");
+    }
+    assert_eq!(crate::harness::onward(&["bench", "flow1", "--store", "mysql://x"]).status.code(), Some(2));
+}
+
+#[test]
+fn p18_sessions_that_are_ended_at_any_moment_lose_and_double_nothing() {
+    let cluster = Cluster::start(&[]);
+    let upstream = Upstream::start();
+    let url = cluster.database();
+    let mut server = Server::on(&url);
+    let workflow = server.workflow(&upstream.fill(STEPS));
+    let load = Load::start(*server, &workflow);
+    let end = format!("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{}'", name_in(&url));
+    for _ in 0..20 {
+        load.wait_for_more(5);
+        cluster.sql("postgres", &end);
+    }
+    load.wait_for_more(5);
+    let started = load.end();
+    check(&server, &upstream, &started);
+    assert_eq!(server.has_ended(), None, "the process is the first one");
+}

@@ -1,0 +1,160 @@
+//! One node among those that share a store: it says that it is there, hears who else is, and takes up what a node that
+//! is gone has left. A store that is not shared has one node, which need not say anything.
+//!
+//! The rule that keeps it right: a node that was barred forgets everything before it writes again, under another epoch.
+
+use super::{Engine, Error};
+use crate::mailbox::Command;
+use crate::nodes::{LEASE, Nodes};
+use kernel::RunId;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{PoisonError, RwLock};
+use std::time::{Duration, Instant};
+use store::{News, Store};
+
+/// How often a node says that it is there.
+const RENEWED_EVERY: Duration = Duration::from_millis(1_000);
+/// How often what is in memory is compared with the store. Whatever was missed is found then.
+const SWEPT_EVERY: Duration = Duration::from_secs(4);
+
+pub(super) struct Membership {
+    name: String,
+    view: RwLock<View>,
+    has_left: AtomicBool,
+}
+
+struct View {
+    nodes: Nodes,
+    joined: Instant,
+}
+
+impl Membership {
+    pub async fn join(store: &dyn Store, name: String) -> Result<Membership, Error> {
+        let view = View::open(store, &name).await?;
+        Ok(Membership { name, view: RwLock::new(view), has_left: AtomicBool::new(false) })
+    }
+
+    pub fn nodes(&self) -> Nodes {
+        self.view.read().unwrap_or_else(PoisonError::into_inner).nodes.clone()
+    }
+
+    pub fn is_mine(&self, run: RunId) -> bool {
+        self.view.read().unwrap_or_else(PoisonError::into_inner).nodes.is_mine(run)
+    }
+
+    /// Takes note of who is there; the view before, if that is news.
+    fn hear(&self, there: Vec<u64>) -> Option<(Nodes, Nodes)> {
+        let mut view = self.view.write().unwrap_or_else(PoisonError::into_inner);
+        let is_settled = view.joined.elapsed() > Duration::from_micros(LEASE.0);
+        let now = Nodes::of(view.nodes.own(), there, is_settled);
+        (now != view.nodes).then(|| (std::mem::replace(&mut view.nodes, now.clone()), now))
+    }
+}
+
+impl View {
+    async fn open(store: &dyn Store, name: &str) -> store::Result<View> {
+        let joined = Instant::now();
+        let epoch = store.join(name).await?;
+        let there = store.renew(epoch, LEASE).await?;
+        store.tell(News::Nodes);
+        Ok(View { nodes: Nodes::of(epoch, there, false), joined })
+    }
+}
+
+/// Says that the node is there as long as the engine runs, and looks after what others leave.
+pub(super) async fn keep(engine: Engine) {
+    let inner = &engine.inner;
+    if !inner.store.is_shared() {
+        return;
+    }
+    let mut swept = Instant::now();
+    loop {
+        let _ = tokio::time::timeout(RENEWED_EVERY, inner.renewal.notified()).await;
+        if inner.inbox.is_closed() || inner.membership.has_left.load(Relaxed) {
+            return;
+        }
+        let own = inner.membership.nodes().own();
+        let done = match inner.store.renew(own, LEASE).await {
+            Ok(there) => match inner.membership.hear(there) {
+                Some((before, now)) => engine.others_changed(&before, now).await,
+                None if swept.elapsed() >= SWEPT_EVERY => {
+                    swept = Instant::now();
+                    engine.look_around().await
+                }
+                None => Ok(()),
+            },
+            Err(store::Error::Barred) => engine.begin_anew().await,
+            Err(error) => Err(error.into()),
+        };
+        if let Err(error) = done {
+            tracing::warn!(%error, "this node cannot say that it is there, or hear who else is");
+        }
+    }
+}
+
+impl Engine {
+    async fn others_changed(&self, before: &Nodes, now: Nodes) -> Result<(), Error> {
+        let has_lost = now.lost_since(before);
+        tracing::info!(nodes = ?now, "the nodes that share the store have changed");
+        self.inner.inbox.send(Command::Nodes(now));
+        self.read_gates().await?;
+        self.sweep(has_lost).await
+    }
+
+    /// Finds what nobody told.
+    async fn look_around(&self) -> Result<(), Error> {
+        if !self.inner.membership.nodes().is_alone() {
+            self.read_gates().await?;
+        }
+        self.sweep(false).await
+    }
+
+    /// Has the mailbox compare what it has with what is open.
+    pub(super) async fn sweep(&self, is_recovery: bool) -> Result<(), Error> {
+        let since = self.now();
+        let open = self.inner.store.unparked().await?;
+        self.inner.inbox.send(Command::Sweep { open, since, is_recovery });
+        Ok(())
+    }
+
+    /// Reads who holds places at gates, who waits, and what is paused.
+    pub(super) async fn read_gates(&self) -> Result<(), Error> {
+        let paused = self.inner.store.workflow_pauses().await?.into_iter().map(|pause| pause.workflow).collect();
+        let runs = self.inner.store.gated().await?;
+        self.inner.inbox.send(Command::Gates { paused, runs });
+        Ok(())
+    }
+
+    /// Others have taken over. Nothing in memory is true any more.
+    async fn begin_anew(&self) -> Result<(), Error> {
+        let inner = &self.inner;
+        tracing::error!("others took this node for dead and have its work; it begins anew");
+        let view = View::open(&*inner.store, &inner.membership.name).await?;
+        let nodes = view.nodes.clone();
+        *inner.membership.view.write().unwrap_or_else(PoisonError::into_inner) = view;
+        let driver = inner.clone();
+        // Whoever drives may be waiting for the store.
+        let begun = tokio::task::spawn_blocking(move || {
+            let mut held = driver.driver.lock().unwrap_or_else(PoisonError::into_inner);
+            if let Some(driver) = held.as_mut() {
+                driver.begin_anew(nodes);
+            }
+        });
+        begun.await.map_err(|e| Error::Unavailable(e.to_string()))?;
+        inner.inbox.poke();
+        self.take_up().await
+    }
+
+    /// Others need not wait to find out.
+    pub(super) async fn leave(&self) {
+        let inner = &self.inner;
+        if !inner.store.is_shared() {
+            return;
+        }
+        inner.membership.has_left.store(true, Relaxed);
+        match inner.store.leave(inner.membership.nodes().own()).await {
+            Ok(()) => inner.store.tell(News::Nodes),
+            Err(error) => tracing::warn!(%error, "the other nodes were not told that this one goes"),
+        }
+    }
+}

@@ -1,0 +1,51 @@
+//! Runs that ended long ago are deleted, a few at a time, as if somebody had asked for each: nothing that is open goes, and
+//! nothing whose end somebody has yet to be told of. Each node takes its own.
+
+use super::{Engine, Error};
+use kernel::{OrgId, RunId, RunStatus, Span, Timestamp};
+use std::time::Duration;
+use store::RunFilter;
+
+/// How often it is looked for what may go.
+const EVERY: Duration = Duration::from_secs(60);
+/// Runs looked at together; between two such pages others have their turn.
+const PAGE: usize = 200;
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// Deletes what ended more than `span` ago, until the engine stops.
+pub(super) async fn keep(engine: Engine, span: Span) {
+    while !engine.inner.inbox.is_closed() {
+        let cutoff = Timestamp(engine.now().0.saturating_sub_unsigned(span.0));
+        match engine.delete_ended(OrgId::DEFAULT, cutoff).await {
+            Ok(0) => {}
+            Ok(count) => tracing::info!(count, "runs that ended long ago were deleted"),
+            Err(error) => tracing::warn!(%error, "runs that ended long ago cannot be deleted"),
+        }
+        let _ = tokio::time::timeout(EVERY, engine.inner.retention_moved.notified()).await;
+    }
+}
+
+impl Engine {
+    /// Deletes this node's share of what ended before `cutoff`; answers how many runs that were.
+    pub async fn delete_ended(&self, org: OrgId, cutoff: Timestamp) -> Result<u64, Error> {
+        let statuses = RunStatus::ALL.iter().copied().filter(|status| status.is_terminal()).collect();
+        // Ids are no younger than their runs.
+        let before = Some(RunId::new(cutoff, [0xff; 10]));
+        let mut filter = RunFilter { statuses, until: Some(cutoff), before, limit: PAGE, ..RunFilter::default() };
+        let mut count = 0;
+        loop {
+            let page = self.inner.store.runs(org, &filter).await?;
+            let Some(last) = page.last() else { return Ok(count) };
+            filter.before = Some(last.id);
+            let is_over = |row: &&store::RunRow| row.finished_at.is_some_and(|at| at < cutoff);
+            for row in page.iter().filter(is_over).filter(|row| self.inner.membership.is_mine(row.id)) {
+                match self.delete_run(org, row.id).await {
+                    Ok(()) => count += 1,
+                    Err(Error::NotFound(_) | Error::RunOpen(_)) => {}
+                    Err(error) => return Err(error),
+                }
+            }
+            tokio::time::sleep(PAUSE).await;
+        }
+    }
+}

@@ -1,0 +1,2 @@
+-- Epochs are rows here, not a setting.
+SELECT max(epoch) FROM nodes

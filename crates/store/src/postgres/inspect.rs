@@ -1,0 +1,207 @@
+//! A look at a database, while nodes work on it or not, in one transaction that only reads.
+//!
+//! See [`crate::inspect`] for what is looked at. The transaction sees one moment; it takes no locks that anybody would
+//! wait for, but as long as it lasts the server keeps what was deleted meanwhile. [`walk`] follows the runs and the
+//! journal, the rest is here.
+//!
+//! Whoever looks does so from a thread of its own: the calls wait.
+
+mod cursor;
+mod walk;
+
+use super::catalog;
+use super::columns::{Attempted, Id, blob, get, hash, id, named, number, org, org_of, sql, text, time_or_none};
+use super::fault::Trouble;
+use super::journal::{self, ERASED_UNTIL};
+use super::migrations;
+use super::session::Session;
+use super::target::Target;
+use crate::inspect::{Anomaly, AnomalyKind, Catalogued, Inspection, Seen, TriggerSeen};
+use crate::rows::Definition;
+use crate::{Error, Result};
+use bytes::Bytes;
+use cursor::Cursor;
+use kernel::event::TriggerKind;
+use kernel::{OrgId, RunId, TriggerId, WorkflowId};
+use tokio::runtime::Runtime;
+use tokio_postgres::Row;
+use tokio_postgres::types::ToSql;
+
+/// The name under which the judge asks for the newest epoch.
+const EPOCH: &str = "epoch";
+
+/// Sorting and reading whole tables is what this is about, however long it takes.
+const SETTINGS: &str = "
+SET enable_seqscan = on;
+SET enable_bitmapscan = on;
+SET enable_sort = on;
+SET enable_hashjoin = on;
+SET enable_mergejoin = on;
+SET statement_timeout = 0;
+SET idle_in_transaction_session_timeout = 0;
+BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY";
+
+pub struct PostgresInspection {
+    session: Session,
+    runtime: Runtime,
+}
+
+impl PostgresInspection {
+    /// Connects and fixes the moment that is looked at. Not from within a runtime.
+    pub fn open(url: &str) -> Result<PostgresInspection> {
+        let target = Target::parse(url)?;
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let runtime = runtime.map_err(|e| Error::Unavailable(e.to_string()))?;
+        let session = runtime.block_on(Session::open(&target))?;
+        let inspection = PostgresInspection { session, runtime };
+        inspection.wait(inspection.session.batch(SETTINGS))?;
+        // The moment is the first read's.
+        inspection.query("SELECT 1", &[])?;
+        Ok(inspection)
+    }
+
+    fn wait<T>(&self, work: impl Future<Output = Attempted<T>>) -> Result<T> {
+        self.runtime.block_on(work).map_err(Trouble::unwritten)
+    }
+
+    fn query(&self, text: &'static str, params: &[&(dyn ToSql + Sync)]) -> Result<Vec<Row>> {
+        self.wait(self.session.query(text, params))
+    }
+
+    fn is_there(&self, statement: &'static str, org: i32, id: [u8; 16]) -> Result<bool> {
+        Ok(!self.query(statement, &[&org, &Id(id)])?.is_empty())
+    }
+
+    /// Every row of a table that is not about runs.
+    fn table(&self, name: &'static str, cursor: Cursor<Catalogued>, each: &mut dyn FnMut(Catalogued)) -> Result<()> {
+        let mut cursor = cursor;
+        while let Some(row) = cursor.next(self)? {
+            let owner = org(&row, 0).ok();
+            each(
+                (cursor.read)(&row)
+                    .unwrap_or_else(|trouble| Catalogued::Anomaly(unreadable(name, owner, None, trouble))),
+            );
+        }
+        Ok(())
+    }
+}
+
+impl Inspection for PostgresInspection {
+    /// Postgres checks itself, with tools of its own; here it is asked what its schema is.
+    fn database(&self, each: &mut dyn FnMut(Anomaly)) -> Result<bool> {
+        match self.runtime.block_on(migrations::pending(&self.session)) {
+            Ok([]) => {}
+            Ok(pending) if pending.len() == migrations::count() => return Ok(false),
+            Ok(pending) => {
+                let what = format!("{} migrations have not been applied; start the server once", pending.len());
+                each(Anomaly::new(AnomalyKind::Schema, what));
+                return Ok(false);
+            }
+            Err(Error::Refused(why) | Error::Corrupt(why)) => {
+                each(Anomaly::new(AnomalyKind::Schema, why));
+                return Ok(false);
+            }
+            Err(other) => return Err(other),
+        }
+        if let Some(text) = self.setting(ERASED_UNTIL)?.filter(|text| text.parse::<i64>().is_err()) {
+            let what = format!("the setting `{ERASED_UNTIL}` is `{text}`, expected a time");
+            each(Anomaly::new(AnomalyKind::Setting, what));
+        }
+        Ok(true)
+    }
+
+    fn catalog(&self, each: &mut dyn FnMut(Catalogued)) -> Result<()> {
+        let open = |name, statement, fetch, read| Cursor::new(self, name, statement, fetch, read);
+        use cursor::fetch;
+        self.table("workflows", open("workflows", sql!("inspect_workflows"), fetch!("workflows"), workflow)?, each)?;
+        self.table("versions", open("versions", sql!("inspect_versions"), fetch!("versions"), version)?, each)?;
+        self.table(
+            "definitions",
+            open("definitions", sql!("inspect_definitions"), fetch!("definitions"), definition)?,
+            each,
+        )?;
+        self.table("triggers", open("triggers", sql!("inspect_triggers"), fetch!("triggers"), trigger)?, each)?;
+        let deliveries = open("deliveries", sql!("inspect_deliveries"), fetch!("deliveries"), dangling_delivery)?;
+        self.table("deliveries", deliveries, each)?;
+        let keys = open("workflow_keys", sql!("inspect_workflow_keys"), fetch!("workflow_keys"), dangling_key)?;
+        self.table("idempotency", keys, each)
+    }
+
+    fn walk(&self, each: &mut dyn FnMut(Seen)) -> Result<()> {
+        walk::walk(self, each)
+    }
+
+    fn definition(&self, org: OrgId, hash: &[u8; 32]) -> Result<Option<Definition>> {
+        self.wait(catalog::definition(&self.session, org, *hash))
+    }
+
+    fn payload(&self, org: OrgId, run: RunId, number: u32) -> Result<Option<Bytes>> {
+        Ok(self.wait(journal::payloads(&self.session, org, run, &[number]))?.pop().map(|(_, body)| body))
+    }
+
+    fn setting(&self, name: &str) -> Result<Option<String>> {
+        if name == EPOCH {
+            let newest = self.query(sql!("postgres/node_newest"), &[])?;
+            let newest = newest.first().map_or(Ok(None), |row| get::<Option<i64>>(row, 0)).map_err(Trouble::unwritten);
+            return Ok(newest?.map(|epoch| epoch.to_string()));
+        }
+        self.wait(catalog::setting(&self.session, name))
+    }
+
+    fn is_of_one_writer(&self) -> bool {
+        false
+    }
+
+    /// A transaction is one moment for as long as it lasts.
+    fn finish(&self) -> Result<()> {
+        self.wait(self.session.batch("COMMIT"))
+    }
+}
+
+fn unreadable(table: &str, org: Option<OrgId>, run: Option<RunId>, trouble: Trouble) -> Anomaly {
+    Anomaly::new(AnomalyKind::Unreadable, format!("a row of `{table}`: {}", trouble.unwritten())).of(org, run)
+}
+
+fn workflow(row: &Row) -> Attempted<Catalogued> {
+    let (org, id) = (org(row, 0)?, WorkflowId(id(row, 1)?));
+    Ok(Catalogued::Workflow { org, id, version: number(row, 2)?, hash: hash(row, 3)? })
+}
+
+fn version(row: &Row) -> Attempted<Catalogued> {
+    let (org, workflow) = (org(row, 0)?, WorkflowId(id(row, 1)?));
+    Ok(Catalogued::Version { org, workflow, number: number(row, 2)?, hash: hash(row, 3)? })
+}
+
+fn definition(row: &Row) -> Attempted<Catalogued> {
+    let definition = Definition { hash: hash(row, 1)?, source: blob(row, 2)?, plan: blob(row, 3)? };
+    Ok(Catalogued::Definition { org: org(row, 0)?, definition })
+}
+
+fn trigger(row: &Row) -> Attempted<Catalogued> {
+    Ok(Catalogued::Trigger(Box::new(TriggerSeen {
+        org: org(row, 0)?,
+        id: TriggerId(id(row, 1)?),
+        workflow: WorkflowId(id(row, 2)?),
+        kind: named(row, 3, TriggerKind::parse)?,
+        config: text(row, 4)?,
+        enabled: get(row, 5)?,
+        next_at: time_or_none(row, 6)?,
+    })))
+}
+
+/// The statement answers only with lines of triggers that are not there.
+fn dangling_delivery(row: &Row) -> Attempted<Catalogued> {
+    let what = format!("the delivery `{}` is of a trigger that does not exist", text(row, 2)?);
+    Ok(Catalogued::Anomaly(Anomaly::new(AnomalyKind::Dangling, what).of(Some(org(row, 0)?), None)))
+}
+
+/// The statement answers only with keys that point nowhere.
+fn dangling_key(row: &Row) -> Attempted<Catalogued> {
+    let what = format!("the idempotency key `{}` made a workflow that does not exist", text(row, 2)?);
+    Ok(Catalogued::Anomaly(Anomaly::new(AnomalyKind::Dangling, what).of(Some(org(row, 0)?), None)))
+}
+
+/// An organisation as a column has it.
+fn owner(org: OrgId) -> i32 {
+    org_of(org)
+}
