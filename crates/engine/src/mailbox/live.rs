@@ -43,6 +43,8 @@ pub(super) struct Live {
     pub stored: Vec<ReadyRow>,
     /// When it was last read or written.
     pub touched: Timestamp,
+    /// Another node may have it in memory, too.
+    pub is_borrowed: bool,
 }
 
 impl Live {

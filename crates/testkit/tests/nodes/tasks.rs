@@ -2,7 +2,9 @@
 
 use super::{Node, ORG, PATIENCE, node};
 use bytes::Bytes;
-use engine::engine::{Alive, Heartbeat, NewTask, Outcome, Report, Reported, TaskKey, TypeChange, WorkReply, WorkRequest};
+use engine::engine::{
+    Alive, Heartbeat, NewTask, Outcome, Report, Reported, TaskKey, TypeChange, WorkReply, WorkRequest,
+};
 use kernel::{Event, RunId, RunStatus, Span};
 use serde_json::json;
 use std::collections::HashSet;
@@ -195,8 +197,7 @@ fn conflicts(node: &Node) -> u64 {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn steps_of_one_run_are_done_through_both_nodes() {
     let (a, b) = pair().await;
-    let mut tasks: serde_json::Map<_, _> =
-        (0..16).map(|n| (format!("t{n}"), json!({ "task": "part" }))).collect();
+    let mut tasks: serde_json::Map<_, _> = (0..16).map(|n| (format!("t{n}"), json!({ "task": "part" }))).collect();
     let all: Vec<String> = tasks.keys().cloned().collect();
     tasks.insert("join".into(), json!({ "needs": all, "noop": {} }));
     a.define(json!({ "name": "parts", "tasks": tasks })).await;
