@@ -43,6 +43,9 @@ const READ_PAUSE: Span = Span::from_millis(200);
 /// An input that meets this many conflicts in a row is given up as unavailable.
 const CONFLICTS_MAX: u32 = 8;
 
+/// For how long a run that left its gate is remembered: longer than reading all gates takes.
+const LEFT_KEPT: Span = Span::from_secs(30);
+
 /// Work for an executor of this process.
 #[derive(Clone, Debug)]
 pub struct Dispatch {
@@ -97,14 +100,26 @@ pub struct Released<T> {
     pub posted: BTreeSet<Lane>,
     /// Somebody came to a gate that another node keeps, or left it.
     pub is_at_gate: bool,
+    /// Runs that another node may have in memory, and were moved on here.
+    pub moved: Vec<(OrgId, RunId)>,
 }
 
 impl<T> Default for Released<T> {
     fn default() -> Self {
         let (replies, dispatch, aborts, notices) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-        let posted = BTreeSet::new();
-        let is_at_gate = false;
-        Released { replies, dispatch, aborts, notices, started: 0, ended: 0, steps: 0, leased: 0, is_at_gate, posted }
+        Released {
+            replies,
+            dispatch,
+            aborts,
+            notices,
+            started: 0,
+            ended: 0,
+            steps: 0,
+            leased: 0,
+            posted: BTreeSet::new(),
+            is_at_gate: false,
+            moved: Vec::new(),
+        }
     }
 }
 
@@ -159,6 +174,8 @@ pub struct Mailbox<T> {
     executing: HashSet<(RunId, u64)>,
     gates: Gates,
     board: Board<T>,
+    /// Runs that gave up their place at a gate a moment ago.
+    left: HashMap<RunId, Timestamp>,
     /// Open runs of this node that it does not have, and for how many looks.
     missed: HashMap<RunId, u8>,
     /// Runs of the last process that have not been read yet.
@@ -191,6 +208,7 @@ impl<T> Mailbox<T> {
             executing: HashSet::new(),
             gates: Gates::default(),
             board: Board::new(sizes),
+            left: HashMap::new(),
             missed: HashMap::new(),
             recovering: HashSet::new(),
             is_draining: false,
@@ -285,7 +303,10 @@ impl<T> Mailbox<T> {
             }
             Command::Watch { org, run, ticket } => {
                 self.watchers.entry(run).or_default().push(ticket);
-                self.push(org, run, Item::wake());
+                // One that is not here is another's, or has left memory: whoever asks looks into the store, too.
+                if self.nodes.is_alone() || self.slots.contains_key(&run) {
+                    self.push(org, run, Item::wake());
+                }
             }
             Command::Recover { org, run } => self.recover(org, run),
             Command::Nodes(nodes) => {
@@ -365,12 +386,19 @@ impl<T> Mailbox<T> {
             Some(gate) => self.nodes.keeps(&gate.id),
             None => self.nodes.is_mine(row.run),
         });
-        // Those that are being created are not stored yet; those that are stored may be.
+        // What was read is a moment old. Who has left since does not come back; who is being created, or has just been,
+        // may not be among them.
+        self.left.retain(|_, at| self.now.since(*at) < LEFT_KEPT);
+        runs.retain(|row| !self.left.contains_key(&row.run));
         let known: HashSet<RunId> = runs.iter().map(|row| row.run).collect();
         for (run, slot) in &self.slots {
-            let Some(live) = slot.live.as_ref().filter(|live| live.seq == 0 && !known.contains(run)) else { continue };
-            let (is_queued, gate) = (self.gates.is_queued(*run), live.row.gate.clone());
-            if is_queued || gate.as_ref().is_some_and(|gate| self.nodes.keeps(&gate.id)) {
+            let Some(live) = slot.live.as_ref().filter(|_| !known.contains(run)) else { continue };
+            if live.run.is_terminal() || live.seq > 0 && self.now.since(live.touched) > LEASE {
+                continue;
+            }
+            let is_queued = if live.seq == 0 { self.gates.is_queued(*run) } else { live.run.state.queued.is_some() };
+            let gate = live.row.gate.clone();
+            if is_queued && gate.is_none() || gate.as_ref().is_some_and(|gate| self.nodes.keeps(&gate.id)) {
                 runs.push(GatedRun { org: slot.org, run: *run, workflow: live.row.workflow, gate, is_queued });
             }
         }
@@ -401,6 +429,9 @@ impl<T> Mailbox<T> {
 
     /// A run is over or never came to be: whoever waited for its place may have it.
     fn leave(&mut self, run: RunId) {
+        if !self.nodes.is_alone() && self.gates.is_known(run) {
+            self.left.insert(run, self.now);
+        }
         let admitted = self.gates.leave(run);
         self.admit(admitted);
     }
@@ -454,6 +485,7 @@ impl<T> Mailbox<T> {
             stored: Vec::new(),
             seats: Vec::new(),
             touched: self.now,
+            is_borrowed: false,
         };
         let input = Input::Start(Box::new(origin), admission);
         let item = Item { input, ticket: Some(ticket), conflicts: 0 };
@@ -676,6 +708,7 @@ impl<T> Mailbox<T> {
         if write.snapshot.is_some() {
             (live.records, live.bytes) = (0, 0);
         }
+        released.moved.extend(live.is_borrowed.then_some((slot.org, run)));
         let has_ended = live.run.is_terminal() && !live.row.status.is_terminal();
         released.ended += u64::from(has_ended);
         if write.after == 0 || has_ended {

@@ -266,11 +266,18 @@ pub trait Store: Send + Sync + 'static {
         Box::pin(async { Ok(()) })
     }
 
+    /// A number that changes with every change of a workflow, a type or a pause, and becomes visible with it: as long as
+    /// it is the same, what was read of these still holds. Only of use where [`Store::is_shared`].
+    fn revision(&self) -> Call<'_, u64> {
+        Box::pin(async { Ok(0) })
+    }
+
     /// Tells the other processes, in a moment and perhaps never: whoever depends on it looks for itself now and then.
     fn tell(&self, _news: News) {}
 
-    /// What other processes tell from now on; nothing when there can be no others.
-    fn listen(&self) -> Option<tokio::sync::mpsc::UnboundedReceiver<News>> {
+    /// What other processes tell from now on, each thing once or more often; whoever does not keep up hears
+    /// [`News::Missed`]. Nothing when there can be no others.
+    fn listen(&self) -> Option<tokio::sync::mpsc::Receiver<News>> {
         None
     }
 

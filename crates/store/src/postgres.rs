@@ -25,6 +25,7 @@ mod inspect;
 mod journal;
 mod lists;
 mod migrations;
+mod news;
 mod nodes;
 mod partitions;
 mod pool;
@@ -48,6 +49,7 @@ use columns::{Attempted, sql};
 use fault::Trouble;
 use journal::Floor;
 use kernel::{OrgId, RunId, Span, Timestamp, TriggerId, WorkflowId};
+use news::Exchange;
 use pool::{Connector, Lease, Pool};
 use session::Session;
 use std::pin::Pin;
@@ -73,6 +75,7 @@ struct Inner {
     writers: Arc<Pool>,
     readers: Arc<Pool>,
     floor: Floor,
+    exchange: Arc<Exchange>,
     tally: Tally,
     runtime: tokio::runtime::Handle,
 }
@@ -83,6 +86,12 @@ struct Tally {
     records: AtomicU64,
     commit_reads: AtomicU64,
     loads: AtomicU64,
+}
+
+impl Drop for PostgresStore {
+    fn drop(&mut self) {
+        self.inner.exchange.close();
+    }
 }
 
 /// Something done with a session.
@@ -114,6 +123,7 @@ impl PostgresStore {
             readers: Pool::new(Arc::clone(&connector), READERS),
             connector,
             floor: Floor::default(),
+            exchange: Exchange::new(),
             tally: Tally::default(),
             runtime: tokio::runtime::Handle::current(),
         });
@@ -175,6 +185,22 @@ impl PostgresStore {
         write: impl for<'s> FnOnce(&'s Session) -> Work<'s, T> + Send + 'static,
     ) -> Call<'_, T> {
         self.transact(None, write)
+    }
+
+    /// … that changes something others may remember.
+    fn revise<T: Send + 'static>(
+        &self,
+        lock: Option<i64>,
+        write: impl for<'s> FnOnce(&'s Session) -> Work<'s, T> + Send + 'static,
+    ) -> Call<'_, T> {
+        self.transact(lock, move |s| {
+            let written = write(s);
+            Box::pin(async move {
+                let answer = written.await?;
+                catalog::revise(s).await?;
+                Ok(answer)
+            })
+        })
     }
 
     /// … in which what was read stays as it was, because everybody who changes it waits.
@@ -351,7 +377,7 @@ impl Store for PostgresStore {
 
     fn put_type<'a>(&'a self, row: &'a TypeRow) -> Call<'a, ()> {
         let row = row.clone();
-        on!(self.write(|s| tasks::put_type(s, &row)))
+        self.revise(None, move |s| Box::pin(async move { tasks::put_type(s, &row).await }))
     }
 
     fn task_type<'a>(&'a self, org: OrgId, name: &'a str) -> Call<'a, Option<TypeRow>> {
@@ -411,12 +437,12 @@ impl Store for PostgresStore {
 
     fn create_workflow<'a>(&'a self, new: &'a NewWorkflow) -> Call<'a, std::result::Result<(), Taken>> {
         let new = new.clone();
-        on!(self.write_locked(|s| catalog::create_workflow(s, &new)))
+        self.revise(Some(catalog::LOCK), move |s| Box::pin(async move { catalog::create_workflow(s, &new).await }))
     }
 
     fn edit_workflow<'a>(&'a self, edit: &'a WorkflowEdit) -> Call<'a, Edited> {
         let edit = edit.clone();
-        on!(self.write_locked(|s| catalog::edit_workflow(s, &edit)))
+        self.revise(Some(catalog::LOCK), move |s| Box::pin(async move { catalog::edit_workflow(s, &edit).await }))
     }
 
     fn versions(&self, org: OrgId, id: WorkflowId, before: Option<u32>, limit: usize) -> Call<'_, Vec<VersionRow>> {
@@ -443,11 +469,11 @@ impl Store for PostgresStore {
 
     fn pause_workflow<'a>(&'a self, pause: &'a WorkflowPause) -> Call<'a, ()> {
         let pause = pause.clone();
-        on!(self.write(|s| around::pause_workflow(s, &pause)))
+        self.revise(None, move |s| Box::pin(async move { around::pause_workflow(s, &pause).await }))
     }
 
     fn resume_workflow(&self, org: OrgId, workflow: WorkflowId) -> Call<'_, ()> {
-        on!(self.write(|s| around::resume_workflow(s, org, workflow)))
+        self.revise(None, move |s| Box::pin(around::resume_workflow(s, org, workflow)))
     }
 
     fn workflow_pause(&self, org: OrgId, workflow: WorkflowId) -> Call<'_, Option<WorkflowPause>> {
@@ -569,6 +595,18 @@ impl Store for PostgresStore {
 
     fn leave(&self, epoch: u64) -> Call<'_, ()> {
         self.write_locked(move |s| Box::pin(nodes::leave(s, epoch)))
+    }
+
+    fn revision(&self) -> Call<'_, u64> {
+        on!(self.read(|s| catalog::revision(s)))
+    }
+
+    fn tell(&self, news: News) {
+        self.inner.exchange.tell(&self.inner, news);
+    }
+
+    fn listen(&self) -> Option<tokio::sync::mpsc::Receiver<News>> {
+        Some(self.inner.exchange.listen(&self.inner))
     }
 
     fn high_water(&self) -> Call<'_, Option<Timestamp>> {

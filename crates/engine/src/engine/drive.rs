@@ -332,6 +332,9 @@ impl Driver {
         for notice in released.notices {
             inner.outbox.put(notice);
         }
+        for (org, run) in released.moved {
+            inner.store.tell(store::News::Moved(org, run));
+        }
         if released.is_at_gate {
             inner.store.tell(store::News::Gates);
         }

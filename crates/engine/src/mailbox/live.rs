@@ -47,6 +47,8 @@ pub(super) struct Live {
     pub seats: Vec<SeatRow>,
     /// When it was last read or written.
     pub touched: Timestamp,
+    /// Another node may have it in memory, too.
+    pub is_borrowed: bool,
 }
 
 impl Live {

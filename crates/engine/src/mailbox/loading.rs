@@ -35,6 +35,7 @@ impl<T> Mailbox<T> {
                 slot.inbox.insert(0, Item { input: Input::Lost { step, fence }, ticket: None, conflicts: 0 });
             }
         }
+        let is_borrowed = !self.nodes.is_alone() && !row.parked;
         let mut live = Live {
             version,
             run: state,
@@ -50,6 +51,7 @@ impl<T> Mailbox<T> {
             stored: Vec::new(),
             seats: Vec::new(),
             touched: self.now,
+            is_borrowed,
         };
         let lost = work::take_up(&mut self.board, &self.nodes, slot.org, run, &mut live, self.now);
         slot.inbox.splice(0..0, lost.into_iter().map(Item::inside));

@@ -5,7 +5,7 @@
 
 use super::columns::Attempted;
 use super::session::Session;
-use super::target::Target;
+use super::target::{Ear, Target};
 use crate::{Error, Result};
 use std::ops::Deref;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -37,12 +37,21 @@ impl Connector {
     }
 
     pub(super) async fn connect(&self) -> Result<Session> {
+        self.connect_for(None).await
+    }
+
+    /// A session that hears what others say.
+    pub(super) async fn connect_listening(&self, ear: Arc<dyn Ear>) -> Result<Session> {
+        self.connect_for(Some(ear)).await
+    }
+
+    async fn connect_for(&self, ear: Option<Arc<dyn Ear>>) -> Result<Session> {
         if let Some(outage) = &*self.outage()
             && outage.until > Instant::now()
         {
             return Err(outage.why.clone());
         }
-        let opened = match tokio::time::timeout(CONNECT_MAX, Session::open(&self.target)).await {
+        let opened = match tokio::time::timeout(CONNECT_MAX, Session::open_with(&self.target, ear)).await {
             Ok(opened) => opened,
             Err(_) => Err(Error::Unavailable("the database does not answer".into())),
         };
@@ -82,7 +91,7 @@ fn passing(error: Error) -> Error {
 }
 
 /// Between half of it and all: many nodes that lost the same server do not come back at once.
-fn jittered(pause: Duration) -> Duration {
+pub(super) fn jittered(pause: Duration) -> Duration {
     let salt = std::hash::BuildHasher::hash_one(&std::hash::RandomState::new(), 0u8);
     pause / 2 + pause / 2 * (salt % 256) as u32 / 255
 }
