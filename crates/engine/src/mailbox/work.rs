@@ -258,8 +258,22 @@ pub(super) fn take_up<T>(
     board.overdue(run, now).into_iter().map(|(step, fence)| Input::Lost { step, fence }).collect()
 }
 
+/// Workers that this node gave a task to and that have it no longer hear of it, unless they have said how it ended.
+fn call_off_lost<T>(board: &mut Board<T>, run: RunId, live: &Live) {
+    let is_plain = live.version.plan.layout().form == Form::Task;
+    for (step, fence) in board.grants_of(run) {
+        let state = live.run.step(step);
+        let has_it = live.run.leased().any(|lease| (lease.step, lease.fence) == (step, fence));
+        let has_reported = state.fence == fence && state.digest != 0;
+        if !has_it && !has_reported {
+            board.call_off(run, step, fence, is_plain);
+        }
+    }
+}
+
 /// Counts the time of a run's leases: those that this node gave or hears of, and those nobody does any more.
 pub(super) fn keep_leases<T>(board: &mut Board<T>, nodes: &Nodes, org: OrgId, run: RunId, live: &Live, now: Timestamp) {
+    call_off_lost(board, run, live);
     let mut leases = Vec::new();
     let is_kept_here = |lease: &Lease<'_>| lease.epoch == nodes.own() || nodes.is_gone(lease.epoch);
     for lease in live.run.leased().filter(is_kept_here) {
