@@ -37,6 +37,7 @@ mod target;
 mod tasks;
 mod tls;
 mod triggers;
+mod witness;
 
 pub use inspect::PostgresInspection;
 pub use scratch::Scratch;
@@ -554,7 +555,16 @@ impl Store for PostgresStore {
 
     fn join<'a>(&'a self, name: &'a str) -> Call<'a, u64> {
         let name = name.to_owned();
-        self.write_locked(move |s| Box::pin(async move { nodes::join(s, &name).await }))
+        let witness = &self.inner.connector.witness;
+        let after = witness.epoch_after();
+        let joined = self.write_locked(move |s| Box::pin(async move { nodes::join(s, &name, after).await }));
+        Box::pin(async move {
+            let epoch = joined.await?;
+            // Also when nothing was lost: then it is only looked at once more.
+            self.inner.floor.forget();
+            witness.joined(epoch);
+            Ok(epoch)
+        })
     }
 
     fn is_shared(&self) -> bool {
@@ -562,7 +572,11 @@ impl Store for PostgresStore {
     }
 
     fn renew(&self, epoch: u64, lease: Span) -> Call<'_, Vec<u64>> {
-        self.write_locked(move |s| Box::pin(nodes::renew(s, epoch, lease)))
+        let renewed = self.write_locked(move |s| Box::pin(nodes::renew(s, epoch, lease)));
+        Box::pin(async move {
+            let there = renewed.await?;
+            self.inner.connector.witness.admit().map(|()| there)
+        })
     }
 
     fn leave(&self, epoch: u64) -> Call<'_, ()> {
@@ -605,6 +619,7 @@ impl Store for PostgresStore {
             commit_reads: tally.commit_reads.load(Relaxed),
             loads: tally.loads.load(Relaxed),
             wal_bytes: 0,
+            rollbacks: self.inner.connector.witness.losses(),
         }
     }
 }
