@@ -12,7 +12,8 @@
 //! limits are counted from grants that exist.
 //!
 //! Tasks whose runs have left memory are rows of the store. Of each lane the board knows them up to a *horizon*;
-//! nothing beyond it is handed out before the rows in between have been read.
+//! nothing beyond it is handed out before the rows in between have been read. Where nodes share a store, all tasks are
+//! such rows, and what is known of them is read again when it may have changed (`nodes` is given).
 
 mod grants;
 mod lanes;
@@ -24,6 +25,7 @@ pub use grants::{Grant, Held, Hold, Stance};
 pub use lanes::{Line, PAGE, Rules};
 pub use polls::{Ask, CalledOff, Handed, Pattern, Task};
 
+use crate::nodes::Nodes;
 use kernel::advance::{Offer, Wanted};
 use kernel::{OrgId, RunId, Timestamp};
 use lanes::Horizon;
@@ -63,6 +65,8 @@ type WorkerKey = (OrgId, String);
 
 pub struct Board<T> {
     sizes: Sizes,
+    /// Those that share the store, if it can be shared.
+    nodes: Option<Nodes>,
     lines: BTreeMap<Key, Line>,
     polls: BTreeMap<u64, Poll<T>>,
     /// Open polls that want more.
@@ -84,6 +88,8 @@ pub struct Board<T> {
     stirred: BTreeSet<Key>,
     /// Lanes of which more is to be read, and after what.
     refills: Vec<(Lane, Option<Place>)>,
+    /// Types whose lanes are to be read, and after what key.
+    asks: Vec<(OrgId, String, Option<String>)>,
     /// Cards whose runs are in memory.
     resident: usize,
     /// Counts every hand-over, so that lanes can be served in turn.
@@ -118,6 +124,7 @@ impl<T> Default for Board<T> {
     fn default() -> Self {
         Board {
             sizes: Sizes::default(),
+            nodes: None,
             lines: BTreeMap::new(),
             polls: BTreeMap::new(),
             waiting: Waiting::default(),
@@ -131,6 +138,7 @@ impl<T> Default for Board<T> {
             called_off: HashMap::new(),
             stirred: BTreeSet::new(),
             refills: Vec::new(),
+            asks: Vec::new(),
             resident: 0,
             served: 0,
             is_partial: false,
@@ -141,6 +149,15 @@ impl<T> Default for Board<T> {
 impl<T> Board<T> {
     pub fn new(sizes: Sizes) -> Self {
         Board { sizes, ..Default::default() }
+    }
+
+    /// The store is shared by these.
+    pub fn share(&mut self, nodes: Nodes) {
+        self.nodes = Some(nodes);
+    }
+
+    pub fn is_shared(&self) -> bool {
+        self.nodes.is_some()
     }
 
     pub fn sizes(&self) -> Sizes {
@@ -161,13 +178,13 @@ impl<T> Board<T> {
 
     /// Is there something to pair or to read right now?
     pub fn has_work(&self) -> bool {
-        !self.stirred.is_empty() || !self.refills.is_empty() || self.has_answers()
+        !self.stirred.is_empty() || !self.refills.is_empty() || !self.asks.is_empty() || self.has_answers()
     }
 
-    /// So many tasks wait in memory that the next one should leave it.
+    /// So many tasks wait in memory that the next one should leave it; or whoever comes next may come to another node.
     pub fn is_crowded(&self) -> bool {
         // A test that is after what lies behind it need not make thousands.
-        self.resident >= if store::crash::is_armed() { 1 } else { self.sizes.resident }
+        self.is_shared() || self.resident >= if store::crash::is_armed() { 1 } else { self.sizes.resident }
     }
 
     /// Unclaimed tasks whose runs are in memory.
@@ -248,7 +265,7 @@ impl<T> Board<T> {
         let window = self.sizes.window;
         let state = self.line(key.clone()).lane(&lane.key);
         if state.cards.get(&place) == Some(&true) {
-            state.park(place, window);
+            state.park(place, window, now);
             self.resident -= 1;
         }
         self.refresh(&key, &lane.key, now);
@@ -270,9 +287,71 @@ impl<T> Board<T> {
         if rows.is_none() {
             self.releases.insert((now.after(READ_PAUSE), lane.clone()));
         }
-        self.line(key.clone()).lane(&lane.key).refilled(rows, limit);
+        self.line(key.clone()).lane(&lane.key).refilled(rows, limit, now);
         self.refresh(&key, &lane.key, now);
         self.stirred.insert(key);
+    }
+
+    /// Another node has a task for this lane that nobody there takes, or room for one.
+    pub fn posted(&mut self, lane: &Lane, now: Timestamp) {
+        let key: Key = (lane.org, Arc::from(lane.name.as_str()));
+        let (is_wanted, low) = (self.next_poll(&key).is_some(), self.sizes.low);
+        let line = self.line(key.clone());
+        if !is_wanted {
+            line.is_behind = true;
+            return;
+        }
+        line.lane(&lane.key).doubt(low);
+        self.refresh(&key, &lane.key, now);
+        self.stirred.insert(key);
+    }
+
+    /// There are tasks of these types that wait: their lanes are read when somebody asks for one.
+    pub fn behind(&mut self, types: Vec<(OrgId, String)>) {
+        for (org, name) in types {
+            let key: Key = (org, name.into());
+            self.line(key.clone()).is_behind = true;
+            if self.next_poll(&key).is_some() {
+                self.stirred.insert(key);
+            }
+        }
+    }
+
+    /// Types whose lanes are to be read.
+    pub fn asks(&mut self) -> Vec<(OrgId, String, Option<String>)> {
+        std::mem::take(&mut self.asks)
+    }
+
+    /// The keys of a type that have tasks, at most a page after the one asked for; or they could not be read.
+    pub fn heard_of(&mut self, org: OrgId, name: &str, keys: Option<Vec<String>>, now: Timestamp) {
+        let key: Key = (org, Arc::from(name));
+        let (low, page) = (self.sizes.low, self.sizes.page);
+        let line = self.line(key.clone());
+        line.is_asking = false;
+        // Whatever went wrong, it is looked at again in a while.
+        let Some(keys) = keys else { return };
+        let is_first = line.asked_after.is_none();
+        line.asked_after = (keys.len() >= page).then(|| keys.last().cloned()).flatten();
+        line.is_behind = line.asked_after.is_some();
+        line.heard_of(&keys, is_first && line.asked_after.is_none(), low);
+        for lane in keys {
+            self.refresh(&key, &lane, now);
+        }
+        self.stirred.insert(key);
+    }
+
+    /// The run of these cards is not what it was: it says again what can be claimed when it has been read.
+    pub fn withhold(&mut self, lane: &Lane, place: Place, now: Timestamp) {
+        let key: Key = (lane.org, Arc::from(lane.name.as_str()));
+        let Some(track) = self.lines.get_mut(&key).and_then(|line| line.lanes.get_mut(&*lane.key)) else { return };
+        self.resident -= usize::from(track.take(place));
+        self.refresh(&key, &lane.key, now);
+    }
+
+    /// Would somebody who waits here take a task of this lane?
+    pub fn is_wanted(&mut self, lane: &Lane, now: Timestamp) -> bool {
+        let key: Key = (lane.org, Arc::from(lane.name.as_str()));
+        self.next_poll(&key).is_some() && self.line(key).hold(&lane.key, now).is_none()
     }
 
     /// Lanes to be read on.
@@ -357,7 +436,9 @@ impl<T> Board<T> {
     /// The run cannot be read just now: what is known of its lane's rows is read again, in a while.
     pub fn mistrust(&mut self, promise: u64, now: Timestamp) {
         let Some(Promise { line, lane, .. }) = self.break_promise(promise) else { return };
-        self.line(line.clone()).lane(&lane).forget_rows();
+        let track = self.line(line.clone()).lane(&lane);
+        track.forget_rows();
+        track.stick();
         let (org, name) = (line.0, line.1.to_string());
         self.releases.insert((now.after(READ_PAUSE), Lane { org, name, key: lane.to_string() }));
         self.refresh(&line, &lane, now);
@@ -413,7 +494,7 @@ impl<T> Board<T> {
                 if !line.rules.suits(poll.runtime.as_deref()) {
                     continue;
                 }
-                let Some((lane, first)) = line.first() else { continue };
+                let Some((lane, first)) = line.first(self.nodes.as_ref()) else { continue };
                 if best.as_ref().is_none_or(|(_, than, _)| first < *than) {
                     best = Some((key.clone(), first, lane));
                 }
@@ -426,7 +507,13 @@ impl<T> Board<T> {
     fn fill(&mut self, place: u64, now: Timestamp, claims: &mut Vec<Claim>) {
         while self.polls.get(&place).is_some_and(Poll::takes_more) {
             let Some((key, card, lane)) = self.best(place) else { break };
+            let is_shared = self.nodes.as_ref().is_some_and(|nodes| !nodes.is_alone());
             let Some(line) = self.lines.get_mut(&key) else { break };
+            if is_shared && line.lane(&lane).is_dated(now) {
+                line.lane(&lane).forget_rows();
+                self.refresh(&key, &lane, now);
+                continue;
+            }
             let is_resident = line.lane(&lane).take(card);
             self.resident -= usize::from(is_resident);
             let Some(offer) = self.promise(place, &key, &lane, Some((card, is_resident)), now) else { break };
@@ -467,10 +554,18 @@ impl<T> Board<T> {
     fn read_on(&mut self, place: u64) {
         let Some(poll) = self.polls.get(&place) else { return };
         let mut wanted: Vec<(Key, Arc<str>)> = Vec::new();
+        let mut behind: Vec<Key> = Vec::new();
         for pattern in &poll.patterns {
             for (key, line) in pattern.range(&self.lines, poll.org) {
                 wanted.extend(line.short().map(|lane| (key.clone(), lane)));
+                behind.extend((line.is_behind && !line.is_asking).then(|| key.clone()));
             }
+        }
+        for key in behind {
+            let line = self.line(key.clone());
+            (line.is_behind, line.is_asking) = (false, true);
+            let after = line.asked_after.clone();
+            self.asks.push((key.0, key.1.to_string(), after));
         }
         let low = self.sizes.low;
         for (key, lane) in wanted {

@@ -376,13 +376,16 @@ impl Engine {
         let engine = Engine { inner: inner.clone() };
         inner.inbox.send(Command::Nodes(nodes.clone()));
         engine.take_up().await?;
-        drive::spawn(inner, Mailbox::new(nodes.own(), wait_url), executors);
+        let mailbox = Mailbox::new(nodes.own(), wait_url);
+        let mailbox = if inner.store.is_shared() { mailbox.sharing() } else { mailbox };
+        drive::spawn(inner, mailbox, executors);
         tokio::spawn(membership::keep(engine.clone()));
         news::keep(&engine);
         if let Some(span) = options.retention {
             tokio::spawn(retention::keep(engine.clone(), span));
         }
         tokio::spawn(tasks::keep_workers(engine.clone()));
+        tokio::spawn(tasks::keep_looking(engine.clone()));
         tokio::spawn(schedules::keep(engine.clone()));
         tokio::spawn(notices::deliver(engine.clone(), notices));
         Ok(engine)

@@ -67,6 +67,8 @@ pub struct Turn<T> {
     pub fetches: Vec<(OrgId, RunId, Vec<u32>)>,
     /// Lanes to be read on after a place; answer each with [`Command::Refilled`].
     pub refills: Vec<(Lane, Option<Place>)>,
+    /// Types whose lanes are to be read, those after a key; answer each with [`Command::Keys`].
+    pub asks: Vec<(OrgId, String, Option<String>)>,
     /// Parallel to `batch.runs`.
     pending: Vec<Pending<T>>,
     /// Replies that depend on nothing new.
@@ -92,6 +94,8 @@ pub struct Released<T> {
     pub steps: u64,
     /// Tasks handed to workers.
     pub leased: u64,
+    /// Lanes with something new that nobody here takes.
+    pub posted: BTreeSet<Lane>,
     /// Somebody came to a gate that another node keeps, or left it.
     pub is_at_gate: bool,
     /// Runs that another node may have in memory, and were moved on here.
@@ -110,6 +114,7 @@ impl<T> Default for Released<T> {
             ended: 0,
             steps: 0,
             leased: 0,
+            posted: BTreeSet::new(),
             is_at_gate: false,
             moved: Vec::new(),
         }
@@ -210,6 +215,12 @@ impl<T> Mailbox<T> {
         }
     }
 
+    /// One whose store other nodes may share.
+    pub fn sharing(mut self) -> Self {
+        self.board.share(self.nodes.clone());
+        self
+    }
+
     /// When it next has something to do on its own.
     pub fn next_due(&self) -> Option<Timestamp> {
         if self.is_draining {
@@ -296,7 +307,12 @@ impl<T> Mailbox<T> {
                 }
             }
             Command::Recover { org, run } => self.recover(org, run),
-            Command::Nodes(nodes) => self.nodes = nodes,
+            Command::Nodes(nodes) => {
+                if self.board.is_shared() {
+                    self.board.share(nodes.clone());
+                }
+                self.nodes = nodes;
+            }
             Command::Sweep { open, since, is_recovery } => self.sweep(open, since, is_recovery),
             Command::Reread(run) => self.reread(run),
             Command::Timers(timers) => {
@@ -335,6 +351,9 @@ impl<T> Mailbox<T> {
                 self.board.restore(lanes, self.now);
             }
             Command::Rule(row) => self.board.rule(&row, None, self.now),
+            Command::Posted(lane) => self.board.posted(&lane, self.now),
+            Command::Waiting(types) => self.board.behind(types),
+            Command::Keys { org, name, keys } => self.board.heard_of(org, &name, keys, self.now),
             Command::Refilled { lane, rows } => self.board.refilled(&lane, rows, self.now),
             Command::Look(look, ticket) => {
                 let reply = self.look(look);
@@ -515,6 +534,7 @@ impl<T> Mailbox<T> {
             loads: Vec::new(),
             fetches: Vec::new(),
             refills: Vec::new(),
+            asks: Vec::new(),
             pending: Vec::new(),
             ready: Vec::new(),
         };
@@ -528,7 +548,7 @@ impl<T> Mailbox<T> {
             }
         }
         self.drop_partial_units(&mut turn);
-        turn.refills = self.board.refills();
+        (turn.refills, turn.asks) = (self.board.refills(), self.board.asks());
         turn.loads = std::mem::take(&mut self.loads);
         turn.fetches = std::mem::take(&mut self.fetches);
         turn.ready.append(&mut self.replies);
@@ -595,8 +615,8 @@ impl<T> Mailbox<T> {
         };
         live.payloads.clear();
         slot.phase = Phase::InFlight;
-        let may_park = self.board.is_crowded();
-        turn.batch.runs.push(live.write(slot.org, id, record.seal(), advanced.payloads, may_park));
+        let leave = work::leave(&self.board);
+        turn.batch.runs.push(live.write(slot.org, id, record.seal(), advanced.payloads, leave));
         turn.pending.push(Pending { items, answers, effects: advanced.effects });
         if planted::is(Bug::GrantBeforeCommit) {
             self.hand_early(id, turn);
@@ -701,6 +721,7 @@ impl<T> Mailbox<T> {
             match effect {
                 Effect::Grant { .. } | Effect::Post { .. } | Effect::Unpost { .. } | Effect::Ended { .. } => {
                     released.leased += u64::from(matches!(effect, Effect::Grant { .. }));
+                    released.posted.extend(work::unwanted(&mut self.board, org, run, live, &effect, self.now));
                     work::carry_out(&mut self.board, org, run, live, effect, self.now);
                 }
                 Effect::Abort { step, fence } if plan.plan.node(step).task().is_some() => {
@@ -733,7 +754,10 @@ impl<T> Mailbox<T> {
     /// Everything is left to others: whoever waits for something is told so. The attempts that were under way.
     pub fn abandon(&mut self, nodes: Nodes) -> (Vec<(T, Reply)>, Vec<(RunId, u64)>) {
         let sizes = self.board.sizes();
-        let new = Mailbox::sized(nodes.own(), self.wait_url.clone(), sizes);
+        let mut new = Mailbox::sized(nodes.own(), self.wait_url.clone(), sizes);
+        if self.board.is_shared() {
+            new.board.share(nodes.clone());
+        }
         let (now, is_draining) = (self.now, self.is_draining);
         let old = std::mem::replace(self, Mailbox { nodes, now, is_draining, ..new });
         let items = old.slots.into_values().flat_map(|slot| slot.inbox).filter_map(|item| item.ticket);
@@ -798,7 +822,8 @@ impl<T> Mailbox<T> {
         let (org, run) = (write.org, write.run);
         let mut again = Vec::new();
         // Claims were taken back; the run says again what can be claimed when it has been read.
-        for mut item in items.into_iter().filter(|item| !item.is_claim()) {
+        // So it does of what was lost, which somebody may have been heard of since.
+        for mut item in items.into_iter().filter(|item| !item.is_claim() && !item.is_loss()) {
             item.conflicts += 1;
             let given_up = Reply::Unavailable("the run is changing too fast".into());
             let reply = reply.or((item.conflicts > CONFLICTS_MAX).then_some(&given_up));
@@ -808,6 +833,7 @@ impl<T> Mailbox<T> {
             }
         }
         let old = self.slots.remove(&run);
+        self.withhold(old.as_ref().and_then(|slot| slot.live.as_deref()));
         if let Some(at) = old.as_ref().and_then(|slot| slot.live.as_ref()).and_then(|live| live.armed) {
             self.wheel.remove(&(at, run));
         }

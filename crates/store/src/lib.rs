@@ -96,6 +96,21 @@ pub trait Store: Send + Sync + 'static {
     /// The tasks of a lane that wait while their runs are parked, in their order, those after `after`.
     fn ready<'a>(&'a self, lane: &'a Lane, after: Option<Place>, limit: usize) -> Call<'a, Vec<Place>>;
 
+    /// Types of every organisation with tasks that have a row of their own, in order.
+    fn ready_types(&self) -> Call<'_, Vec<(OrgId, String)>>;
+
+    /// The same with how many. Looks at every one of them.
+    fn ready_counts(&self) -> Call<'_, Vec<(OrgId, String, u64)>>;
+
+    /// Keys of a type with such tasks, in order, those after `after`.
+    fn ready_keys<'a>(
+        &'a self,
+        org: OrgId,
+        name: &'a str,
+        after: Option<&'a str>,
+        limit: usize,
+    ) -> Call<'a, Vec<String>>;
+
     /// Makes a type known that is not, and stores the definition of its tasks if that is not stored.
     fn introduce<'a>(&'a self, row: &'a TypeRow, definition: Option<&'a Definition>) -> Call<'a, ()>;
 

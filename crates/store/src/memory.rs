@@ -459,6 +459,24 @@ impl Store for MemoryStore {
         self.answer(move |c| c.ready_in(lane, after, limit))
     }
 
+    fn ready_types(&self) -> Call<'_, Vec<(OrgId, String)>> {
+        self.answer(|c| c.ready_counts().into_keys().collect())
+    }
+
+    fn ready_counts(&self) -> Call<'_, Vec<(OrgId, String, u64)>> {
+        self.answer(|c| c.ready_counts().into_iter().map(|((org, name), count)| (org, name, count)).collect())
+    }
+
+    fn ready_keys<'a>(
+        &'a self,
+        org: OrgId,
+        name: &'a str,
+        after: Option<&'a str>,
+        limit: usize,
+    ) -> Call<'a, Vec<String>> {
+        self.answer(move |c| c.ready_keys(org, name, after, limit))
+    }
+
     fn introduce<'a>(&'a self, row: &'a TypeRow, definition: Option<&'a Definition>) -> Call<'a, ()> {
         self.answer(move |c| c.introduce(row, definition))
     }

@@ -343,6 +343,25 @@ impl Store for PostgresStore {
         on!(self.read(|s| tasks::ready(s, &lane, after, limit)))
     }
 
+    fn ready_types(&self) -> Call<'_, Vec<(OrgId, String)>> {
+        on!(self.read(|s| tasks::ready_types(s)))
+    }
+
+    fn ready_counts(&self) -> Call<'_, Vec<(OrgId, String, u64)>> {
+        on!(self.read(|s| tasks::ready_counts(s)))
+    }
+
+    fn ready_keys<'a>(
+        &'a self,
+        org: OrgId,
+        name: &'a str,
+        after: Option<&'a str>,
+        limit: usize,
+    ) -> Call<'a, Vec<String>> {
+        let (name, after) = (name.to_owned(), after.map(str::to_owned));
+        on!(self.read(|s| tasks::ready_keys(s, org, &name, after.as_deref(), limit)))
+    }
+
     fn introduce<'a>(&'a self, row: &'a TypeRow, definition: Option<&'a Definition>) -> Call<'a, ()> {
         let (row, definition) = (row.clone(), definition.cloned());
         on!(self.write(|s| tasks::introduce(s, &row, definition.as_ref())))

@@ -34,7 +34,7 @@ pub struct RunWrite {
     pub timer: TimerChange,
     /// Payloads too large for the record.
     pub payloads: Vec<(u32, Bytes)>,
-    /// Its tasks that wait to be claimed, while it is parked.
+    /// Its tasks that wait to be claimed, of which rows stand for those others may claim.
     pub ready: ReadyChange,
     /// How many are to be told that the run has ended; only with its last record.
     pub notices: u32,

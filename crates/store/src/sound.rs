@@ -22,11 +22,10 @@ pub(crate) fn is_sound(write: &RunWrite) -> bool {
         .iter()
         .chain(&write.ready.insert)
         .all(|r| r.lane.org == write.org && r.place.run == write.run);
-    // Of a run in memory, memory knows what can be claimed.
-    let is_parked = write.row.as_ref().is_some_and(|row| row.parked && !row.status.is_terminal());
+    let has_ended = write.row.as_ref().is_some_and(|row| row.status.is_terminal());
     row_is_its_own
         && tasks_are_its_own
-        && (write.ready.insert.is_empty() || is_parked)
+        && (write.ready.insert.is_empty() || !has_ended)
         && line_is_its_own
         && doors_are_its_own
         && (write.row.is_some() || !is_first)

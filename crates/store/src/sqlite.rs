@@ -233,6 +233,25 @@ impl Store for SqliteStore {
         self.read(move |connection, _| tasks::ready(connection, &lane, after, limit))
     }
 
+    fn ready_types(&self) -> Call<'_, Vec<(OrgId, String)>> {
+        self.read(|connection, _| tasks::ready_types(connection))
+    }
+
+    fn ready_counts(&self) -> Call<'_, Vec<(OrgId, String, u64)>> {
+        self.read(|connection, _| tasks::ready_counts(connection))
+    }
+
+    fn ready_keys<'a>(
+        &'a self,
+        org: OrgId,
+        name: &'a str,
+        after: Option<&'a str>,
+        limit: usize,
+    ) -> Call<'a, Vec<String>> {
+        let (name, after) = (name.to_owned(), after.map(str::to_owned));
+        self.read(move |connection, _| tasks::ready_keys(connection, org, &name, after.as_deref(), limit))
+    }
+
     fn introduce<'a>(&'a self, row: &'a TypeRow, definition: Option<&'a Definition>) -> Call<'a, ()> {
         let (row, definition) = (row.clone(), definition.cloned());
         let introduce = move |connection: &Connection| tasks::introduce(connection, &row, definition.as_ref());

@@ -180,7 +180,7 @@ host: { url: $UP/host, redirects: 3, allow_hosts: [127.0.0.1] }";
 
 #[test]
 fn decision_6_retry_after_may_be_a_date_and_is_believed_for_an_hour() {
-    let (server, upstream) = (Server::with_virtual_clock(), Upstream::start());
+    let (server, upstream) = (Server::alone(&["--clock", "virtual"]), Upstream::start());
     upstream.on("/busy", [reply(503, &[("Retry-After", "Wed, 21 Oct 2048 07:28:00 GMT")], ""), status(200)]);
     upstream.on("/past", [reply(429, &[("Retry-After", "Wed, 21 Oct 2015 07:28:00 GMT")], ""), status(200)]);
     let workflow = server.workflow(&upstream.fill("a: { url: $UP/busy }\nb: { url: $UP/past }"));
@@ -198,7 +198,7 @@ fn decision_6_retry_after_may_be_a_date_and_is_believed_for_an_hour() {
 #[test]
 fn r48_an_organisation_has_five_requests_under_way_and_no_more() {
     let upstream = Upstream::start();
-    let server = Server::with(&["--http-per-organisation", "5"]);
+    let server = Server::alone(&["--http-per-organisation", "5"]);
     let steps: String = (0..12).map(|i| format!("s{i}: {{ url: $UP/held }}\n")).collect();
     upstream.on("/held", [Act::Held(Box::new(Act::Slow(Duration::from_millis(30))))]);
     let workflow = server.workflow(&upstream.fill(&steps));
@@ -245,7 +245,7 @@ fn charged(server: &Server, run: &str) -> Vec<(String, usize)> {
 
 #[test]
 fn decision_6_a_dead_host_does_not_burn_attempts() {
-    let (server, upstream) = (Server::with_virtual_clock(), Upstream::start());
+    let (server, upstream) = (Server::alone(&["--clock", "virtual"]), Upstream::start());
     upstream.on("/dead", [status(503)]);
     let steps: String = (0..10).map(|i| format!("s{i}: {{ url: $UP/dead }}\n")).collect();
     let workflow = server.workflow(&upstream.fill(&steps));
@@ -289,7 +289,7 @@ fn decision_6_a_dead_host_does_not_burn_attempts() {
 
 #[test]
 fn decision_6_a_probe_that_is_answered_lets_everybody_go() {
-    let (server, upstream) = (Server::with_virtual_clock(), Upstream::start());
+    let (server, upstream) = (Server::alone(&["--clock", "virtual"]), Upstream::start());
     upstream.on("/dead", [status(504)]);
     let workflow = server.workflow(&upstream.fill("a: { url: $UP/dead }\nb: { url: $UP/dead }"));
     let runs: Vec<String> = (0..5).map(|_| server.trigger(&workflow, &json!(null))).collect();
@@ -314,7 +314,7 @@ fn decision_6_one_run_that_retries_quickly_is_not_slowed_down() {
 
 #[test]
 fn decision_6_a_host_that_asks_for_a_pause_gets_it_from_other_runs_too() {
-    let (server, upstream) = (Server::with_virtual_clock(), Upstream::start());
+    let (server, upstream) = (Server::alone(&["--clock", "virtual"]), Upstream::start());
     upstream.on("/busy", [reply(429, &[("Retry-After", "40")], ""), status(200)]);
     let first = server.workflow(&upstream.fill("a: { url: $UP/busy }\nb: { noop: {}, needs: [a] }"));
     let first = server.trigger(&first, &json!(null));
@@ -335,7 +335,7 @@ fn decision_6_a_host_that_asks_for_a_pause_gets_it_from_other_runs_too() {
 #[test]
 fn decision_6_what_waits_for_room_is_handed_back_when_the_server_drains() {
     let upstream = Upstream::start();
-    let mut server = Server::with(&["--http-per-organisation", "1", "--drain-grace", "60s"]);
+    let mut server = Server::alone(&["--http-per-organisation", "1", "--drain-grace", "60s"]);
     upstream.on("/held", [Act::Held(Box::new(status(200)))]);
     let first = server.trigger(&server.workflow(&upstream.fill("a: { url: $UP/held, retry: never }")), &json!(null));
     upstream.wait_for("/held", 1);

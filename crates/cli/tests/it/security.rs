@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 #[test]
 fn t28_a_page_in_the_browser_cannot_speak_to_the_server() {
-    let server = Server::start();
+    let server = Server::alone(&[]);
     let address = server.address.to_string();
     let own = format!("http://{address}");
     let port = server.address.port();

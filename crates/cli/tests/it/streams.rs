@@ -125,7 +125,7 @@ fn a_hundred_followers_of_one_run_all_see_all_of_it() {
 
 #[test]
 fn more_streams_than_there_may_be_are_refused_and_places_come_back() {
-    let server = Server::start();
+    let server = Server::alone(&[]);
     let run = two_halves(&server);
     let streams: Vec<Stream> = (0..1_000).map(|_| server.stream(ALL, None)).collect();
     assert_eq!(server.get(&of(&run)).refusal(503), "too_many_streams");

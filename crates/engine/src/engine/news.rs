@@ -158,8 +158,7 @@ impl Inner {
                 self.inbox.send(Command::Reread(run));
                 self.followers.told(run);
             }
-            // Whoever wants tasks of this lane here has to look for them in the store.
-            News::Posted(_lane) => {}
+            News::Posted(lane) => drop(self.inbox.send(Command::Posted(lane))),
             News::Type(..) | News::Pauses => self.freshness.is_stale.notify_one(),
             News::Gates => self.freshness.are_gates_stale.notify_one(),
             News::Nodes => self.renewal.notify_one(),

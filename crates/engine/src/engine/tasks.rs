@@ -20,7 +20,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::sync::oneshot;
 
-pub(super) use registry::keep_workers;
+pub(super) use registry::{keep_looking, keep_workers};
 
 /// A task to be recorded.
 pub struct NewTask {

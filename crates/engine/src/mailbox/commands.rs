@@ -100,6 +100,16 @@ pub enum Command<T> {
         lane: Lane,
         rows: Option<Vec<Place>>,
     },
+    /// Another node has a task for this lane that nobody there takes, or room for one.
+    Posted(Lane),
+    /// Types with tasks that wait.
+    Waiting(Vec<(OrgId, String)>),
+    /// Keys of a type that have tasks which wait; nothing if they could not be read.
+    Keys {
+        org: OrgId,
+        name: String,
+        keys: Option<Vec<String>>,
+    },
     /// Answers what the board knows.
     Look(Look, T),
     /// Starts nothing from now on: what is under way may finish, the rest is for the next process.

@@ -14,6 +14,15 @@ const SNAPSHOT_RECORDS: u32 = 32;
 const SNAPSHOT_BYTES: usize = 64 * 1024;
 const SNAPSHOT_PARK_RECORDS: u32 = 16;
 
+/// Does a run that only waits for workers leave memory?
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Leave {
+    No,
+    Now,
+    /// And rows stand for whatever of any run can be claimed, so that any node can hand it out.
+    Always,
+}
+
 pub(super) struct Live {
     pub version: Arc<Version>,
     pub run: Run,
@@ -42,22 +51,15 @@ impl Live {
     /// The rows that go with a record. The `runs` row is written when its status changes, and whenever
     /// the run is parked or over after it: then nothing in memory knows its head.
     ///
-    /// A run that only waits for workers leaves memory when there are many (`may_park`), and rows of the store stand
-    /// for its tasks; one that left it before leaves it again.
-    pub fn write(
-        &self,
-        org: OrgId,
-        run: RunId,
-        record: Bytes,
-        payloads: Vec<(u32, Bytes)>,
-        may_park: bool,
-    ) -> RunWrite {
+    /// A run that only waits for workers leaves memory when `leave` says so, and rows of the store stand for its tasks;
+    /// one that left it before leaves it again.
+    pub fn write(&self, org: OrgId, run: RunId, record: Bytes, payloads: Vec<(u32, Bytes)>, leave: Leave) -> RunWrite {
         let state = &self.run.state;
         let status = state.status;
         let tasks = self.tasks(org, run);
         let waits_outside =
             status == RunStatus::Running && !tasks.is_empty() && self.run.is_up_to_others(&self.version.plan);
-        let parked = status.is_parked() || waits_outside && (may_park || self.row.parked);
+        let parked = status.is_parked() || waits_outside && (leave != Leave::No || self.row.parked);
         let wake = self.run.next_due().filter(|_| parked);
         let leaves = parked || status.is_terminal();
         let is_news = status != self.row.status || parked != self.row.parked;
@@ -72,7 +74,8 @@ impl Live {
             error_code: state.failure.as_ref().map(|f| f.code.clone()),
             ..self.row.clone()
         });
-        let rows = if parked && waits_outside { tasks } else { Vec::new() };
+        let has_rows = parked && waits_outside || leave == Leave::Always;
+        let rows = if has_rows { tasks } else { Vec::new() };
         let ready = ReadyChange {
             remove: self.stored.iter().filter(|row| !rows.contains(row)).cloned().collect(),
             insert: rows.iter().filter(|row| !self.stored.contains(row)).cloned().collect(),

@@ -67,12 +67,15 @@ impl<T> Mailbox<T> {
     pub(super) fn reread(&mut self, run: RunId) {
         let Some(slot) = self.slots.get_mut(&run).filter(|slot| matches!(slot.phase, Phase::Resident)) else { return };
         let Some(live) = slot.live.take_if(|live| live.seq > 0) else { return };
+        // Whatever it says of leases that ended comes again.
+        slot.inbox.retain(|item| !item.is_loss());
         if let Some(at) = live.armed {
             self.wheel.remove(&(at, run));
         }
         slot.phase = Phase::Loading;
         slot.inbox.push(Item::wake());
         self.loads.push((slot.org, run));
+        self.withhold(Some(&live));
     }
 
     /// Compares what is in memory with what the store says is open, see [`Command::Sweep`](super::Command::Sweep).

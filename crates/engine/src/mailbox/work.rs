@@ -1,6 +1,6 @@
 //! Tasks that are done outside: between the runs they belong to and the board where workers find them.
 
-use super::live::Live;
+use super::live::{Leave, Live};
 use super::{Item, Look, Mailbox, Reply, Turn};
 use crate::board::{Ask, Board, Grant, Held, Task};
 use crate::nodes::Nodes;
@@ -11,8 +11,17 @@ use kernel::run::Lease;
 use kernel::{Advance, Answer, Effect, Input, OrgId, Run, RunId, Span, Timestamp};
 use std::cell::RefCell;
 use std::sync::Arc;
+use store::Lane;
 
 impl<T> Mailbox<T> {
+    /// A run leaves memory to be read again. On a shared store what was on offer may be gone.
+    pub(super) fn withhold(&mut self, live: Option<&Live>) {
+        let is_shared = self.board.is_shared();
+        for row in live.filter(|_| is_shared).iter().flat_map(|live| &live.stored) {
+            self.board.withhold(&row.lane, row.place, self.now);
+        }
+    }
+
     pub(super) fn ask(&mut self, ask: Ask<T>) {
         match self.is_draining {
             true => self.replies.push((ask.ticket, Reply::Handed(Box::default()))),
@@ -238,11 +247,11 @@ pub(super) fn take_up<T>(
     now: Timestamp,
 ) -> Vec<Input> {
     let tasks = live.tasks(org, run);
-    if live.row.parked && live.row.status == kernel::RunStatus::Running {
+    if board.is_shared() || live.row.parked && live.row.status == kernel::RunStatus::Running {
         live.stored.clone_from(&tasks);
     }
     for card in &tasks {
-        board.recall(&card.lane, card.place, live.row.parked, now);
+        board.recall(&card.lane, card.place, board.is_shared() || live.row.parked, now);
     }
     keep_leases(board, nodes, org, run, live, now);
     board.overdue(run, now).into_iter().map(|(step, fence)| Input::Lost { step, fence }).collect()
@@ -261,7 +270,34 @@ pub(super) fn keep_leases<T>(board: &mut Board<T>, nodes: &Nodes, org: OrgId, ru
     board.reconcile(org, run, &leases, now);
 }
 
+pub(super) fn leave<T>(board: &Board<T>) -> Leave {
+    match (board.is_shared(), board.is_crowded()) {
+        (true, _) => Leave::Always,
+        (false, true) => Leave::Now,
+        (false, false) => Leave::No,
+    }
+}
+
+/// The lane of a task that was posted and nobody here takes.
+pub(super) fn unwanted<T>(
+    board: &mut Board<T>,
+    org: OrgId,
+    run: RunId,
+    live: &Live,
+    effect: &Effect,
+    now: Timestamp,
+) -> Option<Lane> {
+    let Effect::Post { step } = effect else { return None };
+    let lane = live.card(org, run, *step).lane;
+    (board.is_shared() && !board.is_wanted(&lane, now)).then_some(lane)
+}
+
 impl<T> Item<T> {
+    /// A lease, or an attempt, that ended without anybody saying so. Whoever reads the run finds it again.
+    pub(super) fn is_loss(&self) -> bool {
+        matches!(self.input, Input::Lost { .. })
+    }
+
     pub(super) fn is_claim(&self) -> bool {
         matches!(self.input, Input::Claim { .. })
     }

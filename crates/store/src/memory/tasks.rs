@@ -3,7 +3,7 @@
 use super::Contents;
 use crate::rows::*;
 use kernel::{OrgId, RunId, Timestamp};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 
 impl Contents {
@@ -21,6 +21,21 @@ impl Contents {
         }
         let later = lanes.into_iter().filter(|(lane, _)| after.is_none_or(|after| *lane > after));
         later.take(limit).map(|(lane, count)| (lane.clone(), count)).collect()
+    }
+
+    pub(super) fn ready_counts(&self) -> BTreeMap<(OrgId, String), u64> {
+        let mut counts = BTreeMap::new();
+        for ReadyRow { lane, .. } in &self.ready {
+            *counts.entry((lane.org, lane.name.clone())).or_default() += 1;
+        }
+        counts
+    }
+
+    pub(super) fn ready_keys(&self, org: OrgId, name: &str, after: Option<&str>, limit: usize) -> Vec<String> {
+        let of_type = self.ready.iter().map(|row| &row.lane).filter(|lane| lane.org == org && lane.name == name);
+        let later = of_type.filter(|lane| after.is_none_or(|after| *lane.key > *after));
+        let keys: BTreeSet<&String> = later.map(|lane| &lane.key).collect();
+        keys.into_iter().take(limit).cloned().collect()
     }
 
     pub(super) fn ready_in(&self, lane: &Lane, after: Option<Place>, limit: usize) -> Vec<Place> {

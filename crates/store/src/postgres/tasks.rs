@@ -23,6 +23,27 @@ pub(super) async fn lanes(session: &Session, after: Option<&Lane>, most: usize) 
     rows.iter().map(read).collect()
 }
 
+pub(super) async fn ready_types(session: &Session) -> Attempted<Vec<(OrgId, String)>> {
+    let rows = session.query(sql!("postgres/ready_types"), &[]).await?;
+    rows.iter().map(|row| Ok((org(row, 0)?, text(row, 1)?))).collect()
+}
+
+pub(super) async fn ready_counts(session: &Session) -> Attempted<Vec<(OrgId, String, u64)>> {
+    let rows = session.query(sql!("ready_counts"), &[]).await?;
+    rows.iter().map(|row| Ok((org(row, 0)?, text(row, 1)?, count(row, 2)?))).collect()
+}
+
+pub(super) async fn ready_keys(
+    session: &Session,
+    org: OrgId,
+    name: &str,
+    after: Option<&str>,
+    most: usize,
+) -> Attempted<Vec<String>> {
+    let params: [&(dyn ToSql + Sync); 4] = [&org_of(org), &Words::of(name), &Words::maybe(after), &limit(most)];
+    session.query(sql!("postgres/ready_keys"), &params).await?.iter().map(|row| text(row, 0)).collect()
+}
+
 pub(super) async fn ready(session: &Session, lane: &Lane, after: Option<Place>, most: usize) -> Attempted<Vec<Place>> {
     let (priority, run, step) =
         after.map_or((-1, Id([0; 16]), -1), |at| (i64::from(at.priority), Id(at.run.0), i64::from(at.step)));

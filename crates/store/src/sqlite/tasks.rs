@@ -22,6 +22,24 @@ pub(super) fn lanes(connection: &Connection, after: Option<&Lane>, count: usize)
     })
 }
 
+pub(super) fn ready_types(connection: &Connection) -> Result<Vec<(OrgId, String)>> {
+    many(connection, sql!("ready_types"), params![], |row| Ok((org(row, 0)?, row.get(1)?)))
+}
+
+pub(super) fn ready_counts(connection: &Connection) -> Result<Vec<(OrgId, String, u64)>> {
+    many(connection, sql!("ready_counts"), params![], |row| Ok((org(row, 0)?, row.get(1)?, columns::count(row, 2)?)))
+}
+
+pub(super) fn ready_keys(
+    connection: &Connection,
+    org: OrgId,
+    name: &str,
+    after: Option<&str>,
+    count: usize,
+) -> Result<Vec<String>> {
+    many(connection, sql!("ready_keys"), params![org.0, name, after, limit(count)], |row| row.get(0))
+}
+
 pub(super) fn ready(connection: &Connection, lane: &Lane, after: Option<Place>, count: usize) -> Result<Vec<Place>> {
     let (priority, run, step) =
         after.map_or((-1, [0; 16], -1), |place| (i64::from(place.priority), place.run.0, i64::from(place.step)));

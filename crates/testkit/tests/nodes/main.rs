@@ -2,6 +2,7 @@
 
 mod news;
 mod rollback;
+mod tasks;
 
 use bytes::Bytes;
 use engine::secret::Secret;

@@ -31,7 +31,7 @@ impl Node {
         self.engine.start(StartRequest::new(ORG, resolved, Bytes::from("{}"))).await.map(|started| started.run)
     }
 
-    async fn submit(&self, name: &str) -> Result<RunId, engine::Error> {
+    async fn submit_one(&self, name: &str) -> Result<RunId, engine::Error> {
         let task = NewTask {
             name: name.into(),
             settings: Settings::default(),
@@ -46,7 +46,7 @@ impl Node {
         Ok(self.engine.submit(ORG, vec![task]).await?.remove(0).run)
     }
 
-    async fn claim(&self, name: &str) -> Vec<(TaskKey, u64)> {
+    async fn claim_of(&self, name: &str) -> Vec<(TaskKey, u64)> {
         let request = WorkRequest {
             worker: "w".into(),
             types: vec![name.into()],
@@ -118,18 +118,18 @@ async fn a_type_changed_through_one_node_is_changed_on_the_other() {
     for round in 0..4 {
         let (one, other) = if round % 2 == 0 { (&a, &b) } else { (&b, &a) };
         let name = format!("mail.{round}");
-        other.submit(&name).await.unwrap();
+        other.submit_one(&name).await.unwrap();
         one.engine.put_type(ORG, &name, TypeChange { enabled: Some(false), ..Default::default() }).await.unwrap();
-        assert!(matches!(other.submit(&name).await, Err(engine::Error::Items(_))), "it is disabled");
-        assert_eq!(other.claim(&name).await, [], "and nothing is handed out");
+        assert!(matches!(other.submit_one(&name).await, Err(engine::Error::Items(_))), "it is disabled");
+        assert_eq!(other.claim_of(&name).await, [], "and nothing is handed out");
         one.engine.put_type(ORG, &name, TypeChange { enabled: Some(true), ..Default::default() }).await.unwrap();
         one.engine.pause_type(ORG, &name, "me".into(), String::new()).await.unwrap();
-        other.submit(&name).await.unwrap();
-        assert_eq!(other.claim(&name).await, [], "it is paused");
-        let told = other.engine.explain(ORG, other.submit(&name).await.unwrap(), None).await.unwrap().unwrap().1;
+        other.submit_one(&name).await.unwrap();
+        assert_eq!(other.claim_of(&name).await, [], "it is paused");
+        let told = other.engine.explain(ORG, other.submit_one(&name).await.unwrap(), None).await.unwrap().unwrap().1;
         assert!(format!("{told:?}").contains("paused"), "{told:?}");
         one.engine.resume_type(ORG, &name).await.unwrap();
-        assert_eq!(other.claim(&name).await.len(), 3, "it is resumed");
+        assert_eq!(other.claim_of(&name).await.len(), 3, "it is resumed");
     }
     end(a, b).await;
 }
@@ -179,8 +179,8 @@ async fn whoever_waits_on_one_node_hears_of_the_end_on_the_other() {
 async fn a_task_given_by_one_node_is_reported_to_the_other() {
     let (a, b) = two().await;
     for _ in 0..4 {
-        let run = a.submit("mail").await.unwrap();
-        let claimed = a.claim("mail").await;
+        let run = a.submit_one("mail").await.unwrap();
+        let claimed = a.claim_of("mail").await;
         assert_eq!(claimed.len(), 1);
         let (task, fence) = (claimed[0].0, Some(claimed[0].1));
         let beat = Heartbeat { task, fence, extend: None, progress: None };

@@ -40,8 +40,31 @@ impl Api {
         if method == "POST" && path == "/api/v1/dev/clock" {
             return self.move_clocks(headers, body);
         }
+        if path == "/metrics" && self.nodes.len() > 1 {
+            return self.add_metrics(headers);
+        }
         let node = self.next();
         exchange(connect(node)?, &request(&node.to_string(), method, path, headers, body))
+    }
+
+    /// What all processes count, together.
+    fn add_metrics(&self, headers: &[(&str, &str)]) -> io::Result<Answer> {
+        let ask =
+            |node: &SocketAddr| exchange(connect(*node)?, &request(&node.to_string(), "GET", "/metrics", headers, b""));
+        let mut answers = self.nodes.iter().map(ask).collect::<io::Result<Vec<_>>>()?;
+        let texts: Vec<String> = answers.iter().map(Answer::text).collect();
+        let number = |line: &str| line.split(' ').nth(1).and_then(|number| number.parse::<u64>().ok());
+        let sum = |(index, line): (usize, &str)| match (line.starts_with('#'), line.split_once(' ')) {
+            (false, Some((name, _))) => {
+                let all = texts.iter().filter_map(|text| number(text.lines().nth(index)?)).sum::<u64>();
+                format!("{name} {all}\n")
+            }
+            _ => format!("{line}\n"),
+        };
+        let text: String = texts[0].lines().enumerate().map(sum).collect();
+        let mut answer = answers.remove(0);
+        answer.body = text.into_bytes();
+        Ok(answer)
     }
 
     /// Every process has a clock, and all are moved. The answer is the last one's, with what all of them set off.

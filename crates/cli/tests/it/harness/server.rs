@@ -21,6 +21,8 @@ pub struct Server {
     data: TempDir,
     flags: Vec<String>,
     environment: Vec<(String, String)>,
+    /// How many processes it has when it runs.
+    size: usize,
 }
 
 impl Deref for Server {
@@ -50,13 +52,23 @@ impl Server {
         Server::with_environment(flags, TempDir::new().expect("a folder for the data"), &[])
     }
 
+    /// One process, however many nodes others have: for what each process has for itself, such as its limits of
+    /// connections and its names.
+    pub fn alone(flags: &[&str]) -> Server {
+        Server::of(1, flags, TempDir::new().expect("a folder for the data"), &[])
+    }
+
     /// On data that may have a past, in an environment of its own.
     pub fn with_environment(flags: &[&str], data: TempDir, environment: &[(&str, &str)]) -> Server {
+        Server::of(place::nodes(), flags, data, environment)
+    }
+
+    fn of(size: usize, flags: &[&str], data: TempDir, environment: &[(&str, &str)]) -> Server {
         let flags: Vec<String> = flags.iter().map(|f| (*f).to_owned()).collect();
         let environment: Vec<(String, String)> =
             environment.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
         let nowhere = SocketAddr::from(([127, 0, 0, 1], 9));
-        let mut server = Server { nodes: Vec::new(), api: Api::new(&[nowhere]), data, flags, environment };
+        let mut server = Server { nodes: Vec::new(), api: Api::new(&[nowhere]), data, flags, environment, size };
         assert!(server.start_with(&[]), "not ready: {}", server.log());
         server
     }
@@ -76,9 +88,15 @@ impl Server {
         let environment = [&self.environment, more].concat();
         self.nodes.clear();
         let mut addresses = Vec::new();
-        for number in 0..place::nodes() {
-            // The first one makes the secret that all share.
-            self.nodes.push(Starting::node(number, self.data.path(), &self.flags, &environment));
+        for number in 0..self.size {
+            let mut flags = self.flags.clone();
+            // The first one makes the secret that all share, and callbacks come by its address.
+            if let Some(first) = addresses.first()
+                && !flags.iter().any(|flag| flag == "--public-url")
+            {
+                flags.extend(["--public-url".to_owned(), format!("http://{first}")]);
+            }
+            self.nodes.push(Starting::node(number, self.data.path(), &flags, &environment));
             match self.nodes[number].ready() {
                 Some(address) => addresses.push(address),
                 None => return false,

@@ -295,6 +295,21 @@ impl Engine {
 }
 
 const LANES_PAGE: usize = 1_000;
+/// How often a node looks whether others have left tasks for its workers, in case nobody told it.
+const LOOK_EVERY: Duration = Duration::from_millis(1_000);
+
+/// Looks which types have tasks that wait, where other nodes may put some there, until the engine stops.
+pub async fn keep_looking(engine: Engine) {
+    let inner = &engine.inner;
+    while inner.store.is_shared() && !inner.inbox.is_closed() {
+        tokio::time::sleep(LOOK_EVERY).await;
+        match inner.store.ready_types().await {
+            Ok(types) if types.is_empty() => {}
+            Ok(types) => drop(inner.inbox.send(Command::Waiting(types))),
+            Err(error) => tracing::warn!(%error, "the tasks that wait cannot be read"),
+        }
+    }
+}
 
 /// Stores what is new about workers, until the engine stops.
 pub async fn keep_workers(engine: Engine) {
