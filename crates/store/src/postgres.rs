@@ -132,6 +132,12 @@ impl PostgresStore {
         Ok(PostgresStore { inner })
     }
 
+    /// Tells others nothing from now on: how tests swallow news.
+    #[doc(hidden)]
+    pub fn mute(&self) {
+        self.inner.exchange.is_mute.store(true, std::sync::atomic::Ordering::SeqCst);
+    }
+
     /// Does something on the store's runtime; `stopped` is said when that ends before.
     fn call<T: Send + 'static>(
         &self,
