@@ -83,6 +83,9 @@ pub enum Error {
     /// It may have been written; asking again with the same idempotency key is safe.
     #[error("the outcome is unknown: {0}")]
     OutcomeUnknown(String),
+    /// For whoever asks whether all is well: it is not, although work goes on from what is stored.
+    #[error("the store has lost what it had acknowledged")]
+    RolledBack,
     #[error("too much is waiting already")]
     Overloaded,
     #[error("the server is shutting down")]
@@ -691,6 +694,9 @@ impl Engine {
             return Err(Error::OutcomeUnknown(why));
         }
         self.inner.written(self.inner.store.check().await)?;
+        if self.inner.store.counters().rollbacks > 0 {
+            return Err(Error::RolledBack);
+        }
         if self.inner.is_refused.load(Ordering::Relaxed) {
             // The last commit found no room. Only a write can tell whether there is some again.
             let now = self.now().0.to_string();

@@ -45,8 +45,9 @@ pub enum Error {
     /// The store cannot be opened as asked (in use, newer than this release, another clock).
     #[error("{0}")]
     Refused(String),
-    /// Others took this node for dead and have taken over its work. It has to begin anew, with another epoch.
-    #[error("this node was barred: others have taken over its work")]
+    /// Others took this node for dead and have taken over its work, or the store lost what this node knows. It has to
+    /// begin anew, with another epoch.
+    #[error("this node was barred: it has to read everything again")]
     Barred,
     /// Another process has it open.
     #[error("the data directory is in use by another process: {0}")]
