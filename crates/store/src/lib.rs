@@ -257,9 +257,9 @@ pub trait Store: Send + Sync + 'static {
     }
 
     /// Says that the node of this epoch is there for `lease` from now on, and bars those whose time is over. Answers
-    /// who is there, itself among them; [`Error::Barred`] when it was barred itself.
-    fn renew(&self, epoch: u64, _lease: Span) -> Call<'_, Vec<u64>> {
-        Box::pin(async move { Ok(vec![epoch]) })
+    /// who is there and since when, itself among them; [`Error::Barred`] when it was barred itself.
+    fn renew(&self, epoch: u64, _lease: Span) -> Call<'_, Vec<(u64, Span)>> {
+        Box::pin(async move { Ok(vec![(epoch, Span(0))]) })
     }
 
     /// The node goes: nobody has to wait until its time is over.

@@ -605,7 +605,7 @@ impl Store for PostgresStore {
         true
     }
 
-    fn renew(&self, epoch: u64, lease: Span) -> Call<'_, Vec<u64>> {
+    fn renew(&self, epoch: u64, lease: Span) -> Call<'_, Vec<(u64, Span)>> {
         let renewed = self.write_locked(move |s| Box::pin(nodes::renew(s, epoch, lease)));
         Box::pin(async move {
             let there = renewed.await?;
