@@ -41,7 +41,7 @@ impl<T> Mailbox<T> {
             let is_wanted = |of: u64| running.iter().any(|(_, fence, _)| *fence == of);
             let gone = self.executing.iter().filter(|(of, fence)| *of == run && !is_wanted(*fence)).copied();
             let gone: Vec<(RunId, u64)> = gone.collect();
-            gone.iter().for_each(|attempt| drop(self.executing.remove(attempt)));
+            self.executing.retain(|attempt| !gone.contains(attempt));
             self.aborts.extend(gone);
         }
         let mut live = Live {
