@@ -5,7 +5,11 @@ use crate::gates::{Crowd, Gates};
 use crate::mailbox::{Command, Reply};
 use kernel::event::OnConflict;
 use kernel::{Answer, Input, OrgId, RunId, RunStatus, WorkflowId};
-use store::{News, WorkflowPause};
+use std::time::{Duration, Instant};
+use store::{GateRow, News, WorkflowPause};
+
+/// How long whoever starts a run waits for another node to decide whether it may begin.
+const DECIDED_WITHIN: Duration = Duration::from_secs(2);
 
 impl Engine {
     /// Nothing new starts in the run until it is resumed; what is under way may finish.
