@@ -69,6 +69,8 @@ pub struct Turn<T> {
     pub refills: Vec<(Lane, Option<Place>)>,
     /// Types whose lanes are to be read, those after a key; answer each with [`Command::Keys`].
     pub asks: Vec<(OrgId, String, Option<String>)>,
+    /// Types whose seats are to be read; answer each with [`Command::Seats`].
+    pub seat_asks: Vec<(OrgId, String)>,
     /// Parallel to `batch.runs`.
     pending: Vec<Pending<T>>,
     /// Replies that depend on nothing new.
@@ -170,6 +172,8 @@ pub struct Mailbox<T> {
     replies: Vec<(T, Reply)>,
     /// In-process attempts under way.
     executing: HashSet<(RunId, u64)>,
+    /// Attempts under way that another node has called off.
+    aborts: Vec<(RunId, u64)>,
     gates: Gates,
     board: Board<T>,
     /// Runs that gave up their place at a gate a moment ago.
@@ -204,6 +208,7 @@ impl<T> Mailbox<T> {
             fetches: Vec::new(),
             replies: Vec::new(),
             executing: HashSet::new(),
+            aborts: Vec::new(),
             gates: Gates::default(),
             board: Board::new(sizes),
             left: HashMap::new(),
@@ -272,7 +277,8 @@ impl<T> Mailbox<T> {
 
     /// Is there something to do right now?
     pub fn has_work(&self) -> bool {
-        let has_errands = !self.loads.is_empty() || !self.fetches.is_empty() || !self.replies.is_empty();
+        let has_errands = !self.loads.is_empty() || !self.fetches.is_empty();
+        let has_errands = has_errands || !self.replies.is_empty() || !self.aborts.is_empty();
         !self.queue.is_empty() || has_errands || self.board.has_work()
     }
 
@@ -353,6 +359,7 @@ impl<T> Mailbox<T> {
             Command::Rule(row) => self.board.rule(&row, None, self.now),
             Command::Posted(lane) => self.board.posted(&lane, self.now),
             Command::Waiting(types) => self.board.behind(types),
+            Command::Seats { org, name, rows } => self.board.seated(org, &name, rows.as_deref(), self.now),
             Command::Keys { org, name, keys } => self.board.heard_of(org, &name, keys, self.now),
             Command::Refilled { lane, rows } => self.board.refilled(&lane, rows, self.now),
             Command::Look(look, ticket) => {
@@ -480,6 +487,7 @@ impl<T> Mailbox<T> {
             payloads: Payloads::new(),
             fetching: Vec::new(),
             stored: Vec::new(),
+            seats: Vec::new(),
             touched: self.now,
             is_borrowed: false,
         };
@@ -535,6 +543,7 @@ impl<T> Mailbox<T> {
             fetches: Vec::new(),
             refills: Vec::new(),
             asks: Vec::new(),
+            seat_asks: Vec::new(),
             pending: Vec::new(),
             ready: Vec::new(),
         };
@@ -548,7 +557,7 @@ impl<T> Mailbox<T> {
             }
         }
         self.drop_partial_units(&mut turn);
-        (turn.refills, turn.asks) = (self.board.refills(), self.board.asks());
+        (turn.refills, turn.asks, turn.seat_asks) = (self.board.refills(), self.board.asks(), self.board.seat_asks());
         turn.loads = std::mem::take(&mut self.loads);
         turn.fetches = std::mem::take(&mut self.fetches);
         turn.ready.append(&mut self.replies);
@@ -578,6 +587,8 @@ impl<T> Mailbox<T> {
         let Some(slot) = self.slots.get_mut(&id) else { return };
         slot.is_queued = false;
         let (Phase::Resident, Some(live)) = (&slot.phase, slot.live.as_mut()) else { return };
+        // Another node's clock may be ahead of this one's.
+        let now = now.max(live.run.state.at);
         let mut items = std::mem::take(&mut slot.inbox);
         let inputs = items.iter().map(|item| item.input.clone()).collect();
         let wait_url = |key: &str| (self.wait_url)(id, key);
@@ -616,7 +627,8 @@ impl<T> Mailbox<T> {
         live.payloads.clear();
         slot.phase = Phase::InFlight;
         let leave = work::leave(&self.board);
-        turn.batch.runs.push(live.write(slot.org, id, record.seal(), advanced.payloads, leave));
+        let take = work::seats(&self.board, slot.org, id, &advanced.effects);
+        turn.batch.runs.push(live.write(slot.org, id, record.seal(), advanced.payloads, leave, take));
         turn.pending.push(Pending { items, answers, effects: advanced.effects });
         if planted::is(Bug::GrantBeforeCommit) {
             self.hand_early(id, turn);
@@ -625,7 +637,8 @@ impl<T> Mailbox<T> {
 
     /// Releases what a commit allows and takes back what it refused.
     pub fn settle(&mut self, turn: Turn<T>, result: Result<Vec<Verdict>, store::Error>) -> Released<T> {
-        let mut released = Released { replies: turn.ready, ..Default::default() };
+        let aborts = std::mem::take(&mut self.aborts);
+        let mut released = Released { replies: turn.ready, aborts, ..Default::default() };
         if planted::is(Bug::NoticeBeforeCommit) {
             let all = turn.batch.runs.iter().flat_map(|w| (0..w.notices).map(|number| (w.org, w.run, number)));
             released.notices.extend(all);
@@ -650,6 +663,10 @@ impl<T> Mailbox<T> {
                             self.forgo(write.run, pending.items, &reply, &mut released.replies);
                         }
                         Verdict::Conflict => self.retake(write, pending.items, None, &mut released),
+                        Verdict::Full => {
+                            write.seats.take.iter().for_each(|row| self.board.contested(&row.seat));
+                            self.retake(write, pending.items, None, &mut released);
+                        }
                         Verdict::KeyTaken { run, fingerprint } => {
                             let taken = Reply::KeyTaken { run, fingerprint };
                             self.forgo(write.run, pending.items, &taken, &mut released.replies);
@@ -709,6 +726,8 @@ impl<T> Mailbox<T> {
             live.row = row.clone();
         }
         live.keep_rows(&write.ready);
+        live.keep_seats(&write.seats);
+        released.posted.extend(work::freed(&mut self.board, &write.seats.free, self.now));
         released.started += u64::from(write.after == 0);
         let (status, created_at) = (live.run.status(), live.run.state.created_at);
         for (item, answer) in pending.items.into_iter().zip(pending.answers) {

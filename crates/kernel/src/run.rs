@@ -48,6 +48,8 @@ message! {
         13 => queued: Option<Queue>,
         /// Why it was cancelled.
         14 => cancel_reason: String,
+        /// Time of the last event: the next one is no earlier, whoever's clock it is.
+        15 => at: Timestamp,
     }
 }
 
@@ -91,6 +93,9 @@ message! {
         17 => ready_at: Option<Timestamp>,
         /// What the task shares limits with.
         18 => key: String,
+        /// The seats it has while it is leased, see [`Event::Leased`].
+        19 => seat: u32,
+        20 => key_seat: u32,
     }
 }
 
@@ -407,6 +412,7 @@ impl Run {
             return Err(LoadError::Damaged(format!("an event names step {step} of {}", self.state.steps.len())));
         }
         self.state.seq += 1;
+        self.state.at = at;
         match event {
             Event::Created { origin } => {
                 self.state.origin = Origin::clone(origin);
@@ -448,12 +454,13 @@ impl Run {
                 self.state.steps[*step as usize].key.clone_from(key);
                 self.enter(plan, *step, Phase::Ready {}, at);
             }
-            Event::Leased { step, attempt, worker, lease, seen, key, epoch } => {
+            Event::Leased { step, attempt, worker, lease, seen, key, epoch, seat, key_seat } => {
                 self.note(*step, seen);
                 let fence = self.state.seq;
                 self.begin(*step, *attempt, at);
                 let state = &mut self.state.steps[*step as usize];
                 (state.fence, state.digest) = (fence, 0);
+                (state.seat, state.key_seat) = (*seat, *key_seat);
                 state.key.clone_from(key);
                 let (worker, lease, epoch) = (worker.clone(), *lease, *epoch);
                 self.enter(plan, *step, Phase::Leased { fence, worker, lease, epoch }, at);

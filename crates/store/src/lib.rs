@@ -111,6 +111,12 @@ pub trait Store: Send + Sync + 'static {
         limit: usize,
     ) -> Call<'a, Vec<String>>;
 
+    /// Who has what of a type's limits, in order. Rates may be over.
+    fn seats<'a>(&'a self, org: OrgId, name: &'a str) -> Call<'a, Vec<SeatRow>>;
+
+    /// Forgets seats of all organisations whose time was over by then.
+    fn forget_seats(&self, until: Timestamp) -> Call<'_, ()>;
+
     /// Makes a type known that is not, and stores the definition of its tasks if that is not stored.
     fn introduce<'a>(&'a self, row: &'a TypeRow, definition: Option<&'a Definition>) -> Call<'a, ()>;
 
@@ -251,9 +257,9 @@ pub trait Store: Send + Sync + 'static {
     }
 
     /// Says that the node of this epoch is there for `lease` from now on, and bars those whose time is over. Answers
-    /// who is there, itself among them; [`Error::Barred`] when it was barred itself.
-    fn renew(&self, epoch: u64, _lease: Span) -> Call<'_, Vec<u64>> {
-        Box::pin(async move { Ok(vec![epoch]) })
+    /// who is there and since when, itself among them; [`Error::Barred`] when it was barred itself.
+    fn renew(&self, epoch: u64, _lease: Span) -> Call<'_, Vec<(u64, Span)>> {
+        Box::pin(async move { Ok(vec![(epoch, Span(0))]) })
     }
 
     /// The node goes: nobody has to wait until its time is over.

@@ -368,6 +368,15 @@ impl Store for PostgresStore {
         on!(self.read(|s| tasks::ready_keys(s, org, &name, after.as_deref(), limit)))
     }
 
+    fn seats<'a>(&'a self, org: OrgId, name: &'a str) -> Call<'a, Vec<SeatRow>> {
+        let name = name.to_owned();
+        on!(self.read(|s| tasks::seats(s, org, &name)))
+    }
+
+    fn forget_seats(&self, until: Timestamp) -> Call<'_, ()> {
+        on!(self.write(|s| tasks::forget_seats(s, until)))
+    }
+
     fn introduce<'a>(&'a self, row: &'a TypeRow, definition: Option<&'a Definition>) -> Call<'a, ()> {
         let (row, definition) = (row.clone(), definition.cloned());
         on!(self.write(|s| tasks::introduce(s, &row, definition.as_ref())))
@@ -596,7 +605,7 @@ impl Store for PostgresStore {
         true
     }
 
-    fn renew(&self, epoch: u64, lease: Span) -> Call<'_, Vec<u64>> {
+    fn renew(&self, epoch: u64, lease: Span) -> Call<'_, Vec<(u64, Span)>> {
         let renewed = self.write_locked(move |s| Box::pin(nodes::renew(s, epoch, lease)));
         Box::pin(async move {
             let there = renewed.await?;

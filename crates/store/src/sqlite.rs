@@ -252,6 +252,15 @@ impl Store for SqliteStore {
         self.read(move |connection, _| tasks::ready_keys(connection, org, &name, after.as_deref(), limit))
     }
 
+    fn seats<'a>(&'a self, org: OrgId, name: &'a str) -> Call<'a, Vec<SeatRow>> {
+        let name = name.to_owned();
+        self.read(move |connection, _| tasks::seats(connection, org, &name))
+    }
+
+    fn forget_seats(&self, until: Timestamp) -> Call<'_, ()> {
+        self.write(move |writer| writer.transact(move |connection| tasks::forget_seats(connection, until)))
+    }
+
     fn introduce<'a>(&'a self, row: &'a TypeRow, definition: Option<&'a Definition>) -> Call<'a, ()> {
         let (row, definition) = (row.clone(), definition.cloned());
         let introduce = move |connection: &Connection| tasks::introduce(connection, &row, definition.as_ref());

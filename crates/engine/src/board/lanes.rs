@@ -9,11 +9,12 @@
 //! runs first, so that nodes which work off the same lane seldom reach for the same task.
 
 use super::grants::Hold;
+use super::seats::{Seats, Taken};
 use crate::nodes::Nodes;
 use kernel::{Span, Timestamp};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
-use store::{Place, Rate, TypeRow};
+use store::{Place, Rate, SeatOf, SeatRow, TypeRow};
 
 /// Rows asked for at once.
 pub const PAGE: usize = 1_024;
@@ -40,6 +41,8 @@ pub struct Line {
     pub held: u32,
     /// Tasks that wait, in memory or not.
     pub ready: u64,
+    /// Who has what of its limits, where other nodes have some of it.
+    pub seats: Option<Seats>,
     /// There may be lanes that are not known.
     pub is_behind: bool,
     /// They are being read…
@@ -130,6 +133,10 @@ impl Rules {
         }
     }
 
+    fn is_limited(&self) -> bool {
+        self.limit.is_some() || self.limit_per_key.is_some() || self.rate.is_some()
+    }
+
     fn bucket<'a>(&self, key: &'a str) -> &'a str {
         if self.rate.is_some_and(|rate| rate.per_key) { key } else { "" }
     }
@@ -159,6 +166,10 @@ impl Rules {
 }
 
 impl Line {
+    pub fn new(is_shared: bool) -> Line {
+        Line { seats: is_shared.then(Seats::default), ..Default::default() }
+    }
+
     pub fn lane(&mut self, key: &str) -> &mut Track {
         if !self.lanes.contains_key(key) {
             self.lanes.insert(key.into(), Track::default());
@@ -172,17 +183,77 @@ impl Line {
 
     /// What keeps a task of this key from being handed out, whoever asks.
     pub fn hold(&mut self, key: &str, now: Timestamp) -> Option<Hold> {
-        let held = self.lanes.get(key).map_or(0, |lane| lane.held);
         if let Some(stop) = &self.rules.stop {
             return Some(stop.clone());
         }
-        if let Some(limit) = self.rules.limit.filter(|limit| self.held >= *limit) {
+        if let Some(limit) = self.rules.limit.filter(|_| self.is_full()) {
             return Some(Hold::Limit(limit));
         }
-        if let Some(limit) = self.rules.limit_per_key.filter(|limit| held >= *limit) {
+        if let Some(limit) = self.rules.limit_per_key.filter(|_| self.is_key_full(key)) {
             return Some(Hold::KeyLimit(limit));
         }
-        self.rules.kept_until(key, now).map(Hold::Rate)
+        self.kept_until(key, now).map(Hold::Rate)
+    }
+
+    /// Are as many leased as may be?
+    fn is_full(&self) -> bool {
+        match (&self.seats, self.rules.limit) {
+            (_, None) => false,
+            (None, Some(limit)) => self.held >= limit,
+            (Some(seats), Some(limit)) => seats.is_full(SeatOf::Type, "", limit),
+        }
+    }
+
+    fn is_key_full(&self, key: &str) -> bool {
+        match (&self.seats, self.rules.limit_per_key) {
+            (_, None) => false,
+            (None, Some(limit)) => self.lanes.get(key).is_some_and(|lane| lane.held >= limit),
+            (Some(seats), Some(limit)) => seats.is_full(SeatOf::Key, key, limit),
+        }
+    }
+
+    fn kept_until(&mut self, key: &str, now: Timestamp) -> Option<Timestamp> {
+        let (Some(seats), Some(rate)) = (&mut self.seats, self.rules.rate) else {
+            return self.rules.kept_until(key, now);
+        };
+        let end = seats.next_end(SeatOf::Rate, self.rules.bucket(key), now);
+        end.filter(|_| seats.is_full(SeatOf::Rate, self.rules.bucket(key), rate.limit))
+    }
+
+    /// Takes seats for a hand-over, where there are any; nothing when one is missing.
+    pub fn sit(&mut self, key: &str, from: u64, now: Timestamp) -> Option<Taken> {
+        let mut taken = Taken::new();
+        let bucket = self.rules.bucket(key).to_owned();
+        let Some(seats) = &mut self.seats else { return Some(taken) };
+        let rules = &self.rules;
+        let wanted = [
+            (SeatOf::Type, "", rules.limit, SeatRow::FREED),
+            (SeatOf::Key, key, rules.limit_per_key, SeatRow::FREED),
+            (SeatOf::Rate, &bucket, rules.rate.map(|r| r.limit), rules.rate.map_or(now, |rate| now.after(rate.per))),
+        ];
+        for (of, key, limit, until) in wanted {
+            let Some(limit) = limit else { continue };
+            taken.push((of, Arc::from(key), seats.find(of, key, limit, from)?, until));
+        }
+        for (of, key, number, until) in &taken {
+            seats.take(*of, key, *number, *until);
+        }
+        Some(taken)
+    }
+
+    /// It did not come to the hand-over.
+    pub fn stand_up(&mut self, taken: &Taken) {
+        let Some(seats) = &mut self.seats else { return };
+        taken.iter().for_each(|(of, key, number, _)| seats.free(*of, key, *number));
+    }
+
+    pub fn is_reading_seats(&self) -> bool {
+        self.seats.as_ref().is_some_and(|seats| seats.is_reading)
+    }
+
+    /// Is there something about it that all nodes have to keep to together?
+    pub fn is_limited(&self) -> bool {
+        self.seats.is_some() && self.rules.is_limited()
     }
 
     /// The lane whose turn it is, and its next card.
@@ -192,11 +263,13 @@ impl Line {
         }
         let (_, _, key) = self.order.first()?;
         let lane = self.lanes.get(key)?;
-        Some((key.clone(), lane.pick(nodes)?))
+        // Where all nodes share a limit, the oldest goes first whoever has it.
+        Some((key.clone(), lane.pick(nodes.filter(|_| !self.is_limited()))?))
     }
 
     fn is_stopped(&self) -> bool {
-        self.is_kept || self.rules.stop.is_some() || self.rules.limit.is_some_and(|limit| self.held >= limit)
+        let is_unsure = self.seats.as_ref().is_some_and(|seats| seats.is_unsure);
+        self.is_kept || is_unsure || self.rules.stop.is_some() || self.is_full()
     }
 
     pub fn can_serve(&self) -> bool {
@@ -228,7 +301,9 @@ impl Line {
     /// A hand-over begins.
     pub fn serve(&mut self, key: &str, served: u64, now: Timestamp) {
         self.held += 1;
-        self.rules.note(key, now);
+        if self.seats.is_none() {
+            self.rules.note(key, now);
+        }
         let lane = self.lane(key);
         lane.held += 1;
         lane.served = served;
@@ -236,15 +311,15 @@ impl Line {
 
     /// Works out whether a lane can be served, and when it can again if a rate keeps it.
     pub fn refresh(&mut self, key: &str, low: usize, now: Timestamp) -> Option<Timestamp> {
-        let kept_until = self.rules.kept_until(key, now);
+        let kept_until = self.kept_until(key, now);
+        let is_key_full = self.is_key_full(key);
         let is_shared = self.rules.rate.is_some_and(|rate| !rate.per_key);
         self.is_kept = is_shared && kept_until.is_some();
-        let per_key = self.rules.limit_per_key;
         let (key, lane) = self.lanes.get_key_value(key).map(|(key, _)| key.clone()).and_then(|key| {
             let lane = self.lanes.get_mut(&key)?;
             Some((key, lane))
         })?;
-        let has_room = per_key.is_none_or(|limit| lane.held < limit) && (is_shared || kept_until.is_none());
+        let has_room = !is_key_full && (is_shared || kept_until.is_none());
         let entry = lane.head().filter(|_| has_room).map(|card| (card.priority, lane.served));
         if lane.entry != entry {
             if let Some((priority, served)) = lane.entry {

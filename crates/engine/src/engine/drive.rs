@@ -181,6 +181,7 @@ fn handed_back(task: &board::Task, now: Timestamp) -> Command<Ticket> {
 enum Errand {
     Refill(Lane, Option<Place>),
     Keys(OrgId, String, Option<String>),
+    Seats(OrgId, String),
     Load(OrgId, RunId),
     Fetch(OrgId, RunId, Vec<u32>),
 }
@@ -287,6 +288,9 @@ impl Driver {
         }
         for (org, name, after) in turn.asks.drain(..) {
             let _ = errands.send(Errand::Keys(org, name, after));
+        }
+        for (org, name) in turn.seat_asks.drain(..) {
+            let _ = errands.send(Errand::Seats(org, name));
         }
         let result = if turn.batch.runs.is_empty() {
             Ok(Vec::new())
@@ -469,6 +473,10 @@ fn run_errands(inner: &Inner, todo: &mpsc::Receiver<Errand>) {
                 Errand::Keys(org, name, after) => {
                     let keys = wait_for(inner.store.ready_keys(org, &name, after.as_deref(), board::PAGE)).ok();
                     commands.push(Command::Keys { org, name, keys });
+                }
+                Errand::Seats(org, name) => {
+                    let rows = wait_for(inner.store.seats(org, &name)).ok();
+                    commands.push(Command::Seats { org, name, rows });
                 }
                 Errand::Fetch(org, run, numbers) => {
                     let result = wait_for(inner.store.payloads(org, run, &numbers));

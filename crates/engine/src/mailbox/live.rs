@@ -6,7 +6,9 @@ use bytes::Bytes;
 use kernel::advance::notices;
 use kernel::{OrgId, Payloads, Run, RunId, RunStatus, Timestamp};
 use std::sync::Arc;
-use store::{Birth, Lane, Place, ReadyChange, ReadyRow, RunRow, RunWrite, TimerChange};
+use store::{
+    Birth, Lane, Place, ReadyChange, ReadyRow, RunRow, RunWrite, Seat, SeatChange, SeatOf, SeatRow, TimerChange,
+};
 
 /// A snapshot is written at the latest after this many records…
 const SNAPSHOT_RECORDS: u32 = 32;
@@ -41,6 +43,8 @@ pub(super) struct Live {
     pub fetching: Vec<u32>,
     /// Tasks that rows of the store stand for.
     pub stored: Vec<ReadyRow>,
+    /// What its leased tasks have of limits, as of its last durable record.
+    pub seats: Vec<SeatRow>,
     /// When it was last read or written.
     pub touched: Timestamp,
     /// Another node may have it in memory, too.
@@ -53,7 +57,15 @@ impl Live {
     ///
     /// A run that only waits for workers leaves memory when `leave` says so, and rows of the store stand for its tasks;
     /// one that left it before leaves it again.
-    pub fn write(&self, org: OrgId, run: RunId, record: Bytes, payloads: Vec<(u32, Bytes)>, leave: Leave) -> RunWrite {
+    pub fn write(
+        &self,
+        org: OrgId,
+        run: RunId,
+        record: Bytes,
+        payloads: Vec<(u32, Bytes)>,
+        leave: Leave,
+        take: Vec<SeatRow>,
+    ) -> RunWrite {
         let state = &self.run.state;
         let status = state.status;
         let tasks = self.tasks(org, run);
@@ -99,16 +111,46 @@ impl Live {
             timer,
             payloads,
             ready,
+            seats: SeatChange { free: self.seats_given_up(org, run), take },
             notices,
             birth: self.created.clone().filter(|_| self.seq == 0),
             unit: self.unit.filter(|_| self.seq == 0).map(|unit| unit.number),
         }
     }
 
+    /// Takes note of the seats a commit took and freed. Those of rates are free by themselves.
+    pub fn keep_seats(&mut self, change: &SeatChange) {
+        self.seats.retain(|row| !change.free.contains(row));
+        self.seats.extend(change.take.iter().filter(|row| row.until == SeatRow::FREED).cloned());
+    }
+
     /// Takes note of what a commit did to the rows of its tasks.
     pub fn keep_rows(&mut self, change: &ReadyChange) {
         self.stored.retain(|row| !change.remove.contains(row));
         self.stored.extend(change.insert.iter().cloned());
+    }
+
+    /// What its leased tasks have of limits.
+    pub fn seats(&self, org: OrgId, run: RunId) -> Vec<SeatRow> {
+        let mut rows = Vec::new();
+        for lease in self.run.leased() {
+            let (step, task) = (self.run.step(lease.step), self.version.plan.node(lease.step).task());
+            for (of, key, seat) in [(SeatOf::Type, "", step.seat), (SeatOf::Key, step.key.as_str(), step.key_seat)] {
+                if let Some((task, number)) = task.zip(seat.checked_sub(1)) {
+                    let seat = Seat { org, name: task.name.clone(), of, key: key.to_owned(), number };
+                    rows.push(SeatRow { seat, run, step: lease.step, until: SeatRow::FREED });
+                }
+            }
+        }
+        rows
+    }
+
+    fn seats_given_up(&self, org: OrgId, run: RunId) -> Vec<SeatRow> {
+        if self.seats.is_empty() {
+            return Vec::new();
+        }
+        let kept = self.seats(org, run);
+        self.seats.iter().filter(|row| !kept.contains(row)).cloned().collect()
     }
 
     /// Its tasks that may be claimed, as rows.

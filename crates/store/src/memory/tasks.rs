@@ -6,12 +6,38 @@ use kernel::{OrgId, RunId, Timestamp};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 
+/// Does the one who frees it have it?
+fn is_same(free: &SeatRow, row: &SeatRow) -> bool {
+    free.seat == row.seat && (free.run, free.step) == (row.run, row.step)
+}
+
 impl Contents {
     pub(super) fn change_ready(&mut self, change: &ReadyChange) {
         for row in &change.remove {
             self.ready.remove(row);
         }
         self.ready.extend(change.insert.iter().cloned());
+    }
+
+    /// Is a seat taken that this wants?
+    pub(super) fn is_full(&self, change: &SeatChange, at: Timestamp) -> bool {
+        let is_freed = |row: &SeatRow| change.free.iter().any(|free| is_same(free, row));
+        change.take.iter().any(|want| self.seats.get(&want.seat).is_some_and(|row| row.until > at && !is_freed(row)))
+    }
+
+    pub(super) fn change_seats(&mut self, change: &SeatChange) {
+        for free in &change.free {
+            if self.seats.get(&free.seat).is_some_and(|row| is_same(free, row)) {
+                self.seats.remove(&free.seat);
+            }
+        }
+        for row in &change.take {
+            self.seats.insert(row.seat.clone(), row.clone());
+        }
+    }
+
+    pub(super) fn seats_of(&self, org: OrgId, name: &str) -> Vec<SeatRow> {
+        self.seats.values().filter(|row| row.seat.org == org && row.seat.name == name).cloned().collect()
     }
 
     pub(super) fn lanes(&self, after: Option<&Lane>, limit: usize) -> Vec<(Lane, u64)> {

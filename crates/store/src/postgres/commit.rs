@@ -27,9 +27,10 @@ use super::session::{Ended, Session};
 use super::sheet::{Journal, Sheet, has_room};
 use super::sift::Facts;
 use crate::crash::{self, Point};
-use crate::rows::{Batch, RunWrite, Verdict};
+use crate::rows::{Batch, RunWrite, SeatChange, Verdict};
 use crate::sound::{is_same_unit, is_sound};
 use crate::{Error, Result};
+use std::collections::HashSet;
 use std::sync::atomic::Ordering::Relaxed;
 
 /// Tries before a batch is written unit by unit, and before it is given up.
@@ -52,7 +53,7 @@ pub(super) async fn commit(inner: &Inner, batch: Batch) -> Result<Vec<Verdict>> 
         return Ok(Vec::new());
     }
     let mut verdicts = vec![Verdict::Committed; batch.runs.len()];
-    let mut must_sift = !batch.runs.iter().all(|write| is_sound(write) && has_room(write));
+    let mut must_sift = !batch.runs.iter().all(|write| is_sound(write) && has_room(write)) || is_tangled(&batch.runs);
     let (mut sifts, mut last) = (0, Error::Unavailable("the runs of this batch are changing too fast".into()));
     for _ in 0..TRIES_MAX {
         if must_sift {
@@ -63,7 +64,7 @@ pub(super) async fn commit(inner: &Inner, batch: Batch) -> Result<Vec<Verdict>> 
             inner.tally.commit_reads.fetch_add(1, Relaxed);
             let session = inner.writers.take().await?;
             let facts = session.end_read(&batch.runs).await?;
-            verdicts = facts.judge(&batch.runs);
+            verdicts = facts.judge(&batch.runs, batch.at);
         }
         let writes: Vec<&RunWrite> =
             batch.runs.iter().zip(&verdicts).filter(|(_, v)| **v == Verdict::Committed).map(|(w, _)| w).collect();
@@ -81,6 +82,18 @@ pub(super) async fn commit(inner: &Inner, batch: Batch) -> Result<Vec<Verdict>> 
         }
     }
     Err(last)
+}
+
+/// Does a write want something with a seat that one before it takes? Then what is left in the end does not say
+/// whether each of them could be had.
+fn is_tangled(writes: &[RunWrite]) -> bool {
+    let mut taken = HashSet::new();
+    let mut is_met = |write: &RunWrite| {
+        let is_met = write.seats.free.iter().chain(&write.seats.take).any(|row| taken.contains(&row.seat));
+        taken.extend(write.seats.take.iter().map(|row| row.seat.clone()));
+        is_met
+    };
+    writes.iter().filter(|write| write.seats != SeatChange::default()).any(|write| is_met(write))
 }
 
 /// Writes all of it, or nothing.
@@ -136,7 +149,7 @@ async fn one_by_one(inner: &Inner, batch: &Batch) -> Result<Vec<Verdict>> {
         lease.batch("BEGIN").await?;
         for unit in batch.runs.chunk_by(is_same_unit) {
             inner.tally.commit_reads.fetch_add(1, Relaxed);
-            let judged = Facts::find(&lease, unit).await?.judge(unit);
+            let judged = Facts::find(&lease, unit).await?.judge(unit, batch.at);
             let passed = || unit.iter().zip(&judged).filter(|(_, v)| **v == Verdict::Committed).map(|(w, _)| w);
             if passed().next().is_none() {
                 verdicts.extend(judged);

@@ -424,11 +424,11 @@ impl World {
                 self.crew.beats.push((*ticket, now, is_live));
             }
             Command::Loaded { run, result: Ok(Some(resumed)) } => {
-                self.checker.leases.read(process, *run, &resumed.run, now);
+                self.checker.leases.read((process, self.processes[process].epoch), *run, &resumed.run, now);
             }
             // A run that cannot be read keeps nothing for anybody.
             Command::Loaded { run, result: Ok(None) | Err(Trouble::Newer | Trouble::Damaged(_)) } => {
-                self.checker.leases.read(process, *run, &Run::default(), now);
+                self.checker.leases.read((process, 0), *run, &Run::default(), now);
             }
             Command::Rule(row) => self.checker.leases.rule(process, row, self.now),
             Command::Board { types, .. } => {

@@ -52,6 +52,8 @@ struct Running {
 pub struct Leases {
     held: BTreeMap<Task, Held>,
     running: BTreeMap<(usize, Task), Running>,
+    /// The latest lease of a task that a process has seen: its fence and its length.
+    seen: BTreeMap<Task, (u64, Span)>,
     /// What each process was told of each type, and when.
     rules: BTreeMap<(usize, String), Vec<(Timestamp, TypeRow)>>,
 }
@@ -107,9 +109,12 @@ impl Leases {
         })
     }
 
-    /// A process has a run in its hands again: leases it did not know begin now.
-    pub fn read(&mut self, process: usize, run: RunId, state: &Run, now: Timestamp) {
-        let leased: BTreeMap<u32, (u64, Span)> = state.leased().map(|l| (l.step, (l.fence, l.lease))).collect();
+    /// A process has a run in its hands again: leases it did not know begin now, those that a later one hears of are
+    /// not its own.
+    pub fn read(&mut self, (process, epoch): (usize, u64), run: RunId, state: &Run, now: Timestamp) {
+        self.seen.extend(state.leased().map(|l| ((run, l.step), (l.fence, l.lease))));
+        let own = state.leased().filter(|lease| lease.epoch <= epoch);
+        let leased: BTreeMap<u32, (u64, Span)> = own.map(|l| (l.step, (l.fence, l.lease))).collect();
         let range = (process, (run, 0))..=(process, (run, u32::MAX));
         let known: Vec<(u32, u64)> = self.running.range(range).map(|((_, (_, step)), r)| (*step, r.fence)).collect();
         for (step, fence) in known {
@@ -137,8 +142,15 @@ impl Leases {
                     Harm::Early.unless(is_over, || format!("s{step} of {} was taken away: {running:?}", write.run))?;
                 }
                 match event {
+                    // It hears of the worker from now on.
+                    Event::Kept { .. } => {
+                        let Some((fence, lease)) = self.seen.get(&place.1).copied() else { continue };
+                        let until = record.at.after(lease);
+                        self.running.entry(place).or_insert(Running { fence, lease, until, unseen_since: None });
+                    }
                     Event::Leased { lease, .. } => {
                         let (until, unseen_since) = (record.at.after(*lease), Some(now));
+                        self.seen.insert(place.1, (fence, *lease));
                         self.running.insert(place, Running { fence, lease: *lease, until, unseen_since });
                     }
                     _ if ends(event) => drop(self.running.remove(&place)),

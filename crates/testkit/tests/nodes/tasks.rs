@@ -5,13 +5,14 @@ use bytes::Bytes;
 use engine::engine::{
     Alive, Heartbeat, NewTask, Outcome, Report, Reported, TaskKey, TypeChange, WorkReply, WorkRequest,
 };
-use kernel::{Event, RunId, RunStatus, Span};
+use kernel::event::Line;
+use kernel::{RunId, RunStatus, Span};
 use serde_json::json;
-use std::collections::HashSet;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+use std::collections::{HashMap, HashSet};
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
-use store::Rate;
+use store::{Rate, Store};
 use testkit::postgres::shared;
 
 const LEASE: Span = Span::from_secs(30);
@@ -219,5 +220,207 @@ async fn steps_of_one_run_are_done_through_both_nodes() {
         }
         b.completes(run).await;
     }
+    both_die(a, b).await;
+}
+
+/// Workers at both nodes do what there is; answers the most that were had at once, of all and of one key, and when each
+/// was handed out.
+async fn crowd(a: &Node, b: &Node, name: &str, tasks: usize, pause: Duration) -> (usize, usize, Vec<Instant>) {
+    let left = Arc::new(AtomicUsize::new(tasks));
+    let book = Arc::new(Mutex::new((HashMap::<String, usize>::new(), 0, 0, Vec::new())));
+    let mut workers = Vec::new();
+    for n in 0..8 {
+        let node = if n % 2 == 0 { a } else { b };
+        let (engine, left, book, name) = (node.engine.clone(), left.clone(), book.clone(), name.to_owned());
+        workers.push(tokio::spawn(async move {
+            let until = Instant::now() + 4 * PATIENCE;
+            while left.load(SeqCst) > 0 {
+                assert!(Instant::now() < until, "{} are left", left.load(SeqCst));
+                let ask = asks(&format!("w{n}"), &name, 1, Duration::from_millis(500));
+                let Some(task) = engine.work(ORG, ask).await.unwrap().handed.tasks.pop() else { continue };
+                let key = String::from_utf8_lossy(&task.input).into_owned();
+                {
+                    let mut book = book.lock().unwrap();
+                    *book.0.entry(key.clone()).or_default() += 1;
+                    let (all, most) = (book.0.values().sum(), *book.0.values().max().unwrap());
+                    (book.1, book.2) = (book.1.max(all), book.2.max(most));
+                    book.3.push(Instant::now());
+                }
+                tokio::time::sleep(pause).await;
+                *book.lock().unwrap().0.get_mut(&key).unwrap() -= 1;
+                let report = engine.report(ORG, done(&task)).await.unwrap();
+                assert_eq!(report, Reported::Recorded);
+                left.fetch_sub(1, SeqCst);
+            }
+        }));
+    }
+    for worker in workers {
+        worker.await.unwrap();
+    }
+    let book = book.lock().unwrap();
+    (book.1, book.2, book.3.clone())
+}
+
+/// A task whose payload says what key it has.
+fn keyed(name: &str, key: &str) -> NewTask {
+    NewTask { payload: Bytes::from(json!(key).to_string()), ..new_task(name, key, None) }
+}
+
+async fn limited(node: &Node, name: &str, change: TypeChange) {
+    node.engine.put_type(ORG, name, change).await.unwrap();
+    // The other node hears of it in a moment.
+    tokio::time::sleep(Duration::from_millis(1_500)).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_limit_of_a_type_is_never_exceeded_and_fully_used() {
+    let (a, b) = pair().await;
+    limited(&a, "mail", TypeChange { limit: Some(Some(3)), ..Default::default() }).await;
+    for node in [&a, &b] {
+        node.submit((0..45).map(|_| keyed("mail", "")).collect()).await;
+    }
+    let began = Instant::now();
+    let (all, ..) = crowd(&a, &b, "mail", 90, Duration::from_millis(30)).await;
+    println!("90 tasks in {:?}, at most {all} at once", began.elapsed());
+    assert_eq!(all, 3);
+    assert!(b.store.seats(ORG, "mail").await.unwrap().is_empty(), "nobody has anything any more");
+    both_die(a, b).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_limit_of_each_key_is_never_exceeded_and_keys_do_not_wait_for_each_other() {
+    let (a, b) = pair().await;
+    limited(&b, "mail", TypeChange { limit_per_key: Some(Some(1)), ..Default::default() }).await;
+    for node in [&a, &b] {
+        node.submit((0..40).map(|n| keyed("mail", ["", "x", "y", "z"][n % 4])).collect()).await;
+    }
+    let (all, most, _) = crowd(&a, &b, "mail", 80, Duration::from_millis(20)).await;
+    assert_eq!(most, 1, "of one key");
+    assert!(all > 2, "only {all} at once");
+    assert!(b.store.seats(ORG, "mail").await.unwrap().is_empty());
+    both_die(a, b).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_rate_is_kept_by_all_nodes_together() {
+    let (a, b) = pair().await;
+    let rate = Rate { limit: 10, per: Span::from_secs(1), per_key: false };
+    limited(&a, "mail", TypeChange { rate: Some(Some(rate)), ..Default::default() }).await;
+    for node in [&a, &b] {
+        node.submit((0..20).map(|_| keyed("mail", "")).collect()).await;
+    }
+    let began = Instant::now();
+    let (.., mut times) = crowd(&a, &b, "mail", 40, Duration::ZERO).await;
+    println!("40 tasks in {:?}", began.elapsed());
+    times.sort();
+    for (n, from) in times.iter().enumerate() {
+        // What is measured here comes after what is counted there, more or less.
+        let within = times[n..].iter().filter(|at| **at - *from < Duration::from_millis(900)).count();
+        assert!(within <= 10, "{within} in less than a second");
+    }
+    assert!(began.elapsed() < Duration::from_secs(12), "it took {:?}", began.elapsed());
+    both_die(a, b).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_dead_node_had_leaks_no_seat_and_its_tasks_are_done() {
+    let (a, b) = pair().await;
+    limited(&a, "mail", TypeChange { limit: Some(Some(3)), ..Default::default() }).await;
+    let runs = a.submit((0..8).map(|_| new_task("mail", "", None)).collect()).await;
+    let short = Span::from_secs(6);
+    let mut held = Vec::new();
+    while held.len() < 3 {
+        let ask = WorkRequest { lease: short, ..asks("w", "mail", 3 - held.len() as u32, Duration::from_secs(5)) };
+        held.extend(a.work(ask).await.handed.tasks);
+    }
+    b.claims_nothing("mail", Duration::from_millis(50)).await;
+    a.dies().await;
+    // One of the workers goes on, through the other node, and says so before its lease ends.
+    let died = Instant::now();
+    let alive = held.pop().unwrap();
+    assert!(matches!(b.heartbeat(&alive).await, Alive::Until(_)));
+    let mut done = HashSet::new();
+    let until = Instant::now() + 2 * PATIENCE;
+    while done.len() < 7 {
+        assert!(Instant::now() < until, "{} of 7 after {:?}", done.len(), died.elapsed());
+        assert!(matches!(b.heartbeat(&alive).await, Alive::Until(_)), "after {:?}", died.elapsed());
+        let claimed = b.work(asks("v", "mail", 3, Duration::from_secs(1))).await.handed.tasks;
+        assert!(claimed.len() <= 2, "one of three is still held");
+        for task in claimed {
+            assert_eq!(b.report(&task).await, Reported::Recorded);
+            done.insert(task.run);
+        }
+    }
+    assert!(!done.contains(&alive.run));
+    assert_eq!(b.report(&alive).await, Reported::Recorded);
+    for run in runs {
+        b.completes(run).await;
+    }
+    assert!(b.store.seats(ORG, "mail").await.unwrap().is_empty());
+    b.dies().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn heartbeats_failures_snoozes_and_logs_go_through_any_node() {
+    let (a, b) = pair().await;
+    let runs = a.submit((0..3).map(|_| new_task("mail", "", None)).collect()).await;
+    let short = Span::from_secs(2);
+    let mut held = Vec::new();
+    while held.len() < 3 {
+        let ask = WorkRequest { lease: short, ..asks("w", "mail", 3 - held.len() as u32, Duration::from_secs(5)) };
+        held.extend(a.work(ask).await.handed.tasks);
+    }
+    let until = Instant::now() + Duration::from_secs(6);
+    while Instant::now() < until {
+        for task in &held {
+            assert!(matches!(b.heartbeat(task).await, Alive::Until(_)), "its worker is alive");
+        }
+        tokio::time::sleep(Duration::from_millis(400)).await;
+    }
+    assert!(matches!(a.heartbeat(&held[0]).await, Alive::Until(_)), "and back");
+    let line = Line { message: "half of it".into(), ..Default::default() };
+    let logged = b.engine.task_logs(ORG, key_of(&held[0]), Some(held[0].fence), vec![line]).await.unwrap();
+    assert_eq!(logged, Reported::Recorded);
+    let say = |task: &engine::board::Task, outcome| Report { task: key_of(task), fence: Some(task.fence), outcome };
+    let failure = kernel::event::Failure::new("no", "it cannot be done");
+    let failed = Outcome::Failed { failure, is_final: true, retry_after: None };
+    assert_eq!(b.engine.report(ORG, say(&held[0], failed)).await.unwrap(), Reported::Recorded);
+    let snoozed = Outcome::Snoozed(Span::from_millis(300));
+    assert_eq!(b.engine.report(ORG, say(&held[1], snoozed)).await.unwrap(), Reported::Recorded);
+    assert_eq!(b.report(&held[2]).await, Reported::Recorded);
+    let again = a.claim("w", "mail", 1).await.remove(0);
+    assert_eq!(again.run, held[1].run, "it was to be done later");
+    assert_eq!(b.report(&again).await, Reported::Recorded);
+    let mut statuses = Vec::new();
+    for run in [held[0].run, held[1].run, held[2].run] {
+        statuses.push(a.status(run).await);
+    }
+    assert_eq!(statuses, [RunStatus::Failed, RunStatus::Completed, RunStatus::Completed]);
+    assert_eq!(runs.len(), 3);
+    both_die(a, b).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_task_cancelled_through_another_node_is_called_off_within_a_second() {
+    let (a, b) = pair().await;
+    for _ in 0..3 {
+        let run = a.submit(vec![new_task("mail", "", None)]).await[0];
+        let task = a.claim("w", "mail", 1).await.remove(0);
+        let engine = a.engine.clone();
+        let asked = tokio::spawn(async move { engine.work(ORG, asks("w", "mail", 1, Duration::from_secs(20))).await });
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        let sent = Instant::now();
+        b.engine.cancel(ORG, run, "ada".into(), "enough".into()).await.unwrap();
+        let handed = asked.await.unwrap().unwrap().handed;
+        assert_eq!(handed.called_off, [(run, None)]);
+        assert!(sent.elapsed() < Duration::from_millis(1_000), "it took {:?}", sent.elapsed());
+        assert_eq!(a.heartbeat(&task).await, Alive::Cancelled);
+    }
+    // Whoever reported through another node is not told to stop.
+    a.submit(vec![new_task("mail", "", None)]).await;
+    let task = a.claim("w", "mail", 1).await.remove(0);
+    assert_eq!(b.report(&task).await, Reported::Recorded);
+    let handed = a.work(asks("w", "mail", 1, Duration::from_secs(2))).await.handed;
+    assert_eq!(handed, Default::default());
     both_die(a, b).await;
 }

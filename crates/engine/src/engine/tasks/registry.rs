@@ -297,12 +297,21 @@ impl Engine {
 const LANES_PAGE: usize = 1_000;
 /// How often a node looks whether others have left tasks for its workers, in case nobody told it.
 const LOOK_EVERY: Duration = Duration::from_millis(1_000);
+/// Every how many looks the seats are forgotten whose time is over.
+const FORGET_EVERY: u32 = 60;
 
 /// Looks which types have tasks that wait, where other nodes may put some there, until the engine stops.
 pub async fn keep_looking(engine: Engine) {
     let inner = &engine.inner;
+    let mut round = 0u32;
     while inner.store.is_shared() && !inner.inbox.is_closed() {
         tokio::time::sleep(LOOK_EVERY).await;
+        round = round.wrapping_add(1);
+        if round.is_multiple_of(FORGET_EVERY)
+            && let Err(error) = inner.store.forget_seats(engine.now()).await
+        {
+            tracing::warn!(%error, "what rates have used up cannot be forgotten");
+        }
         match inner.store.ready_types().await {
             Ok(types) if types.is_empty() => {}
             Ok(types) => drop(inner.inbox.send(Command::Waiting(types))),
