@@ -354,6 +354,10 @@ impl<T> Mailbox<T> {
             }
             Command::Rule(row) => self.board.rule(&row, None, self.now),
             Command::Posted(lane) => self.board.posted(&lane, self.now),
+            Command::Known { workers, ready } => {
+                self.board.remember(workers);
+                self.board.count(ready);
+            }
             Command::Waiting(types) => self.board.behind(types),
             Command::Seats { org, name, rows } => self.board.seated(org, &name, rows.as_deref(), self.now),
             Command::Keys { org, name, keys } => self.board.heard_of(org, &name, keys, self.now),
