@@ -83,6 +83,9 @@ pub enum Error {
     /// It may have been written; asking again with the same idempotency key is safe.
     #[error("the outcome is unknown: {0}")]
     OutcomeUnknown(String),
+    /// For whoever asks whether all is well: it is not, although work goes on from what is stored.
+    #[error("the store has lost what it had acknowledged")]
+    RolledBack,
     #[error("too much is waiting already")]
     Overloaded,
     #[error("the server is shutting down")]
@@ -268,6 +271,8 @@ struct Asked {
     run: RunId,
     workflow: WorkflowId,
     fingerprint: Option<[u8; 32]>,
+    /// Its gate, if another node keeps it.
+    gate: Option<GateRow>,
     reply: oneshot::Receiver<Reply>,
 }
 
@@ -517,9 +522,10 @@ impl Engine {
         self.admit(1)?;
         let (start, fingerprint) = self.prepare(request)?;
         let (org, run, workflow) = (start.org, start.run, start.version.workflow);
+        let gate = start.gate.clone().filter(|gate| !self.inner.membership.nodes().keeps(&gate.id));
         let rounds = if ended.is_some() { ROUNDS_TO_END } else { ROUNDS_FOR_ONE };
         let reply = self.inner.send_for(rounds, |ticket| Command::Start { start: Box::new(start), ticket, ended })?;
-        Ok(Asked { org, run, workflow, fingerprint, reply })
+        Ok(Asked { org, run, workflow, fingerprint, gate, reply })
     }
 
     /// Everything of a new run that is known before it exists, and the fingerprint of its request.
@@ -587,9 +593,15 @@ impl Engine {
     }
 
     async fn started(&self, asked: Asked) -> Result<Started, Error> {
-        let Asked { org, run, workflow, fingerprint, reply } = asked;
+        let Asked { org, run, workflow, fingerprint, gate, reply } = asked;
         let reply = answered(reply).await?;
-        self.judge_start(org, run, workflow, fingerprint, reply).await
+        let started = self.judge_start(org, run, workflow, fingerprint, reply).await?;
+        match gate {
+            Some(gate) if started.status == RunStatus::Pending && !started.deduplicated => {
+                Ok(Started { status: self.decided_elsewhere(org, run, &gate).await, ..started })
+            }
+            _ => Ok(started),
+        }
     }
 
     /// What became of a start.
@@ -695,6 +707,9 @@ impl Engine {
             return Err(Error::OutcomeUnknown(why));
         }
         self.inner.written(self.inner.store.check().await)?;
+        if self.inner.store.counters().rollbacks > 0 {
+            return Err(Error::RolledBack);
+        }
         if self.inner.is_refused.load(Ordering::Relaxed) {
             // The last commit found no room. Only a write can tell whether there is some again.
             let now = self.now().0.to_string();

@@ -247,6 +247,15 @@ impl Gates {
         Some(Crowd { limit, holders, ahead, is_paused })
     }
 
+    /// Would this run be let in, as things stand?
+    pub fn is_next(&self, run: RunId) -> bool {
+        let Some(place) = self.places.get(&run).filter(|place| !self.is_paused(place)) else { return false };
+        place.gate.and_then(|id| self.gates.get(&id)).is_some_and(|gate| {
+            let ahead = gate.holders.len() + gate.queue.range(..run).count();
+            gate.queue.contains(&run) && ahead < gate.limit as usize
+        })
+    }
+
     fn is_paused(&self, place: &Place) -> bool {
         self.paused.contains_key(&place.workflow)
     }

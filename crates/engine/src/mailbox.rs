@@ -172,6 +172,8 @@ pub struct Mailbox<T> {
     replies: Vec<(T, Reply)>,
     /// In-process attempts under way.
     executing: HashSet<(RunId, u64)>,
+    /// Attempts under way that another node has called off.
+    aborts: Vec<(RunId, u64)>,
     gates: Gates,
     board: Board<T>,
     /// Runs that gave up their place at a gate a moment ago.
@@ -206,6 +208,7 @@ impl<T> Mailbox<T> {
             fetches: Vec::new(),
             replies: Vec::new(),
             executing: HashSet::new(),
+            aborts: Vec::new(),
             gates: Gates::default(),
             board: Board::new(sizes),
             left: HashMap::new(),
@@ -274,7 +277,8 @@ impl<T> Mailbox<T> {
 
     /// Is there something to do right now?
     pub fn has_work(&self) -> bool {
-        let has_errands = !self.loads.is_empty() || !self.fetches.is_empty() || !self.replies.is_empty();
+        let has_errands = !self.loads.is_empty() || !self.fetches.is_empty();
+        let has_errands = has_errands || !self.replies.is_empty() || !self.aborts.is_empty();
         !self.queue.is_empty() || has_errands || self.board.has_work()
     }
 
@@ -587,6 +591,8 @@ impl<T> Mailbox<T> {
         let Some(slot) = self.slots.get_mut(&id) else { return };
         slot.is_queued = false;
         let (Phase::Resident, Some(live)) = (&slot.phase, slot.live.as_mut()) else { return };
+        // Another node's clock may be ahead of this one's.
+        let now = now.max(live.run.state.at);
         let mut items = std::mem::take(&mut slot.inbox);
         let inputs = items.iter().map(|item| item.input.clone()).collect();
         let wait_url = |key: &str| (self.wait_url)(id, key);
@@ -635,7 +641,8 @@ impl<T> Mailbox<T> {
 
     /// Releases what a commit allows and takes back what it refused.
     pub fn settle(&mut self, turn: Turn<T>, result: Result<Vec<Verdict>, store::Error>) -> Released<T> {
-        let mut released = Released { replies: turn.ready, ..Default::default() };
+        let aborts = std::mem::take(&mut self.aborts);
+        let mut released = Released { replies: turn.ready, aborts, ..Default::default() };
         if planted::is(Bug::NoticeBeforeCommit) {
             let all = turn.batch.runs.iter().flat_map(|w| (0..w.notices).map(|number| (w.org, w.run, number)));
             released.notices.extend(all);

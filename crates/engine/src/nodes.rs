@@ -12,6 +12,11 @@ use kernel::{RunId, Span};
 /// For how long a node is taken to be there after it was heard of.
 pub const LEASE: Span = Span::from_secs(4);
 
+/// Others have learned of a node by then, or are gone: from then on they leave to it what only one may keep. It waits a
+/// little longer itself.
+const SETTLED: Span = LEASE;
+const SETTLED_ITSELF: Span = Span::from_secs(6);
+
 const PARTS: u64 = 64;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,21 +24,25 @@ pub struct Nodes {
     own: u64,
     /// Sorted; never empty.
     there: Vec<u64>,
-    /// Others have had time to learn that this one is there. Before that it keeps nothing that only one may keep.
-    pub is_settled: bool,
+    /// Those of them that keep what only one may keep; never empty.
+    keepers: Vec<u64>,
 }
 
 impl Nodes {
     pub fn alone(own: u64) -> Nodes {
-        Nodes { own, there: vec![own], is_settled: true }
+        Nodes { own, there: vec![own], keepers: vec![own] }
     }
 
-    /// As the store said.
-    pub fn of(own: u64, mut there: Vec<u64>, is_settled: bool) -> Nodes {
-        there.push(own);
+    /// As the store said: who is there, and since when.
+    pub fn of(own: u64, there: &[(u64, Span)]) -> Nodes {
+        let is_settled = |(epoch, age): &&(u64, Span)| *age >= if *epoch == own { SETTLED_ITSELF } else { SETTLED };
+        let mut keepers: Vec<u64> = there.iter().filter(is_settled).map(|(epoch, _)| *epoch).collect();
+        let mut there: Vec<u64> = there.iter().map(|(epoch, _)| *epoch).chain([own]).collect();
         there.sort_unstable();
         there.dedup();
-        Nodes { own, is_settled: is_settled || there.len() == 1, there }
+        // Before anybody is, whoever came first.
+        keepers.extend(there.first().filter(|_| keepers.is_empty()));
+        Nodes { own, there, keepers }
     }
 
     pub fn own(&self) -> u64 {
@@ -56,17 +65,19 @@ impl Nodes {
     }
 
     pub fn is_mine(&self, run: RunId) -> bool {
-        self.is_alone() || self.owner(mix(u128::from_be_bytes(run.0) as u64) % PARTS) == self.own
+        self.is_alone() || owner(&self.there, &run.0) == Some(self.own)
     }
 
     /// May this node, and no other, decide whose turn it is at this gate?
     pub fn keeps(&self, gate: &[u8; 16]) -> bool {
-        self.is_alone() || self.is_settled && self.owner(mix(u128::from_be_bytes(*gate) as u64) % PARTS) == self.own
+        owner(&self.keepers, gate) == Some(self.own)
     }
+}
 
-    fn owner(&self, part: u64) -> u64 {
-        self.there.iter().copied().max_by_key(|epoch| mix(mix(*epoch) ^ part)).unwrap_or(self.own)
-    }
+/// Whose of these nodes something is.
+fn owner(nodes: &[u64], what: &[u8; 16]) -> Option<u64> {
+    let part = mix(u128::from_be_bytes(*what) as u64) % PARTS;
+    nodes.iter().copied().max_by_key(|epoch| mix(mix(*epoch) ^ part))
 }
 
 /// Spreads numbers that are close to each other (the finalizer of SplitMix64).
@@ -80,47 +91,63 @@ fn mix(mut n: u64) -> u64 {
 mod tests {
     use super::*;
 
+    const LONG: Span = Span::from_secs(3600);
+
+    fn nodes(own: u64, there: &[u64]) -> Nodes {
+        Nodes::of(own, &there.iter().map(|epoch| (*epoch, LONG)).collect::<Vec<_>>())
+    }
+
+    /// Who has what, of many things.
     fn owners(there: &[u64]) -> Vec<u64> {
-        (0..PARTS).map(|part| Nodes::of(there[0], there.to_vec(), true).owner(part)).collect()
+        let of = |n: u8| there.iter().copied().filter(|own| nodes(*own, there).is_mine(RunId([n; 16]))).collect();
+        let one = |owners: Vec<u64>| {
+            assert_eq!(owners.len(), 1, "everything has one owner");
+            owners[0]
+        };
+        (0..=255).map(|n| one(of(n))).collect()
     }
 
     #[test]
-    fn every_part_has_one_owner_and_only_those_of_a_node_that_comes_or_goes_move() {
+    fn everything_has_one_owner_and_only_what_a_node_has_moves_when_it_comes_or_goes() {
         let (two, three) = (owners(&[3, 8]), owners(&[3, 8, 9]));
         for there in [&two, &three] {
             for node in [3, 8] {
                 let share = there.iter().filter(|owner| **owner == node).count();
-                assert!((10..55).contains(&share), "node {node} has {share} of {PARTS}");
+                assert!((40..216).contains(&share), "node {node} has {share} of 256");
             }
         }
         for (before, after) in two.iter().zip(&three) {
-            assert!(before == after || *after == 9, "a part went from {before} to {after}");
+            assert!(before == after || *after == 9, "something went from {before} to {after}");
         }
-        assert_eq!(owners(&[8, 9, 3]), three, "whoever asks");
     }
 
     #[test]
     fn who_is_gone_and_who_is_only_unknown() {
-        let nodes = Nodes::of(5, vec![3, 8], false);
+        let now = nodes(5, &[3, 8]);
         for (epoch, is_gone) in [(0, true), (3, false), (4, true), (5, false), (7, true), (8, false), (9, false)] {
-            assert_eq!(nodes.is_gone(epoch), is_gone, "{epoch}");
+            assert_eq!(now.is_gone(epoch), is_gone, "{epoch}");
         }
-        assert!(nodes.lost_since(&Nodes::of(5, vec![3, 4, 8], true)));
-        assert!(!nodes.lost_since(&Nodes::of(5, vec![3], true)));
+        assert!(now.lost_since(&nodes(5, &[3, 4, 8])));
+        assert!(!now.lost_since(&nodes(5, &[3])));
         let alone = Nodes::alone(5);
         assert!(alone.is_gone(4) && !alone.is_gone(5) && !alone.is_gone(6));
         assert!(alone.is_mine(RunId([7; 16])) && alone.keeps(&[7; 16]));
     }
 
+    /// At every moment, whatever each has heard, at most one keeps a gate.
     #[test]
-    fn one_that_has_just_come_keeps_no_gates() {
-        let fresh = Nodes::of(8, vec![3], false);
-        let settled = Nodes::of(8, vec![3], true);
-        let other = Nodes::of(3, vec![8], true);
-        for n in 0..200u8 {
-            let gate = [n; 16];
-            assert!(!fresh.keeps(&gate));
-            assert!(settled.keeps(&gate) != other.keeps(&gate), "one of the two keeps {n}");
+    fn a_node_that_has_just_come_keeps_no_gates_before_others_have_let_go_of_them() {
+        for (own_age, seen_age) in [(0, 0), (3, 2), (5, 4), (6, 5), (7, 6), (9, 9)] {
+            let at = |secs| Span::from_secs(secs);
+            let old = Nodes::of(3, &[(3, LONG), (8, at(seen_age))]);
+            let new = Nodes::of(8, &[(3, LONG), (8, at(own_age))]);
+            let kept = |nodes: &Nodes| (0..200u8).filter(|n| nodes.keeps(&[*n; 16])).count();
+            assert!((0..200u8).all(|n| !(old.keeps(&[n; 16]) && new.keeps(&[n; 16]))), "{own_age}");
+            assert_eq!(kept(&new) > 0, own_age >= 6);
+            assert_eq!(kept(&old) < 200, seen_age >= 4);
         }
+        let (first, second) =
+            (Nodes::of(3, &[(3, Span(0)), (8, Span(0))]), Nodes::of(8, &[(3, Span(0)), (8, Span(0))]));
+        assert!((0..200u8).all(|n| first.keeps(&[n; 16]) && !second.keeps(&[n; 16])), "whoever came first");
     }
 }

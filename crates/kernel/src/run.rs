@@ -48,6 +48,8 @@ message! {
         13 => queued: Option<Queue>,
         /// Why it was cancelled.
         14 => cancel_reason: String,
+        /// Time of the last event: the next one is no earlier, whoever's clock it is.
+        15 => at: Timestamp,
     }
 }
 
@@ -410,6 +412,7 @@ impl Run {
             return Err(LoadError::Damaged(format!("an event names step {step} of {}", self.state.steps.len())));
         }
         self.state.seq += 1;
+        self.state.at = at;
         match event {
             Event::Created { origin } => {
                 self.state.origin = Origin::clone(origin);

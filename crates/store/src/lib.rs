@@ -45,8 +45,9 @@ pub enum Error {
     /// The store cannot be opened as asked (in use, newer than this release, another clock).
     #[error("{0}")]
     Refused(String),
-    /// Others took this node for dead and have taken over its work. It has to begin anew, with another epoch.
-    #[error("this node was barred: others have taken over its work")]
+    /// Others took this node for dead and have taken over its work, or the store lost what this node knows. It has to
+    /// begin anew, with another epoch.
+    #[error("this node was barred: it has to read everything again")]
     Barred,
     /// Another process has it open.
     #[error("the data directory is in use by another process: {0}")]
@@ -256,9 +257,9 @@ pub trait Store: Send + Sync + 'static {
     }
 
     /// Says that the node of this epoch is there for `lease` from now on, and bars those whose time is over. Answers
-    /// who is there, itself among them; [`Error::Barred`] when it was barred itself.
-    fn renew(&self, epoch: u64, _lease: Span) -> Call<'_, Vec<u64>> {
-        Box::pin(async move { Ok(vec![epoch]) })
+    /// who is there and since when, itself among them; [`Error::Barred`] when it was barred itself.
+    fn renew(&self, epoch: u64, _lease: Span) -> Call<'_, Vec<(u64, Span)>> {
+        Box::pin(async move { Ok(vec![(epoch, Span(0))]) })
     }
 
     /// The node goes: nobody has to wait until its time is over.

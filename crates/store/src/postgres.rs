@@ -37,6 +37,7 @@ mod target;
 mod tasks;
 mod tls;
 mod triggers;
+mod witness;
 
 pub use inspect::PostgresInspection;
 pub use scratch::Scratch;
@@ -129,6 +130,12 @@ impl PostgresStore {
         });
         tokio::spawn(keep_tidy(Arc::downgrade(&inner)));
         Ok(PostgresStore { inner })
+    }
+
+    /// Tells others nothing from now on: how tests swallow news.
+    #[doc(hidden)]
+    pub fn mute(&self) {
+        self.inner.exchange.is_mute.store(true, std::sync::atomic::Ordering::SeqCst);
     }
 
     /// Does something on the store's runtime; `stopped` is said when that ends before.
@@ -582,15 +589,28 @@ impl Store for PostgresStore {
 
     fn join<'a>(&'a self, name: &'a str) -> Call<'a, u64> {
         let name = name.to_owned();
-        self.write_locked(move |s| Box::pin(async move { nodes::join(s, &name).await }))
+        let witness = &self.inner.connector.witness;
+        let after = witness.epoch_after();
+        let joined = self.write_locked(move |s| Box::pin(async move { nodes::join(s, &name, after).await }));
+        Box::pin(async move {
+            let epoch = joined.await?;
+            // Also when nothing was lost: then it is only looked at once more.
+            self.inner.floor.forget();
+            witness.joined(epoch);
+            Ok(epoch)
+        })
     }
 
     fn is_shared(&self) -> bool {
         true
     }
 
-    fn renew(&self, epoch: u64, lease: Span) -> Call<'_, Vec<u64>> {
-        self.write_locked(move |s| Box::pin(nodes::renew(s, epoch, lease)))
+    fn renew(&self, epoch: u64, lease: Span) -> Call<'_, Vec<(u64, Span)>> {
+        let renewed = self.write_locked(move |s| Box::pin(nodes::renew(s, epoch, lease)));
+        Box::pin(async move {
+            let there = renewed.await?;
+            self.inner.connector.witness.admit().map(|()| there)
+        })
     }
 
     fn leave(&self, epoch: u64) -> Call<'_, ()> {
@@ -633,6 +653,7 @@ impl Store for PostgresStore {
             commit_reads: tally.commit_reads.load(Relaxed),
             loads: tally.loads.load(Relaxed),
             wal_bytes: 0,
+            rollbacks: self.inner.connector.witness.losses(),
         }
     }
 }

@@ -538,6 +538,8 @@ pub struct Counters {
     pub loads: u64,
     /// Bytes written to the write-ahead log, as far as known.
     pub wal_bytes: u64,
+    /// How often the server turned out to have lost what it had acknowledged to this process.
+    pub rollbacks: u64,
 }
 
 /// What one process tells the others that share a store with it.

@@ -520,6 +520,7 @@ impl Store for SqliteStore {
             commit_reads: tally.commit_reads.load(Relaxed),
             loads: tally.loads.load(Relaxed),
             wal_bytes: tally.wal_bytes.load(Relaxed),
+            rollbacks: 0,
         }
     }
 }

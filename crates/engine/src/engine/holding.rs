@@ -3,8 +3,13 @@
 use super::{Engine, Error};
 use crate::gates::{Crowd, Gates};
 use crate::mailbox::{Command, Reply};
+use kernel::event::OnConflict;
 use kernel::{Answer, Input, OrgId, RunId, RunStatus, WorkflowId};
-use store::{News, WorkflowPause};
+use std::time::{Duration, Instant};
+use store::{GateRow, News, WorkflowPause};
+
+/// How long whoever starts a run waits for another node to decide whether it may begin.
+const DECIDED_WITHIN: Duration = Duration::from_secs(2);
 
 impl Engine {
     /// Nothing new starts in the run until it is resumed; what is under way may finish.
@@ -77,7 +82,30 @@ impl Engine {
 
     /// The same where another node keeps the gate: as the store has it.
     async fn crowd_elsewhere(&self, run: RunId) -> Result<Option<Crowd>, Error> {
+        Ok(self.stored_gates().await?.crowd(run))
+    }
+
+    async fn stored_gates(&self) -> Result<Gates, Error> {
         let paused = self.inner.store.workflow_pauses().await?.into_iter().map(|pause| pause.workflow).collect();
-        Ok(Gates::stored(paused, self.inner.store.gated().await?).crowd(run))
+        Ok(Gates::stored(paused, self.inner.store.gated().await?))
+    }
+
+    /// The status of a new run once the node that keeps its gate has decided about it: that it may begin, or that it never
+    /// will. That it waits is its status until then, and is not waited for.
+    pub(super) async fn decided_elsewhere(&self, org: OrgId, run: RunId, gate: &GateRow) -> RunStatus {
+        let until = Instant::now() + DECIDED_WITHIN;
+        while Instant::now() < until {
+            match self.inner.store.run(org, run).await {
+                Ok(Some(row)) if row.status == RunStatus::Pending => {}
+                Ok(Some(row)) => return row.status,
+                Ok(None) | Err(_) => break,
+            }
+            let is_next = self.stored_gates().await.is_ok_and(|gates| gates.is_next(run));
+            if !is_next && gate.on_conflict != OnConflict::Skip {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        RunStatus::Pending
     }
 }

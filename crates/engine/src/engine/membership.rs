@@ -6,7 +6,7 @@
 use super::{Engine, Error};
 use crate::mailbox::Command;
 use crate::nodes::{LEASE, Nodes};
-use kernel::RunId;
+use kernel::{RunId, Span};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{PoisonError, RwLock};
 use std::time::{Duration, Instant};
@@ -25,7 +25,6 @@ pub(super) struct Membership {
 
 struct View {
     nodes: Nodes,
-    joined: Instant,
 }
 
 impl Membership {
@@ -43,21 +42,19 @@ impl Membership {
     }
 
     /// Takes note of who is there; the view before, if that is news.
-    fn hear(&self, there: Vec<u64>) -> Option<(Nodes, Nodes)> {
+    fn hear(&self, there: &[(u64, Span)]) -> Option<(Nodes, Nodes)> {
         let mut view = self.view.write().unwrap_or_else(PoisonError::into_inner);
-        let is_settled = view.joined.elapsed() > Duration::from_micros(LEASE.0);
-        let now = Nodes::of(view.nodes.own(), there, is_settled);
+        let now = Nodes::of(view.nodes.own(), there);
         (now != view.nodes).then(|| (std::mem::replace(&mut view.nodes, now.clone()), now))
     }
 }
 
 impl View {
     async fn open(store: &dyn Store, name: &str) -> store::Result<View> {
-        let joined = Instant::now();
         let epoch = store.join(name).await?;
         let there = store.renew(epoch, LEASE).await?;
         store.tell(News::Nodes);
-        Ok(View { nodes: Nodes::of(epoch, there, false), joined })
+        Ok(View { nodes: Nodes::of(epoch, &there) })
     }
 }
 
@@ -75,7 +72,7 @@ pub(super) async fn keep(engine: Engine) {
         }
         let own = inner.membership.nodes().own();
         let done = match inner.store.renew(own, LEASE).await {
-            Ok(there) => match inner.membership.hear(there) {
+            Ok(there) => match inner.membership.hear(&there) {
                 Some((before, now)) => engine.others_changed(&before, now).await,
                 None if swept.elapsed() >= SWEPT_EVERY => {
                     swept = Instant::now();

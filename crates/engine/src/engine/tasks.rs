@@ -291,6 +291,10 @@ impl Engine {
         }
         drop(parts);
         let is_hasty = has_news || request.wait.is_zero();
+        // Whoever does not wait is not told that there is nothing before this node has looked for what others left.
+        if is_hasty && request.credits > 0 && !inner.membership.nodes().is_alone() {
+            commands.push(Command::Waiting(inner.store.ready_types().await?));
+        }
         commands.push(Command::Ask(Box::new(Ask {
             place,
             ticket: Ticket::One(handed_ticket),

@@ -36,6 +36,14 @@ impl<T> Mailbox<T> {
             }
         }
         let is_borrowed = !self.nodes.is_alone() && !row.parked;
+        if !self.nodes.is_alone() {
+            let running = state.running();
+            let is_wanted = |of: u64| running.iter().any(|(_, fence, _)| *fence == of);
+            let gone = self.executing.iter().filter(|(of, fence)| *of == run && !is_wanted(*fence)).copied();
+            let gone: Vec<(RunId, u64)> = gone.collect();
+            self.executing.retain(|attempt| !gone.contains(attempt));
+            self.aborts.extend(gone);
+        }
         let mut live = Live {
             version,
             run: state,

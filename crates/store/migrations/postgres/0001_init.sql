@@ -35,6 +35,7 @@ CREATE TABLE nodes (
     epoch  bigint      NOT NULL PRIMARY KEY,
     name   text        NOT NULL COLLATE "C",
     barred boolean     NOT NULL,
+    since  timestamptz NOT NULL DEFAULT clock_timestamp(),
     until  timestamptz NOT NULL
 );
 

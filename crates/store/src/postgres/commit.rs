@@ -18,6 +18,7 @@
 //! The rule that keeps it right: `Committed` is said when the server said so, or when every record of the
 //! transaction was found in the journal after the session that sent it was over.
 
+use super::Inner;
 use super::columns::Attempted;
 use super::fate;
 use super::fault::Trouble;
@@ -25,7 +26,6 @@ use super::pool::Lease;
 use super::session::{Ended, Session};
 use super::sheet::{Journal, Sheet, has_room};
 use super::sift::Facts;
-use super::{Inner, Tally};
 use crate::crash::{self, Point};
 use crate::rows::{Batch, RunWrite, SeatChange, Verdict};
 use crate::sound::{is_same_unit, is_sound};
@@ -73,7 +73,7 @@ pub(super) async fn commit(inner: &Inner, batch: Batch) -> Result<Vec<Verdict>> 
         }
         match attempt(inner, &batch, &writes).await? {
             Try::Done => {
-                inner.tally.committed(writes.len());
+                inner.committed(&writes);
                 return Ok(verdicts);
             }
             Try::Row => must_sift = true,
@@ -99,6 +99,7 @@ fn is_tangled(writes: &[RunWrite]) -> bool {
 /// Writes all of it, or nothing.
 async fn attempt(inner: &Inner, batch: &Batch, writes: &[&RunWrite]) -> Result<Try> {
     let lease = inner.writers.take().await?;
+    inner.connector.witness.admit()?;
     let sheet = Sheet::new(batch, writes);
     let (texts, params): (Vec<_>, Vec<_>) = sheet.statements().unzip();
     let statements = match lease.prepare(&texts).await {
@@ -142,6 +143,7 @@ async fn conclude(inner: &Inner, lease: Lease, ended: Ended, journal: &Journal) 
 /// not, is its own trouble.
 async fn one_by_one(inner: &Inner, batch: &Batch) -> Result<Vec<Verdict>> {
     let lease = inner.writers.take().await?;
+    inner.connector.witness.admit()?;
     let (mut verdicts, mut written) = (Vec::with_capacity(batch.runs.len()), Vec::new());
     let outcome = async {
         lease.batch("BEGIN").await?;
@@ -186,7 +188,7 @@ async fn one_by_one(inner: &Inner, batch: &Batch) -> Result<Vec<Verdict>> {
     match conclude(inner, lease, ended, &journal).await? {
         Try::Done => {
             if !written.is_empty() {
-                inner.tally.committed(written.len());
+                inner.committed(&written);
             }
             Ok(verdicts)
         }
@@ -209,9 +211,12 @@ impl Lease {
     }
 }
 
-impl Tally {
-    fn committed(&self, records: usize) {
-        self.commits.fetch_add(1, Relaxed);
-        self.records.fetch_add(records as u64, Relaxed);
+impl Inner {
+    fn committed(&self, writes: &[&RunWrite]) {
+        self.tally.commits.fetch_add(1, Relaxed);
+        self.tally.records.fetch_add(writes.len() as u64, Relaxed);
+        if let Some(last) = writes.last() {
+            self.connector.witness.note(last);
+        }
     }
 }

@@ -43,6 +43,7 @@ pub(super) struct Exchange {
     own: u64,
     is_open: AtomicBool,
     is_closed: AtomicBool,
+    pub is_mute: AtomicBool,
     gathered: Mutex<BTreeSet<News>>,
     listeners: Mutex<Vec<Listener>>,
     /// There is something to tell, or the session is over.
@@ -61,6 +62,7 @@ impl Exchange {
             own: std::hash::BuildHasher::hash_one(&std::hash::RandomState::new(), 0u8),
             is_open: AtomicBool::new(false),
             is_closed: AtomicBool::new(false),
+            is_mute: AtomicBool::new(false),
             gathered: Mutex::default(),
             listeners: Mutex::default(),
             woken: Notify::new(),
@@ -68,6 +70,9 @@ impl Exchange {
     }
 
     pub(super) fn tell(self: &Arc<Exchange>, inner: &Arc<Inner>, news: News) {
+        if self.is_mute.load(SeqCst) {
+            return;
+        }
         {
             let mut gathered = lock(&self.gathered);
             if gathered.len() < GATHERED_MAX {

@@ -11,21 +11,23 @@ use super::fault::Trouble;
 use super::session::Session;
 use kernel::Span;
 
-pub(super) async fn join(session: &Session, name: &str) -> Attempted<u64> {
+/// The new epoch is larger than `after`.
+pub(super) async fn join(session: &Session, name: &str, after: i64) -> Attempted<u64> {
     session.execute(sql!("postgres/node_bar_named"), &[&name]).await?;
-    let claimed = session.first(sql!("postgres/node_claim"), &[&name]).await?;
+    let claimed = session.first(sql!("postgres/node_claim"), &[&name, &after]).await?;
     let row = claimed.ok_or_else(|| Trouble::Lost("no epoch was claimed".into()))?;
     count(&row, 0)
 }
 
-pub(super) async fn renew(session: &Session, epoch: u64, lease: Span) -> Attempted<Vec<u64>> {
+pub(super) async fn renew(session: &Session, epoch: u64, lease: Span) -> Attempted<Vec<(u64, Span)>> {
     let renewed = session.first(sql!("postgres/node_renew"), &[&int(epoch), &int(lease.0)]).await?;
     let was_there: bool = get(&renewed.ok_or(Trouble::Barred)?, 0)?;
     if was_there {
         session.execute(sql!("postgres/nodes_bar_absent"), &[&int(epoch)]).await?;
         session.execute(sql!("postgres/nodes_forget"), &[]).await?;
     }
-    session.query(sql!("postgres/nodes_there"), &[]).await?.iter().map(|row| count(row, 0)).collect()
+    let rows = session.query(sql!("postgres/nodes_there"), &[]).await?;
+    rows.iter().map(|row| Ok((count(row, 0)?, Span(count(row, 1)?)))).collect()
 }
 
 pub(super) async fn leave(session: &Session, epoch: u64) -> Attempted<()> {

@@ -6,6 +6,7 @@
 use super::columns::Attempted;
 use super::session::Session;
 use super::target::{Ear, Target};
+use super::witness::Witness;
 use crate::{Error, Result};
 use std::ops::Deref;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -23,6 +24,7 @@ const PAUSE_MAX: Duration = Duration::from_secs(2);
 pub(super) struct Connector {
     target: Target,
     outage: Mutex<Option<Outage>>,
+    pub witness: Witness,
 }
 
 struct Outage {
@@ -33,7 +35,7 @@ struct Outage {
 
 impl Connector {
     pub(super) fn new(target: Target) -> Connector {
-        Connector { target, outage: Mutex::default() }
+        Connector { target, outage: Mutex::default(), witness: Witness::default() }
     }
 
     pub(super) async fn connect(&self) -> Result<Session> {
@@ -54,6 +56,11 @@ impl Connector {
         let opened = match tokio::time::timeout(CONNECT_MAX, Session::open_with(&self.target, ear)).await {
             Ok(opened) => opened,
             Err(_) => Err(Error::Unavailable("the database does not answer".into())),
+        };
+        // Nobody uses it before it was asked.
+        let opened = match opened {
+            Ok(session) => self.witness.question(&session).await.map(|()| session),
+            Err(error) => Err(error),
         };
         let mut outage = self.outage();
         match &opened {

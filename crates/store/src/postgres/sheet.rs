@@ -49,7 +49,8 @@ impl Sheet {
         sheet.births(writes);
         sheet.notices(writes);
         sheet.deliveries(writes);
-        sheet.add(sql!("postgres/arrival_insert"), vec![Box::new(int(batch.epoch)), Box::new(names(writes))]);
+        let written = names(writes.iter().map(|write| (write.org, write.run, write.after + 1)));
+        sheet.add(sql!("postgres/arrival_insert"), vec![Box::new(int(batch.epoch)), Box::new(Blob(written))]);
         sheet
     }
 
@@ -386,15 +387,16 @@ pub(super) fn has_room(write: &RunWrite) -> bool {
     write.after < i32::MAX as u64
 }
 
-/// The names of the records in the order of the batch.
-fn names(writes: &[&RunWrite]) -> Blob {
-    let mut names = BytesMut::with_capacity(writes.len() * NAME_BYTES);
-    for write in writes {
-        names.put_u32(write.org.0);
-        names.put_slice(&write.run.0);
-        names.put_i32(small(write.after + 1));
+/// The names of records, in their order.
+pub(super) fn names(records: impl IntoIterator<Item = (OrgId, RunId, u64)>) -> Bytes {
+    let records = records.into_iter();
+    let mut names = BytesMut::with_capacity(records.size_hint().0 * NAME_BYTES);
+    for (org, run, seq) in records {
+        names.put_u32(org.0);
+        names.put_slice(&run.0);
+        names.put_i32(small(seq));
     }
-    Blob(names.freeze())
+    names.freeze()
 }
 
 /// The way back from [`names`].

@@ -133,7 +133,10 @@ fn whoever_is_silent_for_too_long_is_barred_by_those_who_are_not() {
     let database = Database::new();
     let store = open(&database.url);
     let join = |name: &str| runtime().block_on(store.join(name)).unwrap();
-    let renew = |epoch, lease| runtime().block_on(store.renew(epoch, lease));
+    let renew = |epoch, lease| {
+        let there = runtime().block_on(store.renew(epoch, lease))?;
+        Ok(there.into_iter().map(|(epoch, _)| epoch).collect::<Vec<u64>>())
+    };
     let (ada, bob) = (join("ada"), join("bob"));
     assert_eq!(renew(ada, LONG), Ok(vec![ada, bob]));
     // It is over at once; but whoever is late itself bars nobody.

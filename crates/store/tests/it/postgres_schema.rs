@@ -178,6 +178,8 @@ fn plans_follow_the_indexes_from_the_first_day() {
         ("postgres/runs_in_status", "Index Scan Backward using runs_by_status"),
         ("postgres/runs_unparked", "using runs_by_status"),
         ("postgres/runs_gated", "Index Scan using runs_by_gate"),
+        ("postgres/ready_types", "Index Only Scan using ready_pkey"),
+        ("postgres/ready_keys", "Index Only Scan using ready_pkey"),
         ("timers_due", "Index Only Scan using timers_pkey"),
         ("ready", "Index Only Scan using ready_pkey"),
         ("wait", "Index Scan using waits_pkey"),

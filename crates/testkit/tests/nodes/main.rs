@@ -1,6 +1,7 @@
 //! Several engines on one Postgres database, as several processes would be.
 
 mod news;
+mod rollback;
 mod tasks;
 
 use bytes::Bytes;

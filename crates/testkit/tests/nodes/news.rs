@@ -12,6 +12,14 @@ async fn two() -> (Node, Node) {
     (node(&url, "a").await, node(&url, "b").await)
 }
 
+/// Two that say nothing to each other: whatever they know of each other they have found out.
+async fn two_mute() -> (Node, Node) {
+    let (a, b) = two().await;
+    a.store.mute();
+    b.store.mute();
+    (a, b)
+}
+
 async fn end(a: Node, b: Node) {
     a.dies().await;
     b.dies().await;
@@ -92,7 +100,10 @@ async fn a_workflow_changed_through_one_node_is_changed_on_the_other_as_soon_as_
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_workflow_paused_through_one_node_is_paused_on_the_other() {
-    let (a, b) = two().await;
+    pause_and_resume(two().await).await;
+}
+
+async fn pause_and_resume((a, b): (Node, Node)) {
     a.define(json!({ "name": "wf", "tasks": { "t": { "noop": {} } } })).await;
     let id = a.engine.resolve(ORG, "wf").await.unwrap().unwrap().row.id;
     for round in 0..6 {
@@ -114,7 +125,10 @@ async fn a_workflow_paused_through_one_node_is_paused_on_the_other() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_type_changed_through_one_node_is_changed_on_the_other() {
-    let (a, b) = two().await;
+    change_a_type(two().await).await;
+}
+
+async fn change_a_type((a, b): (Node, Node)) {
     for round in 0..4 {
         let (one, other) = if round % 2 == 0 { (&a, &b) } else { (&b, &a) };
         let name = format!("mail.{round}");
@@ -136,7 +150,10 @@ async fn a_type_changed_through_one_node_is_changed_on_the_other() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn whoever_waits_on_one_node_hears_of_the_end_on_the_other() {
-    let (a, b) = two().await;
+    wait_and_follow(two().await).await;
+}
+
+async fn wait_and_follow((a, b): (Node, Node)) {
     a.define(json!({ "name": "wf", "tasks": { "w": { "wait_for_webhook": { "timeout": "1h" } } } })).await;
     let secret = Secret::new([7; 32]);
     for round in 0..6 {
@@ -177,7 +194,10 @@ async fn whoever_waits_on_one_node_hears_of_the_end_on_the_other() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_task_given_by_one_node_is_reported_to_the_other() {
-    let (a, b) = two().await;
+    report_elsewhere(two().await).await;
+}
+
+async fn report_elsewhere((a, b): (Node, Node)) {
     for _ in 0..4 {
         let run = a.submit_one("mail").await.unwrap();
         let claimed = a.claim_of("mail").await;
@@ -191,6 +211,14 @@ async fn a_task_given_by_one_node_is_reported_to_the_other() {
         assert_eq!(a.status(run).await, RunStatus::Completed);
     }
     end(a, b).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_any_news_all_of_it_holds_too() {
+    pause_and_resume(two_mute().await).await;
+    change_a_type(two_mute().await).await;
+    wait_and_follow(two_mute().await).await;
+    report_elsewhere(two_mute().await).await;
 }
 
 /// Two nodes whose clocks begin at the same time and are moved by hand.
