@@ -769,15 +769,20 @@ fn a_heartbeat_keeps_nothing_for_longer_than_a_worker_may_be_silent() {
     }
 }
 
+/// Nodes 3 and 8, as one of them sees them.
+fn nodes(own: u64) -> Nodes {
+    Nodes::of(own, &[(3, Span::from_secs(60)), (8, Span::from_secs(60))])
+}
+
 /// A board of node 3 on a store it shares with node 8.
 fn shared() -> Board<u64> {
     let mut board = Board::default();
-    board.share(Nodes::of(3, vec![8], true));
+    board.share(nodes(3));
     board
 }
 
 fn runs_of(node: u64) -> Vec<u64> {
-    let nodes = Nodes::of(node, vec![3, 8], true);
+    let nodes = nodes(node);
     (1..200).filter(|n| nodes.is_mine(run(*n))).collect()
 }
 
