@@ -57,6 +57,8 @@ impl Default for Sizes {
 
 /// Pause before rows that could not be read are asked for again.
 const READ_PAUSE: kernel::Span = kernel::Span::from_millis(200);
+/// For how long a node that lost a task to another one keeps to its own first.
+const RIVALRY: kernel::Span = kernel::Span::from_secs(10);
 /// A worker that was not heard of for so long does not count as one that is there.
 pub const ABSENT: kernel::Span = kernel::Span::from_secs(90);
 
@@ -69,6 +71,8 @@ pub struct Board<T> {
     sizes: Sizes,
     /// Those that share the store, if it can be shared.
     nodes: Option<Nodes>,
+    /// Until then others are taken to reach for the same tasks, because one was lost to them.
+    rivals_until: Timestamp,
     lines: BTreeMap<Key, Line>,
     polls: BTreeMap<u64, Poll<T>>,
     /// Open polls that want more.
@@ -130,6 +134,7 @@ impl<T> Default for Board<T> {
         Board {
             sizes: Sizes::default(),
             nodes: None,
+            rivals_until: Timestamp::default(),
             lines: BTreeMap::new(),
             polls: BTreeMap::new(),
             waiting: Waiting::default(),
@@ -300,6 +305,14 @@ impl<T> Board<T> {
         self.line(key.clone()).lane(&lane.key).refilled(rows, limit, now);
         self.refresh(&key, &lane.key, now);
         self.stirred.insert(key);
+    }
+
+    /// How many tasks wait, of every type, as the store says.
+    pub fn count(&mut self, ready: Vec<(OrgId, String, u64)>) {
+        self.lines.values_mut().for_each(|line| line.ready = 0);
+        for (org, name, count) in ready {
+            self.line((org, name.into())).ready = count;
+        }
     }
 
     /// Another node has a task for this lane that nobody there takes, or room for one.
@@ -485,7 +498,8 @@ impl<T> Board<T> {
             return None;
         }
         let place = self.poll_for(&key, worker)?;
-        let may_pass = |board: &Self| board.best(place).is_none_or(|(_, best, _)| best.priority >= wanted.priority);
+        let may_pass =
+            |board: &Self| board.best(place, now).is_none_or(|(_, best, _)| best.priority >= wanted.priority);
         if !may_pass(self) {
             return None;
         }
@@ -494,7 +508,7 @@ impl<T> Board<T> {
 
     /// A hand-over did not come about, for no fault of the task: it waits again.
     pub fn revoke(&mut self, promise: u64, now: Timestamp) {
-        let Some(Promise { line, lane, card, .. }) = self.break_promise(promise) else { return };
+        let Some(Promise { line, lane, card, .. }) = self.break_promise(promise, now) else { return };
         match card {
             Some(card) => self.restore_card(&line, &lane, card, now),
             None => self.refresh(&line, &lane, now),
@@ -512,14 +526,14 @@ impl<T> Board<T> {
 
     /// The run says that the task is not to be had.
     pub fn refuse(&mut self, promise: u64, now: Timestamp) {
-        if let Some(Promise { line, lane, .. }) = self.break_promise(promise) {
+        if let Some(Promise { line, lane, .. }) = self.break_promise(promise, now) {
             self.refresh(&line, &lane, now);
         }
     }
 
     /// The run cannot be read just now: what is known of its lane's rows is read again, in a while.
     pub fn mistrust(&mut self, promise: u64, now: Timestamp) {
-        let Some(Promise { line, lane, .. }) = self.break_promise(promise) else { return };
+        let Some(Promise { line, lane, .. }) = self.break_promise(promise, now) else { return };
         let track = self.line(line.clone()).lane(&lane);
         track.forget_rows();
         track.stick();
@@ -529,8 +543,9 @@ impl<T> Board<T> {
     }
 
     /// Gives the room back and the poll its credit.
-    fn break_promise(&mut self, promise: u64) -> Option<Promise> {
+    fn break_promise(&mut self, promise: u64, now: Timestamp) -> Option<Promise> {
         let broken = self.promises.remove(&promise)?;
+        self.rivals_until = now.after(RIVALRY);
         let line = self.line(broken.line.clone());
         line.stand_up(&broken.seats);
         line.held = line.held.saturating_sub(1);
@@ -572,7 +587,8 @@ impl<T> Board<T> {
     }
 
     /// The task a poll should get next: its line, its place and its lane.
-    fn best(&self, place: u64) -> Option<(Key, Place, Arc<str>)> {
+    fn best(&self, place: u64, now: Timestamp) -> Option<(Key, Place, Arc<str>)> {
+        let rivals = self.nodes.as_ref().filter(|_| now < self.rivals_until);
         let poll = self.polls.get(&place).filter(|_| !self.is_partial)?;
         let mut best: Option<(Key, Place, Arc<str>)> = None;
         for pattern in &poll.patterns {
@@ -580,7 +596,7 @@ impl<T> Board<T> {
                 if !line.rules.suits(poll.runtime.as_deref()) {
                     continue;
                 }
-                let Some((lane, first)) = line.first(self.nodes.as_ref()) else { continue };
+                let Some((lane, first)) = line.first(rivals) else { continue };
                 if best.as_ref().is_none_or(|(_, than, _)| first < *than) {
                     best = Some((key.clone(), first, lane));
                 }
@@ -592,7 +608,7 @@ impl<T> Board<T> {
     /// Gives a poll as much as it wants and there is; asks for rows where there may be more.
     fn fill(&mut self, place: u64, now: Timestamp, claims: &mut Vec<Claim>) {
         while self.polls.get(&place).is_some_and(Poll::takes_more) {
-            let Some((key, card, lane)) = self.best(place) else { break };
+            let Some((key, card, lane)) = self.best(place, now) else { break };
             let is_shared = self.nodes.as_ref().is_some_and(|nodes| !nodes.is_alone());
             let Some(line) = self.lines.get_mut(&key) else { break };
             if is_shared && line.lane(&lane).is_dated(now) {

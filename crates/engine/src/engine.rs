@@ -314,6 +314,8 @@ pub(crate) struct Inner {
     kinds: tasks::Kinds,
     /// Held by whoever changes a type.
     changing_types: tokio::sync::Mutex<()>,
+    /// When what other nodes know of tasks and workers was last read.
+    caught_up: tokio::sync::Mutex<Option<Instant>>,
     /// Counts the questions of workers.
     questions: AtomicU64,
     membership: membership::Membership,
@@ -357,6 +359,7 @@ impl Engine {
             followers: Default::default(),
             kinds: Default::default(),
             changing_types: Default::default(),
+            caught_up: Default::default(),
             questions: AtomicU64::new(0),
             membership,
             freshness: Default::default(),
@@ -419,6 +422,7 @@ impl Engine {
 
     /// The same, counted anew where that is done on demand; as they were when the loop does not answer.
     pub async fn metrics_now(&self) -> &Metrics {
+        let _ = tokio::time::timeout(METRICS_PATIENCE, self.catch_up(None)).await;
         let _ = tokio::time::timeout(METRICS_PATIENCE, self.inner.probe()).await;
         &self.inner.metrics
     }

@@ -151,6 +151,9 @@ struct Slot<T> {
     live: Option<Box<Live>>,
 }
 
+/// Attempts of executors, by run and fence.
+pub type Attempts = Vec<(RunId, u64)>;
+
 /// How a mailbox knows callback URLs without knowing secrets.
 pub type WaitUrl = Arc<dyn Fn(RunId, &str) -> String + Send + Sync>;
 
@@ -358,6 +361,10 @@ impl<T> Mailbox<T> {
             }
             Command::Rule(row) => self.board.rule(&row, None, self.now),
             Command::Posted(lane) => self.board.posted(&lane, self.now),
+            Command::Known { workers, ready } => {
+                self.board.remember(workers);
+                self.board.count(ready);
+            }
             Command::Waiting(types) => self.board.behind(types),
             Command::Seats { org, name, rows } => self.board.seated(org, &name, rows.as_deref(), self.now),
             Command::Keys { org, name, keys } => self.board.heard_of(org, &name, keys, self.now),
@@ -771,7 +778,7 @@ impl<T> Mailbox<T> {
     }
 
     /// Everything is left to others: whoever waits for something is told so. The attempts that were under way.
-    pub fn abandon(&mut self, nodes: Nodes) -> (Vec<(T, Reply)>, Vec<(RunId, u64)>) {
+    pub fn abandon(&mut self, nodes: Nodes) -> (Vec<(T, Reply)>, Attempts) {
         let sizes = self.board.sizes();
         let mut new = Mailbox::sized(nodes.own(), self.wait_url.clone(), sizes);
         if self.board.is_shared() {

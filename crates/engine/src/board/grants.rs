@@ -166,7 +166,7 @@ impl<T> Board<T> {
         grant.until = until;
         let worker = (org, grant.worker.clone());
         if let Some(worker) = self.workers.get_mut(&worker) {
-            worker.row.last_seen = now;
+            (worker.row.last_seen, worker.is_local) = (now, true);
         }
         Some(until)
     }

@@ -5,8 +5,8 @@
 //! one costs the same with one lane as with ten thousand.
 //!
 //! Where several nodes share a store, rows come and go without this one. What it has read of a lane it believes for a
-//! moment; then, or when it hears of something new, it reads again. Of equal priorities it takes tasks of its own
-//! runs first, so that nodes which work off the same lane seldom reach for the same task.
+//! moment; then, or when it hears of something new, it reads again. While another node works off the same lane, it takes
+//! of equal priorities tasks of its own runs first, so that they seldom reach for the same one.
 
 use super::grants::Hold;
 use super::seats::{Seats, Taken};
@@ -257,14 +257,14 @@ impl Line {
     }
 
     /// The lane whose turn it is, and its next card.
-    pub fn first(&self, nodes: Option<&Nodes>) -> Option<(Arc<str>, Place)> {
+    pub fn first(&self, rivals: Option<&Nodes>) -> Option<(Arc<str>, Place)> {
         if self.is_stopped() {
             return None;
         }
         let (_, _, key) = self.order.first()?;
         let lane = self.lanes.get(key)?;
         // Where all nodes share a limit, the oldest goes first whoever has it.
-        Some((key.clone(), lane.pick(nodes.filter(|_| !self.is_limited()))?))
+        Some((key.clone(), lane.pick(rivals.filter(|_| !self.is_limited()))?))
     }
 
     fn is_stopped(&self) -> bool {
@@ -354,17 +354,19 @@ impl Track {
         Some(*first).filter(|first| self.is_known(*first))
     }
 
-    /// The card to be handed out next: the first, but of those with its priority one of this node's own.
-    fn pick(&self, nodes: Option<&Nodes>) -> Option<Place> {
+    /// The card to be handed out next: the first, or, where others reach for it too, of those with its priority one of
+    /// this node's own.
+    fn pick(&self, rivals: Option<&Nodes>) -> Option<Place> {
         let head = self.head()?;
-        let Some(nodes) = nodes.filter(|nodes| !nodes.is_alone()) else { return Some(head) };
+        let is_anybodys = self.served.is_multiple_of(SPARED_EXCEPT_EVERY);
+        let Some(nodes) = rivals.filter(|nodes| !nodes.is_alone() && !is_anybodys) else { return Some(head) };
         let is_equal = |card: &&Place| card.priority == head.priority && self.is_known(**card);
         let mut foreign = head;
         for (n, card) in self.cards.keys().take_while(is_equal).take(2 * SPARED).enumerate() {
             if nodes.is_mine(card.run) {
                 return Some(*card);
             }
-            if n == SPARED && !self.served.is_multiple_of(SPARED_EXCEPT_EVERY) {
+            if n == SPARED {
                 foreign = *card;
             }
         }

@@ -126,6 +126,8 @@ pub(super) struct Worker {
     pub leased: u32,
     /// Something about it is not stored yet.
     pub is_new: bool,
+    /// It was heard of here, and nowhere else since.
+    pub is_local: bool,
 }
 
 /// Polls by a type or by the beginning of some.
@@ -253,29 +255,39 @@ impl<T> Board<T> {
             Some(worker) => {
                 worker.is_new |= worker.row.types != types || now.since(worker.row.last_seen) > super::ABSENT;
                 worker.row = row(worker.row.first_seen);
+                worker.is_local = true;
                 worker.patterns.clone_from(&ask.patterns);
             }
             None => {
                 let leased = leased.count() as u32;
-                let worker = Worker { row: row(now), patterns: ask.patterns.clone(), leased, is_new: true };
+                let (patterns, is_new, is_local) = (ask.patterns.clone(), true, true);
+                let worker = Worker { row: row(now), patterns, leased, is_new, is_local };
                 self.workers.insert(who, worker);
             }
         }
     }
 
-    /// Workers the last process knew.
+    /// Workers the last process knew, or other nodes do. What is known here of one and is newer stays.
     pub fn remember(&mut self, rows: Vec<WorkerRow>) {
         for row in rows {
+            let who = (row.org, row.id.clone());
+            let known = self.workers.get(&who);
+            if known.is_some_and(|worker| worker.row.last_seen >= row.last_seen) {
+                continue;
+            }
+            let leased = known.map_or(0, |worker| worker.leased);
             let types: Vec<String> = serde_json::from_str(&row.types).unwrap_or_default();
             let patterns = types.iter().filter_map(|text| Pattern::parse(text)).collect();
-            let who = (row.org, row.id.clone());
-            self.workers.insert(who, Worker { row, patterns, leased: 0, is_new: false });
+            self.workers.insert(who, Worker { row, patterns, leased, is_new: false, is_local: false });
         }
     }
 
     /// Workers of which something is to be stored: all that were heard of, or only those with news.
     pub fn news(&mut self, all: bool) -> Vec<WorkerRow> {
-        let told = |worker: &mut Worker| (std::mem::take(&mut worker.is_new) || all).then(|| worker.row.clone());
+        let told = |worker: &mut Worker| {
+            let is_news = std::mem::take(&mut worker.is_new) || all && worker.is_local;
+            is_news.then(|| worker.row.clone())
+        };
         self.workers.values_mut().filter_map(told).collect()
     }
 

@@ -768,3 +768,129 @@ fn a_heartbeat_keeps_nothing_for_longer_than_a_worker_may_be_silent() {
         assert_eq!(board.extend(ORG, (run(1), 0), 7, by, after(at)), Some(after(until)));
     }
 }
+
+/// Nodes 3 and 8, as one of them sees them.
+fn nodes(own: u64) -> Nodes {
+    Nodes::of(own, &[(3, Span::from_secs(60)), (8, Span::from_secs(60))])
+}
+
+/// A board of node 3 on a store it shares with node 8.
+fn shared() -> Board<u64> {
+    let mut board = Board::default();
+    board.share(nodes(3));
+    board
+}
+
+fn runs_of(node: u64) -> Vec<u64> {
+    let nodes = nodes(node);
+    (1..200).filter(|n| nodes.is_mine(run(*n))).collect()
+}
+
+fn seat(number: u32) -> SeatRow {
+    let seat = Seat { org: ORG, name: "a".into(), of: SeatOf::Type, key: String::new(), number };
+    SeatRow { seat, run: run(99), step: 0, until: SeatRow::FREED }
+}
+
+#[test]
+fn on_a_shared_store_a_lane_is_read_again_when_others_may_have_changed_it() {
+    let (mut board, a) = (shared(), lane("a", ""));
+    board.open(ask(1, &["a"], 1), NOW);
+    assert_eq!((board.pair(NOW), board.refills()), (vec![], vec![]), "nothing is known of, so nothing is read");
+    board.posted(&a, NOW);
+    assert_eq!(board.pair(NOW), []);
+    assert_eq!(board.refills(), [(a.clone(), None)]);
+    board.posted(&a, NOW);
+    board.refilled(&a, Some(vec![]), NOW);
+    assert_eq!((board.pair(NOW), board.refills()), (vec![], vec![(a.clone(), None)]), "it came while it was read");
+    board.refilled(&a, Some(vec![place(1, 5), place(1, 6)]), NOW);
+    assert_eq!(board.pair(NOW).len(), 1);
+    board.open(ask(2, &["a"], 1), after(1));
+    assert_eq!(board.pair(after(1)), [], "somebody may have taken it by now");
+    assert_eq!(board.refills(), [(a.clone(), None)]);
+    board.refilled(&a, Some(vec![place(1, 7)]), after(1));
+    assert_eq!(board.pair(after(1))[0].run, run(7));
+}
+
+#[test]
+fn types_and_keys_that_are_new_are_looked_for_when_somebody_asks() {
+    let (mut board, k) = (shared(), lane("a", "k"));
+    board.posted(&lane("a", "k"), NOW);
+    board.behind(vec![(ORG, "b".into())]);
+    assert_eq!(board.asks(), [], "nobody asks");
+    board.open(Ask { is_hasty: true, ..ask(1, &["a"], 1) }, NOW);
+    assert_eq!(board.pair(NOW), []);
+    assert_eq!(board.asks(), [(ORG, "a".into(), None)]);
+    assert!(board.answers().is_empty(), "it is not told that there is nothing before that is known");
+    board.heard_of(ORG, "a", Some(vec!["k".into()]), NOW);
+    assert_eq!((board.pair(NOW), board.refills()), (vec![], vec![(k.clone(), None)]));
+    board.refilled(&k, Some(vec![place(1, 5)]), NOW);
+    assert_eq!(board.pair(NOW)[0].run, run(5));
+    board.open(Ask { is_hasty: true, ..ask(2, &["b"], 1) }, NOW);
+    assert_eq!(board.pair(NOW), []);
+    assert_eq!(board.asks(), [(ORG, "b".into(), None)]);
+    board.heard_of(ORG, "b", None, NOW);
+    assert_eq!(board.answers().len(), 1, "what cannot be read is nobody's reason to wait");
+}
+
+#[test]
+fn a_node_that_lost_a_task_to_another_keeps_to_its_own_but_not_always() {
+    let (mut board, a) = (shared(), lane("a", ""));
+    let (own, foreign) = (runs_of(3), runs_of(8));
+    let mut rows: Vec<Place> = (1..100).map(|n| place(5, n)).chain([place(1, foreign[0])]).collect();
+    rows.sort();
+    board.open(ask(1, &["a"], 40), NOW);
+    board.posted(&a, NOW);
+    board.pair(NOW);
+    board.refills();
+    board.refilled(&a, Some(rows), NOW);
+    let first = board.pair(NOW);
+    let ages: Vec<RunId> = first[1..].iter().map(|claim| claim.run).collect();
+    assert_eq!(first[0].run, run(foreign[0]), "priority goes first");
+    assert!(ages.is_sorted(), "nobody is in its way: by age");
+    board.refuse(first[39].offer.place, NOW);
+    board.open(ask(2, &["a"], 16), NOW);
+    let second = board.pair(NOW);
+    let is_own = |claim: &&Claim| own.iter().any(|n| run(*n) == claim.run);
+    let count = second.iter().filter(is_own).count();
+    assert!((13..second.len()).contains(&count), "{count} of {} are its own", second.len());
+}
+
+#[test]
+fn seats_are_taken_with_a_hand_over_and_free_when_it_does_not_come_to_it() {
+    let (mut board, a) = (shared(), lane("a", ""));
+    board.rule(&TypeRow { limit: Some(2), ..rule("a") }, None, NOW);
+    board.open(ask(1, &["a"], 9), NOW);
+    for n in 1..5 {
+        board.post(&a, place(1, n), NOW);
+    }
+    let claims = board.pair(NOW);
+    let mut seats: Vec<u32> = claims.iter().map(|claim| claim.offer.seat).collect();
+    seats.sort_unstable();
+    assert_eq!(seats, [1, 2], "two at once, each with a seat of its own");
+    let taken = board.seats_of(claims[0].offer.place, ORG, claims[0].run, 0);
+    assert_eq!((taken.len(), taken[0].seat.number + 1), (1, claims[0].offer.seat));
+    board.revoke(claims[0].offer.place, NOW);
+    let again = board.pair(NOW);
+    assert_eq!((again.len(), again[0].offer.seat), (1, claims[0].offer.seat), "it is free again");
+    // Another node has it.
+    board.revoke(again[0].offer.place, NOW);
+    board.contested(&seat(again[0].offer.seat - 1).seat);
+    assert_eq!((board.pair(NOW), board.seat_asks()), (vec![], vec![(ORG, "a".into())]));
+    board.seated(ORG, "a", Some(&[seat(again[0].offer.seat - 1)]), NOW);
+    assert_eq!(board.pair(NOW), [], "what is on its way has the other one");
+    assert_eq!(board.stance(&a, NOW).hold, Some(Hold::Limit(2)));
+    board.freed(&seat(again[0].offer.seat - 1).seat, NOW);
+    assert_eq!(board.pair(NOW).len(), 1);
+}
+
+#[test]
+fn a_run_is_not_created_at_the_risk_of_a_seat() {
+    let mut board = shared();
+    let wanted = Wanted { step: 0, name: "a", key: "", priority: 1 };
+    board.open(ask(1, &["a"], 3), NOW);
+    assert!(board.offer(ORG, &wanted, None, true, NOW).is_some(), "no limits, no seats");
+    board.rule(&TypeRow { limit: Some(2), ..rule("a") }, None, NOW);
+    assert_eq!(board.offer(ORG, &wanted, None, true, NOW), None);
+    let offer = board.offer(ORG, &wanted, None, false, NOW);
+    assert!(offer.is_some_and(|offer| offer.seat > 0), "a run that exists can be read again");
+}

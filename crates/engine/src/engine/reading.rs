@@ -70,6 +70,7 @@ impl Engine {
         for step in reading.run.claimable(plan).take(STANCES_MAX) {
             let name = plan.node(step).task().map(|task| task.name.clone()).unwrap_or_default();
             let lane = Lane { org, name, key: reading.run.step(step).key.clone() };
+            self.catch_up(Some((lane.org, &lane.name))).await?;
             if let Reply::Stance(stance) = self.inner.ask(|ticket| Command::Look(Look::Stance(lane), ticket)).await? {
                 stances.push((step, *stance));
             }

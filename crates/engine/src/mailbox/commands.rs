@@ -102,6 +102,11 @@ pub enum Command<T> {
     },
     /// Another node has a task for this lane that nobody there takes, or room for one.
     Posted(Lane),
+    /// What the store says of workers, and of how many tasks of each type wait.
+    Known {
+        workers: Vec<WorkerRow>,
+        ready: Vec<(OrgId, String, u64)>,
+    },
     /// Types with tasks that wait.
     Waiting(Vec<(OrgId, String)>),
     /// Who has which seats of a type; nothing if they could not be read.

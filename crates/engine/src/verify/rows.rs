@@ -108,10 +108,12 @@ fn timers(case: &mut Case<'_>, folded: &Folded) {
     }
 }
 
-/// Of a run that was parked while it runs, workers find exactly the tasks they may claim, each in its place.
+/// Of a run that was parked while it runs, workers find exactly the tasks they may claim, each in its place; where nodes
+/// share the store, of every run.
 fn ready(case: &mut Case<'_>, plan: &Plan, folded: &Folded) {
     let (stored, run) = (case.stored, &folded.run);
-    let is_outside = is_parked(case, run) && run.status() == RunStatus::Running;
+    let is_shared = !case.inspection.is_of_one_writer();
+    let is_outside = is_shared || is_parked(case, run) && run.status() == RunStatus::Running;
     let mut wanted: Vec<ReadyRow> = Vec::new();
     for step in run.claimable(plan).filter(|_| is_outside) {
         let name = plan.node(step).task().map(|task| task.name.clone()).unwrap_or_default();

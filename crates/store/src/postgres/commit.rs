@@ -88,12 +88,12 @@ pub(super) async fn commit(inner: &Inner, batch: Batch) -> Result<Vec<Verdict>> 
 /// whether each of them could be had.
 fn is_tangled(writes: &[RunWrite]) -> bool {
     let mut taken = HashSet::new();
-    let mut is_met = |write: &RunWrite| {
+    let is_met = |write: &RunWrite| {
         let is_met = write.seats.free.iter().chain(&write.seats.take).any(|row| taken.contains(&row.seat));
         taken.extend(write.seats.take.iter().map(|row| row.seat.clone()));
         is_met
     };
-    writes.iter().filter(|write| write.seats != SeatChange::default()).any(|write| is_met(write))
+    writes.iter().filter(|write| write.seats != SeatChange::default()).any(is_met)
 }
 
 /// Writes all of it, or nothing.

@@ -424,3 +424,31 @@ async fn a_task_cancelled_through_another_node_is_called_off_within_a_second() {
     assert_eq!(handed, Default::default());
     both_die(a, b).await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_waits_and_who_would_take_it_is_seen_through_any_node() {
+    let (a, b) = pair().await;
+    limited(&a, "mail", TypeChange { limit: Some(Some(1)), ..Default::default() }).await;
+    let run = a.submit((0..5).map(|_| new_task("mail", "", None)).collect()).await[0];
+    let told = |told: Option<engine::explain::Explanation>| format!("{told:?}");
+    let view = b.engine.task_type(ORG, "mail").await.unwrap().unwrap();
+    assert_eq!((view.ready, view.leased, view.workers), (5, 0, 0));
+    let metrics = b.engine.metrics_now().await;
+    assert_eq!((metrics.tasks_ready.get(), metrics.types_without_worker.get()), (5, 1));
+    let explained = told(b.engine.explain(ORG, run, None).await.unwrap().unwrap().1);
+    assert!(explained.contains("no worker"), "{explained}");
+    let task = a.claim("w", "mail", 1).await.remove(0);
+    let until = Instant::now() + PATIENCE;
+    while b.engine.workers(ORG).await.unwrap().is_empty() {
+        assert!(Instant::now() < until, "the other node does not know of the worker");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    let view = b.engine.task_type(ORG, "mail").await.unwrap().unwrap();
+    assert_eq!((view.ready, view.leased, view.workers), (4, 1, 1));
+    let waiting = if task.run == run { a.submit(vec![new_task("mail", "", None)]).await[0] } else { run };
+    let explained = told(b.engine.explain(ORG, waiting, None).await.unwrap().unwrap().1);
+    assert!(explained.contains("limit") || explained.contains("1 at once"), "{explained}");
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    assert_eq!(b.engine.metrics_now().await.types_without_worker.get(), 0);
+    both_die(a, b).await;
+}

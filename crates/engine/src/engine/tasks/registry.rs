@@ -10,7 +10,7 @@ use lang::task::Settings;
 use sha2::{Digest, Sha256};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use store::{Definition, News, Rate, TypePause, TypeRow, WorkerRow, WorkflowRow};
 
 /// Types remembered; beyond that the table is simply started anew.
@@ -206,6 +206,10 @@ impl Engine {
 
     async fn viewed(&self, org: OrgId, rows: Vec<TypeRow>) -> Result<Vec<TypeView>, Error> {
         let names = rows.iter().map(|row| row.name.clone()).collect();
+        self.catch_up(None).await?;
+        for row in rows.iter().filter(|row| row.limit.is_some()) {
+            self.read_seats(org, &row.name).await?;
+        }
         match self.inner.ask(|ticket| Command::Look(Look::Types(org, names), ticket)).await? {
             Reply::Types(tallies) => {
                 let view = |(row, (ready, leased, workers))| TypeView { row, ready, leased, workers };
@@ -269,10 +273,39 @@ impl Engine {
 
     /// Workers that were heard of in the last day, with the tasks each has.
     pub async fn workers(&self, org: OrgId) -> Result<Vec<(WorkerRow, u32)>, Error> {
+        self.catch_up(None).await?;
         match self.inner.ask(|ticket| Command::Look(Look::Workers(org), ticket)).await? {
             Reply::Workers(workers) => Ok(workers),
             other => Err(refusal(other, "worker")),
         }
+    }
+
+    /// Where other nodes have tasks and workers, too: reads what the store knows of them, and who has the limits of
+    /// this type.
+    pub(in super::super) async fn catch_up(&self, of: Option<(OrgId, &str)>) -> Result<(), Error> {
+        let inner = &self.inner;
+        if !inner.store.is_shared() {
+            return Ok(());
+        }
+        if let Some((org, name)) = of {
+            self.read_seats(org, name).await?;
+        }
+        let mut caught_up = inner.caught_up.lock().await;
+        if caught_up.is_some_and(|at| at.elapsed() < STILL_TRUE) {
+            return Ok(());
+        }
+        let (workers, ready) = (inner.store.workers().await?, inner.store.ready_counts().await?);
+        inner.inbox.send(Command::Known { workers, ready });
+        *caught_up = Some(Instant::now());
+        Ok(())
+    }
+
+    async fn read_seats(&self, org: OrgId, name: &str) -> Result<(), Error> {
+        if self.inner.store.is_shared() {
+            let rows = Some(self.inner.store.seats(org, name).await?);
+            self.inner.inbox.send(Command::Seats { org, name: name.to_owned(), rows });
+        }
+        Ok(())
     }
 
     /// What the last process left: backlogs, rules and workers.
@@ -295,6 +328,8 @@ impl Engine {
 }
 
 const LANES_PAGE: usize = 1_000;
+/// What was read of other nodes' tasks and workers is believed for so long.
+const STILL_TRUE: Duration = Duration::from_millis(250);
 /// How often a node looks whether others have left tasks for its workers, in case nobody told it.
 const LOOK_EVERY: Duration = Duration::from_millis(1_000);
 /// Every how many looks the seats are forgotten whose time is over.
@@ -324,10 +359,14 @@ pub async fn keep_looking(engine: Engine) {
 pub async fn keep_workers(engine: Engine) {
     let mut round = 0u32;
     while !engine.inner.inbox.is_closed() {
-        tokio::time::sleep(NEWS).await;
+        // Other nodes know of its workers by the rows alone.
+        tokio::time::sleep(if engine.inner.store.is_shared() { LOOK_EVERY } else { NEWS }).await;
         round = round.wrapping_add(1);
         let since = Timestamp(engine.now().0.saturating_sub_unsigned(MEMORY.0));
-        let look = Look::News { all: round.is_multiple_of(ALL_NEWS_EVERY), since };
+        let look = Look::News {
+            all: round.is_multiple_of(if engine.inner.store.is_shared() { FORGET_EVERY } else { ALL_NEWS_EVERY }),
+            since,
+        };
         let Ok(Reply::Workers(news)) = engine.inner.ask(|ticket| Command::Look(look, ticket)).await else { continue };
         if news.is_empty() {
             continue;
