@@ -107,6 +107,7 @@ codes! {
     RunNeedsUpgrade = 503 "run_needs_upgrade",
     StorageUnavailable = 503 "storage_unavailable",
     OutcomeUnknown = 503 "outcome_unknown",
+    StoreRollbackDetected = 503 "store_rollback_detected",
     Overloaded = 503 "overloaded",
     TooManyStreams = 503 "too_many_streams",
     ShuttingDown = 503 "shutting_down",

@@ -12,11 +12,13 @@
 //! limits are counted from grants that exist.
 //!
 //! Tasks whose runs have left memory are rows of the store. Of each lane the board knows them up to a *horizon*;
-//! nothing beyond it is handed out before the rows in between have been read.
+//! nothing beyond it is handed out before the rows in between have been read. Where nodes share a store, all tasks are
+//! such rows, and what is known of them is read again when it may have changed (`nodes` is given).
 
 mod grants;
 mod lanes;
 mod polls;
+mod seats;
 #[cfg(test)]
 mod tests;
 
@@ -24,13 +26,15 @@ pub use grants::{Grant, Held, Hold, Stance};
 pub use lanes::{Line, PAGE, Rules};
 pub use polls::{Ask, CalledOff, Handed, Pattern, Task};
 
+use crate::nodes::Nodes;
 use kernel::advance::{Offer, Wanted};
 use kernel::{OrgId, RunId, Timestamp};
 use lanes::Horizon;
 use polls::{Poll, Waiting, Worker};
+use seats::{Seats, Taken};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
-use store::{Lane, Place, TypeRow, WorkerRow};
+use store::{Lane, Place, Seat, SeatOf, SeatRow, TypeRow, WorkerRow};
 
 /// How much of what waits is kept in memory.
 #[derive(Clone, Copy, Debug)]
@@ -63,6 +67,8 @@ type WorkerKey = (OrgId, String);
 
 pub struct Board<T> {
     sizes: Sizes,
+    /// Those that share the store, if it can be shared.
+    nodes: Option<Nodes>,
     lines: BTreeMap<Key, Line>,
     polls: BTreeMap<u64, Poll<T>>,
     /// Open polls that want more.
@@ -84,6 +90,10 @@ pub struct Board<T> {
     stirred: BTreeSet<Key>,
     /// Lanes of which more is to be read, and after what.
     refills: Vec<(Lane, Option<Place>)>,
+    /// Types whose lanes are to be read, and after what key.
+    asks: Vec<(OrgId, String, Option<String>)>,
+    /// Types whose seats are to be read.
+    seat_asks: Vec<(OrgId, String)>,
     /// Cards whose runs are in memory.
     resident: usize,
     /// Counts every hand-over, so that lanes can be served in turn.
@@ -103,6 +113,7 @@ struct Promise {
     lane: Arc<str>,
     /// The card it was, unless it never was one; true if its run is in memory.
     card: Option<(Place, bool)>,
+    seats: Taken,
 }
 
 /// A card and the worker it goes to.
@@ -118,6 +129,7 @@ impl<T> Default for Board<T> {
     fn default() -> Self {
         Board {
             sizes: Sizes::default(),
+            nodes: None,
             lines: BTreeMap::new(),
             polls: BTreeMap::new(),
             waiting: Waiting::default(),
@@ -131,6 +143,8 @@ impl<T> Default for Board<T> {
             called_off: HashMap::new(),
             stirred: BTreeSet::new(),
             refills: Vec::new(),
+            asks: Vec::new(),
+            seat_asks: Vec::new(),
             resident: 0,
             served: 0,
             is_partial: false,
@@ -141,6 +155,15 @@ impl<T> Default for Board<T> {
 impl<T> Board<T> {
     pub fn new(sizes: Sizes) -> Self {
         Board { sizes, ..Default::default() }
+    }
+
+    /// The store is shared by these.
+    pub fn share(&mut self, nodes: Nodes) {
+        self.nodes = Some(nodes);
+    }
+
+    pub fn is_shared(&self) -> bool {
+        self.nodes.is_some()
     }
 
     pub fn sizes(&self) -> Sizes {
@@ -161,13 +184,17 @@ impl<T> Board<T> {
 
     /// Is there something to pair or to read right now?
     pub fn has_work(&self) -> bool {
-        !self.stirred.is_empty() || !self.refills.is_empty() || self.has_answers()
+        !self.stirred.is_empty()
+            || !self.refills.is_empty()
+            || !self.asks.is_empty()
+            || !self.seat_asks.is_empty()
+            || self.has_answers()
     }
 
-    /// So many tasks wait in memory that the next one should leave it.
+    /// So many tasks wait in memory that the next one should leave it; or whoever comes next may come to another node.
     pub fn is_crowded(&self) -> bool {
         // A test that is after what lies behind it need not make thousands.
-        self.resident >= if store::crash::is_armed() { 1 } else { self.sizes.resident }
+        self.is_shared() || self.resident >= if store::crash::is_armed() { 1 } else { self.sizes.resident }
     }
 
     /// Unclaimed tasks whose runs are in memory.
@@ -248,7 +275,7 @@ impl<T> Board<T> {
         let window = self.sizes.window;
         let state = self.line(key.clone()).lane(&lane.key);
         if state.cards.get(&place) == Some(&true) {
-            state.park(place, window);
+            state.park(place, window, now);
             self.resident -= 1;
         }
         self.refresh(&key, &lane.key, now);
@@ -270,9 +297,137 @@ impl<T> Board<T> {
         if rows.is_none() {
             self.releases.insert((now.after(READ_PAUSE), lane.clone()));
         }
-        self.line(key.clone()).lane(&lane.key).refilled(rows, limit);
+        self.line(key.clone()).lane(&lane.key).refilled(rows, limit, now);
         self.refresh(&key, &lane.key, now);
         self.stirred.insert(key);
+    }
+
+    /// Another node has a task for this lane that nobody there takes, or room for one.
+    pub fn posted(&mut self, lane: &Lane, now: Timestamp) {
+        let key: Key = (lane.org, Arc::from(lane.name.as_str()));
+        let (is_wanted, low) = (self.next_poll(&key).is_some(), self.sizes.low);
+        let line = self.line(key.clone());
+        if let Some(seats) = &mut line.seats {
+            seats.is_overtaken = true;
+        }
+        if !is_wanted {
+            line.is_behind = true;
+            return;
+        }
+        line.lane(&lane.key).doubt(low);
+        if line.hold(&lane.key, now).is_some() {
+            self.ask_for_seats(&key);
+        }
+        self.refresh(&key, &lane.key, now);
+        self.stirred.insert(key);
+    }
+
+    /// There are tasks of these types that wait: their lanes are read when somebody asks for one.
+    pub fn behind(&mut self, types: Vec<(OrgId, String)>) {
+        for (org, name) in types {
+            let key: Key = (org, name.into());
+            self.line(key.clone()).is_behind = true;
+            if self.next_poll(&key).is_some() {
+                self.ask_for_seats(&key);
+                self.stirred.insert(key);
+            }
+        }
+    }
+
+    /// Who has the seats of a type is to be read, unless it has no limits.
+    fn ask_for_seats(&mut self, key: &Key) {
+        let line = self.line(key.clone());
+        let is_limited = line.is_limited();
+        let Some(seats) = line.seats.as_mut().filter(|seats| is_limited && !seats.is_reading) else { return };
+        (seats.is_reading, seats.is_overtaken) = (true, false);
+        self.seat_asks.push((key.0, key.1.to_string()));
+    }
+
+    /// Types whose seats are to be read.
+    pub fn seat_asks(&mut self) -> Vec<(OrgId, String)> {
+        std::mem::take(&mut self.seat_asks)
+    }
+
+    /// Who has which seats of a type; or they could not be read, and are read again in a while.
+    pub fn seated(&mut self, org: OrgId, name: &str, rows: Option<&[SeatRow]>, now: Timestamp) {
+        let key: Key = (org, Arc::from(name));
+        let under_way: Vec<Taken> =
+            self.promises.values().filter(|promise| promise.line == key).map(|promise| promise.seats.clone()).collect();
+        let Some(seats) = &mut self.line(key.clone()).seats else { return };
+        seats.is_reading = false;
+        let Some(rows) = rows else { return };
+        seats.replace(rows, under_way.into_iter());
+        seats.is_unsure = false;
+        self.refresh_line(&key, now);
+        self.stirred.insert(key);
+    }
+
+    /// A seat that was to be taken is another's.
+    pub fn contested(&mut self, seat: &Seat) {
+        let key: Key = (seat.org, Arc::from(seat.name.as_str()));
+        if let Some(seats) = &mut self.line(key.clone()).seats {
+            (seats.is_unsure, seats.is_overtaken) = (true, true);
+        }
+        self.ask_for_seats(&key);
+    }
+
+    /// A seat is nobody's any more.
+    pub fn freed(&mut self, seat: &Seat, now: Timestamp) {
+        let key: Key = (seat.org, Arc::from(seat.name.as_str()));
+        if let Some(seats) = &mut self.line(key.clone()).seats {
+            seats.free(seat.of, &seat.key, seat.number);
+        }
+        self.refresh(&key, &seat.key, now);
+        self.stirred.insert(key);
+    }
+
+    /// What a hand-over to this promise takes up.
+    pub fn seats_of(&self, promise: u64, org: OrgId, run: RunId, step: u32) -> Vec<SeatRow> {
+        let Some(Promise { line, seats, .. }) = self.promises.get(&promise) else { return Vec::new() };
+        let row = |(of, key, number, until): &(SeatOf, Arc<str>, u32, Timestamp)| SeatRow {
+            seat: Seat { org, name: line.1.to_string(), of: *of, key: key.to_string(), number: *number },
+            run,
+            step,
+            until: *until,
+        };
+        seats.iter().map(row).collect()
+    }
+
+    /// Types whose lanes are to be read.
+    pub fn asks(&mut self) -> Vec<(OrgId, String, Option<String>)> {
+        std::mem::take(&mut self.asks)
+    }
+
+    /// The keys of a type that have tasks, at most a page after the one asked for; or they could not be read.
+    pub fn heard_of(&mut self, org: OrgId, name: &str, keys: Option<Vec<String>>, now: Timestamp) {
+        let key: Key = (org, Arc::from(name));
+        let (low, page) = (self.sizes.low, self.sizes.page);
+        let line = self.line(key.clone());
+        line.is_asking = false;
+        // Whatever went wrong, it is looked at again in a while.
+        let Some(keys) = keys else { return };
+        let is_first = line.asked_after.is_none();
+        line.asked_after = (keys.len() >= page).then(|| keys.last().cloned()).flatten();
+        line.is_behind = line.asked_after.is_some();
+        line.heard_of(&keys, is_first && line.asked_after.is_none(), low);
+        for lane in keys {
+            self.refresh(&key, &lane, now);
+        }
+        self.stirred.insert(key);
+    }
+
+    /// The run of these cards is not what it was: it says again what can be claimed when it has been read.
+    pub fn withhold(&mut self, lane: &Lane, place: Place, now: Timestamp) {
+        let key: Key = (lane.org, Arc::from(lane.name.as_str()));
+        let Some(track) = self.lines.get_mut(&key).and_then(|line| line.lanes.get_mut(&*lane.key)) else { return };
+        self.resident -= usize::from(track.take(place));
+        self.refresh(&key, &lane.key, now);
+    }
+
+    /// Would somebody who waits here take a task of this lane?
+    pub fn is_wanted(&mut self, lane: &Lane, now: Timestamp) -> bool {
+        let key: Key = (lane.org, Arc::from(lane.name.as_str()));
+        self.next_poll(&key).is_some() && self.line(key).hold(&lane.key, now).is_none()
     }
 
     /// Lanes to be read on.
@@ -324,7 +479,9 @@ impl<T> Board<T> {
         let line = self.line(key.clone());
         let lane = line.lane(wanted.key);
         let has_others = is_new && (!lane.cards.is_empty() || lane.horizon != Horizon::All);
-        if has_others || is_partial || line.hold(wanted.key, now).is_some() {
+        // A seat that turns out to be taken must not keep a run from being created.
+        let is_at_risk = is_new && line.is_limited();
+        if has_others || is_at_risk || is_partial || line.hold(wanted.key, now).is_some() {
             return None;
         }
         let place = self.poll_for(&key, worker)?;
@@ -338,13 +495,19 @@ impl<T> Board<T> {
     /// A hand-over did not come about, for no fault of the task: it waits again.
     pub fn revoke(&mut self, promise: u64, now: Timestamp) {
         let Some(Promise { line, lane, card, .. }) = self.break_promise(promise) else { return };
-        let track = self.line(line.clone()).lane(&lane);
         match card {
-            Some((place, true)) => self.resident += usize::from(track.show(place)),
-            Some((place, false)) => track.put_back(place),
-            None => {}
+            Some(card) => self.restore_card(&line, &lane, card, now),
+            None => self.refresh(&line, &lane, now),
         }
-        self.refresh(&line, &lane, now);
+    }
+
+    fn restore_card(&mut self, line: &Key, lane: &str, (place, is_resident): (Place, bool), now: Timestamp) {
+        let track = self.line(line.clone()).lane(lane);
+        match is_resident {
+            true => self.resident += usize::from(track.show(place)),
+            false => track.put_back(place),
+        }
+        self.refresh(line, lane, now);
     }
 
     /// The run says that the task is not to be had.
@@ -357,7 +520,9 @@ impl<T> Board<T> {
     /// The run cannot be read just now: what is known of its lane's rows is read again, in a while.
     pub fn mistrust(&mut self, promise: u64, now: Timestamp) {
         let Some(Promise { line, lane, .. }) = self.break_promise(promise) else { return };
-        self.line(line.clone()).lane(&lane).forget_rows();
+        let track = self.line(line.clone()).lane(&lane);
+        track.forget_rows();
+        track.stick();
         let (org, name) = (line.0, line.1.to_string());
         self.releases.insert((now.after(READ_PAUSE), Lane { org, name, key: lane.to_string() }));
         self.refresh(&line, &lane, now);
@@ -367,6 +532,7 @@ impl<T> Board<T> {
     fn break_promise(&mut self, promise: u64) -> Option<Promise> {
         let broken = self.promises.remove(&promise)?;
         let line = self.line(broken.line.clone());
+        line.stand_up(&broken.seats);
         line.held = line.held.saturating_sub(1);
         let lane = line.lane(&broken.lane);
         lane.held = lane.held.saturating_sub(1);
@@ -380,7 +546,8 @@ impl<T> Board<T> {
     }
 
     fn line(&mut self, key: Key) -> &mut Line {
-        self.lines.entry(key).or_default()
+        let is_shared = self.nodes.is_some();
+        self.lines.entry(key).or_insert_with(|| Line::new(is_shared))
     }
 
     /// Puts a lane where it belongs among those of its line that can be served.
@@ -413,7 +580,7 @@ impl<T> Board<T> {
                 if !line.rules.suits(poll.runtime.as_deref()) {
                     continue;
                 }
-                let Some((lane, first)) = line.first() else { continue };
+                let Some((lane, first)) = line.first(self.nodes.as_ref()) else { continue };
                 if best.as_ref().is_none_or(|(_, than, _)| first < *than) {
                     best = Some((key.clone(), first, lane));
                 }
@@ -426,10 +593,19 @@ impl<T> Board<T> {
     fn fill(&mut self, place: u64, now: Timestamp, claims: &mut Vec<Claim>) {
         while self.polls.get(&place).is_some_and(Poll::takes_more) {
             let Some((key, card, lane)) = self.best(place) else { break };
+            let is_shared = self.nodes.as_ref().is_some_and(|nodes| !nodes.is_alone());
             let Some(line) = self.lines.get_mut(&key) else { break };
+            if is_shared && line.lane(&lane).is_dated(now) {
+                line.lane(&lane).forget_rows();
+                self.refresh(&key, &lane, now);
+                continue;
+            }
             let is_resident = line.lane(&lane).take(card);
             self.resident -= usize::from(is_resident);
-            let Some(offer) = self.promise(place, &key, &lane, Some((card, is_resident)), now) else { break };
+            let Some(offer) = self.promise(place, &key, &lane, Some((card, is_resident)), now) else {
+                self.restore_card(&key, &lane, (card, is_resident), now);
+                break;
+            };
             claims.push(Claim { org: key.0, run: card.run, step: card.step, offer });
         }
         self.read_on(place);
@@ -451,13 +627,18 @@ impl<T> Board<T> {
         card: Option<(Place, bool)>,
         now: Timestamp,
     ) -> Option<Offer> {
+        let served = self.served + 1;
+        let from =
+            served ^ self.nodes.as_ref().map_or(0, |nodes| nodes.own().wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32);
+        let seats = self.line(key.clone()).sit(lane, from, now)?;
         let poll = self.polls.get_mut(&place)?;
         poll.credits -= 1;
         poll.on_its_way += 1;
-        self.served += 1;
-        let served = self.served;
-        let offer = Offer { worker: poll.worker.clone(), lease: poll.lease, place: served };
-        self.promises.insert(served, Promise { poll: place, line: key.clone(), lane: lane.into(), card });
+        self.served = served;
+        let number = |of: SeatOf| seats.iter().find(|seat| seat.0 == of).map_or(0, |seat| seat.2 + 1);
+        let (seat, key_seat) = (number(SeatOf::Type), number(SeatOf::Key));
+        let offer = Offer { worker: poll.worker.clone(), lease: poll.lease, place: served, seat, key_seat };
+        self.promises.insert(served, Promise { poll: place, line: key.clone(), lane: lane.into(), card, seats });
         self.line(key.clone()).serve(lane, served, now);
         self.refresh(key, lane, now);
         Some(offer)
@@ -467,10 +648,20 @@ impl<T> Board<T> {
     fn read_on(&mut self, place: u64) {
         let Some(poll) = self.polls.get(&place) else { return };
         let mut wanted: Vec<(Key, Arc<str>)> = Vec::new();
+        let (mut behind, mut overtaken): (Vec<Key>, Vec<Key>) = Default::default();
         for pattern in &poll.patterns {
             for (key, line) in pattern.range(&self.lines, poll.org) {
                 wanted.extend(line.short().map(|lane| (key.clone(), lane)));
+                behind.extend((line.is_behind && !line.is_asking).then(|| key.clone()));
+                overtaken.extend(line.seats.as_ref().filter(|seats| seats.is_overtaken).map(|_| key.clone()));
             }
+        }
+        overtaken.iter().for_each(|key| self.ask_for_seats(key));
+        for key in behind {
+            let line = self.line(key.clone());
+            (line.is_behind, line.is_asking) = (false, true);
+            let after = line.asked_after.clone();
+            self.asks.push((key.0, key.1.to_string(), after));
         }
         let low = self.sizes.low;
         for (key, lane) in wanted {
@@ -506,7 +697,8 @@ impl<T> Board<T> {
     /// What is going on in a type: waiting, leased, workers that are there.
     pub fn tally(&self, org: OrgId, name: &str, now: Timestamp) -> (u64, u32, u32) {
         let line = self.lines.get(&(org, Arc::from(name)));
-        let (ready, leased) = line.map_or((0, 0), |line| (line.ready, line.held));
+        let leased = |line: &Line| line.seats.as_ref().map_or(0, Seats::leased).max(line.held);
+        let (ready, leased) = line.map_or((0, 0), |line| (line.ready, leased(line)));
         (ready, leased, self.audience(org, name, now).0)
     }
 

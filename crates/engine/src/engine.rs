@@ -10,6 +10,7 @@ mod edits;
 mod follow;
 mod holding;
 mod membership;
+mod news;
 mod notices;
 mod reading;
 mod repeat;
@@ -63,6 +64,9 @@ const ID_TRIES_MAX: u32 = 256;
 /// How long whoever asks for metrics waits for the loop to count.
 const METRICS_PATIENCE: Duration = Duration::from_secs(1);
 const MAILBOX_MAX: usize = 65_536;
+/// How often the store is asked about the end of a run that another node may move.
+const END_LOOK_MIN: Duration = Duration::from_millis(20);
+const END_LOOK_MAX: Duration = Duration::from_millis(250);
 /// Rounds a caller drives itself for an answer, and for the end of a run it waits for.
 const ROUNDS_FOR_ONE: u32 = 1;
 const ROUNDS_TO_END: u32 = 64;
@@ -79,6 +83,9 @@ pub enum Error {
     /// It may have been written; asking again with the same idempotency key is safe.
     #[error("the outcome is unknown: {0}")]
     OutcomeUnknown(String),
+    /// For whoever asks whether all is well: it is not, although work goes on from what is stored.
+    #[error("the store has lost what it had acknowledged")]
+    RolledBack,
     #[error("too much is waiting already")]
     Overloaded,
     #[error("the server is shutting down")]
@@ -308,6 +315,7 @@ pub(crate) struct Inner {
     /// Counts the questions of workers.
     questions: AtomicU64,
     membership: membership::Membership,
+    freshness: news::Freshness,
     /// Has the node say at once that it is there.
     renewal: tokio::sync::Notify,
     /// Has it looked at once for what may be deleted.
@@ -349,6 +357,7 @@ impl Engine {
             changing_types: Default::default(),
             questions: AtomicU64::new(0),
             membership,
+            freshness: Default::default(),
             renewal: tokio::sync::Notify::new(),
             retention_moved: tokio::sync::Notify::new(),
         });
@@ -367,12 +376,16 @@ impl Engine {
         let engine = Engine { inner: inner.clone() };
         inner.inbox.send(Command::Nodes(nodes.clone()));
         engine.take_up().await?;
-        drive::spawn(inner, Mailbox::new(nodes.own(), wait_url), executors);
+        let mailbox = Mailbox::new(nodes.own(), wait_url);
+        let mailbox = if inner.store.is_shared() { mailbox.sharing() } else { mailbox };
+        drive::spawn(inner, mailbox, executors);
         tokio::spawn(membership::keep(engine.clone()));
+        news::keep(&engine);
         if let Some(span) = options.retention {
             tokio::spawn(retention::keep(engine.clone(), span));
         }
         tokio::spawn(tasks::keep_workers(engine.clone()));
+        tokio::spawn(tasks::keep_looking(engine.clone()));
         tokio::spawn(schedules::keep(engine.clone()));
         tokio::spawn(notices::deliver(engine.clone(), notices));
         Ok(engine)
@@ -380,7 +393,7 @@ impl Engine {
 
     /// Tells the mailbox what is stored: what waits, and what a node that is gone had in memory.
     async fn take_up(&self) -> Result<(), Error> {
-        self.read_gates().await?;
+        self.inner.read_gates().await?;
         self.open_board().await?;
         self.sweep(true).await
     }
@@ -425,7 +438,9 @@ impl Engine {
         let give_up = Instant::now() + limit;
         let (ended, end) = oneshot::channel();
         let asked = self.ask_for_start(request, Some(Ticket::One(ended)))?;
-        let has_ended = matches!(tokio::time::timeout(limit, end).await, Ok(Ok(Reply::Ended(_))));
+        let pause = if self.inner.store.is_shared() { END_LOOK_MIN } else { limit };
+        let end = self.end_of(org, asked.run, end, limit, pause).await;
+        let has_ended = matches!(end, Ok(Some(Reply::Ended(_))));
         let started = self.started(asked).await?;
         if started.deduplicated {
             let left = give_up.saturating_duration_since(Instant::now());
@@ -626,13 +641,50 @@ impl Engine {
 
     /// Waits until the run has ended, at most `limit`; true if it has.
     pub async fn wait(&self, org: OrgId, run: RunId, limit: Duration) -> Result<bool, Error> {
-        let ask = self.inner.ask(|ticket| Command::Watch { org, run, ticket });
-        match tokio::time::timeout(limit, ask).await {
-            Err(_) => Ok(false),
-            Ok(reply) => match reply? {
-                Reply::Ended(_) => Ok(true),
-                other => Err(refusal(other, "run")),
-            },
+        let end = self.inner.send(|ticket| Command::Watch { org, run, ticket })?;
+        let pause = if self.inner.store.is_shared() { Duration::ZERO } else { limit };
+        match self.end_of(org, run, end, limit, pause).await? {
+            None => Ok(false),
+            Some(Reply::Ended(_)) => Ok(true),
+            Some(other) => Err(refusal(other, "run")),
+        }
+    }
+
+    /// What the loop says about the end of a run, or the store if another node moves it; nothing after `limit`. The
+    /// store is first looked at after `pause`.
+    async fn end_of(
+        &self,
+        org: OrgId,
+        run: RunId,
+        mut end: oneshot::Receiver<Reply>,
+        limit: Duration,
+        mut pause: Duration,
+    ) -> Result<Option<Reply>, Error> {
+        let until = Instant::now() + limit;
+        let (is_shared, is_known) = (self.inner.store.is_shared(), pause.is_zero());
+        let mut is_told = true;
+        loop {
+            let patience = pause.min(until.saturating_duration_since(Instant::now()));
+            match is_told {
+                false => tokio::time::sleep(patience).await,
+                true => match tokio::time::timeout(patience, &mut end).await {
+                    Err(_) => {}
+                    // This node begins anew; the run goes on.
+                    Ok(Ok(Reply::Unavailable(_)) | Err(_)) if is_shared && !self.inner.inbox.is_closed() => {
+                        is_told = false;
+                    }
+                    Ok(reply) => return reply.map_err(|_| stopped()).map(Some),
+                },
+            }
+            if Instant::now() >= until {
+                return Ok(None);
+            }
+            match self.inner.store.run(org, run).await {
+                Ok(Some(row)) if row.status.is_terminal() => return Ok(Some(Reply::Ended(row.status))),
+                Ok(None) if is_known || !is_told => return Ok(Some(Reply::NotFound)),
+                _ => {}
+            }
+            pause = (pause * 2).clamp(END_LOOK_MIN, END_LOOK_MAX);
         }
     }
 
@@ -642,6 +694,9 @@ impl Engine {
             return Err(Error::OutcomeUnknown(why));
         }
         self.inner.written(self.inner.store.check().await)?;
+        if self.inner.store.counters().rollbacks > 0 {
+            return Err(Error::RolledBack);
+        }
         if self.inner.is_refused.load(Ordering::Relaxed) {
             // The last commit found no room. Only a write can tell whether there is some again.
             let now = self.now().0.to_string();

@@ -251,6 +251,11 @@ impl Gates {
         self.paused.contains_key(&place.workflow)
     }
 
+    /// Does this run have a place, or wait for one?
+    pub fn is_known(&self, run: RunId) -> bool {
+        self.places.contains_key(&run)
+    }
+
     /// Does this run wait for its turn?
     pub fn is_queued(&self, run: RunId) -> bool {
         self.places.get(&run).is_some_and(|place| match place.gate.and_then(|id| self.gates.get(&id)) {

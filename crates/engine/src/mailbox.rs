@@ -43,6 +43,9 @@ const READ_PAUSE: Span = Span::from_millis(200);
 /// An input that meets this many conflicts in a row is given up as unavailable.
 const CONFLICTS_MAX: u32 = 8;
 
+/// For how long a run that left its gate is remembered: longer than reading all gates takes.
+const LEFT_KEPT: Span = Span::from_secs(30);
+
 /// Work for an executor of this process.
 #[derive(Clone, Debug)]
 pub struct Dispatch {
@@ -64,6 +67,10 @@ pub struct Turn<T> {
     pub fetches: Vec<(OrgId, RunId, Vec<u32>)>,
     /// Lanes to be read on after a place; answer each with [`Command::Refilled`].
     pub refills: Vec<(Lane, Option<Place>)>,
+    /// Types whose lanes are to be read, those after a key; answer each with [`Command::Keys`].
+    pub asks: Vec<(OrgId, String, Option<String>)>,
+    /// Types whose seats are to be read; answer each with [`Command::Seats`].
+    pub seat_asks: Vec<(OrgId, String)>,
     /// Parallel to `batch.runs`.
     pending: Vec<Pending<T>>,
     /// Replies that depend on nothing new.
@@ -89,14 +96,30 @@ pub struct Released<T> {
     pub steps: u64,
     /// Tasks handed to workers.
     pub leased: u64,
+    /// Lanes with something new that nobody here takes.
+    pub posted: BTreeSet<Lane>,
     /// Somebody came to a gate that another node keeps, or left it.
     pub is_at_gate: bool,
+    /// Runs that another node may have in memory, and were moved on here.
+    pub moved: Vec<(OrgId, RunId)>,
 }
 
 impl<T> Default for Released<T> {
     fn default() -> Self {
         let (replies, dispatch, aborts, notices) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-        Released { replies, dispatch, aborts, notices, started: 0, ended: 0, steps: 0, leased: 0, is_at_gate: false }
+        Released {
+            replies,
+            dispatch,
+            aborts,
+            notices,
+            started: 0,
+            ended: 0,
+            steps: 0,
+            leased: 0,
+            posted: BTreeSet::new(),
+            is_at_gate: false,
+            moved: Vec::new(),
+        }
     }
 }
 
@@ -151,6 +174,8 @@ pub struct Mailbox<T> {
     executing: HashSet<(RunId, u64)>,
     gates: Gates,
     board: Board<T>,
+    /// Runs that gave up their place at a gate a moment ago.
+    left: HashMap<RunId, Timestamp>,
     /// Open runs of this node that it does not have, and for how many looks.
     missed: HashMap<RunId, u8>,
     /// Runs of the last process that have not been read yet.
@@ -183,12 +208,19 @@ impl<T> Mailbox<T> {
             executing: HashSet::new(),
             gates: Gates::default(),
             board: Board::new(sizes),
+            left: HashMap::new(),
             missed: HashMap::new(),
             recovering: HashSet::new(),
             is_draining: false,
             fired: 0,
             units: 0,
         }
+    }
+
+    /// One whose store other nodes may share.
+    pub fn sharing(mut self) -> Self {
+        self.board.share(self.nodes.clone());
+        self
     }
 
     /// When it next has something to do on its own.
@@ -271,10 +303,18 @@ impl<T> Mailbox<T> {
             }
             Command::Watch { org, run, ticket } => {
                 self.watchers.entry(run).or_default().push(ticket);
-                self.push(org, run, Item::wake());
+                // One that is not here is another's, or has left memory: whoever asks looks into the store, too.
+                if self.nodes.is_alone() || self.slots.contains_key(&run) {
+                    self.push(org, run, Item::wake());
+                }
             }
             Command::Recover { org, run } => self.recover(org, run),
-            Command::Nodes(nodes) => self.nodes = nodes,
+            Command::Nodes(nodes) => {
+                if self.board.is_shared() {
+                    self.board.share(nodes.clone());
+                }
+                self.nodes = nodes;
+            }
             Command::Sweep { open, since, is_recovery } => self.sweep(open, since, is_recovery),
             Command::Reread(run) => self.reread(run),
             Command::Timers(timers) => {
@@ -313,6 +353,10 @@ impl<T> Mailbox<T> {
                 self.board.restore(lanes, self.now);
             }
             Command::Rule(row) => self.board.rule(&row, None, self.now),
+            Command::Posted(lane) => self.board.posted(&lane, self.now),
+            Command::Waiting(types) => self.board.behind(types),
+            Command::Seats { org, name, rows } => self.board.seated(org, &name, rows.as_deref(), self.now),
+            Command::Keys { org, name, keys } => self.board.heard_of(org, &name, keys, self.now),
             Command::Refilled { lane, rows } => self.board.refilled(&lane, rows, self.now),
             Command::Look(look, ticket) => {
                 let reply = self.look(look);
@@ -342,12 +386,19 @@ impl<T> Mailbox<T> {
             Some(gate) => self.nodes.keeps(&gate.id),
             None => self.nodes.is_mine(row.run),
         });
-        // Those that are being created are not stored yet; those that are stored may be.
+        // What was read is a moment old. Who has left since does not come back; who is being created, or has just been,
+        // may not be among them.
+        self.left.retain(|_, at| self.now.since(*at) < LEFT_KEPT);
+        runs.retain(|row| !self.left.contains_key(&row.run));
         let known: HashSet<RunId> = runs.iter().map(|row| row.run).collect();
         for (run, slot) in &self.slots {
-            let Some(live) = slot.live.as_ref().filter(|live| live.seq == 0 && !known.contains(run)) else { continue };
-            let (is_queued, gate) = (self.gates.is_queued(*run), live.row.gate.clone());
-            if is_queued || gate.as_ref().is_some_and(|gate| self.nodes.keeps(&gate.id)) {
+            let Some(live) = slot.live.as_ref().filter(|_| !known.contains(run)) else { continue };
+            if live.run.is_terminal() || live.seq > 0 && self.now.since(live.touched) > LEASE {
+                continue;
+            }
+            let is_queued = if live.seq == 0 { self.gates.is_queued(*run) } else { live.run.state.queued.is_some() };
+            let gate = live.row.gate.clone();
+            if is_queued && gate.is_none() || gate.as_ref().is_some_and(|gate| self.nodes.keeps(&gate.id)) {
                 runs.push(GatedRun { org: slot.org, run: *run, workflow: live.row.workflow, gate, is_queued });
             }
         }
@@ -378,6 +429,9 @@ impl<T> Mailbox<T> {
 
     /// A run is over or never came to be: whoever waited for its place may have it.
     fn leave(&mut self, run: RunId) {
+        if !self.nodes.is_alone() && self.gates.is_known(run) {
+            self.left.insert(run, self.now);
+        }
         let admitted = self.gates.leave(run);
         self.admit(admitted);
     }
@@ -429,7 +483,9 @@ impl<T> Mailbox<T> {
             payloads: Payloads::new(),
             fetching: Vec::new(),
             stored: Vec::new(),
+            seats: Vec::new(),
             touched: self.now,
+            is_borrowed: false,
         };
         let input = Input::Start(Box::new(origin), admission);
         let item = Item { input, ticket: Some(ticket), conflicts: 0 };
@@ -482,6 +538,8 @@ impl<T> Mailbox<T> {
             loads: Vec::new(),
             fetches: Vec::new(),
             refills: Vec::new(),
+            asks: Vec::new(),
+            seat_asks: Vec::new(),
             pending: Vec::new(),
             ready: Vec::new(),
         };
@@ -495,7 +553,7 @@ impl<T> Mailbox<T> {
             }
         }
         self.drop_partial_units(&mut turn);
-        turn.refills = self.board.refills();
+        (turn.refills, turn.asks, turn.seat_asks) = (self.board.refills(), self.board.asks(), self.board.seat_asks());
         turn.loads = std::mem::take(&mut self.loads);
         turn.fetches = std::mem::take(&mut self.fetches);
         turn.ready.append(&mut self.replies);
@@ -562,8 +620,9 @@ impl<T> Mailbox<T> {
         };
         live.payloads.clear();
         slot.phase = Phase::InFlight;
-        let may_park = self.board.is_crowded();
-        turn.batch.runs.push(live.write(slot.org, id, record.seal(), advanced.payloads, may_park));
+        let leave = work::leave(&self.board);
+        let take = work::seats(&self.board, slot.org, id, &advanced.effects);
+        turn.batch.runs.push(live.write(slot.org, id, record.seal(), advanced.payloads, leave, take));
         turn.pending.push(Pending { items, answers, effects: advanced.effects });
         if planted::is(Bug::GrantBeforeCommit) {
             self.hand_early(id, turn);
@@ -597,6 +656,10 @@ impl<T> Mailbox<T> {
                             self.forgo(write.run, pending.items, &reply, &mut released.replies);
                         }
                         Verdict::Conflict => self.retake(write, pending.items, None, &mut released),
+                        Verdict::Full => {
+                            write.seats.take.iter().for_each(|row| self.board.contested(&row.seat));
+                            self.retake(write, pending.items, None, &mut released);
+                        }
                         Verdict::KeyTaken { run, fingerprint } => {
                             let taken = Reply::KeyTaken { run, fingerprint };
                             self.forgo(write.run, pending.items, &taken, &mut released.replies);
@@ -645,6 +708,7 @@ impl<T> Mailbox<T> {
         if write.snapshot.is_some() {
             (live.records, live.bytes) = (0, 0);
         }
+        released.moved.extend(live.is_borrowed.then_some((slot.org, run)));
         let has_ended = live.run.is_terminal() && !live.row.status.is_terminal();
         released.ended += u64::from(has_ended);
         if write.after == 0 || has_ended {
@@ -655,6 +719,8 @@ impl<T> Mailbox<T> {
             live.row = row.clone();
         }
         live.keep_rows(&write.ready);
+        live.keep_seats(&write.seats);
+        released.posted.extend(work::freed(&mut self.board, &write.seats.free, self.now));
         released.started += u64::from(write.after == 0);
         let (status, created_at) = (live.run.status(), live.run.state.created_at);
         for (item, answer) in pending.items.into_iter().zip(pending.answers) {
@@ -667,6 +733,7 @@ impl<T> Mailbox<T> {
             match effect {
                 Effect::Grant { .. } | Effect::Post { .. } | Effect::Unpost { .. } | Effect::Ended { .. } => {
                     released.leased += u64::from(matches!(effect, Effect::Grant { .. }));
+                    released.posted.extend(work::unwanted(&mut self.board, org, run, live, &effect, self.now));
                     work::carry_out(&mut self.board, org, run, live, effect, self.now);
                 }
                 Effect::Abort { step, fence } if plan.plan.node(step).task().is_some() => {
@@ -699,7 +766,10 @@ impl<T> Mailbox<T> {
     /// Everything is left to others: whoever waits for something is told so. The attempts that were under way.
     pub fn abandon(&mut self, nodes: Nodes) -> (Vec<(T, Reply)>, Vec<(RunId, u64)>) {
         let sizes = self.board.sizes();
-        let new = Mailbox::sized(nodes.own(), self.wait_url.clone(), sizes);
+        let mut new = Mailbox::sized(nodes.own(), self.wait_url.clone(), sizes);
+        if self.board.is_shared() {
+            new.board.share(nodes.clone());
+        }
         let (now, is_draining) = (self.now, self.is_draining);
         let old = std::mem::replace(self, Mailbox { nodes, now, is_draining, ..new });
         let items = old.slots.into_values().flat_map(|slot| slot.inbox).filter_map(|item| item.ticket);
@@ -764,7 +834,8 @@ impl<T> Mailbox<T> {
         let (org, run) = (write.org, write.run);
         let mut again = Vec::new();
         // Claims were taken back; the run says again what can be claimed when it has been read.
-        for mut item in items.into_iter().filter(|item| !item.is_claim()) {
+        // So it does of what was lost, which somebody may have been heard of since.
+        for mut item in items.into_iter().filter(|item| !item.is_claim() && !item.is_loss()) {
             item.conflicts += 1;
             let given_up = Reply::Unavailable("the run is changing too fast".into());
             let reply = reply.or((item.conflicts > CONFLICTS_MAX).then_some(&given_up));
@@ -774,6 +845,7 @@ impl<T> Mailbox<T> {
             }
         }
         let old = self.slots.remove(&run);
+        self.withhold(old.as_ref().and_then(|slot| slot.live.as_deref()));
         if let Some(at) = old.as_ref().and_then(|slot| slot.live.as_ref()).and_then(|live| live.armed) {
             self.wheel.remove(&(at, run));
         }

@@ -56,6 +56,8 @@ choice! {
             6 => key: String,
             /// The node that hears of its worker.
             7 => epoch: u64,
+            /// Its seat among those its type's limit allows, and among those of its key; counted from 1, 0 for none.
+            8 => seat: u32, 9 => key_seat: u32,
         },
         /// Given to an executor of node `epoch`, which will be told after this is durable.
         10 => Started { 1 => step: u32, 2 => attempt: u32, 3 => epoch: u64, 4 => seen: Vec<Seen> },

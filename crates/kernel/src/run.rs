@@ -91,6 +91,9 @@ message! {
         17 => ready_at: Option<Timestamp>,
         /// What the task shares limits with.
         18 => key: String,
+        /// The seats it has while it is leased, see [`Event::Leased`].
+        19 => seat: u32,
+        20 => key_seat: u32,
     }
 }
 
@@ -448,12 +451,13 @@ impl Run {
                 self.state.steps[*step as usize].key.clone_from(key);
                 self.enter(plan, *step, Phase::Ready {}, at);
             }
-            Event::Leased { step, attempt, worker, lease, seen, key, epoch } => {
+            Event::Leased { step, attempt, worker, lease, seen, key, epoch, seat, key_seat } => {
                 self.note(*step, seen);
                 let fence = self.state.seq;
                 self.begin(*step, *attempt, at);
                 let state = &mut self.state.steps[*step as usize];
                 (state.fence, state.digest) = (fence, 0);
+                (state.seat, state.key_seat) = (*seat, *key_seat);
                 state.key.clone_from(key);
                 let (worker, lease, epoch) = (worker.clone(), *lease, *epoch);
                 self.enter(plan, *step, Phase::Leased { fence, worker, lease, epoch }, at);

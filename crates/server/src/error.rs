@@ -97,6 +97,8 @@ impl From<engine::Error> for Refusal {
                 refusal.0.problem.retry = Some("same_idempotency_key".into());
                 refusal
             }
+            Error::RolledBack => Refusal::new(Code::StoreRollbackDetected, message)
+                .hint("find out what was lost, see the guide; restart this node when you have"),
             Error::Overloaded => Refusal::new(Code::Overloaded, message)
                 .hint("nothing was changed; slow down and try again")
                 .retry_after(1),

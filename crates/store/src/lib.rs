@@ -45,8 +45,9 @@ pub enum Error {
     /// The store cannot be opened as asked (in use, newer than this release, another clock).
     #[error("{0}")]
     Refused(String),
-    /// Others took this node for dead and have taken over its work. It has to begin anew, with another epoch.
-    #[error("this node was barred: others have taken over its work")]
+    /// Others took this node for dead and have taken over its work, or the store lost what this node knows. It has to
+    /// begin anew, with another epoch.
+    #[error("this node was barred: it has to read everything again")]
     Barred,
     /// Another process has it open.
     #[error("the data directory is in use by another process: {0}")]
@@ -94,6 +95,27 @@ pub trait Store: Send + Sync + 'static {
 
     /// The tasks of a lane that wait while their runs are parked, in their order, those after `after`.
     fn ready<'a>(&'a self, lane: &'a Lane, after: Option<Place>, limit: usize) -> Call<'a, Vec<Place>>;
+
+    /// Types of every organisation with tasks that have a row of their own, in order.
+    fn ready_types(&self) -> Call<'_, Vec<(OrgId, String)>>;
+
+    /// The same with how many. Looks at every one of them.
+    fn ready_counts(&self) -> Call<'_, Vec<(OrgId, String, u64)>>;
+
+    /// Keys of a type with such tasks, in order, those after `after`.
+    fn ready_keys<'a>(
+        &'a self,
+        org: OrgId,
+        name: &'a str,
+        after: Option<&'a str>,
+        limit: usize,
+    ) -> Call<'a, Vec<String>>;
+
+    /// Who has what of a type's limits, in order. Rates may be over.
+    fn seats<'a>(&'a self, org: OrgId, name: &'a str) -> Call<'a, Vec<SeatRow>>;
+
+    /// Forgets seats of all organisations whose time was over by then.
+    fn forget_seats(&self, until: Timestamp) -> Call<'_, ()>;
 
     /// Makes a type known that is not, and stores the definition of its tasks if that is not stored.
     fn introduce<'a>(&'a self, row: &'a TypeRow, definition: Option<&'a Definition>) -> Call<'a, ()>;
@@ -245,11 +267,18 @@ pub trait Store: Send + Sync + 'static {
         Box::pin(async { Ok(()) })
     }
 
+    /// A number that changes with every change of a workflow, a type or a pause, and becomes visible with it: as long as
+    /// it is the same, what was read of these still holds. Only of use where [`Store::is_shared`].
+    fn revision(&self) -> Call<'_, u64> {
+        Box::pin(async { Ok(0) })
+    }
+
     /// Tells the other processes, in a moment and perhaps never: whoever depends on it looks for itself now and then.
     fn tell(&self, _news: News) {}
 
-    /// What other processes tell from now on; nothing when there can be no others.
-    fn listen(&self) -> Option<tokio::sync::mpsc::UnboundedReceiver<News>> {
+    /// What other processes tell from now on, each thing once or more often; whoever does not keep up hears
+    /// [`News::Missed`]. Nothing when there can be no others.
+    fn listen(&self) -> Option<tokio::sync::mpsc::Receiver<News>> {
         None
     }
 

@@ -49,6 +49,7 @@ struct Contents {
     runs: BTreeMap<(OrgId, RunId), Arc<StoredRun>>,
     timers: BTreeSet<Timer>,
     ready: BTreeSet<ReadyRow>,
+    seats: BTreeMap<Seat, SeatRow>,
     waits: BTreeMap<[u8; 32], Wait>,
     idempotency: BTreeMap<(OrgId, String, String), Claim>,
     workflows: BTreeMap<(OrgId, WorkflowId), WorkflowRow>,
@@ -110,8 +111,8 @@ impl MemoryStore {
 }
 
 impl Contents {
-    fn write(&mut self, write: &RunWrite) -> Verdict {
-        match self.objection(write) {
+    fn write(&mut self, write: &RunWrite, at: Timestamp) -> Verdict {
+        match self.objection(write, at) {
             Some(verdict) => verdict,
             None => {
                 self.apply(write);
@@ -121,12 +122,12 @@ impl Contents {
     }
 
     /// All of a unit, or nothing. A unit of one is a write like any other.
-    fn write_unit(&mut self, unit: &[RunWrite]) -> Vec<Verdict> {
+    fn write_unit(&mut self, unit: &[RunWrite], at: Timestamp) -> Vec<Verdict> {
         let [write] = unit else {
             let before = self.clone();
             let mut verdicts = Vec::with_capacity(unit.len());
             for write in unit {
-                verdicts.push(self.write(write));
+                verdicts.push(self.write(write, at));
                 if verdicts.last() == Some(&Verdict::Conflict) {
                     break;
                 }
@@ -136,11 +137,11 @@ impl Contents {
             }
             return verdicts;
         };
-        vec![self.write(write)]
+        vec![self.write(write, at)]
     }
 
     /// Why the write cannot be done, in the order in which SQLite would notice.
-    fn objection(&self, write: &RunWrite) -> Option<Verdict> {
+    fn objection(&self, write: &RunWrite, at: Timestamp) -> Option<Verdict> {
         if !is_sound(write) {
             return Some(Verdict::Conflict);
         }
@@ -154,8 +155,13 @@ impl Contents {
         let seq = stored.map_or(0, |s| s.records.len() as u64);
         let mut numbers: BTreeSet<u32> = stored.iter().flat_map(|s| s.payloads.keys().copied()).collect();
         let mut hashes = BTreeSet::new();
-        let is_fine = seq == write.after
-            && write.payloads.iter().all(|(number, _)| numbers.insert(*number))
+        if seq != write.after {
+            return Some(Verdict::Conflict);
+        }
+        if self.is_full(&write.seats, at) {
+            return Some(Verdict::Full);
+        }
+        let is_fine = write.payloads.iter().all(|(number, _)| numbers.insert(*number))
             && write
                 .birth
                 .iter()
@@ -189,6 +195,7 @@ impl Contents {
             self.timers.insert(Timer { at, org: write.org, run: write.run });
         }
         self.change_ready(&write.ready);
+        self.change_seats(&write.seats);
         for number in 0..write.notices {
             self.notices.entry((write.org, write.run, number)).or_default();
         }
@@ -402,7 +409,7 @@ impl Store for MemoryStore {
         self.answer(move |c| {
             let before = planted::is(Bug::BatchAborted).then(|| c.clone());
             let units = batch.runs.chunk_by(is_same_unit);
-            let verdicts: Vec<Verdict> = units.flat_map(|unit| c.write_unit(unit)).collect();
+            let verdicts: Vec<Verdict> = units.flat_map(|unit| c.write_unit(unit, batch.at)).collect();
             if let Some(before) = before.filter(|_| verdicts.iter().any(|v| *v != Verdict::Committed)) {
                 *c = before;
             }
@@ -457,6 +464,32 @@ impl Store for MemoryStore {
 
     fn ready<'a>(&'a self, lane: &'a Lane, after: Option<Place>, limit: usize) -> Call<'a, Vec<Place>> {
         self.answer(move |c| c.ready_in(lane, after, limit))
+    }
+
+    fn ready_types(&self) -> Call<'_, Vec<(OrgId, String)>> {
+        self.answer(|c| c.ready_counts().into_keys().collect())
+    }
+
+    fn ready_counts(&self) -> Call<'_, Vec<(OrgId, String, u64)>> {
+        self.answer(|c| c.ready_counts().into_iter().map(|((org, name), count)| (org, name, count)).collect())
+    }
+
+    fn ready_keys<'a>(
+        &'a self,
+        org: OrgId,
+        name: &'a str,
+        after: Option<&'a str>,
+        limit: usize,
+    ) -> Call<'a, Vec<String>> {
+        self.answer(move |c| c.ready_keys(org, name, after, limit))
+    }
+
+    fn seats<'a>(&'a self, org: OrgId, name: &'a str) -> Call<'a, Vec<SeatRow>> {
+        self.answer(move |c| c.seats_of(org, name))
+    }
+
+    fn forget_seats(&self, until: Timestamp) -> Call<'_, ()> {
+        self.answer(move |c| c.seats.retain(|_, row| row.until > until))
     }
 
     fn introduce<'a>(&'a self, row: &'a TypeRow, definition: Option<&'a Definition>) -> Call<'a, ()> {

@@ -25,6 +25,7 @@ mod inspect;
 mod journal;
 mod lists;
 mod migrations;
+mod news;
 mod nodes;
 mod partitions;
 mod pool;
@@ -36,6 +37,7 @@ mod target;
 mod tasks;
 mod tls;
 mod triggers;
+mod witness;
 
 pub use inspect::PostgresInspection;
 pub use scratch::Scratch;
@@ -48,6 +50,7 @@ use columns::{Attempted, sql};
 use fault::Trouble;
 use journal::Floor;
 use kernel::{OrgId, RunId, Span, Timestamp, TriggerId, WorkflowId};
+use news::Exchange;
 use pool::{Connector, Lease, Pool};
 use session::Session;
 use std::pin::Pin;
@@ -73,6 +76,7 @@ struct Inner {
     writers: Arc<Pool>,
     readers: Arc<Pool>,
     floor: Floor,
+    exchange: Arc<Exchange>,
     tally: Tally,
     runtime: tokio::runtime::Handle,
 }
@@ -83,6 +87,12 @@ struct Tally {
     records: AtomicU64,
     commit_reads: AtomicU64,
     loads: AtomicU64,
+}
+
+impl Drop for PostgresStore {
+    fn drop(&mut self) {
+        self.inner.exchange.close();
+    }
 }
 
 /// Something done with a session.
@@ -114,11 +124,18 @@ impl PostgresStore {
             readers: Pool::new(Arc::clone(&connector), READERS),
             connector,
             floor: Floor::default(),
+            exchange: Exchange::new(),
             tally: Tally::default(),
             runtime: tokio::runtime::Handle::current(),
         });
         tokio::spawn(keep_tidy(Arc::downgrade(&inner)));
         Ok(PostgresStore { inner })
+    }
+
+    /// Tells others nothing from now on: how tests swallow news.
+    #[doc(hidden)]
+    pub fn mute(&self) {
+        self.inner.exchange.is_mute.store(true, std::sync::atomic::Ordering::SeqCst);
     }
 
     /// Does something on the store's runtime; `stopped` is said when that ends before.
@@ -175,6 +192,22 @@ impl PostgresStore {
         write: impl for<'s> FnOnce(&'s Session) -> Work<'s, T> + Send + 'static,
     ) -> Call<'_, T> {
         self.transact(None, write)
+    }
+
+    /// … that changes something others may remember.
+    fn revise<T: Send + 'static>(
+        &self,
+        lock: Option<i64>,
+        write: impl for<'s> FnOnce(&'s Session) -> Work<'s, T> + Send + 'static,
+    ) -> Call<'_, T> {
+        self.transact(lock, move |s| {
+            let written = write(s);
+            Box::pin(async move {
+                let answer = written.await?;
+                catalog::revise(s).await?;
+                Ok(answer)
+            })
+        })
     }
 
     /// … in which what was read stays as it was, because everybody who changes it waits.
@@ -316,6 +349,34 @@ impl Store for PostgresStore {
         on!(self.read(|s| tasks::ready(s, &lane, after, limit)))
     }
 
+    fn ready_types(&self) -> Call<'_, Vec<(OrgId, String)>> {
+        on!(self.read(|s| tasks::ready_types(s)))
+    }
+
+    fn ready_counts(&self) -> Call<'_, Vec<(OrgId, String, u64)>> {
+        on!(self.read(|s| tasks::ready_counts(s)))
+    }
+
+    fn ready_keys<'a>(
+        &'a self,
+        org: OrgId,
+        name: &'a str,
+        after: Option<&'a str>,
+        limit: usize,
+    ) -> Call<'a, Vec<String>> {
+        let (name, after) = (name.to_owned(), after.map(str::to_owned));
+        on!(self.read(|s| tasks::ready_keys(s, org, &name, after.as_deref(), limit)))
+    }
+
+    fn seats<'a>(&'a self, org: OrgId, name: &'a str) -> Call<'a, Vec<SeatRow>> {
+        let name = name.to_owned();
+        on!(self.read(|s| tasks::seats(s, org, &name)))
+    }
+
+    fn forget_seats(&self, until: Timestamp) -> Call<'_, ()> {
+        on!(self.write(|s| tasks::forget_seats(s, until)))
+    }
+
     fn introduce<'a>(&'a self, row: &'a TypeRow, definition: Option<&'a Definition>) -> Call<'a, ()> {
         let (row, definition) = (row.clone(), definition.cloned());
         on!(self.write(|s| tasks::introduce(s, &row, definition.as_ref())))
@@ -323,7 +384,7 @@ impl Store for PostgresStore {
 
     fn put_type<'a>(&'a self, row: &'a TypeRow) -> Call<'a, ()> {
         let row = row.clone();
-        on!(self.write(|s| tasks::put_type(s, &row)))
+        self.revise(None, move |s| Box::pin(async move { tasks::put_type(s, &row).await }))
     }
 
     fn task_type<'a>(&'a self, org: OrgId, name: &'a str) -> Call<'a, Option<TypeRow>> {
@@ -383,12 +444,12 @@ impl Store for PostgresStore {
 
     fn create_workflow<'a>(&'a self, new: &'a NewWorkflow) -> Call<'a, std::result::Result<(), Taken>> {
         let new = new.clone();
-        on!(self.write_locked(|s| catalog::create_workflow(s, &new)))
+        self.revise(Some(catalog::LOCK), move |s| Box::pin(async move { catalog::create_workflow(s, &new).await }))
     }
 
     fn edit_workflow<'a>(&'a self, edit: &'a WorkflowEdit) -> Call<'a, Edited> {
         let edit = edit.clone();
-        on!(self.write_locked(|s| catalog::edit_workflow(s, &edit)))
+        self.revise(Some(catalog::LOCK), move |s| Box::pin(async move { catalog::edit_workflow(s, &edit).await }))
     }
 
     fn versions(&self, org: OrgId, id: WorkflowId, before: Option<u32>, limit: usize) -> Call<'_, Vec<VersionRow>> {
@@ -415,11 +476,11 @@ impl Store for PostgresStore {
 
     fn pause_workflow<'a>(&'a self, pause: &'a WorkflowPause) -> Call<'a, ()> {
         let pause = pause.clone();
-        on!(self.write(|s| around::pause_workflow(s, &pause)))
+        self.revise(None, move |s| Box::pin(async move { around::pause_workflow(s, &pause).await }))
     }
 
     fn resume_workflow(&self, org: OrgId, workflow: WorkflowId) -> Call<'_, ()> {
-        on!(self.write(|s| around::resume_workflow(s, org, workflow)))
+        self.revise(None, move |s| Box::pin(around::resume_workflow(s, org, workflow)))
     }
 
     fn workflow_pause(&self, org: OrgId, workflow: WorkflowId) -> Call<'_, Option<WorkflowPause>> {
@@ -528,7 +589,16 @@ impl Store for PostgresStore {
 
     fn join<'a>(&'a self, name: &'a str) -> Call<'a, u64> {
         let name = name.to_owned();
-        self.write_locked(move |s| Box::pin(async move { nodes::join(s, &name).await }))
+        let witness = &self.inner.connector.witness;
+        let after = witness.epoch_after();
+        let joined = self.write_locked(move |s| Box::pin(async move { nodes::join(s, &name, after).await }));
+        Box::pin(async move {
+            let epoch = joined.await?;
+            // Also when nothing was lost: then it is only looked at once more.
+            self.inner.floor.forget();
+            witness.joined(epoch);
+            Ok(epoch)
+        })
     }
 
     fn is_shared(&self) -> bool {
@@ -536,11 +606,27 @@ impl Store for PostgresStore {
     }
 
     fn renew(&self, epoch: u64, lease: Span) -> Call<'_, Vec<u64>> {
-        self.write_locked(move |s| Box::pin(nodes::renew(s, epoch, lease)))
+        let renewed = self.write_locked(move |s| Box::pin(nodes::renew(s, epoch, lease)));
+        Box::pin(async move {
+            let there = renewed.await?;
+            self.inner.connector.witness.admit().map(|()| there)
+        })
     }
 
     fn leave(&self, epoch: u64) -> Call<'_, ()> {
         self.write_locked(move |s| Box::pin(nodes::leave(s, epoch)))
+    }
+
+    fn revision(&self) -> Call<'_, u64> {
+        on!(self.read(|s| catalog::revision(s)))
+    }
+
+    fn tell(&self, news: News) {
+        self.inner.exchange.tell(&self.inner, news);
+    }
+
+    fn listen(&self) -> Option<tokio::sync::mpsc::Receiver<News>> {
+        Some(self.inner.exchange.listen(&self.inner))
     }
 
     fn high_water(&self) -> Call<'_, Option<Timestamp>> {
@@ -567,6 +653,7 @@ impl Store for PostgresStore {
             commit_reads: tally.commit_reads.load(Relaxed),
             loads: tally.loads.load(Relaxed),
             wal_bytes: 0,
+            rollbacks: self.inner.connector.witness.losses(),
         }
     }
 }

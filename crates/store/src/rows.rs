@@ -34,8 +34,10 @@ pub struct RunWrite {
     pub timer: TimerChange,
     /// Payloads too large for the record.
     pub payloads: Vec<(u32, Bytes)>,
-    /// Its tasks that wait to be claimed, while it is parked.
+    /// Its tasks that wait to be claimed, of which rows stand for those others may claim.
     pub ready: ReadyChange,
+    /// What its tasks that workers have take up of limits.
+    pub seats: SeatChange,
     /// How many are to be told that the run has ended; only with its last record.
     pub notices: u32,
     /// Only with the first record.
@@ -70,6 +72,63 @@ pub struct ReadyChange {
 pub struct ReadyRow {
     pub lane: Lane,
     pub place: Place,
+}
+
+/// How the seats change that a run's tasks have. Freeing comes first. A seat that somebody has, whose time is not over at
+/// the time of the batch, refuses the write ([`Verdict::Full`]).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SeatChange {
+    pub free: Vec<SeatRow>,
+    pub take: Vec<SeatRow>,
+}
+
+/// One of as many as a limit of a type allows. What is numbered cannot be had twice.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Seat {
+    pub org: OrgId,
+    /// The type.
+    pub name: String,
+    pub of: SeatOf,
+    /// Empty for what all keys share.
+    pub key: String,
+    pub number: u32,
+}
+
+/// Which limit a seat is of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum SeatOf {
+    /// Of all that are leased at once…
+    Type = 0,
+    /// …and of those of one key.
+    Key = 1,
+    /// Of all that are handed out in a stretch of time, or those of one key.
+    Rate = 2,
+}
+
+impl SeatOf {
+    /// The way back from its number.
+    pub(crate) fn stored(number: i16) -> SeatOf {
+        match number {
+            0 => SeatOf::Type,
+            1 => SeatOf::Key,
+            _ => SeatOf::Rate,
+        }
+    }
+}
+
+/// A seat that somebody has.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct SeatRow {
+    pub seat: Seat,
+    pub run: RunId,
+    pub step: u32,
+    /// It is free again from then on, whether or not anybody frees it.
+    pub until: Timestamp,
+}
+
+impl SeatRow {
+    /// Until somebody frees it.
+    pub const FREED: Timestamp = Timestamp(i64::MAX);
 }
 
 /// Tasks of one type that share the limits of one key.
@@ -158,6 +217,8 @@ pub enum Verdict {
         run: RunId,
         fingerprint: [u8; 32],
     },
+    /// A seat it wants is taken. Nothing of this run was written.
+    Full,
     /// Another write of its unit was refused. Nothing of this run was written.
     Undone,
 }
@@ -170,7 +231,7 @@ impl Verdict {
         match self {
             Verdict::Committed => true,
             Verdict::KeyTaken { fingerprint, .. } => wanted.is_some_and(|key| key.fingerprint == *fingerprint),
-            Verdict::Conflict | Verdict::Undone => false,
+            Verdict::Conflict | Verdict::Full | Verdict::Undone => false,
         }
     }
 }
@@ -477,6 +538,8 @@ pub struct Counters {
     pub loads: u64,
     /// Bytes written to the write-ahead log, as far as known.
     pub wal_bytes: u64,
+    /// How often the server turned out to have lost what it had acknowledged to this process.
+    pub rollbacks: u64,
 }
 
 /// What one process tells the others that share a store with it.

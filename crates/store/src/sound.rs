@@ -4,7 +4,8 @@
 //! These are the caller's mistakes, not races: no reload makes such a write succeed. It is answered
 //! with `Conflict`, because nothing of its run was written and the other runs of the batch go on.
 
-use crate::rows::{RunWrite, Verdict};
+use crate::rows::{RunWrite, Seat, Verdict};
+use std::collections::BTreeSet;
 
 /// Longest slug, in characters.
 const SLUG_CHARS_MAX: usize = 80;
@@ -22,11 +23,15 @@ pub(crate) fn is_sound(write: &RunWrite) -> bool {
         .iter()
         .chain(&write.ready.insert)
         .all(|r| r.lane.org == write.org && r.place.run == write.run);
-    // Of a run in memory, memory knows what can be claimed.
-    let is_parked = write.row.as_ref().is_some_and(|row| row.parked && !row.status.is_terminal());
+    let seats = || write.seats.free.iter().chain(&write.seats.take);
+    let seats_are_its_own = seats().all(|row| row.seat.org == write.org && row.run == write.run);
+    let taken: BTreeSet<&Seat> = write.seats.take.iter().map(|row| &row.seat).collect();
+    let has_ended = write.row.as_ref().is_some_and(|row| row.status.is_terminal());
     row_is_its_own
         && tasks_are_its_own
-        && (write.ready.insert.is_empty() || is_parked)
+        && seats_are_its_own
+        && taken.len() == write.seats.take.len()
+        && (write.ready.insert.is_empty() || !has_ended)
         && line_is_its_own
         && doors_are_its_own
         && (write.row.is_some() || !is_first)

@@ -233,6 +233,34 @@ impl Store for SqliteStore {
         self.read(move |connection, _| tasks::ready(connection, &lane, after, limit))
     }
 
+    fn ready_types(&self) -> Call<'_, Vec<(OrgId, String)>> {
+        self.read(|connection, _| tasks::ready_types(connection))
+    }
+
+    fn ready_counts(&self) -> Call<'_, Vec<(OrgId, String, u64)>> {
+        self.read(|connection, _| tasks::ready_counts(connection))
+    }
+
+    fn ready_keys<'a>(
+        &'a self,
+        org: OrgId,
+        name: &'a str,
+        after: Option<&'a str>,
+        limit: usize,
+    ) -> Call<'a, Vec<String>> {
+        let (name, after) = (name.to_owned(), after.map(str::to_owned));
+        self.read(move |connection, _| tasks::ready_keys(connection, org, &name, after.as_deref(), limit))
+    }
+
+    fn seats<'a>(&'a self, org: OrgId, name: &'a str) -> Call<'a, Vec<SeatRow>> {
+        let name = name.to_owned();
+        self.read(move |connection, _| tasks::seats(connection, org, &name))
+    }
+
+    fn forget_seats(&self, until: Timestamp) -> Call<'_, ()> {
+        self.write(move |writer| writer.transact(move |connection| tasks::forget_seats(connection, until)))
+    }
+
     fn introduce<'a>(&'a self, row: &'a TypeRow, definition: Option<&'a Definition>) -> Call<'a, ()> {
         let (row, definition) = (row.clone(), definition.cloned());
         let introduce = move |connection: &Connection| tasks::introduce(connection, &row, definition.as_ref());
@@ -492,6 +520,7 @@ impl Store for SqliteStore {
             commit_reads: tally.commit_reads.load(Relaxed),
             loads: tally.loads.load(Relaxed),
             wal_bytes: tally.wal_bytes.load(Relaxed),
+            rollbacks: 0,
         }
     }
 }

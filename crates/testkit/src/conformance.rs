@@ -10,6 +10,7 @@ mod cases;
 mod changes;
 pub mod fixtures;
 pub mod lockstep;
+mod seats;
 mod tasks;
 mod triggers;
 
@@ -22,7 +23,7 @@ use store::Store;
 
 /// All of them.
 pub fn cases() -> impl Iterator<Item = &'static Case> {
-    cases::CASES.iter().chain(changes::CASES).chain(tasks::CASES).chain(triggers::CASES)
+    cases::CASES.iter().chain(changes::CASES).chain(seats::CASES).chain(tasks::CASES).chain(triggers::CASES)
 }
 
 /// One thing every store does. It is given an empty store and panics when it finds fault.

@@ -103,7 +103,7 @@ impl<T> Board<T> {
         }
     }
 
-    fn grants_of(&self, run: RunId) -> Vec<(u32, u64)> {
+    pub fn grants_of(&self, run: RunId) -> Vec<(u32, u64)> {
         self.grants.range((run, 0)..=(run, u32::MAX)).map(|((_, step), grant)| (*step, grant.fence)).collect()
     }
 

@@ -3,17 +3,29 @@
 //! Lower priorities first; among equals the lane that was served longest ago, so that one key cannot starve the
 //! others; inside a lane the oldest. A line keeps the lanes that can be served in that order, so finding the next
 //! one costs the same with one lane as with ten thousand.
+//!
+//! Where several nodes share a store, rows come and go without this one. What it has read of a lane it believes for a
+//! moment; then, or when it hears of something new, it reads again. Of equal priorities it takes tasks of its own
+//! runs first, so that nodes which work off the same lane seldom reach for the same task.
 
 use super::grants::Hold;
-use kernel::Timestamp;
+use super::seats::{Seats, Taken};
+use crate::nodes::Nodes;
+use kernel::{Span, Timestamp};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
-use store::{Place, Rate, TypeRow};
+use store::{Place, Rate, SeatOf, SeatRow, TypeRow};
 
 /// Rows asked for at once.
 pub const PAGE: usize = 1_024;
 /// Lanes that are read at once for one poll.
 const READS_AT_ONCE: usize = 16;
+/// For how long rows that others may take are believed to be there.
+const FRESH: Span = Span::from_millis(250);
+/// So many tasks of another node that come first are left to it, as long as there are more; but not always, for it may
+/// have nobody to give them to.
+const SPARED: usize = 128;
+const SPARED_EXCEPT_EVERY: u64 = 8;
 
 #[derive(Debug, Default)]
 pub struct Line {
@@ -29,6 +41,14 @@ pub struct Line {
     pub held: u32,
     /// Tasks that wait, in memory or not.
     pub ready: u64,
+    /// Who has what of its limits, where other nodes have some of it.
+    pub seats: Option<Seats>,
+    /// There may be lanes that are not known.
+    pub is_behind: bool,
+    /// They are being read…
+    pub is_asking: bool,
+    /// …after this key, because there are many.
+    pub asked_after: Option<String>,
 }
 
 /// What a type's registration says, as far as handing out goes.
@@ -61,6 +81,10 @@ pub struct Track {
     /// Its entry among those that can be served.
     entry: Option<(u32, u64)>,
     parked: usize,
+    /// When what is known of its rows was last right.
+    read_at: Timestamp,
+    /// Something came while rows were being read, which they may not show.
+    is_overtaken: bool,
 }
 
 /// Up to where the rows of a lane are known.
@@ -109,6 +133,10 @@ impl Rules {
         }
     }
 
+    fn is_limited(&self) -> bool {
+        self.limit.is_some() || self.limit_per_key.is_some() || self.rate.is_some()
+    }
+
     fn bucket<'a>(&self, key: &'a str) -> &'a str {
         if self.rate.is_some_and(|rate| rate.per_key) { key } else { "" }
     }
@@ -138,6 +166,10 @@ impl Rules {
 }
 
 impl Line {
+    pub fn new(is_shared: bool) -> Line {
+        Line { seats: is_shared.then(Seats::default), ..Default::default() }
+    }
+
     pub fn lane(&mut self, key: &str) -> &mut Track {
         if !self.lanes.contains_key(key) {
             self.lanes.insert(key.into(), Track::default());
@@ -151,37 +183,127 @@ impl Line {
 
     /// What keeps a task of this key from being handed out, whoever asks.
     pub fn hold(&mut self, key: &str, now: Timestamp) -> Option<Hold> {
-        let held = self.lanes.get(key).map_or(0, |lane| lane.held);
         if let Some(stop) = &self.rules.stop {
             return Some(stop.clone());
         }
-        if let Some(limit) = self.rules.limit.filter(|limit| self.held >= *limit) {
+        if let Some(limit) = self.rules.limit.filter(|_| self.is_full()) {
             return Some(Hold::Limit(limit));
         }
-        if let Some(limit) = self.rules.limit_per_key.filter(|limit| held >= *limit) {
+        if let Some(limit) = self.rules.limit_per_key.filter(|_| self.is_key_full(key)) {
             return Some(Hold::KeyLimit(limit));
         }
-        self.rules.kept_until(key, now).map(Hold::Rate)
+        self.kept_until(key, now).map(Hold::Rate)
     }
 
-    /// The lane whose turn it is, and its first card.
-    pub fn first(&self) -> Option<(Arc<str>, Place)> {
-        if self.is_kept || self.rules.stop.is_some() || self.rules.limit.is_some_and(|limit| self.held >= limit) {
+    /// Are as many leased as may be?
+    fn is_full(&self) -> bool {
+        match (&self.seats, self.rules.limit) {
+            (_, None) => false,
+            (None, Some(limit)) => self.held >= limit,
+            (Some(seats), Some(limit)) => seats.is_full(SeatOf::Type, "", limit),
+        }
+    }
+
+    fn is_key_full(&self, key: &str) -> bool {
+        match (&self.seats, self.rules.limit_per_key) {
+            (_, None) => false,
+            (None, Some(limit)) => self.lanes.get(key).is_some_and(|lane| lane.held >= limit),
+            (Some(seats), Some(limit)) => seats.is_full(SeatOf::Key, key, limit),
+        }
+    }
+
+    fn kept_until(&mut self, key: &str, now: Timestamp) -> Option<Timestamp> {
+        let (Some(seats), Some(rate)) = (&mut self.seats, self.rules.rate) else {
+            return self.rules.kept_until(key, now);
+        };
+        let end = seats.next_end(SeatOf::Rate, self.rules.bucket(key), now);
+        end.filter(|_| seats.is_full(SeatOf::Rate, self.rules.bucket(key), rate.limit))
+    }
+
+    /// Takes seats for a hand-over, where there are any; nothing when one is missing.
+    pub fn sit(&mut self, key: &str, from: u64, now: Timestamp) -> Option<Taken> {
+        let mut taken = Taken::new();
+        let bucket = self.rules.bucket(key).to_owned();
+        let Some(seats) = &mut self.seats else { return Some(taken) };
+        let rules = &self.rules;
+        let wanted = [
+            (SeatOf::Type, "", rules.limit, SeatRow::FREED),
+            (SeatOf::Key, key, rules.limit_per_key, SeatRow::FREED),
+            (SeatOf::Rate, &bucket, rules.rate.map(|r| r.limit), rules.rate.map_or(now, |rate| now.after(rate.per))),
+        ];
+        for (of, key, limit, until) in wanted {
+            let Some(limit) = limit else { continue };
+            taken.push((of, Arc::from(key), seats.find(of, key, limit, from)?, until));
+        }
+        for (of, key, number, until) in &taken {
+            seats.take(*of, key, *number, *until);
+        }
+        Some(taken)
+    }
+
+    /// It did not come to the hand-over.
+    pub fn stand_up(&mut self, taken: &Taken) {
+        let Some(seats) = &mut self.seats else { return };
+        taken.iter().for_each(|(of, key, number, _)| seats.free(*of, key, *number));
+    }
+
+    pub fn is_reading_seats(&self) -> bool {
+        self.seats.as_ref().is_some_and(|seats| seats.is_reading)
+    }
+
+    /// Is there something about it that all nodes have to keep to together?
+    pub fn is_limited(&self) -> bool {
+        self.seats.is_some() && self.rules.is_limited()
+    }
+
+    /// The lane whose turn it is, and its next card.
+    pub fn first(&self, nodes: Option<&Nodes>) -> Option<(Arc<str>, Place)> {
+        if self.is_stopped() {
             return None;
         }
         let (_, _, key) = self.order.first()?;
         let lane = self.lanes.get(key)?;
-        Some((key.clone(), lane.first()?))
+        // Where all nodes share a limit, the oldest goes first whoever has it.
+        Some((key.clone(), lane.pick(nodes.filter(|_| !self.is_limited()))?))
+    }
+
+    fn is_stopped(&self) -> bool {
+        let is_unsure = self.seats.as_ref().is_some_and(|seats| seats.is_unsure);
+        self.is_kept || is_unsure || self.rules.stop.is_some() || self.is_full()
     }
 
     pub fn can_serve(&self) -> bool {
-        self.first().is_some() || !self.short.is_empty()
+        !self.is_stopped() && !self.order.is_empty() || !self.short.is_empty() || self.is_behind
+    }
+
+    /// These keys have tasks that wait, and, when `is_all`, no others.
+    pub fn heard_of(&mut self, keys: &[String], is_all: bool, low: usize) {
+        for key in keys {
+            let lane = self.lane(key);
+            if lane.cards.is_empty() {
+                lane.doubt(low);
+            }
+        }
+        if is_all {
+            let named: BTreeSet<&str> = keys.iter().map(String::as_str).collect();
+            let is_empty = |key: &Arc<str>, lane: &Track| {
+                lane.cards.is_empty() && lane.held == 0 && lane.reading.is_none() && !named.contains(&**key)
+            };
+            let gone: Vec<Arc<str>> =
+                self.lanes.iter().filter(|(key, lane)| is_empty(key, lane)).map(|(key, _)| key.clone()).collect();
+            for key in gone {
+                self.short.remove(&key);
+                self.lanes.remove(&key);
+            }
+        }
     }
 
     /// A hand-over begins.
     pub fn serve(&mut self, key: &str, served: u64, now: Timestamp) {
         self.held += 1;
-        self.rules.note(key, now);
+        if self.seats.is_none() {
+            self.rules.note(key, now);
+        }
         let lane = self.lane(key);
         lane.held += 1;
         lane.served = served;
@@ -189,16 +311,16 @@ impl Line {
 
     /// Works out whether a lane can be served, and when it can again if a rate keeps it.
     pub fn refresh(&mut self, key: &str, low: usize, now: Timestamp) -> Option<Timestamp> {
-        let kept_until = self.rules.kept_until(key, now);
+        let kept_until = self.kept_until(key, now);
+        let is_key_full = self.is_key_full(key);
         let is_shared = self.rules.rate.is_some_and(|rate| !rate.per_key);
         self.is_kept = is_shared && kept_until.is_some();
-        let per_key = self.rules.limit_per_key;
         let (key, lane) = self.lanes.get_key_value(key).map(|(key, _)| key.clone()).and_then(|key| {
             let lane = self.lanes.get_mut(&key)?;
             Some((key, lane))
         })?;
-        let has_room = per_key.is_none_or(|limit| lane.held < limit) && (is_shared || kept_until.is_none());
-        let entry = lane.first().filter(|_| has_room).map(|card| (card.priority, lane.served));
+        let has_room = !is_key_full && (is_shared || kept_until.is_none());
+        let entry = lane.head().filter(|_| has_room).map(|card| (card.priority, lane.served));
         if lane.entry != entry {
             if let Some((priority, served)) = lane.entry {
                 self.order.remove(&(priority, served, key.clone()));
@@ -227,9 +349,40 @@ impl Line {
 
 impl Track {
     /// The first card that nothing unknown comes before.
-    fn first(&self) -> Option<Place> {
+    fn head(&self) -> Option<Place> {
         let (first, _) = self.cards.first_key_value()?;
         Some(*first).filter(|first| self.is_known(*first))
+    }
+
+    /// The card to be handed out next: the first, but of those with its priority one of this node's own.
+    fn pick(&self, nodes: Option<&Nodes>) -> Option<Place> {
+        let head = self.head()?;
+        let Some(nodes) = nodes.filter(|nodes| !nodes.is_alone()) else { return Some(head) };
+        let is_equal = |card: &&Place| card.priority == head.priority && self.is_known(**card);
+        let mut foreign = head;
+        for (n, card) in self.cards.keys().take_while(is_equal).take(2 * SPARED).enumerate() {
+            if nodes.is_mine(card.run) {
+                return Some(*card);
+            }
+            if n == SPARED && !self.served.is_multiple_of(SPARED_EXCEPT_EVERY) {
+                foreign = *card;
+            }
+        }
+        Some(foreign)
+    }
+
+    /// Others may have taken what is known of its rows.
+    pub fn is_dated(&self, now: Timestamp) -> bool {
+        self.parked > 0 && now.since(self.read_at) > FRESH
+    }
+
+    /// There may be rows that are not known. A lane that has plenty is read again soon anyway.
+    pub fn doubt(&mut self, low: usize) {
+        match self.reading {
+            Some(_) => self.is_overtaken = true,
+            None if self.parked < low => self.forget_rows(),
+            None => {}
+        }
     }
 
     /// Nothing waits, nobody works, nothing is to be remembered.
@@ -258,9 +411,11 @@ impl Track {
         self.reading.is_some()
     }
 
-    pub fn refilled(&mut self, rows: Option<Vec<Place>>, limit: usize) {
+    pub fn refilled(&mut self, rows: Option<Vec<Place>>, limit: usize, now: Timestamp) {
         // The horizon may have moved meanwhile: rows that begin elsewhere would leave a gap.
-        let is_wanted = self.reading.take() == Some(self.horizon);
+        let began = self.horizon;
+        let is_wanted = self.reading.take() == Some(began);
+        let is_overtaken = std::mem::take(&mut self.is_overtaken);
         let late = std::mem::take(&mut self.late);
         let Some(rows) = rows else {
             self.is_stuck = true;
@@ -270,9 +425,13 @@ impl Track {
             return;
         }
         self.horizon = match rows.last() {
-            Some(last) if rows.len() >= limit => Horizon::Upto(*last),
+            Some(last) if rows.len() >= limit || is_overtaken => Horizon::Upto(*last),
+            None if is_overtaken => began,
             _ => Horizon::All,
         };
+        if self.parked == 0 {
+            self.read_at = now;
+        }
         let late = late.into_iter().filter(|place| self.is_known(*place));
         for place in rows.into_iter().chain(late.collect::<Vec<_>>()) {
             self.cards.entry(place).or_insert_with(|| {
@@ -311,10 +470,15 @@ impl Track {
         }
     }
 
-    /// The rows of the store that are known are to be read again, when the lane is released.
+    /// The rows of the store that are known are to be read again.
     pub fn forget_rows(&mut self) {
         self.cards.retain(|_, is_resident| *is_resident);
-        (self.parked, self.horizon, self.is_stuck) = (0, Horizon::Nothing, true);
+        (self.parked, self.horizon) = (0, Horizon::Nothing);
+    }
+
+    /// Not before it is released.
+    pub fn stick(&mut self) {
+        self.is_stuck = true;
     }
 
     /// Takes a card away; true if its run is in memory.
@@ -325,7 +489,10 @@ impl Track {
     }
 
     /// The run of a card left memory. Beyond the window the store's row is enough.
-    pub fn park(&mut self, place: Place, window: usize) {
+    pub fn park(&mut self, place: Place, window: usize, now: Timestamp) {
+        if self.parked == 0 {
+            self.read_at = now;
+        }
         if !self.is_known(place) {
             self.cards.remove(&place);
             self.late.extend(self.reading.map(|_| place));

@@ -95,7 +95,7 @@ impl Engine {
         Ok((row, is_repeat))
     }
 
-    /// What a workflow's id, name or slug means now; remembered, so it costs no read.
+    /// What a workflow's id, name or slug means now; remembered, so it costs no read of its own.
     pub async fn resolve(&self, org: OrgId, key: &str) -> Result<Option<Arc<Resolved>>, Error> {
         self.inner.resolve(org, key).await
     }
@@ -130,6 +130,7 @@ impl Engine {
 impl Inner {
     /// The workflow and version a key means now.
     pub(super) async fn resolve(&self, org: OrgId, key: &str) -> Result<Option<Arc<Resolved>>, Error> {
+        self.freshen().await?;
         let name = (org, key.to_owned());
         let writes = {
             let names = lock(&self.definitions.names);

@@ -21,7 +21,7 @@ use std::sync::{Arc, Condvar, Mutex, mpsc};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 use store::crash::{self, Point};
-use store::{Lane, Place};
+use store::{Lane, News, Place};
 use tokio::sync::oneshot;
 
 /// How often the loop looks up although nothing arrived, and the timer rows are read.
@@ -180,6 +180,8 @@ fn handed_back(task: &board::Task, now: Timestamp) -> Command<Ticket> {
 
 enum Errand {
     Refill(Lane, Option<Place>),
+    Keys(OrgId, String, Option<String>),
+    Seats(OrgId, String),
     Load(OrgId, RunId),
     Fetch(OrgId, RunId, Vec<u32>),
 }
@@ -284,6 +286,12 @@ impl Driver {
         for (lane, after) in turn.refills.drain(..) {
             let _ = errands.send(Errand::Refill(lane, after));
         }
+        for (org, name, after) in turn.asks.drain(..) {
+            let _ = errands.send(Errand::Keys(org, name, after));
+        }
+        for (org, name) in turn.seat_asks.drain(..) {
+            let _ = errands.send(Errand::Seats(org, name));
+        }
         let result = if turn.batch.runs.is_empty() {
             Ok(Vec::new())
         } else {
@@ -318,8 +326,14 @@ impl Driver {
         for (run, fence) in released.aborts {
             executors.abort(run, fence);
         }
+        for lane in released.posted {
+            inner.store.tell(News::Posted(lane));
+        }
         for notice in released.notices {
             inner.outbox.put(notice);
+        }
+        for (org, run) in released.moved {
+            inner.store.tell(store::News::Moved(org, run));
         }
         if released.is_at_gate {
             inner.store.tell(store::News::Gates);
@@ -455,6 +469,14 @@ fn run_errands(inner: &Inner, todo: &mpsc::Receiver<Errand>) {
                 Errand::Refill(lane, after) => {
                     let rows = wait_for(inner.store.ready(&lane, after, board::PAGE)).ok();
                     commands.push(Command::Refilled { lane, rows });
+                }
+                Errand::Keys(org, name, after) => {
+                    let keys = wait_for(inner.store.ready_keys(org, &name, after.as_deref(), board::PAGE)).ok();
+                    commands.push(Command::Keys { org, name, keys });
+                }
+                Errand::Seats(org, name) => {
+                    let rows = wait_for(inner.store.seats(org, &name)).ok();
+                    commands.push(Command::Seats { org, name, rows });
                 }
                 Errand::Fetch(org, run, numbers) => {
                     let result = wait_for(inner.store.payloads(org, run, &numbers));

@@ -25,6 +25,10 @@ const PAGE: usize = 128;
 const STRETCH: usize = 256;
 /// Reads again although nothing was announced: should an announcement ever be lost, this is the worst.
 const RECHECK: Duration = Duration::from_secs(5);
+/// The same where other nodes write too, which announce only some of it: soon after something happened, then ever more
+/// rarely.
+const LOOK_MIN: Duration = Duration::from_millis(50);
+const LOOK_MAX: Duration = Duration::from_millis(400);
 /// Runs a follower of everything remembers the names of.
 const NAMES_MAX: usize = 1_024;
 
@@ -54,11 +58,34 @@ impl Followers {
     }
 }
 
+impl Followers {
+    /// Another node has moved this run.
+    pub(super) fn told(&self, run: RunId) {
+        if self.count.load(Ordering::SeqCst) == 0 {
+            return;
+        }
+        self.all.send_replace(());
+        if let Some((_, told)) = lock(&self.runs).get(&run) {
+            told.send_replace(());
+        }
+    }
+
+    /// Other nodes may have moved any run.
+    pub(super) fn all_told(&self) {
+        self.all.send_replace(());
+        for (_, told) in lock(&self.runs).values() {
+            told.send_replace(());
+        }
+    }
+}
+
 /// A place among the followers, given back when it is dropped.
 struct Place {
     engine: Engine,
     run: Option<RunId>,
     told: watch::Receiver<()>,
+    /// For how long it waits to be told.
+    patience: Duration,
 }
 
 impl Place {
@@ -74,7 +101,7 @@ impl Place {
                 sender.subscribe()
             }
         };
-        Place { engine: engine.clone(), run, told }
+        Place { engine: engine.clone(), run, told, patience: LOOK_MIN }
     }
 
     /// Nothing that is announced from now on is missed by [`more`](Self::more).
@@ -82,8 +109,15 @@ impl Place {
         self.told.borrow_and_update();
     }
 
+    /// Something has happened, so more may.
+    fn stir(&mut self) {
+        self.patience = LOOK_MIN;
+    }
+
     async fn more(&mut self) {
-        let _ = tokio::time::timeout(RECHECK, self.told.changed()).await;
+        let patience = if self.engine.inner.store.is_shared() { self.patience } else { RECHECK };
+        self.patience = (self.patience * 2).min(LOOK_MAX);
+        let _ = tokio::time::timeout(patience, self.told.changed()).await;
     }
 }
 
@@ -131,6 +165,7 @@ pub struct Follower {
 impl Follower {
     /// What comes next, at least one event; `None` once the run has ended and all of it was told, or is gone.
     pub async fn next(&mut self) -> Result<Option<Vec<Happening>>, Error> {
+        self.place.stir();
         loop {
             self.place.begin();
             let store = self.place.engine.inner.store.clone();
@@ -173,6 +208,7 @@ impl Happenings {
 
     /// What was written next, record by record with the position of each, and how far it has looked.
     pub async fn next(&mut self) -> Result<(Vec<(u64, Vec<Happening>)>, u64), Error> {
+        self.place.stir();
         loop {
             self.place.begin();
             let store = self.place.engine.inner.store.clone();

@@ -4,7 +4,7 @@ use super::{Engine, Error};
 use crate::gates::{Crowd, Gates};
 use crate::mailbox::{Command, Reply};
 use kernel::{Answer, Input, OrgId, RunId, RunStatus, WorkflowId};
-use store::WorkflowPause;
+use store::{News, WorkflowPause};
 
 impl Engine {
     /// Nothing new starts in the run until it is resumed; what is under way may finish.
@@ -45,14 +45,20 @@ impl Engine {
         let pause = WorkflowPause { org, workflow, at: self.now(), actor, note };
         inner.written(inner.store.pause_workflow(&pause).await)?;
         // Starts that are asked for after this was answered stand behind it in the inbox.
-        inner.inbox.send(Command::PauseWorkflow(workflow));
+        match inner.store.is_shared() {
+            true => inner.change_made(News::Pauses).await,
+            false => drop(inner.inbox.send(Command::PauseWorkflow(workflow))),
+        }
         Ok(())
     }
 
     pub async fn resume_workflow(&self, org: OrgId, workflow: WorkflowId) -> Result<(), Error> {
         let inner = &self.inner;
         inner.written(inner.store.resume_workflow(org, workflow).await)?;
-        inner.inbox.send(Command::ResumeWorkflow(workflow));
+        match inner.store.is_shared() {
+            true => inner.change_made(News::Pauses).await,
+            false => drop(inner.inbox.send(Command::ResumeWorkflow(workflow))),
+        }
         Ok(())
     }
 

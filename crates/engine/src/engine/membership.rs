@@ -97,14 +97,14 @@ impl Engine {
         let has_lost = now.lost_since(before);
         tracing::info!(nodes = ?now, "the nodes that share the store have changed");
         self.inner.inbox.send(Command::Nodes(now));
-        self.read_gates().await?;
+        self.inner.read_gates().await?;
         self.sweep(has_lost).await
     }
 
     /// Finds what nobody told.
     async fn look_around(&self) -> Result<(), Error> {
         if !self.inner.membership.nodes().is_alone() {
-            self.read_gates().await?;
+            self.inner.read_gates().await?;
         }
         self.sweep(false).await
     }
@@ -114,14 +114,6 @@ impl Engine {
         let since = self.now();
         let open = self.inner.store.unparked().await?;
         self.inner.inbox.send(Command::Sweep { open, since, is_recovery });
-        Ok(())
-    }
-
-    /// Reads who holds places at gates, who waits, and what is paused.
-    pub(super) async fn read_gates(&self) -> Result<(), Error> {
-        let paused = self.inner.store.workflow_pauses().await?.into_iter().map(|pause| pause.workflow).collect();
-        let runs = self.inner.store.gated().await?;
-        self.inner.inbox.send(Command::Gates { paused, runs });
         Ok(())
     }
 

@@ -97,6 +97,7 @@ impl Engine {
         run: RunId,
         step: Option<&str>,
     ) -> Result<Option<(Reading, Option<Explanation>)>, Error> {
+        self.inner.freshen().await?;
         let Some(reading) = self.read(org, run).await? else { return Ok(None) };
         let is_queued = reading.run.state.queued.is_some();
         let (stances, leases) = (self.stances(org, &reading).await?, self.leases(&reading).await?);

@@ -20,7 +20,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::sync::oneshot;
 
-pub(super) use registry::keep_workers;
+pub(super) use registry::{keep_looking, keep_workers};
 
 /// A task to be recorded.
 pub struct NewTask {
@@ -206,6 +206,7 @@ impl Outcome {
 impl Engine {
     /// Records tasks in one durable write, all of them or none; answers in their order.
     pub async fn submit(&self, org: OrgId, tasks: Vec<NewTask>) -> Result<Vec<Item>, Error> {
+        self.inner.freshen().await?;
         let mut requests = Vec::with_capacity(tasks.len());
         let mut wrong = Vec::new();
         let mut last = None;
@@ -258,6 +259,10 @@ impl Engine {
     /// there is something, else as soon as there is, at most after `wait`.
     pub async fn work(&self, org: OrgId, request: WorkRequest) -> Result<WorkReply, Error> {
         let inner = &self.inner;
+        // A type that was paused through another node is paused. What a worker has to say is heard in any case.
+        if request.credits > 0 && inner.freshen().await.is_err() {
+            tracing::debug!("tasks are handed out by rules that may have changed");
+        }
         let now = self.now();
         let patterns: Vec<Pattern> = request.types.iter().filter_map(|text| Pattern::parse(text)).collect();
         let place = inner.questions.fetch_add(1, Ordering::Relaxed);

@@ -9,7 +9,7 @@ use kernel::event::Origin;
 use kernel::run::LoadError;
 use kernel::{Answer, Input, OrgId, Run, RunId, RunStatus, Span, Timestamp, WorkflowId};
 use std::sync::Arc;
-use store::{Birth, GateRow, GatedRun, Lane, Place, RunRow, Timer, TypeRow, WorkerRow};
+use store::{Birth, GateRow, GatedRun, Lane, Place, RunRow, SeatRow, Timer, TypeRow, WorkerRow};
 
 /// What is asked of the mailbox. `T` is the caller's ticket: whatever it needs to route the reply.
 pub enum Command<T> {
@@ -99,6 +99,22 @@ pub enum Command<T> {
     Refilled {
         lane: Lane,
         rows: Option<Vec<Place>>,
+    },
+    /// Another node has a task for this lane that nobody there takes, or room for one.
+    Posted(Lane),
+    /// Types with tasks that wait.
+    Waiting(Vec<(OrgId, String)>),
+    /// Who has which seats of a type; nothing if they could not be read.
+    Seats {
+        org: OrgId,
+        name: String,
+        rows: Option<Vec<SeatRow>>,
+    },
+    /// Keys of a type that have tasks which wait; nothing if they could not be read.
+    Keys {
+        org: OrgId,
+        name: String,
+        keys: Option<Vec<String>>,
     },
     /// Answers what the board knows.
     Look(Look, T),

@@ -35,6 +35,7 @@ impl<T> Mailbox<T> {
                 slot.inbox.insert(0, Item { input: Input::Lost { step, fence }, ticket: None, conflicts: 0 });
             }
         }
+        let is_borrowed = !self.nodes.is_alone() && !row.parked;
         let mut live = Live {
             version,
             run: state,
@@ -48,7 +49,9 @@ impl<T> Mailbox<T> {
             payloads: Payloads::new(),
             fetching: Vec::new(),
             stored: Vec::new(),
+            seats: Vec::new(),
             touched: self.now,
+            is_borrowed,
         };
         let lost = work::take_up(&mut self.board, &self.nodes, slot.org, run, &mut live, self.now);
         slot.inbox.splice(0..0, lost.into_iter().map(Item::inside));
@@ -65,12 +68,15 @@ impl<T> Mailbox<T> {
     pub(super) fn reread(&mut self, run: RunId) {
         let Some(slot) = self.slots.get_mut(&run).filter(|slot| matches!(slot.phase, Phase::Resident)) else { return };
         let Some(live) = slot.live.take_if(|live| live.seq > 0) else { return };
+        // Whatever it says of leases that ended comes again.
+        slot.inbox.retain(|item| !item.is_loss());
         if let Some(at) = live.armed {
             self.wheel.remove(&(at, run));
         }
         slot.phase = Phase::Loading;
         slot.inbox.push(Item::wake());
         self.loads.push((slot.org, run));
+        self.withhold(Some(&live));
     }
 
     /// Compares what is in memory with what the store says is open, see [`Command::Sweep`](super::Command::Sweep).

@@ -219,7 +219,19 @@ fn land(mailbox: &mut Mailbox<u32>, now: Timestamp) -> (Turn<u32>, Released<u32>
     let (batch, refills) = (turn.batch.clone(), std::mem::take(&mut turn.refills));
     let verdicts = vec![Verdict::Committed; turn.batch.runs.len()];
     let released = mailbox.settle(turn, Ok(verdicts));
-    (Turn { batch, loads, fetches, refills, pending: Vec::new(), ready: Vec::new() }, released)
+    (
+        Turn {
+            batch,
+            loads,
+            fetches,
+            refills,
+            asks: Vec::new(),
+            seat_asks: Vec::new(),
+            pending: Vec::new(),
+            ready: Vec::new(),
+        },
+        released,
+    )
 }
 
 fn handed(released: &Released<u32>) -> Vec<(u32, usize)> {

@@ -1,6 +1,6 @@
 //! Tasks that are done outside: between the runs they belong to and the board where workers find them.
 
-use super::live::Live;
+use super::live::{Leave, Live};
 use super::{Item, Look, Mailbox, Reply, Turn};
 use crate::board::{Ask, Board, Grant, Held, Task};
 use crate::nodes::Nodes;
@@ -11,8 +11,17 @@ use kernel::run::Lease;
 use kernel::{Advance, Answer, Effect, Input, OrgId, Run, RunId, Span, Timestamp};
 use std::cell::RefCell;
 use std::sync::Arc;
+use store::{Lane, SeatRow};
 
 impl<T> Mailbox<T> {
+    /// A run leaves memory to be read again. On a shared store what was on offer may be gone.
+    pub(super) fn withhold(&mut self, live: Option<&Live>) {
+        let is_shared = self.board.is_shared();
+        for row in live.filter(|_| is_shared).iter().flat_map(|live| &live.stored) {
+            self.board.withhold(&row.lane, row.place, self.now);
+        }
+    }
+
     pub(super) fn ask(&mut self, ask: Ask<T>) {
         match self.is_draining {
             true => self.replies.push((ask.ticket, Reply::Handed(Box::default()))),
@@ -238,18 +247,33 @@ pub(super) fn take_up<T>(
     now: Timestamp,
 ) -> Vec<Input> {
     let tasks = live.tasks(org, run);
-    if live.row.parked && live.row.status == kernel::RunStatus::Running {
+    if board.is_shared() || live.row.parked && live.row.status == kernel::RunStatus::Running {
         live.stored.clone_from(&tasks);
     }
     for card in &tasks {
-        board.recall(&card.lane, card.place, live.row.parked, now);
+        board.recall(&card.lane, card.place, board.is_shared() || live.row.parked, now);
     }
+    live.seats = live.seats(org, run);
     keep_leases(board, nodes, org, run, live, now);
     board.overdue(run, now).into_iter().map(|(step, fence)| Input::Lost { step, fence }).collect()
 }
 
+/// Workers that this node gave a task to and that have it no longer hear of it, unless they have said how it ended.
+fn call_off_lost<T>(board: &mut Board<T>, run: RunId, live: &Live) {
+    let is_plain = live.version.plan.layout().form == Form::Task;
+    for (step, fence) in board.grants_of(run) {
+        let state = live.run.step(step);
+        let has_it = live.run.leased().any(|lease| (lease.step, lease.fence) == (step, fence));
+        let has_reported = state.fence == fence && state.digest != 0;
+        if !has_it && !has_reported {
+            board.call_off(run, step, fence, is_plain);
+        }
+    }
+}
+
 /// Counts the time of a run's leases: those that this node gave or hears of, and those nobody does any more.
 pub(super) fn keep_leases<T>(board: &mut Board<T>, nodes: &Nodes, org: OrgId, run: RunId, live: &Live, now: Timestamp) {
+    call_off_lost(board, run, live);
     let mut leases = Vec::new();
     let is_kept_here = |lease: &Lease<'_>| lease.epoch == nodes.own() || nodes.is_gone(lease.epoch);
     for lease in live.run.leased().filter(is_kept_here) {
@@ -261,7 +285,54 @@ pub(super) fn keep_leases<T>(board: &mut Board<T>, nodes: &Nodes, org: OrgId, ru
     board.reconcile(org, run, &leases, now);
 }
 
+pub(super) fn leave<T>(board: &Board<T>) -> Leave {
+    match (board.is_shared(), board.is_crowded()) {
+        (true, _) => Leave::Always,
+        (false, true) => Leave::Now,
+        (false, false) => Leave::No,
+    }
+}
+
+/// What the hand-overs among these effects take up of limits.
+pub(super) fn seats<T>(board: &Board<T>, org: OrgId, run: RunId, effects: &[Effect]) -> Vec<SeatRow> {
+    let taken = |effect: &Effect| match effect {
+        Effect::Grant { step, place, .. } => board.seats_of(*place, org, run, *step),
+        _ => Vec::new(),
+    };
+    effects.iter().flat_map(taken).collect()
+}
+
+/// Seats are nobody's any more: the lanes of those that nobody here takes.
+pub(super) fn freed<T>(board: &mut Board<T>, rows: &[SeatRow], now: Timestamp) -> Vec<Lane> {
+    let mut lanes = Vec::new();
+    for SeatRow { seat, .. } in rows {
+        board.freed(seat, now);
+        let lane = Lane { org: seat.org, name: seat.name.clone(), key: seat.key.clone() };
+        lanes.extend((!board.is_wanted(&lane, now)).then_some(lane));
+    }
+    lanes
+}
+
+/// The lane of a task that was posted and nobody here takes.
+pub(super) fn unwanted<T>(
+    board: &mut Board<T>,
+    org: OrgId,
+    run: RunId,
+    live: &Live,
+    effect: &Effect,
+    now: Timestamp,
+) -> Option<Lane> {
+    let Effect::Post { step } = effect else { return None };
+    let lane = live.card(org, run, *step).lane;
+    (board.is_shared() && !board.is_wanted(&lane, now)).then_some(lane)
+}
+
 impl<T> Item<T> {
+    /// A lease, or an attempt, that ended without anybody saying so. Whoever reads the run finds it again.
+    pub(super) fn is_loss(&self) -> bool {
+        matches!(self.input, Input::Lost { .. })
+    }
+
     pub(super) fn is_claim(&self) -> bool {
         matches!(self.input, Input::Claim { .. })
     }

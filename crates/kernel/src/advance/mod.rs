@@ -109,6 +109,9 @@ pub struct Offer {
     pub worker: String,
     pub lease: Span,
     pub place: u64,
+    /// What it takes up of the limits of its type and of its key, see [`Event::Leased`].
+    pub seat: u32,
+    pub key_seat: u32,
 }
 
 /// A task that has just become ready, as somebody who may know a worker for it sees it.

@@ -80,11 +80,12 @@ impl Turn<'_> {
     }
 
     fn lease(&mut self, step: u32, task: &Task, offer: Offer, input: Bytes, key: String, seen: Vec<Seen>) {
-        let Offer { worker, lease, place } = offer;
+        let Offer { worker, lease, place, seat, key_seat } = offer;
         let lease = task.heartbeat.map_or(lease, |limit| limit.min(lease));
         let attempt = self.run.step(step).attempt + 1;
         let epoch = self.context.epoch;
-        self.emit(Event::Leased { step, attempt, worker: worker.clone(), lease, seen, key: key.clone(), epoch });
+        let (holder, of) = (worker.clone(), key.clone());
+        self.emit(Event::Leased { step, attempt, worker: holder, lease, seen, key: of, epoch, seat, key_seat });
         let assignment = Assignment {
             name: task.name.clone(),
             key,

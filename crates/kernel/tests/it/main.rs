@@ -96,6 +96,8 @@ fn every_event() -> Vec<Event> {
             seen: Vec::new(),
             key: String::new(),
             epoch: 0,
+            seat: 0,
+            key_seat: 0,
         },
         Event::Started { step, attempt, epoch: 9, seen: seen() },
         Event::Retrying {
@@ -288,6 +290,8 @@ fn i41_records_of_release_0_3_are_read() {
             seen: seen(),
             key: "customer-7".into(),
             epoch: 0,
+            seat: 0,
+            key_seat: 0,
         },
         Event::Progress { step, attempt, progress: Payload::json(r#"{"page":7}"#) },
         Event::Logged { step, attempt, lines: vec![line] },
@@ -314,7 +318,7 @@ fn i41_records_of_release_0_4_are_read() {
     let (step, attempt, epoch) = (4, 2, 7);
     let (worker, lease, key) = ("w1".into(), Span::from_secs(30), "customer-7".into());
     let events = vec![
-        Event::Leased { step, attempt, worker, lease, seen: seen(), key, epoch },
+        Event::Leased { step, attempt, worker, lease, seen: seen(), key, epoch, seat: 3, key_seat: 1 },
         Event::Kept { step, attempt, epoch: 9 },
     ];
     let record = Record { at: Timestamp(1_790_000_000_000_001), first: 42, events, ..Default::default() };

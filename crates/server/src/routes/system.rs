@@ -80,6 +80,7 @@ pub async fn metrics(app: State) -> Response {
         ("store_commit_reads_total", "counter", "SQL reads made while committing.", store.commit_reads),
         ("store_loads_total", "counter", "Reads of runs, histories and payloads.", store.loads),
         ("store_wal_bytes_total", "counter", "Bytes written to the write-ahead log.", store.wal_bytes),
+        ("store_rollbacks_total", "counter", "Times the store had lost what it had acknowledged.", store.rollbacks),
     ];
     let mut text = String::new();
     for (name, kind, help, value) in app.engine.metrics_now().await.each().into_iter().chain(stored) {

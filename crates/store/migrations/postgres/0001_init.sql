@@ -254,6 +254,19 @@ CREATE TABLE ready (
     PRIMARY KEY (org, name, key, priority, run, step)
 );
 
+-- What tasks that workers have take up of the limits of their types: of as many as a limit allows, each is had once.
+CREATE TABLE seats (
+    org    integer  NOT NULL,
+    name   text     NOT NULL COLLATE "C", -- the type
+    of     smallint NOT NULL,             -- 0 its limit, 1 the limit of its keys, 2 its rate
+    key    text     NOT NULL COLLATE "C", -- '' for what all keys share
+    number bigint   NOT NULL,
+    run    uuid     NOT NULL,
+    step   bigint   NOT NULL,
+    until  bigint   NOT NULL,             -- free again from then on
+    PRIMARY KEY (org, name, of, key, number)
+);
+
 CREATE TABLE types (
     org           integer NOT NULL,
     name          text    NOT NULL COLLATE "C",

@@ -3,8 +3,13 @@
 use super::Contents;
 use crate::rows::*;
 use kernel::{OrgId, RunId, Timestamp};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
+
+/// Does the one who frees it have it?
+fn is_same(free: &SeatRow, row: &SeatRow) -> bool {
+    free.seat == row.seat && (free.run, free.step) == (row.run, row.step)
+}
 
 impl Contents {
     pub(super) fn change_ready(&mut self, change: &ReadyChange) {
@@ -14,6 +19,27 @@ impl Contents {
         self.ready.extend(change.insert.iter().cloned());
     }
 
+    /// Is a seat taken that this wants?
+    pub(super) fn is_full(&self, change: &SeatChange, at: Timestamp) -> bool {
+        let is_freed = |row: &SeatRow| change.free.iter().any(|free| is_same(free, row));
+        change.take.iter().any(|want| self.seats.get(&want.seat).is_some_and(|row| row.until > at && !is_freed(row)))
+    }
+
+    pub(super) fn change_seats(&mut self, change: &SeatChange) {
+        for free in &change.free {
+            if self.seats.get(&free.seat).is_some_and(|row| is_same(free, row)) {
+                self.seats.remove(&free.seat);
+            }
+        }
+        for row in &change.take {
+            self.seats.insert(row.seat.clone(), row.clone());
+        }
+    }
+
+    pub(super) fn seats_of(&self, org: OrgId, name: &str) -> Vec<SeatRow> {
+        self.seats.values().filter(|row| row.seat.org == org && row.seat.name == name).cloned().collect()
+    }
+
     pub(super) fn lanes(&self, after: Option<&Lane>, limit: usize) -> Vec<(Lane, u64)> {
         let mut lanes: BTreeMap<&Lane, u64> = BTreeMap::new();
         for ReadyRow { lane, .. } in &self.ready {
@@ -21,6 +47,21 @@ impl Contents {
         }
         let later = lanes.into_iter().filter(|(lane, _)| after.is_none_or(|after| *lane > after));
         later.take(limit).map(|(lane, count)| (lane.clone(), count)).collect()
+    }
+
+    pub(super) fn ready_counts(&self) -> BTreeMap<(OrgId, String), u64> {
+        let mut counts = BTreeMap::new();
+        for ReadyRow { lane, .. } in &self.ready {
+            *counts.entry((lane.org, lane.name.clone())).or_default() += 1;
+        }
+        counts
+    }
+
+    pub(super) fn ready_keys(&self, org: OrgId, name: &str, after: Option<&str>, limit: usize) -> Vec<String> {
+        let of_type = self.ready.iter().map(|row| &row.lane).filter(|lane| lane.org == org && lane.name == name);
+        let later = of_type.filter(|lane| after.is_none_or(|after| *lane.key > *after));
+        let keys: BTreeSet<&String> = later.map(|lane| &lane.key).collect();
+        keys.into_iter().take(limit).cloned().collect()
     }
 
     pub(super) fn ready_in(&self, lane: &Lane, after: Option<Place>, limit: usize) -> Vec<Place> {

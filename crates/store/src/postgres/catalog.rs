@@ -223,6 +223,17 @@ pub(super) async fn set_setting(session: &Session, name: &str, value: &str) -> A
     session.execute(sql!("setting_put"), &[&Words::of(name), &Words::of(value)]).await.map(drop)
 }
 
+/// How often workflows, types and pauses have changed.
+pub(super) async fn revision(session: &Session) -> Attempted<u64> {
+    let value = setting(session, "catalogue_revision").await?;
+    value.map_or(Ok(0), |text| text.parse().map_err(|_| Trouble::Other(Error::Corrupt("the revision".into()))))
+}
+
+/// Notes that something changed, in the transaction that changes it.
+pub(super) async fn revise(session: &Session) -> Attempted<()> {
+    session.execute(sql!("postgres/revision_next"), &[]).await.map(drop)
+}
+
 /// Does the server take writes?
 pub(super) async fn check(session: &Session) -> Attempted<()> {
     let row = session.first("SELECT current_setting('transaction_read_only') = 'on'", &[]).await?;

@@ -18,6 +18,7 @@
 //! The rule that keeps it right: `Committed` is said when the server said so, or when every record of the
 //! transaction was found in the journal after the session that sent it was over.
 
+use super::Inner;
 use super::columns::Attempted;
 use super::fate;
 use super::fault::Trouble;
@@ -25,11 +26,11 @@ use super::pool::Lease;
 use super::session::{Ended, Session};
 use super::sheet::{Journal, Sheet, has_room};
 use super::sift::Facts;
-use super::{Inner, Tally};
 use crate::crash::{self, Point};
-use crate::rows::{Batch, RunWrite, Verdict};
+use crate::rows::{Batch, RunWrite, SeatChange, Verdict};
 use crate::sound::{is_same_unit, is_sound};
 use crate::{Error, Result};
+use std::collections::HashSet;
 use std::sync::atomic::Ordering::Relaxed;
 
 /// Tries before a batch is written unit by unit, and before it is given up.
@@ -52,7 +53,7 @@ pub(super) async fn commit(inner: &Inner, batch: Batch) -> Result<Vec<Verdict>> 
         return Ok(Vec::new());
     }
     let mut verdicts = vec![Verdict::Committed; batch.runs.len()];
-    let mut must_sift = !batch.runs.iter().all(|write| is_sound(write) && has_room(write));
+    let mut must_sift = !batch.runs.iter().all(|write| is_sound(write) && has_room(write)) || is_tangled(&batch.runs);
     let (mut sifts, mut last) = (0, Error::Unavailable("the runs of this batch are changing too fast".into()));
     for _ in 0..TRIES_MAX {
         if must_sift {
@@ -63,7 +64,7 @@ pub(super) async fn commit(inner: &Inner, batch: Batch) -> Result<Vec<Verdict>> 
             inner.tally.commit_reads.fetch_add(1, Relaxed);
             let session = inner.writers.take().await?;
             let facts = session.end_read(&batch.runs).await?;
-            verdicts = facts.judge(&batch.runs);
+            verdicts = facts.judge(&batch.runs, batch.at);
         }
         let writes: Vec<&RunWrite> =
             batch.runs.iter().zip(&verdicts).filter(|(_, v)| **v == Verdict::Committed).map(|(w, _)| w).collect();
@@ -72,7 +73,7 @@ pub(super) async fn commit(inner: &Inner, batch: Batch) -> Result<Vec<Verdict>> 
         }
         match attempt(inner, &batch, &writes).await? {
             Try::Done => {
-                inner.tally.committed(writes.len());
+                inner.committed(&writes);
                 return Ok(verdicts);
             }
             Try::Row => must_sift = true,
@@ -83,9 +84,22 @@ pub(super) async fn commit(inner: &Inner, batch: Batch) -> Result<Vec<Verdict>> 
     Err(last)
 }
 
+/// Does a write want something with a seat that one before it takes? Then what is left in the end does not say
+/// whether each of them could be had.
+fn is_tangled(writes: &[RunWrite]) -> bool {
+    let mut taken = HashSet::new();
+    let mut is_met = |write: &RunWrite| {
+        let is_met = write.seats.free.iter().chain(&write.seats.take).any(|row| taken.contains(&row.seat));
+        taken.extend(write.seats.take.iter().map(|row| row.seat.clone()));
+        is_met
+    };
+    writes.iter().filter(|write| write.seats != SeatChange::default()).any(|write| is_met(write))
+}
+
 /// Writes all of it, or nothing.
 async fn attempt(inner: &Inner, batch: &Batch, writes: &[&RunWrite]) -> Result<Try> {
     let lease = inner.writers.take().await?;
+    inner.connector.witness.admit()?;
     let sheet = Sheet::new(batch, writes);
     let (texts, params): (Vec<_>, Vec<_>) = sheet.statements().unzip();
     let statements = match lease.prepare(&texts).await {
@@ -129,12 +143,13 @@ async fn conclude(inner: &Inner, lease: Lease, ended: Ended, journal: &Journal) 
 /// not, is its own trouble.
 async fn one_by_one(inner: &Inner, batch: &Batch) -> Result<Vec<Verdict>> {
     let lease = inner.writers.take().await?;
+    inner.connector.witness.admit()?;
     let (mut verdicts, mut written) = (Vec::with_capacity(batch.runs.len()), Vec::new());
     let outcome = async {
         lease.batch("BEGIN").await?;
         for unit in batch.runs.chunk_by(is_same_unit) {
             inner.tally.commit_reads.fetch_add(1, Relaxed);
-            let judged = Facts::find(&lease, unit).await?.judge(unit);
+            let judged = Facts::find(&lease, unit).await?.judge(unit, batch.at);
             let passed = || unit.iter().zip(&judged).filter(|(_, v)| **v == Verdict::Committed).map(|(w, _)| w);
             if passed().next().is_none() {
                 verdicts.extend(judged);
@@ -173,7 +188,7 @@ async fn one_by_one(inner: &Inner, batch: &Batch) -> Result<Vec<Verdict>> {
     match conclude(inner, lease, ended, &journal).await? {
         Try::Done => {
             if !written.is_empty() {
-                inner.tally.committed(written.len());
+                inner.committed(&written);
             }
             Ok(verdicts)
         }
@@ -196,9 +211,12 @@ impl Lease {
     }
 }
 
-impl Tally {
-    fn committed(&self, records: usize) {
-        self.commits.fetch_add(1, Relaxed);
-        self.records.fetch_add(records as u64, Relaxed);
+impl Inner {
+    fn committed(&self, writes: &[&RunWrite]) {
+        self.tally.commits.fetch_add(1, Relaxed);
+        self.tally.records.fetch_add(writes.len() as u64, Relaxed);
+        if let Some(last) = writes.last() {
+            self.connector.witness.note(last);
+        }
     }
 }

@@ -127,6 +127,11 @@ impl Floor {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).floor
     }
 
+    /// The ids may begin anew.
+    pub(super) fn forget(&self) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Passed::default();
+    }
+
     /// What was in flight when this id was ordered is over after a while; then it need not be looked at again.
     fn saw(&self, id: i64) {
         let mut passed = self.0.lock().unwrap_or_else(PoisonError::into_inner);

@@ -11,9 +11,10 @@ use super::fault::Trouble;
 use super::session::Session;
 use kernel::Span;
 
-pub(super) async fn join(session: &Session, name: &str) -> Attempted<u64> {
+/// The new epoch is larger than `after`.
+pub(super) async fn join(session: &Session, name: &str, after: i64) -> Attempted<u64> {
     session.execute(sql!("postgres/node_bar_named"), &[&name]).await?;
-    let claimed = session.first(sql!("postgres/node_claim"), &[&name]).await?;
+    let claimed = session.first(sql!("postgres/node_claim"), &[&name, &after]).await?;
     let row = claimed.ok_or_else(|| Trouble::Lost("no epoch was claimed".into()))?;
     count(&row, 0)
 }

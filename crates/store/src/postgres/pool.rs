@@ -5,7 +5,8 @@
 
 use super::columns::Attempted;
 use super::session::Session;
-use super::target::Target;
+use super::target::{Ear, Target};
+use super::witness::Witness;
 use crate::{Error, Result};
 use std::ops::Deref;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -23,6 +24,7 @@ const PAUSE_MAX: Duration = Duration::from_secs(2);
 pub(super) struct Connector {
     target: Target,
     outage: Mutex<Option<Outage>>,
+    pub witness: Witness,
 }
 
 struct Outage {
@@ -33,18 +35,32 @@ struct Outage {
 
 impl Connector {
     pub(super) fn new(target: Target) -> Connector {
-        Connector { target, outage: Mutex::default() }
+        Connector { target, outage: Mutex::default(), witness: Witness::default() }
     }
 
     pub(super) async fn connect(&self) -> Result<Session> {
+        self.connect_for(None).await
+    }
+
+    /// A session that hears what others say.
+    pub(super) async fn connect_listening(&self, ear: Arc<dyn Ear>) -> Result<Session> {
+        self.connect_for(Some(ear)).await
+    }
+
+    async fn connect_for(&self, ear: Option<Arc<dyn Ear>>) -> Result<Session> {
         if let Some(outage) = &*self.outage()
             && outage.until > Instant::now()
         {
             return Err(outage.why.clone());
         }
-        let opened = match tokio::time::timeout(CONNECT_MAX, Session::open(&self.target)).await {
+        let opened = match tokio::time::timeout(CONNECT_MAX, Session::open_with(&self.target, ear)).await {
             Ok(opened) => opened,
             Err(_) => Err(Error::Unavailable("the database does not answer".into())),
+        };
+        // Nobody uses it before it was asked.
+        let opened = match opened {
+            Ok(session) => self.witness.question(&session).await.map(|()| session),
+            Err(error) => Err(error),
         };
         let mut outage = self.outage();
         match &opened {
@@ -82,7 +98,7 @@ fn passing(error: Error) -> Error {
 }
 
 /// Between half of it and all: many nodes that lost the same server do not come back at once.
-fn jittered(pause: Duration) -> Duration {
+pub(super) fn jittered(pause: Duration) -> Duration {
     let salt = std::hash::BuildHasher::hash_one(&std::hash::RandomState::new(), 0u8);
     pause / 2 + pause / 2 * (salt % 256) as u32 / 255
 }

@@ -8,13 +8,13 @@
 
 use super::columns::Attempted;
 use super::fault::{self, Trouble};
-use super::target::Target;
+use super::target::{Ear, Target};
 use crate::crash::{self, Point};
 use crate::{Error, Result};
 use std::collections::HashMap;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Poll;
 use std::time::Duration;
 use tokio::task::AbortHandle;
@@ -96,7 +96,12 @@ impl Drop for Session {
 impl Session {
     /// Connects and makes sure that the server is one we can rely on.
     pub(super) async fn open(target: &Target) -> Result<Session> {
-        let (client, driver) = target.connect().await?;
+        Session::open_with(target, None).await
+    }
+
+    /// The same, with somebody who hears what others say.
+    pub(super) async fn open_with(target: &Target, ear: Option<Arc<dyn Ear>>) -> Result<Session> {
+        let (client, driver) = target.connect(ear).await?;
         let refused = |e: tokio_postgres::Error| fault::on_connect(&e);
         client.batch_execute(SETTINGS).await.map_err(refused)?;
         let row = client.query_one(INTRODUCTION, &[]).await.map_err(refused)?;

@@ -8,7 +8,7 @@
 
 use super::columns::{Blob, Id, Words, gate_bytes, int, org_of, sql};
 use super::session::Params;
-use crate::rows::{Batch, ReadyRow, RunRow, RunWrite, Wait};
+use crate::rows::{Batch, ReadyRow, RunRow, RunWrite, SeatRow, Wait};
 use crate::triggers::{Advance, DELIVERIES_KEPT, DeliveryRow, REQUESTS_KEPT};
 use bytes::{BufMut, Bytes, BytesMut};
 use kernel::{OrgId, RunId, Timestamp, TriggerId};
@@ -45,10 +45,12 @@ impl Sheet {
         sheet.timers(writes);
         sheet.payloads(writes);
         sheet.ready(writes);
+        sheet.seats(batch, writes);
         sheet.births(writes);
         sheet.notices(writes);
         sheet.deliveries(writes);
-        sheet.add(sql!("postgres/arrival_insert"), vec![Box::new(int(batch.epoch)), Box::new(names(writes))]);
+        let written = names(writes.iter().map(|write| (write.org, write.run, write.after + 1)));
+        sheet.add(sql!("postgres/arrival_insert"), vec![Box::new(int(batch.epoch)), Box::new(Blob(written))]);
         sheet
     }
 
@@ -202,6 +204,42 @@ impl Sheet {
         }
     }
 
+    /// Whoever takes a seat takes it at the time of the batch.
+    fn seats(&mut self, batch: &Batch, writes: &[&RunWrite]) {
+        let (mut freed, mut taken) = (BTreeSet::new(), BTreeMap::new());
+        for write in writes {
+            for row in &write.seats.free {
+                if taken.get(&row.seat).is_some_and(|by: &&SeatRow| (by.run, by.step) == (row.run, row.step)) {
+                    taken.remove(&row.seat);
+                }
+                freed.insert(row);
+            }
+            taken.extend(write.seats.take.iter().map(|row| (&row.seat, row)));
+        }
+        let freed = Vec::from_iter(freed);
+        let columns = |rows: &[&SeatRow]| -> Vec<Box<dyn ToSql + Sync + Send>> {
+            vec![
+                list(rows, |row| org_of(row.seat.org)),
+                list(rows, |row| Words::of(&row.seat.name)),
+                list(rows, |row| row.seat.of as i16),
+                list(rows, |row| Words::of(&row.seat.key)),
+                list(rows, |row| i64::from(row.seat.number)),
+                list(rows, |row| Id(row.run.0)),
+                list(rows, |row| i64::from(row.step)),
+            ]
+        };
+        if !freed.is_empty() {
+            self.add(sql!("postgres/seats_free"), columns(&freed));
+        }
+        let taken: Vec<&SeatRow> = taken.into_values().collect();
+        if !taken.is_empty() {
+            let mut columns = columns(&taken);
+            columns.push(list(&taken, |row| row.until.0));
+            columns.push(Box::new(batch.at.0));
+            self.add(sql!("postgres/seats_take"), columns);
+        }
+    }
+
     fn births(&mut self, writes: &[&RunWrite]) {
         let births = || writes.iter().filter_map(|w| Some((w, w.birth.as_deref()?)));
         let mut waits: Vec<&Wait> = births().flat_map(|(_, birth)| &birth.waits).collect();
@@ -349,15 +387,16 @@ pub(super) fn has_room(write: &RunWrite) -> bool {
     write.after < i32::MAX as u64
 }
 
-/// The names of the records in the order of the batch.
-fn names(writes: &[&RunWrite]) -> Blob {
-    let mut names = BytesMut::with_capacity(writes.len() * NAME_BYTES);
-    for write in writes {
-        names.put_u32(write.org.0);
-        names.put_slice(&write.run.0);
-        names.put_i32(small(write.after + 1));
+/// The names of records, in their order.
+pub(super) fn names(records: impl IntoIterator<Item = (OrgId, RunId, u64)>) -> Bytes {
+    let records = records.into_iter();
+    let mut names = BytesMut::with_capacity(records.size_hint().0 * NAME_BYTES);
+    for (org, run, seq) in records {
+        names.put_u32(org.0);
+        names.put_slice(&run.0);
+        names.put_i32(small(seq));
     }
-    Blob(names.freeze())
+    names.freeze()
 }
 
 /// The way back from [`names`].

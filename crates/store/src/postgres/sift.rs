@@ -4,13 +4,14 @@
 //! overtaken by another writer; whoever asks tries again with the writes that passed, and the tables have the
 //! last word.
 
-use super::columns::{Attempted, Id, Words, get, hash, id, org_of, run_id, seq, sql};
+use super::columns::{Attempted, Id, Words, get, hash, id, org_of, run_id, seq, sql, time};
 use super::session::Session;
 use super::sheet::has_room;
-use crate::rows::{RunWrite, Verdict};
+use crate::rows::{RunWrite, Seat, Verdict};
 use crate::sound::{is_same_unit, is_sound, undo};
-use kernel::{OrgId, RunId};
+use kernel::{OrgId, RunId, Timestamp};
 use std::collections::{BTreeMap, BTreeSet};
+use tokio_postgres::types::ToSql;
 
 type KeyName = (OrgId, String, String);
 
@@ -22,6 +23,8 @@ pub(super) struct Facts {
     keys: BTreeMap<KeyName, (RunId, [u8; 32])>,
     waits: BTreeSet<[u8; 32]>,
     payloads: BTreeSet<(OrgId, RunId, u32)>,
+    /// Who has a seat, and until when.
+    seats: BTreeMap<Seat, (RunId, u32, Timestamp)>,
 }
 
 impl Facts {
@@ -66,26 +69,42 @@ impl Facts {
                 facts.payloads.insert((super::columns::org(&row, 0)?, run_id(&row, 1)?, number));
             }
         }
+        let changes = writes.iter().map(|write| &write.seats);
+        let seats: Vec<&Seat> = changes.flat_map(|c| c.free.iter().chain(&c.take)).map(|row| &row.seat).collect();
+        if !seats.is_empty() {
+            let places: Vec<i64> = (0..seats.len() as i64).collect();
+            let orgs: Vec<i32> = seats.iter().map(|seat| org_of(seat.org)).collect();
+            let names: Vec<Words> = seats.iter().map(|seat| Words::of(&seat.name)).collect();
+            let kinds: Vec<i16> = seats.iter().map(|seat| seat.of as i16).collect();
+            let keys: Vec<Words> = seats.iter().map(|seat| Words::of(&seat.key)).collect();
+            let numbers: Vec<i64> = seats.iter().map(|seat| i64::from(seat.number)).collect();
+            let params: [&(dyn ToSql + Sync); 6] = [&places, &orgs, &names, &kinds, &keys, &numbers];
+            for row in session.query(sql!("postgres/seats_held"), &params).await? {
+                let place: i64 = get(&row, 0)?;
+                let holder = (run_id(&row, 1)?, super::columns::number(&row, 2)?, time(&row, 3)?);
+                facts.seats.insert(seats[place as usize].clone(), holder);
+            }
+        }
         Ok(facts)
     }
 
     /// One verdict per write, as if they were written one after the other.
-    pub(super) fn judge(mut self, writes: &[RunWrite]) -> Vec<Verdict> {
+    pub(super) fn judge(mut self, writes: &[RunWrite], at: Timestamp) -> Vec<Verdict> {
         let mut verdicts = Vec::with_capacity(writes.len());
         for unit in writes.chunk_by(is_same_unit) {
             match unit {
-                [write] => verdicts.push(self.try_one(write)),
-                unit => verdicts.extend(self.try_unit(unit)),
+                [write] => verdicts.push(self.try_one(write, at)),
+                unit => verdicts.extend(self.try_unit(unit, at)),
             }
         }
         verdicts
     }
 
-    fn try_unit(&mut self, unit: &[RunWrite]) -> Vec<Verdict> {
+    fn try_unit(&mut self, unit: &[RunWrite], at: Timestamp) -> Vec<Verdict> {
         let before = self.clone();
         let mut verdicts = Vec::with_capacity(unit.len());
         for write in unit {
-            verdicts.push(self.try_one(write));
+            verdicts.push(self.try_one(write, at));
             if verdicts.last() == Some(&Verdict::Conflict) {
                 break;
             }
@@ -96,7 +115,7 @@ impl Facts {
         verdicts
     }
 
-    fn try_one(&mut self, write: &RunWrite) -> Verdict {
+    fn try_one(&mut self, write: &RunWrite, at: Timestamp) -> Verdict {
         if !is_sound(write) {
             return Verdict::Conflict;
         }
@@ -106,10 +125,13 @@ impl Facts {
         }
         let waits: Vec<[u8; 32]> = write.birth.iter().flat_map(|b| &b.waits).map(|wait| wait.token_hash).collect();
         let payloads: Vec<_> = write.payloads.iter().map(|(number, _)| (write.org, write.run, *number)).collect();
-        let is_free = self.heads.get(&(write.org, write.run)).copied().unwrap_or(0) == write.after
-            && has_room(write)
-            && are_new(&self.waits, &waits)
-            && are_new(&self.payloads, &payloads);
+        if self.heads.get(&(write.org, write.run)).copied().unwrap_or(0) != write.after || !has_room(write) {
+            return Verdict::Conflict;
+        }
+        if self.is_full(write, at) {
+            return Verdict::Full;
+        }
+        let is_free = are_new(&self.waits, &waits) && are_new(&self.payloads, &payloads);
         if !is_free {
             return Verdict::Conflict;
         }
@@ -118,8 +140,20 @@ impl Facts {
         self.keys.extend(key.zip(wanted.map(|wanted| (write.run, wanted.fingerprint))));
         self.waits.extend(waits);
         self.payloads.extend(payloads);
+        self.seats.retain(|seat, holder| !is_freed(write, seat, holder));
+        self.seats.extend(write.seats.take.iter().map(|row| (row.seat.clone(), (row.run, row.step, row.until))));
         Verdict::Committed
     }
+
+    fn is_full(&self, write: &RunWrite, at: Timestamp) -> bool {
+        let is_taken =
+            |seat: &Seat| self.seats.get(seat).is_some_and(|holder| holder.2 > at && !is_freed(write, seat, holder));
+        write.seats.take.iter().any(|row| is_taken(&row.seat))
+    }
+}
+
+fn is_freed(write: &RunWrite, seat: &Seat, (run, step, _): &(RunId, u32, Timestamp)) -> bool {
+    write.seats.free.iter().any(|row| row.seat == *seat && (row.run, row.step) == (*run, *step))
 }
 
 fn are_new<T: Ord>(known: &BTreeSet<T>, wanted: &[T]) -> bool {

@@ -17,15 +17,24 @@
 use super::fault;
 use super::tls::{Check, Encryption};
 use crate::{Error, Result};
+use std::sync::Arc;
 use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::task::AbortHandle;
 use tokio_postgres::config::{Host, SslMode};
-use tokio_postgres::{Client, Config, NoTls};
+use tokio_postgres::{AsyncMessage, Client, Config, Connection, NoTls};
 use url::form_urlencoded;
 
 pub(super) struct Target {
     config: Config,
     encryption: Option<Encryption>,
+}
+
+/// Whoever wants to know what a session hears without having asked.
+pub(super) trait Ear: Send + Sync {
+    fn hear(&self, said: &str);
+    /// The connection is over.
+    fn ended(&self);
 }
 
 impl Target {
@@ -78,29 +87,43 @@ impl Target {
     }
 
     /// Connects, and lets a task drive the socket.
-    pub(super) async fn connect(&self) -> Result<(Client, AbortHandle)> {
+    pub(super) async fn connect(&self, ear: Option<Arc<dyn Ear>>) -> Result<(Client, AbortHandle)> {
         let is_local = self.config.get_hosts().iter().all(|host| matches!(host, Host::Unix(_)));
         match self.encryption.as_ref().filter(|_| !is_local) {
             Some(encryption) => {
                 let opened = self.config.connect(encryption.clone()).await;
                 let (client, connection) = opened.map_err(|e| fault::on_connect(&e))?;
-                Ok((client, driven(connection)))
+                Ok((client, driven(connection, ear)))
             }
             None => {
                 let (client, connection) = self.config.connect(NoTls).await.map_err(|e| fault::on_connect(&e))?;
-                Ok((client, driven(connection)))
+                Ok((client, driven(connection, ear)))
             }
         }
     }
 }
 
-fn driven<C>(connection: C) -> AbortHandle
+fn driven<S, T>(mut connection: Connection<S, T>, ear: Option<Arc<dyn Ear>>) -> AbortHandle
 where
-    C: Future<Output = std::result::Result<(), tokio_postgres::Error>> + Send + 'static,
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     tokio::spawn(async move {
-        if let Err(error) = connection.await {
-            tracing::debug!(%error, "a connection to the database ended");
+        loop {
+            match std::future::poll_fn(|context| connection.poll_message(context)).await {
+                Some(Ok(AsyncMessage::Notification(said))) => drop(ear.as_ref().map(|ear| ear.hear(said.payload()))),
+                Some(Ok(_)) => {}
+                Some(Err(error)) => {
+                    tracing::debug!(%error, "a connection to the database ended");
+                    break;
+                }
+                None => break,
+            }
+        }
+        // Whoever waits for an answer hears that there is none before anybody looks whether it is over.
+        drop(connection);
+        if let Some(ear) = ear {
+            ear.ended();
         }
     })
     .abort_handle()

@@ -9,7 +9,7 @@ use super::columns::{
     time, time_or_none,
 };
 use super::session::Session;
-use crate::rows::{Definition, Lane, Place, Rate, TypePause, TypeRow, WorkerRow};
+use crate::rows::{Definition, Lane, Place, Rate, Seat, SeatOf, SeatRow, TypePause, TypeRow, WorkerRow};
 use kernel::{OrgId, Span, Timestamp};
 use std::collections::BTreeMap;
 use tokio_postgres::Row;
@@ -23,6 +23,27 @@ pub(super) async fn lanes(session: &Session, after: Option<&Lane>, most: usize) 
     rows.iter().map(read).collect()
 }
 
+pub(super) async fn ready_types(session: &Session) -> Attempted<Vec<(OrgId, String)>> {
+    let rows = session.query(sql!("postgres/ready_types"), &[]).await?;
+    rows.iter().map(|row| Ok((org(row, 0)?, text(row, 1)?))).collect()
+}
+
+pub(super) async fn ready_counts(session: &Session) -> Attempted<Vec<(OrgId, String, u64)>> {
+    let rows = session.query(sql!("ready_counts"), &[]).await?;
+    rows.iter().map(|row| Ok((org(row, 0)?, text(row, 1)?, count(row, 2)?))).collect()
+}
+
+pub(super) async fn ready_keys(
+    session: &Session,
+    org: OrgId,
+    name: &str,
+    after: Option<&str>,
+    most: usize,
+) -> Attempted<Vec<String>> {
+    let params: [&(dyn ToSql + Sync); 4] = [&org_of(org), &Words::of(name), &Words::maybe(after), &limit(most)];
+    session.query(sql!("postgres/ready_keys"), &params).await?.iter().map(|row| text(row, 0)).collect()
+}
+
 pub(super) async fn ready(session: &Session, lane: &Lane, after: Option<Place>, most: usize) -> Attempted<Vec<Place>> {
     let (priority, run, step) =
         after.map_or((-1, Id([0; 16]), -1), |at| (i64::from(at.priority), Id(at.run.0), i64::from(at.step)));
@@ -32,6 +53,27 @@ pub(super) async fn ready(session: &Session, lane: &Lane, after: Option<Place>, 
     rows.iter()
         .map(|row| Ok(Place { priority: number(row, 0)?, run: run_id(row, 1)?, step: number(row, 2)? }))
         .collect()
+}
+
+pub(super) async fn seats(session: &Session, org: OrgId, name: &str) -> Attempted<Vec<SeatRow>> {
+    let rows = session.query(sql!("seats"), &[&org_of(org), &Words::of(name)]).await?;
+    let read = |row: &Row| {
+        let of = SeatOf::stored(get(row, 2)?);
+        let seat = Seat {
+            org: super::columns::org(row, 0)?,
+            name: text(row, 1)?,
+            of,
+            key: text(row, 3)?,
+            number: number(row, 4)?,
+        };
+        let (run, step, until) = (run_id(row, 5)?, number(row, 6)?, time(row, 7)?);
+        Ok(SeatRow { seat, run, step, until })
+    };
+    rows.iter().map(read).collect()
+}
+
+pub(super) async fn forget_seats(session: &Session, until: Timestamp) -> Attempted<()> {
+    session.execute(sql!("seats_forget"), &[&until.0]).await.map(drop)
 }
 
 pub(super) async fn introduce(session: &Session, row: &TypeRow, definition: Option<&Definition>) -> Attempted<()> {

@@ -12,9 +12,9 @@ use super::columns::{count, gate_bytes, int, sql};
 use super::fault::Trouble;
 use super::heads::{Head, Key, RECOVERY_POS};
 use crate::crash::{self, Point};
-use crate::rows::{Birth, IdempotencyKey, ReadyRow, RunRow, RunWrite, Verdict};
+use crate::rows::{Birth, IdempotencyKey, ReadyRow, RunRow, RunWrite, SeatRow, Verdict};
 use crate::sound::{is_sound, undo};
-use kernel::RunId;
+use kernel::{RunId, Timestamp};
 use rusqlite::{CachedStatement, Connection, OptionalExtension, params};
 use std::collections::HashMap;
 
@@ -23,6 +23,8 @@ pub(super) struct Attempt<'a> {
     /// Prepared once a batch: every record goes through it.
     append: CachedStatement<'a>,
     heads: &'a HashMap<Key, Head>,
+    /// Of the batch.
+    at: Timestamp,
     /// What this batch changes in `heads`; `None` for a run that is parked or ended by it.
     staged: &'a mut HashMap<Key, Option<Head>>,
     pub done: Done,
@@ -53,9 +55,10 @@ impl<'a> Attempt<'a> {
         heads: &'a HashMap<Key, Head>,
         staged: &'a mut HashMap<Key, Option<Head>>,
         last_pos: i64,
+        at: Timestamp,
     ) -> Result<Attempt<'a>, Trouble> {
         let append = connection.prepare_cached(sql!("journal_insert"))?;
-        Ok(Attempt { connection, append, heads, staged, done: Done { last_pos, ..Done::default() } })
+        Ok(Attempt { connection, append, heads, at, staged, done: Done { last_pos, ..Done::default() } })
     }
 
     /// Like [`write`](Self::write), but a run whose rows are refused takes back only its own.
@@ -107,6 +110,9 @@ impl<'a> Attempt<'a> {
             return Ok(Verdict::Conflict);
         }
         let key = (write.org, write.run);
+        if self.is_full(write)? {
+            return Ok(Verdict::Full);
+        }
         let birth = write.birth.as_deref();
         let idempotency = birth.and_then(|birth| birth.idempotency.as_ref());
         if let Some(wanted) = idempotency
@@ -183,6 +189,36 @@ impl<'a> Attempt<'a> {
         let mut statement = self.connection.prepare_cached(sql!("run_head"))?;
         let read = |row: &rusqlite::Row<'_>| Ok(Head { seq: count(row, 0)?, pos: row.get(1)? });
         Ok(statement.query_row((key.0.0, key.1.0), read).optional()?.map(Found::Parked))
+    }
+
+    /// Is a seat taken that the write wants? Nothing else may stand in its way that would be noticed first.
+    fn is_full(&mut self, write: &RunWrite) -> Result<bool, Trouble> {
+        let mut is_taken = false;
+        for want in &write.seats.take {
+            let seat = &want.seat;
+            let mut statement = self.connection.prepare_cached(sql!("seat"))?;
+            let read = |row: &rusqlite::Row<'_>| Ok((RunId(row.get(0)?), row.get::<_, u32>(1)?, row.get::<_, i64>(2)?));
+            let params = params![seat.org.0, seat.name, seat.of as u8, seat.key, seat.number];
+            let found = statement.query_row(params, read).optional()?;
+            let is_freed = |run, step| {
+                write.seats.free.iter().any(|free| free.seat == *seat && (free.run, free.step) == (run, step))
+            };
+            is_taken |= found.is_some_and(|(run, step, until)| until > self.at.0 && !is_freed(run, step));
+        }
+        if !is_taken {
+            return Ok(false);
+        }
+        let wanted = write.birth.as_ref().and_then(|birth| birth.idempotency.as_ref());
+        if let Some(wanted) = wanted
+            && super::catalog::holder(self.connection, write.org, &wanted.scope, &wanted.key)?.is_some()
+        {
+            return Ok(false);
+        }
+        let head = match self.find(&(write.org, write.run))? {
+            None => Head::default(),
+            Some(Found::Unparked(head) | Found::Parked(head)) => head,
+        };
+        Ok(head.seq == write.after)
     }
 
     /// Takes the idempotency key, or answers who has it.
@@ -271,6 +307,16 @@ impl<'a> Attempt<'a> {
         for row in &write.ready.insert {
             self.write_ready(sql!("ready_insert"), row)?;
             crash::point(Point::ReadyWritten);
+        }
+        for SeatRow { seat, run, step, .. } in &write.seats.free {
+            let of = seat.of as u8;
+            let row = params![seat.org.0, seat.name, of, seat.key, seat.number, run.0, step];
+            self.execute(sql!("seat_free"), row)?;
+        }
+        for SeatRow { seat, run, step, until, .. } in &write.seats.take {
+            let of = seat.of as u8;
+            let row = params![seat.org.0, seat.name, of, seat.key, seat.number, run.0, step, until.0];
+            self.execute(sql!("seat_put"), row)?;
         }
         for number in 0..write.notices {
             self.execute(sql!("notice_insert"), params![org, run, number])?;

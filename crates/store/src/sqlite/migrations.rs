@@ -30,6 +30,7 @@ const ALL: &[Migration] = &[
     migration!(2, "0002", "gates"),
     migration!(3, "0003", "triggers"),
     migration!(4, "0004", "tasks"),
+    migration!(5, "0005", "seats"),
 ];
 
 const BOOKKEEPING: &str = "CREATE TABLE IF NOT EXISTS schema_migrations (

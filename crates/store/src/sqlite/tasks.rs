@@ -8,7 +8,7 @@ use super::columns::{self, int, int_back, limit, org, run_id, sql, time, time_or
 use super::fault::Trouble;
 use super::lists::many;
 use crate::Result;
-use crate::rows::{Definition, Lane, Place, Rate, TypePause, TypeRow, WorkerRow};
+use crate::rows::{Definition, Lane, Place, Rate, Seat, SeatOf, SeatRow, TypePause, TypeRow, WorkerRow};
 use kernel::{OrgId, Span, Timestamp};
 use rusqlite::{Connection, Row, params};
 
@@ -22,6 +22,24 @@ pub(super) fn lanes(connection: &Connection, after: Option<&Lane>, count: usize)
     })
 }
 
+pub(super) fn ready_types(connection: &Connection) -> Result<Vec<(OrgId, String)>> {
+    many(connection, sql!("ready_types"), params![], |row| Ok((org(row, 0)?, row.get(1)?)))
+}
+
+pub(super) fn ready_counts(connection: &Connection) -> Result<Vec<(OrgId, String, u64)>> {
+    many(connection, sql!("ready_counts"), params![], |row| Ok((org(row, 0)?, row.get(1)?, columns::count(row, 2)?)))
+}
+
+pub(super) fn ready_keys(
+    connection: &Connection,
+    org: OrgId,
+    name: &str,
+    after: Option<&str>,
+    count: usize,
+) -> Result<Vec<String>> {
+    many(connection, sql!("ready_keys"), params![org.0, name, after, limit(count)], |row| row.get(0))
+}
+
 pub(super) fn ready(connection: &Connection, lane: &Lane, after: Option<Place>, count: usize) -> Result<Vec<Place>> {
     let (priority, run, step) =
         after.map_or((-1, [0; 16], -1), |place| (i64::from(place.priority), place.run.0, i64::from(place.step)));
@@ -29,6 +47,20 @@ pub(super) fn ready(connection: &Connection, lane: &Lane, after: Option<Place>, 
     many(connection, sql!("ready"), params, |row| {
         Ok(Place { priority: row.get(0)?, run: run_id(row, 1)?, step: row.get(2)? })
     })
+}
+
+pub(super) fn seats(connection: &Connection, org: OrgId, name: &str) -> Result<Vec<SeatRow>> {
+    many(connection, sql!("seats"), params![org.0, name], |row| {
+        let of = SeatOf::stored(row.get(2)?);
+        let seat = Seat { org: columns::org(row, 0)?, name: row.get(1)?, of, key: row.get(3)?, number: row.get(4)? };
+        let (run, step, until) = (run_id(row, 5)?, row.get(6)?, time(row, 7)?);
+        Ok(SeatRow { seat, run, step, until })
+    })
+}
+
+pub(super) fn forget_seats(connection: &Connection, until: Timestamp) -> Attempted<()> {
+    connection.prepare_cached(sql!("seats_forget"))?.execute(params![until.0])?;
+    Ok(())
 }
 
 pub(super) fn introduce(connection: &Connection, row: &TypeRow, definition: Option<&Definition>) -> Attempted<()> {

@@ -3,6 +3,7 @@
 mod conformance;
 mod postgres;
 mod postgres_faults;
+mod postgres_news;
 mod postgres_nodes;
 mod postgres_schema;
 mod sqlite_files;

@@ -56,6 +56,7 @@ fn empty(cluster: &Cluster, url: &str) {
         "runs",
         "snapshots",
         "timers",
+        "seats",
         "waits",
         "payloads",
         "labels",

@@ -227,3 +227,80 @@ fn a_server_without_durable_settings_is_refused() {
         assert_eq!(cluster.sql("postgres", "SELECT to_regnamespace('onward') IS NULL"), "t", "nothing was written");
     }
 }
+
+#[test]
+fn a_server_that_lost_what_it_acknowledged_is_noticed_and_nobody_goes_on_as_if_nothing_had_happened() {
+    let mut cluster = Cluster::start(&[]);
+    let url = cluster.database();
+    let store = open(&url);
+    let wait = |call: &dyn Fn() -> store::Result<Vec<Verdict>>| {
+        let until = Instant::now() + Duration::from_secs(30);
+        loop {
+            match call() {
+                Err(Error::Unavailable(_)) if Instant::now() < until => std::thread::sleep(Duration::from_millis(50)),
+                other => break other,
+            }
+        }
+    };
+    let commit = |writes: Vec<store::RunWrite>| wait(&|| runtime().block_on(store.commit(&batch(writes.clone()))));
+    let before = runtime().block_on(store.join("before")).unwrap();
+    assert_eq!(commit(vec![start(run(1))]), Ok(vec![Verdict::Committed]));
+    cluster.back_up();
+    assert_eq!(commit(vec![append(run(1), 1)]), Ok(vec![Verdict::Committed]), "a restart loses nothing");
+    assert_eq!(commit(vec![append(run(1), 2)]), Ok(vec![Verdict::Committed]));
+    let lost = runtime().block_on(store.join("lost")).unwrap();
+    assert_eq!(store.counters().rollbacks, 0);
+    cluster.restore();
+    // Another one writes what has another meaning now, under the same number.
+    let other = open(&url);
+    assert_eq!(runtime().block_on(other.commit(&batch([append(run(1), 1)]))), Ok(vec![Verdict::Committed]));
+    assert_eq!(commit(vec![append(run(1), 2)]), Err(Error::Barred), "it would fit, by its number");
+    assert_eq!(store.counters().rollbacks, 1);
+    let until = Instant::now() + Duration::from_secs(30);
+    let renewed = loop {
+        match runtime().block_on(store.renew(before, kernel::Span::from_secs(10))) {
+            Err(Error::Unavailable(_)) if Instant::now() < until => {}
+            other => break other,
+        }
+    };
+    assert_eq!(renewed, Err(Error::Barred), "its row may be there as if nothing had happened");
+    let anew = runtime().block_on(store.join("anew")).unwrap();
+    assert!(anew > lost, "epoch {anew} after {lost}");
+    let found = runtime().block_on(store.load(ORG, run(1))).unwrap().unwrap();
+    assert_eq!(found.seq, 2);
+    assert_eq!(commit(vec![append(run(1), 2)]), Ok(vec![Verdict::Committed]));
+    assert_eq!((store.counters().rollbacks, other.counters().rollbacks), (1, 0));
+}
+
+#[test]
+fn what_was_erased_is_not_taken_for_lost() {
+    let database = Database::new();
+    let store = open(&database.url);
+    assert_eq!(runtime().block_on(store.commit(&batch([start(run(1)), start(run(2))]))).unwrap().len(), 2);
+    let name = name_in(&database.url);
+    let end_all = || {
+        shared().sql(
+            name,
+            "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
+             WHERE datname = current_database() AND pid <> pg_backend_pid()",
+        );
+        let until = Instant::now() + Duration::from_secs(30);
+        while runtime().block_on(store.load(ORG, run(1))).is_err() {
+            assert!(Instant::now() < until);
+        }
+    };
+    // As another process would erase it.
+    shared().sql(
+        name,
+        "BEGIN; DELETE FROM onward.journal; DELETE FROM onward.runs;
+         INSERT INTO onward.settings VALUES ('erased_until_us', '9000000000000000000'); COMMIT",
+    );
+    end_all();
+    assert_eq!(store.counters().rollbacks, 0, "its name among what has arrived");
+    let _ = runtime().block_on(store.stretch(ORG, None, 1)).unwrap();
+    end_all();
+    assert_eq!(store.counters().rollbacks, 0, "its name among what has a position");
+    shared().sql(name, "DELETE FROM onward.positions; DELETE FROM onward.arrivals");
+    end_all();
+    assert_eq!(store.counters().rollbacks, 1, "there is no trace of it");
+}

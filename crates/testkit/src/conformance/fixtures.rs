@@ -7,7 +7,7 @@ use kernel::{OrgId, Record, RunId, RunStatus, Timestamp, TriggerId, WorkflowId};
 use std::num::NonZeroU32;
 use store::{
     Batch, Birth, Definition, DeliveryOutcome, DeliveryRow, IdempotencyKey, Lane, NewWorkflow, Place, ReadyChange,
-    ReadyRow, RunRow, RunWrite, TimerChange, TriggerRow, TypeRow, Wait, WorkerRow, WorkflowRow,
+    ReadyRow, RunRow, RunWrite, SeatChange, TimerChange, TriggerRow, TypeRow, Wait, WorkerRow, WorkflowRow,
 };
 
 pub const ORG: OrgId = OrgId::DEFAULT;
@@ -81,6 +81,7 @@ pub fn append_in(org: OrgId, id: RunId, after: u64) -> RunWrite {
         timer: TimerChange::default(),
         payloads: Vec::new(),
         ready: ReadyChange::default(),
+        seats: SeatChange::default(),
         notices: 0,
         birth: None,
         unit: None,

@@ -16,9 +16,9 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 use store::{
     Advance, Batch, Birth, Call, Definition, DeliveryOutcome, DeliveryRow, Erased, Erasure, GateRow, Lane, NewTrigger,
-    NewWorkflow, NoticeRow, OwnTrigger, Place, Rate, ReadyChange, ReadyRow, RunFilter, RunRow, RunWrite, Store,
-    TimerChange, TriggerChange, TriggerFilter, TriggerLog, TriggerRow, TypePause, TypeRow, WorkerRow, WorkflowEdit,
-    WorkflowFilter, WorkflowKey, WorkflowPause, WorkflowRow,
+    NewWorkflow, NoticeRow, OwnTrigger, Place, Rate, ReadyChange, ReadyRow, RunFilter, RunRow, RunWrite, Seat,
+    SeatChange, SeatOf, SeatRow, Store, TimerChange, TriggerChange, TriggerFilter, TriggerLog, TriggerRow, TypePause,
+    TypeRow, WorkerRow, WorkflowEdit, WorkflowFilter, WorkflowKey, WorkflowPause, WorkflowRow,
 };
 
 /// A store under test.
@@ -57,6 +57,7 @@ struct Known {
     wake_at: Option<Timestamp>,
     status: RunStatus,
     ready: Vec<ReadyRow>,
+    seats: Vec<SeatRow>,
 }
 
 struct Walk {
@@ -193,6 +194,9 @@ impl Walk {
         let after = self.rng.one_in(2).then(|| (ORG, run(self.rng.below(RUNS)), self.rng.below(2) as u32));
         self.same(subjects, "notices", |store| store.notices(after, 3)).await;
         self.same(subjects, "lanes", |store| store.lanes(None, 100)).await;
+        for (org, name) in ORGS.into_iter().flat_map(|org| KEYS.map(|name| (org, name))) {
+            self.same(subjects, "seats", |store| store.seats(org, name)).await;
+        }
         self.same(subjects, "ruled_types", |store| store.ruled_types()).await;
         self.same(subjects, "workers", |store| store.workers()).await;
         self.same(subjects, "high_water", |store| store.high_water()).await;
@@ -376,6 +380,7 @@ impl Walk {
             timer,
             payloads: self.payloads(),
             ready,
+            seats: self.seats(org, run, &known.seats),
             notices: if self.rng.one_in(5) { self.rng.below(3) as u32 } else { 0 },
             birth: if after == 0 { Some(Box::new(self.birth(org, run))) } else { None },
             ..append_in(org, run, after)
@@ -422,12 +427,46 @@ impl Walk {
         ReadyRow { lane: self.lane(org), place }
     }
 
+    /// Frees some of what a run has, or what it has not, and takes some.
+    fn seats(&mut self, org: OrgId, run: RunId, held: &[SeatRow]) -> SeatChange {
+        let mut change = SeatChange::default();
+        if self.rng.one_in(3) {
+            change.free = held.to_vec();
+        }
+        if self.rng.one_in(6) {
+            change.free.push(self.seat(org, run));
+        }
+        while self.rng.one_in(3) && change.take.len() < 3 {
+            change.take.push(self.seat(org, run));
+        }
+        change
+    }
+
+    fn seat(&mut self, org: OrgId, run: RunId) -> SeatRow {
+        let of = self.rng.pick(&[SeatOf::Type, SeatOf::Key, SeatOf::Rate]);
+        let (key, number) = (self.rng.pick(&["", "k"]).to_owned(), self.rng.below(2) as u32);
+        let seat = Seat { org, name: self.rng.pick(&KEYS[..2]).to_owned(), of, key, number };
+        let until = match of {
+            SeatOf::Rate => at(self.time + self.rng.below(30) as i64),
+            _ => SeatRow::FREED,
+        };
+        SeatRow { seat, run, step: self.rng.below(2) as u32, until }
+    }
+
     /// Looks at what can be claimed.
     async fn ready(&mut self, org: OrgId, subjects: &[Subject]) {
         let (of, limit) = (self.lane(org), self.rng.below(4) as usize);
         let behind = self.rng.one_in(2).then(|| self.lane(org));
         self.same(subjects, "lanes", |store| store.lanes(behind.as_ref(), limit)).await;
         self.same(subjects, "ready", |store| store.ready(&of, None, 100)).await;
+        self.same(subjects, "ready_types", |store| store.ready_types()).await;
+        self.same(subjects, "ready_counts", |store| store.ready_counts()).await;
+        self.same(subjects, "ready_keys", |store| store.ready_keys(org, &of.name, None, limit)).await;
+        self.same(subjects, "ready_keys", |store| store.ready_keys(org, &of.name, Some(&of.key), limit)).await;
+        let over = at(self.time - self.rng.below(40) as i64);
+        if self.rng.one_in(3) {
+            self.same(subjects, "forget_seats", |store| store.forget_seats(over)).await;
+        }
         let (_, run) = self.any_run();
         let after = Some(self.task(org, run).place);
         self.same(subjects, "ready", |store| store.ready(&of, after, limit)).await;
@@ -520,5 +559,10 @@ async fn look_up(reference: &Arc<dyn Store>, org: OrgId, run: RunId) -> Known {
         let own = places.into_iter().filter(|place| (lane.org, place.run) == (org, run));
         ready.extend(own.map(|place| ReadyRow { lane: lane.clone(), place }));
     }
-    Known { org, run, seq, wake_at, status, ready }
+    let mut seats = Vec::new();
+    for name in KEYS {
+        let rows = reference.seats(org, name).await.expect("the reference answers");
+        seats.extend(rows.into_iter().filter(|row| row.run == run));
+    }
+    Known { org, run, seq, wake_at, status, ready, seats }
 }

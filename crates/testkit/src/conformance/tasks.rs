@@ -19,7 +19,8 @@ cases![
     a_refused_write_leaves_every_task_where_it_was,
     a_lane_is_worked_off_by_priority_then_age,
     lanes_come_in_order_and_are_counted,
-    only_a_parked_run_has_tasks_to_be_claimed,
+    a_run_in_memory_may_have_tasks_to_be_claimed,
+    only_an_open_run_has_tasks_of_its_own_to_be_claimed,
     a_running_run_may_be_parked,
     a_list_by_status_has_parked_runs_and_others,
     a_list_may_be_of_one_form,
@@ -117,21 +118,40 @@ async fn lanes_come_in_order_and_are_counted(store: Arc<dyn Store>) {
     assert_eq!(store.lanes(Some(&all[1].0), 2).await.as_deref(), Ok(&all[2..4]));
     assert_eq!(store.lanes(Some(&lane(ORG, "a", "z")), 1).await.as_deref(), Ok(&all[2..3]));
     assert_eq!(store.lanes(Some(&all[4].0), 9).await, Ok(vec![]));
+    let types = store.ready_types().await.unwrap();
+    assert_eq!(types[..3], [(ORG, "a".into()), (ORG, "a.b".into()), (ORG, "é".into())]);
+    let counts = store.ready_counts().await.unwrap();
+    assert_eq!(counts[..3], [(ORG, "a".into(), 3), (ORG, "a.b".into(), 3), (ORG, "é".into(), 1)]);
+    assert_eq!((types.len(), counts.len()), (4, 4), "another organisation's come after them");
+    assert_eq!(store.ready_keys(ORG, "a", None, 9).await, Ok(vec![String::new(), "k".into()]));
+    assert_eq!(store.ready_keys(ORG, "a", None, 1).await, Ok(vec![String::new()]));
+    assert_eq!(store.ready_keys(ORG, "a", Some(""), 9).await, Ok(vec!["k".into()]));
+    assert_eq!(store.ready_keys(ORG, "a", Some("k"), 9).await, Ok(vec![]));
+    assert_eq!(store.ready_keys(ORG, "b", None, 9).await, Ok(vec![]));
 }
 
-async fn only_a_parked_run_has_tasks_to_be_claimed(store: Arc<dyn Store>) {
+async fn a_run_in_memory_may_have_tasks_to_be_claimed(store: Arc<dyn Store>) {
+    let (first, second) = (task(run(1), 0, "mail", 1), task(run(1), 1, "mail", 1));
+    let born = RunWrite { ready: ReadyChange { remove: vec![], insert: vec![first.clone()] }, ..start(run(1)) };
+    let turned = ReadyChange { remove: vec![first.clone()], insert: vec![second.clone()] };
+    assert_eq!(commit(&store, [born]).await, [Committed]);
+    assert_eq!(places(&store, "mail").await, [first.place]);
+    assert_eq!(commit(&store, [RunWrite { ready: turned, ..append(run(1), 1) }]).await, [Committed]);
+    assert_eq!(places(&store, "mail").await, [second.place]);
+    assert_eq!(store.unparked().await, Ok(vec![(ORG, run(1))]));
+}
+
+async fn only_an_open_run_has_tasks_of_its_own_to_be_claimed(store: Arc<dyn Store>) {
     commit(&store, [start(run(1)), start(run(2))]).await;
     let ready = |insert| ReadyChange { remove: vec![], insert };
     let own = || ready(vec![task(run(1), 0, "mail", 1)]);
-    let in_memory = RunWrite { ready: own(), ..turn(run(1), 1, RunStatus::Running) };
-    let no_row = RunWrite { ready: own(), ..append(run(1), 1) };
     let over = RunRow { parked: true, ..row(ORG, run(1), RunStatus::Completed) };
     let over = RunWrite { ready: own(), row: Some(over), ..append(run(1), 1) };
     let strangers = offer(run(1), 1, vec![task(run(2), 0, "mail", 1)]);
     let elsewhere = ReadyRow { lane: lane(OTHER_ORG, "mail", ""), ..task(run(1), 0, "mail", 1) };
     let takes_anothers = ReadyChange { remove: vec![task(run(2), 0, "mail", 1)], insert: vec![] };
     let takes_anothers = RunWrite { ready: takes_anothers, ..append(run(1), 1) };
-    for write in [in_memory, no_row, over, strangers, offer(run(1), 1, vec![elsewhere]), takes_anothers] {
+    for write in [over, strangers, offer(run(1), 1, vec![elsewhere]), takes_anothers] {
         assert_eq!(commit(&store, [write]).await, [Conflict]);
     }
     assert_eq!(store.lanes(None, 9).await, Ok(vec![]));

@@ -73,6 +73,7 @@ impl World {
             timer: TimerChange::default(),
             payloads: Vec::new(),
             ready: store::ReadyChange::default(),
+            seats: store::SeatChange::default(),
             notices: 0,
             birth: None,
             unit: None,

@@ -1,10 +1,15 @@
 //! Several engines on one Postgres database, as several processes would be.
 
+mod news;
+mod rollback;
+mod tasks;
+
 use bytes::Bytes;
 use engine::secret::Secret;
 use engine::{ClockMode, Engine, HttpOptions, Options, StartRequest};
 use kernel::{Answer, Event, OrgId, RunId, RunStatus, Span, Timestamp};
 use serde_json::{Value, json};
+use std::collections::BTreeSet;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
@@ -23,12 +28,17 @@ struct Node {
 }
 
 async fn node(url: &str, name: &str) -> Node {
+    node_at(url, name, None).await
+}
+
+/// With a virtual clock, if it is told where to begin.
+async fn node_at(url: &str, name: &str, clock_start: Option<Timestamp>) -> Node {
     let store = Arc::new(PostgresStore::open(url).await.unwrap());
     let options = Options {
         secret: Secret::new([7; 32]),
         public_url: "http://127.0.0.1:7420".into(),
-        clock: ClockMode::Real,
-        clock_start: None,
+        clock: if clock_start.is_some() { ClockMode::Virtual } else { ClockMode::Real },
+        clock_start,
         clock_advance: Span(0),
         http: HttpOptions::default(),
         seed: None,

@@ -11,7 +11,7 @@ use sha2::{Digest, Sha256};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use store::{Definition, Rate, TypePause, TypeRow, WorkerRow, WorkflowRow};
+use store::{Definition, News, Rate, TypePause, TypeRow, WorkerRow, WorkflowRow};
 
 /// Types remembered; beyond that the table is simply started anew.
 const KINDS_MAX: usize = 4_096;
@@ -34,7 +34,28 @@ type Name = (OrgId, String);
 
 /// What is known of types, so that a submission costs no read. Every change of a type forgets it.
 #[derive(Default)]
-pub struct Kinds(Mutex<HashMap<Name, Vec<Arc<Kind>>>>);
+pub struct Kinds(Mutex<Editions>);
+
+#[derive(Default)]
+struct Editions {
+    known: HashMap<Name, Vec<Arc<Kind>>>,
+    /// Counts the changes: what was read before the latest one must not be kept.
+    changes: u64,
+}
+
+impl Kinds {
+    fn forget(&self, org: OrgId, name: &str) {
+        let mut editions = lock(&self.0);
+        editions.changes += 1;
+        editions.known.remove(&(org, name.to_owned()));
+    }
+
+    pub(in super::super) fn forget_all(&self) {
+        let mut editions = lock(&self.0);
+        editions.changes += 1;
+        editions.known.clear();
+    }
+}
 
 /// What shall be different about a type. `None` leaves it, `Some(None)` removes it.
 #[derive(Clone, Debug, Default)]
@@ -79,8 +100,10 @@ impl Inner {
         if let Some(kind) = last.as_ref().filter(|kind| fits(kind)) {
             return Ok(kind.clone());
         }
-        let known =
-            lock(&self.kinds.0).get(&(org, name.to_owned())).and_then(|kinds| kinds.iter().find(|k| fits(k)).cloned());
+        let known = lock(&self.kinds.0)
+            .known
+            .get(&(org, name.to_owned()))
+            .and_then(|all| all.iter().find(|k| fits(k)).cloned());
         let kind = match known {
             Some(kind) => kind,
             None => self.introduce(org, name, settings).await?,
@@ -96,6 +119,7 @@ impl Inner {
         let definition =
             Definition { hash: defined.hash, source: defined.source.to_string().into(), plan: plan.encode().into() };
         self.written(self.store.introduce(&new_type(org, name, now), Some(&definition)).await)?;
+        let changes = lock(&self.kinds.0).changes;
         let row = self.store.task_type(org, name).await?.ok_or(Error::NotFound("type"))?;
         let id = type_id(name);
         let version =
@@ -104,10 +128,13 @@ impl Inner {
         let resolved = Arc::new(Resolved { row: workflow, version: Arc::new(version) });
         let kind = Arc::new(Kind { settings: settings.clone(), resolved, is_enabled: row.enabled });
         let mut kinds = lock(&self.kinds.0);
-        if kinds.len() >= KINDS_MAX {
-            kinds.clear();
+        if kinds.changes != changes {
+            return Ok(kind);
         }
-        let editions = kinds.entry((org, name.to_owned())).or_default();
+        if kinds.known.len() >= KINDS_MAX {
+            kinds.known.clear();
+        }
+        let editions = kinds.known.entry((org, name.to_owned())).or_default();
         editions.truncate(EDITIONS_MAX - 1);
         editions.push(kind.clone());
         Ok(kind)
@@ -232,8 +259,11 @@ impl Engine {
         change(&mut row);
         row.updated_at = now;
         inner.written(inner.store.put_type(&row).await)?;
-        lock(&inner.kinds.0).remove(&(org, name.to_owned()));
-        inner.inbox.send(Command::Rule(Box::new(row.clone())));
+        inner.kinds.forget(org, name);
+        match inner.store.is_shared() {
+            true => inner.change_made(News::Type(org, name.to_owned())).await,
+            false => drop(inner.inbox.send(Command::Rule(Box::new(row.clone())))),
+        }
         self.viewed(org, vec![row]).await?.pop().ok_or(Error::NotFound("type"))
     }
 
@@ -259,11 +289,36 @@ impl Engine {
         }
         let (types, workers) = (store.ruled_types().await?, store.workers().await?);
         self.inner.inbox.send(Command::Board { lanes, types, workers });
+        self.inner.freshness.doubt().await;
         Ok(())
     }
 }
 
 const LANES_PAGE: usize = 1_000;
+/// How often a node looks whether others have left tasks for its workers, in case nobody told it.
+const LOOK_EVERY: Duration = Duration::from_millis(1_000);
+/// Every how many looks the seats are forgotten whose time is over.
+const FORGET_EVERY: u32 = 60;
+
+/// Looks which types have tasks that wait, where other nodes may put some there, until the engine stops.
+pub async fn keep_looking(engine: Engine) {
+    let inner = &engine.inner;
+    let mut round = 0u32;
+    while inner.store.is_shared() && !inner.inbox.is_closed() {
+        tokio::time::sleep(LOOK_EVERY).await;
+        round = round.wrapping_add(1);
+        if round.is_multiple_of(FORGET_EVERY)
+            && let Err(error) = inner.store.forget_seats(engine.now()).await
+        {
+            tracing::warn!(%error, "what rates have used up cannot be forgotten");
+        }
+        match inner.store.ready_types().await {
+            Ok(types) if types.is_empty() => {}
+            Ok(types) => drop(inner.inbox.send(Command::Waiting(types))),
+            Err(error) => tracing::warn!(%error, "the tasks that wait cannot be read"),
+        }
+    }
+}
 
 /// Stores what is new about workers, until the engine stops.
 pub async fn keep_workers(engine: Engine) {

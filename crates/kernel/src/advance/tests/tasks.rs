@@ -8,7 +8,7 @@ use crate::run::WaitKind;
 const LEASE: Span = Span::from_secs(30);
 
 fn offer(worker: &str) -> Offer {
-    Offer { worker: worker.into(), lease: LEASE, place: 7 }
+    Offer { worker: worker.into(), lease: LEASE, place: 7, seat: 0, key_seat: 0 }
 }
 
 fn done(body: Value) -> TaskResult {

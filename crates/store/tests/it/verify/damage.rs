@@ -280,7 +280,7 @@ fn started(event: &Event) -> bool {
 
 fn leased(attempt: u32) -> Event {
     let (worker, lease, key) = ("w".into(), kernel::Span::from_secs(30), "k7".into());
-    Event::Leased { step: 0, attempt, worker, lease, seen: vec![], key, epoch: 1 }
+    Event::Leased { step: 0, attempt, worker, lease, seen: vec![], key, epoch: 1, seat: 0, key_seat: 0 }
 }
 
 fn out_of_time(code: &str) -> Event {

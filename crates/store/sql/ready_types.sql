@@ -1,0 +1,1 @@
+SELECT DISTINCT org, name FROM ready ORDER BY org, name

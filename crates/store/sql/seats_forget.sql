@@ -1,0 +1,1 @@
+DELETE FROM seats WHERE until <= $1

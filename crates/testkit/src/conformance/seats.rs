@@ -1,0 +1,176 @@
+//! What every store does about seats: what the limits of types allow is had once, by whoever comes first.
+
+use super::Case;
+use super::cases::{cases, commit};
+use super::fixtures::*;
+use kernel::{OrgId, RunId, Timestamp};
+use std::num::NonZeroU32;
+use std::sync::Arc;
+use store::Verdict::{Committed, Conflict, Full, KeyTaken, Undone};
+use store::{Batch, Birth, RunWrite, Seat, SeatChange, SeatOf, SeatRow, Store};
+
+cases![
+    a_seat_is_had_once,
+    a_seat_is_free_when_its_holder_frees_it_and_nobody_else,
+    a_seat_changes_hands_in_one_batch,
+    a_seat_whose_time_is_over_is_free,
+    a_write_that_finds_its_seat_taken_leaves_nothing,
+    a_unit_stands_or_falls_with_its_seats,
+    what_was_noticed_before_seats_still_is,
+    seats_are_of_one_type_key_and_kind,
+];
+
+fn seat(number: u32) -> Seat {
+    Seat { org: ORG, name: "mail".into(), of: SeatOf::Type, key: String::new(), number }
+}
+
+fn row(seat: Seat, run: RunId) -> SeatRow {
+    SeatRow { seat, run, step: 0, until: SeatRow::FREED }
+}
+
+fn take(write: RunWrite, rows: Vec<SeatRow>) -> RunWrite {
+    RunWrite { seats: SeatChange { take: rows, ..Default::default() }, ..write }
+}
+
+fn free(write: RunWrite, rows: Vec<SeatRow>) -> RunWrite {
+    RunWrite { seats: SeatChange { free: rows, ..Default::default() }, ..write }
+}
+
+/// Whoever has the first seats of the type.
+async fn holders(store: &Arc<dyn Store>) -> Vec<(u32, RunId)> {
+    let rows = store.seats(ORG, "mail").await.unwrap();
+    rows.into_iter().map(|row| (row.seat.number, row.run)).collect()
+}
+
+async fn a_seat_is_had_once(store: Arc<dyn Store>) {
+    assert_eq!(store.seats(ORG, "mail").await, Ok(vec![]));
+    let first = take(start(run(1)), vec![row(seat(0), run(1))]);
+    let second = take(start(run(2)), vec![row(seat(0), run(2))]);
+    assert_eq!(commit(&store, [first, second.clone(), start(run(3))]).await, [Committed, Full, Committed]);
+    assert_eq!(commit(&store, [second, start(run(4))]).await, [Full, Committed]);
+    assert_eq!(holders(&store).await, [(0, run(1))]);
+    let another = take(start(run(2)), vec![row(seat(1), run(2))]);
+    assert_eq!(commit(&store, [another]).await, [Committed]);
+    assert_eq!(holders(&store).await, [(0, run(1)), (1, run(2))]);
+    let again = take(append(run(1), 1), vec![row(seat(0), run(1))]);
+    assert_eq!(commit(&store, [again]).await, [Full], "also by whoever has it");
+}
+
+async fn a_seat_is_free_when_its_holder_frees_it_and_nobody_else(store: Arc<dyn Store>) {
+    commit(&store, [take(start(run(1)), vec![row(seat(0), run(1))]), start(run(2))]).await;
+    let mistaken = free(append(run(2), 1), vec![row(seat(0), run(2))]);
+    let stranger = free(append(run(2), 2), vec![row(seat(0), run(1))]);
+    let another_step = SeatRow { step: 1, ..row(seat(0), run(1)) };
+    let another_step = free(append(run(1), 1), vec![another_step]);
+    let verdicts = commit(&store, [mistaken, stranger, another_step]).await;
+    assert_eq!(verdicts, [Committed, Conflict, Committed]);
+    assert_eq!(holders(&store).await, [(0, run(1))]);
+    assert_eq!(commit(&store, [free(append(run(1), 1), vec![row(seat(0), run(1))])]).await, [Conflict]);
+    assert_eq!(holders(&store).await, [(0, run(1))], "a record that does not land frees nothing");
+    assert_eq!(commit(&store, [free(append(run(1), 2), vec![row(seat(0), run(1))])]).await, [Committed]);
+    assert_eq!(holders(&store).await, []);
+    assert_eq!(commit(&store, [take(append(run(2), 2), vec![row(seat(0), run(2))])]).await, [Committed]);
+}
+
+async fn a_seat_changes_hands_in_one_batch(store: Arc<dyn Store>) {
+    commit(&store, [take(start(run(1)), vec![row(seat(0), run(1))])]).await;
+    let frees = free(append(run(1), 1), vec![row(seat(0), run(1))]);
+    let takes = take(start(run(2)), vec![row(seat(0), run(2))]);
+    let frees_too = free(append(run(2), 1), vec![row(seat(0), run(2))]);
+    let late = take(append(run(1), 2), vec![row(seat(0), run(1))]);
+    let verdicts = commit(&store, [frees, takes, late.clone(), frees_too, late]).await;
+    assert_eq!(verdicts, [Committed, Committed, Full, Committed, Committed]);
+    assert_eq!(holders(&store).await, [(0, run(1))]);
+    let moves = SeatChange { free: vec![row(seat(0), run(1))], take: vec![row(seat(1), run(1)), row(seat(0), run(1))] };
+    assert_eq!(commit(&store, [RunWrite { seats: moves, ..append(run(1), 3) }]).await, [Committed]);
+    assert_eq!(holders(&store).await, [(0, run(1)), (1, run(1))]);
+}
+
+async fn a_seat_whose_time_is_over_is_free(store: Arc<dyn Store>) {
+    let rate =
+        |run: RunId, until: i64| SeatRow { seat: Seat { of: SeatOf::Rate, ..seat(0) }, run, step: 0, until: at(until) };
+    let at_time = async |time: i64, write: RunWrite| {
+        let batch = Batch { at: at(time), epoch: 1, runs: vec![write] };
+        store.commit(&batch).await.unwrap()
+    };
+    assert_eq!(at_time(10, take(start(run(1)), vec![rate(run(1), 20)])).await, [Committed]);
+    assert_eq!(at_time(19, take(start(run(2)), vec![rate(run(2), 29)])).await, [Full]);
+    assert_eq!(at_time(20, take(start(run(2)), vec![rate(run(2), 30)])).await, [Committed]);
+    assert_eq!(store.seats(ORG, "mail").await, Ok(vec![rate(run(2), 30)]));
+    store.forget_seats(at(29)).await.unwrap();
+    assert_eq!(holders(&store).await, [(0, run(2))]);
+    store.forget_seats(at(30)).await.unwrap();
+    assert_eq!(holders(&store).await, []);
+    assert_eq!(at_time(31, take(start(run(3)), vec![row(seat(0), run(3))])).await, [Committed]);
+    store.forget_seats(Timestamp(i64::MAX - 1)).await.unwrap();
+    assert_eq!(holders(&store).await, [(0, run(3))], "one that has to be freed is not forgotten");
+}
+
+async fn a_write_that_finds_its_seat_taken_leaves_nothing(store: Arc<dyn Store>) {
+    commit(&store, [take(start(run(1)), vec![row(seat(1), run(1))]), start(run(2))]).await;
+    let tasks = vec![task(run(2), 0, "mail", 1)];
+    let wants = vec![row(seat(0), run(2)), row(seat(1), run(2))];
+    assert_eq!(commit(&store, [take(offer(run(2), 1, tasks), wants)]).await, [Full]);
+    assert_eq!(holders(&store).await, [(1, run(1))]);
+    assert_eq!(store.ready_types().await, Ok(vec![]));
+    assert_eq!(store.load(ORG, run(2)).await.unwrap().unwrap().seq, 1);
+    let born = take(start(run(3)), vec![row(seat(1), run(3))]);
+    let birth = Birth { idempotency: Some(key("k", 1)), ..Default::default() };
+    assert_eq!(commit(&store, [born_with(&born, &birth)]).await, [Full]);
+    assert_eq!(store.run(ORG, run(3)).await, Ok(None));
+    assert_eq!(commit(&store, [born_with(&start(run(4)), &birth)]).await, [Committed], "the key is free");
+}
+
+fn born_with(write: &RunWrite, birth: &Birth) -> RunWrite {
+    born(write.clone(), birth.clone())
+}
+
+async fn a_unit_stands_or_falls_with_its_seats(store: Arc<dyn Store>) {
+    commit(&store, [take(start(run(1)), vec![row(seat(0), run(1))])]).await;
+    let in_unit = |write: RunWrite| RunWrite { unit: NonZeroU32::new(7), ..write };
+    let unit = [in_unit(start(run(2))), in_unit(take(start(run(3)), vec![row(seat(0), run(3))]))];
+    let alone = take(start(run(4)), vec![row(seat(1), run(4))]);
+    let batch: Vec<RunWrite> = unit.into_iter().chain([alone]).collect();
+    assert_eq!(commit(&store, batch).await, [Undone, Full, Committed]);
+    assert_eq!(store.run(ORG, run(2)).await, Ok(None));
+    assert_eq!(holders(&store).await, [(0, run(1)), (1, run(4))]);
+}
+
+async fn what_was_noticed_before_seats_still_is(store: Arc<dyn Store>) {
+    let birth = Birth { idempotency: Some(key("k", 1)), ..Default::default() };
+    let holder = take(born(start(run(1)), birth.clone()), vec![row(seat(0), run(1))]);
+    commit(&store, [holder, start(run(2))]).await;
+    let wants = |write: RunWrite| {
+        let rows = vec![row(seat(0), write.run)];
+        take(write, rows)
+    };
+    let taken = KeyTaken { run: run(1), fingerprint: key("k", 1).fingerprint };
+    assert_eq!(commit(&store, [wants(born(start(run(3)), birth))]).await, [taken]);
+    assert_eq!(commit(&store, [wants(append(run(2), 7))]).await, [Conflict]);
+    assert_eq!(commit(&store, [wants(start(run(2)))]).await, [Conflict]);
+    let twice = take(append(run(2), 1), vec![row(seat(1), run(2)), row(seat(1), run(2))]);
+    let anothers = take(append(run(2), 1), vec![row(seat(1), run(1))]);
+    let elsewhere = take(append(run(2), 1), vec![row(Seat { org: OTHER_ORG, ..seat(1) }, run(2))]);
+    for wrong in [twice, anothers, elsewhere] {
+        assert_eq!(commit(&store, [wrong]).await, [Conflict]);
+    }
+}
+
+async fn seats_are_of_one_type_key_and_kind(store: Arc<dyn Store>) {
+    let kinds = [
+        seat(0),
+        Seat { of: SeatOf::Key, ..seat(0) },
+        Seat { of: SeatOf::Key, key: "k".into(), ..seat(0) },
+        Seat { of: SeatOf::Rate, ..seat(0) },
+    ];
+    let mut rows: Vec<SeatRow> = kinds.into_iter().map(|seat| row(seat, run(1))).collect();
+    let other_type = row(Seat { name: "mail.urgent".into(), ..seat(0) }, run(1));
+    let all = rows.iter().cloned().chain([other_type.clone()]).collect();
+    let elsewhere = take(start_in(OTHER_ORG, run(2)), vec![row(Seat { org: OTHER_ORG, ..seat(0) }, run(2))]);
+    assert_eq!(commit(&store, [take(start(run(1)), all), elsewhere]).await, [Committed, Committed]);
+    rows.sort();
+    assert_eq!(store.seats(ORG, "mail").await, Ok(rows));
+    assert_eq!(store.seats(ORG, "mail.urgent").await, Ok(vec![other_type]));
+    assert_eq!(store.seats(OTHER_ORG, "mail").await.unwrap().len(), 1);
+    assert_eq!(store.seats(OrgId(77), "mail").await, Ok(vec![]));
+}

@@ -1,0 +1,296 @@
+//! What is changed through one node holds on the other: at once where somebody relies on it, and soon everywhere.
+
+use super::*;
+use engine::Change;
+use engine::engine::{Alive, Heartbeat, NewTask, Outcome, Report, Reported, TaskKey, TypeChange, WorkRequest};
+use lang::MetaChange;
+use lang::task::Settings;
+use store::{DeliveryOutcome, TriggerRow, WorkflowRow};
+
+async fn two() -> (Node, Node) {
+    let url = shared().database();
+    (node(&url, "a").await, node(&url, "b").await)
+}
+
+/// Two that say nothing to each other: whatever they know of each other they have found out.
+async fn two_mute() -> (Node, Node) {
+    let (a, b) = two().await;
+    a.store.mute();
+    b.store.mute();
+    (a, b)
+}
+
+async fn end(a: Node, b: Node) {
+    a.dies().await;
+    b.dies().await;
+}
+
+fn compiled(definition: &Value) -> lang::Compiled {
+    lang::compile(&lang::read(definition.to_string().as_bytes(), lang::Syntax::Json).unwrap()).unwrap()
+}
+
+impl Node {
+    async fn edit(&self, name: &str, change: Change<'_>) -> WorkflowRow {
+        self.engine.edit_workflow(ORG, name, &change, None).await.unwrap()
+    }
+
+    async fn try_start(&self, workflow: &str) -> Result<RunId, engine::Error> {
+        let resolved = self.engine.resolve(ORG, workflow).await?.ok_or(engine::Error::NotFound("workflow"))?;
+        self.engine.start(StartRequest::new(ORG, resolved, Bytes::from("{}"))).await.map(|started| started.run)
+    }
+
+    async fn submit_one(&self, name: &str) -> Result<RunId, engine::Error> {
+        let task = NewTask {
+            name: name.into(),
+            settings: Settings::default(),
+            payload: Bytes::from("{}"),
+            priority: None,
+            run_at: None,
+            key: String::new(),
+            labels: Vec::new(),
+            callback_url: String::new(),
+            idempotency: None,
+        };
+        Ok(self.engine.submit(ORG, vec![task]).await?.remove(0).run)
+    }
+
+    async fn claim_of(&self, name: &str) -> Vec<(TaskKey, u64)> {
+        let request = WorkRequest {
+            worker: "w".into(),
+            types: vec![name.into()],
+            runtime: None,
+            version: None,
+            slots: None,
+            credits: 10,
+            lease: Span::from_secs(30),
+            wait: Duration::ZERO,
+            reports: Vec::new(),
+            heartbeats: Vec::new(),
+        };
+        let handed = self.engine.work(ORG, request).await.unwrap().handed;
+        handed.tasks.into_iter().map(|task| (TaskKey::plain(task.run), task.fence)).collect()
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_workflow_changed_through_one_node_is_changed_on_the_other_as_soon_as_that_is_answered() {
+    let (a, b) = two().await;
+    let definition = |n: u32| json!({ "name": "wf", "tasks": { "t": { "log": { "message": format!("{n}") } } } });
+    a.define(definition(1)).await;
+    for n in 2..12 {
+        let (writer, reader) = if n % 2 == 0 { (&a, &b) } else { (&b, &a) };
+        reader.start("wf").await;
+        writer.edit("wf", Change::Replace(&compiled(&definition(n)))).await;
+        let run = reader.start("wf").await;
+        let reading = writer.engine.read(ORG, run).await.unwrap().unwrap();
+        assert_eq!(reading.row.version, n, "the version that was there when it was asked for");
+        let off = MetaChange { enabled: Some(false), ..MetaChange::default() };
+        writer.edit("wf", Change::Describe(&off)).await;
+        assert!(matches!(reader.try_start("wf").await, Err(engine::Error::Disabled)));
+        reader.edit("wf", Change::Describe(&MetaChange { enabled: Some(true), ..off })).await;
+        writer.start("wf").await;
+    }
+    let renamed = MetaChange { name: Some("other".into()), ..MetaChange::default() };
+    a.edit("wf", Change::Describe(&renamed)).await;
+    b.start("other").await;
+    b.edit("other", Change::Delete).await;
+    assert!(matches!(a.try_start("other").await, Err(engine::Error::NotFound(_))));
+    end(a, b).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_workflow_paused_through_one_node_is_paused_on_the_other() {
+    pause_and_resume(two().await).await;
+}
+
+async fn pause_and_resume((a, b): (Node, Node)) {
+    a.define(json!({ "name": "wf", "tasks": { "t": { "noop": {} } } })).await;
+    let id = a.engine.resolve(ORG, "wf").await.unwrap().unwrap().row.id;
+    for round in 0..6 {
+        let (one, other) = if round % 2 == 0 { (&a, &b) } else { (&b, &a) };
+        one.engine.pause_workflow(ORG, id, "me".into(), String::new()).await.unwrap();
+        let held = [one.start("wf").await, other.start("wf").await];
+        for run in held {
+            assert_eq!(one.status(run).await, RunStatus::Pending);
+        }
+        other.engine.resume_workflow(ORG, id).await.unwrap();
+        let run = one.start("wf").await;
+        assert_ne!(one.status(run).await, RunStatus::Pending, "it was resumed");
+        for run in held {
+            one.completes(run).await;
+        }
+    }
+    end(a, b).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_type_changed_through_one_node_is_changed_on_the_other() {
+    change_a_type(two().await).await;
+}
+
+async fn change_a_type((a, b): (Node, Node)) {
+    for round in 0..4 {
+        let (one, other) = if round % 2 == 0 { (&a, &b) } else { (&b, &a) };
+        let name = format!("mail.{round}");
+        other.submit_one(&name).await.unwrap();
+        one.engine.put_type(ORG, &name, TypeChange { enabled: Some(false), ..Default::default() }).await.unwrap();
+        assert!(matches!(other.submit_one(&name).await, Err(engine::Error::Items(_))), "it is disabled");
+        assert_eq!(other.claim_of(&name).await, [], "and nothing is handed out");
+        one.engine.put_type(ORG, &name, TypeChange { enabled: Some(true), ..Default::default() }).await.unwrap();
+        one.engine.pause_type(ORG, &name, "me".into(), String::new()).await.unwrap();
+        other.submit_one(&name).await.unwrap();
+        assert_eq!(other.claim_of(&name).await, [], "it is paused");
+        let told = other.engine.explain(ORG, other.submit_one(&name).await.unwrap(), None).await.unwrap().unwrap().1;
+        assert!(format!("{told:?}").contains("paused"), "{told:?}");
+        one.engine.resume_type(ORG, &name).await.unwrap();
+        assert_eq!(other.claim_of(&name).await.len(), 3, "it is resumed");
+    }
+    end(a, b).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn whoever_waits_on_one_node_hears_of_the_end_on_the_other() {
+    wait_and_follow(two().await).await;
+}
+
+async fn wait_and_follow((a, b): (Node, Node)) {
+    a.define(json!({ "name": "wf", "tasks": { "w": { "wait_for_webhook": { "timeout": "1h" } } } })).await;
+    let secret = Secret::new([7; 32]);
+    for round in 0..6 {
+        let (one, other) = if round % 2 == 0 { (&a, &b) } else { (&b, &a) };
+        let run = one.start("wf").await;
+        let (waiting, beside) = (one.engine.clone(), other.engine.clone());
+        let waits = [
+            tokio::spawn(async move { waiting.wait(ORG, run, PATIENCE).await }),
+            tokio::spawn(async move { beside.wait(ORG, run, PATIENCE).await }),
+        ];
+        let mut follower = one.engine.follow(ORG, run, 0).await.unwrap().unwrap();
+        let mut all = one.engine.follow_all(ORG, None).await.unwrap();
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        other.engine.callback(&secret.token(run, "w"), Bytes::from("{}")).await.unwrap();
+        let ended = Instant::now();
+        for wait in waits {
+            assert!(wait.await.unwrap().unwrap());
+        }
+        assert!(ended.elapsed() < Duration::from_secs(3), "{:?}", ended.elapsed());
+        let mut has_ended = false;
+        while let Some(happened) = tokio::time::timeout(PATIENCE, follower.next()).await.unwrap().unwrap() {
+            has_ended |= happened.iter().any(|one| one.event.is_end());
+        }
+        assert!(has_ended);
+        loop {
+            let (happened, _) = tokio::time::timeout(PATIENCE, all.next()).await.unwrap().unwrap();
+            if happened.iter().flat_map(|(_, events)| events).any(|one| one.run == run && one.event.is_end()) {
+                break;
+            }
+        }
+        assert!(ended.elapsed() < Duration::from_secs(6), "{:?}", ended.elapsed());
+        let missing = RunId([9; 16]);
+        let nobody = one.engine.wait(ORG, missing, PATIENCE).await;
+        assert!(matches!(nobody, Err(engine::Error::NotFound(_))), "{nobody:?}");
+    }
+    end(a, b).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_task_given_by_one_node_is_reported_to_the_other() {
+    report_elsewhere(two().await).await;
+}
+
+async fn report_elsewhere((a, b): (Node, Node)) {
+    for _ in 0..4 {
+        let run = a.submit_one("mail").await.unwrap();
+        let claimed = a.claim_of("mail").await;
+        assert_eq!(claimed.len(), 1);
+        let (task, fence) = (claimed[0].0, Some(claimed[0].1));
+        let beat = Heartbeat { task, fence, extend: None, progress: None };
+        assert!(matches!(b.engine.heartbeat(ORG, beat).await.unwrap(), Alive::Until(_)));
+        let report = Report { task, fence, outcome: Outcome::Done(Bytes::from("1")) };
+        assert_eq!(b.engine.report(ORG, report).await.unwrap(), Reported::Recorded);
+        assert!(a.engine.wait(ORG, run, PATIENCE).await.unwrap());
+        assert_eq!(a.status(run).await, RunStatus::Completed);
+    }
+    end(a, b).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_any_news_all_of_it_holds_too() {
+    pause_and_resume(two_mute().await).await;
+    change_a_type(two_mute().await).await;
+    wait_and_follow(two_mute().await).await;
+    report_elsewhere(two_mute().await).await;
+}
+
+/// Two nodes whose clocks begin at the same time and are moved by hand.
+async fn two_at(start: Timestamp) -> (Node, Node) {
+    let url = shared().database();
+    let clock = Some(start);
+    (node_at(&url, "a", clock).await, node_at(&url, "b", clock).await)
+}
+
+fn schedule(name: &str, cron: &str) -> lang::Tree {
+    let config = json!({ "cron": cron, "missed": "all" });
+    let request = json!({ "name": name, "workflow": "wf", "type": "schedule", "config": config });
+    lang::read(request.to_string().as_bytes(), lang::Syntax::Json).unwrap()
+}
+
+/// 2026-01-01T00:00:00Z.
+const NEW_YEAR: Timestamp = Timestamp(1_767_225_600_000_000);
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_nodes_fire_every_moment_of_a_schedule_once() {
+    const MINUTES: u64 = 20;
+    let (a, b) = two_at(NEW_YEAR).await;
+    a.define(json!({ "name": "wf", "tasks": { "t": { "noop": {} } } })).await;
+    let mut triggers: Vec<TriggerRow> = Vec::new();
+    for n in 0..5 {
+        let request = lang::trigger::request(&schedule(&format!("s{n}"), "* * * * *")).unwrap();
+        triggers.push(if n % 2 == 0 { &a } else { &b }.engine.create_trigger(ORG, request, None).await.unwrap().0);
+    }
+    let by = Span::from_secs(60 * MINUTES);
+    let (one, other) = tokio::join!(a.engine.advance_clock(by), b.engine.advance_clock(by));
+    one.unwrap();
+    other.unwrap();
+    for trigger in &triggers {
+        let lines = b.engine.deliveries(ORG, trigger.id, None, 1_000).await.unwrap();
+        let moments: BTreeSet<_> = lines.iter().map(|line| line.nominal.unwrap()).collect();
+        assert!(moments.len() as u64 >= MINUTES, "{} moments of {}", moments.len(), trigger.name);
+        let started = lines.iter().filter(|line| line.outcome == DeliveryOutcome::Started).count();
+        assert_eq!((started, lines.len()), (moments.len(), moments.len()), "each once, and none was skipped");
+        a.engine.delete_trigger(ORG, trigger.id).await.unwrap();
+    }
+    let filter = store::RunFilter { limit: 1_000, ..Default::default() };
+    let runs = b.store.runs(ORG, &filter).await.unwrap();
+    let mut moments = BTreeSet::new();
+    for run in &runs {
+        let reading = b.engine.read(ORG, run.id).await.unwrap().unwrap();
+        let origin = &reading.run.state.origin;
+        assert!(moments.insert((origin.trigger_id, origin.nominal)), "a moment was fired twice");
+    }
+    assert!(runs.len() as u64 >= MINUTES * 5, "{} runs", runs.len());
+    end(a, b).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_schedule_changed_through_one_node_is_kept_by_the_other() {
+    // A few seconds before a minute is over.
+    let (a, b) = two_at(NEW_YEAR.after(Span::from_secs(55))).await;
+    a.define(json!({ "name": "wf", "tasks": { "t": { "noop": {} } } })).await;
+    let request = lang::trigger::request(&schedule("s", "0 12 * * *")).unwrap();
+    let (trigger, _) = a.engine.create_trigger(ORG, request, None).await.unwrap();
+    // The one who changes it fires nothing any more.
+    a.engine.drain(Duration::ZERO).await;
+    let change = lang::read(json!({ "config": { "cron": "* * * * *" } }).to_string().as_bytes(), lang::Syntax::Json);
+    let row = a.engine.change_trigger(ORG, trigger.id, &change.unwrap()).await.unwrap().unwrap();
+    let due = row.next_at.unwrap();
+    let until = Instant::now() + PATIENCE;
+    let line = loop {
+        if let Some(line) = b.engine.deliveries(ORG, trigger.id, None, 10).await.unwrap().pop() {
+            break line;
+        }
+        assert!(Instant::now() < until, "nobody fires it");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    };
+    assert!(line.at.since(due) < Span::from_secs(2), "it is late: {:?} instead of {due:?}", line.at);
+    end(a, b).await;
+}

@@ -1,0 +1,54 @@
+//! A server that forgets: a backup is restored under the feet of a node.
+
+use super::*;
+use testkit::postgres::Cluster;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_whose_store_lost_a_tail_says_so_and_goes_on_from_what_is_left() {
+    let mut cluster = Cluster::start(&[]);
+    let a = node(&cluster.database(), "a").await;
+    a.define(json!({ "name": "wf", "tasks": {
+        "w": { "wait_for_webhook": { "timeout": "1h" } },
+        "after": { "needs": ["w"], "noop": {} },
+    } }))
+    .await;
+    let secret = Secret::new([7; 32]);
+    let (kept, undone) = (a.start("wf").await, a.start("wf").await);
+    tokio::task::block_in_place(|| cluster.back_up());
+    let until = Instant::now() + PATIENCE;
+    while a.engine.check().await.is_err() {
+        assert!(Instant::now() < until, "a restart is survived");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    let lost = a.start("wf").await;
+    a.engine.callback(&secret.token(undone, "w"), Bytes::from("{}")).await.unwrap();
+    a.completes(undone).await;
+    tokio::task::block_in_place(|| cluster.restore());
+    let until = Instant::now() + PATIENCE;
+    loop {
+        match a.engine.check().await {
+            Err(engine::Error::RolledBack) => break,
+            Ok(()) | Err(engine::Error::Unavailable(_)) => {}
+            Err(other) => panic!("{other}"),
+        }
+        assert!(Instant::now() < until, "nobody notices");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    // What is left is worked on, by a node that remembers nothing else.
+    for run in [kept, undone] {
+        assert_eq!(a.status(run).await, RunStatus::Waiting);
+        let until = Instant::now() + PATIENCE;
+        while let Err(error) = a.engine.callback(&secret.token(run, "w"), Bytes::from("{}")).await {
+            assert!(matches!(error, engine::Error::Unavailable(_)) && Instant::now() < until, "{error}");
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        a.completes(run).await;
+    }
+    assert!(a.engine.read(ORG, lost).await.unwrap().is_none());
+    let gone = a.engine.cancel(ORG, lost, "me".into(), String::new()).await;
+    assert!(matches!(gone, Err(engine::Error::NotFound(_))), "{gone:?}");
+    a.start("wf").await;
+    let checked = a.engine.check().await;
+    assert!(matches!(checked, Err(engine::Error::RolledBack)), "until it is started again: {checked:?}");
+    a.dies().await;
+}

@@ -1,0 +1,426 @@
+//! Tasks and workers on two nodes: what one node records any node hands out, to one worker, within the limits of all.
+
+use super::{Node, ORG, PATIENCE, node};
+use bytes::Bytes;
+use engine::engine::{
+    Alive, Heartbeat, NewTask, Outcome, Report, Reported, TaskKey, TypeChange, WorkReply, WorkRequest,
+};
+use kernel::event::Line;
+use kernel::{RunId, RunStatus, Span};
+use serde_json::json;
+use std::collections::{HashMap, HashSet};
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+use store::{Rate, Store};
+use testkit::postgres::shared;
+
+const LEASE: Span = Span::from_secs(30);
+
+fn new_task(name: &str, key: &str, priority: Option<u32>) -> NewTask {
+    NewTask {
+        name: name.into(),
+        settings: Default::default(),
+        payload: Bytes::from("{}"),
+        priority,
+        run_at: None,
+        key: key.into(),
+        labels: Vec::new(),
+        callback_url: String::new(),
+        idempotency: None,
+    }
+}
+
+fn asks(worker: &str, types: &str, credits: u32, wait: Duration) -> WorkRequest {
+    WorkRequest {
+        worker: worker.into(),
+        types: vec![types.into()],
+        runtime: None,
+        version: None,
+        slots: None,
+        credits,
+        lease: LEASE,
+        wait,
+        reports: Vec::new(),
+        heartbeats: Vec::new(),
+    }
+}
+
+fn done(task: &engine::board::Task) -> Report {
+    Report { task: key_of(task), fence: Some(task.fence), outcome: Outcome::Done(Bytes::from("{}")) }
+}
+
+fn key_of(task: &engine::board::Task) -> TaskKey {
+    TaskKey { run: task.run, step: (!task.is_plain).then_some(task.step) }
+}
+
+impl Node {
+    async fn submit(&self, tasks: Vec<NewTask>) -> Vec<RunId> {
+        self.engine.submit(ORG, tasks).await.unwrap().into_iter().map(|item| item.run).collect()
+    }
+
+    async fn work(&self, request: WorkRequest) -> WorkReply {
+        self.engine.work(ORG, request).await.unwrap()
+    }
+
+    /// Tasks that were handed out, as many as were asked for or fewer if no more come.
+    async fn claim(&self, worker: &str, types: &str, credits: u32) -> Vec<engine::board::Task> {
+        self.work(asks(worker, types, credits, Duration::from_secs(5))).await.handed.tasks
+    }
+
+    async fn claims_nothing(&self, types: &str, wait: Duration) {
+        let handed = self.work(asks("nobody", types, 9, wait)).await.handed;
+        assert_eq!(handed.tasks, []);
+    }
+
+    async fn report(&self, task: &engine::board::Task) -> Reported {
+        self.engine.report(ORG, done(task)).await.unwrap()
+    }
+
+    async fn heartbeat(&self, task: &engine::board::Task) -> Alive {
+        let (task, fence) = (key_of(task), Some(task.fence));
+        self.engine.heartbeat(ORG, Heartbeat { task, fence, extend: None, progress: None }).await.unwrap()
+    }
+}
+
+async fn pair() -> (Node, Node) {
+    let url = shared().database();
+    (node(&url, "a").await, node(&url, "b").await)
+}
+
+async fn both_die(a: Node, b: Node) {
+    a.dies().await;
+    b.dies().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_submitted_through_one_node_is_claimed_and_done_through_the_other() {
+    let (a, b) = pair().await;
+    let runs = a.submit(vec![new_task("mail", "", None), new_task("mail", "k", None)]).await;
+    let first = b.claim("w", "mail", 1).await.remove(0);
+    let second = b.claim("w", "m%", 1).await.remove(0);
+    assert_eq!(HashSet::from([first.run, second.run]), HashSet::from_iter(runs.iter().copied()));
+    a.claims_nothing("mail", Duration::ZERO).await;
+    assert_eq!(b.report(&first).await, Reported::Recorded);
+    assert_eq!(a.report(&second).await, Reported::Recorded, "whoever gave it out");
+    assert_eq!(b.report(&second).await, Reported::Recorded, "said again");
+    for run in runs {
+        b.completes(run).await;
+    }
+    both_die(a, b).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_worker_that_waits_at_another_node_gets_a_task_soon() {
+    let (a, b) = pair().await;
+    for name in ["never.heard.of", "never.heard.of", "nor.of.this"] {
+        let engine = b.engine.clone();
+        let waits = asks("w", "n%", 1, Duration::from_secs(20));
+        let waiting = tokio::spawn(async move { engine.work(ORG, waits).await });
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        let sent = Instant::now();
+        let run = a.submit(vec![new_task(name, "", None)]).await[0];
+        let handed = waiting.await.unwrap().unwrap().handed;
+        assert_eq!(handed.tasks.iter().map(|task| task.run).collect::<Vec<_>>(), [run]);
+        assert!(sent.elapsed() < Duration::from_secs(4), "it took {:?}", sent.elapsed());
+        assert_eq!(a.report(&handed.tasks[0]).await, Reported::Recorded);
+    }
+    both_die(a, b).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn lower_priorities_go_first_whatever_node_they_came_through() {
+    let (a, b) = pair().await;
+    let mut submitted = Vec::new();
+    for (n, priority) in [50, 10, 90, 20, 70, 30].into_iter().enumerate() {
+        let through = if n % 2 == 0 { &a } else { &b };
+        submitted.push((priority, through.submit(vec![new_task("mail", "", Some(priority))]).await[0]));
+    }
+    // What the nodes know of the lane may be a moment old.
+    tokio::time::sleep(Duration::from_millis(1_500)).await;
+    submitted.sort();
+    for (n, (priority, run)) in submitted.into_iter().enumerate() {
+        let through = if n % 2 == 0 { &b } else { &a };
+        let task = through.claim("w", "mail", 1).await.remove(0);
+        assert_eq!(task.run, run, "the one with priority {priority}");
+    }
+    both_die(a, b).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_nodes_work_off_one_backlog_and_everything_is_done_once() {
+    const TASKS: usize = 5_000;
+    let (a, b) = pair().await;
+    let mut runs = HashSet::new();
+    for part in 0..10 {
+        let through = if part % 2 == 0 { &a } else { &b };
+        let tasks = (0..TASKS / 10).map(|n| new_task("mail", ["", "x", "y"][n % 3], None)).collect();
+        runs.extend(through.submit(tasks).await);
+    }
+    assert_eq!(runs.len(), TASKS);
+    let left = Arc::new(AtomicUsize::new(TASKS));
+    let mut workers = Vec::new();
+    for n in 0..8 {
+        let (engine, left) = (if n % 2 == 0 { &a } else { &b }.engine.clone(), left.clone());
+        workers.push(tokio::spawn(async move {
+            let (mut mine, mut reports) = (Vec::new(), Vec::new());
+            while left.load(SeqCst) > 0 {
+                let said: usize = reports.len();
+                let ask = asks(&format!("w{n}"), "mail", 25, Duration::from_millis(500));
+                let reply = engine.work(ORG, WorkRequest { reports: std::mem::take(&mut reports), ..ask }).await;
+                let reply = reply.unwrap();
+                assert!(reply.acks.iter().all(|ack| *ack == Reported::Recorded), "{:?}", reply.acks);
+                left.fetch_sub(said, SeqCst);
+                reports = reply.handed.tasks.iter().map(done).collect();
+                mine.extend(reply.handed.tasks.iter().map(|task| task.run));
+            }
+            mine
+        }));
+    }
+    let began = Instant::now();
+    let mut given = Vec::new();
+    for worker in workers {
+        let mine = tokio::time::timeout(4 * PATIENCE, worker).await.expect("they come to an end").unwrap();
+        assert!(mine.len() > TASKS / 50, "everybody had a share: {}", mine.len());
+        given.extend(mine);
+    }
+    println!("{TASKS} tasks in {:?}, {} claims lost", began.elapsed(), conflicts(&a) + conflicts(&b));
+    assert_eq!(given.len(), TASKS, "nothing was handed out twice");
+    assert_eq!(HashSet::from_iter(given), runs);
+    assert!(conflicts(&a) + conflicts(&b) < TASKS as u64 / 5, "they were in each other's way");
+    both_die(a, b).await;
+}
+
+fn conflicts(node: &Node) -> u64 {
+    node.engine.metrics().conflicts_total.get()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn steps_of_one_run_are_done_through_both_nodes() {
+    let (a, b) = pair().await;
+    let mut tasks: serde_json::Map<_, _> = (0..16).map(|n| (format!("t{n}"), json!({ "task": "part" }))).collect();
+    let all: Vec<String> = tasks.keys().cloned().collect();
+    tasks.insert("join".into(), json!({ "needs": all, "noop": {} }));
+    a.define(json!({ "name": "parts", "tasks": tasks })).await;
+    for _ in 0..4 {
+        let run = a.start("parts").await;
+        let (mut held, mut turn) = (Vec::new(), 0);
+        while held.len() < 16 {
+            turn += 1;
+            let through = if turn % 2 == 0 { &a } else { &b };
+            let claimed = through.claim("w", "part", 2).await;
+            assert!(!claimed.is_empty(), "only {} of 16 could be claimed", held.len());
+            held.extend(claimed);
+        }
+        let steps: HashSet<u32> = held.iter().map(|task| task.step).collect();
+        assert_eq!(steps.len(), 16, "each went to one worker");
+        for (n, task) in held.iter().enumerate() {
+            let through = if n % 3 == 0 { &a } else { &b };
+            assert_eq!(through.report(task).await, Reported::Recorded);
+        }
+        b.completes(run).await;
+    }
+    both_die(a, b).await;
+}
+
+/// Workers at both nodes do what there is; answers the most that were had at once, of all and of one key, and when each
+/// was handed out.
+async fn crowd(a: &Node, b: &Node, name: &str, tasks: usize, pause: Duration) -> (usize, usize, Vec<Instant>) {
+    let left = Arc::new(AtomicUsize::new(tasks));
+    let book = Arc::new(Mutex::new((HashMap::<String, usize>::new(), 0, 0, Vec::new())));
+    let mut workers = Vec::new();
+    for n in 0..8 {
+        let node = if n % 2 == 0 { a } else { b };
+        let (engine, left, book, name) = (node.engine.clone(), left.clone(), book.clone(), name.to_owned());
+        workers.push(tokio::spawn(async move {
+            let until = Instant::now() + 4 * PATIENCE;
+            while left.load(SeqCst) > 0 {
+                assert!(Instant::now() < until, "{} are left", left.load(SeqCst));
+                let ask = asks(&format!("w{n}"), &name, 1, Duration::from_millis(500));
+                let Some(task) = engine.work(ORG, ask).await.unwrap().handed.tasks.pop() else { continue };
+                let key = String::from_utf8_lossy(&task.input).into_owned();
+                {
+                    let mut book = book.lock().unwrap();
+                    *book.0.entry(key.clone()).or_default() += 1;
+                    let (all, most) = (book.0.values().sum(), *book.0.values().max().unwrap());
+                    (book.1, book.2) = (book.1.max(all), book.2.max(most));
+                    book.3.push(Instant::now());
+                }
+                tokio::time::sleep(pause).await;
+                *book.lock().unwrap().0.get_mut(&key).unwrap() -= 1;
+                let report = engine.report(ORG, done(&task)).await.unwrap();
+                assert_eq!(report, Reported::Recorded);
+                left.fetch_sub(1, SeqCst);
+            }
+        }));
+    }
+    for worker in workers {
+        worker.await.unwrap();
+    }
+    let book = book.lock().unwrap();
+    (book.1, book.2, book.3.clone())
+}
+
+/// A task whose payload says what key it has.
+fn keyed(name: &str, key: &str) -> NewTask {
+    NewTask { payload: Bytes::from(json!(key).to_string()), ..new_task(name, key, None) }
+}
+
+async fn limited(node: &Node, name: &str, change: TypeChange) {
+    node.engine.put_type(ORG, name, change).await.unwrap();
+    // The other node hears of it in a moment.
+    tokio::time::sleep(Duration::from_millis(1_500)).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_limit_of_a_type_is_never_exceeded_and_fully_used() {
+    let (a, b) = pair().await;
+    limited(&a, "mail", TypeChange { limit: Some(Some(3)), ..Default::default() }).await;
+    for node in [&a, &b] {
+        node.submit((0..45).map(|_| keyed("mail", "")).collect()).await;
+    }
+    let began = Instant::now();
+    let (all, ..) = crowd(&a, &b, "mail", 90, Duration::from_millis(30)).await;
+    println!("90 tasks in {:?}, at most {all} at once", began.elapsed());
+    assert_eq!(all, 3);
+    assert!(b.store.seats(ORG, "mail").await.unwrap().is_empty(), "nobody has anything any more");
+    both_die(a, b).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_limit_of_each_key_is_never_exceeded_and_keys_do_not_wait_for_each_other() {
+    let (a, b) = pair().await;
+    limited(&b, "mail", TypeChange { limit_per_key: Some(Some(1)), ..Default::default() }).await;
+    for node in [&a, &b] {
+        node.submit((0..40).map(|n| keyed("mail", ["", "x", "y", "z"][n % 4])).collect()).await;
+    }
+    let (all, most, _) = crowd(&a, &b, "mail", 80, Duration::from_millis(20)).await;
+    assert_eq!(most, 1, "of one key");
+    assert!(all > 2, "only {all} at once");
+    assert!(b.store.seats(ORG, "mail").await.unwrap().is_empty());
+    both_die(a, b).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_rate_is_kept_by_all_nodes_together() {
+    let (a, b) = pair().await;
+    let rate = Rate { limit: 10, per: Span::from_secs(1), per_key: false };
+    limited(&a, "mail", TypeChange { rate: Some(Some(rate)), ..Default::default() }).await;
+    for node in [&a, &b] {
+        node.submit((0..20).map(|_| keyed("mail", "")).collect()).await;
+    }
+    let began = Instant::now();
+    let (.., mut times) = crowd(&a, &b, "mail", 40, Duration::ZERO).await;
+    println!("40 tasks in {:?}", began.elapsed());
+    times.sort();
+    for (n, from) in times.iter().enumerate() {
+        // What is measured here comes after what is counted there, more or less.
+        let within = times[n..].iter().filter(|at| **at - *from < Duration::from_millis(900)).count();
+        assert!(within <= 10, "{within} in less than a second");
+    }
+    assert!(began.elapsed() < Duration::from_secs(12), "it took {:?}", began.elapsed());
+    both_die(a, b).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_dead_node_had_leaks_no_seat_and_its_tasks_are_done() {
+    let (a, b) = pair().await;
+    limited(&a, "mail", TypeChange { limit: Some(Some(3)), ..Default::default() }).await;
+    let runs = a.submit((0..8).map(|_| new_task("mail", "", None)).collect()).await;
+    let short = Span::from_secs(6);
+    let mut held = Vec::new();
+    while held.len() < 3 {
+        let ask = WorkRequest { lease: short, ..asks("w", "mail", 3 - held.len() as u32, Duration::from_secs(5)) };
+        held.extend(a.work(ask).await.handed.tasks);
+    }
+    b.claims_nothing("mail", Duration::from_millis(50)).await;
+    a.dies().await;
+    // One of the workers goes on, through the other node, and says so before its lease ends.
+    let died = Instant::now();
+    let alive = held.pop().unwrap();
+    assert!(matches!(b.heartbeat(&alive).await, Alive::Until(_)));
+    let mut done = HashSet::new();
+    let until = Instant::now() + 2 * PATIENCE;
+    while done.len() < 7 {
+        assert!(Instant::now() < until, "{} of 7 after {:?}", done.len(), died.elapsed());
+        assert!(matches!(b.heartbeat(&alive).await, Alive::Until(_)), "after {:?}", died.elapsed());
+        let claimed = b.work(asks("v", "mail", 3, Duration::from_secs(1))).await.handed.tasks;
+        assert!(claimed.len() <= 2, "one of three is still held");
+        for task in claimed {
+            assert_eq!(b.report(&task).await, Reported::Recorded);
+            done.insert(task.run);
+        }
+    }
+    assert!(!done.contains(&alive.run));
+    assert_eq!(b.report(&alive).await, Reported::Recorded);
+    for run in runs {
+        b.completes(run).await;
+    }
+    assert!(b.store.seats(ORG, "mail").await.unwrap().is_empty());
+    b.dies().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn heartbeats_failures_snoozes_and_logs_go_through_any_node() {
+    let (a, b) = pair().await;
+    let runs = a.submit((0..3).map(|_| new_task("mail", "", None)).collect()).await;
+    let short = Span::from_secs(2);
+    let mut held = Vec::new();
+    while held.len() < 3 {
+        let ask = WorkRequest { lease: short, ..asks("w", "mail", 3 - held.len() as u32, Duration::from_secs(5)) };
+        held.extend(a.work(ask).await.handed.tasks);
+    }
+    let until = Instant::now() + Duration::from_secs(6);
+    while Instant::now() < until {
+        for task in &held {
+            assert!(matches!(b.heartbeat(task).await, Alive::Until(_)), "its worker is alive");
+        }
+        tokio::time::sleep(Duration::from_millis(400)).await;
+    }
+    assert!(matches!(a.heartbeat(&held[0]).await, Alive::Until(_)), "and back");
+    let line = Line { message: "half of it".into(), ..Default::default() };
+    let logged = b.engine.task_logs(ORG, key_of(&held[0]), Some(held[0].fence), vec![line]).await.unwrap();
+    assert_eq!(logged, Reported::Recorded);
+    let say = |task: &engine::board::Task, outcome| Report { task: key_of(task), fence: Some(task.fence), outcome };
+    let failure = kernel::event::Failure::new("no", "it cannot be done");
+    let failed = Outcome::Failed { failure, is_final: true, retry_after: None };
+    assert_eq!(b.engine.report(ORG, say(&held[0], failed)).await.unwrap(), Reported::Recorded);
+    let snoozed = Outcome::Snoozed(Span::from_millis(300));
+    assert_eq!(b.engine.report(ORG, say(&held[1], snoozed)).await.unwrap(), Reported::Recorded);
+    assert_eq!(b.report(&held[2]).await, Reported::Recorded);
+    let again = a.claim("w", "mail", 1).await.remove(0);
+    assert_eq!(again.run, held[1].run, "it was to be done later");
+    assert_eq!(b.report(&again).await, Reported::Recorded);
+    let mut statuses = Vec::new();
+    for run in [held[0].run, held[1].run, held[2].run] {
+        statuses.push(a.status(run).await);
+    }
+    assert_eq!(statuses, [RunStatus::Failed, RunStatus::Completed, RunStatus::Completed]);
+    assert_eq!(runs.len(), 3);
+    both_die(a, b).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_task_cancelled_through_another_node_is_called_off_within_a_second() {
+    let (a, b) = pair().await;
+    for _ in 0..3 {
+        let run = a.submit(vec![new_task("mail", "", None)]).await[0];
+        let task = a.claim("w", "mail", 1).await.remove(0);
+        let engine = a.engine.clone();
+        let asked = tokio::spawn(async move { engine.work(ORG, asks("w", "mail", 1, Duration::from_secs(20))).await });
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        let sent = Instant::now();
+        b.engine.cancel(ORG, run, "ada".into(), "enough".into()).await.unwrap();
+        let handed = asked.await.unwrap().unwrap().handed;
+        assert_eq!(handed.called_off, [(run, None)]);
+        assert!(sent.elapsed() < Duration::from_millis(1_000), "it took {:?}", sent.elapsed());
+        assert_eq!(a.heartbeat(&task).await, Alive::Cancelled);
+    }
+    // Whoever reported through another node is not told to stop.
+    a.submit(vec![new_task("mail", "", None)]).await;
+    let task = a.claim("w", "mail", 1).await.remove(0);
+    assert_eq!(b.report(&task).await, Reported::Recorded);
+    let handed = a.work(asks("w", "mail", 1, Duration::from_secs(2))).await.handed;
+    assert_eq!(handed, Default::default());
+    both_die(a, b).await;
+}
