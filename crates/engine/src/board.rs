@@ -509,6 +509,9 @@ impl<T> Board<T> {
     /// A hand-over did not come about, for no fault of the task: it waits again.
     pub fn revoke(&mut self, promise: u64, now: Timestamp) {
         let Some(Promise { line, lane, card, .. }) = self.break_promise(promise, now) else { return };
+        if self.is_shared() {
+            self.line(line.clone()).lane(&lane).beaten();
+        }
         match card {
             Some(card) => self.restore_card(&line, &lane, card, now),
             None => self.refresh(&line, &lane, now),
@@ -526,7 +529,10 @@ impl<T> Board<T> {
 
     /// The run says that the task is not to be had.
     pub fn refuse(&mut self, promise: u64, now: Timestamp) {
-        if let Some(Promise { line, lane, .. }) = self.break_promise(promise, now) {
+        if let Some(Promise { line, lane, card, .. }) = self.break_promise(promise, now) {
+            if matches!(card, Some((_, false))) {
+                self.line(line.clone()).lane(&lane).beaten();
+            }
             self.refresh(&line, &lane, now);
         }
     }

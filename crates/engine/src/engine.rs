@@ -331,7 +331,7 @@ impl Engine {
     pub async fn open(store: Arc<dyn Store>, options: Options) -> Result<Engine, Error> {
         let clock = Arc::new(virtual_time::open_clock(&*store, &options).await?);
         let line = Arc::new(Line::new(&options.http));
-        let membership = membership::Membership::join(&*store, options.node).await?;
+        let membership = membership::Membership::join(&*store, options.node, options.clock != ClockMode::Real).await?;
         let nodes = membership.nodes();
         crash::point(Point::EpochClaimed);
         let (outbox, notices) = notices::Outbox::new();

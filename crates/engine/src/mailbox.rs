@@ -128,6 +128,8 @@ struct Item<T> {
     input: Input,
     ticket: Option<T>,
     conflicts: u32,
+    /// The run was read since it came.
+    is_checked: bool,
 }
 
 enum Phase {
@@ -306,7 +308,7 @@ impl<T> Mailbox<T> {
                 if let Input::Finished { fence, .. } = &input {
                     self.executing.remove(&(run, *fence));
                 }
-                self.push(org, run, Item { input, ticket, conflicts: 0 });
+                self.push(org, run, Item { input, ticket, conflicts: 0, is_checked: false });
             }
             Command::Watch { org, run, ticket } => {
                 self.watchers.entry(run).or_default().push(ticket);
@@ -499,7 +501,7 @@ impl<T> Mailbox<T> {
             is_borrowed: false,
         };
         let input = Input::Start(Box::new(origin), admission);
-        let item = Item { input, ticket: Some(ticket), conflicts: 0 };
+        let item = Item { input, ticket: Some(ticket), conflicts: 0, is_checked: true };
         let slot = Slot {
             org,
             phase: Phase::Resident,
@@ -619,6 +621,12 @@ impl<T> Mailbox<T> {
         let mut answers = advanced.answers;
         work::keep_waiting(&mut items, &mut answers, &mut slot.inbox);
         let Some(record) = advanced.record else {
+            let is_unsure = |item: &Item<T>| item.ticket.is_some() && !item.is_checked;
+            if !self.nodes.is_alone() && live.seq > 0 && items.iter().any(is_unsure) {
+                // Another node may have moved it on: nobody is refused because of what only this one remembers.
+                slot.inbox.extend(items.into_iter().filter(|item| !item.is_claim()));
+                return self.reread(id);
+            }
             // Nothing new: the answers rest on what is durable already.
             let (status, created_at) = (live.run.status(), live.run.state.created_at);
             for (item, answer) in items.drain(..).zip(answers) {
@@ -884,6 +892,6 @@ impl<T> Item<T> {
 
     /// One that nobody waits for.
     fn inside(input: Input) -> Self {
-        Item { input, ticket: None, conflicts: 0 }
+        Item { input, ticket: None, conflicts: 0, is_checked: false }
     }
 }

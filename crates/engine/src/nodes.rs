@@ -26,11 +26,13 @@ pub struct Nodes {
     there: Vec<u64>,
     /// Those of them that keep what only one may keep; never empty.
     keepers: Vec<u64>,
+    /// It looks after everything: where every node has a time of its own, each has to see to what is due by its own.
+    is_greedy: bool,
 }
 
 impl Nodes {
     pub fn alone(own: u64) -> Nodes {
-        Nodes { own, there: vec![own], keepers: vec![own] }
+        Nodes { own, there: vec![own], keepers: vec![own], is_greedy: false }
     }
 
     /// As the store said: who is there, and since when.
@@ -42,7 +44,16 @@ impl Nodes {
         there.dedup();
         // Before anybody is, whoever came first.
         keepers.extend(there.first().filter(|_| keepers.is_empty()));
-        Nodes { own, there, keepers }
+        Nodes { own, there, keepers, is_greedy: false }
+    }
+
+    /// … everything, if it `is_greedy`.
+    pub fn looking_after(self, is_greedy: bool) -> Nodes {
+        Nodes { is_greedy, ..self }
+    }
+
+    pub fn is_greedy(&self) -> bool {
+        self.is_greedy
     }
 
     pub fn own(&self) -> u64 {
@@ -65,7 +76,7 @@ impl Nodes {
     }
 
     pub fn is_mine(&self, run: RunId) -> bool {
-        self.is_alone() || owner(&self.there, &run.0) == Some(self.own)
+        self.is_greedy || self.is_alone() || owner(&self.there, &run.0) == Some(self.own)
     }
 
     /// May this node, and no other, decide whose turn it is at this gate?

@@ -26,6 +26,8 @@ const FRESH: Span = Span::from_millis(250);
 /// have nobody to give them to.
 const SPARED: usize = 128;
 const SPARED_EXCEPT_EVERY: u64 = 8;
+/// Hand-overs in which a node that was too late once keeps to its own.
+const GIVES_WAY: u32 = 2_000;
 
 #[derive(Debug, Default)]
 pub struct Line {
@@ -85,6 +87,8 @@ pub struct Track {
     read_at: Timestamp,
     /// Something came while rows were being read, which they may not show.
     is_overtaken: bool,
+    /// For so many hand-overs this node keeps out of the way of others, who were faster a moment ago.
+    gives_way: u32,
 }
 
 /// Up to where the rows of a lane are known.
@@ -307,6 +311,7 @@ impl Line {
         let lane = self.lane(key);
         lane.held += 1;
         lane.served = served;
+        lane.gives_way = lane.gives_way.saturating_sub(1);
     }
 
     /// Works out whether a lane can be served, and when it can again if a rate keeps it.
@@ -354,12 +359,18 @@ impl Track {
         Some(*first).filter(|first| self.is_known(*first))
     }
 
-    /// The card to be handed out next: the first, or, where others reach for it too, of those with its priority one of
+    /// Somebody else had a task that was known here.
+    pub fn beaten(&mut self) {
+        self.gives_way = GIVES_WAY;
+    }
+
+    /// The card to be handed out next: the first, or, while others reach for it too, of those with its priority one of
     /// this node's own.
     fn pick(&self, rivals: Option<&Nodes>) -> Option<Place> {
         let head = self.head()?;
         let is_anybodys = self.served.is_multiple_of(SPARED_EXCEPT_EVERY);
-        let Some(nodes) = rivals.filter(|nodes| !nodes.is_alone() && !is_anybodys) else { return Some(head) };
+        let is_contested = self.gives_way > 0 && !is_anybodys;
+        let Some(nodes) = rivals.filter(|nodes| !nodes.is_alone() && is_contested) else { return Some(head) };
         let is_equal = |card: &&Place| card.priority == head.priority && self.is_known(**card);
         let mut foreign = head;
         for (n, card) in self.cards.keys().take_while(is_equal).take(2 * SPARED).enumerate() {

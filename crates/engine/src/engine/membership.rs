@@ -19,43 +19,39 @@ const SWEPT_EVERY: Duration = Duration::from_secs(4);
 
 pub(super) struct Membership {
     name: String,
-    view: RwLock<View>,
+    nodes: RwLock<Nodes>,
     has_left: AtomicBool,
 }
 
-struct View {
-    nodes: Nodes,
-}
-
 impl Membership {
-    pub async fn join(store: &dyn Store, name: String) -> Result<Membership, Error> {
-        let view = View::open(store, &name).await?;
-        Ok(Membership { name, view: RwLock::new(view), has_left: AtomicBool::new(false) })
+    /// `is_greedy`: see [`Nodes`].
+    pub async fn join(store: &dyn Store, name: String, is_greedy: bool) -> Result<Membership, Error> {
+        let nodes = enter(store, &name).await?.looking_after(is_greedy);
+        Ok(Membership { name, nodes: RwLock::new(nodes), has_left: AtomicBool::new(false) })
     }
 
     pub fn nodes(&self) -> Nodes {
-        self.view.read().unwrap_or_else(PoisonError::into_inner).nodes.clone()
+        self.nodes.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     pub fn is_mine(&self, run: RunId) -> bool {
-        self.view.read().unwrap_or_else(PoisonError::into_inner).nodes.is_mine(run)
+        self.nodes.read().unwrap_or_else(PoisonError::into_inner).is_mine(run)
     }
 
     /// Takes note of who is there; the view before, if that is news.
     fn hear(&self, there: &[(u64, Span)]) -> Option<(Nodes, Nodes)> {
-        let mut view = self.view.write().unwrap_or_else(PoisonError::into_inner);
-        let now = Nodes::of(view.nodes.own(), there);
-        (now != view.nodes).then(|| (std::mem::replace(&mut view.nodes, now.clone()), now))
+        let mut nodes = self.nodes.write().unwrap_or_else(PoisonError::into_inner);
+        let now = Nodes::of(nodes.own(), there).looking_after(nodes.is_greedy());
+        (now != *nodes).then(|| (std::mem::replace(&mut *nodes, now.clone()), now))
     }
 }
 
-impl View {
-    async fn open(store: &dyn Store, name: &str) -> store::Result<View> {
-        let epoch = store.join(name).await?;
-        let there = store.renew(epoch, LEASE).await?;
-        store.tell(News::Nodes);
-        Ok(View { nodes: Nodes::of(epoch, &there) })
-    }
+/// Becomes one of those that share the store, with an epoch of its own.
+async fn enter(store: &dyn Store, name: &str) -> store::Result<Nodes> {
+    let epoch = store.join(name).await?;
+    let there = store.renew(epoch, LEASE).await?;
+    store.tell(News::Nodes);
+    Ok(Nodes::of(epoch, &there))
 }
 
 /// Says that the node is there as long as the engine runs, and looks after what others leave.
@@ -118,9 +114,9 @@ impl Engine {
     async fn begin_anew(&self) -> Result<(), Error> {
         let inner = &self.inner;
         tracing::error!("others took this node for dead and have its work; it begins anew");
-        let view = View::open(&*inner.store, &inner.membership.name).await?;
-        let nodes = view.nodes.clone();
-        *inner.membership.view.write().unwrap_or_else(PoisonError::into_inner) = view;
+        let is_greedy = inner.membership.nodes().is_greedy();
+        let nodes = enter(&*inner.store, &inner.membership.name).await?.looking_after(is_greedy);
+        *inner.membership.nodes.write().unwrap_or_else(PoisonError::into_inner) = nodes.clone();
         let driver = inner.clone();
         // Whoever drives may be waiting for the store.
         let begun = tokio::task::spawn_blocking(move || {

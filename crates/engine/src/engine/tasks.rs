@@ -378,6 +378,14 @@ impl Engine {
         }
     }
 
+    /// Another node may have ended a run whose lease is counted here.
+    async fn may_be_over(&self, org: OrgId, run: RunId) -> Result<bool, Error> {
+        if self.inner.membership.nodes().is_alone() {
+            return Ok(false);
+        }
+        Ok(self.inner.store.run(org, run).await?.is_none_or(|row| row.status.is_terminal()))
+    }
+
     /// What the answers to a sign of life mean: the board's, and the run's if there was progress to save. Where the board
     /// knows of no such lease the run is asked, which may just be on its way back into memory.
     async fn alive(
@@ -400,7 +408,7 @@ impl Engine {
             Some(Some(Reply::NotFound)) => return Ok(Alive::NotFound),
             Some(Some(other)) => return Err(refusal(other, "task")),
             Some(None) => return Err(stopped()),
-            None if until.is_some() => Answer::Applied,
+            None if until.is_some() && !self.may_be_over(org, run).await? => Answer::Applied,
             None => match self.give(org, run, Input::Heartbeat { step, fence, progress: None }).await {
                 Ok((answer, _)) => answer,
                 Err(Error::NotFound(_)) => return Ok(Alive::NotFound),

@@ -32,7 +32,7 @@ impl<T> Mailbox<T> {
             let is_under_way = self.executing.contains(&(run, fence)) || slot.inbox.iter().any(is_answer);
             let is_lost = self.nodes.is_gone(epoch) || epoch == self.nodes.own() && !is_under_way;
             if is_lost && !planted::is(Bug::OrphanForgotten) {
-                slot.inbox.insert(0, Item { input: Input::Lost { step, fence }, ticket: None, conflicts: 0 });
+                slot.inbox.insert(0, Item::inside(Input::Lost { step, fence }));
             }
         }
         let is_borrowed = !self.nodes.is_alone() && !row.parked;
@@ -61,6 +61,7 @@ impl<T> Mailbox<T> {
             touched: self.now,
             is_borrowed,
         };
+        slot.inbox.iter_mut().for_each(|item| item.is_checked = true);
         let lost = work::take_up(&mut self.board, &self.nodes, slot.org, run, &mut live, self.now);
         slot.inbox.splice(0..0, lost.into_iter().map(Item::inside));
         slot.live = Some(Box::new(live));
