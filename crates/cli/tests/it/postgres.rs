@@ -106,6 +106,35 @@ fn p18_a_database_that_goes_away_is_waited_for() {
 }
 
 #[test]
+fn p18_a_database_that_lost_what_it_acknowledged_is_said_to() {
+    let mut cluster = Cluster::start(&[]);
+    let mut server = Server::on(&cluster.database());
+    let workflow = server.workflow("w: { wait_for_webhook: { timeout: 1h } }");
+    let path = format!("/api/v1/workflows/{workflow}/trigger");
+    let start =
+        |server: &Server| server.post(&path, &json!({})).data(201)["run_id"].as_str().expect("a run").to_owned();
+    let kept = start(&server);
+    cluster.back_up();
+    eventually("it is ready again", || (server.get("/readyz").status == 200).then_some(()));
+    let lost = start(&server);
+    assert_eq!(server.run(&lost)["status"], "waiting");
+    cluster.restore();
+    eventually("it is not ready", || {
+        let answer = server.get("/readyz");
+        (answer.status == 503 && answer.refusal(503) == "store_rollback_detected").then_some(())
+    });
+    assert!(server.get("/metrics").text().contains("\nonward_store_rollbacks_total 1\n"));
+    assert_eq!(server.get(&format!("/api/v1/runs/{lost}")).status, 404);
+    eventually("it works on", || {
+        let answer = server.post(&format!("/api/v1/runs/{kept}/cancel"), &json!({}));
+        (answer.status < 300).then_some(())
+    });
+    eventually("the run ends", || (server.run(&kept)["status"] == "cancelled").then_some(()));
+    assert_eq!(server.get("/readyz").refusal(503), "store_rollback_detected", "until somebody has seen to it");
+    assert_eq!(server.has_ended(), None, "the process is the first one");
+}
+
+#[test]
 fn a_measurement_leaves_no_database_behind() {
     let cluster = testkit::postgres::shared();
     let folder = tempfile::tempdir().unwrap();

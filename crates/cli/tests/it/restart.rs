@@ -226,7 +226,7 @@ fn p19_sigterm_ends_the_process_with_0_and_loses_nothing() {
 #[test]
 fn p19_a_step_that_finishes_in_the_grace_period_is_recorded_and_nothing_new_starts() {
     let upstream = Upstream::start();
-    let mut server = Server::start();
+    let mut server = Server::alone(&[]);
     upstream.on("/slow", [Act::Held(Box::new(status(200)))]);
     let steps = upstream.fill("a: { url: $UP/slow }\nb: { needs: [a], url: $UP/next, retry: never }");
     let workflow = server.workflow(&steps);

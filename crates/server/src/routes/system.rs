@@ -32,7 +32,8 @@ pub fn routes() -> Vec<Route> {
             .refuses(&[Code::ClockIsReal]),
         get("/healthz", healthz, "healthz", "Is the process alive?").plain().shaped(200, "it is", TEXT),
         get("/readyz", readyz, "readyz", "Does the engine answer, does the store take writes?")
-            .shaped(200, "yes", TEXT),
+            .shaped(200, "yes", TEXT)
+            .refuses(&[Code::StoreRollbackDetected]),
         get("/metrics", metrics, "metrics", "Counters in the Prometheus text format")
             .plain()
             .shaped(200, "counters", TEXT),

@@ -115,7 +115,8 @@ pub fn fill<F: Future<Output = Arc<dyn Store>>>(store: impl FnOnce() -> F) -> Sa
         let sample = populate(&engine, silent.local_addr().unwrap().port()).await;
         // What has happened so far has its order; what follows has not.
         engine.store().stretch(ORG, None, 1).await.unwrap();
-        drain(&engine).await;
+        let last = start(&engine, ORG, "callback", &json!({ "last": true })).await;
+        in_status(&engine, last, RunStatus::Waiting).await;
         engine.stop().await;
         sample
     });
