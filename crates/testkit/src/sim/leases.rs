@@ -128,7 +128,8 @@ impl Leases {
         }
     }
 
-    /// A process learns what became of its batch.
+    /// A process learns what became of its batch. What it counts are its own times; those of records are never before
+    /// the ones of records before them, whoever wrote those.
     pub fn settled(&mut self, process: usize, batch: &Batch, verdicts: &[Verdict], now: Timestamp) -> Judgement {
         let landed = batch.runs.iter().zip(verdicts).filter(|(_, verdict)| **verdict == Verdict::Committed);
         for (write, _) in landed {
@@ -138,18 +139,18 @@ impl Leases {
                 let place = (process, (write.run, step));
                 if has_died(event) {
                     let running = self.running.get(&place);
-                    let is_over = running.is_none_or(|running| running.until <= record.at);
+                    let is_over = running.is_none_or(|running| running.until <= batch.at);
                     Harm::Early.unless(is_over, || format!("s{step} of {} was taken away: {running:?}", write.run))?;
                 }
                 match event {
                     // It hears of the worker from now on.
                     Event::Kept { .. } => {
                         let Some((fence, lease)) = self.seen.get(&place.1).copied() else { continue };
-                        let until = record.at.after(lease);
+                        let until = batch.at.after(lease);
                         self.running.entry(place).or_insert(Running { fence, lease, until, unseen_since: None });
                     }
                     Event::Leased { lease, .. } => {
-                        let (until, unseen_since) = (record.at.after(*lease), Some(now));
+                        let (until, unseen_since) = (batch.at.after(*lease), Some(now));
                         self.seen.insert(place.1, (fence, *lease));
                         self.running.insert(place, Running { fence, lease: *lease, until, unseen_since });
                     }
