@@ -596,10 +596,12 @@ impl<T> Board<T> {
     fn best(&self, place: u64, now: Timestamp) -> Option<(Key, Place, Arc<str>)> {
         let rivals = self.nodes.as_ref().filter(|_| now < self.rivals_until);
         let poll = self.polls.get(&place).filter(|_| !self.is_partial)?;
+        // Whoever does not wait gets what goes first, also of what others left; whoever waits gets something soon.
+        let is_exact = poll.is_hasty && self.nodes.as_ref().is_some_and(|nodes| !nodes.is_alone());
         let mut best: Option<(Key, Place, Arc<str>)> = None;
         for pattern in &poll.patterns {
             for (key, line) in pattern.range(&self.lines, poll.org) {
-                if !line.rules.suits(poll.runtime.as_deref()) {
+                if !line.rules.suits(poll.runtime.as_deref()) || is_exact && line.is_unread() {
                     continue;
                 }
                 let Some((lane, first)) = line.first(rivals) else { continue };

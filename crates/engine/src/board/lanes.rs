@@ -276,6 +276,11 @@ impl Line {
         self.is_kept || is_unsure || self.rules.stop.is_some() || self.is_full()
     }
 
+    /// What others may have left is being looked for, or is to be.
+    pub fn is_unread(&self) -> bool {
+        self.is_behind || self.is_asking || self.lanes.values().any(|lane| lane.is_reading())
+    }
+
     pub fn can_serve(&self) -> bool {
         !self.is_stopped() && !self.order.is_empty() || !self.short.is_empty() || self.is_behind
     }

@@ -390,10 +390,7 @@ impl<T> Board<T> {
             return false;
         }
         let mut lines = poll.patterns.iter().flat_map(|pattern| pattern.range(&self.lines, poll.org));
-        self.is_partial
-            || lines.any(|(_, line)| {
-                line.is_asking || line.is_reading_seats() || line.lanes.values().any(|lane| lane.is_reading())
-            })
+        self.is_partial || lines.any(|(_, line)| line.is_unread() || line.is_reading_seats())
     }
 
     /// The poll that should be served next with a task of this type.

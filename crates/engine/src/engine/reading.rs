@@ -5,6 +5,7 @@ use crate::board::Stance;
 use crate::explain::{Around, Explanation, explain};
 use crate::mailbox::{Command, Look, Reply, Resumed, Trouble};
 use crate::version::Version;
+use kernel::run::Lease;
 use kernel::{Event, OrgId, Payload, Payloads, Record, Run, RunId, Timestamp};
 use std::sync::Arc;
 use store::{Lane, Loaded, RunRow};
@@ -80,13 +81,22 @@ impl Engine {
 
     /// Until when workers have the tasks of a run.
     pub async fn leases(&self, reading: &Reading) -> Result<Vec<(u32, Timestamp)>, Error> {
-        let steps: Vec<u32> = reading.run.leased().map(|lease| lease.step).collect();
+        let nodes = self.inner.membership.nodes();
+        let is_elsewhere = |lease: &Lease<'_>| lease.epoch != nodes.own() && !nodes.is_gone(lease.epoch);
+        let (there, here): (Vec<Lease<'_>>, Vec<Lease<'_>>) = reading.run.leased().partition(is_elsewhere);
+        // Another node hears of these workers: at least as long as they were given them for.
+        let there = there.iter().map(|lease| (lease.step, reading.run.step(lease.step).since.after(lease.lease)));
+        let mut leases: Vec<(u32, Timestamp)> = there.collect();
+        let steps: Vec<u32> = here.iter().map(|lease| lease.step).collect();
         if steps.is_empty() {
-            return Ok(Vec::new());
+            return Ok(leases);
         }
         let tasks = steps.iter().map(|step| (reading.row.id, *step)).collect();
         match self.inner.ask(|ticket| Command::Look(Look::Leases(tasks), ticket)).await? {
-            Reply::Leases(until) => Ok(steps.into_iter().zip(until).filter_map(|(s, at)| Some((s, at?))).collect()),
+            Reply::Leases(until) => {
+                leases.extend(steps.into_iter().zip(until).filter_map(|(step, at)| Some((step, at?))));
+                Ok(leases)
+            }
             other => Err(refusal(other, "task")),
         }
     }
