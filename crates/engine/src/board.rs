@@ -509,9 +509,6 @@ impl<T> Board<T> {
     /// A hand-over did not come about, for no fault of the task: it waits again.
     pub fn revoke(&mut self, promise: u64, now: Timestamp) {
         let Some(Promise { line, lane, card, .. }) = self.break_promise(promise, now) else { return };
-        if self.is_shared() {
-            self.line(line.clone()).lane(&lane).beaten();
-        }
         match card {
             Some(card) => self.restore_card(&line, &lane, card, now),
             None => self.refresh(&line, &lane, now),
@@ -529,10 +526,7 @@ impl<T> Board<T> {
 
     /// The run says that the task is not to be had.
     pub fn refuse(&mut self, promise: u64, now: Timestamp) {
-        if let Some(Promise { line, lane, card, .. }) = self.break_promise(promise, now) {
-            if matches!(card, Some((_, false))) {
-                self.line(line.clone()).lane(&lane).beaten();
-            }
+        if let Some(Promise { line, lane, .. }) = self.break_promise(promise, now) {
             self.refresh(&line, &lane, now);
         }
     }
@@ -594,14 +588,12 @@ impl<T> Board<T> {
 
     /// The task a poll should get next: its line, its place and its lane.
     fn best(&self, place: u64, now: Timestamp) -> Option<(Key, Place, Arc<str>)> {
-        let rivals = self.nodes.as_ref().filter(|_| now < self.rivals_until);
         let poll = self.polls.get(&place).filter(|_| !self.is_partial)?;
-        // Whoever does not wait gets what goes first, also of what others left; whoever waits gets something soon.
-        let is_exact = poll.is_hasty && self.nodes.as_ref().is_some_and(|nodes| !nodes.is_alone());
+        let rivals = self.nodes.as_ref().filter(|_| now < self.rivals_until && !poll.is_exact);
         let mut best: Option<(Key, Place, Arc<str>)> = None;
         for pattern in &poll.patterns {
             for (key, line) in pattern.range(&self.lines, poll.org) {
-                if !line.rules.suits(poll.runtime.as_deref()) || is_exact && line.is_unread() {
+                if !line.rules.suits(poll.runtime.as_deref()) || poll.is_exact && line.is_unread() {
                     continue;
                 }
                 let Some((lane, first)) = line.first(rivals) else { continue };

@@ -26,8 +26,6 @@ const FRESH: Span = Span::from_millis(250);
 /// have nobody to give them to.
 const SPARED: usize = 128;
 const SPARED_EXCEPT_EVERY: u64 = 8;
-/// Hand-overs in which a node that was too late once keeps to its own.
-const GIVES_WAY: u32 = 2_000;
 
 #[derive(Debug, Default)]
 pub struct Line {
@@ -87,8 +85,6 @@ pub struct Track {
     read_at: Timestamp,
     /// Something came while rows were being read, which they may not show.
     is_overtaken: bool,
-    /// For so many hand-overs this node keeps out of the way of others, who were faster a moment ago.
-    gives_way: u32,
 }
 
 /// Up to where the rows of a lane are known.
@@ -278,7 +274,8 @@ impl Line {
 
     /// What others may have left is being looked for, or is to be.
     pub fn is_unread(&self) -> bool {
-        self.is_behind || self.is_asking || self.lanes.values().any(|lane| lane.is_reading())
+        let is_known = self.short.is_empty() && !self.lanes.values().any(|lane| lane.is_reading());
+        self.is_behind || self.is_asking || !is_known
     }
 
     pub fn can_serve(&self) -> bool {
@@ -288,10 +285,7 @@ impl Line {
     /// These keys have tasks that wait, and, when `is_all`, no others.
     pub fn heard_of(&mut self, keys: &[String], is_all: bool, low: usize) {
         for key in keys {
-            let lane = self.lane(key);
-            if lane.cards.is_empty() {
-                lane.doubt(low);
-            }
+            self.lane(key).doubt(low);
         }
         if is_all {
             let named: BTreeSet<&str> = keys.iter().map(String::as_str).collect();
@@ -316,7 +310,6 @@ impl Line {
         let lane = self.lane(key);
         lane.held += 1;
         lane.served = served;
-        lane.gives_way = lane.gives_way.saturating_sub(1);
     }
 
     /// Works out whether a lane can be served, and when it can again if a rate keeps it.
@@ -364,18 +357,12 @@ impl Track {
         Some(*first).filter(|first| self.is_known(*first))
     }
 
-    /// Somebody else had a task that was known here.
-    pub fn beaten(&mut self) {
-        self.gives_way = GIVES_WAY;
-    }
-
     /// The card to be handed out next: the first, or, while others reach for it too, of those with its priority one of
     /// this node's own.
     fn pick(&self, rivals: Option<&Nodes>) -> Option<Place> {
         let head = self.head()?;
         let is_anybodys = self.served.is_multiple_of(SPARED_EXCEPT_EVERY);
-        let is_contested = self.gives_way > 0 && !is_anybodys;
-        let Some(nodes) = rivals.filter(|nodes| !nodes.is_alone() && is_contested) else { return Some(head) };
+        let Some(nodes) = rivals.filter(|nodes| !nodes.is_alone() && !is_anybodys) else { return Some(head) };
         let is_equal = |card: &&Place| card.priority == head.priority && self.is_known(**card);
         let mut foreign = head;
         for (n, card) in self.cards.keys().take_while(is_equal).take(2 * SPARED).enumerate() {

@@ -63,6 +63,8 @@ pub struct Ask<T> {
     pub lease: Span,
     /// It wants an answer now, even an empty one.
     pub is_hasty: bool,
+    /// It is to get what goes first, also of what other nodes left, rather than something soon.
+    pub is_exact: bool,
 }
 
 pub(super) struct Poll<T> {
@@ -75,6 +77,8 @@ pub(super) struct Poll<T> {
     pub credits: u32,
     pub lease: Span,
     pub is_hasty: bool,
+    /// It is to get what goes first, also of what other nodes left, rather than something soon.
+    pub is_exact: bool,
     /// Tasks it has been promised and that are not durable yet.
     pub on_its_way: u32,
     /// What it gets, by the order in which it was promised.
@@ -216,7 +220,7 @@ impl<T> Board<T> {
             .filter(|(.., until)| *until > now)
             .map(|(run, step, _)| (run, step))
             .collect();
-        let Ask { place, ticket, org, worker, patterns, runtime, credits, lease, is_hasty, .. } = ask;
+        let Ask { place, ticket, org, worker, patterns, runtime, credits, lease, is_hasty, is_exact, .. } = ask;
         let is_hasty = is_hasty || !called_off.is_empty();
         let (on_its_way, tasks) = (0, BTreeMap::new());
         let poll = Poll {
@@ -229,6 +233,7 @@ impl<T> Board<T> {
             credits,
             lease,
             is_hasty,
+            is_exact,
             on_its_way,
             tasks,
             called_off,

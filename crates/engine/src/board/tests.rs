@@ -46,6 +46,7 @@ fn ask(place: u64, types: &[&str], credits: u32) -> Ask<u64> {
         credits,
         lease: Span::from_secs(30),
         is_hasty: false,
+        is_exact: false,
     }
 }
 

@@ -292,7 +292,8 @@ impl Engine {
         drop(parts);
         let is_hasty = has_news || request.wait.is_zero();
         // Whoever does not wait is not told that there is nothing before this node has looked for what others left.
-        if is_hasty && request.credits > 0 && !inner.membership.nodes().is_alone() {
+        let is_exact = !has_news && request.wait.is_zero() && !inner.membership.nodes().is_alone();
+        if is_exact && request.credits > 0 {
             commands.push(Command::Waiting(inner.store.ready_types().await?));
         }
         commands.push(Command::Ask(Box::new(Ask {
@@ -308,6 +309,7 @@ impl Engine {
             credits: request.credits,
             lease: request.lease,
             is_hasty,
+            is_exact,
         })));
         if !inner.send_many_and_drive(commands) {
             return Err(Error::Unavailable("the engine is stopping".into()));

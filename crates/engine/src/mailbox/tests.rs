@@ -209,6 +209,7 @@ fn ask(place: u64, credits: u32, is_hasty: bool) -> Command<u32> {
         credits,
         lease: Span::from_secs(30),
         is_hasty,
+        is_exact: false,
     }))
 }
 

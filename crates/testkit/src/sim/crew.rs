@@ -231,6 +231,7 @@ impl World {
             credits,
             lease,
             is_hasty: wait.is_none(),
+            is_exact: false,
         };
         self.deliver(process, Command::Ask(Box::new(ask)));
         if let Some(wait) = wait {
