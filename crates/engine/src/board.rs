@@ -339,7 +339,11 @@ impl<T> Board<T> {
     pub fn behind(&mut self, types: Vec<(OrgId, String)>) {
         for (org, name) in types {
             let key: Key = (org, name.into());
-            self.line(key.clone()).is_behind = true;
+            let line = self.line(key.clone());
+            line.is_behind = true;
+            if let Some(seats) = &mut line.seats {
+                seats.is_overtaken = true;
+            }
             if self.next_poll(&key).is_some() {
                 self.ask_for_seats(&key);
                 self.stirred.insert(key);

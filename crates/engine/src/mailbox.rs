@@ -627,6 +627,7 @@ impl<T> Mailbox<T> {
                 slot.inbox.extend(items.into_iter().filter(|item| !item.is_claim()));
                 return self.reread(id);
             }
+            let is_beaten = !self.nodes.is_alone() && live.seq > 0 && items.iter().any(Item::is_claim);
             // Nothing new: the answers rest on what is durable already.
             let (status, created_at) = (live.run.status(), live.run.state.created_at);
             for (item, answer) in items.drain(..).zip(answers) {
@@ -637,7 +638,11 @@ impl<T> Mailbox<T> {
             if live.run.state.seq == 0 {
                 return self.dismiss(id, Reply::NotFound);
             }
-            return self.rest(id, &mut turn.ready);
+            self.rest(id, &mut turn.ready);
+            if is_beaten {
+                self.let_go(id);
+            }
+            return;
         };
         live.payloads.clear();
         slot.phase = Phase::InFlight;

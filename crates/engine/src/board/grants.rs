@@ -103,6 +103,11 @@ impl<T> Board<T> {
         }
     }
 
+    /// Is the time of a lease of this run counted here?
+    pub fn keeps(&self, run: RunId) -> bool {
+        self.grants.range((run, 0)..=(run, u32::MAX)).next().is_some()
+    }
+
     pub fn grants_of(&self, run: RunId) -> Vec<(u32, u64)> {
         self.grants.range((run, 0)..=(run, u32::MAX)).map(|((_, step), grant)| (*step, grant.fence)).collect()
     }

@@ -247,8 +247,10 @@ impl Line {
         taken.iter().for_each(|(of, key, number, _)| seats.free(*of, key, *number));
     }
 
-    pub fn is_reading_seats(&self) -> bool {
-        self.seats.as_ref().is_some_and(|seats| seats.is_reading)
+    /// Rows of it, or who has its seats, are being read.
+    pub fn is_reading(&self) -> bool {
+        let are_seats_read = self.seats.as_ref().is_some_and(|seats| seats.is_reading);
+        self.is_asking || are_seats_read || self.lanes.values().any(|lane| lane.is_reading())
     }
 
     /// Is there something about it that all nodes have to keep to together?
@@ -275,7 +277,8 @@ impl Line {
     /// What others may have left is being looked for, or is to be.
     pub fn is_unread(&self) -> bool {
         let is_known = self.short.is_empty() && !self.lanes.values().any(|lane| lane.is_reading());
-        self.is_behind || self.is_asking || !is_known
+        let are_seats_known = !self.is_limited() || self.seats.as_ref().is_none_or(Seats::are_known);
+        self.is_behind || self.is_asking || !is_known || !are_seats_known
     }
 
     pub fn can_serve(&self) -> bool {

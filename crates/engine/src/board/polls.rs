@@ -395,7 +395,11 @@ impl<T> Board<T> {
             return false;
         }
         let mut lines = poll.patterns.iter().flat_map(|pattern| pattern.range(&self.lines, poll.org));
-        self.is_partial || lines.any(|(_, line)| line.is_unread() || line.is_reading_seats())
+        let is_open = |line: &Line| match poll.is_exact {
+            true => line.rules.suits(poll.runtime.as_deref()) && line.is_unread(),
+            false => line.is_reading(),
+        };
+        self.is_partial || lines.any(|(_, line)| is_open(line))
     }
 
     /// The poll that should be served next with a task of this type.

@@ -87,6 +87,10 @@ impl Bench {
 }
 
 impl Seats {
+    pub fn are_known(&self) -> bool {
+        !self.is_unsure && !self.is_reading && !self.is_overtaken
+    }
+
     /// Is there none left?
     pub fn is_full(&self, of: SeatOf, key: &str, limit: u32) -> bool {
         match self.rows.get(&(of, Arc::from(key))) {

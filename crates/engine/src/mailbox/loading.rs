@@ -88,6 +88,24 @@ impl<T> Mailbox<T> {
         self.withhold(Some(&live));
     }
 
+    /// Another node was faster, so it has the run: what was read of it here is soon not true any more. Unless something of
+    /// it is seen to here, it need not stay.
+    pub(super) fn let_go(&mut self, run: RunId) {
+        let Some(slot) = self.slots.get(&run).filter(|slot| slot.inbox.is_empty()) else { return };
+        let Some(live) = slot.live.as_ref().filter(|live| live.is_borrowed) else { return };
+        let has_attempts = live.run.running().iter().any(|(_, fence, _)| self.executing.contains(&(run, *fence)));
+        if has_attempts || self.board.keeps(run) || self.watchers.contains_key(&run) {
+            return self.reread(run);
+        }
+        if let Some(at) = live.armed {
+            self.wheel.remove(&(at, run));
+        }
+        let left = self.slots.remove(&run).and_then(|slot| slot.live);
+        if let Some(live) = left {
+            live.stored.iter().for_each(|row| self.board.park(&row.lane, row.place, self.now));
+        }
+    }
+
     /// Compares what is in memory with what the store says is open, see [`Command::Sweep`](super::Command::Sweep).
     pub(super) fn sweep(&mut self, open: Vec<(OrgId, RunId)>, since: Timestamp, is_recovery: bool) {
         let is_open: HashSet<RunId> = open.iter().map(|(_, run)| *run).collect();
