@@ -11,9 +11,11 @@
 //! leaves before the commit that caused it** — replies and work come out of `settle`, never of `turn`,
 //! and a run whose record was refused is forgotten and read again.
 
+mod admission;
 mod commands;
 mod live;
 mod loading;
+mod sharing;
 #[cfg(test)]
 mod tests;
 mod units;
@@ -28,13 +30,12 @@ use kernel::event::Queue;
 use kernel::plan::Form;
 use kernel::planted::{self, Bug};
 use kernel::{
-    Admission, Answer, Context, Effect, Input, OrgId, Payloads, Run, RunId, RunStatus, Span, Timestamp, WorkflowId,
-    advance,
+    Admission, Answer, Context, Effect, Input, OrgId, Payloads, Run, RunId, RunStatus, Span, Timestamp, advance,
 };
 use live::Live;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
-use store::{Batch, GatedRun, Lane, Place, RunRow, RunWrite, Timer, Verdict};
+use store::{Batch, Lane, Place, RunRow, RunWrite, Timer, Verdict};
 use units::Unit;
 use work::Counter;
 
@@ -42,9 +43,6 @@ use work::Counter;
 const READ_PAUSE: Span = Span::from_millis(200);
 /// An input that meets this many conflicts in a row is given up as unavailable.
 const CONFLICTS_MAX: u32 = 8;
-
-/// For how long a run that left its gate is remembered: longer than reading all gates takes.
-const LEFT_KEPT: Span = Span::from_secs(30);
 
 /// Work for an executor of this process.
 #[derive(Clone, Debug)]
@@ -393,62 +391,6 @@ impl<T> Mailbox<T> {
         }
     }
 
-    /// Takes up the gates this node keeps, and those who wait for a workflow that is paused.
-    fn restore_gates(&mut self, paused: Vec<WorkflowId>, mut runs: Vec<GatedRun>) {
-        runs.retain(|row| match &row.gate {
-            Some(gate) => self.nodes.keeps(&gate.id),
-            None => self.nodes.is_mine(row.run),
-        });
-        // What was read is a moment old. Who has left since does not come back; who is being created, or has just been,
-        // may not be among them.
-        self.left.retain(|_, at| self.now.since(*at) < LEFT_KEPT);
-        runs.retain(|row| !self.left.contains_key(&row.run));
-        let known: HashSet<RunId> = runs.iter().map(|row| row.run).collect();
-        for (run, slot) in &self.slots {
-            let Some(live) = slot.live.as_ref().filter(|_| !known.contains(run)) else { continue };
-            if live.run.is_terminal() || live.seq > 0 && self.now.since(live.touched) > LEASE {
-                continue;
-            }
-            let is_queued = if live.seq == 0 { self.gates.is_queued(*run) } else { live.run.state.queued.is_some() };
-            let gate = live.row.gate.clone();
-            if is_queued && gate.is_none() || gate.as_ref().is_some_and(|gate| self.nodes.keeps(&gate.id)) {
-                runs.push(GatedRun { org: slot.org, run: *run, workflow: live.row.workflow, gate, is_queued });
-            }
-        }
-        runs.sort_unstable_by_key(|row| row.run);
-        let restored = self.gates.restore(paused, runs);
-        self.admit(restored.admitted);
-        self.supersede(restored.superseded);
-        for (org, run) in restored.refused {
-            let input = Input::Cancel { actor: "onward".into(), reason: Queue::Limit.as_str().into() };
-            self.push(org, run, Item::inside(input));
-        }
-    }
-
-    /// The turn of these runs has come.
-    fn admit(&mut self, runs: Vec<(OrgId, RunId)>) {
-        for (org, run) in runs {
-            self.push(org, run, Item::inside(Input::Admit));
-        }
-    }
-
-    /// These runs make room for a newer one.
-    fn supersede(&mut self, runs: Vec<(OrgId, RunId)>) {
-        for (org, run) in runs {
-            let input = Input::Cancel { actor: "onward".into(), reason: "superseded".into() };
-            self.push(org, run, Item::inside(input));
-        }
-    }
-
-    /// A run is over or never came to be: whoever waited for its place may have it.
-    fn leave(&mut self, run: RunId) {
-        if !self.nodes.is_alone() && self.gates.is_known(run) {
-            self.left.insert(run, self.now);
-        }
-        let admitted = self.gates.leave(run);
-        self.admit(admitted);
-    }
-
     fn start(&mut self, start: Start, ticket: T, unit: Option<Unit>) {
         let Start { org, run, version, origin, gate, birth } = start;
         // Whose turn it is at a gate is decided by the node that keeps it, which will find this run waiting.
@@ -788,23 +730,6 @@ impl<T> Mailbox<T> {
         if write.after == 0 {
             self.supersede(self.gates.supersedes(run));
         }
-    }
-
-    /// Everything is left to others: whoever waits for something is told so. The attempts that were under way.
-    pub fn abandon(&mut self, nodes: Nodes) -> (Vec<(T, Reply)>, Attempts) {
-        let sizes = self.board.sizes();
-        let mut new = Mailbox::sized(nodes.own(), self.wait_url.clone(), sizes);
-        if self.board.is_shared() {
-            new.board.share(nodes.clone());
-        }
-        let (now, is_draining) = (self.now, self.is_draining);
-        let old = std::mem::replace(self, Mailbox { nodes, now, is_draining, ..new });
-        let items = old.slots.into_values().flat_map(|slot| slot.inbox).filter_map(|item| item.ticket);
-        let gone = || Reply::Unavailable("others have taken over this node's work; try again".into());
-        let mut replies: Vec<_> = items.chain(old.watchers.into_values().flatten()).map(|t| (t, gone())).collect();
-        replies.extend(old.replies);
-        replies.extend(old.board.into_tickets().map(|ticket| (ticket, Reply::Handed(Box::default()))));
-        (replies, old.executing.into_iter().collect())
     }
 
     /// Arms a run's timer, answers its watchers and frees its place if it has ended (whoever ended it, and

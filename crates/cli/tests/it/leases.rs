@@ -33,7 +33,8 @@ fn w9_a_claim_leases_for_as_long_as_it_says() {
 
 #[test]
 fn w10_a_heartbeat_extends_only_while_leased() {
-    let server = Server::with_virtual_clock();
+    // Until when a worker has something is known to the node that hears of it.
+    let server = Server::alone(&["--clock", "virtual"]);
     let id = server.submit("beat.v1", json!(1));
     let first = claim(&server, "one", "30s").pop().expect("a task");
     server.advance("20s");

@@ -85,7 +85,8 @@ fn a_failed_step_is_tried_again_and_can_be_handled() {
 
 #[test]
 fn an_unclaimed_step_leaves_its_run_running_and_says_so() {
-    let server = Server::start();
+    // A worker keeps to one node, as its connection does; others tell it in the answer to a heartbeat.
+    let server = Server::alone(&[]);
     let workflow = server.workflow("a: { task: alone.v1 }\nb: { noop: {}, needs: [a] }");
     let run = server.trigger(&workflow, &json!({}));
     let view = server.run(&run);
@@ -140,7 +141,8 @@ fn timeout_queue_ends_a_step_nobody_claims() {
 
 #[test]
 fn timeout_attempt_ends_one_try_and_tells_its_worker() {
-    let server = Server::with_virtual_clock();
+    // A worker keeps to one node, as its connection does; others tell it in the answer to a heartbeat.
+    let server = Server::alone(&["--clock", "virtual"]);
     let workflow = server.workflow(
         "a: { task: slow.v1, timeouts: { attempt: 1m }, retry: { max_attempts: 2, backoff: { type: fixed, min: 1s, jitter: 0 } } }",
     );

@@ -169,7 +169,8 @@ fn a_claim_waits_for_a_task_and_no_longer_than_it_says() {
 /// Cancel reaches a worker within a second on its open poll, and in the answer to a heartbeat.
 #[test]
 fn w11_a_cancel_reaches_the_worker() {
-    let server = Server::start();
+    // A worker keeps to one node, as its connection does; others tell it in the answer to a heartbeat.
+    let server = Server::alone(&[]);
     for (way, n) in [("claim", 0), ("work", 1)] {
         let worker = format!("w{n}");
         let id = server.submit("stop.v1", json!(n));
@@ -273,7 +274,8 @@ fn a_poll_that_was_closed_gets_nothing() {
 
 #[test]
 fn work_reports_stays_alive_and_gets_more_in_one_go() {
-    let server = Server::with_virtual_clock();
+    // Until when a worker has something is known to the node that hears of it.
+    let server = Server::alone(&["--clock", "virtual"]);
     let made: Vec<String> = (0..8).map(|n| server.submit("go.v1", json!(n))).collect();
     let work = |done: Value, heartbeats: Value, credits: u32| {
         let body = json!({ "worker_id": "w", "types": ["go.v1"], "credits": credits, "lease": "30s", "wait": "0s",
@@ -359,7 +361,8 @@ fn work_takes_a_thousand_reports_and_no_more() {
 
 #[test]
 fn workers_are_known_by_what_they_say_of_themselves() {
-    let mut server = Server::start();
+    // How much a worker has is known to the node that gave it.
+    let mut server = Server::alone(&[]);
     let request = json!({ "worker_id": "web-1", "types": ["a.%", "b.v1"], "runtime": "python", "version": "1.4.0",
         "slots": 10, "wait": "0s" });
     server.submit("a.v1", json!(1));
@@ -386,7 +389,8 @@ fn workers_are_known_by_what_they_say_of_themselves() {
 /// W22: how the queue does is in the metrics, not in heuristics of the server.
 #[test]
 fn w22_metrics_show_the_queue() {
-    let server = Server::start();
+    // Every node counts what waits for all, so their sum is not what waits.
+    let server = Server::alone(&[]);
     for n in 0..3 {
         server.submit("gauge.v1", json!(n));
     }

@@ -390,7 +390,8 @@ impl<T> Board<T> {
     /// Even one in a hurry is not told that there is nothing while that is not known: rows are on their way, or what
     /// the last process had in memory.
     pub(super) fn may_get_more(&self, poll: &Poll<T>) -> bool {
-        let has_something = poll.on_its_way > 0 || !poll.tasks.is_empty() || !poll.called_off.is_empty();
+        let has_news = !poll.called_off.is_empty() && !poll.is_exact;
+        let has_something = poll.on_its_way > 0 || !poll.tasks.is_empty() || has_news;
         if has_something || poll.credits == 0 {
             return false;
         }

@@ -291,8 +291,9 @@ impl Engine {
         }
         drop(parts);
         let is_hasty = has_news || request.wait.is_zero();
-        // Whoever does not wait is not told that there is nothing before this node has looked for what others left.
-        let is_exact = !has_news && request.wait.is_zero() && !inner.membership.nodes().is_alone();
+        // Whoever comes for the first time is not told that there is nothing, nor given what goes later, before this node
+        // has looked for what others left.
+        let is_exact = !has_news && !inner.membership.nodes().is_alone();
         if is_exact && request.credits > 0 {
             commands.push(Command::Waiting(inner.store.ready_types().await?));
         }

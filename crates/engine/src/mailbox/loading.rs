@@ -2,15 +2,10 @@
 
 use super::live::Live;
 use super::work;
-use super::{Item, Mailbox, Phase, READ_PAUSE, Reply, Resumed, Slot, Trouble};
+use super::{Item, Mailbox, Phase, READ_PAUSE, Reply, Resumed, Trouble};
 use bytes::Bytes;
 use kernel::planted::{self, Bug};
-use kernel::{Input, OrgId, Payloads, RunId, Timestamp};
-use std::collections::{HashMap, HashSet};
-
-/// A run of this node that is open, and not in its memory, for so many looks is taken up: whoever has it may have it
-/// all the same.
-const SWEEPS_MISSED_MAX: u8 = 8;
+use kernel::{Input, Payloads, RunId};
 
 impl<T> Mailbox<T> {
     pub(super) fn loaded(&mut self, run: RunId, result: Result<Option<Box<Resumed>>, Trouble>) {
@@ -71,67 +66,6 @@ impl<T> Mailbox<T> {
         self.recovered(run);
         // It may have been created without anybody learning of it.
         self.supersede(self.gates.supersedes(run));
-    }
-
-    /// What is in memory of a run is not the truth any more, or may not be: it is read again when nothing is under way.
-    pub(super) fn reread(&mut self, run: RunId) {
-        let Some(slot) = self.slots.get_mut(&run).filter(|slot| matches!(slot.phase, Phase::Resident)) else { return };
-        let Some(live) = slot.live.take_if(|live| live.seq > 0) else { return };
-        // Whatever it says of leases that ended comes again.
-        slot.inbox.retain(|item| !item.is_loss());
-        if let Some(at) = live.armed {
-            self.wheel.remove(&(at, run));
-        }
-        slot.phase = Phase::Loading;
-        slot.inbox.push(Item::wake());
-        self.loads.push((slot.org, run));
-        self.withhold(Some(&live));
-    }
-
-    /// Another node was faster, so it has the run: what was read of it here is soon not true any more. Unless something of
-    /// it is seen to here, it need not stay.
-    pub(super) fn let_go(&mut self, run: RunId) {
-        let Some(slot) = self.slots.get(&run).filter(|slot| slot.inbox.is_empty()) else { return };
-        let Some(live) = slot.live.as_ref().filter(|live| live.is_borrowed) else { return };
-        let has_attempts = live.run.running().iter().any(|(_, fence, _)| self.executing.contains(&(run, *fence)));
-        if has_attempts || self.board.keeps(run) || self.watchers.contains_key(&run) {
-            return self.reread(run);
-        }
-        if let Some(at) = live.armed {
-            self.wheel.remove(&(at, run));
-        }
-        let left = self.slots.remove(&run).and_then(|slot| slot.live);
-        if let Some(live) = left {
-            live.stored.iter().for_each(|row| self.board.park(&row.lane, row.place, self.now));
-        }
-    }
-
-    /// Compares what is in memory with what the store says is open, see [`Command::Sweep`](super::Command::Sweep).
-    pub(super) fn sweep(&mut self, open: Vec<(OrgId, RunId)>, since: Timestamp, is_recovery: bool) {
-        let is_open: HashSet<RunId> = open.iter().map(|(_, run)| *run).collect();
-        let is_left = |(run, slot): (&RunId, &Slot<T>)| {
-            let live = slot.live.as_ref().filter(|live| live.touched < since && !is_open.contains(run))?;
-            (!live.row.parked).then_some(*run)
-        };
-        let left: Vec<RunId> = self.slots.iter().filter_map(is_left).collect();
-        left.into_iter().for_each(|run| self.reread(run));
-        let mut missed = HashMap::new();
-        for (org, run) in open {
-            if !self.nodes.is_mine(run) {
-                continue;
-            }
-            match self.slots.get(&run) {
-                // What it remembers may be what a node that is gone has changed since.
-                Some(_) if is_recovery => self.reread(run),
-                Some(_) => {}
-                None if is_recovery => self.recover(org, run),
-                None => match self.missed.get(&run).map_or(1, |times| times + 1) {
-                    SWEEPS_MISSED_MAX => self.recover(org, run),
-                    times => drop(missed.insert(run, times)),
-                },
-            }
-        }
-        self.missed = missed;
     }
 
     pub(super) fn fetched(&mut self, run: RunId, result: Result<Vec<(u32, Bytes)>, Trouble>) {

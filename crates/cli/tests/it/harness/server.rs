@@ -48,6 +48,13 @@ impl Server {
         Server::with_environment(&[], data, &[])
     }
 
+    /// The same with one process.
+    pub fn alone_on(url: &str) -> Server {
+        let data = TempDir::new().expect("a folder for the data");
+        place::put(data.path(), url);
+        Server::of(1, &[], data, &[])
+    }
+
     pub fn with(flags: &[&str]) -> Server {
         Server::with_environment(flags, TempDir::new().expect("a folder for the data"), &[])
     }
