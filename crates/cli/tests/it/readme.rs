@@ -83,7 +83,11 @@ fn run(page: &Path) -> Ran {
     // However it ends, nothing it started stays.
     let guarded = format!("trap 'kill $(jobs -p) 2>/dev/null || true' EXIT\n{script}");
     let path = format!("{}:{}", folder.path().join("bin").display(), std::env::var("PATH").unwrap_or_default());
-    let ran = Command::new("timeout")
+    let mut command = Command::new("timeout");
+    if script.contains("DATABASE_URL") {
+        command.env("DATABASE_URL", testkit::postgres::shared().database());
+    }
+    let ran = command
         .args(["120", "bash", "-euo", "pipefail", "-c", &guarded])
         .env("ONWARD_LISTEN", format!("127.0.0.1:{}", ports[0]))
         .env("ONWARD_URL", format!("http://127.0.0.1:{}", ports[0]))
