@@ -290,7 +290,8 @@ fn keys_are_served_in_turn() {
 
 #[test]
 fn explain_says_why_a_task_has_nobody() {
-    let server = Server::with_virtual_clock();
+    // Other nodes hear of a worker in a while.
+    let server = Server::alone(&["--clock", "virtual"]);
     let id = server.submit("alone.v1", json!(1));
     let told = explain(&server, &id);
     assert_eq!(
