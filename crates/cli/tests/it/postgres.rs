@@ -99,7 +99,10 @@ fn p18_a_database_that_goes_away_is_waited_for() {
         load.wait_for_more(20);
         assert!(began.elapsed() < Duration::from_secs(10), "it goes on soon: {:?}", began.elapsed());
         // Each node finds its way back by itself.
-        eventually("all are ready", || (0..4).all(|_| server.get("/readyz").status == 200).then_some(()));
+        eventually("all are ready", || {
+            let answers = |path: &str| (0..4).all(|_| server.get(path).status == 200);
+            (answers("/readyz") && answers("/api/v1/runs?limit=1")).then_some(())
+        });
     }
     let started = load.end();
     check(&server, &upstream, &started);
