@@ -182,3 +182,36 @@ fn p18_sessions_that_are_ended_at_any_moment_lose_and_double_nothing() {
     check(&server, &upstream, &started);
     assert_eq!(server.has_ended(), None, "the process is the first one");
 }
+
+/// Two nodes: one is paused past its time and wakes up, sessions are ended, the database is restarted, one node is killed.
+#[test]
+fn p18_two_nodes_and_a_database_in_trouble_lose_and_double_nothing() {
+    let mut cluster = Cluster::start(&[]);
+    let upstream = Upstream::start();
+    let url = cluster.database();
+    let mut server = Server::so_many_on(2, &url);
+    let workflow = server.workflow(&upstream.fill(STEPS));
+    let load = Load::start(*server, &workflow);
+    let end = format!("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{}'", name_in(&url));
+    load.wait_for_more(50);
+    for paused in [0, 1] {
+        server.signal_one(paused, "STOP");
+        // Longer than a node is waited for.
+        std::thread::sleep(Duration::from_secs(6));
+        server.signal_one(paused, "CONT");
+        load.wait_for_more(50);
+        cluster.sql("postgres", &end);
+        load.wait_for_more(50);
+        cluster.stop(paused == 0);
+        cluster.start_again();
+        let began = Instant::now();
+        load.wait_for_more(50);
+        assert!(began.elapsed() < Duration::from_secs(10), "it goes on soon: {:?}", began.elapsed());
+    }
+    server.lose(0);
+    load.wait_for_more(50);
+    let started = load.end();
+    eventually("it answers", || (server.get("/api/v1/runs?limit=1").status == 200).then_some(()));
+    check(&server, &upstream, &started);
+    server.kill();
+}

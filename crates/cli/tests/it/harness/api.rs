@@ -19,6 +19,12 @@ pub struct Api {
 const JSON: (&str, &str) = ("Content-Type", "application/json");
 
 impl Api {
+    /// The others than this one.
+    pub fn without(&self, number: usize) -> Api {
+        let others = self.nodes.iter().enumerate().filter(|(n, _)| *n != number);
+        Api::new(&others.map(|(_, address)| *address).collect::<Vec<_>>())
+    }
+
     pub fn new(nodes: &[SocketAddr]) -> Api {
         // An `Api` is copied into threads; a test has a few.
         Api { address: nodes[0], nodes: nodes.to_vec().leak() }

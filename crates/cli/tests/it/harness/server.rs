@@ -48,11 +48,28 @@ impl Server {
         Server::with_environment(&[], data, &[])
     }
 
-    /// The same with one process.
+    /// The same with one process…
     pub fn alone_on(url: &str) -> Server {
+        Server::so_many_on(1, url)
+    }
+
+    /// … or with so many.
+    pub fn so_many_on(size: usize, url: &str) -> Server {
         let data = TempDir::new().expect("a folder for the data");
         place::put(data.path(), url);
-        Server::of(1, &[], data, &[])
+        Server::of(size, &[], data, &[])
+    }
+
+    /// One of several is killed, for good; the others are asked from now on.
+    pub fn lose(&mut self, number: usize) {
+        self.nodes.remove(number).kill();
+        self.api = self.api.without(number);
+    }
+
+    /// SIGSTOP or SIGCONT for one of them.
+    pub fn signal_one(&self, number: usize, name: &str) {
+        let signal = format!("kill -{name} {}", self.nodes[number].child.id());
+        assert!(Command::new("sh").args(["-c", &signal]).status().expect("sh").success());
     }
 
     pub fn with(flags: &[&str]) -> Server {
