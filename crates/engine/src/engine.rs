@@ -60,9 +60,9 @@ use tokio::sync::oneshot;
 
 /// How long one looks for an id that is this node's own; any other is as good, only further away.
 const ID_TRIES_MAX: u32 = 256;
-/// Commands that may wait for the mailbox before starts are refused.
 /// How long whoever asks for metrics waits for the loop to count.
 const METRICS_PATIENCE: Duration = Duration::from_secs(1);
+/// Commands that may wait for the mailbox before starts are refused.
 const MAILBOX_MAX: usize = 65_536;
 /// How often the store is asked about the end of a run that another node may move.
 const END_LOOK_MIN: Duration = Duration::from_millis(20);

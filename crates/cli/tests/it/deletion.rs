@@ -1,6 +1,6 @@
 //! Deleting runs, starting them anew from their input, and finding them (R13).
 
-use crate::harness::{Answer, Api, Server};
+use crate::harness::{Answer, Api, Server, eventually};
 use serde_json::{Value, json};
 
 fn path(run: &str) -> String {
@@ -185,4 +185,37 @@ fn r13_runs_are_found_by_labels_and_time() {
     let cursor = page["next"].as_str().unwrap();
     let page = server.get(&format!("/api/v1/runs?label=all:yes&label=parity:1&limit=2&cursor={cursor}")).json();
     assert_eq!((page["data"].as_array().unwrap().len(), &page["next"]), (1, &Value::Null));
+}
+
+/// P24: what ended long enough ago goes by itself, and nothing that is open.
+#[test]
+fn p24_retention_deletes_what_ended_long_ago_and_nothing_else() {
+    let mut server = Server::with(&["--clock", "virtual", "--retention", "2d"]);
+    let short = server.workflow("a: { noop: {} }");
+    let long = server.workflow("nap: { sleep: 10d }");
+    let (old, open) = (server.trigger(&short, &json!(1)), server.trigger(&long, &json!(1)));
+    server.finished(&old);
+    server.advance("1d");
+    let young = server.trigger(&short, &json!(2));
+    server.finished(&young);
+    server.advance("30h");
+    eventually("the old one goes", || (server.get(&path(&old)).status == 404).then_some(()));
+    assert_eq!(server.run(&young)["status"], "completed", "it ended 30 hours ago");
+    assert_eq!(server.run(&open)["status"], "waiting", "it is as old as the first");
+    server.kill();
+}
+
+#[test]
+fn p24_a_retention_that_cannot_be_meant_is_refused() {
+    for (retention, why) in [("10m", "an hour is the least"), ("soon", "is not a duration")] {
+        let folder = tempfile::tempdir().unwrap();
+        let output = std::process::Command::new(env!("CARGO_BIN_EXE_onward"))
+            .args(["dev", "--listen", "127.0.0.1:0", "--retention", retention, "--data"])
+            .arg(folder.path().join("data"))
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{said}");
+        assert!(said.contains(why), "{said}");
+    }
 }

@@ -215,3 +215,14 @@ fn p18_two_nodes_and_a_database_in_trouble_lose_and_double_nothing() {
     check(&server, &upstream, &started);
     server.kill();
 }
+
+/// Two processes with one name would take each other's work away.
+#[test]
+fn a_second_node_on_one_data_folder_is_refused() {
+    let cluster = testkit::postgres::shared();
+    let mut server = Server::alone_on(&cluster.database());
+    let second = server.beside(&[]);
+    assert_eq!(second.status.code(), Some(75), "{}", String::from_utf8_lossy(&second.stderr));
+    assert!(String::from_utf8_lossy(&second.stderr).contains("each needs its own"));
+    assert_eq!(server.has_ended(), None, "the first one goes on");
+}

@@ -54,52 +54,70 @@ async fn enter(store: &dyn Store, name: &str) -> store::Result<Nodes> {
     Ok(Nodes::of(epoch, &there))
 }
 
+/// What a node has to look at in the store, the least first. Owed until it has been done, however often the store fails.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Owed {
+    Nothing,
+    /// What nobody told.
+    Look,
+    /// What a node that is gone had in memory.
+    Recovery,
+    /// All of it: nothing is in memory.
+    Everything,
+}
+
 /// Says that the node is there as long as the engine runs, and looks after what others leave.
 pub(super) async fn keep(engine: Engine) {
     let inner = &engine.inner;
     if !inner.store.is_shared() {
         return;
     }
-    let mut swept = Instant::now();
+    let (mut owed, mut looked) = (Owed::Nothing, Instant::now());
     loop {
         let _ = tokio::time::timeout(RENEWED_EVERY, inner.renewal.notified()).await;
         if inner.inbox.is_closed() || inner.membership.has_left.load(Relaxed) {
             return;
         }
-        let own = inner.membership.nodes().own();
-        let done = match inner.store.renew(own, LEASE).await {
-            Ok(there) => match inner.membership.hear(&there) {
-                Some((before, now)) => engine.others_changed(&before, now).await,
-                None if swept.elapsed() >= SWEPT_EVERY => {
-                    swept = Instant::now();
-                    engine.look_around().await
-                }
-                None => Ok(()),
-            },
-            Err(store::Error::Barred) => engine.begin_anew().await,
+        let heard = match inner.store.renew(inner.membership.nodes().own(), LEASE).await {
+            Ok(there) => Ok(engine.heard(&there)),
+            Err(store::Error::Barred) => engine.begin_anew().await.map(|()| Owed::Everything),
             Err(error) => Err(error.into()),
         };
-        if let Err(error) = done {
-            tracing::warn!(%error, "this node cannot say that it is there, or hear who else is");
+        let done = match heard {
+            Ok(news) => {
+                let is_time = looked.elapsed() >= SWEPT_EVERY;
+                owed = owed.max(news).max(if is_time { Owed::Look } else { Owed::Nothing });
+                engine.look_around(owed).await
+            }
+            Err(error) => Err(error),
+        };
+        match done {
+            Ok(()) if owed > Owed::Nothing => (owed, looked) = (Owed::Nothing, Instant::now()),
+            Ok(()) => {}
+            Err(error) => tracing::warn!(%error, "this node cannot say that it is there, or see to what others left"),
         }
     }
 }
 
 impl Engine {
-    async fn others_changed(&self, before: &Nodes, now: Nodes) -> Result<(), Error> {
-        let has_lost = now.lost_since(before);
+    /// Takes note of who is there; answers what has to be looked at for that.
+    fn heard(&self, there: &[(u64, Span)]) -> Owed {
+        let Some((before, now)) = self.inner.membership.hear(there) else { return Owed::Nothing };
+        let owed = if now.lost_since(&before) { Owed::Recovery } else { Owed::Look };
         tracing::info!(nodes = ?now, "the nodes that share the store have changed");
         self.inner.inbox.send(Command::Nodes(now));
-        self.inner.read_gates().await?;
-        self.sweep(has_lost).await
+        owed
     }
 
-    /// Finds what nobody told.
-    async fn look_around(&self) -> Result<(), Error> {
-        if !self.inner.membership.nodes().is_alone() {
-            self.inner.read_gates().await?;
+    async fn look_around(&self, owed: Owed) -> Result<(), Error> {
+        match owed {
+            Owed::Nothing => Ok(()),
+            Owed::Everything => self.take_up().await,
+            Owed::Look | Owed::Recovery => {
+                self.inner.read_gates().await?;
+                self.sweep(owed == Owed::Recovery).await
+            }
         }
-        self.sweep(false).await
     }
 
     /// Has the mailbox compare what it has with what is open.
@@ -127,7 +145,7 @@ impl Engine {
         });
         begun.await.map_err(|e| Error::Unavailable(e.to_string()))?;
         inner.inbox.poke();
-        self.take_up().await
+        Ok(())
     }
 
     /// Others need not wait to find out.
