@@ -12,7 +12,8 @@
 //! that readers cannot keep writers from working.
 //!
 //! Calls may be made from any thread; they are carried out on the runtime the store was opened in, and go on to
-//! their end when whoever asked has stopped waiting.
+//! their end when whoever asked has stopped waiting. Only a commit asked for by a thread outside of every runtime is
+//! carried out by that thread ([`here`]).
 
 mod around;
 mod catalog;
@@ -21,6 +22,7 @@ mod commit;
 mod erase;
 mod fate;
 mod fault;
+mod here;
 mod inspect;
 mod journal;
 mod lists;
@@ -48,6 +50,7 @@ use crate::{Call, Error, Result, Store};
 use bytes::Bytes;
 use columns::{Attempted, sql};
 use fault::Trouble;
+use here::Here;
 use journal::Floor;
 use kernel::{OrgId, RunId, Span, Timestamp, TriggerId, WorkflowId};
 use news::Exchange;
@@ -73,6 +76,7 @@ pub struct PostgresStore {
 
 struct Inner {
     connector: Arc<Connector>,
+    here: Here,
     writers: Arc<Pool>,
     readers: Arc<Pool>,
     floor: Floor,
@@ -119,7 +123,10 @@ impl PostgresStore {
         // Migrations wait as long as they must; everything else has its patience again.
         let session = connector.connect().await?;
         partitions::tend(&session).await.map_err(Trouble::unwritten)?;
+        let here =
+            Here::new(Arc::clone(&connector)).map_err(|e| Error::Refused(format!("no runtime for commits: {e}")))?;
         let inner = Arc::new(Inner {
+            here,
             writers: Pool::new(Arc::clone(&connector), WRITERS),
             readers: Pool::new(Arc::clone(&connector), READERS),
             connector,
@@ -295,8 +302,11 @@ macro_rules! on {
 
 impl Store for PostgresStore {
     fn commit<'a>(&'a self, batch: &'a Batch) -> Call<'a, Vec<Verdict>> {
+        if let Some(answer) = self.inner.here.commit(&self.inner, batch) {
+            return Box::pin(async move { answer });
+        }
         let batch = batch.clone();
-        self.call(Error::Unknown, |inner| Box::pin(async move { commit::commit(&inner, batch).await }))
+        self.call(Error::Unknown, |inner| Box::pin(async move { commit::commit(&inner, &inner.writers, &batch).await }))
     }
 
     fn load(&self, org: OrgId, run: RunId) -> Call<'_, Option<Loaded>> {

@@ -22,7 +22,7 @@ use super::Inner;
 use super::columns::Attempted;
 use super::fate;
 use super::fault::Trouble;
-use super::pool::Lease;
+use super::pool::{Lease, Pool};
 use super::session::{Ended, Session};
 use super::sheet::{Journal, Sheet, has_room};
 use super::sift::Facts;
@@ -31,6 +31,7 @@ use crate::rows::{Batch, RunWrite, SeatChange, Verdict};
 use crate::sound::{is_same_unit, is_sound};
 use crate::{Error, Result};
 use std::collections::HashSet;
+use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 /// Tries before a batch is written unit by unit, and before it is given up.
@@ -48,7 +49,7 @@ enum Try {
     Again(Error),
 }
 
-pub(super) async fn commit(inner: &Inner, batch: Batch) -> Result<Vec<Verdict>> {
+pub(super) async fn commit(inner: &Inner, writers: &Arc<Pool>, batch: &Batch) -> Result<Vec<Verdict>> {
     if batch.runs.is_empty() {
         return Ok(Vec::new());
     }
@@ -58,11 +59,11 @@ pub(super) async fn commit(inner: &Inner, batch: Batch) -> Result<Vec<Verdict>> 
     for _ in 0..TRIES_MAX {
         if must_sift {
             if sifts == SIFTS_MAX {
-                return one_by_one(inner, &batch).await;
+                return one_by_one(inner, writers, batch).await;
             }
             sifts += 1;
             inner.tally.commit_reads.fetch_add(1, Relaxed);
-            let session = inner.writers.take().await?;
+            let session = writers.take().await?;
             let facts = session.end_read(&batch.runs).await?;
             verdicts = facts.judge(&batch.runs, batch.at);
         }
@@ -71,13 +72,13 @@ pub(super) async fn commit(inner: &Inner, batch: Batch) -> Result<Vec<Verdict>> 
         if writes.is_empty() {
             return Ok(verdicts);
         }
-        match attempt(inner, &batch, &writes).await? {
+        match attempt(inner, writers, batch, &writes).await? {
             Try::Done => {
                 inner.committed(&writes);
                 return Ok(verdicts);
             }
             Try::Row => must_sift = true,
-            Try::Busy => return one_by_one(inner, &batch).await,
+            Try::Busy => return one_by_one(inner, writers, batch).await,
             Try::Again(why) => last = why,
         }
     }
@@ -97,8 +98,8 @@ fn is_tangled(writes: &[RunWrite]) -> bool {
 }
 
 /// Writes all of it, or nothing.
-async fn attempt(inner: &Inner, batch: &Batch, writes: &[&RunWrite]) -> Result<Try> {
-    let lease = inner.writers.take().await?;
+async fn attempt(inner: &Inner, writers: &Arc<Pool>, batch: &Batch, writes: &[&RunWrite]) -> Result<Try> {
+    let lease = writers.take().await?;
     inner.connector.witness.admit()?;
     let sheet = Sheet::new(batch, writes);
     let (texts, params): (Vec<_>, Vec<_>) = sheet.statements().unzip();
@@ -141,8 +142,8 @@ async fn conclude(inner: &Inner, lease: Lease, ended: Ended, journal: &Journal) 
 
 /// The slow way: every unit on its own, in one transaction. Whatever is wrong with one of them, known to us or
 /// not, is its own trouble.
-async fn one_by_one(inner: &Inner, batch: &Batch) -> Result<Vec<Verdict>> {
-    let lease = inner.writers.take().await?;
+async fn one_by_one(inner: &Inner, writers: &Arc<Pool>, batch: &Batch) -> Result<Vec<Verdict>> {
+    let lease = writers.take().await?;
     inner.connector.witness.admit()?;
     let (mut verdicts, mut written) = (Vec::with_capacity(batch.runs.len()), Vec::new());
     let outcome = async {
