@@ -43,6 +43,8 @@ use work::Counter;
 const READ_PAUSE: Span = Span::from_millis(200);
 /// An input that meets this many conflicts in a row is given up as unavailable.
 const CONFLICTS_MAX: u32 = 8;
+/// Writes whose memory is kept from one batch to the next.
+const ROOM_MAX: usize = 4_096;
 
 /// Work for an executor of this process.
 #[derive(Clone, Debug)]
@@ -189,6 +191,8 @@ pub struct Mailbox<T> {
     fired: u64,
     /// Units so far: those of one batch have different numbers.
     units: u32,
+    /// Empty; the batch before last left it for the next one to grow into.
+    room: Vec<RunWrite>,
 }
 
 impl<T> Mailbox<T> {
@@ -220,6 +224,7 @@ impl<T> Mailbox<T> {
             is_draining: false,
             fired: 0,
             units: 0,
+            room: Vec::new(),
         }
     }
 
@@ -489,7 +494,7 @@ impl<T> Mailbox<T> {
         self.wake_due(now);
         self.lose_leases(now);
         let mut turn = Turn {
-            batch: Batch { at: now, epoch: self.nodes.own(), runs: Vec::new() },
+            batch: Batch { at: now, epoch: self.nodes.own(), runs: std::mem::take(&mut self.room) },
             loads: Vec::new(),
             fetches: Vec::new(),
             refills: Vec::new(),
@@ -649,6 +654,9 @@ impl<T> Mailbox<T> {
             }
         }
         self.answer_workers(&mut released.replies);
+        self.room = turn.batch.runs;
+        self.room.clear();
+        self.room.shrink_to(ROOM_MAX);
         released
     }
 

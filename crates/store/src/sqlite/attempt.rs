@@ -20,8 +20,8 @@ use std::collections::HashMap;
 
 pub(super) struct Attempt<'a> {
     connection: &'a Connection,
-    /// Prepared once a batch: every record goes through it.
-    append: CachedStatement<'a>,
+    /// Used in this batch, with their texts. A handful at most.
+    statements: Vec<(&'static str, CachedStatement<'a>)>,
     heads: &'a HashMap<Key, Head>,
     /// Of the batch.
     at: Timestamp,
@@ -56,9 +56,8 @@ impl<'a> Attempt<'a> {
         staged: &'a mut HashMap<Key, Option<Head>>,
         last_pos: i64,
         at: Timestamp,
-    ) -> Result<Attempt<'a>, Trouble> {
-        let append = connection.prepare_cached(sql!("journal_insert"))?;
-        Ok(Attempt { connection, append, heads, at, staged, done: Done { last_pos, ..Done::default() } })
+    ) -> Attempt<'a> {
+        Attempt { connection, statements: Vec::new(), heads, at, staged, done: Done { last_pos, ..Done::default() } }
     }
 
     /// Like [`write`](Self::write), but a run whose rows are refused takes back only its own.
@@ -136,7 +135,7 @@ impl<'a> Attempt<'a> {
             return if idempotency.is_some() { Err(Trouble::Row) } else { Ok(Verdict::Conflict) };
         }
         let record = &*write.record;
-        self.append.execute(params![head.pos, key.0.0, key.1.0, int(head.seq), prev.pos, record])?;
+        self.execute(sql!("journal_insert"), params![head.pos, key.0.0, key.1.0, int(head.seq), prev.pos, record])?;
         crash::point(Point::RecordWritten);
         let is_unparked = match (&write.row, &found) {
             (Some(row), _) => {
@@ -164,7 +163,7 @@ impl<'a> Attempt<'a> {
 
     /// Rewrites the rows of unparked runs that lag behind, so that a start need not read what came
     /// before this point.
-    pub(super) fn advance_recovery_pos(&self, from: i64) -> Result<(), Trouble> {
+    pub(super) fn advance_recovery_pos(&mut self, from: i64) -> Result<(), Trouble> {
         let mut update = self.connection.prepare_cached(sql!("run_head_update"))?;
         let published = self.heads.iter().filter(|(key, _)| !self.staged.contains_key(*key));
         let staged = self.staged.iter().filter_map(|(key, head)| head.as_ref().map(|head| (key, head)));
@@ -186,7 +185,7 @@ impl<'a> Attempt<'a> {
             return Ok(Some(Found::Unparked(head)));
         }
         self.done.reads += 1;
-        let mut statement = self.connection.prepare_cached(sql!("run_head"))?;
+        let statement = self.prepared(sql!("run_head"))?;
         let read = |row: &rusqlite::Row<'_>| Ok(Head { seq: count(row, 0)?, pos: row.get(1)? });
         Ok(statement.query_row((key.0.0, key.1.0), read).optional()?.map(Found::Parked))
     }
@@ -196,7 +195,7 @@ impl<'a> Attempt<'a> {
         let mut is_taken = false;
         for want in &write.seats.take {
             let seat = &want.seat;
-            let mut statement = self.connection.prepare_cached(sql!("seat"))?;
+            let statement = self.prepared(sql!("seat"))?;
             let read = |row: &rusqlite::Row<'_>| Ok((RunId(row.get(0)?), row.get::<_, u32>(1)?, row.get::<_, i64>(2)?));
             let params = params![seat.org.0, seat.name, seat.of as u8, seat.key, seat.number];
             let found = statement.query_row(params, read).optional()?;
@@ -234,7 +233,7 @@ impl<'a> Attempt<'a> {
     }
 
     /// False when the run exists already.
-    fn insert_run(&self, key: &Key, row: Option<&RunRow>, head: Head) -> Result<bool, Trouble> {
+    fn insert_run(&mut self, key: &Key, row: Option<&RunRow>, head: Head) -> Result<bool, Trouble> {
         let Some(row) = row else { return Ok(false) };
         let inserted = self.execute(
             sql!("run_insert"),
@@ -262,7 +261,7 @@ impl<'a> Attempt<'a> {
         Ok(inserted > 0)
     }
 
-    fn update_run(&self, row: &RunRow, head: Head) -> Result<(), Trouble> {
+    fn update_run(&mut self, row: &RunRow, head: Head) -> Result<(), Trouble> {
         self.execute(
             sql!("run_update"),
             params![
@@ -282,7 +281,7 @@ impl<'a> Attempt<'a> {
         Ok(())
     }
 
-    fn write_sides(&self, write: &RunWrite, head: Head) -> Result<(), Trouble> {
+    fn write_sides(&mut self, write: &RunWrite, head: Head) -> Result<(), Trouble> {
         let (org, run) = (write.org.0, write.run.0);
         if let Some(state) = &write.snapshot {
             crash::point(Point::BeforeSnapshot);
@@ -324,13 +323,13 @@ impl<'a> Attempt<'a> {
         Ok(())
     }
 
-    fn write_ready(&self, statement: &str, ReadyRow { lane, place }: &ReadyRow) -> Result<(), Trouble> {
+    fn write_ready(&mut self, statement: &'static str, ReadyRow { lane, place }: &ReadyRow) -> Result<(), Trouble> {
         let row = params![lane.org.0, lane.name, lane.key, place.priority, place.run.0, place.step];
         self.execute(statement, row)?;
         Ok(())
     }
 
-    fn write_birth(&self, key: Key, birth: &Birth) -> Result<(), Trouble> {
+    fn write_birth(&mut self, key: Key, birth: &Birth) -> Result<(), Trouble> {
         let (org, run) = (key.0.0, key.1.0);
         for wait in &birth.waits {
             self.execute(sql!("wait_insert"), params![wait.token_hash, org, run, wait.step, wait.kind])?;
@@ -351,7 +350,20 @@ impl<'a> Attempt<'a> {
     }
 
     /// How many rows changed.
-    fn execute(&self, statement: &str, params: impl rusqlite::Params) -> Result<usize, Trouble> {
-        Ok(self.connection.prepare_cached(statement)?.execute(params)?)
+    fn execute(&mut self, text: &'static str, params: impl rusqlite::Params) -> Result<usize, Trouble> {
+        Ok(self.prepared(text)?.execute(params)?)
+    }
+
+    /// Looking into the connection's own cache reads the whole text each time; this compares addresses.
+    fn prepared(&mut self, text: &'static str) -> Result<&mut CachedStatement<'a>, Trouble> {
+        let found = self.statements.iter().position(|(known, _)| std::ptr::eq(*known, text));
+        let at = match found {
+            Some(at) => at,
+            None => {
+                self.statements.push((text, self.connection.prepare_cached(text)?));
+                self.statements.len() - 1
+            }
+        };
+        Ok(&mut self.statements[at].1)
     }
 }

@@ -127,7 +127,7 @@ impl Writer {
     fn attempt(&mut self, batch: &Batch, guard: Guard) -> std::result::Result<(Vec<Verdict>, Done), Trouble> {
         begin(&self.connection)?;
         let heads = self.heads.read();
-        let mut attempt = Attempt::new(&self.connection, &heads, &mut self.staged, self.tail.last_pos, batch.at)?;
+        let mut attempt = Attempt::new(&self.connection, &heads, &mut self.staged, self.tail.last_pos, batch.at);
         let mut verdicts = Vec::with_capacity(batch.runs.len());
         for unit in batch.runs.chunk_by(is_same_unit) {
             match (unit, guard) {
