@@ -26,8 +26,9 @@ class Postgres:
         self.version = run([self.programs / "postgres", "--version"], 30).split()[2]
 
     @contextlib.contextmanager
-    def cluster(self, folder):
-        """A new server on a free port of loopback, with a password nobody else knows; its address, without a database."""
+    def cluster(self, folder, **more):
+        """A new server on a free port of loopback, with a password nobody else knows and any settings given besides; its
+        address, without a database."""
         port, password, data = free_port(), secrets.token_hex(16), folder / "postgres"
         data.mkdir(mode=0o700)
         secret = folder / "password"
@@ -42,6 +43,7 @@ class Postgres:
         settings = {
             "listen_addresses": "127.0.0.1", "port": port, "unix_socket_directories": "",
             "fsync": "on", "synchronous_commit": "on", "full_page_writes": "on", "shared_buffers": "256MB",
+            **more,
         }
         options = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
         command = [self.programs / "postgres", "-D", data, *options]
