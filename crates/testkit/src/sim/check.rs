@@ -493,7 +493,10 @@ fn places(events: &[Event]) -> Vec<Move> {
             Event::RunCancelled { actor, .. } if actor == "onward" && moves == [Move::Entered] => {
                 moves = vec![Move::Refused];
             }
-            Event::RunCancelled { actor, .. } if actor == "onward" => moves.extend([Move::Superseded, Move::Ended]),
+            Event::RunCancelled { actor, reason } if actor == "onward" => {
+                let is_full = reason.as_str() == Queue::Limit.as_str();
+                moves.extend([if is_full { Move::TurnedAway } else { Move::Superseded }, Move::Ended]);
+            }
             Event::RunCompleted {} | Event::RunFailed { .. } | Event::RunCancelled { .. } | Event::RunTimeout {} => {
                 moves.push(Move::Ended);
             }

@@ -26,6 +26,8 @@ pub enum Move {
     Admitted,
     /// It was cancelled to make room.
     Superseded,
+    /// It waited, is not meant to, and whoever keeps the gate found it full: two processes had let runs in at once.
+    TurnedAway,
     Ended,
 }
 
@@ -187,6 +189,14 @@ impl Gate {
             Move::Superseded => {
                 change.superseded.push(run);
                 Ok(())
+            }
+            Move::TurnedAway => {
+                let others = change.before.saturating_sub(1);
+                let is_right = self.waiting.contains_key(&run) && limit.on_conflict == OnConflict::Skip;
+                let is_judged = writer.is_alone && writer.is_sure;
+                require(is_right && (others >= limit.most as usize || !is_judged), || {
+                    format!("{run} is turned away, {others} of {} are there", limit.most)
+                })
             }
             Move::Ended => {
                 self.inside.remove(&run);

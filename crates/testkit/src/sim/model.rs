@@ -237,7 +237,7 @@ impl Model {
                 let policy = self.shape.gate.map(|limit| limit.on_conflict);
                 let is_explained = match reason.as_str() {
                     _ if actor != "onward" => true,
-                    "concurrency_limit" => is_new && policy == Some(OnConflict::Skip),
+                    "concurrency_limit" => (is_new || self.is_queued) && policy == Some(OnConflict::Skip),
                     // By a later edition, perhaps; whether there is one is for the crowd to say.
                     "superseded" => policy.is_some(),
                     _ => false,
