@@ -67,6 +67,8 @@ const MAILBOX_MAX: usize = 65_536;
 /// How often the store is asked about the end of a run that another node may move.
 const END_LOOK_MIN: Duration = Duration::from_millis(20);
 const END_LOOK_MAX: Duration = Duration::from_millis(250);
+/// … that no other node is there to move; one may have come meanwhile.
+const END_LOOK_ALONE: Duration = Duration::from_secs(1);
 /// Rounds a caller drives itself for an answer, and for the end of a run it waits for.
 const ROUNDS_FOR_ONE: u32 = 1;
 const ROUNDS_TO_END: u32 = 64;
@@ -444,7 +446,7 @@ impl Engine {
         let give_up = Instant::now() + limit;
         let (ended, end) = oneshot::channel();
         let asked = self.ask_for_start(request, Some(Ticket::One(ended)))?;
-        let pause = if self.inner.store.is_shared() { END_LOOK_MIN } else { limit };
+        let pause = if self.inner.store.is_shared() { self.next_look(Duration::ZERO) } else { limit };
         let end = self.end_of(org, asked.run, end, limit, pause).await;
         let has_ended = matches!(end, Ok(Some(Reply::Ended(_))));
         let started = self.started(asked).await?;
@@ -697,7 +699,15 @@ impl Engine {
                 Ok(None) if is_known || !is_told => return Ok(Some(Reply::NotFound)),
                 _ => {}
             }
-            pause = (pause * 2).clamp(END_LOOK_MIN, END_LOOK_MAX);
+            pause = self.next_look(pause);
+        }
+    }
+
+    /// When the store is next asked about the end of a run, after it was `pause` ago.
+    fn next_look(&self, pause: Duration) -> Duration {
+        match self.inner.membership.is_alone() {
+            true => END_LOOK_ALONE,
+            false => (pause * 2).clamp(END_LOOK_MIN, END_LOOK_MAX),
         }
     }
 

@@ -34,6 +34,10 @@ impl Membership {
         self.nodes.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
+    pub fn is_alone(&self) -> bool {
+        self.nodes.read().unwrap_or_else(PoisonError::into_inner).is_alone()
+    }
+
     pub fn is_mine(&self, run: RunId) -> bool {
         self.nodes.read().unwrap_or_else(PoisonError::into_inner).is_mine(run)
     }

@@ -32,7 +32,7 @@ macro_rules! migration {
     };
 }
 
-const ALL: &[Migration] = &[migration!(1, "0001", "init")];
+const ALL: &[Migration] = &[migration!(1, "0001", "init"), migration!(2, "0002", "keys_last")];
 
 /// Held while the schema changes, by migrations and by whoever adds partitions.
 pub(super) const LOCK: i64 = 0x6f6e_7761_7264_0001;
