@@ -36,6 +36,16 @@ const STAGES: &[Stage] = &[
         &["test", "--package", "onward", "--test", "it", "chaos", "--", "--nocapture"],
         &[("ONWARD_TASKS", "10000"), ("ONWARD_WORKERS", "50"), ("ONWARD_KILLS", "60")],
     ),
+    (
+        "two nodes, a minute of trouble without news",
+        &["test", "--package", "onward", "--test", "it", "any_trouble", "--", "--nocapture"],
+        &[("ONWARD_LONG", "1")],
+    ),
+    (
+        "joins of 64 on two nodes, 100 times",
+        &["test", "--package", "onward-testkit", "--test", "nodes", "a_join_of"],
+        &[("ONWARD_LONG", "1")],
+    ),
 ];
 
 pub fn run(root: &Path) -> Result<()> {

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use testkit::postgres::{Cluster, name_in};
+use testkit::rng::Rng;
 
 /// Starts runs under a key each, again under the same key until somebody says what became of it.
 struct Load {
@@ -17,6 +18,11 @@ struct Load {
 
 impl Load {
     fn start(api: Api, workflow: &str) -> Load {
+        Load::paced(api, workflow, Duration::ZERO)
+    }
+
+    /// With a rest between two runs.
+    fn paced(api: Api, workflow: &str, rest: Duration) -> Load {
         let (is_over, runs) = (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::new(Vec::new())));
         let clients = (0..4).map(|client| {
             let (is_over, runs, path) =
@@ -37,6 +43,7 @@ impl Load {
                         }
                     });
                     runs.lock().unwrap().push((key, started));
+                    std::thread::sleep(rest);
                 }
             })
         });
@@ -214,6 +221,65 @@ fn p18_two_nodes_and_a_database_in_trouble_lose_and_double_nothing() {
     eventually("it answers", || (server.get("/api/v1/runs?limit=1").status == 200).then_some(()));
     check(&server, &upstream, &started);
     server.kill();
+}
+
+/// Trouble in any order, while whoever listens for news is cut off again and again: everything is found out without them.
+/// `ONWARD_LONG` makes that a minute; `ONWARD_SEED` says what happens.
+#[test]
+fn p18_any_trouble_while_no_news_arrives_loses_and_doubles_nothing() {
+    let seed = std::env::var("ONWARD_SEED").ok().and_then(|seed| seed.parse().ok());
+    let seed = seed.unwrap_or_else(|| u64::from(std::process::id()));
+    let long = std::env::var_os("ONWARD_LONG").is_some();
+    let (lasting, mut rng) = (Duration::from_secs(if long { 62 } else { 8 }), Rng::new(seed));
+    let mut cluster = Cluster::start(&[]);
+    let upstream = Upstream::start();
+    let url = cluster.database();
+    let mut server = Server::so_many_on(2, &url);
+    let workflow = server.workflow(&upstream.fill(STEPS));
+    let load = Load::paced(*server, &workflow, Duration::from_millis(5));
+    let name = name_in(&url);
+    let end = |which: &str| {
+        format!("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{name}' AND {which}")
+    };
+    let (everybody, listeners) = (end("true"), end("query ILIKE '%listen%' AND pid <> pg_backend_pid()"));
+    let mut cuts = 0;
+    let mut deaf_for = |cluster: &Cluster, rest: Duration| {
+        let until = Instant::now() + rest;
+        while Instant::now() < until {
+            let cut = cluster.psql("postgres", &listeners);
+            cuts += String::from_utf8_lossy(&cut.stdout).matches('t').count();
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    };
+    let mut happened = Vec::new();
+    let until = Instant::now() + lasting;
+    while Instant::now() < until {
+        let node = rng.below(2) as usize;
+        let what =
+            rng.pick(&["end sessions", "crash the database", "restart the database", "stop a node", "kill a node"]);
+        happened.push(format!("{what} {node}"));
+        match what {
+            "end sessions" => drop(cluster.psql("postgres", &everybody)),
+            "crash the database" | "restart the database" => {
+                cluster.stop(what.starts_with("crash"));
+                cluster.start_again();
+            }
+            "stop a node" => {
+                server.signal_one(node, "STOP");
+                // Longer than a node is waited for.
+                deaf_for(&cluster, Duration::from_secs(6));
+                server.signal_one(node, "CONT");
+            }
+            _ => server.restart_one(node),
+        }
+        deaf_for(&cluster, Duration::from_millis(500 + rng.below(2_500)));
+    }
+    load.wait_for_more(50);
+    let started = load.end();
+    println!("seed {seed}: {} runs, {cuts} listeners cut off; {happened:?}", started.len());
+    assert!(cuts > 10, "{cuts} listeners were cut off");
+    // Both are asked in turn: none has ended by itself.
+    check(&server, &upstream, &started);
 }
 
 /// Two processes with one name would take each other's work away.

@@ -30,6 +30,10 @@ impl Api {
         Api { address: nodes[0], nodes: nodes.to_vec().leak() }
     }
 
+    pub fn nodes(&self) -> &[SocketAddr] {
+        self.nodes
+    }
+
     /// Whose turn it is.
     fn next(&self) -> SocketAddr {
         static TURN: AtomicUsize = AtomicUsize::new(0);

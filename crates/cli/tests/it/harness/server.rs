@@ -66,6 +66,15 @@ impl Server {
         self.api = self.api.without(number);
     }
 
+    /// One of several is killed and started again, at the address it had.
+    pub fn restart_one(&mut self, number: usize) {
+        let address = self.api.nodes()[number];
+        self.nodes[number].kill();
+        let flags = [&self.flags[..], &["--listen".to_owned(), address.to_string()]].concat();
+        self.nodes[number] = Starting::node(number, self.data.path(), &flags, &self.environment, true);
+        assert_eq!(self.nodes[number].ready(), Some(address), "{}", self.log());
+    }
+
     /// SIGSTOP or SIGCONT for one of them.
     pub fn signal_one(&self, number: usize, name: &str) {
         let signal = format!("kill -{name} {}", self.nodes[number].child.id());
@@ -120,7 +129,8 @@ impl Server {
             {
                 flags.extend(["--public-url".to_owned(), format!("http://{first}")]);
             }
-            self.nodes.push(Starting::node(number, self.data.path(), &flags, &environment));
+            let is_first = number == 0;
+            self.nodes.push(Starting::node(number, self.data.path(), &flags, &environment, is_first));
             match self.nodes[number].ready() {
                 Some(address) => addresses.push(address),
                 None => return false,
@@ -238,11 +248,18 @@ impl Starting {
     }
 
     pub fn with(data: &Path, flags: &[String], environment: &[(String, String)]) -> Starting {
-        Starting::node(0, data, flags, environment)
+        Starting::node(0, data, flags, environment, true)
     }
 
-    /// One of several processes on the same data. Each has a folder of its own, and the secret of the first.
-    fn node(number: usize, data: &Path, flags: &[String], environment: &[(String, String)]) -> Starting {
+    /// One of several processes on the same data. Each has a folder of its own, and the secret of the first. The port
+    /// the flags ask for is for one of them.
+    fn node(
+        number: usize,
+        data: &Path,
+        flags: &[String],
+        environment: &[(String, String)],
+        has_asked_port: bool,
+    ) -> Starting {
         let mut command = Command::new(BINARY);
         command.arg("dev").envs(place::environment(data)).envs(environment.iter().cloned());
         if number == 0 {
@@ -253,13 +270,12 @@ impl Starting {
             // The first one has moved the clock that all share.
             command.env_remove("ONWARD_CLOCK_ADVANCE");
         }
-        // The port a test asks for is the first one's.
         let asked = flags.iter().position(|flag| flag == "--listen");
-        match asked.filter(|_| number > 0) {
+        match asked.filter(|_| !has_asked_port) {
             Some(at) => drop(command.args(&flags[..at]).args(&flags[at + 2..])),
             None => drop(command.args(flags)),
         }
-        if asked.is_none() || number > 0 {
+        if asked.is_none() || !has_asked_port {
             command.args(["--listen", "127.0.0.1:0"]);
         }
         Starting::spawn(command, data)
