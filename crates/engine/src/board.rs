@@ -51,7 +51,7 @@ pub struct Sizes {
 
 impl Default for Sizes {
     fn default() -> Self {
-        Sizes { resident: 16_384, page: PAGE, window: 2 * PAGE, low: PAGE / 2 }
+        Sizes { resident: 16_384, page: PAGE, window: 3 * PAGE, low: PAGE }
     }
 }
 

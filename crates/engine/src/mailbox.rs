@@ -77,6 +77,43 @@ pub struct Turn<T> {
     ready: Vec<(T, Reply)>,
 }
 
+impl<T> Default for Turn<T> {
+    fn default() -> Self {
+        Turn {
+            batch: Batch::default(),
+            loads: Vec::new(),
+            fetches: Vec::new(),
+            refills: Vec::new(),
+            asks: Vec::new(),
+            seat_asks: Vec::new(),
+            pending: Vec::new(),
+            ready: Vec::new(),
+        }
+    }
+}
+
+impl<T> Turn<T> {
+    /// Does any of its runs go on in this process at once?
+    pub fn goes_on_here(&self) -> bool {
+        let executes = |effect: &Effect| matches!(effect, Effect::Execute { .. });
+        self.pending.iter().any(|pending| pending.effects.iter().any(executes))
+    }
+
+    /// What was decided later is committed together with this.
+    pub fn append(&mut self, mut later: Turn<T>) {
+        // What there is more of stays where it is.
+        if self.batch.runs.is_empty() {
+            std::mem::swap(self, &mut later);
+            self.ready.append(&mut later.ready);
+            return;
+        }
+        (self.batch.at, self.batch.epoch) = (later.batch.at, later.batch.epoch);
+        self.batch.runs.append(&mut later.batch.runs);
+        self.pending.append(&mut later.pending);
+        self.ready.append(&mut later.ready);
+    }
+}
+
 struct Pending<T> {
     items: Vec<Item<T>>,
     answers: Vec<Answer>,
@@ -493,16 +530,8 @@ impl<T> Mailbox<T> {
         self.now = now;
         self.wake_due(now);
         self.lose_leases(now);
-        let mut turn = Turn {
-            batch: Batch { at: now, epoch: self.nodes.own(), runs: std::mem::take(&mut self.room) },
-            loads: Vec::new(),
-            fetches: Vec::new(),
-            refills: Vec::new(),
-            asks: Vec::new(),
-            seat_asks: Vec::new(),
-            pending: Vec::new(),
-            ready: Vec::new(),
-        };
+        let batch = Batch { at: now, epoch: self.nodes.own(), runs: std::mem::take(&mut self.room) };
+        let mut turn = Turn { batch, ..Turn::default() };
         // What is done may make room for what waits, and what becomes ready goes to whoever was just free.
         loop {
             for run in std::mem::take(&mut self.queue) {

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use store::{Place, Rate, SeatOf, SeatRow, TypeRow};
 
 /// Rows asked for at once.
-pub const PAGE: usize = 1_024;
+pub const PAGE: usize = 2_048;
 /// Lanes that are read at once for one poll.
 const READS_AT_ONCE: usize = 16;
 /// For how long rows that others may take are believed to be there.

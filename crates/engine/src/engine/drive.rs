@@ -11,7 +11,7 @@ use super::tickets::Ticket;
 use crate::HORIZON;
 use crate::board;
 use crate::execute::Executors;
-use crate::mailbox::{Command, Dispatch, Mailbox, Reply, Resumed, Trouble};
+use crate::mailbox::{Command, Dispatch, Mailbox, Reply, Resumed, Trouble, Turn};
 use crate::nodes::Nodes;
 use kernel::advance::TaskResult;
 use kernel::event::Failure;
@@ -21,7 +21,7 @@ use std::sync::{Arc, Condvar, Mutex, mpsc};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 use store::crash::{self, Point};
-use store::{Lane, News, Place};
+use store::{Batch, Lane, News, Place};
 use tokio::sync::oneshot;
 
 /// How often the loop looks up although nothing arrived, and the timer rows are read.
@@ -38,6 +38,16 @@ const RETRY_PAUSE: Duration = Duration::from_millis(200);
 /// Callers drive themselves while at most this many runs are being worked on. With more, they would only keep each
 /// other from handing the thread a whole batch.
 const IDLE_RUNS: u64 = 4;
+
+/// Runs in a batch that takes long enough to write for the next one to be decided meanwhile. With fewer there would be two
+/// small batches for one, which cost more than they gain.
+const LARGE: usize = 256;
+/// What arrives while a batch is written is taken together for as long.
+const GATHERING: Duration = Duration::from_millis(1);
+/// Runs that are decided while others are written, before that is waited for.
+const DECIDED_MAX: usize = 8_192;
+/// Batches in a row before whoever waits for the driver gets it.
+const AHEAD_MAX: u32 = 16;
 
 /// Commands that a caller sees to itself at most.
 const FEW: usize = 8;
@@ -138,6 +148,13 @@ impl Inbox {
         state.is_stopping
     }
 
+    /// Lets things arrive for a while, or until somebody pokes.
+    fn gather(&self, time: Duration) {
+        let state = self.lock();
+        let waited = self.arrived.wait_timeout_while(state, time, |state| !state.is_poked);
+        waited.unwrap_or_else(|e| e.into_inner()).0.is_poked = false;
+    }
+
     /// Makes the thread look up within `patience`, or at once if something is left for it.
     fn hand_over(&self, patience: Duration) {
         let mut state = self.lock();
@@ -189,7 +206,9 @@ enum Errand {
 /// Starts the loop and its two helpers: one reads runs and payloads, one reads due timers.
 pub fn spawn(inner: Arc<Inner>, mailbox: Mailbox<Ticket>, executors: Executors) {
     let (errands, todo) = mpsc::channel();
-    let driver = Driver { mailbox, executors, errands, tidied: Instant::now(), rests_until: None, is_over: false };
+    let writer = Writer::start(&inner);
+    let tidied = Instant::now();
+    let driver = Driver { mailbox, executors, errands, writer, tidied, rests_until: None, is_over: false };
     *inner.driver.lock().unwrap_or_else(|e| e.into_inner()) = Some(driver);
     let reader = inner.clone();
     start_thread("reader", move || run_errands(&reader, &todo));
@@ -256,6 +275,7 @@ pub struct Driver {
     mailbox: Mailbox<Ticket>,
     executors: Executors,
     errands: mpsc::Sender<Errand>,
+    writer: Writer,
     tidied: Instant,
     /// The store refused a commit: nothing is tried before then.
     rests_until: Option<Instant>,
@@ -263,15 +283,112 @@ pub struct Driver {
     is_over: bool,
 }
 
+/// A thread that writes large batches.
+struct Writer {
+    batches: mpsc::Sender<Batch>,
+    outcomes: mpsc::Receiver<(Batch, Outcome)>,
+    finished: Option<(Batch, Outcome)>,
+}
+
+type Outcome = store::Result<Vec<store::Verdict>>;
+
+impl Writer {
+    fn start(inner: &Arc<Inner>) -> Writer {
+        let (batches, todo) = mpsc::channel::<Batch>();
+        let (done, outcomes) = mpsc::channel();
+        let inner = inner.clone();
+        start_thread("writer", move || {
+            for batch in todo {
+                let outcome = commit(&inner, &batch);
+                if done.send((batch, outcome)).is_err() {
+                    return;
+                }
+                inner.inbox.poke();
+            }
+        });
+        Writer { batches, outcomes, finished: None }
+    }
+
+    /// Begins to write a batch, if that pays: it is large, and what follows it comes from outside. Steps that are executed
+    /// here are better decided on together when it is settled.
+    fn begin(&self, turn: &mut Turn<Ticket>) -> bool {
+        if turn.batch.runs.len() < LARGE || turn.goes_on_here() {
+            return false;
+        }
+        let sent = self.batches.send(std::mem::take(&mut turn.batch));
+        if let Err(mpsc::SendError(batch)) = sent {
+            turn.batch = batch;
+            return false;
+        }
+        true
+    }
+
+    fn has_finished(&mut self) -> bool {
+        self.finished = self.finished.take().or_else(|| self.outcomes.try_recv().ok());
+        self.finished.is_some()
+    }
+
+    /// Waits for what was begun.
+    fn finish(&mut self, turn: &mut Turn<Ticket>) -> Outcome {
+        let finished = self.finished.take().or_else(|| self.outcomes.recv().ok());
+        let gone = || (Batch::default(), Err(store::Error::Unknown("a bug stopped the writing thread".into())));
+        let (batch, outcome) = finished.unwrap_or_else(gone);
+        turn.batch = batch;
+        outcome
+    }
+}
+
+/// Makes a batch durable, on this thread.
+fn commit(inner: &Inner, batch: &Batch) -> store::Result<Vec<store::Verdict>> {
+    inner.metrics.turns_total.add(1);
+    wait_for(inner.store.commit(batch))
+}
+
 impl Driver {
-    /// Takes what arrived, advances, commits and releases.
+    /// Takes what arrived, advances, commits and releases. A large batch is written by a thread of its own, and what arrives
+    /// meanwhile is decided for the next one: that has none of its runs, which are left alone until it is settled.
     fn round(&mut self, inner: &Inner) {
-        let Driver { mailbox, executors, errands, .. } = self;
+        let mut probes = Vec::new();
+        let mut turn = self.decide(inner, &mut probes);
+        let mut ahead = 0;
+        let mut written = None;
+        while ahead < AHEAD_MAX && (written.is_some() || self.writer.begin(&mut turn)) {
+            ahead += 1;
+            let mut before = written.take().unwrap_or_else(|| std::mem::take(&mut turn));
+            while !self.writer.has_finished() && turn.batch.runs.len() < DECIDED_MAX {
+                inner.inbox.gather(GATHERING);
+                if inner.inbox.len() > 0 {
+                    turn.append(self.decide(inner, &mut probes));
+                }
+            }
+            let result = self.writer.finish(&mut before);
+            let is_written = result.is_ok();
+            // The thread need not wait until everybody is answered.
+            if is_written && ahead < AHEAD_MAX && self.writer.begin(&mut turn) {
+                written = Some(std::mem::take(&mut turn));
+            }
+            self.release(inner, before, result);
+            if !is_written {
+                // Nobody knows what it would meet.
+                let untried = store::Error::Unavailable("the batch before it could not be written".into());
+                self.release(inner, turn, Err(untried));
+                return self.answer(inner, probes);
+            }
+        }
+        let result = if turn.batch.runs.is_empty() { Ok(Vec::new()) } else { commit(inner, &turn.batch) };
+        self.release(inner, turn, result);
+        self.answer(inner, probes);
+    }
+
+    /// Takes what arrived and advances.
+    fn decide(&mut self, inner: &Inner, probes: &mut Vec<oneshot::Sender<Probe>>) -> Turn<Ticket> {
+        let Driver { mailbox, errands, .. } = self;
         if self.tidied.elapsed() > TIDY {
             self.tidied = Instant::now();
             mailbox.retain_watchers(|ticket| !ticket.is_closed());
         }
-        let (commands, probes) = inner.inbox.take();
+        let (commands, asked) = inner.inbox.take();
+        probes.extend(asked);
         mailbox.tick(inner.clock.now());
         for command in commands {
             mailbox.accept(command);
@@ -292,12 +409,17 @@ impl Driver {
         for (org, name) in turn.seat_asks.drain(..) {
             let _ = errands.send(Errand::Seats(org, name));
         }
-        let result = if turn.batch.runs.is_empty() {
-            Ok(Vec::new())
-        } else {
-            inner.metrics.turns_total.add(1);
-            wait_for(inner.store.commit(&turn.batch))
-        };
+        turn
+    }
+
+    /// Carries out what is durable now, and takes back what is not; what kept the batch from being written, if anything.
+    fn release(
+        &mut self,
+        inner: &Inner,
+        turn: Turn<Ticket>,
+        result: store::Result<Vec<store::Verdict>>,
+    ) -> Option<store::Error> {
+        let Driver { mailbox, executors, .. } = self;
         if matches!(&result, Ok(verdicts) if !verdicts.is_empty()) {
             crash::point(Point::BeforeSettle);
         }
@@ -353,7 +475,7 @@ impl Driver {
         metrics.tasks_leased_total.add(released.leased);
         metrics.http_steps_queued.set(inner.line.waiting() as u64);
         metrics.attempts_executing.set(mailbox.executing() as u64);
-        if let Some(error) = trouble {
+        if let Some(error) = &trouble {
             metrics.store_errors_total.add(1);
             tracing::error!(%error, "a commit failed");
             match error {
@@ -372,6 +494,12 @@ impl Driver {
                 }
             }
         }
+        trouble
+    }
+
+    fn answer(&self, inner: &Inner, probes: Vec<oneshot::Sender<Probe>>) {
+        let Driver { mailbox, executors, .. } = self;
+        let metrics = &inner.metrics;
         for probe in probes {
             let state = Probe {
                 is_quiet: mailbox.is_quiet(executors.held()),

@@ -3,14 +3,15 @@
 //!
 //! ```text
 //!   Turn ──▶ Commit ──▶ Settle ──▶ Turn …       Read ─▶ Arrive       Poll ─▶ Poll …
+//!        └──▶ Ahead ─▶ Commit ──▶ Settle …
 //! ```
 //!
-//! It must do what `engine::drive` does and nothing more: one commit at a time, replies and work after
-//! it, timers read a horizon ahead, the time from its own [`Clock`] and from nothing else.
+//! It must do what `engine::drive` does and nothing more: one commit at a time, the next one decided meanwhile and perhaps
+//! begun before the last is settled, replies and work after it, timers read a horizon ahead, the time from its own [`Clock`] and from nothing else.
 
 use super::clock::Clock;
 use super::crowd::Writer;
-use super::harm::{Harm, Judgement};
+use super::harm::{Failure, Harm, Judgement};
 use super::ledger::Ticket;
 use super::upstream;
 use super::world::{Event, World, ready};
@@ -32,6 +33,8 @@ const TIMERS_PAGE: usize = 10_000;
 
 pub enum Happening {
     Turn,
+    /// More is decided while a batch is on its way.
+    Ahead,
     Commit,
     Settle,
     /// A run or some payloads are read.
@@ -74,6 +77,8 @@ pub struct Process {
     /// What arrived since the last turn.
     inbox: Vec<Command<Ticket>>,
     busy: Option<Busy>,
+    /// What was decided while that is on its way; it follows.
+    ahead: Option<Busy>,
     /// The turn that is coming; others in the heap are outdated.
     turn_at: Option<Timestamp>,
     /// Attempts that were called off.
@@ -116,6 +121,7 @@ impl Process {
             mailbox: mailbox(epoch, sizes),
             inbox: Vec::new(),
             busy: None,
+            ahead: None,
             turn_at: None,
             aborted: BTreeSet::new(),
             up_since: Timestamp::default(),
@@ -163,6 +169,7 @@ impl World {
             (State::Up, Happening::Resume) => {}
             (State::Paused(held), happening) => held.push(happening),
             (State::Up, Happening::Turn) => self.turn(process)?,
+            (State::Up, Happening::Ahead) => self.decide_ahead(process)?,
             (State::Up, Happening::Commit) => self.commit(process)?,
             (State::Up, Happening::Settle) => self.settle(process)?,
             (State::Up, Happening::Read { run, payloads }) => self.read(process, run, payloads),
@@ -246,6 +253,40 @@ impl World {
         if this.busy.is_some() || this.turn_at.is_none_or(|at| at > self.now) {
             return Ok(());
         }
+        let busy = self.decide(process)?;
+        let is_empty = busy.result.is_some();
+        self.processes[process].busy = Some(busy);
+        if is_empty {
+            return self.settle(process);
+        }
+        self.push_process(process, Happening::Commit);
+        if self.schedule.coin() {
+            self.push_process(process, Happening::Ahead);
+        }
+        Ok(())
+    }
+
+    /// Takes what arrived although the last batch is not settled: its runs have to wait, others need not.
+    fn decide_ahead(&mut self, process: usize) -> Judgement {
+        let this = &self.processes[process];
+        if this.busy.is_none() || this.inbox.is_empty() && !this.mailbox.has_work() {
+            return Ok(());
+        }
+        let Busy { turn, is_draining, .. } = self.decide(process)?;
+        let this = &mut self.processes[process];
+        let ahead = this.ahead.get_or_insert_with(|| Busy { turn: Turn::default(), is_draining, result: None });
+        ahead.is_draining &= is_draining;
+        ahead.turn.append(turn);
+        let is_merged = self.schedule.coin();
+        self.trace.mark("a batch was decided while another was on its way", true);
+        if is_merged {
+            self.push_process(process, Happening::Ahead);
+        }
+        Ok(())
+    }
+
+    /// Takes what arrived and advances.
+    fn decide(&mut self, process: usize) -> Result<Busy, Failure> {
         let now = self.time(process);
         let this = &mut self.processes[process];
         Harm::Early.unless(now >= this.newest_at, || {
@@ -268,16 +309,8 @@ impl World {
         for (_, run, numbers) in std::mem::take(&mut turn.fetches) {
             self.ask_store(process, run, Some(numbers));
         }
-        let is_empty = turn.batch.runs.is_empty();
-        let result = is_empty.then(|| Ok(Vec::new()));
-        let this = &mut self.processes[process];
-        this.busy = Some(Busy { turn, is_draining: this.is_draining, result });
-        if is_empty {
-            return self.settle(process);
-        }
-        let delay = self.schedule.log_millis(1, 20);
-        self.push(delay, Event::Process(process, Happening::Commit));
-        Ok(())
+        let result = turn.batch.runs.is_empty().then(|| Ok(Vec::new()));
+        Ok(Busy { turn, is_draining: self.processes[process].is_draining, result })
     }
 
     fn ask_store(&mut self, process: usize, run: RunId, payloads: Option<Vec<u32>>) {
@@ -322,9 +355,41 @@ impl World {
         Ok(())
     }
 
+    /// Learns what became of a batch. What was decided meanwhile is written next, perhaps before anything else.
     fn settle(&mut self, process: usize) -> Judgement {
         let this = &mut self.processes[process];
         let Some(Busy { turn, result: Some(result), .. }) = this.busy.take() else { return Ok(()) };
+        let untried = match this.ahead.take() {
+            Some(ahead) if result.is_ok() => {
+                let is_empty = ahead.turn.batch.runs.is_empty();
+                this.busy = Some(Busy { result: is_empty.then(|| Ok(Vec::new())), ..ahead });
+                match (is_empty, self.schedule.coin()) {
+                    (true, _) => self.push_process(process, Happening::Settle),
+                    (false, true) => self.push_process(process, Happening::Commit),
+                    (false, false) => {
+                        self.trace.mark("a batch was written before the last was settled", true);
+                        self.commit(process)?;
+                    }
+                }
+                None
+            }
+            ahead => ahead,
+        };
+        if !self.processes[process].is_alive() {
+            return Ok(());
+        }
+        self.settled(process, turn, result)?;
+        match untried {
+            Some(Busy { turn, .. }) if self.processes[process].is_alive() => {
+                let error = store::Error::Unavailable("the batch before it could not be written".into());
+                self.settled(process, turn, Err(error))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn settled(&mut self, process: usize, turn: Turn<Ticket>, result: store::Result<Vec<Verdict>>) -> Judgement {
+        let this = &mut self.processes[process];
         let error = result.as_ref().err().cloned();
         this.is_unsure |= matches!(error, Some(store::Error::Unknown(_)));
         if let Ok(verdicts) = &result {
