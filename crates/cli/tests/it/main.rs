@@ -22,6 +22,7 @@ mod faults;
 mod holding;
 mod http;
 mod kill;
+mod large;
 mod leases;
 mod openapi;
 mod page;

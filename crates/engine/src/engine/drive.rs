@@ -253,7 +253,7 @@ fn drive(inner: &Inner) {
             };
             let Some(driver) = held.as_mut() else { return };
             if !driver.is_resting() {
-                driver.round(inner);
+                driver.round(inner, AHEAD_MAX);
             }
             if driver.is_over {
                 return;
@@ -331,7 +331,8 @@ impl Writer {
     /// Waits for what was begun.
     fn finish(&mut self, turn: &mut Turn<Ticket>) -> Outcome {
         let finished = self.finished.take().or_else(|| self.outcomes.recv().ok());
-        let gone = || (Batch::default(), Err(store::Error::Unknown("a bug stopped the writing thread".into())));
+        // Nobody knows what it did: the engine stops.
+        let gone = || (Batch::default(), Err(store::Error::Refused("a bug stopped the thread that writes".into())));
         let (batch, outcome) = finished.unwrap_or_else(gone);
         turn.batch = batch;
         outcome
@@ -339,7 +340,7 @@ impl Writer {
 }
 
 /// Makes a batch durable, on this thread.
-fn commit(inner: &Inner, batch: &Batch) -> store::Result<Vec<store::Verdict>> {
+fn commit(inner: &Inner, batch: &Batch) -> Outcome {
     inner.metrics.turns_total.add(1);
     wait_for(inner.store.commit(batch))
 }
@@ -347,12 +348,16 @@ fn commit(inner: &Inner, batch: &Batch) -> store::Result<Vec<store::Verdict>> {
 impl Driver {
     /// Takes what arrived, advances, commits and releases. A large batch is written by a thread of its own, and what arrives
     /// meanwhile is decided for the next one: that has none of its runs, which are left alone until it is settled.
-    fn round(&mut self, inner: &Inner) {
+    ///
+    /// That goes on for `batches` at most.
+    fn round(&mut self, inner: &Inner, batches: u32) {
         let mut probes = Vec::new();
         let mut turn = self.decide(inner, &mut probes);
         let mut ahead = 0;
         let mut written = None;
-        while ahead < AHEAD_MAX && (written.is_some() || self.writer.begin(&mut turn)) {
+        // After one that could not be written nothing is tried: nobody knows what it would meet.
+        let mut is_refused = false;
+        while ahead < batches && !is_refused && (written.is_some() || self.writer.begin(&mut turn)) {
             ahead += 1;
             let mut before = written.take().unwrap_or_else(|| std::mem::take(&mut turn));
             while !self.writer.has_finished() && turn.batch.runs.len() < DECIDED_MAX {
@@ -364,18 +369,17 @@ impl Driver {
             let result = self.writer.finish(&mut before);
             let is_written = result.is_ok();
             // The thread need not wait until everybody is answered.
-            if is_written && ahead < AHEAD_MAX && self.writer.begin(&mut turn) {
+            if is_written && ahead < batches && self.writer.begin(&mut turn) {
                 written = Some(std::mem::take(&mut turn));
             }
             self.release(inner, before, result);
-            if !is_written {
-                // Nobody knows what it would meet.
-                let untried = store::Error::Unavailable("the batch before it could not be written".into());
-                self.release(inner, turn, Err(untried));
-                return self.answer(inner, probes);
-            }
+            is_refused = !is_written;
         }
-        let result = if turn.batch.runs.is_empty() { Ok(Vec::new()) } else { commit(inner, &turn.batch) };
+        let result = match turn.batch.runs.is_empty() {
+            true => Ok(Vec::new()),
+            false if is_refused => Err(store::Error::Unavailable("the batch before it could not be written".into())),
+            false => commit(inner, &turn.batch),
+        };
         self.release(inner, turn, result);
         self.answer(inner, probes);
     }
@@ -412,13 +416,8 @@ impl Driver {
         turn
     }
 
-    /// Carries out what is durable now, and takes back what is not; what kept the batch from being written, if anything.
-    fn release(
-        &mut self,
-        inner: &Inner,
-        turn: Turn<Ticket>,
-        result: store::Result<Vec<store::Verdict>>,
-    ) -> Option<store::Error> {
+    /// Carries out what is durable now, and takes back what is not.
+    fn release(&mut self, inner: &Inner, turn: Turn<Ticket>, result: Outcome) {
         let Driver { mailbox, executors, .. } = self;
         if matches!(&result, Ok(verdicts) if !verdicts.is_empty()) {
             crash::point(Point::BeforeSettle);
@@ -475,7 +474,7 @@ impl Driver {
         metrics.tasks_leased_total.add(released.leased);
         metrics.http_steps_queued.set(inner.line.waiting() as u64);
         metrics.attempts_executing.set(mailbox.executing() as u64);
-        if let Some(error) = &trouble {
+        if let Some(error) = trouble {
             metrics.store_errors_total.add(1);
             tracing::error!(%error, "a commit failed");
             match error {
@@ -494,7 +493,6 @@ impl Driver {
                 }
             }
         }
-        trouble
     }
 
     fn answer(&self, inner: &Inner, probes: Vec<oneshot::Sender<Probe>>) {
@@ -572,7 +570,8 @@ impl Inner {
                 if driver.is_over || driver.is_resting() {
                     break;
                 }
-                driver.round(self);
+                // Whoever has a request to see to does not stay for others.
+                driver.round(self, 0);
                 if !driver.mailbox.has_work() || self.inbox.len() > 0 {
                     break;
                 }

@@ -40,6 +40,8 @@ pub struct Writer {
     pub is_sure: bool,
     /// It starts nothing any more.
     pub is_draining: bool,
+    /// It had not learned yet what became of the batch before.
+    pub is_ahead: bool,
 }
 
 /// What runs have in common that share a limit.
@@ -51,6 +53,8 @@ pub struct Crowd {
     gates: BTreeMap<Key, Gate>,
     /// Runs asked for while their workflow was paused, until it is resumed.
     held: BTreeMap<RunId, WorkflowId>,
+    /// Batches so far.
+    batches: u64,
 }
 
 #[derive(Clone, Default)]
@@ -61,6 +65,8 @@ struct Gate {
     waiting: BTreeMap<RunId, Timestamp>,
     /// The newest run there ever was for which others make room.
     replacer: Option<RunId>,
+    /// The last batch with which runs left: its number, how many did, and whether somebody had waited.
+    left: (u64, usize, bool),
 }
 
 /// What one batch did to a gate.
@@ -68,6 +74,8 @@ struct Gate {
 struct Change {
     /// How many were in or waiting before.
     before: usize,
+    /// How many had left with the batch before, if that was not known when this one was decided.
+    left: usize,
     had_queue: bool,
     /// Runs that came with the batch and were not refused.
     came: usize,
@@ -107,11 +115,16 @@ impl Crowd {
     /// Takes in what a batch did. `failed` are runs that it was to create and did not.
     pub fn judge(&mut self, moves: &[(RunId, Move)], failed: &[RunId], at: Timestamp, writer: Writer) -> Judgement {
         let mut changes: BTreeMap<Key, Change> = BTreeMap::new();
+        self.batches += 1;
         for run in moves.iter().map(|(run, _)| run).chain(failed) {
             let Some((key, _)) = self.members.get(run) else { continue };
             let gate = &self.gates[key];
             let (before, had_queue) = (gate.inside.len() + gate.waiting.len(), !gate.waiting.is_empty());
-            let change = changes.entry(*key).or_insert(Change { before, had_queue, ..Default::default() });
+            // They may have been there still when this was decided.
+            let (batch, count, had_waited) = gate.left;
+            let is_known = !writer.is_ahead || batch + 1 != self.batches;
+            let (left, had_queue) = if is_known { (0, had_queue) } else { (count, had_queue || had_waited) };
+            let change = changes.entry(*key).or_insert(Change { before, left, had_queue, ..Default::default() });
             change.phantoms += usize::from(failed.contains(run));
         }
         for (run, step) in moves {
@@ -124,6 +137,9 @@ impl Crowd {
                 continue;
             };
             let (gate, change) = (self.gates.entry(*key).or_default(), changes.entry(*key).or_default());
+            if *step == Move::Ended && gate.left.0 != self.batches {
+                gate.left = (self.batches, 0, false);
+            }
             gate.take(*run, *step, limit, at, change, writer)?;
         }
         for (key, change) in changes {
@@ -176,7 +192,9 @@ impl Gate {
                 Ok(())
             }
             Move::Refused => {
-                let is_full = taken + change.phantoms >= limit.most as usize || change.had_queue || change.queued > 0;
+                let is_full = taken + change.left + change.phantoms >= limit.most as usize
+                    || change.had_queue
+                    || change.queued > 0;
                 let is_judged = writer.is_alone && writer.is_sure;
                 require(is_full || !is_judged, || format!("{run} is refused, {taken} of {} are there", limit.most))
             }
@@ -191,7 +209,7 @@ impl Gate {
                 Ok(())
             }
             Move::TurnedAway => {
-                let others = change.before.saturating_sub(1);
+                let others = (change.before + change.left).saturating_sub(1);
                 let is_right = self.waiting.contains_key(&run) && limit.on_conflict == OnConflict::Skip;
                 let is_judged = writer.is_alone && writer.is_sure;
                 require(is_right && (others >= limit.most as usize || !is_judged), || {
@@ -199,8 +217,9 @@ impl Gate {
                 })
             }
             Move::Ended => {
-                self.inside.remove(&run);
-                self.waiting.remove(&run);
+                let (was_in, had_waited) = (self.inside.remove(&run), self.waiting.remove(&run).is_some());
+                self.left.1 += usize::from(was_in || had_waited);
+                self.left.2 |= had_waited;
                 Ok(())
             }
         }

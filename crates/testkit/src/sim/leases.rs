@@ -128,9 +128,15 @@ impl Leases {
         }
     }
 
-    /// A process learns what became of its batch. What it counts are its own times; those of records are never before
-    /// the ones of records before them, whoever wrote those.
-    pub fn settled(&mut self, process: usize, batch: &Batch, verdicts: &[Verdict], now: Timestamp) -> Judgement {
+    /// A process learns what became of its batch. What it counts are its own times, from when it learns of it on (`own`); those
+    /// of records are never before the ones of records before them, whoever wrote those.
+    pub fn settled(
+        &mut self,
+        process: usize,
+        batch: &Batch,
+        verdicts: &[Verdict],
+        (own, now): (Timestamp, Timestamp),
+    ) -> Judgement {
         let landed = batch.runs.iter().zip(verdicts).filter(|(_, verdict)| **verdict == Verdict::Committed);
         for (write, _) in landed {
             let record = Record::open(&write.record).map_err(|e| format!("a record cannot be read: {e}"))?;
@@ -146,11 +152,11 @@ impl Leases {
                     // It hears of the worker from now on.
                     Event::Kept { .. } => {
                         let Some((fence, lease)) = self.seen.get(&place.1).copied() else { continue };
-                        let until = batch.at.after(lease);
+                        let until = own.after(lease);
                         self.running.entry(place).or_insert(Running { fence, lease, until, unseen_since: None });
                     }
                     Event::Leased { lease, .. } => {
-                        let (until, unseen_since) = (batch.at.after(*lease), Some(now));
+                        let (until, unseen_since) = (own.after(*lease), Some(now));
                         self.seen.insert(place.1, (fence, *lease));
                         self.running.insert(place, Running { fence, lease: *lease, until, unseen_since });
                     }

@@ -107,6 +107,8 @@ struct Busy {
     turn: Turn<Ticket>,
     /// Nothing was to be started in it.
     is_draining: bool,
+    /// Decided while another was on its way.
+    is_ahead: bool,
     result: Option<store::Result<Vec<Verdict>>>,
 }
 
@@ -274,7 +276,8 @@ impl World {
         }
         let Busy { turn, is_draining, .. } = self.decide(process)?;
         let this = &mut self.processes[process];
-        let ahead = this.ahead.get_or_insert_with(|| Busy { turn: Turn::default(), is_draining, result: None });
+        let ahead =
+            this.ahead.get_or_insert_with(|| Busy { turn: Turn::default(), is_draining, is_ahead: true, result: None });
         ahead.is_draining &= is_draining;
         ahead.turn.append(turn);
         let is_merged = self.schedule.coin();
@@ -310,7 +313,7 @@ impl World {
             self.ask_store(process, run, Some(numbers));
         }
         let result = turn.batch.runs.is_empty().then(|| Ok(Vec::new()));
-        Ok(Busy { turn, is_draining: self.processes[process].is_draining, result })
+        Ok(Busy { turn, is_draining: self.processes[process].is_draining, is_ahead: false, result })
     }
 
     fn ask_store(&mut self, process: usize, run: RunId, payloads: Option<Vec<u32>>) {
@@ -337,7 +340,12 @@ impl World {
             others.for_each(|(_, other)| other.is_outdated = true);
         }
         let Process { is_outdated, is_unsure, .. } = self.processes[process];
-        let writer = Writer { is_alone: !is_outdated, is_sure: !is_unsure, is_draining: busy.is_draining };
+        let writer = Writer {
+            is_alone: !is_outdated,
+            is_sure: !is_unsure,
+            is_draining: busy.is_draining,
+            is_ahead: busy.is_ahead,
+        };
         self.examine(&busy.turn.batch, (Some(process), writer))?;
         for run in busy.turn.batch.runs.iter().map(|write| write.run) {
             if !self.is_calm && self.chance.chance(self.faults.race) {
@@ -393,7 +401,8 @@ impl World {
         let error = result.as_ref().err().cloned();
         this.is_unsure |= matches!(error, Some(store::Error::Unknown(_)));
         if let Ok(verdicts) = &result {
-            self.checker.leases.settled(process, &turn.batch, verdicts, self.now)?;
+            let times = (this.newest_at, self.now);
+            self.checker.leases.settled(process, &turn.batch, verdicts, times)?;
         }
         let released = this.mailbox.settle(turn, result);
         self.release(process, released)?;
