@@ -323,9 +323,14 @@ impl Writer {
         true
     }
 
+    /// What was begun has come to its end, or the thread has.
     fn has_finished(&mut self) -> bool {
-        self.finished = self.finished.take().or_else(|| self.outcomes.try_recv().ok());
-        self.finished.is_some()
+        match self.outcomes.try_recv() {
+            Ok(finished) => self.finished = Some(finished),
+            Err(mpsc::TryRecvError::Empty) => return self.finished.is_some(),
+            Err(mpsc::TryRecvError::Disconnected) => {}
+        }
+        true
     }
 
     /// Waits for what was begun.
