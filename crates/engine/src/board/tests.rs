@@ -561,7 +561,7 @@ fn refill(board: &mut Board<u64>, rows: &BTreeSet<Place>, page: usize) -> usize 
 
 #[test]
 fn ten_thousand_tasks_come_in_their_order_and_few_of_them_are_known_at_a_time() {
-    let (page, a) = (1_024, lane("a", ""));
+    let (page, a) = (PAGE, lane("a", ""));
     let mut board: Board<u64> = Board::default();
     let mut rows = BTreeSet::new();
     for n in 0..10_000 {
