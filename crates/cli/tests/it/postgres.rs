@@ -241,7 +241,8 @@ fn p18_any_trouble_while_no_news_arrives_loses_and_doubles_nothing() {
     let end = |which: &str| {
         format!("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{name}' AND {which}")
     };
-    let (everybody, listeners) = (end("true"), end("query ILIKE '%listen%' AND pid <> pg_backend_pid()"));
+    // The session that listens also tells.
+    let (everybody, listeners) = (end("true"), end("(query LIKE 'LISTEN %' OR query LIKE '%pg_notify(%')"));
     let mut cuts = 0;
     let mut deaf_for = |cluster: &Cluster, rest: Duration| {
         let until = Instant::now() + rest;
