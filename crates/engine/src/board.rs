@@ -34,7 +34,7 @@ use polls::{Poll, Waiting, Worker};
 use seats::{Seats, Taken};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
-use store::{Lane, Place, Seat, SeatOf, SeatRow, TypeRow, WorkerRow};
+use store::{IdMap, Lane, Place, Seat, SeatOf, SeatRow, TypeRow, WorkerRow};
 
 /// How much of what waits is kept in memory.
 #[derive(Clone, Copy, Debug)]
@@ -80,10 +80,10 @@ pub struct Board<T> {
     /// Polls that are to be answered as soon as nothing is on its way to them.
     hasty: Vec<u64>,
     /// Hand-overs that are not durable yet.
-    promises: HashMap<u64, Promise>,
+    promises: IdMap<u64, Promise>,
     grants: BTreeMap<(RunId, u32), Grant>,
     /// Tasks that are durable and whose polls have not been answered yet, because more is on its way to them.
-    pockets: HashMap<(RunId, u32), u64>,
+    pockets: IdMap<(RunId, u32), u64>,
     expiries: BTreeSet<(Timestamp, RunId, u32)>,
     /// Lanes held up by a rate, and until when.
     releases: BTreeSet<(Timestamp, Lane)>,
@@ -139,9 +139,9 @@ impl<T> Default for Board<T> {
             polls: BTreeMap::new(),
             waiting: Waiting::default(),
             hasty: Vec::new(),
-            promises: HashMap::new(),
+            promises: IdMap::default(),
             grants: BTreeMap::new(),
-            pockets: HashMap::new(),
+            pockets: IdMap::default(),
             expiries: BTreeSet::new(),
             releases: BTreeSet::new(),
             workers: BTreeMap::new(),

@@ -33,9 +33,9 @@ use kernel::{
     Admission, Answer, Context, Effect, Input, OrgId, Payloads, Run, RunId, RunStatus, Span, Timestamp, advance,
 };
 use live::Live;
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
-use store::{Batch, Lane, Place, RunRow, RunWrite, Timer, Verdict};
+use store::{Batch, IdMap, IdSet, Lane, Place, RunRow, RunWrite, Timer, Verdict};
 use units::Unit;
 use work::Counter;
 
@@ -97,20 +97,6 @@ impl<T> Turn<T> {
     pub fn goes_on_here(&self) -> bool {
         let executes = |effect: &Effect| matches!(effect, Effect::Execute { .. });
         self.pending.iter().any(|pending| pending.effects.iter().any(executes))
-    }
-
-    /// What was decided later is committed together with this.
-    pub fn append(&mut self, mut later: Turn<T>) {
-        // What there is more of stays where it is.
-        if self.batch.runs.is_empty() {
-            std::mem::swap(self, &mut later);
-            self.ready.append(&mut later.ready);
-            return;
-        }
-        (self.batch.at, self.batch.epoch) = (later.batch.at, later.batch.epoch);
-        self.batch.runs.append(&mut later.batch.runs);
-        self.pending.append(&mut later.pending);
-        self.ready.append(&mut later.ready);
     }
 }
 
@@ -201,29 +187,29 @@ pub struct Mailbox<T> {
     /// Time of the latest turn.
     now: Timestamp,
     wait_url: WaitUrl,
-    slots: HashMap<RunId, Slot<T>>,
+    slots: IdMap<RunId, Slot<T>>,
     /// Runs with something in their inbox, in the order it came.
     queue: VecDeque<RunId>,
     /// Due times of runs in memory, and of parked ones due soon.
     wheel: BTreeSet<(Timestamp, RunId)>,
     /// Organisations of parked runs in the wheel.
-    parked: HashMap<RunId, OrgId>,
+    parked: IdMap<RunId, OrgId>,
     watchers: BTreeMap<RunId, Vec<T>>,
     loads: Vec<(OrgId, RunId)>,
     fetches: Vec<(OrgId, RunId, Vec<u32>)>,
     replies: Vec<(T, Reply)>,
     /// In-process attempts under way.
-    executing: HashSet<(RunId, u64)>,
+    executing: IdSet<(RunId, u64)>,
     /// Attempts under way that another node has called off.
     aborts: Vec<(RunId, u64)>,
     gates: Gates,
     board: Board<T>,
     /// Runs that gave up their place at a gate a moment ago.
-    left: HashMap<RunId, Timestamp>,
+    left: IdMap<RunId, Timestamp>,
     /// Open runs of this node that it does not have, and for how many looks.
-    missed: HashMap<RunId, u8>,
+    missed: IdMap<RunId, u8>,
     /// Runs of the last process that have not been read yet.
-    recovering: HashSet<RunId>,
+    recovering: IdSet<RunId>,
     is_draining: bool,
     fired: u64,
     /// Units so far: those of one batch have different numbers.
@@ -243,21 +229,21 @@ impl<T> Mailbox<T> {
             nodes: Nodes::alone(epoch),
             now: Timestamp::default(),
             wait_url,
-            slots: HashMap::new(),
+            slots: IdMap::default(),
             queue: VecDeque::new(),
             wheel: BTreeSet::new(),
-            parked: HashMap::new(),
+            parked: IdMap::default(),
             watchers: BTreeMap::new(),
             loads: Vec::new(),
             fetches: Vec::new(),
             replies: Vec::new(),
-            executing: HashSet::new(),
+            executing: IdSet::default(),
             aborts: Vec::new(),
             gates: Gates::default(),
             board: Board::new(sizes),
-            left: HashMap::new(),
-            missed: HashMap::new(),
-            recovering: HashSet::new(),
+            left: IdMap::default(),
+            missed: IdMap::default(),
+            recovering: IdSet::default(),
             is_draining: false,
             fired: 0,
             units: 0,
@@ -512,6 +498,10 @@ impl<T> Mailbox<T> {
             }
             return;
         }
+        if slot.inbox.capacity() == 0 {
+            // Hardly ever more.
+            slot.inbox.reserve_exact(1);
+        }
         slot.inbox.push(item);
         if matches!(slot.phase, Phase::Stalled) {
             // Whatever becomes of this item, somebody inside still needs the run.
@@ -525,28 +515,31 @@ impl<T> Mailbox<T> {
         }
     }
 
-    /// Advances every run that has something waiting, all its inputs at once.
-    pub fn turn(&mut self, now: Timestamp) -> Turn<T> {
+    /// Advances every run that has something waiting, all its inputs at once. What is to be committed and answered is added
+    /// to what a turn already has of it.
+    pub fn turn(&mut self, now: Timestamp, turn: &mut Turn<T>) {
         self.now = now;
         self.wake_due(now);
         self.lose_leases(now);
-        let batch = Batch { at: now, epoch: self.nodes.own(), runs: std::mem::take(&mut self.room) };
-        let mut turn = Turn { batch, ..Turn::default() };
+        (turn.batch.at, turn.batch.epoch) = (now, self.nodes.own());
+        if turn.batch.runs.capacity() == 0 {
+            turn.batch.runs = std::mem::take(&mut self.room);
+        }
+        let before = turn.batch.runs.len();
         // What is done may make room for what waits, and what becomes ready goes to whoever was just free.
         loop {
             for run in std::mem::take(&mut self.queue) {
-                self.advance(run, now, &mut turn);
+                self.advance(run, now, turn);
             }
             if !self.hand_out(now) {
                 break;
             }
         }
-        self.drop_partial_units(&mut turn);
+        self.drop_partial_units(before, turn);
         (turn.refills, turn.asks, turn.seat_asks) = (self.board.refills(), self.board.asks(), self.board.seat_asks());
         turn.loads = std::mem::take(&mut self.loads);
         turn.fetches = std::mem::take(&mut self.fetches);
         turn.ready.append(&mut self.replies);
-        turn
     }
 
     fn wake_due(&mut self, now: Timestamp) {

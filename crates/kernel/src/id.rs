@@ -5,6 +5,8 @@
 
 use crate::time::Timestamp;
 use crate::wire::{self, Raw};
+use std::cmp::Ordering;
+use std::hash::{Hash, Hasher};
 
 /// Crockford's alphabet, in lower case: no `i l o u`, and text order is number order.
 const ALPHABET: &[u8; 32] = b"0123456789abcdefghjkmnpqrstvwxyz";
@@ -47,8 +49,26 @@ fn uncounted(n: u128) -> [u8; 16] {
 macro_rules! id {
     ($(#[$meta:meta])* $name:ident, $prefix:literal) => {
         $(#[$meta])*
-        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+        #[derive(Clone, Copy, PartialEq, Eq, Default)]
         pub struct $name(pub [u8; 16]);
+
+        impl Ord for $name {
+            // As one number: maps by ids do little else.
+            fn cmp(&self, other: &Self) -> Ordering {
+                u128::from_be_bytes(self.0).cmp(&u128::from_be_bytes(other.0))
+            }
+        }
+        impl PartialOrd for $name {
+            fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+                Some(self.cmp(other))
+            }
+        }
+        impl Hash for $name {
+            // The half that is random.
+            fn hash<H: Hasher>(&self, state: &mut H) {
+                state.write_u64(u128::from_be_bytes(self.0) as u64);
+            }
+        }
 
         impl $name {
             pub const PREFIX: &'static str = $prefix;

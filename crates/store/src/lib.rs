@@ -12,6 +12,7 @@ pub mod inspect;
 mod location;
 pub mod memory;
 mod migration;
+mod near;
 pub mod postgres;
 pub mod rows;
 mod sound;
@@ -20,6 +21,7 @@ mod triggers;
 
 pub use location::Location;
 pub use memory::MemoryStore;
+pub use near::{IdMap, IdSet};
 pub use postgres::{PostgresInspection, PostgresStore};
 pub use rows::*;
 pub use sqlite::{SqliteInspection, SqliteStore};

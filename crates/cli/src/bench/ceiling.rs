@@ -2,7 +2,7 @@
 //! in flight, and nothing else. What the engine reaches of this is what its own work leaves over.
 
 use super::{Ground, ORG, flow};
-use engine::mailbox::{Command, Mailbox, Start};
+use engine::mailbox::{Command, Mailbox, Start, Turn};
 use engine::version::Version;
 use kernel::advance::TaskResult;
 use kernel::event::Origin;
@@ -101,7 +101,8 @@ fn script(steps: usize) -> Result<Vec<RunWrite>, String> {
     let mut writes = Vec::new();
     let now = Timestamp::from_millis(1_700_000_000_000);
     while writes.len() <= steps {
-        let turn = mailbox.turn(now);
+        let mut turn = Turn::default();
+        mailbox.turn(now, &mut turn);
         writes.extend(turn.batch.runs.iter().cloned());
         let count = turn.batch.runs.len();
         let released = mailbox.settle(turn, Ok(vec![Verdict::Committed; count]));

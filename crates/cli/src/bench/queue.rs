@@ -28,37 +28,63 @@ pub async fn figures(ground: &Ground, seconds: u64, workers: usize, preload: u64
     let server = Server::start(ground).await?;
     let address = server.address;
     let window = Duration::from_secs(seconds);
-    let mut all = Vec::new();
+    let mut all = Book { server: &server, cpu_s: server.cpu_s(), figures: Vec::new() };
     if preload > 0 {
-        all.push(figure(&server, "queue_claim_before", "claims/s", claims(address, "bench.claim.%").await?));
+        all.note("queue_claim_before", "claims/s", claims(address, "bench.claim.%").await?);
         for part in 0..TYPES {
             submit(address, &format!("bench.waits.t{part}.v1"), preload / TYPES).await?;
         }
-        all.push(figure(&server, "queue_claim_beside", "claims/s", claims(address, "bench.claim.%").await?));
-        all.push(figure(&server, "queue_claim_backlog", "claims/s", from_backlog(address, "bench.waits.t1%").await?));
-        return Ok(all);
+        all.begin();
+        all.note("queue_claim_beside", "claims/s", claims(address, "bench.claim.%").await?);
+        all.note("queue_claim_backlog", "claims/s", from_backlog(address, "bench.waits.t1%").await?);
+        return Ok(all.figures);
     }
-    all.push(figure(&server, "queue_enqueue_1", "tasks/s", enqueue(address, 1, window).await?));
-    all.push(figure(&server, "queue_enqueue_64", "tasks/s", enqueue(address, CLIENTS, window).await?));
-    all.push(figure(&server, "queue_bulk", "tasks/s", bulk(address, window).await?));
-    all.push(figure(&server, "queue_claim", "claims/s", claims(address, "bench.claim.%").await?));
+    all.note("queue_enqueue_1", "tasks/s", enqueue(address, 1, window).await?);
+    all.note("queue_enqueue_64", "tasks/s", enqueue(address, CLIENTS, window).await?);
+    all.note("queue_bulk", "tasks/s", bulk(address, window).await?);
+    all.note("queue_claim", "claims/s", claims(address, "bench.claim.%").await?);
     for (name, workers) in [("queue_drain_1", 1), ("queue_drain", workers), ("queue_drain_64", CLIENTS)] {
         let count = BACKLOG_PER_SECOND * seconds;
         let kind = format!("bench.drain{workers}.v1");
         submit(address, &kind, count).await?;
-        all.push(figure(&server, name, "tasks/s", drain(address, &kind, workers, count).await?));
+        all.begin();
+        all.note(name, "tasks/s", drain(address, &kind, workers, count).await?);
     }
-    Ok(all)
+    Ok(all.figures)
+}
+
+/// What was measured of a server.
+struct Book<'a> {
+    server: &'a Server,
+    /// What it had used when the measurement began.
+    cpu_s: Option<f64>,
+    figures: Vec<Figures>,
+}
+
+impl Book<'_> {
+    fn begin(&mut self) {
+        self.cpu_s = self.server.cpu_s();
+    }
+
+    /// Ends a measurement; the next one begins.
+    fn note(&mut self, workload: &'static str, unit: &'static str, measured: Measured) {
+        let used = self.server.cpu_s().zip(self.cpu_s).map(|(after, before)| after - before);
+        let cpu_s_per_1k_steps = used.map(|s| s / measured.count as f64 * 1_000.0);
+        self.figures.push(Figures { cpu_s_per_1k_steps, ..figure(self.server, workload, unit, measured) });
+        self.begin();
+    }
 }
 
 struct Measured {
+    /// Tasks, or whatever was counted.
+    count: u64,
     rate: f64,
     samples: Vec<f64>,
     ok: bool,
 }
 
 fn figure(server: &Server, workload: &'static str, unit: &'static str, measured: Measured) -> Figures {
-    let Measured { rate, samples, ok } = measured;
+    let Measured { rate, samples, ok, .. } = measured;
     let rss_peak_mb = server.rss_peak_mb();
     let figures = Figures { workload, rate_per_s: Some(rate), unit: Some(unit), rss_peak_mb, ok, ..Default::default() };
     figures.latencies(samples)
@@ -70,7 +96,8 @@ async fn enqueue(address: SocketAddr, clients: usize, window: Duration) -> Resul
     if clients == 1 {
         let work = move || alone(address, "/api/v1/tasks", &body, 201, window);
         let samples = tokio::task::spawn_blocking(work).await.map_err(|e| e.to_string())??;
-        return Ok(Measured { rate: samples.len() as f64 / window.as_secs_f64(), ok: !samples.is_empty(), samples });
+        let (count, rate) = (samples.len() as u64, samples.len() as f64 / window.as_secs_f64());
+        return Ok(Measured { count, rate, ok: count > 0, samples });
     }
     let body: Arc<str> = body.into();
     send(address, body, clients, window, 1).await
@@ -114,8 +141,9 @@ async fn send(
         });
     }
     let samples = joined(lanes).await?;
-    let rate = (samples.len() * each) as f64 / began.elapsed().as_secs_f64();
-    Ok(Measured { rate, ok: !samples.is_empty(), samples })
+    let count = (samples.len() * each) as u64;
+    let rate = count as f64 / began.elapsed().as_secs_f64();
+    Ok(Measured { count, rate, ok: count > 0, samples })
 }
 
 /// Records `count` tasks of a type as fast as it goes.
@@ -158,7 +186,7 @@ async fn claims(address: SocketAddr, pattern: &str) -> Result<Measured, String> 
         samples.push(claim_one(&mut client, pattern).await?);
     }
     let rate = 1_000.0 * samples.len() as f64 / samples.iter().sum::<f64>();
-    Ok(Measured { rate, samples, ok: true })
+    Ok(Measured { count: samples.len() as u64, rate, samples, ok: true })
 }
 
 /// One task at a time, of those that wait.
@@ -169,7 +197,7 @@ async fn from_backlog(address: SocketAddr, pattern: &str) -> Result<Measured, St
         samples.push(claim_one(&mut client, pattern).await?);
     }
     let rate = 1_000.0 * samples.len() as f64 / samples.iter().sum::<f64>();
-    Ok(Measured { rate, samples, ok: true })
+    Ok(Measured { count: samples.len() as u64, rate, samples, ok: true })
 }
 
 /// Claims a task and completes it; how long the claim took.
@@ -216,7 +244,7 @@ async fn drain(address: SocketAddr, kind: &str, workers: usize, count: u64) -> R
     if total != count {
         eprintln!("{total} of {count} tasks were done");
     }
-    Ok(Measured { rate, samples, ok: total == count })
+    Ok(Measured { count: total, rate, samples, ok: total == count })
 }
 
 struct Worker {
@@ -313,11 +341,12 @@ pub async fn flow(ground: &Ground, seconds: u64, workers: usize, concurrency: us
     let elapsed = began.elapsed().as_secs_f64();
     stop.store(true, Ordering::Relaxed);
     joined(crew).await?;
-    let steps = (finished.load(Ordering::Relaxed) * STEPS as u64) as f64;
+    let count = finished.load(Ordering::Relaxed) * STEPS as u64;
+    let steps = count as f64;
     let rate = steps / elapsed;
     let wal = ground.log_bytes(None).await?.zip(wal).map(|(after, before)| after - before);
     let ok = rate > 0.0;
-    let figures = figure(&server, "flow10_external", "steps/s", Measured { rate, samples, ok });
+    let figures = figure(&server, "flow10_external", "steps/s", Measured { count, rate, samples, ok });
     Ok(Figures { wal_bytes_per_step: wal.map(|bytes| bytes as f64 / steps), ..figures })
 }
 

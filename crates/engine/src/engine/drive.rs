@@ -203,15 +203,19 @@ enum Errand {
     Fetch(OrgId, RunId, Vec<u32>),
 }
 
-/// Starts the loop and its two helpers: one reads runs and payloads, one reads due timers.
+/// Starts the loop and what reads for it: runs and payloads; lanes, so that nobody waits behind a long row of runs to hear what
+/// to give out next; due timers.
 pub fn spawn(inner: Arc<Inner>, mailbox: Mailbox<Ticket>, executors: Executors) {
     let (errands, todo) = mpsc::channel();
+    let (looks, to_see) = mpsc::channel();
     let writer = Writer::start(&inner);
     let tidied = Instant::now();
-    let driver = Driver { mailbox, executors, errands, writer, tidied, rests_until: None, is_over: false };
+    let driver = Driver { mailbox, executors, errands, looks, writer, tidied, rests_until: None, is_over: false };
     *inner.driver.lock().unwrap_or_else(|e| e.into_inner()) = Some(driver);
-    let reader = inner.clone();
-    start_thread("reader", move || run_errands(&reader, &todo));
+    for (name, todo) in [("reader", todo), ("lanes", to_see)] {
+        let inner = inner.clone();
+        start_thread(name, move || run_errands(&inner, &todo));
+    }
     tokio::runtime::Handle::current().spawn(keep_time(inner.clone()));
     let looping = move || {
         let guard = CloseOnExit(inner.clone());
@@ -274,7 +278,10 @@ fn drive(inner: &Inner) {
 pub struct Driver {
     mailbox: Mailbox<Ticket>,
     executors: Executors,
+    /// Runs and payloads to be read.
     errands: mpsc::Sender<Errand>,
+    /// Lanes to be read.
+    looks: mpsc::Sender<Errand>,
     writer: Writer,
     tidied: Instant,
     /// The store refused a commit: nothing is tried before then.
@@ -357,7 +364,8 @@ impl Driver {
     /// That goes on for `batches` at most.
     fn round(&mut self, inner: &Inner, batches: u32) {
         let mut probes = Vec::new();
-        let mut turn = self.decide(inner, &mut probes);
+        let mut turn = Turn::default();
+        self.decide(inner, &mut turn, &mut probes);
         let mut ahead = 0;
         let mut written = None;
         // After one that could not be written nothing is tried: nobody knows what it would meet.
@@ -368,7 +376,7 @@ impl Driver {
             while !self.writer.has_finished() && turn.batch.runs.len() < DECIDED_MAX {
                 inner.inbox.gather(GATHERING);
                 if inner.inbox.len() > 0 {
-                    turn.append(self.decide(inner, &mut probes));
+                    self.decide(inner, &mut turn, &mut probes);
                 }
             }
             let result = self.writer.finish(&mut before);
@@ -390,8 +398,8 @@ impl Driver {
     }
 
     /// Takes what arrived and advances.
-    fn decide(&mut self, inner: &Inner, probes: &mut Vec<oneshot::Sender<Probe>>) -> Turn<Ticket> {
-        let Driver { mailbox, errands, .. } = self;
+    fn decide(&mut self, inner: &Inner, turn: &mut Turn<Ticket>, probes: &mut Vec<oneshot::Sender<Probe>>) {
+        let Driver { mailbox, errands, looks, .. } = self;
         if self.tidied.elapsed() > TIDY {
             self.tidied = Instant::now();
             mailbox.retain_watchers(|ticket| !ticket.is_closed());
@@ -402,7 +410,7 @@ impl Driver {
         for command in commands {
             mailbox.accept(command);
         }
-        let mut turn = mailbox.turn(inner.clock.now());
+        mailbox.turn(inner.clock.now(), turn);
         for (org, run) in turn.loads.drain(..) {
             let _ = errands.send(Errand::Load(org, run));
         }
@@ -410,15 +418,14 @@ impl Driver {
             let _ = errands.send(Errand::Fetch(org, run, numbers));
         }
         for (lane, after) in turn.refills.drain(..) {
-            let _ = errands.send(Errand::Refill(lane, after));
+            let _ = looks.send(Errand::Refill(lane, after));
         }
         for (org, name, after) in turn.asks.drain(..) {
-            let _ = errands.send(Errand::Keys(org, name, after));
+            let _ = looks.send(Errand::Keys(org, name, after));
         }
         for (org, name) in turn.seat_asks.drain(..) {
-            let _ = errands.send(Errand::Seats(org, name));
+            let _ = looks.send(Errand::Seats(org, name));
         }
-        turn
     }
 
     /// Carries out what is durable now, and takes back what is not.

@@ -3,7 +3,8 @@
 use super::{Attempts, Item, Mailbox, Phase, Reply, Slot};
 use crate::nodes::Nodes;
 use kernel::{OrgId, RunId, Timestamp};
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
+use store::IdMap;
 
 /// A run of this node that is open, and not in its memory, for so many looks is taken up: whoever has it may have it
 /// all the same.
@@ -52,7 +53,7 @@ impl<T> Mailbox<T> {
         };
         let left: Vec<RunId> = self.slots.iter().filter_map(is_left).collect();
         left.into_iter().for_each(|run| self.reread(run));
-        let mut missed = HashMap::new();
+        let mut missed = IdMap::default();
         for (org, run) in open {
             if !self.nodes.is_mine(run) {
                 continue;

@@ -36,11 +36,17 @@ fn start_of(run: RunId, source: &str) -> Box<Start> {
     })
 }
 
+fn turn<T>(mailbox: &mut Mailbox<T>, now: Timestamp) -> Turn<T> {
+    let mut turn = Turn::default();
+    mailbox.turn(now, &mut turn);
+    turn
+}
+
 /// Ticket 1 asked for the run, ticket 2 waits for its end.
 fn replies_when(result: impl Fn() -> Result<Vec<Verdict>, store::Error>) -> Vec<(u32, Reply)> {
     let mut mailbox: Mailbox<u32> = Mailbox::new(1, Arc::new(|_, _| String::new()));
     mailbox.accept(Command::Start { start: start(RunId([7; 16])), ticket: 1, ended: Some(2) });
-    let turn = mailbox.turn(Timestamp(1));
+    let turn = turn(&mut mailbox, Timestamp(1));
     assert_eq!(turn.batch.runs.len(), 1);
     let mut replies = mailbox.settle(turn, result()).replies;
     replies.sort_by_key(|(ticket, _)| *ticket);
@@ -64,7 +70,7 @@ fn a_unit_is_one_neighbourhood_of_the_batch_and_is_refused_as_one() {
     for tickets in [[2, 3], [4, 5]] {
         mailbox.accept(Command::StartAll(tickets.map(|t| (*start(RunId([t; 16])), u32::from(t))).into()));
     }
-    let turn = mailbox.turn(Timestamp(1));
+    let turn = turn(&mut mailbox, Timestamp(1));
     let units: Vec<Option<u32>> = turn.batch.runs.iter().map(|write| write.unit.map(NonZeroU32::get)).collect();
     assert_eq!(units, [None, Some(1), Some(1), Some(2), Some(2)]);
     let taken = Verdict::KeyTaken { run: RunId([9; 16]), fingerprint: [3; 32] };
@@ -81,7 +87,7 @@ fn a_unit_is_one_neighbourhood_of_the_batch_and_is_refused_as_one() {
 fn nothing_is_answered_or_sent_before_the_commit() {
     let mut mailbox: Mailbox<u32> = Mailbox::new(1, Arc::new(|_, _| String::new()));
     mailbox.accept(Command::Start { start: start(RunId([7; 16])), ticket: 1, ended: None });
-    let turn = mailbox.turn(Timestamp(1));
+    let turn = turn(&mut mailbox, Timestamp(1));
     assert!(turn.ready.is_empty());
     assert_eq!(mailbox.executing(), 0);
     let released = mailbox.settle(turn, Ok(vec![Verdict::Committed]));
@@ -114,7 +120,7 @@ impl Unlucky {
     fn go(&mut self, mut unknown: Option<RunId>) -> Vec<(RunId, RunStatus)> {
         let mut written = Vec::new();
         for _ in 0..20 {
-            let turn = self.mailbox.turn(Timestamp(1));
+            let turn = turn(&mut self.mailbox, Timestamp(1));
             let loads = turn.loads.clone();
             for write in &turn.batch.runs {
                 let row = write.row.clone().or_else(|| Some(self.records.get(&write.run)?.1.clone()));
@@ -179,7 +185,7 @@ fn a_start_whose_key_is_taken_answers_everyone_what_they_asked() {
     let (run, org) = (RunId([7; 16]), OrgId::DEFAULT);
     mailbox.accept(Command::Start { start: start(run), ticket: 1, ended: None });
     mailbox.accept(Command::Give { org, run, input: Input::Wake, ticket: Some(2) });
-    let turn = mailbox.turn(Timestamp(1));
+    let turn = turn(&mut mailbox, Timestamp(1));
     mailbox.accept(Command::Give { org, run, input: Input::Wake, ticket: Some(3) });
     let taken = Verdict::KeyTaken { run: RunId([9; 16]), fingerprint: [3; 32] };
     let replies = mailbox.settle(turn, Ok(vec![taken])).replies;
@@ -215,7 +221,7 @@ fn ask(place: u64, credits: u32, is_hasty: bool) -> Command<u32> {
 
 /// Turns once, and everything lands.
 fn land(mailbox: &mut Mailbox<u32>, now: Timestamp) -> (Turn<u32>, Released<u32>) {
-    let mut turn = mailbox.turn(now);
+    let mut turn = turn(mailbox, now);
     let (loads, fetches) = (std::mem::take(&mut turn.loads), std::mem::take(&mut turn.fetches));
     let (batch, refills) = (turn.batch.clone(), std::mem::take(&mut turn.refills));
     let verdicts = vec![Verdict::Committed; turn.batch.runs.len()];
@@ -326,7 +332,7 @@ fn a_run_that_cannot_be_read_keeps_no_room() {
     assert_eq!(handed(&land(&mut mailbox, Timestamp(1)).1), [(1, 1)]);
     let input = Input::Heartbeat { step: 0, fence: 2, progress: Some(Payload::json("1")) };
     mailbox.accept(Command::Give { org: OrgId::DEFAULT, run: first, input, ticket: None });
-    let turn = mailbox.turn(Timestamp(2));
+    let turn = turn(&mut mailbox, Timestamp(2));
     mailbox.settle(turn, Ok(vec![Verdict::Conflict]));
     assert_eq!(land(&mut mailbox, Timestamp(3)).0.loads.len(), 1);
     assert_eq!(mailbox.tasks().1, 1);
@@ -371,7 +377,7 @@ fn a_run_that_is_needed_is_asked_for_until_it_is_read_whoever_else_wants_it() {
         mailbox.accept(Command::Give { org, run, input, ticket: Some(2) });
     };
     pause(&mut mailbox);
-    let turn = mailbox.turn(Timestamp(2));
+    let turn = turn(&mut mailbox, Timestamp(2));
     mailbox.settle(turn, Err(store::Error::Unavailable("away".into())));
     let away = || Command::Loaded { run, result: Err(Trouble::Store("away".into())) };
     assert_eq!(land(&mut mailbox, Timestamp(3)).0.loads.len(), 1);

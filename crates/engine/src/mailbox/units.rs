@@ -19,20 +19,22 @@ impl<T> Mailbox<T> {
     }
 
     /// A unit one of whose runs could not even be begun (a bug stopped it) is not begun at all.
-    pub(super) fn drop_partial_units(&mut self, turn: &mut Turn<T>) {
+    ///
+    /// Those before `begin` are none of its business: they are there as a whole.
+    pub(super) fn drop_partial_units(&mut self, begin: usize, turn: &mut Turn<T>) {
         let size = |write: &RunWrite| {
             write.unit?;
             self.slots.get(&write.run)?.live.as_ref()?.unit
         };
         let mut counts: BTreeMap<NonZeroU32, (usize, usize)> = BTreeMap::new();
-        for unit in turn.batch.runs.iter().filter_map(size) {
+        for unit in turn.batch.runs[begin..].iter().filter_map(size) {
             counts.entry(unit.number).or_insert((unit.size, 0)).1 += 1;
         }
         counts.retain(|_, (size, found)| size != found);
         if counts.is_empty() {
             return;
         }
-        let (writes, pending) = (std::mem::take(&mut turn.batch.runs), std::mem::take(&mut turn.pending));
+        let (writes, pending) = (turn.batch.runs.split_off(begin), turn.pending.split_off(begin));
         for (write, pending) in writes.into_iter().zip(pending) {
             if write.unit.is_some_and(|unit| counts.contains_key(&unit)) {
                 let reply = Reply::Unavailable("another run of the same request could not be begun".into());

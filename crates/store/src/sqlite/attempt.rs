@@ -12,21 +12,21 @@ use super::columns::{count, gate_bytes, int, sql};
 use super::fault::Trouble;
 use super::heads::{Head, Key, RECOVERY_POS};
 use crate::crash::{self, Point};
+use crate::near::IdMap;
 use crate::rows::{Birth, IdempotencyKey, ReadyRow, RunRow, RunWrite, SeatRow, Verdict};
 use crate::sound::{is_sound, undo};
 use kernel::{RunId, Timestamp};
 use rusqlite::{CachedStatement, Connection, OptionalExtension, params};
-use std::collections::HashMap;
 
 pub(super) struct Attempt<'a> {
     connection: &'a Connection,
     /// Used in this batch, with their texts. A handful at most.
     statements: Vec<(&'static str, CachedStatement<'a>)>,
-    heads: &'a HashMap<Key, Head>,
+    heads: &'a IdMap<Key, Head>,
     /// Of the batch.
     at: Timestamp,
     /// What this batch changes in `heads`; `None` for a run that is parked or ended by it.
-    staged: &'a mut HashMap<Key, Option<Head>>,
+    staged: &'a mut IdMap<Key, Option<Head>>,
     pub done: Done,
 }
 
@@ -52,8 +52,8 @@ enum Found {
 impl<'a> Attempt<'a> {
     pub(super) fn new(
         connection: &'a Connection,
-        heads: &'a HashMap<Key, Head>,
-        staged: &'a mut HashMap<Key, Option<Head>>,
+        heads: &'a IdMap<Key, Head>,
+        staged: &'a mut IdMap<Key, Option<Head>>,
         last_pos: i64,
         at: Timestamp,
     ) -> Attempt<'a> {

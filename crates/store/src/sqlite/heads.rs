@@ -9,10 +9,10 @@
 
 use super::columns::{count, org, run_id, sql};
 use super::fault::on_read;
+use crate::near::IdMap;
 use crate::{Error, Result};
 use kernel::{OrgId, RunId};
 use rusqlite::{Connection, OptionalExtension};
-use std::collections::HashMap;
 use std::sync::{PoisonError, RwLock, RwLockReadGuard};
 
 /// The setting that holds the recovery position: for every record up to it, the row of its run is
@@ -29,11 +29,11 @@ pub(super) struct Head {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Heads(RwLock<HashMap<Key, Head>>);
+pub(super) struct Heads(RwLock<IdMap<Key, Head>>);
 
 impl Heads {
     /// Held by the writer while it writes a batch: other readers are not kept out.
-    pub(super) fn read(&self) -> RwLockReadGuard<'_, HashMap<Key, Head>> {
+    pub(super) fn read(&self) -> RwLockReadGuard<'_, IdMap<Key, Head>> {
         self.0.read().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -98,7 +98,7 @@ pub(super) fn recover(connection: &Connection) -> Result<(Heads, Tail)> {
     Ok((Heads(RwLock::new(heads)), tail))
 }
 
-fn rows(connection: &Connection) -> rusqlite::Result<HashMap<Key, Head>> {
+fn rows(connection: &Connection) -> rusqlite::Result<IdMap<Key, Head>> {
     let mut statement = connection.prepare(sql!("runs_unparked"))?;
     let rows = statement
         .query_map([], |row| Ok(((org(row, 0)?, run_id(row, 1)?), Head { seq: count(row, 2)?, pos: row.get(3)? })))?;

@@ -17,11 +17,11 @@ use super::heads::{Head, Heads, Key, Tail};
 use super::open;
 use super::{Options, Tally};
 use crate::crash::{self, Point};
+use crate::near::IdMap;
 use crate::rows::{Batch, Verdict};
 use crate::sound::is_same_unit;
 use crate::{Error, Result};
 use rusqlite::Connection;
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -30,7 +30,7 @@ pub(super) struct Writer {
     log: Log,
     heads: Arc<Heads>,
     /// Empty between batches; kept for its capacity.
-    staged: HashMap<Key, Option<Head>>,
+    staged: IdMap<Key, Option<Head>>,
     tail: Tail,
     options: Options,
     tally: Arc<Tally>,
@@ -52,7 +52,7 @@ impl Writer {
         options: Options,
         tally: Arc<Tally>,
     ) -> Writer {
-        Writer { connection, log, heads, staged: HashMap::new(), tail, options, tally, unknown: None }
+        Writer { connection, log, heads, staged: IdMap::default(), tail, options, tally, unknown: None }
     }
 
     pub(super) fn commit(&mut self, batch: &Batch) -> Result<Vec<Verdict>> {

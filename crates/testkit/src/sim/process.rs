@@ -255,7 +255,7 @@ impl World {
         if this.busy.is_some() || this.turn_at.is_none_or(|at| at > self.now) {
             return Ok(());
         }
-        let busy = self.decide(process)?;
+        let busy = self.decide(process, Turn::default())?;
         let is_empty = busy.result.is_some();
         self.processes[process].busy = Some(busy);
         if is_empty {
@@ -274,12 +274,11 @@ impl World {
         if this.busy.is_none() || this.inbox.is_empty() && !this.mailbox.has_work() {
             return Ok(());
         }
-        let Busy { turn, is_draining, .. } = self.decide(process)?;
-        let this = &mut self.processes[process];
-        let ahead =
-            this.ahead.get_or_insert_with(|| Busy { turn: Turn::default(), is_draining, is_ahead: true, result: None });
-        ahead.is_draining &= is_draining;
-        ahead.turn.append(turn);
+        let before = self.processes[process].ahead.take();
+        let was_draining = before.as_ref().is_none_or(|ahead| ahead.is_draining);
+        let busy = self.decide(process, before.map_or_else(Turn::default, |ahead| ahead.turn))?;
+        let is_draining = was_draining && busy.is_draining;
+        self.processes[process].ahead = Some(Busy { is_draining, is_ahead: true, result: None, ..busy });
         let is_merged = self.schedule.coin();
         self.trace.mark("a batch was decided while another was on its way", true);
         if is_merged {
@@ -288,8 +287,8 @@ impl World {
         Ok(())
     }
 
-    /// Takes what arrived and advances.
-    fn decide(&mut self, process: usize) -> Result<Busy, Failure> {
+    /// Takes what arrived and advances; what that gives is added to a turn.
+    fn decide(&mut self, process: usize, mut turn: Turn<Ticket>) -> Result<Busy, Failure> {
         let now = self.time(process);
         let this = &mut self.processes[process];
         Harm::Early.unless(now >= this.newest_at, || {
@@ -301,7 +300,7 @@ impl World {
             self.overhear(process, &command, now);
             self.processes[process].mailbox.accept(command);
         }
-        let mut turn = self.processes[process].mailbox.turn(now);
+        self.processes[process].mailbox.turn(now, &mut turn);
         for (lane, after) in std::mem::take(&mut turn.refills) {
             let delay = Span(self.chance.between(0, self.faults.read_delay.0));
             self.push(delay, Event::Process(process, Happening::Refill { lane, after }));
