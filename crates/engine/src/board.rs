@@ -89,7 +89,7 @@ pub struct Board<T> {
     releases: BTreeSet<(Timestamp, Lane)>,
     workers: BTreeMap<WorkerKey, Worker>,
     /// What workers hold and nobody wants any more, until they were told.
-    called_off: HashMap<WorkerKey, Vec<Untold>>,
+    called_off: HashMap<WorkerKey, Vec<Notice>>,
     /// Lines that may have something for somebody since the last pairing.
     stirred: BTreeSet<Key>,
     /// Lanes of which more is to be read, and after what.
@@ -107,8 +107,17 @@ pub struct Board<T> {
     is_partial: bool,
 }
 
-/// What a worker need not go on with, and until when it would have had it.
-type Untold = (RunId, Option<u32>, Timestamp);
+/// A worker need not go on with something. An answer can be lost on its way, and nobody hears of that: it is told twice.
+#[derive(Clone, Copy)]
+struct Notice {
+    run: RunId,
+    step: u32,
+    fence: u64,
+    is_plain: bool,
+    /// When it would have lost it anyway.
+    until: Timestamp,
+    is_told: bool,
+}
 
 /// A task on its way to a worker.
 struct Promise {

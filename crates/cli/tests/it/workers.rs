@@ -198,15 +198,48 @@ fn w11_a_cancel_reaches_the_worker() {
             "heartbeats": [{ "task_id": id, "claim_token": claimed.token() }] });
         assert_eq!(server.post("/api/v1/work", &beat).data(200)["leases"][0]["cancel"], true);
     }
-    // Without an open poll it is the next one that tells, once.
+    // Without an open poll it is the next one that tells, and the one after that: an answer may be lost.
     let id = server.submit("stop.v1", json!(2));
     server.claim_one("later", "stop.v1");
     server.post(&format!("/api/v1/tasks/{id}/cancel"), &json!({})).data(200);
     let poll = json!({ "worker_id": "later", "types": ["stop.v1"], "wait": "30s" });
-    let answer = server.post("/api/v1/tasks/claim", &poll).json();
-    assert_eq!(answer, json!({ "data": [], "cancelled": [id] }));
+    for _ in 0..2 {
+        let answer = server.post("/api/v1/tasks/claim", &poll).json();
+        assert_eq!(answer, json!({ "data": [], "cancelled": [id] }));
+    }
     let poll = json!({ "worker_id": "later", "types": ["stop.v1"], "wait": "0s" });
     assert_eq!(server.post("/api/v1/tasks/claim", &poll).json(), json!({ "data": [], "cancelled": [] }));
+}
+
+/// A worker that breaks off its poll just when the answer is sent hears of the cancel on its next one.
+#[test]
+fn w11_a_cancel_whose_answer_was_lost_is_told_again() {
+    let server = Server::alone(&[]);
+    let id = server.submit("stop.v1", json!(1));
+    let claimed = server.claim_one("hasty", "stop.v1");
+    let poll = json!({ "worker_id": "hasty", "types": ["stop.v1"], "credits": 0, "wait": "30s" });
+    let socket = asks(&server, "/api/v1/work", &poll);
+    std::thread::sleep(Duration::from_millis(150));
+    server.post(&format!("/api/v1/tasks/{id}/cancel"), &json!({})).data(200);
+    assert!(socket.peek(&mut [0; 16]).is_ok_and(|read| read > 0), "it is answered");
+    drop(socket);
+    let asked = Instant::now();
+    let told = server.post("/api/v1/work", &poll).data(200)["leases"].clone();
+    assert_eq!(told, json!([{ "task_id": id, "lease_until": null, "cancel": true }]));
+    assert!(asked.elapsed() < Duration::from_secs(1), "{:?}", asked.elapsed());
+    assert_eq!(claimed.say("heartbeat", json!({})).data(200)["cancel"], true);
+}
+
+/// Sends a question and leaves the answer to whoever reads it.
+fn asks(server: &Server, path: &str, body: &Value) -> std::net::TcpStream {
+    let (address, body) = (server.address, body.to_string());
+    let mut socket = std::net::TcpStream::connect(address).expect("a connection");
+    let length = body.len();
+    let head = format!(
+        "POST {path} HTTP/1.1\r\nHost: {address}\r\nContent-Type: application/json\r\nContent-Length: {length}\r\n\r\n"
+    );
+    socket.write_all(head.as_bytes()).and_then(|()| socket.write_all(body.as_bytes())).expect("sent");
+    socket
 }
 
 /// A client that hangs up while it waits does not take a task with it.
@@ -215,17 +248,9 @@ fn a_poll_nobody_waits_for_swallows_nothing() {
     let server = Server::start();
     let mut sockets = Vec::new();
     for n in 0..20 {
-        let body =
-            json!({ "worker_id": format!("gone{n}"), "types": ["lost.v1"], "max": 10, "lease": "1h", "wait": "60s" })
-                .to_string();
-        let mut socket = std::net::TcpStream::connect(server.address).expect("a connection");
-        let head = format!(
-            "POST /api/v1/tasks/claim HTTP/1.1\r\nHost: {}\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n",
-            server.address,
-            body.len()
-        );
-        socket.write_all(head.as_bytes()).and_then(|()| socket.write_all(body.as_bytes())).expect("sent");
-        sockets.push(socket);
+        let worker = format!("gone{n}");
+        let poll = json!({ "worker_id": worker, "types": ["lost.v1"], "max": 10, "lease": "1h", "wait": "60s" });
+        sockets.push(asks(&server, "/api/v1/tasks/claim", &poll));
     }
     eventually("all of them wait", || (server.get("/api/v1/workers").data(200).as_array()?.len() == 20).then_some(()));
     // Half of them go before there is a task, the others while tasks come in.

@@ -1,6 +1,6 @@
 //! Who has what, until when.
 
-use super::{Board, Key};
+use super::{Board, Key, Notice, WorkerKey};
 use kernel::planted::{self, Bug};
 use kernel::run::Lease;
 use kernel::{OrgId, RunId, Span, Timestamp};
@@ -189,15 +189,25 @@ impl<T> Board<T> {
             return;
         }
         let (who, until) = ((grant.org, grant.worker.clone()), grant.until);
-        let step = (!is_plain).then_some(step);
+        self.tell(who, Notice { run, step, fence, is_plain, until, is_told: false });
+    }
+
+    /// On the open question of a worker, or the next.
+    pub(super) fn tell(&mut self, who: WorkerKey, notice: Notice) {
         match self.polls.values_mut().find(|poll| poll.org == who.0 && poll.worker == who.1) {
             Some(poll) => {
-                poll.called_off.push((run, step));
+                poll.called_off.push(notice);
                 poll.is_hasty = true;
                 self.hasty.push(poll.place);
             }
-            None => self.called_off.entry(who).or_default().push((run, step, until)),
+            None => self.called_off.entry(who).or_default().push(notice),
         }
+    }
+
+    /// It was told once, and has the task again since: that it may keep.
+    pub(super) fn is_outdated(&self, notice: &Notice, worker: &str) -> bool {
+        let again = self.grants.get(&(notice.run, notice.step));
+        notice.is_told && again.is_some_and(|grant| grant.fence != notice.fence && grant.worker == worker)
     }
 
     fn count_worker(&mut self, org: OrgId, worker: &str, change: i32) {

@@ -1,6 +1,6 @@
 //! Workers that ask for tasks.
 
-use super::{Board, Key, Line};
+use super::{Board, Key, Line, Notice};
 use bytes::Bytes;
 use kernel::{OrgId, RunId, Span, Timestamp};
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -83,7 +83,7 @@ pub(super) struct Poll<T> {
     pub on_its_way: u32,
     /// What it gets, by the order in which it was promised.
     pub tasks: BTreeMap<u64, Task>,
-    pub called_off: Vec<CalledOff>,
+    pub called_off: Vec<Notice>,
 }
 
 impl<T> Poll<T> {
@@ -212,14 +212,8 @@ impl<T> Board<T> {
     pub fn open(&mut self, ask: Ask<T>, now: Timestamp) {
         let who = (ask.org, ask.worker.clone());
         self.introduce(&ask, now);
-        let called_off: Vec<CalledOff> = self
-            .called_off
-            .remove(&who)
-            .into_iter()
-            .flatten()
-            .filter(|(.., until)| *until > now)
-            .map(|(run, step, _)| (run, step))
-            .collect();
+        let mut called_off = self.called_off.remove(&who).unwrap_or_default();
+        called_off.retain(|notice| notice.until > now && !self.is_outdated(notice, &who.1));
         let Ask { place, ticket, org, worker, patterns, runtime, credits, lease, is_hasty, is_exact, .. } = ask;
         let is_hasty = is_hasty || !called_off.is_empty();
         let (on_its_way, tasks) = (0, BTreeMap::new());
@@ -368,10 +362,16 @@ impl<T> Board<T> {
                 for task in poll.tasks.values() {
                     self.pockets.remove(&(task.run, task.step));
                 }
-                answers.push((
-                    poll.ticket,
-                    Handed { tasks: poll.tasks.into_values().collect(), called_off: poll.called_off },
-                ));
+                let mut called_off = Vec::new();
+                for notice in poll.called_off {
+                    if !self.is_outdated(&notice, &poll.worker) {
+                        called_off.push((notice.run, (!notice.is_plain).then_some(notice.step)));
+                    }
+                    if !notice.is_told {
+                        self.tell((poll.org, poll.worker.clone()), Notice { is_told: true, ..notice });
+                    }
+                }
+                answers.push((poll.ticket, Handed { tasks: poll.tasks.into_values().collect(), called_off }));
             }
         }
         answers

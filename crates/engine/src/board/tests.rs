@@ -5,6 +5,8 @@ use kernel::Span;
 use kernel::run::Lease;
 use store::{Rate, TypePause};
 
+mod calling_off;
+
 const ORG: OrgId = OrgId::DEFAULT;
 const NOW: Timestamp = Timestamp(1_000_000_000);
 /// No worker may be silent for longer.
@@ -87,15 +89,15 @@ fn task(claim: &Claim, now: Timestamp) -> Task {
 
 /// The run said yes, and it is durable.
 fn grant(board: &mut Board<u64>, lane: &Lane, claim: &Claim, now: Timestamp) {
+    grant_as(board, lane, claim, 7, now);
+}
+
+fn grant_as(board: &mut Board<u64>, lane: &Lane, claim: &Claim, fence: u64, now: Timestamp) {
     let task = task(claim, now);
     board.unpost(lane, place_of(board, lane, claim), now);
     let (name, key) = (Arc::from(lane.name.as_str()), Arc::from(lane.key.as_str()));
     let (worker, lease, until) = (claim.offer.worker.clone(), task.lease, task.until);
-    board.granted(
-        claim.run,
-        claim.step,
-        Grant { org: ORG, worker, name, key, fence: 7, lease, longest: LONGEST, until },
-    );
+    board.granted(claim.run, claim.step, Grant { org: ORG, worker, name, key, fence, lease, longest: LONGEST, until });
     board.hand(claim.offer.place, task);
 }
 
@@ -432,57 +434,6 @@ fn a_question_nobody_is_behind_is_forgotten_unless_something_is_on_its_way() {
     assert!(claimed(&mut board, NOW).is_empty());
     board.withdraw_all();
     assert!(board.answers().is_empty(), "one is on its way, the other is gone");
-}
-
-#[test]
-fn what_is_called_off_is_told_on_the_open_question_or_the_next() {
-    let a = lane("a", "");
-    for is_open in [true, false] {
-        let mut board = Board::default();
-        board.post(&a, place(100, 1), NOW);
-        board.open(ask(1, &["a"], 1), NOW);
-        let claims = board.pair(NOW);
-        grant(&mut board, &a, &claims[0], NOW);
-        assert_eq!(answered(&mut board), [(1, vec![1])]);
-        let again = |place| Ask { worker: "w1".into(), ..ask(place, &["a"], 1) };
-        if is_open {
-            board.open(again(2), NOW);
-            board.pair(NOW);
-        }
-        board.call_off(run(1), 0, 6, false);
-        board.call_off(run(1), 0, 7, false);
-        board.ended(run(1), 0, 7, NOW);
-        if !is_open {
-            board.open(ask(3, &["a"], 1), NOW);
-            board.open(again(2), NOW);
-            board.pair(NOW);
-        }
-        let told = board.answers();
-        assert_eq!(told, [(2, Handed { tasks: Vec::new(), called_off: vec![(run(1), Some(0))] })], "{is_open}");
-        board.open(again(4), NOW);
-        board.pair(NOW);
-        assert!(board.answers().is_empty(), "it is told once");
-    }
-}
-
-#[test]
-fn what_ends_before_its_worker_is_answered_is_not_handed_out() {
-    let mut board = Board::default();
-    let a = lane("a", "");
-    for n in 1..=2 {
-        board.post(&a, place(100, n), NOW);
-    }
-    board.open(ask(1, &["a"], 2), NOW);
-    let claims = board.pair(NOW);
-    grant(&mut board, &a, &claims[0], NOW);
-    assert!(board.answers().is_empty(), "more is on its way");
-    board.call_off(run(1), 0, 7, false);
-    board.ended(run(1), 0, 7, NOW);
-    grant(&mut board, &a, &claims[1], NOW);
-    let told = board.answers();
-    assert_eq!(told.len(), 1);
-    assert_eq!(told[0].1.tasks.iter().map(|task| task.run).collect::<Vec<_>>(), [run(2)]);
-    assert!(told[0].1.called_off.is_empty());
 }
 
 #[test]
