@@ -196,11 +196,15 @@ fn handed_back(task: &board::Task, now: Timestamp) -> Command<Ticket> {
 }
 
 enum Errand {
+    Load(OrgId, RunId),
+    Fetch(OrgId, RunId, Vec<u32>),
+}
+
+/// What the board wants to know of its lanes.
+enum Look {
     Refill(Lane, Option<Place>),
     Keys(OrgId, String, Option<String>),
     Seats(OrgId, String),
-    Load(OrgId, RunId),
-    Fetch(OrgId, RunId, Vec<u32>),
 }
 
 /// Starts the loop and what reads for it: runs and payloads; lanes, so that nobody waits behind a long row of runs to hear what
@@ -212,10 +216,10 @@ pub fn spawn(inner: Arc<Inner>, mailbox: Mailbox<Ticket>, executors: Executors) 
     let tidied = Instant::now();
     let driver = Driver { mailbox, executors, errands, looks, writer, tidied, rests_until: None, is_over: false };
     *inner.driver.lock().unwrap_or_else(|e| e.into_inner()) = Some(driver);
-    for (name, todo) in [("reader", todo), ("lanes", to_see)] {
-        let inner = inner.clone();
-        start_thread(name, move || run_errands(&inner, &todo));
-    }
+    let reader = inner.clone();
+    start_thread("reader", move || run_errands(&reader, &todo));
+    let looker = inner.clone();
+    start_thread("lanes", move || run_looks(&looker, &to_see));
     tokio::runtime::Handle::current().spawn(keep_time(inner.clone()));
     let looping = move || {
         let guard = CloseOnExit(inner.clone());
@@ -280,8 +284,8 @@ pub struct Driver {
     executors: Executors,
     /// Runs and payloads to be read.
     errands: mpsc::Sender<Errand>,
-    /// Lanes to be read.
-    looks: mpsc::Sender<Errand>,
+    /// Lanes to be read, those of one turn together.
+    looks: mpsc::Sender<Vec<Look>>,
     writer: Writer,
     tidied: Instant,
     /// The store refused a commit: nothing is tried before then.
@@ -417,14 +421,12 @@ impl Driver {
         for (org, run, numbers) in turn.fetches.drain(..) {
             let _ = errands.send(Errand::Fetch(org, run, numbers));
         }
-        for (lane, after) in turn.refills.drain(..) {
-            let _ = looks.send(Errand::Refill(lane, after));
-        }
-        for (org, name, after) in turn.asks.drain(..) {
-            let _ = looks.send(Errand::Keys(org, name, after));
-        }
-        for (org, name) in turn.seat_asks.drain(..) {
-            let _ = looks.send(Errand::Seats(org, name));
+        let refills = turn.refills.drain(..).map(|(lane, after)| Look::Refill(lane, after));
+        let keys = turn.asks.drain(..).map(|(org, name, after)| Look::Keys(org, name, after));
+        let seats = turn.seat_asks.drain(..).map(|(org, name)| Look::Seats(org, name));
+        let all: Vec<Look> = refills.chain(keys).chain(seats).collect();
+        if !all.is_empty() {
+            let _ = looks.send(all);
         }
     }
 
@@ -605,18 +607,6 @@ fn run_errands(inner: &Inner, todo: &mpsc::Receiver<Errand>) {
         for errand in std::iter::once(first).chain(todo.try_iter()).take(ERRANDS_AT_ONCE) {
             match errand {
                 Errand::Load(org, run) => runs.push((org, run)),
-                Errand::Refill(lane, after) => {
-                    let rows = wait_for(inner.store.ready(&lane, after, board::PAGE)).ok();
-                    commands.push(Command::Refilled { lane, rows });
-                }
-                Errand::Keys(org, name, after) => {
-                    let keys = wait_for(inner.store.ready_keys(org, &name, after.as_deref(), board::PAGE)).ok();
-                    commands.push(Command::Keys { org, name, keys });
-                }
-                Errand::Seats(org, name) => {
-                    let rows = wait_for(inner.store.seats(org, &name)).ok();
-                    commands.push(Command::Seats { org, name, rows });
-                }
                 Errand::Fetch(org, run, numbers) => {
                     let result = wait_for(inner.store.payloads(org, run, &numbers));
                     let result = result.map_err(|e| Trouble::Store(e.to_string()));
@@ -635,6 +625,30 @@ fn run_errands(inner: &Inner, todo: &mpsc::Receiver<Errand>) {
             commands.extend(runs.into_iter().zip(loaded).map(told));
         }
         if !inner.inbox.send_all(commands) {
+            return;
+        }
+    }
+}
+
+/// Reads lanes for the mailbox, which hears of those it asked for together at once: a worker that would take tasks of several is not
+/// given one of the first that was read, though others come before it.
+fn run_looks(inner: &Inner, todo: &mpsc::Receiver<Vec<Look>>) {
+    for looks in todo {
+        let look = |look: Look| match look {
+            Look::Refill(lane, after) => {
+                let rows = wait_for(inner.store.ready(&lane, after, board::PAGE)).ok();
+                Command::Refilled { lane, rows }
+            }
+            Look::Keys(org, name, after) => {
+                let keys = wait_for(inner.store.ready_keys(org, &name, after.as_deref(), board::PAGE)).ok();
+                Command::Keys { org, name, keys }
+            }
+            Look::Seats(org, name) => {
+                let rows = wait_for(inner.store.seats(org, &name)).ok();
+                Command::Seats { org, name, rows }
+            }
+        };
+        if !inner.inbox.send_all(looks.into_iter().map(look).collect()) {
             return;
         }
     }
