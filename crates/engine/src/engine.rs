@@ -418,6 +418,11 @@ impl Engine {
         self.inner.line.place(run, fence)
     }
 
+    /// Is hardly anything going on?
+    pub fn is_calm(&self) -> bool {
+        self.inner.is_calm()
+    }
+
     pub fn metrics(&self) -> &Metrics {
         &self.inner.metrics
     }

@@ -9,15 +9,14 @@
 use crate::access::{Access, is_open};
 use crate::{App, Refusal};
 use api::Code;
-use axum::extract::{Request, State};
+use axum::extract::Request;
 use axum::http::header::{HOST, ORIGIN, WWW_AUTHENTICATE};
 use axum::http::{HeaderMap, HeaderName, HeaderValue};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use std::net::IpAddr;
-use std::sync::Arc;
 
-pub async fn check(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
+pub async fn check(app: &App, request: Request, next: Next) -> Response {
     let path = request.uri().path();
     let is_for_strangers = path.starts_with("/wh/") || path.starts_with("/webhooks/");
     let admitted = match &app.access {

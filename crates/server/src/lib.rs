@@ -16,6 +16,7 @@ mod diff;
 mod error;
 mod guard;
 mod headers;
+mod linger;
 mod openapi;
 mod query;
 mod routes;
@@ -36,6 +37,7 @@ use axum::middleware;
 use axum::response::{IntoResponse, Response};
 use engine::Engine;
 use kernel::OrgId;
+use linger::Linger;
 use std::future::Future;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -78,20 +80,33 @@ type State = axum::extract::State<Arc<App>>;
 type Answer = Result<Response, Refusal>;
 
 /// Every route there is, as its area declares it.
-pub fn router(app: Arc<App>) -> Router {
+pub fn router(app: Arc<App>, linger: Arc<Linger>) -> Router {
     let (router, promises) = contract::mount(routes::areas().into_iter().flat_map(|(_, _, routes)| routes).collect());
     router
         .route_layer(middleware::from_fn_with_state(promises, contract::hold))
         .fallback(routes::system::unknown_route)
         .method_not_allowed_fallback(routes::system::method_not_allowed)
-        .layer(middleware::from_fn_with_state(app.clone(), guard::check))
-        .layer(middleware::from_fn(catch_panic))
+        .layer(middleware::from_fn_with_state((app.clone(), linger), enter))
         .with_state(app)
 }
 
+/// Around everything: one layer, since each costs as much as a handler's own work.
+async fn enter(
+    axum::extract::State((app, linger)): axum::extract::State<(Arc<App>, Arc<Linger>)>,
+    request: Request,
+    next: middleware::Next,
+) -> Response {
+    linger.asked();
+    let response = catch_panic(guard::check(&app, request, next)).await;
+    if app.engine.is_calm() {
+        linger.answered();
+    }
+    response
+}
+
 /// A bug in one handler is that request's trouble and nobody else's.
-async fn catch_panic(request: Request, next: middleware::Next) -> Response {
-    let mut handling = std::pin::pin!(next.run(request));
+async fn catch_panic(handling: impl Future<Output = Response>) -> Response {
+    let mut handling = std::pin::pin!(handling);
     let polled = |context: &mut Context<'_>| {
         let poll = AssertUnwindSafe(|| handling.as_mut().poll(context));
         match std::panic::catch_unwind(poll) {

@@ -4,6 +4,7 @@
 //! ends on one thread: nothing has to be woken for it, which on an idle machine costs as much as deciding. One thread takes
 //! connections and deals them out in turn.
 
+use crate::linger::Linger;
 use crate::{App, router};
 use axum::serve::Listener;
 use std::future::Future;
@@ -57,8 +58,13 @@ pub async fn serve(listener: TcpListener, app: Arc<App>, until: impl Future<Outp
         let (app, mut stopping, ended) = (app.clone(), stopping.clone(), ended.clone());
         let work = move || {
             let until = async move { drop(stopping.wait_for(|is_stopping| *is_stopping).await) };
-            let serving = axum::serve(Dealt { connections, address }, router(app)).with_graceful_shutdown(until);
-            if let Err(error) = runtime.block_on(serving.into_future()) {
+            let linger = Arc::new(Linger::default());
+            let router = router(app, linger.clone());
+            let serving = axum::serve(Dealt { connections, address }, router).with_graceful_shutdown(until);
+            let staying = runtime.spawn(async move { linger.stay_awake().await });
+            let served = runtime.block_on(serving.into_future());
+            staying.abort();
+            if let Err(error) = served {
                 tracing::error!(%error, "connections can no longer be served");
             }
             drop(ended);

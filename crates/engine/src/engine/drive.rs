@@ -568,9 +568,13 @@ impl Inner {
         }
     }
 
+    /// Is hardly anything going on?
+    pub(super) fn is_calm(&self) -> bool {
+        self.metrics.runs_busy.get() <= IDLE_RUNS && self.inbox.len() == 0
+    }
+
     fn put_and_drive(&self, add: impl FnOnce(&mut Vec<Command<Ticket>>), rounds: u32) -> bool {
-        let is_busy = self.metrics.runs_busy.get() > IDLE_RUNS || self.inbox.len() > 0;
-        if is_busy || !self.store.commits_in_place() {
+        if !self.is_calm() || !self.store.commits_in_place() {
             return self.inbox.announced(add);
         }
         if !self.inbox.put(add) {
