@@ -29,6 +29,7 @@ mod open;
 mod readers;
 mod tasks;
 mod triggers;
+mod unlisted;
 mod writer;
 
 pub use inspect::SqliteInspection;
@@ -86,6 +87,8 @@ pub struct Options {
     /// Length of the log at which the writer starts it over: the next records then overwrite it, which syncs
     /// faster than growing it.
     pub restart_bytes: u64,
+    /// Runs that may be in no index but the primary key.
+    pub unlisted_max: usize,
 }
 
 impl Default for Options {
@@ -93,9 +96,22 @@ impl Default for Options {
         if crash::is_armed() {
             // So close together that now the helper is first, now the writer.
             let (passive_bytes, restart_bytes) = (160 << 10, 176 << 10);
-            return Options { recovery_records: 20, recovery_bytes: 32 << 20, passive_bytes, restart_bytes };
+            let unlisted_max = 3;
+            return Options {
+                recovery_records: 20,
+                recovery_bytes: 32 << 20,
+                passive_bytes,
+                restart_bytes,
+                unlisted_max,
+            };
         }
-        Options { recovery_records: 100_000, recovery_bytes: 32 << 20, passive_bytes: 4 << 20, restart_bytes: 16 << 20 }
+        Options {
+            recovery_records: 100_000,
+            recovery_bytes: 32 << 20,
+            passive_bytes: 4 << 20,
+            restart_bytes: 16 << 20,
+            unlisted_max: 8_192,
+        }
     }
 }
 
@@ -343,7 +359,7 @@ impl Store for SqliteStore {
 
     fn runs<'a>(&'a self, org: OrgId, filter: &'a RunFilter) -> Call<'a, Vec<RunRow>> {
         let filter = filter.clone();
-        self.read(move |connection, _| lists::runs(connection, org, &filter))
+        self.read(move |connection, inner| lists::runs(connection, &inner.heads, org, &filter))
     }
 
     fn create_workflow<'a>(&'a self, new: &'a NewWorkflow) -> Call<'a, std::result::Result<(), Taken>> {

@@ -10,7 +10,7 @@
 
 use super::columns::{count, gate_bytes, int, sql};
 use super::fault::Trouble;
-use super::heads::{Head, Key, RECOVERY_POS};
+use super::heads::{Head, Key, RECOVERY_POS, Unparked};
 use crate::crash::{self, Point};
 use crate::near::IdMap;
 use crate::rows::{Birth, IdempotencyKey, ReadyRow, RunRow, RunWrite, SeatRow, Verdict};
@@ -22,11 +22,13 @@ pub(super) struct Attempt<'a> {
     connection: &'a Connection,
     /// Used in this batch, with their texts. A handful at most.
     statements: Vec<(&'static str, CachedStatement<'a>)>,
-    heads: &'a IdMap<Key, Head>,
+    heads: &'a IdMap<Key, Unparked>,
     /// Of the batch.
     at: Timestamp,
     /// What this batch changes in `heads`; `None` for a run that is parked or ended by it.
-    staged: &'a mut IdMap<Key, Option<Head>>,
+    staged: &'a mut IdMap<Key, Option<Unparked>>,
+    /// Runs it made and did not list.
+    pub born: Vec<Key>,
     pub done: Done,
 }
 
@@ -44,20 +46,42 @@ pub(super) struct Done {
 /// Where the writer found a run's last record.
 enum Found {
     /// Among the heads in memory.
-    Unparked(Head),
+    Unparked(Unparked),
     /// In its row, which therefore has to follow every record.
     Parked(Head),
+}
+
+impl Found {
+    fn head(&self) -> Head {
+        match self {
+            Found::Unparked(run) => run.head,
+            Found::Parked(head) => *head,
+        }
+    }
+
+    fn is_listed(&self) -> bool {
+        match self {
+            Found::Unparked(run) => run.is_listed,
+            Found::Parked(_) => true,
+        }
+    }
+}
+
+/// Its last record is remembered in memory.
+fn is_unparked(row: &RunRow) -> bool {
+    !row.parked && !row.status.is_terminal()
 }
 
 impl<'a> Attempt<'a> {
     pub(super) fn new(
         connection: &'a Connection,
-        heads: &'a IdMap<Key, Head>,
-        staged: &'a mut IdMap<Key, Option<Head>>,
+        heads: &'a IdMap<Key, Unparked>,
+        staged: &'a mut IdMap<Key, Option<Unparked>>,
         last_pos: i64,
         at: Timestamp,
     ) -> Attempt<'a> {
-        Attempt { connection, statements: Vec::new(), heads, at, staged, done: Done { last_pos, ..Done::default() } }
+        let done = Done { last_pos, ..Done::default() };
+        Attempt { connection, statements: Vec::new(), heads, at, staged, born: Vec::new(), done }
     }
 
     /// Like [`write`](Self::write), but a run whose rows are refused takes back only its own.
@@ -76,9 +100,10 @@ impl<'a> Attempt<'a> {
 
     /// All writes of a unit, or none of them.
     pub(super) fn write_unit(&mut self, unit: &[RunWrite]) -> Result<Vec<Verdict>, Trouble> {
-        let done = self.done;
+        let (done, born) = (self.done, self.born.len());
         let keys = unit.iter().map(|write| (write.org, write.run));
-        let staged: Vec<(Key, Option<Option<Head>>)> = keys.map(|key| (key, self.staged.get(&key).copied())).collect();
+        let staged: Vec<(Key, Option<Option<Unparked>>)> =
+            keys.map(|key| (key, self.staged.get(&key).copied())).collect();
         self.execute("SAVEPOINT unit", [])?;
         let mut verdicts = Vec::with_capacity(unit.len());
         for write in unit {
@@ -93,9 +118,10 @@ impl<'a> Attempt<'a> {
         if undo(unit, &mut verdicts) {
             self.execute("ROLLBACK TO unit", [])?;
             self.done = Done { reads: self.done.reads, ..done };
-            for (key, head) in staged {
-                match head {
-                    Some(head) => self.staged.insert(key, head),
+            self.born.truncate(born);
+            for (key, run) in staged {
+                match run {
+                    Some(run) => self.staged.insert(key, run),
                     None => self.staged.remove(&key),
                 };
             }
@@ -123,10 +149,7 @@ impl<'a> Attempt<'a> {
             crash::point(Point::KeyClaimed);
         }
         let found = if write.after == 0 { None } else { self.find(&key)? };
-        let prev = match &found {
-            None => Head::default(),
-            Some(Found::Unparked(head) | Found::Parked(head)) => *head,
-        };
+        let prev = found.as_ref().map_or(Head::default(), Found::head);
         let head = Head { seq: write.after + 1, pos: self.done.last_pos + 1 };
         let is_as_seen =
             prev.seq == write.after && (write.after > 0 || self.insert_run(&key, write.row.as_ref(), head)?);
@@ -137,24 +160,28 @@ impl<'a> Attempt<'a> {
         let record = &*write.record;
         self.execute(sql!("journal_insert"), params![head.pos, key.0.0, key.1.0, int(head.seq), prev.pos, record])?;
         crash::point(Point::RecordWritten);
-        let is_unparked = match (&write.row, &found) {
-            (Some(row), _) => {
-                if write.after > 0 {
-                    self.update_run(row, head)?;
-                }
-                !row.parked && !row.status.is_terminal()
+        let run = match (&write.row, &found) {
+            (Some(row), None) => is_unparked(row).then_some(Unparked { head, is_listed: false }),
+            (Some(row), Some(found)) => {
+                self.update_run(row, head, found.is_listed())?;
+                is_unparked(row).then_some(Unparked { head, is_listed: true })
             }
             (None, Some(Found::Parked(_))) => {
                 self.execute(sql!("run_head_update"), params![head.pos, int(head.seq), key.0.0, key.1.0])?;
-                false
+                None
             }
-            (None, _) => true,
+            (None, Some(Found::Unparked(run))) => Some(Unparked { head, ..*run }),
+            // It could not have been made.
+            (None, None) => None,
         };
         self.write_sides(write, head)?;
         if let Some(birth) = birth {
             self.write_birth(key, birth)?;
         }
-        self.staged.insert(key, is_unparked.then_some(head));
+        if found.is_none() && run.is_some() {
+            self.born.push(key);
+        }
+        self.staged.insert(key, run);
         self.done.last_pos = head.pos;
         self.done.records += 1;
         self.done.bytes += record.len() as u64;
@@ -166,23 +193,43 @@ impl<'a> Attempt<'a> {
     pub(super) fn advance_recovery_pos(&mut self, from: i64) -> Result<(), Trouble> {
         let mut update = self.connection.prepare_cached(sql!("run_head_update"))?;
         let published = self.heads.iter().filter(|(key, _)| !self.staged.contains_key(*key));
-        let staged = self.staged.iter().filter_map(|(key, head)| head.as_ref().map(|head| (key, head)));
+        let staged = self.staged.iter().filter_map(|(key, run)| run.as_ref().map(|run| (key, run)));
+        let mut unlisted = Vec::new();
         // A head at or before the last recovery position was written to its row by that one.
-        for ((org, run), head) in published.chain(staged).filter(|(_, head)| head.pos > from) {
-            update.execute(params![head.pos, int(head.seq), org.0, run.0])?;
+        for (key, run) in published.chain(staged).filter(|(_, run)| run.head.pos > from) {
+            update.execute(params![run.head.pos, int(run.head.seq), key.0.0, key.1.0])?;
+            if !run.is_listed {
+                unlisted.push(*key);
+            }
         }
+        self.list(unlisted.into_iter())?;
         crash::point(Point::RecoveryRows);
         self.execute(sql!("setting_put"), params![RECOVERY_POS, self.done.last_pos.to_string()])?;
         Ok(())
     }
 
-    fn find(&mut self, key: &Key) -> Result<Option<Found>, Trouble> {
-        let in_memory = match self.staged.get(key) {
+    /// Lists those that are not listed yet.
+    pub(super) fn list(&mut self, keys: impl Iterator<Item = Key>) -> Result<(), Trouble> {
+        for key in keys {
+            if let Some(run) = self.in_memory(&key).filter(|run| !run.is_listed) {
+                self.execute(sql!("run_list"), params![key.0.0, key.1.0])?;
+                crash::point(Point::RunListed);
+                self.staged.insert(key, Some(Unparked { is_listed: true, ..run }));
+            }
+        }
+        Ok(())
+    }
+
+    fn in_memory(&self, key: &Key) -> Option<Unparked> {
+        match self.staged.get(key) {
             Some(staged) => *staged,
             None => self.heads.get(key).copied(),
-        };
-        if let Some(head) = in_memory {
-            return Ok(Some(Found::Unparked(head)));
+        }
+    }
+
+    fn find(&mut self, key: &Key) -> Result<Option<Found>, Trouble> {
+        if let Some(run) = self.in_memory(key) {
+            return Ok(Some(Found::Unparked(run)));
         }
         self.done.reads += 1;
         let statement = self.prepared(sql!("run_head"))?;
@@ -213,10 +260,7 @@ impl<'a> Attempt<'a> {
         {
             return Ok(false);
         }
-        let head = match self.find(&(write.org, write.run))? {
-            None => Head::default(),
-            Some(Found::Unparked(head) | Found::Parked(head)) => head,
-        };
+        let head = self.find(&(write.org, write.run))?.map_or(Head::default(), |found| found.head());
         Ok(head.seq == write.after)
     }
 
@@ -256,14 +300,15 @@ impl<'a> Attempt<'a> {
                 int(head.seq),
                 row.gate.as_ref().map(gate_bytes),
                 row.parked,
+                !is_unparked(row),
             ],
         )?;
         Ok(inserted > 0)
     }
 
-    fn update_run(&mut self, row: &RunRow, head: Head) -> Result<(), Trouble> {
+    fn update_run(&mut self, row: &RunRow, head: Head, is_listed: bool) -> Result<(), Trouble> {
         self.execute(
-            sql!("run_update"),
+            if is_listed { sql!("run_update") } else { sql!("run_update_unlisted") },
             params![
                 row.status.as_str(),
                 row.waiting,

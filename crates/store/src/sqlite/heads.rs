@@ -28,28 +28,47 @@ pub(super) struct Head {
     pub pos: i64,
 }
 
+/// What the writer remembers of an unparked run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Unparked {
+    pub head: Head,
+    /// See [`unlisted`](super::unlisted).
+    pub is_listed: bool,
+}
+
 #[derive(Debug, Default)]
-pub(super) struct Heads(RwLock<IdMap<Key, Head>>);
+pub(super) struct Heads {
+    runs: RwLock<IdMap<Key, Unparked>>,
+    /// No run with a smaller id is unlisted.
+    unlisted_from: RwLock<Option<RunId>>,
+}
 
 impl Heads {
     /// Held by the writer while it writes a batch: other readers are not kept out.
-    pub(super) fn read(&self) -> RwLockReadGuard<'_, IdMap<Key, Head>> {
-        self.0.read().unwrap_or_else(PoisonError::into_inner)
+    pub(super) fn read(&self) -> RwLockReadGuard<'_, IdMap<Key, Unparked>> {
+        self.runs.read().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) fn get(&self, key: &Key) -> Option<Head> {
-        self.read().get(key).copied()
+        self.read().get(key).map(|run| run.head)
+    }
+
+    /// To be asked before a view of the database is taken: what is listed later is listed in that.
+    pub(super) fn unlisted_from(&self) -> Option<RunId> {
+        *self.unlisted_from.read().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Takes over what a durable batch changed: a new head, or that the run was parked or ended.
-    pub(super) fn publish(&self, changes: impl Iterator<Item = (Key, Option<Head>)>) {
-        let mut heads = self.0.write().unwrap_or_else(PoisonError::into_inner);
-        for (key, head) in changes {
-            match head {
-                Some(head) => heads.insert(key, head),
-                None => heads.remove(&key),
+    pub(super) fn publish(&self, changes: impl Iterator<Item = (Key, Option<Unparked>)>, unlisted_from: Option<RunId>) {
+        let mut runs = self.runs.write().unwrap_or_else(PoisonError::into_inner);
+        for (key, run) in changes {
+            match run {
+                Some(run) => runs.insert(key, run),
+                None => runs.remove(&key),
             };
         }
+        drop(runs);
+        *self.unlisted_from.write().unwrap_or_else(PoisonError::into_inner) = unlisted_from;
     }
 
     /// In a stable order.
@@ -70,10 +89,11 @@ pub(super) struct Tail {
     pub last_pos: i64,
 }
 
-/// Rebuilds the map from what is stored.
+/// Rebuilds the map from what is stored, and lists the runs that were not.
 pub(super) fn recover(connection: &Connection) -> Result<(Heads, Tail)> {
     let recovery_pos = recovery_pos(connection)?;
-    let mut heads = rows(connection).map_err(on_read)?;
+    connection.execute(sql!("runs_list_tail"), [recovery_pos]).map_err(on_read)?;
+    let mut runs = rows(connection).map_err(on_read)?;
     let mut tail = Tail { recovery_pos, last_pos: recovery_pos, ..Tail::default() };
     let mut statement = connection.prepare(sql!("journal_tail")).map_err(on_read)?;
     let mut records = statement.query([recovery_pos]).map_err(on_read)?;
@@ -86,7 +106,7 @@ pub(super) fn recover(connection: &Connection) -> Result<(Heads, Tail)> {
         // An empty record is the place of a run that was erased. A run that is not in the map was parked or
         // ended later, and its row is exact.
         if bytes > 0
-            && let Some(head) = heads.get_mut(&key)
+            && let Some(Unparked { head, .. }) = runs.get_mut(&key)
             && seq > head.seq
         {
             if (seq, prev) != (head.seq + 1, head.pos) {
@@ -95,13 +115,15 @@ pub(super) fn recover(connection: &Connection) -> Result<(Heads, Tail)> {
             *head = Head { seq, pos };
         }
     }
-    Ok((Heads(RwLock::new(heads)), tail))
+    Ok((Heads { runs: RwLock::new(runs), ..Heads::default() }, tail))
 }
 
-fn rows(connection: &Connection) -> rusqlite::Result<IdMap<Key, Head>> {
+fn rows(connection: &Connection) -> rusqlite::Result<IdMap<Key, Unparked>> {
     let mut statement = connection.prepare(sql!("runs_unparked"))?;
-    let rows = statement
-        .query_map([], |row| Ok(((org(row, 0)?, run_id(row, 1)?), Head { seq: count(row, 2)?, pos: row.get(3)? })))?;
+    let rows = statement.query_map([], |row| {
+        let head = Head { seq: count(row, 2)?, pos: row.get(3)? };
+        Ok(((org(row, 0)?, run_id(row, 1)?), Unparked { head, is_listed: true }))
+    })?;
     rows.collect()
 }
 

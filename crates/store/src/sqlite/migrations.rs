@@ -31,6 +31,7 @@ const ALL: &[Migration] = &[
     migration!(3, "0003", "triggers"),
     migration!(4, "0004", "tasks"),
     migration!(5, "0005", "seats"),
+    migration!(6, "0006", "listed"),
 ];
 
 const BOOKKEEPING: &str = "CREATE TABLE IF NOT EXISTS schema_migrations (

@@ -13,8 +13,9 @@ use super::attempt::{Attempt, Done};
 use super::checkpoints;
 use super::checkpoints::Log;
 use super::fault::Trouble;
-use super::heads::{Head, Heads, Key, Tail};
+use super::heads::{Heads, Key, Tail, Unparked};
 use super::open;
+use super::unlisted::Line;
 use super::{Options, Tally};
 use crate::crash::{self, Point};
 use crate::near::IdMap;
@@ -30,7 +31,8 @@ pub(super) struct Writer {
     log: Log,
     heads: Arc<Heads>,
     /// Empty between batches; kept for its capacity.
-    staged: IdMap<Key, Option<Head>>,
+    staged: IdMap<Key, Option<Unparked>>,
+    unlisted: Line,
     tail: Tail,
     options: Options,
     tally: Arc<Tally>,
@@ -52,7 +54,8 @@ impl Writer {
         options: Options,
         tally: Arc<Tally>,
     ) -> Writer {
-        Writer { connection, log, heads, staged: IdMap::default(), tail, options, tally, unknown: None }
+        let (staged, unlisted) = (IdMap::default(), Line::default());
+        Writer { connection, log, heads, staged, unlisted, tail, options, tally, unknown: None }
     }
 
     pub(super) fn commit(&mut self, batch: &Batch) -> Result<Vec<Verdict>> {
@@ -138,10 +141,14 @@ impl Writer {
         }
         let is_tail_long = self.tail.records + attempt.done.records >= self.options.recovery_records
             || self.tail.bytes + attempt.done.bytes >= self.options.recovery_bytes;
+        let mut listed = 0;
         if is_tail_long {
             attempt.advance_recovery_pos(self.tail.recovery_pos)?;
+        } else {
+            let due = self.unlisted.due(attempt.born.len(), self.options.unlisted_max);
+            attempt.list(due.inspect(|_| listed += 1))?;
         }
-        let done = attempt.done;
+        let (done, born) = (attempt.done, std::mem::take(&mut attempt.born));
         drop(attempt);
         crash::point(Point::BeforeCommit);
         end(&self.connection)?;
@@ -150,15 +157,18 @@ impl Writer {
         if is_tail_long {
             crash::point(Point::RecoveryMoved);
             self.tail = Tail { recovery_pos: done.last_pos, last_pos: done.last_pos, ..Tail::default() };
+            self.unlisted.clear();
         } else {
             self.tail.records += done.records;
             self.tail.bytes += done.bytes;
+            self.unlisted.pop(listed);
+            born.into_iter().for_each(|key| self.unlisted.push(key));
         }
         Ok((verdicts, done))
     }
 
     fn publish(&mut self, done: Done) {
-        self.heads.publish(self.staged.drain());
+        self.heads.publish(self.staged.drain(), self.unlisted.from());
         self.tally.commits.fetch_add(u64::from(done.records > 0), Relaxed);
         self.tally.records.fetch_add(done.records, Relaxed);
         self.tally.commit_reads.fetch_add(done.reads, Relaxed);

@@ -136,7 +136,10 @@ fn no_list_or_hot_statement_scans_or_sorts() {
         ("runs_in_status", "runs_by_status (status=? AND parked=? AND id>? AND id<?)"),
         ("runs_of_workflow", "runs_by_workflow (org=? AND workflow=? AND id>? AND id<?)"),
         ("runs_with_label", "PRIMARY KEY (org=? AND key=? AND value=? AND run>? AND run<?)"),
+        ("runs_in_status", "PRIMARY KEY (org=? AND id>? AND id<?)"),
+        ("runs_of_workflow", "PRIMARY KEY (org=? AND id>? AND id<?)"),
         ("runs_unparked", "runs_by_status (status=? AND parked=?)"),
+        ("runs_list_tail", "PRIMARY KEY (org=? AND id=?)"),
         ("timers_due", "PRIMARY KEY (at<?)"),
         ("ready", "PRIMARY KEY (org=? AND name=? AND key=? AND (priority,run,step)>(?,?,?))"),
         ("ready_lanes", "PRIMARY KEY ((org,name,key)>(?,?,?))"),
@@ -232,8 +235,11 @@ fn a_store_from_before_tasks_opens_with_its_runs_as_they_were() {
         .execute_batch(
             "DELETE FROM schema_migrations WHERE version >= 4; DROP TABLE seats;
              DROP TABLE ready; DROP TABLE types; DROP TABLE workers; DROP INDEX runs_queued; DROP INDEX runs_by_status;
+             DROP INDEX runs_by_workflow;
              ALTER TABLE runs DROP COLUMN parked; ALTER TABLE runs DROP COLUMN deleted_at;
+             ALTER TABLE runs DROP COLUMN listed;
              CREATE TABLE grants (org INTEGER);
+             CREATE INDEX runs_by_workflow ON runs (org, workflow, id);
              CREATE INDEX runs_by_status ON runs (status, id) WHERE status <> 'completed';",
         )
         .unwrap();

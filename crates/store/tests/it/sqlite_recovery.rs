@@ -61,6 +61,48 @@ fn a_kill_at_any_recovery_position_loses_nothing() {
     }
 }
 
+/// Of these runs, those that are in no index but the primary key.
+fn unlisted(place: &Place, runs: std::ops::Range<u64>) -> Vec<u64> {
+    let raw = place.raw();
+    let mut listed = raw.prepare("SELECT listed FROM runs WHERE id = $1").unwrap();
+    runs.filter(|n| !listed.query_row([run(*n).0], |row| row.get::<_, bool>(0)).unwrap()).collect()
+}
+
+#[test]
+fn a_new_run_is_listed_when_its_row_changes_or_many_came_after_it() {
+    let place = Place::new();
+    let store = place.open_with(Options { unlisted_max: 4, ..Options::default() });
+    commit(&store, [start(run(1)), start(run(2)), start(run(3)), start(run(4))]);
+    commit(&store, [append(run(1), 1)]);
+    assert_eq!(unlisted(&place, 1..5), [1, 2, 3, 4], "a record changes no row");
+    commit(
+        &store,
+        [turn(run(1), 2, RunStatus::Cancelling), park(run(2), 1, at(5)), turn(run(3), 1, RunStatus::Failed)],
+    );
+    assert_eq!(unlisted(&place, 1..5), [4]);
+    commit(&store, [start(run(5))]);
+    assert_eq!(unlisted(&place, 1..6), [5], "the rest made room, together");
+    commit(&store, [start(run(6)), turn(run(6), 1, RunStatus::Completed)]);
+    assert_eq!(unlisted(&place, 1..7), [5], "made and ended by one batch");
+}
+
+#[test]
+fn a_start_lists_what_was_not_and_finds_it() {
+    for recovery_records in [3, 4, 100_000] {
+        let place = Place::new();
+        let options = Options { recovery_records, ..Options::default() };
+        let store = place.open_with(options.clone());
+        for n in 1..8 {
+            commit(&store, [start(run(n))]);
+        }
+        let killed = place.killed();
+        assert!(!unlisted(&killed, 1..8).is_empty());
+        let again = killed.open_with(options);
+        assert!(unlisted(&killed, 1..8).is_empty());
+        assert_eq!(now(again.unparked()), Ok((1..8).map(|n| (ORG, run(n))).collect()));
+    }
+}
+
 #[test]
 fn bytes_move_the_recovery_position_too() {
     let place = Place::new();

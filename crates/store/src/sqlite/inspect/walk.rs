@@ -70,7 +70,7 @@ fn runs(
             labels.take(&key, owners, each)?,
             keys.take(&key, owners, &mut |seen| set_aside(seen, &mut unowned, each))?,
         );
-        let (row, head) = match read_run(row) {
+        let (row, head, is_listed) = match read_run(row) {
             Ok(read) => read,
             Err(error) => {
                 each(Seen::Anomaly(unreadable("runs", &key, &error)));
@@ -78,6 +78,11 @@ fn runs(
                 continue;
             }
         };
+        let is_new = !row.parked && !row.status.is_terminal() && head.pos > journal.recovery_pos;
+        if !is_listed && !is_new {
+            let what = "its row is in no index, and it is not one of the newest";
+            each(Seen::Anomaly(Anomaly::new(AnomalyKind::Unlisted, what).of(Some(row.org), Some(row.id))));
+        }
         let version = versions.query_row(params![row.org.0, row.workflow.0, row.version], |row| row.get(0));
         let version = version.optional().map_err(on_read)?;
         let (records, broken) = journal.follow(key, &row, head)?;
@@ -126,8 +131,8 @@ fn orgs(connection: &Connection) -> Result<Vec<i64>> {
     rows.collect::<rusqlite::Result<_>>().map_err(on_read)
 }
 
-fn read_run(row: &Row<'_>) -> rusqlite::Result<(RunRow, Head)> {
-    Ok((run_row(row)?, Head { seq: count(row, 17)?, pos: row.get(18)? }))
+fn read_run(row: &Row<'_>) -> rusqlite::Result<(RunRow, Head, bool)> {
+    Ok((run_row(row)?, Head { seq: count(row, 17)?, pos: row.get(18)? }, row.get(19)?))
 }
 
 fn snapshot(row: &Row<'_>) -> rusqlite::Result<SnapshotRow> {
@@ -150,6 +155,7 @@ type History = (Vec<(i64, Bytes)>, Option<String>);
 /// The journal while it is walked.
 struct Journal<'c> {
     at: Statement<'c>,
+    recovery_pos: i64,
     /// Of every run with a record after the recovery position, its last one there.
     tails: HashMap<RawKey, Head>,
     visited: Marks,
@@ -172,7 +178,7 @@ impl<'c> Journal<'c> {
             }
         }
         let at = prepare(connection, sql!("journal_at"))?;
-        Ok(Journal { at, tails, visited: Marks::default(), excused: HashSet::new() })
+        Ok(Journal { at, recovery_pos, tails, visited: Marks::default(), excused: HashSet::new() })
     }
 
     /// Goes from a run's last record to its first.

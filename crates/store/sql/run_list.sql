@@ -1,0 +1,1 @@
+UPDATE runs SET listed = 1 WHERE org = $1 AND id = $2
