@@ -5,6 +5,7 @@
 //! there is no other delay. Reads of runs that left memory, and their payloads, happen on the side.
 
 mod definitions;
+mod dice;
 mod drive;
 mod edits;
 mod follow;
@@ -43,6 +44,7 @@ use crate::metrics::Metrics;
 use crate::secret::{self, Secret};
 use crate::triggers::webhook::Rejection;
 use bytes::Bytes;
+use dice::{Dice, random};
 use drive::Inbox;
 use kernel::advance::TaskResult;
 use kernel::event::{Origin, Pair, TriggerKind};
@@ -58,8 +60,6 @@ use store::{Advance, Birth, DeliveryRow, GateRow, IdempotencyKey, Store, Wait};
 use tickets::Ticket;
 use tokio::sync::oneshot;
 
-/// How long one looks for an id that is this node's own; any other is as good, only further away.
-const ID_TRIES_MAX: u32 = 256;
 /// How long whoever asks for metrics waits for the loop to count.
 const METRICS_PATIENCE: Duration = Duration::from_secs(1);
 /// Commands that may wait for the mailbox before starts are refused.
@@ -346,7 +346,7 @@ impl Engine {
             secret: options.secret,
             public_url: options.public_url,
             definitions: Default::default(),
-            dice: Dice { seed: options.seed, rolled: AtomicU64::new(0), last: Default::default() },
+            dice: Dice::new(options.seed),
             metrics: Metrics::default(),
             line: line.clone(),
             is_draining: AtomicBool::new(false),
@@ -848,47 +848,4 @@ fn refusal(reply: Reply, what: &'static str) -> Error {
 
 fn pairs(list: Vec<(String, String)>) -> Vec<Pair> {
     list.into_iter().map(|(name, value)| Pair { name, value, ..Default::default() }).collect()
-}
-
-/// Where the random part of an id comes from.
-struct Dice {
-    seed: Option<u64>,
-    rolled: AtomicU64,
-    last: std::sync::Mutex<RunId>,
-}
-
-impl Dice {
-    /// Larger than every one before, so that of two runs the one that was asked for first is the older one, also
-    /// within a millisecond.
-    ///
-    /// One of those that this node looks after, so that it keeps what it starts.
-    fn run_id(&self, now: Timestamp, is_mine: impl Fn(RunId) -> bool) -> Result<RunId, Error> {
-        let random = self.roll()?;
-        let step = u32::from_be_bytes([random[6], random[7], random[8], random[9]]);
-        let fresh = RunId::new(now, random);
-        let mut last = self.last.lock().unwrap_or_else(|e| e.into_inner());
-        *last = if fresh.0[..6] > last.0[..6] { fresh } else { last.later(step) };
-        for _ in 0..ID_TRIES_MAX {
-            if is_mine(*last) {
-                break;
-            }
-            *last = last.later(step | 1);
-        }
-        Ok(*last)
-    }
-
-    fn roll(&self) -> Result<[u8; 10], Error> {
-        let Some(seed) = self.seed else { return random() };
-        let nth = self.rolled.fetch_add(1, Ordering::Relaxed);
-        let hash = Sha256::digest([seed.to_be_bytes(), nth.to_be_bytes()].concat());
-        let mut bytes = [0; 10];
-        bytes.copy_from_slice(&hash[..10]);
-        Ok(bytes)
-    }
-}
-
-fn random<const N: usize>() -> Result<[u8; N], Error> {
-    let mut bytes = [0; N];
-    getrandom::fill(&mut bytes).map_err(|e| Error::Unavailable(format!("no randomness: {e}")))?;
-    Ok(bytes)
 }
