@@ -114,6 +114,7 @@ pub fn has_point(point: Point) -> bool {
             | TimerRemoved
             | ReadyWritten
             | ReadyRemoved
+            | RunListed
             | RecoveryRows
             | RecoveryMoved
             | RecordsEmptied
