@@ -3,7 +3,8 @@
 //! A client that asks one thing after the other is back within tens of microseconds. A thread that went to sleep meanwhile
 //! has to be woken, and where an idle processor is switched off, as in most virtual machines, that takes as long as
 //! deciding does. So a thread keeps looking for a moment, but only if the last question came as quickly: whoever takes their time
-//! costs nothing, and a busy engine, which has better use for the processor, is not asked to share it.
+//! costs nothing. If it came more quickly than anybody can ask again, there are several who ask, and they and the engine have
+//! better use for the processor.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -11,6 +12,8 @@ use tokio::sync::Notify;
 
 /// How long a question is waited for, and how soon the last one must have come.
 const PATIENCE: Duration = Duration::from_micros(100);
+/// Nobody hears an answer and asks again as soon as this.
+const AT_ONCE: Duration = Duration::from_micros(8);
 
 /// Of one thread that serves connections.
 #[derive(Default)]
@@ -23,14 +26,14 @@ pub struct Linger {
 struct Pace {
     /// When the last answer was given, until somebody asks again.
     answered: Option<Instant>,
-    /// The last question came soon after the answer before it.
+    /// The last question came soon after the answer before it, and from somebody who had heard that.
     is_quick: bool,
 }
 
 impl Pace {
     fn asked(&mut self, now: Instant) {
         if let Some(answered) = self.answered.take() {
-            self.is_quick = now - answered < PATIENCE;
+            self.is_quick = (AT_ONCE..PATIENCE).contains(&(now - answered));
         }
     }
 
@@ -97,5 +100,8 @@ mod tests {
         pace.asked(after(PATIENCE));
         pace.answered(after(PATIENCE));
         assert!(!pace.is_worth_waiting(after(Duration::ZERO)), "it took its time");
+        pace.asked(after(AT_ONCE / 2));
+        pace.answered(after(PATIENCE));
+        assert!(!pace.is_worth_waiting(after(Duration::ZERO)), "there are two of them");
     }
 }
