@@ -90,7 +90,7 @@ pub fn router(app: Arc<App>, linger: Arc<Linger>) -> Router {
         .with_state(app)
 }
 
-/// Around everything: one layer, since each costs as much as a handler's own work.
+/// Around everything, as one layer: each is a boxed future and a cloned service for every request.
 async fn enter(
     axum::extract::State((app, linger)): axum::extract::State<(Arc<App>, Arc<Linger>)>,
     request: Request,
