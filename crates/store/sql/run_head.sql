@@ -1,1 +1,1 @@
-SELECT seq, head FROM runs WHERE org = $1 AND id = $2
+SELECT seq, head, listed FROM runs WHERE org = $1 AND id = $2

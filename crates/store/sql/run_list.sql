@@ -1,1 +1,1 @@
-UPDATE runs SET listed = 1 WHERE org = $1 AND id = $2
+UPDATE runs SET listed = 1 WHERE org = $1 AND id = $2 AND listed = 0

@@ -30,6 +30,7 @@ mod readers;
 mod tasks;
 mod triggers;
 mod unlisted;
+mod view;
 mod writer;
 
 pub use inspect::SqliteInspection;
@@ -129,7 +130,7 @@ impl SqliteStore {
         crash::point(Point::HeadsRecovered);
         let (heads, tally) = (Arc::new(heads), Arc::new(Tally::default()));
         let helper = Helper::start(path)?;
-        let log = Log::watch(&mut connection, &helper, Arc::clone(&tally), &options).map_err(on_read)?;
+        let log = Log::watch(&mut connection, path, &helper, Arc::clone(&tally), &options).map_err(on_read)?;
         let writer = Writer::new(connection, log, (Arc::clone(&heads), tail), options, Arc::clone(&tally));
         let readers = Readers::new(path.to_owned());
         let inner = Inner { _helper: helper, readers, writer: Mutex::new(writer), heads, tally, _lock: lock };

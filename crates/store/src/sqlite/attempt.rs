@@ -10,10 +10,11 @@
 
 use super::columns::{count, gate_bytes, int, sql};
 use super::fault::Trouble;
-use super::heads::{Head, Key, RECOVERY_POS, Unparked};
+use super::heads::{Head, Key, Known, RECOVERY_POS};
+use super::unlisted::{Born, TOGETHER};
 use crate::crash::{self, Point};
 use crate::near::IdMap;
-use crate::rows::{Birth, IdempotencyKey, ReadyRow, RunRow, RunWrite, SeatRow, Verdict};
+use crate::rows::{Batch, Birth, IdempotencyKey, ReadyRow, RunRow, RunWrite, SeatRow, Verdict};
 use crate::sound::{is_sound, undo};
 use kernel::{RunId, Timestamp};
 use rusqlite::{CachedStatement, Connection, OptionalExtension, params};
@@ -22,13 +23,15 @@ pub(super) struct Attempt<'a> {
     connection: &'a Connection,
     /// Used in this batch, with their texts. A handful at most.
     statements: Vec<(&'static str, CachedStatement<'a>)>,
-    heads: &'a IdMap<Key, Unparked>,
+    heads: &'a IdMap<Key, Known>,
     /// Of the batch.
     at: Timestamp,
+    /// It has so many runs that listing them is cheap.
+    is_large: bool,
     /// What this batch changes in `heads`; `None` for a run that is parked or ended by it.
-    staged: &'a mut IdMap<Key, Option<Unparked>>,
+    staged: &'a mut IdMap<Key, Option<Known>>,
     /// Runs it made and did not list.
-    pub born: Vec<Key>,
+    pub born: Vec<Born>,
     pub done: Done,
 }
 
@@ -46,24 +49,15 @@ pub(super) struct Done {
 /// Where the writer found a run's last record.
 enum Found {
     /// Among the heads in memory.
-    Unparked(Unparked),
+    Unparked(Known),
     /// In its row, which therefore has to follow every record.
-    Parked(Head),
+    Parked(Known),
 }
 
 impl Found {
-    fn head(&self) -> Head {
-        match self {
-            Found::Unparked(run) => run.head,
-            Found::Parked(head) => *head,
-        }
-    }
-
-    fn is_listed(&self) -> bool {
-        match self {
-            Found::Unparked(run) => run.is_listed,
-            Found::Parked(_) => true,
-        }
+    fn run(&self) -> Known {
+        let (Found::Unparked(run) | Found::Parked(run)) = self;
+        *run
     }
 }
 
@@ -75,13 +69,14 @@ fn is_unparked(row: &RunRow) -> bool {
 impl<'a> Attempt<'a> {
     pub(super) fn new(
         connection: &'a Connection,
-        heads: &'a IdMap<Key, Unparked>,
-        staged: &'a mut IdMap<Key, Option<Unparked>>,
+        heads: &'a IdMap<Key, Known>,
+        staged: &'a mut IdMap<Key, Option<Known>>,
         last_pos: i64,
-        at: Timestamp,
+        batch: &Batch,
     ) -> Attempt<'a> {
         let done = Done { last_pos, ..Done::default() };
-        Attempt { connection, statements: Vec::new(), heads, at, staged, born: Vec::new(), done }
+        let (at, is_large) = (batch.at, batch.runs.len() >= TOGETHER);
+        Attempt { connection, statements: Vec::new(), heads, at, is_large, staged, born: Vec::new(), done }
     }
 
     /// Like [`write`](Self::write), but a run whose rows are refused takes back only its own.
@@ -102,8 +97,7 @@ impl<'a> Attempt<'a> {
     pub(super) fn write_unit(&mut self, unit: &[RunWrite]) -> Result<Vec<Verdict>, Trouble> {
         let (done, born) = (self.done, self.born.len());
         let keys = unit.iter().map(|write| (write.org, write.run));
-        let staged: Vec<(Key, Option<Option<Unparked>>)> =
-            keys.map(|key| (key, self.staged.get(&key).copied())).collect();
+        let staged: Vec<(Key, Option<Option<Known>>)> = keys.map(|key| (key, self.staged.get(&key).copied())).collect();
         self.execute("SAVEPOINT unit", [])?;
         let mut verdicts = Vec::with_capacity(unit.len());
         for write in unit {
@@ -149,7 +143,7 @@ impl<'a> Attempt<'a> {
             crash::point(Point::KeyClaimed);
         }
         let found = if write.after == 0 { None } else { self.find(&key)? };
-        let prev = found.as_ref().map_or(Head::default(), Found::head);
+        let prev = found.as_ref().map_or(Head::default(), |found| found.run().head);
         let head = Head { seq: write.after + 1, pos: self.done.last_pos + 1 };
         let is_as_seen =
             prev.seq == write.after && (write.after > 0 || self.insert_run(&key, write.row.as_ref(), head)?);
@@ -161,16 +155,16 @@ impl<'a> Attempt<'a> {
         self.execute(sql!("journal_insert"), params![head.pos, key.0.0, key.1.0, int(head.seq), prev.pos, record])?;
         crash::point(Point::RecordWritten);
         let run = match (&write.row, &found) {
-            (Some(row), None) => is_unparked(row).then_some(Unparked { head, is_listed: false }),
+            (Some(row), None) => is_unparked(row).then_some(Known { head, is_listed: false }),
             (Some(row), Some(found)) => {
-                self.update_run(row, head, found.is_listed())?;
-                is_unparked(row).then_some(Unparked { head, is_listed: true })
+                self.update_run(row, head, found.run().is_listed)?;
+                is_unparked(row).then_some(Known { head, is_listed: true })
             }
             (None, Some(Found::Parked(_))) => {
                 self.execute(sql!("run_head_update"), params![head.pos, int(head.seq), key.0.0, key.1.0])?;
                 None
             }
-            (None, Some(Found::Unparked(run))) => Some(Unparked { head, ..*run }),
+            (None, Some(Found::Unparked(run))) => Some(Known { head, ..*run }),
             // It could not have been made.
             (None, None) => None,
         };
@@ -178,8 +172,10 @@ impl<'a> Attempt<'a> {
         if let Some(birth) = birth {
             self.write_birth(key, birth)?;
         }
-        if found.is_none() && run.is_some() {
-            self.born.push(key);
+        if let (None, Some(row)) = (&found, &write.row)
+            && !self.is_listed_at_birth(row)
+        {
+            self.born.push(Born { key, is_parked: row.parked });
         }
         self.staged.insert(key, run);
         self.done.last_pos = head.pos;
@@ -190,37 +186,49 @@ impl<'a> Attempt<'a> {
 
     /// Rewrites the rows of unparked runs that lag behind, so that a start need not read what came
     /// before this point.
-    pub(super) fn advance_recovery_pos(&mut self, from: i64) -> Result<(), Trouble> {
+    pub(super) fn advance_recovery_pos(
+        &mut self,
+        from: i64,
+        unlisted: impl Iterator<Item = Born>,
+    ) -> Result<(), Trouble> {
         let mut update = self.connection.prepare_cached(sql!("run_head_update"))?;
         let published = self.heads.iter().filter(|(key, _)| !self.staged.contains_key(*key));
         let staged = self.staged.iter().filter_map(|(key, run)| run.as_ref().map(|run| (key, run)));
-        let mut unlisted = Vec::new();
         // A head at or before the last recovery position was written to its row by that one.
         for (key, run) in published.chain(staged).filter(|(_, run)| run.head.pos > from) {
             update.execute(params![run.head.pos, int(run.head.seq), key.0.0, key.1.0])?;
-            if !run.is_listed {
-                unlisted.push(*key);
-            }
         }
-        self.list(unlisted.into_iter())?;
+        let born = std::mem::take(&mut self.born);
+        self.list(unlisted.chain(born))?;
         crash::point(Point::RecoveryRows);
         self.execute(sql!("setting_put"), params![RECOVERY_POS, self.done.last_pos.to_string()])?;
         Ok(())
     }
 
     /// Lists those that are not listed yet.
-    pub(super) fn list(&mut self, keys: impl Iterator<Item = Key>) -> Result<(), Trouble> {
-        for key in keys {
-            if let Some(run) = self.in_memory(&key).filter(|run| !run.is_listed) {
-                self.execute(sql!("run_list"), params![key.0.0, key.1.0])?;
+    pub(super) fn list(&mut self, runs: impl Iterator<Item = Born>) -> Result<(), Trouble> {
+        for Born { key, is_parked } in runs {
+            let run = self.in_memory(&key);
+            // A run that was born unparked is listed by whatever parks or ends it. One that was born parked may be as it was.
+            if run.map_or(!is_parked, |run| run.is_listed) {
+                continue;
+            }
+            if self.execute(sql!("run_list"), params![key.0.0, key.1.0])? > 0 {
                 crash::point(Point::RunListed);
-                self.staged.insert(key, Some(Unparked { is_listed: true, ..run }));
+            }
+            if let Some(run) = run {
+                self.staged.insert(key, Some(Known { is_listed: true, ..run }));
             }
         }
         Ok(())
     }
 
-    fn in_memory(&self, key: &Key) -> Option<Unparked> {
+    /// Nothing will change the row of a run that is over, and what will wait is as well listed now if there are many.
+    fn is_listed_at_birth(&self, row: &RunRow) -> bool {
+        row.status.is_terminal() || row.parked && self.is_large
+    }
+
+    fn in_memory(&self, key: &Key) -> Option<Known> {
         match self.staged.get(key) {
             Some(staged) => *staged,
             None => self.heads.get(key).copied(),
@@ -233,7 +241,9 @@ impl<'a> Attempt<'a> {
         }
         self.done.reads += 1;
         let statement = self.prepared(sql!("run_head"))?;
-        let read = |row: &rusqlite::Row<'_>| Ok(Head { seq: count(row, 0)?, pos: row.get(1)? });
+        let read = |row: &rusqlite::Row<'_>| {
+            Ok(Known { head: Head { seq: count(row, 0)?, pos: row.get(1)? }, is_listed: row.get(2)? })
+        };
         Ok(statement.query_row((key.0.0, key.1.0), read).optional()?.map(Found::Parked))
     }
 
@@ -260,7 +270,7 @@ impl<'a> Attempt<'a> {
         {
             return Ok(false);
         }
-        let head = self.find(&(write.org, write.run))?.map_or(Head::default(), |found| found.head());
+        let head = self.find(&(write.org, write.run))?.map_or(Head::default(), |found| found.run().head);
         Ok(head.seq == write.after)
     }
 
@@ -279,6 +289,7 @@ impl<'a> Attempt<'a> {
     /// False when the run exists already.
     fn insert_run(&mut self, key: &Key, row: Option<&RunRow>, head: Head) -> Result<bool, Trouble> {
         let Some(row) = row else { return Ok(false) };
+        let is_listed = self.is_listed_at_birth(row);
         let inserted = self.execute(
             sql!("run_insert"),
             params![
@@ -300,7 +311,7 @@ impl<'a> Attempt<'a> {
                 int(head.seq),
                 row.gate.as_ref().map(gate_bytes),
                 row.parked,
-                !is_unparked(row),
+                is_listed,
             ],
         )?;
         Ok(inserted > 0)

@@ -28,9 +28,9 @@ pub(super) struct Head {
     pub pos: i64,
 }
 
-/// What the writer remembers of an unparked run.
+/// What the writer knows of a run: of an unparked one from memory, of any other from its row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Unparked {
+pub(super) struct Known {
     pub head: Head,
     /// See [`unlisted`](super::unlisted).
     pub is_listed: bool,
@@ -38,14 +38,14 @@ pub(super) struct Unparked {
 
 #[derive(Debug, Default)]
 pub(super) struct Heads {
-    runs: RwLock<IdMap<Key, Unparked>>,
+    runs: RwLock<IdMap<Key, Known>>,
     /// No run with a smaller id is unlisted.
     unlisted_from: RwLock<Option<RunId>>,
 }
 
 impl Heads {
     /// Held by the writer while it writes a batch: other readers are not kept out.
-    pub(super) fn read(&self) -> RwLockReadGuard<'_, IdMap<Key, Unparked>> {
+    pub(super) fn read(&self) -> RwLockReadGuard<'_, IdMap<Key, Known>> {
         self.runs.read().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -59,7 +59,7 @@ impl Heads {
     }
 
     /// Takes over what a durable batch changed: a new head, or that the run was parked or ended.
-    pub(super) fn publish(&self, changes: impl Iterator<Item = (Key, Option<Unparked>)>, unlisted_from: Option<RunId>) {
+    pub(super) fn publish(&self, changes: impl Iterator<Item = (Key, Option<Known>)>, unlisted_from: Option<RunId>) {
         let mut runs = self.runs.write().unwrap_or_else(PoisonError::into_inner);
         for (key, run) in changes {
             match run {
@@ -106,7 +106,7 @@ pub(super) fn recover(connection: &Connection) -> Result<(Heads, Tail)> {
         // An empty record is the place of a run that was erased. A run that is not in the map was parked or
         // ended later, and its row is exact.
         if bytes > 0
-            && let Some(Unparked { head, .. }) = runs.get_mut(&key)
+            && let Some(Known { head, .. }) = runs.get_mut(&key)
             && seq > head.seq
         {
             if (seq, prev) != (head.seq + 1, head.pos) {
@@ -118,11 +118,11 @@ pub(super) fn recover(connection: &Connection) -> Result<(Heads, Tail)> {
     Ok((Heads { runs: RwLock::new(runs), ..Heads::default() }, tail))
 }
 
-fn rows(connection: &Connection) -> rusqlite::Result<IdMap<Key, Unparked>> {
+fn rows(connection: &Connection) -> rusqlite::Result<IdMap<Key, Known>> {
     let mut statement = connection.prepare(sql!("runs_unparked"))?;
     let rows = statement.query_map([], |row| {
         let head = Head { seq: count(row, 2)?, pos: row.get(3)? };
-        Ok(((org(row, 0)?, run_id(row, 1)?), Unparked { head, is_listed: true }))
+        Ok(((org(row, 0)?, run_id(row, 1)?), Known { head, is_listed: true }))
     })?;
     rows.collect()
 }

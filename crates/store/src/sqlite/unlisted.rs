@@ -2,7 +2,8 @@
 //!
 //! A run is made, works and has ended a moment later, and nobody has asked for it by its workflow or its status meanwhile.
 //! So a new run's row is not listed: the indexes leave it out until the row changes next. What stays as it was born, like a task
-//! that waits, is listed by a later batch, many together, which touches each page of an index once instead of once for each.
+//! that waits, is listed by a later batch, many together, which touches each page of an index once instead of once for each. (Where
+//! many are made together to wait, listing them at once is as good.)
 //!
 //! ```text
 //!   made ──▶ not listed ──┬─▶ its row changes                ──▶ listed
@@ -20,8 +21,16 @@ use std::collections::VecDeque;
 
 /// Runs whose smallest id is kept together.
 const PART: usize = 512;
-/// At least so many are listed together.
-const TOGETHER: usize = 64;
+/// At least so many are listed together: each page of an index is written once for some of them.
+pub(super) const TOGETHER: usize = 64;
+
+/// A run that was not listed when it was made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Born {
+    pub key: Key,
+    /// It was parked from the beginning, so nothing in memory says whether it still is not listed.
+    pub is_parked: bool,
+}
 
 /// The runs that were not listed when they were made, oldest first. Some are since.
 #[derive(Debug, Default)]
@@ -33,26 +42,31 @@ pub(super) struct Line {
 #[derive(Debug)]
 struct Part {
     smallest: RunId,
-    runs: VecDeque<Key>,
+    runs: VecDeque<Born>,
 }
 
 impl Line {
-    pub(super) fn push(&mut self, key: Key) {
+    pub(super) fn push(&mut self, born: Born) {
+        let id = born.key.1;
         self.len += 1;
         match self.parts.back_mut().filter(|part| part.runs.len() < PART) {
             Some(part) => {
-                part.smallest = part.smallest.min(key.1);
-                part.runs.push_back(key);
+                part.smallest = part.smallest.min(id);
+                part.runs.push_back(born);
             }
-            None => self.parts.push_back(Part { smallest: key.1, runs: [key].into() }),
+            None => self.parts.push_back(Part { smallest: id, runs: [born].into() }),
         }
     }
 
     /// Those to be listed when `more` join a line of at most `max`.
-    pub(super) fn due(&self, more: usize, max: usize) -> impl Iterator<Item = Key> + '_ {
+    pub(super) fn due(&self, more: usize, max: usize) -> impl Iterator<Item = Born> + '_ {
         let surplus = (self.len + more).saturating_sub(max);
         let count = if surplus == 0 { 0 } else { surplus.max(TOGETHER).min(self.len) };
-        self.parts.iter().flat_map(|part| &part.runs).copied().take(count)
+        self.all().take(count)
+    }
+
+    pub(super) fn all(&self) -> impl Iterator<Item = Born> + '_ {
+        self.parts.iter().flat_map(|part| &part.runs).copied()
     }
 
     /// Those were listed.
@@ -82,21 +96,21 @@ mod tests {
     use super::*;
     use kernel::OrgId;
 
-    fn key(n: usize) -> Key {
-        (OrgId(1), RunId((n as u128).to_be_bytes()))
+    fn run(n: usize) -> Born {
+        Born { key: (OrgId(1), RunId((n as u128).to_be_bytes())), is_parked: false }
     }
 
     #[test]
     fn the_oldest_go_first_and_many_together() {
         let mut line = Line::default();
-        (1_000..1_600).rev().for_each(|n| line.push(key(n)));
+        (1_000..1_600).rev().for_each(|n| line.push(run(n)));
         assert_eq!(line.due(0, 600).count(), 0);
-        assert_eq!(line.due(1, 600).collect::<Vec<_>>(), (1_536..1_600).rev().map(key).collect::<Vec<_>>());
+        assert_eq!(line.due(1, 600).collect::<Vec<_>>(), (1_536..1_600).rev().map(run).collect::<Vec<_>>());
         assert_eq!(line.due(300, 600).count(), 300);
         assert_eq!(line.due(5_000, 600).count(), 600, "no more than there are");
-        assert_eq!(line.from(), Some(key(1_000).1), "the last that came has the smallest id");
+        assert_eq!(line.from(), Some(run(1_000).key.1), "the last that came has the smallest id");
         line.pop(599);
-        assert_eq!(line.due(10, 0).collect::<Vec<_>>(), [key(1_000)]);
+        assert_eq!(line.due(10, 0).collect::<Vec<_>>(), [run(1_000)]);
         line.pop(1);
         assert_eq!((line.from(), line.due(10, 0).count()), (None, 0));
     }

@@ -13,9 +13,10 @@ use super::attempt::{Attempt, Done};
 use super::checkpoints;
 use super::checkpoints::Log;
 use super::fault::Trouble;
-use super::heads::{Heads, Key, Tail, Unparked};
+use super::heads::{Heads, Key, Known, Tail};
 use super::open;
 use super::unlisted::Line;
+use super::view::View;
 use super::{Options, Tally};
 use crate::crash::{self, Point};
 use crate::near::IdMap;
@@ -29,9 +30,10 @@ use std::sync::atomic::Ordering::Relaxed;
 pub(super) struct Writer {
     connection: Connection,
     log: Log,
+    view: View,
     heads: Arc<Heads>,
     /// Empty between batches; kept for its capacity.
-    staged: IdMap<Key, Option<Unparked>>,
+    staged: IdMap<Key, Option<Known>>,
     unlisted: Line,
     tail: Tail,
     options: Options,
@@ -54,8 +56,8 @@ impl Writer {
         options: Options,
         tally: Arc<Tally>,
     ) -> Writer {
-        let (staged, unlisted) = (IdMap::default(), Line::default());
-        Writer { connection, log, heads, staged, unlisted, tail, options, tally, unknown: None }
+        let (view, staged, unlisted) = (View::default(), IdMap::default(), Line::default());
+        Writer { connection, log, view, heads, staged, unlisted, tail, options, tally, unknown: None }
     }
 
     pub(super) fn commit(&mut self, batch: &Batch) -> Result<Vec<Verdict>> {
@@ -63,7 +65,7 @@ impl Writer {
         if batch.runs.is_empty() {
             return Ok(Vec::new());
         }
-        self.log.tend(&self.connection);
+        self.log.tend(&self.connection, &mut self.view);
         crash::point(Point::BeforeBegin);
         let mut outcome = self.attempt(batch, Guard::None);
         if let Err(Trouble::Row) = outcome {
@@ -85,6 +87,7 @@ impl Writer {
         work: impl FnOnce(&Connection) -> std::result::Result<T, Trouble>,
     ) -> Result<T> {
         self.refuse_if_unknown()?;
+        self.view.give_back(&self.connection);
         let outcome = begin(&self.connection).and_then(|()| {
             let answer = work(&self.connection)?;
             end(&self.connection)?;
@@ -111,6 +114,7 @@ impl Writer {
     /// Can the write lock be had, and a table be read?
     pub(super) fn check(&mut self) -> Result<()> {
         self.refuse_if_unknown()?;
+        self.view.give_back(&self.connection);
         let probe = begin(&self.connection).and_then(|()| {
             self.connection.query_row("SELECT count(*) FROM schema_migrations", [], |_| Ok(()))?;
             Ok(())
@@ -128,9 +132,14 @@ impl Writer {
     }
 
     fn attempt(&mut self, batch: &Batch, guard: Guard) -> std::result::Result<(Vec<Verdict>, Done), Trouble> {
-        begin(&self.connection)?;
+        self.view.keep(&self.connection);
+        if begin(&self.connection).is_err() {
+            // Somebody with a tool wrote to the file: what this one sees is not the last word.
+            self.view.give_back(&self.connection);
+            begin(&self.connection)?;
+        }
         let heads = self.heads.read();
-        let mut attempt = Attempt::new(&self.connection, &heads, &mut self.staged, self.tail.last_pos, batch.at);
+        let mut attempt = Attempt::new(&self.connection, &heads, &mut self.staged, self.tail.last_pos, batch);
         let mut verdicts = Vec::with_capacity(batch.runs.len());
         for unit in batch.runs.chunk_by(is_same_unit) {
             match (unit, guard) {
@@ -143,7 +152,7 @@ impl Writer {
             || self.tail.bytes + attempt.done.bytes >= self.options.recovery_bytes;
         let mut listed = 0;
         if is_tail_long {
-            attempt.advance_recovery_pos(self.tail.recovery_pos)?;
+            attempt.advance_recovery_pos(self.tail.recovery_pos, self.unlisted.all())?;
         } else {
             let due = self.unlisted.due(attempt.born.len(), self.options.unlisted_max);
             attempt.list(due.inspect(|_| listed += 1))?;
@@ -162,7 +171,7 @@ impl Writer {
             self.tail.records += done.records;
             self.tail.bytes += done.bytes;
             self.unlisted.pop(listed);
-            born.into_iter().for_each(|key| self.unlisted.push(key));
+            born.into_iter().for_each(|born| self.unlisted.push(born));
         }
         Ok((verdicts, done))
     }

@@ -1,6 +1,6 @@
 //! What is there after the process was killed, and how little a start has to read to know it.
 
-use crate::support::{Place, commit};
+use crate::support::{Place, commit, suffixed};
 use kernel::RunStatus;
 use store::sqlite::Options;
 use store::{Error, RunWrite, SqliteStore, Store, Verdict};
@@ -87,6 +87,38 @@ fn a_new_run_is_listed_when_its_row_changes_or_many_came_after_it() {
 }
 
 #[test]
+fn a_run_that_is_parked_from_the_beginning_is_listed_later_too() {
+    let place = Place::new();
+    let store = place.open_with(Options { unlisted_max: 4, ..Options::default() });
+    commit(&store, [1, 2, 3, 4].map(|n| offer(run(n), 0, vec![task(run(n), 0, "mail", 0)])));
+    commit(&store, [append(run(1), 1)]);
+    assert_eq!(unlisted(&place, 1..5), [1, 2, 3, 4], "a record that changes nothing of the row but its head");
+    commit(&store, [turn(run(2), 1, RunStatus::Running), turn(run(3), 1, RunStatus::Completed)]);
+    assert_eq!(unlisted(&place, 1..5), [1, 4]);
+    commit(&store, [offer(run(5), 0, Vec::new())]);
+    assert_eq!(unlisted(&place, 1..6), [5], "the rest made room, together");
+    commit(&store, [append(run(4), 1), turn(run(1), 2, RunStatus::Failed), append(run(2), 2)]);
+    assert_eq!(unlisted(&place, 1..6), [5]);
+    let again = place.killed();
+    again.open();
+    assert!(unlisted(&again, 1..6).is_empty());
+    commit(&store, (100..164).map(|n| offer(run(n), 0, Vec::new())).collect::<Vec<_>>());
+    assert!(unlisted(&place, 100..164).is_empty(), "many together");
+}
+
+#[test]
+fn runs_that_are_parked_from_the_beginning_are_listed_when_the_recovery_position_moves() {
+    let place = Place::new();
+    let store = place.open_with(Options { recovery_records: 4, ..Options::default() });
+    for n in 1..4 {
+        commit(&store, [offer(run(n), 0, Vec::new())]);
+    }
+    assert_eq!((recovery_pos(&place), unlisted(&place, 1..4)), (0, vec![1, 2, 3]));
+    commit(&store, [offer(run(4), 0, Vec::new())]);
+    assert_eq!((recovery_pos(&place), unlisted(&place, 1..5)), (4, vec![]), "the one that moved it, too");
+}
+
+#[test]
 fn a_start_lists_what_was_not_and_finds_it() {
     for recovery_records in [3, 4, 100_000] {
         let place = Place::new();
@@ -144,6 +176,68 @@ fn the_helper_copies_the_log_while_commits_go_on() {
     assert!(store.counters().wal_bytes > 0);
     drop(store);
     check_populated(&place.open());
+}
+
+#[test]
+fn the_helper_copies_everything_although_the_writer_keeps_its_view() {
+    let place = Place::new();
+    let store = place.open_with(Options { passive_bytes: 1, ..Options::default() });
+    for n in 1..50 {
+        commit(&store, [start(run(n))]);
+    }
+    let is_copied = || {
+        let copy = Place::new();
+        std::fs::copy(place.database(), copy.database()).unwrap();
+        copy.raw().query_row("SELECT count(*) FROM journal", [], |row| row.get::<_, i64>(0)).is_ok_and(|n| n >= 48)
+    };
+    // What was there when the helper was asked, if it does not just look for views that are kept; so it is asked again.
+    let is_copied_soon = (0..500).any(|n| {
+        commit(&store, [append(run(1), n + 1)]);
+        std::thread::sleep(std::time::Duration::from_millis(10));
+        is_copied()
+    });
+    assert!(is_copied_soon);
+}
+
+#[test]
+fn the_log_starts_over_although_the_writer_keeps_its_view() {
+    let place = Place::new();
+    let store = place.open_with(Options { restart_bytes: 100_000, ..Options::default() });
+    // The log of a new database begins with its tables.
+    let length_max = 400_000;
+    for n in 1..200 {
+        commit(&store, [start(run(n))]);
+    }
+    let written = store.counters().wal_bytes;
+    let length = suffixed(&place.database(), "-wal").metadata().unwrap().len();
+    assert!(written > 3 * length_max && length < length_max, "{written} bytes in a log of {length}");
+}
+
+#[test]
+fn the_writer_goes_on_after_somebody_else_wrote() {
+    let place = Place::new();
+    let store = place.open();
+    commit(&store, [start(run(1))]);
+    place.raw().execute("UPDATE runs SET created_at = 7", []).unwrap();
+    assert_eq!(commit(&store, [append(run(1), 1), start(run(2))]), [Verdict::Committed, Verdict::Committed]);
+}
+
+#[test]
+fn a_log_that_grows_is_filled_ahead_and_read_to_its_end() {
+    let place = Place::new();
+    let store = place.open_with(Options { restart_bytes: 2 << 20, ..Options::default() });
+    let length = || suffixed(&place.database(), "-wal").metadata().unwrap().len();
+    populate(&store);
+    assert!(length() < 1 << 20, "nothing is filled for a few records");
+    let large = RunWrite { payloads: vec![(0, vec![7; 1 << 20].into())], ..turn(run(50), 0, RunStatus::Completed) };
+    commit(&store, [large]);
+    commit(&store, [turn(run(51), 0, RunStatus::Completed)]);
+    assert_eq!(length(), 2 << 20, "up to where it starts over");
+    let killed = place.killed();
+    let again = killed.open();
+    check_populated(&again);
+    assert_eq!(now(again.payloads(ORG, run(50), &[0])).unwrap()[0].1.len(), 1 << 20);
+    assert_eq!(now(again.load(ORG, run(51))).unwrap().unwrap().seq, 1, "the last that was written");
 }
 
 #[test]

@@ -78,7 +78,7 @@ fn runs(
                 continue;
             }
         };
-        let is_new = !row.parked && !row.status.is_terminal() && head.pos > journal.recovery_pos;
+        let is_new = !row.status.is_terminal() && head.pos > journal.recovery_pos;
         if !is_listed && !is_new {
             let what = "its row is in no index, and it is not one of the newest";
             each(Seen::Anomaly(Anomaly::new(AnomalyKind::Unlisted, what).of(Some(row.org), Some(row.id))));
