@@ -407,9 +407,12 @@ impl<T> Board<T> {
         self.stirred.insert(key);
     }
 
-    /// What a hand-over to this promise takes up.
-    pub fn seats_of(&self, promise: u64, org: OrgId, run: RunId, step: u32) -> Vec<SeatRow> {
-        let Some(Promise { line, seats, .. }) = self.promises.get(&promise) else { return Vec::new() };
+    /// What a hand-over to this promise takes up, now that it is recorded.
+    pub fn seats_of(&mut self, promise: u64, org: OrgId, run: RunId, step: u32, now: Timestamp) -> Vec<SeatRow> {
+        let Some(Promise { line, seats, .. }) = self.promises.get_mut(&promise) else { return Vec::new() };
+        if let Some(line) = self.lines.get_mut(line) {
+            line.sit_from(seats, now);
+        }
         let row = |(of, key, number, until): &(SeatOf, Arc<str>, u32, Timestamp)| SeatRow {
             seat: Seat { org, name: line.1.to_string(), of: *of, key: key.to_string(), number: *number },
             run,

@@ -616,7 +616,7 @@ impl<T> Mailbox<T> {
         live.payloads.clear();
         slot.phase = Phase::InFlight;
         let leave = work::leave(&self.board);
-        let take = work::seats(&self.board, slot.org, id, &advanced.effects);
+        let take = work::seats(&mut self.board, slot.org, id, &advanced.effects, now);
         turn.batch.runs.push(live.write(slot.org, id, record.seal(), advanced.payloads, leave, take));
         turn.pending.push(Pending { items, answers, effects: advanced.effects });
         if planted::is(Bug::GrantBeforeCommit) {

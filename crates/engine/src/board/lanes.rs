@@ -241,6 +241,15 @@ impl Line {
         Some(taken)
     }
 
+    /// The time of a rate begins when a hand-over is recorded. Since its seat was taken the run may have had to be read.
+    pub fn sit_from(&mut self, taken: &mut Taken, now: Timestamp) {
+        let (Some(seats), Some(rate)) = (&mut self.seats, self.rules.rate) else { return };
+        for (of, key, number, until) in taken.iter_mut().filter(|seat| seat.0 == SeatOf::Rate) {
+            *until = now.after(rate.per);
+            seats.take(*of, key, *number, *until);
+        }
+    }
+
     /// It did not come to the hand-over.
     pub fn stand_up(&mut self, taken: &Taken) {
         let Some(seats) = &mut self.seats else { return };

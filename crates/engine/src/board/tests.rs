@@ -819,7 +819,7 @@ fn seats_are_taken_with_a_hand_over_and_free_when_it_does_not_come_to_it() {
     let mut seats: Vec<u32> = claims.iter().map(|claim| claim.offer.seat).collect();
     seats.sort_unstable();
     assert_eq!(seats, [1, 2], "two at once, each with a seat of its own");
-    let taken = board.seats_of(claims[0].offer.place, ORG, claims[0].run, 0);
+    let taken = board.seats_of(claims[0].offer.place, ORG, claims[0].run, 0, NOW);
     assert_eq!((taken.len(), taken[0].seat.number + 1), (1, claims[0].offer.seat));
     board.revoke(claims[0].offer.place, NOW);
     let again = board.pair(NOW);
@@ -833,6 +833,24 @@ fn seats_are_taken_with_a_hand_over_and_free_when_it_does_not_come_to_it() {
     assert_eq!(board.stance(&a, NOW).hold, Some(Hold::Limit(2)));
     board.freed(&seat(again[0].offer.seat - 1).seat, NOW);
     assert_eq!(board.pair(NOW).len(), 1);
+}
+
+#[test]
+fn the_time_of_a_rate_begins_when_its_hand_over_is_recorded() {
+    let (mut board, a) = (shared(), lane("a", ""));
+    let rate = Rate { limit: 1, per: Span::from_secs(1), per_key: false };
+    board.rule(&TypeRow { rate: Some(rate), ..rule("a") }, None, NOW);
+    board.open(ask(1, &["a"], 9), NOW);
+    board.post(&a, place(1, 1), NOW);
+    board.post(&a, place(1, 2), NOW);
+    let claims = board.pair(NOW);
+    assert_eq!(claims.len(), 1);
+    // Its run had to be read first.
+    let recorded = NOW.after(Span::from_millis(700));
+    let taken = board.seats_of(claims[0].offer.place, ORG, claims[0].run, 0, recorded);
+    assert_eq!(taken[0].until, recorded.after(rate.per));
+    assert_eq!(board.stance(&a, recorded).hold, Some(Hold::Rate(recorded.after(rate.per))));
+    assert_eq!(board.pair(NOW.after(rate.per)), [], "a second after it was chosen");
 }
 
 #[test]

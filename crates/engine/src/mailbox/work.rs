@@ -294,9 +294,15 @@ pub(super) fn leave<T>(board: &Board<T>) -> Leave {
 }
 
 /// What the hand-overs among these effects take up of limits.
-pub(super) fn seats<T>(board: &Board<T>, org: OrgId, run: RunId, effects: &[Effect]) -> Vec<SeatRow> {
+pub(super) fn seats<T>(
+    board: &mut Board<T>,
+    org: OrgId,
+    run: RunId,
+    effects: &[Effect],
+    now: Timestamp,
+) -> Vec<SeatRow> {
     let taken = |effect: &Effect| match effect {
-        Effect::Grant { step, place, .. } => board.seats_of(*place, org, run, *step),
+        Effect::Grant { step, place, .. } => board.seats_of(*place, org, run, *step, now),
         _ => Vec::new(),
     };
     effects.iter().flat_map(taken).collect()
