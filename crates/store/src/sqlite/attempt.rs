@@ -11,13 +11,16 @@
 use super::columns::{count, gate_bytes, int, sql};
 use super::fault::Trouble;
 use super::heads::{Head, Key, Known, RECOVERY_POS};
-use super::unlisted::{Born, TOGETHER};
+use super::unlisted::Born;
 use crate::crash::{self, Point};
 use crate::near::IdMap;
 use crate::rows::{Batch, Birth, IdempotencyKey, ReadyRow, RunRow, RunWrite, SeatRow, Verdict};
 use crate::sound::{is_sound, undo};
 use kernel::{RunId, Timestamp};
 use rusqlite::{CachedStatement, Connection, OptionalExtension, params};
+
+/// Runs in a batch that share the pages of an index. Listing one of fewer later, which writes its row again, costs less.
+const LARGE: usize = 8;
 
 pub(super) struct Attempt<'a> {
     connection: &'a Connection,
@@ -75,7 +78,7 @@ impl<'a> Attempt<'a> {
         batch: &Batch,
     ) -> Attempt<'a> {
         let done = Done { last_pos, ..Done::default() };
-        let (at, is_large) = (batch.at, batch.runs.len() >= TOGETHER);
+        let (at, is_large) = (batch.at, batch.runs.len() >= LARGE);
         Attempt { connection, statements: Vec::new(), heads, at, is_large, staged, born: Vec::new(), done }
     }
 

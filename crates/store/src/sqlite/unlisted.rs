@@ -22,7 +22,7 @@ use std::collections::VecDeque;
 /// Runs whose smallest id is kept together.
 const PART: usize = 512;
 /// At least so many are listed together: each page of an index is written once for some of them.
-pub(super) const TOGETHER: usize = 64;
+const TOGETHER: usize = 64;
 
 /// A run that was not listed when it was made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
