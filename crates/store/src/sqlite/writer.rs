@@ -133,10 +133,13 @@ impl Writer {
 
     fn attempt(&mut self, batch: &Batch, guard: Guard) -> std::result::Result<(Vec<Verdict>, Done), Trouble> {
         self.view.keep(&self.connection);
-        if begin(&self.connection).is_err() {
-            // Somebody with a tool wrote to the file: what this one sees is not the last word.
-            self.view.give_back(&self.connection);
-            begin(&self.connection)?;
+        match begin(&self.connection) {
+            // Somebody with a tool wrote to the file.
+            Err(trouble) if trouble.is_outdated_view() => {
+                self.view.give_back(&self.connection);
+                begin(&self.connection)?;
+            }
+            begun => begun?,
         }
         let heads = self.heads.read();
         let mut attempt = Attempt::new(&self.connection, &heads, &mut self.staged, self.tail.last_pos, batch);
