@@ -10,6 +10,7 @@
 //! area under `routes/`, with what it promises (see [`contract`]).
 
 mod access;
+mod awake;
 mod body;
 mod contract;
 mod diff;
