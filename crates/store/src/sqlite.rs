@@ -351,10 +351,10 @@ impl Store for SqliteStore {
     }
 
     fn run(&self, org: OrgId, run: RunId) -> Call<'_, Option<RunRow>> {
-        self.read(move |connection, _| {
+        self.read(move |connection, inner| {
             let mut statement = connection.prepare_cached(sql!("run")).map_err(on_read)?;
             let row = statement.query_row((org.0, run.0), run_row).optional().map_err(on_read)?;
-            Ok(row.filter(|row| row.deleted_at.is_none()))
+            Ok(row.filter(|row| row.deleted_at.is_none()).map(|row| inner.heads.corrected(row)))
         })
     }
 

@@ -8,7 +8,7 @@
 //! a run that is refused after its first row makes the whole try fail ([`Trouble::Row`]) unless a
 //! savepoint guards it.
 
-use super::columns::{count, gate_bytes, int, sql};
+use super::columns::{count, gate_bytes, int, sql, time};
 use super::fault::Trouble;
 use super::heads::{Head, Key, Known, RECOVERY_POS};
 use super::unlisted::Born;
@@ -16,7 +16,7 @@ use crate::crash::{self, Point};
 use crate::near::IdMap;
 use crate::rows::{Batch, Birth, IdempotencyKey, ReadyRow, RunRow, RunWrite, SeatRow, Verdict};
 use crate::sound::{is_sound, undo};
-use kernel::{RunId, Timestamp};
+use kernel::{RunId, RunStatus, Timestamp};
 use rusqlite::{CachedStatement, Connection, OptionalExtension, params};
 
 /// Runs in a batch that share the pages of an index. Listing one of fewer later, which writes its row again, costs less.
@@ -54,13 +54,29 @@ enum Found {
     /// Among the heads in memory.
     Unparked(Known),
     /// In its row, which therefore has to follow every record.
-    Parked(Known),
+    Parked(Known, Rest),
 }
 
 impl Found {
     fn run(&self) -> Known {
-        let (Found::Unparked(run) | Found::Parked(run)) = self;
+        let (Found::Unparked(run) | Found::Parked(run, _)) = self;
         *run
+    }
+}
+
+/// What the row of a parked run says besides.
+struct Rest {
+    /// It runs, and there is nothing else to say.
+    is_plain: bool,
+    expires_at: Timestamp,
+}
+
+impl Rest {
+    /// Is this row the same, but for the run being taken up?
+    fn is_taken_up_by(&self, row: &RunRow) -> bool {
+        let is_plain = row.status == RunStatus::Running && row.wake_at.is_none() && row.finished_at.is_none();
+        let is_awake = !row.parked && row.waiting == 0;
+        self.is_plain && is_plain && is_awake && row.error_code.is_none() && row.expires_at == self.expires_at
     }
 }
 
@@ -158,12 +174,15 @@ impl<'a> Attempt<'a> {
         self.execute(sql!("journal_insert"), params![head.pos, key.0.0, key.1.0, int(head.seq), prev.pos, record])?;
         crash::point(Point::RecordWritten);
         let run = match (&write.row, &found) {
-            (Some(row), None) => is_unparked(row).then_some(Known { head, is_listed: false }),
+            (Some(row), None) => is_unparked(row).then_some(Known { head, is_listed: false, is_taken: false }),
+            (Some(row), Some(Found::Parked(run, rest))) if rest.is_taken_up_by(row) => {
+                Some(Known { head, is_taken: true, ..*run })
+            }
             (Some(row), Some(found)) => {
                 self.update_run(row, head, found.run().is_listed)?;
-                is_unparked(row).then_some(Known { head, is_listed: true })
+                is_unparked(row).then_some(Known { head, is_listed: true, is_taken: false })
             }
-            (None, Some(Found::Parked(_))) => {
+            (None, Some(Found::Parked(..))) => {
                 self.execute(sql!("run_head_update"), params![head.pos, int(head.seq), key.0.0, key.1.0])?;
                 None
             }
@@ -194,12 +213,17 @@ impl<'a> Attempt<'a> {
         from: i64,
         unlisted: impl Iterator<Item = Born>,
     ) -> Result<(), Trouble> {
-        let mut update = self.connection.prepare_cached(sql!("run_head_update"))?;
         let published = self.heads.iter().filter(|(key, _)| !self.staged.contains_key(*key));
         let staged = self.staged.iter().filter_map(|(key, run)| run.as_ref().map(|run| (key, run)));
         // A head at or before the last recovery position was written to its row by that one.
-        for (key, run) in published.chain(staged).filter(|(_, run)| run.head.pos > from) {
-            update.execute(params![run.head.pos, int(run.head.seq), key.0.0, key.1.0])?;
+        let lagging = published.chain(staged).filter(|(_, run)| run.head.pos > from);
+        let lagging: Vec<(Key, Known)> = lagging.map(|(key, run)| (*key, *run)).collect();
+        for (key, run) in lagging {
+            let update = if run.is_taken { sql!("run_take") } else { sql!("run_head_update") };
+            self.execute(update, params![run.head.pos, int(run.head.seq), key.0.0, key.1.0])?;
+            if run.is_taken {
+                self.staged.insert(key, Some(Known { is_taken: false, ..run }));
+            }
         }
         let born = std::mem::take(&mut self.born);
         self.list(unlisted.chain(born))?;
@@ -245,9 +269,11 @@ impl<'a> Attempt<'a> {
         self.done.reads += 1;
         let statement = self.prepared(sql!("run_head"))?;
         let read = |row: &rusqlite::Row<'_>| {
-            Ok(Known { head: Head { seq: count(row, 0)?, pos: row.get(1)? }, is_listed: row.get(2)? })
+            let head = Head { seq: count(row, 0)?, pos: row.get(1)? };
+            let rest = Rest { is_plain: row.get(3)?, expires_at: time(row, 4)? };
+            Ok(Found::Parked(Known { head, is_listed: row.get(2)?, is_taken: false }, rest))
         };
-        Ok(statement.query_row((key.0.0, key.1.0), read).optional()?.map(Found::Parked))
+        Ok(statement.query_row((key.0.0, key.1.0), read).optional()?)
     }
 
     /// Is a seat taken that the write wants? Nothing else may stand in its way that would be noticed first.

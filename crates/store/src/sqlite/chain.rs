@@ -10,7 +10,7 @@
 use super::catalog::value;
 use super::columns::{self, count, org, run_id, run_row, sql};
 use super::fault::on_read;
-use super::heads::{Head, Heads, Key};
+use super::heads::{Head, Heads, Key, may_be_taken, take_up};
 use crate::rows::{Loaded, RunRow, Stretch, Written};
 use crate::{Error, Result};
 use bytes::Bytes;
@@ -34,7 +34,10 @@ pub(super) fn load_all(connection: &Connection, heads: &Heads, keys: &[Key]) -> 
 }
 
 fn load_in(view: &Connection, known: Head, key: Key) -> Result<Option<Loaded>> {
-    let Some((row, stored)) = shown(view, key)? else { return Ok(None) };
+    let Some((mut row, stored)) = shown(view, key)? else { return Ok(None) };
+    if may_be_taken(&row) && known > stored {
+        take_up(&mut row);
+    }
     let snapshot = snapshot(view, key).map_err(on_read)?;
     let base = snapshot.as_ref().map_or(Head::default(), |(at, _)| *at);
     let head = stored.max(base).max(known);

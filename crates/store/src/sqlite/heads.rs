@@ -1,8 +1,12 @@
 //! Where the last record of each unparked run is.
 //!
 //! The compare-and-swap of a commit is against this map, so the hot path reads nothing. Its keys are
-//! exactly the runs whose row says neither waiting nor ended; of all others the row itself holds the
+//! exactly the runs that are neither parked nor ended; of all others the row itself holds the
 //! exact head. Readers take a head from here too, since the rows of unparked runs lag behind.
+//!
+//! So do they in one more respect: a task that waits is parked, and whoever takes it is done with it a moment later. That it was
+//! taken up is not written to its row meanwhile. Its row says that it is parked, and has an older head than there is; that is how
+//! it can be told from one that is ([`take_up`]).
 //!
 //! The rule that keeps it right: a head enters only after the commit that made it is durable. At
 //! start the map is rebuilt from the rows and from the journal after the recovery position.
@@ -10,8 +14,9 @@
 use super::columns::{count, org, run_id, sql};
 use super::fault::on_read;
 use crate::near::IdMap;
+use crate::rows::RunRow;
 use crate::{Error, Result};
-use kernel::{OrgId, RunId};
+use kernel::{OrgId, RunId, RunStatus};
 use rusqlite::{Connection, OptionalExtension};
 use std::sync::{PoisonError, RwLock, RwLockReadGuard};
 
@@ -34,6 +39,18 @@ pub(super) struct Known {
     pub head: Head,
     /// See [`unlisted`](super::unlisted).
     pub is_listed: bool,
+    /// It was taken up, and its row says that it is parked.
+    pub is_taken: bool,
+}
+
+/// What the row of a run says once it is known that the run was taken up.
+pub(super) fn take_up(row: &mut RunRow) {
+    (row.parked, row.waiting) = (false, 0);
+}
+
+/// Could it have been taken up without its row saying so?
+pub(super) fn may_be_taken(row: &RunRow) -> bool {
+    row.parked && row.status == RunStatus::Running
 }
 
 #[derive(Debug, Default)]
@@ -51,6 +68,14 @@ impl Heads {
 
     pub(super) fn get(&self, key: &Key) -> Option<Head> {
         self.read().get(key).map(|run| run.head)
+    }
+
+    /// A row that was read a moment ago, as what is in memory has it.
+    pub(super) fn corrected(&self, mut row: RunRow) -> RunRow {
+        if may_be_taken(&row) && self.read().contains_key(&(row.org, row.id)) {
+            take_up(&mut row);
+        }
+        row
     }
 
     /// To be asked before a view of the database is taken: what is listed later is listed in that.
@@ -89,10 +114,12 @@ pub(super) struct Tail {
     pub last_pos: i64,
 }
 
-/// Rebuilds the map from what is stored, and lists the runs that were not.
+/// Rebuilds the map from what is stored. Rows that lag behind in other respects than their head do not after this: runs that were
+/// not listed are, those that were taken up are not parked.
 pub(super) fn recover(connection: &Connection) -> Result<(Heads, Tail)> {
     let recovery_pos = recovery_pos(connection)?;
     connection.execute(sql!("runs_list_tail"), [recovery_pos]).map_err(on_read)?;
+    connection.execute(sql!("runs_take_tail"), [recovery_pos]).map_err(on_read)?;
     let mut runs = rows(connection).map_err(on_read)?;
     let mut tail = Tail { recovery_pos, last_pos: recovery_pos, ..Tail::default() };
     let mut statement = connection.prepare(sql!("journal_tail")).map_err(on_read)?;
@@ -122,7 +149,7 @@ fn rows(connection: &Connection) -> rusqlite::Result<IdMap<Key, Known>> {
     let mut statement = connection.prepare(sql!("runs_unparked"))?;
     let rows = statement.query_map([], |row| {
         let head = Head { seq: count(row, 2)?, pos: row.get(3)? };
-        Ok(((org(row, 0)?, run_id(row, 1)?), Known { head, is_listed: true }))
+        Ok(((org(row, 0)?, run_id(row, 1)?), Known { head, is_listed: true, is_taken: false }))
     })?;
     rows.collect()
 }

@@ -17,6 +17,11 @@ use rusqlite::{Connection, Params, Row, params};
 const PAGE_MIN: usize = 256;
 
 pub(super) fn runs(connection: &Connection, heads: &Heads, org: OrgId, filter: &RunFilter) -> Result<Vec<RunRow>> {
+    let rows = stored(connection, heads, org, filter)?;
+    Ok(rows.into_iter().map(|row| heads.corrected(row)).collect())
+}
+
+fn stored(connection: &Connection, heads: &Heads, org: OrgId, filter: &RunFilter) -> Result<Vec<RunRow>> {
     let unlisted = heads.unlisted_from();
     let view = connection.unchecked_transaction().map_err(on_read)?;
     let Some((label, others)) = filter.labels.split_first() else { return list(&view, org, filter, unlisted, None) };

@@ -3,7 +3,7 @@
 use crate::support::{Place, commit, suffixed};
 use kernel::RunStatus;
 use store::sqlite::Options;
-use store::{Error, RunWrite, SqliteStore, Store, Verdict};
+use store::{Error, ReadyChange, RunFilter, RunRow, RunWrite, SqliteStore, Store, Verdict};
 use testkit::conformance::fixtures::*;
 use testkit::now;
 
@@ -94,7 +94,7 @@ fn a_run_that_is_parked_from_the_beginning_is_listed_later_too() {
     commit(&store, [append(run(1), 1)]);
     assert_eq!(unlisted(&place, 1..5), [1, 2, 3, 4], "a record that changes nothing of the row but its head");
     commit(&store, [turn(run(2), 1, RunStatus::Running), turn(run(3), 1, RunStatus::Completed)]);
-    assert_eq!(unlisted(&place, 1..5), [1, 4]);
+    assert_eq!(unlisted(&place, 1..5), [1, 2, 4], "taking one up does not change its row");
     commit(&store, [offer(run(5), 0, Vec::new())]);
     assert_eq!(unlisted(&place, 1..6), [5], "the rest made room, together");
     commit(&store, [append(run(4), 1), turn(run(1), 2, RunStatus::Failed), append(run(2), 2)]);
@@ -133,6 +133,103 @@ fn a_start_lists_what_was_not_and_finds_it() {
         assert!(unlisted(&killed, 1..8).is_empty());
         assert_eq!(now(again.unparked()), Ok((1..8).map(|n| (ORG, run(n))).collect()));
     }
+}
+
+/// Number of the last record and whether it is parked, as the run's row has it.
+fn row_says(place: &Place, n: u64) -> (i64, bool) {
+    let raw = place.raw();
+    raw.query_row("SELECT seq, parked FROM runs WHERE id = $1", [run(n).0], |row| Ok((row.get(0)?, row.get(1)?)))
+        .unwrap()
+}
+
+/// Takes up a run that waited to be claimed, as a claim does.
+fn take(n: u64, after: u64) -> RunWrite {
+    let remove = vec![task(run(n), 0, "mail", 0)];
+    RunWrite { ready: ReadyChange { remove, insert: vec![] }, ..turn(run(n), after, RunStatus::Running) }
+}
+
+/// Run 1 waits, 2 and 3 were taken up (3 has a record more), 4 has ended since, 5 waits again, 6 was taken up and is cancelling.
+fn take_some(store: &dyn Store) {
+    let offered = |n: u64, after| offer(run(n), after, vec![task(run(n), 0, "mail", 0)]);
+    for n in 1..7 {
+        assert_eq!(commit(store, [offered(n, 0)]), [Verdict::Committed]);
+    }
+    assert_eq!(commit(store, [2, 3, 4, 5, 6].map(|n| take(n, 1))), [const { Verdict::Committed }; 5]);
+    let more = [append(run(3), 2), turn(run(4), 2, RunStatus::Completed), offered(5, 2)];
+    assert_eq!(commit(store, more), [const { Verdict::Committed }; 3]);
+    assert_eq!(commit(store, [turn(run(6), 2, RunStatus::Cancelling)]), [Verdict::Committed]);
+}
+
+fn check_taken(store: &dyn Store) {
+    assert_eq!(now(store.unparked()), Ok([2, 3, 6].map(|n| (ORG, run(n))).to_vec()));
+    let waiting = now(store.ready(&lane(ORG, "mail", ""), None, 10)).unwrap();
+    assert_eq!(waiting.iter().map(|row| row.run).collect::<Vec<_>>(), [run(1), run(5)]);
+    let open = RunFilter { statuses: vec![RunStatus::Running], limit: 10, ..RunFilter::default() };
+    let listed = now(store.runs(ORG, &open)).unwrap();
+    let parked: Vec<_> = listed.iter().map(|row| (row.id, row.parked)).collect();
+    assert_eq!(parked, [(run(5), true), (run(3), false), (run(2), false), (run(1), true)]);
+    for (n, seq, is_parked) in [(1, 1, true), (2, 2, false), (3, 3, false), (4, 3, false), (5, 3, true), (6, 3, false)]
+    {
+        let loaded = now(store.load(ORG, run(n))).unwrap().unwrap();
+        assert_eq!((loaded.seq, loaded.row.parked), (seq, is_parked), "run {n}");
+        assert_eq!(now(store.run(ORG, run(n))).unwrap().unwrap(), loaded.row, "run {n}");
+        assert_eq!(commit(store, [append(run(n), seq - 1)]), [Verdict::Conflict]);
+    }
+}
+
+#[test]
+fn taking_up_what_waited_is_not_written_to_its_row() {
+    let place = Place::new();
+    let store = place.open();
+    take_some(&store);
+    let rows: Vec<_> = (1..7).map(|n| row_says(&place, n)).collect();
+    assert_eq!(rows, [(1, true), (1, true), (1, true), (3, false), (3, true), (3, false)]);
+    check_taken(&store);
+    assert_eq!(
+        commit(&store, [turn(run(2), 2, RunStatus::Failed), append(run(5), 3)]),
+        [const { Verdict::Committed }; 2]
+    );
+    assert_eq!((row_says(&place, 2), row_says(&place, 5)), ((3, false), (4, true)));
+}
+
+#[test]
+fn a_kill_forgets_nothing_of_what_was_taken_up() {
+    for recovery_records in (1..16).chain([100_000]) {
+        let place = Place::new();
+        let options = Options { recovery_records, ..Options::default() };
+        let store = place.open_with(options.clone());
+        take_some(&store);
+        check_taken(&store);
+        let killed = place.killed();
+        let again = killed.open_with(options);
+        for n in [2, 3] {
+            assert!(!row_says(&killed, n).1, "run {n} with {recovery_records}: a start writes it");
+        }
+        check_taken(&again);
+        assert_eq!(commit(&again, [turn(run(2), 2, RunStatus::Completed)]), [Verdict::Committed]);
+        assert_eq!(now(killed.killed().open().unparked()), Ok([3, 6].map(|n| (ORG, run(n))).to_vec()));
+    }
+}
+
+#[test]
+fn what_was_taken_up_with_news_is_written_to_its_row() {
+    let place = Place::new();
+    let store = place.open();
+    for n in 1..4 {
+        commit(&store, [offer(run(n), 0, vec![])]);
+    }
+    let taken = |n: u64| row(ORG, run(n), RunStatus::Running);
+    let expires_at = at(9_000);
+    let rows = [
+        RunRow { expires_at, ..taken(1) },
+        RunRow { error_code: Some("odd".into()), ..taken(2) },
+        RunRow { waiting: 4, ..taken(3) },
+    ];
+    for row in rows {
+        assert_eq!(commit(&store, [RunWrite { row: Some(row.clone()), ..append(row.id, 1) }]), [Verdict::Committed]);
+        assert_eq!(now(store.run(ORG, row.id)), Ok(Some(row)));
+    }
+    assert_eq!([1, 2, 3].map(|n| row_says(&place, n)), [(2, false); 3]);
 }
 
 #[test]

@@ -1,7 +1,8 @@
 //! Every run with all that names it, then every record: the walk of an inspection.
 //!
 //! A run's records are followed from the newest to the oldest, as the engine would. Of a parked or ended
-//! run the row knows the newest; of the others it may lie in the journal after the recovery position.
+//! run the row knows the newest; of the others it may lie in the journal after the recovery position. (If it does, a run that
+//! runs is not parked, although its row may say so.)
 //! Positions that were visited are marked, one bit each, so that the pass over the journal at the end
 //! finds the records nobody leads to. An empty record of a run that is not there is a place the run left
 //! behind when it was erased.
@@ -9,7 +10,7 @@
 use super::super::chain::{Place, place};
 use super::super::columns::{count, org, run_id, run_row, sql, time};
 use super::super::fault::on_read;
-use super::super::heads::{self, Head};
+use super::super::heads::{self, Head, may_be_taken, take_up};
 use super::cursor::{Cursor, Owners, RawKey, raw_key, understood, unreadable};
 use crate::Result;
 use crate::inspect::{Anomaly, AnomalyKind, Seen, SnapshotRow, StoredRun};
@@ -70,7 +71,7 @@ fn runs(
             labels.take(&key, owners, each)?,
             keys.take(&key, owners, &mut |seen| set_aside(seen, &mut unowned, each))?,
         );
-        let (row, head, is_listed) = match read_run(row) {
+        let (mut row, head, is_listed) = match read_run(row) {
             Ok(read) => read,
             Err(error) => {
                 each(Seen::Anomaly(unreadable("runs", &key, &error)));
@@ -85,7 +86,11 @@ fn runs(
         }
         let version = versions.query_row(params![row.org.0, row.workflow.0, row.version], |row| row.get(0));
         let version = version.optional().map_err(on_read)?;
-        let (records, broken) = journal.follow(key, &row, head)?;
+        let last = journal.last(&key, &row, head);
+        if may_be_taken(&row) && last > head {
+            take_up(&mut row);
+        }
+        let (records, broken) = journal.follow(key, &row, head, last)?;
         let (snapshots, timers, waits, ready, payloads, labels, keys) = sides;
         each(Seen::Run(Box::new(StoredRun {
             row,
@@ -181,11 +186,14 @@ impl<'c> Journal<'c> {
         Ok(Journal { at, recovery_pos, tails, visited: Marks::default(), excused: HashSet::new() })
     }
 
+    /// A run's last record.
+    fn last(&self, key: &RawKey, row: &RunRow, stored: Head) -> Head {
+        let may_lag = may_be_taken(row) || !row.parked && !row.status.is_terminal();
+        self.tails.get(key).copied().filter(|_| may_lag).unwrap_or_default().max(stored)
+    }
+
     /// Goes from a run's last record to its first.
-    fn follow(&mut self, key: RawKey, row: &RunRow, stored: Head) -> Result<History> {
-        let is_unparked = !row.parked && !row.status.is_terminal();
-        let tail = self.tails.get(&key).copied().filter(|_| is_unparked).unwrap_or_default();
-        let head = stored.max(tail);
+    fn follow(&mut self, key: RawKey, row: &RunRow, stored: Head, head: Head) -> Result<History> {
         let mut records = Vec::new();
         let mut passed_row = false;
         let mut at = head;
