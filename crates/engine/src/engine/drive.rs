@@ -195,9 +195,10 @@ fn handed_back(task: &board::Task, now: Timestamp) -> Command<Ticket> {
     Command::Give { org: task.org, run: task.run, input, ticket: None }
 }
 
-enum Errand {
-    Load(OrgId, RunId),
-    Fetch(OrgId, RunId, Vec<u32>),
+/// What a turn wants to have read, in one piece: whoever is woken for the first of a thousand runs would read that one by itself.
+struct Errands {
+    runs: Vec<(OrgId, RunId)>,
+    payloads: Vec<(OrgId, RunId, Vec<u32>)>,
 }
 
 /// What the board wants to know of its lanes.
@@ -283,7 +284,7 @@ pub struct Driver {
     mailbox: Mailbox<Ticket>,
     executors: Executors,
     /// Runs and payloads to be read.
-    errands: mpsc::Sender<Errand>,
+    errands: mpsc::Sender<Errands>,
     /// Lanes to be read, those of one turn together.
     looks: mpsc::Sender<Vec<Look>>,
     writer: Writer,
@@ -415,11 +416,9 @@ impl Driver {
             mailbox.accept(command);
         }
         mailbox.turn(inner.clock.now(), turn);
-        for (org, run) in turn.loads.drain(..) {
-            let _ = errands.send(Errand::Load(org, run));
-        }
-        for (org, run, numbers) in turn.fetches.drain(..) {
-            let _ = errands.send(Errand::Fetch(org, run, numbers));
+        if !turn.loads.is_empty() || !turn.fetches.is_empty() {
+            let (runs, payloads) = (std::mem::take(&mut turn.loads), std::mem::take(&mut turn.fetches));
+            let _ = errands.send(Errands { runs, payloads });
         }
         let refills = turn.refills.drain(..).map(|(lane, after)| Look::Refill(lane, after));
         let keys = turn.asks.drain(..).map(|(org, name, after)| Look::Keys(org, name, after));
@@ -604,32 +603,30 @@ impl Inner {
 
 /// Reads runs and payloads for the mailbox, runs together as far as they were asked for together. A thread of its own: a local store
 /// then reads right here, without a hop to another thread for each of a hundred thousand sleepers.
-fn run_errands(inner: &Inner, todo: &mpsc::Receiver<Errand>) {
-    while let Ok(first) = todo.recv() {
-        let mut runs = Vec::new();
-        let mut commands = Vec::new();
-        for errand in std::iter::once(first).chain(todo.try_iter()).take(ERRANDS_AT_ONCE) {
-            match errand {
-                Errand::Load(org, run) => runs.push((org, run)),
-                Errand::Fetch(org, run, numbers) => {
-                    let result = wait_for(inner.store.payloads(org, run, &numbers));
-                    let result = result.map_err(|e| Trouble::Store(e.to_string()));
-                    commands.push(Command::Fetched { run, result });
-                }
+fn run_errands(inner: &Inner, todo: &mpsc::Receiver<Errands>) {
+    while let Ok(Errands { mut runs, mut payloads }) = todo.recv() {
+        for more in todo.try_iter() {
+            runs.extend(more.runs);
+            payloads.extend(more.payloads);
+        }
+        for (org, run, numbers) in payloads {
+            let result = wait_for(inner.store.payloads(org, run, &numbers));
+            let result = result.map_err(|e| Trouble::Store(e.to_string()));
+            if !inner.inbox.send(Command::Fetched { run, result }) {
+                return;
             }
         }
-        if !runs.is_empty() {
+        for runs in runs.chunks(ERRANDS_AT_ONCE) {
             inner.metrics.runs_loaded_total.add(runs.len() as u64);
-            let loaded = wait_for(load_all(inner, &runs));
+            let loaded = wait_for(load_all(inner, runs));
             crash::point(Point::RunLoaded);
-            let told = |((_, run), result): (_, Result<Option<Resumed>, Trouble>)| Command::Loaded {
+            let told = |(&(_, run), result): (&(OrgId, RunId), Result<Option<Resumed>, Trouble>)| Command::Loaded {
                 run,
                 result: result.map(|found| found.map(Box::new)),
             };
-            commands.extend(runs.into_iter().zip(loaded).map(told));
-        }
-        if !inner.inbox.send_all(commands) {
-            return;
+            if !inner.inbox.send_all(runs.iter().zip(loaded).map(told).collect()) {
+                return;
+            }
         }
     }
 }
