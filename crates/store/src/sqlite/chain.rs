@@ -10,7 +10,7 @@
 use super::catalog::value;
 use super::columns::{self, count, org, run_id, run_row, sql};
 use super::fault::on_read;
-use super::heads::{Head, Heads, Key, may_be_taken, take_up};
+use super::heads::{Head, Heads, Key, take_up_after};
 use crate::rows::{Loaded, RunRow, Stretch, Written};
 use crate::{Error, Result};
 use bytes::Bytes;
@@ -35,9 +35,7 @@ pub(super) fn load_all(connection: &Connection, heads: &Heads, keys: &[Key]) -> 
 
 fn load_in(view: &Connection, known: Head, key: Key) -> Result<Option<Loaded>> {
     let Some((mut row, stored)) = shown(view, key)? else { return Ok(None) };
-    if may_be_taken(&row) && known > stored {
-        take_up(&mut row);
-    }
+    take_up_after(&mut row, stored, known);
     let snapshot = snapshot(view, key).map_err(on_read)?;
     let base = snapshot.as_ref().map_or(Head::default(), |(at, _)| *at);
     let head = stored.max(base).max(known);

@@ -6,7 +6,7 @@
 //!
 //! So do they in one more respect: a task that waits is parked, and whoever takes it is done with it a moment later. That it was
 //! taken up is not written to its row meanwhile. Its row says that it is parked, and has an older head than there is; that is how
-//! it can be told from one that is ([`take_up`]).
+//! it can be told from one that is ([`take_up_after`]).
 //!
 //! The rule that keeps it right: a head enters only after the commit that made it is durable. At
 //! start the map is rebuilt from the rows and from the journal after the recovery position.
@@ -43,8 +43,14 @@ pub(super) struct Known {
     pub is_taken: bool,
 }
 
-/// What the row of a run says once it is known that the run was taken up.
-pub(super) fn take_up(row: &mut RunRow) {
+/// Lets a row with this head say that its run was taken up, if its last record shows that.
+pub(super) fn take_up_after(row: &mut RunRow, stored: Head, last: Head) {
+    if may_be_taken(row) && last > stored {
+        take_up(row);
+    }
+}
+
+fn take_up(row: &mut RunRow) {
     (row.parked, row.waiting) = (false, 0);
 }
 

@@ -10,7 +10,7 @@
 use super::super::chain::{Place, place};
 use super::super::columns::{count, org, run_id, run_row, sql, time};
 use super::super::fault::on_read;
-use super::super::heads::{self, Head, may_be_taken, take_up};
+use super::super::heads::{self, Head, may_be_taken, take_up_after};
 use super::cursor::{Cursor, Owners, RawKey, raw_key, understood, unreadable};
 use crate::Result;
 use crate::inspect::{Anomaly, AnomalyKind, Seen, SnapshotRow, StoredRun};
@@ -87,9 +87,7 @@ fn runs(
         let version = versions.query_row(params![row.org.0, row.workflow.0, row.version], |row| row.get(0));
         let version = version.optional().map_err(on_read)?;
         let last = journal.last(&key, &row, head);
-        if may_be_taken(&row) && last > head {
-            take_up(&mut row);
-        }
+        take_up_after(&mut row, head, last);
         let (records, broken) = journal.follow(key, &row, head, last)?;
         let (snapshots, timers, waits, ready, payloads, labels, keys) = sides;
         each(Seen::Run(Box::new(StoredRun {
