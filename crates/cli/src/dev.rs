@@ -1,6 +1,6 @@
 //! `onward dev`: the server for development. No key, so loopback only; its clock may be virtual.
 
-use crate::node::{self, Clock, Config, Door};
+use crate::node::{self, Clock, Config, WebhookEndpoint};
 use engine::ClockMode;
 use kernel::Span;
 use std::process::ExitCode;
@@ -21,7 +21,7 @@ pub struct Arguments {
 }
 
 pub fn run(arguments: Arguments) -> ExitCode {
-    node::run(check(arguments), |_| Ok(Door::Local))
+    node::run(check(arguments), |_| Ok(WebhookEndpoint::Local))
 }
 
 fn check(arguments: Arguments) -> Result<Config, String> {

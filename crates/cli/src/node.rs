@@ -78,7 +78,7 @@ impl Clock {
 }
 
 /// Whom the server answers, once it is known by which names it goes.
-pub enum Door {
+pub enum WebhookEndpoint {
     /// Whoever is on this machine.
     Local,
     Key(server::KeyHash),
@@ -97,7 +97,7 @@ const RETENTION_MIN: Span = Span::from_secs(3600);
 const CLOSING: Duration = Duration::from_secs(2);
 
 /// Runs the server to its end. `door` is asked for once the data folder is there.
-pub fn run(config: Result<Config, String>, door: impl FnOnce(&Path) -> Result<Door, Failure>) -> ExitCode {
+pub fn run(config: Result<Config, String>, door: impl FnOnce(&Path) -> Result<WebhookEndpoint, Failure>) -> ExitCode {
     let config = match config {
         Ok(config) => config,
         Err(message) => {
@@ -182,7 +182,7 @@ fn start_logging() {
 /// An exit code, and why.
 pub type Failure = (u8, String);
 
-async fn serve(config: Config, door: Door) -> Result<(), Failure> {
+async fn serve(config: Config, door: WebhookEndpoint) -> Result<(), Failure> {
     let store = open_store(&config.store).await?;
     let secret = Secret::open(&config.secret).map_err(|e| (INPUT_OUTPUT, e.to_string()))?;
     if let Location::Postgres(_) = config.store {
@@ -195,11 +195,11 @@ async fn serve(config: Config, door: Door) -> Result<(), Failure> {
     let local_url = format!("http://{address}");
     let public_url = config.public_url.unwrap_or_else(|| local_url.clone());
     let access = match door {
-        Door::Local => Access::Local { hosts: host_of(&public_url).into_iter().collect() },
-        Door::Key(key) => Access::Key(key),
+        WebhookEndpoint::Local => Access::Local { hosts: host_of(&public_url).into_iter().collect() },
+        WebhookEndpoint::Key(key) => Access::Key(key),
     };
     let Clock { mode: clock, start: clock_start, advance: clock_advance } = config.clock;
-    let http = HttpOptions { signer, per_organisation: config.http_per_organisation, desk: None };
+    let http = HttpOptions { signer, per_organisation: config.http_per_organisation, fake_network: None };
     // Held for as long as the process lives.
     let (node, _lock) = match config.store {
         Location::Postgres(_) => own_name(&config.data)?,

@@ -3,7 +3,7 @@
 //! The key is `ONWARD_ADMIN_KEY`, or one made at the first start and printed once. Of that one the data folder keeps
 //! the SHA-256, so that it is the same after a restart and cannot be read back.
 
-use crate::node::{self, Clock, Door, FLAGS, Failure, INPUT_OUTPUT};
+use crate::node::{self, Clock, FLAGS, Failure, INPUT_OUTPUT, WebhookEndpoint};
 use server::KeyHash;
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
@@ -27,8 +27,8 @@ pub fn run(arguments: Arguments) -> ExitCode {
         return FLAGS.into();
     }
     node::run(node::check(arguments.node, Clock::REAL), |data| match given {
-        Some(key) => Ok(Door::Key(KeyHash::of(&key))),
-        None => kept(data).map(Door::Key),
+        Some(key) => Ok(WebhookEndpoint::Key(KeyHash::of(&key))),
+        None => kept(data).map(WebhookEndpoint::Key),
     })
 }
 

@@ -4,60 +4,60 @@
 //! what arrived, let the mailbox advance, commit, release. The commit's fsync is the batching window;
 //! there is no other delay. Reads of runs that left memory, and their payloads, happen on the side.
 
+mod cluster_events;
 mod definitions;
-mod dice;
-mod drive;
-mod edits;
-mod follow;
-mod holding;
+mod engine_loop;
+mod id_generator;
 mod membership;
-mod news;
-mod notices;
-mod reading;
-mod repeat;
+mod outbox;
+mod pause;
+mod replay;
+mod reply_channel;
 mod retention;
-mod schedules;
+mod run_queries;
+mod scheduler;
+mod subscriptions;
 mod tasks;
-mod tickets;
 mod triggers;
 mod virtual_time;
 mod webhooks;
+mod workflow_edits;
 
 pub use definitions::Resolved;
-pub use edits::{Change, Chosen};
-pub use follow::{Follower, Happening, Happenings};
-pub use notices::{AGAIN, NOTIFIER, NOTIFIER_NAME, idempotency};
-pub use reading::Reading;
-pub use repeat::Edition;
+pub use outbox::{NOTIFIER, NOTIFIER_NAME, RETRY_EVERY, idempotency};
+pub use replay::Edition;
+pub use run_queries::Reading;
+pub use subscriptions::{RunEvent, RunEvents, RunSubscription};
 pub use tasks::{
     Alive, Bulk, BulkDone, Heartbeat, NewTask, Outcome, RELEASE, Report, Reported, Retried, TaskFilter, TaskKey,
     TaskReading, TypeChange, TypeView, WorkReply, WorkRequest, status_of, type_id,
 };
 pub use triggers::{Key, PREVIEW_MAX};
-pub use webhooks::{Delivered, Door};
+pub use webhooks::{Delivered, WebhookEndpoint};
+pub use workflow_edits::{Change, Chosen};
 
 use crate::clock::{Clock, ClockMode};
-use crate::execute::{Executors, HttpOptions, Line, Place};
-use crate::gates;
-use crate::mailbox::{Command, Mailbox, Reply, Start, Trouble, WaitUrl};
+use crate::concurrency_groups;
+use crate::execute::{Executors, HttpOptions, HttpQueue, HttpQueuePosition};
+use crate::mailbox::{Command, LoadFailure, Mailbox, Reply, Start, WaitUrl};
 use crate::metrics::Metrics;
 use crate::secret::{self, Secret};
 use crate::triggers::webhook::Rejection;
 use bytes::Bytes;
-use dice::{Dice, random};
-use drive::Inbox;
+use engine_loop::Inbox;
+use id_generator::{IdGenerator, random};
 use kernel::advance::TaskResult;
 use kernel::event::{Origin, Pair, TriggerKind};
 use kernel::plan::{Body, Node};
 use kernel::{Answer, Input, OrgId, Payload, RunId, RunStatus, Span, TaskStatus, Timestamp, TriggerId, WorkflowId};
+use reply_channel::ReplyChannel;
 use sha2::{Digest, Sha256};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, RwLock};
 use std::time::{Duration, Instant};
 use store::crash::{self, Point};
-use store::{Advance, Birth, DeliveryRow, GateRow, IdempotencyKey, Store, Wait};
-use tickets::Ticket;
+use store::{Advance, ConcurrencyGroupRow, DeliveryRow, IdempotencyKey, RunInsert, Store, Wait};
 use tokio::sync::oneshot;
 
 /// How long whoever asks for metrics waits for the loop to count.
@@ -65,10 +65,10 @@ const METRICS_PATIENCE: Duration = Duration::from_secs(1);
 /// Commands that may wait for the mailbox before starts are refused.
 const MAILBOX_MAX: usize = 65_536;
 /// How often the store is asked about the end of a run that another node may move.
-const END_LOOK_MIN: Duration = Duration::from_millis(20);
-const END_LOOK_MAX: Duration = Duration::from_millis(250);
+const END_POLL_MIN: Duration = Duration::from_millis(20);
+const END_POLL_MAX: Duration = Duration::from_millis(250);
 /// … that no other node is there to move; one may have come meanwhile.
-const END_LOOK_ALONE: Duration = Duration::from_secs(1);
+const END_POLL_ALONE: Duration = Duration::from_secs(1);
 /// Rounds a caller drives itself for an answer, and for the end of a run it waits for.
 const ROUNDS_FOR_ONE: u32 = 1;
 const ROUNDS_TO_END: u32 = 64;
@@ -102,7 +102,7 @@ pub enum Error {
     Disabled,
     /// The key of a workflow's `concurrency` cannot be worked out from what the trigger brought.
     #[error("{0}")]
-    NoGate(String),
+    InvalidConcurrencyKey(String),
     #[error("this idempotency key was used for another request")]
     KeyReused,
     #[error("there is no workflow `{0}`")]
@@ -157,17 +157,17 @@ impl From<store::Error> for Error {
             store::Error::Corrupt(what) => Error::Damaged(what),
             store::Error::Refused(why) => Error::Refused(why),
             store::Error::InUse(why) => Error::InUse(why),
-            barred @ store::Error::Barred => Error::Unavailable(barred.to_string()),
+            fenced @ store::Error::Fenced => Error::Unavailable(fenced.to_string()),
         }
     }
 }
 
-impl From<Trouble> for Error {
-    fn from(trouble: Trouble) -> Self {
+impl From<LoadFailure> for Error {
+    fn from(trouble: LoadFailure) -> Self {
         match trouble {
-            Trouble::Store(why) => Error::Unavailable(why),
-            Trouble::Newer => Error::Newer,
-            Trouble::Damaged(what) => Error::Damaged(what),
+            LoadFailure::Store(why) => Error::Unavailable(why),
+            LoadFailure::Newer => Error::Newer,
+            LoadFailure::Damaged(what) => Error::Damaged(what),
         }
     }
 }
@@ -234,7 +234,7 @@ pub struct Source {
     pub actor: String,
     pub callback_url: String,
     /// The notice this run hands over.
-    pub notice: Option<(RunId, u32)>,
+    pub notification: Option<(RunId, u32)>,
     /// Of its tasks: before which others, not before when, and what they share limits with.
     pub priority: Option<u32>,
     pub run_at: Option<Timestamp>,
@@ -260,7 +260,7 @@ pub struct Started {
 }
 
 /// One of several runs that were asked for together.
-pub struct Item {
+pub struct StartedRun {
     pub run: RunId,
     /// Nothing once the run was deleted.
     pub status: Option<RunStatus>,
@@ -268,13 +268,13 @@ pub struct Item {
 }
 
 /// A start that was sent and is not answered yet.
-struct Asked {
+struct PendingStart {
     org: OrgId,
     run: RunId,
     workflow: WorkflowId,
     fingerprint: Option<[u8; 32]>,
     /// Its gate, if another node keeps it.
-    gate: Option<GateRow>,
+    concurrency_group: Option<ConcurrencyGroupRow>,
     reply: oneshot::Receiver<Reply>,
 }
 
@@ -288,15 +288,15 @@ pub(crate) struct Inner {
     clock: Arc<Clock>,
     inbox: Inbox,
     /// `None` before the loop has started and after it has stopped.
-    driver: Mutex<Option<drive::Driver>>,
-    outbox: notices::Outbox,
+    engine_loop: Mutex<Option<engine_loop::EngineLoop>>,
+    outbox: outbox::Outbox,
     secret: Secret,
     public_url: String,
     definitions: definitions::Cache,
-    dice: Dice,
+    ids: IdGenerator,
     metrics: Metrics,
     /// Where HTTP steps wait for room.
-    line: Arc<Line>,
+    http_queue: Arc<HttpQueue>,
     is_draining: AtomicBool,
     /// The last commit was refused by the store.
     is_refused: AtomicBool,
@@ -308,20 +308,20 @@ pub(crate) struct Inner {
     /// Tells the loop of the schedules that one of them, or the clock, moved.
     triggers_moved: tokio::sync::Notify,
     /// Held by whoever deals with due schedules.
-    tending: tokio::sync::Mutex<()>,
+    schedule_lock: tokio::sync::Mutex<()>,
     /// Moments that could not be dealt with although somebody was there: since when, by trigger.
-    held_up: Mutex<HashMap<TriggerId, Timestamp>>,
+    delayed_since: Mutex<HashMap<TriggerId, Timestamp>>,
     rejections: webhooks::Rejections,
-    followers: follow::Followers,
-    kinds: tasks::Kinds,
+    subscriptions: subscriptions::Subscriptions,
+    type_cache: tasks::TypeCache,
     /// Held by whoever changes a type.
     changing_types: tokio::sync::Mutex<()>,
     /// When what other nodes know of tasks and workers was last read.
     caught_up: tokio::sync::Mutex<Option<Instant>>,
     /// Counts the questions of workers.
-    questions: AtomicU64,
+    claim_ids: AtomicU64,
     membership: membership::Membership,
-    freshness: news::Freshness,
+    cache_revision: cluster_events::CacheRevision,
     /// Has the node say at once that it is there.
     renewal: tokio::sync::Notify,
     /// Has it looked at once for what may be deleted.
@@ -332,39 +332,39 @@ impl Engine {
     /// Opens the engine on a store and starts its loop. Must be called inside a tokio runtime.
     pub async fn open(store: Arc<dyn Store>, options: Options) -> Result<Engine, Error> {
         let clock = Arc::new(virtual_time::open_clock(&*store, &options).await?);
-        let line = Arc::new(Line::new(&options.http));
+        let http_queue = Arc::new(HttpQueue::new(&options.http));
         let membership = membership::Membership::join(&*store, options.node, options.clock != ClockMode::Real).await?;
         let nodes = membership.nodes();
         crash::point(Point::EpochClaimed);
-        let (outbox, notices) = notices::Outbox::new();
+        let (outbox, notifications) = outbox::Outbox::new();
         let inner = Arc::new(Inner {
             store,
             clock: clock.clone(),
             inbox: Inbox::default(),
-            driver: Mutex::new(None),
+            engine_loop: Mutex::new(None),
             outbox,
             secret: options.secret,
             public_url: options.public_url,
             definitions: Default::default(),
-            dice: Dice::new(options.seed),
+            ids: IdGenerator::new(options.seed),
             metrics: Metrics::default(),
-            line: line.clone(),
+            http_queue: http_queue.clone(),
             is_draining: AtomicBool::new(false),
             is_refused: AtomicBool::new(false),
             fatal: RwLock::new(None),
             fatal_signal: tokio::sync::Notify::new(),
             clock_moved: tokio::sync::Notify::new(),
             triggers_moved: tokio::sync::Notify::new(),
-            tending: tokio::sync::Mutex::new(()),
-            held_up: Default::default(),
+            schedule_lock: tokio::sync::Mutex::new(()),
+            delayed_since: Default::default(),
             rejections: Default::default(),
-            followers: Default::default(),
-            kinds: Default::default(),
+            subscriptions: Default::default(),
+            type_cache: Default::default(),
             changing_types: Default::default(),
             caught_up: Default::default(),
-            questions: AtomicU64::new(0),
+            claim_ids: AtomicU64::new(0),
             membership,
-            freshness: Default::default(),
+            cache_revision: Default::default(),
             renewal: tokio::sync::Notify::new(),
             retention_moved: tokio::sync::Notify::new(),
         });
@@ -375,33 +375,33 @@ impl Engine {
             if let Some(inner) = sink_to.upgrade() {
                 inner.metrics.steps_finished_total.add(1);
                 inner.metrics.http_steps_held_back_total.add(matches!(result, TaskResult::Blocked { .. }).into());
-                inner.inbox.send(drive::finished(dispatch, result));
+                inner.inbox.send(engine_loop::finished(dispatch, result));
             }
         });
         let runtime = tokio::runtime::Handle::current();
-        let executors = Executors::new(runtime, options.http, line, clock, sink).map_err(Error::Refused)?;
+        let executors = Executors::new(runtime, options.http, http_queue, clock, sink).map_err(Error::Refused)?;
         let engine = Engine { inner: inner.clone() };
         inner.inbox.send(Command::Nodes(nodes.clone()));
-        engine.take_up().await?;
+        engine.restore().await?;
         let mailbox = Mailbox::new(nodes.own(), wait_url);
         let mailbox = if inner.store.is_shared() { mailbox.sharing() } else { mailbox };
-        drive::spawn(inner, mailbox, executors);
+        engine_loop::spawn(inner, mailbox, executors);
         tokio::spawn(membership::keep(engine.clone()));
-        news::keep(&engine);
+        cluster_events::keep(&engine);
         if let Some(span) = options.retention {
             tokio::spawn(retention::keep(engine.clone(), span));
         }
-        tokio::spawn(tasks::keep_workers(engine.clone()));
-        tokio::spawn(tasks::keep_looking(engine.clone()));
-        tokio::spawn(schedules::keep(engine.clone()));
-        tokio::spawn(notices::deliver(engine.clone(), notices));
+        tokio::spawn(tasks::store_workers(engine.clone()));
+        tokio::spawn(tasks::watch_ready_types(engine.clone()));
+        tokio::spawn(scheduler::keep(engine.clone()));
+        tokio::spawn(outbox::deliver(engine.clone(), notifications));
         Ok(engine)
     }
 
     /// Tells the mailbox what is stored: what waits, and what a node that is gone had in memory.
-    async fn take_up(&self) -> Result<(), Error> {
-        self.inner.read_gates().await?;
-        self.open_board().await?;
+    async fn restore(&self) -> Result<(), Error> {
+        self.inner.read_concurrency_groups().await?;
+        self.restore_task_queue().await?;
         self.sweep(true).await
     }
 
@@ -414,8 +414,8 @@ impl Engine {
     }
 
     /// Where a running HTTP step waits for room, by the fence of its attempt; `None` when it does not wait.
-    pub fn http_place(&self, run: RunId, fence: u64) -> Option<Place> {
-        self.inner.line.place(run, fence)
+    pub fn http_queue_position(&self, run: RunId, fence: u64) -> Option<HttpQueuePosition> {
+        self.inner.http_queue.position(run, fence)
     }
 
     /// Is hardly anything going on?
@@ -440,7 +440,7 @@ impl Engine {
 
     /// Creates a run; answers once that is durable.
     pub async fn start(&self, request: StartRequest) -> Result<Started, Error> {
-        let asked = self.ask_for_start(request, None)?;
+        let asked = self.send_start(request, None)?;
         self.started(asked).await
     }
 
@@ -450,9 +450,9 @@ impl Engine {
         let org = request.org;
         let give_up = Instant::now() + limit;
         let (ended, end) = oneshot::channel();
-        let asked = self.ask_for_start(request, Some(Ticket::One(ended)))?;
-        let pause = if self.inner.store.is_shared() { self.next_look(Duration::ZERO) } else { limit };
-        let end = self.end_of(org, asked.run, end, limit, pause).await;
+        let asked = self.send_start(request, Some(ReplyChannel::One(ended)))?;
+        let pause = if self.inner.store.is_shared() { self.next_poll(Duration::ZERO) } else { limit };
+        let end = self.await_end(org, asked.run, end, limit, pause).await;
         let has_ended = matches!(end, Ok(Some(Reply::Ended(_))));
         let started = self.started(asked).await?;
         if started.deduplicated {
@@ -465,14 +465,14 @@ impl Engine {
 
     /// Creates several runs in one durable write, all of them or none; answers in their order. An item whose
     /// key was used for the same request before counts as done.
-    pub async fn start_all(&self, requests: Vec<StartRequest>) -> Result<Vec<Item>, Error> {
+    pub async fn start_all(&self, requests: Vec<StartRequest>) -> Result<Vec<StartedRun>, Error> {
         self.admit(requests.len())?;
         let mut starts = Vec::with_capacity(requests.len());
         let mut wrong = Vec::new();
         for (index, request) in requests.into_iter().enumerate() {
             match self.prepare(request) {
                 Ok(prepared) => starts.push(prepared),
-                Err(error @ Error::NoGate(_)) => wrong.push((index, error)),
+                Err(error @ Error::InvalidConcurrencyKey(_)) => wrong.push((index, error)),
                 Err(error) => return Err(error),
             }
         }
@@ -482,11 +482,11 @@ impl Engine {
         if starts.is_empty() {
             return Ok(Vec::new());
         }
-        let (tickets, replies) = tickets::tickets(starts.len());
+        let (reply_channel, replies) = reply_channel::reply_channel(starts.len());
         let mut asked = Vec::with_capacity(starts.len());
         let told = |(start, fingerprint): &(Start, _)| (start.org, start.run, start.version.workflow, *fingerprint);
         asked.extend(starts.iter().map(told));
-        let starts = starts.into_iter().map(|(start, _)| start).zip(tickets).collect();
+        let starts = starts.into_iter().map(|(start, _)| start).zip(reply_channel).collect();
         if !self.inner.inbox.send(Command::StartAll(starts)) {
             return Err(Error::Unavailable("the engine is stopping".into()));
         }
@@ -496,9 +496,9 @@ impl Engine {
             let reply = reply.ok_or_else(stopped)?;
             match self.judge_start(org, run, workflow, fingerprint, reply).await {
                 Ok(Started { run, status, deduplicated, .. }) => {
-                    started.push(Item { run, status: Some(status), deduplicated });
+                    started.push(StartedRun { run, status: Some(status), deduplicated });
                 }
-                Err(Error::RunDeleted(run)) => started.push(Item { run, status: None, deduplicated: true }),
+                Err(Error::RunDeleted(run)) => started.push(StartedRun { run, status: None, deduplicated: true }),
                 Err(error @ Error::KeyReused) => wrong.push((index, error)),
                 // Of a unit that was refused, one member says why.
                 Err(Error::Undone) => {}
@@ -525,14 +525,18 @@ impl Engine {
         Ok(())
     }
 
-    fn ask_for_start(&self, request: StartRequest, ended: Option<Ticket>) -> Result<Asked, Error> {
+    fn send_start(&self, request: StartRequest, ended: Option<ReplyChannel>) -> Result<PendingStart, Error> {
         self.admit(1)?;
         let (start, fingerprint) = self.prepare(request)?;
         let (org, run, workflow) = (start.org, start.run, start.version.workflow);
-        let gate = start.gate.clone().filter(|gate| !self.inner.membership.nodes().keeps(&gate.id));
+        let concurrency_group = start
+            .concurrency_group
+            .clone()
+            .filter(|concurrency_group| !self.inner.membership.nodes().keeps(&concurrency_group.id));
         let rounds = if ended.is_some() { ROUNDS_TO_END } else { ROUNDS_FOR_ONE };
-        let reply = self.inner.send_for(rounds, |ticket| Command::Start { start: Box::new(start), ticket, ended })?;
-        Ok(Asked { org, run, workflow, fingerprint, gate, reply })
+        let reply =
+            self.inner.send_for(rounds, |reply_to| Command::Start { start: Box::new(start), reply_to, ended })?;
+        Ok(PendingStart { org, run, workflow, fingerprint, concurrency_group, reply })
     }
 
     /// Everything of a new run that is known before it exists, and the fingerprint of its request.
@@ -544,7 +548,7 @@ impl Engine {
         let version = request.workflow.version.clone();
         let (org, workflow) = (request.org, version.workflow);
         let now = self.now();
-        let run = inner.dice.run_id(now, |run| inner.membership.is_mine(run))?;
+        let run = inner.ids.run_id(now, |run| inner.membership.is_mine(run))?;
         let is_wait = |node: &Node| matches!(node.body, Some(Body::Webhook { .. }));
         let waits = version.plan.nodes().iter().enumerate().filter(|(_, node)| is_wait(node));
         let wait = |(step, node): (usize, &Node)| Wait {
@@ -555,7 +559,7 @@ impl Engine {
             kind: "webhook".into(),
         };
         let fingerprint = request.idempotency.as_ref().map(|asked| asked.fingerprint);
-        let birth = Birth {
+        let run_insert = RunInsert {
             waits: waits.map(wait).collect(),
             labels: request.labels.clone(),
             idempotency: request.idempotency.map(|asked| IdempotencyKey {
@@ -566,7 +570,7 @@ impl Engine {
             }),
             delivery: request.delivery.map(|line| DeliveryRow { run: Some(run), ..line }),
             advance: request.advance,
-            notice: request.source.notice,
+            notification: request.source.notification,
         };
         let source = request.source;
         let mut origin = Origin {
@@ -590,22 +594,23 @@ impl Engine {
             key: source.key,
             ..Default::default()
         };
-        origin.gate = kernel::advance::gate(&version.plan, &origin).map_err(Error::NoGate)?;
-        let gate = origin.gate.as_ref().map(|gate| GateRow {
-            id: gates::id(workflow, &gate.key),
-            limit: gate.limit,
-            on_conflict: gate.on_conflict,
+        origin.concurrency_group =
+            kernel::advance::concurrency_group(&version.plan, &origin).map_err(Error::InvalidConcurrencyKey)?;
+        let concurrency_group = origin.concurrency_group.as_ref().map(|concurrency_group| ConcurrencyGroupRow {
+            id: concurrency_groups::id(workflow, &concurrency_group.key),
+            limit: concurrency_group.limit,
+            on_conflict: concurrency_group.on_conflict,
         });
-        Ok((Start { org, run, version, origin, gate, birth }, fingerprint))
+        Ok((Start { org, run, version, origin, concurrency_group, run_insert }, fingerprint))
     }
 
-    async fn started(&self, asked: Asked) -> Result<Started, Error> {
-        let Asked { org, run, workflow, fingerprint, gate, reply } = asked;
+    async fn started(&self, asked: PendingStart) -> Result<Started, Error> {
+        let PendingStart { org, run, workflow, fingerprint, concurrency_group, reply } = asked;
         let reply = answered(reply).await?;
         let started = self.judge_start(org, run, workflow, fingerprint, reply).await?;
-        match gate {
-            Some(gate) if started.status == RunStatus::Pending && !started.deduplicated => {
-                Ok(Started { status: self.decided_elsewhere(org, run, &gate).await, ..started })
+        match concurrency_group {
+            Some(concurrency_group) if started.status == RunStatus::Pending && !started.deduplicated => {
+                Ok(Started { status: self.await_remote_admission(org, run, &concurrency_group).await, ..started })
             }
             _ => Ok(started),
         }
@@ -653,7 +658,7 @@ impl Engine {
     }
 
     async fn give(&self, org: OrgId, run: RunId, input: Input) -> Result<(Answer, RunStatus), Error> {
-        match self.inner.ask(|ticket| Command::Give { org, run, input, ticket: Some(ticket) }).await? {
+        match self.inner.ask(|reply_to| Command::Give { org, run, input, reply_to: Some(reply_to) }).await? {
             Reply::Answer { answer, status, .. } => Ok((answer, status)),
             other => Err(refusal(other, "run")),
         }
@@ -661,9 +666,9 @@ impl Engine {
 
     /// Waits until the run has ended, at most `limit`; true if it has.
     pub async fn wait(&self, org: OrgId, run: RunId, limit: Duration) -> Result<bool, Error> {
-        let end = self.inner.send(|ticket| Command::Watch { org, run, ticket })?;
+        let end = self.inner.send(|reply_to| Command::Watch { org, run, reply_to })?;
         let pause = if self.inner.store.is_shared() { Duration::ZERO } else { limit };
-        match self.end_of(org, run, end, limit, pause).await? {
+        match self.await_end(org, run, end, limit, pause).await? {
             None => Ok(false),
             Some(Reply::Ended(_)) => Ok(true),
             Some(other) => Err(refusal(other, "run")),
@@ -672,7 +677,7 @@ impl Engine {
 
     /// What the loop says about the end of a run, or the store if another node moves it; nothing after `limit`. The
     /// store is first looked at after `pause`.
-    async fn end_of(
+    async fn await_end(
         &self,
         org: OrgId,
         run: RunId,
@@ -704,15 +709,15 @@ impl Engine {
                 Ok(None) if is_known || !is_told => return Ok(Some(Reply::NotFound)),
                 _ => {}
             }
-            pause = self.next_look(pause);
+            pause = self.next_poll(pause);
         }
     }
 
     /// When the store is next asked about the end of a run, after it was `pause` ago.
-    fn next_look(&self, pause: Duration) -> Duration {
+    fn next_poll(&self, pause: Duration) -> Duration {
         match self.inner.membership.is_alone() {
-            true => END_LOOK_ALONE,
-            false => (pause * 2).clamp(END_LOOK_MIN, END_LOOK_MAX),
+            true => END_POLL_ALONE,
+            false => (pause * 2).clamp(END_POLL_MIN, END_POLL_MAX),
         }
     }
 
@@ -750,8 +755,8 @@ impl Engine {
     pub async fn drain(&self, grace: Duration) {
         self.inner.is_draining.store(true, Ordering::Relaxed);
         self.inner.inbox.send(Command::Drain);
-        for (dispatch, result) in self.inner.line.close() {
-            self.inner.inbox.send(drive::finished(&dispatch, result));
+        for (dispatch, result) in self.inner.http_queue.close() {
+            self.inner.inbox.send(engine_loop::finished(&dispatch, result));
         }
         let give_up = Instant::now() + grace;
         while Instant::now() < give_up {
@@ -777,21 +782,24 @@ impl Engine {
 }
 
 impl Inner {
-    async fn ask(&self, command: impl FnOnce(Ticket) -> Command<Ticket>) -> Result<Reply, Error> {
+    async fn ask(&self, command: impl FnOnce(ReplyChannel) -> Command<ReplyChannel>) -> Result<Reply, Error> {
         answered(self.send(command)?).await
     }
 
-    fn send(&self, command: impl FnOnce(Ticket) -> Command<Ticket>) -> Result<oneshot::Receiver<Reply>, Error> {
+    fn send(
+        &self,
+        command: impl FnOnce(ReplyChannel) -> Command<ReplyChannel>,
+    ) -> Result<oneshot::Receiver<Reply>, Error> {
         self.send_for(ROUNDS_FOR_ONE, command)
     }
 
     fn send_for(
         &self,
         rounds: u32,
-        command: impl FnOnce(Ticket) -> Command<Ticket>,
+        command: impl FnOnce(ReplyChannel) -> Command<ReplyChannel>,
     ) -> Result<oneshot::Receiver<Reply>, Error> {
-        let (ticket, reply) = oneshot::channel();
-        match self.send_and_drive(command(Ticket::One(ticket)), rounds) {
+        let (reply_to, reply) = oneshot::channel();
+        match self.send_and_drive(command(ReplyChannel::One(reply_to)), rounds) {
             true => Ok(reply),
             false => Err(Error::Unavailable("the engine is stopping".into())),
         }
@@ -809,7 +817,7 @@ impl Inner {
     /// the loop's own, unless reading again tells.
     fn written<T>(&self, result: Result<T, store::Error>) -> Result<T, Error> {
         if let Err(error @ store::Error::Unknown(_)) = &result
-            && !self.store.reads_what_lasts()
+            && !self.store.reads_are_durable()
         {
             self.give_up(error.to_string());
         }
@@ -841,7 +849,7 @@ fn refusal(reply: Reply, what: &'static str) -> Error {
         Reply::Undone => Error::Undone,
         Reply::Unavailable(why) => Error::Unavailable(why),
         Reply::Unknown(why) => Error::OutcomeUnknown(why),
-        Reply::Trouble(trouble) => trouble.into(),
+        Reply::LoadFailure(trouble) => trouble.into(),
         unexpected => Error::Unavailable(format!("an unexpected answer: {unexpected:?}")),
     }
 }

@@ -5,15 +5,15 @@
 //! for one step, with a reason (a fixed word), a sentence, the evidence, and actions that work when they
 //! are carried out.
 
-use crate::board::{Hold, Stance};
+use crate::concurrency_groups::QueueStatus;
 use crate::engine::Reading;
-use crate::execute::Place;
-use crate::gates::Crowd;
+use crate::execute::HttpQueuePosition;
+use crate::task_queue::{BlockedReason, ClaimStatus};
 use kernel::event::{Because, Failure, Queue};
 use kernel::run::{Phase, Step};
 use kernel::{Plan, RunStatus, StepStatus, Timestamp};
 use serde_json::{Map, Value, json};
-use store::{NoticeRow, WorkflowPause};
+use store::{NotificationRow, WorkflowPause};
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct Explanation {
@@ -48,16 +48,16 @@ pub struct Link {
 #[derive(Default)]
 pub struct Around<'a> {
     /// Who stands between the run and its turn.
-    pub crowd: Option<Crowd>,
+    pub queue_status: Option<QueueStatus>,
     pub pause: Option<WorkflowPause>,
     /// Those who could not be told yet that the run has ended.
-    pub notices: Vec<NoticeRow>,
+    pub notifications: Vec<NotificationRow>,
     /// For an attempt by its fence: where its request waits for room.
-    pub queued: Option<&'a dyn Fn(u64) -> Option<Place>>,
+    pub queued: Option<&'a dyn Fn(u64) -> Option<HttpQueuePosition>>,
     /// The callback URL of a wait step.
     pub wait_url: Option<&'a dyn Fn(&str) -> String>,
     /// For tasks that wait to be claimed: what the board knows.
-    pub stances: Vec<(u32, Stance)>,
+    pub claim_statuses: Vec<(u32, ClaimStatus)>,
     /// For tasks that workers have: until when.
     pub leases: Vec<(u32, Timestamp)>,
 }
@@ -98,8 +98,9 @@ impl Case<'_> {
             let summary = format!("it was asked for at {at}, not before");
             return self.told("scheduled_for_later", summary, json!({ "run_at": at.to_string() }));
         }
-        let crowd = self.around.crowd.as_ref();
-        if reason == Queue::WorkflowPaused && self.around.pause.is_some() || crowd.is_some_and(|crowd| crowd.is_paused)
+        let queue_status = self.around.queue_status.as_ref();
+        if reason == Queue::WorkflowPaused && self.around.pause.is_some()
+            || queue_status.is_some_and(|queue_status| queue_status.is_paused)
         {
             let pause = self.around.pause.as_ref();
             let mut told = self.told(
@@ -119,12 +120,16 @@ impl Case<'_> {
             told.chain.push(link("workflow", workflow, "paused_for_manual_action", "it is paused".into()));
             return told;
         }
-        let gate = state.origin.gate.as_ref();
-        let limit = crowd.map_or(gate.map_or(0, |gate| gate.limit), |crowd| crowd.limit);
-        let holders: Vec<String> =
-            crowd.map(|crowd| crowd.holders.iter().map(|run| run.to_string()).collect()).unwrap_or_default();
-        let ahead = crowd.map_or(0, |crowd| crowd.ahead);
-        let key = gate.map_or("", |gate| gate.key.as_str());
+        let concurrency_group = state.origin.concurrency_group.as_ref();
+        let limit = queue_status
+            .map_or(concurrency_group.map_or(0, |concurrency_group| concurrency_group.limit), |queue_status| {
+                queue_status.limit
+            });
+        let holders: Vec<String> = queue_status
+            .map(|queue_status| queue_status.holders.iter().map(|run| run.to_string()).collect())
+            .unwrap_or_default();
+        let ahead = queue_status.map_or(0, |queue_status| queue_status.ahead);
+        let key = concurrency_group.map_or("", |concurrency_group| concurrency_group.key.as_str());
         let under = if key.is_empty() { String::new() } else { format!(" with the key `{key}`") };
         let summary = format!(
             "`{workflow}` allows {limit} open {}{under}, and {} before this one",
@@ -167,7 +172,7 @@ impl Case<'_> {
             told.next_actions.insert(0, self.action("resume", "resume", None));
             return told;
         }
-        let is_queued = |step: &Step| self.place(step).is_some();
+        let is_queued = |step: &Step| self.queue_position(step).is_some();
         let first = running()
             .find(|(_, step)| !is_queued(step))
             .or_else(|| running().next())
@@ -249,7 +254,8 @@ impl Case<'_> {
         let state = &self.reading.run.state;
         let summary = match state.cancel_reason.as_str() {
             "concurrency_limit" => {
-                let limit = state.origin.gate.as_ref().map_or(0, |gate| gate.limit);
+                let limit =
+                    state.origin.concurrency_group.as_ref().map_or(0, |concurrency_group| concurrency_group.limit);
                 format!("{limit} runs with the same key were open, and the workflow skips what finds no room")
             }
             "superseded" => "a newer run with the same key took its place".to_owned(),
@@ -329,8 +335,8 @@ impl Case<'_> {
                 add(json!({ "worker": worker, "lease_until": until }));
                 ("step_running", format!("`{key}` is with worker `{worker}`, on attempt {}", step.attempt))
             }
-            Phase::Running { .. } => match self.place(step) {
-                Some(Place { ahead, limit, is_own }) => {
+            Phase::Running { .. } => match self.queue_position(step) {
+                Some(HttpQueuePosition { ahead, limit, is_own }) => {
                     let of = if is_own { "organisation" } else { "server" };
                     add(json!({ "limit": "http_requests", "allowed": limit, "of": of, "queued_before": ahead }));
                     let summary = format!(
@@ -385,23 +391,26 @@ impl Case<'_> {
     /// A task nobody has: why, in a sentence, and what stands behind it.
     fn unclaimed(&self, index: u32, name: &str, add: &mut dyn FnMut(Value)) -> (&'static str, String, Option<Link>) {
         let key = self.key(index);
-        let stance = self.around.stances.iter().find(|(of, _)| *of == index).map(|(_, stance)| stance);
-        let last_seen = stance.and_then(|stance| stance.last_seen);
-        let workers = stance.map_or(0, |stance| stance.workers);
+        let claim_status =
+            self.around.claim_statuses.iter().find(|(of, _)| *of == index).map(|(_, claim_status)| claim_status);
+        let last_seen = claim_status.and_then(|claim_status| claim_status.last_seen);
+        let workers = claim_status.map_or(0, |claim_status| claim_status.workers);
         add(json!({ "type": name, "workers_seen": workers, "last_seen": last_seen.map(|at| at.to_string()) }));
-        let hold = stance.and_then(|stance| stance.hold.as_ref());
-        if let Some(hold) = hold {
-            let (limit, allowed, why) = match hold {
-                Hold::Disabled => ("type_disabled", None, "the type is disabled".to_owned()),
-                Hold::Paused { note, .. } if note.is_empty() => ("type_paused", None, "the type is paused".to_owned()),
-                Hold::Paused { note, .. } => ("type_paused", None, format!("the type is paused ({note})")),
-                Hold::Limit(n) => {
+        let blocked = claim_status.and_then(|claim_status| claim_status.blocked_reason.as_ref());
+        if let Some(blocked) = blocked {
+            let (limit, allowed, why) = match blocked {
+                BlockedReason::Disabled => ("type_disabled", None, "the type is disabled".to_owned()),
+                BlockedReason::Paused { note, .. } if note.is_empty() => {
+                    ("type_paused", None, "the type is paused".to_owned())
+                }
+                BlockedReason::Paused { note, .. } => ("type_paused", None, format!("the type is paused ({note})")),
+                BlockedReason::Limit(n) => {
                     ("type_concurrency", Some(*n), format!("{n} tasks of the type may be leased at once"))
                 }
-                Hold::KeyLimit(n) => {
+                BlockedReason::KeyLimit(n) => {
                     ("key_concurrency", Some(*n), format!("{n} tasks with its key may be leased at once"))
                 }
-                Hold::Rate(until) => {
+                BlockedReason::Rate(until) => {
                     ("type_rate", None, format!("the rate of the type lets the next one go at {until}"))
                 }
             };
@@ -477,7 +486,7 @@ impl Case<'_> {
     }
 
     /// Where the request of this step waits, if it has to.
-    fn place(&self, step: &Step) -> Option<Place> {
+    fn queue_position(&self, step: &Step) -> Option<HttpQueuePosition> {
         match step.phase {
             Phase::Running { fence, .. } => self.around.queued.and_then(|queued| queued(fence)),
             _ => None,
@@ -500,7 +509,7 @@ impl Case<'_> {
         details.insert("replay".into(), json!({ "allowed": true }));
         let pending: Vec<Value> = self
             .around
-            .notices
+            .notifications
             .iter()
             .map(|n| json!({ "number": n.number, "error": Some(&n.error).filter(|e| !e.is_empty()) }))
             .collect();

@@ -5,24 +5,24 @@
 //! around it and the calls the server makes), then [`clock`], [`secret`], [`execute`] and
 //! [`triggers`].
 
-pub mod board;
 pub mod clock;
+pub mod concurrency_groups;
 pub mod engine;
 pub mod execute;
 pub mod explain;
-pub mod gates;
 pub mod mailbox;
 pub mod metrics;
 pub mod nodes;
 pub mod secret;
+pub mod task_queue;
 pub mod triggers;
 pub mod verify;
 pub mod version;
 
 pub use clock::{Clock, ClockMode};
 pub use engine::{Change, Edition, Engine, Error, Idempotency, Options, Source, StartRequest, Started};
-pub use execute::desk::{Call, Desk, Reached};
-pub use execute::{HttpOptions, Place};
+pub use execute::fake_network::{FakeNetwork, PendingCall, Reached};
+pub use execute::{HttpOptions, HttpQueuePosition};
 pub use mailbox::Reply;
 pub use version::Version;
 

@@ -12,32 +12,32 @@
 //! and a run whose record was refused is forgotten and read again.
 
 mod admission;
+mod atomic_groups;
 mod commands;
-mod live;
+mod live_run;
 mod loading;
-mod sharing;
+mod shared_runs;
+mod task_work;
 #[cfg(test)]
 mod tests;
-mod units;
-mod work;
 
-use crate::board::{Board, Sizes};
-use crate::gates::Gates;
+use crate::concurrency_groups::ConcurrencyGroups;
 use crate::nodes::{LEASE, Nodes};
-pub use commands::{Command, Look, Reply, Resumed, Start, Trouble};
+use crate::task_queue::{Sizes, TaskQueue};
+use atomic_groups::AtomicGroup;
+pub use commands::{Command, LoadFailure, Query, Reply, Resumed, Start};
 use kernel::advance::{Wanted, Work};
 use kernel::event::Queue;
 use kernel::plan::Form;
-use kernel::planted::{self, Bug};
+use kernel::planted_bugs::{self, Bug};
 use kernel::{
     Admission, Answer, Context, Effect, Input, OrgId, Payloads, Run, RunId, RunStatus, Span, Timestamp, advance,
 };
-use live::Live;
+use live_run::LiveRun;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
-use store::{Batch, IdMap, IdSet, Lane, Place, RunRow, RunWrite, Timer, Verdict};
-use units::Unit;
-use work::Counter;
+use store::{Batch, IdMap, IdSet, QueueKey, QueuePosition, RunRow, RunWrite, Timer, Verdict};
+use task_work::ClaimOffers;
 
 /// Pause before what could not be read is asked for again.
 const READ_PAUSE: Span = Span::from_millis(200);
@@ -66,11 +66,11 @@ pub struct Turn<T> {
     /// Payloads to be read; answer each with [`Command::Fetched`].
     pub fetches: Vec<(OrgId, RunId, Vec<u32>)>,
     /// Lanes to be read on after a place; answer each with [`Command::Refilled`].
-    pub refills: Vec<(Lane, Option<Place>)>,
-    /// Types whose lanes are to be read, those after a key; answer each with [`Command::Keys`].
-    pub asks: Vec<(OrgId, String, Option<String>)>,
-    /// Types whose seats are to be read; answer each with [`Command::Seats`].
-    pub seat_asks: Vec<(OrgId, String)>,
+    pub refills: Vec<(QueueKey, Option<QueuePosition>)>,
+    /// Types whose lanes are to be read, those after a key; answer each with [`Command::KeysRead`].
+    pub key_reads: Vec<(OrgId, String, Option<String>)>,
+    /// Types whose seats are to be read; answer each with [`Command::LimitSlots`].
+    pub slot_reads: Vec<(OrgId, String)>,
     /// Parallel to `batch.runs`.
     pending: Vec<Pending<T>>,
     /// Replies that depend on nothing new.
@@ -84,8 +84,8 @@ impl<T> Default for Turn<T> {
             loads: Vec::new(),
             fetches: Vec::new(),
             refills: Vec::new(),
-            asks: Vec::new(),
-            seat_asks: Vec::new(),
+            key_reads: Vec::new(),
+            slot_reads: Vec::new(),
             pending: Vec::new(),
             ready: Vec::new(),
         }
@@ -101,7 +101,7 @@ impl<T> Turn<T> {
 }
 
 struct Pending<T> {
-    items: Vec<Item<T>>,
+    items: Vec<QueuedInput<T>>,
     answers: Vec<Answer>,
     effects: Vec<Effect>,
 }
@@ -113,43 +113,43 @@ pub struct Released<T> {
     /// Attempts nobody wants any more.
     pub aborts: Vec<(RunId, u64)>,
     /// Somebody is to be told that a run ended: the run and the notice's number.
-    pub notices: Vec<(OrgId, RunId, u32)>,
+    pub notifications: Vec<(OrgId, RunId, u32)>,
     pub started: u64,
     pub ended: u64,
     pub steps: u64,
     /// Tasks handed to workers.
     pub leased: u64,
     /// Lanes with something new that nobody here takes.
-    pub posted: BTreeSet<Lane>,
+    pub posted: BTreeSet<QueueKey>,
     /// Somebody came to a gate that another node keeps, or left it.
-    pub is_at_gate: bool,
+    pub touches_remote_group: bool,
     /// Runs that another node may have in memory, and were moved on here.
     pub moved: Vec<(OrgId, RunId)>,
 }
 
 impl<T> Default for Released<T> {
     fn default() -> Self {
-        let (replies, dispatch, aborts, notices) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        let (replies, dispatch, aborts, notifications) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         Released {
             replies,
             dispatch,
             aborts,
-            notices,
+            notifications,
             started: 0,
             ended: 0,
             steps: 0,
             leased: 0,
             posted: BTreeSet::new(),
-            is_at_gate: false,
+            touches_remote_group: false,
             moved: Vec::new(),
         }
     }
 }
 
 /// One input with whoever waits for its answer.
-struct Item<T> {
+struct QueuedInput<T> {
     input: Input,
-    ticket: Option<T>,
+    reply_to: Option<T>,
     conflicts: u32,
     /// The run was read since it came.
     is_checked: bool,
@@ -165,15 +165,15 @@ enum Phase {
     InFlight,
 }
 
-struct Slot<T> {
+struct RunEntry<T> {
     org: OrgId,
     phase: Phase,
-    inbox: Vec<Item<T>>,
+    inbox: Vec<QueuedInput<T>>,
     is_queued: bool,
     /// A timer of it went off and no record has followed yet.
     is_due: bool,
     /// `None` exactly while loading or stalled.
-    live: Option<Box<Live>>,
+    live: Option<Box<LiveRun>>,
 }
 
 /// Attempts of executors, by run and fence.
@@ -187,13 +187,13 @@ pub struct Mailbox<T> {
     /// Time of the latest turn.
     now: Timestamp,
     wait_url: WaitUrl,
-    slots: IdMap<RunId, Slot<T>>,
+    slots: IdMap<RunId, RunEntry<T>>,
     /// Runs with something in their inbox, in the order it came.
     queue: VecDeque<RunId>,
     /// Due times of runs in memory, and of parked ones due soon.
     wheel: BTreeSet<(Timestamp, RunId)>,
     /// Organisations of parked runs in the wheel.
-    parked: IdMap<RunId, OrgId>,
+    evicted: IdMap<RunId, OrgId>,
     watchers: BTreeMap<RunId, Vec<T>>,
     loads: Vec<(OrgId, RunId)>,
     fetches: Vec<(OrgId, RunId, Vec<u32>)>,
@@ -202,8 +202,8 @@ pub struct Mailbox<T> {
     executing: IdSet<(RunId, u64)>,
     /// Attempts under way that another node has called off.
     aborts: Vec<(RunId, u64)>,
-    gates: Gates,
-    board: Board<T>,
+    concurrency_groups: ConcurrencyGroups,
+    task_queue: TaskQueue<T>,
     /// Runs that gave up their place at a gate a moment ago.
     left: IdMap<RunId, Timestamp>,
     /// Open runs of this node that it does not have, and for how many looks.
@@ -213,7 +213,7 @@ pub struct Mailbox<T> {
     is_draining: bool,
     fired: u64,
     /// Units so far: those of one batch have different numbers.
-    units: u32,
+    atomic_groups: u32,
     /// Empty; the batch before last left it for the next one to grow into.
     room: Vec<RunWrite>,
 }
@@ -232,28 +232,28 @@ impl<T> Mailbox<T> {
             slots: IdMap::default(),
             queue: VecDeque::new(),
             wheel: BTreeSet::new(),
-            parked: IdMap::default(),
+            evicted: IdMap::default(),
             watchers: BTreeMap::new(),
             loads: Vec::new(),
             fetches: Vec::new(),
             replies: Vec::new(),
             executing: IdSet::default(),
             aborts: Vec::new(),
-            gates: Gates::default(),
-            board: Board::new(sizes),
+            concurrency_groups: ConcurrencyGroups::default(),
+            task_queue: TaskQueue::new(sizes),
             left: IdMap::default(),
             missed: IdMap::default(),
             recovering: IdSet::default(),
             is_draining: false,
             fired: 0,
-            units: 0,
+            atomic_groups: 0,
             room: Vec::new(),
         }
     }
 
     /// One whose store other nodes may share.
     pub fn sharing(mut self) -> Self {
-        self.board.share(self.nodes.clone());
+        self.task_queue.share(self.nodes.clone());
         self
     }
 
@@ -262,7 +262,7 @@ impl<T> Mailbox<T> {
         if self.is_draining {
             return None;
         }
-        self.wheel.first().map(|(at, _)| *at).into_iter().chain(self.board.next_due()).min()
+        self.wheel.first().map(|(at, _)| *at).into_iter().chain(self.task_queue.next_due()).min()
     }
 
     /// Runs in memory.
@@ -277,20 +277,20 @@ impl<T> Mailbox<T> {
 
     /// Tasks that wait, that workers have, and types whose tasks nobody would take.
     pub fn tasks(&self) -> (u64, usize, u64) {
-        (self.board.ready(), self.board.leased(), self.board.unserved(self.now))
+        (self.task_queue.ready(), self.task_queue.leased(), self.task_queue.unserved(self.now))
     }
 
     /// Runs in memory that something is being done for here, rather than waited for.
     pub fn busy(&self) -> usize {
-        self.slots.len().saturating_sub(self.board.resident() + self.board.leased())
+        self.slots.len().saturating_sub(self.task_queue.resident() + self.task_queue.leased())
     }
 
     /// Forgets watchers and workers' questions nobody is behind any more.
     pub fn retain_watchers(&mut self, keep: impl Fn(&T) -> bool) {
-        self.board.retain(&keep);
-        self.watchers.retain(|_, tickets| {
-            tickets.retain(&keep);
-            !tickets.is_empty()
+        self.task_queue.retain(&keep);
+        self.watchers.retain(|_, reply_channels| {
+            reply_channels.retain(&keep);
+            !reply_channels.is_empty()
         });
     }
 
@@ -310,7 +310,7 @@ impl<T> Mailbox<T> {
     pub fn has_work(&self) -> bool {
         let has_errands = !self.loads.is_empty() || !self.fetches.is_empty();
         let has_errands = has_errands || !self.replies.is_empty() || !self.aborts.is_empty();
-        !self.queue.is_empty() || has_errands || self.board.has_work()
+        !self.queue.is_empty() || has_errands || self.task_queue.has_work()
     }
 
     /// It is this late: what arrives now is judged by it.
@@ -320,33 +320,33 @@ impl<T> Mailbox<T> {
 
     pub fn accept(&mut self, command: Command<T>) {
         match command {
-            Command::Start { start, ticket, ended } => {
+            Command::Start { start, reply_to, ended } => {
                 if let Some(ended) = ended {
                     self.watchers.entry(start.run).or_default().push(ended);
                 }
-                self.start(*start, ticket, None);
+                self.start(*start, reply_to, None);
             }
             Command::StartAll(starts) => {
-                let unit = self.next_unit(starts.len());
-                starts.into_iter().for_each(|(start, ticket)| self.start(start, ticket, Some(unit)));
+                let atomic_group = self.next_atomic_group(starts.len());
+                starts.into_iter().for_each(|(start, reply_to)| self.start(start, reply_to, Some(atomic_group)));
             }
-            Command::Give { org, run, input, ticket } => {
+            Command::Give { org, run, input, reply_to } => {
                 if let Input::Finished { fence, .. } = &input {
                     self.executing.remove(&(run, *fence));
                 }
-                self.push(org, run, Item { input, ticket, conflicts: 0, is_checked: false });
+                self.push(org, run, QueuedInput { input, reply_to, conflicts: 0, is_checked: false });
             }
-            Command::Watch { org, run, ticket } => {
-                self.watchers.entry(run).or_default().push(ticket);
+            Command::Watch { org, run, reply_to } => {
+                self.watchers.entry(run).or_default().push(reply_to);
                 // One that is not here is another's, or has left memory: whoever asks looks into the store, too.
                 if self.nodes.is_alone() || self.slots.contains_key(&run) {
-                    self.push(org, run, Item::wake());
+                    self.push(org, run, QueuedInput::wake());
                 }
             }
             Command::Recover { org, run } => self.recover(org, run),
             Command::Nodes(nodes) => {
-                if self.board.is_shared() {
-                    self.board.share(nodes.clone());
+                if self.task_queue.is_shared() {
+                    self.task_queue.share(nodes.clone());
                 }
                 self.nodes = nodes;
             }
@@ -358,48 +358,52 @@ impl<T> Mailbox<T> {
                 let is_ours = |timer: &Timer| nodes.is_mine(timer.run) || now.since(timer.at) > LEASE;
                 for timer in timers.into_iter().filter(is_ours) {
                     self.wheel.insert((timer.at, timer.run));
-                    self.parked.insert(timer.run, timer.org);
+                    self.evicted.insert(timer.run, timer.org);
                 }
             }
             Command::Loaded { run, result } => self.loaded(run, result),
             Command::Fetched { run, result } => self.fetched(run, result),
-            Command::Gates { paused, runs } => {
-                self.restore_gates(paused, runs);
+            Command::ConcurrencyGroups { paused, runs } => {
+                self.restore_concurrency_groups(paused, runs);
             }
-            Command::PauseWorkflow(workflow) => self.gates.pause(workflow),
+            Command::PauseWorkflow(workflow) => self.concurrency_groups.pause(workflow),
             Command::ResumeWorkflow(workflow) => {
-                let admitted = self.gates.resume(workflow);
+                let admitted = self.concurrency_groups.resume(workflow);
                 self.admit(admitted);
             }
-            Command::Crowd { run, ticket } => self.replies.push((ticket, Reply::Crowd(self.gates.crowd(run)))),
+            Command::QueueStatus { run, reply_to } => {
+                self.replies.push((reply_to, Reply::QueueStatus(self.concurrency_groups.queue_status(run))))
+            }
             Command::Drain => {
                 self.is_draining = true;
-                self.board.withdraw_all();
+                self.task_queue.withdraw_all();
             }
-            Command::Ask(ask) => self.ask(*ask),
-            Command::Withdraw(place) => self.board.withdraw(place),
-            Command::Extend { org, run, step, fence, by, ticket } => {
-                let until = self.board.extend(org, (run, step), fence, by, self.now);
-                self.replies.push((ticket, Reply::Lease(until)));
+            Command::Claim(ask) => self.ask(*ask),
+            Command::WithdrawClaim(claim) => self.task_queue.withdraw(claim),
+            Command::Extend { org, run, step, fence, by, reply_to } => {
+                let until = self.task_queue.extend(org, (run, step), fence, by, self.now);
+                self.replies.push((reply_to, Reply::Lease(until)));
             }
-            Command::Board { lanes, types, workers } => {
-                self.board.remember(workers);
-                types.iter().for_each(|row| self.board.rule(row, Some(self.now), self.now));
-                self.board.restore(lanes, self.now);
+            Command::RestoreTaskQueue { queues, types, workers } => {
+                self.task_queue.remember(workers);
+                types.iter().for_each(|row| self.task_queue.apply_type(row, Some(self.now), self.now));
+                self.task_queue.restore(queues, self.now);
             }
-            Command::Rule(row) => self.board.rule(&row, None, self.now),
-            Command::Posted(lane) => self.board.posted(&lane, self.now),
-            Command::Known { workers, ready } => {
-                self.board.remember(workers);
-                self.board.count(ready);
+            Command::TypeChanged(row) => self.task_queue.apply_type(&row, None, self.now),
+            Command::TaskReadyElsewhere(queue) => self.task_queue.ready_elsewhere(&queue, self.now),
+            Command::ClusterCounts { workers, ready } => {
+                self.task_queue.remember(workers);
+                self.task_queue.count(ready);
             }
-            Command::Waiting(types) => self.board.behind(types),
-            Command::Seats { org, name, rows } => self.board.seated(org, &name, rows.as_deref(), self.now),
-            Command::Keys { org, name, keys } => self.board.heard_of(org, &name, keys, self.now),
-            Command::Refilled { lane, rows } => self.board.refilled(&lane, rows, self.now),
-            Command::Look(look, ticket) => {
-                let reply = self.look(look);
-                self.replies.push((ticket, reply));
+            Command::TypesWithTasks(types) => self.task_queue.mark_behind(types),
+            Command::LimitSlots { org, name, rows } => {
+                self.task_queue.limit_slots_read(org, &name, rows.as_deref(), self.now)
+            }
+            Command::KeysRead { org, name, keys } => self.task_queue.keys_read(org, &name, keys, self.now),
+            Command::Refilled { queue, rows } => self.task_queue.refilled(&queue, rows, self.now),
+            Command::Query(query, reply_to) => {
+                let reply = self.query(query);
+                self.replies.push((reply_to, reply));
             }
         }
     }
@@ -407,32 +411,33 @@ impl<T> Mailbox<T> {
     fn recover(&mut self, org: OrgId, run: RunId) {
         if self.slots.get(&run).is_none_or(|slot| slot.live.is_none()) {
             self.recovering.insert(run);
-            self.board.recovers(true);
+            self.task_queue.set_recovering(true);
         }
-        self.push(org, run, Item::wake());
+        self.push(org, run, QueuedInput::wake());
     }
 
     /// What workers hold of a run is known, or never will be.
     fn recovered(&mut self, run: RunId) {
         if self.recovering.remove(&run) && self.recovering.is_empty() {
-            self.board.recovers(false);
+            self.task_queue.set_recovering(false);
         }
     }
 
-    fn start(&mut self, start: Start, ticket: T, unit: Option<Unit>) {
-        let Start { org, run, version, origin, gate, birth } = start;
+    fn start(&mut self, start: Start, reply_to: T, atomic_group: Option<AtomicGroup>) {
+        let Start { org, run, version, origin, concurrency_group, run_insert } = start;
         // Whose turn it is at a gate is decided by the node that keeps it, which will find this run waiting.
-        let is_kept_elsewhere = gate.as_ref().is_some_and(|gate| !self.nodes.keeps(&gate.id));
-        if let Some(said) = gate.as_ref().filter(|_| !is_kept_elsewhere) {
-            let admitted = self.gates.widen(origin.workflow, said);
+        let is_kept_elsewhere =
+            concurrency_group.as_ref().is_some_and(|concurrency_group| !self.nodes.keeps(&concurrency_group.id));
+        if let Some(said) = concurrency_group.as_ref().filter(|_| !is_kept_elsewhere) {
+            let admitted = self.concurrency_groups.raise_limit(origin.workflow, said);
             self.admit(admitted);
         }
         let admission = match is_kept_elsewhere {
             true => Admission::Queue(Queue::Limit),
-            false => self.gates.enter(org, run, origin.workflow, gate.as_ref()),
+            false => self.concurrency_groups.enter(org, run, origin.workflow, concurrency_group.as_ref()),
         };
-        if planted::is(Bug::SupersedeBeforeCommit) {
-            self.supersede(self.gates.supersedes(run));
+        if planted_bugs::is(Bug::SupersedeBeforeCommit) {
+            self.supersede(self.concurrency_groups.supersedes(run));
         }
         let row = RunRow {
             org,
@@ -449,16 +454,16 @@ impl<T> Mailbox<T> {
             expires_at: origin.expires_at,
             finished_at: None,
             error_code: None,
-            gate,
-            parked: false,
+            concurrency_group,
+            evicted: false,
             deleted_at: None,
         };
-        let live = Live {
+        let live = LiveRun {
             version,
             run: Run::default(),
             seq: 0,
-            created: Some(Box::new(birth)),
-            unit,
+            created: Some(Box::new(run_insert)),
+            atomic_group,
             row,
             records: 0,
             bytes: 0,
@@ -466,13 +471,13 @@ impl<T> Mailbox<T> {
             payloads: Payloads::new(),
             fetching: Vec::new(),
             stored: Vec::new(),
-            seats: Vec::new(),
-            touched: self.now,
-            is_borrowed: false,
+            limit_slots: Vec::new(),
+            updated_at: self.now,
+            is_shared_copy: false,
         };
         let input = Input::Start(Box::new(origin), admission);
-        let item = Item { input, ticket: Some(ticket), conflicts: 0, is_checked: true };
-        let slot = Slot {
+        let item = QueuedInput { input, reply_to: Some(reply_to), conflicts: 0, is_checked: true };
+        let slot = RunEntry {
             org,
             phase: Phase::Resident,
             inbox: vec![item],
@@ -485,16 +490,16 @@ impl<T> Mailbox<T> {
     }
 
     /// Puts an item into a run's inbox, asking for the run if it is not in memory.
-    fn push(&mut self, org: OrgId, run: RunId, item: Item<T>) {
+    fn push(&mut self, org: OrgId, run: RunId, item: QueuedInput<T>) {
         let loads = &mut self.loads;
         let slot = self.slots.entry(run).or_insert_with(|| {
             loads.push((org, run));
-            Slot { org, phase: Phase::Loading, inbox: Vec::new(), is_queued: false, is_due: false, live: None }
+            RunEntry { org, phase: Phase::Loading, inbox: Vec::new(), is_queued: false, is_due: false, live: None }
         });
         if slot.org != org {
             // Another organisation's run does not exist.
-            if let Some(ticket) = item.ticket {
-                self.replies.push((ticket, Reply::NotFound));
+            if let Some(reply_to) = item.reply_to {
+                self.replies.push((reply_to, Reply::NotFound));
             }
             return;
         }
@@ -505,7 +510,7 @@ impl<T> Mailbox<T> {
         slot.inbox.push(item);
         if matches!(slot.phase, Phase::Stalled) {
             // Whatever becomes of this item, somebody inside still needs the run.
-            slot.inbox.push(Item::wake());
+            slot.inbox.push(QueuedInput::wake());
             slot.phase = Phase::Loading;
             self.loads.push((org, run));
         }
@@ -520,7 +525,7 @@ impl<T> Mailbox<T> {
     pub fn turn(&mut self, now: Timestamp, turn: &mut Turn<T>) {
         self.now = now;
         self.wake_due(now);
-        self.lose_leases(now);
+        self.expire_leases(now);
         (turn.batch.at, turn.batch.epoch) = (now, self.nodes.own());
         if turn.batch.runs.capacity() == 0 {
             turn.batch.runs = std::mem::take(&mut self.room);
@@ -531,12 +536,13 @@ impl<T> Mailbox<T> {
             for run in std::mem::take(&mut self.queue) {
                 self.advance(run, now, turn);
             }
-            if !self.hand_out(now) {
+            if !self.match_claims(now) {
                 break;
             }
         }
-        self.drop_partial_units(before, turn);
-        (turn.refills, turn.asks, turn.seat_asks) = (self.board.refills(), self.board.asks(), self.board.seat_asks());
+        self.drop_partial_groups(before, turn);
+        (turn.refills, turn.key_reads, turn.slot_reads) =
+            (self.task_queue.refills(), self.task_queue.key_reads(), self.task_queue.slot_reads());
         turn.loads = std::mem::take(&mut self.loads);
         turn.fetches = std::mem::take(&mut self.fetches);
         turn.ready.append(&mut self.replies);
@@ -548,12 +554,12 @@ impl<T> Mailbox<T> {
         }
         while let Some(&(at, run)) = self.wheel.first().filter(|(at, _)| *at <= now) {
             self.wheel.remove(&(at, run));
-            let parked = self.parked.remove(&run);
+            let evicted = self.evicted.remove(&run);
             if let Some(live) = self.slots.get_mut(&run).and_then(|s| s.live.as_mut()).filter(|l| l.armed == Some(at)) {
                 live.armed = None;
             }
-            if let Some(org) = self.slots.get(&run).map(|s| s.org).or(parked) {
-                self.push(org, run, Item::wake());
+            if let Some(org) = self.slots.get(&run).map(|s| s.org).or(evicted) {
+                self.push(org, run, QueuedInput::wake());
                 if let Some(slot) = self.slots.get_mut(&run) {
                     slot.is_due = true;
                 }
@@ -571,7 +577,7 @@ impl<T> Mailbox<T> {
         let inputs = items.iter().map(|item| item.input.clone()).collect();
         let wait_url = |key: &str| (self.wait_url)(id, key);
         let (epoch, is_draining, payloads) = (self.nodes.own(), self.is_draining, &live.payloads);
-        let counter = Counter::new(&mut self.board, slot.org, &live.run, &items, now);
+        let counter = ClaimOffers::new(&mut self.task_queue, slot.org, &live.run, &items, now);
         let offer = |wanted: Wanted<'_>| counter.offer(wanted);
         let context = Context { run: id, now, epoch, is_draining, wait_url: &wait_url, payloads, offer: &offer };
         // A bug that one run meets must not stop the others.
@@ -581,46 +587,46 @@ impl<T> Mailbox<T> {
         let Ok(advanced) = decided else {
             slot.inbox = items;
             let what = "a bug in the engine stopped this run; its records are untouched";
-            return self.dismiss(id, Reply::Trouble(Trouble::Damaged(what.into())));
+            return self.give_up_on(id, Reply::LoadFailure(LoadFailure::Damaged(what.into())));
         };
         if !advanced.missing.is_empty() && live.fetching.is_empty() {
             live.fetching = advanced.missing.clone();
             self.fetches.push((slot.org, id, advanced.missing));
         }
         let mut answers = advanced.answers;
-        work::keep_waiting(&mut items, &mut answers, &mut slot.inbox);
+        task_work::defer_claims(&mut items, &mut answers, &mut slot.inbox);
         let Some(record) = advanced.record else {
-            let is_unsure = |item: &Item<T>| item.ticket.is_some() && !item.is_checked;
+            let is_unsure = |item: &QueuedInput<T>| item.reply_to.is_some() && !item.is_checked;
             if !self.nodes.is_alone() && live.seq > 0 && items.iter().any(is_unsure) {
                 // Another node may have moved it on: nobody is refused because of what only this one remembers.
                 slot.inbox.extend(items.into_iter().filter(|item| !item.is_claim()));
                 return self.reread(id);
             }
-            let is_beaten = !self.nodes.is_alone() && live.seq > 0 && items.iter().any(Item::is_claim);
+            let is_beaten = !self.nodes.is_alone() && live.seq > 0 && items.iter().any(QueuedInput::is_claim);
             // Nothing new: the answers rest on what is durable already.
             let (status, created_at) = (live.run.status(), live.run.state.created_at);
             for (item, answer) in items.drain(..).zip(answers) {
-                if let Some(ticket) = item.ticket {
-                    turn.ready.push((ticket, Reply::Answer { answer, status, created_at }));
+                if let Some(reply_to) = item.reply_to {
+                    turn.ready.push((reply_to, Reply::Answer { answer, status, created_at }));
                 }
             }
             if live.run.state.seq == 0 {
-                return self.dismiss(id, Reply::NotFound);
+                return self.give_up_on(id, Reply::NotFound);
             }
             self.rest(id, &mut turn.ready);
             if is_beaten {
-                self.let_go(id);
+                self.release_shared(id);
             }
             return;
         };
         live.payloads.clear();
         slot.phase = Phase::InFlight;
-        let leave = work::leave(&self.board);
-        let take = work::seats(&mut self.board, slot.org, id, &advanced.effects, now);
+        let leave = task_work::leave(&self.task_queue);
+        let take = task_work::limit_slots(&mut self.task_queue, slot.org, id, &advanced.effects, now);
         turn.batch.runs.push(live.write(slot.org, id, record.seal(), advanced.payloads, leave, take));
         turn.pending.push(Pending { items, answers, effects: advanced.effects });
-        if planted::is(Bug::GrantBeforeCommit) {
-            self.hand_early(id, turn);
+        if planted_bugs::is(Bug::LeaseBeforeCommit) {
+            self.deliver_early(id, turn);
         }
     }
 
@@ -628,39 +634,41 @@ impl<T> Mailbox<T> {
     pub fn settle(&mut self, turn: Turn<T>, result: Result<Vec<Verdict>, store::Error>) -> Released<T> {
         let aborts = std::mem::take(&mut self.aborts);
         let mut released = Released { replies: turn.ready, aborts, ..Default::default() };
-        if planted::is(Bug::NoticeBeforeCommit) {
-            let all = turn.batch.runs.iter().flat_map(|w| (0..w.notices).map(|number| (w.org, w.run, number)));
-            released.notices.extend(all);
+        if planted_bugs::is(Bug::NotificationBeforeCommit) {
+            let all = turn.batch.runs.iter().flat_map(|w| (0..w.notifications).map(|number| (w.org, w.run, number)));
+            released.notifications.extend(all);
         }
         let result = match result {
-            Err(store::Error::Unknown(_)) if planted::is(Bug::UnknownIsSuccess) => {
+            Err(store::Error::Unknown(_)) if planted_bugs::is(Bug::UnknownIsSuccess) => {
                 Ok(vec![Verdict::Committed; turn.batch.runs.len()])
             }
-            Err(store::Error::Unknown(why)) if planted::is(Bug::UnknownIsFailed) => Err(store::Error::Unavailable(why)),
+            Err(store::Error::Unknown(why)) if planted_bugs::is(Bug::UnknownIsFailed) => {
+                Err(store::Error::Unavailable(why))
+            }
             result => result,
         };
         match result {
             Ok(verdicts) => {
                 for ((write, pending), verdict) in turn.batch.runs.iter().zip(turn.pending).zip(verdicts) {
                     if verdict != Verdict::Committed {
-                        self.take_back(&pending.effects);
+                        self.undo_leases(&pending.effects);
                     }
                     match verdict {
                         Verdict::Committed => self.committed(write, pending, &mut released),
-                        Verdict::Conflict if write.unit.is_some() => {
+                        Verdict::Conflict if write.atomic_group.is_some() => {
                             let reply = Reply::Unavailable("a run of this id exists".into());
-                            self.forgo(write.run, pending.items, &reply, &mut released.replies);
+                            self.reject(write.run, pending.items, &reply, &mut released.replies);
                         }
-                        Verdict::Conflict => self.retake(write, pending.items, None, &mut released),
+                        Verdict::Conflict => self.retry_or_reject(write, pending.items, None, &mut released),
                         Verdict::Full => {
-                            write.seats.take.iter().for_each(|row| self.board.contested(&row.seat));
-                            self.retake(write, pending.items, None, &mut released);
+                            write.limit_slots.take.iter().for_each(|row| self.task_queue.slot_contested(&row.slot));
+                            self.retry_or_reject(write, pending.items, None, &mut released);
                         }
                         Verdict::KeyTaken { run, fingerprint } => {
                             let taken = Reply::KeyTaken { run, fingerprint };
-                            self.forgo(write.run, pending.items, &taken, &mut released.replies);
+                            self.reject(write.run, pending.items, &taken, &mut released.replies);
                         }
-                        Verdict::Undone => self.forgo(write.run, pending.items, &Reply::Undone, &mut released.replies),
+                        Verdict::Undone => self.reject(write.run, pending.items, &Reply::Undone, &mut released.replies),
                     }
                 }
             }
@@ -670,8 +678,8 @@ impl<T> Mailbox<T> {
                     other => Reply::Unavailable(other.to_string()),
                 };
                 for (write, pending) in turn.batch.runs.iter().zip(turn.pending) {
-                    self.take_back(&pending.effects);
-                    self.retake(write, pending.items, Some(&reply), &mut released);
+                    self.undo_leases(&pending.effects);
+                    self.retry_or_reject(write, pending.items, Some(&reply), &mut released);
                 }
             }
         }
@@ -684,11 +692,11 @@ impl<T> Mailbox<T> {
 
     /// A run that will never be: whoever asked for it hears why, whoever wanted something of it that it is
     /// not there.
-    fn forgo(&mut self, run: RunId, items: Vec<Item<T>>, why: &Reply, replies: &mut Vec<(T, Reply)>) {
+    fn reject(&mut self, run: RunId, items: Vec<QueuedInput<T>>, why: &Reply, replies: &mut Vec<(T, Reply)>) {
         let later = self.slots.remove(&run).map(|slot| slot.inbox).unwrap_or_default();
         for item in items.into_iter().chain(later) {
             let reply = if matches!(item.input, Input::Start(..)) { why.clone() } else { Reply::NotFound };
-            replies.extend(item.ticket.map(|ticket| (ticket, reply)));
+            replies.extend(item.reply_to.map(|reply_to| (reply_to, reply)));
         }
         self.leave(run);
         self.forget_watchers(run, replies);
@@ -701,45 +709,61 @@ impl<T> Mailbox<T> {
         slot.phase = Phase::Resident;
         self.fired += u64::from(std::mem::take(&mut slot.is_due));
         live.seq += 1;
-        live.touched = self.now;
+        live.updated_at = self.now;
         live.bytes += write.record.len();
         live.records += 1;
         if write.snapshot.is_some() {
             (live.records, live.bytes) = (0, 0);
         }
-        released.moved.extend(live.is_borrowed.then_some((slot.org, run)));
+        released.moved.extend(live.is_shared_copy.then_some((slot.org, run)));
         let has_ended = live.run.is_terminal() && !live.row.status.is_terminal();
         released.ended += u64::from(has_ended);
         if write.after == 0 || has_ended {
-            released.is_at_gate |= live.row.gate.as_ref().is_some_and(|gate| !self.nodes.keeps(&gate.id));
+            released.touches_remote_group |= live
+                .row
+                .concurrency_group
+                .as_ref()
+                .is_some_and(|concurrency_group| !self.nodes.keeps(&concurrency_group.id));
         }
-        released.notices.extend((0..write.notices).map(|number| (slot.org, run, number)));
+        released.notifications.extend((0..write.notifications).map(|number| (slot.org, run, number)));
         if let Some(row) = &write.row {
             live.row = row.clone();
         }
-        live.keep_rows(&write.ready);
-        live.keep_seats(&write.seats);
-        released.posted.extend(work::freed(&mut self.board, &write.seats.free, self.now));
+        live.update_rows(&write.ready);
+        live.update_slots(&write.limit_slots);
+        released.posted.extend(task_work::freed(&mut self.task_queue, &write.limit_slots.free, self.now));
         released.started += u64::from(write.after == 0);
         let (status, created_at) = (live.run.status(), live.run.state.created_at);
         for (item, answer) in pending.items.into_iter().zip(pending.answers) {
-            if let Some(ticket) = item.ticket {
-                released.replies.push((ticket, Reply::Answer { answer, status, created_at }));
+            if let Some(reply_to) = item.reply_to {
+                released.replies.push((reply_to, Reply::Answer { answer, status, created_at }));
             }
         }
         let (org, plan) = (slot.org, live.version.clone());
         for effect in pending.effects {
             match effect {
-                Effect::Grant { .. } | Effect::Post { .. } | Effect::Unpost { .. } | Effect::Ended { .. } => {
-                    released.leased += u64::from(matches!(effect, Effect::Grant { .. }));
-                    released.posted.extend(work::unwanted(&mut self.board, org, run, live, &effect, self.now));
-                    work::carry_out(&mut self.board, org, run, live, effect, self.now);
+                Effect::LeaseTask { .. }
+                | Effect::Enqueue { .. }
+                | Effect::Dequeue { .. }
+                | Effect::LeaseEnded { .. } => {
+                    released.leased += u64::from(matches!(effect, Effect::LeaseTask { .. }));
+                    released.posted.extend(task_work::unwanted(
+                        &mut self.task_queue,
+                        org,
+                        run,
+                        live,
+                        &effect,
+                        self.now,
+                    ));
+                    task_work::apply_effect(&mut self.task_queue, org, run, live, effect, self.now);
                 }
                 Effect::Abort { step, fence } if plan.plan.node(step).task().is_some() => {
                     let is_plain = plan.plan.layout().form == Form::Task;
-                    self.board.call_off(run, step, fence, is_plain);
+                    self.task_queue.cancel_lease(run, step, fence, is_plain);
                 }
-                Effect::Keep => work::keep_leases(&mut self.board, &self.nodes, org, run, live, self.now),
+                Effect::AdoptLease => {
+                    task_work::keep_leases(&mut self.task_queue, &self.nodes, org, run, live, self.now)
+                }
                 Effect::Execute { step, attempt, fence, work } => {
                     released.steps += 1;
                     self.executing.insert((run, fence));
@@ -758,7 +782,7 @@ impl<T> Mailbox<T> {
         }
         self.rest(run, &mut released.replies);
         if write.after == 0 {
-            self.supersede(self.gates.supersedes(run));
+            self.supersede(self.concurrency_groups.supersedes(run));
         }
     }
 
@@ -769,7 +793,7 @@ impl<T> Mailbox<T> {
         let Some(status) = self.slots.get(&id).and_then(|s| s.live.as_ref()).map(|live| live.run.status()) else {
             return;
         };
-        if status.is_terminal() && !(planted::is(Bug::GateNotFreed) && status == RunStatus::Cancelled) {
+        if status.is_terminal() && !(planted_bugs::is(Bug::GroupNotFreed) && status == RunStatus::Cancelled) {
             self.leave(id);
         }
         let Some(slot) = self.slots.get_mut(&id) else { return };
@@ -787,32 +811,38 @@ impl<T> Mailbox<T> {
         }
         if status.is_terminal() {
             let watchers = self.watchers.remove(&id).unwrap_or_default();
-            replies.extend(watchers.into_iter().map(|ticket| (ticket, Reply::Ended(status))));
+            replies.extend(watchers.into_iter().map(|reply_to| (reply_to, Reply::Ended(status))));
         }
-        if !(status.is_terminal() || live.row.parked) || !slot.inbox.is_empty() || !live.fetching.is_empty() {
+        if !(status.is_terminal() || live.row.evicted) || !slot.inbox.is_empty() || !live.fetching.is_empty() {
             return;
         }
         // Its timer row will bring it back; the wheel keeps only what the horizon poll would miss.
         match due {
-            Some(at) if at <= self.now.after(crate::HORIZON) => drop(self.parked.insert(id, slot.org)),
+            Some(at) if at <= self.now.after(crate::HORIZON) => drop(self.evicted.insert(id, slot.org)),
             Some(at) => drop(self.wheel.remove(&(at, id))),
             None => {}
         }
         let left = self.slots.remove(&id).and_then(|slot| slot.live);
         if let Some(live) = left {
-            live.stored.iter().for_each(|row| self.board.park(&row.lane, row.place, self.now));
+            live.stored.iter().for_each(|row| self.task_queue.evict(&row.queue, row.position, self.now));
         }
     }
 
     /// Tells whoever waits for the end of a run that there is no such run.
     fn forget_watchers(&mut self, run: RunId, replies: &mut Vec<(T, Reply)>) {
-        let tickets = self.watchers.remove(&run).unwrap_or_default();
-        replies.extend(tickets.into_iter().map(|ticket| (ticket, Reply::NotFound)));
+        let reply_channels = self.watchers.remove(&run).unwrap_or_default();
+        replies.extend(reply_channels.into_iter().map(|reply_to| (reply_to, Reply::NotFound)));
     }
 
     /// The record did not land (or nobody knows): what is in memory is not the truth any more. Forget
     /// it and read it again; inputs from inside, and those that only met a conflict, are given again.
-    fn retake(&mut self, write: &RunWrite, items: Vec<Item<T>>, reply: Option<&Reply>, released: &mut Released<T>) {
+    fn retry_or_reject(
+        &mut self,
+        write: &RunWrite,
+        items: Vec<QueuedInput<T>>,
+        reply: Option<&Reply>,
+        released: &mut Released<T>,
+    ) {
         let (org, run) = (write.org, write.run);
         let mut again = Vec::new();
         // Claims were taken back; the run says again what can be claimed when it has been read.
@@ -821,20 +851,20 @@ impl<T> Mailbox<T> {
             item.conflicts += 1;
             let given_up = Reply::Unavailable("the run is changing too fast".into());
             let reply = reply.or((item.conflicts > CONFLICTS_MAX).then_some(&given_up));
-            match (item.ticket.take(), reply) {
-                (Some(ticket), Some(reply)) => released.replies.push((ticket, reply.clone())),
-                (ticket, _) => again.push(Item { ticket, ..item }),
+            match (item.reply_to.take(), reply) {
+                (Some(reply_to), Some(reply)) => released.replies.push((reply_to, reply.clone())),
+                (reply_to, _) => again.push(QueuedInput { reply_to, ..item }),
             }
         }
         let old = self.slots.remove(&run);
-        self.withhold(old.as_ref().and_then(|slot| slot.live.as_deref()));
+        self.hide_tasks(old.as_ref().and_then(|slot| slot.live.as_deref()));
         if let Some(at) = old.as_ref().and_then(|slot| slot.live.as_ref()).and_then(|live| live.armed) {
             self.wheel.remove(&(at, run));
         }
         again.extend(old.map(|slot| slot.inbox).unwrap_or_default());
         if write.after > 0 || reply.is_none_or(|r| matches!(r, Reply::Unknown(_))) {
             // Read it again even if nothing is left to give: it may have timers, or work to start over.
-            again.push(Item::wake());
+            again.push(QueuedInput::wake());
         } else {
             self.forget_watchers(run, &mut released.replies);
             self.leave(run);
@@ -845,13 +875,13 @@ impl<T> Mailbox<T> {
     }
 }
 
-impl<T> Item<T> {
+impl<T> QueuedInput<T> {
     fn wake() -> Self {
-        Item::inside(Input::Wake)
+        QueuedInput::inside(Input::Wake)
     }
 
     /// One that nobody waits for.
     fn inside(input: Input) -> Self {
-        Item { input, ticket: None, conflicts: 0, is_checked: false }
+        QueuedInput { input, reply_to: None, conflicts: 0, is_checked: false }
     }
 }

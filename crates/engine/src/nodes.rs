@@ -80,8 +80,8 @@ impl Nodes {
     }
 
     /// May this node, and no other, decide whose turn it is at this gate?
-    pub fn keeps(&self, gate: &[u8; 16]) -> bool {
-        owner(&self.keepers, gate) == Some(self.own)
+    pub fn keeps(&self, concurrency_group: &[u8; 16]) -> bool {
+        owner(&self.keepers, concurrency_group) == Some(self.own)
     }
 }
 

@@ -57,7 +57,7 @@ choice! {
             /// The node that hears of its worker.
             7 => epoch: u64,
             /// Its seat among those its type's limit allows, and among those of its key; counted from 1, 0 for none.
-            8 => seat: u32, 9 => key_seat: u32,
+            8 => slot: u32, 9 => key_slot: u32,
         },
         /// Given to an executor of node `epoch`, which will be told after this is durable.
         10 => Started { 1 => step: u32, 2 => attempt: u32, 3 => epoch: u64, 4 => seen: Vec<Seen> },
@@ -157,7 +157,7 @@ message! {
         /// Called when the run has ended.
         16 => callback_url: String,
         /// What it shares a limit with.
-        17 => gate: Option<Gate>,
+        17 => concurrency_group: Option<ConcurrencyGroup>,
         /// Of its tasks, where they do not say: lower goes first.
         18 => priority: Option<u32>,
         /// Nothing of it starts before then.
@@ -169,7 +169,7 @@ message! {
 
 message! {
     /// A limit on runs that are open at once, as it was when the run was created.
-    pub struct Gate {
+    pub struct ConcurrencyGroup {
         /// What the runs have in common, as people wrote it.
         1 => key: String,
         2 => limit: u32,

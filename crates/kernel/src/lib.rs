@@ -34,7 +34,7 @@ pub mod retry;
 pub mod scope;
 
 pub mod advance;
-pub mod planted;
+pub mod planted_bugs;
 
 pub use advance::{Admission, Advance, Answer, Context, Effect, Input, advance};
 pub use event::{Event, Record};

@@ -14,7 +14,7 @@ use crate::event::{Because, Callback, Event, Failure, Origin, Queue, Record, Res
 use crate::expr::Seen;
 use crate::payload::Payload;
 use crate::plan::{Node, Plan, Task, distinct_parents};
-use crate::planted::{self, Bug};
+use crate::planted_bugs::{self, Bug};
 use crate::status::{Outcome, RunStatus, StepStatus};
 use crate::time::{Span, Timestamp};
 use crate::wire;
@@ -94,8 +94,8 @@ message! {
         /// What the task shares limits with.
         18 => key: String,
         /// The seats it has while it is leased, see [`Event::Leased`].
-        19 => seat: u32,
-        20 => key_seat: u32,
+        19 => slot: u32,
+        20 => key_slot: u32,
     }
 }
 
@@ -309,7 +309,7 @@ impl Run {
     /// The earliest timer of a step that is not among `except`. In a held run a retry's time has no
     /// meaning: it would start something.
     pub(crate) fn first_timer(&self, except: &[u32]) -> Option<(Timestamp, u32)> {
-        let is_held = self.is_held() && !planted::is(Bug::PauseForgetsRetries);
+        let is_held = self.is_held() && !planted_bugs::is(Bug::PauseForgetsRetries);
         let retries = |step: u32| matches!(self.step(step).phase, Phase::Retrying { .. });
         let counts = |step: u32| !(except.contains(&step) || is_held && retries(step));
         self.index.timers.iter().find(|(_, step)| counts(*step)).copied()
@@ -454,13 +454,13 @@ impl Run {
                 self.state.steps[*step as usize].key.clone_from(key);
                 self.enter(plan, *step, Phase::Ready {}, at);
             }
-            Event::Leased { step, attempt, worker, lease, seen, key, epoch, seat, key_seat } => {
+            Event::Leased { step, attempt, worker, lease, seen, key, epoch, slot, key_slot } => {
                 self.note(*step, seen);
                 let fence = self.state.seq;
                 self.begin(*step, *attempt, at);
                 let state = &mut self.state.steps[*step as usize];
                 (state.fence, state.digest) = (fence, 0);
-                (state.seat, state.key_seat) = (*seat, *key_seat);
+                (state.slot, state.key_slot) = (*slot, *key_slot);
                 state.key.clone_from(key);
                 let (worker, lease, epoch) = (worker.clone(), *lease, *epoch);
                 self.enter(plan, *step, Phase::Leased { fence, worker, lease, epoch }, at);
@@ -541,7 +541,7 @@ impl Run {
             Event::Logged { lines, .. } => {
                 self.state.bytes += lines.iter().map(|line| line.message.len() as u64).sum::<u64>();
             }
-            Event::Unknown { .. } if planted::is(Bug::UnknownEventDropped) => {}
+            Event::Unknown { .. } if planted_bugs::is(Bug::UnknownEventDropped) => {}
             Event::Unknown { .. } => return Err(LoadError::Newer),
         }
         Ok(())
@@ -630,7 +630,7 @@ impl Run {
             for d in plan.dependents(step) {
                 let left = &mut index.parents_left[*d as usize];
                 *left -= 1;
-                let join_early = planted::is(Bug::JoinPerParent);
+                let join_early = planted_bugs::is(Bug::JoinPerParent);
                 let is_pending = matches!(self.state.steps[*d as usize].phase, Phase::Pending {});
                 if (*left == 0 || join_early) && is_pending && plan.node(*d).is_known() {
                     index.frontier.insert(*d);

@@ -29,7 +29,7 @@ impl RunStatus {
     }
 
     /// A parked run needs no memory: something outside, or a timer row, will wake it.
-    pub fn is_parked(self) -> bool {
+    pub fn is_evicted(self) -> bool {
         matches!(self, RunStatus::Waiting | RunStatus::Pending)
     }
 }

@@ -6,7 +6,7 @@
 //! again. A hole that cannot be filled is an error that names it; nothing is left half-filled.
 
 use crate::path::{self, Problem, Ref, Resolve};
-use crate::planted::{self, Bug};
+use crate::planted_bugs::{self, Bug};
 use crate::scope::{Scope, Unresolved};
 use bytes::Bytes;
 use serde_json::{Map, Value};
@@ -280,7 +280,7 @@ fn printed(value: Value) -> String {
 
 fn lookup(path: &Ref, scope: &dyn Scope) -> Result<Value, Failure> {
     match scope.get(path) {
-        Ok(Some(value)) if planted::is(Bug::TemplateTwice) => fill_again(value.into_owned(), scope),
+        Ok(Some(value)) if planted_bugs::is(Bug::TemplateTwice) => fill_again(value.into_owned(), scope),
         Ok(Some(value)) => Ok(value.into_owned()),
         Ok(None) => Err(Failure::Message(format!("Failed to resolve {{{{{}}}}}", path.text))),
         Err(Unresolved::Stored(number)) => Err(Failure::Stored(number)),

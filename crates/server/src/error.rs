@@ -126,7 +126,7 @@ impl From<engine::Error> for Refusal {
             Error::NotKept => Refusal::new(Code::RequestNotKept, message)
                 .hint("only requests that started a run are kept, and only the newest 100 of a trigger"),
             Error::Rejected(rejection) => rejected(rejection),
-            Error::NoGate(_) => Refusal::new(Code::ConcurrencyKeyUnresolved, message)
+            Error::InvalidConcurrencyKey(_) => Refusal::new(Code::ConcurrencyKeyUnresolved, message)
                 .hint("the workflow's `concurrency.key` reads this from the trigger; send it, or change the key")
                 .at("concurrency.key"),
             Error::Disabled => Refusal::new(Code::WorkflowDisabled, message).hint("enable it first"),
@@ -186,7 +186,7 @@ fn rejected(rejection: Rejection) -> Refusal {
 
 impl From<kernel::run::LoadError> for Refusal {
     fn from(error: kernel::run::LoadError) -> Self {
-        engine::Error::from(engine::mailbox::Trouble::from(error)).into()
+        engine::Error::from(engine::mailbox::LoadFailure::from(error)).into()
     }
 }
 

@@ -173,7 +173,7 @@ pub fn run(reading: &Reading) -> RunView {
         expires_at: rfc3339(state.origin.expires_at),
         replayed_from: state.origin.replayed_from.map(|run| run.to_string()),
         paused: state.paused.as_ref().map(|pause| held(&pause.actor, &pause.note, pause.at)),
-        concurrency_key: state.origin.gate.as_ref().map(|gate| gate.key.clone()),
+        concurrency_key: state.origin.concurrency_group.as_ref().map(|concurrency_group| concurrency_group.key.clone()),
         cancelled_by: Some(state.cancelled_by.clone()).filter(|by| !by.is_empty()),
     }
 }

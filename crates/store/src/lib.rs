@@ -15,9 +15,9 @@ mod migration;
 mod near;
 pub mod postgres;
 pub mod rows;
-mod sound;
 pub mod sqlite;
 mod triggers;
+mod write_validation;
 
 pub use location::Location;
 pub use memory::MemoryStore;
@@ -50,7 +50,7 @@ pub enum Error {
     /// Others took this node for dead and have taken over its work, or the store lost what this node knows. It has to
     /// begin anew, with another epoch.
     #[error("this node was barred: it has to read everything again")]
-    Barred,
+    Fenced,
     /// Another process has it open.
     #[error("the data directory is in use by another process: {0}")]
     InUse(String),
@@ -77,7 +77,7 @@ pub trait Store: Send + Sync + 'static {
 
     /// Records of all runs of an organisation in the order they were written: looks at `limit` positions of
     /// the journal after `after`, or only where it ends.
-    fn stretch(&self, org: OrgId, after: Option<u64>, limit: usize) -> Call<'_, Stretch>;
+    fn journal_page(&self, org: OrgId, after: Option<u64>, limit: usize) -> Call<'_, JournalPage>;
 
     /// Removes a run that has ended: everything it holds goes, its places in the journal stay, empty, and
     /// its idempotency key stays taken.
@@ -90,13 +90,23 @@ pub trait Store: Send + Sync + 'static {
     fn hide(&self, org: OrgId, run: RunId, at: Timestamp) -> Call<'_, Erased>;
 
     /// What an idempotency key brought about, and the fingerprint of what was asked.
-    fn made_by<'a>(&'a self, org: OrgId, scope: &'a str, key: &'a str) -> Call<'a, Option<([u8; 16], [u8; 32])>>;
+    fn idempotency_record<'a>(
+        &'a self,
+        org: OrgId,
+        scope: &'a str,
+        key: &'a str,
+    ) -> Call<'a, Option<([u8; 16], [u8; 32])>>;
 
     /// Lanes with tasks that wait while their runs are parked, in order, those after `after`, and how many do.
-    fn lanes<'a>(&'a self, after: Option<&'a Lane>, limit: usize) -> Call<'a, Vec<(Lane, u64)>>;
+    fn key_queues<'a>(&'a self, after: Option<&'a QueueKey>, limit: usize) -> Call<'a, Vec<(QueueKey, u64)>>;
 
     /// The tasks of a lane that wait while their runs are parked, in their order, those after `after`.
-    fn ready<'a>(&'a self, lane: &'a Lane, after: Option<Place>, limit: usize) -> Call<'a, Vec<Place>>;
+    fn ready<'a>(
+        &'a self,
+        queue: &'a QueueKey,
+        after: Option<QueuePosition>,
+        limit: usize,
+    ) -> Call<'a, Vec<QueuePosition>>;
 
     /// Types of every organisation with tasks that have a row of their own, in order.
     fn ready_types(&self) -> Call<'_, Vec<(OrgId, String)>>;
@@ -114,13 +124,13 @@ pub trait Store: Send + Sync + 'static {
     ) -> Call<'a, Vec<String>>;
 
     /// Who has what of a type's limits, in order. Rates may be over.
-    fn seats<'a>(&'a self, org: OrgId, name: &'a str) -> Call<'a, Vec<SeatRow>>;
+    fn limit_slots<'a>(&'a self, org: OrgId, name: &'a str) -> Call<'a, Vec<LimitSlotRow>>;
 
     /// Forgets seats of all organisations whose time was over by then.
-    fn forget_seats(&self, until: Timestamp) -> Call<'_, ()>;
+    fn delete_expired_limit_slots(&self, until: Timestamp) -> Call<'_, ()>;
 
     /// Makes a type known that is not, and stores the definition of its tasks if that is not stored.
-    fn introduce<'a>(&'a self, row: &'a TypeRow, definition: Option<&'a Definition>) -> Call<'a, ()>;
+    fn ensure_type<'a>(&'a self, row: &'a TypeRow, definition: Option<&'a Definition>) -> Call<'a, ()>;
 
     /// Writes what is known about a type.
     fn put_type<'a>(&'a self, row: &'a TypeRow) -> Call<'a, ()>;
@@ -134,7 +144,7 @@ pub trait Store: Send + Sync + 'static {
         limit: usize,
     ) -> Call<'a, Vec<TypeRow>>;
     /// Types of every organisation that say more than their name. Read once at start.
-    fn ruled_types(&self) -> Call<'_, Vec<TypeRow>>;
+    fn configured_types(&self) -> Call<'_, Vec<TypeRow>>;
 
     /// Remembers workers, and forgets those of all organisations last seen before `since`.
     fn put_workers<'a>(&'a self, workers: &'a [WorkerRow], since: Timestamp) -> Call<'a, ()>;
@@ -142,7 +152,7 @@ pub trait Store: Send + Sync + 'static {
     fn workers(&self) -> Call<'_, Vec<WorkerRow>>;
 
     /// Runs that were neither parked nor ended when the store was last used. Read once at start.
-    fn unparked(&self) -> Call<'_, Vec<(OrgId, RunId)>>;
+    fn active_runs(&self) -> Call<'_, Vec<(OrgId, RunId)>>;
 
     /// Timers of parked runs due at or before `until`, earliest first.
     fn timers(&self, until: Timestamp, limit: usize) -> Call<'_, Vec<Timer>>;
@@ -179,7 +189,7 @@ pub trait Store: Send + Sync + 'static {
 
     /// Open runs that hold a place at a gate, and runs whose turn has not come, oldest first. Read once at
     /// start.
-    fn gated(&self) -> Call<'_, Vec<GatedRun>>;
+    fn grouped_runs(&self) -> Call<'_, Vec<GroupedRun>>;
 
     /// Pauses a workflow that is not paused.
     fn pause_workflow<'a>(&'a self, pause: &'a WorkflowPause) -> Call<'a, ()>;
@@ -189,10 +199,10 @@ pub trait Store: Send + Sync + 'static {
     fn workflow_pauses(&self) -> Call<'_, Vec<WorkflowPause>>;
 
     /// Notices that have not been handed over, of all runs or of one.
-    fn notices(&self, after: Option<NoticeKey>, limit: usize) -> Call<'_, Vec<NoticeRow>>;
-    fn notices_of(&self, org: OrgId, run: RunId) -> Call<'_, Vec<NoticeRow>>;
+    fn notifications(&self, after: Option<NotificationKey>, limit: usize) -> Call<'_, Vec<NotificationRow>>;
+    fn run_notifications(&self, org: OrgId, run: RunId) -> Call<'_, Vec<NotificationRow>>;
     /// Notes why a notice could not be handed over. One that is gone stays gone.
-    fn note_notice<'a>(&'a self, notice: &'a NoticeRow) -> Call<'a, ()>;
+    fn record_notification_error<'a>(&'a self, notification: &'a NotificationRow) -> Call<'a, ()>;
 
     /// A definition by its hash.
     fn definition<'a>(&'a self, org: OrgId, hash: &'a [u8; 32]) -> Call<'a, Option<Definition>>;
@@ -259,7 +269,7 @@ pub trait Store: Send + Sync + 'static {
     }
 
     /// Says that the node of this epoch is there for `lease` from now on, and bars those whose time is over. Answers
-    /// who is there and since when, itself among them; [`Error::Barred`] when it was barred itself.
+    /// who is there and since when, itself among them; [`Error::Fenced`] when it was barred itself.
     fn renew(&self, epoch: u64, _lease: Span) -> Call<'_, Vec<(u64, Span)>> {
         Box::pin(async move { Ok(vec![(epoch, Span(0))]) })
     }
@@ -276,11 +286,11 @@ pub trait Store: Send + Sync + 'static {
     }
 
     /// Tells the other processes, in a moment and perhaps never: whoever depends on it looks for itself now and then.
-    fn tell(&self, _news: News) {}
+    fn broadcast(&self, _news: ClusterEvent) {}
 
     /// What other processes tell from now on, each thing once or more often; whoever does not keep up hears
-    /// [`News::Missed`]. Nothing when there can be no others.
-    fn listen(&self) -> Option<tokio::sync::mpsc::Receiver<News>> {
+    /// [`ClusterEvent::Missed`]. Nothing when there can be no others.
+    fn listen(&self) -> Option<tokio::sync::mpsc::Receiver<ClusterEvent>> {
         None
     }
 
@@ -296,7 +306,7 @@ pub trait Store: Send + Sync + 'static {
 
     /// Is everything it reads durable? Then reading again tells what became of a write whose outcome is unknown. A file
     /// whose sync failed may show what no crash will leave.
-    fn reads_what_lasts(&self) -> bool;
+    fn reads_are_durable(&self) -> bool;
 
     /// What it has done since it was opened, for `/metrics`.
     fn counters(&self) -> Counters;

@@ -11,12 +11,12 @@ mod tasks;
 mod triggers;
 
 use crate::rows::*;
-use crate::sound::{is_same_unit, is_sound, slugs, undo};
 use crate::triggers::*;
+use crate::write_validation::{is_same_group, is_sound, slugs, undo_group};
 use crate::{Call, Error, Result, Store};
 use bytes::Bytes;
 use kernel::plan::Form;
-use kernel::planted::{self, Bug};
+use kernel::planted_bugs::{self, Bug};
 use kernel::{OrgId, Record, RunId, RunStatus, Timestamp, TriggerId, WorkflowId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
@@ -29,7 +29,7 @@ pub struct MemoryStore {
 
 /// Everything stored about one run.
 #[derive(Clone, Debug, PartialEq)]
-pub struct StoredRun {
+pub struct MemoryRun {
     pub row: RunRow,
     /// Record `n` is at `n - 1`.
     pub records: Vec<Bytes>,
@@ -42,16 +42,16 @@ pub struct StoredRun {
 
 /// Runs are shared between forks until one of them writes.
 /// What an idempotency key made, and the fingerprint of the request.
-type Claim = ([u8; 16], [u8; 32]);
+type IdempotencyEntry = ([u8; 16], [u8; 32]);
 
 #[derive(Clone, Default)]
 struct Contents {
-    runs: BTreeMap<(OrgId, RunId), Arc<StoredRun>>,
+    runs: BTreeMap<(OrgId, RunId), Arc<MemoryRun>>,
     timers: BTreeSet<Timer>,
     ready: BTreeSet<ReadyRow>,
-    seats: BTreeMap<Seat, SeatRow>,
+    limit_slots: BTreeMap<LimitSlot, LimitSlotRow>,
     waits: BTreeMap<[u8; 32], Wait>,
-    idempotency: BTreeMap<(OrgId, String, String), Claim>,
+    idempotency: BTreeMap<(OrgId, String, String), IdempotencyEntry>,
     workflows: BTreeMap<(OrgId, WorkflowId), WorkflowRow>,
     versions: BTreeMap<(OrgId, WorkflowId, u32), VersionRow>,
     definitions: BTreeMap<(OrgId, [u8; 32]), Definition>,
@@ -63,7 +63,7 @@ struct Contents {
     journal: Vec<Option<(OrgId, RunId, u64)>>,
     pauses: BTreeMap<(OrgId, WorkflowId), WorkflowPause>,
     /// Notices and what stood in the way of each.
-    notices: BTreeMap<(OrgId, RunId, u32), String>,
+    notifications: BTreeMap<(OrgId, RunId, u32), String>,
     settings: BTreeMap<String, String>,
     /// The record written last.
     newest: Option<Bytes>,
@@ -81,11 +81,11 @@ impl MemoryStore {
     }
 
     /// Everything stored about every run, by organisation and id: what an invariant checker reads.
-    pub fn stored_runs(&self) -> Vec<Arc<StoredRun>> {
+    pub fn stored_runs(&self) -> Vec<Arc<MemoryRun>> {
         self.contents().runs.values().cloned().collect()
     }
 
-    pub fn stored_run(&self, org: OrgId, run: RunId) -> Option<Arc<StoredRun>> {
+    pub fn stored_run(&self, org: OrgId, run: RunId) -> Option<Arc<MemoryRun>> {
         self.contents().runs.get(&(org, run)).cloned()
     }
 
@@ -122,17 +122,17 @@ impl Contents {
     }
 
     /// All of a unit, or nothing. A unit of one is a write like any other.
-    fn write_unit(&mut self, unit: &[RunWrite], at: Timestamp) -> Vec<Verdict> {
-        let [write] = unit else {
+    fn write_group(&mut self, atomic_group: &[RunWrite], at: Timestamp) -> Vec<Verdict> {
+        let [write] = atomic_group else {
             let before = self.clone();
-            let mut verdicts = Vec::with_capacity(unit.len());
-            for write in unit {
+            let mut verdicts = Vec::with_capacity(atomic_group.len());
+            for write in atomic_group {
                 verdicts.push(self.write(write, at));
                 if verdicts.last() == Some(&Verdict::Conflict) {
                     break;
                 }
             }
-            if undo(unit, &mut verdicts) {
+            if undo_group(atomic_group, &mut verdicts) {
                 *self = before;
             }
             return verdicts;
@@ -145,7 +145,7 @@ impl Contents {
         if !is_sound(write) {
             return Some(Verdict::Conflict);
         }
-        if let Some(key) = write.birth.as_ref().and_then(|b| b.idempotency.as_ref())
+        if let Some(key) = write.run_insert.as_ref().and_then(|b| b.idempotency.as_ref())
             && let Some((made, fingerprint)) =
                 self.idempotency.get(&(write.org, key.scope.clone(), key.key.clone())).copied()
         {
@@ -158,12 +158,12 @@ impl Contents {
         if seq != write.after {
             return Some(Verdict::Conflict);
         }
-        if self.is_full(&write.seats, at) {
+        if self.is_full(&write.limit_slots, at) {
             return Some(Verdict::Full);
         }
         let is_fine = write.payloads.iter().all(|(number, _)| numbers.insert(*number))
             && write
-                .birth
+                .run_insert
                 .iter()
                 .flat_map(|b| &b.waits)
                 .all(|wait| !self.waits.contains_key(&wait.token_hash) && hashes.insert(wait.token_hash));
@@ -173,7 +173,7 @@ impl Contents {
     fn apply(&mut self, write: &RunWrite) {
         let key = (write.org, write.run);
         if let Some(row) = write.row.as_ref().filter(|_| write.after == 0) {
-            self.runs.insert(key, Arc::new(StoredRun::new(row.clone())));
+            self.runs.insert(key, Arc::new(MemoryRun::new(row.clone())));
         }
         let Some(run) = self.runs.get_mut(&key).map(Arc::make_mut) else { return };
         if let Some(row) = &write.row {
@@ -181,7 +181,7 @@ impl Contents {
         }
         run.records.push(write.record.clone());
         self.journal.push(Some((write.org, write.run, write.after + 1)));
-        run.labels.extend(write.birth.iter().flat_map(|birth| birth.labels.iter().cloned()));
+        run.labels.extend(write.run_insert.iter().flat_map(|run_insert| run_insert.labels.iter().cloned()));
         if let Some(state) = &write.snapshot {
             run.snapshot = Some((write.after + 1, state.clone()));
         }
@@ -195,22 +195,22 @@ impl Contents {
             self.timers.insert(Timer { at, org: write.org, run: write.run });
         }
         self.change_ready(&write.ready);
-        self.change_seats(&write.seats);
-        for number in 0..write.notices {
-            self.notices.entry((write.org, write.run, number)).or_default();
+        self.change_limit_slots(&write.limit_slots);
+        for number in 0..write.notifications {
+            self.notifications.entry((write.org, write.run, number)).or_default();
         }
-        if let Some(birth) = &write.birth {
-            if let Some((of, number)) = birth.notice {
-                self.notices.remove(&(write.org, of, number));
+        if let Some(run_insert) = &write.run_insert {
+            if let Some((of, number)) = run_insert.notification {
+                self.notifications.remove(&(write.org, of, number));
             }
-            self.waits.extend(birth.waits.iter().map(|wait| (wait.token_hash, wait.clone())));
-            if let Some(key) = &birth.idempotency {
+            self.waits.extend(run_insert.waits.iter().map(|wait| (wait.token_hash, wait.clone())));
+            if let Some(key) = &run_insert.idempotency {
                 self.idempotency
                     .insert((write.org, key.scope.clone(), key.key.clone()), (write.run.0, key.fingerprint));
             }
-            if let Some(delivery) = &birth.delivery {
+            if let Some(delivery) = &run_insert.delivery {
                 self.put_delivery(delivery);
-                if let Some(to) = birth.advance {
+                if let Some(to) = run_insert.advance {
                     self.advance(delivery.org, delivery.trigger, to);
                 }
             }
@@ -296,7 +296,7 @@ impl Contents {
     }
 
     /// A run that is not hidden.
-    fn shown(&self, key: (OrgId, RunId)) -> Option<&Arc<StoredRun>> {
+    fn shown(&self, key: (OrgId, RunId)) -> Option<&Arc<MemoryRun>> {
         self.runs.get(&key).filter(|stored| stored.is_shown())
     }
 
@@ -311,8 +311,8 @@ impl Contents {
             None => Some(Erased::NotFound),
             Some(stored) if !stored.row.status.is_terminal() => Some(Erased::NotEnded),
             Some(_) => {
-                let mut notices = self.notices.range((key.0, key.1, 0)..=(key.0, key.1, u32::MAX));
-                notices.next().map(|_| Erased::NotTold)
+                let mut notifications = self.notifications.range((key.0, key.1, 0)..=(key.0, key.1, u32::MAX));
+                notifications.next().map(|_| Erased::NotTold)
             }
         }
     }
@@ -343,7 +343,7 @@ impl Contents {
         Erased::Done
     }
 
-    fn stretch(&self, org: OrgId, after: Option<u64>, limit: usize) -> Stretch {
+    fn journal_page(&self, org: OrgId, after: Option<u64>, limit: usize) -> JournalPage {
         let newest = self.journal.len() as u64;
         let from = after.unwrap_or(newest).min(newest);
         let places = (from + 1..=newest).take(limit);
@@ -351,19 +351,19 @@ impl Contents {
         let record = |pos: u64| {
             let (owner, run, seq) = self.journal[pos as usize - 1]?;
             let stored = self.shown((owner, run)).filter(|_| owner == org)?;
-            Some(Written { pos, run, record: stored.records.get(seq as usize - 1)?.clone() })
+            Some(JournalEntry { pos, run, record: stored.records.get(seq as usize - 1)?.clone() })
         };
-        Stretch { records: places.filter_map(record).collect(), end }
+        JournalPage { records: places.filter_map(record).collect(), end }
     }
 }
 
-fn notice_row((&(org, run, number), error): (&(OrgId, RunId, u32), &String)) -> NoticeRow {
-    NoticeRow { org, run, number, error: error.clone() }
+fn notice_row((&(org, run, number), error): (&(OrgId, RunId, u32), &String)) -> NotificationRow {
+    NotificationRow { org, run, number, error: error.clone() }
 }
 
-impl StoredRun {
-    fn new(row: RunRow) -> StoredRun {
-        StoredRun {
+impl MemoryRun {
+    fn new(row: RunRow) -> MemoryRun {
+        MemoryRun {
             row: RunRow { deleted_at: None, ..row },
             records: Vec::new(),
             snapshot: None,
@@ -379,7 +379,7 @@ impl StoredRun {
         (row.status, row.waiting, row.wake_at) = (to.status, to.waiting, to.wake_at);
         (row.expires_at, row.finished_at) = (to.expires_at, to.finished_at);
         row.error_code.clone_from(&to.error_code);
-        row.parked = to.parked;
+        row.evicted = to.evicted;
     }
 
     fn matches(&self, filter: &RunFilter) -> bool {
@@ -396,7 +396,7 @@ impl StoredRun {
     }
 
     fn is_unparked(&self) -> bool {
-        !self.row.parked && !self.row.status.is_terminal()
+        !self.row.evicted && !self.row.status.is_terminal()
     }
 
     fn is_shown(&self) -> bool {
@@ -407,9 +407,9 @@ impl StoredRun {
 impl Store for MemoryStore {
     fn commit<'a>(&'a self, batch: &'a Batch) -> Call<'a, Vec<Verdict>> {
         self.answer(move |c| {
-            let before = planted::is(Bug::BatchAborted).then(|| c.clone());
-            let units = batch.runs.chunk_by(is_same_unit);
-            let verdicts: Vec<Verdict> = units.flat_map(|unit| c.write_unit(unit, batch.at)).collect();
+            let before = planted_bugs::is(Bug::BatchAborted).then(|| c.clone());
+            let units = batch.runs.chunk_by(is_same_group);
+            let verdicts: Vec<Verdict> = units.flat_map(|atomic_group| c.write_group(atomic_group, batch.at)).collect();
             if let Some(before) = before.filter(|_| verdicts.iter().any(|v| *v != Verdict::Committed)) {
                 *c = before;
             }
@@ -434,8 +434,8 @@ impl Store for MemoryStore {
         })
     }
 
-    fn stretch(&self, org: OrgId, after: Option<u64>, limit: usize) -> Call<'_, Stretch> {
-        self.answer(move |c| c.stretch(org, after, limit))
+    fn journal_page(&self, org: OrgId, after: Option<u64>, limit: usize) -> Call<'_, JournalPage> {
+        self.answer(move |c| c.journal_page(org, after, limit))
     }
 
     fn erase<'a>(&'a self, erasure: &'a Erasure) -> Call<'a, Erased> {
@@ -454,16 +454,26 @@ impl Store for MemoryStore {
         self.answer(move |c| c.hide((org, run), at))
     }
 
-    fn made_by<'a>(&'a self, org: OrgId, scope: &'a str, key: &'a str) -> Call<'a, Option<Claim>> {
+    fn idempotency_record<'a>(
+        &'a self,
+        org: OrgId,
+        scope: &'a str,
+        key: &'a str,
+    ) -> Call<'a, Option<IdempotencyEntry>> {
         self.answer(move |c| c.idempotency.get(&(org, scope.to_owned(), key.to_owned())).copied())
     }
 
-    fn lanes<'a>(&'a self, after: Option<&'a Lane>, limit: usize) -> Call<'a, Vec<(Lane, u64)>> {
-        self.answer(move |c| c.lanes(after, limit))
+    fn key_queues<'a>(&'a self, after: Option<&'a QueueKey>, limit: usize) -> Call<'a, Vec<(QueueKey, u64)>> {
+        self.answer(move |c| c.key_queues(after, limit))
     }
 
-    fn ready<'a>(&'a self, lane: &'a Lane, after: Option<Place>, limit: usize) -> Call<'a, Vec<Place>> {
-        self.answer(move |c| c.ready_in(lane, after, limit))
+    fn ready<'a>(
+        &'a self,
+        queue: &'a QueueKey,
+        after: Option<QueuePosition>,
+        limit: usize,
+    ) -> Call<'a, Vec<QueuePosition>> {
+        self.answer(move |c| c.ready_in(queue, after, limit))
     }
 
     fn ready_types(&self) -> Call<'_, Vec<(OrgId, String)>> {
@@ -484,16 +494,16 @@ impl Store for MemoryStore {
         self.answer(move |c| c.ready_keys(org, name, after, limit))
     }
 
-    fn seats<'a>(&'a self, org: OrgId, name: &'a str) -> Call<'a, Vec<SeatRow>> {
+    fn limit_slots<'a>(&'a self, org: OrgId, name: &'a str) -> Call<'a, Vec<LimitSlotRow>> {
         self.answer(move |c| c.seats_of(org, name))
     }
 
-    fn forget_seats(&self, until: Timestamp) -> Call<'_, ()> {
-        self.answer(move |c| c.seats.retain(|_, row| row.until > until))
+    fn delete_expired_limit_slots(&self, until: Timestamp) -> Call<'_, ()> {
+        self.answer(move |c| c.limit_slots.retain(|_, row| row.until > until))
     }
 
-    fn introduce<'a>(&'a self, row: &'a TypeRow, definition: Option<&'a Definition>) -> Call<'a, ()> {
-        self.answer(move |c| c.introduce(row, definition))
+    fn ensure_type<'a>(&'a self, row: &'a TypeRow, definition: Option<&'a Definition>) -> Call<'a, ()> {
+        self.answer(move |c| c.ensure_type(row, definition))
     }
 
     fn put_type<'a>(&'a self, row: &'a TypeRow) -> Call<'a, ()> {
@@ -516,8 +526,8 @@ impl Store for MemoryStore {
         self.answer(move |c| c.task_types(org, prefix, after, limit))
     }
 
-    fn ruled_types(&self) -> Call<'_, Vec<TypeRow>> {
-        self.answer(|c| c.ruled_types())
+    fn configured_types(&self) -> Call<'_, Vec<TypeRow>> {
+        self.answer(|c| c.configured_types())
     }
 
     fn put_workers<'a>(&'a self, workers: &'a [WorkerRow], since: Timestamp) -> Call<'a, ()> {
@@ -528,14 +538,14 @@ impl Store for MemoryStore {
         self.answer(|c| c.workers.values().cloned().collect())
     }
 
-    fn unparked(&self) -> Call<'_, Vec<(OrgId, RunId)>> {
+    fn active_runs(&self) -> Call<'_, Vec<(OrgId, RunId)>> {
         self.answer(move |c| c.runs.iter().filter(|(_, stored)| stored.is_unparked()).map(|(key, _)| *key).collect())
     }
 
     fn timers(&self, until: Timestamp, limit: usize) -> Call<'_, Vec<Timer>> {
         self.answer(move |c| {
             let due: Vec<Timer> = c.timers.iter().take_while(|timer| timer.at <= until).take(limit).copied().collect();
-            if planted::is(Bug::TimerTakenEarly) {
+            if planted_bugs::is(Bug::TimerTakenEarly) {
                 c.timers.retain(|timer| !due.contains(timer));
             }
             due
@@ -612,21 +622,23 @@ impl Store for MemoryStore {
         })
     }
 
-    fn gated(&self) -> Call<'_, Vec<GatedRun>> {
+    fn grouped_runs(&self) -> Call<'_, Vec<GroupedRun>> {
         self.answer(move |c| {
             let open = c.runs.values().map(|stored| &stored.row).filter(|row| row.finished_at.is_none());
-            let mut gated: Vec<GatedRun> = open
-                .filter(|row| row.form != Form::Task && (row.gate.is_some() || row.status == RunStatus::Pending))
-                .map(|row| GatedRun {
+            let mut grouped_runs: Vec<GroupedRun> = open
+                .filter(|row| {
+                    row.form != Form::Task && (row.concurrency_group.is_some() || row.status == RunStatus::Pending)
+                })
+                .map(|row| GroupedRun {
                     org: row.org,
                     run: row.id,
                     workflow: row.workflow,
-                    gate: row.gate.clone(),
+                    concurrency_group: row.concurrency_group.clone(),
                     is_queued: row.status == RunStatus::Pending,
                 })
                 .collect();
-            gated.sort_by_key(|run| (run.run, run.org));
-            gated
+            grouped_runs.sort_by_key(|run| (run.run, run.org));
+            grouped_runs
         })
     }
 
@@ -650,25 +662,25 @@ impl Store for MemoryStore {
         self.answer(move |c| c.pauses.values().cloned().collect())
     }
 
-    fn notices(&self, after: Option<NoticeKey>, limit: usize) -> Call<'_, Vec<NoticeRow>> {
+    fn notifications(&self, after: Option<NotificationKey>, limit: usize) -> Call<'_, Vec<NotificationRow>> {
         let from = after.map_or(Bound::Unbounded, Bound::Excluded);
         self.answer(move |c| {
-            let rows = c.notices.range((from, Bound::Unbounded)).take(limit).map(notice_row).collect();
-            if planted::is(Bug::NoticeLost) {
-                c.notices.clear();
+            let rows = c.notifications.range((from, Bound::Unbounded)).take(limit).map(notice_row).collect();
+            if planted_bugs::is(Bug::NotificationLost) {
+                c.notifications.clear();
             }
             rows
         })
     }
 
-    fn notices_of(&self, org: OrgId, run: RunId) -> Call<'_, Vec<NoticeRow>> {
-        self.answer(move |c| c.notices.range((org, run, 0)..=(org, run, u32::MAX)).map(notice_row).collect())
+    fn run_notifications(&self, org: OrgId, run: RunId) -> Call<'_, Vec<NotificationRow>> {
+        self.answer(move |c| c.notifications.range((org, run, 0)..=(org, run, u32::MAX)).map(notice_row).collect())
     }
 
-    fn note_notice<'a>(&'a self, notice: &'a NoticeRow) -> Call<'a, ()> {
+    fn record_notification_error<'a>(&'a self, notification: &'a NotificationRow) -> Call<'a, ()> {
         self.answer(move |c| {
-            if let Some(error) = c.notices.get_mut(&(notice.org, notice.run, notice.number)) {
-                error.clone_from(&notice.error);
+            if let Some(error) = c.notifications.get_mut(&(notification.org, notification.run, notification.number)) {
+                error.clone_from(&notification.error);
             }
         })
     }
@@ -777,7 +789,7 @@ impl Store for MemoryStore {
         true
     }
 
-    fn reads_what_lasts(&self) -> bool {
+    fn reads_are_durable(&self) -> bool {
         true
     }
 

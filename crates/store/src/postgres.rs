@@ -16,45 +16,45 @@
 //! carried out by that thread ([`here`]).
 
 mod around;
+mod batch_columns;
+mod bench_database;
 mod catalog;
+mod cluster_events;
 mod columns;
 mod commit;
-mod erase;
-mod fate;
-mod fault;
+mod commit_outcome;
+mod conflict_check;
+mod deletion;
+mod errors;
 mod here;
 mod inspect;
 mod journal;
 mod lists;
 mod migrations;
-mod news;
 mod nodes;
 mod partitions;
 mod pool;
-mod scratch;
+mod rollback_detector;
 mod session;
-mod sheet;
-mod sift;
 mod target;
 mod tasks;
 mod tls;
 mod triggers;
-mod witness;
 
+pub use bench_database::BenchDatabase;
 pub use inspect::PostgresInspection;
-pub use scratch::Scratch;
 
 use crate::rows::*;
 use crate::triggers::*;
 use crate::{Call, Error, Result, Store};
 use bytes::Bytes;
+use cluster_events::Exchange;
 use columns::{Attempted, sql};
-use fault::Trouble;
+use errors::Failure;
 use here::Here;
 use journal::Floor;
 use kernel::{OrgId, RunId, Span, Timestamp, TriggerId, WorkflowId};
-use news::Exchange;
-use pool::{Connector, Lease, Pool};
+use pool::{Connector, Pool, PooledSession};
 use session::Session;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -122,7 +122,7 @@ impl PostgresStore {
         migrations::run(&session, statements_max).await?;
         // Migrations wait as long as they must; everything else has its patience again.
         let session = connector.connect().await?;
-        partitions::tend(&session).await.map_err(Trouble::unwritten)?;
+        partitions::tend(&session).await.map_err(Failure::unwritten)?;
         let here =
             Here::new(Arc::clone(&connector)).map_err(|e| Error::Refused(format!("no runtime for commits: {e}")))?;
         let inner = Arc::new(Inner {
@@ -186,7 +186,7 @@ impl PostgresStore {
                 let lease = inner.readers.take().await?;
                 let answer = match journal::order(&lease, &inner.floor).await {
                     Ok(()) => read(&lease).await,
-                    Err(trouble) => Err(trouble),
+                    Err(failure) => Err(failure),
                 };
                 lease.end(answer)
             })
@@ -241,15 +241,15 @@ impl PostgresStore {
                     let answer = write(&lease).await?;
                     let own = lease.first("SELECT pg_current_xact_id_if_assigned()::text", &[]).await?;
                     let own: Option<String> = own.map_or(Ok(None), |row| columns::get(&row, 0))?;
-                    Ok::<_, Trouble>((answer, own))
+                    Ok::<_, Failure>((answer, own))
                 };
                 match begun.await {
-                    Ok::<_, Trouble>((answer, own)) => end(&inner, lease, own).await.map(|()| answer),
-                    Err(trouble) => {
+                    Ok::<_, Failure>((answer, own)) => end(&inner, lease, own).await.map(|()| answer),
+                    Err(failure) => {
                         if lease.batch("ROLLBACK").await.is_ok() {
                             lease.bring_back();
                         }
-                        Err(trouble.unwritten())
+                        Err(failure.unwritten())
                     }
                 }
             })
@@ -258,17 +258,17 @@ impl PostgresStore {
 }
 
 /// Commits; `own` is the transaction's number, if it wrote anything.
-async fn end(inner: &Inner, lease: Lease, own: Option<String>) -> Result<()> {
+async fn end(inner: &Inner, lease: PooledSession, own: Option<String>) -> Result<()> {
     let why = match (lease.batch("COMMIT").await, &own) {
         (Ok(()), _) => {
             lease.bring_back();
             return Ok(());
         }
         (Err(_), None) => return Ok(()),
-        (Err(Trouble::Lost(why)), Some(_)) => why,
-        (Err(trouble), Some(_)) => return Err(trouble.unwritten()),
+        (Err(Failure::Lost(why)), Some(_)) => why,
+        (Err(failure), Some(_)) => return Err(failure.unwritten()),
     };
-    match fate::is_committed(inner, lease, own.as_deref().unwrap_or_default()).await {
+    match commit_outcome::is_committed(inner, lease, own.as_deref().unwrap_or_default()).await {
         Ok(true) => Ok(()),
         Ok(false) => Err(Error::Unavailable(why)),
         Err(unsure) => Err(Error::Unknown(format!("{why}; and then: {unsure}"))),
@@ -288,7 +288,7 @@ async fn keep_tidy(inner: Weak<Inner>) {
         };
         match tidied.await {
             Ok(()) => lease.bring_back(),
-            Err(trouble) => tracing::warn!(?trouble, "the journal could not be tidied"),
+            Err(failure) => tracing::warn!(?failure, "the journal could not be tidied"),
         }
     }
 }
@@ -325,13 +325,13 @@ impl Store for PostgresStore {
         on!(self.read(|s| journal::history(s, org, run, after, limit)))
     }
 
-    fn stretch(&self, org: OrgId, after: Option<u64>, limit: usize) -> Call<'_, Stretch> {
-        on!(self.read_in_order(|s| journal::stretch(s, org, after, limit)))
+    fn journal_page(&self, org: OrgId, after: Option<u64>, limit: usize) -> Call<'_, JournalPage> {
+        on!(self.read_in_order(|s| journal::journal_page(s, org, after, limit)))
     }
 
     fn erase<'a>(&'a self, erasure: &'a Erasure) -> Call<'a, Erased> {
         let erasure = erasure.clone();
-        on!(self.write(|s| erase::erase(s, &erasure)))
+        on!(self.write(|s| deletion::deletion(s, &erasure)))
     }
 
     fn payloads<'a>(&'a self, org: OrgId, run: RunId, numbers: &'a [u32]) -> Call<'a, Vec<(u32, Bytes)>> {
@@ -341,22 +341,32 @@ impl Store for PostgresStore {
     }
 
     fn hide(&self, org: OrgId, run: RunId, at: Timestamp) -> Call<'_, Erased> {
-        on!(self.write(|s| erase::hide(s, org, run, at)))
+        on!(self.write(|s| deletion::hide(s, org, run, at)))
     }
 
-    fn made_by<'a>(&'a self, org: OrgId, scope: &'a str, key: &'a str) -> Call<'a, Option<([u8; 16], [u8; 32])>> {
+    fn idempotency_record<'a>(
+        &'a self,
+        org: OrgId,
+        scope: &'a str,
+        key: &'a str,
+    ) -> Call<'a, Option<([u8; 16], [u8; 32])>> {
         let (scope, key) = (scope.to_owned(), key.to_owned());
         on!(self.read(|s| journal::holder(s, org, &scope, &key)))
     }
 
-    fn lanes<'a>(&'a self, after: Option<&'a Lane>, limit: usize) -> Call<'a, Vec<(Lane, u64)>> {
+    fn key_queues<'a>(&'a self, after: Option<&'a QueueKey>, limit: usize) -> Call<'a, Vec<(QueueKey, u64)>> {
         let after = after.cloned();
-        on!(self.read(|s| tasks::lanes(s, after.as_ref(), limit)))
+        on!(self.read(|s| tasks::key_queues(s, after.as_ref(), limit)))
     }
 
-    fn ready<'a>(&'a self, lane: &'a Lane, after: Option<Place>, limit: usize) -> Call<'a, Vec<Place>> {
-        let lane = lane.clone();
-        on!(self.read(|s| tasks::ready(s, &lane, after, limit)))
+    fn ready<'a>(
+        &'a self,
+        queue: &'a QueueKey,
+        after: Option<QueuePosition>,
+        limit: usize,
+    ) -> Call<'a, Vec<QueuePosition>> {
+        let queue = queue.clone();
+        on!(self.read(|s| tasks::ready(s, &queue, after, limit)))
     }
 
     fn ready_types(&self) -> Call<'_, Vec<(OrgId, String)>> {
@@ -378,18 +388,18 @@ impl Store for PostgresStore {
         on!(self.read(|s| tasks::ready_keys(s, org, &name, after.as_deref(), limit)))
     }
 
-    fn seats<'a>(&'a self, org: OrgId, name: &'a str) -> Call<'a, Vec<SeatRow>> {
+    fn limit_slots<'a>(&'a self, org: OrgId, name: &'a str) -> Call<'a, Vec<LimitSlotRow>> {
         let name = name.to_owned();
-        on!(self.read(|s| tasks::seats(s, org, &name)))
+        on!(self.read(|s| tasks::limit_slots(s, org, &name)))
     }
 
-    fn forget_seats(&self, until: Timestamp) -> Call<'_, ()> {
-        on!(self.write(|s| tasks::forget_seats(s, until)))
+    fn delete_expired_limit_slots(&self, until: Timestamp) -> Call<'_, ()> {
+        on!(self.write(|s| tasks::delete_expired_limit_slots(s, until)))
     }
 
-    fn introduce<'a>(&'a self, row: &'a TypeRow, definition: Option<&'a Definition>) -> Call<'a, ()> {
+    fn ensure_type<'a>(&'a self, row: &'a TypeRow, definition: Option<&'a Definition>) -> Call<'a, ()> {
         let (row, definition) = (row.clone(), definition.cloned());
-        on!(self.write(|s| tasks::introduce(s, &row, definition.as_ref())))
+        on!(self.write(|s| tasks::ensure_type(s, &row, definition.as_ref())))
     }
 
     fn put_type<'a>(&'a self, row: &'a TypeRow) -> Call<'a, ()> {
@@ -413,8 +423,8 @@ impl Store for PostgresStore {
         on!(self.read(|s| tasks::types(s, org, &prefix, after.as_deref(), limit)))
     }
 
-    fn ruled_types(&self) -> Call<'_, Vec<TypeRow>> {
-        on!(self.read(|s| tasks::ruled_types(s)))
+    fn configured_types(&self) -> Call<'_, Vec<TypeRow>> {
+        on!(self.read(|s| tasks::configured_types(s)))
     }
 
     fn put_workers<'a>(&'a self, workers: &'a [WorkerRow], since: Timestamp) -> Call<'a, ()> {
@@ -426,8 +436,8 @@ impl Store for PostgresStore {
         on!(self.read(|s| tasks::workers(s)))
     }
 
-    fn unparked(&self) -> Call<'_, Vec<(OrgId, RunId)>> {
-        on!(self.read(|s| journal::unparked(s)))
+    fn active_runs(&self) -> Call<'_, Vec<(OrgId, RunId)>> {
+        on!(self.read(|s| journal::active_runs(s)))
     }
 
     fn timers(&self, until: Timestamp, limit: usize) -> Call<'_, Vec<Timer>> {
@@ -480,8 +490,8 @@ impl Store for PostgresStore {
         on!(self.read(|s| catalog::workflows(s, org, &filter)))
     }
 
-    fn gated(&self) -> Call<'_, Vec<GatedRun>> {
-        on!(self.read(|s| around::gated(s)))
+    fn grouped_runs(&self) -> Call<'_, Vec<GroupedRun>> {
+        on!(self.read(|s| around::grouped_runs(s)))
     }
 
     fn pause_workflow<'a>(&'a self, pause: &'a WorkflowPause) -> Call<'a, ()> {
@@ -501,17 +511,17 @@ impl Store for PostgresStore {
         on!(self.read(|s| around::workflow_pauses(s)))
     }
 
-    fn notices(&self, after: Option<NoticeKey>, limit: usize) -> Call<'_, Vec<NoticeRow>> {
-        on!(self.read(|s| around::notices(s, after, limit)))
+    fn notifications(&self, after: Option<NotificationKey>, limit: usize) -> Call<'_, Vec<NotificationRow>> {
+        on!(self.read(|s| around::notifications(s, after, limit)))
     }
 
-    fn notices_of(&self, org: OrgId, run: RunId) -> Call<'_, Vec<NoticeRow>> {
-        on!(self.read(|s| around::notices_of(s, org, run)))
+    fn run_notifications(&self, org: OrgId, run: RunId) -> Call<'_, Vec<NotificationRow>> {
+        on!(self.read(|s| around::run_notifications(s, org, run)))
     }
 
-    fn note_notice<'a>(&'a self, notice: &'a NoticeRow) -> Call<'a, ()> {
-        let notice = notice.clone();
-        on!(self.write(|s| around::note_notice(s, &notice)))
+    fn record_notification_error<'a>(&'a self, notification: &'a NotificationRow) -> Call<'a, ()> {
+        let notification = notification.clone();
+        on!(self.write(|s| around::record_notification_error(s, &notification)))
     }
 
     fn definition<'a>(&'a self, org: OrgId, hash: &'a [u8; 32]) -> Call<'a, Option<Definition>> {
@@ -599,14 +609,14 @@ impl Store for PostgresStore {
 
     fn join<'a>(&'a self, name: &'a str) -> Call<'a, u64> {
         let name = name.to_owned();
-        let witness = &self.inner.connector.witness;
-        let after = witness.epoch_after();
+        let rollback_detector = &self.inner.connector.rollback_detector;
+        let after = rollback_detector.epoch_after();
         let joined = self.write_locked(move |s| Box::pin(async move { nodes::join(s, &name, after).await }));
         Box::pin(async move {
             let epoch = joined.await?;
             // Also when nothing was lost: then it is only looked at once more.
             self.inner.floor.forget();
-            witness.joined(epoch);
+            rollback_detector.joined(epoch);
             Ok(epoch)
         })
     }
@@ -619,7 +629,7 @@ impl Store for PostgresStore {
         let renewed = self.write_locked(move |s| Box::pin(nodes::renew(s, epoch, lease)));
         Box::pin(async move {
             let there = renewed.await?;
-            self.inner.connector.witness.admit().map(|()| there)
+            self.inner.connector.rollback_detector.admit().map(|()| there)
         })
     }
 
@@ -631,11 +641,11 @@ impl Store for PostgresStore {
         on!(self.read(|s| catalog::revision(s)))
     }
 
-    fn tell(&self, news: News) {
-        self.inner.exchange.tell(&self.inner, news);
+    fn broadcast(&self, cluster_events: ClusterEvent) {
+        self.inner.exchange.broadcast(&self.inner, cluster_events);
     }
 
-    fn listen(&self) -> Option<tokio::sync::mpsc::Receiver<News>> {
+    fn listen(&self) -> Option<tokio::sync::mpsc::Receiver<ClusterEvent>> {
         Some(self.inner.exchange.listen(&self.inner))
     }
 
@@ -651,7 +661,7 @@ impl Store for PostgresStore {
         false
     }
 
-    fn reads_what_lasts(&self) -> bool {
+    fn reads_are_durable(&self) -> bool {
         true
     }
 
@@ -663,7 +673,7 @@ impl Store for PostgresStore {
             commit_reads: tally.commit_reads.load(Relaxed),
             loads: tally.loads.load(Relaxed),
             wal_bytes: 0,
-            rollbacks: self.inner.connector.witness.losses(),
+            rollbacks: self.inner.connector.rollback_detector.losses(),
         }
     }
 }

@@ -37,18 +37,18 @@ pub struct RunWrite {
     /// Its tasks that wait to be claimed, of which rows stand for those others may claim.
     pub ready: ReadyChange,
     /// What its tasks that workers have take up of limits.
-    pub seats: SeatChange,
+    pub limit_slots: LimitSlotChange,
     /// How many are to be told that the run has ended; only with its last record.
-    pub notices: u32,
+    pub notifications: u32,
     /// Only with the first record.
-    pub birth: Option<Box<Birth>>,
+    pub run_insert: Option<Box<RunInsert>>,
     /// Neighbours in a batch with the same mark land together or not at all.
-    pub unit: Option<NonZeroU32>,
+    pub atomic_group: Option<NonZeroU32>,
 }
 
 /// Rows written once, with a run's first record.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Birth {
+pub struct RunInsert {
     pub waits: Vec<Wait>,
     pub labels: Vec<(String, String)>,
     pub idempotency: Option<IdempotencyKey>,
@@ -57,7 +57,7 @@ pub struct Birth {
     /// … and how far its schedule is with it.
     pub advance: Option<Advance>,
     /// The notice this run hands over: the run that ended, and the notice's number. It is removed.
-    pub notice: Option<(RunId, u32)>,
+    pub notification: Option<(RunId, u32)>,
 }
 
 /// How a run's rows of tasks that wait to be claimed change. Removing comes first.
@@ -70,25 +70,25 @@ pub struct ReadyChange {
 /// A task that waits to be claimed although its run has left memory.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ReadyRow {
-    pub lane: Lane,
-    pub place: Place,
+    pub queue: QueueKey,
+    pub position: QueuePosition,
 }
 
 /// How the seats change that a run's tasks have. Freeing comes first. A seat that somebody has, whose time is not over at
 /// the time of the batch, refuses the write ([`Verdict::Full`]).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct SeatChange {
-    pub free: Vec<SeatRow>,
-    pub take: Vec<SeatRow>,
+pub struct LimitSlotChange {
+    pub free: Vec<LimitSlotRow>,
+    pub take: Vec<LimitSlotRow>,
 }
 
 /// One of as many as a limit of a type allows. What is numbered cannot be had twice.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Seat {
+pub struct LimitSlot {
     pub org: OrgId,
     /// The type.
     pub name: String,
-    pub of: SeatOf,
+    pub of: LimitScope,
     /// Empty for what all keys share.
     pub key: String,
     pub number: u32,
@@ -96,7 +96,7 @@ pub struct Seat {
 
 /// Which limit a seat is of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum SeatOf {
+pub enum LimitScope {
     /// Of all that are leased at once…
     Type = 0,
     /// …and of those of one key.
@@ -105,35 +105,35 @@ pub enum SeatOf {
     Rate = 2,
 }
 
-impl SeatOf {
+impl LimitScope {
     /// The way back from its number.
-    pub(crate) fn stored(number: i16) -> SeatOf {
+    pub(crate) fn stored(number: i16) -> LimitScope {
         match number {
-            0 => SeatOf::Type,
-            1 => SeatOf::Key,
-            _ => SeatOf::Rate,
+            0 => LimitScope::Type,
+            1 => LimitScope::Key,
+            _ => LimitScope::Rate,
         }
     }
 }
 
 /// A seat that somebody has.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct SeatRow {
-    pub seat: Seat,
+pub struct LimitSlotRow {
+    pub slot: LimitSlot,
     pub run: RunId,
     pub step: u32,
     /// It is free again from then on, whether or not anybody frees it.
     pub until: Timestamp,
 }
 
-impl SeatRow {
+impl LimitSlotRow {
     /// Until somebody frees it.
     pub const FREED: Timestamp = Timestamp(i64::MAX);
 }
 
 /// Tasks of one type that share the limits of one key.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Lane {
+pub struct QueueKey {
     pub org: OrgId,
     /// The type.
     pub name: String,
@@ -143,7 +143,7 @@ pub struct Lane {
 
 /// Where a task stands in its lane: lower priorities first, then older runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Place {
+pub struct QueuePosition {
     pub priority: u32,
     pub run: RunId,
     pub step: u32,
@@ -226,8 +226,8 @@ pub enum Verdict {
 impl Verdict {
     /// Does it leave the other writes of the unit alone? A key that the same request used before means
     /// that this part of it has been done.
-    pub(crate) fn lets_unit_land(&self, write: &RunWrite) -> bool {
-        let wanted = write.birth.as_ref().and_then(|birth| birth.idempotency.as_ref());
+    pub(crate) fn lets_group_commit(&self, write: &RunWrite) -> bool {
+        let wanted = write.run_insert.as_ref().and_then(|run_insert| run_insert.idempotency.as_ref());
         match self {
             Verdict::Committed => true,
             Verdict::KeyTaken { fingerprint, .. } => wanted.is_some_and(|key| key.fingerprint == *fingerprint),
@@ -267,17 +267,17 @@ pub struct RunRow {
     pub finished_at: Option<Timestamp>,
     pub error_code: Option<String>,
     /// What it shares a limit with.
-    pub gate: Option<GateRow>,
+    pub concurrency_group: Option<ConcurrencyGroupRow>,
     /// It is not in memory: nothing but an input, its timer or a worker brings it back. Of ended runs this says
     /// nothing.
-    pub parked: bool,
+    pub evicted: bool,
     /// Since when no list shows it.
     pub deleted_at: Option<Timestamp>,
 }
 
 /// A limit, as the rows of the runs under it say. Equal ids share it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct GateRow {
+pub struct ConcurrencyGroupRow {
     pub id: [u8; 16],
     pub limit: u32,
     pub on_conflict: OnConflict,
@@ -285,11 +285,11 @@ pub struct GateRow {
 
 /// An open run that holds a place, or waits for its turn.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct GatedRun {
+pub struct GroupedRun {
     pub org: OrgId,
     pub run: RunId,
     pub workflow: WorkflowId,
-    pub gate: Option<GateRow>,
+    pub concurrency_group: Option<ConcurrencyGroupRow>,
     /// It is `pending`.
     pub is_queued: bool,
 }
@@ -305,11 +305,11 @@ pub struct WorkflowPause {
 }
 
 /// Which notice: in this order they are listed.
-pub type NoticeKey = (OrgId, RunId, u32);
+pub type NotificationKey = (OrgId, RunId, u32);
 
 /// Somebody has yet to be told that a run ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NoticeRow {
+pub struct NotificationRow {
     pub org: OrgId,
     pub run: RunId,
     pub number: u32,
@@ -512,15 +512,15 @@ pub enum Erased {
 
 /// A stretch of the journal as one organisation sees it.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Stretch {
-    pub records: Vec<Written>,
+pub struct JournalPage {
+    pub records: Vec<JournalEntry>,
     /// The position up to which was looked; the next stretch begins after it.
     pub end: u64,
 }
 
 /// A record with its place among all.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Written {
+pub struct JournalEntry {
     pub pos: u64,
     pub run: RunId,
     pub record: Bytes,
@@ -544,19 +544,19 @@ pub struct Counters {
 
 /// What one process tells the others that share a store with it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum News {
+pub enum ClusterEvent {
     /// A task of this lane waits, and nobody there takes it.
-    Posted(Lane),
+    TaskReady(QueueKey),
     /// A run was written that another process may have in memory.
-    Moved(OrgId, RunId),
+    RunAdvanced(OrgId, RunId),
     /// What is known about a type has changed.
-    Type(OrgId, String),
+    TypeChanged(OrgId, String),
     /// A workflow was paused or resumed.
-    Pauses,
+    PausesChanged,
     /// A run came to a gate that another node keeps, or left it.
-    Gates,
+    GroupsChanged,
     /// Nodes came or went.
-    Nodes,
+    NodesChanged,
     /// Some of it was missed: anything may have happened.
     Missed,
 }

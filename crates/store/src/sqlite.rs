@@ -14,19 +14,19 @@
 //! around the writer to the second, and every check-then-write below leans on both.
 
 mod around;
-mod attempt;
 mod catalog;
-mod chain;
 mod checkpoints;
 mod columns;
-mod erase;
-mod fault;
-mod heads;
+mod commit;
+mod deletion;
+mod errors;
 mod inspect;
+mod journal;
 mod lists;
 mod migrations;
 mod open;
 mod readers;
+mod run_heads;
 mod tasks;
 mod triggers;
 mod unlisted;
@@ -42,10 +42,10 @@ use crate::{Call, Error, Result, Store};
 use bytes::Bytes;
 use checkpoints::{Helper, Log};
 use columns::{limit, org, run_id, run_row, sql, time};
-use fault::on_read;
-use heads::Heads;
+use errors::on_read;
 use kernel::{OrgId, Record, RunId, Timestamp, TriggerId, WorkflowId};
 use readers::Readers;
+use run_heads::Heads;
 use rusqlite::{Connection, OptionalExtension, params};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -126,7 +126,7 @@ impl SqliteStore {
     pub fn open_with(path: &Path, options: Options) -> Result<SqliteStore> {
         let lock = open::Lock::take(path)?;
         let mut connection = open::writer(path)?;
-        let (heads, tail) = heads::recover(&connection)?;
+        let (heads, tail) = run_heads::recover(&connection)?;
         crash::point(Point::HeadsRecovered);
         let (heads, tally) = (Arc::new(heads), Arc::new(Tally::default()));
         let helper = Helper::start(path)?;
@@ -186,7 +186,7 @@ impl Store for SqliteStore {
     fn load(&self, org: OrgId, run: RunId) -> Call<'_, Option<Loaded>> {
         self.read(move |connection, inner| {
             inner.tally.loads.fetch_add(1, Relaxed);
-            chain::load(connection, &inner.heads, (org, run))
+            journal::load(connection, &inner.heads, (org, run))
         })
     }
 
@@ -194,24 +194,24 @@ impl Store for SqliteStore {
         let keys = runs.to_vec();
         self.read(move |connection, inner| {
             inner.tally.loads.fetch_add(keys.len() as u64, Relaxed);
-            chain::load_all(connection, &inner.heads, &keys)
+            journal::load_all(connection, &inner.heads, &keys)
         })
     }
 
     fn history(&self, org: OrgId, run: RunId, after: u64, limit: usize) -> Call<'_, Option<Vec<Bytes>>> {
         self.read(move |connection, inner| {
             inner.tally.loads.fetch_add(1, Relaxed);
-            chain::history(connection, &inner.heads, (org, run), after, limit)
+            journal::history(connection, &inner.heads, (org, run), after, limit)
         })
     }
 
-    fn stretch(&self, org: OrgId, after: Option<u64>, limit: usize) -> Call<'_, Stretch> {
-        self.read(move |connection, _| chain::stretch(connection, org, after, limit))
+    fn journal_page(&self, org: OrgId, after: Option<u64>, limit: usize) -> Call<'_, JournalPage> {
+        self.read(move |connection, _| journal::journal_page(connection, org, after, limit))
     }
 
     fn erase<'a>(&'a self, erasure: &'a Erasure) -> Call<'a, Erased> {
         let erasure = erasure.clone();
-        self.write(move |writer| writer.transact_cleanly(|connection| erase::erase(connection, &erasure)))
+        self.write(move |writer| writer.transact_cleanly(|connection| deletion::erase(connection, &erasure)))
     }
 
     fn payloads<'a>(&'a self, org: OrgId, run: RunId, numbers: &'a [u32]) -> Call<'a, Vec<(u32, Bytes)>> {
@@ -219,7 +219,7 @@ impl Store for SqliteStore {
         self.read(move |connection, inner| {
             inner.tally.loads.fetch_add(1, Relaxed);
             let mut found = Vec::with_capacity(numbers.len());
-            if chain::is_hidden(connection, (org, run))? {
+            if journal::is_hidden(connection, (org, run))? {
                 return Ok(found);
             }
             for number in numbers {
@@ -232,22 +232,32 @@ impl Store for SqliteStore {
     }
 
     fn hide(&self, org: OrgId, run: RunId, at: Timestamp) -> Call<'_, Erased> {
-        self.write(move |writer| writer.transact(|connection| erase::hide(connection, (org, run), at)))
+        self.write(move |writer| writer.transact(|connection| deletion::hide(connection, (org, run), at)))
     }
 
-    fn made_by<'a>(&'a self, org: OrgId, scope: &'a str, key: &'a str) -> Call<'a, Option<([u8; 16], [u8; 32])>> {
+    fn idempotency_record<'a>(
+        &'a self,
+        org: OrgId,
+        scope: &'a str,
+        key: &'a str,
+    ) -> Call<'a, Option<([u8; 16], [u8; 32])>> {
         let (scope, key) = (scope.to_owned(), key.to_owned());
         self.read(move |connection, _| catalog::holder(connection, org, &scope, &key).map_err(on_read))
     }
 
-    fn lanes<'a>(&'a self, after: Option<&'a Lane>, limit: usize) -> Call<'a, Vec<(Lane, u64)>> {
+    fn key_queues<'a>(&'a self, after: Option<&'a QueueKey>, limit: usize) -> Call<'a, Vec<(QueueKey, u64)>> {
         let after = after.cloned();
-        self.read(move |connection, _| tasks::lanes(connection, after.as_ref(), limit))
+        self.read(move |connection, _| tasks::key_queues(connection, after.as_ref(), limit))
     }
 
-    fn ready<'a>(&'a self, lane: &'a Lane, after: Option<Place>, limit: usize) -> Call<'a, Vec<Place>> {
-        let lane = lane.clone();
-        self.read(move |connection, _| tasks::ready(connection, &lane, after, limit))
+    fn ready<'a>(
+        &'a self,
+        queue: &'a QueueKey,
+        after: Option<QueuePosition>,
+        limit: usize,
+    ) -> Call<'a, Vec<QueuePosition>> {
+        let queue = queue.clone();
+        self.read(move |connection, _| tasks::ready(connection, &queue, after, limit))
     }
 
     fn ready_types(&self) -> Call<'_, Vec<(OrgId, String)>> {
@@ -269,19 +279,21 @@ impl Store for SqliteStore {
         self.read(move |connection, _| tasks::ready_keys(connection, org, &name, after.as_deref(), limit))
     }
 
-    fn seats<'a>(&'a self, org: OrgId, name: &'a str) -> Call<'a, Vec<SeatRow>> {
+    fn limit_slots<'a>(&'a self, org: OrgId, name: &'a str) -> Call<'a, Vec<LimitSlotRow>> {
         let name = name.to_owned();
-        self.read(move |connection, _| tasks::seats(connection, org, &name))
+        self.read(move |connection, _| tasks::limit_slots(connection, org, &name))
     }
 
-    fn forget_seats(&self, until: Timestamp) -> Call<'_, ()> {
-        self.write(move |writer| writer.transact(move |connection| tasks::forget_seats(connection, until)))
+    fn delete_expired_limit_slots(&self, until: Timestamp) -> Call<'_, ()> {
+        self.write(move |writer| {
+            writer.transact(move |connection| tasks::delete_expired_limit_slots(connection, until))
+        })
     }
 
-    fn introduce<'a>(&'a self, row: &'a TypeRow, definition: Option<&'a Definition>) -> Call<'a, ()> {
+    fn ensure_type<'a>(&'a self, row: &'a TypeRow, definition: Option<&'a Definition>) -> Call<'a, ()> {
         let (row, definition) = (row.clone(), definition.cloned());
-        let introduce = move |connection: &Connection| tasks::introduce(connection, &row, definition.as_ref());
-        self.write(move |writer| writer.transact(introduce))
+        let ensure_type = move |connection: &Connection| tasks::ensure_type(connection, &row, definition.as_ref());
+        self.write(move |writer| writer.transact(ensure_type))
     }
 
     fn put_type<'a>(&'a self, row: &'a TypeRow) -> Call<'a, ()> {
@@ -305,8 +317,8 @@ impl Store for SqliteStore {
         self.read(move |connection, _| tasks::types(connection, org, &prefix, after.as_deref(), limit))
     }
 
-    fn ruled_types(&self) -> Call<'_, Vec<TypeRow>> {
-        self.read(|connection, _| tasks::ruled_types(connection))
+    fn configured_types(&self) -> Call<'_, Vec<TypeRow>> {
+        self.read(|connection, _| tasks::configured_types(connection))
     }
 
     fn put_workers<'a>(&'a self, workers: &'a [WorkerRow], since: Timestamp) -> Call<'a, ()> {
@@ -318,7 +330,7 @@ impl Store for SqliteStore {
         self.read(|connection, _| tasks::workers(connection))
     }
 
-    fn unparked(&self) -> Call<'_, Vec<(OrgId, RunId)>> {
+    fn active_runs(&self) -> Call<'_, Vec<(OrgId, RunId)>> {
         Box::pin(async move { Ok(self.inner.heads.keys()) })
     }
 
@@ -391,8 +403,8 @@ impl Store for SqliteStore {
         self.read(move |connection, _| catalog::version(connection, org, id, by))
     }
 
-    fn gated(&self) -> Call<'_, Vec<GatedRun>> {
-        self.read(|connection, _| around::gated(connection))
+    fn grouped_runs(&self) -> Call<'_, Vec<GroupedRun>> {
+        self.read(|connection, _| around::grouped_runs(connection))
     }
 
     fn pause_workflow<'a>(&'a self, pause: &'a WorkflowPause) -> Call<'a, ()> {
@@ -412,17 +424,19 @@ impl Store for SqliteStore {
         self.read(|connection, _| around::workflow_pauses(connection))
     }
 
-    fn notices(&self, after: Option<NoticeKey>, count: usize) -> Call<'_, Vec<NoticeRow>> {
-        self.read(move |connection, _| around::notices(connection, after, count))
+    fn notifications(&self, after: Option<NotificationKey>, count: usize) -> Call<'_, Vec<NotificationRow>> {
+        self.read(move |connection, _| around::notifications(connection, after, count))
     }
 
-    fn notices_of(&self, org: OrgId, run: RunId) -> Call<'_, Vec<NoticeRow>> {
-        self.read(move |connection, _| around::notices_of(connection, org, run))
+    fn run_notifications(&self, org: OrgId, run: RunId) -> Call<'_, Vec<NotificationRow>> {
+        self.read(move |connection, _| around::run_notifications(connection, org, run))
     }
 
-    fn note_notice<'a>(&'a self, notice: &'a NoticeRow) -> Call<'a, ()> {
-        let notice = notice.clone();
-        self.write(move |writer| writer.transact(|connection| around::note_notice(connection, &notice)))
+    fn record_notification_error<'a>(&'a self, notification: &'a NotificationRow) -> Call<'a, ()> {
+        let notification = notification.clone();
+        self.write(move |writer| {
+            writer.transact(|connection| around::record_notification_error(connection, &notification))
+        })
     }
 
     fn definition<'a>(&'a self, org: OrgId, hash: &'a [u8; 32]) -> Call<'a, Option<Definition>> {
@@ -513,7 +527,7 @@ impl Store for SqliteStore {
             let newest: Option<Vec<u8>> = catalog::value(connection, sql!("journal_newest"), []).map_err(on_read)?;
             let record = newest.map(|body| Record::open(&body)).transpose();
             let newest = record.map_err(|e| Error::Corrupt(e.to_string()))?.map(|record| record.at);
-            Ok(newest.max(erase::high_water(connection)?))
+            Ok(newest.max(deletion::high_water(connection)?))
         })
     }
 
@@ -525,7 +539,7 @@ impl Store for SqliteStore {
         true
     }
 
-    fn reads_what_lasts(&self) -> bool {
+    fn reads_are_durable(&self) -> bool {
         false
     }
 

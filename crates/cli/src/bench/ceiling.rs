@@ -9,7 +9,7 @@ use kernel::event::Origin;
 use kernel::{Input, Payload, RunId, Span, Timestamp, WorkflowId};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
-use store::{Batch, Birth, Location, RunWrite, Verdict};
+use store::{Batch, Location, RunInsert, RunWrite, Verdict};
 
 pub async fn steps_per_second(ground: &Ground, steps: usize, lanes: usize, seconds: u64) -> Result<f64, String> {
     let script = script(steps)?;
@@ -96,8 +96,9 @@ fn script(steps: usize) -> Result<Vec<RunWrite>, String> {
     };
     let run = RunId([9; 16]);
     let mut mailbox: Mailbox<()> = Mailbox::new(1, Arc::new(|_, _| String::new()));
-    let start = Box::new(Start { org: ORG, run, version, origin, gate: None, birth: Birth::default() });
-    mailbox.accept(Command::Start { start, ticket: (), ended: None });
+    let start =
+        Box::new(Start { org: ORG, run, version, origin, concurrency_group: None, run_insert: RunInsert::default() });
+    mailbox.accept(Command::Start { start, reply_to: (), ended: None });
     let mut writes = Vec::new();
     let now = Timestamp::from_millis(1_700_000_000_000);
     while writes.len() <= steps {
@@ -112,7 +113,7 @@ fn script(steps: usize) -> Result<Vec<RunWrite>, String> {
         for dispatch in released.dispatch {
             let result = TaskResult::Done { body: None, took: Span(0) };
             let input = Input::Finished { step: dispatch.step, fence: dispatch.fence, result, digest: 0 };
-            mailbox.accept(Command::Give { org: ORG, run, input, ticket: None });
+            mailbox.accept(Command::Give { org: ORG, run, input, reply_to: None });
         }
     }
     Ok(writes)

@@ -5,7 +5,7 @@ use engine::Engine;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use store::Location;
-use store::postgres::Scratch;
+use store::postgres::BenchDatabase;
 
 pub struct Ground {
     folder: Folder,
@@ -27,7 +27,7 @@ pub fn server(store: Option<&str>) -> Result<Option<String>, String> {
 struct Made {
     name: &'static str,
     location: Location,
-    scratch: Option<Arc<Scratch>>,
+    bench_database: Option<Arc<BenchDatabase>>,
 }
 
 impl Ground {
@@ -47,24 +47,24 @@ impl Ground {
 
     /// A store that nobody has used.
     pub async fn store(&self, name: &'static str) -> Result<Location, String> {
-        let scratch = match &self.server {
+        let bench_database = match &self.server {
             None => None,
-            Some(server) => Some(Arc::new(Scratch::create(server).await.map_err(|e| e.to_string())?)),
+            Some(server) => Some(Arc::new(BenchDatabase::create(server).await.map_err(|e| e.to_string())?)),
         };
-        let location = match &scratch {
+        let location = match &bench_database {
             None => Location::Sqlite(self.path(&format!("{name}.db"))),
-            Some(scratch) => Location::Postgres(scratch.url().to_owned()),
+            Some(bench_database) => Location::Postgres(bench_database.url().to_owned()),
         };
-        self.made().push(Made { name, location: location.clone(), scratch });
+        self.made().push(Made { name, location: location.clone(), bench_database });
         Ok(location)
     }
 
     /// Bytes written to the database's log. Those of a server are for all of its databases.
     pub async fn log_bytes(&self, engine: Option<&Engine>) -> Result<Option<u64>, String> {
-        let scratch = self.made().iter().find_map(|made| made.scratch.clone());
-        match scratch {
+        let bench_database = self.made().iter().find_map(|made| made.bench_database.clone());
+        match bench_database {
             None => Ok(engine.map(|engine| engine.store().counters().wal_bytes)),
-            Some(scratch) => scratch.log_bytes().await.map(Some).map_err(|e| e.to_string()),
+            Some(bench_database) => bench_database.log_bytes().await.map(Some).map_err(|e| e.to_string()),
         }
     }
 
@@ -89,8 +89,8 @@ impl Ground {
     /// Removes the databases; the folder goes by itself.
     pub async fn clear(self) -> Result<(), String> {
         let made: Vec<Made> = self.made().drain(..).collect();
-        for scratch in made.into_iter().filter_map(|made| made.scratch) {
-            scratch.remove().await.map_err(|e| e.to_string())?;
+        for bench_database in made.into_iter().filter_map(|made| made.bench_database) {
+            bench_database.remove().await.map_err(|e| e.to_string())?;
         }
         Ok(())
     }

@@ -1,6 +1,6 @@
 //! Watching a run: on a terminal a list of its steps that moves, elsewhere one line an event.
 //!
-//! [`Board`] is what has been seen so far, without a clock or a terminal; the loop around it draws.
+//! [`TaskQueue`] is what has been seen so far, without a clock or a terminal; the loop around it draws.
 
 use super::style::{self, clean, cut, paint};
 use super::{Asking, Failure};
@@ -18,20 +18,20 @@ pub async fn follow(asking: &Asking, run: &str) -> Result<bool, Failure> {
     let mut events = asking.client.follow(run, 0).await?;
     let is_live = !asking.json && std::io::stdout().is_terminal();
     if is_live {
-        let mut board = Board::new(&asking.client.steps(run).await?);
+        let mut task_queue = TaskQueue::new(&asking.client.steps(run).await?);
         let mut screen = Screen { lines: 0 };
         let mut ticks = tokio::time::interval(FRAME);
         for frame in 0.. {
-            screen.draw(&board, frame)?;
+            screen.draw(&task_queue, frame)?;
             tokio::select! {
                 event = events.next() => match event? {
-                    Some(told) => board.apply(&told.event, Instant::now()),
+                    Some(told) => task_queue.apply(&told.event, Instant::now()),
                     None => break,
                 },
                 _ = ticks.tick() => {}
             }
         }
-        screen.draw(&board, 0)?;
+        screen.draw(&task_queue, 0)?;
     } else {
         while let Some(told) = events.next().await? {
             print(asking, &told)?;
@@ -107,12 +107,12 @@ struct Line {
 }
 
 /// The steps of a run as its events tell of them.
-pub struct Board {
+pub struct TaskQueue {
     lines: Vec<Line>,
 }
 
-impl Board {
-    pub fn new(steps: &[StepView]) -> Board {
+impl TaskQueue {
+    pub fn new(steps: &[StepView]) -> TaskQueue {
         let line = |step: &StepView| Line {
             name: step.step.clone().unwrap_or_default(),
             status: "pending",
@@ -121,7 +121,7 @@ impl Board {
             took: None,
             note: String::new(),
         };
-        Board { lines: steps.iter().map(line).collect() }
+        TaskQueue { lines: steps.iter().map(line).collect() }
     }
 
     pub fn apply(&mut self, event: &EventView, now: Instant) {
@@ -203,9 +203,9 @@ struct Screen {
 }
 
 impl Screen {
-    fn draw(&mut self, board: &Board, frame: usize) -> Result<(), Failure> {
+    fn draw(&mut self, task_queue: &TaskQueue, frame: usize) -> Result<(), Failure> {
         let (width, height) = terminal_size::terminal_size().map_or((80, 24), |(w, h)| (w.0 as usize, h.0 as usize));
-        let lines = board.render(
+        let lines = task_queue.render(
             frame,
             Instant::now(),
             width.saturating_sub(1),
@@ -240,7 +240,7 @@ mod tests {
         .unwrap()
     }
 
-    fn board(names: &[&str]) -> Board {
+    fn task_queue(names: &[&str]) -> TaskQueue {
         let step = |name: &&str| {
             serde_json::from_value(json!({
                 "step": name, "type": "http", "status": "pending", "status_code": null, "attempt": 0,
@@ -248,28 +248,28 @@ mod tests {
             }))
             .unwrap()
         };
-        Board::new(&names.iter().map(step).collect::<Vec<_>>())
+        TaskQueue::new(&names.iter().map(step).collect::<Vec<_>>())
     }
 
     #[test]
     fn a_board_follows_the_events() {
         let now = Instant::now();
-        let mut board = board(&["charge", "receipt", "pause"]);
-        board.apply(&event(2, "step.started", "charge", 1, json!({})), now);
-        board.apply(&event(3, "step.succeeded", "charge", 3, json!({ "status_code": 200 })), now);
-        board.apply(&event(4, "step.skipped", "receipt", 3, json!({ "reason": "condition_false" })), now);
-        board.apply(&event(5, "timer.set", "pause", 3, json!({ "wake_at": "2026-11-15T11:00:00.5Z" })), now);
-        board.apply(&event(6, "step.started", "nobody", 3, json!({})), now);
+        let mut task_queue = task_queue(&["charge", "receipt", "pause"]);
+        task_queue.apply(&event(2, "step.started", "charge", 1, json!({})), now);
+        task_queue.apply(&event(3, "step.succeeded", "charge", 3, json!({ "status_code": 200 })), now);
+        task_queue.apply(&event(4, "step.skipped", "receipt", 3, json!({ "reason": "condition_false" })), now);
+        task_queue.apply(&event(5, "timer.set", "pause", 3, json!({ "wake_at": "2026-11-15T11:00:00.5Z" })), now);
+        task_queue.apply(&event(6, "step.started", "nobody", 3, json!({})), now);
         let later = now + Duration::from_secs(61);
         assert_eq!(
-            board.render(1, later, 100, 10, false),
+            task_queue.render(1, later, 100, 10, false),
             [
                 "✓ charge   success      2.0s  status 200",
                 "- receipt  skipped            condition false",
                 "⠙ pause    sleeping    1m01s  until 2026-11-15T11:00:00Z",
             ]
         );
-        let narrow = board.render(0, later, 20, 2, false);
+        let narrow = task_queue.render(0, later, 20, 2, false);
         assert_eq!(narrow, ["⠋ pause    sleeping…", "  … and 2 more"]);
     }
 

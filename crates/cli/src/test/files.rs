@@ -24,7 +24,7 @@ impl Loaded {
 }
 
 /// Why a file has no cases that could be run.
-pub enum Trouble {
+pub enum LoadFailure {
     Words { path: PathBuf, message: String },
     Problems { path: PathBuf, source: Vec<u8>, problems: Vec<Diagnostic> },
 }
@@ -69,12 +69,12 @@ fn search(folder: &Path, found: &mut Vec<PathBuf>) -> std::io::Result<()> {
     Ok(())
 }
 
-pub fn load(path: &Path) -> Result<Loaded, Trouble> {
+pub fn load(path: &Path) -> Result<Loaded, LoadFailure> {
     let (source, tree) = read(path)?;
-    let refused = |problems| Trouble::Problems { path: path.to_owned(), source: source.clone(), problems };
+    let refused = |problems| LoadFailure::Problems { path: path.to_owned(), source: source.clone(), problems };
     let definition = definition_of(path, workflow_of(&tree).map_err(refused)?)?;
     let (text, definition_tree) = read(&definition)?;
-    let mut compiled = lang::compile(&definition_tree).map_err(|problems| Trouble::Problems {
+    let mut compiled = lang::compile(&definition_tree).map_err(|problems| LoadFailure::Problems {
         path: definition.clone(),
         source: text,
         problems,
@@ -87,19 +87,19 @@ pub fn load(path: &Path) -> Result<Loaded, Trouble> {
     Ok(Loaded { path: path.to_owned(), tree, definition, compiled, suite })
 }
 
-fn read(path: &Path) -> Result<(Vec<u8>, Tree), Trouble> {
+fn read(path: &Path) -> Result<(Vec<u8>, Tree), LoadFailure> {
     let cannot =
-        |e: std::io::Error| Trouble::Words { path: path.to_owned(), message: format!("it cannot be read: {e}") };
+        |e: std::io::Error| LoadFailure::Words { path: path.to_owned(), message: format!("it cannot be read: {e}") };
     let source = std::fs::read(path).map_err(cannot)?;
     match lang::read(&source, guess(path, &source)) {
         Ok(tree) => Ok((source, tree)),
-        Err(malformed) => Err(Trouble::Problems { path: path.to_owned(), source, problems: malformed.0 }),
+        Err(malformed) => Err(LoadFailure::Problems { path: path.to_owned(), source, problems: malformed.0 }),
     }
 }
 
 /// The file that was named, else the one beside the test file: `order.yaml` for `order.test.yaml`.
-fn definition_of(path: &Path, named: Option<&str>) -> Result<PathBuf, Trouble> {
-    let words = |message: String| Trouble::Words { path: path.to_owned(), message };
+fn definition_of(path: &Path, named: Option<&str>) -> Result<PathBuf, LoadFailure> {
+    let words = |message: String| LoadFailure::Words { path: path.to_owned(), message };
     let folder = path.parent().unwrap_or(Path::new(""));
     if let Some(named) = named {
         return Ok(folder.join(named));

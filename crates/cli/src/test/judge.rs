@@ -1,7 +1,7 @@
 //! Comparing what was expected with what happened. Pure; every difference is reported, not the first.
 
 use super::play::{Story, Unscripted};
-use engine::Call;
+use engine::PendingCall;
 use kernel::Plan;
 use lang::suite::{Case, Expected, RequestExpect, StepExpect};
 use serde_json::Value;
@@ -63,7 +63,7 @@ pub fn judge(plan: &Plan, case: &Case, story: &Story) -> Vec<Mismatch> {
 
 fn unscripted(case: &Case, missing: &Unscripted) -> Mismatch {
     let (what, got, answer) = match missing {
-        Unscripted::Call(Call { step, method, url, attempt, .. }) => (
+        Unscripted::Call(PendingCall { step, method, url, attempt, .. }) => (
             format!("http.{step}"),
             format!("none for {method} {url} (attempt {attempt})"),
             format!("http: {{ {step}: {{ status: 200, body: {{}} }} }}"),
@@ -112,7 +112,7 @@ fn step_differs(plan: &Plan, step: u32, expect: &StepExpect, story: &Story, out:
     }
 }
 
-fn request_differs(what: &str, expect: &RequestExpect, call: &Call, out: &mut Judge) {
+fn request_differs(what: &str, expect: &RequestExpect, call: &PendingCall, out: &mut Judge) {
     out.same(&format!("{what}.method"), expect.method.as_ref(), call.method.clone());
     out.same(&format!("{what}.url"), expect.url.as_ref(), call.url.clone());
     for (name, value) in &expect.headers {

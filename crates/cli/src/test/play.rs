@@ -6,9 +6,9 @@
 //! in the order of their claims, callbacks, the cancel.
 
 use super::worker;
-use engine::board::Task;
 use engine::secret::Secret;
-use engine::{Call, ClockMode, Desk, Engine, HttpOptions, Options, Reached, StartRequest};
+use engine::task_queue::Task;
+use engine::{ClockMode, Engine, FakeNetwork, HttpOptions, Options, PendingCall, Reached, StartRequest};
 use kernel::run::Phase;
 use kernel::{Answer, Event, OrgId, RunId, Span, Timestamp};
 use lang::Compiled;
@@ -27,7 +27,7 @@ const ACTOR: &str = "onward test";
 pub struct Story {
     pub reading: engine::engine::Reading,
     pub events: Vec<(u64, Timestamp, Event)>,
-    pub calls: Vec<Call>,
+    pub calls: Vec<PendingCall>,
     /// Callbacks that were sent: when, to which step, and what became of them.
     pub callbacks: Vec<(Timestamp, u32, Answer)>,
     /// Tasks a worker was given.
@@ -39,7 +39,7 @@ pub struct Story {
 }
 
 pub enum Unscripted {
-    Call(Call),
+    Call(PendingCall),
     Task(Task),
 }
 
@@ -76,7 +76,7 @@ impl Story {
     }
 
     /// The requests a step sent.
-    pub fn requests(&self, key: &str) -> Vec<&Call> {
+    pub fn requests(&self, key: &str) -> Vec<&PendingCall> {
         self.calls.iter().filter(|call| call.step == key).collect()
     }
 
@@ -88,7 +88,7 @@ impl Story {
 }
 
 pub async fn play(compiled: &Compiled, now: Timestamp, given: &Given) -> Result<Story, String> {
-    let desk = Arc::new(Desk::default());
+    let fake_network = Arc::new(FakeNetwork::default());
     let secret = Secret::new([7; 32]);
     let options = Options {
         secret: secret.clone(),
@@ -96,20 +96,20 @@ pub async fn play(compiled: &Compiled, now: Timestamp, given: &Given) -> Result<
         clock: ClockMode::Stepped,
         clock_start: Some(now),
         clock_advance: Span(0),
-        http: HttpOptions { desk: Some(desk.clone()), ..HttpOptions::default() },
+        http: HttpOptions { fake_network: Some(fake_network.clone()), ..HttpOptions::default() },
         seed: Some(SEED),
         node: String::new(),
         retention: None,
     };
     let engine = Engine::open(Arc::new(MemoryStore::default()), options).await.map_err(|e| e.to_string())?;
-    let told = tell(&engine, &desk, &secret, compiled, given).await;
+    let told = tell(&engine, &fake_network, &secret, compiled, given).await;
     engine.stop().await;
     told.map_err(|error| error.to_string())
 }
 
 async fn tell(
     engine: &Engine,
-    desk: &Desk,
+    fake_network: &FakeNetwork,
     secret: &Secret,
     compiled: &Compiled,
     given: &Given,
@@ -125,7 +125,9 @@ async fn tell(
     let unscripted = loop {
         let due = engine.settled().await?;
         let now = engine.now();
-        if let Some(call) = desk.calls().into_iter().filter(|call| call.run == run).find_map(|c| outside.take(c, now)) {
+        if let Some(call) =
+            fake_network.pending_calls().into_iter().filter(|call| call.run == run).find_map(|c| outside.take(c, now))
+        {
             break Some(Unscripted::Call(call));
         }
         if engine.store().run(ORG, run).await?.is_some_and(|row| row.status.is_terminal()) {
@@ -144,7 +146,7 @@ async fn tell(
             outside.watch(&reading.run, now);
         }
         match outside.next() {
-            Some(at) if at <= now => outside.act(engine, desk, secret, compiled, run).await?,
+            Some(at) if at <= now => outside.act(engine, fake_network, secret, compiled, run).await?,
             next => {
                 let next = next.unwrap_or(Timestamp::NEVER).min(due);
                 if next == Timestamp::NEVER {
@@ -170,7 +172,7 @@ struct Outside<'a> {
     acts: BTreeSet<(Timestamp, Act)>,
     /// Callbacks to steps that have not begun to wait.
     expected: BTreeSet<u32>,
-    calls: Vec<Call>,
+    calls: Vec<PendingCall>,
     tasks: Vec<Task>,
     called: Vec<(Timestamp, u32, Answer)>,
 }
@@ -203,7 +205,7 @@ impl<'a> Outside<'a> {
     }
 
     /// A request arrives. Handed back when the script has no answer to it.
-    fn take(&mut self, call: Call, now: Timestamp) -> Option<Call> {
+    fn take(&mut self, call: PendingCall, now: Timestamp) -> Option<PendingCall> {
         let Some(scripted) = self.script(&call) else { return Some(call) };
         let took = time_of(scripted, &call);
         self.acts.insert((now.after(took), Act::Reply(self.calls.len())));
@@ -226,7 +228,7 @@ impl<'a> Outside<'a> {
         attempts.get(task.attempt as usize - 1).or(attempts.last())
     }
 
-    fn script(&self, call: &Call) -> Option<&'a Scripted> {
+    fn script(&self, call: &PendingCall) -> Option<&'a Scripted> {
         let attempts = self.given.http.get(&call.index)?;
         attempts.get(call.attempt as usize - 1).or(attempts.last())
     }
@@ -257,7 +259,7 @@ impl<'a> Outside<'a> {
     async fn act(
         &mut self,
         engine: &Engine,
-        desk: &Desk,
+        fake_network: &FakeNetwork,
         secret: &Secret,
         compiled: &Compiled,
         run: RunId,
@@ -276,7 +278,7 @@ impl<'a> Outside<'a> {
                     }
                 };
                 // Nobody may want it any more; then it is not missed.
-                desk.answer(call.number, reached, took);
+                fake_network.answer(call.number, reached, took);
             }
             Some((at, Act::Beat(nth))) => {
                 let task = &self.tasks[nth];
@@ -307,7 +309,7 @@ impl<'a> Outside<'a> {
 }
 
 /// How long the attempt takes: what the script says, but no longer than the attempt may.
-fn time_of(scripted: &Scripted, call: &Call) -> Span {
+fn time_of(scripted: &Scripted, call: &PendingCall) -> Span {
     match scripted.reply {
         Reply::Nothing => call.timeout,
         _ => scripted.took.min(call.timeout),

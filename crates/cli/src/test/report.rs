@@ -5,7 +5,7 @@
 
 use super::Outcome;
 use super::coverage::Coverage;
-use super::files::{Loaded, Trouble};
+use super::files::{LoadFailure, Loaded};
 use super::judge::{Mismatch, shown};
 use super::play::Story;
 use crate::{problems, validate};
@@ -38,16 +38,16 @@ impl Report {
     }
 
     /// A file that cannot be used.
-    pub fn broken(&mut self, trouble: &Trouble) {
+    pub fn broken(&mut self, trouble: &LoadFailure) {
         self.broken += 1;
         let (path, text, listed) = match trouble {
-            Trouble::Words { path, message } => {
+            LoadFailure::Words { path, message } => {
                 if !self.is_json {
                     eprintln!("error: {}: {message}", path.display());
                 }
                 (path, message.clone(), vec![json!({ "message": message })])
             }
-            Trouble::Problems { path, source, problems: found } => {
+            LoadFailure::Problems { path, source, problems: found } => {
                 if !self.is_json {
                     let shown: Vec<problems::Shown> = found.iter().map(Into::into).collect();
                     problems::show(&path.display().to_string(), &String::from_utf8_lossy(source), &shown);

@@ -1,8 +1,8 @@
 //! The worker of a case: it claims every task the moment there is one, and reports what the script says.
 
 use engine::Engine;
-use engine::board::Task;
 use engine::engine::{Heartbeat, Outcome, Report as Said, Reported, TaskKey, WorkRequest};
+use engine::task_queue::Task;
 use kernel::event::Failure;
 use kernel::{OrgId, Span};
 use lang::suite::{Report, Worked};

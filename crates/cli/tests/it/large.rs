@@ -20,9 +20,9 @@ const KILLS: usize = 4;
 
 /// Nobody while the server is down.
 #[derive(Clone)]
-struct Door(Arc<Mutex<Option<Api>>>);
+struct WebhookEndpoint(Arc<Mutex<Option<Api>>>);
 
-impl Door {
+impl WebhookEndpoint {
     /// The same again until it is answered: everything here may be repeated.
     fn insist(&self, path: &str, body: &Value) -> Value {
         let until = Instant::now() + PATIENCE;
@@ -39,7 +39,7 @@ impl Door {
 }
 
 /// The tasks it was told of, by their ids, with their keys.
-fn submit(door: &Door, client: usize) -> Vec<(String, String)> {
+fn submit(door: &WebhookEndpoint, client: usize) -> Vec<(String, String)> {
     let mut told = Vec::new();
     for list in 0..LISTS {
         let key = |n: usize| format!("{client}-{list}-{n}");
@@ -54,7 +54,7 @@ fn submit(door: &Door, client: usize) -> Vec<(String, String)> {
 }
 
 /// Reports what it holds and claims more, until there is nothing for a while.
-fn work(door: &Door, number: usize, done: &AtomicUsize) {
+fn work(door: &WebhookEndpoint, number: usize, done: &AtomicUsize) {
     let mut reports: Vec<Value> = Vec::new();
     while done.load(Ordering::SeqCst) < TASKS || !reports.is_empty() {
         let ask = json!({ "worker_id": format!("w{number}"), "types": [TYPE], "credits": 500, "lease": "2s",
@@ -71,7 +71,7 @@ fn work(door: &Door, number: usize, done: &AtomicUsize) {
 }
 
 /// Kills the server at random moments while something goes on.
-fn kill_while(server: &mut Server, door: &Door, rng: &mut Rng) {
+fn kill_while(server: &mut Server, door: &WebhookEndpoint, rng: &mut Rng) {
     for _ in 0..KILLS {
         // The one kind of waiting that cannot be polled for: letting it live for a random while.
         std::thread::sleep(Duration::from_millis(60 + rng.below(400)));
@@ -90,7 +90,7 @@ fn p1_large_lists_and_reports_are_whole_and_once_whenever_the_server_dies() {
     println!("seed {seed}");
     let flags = flags(&[]);
     let mut server = Server::with(&flags.iter().map(String::as_str).collect::<Vec<_>>());
-    let door = Door(Arc::new(Mutex::new(Some(*server))));
+    let door = WebhookEndpoint(Arc::new(Mutex::new(Some(*server))));
     let clients: Vec<_> = (0..CLIENTS)
         .map(|client| {
             let door = door.clone();

@@ -69,16 +69,16 @@ fn r31_a_short_sleep_wakes_on_the_real_clock() {
 }
 
 /// A run that waits for a callback before it tells `/got` what came.
-struct Door {
+struct WebhookEndpoint {
     server: Server,
     upstream: Upstream,
     run: String,
     url: String,
 }
 
-impl Door {
+impl WebhookEndpoint {
     /// `before` stands before the wait; the callback's URL is known even while it runs.
-    fn new(server: Server, before: &str, timeout: &str) -> Door {
+    fn new(server: Server, before: &str, timeout: &str) -> WebhookEndpoint {
         let upstream = Upstream::start();
         let steps = format!(
             r#"
@@ -92,12 +92,12 @@ late: {{ url: $UP/late, needs: [door], if: "tasks.door.status == 'timeout'" }}"#
         let run = server.trigger(&workflow, &json!(null));
         let asked = upstream.wait_for("/ask", 1);
         let url = asked[0].json()["url"].as_str().expect("R32: known to earlier steps").to_owned();
-        Door { server, upstream, run, url }
+        WebhookEndpoint { server, upstream, run, url }
     }
 
     /// One that is at its wait already.
-    fn open(server: Server, timeout: &str) -> Door {
-        let door = Door::new(server, "noop: {}", timeout);
+    fn open(server: Server, timeout: &str) -> WebhookEndpoint {
+        let door = WebhookEndpoint::new(server, "noop: {}", timeout);
         door.server.when(&door.run, "door", "waiting");
         door
     }
@@ -115,7 +115,7 @@ late: {{ url: $UP/late, needs: [door], if: "tasks.door.status == 'timeout'" }}"#
 
 #[test]
 fn r32_r33_a_callback_is_received_once() {
-    let door = Door::open(Server::start(), "timeout: 1h");
+    let door = WebhookEndpoint::open(Server::start(), "timeout: 1h");
     let view = door.server.run(&door.run);
     assert_eq!((view["status"].as_str(), view["waiting_for"][0]["kind"].as_str()), (Some("waiting"), Some("webhook")));
     let step = &view["tasks"]["door"];
@@ -157,7 +157,7 @@ fn decision_7_while_the_run_lives_a_repeat_is_fine_and_other_bytes_conflict() {
 
 #[test]
 fn p13_a_callback_that_comes_early_is_kept() {
-    let mut door = Door::new(Server::with_virtual_clock(), "sleep: 1d", "timeout: 1h");
+    let mut door = WebhookEndpoint::new(Server::with_virtual_clock(), "sleep: 1d", "timeout: 1h");
     door.server.when(&door.run, "before", "sleeping");
     door.accept(br#""early""#);
     door.accept(br#""early""#);
@@ -172,7 +172,7 @@ fn p13_a_callback_that_comes_early_is_kept() {
 
 #[test]
 fn r34_nobody_calls_and_the_wait_times_out() {
-    let door = Door::open(Server::with_virtual_clock(), "timeout: 1h");
+    let door = WebhookEndpoint::open(Server::with_virtual_clock(), "timeout: 1h");
     door.server.advance("59m");
     assert_eq!(door.server.run(&door.run)["tasks"]["door"]["status"], "waiting", "not early");
     door.server.advance("1m");
@@ -190,7 +190,7 @@ fn r34_nobody_calls_and_the_wait_times_out() {
 #[test]
 fn decision_7_a_closed_door_says_gone() {
     // Cancelled.
-    let door = Door::open(Server::start(), "");
+    let door = WebhookEndpoint::open(Server::start(), "");
     door.server.cancel(&door.run).data(200);
     assert_eq!(door.call(b"1").refusal(410), "callback_gone");
     assert_eq!(door.upstream.effects_on("/got").len(), 0);
@@ -207,7 +207,7 @@ fn decision_7_a_closed_door_says_gone() {
 
 #[test]
 fn p23_a_callback_may_have_256_kib() {
-    let door = Door::open(Server::start(), "");
+    let door = WebhookEndpoint::open(Server::start(), "");
     let body = |n: usize| [&b"\""[..], &vec![b'x'; n - 2], b"\""].concat();
     assert_eq!(door.call(&body(256 * 1024 + 1)).refusal(413), "too_large");
     assert_eq!(door.server.run(&door.run)["tasks"]["door"]["status"], "waiting", "nothing was received");
@@ -229,19 +229,19 @@ fn decision_7_whatever_comes_is_kept_as_json_or_as_text() {
         (b"", json!("")),
         (b"bad \xff utf-8", json!("bad \u{fffd} utf-8")),
     ];
-    let mut door = Door::open(Server::start(), "");
+    let mut door = WebhookEndpoint::open(Server::start(), "");
     for (body, expected) in cases {
         door.accept(body);
         let view = door.server.finished(&door.run);
         assert_eq!(view["tasks"]["door"]["body"], expected, "{}", String::from_utf8_lossy(body));
         assert_eq!(view["tasks"]["door"]["status"], "received");
-        door = Door::open(door.server, "");
+        door = WebhookEndpoint::open(door.server, "");
     }
 }
 
 #[test]
 fn i26_of_fifty_callbacks_at_once_exactly_one_is_taken() {
-    let door = Door::open(Server::start(), "");
+    let door = WebhookEndpoint::open(Server::start(), "");
     let (api, url) = (*door.server, door.url.as_str());
     let statuses: Vec<u16> = std::thread::scope(|scope| {
         let call = |i: u32| scope.spawn(move || api.call_back(url, format!(r#"{{"n": {i}}}"#).as_bytes()).status);
@@ -258,7 +258,7 @@ fn i26_of_fifty_callbacks_at_once_exactly_one_is_taken() {
 
 #[test]
 fn i26_fifty_identical_callbacks_at_once_are_all_fine() {
-    let door = Door::open(Server::start(), "");
+    let door = WebhookEndpoint::open(Server::start(), "");
     let (api, url) = (*door.server, door.url.as_str());
     std::thread::scope(|scope| {
         for _ in 0..50 {
@@ -273,7 +273,7 @@ fn i26_fifty_identical_callbacks_at_once_are_all_fine() {
 
 #[test]
 fn t14_a_token_is_nowhere_but_in_its_url() {
-    let mut door = Door::open(Server::with(&["--public-url", "https://hooks.example.com/base/"]), "");
+    let mut door = WebhookEndpoint::open(Server::with(&["--public-url", "https://hooks.example.com/base/"]), "");
     let token = door.url.rsplit('/').next().unwrap().to_owned();
     assert_eq!(door.url, format!("https://hooks.example.com/base/wh/{token}"));
     assert_eq!(token.len(), 43, "256 bits");
@@ -298,7 +298,7 @@ fn t14_a_token_is_nowhere_but_in_its_url() {
 
 #[test]
 fn r32_a_wait_survives_a_crash_and_its_token_too() {
-    let mut door = Door::open(Server::start(), "timeout: 1h");
+    let mut door = WebhookEndpoint::open(Server::start(), "timeout: 1h");
     door.server.crash_and_restart();
     assert_eq!(door.server.run(&door.run)["tasks"]["door"]["status"], "waiting");
     door.accept(b"7");

@@ -1,8 +1,8 @@
 //! What a handler knows about its task, and what it can say while it works.
 
-use super::desk::Stop;
 use super::outcome::cut;
 use super::session::Session;
+use super::worker_state::Stop;
 use api::{ClaimedView, LogLine};
 use serde::Serialize;
 use serde::de::DeserializeOwned;

@@ -31,10 +31,10 @@
 
 mod backoff;
 mod context;
-mod desk;
+mod input_errors;
 mod outcome;
-mod place;
 mod session;
+mod worker_state;
 
 pub use context::{Cancelled, Context, Level};
 pub use outcome::{Error, Result};

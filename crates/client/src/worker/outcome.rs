@@ -1,6 +1,6 @@
 //! How an attempt ended, as a handler says it: what it returns or the [`Error`] it gives up with decides.
 
-use super::place;
+use super::input_errors;
 use crate::span;
 use api::{DoneItem, WorkerError};
 use serde::Serialize;
@@ -150,7 +150,7 @@ pub(crate) fn cut(text: &str, max: usize) -> String {
 /// What a task brings, in the handler's own type.
 pub(crate) fn input<I: DeserializeOwned>(raw: &RawValue) -> Result<I> {
     serde_json::from_str(raw.get()).map_err(|error| {
-        let at = place::of(raw.get(), error.line(), error.column());
+        let at = input_errors::of(raw.get(), error.line(), error.column());
         let said = error.to_string();
         let said = said.split(" at line ").next().unwrap_or_default();
         let place = if at.is_empty() { String::new() } else { format!(" at `{at}`") };

@@ -7,12 +7,12 @@
 //!                └──tasks──▶ handlers
 //! ```
 //!
-//! All decisions are the [`desk`](super::desk)'s; here is what waits for sockets, clocks and handlers.
+//! All decisions are the [`worker_state`](super::desk)'s; here is what waits for sockets, clocks and handlers.
 
 use super::backoff::Backoff;
 use super::context::Context;
-use super::desk::{Batch, Desk, Poll, Start, Stop};
 use super::outcome::Outcome;
+use super::worker_state::{Batch, Poll, Start, Stop, WorkerState};
 use super::{Handler, Notice, Settings};
 use crate::{Ask, Client, Error, Result, segment, span};
 use api::{LogLine, LogsRequest, WorkRequest, WorkView};
@@ -39,7 +39,7 @@ const LAST_LINES: Duration = Duration::from_secs(5);
 pub(crate) struct Session {
     client: Client,
     settings: Settings,
-    desk: Mutex<Desk>,
+    worker_state: Mutex<WorkerState>,
     poll_wakes: Notify,
     report_wakes: Notify,
     handlers: Mutex<JoinSet<()>>,
@@ -69,7 +69,7 @@ pub async fn run(
 ) -> Result<()> {
     let (drain, grace) = (settings.drain, settings.cancel_grace);
     let session = Arc::new(Session {
-        desk: Mutex::new(Desk::new(settings.slots, Instant::now())),
+        worker_state: Mutex::new(WorkerState::new(settings.slots, Instant::now())),
         client,
         settings,
         poll_wakes: Notify::new(),
@@ -84,13 +84,13 @@ pub async fn run(
         () = shutdown => {}
     }
     session.settings.notice(Notice::Draining);
-    session.change(Desk::leave);
+    session.change(WorkerState::leave);
     tokio::select! {
         ended = &mut work => return ended,
         () = sleep(drain) => {}
         () = hurry => {}
     }
-    session.change(Desk::hand_back);
+    session.change(WorkerState::hand_back);
     match timeout(grace + LAST_WORDS, work).await {
         Ok(ended) => ended,
         Err(_) => Err(lock(&session.trouble).take().unwrap_or_else(|| {
@@ -102,26 +102,26 @@ pub async fn run(
 
 impl Session {
     /// Whatever changes on the desk may be what a loop waits for.
-    fn change<T>(&self, change: impl FnOnce(&mut Desk) -> T) -> T {
-        let changed = change(&mut lock(&self.desk));
+    fn change<T>(&self, change: impl FnOnce(&mut WorkerState) -> T) -> T {
+        let changed = change(&mut lock(&self.worker_state));
         self.poll_wakes.notify_one();
         self.report_wakes.notify_one();
         changed
     }
 
     pub fn progress(&self, token: &str, raw: Box<RawValue>) {
-        self.change(|desk| desk.progress(token, raw, Instant::now()));
+        self.change(|worker_state| worker_state.progress(token, raw, Instant::now()));
     }
 
     pub fn beat(&self, token: &str) -> Option<oneshot::Receiver<bool>> {
-        self.change(|desk| desk.beat(token, Instant::now()))
+        self.change(|worker_state| worker_state.beat(token, Instant::now()))
     }
 
     /// Asks for tasks while there is room for some.
     async fn polls(self: &Arc<Session>) -> Result<()> {
         let mut backoff = Backoff::default();
         loop {
-            let next = lock(&self.desk).poll(Instant::now());
+            let next = lock(&self.worker_state).poll(Instant::now());
             let credits = match next {
                 Poll::Now(credits) => credits,
                 Poll::NotBefore(at) => {
@@ -139,13 +139,13 @@ impl Session {
                 asked = self.ask(&request, self.settings.wait) => Some(asked),
                 () = self.gives_way(Instant::now()) => None,
             };
-            self.change(|desk| desk.polled(Instant::now()));
+            self.change(|worker_state| worker_state.polled(Instant::now()));
             match asked {
                 None => {}
                 Some(Ok(view)) => {
                     backoff.reset();
                     self.reached();
-                    self.change(|desk| desk.leases(&[], view.leases));
+                    self.change(|worker_state| worker_state.leases(&[], view.leases));
                     self.start(view.tasks);
                 }
                 Some(Err(error)) if error.is_passing() => {
@@ -162,8 +162,8 @@ impl Session {
     async fn gives_way(&self, since: Instant) {
         loop {
             let (is_starved, is_taking) = {
-                let desk = lock(&self.desk);
-                (desk.is_starved(), desk.is_taking())
+                let worker_state = lock(&self.worker_state);
+                (worker_state.is_starved(), worker_state.is_taking())
             };
             if is_starved {
                 return;
@@ -179,7 +179,7 @@ impl Session {
     async fn pause(&self, pause: Duration) {
         let mut paused = pin!(sleep(pause));
         loop {
-            if !lock(&self.desk).is_taking() {
+            if !lock(&self.worker_state).is_taking() {
                 return;
             }
             tokio::select! {
@@ -194,8 +194,8 @@ impl Session {
         let mut backoff = Backoff::within(self.settings.lease);
         loop {
             let (batch, due_at, is_done) = {
-                let mut desk = lock(&self.desk);
-                (desk.batch(Instant::now()), desk.due_at(), desk.is_done())
+                let mut worker_state = lock(&self.worker_state);
+                (worker_state.batch(Instant::now()), worker_state.due_at(), worker_state.is_done())
             };
             let Some(mut batch) = batch else {
                 if is_done {
@@ -219,23 +219,23 @@ impl Session {
                     backoff.reset();
                     self.reached();
                     let beaten = batch.beaten();
-                    let refused = self.change(|desk| {
-                        let refused = desk.settle(batch, acks, now);
-                        desk.leases(&beaten, leases);
+                    let refused = self.change(|worker_state| {
+                        let refused = worker_state.settle(batch, acks, now);
+                        worker_state.leases(&beaten, leases);
                         refused
                     });
                     self.not_counted(refused);
                     self.start(tasks);
                 }
                 Err(error) if error.is_passing() => {
-                    self.change(|desk| desk.put_back(batch, now));
+                    self.change(|worker_state| worker_state.put_back(batch, now));
                     let pause = backoff.next();
                     self.lost(error, pause);
                     sleep(pause).await;
                 }
                 // What a batch says may be wrong; who we are is not its fault.
                 Err(Error::Refused { status: 400 | 413 | 422, problem }) => {
-                    let refused = self.change(|desk| desk.refused(batch, &problem.message, now));
+                    let refused = self.change(|worker_state| worker_state.refused(batch, &problem.message, now));
                     self.not_counted(refused);
                 }
                 Err(error) => return Err(error),
@@ -288,7 +288,7 @@ impl Session {
         if tasks.is_empty() {
             return;
         }
-        let starts = self.change(|desk| desk.take(tasks, Instant::now()));
+        let starts = self.change(|worker_state| worker_state.take(tasks, Instant::now()));
         let mut handlers = lock(&self.handlers);
         while handlers.try_join_next().is_some() {}
         for Start { mut task, stop } in starts {
@@ -302,7 +302,7 @@ impl Session {
                 None => {
                     let message = format!("this worker has no handler for `{}`", task.name);
                     let outcome = Outcome::Not(super::Error::retry(message).code("no_handler"));
-                    self.change(|desk| desk.finish(&token, Some(outcome)));
+                    self.change(|worker_state| worker_state.finish(&token, Some(outcome)));
                 }
             }
         }
@@ -338,7 +338,7 @@ impl Session {
         };
         _ = timeout(LAST_LINES, lines).await;
         self.settings.notice(Notice::Ended { context: &context, outcome: &told_as(&told), took: began.elapsed() });
-        self.change(|desk| desk.finish(&token, told));
+        self.change(|worker_state| worker_state.finish(&token, told));
     }
 
     /// Lines of a task; what cannot be delivered while it matters is dropped.

@@ -2,7 +2,7 @@
 //! read once stays; names can come to mean something else, so every write of a definition forgets them.
 
 use super::{Engine, Error, Inner};
-use crate::mailbox::Trouble;
+use crate::mailbox::LoadFailure;
 use crate::version::Version;
 use kernel::{OrgId, Plan, WorkflowId};
 use lang::Compiled;
@@ -56,7 +56,7 @@ impl Engine {
         let now = self.now();
         let row = WorkflowRow {
             org,
-            id: WorkflowId::new(now, self.inner.dice.roll()?),
+            id: WorkflowId::new(now, self.inner.ids.random_bytes()?),
             slug: meta.slug.clone().unwrap_or_else(|| derive_slug(&meta.name)),
             name: meta.name.clone(),
             description: meta.description.clone(),
@@ -130,7 +130,7 @@ impl Engine {
 impl Inner {
     /// The workflow and version a key means now.
     pub(super) async fn resolve(&self, org: OrgId, key: &str) -> Result<Option<Arc<Resolved>>, Error> {
-        self.freshen().await?;
+        self.refresh_caches().await?;
         let name = (org, key.to_owned());
         let writes = {
             let names = lock(&self.definitions.names);
@@ -150,7 +150,7 @@ impl Inner {
     }
 
     /// The version a run is pinned to.
-    pub(super) async fn version_of(&self, row: &RunRow) -> Result<Arc<Version>, Trouble> {
+    pub(super) async fn version_of(&self, row: &RunRow) -> Result<Arc<Version>, LoadFailure> {
         self.version(row.org, row.workflow, row.version, &row.workflow_name, row.hash).await
     }
 
@@ -161,14 +161,14 @@ impl Inner {
         number: u32,
         name: &str,
         hash: [u8; 32],
-    ) -> Result<Arc<Version>, Trouble> {
+    ) -> Result<Arc<Version>, LoadFailure> {
         let key = (org, workflow, number, hash);
         if let Some(found) = lock(&self.definitions.versions).get(&key) {
             return Ok(found.clone());
         }
-        let found = self.store.definition(org, &hash).await.map_err(|e| Trouble::Store(e.to_string()))?;
-        let definition = found.ok_or_else(|| Trouble::Damaged("its definition is missing".into()))?;
-        let plan = Plan::decode(&definition.plan).map_err(|e| Trouble::from(kernel::run::LoadError::from(e)))?;
+        let found = self.store.definition(org, &hash).await.map_err(|e| LoadFailure::Store(e.to_string()))?;
+        let definition = found.ok_or_else(|| LoadFailure::Damaged("its definition is missing".into()))?;
+        let plan = Plan::decode(&definition.plan).map_err(|e| LoadFailure::from(kernel::run::LoadError::from(e)))?;
         let version = Arc::new(Version { org, workflow, name: name.to_owned(), number, hash, plan: Arc::new(plan) });
         keep(&mut lock(&self.definitions.versions), key, version.clone());
         Ok(version)

@@ -10,7 +10,7 @@ use kernel::{RunId, Span};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{PoisonError, RwLock};
 use std::time::{Duration, Instant};
-use store::{News, Store};
+use store::{ClusterEvent, Store};
 
 /// How often a node says that it is there.
 const RENEWED_EVERY: Duration = Duration::from_millis(1_000);
@@ -54,13 +54,13 @@ impl Membership {
 async fn enter(store: &dyn Store, name: &str) -> store::Result<Nodes> {
     let epoch = store.join(name).await?;
     let there = store.renew(epoch, LEASE).await?;
-    store.tell(News::Nodes);
+    store.broadcast(ClusterEvent::NodesChanged);
     Ok(Nodes::of(epoch, &there))
 }
 
 /// What a node has to look at in the store, the least first. Owed until it has been done, however often the store fails.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Owed {
+enum Catchup {
     Nothing,
     /// What nobody told.
     Look,
@@ -76,7 +76,7 @@ pub(super) async fn keep(engine: Engine) {
     if !inner.store.is_shared() {
         return;
     }
-    let (mut owed, mut looked) = (Owed::Nothing, Instant::now());
+    let (mut catchup, mut looked) = (Catchup::Nothing, Instant::now());
     loop {
         let _ = tokio::time::timeout(RENEWED_EVERY, inner.renewal.notified()).await;
         if inner.inbox.is_closed() || inner.membership.has_left.load(Relaxed) {
@@ -84,19 +84,19 @@ pub(super) async fn keep(engine: Engine) {
         }
         let heard = match inner.store.renew(inner.membership.nodes().own(), LEASE).await {
             Ok(there) => Ok(engine.heard(&there)),
-            Err(store::Error::Barred) => engine.begin_anew().await.map(|()| Owed::Everything),
+            Err(store::Error::Fenced) => engine.restart().await.map(|()| Catchup::Everything),
             Err(error) => Err(error.into()),
         };
         let done = match heard {
             Ok(news) => {
                 let is_time = looked.elapsed() >= SWEPT_EVERY;
-                owed = owed.max(news).max(if is_time { Owed::Look } else { Owed::Nothing });
-                engine.look_around(owed).await
+                catchup = catchup.max(news).max(if is_time { Catchup::Look } else { Catchup::Nothing });
+                engine.catch_up_with(catchup).await
             }
             Err(error) => Err(error),
         };
         match done {
-            Ok(()) if owed > Owed::Nothing => (owed, looked) = (Owed::Nothing, Instant::now()),
+            Ok(()) if catchup > Catchup::Nothing => (catchup, looked) = (Catchup::Nothing, Instant::now()),
             Ok(()) => {}
             Err(error) => tracing::warn!(%error, "this node cannot say that it is there, or see to what others left"),
         }
@@ -105,21 +105,21 @@ pub(super) async fn keep(engine: Engine) {
 
 impl Engine {
     /// Takes note of who is there; answers what has to be looked at for that.
-    fn heard(&self, there: &[(u64, Span)]) -> Owed {
-        let Some((before, now)) = self.inner.membership.hear(there) else { return Owed::Nothing };
-        let owed = if now.lost_since(&before) { Owed::Recovery } else { Owed::Look };
+    fn heard(&self, there: &[(u64, Span)]) -> Catchup {
+        let Some((before, now)) = self.inner.membership.hear(there) else { return Catchup::Nothing };
+        let catchup = if now.lost_since(&before) { Catchup::Recovery } else { Catchup::Look };
         tracing::info!(nodes = ?now, "the nodes that share the store have changed");
         self.inner.inbox.send(Command::Nodes(now));
-        owed
+        catchup
     }
 
-    async fn look_around(&self, owed: Owed) -> Result<(), Error> {
-        match owed {
-            Owed::Nothing => Ok(()),
-            Owed::Everything => self.take_up().await,
-            Owed::Look | Owed::Recovery => {
-                self.inner.read_gates().await?;
-                self.sweep(owed == Owed::Recovery).await
+    async fn catch_up_with(&self, catchup: Catchup) -> Result<(), Error> {
+        match catchup {
+            Catchup::Nothing => Ok(()),
+            Catchup::Everything => self.restore().await,
+            Catchup::Look | Catchup::Recovery => {
+                self.inner.read_concurrency_groups().await?;
+                self.sweep(catchup == Catchup::Recovery).await
             }
         }
     }
@@ -127,24 +127,24 @@ impl Engine {
     /// Has the mailbox compare what it has with what is open.
     pub(super) async fn sweep(&self, is_recovery: bool) -> Result<(), Error> {
         let since = self.now();
-        let open = self.inner.store.unparked().await?;
+        let open = self.inner.store.active_runs().await?;
         self.inner.inbox.send(Command::Sweep { open, since, is_recovery });
         Ok(())
     }
 
     /// Others have taken over. Nothing in memory is true any more.
-    async fn begin_anew(&self) -> Result<(), Error> {
+    async fn restart(&self) -> Result<(), Error> {
         let inner = &self.inner;
         tracing::error!("others took this node for dead and have its work; it begins anew");
         let is_greedy = inner.membership.nodes().is_greedy();
         let nodes = enter(&*inner.store, &inner.membership.name).await?.looking_after(is_greedy);
         *inner.membership.nodes.write().unwrap_or_else(PoisonError::into_inner) = nodes.clone();
-        let driver = inner.clone();
+        let engine_loop = inner.clone();
         // Whoever drives may be waiting for the store.
         let begun = tokio::task::spawn_blocking(move || {
-            let mut held = driver.driver.lock().unwrap_or_else(PoisonError::into_inner);
-            if let Some(driver) = held.as_mut() {
-                driver.begin_anew(nodes);
+            let mut held = engine_loop.engine_loop.lock().unwrap_or_else(PoisonError::into_inner);
+            if let Some(engine_loop) = held.as_mut() {
+                engine_loop.restart(nodes);
             }
         });
         begun.await.map_err(|e| Error::Unavailable(e.to_string()))?;
@@ -160,7 +160,7 @@ impl Engine {
         }
         inner.membership.has_left.store(true, Relaxed);
         match inner.store.leave(inner.membership.nodes().own()).await {
-            Ok(()) => inner.store.tell(News::Nodes),
+            Ok(()) => inner.store.broadcast(ClusterEvent::NodesChanged),
             Err(error) => tracing::warn!(%error, "the other nodes were not told that this one goes"),
         }
     }

@@ -1,16 +1,16 @@
 //! Tasks from both sides: producers submit them, workers claim and report them. A task is a step of a run like any
 //! other, so all of this only prepares commands for the mailbox and reads its answers.
 
-mod registry;
-mod shelf;
+mod task_admin;
+mod task_types;
 
-pub use registry::{TypeChange, TypeView, type_id};
-pub use shelf::{Bulk, BulkDone, Kinds, RELEASE, Retried, TaskFilter, TaskReading, status_of};
+pub use task_admin::{Bulk, BulkDone, RELEASE, Retried, TaskFilter, TaskReading, TypeCache, status_of};
+pub use task_types::{TypeChange, TypeView, type_id};
 
-use super::tickets::{self, Ticket};
-use super::{Engine, Error, Idempotency, Item, Source, StartRequest, refusal, stopped};
-use crate::board::{Ask, Handed, Pattern};
+use super::reply_channel::{self, ReplyChannel};
+use super::{Engine, Error, Idempotency, Source, StartRequest, StartedRun, refusal, stopped};
 use crate::mailbox::{Command, Reply};
+use crate::task_queue::{ClaimReply, ClaimRequest, Pattern};
 use bytes::Bytes;
 use kernel::advance::TaskResult;
 use kernel::event::{Failure, Line};
@@ -20,7 +20,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::sync::oneshot;
 
-pub(super) use registry::{keep_looking, keep_workers};
+pub(super) use task_types::{store_workers, watch_ready_types};
 
 /// A task to be recorded.
 pub struct NewTask {
@@ -166,7 +166,7 @@ pub struct WorkRequest {
 pub struct WorkReply {
     pub acks: Vec<Reported>,
     pub leases: Vec<Alive>,
-    pub handed: Handed,
+    pub handed: ClaimReply,
 }
 
 impl Outcome {
@@ -205,15 +205,15 @@ impl Outcome {
 
 impl Engine {
     /// Records tasks in one durable write, all of them or none; answers in their order.
-    pub async fn submit(&self, org: OrgId, tasks: Vec<NewTask>) -> Result<Vec<Item>, Error> {
-        self.inner.freshen().await?;
+    pub async fn submit(&self, org: OrgId, tasks: Vec<NewTask>) -> Result<Vec<StartedRun>, Error> {
+        self.inner.refresh_caches().await?;
         let mut requests = Vec::with_capacity(tasks.len());
         let mut wrong = Vec::new();
         let mut last = None;
         for (index, task) in tasks.into_iter().enumerate() {
-            let kind = self.inner.kind(org, &task.name, &task.settings, &mut last).await?;
+            let type_edition = self.inner.type_edition(org, &task.name, &task.settings, &mut last).await?;
             let scope = format!("type:{}", task.name);
-            if !kind.is_enabled && !self.is_repeat(org, &scope, task.idempotency.as_ref()).await? {
+            if !type_edition.is_enabled && !self.is_repeat(org, &scope, task.idempotency.as_ref()).await? {
                 wrong.push((index, Error::TypeDisabled(task.name)));
                 continue;
             }
@@ -226,7 +226,7 @@ impl Engine {
             };
             let idempotency =
                 task.idempotency.map(|(key, fingerprint)| Idempotency { scope: Some(scope), key, fingerprint });
-            let request = StartRequest::new(org, kind.resolved.clone(), task.payload);
+            let request = StartRequest::new(org, type_edition.resolved.clone(), task.payload);
             requests.push(StartRequest { labels: task.labels, source, idempotency, ..request });
         }
         if !wrong.is_empty() {
@@ -239,9 +239,9 @@ impl Engine {
         match self.start(request).await {
             Ok(started) => {
                 let (run, status, deduplicated) = (started.run, Some(started.status), started.deduplicated);
-                Ok(vec![Item { run, status, deduplicated }])
+                Ok(vec![StartedRun { run, status, deduplicated }])
             }
-            Err(Error::RunDeleted(run)) => Ok(vec![Item { run, status: None, deduplicated: true }]),
+            Err(Error::RunDeleted(run)) => Ok(vec![StartedRun { run, status: None, deduplicated: true }]),
             Err(error @ Error::KeyReused) => Err(Error::Items(vec![(0, error)])),
             Err(error) => Err(error),
         }
@@ -250,7 +250,7 @@ impl Engine {
     /// Was this recorded before? Whoever asks again is told so, whatever became of the type since.
     async fn is_repeat(&self, org: OrgId, scope: &str, key: Option<&(String, [u8; 32])>) -> Result<bool, Error> {
         match key {
-            Some((key, _)) => Ok(self.inner.store.made_by(org, scope, key).await?.is_some()),
+            Some((key, _)) => Ok(self.inner.store.idempotency_record(org, scope, key).await?.is_some()),
             None => Ok(false),
         }
     }
@@ -260,17 +260,17 @@ impl Engine {
     pub async fn work(&self, org: OrgId, request: WorkRequest) -> Result<WorkReply, Error> {
         let inner = &self.inner;
         // A type that was paused through another node is paused. What a worker has to say is heard in any case.
-        if request.credits > 0 && inner.freshen().await.is_err() {
+        if request.credits > 0 && inner.refresh_caches().await.is_err() {
             tracing::debug!("tasks are handed out by rules that may have changed");
         }
         let now = self.now();
         let patterns: Vec<Pattern> = request.types.iter().filter_map(|text| Pattern::parse(text)).collect();
-        let place = inner.questions.fetch_add(1, Ordering::Relaxed);
+        let claim_id = inner.claim_ids.fetch_add(1, Ordering::Relaxed);
         let has_news = !request.reports.is_empty();
         let (handed_ticket, handed) = oneshot::channel();
         let with_progress = request.heartbeats.iter().filter(|beat| beat.progress.is_some()).count();
         let said = request.reports.len() + request.heartbeats.len() + with_progress;
-        let (mut parts, answers) = tickets::tickets(said);
+        let (mut parts, answers) = reply_channel::reply_channel(said);
         let mut commands = Vec::with_capacity(said + 1);
         // How far it got comes before how it ended.
         let mut asked = Vec::with_capacity(request.heartbeats.len());
@@ -279,27 +279,27 @@ impl Engine {
             commands.extend(extend_command(org, &heartbeat, parts.next().ok_or_else(stopped)?));
             let has_progress = progress.is_some();
             if let Some(progress) = progress {
-                let ticket = parts.next().ok_or_else(stopped)?;
-                commands.extend(progress_command(org, &heartbeat, progress, ticket));
+                let reply_to = parts.next().ok_or_else(stopped)?;
+                commands.extend(progress_command(org, &heartbeat, progress, reply_to));
             }
             asked.push((heartbeat, has_progress));
         }
         let reports = request.reports.len();
         for report in request.reports {
-            let ticket = parts.next().ok_or_else(stopped)?;
-            commands.extend(report_command(org, report, ticket, now));
+            let reply_to = parts.next().ok_or_else(stopped)?;
+            commands.extend(report_command(org, report, reply_to, now));
         }
         drop(parts);
-        let is_hasty = has_news || request.wait.is_zero();
+        let is_immediate = has_news || request.wait.is_zero();
         // Whoever comes for the first time is not told that there is nothing, nor given what goes later, before this node
         // has looked for what others left.
-        let is_exact = !has_news && !inner.membership.nodes().is_alone();
-        if is_exact && request.credits > 0 {
-            commands.push(Command::Waiting(inner.store.ready_types().await?));
+        let is_strict = !has_news && !inner.membership.nodes().is_alone();
+        if is_strict && request.credits > 0 {
+            commands.push(Command::TypesWithTasks(inner.store.ready_types().await?));
         }
-        commands.push(Command::Ask(Box::new(Ask {
-            place,
-            ticket: Ticket::One(handed_ticket),
+        commands.push(Command::Claim(Box::new(ClaimRequest {
+            claim_id,
+            reply_to: ReplyChannel::One(handed_ticket),
             org,
             worker: request.worker,
             types: request.types,
@@ -309,13 +309,13 @@ impl Engine {
             slots: request.slots,
             credits: request.credits,
             lease: request.lease,
-            is_hasty,
-            is_exact,
+            is_immediate,
+            is_strict,
         })));
         if !inner.send_many_and_drive(commands) {
             return Err(Error::Unavailable("the engine is stopping".into()));
         }
-        let question = Question { engine: self, place };
+        let call = ClaimCall { engine: self, claim_id };
         let replies = if said > 0 { answers.await.map_err(|_| stopped())? } else { Vec::new() };
         let mut replies = replies.into_iter();
         let mut leases = Vec::with_capacity(asked.len());
@@ -328,14 +328,14 @@ impl Engine {
         for reply in replies {
             acks.push(reported(reply)?);
         }
-        let handed = question.answer(handed, request.wait).await?;
+        let handed = call.answer(handed, request.wait).await?;
         Ok(WorkReply { acks, leases, handed })
     }
 
     /// Takes down how one attempt ended.
     pub async fn report(&self, org: OrgId, report: Report) -> Result<Reported, Error> {
-        let (ticket, reply) = oneshot::channel();
-        let Some(command) = report_command(org, report, Ticket::One(ticket), self.now()) else {
+        let (reply_to, reply) = oneshot::channel();
+        let Some(command) = report_command(org, report, ReplyChannel::One(reply_to), self.now()) else {
             return Ok(Reported::Stale);
         };
         if !self.inner.send_and_drive(command, super::ROUNDS_FOR_ONE) {
@@ -346,15 +346,15 @@ impl Engine {
 
     pub async fn heartbeat(&self, org: OrgId, mut heartbeat: Heartbeat) -> Result<Alive, Error> {
         let progress = heartbeat.progress.take();
-        let (tickets, replies) = tickets::tickets(1 + usize::from(progress.is_some()));
-        let mut tickets = tickets;
+        let (reply_channel, replies) = reply_channel::reply_channel(1 + usize::from(progress.is_some()));
+        let mut reply_channel = reply_channel;
         let mut commands = Vec::new();
-        commands.extend(extend_command(org, &heartbeat, tickets.next().ok_or_else(stopped)?));
+        commands.extend(extend_command(org, &heartbeat, reply_channel.next().ok_or_else(stopped)?));
         let has_progress = progress.is_some();
         if let Some(progress) = progress {
-            commands.extend(progress_command(org, &heartbeat, progress, tickets.next().ok_or_else(stopped)?));
+            commands.extend(progress_command(org, &heartbeat, progress, reply_channel.next().ok_or_else(stopped)?));
         }
-        drop(tickets);
+        drop(reply_channel);
         if !self.inner.send_many_and_drive(commands) {
             return Err(Error::Unavailable("the engine is stopping".into()));
         }
@@ -427,7 +427,7 @@ impl Engine {
         if let Some(until) = until {
             return Ok(Alive::Until(until));
         }
-        let ask = |ticket| Command::Extend { org, run, step, fence, by: extend, ticket };
+        let ask = |reply_to| Command::Extend { org, run, step, fence, by: extend, reply_to };
         match self.inner.ask(ask).await? {
             Reply::Lease(Some(until)) => Ok(Alive::Until(until)),
             Reply::Lease(None) => Ok(Alive::Stale),
@@ -437,51 +437,56 @@ impl Engine {
 }
 
 /// A worker's question that is open. However it ends, nothing stays promised to nobody.
-struct Question<'a> {
+struct ClaimCall<'a> {
     engine: &'a Engine,
-    place: u64,
+    claim_id: u64,
 }
 
-impl Question<'_> {
-    async fn answer(self, mut handed: oneshot::Receiver<Reply>, wait: Duration) -> Result<Handed, Error> {
+impl ClaimCall<'_> {
+    async fn answer(self, mut handed: oneshot::Receiver<Reply>, wait: Duration) -> Result<ClaimReply, Error> {
         let reply = match tokio::time::timeout(wait.max(Duration::from_millis(1)), &mut handed).await {
             Ok(reply) => reply,
             Err(_) => {
                 // What is on its way to it is waited for.
-                self.engine.inner.inbox.send(Command::Withdraw(self.place));
+                self.engine.inner.inbox.send(Command::WithdrawClaim(self.claim_id));
                 handed.await
             }
         };
         match reply.map_err(|_| stopped())? {
-            Reply::Handed(handed) => Ok(*handed),
+            Reply::Claimed(handed) => Ok(*handed),
             other => Err(refusal(other, "task")),
         }
     }
 }
 
-impl Drop for Question<'_> {
+impl Drop for ClaimCall<'_> {
     fn drop(&mut self) {
-        self.engine.inner.inbox.send(Command::Withdraw(self.place));
+        self.engine.inner.inbox.send(Command::WithdrawClaim(self.claim_id));
     }
 }
 
 /// Nothing for a token that is none of the task: then the ticket goes, and counts as stale.
-fn report_command(org: OrgId, report: Report, ticket: Ticket, now: Timestamp) -> Option<Command<Ticket>> {
+fn report_command(org: OrgId, report: Report, reply_to: ReplyChannel, now: Timestamp) -> Option<Command<ReplyChannel>> {
     let Report { task, fence, outcome } = report;
     let digest = outcome.digest();
     let input = Input::Finished { step: task.index(), fence: fence?, result: outcome.result(now), digest };
-    Some(Command::Give { org, run: task.run, input, ticket: Some(ticket) })
+    Some(Command::Give { org, run: task.run, input, reply_to: Some(reply_to) })
 }
 
-fn extend_command(org: OrgId, heartbeat: &Heartbeat, ticket: Ticket) -> Option<Command<Ticket>> {
+fn extend_command(org: OrgId, heartbeat: &Heartbeat, reply_to: ReplyChannel) -> Option<Command<ReplyChannel>> {
     let Heartbeat { task, fence, extend, .. } = heartbeat;
-    Some(Command::Extend { org, run: task.run, step: task.index(), fence: (*fence)?, by: *extend, ticket })
+    Some(Command::Extend { org, run: task.run, step: task.index(), fence: (*fence)?, by: *extend, reply_to })
 }
 
-fn progress_command(org: OrgId, heartbeat: &Heartbeat, progress: Bytes, ticket: Ticket) -> Option<Command<Ticket>> {
+fn progress_command(
+    org: OrgId,
+    heartbeat: &Heartbeat,
+    progress: Bytes,
+    reply_to: ReplyChannel,
+) -> Option<Command<ReplyChannel>> {
     let Heartbeat { task, fence, .. } = heartbeat;
     let input = Input::Heartbeat { step: task.index(), fence: (*fence)?, progress: Some(Payload::json(progress)) };
-    Some(Command::Give { org, run: task.run, input, ticket: Some(ticket) })
+    Some(Command::Give { org, run: task.run, input, reply_to: Some(reply_to) })
 }
 
 fn reported(reply: Option<Reply>) -> Result<Reported, Error> {

@@ -2,7 +2,7 @@
 //! [`webhooks`](super).
 
 use super::{Engine, Error, Idempotency, Inner, Source, StartRequest, Started, random};
-use crate::triggers::{hex, rfc3339, ticks};
+use crate::triggers::{fire_times, hex, rfc3339};
 use bytes::Bytes;
 use kernel::event::TriggerKind;
 use kernel::{OrgId, Timestamp, TriggerId, WorkflowId};
@@ -157,7 +157,7 @@ impl Engine {
             Changed::Done => {}
         }
         if !change.row.enabled {
-            self.inner.let_go_of_queue(&change.row, "trigger_disabled", now).await?;
+            self.inner.skip_queued(&change.row, "trigger_disabled", now).await?;
         }
         self.inner.triggers_moved.notify_one();
         Ok(Some(self.found(old.org, old.id).await?))
@@ -228,7 +228,7 @@ impl Engine {
         count: usize,
     ) -> Result<Option<Vec<(Timestamp, Timestamp)>>, Error> {
         let Spec::Schedule(schedule) = spec(row)? else { return Ok(None) };
-        let next = |after: Timestamp| ticks::next(row.id, &schedule, after);
+        let next = |after: Timestamp| fire_times::next(row.id, &schedule, after);
         let all = std::iter::successors(next(from), |(nominal, _)| next(*nominal));
         Ok(Some(all.take(count.min(PREVIEW_MAX)).collect()))
     }
@@ -277,7 +277,7 @@ impl Engine {
 
 impl Inner {
     /// Whatever waited for its turn is skipped.
-    pub(super) async fn let_go_of_queue(&self, row: &TriggerRow, reason: &str, now: Timestamp) -> Result<(), Error> {
+    pub(super) async fn skip_queued(&self, row: &TriggerRow, reason: &str, now: Timestamp) -> Result<(), Error> {
         let queued = self.store.queued_deliveries(Some((row.org, row.id)), usize::MAX).await?;
         if queued.is_empty() {
             return Ok(());
@@ -345,11 +345,11 @@ fn new_row(org: OrgId, workflow: WorkflowId, name: String, spec: &Spec, now: Tim
 /// A schedule whose moments are counted from now.
 fn restarted(row: TriggerRow, spec: &Spec, now: Timestamp) -> TriggerRow {
     let Spec::Schedule(schedule) = spec else { return row };
-    let next_at = ticks::next(row.id, schedule, now).map(|(_, at)| at).filter(|_| row.enabled);
+    let next_at = fire_times::next(row.id, schedule, now).map(|(_, at)| at).filter(|_| row.enabled);
     TriggerRow { cursor: Some(now), next_at, ..row }
 }
 
 /// The name of a moment: its id in the log, and the key of its run.
-pub(super) fn moment(nominal: Timestamp) -> String {
+pub(super) fn delivery_id(nominal: Timestamp) -> String {
     rfc3339(nominal)
 }

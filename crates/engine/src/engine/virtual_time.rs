@@ -62,7 +62,7 @@ impl Engine {
         let target = self.now().after(by);
         let give_up = Instant::now() + WALK_MAX;
         let before = self.quieten(give_up).await?.fired;
-        let ticks = inner.metrics.schedule_ticks_total.get();
+        let fire_times = inner.metrics.schedule_ticks_total.get();
         loop {
             let next = self.due(give_up).await?;
             if next > target {
@@ -76,15 +76,15 @@ impl Engine {
         self.jump(target.since(self.now())).await?;
         let after = self.quieten(give_up).await?.fired;
         // Some of the moments may have been dealt with by the loop of the schedules.
-        let ticks = inner.metrics.schedule_ticks_total.get() - ticks;
-        Ok((self.now(), after - before + ticks))
+        let fire_times = inner.metrics.schedule_ticks_total.get() - fire_times;
+        Ok((self.now(), after - before + fire_times))
     }
 
     /// Waits until nothing is under way and no schedule has anything to do now.
-    async fn quieten(&self, give_up: Instant) -> Result<super::drive::Probe, Error> {
+    async fn quieten(&self, give_up: Instant) -> Result<super::engine_loop::Probe, Error> {
         loop {
             let probe = self.settle(give_up).await?;
-            if self.tend_schedules().await? == 0 {
+            if self.fire_due_schedules().await? == 0 {
                 return Ok(probe);
             }
         }
@@ -121,7 +121,7 @@ impl Engine {
 
     /// Waits until nothing is under way: no input, no commit, no read, no in-process step but those that lie
     /// on a desk.
-    async fn settle(&self, give_up: Instant) -> Result<super::drive::Probe, Error> {
+    async fn settle(&self, give_up: Instant) -> Result<super::engine_loop::Probe, Error> {
         let mut looks = 0;
         loop {
             // Twice in a row, so that what the first look set in motion is seen by the second.

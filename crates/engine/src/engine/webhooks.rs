@@ -20,7 +20,7 @@ const REMEMBERED_MAX: usize = 1_024;
 pub(super) type Rejections = Mutex<HashMap<TriggerId, Timestamp>>;
 
 /// A webhook that takes requests.
-pub struct Door {
+pub struct WebhookEndpoint {
     row: TriggerRow,
     webhook: Box<Webhook>,
 }
@@ -30,7 +30,7 @@ pub struct Delivered {
     pub started: Started,
 }
 
-impl Door {
+impl WebhookEndpoint {
     pub fn method(&self) -> &str {
         &self.webhook.method
     }
@@ -38,18 +38,18 @@ impl Door {
 
 impl Engine {
     /// The webhook at a path; one that is disabled is not there.
-    pub async fn door(&self, path: &str) -> Result<Option<Door>, Error> {
+    pub async fn webhook_endpoint(&self, path: &str) -> Result<Option<WebhookEndpoint>, Error> {
         let found = self.inner.store.trigger_at(path).await?.filter(|row| row.enabled);
         let Some(row) = found else { return Ok(None) };
         match spec(&row)? {
-            Spec::Webhook(webhook) => Ok(Some(Door { row, webhook })),
+            Spec::Webhook(webhook) => Ok(Some(WebhookEndpoint { row, webhook })),
             _ => Ok(None),
         }
     }
 
     /// Takes a request and starts its run, once for each delivery.
-    pub async fn deliver(&self, door: &Door, request: &Request) -> Result<Delivered, Error> {
-        let Door { row, webhook } = door;
+    pub async fn deliver(&self, webhook_endpoint: &WebhookEndpoint, request: &Request) -> Result<Delivered, Error> {
+        let WebhookEndpoint { row, webhook } = webhook_endpoint;
         if let Err(rejection) = request.admit(webhook, self.now()) {
             self.reject(row, rejection.as_str()).await;
             return Err(Error::Rejected(rejection));
@@ -61,14 +61,14 @@ impl Engine {
             fingerprint: request.fingerprint(row.id),
         });
         let id = known.map_or_else(|| Ok(format!("delivery-{}", hex(&random::<8>()?))), Ok::<_, Error>)?;
-        let result = self.start_delivery(door, request, id, "", idempotency).await;
+        let result = self.start_delivery(webhook_endpoint, request, id, "", idempotency).await;
         match &result {
             Ok(delivered) if delivered.started.deduplicated => {
                 self.inner.metrics.webhook_deliveries_repeated_total.add(1)
             }
             Ok(_) => self.inner.metrics.webhook_deliveries_total.add(1),
             Err(Error::Disabled) => self.reject(row, "workflow_disabled").await,
-            Err(Error::NoGate(_)) => self.reject(row, "concurrency_key_unresolved").await,
+            Err(Error::InvalidConcurrencyKey(_)) => self.reject(row, "concurrency_key_unresolved").await,
             Err(Error::KeyReused) => self.reject(row, "delivery_id_reused").await,
             Err(_) => {}
         }
@@ -95,12 +95,12 @@ impl Engine {
             Idempotency { scope, key: format!("redeliver:{key}"), fingerprint }
         });
         let id = format!("redelivery-{}", hex(&random::<8>()?));
-        self.start_delivery(&Door { row, webhook }, &request, id, "redelivered", idempotency).await
+        self.start_delivery(&WebhookEndpoint { row, webhook }, &request, id, "redelivered", idempotency).await
     }
 
     async fn start_delivery(
         &self,
-        Door { row, webhook }: &Door,
+        WebhookEndpoint { row, webhook }: &WebhookEndpoint,
         request: &Request,
         id: String,
         reason: &str,

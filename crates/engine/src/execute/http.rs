@@ -2,7 +2,7 @@
 //! however slow, large or broken, holds a step longer than its timeout. What comes back is reported, not judged.
 
 use super::hop::{Hop, is_redirect, shown};
-use super::hosts::Met;
+use super::host_backoff::Response;
 use crate::secret::Signer;
 use bytes::{Bytes, BytesMut};
 use kernel::advance::{Request, TaskResult};
@@ -44,7 +44,7 @@ pub async fn perform(
     signer: Option<&Signer>,
     request: &Request,
     first: Hop,
-    met: &(dyn Fn(&str, Met) + Sync),
+    met: &(dyn Fn(&str, Response) + Sync),
 ) -> TaskResult {
     let started = Instant::now();
     let took = || Span(started.elapsed().as_micros() as u64);
@@ -52,7 +52,7 @@ pub async fn perform(
     let mut origin = first.origin();
     let following = follow(client, signer, request, first, &mut origin, met);
     let outcome = tokio::time::timeout(limit, following).await;
-    let broken = Met { is_failure: true, retry_after: None };
+    let broken = Response { is_failure: true, retry_after: None };
     match outcome {
         Err(_) => {
             met(&origin, broken);
@@ -98,8 +98,11 @@ impl From<reqwest::Error> for Stop {
 
 /// What a status says about the host. A gateway's 502, 503 and 504 say that nobody is behind it; any other
 /// status, whatever it means for the step, comes from a host that lives.
-fn judged(status: u16, retry_after: Option<Span>) -> Met {
-    Met { is_failure: matches!(status, 502..=504), retry_after: retry_after.filter(|_| matches!(status, 429 | 503)) }
+fn judged(status: u16, retry_after: Option<Span>) -> Response {
+    Response {
+        is_failure: matches!(status, 502..=504),
+        retry_after: retry_after.filter(|_| matches!(status, 429 | 503)),
+    }
 }
 
 /// Sends hop after hop until an answer is not a redirect. `origin` is always that of the hop under way.
@@ -109,7 +112,7 @@ async fn follow(
     request: &Request,
     mut hop: Hop,
     origin: &mut String,
-    met: &(dyn Fn(&str, Met) + Sync),
+    met: &(dyn Fn(&str, Response) + Sync),
 ) -> Result<Answer, Stop> {
     let mut left = request.redirects;
     loop {
@@ -118,7 +121,7 @@ async fn follow(
         let location = response.headers().get("location").filter(|_| request.redirects > 0 && is_redirect(status));
         let Some(location) = location else { return Ok(read(response).await?) };
         let location = String::from_utf8_lossy(location.as_bytes()).into_owned();
-        met(origin, Met::default());
+        met(origin, Response::default());
         if left == 0 {
             let message = format!("more than {} redirects, the last one to `{}`", request.redirects, shown(&location));
             return Err(Stop::Final(Failure::new("too_many_redirects", message)));

@@ -1,25 +1,25 @@
 //! Executors that live in this process: they are given work after it is durable, and bring back what
 //! happened. `noop` and `log` are done on the spot; `http` goes [out](outgoing) beside the mailbox: in turn
-//! ([`lanes`]), not to a host that is down ([`hosts`]), hop by hop ([`hop`], [`http`]), or it is laid on a
-//! [`desk`] for somebody who plays the part of the network.
+//! ([`fair_queue`]), not to a host that is down ([`host_backoff`]), hop by hop ([`hop`], [`http`]), or it is laid on a
+//! [`fake_network`] for somebody who plays the part of the network.
 
-pub mod desk;
+mod fair_queue;
+pub mod fake_network;
 mod hop;
-mod hosts;
+mod host_backoff;
 mod http;
-mod lanes;
-mod outgoing;
+mod http_queue;
 
-pub use lanes::Place;
-pub use outgoing::{HttpOptions, Line};
+pub use fair_queue::HttpQueuePosition;
+pub use http_queue::{HttpOptions, HttpQueue};
 
 use crate::clock::Clock;
 use crate::mailbox::Dispatch;
-use desk::Desk;
+use fake_network::FakeNetwork;
+use http_queue::HttpSender;
 use kernel::advance::{TaskResult, Work};
 use kernel::plan::Level;
 use kernel::{RunId, Span};
-use outgoing::Outgoing;
 use std::sync::Arc;
 
 /// Where results go.
@@ -27,32 +27,32 @@ pub type Sink = Arc<dyn Fn(&Dispatch, TaskResult) + Send + Sync>;
 
 pub struct Executors {
     way: Way,
-    line: Arc<Line>,
+    queue: Arc<HttpQueue>,
 }
 
 /// Where HTTP work goes.
 enum Way {
-    Out(Arc<Outgoing>),
-    Desk(Arc<Desk>),
+    Out(Arc<HttpSender>),
+    FakeNetwork(Arc<FakeNetwork>),
 }
 
 impl Executors {
-    /// `line` is where HTTP work will wait, for others to look at.
+    /// `queue` is where HTTP work will wait, for others to look at.
     pub fn new(
         runtime: tokio::runtime::Handle,
         options: HttpOptions,
-        line: Arc<Line>,
+        queue: Arc<HttpQueue>,
         clock: Arc<Clock>,
         sink: Sink,
     ) -> Result<Executors, String> {
-        let way = match options.desk.clone() {
-            Some(desk) => {
-                desk.open(clock, sink);
-                Way::Desk(desk)
+        let way = match options.fake_network.clone() {
+            Some(fake_network) => {
+                fake_network.open(clock, sink);
+                Way::FakeNetwork(fake_network)
             }
-            None => Way::Out(Outgoing::new(runtime, options, line.clone(), clock, sink)?),
+            None => Way::Out(HttpSender::new(runtime, options, queue.clone(), clock, sink)?),
         };
-        Ok(Executors { way, line })
+        Ok(Executors { way, queue })
     }
 
     /// Does the work, or sends it on its way. Work that takes no time is answered at once.
@@ -65,8 +65,8 @@ impl Executors {
                 Some((dispatch, TaskResult::Done { body: Some(body), took: Span(0) }))
             }
             Work::Http(_) => match &self.way {
-                Way::Out(outgoing) => outgoing.enter(dispatch),
-                Way::Desk(desk) => desk.lay(dispatch),
+                Way::Out(http_queue) => http_queue.enter(dispatch),
+                Way::FakeNetwork(fake_network) => fake_network.put(dispatch),
             },
         }
     }
@@ -75,15 +75,15 @@ impl Executors {
     pub fn held(&self) -> usize {
         match &self.way {
             Way::Out(_) => 0,
-            Way::Desk(desk) => desk.len(),
+            Way::FakeNetwork(fake_network) => fake_network.len(),
         }
     }
 
     /// Nobody wants the result of an attempt any more.
     pub fn abort(&self, run: RunId, fence: u64) {
         match &self.way {
-            Way::Out(outgoing) => outgoing.call_off(run, fence),
-            Way::Desk(desk) => desk.call_off(run, fence),
+            Way::Out(http_queue) => http_queue.abort(run, fence),
+            Way::FakeNetwork(fake_network) => fake_network.abort(run, fence),
         }
     }
 }
@@ -91,7 +91,7 @@ impl Executors {
 /// Once the loop is gone, nobody would record what comes back, so nothing more is sent.
 impl Drop for Executors {
     fn drop(&mut self) {
-        drop(self.line.close());
+        drop(self.queue.close());
     }
 }
 

@@ -1,38 +1,41 @@
 //! What is asked of the mailbox, and what it answers.
 
-use crate::board::{Ask, Handed, Stance};
-use crate::gates::Crowd;
+use crate::concurrency_groups::QueueStatus;
 use crate::nodes::Nodes;
+use crate::task_queue::{ClaimReply, ClaimRequest, ClaimStatus};
 use crate::version::Version;
 use bytes::Bytes;
 use kernel::event::Origin;
 use kernel::run::LoadError;
 use kernel::{Answer, Input, OrgId, Run, RunId, RunStatus, Span, Timestamp, WorkflowId};
 use std::sync::Arc;
-use store::{Birth, GateRow, GatedRun, Lane, Place, RunRow, SeatRow, Timer, TypeRow, WorkerRow};
+use store::{
+    ConcurrencyGroupRow, GroupedRun, LimitSlotRow, QueueKey, QueuePosition, RunInsert, RunRow, Timer, TypeRow,
+    WorkerRow,
+};
 
-/// What is asked of the mailbox. `T` is the caller's ticket: whatever it needs to route the reply.
+/// What is asked of the mailbox. `T` is the caller's reply_to: whatever it needs to route the reply.
 pub enum Command<T> {
-    /// Answers `ticket` when the run exists, and `ended`, if given, when it has ended.
+    /// Answers `reply_to` when the run exists, and `ended`, if given, when it has ended.
     Start {
         start: Box<Start>,
-        ticket: T,
+        reply_to: T,
         ended: Option<T>,
     },
-    /// Creates runs in one durable write, all of them or none; answers every ticket.
+    /// Creates runs in one durable write, all of them or none; answers every reply_to.
     StartAll(Vec<(Start, T)>),
-    /// An input from outside (with a ticket) or from inside (without).
+    /// An input from outside (with a reply_to) or from inside (without).
     Give {
         org: OrgId,
         run: RunId,
         input: Input,
-        ticket: Option<T>,
+        reply_to: Option<T>,
     },
     /// Answers when the run has ended.
     Watch {
         org: OrgId,
         run: RunId,
-        ticket: T,
+        reply_to: T,
     },
     /// A run was in memory when the last process died: take it up again.
     Recover {
@@ -55,29 +58,29 @@ pub enum Command<T> {
     Timers(Vec<Timer>),
     Loaded {
         run: RunId,
-        result: Result<Option<Box<Resumed>>, Trouble>,
+        result: Result<Option<Box<Resumed>>, LoadFailure>,
     },
     Fetched {
         run: RunId,
-        result: Result<Vec<(u32, Bytes)>, Trouble>,
+        result: Result<Vec<(u32, Bytes)>, LoadFailure>,
     },
     /// What the last process left of gates: paused workflows, and runs that hold a place or wait for one.
-    Gates {
+    ConcurrencyGroups {
         paused: Vec<WorkflowId>,
-        runs: Vec<GatedRun>,
+        runs: Vec<GroupedRun>,
     },
     /// New runs of a workflow wait for their turn, until it is resumed.
     PauseWorkflow(WorkflowId),
     ResumeWorkflow(WorkflowId),
     /// Answers who stands between a run and its turn.
-    Crowd {
+    QueueStatus {
         run: RunId,
-        ticket: T,
+        reply_to: T,
     },
-    /// A worker asks for tasks; answered with [`Reply::Handed`].
-    Ask(Box<Ask<T>>),
+    /// A worker asks for tasks; answered with [`Reply::Claimed`].
+    Claim(Box<ClaimRequest<T>>),
     /// The time of a worker's question is up.
-    Withdraw(u64),
+    WithdrawClaim(u64),
     /// The holder of `fence` is alive; answered with [`Reply::Lease`].
     Extend {
         org: OrgId,
@@ -85,60 +88,60 @@ pub enum Command<T> {
         step: u32,
         fence: u64,
         by: Option<Span>,
-        ticket: T,
+        reply_to: T,
     },
     /// What the last process left of workers, types and tasks that wait.
-    Board {
-        lanes: Vec<(Lane, u64)>,
+    RestoreTaskQueue {
+        queues: Vec<(QueueKey, u64)>,
         types: Vec<TypeRow>,
         workers: Vec<WorkerRow>,
     },
     /// What is known about a type has changed.
-    Rule(Box<TypeRow>),
+    TypeChanged(Box<TypeRow>),
     /// Tasks of a lane that wait while their runs are parked; nothing if they could not be read.
     Refilled {
-        lane: Lane,
-        rows: Option<Vec<Place>>,
+        queue: QueueKey,
+        rows: Option<Vec<QueuePosition>>,
     },
     /// Another node has a task for this lane that nobody there takes, or room for one.
-    Posted(Lane),
+    TaskReadyElsewhere(QueueKey),
     /// What the store says of workers, and of how many tasks of each type wait.
-    Known {
+    ClusterCounts {
         workers: Vec<WorkerRow>,
         ready: Vec<(OrgId, String, u64)>,
     },
     /// Types with tasks that wait.
-    Waiting(Vec<(OrgId, String)>),
+    TypesWithTasks(Vec<(OrgId, String)>),
     /// Who has which seats of a type; nothing if they could not be read.
-    Seats {
+    LimitSlots {
         org: OrgId,
         name: String,
-        rows: Option<Vec<SeatRow>>,
+        rows: Option<Vec<LimitSlotRow>>,
     },
     /// Keys of a type that have tasks which wait; nothing if they could not be read.
-    Keys {
+    KeysRead {
         org: OrgId,
         name: String,
         keys: Option<Vec<String>>,
     },
     /// Answers what the board knows.
-    Look(Look, T),
+    Query(Query, T),
     /// Starts nothing from now on: what is under way may finish, the rest is for the next process.
     Drain,
 }
 
 /// A question about tasks and workers.
 #[derive(Clone, Debug)]
-pub enum Look {
+pub enum Query {
     /// Why does a task that waits have nobody?
-    Stance(Lane),
+    ClaimStatus(QueueKey),
     /// Until when are these leased?
     Leases(Vec<(RunId, u32)>),
     /// What is going on in these types?
     Types(OrgId, Vec<String>),
     Workers(OrgId),
     /// Workers of which something is to be stored; forgets those not heard of since.
-    News {
+    ChangedWorkers {
         all: bool,
         since: Timestamp,
     },
@@ -150,9 +153,9 @@ pub struct Start {
     pub run: RunId,
     pub version: Arc<Version>,
     pub origin: Origin,
-    /// The row of `origin.gate`.
-    pub gate: Option<GateRow>,
-    pub birth: Birth,
+    /// The row of `origin.concurrency_group`.
+    pub concurrency_group: Option<ConcurrencyGroupRow>,
+    pub run_insert: RunInsert,
 }
 
 /// A stored run, folded and ready to go on.
@@ -167,7 +170,7 @@ pub struct Resumed {
 
 /// Why a run could not be read.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Trouble {
+pub enum LoadFailure {
     /// Later, perhaps.
     Store(String),
     /// It needs a newer release.
@@ -176,11 +179,11 @@ pub enum Trouble {
     Damaged(String),
 }
 
-impl From<LoadError> for Trouble {
+impl From<LoadError> for LoadFailure {
     fn from(error: LoadError) -> Self {
         match error {
-            LoadError::Newer => Trouble::Newer,
-            LoadError::Damaged(what) => Trouble::Damaged(what),
+            LoadError::Newer => LoadFailure::Newer,
+            LoadError::Damaged(what) => LoadFailure::Damaged(what),
         }
     }
 }
@@ -195,11 +198,11 @@ pub enum Reply {
     },
     /// The watched run has ended.
     Ended(RunStatus),
-    Crowd(Option<Crowd>),
-    Handed(Box<Handed>),
+    QueueStatus(Option<QueueStatus>),
+    Claimed(Box<ClaimReply>),
     /// Until when the holder has the task now; nothing if the board does not know it as a holder.
     Lease(Option<Timestamp>),
-    Stance(Box<Stance>),
+    ClaimStatus(Box<ClaimStatus>),
     Leases(Vec<Option<Timestamp>>),
     /// Waiting, leased and workers that are there.
     Types(Vec<(u64, u32, u32)>),
@@ -217,5 +220,5 @@ pub enum Reply {
     Unavailable(String),
     /// It may or may not have been written.
     Unknown(String),
-    Trouble(Trouble),
+    LoadFailure(LoadFailure),
 }

@@ -1,14 +1,14 @@
 //! The mailbox by hand: what leaves it, and when.
 
 use super::*;
-use crate::board::Ask;
+use crate::task_queue::ClaimRequest;
 use crate::version::Version;
 use bytes::Bytes;
 use kernel::event::OnConflict;
 use kernel::event::Origin;
 use kernel::{Payload, WorkflowId};
 use std::num::NonZeroU32;
-use store::{Birth, GateRow, TypeRow};
+use store::{ConcurrencyGroupRow, RunInsert, TypeRow};
 
 fn start(run: RunId) -> Box<Start> {
     start_of(run, r#"{"name": "one", "tasks": {"a": {"noop": {}}}}"#)
@@ -31,8 +31,8 @@ fn start_of(run: RunId, source: &str) -> Box<Start> {
         run,
         version: Arc::new(version),
         origin,
-        gate: None,
-        birth: Birth::default(),
+        concurrency_group: None,
+        run_insert: RunInsert::default(),
     })
 }
 
@@ -42,14 +42,14 @@ fn turn<T>(mailbox: &mut Mailbox<T>, now: Timestamp) -> Turn<T> {
     turn
 }
 
-/// Ticket 1 asked for the run, ticket 2 waits for its end.
+/// Ticket 1 asked for the run, reply_to 2 waits for its end.
 fn replies_when(result: impl Fn() -> Result<Vec<Verdict>, store::Error>) -> Vec<(u32, Reply)> {
     let mut mailbox: Mailbox<u32> = Mailbox::new(1, Arc::new(|_, _| String::new()));
-    mailbox.accept(Command::Start { start: start(RunId([7; 16])), ticket: 1, ended: Some(2) });
+    mailbox.accept(Command::Start { start: start(RunId([7; 16])), reply_to: 1, ended: Some(2) });
     let turn = turn(&mut mailbox, Timestamp(1));
     assert_eq!(turn.batch.runs.len(), 1);
     let mut replies = mailbox.settle(turn, result()).replies;
-    replies.sort_by_key(|(ticket, _)| *ticket);
+    replies.sort_by_key(|(reply_to, _)| *reply_to);
     replies
 }
 
@@ -66,17 +66,18 @@ fn a_start_that_is_refused_answers_everyone() {
 #[test]
 fn a_unit_is_one_neighbourhood_of_the_batch_and_is_refused_as_one() {
     let mut mailbox: Mailbox<u32> = Mailbox::new(1, Arc::new(|_, _| String::new()));
-    mailbox.accept(Command::Start { start: start(RunId([1; 16])), ticket: 1, ended: None });
-    for tickets in [[2, 3], [4, 5]] {
-        mailbox.accept(Command::StartAll(tickets.map(|t| (*start(RunId([t; 16])), u32::from(t))).into()));
+    mailbox.accept(Command::Start { start: start(RunId([1; 16])), reply_to: 1, ended: None });
+    for reply_channels in [[2, 3], [4, 5]] {
+        mailbox.accept(Command::StartAll(reply_channels.map(|t| (*start(RunId([t; 16])), u32::from(t))).into()));
     }
     let turn = turn(&mut mailbox, Timestamp(1));
-    let units: Vec<Option<u32>> = turn.batch.runs.iter().map(|write| write.unit.map(NonZeroU32::get)).collect();
-    assert_eq!(units, [None, Some(1), Some(1), Some(2), Some(2)]);
+    let atomic_groups: Vec<Option<u32>> =
+        turn.batch.runs.iter().map(|write| write.atomic_group.map(NonZeroU32::get)).collect();
+    assert_eq!(atomic_groups, [None, Some(1), Some(1), Some(2), Some(2)]);
     let taken = Verdict::KeyTaken { run: RunId([9; 16]), fingerprint: [3; 32] };
     let verdicts = [Verdict::Committed, Verdict::Undone, taken, Verdict::Conflict, Verdict::Undone];
     let mut replies = mailbox.settle(turn, Ok(verdicts.into())).replies;
-    replies.sort_by_key(|(ticket, _)| *ticket);
+    replies.sort_by_key(|(reply_to, _)| *reply_to);
     assert!(matches!(&replies[0], (1, Reply::Answer { .. })));
     assert_eq!(replies[1..3], [(2, Reply::Undone), (3, Reply::KeyTaken { run: RunId([9; 16]), fingerprint: [3; 32] })]);
     assert!(matches!(&replies[3..], [(4, Reply::Unavailable(_)), (5, Reply::Undone)]));
@@ -86,7 +87,7 @@ fn a_unit_is_one_neighbourhood_of_the_batch_and_is_refused_as_one() {
 #[test]
 fn nothing_is_answered_or_sent_before_the_commit() {
     let mut mailbox: Mailbox<u32> = Mailbox::new(1, Arc::new(|_, _| String::new()));
-    mailbox.accept(Command::Start { start: start(RunId([7; 16])), ticket: 1, ended: None });
+    mailbox.accept(Command::Start { start: start(RunId([7; 16])), reply_to: 1, ended: None });
     let turn = turn(&mut mailbox, Timestamp(1));
     assert!(turn.ready.is_empty());
     assert_eq!(mailbox.executing(), 0);
@@ -98,9 +99,9 @@ fn nothing_is_answered_or_sent_before_the_commit() {
 const ONE: [u8; 16] = [5; 16];
 
 /// One that shares a limit of one.
-fn gated(run: RunId, on_conflict: OnConflict) -> Box<Start> {
-    let gate = Some(GateRow { id: ONE, limit: 1, on_conflict });
-    Box::new(Start { gate, ..*start(run) })
+fn grouped_runs(run: RunId, on_conflict: OnConflict) -> Box<Start> {
+    let concurrency_group = Some(ConcurrencyGroupRow { id: ONE, limit: 1, on_conflict });
+    Box::new(Start { concurrency_group, ..*start(run) })
 }
 
 /// A mailbox with what it has written, and a store that does not always say so.
@@ -151,7 +152,7 @@ impl Unlucky {
     }
 
     fn start(&mut self, run: RunId, on_conflict: OnConflict) {
-        self.mailbox.accept(Command::Start { start: gated(run, on_conflict), ticket: 1, ended: None });
+        self.mailbox.accept(Command::Start { start: grouped_runs(run, on_conflict), reply_to: 1, ended: None });
     }
 }
 
@@ -164,7 +165,7 @@ fn a_place_is_free_when_its_run_has_ended_and_nobody_learned() {
     unlucky.start(second, OnConflict::Queue);
     assert_eq!(unlucky.go(None), [(second, RunStatus::Pending)]);
     let input = Input::Cancel { actor: "ada".into(), reason: String::new() };
-    unlucky.mailbox.accept(Command::Give { org: OrgId::DEFAULT, run: first, input, ticket: None });
+    unlucky.mailbox.accept(Command::Give { org: OrgId::DEFAULT, run: first, input, reply_to: None });
     assert_eq!(unlucky.go(Some(first)), [(first, RunStatus::Cancelled), (second, RunStatus::Running)]);
 }
 
@@ -183,10 +184,10 @@ fn older_runs_make_room_for_one_that_nobody_learned_of() {
 fn a_start_whose_key_is_taken_answers_everyone_what_they_asked() {
     let mut mailbox: Mailbox<u32> = Mailbox::new(1, Arc::new(|_, _| String::new()));
     let (run, org) = (RunId([7; 16]), OrgId::DEFAULT);
-    mailbox.accept(Command::Start { start: start(run), ticket: 1, ended: None });
-    mailbox.accept(Command::Give { org, run, input: Input::Wake, ticket: Some(2) });
+    mailbox.accept(Command::Start { start: start(run), reply_to: 1, ended: None });
+    mailbox.accept(Command::Give { org, run, input: Input::Wake, reply_to: Some(2) });
     let turn = turn(&mut mailbox, Timestamp(1));
-    mailbox.accept(Command::Give { org, run, input: Input::Wake, ticket: Some(3) });
+    mailbox.accept(Command::Give { org, run, input: Input::Wake, reply_to: Some(3) });
     let taken = Verdict::KeyTaken { run: RunId([9; 16]), fingerprint: [3; 32] };
     let replies = mailbox.settle(turn, Ok(vec![taken])).replies;
     let reply = Reply::KeyTaken { run: RunId([9; 16]), fingerprint: [3; 32] };
@@ -201,21 +202,21 @@ fn task(run: RunId) -> Box<Start> {
     start
 }
 
-fn ask(place: u64, credits: u32, is_hasty: bool) -> Command<u32> {
-    Command::Ask(Box::new(Ask {
-        place,
-        ticket: place as u32,
+fn ask(claim_id: u64, credits: u32, is_immediate: bool) -> Command<u32> {
+    Command::Claim(Box::new(ClaimRequest {
+        claim_id,
+        reply_to: claim_id as u32,
         org: OrgId::DEFAULT,
         worker: "ada".into(),
         types: vec!["%".into()],
-        patterns: vec![crate::board::Pattern::Prefix("".into())],
+        patterns: vec![crate::task_queue::Pattern::Prefix("".into())],
         runtime: None,
         version: None,
         slots: None,
         credits,
         lease: Span::from_secs(30),
-        is_hasty,
-        is_exact: false,
+        is_immediate,
+        is_strict: false,
     }))
 }
 
@@ -232,8 +233,8 @@ fn land(mailbox: &mut Mailbox<u32>, now: Timestamp) -> (Turn<u32>, Released<u32>
             loads,
             fetches,
             refills,
-            asks: Vec::new(),
-            seat_asks: Vec::new(),
+            key_reads: Vec::new(),
+            slot_reads: Vec::new(),
             pending: Vec::new(),
             ready: Vec::new(),
         },
@@ -242,8 +243,8 @@ fn land(mailbox: &mut Mailbox<u32>, now: Timestamp) -> (Turn<u32>, Released<u32>
 }
 
 fn handed(released: &Released<u32>) -> Vec<(u32, usize)> {
-    let count = |(ticket, reply): &(u32, Reply)| match reply {
-        Reply::Handed(handed) => Some((*ticket, handed.tasks.len())),
+    let count = |(reply_to, reply): &(u32, Reply)| match reply {
+        Reply::Claimed(handed) => Some((*reply_to, handed.tasks.len())),
         _ => None,
     };
     released.replies.iter().filter_map(count).collect()
@@ -253,7 +254,7 @@ fn handed(released: &Released<u32>) -> Vec<(u32, usize)> {
 fn a_claim_that_waits_for_a_payload_still_reaches_its_worker() {
     let mut mailbox: Mailbox<u32> = Mailbox::new(1, Arc::new(|_, _| String::new()));
     let run = RunId([7; 16]);
-    mailbox.accept(Command::Start { start: task(run), ticket: 1, ended: None });
+    mailbox.accept(Command::Start { start: task(run), reply_to: 1, ended: None });
     let (turn, _) = land(&mut mailbox, Timestamp(1));
     let payloads = turn.batch.runs[0].payloads.clone();
     mailbox.accept(ask(2, 1, false));
@@ -289,17 +290,17 @@ fn what_workers_hold_counts_before_it_has_been_read_again() {
     let (first, second) = (RunId([1; 16]), RunId([2; 16]));
     let mut before: Mailbox<u32> = Mailbox::new(1, Arc::new(|_, _| String::new()));
     before.accept(ask(1, 1, false));
-    before.accept(Command::Start { start: task(first), ticket: 2, ended: None });
+    before.accept(Command::Start { start: task(first), reply_to: 2, ended: None });
     let (turn, released) = land(&mut before, Timestamp(1));
     assert_eq!(handed(&released), [(1, 1)]);
     let write = &turn.batch.runs[0];
     let (records, row) = (vec![write.record.clone()], write.row.clone().expect("the first record has a row"));
 
     let mut after: Mailbox<u32> = Mailbox::new(2, Arc::new(|_, _| String::new()));
-    after.accept(Command::Board { lanes: Vec::new(), types: vec![limited(1)], workers: Vec::new() });
+    after.accept(Command::RestoreTaskQueue { queues: Vec::new(), types: vec![limited(1)], workers: Vec::new() });
     after.accept(Command::Recover { org: OrgId::DEFAULT, run: first });
     after.accept(ask(3, 1, false));
-    after.accept(Command::Start { start: task(second), ticket: 4, ended: None });
+    after.accept(Command::Start { start: task(second), reply_to: 4, ended: None });
     let (turn, released) = land(&mut after, Timestamp(2));
     assert_eq!(turn.loads.len(), 1);
     assert!(handed(&released).is_empty(), "nobody knows yet how many are out");
@@ -314,7 +315,7 @@ fn what_workers_hold_counts_before_it_has_been_read_again() {
 
     let result = kernel::advance::TaskResult::Done { body: None, took: Span(0) };
     let input = Input::Finished { step: 0, fence: 2, result, digest: 5 };
-    after.accept(Command::Give { org: OrgId::DEFAULT, run: first, input, ticket: None });
+    after.accept(Command::Give { org: OrgId::DEFAULT, run: first, input, reply_to: None });
     land(&mut after, Timestamp(4));
     land(&mut after, Timestamp(5));
     after.accept(Command::Fetched { run: second, result: Ok(payloads) });
@@ -326,20 +327,20 @@ fn what_workers_hold_counts_before_it_has_been_read_again() {
 fn a_run_that_cannot_be_read_keeps_no_room() {
     let (first, second) = (RunId([1; 16]), RunId([2; 16]));
     let mut mailbox: Mailbox<u32> = Mailbox::new(1, Arc::new(|_, _| String::new()));
-    mailbox.accept(Command::Rule(Box::new(limited(1))));
+    mailbox.accept(Command::TypeChanged(Box::new(limited(1))));
     mailbox.accept(ask(1, 2, false));
-    mailbox.accept(Command::Start { start: task(first), ticket: 2, ended: None });
+    mailbox.accept(Command::Start { start: task(first), reply_to: 2, ended: None });
     assert_eq!(handed(&land(&mut mailbox, Timestamp(1)).1), [(1, 1)]);
     let input = Input::Heartbeat { step: 0, fence: 2, progress: Some(Payload::json("1")) };
-    mailbox.accept(Command::Give { org: OrgId::DEFAULT, run: first, input, ticket: None });
+    mailbox.accept(Command::Give { org: OrgId::DEFAULT, run: first, input, reply_to: None });
     let turn = turn(&mut mailbox, Timestamp(2));
     mailbox.settle(turn, Ok(vec![Verdict::Conflict]));
     assert_eq!(land(&mut mailbox, Timestamp(3)).0.loads.len(), 1);
     assert_eq!(mailbox.tasks().1, 1);
-    mailbox.accept(Command::Loaded { run: first, result: Err(Trouble::Newer) });
+    mailbox.accept(Command::Loaded { run: first, result: Err(LoadFailure::Newer) });
     assert_eq!(mailbox.tasks().1, 0, "a later release has it, and its worker reports there");
     mailbox.accept(ask(3, 1, false));
-    mailbox.accept(Command::Start { start: task(second), ticket: 4, ended: None });
+    mailbox.accept(Command::Start { start: task(second), reply_to: 4, ended: None });
     assert_eq!(handed(&land(&mut mailbox, Timestamp(4)).1), [(3, 1)]);
 }
 
@@ -347,8 +348,8 @@ fn a_run_that_cannot_be_read_keeps_no_room() {
 fn what_ends_in_the_turn_in_which_its_worker_is_answered_is_not_handed_out() {
     let (first, second) = (RunId([1; 16]), RunId([2; 16]));
     let mut mailbox: Mailbox<u32> = Mailbox::new(1, Arc::new(|_, _| String::new()));
-    mailbox.accept(Command::Start { start: task(first), ticket: 1, ended: None });
-    mailbox.accept(Command::Start { start: task(second), ticket: 2, ended: None });
+    mailbox.accept(Command::Start { start: task(first), reply_to: 1, ended: None });
+    mailbox.accept(Command::Start { start: task(second), reply_to: 2, ended: None });
     let (turn, _) = land(&mut mailbox, Timestamp(1));
     let payloads = turn.batch.runs[0].payloads.clone();
     mailbox.accept(ask(3, 2, false));
@@ -357,7 +358,7 @@ fn what_ends_in_the_turn_in_which_its_worker_is_answered_is_not_handed_out() {
     assert!(handed(&land(&mut mailbox, Timestamp(3)).1).is_empty(), "the other one is on its way");
     let cancel = |run| {
         let input = Input::Cancel { actor: "ada".into(), reason: String::new() };
-        Command::Give { org: OrgId::DEFAULT, run, input, ticket: None }
+        Command::Give { org: OrgId::DEFAULT, run, input, reply_to: None }
     };
     mailbox.accept(cancel(second));
     assert!(handed(&land(&mut mailbox, Timestamp(4)).1).is_empty());
@@ -370,16 +371,16 @@ fn what_ends_in_the_turn_in_which_its_worker_is_answered_is_not_handed_out() {
 fn a_run_that_is_needed_is_asked_for_until_it_is_read_whoever_else_wants_it() {
     let mut mailbox: Mailbox<u32> = Mailbox::new(1, Arc::new(|_, _| String::new()));
     let (org, run) = (OrgId::DEFAULT, RunId([7; 16]));
-    mailbox.accept(Command::Start { start: task(run), ticket: 1, ended: None });
+    mailbox.accept(Command::Start { start: task(run), reply_to: 1, ended: None });
     land(&mut mailbox, Timestamp(1));
     let pause = |mailbox: &mut Mailbox<u32>| {
         let input = Input::Pause { actor: "ada".into(), note: String::new() };
-        mailbox.accept(Command::Give { org, run, input, ticket: Some(2) });
+        mailbox.accept(Command::Give { org, run, input, reply_to: Some(2) });
     };
     pause(&mut mailbox);
     let turn = turn(&mut mailbox, Timestamp(2));
     mailbox.settle(turn, Err(store::Error::Unavailable("away".into())));
-    let away = || Command::Loaded { run, result: Err(Trouble::Store("away".into())) };
+    let away = || Command::Loaded { run, result: Err(LoadFailure::Store("away".into())) };
     assert_eq!(land(&mut mailbox, Timestamp(3)).0.loads.len(), 1);
     mailbox.accept(away());
     land(&mut mailbox, Timestamp(4));
@@ -388,6 +389,6 @@ fn a_run_that_is_needed_is_asked_for_until_it_is_read_whoever_else_wants_it() {
     assert_eq!(land(&mut mailbox, Timestamp(5)).0.loads.len(), 1);
     mailbox.accept(away());
     let (_, released) = land(&mut mailbox, Timestamp(6));
-    assert!(matches!(&released.replies[..], [(2, Reply::Trouble(_))]));
+    assert!(matches!(&released.replies[..], [(2, Reply::LoadFailure(_))]));
     assert_eq!(land(&mut mailbox, Timestamp(7).after(READ_PAUSE)).0.loads.len(), 1, "its task waits for a worker");
 }

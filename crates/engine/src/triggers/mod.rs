@@ -1,11 +1,11 @@
 //! What triggers decide, without a clock, a socket or a store: which moments of a schedule are due and
-//! what becomes of each ([`ticks`]), and whether a request may come in, as what ([`webhook`]).
+//! what becomes of each ([`fire_times`]), and whether a request may come in, as what ([`webhook`]).
 //!
 //! Whatever they decide starts runs through [`Engine::start`](crate::Engine::start) like everything
 //! else. The rule that keeps them right: each moment and each delivery has a name, and the name is the
 //! idempotency key of its run within the trigger, so that doing it twice is doing it once.
 
-pub mod ticks;
+pub mod fire_times;
 pub mod webhook;
 
 use kernel::Timestamp;

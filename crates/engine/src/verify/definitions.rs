@@ -15,13 +15,13 @@ type VersionKey = (OrgId, WorkflowId);
 
 pub(super) fn check(inspection: &dyn Inspection, report: &mut Report) -> Result<(), Error> {
     // Workflows come first; each then meets its versions, counted from 1.
-    let mut lines: HashMap<VersionKey, Line> = HashMap::new();
+    let mut lines: HashMap<VersionKey, VersionHistory> = HashMap::new();
     let mut wanted = Vec::new();
     inspection.catalog(&mut |row| match row {
         Catalogued::Anomaly(anomaly) => report.add(anomaly.into()),
         Catalogued::Workflow { org, id, version, hash } => {
             report.counts.workflows += 1;
-            lines.insert((org, id), Line { version, hash, seen: 0, newest: None });
+            lines.insert((org, id), VersionHistory { version, hash, seen: 0, newest: None });
         }
         Catalogued::Version { org, workflow, number, hash } => {
             report.counts.versions += 1;
@@ -62,14 +62,14 @@ pub(super) fn check(inspection: &dyn Inspection, report: &mut Report) -> Result<
 }
 
 /// A workflow and how far its versions have been seen.
-struct Line {
+struct VersionHistory {
     version: u32,
     hash: [u8; 32],
     seen: u32,
     newest: Option<[u8; 32]>,
 }
 
-impl Line {
+impl VersionHistory {
     fn meet(&mut self, org: OrgId, workflow: WorkflowId, number: u32, hash: [u8; 32], report: &mut Report) {
         self.seen += 1;
         if number != self.seen {

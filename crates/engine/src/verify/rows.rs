@@ -9,7 +9,7 @@ use kernel::plan::{Body, Form, Node};
 use kernel::{Plan, Run, RunStatus, Timestamp};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
-use store::{Lane, Place, ReadyRow};
+use store::{QueueKey, QueuePosition, ReadyRow};
 
 pub(super) fn check(case: &mut Case<'_>, plan: &Plan, folded: &Folded) {
     origin(case, plan, &folded.run.state.origin);
@@ -51,23 +51,23 @@ fn origin(case: &mut Case<'_>, plan: &Plan, origin: &Origin) {
 }
 
 /// Is the run in nobody's memory, as its row has it? Of ended runs the row says nothing.
-fn is_parked(case: &Case<'_>, run: &Run) -> bool {
-    case.stored.row.parked && !run.is_terminal()
+fn is_evicted(case: &Case<'_>, run: &Run) -> bool {
+    case.stored.row.evicted && !run.is_terminal()
 }
 
 /// A run that waits is always parked. One that runs may be, if all that is left to do is up to workers; whoever
 /// parks another leaves it to nobody.
-fn may_be_parked(run: &Run, plan: &Plan) -> bool {
+fn may_be_evicted(run: &Run, plan: &Plan) -> bool {
     let waits_outside = run.is_up_to_others(plan) && run.claimable(plan).next().is_some();
-    run.status().is_parked() || run.status() == RunStatus::Running && waits_outside
+    run.status().is_evicted() || run.status() == RunStatus::Running && waits_outside
 }
 
 /// The row is written whenever the status changes or the run is parked, so all of it but the last record's place
 /// is exact for every run; that one may lag behind while a run is neither parked nor over.
 fn row(case: &mut Case<'_>, plan: &Plan, folded: &Folded) {
     let (run, state, row) = (&folded.run, &folded.run.state, &case.stored.row);
-    let is_parked = is_parked(case, run);
-    let waiting = run.waiting_for(plan).iter().filter(|_| is_parked).fold(0, |mask, w| mask | 1 << w.kind as u32);
+    let is_evicted = is_evicted(case, run);
+    let waiting = run.waiting_for(plan).iter().filter(|_| is_evicted).fold(0, |mask, w| mask | 1 << w.kind as u32);
     let mut differences = Vec::new();
     let mut compare = |field: &str, stored: &dyn Debug, folded: &dyn Debug| {
         let (stored, folded) = (format!("{stored:?}"), format!("{folded:?}"));
@@ -77,14 +77,14 @@ fn row(case: &mut Case<'_>, plan: &Plan, folded: &Folded) {
     };
     compare("status", &row.status.as_str(), &state.status.as_str());
     compare("waiting", &row.waiting, &waiting);
-    compare("wake_at", &row.wake_at, &run.next_due().filter(|_| is_parked));
+    compare("wake_at", &row.wake_at, &run.next_due().filter(|_| is_evicted));
     compare("created_at", &row.created_at, &state.created_at);
     compare("expires_at", &row.expires_at, &state.origin.expires_at);
     compare("finished_at", &row.finished_at, &state.finished_at);
     compare("error_code", &row.error_code.as_deref(), &state.failure.as_ref().map(|f| f.code.as_str()));
-    let must_be_parked = state.status.is_parked() || is_parked && may_be_parked(run, plan);
-    compare("parked", &is_parked, &must_be_parked);
-    if is_parked || state.status.is_terminal() {
+    let must_be_parked = state.status.is_evicted() || is_evicted && may_be_evicted(run, plan);
+    compare("parked", &is_evicted, &must_be_parked);
+    if is_evicted || state.status.is_terminal() {
         compare("seq", &case.stored.row_seq, &(case.stored.records.len() as u64));
     }
     if row.deleted_at.is_some() && !state.status.is_terminal() {
@@ -97,7 +97,7 @@ fn row(case: &mut Case<'_>, plan: &Plan, folded: &Folded) {
 
 /// A parked run has exactly the timer row of its next due time, if it has one; every other run has none.
 fn timers(case: &mut Case<'_>, folded: &Folded) {
-    let due = folded.run.next_due().filter(|_| is_parked(case, &folded.run));
+    let due = folded.run.next_due().filter(|_| is_evicted(case, &folded.run));
     let timers: &[Timestamp] = &case.stored.timers;
     if let Some(due) = due.filter(|due| !timers.contains(due)) {
         case.say(Code::TimerMissing, format!("it waits until {} µs and has the timers {timers:?}", due.0));
@@ -113,23 +113,26 @@ fn timers(case: &mut Case<'_>, folded: &Folded) {
 fn ready(case: &mut Case<'_>, plan: &Plan, folded: &Folded) {
     let (stored, run) = (case.stored, &folded.run);
     let is_shared = !case.inspection.is_of_one_writer();
-    let is_outside = is_shared || is_parked(case, run) && run.status() == RunStatus::Running;
+    let is_outside = is_shared || is_evicted(case, run) && run.status() == RunStatus::Running;
     let mut wanted: Vec<ReadyRow> = Vec::new();
     for step in run.claimable(plan).filter(|_| is_outside) {
         let name = plan.node(step).task().map(|task| task.name.clone()).unwrap_or_default();
-        let lane = Lane { org: stored.row.org, name, key: run.step(step).key.clone() };
-        wanted.push(ReadyRow { lane, place: Place { priority: run.priority(plan, step), run: stored.row.id, step } });
+        let queue = QueueKey { org: stored.row.org, name, key: run.step(step).key.clone() };
+        wanted.push(ReadyRow {
+            queue,
+            position: QueuePosition { priority: run.priority(plan, step), run: stored.row.id, step },
+        });
     }
     for row in wanted.iter().filter(|row| !stored.ready.contains(row)) {
-        case.say_step(Code::ReadyMissing, row.place.step, format!("it should be {}", place(row)));
+        case.say_step(Code::ReadyMissing, row.position.step, format!("it should be {}", position(row)));
     }
     for row in stored.ready.iter().filter(|row| !wanted.contains(row)) {
-        case.say_step(Code::ReadyStray, row.place.step, format!("it is {}", place(row)));
+        case.say_step(Code::ReadyStray, row.position.step, format!("it is {}", position(row)));
     }
 }
 
-fn place(ReadyRow { lane, place }: &ReadyRow) -> String {
-    format!("among `{}` with the key `{}` and priority {}", lane.name, lane.key, place.priority)
+fn position(ReadyRow { queue, position }: &ReadyRow) -> String {
+    format!("among `{}` with the key `{}` and priority {}", queue.name, queue.key, position.priority)
 }
 
 fn waits(case: &mut Case<'_>, plan: &Plan) {

@@ -9,7 +9,7 @@
 //! A planner for scripts will fit beside `start` and `verdict`: same events, same moves, another way of
 //! finding what is next.
 
-mod around;
+mod concurrency_and_notifications;
 mod results;
 mod start;
 mod tasks;
@@ -19,7 +19,7 @@ mod view;
 #[cfg(test)]
 mod tests;
 
-pub use around::{gate, notices};
+pub use concurrency_and_notifications::{concurrency_group, notifications};
 pub use results::{TaskResult, is_expected};
 pub use start::{Request, Work};
 pub use verdict::failed_steps;
@@ -29,7 +29,7 @@ use crate::event::{Callback, Event, Failure, Line, Origin, Queue, Record};
 use crate::id::RunId;
 use crate::payload::{INLINE_MAX, Payload, Payloads};
 use crate::plan::Plan;
-use crate::planted::{self, Bug};
+use crate::planted_bugs::{self, Bug};
 use crate::run::{Phase, Run};
 use crate::status::RunStatus;
 use crate::time::{Span, Timestamp};
@@ -108,10 +108,10 @@ pub enum Input {
 pub struct Offer {
     pub worker: String,
     pub lease: Span,
-    pub place: u64,
+    pub offer_id: u64,
     /// What it takes up of the limits of its type and of its key, see [`Event::Leased`].
-    pub seat: u32,
-    pub key_seat: u32,
+    pub slot: u32,
+    pub key_slot: u32,
 }
 
 /// A task that has just become ready, as somebody who may know a worker for it sees it.
@@ -163,16 +163,16 @@ pub enum Effect {
     Execute { step: u32, attempt: u32, fence: u64, work: Work },
     /// Nobody wants the result any more.
     Abort { step: u32, fence: u64 },
-    /// The worker whose offer was at `place` has this step.
-    Grant { step: u32, attempt: u32, fence: u64, place: u64, task: Box<Assignment> },
+    /// The worker whose offer was at `offer_id` has this step.
+    LeaseTask { step: u32, attempt: u32, fence: u64, offer_id: u64, task: Box<Assignment> },
     /// A worker may claim this step now…
-    Post { step: u32 },
+    Enqueue { step: u32 },
     /// …and now no longer, because somebody has it or nobody needs to.
-    Unpost { step: u32 },
+    Dequeue { step: u32 },
     /// The holder of `fence` has the step no longer.
-    Ended { step: u32, fence: u64 },
+    LeaseEnded { step: u32, fence: u64 },
     /// This node hears of a worker whose lease another had.
-    Keep,
+    AdoptLease,
 }
 
 /// What a worker is given.
@@ -224,14 +224,15 @@ pub struct Advance {
 /// journal: when the record cannot be committed, throw it away and load it again.
 pub fn advance(plan: &Plan, run: &mut Run, inputs: Vec<Input>, context: &Context<'_>) -> Advance {
     let first = run.state.seq + 1;
-    let mut turn = Turn { plan, run, context, events: Vec::new(), out: Advance::default(), fresh: Payloads::new() };
+    let mut turn =
+        AdvanceState { plan, run, context, events: Vec::new(), out: Advance::default(), fresh: Payloads::new() };
     turn.fire_due();
     for input in inputs {
         let answer = turn.input(input);
         turn.out.answers.push(answer);
     }
     turn.settle_down();
-    let Turn { events, mut out, .. } = turn;
+    let AdvanceState { events, mut out, .. } = turn;
     if !events.is_empty() {
         out.record = Some(Record { at: context.now, first, events, ..Default::default() });
     }
@@ -239,7 +240,7 @@ pub fn advance(plan: &Plan, run: &mut Run, inputs: Vec<Input>, context: &Context
 }
 
 /// One advance in progress.
-struct Turn<'a> {
+struct AdvanceState<'a> {
     plan: &'a Plan,
     run: &'a mut Run,
     context: &'a Context<'a>,
@@ -249,28 +250,28 @@ struct Turn<'a> {
     fresh: Payloads,
 }
 
-impl Turn<'_> {
+impl AdvanceState<'_> {
     fn emit(&mut self, event: Event) {
         let step = event.step();
         let was = step.is_some_and(|step| self.is_claimable(step));
         let held = step.and_then(|step| self.fence(step));
         let is_turning = matches!(event, Event::Paused { .. } | Event::Unpaused { .. } | Event::Admitted {});
         if is_turning {
-            self.out.effects.extend(self.run.claimable(self.plan).map(|step| Effect::Unpost { step }));
+            self.out.effects.extend(self.run.claimable(self.plan).map(|step| Effect::Dequeue { step }));
         }
         let applied = self.run.apply(self.plan, &event, self.context.now);
         debug_assert!(applied.is_ok(), "the kernel understands what it says: {applied:?}");
         if is_turning {
-            self.out.effects.extend(self.run.claimable(self.plan).map(|step| Effect::Post { step }));
+            self.out.effects.extend(self.run.claimable(self.plan).map(|step| Effect::Enqueue { step }));
         }
         if let Some(step) = step {
             match (was, self.is_claimable(step)) {
-                (false, true) => self.out.effects.push(Effect::Post { step }),
-                (true, false) => self.out.effects.push(Effect::Unpost { step }),
+                (false, true) => self.out.effects.push(Effect::Enqueue { step }),
+                (true, false) => self.out.effects.push(Effect::Dequeue { step }),
                 _ => {}
             }
             if let Some(fence) = held.filter(|fence| self.fence(step) != Some(*fence)) {
-                self.out.effects.push(Effect::Ended { step, fence });
+                self.out.effects.push(Effect::LeaseEnded { step, fence });
             }
         }
         self.events.push(event);
@@ -457,7 +458,7 @@ impl Turn<'_> {
         if self.is_over_size(&body) {
             return Answer::TooLarge;
         }
-        if early && planted::is(Bug::EarlyCallbackDropped) {
+        if early && planted_bugs::is(Bug::EarlyCallbackDropped) {
             return Answer::Applied;
         }
         let callback = Callback { body: self.keep(body), digest, ..Default::default() };
@@ -475,7 +476,7 @@ impl Turn<'_> {
         }
         match self.run.status() {
             RunStatus::Cancelled => Answer::Repeated,
-            status if status.is_terminal() && !planted::is(Bug::TerminalOverwritten) => Answer::Ended(status),
+            status if status.is_terminal() && !planted_bugs::is(Bug::TerminalOverwritten) => Answer::Ended(status),
             _ => {
                 self.close_open_steps();
                 self.emit(Event::RunCancelled { actor, reason });
@@ -500,7 +501,7 @@ impl Turn<'_> {
     /// What this advance itself started is simply not dispatched; an older attempt is called off.
     fn call_off(&mut self, step: u32, fence: u64) {
         let unsent = |e: &Effect| match e {
-            Effect::Execute { fence: f, .. } | Effect::Grant { fence: f, .. } => *f == fence,
+            Effect::Execute { fence: f, .. } | Effect::LeaseTask { fence: f, .. } => *f == fence,
             _ => false,
         };
         match self.out.effects.iter().position(unsent) {

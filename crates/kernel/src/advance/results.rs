@@ -1,10 +1,10 @@
 //! How an attempt ended, and what that means for its step: success, another try, or failure.
 
-use super::{Answer, Turn};
+use super::{AdvanceState, Answer};
 use crate::event::{Event, Failure, Pair, Response};
 use crate::payload::Payload;
 use crate::plan::{Body, StatusRange};
-use crate::planted::{self, Bug};
+use crate::planted_bugs::{self, Bug};
 use crate::retry;
 use crate::run::Phase;
 use crate::time::{Span, Timestamp};
@@ -47,7 +47,7 @@ fn is_retryable(status: u16) -> bool {
     matches!(status, 408 | 425 | 429 | 500..=599)
 }
 
-impl Turn<'_> {
+impl AdvanceState<'_> {
     pub(super) fn finished(&mut self, step: u32, fence: u64, result: TaskResult, digest: u64) -> Answer {
         if step as usize >= self.run.state.steps.len() {
             return Answer::Unknown;
@@ -56,7 +56,7 @@ impl Turn<'_> {
             return answer;
         }
         if self.run.is_terminal() {
-            if planted::is(Bug::LateResultApplied)
+            if planted_bugs::is(Bug::LateResultApplied)
                 && matches!(result, TaskResult::Done { .. } | TaskResult::Response { .. })
             {
                 let (response, seen) = (Response::default(), Vec::new());
@@ -67,7 +67,7 @@ impl Turn<'_> {
         }
         let outside = match &self.run.step(step).phase {
             Phase::Running { fence: current, .. } if *current == fence => None,
-            Phase::Leased { fence: current, .. } if *current == fence || planted::is(Bug::FenceDropped) => {
+            Phase::Leased { fence: current, .. } if *current == fence || planted_bugs::is(Bug::FenceDropped) => {
                 Some(self.context.now.since(self.run.step(step).since))
             }
             _ => return Answer::Stale,

@@ -1,11 +1,11 @@
 //! Deciding and starting: from "its parents have settled" to work on its way.
 
-use super::{Effect, Turn, View};
+use super::{AdvanceState, Effect, View};
 use crate::event::{Because, Event, Failure, Response};
 use crate::expr::{self, Seen};
 use crate::payload::Payload;
 use crate::plan::{Body, Guard, Http, Level};
-use crate::planted::{self, Bug};
+use crate::planted_bugs::{self, Bug};
 use crate::scope::Unresolved;
 use crate::status::Outcome;
 use crate::template::{self, Failure as Unfilled};
@@ -66,7 +66,7 @@ impl From<Unresolved> for Stop {
     }
 }
 
-impl Turn<'_> {
+impl AdvanceState<'_> {
     /// Decides every pending step whose parents have settled, and whatever that makes decidable.
     pub(super) fn decide_frontier(&mut self) {
         let mut stalled = Vec::new();
@@ -88,8 +88,8 @@ impl Turn<'_> {
         let mut dead: Vec<u32> = Vec::new();
         for link in &node.links {
             let is_taken = outcome(link.from).is_some_and(|o| link.on.contains(o));
-            let planted = planted::is(Bug::CascadeIgnoresIf) && outcome(link.from) != Some(Outcome::Ok);
-            if (!is_taken || planted) && !dead.contains(&link.from) {
+            let planted_bugs = planted_bugs::is(Bug::CascadeIgnoresIf) && outcome(link.from) != Some(Outcome::Ok);
+            if (!is_taken || planted_bugs) && !dead.contains(&link.from) {
                 dead.push(link.from);
             }
         }
@@ -210,7 +210,7 @@ impl Turn<'_> {
             Err(stop) => self.stop(step, stop, seen),
             Ok(work) => {
                 let state = self.run.step(step);
-                let counted = if planted::is(Bug::AttemptOnFailureOnly) { state.charged } else { state.attempt };
+                let counted = if planted_bugs::is(Bug::AttemptOnFailureOnly) { state.charged } else { state.attempt };
                 let attempt = counted + 1;
                 self.emit(Event::Started { step, attempt, epoch: self.context.epoch, seen });
                 let fence = self.run.state.seq;

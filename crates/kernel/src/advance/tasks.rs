@@ -12,12 +12,12 @@
 
 use super::results::Again;
 use super::start::Stop;
-use super::{Answer, Assignment, Effect, Offer, TaskResult, Turn, Wanted};
+use super::{AdvanceState, Answer, Assignment, Effect, Offer, TaskResult, Wanted};
 use crate::event::{Event, Failure, Line};
 use crate::expr::Seen;
 use crate::payload::Payload;
 use crate::plan::Task;
-use crate::planted::{self, Bug};
+use crate::planted_bugs::{self, Bug};
 use crate::run::Phase;
 use crate::status::StepStatus;
 use crate::template;
@@ -28,7 +28,7 @@ use serde_json::Value;
 /// A step whose workers died this often is put aside.
 const DEATHS_MAX: u32 = 3;
 
-impl Turn<'_> {
+impl AdvanceState<'_> {
     /// Makes a step ready, or hands it to a worker that waits for such a thing. False when a payload is missing.
     pub(super) fn offer(&mut self, step: u32, task: &Task, seen: Vec<Seen>) -> bool {
         let input = match self.fill(task) {
@@ -80,12 +80,12 @@ impl Turn<'_> {
     }
 
     fn lease(&mut self, step: u32, task: &Task, offer: Offer, input: Bytes, key: String, seen: Vec<Seen>) {
-        let Offer { worker, lease, place, seat, key_seat } = offer;
+        let Offer { worker, lease, offer_id, slot, key_slot } = offer;
         let lease = task.heartbeat.map_or(lease, |limit| limit.min(lease));
         let attempt = self.run.step(step).attempt + 1;
         let epoch = self.context.epoch;
         let (holder, of) = (worker.clone(), key.clone());
-        self.emit(Event::Leased { step, attempt, worker: holder, lease, seen, key: of, epoch, seat, key_seat });
+        self.emit(Event::Leased { step, attempt, worker: holder, lease, seen, key: of, epoch, slot, key_slot });
         let assignment = Assignment {
             name: task.name.clone(),
             key,
@@ -96,7 +96,7 @@ impl Turn<'_> {
             progress: self.run.step(step).progress.as_ref().map(|progress| progress.inline.clone()),
         };
         let (fence, task) = (self.run.state.seq, Box::new(assignment));
-        self.out.effects.push(Effect::Grant { step, attempt, fence, place, task });
+        self.out.effects.push(Effect::LeaseTask { step, attempt, fence, offer_id, task });
     }
 
     /// What the worker is given.
@@ -125,7 +125,7 @@ impl Turn<'_> {
     }
 
     pub(super) fn heartbeat(&mut self, step: u32, fence: u64, progress: Option<Payload>) -> Answer {
-        let answer = self.holds(step, fence, planted::is(Bug::HeartbeatById));
+        let answer = self.holds(step, fence, planted_bugs::is(Bug::HeartbeatById));
         if answer != Answer::Applied {
             return answer;
         }
@@ -145,7 +145,7 @@ impl Turn<'_> {
         let epoch = self.context.epoch;
         if matches!(self.run.step(step).phase, Phase::Leased { epoch: through, .. } if through != epoch) {
             self.emit(Event::Kept { step, attempt, epoch });
-            self.out.effects.push(Effect::Keep);
+            self.out.effects.push(Effect::AdoptLease);
         }
     }
 
@@ -176,7 +176,7 @@ impl Turn<'_> {
     /// only whoever had the step then is heard at all.
     pub(super) fn said_before(&self, step: u32, fence: u64, digest: u64) -> Option<Answer> {
         let state = self.run.step(step);
-        if self.plan.node(step).task().is_none() || planted::is(Bug::FenceDropped) {
+        if self.plan.node(step).task().is_none() || planted_bugs::is(Bug::FenceDropped) {
             return None;
         }
         if state.fence != fence {

@@ -134,7 +134,7 @@ struct Story {
 struct Granted {
     key: String,
     attempt: u32,
-    place: u64,
+    offer_id: u64,
     task: Assignment,
 }
 
@@ -234,18 +234,18 @@ impl Story {
                     self.executing.remove(&key);
                     self.aborted.push(key);
                 }
-                Effect::Grant { step, attempt, fence, place, task } => {
+                Effect::LeaseTask { step, attempt, fence, offer_id, task } => {
                     let key = self.plan.node(step).key.clone();
                     assert_eq!(self.held.insert(step, fence), None, "nobody else has `{key}`");
-                    self.grants.push(Granted { key, attempt, place, task: *task });
+                    self.grants.push(Granted { key, attempt, offer_id, task: *task });
                 }
-                Effect::Ended { step, fence } => {
+                Effect::LeaseEnded { step, fence } => {
                     // One that began in the same advance was never granted.
                     assert!(self.held.remove(&step).is_none_or(|held| held == fence));
                 }
-                Effect::Keep => {}
-                Effect::Post { step } => assert!(self.posted.insert(step), "posted twice"),
-                Effect::Unpost { step } => assert!(self.posted.remove(&step), "it was not posted"),
+                Effect::AdoptLease => {}
+                Effect::Enqueue { step } => assert!(self.posted.insert(step), "posted twice"),
+                Effect::Dequeue { step } => assert!(self.posted.remove(&step), "it was not posted"),
             }
         }
         let claimable: BTreeSet<u32> = self.run.claimable(&self.plan).collect();

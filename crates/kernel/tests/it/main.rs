@@ -5,7 +5,9 @@
 //! those). What the current code writes must equal the newest file of each kind.
 
 use bytes::Bytes;
-use kernel::event::{Because, Callback, Failure, Gate, Line, OnConflict, Origin, Pair, Queue, Response, TriggerKind};
+use kernel::event::{
+    Because, Callback, ConcurrencyGroup, Failure, Line, OnConflict, Origin, Pair, Queue, Response, TriggerKind,
+};
 use kernel::expr::Seen;
 use kernel::plan::{Body, Concurrency, Form, Group, Layout, Level, Node, Notify, Occasion, Task, Verdict};
 use kernel::run::{Pause, Phase, State, Step};
@@ -96,8 +98,8 @@ fn every_event() -> Vec<Event> {
             seen: Vec::new(),
             key: String::new(),
             epoch: 0,
-            seat: 0,
-            key_seat: 0,
+            slot: 0,
+            key_slot: 0,
         },
         Event::Started { step, attempt, epoch: 9, seen: seen() },
         Event::Retrying {
@@ -196,7 +198,7 @@ fn origin_0_2() -> Origin {
         caused_by: Some(RunId([4; 16])),
         actor: "ada".into(),
         callback_url: "https://example.com/told".into(),
-        gate: Some(Gate {
+        concurrency_group: Some(ConcurrencyGroup {
             key: "customer-7".into(),
             limit: 3,
             on_conflict: OnConflict::CancelRunning,
@@ -290,8 +292,8 @@ fn i41_records_of_release_0_3_are_read() {
             seen: seen(),
             key: "customer-7".into(),
             epoch: 0,
-            seat: 0,
-            key_seat: 0,
+            slot: 0,
+            key_slot: 0,
         },
         Event::Progress { step, attempt, progress: Payload::json(r#"{"page":7}"#) },
         Event::Logged { step, attempt, lines: vec![line] },
@@ -318,7 +320,7 @@ fn i41_records_of_release_0_4_are_read() {
     let (step, attempt, epoch) = (4, 2, 7);
     let (worker, lease, key) = ("w1".into(), Span::from_secs(30), "customer-7".into());
     let events = vec![
-        Event::Leased { step, attempt, worker, lease, seen: seen(), key, epoch, seat: 3, key_seat: 1 },
+        Event::Leased { step, attempt, worker, lease, seen: seen(), key, epoch, slot: 3, key_slot: 1 },
         Event::Kept { step, attempt, epoch: 9 },
     ];
     let record = Record { at: Timestamp(1_790_000_000_000_001), first: 42, events, ..Default::default() };

@@ -20,7 +20,7 @@ const ITEMS_MAX: usize = 1_000;
 
 /// One item, understood.
 #[derive(Default)]
-struct Item {
+struct StartedRun {
     body: Option<Bytes>,
     key: Option<String>,
     labels: Vec<(String, String)>,
@@ -54,7 +54,7 @@ pub async fn trigger(app: State, Path(key): Path<String>, headers: HeaderMap, bo
         }
     });
     let started = app.engine.start_all(requests.collect()).await?;
-    let view = |item: engine::engine::Item| BatchItemView {
+    let view = |item: engine::engine::StartedRun| BatchItemView {
         run_id: item.run.to_string(),
         status: item.status.map_or("deleted", |status| status.as_str()).into(),
         deduplicated: item.deduplicated,
@@ -63,7 +63,7 @@ pub async fn trigger(app: State, Path(key): Path<String>, headers: HeaderMap, bo
     Ok((StatusCode::CREATED, Json(Data { data })).into_response())
 }
 
-fn read(bytes: &Bytes) -> Result<Vec<Item>, Refusal> {
+fn read(bytes: &Bytes) -> Result<Vec<StartedRun>, Refusal> {
     let wrong = |message: String, at: &str| {
         let hint =
             "expected {\"items\": [{\"body\": any JSON, \"idempotency_key\"?: text, \"labels\"?: {key: text}}, …]}";
@@ -80,18 +80,18 @@ fn read(bytes: &Bytes) -> Result<Vec<Item>, Refusal> {
         return Err(wrong(format!("there are {} items, expected 1 to {ITEMS_MAX}", items.len()), "items"));
     }
     let mut problems = Vec::new();
-    let items: Vec<Item> = items.iter().enumerate().map(|(i, raw)| item(i, raw, &mut problems)).collect();
+    let items: Vec<StartedRun> = items.iter().enumerate().map(|(i, raw)| item(i, raw, &mut problems)).collect();
     if problems.is_empty() { Ok(items) } else { Err(Refusal::of_problems(Code::InvalidBody, problems)) }
 }
 
 /// Reads one item; what is wrong with it is added to the problems of the others.
-fn item(index: usize, raw: &RawValue, problems: &mut Vec<Problem>) -> Item {
+fn item(index: usize, raw: &RawValue, problems: &mut Vec<Problem>) -> StartedRun {
     let mut say = |field: &str, code: Code, message: String| {
         let dot = if field.is_empty() { "" } else { "." };
         let at = Some(At { path: format!("items[{index}]{dot}{field}"), line: None, column: None });
         problems.push(Problem { code: code.as_str().to_owned(), message, at, ..Default::default() });
     };
-    let mut item = Item::default();
+    let mut item = StartedRun::default();
     let Ok(fields) = serde_json::from_str::<BTreeMap<String, &RawValue>>(raw.get()) else {
         say("", Code::InvalidBody, "an item must be an object".into());
         return item;

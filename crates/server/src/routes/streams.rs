@@ -16,7 +16,7 @@ use api::{Code, StreamEndView, StreamEventView};
 use axum::body::{Body, Bytes, HttpBody};
 use axum::http::HeaderMap;
 use axum::response::Response;
-use engine::engine::Happening;
+use engine::engine::RunEvent;
 use http_body::Frame;
 use kernel::RunId;
 use serde_json::json;
@@ -60,14 +60,14 @@ pub async fn of_run(app: State, query: Query, Path(run): Path<String>, headers: 
     let after = cursor(&query, &headers, "the number of an event")?.unwrap_or(0);
     let id = run_id(&run)?;
     let place = place(&app)?;
-    let follower = app.engine.follow(app.org(), id, after).await?;
-    let mut follower = follower.ok_or_else(|| Refusal::not_found("run", &run))?;
+    let subscription = app.engine.subscribe(app.org(), id, after).await?;
+    let mut subscription = subscription.ok_or_else(|| Refusal::not_found("run", &run))?;
     let (mut pipe, response) = Pipe::open(&app, place);
     let app = app.0.clone();
     tokio::spawn(async move {
         let mut begun = pipe.send(format!("{RETRY}\n")).await;
         while begun.is_some() {
-            begun = match pipe.next(follower.next()).await {
+            begun = match pipe.next(subscription.next()).await {
                 Next::Quiet => pipe.send(":\n\n".into()).await,
                 Next::Came(Ok(Some(happened))) => {
                     let mut text = String::new();
@@ -111,7 +111,7 @@ pub async fn of_all(app: State, query: Query, headers: HeaderMap) -> Answer {
         return Err(invalid("type", bad, "types of events, such as run.completed,step.failed"));
     }
     let place = place(&app)?;
-    let mut happenings = app.engine.follow_all(app.org(), after).await?;
+    let mut happenings = app.engine.subscribe_all(app.org(), after).await?;
     let (mut pipe, response) = Pipe::open(&app, place);
     tokio::spawn(async move {
         // Whoever is cut off before the first event must not begin at a later now.
@@ -122,7 +122,7 @@ pub async fn of_all(app: State, query: Query, headers: HeaderMap) -> Answer {
                 Next::Came(Ok((written, end))) => {
                     let mut text = String::new();
                     for (pos, happened) in &written {
-                        let is_wanted = |one: &Happening| {
+                        let is_wanted = |one: &RunEvent| {
                             workflow.is_none_or(|id| id == one.version.workflow)
                                 && (types.is_empty() || types.iter().any(|t| Some(t.as_str()) == one.event.name()))
                         };
@@ -159,7 +159,7 @@ fn cursor(query: &Query, headers: &HeaderMap, expected: &str) -> Result<Option<u
     query.read("after", expected, |text| text.parse().ok())
 }
 
-fn write_event(text: &mut String, id: u64, one: &Happening) {
+fn write_event(text: &mut String, id: u64, one: &RunEvent) {
     let event = views::event(&one.version.plan, one.seq, one.at, &one.event);
     let view = StreamEventView { event, run_id: one.run.to_string(), workflow: one.workflow.to_string() };
     // JSON as serde writes it has no line breaks, so it is one `data` line.

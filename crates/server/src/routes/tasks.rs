@@ -16,7 +16,7 @@ use api::{
 use axum::body::Body;
 use axum::http::HeaderMap;
 use bytes::Bytes;
-use engine::engine::{Bulk, Item, NewTask, Retried, TaskFilter, TaskKey, TaskReading, status_of};
+use engine::engine::{Bulk, NewTask, Retried, StartedRun, TaskFilter, TaskKey, TaskReading, status_of};
 use kernel::{Answer as Judged, RunId, RunStatus, TaskStatus, Timestamp};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
@@ -126,7 +126,7 @@ async fn submit(app: State, headers: HeaderMap, body: Body) -> Answer {
     })
 }
 
-fn submitted_view(item: Item) -> SubmittedView {
+fn submitted_view(item: StartedRun) -> SubmittedView {
     let status = match item.status {
         None => "deleted",
         Some(RunStatus::Completed) => TaskStatus::Succeeded.as_str(),

@@ -44,11 +44,11 @@ pub async fn receive(
     given: HeaderMap,
     body: Body,
 ) -> Answer {
-    let door = app.engine.door(&path).await?.ok_or_else(unknown)?;
-    if method.as_str() != door.method() {
-        let message = format!("this webhook takes {}, not {method}", door.method());
+    let endpoint = app.engine.webhook_endpoint(&path).await?.ok_or_else(unknown)?;
+    if method.as_str() != endpoint.method() {
+        let message = format!("this webhook takes {}, not {method}", endpoint.method());
         let mut response = Refusal::new(Code::MethodNotAllowed, message).into_response();
-        if let Ok(allowed) = HeaderValue::from_str(door.method()) {
+        if let Ok(allowed) = HeaderValue::from_str(endpoint.method()) {
             response.headers_mut().insert(header::ALLOW, allowed);
         }
         return Ok(response);
@@ -60,7 +60,7 @@ pub async fn receive(
         kept: headers::kept(&given),
         body: body::collect(body, body::PAYLOAD_MAX).await?,
     };
-    let delivered = app.engine.deliver(&door, &request).await.map_err(|error| match error {
+    let delivered = app.engine.deliver(&endpoint, &request).await.map_err(|error| match error {
         engine::Error::NotFound(_) => unknown(),
         engine::Error::KeyReused => {
             Refusal::new(Code::DeliveryIdReused, "this delivery id came with another request before")

@@ -14,8 +14,8 @@ use axum::body::Body;
 use axum::http::HeaderMap;
 use axum::response::IntoResponse;
 use bytes::Bytes;
-use engine::board::{CalledOff, Pattern};
 use engine::engine::{Alive, Heartbeat, Outcome, Report, Reported, TaskKey};
+use engine::task_queue::{Cancellation, Pattern};
 use kernel::Span;
 use kernel::event::{Failure, Line};
 use kernel::plan::Level;
@@ -164,7 +164,7 @@ async fn claim(app: State, headers: HeaderMap, body: Body) -> Answer {
     }
     let request = asker(request)?.ask(max, Vec::new(), Vec::new());
     let reply = app.engine.work(app.org(), request).await?;
-    let cancelled = reply.handed.called_off.iter().map(task_id).collect();
+    let cancelled = reply.handed.cancellations.iter().map(task_id).collect();
     let data = reply.handed.tasks.into_iter().map(views::claimed).collect();
     Ok(Json(ClaimedViews { data, cancelled }).into_response())
 }
@@ -258,14 +258,14 @@ async fn work(app: State, headers: HeaderMap, body: Body) -> Answer {
         Alive::Until(at) => LeaseView { task_id, lease_until: Some(rfc3339(at)), cancel: false },
         _ => LeaseView { task_id, lease_until: None, cancel: true },
     };
-    let called_off = reply.handed.called_off.iter();
-    let called_off = called_off.map(|task| LeaseView { task_id: task_id(task), lease_until: None, cancel: true });
-    let leases = beats.into_iter().zip(reply.leases).map(lease).chain(called_off).collect();
+    let cancellations = reply.handed.cancellations.iter();
+    let cancellations = cancellations.map(|task| LeaseView { task_id: task_id(task), lease_until: None, cancel: true });
+    let leases = beats.into_iter().zip(reply.leases).map(lease).chain(cancellations).collect();
     let tasks = reply.handed.tasks.into_iter().map(views::claimed).collect();
     Ok(answer(200, WorkView { acks, leases, tasks }))
 }
 
-fn task_id((run, step): &CalledOff) -> String {
+fn task_id((run, step): &Cancellation) -> String {
     TaskKey { run: *run, step: *step }.to_string()
 }
 

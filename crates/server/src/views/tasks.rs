@@ -1,8 +1,8 @@
 //! Tasks, types and workers as callers see them.
 
 use api::{ClaimedView, TaskError, TaskView, TypeLimits, TypePauseView, TypeRate, WorkerView, rfc3339};
-use engine::board::Task;
 use engine::engine::{TaskKey, TaskReading, TypeView, status_of};
+use engine::task_queue::Task;
 use kernel::Payload;
 use kernel::run::Phase;
 use serde_json::value::RawValue;

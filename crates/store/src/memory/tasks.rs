@@ -7,8 +7,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 
 /// Does the one who frees it have it?
-fn is_same(free: &SeatRow, row: &SeatRow) -> bool {
-    free.seat == row.seat && (free.run, free.step) == (row.run, row.step)
+fn is_same(free: &LimitSlotRow, row: &LimitSlotRow) -> bool {
+    free.slot == row.slot && (free.run, free.step) == (row.run, row.step)
 }
 
 impl Contents {
@@ -20,59 +20,62 @@ impl Contents {
     }
 
     /// Is a seat taken that this wants?
-    pub(super) fn is_full(&self, change: &SeatChange, at: Timestamp) -> bool {
-        let is_freed = |row: &SeatRow| change.free.iter().any(|free| is_same(free, row));
-        change.take.iter().any(|want| self.seats.get(&want.seat).is_some_and(|row| row.until > at && !is_freed(row)))
+    pub(super) fn is_full(&self, change: &LimitSlotChange, at: Timestamp) -> bool {
+        let is_freed = |row: &LimitSlotRow| change.free.iter().any(|free| is_same(free, row));
+        change
+            .take
+            .iter()
+            .any(|want| self.limit_slots.get(&want.slot).is_some_and(|row| row.until > at && !is_freed(row)))
     }
 
-    pub(super) fn change_seats(&mut self, change: &SeatChange) {
+    pub(super) fn change_limit_slots(&mut self, change: &LimitSlotChange) {
         for free in &change.free {
-            if self.seats.get(&free.seat).is_some_and(|row| is_same(free, row)) {
-                self.seats.remove(&free.seat);
+            if self.limit_slots.get(&free.slot).is_some_and(|row| is_same(free, row)) {
+                self.limit_slots.remove(&free.slot);
             }
         }
         for row in &change.take {
-            self.seats.insert(row.seat.clone(), row.clone());
+            self.limit_slots.insert(row.slot.clone(), row.clone());
         }
     }
 
-    pub(super) fn seats_of(&self, org: OrgId, name: &str) -> Vec<SeatRow> {
-        self.seats.values().filter(|row| row.seat.org == org && row.seat.name == name).cloned().collect()
+    pub(super) fn seats_of(&self, org: OrgId, name: &str) -> Vec<LimitSlotRow> {
+        self.limit_slots.values().filter(|row| row.slot.org == org && row.slot.name == name).cloned().collect()
     }
 
-    pub(super) fn lanes(&self, after: Option<&Lane>, limit: usize) -> Vec<(Lane, u64)> {
-        let mut lanes: BTreeMap<&Lane, u64> = BTreeMap::new();
-        for ReadyRow { lane, .. } in &self.ready {
-            *lanes.entry(lane).or_default() += 1;
+    pub(super) fn key_queues(&self, after: Option<&QueueKey>, limit: usize) -> Vec<(QueueKey, u64)> {
+        let mut key_queues: BTreeMap<&QueueKey, u64> = BTreeMap::new();
+        for ReadyRow { queue, .. } in &self.ready {
+            *key_queues.entry(queue).or_default() += 1;
         }
-        let later = lanes.into_iter().filter(|(lane, _)| after.is_none_or(|after| *lane > after));
-        later.take(limit).map(|(lane, count)| (lane.clone(), count)).collect()
+        let later = key_queues.into_iter().filter(|(queue, _)| after.is_none_or(|after| *queue > after));
+        later.take(limit).map(|(queue, count)| (queue.clone(), count)).collect()
     }
 
     pub(super) fn ready_counts(&self) -> BTreeMap<(OrgId, String), u64> {
         let mut counts = BTreeMap::new();
-        for ReadyRow { lane, .. } in &self.ready {
-            *counts.entry((lane.org, lane.name.clone())).or_default() += 1;
+        for ReadyRow { queue, .. } in &self.ready {
+            *counts.entry((queue.org, queue.name.clone())).or_default() += 1;
         }
         counts
     }
 
     pub(super) fn ready_keys(&self, org: OrgId, name: &str, after: Option<&str>, limit: usize) -> Vec<String> {
-        let of_type = self.ready.iter().map(|row| &row.lane).filter(|lane| lane.org == org && lane.name == name);
-        let later = of_type.filter(|lane| after.is_none_or(|after| *lane.key > *after));
-        let keys: BTreeSet<&String> = later.map(|lane| &lane.key).collect();
+        let of_type = self.ready.iter().map(|row| &row.queue).filter(|queue| queue.org == org && queue.name == name);
+        let later = of_type.filter(|queue| after.is_none_or(|after| *queue.key > *after));
+        let keys: BTreeSet<&String> = later.map(|queue| &queue.key).collect();
         keys.into_iter().take(limit).cloned().collect()
     }
 
-    pub(super) fn ready_in(&self, lane: &Lane, after: Option<Place>, limit: usize) -> Vec<Place> {
-        let row = |place| ReadyRow { lane: lane.clone(), place };
-        let first = Place { priority: 0, run: RunId([0; 16]), step: 0 };
+    pub(super) fn ready_in(&self, queue: &QueueKey, after: Option<QueuePosition>, limit: usize) -> Vec<QueuePosition> {
+        let row = |position| ReadyRow { queue: queue.clone(), position };
+        let first = QueuePosition { priority: 0, run: RunId([0; 16]), step: 0 };
         let from = after.map_or(Bound::Included(row(first)), |after| Bound::Excluded(row(after)));
-        let own = self.ready.range((from, Bound::Unbounded)).take_while(|row| row.lane == *lane);
-        own.take(limit).map(|row| row.place).collect()
+        let own = self.ready.range((from, Bound::Unbounded)).take_while(|row| row.queue == *queue);
+        own.take(limit).map(|row| row.position).collect()
     }
 
-    pub(super) fn introduce(&mut self, row: &TypeRow, definition: Option<&Definition>) {
+    pub(super) fn ensure_type(&mut self, row: &TypeRow, definition: Option<&Definition>) {
         self.types.entry((row.org, row.name.clone())).or_insert_with(|| row.clone());
         if let Some(definition) = definition {
             self.definitions.entry((row.org, definition.hash)).or_insert_with(|| definition.clone());
@@ -86,7 +89,7 @@ impl Contents {
         own.filter(|row| Some(row.name.as_str()) != after).take(limit).cloned().collect()
     }
 
-    pub(super) fn ruled_types(&self) -> Vec<TypeRow> {
+    pub(super) fn configured_types(&self) -> Vec<TypeRow> {
         let says_more = |row: &&TypeRow| {
             row.runtime.is_some()
                 || row.description.is_some()

@@ -1,9 +1,11 @@
 //! What stands around runs: timers and waits, the places they hold, the workflows that are paused, and who is
 //! still to be told that a run has ended.
 
-use super::columns::{Attempted, Id, Words, gate, get, id, limit, number, org, org_of, run_id, sql, text, time};
+use super::columns::{
+    Attempted, Id, Words, concurrency_group, get, id, limit, number, org, org_of, run_id, sql, text, time,
+};
 use super::session::Session;
-use crate::rows::{GatedRun, NoticeKey, NoticeRow, Timer, Wait, WorkflowPause};
+use crate::rows::{GroupedRun, NotificationKey, NotificationRow, Timer, Wait, WorkflowPause};
 use kernel::{OrgId, RunId, Timestamp, WorkflowId};
 use tokio_postgres::Row;
 
@@ -28,14 +30,14 @@ pub(super) async fn wait(session: &Session, token_hash: [u8; 32]) -> Attempted<O
     found.as_ref().map(read).transpose()
 }
 
-pub(super) async fn gated(session: &Session) -> Attempted<Vec<GatedRun>> {
+pub(super) async fn grouped_runs(session: &Session) -> Attempted<Vec<GroupedRun>> {
     let read = |row: &Row| {
-        let (workflow, gate) = (WorkflowId(id(row, 2)?), gate(row, 3)?);
-        Ok(GatedRun { org: org(row, 0)?, run: run_id(row, 1)?, workflow, gate, is_queued: get(row, 4)? })
+        let (workflow, concurrency_group) = (WorkflowId(id(row, 2)?), concurrency_group(row, 3)?);
+        Ok(GroupedRun { org: org(row, 0)?, run: run_id(row, 1)?, workflow, concurrency_group, is_queued: get(row, 4)? })
     };
     let rows = session.query(sql!("postgres/runs_gated"), &[]).await?;
     let mut runs = rows.iter().map(read).collect::<Attempted<Vec<_>>>()?;
-    runs.sort_unstable_by_key(|gated| (gated.run, gated.org));
+    runs.sort_unstable_by_key(|grouped_runs| (grouped_runs.run, grouped_runs.org));
     Ok(runs)
 }
 
@@ -69,22 +71,26 @@ fn pause_row(row: &Row) -> Attempted<WorkflowPause> {
     Ok(WorkflowPause { org: org(row, 0)?, workflow, at: time(row, 2)?, actor: text(row, 3)?, note: text(row, 4)? })
 }
 
-pub(super) async fn notices(session: &Session, after: Option<NoticeKey>, count: usize) -> Attempted<Vec<NoticeRow>> {
+pub(super) async fn notifications(
+    session: &Session,
+    after: Option<NotificationKey>,
+    count: usize,
+) -> Attempted<Vec<NotificationRow>> {
     let (org, run, number) =
         after.map_or((i32::MIN, Id([0; 16]), -1), |(org, run, number)| (org_of(org), Id(run.0), i64::from(number)));
     let rows = session.query(sql!("notices"), &[&org, &run, &number, &limit(count)]).await?;
     rows.iter().map(notice_row).collect()
 }
 
-pub(super) async fn notices_of(session: &Session, org: OrgId, run: RunId) -> Attempted<Vec<NoticeRow>> {
+pub(super) async fn run_notifications(session: &Session, org: OrgId, run: RunId) -> Attempted<Vec<NotificationRow>> {
     session.query(sql!("notices_of_run"), &[&org_of(org), &Id(run.0)]).await?.iter().map(notice_row).collect()
 }
 
-pub(super) async fn note_notice(session: &Session, notice: &NoticeRow) -> Attempted<()> {
-    let (error, run, number) = (Words::of(&notice.error), Id(notice.run.0), i64::from(notice.number));
-    session.execute(sql!("notice_error"), &[&error, &org_of(notice.org), &run, &number]).await.map(drop)
+pub(super) async fn record_notification_error(session: &Session, notification: &NotificationRow) -> Attempted<()> {
+    let (error, run, number) = (Words::of(&notification.error), Id(notification.run.0), i64::from(notification.number));
+    session.execute(sql!("notice_error"), &[&error, &org_of(notification.org), &run, &number]).await.map(drop)
 }
 
-fn notice_row(row: &Row) -> Attempted<NoticeRow> {
-    Ok(NoticeRow { org: org(row, 0)?, run: run_id(row, 1)?, number: number(row, 2)?, error: text(row, 3)? })
+fn notice_row(row: &Row) -> Attempted<NotificationRow> {
+    Ok(NotificationRow { org: org(row, 0)?, run: run_id(row, 1)?, number: number(row, 2)?, error: text(row, 3)? })
 }

@@ -4,7 +4,7 @@
 //! insert that follows it cannot be separated; the unique indexes are there for people with other tools.
 
 use super::columns::{Attempted, Blob, Id, Words, blob, get, limit, org_of, sql, text, version_row, workflow_row};
-use super::fault::Trouble;
+use super::errors::Failure;
 use super::journal::holder;
 use super::session::Session;
 use super::triggers;
@@ -13,7 +13,7 @@ use crate::rows::{
     Definition, Edited, IdempotencyKey, NewWorkflow, OwnTrigger, Taken, VersionKey, VersionRow, WorkflowEdit,
     WorkflowFilter, WorkflowKey, WorkflowRow,
 };
-use crate::sound::slugs;
+use crate::write_validation::slugs;
 use kernel::{OrgId, Timestamp, WorkflowId};
 use tokio_postgres::types::ToSql;
 
@@ -28,7 +28,7 @@ pub(super) async fn create_workflow(session: &Session, new: &NewWorkflow) -> Att
         return Ok(Err(Taken::Key { workflow: WorkflowId(made), fingerprint }));
     }
     if session.first(sql!("workflow_exists"), &[&org_of(row.org), &Id(row.id.0)]).await?.is_some() {
-        return Err(Trouble::Other(Error::Refused(format!("the workflow {} exists already", row.id))));
+        return Err(Failure::Other(Error::Refused(format!("the workflow {} exists already", row.id))));
     }
     if find(session, sql!("workflow_by_name"), row.org, &Words::of(&row.name)).await?.is_some() {
         return Ok(Err(Taken::Name));
@@ -67,7 +67,7 @@ pub(super) async fn claim(session: &Session, org: OrgId, key: &IdempotencyKey, m
     let params: [&(dyn ToSql + Sync); 6] =
         [&org_of(org), &scope, &name, &Id(made), &&key.fingerprint[..], &key.created_at.0];
     match session.execute(sql!("idempotency_insert"), &params).await? {
-        0 => Err(Trouble::Again("the idempotency key was taken meanwhile".into())),
+        0 => Err(Failure::Again("the idempotency key was taken meanwhile".into())),
         _ => Ok(()),
     }
 }
@@ -226,7 +226,7 @@ pub(super) async fn set_setting(session: &Session, name: &str, value: &str) -> A
 /// How often workflows, types and pauses have changed.
 pub(super) async fn revision(session: &Session) -> Attempted<u64> {
     let value = setting(session, "catalogue_revision").await?;
-    value.map_or(Ok(0), |text| text.parse().map_err(|_| Trouble::Other(Error::Corrupt("the revision".into()))))
+    value.map_or(Ok(0), |text| text.parse().map_err(|_| Failure::Other(Error::Corrupt("the revision".into()))))
 }
 
 /// Notes that something changed, in the transaction that changes it.
@@ -238,7 +238,7 @@ pub(super) async fn revise(session: &Session) -> Attempted<()> {
 pub(super) async fn check(session: &Session) -> Attempted<()> {
     let row = session.first("SELECT current_setting('transaction_read_only') = 'on'", &[]).await?;
     match row.map_or(Ok(false), |row| get(&row, 0))? {
-        true => Err(Trouble::Refused("the server takes no writes at the moment".into())),
+        true => Err(Failure::Refused("the server takes no writes at the moment".into())),
         false => Ok(()),
     }
 }

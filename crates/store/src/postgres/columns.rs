@@ -7,9 +7,9 @@
 //!
 //! A column that does not hold what it should is an error of the read, never a panic.
 
-use super::fault::Trouble;
+use super::errors::Failure;
 use crate::Error;
-use crate::rows::{GateRow, RunRow, VersionRow, WorkflowRow};
+use crate::rows::{ConcurrencyGroupRow, RunRow, VersionRow, WorkflowRow};
 use bytes::{BufMut, Bytes, BytesMut};
 use kernel::event::OnConflict;
 use kernel::plan::Form;
@@ -27,7 +27,7 @@ macro_rules! sql {
 pub(super) use sql;
 
 type Stored = std::result::Result<IsNull, Box<dyn std::error::Error + Sync + Send>>;
-pub(super) type Attempted<T> = std::result::Result<T, Trouble>;
+pub(super) type Attempted<T> = std::result::Result<T, Failure>;
 
 /// An id as a `uuid`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -143,8 +143,8 @@ pub(super) fn get<'a, T: FromSql<'a>>(row: &'a Row, column: usize) -> Attempted<
     row.try_get(column).map_err(|e| damaged(e.to_string()))
 }
 
-fn damaged(what: impl Into<String>) -> Trouble {
-    Trouble::Other(Error::Corrupt(what.into()))
+fn damaged(what: impl Into<String>) -> Failure {
+    Failure::Other(Error::Corrupt(what.into()))
 }
 
 /// A count that was stored by [`int`].
@@ -230,8 +230,8 @@ pub(super) fn run_row(row: &Row) -> Attempted<RunRow> {
         expires_at: time(row, 11)?,
         finished_at: time_or_none(row, 12)?,
         error_code: text_or_none(row, 13)?,
-        gate: gate(row, 14)?,
-        parked: get(row, 15)?,
+        concurrency_group: concurrency_group(row, 14)?,
+        evicted: get(row, 15)?,
         deleted_at: time_or_none(row, 16)?,
     })
 }
@@ -241,17 +241,17 @@ pub(super) fn version_row(row: &Row) -> Attempted<VersionRow> {
 }
 
 /// As it is stored: see `migrations/postgres/0001_init.sql`.
-pub(super) fn gate_bytes(gate: &GateRow) -> Vec<u8> {
-    [&gate.id[..], &gate.limit.to_be_bytes(), &[gate.on_conflict as u8]].concat()
+pub(super) fn group_bytes(concurrency_group: &ConcurrencyGroupRow) -> Vec<u8> {
+    [&concurrency_group.id[..], &concurrency_group.limit.to_be_bytes(), &[concurrency_group.on_conflict as u8]].concat()
 }
 
-pub(super) fn gate(row: &Row, column: usize) -> Attempted<Option<GateRow>> {
+pub(super) fn concurrency_group(row: &Row, column: usize) -> Attempted<Option<ConcurrencyGroupRow>> {
     let Some(bytes) = get::<Option<&[u8]>>(row, column)? else { return Ok(None) };
     let bytes: [u8; 21] = bytes.try_into().map_err(|_| damaged("a gate is not one"))?;
     let [id @ .., a, b, c, d, policy] = bytes;
     let policy = OnConflict::ALL.iter().find(|known| **known as u8 == policy);
     let on_conflict = *policy.ok_or_else(|| damaged("the gate is of a kind this release does not know"))?;
-    Ok(Some(GateRow { id, limit: u32::from_be_bytes([a, b, c, d]), on_conflict }))
+    Ok(Some(ConcurrencyGroupRow { id, limit: u32::from_be_bytes([a, b, c, d]), on_conflict }))
 }
 
 pub(super) fn workflow_row(row: &Row) -> Attempted<WorkflowRow> {

@@ -19,16 +19,16 @@
 //! transaction was found in the journal after the session that sent it was over.
 
 use super::Inner;
+use super::batch_columns::{BatchColumns, Journal, has_room};
 use super::columns::Attempted;
-use super::fate;
-use super::fault::Trouble;
-use super::pool::{Lease, Pool};
+use super::commit_outcome;
+use super::conflict_check::ConflictFacts;
+use super::errors::Failure;
+use super::pool::{Pool, PooledSession};
 use super::session::{Ended, Session};
-use super::sheet::{Journal, Sheet, has_room};
-use super::sift::Facts;
 use crate::crash::{self, Point};
-use crate::rows::{Batch, RunWrite, SeatChange, Verdict};
-use crate::sound::{is_same_unit, is_sound};
+use crate::rows::{Batch, LimitSlotChange, RunWrite, Verdict};
+use crate::write_validation::{is_same_group, is_sound};
 use crate::{Error, Result};
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -90,49 +90,49 @@ pub(super) async fn commit(inner: &Inner, writers: &Arc<Pool>, batch: &Batch) ->
 fn is_tangled(writes: &[RunWrite]) -> bool {
     let mut taken = HashSet::new();
     let is_met = |write: &RunWrite| {
-        let is_met = write.seats.free.iter().chain(&write.seats.take).any(|row| taken.contains(&row.seat));
-        taken.extend(write.seats.take.iter().map(|row| row.seat.clone()));
+        let is_met = write.limit_slots.free.iter().chain(&write.limit_slots.take).any(|row| taken.contains(&row.slot));
+        taken.extend(write.limit_slots.take.iter().map(|row| row.slot.clone()));
         is_met
     };
-    writes.iter().filter(|write| write.seats != SeatChange::default()).any(is_met)
+    writes.iter().filter(|write| write.limit_slots != LimitSlotChange::default()).any(is_met)
 }
 
 /// Writes all of it, or nothing.
 async fn attempt(inner: &Inner, writers: &Arc<Pool>, batch: &Batch, writes: &[&RunWrite]) -> Result<Try> {
-    let lease = writers.take().await?;
-    inner.connector.witness.admit()?;
-    let sheet = Sheet::new(batch, writes);
-    let (texts, params): (Vec<_>, Vec<_>) = sheet.statements().unzip();
-    let statements = match lease.prepare(&texts).await {
+    let session = writers.take().await?;
+    inner.connector.rollback_detector.admit()?;
+    let batch_columns = BatchColumns::new(batch, writes);
+    let (texts, params): (Vec<_>, Vec<_>) = batch_columns.statements().unzip();
+    let statements = match session.prepare(&texts).await {
         Ok(statements) => statements.into_iter().zip(params).collect::<Vec<_>>(),
         // Nothing was sent, and the next session may be better.
-        Err(trouble @ Trouble::Lost(_)) => return Ok(Try::Again(trouble.unwritten())),
-        Err(trouble) => return Err(trouble.unwritten()),
+        Err(failure @ Failure::Lost(_)) => return Ok(Try::Again(failure.unwritten())),
+        Err(failure) => return Err(failure.unwritten()),
     };
     crash::point(Point::BeforeBegin);
-    let ended = lease.transaction(&statements).await;
+    let ended = session.transaction(&statements).await;
     drop(statements);
-    conclude(inner, lease, ended, &sheet.journal).await
+    conclude(inner, session, ended, &batch_columns.journal).await
 }
 
-async fn conclude(inner: &Inner, lease: Lease, ended: Ended, journal: &Journal) -> Result<Try> {
+async fn conclude(inner: &Inner, session: PooledSession, ended: Ended, journal: &Journal) -> Result<Try> {
     match ended {
         Ended::Committed => {
             crash::point(Point::AfterCommit);
-            lease.bring_back();
+            session.bring_back();
             Ok(Try::Done)
         }
-        Ended::NotWritten(trouble) => {
-            let answer = match trouble {
-                Trouble::Row(_) => Ok(Try::Row),
-                Trouble::Busy(_) => Ok(Try::Busy),
-                trouble @ (Trouble::Again(_) | Trouble::Lost(_)) => Ok(Try::Again(trouble.unwritten())),
+        Ended::NotWritten(failure) => {
+            let answer = match failure {
+                Failure::Row(_) => Ok(Try::Row),
+                Failure::Busy(_) => Ok(Try::Busy),
+                failure @ (Failure::Again(_) | Failure::Lost(_)) => Ok(Try::Again(failure.unwritten())),
                 other => Err(other.unwritten()),
             };
-            lease.bring_back();
+            session.bring_back();
             answer
         }
-        Ended::Open(why) => match fate::has_records(inner, lease, journal).await {
+        Ended::Open(why) => match commit_outcome::has_records(inner, session, journal).await {
             Ok(true) => Ok(Try::Done),
             Ok(false) => Ok(Try::Again(Error::Unavailable(why))),
             Err(unsure) => Err(Error::Unknown(format!("{why}; and then: {unsure}"))),
@@ -143,33 +143,35 @@ async fn conclude(inner: &Inner, lease: Lease, ended: Ended, journal: &Journal) 
 /// The slow way: every unit on its own, in one transaction. Whatever is wrong with one of them, known to us or
 /// not, is its own trouble.
 async fn one_by_one(inner: &Inner, writers: &Arc<Pool>, batch: &Batch) -> Result<Vec<Verdict>> {
-    let lease = writers.take().await?;
-    inner.connector.witness.admit()?;
+    let session = writers.take().await?;
+    inner.connector.rollback_detector.admit()?;
     let (mut verdicts, mut written) = (Vec::with_capacity(batch.runs.len()), Vec::new());
     let outcome = async {
-        lease.batch("BEGIN").await?;
-        for unit in batch.runs.chunk_by(is_same_unit) {
+        session.batch("BEGIN").await?;
+        for atomic_group in batch.runs.chunk_by(is_same_group) {
             inner.tally.commit_reads.fetch_add(1, Relaxed);
-            let judged = Facts::find(&lease, unit).await?.judge(unit, batch.at);
-            let passed = || unit.iter().zip(&judged).filter(|(_, v)| **v == Verdict::Committed).map(|(w, _)| w);
+            let judged = ConflictFacts::find(&session, atomic_group).await?.judge(atomic_group, batch.at);
+            let passed = || atomic_group.iter().zip(&judged).filter(|(_, v)| **v == Verdict::Committed).map(|(w, _)| w);
             if passed().next().is_none() {
                 verdicts.extend(judged);
                 continue;
             }
-            lease.batch("SAVEPOINT unit").await?;
-            match write(&lease, &Sheet::new(batch, &passed().collect::<Vec<_>>())).await {
+            session.batch("SAVEPOINT unit").await?;
+            match write(&session, &BatchColumns::new(batch, &passed().collect::<Vec<_>>())).await {
                 Ok(()) => {
-                    lease.batch("RELEASE unit").await?;
+                    session.batch("RELEASE unit").await?;
                     written.extend(passed());
                     verdicts.extend(judged);
                 }
                 // Whoever holds a run is writing its next record, or was stopped in the middle of it. A run that
                 // does not exist yet is nobody's, so then it is something else they hold.
-                Err(Trouble::Busy(why)) if unit.iter().any(|write| write.after == 0) => return Err(Trouble::Busy(why)),
-                Err(Trouble::Row(_) | Trouble::Busy(_)) => {
-                    lease.batch("ROLLBACK TO unit; RELEASE unit").await?;
+                Err(Failure::Busy(why)) if atomic_group.iter().any(|write| write.after == 0) => {
+                    return Err(Failure::Busy(why));
+                }
+                Err(Failure::Row(_) | Failure::Busy(_)) => {
+                    session.batch("ROLLBACK TO unit; RELEASE unit").await?;
                     verdicts.push(Verdict::Conflict);
-                    verdicts.extend((1..unit.len()).map(|_| Verdict::Undone));
+                    verdicts.extend((1..atomic_group.len()).map(|_| Verdict::Undone));
                 }
                 Err(other) => return Err(other),
             }
@@ -177,16 +179,16 @@ async fn one_by_one(inner: &Inner, writers: &Arc<Pool>, batch: &Batch) -> Result
         Ok(())
     };
     let outcome: Attempted<()> = outcome.await;
-    if let Err(trouble) = outcome {
-        return Err(trouble.unwritten());
+    if let Err(failure) = outcome {
+        return Err(failure.unwritten());
     }
-    let journal = Sheet::new(batch, &written).journal;
-    let ended = match lease.batch("COMMIT").await {
+    let journal = BatchColumns::new(batch, &written).journal;
+    let ended = match session.batch("COMMIT").await {
         Ok(()) => Ended::Committed,
-        Err(Trouble::Lost(why)) => Ended::Open(why),
-        Err(trouble) => Ended::NotWritten(trouble),
+        Err(Failure::Lost(why)) => Ended::Open(why),
+        Err(failure) => Ended::NotWritten(failure),
     };
-    match conclude(inner, lease, ended, &journal).await? {
+    match conclude(inner, session, ended, &journal).await? {
         Try::Done => {
             if !written.is_empty() {
                 inner.committed(&written);
@@ -198,16 +200,16 @@ async fn one_by_one(inner: &Inner, writers: &Arc<Pool>, batch: &Batch) -> Result
     }
 }
 
-async fn write(session: &Session, sheet: &Sheet) -> Attempted<()> {
-    for (text, params) in sheet.statements() {
+async fn write(session: &Session, batch_columns: &BatchColumns) -> Attempted<()> {
+    for (text, params) in batch_columns.statements() {
         session.execute(text, &params).await?;
     }
     Ok(())
 }
 
-impl Lease {
-    async fn end_read(self, writes: &[RunWrite]) -> Result<Facts> {
-        let facts = Facts::find(&self, writes).await;
+impl PooledSession {
+    async fn end_read(self, writes: &[RunWrite]) -> Result<ConflictFacts> {
+        let facts = ConflictFacts::find(&self, writes).await;
         self.end(facts)
     }
 }
@@ -217,7 +219,7 @@ impl Inner {
         self.tally.commits.fetch_add(1, Relaxed);
         self.tally.records.fetch_add(writes.len() as u64, Relaxed);
         if let Some(last) = writes.last() {
-            self.connector.witness.note(last);
+            self.connector.rollback_detector.note(last);
         }
     }
 }

@@ -11,7 +11,7 @@ mod walk;
 
 use super::catalog;
 use super::columns::{Attempted, Id, blob, get, hash, id, named, number, org, org_of, sql, text, time_or_none};
-use super::fault::Trouble;
+use super::errors::Failure;
 use super::journal::{self, ERASED_UNTIL};
 use super::migrations;
 use super::session::Session;
@@ -61,7 +61,7 @@ impl PostgresInspection {
     }
 
     fn wait<T>(&self, work: impl Future<Output = Attempted<T>>) -> Result<T> {
-        self.runtime.block_on(work).map_err(Trouble::unwritten)
+        self.runtime.block_on(work).map_err(Failure::unwritten)
     }
 
     fn query(&self, text: &'static str, params: &[&(dyn ToSql + Sync)]) -> Result<Vec<Row>> {
@@ -79,7 +79,7 @@ impl PostgresInspection {
             let owner = org(&row, 0).ok();
             each(
                 (cursor.read)(&row)
-                    .unwrap_or_else(|trouble| Catalogued::Anomaly(unreadable(name, owner, None, trouble))),
+                    .unwrap_or_else(|failure| Catalogued::Anomaly(unreadable(name, owner, None, failure))),
             );
         }
         Ok(())
@@ -142,7 +142,7 @@ impl Inspection for PostgresInspection {
     fn setting(&self, name: &str) -> Result<Option<String>> {
         if name == EPOCH {
             let newest = self.query(sql!("postgres/node_newest"), &[])?;
-            let newest = newest.first().map_or(Ok(None), |row| get::<Option<i64>>(row, 0)).map_err(Trouble::unwritten);
+            let newest = newest.first().map_or(Ok(None), |row| get::<Option<i64>>(row, 0)).map_err(Failure::unwritten);
             return Ok(newest?.map(|epoch| epoch.to_string()));
         }
         self.wait(catalog::setting(&self.session, name))
@@ -158,8 +158,8 @@ impl Inspection for PostgresInspection {
     }
 }
 
-fn unreadable(table: &str, org: Option<OrgId>, run: Option<RunId>, trouble: Trouble) -> Anomaly {
-    Anomaly::new(AnomalyKind::Unreadable, format!("a row of `{table}`: {}", trouble.unwritten())).of(org, run)
+fn unreadable(table: &str, org: Option<OrgId>, run: Option<RunId>, failure: Failure) -> Anomaly {
+    Anomaly::new(AnomalyKind::Unreadable, format!("a row of `{table}`: {}", failure.unwritten())).of(org, run)
 }
 
 fn workflow(row: &Row) -> Attempted<Catalogued> {

@@ -10,11 +10,11 @@
 //! could only follow a record that was committed, its `arrivals` row is the last thing it writes, and ids are given
 //! out in order.
 
+use super::batch_columns::{NAME_BYTES, named};
 use super::columns::{Attempted, Blob, Id, blob, get, id, limit, org, org_of, run_id, run_row, seq, sql};
-use super::fault::Trouble;
+use super::errors::Failure;
 use super::session::{Params, Session};
-use super::sheet::{NAME_BYTES, named};
-use crate::rows::{Loaded, Stretch, Written};
+use crate::rows::{JournalEntry, JournalPage, Loaded};
 use crate::{Error, Result};
 use bytes::Bytes;
 use kernel::{OrgId, Record, RunId, Timestamp};
@@ -38,7 +38,7 @@ pub(super) const ERASED_UNTIL: &str = "erased_until_us";
 
 pub(super) async fn load(session: &Session, owner: OrgId, run: RunId) -> Attempted<Option<Loaded>> {
     let loaded = load_all(session, &[(owner, run)]).await?.pop();
-    loaded.unwrap_or(Ok(None)).map_err(Trouble::Other)
+    loaded.unwrap_or(Ok(None)).map_err(Failure::Other)
 }
 
 /// Several runs as they were at one moment, in one round trip.
@@ -54,7 +54,7 @@ pub(super) async fn load_all(session: &Session, runs: &[(OrgId, RunId)]) -> Atte
     found
         .map(|((_, run), answer)| match loaded(*run, &answer[0], &answer[1]) {
             // What is wrong with one run is no concern of the others.
-            Err(Trouble::Other(error)) => Ok(Err(error)),
+            Err(Failure::Other(error)) => Ok(Err(error)),
             answer => answer.map(Ok),
         })
         .collect()
@@ -100,7 +100,7 @@ fn in_a_row(rows: &[Row], run: RunId, after: u64) -> Attempted<Vec<Bytes>> {
     let mut records = Vec::with_capacity(rows.len());
     for (row, expected) in rows.iter().zip(after + 1..) {
         if seq(row, 0)? != expected {
-            return Err(Trouble::Other(Error::Corrupt(format!(
+            return Err(Failure::Other(Error::Corrupt(format!(
                 "record {expected} of {run} is not where it should be"
             ))));
         }
@@ -186,10 +186,15 @@ async fn end(session: &Session) -> Attempted<i64> {
 
 /// What was written after position `after`, whoever it belongs to, in at most `limit` places. What has arrived must
 /// be ordered.
-pub(super) async fn stretch(session: &Session, owner: OrgId, after: Option<u64>, limit: usize) -> Attempted<Stretch> {
+pub(super) async fn journal_page(
+    session: &Session,
+    owner: OrgId,
+    after: Option<u64>,
+    limit: usize,
+) -> Attempted<JournalPage> {
     let newest = end(session).await?;
     let after = after.and_then(|after| i64::try_from(after).ok()).unwrap_or(newest).min(newest);
-    let mut found = Stretch { records: Vec::new(), end: after.cast_unsigned() };
+    let mut found = JournalPage { records: Vec::new(), end: after.cast_unsigned() };
     let last = i64::try_from(limit).ok().and_then(|limit| after.checked_add(limit)).unwrap_or(newest).min(newest);
     while (found.end as i64) < last {
         let (from, page) = (found.end.cast_signed() + 1, PAGE);
@@ -208,14 +213,14 @@ pub(super) async fn stretch(session: &Session, owner: OrgId, after: Option<u64>,
             }
         }
         if found.end.cast_signed() < from {
-            return Err(Trouble::Other(Error::Corrupt(format!("position {from} of the journal is missing"))));
+            return Err(Failure::Other(Error::Corrupt(format!("position {from} of the journal is missing"))));
         }
         let orgs = vec![org_of(owner); places.len()];
         let by_place: std::collections::HashMap<i64, Id> = places.iter().copied().zip(runs.iter().copied()).collect();
         for row in session.query(sql!("postgres/journal_of"), &[&places, &orgs, &runs, &seqs]).await? {
             let pos: i64 = get(&row, 0)?;
             let Some(run) = by_place.get(&pos) else { continue };
-            found.records.push(Written { pos: pos.cast_unsigned(), run: RunId(run.0), record: blob(&row, 1)? });
+            found.records.push(JournalEntry { pos: pos.cast_unsigned(), run: RunId(run.0), record: blob(&row, 1)? });
         }
     }
     found.records.sort_by_key(|written| written.pos);
@@ -226,7 +231,7 @@ pub(super) async fn stretch(session: &Session, owner: OrgId, after: Option<u64>,
 pub(super) async fn high_water(session: &Session) -> Attempted<Option<Timestamp>> {
     let erased = session.first(sql!("setting"), &[&ERASED_UNTIL]).await?;
     let erased = erased.map(|row| super::columns::text(&row, 0)).transpose()?;
-    let damaged = |text: &String| Trouble::Other(Error::Corrupt(format!("the setting `{ERASED_UNTIL}` is `{text}`")));
+    let damaged = |text: &String| Failure::Other(Error::Corrupt(format!("the setting `{ERASED_UNTIL}` is `{text}`")));
     let erased = erased.map(|text| text.parse().map(Timestamp).map_err(|_| damaged(&text))).transpose()?;
     let mut before = i64::MAX;
     loop {
@@ -238,7 +243,7 @@ pub(super) async fn high_water(session: &Session) -> Attempted<Option<Timestamp>
             let params: [&(dyn tokio_postgres::types::ToSql + Sync); 3] = [&org_of(org), &Id(run.0), &seq];
             if let Some(found) = session.first(sql!("postgres/journal_record"), &params).await? {
                 let record = Record::open(&blob(&found, 0)?);
-                let newest = record.map_err(|e| Trouble::Other(Error::Corrupt(e.to_string())))?.at;
+                let newest = record.map_err(|e| Failure::Other(Error::Corrupt(e.to_string())))?.at;
                 return Ok(erased.max(Some(newest)));
             }
         }
@@ -272,7 +277,7 @@ pub(super) async fn holder(
     found.map(|row| Ok((id(&row, 0)?, super::columns::hash(&row, 1)?))).transpose()
 }
 
-pub(super) async fn unparked(session: &Session) -> Attempted<Vec<(OrgId, RunId)>> {
+pub(super) async fn active_runs(session: &Session) -> Attempted<Vec<(OrgId, RunId)>> {
     let rows = session.query(sql!("postgres/runs_unparked"), &[]).await?;
     let mut runs = rows.iter().map(|row| Ok((org(row, 0)?, run_id(row, 1)?))).collect::<Attempted<Vec<_>>>()?;
     runs.sort_unstable();

@@ -8,7 +8,7 @@
 //! understand before anything is written to it.
 
 use super::columns::{Attempted, get};
-use super::fault::Trouble;
+use super::errors::Failure;
 use super::session::Session;
 use crate::crash::{self, Point};
 use crate::migration::{self, Migration};
@@ -52,15 +52,15 @@ pub(super) async fn run(session: &Session, statements_max: usize) -> Result<()> 
         return Ok(());
     }
     let locked = session.batch("SET statement_timeout = 0; SET lock_timeout = 0").await;
-    locked.map_err(Trouble::unwritten)?;
-    session.query("SELECT pg_advisory_lock($1)", &[&LOCK]).await.map_err(Trouble::unwritten)?;
+    locked.map_err(Failure::unwritten)?;
+    session.query("SELECT pg_advisory_lock($1)", &[&LOCK]).await.map_err(Failure::unwritten)?;
     let mut left = statements_max;
     // Another node may have been first.
     for migration in pending(session).await? {
         let applied = apply(session, migration, &mut left).await;
-        applied.map_err(|trouble| {
-            let why = match trouble {
-                Trouble::Refused(why) | Trouble::Row(why) => {
+        applied.map_err(|failure| {
+            let why = match failure {
+                Failure::Refused(why) | Failure::Row(why) => {
                     return Error::Refused(format!("migration {} (`{}`): {why}", migration.version, migration.name));
                 }
                 other => other.unwritten(),
@@ -69,7 +69,7 @@ pub(super) async fn run(session: &Session, statements_max: usize) -> Result<()> 
         })?;
     }
     let unlocked = session.query("SELECT pg_advisory_unlock($1)", &[&LOCK]).await;
-    unlocked.map_err(Trouble::unwritten).map(drop)
+    unlocked.map_err(Failure::unwritten).map(drop)
 }
 
 pub(super) fn count() -> usize {
@@ -78,7 +78,7 @@ pub(super) fn count() -> usize {
 
 /// What is still to be applied, or why this database must not be touched.
 pub(super) async fn pending(session: &Session) -> Result<&'static [Migration]> {
-    migration::pending(ALL, &applied(session).await.map_err(Trouble::unwritten)?)
+    migration::pending(ALL, &applied(session).await.map_err(Failure::unwritten)?)
 }
 
 /// Version, name and hash of what was applied, in order.
@@ -91,7 +91,7 @@ async fn applied(session: &Session) -> Attempted<Vec<(i32, String, String)>> {
         (false, false) => return Ok(Vec::new()),
         (false, true) => {
             let why = "the schema `onward` of the database belongs to another program";
-            return Err(Trouble::Other(Error::Refused(why.into())));
+            return Err(Failure::Other(Error::Refused(why.into())));
         }
         (true, _) => {}
     }
@@ -104,7 +104,7 @@ async fn applied(session: &Session) -> Attempted<Vec<(i32, String, String)>> {
 async fn apply(session: &Session, migration: &Migration, left: &mut usize) -> Attempted<()> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_micros() as i64;
     let mut next = || match left.checked_sub(1) {
-        None => Err(Trouble::Lost("told to stop".into())),
+        None => Err(Failure::Lost("told to stop".into())),
         Some(rest) => {
             *left = rest;
             Ok(())

@@ -7,7 +7,7 @@
 //! When the server was away, everybody is late. So a node that is late itself bars nobody: it lets the others renew.
 
 use super::columns::{Attempted, count, get, int, sql};
-use super::fault::Trouble;
+use super::errors::Failure;
 use super::session::Session;
 use kernel::Span;
 
@@ -15,13 +15,13 @@ use kernel::Span;
 pub(super) async fn join(session: &Session, name: &str, after: i64) -> Attempted<u64> {
     session.execute(sql!("postgres/node_bar_named"), &[&name]).await?;
     let claimed = session.first(sql!("postgres/node_claim"), &[&name, &after]).await?;
-    let row = claimed.ok_or_else(|| Trouble::Lost("no epoch was claimed".into()))?;
+    let row = claimed.ok_or_else(|| Failure::Lost("no epoch was claimed".into()))?;
     count(&row, 0)
 }
 
 pub(super) async fn renew(session: &Session, epoch: u64, lease: Span) -> Attempted<Vec<(u64, Span)>> {
     let renewed = session.first(sql!("postgres/node_renew"), &[&int(epoch), &int(lease.0)]).await?;
-    let was_there: bool = get(&renewed.ok_or(Trouble::Barred)?, 0)?;
+    let was_there: bool = get(&renewed.ok_or(Failure::Fenced)?, 0)?;
     if was_there {
         session.execute(sql!("postgres/nodes_bar_absent"), &[&int(epoch)]).await?;
         session.execute(sql!("postgres/nodes_forget"), &[]).await?;

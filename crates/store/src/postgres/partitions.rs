@@ -6,7 +6,7 @@
 //! dropped as a whole.
 
 use super::columns::{Attempted, get, text};
-use super::fault::Trouble;
+use super::errors::Failure;
 use super::lists::first_id;
 use super::migrations;
 use super::session::Session;
@@ -73,15 +73,15 @@ pub(super) async fn tend(session: &Session) -> Attempted<()> {
     }
     let now = Month::now();
     for month in (0..=AHEAD).map(|months| now.plus(months)).filter(|month| !there.contains(month)) {
-        if let Err(trouble) = begin(session, &format!("{}; COMMIT", creation(month))).await {
-            tracing::warn!(month = month.table(), ?trouble, "a partition of the journal could not be made");
+        if let Err(failure) = begin(session, &format!("{}; COMMIT", creation(month))).await {
+            tracing::warn!(month = month.table(), ?failure, "a partition of the journal could not be made");
         }
     }
     for month in there.iter().filter(|month| month.plus(BEHIND) < now) {
         if is_empty(session, *month).await?
-            && let Err(trouble) = drop_empty(session, *month).await
+            && let Err(failure) = drop_empty(session, *month).await
         {
-            tracing::warn!(month = month.table(), ?trouble, "an empty partition of the journal could not be dropped");
+            tracing::warn!(month = month.table(), ?failure, "an empty partition of the journal could not be dropped");
         }
     }
     Ok(())
@@ -93,7 +93,7 @@ async fn drop_empty(session: &Session, month: Month) -> Attempted<()> {
     let gone = match is_empty(session, month).await {
         Ok(true) => session.batch(&format!("DROP TABLE {}; COMMIT", month.table())).await,
         Ok(false) => session.batch("ROLLBACK").await,
-        Err(trouble) => Err(trouble),
+        Err(failure) => Err(failure),
     };
     undone(session, gone).await
 }
@@ -120,11 +120,11 @@ async fn begin(session: &Session, statements: &str) -> Attempted<()> {
 
 /// Ends a transaction that failed.
 async fn undone(session: &Session, outcome: Attempted<()>) -> Attempted<()> {
-    if let Err(trouble) = outcome {
-        if !matches!(trouble, Trouble::Lost(_)) {
+    if let Err(failure) = outcome {
+        if !matches!(failure, Failure::Lost(_)) {
             session.batch("ROLLBACK").await?;
         }
-        return Err(trouble);
+        return Err(failure);
     }
     Ok(())
 }

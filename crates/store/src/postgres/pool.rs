@@ -4,9 +4,9 @@
 //! reached, calls fail at once and somebody looks again now and then, ever more rarely.
 
 use super::columns::Attempted;
+use super::rollback_detector::RollbackDetector;
 use super::session::Session;
 use super::target::{Ear, Target};
-use super::witness::Witness;
 use crate::{Error, Result};
 use std::ops::Deref;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -24,7 +24,7 @@ const PAUSE_MAX: Duration = Duration::from_secs(2);
 pub(super) struct Connector {
     target: Target,
     outage: Mutex<Option<Outage>>,
-    pub witness: Witness,
+    pub rollback_detector: RollbackDetector,
 }
 
 struct Outage {
@@ -35,7 +35,7 @@ struct Outage {
 
 impl Connector {
     pub(super) fn new(target: Target) -> Connector {
-        Connector { target, outage: Mutex::default(), witness: Witness::default() }
+        Connector { target, outage: Mutex::default(), rollback_detector: RollbackDetector::default() }
     }
 
     pub(super) async fn connect(&self) -> Result<Session> {
@@ -59,7 +59,7 @@ impl Connector {
         };
         // Nobody uses it before it was asked.
         let opened = match opened {
-            Ok(session) => self.witness.question(&session).await.map(|()| session),
+            Ok(session) => self.rollback_detector.question(&session).await.map(|()| session),
             Err(error) => Err(error),
         };
         let mut outage = self.outage();
@@ -106,24 +106,24 @@ pub(super) fn jittered(pause: Duration) -> Duration {
 pub(super) struct Pool {
     connector: Arc<Connector>,
     idle: Mutex<Vec<Session>>,
-    places: Arc<Semaphore>,
+    permits: Arc<Semaphore>,
 }
 
 impl Pool {
     pub(super) fn new(connector: Arc<Connector>, size: usize) -> Arc<Pool> {
-        Arc::new(Pool { connector, idle: Mutex::default(), places: Arc::new(Semaphore::new(size)) })
+        Arc::new(Pool { connector, idle: Mutex::default(), permits: Arc::new(Semaphore::new(size)) })
     }
 
-    pub(super) async fn take(self: &Arc<Pool>) -> Result<Lease> {
-        let place = tokio::time::timeout(TURN_MAX, Arc::clone(&self.places).acquire_owned()).await;
-        let Ok(Ok(place)) = place else {
+    pub(super) async fn take(self: &Arc<Pool>) -> Result<PooledSession> {
+        let permit = tokio::time::timeout(TURN_MAX, Arc::clone(&self.permits).acquire_owned()).await;
+        let Ok(Ok(permit)) = permit else {
             return Err(Error::Unavailable("every connection to the database is busy".into()));
         };
         let session = match self.open_one() {
             Some(session) => session,
             None => self.connector.connect().await.map_err(passing)?,
         };
-        Ok(Lease { session: Some(session), pool: Arc::clone(self), _place: place })
+        Ok(PooledSession { session: Some(session), pool: Arc::clone(self), _permit: permit })
     }
 
     /// One that is idle and not closed.
@@ -138,14 +138,14 @@ impl Pool {
     }
 }
 
-/// A session in use. Dropped, it is closed; [`Lease::bring_back`] keeps it.
-pub(super) struct Lease {
+/// A session in use. Dropped, it is closed; [`PooledSession::bring_back`] keeps it.
+pub(super) struct PooledSession {
     session: Option<Session>,
     pool: Arc<Pool>,
-    _place: OwnedSemaphorePermit,
+    _permit: OwnedSemaphorePermit,
 }
 
-impl Lease {
+impl PooledSession {
     pub(super) fn bring_back(mut self) {
         if let Some(session) = self.session.take().filter(|session| !session.is_closed()) {
             self.pool.idle().push(session);
@@ -154,13 +154,13 @@ impl Lease {
 
     /// Brings it back if all went well.
     pub(super) fn end<T>(self, outcome: Attempted<T>) -> Result<T> {
-        let answer = outcome.map_err(super::fault::Trouble::unwritten)?;
+        let answer = outcome.map_err(super::errors::Failure::unwritten)?;
         self.bring_back();
         Ok(answer)
     }
 }
 
-impl Deref for Lease {
+impl Deref for PooledSession {
     type Target = Session;
 
     fn deref(&self) -> &Session {

@@ -7,7 +7,7 @@
 //! begun is then undone by the server.
 
 use super::columns::Attempted;
-use super::fault::{self, Trouble};
+use super::errors::{self, Failure};
 use super::target::{Ear, Target};
 use crate::crash::{self, Point};
 use crate::{Error, Result};
@@ -82,7 +82,7 @@ pub(super) struct Standing {
 pub(super) enum Ended {
     Committed,
     /// Nothing was written, for certain.
-    NotWritten(Trouble),
+    NotWritten(Failure),
     /// The answer is missing.
     Open(String),
 }
@@ -102,7 +102,7 @@ impl Session {
     /// The same, with somebody who hears what others say.
     pub(super) async fn open_with(target: &Target, ear: Option<Arc<dyn Ear>>) -> Result<Session> {
         let (client, driver) = target.connect(ear).await?;
-        let refused = |e: tokio_postgres::Error| fault::on_connect(&e);
+        let refused = |e: tokio_postgres::Error| errors::on_connect(&e);
         client.batch_execute(SETTINGS).await.map_err(refused)?;
         let row = client.query_one(INTRODUCTION, &[]).await.map_err(refused)?;
         let standing = judge(&row)?;
@@ -123,7 +123,7 @@ impl Session {
             let statement = statement.map_err(|e| explained(text, e))?;
             self.statements.lock().unwrap_or_else(PoisonError::into_inner).insert(text.as_ptr() as usize, statement);
         }
-        let lost = || Trouble::Lost("a statement is not prepared".into());
+        let lost = || Failure::Lost("a statement is not prepared".into());
         texts.iter().map(|text| self.prepared(text).ok_or_else(lost)).collect()
     }
 
@@ -221,9 +221,9 @@ impl Session {
         let refused = ready.into_iter().flatten().find_map(std::result::Result::err);
         match (refused, end) {
             (Some(error), _) if !is_whole => Ended::NotWritten(error.into()),
-            (Some(error), _) if fault::leaves_open(&error) => Ended::Open(error.to_string()),
+            (Some(error), _) if errors::leaves_open(&error) => Ended::Open(error.to_string()),
             (Some(error), _) => Ended::NotWritten(error.into()),
-            (None, Some(Err(error))) if fault::leaves_open(&error) => Ended::Open(error.to_string()),
+            (None, Some(Err(error))) if errors::leaves_open(&error) => Ended::Open(error.to_string()),
             (None, Some(Err(error))) => Ended::NotWritten(error.into()),
             (None, Some(Ok(_))) => Ended::Committed,
             (None, None) => Ended::Open("no answer".into()),
@@ -249,10 +249,10 @@ async fn all<F: Future + Unpin>(waiting: &mut [F], ready: &mut [Option<F::Output
 }
 
 /// A statement that does not even parse is a mistake of ours, and says which one it is.
-fn explained(text: &str, error: tokio_postgres::Error) -> Trouble {
+fn explained(text: &str, error: tokio_postgres::Error) -> Failure {
     match error.as_db_error() {
         Some(db) if db.code().code().starts_with("42") => {
-            Trouble::Other(Error::Refused(format!("{}: {}", db.message(), text.lines().last().unwrap_or_default())))
+            Failure::Other(Error::Refused(format!("{}: {}", db.message(), text.lines().last().unwrap_or_default())))
         }
         _ => error.into(),
     }

@@ -14,7 +14,7 @@
 //! `sslrootcert` names a file of authorities in PEM; without it, the well-known ones are trusted. A Unix socket
 //! is a percent-encoded directory as host, or `?host=/run/postgresql`.
 
-use super::fault;
+use super::errors;
 use super::tls::{Check, Encryption};
 use crate::{Error, Result};
 use std::sync::Arc;
@@ -92,11 +92,11 @@ impl Target {
         match self.encryption.as_ref().filter(|_| !is_local) {
             Some(encryption) => {
                 let opened = self.config.connect(encryption.clone()).await;
-                let (client, connection) = opened.map_err(|e| fault::on_connect(&e))?;
+                let (client, connection) = opened.map_err(|e| errors::on_connect(&e))?;
                 Ok((client, driven(connection, ear)))
             }
             None => {
-                let (client, connection) = self.config.connect(NoTls).await.map_err(|e| fault::on_connect(&e))?;
+                let (client, connection) = self.config.connect(NoTls).await.map_err(|e| errors::on_connect(&e))?;
                 Ok((client, driven(connection, ear)))
             }
         }

@@ -9,17 +9,24 @@ use super::columns::{
     time, time_or_none,
 };
 use super::session::Session;
-use crate::rows::{Definition, Lane, Place, Rate, Seat, SeatOf, SeatRow, TypePause, TypeRow, WorkerRow};
+use crate::rows::{
+    Definition, LimitScope, LimitSlot, LimitSlotRow, QueueKey, QueuePosition, Rate, TypePause, TypeRow, WorkerRow,
+};
 use kernel::{OrgId, Span, Timestamp};
 use std::collections::BTreeMap;
 use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 
-pub(super) async fn lanes(session: &Session, after: Option<&Lane>, most: usize) -> Attempted<Vec<(Lane, u64)>> {
-    let (from, name, key) = after.map_or((i32::MIN, "", ""), |lane| (org_of(lane.org), &*lane.name, &*lane.key));
+pub(super) async fn key_queues(
+    session: &Session,
+    after: Option<&QueueKey>,
+    most: usize,
+) -> Attempted<Vec<(QueueKey, u64)>> {
+    let (from, name, key) = after.map_or((i32::MIN, "", ""), |queue| (org_of(queue.org), &*queue.name, &*queue.key));
     let params: [&(dyn ToSql + Sync); 4] = [&from, &Words::of(name), &Words::of(key), &limit(most)];
     let rows = session.query(sql!("ready_lanes"), &params).await?;
-    let read = |row: &Row| Ok((Lane { org: org(row, 0)?, name: text(row, 1)?, key: text(row, 2)? }, count(row, 3)?));
+    let read =
+        |row: &Row| Ok((QueueKey { org: org(row, 0)?, name: text(row, 1)?, key: text(row, 2)? }, count(row, 3)?));
     rows.iter().map(read).collect()
 }
 
@@ -44,22 +51,27 @@ pub(super) async fn ready_keys(
     session.query(sql!("postgres/ready_keys"), &params).await?.iter().map(|row| text(row, 0)).collect()
 }
 
-pub(super) async fn ready(session: &Session, lane: &Lane, after: Option<Place>, most: usize) -> Attempted<Vec<Place>> {
+pub(super) async fn ready(
+    session: &Session,
+    queue: &QueueKey,
+    after: Option<QueuePosition>,
+    most: usize,
+) -> Attempted<Vec<QueuePosition>> {
     let (priority, run, step) =
         after.map_or((-1, Id([0; 16]), -1), |at| (i64::from(at.priority), Id(at.run.0), i64::from(at.step)));
-    let (name, key) = (Words::of(&lane.name), Words::of(&lane.key));
-    let params: [&(dyn ToSql + Sync); 7] = [&org_of(lane.org), &name, &key, &priority, &run, &step, &limit(most)];
+    let (name, key) = (Words::of(&queue.name), Words::of(&queue.key));
+    let params: [&(dyn ToSql + Sync); 7] = [&org_of(queue.org), &name, &key, &priority, &run, &step, &limit(most)];
     let rows = session.query(sql!("ready"), &params).await?;
     rows.iter()
-        .map(|row| Ok(Place { priority: number(row, 0)?, run: run_id(row, 1)?, step: number(row, 2)? }))
+        .map(|row| Ok(QueuePosition { priority: number(row, 0)?, run: run_id(row, 1)?, step: number(row, 2)? }))
         .collect()
 }
 
-pub(super) async fn seats(session: &Session, org: OrgId, name: &str) -> Attempted<Vec<SeatRow>> {
+pub(super) async fn limit_slots(session: &Session, org: OrgId, name: &str) -> Attempted<Vec<LimitSlotRow>> {
     let rows = session.query(sql!("seats"), &[&org_of(org), &Words::of(name)]).await?;
     let read = |row: &Row| {
-        let of = SeatOf::stored(get(row, 2)?);
-        let seat = Seat {
+        let of = LimitScope::stored(get(row, 2)?);
+        let slot = LimitSlot {
             org: super::columns::org(row, 0)?,
             name: text(row, 1)?,
             of,
@@ -67,16 +79,16 @@ pub(super) async fn seats(session: &Session, org: OrgId, name: &str) -> Attempte
             number: number(row, 4)?,
         };
         let (run, step, until) = (run_id(row, 5)?, number(row, 6)?, time(row, 7)?);
-        Ok(SeatRow { seat, run, step, until })
+        Ok(LimitSlotRow { slot, run, step, until })
     };
     rows.iter().map(read).collect()
 }
 
-pub(super) async fn forget_seats(session: &Session, until: Timestamp) -> Attempted<()> {
+pub(super) async fn delete_expired_limit_slots(session: &Session, until: Timestamp) -> Attempted<()> {
     session.execute(sql!("seats_forget"), &[&until.0]).await.map(drop)
 }
 
-pub(super) async fn introduce(session: &Session, row: &TypeRow, definition: Option<&Definition>) -> Attempted<()> {
+pub(super) async fn ensure_type(session: &Session, row: &TypeRow, definition: Option<&Definition>) -> Attempted<()> {
     write_type(session, sql!("type_insert"), row).await?;
     match definition {
         Some(definition) => catalog::put_definition(session, row.org, definition).await,
@@ -132,7 +144,7 @@ pub(super) async fn types(
     Ok(rows)
 }
 
-pub(super) async fn ruled_types(session: &Session) -> Attempted<Vec<TypeRow>> {
+pub(super) async fn configured_types(session: &Session) -> Attempted<Vec<TypeRow>> {
     session.query(sql!("types_ruled"), &[]).await?.iter().map(type_row).collect()
 }
 

@@ -3,15 +3,15 @@
 //! [`put_owned`] and [`delete_of_workflow`] are for whoever writes workflows: a workflow and the trigger
 //! of its definition change together.
 
+use super::batch_columns::delivery_params;
 use super::catalog;
 use super::columns::{
     Attempted, Id, Words, count, get, id, int, limit, named, number, org, org_of, sql, text, text_or_none, time,
     time_or_none,
 };
-use super::fault::Trouble;
+use super::errors::Failure;
 use super::journal::holder;
 use super::session::Session;
-use super::sheet::delivery_params;
 use crate::Error;
 use crate::rows::WorkflowKey;
 use crate::triggers::*;
@@ -29,7 +29,7 @@ pub(super) async fn create(session: &Session, new: &NewTrigger) -> Attempted<std
         return Ok(Err(TriggerTaken::Key { trigger: TriggerId(made), fingerprint }));
     }
     if trigger(session, row.org, row.id).await?.is_some() {
-        return Err(Trouble::Other(Error::Refused(format!("the trigger {} exists already", row.id))));
+        return Err(Failure::Other(Error::Refused(format!("the trigger {} exists already", row.id))));
     }
     if !has_workflow(session, row.org, row.workflow).await? {
         return Ok(Err(TriggerTaken::Workflow));

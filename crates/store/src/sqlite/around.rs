@@ -1,27 +1,27 @@
 //! What stands around runs: the places they hold, the workflows that are paused, and who is still to be
 //! told that a run has ended.
 
-use super::columns::{gate, limit, org, run_id, sql, time};
-use super::fault::Trouble;
+use super::columns::{concurrency_group, limit, org, run_id, sql, time};
+use super::errors::Failure;
 use super::lists::many;
 use crate::Result;
-use crate::rows::{GatedRun, NoticeKey, NoticeRow, WorkflowPause};
+use crate::rows::{GroupedRun, NotificationKey, NotificationRow, WorkflowPause};
 use kernel::{OrgId, RunId, WorkflowId};
 use rusqlite::{Connection, Row, params};
 
-pub(super) fn gated(connection: &Connection) -> Result<Vec<GatedRun>> {
+pub(super) fn grouped_runs(connection: &Connection) -> Result<Vec<GroupedRun>> {
     many(connection, sql!("runs_gated"), [], |row| {
-        Ok(GatedRun {
+        Ok(GroupedRun {
             org: org(row, 0)?,
             run: run_id(row, 1)?,
             workflow: WorkflowId(row.get(2)?),
-            gate: gate(row, 3)?,
+            concurrency_group: concurrency_group(row, 3)?,
             is_queued: row.get(4)?,
         })
     })
 }
 
-pub(super) fn pause_workflow(connection: &Connection, pause: &WorkflowPause) -> std::result::Result<(), Trouble> {
+pub(super) fn pause_workflow(connection: &Connection, pause: &WorkflowPause) -> std::result::Result<(), Failure> {
     let row = params![pause.org.0, pause.workflow.0, pause.at.0, pause.actor, pause.note];
     connection.prepare_cached(sql!("workflow_pause_put"))?.execute(row)?;
     Ok(())
@@ -31,7 +31,7 @@ pub(super) fn resume_workflow(
     connection: &Connection,
     org: OrgId,
     workflow: WorkflowId,
-) -> std::result::Result<(), Trouble> {
+) -> std::result::Result<(), Failure> {
     connection.prepare_cached(sql!("workflow_pause_delete"))?.execute(params![org.0, workflow.0])?;
     Ok(())
 }
@@ -54,21 +54,28 @@ fn pause_row(row: &Row<'_>) -> rusqlite::Result<WorkflowPause> {
     Ok(WorkflowPause { org: org(row, 0)?, workflow, at: time(row, 2)?, actor: row.get(3)?, note: row.get(4)? })
 }
 
-pub(super) fn notices(connection: &Connection, after: Option<NoticeKey>, count: usize) -> Result<Vec<NoticeRow>> {
+pub(super) fn notifications(
+    connection: &Connection,
+    after: Option<NotificationKey>,
+    count: usize,
+) -> Result<Vec<NotificationRow>> {
     let (org, run, number) = after.map_or((0, [0; 16], -1), |(org, run, number)| (org.0, run.0, i64::from(number)));
     many(connection, sql!("notices"), params![org, run, number, limit(count)], notice_row)
 }
 
-pub(super) fn notices_of(connection: &Connection, org: OrgId, run: RunId) -> Result<Vec<NoticeRow>> {
+pub(super) fn run_notifications(connection: &Connection, org: OrgId, run: RunId) -> Result<Vec<NotificationRow>> {
     many(connection, sql!("notices_of_run"), params![org.0, run.0], notice_row)
 }
 
-pub(super) fn note_notice(connection: &Connection, notice: &NoticeRow) -> std::result::Result<(), Trouble> {
-    let row = params![notice.error, notice.org.0, notice.run.0, notice.number];
+pub(super) fn record_notification_error(
+    connection: &Connection,
+    notification: &NotificationRow,
+) -> std::result::Result<(), Failure> {
+    let row = params![notification.error, notification.org.0, notification.run.0, notification.number];
     connection.prepare_cached(sql!("notice_error"))?.execute(row)?;
     Ok(())
 }
 
-fn notice_row(row: &Row<'_>) -> rusqlite::Result<NoticeRow> {
-    Ok(NoticeRow { org: org(row, 0)?, run: run_id(row, 1)?, number: row.get(2)?, error: row.get(3)? })
+fn notice_row(row: &Row<'_>) -> rusqlite::Result<NotificationRow> {
+    Ok(NotificationRow { org: org(row, 0)?, run: run_id(row, 1)?, number: row.get(2)?, error: row.get(3)? })
 }

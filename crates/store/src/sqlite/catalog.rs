@@ -4,13 +4,13 @@
 //! be separated; the unique indexes are there for people with other tools.
 
 use super::columns::{AFTER_EVERY_ID, limit, sql, version_row, workflow_row};
-use super::fault::{Trouble, on_read};
+use super::errors::{Failure, on_read};
 use super::triggers;
 use crate::rows::{
     Definition, Edited, IdempotencyKey, NewWorkflow, OwnTrigger, Taken, VersionKey, VersionRow, WorkflowEdit,
     WorkflowFilter, WorkflowKey, WorkflowRow,
 };
-use crate::sound::slugs;
+use crate::write_validation::slugs;
 use crate::{Error, Result};
 use kernel::{OrgId, Timestamp, WorkflowId};
 use rusqlite::types::FromSql;
@@ -21,7 +21,7 @@ pub(super) const EPOCH: &str = "epoch";
 pub(super) fn create_workflow(
     connection: &Connection,
     new: &NewWorkflow,
-) -> std::result::Result<std::result::Result<(), Taken>, Trouble> {
+) -> std::result::Result<std::result::Result<(), Taken>, Failure> {
     let NewWorkflow { row, definition, slug_is_given, idempotency, trigger } = new;
     if let Some(key) = idempotency
         && let Some((made, fingerprint)) = holder(connection, row.org, &key.scope, &key.key)?
@@ -29,7 +29,7 @@ pub(super) fn create_workflow(
         return Ok(Err(Taken::Key { workflow: WorkflowId(made), fingerprint }));
     }
     if exists(connection, sql!("workflow_exists"), params![row.org.0, row.id.0])? {
-        return Err(Trouble::Other(Error::Refused(format!("the workflow {} exists already", row.id))));
+        return Err(Failure::Other(Error::Refused(format!("the workflow {} exists already", row.id))));
     }
     if exists(connection, sql!("workflow_by_name"), params![row.org.0, row.name])? {
         return Ok(Err(Taken::Name));
@@ -68,7 +68,7 @@ fn put_version(
     definition: &Definition,
     from: &str,
     at: Timestamp,
-) -> std::result::Result<(), Trouble> {
+) -> std::result::Result<(), Failure> {
     let version = params![row.org.0, row.id.0, row.version, row.hash, from, at.0];
     connection.prepare_cached(sql!("version_insert"))?.execute(version)?;
     let Definition { hash, source, plan } = definition;
@@ -76,7 +76,7 @@ fn put_version(
     Ok(())
 }
 
-pub(super) fn edit_workflow(connection: &Connection, edit: &WorkflowEdit) -> std::result::Result<Edited, Trouble> {
+pub(super) fn edit_workflow(connection: &Connection, edit: &WorkflowEdit) -> std::result::Result<Edited, Failure> {
     let WorkflowEdit { seen, row, version, trigger } = edit;
     let find = |statement, params: &[&dyn rusqlite::ToSql]| {
         connection.prepare_cached(statement)?.query_row(params, workflow_row).optional()
@@ -169,7 +169,7 @@ fn free_slug(
     connection: &Connection,
     row: &WorkflowRow,
     is_given: bool,
-) -> std::result::Result<Option<String>, Trouble> {
+) -> std::result::Result<Option<String>, Failure> {
     let is_free =
         |slug: &str| exists(connection, sql!("workflow_by_slug"), params![row.org.0, slug]).map(|is_taken| !is_taken);
     if is_given {
@@ -217,17 +217,17 @@ pub(super) fn setting(connection: &Connection, name: &str) -> Result<Option<Stri
     value(connection, sql!("setting"), [name]).map_err(on_read)
 }
 
-pub(super) fn set_setting(connection: &Connection, name: &str, value: &str) -> std::result::Result<(), Trouble> {
+pub(super) fn set_setting(connection: &Connection, name: &str, value: &str) -> std::result::Result<(), Failure> {
     connection.prepare_cached(sql!("setting_put"))?.execute([name, value])?;
     Ok(())
 }
 
-pub(super) fn next_epoch(connection: &Connection) -> std::result::Result<u64, Trouble> {
+pub(super) fn next_epoch(connection: &Connection) -> std::result::Result<u64, Failure> {
     let last: Option<String> = value(connection, sql!("setting"), [EPOCH])?;
     let last: u64 = match last {
         None => 0,
         // Starting again from 1 would hand out numbers that are in use.
-        Some(text) => text.parse().map_err(|_| Trouble::Other(Error::Corrupt(format!("the epoch is `{text}`"))))?,
+        Some(text) => text.parse().map_err(|_| Failure::Other(Error::Corrupt(format!("the epoch is `{text}`"))))?,
     };
     set_setting(connection, EPOCH, &(last + 1).to_string())?;
     Ok(last + 1)

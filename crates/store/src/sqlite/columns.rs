@@ -3,7 +3,7 @@
 //!
 //! A column that does not hold what it should is an error of the read, never a panic.
 
-use crate::rows::{GateRow, RunRow, VersionRow, WorkflowRow};
+use crate::rows::{ConcurrencyGroupRow, RunRow, VersionRow, WorkflowRow};
 use kernel::event::OnConflict;
 use kernel::plan::Form;
 use kernel::{OrgId, RunId, RunStatus, Timestamp, WorkflowId};
@@ -83,8 +83,8 @@ pub(super) fn run_row(row: &Row<'_>) -> Result<RunRow> {
         expires_at: time(row, 11)?,
         finished_at: time_or_none(row, 12)?,
         error_code: row.get(13)?,
-        gate: gate(row, 14)?,
-        parked: row.get(15)?,
+        concurrency_group: concurrency_group(row, 14)?,
+        evicted: row.get(15)?,
         deleted_at: time_or_none(row, 16)?,
     })
 }
@@ -94,15 +94,15 @@ pub(super) fn version_row(row: &Row<'_>) -> Result<VersionRow> {
 }
 
 /// As it is stored: see `migrations/sqlite/0002_gates.sql`.
-pub(super) fn gate_bytes(gate: &GateRow) -> [u8; 21] {
+pub(super) fn group_bytes(concurrency_group: &ConcurrencyGroupRow) -> [u8; 21] {
     let mut bytes = [0; 21];
-    bytes[..16].copy_from_slice(&gate.id);
-    bytes[16..20].copy_from_slice(&gate.limit.to_be_bytes());
-    bytes[20] = gate.on_conflict as u8;
+    bytes[..16].copy_from_slice(&concurrency_group.id);
+    bytes[16..20].copy_from_slice(&concurrency_group.limit.to_be_bytes());
+    bytes[20] = concurrency_group.on_conflict as u8;
     bytes
 }
 
-pub(super) fn gate(row: &Row<'_>, column: usize) -> Result<Option<GateRow>> {
+pub(super) fn concurrency_group(row: &Row<'_>, column: usize) -> Result<Option<ConcurrencyGroupRow>> {
     let Some(bytes) = row.get::<_, Option<[u8; 21]>>(column)? else { return Ok(None) };
     let [id @ .., a, b, c, d, policy] = bytes;
     let policy = OnConflict::ALL.iter().find(|known| **known as u8 == policy);
@@ -110,7 +110,7 @@ pub(super) fn gate(row: &Row<'_>, column: usize) -> Result<Option<GateRow>> {
         let what = "the gate is of a kind this release does not know";
         rusqlite::Error::FromSqlConversionFailure(column, Type::Blob, what.into())
     })?;
-    Ok(Some(GateRow { id, limit: u32::from_be_bytes([a, b, c, d]), on_conflict }))
+    Ok(Some(ConcurrencyGroupRow { id, limit: u32::from_be_bytes([a, b, c, d]), on_conflict }))
 }
 
 pub(super) fn workflow_row(row: &Row<'_>) -> Result<WorkflowRow> {

@@ -11,7 +11,7 @@ mod walk;
 
 use super::catalog;
 use super::columns::sql;
-use super::fault::on_read;
+use super::errors::on_read;
 use crate::inspect::{Anomaly, Catalogued, Inspection, Seen};
 use crate::rows::Definition;
 use crate::{Error, Result};

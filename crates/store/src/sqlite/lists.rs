@@ -5,8 +5,8 @@
 //! sequences of `testkit::conformance` compare them all with a plain filter.
 
 use super::columns::{AFTER_EVERY_ID, limit, run_row, sql};
-use super::fault::on_read;
-use super::heads::Heads;
+use super::errors::on_read;
+use super::run_heads::Heads;
 use crate::Result;
 use crate::rows::{ID_LAG, RunFilter, RunRow};
 use kernel::plan::Form;

@@ -7,7 +7,7 @@
 //! The rule that keeps it right: [`pending`] only reads, and refuses a database this release does not
 //! understand before anything is written to it.
 
-use super::fault::on_read;
+use super::errors::on_read;
 use crate::crash::{self, Point};
 use crate::migration::{self, Migration};
 use crate::{Error, Result};

@@ -3,7 +3,7 @@
 //! This is the only place that knows a pragma's name, checkpoints aside. The order matters: the lock
 //! comes before the first byte is read, the schema is judged before the first byte is written.
 
-use super::fault::on_read;
+use super::errors::on_read;
 use super::migrations;
 use crate::{Error, Result};
 use rusqlite::{Connection, OpenFlags};

@@ -13,12 +13,12 @@ const CONNECTIONS_MAX: usize = 4;
 
 pub(super) struct Readers {
     path: PathBuf,
-    pool: Mutex<Pool>,
+    pool: Mutex<ReaderPool>,
     returned: Condvar,
 }
 
 #[derive(Default)]
-struct Pool {
+struct ReaderPool {
     idle: Vec<Connection>,
     in_use: usize,
 }
@@ -38,22 +38,22 @@ impl Readers {
         answer
     }
 
-    fn enter(&self) -> Place<'_> {
+    fn enter(&self) -> ReaderPermit<'_> {
         let pool = self.pool();
         let waited = self.returned.wait_while(pool, |pool| pool.in_use >= CONNECTIONS_MAX);
         waited.unwrap_or_else(PoisonError::into_inner).in_use += 1;
-        Place(self)
+        ReaderPermit(self)
     }
 
-    fn pool(&self) -> MutexGuard<'_, Pool> {
+    fn pool(&self) -> MutexGuard<'_, ReaderPool> {
         self.pool.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// The right to use one connection.
-struct Place<'a>(&'a Readers);
+struct ReaderPermit<'a>(&'a Readers);
 
-impl Drop for Place<'_> {
+impl Drop for ReaderPermit<'_> {
     fn drop(&mut self) {
         self.0.pool().in_use -= 1;
         self.0.returned.notify_one();

@@ -5,20 +5,26 @@
 //! nor look at tasks of another lane. Counting lanes passes over all of them, once, at a start.
 
 use super::columns::{self, int, int_back, limit, org, run_id, sql, time, time_or_none};
-use super::fault::Trouble;
+use super::errors::Failure;
 use super::lists::many;
 use crate::Result;
-use crate::rows::{Definition, Lane, Place, Rate, Seat, SeatOf, SeatRow, TypePause, TypeRow, WorkerRow};
+use crate::rows::{
+    Definition, LimitScope, LimitSlot, LimitSlotRow, QueueKey, QueuePosition, Rate, TypePause, TypeRow, WorkerRow,
+};
 use kernel::{OrgId, Span, Timestamp};
 use rusqlite::{Connection, Row, params};
 
-type Attempted<T> = std::result::Result<T, Trouble>;
+type Attempted<T> = std::result::Result<T, Failure>;
 
-pub(super) fn lanes(connection: &Connection, after: Option<&Lane>, count: usize) -> Result<Vec<(Lane, u64)>> {
-    let (org, name, key) = after.map_or((-1, "", ""), |lane| (i64::from(lane.org.0), &*lane.name, &*lane.key));
+pub(super) fn key_queues(
+    connection: &Connection,
+    after: Option<&QueueKey>,
+    count: usize,
+) -> Result<Vec<(QueueKey, u64)>> {
+    let (org, name, key) = after.map_or((-1, "", ""), |queue| (i64::from(queue.org.0), &*queue.name, &*queue.key));
     many(connection, sql!("ready_lanes"), params![org, name, key, limit(count)], |row| {
-        let lane = Lane { org: columns::org(row, 0)?, name: row.get(1)?, key: row.get(2)? };
-        Ok((lane, columns::count(row, 3)?))
+        let queue = QueueKey { org: columns::org(row, 0)?, name: row.get(1)?, key: row.get(2)? };
+        Ok((queue, columns::count(row, 3)?))
     })
 }
 
@@ -40,30 +46,36 @@ pub(super) fn ready_keys(
     many(connection, sql!("ready_keys"), params![org.0, name, after, limit(count)], |row| row.get(0))
 }
 
-pub(super) fn ready(connection: &Connection, lane: &Lane, after: Option<Place>, count: usize) -> Result<Vec<Place>> {
-    let (priority, run, step) =
-        after.map_or((-1, [0; 16], -1), |place| (i64::from(place.priority), place.run.0, i64::from(place.step)));
-    let params = params![lane.org.0, lane.name, lane.key, priority, run, step, limit(count)];
+pub(super) fn ready(
+    connection: &Connection,
+    queue: &QueueKey,
+    after: Option<QueuePosition>,
+    count: usize,
+) -> Result<Vec<QueuePosition>> {
+    let (priority, run, step) = after
+        .map_or((-1, [0; 16], -1), |position| (i64::from(position.priority), position.run.0, i64::from(position.step)));
+    let params = params![queue.org.0, queue.name, queue.key, priority, run, step, limit(count)];
     many(connection, sql!("ready"), params, |row| {
-        Ok(Place { priority: row.get(0)?, run: run_id(row, 1)?, step: row.get(2)? })
+        Ok(QueuePosition { priority: row.get(0)?, run: run_id(row, 1)?, step: row.get(2)? })
     })
 }
 
-pub(super) fn seats(connection: &Connection, org: OrgId, name: &str) -> Result<Vec<SeatRow>> {
+pub(super) fn limit_slots(connection: &Connection, org: OrgId, name: &str) -> Result<Vec<LimitSlotRow>> {
     many(connection, sql!("seats"), params![org.0, name], |row| {
-        let of = SeatOf::stored(row.get(2)?);
-        let seat = Seat { org: columns::org(row, 0)?, name: row.get(1)?, of, key: row.get(3)?, number: row.get(4)? };
+        let of = LimitScope::stored(row.get(2)?);
+        let slot =
+            LimitSlot { org: columns::org(row, 0)?, name: row.get(1)?, of, key: row.get(3)?, number: row.get(4)? };
         let (run, step, until) = (run_id(row, 5)?, row.get(6)?, time(row, 7)?);
-        Ok(SeatRow { seat, run, step, until })
+        Ok(LimitSlotRow { slot, run, step, until })
     })
 }
 
-pub(super) fn forget_seats(connection: &Connection, until: Timestamp) -> Attempted<()> {
+pub(super) fn delete_expired_limit_slots(connection: &Connection, until: Timestamp) -> Attempted<()> {
     connection.prepare_cached(sql!("seats_forget"))?.execute(params![until.0])?;
     Ok(())
 }
 
-pub(super) fn introduce(connection: &Connection, row: &TypeRow, definition: Option<&Definition>) -> Attempted<()> {
+pub(super) fn ensure_type(connection: &Connection, row: &TypeRow, definition: Option<&Definition>) -> Attempted<()> {
     write_type(connection, sql!("type_insert"), row)?;
     if let Some(Definition { hash, source, plan }) = definition {
         let definition = params![row.org.0, hash, &**source, &**plan];
@@ -118,7 +130,7 @@ pub(super) fn types(
     Ok(rows)
 }
 
-pub(super) fn ruled_types(connection: &Connection) -> Result<Vec<TypeRow>> {
+pub(super) fn configured_types(connection: &Connection) -> Result<Vec<TypeRow>> {
     many(connection, sql!("types_ruled"), [], type_row)
 }
 

@@ -5,7 +5,7 @@
 
 use super::catalog::{self, value};
 use super::columns::{AFTER_EVERY_ID, count, int, limit, named, org, run_id, sql, time, time_or_none};
-use super::fault::{Trouble, on_read};
+use super::errors::{Failure, on_read};
 use super::lists::many;
 use crate::rows::{IdempotencyKey, WorkflowKey};
 use crate::triggers::*;
@@ -14,7 +14,7 @@ use kernel::event::TriggerKind;
 use kernel::{OrgId, RunId, Timestamp, TriggerId, WorkflowId};
 use rusqlite::{Connection, OptionalExtension, Params, Row, params};
 
-type Attempted<T> = std::result::Result<T, Trouble>;
+type Attempted<T> = std::result::Result<T, Failure>;
 
 pub(super) fn create(connection: &Connection, new: &NewTrigger) -> Attempted<std::result::Result<(), TriggerTaken>> {
     let NewTrigger { row, idempotency } = new;
@@ -24,7 +24,7 @@ pub(super) fn create(connection: &Connection, new: &NewTrigger) -> Attempted<std
         return Ok(Err(TriggerTaken::Key { trigger: TriggerId(made), fingerprint }));
     }
     if connection.prepare_cached(sql!("trigger"))?.exists(params![row.org.0, row.id.0])? {
-        return Err(Trouble::Other(Error::Refused(format!("the trigger {} exists already", row.id))));
+        return Err(Failure::Other(Error::Refused(format!("the trigger {} exists already", row.id))));
     }
     if !has_workflow(connection, row.org, row.workflow)? {
         return Ok(Err(TriggerTaken::Workflow));
@@ -190,7 +190,7 @@ fn update(connection: &Connection, row: &TriggerRow, restarts: bool) -> Attempte
 }
 
 fn has_workflow(connection: &Connection, org: OrgId, workflow: WorkflowId) -> Attempted<bool> {
-    let found = catalog::workflow(connection, org, &WorkflowKey::Id(workflow)).map_err(Trouble::Other)?;
+    let found = catalog::workflow(connection, org, &WorkflowKey::Id(workflow)).map_err(Failure::Other)?;
     Ok(found.is_some())
 }
 

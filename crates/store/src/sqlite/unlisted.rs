@@ -15,7 +15,7 @@
 //! [`Line::from`]. So a start finds them all in the tail it reads anyway, and a list finds them all in a short stretch of the
 //! primary key.
 
-use super::heads::Key;
+use super::run_heads::Key;
 use kernel::RunId;
 use std::collections::VecDeque;
 
@@ -29,7 +29,7 @@ const TOGETHER: usize = 64;
 pub(super) struct Born {
     pub key: Key,
     /// It was parked from the beginning, so nothing in memory says whether it still is not listed.
-    pub is_parked: bool,
+    pub is_evicted: bool,
 }
 
 /// The runs that were not listed when they were made, oldest first. Some are since.
@@ -97,7 +97,7 @@ mod tests {
     use kernel::OrgId;
 
     fn run(n: usize) -> Born {
-        Born { key: (OrgId(1), RunId((n as u128).to_be_bytes())), is_parked: false }
+        Born { key: (OrgId(1), RunId((n as u128).to_be_bytes())), is_evicted: false }
     }
 
     #[test]

@@ -9,19 +9,19 @@
 //! The rule that keeps it right: whatever is in memory changes only after `COMMIT` said yes. When it
 //! said neither yes nor no, nothing is written any more until the database has been opened anew.
 
-use super::attempt::{Attempt, Done};
 use super::checkpoints;
 use super::checkpoints::Log;
-use super::fault::Trouble;
-use super::heads::{Heads, Key, Known, Tail};
+use super::commit::{Attempt, Done};
+use super::errors::Failure;
 use super::open;
+use super::run_heads::{Heads, Key, Known, Tail};
 use super::unlisted::Line;
 use super::view::View;
 use super::{Options, Tally};
 use crate::crash::{self, Point};
 use crate::near::IdMap;
 use crate::rows::{Batch, Verdict};
-use crate::sound::is_same_unit;
+use crate::write_validation::is_same_group;
 use crate::{Error, Result};
 use rusqlite::Connection;
 use std::sync::Arc;
@@ -68,7 +68,7 @@ impl Writer {
         self.log.tend(&self.connection, &mut self.view);
         crash::point(Point::BeforeBegin);
         let mut outcome = self.attempt(batch, Guard::None);
-        if let Err(Trouble::Row) = outcome {
+        if let Err(Failure::Row) = outcome {
             self.roll_back()?;
             outcome = self.attempt(batch, Guard::Savepoints);
         }
@@ -77,14 +77,14 @@ impl Writer {
                 self.publish(done);
                 Ok(verdicts)
             }
-            Err(trouble) => Err(self.give_up(trouble)),
+            Err(failure) => Err(self.give_up(failure)),
         }
     }
 
     /// A transaction about something other than runs.
     pub(super) fn transact<T>(
         &mut self,
-        work: impl FnOnce(&Connection) -> std::result::Result<T, Trouble>,
+        work: impl FnOnce(&Connection) -> std::result::Result<T, Failure>,
     ) -> Result<T> {
         self.refuse_if_unknown()?;
         self.view.give_back(&self.connection);
@@ -93,14 +93,14 @@ impl Writer {
             end(&self.connection)?;
             Ok(answer)
         });
-        outcome.map_err(|trouble| self.give_up(trouble))
+        outcome.map_err(|failure| self.give_up(failure))
     }
 
     /// A transaction after which nothing of what it removed can be found in the file, whether or not the
     /// process gets to close it. (The log beside it is overwritten later, or removed at a clean end.)
     pub(super) fn transact_cleanly<T>(
         &mut self,
-        work: impl FnOnce(&Connection) -> std::result::Result<T, Trouble>,
+        work: impl FnOnce(&Connection) -> std::result::Result<T, Failure>,
     ) -> Result<T> {
         open::set_secure_delete(&self.connection, true)?;
         let outcome = self.transact(work);
@@ -121,21 +121,21 @@ impl Writer {
         });
         match probe {
             Ok(()) => self.roll_back(),
-            Err(trouble) => Err(self.give_up(trouble)),
+            Err(failure) => Err(self.give_up(failure)),
         }
     }
 
     /// Makes the database full at this many pages.
     pub(super) fn set_page_count_max(&mut self, pages: u32) -> Result<()> {
         let set = self.connection.pragma_update_and_check(None, "max_page_count", pages, |_| Ok(()));
-        set.map_err(super::fault::on_read)
+        set.map_err(super::errors::on_read)
     }
 
-    fn attempt(&mut self, batch: &Batch, guard: Guard) -> std::result::Result<(Vec<Verdict>, Done), Trouble> {
+    fn attempt(&mut self, batch: &Batch, guard: Guard) -> std::result::Result<(Vec<Verdict>, Done), Failure> {
         self.view.keep(&self.connection);
         match begin(&self.connection) {
             // Somebody with a tool wrote to the file.
-            Err(trouble) if trouble.is_outdated_view() => {
+            Err(failure) if failure.is_outdated_view() => {
                 self.view.give_back(&self.connection);
                 begin(&self.connection)?;
             }
@@ -144,11 +144,11 @@ impl Writer {
         let heads = self.heads.read();
         let mut attempt = Attempt::new(&self.connection, &heads, &mut self.staged, self.tail.last_pos, batch);
         let mut verdicts = Vec::with_capacity(batch.runs.len());
-        for unit in batch.runs.chunk_by(is_same_unit) {
-            match (unit, guard) {
+        for atomic_group in batch.runs.chunk_by(is_same_group) {
+            match (atomic_group, guard) {
                 ([write], Guard::None) => verdicts.push(attempt.write(write)?),
                 ([write], Guard::Savepoints) => verdicts.push(attempt.write_guarded(write)?),
-                (unit, _) => verdicts.extend(attempt.write_unit(unit)?),
+                (atomic_group, _) => verdicts.extend(attempt.write_group(atomic_group)?),
             }
         }
         let is_tail_long = self.tail.records + attempt.done.records >= self.options.recovery_records
@@ -187,10 +187,10 @@ impl Writer {
     }
 
     /// Ends a transaction that failed, and says what that means.
-    fn give_up(&mut self, trouble: Trouble) -> Error {
-        let error = match trouble.is_refused_write() && open::is_read_only(&self.connection) {
+    fn give_up(&mut self, failure: Failure) -> Error {
+        let error = match failure.is_refused_write() && open::is_read_only(&self.connection) {
             true => Error::Unavailable("the file system is read-only".into()),
-            false => trouble.into_error(),
+            false => failure.into_error(),
         };
         if let Error::Unknown(why) = &error {
             self.unknown = Some(why.clone());
@@ -221,12 +221,12 @@ impl Writer {
     }
 }
 
-fn begin(connection: &Connection) -> std::result::Result<(), Trouble> {
+fn begin(connection: &Connection) -> std::result::Result<(), Failure> {
     connection.prepare_cached("BEGIN IMMEDIATE")?.execute([])?;
     Ok(())
 }
 
-fn end(connection: &Connection) -> std::result::Result<(), Trouble> {
+fn end(connection: &Connection) -> std::result::Result<(), Failure> {
     let committed = connection.prepare_cached("COMMIT").and_then(|mut commit| commit.execute([]));
-    committed.map(drop).map_err(Trouble::Commit)
+    committed.map(drop).map_err(Failure::Commit)
 }

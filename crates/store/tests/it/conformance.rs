@@ -38,9 +38,9 @@ fn postgres_passes_every_case() {
 #[test]
 fn random_sequences_have_the_same_answers_on_postgres() {
     std::thread::scope(|scope| {
-        for lane in 0..4 {
+        for queue in 0..4 {
             scope.spawn(move || {
-                for seed in (lane..40).step_by(4) {
+                for seed in (queue..40).step_by(4) {
                     let database = Database::new();
                     runtime().block_on(lockstep(seed, 60, &mut [memory(), postgres(&database)]));
                 }
@@ -53,9 +53,9 @@ fn random_sequences_have_the_same_answers_on_postgres() {
 fn random_sequences_have_the_same_answers_on_every_store() {
     // Most of the time is spent waiting for the disk, so several go on at once.
     std::thread::scope(|scope| {
-        for lane in 0..8 {
+        for queue in 0..8 {
             scope.spawn(move || {
-                for seed in (lane..200).step_by(8) {
+                for seed in (queue..200).step_by(8) {
                     now(lockstep(seed, 60, &mut [memory(), sqlite(seed)]));
                 }
             });

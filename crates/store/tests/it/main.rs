@@ -2,8 +2,8 @@
 
 mod conformance;
 mod postgres;
+mod postgres_cluster_events;
 mod postgres_faults;
-mod postgres_news;
 mod postgres_nodes;
 mod postgres_schema;
 mod sqlite_files;

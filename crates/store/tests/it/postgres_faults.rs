@@ -36,15 +36,15 @@ impl Load {
 
     /// Appends to runs of its own. What is refused was not written, so the same again must succeed; what is
     /// unknown was written for all runs of the batch or for none.
-    async fn lane(self: Arc<Load>, lane: u64) -> u64 {
-        let runs: Vec<u64> = (0..RUNS).map(|n| lane * 100 + n).collect();
+    async fn queue(self: Arc<Load>, queue: u64) -> u64 {
+        let runs: Vec<u64> = (0..RUNS).map(|n| queue * 100 + n).collect();
         let mut seq = 0;
         while !self.is_over.load(Relaxed) {
             let writes: Vec<_> =
                 runs.iter().map(|n| if seq == 0 { start(run(*n)) } else { append(run(*n), seq) }).collect();
             match self.store.commit(&batch(writes)).await {
                 Ok(verdicts) => {
-                    assert_eq!(verdicts, vec![Verdict::Committed; runs.len()], "lane {lane} after {seq}");
+                    assert_eq!(verdicts, vec![Verdict::Committed; runs.len()], "lane {queue} after {seq}");
                     self.acknowledged.fetch_add(1, Relaxed);
                     seq += 1;
                 }
@@ -77,24 +77,24 @@ impl Load {
 
     /// Lets the writers work while `disturb` does its worst, then compares what they were told with what is there.
     fn survive(self: &Arc<Load>, disturb: impl FnOnce()) {
-        let lanes: Vec<_> = (0..LANES).map(|lane| runtime().spawn(Arc::clone(self).lane(lane))).collect();
+        let key_queues: Vec<_> = (0..LANES).map(|queue| runtime().spawn(Arc::clone(self).queue(queue))).collect();
         disturb();
         self.is_over.store(true, Relaxed);
         let mut records = 0;
-        for (lane, told) in (0..LANES).zip(lanes) {
+        for (queue, told) in (0..LANES).zip(key_queues) {
             let seq = runtime().block_on(told).unwrap();
             for n in 0..RUNS {
-                let id = run(lane * 100 + n);
+                let id = run(queue * 100 + n);
                 let history =
                     runtime().block_on(self.store.history(ORG, id, 0, usize::MAX)).unwrap().unwrap_or_default();
                 assert!(
                     history.into_iter().eq((1..=seq).map(|seq| record(id, seq, at(1_000)))),
-                    "run {n} of lane {lane}"
+                    "run {n} of lane {queue}"
                 );
                 records += seq;
             }
         }
-        let end = runtime().block_on(self.store.stretch(ORG, None, 1)).unwrap().end;
+        let end = runtime().block_on(self.store.journal_page(ORG, None, 1)).unwrap().end;
         assert_eq!(end, records, "every record has one position");
     }
 
@@ -254,7 +254,7 @@ fn a_server_that_lost_what_it_acknowledged_is_noticed_and_nobody_goes_on_as_if_n
     // Another one writes what has another meaning now, under the same number.
     let other = open(&url);
     assert_eq!(runtime().block_on(other.commit(&batch([append(run(1), 1)]))), Ok(vec![Verdict::Committed]));
-    assert_eq!(commit(vec![append(run(1), 2)]), Err(Error::Barred), "it would fit, by its number");
+    assert_eq!(commit(vec![append(run(1), 2)]), Err(Error::Fenced), "it would fit, by its number");
     assert_eq!(store.counters().rollbacks, 1);
     let until = Instant::now() + Duration::from_secs(30);
     let renewed = loop {
@@ -263,7 +263,7 @@ fn a_server_that_lost_what_it_acknowledged_is_noticed_and_nobody_goes_on_as_if_n
             other => break other,
         }
     };
-    assert_eq!(renewed, Err(Error::Barred), "its row may be there as if nothing had happened");
+    assert_eq!(renewed, Err(Error::Fenced), "its row may be there as if nothing had happened");
     let anew = runtime().block_on(store.join("anew")).unwrap();
     assert!(anew > lost, "epoch {anew} after {lost}");
     let found = runtime().block_on(store.load(ORG, run(1))).unwrap().unwrap();
@@ -297,7 +297,7 @@ fn what_was_erased_is_not_taken_for_lost() {
     );
     end_all();
     assert_eq!(store.counters().rollbacks, 0, "its name among what has arrived");
-    let _ = runtime().block_on(store.stretch(ORG, None, 1)).unwrap();
+    let _ = runtime().block_on(store.journal_page(ORG, None, 1)).unwrap();
     end_all();
     assert_eq!(store.counters().rollbacks, 0, "its name among what has a position");
     shared().sql(name, "DELETE FROM onward.positions; DELETE FROM onward.arrivals");

@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use store::Verdict::{Committed, Conflict, KeyTaken, Undone};
-use store::{Batch, Birth, Error, PostgresStore, RunWrite, Store, Verdict};
-use testkit::conformance::fixtures::{ORG, append, batch, born, key, run, start, turn, unit};
+use store::{Batch, Error, PostgresStore, RunInsert, RunWrite, Store, Verdict};
+use testkit::conformance::fixtures::{ORG, append, atomic_group, batch, born, key, run, start, turn};
 use testkit::postgres::{name_in, shared};
 
 fn commit(store: &PostgresStore, runs: impl Into<Vec<RunWrite>>) -> Vec<Verdict> {
@@ -86,8 +86,8 @@ fn a_key_starts_one_run_on_any_number_of_nodes() {
     let nodes: Vec<Arc<PostgresStore>> = (0..4).map(|_| Arc::new(open(&database.url))).collect();
     for round in 0..20u64 {
         let keyed = |n: u64| {
-            let birth = Birth { idempotency: Some(key(&format!("k{round}"), 1)), ..Default::default() };
-            born(start(run(round * 100 + n)), birth)
+            let run_insert = RunInsert { idempotency: Some(key(&format!("k{round}"), 1)), ..Default::default() };
+            born(start(run(round * 100 + n)), run_insert)
         };
         let tasks: Vec<_> = (0..8u64)
             .map(|n| {
@@ -121,8 +121,8 @@ fn a_barred_node_writes_nothing_more() {
     assert_eq!(write(&old, epoch, 1), Ok(vec![Committed]));
     runtime().block_on(new.leave(epoch)).unwrap();
     let refused = write(&old, epoch, 2);
-    assert_eq!(refused, Err(Error::Barred));
-    assert_eq!(runtime().block_on(old.renew(epoch, LONG)), Err(Error::Barred));
+    assert_eq!(refused, Err(Error::Fenced));
+    assert_eq!(runtime().block_on(old.renew(epoch, LONG)), Err(Error::Fenced));
     assert_eq!(runtime().block_on(old.run(ORG, run(2))), Ok(None));
     assert_eq!(write(&old, next, 2), Ok(vec![Committed]));
     assert!(runtime().block_on(new.next_epoch()).unwrap() > next);
@@ -143,14 +143,14 @@ fn whoever_is_silent_for_too_long_is_barred_by_those_who_are_not() {
     assert_eq!(renew(bob, Span(0)), Ok(vec![ada, bob]));
     let cat = join("cat");
     assert_eq!(renew(cat, Span(0)), Ok(vec![ada, cat]), "bob is barred, by whoever has just come");
-    assert_eq!(renew(bob, LONG), Err(Error::Barred));
+    assert_eq!(renew(bob, LONG), Err(Error::Fenced));
     let dog = join("dog");
     assert_eq!(renew(dog, Span(0)), Ok(vec![ada, dog]));
     assert_eq!(renew(dog, LONG), Ok(vec![ada, dog]), "it is late, and nobody has barred it yet");
     // A node that comes back is not what it was.
     let again = join("ada");
     assert_eq!(renew(again, LONG), Ok(vec![dog, again]));
-    assert_eq!(renew(ada, LONG), Err(Error::Barred));
+    assert_eq!(renew(ada, LONG), Err(Error::Fenced));
     runtime().block_on(store.leave(dog)).unwrap();
     assert_eq!(renew(again, LONG), Ok(vec![again]));
 }
@@ -162,10 +162,11 @@ fn a_row_nobody_expected_hurts_only_its_unit() {
     // Too long for an index, which only Postgres minds.
     let mut rng = testkit::rng::Rng::new(1);
     let noise: String = (0..9_000).map(|_| char::from(b'!' + rng.below(90) as u8)).collect();
-    let odd = |n: u64| born(start(run(n)), Birth { labels: vec![(noise.clone(), "v".into())], ..Default::default() });
+    let odd =
+        |n: u64| born(start(run(n)), RunInsert { labels: vec![(noise.clone(), "v".into())], ..Default::default() });
     let mut writes = vec![start(run(1)), odd(2), start(run(3))];
-    writes.extend(unit(1, [start(run(4)), odd(5), start(run(6))]));
-    writes.extend(unit(2, [start(run(7)), start(run(8))]));
+    writes.extend(atomic_group(1, [start(run(4)), odd(5), start(run(6))]));
+    writes.extend(atomic_group(2, [start(run(7)), start(run(8))]));
     let verdicts = commit(&store, writes);
     assert_eq!(verdicts[..3], [Committed, Conflict, Committed]);
     assert!(verdicts[3..6].iter().all(|v| matches!(v, Conflict | Undone)), "{verdicts:?}");
@@ -186,13 +187,13 @@ fn whoever_follows_the_journal_misses_nothing() {
         shared().sql(&name, "CREATE TABLE IF NOT EXISTS strange (x int); BEGIN; INSERT INTO strange VALUES (1); SELECT pg_sleep(3); COMMIT")
     });
     let writers: Vec<_> = (0..LANES)
-        .map(|lane| {
+        .map(|queue| {
             let nodes = nodes.clone();
             runtime().spawn(async move {
                 for seq in 0..RECORDS {
                     // From one node to the next.
-                    let store = &nodes[(lane + seq) as usize % nodes.len()];
-                    let write = if seq == 0 { start(run(lane)) } else { append(run(lane), seq) };
+                    let store = &nodes[(queue + seq) as usize % nodes.len()];
+                    let write = if seq == 0 { start(run(queue)) } else { append(run(queue), seq) };
                     assert_eq!(store.commit(&batch([write])).await, Ok(vec![Committed]));
                 }
             })
@@ -207,9 +208,11 @@ fn whoever_follows_the_journal_misses_nothing() {
                 let (mut after, mut seen) = (0, Vec::new());
                 while (seen.len() as u64) < LANES * RECORDS {
                     assert!(Instant::now() < until, "something was missed: {} seen", seen.len());
-                    let stretch = store.stretch(ORG, Some(after), 7).await.unwrap();
-                    seen.extend(stretch.records.into_iter().map(|written| (written.pos, written.run, written.record)));
-                    after = stretch.end;
+                    let journal_page = store.journal_page(ORG, Some(after), 7).await.unwrap();
+                    seen.extend(
+                        journal_page.records.into_iter().map(|written| (written.pos, written.run, written.record)),
+                    );
+                    after = journal_page.end;
                 }
                 seen
             })

@@ -16,7 +16,7 @@ fn a_second_opener_is_told_it_is_in_use() {
     commit(&store, [start(run(1))]);
     drop(store);
     let again = place.open();
-    assert_eq!(now(again.unparked()), Ok(vec![(ORG, run(1))]));
+    assert_eq!(now(again.active_runs()), Ok(vec![(ORG, run(1))]));
 }
 
 #[test]
@@ -246,9 +246,9 @@ fn a_store_from_before_tasks_opens_with_its_runs_as_they_were() {
     let again = place.open();
     for (n, status) in (1..).zip(statuses) {
         let found = now(again.run(ORG, run(n))).unwrap().unwrap();
-        assert_eq!((found.status, found.parked), (status, status.is_parked()));
-        let is_open = !status.is_parked() && !status.is_terminal();
-        assert_eq!(now(again.unparked()).unwrap().contains(&(ORG, run(n))), is_open, "{status}");
+        assert_eq!((found.status, found.evicted), (status, status.is_evicted()));
+        let is_open = !status.is_evicted() && !status.is_terminal();
+        assert_eq!(now(again.active_runs()).unwrap().contains(&(ORG, run(n))), is_open, "{status}");
         assert_eq!(commit(&again, [append(run(n), 2)]), [Verdict::Committed]);
     }
 }

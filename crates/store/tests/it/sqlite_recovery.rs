@@ -24,7 +24,7 @@ fn populate(store: &dyn Store) {
 }
 
 fn check_populated(store: &dyn Store) {
-    assert_eq!(now(store.unparked()), Ok(vec![(ORG, run(1)), (ORG, run(4))]));
+    assert_eq!(now(store.active_runs()), Ok(vec![(ORG, run(1)), (ORG, run(4))]));
     for (n, seq) in [(1, 31), (2, 3), (3, 3), (4, 1)] {
         let history = now(store.history(ORG, run(n), 0, usize::MAX)).unwrap().unwrap();
         assert!(history.into_iter().eq((1..=seq).map(|seq| record(run(n), seq, at(1_000)))), "run {n}");
@@ -131,7 +131,7 @@ fn a_start_lists_what_was_not_and_finds_it() {
         assert!(!unlisted(&killed, 1..8).is_empty());
         let again = killed.open_with(options);
         assert!(unlisted(&killed, 1..8).is_empty());
-        assert_eq!(now(again.unparked()), Ok((1..8).map(|n| (ORG, run(n))).collect()));
+        assert_eq!(now(again.active_runs()), Ok((1..8).map(|n| (ORG, run(n))).collect()));
     }
 }
 
@@ -161,17 +161,17 @@ fn take_some(store: &dyn Store) {
 }
 
 fn check_taken(store: &dyn Store) {
-    assert_eq!(now(store.unparked()), Ok([2, 3, 6].map(|n| (ORG, run(n))).to_vec()));
-    let waiting = now(store.ready(&lane(ORG, "mail", ""), None, 10)).unwrap();
+    assert_eq!(now(store.active_runs()), Ok([2, 3, 6].map(|n| (ORG, run(n))).to_vec()));
+    let waiting = now(store.ready(&queue(ORG, "mail", ""), None, 10)).unwrap();
     assert_eq!(waiting.iter().map(|row| row.run).collect::<Vec<_>>(), [run(1), run(5)]);
     let open = RunFilter { statuses: vec![RunStatus::Running], limit: 10, ..RunFilter::default() };
     let listed = now(store.runs(ORG, &open)).unwrap();
-    let parked: Vec<_> = listed.iter().map(|row| (row.id, row.parked)).collect();
-    assert_eq!(parked, [(run(5), true), (run(3), false), (run(2), false), (run(1), true)]);
-    for (n, seq, is_parked) in [(1, 1, true), (2, 2, false), (3, 3, false), (4, 3, false), (5, 3, true), (6, 3, false)]
+    let evicted: Vec<_> = listed.iter().map(|row| (row.id, row.evicted)).collect();
+    assert_eq!(evicted, [(run(5), true), (run(3), false), (run(2), false), (run(1), true)]);
+    for (n, seq, is_evicted) in [(1, 1, true), (2, 2, false), (3, 3, false), (4, 3, false), (5, 3, true), (6, 3, false)]
     {
         let loaded = now(store.load(ORG, run(n))).unwrap().unwrap();
-        assert_eq!((loaded.seq, loaded.row.parked), (seq, is_parked), "run {n}");
+        assert_eq!((loaded.seq, loaded.row.evicted), (seq, is_evicted), "run {n}");
         assert_eq!(now(store.run(ORG, run(n))).unwrap().unwrap(), loaded.row, "run {n}");
         assert_eq!(commit(store, [append(run(n), seq - 1)]), [Verdict::Conflict]);
     }
@@ -207,7 +207,7 @@ fn a_kill_forgets_nothing_of_what_was_taken_up() {
         }
         check_taken(&again);
         assert_eq!(commit(&again, [turn(run(2), 2, RunStatus::Completed)]), [Verdict::Committed]);
-        assert_eq!(now(killed.killed().open().unparked()), Ok([3, 6].map(|n| (ORG, run(n))).to_vec()));
+        assert_eq!(now(killed.killed().open().active_runs()), Ok([3, 6].map(|n| (ORG, run(n))).to_vec()));
     }
 }
 
@@ -249,7 +249,7 @@ fn a_start_reads_only_the_tail() {
     // Records before the recovery position may be unreadable for all a start cares.
     killed.raw().execute("UPDATE journal SET run = x'00' WHERE pos < 10", []).unwrap();
     let again = killed.open();
-    assert_eq!(now(again.unparked()), Ok(vec![(ORG, run(1)), (ORG, run(4))]));
+    assert_eq!(now(again.active_runs()), Ok(vec![(ORG, run(1)), (ORG, run(4))]));
     assert!(
         matches!(now(again.history(ORG, run(1), 0, usize::MAX)), Err(Error::Corrupt(_))),
         "but a reader of them says so"

@@ -115,7 +115,7 @@ fn who_is_told_of_an_end() {
         story.plan = Plan::new(layout).unwrap();
         story.run.state.origin.caused_by = caused_by;
         story.run.state.origin.callback_url = "http://caller".into();
-        assert!(notices(&story.plan, &story.run).is_empty(), "nobody, before it has ended");
+        assert!(notifications(&story.plan, &story.run).is_empty(), "nobody, before it has ended");
         let input = story.result("a", response(end.parse().unwrap(), json!(1)));
         let context = Context {
             run: RunId([9; 16]),
@@ -127,7 +127,7 @@ fn who_is_told_of_an_end() {
             offer: &|_| None,
         };
         advance(&story.plan, &mut story.run, vec![input], &context);
-        notices(&story.plan, &story.run).into_iter().map(|n| n.url).collect()
+        notifications(&story.plan, &story.run).into_iter().map(|n| n.url).collect()
     };
     assert_eq!(told("200", None), ["http://all", "http://caller"]);
     assert_eq!(told("400", None), ["http://all", "http://failed", "http://caller"]);
@@ -153,7 +153,7 @@ fn the_key_of_a_limit_comes_from_the_trigger() {
         Some(Concurrency { key, limit: 2, on_conflict: crate::event::OnConflict::Skip, ..Default::default() });
     let plan = Plan::new(layout).unwrap();
     let origin = |body: Value| Origin { body: Payload::json(body.to_string()), ..Default::default() };
-    assert_eq!(gate(&story.plan, &origin(json!({}))), Ok(None));
-    assert_eq!(gate(&plan, &origin(json!({ "id": 7 }))).unwrap().unwrap().key, "customer-7");
-    assert_eq!(gate(&plan, &origin(json!({}))).unwrap_err(), "Failed to resolve {{trigger.body.id}}");
+    assert_eq!(concurrency_group(&story.plan, &origin(json!({}))), Ok(None));
+    assert_eq!(concurrency_group(&plan, &origin(json!({ "id": 7 }))).unwrap().unwrap().key, "customer-7");
+    assert_eq!(concurrency_group(&plan, &origin(json!({}))).unwrap_err(), "Failed to resolve {{trigger.body.id}}");
 }

@@ -8,7 +8,7 @@ use crate::run::WaitKind;
 const LEASE: Span = Span::from_secs(30);
 
 fn offer(worker: &str) -> Offer {
-    Offer { worker: worker.into(), lease: LEASE, place: 7, seat: 0, key_seat: 0 }
+    Offer { worker: worker.into(), lease: LEASE, offer_id: 7, slot: 0, key_slot: 0 }
 }
 
 fn done(body: Value) -> TaskResult {
@@ -102,7 +102,7 @@ fn w1_a_task_waits_for_a_worker_and_then_has_one() {
     assert_eq!(story.shows(), "task=running run=running");
     assert!(!story.run.is_up_to_others(&story.plan));
     let granted = &story.grants[0];
-    assert_eq!((granted.attempt, granted.place, granted.task.max_attempts), (1, 7, 3));
+    assert_eq!((granted.attempt, granted.offer_id, granted.task.max_attempts), (1, 7, 3));
     assert_eq!((granted.task.worker.as_str(), granted.task.lease), ("w1", LEASE));
     assert_eq!((&granted.task.input[..], &granted.task.progress), (&br#"{"id":5}"#[..], &None));
     assert_eq!(story.claim("task"), Answer::Stale, "two workers never have the same task");

@@ -5,7 +5,7 @@
 //! so does one that cannot be read.
 
 use super::super::columns::{Attempted, get, id, org, sql};
-use super::super::fault::Trouble;
+use super::super::errors::Failure;
 use super::{PostgresInspection, unreadable};
 use crate::Result;
 use crate::inspect::{Anomaly, AnomalyKind, Seen};
@@ -69,7 +69,7 @@ impl<T> Cursor<T> {
     /// The next row, if it is of a run up to this one.
     fn next_until(&mut self, look: &PostgresInspection, last: Option<Key>) -> Result<Option<(Key, Row)>> {
         self.fill(look)?;
-        let Some(found) = self.page.front().map(key).transpose().map_err(Trouble::unwritten)? else { return Ok(None) };
+        let Some(found) = self.page.front().map(key).transpose().map_err(Failure::unwritten)? else { return Ok(None) };
         match last {
             Some(last) if found > last => Ok(None),
             _ => Ok(self.page.pop_front().map(|row| (found, row))),
@@ -92,9 +92,9 @@ impl<T> Cursor<T> {
             }
             match (self.read)(&row) {
                 Ok(row) => rows.push(row),
-                Err(trouble) => {
+                Err(failure) => {
                     let (org, run) = understood(found);
-                    each(Seen::Anomaly(unreadable(self.table, org, run, trouble)));
+                    each(Seen::Anomaly(unreadable(self.table, org, run, failure)));
                 }
             }
         }
@@ -124,7 +124,7 @@ impl<'a> Owners<'a> {
     pub(super) fn of(look: &'a PostgresInspection) -> Result<Owners<'a>> {
         let rows = look.query(sql!("inspect_orgs"), &[])?;
         let orgs = rows.iter().map(|row| Ok(super::owner(org(row, 0)?))).collect::<Attempted<_>>();
-        Ok(Owners { look, orgs: orgs.map_err(Trouble::unwritten)? })
+        Ok(Owners { look, orgs: orgs.map_err(Failure::unwritten)? })
     }
 
     /// What to say of a row whose run is not there.

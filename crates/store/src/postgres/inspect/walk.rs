@@ -5,14 +5,14 @@
 //! is of a run that was erased: its idempotency key may be left, and so may a record that was on its way
 //! at that moment.
 
+use super::super::batch_columns;
 use super::super::columns::{Attempted, Id, blob, get, hash, number, org, run_id, run_row, seq, sql, text, time};
-use super::super::fault::Trouble;
-use super::super::sheet;
+use super::super::errors::Failure;
 use super::cursor::{Cursor, Key, Owners, fetch, key, understood};
 use super::{PostgresInspection, owner, unreadable};
 use crate::Result;
 use crate::inspect::{Anomaly, AnomalyKind, Seen, SnapshotRow, StoredRun};
-use crate::rows::{Lane, Place, ReadyRow, Wait};
+use crate::rows::{QueueKey, QueuePosition, ReadyRow, Wait};
 use bytes::Bytes;
 use kernel::RunId;
 use std::collections::{HashMap, HashSet};
@@ -58,7 +58,7 @@ fn runs(look: &PostgresInspection, pending: &mut Pending, each: &mut dyn FnMut(S
     let mut counted = 0;
     loop {
         let next = found.next(look)?;
-        let at = next.as_ref().map(key).transpose().map_err(Trouble::unwritten)?;
+        let at = next.as_ref().map(key).transpose().map_err(Failure::unwritten)?;
         let mut strays = Vec::new();
         let mut later = Vec::new();
         let mut nobodys = |table: &'static str, key: Key, _: &Row| {
@@ -104,9 +104,9 @@ fn runs(look: &PostgresInspection, pending: &mut Pending, each: &mut dyn FnMut(S
         counted += records.len() as u64;
         let row = match run_row(&row) {
             Ok(row) => row,
-            Err(trouble) => {
+            Err(failure) => {
                 let (org, run) = understood(at);
-                each(Seen::Anomaly(unreadable("runs", org, run, trouble)));
+                each(Seen::Anomaly(unreadable("runs", org, run, failure)));
                 continue;
             }
         };
@@ -146,7 +146,7 @@ fn in_a_row(records: Vec<(i64, Bytes)>) -> (Vec<(i64, Bytes)>, Option<String>) {
 fn version(look: &PostgresInspection, row: &crate::rows::RunRow) -> Result<Option<[u8; 32]>> {
     let (owner, workflow, version) = (owner(row.org), Id(row.workflow.0), i64::from(row.version));
     let found = look.query(sql!("inspect_version"), &[&owner, &workflow, &version])?;
-    found.first().map(|row| hash(row, 0)).transpose().map_err(Trouble::unwritten)
+    found.first().map(|row| hash(row, 0)).transpose().map_err(Failure::unwritten)
 }
 
 fn record(row: &Row) -> Attempted<(i64, Bytes)> {
@@ -164,8 +164,11 @@ fn wait(row: &Row) -> Attempted<Wait> {
 }
 
 fn ready_row(row: &Row) -> Attempted<ReadyRow> {
-    let lane = Lane { org: org(row, 0)?, name: text(row, 2)?, key: text(row, 3)? };
-    Ok(ReadyRow { lane, place: Place { run: run_id(row, 1)?, priority: number(row, 4)?, step: number(row, 5)? } })
+    let queue = QueueKey { org: org(row, 0)?, name: text(row, 2)?, key: text(row, 3)? };
+    Ok(ReadyRow {
+        queue,
+        position: QueuePosition { run: run_id(row, 1)?, priority: number(row, 4)?, step: number(row, 5)? },
+    })
 }
 
 /// Its number and its length.
@@ -180,14 +183,16 @@ fn journal(look: &PostgresInspection, counted: u64, mut pending: Pending, each: 
     let mut met = 0;
     while let Some(row) = rows.next(look)? {
         let (first, names): (Option<i64>, &[u8]) =
-            get(&row, 0).and_then(|first| Ok((first, get(&row, 1)?))).map_err(Trouble::unwritten)?;
+            get(&row, 0).and_then(|first| Ok((first, get(&row, 1)?))).map_err(Failure::unwritten)?;
         let first = first.unwrap_or(expected);
         if first != expected {
             let what = format!("the journal has no record at {expected}, the next is at {first}");
             each(Seen::Anomaly(Anomaly::new(AnomalyKind::Gap, what)));
         }
-        let named: Vec<(i64, Key, i32)> =
-            (first..).zip(sheet::named(names)).map(|(pos, (org, run, seq))| (pos, (owner(org), run.0), seq)).collect();
+        let named: Vec<(i64, Key, i32)> = (first..)
+            .zip(batch_columns::named(names))
+            .map(|(pos, (org, run, seq))| (pos, (owner(org), run.0), seq))
+            .collect();
         expected = first.saturating_add(named.len() as i64);
         let places: Vec<i64> = named.iter().map(|(pos, ..)| *pos).collect();
         let orgs: Vec<i32> = named.iter().map(|(_, key, _)| key.0).collect();
@@ -196,7 +201,7 @@ fn journal(look: &PostgresInspection, counted: u64, mut pending: Pending, each: 
         let mut bodies = HashMap::new();
         for row in look.query(sql!("postgres/inspect_named"), &[&places, &orgs, &runs, &seqs])? {
             let (pos, body): (i64, Bytes) =
-                get(&row, 0).and_then(|pos| Ok((pos, blob(&row, 1)?))).map_err(Trouble::unwritten)?;
+                get(&row, 0).and_then(|pos| Ok((pos, blob(&row, 1)?))).map_err(Failure::unwritten)?;
             bodies.insert(pos, body);
         }
         let missing = named.iter().filter(|(pos, ..)| !bodies.contains_key(pos)).map(|(_, key, _)| *key);
@@ -233,7 +238,7 @@ fn there(look: &PostgresInspection, mut runs: Vec<Key>) -> Result<HashSet<Key>> 
     }
     let (orgs, ids): (Vec<i32>, Vec<Id>) = runs.into_iter().map(|(org, id)| (org, Id(id))).unzip();
     let rows = look.query(sql!("postgres/inspect_runs_there"), &[&orgs, &ids])?;
-    rows.iter().map(key).collect::<Attempted<_>>().map_err(Trouble::unwritten)
+    rows.iter().map(key).collect::<Attempted<_>>().map_err(Failure::unwritten)
 }
 
 #[cfg(test)]

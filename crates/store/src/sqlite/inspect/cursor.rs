@@ -5,7 +5,7 @@
 //! before they are understood, so a damaged key cannot throw the two out of step.
 
 use super::super::columns::sql;
-use super::super::fault::on_read;
+use super::super::errors::on_read;
 use crate::Result;
 use crate::inspect::{Anomaly, AnomalyKind, Seen};
 use kernel::{OrgId, RunId};

@@ -10,7 +10,7 @@
 //! In the last case a read-only connection would have to create one. An exclusive one keeps the index
 //! to itself; it could write, but is told not to, and leaves the log as it was when it closes.
 
-use super::super::fault::on_read;
+use super::super::errors::on_read;
 use super::super::open::{STATEMENTS_MAX, with_suffix};
 use crate::{Error, Result};
 use rusqlite::config::DbConfig;

@@ -2,9 +2,9 @@
 
 use super::super::catalog::{self, EPOCH};
 use super::super::columns::{named, org, sql, time_or_none};
-use super::super::fault::on_read;
-use super::super::heads::RECOVERY_POS;
+use super::super::errors::on_read;
 use super::super::migrations;
+use super::super::run_heads::RECOVERY_POS;
 use super::cursor::{raw_key, unreadable};
 use crate::inspect::{Anomaly, AnomalyKind, Catalogued, TriggerSeen};
 use crate::rows::Definition;

@@ -7,14 +7,14 @@
 //! finds the records nobody leads to. An empty record of a run that is not there is a place the run left
 //! behind when it was erased.
 
-use super::super::chain::{Place, place};
 use super::super::columns::{count, org, run_id, run_row, sql, time};
-use super::super::fault::on_read;
-use super::super::heads::{self, Head, may_be_taken, take_up_after};
+use super::super::errors::on_read;
+use super::super::journal::{JournalSlot, journal_slot};
+use super::super::run_heads::{self, Head, may_be_taken, take_up_after};
 use super::cursor::{Cursor, Owners, RawKey, raw_key, understood, unreadable};
 use crate::Result;
 use crate::inspect::{Anomaly, AnomalyKind, Seen, SnapshotRow, StoredRun};
-use crate::rows::{Lane, Place as Waiting, ReadyRow, RunRow, Wait};
+use crate::rows::{QueueKey, QueuePosition, ReadyRow, RunRow, Wait};
 use bytes::Bytes;
 use kernel::{OrgId, RunId};
 use rusqlite::{Connection, OptionalExtension, Row, Statement, params};
@@ -148,8 +148,8 @@ fn wait(row: &Row<'_>) -> rusqlite::Result<Wait> {
 }
 
 fn ready_row(row: &Row<'_>) -> rusqlite::Result<ReadyRow> {
-    let lane = Lane { org: org(row, 0)?, name: row.get(2)?, key: row.get(3)? };
-    Ok(ReadyRow { lane, place: Waiting { run: run_id(row, 1)?, priority: row.get(4)?, step: row.get(5)? } })
+    let queue = QueueKey { org: org(row, 0)?, name: row.get(2)?, key: row.get(3)? };
+    Ok(ReadyRow { queue, position: QueuePosition { run: run_id(row, 1)?, priority: row.get(4)?, step: row.get(5)? } })
 }
 
 /// A run's records with their positions, oldest first, and why they are not all if they are not.
@@ -170,7 +170,7 @@ impl<'c> Journal<'c> {
     fn open(connection: &'c Connection) -> Result<Journal<'c>> {
         let mut tails = HashMap::new();
         // A setting that cannot be read is reported with the settings; here the whole journal is the tail.
-        let recovery_pos = heads::recovery_pos(connection).unwrap_or(0);
+        let recovery_pos = run_heads::recovery_pos(connection).unwrap_or(0);
         let mut statement = prepare(connection, sql!("journal_tail"))?;
         let mut rows = statement.query([recovery_pos]).map_err(on_read)?;
         while let Some(row) = rows.next().map_err(on_read)? {
@@ -186,7 +186,7 @@ impl<'c> Journal<'c> {
 
     /// A run's last record.
     fn last(&self, key: &RawKey, row: &RunRow, stored: Head) -> Head {
-        let may_lag = may_be_taken(row) || !row.parked && !row.status.is_terminal();
+        let may_lag = may_be_taken(row) || !row.evicted && !row.status.is_terminal();
         self.tails.get(key).copied().filter(|_| may_lag).unwrap_or_default().max(stored)
     }
 
@@ -199,14 +199,14 @@ impl<'c> Journal<'c> {
             if at == Head::default() {
                 break (!passed_row).then(|| format!("its row's last record ({}) is not among them", stored.seq));
             }
-            match place(&mut self.at, (row.org, row.id), at)? {
-                Place::Found { before, body } => {
+            match journal_slot(&mut self.at, (row.org, row.id), at)? {
+                JournalSlot::Found { before, body } => {
                     passed_row |= at == stored;
                     self.visited.mark(at.pos);
                     records.push((at.pos, body));
                     at = before;
                 }
-                Place::Wrong(why) => break Some(format!("record {} at position {}: {why}", at.seq, at.pos)),
+                JournalSlot::Wrong(why) => break Some(format!("record {} at position {}: {why}", at.seq, at.pos)),
             }
         };
         records.reverse();

@@ -226,7 +226,7 @@ pub const ALL: &[(Code, &str, Damage)] = &[
     (Code::ReadyMissing, "another lane", sql!("UPDATE ready SET key = 'k8'")),
     (Code::ReadyMissing, "another type", sql!("UPDATE ready SET name = 'mail.send.v2'")),
     (Code::ReadyStray, "another place", sql!("UPDATE ready SET priority = 6")),
-    (Code::ReadyStray, "another step", sql!(parked, "INSERT INTO ready VALUES (1, 'mail.send.v1', 'k7', 5, $1, 1)")),
+    (Code::ReadyStray, "another step", sql!(evicted, "INSERT INTO ready VALUES (1, 'mail.send.v1', 'k7', 5, $1, 1)")),
     (Code::ReadyStray, "over", sql!(completed, "INSERT INTO ready VALUES (1, 'mail.send.v1', '', 5, $1, 0)")),
     (Code::ReadyStray, "in memory", sql!(offered, "INSERT INTO ready VALUES (1, 'mail.send.v1', 'k7', 5, $1, 0)")),
     (Code::Dangling, "a task", sql!("INSERT INTO ready VALUES (1, 'mail.send.v1', '', 5, zeroblob(16), 0)")),
@@ -234,7 +234,7 @@ pub const ALL: &[(Code, &str, Damage)] = &[
     (Code::RowDiffers, "not parked", sql!(waiting, "UPDATE runs SET parked = 0 WHERE id = $1")),
     (Code::RowDiffers, "left to nobody", sql!(running, "UPDATE runs SET parked = 1 WHERE id = $1")),
     (Code::RowDiffers, "hidden", sql!(waiting, "UPDATE runs SET deleted_at = 1 WHERE id = $1")),
-    (Code::TimerMissing, "of a parked task", sql!(parked, "DELETE FROM timers WHERE run = $1")),
+    (Code::TimerMissing, "of a parked task", sql!(evicted, "DELETE FROM timers WHERE run = $1")),
     (Code::TimerEarly, "nobody's turn yet", |p| p.append(p.s.offered, vec![out_of_time("queue_timeout")])),
     (Code::EventOutOfPlace, "a limit it has not", |p| p.append(p.s.offered, vec![out_of_time("total_timeout")])),
     (Code::EventOutOfPlace, "done by the server", |p| {
@@ -285,7 +285,7 @@ fn started(event: &Event) -> bool {
 
 fn leased(attempt: u32) -> Event {
     let (worker, lease, key) = ("w".into(), kernel::Span::from_secs(30), "k7".into());
-    Event::Leased { step: 0, attempt, worker, lease, seen: vec![], key, epoch: 1, seat: 0, key_seat: 0 }
+    Event::Leased { step: 0, attempt, worker, lease, seen: vec![], key, epoch: 1, slot: 0, key_slot: 0 }
 }
 
 fn out_of_time(code: &str) -> Event {

@@ -2,9 +2,9 @@
 
 use crate::support::Place;
 use bytes::Bytes;
-use engine::board::Task;
 use engine::engine::{Alive, Heartbeat, NewTask, Outcome, Report, Reported, TaskKey, WorkRequest};
 use engine::secret::Secret;
+use engine::task_queue::Task;
 use engine::{ClockMode, Engine, Idempotency, Options, StartRequest};
 use kernel::event::{Failure, Line};
 use kernel::{Event, OrgId, RunId, RunStatus, Span, Timestamp};
@@ -37,7 +37,7 @@ pub struct Sample {
     /// Its task waits for a worker, and it is in memory…
     pub offered: RunId,
     /// …or parked.
-    pub parked: RunId,
+    pub evicted: RunId,
 }
 
 impl Sample {
@@ -69,7 +69,7 @@ fn make() -> Sample {
     // Whether or not every connection is gone, this one sees everything and makes it one file.
     place.raw().pragma_update_and_check(None, "journal_mode", "DELETE", |_| Ok(())).ok();
     place.raw().pragma_update_and_check(None, "journal_mode", "WAL", |_| Ok(())).unwrap();
-    park(&place.raw(), sample.parked);
+    park(&place.raw(), sample.evicted);
     Sample { file: std::fs::read(place.database()).unwrap(), ..sample }
 }
 
@@ -106,7 +106,7 @@ async fn open_on(store: Arc<dyn Store>) -> Engine {
     Engine::open(store, options).await.unwrap()
 }
 
-/// The same runs in another store, which nobody uses any more afterwards. Those that `parked` names are not parked.
+/// The same runs in another store, which nobody uses any more afterwards. Those that `evicted` names are not parked.
 pub fn fill<F: Future<Output = Arc<dyn Store>>>(store: impl FnOnce() -> F) -> Sample {
     let runtime = Runtime::new().unwrap();
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -114,7 +114,7 @@ pub fn fill<F: Future<Output = Arc<dyn Store>>>(store: impl FnOnce() -> F) -> Sa
         let engine = open_on(store().await).await;
         let sample = populate(&engine, silent.local_addr().unwrap().port()).await;
         // What has happened so far has its order; what follows has not.
-        engine.store().stretch(ORG, None, 1).await.unwrap();
+        engine.store().journal_page(ORG, None, 1).await.unwrap();
         let last = start(&engine, ORG, "callback", &json!({ "last": true })).await;
         in_status(&engine, last, RunStatus::Waiting).await;
         engine.stop().await;
@@ -226,8 +226,8 @@ async fn populate(engine: &Engine, silent: u16) -> Sample {
     let running = start(engine, ORG, "hangs", &json!({})).await;
     plain_tasks(engine).await;
     let offered = start(engine, ORG, "outside", &json!({ "n": 7 })).await;
-    let parked = start(engine, ORG, "parked", &json!({ "n": 7 })).await;
-    Sample { file: Vec::new(), completed, waiting, sleeping, woken, cancelled, running, erased, offered, parked }
+    let evicted = start(engine, ORG, "parked", &json!({ "n": 7 })).await;
+    Sample { file: Vec::new(), completed, waiting, sleeping, woken, cancelled, running, erased, offered, evicted }
 }
 
 /// Tasks in every state: done with progress, a log and a large result, failed for good, put off, waiting for the

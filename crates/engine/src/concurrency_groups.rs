@@ -1,0 +1,472 @@
+//! Gates: which runs may be open at once, and whose turn is next.
+//!
+//! ```text
+//!   enter ──room──▶ holding ──────ended──────▶ gone
+//!     │                ▲                        ▲
+//!     ├──full──▶ queued ┘ (oldest first) ───────┤
+//!     └──workflow paused──▶ held ──resumed──▶ queued or holding
+//! ```
+//!
+//! Pure bookkeeping of the mailbox: no clock, no store. Nothing here is a counter that could drift: a
+//! place is held by a run that is open, and after a restart the places are read from the rows of the open
+//! runs. Ids are ordered by time, so the order of a queue is the order in which its runs were created.
+
+use kernel::event::{OnConflict, Queue};
+use kernel::planted_bugs::{self, Bug};
+use kernel::{Admission, OrgId, RunId, WorkflowId};
+use sha2::{Digest, Sha256};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use store::{ConcurrencyGroupRow, GroupedRun};
+
+/// Runs of one workflow whose keys are equal share a limit.
+pub fn id(workflow: WorkflowId, key: &str) -> [u8; 16] {
+    let mut hash = Sha256::new();
+    hash.update(workflow.0);
+    hash.update(key.as_bytes());
+    let hash: [u8; 32] = hash.finalize().into();
+    let mut id = [0; 16];
+    id.copy_from_slice(&hash[..16]);
+    id
+}
+
+/// What follows from the places the last process left.
+#[derive(Debug, PartialEq)]
+pub struct Restored {
+    /// Whose turn has come.
+    pub admitted: Vec<(OrgId, RunId)>,
+    /// Who has to make room.
+    pub superseded: Vec<(OrgId, RunId)>,
+    /// Who came to a full gate and does not wait.
+    pub refused: Vec<(OrgId, RunId)>,
+}
+
+#[derive(Default)]
+pub struct ConcurrencyGroups {
+    members: HashMap<RunId, Member>,
+    concurrency_groups: HashMap<[u8; 16], ConcurrencyGroup>,
+    paused: BTreeMap<WorkflowId, BTreeSet<RunId>>,
+}
+
+struct Member {
+    org: OrgId,
+    workflow: WorkflowId,
+    concurrency_group: Option<[u8; 16]>,
+    /// Others make room for it, rather than it waits.
+    is_replacing: bool,
+    /// It does not wait either.
+    is_hasty: bool,
+}
+
+impl Member {
+    fn new(org: OrgId, workflow: WorkflowId, concurrency_group: Option<&ConcurrencyGroupRow>) -> Member {
+        let on_conflict = concurrency_group.map(|concurrency_group| concurrency_group.on_conflict);
+        let is_replacing = on_conflict == Some(OnConflict::CancelRunning);
+        let is_hasty = on_conflict == Some(OnConflict::Skip);
+        Member {
+            org,
+            workflow,
+            concurrency_group: concurrency_group.map(|concurrency_group| concurrency_group.id),
+            is_replacing,
+            is_hasty,
+        }
+    }
+}
+
+#[derive(Default)]
+struct ConcurrencyGroup {
+    workflow: WorkflowId,
+    /// As the newest run said: a new version may have changed it.
+    limit: u32,
+    holders: BTreeSet<RunId>,
+    queue: BTreeSet<RunId>,
+}
+
+impl ConcurrencyGroup {
+    fn has_room(&self) -> bool {
+        (self.holders.len() as u32) < self.limit
+    }
+
+    /// The oldest runs that must go so that this one, which waits, would fit.
+    fn surplus(&self, run: RunId) -> Vec<RunId> {
+        let ahead = self.queue.range(..run);
+        let others = self.holders.len() + ahead.clone().count();
+        let surplus = (others + 1).saturating_sub(self.limit as usize);
+        self.holders.iter().chain(ahead).copied().filter(|other| *other < run).take(surplus).collect()
+    }
+}
+
+/// What a gate looks like from outside.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct QueueStatus {
+    pub limit: u32,
+    /// A few of those who hold a place, oldest first.
+    pub holders: Vec<RunId>,
+    /// Runs queued before the one that asks.
+    pub ahead: usize,
+    pub is_paused: bool,
+}
+
+impl ConcurrencyGroups {
+    /// As they are stored.
+    pub fn stored(paused: Vec<WorkflowId>, runs: Vec<GroupedRun>) -> ConcurrencyGroups {
+        let paused = paused.into_iter().map(|workflow| (workflow, BTreeSet::new())).collect();
+        let mut concurrency_groups = ConcurrencyGroups { paused, ..ConcurrencyGroups::default() };
+        for row in runs {
+            let concurrency_group = row.concurrency_group.as_ref().map(|concurrency_group| concurrency_group.id);
+            concurrency_groups
+                .members
+                .insert(row.run, Member::new(row.org, row.workflow, row.concurrency_group.as_ref()));
+            if let Some(said) = &row.concurrency_group {
+                let concurrency_group = concurrency_groups.concurrency_group(said, row.workflow);
+                if !row.is_queued && !planted_bugs::is(Bug::GroupCountsForgotten) {
+                    concurrency_group.holders.insert(row.run);
+                }
+            }
+            if row.is_queued {
+                concurrency_groups.queue(row.run, row.workflow, concurrency_group);
+            }
+        }
+        concurrency_groups
+    }
+
+    /// Forgets everything and takes up what is stored: open runs with a gate, runs whose turn had not come, paused
+    /// workflows. Answers who may go on, and who may not.
+    pub fn restore(&mut self, paused: Vec<WorkflowId>, runs: Vec<GroupedRun>) -> Restored {
+        let queued: Vec<RunId> = runs.iter().filter(|row| row.is_queued).map(|row| row.run).collect();
+        *self = ConcurrencyGroups::stored(paused, runs);
+        let mut admitted = Vec::new();
+        let concurrency_groups: BTreeSet<[u8; 16]> = self.concurrency_groups.keys().copied().collect();
+        let superseded: BTreeSet<(OrgId, RunId)> = queued.into_iter().flat_map(|run| self.supersedes(run)).collect();
+        for concurrency_group in concurrency_groups {
+            self.admit(concurrency_group, &mut admitted);
+        }
+        let ungated =
+            |(run, member): (&RunId, &Member)| (member.concurrency_group.is_none()).then_some((*run, member.workflow));
+        let ungated: BTreeSet<(RunId, WorkflowId)> = self.members.iter().filter_map(ungated).collect();
+        for (run, workflow) in ungated {
+            if !self.paused.contains_key(&workflow) {
+                admitted.extend(self.members.remove(&run).map(|member| (member.org, run)));
+            }
+        }
+        let left = self.concurrency_groups.values().flat_map(|concurrency_group| concurrency_group.queue.iter());
+        let hasty = |run: &RunId| self.members.get(run).filter(|member| member.is_hasty && !self.is_paused(member));
+        let refused: BTreeSet<(OrgId, RunId)> =
+            left.filter_map(|run| hasty(run).map(|member| (member.org, *run))).collect();
+        let (superseded, refused) = (superseded.into_iter().collect(), refused.into_iter().collect());
+        Restored { admitted, superseded, refused }
+    }
+
+    /// A new run comes with a limit of its own, which may be a higher one: answers whose turn has come by it.
+    pub fn raise_limit(&mut self, workflow: WorkflowId, said: &ConcurrencyGroupRow) -> Vec<(OrgId, RunId)> {
+        self.concurrency_group(said, workflow);
+        let mut admitted = Vec::new();
+        self.admit(said.id, &mut admitted);
+        admitted
+    }
+
+    /// A new run is at the door. It has its place from now on, until it leaves.
+    pub fn enter(
+        &mut self,
+        org: OrgId,
+        run: RunId,
+        workflow: WorkflowId,
+        concurrency_group: Option<&ConcurrencyGroupRow>,
+    ) -> Admission {
+        let is_paused = self.paused.contains_key(&workflow);
+        let Some(said) = concurrency_group else {
+            if !is_paused {
+                return Admission::Open;
+            }
+            self.members.insert(run, Member::new(org, workflow, None));
+            self.queue(run, workflow, None);
+            return Admission::Queue(Queue::WorkflowPaused);
+        };
+        let id = said.id;
+        let concurrency_group = self.concurrency_group(said, workflow);
+        // Those who wait only for their workflow to be resumed have a claim too.
+        let is_full =
+            concurrency_group.holders.len() + concurrency_group.queue.len() >= concurrency_group.limit as usize;
+        if is_full && said.on_conflict == OnConflict::Skip {
+            return Admission::Refuse;
+        }
+        self.members.insert(run, Member::new(org, workflow, Some(said)));
+        if is_paused || is_full {
+            self.queue(run, workflow, Some(id));
+        } else if let Some(concurrency_group) = self.concurrency_groups.get_mut(&id) {
+            concurrency_group.holders.insert(run);
+        }
+        match (is_paused, is_full) {
+            (true, _) => Admission::Queue(Queue::WorkflowPaused),
+            (false, true) => Admission::Queue(Queue::Limit),
+            (false, false) => Admission::Open,
+        }
+    }
+
+    /// Who has to make room for this run, if it waits and is not meant to.
+    pub fn supersedes(&self, run: RunId) -> Vec<(OrgId, RunId)> {
+        let member = self.members.get(&run).filter(|member| member.is_replacing);
+        let concurrency_group = member.and_then(|member| self.concurrency_groups.get(&member.concurrency_group?));
+        let surplus = concurrency_group
+            .filter(|concurrency_group| concurrency_group.queue.contains(&run))
+            .map(|concurrency_group| concurrency_group.surplus(run));
+        let with_org = |run: RunId| self.members.get(&run).map(|member| (member.org, run));
+        surplus.unwrap_or_default().into_iter().filter_map(with_org).collect()
+    }
+
+    /// A run is over, or never came to be. Answers whose turn has come.
+    pub fn leave(&mut self, run: RunId) -> Vec<(OrgId, RunId)> {
+        let mut admitted = Vec::new();
+        let Some(member) = self.members.remove(&run) else { return admitted };
+        if let Some(held) = self.paused.get_mut(&member.workflow) {
+            held.remove(&run);
+        }
+        if let Some(id) = member.concurrency_group
+            && let Some(concurrency_group) = self.concurrency_groups.get_mut(&id)
+        {
+            concurrency_group.holders.remove(&run);
+            concurrency_group.queue.remove(&run);
+            if concurrency_group.holders.is_empty() && concurrency_group.queue.is_empty() {
+                self.concurrency_groups.remove(&id);
+            } else {
+                self.admit(id, &mut admitted);
+            }
+        }
+        admitted
+    }
+
+    /// Runs of this workflow wait for their turn from now on, whatever their limits say.
+    pub fn pause(&mut self, workflow: WorkflowId) {
+        self.paused.entry(workflow).or_default();
+    }
+
+    /// Answers whose turn has come.
+    pub fn resume(&mut self, workflow: WorkflowId) -> Vec<(OrgId, RunId)> {
+        let mut admitted = Vec::new();
+        for run in self.paused.remove(&workflow).unwrap_or_default() {
+            // It has no limit to obey: once it is let in, nothing needs to know of it any more.
+            admitted.extend(self.members.remove(&run).map(|member| (member.org, run)));
+        }
+        let concurrency_groups = self
+            .concurrency_groups
+            .iter()
+            .filter(|(_, concurrency_group)| concurrency_group.workflow == workflow)
+            .map(|(id, _)| *id);
+        let concurrency_groups: BTreeSet<[u8; 16]> = concurrency_groups.collect();
+        for concurrency_group in concurrency_groups {
+            self.admit(concurrency_group, &mut admitted);
+        }
+        admitted
+    }
+
+    /// Who stands between this run and its turn; `None` if it is not known here.
+    pub fn queue_status(&self, run: RunId) -> Option<QueueStatus> {
+        let member = self.members.get(&run)?;
+        let is_paused = self.paused.contains_key(&member.workflow);
+        let concurrency_group = member.concurrency_group.and_then(|id| self.concurrency_groups.get(&id));
+        let limit = concurrency_group.map_or(0, |concurrency_group| concurrency_group.limit);
+        let holders = concurrency_group
+            .map(|concurrency_group| concurrency_group.holders.iter().take(8).copied().collect())
+            .unwrap_or_default();
+        let ahead = concurrency_group.map_or(0, |concurrency_group| concurrency_group.queue.range(..run).count());
+        Some(QueueStatus { limit, holders, ahead, is_paused })
+    }
+
+    /// Would this run be let in, as things stand?
+    pub fn is_next(&self, run: RunId) -> bool {
+        let Some(member) = self.members.get(&run).filter(|member| !self.is_paused(member)) else { return false };
+        member.concurrency_group.and_then(|id| self.concurrency_groups.get(&id)).is_some_and(|concurrency_group| {
+            let ahead = concurrency_group.holders.len() + concurrency_group.queue.range(..run).count();
+            concurrency_group.queue.contains(&run) && ahead < concurrency_group.limit as usize
+        })
+    }
+
+    fn is_paused(&self, member: &Member) -> bool {
+        self.paused.contains_key(&member.workflow)
+    }
+
+    /// Does this run have a place, or wait for one?
+    pub fn is_known(&self, run: RunId) -> bool {
+        self.members.contains_key(&run)
+    }
+
+    /// Does this run wait for its turn?
+    pub fn is_queued(&self, run: RunId) -> bool {
+        self.members.get(&run).is_some_and(|member| {
+            match member.concurrency_group.and_then(|id| self.concurrency_groups.get(&id)) {
+                Some(concurrency_group) => concurrency_group.queue.contains(&run),
+                None => true,
+            }
+        })
+    }
+
+    fn concurrency_group(&mut self, said: &ConcurrencyGroupRow, workflow: WorkflowId) -> &mut ConcurrencyGroup {
+        let concurrency_group = self.concurrency_groups.entry(said.id).or_default();
+        concurrency_group.workflow = workflow;
+        concurrency_group.limit = said.limit;
+        concurrency_group
+    }
+
+    fn queue(&mut self, run: RunId, workflow: WorkflowId, concurrency_group: Option<[u8; 16]>) {
+        match concurrency_group.and_then(|id| self.concurrency_groups.get_mut(&id)) {
+            Some(concurrency_group) => drop(concurrency_group.queue.insert(run)),
+            None => drop(self.paused.get_mut(&workflow).map(|held| held.insert(run))),
+        }
+    }
+
+    /// Lets in the oldest that wait, as long as there is room.
+    fn admit(&mut self, id: [u8; 16], admitted: &mut Vec<(OrgId, RunId)>) {
+        let Some(concurrency_group) = self.concurrency_groups.get_mut(&id) else { return };
+        if self.paused.contains_key(&concurrency_group.workflow) {
+            return;
+        }
+        while concurrency_group.has_room() {
+            let Some(run) = concurrency_group.queue.pop_first() else { break };
+            concurrency_group.holders.insert(run);
+            admitted.extend(self.members.get(&run).map(|member| (member.org, run)));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ORG: OrgId = OrgId::DEFAULT;
+    const WORKFLOW: WorkflowId = WorkflowId([9; 16]);
+
+    fn run(n: u8) -> RunId {
+        RunId([n; 16])
+    }
+
+    fn concurrency_group(limit: u32, on_conflict: OnConflict) -> ConcurrencyGroupRow {
+        ConcurrencyGroupRow { id: [1; 16], limit, on_conflict }
+    }
+
+    fn enter(concurrency_groups: &mut ConcurrencyGroups, n: u8, concurrency_group: &ConcurrencyGroupRow) -> Admission {
+        concurrency_groups.enter(ORG, run(n), WORKFLOW, Some(concurrency_group))
+    }
+
+    #[test]
+    fn a_queue_is_first_come_first_served_and_never_over_its_limit() {
+        let (mut concurrency_groups, two) = (ConcurrencyGroups::default(), concurrency_group(2, OnConflict::Queue));
+        assert_eq!(enter(&mut concurrency_groups, 1, &two), Admission::Open);
+        assert_eq!(enter(&mut concurrency_groups, 2, &two), Admission::Open);
+        for n in 3..6 {
+            assert_eq!(enter(&mut concurrency_groups, n, &two), Admission::Queue(Queue::Limit));
+        }
+        assert_eq!(concurrency_groups.queue_status(run(5)).unwrap().ahead, 2);
+        assert_eq!(concurrency_groups.leave(run(2)), [(ORG, run(3))]);
+        assert_eq!(concurrency_groups.leave(run(4)), [], "it had not come in: nobody gets its place");
+        assert_eq!(concurrency_groups.leave(run(1)), [(ORG, run(5))]);
+        assert_eq!(concurrency_groups.leave(run(1)), [], "nobody leaves twice");
+        assert_eq!((concurrency_groups.leave(run(3)), concurrency_groups.leave(run(5))), (vec![], vec![]));
+        assert!(
+            concurrency_groups.members.is_empty() && concurrency_groups.concurrency_groups.is_empty(),
+            "nothing stays behind"
+        );
+    }
+
+    #[test]
+    fn a_run_that_finds_no_room_can_be_refused_or_replace_the_oldest() {
+        let (mut concurrency_groups, one) = (ConcurrencyGroups::default(), concurrency_group(1, OnConflict::Skip));
+        assert_eq!(enter(&mut concurrency_groups, 1, &one), Admission::Open);
+        assert_eq!(enter(&mut concurrency_groups, 2, &one), Admission::Refuse);
+        assert_eq!(concurrency_groups.leave(run(2)), []);
+        let newest = concurrency_group(1, OnConflict::CancelRunning);
+        assert_eq!(enter(&mut concurrency_groups, 3, &newest), Admission::Queue(Queue::Limit));
+        assert_eq!(concurrency_groups.supersedes(run(3)), [(ORG, run(1))]);
+        assert_eq!(enter(&mut concurrency_groups, 4, &newest), Admission::Queue(Queue::Limit));
+        assert_eq!(
+            concurrency_groups.supersedes(run(4)),
+            [(ORG, run(1)), (ORG, run(3))],
+            "those before it are out of date too"
+        );
+        assert_eq!(concurrency_groups.supersedes(run(1)), [], "it does not wait");
+        assert_eq!(concurrency_groups.leave(run(3)), []);
+        assert_eq!(concurrency_groups.leave(run(1)), [(ORG, run(4))]);
+    }
+
+    #[test]
+    fn a_paused_workflow_lets_nobody_in_until_it_is_resumed() {
+        let (mut concurrency_groups, one) = (ConcurrencyGroups::default(), concurrency_group(1, OnConflict::Queue));
+        assert_eq!(enter(&mut concurrency_groups, 1, &one), Admission::Open);
+        concurrency_groups.pause(WORKFLOW);
+        assert_eq!(enter(&mut concurrency_groups, 2, &one), Admission::Queue(Queue::WorkflowPaused));
+        assert_eq!(concurrency_groups.enter(ORG, run(3), WORKFLOW, None), Admission::Queue(Queue::WorkflowPaused));
+        assert_eq!(concurrency_groups.enter(ORG, run(4), WorkflowId([8; 16]), None), Admission::Open);
+        assert_eq!(concurrency_groups.leave(run(1)), [], "there is room, but nobody may use it");
+        assert_eq!(concurrency_groups.resume(WORKFLOW), [(ORG, run(3)), (ORG, run(2))]);
+        assert_eq!(enter(&mut concurrency_groups, 5, &one), Admission::Queue(Queue::Limit));
+    }
+
+    #[test]
+    fn a_pause_fills_the_places_but_makes_no_fewer() {
+        let (mut concurrency_groups, two) = (ConcurrencyGroups::default(), concurrency_group(2, OnConflict::Skip));
+        concurrency_groups.pause(WORKFLOW);
+        let door =
+            |concurrency_groups: &mut ConcurrencyGroups, n| concurrency_groups.enter(ORG, run(n), WORKFLOW, Some(&two));
+        assert_eq!(door(&mut concurrency_groups, 1), Admission::Queue(Queue::WorkflowPaused));
+        assert_eq!(door(&mut concurrency_groups, 2), Admission::Queue(Queue::WorkflowPaused), "there is room for both");
+        assert_eq!(door(&mut concurrency_groups, 3), Admission::Refuse);
+        assert_eq!(concurrency_groups.resume(WORKFLOW), [(ORG, run(1)), (ORG, run(2))]);
+    }
+
+    #[test]
+    fn a_higher_limit_lets_in_those_who_wait_before_the_run_that_brought_it() {
+        let (mut concurrency_groups, one, three) = (
+            ConcurrencyGroups::default(),
+            concurrency_group(1, OnConflict::Queue),
+            concurrency_group(3, OnConflict::Queue),
+        );
+        for n in 1..4 {
+            concurrency_groups.enter(ORG, run(n), WORKFLOW, Some(&one));
+        }
+        assert_eq!(concurrency_groups.raise_limit(WORKFLOW, &three), [(ORG, run(2)), (ORG, run(3))]);
+        assert_eq!(concurrency_groups.enter(ORG, run(4), WORKFLOW, Some(&three)), Admission::Queue(Queue::Limit));
+        assert_eq!(concurrency_groups.raise_limit(WORKFLOW, &three), []);
+    }
+
+    #[test]
+    fn places_come_back_from_the_rows_of_open_runs() {
+        let grouped_runs = |n: u8, concurrency_group: Option<ConcurrencyGroupRow>, is_queued| GroupedRun {
+            org: ORG,
+            run: run(n),
+            workflow: WORKFLOW,
+            concurrency_group,
+            is_queued,
+        };
+        let two = || Some(concurrency_group(2, OnConflict::Queue));
+        let rows = || {
+            vec![
+                grouped_runs(1, two(), false),
+                grouped_runs(2, two(), true),
+                grouped_runs(3, two(), true),
+                grouped_runs(4, None, true),
+            ]
+        };
+        let mut concurrency_groups = ConcurrencyGroups::default();
+        let restored = concurrency_groups.restore(Vec::new(), rows());
+        assert_eq!(
+            restored,
+            Restored { refused: vec![], admitted: vec![(ORG, run(2)), (ORG, run(4))], superseded: vec![] }
+        );
+        assert_eq!(concurrency_groups.leave(run(1)), [(ORG, run(3))]);
+        let mut concurrency_groups = ConcurrencyGroups::default();
+        assert_eq!(concurrency_groups.restore(vec![WORKFLOW], rows()).admitted, []);
+        assert_eq!(concurrency_groups.resume(WORKFLOW), [(ORG, run(4)), (ORG, run(2))]);
+        let newest = || Some(concurrency_group(1, OnConflict::CancelRunning));
+        let left = vec![grouped_runs(1, newest(), false), grouped_runs(2, newest(), true)];
+        let restored = ConcurrencyGroups::default().restore(Vec::new(), left);
+        let expected = Restored { refused: vec![], admitted: vec![], superseded: vec![(ORG, run(1))] };
+        assert_eq!(restored, expected, "a crash does not save the replaced run");
+        let left = vec![
+            grouped_runs(1, newest(), false),
+            grouped_runs(2, newest(), true),
+            grouped_runs(3, two(), true),
+            grouped_runs(4, two(), true),
+        ];
+        let restored = ConcurrencyGroups::default().restore(Vec::new(), left);
+        let expected = Restored { refused: vec![], admitted: vec![(ORG, run(2))], superseded: vec![] };
+        assert_eq!(restored, expected, "the newest limit is 2, and nobody makes room for runs that only queue");
+    }
+}

@@ -1,0 +1,260 @@
+//! Telling somebody that a run has ended.
+//!
+//! ```text
+//!   last record of the run + notice row   (one commit)
+//!        └─▶ first record of the run that tells − notice row   (one commit)
+//!               └─▶ attempts, retries, result: like those of any run
+//! ```
+//!
+//! A notice is handed over by starting a run: of the workflow that was named, or of a built-in one whose
+//! single step calls the address. So it is retried, signed, explained and survives crashes like everything
+//! else, and its idempotency key makes handing it over twice the same as once.
+
+use super::{Engine, Error, Idempotency, Inner, Source, StartRequest};
+use crate::engine::definitions::Resolved;
+use kernel::advance::{failed_steps, notifications};
+use kernel::event::TriggerKind;
+use kernel::path::{Ref, Root};
+use kernel::plan::{Backoff, Body, Form, Group, Http, Layout, Node, Notify, Retry};
+use kernel::template::{Part, Template};
+use kernel::{OrgId, Plan, RunId, Span, WorkflowId};
+use serde_json::{Value, json};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+use store::{Definition, NewWorkflow, NotificationRow, WorkflowKey, WorkflowRow};
+use tokio::sync::mpsc;
+
+/// The workflow that calls addresses. It belongs to the engine: people's names cannot begin like its.
+pub const NOTIFIER: WorkflowId = WorkflowId([0; 16]);
+pub const NOTIFIER_NAME: &str = "onward.notify";
+/// How often notices that could not be handed over are looked at again.
+pub const RETRY_EVERY: Span = Span::from_secs(10);
+/// Notices handed over at a time; the others are rows and keep.
+const PAGE: usize = 1_000;
+
+/// Notices the loop has released and nobody has dealt with yet.
+pub struct Outbox {
+    sender: mpsc::Sender<(OrgId, RunId, u32)>,
+    waiting: AtomicUsize,
+}
+
+impl Outbox {
+    pub fn new() -> (Outbox, mpsc::Receiver<(OrgId, RunId, u32)>) {
+        let (sender, receiver) = mpsc::channel(PAGE);
+        (Outbox { sender, waiting: AtomicUsize::new(0) }, receiver)
+    }
+
+    /// When there is no room it is left to the next look at the rows.
+    pub fn put(&self, notification: (OrgId, RunId, u32)) {
+        self.waiting.fetch_add(1, Ordering::Relaxed);
+        if self.sender.try_send(notification).is_err() {
+            self.waiting.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.waiting.load(Ordering::Relaxed) == 0
+    }
+}
+
+/// Hands notices over, as they come and again from their rows, until the engine stops.
+pub async fn deliver(engine: Engine, mut released: mpsc::Receiver<(OrgId, RunId, u32)>) {
+    while !engine.inner.inbox.is_closed() {
+        if let Err(error) = engine.deliver_all().await {
+            tracing::warn!(%error, "the notices cannot be read");
+        }
+        let pause = tokio::time::sleep(Duration::from_micros(RETRY_EVERY.0));
+        tokio::pin!(pause);
+        loop {
+            tokio::select! {
+                () = &mut pause => break,
+                notification = released.recv() => {
+                    let Some((org, run, number)) = notification else { return };
+                    engine.deliver_one(org, run, number, "").await;
+                    engine.inner.outbox.waiting.fetch_sub(1, Ordering::Relaxed);
+                }
+            }
+        }
+    }
+}
+
+impl Engine {
+    /// Notices of a run that have not been handed over, with what stands in the way.
+    pub async fn notifications(&self, org: OrgId, run: RunId) -> Result<Vec<NotificationRow>, Error> {
+        Ok(self.inner.store.run_notifications(org, run).await?)
+    }
+
+    /// Tries every notice there is once, page by page: those that cannot be handed over stay.
+    async fn deliver_all(&self) -> Result<(), store::Error> {
+        let mut after = None;
+        loop {
+            let rows = self.inner.store.notifications(after, PAGE).await?;
+            let Some(last) = rows.last() else { return Ok(()) };
+            after = Some((last.org, last.run, last.number));
+            for row in &rows {
+                self.deliver_one(row.org, row.run, row.number, &row.error).await;
+            }
+        }
+    }
+
+    /// Tries once; what stood in the way is noted for people to read.
+    async fn deliver_one(&self, org: OrgId, run: RunId, number: u32, known: &str) {
+        let Err(error) = self.start_notification(org, run, number).await else { return };
+        let error = error.to_string();
+        if error == known || self.inner.fatal_reason().is_some() {
+            return;
+        }
+        tracing::warn!(%run, number, error, "somebody could not be told that a run has ended");
+        let noted = self.inner.store.record_notification_error(&NotificationRow { org, run, number, error }).await;
+        if let Err(error) = self.inner.written(noted) {
+            tracing::warn!(%run, %error, "and that could not be noted");
+        }
+    }
+
+    async fn start_notification(&self, org: OrgId, run: RunId, number: u32) -> Result<(), Error> {
+        let reading = self.read(org, run).await?.ok_or(Error::NotFound("run"))?;
+        let listed = notifications(&reading.version.plan, &reading.run);
+        let notify =
+            listed.get(number as usize).ok_or_else(|| Error::Damaged("the notice is not of this run".into()))?;
+        let notification_body = notification_body(&reading, notify);
+        let (workflow, body) = match notify.url.is_empty() {
+            true => {
+                let found = self.resolve(org, &notify.workflow).await?;
+                let missing = || Error::Refused(format!("there is no workflow `{}`", notify.workflow));
+                (found.ok_or_else(missing)?, notification_body)
+            }
+            false => (self.inner.notifier(org).await?, json!({ "url": notify.url, "news": notification_body })),
+        };
+        let idempotency = idempotency(run, number);
+        let source = Source {
+            kind: TriggerKind::Api,
+            caused_by: Some(run),
+            notification: Some((run, number)),
+            actor: "onward".into(),
+            ..Source::default()
+        };
+        let request = StartRequest::new(org, workflow, body.to_string().into());
+        self.start(StartRequest { source, idempotency: Some(idempotency), ..request }).await?;
+        Ok(())
+    }
+}
+
+/// What makes telling twice the same as telling once.
+pub fn idempotency(run: RunId, number: u32) -> Idempotency {
+    Idempotency { scope: Some("notice".into()), key: format!("{run}:{number}"), fingerprint: [0; 32] }
+}
+
+/// What is told.
+fn notification_body(reading: &super::Reading, notify: &Notify) -> Value {
+    let state = &reading.run.state;
+    let plan = &reading.version.plan;
+    let key = |step: u32| plan.node(step).key.clone();
+    let failed: Vec<String> = failed_steps(&reading.run).into_iter().map(key).collect();
+    let error = state
+        .failure
+        .as_ref()
+        .map(|failure| json!({ "code": failure.code, "message": failure.message, "step": state.culprit.map(key) }));
+    let took = state.finished_at.map(|end| end.since(state.created_at).millis());
+    json!({
+        "event": format!("run.{}", state.status),
+        "on": notify.on.as_str(),
+        "run_id": reading.row.id.to_string(),
+        "workflow": reading.row.workflow_name,
+        "workflow_id": reading.row.workflow.to_string(),
+        "version": reading.row.version,
+        "status": state.status.as_str(),
+        "started_at": state.created_at.to_string(),
+        "finished_at": state.finished_at.map(|at| at.to_string()),
+        "duration_ms": took,
+        "error": error,
+        "failed_steps": failed,
+        "labels": state.origin.labels.iter().map(|l| (l.name.clone(), Value::from(l.value.as_str()))).collect::<serde_json::Map<_, _>>(),
+    })
+}
+
+impl Inner {
+    /// The built-in workflow that calls an address; made when it is first needed.
+    async fn notifier(&self, org: OrgId) -> Result<Arc<Resolved>, Error> {
+        let key = NOTIFIER.to_string();
+        if let Some(found) = self.resolve(org, &key).await? {
+            return Ok(found);
+        }
+        let plan = Plan::new(layout()).map_err(|why| Error::Damaged(why.into()))?;
+        let source = json!({
+            "name": NOTIFIER_NAME,
+            "description": "Calls an address that asked to be told that a run has ended.",
+            "tasks": { "notify": { "url": "{{trigger.body.url}}", "body": "{{trigger.body.news}}" } },
+        });
+        let tree = lang::read(source.to_string().as_bytes(), lang::Syntax::Json)
+            .map_err(|_| Error::Damaged("the built-in workflow is no document".into()))?;
+        let hash = lang::content_hash(&tree);
+        let now = self.clock.now();
+        let row = WorkflowRow {
+            org,
+            id: NOTIFIER,
+            name: NOTIFIER_NAME.into(),
+            slug: "onward-notify".into(),
+            description: None,
+            tags: "[]".into(),
+            form: Form::Graph,
+            trigger: "api".into(),
+            steps: 1,
+            enabled: true,
+            version: 1,
+            hash,
+            created_at: now,
+            updated_at: now,
+            deleted_at: None,
+        };
+        let definition = Definition { hash, source: source.to_string().into(), plan: plan.encode().into() };
+        let new = NewWorkflow { row, definition, slug_is_given: false, idempotency: None, trigger: None };
+        // Somebody else may have made it in between; then it is there.
+        let _ = self.written(self.store.create_workflow(&new).await)?;
+        let found = self.store.workflow(org, &WorkflowKey::Id(NOTIFIER)).await?;
+        found.ok_or(Error::NotFound("workflow"))?;
+        self.resolve(org, &key).await?.ok_or(Error::NotFound("workflow"))
+    }
+}
+
+/// One step that posts the news to the address the run was given. Written as a plan, because a definition
+/// may not take a host from a trigger.
+fn layout() -> Layout {
+    let given = |key: &str| Ref {
+        root: Root::TriggerBody,
+        keys: vec![key.to_owned()],
+        text: format!("trigger.body.{key}"),
+        ..Default::default()
+    };
+    let request = Http {
+        method: "POST".into(),
+        url: vec![Part { path: Some(given("url")), raw: true, ..Default::default() }],
+        body: Some(Template::Value { path: given("news") }),
+        timeout: Span::from_secs(30),
+        ..Default::default()
+    };
+    let retry = Retry {
+        max_attempts: 10,
+        backoff: Backoff::Exponential,
+        min: Span::from_secs(1),
+        max: Span::from_secs(3_600),
+        jitter: 100,
+        ..Default::default()
+    };
+    let body = Some(Body::Http { request: Box::new(request) });
+    let node = Node { key: "notify".into(), body, retry, ..Default::default() };
+    let group = Group { nodes: vec![0], ..Default::default() };
+    let max_duration = Span::from_days(7);
+    Layout { form: Form::Graph, groups: vec![group], nodes: vec![node], max_duration, ..Default::default() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_built_in_plan_is_sound() {
+        let plan = Plan::new(layout()).unwrap();
+        assert_eq!(Plan::decode(&plan.encode()).unwrap().layout(), plan.layout());
+    }
+}

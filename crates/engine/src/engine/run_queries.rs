@@ -1,0 +1,152 @@
+//! Reading runs: back into the mailbox, or for people to look at.
+
+use super::{Engine, Error, Inner, refusal};
+use crate::explain::{Around, Explanation, explain};
+use crate::mailbox::{Command, LoadFailure, Query, Reply, Resumed};
+use crate::task_queue::ClaimStatus;
+use crate::version::Version;
+use kernel::run::Lease;
+use kernel::{Event, OrgId, Payload, Payloads, Record, Run, RunId, Timestamp};
+use std::sync::Arc;
+use store::{Loaded, QueueKey, RunRow};
+
+/// Unclaimed tasks of one run that an explanation looks at.
+const STANCES_MAX: usize = 64;
+
+/// A run as it stands, for views.
+pub struct Reading {
+    pub row: RunRow,
+    pub version: Arc<Version>,
+    pub run: Run,
+    /// Payloads that are not inline.
+    pub payloads: Payloads,
+}
+
+/// Reads and folds a run.
+pub(super) async fn load(inner: &Inner, org: OrgId, run: RunId) -> Result<Option<Resumed>, LoadFailure> {
+    fold(inner, inner.store.load(org, run).await).await
+}
+
+/// Several runs, in the order asked.
+pub(super) async fn load_all(inner: &Inner, runs: &[(OrgId, RunId)]) -> Vec<Result<Option<Resumed>, LoadFailure>> {
+    let loaded = match inner.store.load_all(runs).await {
+        Ok(loaded) => loaded,
+        Err(error) => runs.iter().map(|_| Err(error.clone())).collect(),
+    };
+    let mut folded = Vec::with_capacity(runs.len());
+    for one in loaded {
+        folded.push(fold(inner, one).await);
+    }
+    folded
+}
+
+async fn fold(inner: &Inner, loaded: store::Result<Option<Loaded>>) -> Result<Option<Resumed>, LoadFailure> {
+    let unreadable = |e: store::Error| match e {
+        store::Error::Corrupt(what) => LoadFailure::Damaged(what),
+        other => LoadFailure::Store(other.to_string()),
+    };
+    let Some(loaded) = loaded.map_err(unreadable)? else { return Ok(None) };
+    let version = inner.version_of(&loaded.row).await?;
+    let snapshot = loaded.snapshot.as_ref().map(|(_, bytes)| &bytes[..]);
+    let folded = Run::load(&version.plan, snapshot, &loaded.records)?;
+    let records = loaded.records.len() as u32;
+    Ok(Some(Resumed { version, run: folded, seq: loaded.seq, row: loaded.row, records }))
+}
+
+impl Engine {
+    /// The run with everything it holds; `None` if there is no such run.
+    pub async fn read(&self, org: OrgId, run: RunId) -> Result<Option<Reading>, Error> {
+        let Some(resumed) = load(&self.inner, org, run).await? else { return Ok(None) };
+        let Resumed { version, run: state, row, .. } = resumed;
+        let numbers: Vec<u32> = stored_payloads(&state).collect();
+        let payloads = self.inner.store.payloads(org, run, &numbers).await?;
+        Ok(Some(Reading { row, version, run: state, payloads: payloads.into_iter().collect() }))
+    }
+
+    /// What the board knows about the tasks of a run that wait to be claimed.
+    async fn claim_statuses(&self, org: OrgId, reading: &Reading) -> Result<Vec<(u32, ClaimStatus)>, Error> {
+        let plan = &reading.version.plan;
+        let mut claim_statuses = Vec::new();
+        // One is enough to say why a run waits, a few for whoever asks about one step of many.
+        for step in reading.run.claimable(plan).take(STANCES_MAX) {
+            let name = plan.node(step).task().map(|task| task.name.clone()).unwrap_or_default();
+            let queue = QueueKey { org, name, key: reading.run.step(step).key.clone() };
+            self.catch_up(Some((queue.org, &queue.name))).await?;
+            if let Reply::ClaimStatus(claim_status) =
+                self.inner.ask(|reply_to| Command::Query(Query::ClaimStatus(queue), reply_to)).await?
+            {
+                claim_statuses.push((step, *claim_status));
+            }
+        }
+        Ok(claim_statuses)
+    }
+
+    /// Until when workers have the tasks of a run.
+    pub async fn leases(&self, reading: &Reading) -> Result<Vec<(u32, Timestamp)>, Error> {
+        let nodes = self.inner.membership.nodes();
+        let is_elsewhere = |lease: &Lease<'_>| lease.epoch != nodes.own() && !nodes.is_gone(lease.epoch);
+        let (there, here): (Vec<Lease<'_>>, Vec<Lease<'_>>) = reading.run.leased().partition(is_elsewhere);
+        // Another node hears of these workers: at least as long as they were given them for.
+        let there = there.iter().map(|lease| (lease.step, reading.run.step(lease.step).since.after(lease.lease)));
+        let mut leases: Vec<(u32, Timestamp)> = there.collect();
+        let steps: Vec<u32> = here.iter().map(|lease| lease.step).collect();
+        if steps.is_empty() {
+            return Ok(leases);
+        }
+        let tasks = steps.iter().map(|step| (reading.row.id, *step)).collect();
+        match self.inner.ask(|reply_to| Command::Query(Query::Leases(tasks), reply_to)).await? {
+            Reply::Leases(until) => {
+                leases.extend(steps.into_iter().zip(until).filter_map(|(step, at)| Some((step, at?))));
+                Ok(leases)
+            }
+            other => Err(refusal(other, "task")),
+        }
+    }
+
+    /// Why the run, or one step of it, is where it is. The inner `None`: it has no such step.
+    pub async fn explain(
+        &self,
+        org: OrgId,
+        run: RunId,
+        step: Option<&str>,
+    ) -> Result<Option<(Reading, Option<Explanation>)>, Error> {
+        self.inner.refresh_caches().await?;
+        let Some(reading) = self.read(org, run).await? else { return Ok(None) };
+        let is_queued = reading.run.state.queued.is_some();
+        let (claim_statuses, leases) = (self.claim_statuses(org, &reading).await?, self.leases(&reading).await?);
+        let around = Around {
+            queue_status: if is_queued { self.queue_status(run).await? } else { None },
+            pause: if is_queued { self.workflow_pause(org, reading.row.workflow).await? } else { None },
+            notifications: if reading.run.is_terminal() { self.notifications(org, run).await? } else { Vec::new() },
+            queued: Some(&|fence| self.http_queue_position(run, fence)),
+            wait_url: Some(&|key: &str| self.inner.wait_url(run, key)),
+            claim_statuses,
+            leases,
+        };
+        let told = explain(&reading, &around, step);
+        Ok(Some((reading, told)))
+    }
+
+    /// Every event of a run with its number and time.
+    pub async fn history(&self, org: OrgId, run: RunId) -> Result<Option<Vec<(u64, Timestamp, Event)>>, Error> {
+        let Some(records) = self.inner.store.history(org, run, 0, usize::MAX).await? else { return Ok(None) };
+        let mut events = Vec::new();
+        for bytes in records {
+            events.extend(events_of(&bytes)?);
+        }
+        Ok(Some(events))
+    }
+}
+
+/// The events of a sealed record, numbered.
+pub(super) fn events_of(bytes: &[u8]) -> Result<impl Iterator<Item = (u64, Timestamp, Event)> + use<>, Error> {
+    let record = Record::open(bytes).map_err(|e| Error::Damaged(e.to_string()))?;
+    let (first, at) = (record.first, record.at);
+    Ok(record.events.into_iter().enumerate().map(move |(i, event)| (first + i as u64, at, event)))
+}
+
+fn stored_payloads(run: &Run) -> impl Iterator<Item = u32> {
+    let trigger = std::iter::once(&run.state.origin.body);
+    let steps = run.state.steps.iter().filter_map(|s| s.body());
+    trigger.chain(steps).filter_map(|p: &Payload| p.stored).collect::<Vec<_>>().into_iter()
+}

@@ -1,0 +1,291 @@
+//! Tasks as people look at them and deal with them, one or many.
+
+use super::super::{Edition, Engine, Error, Idempotency, NOTIFIER, Reading};
+use super::task_types::type_id;
+use super::{StartedRun, TaskKey};
+use kernel::plan::Form;
+use kernel::run::Phase;
+use kernel::{Answer, Input, OrgId, RunId, RunStatus, StepStatus, TaskStatus, Timestamp};
+use store::{Erased, RunFilter, RunRow};
+
+pub use super::task_types::TypeCache;
+
+/// Tasks dealt with in one call.
+const BULK_MAX: usize = 10_000;
+const PAGE: usize = 200;
+/// Rows looked at for one page of a list whose filter few of them pass.
+const LOOK_MAX: usize = 10_000;
+/// Types that one pattern may stand for in a filter.
+const TYPES_MAX: usize = 1_000;
+
+/// A task as it stands.
+pub struct TaskReading {
+    pub key: TaskKey,
+    pub step: u32,
+    pub reading: Reading,
+    pub lease_until: Option<Timestamp>,
+    /// The task that took the place of a failed one.
+    pub released_as: Option<RunId>,
+}
+
+#[derive(Clone, Debug, Default)]
+pub struct TaskFilter {
+    /// One, or all that begin alike if it ends in `%`.
+    pub name: Option<String>,
+    pub status: Option<TaskStatus>,
+    pub labels: Vec<(String, String)>,
+    pub since: Option<Timestamp>,
+    pub until: Option<Timestamp>,
+    pub before: Option<RunId>,
+    pub limit: usize,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Bulk {
+    Cancel,
+    Retry,
+    Delete,
+}
+
+#[derive(Debug, Default)]
+pub struct BulkDone {
+    pub matched: usize,
+    pub changed: usize,
+    pub tasks: Vec<TaskKey>,
+    pub more: bool,
+}
+
+/// What asking for another attempt came to.
+pub enum Retried {
+    /// The next attempt is due now.
+    Due,
+    /// A failed task was released as this one; true if it had been before.
+    Released(RunId, bool),
+}
+
+/// How a queue sees a step.
+pub fn status_of(reading: &Reading, step: u32) -> TaskStatus {
+    let state = reading.run.step(step);
+    match (&state.phase, state.status()) {
+        (Phase::Leased { .. }, _) => TaskStatus::Leased,
+        (_, StepStatus::Success | StepStatus::Received) => TaskStatus::Succeeded,
+        (_, StepStatus::Failed | StepStatus::Timeout | StepStatus::TemplateError) => TaskStatus::Failed,
+        (_, StepStatus::Cancelled | StepStatus::Skipped) => TaskStatus::Cancelled,
+        _ => TaskStatus::Pending,
+    }
+}
+
+/// Statuses the run of a plain task may have.
+fn run_statuses(status: TaskStatus) -> Vec<RunStatus> {
+    match status {
+        TaskStatus::Pending => vec![RunStatus::Pending, RunStatus::Running, RunStatus::Waiting],
+        TaskStatus::Leased => vec![RunStatus::Running],
+        TaskStatus::Succeeded => vec![RunStatus::Completed],
+        TaskStatus::Failed => vec![RunStatus::Failed],
+        TaskStatus::Cancelled => vec![RunStatus::Cancelled, RunStatus::Timeout],
+    }
+}
+
+impl Engine {
+    /// A task; nothing if there is none, or the step is none.
+    pub async fn task(&self, org: OrgId, key: TaskKey) -> Result<Option<TaskReading>, Error> {
+        let Some(reading) = self.read(org, key.run).await? else { return Ok(None) };
+        let plan = &reading.version.plan;
+        let is_plain = plan.layout().form == Form::Task;
+        let step = key.index();
+        if is_plain != key.step.is_none() || plan.nodes().get(step as usize).and_then(|n| n.task()).is_none() {
+            return Ok(None);
+        }
+        self.as_task(org, key, step, reading).await.map(Some)
+    }
+
+    async fn as_task(&self, org: OrgId, key: TaskKey, step: u32, reading: Reading) -> Result<TaskReading, Error> {
+        let lease_until = self.leases(&reading).await?.into_iter().find(|(of, _)| *of == step).map(|(_, at)| at);
+        let released_as = match status_of(&reading, step) {
+            TaskStatus::Failed if key.step.is_none() => self.released_as(org, key.run).await?,
+            _ => None,
+        };
+        Ok(TaskReading { key, step, reading, lease_until, released_as })
+    }
+
+    async fn released_as(&self, org: OrgId, run: RunId) -> Result<Option<RunId>, Error> {
+        let made = self.inner.store.idempotency_record(org, RELEASE, &run.to_string()).await?;
+        Ok(made.map(|(id, _)| RunId(id)))
+    }
+
+    /// Plain tasks, newest first, and the cursor of the next page if there may be one.
+    pub async fn tasks(&self, org: OrgId, filter: &TaskFilter) -> Result<(Vec<TaskReading>, Option<RunId>), Error> {
+        let mut found = Vec::new();
+        let mut before = filter.before;
+        let mut looked = 0;
+        loop {
+            let limit = (filter.limit - found.len()).max(PAGE.min(filter.limit));
+            let rows = self.task_rows(org, filter, before, limit).await?;
+            let is_last = rows.len() < limit;
+            for row in rows {
+                looked += 1;
+                before = Some(row.id);
+                let Some(reading) = self.read(org, row.id).await? else { continue };
+                if filter.status.is_some_and(|status| status_of(&reading, 0) != status) {
+                    continue;
+                }
+                found.push(self.as_task(org, TaskKey::plain(row.id), 0, reading).await?);
+                if found.len() == filter.limit {
+                    return Ok((found, before));
+                }
+            }
+            if is_last {
+                return Ok((found, None));
+            }
+            if looked >= LOOK_MAX {
+                return Ok((found, before));
+            }
+        }
+    }
+
+    /// Rows of plain tasks that may pass a filter, newest first.
+    async fn task_rows(
+        &self,
+        org: OrgId,
+        filter: &TaskFilter,
+        before: Option<RunId>,
+        limit: usize,
+    ) -> Result<Vec<RunRow>, Error> {
+        let rows = RunFilter {
+            statuses: filter.status.map(run_statuses).unwrap_or_default(),
+            except: Some(NOTIFIER),
+            form: Some(Form::Task),
+            labels: filter.labels.clone(),
+            since: filter.since,
+            until: filter.until,
+            before,
+            limit,
+            ..RunFilter::default()
+        };
+        let Some(name) = &filter.name else { return Ok(self.inner.store.runs(org, &rows).await?) };
+        let names = match name.strip_suffix('%') {
+            None => vec![name.clone()],
+            Some(prefix) => {
+                let types = self.inner.store.task_types(org, prefix, None, TYPES_MAX + 1).await?;
+                if types.len() > TYPES_MAX {
+                    let message = format!("more than {TYPES_MAX} types begin with `{prefix}`");
+                    return Err(Error::Refused(message));
+                }
+                types.into_iter().map(|row| row.name).collect()
+            }
+        };
+        let mut all = Vec::new();
+        for name in names {
+            let of_type = RunFilter { workflow: Some(type_id(&name)), ..rows.clone() };
+            all.extend(self.inner.store.runs(org, &of_type).await?);
+        }
+        all.sort_by_key(|row| std::cmp::Reverse(row.id));
+        all.truncate(limit);
+        Ok(all)
+    }
+
+    /// Makes the next attempt due, or releases a task that failed.
+    pub async fn retry_task(&self, org: OrgId, key: TaskKey, actor: String) -> Result<Retried, Error> {
+        let task = self.task(org, key).await?.ok_or(Error::NotFound("task"))?;
+        match status_of(&task.reading, task.step) {
+            TaskStatus::Failed if key.step.is_none() => {
+                let run = key.run.to_string();
+                let fingerprint = [0; 32];
+                let idempotency = Some(Idempotency { scope: Some(RELEASE.into()), key: run, fingerprint });
+                let started = self.replay(org, key.run, Edition::Pinned, idempotency).await?;
+                Ok(Retried::Released(started.run, started.deduplicated))
+            }
+            status => {
+                let (answer, _) = self.give(org, key.run, Input::RetryNow { step: Some(task.step), actor }).await?;
+                match answer {
+                    Answer::Applied => Ok(Retried::Due),
+                    _ => Err(Error::TaskState(status)),
+                }
+            }
+        }
+    }
+
+    /// Makes a task vanish: one that is open is cancelled first.
+    pub async fn delete_task(&self, org: OrgId, key: TaskKey, actor: String) -> Result<(), Error> {
+        self.task(org, key).await?.ok_or(Error::NotFound("task"))?;
+        if key.step.is_some() {
+            return Err(Error::Refused("a step of a run cannot be deleted; delete or cancel its run".into()));
+        }
+        self.cancel(org, key.run, actor, "deleted".into()).await?;
+        let hidden = self.inner.store.hide(org, key.run, self.now()).await;
+        match self.inner.written(hidden)? {
+            Erased::Done => Ok(()),
+            Erased::NotFound => Err(Error::NotFound("task")),
+            Erased::NotEnded => Err(Error::RunOpen("the task is still open".into())),
+            Erased::NotTold => Err(Error::RunOpen("somebody has yet to be told that the task ended".into())),
+        }
+    }
+
+    /// Does something with every task that passes a filter, or only says which they are.
+    pub async fn bulk(
+        &self,
+        org: OrgId,
+        action: Bulk,
+        filter: TaskFilter,
+        is_dry: bool,
+        actor: &str,
+    ) -> Result<BulkDone, Error> {
+        let mut done = BulkDone::default();
+        let mut filter = TaskFilter { limit: PAGE, ..filter };
+        loop {
+            let (tasks, next) = self.tasks(org, &filter).await?;
+            for task in tasks {
+                let status = status_of(&task.reading, task.step);
+                let is_open = matches!(status, TaskStatus::Pending | TaskStatus::Leased);
+                let waits = matches!(task.reading.run.step(task.step).phase, Phase::Retrying { .. });
+                let applies = match action {
+                    Bulk::Cancel => is_open,
+                    Bulk::Retry => waits || status == TaskStatus::Failed && task.released_as.is_none(),
+                    Bulk::Delete => true,
+                };
+                if !applies {
+                    continue;
+                }
+                if done.matched == BULK_MAX {
+                    done.more = true;
+                    return Ok(done);
+                }
+                done.matched += 1;
+                if done.tasks.len() < 100 {
+                    done.tasks.push(task.key);
+                }
+                if is_dry {
+                    continue;
+                }
+                let actor = actor.to_owned();
+                let result = match action {
+                    Bulk::Cancel => {
+                        let (answer, _) = self.cancel(org, task.key.run, actor, String::new()).await?;
+                        if answer == Answer::Applied { Ok(()) } else { Err(Error::TaskState(status)) }
+                    }
+                    Bulk::Retry => self.retry_task(org, task.key, actor).await.map(drop),
+                    Bulk::Delete => self.delete_task(org, task.key, actor).await,
+                };
+                match result {
+                    Ok(()) => done.changed += 1,
+                    // It went on meanwhile.
+                    Err(Error::TaskState(_) | Error::NotFound(_) | Error::RunOpen(_)) => {}
+                    Err(error) => return Err(error),
+                }
+            }
+            match next {
+                Some(next) => filter.before = Some(next),
+                None => return Ok(done),
+            }
+        }
+    }
+}
+
+/// The scope of keys that say which task took the place of a failed one.
+pub const RELEASE: &str = "release";
+
+impl From<StartedRun> for TaskKey {
+    fn from(item: StartedRun) -> TaskKey {
+        TaskKey::plain(item.run)
+    }
+}

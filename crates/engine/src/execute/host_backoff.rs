@@ -1,0 +1,336 @@
+//! Hosts that are down: what is not worth trying now. Each organisation has its own opinion of a host, made of
+//! what its own requests met. Time is an argument; nothing here waits, sends or decides what a step comes to.
+//!
+//! A host is down after [`FAILURES`] failures in a row that came from [`RUNS`] different runs: one run with a
+//! quick retry policy finds out for itself and is never slowed down. A down host is left alone for a while,
+//! then one request goes to see (the probe), while the others come back later; its failure doubles the
+//! while, any answer that is not a failure ends it. Probes are real attempts of real steps and are charged
+//! as such, so they go round: a step that has probed lets others go first.
+//!
+//! Apart from that, a host that says `Retry-After` is taken at its word for the other runs, for a minute at most.
+
+use kernel::{OrgId, RunId, Span, Timestamp};
+use std::collections::{BTreeMap, HashMap};
+
+const FAILURES: u32 = 8;
+const RUNS: usize = 3;
+const BLOCK_MIN: Span = Span::from_secs(5);
+const BLOCK_MAX: Span = Span::from_secs(300);
+/// Whoever comes while a probe is out comes back after this, or after as long as the probe has been out.
+const AGAIN: Span = Span::from_secs(1);
+/// How long after a block others go before a step that has probed already.
+const COURTESY: Span = Span::from_secs(2);
+/// Steps remembered to have probed.
+const PROBED_MAX: usize = 256;
+const RETRY_AFTER_MAX: Span = Span::from_secs(60);
+/// Hosts remembered; beyond this the one that was not heard of for longest is forgotten.
+const HOSTS_MAX: usize = 10_000;
+
+/// An organisation and an origin: scheme, host and port.
+pub type HostKey = (OrgId, String);
+
+/// Who wants to send something.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sender {
+    pub run: RunId,
+    pub step: u32,
+    pub fence: u64,
+}
+
+/// What a request met, as far as it says something about the host.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Response {
+    /// The network failed, nothing came in time, or a gateway said that nobody is behind it.
+    pub is_failure: bool,
+    /// Asked to come back later, with 429 or 503.
+    pub retry_after: Option<Span>,
+}
+
+/// Why not now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Blocked {
+    pub until: Timestamp,
+    pub why: BlockReason,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BlockReason {
+    Outage { failures: u32 },
+    AskedToWait,
+}
+
+#[derive(Default)]
+pub struct HostBackoff {
+    hosts: HashMap<HostKey, Host>,
+    /// From the longest not heard of to the latest.
+    by_use: BTreeMap<u64, HostKey>,
+    uses: u64,
+}
+
+/// A host with nothing to remember has no entry.
+#[derive(Default)]
+struct Host {
+    /// In a row.
+    failures: u32,
+    /// Different runs among them, at most [`RUNS`].
+    runs: Vec<RunId>,
+    down: Option<Outage>,
+    /// Asked everybody but this run to wait until then.
+    asked: Option<(Timestamp, RunId)>,
+    used: u64,
+}
+
+struct Outage {
+    block: Span,
+    until: Timestamp,
+    /// Who is out to see, and since when.
+    probe: Option<(Sender, Timestamp)>,
+    probed: Vec<(RunId, u32)>,
+}
+
+impl HostBackoff {
+    /// May this request be sent now? If so, say afterwards what it [met](Self::met), or that it was
+    /// [given up](Self::given_up).
+    pub fn admit(&mut self, key: &HostKey, sender: Sender, now: Timestamp) -> Result<(), Blocked> {
+        let Some(host) = self.hosts.get_mut(key) else { return Ok(()) };
+        if let Some((until, _)) = host.asked.filter(|(until, run)| now < *until && *run != sender.run) {
+            return Err(Blocked { until, why: BlockReason::AskedToWait });
+        }
+        let why = BlockReason::Outage { failures: host.failures };
+        let Some(down) = &mut host.down else { return Ok(()) };
+        let until = if now < down.until {
+            down.until
+        } else if let Some((_, since)) = down.probe {
+            now.after(AGAIN.max(now.since(since)))
+        } else if down.probed.contains(&(sender.run, sender.step)) && now < down.until.after(COURTESY) {
+            now.after(AGAIN)
+        } else {
+            down.probe = Some((sender, now));
+            return Ok(());
+        };
+        Err(Blocked { until, why })
+    }
+
+    /// What an admitted request met.
+    pub fn record_response(&mut self, key: &HostKey, sender: Sender, record_response: Response, now: Timestamp) {
+        let asked = record_response.retry_after.map(|span| span.min(RETRY_AFTER_MAX)).filter(|span| span.0 > 0);
+        if !record_response.is_failure && asked.is_none() && !self.hosts.contains_key(key) {
+            return;
+        }
+        let host = self.touch(key);
+        match record_response.is_failure {
+            true => host.fail(sender, now),
+            false => *host = Host { asked: host.asked, used: host.used, ..Default::default() },
+        }
+        if let Some(span) = asked {
+            let until = now.after(span);
+            host.asked = Some((host.asked.map_or(until, |(earlier, _)| earlier.max(until)), sender.run));
+        }
+        host.asked = host.asked.filter(|(until, _)| now < *until);
+        if host.failures == 0 && host.asked.is_none() {
+            self.forget(key);
+        }
+    }
+
+    /// An admitted request ended without meeting anything: its run was cancelled.
+    pub fn record_abandoned(&mut self, key: &HostKey, sender: Sender) {
+        if let Some(down) = self.hosts.get_mut(key).and_then(|host| host.down.as_mut()) {
+            down.probe = down.probe.filter(|(probe, _)| *probe != sender);
+        }
+    }
+
+    fn touch(&mut self, key: &HostKey) -> &mut Host {
+        self.uses += 1;
+        let used = self.uses;
+        let earlier = self.hosts.get(key).map(|host| host.used);
+        if let Some(earlier) = earlier {
+            self.by_use.remove(&earlier);
+        } else if self.hosts.len() >= HOSTS_MAX
+            && let Some((_, oldest)) = self.by_use.pop_first()
+        {
+            self.hosts.remove(&oldest);
+        }
+        self.by_use.insert(used, key.clone());
+        let host = self.hosts.entry(key.clone()).or_default();
+        host.used = used;
+        host
+    }
+
+    fn forget(&mut self, key: &HostKey) {
+        if let Some(host) = self.hosts.remove(key) {
+            self.by_use.remove(&host.used);
+        }
+    }
+}
+
+impl Host {
+    fn fail(&mut self, sender: Sender, now: Timestamp) {
+        self.failures = self.failures.saturating_add(1);
+        if self.runs.len() < RUNS && !self.runs.contains(&sender.run) {
+            self.runs.push(sender.run);
+        }
+        match &mut self.down {
+            Some(down) if down.probe.is_some_and(|(probe, _)| probe == sender) => {
+                down.probe = None;
+                down.block = Span(down.block.0 * 2).min(BLOCK_MAX);
+                down.until = now.after(down.block);
+                if down.probed.len() >= PROBED_MAX {
+                    down.probed.clear();
+                }
+                down.probed.push((sender.run, sender.step));
+            }
+            // Sent before the host was known to be down; it says nothing new.
+            Some(_) => {}
+            None if self.failures >= FAILURES && self.runs.len() >= RUNS => {
+                let until = now.after(BLOCK_MIN);
+                self.down = Some(Outage { block: BLOCK_MIN, until, probe: None, probed: Vec::new() });
+            }
+            None => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const START: Timestamp = Timestamp(1_000_000_000);
+    const FAILURE: Response = Response { is_failure: true, retry_after: None };
+    const FINE: Response = Response { is_failure: false, retry_after: None };
+
+    fn key() -> HostKey {
+        (OrgId::DEFAULT, "http://h:80".to_owned())
+    }
+
+    fn sender(run: u8, step: u32) -> Sender {
+        Sender { run: RunId([run; 16]), step, fence: u64::from(step) + 1 }
+    }
+
+    fn at(seconds: u64) -> Timestamp {
+        START.after(Span::from_secs(seconds))
+    }
+
+    fn until(result: Result<(), Blocked>) -> Option<u64> {
+        result.err().map(|blocked| blocked.until.since(START).millis() / 1_000)
+    }
+
+    /// A host that was found to be down at the start: blocked until second 5.
+    fn down() -> HostBackoff {
+        let mut hosts = HostBackoff::default();
+        for i in 0..8 {
+            assert_eq!(hosts.admit(&key(), sender(i % 3, 0), START), Ok(()));
+            hosts.record_response(&key(), sender(i % 3, 0), FAILURE, START);
+        }
+        hosts
+    }
+
+    #[test]
+    fn one_run_is_never_slowed_down_by_its_own_failures() {
+        let mut hosts = HostBackoff::default();
+        for i in 0..1_000u32 {
+            let sender = sender((i % 2) as u8, i);
+            assert_eq!(hosts.admit(&key(), sender, START), Ok(()), "two runs are not enough either");
+            hosts.record_response(&key(), sender, FAILURE, START);
+        }
+        hosts.record_response(&key(), sender(2, 0), FAILURE, START);
+        assert_eq!(until(hosts.admit(&key(), sender(3, 0), START)), Some(5), "a third run is");
+    }
+
+    #[test]
+    fn a_down_host_is_left_alone_longer_and_longer() {
+        let mut hosts = down();
+        let mut now = 0;
+        for block in [5, 10, 20, 40, 80, 160, 300, 300] {
+            assert_eq!(until(hosts.admit(&key(), sender(9, 9), at(now))), Some(now + block));
+            assert_eq!(until(hosts.admit(&key(), sender(9, 9), at(now + block - 1))), Some(now + block));
+            now += block;
+            let probe = sender(now as u8, now as u32);
+            assert_eq!(hosts.admit(&key(), probe, at(now)), Ok(()), "one goes to see");
+            assert_eq!(until(hosts.admit(&key(), sender(9, 9), at(now))), Some(now + 1), "the others come back");
+            assert_eq!(until(hosts.admit(&key(), sender(9, 9), at(now + 4))), Some(now + 8), "and not every second");
+            hosts.record_response(&key(), probe, FAILURE, at(now));
+        }
+        let other = (OrgId(2), key().1);
+        assert_eq!(hosts.admit(&other, sender(9, 9), at(now)), Ok(()), "another organisation finds out for itself");
+    }
+
+    #[test]
+    fn an_answer_ends_it() {
+        let mut hosts = down();
+        assert_eq!(hosts.admit(&key(), sender(1, 1), at(5)), Ok(()));
+        hosts.record_response(&key(), sender(1, 1), FINE, at(6));
+        assert!(hosts.hosts.is_empty() && hosts.by_use.is_empty(), "nothing to remember");
+        for i in 0..7 {
+            hosts.record_response(&key(), sender(i, 0), FAILURE, at(7));
+        }
+        hosts.record_response(&key(), sender(0, 0), FINE, at(7));
+        hosts.record_response(&key(), sender(0, 0), FAILURE, at(7));
+        assert_eq!(hosts.admit(&key(), sender(1, 1), at(7)), Ok(()), "not in a row");
+    }
+
+    #[test]
+    fn a_probe_that_was_given_up_is_replaced() {
+        let mut hosts = down();
+        assert_eq!(hosts.admit(&key(), sender(1, 1), at(5)), Ok(()));
+        hosts.record_abandoned(&key(), sender(1, 2));
+        assert_eq!(until(hosts.admit(&key(), sender(2, 1), at(5))), Some(6), "it was not that one");
+        hosts.record_abandoned(&key(), sender(1, 1));
+        assert_eq!(hosts.admit(&key(), sender(2, 1), at(5)), Ok(()));
+    }
+
+    #[test]
+    fn late_failures_of_earlier_requests_do_not_count_as_probes() {
+        let mut hosts = down();
+        for i in 0..100 {
+            hosts.record_response(&key(), sender(i, 7), FAILURE, at(3));
+        }
+        assert_eq!(until(hosts.admit(&key(), sender(1, 1), at(3))), Some(5));
+    }
+
+    #[test]
+    fn probes_go_round() {
+        let mut hosts = down();
+        let (a, b) = (sender(1, 1), sender(2, 2));
+        hosts.admit(&key(), a, at(5)).unwrap();
+        hosts.record_response(&key(), a, FAILURE, at(5));
+        assert_eq!(until(hosts.admit(&key(), a, at(15))), Some(16), "others first");
+        assert_eq!(hosts.admit(&key(), b, at(15)), Ok(()));
+        hosts.record_response(&key(), b, FAILURE, at(15));
+        assert_eq!(until(hosts.admit(&key(), a, at(36))), Some(37));
+        assert_eq!(hosts.admit(&key(), a, at(37)), Ok(()), "unless there are no others");
+    }
+
+    #[test]
+    fn retry_after_holds_for_the_other_runs_and_a_minute() {
+        for (asked, blocked) in [(10, Some(10)), (3_600, Some(60)), (0, None)] {
+            let mut hosts = HostBackoff::default();
+            let record_response = Response { is_failure: false, retry_after: Some(Span::from_secs(asked)) };
+            hosts.record_response(&key(), sender(1, 0), record_response, START);
+            assert_eq!(hosts.admit(&key(), sender(1, 5), START), Ok(()), "its own run was told itself");
+            assert_eq!(until(hosts.admit(&key(), sender(2, 0), START)), blocked, "{asked}");
+            hosts.record_response(&key(), sender(1, 0), FINE, at(1));
+            assert_eq!(
+                until(hosts.admit(&key(), sender(2, 0), at(1))),
+                blocked,
+                "an answer to another does not end it"
+            );
+            assert_eq!(hosts.admit(&key(), sender(2, 0), at(60)), Ok(()));
+            hosts.record_response(&key(), sender(2, 0), FINE, at(60));
+            assert!(hosts.hosts.is_empty());
+        }
+    }
+
+    #[test]
+    fn the_table_has_an_end() {
+        let mut hosts = down();
+        for i in 0..HOSTS_MAX as u32 + 5 {
+            hosts.record_response(&(OrgId(7), format!("http://h{i}:80")), sender(1, 0), FAILURE, START);
+            if i % 100 == 0 {
+                hosts.record_response(&key(), sender(1, 0), FAILURE, START);
+            }
+        }
+        assert_eq!((hosts.hosts.len(), hosts.by_use.len()), (HOSTS_MAX, HOSTS_MAX));
+        assert!(hosts.hosts.contains_key(&key()), "what is heard of stays");
+        assert!(!hosts.hosts.contains_key(&(OrgId(7), "http://h0:80".to_owned())));
+    }
+}

@@ -1,0 +1,220 @@
+//! Who has what, until when.
+
+use super::{PendingCancellation, TaskQueue, TypeKey, WorkerKey};
+use kernel::planted_bugs::{self, Bug};
+use kernel::run::Lease;
+use kernel::{OrgId, RunId, Span, Timestamp};
+use std::sync::Arc;
+
+/// A task in the hands of a worker.
+#[derive(Clone, Debug, PartialEq)]
+pub struct HeldLease {
+    pub org: OrgId,
+    pub worker: String,
+    pub name: Arc<str>,
+    pub key: Arc<str>,
+    pub fence: u64,
+    pub lease: Span,
+    /// No sign of life keeps it for longer than this.
+    pub longest: Span,
+    pub until: Timestamp,
+}
+
+/// A lease as a run has it: its type, the key it shares limits with, and how long its worker may be silent.
+pub struct RecordedLease<'a> {
+    pub lease: Lease<'a>,
+    pub name: &'a str,
+    pub key: &'a str,
+    pub longest: Span,
+}
+
+/// What keeps a type's tasks from being handed out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum BlockedReason {
+    Disabled,
+    Paused {
+        since: Timestamp,
+        note: String,
+    },
+    Limit(u32),
+    KeyLimit(u32),
+    /// Until then.
+    Rate(Timestamp),
+}
+
+/// Why a task that waits has nobody.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClaimStatus {
+    /// Workers that claim its type and are there.
+    pub workers: u32,
+    /// When one that claims it was last heard of.
+    pub last_seen: Option<Timestamp>,
+    pub blocked_reason: Option<BlockedReason>,
+}
+
+impl<T> TaskQueue<T> {
+    /// A hand-over is durable.
+    pub fn lease_granted(&mut self, run: RunId, step: u32, held: HeldLease) {
+        self.expiries.insert((held.until, run, step));
+        self.count_worker(held.org, &held.worker, 1);
+        if let Some(old) = self.leases.insert((run, step), held) {
+            self.expiries.remove(&(old.until, run, step));
+            self.count_worker(old.org, &old.worker, -1);
+        }
+    }
+
+    /// A run was read: its leases are those it has. One that is new to the board begins now.
+    pub fn reconcile(&mut self, org: OrgId, run: RunId, leases: &[RecordedLease<'_>], now: Timestamp) {
+        let known: Vec<(u32, u64)> = self.leases_of(run);
+        for (step, fence) in known {
+            if !leases.iter().any(|held| held.lease.step == step && held.lease.fence == fence) {
+                self.ended(run, step, fence, now);
+            }
+        }
+        for RecordedLease { lease, name, key, longest } in leases {
+            if self.leases.contains_key(&(run, lease.step)) {
+                continue;
+            }
+            let type_queue: TypeKey = (org, Arc::from(*name));
+            let state = self.type_queue(type_queue.clone());
+            state.held += 1;
+            state.key_queue(key).held += 1;
+            let held = HeldLease {
+                org,
+                worker: lease.worker.to_owned(),
+                name: type_queue.1.clone(),
+                key: Arc::from(*key),
+                fence: lease.fence,
+                lease: lease.lease,
+                longest: *longest,
+                until: now.after(lease.lease),
+            };
+            self.lease_granted(run, lease.step, held);
+            self.refresh(&type_queue, key, now);
+        }
+    }
+
+    /// Nobody will say of this run's leases that they have ended.
+    pub fn forget(&mut self, org: OrgId, run: RunId, now: Timestamp) {
+        for (step, fence) in self.leases_of(run) {
+            if self.leases.get(&(run, step)).is_some_and(|held| held.org == org) {
+                self.ended(run, step, fence, now);
+            }
+        }
+    }
+
+    /// Is the time of a lease of this run counted here?
+    pub fn keeps(&self, run: RunId) -> bool {
+        self.leases.range((run, 0)..=(run, u32::MAX)).next().is_some()
+    }
+
+    pub fn leases_of(&self, run: RunId) -> Vec<(u32, u64)> {
+        self.leases.range((run, 0)..=(run, u32::MAX)).map(|((_, step), held)| (*step, held.fence)).collect()
+    }
+
+    /// The holder of `fence` has the task no longer.
+    pub fn ended(&mut self, run: RunId, step: u32, fence: u64, now: Timestamp) {
+        if self.leases.get(&(run, step)).is_none_or(|held| held.fence != fence) {
+            return;
+        }
+        let Some(held) = self.leases.remove(&(run, step)) else { return };
+        if let Some(claim) =
+            self.undelivered.remove(&(run, step)).and_then(|claim_id| self.open_claims.get_mut(&claim_id))
+        {
+            claim.tasks.retain(|_, task| (task.run, task.step) != (run, step));
+        }
+        self.expiries.remove(&(held.until, run, step));
+        self.count_worker(held.org, &held.worker, -1);
+        let key: TypeKey = (held.org, held.name);
+        if !(planted_bugs::is(Bug::SlotLeaked) && held.until <= now) {
+            let type_queue = self.type_queue(key.clone());
+            type_queue.held = type_queue.held.saturating_sub(1);
+            let key_queue = type_queue.key_queue(&held.key);
+            key_queue.held = key_queue.held.saturating_sub(1);
+        }
+        self.refresh(&key, &held.key, now);
+        self.changed_types.insert(key);
+    }
+
+    /// Whose lease has ended: the run is to be told. The grant stays until the run agrees.
+    pub(super) fn expire(&mut self, now: Timestamp) -> Vec<(OrgId, RunId, u32, u64)> {
+        let mut lost = Vec::new();
+        while let Some(&(at, run, step)) = self.expiries.first().filter(|(at, ..)| *at <= now) {
+            self.expiries.remove(&(at, run, step));
+            lost.extend(self.leases.get(&(run, step)).map(|held| (held.org, run, step, held.fence)));
+        }
+        lost
+    }
+
+    /// Leases of a run that have ended without the run having heard of it.
+    pub fn overdue(&self, run: RunId, now: Timestamp) -> Vec<(u32, u64)> {
+        let of_run = self.leases.range((run, 0)..=(run, u32::MAX));
+        of_run.filter(|(_, held)| held.until <= now).map(|((_, step), held)| (*step, held.fence)).collect()
+    }
+
+    /// The holder of `fence` is alive; answers until when it has the task now. Nothing if it has it no longer.
+    pub fn extend(
+        &mut self,
+        org: OrgId,
+        (run, step): (RunId, u32),
+        fence: u64,
+        by: Option<Span>,
+        now: Timestamp,
+    ) -> Option<Timestamp> {
+        let held = self.leases.get_mut(&(run, step)).filter(|held| held.org == org)?;
+        let is_holder = held.fence == fence || planted_bugs::is(Bug::HeartbeatById);
+        let is_alive = held.until > now || planted_bugs::is(Bug::LeaseRevived);
+        if !(is_holder && is_alive) {
+            return None;
+        }
+        let until = held.until.max(now.after(by.unwrap_or(held.lease).min(held.longest)));
+        self.expiries.remove(&(held.until, run, step));
+        self.expiries.insert((until, run, step));
+        held.until = until;
+        let worker = (org, held.worker.clone());
+        if let Some(worker) = self.workers.get_mut(&worker) {
+            (worker.row.last_seen, worker.is_local) = (now, true);
+        }
+        Some(until)
+    }
+
+    /// Until when a task is leased.
+    pub fn lease_until(&self, run: RunId, step: u32) -> Option<Timestamp> {
+        self.leases.get(&(run, step)).map(|held| held.until)
+    }
+
+    /// Nobody wants the result any more: its worker is to hear of it, at once if it asks for something.
+    pub fn cancel_lease(&mut self, run: RunId, step: u32, fence: u64, is_plain: bool) {
+        let Some(held) = self.leases.get(&(run, step)).filter(|held| held.fence == fence) else { return };
+        // Whoever was not given it yet need not hear of it.
+        if self.undelivered.contains_key(&(run, step)) {
+            return;
+        }
+        let (who, until) = ((held.org, held.worker.clone()), held.until);
+        self.notify_worker(who, PendingCancellation { run, step, fence, is_plain, until, is_delivered: false });
+    }
+
+    /// On the open question of a worker, or the next.
+    pub(super) fn notify_worker(&mut self, who: WorkerKey, pending: PendingCancellation) {
+        match self.open_claims.values_mut().find(|claim| claim.org == who.0 && claim.worker == who.1) {
+            Some(claim) => {
+                claim.cancellations.push(pending);
+                claim.is_immediate = true;
+                self.urgent.push(claim.claim_id);
+            }
+            None => self.cancellations.entry(who).or_default().push(pending),
+        }
+    }
+
+    /// It was told once, and has the task again since: that it may keep.
+    pub(super) fn is_outdated(&self, pending: &PendingCancellation, worker: &str) -> bool {
+        let again = self.leases.get(&(pending.run, pending.step));
+        pending.is_delivered && again.is_some_and(|held| held.fence != pending.fence && held.worker == worker)
+    }
+
+    fn count_worker(&mut self, org: OrgId, worker: &str, change: i32) {
+        if let Some(worker) = self.workers.get_mut(&(org, worker.to_owned())) {
+            worker.leased = worker.leased.saturating_add_signed(change);
+        }
+    }
+}

@@ -1,0 +1,203 @@
+//! Seats: how limits hold where several nodes hand out tasks.
+//!
+//! A limit of 3 is three numbered seats. Whoever hands a task out says which one it takes, in the record that does it;
+//! the store lets each be had once, and the record that ends the lease frees it. So what counts are leases that exist,
+//! on whatever node, and nothing has to be counted. A rate is seats that are free again when their time is over.
+//!
+//! What this node believes of who has which may be out of date. It only decides what is tried: a seat that turns out
+//! to be taken costs a try, and then the seats are read again.
+
+use kernel::Timestamp;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use store::{LimitScope, LimitSlot, LimitSlotRow};
+
+/// The seats of a type that are taken, as far as this node knows.
+#[derive(Debug, Default)]
+pub struct LimitSlots {
+    rows: BTreeMap<(LimitScope, Arc<str>), SlotSet>,
+    /// One that was taken to be free is not: nothing is handed out before they have been read.
+    pub is_unsure: bool,
+    /// They are being read.
+    pub is_reading: bool,
+    /// Something was freed that they do not show.
+    pub is_overtaken: bool,
+}
+
+/// Seats of one limit: numbers and until when each is taken.
+#[derive(Debug, Default)]
+struct SlotSet {
+    taken: BTreeMap<u32, Timestamp>,
+    ends: BTreeSet<(Timestamp, u32)>,
+}
+
+/// What a hand-over takes.
+pub type AcquiredSlots = Vec<(LimitScope, Arc<str>, u32, Timestamp)>;
+
+impl SlotSet {
+    fn take(&mut self, number: u32, until: Timestamp) {
+        if let Some(before) = self.taken.insert(number, until) {
+            self.ends.remove(&(before, number));
+        }
+        self.ends.insert((until, number));
+    }
+
+    fn free(&mut self, number: u32) {
+        if let Some(until) = self.taken.remove(&number) {
+            self.ends.remove(&(until, number));
+        }
+    }
+
+    fn advance_time(&mut self, now: Timestamp) {
+        while let Some((until, number)) = self.ends.first().copied().filter(|(until, _)| *until <= now) {
+            self.ends.remove(&(until, number));
+            self.taken.remove(&number);
+        }
+    }
+
+    /// How many of the first seats may be used. Those beyond the limit, taken while it was higher, count against it.
+    fn usable(&self, limit: u32) -> u32 {
+        limit.saturating_sub(self.taken.range(limit..).count() as u32)
+    }
+
+    fn is_full(&self, limit: u32) -> bool {
+        let usable = self.usable(limit);
+        (self.taken.len() - self.taken.range(usable..).count()) as u32 >= usable
+    }
+
+    /// A free one, looking from somewhere, so that two nodes seldom choose the same.
+    fn find(&self, limit: u32, from: u64) -> Option<u32> {
+        let usable = self.usable(limit);
+        if self.is_full(limit) {
+            return None;
+        }
+        let from = (from % u64::from(usable)) as u32;
+        let gap = |from: u32, to: u32| {
+            let mut free = from;
+            for number in self.taken.range(from..to).map(|(number, _)| *number) {
+                if number != free {
+                    break;
+                }
+                free += 1;
+            }
+            (free < to).then_some(free)
+        };
+        gap(from, usable).or_else(|| gap(0, from))
+    }
+}
+
+impl LimitSlots {
+    pub fn are_known(&self) -> bool {
+        !self.is_unsure && !self.is_reading && !self.is_overtaken
+    }
+
+    /// Is there none left?
+    pub fn is_full(&self, of: LimitScope, key: &str, limit: u32) -> bool {
+        match self.rows.get(&(of, Arc::from(key))) {
+            None => limit == 0,
+            Some(slot_set) => slot_set.is_full(limit),
+        }
+    }
+
+    pub fn find(&self, of: LimitScope, key: &str, limit: u32, from: u64) -> Option<u32> {
+        match self.rows.get(&(of, Arc::from(key))) {
+            None => (limit > 0).then(|| (from % u64::from(limit.max(1))) as u32),
+            Some(slot_set) => slot_set.find(limit, from),
+        }
+    }
+
+    /// When the next one that has a time is free.
+    pub fn next_end(&mut self, of: LimitScope, key: &str, now: Timestamp) -> Option<Timestamp> {
+        let slot_set = self.rows.get_mut(&(of, Arc::from(key)))?;
+        slot_set.advance_time(now);
+        slot_set.ends.first().map(|(until, _)| *until)
+    }
+
+    pub fn take(&mut self, of: LimitScope, key: &Arc<str>, number: u32, until: Timestamp) {
+        self.rows.entry((of, key.clone())).or_default().take(number, until);
+    }
+
+    pub fn free(&mut self, of: LimitScope, key: &str, number: u32) {
+        let scope = (of, Arc::from(key));
+        if let Some(slot_set) = self.rows.get_mut(&scope) {
+            slot_set.free(number);
+            if slot_set.taken.is_empty() {
+                self.rows.remove(&scope);
+            }
+        }
+    }
+
+    /// They have been read: these, and what is on its way.
+    pub fn replace(&mut self, rows: &[LimitSlotRow], under_way: impl Iterator<Item = AcquiredSlots>) {
+        self.rows.clear();
+        for LimitSlotRow { slot: LimitSlot { of, key, number, .. }, until, .. } in rows {
+            self.take(*of, &Arc::from(key.as_str()), *number, *until);
+        }
+        for (of, key, number, until) in under_way.flatten() {
+            self.take(of, &key, number, until);
+        }
+    }
+
+    /// How many are leased, where there is a limit on that.
+    pub fn leased(&self) -> u32 {
+        self.rows.get(&(LimitScope::Type, Arc::from(""))).map_or(0, |slot_set| slot_set.taken.len() as u32)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FOREVER: Timestamp = LimitSlotRow::FREED;
+
+    fn limit_slots(taken: &[u32]) -> LimitSlots {
+        let mut limit_slots = LimitSlots::default();
+        taken.iter().for_each(|number| limit_slots.take(LimitScope::Type, &Arc::from(""), *number, FOREVER));
+        limit_slots
+    }
+
+    #[test]
+    fn a_free_seat_is_found_wherever_one_looks_from_and_none_when_there_is_none() {
+        for (taken, limit, free) in [
+            (&[][..], 3, &[0, 1, 2][..]),
+            (&[1], 3, &[0, 2]),
+            (&[0, 1, 2], 3, &[]),
+            (&[0, 2, 3], 4, &[1]),
+            (&[], 0, &[]),
+        ] {
+            let limit_slots = limit_slots(taken);
+            let mut found: BTreeSet<u32> =
+                (0..20).filter_map(|from| limit_slots.find(LimitScope::Type, "", limit, from)).collect();
+            assert!(found.iter().all(|number| free.contains(number)), "{taken:?} of {limit}: {found:?}");
+            assert_eq!(found.pop_first().is_none(), free.is_empty(), "{taken:?} of {limit}");
+            assert_eq!(limit_slots.is_full(LimitScope::Type, "", limit), free.is_empty(), "{taken:?} of {limit}");
+        }
+    }
+
+    #[test]
+    fn seats_beyond_a_limit_that_was_lowered_count_against_it() {
+        let mut limit_slots = limit_slots(&[0, 5, 7]);
+        assert!(limit_slots.is_full(LimitScope::Type, "", 3), "three are leased");
+        assert_eq!(
+            limit_slots.find(LimitScope::Type, "", 4, 9),
+            Some(1),
+            "and one of four may be, the same for every node"
+        );
+        limit_slots.free(LimitScope::Type, "", 5);
+        assert_eq!(limit_slots.find(LimitScope::Type, "", 3, 0), Some(1));
+        assert!(!limit_slots.is_full(LimitScope::Type, "", 3));
+    }
+
+    #[test]
+    fn a_rate_is_free_again_when_the_time_of_one_is_over() {
+        let (mut limit_slots, key) = (LimitSlots::default(), Arc::from(""));
+        limit_slots.take(LimitScope::Rate, &key, 0, Timestamp(10));
+        limit_slots.take(LimitScope::Rate, &key, 1, Timestamp(20));
+        assert_eq!(limit_slots.next_end(LimitScope::Rate, "", Timestamp(9)), Some(Timestamp(10)));
+        assert!(limit_slots.is_full(LimitScope::Rate, "", 2));
+        assert_eq!(limit_slots.next_end(LimitScope::Rate, "", Timestamp(10)), Some(Timestamp(20)));
+        assert!(!limit_slots.is_full(LimitScope::Rate, "", 2));
+        limit_slots.replace(&[], std::iter::once(vec![(LimitScope::Rate, key, 1, Timestamp(30))]));
+        assert_eq!(limit_slots.find(LimitScope::Rate, "", 2, 1), Some(0), "what is on its way is kept");
+    }
+}

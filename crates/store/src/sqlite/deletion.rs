@@ -1,0 +1,94 @@
+//! Removing a run that has ended, with all that names it, or only hiding it.
+//!
+//! Its records are emptied where they stand: positions stay contiguous, the recovery scan counts them as
+//! before, and an inspection can tell a place that was emptied from one that was lost. What stays is the
+//! idempotency key, so that a repeated request cannot do the work again.
+//!
+//! The rule that keeps it right: one transaction, begun by checking that the run has ended. Its row is
+//! then exact, and the engine's own compare-and-swap refuses a late record.
+
+use super::columns::sql;
+use super::errors::{Failure, on_read};
+use super::run_heads::{Head, Key};
+use super::{around, catalog, journal};
+use crate::crash::{self, Point};
+use crate::rows::{Erased, Erasure, RunRow};
+use crate::{Error, Result};
+use kernel::{Record, Timestamp};
+use rusqlite::{Connection, params};
+
+/// The setting that holds the time of the newest record that was ever erased: engine time stays ahead of
+/// it, whatever is left in the journal.
+const ERASED_UNTIL: &str = "erased_until_us";
+
+pub(super) fn erase(connection: &Connection, erasure: &Erasure) -> std::result::Result<Erased, Failure> {
+    let Erasure { org, run, labels, waits } = erasure;
+    let key = (*org, *run);
+    let (row, head) = match ended(connection, key)? {
+        Ok(found) => found,
+        Err(why) => return Ok(why),
+    };
+    let (places, newest) = journal::places(connection, key, head).map_err(Failure::Other)?;
+    let execute = |statement: &str, params: &[&dyn rusqlite::ToSql]| -> std::result::Result<(), Failure> {
+        connection.prepare_cached(statement)?.execute(params)?;
+        Ok(())
+    };
+    for pos in places {
+        execute(sql!("journal_empty"), params![pos])?;
+    }
+    crash::point(Point::RecordsEmptied);
+    if let Some(at) = row.wake_at {
+        execute(sql!("timer_delete"), params![at.0, org.0, run.0])?;
+    }
+    for (name, value) in labels {
+        execute(sql!("label_delete"), params![org.0, name, value, run.0])?;
+    }
+    for hash in waits {
+        execute(sql!("wait_delete"), params![hash, org.0, run.0])?;
+    }
+    for table in [sql!("snapshot_delete"), sql!("payloads_delete"), sql!("run_delete")] {
+        execute(table, params![org.0, run.0])?;
+    }
+    let last = newest.and_then(|body| Record::open(&body).ok()).map(|record| record.at);
+    let until = last.max(high_water(connection).map_err(Failure::Other)?);
+    if let Some(until) = until {
+        catalog::set_setting(connection, ERASED_UNTIL, &until.0.to_string())?;
+    }
+    Ok(Erased::Done)
+}
+
+/// Takes a run out of every list. All that is stored of it stays.
+pub(super) fn hide(connection: &Connection, key: Key, at: Timestamp) -> std::result::Result<Erased, Failure> {
+    match ended(connection, key)? {
+        Ok((row, _)) if row.deleted_at.is_some() => Ok(Erased::NotFound),
+        Ok(_) => {
+            connection.prepare_cached(sql!("run_hide"))?.execute(params![at.0, key.0.0, key.1.0])?;
+            Ok(Erased::Done)
+        }
+        Err(why) => Ok(why),
+    }
+}
+
+/// A run that may be taken away, or why it may not.
+fn ended(
+    connection: &Connection,
+    key: Key,
+) -> std::result::Result<std::result::Result<(RunRow, Head), Erased>, Failure> {
+    let Some((row, head)) = journal::row(connection, key).map_err(Failure::Other)? else {
+        return Ok(Err(Erased::NotFound));
+    };
+    if !row.status.is_terminal() {
+        return Ok(Err(Erased::NotEnded));
+    }
+    if !around::run_notifications(connection, key.0, key.1).map_err(Failure::Other)?.is_empty() {
+        return Ok(Err(Erased::NotTold));
+    }
+    Ok(Ok((row, head)))
+}
+
+/// Time of the newest record that was erased.
+pub(super) fn high_water(connection: &Connection) -> Result<Option<Timestamp>> {
+    let stored: Option<String> = catalog::value(connection, sql!("setting"), [ERASED_UNTIL]).map_err(on_read)?;
+    let damaged = |text: &String| Error::Corrupt(format!("the setting `{ERASED_UNTIL}` is `{text}`"));
+    stored.map(|text| text.parse().map(Timestamp).map_err(|_| damaged(&text))).transpose()
+}
