@@ -45,10 +45,6 @@ pub struct Flags {
     /// For how long runs that have ended are kept, for example 30d (default: until they are deleted)
     #[arg(long, env = "ONWARD_RETENTION")]
     retention: Option<String>,
-    /// Stay awake for a client that is back at once: its requests take a quarter less time, and up to two processors are kept busy
-    /// at the lowest priority meanwhile. Set it to false where processor time is paid for
-    #[arg(long, env = "ONWARD_STAY_AWAKE", default_value_t = true, action = clap::ArgAction::Set)]
-    stay_awake: bool,
 }
 
 /// Flags that were understood.
@@ -63,7 +59,6 @@ pub struct Config {
     http_per_organisation: Option<usize>,
     grace: Duration,
     retention: Option<Span>,
-    stays_awake: bool,
 }
 
 /// How time passes.
@@ -156,7 +151,6 @@ pub fn check(flags: Flags, clock: Clock) -> Result<Config, String> {
         http_per_organisation: flags.http_per_organisation.map(usize::from),
         grace,
         retention,
-        stays_awake: flags.stay_awake,
     })
 }
 
@@ -226,7 +220,7 @@ async fn serve(config: Config, door: WebhookEndpoint) -> Result<(), Failure> {
     let serving = {
         let stop = stop.clone();
         let until = async move { stop.notified().await };
-        tokio::spawn(server::serve(listener, app.clone(), config.stays_awake, until))
+        tokio::spawn(server::serve(listener, app.clone(), until))
     };
     if address.ip().is_unspecified() && public_url == local_url {
         tracing::warn!("callback URLs begin with {local_url}, which nobody can call; set `--public-url`");

@@ -10,14 +10,12 @@
 //! area under `routes/`, with what it promises (see [`contract`]).
 
 mod access;
-mod awake;
 mod body;
 mod contract;
 mod diff;
 mod error;
 mod guard;
 mod headers;
-mod linger;
 mod openapi;
 mod query;
 mod routes;
@@ -38,7 +36,6 @@ use axum::middleware;
 use axum::response::{IntoResponse, Response};
 use engine::Engine;
 use kernel::OrgId;
-use linger::Linger;
 use std::future::Future;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -81,28 +78,23 @@ type State = axum::extract::State<Arc<App>>;
 type Answer = Result<Response, Refusal>;
 
 /// Every route there is, as its area declares it.
-pub fn router(app: Arc<App>, linger: Arc<Linger>) -> Router {
+pub fn router(app: Arc<App>) -> Router {
     let (router, promises) = contract::mount(routes::areas().into_iter().flat_map(|(_, _, routes)| routes).collect());
     router
         .route_layer(middleware::from_fn_with_state(promises, contract::hold))
         .fallback(routes::system::unknown_route)
         .method_not_allowed_fallback(routes::system::method_not_allowed)
-        .layer(middleware::from_fn_with_state((app.clone(), linger), enter))
+        .layer(middleware::from_fn_with_state(app.clone(), enter))
         .with_state(app)
 }
 
 /// Around everything, as one layer: each is a boxed future and a cloned service for every request.
 async fn enter(
-    axum::extract::State((app, linger)): axum::extract::State<(Arc<App>, Arc<Linger>)>,
+    axum::extract::State(app): axum::extract::State<Arc<App>>,
     request: Request,
     next: middleware::Next,
 ) -> Response {
-    linger.asked();
-    let response = catch_panic(guard::check(&app, request, next)).await;
-    if app.engine.is_calm() {
-        linger.answered();
-    }
-    response
+    catch_panic(guard::check(&app, request, next)).await
 }
 
 /// A bug in one handler is that request's trouble and nobody else's.

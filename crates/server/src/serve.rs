@@ -4,8 +4,6 @@
 //! ends on one thread: nothing has to be woken for it, which on an idle machine costs as much as deciding. One thread takes
 //! connections and deals them out in turn.
 
-use crate::awake::Awake;
-use crate::linger::Linger;
 use crate::{App, router};
 use axum::serve::Listener;
 use std::future::Future;
@@ -46,32 +44,21 @@ impl Listener for Dealt {
     }
 }
 
-/// Serves until `until` resolves, then lets open requests finish. If it may, it stays awake for whoever is back at once.
-pub async fn serve(
-    listener: TcpListener,
-    app: Arc<App>,
-    stays_awake: bool,
-    until: impl Future<Output = ()> + Send,
-) -> io::Result<()> {
+/// Serves until `until` resolves, then lets open requests finish.
+pub async fn serve(listener: TcpListener, app: Arc<App>, until: impl Future<Output = ()> + Send) -> io::Result<()> {
     let threads = std::thread::available_parallelism().map_or(1, |n| n.get()).min(THREADS_MAX);
     let address = listener.local_addr()?;
     let (stop, stopping) = watch::channel(false);
     let (ended, mut all_ended) = mpsc::channel::<()>(1);
-    let awake = Arc::new(Awake::new(stays_awake));
     let mut hands = Vec::with_capacity(threads);
     for n in 0..threads {
         let (hand, connections) = mpsc::unbounded_channel();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let (app, awake, mut stopping, ended) = (app.clone(), awake.clone(), stopping.clone(), ended.clone());
+        let (app, mut stopping, ended) = (app.clone(), stopping.clone(), ended.clone());
         let work = move || {
             let until = async move { drop(stopping.wait_for(|is_stopping| *is_stopping).await) };
-            let linger = Arc::new(Linger::new(awake));
-            let router = router(app, linger.clone());
-            let serving = axum::serve(Dealt { connections, address }, router).with_graceful_shutdown(until);
-            let staying = runtime.spawn(async move { linger.stay_awake().await });
-            let served = runtime.block_on(serving.into_future());
-            staying.abort();
-            if let Err(error) = served {
+            let serving = axum::serve(Dealt { connections, address }, router(app)).with_graceful_shutdown(until);
+            if let Err(error) = runtime.block_on(serving.into_future()) {
                 tracing::error!(%error, "connections can no longer be served");
             }
             drop(ended);

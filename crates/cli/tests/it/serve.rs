@@ -160,38 +160,3 @@ fn the_password_of_a_database_is_not_shown() {
         assert!(!said.contains("hunter2"), "{arguments:?}: {said}");
     }
 }
-
-/// Of the threads that keep processors awake: how long each has run, in hundredths of a second.
-fn watchers(pid: u32) -> Vec<u64> {
-    let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap();
-    let stats = tasks.map(|task| std::fs::read_to_string(task.unwrap().path().join("stat")).unwrap_or_default());
-    let used = |stat: &str| {
-        let (name, rest) = stat.rsplit_once(')')?;
-        let mut fields = rest.split_whitespace().skip(11).map(|field| field.parse::<u64>());
-        let (user, system) = (fields.next()?.ok()?, fields.next()?.ok()?);
-        name.contains("(awake-").then_some(user + system)
-    };
-    stats.filter_map(|stat| used(&stat)).collect()
-}
-
-#[test]
-fn processors_are_kept_awake_only_if_that_is_wanted_and_only_for_somebody() {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap();
-    let allowed = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed:")).unwrap();
-    let allowed: u32 = allowed.chars().filter_map(|digit| digit.to_digit(16)).map(u32::count_ones).sum();
-    let is_rationed = std::thread::available_parallelism().unwrap().get() != allowed as usize;
-    let data = TempDir::new().unwrap();
-    let (process, _api) = serve(data.path(), LOCAL, &[("ONWARD_ADMIN_KEY", KEY)]);
-    std::thread::sleep(std::time::Duration::from_millis(200));
-    let watchers_of = watchers(process.pid());
-    assert_eq!(watchers_of.is_empty(), is_rationed, "{watchers_of:?}");
-    assert!(watchers_of.iter().all(|used| *used <= 1), "nobody asks anything: {watchers_of:?}");
-    for (flags, environment) in [(&["--stay-awake", "false"][..], None), (&[], Some(("ONWARD_STAY_AWAKE", "false")))] {
-        let data = TempDir::new().unwrap();
-        let environment: Vec<_> = [("ONWARD_ADMIN_KEY", KEY)].into_iter().chain(environment).collect();
-        let (process, _api) = serve(data.path(), &[LOCAL, flags].concat(), &environment);
-        assert!(watchers(process.pid()).is_empty(), "{flags:?}");
-    }
-    let refused = onward(&["serve", "--stay-awake", "sometimes"]);
-    assert_eq!(refused.status.code(), Some(2));
-}

@@ -114,7 +114,6 @@ pub fn has_point(point: Point) -> bool {
             | TimerRemoved
             | ReadyWritten
             | ReadyRemoved
-            | RunListed
             | RecoveryRows
             | RecoveryMoved
             | RecordsEmptied

@@ -1,5 +1,0 @@
--- Of a run that is not listed, and will be.
-UPDATE runs
-SET status = $1, waiting = $2, wake_at = $3, expires_at = $4, finished_at = $5, error_code = $6, parked = $7,
-    head = $8, seq = $9, listed = 1
-WHERE org = $10 AND id = $11
