@@ -1,10 +1,10 @@
 -- One status at a time, so that the index gives the order; never asked for completed runs, which it leaves out.
--- It has parked runs apart from the others, and those that are not listed are found by the primary key, so three are
--- merged. The index is named because the planner would rather follow the primary key, past every run that has ended.
+-- It has parked runs apart from the others, so the two are merged. The index is named because the planner
+-- would rather follow the primary key, past every run that has ended.
 SELECT org, id, workflow, workflow_name, version, hash, form, status, waiting, wake_at, created_at, expires_at,
        finished_at, error_code, gate, parked, deleted_at
 FROM runs INDEXED BY runs_by_status
-WHERE listed = 1 AND status <> 'completed' AND org = $1 AND id < $2 AND id >= $3
+WHERE status <> 'completed' AND org = $1 AND id < $2 AND id >= $3
   AND created_at >= $4 AND created_at < $5
   AND status = $6 AND parked = 0
   AND ($7 IS NULL OR workflow <> $7)
@@ -14,20 +14,10 @@ UNION ALL
 SELECT org, id, workflow, workflow_name, version, hash, form, status, waiting, wake_at, created_at, expires_at,
        finished_at, error_code, gate, parked, deleted_at
 FROM runs INDEXED BY runs_by_status
-WHERE listed = 1 AND status <> 'completed' AND org = $1 AND id < $2 AND id >= $3
+WHERE status <> 'completed' AND org = $1 AND id < $2 AND id >= $3
   AND created_at >= $4 AND created_at < $5
   AND status = $6 AND parked = 1
   AND ($7 IS NULL OR workflow <> $7)
   AND ($8 IS NULL OR form = $8)
   AND deleted_at IS NULL
-UNION ALL
-SELECT org, id, workflow, workflow_name, version, hash, form, status, waiting, wake_at, created_at, expires_at,
-       finished_at, error_code, gate, parked, deleted_at
-FROM runs NOT INDEXED
-WHERE listed = 0 AND org = $1 AND id < $2 AND id >= $9
-  AND created_at >= $4 AND created_at < $5
-  AND status = $6
-  AND ($7 IS NULL OR workflow <> $7)
-  AND ($8 IS NULL OR form = $8)
-  AND deleted_at IS NULL
-ORDER BY id DESC LIMIT $10
+ORDER BY id DESC LIMIT $9

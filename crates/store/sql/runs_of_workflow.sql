@@ -1,22 +1,11 @@
--- Those that are listed, and by the primary key those that are not. The index is named because the planner would rather
--- follow the primary key, past the runs of every other workflow.
+-- The index is named because the planner would rather follow the primary key, past the runs of every other.
 SELECT org, id, workflow, workflow_name, version, hash, form, status, waiting, wake_at, created_at, expires_at,
        finished_at, error_code, gate, parked, deleted_at
 FROM runs INDEXED BY runs_by_workflow
-WHERE listed = 1 AND org = $1 AND id < $2 AND id >= $3
+WHERE org = $1 AND id < $2 AND id >= $3
   AND created_at >= $4 AND created_at < $5
   AND ($6 IS NULL OR status IN (SELECT value FROM json_each($6)))
   AND workflow = $7
   AND ($8 IS NULL OR form = $8)
   AND deleted_at IS NULL
-UNION ALL
-SELECT org, id, workflow, workflow_name, version, hash, form, status, waiting, wake_at, created_at, expires_at,
-       finished_at, error_code, gate, parked, deleted_at
-FROM runs NOT INDEXED
-WHERE listed = 0 AND org = $1 AND id < $2 AND id >= $9
-  AND created_at >= $4 AND created_at < $5
-  AND ($6 IS NULL OR status IN (SELECT value FROM json_each($6)))
-  AND workflow = $7
-  AND ($8 IS NULL OR form = $8)
-  AND deleted_at IS NULL
-ORDER BY id DESC LIMIT $10
+ORDER BY id DESC LIMIT $9

@@ -50,8 +50,6 @@ points! {
     ReadyWritten = "ready_written",
     /// A task was taken, and its run does not say so yet.
     ReadyRemoved = "ready_removed",
-    /// A run that was made by an earlier batch is in the indexes now.
-    RunListed = "run_listed",
     /// Rows of runs were brought up to date, the recovery position was not.
     RecoveryRows = "recovery_rows",
     BeforeCommit = "before_commit",

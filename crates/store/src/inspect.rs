@@ -125,8 +125,6 @@ pub enum AnomalyKind {
     Orphan,
     /// A position in the journal without a record.
     Gap,
-    /// A run that neither a list nor a start would find.
-    Unlisted,
     Setting,
 }
 

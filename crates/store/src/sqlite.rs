@@ -29,8 +29,6 @@ mod readers;
 mod run_heads;
 mod tasks;
 mod triggers;
-mod unlisted;
-mod view;
 mod writer;
 
 pub use inspect::SqliteInspection;
@@ -88,8 +86,6 @@ pub struct Options {
     /// Length of the log at which the writer starts it over: the next records then overwrite it, which syncs
     /// faster than growing it.
     pub restart_bytes: u64,
-    /// Runs that may be in no index but the primary key.
-    pub unlisted_max: usize,
 }
 
 impl Default for Options {
@@ -97,22 +93,9 @@ impl Default for Options {
         if crash::is_armed() {
             // So close together that now the helper is first, now the writer.
             let (passive_bytes, restart_bytes) = (160 << 10, 176 << 10);
-            let unlisted_max = 3;
-            return Options {
-                recovery_records: 20,
-                recovery_bytes: 32 << 20,
-                passive_bytes,
-                restart_bytes,
-                unlisted_max,
-            };
+            return Options { recovery_records: 20, recovery_bytes: 32 << 20, passive_bytes, restart_bytes };
         }
-        Options {
-            recovery_records: 100_000,
-            recovery_bytes: 32 << 20,
-            passive_bytes: 4 << 20,
-            restart_bytes: 16 << 20,
-            unlisted_max: 8_192,
-        }
+        Options { recovery_records: 100_000, recovery_bytes: 32 << 20, passive_bytes: 4 << 20, restart_bytes: 16 << 20 }
     }
 }
 
@@ -130,7 +113,7 @@ impl SqliteStore {
         crash::point(Point::HeadsRecovered);
         let (heads, tally) = (Arc::new(heads), Arc::new(Tally::default()));
         let helper = Helper::start(path)?;
-        let log = Log::watch(&mut connection, path, &helper, Arc::clone(&tally), &options).map_err(on_read)?;
+        let log = Log::watch(&mut connection, &helper, Arc::clone(&tally), &options).map_err(on_read)?;
         let writer = Writer::new(connection, log, (Arc::clone(&heads), tail), options, Arc::clone(&tally));
         let readers = Readers::new(path.to_owned());
         let inner = Inner { _helper: helper, readers, writer: Mutex::new(writer), heads, tally, _lock: lock };
@@ -363,16 +346,16 @@ impl Store for SqliteStore {
     }
 
     fn run(&self, org: OrgId, run: RunId) -> Call<'_, Option<RunRow>> {
-        self.read(move |connection, inner| {
+        self.read(move |connection, _| {
             let mut statement = connection.prepare_cached(sql!("run")).map_err(on_read)?;
             let row = statement.query_row((org.0, run.0), run_row).optional().map_err(on_read)?;
-            Ok(row.filter(|row| row.deleted_at.is_none()).map(|row| inner.heads.corrected(row)))
+            Ok(row.filter(|row| row.deleted_at.is_none()))
         })
     }
 
     fn runs<'a>(&'a self, org: OrgId, filter: &'a RunFilter) -> Call<'a, Vec<RunRow>> {
         let filter = filter.clone();
-        self.read(move |connection, inner| lists::runs(connection, &inner.heads, org, &filter))
+        self.read(move |connection, _| lists::runs(connection, org, &filter))
     }
 
     fn create_workflow<'a>(&'a self, new: &'a NewWorkflow) -> Call<'a, std::result::Result<(), Taken>> {
@@ -533,10 +516,6 @@ impl Store for SqliteStore {
 
     fn check(&self) -> Call<'_, ()> {
         self.write(Writer::check)
-    }
-
-    fn commits_in_place(&self) -> bool {
-        true
     }
 
     fn reads_are_durable(&self) -> bool {

@@ -79,7 +79,6 @@ impl From<Anomaly> for Problem {
             AnomalyKind::OtherOrganisation => Code::OtherOrganisation,
             AnomalyKind::Orphan => Code::JournalOrphan,
             AnomalyKind::Gap => Code::JournalGap,
-            AnomalyKind::Unlisted => Code::RowDiffers,
             AnomalyKind::Setting => Code::SettingDamaged,
         };
         Problem { code, org: anomaly.org, run: anomaly.run, step: None, message: anomaly.what }

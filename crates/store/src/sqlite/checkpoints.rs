@@ -5,22 +5,15 @@
 //! starts over by itself; when it gets large the writer copies the short rest and starts it over between
 //! two batches. SQLite's own checkpoints, which would run inside somebody's commit, are off.
 //!
-//! A sync takes twice as long when it has to make a file longer, too. So once there is some load, the file of the log is filled
-//! with zeros ahead of the writer, some megabytes at a time, up to where it starts over. To SQLite the first frame of
-//! zeros is where the log ends.
-//!
 //! Nothing here can lose data: until a page is copied it stays in the log, and a failed checkpoint is
 //! tried again by the next one.
 
 use super::open::{self, PAGE_BYTES};
-use super::view::View;
 use super::{Options, Tally};
 use crate::crash::{self, Point};
 use crate::{Error, Result};
 use rusqlite::Connection;
-use std::fs::OpenOptions;
-use std::io::Read;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -28,12 +21,6 @@ use std::thread::JoinHandle;
 
 /// A page in the log has a header of its own.
 const FRAME_BYTES: u64 = PAGE_BYTES + 24;
-/// How long the log gets before its file is filled ahead of it.
-const LOAD: u64 = 1 << 20;
-/// How much is filled at a time, at most.
-const FILL: u64 = 4 << 20;
-/// How much of what was filled is left when more is: the pages of an ordinary batch.
-const LOW: u64 = 64 << 10;
 
 enum Ask {
     Copy,
@@ -96,9 +83,6 @@ pub(super) struct Log {
     /// At how many bytes the writer starts it over; moved back when readers did not let it.
     restart_at: u64,
     ask: SyncSender<Ask>,
-    file: PathBuf,
-    /// It is at least so long, or nothing can be done about it.
-    file_bytes: u64,
     passive_bytes: u64,
     restart_bytes: u64,
 }
@@ -106,7 +90,6 @@ pub(super) struct Log {
 impl Log {
     pub(super) fn watch(
         connection: &mut Connection,
-        path: &Path,
         helper: &Helper,
         tally: Arc<Tally>,
         options: &Options,
@@ -126,22 +109,18 @@ impl Log {
             asked_at: 0,
             restart_at: options.restart_bytes,
             ask: helper.ask.clone(),
-            file: open::with_suffix(path, "-wal"),
-            file_bytes: 0,
             passive_bytes: options.passive_bytes,
             restart_bytes: options.restart_bytes,
         })
     }
 
     /// Called between two transactions.
-    pub(super) fn tend(&mut self, connection: &Connection, view: &mut View) {
+    pub(super) fn tend(&mut self, connection: &Connection) {
         let pages = self.pages.load(Relaxed);
-        self.fill_ahead(pages * FRAME_BYTES);
         if pages < self.asked_at {
             self.asked_at = 0;
         }
         if pages * FRAME_BYTES >= self.restart_at {
-            view.give_back(connection);
             crash::point(Point::BeforeRestart);
             if checkpoint(connection, "PRAGMA wal_checkpoint(RESTART)") {
                 crash::point(Point::AfterRestart);
@@ -153,32 +132,8 @@ impl Log {
             }
         } else if (pages - self.asked_at) * FRAME_BYTES >= self.passive_bytes {
             self.asked_at = pages;
-            view.give_back(connection);
             // When it is still busy with the last request, that one sees these pages too, or the next.
             let _ = self.ask.try_send(Ask::Copy);
         }
     }
-
-    /// Makes the file longer if the log, which is this long, is about to.
-    fn fill_ahead(&mut self, log: u64) {
-        if log < LOAD || log + LOW <= self.file_bytes || self.file_bytes >= self.restart_bytes {
-            return;
-        }
-        let until = (log + FILL).min(self.restart_bytes);
-        // Where it cannot be done, SQLite makes the file longer as it goes.
-        self.file_bytes = fill(&self.file, until).unwrap_or(u64::MAX);
-    }
-}
-
-/// Fills the file with zeros from its end, and from nowhere else; its length.
-fn fill(file: &Path, until: u64) -> std::io::Result<u64> {
-    let mut file = OpenOptions::new().append(true).open(file)?;
-    let length = file.metadata()?.len();
-    let mut zeros = std::io::repeat(0).take(until.saturating_sub(length));
-    if let Err(e) = std::io::copy(&mut zeros, &mut file) {
-        // Space that is short is for records.
-        file.set_len(length)?;
-        return Err(e);
-    }
-    Ok(until.max(length))
 }

@@ -8,33 +8,25 @@
 //! a run that is refused after its first row makes the whole try fail ([`Failure::Row`]) unless a
 //! savepoint guards it.
 
-use super::columns::{count, group_bytes, int, sql, time};
+use super::columns::{count, group_bytes, int, sql};
 use super::errors::Failure;
-use super::run_heads::{Head, Key, Known, RECOVERY_POS};
-use super::unlisted::Born;
+use super::run_heads::{Head, Key, RECOVERY_POS};
 use crate::crash::{self, Point};
-use crate::near::IdMap;
-use crate::rows::{Batch, IdempotencyKey, LimitSlotRow, ReadyRow, RunInsert, RunRow, RunWrite, Verdict};
+use crate::id_map::IdMap;
+use crate::rows::{IdempotencyKey, LimitSlotRow, ReadyRow, RunInsert, RunRow, RunWrite, Verdict};
 use crate::write_validation::{is_sound, undo_group};
-use kernel::{RunId, RunStatus, Timestamp};
+use kernel::{RunId, Timestamp};
 use rusqlite::{CachedStatement, Connection, OptionalExtension, params};
-
-/// Runs in a batch that share the pages of an index. Listing one of fewer later, which writes its row again, costs less.
-const LARGE: usize = 8;
 
 pub(super) struct Attempt<'a> {
     connection: &'a Connection,
     /// Used in this batch, with their texts. A handful at most.
     statements: Vec<(&'static str, CachedStatement<'a>)>,
-    heads: &'a IdMap<Key, Known>,
+    heads: &'a IdMap<Key, Head>,
     /// Of the batch.
     at: Timestamp,
-    /// It has so many runs that listing them is cheap.
-    is_large: bool,
     /// What this batch changes in `heads`; `None` for a run that is parked or ended by it.
-    staged: &'a mut IdMap<Key, Option<Known>>,
-    /// Runs it made and did not list.
-    pub born: Vec<Born>,
+    staged: &'a mut IdMap<Key, Option<Head>>,
     pub done: Done,
 }
 
@@ -52,50 +44,20 @@ pub(super) struct Done {
 /// Where the writer found a run's last record.
 enum Found {
     /// Among the heads in memory.
-    Unparked(Known),
+    Unparked(Head),
     /// In its row, which therefore has to follow every record.
-    Parked(Known, Rest),
-}
-
-impl Found {
-    fn run(&self) -> Known {
-        let (Found::Unparked(run) | Found::Parked(run, _)) = self;
-        *run
-    }
-}
-
-/// What the row of a parked run says besides.
-struct Rest {
-    /// It runs, and there is nothing else to say.
-    is_plain: bool,
-    expires_at: Timestamp,
-}
-
-impl Rest {
-    /// Is this row the same, but for the run being taken up?
-    fn is_taken_up_by(&self, row: &RunRow) -> bool {
-        let is_plain = row.status == RunStatus::Running && row.wake_at.is_none() && row.finished_at.is_none();
-        let is_awake = !row.evicted && row.waiting == 0;
-        self.is_plain && is_plain && is_awake && row.error_code.is_none() && row.expires_at == self.expires_at
-    }
-}
-
-/// Its last record is remembered in memory.
-fn is_unparked(row: &RunRow) -> bool {
-    !row.evicted && !row.status.is_terminal()
+    Parked(Head),
 }
 
 impl<'a> Attempt<'a> {
     pub(super) fn new(
         connection: &'a Connection,
-        heads: &'a IdMap<Key, Known>,
-        staged: &'a mut IdMap<Key, Option<Known>>,
+        heads: &'a IdMap<Key, Head>,
+        staged: &'a mut IdMap<Key, Option<Head>>,
         last_pos: i64,
-        batch: &Batch,
+        at: Timestamp,
     ) -> Attempt<'a> {
-        let done = Done { last_pos, ..Done::default() };
-        let (at, is_large) = (batch.at, batch.runs.len() >= LARGE);
-        Attempt { connection, statements: Vec::new(), heads, at, is_large, staged, born: Vec::new(), done }
+        Attempt { connection, statements: Vec::new(), heads, at, staged, done: Done { last_pos, ..Done::default() } }
     }
 
     /// Like [`write`](Self::write), but a run whose rows are refused takes back only its own.
@@ -114,9 +76,9 @@ impl<'a> Attempt<'a> {
 
     /// All writes of a unit, or none of them.
     pub(super) fn write_group(&mut self, atomic_group: &[RunWrite]) -> Result<Vec<Verdict>, Failure> {
-        let (done, born) = (self.done, self.born.len());
+        let done = self.done;
         let keys = atomic_group.iter().map(|write| (write.org, write.run));
-        let staged: Vec<(Key, Option<Option<Known>>)> = keys.map(|key| (key, self.staged.get(&key).copied())).collect();
+        let staged: Vec<(Key, Option<Option<Head>>)> = keys.map(|key| (key, self.staged.get(&key).copied())).collect();
         self.execute("SAVEPOINT unit", [])?;
         let mut verdicts = Vec::with_capacity(atomic_group.len());
         for write in atomic_group {
@@ -131,10 +93,9 @@ impl<'a> Attempt<'a> {
         if undo_group(atomic_group, &mut verdicts) {
             self.execute("ROLLBACK TO unit", [])?;
             self.done = Done { reads: self.done.reads, ..done };
-            self.born.truncate(born);
-            for (key, run) in staged {
-                match run {
-                    Some(run) => self.staged.insert(key, run),
+            for (key, head) in staged {
+                match head {
+                    Some(head) => self.staged.insert(key, head),
                     None => self.staged.remove(&key),
                 };
             }
@@ -162,7 +123,10 @@ impl<'a> Attempt<'a> {
             crash::point(Point::KeyClaimed);
         }
         let found = if write.after == 0 { None } else { self.find(&key)? };
-        let prev = found.as_ref().map_or(Head::default(), |found| found.run().head);
+        let prev = match &found {
+            None => Head::default(),
+            Some(Found::Unparked(head) | Found::Parked(head)) => *head,
+        };
         let head = Head { seq: write.after + 1, pos: self.done.last_pos + 1 };
         let is_as_seen =
             prev.seq == write.after && (write.after > 0 || self.insert_run(&key, write.row.as_ref(), head)?);
@@ -173,33 +137,24 @@ impl<'a> Attempt<'a> {
         let record = &*write.record;
         self.execute(sql!("journal_insert"), params![head.pos, key.0.0, key.1.0, int(head.seq), prev.pos, record])?;
         crash::point(Point::RecordWritten);
-        let run = match (&write.row, &found) {
-            (Some(row), None) => is_unparked(row).then_some(Known { head, is_listed: false, is_taken: false }),
-            (Some(row), Some(Found::Parked(run, rest))) if rest.is_taken_up_by(row) => {
-                Some(Known { head, is_taken: true, ..*run })
+        let is_unparked = match (&write.row, &found) {
+            (Some(row), _) => {
+                if write.after > 0 {
+                    self.update_run(row, head)?;
+                }
+                !row.evicted && !row.status.is_terminal()
             }
-            (Some(row), Some(found)) => {
-                self.update_run(row, head, found.run().is_listed)?;
-                is_unparked(row).then_some(Known { head, is_listed: true, is_taken: false })
-            }
-            (None, Some(Found::Parked(..))) => {
+            (None, Some(Found::Parked(_))) => {
                 self.execute(sql!("run_head_update"), params![head.pos, int(head.seq), key.0.0, key.1.0])?;
-                None
+                false
             }
-            (None, Some(Found::Unparked(run))) => Some(Known { head, ..*run }),
-            // It could not have been made.
-            (None, None) => None,
+            (None, _) => true,
         };
         self.write_sides(write, head)?;
         if let Some(run_insert) = run_insert {
             self.write_run_insert(key, run_insert)?;
         }
-        if let (None, Some(row)) = (&found, &write.row)
-            && !self.is_listed_at_birth(row)
-        {
-            self.born.push(Born { key, is_evicted: row.evicted });
-        }
-        self.staged.insert(key, run);
+        self.staged.insert(key, is_unparked.then_some(head));
         self.done.last_pos = head.pos;
         self.done.records += 1;
         self.done.bytes += record.len() as u64;
@@ -208,72 +163,31 @@ impl<'a> Attempt<'a> {
 
     /// Rewrites the rows of unparked runs that lag behind, so that a start need not read what came
     /// before this point.
-    pub(super) fn advance_recovery_pos(
-        &mut self,
-        from: i64,
-        unlisted: impl Iterator<Item = Born>,
-    ) -> Result<(), Failure> {
+    pub(super) fn advance_recovery_pos(&mut self, from: i64) -> Result<(), Failure> {
+        let mut update = self.connection.prepare_cached(sql!("run_head_update"))?;
         let published = self.heads.iter().filter(|(key, _)| !self.staged.contains_key(*key));
-        let staged = self.staged.iter().filter_map(|(key, run)| run.as_ref().map(|run| (key, run)));
+        let staged = self.staged.iter().filter_map(|(key, head)| head.as_ref().map(|head| (key, head)));
         // A head at or before the last recovery position was written to its row by that one.
-        let lagging = published.chain(staged).filter(|(_, run)| run.head.pos > from);
-        let lagging: Vec<(Key, Known)> = lagging.map(|(key, run)| (*key, *run)).collect();
-        for (key, run) in lagging {
-            let update = if run.is_taken { sql!("run_take") } else { sql!("run_head_update") };
-            self.execute(update, params![run.head.pos, int(run.head.seq), key.0.0, key.1.0])?;
-            if run.is_taken {
-                self.staged.insert(key, Some(Known { is_taken: false, ..run }));
-            }
+        for ((org, run), head) in published.chain(staged).filter(|(_, head)| head.pos > from) {
+            update.execute(params![head.pos, int(head.seq), org.0, run.0])?;
         }
-        let born = std::mem::take(&mut self.born);
-        self.list(unlisted.chain(born))?;
         crash::point(Point::RecoveryRows);
         self.execute(sql!("setting_put"), params![RECOVERY_POS, self.done.last_pos.to_string()])?;
         Ok(())
     }
 
-    /// Lists those that are not listed yet.
-    pub(super) fn list(&mut self, runs: impl Iterator<Item = Born>) -> Result<(), Failure> {
-        for Born { key, is_evicted } in runs {
-            let run = self.in_memory(&key);
-            // A run that was born unparked is listed by whatever parks or ends it. One that was born parked may be as it was.
-            if run.map_or(!is_evicted, |run| run.is_listed) {
-                continue;
-            }
-            if self.execute(sql!("run_list"), params![key.0.0, key.1.0])? > 0 {
-                crash::point(Point::RunListed);
-            }
-            if let Some(run) = run {
-                self.staged.insert(key, Some(Known { is_listed: true, ..run }));
-            }
-        }
-        Ok(())
-    }
-
-    /// Nothing will change the row of a run that is over, and what will wait is as well listed now if there are many.
-    fn is_listed_at_birth(&self, row: &RunRow) -> bool {
-        row.status.is_terminal() || row.evicted && self.is_large
-    }
-
-    fn in_memory(&self, key: &Key) -> Option<Known> {
-        match self.staged.get(key) {
+    fn find(&mut self, key: &Key) -> Result<Option<Found>, Failure> {
+        let in_memory = match self.staged.get(key) {
             Some(staged) => *staged,
             None => self.heads.get(key).copied(),
-        }
-    }
-
-    fn find(&mut self, key: &Key) -> Result<Option<Found>, Failure> {
-        if let Some(run) = self.in_memory(key) {
-            return Ok(Some(Found::Unparked(run)));
+        };
+        if let Some(head) = in_memory {
+            return Ok(Some(Found::Unparked(head)));
         }
         self.done.reads += 1;
         let statement = self.prepared(sql!("run_head"))?;
-        let read = |row: &rusqlite::Row<'_>| {
-            let head = Head { seq: count(row, 0)?, pos: row.get(1)? };
-            let rest = Rest { is_plain: row.get(3)?, expires_at: time(row, 4)? };
-            Ok(Found::Parked(Known { head, is_listed: row.get(2)?, is_taken: false }, rest))
-        };
-        Ok(statement.query_row((key.0.0, key.1.0), read).optional()?)
+        let read = |row: &rusqlite::Row<'_>| Ok(Head { seq: count(row, 0)?, pos: row.get(1)? });
+        Ok(statement.query_row((key.0.0, key.1.0), read).optional()?.map(Found::Parked))
     }
 
     /// Is a seat taken that the write wants? Nothing else may stand in its way that would be noticed first.
@@ -299,7 +213,10 @@ impl<'a> Attempt<'a> {
         {
             return Ok(false);
         }
-        let head = self.find(&(write.org, write.run))?.map_or(Head::default(), |found| found.run().head);
+        let head = match self.find(&(write.org, write.run))? {
+            None => Head::default(),
+            Some(Found::Unparked(head) | Found::Parked(head)) => head,
+        };
         Ok(head.seq == write.after)
     }
 
@@ -318,7 +235,6 @@ impl<'a> Attempt<'a> {
     /// False when the run exists already.
     fn insert_run(&mut self, key: &Key, row: Option<&RunRow>, head: Head) -> Result<bool, Failure> {
         let Some(row) = row else { return Ok(false) };
-        let is_listed = self.is_listed_at_birth(row);
         let inserted = self.execute(
             sql!("run_insert"),
             params![
@@ -340,15 +256,14 @@ impl<'a> Attempt<'a> {
                 int(head.seq),
                 row.concurrency_group.as_ref().map(group_bytes),
                 row.evicted,
-                is_listed,
             ],
         )?;
         Ok(inserted > 0)
     }
 
-    fn update_run(&mut self, row: &RunRow, head: Head, is_listed: bool) -> Result<(), Failure> {
+    fn update_run(&mut self, row: &RunRow, head: Head) -> Result<(), Failure> {
         self.execute(
-            if is_listed { sql!("run_update") } else { sql!("run_update_unlisted") },
+            sql!("run_update"),
             params![
                 row.status.as_str(),
                 row.waiting,

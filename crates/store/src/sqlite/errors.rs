@@ -37,17 +37,8 @@ impl Failure {
     /// Did the system refuse to write? Then the log holds no whole commit of this transaction, and the
     /// next one begins where this one did.
     pub(super) fn is_refused_write(&self) -> bool {
-        self.is_code(rusqlite::ffi::SQLITE_IOERR_WRITE)
-    }
-
-    /// Did somebody else write since the view was taken that this transaction begins with?
-    pub(super) fn is_outdated_view(&self) -> bool {
-        self.is_code(rusqlite::ffi::SQLITE_BUSY_SNAPSHOT)
-    }
-
-    fn is_code(&self, extended: i32) -> bool {
         let (Failure::Statement(error) | Failure::Commit(error)) = self else { return false };
-        error.sqlite_error().is_some_and(|error| error.extended_code == extended)
+        error.sqlite_error().is_some_and(|error| error.extended_code == rusqlite::ffi::SQLITE_IOERR_WRITE)
     }
 
     /// The answer to the caller, provided the transaction could be rolled back.

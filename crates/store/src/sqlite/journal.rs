@@ -10,7 +10,7 @@
 use super::catalog::value;
 use super::columns::{self, count, org, run_id, run_row, sql};
 use super::errors::on_read;
-use super::run_heads::{Head, Heads, Key, take_up_after};
+use super::run_heads::{Head, Heads, Key};
 use crate::rows::{JournalEntry, JournalPage, Loaded, RunRow};
 use crate::{Error, Result};
 use bytes::Bytes;
@@ -34,8 +34,7 @@ pub(super) fn load_all(connection: &Connection, heads: &Heads, keys: &[Key]) -> 
 }
 
 fn load_in(view: &Connection, known: Head, key: Key) -> Result<Option<Loaded>> {
-    let Some((mut row, stored)) = shown(view, key)? else { return Ok(None) };
-    take_up_after(&mut row, stored, known);
+    let Some((row, stored)) = shown(view, key)? else { return Ok(None) };
     let snapshot = snapshot(view, key).map_err(on_read)?;
     let base = snapshot.as_ref().map_or(Head::default(), |(at, _)| *at);
     let head = stored.max(base).max(known);

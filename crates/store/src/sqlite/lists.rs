@@ -6,31 +6,24 @@
 
 use super::columns::{AFTER_EVERY_ID, limit, run_row, sql};
 use super::errors::on_read;
-use super::run_heads::Heads;
 use crate::Result;
 use crate::rows::{ID_LAG, RunFilter, RunRow};
 use kernel::plan::Form;
-use kernel::{OrgId, RunId, RunStatus, Timestamp};
+use kernel::{OrgId, RunStatus, Timestamp};
 use rusqlite::{Connection, Params, Row, params};
 
 /// Runs looked at together when more than one label is asked for.
 const PAGE_MIN: usize = 256;
 
-pub(super) fn runs(connection: &Connection, heads: &Heads, org: OrgId, filter: &RunFilter) -> Result<Vec<RunRow>> {
-    let rows = stored(connection, heads, org, filter)?;
-    Ok(rows.into_iter().map(|row| heads.corrected(row)).collect())
-}
-
-fn stored(connection: &Connection, heads: &Heads, org: OrgId, filter: &RunFilter) -> Result<Vec<RunRow>> {
-    let unlisted = heads.unlisted_from();
+pub(super) fn runs(connection: &Connection, org: OrgId, filter: &RunFilter) -> Result<Vec<RunRow>> {
     let view = connection.unchecked_transaction().map_err(on_read)?;
-    let Some((label, others)) = filter.labels.split_first() else { return list(&view, org, filter, unlisted, None) };
+    let Some((label, others)) = filter.labels.split_first() else { return list(&view, org, filter, None) };
     // The first label gives the order, and the rest is looked up: page after page until there are enough.
     let (mut rows, mut filter) = (Vec::new(), filter.clone());
     let wanted = filter.limit;
     filter.limit = wanted.max(PAGE_MIN);
     loop {
-        let page = list(&view, org, &filter, unlisted, Some(label))?;
+        let page = list(&view, org, &filter, Some(label))?;
         let is_last = page.len() < filter.limit;
         filter.before = page.last().map(|row| row.id).or(filter.before);
         for row in page {
@@ -54,20 +47,12 @@ fn has_all(view: &Connection, row: &RunRow, labels: &[(String, String)]) -> Resu
     Ok(true)
 }
 
-fn list(
-    view: &Connection,
-    org: OrgId,
-    filter: &RunFilter,
-    unlisted: Option<RunId>,
-    label: Option<&(String, String)>,
-) -> Result<Vec<RunRow>> {
+fn list(view: &Connection, org: OrgId, filter: &RunFilter, label: Option<&(String, String)>) -> Result<Vec<RunRow>> {
     let since = filter.since.map_or(i64::MIN, |at| at.0);
     let until = filter.until.unwrap_or(Timestamp::NEVER).0;
     // No id is made after its run, nor long before it, so nothing beyond these can match.
     let (oldest, newest) = (oldest_id(filter.since), newest_id(filter.until));
     let before: &[u8] = filter.before.as_ref().map_or(&newest[..], |run| &run.0[..]).min(&newest);
-    // Those that are not listed begin here.
-    let unlisted: &[u8] = unlisted.as_ref().map_or(&AFTER_EVERY_ID[..], |run| &run.0[..]).max(&oldest);
     let statuses = name_list(&filter.statuses);
     let limit = limit(filter.limit);
     let workflow = filter.workflow.map(|workflow| workflow.0);
@@ -79,7 +64,7 @@ fn list(
         return page(view, sql!("runs_with_label"), params);
     }
     if workflow.is_some() {
-        let params = params![org.0, before, oldest, since, until, statuses, workflow, form, unlisted, limit];
+        let params = params![org.0, before, oldest, since, until, statuses, workflow, form, limit];
         return page(view, sql!("runs_of_workflow"), params);
     }
     if filter.statuses.is_empty() || filter.statuses.contains(&RunStatus::Completed) {
@@ -88,7 +73,7 @@ fn list(
     }
     let mut rows = Vec::new();
     for status in &filter.statuses {
-        let params = params![org.0, before, oldest, since, until, status.as_str(), except, form, unlisted, limit];
+        let params = params![org.0, before, oldest, since, until, status.as_str(), except, form, limit];
         rows.extend(page(view, sql!("runs_in_status"), params)?);
     }
     rows.sort_unstable_by_key(|row| std::cmp::Reverse(row.id));

@@ -32,6 +32,7 @@ const ALL: &[Migration] = &[
     migration!(4, "0004", "tasks"),
     migration!(5, "0005", "seats"),
     migration!(6, "0006", "listed"),
+    migration!(7, "0007", "every_run_listed"),
 ];
 
 const BOOKKEEPING: &str = "CREATE TABLE IF NOT EXISTS schema_migrations (

@@ -14,12 +14,10 @@ use super::checkpoints::Log;
 use super::commit::{Attempt, Done};
 use super::errors::Failure;
 use super::open;
-use super::run_heads::{Heads, Key, Known, Tail};
-use super::unlisted::Line;
-use super::view::View;
+use super::run_heads::{Head, Heads, Key, Tail};
 use super::{Options, Tally};
 use crate::crash::{self, Point};
-use crate::near::IdMap;
+use crate::id_map::IdMap;
 use crate::rows::{Batch, Verdict};
 use crate::write_validation::is_same_group;
 use crate::{Error, Result};
@@ -30,11 +28,9 @@ use std::sync::atomic::Ordering::Relaxed;
 pub(super) struct Writer {
     connection: Connection,
     log: Log,
-    view: View,
     heads: Arc<Heads>,
     /// Empty between batches; kept for its capacity.
-    staged: IdMap<Key, Option<Known>>,
-    unlisted: Line,
+    staged: IdMap<Key, Option<Head>>,
     tail: Tail,
     options: Options,
     tally: Arc<Tally>,
@@ -56,8 +52,7 @@ impl Writer {
         options: Options,
         tally: Arc<Tally>,
     ) -> Writer {
-        let (view, staged, unlisted) = (View::default(), IdMap::default(), Line::default());
-        Writer { connection, log, view, heads, staged, unlisted, tail, options, tally, unknown: None }
+        Writer { connection, log, heads, staged: IdMap::default(), tail, options, tally, unknown: None }
     }
 
     pub(super) fn commit(&mut self, batch: &Batch) -> Result<Vec<Verdict>> {
@@ -65,7 +60,7 @@ impl Writer {
         if batch.runs.is_empty() {
             return Ok(Vec::new());
         }
-        self.log.tend(&self.connection, &mut self.view);
+        self.log.tend(&self.connection);
         crash::point(Point::BeforeBegin);
         let mut outcome = self.attempt(batch, Guard::None);
         if let Err(Failure::Row) = outcome {
@@ -87,7 +82,6 @@ impl Writer {
         work: impl FnOnce(&Connection) -> std::result::Result<T, Failure>,
     ) -> Result<T> {
         self.refuse_if_unknown()?;
-        self.view.give_back(&self.connection);
         let outcome = begin(&self.connection).and_then(|()| {
             let answer = work(&self.connection)?;
             end(&self.connection)?;
@@ -114,7 +108,6 @@ impl Writer {
     /// Can the write lock be had, and a table be read?
     pub(super) fn check(&mut self) -> Result<()> {
         self.refuse_if_unknown()?;
-        self.view.give_back(&self.connection);
         let probe = begin(&self.connection).and_then(|()| {
             self.connection.query_row("SELECT count(*) FROM schema_migrations", [], |_| Ok(()))?;
             Ok(())
@@ -132,17 +125,9 @@ impl Writer {
     }
 
     fn attempt(&mut self, batch: &Batch, guard: Guard) -> std::result::Result<(Vec<Verdict>, Done), Failure> {
-        self.view.keep(&self.connection);
-        match begin(&self.connection) {
-            // Somebody with a tool wrote to the file.
-            Err(failure) if failure.is_outdated_view() => {
-                self.view.give_back(&self.connection);
-                begin(&self.connection)?;
-            }
-            begun => begun?,
-        }
+        begin(&self.connection)?;
         let heads = self.heads.read();
-        let mut attempt = Attempt::new(&self.connection, &heads, &mut self.staged, self.tail.last_pos, batch);
+        let mut attempt = Attempt::new(&self.connection, &heads, &mut self.staged, self.tail.last_pos, batch.at);
         let mut verdicts = Vec::with_capacity(batch.runs.len());
         for atomic_group in batch.runs.chunk_by(is_same_group) {
             match (atomic_group, guard) {
@@ -153,14 +138,10 @@ impl Writer {
         }
         let is_tail_long = self.tail.records + attempt.done.records >= self.options.recovery_records
             || self.tail.bytes + attempt.done.bytes >= self.options.recovery_bytes;
-        let mut listed = 0;
         if is_tail_long {
-            attempt.advance_recovery_pos(self.tail.recovery_pos, self.unlisted.all())?;
-        } else {
-            let due = self.unlisted.due(attempt.born.len(), self.options.unlisted_max);
-            attempt.list(due.inspect(|_| listed += 1))?;
+            attempt.advance_recovery_pos(self.tail.recovery_pos)?;
         }
-        let (done, born) = (attempt.done, std::mem::take(&mut attempt.born));
+        let done = attempt.done;
         drop(attempt);
         crash::point(Point::BeforeCommit);
         end(&self.connection)?;
@@ -169,18 +150,15 @@ impl Writer {
         if is_tail_long {
             crash::point(Point::RecoveryMoved);
             self.tail = Tail { recovery_pos: done.last_pos, last_pos: done.last_pos, ..Tail::default() };
-            self.unlisted.clear();
         } else {
             self.tail.records += done.records;
             self.tail.bytes += done.bytes;
-            self.unlisted.pop(listed);
-            born.into_iter().for_each(|born| self.unlisted.push(born));
         }
         Ok((verdicts, done))
     }
 
     fn publish(&mut self, done: Done) {
-        self.heads.publish(self.staged.drain(), self.unlisted.from());
+        self.heads.publish(self.staged.drain());
         self.tally.commits.fetch_add(u64::from(done.records > 0), Relaxed);
         self.tally.records.fetch_add(done.records, Relaxed);
         self.tally.commit_reads.fetch_add(done.reads, Relaxed);

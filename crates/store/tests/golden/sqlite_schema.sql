@@ -100,7 +100,7 @@ CREATE TABLE runs (
     -- Where the last record is, as of this row. Exact for parked and ended runs; for the others the
     -- journal after `settings.recovery_pos` may hold later ones.
     head          INTEGER NOT NULL,
-    seq           INTEGER NOT NULL, gate BLOB, parked INTEGER NOT NULL DEFAULT 0, deleted_at INTEGER, listed INTEGER NOT NULL DEFAULT 1,
+    seq           INTEGER NOT NULL, gate BLOB, parked INTEGER NOT NULL DEFAULT 0, deleted_at INTEGER,
     PRIMARY KEY (org, id)
 ) STRICT, WITHOUT ROWID;
 
@@ -248,9 +248,9 @@ CREATE INDEX deliveries_queued ON deliveries (org, trigger, seq) WHERE outcome =
 
 CREATE INDEX runs_by_gate ON runs (gate, id) WHERE gate IS NOT NULL AND finished_at IS NULL;
 
-CREATE INDEX runs_by_status ON runs (status, parked, id) WHERE listed = 1 AND status <> 'completed';
+CREATE INDEX runs_by_status ON runs (status, parked, id) WHERE status <> 'completed';
 
-CREATE INDEX runs_by_workflow ON runs (org, workflow, id) WHERE listed = 1;
+CREATE INDEX runs_by_workflow ON runs (org, workflow, id);
 
 CREATE INDEX runs_queued ON runs (id) WHERE status = 'pending' AND form <> 'task';
 

@@ -67,12 +67,9 @@ fn memory() -> Subject {
     Subject { name: "memory", store: Arc::new(MemoryStore::new()), restart: Box::new(|store| store) }
 }
 
-/// Every other database moves its recovery position all the time, and they differ in how soon they list a run. A restart is a
-/// `kill -9`.
+/// Every other database moves its recovery position all the time. A restart is a `kill -9`.
 fn sqlite(seed: u64) -> Subject {
-    let recovery_records = if seed.is_multiple_of(2) { 3 } else { 100_000 };
-    let unlisted_max = [0, 2, 8_192][seed as usize % 3];
-    let options = Options { recovery_records, unlisted_max, ..Options::default() };
+    let options = Options { recovery_records: if seed.is_multiple_of(2) { 3 } else { 100_000 }, ..Options::default() };
     let mut place = Place::new();
     let store: Arc<dyn Store> = Arc::new(place.open_with(options.clone()));
     let restart = move |old: Arc<dyn Store>| {

@@ -1,10 +1,10 @@
 //! The database as a file: who may open it, which schema it has, and what a full disk does.
 
 use crate::support::{Place, commit, suffixed};
-use kernel::RunStatus;
+use kernel::{RunId, RunStatus};
 use std::path::PathBuf;
 use std::sync::Arc;
-use store::{Error, RunWrite, SqliteStore, Store, Verdict};
+use store::{Error, RunFilter, RunWrite, SqliteStore, Store, Verdict};
 use testkit::conformance::fixtures::*;
 use testkit::now;
 
@@ -136,10 +136,7 @@ fn no_list_or_hot_statement_scans_or_sorts() {
         ("runs_in_status", "runs_by_status (status=? AND parked=? AND id>? AND id<?)"),
         ("runs_of_workflow", "runs_by_workflow (org=? AND workflow=? AND id>? AND id<?)"),
         ("runs_with_label", "PRIMARY KEY (org=? AND key=? AND value=? AND run>? AND run<?)"),
-        ("runs_in_status", "PRIMARY KEY (org=? AND id>? AND id<?)"),
-        ("runs_of_workflow", "PRIMARY KEY (org=? AND id>? AND id<?)"),
         ("runs_unparked", "runs_by_status (status=? AND parked=?)"),
-        ("runs_list_tail", "PRIMARY KEY (org=? AND id=?)"),
         ("timers_due", "PRIMARY KEY (at<?)"),
         ("ready", "PRIMARY KEY (org=? AND name=? AND key=? AND (priority,run,step)>(?,?,?))"),
         ("ready_lanes", "PRIMARY KEY ((org,name,key)>(?,?,?))"),
@@ -235,11 +232,8 @@ fn a_store_from_before_tasks_opens_with_its_runs_as_they_were() {
         .execute_batch(
             "DELETE FROM schema_migrations WHERE version >= 4; DROP TABLE seats;
              DROP TABLE ready; DROP TABLE types; DROP TABLE workers; DROP INDEX runs_queued; DROP INDEX runs_by_status;
-             DROP INDEX runs_by_workflow;
              ALTER TABLE runs DROP COLUMN parked; ALTER TABLE runs DROP COLUMN deleted_at;
-             ALTER TABLE runs DROP COLUMN listed;
              CREATE TABLE grants (org INTEGER);
-             CREATE INDEX runs_by_workflow ON runs (org, workflow, id);
              CREATE INDEX runs_by_status ON runs (status, id) WHERE status <> 'completed';",
         )
         .unwrap();
@@ -250,5 +244,40 @@ fn a_store_from_before_tasks_opens_with_its_runs_as_they_were() {
         let is_open = !status.is_evicted() && !status.is_terminal();
         assert_eq!(now(again.active_runs()).unwrap().contains(&(ORG, run(n))), is_open, "{status}");
         assert_eq!(commit(&again, [append(run(n), 2)]), [Verdict::Committed]);
+    }
+}
+
+/// A database that was last used while new runs were in no index, and while the row of a claimed task could still say
+/// that its run was evicted.
+#[test]
+fn a_store_with_unlisted_runs_and_stale_rows_tells_the_truth_once_opened() {
+    let place = Place::new();
+    let store = place.open();
+    let (claimed, evicted, new) = (run(1), run(2), run(3));
+    commit(&store, [start(claimed), start(evicted), start(new)]);
+    commit(&store, [append(claimed, 1)]);
+    drop(store);
+    let file = place.raw();
+    file.execute_batch(
+        "DELETE FROM schema_migrations WHERE version >= 7;
+         DROP INDEX runs_by_status; DROP INDEX runs_by_workflow;
+         ALTER TABLE runs ADD COLUMN listed INTEGER NOT NULL DEFAULT 1;
+         CREATE INDEX runs_by_status ON runs (status, parked, id) WHERE listed = 1 AND status <> 'completed';
+         CREATE INDEX runs_by_workflow ON runs (org, workflow, id) WHERE listed = 1;
+         UPDATE runs SET listed = 0;",
+    )
+    .unwrap();
+    // Of a run that is evicted the row has the last record; of `claimed` there is a later one.
+    file.execute("UPDATE runs SET parked = 1, waiting = 256 WHERE id IN ($1, $2)", [claimed.0, evicted.0]).unwrap();
+    drop(file);
+    let again = place.open();
+    assert_eq!(now(again.active_runs()), Ok(vec![(ORG, claimed), (ORG, new)]));
+    let is_evicted = |id| now(again.run(ORG, id)).unwrap().unwrap().evicted;
+    assert_eq!([claimed, evicted, new].map(is_evicted), [false, true, false]);
+    let filter = RunFilter { statuses: vec![RunStatus::Running], limit: 9, ..RunFilter::default() };
+    let listed: Vec<RunId> = now(again.runs(ORG, &filter)).unwrap().into_iter().map(|row| row.id).collect();
+    assert_eq!(listed, [new, evicted, claimed]);
+    for (id, last) in [(claimed, 2), (evicted, 1), (new, 1)] {
+        assert_eq!(commit(&again, [append(id, last)]), [Verdict::Committed]);
     }
 }

@@ -1,8 +1,7 @@
 //! Every run with all that names it, then every record: the walk of an inspection.
 //!
 //! A run's records are followed from the newest to the oldest, as the engine would. Of a parked or ended
-//! run the row knows the newest; of the others it may lie in the journal after the recovery position. (If it does, a run that
-//! runs is not parked, although its row may say so.)
+//! run the row knows the newest; of the others it may lie in the journal after the recovery position.
 //! Positions that were visited are marked, one bit each, so that the pass over the journal at the end
 //! finds the records nobody leads to. An empty record of a run that is not there is a place the run left
 //! behind when it was erased.
@@ -10,7 +9,7 @@
 use super::super::columns::{count, org, run_id, run_row, sql, time};
 use super::super::errors::on_read;
 use super::super::journal::{JournalSlot, journal_slot};
-use super::super::run_heads::{self, Head, may_be_taken, take_up_after};
+use super::super::run_heads::{self, Head};
 use super::cursor::{Cursor, Owners, RawKey, raw_key, understood, unreadable};
 use crate::Result;
 use crate::inspect::{Anomaly, AnomalyKind, Seen, SnapshotRow, StoredRun};
@@ -71,7 +70,7 @@ fn runs(
             labels.take(&key, owners, each)?,
             keys.take(&key, owners, &mut |seen| set_aside(seen, &mut unowned, each))?,
         );
-        let (mut row, head, is_listed) = match read_run(row) {
+        let (row, head) = match read_run(row) {
             Ok(read) => read,
             Err(error) => {
                 each(Seen::Anomaly(unreadable("runs", &key, &error)));
@@ -79,16 +78,9 @@ fn runs(
                 continue;
             }
         };
-        let is_new = !row.status.is_terminal() && head.pos > journal.recovery_pos;
-        if !is_listed && !is_new {
-            let what = "its row is in no index, and it is not one of the newest";
-            each(Seen::Anomaly(Anomaly::new(AnomalyKind::Unlisted, what).of(Some(row.org), Some(row.id))));
-        }
         let version = versions.query_row(params![row.org.0, row.workflow.0, row.version], |row| row.get(0));
         let version = version.optional().map_err(on_read)?;
-        let last = journal.last(&key, &row, head);
-        take_up_after(&mut row, head, last);
-        let (records, broken) = journal.follow(key, &row, head, last)?;
+        let (records, broken) = journal.follow(key, &row, head)?;
         let (snapshots, timers, waits, ready, payloads, labels, keys) = sides;
         each(Seen::Run(Box::new(StoredRun {
             row,
@@ -134,8 +126,8 @@ fn orgs(connection: &Connection) -> Result<Vec<i64>> {
     rows.collect::<rusqlite::Result<_>>().map_err(on_read)
 }
 
-fn read_run(row: &Row<'_>) -> rusqlite::Result<(RunRow, Head, bool)> {
-    Ok((run_row(row)?, Head { seq: count(row, 17)?, pos: row.get(18)? }, row.get(19)?))
+fn read_run(row: &Row<'_>) -> rusqlite::Result<(RunRow, Head)> {
+    Ok((run_row(row)?, Head { seq: count(row, 17)?, pos: row.get(18)? }))
 }
 
 fn snapshot(row: &Row<'_>) -> rusqlite::Result<SnapshotRow> {
@@ -158,7 +150,6 @@ type History = (Vec<(i64, Bytes)>, Option<String>);
 /// The journal while it is walked.
 struct Journal<'c> {
     at: Statement<'c>,
-    recovery_pos: i64,
     /// Of every run with a record after the recovery position, its last one there.
     tails: HashMap<RawKey, Head>,
     visited: Marks,
@@ -181,17 +172,14 @@ impl<'c> Journal<'c> {
             }
         }
         let at = prepare(connection, sql!("journal_at"))?;
-        Ok(Journal { at, recovery_pos, tails, visited: Marks::default(), excused: HashSet::new() })
-    }
-
-    /// A run's last record.
-    fn last(&self, key: &RawKey, row: &RunRow, stored: Head) -> Head {
-        let may_lag = may_be_taken(row) || !row.evicted && !row.status.is_terminal();
-        self.tails.get(key).copied().filter(|_| may_lag).unwrap_or_default().max(stored)
+        Ok(Journal { at, tails, visited: Marks::default(), excused: HashSet::new() })
     }
 
     /// Goes from a run's last record to its first.
-    fn follow(&mut self, key: RawKey, row: &RunRow, stored: Head, head: Head) -> Result<History> {
+    fn follow(&mut self, key: RawKey, row: &RunRow, stored: Head) -> Result<History> {
+        let is_unparked = !row.evicted && !row.status.is_terminal();
+        let tail = self.tails.get(&key).copied().filter(|_| is_unparked).unwrap_or_default();
+        let head = stored.max(tail);
         let mut records = Vec::new();
         let mut passed_row = false;
         let mut at = head;

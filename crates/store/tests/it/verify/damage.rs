@@ -115,11 +115,6 @@ pub const ALL: &[(Code, &str, Damage)] = &[
         state.steps[3].charged += 1;
         p.run("UPDATE snapshots SET body = $1", [wire::seal(1, &state)]);
     }),
-    (Code::RowDiffers, "an ended run in no index", sql!(completed, "UPDATE runs SET listed = 0 WHERE id = $1")),
-    (Code::RowDiffers, "an old run in no index", |p| {
-        p.run("UPDATE runs SET listed = 0 WHERE id = $1", [p.s.running.0]);
-        p.run("INSERT OR REPLACE INTO settings SELECT 'recovery_pos', max(pos) FROM journal", []);
-    }),
     (Code::RowDiffers, "status", sql!(waiting, "UPDATE runs SET status = 'running' WHERE id = $1")),
     (Code::RowDiffers, "an end undone", sql!(completed, "UPDATE runs SET status = 'failed' WHERE id = $1")),
     (Code::RowDiffers, "waiting", sql!(waiting, "UPDATE runs SET waiting = 1 WHERE id = $1")),

@@ -76,7 +76,7 @@ fn make() -> Sample {
 /// What a server does that has more tasks than it keeps in memory, which takes thousands.
 fn park(db: &rusqlite::Connection, run: RunId) {
     for statement in [
-        "UPDATE runs SET parked = 1, listed = 1, waiting = 1 << 8, wake_at = expires_at, \
+        "UPDATE runs SET parked = 1, waiting = 1 << 8, wake_at = expires_at, \
          (head, seq) = (SELECT pos, seq FROM journal WHERE run = $1 ORDER BY pos DESC LIMIT 1) WHERE id = $1",
         "INSERT INTO timers SELECT wake_at, org, id FROM runs WHERE id = $1",
         "INSERT INTO ready VALUES (1, 'mail.send.v1', 'k7', 5, $1, 0)",
