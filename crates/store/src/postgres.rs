@@ -11,9 +11,8 @@
 //! primary key, in the statement that writes it. All sessions are alike ([`session`]) and are kept in two pools, so
 //! that readers cannot keep writers from working.
 //!
-//! Calls may be made from any thread; they are carried out on the runtime the store was opened in, and go on to
-//! their end when whoever asked has stopped waiting. Only a commit asked for by a thread outside of every runtime is
-//! carried out by that thread ([`here`]).
+//! Calls may be made from any thread; they run on the runtime the store was opened in, and go on to their end when
+//! the caller has stopped waiting.
 
 mod around;
 mod batch_columns;
@@ -26,7 +25,6 @@ mod commit_outcome;
 mod conflict_check;
 mod deletion;
 mod errors;
-mod here;
 mod inspect;
 mod journal;
 mod lists;
@@ -51,7 +49,6 @@ use bytes::Bytes;
 use cluster_events::Exchange;
 use columns::{Attempted, sql};
 use errors::Failure;
-use here::Here;
 use journal::Floor;
 use kernel::{OrgId, RunId, Span, Timestamp, TriggerId, WorkflowId};
 use pool::{Connector, Pool, PooledSession};
@@ -76,7 +73,6 @@ pub struct PostgresStore {
 
 struct Inner {
     connector: Arc<Connector>,
-    here: Here,
     writers: Arc<Pool>,
     readers: Arc<Pool>,
     floor: Floor,
@@ -123,10 +119,7 @@ impl PostgresStore {
         // Migrations wait as long as they must; everything else has its patience again.
         let session = connector.connect().await?;
         partitions::tend(&session).await.map_err(Failure::unwritten)?;
-        let here =
-            Here::new(Arc::clone(&connector)).map_err(|e| Error::Refused(format!("no runtime for commits: {e}")))?;
         let inner = Arc::new(Inner {
-            here,
             writers: Pool::new(Arc::clone(&connector), WRITERS),
             readers: Pool::new(Arc::clone(&connector), READERS),
             connector,
@@ -302,9 +295,6 @@ macro_rules! on {
 
 impl Store for PostgresStore {
     fn commit<'a>(&'a self, batch: &'a Batch) -> Call<'a, Vec<Verdict>> {
-        if let Some(answer) = self.inner.here.commit(&self.inner, batch) {
-            return Box::pin(async move { answer });
-        }
         let batch = batch.clone();
         self.call(Error::Unknown, |inner| Box::pin(async move { commit::commit(&inner, &inner.writers, &batch).await }))
     }
@@ -655,10 +645,6 @@ impl Store for PostgresStore {
 
     fn check(&self) -> Call<'_, ()> {
         on!(self.read(|s| catalog::check(s)))
-    }
-
-    fn commits_in_place(&self) -> bool {
-        false
     }
 
     fn reads_are_durable(&self) -> bool {
