@@ -69,9 +69,6 @@ const END_POLL_MIN: Duration = Duration::from_millis(20);
 const END_POLL_MAX: Duration = Duration::from_millis(250);
 /// … that no other node is there to move; one may have come meanwhile.
 const END_POLL_ALONE: Duration = Duration::from_secs(1);
-/// Rounds a caller drives itself for an answer, and for the end of a run it waits for.
-const ROUNDS_FOR_ONE: u32 = 1;
-const ROUNDS_TO_END: u32 = 64;
 /// Runs that are being worked on here before starts are refused. (A run that waits is not, also for a worker.)
 const ACTIVE_MAX: u64 = 65_536;
 
@@ -287,8 +284,6 @@ pub(crate) struct Inner {
     store: Arc<dyn Store>,
     clock: Arc<Clock>,
     inbox: Inbox,
-    /// `None` before the loop has started and after it has stopped.
-    engine_loop: Mutex<Option<engine_loop::EngineLoop>>,
     outbox: outbox::Outbox,
     secret: Secret,
     public_url: String,
@@ -341,7 +336,6 @@ impl Engine {
             store,
             clock: clock.clone(),
             inbox: Inbox::default(),
-            engine_loop: Mutex::new(None),
             outbox,
             secret: options.secret,
             public_url: options.public_url,
@@ -416,11 +410,6 @@ impl Engine {
     /// Where a running HTTP step waits for room, by the fence of its attempt; `None` when it does not wait.
     pub fn http_queue_position(&self, run: RunId, fence: u64) -> Option<HttpQueuePosition> {
         self.inner.http_queue.position(run, fence)
-    }
-
-    /// Is hardly anything going on?
-    pub fn is_calm(&self) -> bool {
-        self.inner.is_calm()
     }
 
     pub fn metrics(&self) -> &Metrics {
@@ -533,9 +522,7 @@ impl Engine {
             .concurrency_group
             .clone()
             .filter(|concurrency_group| !self.inner.membership.nodes().keeps(&concurrency_group.id));
-        let rounds = if ended.is_some() { ROUNDS_TO_END } else { ROUNDS_FOR_ONE };
-        let reply =
-            self.inner.send_for(rounds, |reply_to| Command::Start { start: Box::new(start), reply_to, ended })?;
+        let reply = self.inner.send(|reply_to| Command::Start { start: Box::new(start), reply_to, ended })?;
         Ok(PendingStart { org, run, workflow, fingerprint, concurrency_group, reply })
     }
 
@@ -790,16 +777,8 @@ impl Inner {
         &self,
         command: impl FnOnce(ReplyChannel) -> Command<ReplyChannel>,
     ) -> Result<oneshot::Receiver<Reply>, Error> {
-        self.send_for(ROUNDS_FOR_ONE, command)
-    }
-
-    fn send_for(
-        &self,
-        rounds: u32,
-        command: impl FnOnce(ReplyChannel) -> Command<ReplyChannel>,
-    ) -> Result<oneshot::Receiver<Reply>, Error> {
         let (reply_to, reply) = oneshot::channel();
-        match self.send_and_drive(command(ReplyChannel::One(reply_to)), rounds) {
+        match self.inbox.send(command(ReplyChannel::One(reply_to))) {
             true => Ok(reply),
             false => Err(Error::Unavailable("the engine is stopping".into())),
         }

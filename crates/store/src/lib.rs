@@ -8,20 +8,20 @@
 //! another's.** A run's rows land only if its last record is still the one the caller saw.
 
 pub mod crash;
+mod id_map;
 pub mod inspect;
 mod location;
 pub mod memory;
 mod migration;
-mod near;
 pub mod postgres;
 pub mod rows;
 pub mod sqlite;
 mod triggers;
 mod write_validation;
 
+pub use id_map::{IdMap, IdSet};
 pub use location::Location;
 pub use memory::MemoryStore;
-pub use near::{IdMap, IdSet};
 pub use postgres::{PostgresInspection, PostgresStore};
 pub use rows::*;
 pub use sqlite::{SqliteInspection, SqliteStore};
@@ -299,10 +299,6 @@ pub trait Store: Send + Sync + 'static {
 
     /// Is it reachable and writable? For readiness.
     fn check(&self) -> Call<'_, ()>;
-
-    /// Does `commit` work on the calling thread, without waiting for another? Then whoever asks for something
-    /// may as well commit it.
-    fn commits_in_place(&self) -> bool;
 
     /// Is everything it reads durable? Then reading again tells what became of a write whose outcome is unknown. A file
     /// whose sync failed may show what no crash will leave.

@@ -785,10 +785,6 @@ impl Store for MemoryStore {
         self.answer(|_| ())
     }
 
-    fn commits_in_place(&self) -> bool {
-        true
-    }
-
     fn reads_are_durable(&self) -> bool {
         true
     }

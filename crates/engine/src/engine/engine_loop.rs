@@ -1,9 +1,12 @@
-//! The loop: take what arrived, advance, commit, release, and again. Whoever holds the [`EngineLoop`] drives, so
-//! there are no locks around runs; the inbox is swapped out whole, so a busy loop takes one lock a round.
+//! The engine loop: take what arrived, advance, commit, release, and again.
 //!
-//! A thread of its own drives whenever there is something to do. A caller that finds nobody driving sees to
-//! its command itself ([`Inner::send_and_drive`]): on an idle machine that saves handing it to a sleeping
-//! thread and being woken by it, which costs more than deciding and half as much as the sync.
+//! ```text
+//!   inbox ──take──▶ Mailbox::turn ──▶ batch ──▶ commit ──▶ Mailbox::settle ──▶ replies, executors, cluster events
+//! ```
+//!
+//! One thread owns the mailbox, so there are no locks around runs. The inbox is swapped out whole, so a busy loop takes
+//! one lock a round. The thread commits small batches itself; a large one goes to the writer thread, and the loop decides
+//! the next batch meanwhile (ADR 0024).
 
 use super::Inner;
 use super::reply_channel::ReplyChannel;
@@ -35,10 +38,6 @@ const ERRANDS_AT_ONCE: usize = 64;
 /// Pause before a refused commit is tried again.
 const RETRY_PAUSE: Duration = Duration::from_millis(200);
 
-/// Callers drive themselves while at most this many runs are being worked on. With more, they would only keep each
-/// other from handing the thread a whole batch.
-const IDLE_RUNS: u64 = 4;
-
 /// Runs in a batch that takes long enough to write for the next one to be decided meanwhile. With fewer there would be two
 /// small batches for one, which cost more than they gain.
 const LARGE: usize = 256;
@@ -46,11 +45,6 @@ const LARGE: usize = 256;
 const GATHERING: Duration = Duration::from_millis(1);
 /// Runs that are decided while others are written, before that is waited for.
 const DECIDED_MAX: usize = 8_192;
-/// Batches in a row before whoever waits for the driver gets it.
-const AHEAD_MAX: u32 = 16;
-
-/// Commands that a caller sees to itself at most.
-const FEW: usize = 8;
 
 /// What the loop says about itself.
 #[derive(Clone, Copy, Debug)]
@@ -71,37 +65,39 @@ pub struct Inbox {
 #[derive(Default)]
 struct State {
     commands: Vec<Command<ReplyChannel>>,
-    probes: Vec<oneshot::Sender<Probe>>,
+    controls: Vec<Control>,
     is_stopping: bool,
     is_closed: bool,
     is_poked: bool,
-    /// While the thread sleeps: when it will look up by itself.
-    wakes_at: Option<Instant>,
+}
+
+/// What is asked of the loop itself rather than of the mailbox.
+enum Control {
+    Probe(oneshot::Sender<Probe>),
+    /// Other nodes have taken over this node's work: forget everything, and go on as the node of another epoch.
+    Restart(Nodes, oneshot::Sender<()>),
 }
 
 impl Inbox {
     /// False when the loop has ended.
     pub fn send(&self, command: Command<ReplyChannel>) -> bool {
-        self.announced(|commands| commands.push(command))
+        self.put(|state| state.commands.push(command))
     }
 
-    fn send_all(&self, more: Vec<Command<ReplyChannel>>) -> bool {
-        self.announced(|commands| commands.extend(more))
+    /// Commands that the mailbox is to see together.
+    pub fn send_all(&self, more: Vec<Command<ReplyChannel>>) -> bool {
+        self.put(|state| state.commands.extend(more))
     }
 
-    fn announced(&self, add: impl FnOnce(&mut Vec<Command<ReplyChannel>>)) -> bool {
-        let is_taken = self.put(add);
-        self.arrived.notify_one();
-        is_taken
-    }
-
-    fn put(&self, add: impl FnOnce(&mut Vec<Command<ReplyChannel>>)) -> bool {
+    fn put(&self, add: impl FnOnce(&mut State)) -> bool {
         let mut state = self.lock();
         if state.is_closed {
             return false;
         }
-        add(&mut state.commands);
+        add(&mut state);
         self.len.store(state.commands.len(), Ordering::Relaxed);
+        drop(state);
+        self.arrived.notify_one();
         true
     }
 
@@ -129,20 +125,18 @@ impl Inbox {
     }
 
     /// Takes everything that is there.
-    fn take(&self) -> (Vec<Command<ReplyChannel>>, Vec<oneshot::Sender<Probe>>) {
+    fn take(&self) -> (Vec<Command<ReplyChannel>>, Vec<Control>) {
         let mut state = self.lock();
         self.len.store(0, Ordering::Relaxed);
-        (std::mem::take(&mut state.commands), std::mem::take(&mut state.probes))
+        (std::mem::take(&mut state.commands), std::mem::take(&mut state.controls))
     }
 
     /// Sleeps until something is there, at most `patience`; true when it is time to stop.
     fn wait(&self, patience: Duration) -> bool {
         let mut state = self.lock();
-        let is_idle = |s: &mut State| s.commands.is_empty() && s.probes.is_empty() && !s.is_stopping && !s.is_poked;
+        let is_idle = |s: &mut State| s.commands.is_empty() && s.controls.is_empty() && !s.is_stopping && !s.is_poked;
         if !patience.is_zero() {
-            state.wakes_at = Some(Instant::now() + patience);
             state = self.arrived.wait_timeout_while(state, patience, is_idle).unwrap_or_else(|e| e.into_inner()).0;
-            state.wakes_at = None;
         }
         state.is_poked = false;
         state.is_stopping
@@ -154,30 +148,25 @@ impl Inbox {
         let waited = self.arrived.wait_timeout_while(state, time, |state| !state.is_poked);
         waited.unwrap_or_else(|e| e.into_inner()).0.is_poked = false;
     }
-
-    /// Makes the thread look up within `patience`, or at once if something is left for it.
-    fn hand_over(&self, patience: Duration) {
-        let mut state = self.lock();
-        let oversleeps = state.wakes_at.is_some_and(|at| at > Instant::now() + patience);
-        if oversleeps || !state.commands.is_empty() || !state.probes.is_empty() {
-            state.is_poked = true;
-            self.arrived.notify_one();
-        }
-    }
 }
 
 impl Inner {
     pub(super) async fn probe(&self) -> Result<Probe, super::Error> {
-        let (reply_to, reply) = oneshot::channel();
-        {
-            let mut state = self.inbox.lock();
-            if state.is_closed {
-                return Err(super::Error::Unavailable("the engine has stopped".into()));
-            }
-            state.probes.push(reply_to);
+        self.control(Control::Probe).await
+    }
+
+    /// Has the loop forget everything and go on as one of `nodes`; see [`Control::Restart`].
+    pub(super) async fn restart(&self, nodes: Nodes) -> Result<(), super::Error> {
+        self.control(|done| Control::Restart(nodes, done)).await
+    }
+
+    async fn control<T>(&self, control: impl FnOnce(oneshot::Sender<T>) -> Control) -> Result<T, super::Error> {
+        let has_stopped = || super::Error::Unavailable("the engine has stopped".into());
+        let (done, reply) = oneshot::channel();
+        match self.inbox.put(|state| state.controls.push(control(done))) {
+            true => reply.await.map_err(|_| has_stopped()),
+            false => Err(has_stopped()),
         }
-        self.inbox.arrived.notify_one();
-        reply.await.map_err(|_| super::Error::Unavailable("the engine has stopped".into()))
     }
 }
 
@@ -221,11 +210,11 @@ pub fn spawn(inner: Arc<Inner>, mailbox: Mailbox<ReplyChannel>, executors: Execu
         load_requests,
         queue_reads,
         writer,
+        controls: Vec::new(),
         tidied,
         paused_until: None,
         is_over: false,
     };
-    *inner.engine_loop.lock().unwrap_or_else(|e| e.into_inner()) = Some(engine_loop);
     let reader = inner.clone();
     start_thread("reader", move || load_runs(&reader, &todo));
     let looker = inner.clone();
@@ -233,7 +222,7 @@ pub fn spawn(inner: Arc<Inner>, mailbox: Mailbox<ReplyChannel>, executors: Execu
     tokio::runtime::Handle::current().spawn(read_timers_forever(inner.clone()));
     let looping = move || {
         let guard = CloseOnExit(inner.clone());
-        run_loop(&inner);
+        engine_loop.run(&inner);
         drop(guard);
     };
     start_thread("mailbox", looping);
@@ -254,37 +243,10 @@ impl Drop for CloseOnExit {
         if std::thread::panicking() {
             self.0.give_up("a bug stopped the engine's loop".into());
         }
-        *self.0.engine_loop.lock().unwrap_or_else(|e| e.into_inner()) = None;
         let mut state = self.0.inbox.lock();
         state.is_closed = true;
         state.commands.clear();
-        state.probes.clear();
-    }
-}
-
-/// What the thread does until the engine stops.
-fn run_loop(inner: &Inner) {
-    loop {
-        let (patience, is_paused) = {
-            let Ok(mut held) = inner.engine_loop.lock() else {
-                return inner.give_up("a bug stopped the engine's loop".into());
-            };
-            let Some(engine_loop) = held.as_mut() else { return };
-            if !engine_loop.is_paused() {
-                engine_loop.round(inner, AHEAD_MAX);
-            }
-            if engine_loop.is_over {
-                return;
-            }
-            (engine_loop.patience(inner), engine_loop.is_paused())
-        };
-        // What arrives does not end a rest.
-        if is_paused {
-            std::thread::sleep(patience);
-        }
-        if inner.inbox.wait(if is_paused { Duration::ZERO } else { patience }) {
-            return;
-        }
+        state.controls.clear();
     }
 }
 
@@ -297,6 +259,8 @@ pub struct EngineLoop {
     /// Lanes to be read, those of one turn together.
     queue_reads: mpsc::Sender<Vec<QueueRead>>,
     writer: Writer,
+    /// Taken from the inbox, and to be seen to between two rounds.
+    controls: Vec<Control>,
     tidied: Instant,
     /// The store refused a commit: nothing is tried before then.
     paused_until: Option<Instant>,
@@ -372,31 +336,50 @@ fn commit(inner: &Inner, batch: &Batch) -> CommitResult {
 }
 
 impl EngineLoop {
-    /// Takes what arrived, advances, commits and releases. A large batch is written by a thread of its own, and what arrives
-    /// meanwhile is decided for the next one: that has none of its runs, which are left alone until it is settled.
-    ///
-    /// That goes on for `batches` at most.
-    fn round(&mut self, inner: &Inner, batches: u32) {
-        let mut probes = Vec::new();
+    /// Runs until the engine stops.
+    fn run(mut self, inner: &Inner) {
+        loop {
+            let is_paused = self.is_paused();
+            if !is_paused {
+                self.round(inner);
+            }
+            if self.is_over {
+                return;
+            }
+            let patience = self.patience(inner);
+            // What arrives does not end a pause.
+            if is_paused {
+                std::thread::sleep(patience);
+            }
+            if inner.inbox.wait(if is_paused { Duration::ZERO } else { patience }) {
+                return;
+            }
+        }
+    }
+
+    /// Takes what arrived, advances, commits and releases. The writer thread commits a large batch, and the loop decides
+    /// what arrives meanwhile for the next one. The two have no run in common: a run whose record is on its way is left
+    /// alone until that is settled.
+    fn round(&mut self, inner: &Inner) {
         let mut turn = Turn::default();
-        self.decide(inner, &mut turn, &mut probes);
-        let mut ahead = 0;
+        self.decide(inner, &mut turn);
         let mut written = None;
-        // After one that could not be written nothing is tried: nobody knows what it would meet.
+        // After a batch that could not be written nothing is tried: what it would meet is not known.
         let mut is_refused = false;
-        while ahead < batches && !is_refused && (written.is_some() || self.writer.begin(&mut turn)) {
-            ahead += 1;
+        // Controls are seen to when nothing is on its way, so they end the series.
+        let is_free = |this: &Self| this.controls.is_empty();
+        while !is_refused && (written.is_some() || is_free(self) && self.writer.begin(&mut turn)) {
             let mut before = written.take().unwrap_or_else(|| std::mem::take(&mut turn));
             while !self.writer.has_finished() && turn.batch.runs.len() < DECIDED_MAX {
                 inner.inbox.gather(GATHERING);
                 if inner.inbox.len() > 0 {
-                    self.decide(inner, &mut turn, &mut probes);
+                    self.decide(inner, &mut turn);
                 }
             }
             let result = self.writer.finish(&mut before);
             let is_written = result.is_ok();
-            // The thread need not wait until everybody is answered.
-            if is_written && ahead < batches && self.writer.begin(&mut turn) {
+            // The writer need not wait until every caller is answered.
+            if is_written && is_free(self) && self.writer.begin(&mut turn) {
                 written = Some(std::mem::take(&mut turn));
             }
             self.release(inner, before, result);
@@ -408,18 +391,18 @@ impl EngineLoop {
             false => commit(inner, &turn.batch),
         };
         self.release(inner, turn, result);
-        self.answer(inner, probes);
+        self.see_to_controls(inner);
     }
 
     /// Takes what arrived and advances.
-    fn decide(&mut self, inner: &Inner, turn: &mut Turn<ReplyChannel>, probes: &mut Vec<oneshot::Sender<Probe>>) {
+    fn decide(&mut self, inner: &Inner, turn: &mut Turn<ReplyChannel>) {
         let EngineLoop { mailbox, load_requests, queue_reads, .. } = self;
         if self.tidied.elapsed() > TIDY {
             self.tidied = Instant::now();
             mailbox.retain_watchers(|reply_to| !reply_to.is_closed());
         }
-        let (commands, asked) = inner.inbox.take();
-        probes.extend(asked);
+        let (commands, controls) = inner.inbox.take();
+        self.controls.extend(controls);
         mailbox.tick(inner.clock.now());
         for command in commands {
             mailbox.accept(command);
@@ -517,26 +500,34 @@ impl EngineLoop {
         }
     }
 
-    fn answer(&self, inner: &Inner, probes: Vec<oneshot::Sender<Probe>>) {
-        let EngineLoop { mailbox, executors, .. } = self;
-        let metrics = &inner.metrics;
-        for probe in probes {
-            let state = Probe {
-                is_quiet: mailbox.is_quiet(executors.held()),
-                next_due: mailbox.next_due(),
-                fired: mailbox.fired(),
-                executing: mailbox.executing(),
-            };
-            let (ready, leased, unserved) = mailbox.tasks();
-            metrics.tasks_ready.set(ready);
-            metrics.tasks_leased.set(leased as u64);
-            metrics.types_without_worker.set(unserved);
-            let _ = probe.send(state);
+    fn see_to_controls(&mut self, inner: &Inner) {
+        for control in std::mem::take(&mut self.controls) {
+            match control {
+                Control::Probe(reply_to) => drop(reply_to.send(self.probe(inner))),
+                Control::Restart(nodes, done) => {
+                    self.restart(nodes);
+                    let _ = done.send(());
+                }
+            }
         }
     }
 
-    /// Others have this node's work now: it begins anew, as one that has just come.
-    pub(super) fn restart(&mut self, nodes: Nodes) {
+    fn probe(&self, inner: &Inner) -> Probe {
+        let (mailbox, metrics) = (&self.mailbox, &inner.metrics);
+        let (ready, leased, unserved) = mailbox.tasks();
+        metrics.tasks_ready.set(ready);
+        metrics.tasks_leased.set(leased as u64);
+        metrics.types_without_worker.set(unserved);
+        Probe {
+            is_quiet: mailbox.is_quiet(self.executors.held()),
+            next_due: mailbox.next_due(),
+            fired: mailbox.fired(),
+            executing: mailbox.executing(),
+        }
+    }
+
+    /// Other nodes have this node's work now: it starts again, as one that has just joined.
+    fn restart(&mut self, nodes: Nodes) {
         let (replies, attempts) = self.mailbox.abandon(nodes);
         replies.into_iter().for_each(|(reply_to, reply)| drop(reply_to.send(reply)));
         attempts.into_iter().for_each(|(run, fence)| self.executors.abort(run, fence));
@@ -558,55 +549,6 @@ impl EngineLoop {
         }
         let now = inner.clock.now();
         self.mailbox.next_due().map_or(IDLE, |at| Duration::from_micros(at.since(now).0).min(IDLE))
-    }
-}
-
-impl Inner {
-    /// Sends a command and, if nobody is driving, sees to it right here: at most `rounds` of them, then the
-    /// thread goes on. False when the loop has ended.
-    pub(super) fn send_and_drive(&self, command: Command<ReplyChannel>, rounds: u32) -> bool {
-        self.put_and_drive(|commands| commands.push(command), rounds)
-    }
-
-    /// The same for commands that are to be seen together. Many of them are work enough to be worth handing over.
-    pub(super) fn send_many_and_drive(&self, more: Vec<Command<ReplyChannel>>) -> bool {
-        match more.len() > FEW {
-            true => self.inbox.send_all(more),
-            false => self.put_and_drive(|commands| commands.extend(more), 1),
-        }
-    }
-
-    /// Is hardly anything going on?
-    pub(super) fn is_calm(&self) -> bool {
-        self.metrics.runs_busy.get() <= IDLE_RUNS && self.inbox.len() == 0
-    }
-
-    fn put_and_drive(&self, add: impl FnOnce(&mut Vec<Command<ReplyChannel>>), rounds: u32) -> bool {
-        if !self.is_calm() || !self.store.commits_in_place() {
-            return self.inbox.announced(add);
-        }
-        if !self.inbox.put(add) {
-            return false;
-        }
-        // Whoever drives looks at the inbox again after letting go, so the command is seen.
-        let Ok(mut held) = self.engine_loop.try_lock() else { return true };
-        let mut patience = IDLE;
-        if let Some(engine_loop) = held.as_mut() {
-            for _ in 0..rounds {
-                if engine_loop.is_over || engine_loop.is_paused() {
-                    break;
-                }
-                // Whoever has a request to see to does not stay for others.
-                engine_loop.round(self, 0);
-                if !engine_loop.mailbox.has_work() || self.inbox.len() > 0 {
-                    break;
-                }
-            }
-            patience = if engine_loop.is_over { Duration::ZERO } else { engine_loop.patience(self) };
-        }
-        drop(held);
-        self.inbox.hand_over(patience);
-        true
     }
 }
 
@@ -711,40 +653,5 @@ impl Inner {
             self.inbox.send(Command::Timers(timers));
         }
         Ok(count)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const LONG: Duration = Duration::from_secs(60);
-
-    /// Waits as the thread does, while somebody else hands over; answers how long it slept.
-    fn slept(before: impl FnOnce(&Inbox), patience: Duration) -> Duration {
-        let inbox = Inbox::default();
-        let began = Instant::now();
-        std::thread::scope(|scope| {
-            let sleeper = scope.spawn(|| inbox.wait(LONG));
-            while inbox.lock().wakes_at.is_none() {
-                std::thread::yield_now();
-            }
-            before(&inbox);
-            inbox.hand_over(patience);
-            if !sleeper.is_finished() && patience >= LONG && inbox.len() == 0 {
-                assert!(!inbox.lock().is_poked, "nothing is left for it, and nothing is due sooner");
-                inbox.poke();
-            }
-            assert_eq!(sleeper.join().ok(), Some(false));
-        });
-        began.elapsed()
-    }
-
-    #[test]
-    fn a_caller_that_drove_wakes_the_thread_only_when_it_would_oversleep() {
-        assert!(slept(|_| {}, Duration::from_millis(1)) < LONG, "a timer is due before it would look up");
-        assert!(slept(|_| {}, LONG * 2) < LONG);
-        let left = |inbox: &Inbox| assert!(inbox.put(|commands| commands.push(Command::Drain)));
-        assert!(slept(left, LONG * 2) < LONG, "a command that came meanwhile is not left lying");
     }
 }

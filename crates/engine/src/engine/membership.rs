@@ -139,17 +139,7 @@ impl Engine {
         let is_greedy = inner.membership.nodes().is_greedy();
         let nodes = enter(&*inner.store, &inner.membership.name).await?.looking_after(is_greedy);
         *inner.membership.nodes.write().unwrap_or_else(PoisonError::into_inner) = nodes.clone();
-        let engine_loop = inner.clone();
-        // Whoever drives may be waiting for the store.
-        let begun = tokio::task::spawn_blocking(move || {
-            let mut held = engine_loop.engine_loop.lock().unwrap_or_else(PoisonError::into_inner);
-            if let Some(engine_loop) = held.as_mut() {
-                engine_loop.restart(nodes);
-            }
-        });
-        begun.await.map_err(|e| Error::Unavailable(e.to_string()))?;
-        inner.inbox.poke();
-        Ok(())
+        inner.restart(nodes).await
     }
 
     /// Others need not wait to find out.

@@ -312,7 +312,7 @@ impl Engine {
             is_immediate,
             is_strict,
         })));
-        if !inner.send_many_and_drive(commands) {
+        if !inner.inbox.send_all(commands) {
             return Err(Error::Unavailable("the engine is stopping".into()));
         }
         let call = ClaimCall { engine: self, claim_id };
@@ -338,7 +338,7 @@ impl Engine {
         let Some(command) = report_command(org, report, ReplyChannel::One(reply_to), self.now()) else {
             return Ok(Reported::Stale);
         };
-        if !self.inner.send_and_drive(command, super::ROUNDS_FOR_ONE) {
+        if !self.inner.inbox.send(command) {
             return Err(Error::Unavailable("the engine is stopping".into()));
         }
         reported(Some(super::answered(reply).await?))
@@ -355,7 +355,7 @@ impl Engine {
             commands.extend(progress_command(org, &heartbeat, progress, reply_channel.next().ok_or_else(stopped)?));
         }
         drop(reply_channel);
-        if !self.inner.send_many_and_drive(commands) {
+        if !self.inner.inbox.send_all(commands) {
             return Err(Error::Unavailable("the engine is stopping".into()));
         }
         let mut replies = replies.await.map_err(|_| stopped())?.into_iter();
