@@ -1,9 +1,9 @@
-"""Who takes part in the comparison: how each is installed, started, measured and ended.
+"""The systems in the comparison: how each is installed, started, measured and stopped.
 
-A contestant has a `name`, says in `settings` how it was set up, and in `workloads` in what it takes part and in how
-many turns. It has two methods. `prepare` installs it and returns its version, once. `measure` has one turn on fresh
-data in a folder of its own and returns the objects that its workload program printed, one for each figure. Either
-raises `Unavailable` with the reason; nothing else stays behind.
+A contestant has a `name`, its configuration in `settings`, and in `workloads` the workloads it runs and in how many turns.
+It has two methods. `prepare` installs it once and returns its version. `measure` runs one turn on fresh data in its own
+folder and returns the objects that its workload program printed, one per figure. Both raise `Unavailable` with the reason
+and leave nothing else behind.
 """
 
 import contextlib
@@ -69,7 +69,7 @@ class DbosOnSqlite:
                 run([sys.executable, "-m", "venv", "--clear", PEERS / "dbos"], INSTALL_PATIENCE)
                 run([self.python, "-m", "pip", "install", "--quiet", "dbos"], INSTALL_PATIENCE)
             except Unavailable:
-                shutil.rmtree(PEERS / "dbos", ignore_errors=True)  # half an installation must not pass for one
+                shutil.rmtree(PEERS / "dbos", ignore_errors=True)  # do not reuse a partial installation
                 raise
         return run([self.python, "-c", "import importlib.metadata as m; print(m.version('dbos'))"], 60)
 
@@ -110,7 +110,7 @@ class Restate:
 
     def measure(self, workload, seconds, folder):
         ingress, admin, node, service = (free_port() for _ in range(4))
-        # Node looks for packages beside the program, so a copy of it goes beside the packages.
+        # Node resolves packages relative to the program, so copy the program beside the packages.
         program = self.modules.parent / "service.mjs"
         shutil.copyfile(BENCH / "peers/restate/service.mjs", program)
         ports = {
@@ -130,9 +130,9 @@ class Restate:
 
 
 class QueueOnPostgres:
-    """A job queue for Node. Versions are pinned in `peers/queue`, and Node too: these need a newer one than many machines have."""
+    """A job queue for Node. `peers/queue` pins its version and that of Node, because it needs a recent Node."""
 
-    workloads = {"queue": QUEUE}  # a new database for each figure: what one leaves behind must not slow the next
+    workloads = {"queue": QUEUE}  # a new database for each figure, so that old data does not slow the next one
     source, home = BENCH / "peers/queue", PEERS / "queue"
 
     def prepare(self):
@@ -154,7 +154,7 @@ class QueueOnPostgres:
                 shutil.copyfile(self.source / name, self.home / name)
             npm(self.home, "ci")
             installed.write_text(lock)
-        # Node looks for packages beside the program, so a copy of it goes beside the packages.
+        # Node resolves packages relative to the program, so copy the program beside the packages.
         for program in self.source.glob("*.mjs"):
             shutil.copyfile(program, self.home / program.name)
 

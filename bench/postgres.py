@@ -1,4 +1,4 @@
-"""A Postgres for one turn: new, durable, on loopback, and gone afterwards."""
+"""A Postgres for one turn: new, durable, on loopback, and removed afterwards."""
 
 import contextlib
 import glob
@@ -27,8 +27,8 @@ class Postgres:
 
     @contextlib.contextmanager
     def cluster(self, folder, **more):
-        """A new server on a free port of loopback, with a password nobody else knows and any settings given besides; its
-        address, without a database."""
+        """Starts a new server on a free loopback port, with a random password and the given settings; returns its address,
+        without a database."""
         port, password, data = free_port(), secrets.token_hex(16), folder / "postgres"
         data.mkdir(mode=0o700)
         secret = folder / "password"
@@ -54,7 +54,7 @@ class Postgres:
 
 
 def unprivileged_user():
-    """Postgres refuses to run as root; whom it runs as instead. None when this is not root."""
+    """The user to run Postgres as, because it refuses to run as root. None if this process is not root."""
     if os.geteuid() != 0:
         return None
     for name in ("postgres", "nobody"):

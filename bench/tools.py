@@ -1,7 +1,7 @@
-"""What it takes to install, start, watch and end other people's programs.
+"""Helpers that install, start, watch and stop third-party programs.
 
-A process is ended by the handle it was started with, whatever happens. What cannot be done raises
-`Unavailable` with the reason.
+A process is always stopped through the handle it was started with. Failures raise `Unavailable` with the
+reason.
 """
 
 import contextlib
@@ -23,7 +23,7 @@ START_PATIENCE = 60
 
 
 class Unavailable(Exception):
-    """This contestant cannot take part; the text says why."""
+    """This contestant cannot run; the text says why."""
 
 
 def say(words):
@@ -31,7 +31,7 @@ def say(words):
 
 
 def run(command, patience, **options):
-    """Runs a program to its end and returns what it printed."""
+    """Runs a program to its end and returns its output."""
     done = execute(command, patience, **options)
     if done.returncode != 0:
         raise failure(done)
@@ -41,7 +41,7 @@ def run(command, patience, **options):
 def figures(command, seconds, windows=3):
     """The objects that a workload program prints, one a line.
 
-    It may take as long as `windows` windows; `onward bench` measures its ceiling in a second one. It may also end
+    It may take as long as `windows` windows; `onward bench` measures its ceiling in a second one. It may also exit
     with 1 if one of its figures says that a check failed.
     """
     done = execute(command, patience=windows * seconds + 180)
@@ -74,7 +74,7 @@ def failure(done):
 
 @contextlib.contextmanager
 def started(command, log, env=None, stop_with=signal.SIGTERM, **options):
-    """A server for as long as the block lasts."""
+    """Runs a server while the block runs."""
     environment = {**os.environ, **{name: str(value) for name, value in (env or {}).items()}}
     with open(log, "wb") as out:
         try:
@@ -127,7 +127,7 @@ def free_port():
 
 
 def need_node(oldest="20.0"):
-    """The Node of this machine, unless it is too old."""
+    """The installed Node, unless it is too old."""
     version = run(["node", "--version"], 30)
     if [int(part) for part in version.lstrip("v").split(".")] < [int(part) for part in oldest.split(".")]:
         raise Unavailable(f"node {version} is too old, {oldest} is needed")
@@ -135,7 +135,7 @@ def need_node(oldest="20.0"):
 
 
 def npm(folder, *words):
-    """npm in a folder of peers, without install scripts: none of these packages needs one, and one reports to somebody."""
+    """Runs npm in a folder of peers, without install scripts: no package needs one, and one sends telemetry."""
     if not shutil.which("npm"):
         raise Unavailable("no npm")
     flags = ["--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error"]
@@ -143,5 +143,5 @@ def npm(folder, *words):
 
 
 def npm_machine():
-    """What npm calls this kind of processor."""
+    """The npm name of this processor architecture."""
     return {"x86_64": "x64", "aarch64": "arm64", "arm64": "arm64"}.get(platform.machine(), platform.machine())

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Prints parts of the JSON on standard input; enough for the examples where there is no jq.
+"""Prints parts of the JSON on standard input; a small replacement for jq in the examples.
 
     … | pick.py data.run_id                 the bare value
     … | pick.py data.status data.tasks.*    one `path value` line each; `*` is every member

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""A service that charges once per Idempotency-Key, however often it is asked.
+"""A service that charges once per Idempotency-Key, however often a client repeats the request.
 
     python3 examples/receiver.py ledger.db [port]     (default 7422, loopback only)
 
-POST / with {"order_id": …, "amount": …}. The charge and the answer to it are written together, under the key of the
-request; a request whose key is there gets the answer that was given before. With {"hang_up": true} the connection is
-closed after the first time, without an answer: the worst moment, because the caller cannot know that it happened.
+POST / with {"order_id": …, "amount": …}. The service stores the charge and the response together, under the key of the
+request. A repeated key gets the stored response. With {"hang_up": true} the service closes the connection after the first
+charge, without a response: the worst case, because the client cannot know that the charge happened.
 GET / lists the charges. Standard library only.
 """
 

@@ -1,18 +1,18 @@
 #!/usr/bin/env python3
-"""A stand-in for the services a workflow calls, so that the examples run offline.
+"""A stub for the services that a workflow calls, so that the examples run offline.
 
     python3 examples/upstream.py [port]          (default 7421, loopback only)
 
-It answers every request with JSON and remembers what it was asked:
+It answers every request with JSON and records it:
 
     /fail/<anything>            400, or the status that follows: /fail/404/x answers 404
     a body with card=declined   402
     /flaky/<n>/<anything>       503 for the first n attempts of a step, then 200
     /busy/<seconds>/<anything>  429 with Retry-After for the first attempt, then 200
     /slow/<ms>/<anything>       200, after that many milliseconds
-    GET /requests               everything it was asked, oldest first
+    GET /requests               all recorded requests, oldest first
     GET /requests/last?path=/x  the newest request to that path
-    DELETE /requests            forget them
+    DELETE /requests            delete them
 
 Standard library only.
 """

@@ -1,11 +1,11 @@
-// The load of every contestant that is called over HTTP: the same client, the same number of lanes and the
-// same report, so that what differs is the server.
+// The load generator for contestants that are called over HTTP: the same client, the same concurrency and the
+// same report, so that only the server differs.
 
 import http from "node:http";
 
 const agent = new http.Agent({ keepAlive: true, maxSockets: 256 });
 
-/** Sends JSON and answers with the parsed JSON; refuses anything but 2xx. */
+/** Sends JSON and returns the parsed JSON; throws unless the status is 2xx. */
 export function post(url, body) {
   const text = JSON.stringify(body);
   const headers = { "content-type": "application/json", accept: "application/json", "content-length": Buffer.byteLength(text) };
@@ -26,12 +26,12 @@ export function post(url, body) {
   });
 }
 
-/** How many steps a run of this workload has. */
+/** The number of steps in a run of this workload. */
 export const stepsOf = (workload) => (workload === "fanout" ? 1_000 : Number(workload.replace(/^\D+/, "")));
 
 /**
- * Runs one workload and prints its line of JSON. `call` starts a run and waits for its end; `verify` is told
- * how many runs were made, and says whether exactly that many have completed.
+ * Runs one workload and prints its line of JSON. `call` starts a run and waits for its end; `verify` gets the
+ * number of runs and returns whether exactly that many have completed.
  */
 export async function measure({ workload, seconds, store, lanes, call, verify }) {
   const throughput = workload.startsWith("flow");

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Holds a worker, in any language, to the cases of `cases.json`, against the real binary.
+"""Checks a worker, in any language, against the cases of `cases.json`, with the real binary.
 
     run.py [--binary PATH] [--case NAME]... [--verbose] -- COMMAND [ARGUMENT]...
 
-Starts a server of its own and the worker by the given command (with `ONWARD_URL`), submits tasks of the agreed types, does to
-both what the case says, and compares what the API tells afterwards. Needs Python's standard library and nothing of any SDK.
-Exit codes: 0 all passed, 1 some did not, 2 usage.
+For each case it starts a server and the worker (with the given command and `ONWARD_URL`), submits tasks of the agreed types,
+performs the actions of the case, and compares the state that the API returns afterwards. It needs only Python's standard
+library and no SDK. Exit codes: 0 all passed, 1 some failed, 2 usage.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ TASK_FIELDS = ("type", "payload", "retry", "max_attempts", "priority", "timeouts
 
 
 class Failed(Exception):
-    """The case did not go as it should; the message says what was seen instead."""
+    """The case failed; the message says what happened instead."""
 
 
 def seconds(text: str) -> float:
@@ -41,7 +41,7 @@ def seconds(text: str) -> float:
 
 
 class Server:
-    """The real binary, with data that survives its end."""
+    """The real binary, with data that survives a restart."""
 
     def __init__(self, binary: str, folder: Path) -> None:
         self.binary, self.folder = binary, folder
@@ -72,7 +72,7 @@ class Server:
             self.process = None
 
     def call(self, method: str, path: str, body: Any = None) -> Any:
-        """One request; refusals raise. A server that is just starting is asked again."""
+        """One request; raises on errors. Retries while the server is starting."""
         content = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(f"{self.url}/api/v1{path}", content, {"Content-Type": "application/json"}, method=method)
         for attempt in range(50):
@@ -99,7 +99,7 @@ class Worker:
             self.process = subprocess.Popen(self.command, stdout=log, stderr=log, env={**os.environ, "ONWARD_URL": url})
 
     def stop(self, within: float) -> None:
-        """SIGTERM, which it must obey in time and with exit code 0."""
+        """Sends SIGTERM; the worker must exit in time and with code 0."""
         assert self.process is not None
         self.process.send_signal(signal.SIGTERM)
         try:
@@ -122,7 +122,7 @@ class Worker:
 
 
 class Case:
-    """One case being played: its tasks, and what is done to server and worker."""
+    """One running case: its tasks, and the actions on server and worker."""
 
     def __init__(self, case: Dict[str, Any], server: Server, worker: Worker) -> None:
         self.case, self.server, self.worker = case, server, worker
@@ -174,7 +174,7 @@ class Case:
             raise ValueError(f"`{step}` is not a step of a case")
 
     def until(self, counts: Dict[str, int], within: float) -> None:
-        """Waits until so many tasks have each status: exactly none, or at least as many."""
+        """Waits until this many tasks have each status: exactly 0, or at least the given number."""
         deadline = time.monotonic() + within
         while True:
             seen: Dict[str, int] = {}
@@ -222,7 +222,7 @@ class Case:
 
 
 def _fits(value: Any, wanted: Any, is_part: bool) -> bool:
-    """Equal; of an error only the fields that are named."""
+    """Equal; for an error only the named fields are compared."""
     if is_part and isinstance(wanted, dict) and isinstance(value, dict):
         return all(value.get(name) == each for name, each in wanted.items())
     return value == wanted and type(value) is type(wanted)
@@ -234,7 +234,7 @@ def _short(value: Any) -> str:
 
 
 def play(case: Dict[str, Any], binary: str, command: List[str], verbose: bool) -> bool:
-    """Each case has a server and a worker of its own, so that one that fails does not disturb the next."""
+    """Each case has its own server and worker, so that a failing case does not affect the next."""
     folder = Path(tempfile.mkdtemp(prefix="onward-conformance-"))
     server, worker = Server(binary, folder), Worker(command, folder)
     begun = time.monotonic()

@@ -1,4 +1,4 @@
-"""The worker of the conformance cases, in Python. What each type does: ../conformance/README.md"""
+"""The worker for the conformance cases, in Python. ../conformance/README.md says what each type does."""
 
 import asyncio
 import time

@@ -1,10 +1,10 @@
-// The public API, from the browser. Paths are relative to the page, so it also works below a prefix.
+// The public API, called from the browser. Paths are relative, so the dashboard also works below a path prefix.
 
 import { credentials, refused } from "./key.js";
 
 const BASE = "api/v1";
 
-/** A refusal, as the server said it. */
+/** An error response of the server. */
 export class ApiError extends Error {
   constructor(status, problem) {
     super(problem.message);
@@ -12,18 +12,18 @@ export class ApiError extends Error {
   }
 }
 
-/** `{data, next}` of a GET below /api/v1. */
+/** Sends a GET below /api/v1 and returns `{data, next}`. */
 export const get = (path, parameters) => send("GET", BASE + path + query(parameters));
 
-/** `{data}` of a POST below /api/v1. `body` is JSON as text, sent as it was typed. */
+/** Sends a POST below /api/v1 and returns `{data}`. `body` is JSON text, sent unchanged. */
 export const post = (path, body, headers) => send("POST", BASE + path, body, headers);
 
-/** An absolute path the server gave, such as a next action's. */
+/** Calls an absolute path that the server returned, such as that of a next action. */
 export const call = (method, path, body) => send(method, path.replace(/^\/+/, ""), body);
 
 /**
- * Tells that something was said on a stream (`said`), that it opened, that it ended, or that it failed, `again` if it
- * is going to be tried again. Answers a function that closes it. With a key it is read by hand: an `EventSource` sends none.
+ * Follows an event stream and calls `opened`, `said` (for each event), `ended` or `failed` (with `true` if it reconnects).
+ * Returns a function that closes the stream. With a key it uses `fetch`, because an `EventSource` cannot send headers.
  */
 export function listen(path, { opened, said, ended, failed }) {
   const headers = credentials();
@@ -76,18 +76,18 @@ async function send(method, url, body, more = {}) {
   let response;
   try {
     const type = body === undefined ? {} : { "content-type": "application/json" };
-    // A question that got lost (a laptop that slept) must not hold up the next one; an order is waited for.
+    // A GET that got lost (the laptop slept) must not block the next one; requests that change something have no timeout.
     const signal = method === "GET" ? AbortSignal.timeout(30_000) : undefined;
     response = await fetch(url, { signal, method, headers: { accept: "application/json", ...credentials(), ...type, ...more }, body, cache: "no-store" });
   } catch {
-    throw new ApiError(0, { code: "unreachable", message: "the server cannot be reached" });
+    throw new ApiError(0, { code: "unreachable", message: "the server is unreachable" });
   }
   const text = await response.text();
   let value = {};
   try {
     value = text ? parse(text) : {};
   } catch {
-    if (response.ok) throw new ApiError(response.status, { code: "unreadable", message: "the answer is not JSON" });
+    if (response.ok) throw new ApiError(response.status, { code: "unreadable", message: "the response is not JSON" });
   }
   if (response.status === 401 && value.error?.code?.startsWith("key_")) refused.value = value.error;
   if (!response.ok) {
@@ -96,7 +96,7 @@ async function send(method, url, body, more = {}) {
   return value;
 }
 
-/** Numbers a double cannot hold (an id of 20 digits) are shown as they were sent, where the browser can. */
+/** Keeps numbers that a double cannot hold (an id of 20 digits) as they were sent, if the browser supports it. */
 export function parse(text) {
   return JSON.parse(text, (_, value, context) =>
     typeof value === "number" && context?.source && JSON.rawJSON && String(value) !== context.source
@@ -109,7 +109,7 @@ function query(parameters = {}) {
   return given.length ? `?${new URLSearchParams(given)}` : "";
 }
 
-/** Every item of a list, page by page, up to a bound. */
+/** All items of a list, fetched page by page, up to a bound. */
 export async function all(path, bound = 2000) {
   const items = [];
   let cursor;

@@ -1,4 +1,4 @@
-// The page: a bar on top, and the view the address names. A new page is one line in `view`, one in `PLACES`.
+// The dashboard: a top bar, and the view that the URL names. A new view is one line in `view` and one in `PLACES`.
 
 import { get } from "./api.js";
 import { effect, html, render, signal } from "./html.js";
@@ -27,9 +27,9 @@ get("/version").then(({ data }) => (version.value = data.version), () => {});
 
 const CONNECTIONS = {
   live: "Live: changes appear as they happen",
-  polling: "Asking every two seconds: the live stream is not available",
-  offline: "The server cannot be reached; trying again",
-  idle: "Nothing shown here changes any more",
+  polling: "Polling every two seconds: the live stream is not available",
+  offline: "The server is unreachable; reconnecting",
+  idle: "Nothing on this view can change any more",
 };
 
 function App() {
@@ -41,7 +41,7 @@ function App() {
         ${PLACES.map(([name, label]) => html`<a href=${link([name])} aria-current=${place === name ? "page" : undefined}>${label}</a>`)}
       </nav>
       <span class="end">
-        ${ahead.value !== null && html`<span class="tag clock" title="The server's clock is virtual: it moves when it is told to">clock ${new Date(now.value).toISOString().slice(0, 19)}Z</span>`}
+        ${ahead.value !== null && html`<span class="tag clock" title="The server's clock is virtual: it moves only on request">clock ${new Date(now.value).toISOString().slice(0, 19)}Z</span>`}
         <span class=${`connection ${connection.value}`} role="status" title=${CONNECTIONS[connection.value]}>${connection.value}</span>
         <span class="muted version">${version.value}</span>
       </span>

@@ -1,4 +1,4 @@
-// Why a run is where it is, and what can be done about it: the server's words and the server's actions.
+// The explanation of a run: why it is in its current state, and the possible actions, both from the server.
 
 import { call } from "./api.js";
 import { html, useState } from "./html.js";
@@ -34,16 +34,16 @@ export function Explain({ run, explanation, onDone }) {
     </section>`;
 }
 
-/** Plays the part of whoever the run waits for. */
+/** Sends the callback that the run waits for. */
 function Callback({ action, act }) {
   const [is_open, setOpen] = useState(false);
   return html`
     <button type="button" onClick=${() => setOpen(true)}>${title(action)}</button>
-    ${is_open && html`<${JsonBox} title=${title(action)} label="What the caller sends, as JSON" text=${pretty(action.body ?? {})} verb="Send"
+    ${is_open && html`<${JsonBox} title=${title(action)} label="Payload of the callback, as JSON" text=${pretty(action.body ?? {})} verb="Send"
       send=${(body) => act(action, body ?? "null")} onClose=${() => setOpen(false)} />`}`;
 }
 
-/** Where an action goes on this server, or nothing: "wait" is advice, and other hosts are not ours to call. */
+/** The path of an action on this server, or null: "wait" is advice, and the dashboard does not call other hosts. */
 function ownPath({ method, path }) {
   if (method === "GET") return null;
   if (path.startsWith("/api/v1/")) return path;

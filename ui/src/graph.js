@@ -1,5 +1,5 @@
-// A run's plan, drawn: a box per step in the colour of its status, a line per need. The boxes are links, so
-// the keyboard reaches them in order of declaration.
+// Draws the plan of a run: a box per step, coloured by status, and a line per need. The boxes are links, so the
+// keyboard reaches them in order of declaration.
 
 import { html, useEffect, useMemo, useState } from "./html.js";
 import { layout } from "./layout.js";
@@ -11,7 +11,7 @@ const SLIM = 132;
 const HEIGHT = 44;
 const NARROW = matchMedia("(max-width: 720px)");
 
-/** Nodes and edges, from the API's graph. Where a step says what it needs, that is an edge too. */
+/** Nodes and edges from the API's graph. Without `edges`, the needs of each step become edges. */
 export function plan(graph) {
   const nodes = graph.nodes.map((node) => ({ ...node, needs: node.needs ?? [] }));
   const edges = graph.edges ?? nodes.flatMap((node) => node.needs.map((from) => ({ from, to: node.step })));
@@ -59,7 +59,7 @@ export function Graph({ nodes, edges, steps, chosen, link }) {
     </div>`;
 }
 
-/** Without an address it is a picture of a plan: no status, nothing to open. */
+/** Without an `href` it draws the plan only: no status, no link. */
 function Box({ node, step, x, y, width, is_chosen, href }) {
   const status = step?.status ?? "pending";
   return html`
@@ -76,7 +76,7 @@ function Box({ node, step, x, y, width, is_chosen, href }) {
     <//>`;
 }
 
-/** What the sign does not say already. */
+/** The text below the name: what the icon does not show. */
 function notes(node, step) {
   const notes = [words(node.kind)];
   if (node.if) notes.push("if");
@@ -86,7 +86,7 @@ function notes(node, step) {
   return notes.join(" · ");
 }
 
-/** A line was taken when both ends ran, and not taken when the target was skipped. */
+/** A line is taken when both ends ran, and untaken when the target was skipped or cancelled. */
 function progress(from, to) {
   if (to === "skipped" || to === "cancelled") return "untaken";
   return to !== "pending" && from !== "pending" ? "taken" : "open";

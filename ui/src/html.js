@@ -1,5 +1,5 @@
-// The one place that knows the libraries. Everything a template is given becomes text or an attribute,
-// never markup: names, bodies and errors come from strangers, and nothing here can make HTML of them.
+// The only module that imports the libraries. Template values become text or attributes, never markup: names,
+// bodies and errors are untrusted, and nothing here can turn them into HTML.
 
 import { h, render } from "../vendor/preact.js";
 import htm from "../vendor/htm.js";

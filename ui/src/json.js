@@ -1,16 +1,16 @@
-// A JSON value to look at: indented, coloured, copyable. Tokens become text nodes in spans.
+// Shows a JSON value: indented, coloured, with a copy button. Tokens become text nodes in spans.
 
 import { html, useMemo } from "./html.js";
 import { Copy } from "./parts.js";
 
-/** Colouring makes one element per token; beyond this a plain text is kinder to the browser. */
+/** Colouring creates one element per token; longer texts are shown plain, which is faster. */
 const COLOURED_MAX = 40_000;
 
 export const pretty = (value) => JSON.stringify(value, null, 2) ?? "null";
 
 const TOKEN = /("(?:[^"\\]|\\.)*")(\s*:)?|\b(?:true|false|null)\b|-?\d[\d.eE+-]*/g;
 
-/** Pieces of text with a class or none; joined they are the text. */
+/** Splits the text into pieces, each with a class or none; joined they are the text. */
 export function tokens(text) {
   const pieces = [];
   let end = 0;

@@ -1,4 +1,4 @@
-// Where the boxes of a graph go: layers by the longest path, few crossings, straight lines where possible.
+// Graph layout: layers by the longest path, few crossings, straight lines where possible.
 //
 //   rank ──▶ bend points for long edges ──▶ order within each layer ──▶ coordinates
 //
@@ -6,11 +6,11 @@
 // `across` the other one; the caller decides which is horizontal. Sizes are those of a box along and across.
 
 const SWEEPS = 8;
-/** An even number of moves back and forth, and a last one forwards. */
+/** An even number of passes back and forth, and a last one forwards. */
 const MOVES = 25;
-/** Counting crossings is quadratic; beyond this the last order is taken unseen. */
+/** Counting crossings is quadratic; beyond this the last order is used without counting. */
 const COUNTED_MAX = 1500;
-/** Long edges beyond this many bends are drawn straight through: a tangle that nobody could read anyway. */
+/** Beyond this many bends, long edges are drawn straight: such a graph is not readable anyway. */
 const BENDS_MAX = 20_000;
 
 /**
@@ -50,7 +50,7 @@ export function layout(names, edges, size) {
 
 const half = (cell, size) => (cell.name === null ? 0 : size.across / 2);
 
-/** The longest path that leads to each node. An edge that closes a circle does not count. */
+/** The longest path that leads to each node. An edge that closes a cycle does not count. */
 function rank(names, edges) {
   const next = new Map(names.map((name) => [name, []]));
   edges.forEach((edge) => next.get(edge.from).push(edge.to));
@@ -72,7 +72,7 @@ function rank(names, edges) {
       }
     }
   }
-  // `state` is now the place in post-order: a forward edge leads to an earlier place.
+  // `state` is now the position in post-order: a forward edge leads to an earlier position.
   const ranks = new Map(names.map((name) => [name, 0]));
   for (const name of sorted.reverse()) {
     for (const child of next.get(name).filter((child) => state.get(child) < state.get(name))) {
@@ -82,7 +82,7 @@ function rank(names, edges) {
   return ranks;
 }
 
-/** Layers of cells; an edge over several layers gets a nameless cell in each between. */
+/** Layers of cells; an edge over several layers gets a nameless cell in each layer between. */
 function bend(names, edges, ranks) {
   const layers = [];
   const add = (name, rank) => {
@@ -108,7 +108,7 @@ function bend(names, edges, ranks) {
   return { layers, chains };
 }
 
-/** Each layer by the mean place of its neighbours, back and forth; the order with the fewest crossings stays. */
+/** Sorts each layer by the mean position of its neighbours, back and forth; keeps the order with the fewest crossings. */
 function order(layers) {
   const number = () => layers.forEach((layer) => layer.forEach((cell, i) => (cell.at = i)));
   number();
@@ -155,13 +155,13 @@ function place(layers, size) {
   }
 }
 
-/** The places nearest to the wishes (least squares) that keep order and distance: pooled adjacent violators. */
+/** The positions nearest to the wishes (least squares) that keep order and distance: pooled adjacent violators. */
 function settle(layer, wishes, room) {
   const blocks = [];
   let offset = 0;
   layer.forEach((cell, i) => {
     offset += i ? room(layer[i - 1], cell) : 0;
-    const weight = cell.name === null ? 3 : 1; // long edges would rather be straight
+    const weight = cell.name === null ? 3 : 1; // prefer straight long edges
     let block = { sum: (wishes[i] - offset) * weight, weight, members: [[cell, offset]] };
     while (blocks.length && blocks.at(-1).sum / blocks.at(-1).weight > block.sum / block.weight) {
       const last = blocks.pop();

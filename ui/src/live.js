@@ -1,6 +1,6 @@
-// Staying current. A stream only says *that* something happened; what happened is asked again, so a page
-// shows what the API says and there is no second copy of the rules. Where a stream is refused (a proxy, a
-// limit) we ask every two seconds instead. A hidden tab asks nothing and holds no connection.
+// Live updates. A stream only says *that* something changed; the view then loads the data from the API again, so
+// there is no second copy of the rules. If the stream is refused (a proxy, a limit), the view polls every two seconds
+// instead. A hidden tab sends no requests and holds no connection.
 
 import { listen } from "./api.js";
 import { signal, useEffect, useRef } from "./html.js";
@@ -8,7 +8,7 @@ import { signal, useEffect, useRef } from "./html.js";
 /** `live`, `polling`, `offline`, or `idle` when nothing shown can change. */
 export const connection = signal("idle");
 
-/** What changes a row in a list of runs. */
+/** The events that change a row in a list of runs. */
 export const RUN_CHANGES = "/events/stream?type=run.created,run.waiting,run.resumed,run.completed,run.failed,run.cancelled,run.timeout";
 
 const POLL = 2_000;
@@ -16,9 +16,9 @@ const STREAM_AGAIN = 60_000;
 const GAP = 250;
 
 /**
- * Calls `load` at once, and again whenever `stream` says something or a key changes; never twice at a time.
- * A slow answer makes us ask less often. `stream` is null when nothing can change any more. `every` asks after so
- * many milliseconds in any case, for what no stream tells, such as a new workflow.
+ * Calls `load` at once, and again on each event of `stream` or when a key changes; never twice at a time. After a slow
+ * response it loads less often. `stream` is null when nothing can change any more. `every` also loads after that many
+ * milliseconds, for changes that are on no stream, such as a new workflow.
  */
 export function useLive(stream, load, keys, every = 0) {
   const current = useRef(load);
@@ -58,7 +58,7 @@ export function useLive(stream, load, keys, every = 0) {
   return () => ring.current();
 }
 
-/** Rings whenever the stream says something, until the returned function is called. */
+/** Calls `ring` on each event of the stream, until the returned function is called. */
 function follow(path, ring) {
   let leave, poll, again;
   const close = () => {

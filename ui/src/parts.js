@@ -1,4 +1,4 @@
-// Small parts several pages share.
+// Small components that several views share.
 
 import { parse } from "./api.js";
 import { html, useEffect, useRef, useState } from "./html.js";
@@ -9,7 +9,7 @@ export function Copy({ text, label = "Copy" }) {
     try {
       await navigator.clipboard.writeText(text);
     } catch {
-      return; // a page on plain HTTP may not; the text can still be selected
+      return; // not allowed on plain HTTP; the user can still select the text
     }
     setCopied(true);
     setTimeout(() => setCopied(false), 1_200);
@@ -17,7 +17,7 @@ export function Copy({ text, label = "Copy" }) {
   return html`<button type="button" class="copy" onClick=${copy} aria-live="polite">${is_copied ? "Copied" : label}</button>`;
 }
 
-/** A sentence of the server: names in backticks look like names, times are local. */
+/** A sentence from the server: names in backticks are shown as code, times in local time. */
 export const Prose = ({ text }) => String(text ?? "").split(/(`[^`]+`|\d{4}-\d\d-\d\dT[\d:.]+Z)/).map((piece, i) => {
   if (i % 2 === 0) return piece;
   if (piece.startsWith("`")) return html`<code class="word">${piece.slice(1, -1)}</code>`;
@@ -43,7 +43,7 @@ export const Fact = ({ name, children }) => html`<div class="fact"><dt>${name}</
 export const Skeleton = ({ rows = 6 }) => html`
   <div class="skeleton" aria-busy="true" aria-label="Loading">${Array.from({ length: rows }, () => html`<i />`)}</div>`;
 
-/** A native dialog: focus stays inside, Escape closes. */
+/** A native dialog: it keeps the focus, Escape closes it. */
 export function Dialog({ title, onClose, children }) {
   const element = useRef(null);
   useEffect(() => element.current.showModal(), []);
@@ -54,7 +54,7 @@ export function Dialog({ title, onClose, children }) {
     </dialog>`;
 }
 
-/** A button that does something at the server, and says so when it could not. */
+/** A button that sends a request, and shows the error if it fails. */
 export function Action({ children, act, kind = "", confirm: question }) {
   const [state, setState] = useState({});
   const [is_asking, ask] = useState(false);
@@ -82,7 +82,7 @@ export function Action({ children, act, kind = "", confirm: question }) {
     </span>`;
 }
 
-/** A dialog with a box for JSON. What was typed is sent as it is; an empty box sends nothing. */
+/** A dialog with a text area for JSON. The text is sent unchanged; an empty text area sends no body. */
 export function JsonBox({ title, label, text: initial, verb, send, onClose }) {
   const [text, setText] = useState(initial);
   const [error, setError] = useState(null);

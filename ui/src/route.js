@@ -1,4 +1,4 @@
-// Where we are: the part of the address after `#`, as path segments and parameters.
+// The route: the part of the URL after `#`, as path segments and parameters.
 //
 //   #/runs?status=failed      #/runs/run_…?step=charge      #/workflows/order-processing
 
@@ -21,7 +21,7 @@ addEventListener("hashchange", () => (route.value = parse(location.hash)));
 
 export const go = (hash) => (location.hash = hash);
 
-/** Changes the address without a new entry in the history: choosing a step is not a page. */
+/** Changes the URL without a new history entry, for example when a step is selected. */
 export function replace(hash) {
   history.replaceState(null, "", hash);
   route.value = parse(hash);

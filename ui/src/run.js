@@ -1,4 +1,4 @@
-// One run: where it stands and why, its plan in colours, when each step ran, and every event.
+// One run: its status and the reason, its plan, its timeline and its events.
 
 import { get, post } from "./api.js";
 import { html, useMemo, useRef, useState } from "./html.js";
@@ -15,7 +15,7 @@ import { Timeline } from "./timeline.js";
 import { Lasting, When, absolute, now, readClock, span } from "./time.js";
 import { TriggerButton } from "./trigger.js";
 
-/** More events than this are there to be asked for, not shown. */
+/** Beyond this many events the view shows only the first ones; the API has the rest. */
 const EVENTS_MAX = 2_000;
 
 export function Run({ id, parameters }) {
@@ -48,7 +48,7 @@ export function Run({ id, parameters }) {
   return html`<${Page} ...${state} chosen=${parameters.step} refresh=${refresh} />`;
 }
 
-/** Reads the events after the last one we have. A new list each time, so that what depends on it notices. */
+/** Loads the events after the last known one. Replaces the list each time, so that dependent views update. */
 async function catchUp(path, mine) {
   for (let cursor = mine.events.at(-1)?.seq; mine.events.length < EVENTS_MAX;) {
     const page = await get(`${path}/events`, { limit: 500, cursor });
@@ -60,7 +60,7 @@ async function catchUp(path, mine) {
   }
 }
 
-/** The plan does not change during a run: it is asked for once. */
+/** The plan does not change during a run, so it is loaded once. */
 async function structure(path) {
   try {
     return plan((await get(`${path}/graph`)).data);
@@ -125,7 +125,7 @@ const About = ({ run }) => html`
   <header><h2>Input</h2></header>
   <${Json} value=${run.input} label="Input" />
   ${run.output !== null && html`<h3>Output</h3><${Json} value=${run.output} label="Output" />`}
-  <p class="muted">Choose a step to see what it answered.</p>`;
+  <p class="muted">Select a step to see its response.</p>`;
 
 function Events({ run, events }) {
   const begin = Date.parse(run.started_at);

@@ -49,7 +49,7 @@ export function Runs({ parameters }) {
     ${!runs && !error && html`<${Skeleton} rows=${8} />`}
     ${runs?.length > 0 && html`<${RunTable} runs=${runs} />`}
     ${runs?.length === 0 && (is_filtered
-      ? html`<div class="empty"><h2>No run matches</h2><p><a class="button" href=${link(["runs"])}>Show all runs</a></p></div>`
+      ? html`<div class="empty"><h2>No matching runs</h2><p><a class="button" href=${link(["runs"])}>Show all runs</a></p></div>`
       : workflows && html`<${NothingYet} workflows=${workflows} />`)}
     ${(cursor || next) && html`
       <nav class="pages" aria-label="Pages">
@@ -61,7 +61,7 @@ export function Runs({ parameters }) {
 export const RunTable = ({ runs, is_of_one_workflow }) => html`
   <div class="card flush">
     <table class="runs">
-      <thead><tr><th>Status</th>${!is_of_one_workflow && html`<th>Workflow</th>`}<th>Run</th><th>Started</th><th>Duration</th><th>Waiting for, or why it failed</th></tr></thead>
+      <thead><tr><th>Status</th>${!is_of_one_workflow && html`<th>Workflow</th>`}<th>Run</th><th>Started</th><th>Duration</th><th>Waiting for, or error</th></tr></thead>
       <tbody>
         ${runs.map((run) => html`
           <tr key=${run.id} data-run=${run.id} data-status=${run.status}>
@@ -85,15 +85,15 @@ tasks:
   done:  { set: { greeted: "{{trigger.body.name}}" }, needs: [pause] }
 '`;
 
-/** What to do next, by what is there already. */
+/** What to do next: create a workflow, or start a run. */
 export function NothingYet({ workflows }) {
   const origin = location.href.split("#")[0];
   if (!workflows.length) {
     const text = FIRST(origin);
     return html`
       <div class="empty">
-        <h2>Create a first workflow</h2>
-        <p>A workflow is a few steps and what they need from each other. Paste this into a terminal; it appears here at once.</p>
+        <h2>Create your first workflow</h2>
+        <p>A workflow is a set of steps and their dependencies. Paste this into a terminal; the workflow appears here at once.</p>
         <div class="code"><pre tabindex="0">${text}</pre><${Copy} text=${text} /></div>
       </div>`;
   }
@@ -102,7 +102,7 @@ export function NothingYet({ workflows }) {
   -H 'content-type: application/json' -d '{"name": "Ada"}'`;
   return html`
     <div class="empty">
-      <h2>Start a first run</h2>
+      <h2>Start your first run</h2>
       <p><b>${first.name}</b> is ready. Start it here, or from a terminal:</p>
       <div class="code"><pre tabindex="0">${text}</pre><${Copy} text=${text} /></div>
       <p><${TriggerButton} workflow=${first} kind="primary" /></p>

@@ -1,4 +1,4 @@
-// From a run's events to bars on a time line: one per attempt, and what lay between them.
+// Converts the events of a run into timeline bars: one per attempt, and one per gap between attempts.
 //
 //   queued → running → backoff → running → …      sleeping      waiting
 //
@@ -25,12 +25,12 @@ export function segments(events, now) {
     const last = list.at(-1);
     const kind = OPENS.get(event.type);
     if (last?.is_open) {
-      // A retry that is asked for earlier moves the end of the same pause.
+      // A manual retry moves the end of the same backoff.
       if (kind === "backoff" && last.kind === "backoff") continue;
       Object.assign(last, { to: at, is_open: false, outcome: outcome(last.kind, event) });
       if (event.data?.error && last.kind !== "backoff") last.error = event.data.error;
     } else if (!kind && event.type !== "step.skipped" && event.type !== "step.cancelled") {
-      // Done within the decision that started it (`set`, `noop`): a moment, but it happened.
+      // Started and finished in the same record (`set`, `noop`): a bar of zero length.
       const error = event.data?.error;
       list.push({ kind: "running", outcome: OUTCOMES.get(event.type) ?? "good", attempt: event.attempt, from: at, to: at, is_open: false, error });
     }
@@ -41,7 +41,7 @@ export function segments(events, now) {
 
 const outcome = (kind, event) => (kind === "queued" || kind === "backoff" ? "open" : OUTCOMES.get(event.type) ?? "good");
 
-/** Round marks for an axis of `length` milliseconds, about `count` of them. */
+/** About `count` round tick marks for an axis of `length` milliseconds. */
 export function ticks(length, count = 5) {
   const steps = [1, 2, 5, 10, 20, 50, 100, 200, 500]
     .concat([1, 2, 5, 10, 15, 30].map((s) => s * 1e3), [1, 2, 5, 10, 15, 30].map((m) => m * 6e4))

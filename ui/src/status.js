@@ -1,5 +1,5 @@
-// Statuses of runs and steps: a tone and a sign each. The sign says the same as the colour, for those who
-// do not see it.
+// The statuses of runs and steps: a colour and an icon each. The icon carries the same information as the colour,
+// for users who cannot see colours.
 
 import { html } from "./html.js";
 

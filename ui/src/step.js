@@ -1,4 +1,4 @@
-// One step of a run, beside the graph: what it is, how it went, what it answered, and why it did not run.
+// One step of a run, beside the graph: its kind, attempts, response, and why it was skipped.
 
 import { html } from "./html.js";
 import { Json, pretty } from "./json.js";
@@ -24,7 +24,7 @@ export function StepPanel({ node, step, bars, close }) {
     </dl>
     ${node.if && !step.skipped_because?.condition && html`<h3>If</h3><pre class="short">${node.if}</pre>`}
     ${bars.filter((bar) => bar.kind === "running").length > 1 && html`<${Attempts} bars=${bars} />`}
-    ${step.body !== undefined && html`<h3>Body${step.is_truncated ? " (cut)" : ""}</h3><${Json} value=${step.body} label="Body" />`}
+    ${step.body !== undefined && html`<h3>Body${step.is_truncated ? " (truncated)" : ""}</h3><${Json} value=${step.body} label="Body" />`}
     ${step.headers && Object.keys(step.headers).length > 0 && html`
       <details><summary>Response headers</summary><${Json} value=${step.headers} label="Response headers" /></details>`}`;
 }

@@ -1,10 +1,10 @@
-// Times and spans as people read them. Time is the server's: a virtual clock is ahead of the browser's, and
-// "3 minutes ago" is told by the clock that wrote the event.
+// Formats times and durations. Relative times use the server's clock: a virtual clock is ahead of the browser's, and
+// "3 minutes ago" refers to the clock that wrote the event.
 
 import { get } from "./api.js";
 import { html, signal } from "./html.js";
 
-/** The server's time in milliseconds, once a second. */
+/** The server's time in milliseconds, updated once a second. */
 export const now = signal(Date.now());
 /** `null`, or how many milliseconds a virtual clock is ahead. */
 export const ahead = signal(null);
@@ -16,7 +16,7 @@ function tick() {
   now.value = Date.now() + (ahead.value ?? 0);
 }
 
-/** Asks which clock the server has; one that is real stays real. */
+/** Asks which clock the server has; a real clock stays real. */
 let is_real = false;
 export async function readClock() {
   if (is_real) return;
@@ -61,7 +61,7 @@ export function When({ at }) {
   return html`<time datetime=${at} title=${absolute(at)}>${relative(Date.parse(at), now.value)}</time>`;
 }
 
-/** How long something took, or takes so far. */
+/** The duration of a finished run or step, or its duration so far. */
 export function Lasting({ from, to }) {
   if (!from) return html`<span class="muted">–</span>`;
   return html`<span class="number">${span((to ? Date.parse(to) : Math.max(now.value, Date.parse(from))) - Date.parse(from))}</span>`;

@@ -1,4 +1,4 @@
-// When each step ran: a row per step, a bar per attempt, with queueing, pauses and waits drawn as what they are.
+// The timeline: a row per step, a bar per attempt, with separate bars for queueing, backoff and waits.
 
 import { html, useMemo } from "./html.js";
 import { segments, ticks } from "./segments.js";

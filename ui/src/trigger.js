@@ -1,4 +1,4 @@
-// Starting a run by hand: a box for the JSON that becomes `trigger.body`.
+// Starts a run: a dialog for the JSON that becomes `trigger.body`.
 
 import { post } from "./api.js";
 import { html, useMemo, useState } from "./html.js";
@@ -14,7 +14,7 @@ export function TriggerButton({ workflow, kind = "", label = "Trigger", input = 
 }
 
 function TriggerBox({ workflow, input, onClose }) {
-  // One key for one text: pressing twice, or again after a lost answer, starts one run.
+  // One idempotency key per text: a double click, or a repeat after a lost response, starts one run.
   const keys = useMemo(() => new Map(), []);
   const send = async (body) => {
     if (!keys.has(body)) keys.set(body, randomKey());

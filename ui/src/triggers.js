@@ -1,4 +1,4 @@
-// What starts runs by itself: schedules and webhooks. When they fire next, when they last did, and a switch.
+// Schedules and webhooks: their next fire time, their last run, and buttons to run, enable and disable them.
 
 import { all, get, post } from "./api.js";
 import { html, useState } from "./html.js";
@@ -29,7 +29,7 @@ export function Triggers({ parameters: { cursor = "" } }) {
     ${!list && !error && html`<${Skeleton} />`}
     ${list?.length === 0 && html`
       <div class="empty"><h2>No schedules or webhooks</h2>
-        <p>A workflow that says <code>trigger: cron</code> or <code>trigger: webhook</code> has one of its own; others are made with <code>POST /api/v1/triggers</code>.</p></div>`}
+        <p>A workflow with <code>trigger: cron</code> or <code>trigger: webhook</code> has its own trigger; create others with <code>POST /api/v1/triggers</code>.</p></div>`}
     ${list?.length > 0 && html`
       <div class="card flush">
         <table class="triggers">

@@ -1,4 +1,4 @@
-// The list of workflows, and one workflow: what it says, its plan, its latest runs.
+// The list of workflows, and one workflow: its plan, its latest runs, its definition.
 
 import { get } from "./api.js";
 import { html, useMemo, useState } from "./html.js";
@@ -81,11 +81,11 @@ export function Workflow({ id }) {
     </dl>
     ${drawn && html`<${Card} title="Plan" name="plan"><${Graph} ...${drawn} steps=${new Map()} /><//>`}
     <h2 class="between">Latest runs <a href=${link(["runs"], { workflow: workflow.id })}>all runs</a></h2>
-    ${runs.length ? html`<${RunTable} runs=${runs} is_of_one_workflow />` : html`<div class="empty small">No run yet.</div>`}
+    ${runs.length ? html`<${RunTable} runs=${runs} is_of_one_workflow />` : html`<div class="empty small">No runs.</div>`}
     <${Card} title="Definition" name="definition"><${Json} value=${workflow.definition} label="Definition" /><//>`;
 }
 
-/** What a definition of the graph form says about its steps; nothing for other forms. */
+/** The steps of a definition in graph form; nothing for other forms. */
 function planOf(definition) {
   const tasks = definition?.tasks;
   if (!tasks || Array.isArray(tasks)) return null;

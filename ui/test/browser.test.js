@@ -1,9 +1,9 @@
-// The page in a real browser, served by the real binary: what people see, live and without a reload.
+// The dashboard in a real browser, served by the real binary: what users see, live and without a reload.
 //
 //   ONWARD_BINARY    the program to test            UI_MODULES    the folder with node_modules/playwright-core
-//   UI_SCREENSHOTS   where pictures are put         CHROMIUM      the browser (default /usr/bin/chromium)
+//   UI_SCREENSHOTS   the folder for screenshots     CHROMIUM      the browser (default /usr/bin/chromium)
 //
-// Steps that must be seen running call an upstream that answers when it is told to, so nothing here sleeps.
+// Steps that must be seen running call an upstream that responds when the test releases it, so no test sleeps.
 
 import assert from "node:assert/strict";
 import { spawn } from "node:child_process";
@@ -55,13 +55,13 @@ async function serve(address) {
   return ready(server);
 }
 
-/** Where a server that was started listens. */
+/** The address on which a started server listens. */
 async function ready(server) {
   for await (const line of createInterface(server.stdout)) {
     const ready = line.match(/^onward ready (\S+)/);
     if (ready) return ready[1];
   }
-  assert.fail("the server ended before it was ready");
+  assert.fail("the server exited before it was ready");
 }
 
 async function open(viewport, colorScheme) {
@@ -75,7 +75,7 @@ async function open(viewport, colorScheme) {
   return page;
 }
 
-/** /hold/x answers once released; /fail/n answers 503 n times; everything else at once, with hostile text. */
+/** /hold/x responds once released; /fail/n responds with 503 n times; other paths respond at once, with hostile text. */
 function answer(request, response) {
   const reply = (status) => {
     response.writeHead(status, { "content-type": "application/json" });
@@ -95,7 +95,7 @@ async function until(isTrue, what) {
   for (const end = Date.now() + LIMIT; Date.now() < end; await new Promise((wake) => setTimeout(wake, 10))) {
     if (await isTrue()) return;
   }
-  assert.fail(`in vain: ${what}`);
+  assert.fail(`timed out: ${what}`);
 }
 
 async function api(method, path, body, type = "application/json") {
@@ -112,14 +112,14 @@ const call = (path, more = {}) => ({ url: `http://127.0.0.1:${upstream.address()
 const go = (hash) => page.goto(`${origin}/#${hash}`);
 const see = (selector) => page.locator(selector).first().waitFor();
 
-test("an empty server says what to do, and what it says works", async () => {
+test("an empty server shows commands that work", async () => {
   await go("/");
-  await see("text=Create a first workflow");
+  await see("text=Create your first workflow");
   const curl = await page.locator(".empty pre").innerText();
   const [, yaml] = curl.match(/--data-binary '\n([\s\S]*)'$/);
   await page.evaluate(() => (window.mark = "not reloaded"));
   await api("POST", "/workflows", yaml, "application/yaml");
-  await see("text=Start a first run");
+  await see("text=Start your first run");
   const trigger = await page.locator(".empty pre").innerText();
   const [, path, body] = trigger.match(/api\/v1(\S+) [\s\S]*-d '(.*)'$/);
   const { run_id } = await api("POST", path, body);
@@ -127,7 +127,7 @@ test("an empty server says what to do, and what it says works", async () => {
   assert.equal(await page.evaluate(() => window.mark), "not reloaded");
 });
 
-test("a run started from the page goes from running to completed without a reload", async () => {
+test("a run started from the dashboard goes from running to completed without a reload", async () => {
   await define("order", {
     charge: call("/hold/charge", { method: "POST" }),
     receipt: call("/receipt", { needs: ["charge"] }),
@@ -176,7 +176,7 @@ test("a step opens beside the graph, by mouse and by keyboard, and says what hap
   await see('.panel pre[aria-label="Input"]');
 });
 
-test("attempts and errors are told", async () => {
+test("attempts and errors are shown", async () => {
   await define("flaky", { try: call("/fail/1", { retry: { max_attempts: 2, backoff: { type: "fixed", min: "10ms" } } }), lost: call("/fail/9", { retry: { max_attempts: 1 } }) });
   const run = await start("flaky");
   await go(`/runs/${run}?step=try`);
@@ -192,7 +192,7 @@ test("attempts and errors are told", async () => {
   await see("main >> text=step_failed");
 });
 
-test("a run is cancelled from its page, after a question", async () => {
+test("a run is cancelled from the dashboard, after confirmation", async () => {
   await define("patient", { door: { wait_for_webhook: {} } });
   const run = await start("patient");
   await go(`/runs/${run}`);
@@ -206,7 +206,7 @@ test("a run is cancelled from its page, after a question", async () => {
   assert.equal((await api("GET", `/runs/${run}`)).status, "cancelled");
 });
 
-test("what the explanation offers works: a callback sent from the page", async () => {
+test("the actions of an explanation work: a callback sent from the dashboard", async () => {
   const run = await start("patient");
   await go(`/runs/${run}?step=door`);
   await see('.explain[data-reason="waiting_for_webhook"]');
@@ -238,7 +238,7 @@ test("the list of runs is live, filtered and paged", async () => {
   await until(async () => (await page.locator("tr[data-run]").count()) === 50, "the first page again");
 });
 
-test("triggers are listed, run by hand and switched off", async (t) => {
+test("triggers are listed, run manually and disabled", async (t) => {
   if ((await fetch(`${origin}/api/v1/triggers`)).status === 404) return t.skip("this server has no triggers");
   await api("POST", "/triggers", { name: HOSTILE, type: "schedule", workflow: "quick", config: { cron: "30 2 * * *", timezone: "Europe/Berlin" } });
   await go("/triggers");
@@ -271,11 +271,11 @@ test("hostile names, bodies and addresses stay text", async () => {
     assert.equal(made, 0, hash);
   }
   assert.equal(await page.evaluate(() => window.owned), undefined);
-  // Two of these addresses name no run; the browser notes the server's refusals.
+  // Two of these URLs name no run; the browser logs the server's errors.
   forgive(/status of 400/);
 });
 
-test("the content security policy holds, and the page never meets it", async () => {
+test("the content security policy blocks injected content, and the dashboard never violates it", async () => {
   await go("/runs");
   await see("tr[data-run]");
   assert.equal(await page.evaluate(() => window.violations), undefined);
@@ -292,7 +292,7 @@ test("the content security policy holds, and the page never meets it", async () 
   forgive(/Content Security Policy/);
 });
 
-test("a server with a key asks for it, and the page follows it live with the key", async () => {
+test("the dashboard asks for the key of a server, and gets live updates with it", async () => {
   const key = "a-key-of-this-test-1234";
   const folder = mkdtempSync(join(tmpdir(), "onward-ui-"));
   const options = { stdio: ["ignore", "pipe", "ignore"], env: { ...process.env, ONWARD_ADMIN_KEY: key } };
@@ -316,7 +316,7 @@ test("a server with a key asks for it, and the page follows it live with the key
     await tab.locator(`tr[data-run="${run}"]`).waitFor();
     await post(`/runs/${run}/cancel`, {});
     await tab.locator(`tr[data-run="${run}"] .status[data-status="cancelled"]`).waitFor();
-    assert.ok(!tab.url().includes(key), "the key is not in the address");
+    assert.ok(!tab.url().includes(key), "the key is not in the URL");
   } finally {
     await tab.close();
     guarded.kill("SIGKILL");
@@ -325,7 +325,7 @@ test("a server with a key asks for it, and the page follows it live with the key
   forgive(/401/);
 });
 
-test("pictures: light and dark, wide and narrow", async () => {
+test("screenshots: light and dark, wide and narrow", async () => {
   await define("showcase", {
     validate: { set: { ok: true } },
     charge: call("/charge", { needs: ["validate"] }),
@@ -352,12 +352,12 @@ test("pictures: light and dark, wide and narrow", async () => {
   }
 });
 
-test("a server that is gone is said to be gone, and one that is back is followed again", async () => {
+test("an unreachable server is shown as offline, and followed again when it is back", async () => {
   const streams = await fetch(`${origin}/api/v1/events/stream`);
   await streams.body.cancel();
-  // A server without streams is polled, and the browser notes that it asked in vain.
+  // A server without streams is polled, and the browser logs the failed requests.
   if (streams.status === 404) forgive(/404.*\/(stream|graph)(\?.*)?$/);
-  assert.deepEqual(complaints, [], "nothing was logged, thrown or refused in all of the above");
+  assert.deepEqual(complaints, [], "no test above logged, threw or was refused anything");
   await go("/runs");
   await see(streams.ok ? ".connection.live" : ".connection.polling");
   await page.evaluate(() => (window.mark = "not reloaded"));
@@ -365,7 +365,7 @@ test("a server that is gone is said to be gone, and one that is back is followed
   server.kill("SIGKILL");
   await once(server, "exit");
   await see(".connection.offline, .problem");
-  assert.equal(await page.locator("tr[data-run]").count(), known, "what was known stays on the page");
+  assert.equal(await page.locator("tr[data-run]").count(), known, "known runs stay visible");
   assert.equal(await serve(origin.replace("http://", "")), origin);
   const run = await start("quick");
   await see(`tr[data-run="${run}"]`);
@@ -373,7 +373,7 @@ test("a server that is gone is said to be gone, and one that is back is followed
   assert.equal(await page.evaluate(() => window.mark), "not reloaded");
 });
 
-/** Drops complaints a test meant to cause. */
+/** Drops complaints that a test caused on purpose. */
 function forgive(pattern) {
   const rest = complaints.filter((text) => !pattern.test(text));
   complaints.splice(0, complaints.length, ...rest);

@@ -1,4 +1,4 @@
-// What needs no browser: the layout of graphs, the bars of the timeline, the pieces of JSON.
+// Tests without a browser: graph layout, timeline bars, JSON tokens.
 
 import assert from "node:assert/strict";
 import test from "node:test";
@@ -55,14 +55,14 @@ test("two pairs that could cross do not", () => {
   assert.equal(across("a") < across("b"), across("y") < across("x"));
 });
 
-test("circles, unknown names, loops to itself and nothing at all are drawn without harm", () => {
+test("cycles, unknown names, self-loops and empty graphs are drawn without errors", () => {
   check(graph("a>b b>c c>a"));
   check({ names: ["a"], edges: [{ from: "a", to: "a" }, { from: "a", to: "ghost" }] });
   check({ names: ["__proto__", "constructor"], edges: [{ from: "__proto__", to: "constructor" }] });
   assert.deepEqual(layout([], [], SIZE), { along: 0, across: 0, at: new Map(), lines: [] });
 });
 
-test("random graphs keep the rules, and large ones take no more than moments", () => {
+test("random graphs keep the rules, and large ones are fast", () => {
   let seed = 7;
   const random = (n) => (seed = (seed * 48271) % 2147483647) % n;
   for (let round = 0; round < 60; round++) {
@@ -81,7 +81,7 @@ test("random graphs keep the rules, and large ones take no more than moments", (
 const event = (at, type, step, attempt, data = {}) => ({ at: new Date(at).toISOString(), type, step, attempt, data });
 const told = (bars) => bars.map((bar) => `${bar.kind} ${bar.outcome} ${bar.from}-${bar.to}${bar.is_open ? "…" : ""}`);
 
-test("events become bars: attempts, pauses, sleeps, waits and moments", () => {
+test("events become bars: attempts, backoff, sleeps, waits and instant steps", () => {
   const error = { code: "network", message: "refused" };
   const bars = segments([
     event(0, "run.created"),
@@ -104,7 +104,7 @@ test("events become bars: attempts, pauses, sleeps, waits and moments", () => {
   assert.deepEqual(told(bars.get("last")), ["running open 33-50…"]);
 });
 
-test("an axis has a few round marks at any scale", () => {
+test("an axis has a few round tick marks at any scale", () => {
   for (const length of [1, 7, 90, 1500, 61_000, 7.2e6, 13 * 864e5, 4e12]) {
     const marks = ticks(length);
     assert.ok(marks.length >= 2 && marks.length <= 7, `${length}: ${marks}`);

@@ -46,7 +46,7 @@ async def fanout(steps):
 
 
 def lane(call, expected, until, samples):
-    """One run after the other until the window closes; milliseconds of each."""
+    """One run after the other until the window closes; returns the milliseconds of each."""
     while time.monotonic() < until:
         started = time.monotonic()
         if call(expected) != expected:

@@ -2,8 +2,8 @@
 //
 //     node workload.mjs <workload> <seconds> <server url>
 //
-// Every run is triggered over HTTP and answered when it has ended (`?wait=`). The steps are `noop`s, carried out
-// by the engine itself.
+// Every run is triggered over HTTP with `?wait=`, so the response comes when it has ended. The steps are `noop`s,
+// executed by the engine itself.
 
 import { measure, post, stepsOf } from "../load.mjs";
 

@@ -4,12 +4,12 @@
 //
 //     queue_enqueue_1, queue_enqueue_64   1 or 64 clients, each submits one task, waits for the answer, submits the next
 //     queue_bulk                          4 clients, each BULK tasks a call
-//     queue_drain                         a backlog of BACKLOG tasks for each second of the window, worked off
+//     queue_drain                         drain a backlog of BACKLOG tasks for each second of the window
 //
 // The queues are in graphile-worker.mjs and pg-boss.mjs, each with the best settings of a few short runs on a noisy
 // machine: in bulk 1, 2 and 4 clients were tried (more was faster) and, with one client, 1,000 and 5,000 tasks a call (no
-// difference), so better ones may exist. Whatever was measured, every task is then worked off: `ok` says that the queue had exactly the tasks
-// that were submitted, that each of them ran exactly once, and that all of them are finished in the database.
+// difference), so better ones may exist. After each figure all remaining tasks are drained: `ok` says that the queue had
+// exactly the tasks that were submitted, that each of them ran exactly once, and that all are finished in the database.
 
 import pg from "pg";
 
@@ -18,7 +18,7 @@ const BACKLOG = 20_000;
 const CLIENTS = { queue_enqueue_1: 1, queue_enqueue_64: 64, queue_bulk: 4, queue_drain: 1 };
 
 process.on("uncaughtException", (error) => {
-  console.error(error.message); // and no pages of fields after it
+  console.error(error.message); // without the fields of the error object
   process.exit(1);
 });
 
@@ -26,10 +26,10 @@ const [peer, figure, window, url] = process.argv.slice(2);
 const [seconds, clients] = [Number(window), CLIENTS[figure]];
 const { open } = await import(`./${peer}.mjs`);
 
-/** What each task carries; its number tells whether every one of them ran. */
+/** The payload of a task; its number shows whether every task ran. */
 const payload = (number) => ({ order_id: number });
 
-/** Calls `submit` from every client until the window closes; the milliseconds each call took. A first call opens connections. */
+/** Calls `submit` from every client until the window closes; returns the milliseconds of each call. A first call opens connections. */
 async function during(submit) {
   await Promise.all(Array.from({ length: clients }, submit));
   const samples = [];
@@ -45,7 +45,7 @@ async function during(submit) {
   return { samples, elapsed: (performance.now() - began) / 1_000 };
 }
 
-/** Works off everything that is there and says how long it took, and whether each of `count` tasks ran exactly once. */
+/** Drains the queue; returns how long it took, and whether each of `count` tasks ran exactly once. */
 async function drain(queue, count) {
   const runs = new Uint8Array(count);
   let [left, strangers] = [count, 0];
@@ -69,7 +69,7 @@ const database = new pg.Client({ connectionString: url });
 await database.connect();
 const queue = await open(url, clients);
 let [submitted, counted, samples, elapsed] = [0, 0, [], 0];
-// A number is taken when a call begins, so that tasks of concurrent clients differ.
+// The number is assigned when a call starts, so that tasks of concurrent clients differ.
 const one = () => queue.add(payload(submitted++));
 const many = () => queue.addMany(Array.from({ length: BULK }, () => payload(submitted++)));
 

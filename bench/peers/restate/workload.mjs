@@ -2,7 +2,7 @@
 //
 //     node workload.mjs <workload> <seconds> <ingress url> <admin url> <service url>
 //
-// 256 calls in flight over HTTP; the handler runs in a Node process of its own (service.mjs).
+// 256 calls in flight over HTTP; the handler runs in a separate Node process (service.mjs).
 
 import { measure, post, stepsOf } from "../load.mjs";
 

@@ -1,7 +1,7 @@
-"""A server in this process that keeps to docs/reference/workers.md, for tests that need no binary.
+"""A server in this process that implements docs/reference/workers.md, for tests without the binary.
 
-It stores nothing and decides little; what it has that the real one has not are accidents on demand: `break_next(n)` cuts
-connections, `refuse` answers what a test wants, `down` and `up` stop and start it on the same port, `calls` is what was asked.
+It stores nothing and decides little. Unlike the real server it can inject faults: `break_next(n)` cuts connections, `refuse`
+returns a given error, `down` and `up` stop and start it on the same port. `calls` records all requests.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Refused(Exception):
 
 
 class Fake:
-    """Starts when it is made; `with Fake() as fake:` ends it."""
+    """Starts when it is created; `with Fake() as fake:` stops it."""
 
     def __init__(self) -> None:
         self.lock = threading.Condition()
@@ -74,7 +74,7 @@ class Fake:
         threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True).start()
 
     def down(self) -> None:
-        """As by `kill -9`: every connection breaks."""
+        """Like `kill -9`: every connection breaks."""
         server, self._server = self._server, None
         if server is None:
             return
@@ -89,7 +89,7 @@ class Fake:
                 pass
 
     def break_next(self, count: int, after: bool = True) -> None:
-        """The next connections are cut: after the request was carried out, or before."""
+        """Cuts the next connections: after the request was executed, or before."""
         with self.lock:
             self._breaks, self._break_after = count, after
 
@@ -102,7 +102,7 @@ class Fake:
             self._cancel(id)
 
     def until(self, is_so: Callable[[], Any], within: float = 10.0) -> Any:
-        """Waits until something is so, and gives what it was."""
+        """Waits until a condition holds, and returns its value."""
         deadline = time.monotonic() + within
         with self.lock:
             while True:
@@ -235,7 +235,7 @@ class Fake:
         server = self._server
         while True:
             if is_gone():
-                raise ConnectionAbortedError("nobody listens")
+                raise ConnectionAbortedError("no listener")
             tasks = self._claim(body)
             cancelled = [task for task in self.tasks.values() if worker in task["_cancels"]]
             if said or self.is_hasty or tasks or cancelled or time.monotonic() >= deadline or self._server is not server:
@@ -371,7 +371,7 @@ class _Handler(BaseHTTPRequestHandler):
         try:
             super().handle()
         except (OSError, ValueError):
-            pass  # the other side went away, perhaps in the middle of a request
+            pass  # the client disconnected, perhaps in the middle of a request
 
     def log_message(self, *_: object) -> None:
         pass

@@ -1,4 +1,4 @@
-"""The producer against a fake server."""
+"""The client against a fake server."""
 
 from __future__ import annotations
 

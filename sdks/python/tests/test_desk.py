@@ -73,7 +73,7 @@ class Bookkeeping(unittest.TestCase):
     def test_when_all_slots_are_busy_a_poll_for_nothing_listens_for_cancels(self) -> None:
         one, _ = self.take(1, 2)
         credits, again = self.desk.poll_credits(10.0)
-        self.assertEqual((credits, again), (None, 0.25), "not for tasks that take a moment")
+        self.assertEqual((credits, again), (None, 0.25), "not for very short tasks")
         self.assertEqual(self.desk.poll_credits(10.25), (0, None))
         self.desk.polled = 0
         self.assertFalse(self.desk.is_starved())

@@ -48,7 +48,7 @@ class Invoice:
 
 
 class Model:
-    """Looks like a Pydantic model to us."""
+    """Has the interface of a Pydantic model."""
 
     class Wrong(ValueError):
         def errors(self) -> List[Dict[str, Any]]:

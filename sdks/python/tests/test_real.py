@@ -1,5 +1,5 @@
-"""Against the real binary, when `ONWARD_BINARY` says where it is. What every worker must do is in ../conformance; here is
-what belongs to this SDK."""
+"""Tests against the real binary, if `ONWARD_BINARY` is set. ../conformance has what every worker must do; these tests cover
+this SDK only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Small pure things: JSON on its way out, durations, what a raise means."""
+"""Pure functions: conversion to JSON, durations, the meaning of exceptions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Workers against a fake server: what handlers see, what is reported, and accidents."""
+"""Workers against a fake server: what handlers see, what is reported, and faults."""
 
 from __future__ import annotations
 
@@ -212,7 +212,7 @@ class Cancelling(Case):
             finally:
                 stopped.append(f"plain {ctx.cancelled}")
 
-        # Both slots are busy and the lease is long: only the poll for nothing can bring the news.
+        # Both slots are busy and the lease is long: only the poll for no tasks can bring the cancel.
         ids = [self.fake.add("async.v1"), self.fake.add("plain.v1")]
         with self.running():
             self.fake.until(lambda: all(self.fake.tasks[id]["status"] == "leased" for id in ids))
@@ -222,7 +222,7 @@ class Cancelling(Case):
             self.fake.until(lambda: len(stopped) == 2)
             self.assertLess(time.monotonic() - begun, 1)
         self.assertEqual(sorted(stopped), ["async True", "plain True"])
-        self.assertFalse(any(body.get("done") for body in self.fake.works()), "nobody needs to hear of it")
+        self.assertFalse(any(body.get("done") for body in self.fake.works()), "no report is sent")
 
     def test_when_a_slot_is_free_again_the_poll_for_nothing_gives_way(self) -> None:
         release = threading.Event()
@@ -321,7 +321,7 @@ class Accidents(Case):
 
         with self.running():
             held = [self.fake.add("gated.v1", n) for n in range(2)]
-            # Not when they are leased: the answer that hands them over may still be on its way, and would be cut.
+            # Not when they are leased: the response that hands them over may still be in transit, and would be cut.
             self.fake.until(lambda: len(begun) == 2)
             self.fake.down()
             gate.set()
@@ -456,7 +456,7 @@ class Stopping(Case):
 
         async def program() -> None:
             serving = asyncio.ensure_future(self.worker.serve())
-            while not begun:  # what is leased but has not arrived cannot be handed back
+            while not begun:  # a leased task that has not arrived cannot be handed back
                 await asyncio.sleep(0.01)
             serving.cancel()
             with self.assertRaises(asyncio.CancelledError):

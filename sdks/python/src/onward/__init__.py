@@ -1,11 +1,11 @@
-"""Onward from Python: hand in work, and do it.
+"""The Python SDK of Onward: submit tasks, and process them.
 
     import onward
 
-    client = onward.Client()                                  # the producer's side
+    client = onward.Client()                                  # submits tasks
     task = client.submit("billing.invoice.v1", {"order": 7})
 
-    worker = onward.Worker()                                  # the worker's side
+    worker = onward.Worker()                                  # processes tasks
 
     @worker.task("billing.invoice.v1")
     def invoice(order: dict) -> dict:
@@ -13,8 +13,8 @@
 
     worker.run()
 
-Both sides talk to the server alone, never to each other, so either may be written in another language or not run at
-all for a while. Only the standard library is used.
+Clients and workers talk only to the server, never to each other. Either can be written in another language, and neither
+needs the other to be running. The SDK uses only the standard library.
 """
 
 from .aio import AsyncClient

@@ -1,8 +1,8 @@
-"""The client for programs on asyncio.
+"""The client for asyncio programs.
 
-It is the same client, run in threads: one implementation of HTTP, retries and idempotency, and no third-party library.
-Each call occupies one of `threads` threads until it is answered, so at most that many are under way at once, those that
-`wait` included; further calls queue. Cancelling a call stops waiting for it; the request itself may still be carried out.
+It runs the synchronous client in threads: one implementation of HTTP, retries and idempotency, and no third-party library.
+Each call, including `wait`, occupies one of `threads` threads until it returns, so at most that many run at once; further
+calls queue. Cancelling a call stops waiting for it; the server may still execute the request.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 
 class AsyncClient:
-    """`Client` with coroutines for methods; see there for what each does."""
+    """`Client` with coroutines as methods; see `Client` for what each does."""
 
     def __init__(
         self,
@@ -90,7 +90,7 @@ class AsyncClient:
         return await self._do(self.sync.get, ref)
 
     async def wait(self, ref: Ref, timeout: Optional[DurationLike] = None) -> Union[Task, Run]:
-        # Turn by turn, so that a cancelled wait gives its thread back at the end of the turn.
+        # In short turns, so that a cancelled wait releases its thread at the end of a turn.
         deadline = None if timeout is None else time.monotonic() + seconds(timeout)
         while True:
             left = POLL if deadline is None else max(0.0, min(POLL, deadline - time.monotonic()))
@@ -104,7 +104,7 @@ class AsyncClient:
         return result_of(await self.wait(ref, timeout))
 
     async def events(self, ref: Ref) -> List[Event]:
-        """All of them, as a list."""
+        """All events, as a list."""
         return await self._do(lambda: list(self.sync.events(ref)))
 
     async def cancel(self, ref: Ref, reason: Optional[str] = None) -> Union[Task, Run]:

@@ -1,10 +1,10 @@
-"""The producer's side: hand in work, follow it, stop it.
+"""The client: submit tasks, trigger runs, follow and cancel them.
 
-Every method is one request (or one after another, when waiting), and what it returns the server has stored.
+Every method is one request (or several in sequence, when waiting). When it returns, the server has stored the change.
 
-**Sending twice.** A request whose answer is lost may have been carried out. So that it can be sent again without doing the
-work twice, `submit`, `submit_many` and `trigger` make up an idempotency key when you give none. It protects one call; a
-program that may call again after its own crash should give a key of its own, such as the order's number.
+**Idempotency.** If a response is lost, the server may have executed the request. To make a repeat safe, `submit`,
+`submit_many` and `trigger` generate an idempotency key when you give none. It protects one call. A program that may repeat
+a call after its own crash should pass its own key, such as the order number.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ PAGE = 500
 
 
 class Client:
-    """A connection to a server. Threads may share it.
+    """A client of one server. Threads may share it.
 
-    `url` and `api_key` default to `ONWARD_URL` (else `http://127.0.0.1:7420`) and `ONWARD_API_KEY`. Requests that can be
-    repeated safely are sent up to `retries` more times; `timeout` is for one answer.
+    `url` and `api_key` default to `ONWARD_URL` (else `http://127.0.0.1:7420`) and `ONWARD_API_KEY`. Requests that are safe
+    to repeat are retried up to `retries` times. `timeout` limits the wait for one response.
     """
 
     def __init__(self, url: Optional[str] = None, api_key: Optional[str] = None, *, timeout: float = 30.0, retries: int = 5) -> None:
@@ -54,7 +54,7 @@ class Client:
         idempotency_key: Optional[str] = None,
         callback_url: Optional[str] = None,
     ) -> Task:
-        """Records one task; it is durable when this returns, whether or not a worker exists."""
+        """Submits one task. It is durable when this returns; no worker needs to exist."""
         body = task_body(
             type,
             payload,
@@ -72,7 +72,7 @@ class Client:
         return Task.of(self._transport.request("POST", "/tasks", body).data)
 
     def submit_many(self, tasks: Iterable[Dict[str, Any]]) -> List[Task]:
-        """Records up to 10,000 tasks, all or none. Each is a dict with `type` and the arguments of `submit`."""
+        """Submits up to 10,000 tasks, all or none. Each is a dict with `type` and the arguments of `submit`."""
         bodies = [task_body(**task) for task in tasks]
         if not bodies:
             return []
@@ -87,8 +87,8 @@ class Client:
         idempotency_key: Optional[str] = None,
         labels: Optional[Dict[str, str]] = None,
     ) -> Run:
-        """Starts a run of a workflow (its id, name or slug). With `wait` (at most 60 s) the run comes back as it is when it
-        has ended, or after that time."""
+        """Starts a run of a workflow (its id, name or slug). With `wait` (at most 60 s) it returns the run when it has ended,
+        or its current state after that time."""
         query = [("label", f"{name}:{value}") for name, value in (labels or {}).items()]
         if wait is not None:
             query.append(("wait", duration(wait)))
@@ -103,11 +103,11 @@ class Client:
         return Run.of({**answer.data, **({"deduplicated": True} if answer.status == 200 else {})})
 
     def get(self, ref: Ref) -> Union[Task, Run]:
-        """A task or a run as it is now."""
+        """The current state of a task or a run."""
         return self._read(ref)
 
     def wait(self, ref: Ref, timeout: Optional[DurationLike] = None) -> Union[Task, Run]:
-        """The task or run once it has ended, however it ended; `WaitTimeout` if that takes longer than `timeout`."""
+        """Waits for the end of a task or run, whatever the outcome; raises `WaitTimeout` after `timeout`."""
         deadline = None if timeout is None else time.monotonic() + seconds(timeout)
         while True:
             left = POLL if deadline is None else max(0.0, min(POLL, deadline - time.monotonic()))
@@ -118,7 +118,7 @@ class Client:
                 raise WaitTimeout(latest)
 
     def wait_once(self, ref: Ref, at_most: float) -> Union[Task, Run]:
-        """One turn of waiting: the task or run when it has ended, or as it is after `at_most` seconds."""
+        """One turn of waiting: returns the task or run when it has ended, or its state after `at_most` seconds."""
         begun = time.monotonic()
         if is_run(ref):
             self._until_end(id_of(ref), at_most)
@@ -126,19 +126,19 @@ class Client:
         else:
             latest = self._read(ref, wait=at_most)
         if not latest.ended:
-            # Answered early, for example by a server that is stopping: the next turn must not come at once.
+            # An early response, for example from a server that is stopping: do not start the next turn at once.
             time.sleep(max(0.0, min(0.2, begun + at_most - time.monotonic())))
         return latest
 
     def result(self, ref: Ref, timeout: Optional[DurationLike] = None) -> Any:
-        """Waits, and gives the result of a task (the output of a run); `TaskFailed` if there is none."""
+        """Waits, and returns the result of a task (the output of a run); raises `TaskFailed` if there is none."""
         return result_of(self.wait(ref, timeout))
 
     def events(self, ref: Ref) -> Iterator[Event]:
-        """Everything that happened so far, oldest first, page by page."""
+        """All events so far, oldest first, fetched page by page."""
         cursor: Optional[str] = None
         while True:
-            query = [("limit", str(PAGE))] if is_run(ref) else []  # a task's events come all at once
+            query = [("limit", str(PAGE))] if is_run(ref) else []  # the events of a task are not paged
             query += [("cursor", cursor)] if cursor else []
             document = self._transport.request("GET", f"{path_of(ref)}/events", query=query).document
             yield from map(Event.of, document["data"])
@@ -147,24 +147,24 @@ class Client:
                 return
 
     def cancel(self, ref: Ref, reason: Optional[str] = None) -> Union[Task, Run]:
-        """Cancels it. Again is fine; `OnwardError` (409) if it ended another way."""
+        """Cancels a task or run. Repeating it is safe; raises `OnwardError` (409) if it has ended otherwise."""
         self._transport.request("POST", f"{path_of(ref)}/cancel", {} if reason is None else {"reason": reason})
         return self._read(ref)
 
     def retry(self, ref: Ref) -> Union[Task, Run]:
-        """A task that waits for its next attempt is due now. A failed one is released: a new task with the same content
-        comes back, the same one however often you ask. A run tries the steps that wait for their next attempt."""
+        """Makes the next attempt of a task due now. Releases a failed task: returns a new task with the same content, the same
+        one on every repeat. For a run, retries the steps that wait for their backoff."""
         data = self._transport.request("POST", f"{path_of(ref)}/retry", {}).data
         fresh = data.get("task_id") if isinstance(data, dict) else None
         return self._read(fresh or ref)
 
     def signal(self, run: Ref, name: str, payload: Any = None) -> Any:
-        """Sends a signal to a run. Not repeated if it may have arrived: two signals are not one."""
+        """Sends a signal to a run. Not retried if it may have arrived, because signals are not idempotent."""
         path = f"{path_of(run_of(run))}/signals/{quote(name, safe='')}"
         return self._transport.request("POST", path, payload, repeatable=False).data
 
     def explain(self, ref: Ref, step: Optional[str] = None) -> Dict[str, Any]:
-        """Why a run or a task is where it is, and what can be done about it."""
+        """Why a run or a task is in its current state, and which actions are possible."""
         if not is_run(ref):
             task = ref if isinstance(ref, Task) else Task.of(self._transport.request("GET", path_of(ref)).data)
             ref, step = task.run_id, step or task.step
@@ -173,11 +173,11 @@ class Client:
         return explained
 
     def request(self, method: str, path: str, body: Any = None, *, query: Iterable[Tuple[str, str]] = ()) -> Any:
-        """Any other route below `/api/v1`: the `data` of its answer. Repeated only if it is a `GET`, `PUT` or `DELETE`."""
+        """Calls any other route below `/api/v1` and returns its `data`. Retried only for `GET`, `PUT` and `DELETE`."""
         return self._transport.request(method, path, body, query=list(query), repeatable=method != "POST").data
 
     def close(self) -> None:
-        """Closes its connections; requests under way in other threads are broken off."""
+        """Closes its connections and aborts requests in other threads."""
         self._transport.close()
 
     def __enter__(self) -> "Client":
@@ -192,7 +192,7 @@ class Client:
         return Run.of(data) if is_run(ref) else Task.of(data)
 
     def _until_end(self, run: str, at_most: float) -> None:
-        """Listens to a run's events until the end, or for so long."""
+        """Follows the events of a run until it ends, at most this long."""
         if at_most <= 0:
             return
         try:
@@ -201,7 +201,7 @@ class Client:
         except OnwardError as problem:
             if not isinstance(problem, OnwardUnavailable) and problem.status != 503:
                 raise
-            # Otherwise the caller looks at the run, and either comes back or gives up.
+            # Otherwise the caller looks at the run, and either calls again or gives up.
 
 
 def task_body(
@@ -214,7 +214,7 @@ def task_body(
     idempotency_key: Optional[str] = None,
     **others: Any,
 ) -> Dict[str, Any]:
-    """One task as `POST /tasks` takes it: only what was given, so that the server's defaults stay the server's."""
+    """The body of `POST /tasks` for one task. Has only the given fields, so that the server's defaults apply."""
     unknown = set(others) - {"priority", "max_attempts", "retry", "concurrency_key", "labels", "callback_url"}
     if unknown:
         raise TypeError(f"a task has no field `{sorted(unknown)[0]}`")
@@ -230,7 +230,7 @@ def task_body(
 
 
 def new_key() -> str:
-    """An idempotency key that nobody else has."""
+    """A unique idempotency key."""
     return f"auto-{uuid.uuid4().hex}"
 
 
@@ -243,7 +243,7 @@ def id_of(ref: Ref) -> str:
 
 
 def run_of(ref: Ref) -> str:
-    """The run something belongs to."""
+    """The id of the run that a task or run belongs to."""
     if isinstance(ref, Task):
         return ref.run_id
     if not is_run(ref):

@@ -1,7 +1,7 @@
-"""What can go wrong when talking to a server.
+"""The exceptions of the client.
 
-There is one class for whatever the server refuses, because the server already says everything there is to say: a stable
-`code` to branch on, a `message`, a `hint`, and the place. `OnwardUnavailable` is its one special case: no answer at all.
+There is one class for all refusals, because the server's error has all the details: a stable `code` to branch on, a
+`message`, a `hint`, and the place. `OnwardUnavailable` is its one special case: no response at all.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class OnwardError(Exception):
-    """The server said no. Branch on `code` (`idempotency_key_reused`, `not_found`, …), show the rest to people."""
+    """The server refused a request. Branch on `code` (`idempotency_key_reused`, `not_found`, …), show the rest to users."""
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class OnwardError(Exception):
 
 
 class OnwardUnavailable(OnwardError):
-    """No usable answer: the server cannot be reached, or the connection broke.
+    """No usable response: the server is unreachable, or the connection broke.
 
     `sent` says whether the server may have received the request. If it is false, nothing can have happened.
     """
@@ -52,7 +52,7 @@ class OnwardUnavailable(OnwardError):
 
 
 class TaskFailed(OnwardError):
-    """`Client.result` was asked for the result of something that ended without one. `ended` is the task or the run."""
+    """`Client.result` was called for a task or run that ended without a result. `ended` is the task or the run."""
 
     def __init__(self, ended: "Task | Run") -> None:
         error = ended.error or {}
@@ -65,7 +65,7 @@ class TaskFailed(OnwardError):
 
 
 class WaitTimeout(TimeoutError):
-    """It has not ended in the time `Client.wait` was given. It goes on; wait again, or look at `latest`."""
+    """The task or run did not end within the timeout of `Client.wait`. It continues; wait again, or look at `latest`."""
 
     def __init__(self, latest: "Task | Run") -> None:
         super().__init__(f"`{latest.id}` has not ended, it is `{latest.status}`")

@@ -1,13 +1,13 @@
-"""From JSON to the type a handler asks for.
+"""Builds the input type of a handler from JSON.
 
     reader(Invoice)({"order": 7, "lines": [...]})   ->   Invoice(order=7, lines=[Line(...), ...])
 
-`reader(annotation)` looks at the type once, when the worker starts, and gives back a function that builds values of it;
-a type that cannot be built from JSON is refused there, before any task is claimed. The function raises `InvalidInput`,
-which names the field: `lines[2].amount: expected a number, got "12"`.
+`reader(annotation)` inspects the type once, when the worker starts, and returns a function that builds values of it. It
+refuses a type that cannot be built from JSON, before any task is claimed. The function raises `InvalidInput`, which names
+the field: `lines[2].amount: expected a number, got "12"`.
 
-Values are not coerced: `"7"` is not a number, `1` is not `true`. Fields the type does not know are ignored, so that a
-producer may already send what the worker will learn to read tomorrow.
+Values are not coerced: `"7"` is not a number, `1` is not `true`. Fields that the type does not have are ignored, so that a
+client can send new fields before the worker reads them.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Reader = Callable[[Any, str], Any]
 
 
 class InvalidInput(ValueError):
-    """The input is not what the handler asked for; the message begins with the place."""
+    """The input does not match the type of the handler; the message begins with the place."""
 
     def __init__(self, path: str, message: str) -> None:
         super().__init__(f"{path or 'input'}: {message}")
@@ -36,13 +36,13 @@ class InvalidInput(ValueError):
 
 
 def reader(annotation: Any) -> Callable[[Any], Any]:
-    """A function that builds values of this type. `TypeError` if there is no way from JSON to it."""
+    """Returns a function that builds values of this type; raises `TypeError` if JSON cannot represent it."""
     read = _reader(annotation, {})
     return lambda value: read(value, "")
 
 
 def resolve(annotation: Any, namespace: Dict[str, Any]) -> Any:
-    """An annotation that may be text (`from __future__ import annotations`), as the type it names."""
+    """The type of an annotation, which may be text (`from __future__ import annotations`)."""
     holder = SimpleNamespace(__annotations__={"it": annotation})
     return typing.get_type_hints(holder, globalns=namespace, include_extras=True)["it"]
 
@@ -173,7 +173,7 @@ def _union(parts: List[Reader]) -> Reader:
                 return part(value, path)
             except InvalidInput as problem:
                 problems.append(problem)
-        raise max(problems, key=lambda problem: len(problem.path))  # the one that got farthest says most
+        raise max(problems, key=lambda problem: len(problem.path))  # the most deeply nested problem is the most specific
 
     return read
 
@@ -215,7 +215,7 @@ def _dataclass(kind: Any, seen: Dict[Any, Reader]) -> Reader:
             return kind(**given)
         except InvalidInput:
             raise
-        except (TypeError, ValueError) as problem:  # what a `__post_init__` thinks of it
+        except (TypeError, ValueError) as problem:  # raised by `__post_init__`
             raise InvalidInput(path, str(problem)) from problem
 
     return read
@@ -224,7 +224,7 @@ def _dataclass(kind: Any, seen: Dict[Any, Reader]) -> Reader:
 def _typed_dict(kind: Any, seen: Dict[Any, Reader]) -> Reader:
     hints = typing.get_type_hints(kind, include_extras=True)
     readers = {name: _reader(hint, seen) for name, hint in hints.items()}
-    # Under `from __future__ import annotations` the class itself does not know what its `NotRequired[…]` said.
+    # With `from __future__ import annotations` the class does not record its `NotRequired[…]`.
     optional = {name for name, hint in hints.items() if str(typing.get_origin(hint)).endswith("NotRequired")}
     return lambda value, path: _fields(_object(value, path), readers, kind.__required_keys__ - optional, path)
 
@@ -240,7 +240,7 @@ def _model(kind: Any) -> Reader:
 
 
 def _first_problem(problem: Exception, path: str) -> Tuple[str, str]:
-    """Pydantic tells the place in `errors()`; anything else tells what it likes."""
+    """Pydantic reports the place in `errors()`; other libraries have no common format."""
     errors = getattr(problem, "errors", None)
     first = errors()[0] if callable(errors) and errors() else {}
     for part in first.get("loc", ()):
@@ -266,7 +266,7 @@ def _at(path: str, name: str) -> str:
 
 
 def _shown(value: Any) -> str:
-    """A short picture of what came instead; never the whole payload."""
+    """A short description of the value; never the whole payload."""
     if isinstance(value, (dict, list)):
         return "an object" if isinstance(value, dict) else f"a list of {len(value)}"
     text = json.dumps(value, ensure_ascii=False)

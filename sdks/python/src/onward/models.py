@@ -1,7 +1,6 @@
-"""Tasks, runs and events as the API tells them.
+"""Tasks, runs and events, as the API returns them.
 
-Only fields that programs often need have names; everything the server said is in `raw`, fields of later releases
-included.
+Only common fields are attributes. `raw` has the whole response, including fields of later releases.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ RUN_ENDS = frozenset({"completed", "failed", "cancelled", "timeout"})
 
 @dataclass(frozen=True)
 class Task:
-    """A task. Right after `submit` only `id`, `run_id`, `status` and `deduplicated` are known; `Client.get` tells the rest."""
+    """A task. Right after `submit` only `id`, `run_id`, `status` and `deduplicated` are set; `Client.get` returns the rest."""
 
     id: str
     run_id: str
@@ -84,7 +83,7 @@ class Run:
 
     @property
     def result(self) -> Any:
-        """Its output, under the name a task's result has."""
+        """The output of the run, under the same name as the result of a task."""
         return self.output
 
     @classmethod
@@ -104,7 +103,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Event:
-    """One line of a history; `seq` counts 1..n without gaps."""
+    """One line of the history; `seq` counts 1..n without gaps."""
 
     seq: int
     at: str

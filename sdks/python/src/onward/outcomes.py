@@ -1,13 +1,13 @@
-"""How a handler says what becomes of its task: it returns, or it raises.
+"""The outcome of a handler: it returns, or it raises.
 
     return value            succeeded, with this result
-    raise AnyException      failed; tried again as the task's retry policy says
-    raise Retry(…)          the same, saying when
-    raise Fail(…)           failed for good: no retry helps
-    raise Snooze("1h")      not now; comes back later and is not charged as an attempt
-    raise Cancelled()       stopped because nobody wants the result (what `ctx.check()` raises)
+    raise AnyException      failed; retried according to the task's retry policy
+    raise Retry(…)          failed; retried after the given delay
+    raise Fail(…)           failed permanently, without a retry
+    raise Snooze("1h")      runs again later; not charged as an attempt
+    raise Cancelled()       stopped, because the task was cancelled or its lease was lost (raised by `ctx.check()`)
 
-`entry_for` turns what was raised into the words of the protocol. It does no I/O.
+`entry_for` converts an exception into an entry of the protocol. It does no I/O.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ MESSAGE_BYTES_MAX = 4_096
 
 
 class Fail(Exception):
-    """The task fails now and is not tried again."""
+    """The task fails permanently."""
 
     def __init__(self, message: str, code: Optional[str] = None) -> None:
         super().__init__(message, code)
@@ -33,7 +33,7 @@ class Fail(Exception):
 
 
 class Retry(Exception):
-    """The attempt failed; `after` says when the next one is due, instead of the task's retry policy."""
+    """The attempt failed; `after` is the delay before the next one, instead of the task's retry policy."""
 
     def __init__(self, message: str, after: Optional[DurationLike] = None, code: Optional[str] = None) -> None:
         super().__init__(message, after, code)
@@ -46,7 +46,7 @@ class Retry(Exception):
 
 
 class Snooze(Exception):
-    """Not now. The task comes back after `delay`; the attempt is not counted."""
+    """The task runs again after `delay`; the attempt is not charged."""
 
     def __init__(self, delay: DurationLike) -> None:
         super().__init__(delay)
@@ -54,14 +54,14 @@ class Snooze(Exception):
 
 
 class Cancelled(Exception):
-    """Nobody wants the result any more: the task was cancelled, or the lease was lost to somebody else."""
+    """The result is no longer needed: the task was cancelled, or its lease was lost to another worker."""
 
     def __init__(self, reason: str = "cancelled") -> None:
         super().__init__(reason)
 
 
 def entry_for(raised: BaseException) -> Dict[str, Any]:
-    """What `done` says about an attempt that ended by raising this."""
+    """The entry in `done` for an attempt that raised this."""
     if isinstance(raised, Snooze):
         return {"snooze": raised.delay}
     if isinstance(raised, Fail):
@@ -76,12 +76,12 @@ def entry_for(raised: BaseException) -> Dict[str, Any]:
 
 
 def error(message: str, code: Optional[str]) -> Dict[str, str]:
-    """An error as the protocol wants it, cut to a length that the server takes."""
+    """An error entry of the protocol, truncated to the length that the server accepts."""
     return {"message": shorten(message), "code": code} if code else {"message": shorten(message)}
 
 
 def shorten(text: str) -> str:
-    """At most 4 KB of text, never half a character. Lone surrogates, which are no text at all, become `?`."""
+    """At most 4 KB of text, cut between characters. Lone surrogates, which are not valid text, become `?`."""
     encoded = str(text).encode("utf-8", "replace")
     if len(encoded) <= MESSAGE_BYTES_MAX:
         return encoded.decode()

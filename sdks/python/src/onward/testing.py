@@ -1,4 +1,4 @@
-"""For tests: a real server of your own, a worker beside the test, a context to call a handler with.
+"""For tests: a real server, a worker beside the test, and a context to call a handler with.
 
     from onward.testing import Server
 
@@ -6,8 +6,8 @@
         task = server.client().submit("billing.invoice.v1", {"order": 7})
         assert server.client().result(task, timeout="5s") == {"invoice": 4207}
 
-The server is the real binary (`onward dev`) with its data in a folder that is removed afterwards. With `clock="virtual"` its time
-moves when the test says so, and an hour of waiting for a retry takes a moment.
+The server is the real binary (`onward dev`) with its data in a folder that is removed afterwards. With `clock="virtual"`
+the test moves its time, so an hour of backoff takes milliseconds.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ READY = re.compile(rb"onward ready (http://\S+)")
 
 
 class Server:
-    """An `onward dev` of its own, on a free port. `binary` defaults to `ONWARD_BINARY`, else `onward` on the path."""
+    """An `onward dev` server on a free port. `binary` defaults to `ONWARD_BINARY`, else `onward` on the path."""
 
     def __init__(self, binary: Optional[str] = None, *, clock: str = "real", arguments: Optional[List[str]] = None) -> None:
         found = binary or os.environ.get("ONWARD_BINARY") or shutil.which("onward")
@@ -59,18 +59,18 @@ class Server:
         self.close()
 
     def client(self) -> Client:
-        """A client of this server, closed with it."""
+        """A client of this server; closed with it."""
         client = Client(self.url)
         self._clients.append(client)
         return client
 
     def start(self, within: float = 30.0) -> None:
-        """Starts it and waits until it is ready; after a stop or a kill again under the same address and with the same data."""
+        """Starts the server and waits until it is ready; after `stop` or `kill`, on the same address and with the same data."""
         listen = self.url.split("//")[-1] or "127.0.0.1:0"
         command = [self.binary, "dev", "--listen", listen, "--data", str(self.folder / "data"), "--clock", self.clock, *self.arguments]
         said = (self.folder / "stdout").open("wb")
         told = (self.folder / "stderr").open("ab")
-        # Settings meant for another server must not reach this one.
+        # Environment variables for another server must not reach this one.
         environment = {name: value for name, value in os.environ.items() if not name.startswith("ONWARD_") or name == "ONWARD_LOG"}
         with said, told:
             self._process = subprocess.Popen(command, stdout=said, stderr=told, env=environment)
@@ -86,37 +86,37 @@ class Server:
         raise RuntimeError(f"the server did not start:\n{self.log()}")
 
     def stop(self) -> None:
-        """SIGTERM, and waits for the end."""
+        """Sends SIGTERM and waits for the exit."""
         self._end(signal.SIGTERM)
 
     def kill(self) -> None:
-        """`kill -9`: what was acknowledged is on disk, nothing else."""
+        """`kill -9`: only acknowledged changes are on disk."""
         self._end(signal.SIGKILL)
 
     def restart(self) -> None:
-        """Killed and started again."""
+        """Kills the server and starts it again."""
         self.kill()
         self.start()
 
     def advance(self, by: DurationLike) -> Dict[str, Any]:
-        """Moves a virtual clock; answers when everything that was due has happened."""
+        """Moves a virtual clock; returns when everything that was due has happened."""
         with Client(self.url) as client:
             moved: Dict[str, Any] = client.request("POST", "/dev/clock", {"advance": duration(by)})
         return moved
 
     def log(self) -> str:
-        """What the server wrote to its log."""
+        """The log of the server."""
         path = self.folder / "stderr"
         return path.read_text("utf-8", "replace") if path.exists() else ""
 
     @contextlib.contextmanager
     def running(self, worker: Worker) -> Iterator[Worker]:
-        """The worker, working for this server while the block runs; then it is stopped as by SIGTERM."""
+        """Runs the worker against this server while the block runs; then stops it as SIGTERM would."""
         with running(worker, self.client()):
             yield worker
 
     def close(self) -> None:
-        """Ends it and removes its data."""
+        """Stops the server and removes its data."""
         for client in self._clients:
             client.close()
         self._end(signal.SIGKILL)
@@ -131,7 +131,7 @@ class Server:
 
 @contextlib.contextmanager
 def running(worker: Worker, client: Client) -> Iterator[Worker]:
-    """A worker in a thread of its own while the block runs; what it raised, this raises."""
+    """Runs a worker in its own thread while the block runs; re-raises its exception."""
     raised: List[BaseException] = []
     started = threading.Event()
 
@@ -164,7 +164,7 @@ def running(worker: Worker, client: Client) -> Iterator[Worker]:
 
 
 class _Quiet:
-    """Remembers what a handler said."""
+    """Records what a handler sends through its context."""
 
     def __init__(self) -> None:
         self.lines: List[str] = []

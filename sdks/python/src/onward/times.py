@@ -1,4 +1,4 @@
-"""Durations and moments, as people write them and as the API wants them."""
+"""Durations and times, converted to the format of the API."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _WRITTEN = re.compile(r"(\d+)\s*(ms|s|m|h|d)")
 
 
 def seconds(value: DurationLike) -> float:
-    """A duration in seconds; `ValueError` if it is none."""
+    """A duration in seconds; raises `ValueError` if it is not one."""
     if isinstance(value, timedelta):
         length = value.total_seconds()
     elif isinstance(value, (int, float)) and not isinstance(value, bool):
@@ -30,13 +30,13 @@ def seconds(value: DurationLike) -> float:
 
 
 def duration(value: DurationLike) -> str:
-    """A duration as the API takes it. Text goes as it was written, once it is known to be one."""
+    """A duration in the format of the API. Text is checked and sent unchanged."""
     length = seconds(value)
     return value.strip() if isinstance(value, str) else f"{round(length * 1000)}ms"
 
 
 def moment(value: Union[str, datetime]) -> str:
-    """A time as the API takes it. A `datetime` without a time zone is refused: nobody could say when it is."""
+    """A time in the format of the API. A `datetime` without a time zone is refused, because it is ambiguous."""
     if isinstance(value, str):
         return value
     if value.tzinfo is None:

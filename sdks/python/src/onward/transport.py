@@ -1,11 +1,11 @@
-"""HTTP by the standard library: one connection, a pool of them, and when a request may be sent again.
+"""HTTP with the standard library: one connection, a connection pool, and retries.
 
-    Connection    one keep-alive connection; one request at a time; another thread may break it off
-    Transport     picks a connection, understands refusals, repeats what is safe to repeat
+    Connection    one keep-alive connection; one request at a time; another thread can abort it
+    Transport     picks a connection, parses errors, retries where that is safe
 
-The rule for repeating: a request that was never sent (no connection) may always be sent again; one that may have arrived
-only if doing it twice is the same as doing it once. Pauses grow and are random ("full jitter"), so that a thousand clients
-of a server that comes back do not come back together.
+The rule for retries: a request that was never sent (no connection) can always be sent again; one that may have arrived only
+if it is idempotent. Delays grow and are random ("full jitter"), so that a thousand clients do not reconnect to a restarted
+server all at once.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Query = Sequence[Tuple[str, str]]
 
 
 class Answer(NamedTuple):
-    """What the server said, when it did not refuse."""
+    """A successful response."""
 
     status: int
     document: Dict[str, Any]
@@ -46,7 +46,7 @@ class Answer(NamedTuple):
 
 
 class Address(NamedTuple):
-    """Where the server is, and the key to it."""
+    """The address of a server, and its key."""
 
     secure: bool
     host: str
@@ -56,7 +56,7 @@ class Address(NamedTuple):
 
     @classmethod
     def of(cls, url: Optional[str], api_key: Optional[str]) -> "Address":
-        """From arguments, or else `ONWARD_URL` and `ONWARD_API_KEY`."""
+        """From the arguments, or else from `ONWARD_URL` and `ONWARD_API_KEY`."""
         url = url or os.environ.get("ONWARD_URL") or DEFAULT_URL
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
@@ -71,20 +71,20 @@ class Address(NamedTuple):
 
 
 class Connection:
-    """One connection, opened when needed and kept. Not for two threads at once, except `break_off` and `hang_up`."""
+    """One connection, opened when needed and kept open. Not thread-safe, except for `break_off` and `hang_up`."""
 
     def __init__(self, address: Address) -> None:
         self.address = address
         kind = http.client.HTTPSConnection if address.secure else http.client.HTTPConnection
         self._http = kind(address.host, address.port, timeout=CONNECT_TIMEOUT)
-        self._is_spent = False  # a request was cut short: no other may follow it
+        self._is_spent = False  # a request was aborted: no other may follow on this connection
 
     def connect(self, timeout: float) -> socket.socket:
-        """The open connection, opened now if there is none. Nothing is sent."""
+        """The open connection; opens it if needed. Sends nothing."""
         link = self._http
         try:
             if link.sock is not None and _is_readable(link.sock):
-                link.close()  # the other side closed it while it was idle
+                link.close()  # the server closed it while it was idle
             if link.sock is None:
                 link.timeout = min(timeout, CONNECT_TIMEOUT)
                 link.connect()
@@ -94,7 +94,7 @@ class Connection:
             raise OnwardUnavailable(f"cannot connect to {self.address}: {problem}", sent=False) from problem
 
     def exchange(self, method: str, path: str, body: Optional[bytes], headers: Dict[str, str], timeout: float) -> http.client.HTTPResponse:
-        """Sends a request and reads the head of its answer. `OnwardUnavailable.sent` says how far it came."""
+        """Sends a request and reads the head of the response. `OnwardUnavailable.sent` says whether it may have arrived."""
         socket_ = self.connect(timeout)
         link = self._http
         try:
@@ -102,15 +102,15 @@ class Connection:
             try:
                 link.request(method, self.address.prefix + path, body, self._headers(headers, body))
             except (BrokenPipeError, ConnectionResetError):
-                # A server that refuses a large body does not read it: the answer may be there already.
+                # A server that refuses a large body does not read it, so the response may have arrived already.
                 self._is_spent = True
             return link.getresponse()
-        except (OSError, http.client.HTTPException, AttributeError) as problem:  # `AttributeError`: closed under our hands
+        except (OSError, http.client.HTTPException, AttributeError) as problem:  # `AttributeError`: closed by another thread
             self.close()
             raise OnwardUnavailable(f"lost the connection to {self.address}: {problem!r}") from problem
 
     def request(self, method: str, path: str, body: Any, headers: Dict[str, str], timeout: float) -> Answer:
-        """One request, sent once. A refusal raises `OnwardError`."""
+        """Sends one request once. Raises `OnwardError` if the server refuses it."""
         encoded = None if body is None else encode(body)
         response = self.exchange(method, path, encoded, headers, timeout)
         try:
@@ -127,11 +127,11 @@ class Connection:
         self._is_spent = False
 
     def break_off(self) -> None:
-        """Ends a request under way, from another thread: it raises `OnwardUnavailable` there."""
+        """Aborts the current request from another thread; it raises `OnwardUnavailable` there."""
         self._shut(socket.SHUT_RDWR)
 
     def hang_up(self) -> None:
-        """Says that no more will come, from another thread, but still hears what the server is already saying."""
+        """Closes the sending side from another thread, but still reads the response that the server is sending."""
         self._shut(socket.SHUT_RDWR if self.address.secure else socket.SHUT_WR)
 
     def _shut(self, how: int) -> None:
@@ -140,7 +140,7 @@ class Connection:
             try:
                 link.shutdown(how)
             except OSError:
-                pass  # it is closed already
+                pass  # already closed
 
     def _headers(self, headers: Dict[str, str], body: Optional[bytes]) -> Dict[str, str]:
         every = {"Accept": "application/json", "User-Agent": AGENT, **headers}
@@ -152,7 +152,7 @@ class Connection:
 
 
 class Transport:
-    """A pool of connections, shared by threads; and the repeating of requests."""
+    """A connection pool, shared by threads, with retries."""
 
     def __init__(self, address: Address, timeout: float, retries: int) -> None:
         self.address = address
@@ -174,8 +174,8 @@ class Transport:
         wait: float = 0.0,
         repeatable: bool = True,
     ) -> Answer:
-        """One request and its answer, sent again after trouble as far as that is safe. `wait` is how long the server
-        was asked to take; the time-out comes on top."""
+        """Sends one request and returns the response; retries where that is safe. `wait` is how long the server was asked to
+        hold the request; the timeout comes on top."""
         target = f"{path}?{urlencode(query)}" if query else path
         for attempt in range(self.retries + 1):
             try:
@@ -187,7 +187,7 @@ class Transport:
         raise AssertionError("the last attempt returns or raises")
 
     def lines(self, path: str, seconds: float) -> Iterator[str]:
-        """The lines of an endless answer, until the server ends it or for so long."""
+        """The lines of a streaming response, until the server ends it or `seconds` have passed."""
         deadline = time.monotonic() + seconds
         connection = Connection(self.address)
         with self._lock:
@@ -213,7 +213,7 @@ class Transport:
             connection.close()
 
     def close(self) -> None:
-        """Closes idle connections and breaks off requests under way."""
+        """Closes idle connections and aborts current requests."""
         with self._lock:
             self._closed = True
             idle, self._idle = self._idle, []
@@ -236,7 +236,7 @@ class Transport:
 
 
 def understood(status: int, content: bytes, retry_after: Optional[str]) -> Answer:
-    """The answer, or the refusal as an exception."""
+    """Returns the response, or raises the error it carries."""
     try:
         document = json.loads(content) if content else {}
     except ValueError:
@@ -245,7 +245,7 @@ def understood(status: int, content: bytes, retry_after: Optional[str]) -> Answe
         return Answer(status, document)
     refusal = document.get("error") if isinstance(document, dict) else None
     if not isinstance(refusal, dict):
-        # Not the words of an Onward server: a proxy in between, or another program altogether.
+        # Not the response of an Onward server: a proxy in between, or another program.
         shown = content[:200].decode("utf-8", "replace").strip()
         if status in (502, 503, 504):
             raise OnwardUnavailable(f"answered {status}: {shown}", status=status)
@@ -263,7 +263,7 @@ def understood(status: int, content: bytes, retry_after: Optional[str]) -> Answe
 
 
 def pause(attempt: int, problem: Optional[OnwardError] = None) -> float:
-    """How long to wait after failure number `attempt` (from 0): random, growing, at least what the server asked for."""
+    """The delay after failure number `attempt` (from 0): random, growing, at least what the server asked for."""
     grown = min(PAUSE_MAX, PAUSE_FIRST * 2 ** min(attempt, 20))
     asked = (problem.retry_after or 0.0) if problem is not None else 0.0
     return min(asked, RETRY_AFTER_MAX) + random.uniform(0.01, grown)
@@ -278,9 +278,9 @@ def _may_repeat(problem: OnwardError, repeatable: bool) -> bool:
 
 
 def _is_readable(link: socket.socket) -> bool:
-    """Something to read on a connection that expects nothing: its end, or rubbish."""
+    """Whether an idle connection has data to read: it was closed, or carries unexpected bytes."""
     try:
-        if hasattr(select, "poll"):  # `select` itself cannot look at more than 1,024 files
+        if hasattr(select, "poll"):  # `select.select` supports only file descriptors below 1,024
             poll = select.poll()
             poll.register(link, select.POLLIN)
             return bool(poll.poll(0))

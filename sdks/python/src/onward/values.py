@@ -1,8 +1,8 @@
-"""From Python values to JSON: payloads, results and progress on their way out.
+"""Converts Python values to JSON: payloads, results and progress.
 
-Dataclasses become objects, models with `model_dump` (such as Pydantic's) dump themselves, enums are their values, times
-are RFC 3339, sets and tuples are lists. What JSON cannot say (bytes, NaN, arbitrary objects) raises `TypeError` or
-`ValueError` instead of being turned into something that cannot be read back.
+Dataclasses become objects, models with `model_dump` (such as Pydantic's) dump themselves, enums become their values, times
+RFC 3339, sets and tuples lists. Values that JSON cannot represent (bytes, NaN, arbitrary objects) raise `TypeError` or
+`ValueError`, because a lossy conversion could not be read back.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ def encode(value: Any) -> bytes:
 
 
 def snapshot(value: Any) -> Any:
-    """The value as plain lists and dicts, as it is now: later changes to the original do not show."""
+    """A copy of the value as plain lists and dicts; later changes to the original do not affect it."""
     return json.loads(encode(value))
 
 
 def plain(value: Any) -> Any:
-    """One step from a value JSON does not know towards one that it does; `json` calls it again on what is inside."""
+    """Converts one level of a value that JSON does not support; `json` calls it again for nested values."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
     if callable(getattr(value, "model_dump", None)) and not isinstance(value, type):

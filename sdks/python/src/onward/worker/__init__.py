@@ -1,9 +1,9 @@
-"""The worker's side: claim tasks, run handlers, report.
+"""The worker: claims tasks, runs handlers, reports results.
 
-    worker.py     what programs use: `Worker`, registering handlers, running until told to stop
+    worker.py     the public interface: `Worker`, which registers handlers and runs until it is stopped
     handler.py    one function and how it is called: typed input, context
-    context.py    what a handler knows about its attempt, and can say while it runs
-    desk.py       the bookkeeping, pure: what is held, what is to be reported, how much may be taken on
+    context.py    the attempt a handler runs for, and what it can send while it runs
+    desk.py       the bookkeeping, pure: tasks held, reports to send, free slots
     session.py    the threads that talk to the server and run handlers
 """
 

@@ -13,7 +13,7 @@ from . import Worker
 
 
 def main(arguments: Optional[List[str]] = None) -> int:
-    """Exit codes: 0 stopped as asked, 1 the server refuses this worker, 2 there is no such worker."""
+    """Exit codes: 0 stopped as requested, 1 the server refuses this worker, 2 no such worker."""
     parser = argparse.ArgumentParser(prog="python -m onward.worker", description="Runs a worker until SIGTERM or Ctrl-C.")
     parser.add_argument("worker", metavar="MODULE[:NAME]", help="where it is, for example `shop.tasks:worker`")
     parser.add_argument("--slots", type=int, help="how many tasks to hold at once")

@@ -1,7 +1,7 @@
-"""What a handler knows about its attempt, and can say while it runs.
+"""The context of a handler: the attempt it runs for, and what it can send while it runs.
 
-Nothing here waits for the network: what is said is handed to the worker's own threads, which bundle it and keep the
-lease alive meanwhile. All of it may be called from any thread.
+Nothing here waits for the network: the worker's own threads batch and send it, and keep the lease alive. All methods can
+be called from any thread.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ LEVELS = ("debug", "info", "warning", "error")
 
 
 class Voice(Protocol):
-    """Who listens to a context: the worker's session, or a test."""
+    """The receiver of what a context sends: the worker's session, or a test."""
 
     def beat(self, token: str, progress: Any) -> None: ...
 
@@ -28,11 +28,11 @@ class Context:
 
     | | |
     |---|---|
-    | `attempt`, `max_attempts` | which try this is, from 1, and how many there are |
-    | `task_id`, `run_id`, `type`, `step`, `workflow` | what it belongs to |
-    | `idempotency_key` | the same for every attempt: pass it on to whatever you call |
-    | `progress` | what an earlier attempt saved, or `None` |
-    | `cancelled` | nobody wants the result any more |
+    | `attempt`, `max_attempts` | the number of this attempt, from 1, and the maximum |
+    | `task_id`, `run_id`, `type`, `step`, `workflow` | the task that it belongs to |
+    | `idempotency_key` | the same for every attempt: pass it to the services you call |
+    | `progress` | the progress an earlier attempt saved, or `None` |
+    | `cancelled` | true when the task was cancelled or its lease was lost |
     """
 
     def __init__(self, task: Dict[str, Any], voice: Voice) -> None:
@@ -50,14 +50,14 @@ class Context:
         self._voice = voice
 
     def log(self, message: object, level: str = "info") -> None:
-        """A line among the task's events, for people. Kept in order; sent within a second, and before the end is reported."""
+        """Adds a line to the task's events. Lines keep their order; they are sent within a second, before the result."""
         if level not in LEVELS:
             raise ValueError(f"`{level}` is not a level: {', '.join(f'`{each}`' for each in LEVELS)}")
         self._voice.log(self._token, {"level": level, "message": shorten(str(message))})
 
     def heartbeat(self, progress: Any = None) -> None:
-        """Says that this attempt is alive. The worker does that by itself; call it to save `progress` (any JSON, up to 4 KB),
-        which the next attempt finds in `ctx.progress`. Called often, the latest counts; it is saved before a failure is reported."""
+        """Sends a heartbeat. The worker also does that by itself; call it to save `progress` (any JSON, up to 4 KB), which the
+        next attempt finds in `ctx.progress`. The latest call counts; it is saved before a failure is reported."""
         if progress is None:
             self._voice.beat(self._token, None)
             return
@@ -68,6 +68,6 @@ class Context:
         self._voice.beat(self._token, snapshot(progress))
 
     def check(self) -> None:
-        """Raises `Cancelled` if nobody wants the result any more. For handlers that are not `async` and take long."""
+        """Raises `Cancelled` if the task was cancelled or its lease was lost. For long handlers that are not `async`."""
         if self.cancelled:
             raise Cancelled()

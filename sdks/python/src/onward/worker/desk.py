@@ -1,15 +1,15 @@
-"""The worker's bookkeeping: what it holds, what it has to say, how much more it may take on.
+"""The worker's bookkeeping: the tasks it holds, the reports it has to send, its free slots.
 
     take ──▶ jobs ──finish──▶ outbox ──settle (acknowledged)──▶ gone
                │                 ▲
                └─ heartbeats ────┴── batch: one `/work` call
 
-Pure: no threads, no sockets, no clock (`now` is an argument), so every rule below is tested without any of them. The session
-calls it under its lock.
+Pure: no threads, no sockets, no clock (`now` is an argument), so every rule below is tested without any of them. The
+session calls it under its lock.
 
-Rules. What is reported stays in the outbox until the server has acknowledged it, however often it has to be said. Slots that are
-free are lent either to the open poll or to the report under way, never to both. Progress that has not been saved goes out
-before the failure that makes it useful, and log lines before the end of their attempt.
+Rules. A report stays in the outbox until the server has acknowledged it, however often it has to be sent. Free slots are
+assigned either to the open poll or to the current report, never to both. Unsaved progress is sent before the failure that
+needs it, and log lines before the result of their attempt.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ HAND_BACK = {"snooze": "0s"}
 
 @dataclass(eq=False)
 class Job:
-    """One task in our hands, under one claim token."""
+    """One task that this worker holds, under one claim token."""
 
     task: Dict[str, Any]
     context: Context
     lease: float
     beat_at: float
     progress: Any = None
-    said: int = 0  # how often progress was given …
-    saved: int = 0  # … and which of these the server has
+    said: int = 0  # how often the handler saved progress …
+    saved: int = 0  # … and the last of these that the server has
     sent_at: float = float("-inf")
     lines: List[Dict[str, str]] = field(default_factory=list)
     lines_at: float = float("inf")
@@ -61,7 +61,7 @@ class Job:
 
 @dataclass(eq=False)
 class Report:
-    """How a job ended, until that is acknowledged."""
+    """The result of a job, until the server has acknowledged it."""
 
     job: Job
     entry: Dict[str, Any]
@@ -74,7 +74,7 @@ class Report:
 
 
 class Beat(NamedTuple):
-    """A heartbeat in a batch; `said` tells which progress went with it."""
+    """A heartbeat in a batch; `said` is the number of the progress sent with it."""
 
     job: Job
     said: int
@@ -83,7 +83,7 @@ class Beat(NamedTuple):
 
 @dataclass(eq=False)
 class Batch:
-    """What goes out in one call."""
+    """The content of one call."""
 
     done: List[Report]
     beats: List[Beat]
@@ -91,16 +91,16 @@ class Batch:
     credits: int = 0
 
     def parts(self) -> List["Batch"]:
-        """Each entry on its own, for when the server refuses them together."""
+        """Each entry in its own batch, for when the server refuses them together."""
         return [Batch([report], [], []) for report in self.done] + [Batch([], [beat], []) for beat in self.beats]
 
 
 class Changes(NamedTuple):
-    """What an answer means for the session."""
+    """What the session has to do after a response."""
 
     started: List[Job]
     stopped: List[Job]
-    refused: List[Tuple[Report, str]]  # ends that did not count, and the server's word for why
+    refused: List[Tuple[Report, str]]  # results that did not count, and the server's reason
 
 
 class Desk:
@@ -109,15 +109,15 @@ class Desk:
         self.jobs: Dict[str, Job] = {}
         self.outbox: List[Report] = []
         self.is_taking = True
-        self.polled: Optional[int] = None  # credits lent to the open poll
-        self.lent = 0  # credits lent to the report under way
+        self.polled: Optional[int] = None  # slots assigned to the open poll
+        self.lent = 0  # slots assigned to the current report
         self.is_reporting = False
         self._full_since: Optional[float] = None
 
-    # What we hold.
+    # Tasks held.
 
     def take(self, tasks: List[Dict[str, Any]], voice: Voice, now: float) -> List[Job]:
-        """Tasks that were handed to us. Once we are stopping they go back untouched."""
+        """Accepts tasks from the server. A stopping worker hands them back untouched."""
         started = []
         for task in tasks:
             if task["claim_token"] in self.jobs:
@@ -132,24 +132,24 @@ class Desk:
         return started
 
     def finish(self, job: Job, outcome: Optional[Dict[str, Any]]) -> None:
-        """A job has ended; `None` if nobody needs to hear of it. Only its first end counts."""
+        """A job has ended; `None` if there is nothing to report. Only its first end counts."""
         if self.jobs.pop(job.token, None) is None:
             return
         if outcome is not None:
             self.outbox.append(Report(job, {**job.ids, **outcome}, len(encode(outcome))))
 
     def stop(self, job: Job, why: str) -> bool:
-        """Its result is not wanted. True if that is news."""
+        """The result is no longer needed. True if the job was not marked before."""
         if job.why is not None or job.token not in self.jobs:
             return False
         job.why = why
         job.context.cancelled = True
         if why != "stopping":
-            job.beat_at = float("inf")  # there is no lease to keep
+            job.beat_at = float("inf")  # no lease to renew
         return True
 
     def beat(self, token: str, progress: Any, now: float) -> None:
-        """The handler gave a sign of life, perhaps with progress. Many in a row become one call."""
+        """The handler sent a heartbeat, perhaps with progress. Several in a row become one call."""
         job = self.jobs.get(token)
         if job is None or job.beat_at == float("inf"):
             return
@@ -171,7 +171,7 @@ class Desk:
         job.lines.append(line)
         job.lines_at = min(job.lines_at, now + LOGS_EVERY)
 
-    # How much more we may take on.
+    # Free slots.
 
     def free(self) -> int:
         return self.slots - len(self.jobs) - (self.polled or 0) - self.lent if self.is_taking else 0
@@ -179,8 +179,8 @@ class Desk:
     def poll_credits(self, now: float) -> Tuple[Optional[int], Optional[float]]:
         """How many tasks the next poll asks for, or `None` and when to ask again (`None`: when something changes).
 
-        A report is always let go first: it takes free slots with it. When all slots have been busy for a moment, a poll for no
-        tasks is opened, because word of a cancel comes on an open poll.
+        A report always goes first, and asks for tasks for the free slots. When all slots have been busy for a short time, a
+        poll for no tasks is opened, because cancels arrive on an open poll.
         """
         if self.is_reporting or self._has_reports():
             return None, None
@@ -194,10 +194,10 @@ class Desk:
         return (0, None) if left <= 0 else (None, left)
 
     def is_starved(self) -> bool:
-        """A poll for nothing is open, though there is room: it should give way to one that asks for tasks."""
+        """A poll for no tasks is open although slots are free: a poll that asks for tasks should replace it."""
         return self.polled == 0 and self.free() > 0 and not self.is_reporting and not self._has_reports()
 
-    # What we have to say.
+    # Reports and heartbeats.
 
     def due_at(self) -> float:
         """When the next batch is due; it may be past."""
@@ -206,7 +206,7 @@ class Desk:
         return min((min(job.beat_at, job.lines_at) for job in self.jobs.values()), default=float("inf"))
 
     def batch(self, now: float) -> Optional[Batch]:
-        """Everything that is due, with the slots that are free. `settle` or `fail` it before the next."""
+        """Everything that is due, with the free slots. `settle` or `fail` it before the next."""
         if self.due_at() > now:
             return None
         done: List[Report] = []
@@ -219,7 +219,7 @@ class Desk:
             done.append(report)
             size += report.size
         saving = [report.job for report in self.outbox if report.waits_for_progress]
-        # One that is due soon goes along with one that is due.
+        # A heartbeat that is due soon is sent together with one that is due.
         beating = [job for job in self.jobs.values() if job.beat_at <= now + job.lease / 12]
         beats = [self._beat(job) for job in (saving + beating)[:ENTRIES_MAX]]
         logging = [job for job in self.jobs.values() if job.lines_at <= now]
@@ -230,12 +230,12 @@ class Desk:
         return Batch(done, beats, logs, self.lent)
 
     def logged(self, job: Job, count: int) -> None:
-        """The server has the first lines of a job, or will never take them."""
+        """The server has the first log lines of a job, or will never accept them."""
         del job.lines[:count]
         job.lines_at = float("inf")
 
     def settle(self, batch: Optional[Batch], answer: Dict[str, Any], voice: Voice, sent: float, now: float) -> Changes:
-        """The server answered (a batch that was sent at `sent`, or the poll)."""
+        """The server responded (to a batch that was sent at `sent`, or to the poll)."""
         refused: List[Tuple[Report, str]] = []
         stopped: List[Job] = []
         leases = answer["leases"]
@@ -259,12 +259,12 @@ class Desk:
         return Changes(self.take(answer["tasks"], voice, now), stopped, refused)
 
     def end(self, batch: Batch) -> None:
-        """The call is over; if it failed, everything in it is still to be said."""
+        """The call has ended; if it failed, everything in it must be sent again."""
         self.is_reporting = False
         self.lent = 0
 
     def refuse(self, part: Batch, problem: OnwardError, now: float) -> None:
-        """The server does not take this one entry, and never will. Its task must not hang on it, nor hold up the others."""
+        """The server refuses this entry permanently. It must block neither its task nor the other entries."""
         for report in part.done:
             self.outbox.remove(report)
             if not report.is_substitute:

@@ -1,7 +1,7 @@
 """One function per task type, and how it is called.
 
-The first parameter is the input, built as its annotation says (see `onward.inputs`); without an annotation it is the JSON as
-it came. The second, if there is one, is the `Context`. A function whose only parameter is a `Context` gets just that.
+The first parameter is the input, built from its annotation (see `onward.inputs`); without an annotation it is the plain
+JSON. The optional second parameter is the `Context`. A function whose only parameter is a `Context` gets just that.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Function = Callable[..., Any]
 
 
 class Handler:
-    """A registered function. `prepare` looks at its types; until then nothing about them is known."""
+    """A registered function. `prepare` inspects its types; before that they are unknown."""
 
     def __init__(self, type: str, function: Function) -> None:
         self.type = type
@@ -28,7 +28,7 @@ class Handler:
         self._shape = ""  # "", "i" (input), "c" (context) or "ic"
 
     def prepare(self) -> None:
-        """Reads the annotations. Later than registering, because a type may be defined below the function."""
+        """Reads the annotations. Not at registration, because a type may be defined below the function."""
         namespace = getattr(inspect.unwrap(self.function), "__globals__", {})
         kinds = [_resolved(parameter, namespace, self.type) for parameter in self._parameters]
         if kinds and kinds[0] is Context:
@@ -44,12 +44,12 @@ class Handler:
                 raise TypeError(f"the handler of `{self.type}`: {problem}") from None
 
     def arguments(self, value: Any, context: Context) -> Tuple[Any, ...]:
-        """What to call the function with; `InvalidInput` if the input is not what it asks for."""
+        """The arguments of the call; raises `InvalidInput` if the input does not match."""
         return tuple(self._read(value) if each == "i" else context for each in self._shape)
 
 
 def find(handlers: Dict[str, Handler], type: str) -> Optional[Handler]:
-    """The handler of exactly this type, or of the longest prefix (`notify.%`) it begins with."""
+    """The handler of exactly this type, or of the longest matching prefix (`notify.%`)."""
     if type in handlers:
         return handlers[type]
     fitting = [name for name in handlers if name.endswith("%") and type.startswith(name[:-1])]
@@ -57,7 +57,7 @@ def find(handlers: Dict[str, Handler], type: str) -> Optional[Handler]:
 
 
 def claimed(types: Optional[Iterable[str]], handlers: Dict[str, Handler]) -> List[str]:
-    """What the worker asks for: what it was told to, or whatever it has handlers for."""
+    """The types the worker claims: those it was given, or those it has handlers for."""
     names = list(types) if types is not None else sorted(handlers)
     if not handlers:
         raise ValueError('there is nothing to do: register a function with `@worker.task("some.type.v1")`')

@@ -1,13 +1,13 @@
-"""A worker at work: the threads that talk to the server and those that run handlers.
+"""A running worker: the threads that talk to the server and the threads that run handlers.
 
-    poller     one long poll, open whenever slots are free: "give me tasks"
-    reporter   short calls, as soon as something is done or a heartbeat is due; they take the slots that became free with
-               them, so the answer brings the next tasks at once
-    handlers   `def` in a thread each, `async def` on the event loop of whoever called `serve`
+    poller     one long poll for tasks, open whenever slots are free
+    reporter   short calls, as soon as a task has ended or a heartbeat is due; they also ask for tasks for the slots that
+               became free, so the response brings the next tasks at once
+    handlers   each `def` in its own thread, `async def` on the event loop of the caller of `serve`
 
-Results never wait for a long poll, because the poll has a connection of its own; and leases are kept alive from a thread of
-their own, so a handler that blocks (even one that blocks the event loop by mistake) loses nothing. All decisions are the
-`Desk`'s; this file only carries them out, under one lock.
+Results never wait for a long poll, because the poll has its own connection. A separate thread renews leases, so a handler
+that blocks (even one that blocks the event loop by mistake) loses nothing. The `Desk` makes all decisions; this file only
+executes them, under one lock.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Session:
     """One run of a worker, from its first poll until everything is reported or handed back."""
 
     def __init__(self, address: Address, handlers: Dict[str, Handler], fields: Dict[str, Any], slots: int) -> None:
-        self.fields = fields  # what every `/work` call says about this worker
+        self.fields = fields  # sent with every `/work` call
         self.handlers = handlers
         self.desk = Desk(slots)
         self.lock = threading.Condition()
@@ -50,7 +50,7 @@ class Session:
         self.ended = asyncio.Event()
         self._poll = Connection(address)
         self._report = Connection(address)
-        self._works = False  # the server has accepted us once
+        self._works = False  # the server has accepted this worker before
         self._closing_since: Optional[float] = None
         self._poller = threading.Thread(target=self._hold, args=(self._poll_loop, self._poll), name="onward-poller", daemon=True)
         self._reporter = threading.Thread(target=self._hold, args=(self._report_loop, self._report), name="onward-reporter", daemon=True)
@@ -60,7 +60,7 @@ class Session:
         self._reporter.start()
 
     def _hold(self, loop: Callable[[], None], connection: Connection) -> None:
-        """A thread and its connection end together; and a worker does not live on with half its threads."""
+        """Closes the connection when its thread ends; and stops the worker if one of its threads fails."""
         try:
             loop()
         except Exception as problem:
@@ -68,10 +68,10 @@ class Session:
         finally:
             connection.close()
 
-    # Ending, from the event loop.
+    # Shutdown, from the event loop.
 
     async def drain(self, seconds: float, hurry: asyncio.Event) -> None:
-        """Takes nothing more, and waits for what is under way: at most so long, or until `hurry`."""
+        """Stops claiming and waits for the current tasks: at most this long, or until `hurry`."""
         with self.lock:
             self.desk.is_taking = False
             self.lock.notify_all()
@@ -79,7 +79,7 @@ class Session:
         while self._poller.is_alive() or self.desk.jobs:
             passed = time.monotonic() - begun
             if self._poller.is_alive():
-                # Whatever the server is just handing out is still heard, and goes back; silence is broken off.
+                # A response that is arriving is still read, and its tasks are handed back; a silent poll is aborted.
                 if passed < HANG_UP:
                     self._poll.hang_up()
                 else:
@@ -89,7 +89,7 @@ class Session:
             await asyncio.sleep(0.02)
 
     async def close(self) -> None:
-        """Stops what still runs, hands it back, and reports until everything is said or the server is silent too long."""
+        """Stops what still runs, hands it back, and reports until everything is sent or the server is silent for too long."""
         with self.lock:
             self.desk.is_taking = False
             for job in list(self.desk.jobs.values()):
@@ -108,7 +108,7 @@ class Session:
         while self._reporter.is_alive() and time.monotonic() - self._closing_since < FLUSH + 1.0:
             await asyncio.sleep(0.02)
         if self.desk.outbox:
-            log.error("%d results could not be reported; their leases end by themselves", len(self.desk.outbox))
+            log.error("%d results could not be reported; their leases will expire", len(self.desk.outbox))
         for connection in (self._poll, self._report):
             connection.break_off()
 
@@ -130,7 +130,7 @@ class Session:
                     was_starved = self.desk.is_starved()
                     self.desk.polled = None
                 if was_starved or not self.desk.is_taking:
-                    continue  # broken off by ourselves
+                    continue  # aborted by this worker
                 if not self._works and (not _is_temporary(problem) or problem.status in (401, 403)):
                     self._give_up(problem)
                     return
@@ -142,12 +142,12 @@ class Session:
                 self.desk.polled = None
                 self._absorb(None, answer, sent)
                 if not answer["tasks"] and not answer["leases"] and time.monotonic() - sent < POLL / 2:
-                    # Nothing, and not even waited for it: a server that is stopping, or one that does not hold a poll for
-                    # no tasks open. Ask again, but not at once.
+                    # An empty response without a wait: the server is stopping, or does not hold a poll for no tasks open.
+                    # Poll again, but not at once.
                     self.lock.wait_for(lambda: not self.desk.is_taking or (credits == 0 and self.desk.free() > 0), EARLY)
 
     def _await_room(self) -> Optional[int]:
-        """How many tasks to ask for, as soon as there is a reason to; `None` once we are stopping."""
+        """Waits until there is a reason to poll; returns how many tasks to ask for, or `None` when stopping."""
         with self.lock:
             while self.desk.is_taking:
                 credits, again = self.desk.poll_credits(time.monotonic())
@@ -178,7 +178,7 @@ class Session:
                 failures += 1
 
     def _await_batch(self) -> Optional[Batch]:
-        """What is due, as soon as something is; `None` once we are closing and all is said."""
+        """Waits until something is due and returns it; `None` when closing and everything is sent."""
         with self.lock:
             while True:
                 now = time.monotonic()
@@ -194,7 +194,7 @@ class Session:
                 self.lock.wait(min(left, 0.1) if is_starved else left if left < 3600 else None)
 
     def _send(self, batch: Batch) -> None:
-        """One `/work` call. If the server refuses the whole, each entry is sent alone, to find the one it means."""
+        """One `/work` call. If the server refuses it, sends each entry alone, to find the one at fault."""
         sent = time.monotonic()
         body = {
             **self.fields,
@@ -231,7 +231,7 @@ class Session:
         return answer
 
     def _send_logs(self, batch: Batch) -> None:
-        """Log lines have a route of their own. They are a help for people: if they are refused, the work still counts."""
+        """Log lines have their own route. If the server refuses them, the result still counts."""
         for job, lines in batch.logs:
             for begin in range(0, len(lines), LINES_PER_CALL):
                 some = lines[begin : begin + LINES_PER_CALL]
@@ -245,22 +245,22 @@ class Session:
                 with self.lock:
                     self.desk.logged(job, len(some))
 
-    # What answers mean.
+    # Responses.
 
     def _absorb(self, batch: Optional[Batch], answer: Dict[str, Any], sent: float) -> None:
-        """Carries out what an answer says. Called with the lock held."""
+        """Acts on a response. Called with the lock held."""
         changes = self.desk.settle(batch, answer, self, sent, time.monotonic())
         for report, why in changes.refused:
-            log.warning("%s (%s) ended too late to count: %s", report.job.task["task_id"], report.job.task["type"], why)
+            log.warning("the server did not accept the result of %s (%s): %s", report.job.task["task_id"], report.job.task["type"], why)
         for job in changes.stopped:
-            log.info("%s (%s) is not wanted any more: %s", job.task["task_id"], job.task["type"], job.why)
+            log.info("%s (%s) was stopped: %s", job.task["task_id"], job.task["type"], job.why)
             self._tell(job)
         for job in changes.started:
             self._launch(job)
         self.lock.notify_all()
 
     def _tell(self, job: Job) -> None:
-        """An async handler is cancelled; any other sees `ctx.cancelled`."""
+        """Cancels an async handler; any other handler sees `ctx.cancelled`."""
         self._on_loop(lambda: job.runner and job.runner.cancel())
 
     # Handlers.
@@ -279,7 +279,7 @@ class Session:
     def _run(self, handler: Handler, job: Job) -> None:
         try:
             value = handler.function(*handler.arguments(job.task.get("input"), job.context))
-        except BaseException as raised:  # also `SystemExit`: a handler ends its attempt, not the worker
+        except BaseException as raised:  # also `SystemExit`: it ends the attempt, not the worker
             self._raised(job, raised)
         else:
             self._returned(job, value)
@@ -291,7 +291,7 @@ class Session:
             job.runner.cancel()
 
     def _unstarted(self, job: Job) -> None:
-        """Cancelled before its first step, a coroutine never sees it."""
+        """Ends the job of a coroutine that was cancelled before its first step, which never sees the cancel."""
         self._raised(job, asyncio.CancelledError())
 
     async def _run_async(self, handler: Handler, job: Job) -> None:
@@ -305,7 +305,7 @@ class Session:
     def _returned(self, job: Job, value: Any) -> None:
         try:
             encoded = encode(value)
-            outcome: Dict[str, Any] = {"result": json.loads(encoded)}  # as it is now: the handler may go on to change it
+            outcome: Dict[str, Any] = {"result": json.loads(encoded)}  # a copy: the handler may change it later
         except (TypeError, ValueError, RecursionError) as problem:
             outcome = {"error": error(f"the result cannot be written as JSON: {problem}", "invalid_result"), "final": True}
         else:
@@ -319,7 +319,7 @@ class Session:
         if isinstance(raised, InvalidInput):
             outcome: Optional[Dict[str, Any]] = {"error": error(str(raised), "invalid_input"), "final": True}
         elif job.why is not None and not says_what:
-            # It stopped because it was told to. If the server said so, it needs no answer.
+            # It stopped on request. If the server requested it, no report is needed.
             outcome = HAND_BACK if job.why == "stopping" else None
         else:
             outcome = entry_for(raised)
@@ -332,7 +332,7 @@ class Session:
             self.desk.finish(job, outcome)
             self.lock.notify_all()
 
-    # What contexts say (`Voice`).
+    # Calls from contexts (`Voice`).
 
     def beat(self, token: str, progress: Any) -> None:
         with self.lock:
@@ -344,16 +344,16 @@ class Session:
             self.desk.log(token, line, time.monotonic())
             self.lock.notify_all()
 
-    # Small things.
+    # Helpers.
 
     def _rest(self, problem: OnwardError, failures: int) -> None:
-        """Waits before trying again, longer each time, and not at all longer than we are needed."""
+        """Waits before a retry, longer each time, but ends the wait when the worker stops."""
         seconds = pause(failures, problem)
-        log.warning("%s; next try in %.1f s", problem, seconds)
+        log.warning("%s; retrying in %.1f s", problem, seconds)
         with self.lock:
             self.lock.wait_for(lambda: not self.desk.is_taking, seconds)
         if not self.desk.is_taking:
-            time.sleep(min(seconds, 0.2))  # stopping: reports still go out, in smaller steps
+            time.sleep(min(seconds, 0.2))  # stopping: reports are still sent, with shorter waits
 
     def _is_late(self) -> bool:
         return self._closing_since is not None and time.monotonic() - self._closing_since > FLUSH
@@ -370,7 +370,7 @@ class Session:
 
 
 def _is_temporary(problem: OnwardError) -> bool:
-    """Would the same request perhaps be taken later? Keys that are refused count: they can be put right meanwhile."""
+    """Whether a retry of the request can succeed. True for a refused key, because an operator can fix the key."""
     if isinstance(problem, OnwardUnavailable) or problem.status is None:
         return True
     return problem.status >= 500 or problem.status in (401, 403, 408, 425, 429)

@@ -1,4 +1,4 @@
-"""A worker: functions by task type, and running them until told to stop."""
+"""`Worker`: registers one function per task type and runs them until it is stopped."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ class Worker:
 
         worker.run()
 
-    `slots` is how many tasks it holds at once, `lease` how long the server waits for a sign of life before somebody else gets
-    them (heartbeats go out by themselves every third of it). `types` are names or prefixes (`billing.%`) to claim; by default
-    those that have handlers. `drain` is how long tasks under way get to finish when it is stopped. The server is the one of
-    `client`, else `ONWARD_URL` and `ONWARD_API_KEY` when it starts.
+    `slots` is how many tasks the worker holds at once. `lease` is how long the server waits for a heartbeat before another
+    worker gets the tasks (heartbeats are sent automatically every third of it). `types` are the type names or prefixes
+    (`billing.%`) to claim; by default those that have handlers. `drain` is how long current tasks may take to finish when
+    the worker is stopped. The server is the one of `client`, else `ONWARD_URL` and `ONWARD_API_KEY` when it starts.
     """
 
     def __init__(
@@ -64,8 +64,8 @@ class Worker:
         self._hurry: Optional[asyncio.Event] = None
 
     def task(self, type: str) -> Callable[[F], F]:
-        """Registers a function for a task type, or for all that begin alike (`notify.%`). The function itself stays as it
-        is, and can be called in tests like any other."""
+        """Registers a function for a task type, or for all types with a prefix (`notify.%`). The function is unchanged, so
+        tests can call it like any other."""
 
         def register(function: F) -> F:
             if self._session is not None:
@@ -78,13 +78,13 @@ class Worker:
         return register
 
     def run(self) -> None:
-        """Works until SIGTERM or Ctrl-C, then finishes what it holds; a second signal hands it back at once. For the main
-        thread of a program. `OnwardError` if the server refuses this worker."""
+        """Runs until SIGTERM or Ctrl-C, then finishes its tasks; a second signal hands them back at once. Call it from the
+        main thread. Raises `OnwardError` if the server refuses this worker."""
         asyncio.run(self._run_with_signals())
 
     async def serve(self) -> None:
-        """The same inside a program that has an event loop: works until `stop()`. Async handlers run on this loop. Signals are
-        left to the program; cancelling this coroutine hands everything back at once."""
+        """The same for a program with an event loop: runs until `stop()`. Async handlers run on this loop. The program
+        handles signals itself; cancelling this coroutine hands back all tasks at once."""
         if self._session is not None:
             raise RuntimeError("this worker is running already")
         types = claimed(self.types, self._handlers)
@@ -106,7 +106,7 @@ class Worker:
             raise session.problem
 
     def stop(self) -> None:
-        """Asks it to finish, from any thread; asked again, it hands back what it holds without waiting."""
+        """Stops the worker gracefully, from any thread; a second call hands back its tasks without waiting."""
         session, hurry = self._session, self._hurry
         if session is None or hurry is None:
             return
@@ -117,7 +117,7 @@ class Worker:
         session.loop.call_soon_threadsafe(tell)
 
     def _fields(self, types: List[str]) -> Dict[str, Any]:
-        """What every call says about this worker."""
+        """The description of this worker that every call carries."""
         fields: Dict[str, Any] = {"worker_id": self.id, "types": types, "lease": self.lease, "slots": self.slots}
         if self.runtime is not None:
             fields["runtime"] = self.runtime
