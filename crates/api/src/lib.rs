@@ -5,6 +5,7 @@
 //! `{"error": {code, message, hint?, at?, problems?}}`. Field names are snake_case, times RFC 3339 UTC.
 
 pub mod error;
+pub mod features;
 mod object;
 mod requests;
 mod schema;

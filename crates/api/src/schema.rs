@@ -1,7 +1,7 @@
 //! Schemas of what has no Rust type of its own: words from the kernel's lists.
 
 use kernel::run::WaitKind;
-use kernel::{RunStatus, StepStatus, TaskStatus};
+use kernel::{EventType, Reason, RunStatus, StepStatus, TaskStatus};
 use schemars::{Schema, SchemaGenerator, json_schema};
 
 fn words(words: impl Iterator<Item = &'static str>) -> Schema {
@@ -14,6 +14,15 @@ pub fn run_status(_: &mut SchemaGenerator) -> Schema {
 
 pub fn step_status(_: &mut SchemaGenerator) -> Schema {
     words(StepStatus::ALL.iter().map(|s| s.as_str()))
+}
+
+/// An event of a later release is `unknown`.
+pub fn event_type(_: &mut SchemaGenerator) -> Schema {
+    words(EventType::ALL.iter().map(|e| e.as_str()).chain(["unknown"]))
+}
+
+pub fn reason(_: &mut SchemaGenerator) -> Schema {
+    words(Reason::ALL.iter().map(|r| r.as_str()))
 }
 
 pub fn wait_kind(_: &mut SchemaGenerator) -> Schema {

@@ -304,6 +304,7 @@ pub struct EventView {
     #[schemars(extend("format" = "date-time"))]
     pub at: String,
     #[serde(rename = "type")]
+    #[schemars(schema_with = "schema::event_type")]
     pub kind: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub step: Option<String>,
@@ -348,7 +349,7 @@ pub struct ExplainView {
     pub run_id: String,
     #[schemars(schema_with = "schema::run_status")]
     pub status: Word,
-    /// One of the words of the reference, such as `waiting_for_retry`.
+    #[schemars(schema_with = "schema::reason")]
     pub reason: Word,
     /// The same as a sentence.
     pub summary: String,
@@ -374,9 +375,10 @@ pub struct ActionView {
 
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct CauseView {
-    /// `run`, `step`, `workflow` or `host`.
+    /// `run`, `step`, `workflow` or `type`.
     pub what: Word,
     pub name: String,
+    #[schemars(schema_with = "schema::reason")]
     pub reason: Word,
     pub summary: String,
 }

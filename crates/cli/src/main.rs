@@ -148,4 +148,21 @@ mod tests {
         assert_eq!(missing, Vec::<String>::new());
         Arguments::command().debug_assert();
     }
+
+    /// The list of features, from which the README is written, has the commands and the stores there are.
+    #[test]
+    fn the_list_of_features_names_every_command_and_store() {
+        use api::features::{ALL, COMMANDS, STORES, State, names};
+        let arguments = Arguments::command();
+        let commands = arguments.get_subcommands().map(clap::Command::get_name);
+        assert_eq!(names(COMMANDS, State::Works), commands.collect());
+        let said = ALL.iter().find(|f| f.area == STORES && f.state == State::Works).expect("a row for stores").what;
+        for location in ["sqlite:onward.db", "postgres://localhost/onward"] {
+            let name = match location.parse().expect("a location") {
+                store::Location::Sqlite(_) => "SQLite",
+                store::Location::Postgres(_) => "Postgres",
+            };
+            assert!(said.contains(name), "{name}");
+        }
+    }
 }

@@ -11,13 +11,13 @@ use crate::execute::HttpQueuePosition;
 use crate::task_queue::{BlockedReason, ClaimStatus};
 use kernel::event::{Because, Failure, Queue};
 use kernel::run::{Phase, Step};
-use kernel::{Plan, RunStatus, StepStatus, Timestamp};
+use kernel::{Plan, Reason, RunStatus, StepStatus, Timestamp};
 use serde_json::{Map, Value, json};
 use store::{NotificationRow, WorkflowPause};
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct Explanation {
-    pub reason: &'static str,
+    pub reason: Reason,
     pub summary: String,
     pub step: Option<String>,
     pub details: Value,
@@ -37,10 +37,10 @@ pub struct Action {
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct Link {
-    /// `run`, `step`, `workflow` or `host`.
+    /// `run`, `step`, `workflow` or `type`.
     pub what: &'static str,
     pub name: String,
-    pub reason: &'static str,
+    pub reason: Reason,
     pub summary: String,
 }
 
@@ -96,7 +96,7 @@ impl Case<'_> {
         let workflow = &self.reading.row.workflow_name;
         if let Some(at) = state.origin.run_at.filter(|_| reason == Queue::Later) {
             let summary = format!("it was asked for at {at}, not before");
-            return self.told("scheduled_for_later", summary, json!({ "run_at": at.to_string() }));
+            return self.told(Reason::ScheduledForLater, summary, json!({ "run_at": at.to_string() }));
         }
         let queue_status = self.around.queue_status.as_ref();
         if reason == Queue::WorkflowPaused && self.around.pause.is_some()
@@ -104,7 +104,7 @@ impl Case<'_> {
         {
             let pause = self.around.pause.as_ref();
             let mut told = self.told(
-                "paused_for_manual_action",
+                Reason::PausedForManualAction,
                 format!(
                     "the workflow `{workflow}` is paused{}; this run starts when it is resumed",
                     pause.map_or_else(String::new, |p| by(&p.actor, &p.note))
@@ -117,7 +117,7 @@ impl Case<'_> {
             );
             let path = format!("/api/v1/workflows/{}/resume", self.reading.row.workflow);
             told.next_actions.insert(0, Action { action: "resume", method: "POST", path, body: None });
-            told.chain.push(link("workflow", workflow, "paused_for_manual_action", "it is paused".into()));
+            told.chain.push(link("workflow", workflow, Reason::PausedForManualAction, "it is paused".into()));
             return told;
         }
         let concurrency_group = state.origin.concurrency_group.as_ref();
@@ -143,8 +143,8 @@ impl Case<'_> {
         let details = json!({
             "limit": "concurrency", "allowed": limit, "key": key, "held_by": holders, "queued_before": ahead,
         });
-        let mut told = self.told("queued_by_limit", summary, details);
-        let holding = |run: &String| link("run", run, "step_running", "it holds a place".into());
+        let mut told = self.told(Reason::QueuedByLimit, summary, details);
+        let holding = |run: &String| link("run", run, Reason::StepRunning, "it holds a place".into());
         told.chain.extend(holders.iter().map(holding));
         told
     }
@@ -159,7 +159,7 @@ impl Case<'_> {
             let under_way: Vec<&str> = running().map(|(i, _)| self.key(i)).collect();
             let who = by(&pause.actor, &pause.note);
             let mut told = self.told(
-                "paused_for_manual_action",
+                Reason::PausedForManualAction,
                 match under_way.is_empty() {
                     true => format!("the run was paused{who}; nothing starts until it is resumed"),
                     false => format!("the run was paused{who}; {} may still finish", names(&under_way)),
@@ -192,7 +192,7 @@ impl Case<'_> {
                 told.chain.insert(0, self.link_to_run(told.reason));
                 return told;
             }
-            return self.told("pending_dispatch", "the run is about to go on".into(), json!({}));
+            return self.told(Reason::PendingDispatch, "the run is about to go on".into(), json!({}));
         };
         let mut told = self.step(step);
         told.chain.insert(0, self.link_to_run(told.reason));
@@ -224,7 +224,7 @@ impl Case<'_> {
         if !failed.is_empty() {
             summary += &format!("; {} failed and was handled", names(&failed));
         }
-        self.told("completed", summary, json!({ "failed_steps": failed, "skipped": skipped }))
+        self.told(Reason::Completed, summary, json!({ "failed_steps": failed, "skipped": skipped }))
     }
 
     fn failed(&self) -> Explanation {
@@ -232,7 +232,7 @@ impl Case<'_> {
         let Some(culprit) = state.culprit else {
             let failure = state.failure.as_ref();
             let summary = failure.map_or_else(String::new, |f| f.message.clone());
-            return self.told("step_failed", summary, json!({ "error": failure.map(error) }));
+            return self.told(Reason::StepFailed, summary, json!({ "error": failure.map(error) }));
         };
         // From a step that was blocked, through what blocked it, to the failure itself.
         let blocked = state.steps.iter().enumerate().find_map(|(i, step)| match step.because.as_deref() {
@@ -242,7 +242,7 @@ impl Case<'_> {
         let mut told = self.step(culprit);
         if let Some(step) = blocked {
             let summary = format!("`{}` was skipped because it needs `{}`", self.key(step), self.key(culprit));
-            told.chain.insert(0, link("step", self.key(step), "skipped_by_needs", summary));
+            told.chain.insert(0, link("step", self.key(step), Reason::SkippedByNeeds, summary));
         }
         told.chain.insert(0, self.link_to_run(told.reason));
         told.next_actions = self.actions();
@@ -264,7 +264,7 @@ impl Case<'_> {
                 format!("{who} cancelled the run")
             }
         };
-        self.told("cancelled", summary, json!({ "by": state.cancelled_by, "reason": state.cancel_reason }))
+        self.told(Reason::Cancelled, summary, json!({ "by": state.cancelled_by, "reason": state.cancel_reason }))
     }
 
     fn expired(&self) -> Explanation {
@@ -275,7 +275,7 @@ impl Case<'_> {
             .collect();
         let at = state.origin.expires_at;
         let summary = format!("the run was not done at {at}, when its time was up");
-        self.told("expired", summary, json!({ "expires_at": at.to_string(), "unfinished_steps": open }))
+        self.told(Reason::Expired, summary, json!({ "expires_at": at.to_string(), "unfinished_steps": open }))
     }
 
     /// One step, whatever its state.
@@ -306,7 +306,7 @@ impl Case<'_> {
         let mut causes = Vec::new();
         let (reason, summary) = match &step.phase {
             Phase::Pending {} | Phase::Unknown { .. } if self.reading.run.is_terminal() => {
-                ("cancelled", format!("the run ended before `{key}` began"))
+                (Reason::Cancelled, format!("the run ended before `{key}` began"))
             }
             Phase::Pending {} | Phase::Unknown { .. } => {
                 let open: Vec<u32> = node.links.iter().map(|l| l.from).filter(|s| self.is_open(*s)).collect();
@@ -315,11 +315,11 @@ impl Case<'_> {
                 let waiting: Vec<&str> = open.iter().map(|s| self.key(*s)).collect();
                 add(json!({ "waiting_on": waiting, "statuses": statuses }));
                 match waiting.is_empty() {
-                    false => ("waiting_for_dependencies", format!("`{key}` waits for {}", names(&waiting))),
+                    false => (Reason::WaitingForDependencies, format!("`{key}` waits for {}", names(&waiting))),
                     true if !node.is_known() => {
-                        ("waiting_for_upgrade", format!("`{key}` is of a kind this release does not know"))
+                        (Reason::WaitingForUpgrade, format!("`{key}` is of a kind this release does not know"))
                     }
-                    true => ("pending_dispatch", format!("`{key}` is about to start")),
+                    true => (Reason::PendingDispatch, format!("`{key}` is about to start")),
                 }
             }
             Phase::Ready {} => match node.task() {
@@ -328,12 +328,12 @@ impl Case<'_> {
                     causes.extend(cause);
                     (reason, summary)
                 }
-                None => ("step_scheduled", format!("`{key}` waits for a process that starts things")),
+                None => (Reason::StepScheduled, format!("`{key}` waits for a process that starts things")),
             },
             Phase::Leased { worker, .. } => {
                 let until = self.around.leases.iter().find(|(of, _)| *of == index).map(|(_, at)| at.to_string());
                 add(json!({ "worker": worker, "lease_until": until }));
-                ("step_running", format!("`{key}` is with worker `{worker}`, on attempt {}", step.attempt))
+                (Reason::StepRunning, format!("`{key}` is with worker `{worker}`, on attempt {}", step.attempt))
             }
             Phase::Running { .. } => match self.queue_position(step) {
                 Some(HttpQueuePosition { ahead, limit, is_own }) => {
@@ -342,9 +342,9 @@ impl Case<'_> {
                     let summary = format!(
                         "`{key}` waits to send its request: {limit} of this {of} are under way, and {ahead} go before it"
                     );
-                    ("queued_by_limit", summary)
+                    (Reason::QueuedByLimit, summary)
                 }
-                None => ("step_running", format!("`{key}` is on attempt {}", step.attempt)),
+                None => (Reason::StepRunning, format!("`{key}` is on attempt {}", step.attempt)),
             },
             Phase::Retrying { at } => {
                 let last = step.failure.as_deref();
@@ -360,11 +360,11 @@ impl Case<'_> {
                     true => format!("`{key}` is held back: {message}; the next attempt is at {at}"),
                     false => format!("attempt {} of `{key}` failed ({message}); the next is at {at}", step.attempt),
                 };
-                ("waiting_for_retry", summary)
+                (Reason::WaitingForRetry, summary)
             }
             Phase::Sleeping { until } => {
                 add(json!({ "until": until.to_string() }));
-                ("sleeping_until", format!("`{key}` sleeps until {until}"))
+                (Reason::SleepingUntil, format!("`{key}` sleeps until {until}"))
             }
             Phase::Waiting { deadline } => {
                 let url = self.around.wait_url.map(|url| url(key));
@@ -373,7 +373,10 @@ impl Case<'_> {
                     let body = Some(json!({}));
                     actions.insert(0, Action { action: "call_webhook", method: "POST", path, body });
                 }
-                ("waiting_for_webhook", format!("`{key}` waits until somebody calls its URL, at the latest {deadline}"))
+                (
+                    Reason::WaitingForWebhook,
+                    format!("`{key}` waits until somebody calls its URL, at the latest {deadline}"),
+                )
             }
             Phase::Done { status } => self.done(index, *status, &mut add),
         };
@@ -389,7 +392,7 @@ impl Case<'_> {
     }
 
     /// A task nobody has: why, in a sentence, and what stands behind it.
-    fn unclaimed(&self, index: u32, name: &str, add: &mut dyn FnMut(Value)) -> (&'static str, String, Option<Link>) {
+    fn unclaimed(&self, index: u32, name: &str, add: &mut dyn FnMut(Value)) -> (Reason, String, Option<Link>) {
         let key = self.key(index);
         let claim_status =
             self.around.claim_statuses.iter().find(|(of, _)| *of == index).map(|(_, claim_status)| claim_status);
@@ -415,8 +418,8 @@ impl Case<'_> {
                 }
             };
             add(json!({ "limit": limit, "allowed": allowed }));
-            let cause = link("type", name, "queued_by_limit", why.clone());
-            return ("queued_by_limit", format!("`{key}` waits for room: {why}"), Some(cause));
+            let cause = link("type", name, Reason::QueuedByLimit, why.clone());
+            return (Reason::QueuedByLimit, format!("`{key}` waits for room: {why}"), Some(cause));
         }
         let seen = match (workers, last_seen) {
             (0, None) => format!("no worker claims `{name}`, and none ever did"),
@@ -424,11 +427,11 @@ impl Case<'_> {
             (1, _) => format!("1 worker claims `{name}` and is busy"),
             (n, _) => format!("{n} workers claim `{name}` and are busy"),
         };
-        let cause = link("type", name, "waiting_for_worker", seen.clone());
-        ("waiting_for_worker", format!("`{key}` waits for a worker: {seen}"), Some(cause))
+        let cause = link("type", name, Reason::WaitingForWorker, seen.clone());
+        (Reason::WaitingForWorker, format!("`{key}` waits for a worker: {seen}"), Some(cause))
     }
 
-    fn done(&self, index: u32, status: StepStatus, add: &mut dyn FnMut(Value)) -> (&'static str, String) {
+    fn done(&self, index: u32, status: StepStatus, add: &mut dyn FnMut(Value)) -> (Reason, String) {
         let key = self.key(index);
         let node = self.plan.node(index);
         let step = self.reading.run.step(index);
@@ -441,28 +444,28 @@ impl Case<'_> {
         }
         let message = step.failure.as_ref().map_or("", |failure| failure.message.as_str());
         match status {
-            StepStatus::Success => ("completed", format!("`{key}` succeeded")),
-            StepStatus::Received => ("completed", format!("`{key}` received its call")),
-            StepStatus::TemplateError => ("template_error", format!("`{key}` could not be filled in: {message}")),
-            StepStatus::Timeout => ("step_timeout", format!("`{key}` ran out of time: {message}")),
+            StepStatus::Success => (Reason::Completed, format!("`{key}` succeeded")),
+            StepStatus::Received => (Reason::Completed, format!("`{key}` received its call")),
+            StepStatus::TemplateError => (Reason::TemplateError, format!("`{key}` could not be filled in: {message}")),
+            StepStatus::Timeout => (Reason::StepTimeout, format!("`{key}` ran out of time: {message}")),
             StepStatus::Failed => {
                 let attempts = node.retry.max_attempts;
                 match attempts > 1 && step.charged >= attempts {
                     true => {
                         add(json!({ "attempts": step.attempt, "max_attempts": attempts }));
-                        ("retry_exhausted", format!("`{key}` failed {} times, last: {message}", step.charged))
+                        (Reason::RetryExhausted, format!("`{key}` failed {} times, last: {message}", step.charged))
                     }
-                    false => ("step_failed", format!("`{key}` failed: {message}")),
+                    false => (Reason::StepFailed, format!("`{key}` failed: {message}")),
                 }
             }
-            StepStatus::Cancelled => ("cancelled", format!("`{key}` ended with its run")),
+            StepStatus::Cancelled => (Reason::Cancelled, format!("`{key}` ended with its run")),
             StepStatus::Skipped => match step.because.as_deref() {
                 Some(Because::Condition { seen }) => {
                     let text = node.guard.as_ref().map_or("", |guard| guard.text.as_str());
                     add(json!({ "condition": text, "saw": saw(seen) }));
                     let values: Vec<String> = seen.iter().map(|s| format!("{} was {}", s.path, s.value)).collect();
                     let summary = format!("`{key}` was skipped: `{text}` is false, because {}", values.join(" and "));
-                    ("skipped_by_condition", summary)
+                    (Reason::SkippedByCondition, summary)
                 }
                 Some(Because::Needs { steps }) => {
                     let statuses: Map<String, Value> =
@@ -472,16 +475,16 @@ impl Case<'_> {
                     add(json!({ "needs": statuses }));
                     let summary =
                         format!("`{key}` was skipped: it runs only if its needs succeed, and {}", words.join(" and "));
-                    ("skipped_by_needs", summary)
+                    (Reason::SkippedByNeeds, summary)
                 }
-                Some(Because::Unknown { .. }) | None => ("skipped", format!("`{key}` was skipped")),
+                Some(Because::Unknown { .. }) | None => (Reason::Skipped, format!("`{key}` was skipped")),
             },
             // Not the statuses of a step that is done.
             StepStatus::Pending
             | StepStatus::Running
             | StepStatus::Retrying
             | StepStatus::Sleeping
-            | StepStatus::Waiting => ("pending_dispatch", format!("`{key}` is about to start")),
+            | StepStatus::Waiting => (Reason::PendingDispatch, format!("`{key}` is about to start")),
         }
     }
 
@@ -494,7 +497,7 @@ impl Case<'_> {
     }
 
     /// An explanation of the run as a whole.
-    fn told(&self, reason: &'static str, summary: String, mut details: Value) -> Explanation {
+    fn told(&self, reason: Reason, summary: String, mut details: Value) -> Explanation {
         self.close(&mut details);
         let chain = vec![Link { summary: summary.clone(), ..self.link_to_run(reason) }];
         Explanation { reason, summary, step: None, details, next_actions: self.actions(), chain }
@@ -518,7 +521,7 @@ impl Case<'_> {
         }
     }
 
-    fn link_to_run(&self, reason: &'static str) -> Link {
+    fn link_to_run(&self, reason: Reason) -> Link {
         let run = &self.reading.run;
         let name = self.reading.row.id.to_string();
         link("run", &name, reason, format!("the run of `{}` is {}", self.reading.row.workflow_name, run.status()))
@@ -554,7 +557,7 @@ impl Case<'_> {
     }
 }
 
-fn link(what: &'static str, name: &str, reason: &'static str, summary: String) -> Link {
+fn link(what: &'static str, name: &str, reason: Reason, summary: String) -> Link {
     Link { what, name: name.to_owned(), reason, summary }
 }
 

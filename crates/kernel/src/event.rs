@@ -254,33 +254,90 @@ impl Default for Because {
     }
 }
 
+words! {
+    /// What the API calls an event.
+    pub enum EventType {
+        /// The run exists. Always the first event.
+        RunCreated = "run.created",
+        /// No step of the run executes: it waits for a time, a callback or a worker. With `data.reason`, a new run waits to start (`concurrency_limit`, `workflow_paused` or `run_at`).
+        RunWaiting = "run.waiting",
+        /// The run continues, or a new run that waited starts.
+        RunResumed = "run.resumed",
+        /// The run ended and its outcome is `completed`.
+        RunCompleted = "run.completed",
+        /// The run ended because of `data.error`; `step` is the step that failed it.
+        RunFailed = "run.failed",
+        /// The run was cancelled by `actor`, for `data.reason`.
+        RunCancelled = "run.cancelled",
+        /// The run did not finish within `max_duration`.
+        RunTimeout = "run.timeout",
+        /// The step is ready and waits for a node or a worker.
+        StepScheduled = "step.scheduled",
+        /// The worker `data.worker` claimed the task, for the time in `data.lease`.
+        StepLeased = "step.leased",
+        /// An attempt started.
+        StepStarted = "step.started",
+        /// An attempt failed; the next one starts at `data.next_attempt_at`. With `data.reason` `retry_now`, `actor` asked for it at once.
+        StepRetrying = "step.retrying",
+        /// The step succeeded.
+        StepSucceeded = "step.succeeded",
+        /// The step received its callback.
+        StepReceived = "step.received",
+        /// The step failed, and there will be no other attempt.
+        StepFailed = "step.failed",
+        /// The step timed out.
+        StepTimeout = "step.timeout",
+        /// The step was skipped; `data.reason` is `condition_false` or `needs_not_successful`.
+        StepSkipped = "step.skipped",
+        /// The run ended before the step did.
+        StepCancelled = "step.cancelled",
+        /// A worker saved its progress, or reports through another node now.
+        StepHeartbeat = "step.heartbeat",
+        /// A worker sent log lines.
+        StepLog = "step.log",
+        /// The step sleeps until `data.wake_at`.
+        TimerSet = "timer.set",
+        /// The step waits for a callback until `data.deadline`. With `data.kind` `pause`, the run was paused.
+        WaitOpened = "wait.opened",
+        /// A callback arrived before the run reached its step, and is kept. With `data.kind` `pause`, the run was resumed.
+        WaitClosed = "wait.closed",
+        /// A result arrived too late; it changes nothing.
+        LateResult = "late_result",
+    }
+}
+
 impl Event {
     /// The public name; `None` for an event of a later release.
     pub fn name(&self) -> Option<&'static str> {
+        self.event_type().map(EventType::as_str)
+    }
+
+    /// `None` for an event of a later release.
+    pub fn event_type(&self) -> Option<EventType> {
         Some(match self {
-            Event::Created { .. } => "run.created",
-            Event::RunWaiting {} | Event::Queued { .. } => "run.waiting",
-            Event::RunResumed {} | Event::Admitted {} => "run.resumed",
-            Event::RunCompleted {} => "run.completed",
-            Event::RunFailed { .. } => "run.failed",
-            Event::RunCancelled { .. } => "run.cancelled",
-            Event::RunTimeout {} => "run.timeout",
-            Event::Scheduled { .. } => "step.scheduled",
-            Event::Leased { .. } => "step.leased",
-            Event::Started { .. } => "step.started",
-            Event::Retrying { .. } | Event::RetryDue { .. } => "step.retrying",
-            Event::Succeeded { .. } | Event::Woken { .. } => "step.succeeded",
-            Event::Received { .. } => "step.received",
-            Event::Failed { .. } => "step.failed",
-            Event::TimedOut { .. } => "step.timeout",
-            Event::Skipped { .. } => "step.skipped",
-            Event::Cancelled { .. } => "step.cancelled",
-            Event::TimerSet { .. } => "timer.set",
-            Event::WaitOpened { .. } | Event::Paused { .. } => "wait.opened",
-            Event::WaitClosed { .. } | Event::Unpaused { .. } => "wait.closed",
-            Event::LateResult { .. } => "late_result",
-            Event::Progress { .. } | Event::Kept { .. } => "step.heartbeat",
-            Event::Logged { .. } => "step.log",
+            Event::Created { .. } => EventType::RunCreated,
+            Event::RunWaiting {} | Event::Queued { .. } => EventType::RunWaiting,
+            Event::RunResumed {} | Event::Admitted {} => EventType::RunResumed,
+            Event::RunCompleted {} => EventType::RunCompleted,
+            Event::RunFailed { .. } => EventType::RunFailed,
+            Event::RunCancelled { .. } => EventType::RunCancelled,
+            Event::RunTimeout {} => EventType::RunTimeout,
+            Event::Scheduled { .. } => EventType::StepScheduled,
+            Event::Leased { .. } => EventType::StepLeased,
+            Event::Started { .. } => EventType::StepStarted,
+            Event::Retrying { .. } | Event::RetryDue { .. } => EventType::StepRetrying,
+            Event::Succeeded { .. } | Event::Woken { .. } => EventType::StepSucceeded,
+            Event::Received { .. } => EventType::StepReceived,
+            Event::Failed { .. } => EventType::StepFailed,
+            Event::TimedOut { .. } => EventType::StepTimeout,
+            Event::Skipped { .. } => EventType::StepSkipped,
+            Event::Cancelled { .. } => EventType::StepCancelled,
+            Event::TimerSet { .. } => EventType::TimerSet,
+            Event::WaitOpened { .. } | Event::Paused { .. } => EventType::WaitOpened,
+            Event::WaitClosed { .. } | Event::Unpaused { .. } => EventType::WaitClosed,
+            Event::LateResult { .. } => EventType::LateResult,
+            Event::Progress { .. } | Event::Kept { .. } => EventType::StepHeartbeat,
+            Event::Logged { .. } => EventType::StepLog,
             Event::Unknown { .. } => return None,
         })
     }

@@ -15,6 +15,8 @@
 
 #[macro_use]
 pub mod wire;
+#[macro_use]
+mod words;
 pub mod id;
 pub mod status;
 pub mod time;
@@ -28,6 +30,7 @@ pub mod plan;
 pub mod payload;
 
 pub mod event;
+pub mod reason;
 pub mod run;
 
 pub mod retry;
@@ -37,10 +40,11 @@ pub mod advance;
 pub mod planted_bugs;
 
 pub use advance::{Admission, Advance, Answer, Context, Effect, Input, advance};
-pub use event::{Event, Record};
+pub use event::{Event, EventType, Record};
 pub use id::{OrgId, RunId, TriggerId, WorkflowId};
 pub use payload::{Payload, Payloads};
 pub use plan::Plan;
+pub use reason::Reason;
 pub use run::Run;
 
 pub use status::{RunStatus, StepStatus, TaskStatus};

@@ -111,8 +111,9 @@ const SHAPE: Shape = Shape {
     ],
 };
 
-/// Fields that show another way of writing a workflow.
-const OTHER_FORMS: &[(&str, &str)] = &[("steps", "step lists"), ("transitions", "transitions"), ("script", "scripts")];
+/// Fields that show another way of writing a workflow, refused as `unsupported_form`.
+pub const OTHER_FORMS: &[(&str, &str)] =
+    &[("steps", "step lists"), ("transitions", "transitions"), ("script", "scripts")];
 
 /// Checks a document and lowers it to a plan; on problems, all of them.
 pub fn compile(tree: &Tree) -> Result<Compiled, Vec<Diagnostic>> {

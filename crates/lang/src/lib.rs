@@ -37,7 +37,8 @@ mod yaml;
 
 pub use canonical::{canonical_json, content_hash};
 pub use diagnostic::Diagnostic;
-pub use document::{Compiled, Meta, MetaChange, compile, describe, has_steps};
+pub use document::{Compiled, Meta, MetaChange, OTHER_FORMS, compile, describe, has_steps};
 pub use json::check_json;
 pub use kernel::plan::Form;
+pub use step::{LATER_KINDS, kinds};
 pub use tree::{DEFINITION_MAX, DEPTH_MAX, Malformed, Syntax, Tree, read};

@@ -188,13 +188,13 @@ pub fn explanation(reading: &Reading, told: Explanation) -> ExplainView {
     let cause = |l: engine::explain::Link| CauseView {
         what: l.what.into(),
         name: l.name,
-        reason: l.reason.into(),
+        reason: l.reason.as_str().into(),
         summary: l.summary,
     };
     ExplainView {
         run_id: reading.row.id.to_string(),
         status: reading.run.status().as_str().into(),
-        reason: told.reason.into(),
+        reason: told.reason.as_str().into(),
         summary: told.summary,
         step: told.step,
         details: told.details,

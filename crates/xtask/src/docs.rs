@@ -1,25 +1,70 @@
-//! Reference pages that come from code, so that they cannot be wrong.
+//! Pages, and blocks of pages, that come from code, so that they cannot be wrong.
 
+use crate::{features, generated, links};
 use anyhow::{Context, Result, bail};
-use std::fmt::Write;
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Command;
 
+const ERRORS: &str = "docs/reference/errors.md";
+const OPENAPI: &str = "docs/reference/openapi.json";
+
+/// A block on a page that is otherwise written by people.
+struct Block {
+    page: &'static str,
+    name: &'static str,
+    write: fn() -> String,
+}
+
+const BLOCKS: &[Block] = &[
+    Block { page: "README.md", name: "features", write: features::short },
+    Block { page: "docs/status.md", name: "features", write: features::full },
+    Block { page: "docs/reference/http-api.md", name: "events", write: events },
+    Block { page: "docs/reference/http-api.md", name: "reasons", write: reasons },
+];
+
 pub fn run(root: &Path, check: bool) -> Result<()> {
-    let pages = [("errors.md", errors()), ("openapi.json", openapi(root)?)];
-    let folder = root.join("docs/reference");
-    for (name, page) in pages {
-        let path = folder.join(name);
-        if !check {
-            std::fs::write(path, page)?;
-        } else if std::fs::read_to_string(&path).unwrap_or_default() != page {
-            bail!("docs/reference/{name} is not what the code says; run `cargo xtask docs`");
+    let mut pages = BTreeMap::from([(ERRORS, errors()), (OPENAPI, openapi(root)?)]);
+    for Block { page, name, write } in BLOCKS {
+        let text = match pages.remove(page) {
+            Some(text) => text,
+            None => std::fs::read_to_string(root.join(page)).context(*page)?,
+        };
+        pages.insert(page, generated::fill(&text, name, &write()).context(*page)?);
+    }
+    if !check {
+        return pages.iter().try_for_each(|(path, page)| Ok(std::fs::write(root.join(path), page)?));
+    }
+    for (path, page) in pages {
+        if std::fs::read_to_string(root.join(path)).unwrap_or_default() != page {
+            bail!("{path} is not what the code says; run `cargo xtask docs`");
         }
     }
-    if check {
-        println!("docs: up to date");
+    let claims = claims(root)?;
+    if !claims.is_empty() {
+        bail!("only crates/api/src/features.rs may say what does not exist yet:\n{}", claims.join("\n"));
     }
+    println!("docs: up to date");
     Ok(())
+}
+
+/// Sentences for users that would go out of date unnoticed, and blocks that nothing writes. Decisions, which are
+/// never edited, may say what was the case.
+fn claims(root: &Path) -> Result<Vec<String>> {
+    let mut problems = Vec::new();
+    for (path, page) in links::pages(root)? {
+        let path = path.to_string_lossy().replace('\\', "/");
+        let is_for_users = path == "README.md" || path.starts_with("docs/") && !path.starts_with("docs/adr/");
+        if !is_for_users || path == ERRORS {
+            continue;
+        }
+        let claims = generated::claims(&page).into_iter();
+        problems.extend(claims.map(|(line, words)| format!("{path}:{line}: `{words}`")));
+        let is_written = |name: &str| BLOCKS.iter().any(|block| block.page == path && block.name == name);
+        let unknown = generated::blocks(&page).filter(|name| !is_written(name));
+        problems.extend(unknown.map(|name| format!("{path}: nothing writes the block `{name}`")));
+    }
+    Ok(problems)
 }
 
 /// As the binary prints it. Asking it keeps the server out of what the other chores have to compile.
@@ -33,17 +78,36 @@ fn openapi(root: &Path) -> Result<String> {
 }
 
 fn errors() -> String {
-    let mut page = String::from(
+    let requests = api::Code::ALL
+        .iter()
+        .map(|code| [format!("`{}`", code.as_str()), code.status().to_string(), code.meaning().to_owned()]);
+    let definitions = lang::codes::ALL.iter().map(|(code, meaning)| [format!("`{code}`"), (*meaning).to_owned()]);
+    format!(
         "# Error codes\n\nWritten by `cargo xtask docs` from the code; do not edit.\n\n\
-         Every refusal has the shape `{\"error\": {code, message, hint?, at?, problems?}}`.\n\n\
-         ## Requests\n\n| code | status |\n|---|---|\n",
-    );
-    for code in api::Code::ALL {
-        let _ = writeln!(page, "| `{}` | {} |", code.as_str(), code.status());
-    }
-    page.push_str("\n## Definitions\n\nA document that cannot be read is answered with 400, one that is wrong with 422 and every problem in it.\n\n| code | meaning |\n|---|---|\n");
-    for (code, meaning) in lang::codes::ALL {
-        let _ = writeln!(page, "| `{code}` | {} |", meaning.replace('|', "\\|"));
-    }
-    page
+         Every error response has the shape `{{\"error\": {{code, message, hint?, at?, problems?}}}}`.\n\n\
+         ## Requests\n\n{}\n\
+         ## Definitions\n\nA document that cannot be parsed is answered with 400, an invalid definition with 422 and \
+         every problem in it.\n\n{}",
+        table(["code", "status", "meaning"], requests),
+        table(["code", "meaning"], definitions)
+    )
+}
+
+fn events() -> String {
+    let rows = kernel::EventType::ALL.iter();
+    table(["type", "meaning"], rows.map(|event| [format!("`{}`", event.as_str()), event.meaning().to_owned()]))
+}
+
+fn reasons() -> String {
+    let rows = kernel::Reason::ALL.iter();
+    table(["reason", "meaning"], rows.map(|reason| [format!("`{}`", reason.as_str()), reason.meaning().to_owned()]))
+}
+
+/// A Markdown table.
+pub fn table<const N: usize>(head: [&str; N], rows: impl Iterator<Item = [String; N]>) -> String {
+    let line = |cells: &[String]| format!("| {} |\n", cells.join(" | "));
+    let mut text = line(&head.map(str::to_owned));
+    text.push_str(&format!("|{}\n", "---|".repeat(N)));
+    rows.for_each(|cells| text.push_str(&line(&cells.map(|cell| cell.replace('|', "\\|")))));
+    text
 }

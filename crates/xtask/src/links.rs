@@ -6,9 +6,7 @@ use std::path::{Component, Path, PathBuf};
 
 /// What is wrong with the links of `README.md`, its neighbours, and everything below `docs/`.
 pub fn problems(root: &Path) -> Result<Vec<String>> {
-    let mut pages = BTreeMap::new();
-    collect(root, root, &mut pages)?;
-    collect(root, &root.join("docs"), &mut pages)?;
+    let pages = pages(root)?;
     let mut problems = Vec::new();
     for (path, text) in &pages {
         for link in links(text) {
@@ -24,6 +22,14 @@ pub fn problems(root: &Path) -> Result<Vec<String>> {
         }
     }
     Ok(problems)
+}
+
+/// `README.md`, its neighbours, and everything below `docs/`, by their path below `root`.
+pub fn pages(root: &Path) -> Result<BTreeMap<PathBuf, String>> {
+    let mut pages = BTreeMap::new();
+    collect(root, root, &mut pages)?;
+    collect(root, &root.join("docs"), &mut pages)?;
+    Ok(pages)
 }
 
 /// The pages in `folder`, by their path below `root`; also in folders below it, but not from the root itself.

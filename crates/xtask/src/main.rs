@@ -2,10 +2,13 @@
 //!
 //! - `tidy`: what must be absent is absent (see `tidy.rs`) and links between documents lead
 //!   somewhere (`links.rs`); part of the fast tier.
-//! - `docs [--check]`: writes the reference pages that come from code.
+//! - `docs [--check]`: writes the pages that come from code (`docs.rs`), and the blocks of others (`generated.rs`);
+//!   or checks that they are up to date, and that nothing else says what is not built yet.
 //! - `long`: the long test tier, with a summary for release notes.
 
 mod docs;
+mod features;
+mod generated;
 mod links;
 mod long;
 mod tidy;

@@ -45,8 +45,13 @@ const KINDS: &[(&str, &str, Kind)] = &[
     ("task", "task", Kind::Task),
 ];
 
-/// Kinds of later releases, by their field.
-const LATER_KINDS: &[&str] = &[
+/// The kinds of step that a definition may use.
+pub fn kinds() -> impl Iterator<Item = &'static str> {
+    KINDS.iter().map(|(_, word, _)| *word)
+}
+
+/// Kinds of later releases, by their field: refused as `unsupported_step_kind`.
+pub const LATER_KINDS: &[&str] = &[
     "wait_for_signal",
     "approval",
     "pause",
