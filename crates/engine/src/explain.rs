@@ -6,8 +6,8 @@
 //! are carried out.
 
 use crate::concurrency_groups::QueueStatus;
-use crate::engine::Reading;
 use crate::execute::HttpQueuePosition;
+use crate::services::run_queries::Reading;
 use crate::task_queue::{BlockedReason, ClaimStatus};
 use kernel::event::{Because, Failure, Queue};
 use kernel::run::{Phase, Step};

@@ -1,29 +1,35 @@
 //! The engine acts: it loads, lets the kernel decide, commits, hands out work and wakes sleepers.
 //! Loops, clocks, sockets and spawned tasks live here and nowhere below.
 //!
-//! Read in this order: [`mailbox`] (the state machine that owns runs in memory), [`engine`] (the loop
-//! around it and the calls the server makes), then [`clock`], [`secret`], [`execute`] and
-//! [`triggers`].
+//! Read in this order: [`mailbox`] (the state machine that owns runs in memory) with its [`task_queue`] and
+//! [`concurrency_groups`], [`services`] (the loop around it, and what the server calls), then [`clock`],
+//! [`secret`], [`execute`] and [`triggers`].
 
 pub mod clock;
 pub mod concurrency_groups;
 pub mod engine;
+pub mod error;
 pub mod execute;
 pub mod explain;
 pub mod mailbox;
 pub mod metrics;
 pub mod nodes;
 pub mod secret;
+pub mod services;
 pub mod task_queue;
 pub mod triggers;
 pub mod verify;
 pub mod version;
 
 pub use clock::{Clock, ClockMode};
-pub use engine::{Change, Edition, Engine, Error, Idempotency, Options, Source, StartRequest, Started};
+pub use engine::{Engine, Options};
+pub use error::Error;
 pub use execute::fake_network::{FakeNetwork, PendingCall, Reached};
 pub use execute::{HttpOptions, HttpQueuePosition};
 pub use mailbox::Reply;
+pub use services::replay::Edition;
+pub use services::runs::{Idempotency, Source, StartRequest, Started};
+pub use services::workflow_edits::Change;
 pub use version::Version;
 
 use kernel::Span;

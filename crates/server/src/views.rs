@@ -8,8 +8,8 @@ use api::{
     StepView, TriggerDetail, TriggerView, WaitingView, WorkflowView, rfc3339,
 };
 use engine::Engine;
-use engine::engine::Reading;
 use engine::explain::Explanation;
+use engine::services::Reading;
 use kernel::advance::failed_steps;
 use kernel::event::{Because, Pair};
 use kernel::plan::Node;

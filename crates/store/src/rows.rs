@@ -1,6 +1,6 @@
 //! What travels in and out of a store. Plain data; every row knows its organisation.
 
-use crate::triggers::{Advance, DeliveryRow, TriggerRow};
+use crate::triggers::{DeliveryRow, ScheduleAdvance, TriggerRow};
 use bytes::Bytes;
 use kernel::event::OnConflict;
 use kernel::plan::Form;
@@ -55,7 +55,7 @@ pub struct RunInsert {
     /// The line in the log of the trigger that started it…
     pub delivery: Option<DeliveryRow>,
     /// … and how far its schedule is with it.
-    pub advance: Option<Advance>,
+    pub advance: Option<ScheduleAdvance>,
     /// The notice this run hands over: the run that ended, and the notice's number. It is removed.
     pub notification: Option<(RunId, u32)>,
 }

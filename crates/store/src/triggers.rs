@@ -135,11 +135,11 @@ pub struct TriggerLog {
     pub org: OrgId,
     pub trigger: TriggerId,
     pub rows: Vec<DeliveryRow>,
-    pub advance: Option<Advance>,
+    pub advance: Option<ScheduleAdvance>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Advance {
+pub struct ScheduleAdvance {
     /// Of the trigger whose moments were counted; one that was changed since is not moved.
     pub revision: u32,
     pub cursor: Option<Timestamp>,

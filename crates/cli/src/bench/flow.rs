@@ -1,7 +1,7 @@
 //! Workloads that run workflows in this process, without HTTP.
 
 use super::{Figures, Ground, Load, ORG, ceiling, machine, now_ms, open};
-use engine::engine::Resolved;
+use engine::services::Resolved;
 use engine::{Engine, StartRequest};
 use serde_json::json;
 use std::sync::Arc;
@@ -28,8 +28,8 @@ pub fn compile(definition: &serde_json::Value) -> Result<lang::Compiled, String>
 
 async fn create(engine: &Engine, definition: &serde_json::Value) -> Result<Arc<Resolved>, String> {
     let compiled = compile(definition)?;
-    engine.create_workflow(ORG, &compiled, None).await.map_err(|e| e.to_string())?;
-    let found = engine.resolve(ORG, &compiled.meta.name).await.map_err(|e| e.to_string())?;
+    engine.workflows.create(ORG, &compiled, None).await.map_err(|e| e.to_string())?;
+    let found = engine.workflows.resolve(ORG, &compiled.meta.name).await.map_err(|e| e.to_string())?;
     found.ok_or_else(|| "the workflow is gone".into())
 }
 
@@ -37,7 +37,7 @@ async fn create(engine: &Engine, definition: &serde_json::Value) -> Result<Arc<R
 async fn run_once(engine: &Engine, workflow: &Arc<Resolved>) -> Result<bool, String> {
     let body = bytes::Bytes::from_static(br#"{"order_id":123,"email":"someone@example.com"}"#);
     let request = StartRequest::new(ORG, workflow.clone(), body);
-    let (_, has_ended) = engine.run(request, PATIENCE).await.map_err(|e| e.to_string())?;
+    let (_, has_ended) = engine.runs.run(request, PATIENCE).await.map_err(|e| e.to_string())?;
     Ok(has_ended)
 }
 
@@ -149,7 +149,7 @@ pub async fn sleepers(ground: &Ground, count: usize) -> Result<Figures, String> 
         lanes.spawn(async move {
             for _ in 0..share {
                 let request = StartRequest::new(ORG, workflow.clone(), bytes::Bytes::from_static(b"{}"));
-                engine.start(request).await.map_err(|e| e.to_string())?;
+                engine.runs.start(request).await.map_err(|e| e.to_string())?;
             }
             Ok::<_, String>(())
         });

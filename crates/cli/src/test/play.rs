@@ -25,7 +25,7 @@ const ACTOR: &str = "onward test";
 
 /// What happened.
 pub struct Story {
-    pub reading: engine::engine::Reading,
+    pub reading: engine::services::Reading,
     pub events: Vec<(u64, Timestamp, Event)>,
     pub calls: Vec<PendingCall>,
     /// Callbacks that were sent: when, to which step, and what became of them.
@@ -114,16 +114,17 @@ async fn tell(
     compiled: &Compiled,
     given: &Given,
 ) -> Result<Story, engine::Error> {
-    let (row, _) = engine.create_workflow(ORG, compiled, None).await?;
-    let workflow = engine.resolve(ORG, &row.id.to_string()).await?.ok_or(engine::Error::NotFound("workflow"))?;
+    let (row, _) = engine.workflows.create(ORG, compiled, None).await?;
+    let workflow =
+        engine.workflows.resolve(ORG, &row.id.to_string()).await?.ok_or(engine::Error::NotFound("workflow"))?;
     let input = given.input.clone().unwrap_or_default().to_string();
     let request = StartRequest::new(ORG, workflow, input.into());
     let request = StartRequest { headers: given.headers.clone().unwrap_or_default(), ..request };
-    let run = engine.start(request).await?.run;
+    let run = engine.runs.start(request).await?.run;
     let mut outside = Outside::new(given, engine.now());
     let has_tasks = compiled.plan.nodes().iter().any(|node| node.task().is_some());
     let unscripted = loop {
-        let due = engine.settled().await?;
+        let due = engine.virtual_clock.settled().await?;
         let now = engine.now();
         if let Some(call) =
             fake_network.pending_calls().into_iter().filter(|call| call.run == run).find_map(|c| outside.take(c, now))
@@ -142,7 +143,7 @@ async fn tell(
             }
         }
         if outside.is_watching() {
-            let reading = engine.read(ORG, run).await?.ok_or(engine::Error::NotFound("run"))?;
+            let reading = engine.runs.read(ORG, run).await?.ok_or(engine::Error::NotFound("run"))?;
             outside.watch(&reading.run, now);
         }
         match outside.next() {
@@ -154,12 +155,12 @@ async fn tell(
                         "nothing will ever move this run on; please report it".into(),
                     ));
                 }
-                engine.advance_clock(next.since(now)).await?;
+                engine.virtual_clock.advance(next.since(now)).await?;
             }
         }
     };
-    let (reading, told) = engine.explain(ORG, run, None).await?.ok_or(engine::Error::NotFound("run"))?;
-    let events = engine.history(ORG, run).await?.unwrap_or_default();
+    let (reading, told) = engine.runs.explain(ORG, run, None).await?.ok_or(engine::Error::NotFound("run"))?;
+    let events = engine.runs.history(ORG, run).await?.unwrap_or_default();
     let why = told.map(|told| told.summary).unwrap_or_default();
     let Outside { calls, tasks, called, .. } = outside;
     Ok(Story { reading, events, calls, tasks, callbacks: called, unscripted, why })
@@ -296,11 +297,11 @@ impl<'a> Outside<'a> {
             }
             Some((at, Act::Callback(step))) => {
                 let token = secret.token(run, &compiled.plan.node(step).key);
-                let answer = engine.callback(&token, self.given.callbacks[&step].body.clone().into()).await?;
+                let answer = engine.runs.callback(&token, self.given.callbacks[&step].body.clone().into()).await?;
                 self.called.push((at, step, answer));
             }
             Some((_, Act::Cancel)) => {
-                engine.cancel(ORG, run, ACTOR.into(), "cancel_after".into()).await?;
+                engine.runs.cancel(ORG, run, ACTOR.into(), "cancel_after".into()).await?;
             }
             None => {}
         }

@@ -1,7 +1,7 @@
 //! The worker of a case: it claims every task the moment there is one, and reports what the script says.
 
 use engine::Engine;
-use engine::engine::{Heartbeat, Outcome, Report as Said, Reported, TaskKey, WorkRequest};
+use engine::services::{Heartbeat, ReportOutcome, Reported, TaskKey, TaskReport, WorkRequest};
 use engine::task_queue::Task;
 use kernel::event::Failure;
 use kernel::{OrgId, Span};
@@ -28,7 +28,7 @@ pub async fn claim(engine: &Engine, org: OrgId) -> Result<Vec<Task>, engine::Err
         reports: Vec::new(),
         heartbeats: Vec::new(),
     };
-    Ok(engine.work(org, request).await?.handed.tasks)
+    Ok(engine.tasks.work(org, request).await?.handed.tasks)
 }
 
 /// How long a worker may be silent before it is taken for dead, if that is less than the report takes.
@@ -40,21 +40,21 @@ pub fn beat(task: &Task, took: Span) -> Option<Span> {
 pub async fn stay_alive(engine: &Engine, task: &Task) -> Result<(), engine::Error> {
     let (extend, progress) = (None, None);
     let heartbeat = Heartbeat { task: key(task), fence: Some(task.fence), extend, progress };
-    engine.heartbeat(task.org, heartbeat).await.map(drop)
+    engine.tasks.heartbeat(task.org, heartbeat).await.map(drop)
 }
 
 /// Says how the attempt ended. Nobody may want to know any more; then it is not missed.
 pub async fn report(engine: &Engine, task: &Task, worked: &Worked) -> Result<(), engine::Error> {
     let outcome = match &worked.report {
-        Report::Result(result) => Outcome::Done(result.to_string().into()),
+        Report::Result(result) => ReportOutcome::Done(result.to_string().into()),
         Report::Error { message, code, is_final, retry_after } => {
             let code = code.as_deref().unwrap_or("worker_error");
             let failure = Failure::new(code, message.clone());
-            Outcome::Failed { failure, is_final: *is_final, retry_after: *retry_after }
+            ReportOutcome::Failed { failure, is_final: *is_final, retry_after: *retry_after }
         }
-        Report::Snooze(span) => Outcome::Snoozed(*span),
+        Report::Snooze(span) => ReportOutcome::Snoozed(*span),
     };
-    match engine.report(task.org, Said { task: key(task), fence: Some(task.fence), outcome }).await? {
+    match engine.tasks.report(task.org, TaskReport { task: key(task), fence: Some(task.fence), outcome }).await? {
         Reported::TooLarge => Err(engine::Error::Refused(format!(
             "the result of `{}` would make the run larger than it may be",
             task.step_key

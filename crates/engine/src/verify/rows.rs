@@ -3,7 +3,7 @@
 use super::Code;
 use super::definitions::hex;
 use super::run::{Case, Folded};
-use crate::engine::RELEASE;
+use crate::services::tasks::RELEASE;
 use kernel::event::Origin;
 use kernel::plan::{Body, Form, Node};
 use kernel::{Plan, Run, RunStatus, Timestamp};

@@ -40,7 +40,7 @@ pub fn routes() -> Vec<Route> {
 pub async fn trigger(app: State, Path(key): Path<String>, headers: HeaderMap, body: Body) -> Answer {
     let bytes = body::payload_of(&headers, body, body::BATCH_MAX).await?;
     let items = read(&bytes)?;
-    let workflow = app.engine.resolve(app.org(), &key).await?.ok_or_else(|| no_workflow(&key))?;
+    let workflow = app.engine.workflows.resolve(app.org(), &key).await?.ok_or_else(|| no_workflow(&key))?;
     let kept = crate::headers::kept(&headers);
     let requests = items.into_iter().map(|item| {
         let body = item.body.unwrap_or_else(|| Bytes::from_static(b"null"));
@@ -53,8 +53,8 @@ pub async fn trigger(app: State, Path(key): Path<String>, headers: HeaderMap, bo
             ..StartRequest::new(app.org(), workflow.clone(), body)
         }
     });
-    let started = app.engine.start_all(requests.collect()).await?;
-    let view = |item: engine::engine::StartedRun| BatchItemView {
+    let started = app.engine.runs.start_all(requests.collect()).await?;
+    let view = |item: engine::services::StartedRun| BatchItemView {
         run_id: item.run.to_string(),
         status: item.status.map_or("deleted", |status| status.as_str()).into(),
         deduplicated: item.deduplicated,

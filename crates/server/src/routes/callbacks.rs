@@ -20,7 +20,7 @@ pub fn routes() -> Vec<Route> {
 
 pub async fn receive(app: State, Path(token): Path<String>, body: Body) -> Answer {
     let bytes = body::collect(body, body::PAYLOAD_MAX).await?;
-    let judged = app.engine.callback(&token, bytes).await.map_err(|error| match error {
+    let judged = app.engine.runs.callback(&token, bytes).await.map_err(|error| match error {
         engine::Error::NotFound(_) => Refusal::new(Code::NotFound, "this callback URL is not known"),
         other => other.into(),
     })?;

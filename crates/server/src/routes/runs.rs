@@ -12,7 +12,7 @@ use api::{
 use axum::body::Body;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
-use engine::engine::{NOTIFIER, Reading, type_id};
+use engine::services::{NOTIFIER, Reading, type_id};
 use engine::{Edition, Idempotency};
 use kernel::{Answer as Judged, RunId, RunStatus, Span, WorkflowId};
 use serde_json::json;
@@ -166,7 +166,7 @@ pub async fn show(app: State, query: Query, Path(run): Path<String>) -> Answer {
     let wait = query.span("wait", WAIT_MAX)?;
     let mut reading = read(&app, &run).await?;
     if let Some(wait) = wait.filter(|_| !reading.run.is_terminal()) {
-        app.engine.wait(app.org(), reading.row.id, Duration::from_micros(wait.0)).await?;
+        app.engine.runs.wait(app.org(), reading.row.id, Duration::from_micros(wait.0)).await?;
         reading = read(&app, &run).await?;
     }
     Ok(answer(200, views::run(&reading)))
@@ -186,8 +186,8 @@ pub async fn events(app: State, query: Query, Path(run): Path<String>) -> Answer
     let after = query.read("cursor", "the number of an event", |text| text.parse::<u64>().ok())?.unwrap_or(0);
     let id = run_id(&run)?;
     let missing = || Refusal::not_found("run", &run);
-    let plan = app.engine.read(app.org(), id).await?.ok_or_else(missing)?.version.plan.clone();
-    let history = app.engine.history(app.org(), id).await?.ok_or_else(missing)?;
+    let plan = app.engine.runs.read(app.org(), id).await?.ok_or_else(missing)?.version.plan.clone();
+    let history = app.engine.runs.history(app.org(), id).await?.ok_or_else(missing)?;
     let mut rest = history.into_iter().filter(|(seq, ..)| *seq > after);
     let events: Vec<_> = rest.by_ref().take(limit).collect();
     let next = rest.next().and(events.last()).map(|(seq, ..)| seq.to_string());
@@ -199,7 +199,7 @@ pub async fn graph(app: State, Path(run): Path<String>) -> Answer {
 }
 
 pub async fn delete(app: State, Path(run): Path<String>) -> Answer {
-    app.engine.delete_run(app.org(), run_id(&run)?).await?;
+    app.engine.runs.delete(app.org(), run_id(&run)?).await?;
     Ok(StatusCode::NO_CONTENT.into_response())
 }
 
@@ -217,7 +217,7 @@ pub async fn replay(app: State, Path(run): Path<String>, headers: HeaderMap, bod
         hash.chain_update([edition as u8]).finalize().into()
     };
     let idempotency = key.map(|key| Idempotency { scope: None, key, fingerprint: fingerprint() });
-    let started = app.engine.replay(app.org(), id, edition, idempotency).await?;
+    let started = app.engine.runs.replay(app.org(), id, edition, idempotency).await?;
     let view = ReplayedView {
         run_id: started.run.to_string(),
         replayed_from: id.to_string(),
@@ -247,7 +247,7 @@ pub async fn cancel_of_workflow(
 async fn cancel_run(app: &App, run: RunId, headers: &HeaderMap, body: Body) -> Result<Response, Refusal> {
     let CancelRequest { actor, reason } = body::json::<Option<_>>(headers, body).await?.unwrap_or_default();
     let [actor, reason] = notes([("actor", actor), ("reason", reason)])?;
-    let (judged, status) = app.engine.cancel(app.org(), run, actor, reason).await?;
+    let (judged, status) = app.engine.runs.cancel(app.org(), run, actor, reason).await?;
     held(run, (judged, status))
 }
 
@@ -261,7 +261,7 @@ pub fn notes<const N: usize>(texts: [(&str, String); N]) -> Result<[String; N], 
 
 pub async fn explain(app: State, query: Query, Path(run): Path<String>) -> Answer {
     let step = query.get("step");
-    let found = app.engine.explain(app.org(), run_id(&run)?, step).await?;
+    let found = app.engine.runs.explain(app.org(), run_id(&run)?, step).await?;
     let (reading, told) = found.ok_or_else(|| Refusal::not_found("run", &run))?;
     let told = told.ok_or_else(|| {
         let message = format!("`{}` is not a step of this run", step.unwrap_or_default());
@@ -274,14 +274,14 @@ pub async fn pause(app: State, Path(run): Path<String>, headers: HeaderMap, body
     let id = run_id(&run)?;
     let PauseRequest { actor, note } = body::json::<Option<_>>(&headers, body).await?.unwrap_or_default();
     let [actor, note] = notes([("actor", actor), ("note", note)])?;
-    held(id, app.engine.pause(app.org(), id, actor, note).await?)
+    held(id, app.engine.runs.pause(app.org(), id, actor, note).await?)
 }
 
 pub async fn resume(app: State, Path(run): Path<String>, headers: HeaderMap, body: Body) -> Answer {
     let id = run_id(&run)?;
     let ResumeRequest { actor } = body::json::<Option<_>>(&headers, body).await?.unwrap_or_default();
     let [actor] = notes([("actor", actor)])?;
-    held(id, app.engine.resume(app.org(), id, actor).await?)
+    held(id, app.engine.runs.resume(app.org(), id, actor).await?)
 }
 
 /// Starts attempts that wait for their time at once.
@@ -296,7 +296,7 @@ pub async fn retry(app: State, Path(run): Path<String>, headers: HeaderMap, body
             Refusal::new(Code::InvalidBody, format!("`{name}` is not a step of this run")).at("step")
         })?),
     };
-    let (judged, status) = app.engine.retry_now(app.org(), id, step, actor).await?;
+    let (judged, status) = app.engine.runs.retry_now(app.org(), id, step, actor).await?;
     if judged == Judged::Unknown {
         let refusal = Refusal::new(Code::NothingToRetry, "no step waits for its next attempt, or the run is held");
         return Err(refusal.hint("`GET /runs/{run}/explain` says what the run waits for"));
@@ -313,7 +313,7 @@ fn held(run: RunId, (judged, status): (Judged, RunStatus)) -> Answer {
 
 async fn read(app: &App, run: &str) -> Result<Reading, Refusal> {
     let id = run_id(run)?;
-    app.engine.read(app.org(), id).await?.ok_or_else(|| Refusal::not_found("run", run))
+    app.engine.runs.read(app.org(), id).await?.ok_or_else(|| Refusal::not_found("run", run))
 }
 
 /// The id of a run that belongs to a workflow (also to one that was deleted since).

@@ -16,7 +16,7 @@ use api::{Code, StreamEndView, StreamEventView};
 use axum::body::{Body, Bytes, HttpBody};
 use axum::http::HeaderMap;
 use axum::response::Response;
-use engine::engine::RunEvent;
+use engine::services::RunEvent;
 use http_body::Frame;
 use kernel::RunId;
 use serde_json::json;
@@ -60,7 +60,7 @@ pub async fn of_run(app: State, query: Query, Path(run): Path<String>, headers: 
     let after = cursor(&query, &headers, "the number of an event")?.unwrap_or(0);
     let id = run_id(&run)?;
     let place = place(&app)?;
-    let subscription = app.engine.subscribe(app.org(), id, after).await?;
+    let subscription = app.engine.subscriptions.run(app.org(), id, after).await?;
     let mut subscription = subscription.ok_or_else(|| Refusal::not_found("run", &run))?;
     let (mut pipe, response) = Pipe::open(&app, place);
     let app = app.0.clone();
@@ -111,7 +111,7 @@ pub async fn of_all(app: State, query: Query, headers: HeaderMap) -> Answer {
         return Err(invalid("type", bad, "types of events, such as run.completed,step.failed"));
     }
     let place = place(&app)?;
-    let mut happenings = app.engine.subscribe_all(app.org(), after).await?;
+    let mut happenings = app.engine.subscriptions.all(app.org(), after).await?;
     let (mut pipe, response) = Pipe::open(&app, place);
     tokio::spawn(async move {
         // Whoever is cut off before the first event must not begin at a later now.

@@ -116,7 +116,7 @@ pub async fn advance_clock(app: State, headers: HeaderMap, body: Body) -> Answer
         return Err(Refusal::new(Code::ClockIsReal, "the clock is real and cannot be moved")
             .hint("start with `--clock virtual`"));
     }
-    let (_, fired) = app.engine.advance_clock(by).await?;
+    let (_, fired) = app.engine.virtual_clock.advance(by).await?;
     Ok(answer(200, clock_view(&app, Some(fired))))
 }
 

@@ -16,7 +16,7 @@ use api::{
 use axum::body::Body;
 use axum::http::HeaderMap;
 use bytes::Bytes;
-use engine::engine::{Bulk, NewTask, Retried, StartedRun, TaskFilter, TaskKey, TaskReading, status_of};
+use engine::services::{Bulk, NewTask, Retried, StartedRun, TaskFilter, TaskKey, TaskReading, status_of};
 use kernel::{Answer as Judged, RunId, RunStatus, TaskStatus, Timestamp};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
@@ -109,7 +109,7 @@ async fn submit(app: State, headers: HeaderMap, body: Body) -> Answer {
     if !problems.is_empty() {
         return Err(Refusal::of_problems(Code::InvalidBody, problems));
     }
-    let submitted = app.engine.submit(app.org(), tasks).await.map_err(|error| match error {
+    let submitted = app.engine.tasks.submit(app.org(), tasks).await.map_err(|error| match error {
         // A single task's trouble is not one of a list.
         engine::Error::Items(mut items) if !is_list && items.len() == 1 => items.remove(0).1.into(),
         other => Refusal::from(other),
@@ -315,12 +315,12 @@ async fn list(app: State, query: Query) -> Answer {
         before: query.read("cursor", "the `next` of an earlier page", RunId::parse)?,
         limit,
     };
-    let (tasks, next) = app.engine.tasks(app.org(), &filter).await?;
+    let (tasks, next) = app.engine.tasks.list(app.org(), &filter).await?;
     Ok(page(tasks.iter().map(views::task).collect(), next.map(|id| id.to_string())))
 }
 
 async fn find(app: &App, text: &str) -> Result<TaskReading, Refusal> {
-    let found = app.engine.task(app.org(), task_key(text)?).await?;
+    let found = app.engine.tasks.get(app.org(), task_key(text)?).await?;
     found.ok_or_else(|| Refusal::not_found("task", text))
 }
 
@@ -329,7 +329,7 @@ async fn show(app: State, query: Query, Path(task): Path<String>) -> Answer {
     let mut found = find(&app, &task).await?;
     if let Some(wait) = wait.filter(|_| !found.reading.run.is_terminal()) {
         let limit = std::time::Duration::from_micros(wait.0);
-        app.engine.wait(app.org(), found.key.run, limit).await?;
+        app.engine.runs.wait(app.org(), found.key.run, limit).await?;
         found = find(&app, &task).await?;
     }
     Ok(answer(200, views::task(&found)))
@@ -337,7 +337,7 @@ async fn show(app: State, query: Query, Path(task): Path<String>) -> Answer {
 
 async fn events(app: State, Path(task): Path<String>) -> Answer {
     let found = find(&app, &task).await?;
-    let history = app.engine.history(app.org(), found.key.run).await?.unwrap_or_default();
+    let history = app.engine.runs.history(app.org(), found.key.run).await?.unwrap_or_default();
     let plan = &found.reading.version.plan;
     let is_its_own = |event: &kernel::Event| found.key.step.is_none() || event.step() == found.key.step;
     let told = history.iter().filter(|(_, _, event)| is_its_own(event));
@@ -348,7 +348,7 @@ async fn cancel(app: State, Path(task): Path<String>, headers: HeaderMap, body: 
     let CancelRequest { actor, reason } = body::json::<Option<_>>(&headers, body).await?.unwrap_or_default();
     let [actor, reason] = notes([("actor", actor), ("reason", reason)])?;
     let found = find(&app, &task).await?;
-    let (judged, status) = app.engine.cancel(app.org(), found.key.run, actor, reason).await?;
+    let (judged, status) = app.engine.runs.cancel(app.org(), found.key.run, actor, reason).await?;
     match judged {
         Judged::Ended(_) => Err(Refusal::new(Code::RunEnded, format!("the task had ended: its run is {status}"))
             .hint("nothing was changed")),
@@ -360,7 +360,7 @@ async fn retry(app: State, Path(task): Path<String>, headers: HeaderMap, body: B
     let ResumeRequest { actor } = body::json::<Option<_>>(&headers, body).await?.unwrap_or_default();
     let [actor] = notes([("actor", actor)])?;
     let key = task_key(&task)?;
-    match app.engine.retry_task(app.org(), key, actor).await {
+    match app.engine.tasks.retry(app.org(), key, actor).await {
         Ok(Retried::Due) => {
             let found = find(&app, &task).await?;
             let status = status_of(&found.reading, found.step).as_str().into();
@@ -386,7 +386,7 @@ async fn delete(app: State, Path(task): Path<String>) -> Answer {
         let refusal = Refusal::new(Code::TaskState, "it is a step of a run, which cannot be deleted alone");
         return Err(refusal.hint("delete or cancel its run"));
     }
-    app.engine.delete_task(app.org(), key, String::new()).await?;
+    app.engine.tasks.delete(app.org(), key, String::new()).await?;
     Ok(axum::response::IntoResponse::into_response(axum::http::StatusCode::NO_CONTENT))
 }
 
@@ -421,7 +421,7 @@ async fn bulk(app: State, headers: HeaderMap, body: Body) -> Answer {
         BulkAction::Retry => Bulk::Retry,
         BulkAction::Delete => Bulk::Delete,
     };
-    let done = app.engine.bulk(app.org(), action, filter, dry_run, &actor).await?;
+    let done = app.engine.tasks.bulk(app.org(), action, filter, dry_run, &actor).await?;
     let tasks = done.tasks.iter().map(TaskKey::to_string).collect();
     Ok(answer(200, BulkView { matched: done.matched, changed: done.changed, tasks, more: done.more }))
 }

@@ -14,7 +14,7 @@ use axum::body::Body;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::IntoResponse;
 use bytes::Bytes;
-use engine::engine::{Key, PREVIEW_MAX};
+use engine::services::{Key, PREVIEW_MAX};
 use kernel::event::TriggerKind;
 use kernel::{Timestamp, TriggerId};
 use lang::cron::{Cron, Zone};
@@ -139,7 +139,7 @@ pub async fn create(app: State, headers: HeaderMap, body: Body) -> Answer {
     let tree = body::definition(&headers, body).await?;
     let request = lang::trigger::request(&tree).map_err(|problems| Refusal::of_definition(422, &problems))?;
     let key = key(&headers, "create", lang::canonical_json(&tree).as_bytes())?;
-    let (row, is_repeat) = app.engine.create_trigger(app.org(), request, key).await?;
+    let (row, is_repeat) = app.engine.triggers.create(app.org(), request, key).await?;
     Ok(answer(if is_repeat { 200 } else { 201 }, views::trigger(&app.engine, &row)))
 }
 
@@ -156,7 +156,7 @@ pub async fn list(app: State, query: Query) -> Answer {
     let limit = query.limit()?;
     let before = query.read("cursor", "the `next` of an earlier page", TriggerId::parse)?;
     let filter = TriggerFilter { kind, workflow, before, limit: limit + 1 };
-    let mut rows = app.engine.triggers(app.org(), &filter).await?;
+    let mut rows = app.engine.triggers.list(app.org(), &filter).await?;
     let next = (rows.len() > limit).then(|| rows[limit - 1].id.to_string());
     rows.truncate(limit);
     Ok(page(rows.iter().map(|row| views::trigger(&app.engine, row)).collect(), next))
@@ -169,7 +169,7 @@ pub async fn show(app: State, Path(id): Path<String>) -> Answer {
 pub async fn change(app: State, Path(id): Path<String>, headers: HeaderMap, body: Body) -> Answer {
     let id = trigger_id(&id)?;
     let tree = body::definition(&headers, body).await?;
-    let row = app.engine.change_trigger(app.org(), id, &tree).await?.map_err(|problems| {
+    let row = app.engine.triggers.change(app.org(), id, &tree).await?.map_err(|problems| {
         // They are about the whole that came of it, which has no lines anybody wrote.
         let placeless = problems.iter().map(|problem| {
             let mut problem = problem_of(problem);
@@ -182,7 +182,7 @@ pub async fn change(app: State, Path(id): Path<String>, headers: HeaderMap, body
 }
 
 pub async fn delete(app: State, Path(id): Path<String>) -> Answer {
-    app.engine.delete_trigger(app.org(), trigger_id(&id)?).await?;
+    app.engine.triggers.delete(app.org(), trigger_id(&id)?).await?;
     Ok(StatusCode::NO_CONTENT.into_response())
 }
 
@@ -200,7 +200,7 @@ async fn switch(app: State, Path(id): Path<String>, headers: HeaderMap, body: Bo
     if note.as_ref().is_some_and(|note| note.len() > NOTE_MAX) {
         return Err(wrong("note", &format!("a text of at most {NOTE_MAX} bytes")));
     }
-    let row = app.engine.switch_trigger(app.org(), id, enabled, note).await?;
+    let row = app.engine.triggers.switch(app.org(), id, enabled, note).await?;
     Ok(answer(200, views::trigger(&app.engine, &row)))
 }
 
@@ -210,7 +210,7 @@ pub async fn run(app: State, Path(id): Path<String>, headers: HeaderMap, body: B
     let given: FireRequest = body::json::<Option<_>>(&headers, body).await?.unwrap_or_default();
     let variables = variables(given.variables);
     let key = key(&headers, "run", &variables)?;
-    let started = app.engine.run_trigger(app.org(), id, variables, key).await?;
+    let started = app.engine.triggers.run(app.org(), id, variables, key).await?;
     Ok(answer(if started.deduplicated { 200 } else { 201 }, started_view(&started)))
 }
 
@@ -220,14 +220,14 @@ pub async fn run_by_hand(app: State, headers: HeaderMap, body: Body) -> Answer {
     if id.as_ref().is_some_and(|id| !(1..=REQUEST_ID_MAX).contains(&id.len())) {
         return Err(wrong("client_request_id", &format!("a text of 1 to {REQUEST_ID_MAX} bytes")));
     }
-    let started = app.engine.run_by_hand(app.org(), &workflow, variables(given), id.as_deref()).await?;
+    let started = app.engine.triggers.run_by_hand(app.org(), &workflow, variables(given), id.as_deref()).await?;
     Ok(answer(if started.deduplicated { 200 } else { 201 }, started_view(&started)))
 }
 
 pub async fn preview(app: State, query: Query, Path(id): Path<String>) -> Answer {
     let (count, from) = (count(&query)?, query.time("from")?.unwrap_or_else(|| app.engine.now()));
     let row = one(&app, &id).await?;
-    let moments = app.engine.preview(&row, from, count)?.ok_or_else(|| {
+    let moments = app.engine.triggers.preview(&row, from, count)?.ok_or_else(|| {
         Refusal::new(Code::InvalidParameter, format!("a {} trigger has no schedule", row.kind.as_str())).at("trigger")
     })?;
     let config: Value = serde_json::from_str(&row.config).unwrap_or_default();
@@ -265,7 +265,7 @@ pub async fn deliveries(app: State, query: Query, Path(id): Path<String>) -> Ans
     let limit = query.limit()?;
     let before = query.read("cursor", "the `next` of an earlier page", |text| text.parse().ok())?;
     let row = one(&app, &id).await?;
-    let mut rows = app.engine.deliveries(app.org(), row.id, before, limit + 1).await?;
+    let mut rows = app.engine.triggers.deliveries(app.org(), row.id, before, limit + 1).await?;
     let next = (rows.len() > limit).then(|| rows[limit - 1].seq.to_string());
     rows.truncate(limit);
     Ok(page(rows.iter().map(views::delivery).collect(), next))
@@ -274,12 +274,12 @@ pub async fn deliveries(app: State, query: Query, Path(id): Path<String>) -> Ans
 pub async fn redeliver(app: State, Path((id, delivery)): Path<(String, String)>, headers: HeaderMap) -> Answer {
     let id = trigger_id(&id)?;
     let key = key(&headers, "redeliver", delivery.as_bytes())?;
-    let delivered = app.engine.redeliver(app.org(), id, &delivery, key).await?;
+    let delivered = app.engine.webhooks.redeliver(app.org(), id, &delivery, key).await?;
     Ok(answer(if delivered.started.deduplicated { 200 } else { 201 }, webhooks::view(&delivered)))
 }
 
 async fn one(app: &App, id: &str) -> Result<TriggerRow, Refusal> {
-    let found = app.engine.trigger(app.org(), trigger_id(id)?).await?;
+    let found = app.engine.triggers.get(app.org(), trigger_id(id)?).await?;
     found.ok_or_else(|| Refusal::not_found("trigger", id))
 }
 

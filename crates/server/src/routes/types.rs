@@ -10,7 +10,7 @@ use crate::{Answer, Path, Refusal, State, body};
 use api::{Code, PauseRequest, ResumeRequest, TypeLimits, TypeRate, TypeRequest, TypeView, WorkerView};
 use axum::body::Body;
 use axum::http::HeaderMap;
-use engine::engine::TypeChange;
+use engine::services::TypeChange;
 use kernel::Span;
 use serde_json::json;
 use store::Rate;
@@ -45,14 +45,14 @@ pub fn routes() -> Vec<Route> {
 async fn list(app: State, query: Query) -> Answer {
     let limit = query.limit()?;
     let prefix = query.get("prefix").unwrap_or_default();
-    let mut types = app.engine.task_types(app.org(), prefix, query.get("cursor"), limit + 1).await?;
+    let mut types = app.engine.tasks.task_types(app.org(), prefix, query.get("cursor"), limit + 1).await?;
     let next = (types.len() > limit).then(|| types[limit - 1].row.name.clone());
     types.truncate(limit);
     Ok(page(types.iter().map(views::kind).collect(), next))
 }
 
 async fn show(app: State, Path(name): Path<String>) -> Answer {
-    let found = app.engine.task_type(app.org(), &name).await?;
+    let found = app.engine.tasks.task_type(app.org(), &name).await?;
     Ok(answer(200, views::kind(&found.ok_or_else(|| Refusal::not_found("type", &name))?)))
 }
 
@@ -63,7 +63,7 @@ async fn replace(app: State, Path(name): Path<String>, headers: HeaderMap, body:
         let refusal = Refusal::new(Code::InvalidBody, problem.message).at("type");
         return Err(problem.hint.into_iter().fold(refusal, Refusal::hint));
     }
-    let changed = app.engine.put_type(app.org(), &name, understand(request)?).await?;
+    let changed = app.engine.tasks.put_type(app.org(), &name, understand(request)?).await?;
     Ok(answer(200, views::kind(&changed)))
 }
 
@@ -114,18 +114,18 @@ fn understand(request: TypeRequest) -> Result<TypeChange, Refusal> {
 async fn pause(app: State, Path(name): Path<String>, headers: HeaderMap, body: Body) -> Answer {
     let PauseRequest { actor, note } = body::json::<Option<_>>(&headers, body).await?.unwrap_or_default();
     let [actor, note] = notes([("actor", actor), ("note", note)])?;
-    Ok(answer(200, views::kind(&app.engine.pause_type(app.org(), &name, actor, note).await?)))
+    Ok(answer(200, views::kind(&app.engine.tasks.pause_type(app.org(), &name, actor, note).await?)))
 }
 
 async fn resume(app: State, Path(name): Path<String>, headers: HeaderMap, body: Body) -> Answer {
     body::json::<Option<ResumeRequest>>(&headers, body).await?;
-    Ok(answer(200, views::kind(&app.engine.resume_type(app.org(), &name).await?)))
+    Ok(answer(200, views::kind(&app.engine.tasks.resume_type(app.org(), &name).await?)))
 }
 
 async fn workers(app: State, query: Query) -> Answer {
     let limit = query.limit()?;
     let after = query.get("cursor").unwrap_or_default();
-    let all = app.engine.workers(app.org()).await?;
+    let all = app.engine.tasks.workers(app.org()).await?;
     let mut seen: Vec<WorkerView> =
         all.iter().filter(|(row, _)| row.id.as_str() > after).take(limit + 1).map(views::worker).collect();
     let next = (seen.len() > limit).then(|| seen[limit - 1].id.clone());

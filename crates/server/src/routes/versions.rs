@@ -7,7 +7,7 @@ use crate::contract::{Param, Route, get};
 use crate::query::{Query, invalid};
 use crate::{Answer, App, Path, Refusal, State, diff, views};
 use api::{Code, DiffView, GraphView, VersionEntryView, rfc3339};
-use engine::engine::Chosen;
+use engine::services::Chosen;
 use serde_json::{Value, json};
 use store::{VersionKey, VersionRow, WorkflowRow};
 
@@ -46,7 +46,7 @@ pub async fn history(app: State, query: Query, Path(key): Path<String>) -> Answe
     let limit = query.limit()?;
     let before = query.read("cursor", "the `next` of an earlier page", |text| text.parse::<u32>().ok())?;
     let row = find_ever(&app, &key).await?;
-    let mut versions = app.engine.versions(app.org(), row.id, before, limit + 1).await?;
+    let mut versions = app.engine.workflows.versions(app.org(), row.id, before, limit + 1).await?;
     let next = (versions.len() > limit).then(|| versions[limit - 1].number.to_string());
     versions.truncate(limit);
     Ok(page(versions.iter().map(entry).collect(), next))
@@ -83,7 +83,7 @@ pub async fn diff(app: State, query: Query, Path(key): Path<String>) -> Answer {
 pub async fn graph(app: State, query: Query, Path(key): Path<String>) -> Answer {
     let row = find_ever(&app, &key).await?;
     let chosen = of(&app, &row, &query).await?;
-    Ok(answer(200, views::graph::of_plan(&*app.engine.plan(&row, &chosen.version).await?)))
+    Ok(answer(200, views::graph::of_plan(&*app.engine.workflows.plan(&row, &chosen.version).await?)))
 }
 
 /// The version that `?version=` names, else the present one.
@@ -107,7 +107,7 @@ async fn named(app: &App, row: &WorkflowRow, parameter: &str, text: &str) -> Res
 }
 
 async fn chosen(app: &App, row: &WorkflowRow, by: VersionKey) -> Result<Option<Chosen>, Refusal> {
-    Ok(app.engine.version(app.org(), row.id, by).await?)
+    Ok(app.engine.workflows.version(app.org(), row.id, by).await?)
 }
 
 /// `sha256:<hex>`, also without the prefix.

@@ -8,7 +8,7 @@ use api::{Code, DeliveredView};
 use axum::body::Body;
 use axum::http::{HeaderMap, HeaderValue, Method, Uri, header};
 use axum::response::IntoResponse;
-use engine::engine::Delivered;
+use engine::services::Delivered;
 use engine::triggers::webhook::Request;
 
 pub fn routes() -> Vec<Route> {
@@ -44,7 +44,7 @@ pub async fn receive(
     given: HeaderMap,
     body: Body,
 ) -> Answer {
-    let endpoint = app.engine.webhook_endpoint(&path).await?.ok_or_else(unknown)?;
+    let endpoint = app.engine.webhooks.endpoint(&path).await?.ok_or_else(unknown)?;
     if method.as_str() != endpoint.method() {
         let message = format!("this webhook takes {}, not {method}", endpoint.method());
         let mut response = Refusal::new(Code::MethodNotAllowed, message).into_response();
@@ -60,7 +60,7 @@ pub async fn receive(
         kept: headers::kept(&given),
         body: body::collect(body, body::PAYLOAD_MAX).await?,
     };
-    let delivered = app.engine.deliver(&endpoint, &request).await.map_err(|error| match error {
+    let delivered = app.engine.webhooks.deliver(&endpoint, &request).await.map_err(|error| match error {
         engine::Error::NotFound(_) => unknown(),
         engine::Error::KeyReused => {
             Refusal::new(Code::DeliveryIdReused, "this delivery id came with another request before")

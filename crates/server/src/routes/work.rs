@@ -14,7 +14,7 @@ use axum::body::Body;
 use axum::http::HeaderMap;
 use axum::response::IntoResponse;
 use bytes::Bytes;
-use engine::engine::{Alive, Heartbeat, Outcome, Report, Reported, TaskKey};
+use engine::services::{Alive, Heartbeat, ReportOutcome, Reported, TaskKey, TaskReport};
 use engine::task_queue::{Cancellation, Pattern};
 use kernel::Span;
 use kernel::event::{Failure, Line};
@@ -139,9 +139,9 @@ fn is_type_byte(byte: u8) -> bool {
 }
 
 impl Asker {
-    fn ask(self, credits: u32, reports: Vec<Report>, heartbeats: Vec<Heartbeat>) -> engine::engine::WorkRequest {
+    fn ask(self, credits: u32, reports: Vec<TaskReport>, heartbeats: Vec<Heartbeat>) -> engine::services::WorkRequest {
         let Asker { worker, types, runtime, version, slots, lease, wait } = self;
-        engine::engine::WorkRequest {
+        engine::services::WorkRequest {
             worker,
             types,
             runtime,
@@ -163,7 +163,7 @@ async fn claim(app: State, headers: HeaderMap, body: Body) -> Answer {
         return Err(invalid("max", format!("a number from 1 to {CLAIM_MAX}")));
     }
     let request = asker(request)?.ask(max, Vec::new(), Vec::new());
-    let reply = app.engine.work(app.org(), request).await?;
+    let reply = app.engine.tasks.work(app.org(), request).await?;
     let cancelled = reply.handed.cancellations.iter().map(task_id).collect();
     let data = reply.handed.tasks.into_iter().map(views::claimed).collect();
     Ok(Json(ClaimedViews { data, cancelled }).into_response())
@@ -172,32 +172,32 @@ async fn claim(app: State, headers: HeaderMap, body: Body) -> Answer {
 async fn complete(app: State, Path(task): Path<String>, headers: HeaderMap, body: Body) -> Answer {
     let key = task_key(&task)?;
     let CompleteRequest { claim_token, result } = body::json(&headers, body).await?;
-    let outcome = Outcome::Done(raw(result));
-    let report = Report { task: key, fence: key.fence(&claim_token), outcome };
-    reported(&task, app.engine.report(app.org(), report).await?)
+    let outcome = ReportOutcome::Done(raw(result));
+    let report = TaskReport { task: key, fence: key.fence(&claim_token), outcome };
+    reported(&task, app.engine.tasks.report(app.org(), report).await?)
 }
 
 async fn fail(app: State, Path(task): Path<String>, headers: HeaderMap, body: Body) -> Answer {
     let key = task_key(&task)?;
     let FailRequest { claim_token, error, is_final, retry_after } = body::json(&headers, body).await?;
     let outcome = failed("", error, is_final, retry_after.as_ref())?;
-    let report = Report { task: key, fence: key.fence(&claim_token), outcome };
-    reported(&task, app.engine.report(app.org(), report).await?)
+    let report = TaskReport { task: key, fence: key.fence(&claim_token), outcome };
+    reported(&task, app.engine.tasks.report(app.org(), report).await?)
 }
 
 async fn snooze(app: State, Path(task): Path<String>, headers: HeaderMap, body: Body) -> Answer {
     let key = task_key(&task)?;
     let SnoozeRequest { claim_token, span: asked } = body::json(&headers, body).await?;
     let span = span("for", Some(&asked), SNOOZE_MAX, Span(0), SNOOZE_MAX)?;
-    let report = Report { task: key, fence: key.fence(&claim_token), outcome: Outcome::Snoozed(span) };
-    reported(&task, app.engine.report(app.org(), report).await?)
+    let report = TaskReport { task: key, fence: key.fence(&claim_token), outcome: ReportOutcome::Snoozed(span) };
+    reported(&task, app.engine.tasks.report(app.org(), report).await?)
 }
 
 async fn heartbeat(app: State, Path(task): Path<String>, headers: HeaderMap, body: Body) -> Answer {
     let key = task_key(&task)?;
     let HeartbeatRequest { claim_token, extend, progress } = body::json(&headers, body).await?;
     let heartbeat = alive("", key, &claim_token, extend.as_ref(), progress)?;
-    match app.engine.heartbeat(app.org(), heartbeat).await? {
+    match app.engine.tasks.heartbeat(app.org(), heartbeat).await? {
         Alive::Until(at) => Ok(answer(200, HeartbeatView { lease_until: rfc3339(at), cancel: false })),
         Alive::Cancelled => Ok(answer(200, HeartbeatView { lease_until: rfc3339(app.engine.now()), cancel: true })),
         Alive::Stale => Err(stale()),
@@ -223,7 +223,7 @@ async fn logs(app: State, Path(task): Path<String>, headers: HeaderMap, body: Bo
         told.push(Line { level, message: line.message, ..Default::default() });
     }
     let fence = key.fence(&claim_token);
-    reported(&task, app.engine.task_logs(app.org(), key, fence, told).await?)
+    reported(&task, app.engine.tasks.log(app.org(), key, fence, told).await?)
 }
 
 async fn work(app: State, headers: HeaderMap, body: Body) -> Answer {
@@ -251,7 +251,7 @@ async fn work(app: State, headers: HeaderMap, body: Body) -> Answer {
         let key = task_key(&task_id).map_err(|r| r.at(format!("heartbeats[{i}].task_id")))?;
         alives.push(alive(&format!("heartbeats[{i}]."), key, &claim_token, extend.as_ref(), progress)?);
     }
-    let reply = app.engine.work(app.org(), asker.ask(credits, reports, alives)).await?;
+    let reply = app.engine.tasks.work(app.org(), asker.ask(credits, reports, alives)).await?;
     let ack = |(task_id, reported): (String, Reported)| ReportedView { task_id, status: word(reported).into() };
     let acks = ids.into_iter().zip(reply.acks).map(ack).collect();
     let lease = |(task_id, alive): (String, Alive)| match alive {
@@ -270,7 +270,7 @@ fn task_id((run, step): &Cancellation) -> String {
 }
 
 /// What a worker's entry says about an attempt.
-fn report(index: usize, item: DoneItem) -> Result<Report, Refusal> {
+fn report(index: usize, item: DoneItem) -> Result<TaskReport, Refusal> {
     let DoneItem { task_id, claim_token, result, error, is_final, retry_after, snooze } = item;
     let place = format!("done[{index}]");
     let task = task_key(&task_id).map_err(|refusal| refusal.at(format!("{place}.task_id")))?;
@@ -282,19 +282,24 @@ fn report(index: usize, item: DoneItem) -> Result<Report, Refusal> {
         (Some(result), None, None) if result.get().len() > body::PAYLOAD_MAX => {
             let message = format!("the result is larger than {} bytes", body::PAYLOAD_MAX);
             let failure = Failure::new("result_too_large", message);
-            Outcome::Failed { failure, is_final: true, retry_after: None }
+            ReportOutcome::Failed { failure, is_final: true, retry_after: None }
         }
-        (result, None, None) => Outcome::Done(raw(result)),
+        (result, None, None) => ReportOutcome::Done(raw(result)),
         (None, Some(error), None) => failed(&format!("{place}."), error, is_final, retry_after.as_ref())?,
         (None, None, Some(asked)) => {
-            Outcome::Snoozed(span(&format!("{place}.snooze"), Some(&asked), SNOOZE_MAX, Span(0), SNOOZE_MAX)?)
+            ReportOutcome::Snoozed(span(&format!("{place}.snooze"), Some(&asked), SNOOZE_MAX, Span(0), SNOOZE_MAX)?)
         }
         _ => return Err(invalid(&place, "one of `result`, `error` and `snooze`")),
     };
-    Ok(Report { task, fence: task.fence(&claim_token), outcome })
+    Ok(TaskReport { task, fence: task.fence(&claim_token), outcome })
 }
 
-fn failed(place: &str, error: WorkerError, is_final: bool, retry_after: Option<&Value>) -> Result<Outcome, Refusal> {
+fn failed(
+    place: &str,
+    error: WorkerError,
+    is_final: bool,
+    retry_after: Option<&Value>,
+) -> Result<ReportOutcome, Refusal> {
     let WorkerError { message, code } = error;
     let code = code.unwrap_or_else(|| "worker_error".to_owned());
     if code.is_empty() || code.len() > CODE_MAX || code.chars().any(char::is_control) {
@@ -317,7 +322,7 @@ fn failed(place: &str, error: WorkerError, is_final: bool, retry_after: Option<&
         None => None,
         given => Some(span(&format!("{place}retry_after"), given, Span(0), Span(0), RETRY_AFTER_MAX)?),
     };
-    Ok(Outcome::Failed { failure: Failure::new(&code, message), is_final, retry_after })
+    Ok(ReportOutcome::Failed { failure: Failure::new(&code, message), is_final, retry_after })
 }
 
 fn alive(

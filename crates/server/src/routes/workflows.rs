@@ -113,7 +113,7 @@ pub async fn create(app: State, headers: HeaderMap, body: Body) -> Answer {
     let fingerprint =
         || Sha256::new().chain_update(b"create\0").chain_update(lang::canonical_json(&tree)).finalize().into();
     let key = idempotency_key(&headers)?.map(|key| (key, fingerprint()));
-    let (row, is_repeat) = app.engine.create_workflow(app.org(), &compiled, key).await?;
+    let (row, is_repeat) = app.engine.workflows.create(app.org(), &compiled, key).await?;
     Ok(answer(if is_repeat { 200 } else { 201 }, views::workflow(&row, None, None)))
 }
 
@@ -144,7 +144,7 @@ pub async fn list(app: State, query: Query) -> Answer {
     let limit = query.limit()?;
     let before = query.read("cursor", "the `next` of an earlier page", WorkflowId::parse)?;
     let filter = WorkflowFilter { name: query.get("name").unwrap_or_default().to_owned(), before, limit: limit + 1 };
-    let mut rows = app.engine.workflows(app.org(), &filter).await?;
+    let mut rows = app.engine.workflows.list(app.org(), &filter).await?;
     let next = (rows.len() > limit).then(|| rows[limit - 1].id.to_string());
     rows.truncate(limit);
     Ok(page(rows.iter().map(|row| views::workflow(row, None, None)).collect(), next))
@@ -157,22 +157,22 @@ pub async fn show(app: State, query: Query, Path(key): Path<String>) -> Answer {
     let source = versions::source(&chosen);
     if chosen.version.number != row.version {
         (row.version, row.hash) = (chosen.version.number, chosen.version.hash);
-        row.steps = app.engine.plan(&row, &chosen.version).await?.nodes().len() as u32;
+        row.steps = app.engine.workflows.plan(&row, &chosen.version).await?.nodes().len() as u32;
     }
     let definition = Some(views::definition(&row, source));
-    let pause = app.engine.workflow_pause(app.org(), row.id).await?;
+    let pause = app.engine.workflows.paused(app.org(), row.id).await?;
     Ok(answer(200, views::workflow(&row, definition, pause.as_ref())))
 }
 
 /// A workflow by id, name or slug.
 pub async fn find(app: &crate::App, key: &str) -> Result<store::WorkflowRow, Refusal> {
-    let found = app.engine.workflow(app.org(), key).await?;
+    let found = app.engine.workflows.get(app.org(), key).await?;
     found.ok_or_else(|| no_workflow(key))
 }
 
 /// Also one that was deleted, by its id.
 pub async fn find_ever(app: &crate::App, key: &str) -> Result<store::WorkflowRow, Refusal> {
-    let found = app.engine.workflow_ever(app.org(), key).await?;
+    let found = app.engine.workflows.get_ever(app.org(), key).await?;
     found.ok_or_else(|| no_workflow(key))
 }
 
@@ -218,13 +218,13 @@ async fn switch(app: &crate::App, key: &str, enabled: bool) -> Answer {
 }
 
 async fn change(app: &crate::App, key: &str, change: &Change<'_>, expected: Option<[u8; 32]>) -> Answer {
-    let row = app.engine.edit_workflow(app.org(), key, change, expected).await;
+    let row = app.engine.workflows.edit(app.org(), key, change, expected).await;
     shown(app, &row.map_err(|error| named(error, key))?).await
 }
 
 pub async fn delete(app: State, query: Query, Path(key): Path<String>, headers: HeaderMap) -> Answer {
     let expected = expected(&query, &headers)?;
-    let gone = app.engine.edit_workflow(app.org(), &key, &Change::Delete, expected).await;
+    let gone = app.engine.workflows.edit(app.org(), &key, &Change::Delete, expected).await;
     gone.map_err(|error| named(error, &key))?;
     Ok(StatusCode::NO_CONTENT.into_response())
 }
@@ -249,7 +249,7 @@ pub async fn trigger(app: State, query: Query, Path(key): Path<String>, given: H
     }
     let idempotency = idempotency_key(&given)?;
     let body = body::payload(&given, body).await?;
-    let workflow = app.engine.resolve(app.org(), &key).await?.ok_or_else(|| no_workflow(&key))?;
+    let workflow = app.engine.workflows.resolve(app.org(), &key).await?.ok_or_else(|| no_workflow(&key))?;
     let idempotency = idempotency.map(|key| {
         let fingerprint = fingerprint(workflow.row.id, &body, &labels, &callback_url);
         Idempotency { scope: None, key, fingerprint }
@@ -262,13 +262,13 @@ pub async fn trigger(app: State, query: Query, Path(key): Path<String>, given: H
         ..StartRequest::new(app.org(), workflow, body)
     };
     if let Some(limit) = wait {
-        let (started, _) = app.engine.run(request, Duration::from_micros(limit.0)).await?;
+        let (started, _) = app.engine.runs.run(request, Duration::from_micros(limit.0)).await?;
         let status = if started.deduplicated { 200 } else { 201 };
-        let reading = app.engine.read(app.org(), started.run).await?;
+        let reading = app.engine.runs.read(app.org(), started.run).await?;
         let reading = reading.ok_or_else(|| Refusal::not_found("run", &started.run.to_string()))?;
         return Ok(answer(status, views::run(&reading)));
     }
-    let started = app.engine.start(request).await?;
+    let started = app.engine.runs.start(request).await?;
     let status = if started.deduplicated { 200 } else { 201 };
     Ok(answer(status, started_view(&started)))
 }
@@ -278,7 +278,7 @@ pub async fn pause(app: State, Path(key): Path<String>, headers: HeaderMap, body
     let PauseRequest { actor, note } = body::json::<Option<_>>(&headers, body).await?.unwrap_or_default();
     let [actor, note] = notes([("actor", actor), ("note", note)])?;
     let row = find(&app, &key).await?;
-    app.engine.pause_workflow(app.org(), row.id, actor, note).await?;
+    app.engine.workflows.pause(app.org(), row.id, actor, note).await?;
     shown(&app, &row).await
 }
 
@@ -286,12 +286,12 @@ pub async fn resume(app: State, Path(key): Path<String>, headers: HeaderMap, bod
     let ResumeRequest { actor } = body::json::<Option<_>>(&headers, body).await?.unwrap_or_default();
     notes([("actor", actor)])?;
     let row = find(&app, &key).await?;
-    app.engine.resume_workflow(app.org(), row.id).await?;
+    app.engine.workflows.resume(app.org(), row.id).await?;
     shown(&app, &row).await
 }
 
 async fn shown(app: &crate::App, row: &store::WorkflowRow) -> Answer {
-    let pause = app.engine.workflow_pause(app.org(), row.id).await?;
+    let pause = app.engine.workflows.paused(app.org(), row.id).await?;
     Ok(answer(200, views::workflow(row, None, pause.as_ref())))
 }
 

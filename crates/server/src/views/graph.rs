@@ -1,7 +1,7 @@
 //! A plan as nodes and edges, with or without a run on it.
 
 use api::{GraphEdgeView, GraphNodeView, GraphView};
-use engine::engine::Reading;
+use engine::services::Reading;
 use kernel::Plan;
 use kernel::plan::Outcomes;
 use kernel::run::Step;

@@ -1,7 +1,7 @@
 //! Tasks, types and workers as callers see them.
 
 use api::{ClaimedView, TaskError, TaskView, TypeLimits, TypePauseView, TypeRate, WorkerView, rfc3339};
-use engine::engine::{TaskKey, TaskReading, TypeView, status_of};
+use engine::services::{TaskKey, TaskReading, TypeView, status_of};
 use engine::task_queue::Task;
 use kernel::Payload;
 use kernel::run::Phase;

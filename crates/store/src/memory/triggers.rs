@@ -140,7 +140,7 @@ impl Contents {
     }
 
     /// False if it is gone or another one by now.
-    pub(super) fn advance(&mut self, org: OrgId, trigger: TriggerId, to: Advance) -> bool {
+    pub(super) fn advance(&mut self, org: OrgId, trigger: TriggerId, to: ScheduleAdvance) -> bool {
         let found = self.triggers.get_mut(&(org, trigger)).filter(|row| row.revision == to.revision);
         found.map(|row| (row.cursor, row.next_at) = (to.cursor, to.next_at)).is_some()
     }

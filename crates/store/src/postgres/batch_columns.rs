@@ -9,7 +9,7 @@
 use super::columns::{Blob, Id, Words, group_bytes, int, org_of, sql};
 use super::session::Params;
 use crate::rows::{Batch, LimitSlotRow, ReadyRow, RunRow, RunWrite, Wait};
-use crate::triggers::{Advance, DELIVERIES_KEPT, DeliveryRow, REQUESTS_KEPT};
+use crate::triggers::{DELIVERIES_KEPT, DeliveryRow, REQUESTS_KEPT, ScheduleAdvance};
 use bytes::{BufMut, Bytes, BytesMut};
 use kernel::{OrgId, RunId, Timestamp, TriggerId};
 use std::collections::{BTreeMap, BTreeSet, HashSet};
@@ -312,7 +312,7 @@ impl BatchColumns {
 
     fn deliveries(&mut self, writes: &[&RunWrite]) {
         let births = || writes.iter().filter_map(|w| w.run_insert.as_deref());
-        let lines: Vec<(&DeliveryRow, Option<Advance>)> =
+        let lines: Vec<(&DeliveryRow, Option<ScheduleAdvance>)> =
             births().filter_map(|run_insert| Some((run_insert.delivery.as_ref()?, run_insert.advance))).collect();
         self.lock_triggers(lines.iter().map(|(line, _)| (line.org, line.trigger)));
         for (line, advance) in lines {
@@ -335,7 +335,7 @@ impl BatchColumns {
         self.add(sql!("postgres/delivery_put"), delivery_params(row));
     }
 
-    fn advance(&mut self, (org, trigger): (OrgId, TriggerId), to: Advance) {
+    fn advance(&mut self, (org, trigger): (OrgId, TriggerId), to: ScheduleAdvance) {
         let params: Vec<Box<dyn ToSql + Sync + Send>> = vec![
             Box::new(time(to.cursor)),
             Box::new(time(to.next_at)),

@@ -109,7 +109,7 @@ pub(super) async fn log(session: &Session, log: &TriggerLog) -> Attempted<bool> 
     if locked.is_empty() {
         return Ok(false);
     }
-    if let Some(Advance { revision, cursor, next_at }) = log.advance {
+    if let Some(ScheduleAdvance { revision, cursor, next_at }) = log.advance {
         let (cursor, next_at) = (cursor.map(|at| at.0), next_at.map(|at| at.0));
         let params: [&(dyn ToSql + Sync); 5] = [&cursor, &next_at, &org, &trigger, &i64::from(revision)];
         if session.execute(sql!("trigger_advance"), &params).await? == 0 {

@@ -118,8 +118,12 @@ pub(super) fn log(connection: &Connection, log: &TriggerLog) -> Attempted<bool> 
 }
 
 /// Moves a schedule on; false if it is gone or another one by now.
-pub(super) fn advance(connection: &Connection, (org, trigger): (OrgId, TriggerId), to: Advance) -> Attempted<bool> {
-    let Advance { revision, cursor, next_at } = to;
+pub(super) fn advance(
+    connection: &Connection,
+    (org, trigger): (OrgId, TriggerId),
+    to: ScheduleAdvance,
+) -> Attempted<bool> {
+    let ScheduleAdvance { revision, cursor, next_at } = to;
     let row = params![cursor.map(|at| at.0), next_at.map(|at| at.0), org.0, trigger.0, revision];
     Ok(connection.prepare_cached(sql!("trigger_advance"))?.execute(row)? > 0)
 }

@@ -4,20 +4,24 @@
 //! the schedule's step past it are one write, and so are skips. The moment is also the idempotency key
 //! of its run, should it ever be looked at twice.
 
-use super::definitions::Resolved;
-use super::triggers::{delivery_id, spec};
-use super::{Engine, Error, Idempotency, Source, StartRequest};
+use super::core::Core;
+use super::runs::{Idempotency, Runs, Source, StartRequest};
+use super::triggers::{Triggers, delivery_id, spec};
+use super::workflows::{Resolved, Workflows, lock};
+use crate::error::Error;
 use crate::triggers::fire_times::{self, Due, FireTime, MissedRange};
 use bytes::Bytes;
 use kernel::event::TriggerKind;
 use kernel::{OrgId, RunId, Span, Timestamp, TriggerId};
 use lang::trigger::{Overlap, Schedule, Spec};
 use sha2::{Digest, Sha256};
+use std::collections::HashMap;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use store::crash::{self, Point};
-use store::{Advance, DELIVERIES_KEPT, DeliveryOutcome, DeliveryRow, TriggerLog, TriggerRow};
+use store::{DELIVERIES_KEPT, DeliveryOutcome, DeliveryRow, ScheduleAdvance, TriggerRow};
+use tokio::sync::Notify;
 
 /// How often the loop looks although nothing is due: what is queued waits at most this long.
 const LOOK: Duration = Duration::from_secs(1);
@@ -33,35 +37,58 @@ const STARTS_MAX: usize = 500;
 /// A schedule that cannot be read is looked at again after this.
 const UNREADABLE: Span = Span::from_secs(60);
 
-/// Fires schedules for as long as the engine runs.
-pub(super) async fn keep(engine: Engine) {
-    let inner = &engine.inner;
-    while !inner.inbox.is_closed() {
-        let tended = match inner.is_draining.load(Ordering::Relaxed) {
-            true => Ok(0),
-            false => engine.fire_due_schedules().await,
-        };
-        let pause = match (&tended, inner.store.next_trigger().await) {
-            (Ok(_), Ok(next)) => {
-                let now = inner.clock.now();
-                let until = next.map_or(LOOK, |at| Duration::from_micros(at.since(now).0).min(LOOK));
-                // What is due and could not be done is not asked for without end.
-                if tended.is_ok_and(|count| count == 0) { until.max(Duration::from_millis(1)) } else { until }
-            }
-            _ => PAUSE,
-        };
-        let _ = tokio::time::timeout(pause, inner.triggers_moved.notified()).await;
-    }
+pub struct Scheduler {
+    core: Arc<Core>,
+    runs: Arc<Runs>,
+    workflows: Arc<Workflows>,
+    triggers: Arc<Triggers>,
+    /// A schedule, or the clock, has changed.
+    wake: Arc<Notify>,
+    /// Held while due schedules are fired: one caller at a time.
+    firing: tokio::sync::Mutex<()>,
+    /// Fire times that could not be handled although this process was running: since when, by trigger.
+    delayed_since: Mutex<HashMap<TriggerId, Timestamp>>,
 }
 
-impl Engine {
+impl Scheduler {
+    pub fn new(
+        core: Arc<Core>,
+        runs: Arc<Runs>,
+        workflows: Arc<Workflows>,
+        triggers: Arc<Triggers>,
+        wake: Arc<Notify>,
+    ) -> Scheduler {
+        let (firing, delayed_since) = Default::default();
+        Scheduler { core, runs, workflows, triggers, wake, firing, delayed_since }
+    }
+
+    /// Fires schedules until the engine stops.
+    pub async fn run(self: Arc<Self>) {
+        let core = &self.core;
+        while !core.inbox.is_closed() {
+            let fired = match core.health.is_draining.load(Ordering::Relaxed) {
+                true => Ok(0),
+                false => self.fire_due().await,
+            };
+            let pause = match (&fired, core.store.next_trigger().await) {
+                (Ok(_), Ok(next)) => {
+                    let until = next.map_or(LOOK, |at| Duration::from_micros(at.since(core.now()).0).min(LOOK));
+                    // What is due and could not be done is not asked for without end.
+                    if fired.is_ok_and(|count| count == 0) { until.max(Duration::from_millis(1)) } else { until }
+                }
+                _ => PAUSE,
+            };
+            let _ = tokio::time::timeout(pause, self.wake.notified()).await;
+        }
+    }
+
     /// Deals with every moment that has come due, and with every queue whose turn it is. Answers how many
     /// moments that were.
-    pub(super) async fn fire_due_schedules(&self) -> Result<u64, Error> {
-        let _one_at_a_time = self.inner.schedule_lock.lock().await;
+    pub async fn fire_due(&self) -> Result<u64, Error> {
+        let _one_at_a_time = self.firing.lock().await;
         let mut handled = 0;
         let mut trouble = None;
-        for row in self.inner.store.due_triggers(self.now(), PAGE).await? {
+        for row in self.core.store.due_triggers(self.core.now(), PAGE).await? {
             match self.fire_time(&row).await {
                 Ok(count) => handled += count,
                 Err(error) => {
@@ -74,7 +101,7 @@ impl Engine {
             Ok(count) => handled += count,
             Err(error) => trouble = Some(error),
         }
-        self.inner.metrics.schedule_ticks_total.add(handled);
+        self.core.metrics.schedule_ticks_total.add(handled);
         match trouble {
             Some(error) if handled == 0 => Err(error),
             _ => Ok(handled),
@@ -84,18 +111,20 @@ impl Engine {
     async fn fire_time(&self, row: &TriggerRow) -> Result<u64, Error> {
         let Ok(Spec::Schedule(schedule)) = spec(row) else {
             tracing::error!(trigger = %row.id, "the settings of a schedule cannot be read");
-            let next_at = Some(self.now().after(UNREADABLE));
-            self.log(row, Vec::new(), Some(Advance { revision: row.revision, cursor: row.cursor, next_at })).await?;
+            let next_at = Some(self.core.now().after(UNREADABLE));
+            self.triggers
+                .log(row, Vec::new(), Some(ScheduleAdvance { revision: row.revision, cursor: row.cursor, next_at }))
+                .await?;
             return Ok(0);
         };
-        let now = self.now();
-        let delayed_since = lock(&self.inner.delayed_since).get(&row.id).copied();
+        let now = self.core.now();
+        let delayed_since = lock(&self.delayed_since).get(&row.id).copied();
         let due = fire_times::due(row.id, &schedule, row.cursor.unwrap_or(now), now, delayed_since);
         let Due { gone, fire_times, cursor, next_at } = due;
         let mut round = ScheduleRound {
-            engine: self,
+            scheduler: self,
             row,
-            workflow: self.resolve(row.org, &row.workflow.to_string()).await?,
+            workflow: self.workflows.resolve(row.org, &row.workflow.to_string()).await?,
             last_run: row.last_run,
             queued: None,
             lines: Vec::new(),
@@ -128,14 +157,14 @@ impl Engine {
                 Ok(None) => return Ok(count),
                 Err(error) => {
                     // Somebody was here and tried: this moment is late, and not missed.
-                    lock(&self.inner.delayed_since).entry(row.id).or_insert(fire_time.nominal);
+                    lock(&self.delayed_since).entry(row.id).or_insert(fire_time.nominal);
                     return Err(error);
                 }
             }
             cursor = fire_time.nominal;
             count += 1;
         }
-        lock(&self.inner.delayed_since).remove(&row.id);
+        lock(&self.delayed_since).remove(&row.id);
         if !is_moved {
             round.move_on(cursor, next_at).await?;
         }
@@ -146,31 +175,31 @@ impl Engine {
     async fn start_queued(&self) -> Result<u64, Error> {
         let mut started = 0;
         let mut done: Option<(OrgId, TriggerId)> = None;
-        for line in self.inner.store.queued_deliveries(None, QUEUED_PAGE).await? {
+        for line in self.core.store.queued_deliveries(None, QUEUED_PAGE).await? {
             let key = (line.org, line.trigger);
             if done == Some(key) {
                 continue;
             }
             done = Some(key);
-            let Some(row) = self.inner.store.trigger(line.org, line.trigger).await? else { continue };
+            let Some(row) = self.core.store.trigger(line.org, line.trigger).await? else { continue };
             if !row.enabled {
-                self.inner.skip_queued(&row, "trigger_disabled", self.now()).await?;
+                self.triggers.skip_queued(&row, "trigger_disabled", self.core.now()).await?;
                 continue;
             }
             if self.is_open(row.org, row.last_run).await? {
                 continue;
             }
-            let workflow = self.resolve(row.org, &row.workflow.to_string()).await?;
+            let workflow = self.workflows.resolve(row.org, &row.workflow.to_string()).await?;
             let nominal = line.nominal.unwrap_or(line.at);
             match self.fire(&row, workflow, nominal, None).await? {
                 Fired::Run { run, is_known: true } => {
                     let line = DeliveryRow { outcome: DeliveryOutcome::Started, run: Some(run), ..line };
-                    self.log(&row, vec![line], None).await?;
+                    self.triggers.log(&row, vec![line], None).await?;
                 }
                 Fired::Run { .. } => {}
                 Fired::Skipped(reason) => {
                     let skipped = self.skipped(&row, nominal, reason);
-                    self.log(&row, vec![skipped], None).await?;
+                    self.triggers.log(&row, vec![skipped], None).await?;
                 }
             }
             started += 1;
@@ -184,12 +213,12 @@ impl Engine {
         row: &TriggerRow,
         workflow: Option<Arc<Resolved>>,
         nominal: Timestamp,
-        advance: Option<Advance>,
+        advance: Option<ScheduleAdvance>,
     ) -> Result<Fired, Error> {
         let Some(workflow) = workflow else { return Ok(Fired::Skipped("workflow_deleted")) };
         let id = delivery_id(nominal);
         let fingerprint = Sha256::new().chain_update(b"tick\0").chain_update(row.id.0).chain_update(&id).finalize();
-        let line = DeliveryRow { nominal: Some(nominal), ..self.line(row, id.clone(), "") };
+        let line = DeliveryRow { nominal: Some(nominal), ..self.triggers.delivery(row, id.clone(), "") };
         let request = StartRequest {
             source: Source {
                 kind: TriggerKind::Schedule,
@@ -207,7 +236,7 @@ impl Engine {
             advance,
             ..StartRequest::new(row.org, workflow, Bytes::from_static(b"{}"))
         };
-        match self.start(request).await {
+        match self.runs.start(request).await {
             Ok(started) => {
                 crash::point(Point::TickStarted);
                 Ok(Fired::Run { run: started.run, is_known: started.deduplicated })
@@ -221,23 +250,13 @@ impl Engine {
 
     async fn is_open(&self, org: OrgId, run: Option<RunId>) -> Result<bool, Error> {
         let Some(run) = run else { return Ok(false) };
-        Ok(self.inner.store.run(org, run).await?.is_some_and(|row| !row.status.is_terminal()))
-    }
-
-    pub(super) async fn log(
-        &self,
-        row: &TriggerRow,
-        rows: Vec<DeliveryRow>,
-        advance: Option<Advance>,
-    ) -> Result<bool, Error> {
-        let log = TriggerLog { org: row.org, trigger: row.id, rows, advance };
-        self.inner.written(self.inner.store.log_deliveries(&log).await)
+        Ok(self.core.store.run(org, run).await?.is_some_and(|row| !row.status.is_terminal()))
     }
 
     fn skipped(&self, row: &TriggerRow, nominal: Timestamp, reason: &str) -> DeliveryRow {
-        self.inner.metrics.schedule_ticks_skipped_total.add(1);
+        self.core.metrics.schedule_ticks_skipped_total.add(1);
         let outcome = DeliveryOutcome::Skipped;
-        DeliveryRow { outcome, nominal: Some(nominal), ..self.line(row, delivery_id(nominal), reason) }
+        DeliveryRow { outcome, nominal: Some(nominal), ..self.triggers.delivery(row, delivery_id(nominal), reason) }
     }
 }
 
@@ -269,7 +288,7 @@ fn summary(row: &TriggerRow, gone: MissedRange, now: Timestamp) -> DeliveryRow {
 
 /// One schedule's moments of one round.
 struct ScheduleRound<'a> {
-    engine: &'a Engine,
+    scheduler: &'a Scheduler,
     row: &'a TriggerRow,
     workflow: Option<Arc<Resolved>>,
     last_run: Option<RunId>,
@@ -293,9 +312,9 @@ impl ScheduleRound<'_> {
         let FireTime { nominal, at, .. } = *fire_time;
         let verdict = if fire_time.is_skipped { FireDecision::Skip("missed") } else { self.judge(schedule).await? };
         match verdict {
-            FireDecision::Skip(reason) => self.lines.push(self.engine.skipped(self.row, nominal, reason)),
+            FireDecision::Skip(reason) => self.lines.push(self.scheduler.skipped(self.row, nominal, reason)),
             FireDecision::Queue => {
-                let line = self.engine.line(self.row, delivery_id(nominal), "overlap");
+                let line = self.scheduler.triggers.delivery(self.row, delivery_id(nominal), "overlap");
                 let outcome = DeliveryOutcome::Queued;
                 self.lines.push(DeliveryRow { outcome, nominal: Some(nominal), ..line });
             }
@@ -304,14 +323,14 @@ impl ScheduleRound<'_> {
                 if !self.lines.is_empty() && !self.move_on(before, Some(at)).await? {
                     return Ok(None);
                 }
-                let advance = Advance { revision: self.row.revision, cursor: Some(nominal), next_at };
-                match self.engine.fire(self.row, self.workflow.clone(), nominal, Some(advance)).await? {
+                let advance = ScheduleAdvance { revision: self.row.revision, cursor: Some(nominal), next_at };
+                match self.scheduler.fire(self.row, self.workflow.clone(), nominal, Some(advance)).await? {
                     Fired::Run { run, is_known } => {
                         self.last_run = Some(run);
                         self.started += 1;
                         return Ok(Some(!is_known));
                     }
-                    Fired::Skipped(reason) => self.lines.push(self.engine.skipped(self.row, nominal, reason)),
+                    Fired::Skipped(reason) => self.lines.push(self.scheduler.skipped(self.row, nominal, reason)),
                 }
             }
         }
@@ -328,16 +347,16 @@ impl ScheduleRound<'_> {
         let (org, id) = (self.row.org, self.row.id);
         Ok(match schedule.overlap {
             Overlap::Allow => FireDecision::Run,
-            Overlap::Skip if self.engine.is_open(org, self.last_run).await? => FireDecision::Skip("overlap"),
+            Overlap::Skip if self.scheduler.is_open(org, self.last_run).await? => FireDecision::Skip("overlap"),
             Overlap::Skip => FireDecision::Run,
             Overlap::Queue => {
                 let queued = match self.queued {
                     Some(queued) => queued,
-                    None => self.engine.inner.store.queued_deliveries(Some((org, id)), QUEUE_MAX).await?.len(),
+                    None => self.scheduler.core.store.queued_deliveries(Some((org, id)), QUEUE_MAX).await?.len(),
                 };
                 self.queued = Some(queued);
                 match queued {
-                    0 if !self.engine.is_open(org, self.last_run).await? => FireDecision::Run,
+                    0 if !self.scheduler.is_open(org, self.last_run).await? => FireDecision::Run,
                     QUEUE_MAX.. => FireDecision::Skip("queue_full"),
                     _ => {
                         self.queued = Some(queued + 1);
@@ -350,13 +369,9 @@ impl ScheduleRound<'_> {
 
     async fn move_on(&mut self, cursor: Timestamp, next_at: Option<Timestamp>) -> Result<bool, Error> {
         let lines = std::mem::take(&mut self.lines);
-        let advance = Advance { revision: self.row.revision, cursor: Some(cursor), next_at };
-        self.engine.log(self.row, lines, Some(advance)).await
+        let advance = ScheduleAdvance { revision: self.row.revision, cursor: Some(cursor), next_at };
+        self.scheduler.triggers.log(self.row, lines, Some(advance)).await
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(|e| e.into_inner())
 }
 
 enum FireDecision {

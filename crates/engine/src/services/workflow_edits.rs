@@ -4,15 +4,14 @@
 //! mix; one that lost such a race is made again from what is there now. Runs never see any of this: each
 //! pinned its version when it was created.
 
-use super::run_queries::load;
-use super::{Engine, Error, NOTIFIER};
-use crate::secret;
-use kernel::plan::Body;
-use kernel::{OrgId, RunId, WorkflowId};
+use super::outbox::NOTIFIER;
+use super::triggers::owned_trigger;
+use super::workflows::Workflows;
+use crate::error::Error;
+use kernel::{OrgId, WorkflowId};
 use lang::{Compiled, MetaChange};
 use store::{
-    Definition, Edited, Erased, Erasure, OwnTrigger, TriggerRow, VersionKey, VersionRow, WorkflowEdit, WorkflowKey,
-    WorkflowRow,
+    Definition, Edited, OwnTrigger, TriggerRow, VersionKey, VersionRow, WorkflowEdit, WorkflowKey, WorkflowRow,
 };
 
 /// Edits lost to others before one gives up.
@@ -34,10 +33,10 @@ pub struct Chosen {
     pub source: bytes::Bytes,
 }
 
-impl Engine {
+impl Workflows {
     /// Changes a workflow; what starts after the answer sees the change. With `expected`, only if that is the
     /// hash of its present definition.
-    pub async fn edit_workflow(
+    pub async fn edit(
         &self,
         org: OrgId,
         key: &str,
@@ -45,21 +44,21 @@ impl Engine {
         expected: Option<[u8; 32]>,
     ) -> Result<WorkflowRow, Error> {
         for _ in 0..TRIES {
-            let seen = self.workflow(org, key).await?.ok_or(Error::NotFound("workflow"))?;
+            let seen = self.get(org, key).await?.ok_or(Error::NotFound("workflow"))?;
             if expected.is_some_and(|hash| hash != seen.hash) {
                 return Err(Error::OtherVersion(seen.hash));
             }
             if seen.id == NOTIFIER {
                 return Err(Error::BuiltIn);
             }
-            let own = self.inner.store.owned_trigger(org, seen.id).await?;
-            let edit = self.edit(seen, change, own.as_ref())?;
-            let outcome = self.inner.written(self.inner.store.edit_workflow(&edit).await);
+            let own = self.core.store.owned_trigger(org, seen.id).await?;
+            let edit = self.edited(seen, change, own.as_ref())?;
+            let outcome = self.core.written(self.core.store.edit_workflow(&edit).await);
             // Also when the outcome is not known: what is remembered may be wrong.
-            self.inner.definitions.forget_names();
+            self.cache.forget_names();
             match outcome? {
                 Edited::Done => {
-                    self.inner.triggers_moved.notify_one();
+                    self.schedule_changed.notify_one();
                     return Ok(edit.row);
                 }
                 Edited::Taken(taken) => return Err(Error::Taken(taken)),
@@ -69,8 +68,8 @@ impl Engine {
         Err(Error::Unavailable("the workflow is changing too fast".into()))
     }
 
-    fn edit(&self, seen: WorkflowRow, change: &Change<'_>, own: Option<&TriggerRow>) -> Result<WorkflowEdit, Error> {
-        let now = self.now();
+    fn edited(&self, seen: WorkflowRow, change: &Change<'_>, own: Option<&TriggerRow>) -> Result<WorkflowEdit, Error> {
+        let now = self.core.now();
         let mut row = WorkflowRow { updated_at: now, ..seen.clone() };
         let (mut version, mut trigger) = (None, OwnTrigger::Keep);
         match change {
@@ -92,7 +91,7 @@ impl Engine {
                     version = Some((Definition { hash: *hash, source, plan }, "update"));
                 }
                 // Also with the same hash: a secret is not part of it.
-                trigger = match self.owned_trigger(&row, wanted.as_ref(), own)? {
+                trigger = match owned_trigger(&row, wanted.as_ref(), own, now)? {
                     Some(row) => OwnTrigger::Put(Box::new(row)),
                     None => OwnTrigger::Remove,
                 };
@@ -121,12 +120,12 @@ impl Engine {
         before: Option<u32>,
         limit: usize,
     ) -> Result<Vec<VersionRow>, Error> {
-        Ok(self.inner.store.versions(org, id, before, limit).await?)
+        Ok(self.core.store.versions(org, id, before, limit).await?)
     }
 
     /// One version of a workflow with its source.
     pub async fn version(&self, org: OrgId, id: WorkflowId, by: VersionKey) -> Result<Option<Chosen>, Error> {
-        let Some(version) = self.inner.store.version(org, id, by).await? else { return Ok(None) };
+        let Some(version) = self.core.store.version(org, id, by).await? else { return Ok(None) };
         let source = self.source(org, &version.hash).await?;
         let source = source.ok_or_else(|| Error::Damaged("the definition of a version is missing".into()))?;
         Ok(Some(Chosen { version, source }))
@@ -134,33 +133,13 @@ impl Engine {
 
     /// The plan of a version.
     pub async fn plan(&self, row: &WorkflowRow, version: &VersionRow) -> Result<std::sync::Arc<kernel::Plan>, Error> {
-        let found = self.inner.version(row.org, row.id, version.number, &row.name, version.hash).await?;
+        let found = self.pinned(row.org, row.id, version.number, &row.name, version.hash).await?;
         Ok(found.plan.clone())
-    }
-
-    /// Removes a run that has ended, with everything it holds.
-    pub async fn delete_run(&self, org: OrgId, run: RunId) -> Result<(), Error> {
-        let resumed = load(&self.inner, org, run).await?.ok_or(Error::NotFound("run"))?;
-        let is_wait = |body: &Option<Body>| matches!(body, Some(Body::Webhook { .. }));
-        let waits = resumed.version.plan.nodes().iter().filter(|node| is_wait(&node.body));
-        let labels = resumed.run.state.origin.labels.iter();
-        let erasure = Erasure {
-            org,
-            run,
-            labels: labels.map(|pair| (pair.name.clone(), pair.value.clone())).collect(),
-            waits: waits.map(|node| secret::token_hash(&self.inner.secret.token(run, &node.key))).collect(),
-        };
-        match self.inner.written(self.inner.store.erase(&erasure).await)? {
-            Erased::Done => Ok(()),
-            Erased::NotFound => Err(Error::NotFound("run")),
-            Erased::NotEnded => Err(Error::RunOpen(format!("the run has not ended: it is {}", resumed.row.status))),
-            Erased::NotTold => Err(Error::RunOpen("somebody has yet to be told that the run has ended".into())),
-        }
     }
 
     /// The workflow of a run, also when it was deleted.
     pub(super) async fn workflow_of(&self, org: OrgId, id: WorkflowId) -> Result<WorkflowRow, Error> {
-        let found = self.inner.store.workflow(org, &WorkflowKey::Ever(id)).await?;
+        let found = self.core.store.workflow(org, &WorkflowKey::Ever(id)).await?;
         found.ok_or_else(|| Error::Damaged("its workflow is missing".into()))
     }
 }

@@ -1,10 +1,15 @@
 //! Runs that ended long ago are deleted, a few at a time, as if somebody had asked for each: nothing that is open goes, and
 //! nothing whose end somebody has yet to be told of. Each node takes its own.
 
-use super::{Engine, Error};
+use super::cluster::Cluster;
+use super::core::Core;
+use super::runs::Runs;
+use crate::error::Error;
 use kernel::{OrgId, RunId, RunStatus, Span, Timestamp};
+use std::sync::Arc;
 use std::time::Duration;
 use store::RunFilter;
+use tokio::sync::Notify;
 
 /// How often it is looked for what may go.
 const EVERY: Duration = Duration::from_secs(60);
@@ -12,20 +17,32 @@ const EVERY: Duration = Duration::from_secs(60);
 const PAGE: usize = 200;
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// Deletes what ended more than `span` ago, until the engine stops.
-pub(super) async fn keep(engine: Engine, span: Span) {
-    while !engine.inner.inbox.is_closed() {
-        let cutoff = Timestamp(engine.now().0.saturating_sub_unsigned(span.0));
-        match engine.delete_ended(OrgId::DEFAULT, cutoff).await {
-            Ok(0) => {}
-            Ok(count) => tracing::info!(count, "runs that ended long ago were deleted"),
-            Err(error) => tracing::warn!(%error, "runs that ended long ago cannot be deleted"),
-        }
-        let _ = tokio::time::timeout(EVERY, engine.inner.retention_moved.notified()).await;
-    }
+pub struct Retention {
+    core: Arc<Core>,
+    cluster: Arc<Cluster>,
+    runs: Arc<Runs>,
+    /// Has it look at once, because a virtual clock has moved.
+    wake: Arc<Notify>,
 }
 
-impl Engine {
+impl Retention {
+    pub fn new(core: Arc<Core>, cluster: Arc<Cluster>, runs: Arc<Runs>, wake: Arc<Notify>) -> Retention {
+        Retention { core, cluster, runs, wake }
+    }
+
+    /// Deletes runs that ended more than `span` ago, until the engine stops.
+    pub async fn run(self, span: Span) {
+        while !self.core.inbox.is_closed() {
+            let cutoff = Timestamp(self.core.now().0.saturating_sub_unsigned(span.0));
+            match self.delete_ended(OrgId::DEFAULT, cutoff).await {
+                Ok(0) => {}
+                Ok(count) => tracing::info!(count, "expired runs were deleted"),
+                Err(error) => tracing::warn!(%error, "expired runs cannot be deleted"),
+            }
+            let _ = tokio::time::timeout(EVERY, self.wake.notified()).await;
+        }
+    }
+
     /// Deletes this node's share of what ended before `cutoff`; answers how many runs that were.
     pub async fn delete_ended(&self, org: OrgId, cutoff: Timestamp) -> Result<u64, Error> {
         let statuses = RunStatus::ALL.iter().copied().filter(|status| status.is_terminal()).collect();
@@ -34,12 +51,12 @@ impl Engine {
         let mut filter = RunFilter { statuses, until: Some(cutoff), before, limit: PAGE, ..RunFilter::default() };
         let mut count = 0;
         loop {
-            let page = self.inner.store.runs(org, &filter).await?;
+            let page = self.core.store.runs(org, &filter).await?;
             let Some(last) = page.last() else { return Ok(count) };
             filter.before = Some(last.id);
             let is_over = |row: &&store::RunRow| row.finished_at.is_some_and(|at| at < cutoff);
-            for row in page.iter().filter(is_over).filter(|row| self.inner.membership.is_mine(row.id)) {
-                match self.delete_run(org, row.id).await {
+            for row in page.iter().filter(is_over).filter(|row| self.cluster.is_mine(row.id)) {
+                match self.runs.delete(org, row.id).await {
                     Ok(()) => count += 1,
                     Err(Error::NotFound(_) | Error::RunOpen(_)) => {}
                     Err(error) => return Err(error),

@@ -1,6 +1,6 @@
 //! Where the random part of an id comes from: the system, or a seed when everything must happen the same way again.
 
-use super::Error;
+use crate::error::Error;
 use kernel::{RunId, Timestamp};
 use sha2::{Digest, Sha256};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -13,7 +13,7 @@ type RandomBytes = [u8; 10];
 /// Rolls asked of the system together: one at a time, asking costs more than the rest of an id.
 const TOGETHER: usize = 64;
 
-pub(super) struct IdGenerator(Mutex<State>);
+pub struct IdGenerator(Mutex<State>);
 
 struct State {
     source: RandomSource,
@@ -30,7 +30,7 @@ enum RandomSource {
 }
 
 impl IdGenerator {
-    pub(super) fn new(seed: Option<u64>) -> IdGenerator {
+    pub fn new(seed: Option<u64>) -> IdGenerator {
         let source = seed.map_or(RandomSource::System(Vec::new()), |seed| RandomSource::Seed { seed, drawn: 0 });
         IdGenerator(Mutex::new(State { source, last: RunId::default() }))
     }
@@ -39,7 +39,7 @@ impl IdGenerator {
     /// within a millisecond.
     ///
     /// One of those that this node looks after, so that it keeps what it starts.
-    pub(super) fn run_id(&self, now: Timestamp, is_mine: impl Fn(RunId) -> bool) -> Result<RunId, Error> {
+    pub fn run_id(&self, now: Timestamp, is_mine: impl Fn(RunId) -> bool) -> Result<RunId, Error> {
         let State { source, last } = &mut *self.state();
         let random = source.random_bytes()?;
         let step = u32::from_be_bytes([random[6], random[7], random[8], random[9]]);
@@ -54,7 +54,7 @@ impl IdGenerator {
         Ok(*last)
     }
 
-    pub(super) fn random_bytes(&self) -> Result<RandomBytes, Error> {
+    pub fn random_bytes(&self) -> Result<RandomBytes, Error> {
         self.state().source.random_bytes()
     }
 
@@ -81,7 +81,7 @@ impl RandomSource {
     }
 }
 
-pub(super) fn random<const N: usize>() -> Result<[u8; N], Error> {
+pub fn random<const N: usize>() -> Result<[u8; N], Error> {
     let mut bytes = [0; N];
     getrandom::fill(&mut bytes).map_err(|e| Error::Unavailable(format!("no randomness: {e}")))?;
     Ok(bytes)

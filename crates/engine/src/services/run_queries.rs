@@ -1,6 +1,9 @@
 //! Reading runs: back into the mailbox, or for people to look at.
 
-use super::{Engine, Error, Inner, refusal};
+use super::core::refusal;
+use super::runs::Runs;
+use super::workflows::Workflows;
+use crate::error::Error;
 use crate::explain::{Around, Explanation, explain};
 use crate::mailbox::{Command, LoadFailure, Query, Reply, Resumed};
 use crate::task_queue::ClaimStatus;
@@ -8,10 +11,10 @@ use crate::version::Version;
 use kernel::run::Lease;
 use kernel::{Event, OrgId, Payload, Payloads, Record, Run, RunId, Timestamp};
 use std::sync::Arc;
-use store::{Loaded, QueueKey, RunRow};
+use store::{Loaded, NotificationRow, QueueKey, RunRow};
 
 /// Unclaimed tasks of one run that an explanation looks at.
-const STANCES_MAX: usize = 64;
+const CLAIM_STATUSES_MAX: usize = 64;
 
 /// A run as it stands, for views.
 pub struct Reading {
@@ -22,44 +25,47 @@ pub struct Reading {
     pub payloads: Payloads,
 }
 
-/// Reads and folds a run.
-pub(super) async fn load(inner: &Inner, org: OrgId, run: RunId) -> Result<Option<Resumed>, LoadFailure> {
-    fold(inner, inner.store.load(org, run).await).await
-}
-
 /// Several runs, in the order asked.
-pub(super) async fn load_all(inner: &Inner, runs: &[(OrgId, RunId)]) -> Vec<Result<Option<Resumed>, LoadFailure>> {
-    let loaded = match inner.store.load_all(runs).await {
+pub(super) async fn load_all(
+    workflows: &Workflows,
+    runs: &[(OrgId, RunId)],
+) -> Vec<Result<Option<Resumed>, LoadFailure>> {
+    let loaded = match workflows.core.store.load_all(runs).await {
         Ok(loaded) => loaded,
         Err(error) => runs.iter().map(|_| Err(error.clone())).collect(),
     };
     let mut folded = Vec::with_capacity(runs.len());
     for one in loaded {
-        folded.push(fold(inner, one).await);
+        folded.push(fold(workflows, one).await);
     }
     folded
 }
 
-async fn fold(inner: &Inner, loaded: store::Result<Option<Loaded>>) -> Result<Option<Resumed>, LoadFailure> {
+async fn fold(workflows: &Workflows, loaded: store::Result<Option<Loaded>>) -> Result<Option<Resumed>, LoadFailure> {
     let unreadable = |e: store::Error| match e {
         store::Error::Corrupt(what) => LoadFailure::Damaged(what),
         other => LoadFailure::Store(other.to_string()),
     };
     let Some(loaded) = loaded.map_err(unreadable)? else { return Ok(None) };
-    let version = inner.version_of(&loaded.row).await?;
+    let version = workflows.version_of(&loaded.row).await?;
     let snapshot = loaded.snapshot.as_ref().map(|(_, bytes)| &bytes[..]);
     let folded = Run::load(&version.plan, snapshot, &loaded.records)?;
     let records = loaded.records.len() as u32;
     Ok(Some(Resumed { version, run: folded, seq: loaded.seq, row: loaded.row, records }))
 }
 
-impl Engine {
+impl Runs {
+    /// Reads and folds a run.
+    pub(super) async fn load(&self, org: OrgId, run: RunId) -> Result<Option<Resumed>, LoadFailure> {
+        fold(&self.workflows, self.core.store.load(org, run).await).await
+    }
+
     /// The run with everything it holds; `None` if there is no such run.
     pub async fn read(&self, org: OrgId, run: RunId) -> Result<Option<Reading>, Error> {
-        let Some(resumed) = load(&self.inner, org, run).await? else { return Ok(None) };
+        let Some(resumed) = self.load(org, run).await? else { return Ok(None) };
         let Resumed { version, run: state, row, .. } = resumed;
         let numbers: Vec<u32> = stored_payloads(&state).collect();
-        let payloads = self.inner.store.payloads(org, run, &numbers).await?;
+        let payloads = self.core.store.payloads(org, run, &numbers).await?;
         Ok(Some(Reading { row, version, run: state, payloads: payloads.into_iter().collect() }))
     }
 
@@ -68,12 +74,12 @@ impl Engine {
         let plan = &reading.version.plan;
         let mut claim_statuses = Vec::new();
         // One is enough to say why a run waits, a few for whoever asks about one step of many.
-        for step in reading.run.claimable(plan).take(STANCES_MAX) {
+        for step in reading.run.claimable(plan).take(CLAIM_STATUSES_MAX) {
             let name = plan.node(step).task().map(|task| task.name.clone()).unwrap_or_default();
             let queue = QueueKey { org, name, key: reading.run.step(step).key.clone() };
-            self.catch_up(Some((queue.org, &queue.name))).await?;
+            self.cluster.catch_up(Some((queue.org, &queue.name))).await?;
             if let Reply::ClaimStatus(claim_status) =
-                self.inner.ask(|reply_to| Command::Query(Query::ClaimStatus(queue), reply_to)).await?
+                self.core.ask(|reply_to| Command::Query(Query::ClaimStatus(queue), reply_to)).await?
             {
                 claim_statuses.push((step, *claim_status));
             }
@@ -83,7 +89,7 @@ impl Engine {
 
     /// Until when workers have the tasks of a run.
     pub async fn leases(&self, reading: &Reading) -> Result<Vec<(u32, Timestamp)>, Error> {
-        let nodes = self.inner.membership.nodes();
+        let nodes = self.cluster.nodes();
         let is_elsewhere = |lease: &Lease<'_>| lease.epoch != nodes.own() && !nodes.is_gone(lease.epoch);
         let (there, here): (Vec<Lease<'_>>, Vec<Lease<'_>>) = reading.run.leased().partition(is_elsewhere);
         // Another node hears of these workers: at least as long as they were given them for.
@@ -94,7 +100,7 @@ impl Engine {
             return Ok(leases);
         }
         let tasks = steps.iter().map(|step| (reading.row.id, *step)).collect();
-        match self.inner.ask(|reply_to| Command::Query(Query::Leases(tasks), reply_to)).await? {
+        match self.core.ask(|reply_to| Command::Query(Query::Leases(tasks), reply_to)).await? {
             Reply::Leases(until) => {
                 leases.extend(steps.into_iter().zip(until).filter_map(|(step, at)| Some((step, at?))));
                 Ok(leases)
@@ -110,16 +116,16 @@ impl Engine {
         run: RunId,
         step: Option<&str>,
     ) -> Result<Option<(Reading, Option<Explanation>)>, Error> {
-        self.inner.refresh_caches().await?;
+        self.cluster.refresh_caches().await?;
         let Some(reading) = self.read(org, run).await? else { return Ok(None) };
         let is_queued = reading.run.state.queued.is_some();
         let (claim_statuses, leases) = (self.claim_statuses(org, &reading).await?, self.leases(&reading).await?);
         let around = Around {
             queue_status: if is_queued { self.queue_status(run).await? } else { None },
-            pause: if is_queued { self.workflow_pause(org, reading.row.workflow).await? } else { None },
+            pause: if is_queued { self.workflows.paused(org, reading.row.workflow).await? } else { None },
             notifications: if reading.run.is_terminal() { self.notifications(org, run).await? } else { Vec::new() },
-            queued: Some(&|fence| self.http_queue_position(run, fence)),
-            wait_url: Some(&|key: &str| self.inner.wait_url(run, key)),
+            queued: Some(&|fence| self.http_queue.position(run, fence)),
+            wait_url: Some(&|key: &str| self.core.callbacks.url(run, key)),
             claim_statuses,
             leases,
         };
@@ -127,9 +133,14 @@ impl Engine {
         Ok(Some((reading, told)))
     }
 
+    /// Notifications of a run's end that have not been handed over, with what went wrong.
+    pub async fn notifications(&self, org: OrgId, run: RunId) -> Result<Vec<NotificationRow>, Error> {
+        Ok(self.core.store.run_notifications(org, run).await?)
+    }
+
     /// Every event of a run with its number and time.
     pub async fn history(&self, org: OrgId, run: RunId) -> Result<Option<Vec<(u64, Timestamp, Event)>>, Error> {
-        let Some(records) = self.inner.store.history(org, run, 0, usize::MAX).await? else { return Ok(None) };
+        let Some(records) = self.core.store.history(org, run, 0, usize::MAX).await? else { return Ok(None) };
         let mut events = Vec::new();
         for bytes in records {
             events.extend(events_of(&bytes)?);

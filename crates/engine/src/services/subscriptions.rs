@@ -7,9 +7,10 @@
 //!
 //! The rule that keeps the hot path free: the loop looks at one number, and at nothing else while it is 0.
 
-use super::definitions::lock;
+use super::core::Core;
 use super::run_queries::events_of;
-use super::{Engine, Error};
+use super::workflows::{Workflows, lock};
+use crate::error::Error;
 use crate::version::Version;
 use kernel::{Event, OrgId, RunId, Timestamp};
 use std::collections::HashMap;
@@ -34,13 +35,13 @@ const NAMES_MAX: usize = 1_024;
 
 /// Who wants to hear of commits.
 #[derive(Default)]
-pub(super) struct Subscriptions {
+pub struct Subscribers {
     count: AtomicUsize,
     runs: Mutex<HashMap<RunId, (usize, watch::Sender<()>)>>,
     all: watch::Sender<()>,
 }
 
-impl Subscriptions {
+impl Subscribers {
     /// Called by the loop after every commit.
     pub(super) fn announce(&self, batch: &Batch, verdicts: &[Verdict]) {
         if self.count.load(Ordering::SeqCst) == 0 {
@@ -58,7 +59,7 @@ impl Subscriptions {
     }
 }
 
-impl Subscriptions {
+impl Subscribers {
     /// Another node has moved this run.
     pub(super) fn changed(&self, run: RunId) {
         if self.count.load(Ordering::SeqCst) == 0 {
@@ -81,7 +82,9 @@ impl Subscriptions {
 
 /// A place among the followers, given back when it is dropped.
 struct Subscription {
-    engine: Engine,
+    core: Arc<Core>,
+    workflows: Arc<Workflows>,
+    subscribers: Arc<Subscribers>,
     run: Option<RunId>,
     changed: watch::Receiver<()>,
     /// For how long it waits to be told.
@@ -89,19 +92,20 @@ struct Subscription {
 }
 
 impl Subscription {
-    fn take(engine: &Engine, run: Option<RunId>) -> Subscription {
-        let subscriptions = &engine.inner.subscriptions;
-        subscriptions.count.fetch_add(1, Ordering::SeqCst);
+    fn take(from: &Subscriptions, run: Option<RunId>) -> Subscription {
+        let subscribers = from.subscribers.clone();
+        subscribers.count.fetch_add(1, Ordering::SeqCst);
         let changed = match run {
-            None => subscriptions.all.subscribe(),
+            None => subscribers.all.subscribe(),
             Some(run) => {
-                let mut runs = lock(&subscriptions.runs);
+                let mut runs = lock(&subscribers.runs);
                 let (count, sender) = runs.entry(run).or_insert_with(|| (0, watch::Sender::new(())));
                 *count += 1;
                 sender.subscribe()
             }
         };
-        Subscription { engine: engine.clone(), run, changed, patience: LOOK_MIN }
+        let (core, workflows) = (from.core.clone(), from.workflows.clone());
+        Subscription { core, workflows, subscribers, run, changed, patience: LOOK_MIN }
     }
 
     /// Nothing that is announced from now on is missed by [`more`](Self::more).
@@ -115,7 +119,7 @@ impl Subscription {
     }
 
     async fn more(&mut self) {
-        let patience = if self.engine.inner.store.is_shared() { self.patience } else { RECHECK };
+        let patience = if self.core.store.is_shared() { self.patience } else { RECHECK };
         self.patience = (self.patience * 2).min(LOOK_MAX);
         let _ = tokio::time::timeout(patience, self.changed.changed()).await;
     }
@@ -123,9 +127,9 @@ impl Subscription {
 
 impl Drop for Subscription {
     fn drop(&mut self) {
-        let subscriptions = &self.engine.inner.subscriptions;
+        let subscribers = &self.subscribers;
         if let Some(run) = self.run {
-            let mut runs = lock(&subscriptions.runs);
+            let mut runs = lock(&subscribers.runs);
             if let Some((count, _)) = runs.get_mut(&run) {
                 *count -= 1;
                 if *count == 0 {
@@ -133,7 +137,7 @@ impl Drop for Subscription {
                 }
             }
         }
-        subscriptions.count.fetch_sub(1, Ordering::SeqCst);
+        subscribers.count.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
@@ -168,7 +172,7 @@ impl RunSubscription {
         self.subscription.stir();
         loop {
             self.subscription.begin();
-            let store = self.subscription.engine.inner.store.clone();
+            let store = self.subscription.core.store.clone();
             let Some(page) = store.history(self.org, self.run, self.records, PAGE).await? else { return Ok(None) };
             self.records += page.len() as u64;
             let mut happened = Vec::new();
@@ -211,7 +215,7 @@ impl RunEvents {
         self.subscription.stir();
         loop {
             self.subscription.begin();
-            let store = self.subscription.engine.inner.store.clone();
+            let store = self.subscription.core.store.clone();
             let journal_page = store.journal_page(self.org, Some(self.after), JOURNAL_PAGE).await?;
             if journal_page.end <= self.after {
                 self.subscription.more().await;
@@ -243,9 +247,9 @@ impl RunEvents {
         if let Some(known) = self.names.get(&run) {
             return Ok(Some(known.clone()));
         }
-        let inner = &self.subscription.engine.inner;
-        let Some(row) = inner.store.run(self.org, run).await? else { return Ok(None) };
-        let known: (Arc<str>, Arc<Version>) = (row.workflow_name.as_str().into(), inner.version_of(&row).await?);
+        let Subscription { core, workflows, .. } = &self.subscription;
+        let Some(row) = core.store.run(self.org, run).await? else { return Ok(None) };
+        let known: (Arc<str>, Arc<Version>) = (row.workflow_name.as_str().into(), workflows.version_of(&row).await?);
         if self.names.len() >= NAMES_MAX {
             self.names.clear();
         }
@@ -254,20 +258,31 @@ impl RunEvents {
     }
 }
 
-impl Engine {
+/// Follows runs, for clients that watch them.
+pub struct Subscriptions {
+    core: Arc<Core>,
+    workflows: Arc<Workflows>,
+    subscribers: Arc<Subscribers>,
+}
+
+impl Subscriptions {
+    pub fn new(core: Arc<Core>, workflows: Arc<Workflows>, subscribers: Arc<Subscribers>) -> Subscriptions {
+        Subscriptions { core, workflows, subscribers }
+    }
+
     /// Follows a run; events up to number `after` are left out. `None` if there is no such run.
-    pub async fn subscribe(&self, org: OrgId, run: RunId, after: u64) -> Result<Option<RunSubscription>, Error> {
+    pub async fn run(&self, org: OrgId, run: RunId, after: u64) -> Result<Option<RunSubscription>, Error> {
         let subscription = Subscription::take(self, Some(run));
-        let Some(row): Option<RunRow> = self.inner.store.run(org, run).await? else { return Ok(None) };
-        let version = self.inner.version_of(&row).await?;
+        let Some(row): Option<RunRow> = self.core.store.run(org, run).await? else { return Ok(None) };
+        let version = self.workflows.version_of(&row).await?;
         let workflow = row.workflow_name.as_str().into();
         Ok(Some(RunSubscription { subscription, org, run, workflow, version, after, records: 0, has_ended: false }))
     }
 
     /// Follows everything that is written after position `after` of the journal, or from now on.
-    pub async fn subscribe_all(&self, org: OrgId, after: Option<u64>) -> Result<RunEvents, Error> {
+    pub async fn all(&self, org: OrgId, after: Option<u64>) -> Result<RunEvents, Error> {
         let subscription = Subscription::take(self, None);
-        let now = self.inner.store.journal_page(org, None, 1).await?.end;
+        let now = self.core.store.journal_page(org, None, 1).await?.end;
         let after = after.unwrap_or(now).min(now);
         Ok(RunEvents { subscription, org, after, names: HashMap::new() })
     }

@@ -1,6 +1,9 @@
 //! Replay: a new run from an old one's input. The old one stays as it is.
 
-use super::{Engine, Error, Idempotency, Resolved, Source, StartRequest, Started};
+use super::runs::{Idempotency, Runs, Source, StartRequest, Started};
+use super::tasks::type_of;
+use super::workflows::Resolved;
+use crate::error::Error;
 use kernel::plan::Form;
 use kernel::{OrgId, RunId};
 use std::sync::Arc;
@@ -15,7 +18,7 @@ pub enum Edition {
     Latest,
 }
 
-impl Engine {
+impl Runs {
     /// Starts a run with the body, headers and labels another one was started with; a task also with its priority,
     /// key and callback.
     pub async fn replay(
@@ -28,13 +31,13 @@ impl Engine {
         let reading = self.read(org, run).await?.ok_or(Error::NotFound("run"))?;
         let row = match reading.version.plan.layout().form {
             // A type's runs have no workflow behind them; its settings are part of what the run pinned.
-            Form::Task => self.inner.type_of(&reading.version).await?,
-            _ => self.workflow_of(org, reading.row.workflow).await?,
+            Form::Task => type_of(&self.core, &reading.version).await?,
+            _ => self.workflows.workflow_of(org, reading.row.workflow).await?,
         };
         let version = match edition {
             Edition::Pinned => reading.version.clone(),
             Edition::Latest if row.deleted_at.is_some() => return Err(Error::NotFound("workflow")),
-            Edition::Latest => self.inner.version(org, row.id, row.version, &row.name, row.hash).await?,
+            Edition::Latest => self.workflows.pinned(org, row.id, row.version, &row.name, row.hash).await?,
         };
         let origin = &reading.run.state.origin;
         let body = origin.body.bytes(&reading.payloads);

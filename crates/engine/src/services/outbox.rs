@@ -10,8 +10,11 @@
 //! single step calls the address. So it is retried, signed, explained and survives crashes like everything
 //! else, and its idempotency key makes handing it over twice the same as once.
 
-use super::{Engine, Error, Idempotency, Inner, Source, StartRequest};
-use crate::engine::definitions::Resolved;
+use super::core::Core;
+use super::run_queries::Reading;
+use super::runs::{Idempotency, Runs, Source, StartRequest};
+use super::workflows::{Resolved, Workflows};
+use crate::error::Error;
 use kernel::advance::{failed_steps, notifications};
 use kernel::event::TriggerKind;
 use kernel::path::{Ref, Root};
@@ -22,7 +25,7 @@ use serde_json::{Value, json};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
-use store::{Definition, NewWorkflow, NotificationRow, WorkflowKey, WorkflowRow};
+use store::{Definition, NewWorkflow, NotificationKey, NotificationRow, WorkflowKey, WorkflowRow};
 use tokio::sync::mpsc;
 
 /// The workflow that calls addresses. It belongs to the engine: people's names cannot begin like its.
@@ -34,19 +37,19 @@ pub const RETRY_EVERY: Span = Span::from_secs(10);
 const PAGE: usize = 1_000;
 
 /// Notices the loop has released and nobody has dealt with yet.
-pub struct Outbox {
-    sender: mpsc::Sender<(OrgId, RunId, u32)>,
+pub struct OutboxQueue {
+    sender: mpsc::Sender<NotificationKey>,
     waiting: AtomicUsize,
 }
 
-impl Outbox {
-    pub fn new() -> (Outbox, mpsc::Receiver<(OrgId, RunId, u32)>) {
+impl OutboxQueue {
+    pub fn new() -> (Arc<OutboxQueue>, mpsc::Receiver<NotificationKey>) {
         let (sender, receiver) = mpsc::channel(PAGE);
-        (Outbox { sender, waiting: AtomicUsize::new(0) }, receiver)
+        (Arc::new(OutboxQueue { sender, waiting: AtomicUsize::new(0) }), receiver)
     }
 
     /// When there is no room it is left to the next look at the rows.
-    pub fn put(&self, notification: (OrgId, RunId, u32)) {
+    pub fn put(&self, notification: NotificationKey) {
         self.waiting.fetch_add(1, Ordering::Relaxed);
         if self.sender.try_send(notification).is_err() {
             self.waiting.fetch_sub(1, Ordering::Relaxed);
@@ -58,38 +61,45 @@ impl Outbox {
     }
 }
 
-/// Hands notices over, as they come and again from their rows, until the engine stops.
-pub async fn deliver(engine: Engine, mut released: mpsc::Receiver<(OrgId, RunId, u32)>) {
-    while !engine.inner.inbox.is_closed() {
-        if let Err(error) = engine.deliver_all().await {
-            tracing::warn!(%error, "the notices cannot be read");
-        }
-        let pause = tokio::time::sleep(Duration::from_micros(RETRY_EVERY.0));
-        tokio::pin!(pause);
-        loop {
-            tokio::select! {
-                () = &mut pause => break,
-                notification = released.recv() => {
-                    let Some((org, run, number)) = notification else { return };
-                    engine.deliver_one(org, run, number, "").await;
-                    engine.inner.outbox.waiting.fetch_sub(1, Ordering::Relaxed);
+/// Hands notifications over.
+pub struct Outbox {
+    core: Arc<Core>,
+    runs: Arc<Runs>,
+    workflows: Arc<Workflows>,
+    queue: Arc<OutboxQueue>,
+}
+
+impl Outbox {
+    pub fn new(core: Arc<Core>, runs: Arc<Runs>, workflows: Arc<Workflows>, queue: Arc<OutboxQueue>) -> Outbox {
+        Outbox { core, runs, workflows, queue }
+    }
+
+    /// Hands notifications over as they come, and again from their rows, until the engine stops.
+    pub async fn run(self, mut released: mpsc::Receiver<NotificationKey>) {
+        while !self.core.inbox.is_closed() {
+            if let Err(error) = self.deliver_all().await {
+                tracing::warn!(%error, "the notifications cannot be read");
+            }
+            let pause = tokio::time::sleep(Duration::from_micros(RETRY_EVERY.0));
+            tokio::pin!(pause);
+            loop {
+                tokio::select! {
+                    () = &mut pause => break,
+                    key = released.recv() => {
+                        let Some((org, run, number)) = key else { return };
+                        self.deliver_one(org, run, number, "").await;
+                        self.queue.waiting.fetch_sub(1, Ordering::Relaxed);
+                    }
                 }
             }
         }
-    }
-}
-
-impl Engine {
-    /// Notices of a run that have not been handed over, with what stands in the way.
-    pub async fn notifications(&self, org: OrgId, run: RunId) -> Result<Vec<NotificationRow>, Error> {
-        Ok(self.inner.store.run_notifications(org, run).await?)
     }
 
     /// Tries every notice there is once, page by page: those that cannot be handed over stay.
     async fn deliver_all(&self) -> Result<(), store::Error> {
         let mut after = None;
         loop {
-            let rows = self.inner.store.notifications(after, PAGE).await?;
+            let rows = self.core.store.notifications(after, PAGE).await?;
             let Some(last) = rows.last() else { return Ok(()) };
             after = Some((last.org, last.run, last.number));
             for row in &rows {
@@ -102,29 +112,29 @@ impl Engine {
     async fn deliver_one(&self, org: OrgId, run: RunId, number: u32, known: &str) {
         let Err(error) = self.start_notification(org, run, number).await else { return };
         let error = error.to_string();
-        if error == known || self.inner.fatal_reason().is_some() {
+        if error == known || self.core.health.fatal_reason().is_some() {
             return;
         }
         tracing::warn!(%run, number, error, "somebody could not be told that a run has ended");
-        let noted = self.inner.store.record_notification_error(&NotificationRow { org, run, number, error }).await;
-        if let Err(error) = self.inner.written(noted) {
+        let noted = self.core.store.record_notification_error(&NotificationRow { org, run, number, error }).await;
+        if let Err(error) = self.core.written(noted) {
             tracing::warn!(%run, %error, "and that could not be noted");
         }
     }
 
     async fn start_notification(&self, org: OrgId, run: RunId, number: u32) -> Result<(), Error> {
-        let reading = self.read(org, run).await?.ok_or(Error::NotFound("run"))?;
+        let reading = self.runs.read(org, run).await?.ok_or(Error::NotFound("run"))?;
         let listed = notifications(&reading.version.plan, &reading.run);
         let notify =
             listed.get(number as usize).ok_or_else(|| Error::Damaged("the notice is not of this run".into()))?;
         let notification_body = notification_body(&reading, notify);
         let (workflow, body) = match notify.url.is_empty() {
             true => {
-                let found = self.resolve(org, &notify.workflow).await?;
+                let found = self.workflows.resolve(org, &notify.workflow).await?;
                 let missing = || Error::Refused(format!("there is no workflow `{}`", notify.workflow));
                 (found.ok_or_else(missing)?, notification_body)
             }
-            false => (self.inner.notifier(org).await?, json!({ "url": notify.url, "news": notification_body })),
+            false => (self.notifier(org).await?, json!({ "url": notify.url, "news": notification_body })),
         };
         let idempotency = idempotency(run, number);
         let source = Source {
@@ -135,7 +145,7 @@ impl Engine {
             ..Source::default()
         };
         let request = StartRequest::new(org, workflow, body.to_string().into());
-        self.start(StartRequest { source, idempotency: Some(idempotency), ..request }).await?;
+        self.runs.start(StartRequest { source, idempotency: Some(idempotency), ..request }).await?;
         Ok(())
     }
 }
@@ -146,7 +156,7 @@ pub fn idempotency(run: RunId, number: u32) -> Idempotency {
 }
 
 /// What is told.
-fn notification_body(reading: &super::Reading, notify: &Notify) -> Value {
+fn notification_body(reading: &Reading, notify: &Notify) -> Value {
     let state = &reading.run.state;
     let plan = &reading.version.plan;
     let key = |step: u32| plan.node(step).key.clone();
@@ -173,11 +183,11 @@ fn notification_body(reading: &super::Reading, notify: &Notify) -> Value {
     })
 }
 
-impl Inner {
+impl Outbox {
     /// The built-in workflow that calls an address; made when it is first needed.
     async fn notifier(&self, org: OrgId) -> Result<Arc<Resolved>, Error> {
         let key = NOTIFIER.to_string();
-        if let Some(found) = self.resolve(org, &key).await? {
+        if let Some(found) = self.workflows.resolve(org, &key).await? {
             return Ok(found);
         }
         let plan = Plan::new(layout()).map_err(|why| Error::Damaged(why.into()))?;
@@ -189,7 +199,7 @@ impl Inner {
         let tree = lang::read(source.to_string().as_bytes(), lang::Syntax::Json)
             .map_err(|_| Error::Damaged("the built-in workflow is no document".into()))?;
         let hash = lang::content_hash(&tree);
-        let now = self.clock.now();
+        let now = self.core.now();
         let row = WorkflowRow {
             org,
             id: NOTIFIER,
@@ -210,10 +220,10 @@ impl Inner {
         let definition = Definition { hash, source: source.to_string().into(), plan: plan.encode().into() };
         let new = NewWorkflow { row, definition, slug_is_given: false, idempotency: None, trigger: None };
         // Somebody else may have made it in between; then it is there.
-        let _ = self.written(self.store.create_workflow(&new).await)?;
-        let found = self.store.workflow(org, &WorkflowKey::Id(NOTIFIER)).await?;
+        let _ = self.core.written(self.core.store.create_workflow(&new).await)?;
+        let found = self.core.store.workflow(org, &WorkflowKey::Id(NOTIFIER)).await?;
         found.ok_or(Error::NotFound("workflow"))?;
-        self.resolve(org, &key).await?.ok_or(Error::NotFound("workflow"))
+        self.workflows.resolve(org, &key).await?.ok_or(Error::NotFound("workflow"))
     }
 }
 

@@ -4,11 +4,15 @@
 mod task_admin;
 mod task_types;
 
-pub use task_admin::{Bulk, BulkDone, RELEASE, Retried, TaskFilter, TaskReading, TypeCache, status_of};
-pub use task_types::{TypeChange, TypeView, type_id};
+pub use task_admin::{Bulk, BulkDone, RELEASE, Retried, TaskFilter, TaskReading, status_of};
+pub(super) use task_types::type_of;
+pub use task_types::{TypeCache, TypeChange, TypeView, type_id};
 
+use super::cluster::Cluster;
+use super::core::{Core, answered, refusal, stopped};
 use super::reply_channel::{self, ReplyChannel};
-use super::{Engine, Error, Idempotency, Source, StartRequest, StartedRun, refusal, stopped};
+use super::runs::{Idempotency, Runs, Source, StartRequest, StartedRun};
+use crate::error::Error;
 use crate::mailbox::{Command, Reply};
 use crate::task_queue::{ClaimReply, ClaimRequest, Pattern};
 use bytes::Bytes;
@@ -16,11 +20,10 @@ use kernel::advance::TaskResult;
 use kernel::event::{Failure, Line};
 use kernel::{Answer, Input, OrgId, Payload, RunId, RunStatus, Span, Timestamp, retry};
 use lang::task::Settings;
-use std::sync::atomic::Ordering;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::sync::oneshot;
-
-pub(super) use task_types::{store_workers, watch_ready_types};
 
 /// A task to be recorded.
 pub struct NewTask {
@@ -98,14 +101,14 @@ impl std::fmt::Display for TaskKey {
 }
 
 /// How a worker says an attempt ended.
-pub struct Report {
+pub struct TaskReport {
     pub task: TaskKey,
     /// Nothing when its token is none of this task.
     pub fence: Option<u64>,
-    pub outcome: Outcome,
+    pub outcome: ReportOutcome,
 }
 
-pub enum Outcome {
+pub enum ReportOutcome {
     /// With this result, well-formed JSON.
     Done(Bytes),
     Failed {
@@ -159,7 +162,7 @@ pub struct WorkRequest {
     pub credits: u32,
     pub lease: Span,
     pub wait: Duration,
-    pub reports: Vec<Report>,
+    pub reports: Vec<TaskReport>,
     pub heartbeats: Vec<Heartbeat>,
 }
 
@@ -169,15 +172,15 @@ pub struct WorkReply {
     pub handed: ClaimReply,
 }
 
-impl Outcome {
+impl ReportOutcome {
     fn result(self, now: Timestamp) -> TaskResult {
         let took = Span::default();
         match self {
-            Outcome::Done(body) => TaskResult::Done { body: Some(Payload::json(body)), took },
-            Outcome::Failed { failure, is_final, retry_after } => {
+            ReportOutcome::Done(body) => TaskResult::Done { body: Some(Payload::json(body)), took },
+            ReportOutcome::Failed { failure, is_final, retry_after } => {
                 TaskResult::Failed { failure, retryable: !is_final, retry_after, took }
             }
-            Outcome::Snoozed(span) => TaskResult::snoozed(now.after(span)),
+            ReportOutcome::Snoozed(span) => TaskResult::snoozed(now.after(span)),
         }
     }
 
@@ -190,28 +193,44 @@ impl Outcome {
             }
         };
         match self {
-            Outcome::Done(body) => add(body),
-            Outcome::Failed { failure, is_final, retry_after } => {
+            ReportOutcome::Done(body) => add(body),
+            ReportOutcome::Failed { failure, is_final, retry_after } => {
                 add(failure.code.as_bytes());
                 add(failure.message.as_bytes());
                 add(&[u8::from(*is_final)]);
                 add(&retry_after.map_or(u64::MAX, |span| span.0).to_be_bytes());
             }
-            Outcome::Snoozed(span) => add(&span.0.to_be_bytes()),
+            ReportOutcome::Snoozed(span) => add(&span.0.to_be_bytes()),
         }
         hash | 1
     }
 }
 
-impl Engine {
+pub struct Tasks {
+    core: Arc<Core>,
+    cluster: Arc<Cluster>,
+    runs: Arc<Runs>,
+    type_cache: Arc<TypeCache>,
+    /// Held while a type is changed: one caller at a time.
+    changing_types: tokio::sync::Mutex<()>,
+    /// Counts the claim requests of workers.
+    claim_ids: AtomicU64,
+}
+
+impl Tasks {
+    pub fn new(core: Arc<Core>, cluster: Arc<Cluster>, runs: Arc<Runs>, type_cache: Arc<TypeCache>) -> Tasks {
+        let (changing_types, claim_ids) = Default::default();
+        Tasks { core, cluster, runs, type_cache, changing_types, claim_ids }
+    }
+
     /// Records tasks in one durable write, all of them or none; answers in their order.
     pub async fn submit(&self, org: OrgId, tasks: Vec<NewTask>) -> Result<Vec<StartedRun>, Error> {
-        self.inner.refresh_caches().await?;
+        self.cluster.refresh_caches().await?;
         let mut requests = Vec::with_capacity(tasks.len());
         let mut wrong = Vec::new();
         let mut last = None;
         for (index, task) in tasks.into_iter().enumerate() {
-            let type_edition = self.inner.type_edition(org, &task.name, &task.settings, &mut last).await?;
+            let type_edition = self.type_edition(org, &task.name, &task.settings, &mut last).await?;
             let scope = format!("type:{}", task.name);
             if !type_edition.is_enabled && !self.is_repeat(org, &scope, task.idempotency.as_ref()).await? {
                 wrong.push((index, Error::TypeDisabled(task.name)));
@@ -233,10 +252,10 @@ impl Engine {
             return Err(Error::Items(wrong));
         }
         if requests.len() > 1 {
-            return self.start_all(requests).await;
+            return self.runs.start_all(requests).await;
         }
         let Some(request) = requests.pop() else { return Ok(Vec::new()) };
-        match self.start(request).await {
+        match self.runs.start(request).await {
             Ok(started) => {
                 let (run, status, deduplicated) = (started.run, Some(started.status), started.deduplicated);
                 Ok(vec![StartedRun { run, status, deduplicated }])
@@ -250,7 +269,7 @@ impl Engine {
     /// Was this recorded before? Whoever asks again is told so, whatever became of the type since.
     async fn is_repeat(&self, org: OrgId, scope: &str, key: Option<&(String, [u8; 32])>) -> Result<bool, Error> {
         match key {
-            Some((key, _)) => Ok(self.inner.store.idempotency_record(org, scope, key).await?.is_some()),
+            Some((key, _)) => Ok(self.core.store.idempotency_record(org, scope, key).await?.is_some()),
             None => Ok(false),
         }
     }
@@ -258,19 +277,19 @@ impl Engine {
     /// Takes down what a worker has to say, and gives it what there is for it: at once if it reported something or
     /// there is something, else as soon as there is, at most after `wait`.
     pub async fn work(&self, org: OrgId, request: WorkRequest) -> Result<WorkReply, Error> {
-        let inner = &self.inner;
+        let core = &self.core;
         // A type that was paused through another node is paused. What a worker has to say is heard in any case.
-        if request.credits > 0 && inner.refresh_caches().await.is_err() {
+        if request.credits > 0 && self.cluster.refresh_caches().await.is_err() {
             tracing::debug!("tasks are handed out by rules that may have changed");
         }
-        let now = self.now();
+        let now = self.core.now();
         let patterns: Vec<Pattern> = request.types.iter().filter_map(|text| Pattern::parse(text)).collect();
-        let claim_id = inner.claim_ids.fetch_add(1, Ordering::Relaxed);
+        let claim_id = self.claim_ids.fetch_add(1, Ordering::Relaxed);
         let has_news = !request.reports.is_empty();
         let (handed_ticket, handed) = oneshot::channel();
         let with_progress = request.heartbeats.iter().filter(|beat| beat.progress.is_some()).count();
         let said = request.reports.len() + request.heartbeats.len() + with_progress;
-        let (mut parts, answers) = reply_channel::reply_channel(said);
+        let (mut parts, answers) = reply_channel::shared(said);
         let mut commands = Vec::with_capacity(said + 1);
         // How far it got comes before how it ended.
         let mut asked = Vec::with_capacity(request.heartbeats.len());
@@ -293,9 +312,9 @@ impl Engine {
         let is_immediate = has_news || request.wait.is_zero();
         // Whoever comes for the first time is not told that there is nothing, nor given what goes later, before this node
         // has looked for what others left.
-        let is_strict = !has_news && !inner.membership.nodes().is_alone();
+        let is_strict = !has_news && !self.cluster.nodes().is_alone();
         if is_strict && request.credits > 0 {
-            commands.push(Command::TypesWithTasks(inner.store.ready_types().await?));
+            commands.push(Command::TypesWithTasks(core.store.ready_types().await?));
         }
         commands.push(Command::Claim(Box::new(ClaimRequest {
             claim_id,
@@ -312,10 +331,10 @@ impl Engine {
             is_immediate,
             is_strict,
         })));
-        if !inner.inbox.send_all(commands) {
+        if !core.inbox.send_all(commands) {
             return Err(Error::Unavailable("the engine is stopping".into()));
         }
-        let call = ClaimCall { engine: self, claim_id };
+        let call = ClaimCall { core: &self.core, claim_id };
         let replies = if said > 0 { answers.await.map_err(|_| stopped())? } else { Vec::new() };
         let mut replies = replies.into_iter();
         let mut leases = Vec::with_capacity(asked.len());
@@ -333,20 +352,20 @@ impl Engine {
     }
 
     /// Takes down how one attempt ended.
-    pub async fn report(&self, org: OrgId, report: Report) -> Result<Reported, Error> {
+    pub async fn report(&self, org: OrgId, report: TaskReport) -> Result<Reported, Error> {
         let (reply_to, reply) = oneshot::channel();
-        let Some(command) = report_command(org, report, ReplyChannel::One(reply_to), self.now()) else {
+        let Some(command) = report_command(org, report, ReplyChannel::One(reply_to), self.core.now()) else {
             return Ok(Reported::Stale);
         };
-        if !self.inner.inbox.send(command) {
+        if !self.core.inbox.send(command) {
             return Err(Error::Unavailable("the engine is stopping".into()));
         }
-        reported(Some(super::answered(reply).await?))
+        reported(Some(answered(reply).await?))
     }
 
     pub async fn heartbeat(&self, org: OrgId, mut heartbeat: Heartbeat) -> Result<Alive, Error> {
         let progress = heartbeat.progress.take();
-        let (reply_channel, replies) = reply_channel::reply_channel(1 + usize::from(progress.is_some()));
+        let (reply_channel, replies) = reply_channel::shared(1 + usize::from(progress.is_some()));
         let mut reply_channel = reply_channel;
         let mut commands = Vec::new();
         commands.extend(extend_command(org, &heartbeat, reply_channel.next().ok_or_else(stopped)?));
@@ -355,7 +374,7 @@ impl Engine {
             commands.extend(progress_command(org, &heartbeat, progress, reply_channel.next().ok_or_else(stopped)?));
         }
         drop(reply_channel);
-        if !self.inner.inbox.send_all(commands) {
+        if !self.core.inbox.send_all(commands) {
             return Err(Error::Unavailable("the engine is stopping".into()));
         }
         let mut replies = replies.await.map_err(|_| stopped())?.into_iter();
@@ -365,7 +384,7 @@ impl Engine {
     }
 
     /// Keeps what a worker wants to be read.
-    pub async fn task_logs(
+    pub async fn log(
         &self,
         org: OrgId,
         task: TaskKey,
@@ -374,7 +393,7 @@ impl Engine {
     ) -> Result<Reported, Error> {
         let Some(fence) = fence else { return Ok(Reported::Stale) };
         let input = Input::Log { step: task.index(), fence, lines };
-        match self.give(org, task.run, input).await {
+        match self.runs.give(org, task.run, input).await {
             Ok((answer, status)) => Ok(judged(answer, status)),
             Err(Error::NotFound(_)) => Ok(Reported::NotFound),
             Err(error) => Err(error),
@@ -383,10 +402,10 @@ impl Engine {
 
     /// Another node may have ended a run whose lease is counted here.
     async fn may_be_over(&self, org: OrgId, run: RunId) -> Result<bool, Error> {
-        if self.inner.membership.nodes().is_alone() {
+        if self.cluster.nodes().is_alone() {
             return Ok(false);
         }
-        Ok(self.inner.store.run(org, run).await?.is_none_or(|row| row.status.is_terminal()))
+        Ok(self.core.store.run(org, run).await?.is_none_or(|row| row.status.is_terminal()))
     }
 
     /// What the answers to a sign of life mean: the board's, and the run's if there was progress to save. Where the board
@@ -412,7 +431,7 @@ impl Engine {
             Some(Some(other)) => return Err(refusal(other, "task")),
             Some(None) => return Err(stopped()),
             None if until.is_some() && !self.may_be_over(org, run).await? => Answer::Applied,
-            None => match self.give(org, run, Input::Heartbeat { step, fence, progress: None }).await {
+            None => match self.runs.give(org, run, Input::Heartbeat { step, fence, progress: None }).await {
                 Ok((answer, _)) => answer,
                 Err(Error::NotFound(_)) => return Ok(Alive::NotFound),
                 Err(error) => return Err(error),
@@ -428,7 +447,7 @@ impl Engine {
             return Ok(Alive::Until(until));
         }
         let ask = |reply_to| Command::Extend { org, run, step, fence, by: extend, reply_to };
-        match self.inner.ask(ask).await? {
+        match self.core.ask(ask).await? {
             Reply::Lease(Some(until)) => Ok(Alive::Until(until)),
             Reply::Lease(None) => Ok(Alive::Stale),
             other => Err(refusal(other, "task")),
@@ -438,7 +457,7 @@ impl Engine {
 
 /// A worker's question that is open. However it ends, nothing stays promised to nobody.
 struct ClaimCall<'a> {
-    engine: &'a Engine,
+    core: &'a Core,
     claim_id: u64,
 }
 
@@ -448,7 +467,7 @@ impl ClaimCall<'_> {
             Ok(reply) => reply,
             Err(_) => {
                 // What is on its way to it is waited for.
-                self.engine.inner.inbox.send(Command::WithdrawClaim(self.claim_id));
+                self.core.inbox.send(Command::WithdrawClaim(self.claim_id));
                 handed.await
             }
         };
@@ -461,13 +480,18 @@ impl ClaimCall<'_> {
 
 impl Drop for ClaimCall<'_> {
     fn drop(&mut self) {
-        self.engine.inner.inbox.send(Command::WithdrawClaim(self.claim_id));
+        self.core.inbox.send(Command::WithdrawClaim(self.claim_id));
     }
 }
 
 /// Nothing for a token that is none of the task: then the ticket goes, and counts as stale.
-fn report_command(org: OrgId, report: Report, reply_to: ReplyChannel, now: Timestamp) -> Option<Command<ReplyChannel>> {
-    let Report { task, fence, outcome } = report;
+fn report_command(
+    org: OrgId,
+    report: TaskReport,
+    reply_to: ReplyChannel,
+    now: Timestamp,
+) -> Option<Command<ReplyChannel>> {
+    let TaskReport { task, fence, outcome } = report;
     let digest = outcome.digest();
     let input = Input::Finished { step: task.index(), fence: fence?, result: outcome.result(now), digest };
     Some(Command::Give { org, run: task.run, input, reply_to: Some(reply_to) })
@@ -545,17 +569,17 @@ mod tests {
 
     #[test]
     fn a_digest_tells_reports_apart() {
-        let failed = |is_final| Outcome::Failed { failure: Failure::new("a", "b"), is_final, retry_after: None };
+        let failed = |is_final| ReportOutcome::Failed { failure: Failure::new("a", "b"), is_final, retry_after: None };
         let all = [
-            Outcome::Done("1".into()).digest(),
-            Outcome::Done("2".into()).digest(),
+            ReportOutcome::Done("1".into()).digest(),
+            ReportOutcome::Done("2".into()).digest(),
             failed(true).digest(),
             failed(false).digest(),
-            Outcome::Snoozed(Span(1)).digest(),
+            ReportOutcome::Snoozed(Span(1)).digest(),
         ];
         for (i, one) in all.iter().enumerate() {
             assert!(*one != 0 && all[i + 1..].iter().all(|other| other != one));
         }
-        assert_eq!(Outcome::Done("1".into()).digest(), Outcome::Done("1".into()).digest());
+        assert_eq!(ReportOutcome::Done("1".into()).digest(), ReportOutcome::Done("1".into()).digest());
     }
 }

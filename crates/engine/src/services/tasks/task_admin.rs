@@ -1,14 +1,16 @@
 //! Tasks as people look at them and deal with them, one or many.
 
-use super::super::{Edition, Engine, Error, Idempotency, NOTIFIER, Reading};
+use super::super::outbox::NOTIFIER;
+use super::super::replay::Edition;
+use super::super::run_queries::Reading;
+use super::super::runs::{Idempotency, StartedRun};
 use super::task_types::type_id;
-use super::{StartedRun, TaskKey};
+use super::{TaskKey, Tasks};
+use crate::error::Error;
 use kernel::plan::Form;
 use kernel::run::Phase;
 use kernel::{Answer, Input, OrgId, RunId, RunStatus, StepStatus, TaskStatus, Timestamp};
 use store::{Erased, RunFilter, RunRow};
-
-pub use super::task_types::TypeCache;
 
 /// Tasks dealt with in one call.
 const BULK_MAX: usize = 10_000;
@@ -86,10 +88,10 @@ fn run_statuses(status: TaskStatus) -> Vec<RunStatus> {
     }
 }
 
-impl Engine {
+impl Tasks {
     /// A task; nothing if there is none, or the step is none.
-    pub async fn task(&self, org: OrgId, key: TaskKey) -> Result<Option<TaskReading>, Error> {
-        let Some(reading) = self.read(org, key.run).await? else { return Ok(None) };
+    pub async fn get(&self, org: OrgId, key: TaskKey) -> Result<Option<TaskReading>, Error> {
+        let Some(reading) = self.runs.read(org, key.run).await? else { return Ok(None) };
         let plan = &reading.version.plan;
         let is_plain = plan.layout().form == Form::Task;
         let step = key.index();
@@ -100,7 +102,7 @@ impl Engine {
     }
 
     async fn as_task(&self, org: OrgId, key: TaskKey, step: u32, reading: Reading) -> Result<TaskReading, Error> {
-        let lease_until = self.leases(&reading).await?.into_iter().find(|(of, _)| *of == step).map(|(_, at)| at);
+        let lease_until = self.runs.leases(&reading).await?.into_iter().find(|(of, _)| *of == step).map(|(_, at)| at);
         let released_as = match status_of(&reading, step) {
             TaskStatus::Failed if key.step.is_none() => self.released_as(org, key.run).await?,
             _ => None,
@@ -109,12 +111,12 @@ impl Engine {
     }
 
     async fn released_as(&self, org: OrgId, run: RunId) -> Result<Option<RunId>, Error> {
-        let made = self.inner.store.idempotency_record(org, RELEASE, &run.to_string()).await?;
+        let made = self.core.store.idempotency_record(org, RELEASE, &run.to_string()).await?;
         Ok(made.map(|(id, _)| RunId(id)))
     }
 
     /// Plain tasks, newest first, and the cursor of the next page if there may be one.
-    pub async fn tasks(&self, org: OrgId, filter: &TaskFilter) -> Result<(Vec<TaskReading>, Option<RunId>), Error> {
+    pub async fn list(&self, org: OrgId, filter: &TaskFilter) -> Result<(Vec<TaskReading>, Option<RunId>), Error> {
         let mut found = Vec::new();
         let mut before = filter.before;
         let mut looked = 0;
@@ -125,7 +127,7 @@ impl Engine {
             for row in rows {
                 looked += 1;
                 before = Some(row.id);
-                let Some(reading) = self.read(org, row.id).await? else { continue };
+                let Some(reading) = self.runs.read(org, row.id).await? else { continue };
                 if filter.status.is_some_and(|status| status_of(&reading, 0) != status) {
                     continue;
                 }
@@ -162,11 +164,11 @@ impl Engine {
             limit,
             ..RunFilter::default()
         };
-        let Some(name) = &filter.name else { return Ok(self.inner.store.runs(org, &rows).await?) };
+        let Some(name) = &filter.name else { return Ok(self.core.store.runs(org, &rows).await?) };
         let names = match name.strip_suffix('%') {
             None => vec![name.clone()],
             Some(prefix) => {
-                let types = self.inner.store.task_types(org, prefix, None, TYPES_MAX + 1).await?;
+                let types = self.core.store.task_types(org, prefix, None, TYPES_MAX + 1).await?;
                 if types.len() > TYPES_MAX {
                     let message = format!("more than {TYPES_MAX} types begin with `{prefix}`");
                     return Err(Error::Refused(message));
@@ -177,7 +179,7 @@ impl Engine {
         let mut all = Vec::new();
         for name in names {
             let of_type = RunFilter { workflow: Some(type_id(&name)), ..rows.clone() };
-            all.extend(self.inner.store.runs(org, &of_type).await?);
+            all.extend(self.core.store.runs(org, &of_type).await?);
         }
         all.sort_by_key(|row| std::cmp::Reverse(row.id));
         all.truncate(limit);
@@ -185,18 +187,19 @@ impl Engine {
     }
 
     /// Makes the next attempt due, or releases a task that failed.
-    pub async fn retry_task(&self, org: OrgId, key: TaskKey, actor: String) -> Result<Retried, Error> {
-        let task = self.task(org, key).await?.ok_or(Error::NotFound("task"))?;
+    pub async fn retry(&self, org: OrgId, key: TaskKey, actor: String) -> Result<Retried, Error> {
+        let task = self.get(org, key).await?.ok_or(Error::NotFound("task"))?;
         match status_of(&task.reading, task.step) {
             TaskStatus::Failed if key.step.is_none() => {
                 let run = key.run.to_string();
                 let fingerprint = [0; 32];
                 let idempotency = Some(Idempotency { scope: Some(RELEASE.into()), key: run, fingerprint });
-                let started = self.replay(org, key.run, Edition::Pinned, idempotency).await?;
+                let started = self.runs.replay(org, key.run, Edition::Pinned, idempotency).await?;
                 Ok(Retried::Released(started.run, started.deduplicated))
             }
             status => {
-                let (answer, _) = self.give(org, key.run, Input::RetryNow { step: Some(task.step), actor }).await?;
+                let (answer, _) =
+                    self.runs.give(org, key.run, Input::RetryNow { step: Some(task.step), actor }).await?;
                 match answer {
                     Answer::Applied => Ok(Retried::Due),
                     _ => Err(Error::TaskState(status)),
@@ -206,14 +209,14 @@ impl Engine {
     }
 
     /// Makes a task vanish: one that is open is cancelled first.
-    pub async fn delete_task(&self, org: OrgId, key: TaskKey, actor: String) -> Result<(), Error> {
-        self.task(org, key).await?.ok_or(Error::NotFound("task"))?;
+    pub async fn delete(&self, org: OrgId, key: TaskKey, actor: String) -> Result<(), Error> {
+        self.get(org, key).await?.ok_or(Error::NotFound("task"))?;
         if key.step.is_some() {
             return Err(Error::Refused("a step of a run cannot be deleted; delete or cancel its run".into()));
         }
-        self.cancel(org, key.run, actor, "deleted".into()).await?;
-        let hidden = self.inner.store.hide(org, key.run, self.now()).await;
-        match self.inner.written(hidden)? {
+        self.runs.cancel(org, key.run, actor, "deleted".into()).await?;
+        let hidden = self.core.store.hide(org, key.run, self.core.now()).await;
+        match self.core.written(hidden)? {
             Erased::Done => Ok(()),
             Erased::NotFound => Err(Error::NotFound("task")),
             Erased::NotEnded => Err(Error::RunOpen("the task is still open".into())),
@@ -233,7 +236,7 @@ impl Engine {
         let mut done = BulkDone::default();
         let mut filter = TaskFilter { limit: PAGE, ..filter };
         loop {
-            let (tasks, next) = self.tasks(org, &filter).await?;
+            let (tasks, next) = self.list(org, &filter).await?;
             for task in tasks {
                 let status = status_of(&task.reading, task.step);
                 let is_open = matches!(status, TaskStatus::Pending | TaskStatus::Leased);
@@ -260,11 +263,11 @@ impl Engine {
                 let actor = actor.to_owned();
                 let result = match action {
                     Bulk::Cancel => {
-                        let (answer, _) = self.cancel(org, task.key.run, actor, String::new()).await?;
+                        let (answer, _) = self.runs.cancel(org, task.key.run, actor, String::new()).await?;
                         if answer == Answer::Applied { Ok(()) } else { Err(Error::TaskState(status)) }
                     }
-                    Bulk::Retry => self.retry_task(org, task.key, actor).await.map(drop),
-                    Bulk::Delete => self.delete_task(org, task.key, actor).await,
+                    Bulk::Retry => self.retry(org, task.key, actor).await.map(drop),
+                    Bulk::Delete => self.delete(org, task.key, actor).await,
                 };
                 match result {
                     Ok(()) => done.changed += 1,

@@ -1,11 +1,18 @@
 //! The clock's persistence, and walking a virtual one from due time to due time.
 
-use super::{Engine, Error, Options};
+use super::core::Core;
+use super::engine_loop::Probe;
+use super::outbox::OutboxQueue;
+use super::scheduler::Scheduler;
 use crate::clock::{Clock, ClockMode, wall};
+use crate::engine::Options;
+use crate::error::Error;
 use kernel::{Span, Timestamp};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use store::Store;
 use store::crash::{self, Point};
+use tokio::sync::Notify;
 
 const MODE: &str = "clock";
 const OFFSET: &str = "clock_offset_us";
@@ -16,7 +23,7 @@ const QUICK_LOOKS: u32 = 20;
 
 /// Opens the clock a store was used with. A store that has lived in virtual time stays there: its
 /// records may lie in the future.
-pub(super) async fn open_clock(store: &dyn Store, options: &Options) -> Result<Clock, Error> {
+pub async fn open_clock(store: &dyn Store, options: &Options) -> Result<Clock, Error> {
     if options.clock == ClockMode::Stepped {
         let start = options.clock_start.unwrap_or_default();
         return Ok(Clock::stepped(start.max(store.high_water().await?.unwrap_or_default())));
@@ -51,18 +58,36 @@ pub(super) async fn open_clock(store: &dyn Store, options: &Options) -> Result<C
     Clock::new(options.clock, high_water, offset).map_err(Error::Refused)
 }
 
-impl Engine {
+/// Moves a virtual clock.
+pub struct VirtualClock {
+    core: Arc<Core>,
+    scheduler: Arc<Scheduler>,
+    outbox: Arc<OutboxQueue>,
+    /// Whatever waits for a time of its own has to look at the clock again.
+    moved: Vec<Arc<Notify>>,
+}
+
+impl VirtualClock {
+    pub fn new(
+        core: Arc<Core>,
+        scheduler: Arc<Scheduler>,
+        outbox: Arc<OutboxQueue>,
+        moved: Vec<Arc<Notify>>,
+    ) -> VirtualClock {
+        VirtualClock { core, scheduler, outbox, moved }
+    }
+
     /// Moves a virtual clock forward, stopping at every due time until what it sets off is done. Answers
     /// the new time and how many wake-ups came due.
-    pub async fn advance_clock(&self, by: Span) -> Result<(Timestamp, u64), Error> {
-        let inner = &self.inner;
-        if !inner.clock.mode().is_virtual() {
+    pub async fn advance(&self, by: Span) -> Result<(Timestamp, u64), Error> {
+        let core = &self.core;
+        if !core.clock.mode().is_virtual() {
             return Err(Error::Refused("the clock is real; start with `--clock virtual` to move it".into()));
         }
-        let target = self.now().after(by);
+        let target = self.core.now().after(by);
         let give_up = Instant::now() + WALK_MAX;
         let before = self.quieten(give_up).await?.fired;
-        let fire_times = inner.metrics.schedule_ticks_total.get();
+        let fire_times = core.metrics.schedule_ticks_total.get();
         loop {
             let next = self.due(give_up).await?;
             if next > target {
@@ -71,20 +96,20 @@ impl Engine {
             if Instant::now() > give_up {
                 return Err(Error::Unavailable("there is more to do; ask again".into()));
             }
-            self.jump(next.since(self.now())).await?;
+            self.jump(next.since(self.core.now())).await?;
         }
-        self.jump(target.since(self.now())).await?;
+        self.jump(target.since(self.core.now())).await?;
         let after = self.quieten(give_up).await?.fired;
         // Some of the moments may have been dealt with by the loop of the schedules.
-        let fire_times = inner.metrics.schedule_ticks_total.get() - fire_times;
-        Ok((self.now(), after - before + fire_times))
+        let fire_times = core.metrics.schedule_ticks_total.get() - fire_times;
+        Ok((self.core.now(), after - before + fire_times))
     }
 
     /// Waits until nothing is under way and no schedule has anything to do now.
-    async fn quieten(&self, give_up: Instant) -> Result<super::engine_loop::Probe, Error> {
+    async fn quieten(&self, give_up: Instant) -> Result<Probe, Error> {
         loop {
             let probe = self.settle(give_up).await?;
-            if self.fire_due_schedules().await? == 0 {
+            if self.scheduler.fire_due().await? == 0 {
                 return Ok(probe);
             }
         }
@@ -97,38 +122,37 @@ impl Engine {
 
     async fn due(&self, give_up: Instant) -> Result<Timestamp, Error> {
         let probe = self.quieten(give_up).await?;
-        let timers = self.inner.store.next_timer().await?.unwrap_or(Timestamp::NEVER);
-        let schedules = self.inner.store.next_trigger().await?.unwrap_or(Timestamp::NEVER);
+        let timers = self.core.store.next_timer().await?.unwrap_or(Timestamp::NEVER);
+        let schedules = self.core.store.next_trigger().await?.unwrap_or(Timestamp::NEVER);
         Ok(timers.min(schedules).min(probe.next_due.unwrap_or(Timestamp::NEVER)))
     }
 
     /// Stores the new offset, then moves.
     async fn jump(&self, by: Span) -> Result<(), Error> {
-        let inner = &self.inner;
+        let core = &self.core;
         if by > Span(0) {
-            let offset = self.now().after(by).0 - wall().0;
-            inner.written(inner.store.set_setting(OFFSET, &offset.to_string()).await)?;
+            let offset = self.core.now().after(by).0 - wall().0;
+            core.written(core.store.set_setting(OFFSET, &offset.to_string()).await)?;
             crash::point(Point::OffsetStored);
-            inner.clock.advance(by);
+            core.clock.advance(by);
         }
-        inner.read_timers().await?;
-        inner.inbox.poke();
-        inner.clock_moved.notify_one();
-        inner.retention_moved.notify_one();
-        inner.triggers_moved.notify_one();
+        core.read_timers().await?;
+        core.inbox.poke();
+        core.clock_moved.notify_one();
+        self.moved.iter().for_each(|moved| moved.notify_one());
         Ok(())
     }
 
     /// Waits until nothing is under way: no input, no commit, no read, no in-process step but those that lie
     /// on a desk.
-    async fn settle(&self, give_up: Instant) -> Result<super::engine_loop::Probe, Error> {
+    async fn settle(&self, give_up: Instant) -> Result<Probe, Error> {
         let mut looks = 0;
         loop {
             // Twice in a row, so that what the first look set in motion is seen by the second.
-            let first = self.inner.probe().await?;
-            let second = self.inner.probe().await?;
-            let is_due = second.next_due.is_some_and(|at| at <= self.now());
-            if first.is_quiet && second.is_quiet && !is_due && self.inner.outbox.is_empty() {
+            let first = self.core.probe().await?;
+            let second = self.core.probe().await?;
+            let is_due = second.next_due.is_some_and(|at| at <= self.core.now());
+            if first.is_quiet && second.is_quiet && !is_due && self.outbox.is_empty() {
                 return Ok(second);
             }
             if Instant::now() > give_up {

@@ -1,7 +1,9 @@
 //! Types of tasks and the workers that claim them.
 
-use super::super::definitions::{Resolved, lock};
-use super::super::{Engine, Error, Inner, refusal};
+use super::super::core::{Core, refusal};
+use super::super::workflows::{Resolved, lock};
+use super::Tasks;
+use crate::error::Error;
 use crate::mailbox::{Command, Query, Reply};
 use crate::version::Version;
 use kernel::plan::Form;
@@ -10,11 +12,11 @@ use lang::task::Settings;
 use sha2::{Digest, Sha256};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use store::{ClusterEvent, Definition, Rate, TypePause, TypeRow, WorkerRow, WorkflowRow};
 
 /// Types remembered; beyond that the table is simply started anew.
-const KINDS_MAX: usize = 4_096;
+const TYPES_MAX: usize = 4_096;
 /// Editions of one type that are remembered.
 const EDITIONS_MAX: usize = 64;
 /// Workers not heard of for so long are forgotten.
@@ -50,7 +52,7 @@ impl TypeCache {
         editions.known.remove(&(org, name.to_owned()));
     }
 
-    pub(in super::super) fn forget_all(&self) {
+    pub fn forget_all(&self) {
         let mut editions = lock(&self.0);
         editions.changes += 1;
         editions.known.clear();
@@ -86,7 +88,7 @@ pub fn type_id(name: &str) -> WorkflowId {
     WorkflowId(id)
 }
 
-impl Inner {
+impl Tasks {
     /// The definition of a type with these settings, stored when it is new. `last` is what the previous task of the
     /// same request had: most lists are of one kind.
     pub(super) async fn type_edition(
@@ -115,14 +117,14 @@ impl Inner {
     }
 
     async fn ensure_type(&self, org: OrgId, name: &str, settings: &Settings) -> Result<Arc<TypeEdition>, Error> {
-        let now = self.clock.now();
+        let now = self.core.now();
         let defined = lang::task::define(name, settings);
         let plan = Plan::new(defined.layout).map_err(|why| Error::Refused(why.into()))?;
         let definition =
             Definition { hash: defined.hash, source: defined.source.to_string().into(), plan: plan.encode().into() };
-        self.written(self.store.ensure_type(&new_type(org, name, now), Some(&definition)).await)?;
+        self.core.written(self.core.store.ensure_type(&new_type(org, name, now), Some(&definition)).await)?;
         let changes = lock(&self.type_cache.0).changes;
-        let row = self.store.task_type(org, name).await?.ok_or(Error::NotFound("type"))?;
+        let row = self.core.store.task_type(org, name).await?.ok_or(Error::NotFound("type"))?;
         let id = type_id(name);
         let version =
             Version { org, workflow: id, name: name.into(), number: 1, hash: defined.hash, plan: Arc::new(plan) };
@@ -133,7 +135,7 @@ impl Inner {
         if type_cache.changes != changes {
             return Ok(type_edition);
         }
-        if type_cache.known.len() >= KINDS_MAX {
+        if type_cache.known.len() >= TYPES_MAX {
             type_cache.known.clear();
         }
         let editions = type_cache.known.entry((org, name.to_owned())).or_default();
@@ -141,13 +143,13 @@ impl Inner {
         editions.push(type_edition.clone());
         Ok(type_edition)
     }
+}
 
-    /// What a run of a type is started from once more, if the type still takes tasks.
-    pub(in super::super) async fn type_of(&self, version: &Version) -> Result<WorkflowRow, Error> {
-        match self.store.task_type(version.org, &version.name).await? {
-            Some(row) if !row.enabled => Err(Error::TypeDisabled(version.name.clone())),
-            _ => Ok(workflow_row(version, self.clock.now())),
-        }
+/// What a run of a type is started from once more, if the type still takes tasks.
+pub(in super::super) async fn type_of(core: &Core, version: &Version) -> Result<WorkflowRow, Error> {
+    match core.store.task_type(version.org, &version.name).await? {
+        Some(row) if !row.enabled => Err(Error::TypeDisabled(version.name.clone())),
+        _ => Ok(workflow_row(version, core.now())),
     }
 }
 
@@ -188,9 +190,9 @@ fn new_type(org: OrgId, name: &str, now: Timestamp) -> TypeRow {
     }
 }
 
-impl Engine {
+impl Tasks {
     pub async fn task_type(&self, org: OrgId, name: &str) -> Result<Option<TypeView>, Error> {
-        let Some(row) = self.inner.store.task_type(org, name).await? else { return Ok(None) };
+        let Some(row) = self.core.store.task_type(org, name).await? else { return Ok(None) };
         Ok(self.viewed(org, vec![row]).await?.pop())
     }
 
@@ -202,17 +204,17 @@ impl Engine {
         after: Option<&str>,
         limit: usize,
     ) -> Result<Vec<TypeView>, Error> {
-        let rows = self.inner.store.task_types(org, prefix, after, limit).await?;
+        let rows = self.core.store.task_types(org, prefix, after, limit).await?;
         self.viewed(org, rows).await
     }
 
     async fn viewed(&self, org: OrgId, rows: Vec<TypeRow>) -> Result<Vec<TypeView>, Error> {
         let names = rows.iter().map(|row| row.name.clone()).collect();
-        self.catch_up(None).await?;
+        self.cluster.catch_up(None).await?;
         for row in rows.iter().filter(|row| row.limit.is_some()) {
-            self.read_limit_slots(org, &row.name).await?;
+            self.cluster.read_limit_slots(org, &row.name).await?;
         }
-        match self.inner.ask(|ticket| Command::Query(Query::Types(org, names), ticket)).await? {
+        match self.core.ask(|ticket| Command::Query(Query::Types(org, names), ticket)).await? {
             Reply::Types(tallies) => {
                 let view = |(row, (ready, leased, workers))| TypeView { row, ready, leased, workers };
                 Ok(rows.into_iter().zip(tallies).map(view).collect())
@@ -236,7 +238,7 @@ impl Engine {
 
     /// Hands out nothing of a type until it is resumed.
     pub async fn pause_type(&self, org: OrgId, name: &str, actor: String, note: String) -> Result<TypeView, Error> {
-        let at = self.now();
+        let at = self.core.now();
         self.change_type(org, name, false, |row| {
             row.paused.get_or_insert(TypePause { at, actor, note });
         })
@@ -254,130 +256,82 @@ impl Engine {
         may_be_new: bool,
         change: impl FnOnce(&mut TypeRow),
     ) -> Result<TypeView, Error> {
-        let inner = &self.inner;
-        let _turn = inner.changing_types.lock().await;
-        let now = self.now();
-        let mut row = match inner.store.task_type(org, name).await? {
+        let core = &self.core;
+        let _turn = self.changing_types.lock().await;
+        let now = self.core.now();
+        let mut row = match core.store.task_type(org, name).await? {
             Some(row) => row,
             None if may_be_new => new_type(org, name, now),
             None => return Err(Error::NotFound("type")),
         };
         change(&mut row);
         row.updated_at = now;
-        inner.written(inner.store.put_type(&row).await)?;
-        inner.type_cache.forget(org, name);
-        match inner.store.is_shared() {
-            true => inner.broadcast_change(ClusterEvent::TypeChanged(org, name.to_owned())).await,
-            false => drop(inner.inbox.send(Command::TypeChanged(Box::new(row.clone())))),
+        core.written(core.store.put_type(&row).await)?;
+        self.type_cache.forget(org, name);
+        match core.store.is_shared() {
+            true => self.cluster.broadcast_change(ClusterEvent::TypeChanged(org, name.to_owned())).await,
+            false => drop(core.inbox.send(Command::TypeChanged(Box::new(row.clone())))),
         }
         self.viewed(org, vec![row]).await?.pop().ok_or(Error::NotFound("type"))
     }
 
     /// Workers that were heard of in the last day, with the tasks each has.
     pub async fn workers(&self, org: OrgId) -> Result<Vec<(WorkerRow, u32)>, Error> {
-        self.catch_up(None).await?;
-        match self.inner.ask(|ticket| Command::Query(Query::Workers(org), ticket)).await? {
+        self.cluster.catch_up(None).await?;
+        match self.core.ask(|ticket| Command::Query(Query::Workers(org), ticket)).await? {
             Reply::Workers(workers) => Ok(workers),
             other => Err(refusal(other, "worker")),
         }
     }
-
-    /// Where other nodes have tasks and workers, too: reads what the store knows of them, and who has the limits of
-    /// this type.
-    pub(in super::super) async fn catch_up(&self, of: Option<(OrgId, &str)>) -> Result<(), Error> {
-        let inner = &self.inner;
-        if !inner.store.is_shared() {
-            return Ok(());
-        }
-        if let Some((org, name)) = of {
-            self.read_limit_slots(org, name).await?;
-        }
-        let mut caught_up = inner.caught_up.lock().await;
-        if caught_up.is_some_and(|at| at.elapsed() < STILL_TRUE) {
-            return Ok(());
-        }
-        let (workers, ready) = (inner.store.workers().await?, inner.store.ready_counts().await?);
-        inner.inbox.send(Command::ClusterCounts { workers, ready });
-        *caught_up = Some(Instant::now());
-        Ok(())
-    }
-
-    async fn read_limit_slots(&self, org: OrgId, name: &str) -> Result<(), Error> {
-        if self.inner.store.is_shared() {
-            let rows = Some(self.inner.store.limit_slots(org, name).await?);
-            self.inner.inbox.send(Command::LimitSlots { org, name: name.to_owned(), rows });
-        }
-        Ok(())
-    }
-
-    /// What the last process left: backlogs, rules and workers.
-    pub(in super::super) async fn restore_task_queue(&self) -> Result<(), Error> {
-        let store = &self.inner.store;
-        let mut queues: Vec<(store::QueueKey, u64)> = Vec::new();
-        loop {
-            let page = store.key_queues(queues.last().map(|(queue, _)| queue), QUEUES_PAGE).await?;
-            let is_last = page.len() < QUEUES_PAGE;
-            queues.extend(page);
-            if is_last {
-                break;
-            }
-        }
-        let (types, workers) = (store.configured_types().await?, store.workers().await?);
-        self.inner.inbox.send(Command::RestoreTaskQueue { queues, types, workers });
-        self.inner.cache_revision.invalidate().await;
-        Ok(())
-    }
 }
 
-const QUEUES_PAGE: usize = 1_000;
-/// What was read of other nodes' tasks and workers is believed for so long.
-const STILL_TRUE: Duration = Duration::from_millis(250);
 /// How often a node looks whether others have left tasks for its workers, in case nobody told it.
 const LOOK_EVERY: Duration = Duration::from_millis(1_000);
 /// Every how many looks the seats are forgotten whose time is over.
 const FORGET_EVERY: u32 = 60;
 
-/// Looks which types have tasks that wait, where other nodes may put some there, until the engine stops.
-pub async fn watch_ready_types(engine: Engine) {
-    let inner = &engine.inner;
-    let mut round = 0u32;
-    while inner.store.is_shared() && !inner.inbox.is_closed() {
-        tokio::time::sleep(LOOK_EVERY).await;
-        round = round.wrapping_add(1);
-        if round.is_multiple_of(FORGET_EVERY)
-            && let Err(error) = inner.store.delete_expired_limit_slots(engine.now()).await
-        {
-            tracing::warn!(%error, "what rates have used up cannot be forgotten");
-        }
-        match inner.store.ready_types().await {
-            Ok(types) if types.is_empty() => {}
-            Ok(types) => drop(inner.inbox.send(Command::TypesWithTasks(types))),
-            Err(error) => tracing::warn!(%error, "the tasks that wait cannot be read"),
+impl Tasks {
+    /// Looks which types have ready tasks, where other nodes may add some, until the engine stops.
+    pub async fn watch_ready_types(self: Arc<Self>) {
+        let core = &self.core;
+        let mut round = 0u32;
+        while core.store.is_shared() && !core.inbox.is_closed() {
+            tokio::time::sleep(LOOK_EVERY).await;
+            round = round.wrapping_add(1);
+            if round.is_multiple_of(FORGET_EVERY)
+                && let Err(error) = core.store.delete_expired_limit_slots(core.now()).await
+            {
+                tracing::warn!(%error, "expired limit slots cannot be deleted");
+            }
+            match core.store.ready_types().await {
+                Ok(types) if types.is_empty() => {}
+                Ok(types) => drop(core.inbox.send(Command::TypesWithTasks(types))),
+                Err(error) => tracing::warn!(%error, "the ready tasks cannot be read"),
+            }
         }
     }
-}
 
-/// Stores what is new about workers, until the engine stops.
-pub async fn store_workers(engine: Engine) {
-    let mut round = 0u32;
-    while !engine.inner.inbox.is_closed() {
-        // Other nodes know of its workers by the rows alone.
-        tokio::time::sleep(if engine.inner.store.is_shared() { LOOK_EVERY } else { STORE_EVERY }).await;
-        round = round.wrapping_add(1);
-        let since = Timestamp(engine.now().0.saturating_sub_unsigned(MEMORY.0));
-        let look = Query::ChangedWorkers {
-            all: round.is_multiple_of(if engine.inner.store.is_shared() { FORGET_EVERY } else { STORE_ALL_EVERY }),
-            since,
-        };
-        let Ok(Reply::Workers(changed)) = engine.inner.ask(|ticket| Command::Query(look, ticket)).await else {
-            continue;
-        };
-        if changed.is_empty() {
-            continue;
-        }
-        let rows: Vec<WorkerRow> = changed.into_iter().map(|(row, _)| row).collect();
-        if let Err(error) = engine.inner.written(engine.inner.store.put_workers(&rows, since).await) {
-            tracing::warn!(%error, "the workers cannot be stored");
+    /// Stores what is new about workers, until the engine stops.
+    pub async fn store_workers(self: Arc<Self>) {
+        let core = &self.core;
+        let mut round = 0u32;
+        while !core.inbox.is_closed() {
+            // Other nodes know of its workers by the rows alone.
+            let is_shared = core.store.is_shared();
+            tokio::time::sleep(if is_shared { LOOK_EVERY } else { STORE_EVERY }).await;
+            round = round.wrapping_add(1);
+            let since = Timestamp(core.now().0.saturating_sub_unsigned(MEMORY.0));
+            let all = round.is_multiple_of(if is_shared { FORGET_EVERY } else { STORE_ALL_EVERY });
+            let query = Query::ChangedWorkers { all, since };
+            let reply = core.ask(|reply_to| Command::Query(query, reply_to)).await;
+            let Ok(Reply::Workers(changed)) = reply else { continue };
+            if changed.is_empty() {
+                continue;
+            }
+            let rows: Vec<WorkerRow> = changed.into_iter().map(|(row, _)| row).collect();
+            if let Err(error) = core.written(core.store.put_workers(&rows, since).await) {
+                tracing::warn!(%error, "the workers cannot be stored");
+            }
         }
     }
 }

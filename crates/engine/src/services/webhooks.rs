@@ -1,14 +1,18 @@
 //! Requests at webhooks: let in or turned away, each with a line in the trigger's log.
 
-use super::triggers::{Key, spec};
-use super::{Engine, Error, Idempotency, Inner, Source, StartRequest, Started, random};
+use super::core::Core;
+use super::id_generator::random;
+use super::runs::{Idempotency, Runs, Source, StartRequest, Started};
+use super::triggers::{Key, Triggers, spec};
+use super::workflows::Workflows;
+use crate::error::Error;
 use crate::triggers::hex;
 use crate::triggers::webhook::{Rejection, Request};
 use kernel::event::TriggerKind;
 use kernel::{OrgId, Span, Timestamp, TriggerId};
 use lang::trigger::{Spec, Webhook};
 use std::collections::HashMap;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use store::{DeliveryOutcome, DeliveryRow, TriggerRow};
 
 /// What is turned away is logged once in this time, for each trigger.
@@ -16,8 +20,15 @@ const REJECTIONS_EVERY: Span = Span::from_secs(1);
 /// Triggers whose last rejection is remembered; beyond that the table is started anew.
 const REMEMBERED_MAX: usize = 1_024;
 
-/// When each trigger's last rejection was logged.
-pub(super) type Rejections = Mutex<HashMap<TriggerId, Timestamp>>;
+/// Takes the requests that webhooks get.
+pub struct Webhooks {
+    core: Arc<Core>,
+    runs: Arc<Runs>,
+    workflows: Arc<Workflows>,
+    triggers: Arc<Triggers>,
+    /// When each trigger's last rejection was logged.
+    rejections: Mutex<HashMap<TriggerId, Timestamp>>,
+}
 
 /// A webhook that takes requests.
 pub struct WebhookEndpoint {
@@ -36,10 +47,14 @@ impl WebhookEndpoint {
     }
 }
 
-impl Engine {
+impl Webhooks {
+    pub fn new(core: Arc<Core>, runs: Arc<Runs>, workflows: Arc<Workflows>, triggers: Arc<Triggers>) -> Webhooks {
+        Webhooks { core, runs, workflows, triggers, rejections: Mutex::default() }
+    }
+
     /// The webhook at a path; one that is disabled is not there.
-    pub async fn webhook_endpoint(&self, path: &str) -> Result<Option<WebhookEndpoint>, Error> {
-        let found = self.inner.store.trigger_at(path).await?.filter(|row| row.enabled);
+    pub async fn endpoint(&self, path: &str) -> Result<Option<WebhookEndpoint>, Error> {
+        let found = self.core.store.trigger_at(path).await?.filter(|row| row.enabled);
         let Some(row) = found else { return Ok(None) };
         match spec(&row)? {
             Spec::Webhook(webhook) => Ok(Some(WebhookEndpoint { row, webhook })),
@@ -50,7 +65,7 @@ impl Engine {
     /// Takes a request and starts its run, once for each delivery.
     pub async fn deliver(&self, webhook_endpoint: &WebhookEndpoint, request: &Request) -> Result<Delivered, Error> {
         let WebhookEndpoint { row, webhook } = webhook_endpoint;
-        if let Err(rejection) = request.admit(webhook, self.now()) {
+        if let Err(rejection) = request.admit(webhook, self.core.now()) {
             self.reject(row, rejection.as_str()).await;
             return Err(Error::Rejected(rejection));
         }
@@ -64,9 +79,9 @@ impl Engine {
         let result = self.start_delivery(webhook_endpoint, request, id, "", idempotency).await;
         match &result {
             Ok(delivered) if delivered.started.deduplicated => {
-                self.inner.metrics.webhook_deliveries_repeated_total.add(1)
+                self.core.metrics.webhook_deliveries_repeated_total.add(1)
             }
-            Ok(_) => self.inner.metrics.webhook_deliveries_total.add(1),
+            Ok(_) => self.core.metrics.webhook_deliveries_total.add(1),
             Err(Error::Disabled) => self.reject(row, "workflow_disabled").await,
             Err(Error::InvalidConcurrencyKey(_)) => self.reject(row, "concurrency_key_unresolved").await,
             Err(Error::KeyReused) => self.reject(row, "delivery_id_reused").await,
@@ -83,11 +98,11 @@ impl Engine {
         delivery: &str,
         key: Option<Key>,
     ) -> Result<Delivered, Error> {
-        let row = self.found(org, trigger).await?;
+        let row = self.triggers.found(org, trigger).await?;
         if !row.enabled {
             return Err(Error::TriggerDisabled);
         }
-        let line = self.inner.store.delivery(org, trigger, delivery).await?.ok_or(Error::NotFound("delivery"))?;
+        let line = self.core.store.delivery(org, trigger, delivery).await?.ok_or(Error::NotFound("delivery"))?;
         let request = line.request.as_ref().and_then(Request::again).ok_or(Error::NotKept)?;
         let Spec::Webhook(webhook) = spec(&row)? else { return Err(Error::NotKept) };
         let idempotency = key.map(|(key, fingerprint)| {
@@ -106,11 +121,12 @@ impl Engine {
         reason: &str,
         idempotency: Option<Idempotency>,
     ) -> Result<Delivered, Error> {
-        let workflow = self.resolve(row.org, &row.workflow.to_string()).await?.ok_or(Error::NotFound("webhook"))?;
+        let workflow =
+            self.workflows.resolve(row.org, &row.workflow.to_string()).await?.ok_or(Error::NotFound("webhook"))?;
         let kept = request.keep(webhook);
         let is_asked_for = |name: &str| webhook.headers.iter().any(|(asked, _)| asked == name);
         let headers = request.kept.iter().filter(|(name, _)| !is_asked_for(name)).cloned().collect();
-        let line = DeliveryRow { request: Some(kept), ..self.line(row, id.clone(), reason) };
+        let line = DeliveryRow { request: Some(kept), ..self.triggers.delivery(row, id.clone(), reason) };
         let source =
             Source { kind: TriggerKind::Webhook, trigger: Some(row.id), delivery: id.clone(), ..Default::default() };
         let body = request.payload(webhook);
@@ -121,27 +137,25 @@ impl Engine {
             delivery: Some(line),
             ..StartRequest::new(row.org, workflow, body)
         };
-        let started = self.start(start).await?;
+        let started = self.runs.start(start).await?;
         Ok(Delivered { delivery: id, started })
     }
 
     /// Logs what was turned away, without its body and not too often: strangers decide how much comes.
     async fn reject(&self, row: &TriggerRow, reason: &str) {
-        self.inner.metrics.webhook_deliveries_rejected_total.add(1);
-        let now = self.now();
-        if !self.inner.may_log_rejection(row.id, now) {
+        self.core.metrics.webhook_deliveries_rejected_total.add(1);
+        let now = self.core.now();
+        if !self.may_log_rejection(row.id, now) {
             return;
         }
         let Ok(number) = random::<8>() else { return };
-        let line = self.line(row, format!("rejected-{}", hex(&number)), reason);
+        let line = self.triggers.delivery(row, format!("rejected-{}", hex(&number)), reason);
         let line = DeliveryRow { outcome: DeliveryOutcome::Rejected, ..line };
-        if let Err(error) = self.log(row, vec![line], None).await {
+        if let Err(error) = self.triggers.log(row, vec![line], None).await {
             tracing::warn!(%error, trigger = %row.id, "a rejected delivery could not be logged");
         }
     }
-}
 
-impl Inner {
     fn may_log_rejection(&self, trigger: TriggerId, now: Timestamp) -> bool {
         let mut seen = self.rejections.lock().unwrap_or_else(|e| e.into_inner());
         if seen.get(&trigger).is_some_and(|at| now.since(*at) < REJECTIONS_EVERY) {

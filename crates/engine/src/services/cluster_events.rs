@@ -12,7 +12,8 @@
 //! whether any of them has changed** ([`Inner::refresh_caches`]), so what was changed through one node holds on every other as
 //! soon as it was answered. The question is one number, and is asked once for all who wait for the answer.
 
-use super::{Engine, Error, Inner};
+use super::cluster::Cluster;
+use crate::error::Error;
 use crate::mailbox::Command;
 use kernel::{OrgId, WorkflowId};
 use std::collections::{BTreeSet, HashMap};
@@ -27,17 +28,17 @@ const ASKED_EVERY: Duration = Duration::from_secs(1);
 /// Time between two questions: under load, whoever comes in between shares the next one.
 const APART: Duration = Duration::from_millis(1);
 /// Least time between two looks at all gates.
-const GATES_APART: Duration = Duration::from_millis(20);
+const GROUPS_APART: Duration = Duration::from_millis(20);
 
 /// What is remembered of workflows, types and pauses holds as of some revision of the store.
 #[derive(Default)]
-pub(super) struct CacheRevision {
+pub struct CacheRevision {
     arrivals: AtomicU64,
     known: tokio::sync::Mutex<Known>,
     /// Held from reading the gates until the mailbox has them: what was read later is told later.
     concurrency_groups: tokio::sync::Mutex<()>,
     is_stale: Notify,
-    are_gates_stale: Notify,
+    are_groups_stale: Notify,
 }
 
 #[derive(Default)]
@@ -59,10 +60,10 @@ impl CacheRevision {
     }
 }
 
-impl Inner {
+impl Cluster {
     /// Makes sure that what is remembered is no older than this call. Costs nothing where there is only one node.
     pub(super) async fn refresh_caches(&self) -> Result<(), Error> {
-        if !self.store.is_shared() {
+        if !self.core.store.is_shared() {
             return Ok(());
         }
         let cache_revision = &self.cache_revision;
@@ -81,37 +82,37 @@ impl Inner {
 
     /// The same after a change that was made here and is durable, whatever comes of it.
     pub(super) async fn broadcast_change(&self, news: ClusterEvent) {
-        self.store.broadcast(news);
+        self.core.store.broadcast(news);
         if let Err(error) = self.refresh_caches().await {
             tracing::warn!(%error, "a change takes effect a little later");
         }
     }
 
     async fn compare_revision(&self, known: &mut Known) -> Result<(), Error> {
-        let revision = self.store.revision().await?;
+        let revision = self.core.store.revision().await?;
         if known.revision == Some(revision) {
             return Ok(());
         }
         let is_new = known.revision.is_none();
         // First of all, and in any case: whoever reads from now on reads what is there now.
-        self.definitions.forget_names();
-        self.type_cache.forget_all();
+        self.caches.workflows.forget_names();
+        self.caches.types.forget_all();
         let paused: BTreeSet<WorkflowId> =
-            self.store.workflow_pauses().await?.into_iter().map(|pause| pause.workflow).collect();
+            self.core.store.workflow_pauses().await?.into_iter().map(|pause| pause.workflow).collect();
         if is_new || paused != known.paused {
             self.read_concurrency_groups().await?;
         }
-        let rows = self.store.configured_types().await?;
+        let rows = self.core.store.configured_types().await?;
         let types: HashMap<_, _> = rows.into_iter().map(|row| ((row.org, row.name.clone()), row)).collect();
         // Those that say nothing but their name any more.
         for (org, name) in known.types.keys().filter(|name| !types.contains_key(*name)) {
-            if let Some(row) = self.store.task_type(*org, name).await? {
-                self.inbox.send(Command::TypeChanged(Box::new(row)));
+            if let Some(row) = self.core.store.task_type(*org, name).await? {
+                self.core.inbox.send(Command::TypeChanged(Box::new(row)));
             }
         }
         for (name, row) in &types {
             if is_new || known.types.get(name) != Some(row) {
-                self.inbox.send(Command::TypeChanged(Box::new(row.clone())));
+                self.core.inbox.send(Command::TypeChanged(Box::new(row.clone())));
             }
         }
         (known.paused, known.types, known.revision) = (paused, types, Some(revision));
@@ -121,78 +122,78 @@ impl Inner {
     /// Reads who holds places at gates, who waits, and what is paused.
     pub(super) async fn read_concurrency_groups(&self) -> Result<(), Error> {
         let _in_order = self.cache_revision.concurrency_groups.lock().await;
-        let paused = self.store.workflow_pauses().await?.into_iter().map(|pause| pause.workflow).collect();
-        let runs = self.store.grouped_runs().await?;
-        self.inbox.send(Command::ConcurrencyGroups { paused, runs });
+        let paused = self.core.store.workflow_pauses().await?.into_iter().map(|pause| pause.workflow).collect();
+        let runs = self.core.store.grouped_runs().await?;
+        self.core.inbox.send(Command::ConcurrencyGroups { paused, runs });
         Ok(())
     }
 }
 
-/// Hears what other nodes say, and looks for itself now and then, as long as the engine runs.
-pub(super) fn keep(engine: &Engine) {
-    let inner = &engine.inner;
-    if !inner.store.is_shared() {
-        return;
+impl Cluster {
+    /// Listens to other nodes, and looks for changes now and then, as long as the engine runs.
+    pub fn listen(self: &Arc<Self>) {
+        if !self.core.store.is_shared() {
+            return;
+        }
+        if let Some(events) = self.core.store.listen() {
+            tokio::spawn(self.clone().hear(events));
+        }
+        tokio::spawn(self.clone().watch_revision());
+        tokio::spawn(self.clone().watch_concurrency_groups());
     }
-    if let Some(news) = inner.store.listen() {
-        tokio::spawn(hear(inner.clone(), news));
-    }
-    tokio::spawn(watch_revision(inner.clone()));
-    tokio::spawn(watch_concurrency_groups(inner.clone()));
-}
 
-async fn hear(inner: Arc<Inner>, mut news: mpsc::Receiver<ClusterEvent>) {
-    while !inner.inbox.is_closed() {
-        match tokio::time::timeout(ASKED_EVERY, news.recv()).await {
-            Ok(Some(news)) => inner.react(news),
-            Ok(None) => return,
-            Err(_) => {}
+    async fn hear(self: Arc<Self>, mut events: mpsc::Receiver<ClusterEvent>) {
+        while !self.core.inbox.is_closed() {
+            match tokio::time::timeout(ASKED_EVERY, events.recv()).await {
+                Ok(Some(event)) => self.react(event),
+                Ok(None) => return,
+                Err(_) => {}
+            }
         }
     }
-}
 
-impl Inner {
+    async fn watch_revision(self: Arc<Self>) {
+        while !self.core.inbox.is_closed() {
+            if let Err(error) = self.refresh_caches().await {
+                tracing::debug!(%error, "what other nodes have changed cannot be read");
+            }
+            let _ = tokio::time::timeout(ASKED_EVERY, self.cache_revision.is_stale.notified()).await;
+        }
+    }
+
+    /// Reads the concurrency groups when another node says that a run joined or left one. Otherwise
+    /// [`run`](Self::run) reads them now and then.
+    async fn watch_concurrency_groups(self: Arc<Self>) {
+        while !self.core.inbox.is_closed() {
+            let is_stale = self.cache_revision.are_groups_stale.notified();
+            if tokio::time::timeout(ASKED_EVERY, is_stale).await.is_err() {
+                continue;
+            }
+            let began = Instant::now();
+            if let Err(error) = self.read_concurrency_groups().await {
+                tracing::debug!(%error, "the concurrency groups cannot be read");
+            }
+            // With many runs in groups that is work; it must not become all there is.
+            tokio::time::sleep(GROUPS_APART.max(began.elapsed() * 4)).await;
+        }
+    }
+
     fn react(&self, news: ClusterEvent) {
         match news {
             ClusterEvent::RunAdvanced(_, run) => {
-                self.inbox.send(Command::Reread(run));
-                self.subscriptions.changed(run);
+                self.core.inbox.send(Command::Reread(run));
+                self.caches.subscribers.changed(run);
             }
-            ClusterEvent::TaskReady(queue) => drop(self.inbox.send(Command::TaskReadyElsewhere(queue))),
+            ClusterEvent::TaskReady(queue) => drop(self.core.inbox.send(Command::TaskReadyElsewhere(queue))),
             ClusterEvent::TypeChanged(..) | ClusterEvent::PausesChanged => self.cache_revision.is_stale.notify_one(),
-            ClusterEvent::GroupsChanged => self.cache_revision.are_gates_stale.notify_one(),
+            ClusterEvent::GroupsChanged => self.cache_revision.are_groups_stale.notify_one(),
             ClusterEvent::NodesChanged => self.renewal.notify_one(),
             ClusterEvent::Missed => {
                 self.cache_revision.is_stale.notify_one();
-                self.cache_revision.are_gates_stale.notify_one();
+                self.cache_revision.are_groups_stale.notify_one();
                 self.renewal.notify_one();
-                self.subscriptions.all_changed();
+                self.caches.subscribers.all_changed();
             }
         }
-    }
-}
-
-async fn watch_revision(inner: Arc<Inner>) {
-    while !inner.inbox.is_closed() {
-        if let Err(error) = inner.refresh_caches().await {
-            tracing::debug!(%error, "what other nodes have changed cannot be read");
-        }
-        let _ = tokio::time::timeout(ASKED_EVERY, inner.cache_revision.is_stale.notified()).await;
-    }
-}
-
-/// Looks at the gates when others say that somebody came or left; otherwise [`membership`](super::membership) does, now
-/// and then.
-async fn watch_concurrency_groups(inner: Arc<Inner>) {
-    while !inner.inbox.is_closed() {
-        if tokio::time::timeout(ASKED_EVERY, inner.cache_revision.are_gates_stale.notified()).await.is_err() {
-            continue;
-        }
-        let began = Instant::now();
-        if let Err(error) = inner.read_concurrency_groups().await {
-            tracing::debug!(%error, "the gates cannot be read");
-        }
-        // With many runs at gates that is work; it must not become all there is.
-        tokio::time::sleep(GATES_APART.max(began.elapsed() * 4)).await;
     }
 }

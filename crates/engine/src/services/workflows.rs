@@ -1,7 +1,11 @@
 //! Definitions: storing them, and finding the version a name means. Versions never change, so what was
 //! read once stays; names can come to mean something else, so every write of a definition forgets them.
 
-use super::{Engine, Error, Inner};
+use super::cluster::Cluster;
+use super::core::Core;
+use super::outbox::NOTIFIER;
+use super::triggers::owned_trigger;
+use crate::error::Error;
 use crate::mailbox::LoadFailure;
 use crate::version::Version;
 use kernel::{OrgId, Plan, WorkflowId};
@@ -9,6 +13,7 @@ use lang::Compiled;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use store::{Definition, IdempotencyKey, NewWorkflow, RunRow, Taken, WorkflowFilter, WorkflowKey, WorkflowRow};
+use tokio::sync::Notify;
 
 /// Entries kept of each kind; beyond that the table is simply started anew.
 const CACHE_MAX: usize = 1_024;
@@ -23,7 +28,7 @@ pub struct Resolved {
 type VersionKey = (OrgId, WorkflowId, u32, [u8; 32]);
 
 #[derive(Default)]
-pub struct Cache {
+pub struct WorkflowCache {
     names: Mutex<Names>,
     versions: Mutex<HashMap<VersionKey, Arc<Version>>>,
 }
@@ -35,7 +40,7 @@ struct Names {
     writes: u64,
 }
 
-impl Cache {
+impl WorkflowCache {
     /// Called when a write is durable and before it is answered.
     pub(super) fn forget_names(&self) {
         let mut names = lock(&self.names);
@@ -44,19 +49,36 @@ impl Cache {
     }
 }
 
-impl Engine {
+pub struct Workflows {
+    pub(super) core: Arc<Core>,
+    pub(super) cluster: Arc<Cluster>,
+    pub(super) cache: Arc<WorkflowCache>,
+    /// Wakes the scheduler: a definition may have a schedule of its own.
+    pub(super) schedule_changed: Arc<Notify>,
+}
+
+impl Workflows {
+    pub fn new(
+        core: Arc<Core>,
+        cluster: Arc<Cluster>,
+        cache: Arc<WorkflowCache>,
+        schedule_changed: Arc<Notify>,
+    ) -> Workflows {
+        Workflows { core, cluster, cache, schedule_changed }
+    }
+
     /// Stores a new workflow with its first version; true if the idempotency key had made it before.
-    pub async fn create_workflow(
+    pub async fn create(
         &self,
         org: OrgId,
         compiled: &Compiled,
         idempotency: Option<(String, [u8; 32])>,
     ) -> Result<(WorkflowRow, bool), Error> {
         let Compiled { meta, plan, hash, form, source, trigger } = compiled;
-        let now = self.now();
+        let now = self.core.now();
         let row = WorkflowRow {
             org,
-            id: WorkflowId::new(now, self.inner.ids.random_bytes()?),
+            id: WorkflowId::new(now, self.core.ids.random_bytes()?),
             slug: meta.slug.clone().unwrap_or_else(|| derive_slug(&meta.name)),
             name: meta.name.clone(),
             description: meta.description.clone(),
@@ -78,9 +100,9 @@ impl Engine {
             fingerprint,
             created_at: now,
         });
-        let trigger = self.owned_trigger(&row, trigger.as_ref(), None)?;
+        let trigger = owned_trigger(&row, trigger.as_ref(), None, now)?;
         let new = NewWorkflow { row, definition, slug_is_given: meta.slug.is_some(), idempotency, trigger };
-        let (id, is_repeat) = match self.inner.written(self.inner.store.create_workflow(&new).await)? {
+        let (id, is_repeat) = match self.core.written(self.core.store.create_workflow(&new).await)? {
             Ok(()) => (new.row.id, false),
             Err(Taken::Key { workflow, fingerprint }) => {
                 let same = new.idempotency.is_some_and(|key| key.fingerprint == fingerprint);
@@ -88,61 +110,54 @@ impl Engine {
             }
             Err(taken) => return Err(Error::Taken(taken)),
         };
-        self.inner.definitions.forget_names();
-        self.inner.triggers_moved.notify_one();
+        self.cache.forget_names();
+        self.schedule_changed.notify_one();
         // Read back: the store may have counted the slug up.
-        let row = self.inner.store.workflow(org, &WorkflowKey::Id(id)).await?.ok_or(Error::NotFound("workflow"))?;
+        let row = self.core.store.workflow(org, &WorkflowKey::Id(id)).await?.ok_or(Error::NotFound("workflow"))?;
         Ok((row, is_repeat))
     }
 
-    /// What a workflow's id, name or slug means now; remembered, so it costs no read of its own.
-    pub async fn resolve(&self, org: OrgId, key: &str) -> Result<Option<Arc<Resolved>>, Error> {
-        self.inner.resolve(org, key).await
-    }
-
     /// A workflow by id, name or slug.
-    pub async fn workflow(&self, org: OrgId, key: &str) -> Result<Option<WorkflowRow>, Error> {
-        Ok(self.inner.store.workflow(org, &workflow_key(key)).await?)
+    pub async fn get(&self, org: OrgId, key: &str) -> Result<Option<WorkflowRow>, Error> {
+        Ok(self.core.store.workflow(org, &workflow_key(key)).await?)
     }
 
     /// A workflow by id, name or slug, or by its id if it was deleted.
-    pub async fn workflow_ever(&self, org: OrgId, key: &str) -> Result<Option<WorkflowRow>, Error> {
+    pub async fn get_ever(&self, org: OrgId, key: &str) -> Result<Option<WorkflowRow>, Error> {
         let key = match workflow_key(key) {
             WorkflowKey::Id(id) => WorkflowKey::Ever(id),
             other => other,
         };
-        Ok(self.inner.store.workflow(org, &key).await?)
+        Ok(self.core.store.workflow(org, &key).await?)
     }
 
     /// Without the engine's own, whose id is the smallest there is: it could only be the last of the last page.
-    pub async fn workflows(&self, org: OrgId, filter: &WorkflowFilter) -> Result<Vec<WorkflowRow>, Error> {
-        let mut rows = self.inner.store.workflows(org, filter).await?;
-        rows.retain(|row| row.id != super::NOTIFIER);
+    pub async fn list(&self, org: OrgId, filter: &WorkflowFilter) -> Result<Vec<WorkflowRow>, Error> {
+        let mut rows = self.core.store.workflows(org, filter).await?;
+        rows.retain(|row| row.id != NOTIFIER);
         Ok(rows)
     }
 
     /// The source of a definition, JSON in its author's order.
     pub async fn source(&self, org: OrgId, hash: &[u8; 32]) -> Result<Option<bytes::Bytes>, Error> {
-        Ok(self.inner.store.definition(org, hash).await?.map(|d| d.source))
+        Ok(self.core.store.definition(org, hash).await?.map(|d| d.source))
     }
-}
 
-impl Inner {
-    /// The workflow and version a key means now.
-    pub(super) async fn resolve(&self, org: OrgId, key: &str) -> Result<Option<Arc<Resolved>>, Error> {
-        self.refresh_caches().await?;
+    /// The workflow and version a key means now; remembered, so it costs no read of its own.
+    pub async fn resolve(&self, org: OrgId, key: &str) -> Result<Option<Arc<Resolved>>, Error> {
+        self.cluster.refresh_caches().await?;
         let name = (org, key.to_owned());
         let writes = {
-            let names = lock(&self.definitions.names);
+            let names = lock(&self.cache.names);
             if let Some(found) = names.meanings.get(&name) {
                 return Ok(Some(found.clone()));
             }
             names.writes
         };
-        let Some(row) = self.store.workflow(org, &workflow_key(key)).await? else { return Ok(None) };
-        let version = self.version(org, row.id, row.version, &row.name, row.hash).await?;
+        let Some(row) = self.core.store.workflow(org, &workflow_key(key)).await? else { return Ok(None) };
+        let version = self.pinned(org, row.id, row.version, &row.name, row.hash).await?;
         let resolved = Arc::new(Resolved { row, version });
-        let mut names = lock(&self.definitions.names);
+        let mut names = lock(&self.cache.names);
         if names.writes == writes {
             keep(&mut names.meanings, name, resolved.clone());
         }
@@ -151,10 +166,11 @@ impl Inner {
 
     /// The version a run is pinned to.
     pub(super) async fn version_of(&self, row: &RunRow) -> Result<Arc<Version>, LoadFailure> {
-        self.version(row.org, row.workflow, row.version, &row.workflow_name, row.hash).await
+        self.pinned(row.org, row.workflow, row.version, &row.workflow_name, row.hash).await
     }
 
-    pub(super) async fn version(
+    /// A version as runs are pinned to it.
+    pub(super) async fn pinned(
         &self,
         org: OrgId,
         workflow: WorkflowId,
@@ -163,14 +179,14 @@ impl Inner {
         hash: [u8; 32],
     ) -> Result<Arc<Version>, LoadFailure> {
         let key = (org, workflow, number, hash);
-        if let Some(found) = lock(&self.definitions.versions).get(&key) {
+        if let Some(found) = lock(&self.cache.versions).get(&key) {
             return Ok(found.clone());
         }
-        let found = self.store.definition(org, &hash).await.map_err(|e| LoadFailure::Store(e.to_string()))?;
+        let found = self.core.store.definition(org, &hash).await.map_err(|e| LoadFailure::Store(e.to_string()))?;
         let definition = found.ok_or_else(|| LoadFailure::Damaged("its definition is missing".into()))?;
         let plan = Plan::decode(&definition.plan).map_err(|e| LoadFailure::from(kernel::run::LoadError::from(e)))?;
         let version = Arc::new(Version { org, workflow, name: name.to_owned(), number, hash, plan: Arc::new(plan) });
-        keep(&mut lock(&self.definitions.versions), key, version.clone());
+        keep(&mut lock(&self.cache.versions), key, version.clone());
         Ok(version)
     }
 }

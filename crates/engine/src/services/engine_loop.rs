@@ -8,11 +8,16 @@
 //! one lock a round. The thread commits small batches itself; a large one goes to the writer thread, and the loop decides
 //! the next batch meanwhile (ADR 0024).
 
-use super::Inner;
+use super::cluster::Cluster;
+use super::core::Core;
+use super::outbox::OutboxQueue;
 use super::reply_channel::ReplyChannel;
 use super::run_queries::load_all;
+use super::subscriptions::Subscribers;
+use super::workflows::Workflows;
 use crate::HORIZON;
-use crate::execute::Executors;
+use crate::error::Error;
+use crate::execute::{Executors, HttpQueue};
 use crate::mailbox::{Command, Dispatch, LoadFailure, Mailbox, Reply, Resumed, Turn};
 use crate::nodes::Nodes;
 use crate::task_queue;
@@ -150,24 +155,45 @@ impl Inbox {
     }
 }
 
-impl Inner {
-    pub(super) async fn probe(&self) -> Result<Probe, super::Error> {
+impl Core {
+    pub async fn probe(&self) -> Result<Probe, Error> {
         self.control(Control::Probe).await
     }
 
     /// Has the loop forget everything and go on as one of `nodes`; see [`Control::Restart`].
-    pub(super) async fn restart(&self, nodes: Nodes) -> Result<(), super::Error> {
+    pub async fn restart(&self, nodes: Nodes) -> Result<(), Error> {
         self.control(|done| Control::Restart(nodes, done)).await
     }
 
-    async fn control<T>(&self, control: impl FnOnce(oneshot::Sender<T>) -> Control) -> Result<T, super::Error> {
-        let has_stopped = || super::Error::Unavailable("the engine has stopped".into());
+    async fn control<T>(&self, control: impl FnOnce(oneshot::Sender<T>) -> Control) -> Result<T, Error> {
+        let has_stopped = || Error::Unavailable("the engine has stopped".into());
         let (done, reply) = oneshot::channel();
         match self.inbox.put(|state| state.controls.push(control(done))) {
             true => reply.await.map_err(|_| has_stopped()),
             false => Err(has_stopped()),
         }
     }
+
+    /// Hands the mailbox the timers due within the horizon; answers how many.
+    pub(super) async fn read_timers(&self) -> Result<usize, store::Error> {
+        let timers = self.store.timers(self.now().after(HORIZON), TIMERS_PAGE).await?;
+        let count = timers.len();
+        if count > 0 {
+            self.inbox.send(Command::Timers(timers));
+        }
+        Ok(count)
+    }
+}
+
+/// What the loop works with, beside the mailbox.
+#[derive(Clone)]
+pub struct LoopServices {
+    pub core: Arc<Core>,
+    pub workflows: Arc<Workflows>,
+    pub cluster: Arc<Cluster>,
+    pub subscribers: Arc<Subscribers>,
+    pub outbox: Arc<OutboxQueue>,
+    pub http_queue: Arc<HttpQueue>,
 }
 
 /// An executor's result as a command.
@@ -199,10 +225,10 @@ enum QueueRead {
 
 /// Starts the loop and what reads for it: runs and payloads; lanes, so that nobody waits behind a long row of runs to hear what
 /// to give out next; due timers.
-pub fn spawn(inner: Arc<Inner>, mailbox: Mailbox<ReplyChannel>, executors: Executors) {
+pub fn spawn(services: LoopServices, mailbox: Mailbox<ReplyChannel>, executors: Executors) {
     let (load_requests, todo) = mpsc::channel();
     let (queue_reads, to_see) = mpsc::channel();
-    let writer = Writer::start(&inner);
+    let writer = Writer::start(&services.core);
     let tidied = Instant::now();
     let engine_loop = EngineLoop {
         mailbox,
@@ -215,14 +241,14 @@ pub fn spawn(inner: Arc<Inner>, mailbox: Mailbox<ReplyChannel>, executors: Execu
         paused_until: None,
         is_over: false,
     };
-    let reader = inner.clone();
+    let reader = services.clone();
     start_thread("reader", move || load_runs(&reader, &todo));
-    let looker = inner.clone();
+    let looker = services.core.clone();
     start_thread("lanes", move || read_queues(&looker, &to_see));
-    tokio::runtime::Handle::current().spawn(read_timers_forever(inner.clone()));
+    tokio::runtime::Handle::current().spawn(read_timers_forever(services.core.clone()));
     let looping = move || {
-        let guard = CloseOnExit(inner.clone());
-        engine_loop.run(&inner);
+        let guard = CloseOnExit(services.core.clone());
+        engine_loop.run(&services);
         drop(guard);
     };
     start_thread("mailbox", looping);
@@ -236,12 +262,12 @@ fn start_thread(name: &str, work: impl FnOnce() + Send + 'static) {
 }
 
 /// However the loop ends, nobody may wait for it forever.
-struct CloseOnExit(Arc<Inner>);
+struct CloseOnExit(Arc<Core>);
 
 impl Drop for CloseOnExit {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            self.0.give_up("a bug stopped the engine's loop".into());
+            self.0.health.give_up("a bug stopped the engine's loop".into());
         }
         let mut state = self.0.inbox.lock();
         state.is_closed = true;
@@ -278,17 +304,17 @@ struct Writer {
 type CommitResult = store::Result<Vec<store::Verdict>>;
 
 impl Writer {
-    fn start(inner: &Arc<Inner>) -> Writer {
+    fn start(core: &Arc<Core>) -> Writer {
         let (batches, todo) = mpsc::channel::<Batch>();
         let (done, outcomes) = mpsc::channel();
-        let inner = inner.clone();
+        let core = core.clone();
         start_thread("writer", move || {
             for batch in todo {
-                let outcome = commit(&inner, &batch);
+                let outcome = commit(&core, &batch);
                 if done.send((batch, outcome)).is_err() {
                     return;
                 }
-                inner.inbox.poke();
+                core.inbox.poke();
             }
         });
         Writer { batches, outcomes, finished: None }
@@ -330,28 +356,28 @@ impl Writer {
 }
 
 /// Makes a batch durable, on this thread.
-fn commit(inner: &Inner, batch: &Batch) -> CommitResult {
-    inner.metrics.turns_total.add(1);
-    wait_for(inner.store.commit(batch))
+fn commit(core: &Core, batch: &Batch) -> CommitResult {
+    core.metrics.turns_total.add(1);
+    wait_for(core.store.commit(batch))
 }
 
 impl EngineLoop {
     /// Runs until the engine stops.
-    fn run(mut self, inner: &Inner) {
+    fn run(mut self, services: &LoopServices) {
         loop {
             let is_paused = self.is_paused();
             if !is_paused {
-                self.round(inner);
+                self.round(services);
             }
             if self.is_over {
                 return;
             }
-            let patience = self.patience(inner);
+            let patience = self.patience(services);
             // What arrives does not end a pause.
             if is_paused {
                 std::thread::sleep(patience);
             }
-            if inner.inbox.wait(if is_paused { Duration::ZERO } else { patience }) {
+            if services.core.inbox.wait(if is_paused { Duration::ZERO } else { patience }) {
                 return;
             }
         }
@@ -360,9 +386,9 @@ impl EngineLoop {
     /// Takes what arrived, advances, commits and releases. The writer thread commits a large batch, and the loop decides
     /// what arrives meanwhile for the next one. The two have no run in common: a run whose record is on its way is left
     /// alone until that is settled.
-    fn round(&mut self, inner: &Inner) {
+    fn round(&mut self, services: &LoopServices) {
         let mut turn = Turn::default();
-        self.decide(inner, &mut turn);
+        self.decide(services, &mut turn);
         let mut written = None;
         // After a batch that could not be written nothing is tried: what it would meet is not known.
         let mut is_refused = false;
@@ -371,9 +397,9 @@ impl EngineLoop {
         while !is_refused && (written.is_some() || is_free(self) && self.writer.begin(&mut turn)) {
             let mut before = written.take().unwrap_or_else(|| std::mem::take(&mut turn));
             while !self.writer.has_finished() && turn.batch.runs.len() < DECIDED_MAX {
-                inner.inbox.gather(GATHERING);
-                if inner.inbox.len() > 0 {
-                    self.decide(inner, &mut turn);
+                services.core.inbox.gather(GATHERING);
+                if services.core.inbox.len() > 0 {
+                    self.decide(services, &mut turn);
                 }
             }
             let result = self.writer.finish(&mut before);
@@ -382,32 +408,32 @@ impl EngineLoop {
             if is_written && is_free(self) && self.writer.begin(&mut turn) {
                 written = Some(std::mem::take(&mut turn));
             }
-            self.release(inner, before, result);
+            self.release(services, before, result);
             is_refused = !is_written;
         }
         let result = match turn.batch.runs.is_empty() {
             true => Ok(Vec::new()),
             false if is_refused => Err(store::Error::Unavailable("the batch before it could not be written".into())),
-            false => commit(inner, &turn.batch),
+            false => commit(&services.core, &turn.batch),
         };
-        self.release(inner, turn, result);
-        self.see_to_controls(inner);
+        self.release(services, turn, result);
+        self.see_to_controls(services);
     }
 
     /// Takes what arrived and advances.
-    fn decide(&mut self, inner: &Inner, turn: &mut Turn<ReplyChannel>) {
+    fn decide(&mut self, services: &LoopServices, turn: &mut Turn<ReplyChannel>) {
         let EngineLoop { mailbox, load_requests, queue_reads, .. } = self;
         if self.tidied.elapsed() > TIDY {
             self.tidied = Instant::now();
             mailbox.retain_watchers(|reply_to| !reply_to.is_closed());
         }
-        let (commands, controls) = inner.inbox.take();
+        let (commands, controls) = services.core.inbox.take();
         self.controls.extend(controls);
-        mailbox.tick(inner.clock.now());
+        mailbox.tick(services.core.clock.now());
         for command in commands {
             mailbox.accept(command);
         }
-        mailbox.turn(inner.clock.now(), turn);
+        mailbox.turn(services.core.clock.now(), turn);
         if !turn.loads.is_empty() || !turn.fetches.is_empty() {
             let (runs, payloads) = (std::mem::take(&mut turn.loads), std::mem::take(&mut turn.fetches));
             let _ = load_requests.send(LoadRequests { runs, payloads });
@@ -422,27 +448,28 @@ impl EngineLoop {
     }
 
     /// Carries out what is durable now, and takes back what is not.
-    fn release(&mut self, inner: &Inner, turn: Turn<ReplyChannel>, result: CommitResult) {
+    fn release(&mut self, services: &LoopServices, turn: Turn<ReplyChannel>, result: CommitResult) {
         let EngineLoop { mailbox, executors, .. } = self;
         if matches!(&result, Ok(verdicts) if !verdicts.is_empty()) {
             crash::point(Point::BeforeSettle);
         }
         let trouble = result.as_ref().err().cloned();
         if !turn.batch.runs.is_empty() {
-            inner.is_refused.store(trouble.is_some(), Ordering::Relaxed);
+            services.core.health.is_refused.store(trouble.is_some(), Ordering::Relaxed);
         }
         if let Ok(verdicts) = &result {
-            inner
+            services
+                .core
                 .metrics
                 .conflicts_total
                 .add(verdicts.iter().filter(|v| **v == store::Verdict::Conflict).count() as u64);
-            inner.subscriptions.announce(&turn.batch, verdicts);
+            services.subscribers.announce(&turn.batch, verdicts);
         }
         let released = mailbox.settle(turn, result);
         for (reply_to, reply) in released.replies {
             // Whoever asked may have hung up; that is no concern of the run, unless it was given something.
             if let Err(Reply::Claimed(handed)) = reply_to.send(reply) {
-                let now = inner.clock.now();
+                let now = services.core.clock.now();
                 handed.tasks.into_iter().for_each(|task| mailbox.accept(undelivered(&task, now)));
             }
         }
@@ -453,31 +480,31 @@ impl EngineLoop {
             executors.abort(run, fence);
         }
         for queue in released.posted {
-            inner.store.broadcast(ClusterEvent::TaskReady(queue));
+            services.core.store.broadcast(ClusterEvent::TaskReady(queue));
         }
         for notification in released.notifications {
-            inner.outbox.put(notification);
+            services.outbox.put(notification);
         }
         for (org, run) in released.moved {
-            inner.store.broadcast(store::ClusterEvent::RunAdvanced(org, run));
+            services.core.store.broadcast(store::ClusterEvent::RunAdvanced(org, run));
         }
         if released.touches_remote_group {
-            inner.store.broadcast(store::ClusterEvent::GroupsChanged);
+            services.core.store.broadcast(store::ClusterEvent::GroupsChanged);
         }
         for dispatch in released.dispatch {
             if let Some((dispatch, result)) = executors.execute(dispatch) {
-                inner.metrics.steps_finished_total.add(1);
+                services.core.metrics.steps_finished_total.add(1);
                 mailbox.accept(finished(&dispatch, result));
             }
         }
-        let metrics = &inner.metrics;
+        let metrics = &services.core.metrics;
         metrics.runs_started_total.add(released.started);
         metrics.runs_ended_total.add(released.ended);
         metrics.steps_started_total.add(released.steps);
         metrics.runs_in_memory.set(mailbox.resident() as u64);
         metrics.runs_busy.set(mailbox.busy() as u64);
         metrics.tasks_leased_total.add(released.leased);
-        metrics.http_steps_queued.set(inner.http_queue.waiting() as u64);
+        metrics.http_steps_queued.set(services.http_queue.waiting() as u64);
         metrics.attempts_executing.set(mailbox.executing() as u64);
         if let Some(error) = trouble {
             metrics.store_errors_total.add(1);
@@ -485,25 +512,25 @@ impl EngineLoop {
             match error {
                 store::Error::Unavailable(_) => self.paused_until = Some(Instant::now() + RETRY_PAUSE),
                 // Its runs are read again before anything is decided about them.
-                store::Error::Unknown(_) if inner.store.reads_are_durable() => {
+                store::Error::Unknown(_) if services.core.store.reads_are_durable() => {
                     self.paused_until = Some(Instant::now() + RETRY_PAUSE);
                 }
                 store::Error::Fenced => {
                     self.paused_until = Some(Instant::now() + RETRY_PAUSE);
-                    inner.renewal.notify_one();
+                    services.cluster.renewal.notify_one();
                 }
                 fatal => {
                     self.is_over = true;
-                    inner.give_up(fatal.to_string());
+                    services.core.health.give_up(fatal.to_string());
                 }
             }
         }
     }
 
-    fn see_to_controls(&mut self, inner: &Inner) {
+    fn see_to_controls(&mut self, services: &LoopServices) {
         for control in std::mem::take(&mut self.controls) {
             match control {
-                Control::Probe(reply_to) => drop(reply_to.send(self.probe(inner))),
+                Control::Probe(reply_to) => drop(reply_to.send(self.probe(services))),
                 Control::Restart(nodes, done) => {
                     self.restart(nodes);
                     let _ = done.send(());
@@ -512,8 +539,8 @@ impl EngineLoop {
         }
     }
 
-    fn probe(&self, inner: &Inner) -> Probe {
-        let (mailbox, metrics) = (&self.mailbox, &inner.metrics);
+    fn probe(&self, services: &LoopServices) -> Probe {
+        let (mailbox, metrics) = (&self.mailbox, &services.core.metrics);
         let (ready, leased, unserved) = mailbox.tasks();
         metrics.tasks_ready.set(ready);
         metrics.tasks_leased.set(leased as u64);
@@ -540,42 +567,42 @@ impl EngineLoop {
     }
 
     /// How long there is nothing to do, as far as it knows.
-    fn patience(&self, inner: &Inner) -> Duration {
+    fn patience(&self, services: &LoopServices) -> Duration {
         if let Some(until) = self.paused_until {
             return until.saturating_duration_since(Instant::now());
         }
         if self.mailbox.has_work() {
             return Duration::ZERO;
         }
-        let now = inner.clock.now();
+        let now = services.core.clock.now();
         self.mailbox.next_due().map_or(IDLE, |at| Duration::from_micros(at.since(now).0).min(IDLE))
     }
 }
 
 /// Reads runs and payloads for the mailbox, runs together as far as they were asked for together. A thread of its own: a local store
 /// then reads right here, without a hop to another thread for each of a hundred thousand sleepers.
-fn load_runs(inner: &Inner, todo: &mpsc::Receiver<LoadRequests>) {
+fn load_runs(LoopServices { core, workflows, .. }: &LoopServices, todo: &mpsc::Receiver<LoadRequests>) {
     while let Ok(LoadRequests { mut runs, mut payloads }) = todo.recv() {
         for more in todo.try_iter() {
             runs.extend(more.runs);
             payloads.extend(more.payloads);
         }
         for (org, run, numbers) in payloads {
-            let result = wait_for(inner.store.payloads(org, run, &numbers));
+            let result = wait_for(core.store.payloads(org, run, &numbers));
             let result = result.map_err(|e| LoadFailure::Store(e.to_string()));
-            if !inner.inbox.send(Command::Fetched { run, result }) {
+            if !core.inbox.send(Command::Fetched { run, result }) {
                 return;
             }
         }
         for runs in runs.chunks(ERRANDS_AT_ONCE) {
-            inner.metrics.runs_loaded_total.add(runs.len() as u64);
-            let loaded = wait_for(load_all(inner, runs));
+            core.metrics.runs_loaded_total.add(runs.len() as u64);
+            let loaded = wait_for(load_all(workflows, runs));
             crash::point(Point::RunLoaded);
             let told = |(&(_, run), result): (&(OrgId, RunId), Result<Option<Resumed>, LoadFailure>)| Command::Loaded {
                 run,
                 result: result.map(|found| found.map(Box::new)),
             };
-            if !inner.inbox.send_all(runs.iter().zip(loaded).map(told).collect()) {
+            if !core.inbox.send_all(runs.iter().zip(loaded).map(told).collect()) {
                 return;
             }
         }
@@ -584,23 +611,23 @@ fn load_runs(inner: &Inner, todo: &mpsc::Receiver<LoadRequests>) {
 
 /// Reads lanes for the mailbox, which hears of those it asked for together at once: a worker that would take tasks of several is not
 /// given one of the first that was read, though others come before it.
-fn read_queues(inner: &Inner, todo: &mpsc::Receiver<Vec<QueueRead>>) {
+fn read_queues(core: &Core, todo: &mpsc::Receiver<Vec<QueueRead>>) {
     for queue_reads in todo {
         let look = |look: QueueRead| match look {
             QueueRead::Refill(queue, after) => {
-                let rows = wait_for(inner.store.ready(&queue, after, task_queue::PAGE)).ok();
+                let rows = wait_for(core.store.ready(&queue, after, task_queue::PAGE)).ok();
                 Command::Refilled { queue, rows }
             }
             QueueRead::Keys(org, name, after) => {
-                let keys = wait_for(inner.store.ready_keys(org, &name, after.as_deref(), task_queue::PAGE)).ok();
+                let keys = wait_for(core.store.ready_keys(org, &name, after.as_deref(), task_queue::PAGE)).ok();
                 Command::KeysRead { org, name, keys }
             }
             QueueRead::LimitSlots(org, name) => {
-                let rows = wait_for(inner.store.limit_slots(org, &name)).ok();
+                let rows = wait_for(core.store.limit_slots(org, &name)).ok();
                 Command::LimitSlots { org, name, rows }
             }
         };
-        if !inner.inbox.send_all(queue_reads.into_iter().map(look).collect()) {
+        if !core.inbox.send_all(queue_reads.into_iter().map(look).collect()) {
             return;
         }
     }
@@ -626,32 +653,20 @@ fn wait_for<T>(future: impl Future<Output = T>) -> T {
 
 /// Reads the timers that come due within the horizon, again and again. A row stays until the record it
 /// caused is durable, so reading it twice is harmless and reading it late is the worst that can happen.
-async fn read_timers_forever(inner: Arc<Inner>) {
+async fn read_timers_forever(core: Arc<Core>) {
     loop {
-        inner.clock.follow_wall();
-        let is_full = match inner.read_timers().await {
+        core.clock.follow_wall();
+        let is_full = match core.read_timers().await {
             Ok(count) => count == TIMERS_PAGE,
             Err(error) => {
                 tracing::warn!(%error, "the timers cannot be read");
                 false
             }
         };
-        if inner.inbox.is_closed() {
+        if core.inbox.is_closed() {
             return;
         }
         let pause = if is_full { Duration::from_millis(20) } else { IDLE };
-        let _ = tokio::time::timeout(pause, inner.clock_moved.notified()).await;
-    }
-}
-
-impl Inner {
-    /// Hands the mailbox the timers due within the horizon; answers how many.
-    pub(super) async fn read_timers(&self) -> Result<usize, store::Error> {
-        let timers = self.store.timers(self.clock.now().after(HORIZON), TIMERS_PAGE).await?;
-        let count = timers.len();
-        if count > 0 {
-            self.inbox.send(Command::Timers(timers));
-        }
-        Ok(count)
+        let _ = tokio::time::timeout(pause, core.clock_moved.notified()).await;
     }
 }

@@ -1,7 +1,11 @@
 //! Triggers as people make and change them. What they do by themselves is in [`schedules`](super) and
 //! [`webhooks`](super).
 
-use super::{Engine, Error, Idempotency, Inner, Source, StartRequest, Started, random};
+use super::core::Core;
+use super::id_generator::random;
+use super::runs::{Idempotency, Runs, Source, StartRequest, Started};
+use super::workflows::Workflows;
+use crate::error::Error;
 use crate::triggers::{fire_times, hex, rfc3339};
 use bytes::Bytes;
 use kernel::event::TriggerKind;
@@ -9,10 +13,12 @@ use kernel::{OrgId, Timestamp, TriggerId, WorkflowId};
 use lang::Diagnostic;
 use lang::trigger::{Change, Request, Spec};
 use sha2::{Digest, Sha256};
+use std::sync::Arc;
 use store::{
-    Changed, DeliveryOutcome, DeliveryRow, IdempotencyKey, NewTrigger, TriggerChange, TriggerFilter, TriggerLog,
-    TriggerRow, TriggerTaken, WorkflowRow,
+    Changed, DeliveryOutcome, DeliveryRow, IdempotencyKey, NewTrigger, ScheduleAdvance, TriggerChange, TriggerFilter,
+    TriggerLog, TriggerRow, TriggerTaken, WorkflowRow,
 };
+use tokio::sync::Notify;
 
 /// How often a change is tried again because somebody else was first.
 const CHANGES_MAX: usize = 8;
@@ -22,16 +28,28 @@ pub const PREVIEW_MAX: usize = 1_000;
 /// A caller's key with the fingerprint of what it asked for.
 pub type Key = (String, [u8; 32]);
 
-impl Engine {
+pub struct Triggers {
+    core: Arc<Core>,
+    runs: Arc<Runs>,
+    workflows: Arc<Workflows>,
+    /// Wakes the scheduler.
+    schedule_changed: Arc<Notify>,
+}
+
+impl Triggers {
+    pub fn new(core: Arc<Core>, runs: Arc<Runs>, workflows: Arc<Workflows>, schedule_changed: Arc<Notify>) -> Triggers {
+        Triggers { core, runs, workflows, schedule_changed }
+    }
+
     /// Stores a new trigger; true if the idempotency key had made it before.
-    pub async fn create_trigger(
+    pub async fn create(
         &self,
         org: OrgId,
         request: Request,
         idempotency: Option<Key>,
     ) -> Result<(TriggerRow, bool), Error> {
-        let workflow = self.workflow(org, &request.workflow).await?.ok_or(Error::NoWorkflow(request.workflow))?;
-        let now = self.now();
+        let workflow = self.workflows.get(org, &request.workflow).await?.ok_or(Error::NoWorkflow(request.workflow))?;
+        let now = self.core.now();
         let spec = complete(request.spec, None)?;
         let new = TriggerRow { note: request.note, ..new_row(org, workflow.id, request.name, &spec, now)? };
         let row = restarted(TriggerRow { enabled: request.enabled, ..new }, &spec, now);
@@ -42,7 +60,7 @@ impl Engine {
             created_at: now,
         });
         let new = NewTrigger { row, idempotency };
-        match self.inner.written(self.inner.store.create_trigger(&new).await)? {
+        match self.core.written(self.core.store.create_trigger(&new).await)? {
             Ok(()) => {}
             Err(TriggerTaken::Key { trigger, fingerprint }) => {
                 if new.idempotency.is_none_or(|key| key.fingerprint != fingerprint) {
@@ -53,16 +71,16 @@ impl Engine {
             Err(TriggerTaken::Path) => return Err(Error::PathTaken),
             Err(TriggerTaken::Workflow) => return Err(Error::NoWorkflow(workflow.name)),
         }
-        self.inner.triggers_moved.notify_one();
+        self.schedule_changed.notify_one();
         Ok((new.row, false))
     }
 
-    pub async fn trigger(&self, org: OrgId, id: TriggerId) -> Result<Option<TriggerRow>, Error> {
-        Ok(self.inner.store.trigger(org, id).await?)
+    pub async fn get(&self, org: OrgId, id: TriggerId) -> Result<Option<TriggerRow>, Error> {
+        Ok(self.core.store.trigger(org, id).await?)
     }
 
-    pub async fn triggers(&self, org: OrgId, filter: &TriggerFilter) -> Result<Vec<TriggerRow>, Error> {
-        Ok(self.inner.store.triggers(org, filter).await?)
+    pub async fn list(&self, org: OrgId, filter: &TriggerFilter) -> Result<Vec<TriggerRow>, Error> {
+        Ok(self.core.store.triggers(org, filter).await?)
     }
 
     pub async fn deliveries(
@@ -72,11 +90,11 @@ impl Engine {
         before: Option<u64>,
         limit: usize,
     ) -> Result<Vec<DeliveryRow>, Error> {
-        Ok(self.inner.store.deliveries(org, id, before, limit).await?)
+        Ok(self.core.store.deliveries(org, id, before, limit).await?)
     }
 
     /// Lays a change over a trigger; the inner error says what is wrong with it.
-    pub async fn change_trigger(
+    pub async fn change(
         &self,
         org: OrgId,
         id: TriggerId,
@@ -97,7 +115,7 @@ impl Engine {
                 Ok(request) => request,
                 Err(problems) => return Ok(Err(problems)),
             };
-            let to = self.workflow(org, &request.workflow).await?.ok_or(Error::NoWorkflow(request.workflow))?;
+            let to = self.workflows.get(org, &request.workflow).await?.ok_or(Error::NoWorkflow(request.workflow))?;
             let spec = complete(request.spec, Some(&row))?;
             let config = spec.config().to_string();
             if row.is_owned && (request.name != row.name || to.id != row.workflow || config != row.config) {
@@ -120,7 +138,7 @@ impl Engine {
     }
 
     /// Enables or disables a trigger. One that was disabled starts from now; nothing is made up for.
-    pub async fn switch_trigger(
+    pub async fn switch(
         &self,
         org: OrgId,
         id: TriggerId,
@@ -145,47 +163,42 @@ impl Engine {
         if old == new {
             return Ok(Some(old));
         }
-        let now = self.now();
+        let now = self.core.now();
         let restarts = old.enabled != new.enabled || old.config != new.config;
         let row = TriggerRow { revision: old.revision + 1, updated_at: now, ..new };
         let row = if restarts { restarted(row, spec, now) } else { row };
         let change = TriggerChange { row, restarts };
-        match self.inner.written(self.inner.store.change_trigger(&change).await)? {
+        match self.core.written(self.core.store.change_trigger(&change).await)? {
             Changed::Stale => return Ok(None),
             Changed::PathTaken => return Err(Error::PathTaken),
             Changed::NoWorkflow => return Err(Error::NoWorkflow(change.row.workflow.to_string())),
             Changed::Done => {}
         }
         if !change.row.enabled {
-            self.inner.skip_queued(&change.row, "trigger_disabled", now).await?;
+            self.skip_queued(&change.row, "trigger_disabled", now).await?;
         }
-        self.inner.triggers_moved.notify_one();
+        self.schedule_changed.notify_one();
         Ok(Some(self.found(old.org, old.id).await?))
     }
 
-    pub async fn delete_trigger(&self, org: OrgId, id: TriggerId) -> Result<(), Error> {
+    pub async fn delete(&self, org: OrgId, id: TriggerId) -> Result<(), Error> {
         if self.found(org, id).await?.is_owned {
             return Err(Error::Owned);
         }
-        let deleted = self.inner.written(self.inner.store.delete_trigger(org, id).await)?;
+        let deleted = self.core.written(self.core.store.delete_trigger(org, id).await)?;
         if deleted { Ok(()) } else { Err(Error::NotFound("trigger")) }
     }
 
     /// Fires a trigger now, whatever its kind.
-    pub async fn run_trigger(
-        &self,
-        org: OrgId,
-        id: TriggerId,
-        body: Bytes,
-        key: Option<Key>,
-    ) -> Result<Started, Error> {
+    pub async fn run(&self, org: OrgId, id: TriggerId, body: Bytes, key: Option<Key>) -> Result<Started, Error> {
         let row = self.found(org, id).await?;
         if !row.enabled {
             return Err(Error::TriggerDisabled);
         }
-        let workflow = self.resolve(org, &row.workflow.to_string()).await?.ok_or(Error::NotFound("workflow"))?;
+        let workflow =
+            self.workflows.resolve(org, &row.workflow.to_string()).await?.ok_or(Error::NotFound("workflow"))?;
         let delivery = format!("run-{}", hex(&random::<8>()?));
-        let line = self.line(&row, delivery.clone(), "run_now");
+        let line = self.delivery(&row, delivery.clone(), "run_now");
         let source = Source { kind: TriggerKind::Manual, trigger: Some(id), delivery, ..Default::default() };
         let idempotency = key.map(|(key, fingerprint)| {
             let scope = Some(id.to_string());
@@ -193,7 +206,7 @@ impl Engine {
         });
         let request =
             StartRequest { source, idempotency, delivery: Some(line), ..StartRequest::new(org, workflow, body) };
-        self.start(request).await
+        self.runs.start(request).await
     }
 
     /// Starts a run by hand, without any trigger. A client's own request id makes it once.
@@ -204,7 +217,7 @@ impl Engine {
         variables: Bytes,
         client_request_id: Option<&str>,
     ) -> Result<Started, Error> {
-        let found = self.resolve(org, workflow).await?;
+        let found = self.workflows.resolve(org, workflow).await?;
         let workflow = found.ok_or_else(|| Error::NoWorkflow(workflow.to_owned()))?;
         let id = workflow.row.id;
         let idempotency = client_request_id.map(|given| {
@@ -217,7 +230,7 @@ impl Engine {
             Idempotency { scope: None, key: format!("manual:{id}:{given}"), fingerprint: fingerprint.finalize().into() }
         });
         let source = Source { kind: TriggerKind::Manual, ..Default::default() };
-        self.start(StartRequest { source, idempotency, ..StartRequest::new(org, workflow, variables) }).await
+        self.runs.start(StartRequest { source, idempotency, ..StartRequest::new(org, workflow, variables) }).await
     }
 
     /// The moments of a schedule that come after `from`: nominal, and when each is due.
@@ -233,39 +246,18 @@ impl Engine {
         Ok(Some(all.take(count.min(PREVIEW_MAX)).collect()))
     }
 
-    /// The trigger that a definition asks for, as a row to be stored with its workflow. `existing` is the one
-    /// that the workflow has now: its secret and its path are kept where the definition leaves them open.
-    pub fn owned_trigger(
-        &self,
-        workflow: &WorkflowRow,
-        spec: Option<&Spec>,
-        existing: Option<&TriggerRow>,
-    ) -> Result<Option<TriggerRow>, Error> {
-        let Some(spec) = spec else { return Ok(None) };
-        let now = self.now();
-        let existing = existing.filter(|row| row.kind == spec.kind());
-        let spec = complete(spec.clone(), existing)?;
-        let row = new_row(workflow.org, workflow.id, workflow.name.clone(), &spec, now)?;
-        Ok(Some(restarted(TriggerRow { is_owned: true, ..row }, &spec, now)))
-    }
-
-    /// What URLs begin with.
-    pub fn public_url(&self) -> &str {
-        &self.inner.public_url
-    }
-
     pub(super) async fn found(&self, org: OrgId, id: TriggerId) -> Result<TriggerRow, Error> {
-        self.inner.store.trigger(org, id).await?.ok_or(Error::NotFound("trigger"))
+        self.core.store.trigger(org, id).await?.ok_or(Error::NotFound("trigger"))
     }
 
     /// A line about a run that a trigger starts now.
-    pub(super) fn line(&self, row: &TriggerRow, id: String, reason: &str) -> DeliveryRow {
+    pub(super) fn delivery(&self, row: &TriggerRow, id: String, reason: &str) -> DeliveryRow {
         DeliveryRow {
             org: row.org,
             trigger: row.id,
             seq: 0,
             id,
-            at: self.now(),
+            at: self.core.now(),
             outcome: DeliveryOutcome::Started,
             reason: reason.to_owned(),
             run: None,
@@ -273,12 +265,21 @@ impl Engine {
             request: None,
         }
     }
-}
 
-impl Inner {
+    /// Adds to a trigger's log, and moves its schedule on.
+    pub(super) async fn log(
+        &self,
+        row: &TriggerRow,
+        rows: Vec<DeliveryRow>,
+        advance: Option<ScheduleAdvance>,
+    ) -> Result<bool, Error> {
+        let log = TriggerLog { org: row.org, trigger: row.id, rows, advance };
+        self.core.written(self.core.store.log_deliveries(&log).await)
+    }
+
     /// Whatever waited for its turn is skipped.
     pub(super) async fn skip_queued(&self, row: &TriggerRow, reason: &str, now: Timestamp) -> Result<(), Error> {
-        let queued = self.store.queued_deliveries(Some((row.org, row.id)), usize::MAX).await?;
+        let queued = self.core.store.queued_deliveries(Some((row.org, row.id)), usize::MAX).await?;
         if queued.is_empty() {
             return Ok(());
         }
@@ -290,8 +291,23 @@ impl Inner {
         };
         let rows = queued.into_iter().map(skipped).collect();
         let log = TriggerLog { org: row.org, trigger: row.id, rows, advance: None };
-        self.written(self.store.log_deliveries(&log).await).map(drop)
+        self.core.written(self.core.store.log_deliveries(&log).await).map(drop)
     }
+}
+
+/// The trigger that a definition asks for, as a row to be stored with its workflow. `existing` is the one
+/// that the workflow has now: its secret and its path are kept where the definition leaves them open.
+pub(super) fn owned_trigger(
+    workflow: &WorkflowRow,
+    spec: Option<&Spec>,
+    existing: Option<&TriggerRow>,
+    now: Timestamp,
+) -> Result<Option<TriggerRow>, Error> {
+    let Some(spec) = spec else { return Ok(None) };
+    let existing = existing.filter(|row| row.kind == spec.kind());
+    let spec = complete(spec.clone(), existing)?;
+    let row = new_row(workflow.org, workflow.id, workflow.name.clone(), &spec, now)?;
+    Ok(Some(restarted(TriggerRow { is_owned: true, ..row }, &spec, now)))
 }
 
 /// What a stored trigger says.

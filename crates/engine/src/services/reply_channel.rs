@@ -68,7 +68,7 @@ impl Drop for SharedReply {
 }
 
 /// Tickets for `count` replies that are waited for together. Without any, the receiver never hears anything.
-pub fn reply_channel(count: usize) -> (impl Iterator<Item = ReplyChannel>, oneshot::Receiver<Replies>) {
+pub fn shared(count: usize) -> (impl Iterator<Item = ReplyChannel>, oneshot::Receiver<Replies>) {
     let (sender, receiver) = oneshot::channel();
     let replies = Mutex::new((0..count).map(|_| None).collect());
     let of = Arc::new(Collection { replies, left: AtomicUsize::new(count), whole: Mutex::new(Some(sender)) });
@@ -81,7 +81,7 @@ mod tests {
 
     #[test]
     fn the_last_reply_brings_all_of_them_in_order() {
-        let (reply_channel, mut whole) = reply_channel(3);
+        let (reply_channel, mut whole) = shared(3);
         let mut reply_channel: Vec<ReplyChannel> = reply_channel.collect();
         let last = reply_channel.pop();
         assert!(last.is_some_and(|t| t.send(Reply::NotFound).is_ok()));

@@ -1,7 +1,10 @@
 //! Holding runs back and letting them go: pausing a run or a workflow, not waiting for a retry.
 
-use super::{Engine, Error};
+use super::core::refusal;
+use super::runs::Runs;
+use super::workflows::Workflows;
 use crate::concurrency_groups::{ConcurrencyGroups, QueueStatus};
+use crate::error::Error;
 use crate::mailbox::{Command, Reply};
 use kernel::event::OnConflict;
 use kernel::{Answer, Input, OrgId, RunId, RunStatus, WorkflowId};
@@ -11,7 +14,7 @@ use store::{ClusterEvent, ConcurrencyGroupRow, WorkflowPause};
 /// How long whoever starts a run waits for another node to decide whether it may begin.
 const DECIDED_WITHIN: Duration = Duration::from_secs(2);
 
-impl Engine {
+impl Runs {
     /// Nothing new starts in the run until it is resumed; what is under way may finish.
     pub async fn pause(
         &self,
@@ -38,45 +41,12 @@ impl Engine {
         self.give(org, run, Input::RetryNow { step, actor }).await
     }
 
-    /// New runs of the workflow wait for their turn until it is resumed; runs under way go on.
-    pub async fn pause_workflow(
-        &self,
-        org: OrgId,
-        workflow: WorkflowId,
-        actor: String,
-        note: String,
-    ) -> Result<(), Error> {
-        let inner = &self.inner;
-        let pause = WorkflowPause { org, workflow, at: self.now(), actor, note };
-        inner.written(inner.store.pause_workflow(&pause).await)?;
-        // Starts that are asked for after this was answered stand behind it in the inbox.
-        match inner.store.is_shared() {
-            true => inner.broadcast_change(ClusterEvent::PausesChanged).await,
-            false => drop(inner.inbox.send(Command::PauseWorkflow(workflow))),
-        }
-        Ok(())
-    }
-
-    pub async fn resume_workflow(&self, org: OrgId, workflow: WorkflowId) -> Result<(), Error> {
-        let inner = &self.inner;
-        inner.written(inner.store.resume_workflow(org, workflow).await)?;
-        match inner.store.is_shared() {
-            true => inner.broadcast_change(ClusterEvent::PausesChanged).await,
-            false => drop(inner.inbox.send(Command::ResumeWorkflow(workflow))),
-        }
-        Ok(())
-    }
-
-    pub async fn workflow_pause(&self, org: OrgId, workflow: WorkflowId) -> Result<Option<WorkflowPause>, Error> {
-        Ok(self.inner.store.workflow_pause(org, workflow).await?)
-    }
-
     /// Who stands between a run and its turn.
     pub async fn queue_status(&self, run: RunId) -> Result<Option<QueueStatus>, Error> {
-        match self.inner.ask(|reply_to| Command::QueueStatus { run, reply_to }).await? {
-            Reply::QueueStatus(None) if self.inner.store.is_shared() => self.remote_queue_status(run).await,
+        match self.core.ask(|reply_to| Command::QueueStatus { run, reply_to }).await? {
+            Reply::QueueStatus(None) if self.core.store.is_shared() => self.remote_queue_status(run).await,
             Reply::QueueStatus(queue_status) => Ok(queue_status),
-            other => Err(super::refusal(other, "run")),
+            other => Err(refusal(other, "run")),
         }
     }
 
@@ -86,8 +56,8 @@ impl Engine {
     }
 
     async fn stored_concurrency_groups(&self) -> Result<ConcurrencyGroups, Error> {
-        let paused = self.inner.store.workflow_pauses().await?.into_iter().map(|pause| pause.workflow).collect();
-        Ok(ConcurrencyGroups::stored(paused, self.inner.store.grouped_runs().await?))
+        let paused = self.core.store.workflow_pauses().await?.into_iter().map(|pause| pause.workflow).collect();
+        Ok(ConcurrencyGroups::stored(paused, self.core.store.grouped_runs().await?))
     }
 
     /// The status of a new run once the node that keeps its gate has decided about it: that it may begin, or that it never
@@ -100,7 +70,7 @@ impl Engine {
     ) -> RunStatus {
         let until = Instant::now() + DECIDED_WITHIN;
         while Instant::now() < until {
-            match self.inner.store.run(org, run).await {
+            match self.core.store.run(org, run).await {
                 Ok(Some(row)) if row.status == RunStatus::Pending => {}
                 Ok(Some(row)) => return row.status,
                 Ok(None) | Err(_) => break,
@@ -113,5 +83,34 @@ impl Engine {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
         RunStatus::Pending
+    }
+}
+
+impl Workflows {
+    /// New runs of the workflow wait for their turn until it is resumed; runs under way go on.
+    pub async fn pause(&self, org: OrgId, workflow: WorkflowId, actor: String, note: String) -> Result<(), Error> {
+        let core = &self.core;
+        let pause = WorkflowPause { org, workflow, at: self.core.now(), actor, note };
+        core.written(core.store.pause_workflow(&pause).await)?;
+        // Starts that are asked for after this was answered stand behind it in the inbox.
+        match core.store.is_shared() {
+            true => self.cluster.broadcast_change(ClusterEvent::PausesChanged).await,
+            false => drop(core.inbox.send(Command::PauseWorkflow(workflow))),
+        }
+        Ok(())
+    }
+
+    pub async fn resume(&self, org: OrgId, workflow: WorkflowId) -> Result<(), Error> {
+        let core = &self.core;
+        core.written(core.store.resume_workflow(org, workflow).await)?;
+        match core.store.is_shared() {
+            true => self.cluster.broadcast_change(ClusterEvent::PausesChanged).await,
+            false => drop(core.inbox.send(Command::ResumeWorkflow(workflow))),
+        }
+        Ok(())
+    }
+
+    pub async fn paused(&self, org: OrgId, workflow: WorkflowId) -> Result<Option<WorkflowPause>, Error> {
+        Ok(self.core.store.workflow_pause(org, workflow).await?)
     }
 }

@@ -1,0 +1,49 @@
+//! The services behind [`Engine`](crate::Engine): each has its own state, and the others it needs.
+//!
+//! ```text
+//!   tasks ─────────┐                         ┌──▶ engine_loop ──▶ mailbox ──▶ store
+//!   triggers ◀─┬── webhooks                  │
+//!       │      └── scheduler ◀── virtual_clock
+//!       ▼                                    │
+//!      runs ◀── outbox, retention            │
+//!       ▼                                    │
+//!    workflows ◀── subscriptions             │
+//!       ▼                                    │
+//!    cluster ──▶ core (store, clock, inbox) ─┘
+//! ```
+//!
+//! Whatever changes a run goes through the inbox to the engine loop. Reads go to the store, on the caller's task.
+
+pub mod cluster;
+mod cluster_events;
+pub mod core;
+pub mod engine_loop;
+pub mod id_generator;
+pub mod outbox;
+mod pause;
+pub mod replay;
+mod reply_channel;
+pub mod retention;
+pub mod run_queries;
+pub mod runs;
+pub mod scheduler;
+pub mod subscriptions;
+pub mod tasks;
+pub mod triggers;
+pub mod virtual_clock;
+pub mod webhooks;
+pub mod workflow_edits;
+pub mod workflows;
+
+pub use outbox::{NOTIFIER, NOTIFIER_NAME, RETRY_EVERY, idempotency};
+pub use run_queries::Reading;
+pub use runs::StartedRun;
+pub use subscriptions::{RunEvent, RunEvents, RunSubscription};
+pub use tasks::{
+    Alive, Bulk, BulkDone, Heartbeat, NewTask, RELEASE, ReportOutcome, Reported, Retried, TaskFilter, TaskKey,
+    TaskReading, TaskReport, TypeChange, TypeView, WorkReply, WorkRequest, status_of, type_id,
+};
+pub use triggers::{Key, PREVIEW_MAX};
+pub use webhooks::{Delivered, WebhookEndpoint};
+pub use workflow_edits::Chosen;
+pub use workflows::Resolved;
