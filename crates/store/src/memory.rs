@@ -13,7 +13,7 @@ mod triggers;
 use crate::rows::*;
 use crate::triggers::*;
 use crate::write_validation::{is_same_group, is_sound, slugs, undo_group};
-use crate::{Call, Error, Result, Store};
+use crate::{Call, Catalog, Cluster, Error, Journal, Queue, Result, Triggers};
 use bytes::Bytes;
 use kernel::plan::Form;
 use kernel::planted_bugs::{self, Bug};
@@ -404,7 +404,7 @@ impl MemoryRun {
     }
 }
 
-impl Store for MemoryStore {
+impl Journal for MemoryStore {
     fn commit<'a>(&'a self, batch: &'a Batch) -> Call<'a, Vec<Verdict>> {
         self.answer(move |c| {
             let before = planted_bugs::is(Bug::BatchAborted).then(|| c.clone());
@@ -438,10 +438,6 @@ impl Store for MemoryStore {
         self.answer(move |c| c.journal_page(org, after, limit))
     }
 
-    fn erase<'a>(&'a self, erasure: &'a Erasure) -> Call<'a, Erased> {
-        self.answer(move |c| c.erase(erasure))
-    }
-
     fn payloads<'a>(&'a self, org: OrgId, run: RunId, numbers: &'a [u32]) -> Call<'a, Vec<(u32, Bytes)>> {
         self.answer(move |c| {
             c.counters.loads += 1;
@@ -450,8 +446,41 @@ impl Store for MemoryStore {
         })
     }
 
-    fn hide(&self, org: OrgId, run: RunId, at: Timestamp) -> Call<'_, Erased> {
-        self.answer(move |c| c.hide((org, run), at))
+    fn run(&self, org: OrgId, run: RunId) -> Call<'_, Option<RunRow>> {
+        self.answer(move |c| c.shown((org, run)).map(|stored| stored.row.clone()))
+    }
+
+    fn runs<'a>(&'a self, org: OrgId, filter: &'a RunFilter) -> Call<'a, Vec<RunRow>> {
+        self.answer(move |c| {
+            let own = c.runs.range((org, RunId([0; 16]))..=(org, RunId([255; 16]))).rev();
+            own.map(|(_, stored)| stored)
+                .filter(|stored| stored.matches(filter))
+                .take(filter.limit)
+                .map(|stored| stored.row.clone())
+                .collect()
+        })
+    }
+
+    fn active_runs(&self) -> Call<'_, Vec<(OrgId, RunId)>> {
+        self.answer(move |c| c.runs.iter().filter(|(_, stored)| stored.is_unparked()).map(|(key, _)| *key).collect())
+    }
+
+    fn wait<'a>(&'a self, token_hash: &'a [u8; 32]) -> Call<'a, Option<Wait>> {
+        self.answer(move |c| c.waits.get(token_hash).filter(|wait| c.shown((wait.org, wait.run)).is_some()).cloned())
+    }
+
+    fn timers(&self, until: Timestamp, limit: usize) -> Call<'_, Vec<Timer>> {
+        self.answer(move |c| {
+            let due: Vec<Timer> = c.timers.iter().take_while(|timer| timer.at <= until).take(limit).copied().collect();
+            if planted_bugs::is(Bug::TimerTakenEarly) {
+                c.timers.retain(|timer| !due.contains(timer));
+            }
+            due
+        })
+    }
+
+    fn next_timer(&self) -> Call<'_, Option<Timestamp>> {
+        self.answer(move |c| c.timers.first().map(|timer| timer.at))
     }
 
     fn idempotency_record<'a>(
@@ -463,11 +492,64 @@ impl Store for MemoryStore {
         self.answer(move |c| c.idempotency.get(&(org, scope.to_owned(), key.to_owned())).copied())
     }
 
+    fn erase<'a>(&'a self, erasure: &'a Erasure) -> Call<'a, Erased> {
+        self.answer(move |c| c.erase(erasure))
+    }
+
+    fn hide(&self, org: OrgId, run: RunId, at: Timestamp) -> Call<'_, Erased> {
+        self.answer(move |c| c.hide((org, run), at))
+    }
+
+    fn grouped_runs(&self) -> Call<'_, Vec<GroupedRun>> {
+        self.answer(move |c| {
+            let open = c.runs.values().map(|stored| &stored.row).filter(|row| row.finished_at.is_none());
+            let mut grouped_runs: Vec<GroupedRun> = open
+                .filter(|row| {
+                    row.form != Form::Task && (row.concurrency_group.is_some() || row.status == RunStatus::Pending)
+                })
+                .map(|row| GroupedRun {
+                    org: row.org,
+                    run: row.id,
+                    workflow: row.workflow,
+                    concurrency_group: row.concurrency_group.clone(),
+                    is_queued: row.status == RunStatus::Pending,
+                })
+                .collect();
+            grouped_runs.sort_by_key(|run| (run.run, run.org));
+            grouped_runs
+        })
+    }
+
+    fn notifications(&self, after: Option<NotificationKey>, limit: usize) -> Call<'_, Vec<NotificationRow>> {
+        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
+        self.answer(move |c| {
+            let rows = c.notifications.range((from, Bound::Unbounded)).take(limit).map(notice_row).collect();
+            if planted_bugs::is(Bug::NotificationLost) {
+                c.notifications.clear();
+            }
+            rows
+        })
+    }
+
+    fn run_notifications(&self, org: OrgId, run: RunId) -> Call<'_, Vec<NotificationRow>> {
+        self.answer(move |c| c.notifications.range((org, run, 0)..=(org, run, u32::MAX)).map(notice_row).collect())
+    }
+
+    fn record_notification_error<'a>(&'a self, notification: &'a NotificationRow) -> Call<'a, ()> {
+        self.answer(move |c| {
+            if let Some(error) = c.notifications.get_mut(&(notification.org, notification.run, notification.number)) {
+                error.clone_from(&notification.error);
+            }
+        })
+    }
+}
+
+impl Queue for MemoryStore {
     fn key_queues<'a>(&'a self, after: Option<&'a QueueKey>, limit: usize) -> Call<'a, Vec<(QueueKey, u64)>> {
         self.answer(move |c| c.key_queues(after, limit))
     }
 
-    fn ready<'a>(
+    fn ready_tasks<'a>(
         &'a self,
         queue: &'a QueueKey,
         after: Option<QueuePosition>,
@@ -502,6 +584,87 @@ impl Store for MemoryStore {
         self.answer(move |c| c.limit_slots.retain(|_, row| row.until > until))
     }
 
+    fn put_workers<'a>(&'a self, workers: &'a [WorkerRow], since: Timestamp) -> Call<'a, ()> {
+        self.answer(move |c| c.put_workers(workers, since))
+    }
+
+    fn workers(&self) -> Call<'_, Vec<WorkerRow>> {
+        self.answer(|c| c.workers.values().cloned().collect())
+    }
+}
+
+impl Catalog for MemoryStore {
+    fn create_workflow<'a>(&'a self, new: &'a NewWorkflow) -> Call<'a, std::result::Result<(), Taken>> {
+        Box::pin(async move { self.contents().create_workflow(new) })
+    }
+
+    fn edit_workflow<'a>(&'a self, edit: &'a WorkflowEdit) -> Call<'a, Edited> {
+        self.answer(move |c| c.edit_workflow(edit))
+    }
+
+    fn workflow<'a>(&'a self, org: OrgId, by: &'a WorkflowKey) -> Call<'a, Option<WorkflowRow>> {
+        self.answer(move |c| {
+            match by {
+                WorkflowKey::Id(id) => c.workflows.get(&(org, *id)).filter(|w| w.deleted_at.is_none()),
+                WorkflowKey::Name(name) => {
+                    c.own(org).find(|w| w.name == *name).or_else(|| c.own(org).find(|w| w.slug == *name))
+                }
+                WorkflowKey::Ever(id) => c.workflows.get(&(org, *id)),
+            }
+            .cloned()
+        })
+    }
+
+    fn workflows<'a>(&'a self, org: OrgId, filter: &'a WorkflowFilter) -> Call<'a, Vec<WorkflowRow>> {
+        self.answer(move |c| {
+            let matches =
+                |w: &&WorkflowRow| w.name.starts_with(&filter.name) && filter.before.is_none_or(|before| w.id < before);
+            c.own(org).rev().filter(matches).take(filter.limit).cloned().collect()
+        })
+    }
+
+    fn versions(&self, org: OrgId, id: WorkflowId, before: Option<u32>, limit: usize) -> Call<'_, Vec<VersionRow>> {
+        self.answer(move |c| {
+            let all = c.versions.range((org, id, 0)..(org, id, before.unwrap_or(u32::MAX))).rev();
+            all.take(limit).map(|(_, version)| version.clone()).collect()
+        })
+    }
+
+    fn version(&self, org: OrgId, id: WorkflowId, by: VersionKey) -> Call<'_, Option<VersionRow>> {
+        self.answer(move |c| {
+            let is_it = |version: &VersionRow| match by {
+                VersionKey::Number(number) => version.number == number,
+                VersionKey::Hash(hash) => version.hash == hash,
+            };
+            let mut all = c.versions.range((org, id, 0)..=(org, id, u32::MAX)).rev();
+            all.find(|(_, version)| is_it(version)).map(|(_, version)| version.clone())
+        })
+    }
+
+    fn definition<'a>(&'a self, org: OrgId, hash: &'a [u8; 32]) -> Call<'a, Option<Definition>> {
+        self.answer(move |c| c.definitions.get(&(org, *hash)).cloned())
+    }
+
+    fn pause_workflow<'a>(&'a self, pause: &'a WorkflowPause) -> Call<'a, ()> {
+        self.answer(move |c| {
+            c.pauses.entry((pause.org, pause.workflow)).or_insert_with(|| pause.clone());
+        })
+    }
+
+    fn resume_workflow(&self, org: OrgId, workflow: WorkflowId) -> Call<'_, ()> {
+        self.answer(move |c| {
+            c.pauses.remove(&(org, workflow));
+        })
+    }
+
+    fn workflow_pause(&self, org: OrgId, workflow: WorkflowId) -> Call<'_, Option<WorkflowPause>> {
+        self.answer(move |c| c.pauses.get(&(org, workflow)).cloned())
+    }
+
+    fn workflow_pauses(&self) -> Call<'_, Vec<WorkflowPause>> {
+        self.answer(move |c| c.pauses.values().cloned().collect())
+    }
+
     fn ensure_type<'a>(&'a self, row: &'a TypeRow, definition: Option<&'a Definition>) -> Call<'a, ()> {
         self.answer(move |c| c.ensure_type(row, definition))
     }
@@ -529,166 +692,9 @@ impl Store for MemoryStore {
     fn configured_types(&self) -> Call<'_, Vec<TypeRow>> {
         self.answer(|c| c.configured_types())
     }
+}
 
-    fn put_workers<'a>(&'a self, workers: &'a [WorkerRow], since: Timestamp) -> Call<'a, ()> {
-        self.answer(move |c| c.put_workers(workers, since))
-    }
-
-    fn workers(&self) -> Call<'_, Vec<WorkerRow>> {
-        self.answer(|c| c.workers.values().cloned().collect())
-    }
-
-    fn active_runs(&self) -> Call<'_, Vec<(OrgId, RunId)>> {
-        self.answer(move |c| c.runs.iter().filter(|(_, stored)| stored.is_unparked()).map(|(key, _)| *key).collect())
-    }
-
-    fn timers(&self, until: Timestamp, limit: usize) -> Call<'_, Vec<Timer>> {
-        self.answer(move |c| {
-            let due: Vec<Timer> = c.timers.iter().take_while(|timer| timer.at <= until).take(limit).copied().collect();
-            if planted_bugs::is(Bug::TimerTakenEarly) {
-                c.timers.retain(|timer| !due.contains(timer));
-            }
-            due
-        })
-    }
-
-    fn next_timer(&self) -> Call<'_, Option<Timestamp>> {
-        self.answer(move |c| c.timers.first().map(|timer| timer.at))
-    }
-
-    fn wait<'a>(&'a self, token_hash: &'a [u8; 32]) -> Call<'a, Option<Wait>> {
-        self.answer(move |c| c.waits.get(token_hash).filter(|wait| c.shown((wait.org, wait.run)).is_some()).cloned())
-    }
-
-    fn run(&self, org: OrgId, run: RunId) -> Call<'_, Option<RunRow>> {
-        self.answer(move |c| c.shown((org, run)).map(|stored| stored.row.clone()))
-    }
-
-    fn runs<'a>(&'a self, org: OrgId, filter: &'a RunFilter) -> Call<'a, Vec<RunRow>> {
-        self.answer(move |c| {
-            let own = c.runs.range((org, RunId([0; 16]))..=(org, RunId([255; 16]))).rev();
-            own.map(|(_, stored)| stored)
-                .filter(|stored| stored.matches(filter))
-                .take(filter.limit)
-                .map(|stored| stored.row.clone())
-                .collect()
-        })
-    }
-
-    fn create_workflow<'a>(&'a self, new: &'a NewWorkflow) -> Call<'a, std::result::Result<(), Taken>> {
-        Box::pin(async move { self.contents().create_workflow(new) })
-    }
-
-    fn workflow<'a>(&'a self, org: OrgId, by: &'a WorkflowKey) -> Call<'a, Option<WorkflowRow>> {
-        self.answer(move |c| {
-            match by {
-                WorkflowKey::Id(id) => c.workflows.get(&(org, *id)).filter(|w| w.deleted_at.is_none()),
-                WorkflowKey::Name(name) => {
-                    c.own(org).find(|w| w.name == *name).or_else(|| c.own(org).find(|w| w.slug == *name))
-                }
-                WorkflowKey::Ever(id) => c.workflows.get(&(org, *id)),
-            }
-            .cloned()
-        })
-    }
-
-    fn workflows<'a>(&'a self, org: OrgId, filter: &'a WorkflowFilter) -> Call<'a, Vec<WorkflowRow>> {
-        self.answer(move |c| {
-            let matches =
-                |w: &&WorkflowRow| w.name.starts_with(&filter.name) && filter.before.is_none_or(|before| w.id < before);
-            c.own(org).rev().filter(matches).take(filter.limit).cloned().collect()
-        })
-    }
-
-    fn edit_workflow<'a>(&'a self, edit: &'a WorkflowEdit) -> Call<'a, Edited> {
-        self.answer(move |c| c.edit_workflow(edit))
-    }
-
-    fn versions(&self, org: OrgId, id: WorkflowId, before: Option<u32>, limit: usize) -> Call<'_, Vec<VersionRow>> {
-        self.answer(move |c| {
-            let all = c.versions.range((org, id, 0)..(org, id, before.unwrap_or(u32::MAX))).rev();
-            all.take(limit).map(|(_, version)| version.clone()).collect()
-        })
-    }
-
-    fn version(&self, org: OrgId, id: WorkflowId, by: VersionKey) -> Call<'_, Option<VersionRow>> {
-        self.answer(move |c| {
-            let is_it = |version: &VersionRow| match by {
-                VersionKey::Number(number) => version.number == number,
-                VersionKey::Hash(hash) => version.hash == hash,
-            };
-            let mut all = c.versions.range((org, id, 0)..=(org, id, u32::MAX)).rev();
-            all.find(|(_, version)| is_it(version)).map(|(_, version)| version.clone())
-        })
-    }
-
-    fn grouped_runs(&self) -> Call<'_, Vec<GroupedRun>> {
-        self.answer(move |c| {
-            let open = c.runs.values().map(|stored| &stored.row).filter(|row| row.finished_at.is_none());
-            let mut grouped_runs: Vec<GroupedRun> = open
-                .filter(|row| {
-                    row.form != Form::Task && (row.concurrency_group.is_some() || row.status == RunStatus::Pending)
-                })
-                .map(|row| GroupedRun {
-                    org: row.org,
-                    run: row.id,
-                    workflow: row.workflow,
-                    concurrency_group: row.concurrency_group.clone(),
-                    is_queued: row.status == RunStatus::Pending,
-                })
-                .collect();
-            grouped_runs.sort_by_key(|run| (run.run, run.org));
-            grouped_runs
-        })
-    }
-
-    fn pause_workflow<'a>(&'a self, pause: &'a WorkflowPause) -> Call<'a, ()> {
-        self.answer(move |c| {
-            c.pauses.entry((pause.org, pause.workflow)).or_insert_with(|| pause.clone());
-        })
-    }
-
-    fn resume_workflow(&self, org: OrgId, workflow: WorkflowId) -> Call<'_, ()> {
-        self.answer(move |c| {
-            c.pauses.remove(&(org, workflow));
-        })
-    }
-
-    fn workflow_pause(&self, org: OrgId, workflow: WorkflowId) -> Call<'_, Option<WorkflowPause>> {
-        self.answer(move |c| c.pauses.get(&(org, workflow)).cloned())
-    }
-
-    fn workflow_pauses(&self) -> Call<'_, Vec<WorkflowPause>> {
-        self.answer(move |c| c.pauses.values().cloned().collect())
-    }
-
-    fn notifications(&self, after: Option<NotificationKey>, limit: usize) -> Call<'_, Vec<NotificationRow>> {
-        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
-        self.answer(move |c| {
-            let rows = c.notifications.range((from, Bound::Unbounded)).take(limit).map(notice_row).collect();
-            if planted_bugs::is(Bug::NotificationLost) {
-                c.notifications.clear();
-            }
-            rows
-        })
-    }
-
-    fn run_notifications(&self, org: OrgId, run: RunId) -> Call<'_, Vec<NotificationRow>> {
-        self.answer(move |c| c.notifications.range((org, run, 0)..=(org, run, u32::MAX)).map(notice_row).collect())
-    }
-
-    fn record_notification_error<'a>(&'a self, notification: &'a NotificationRow) -> Call<'a, ()> {
-        self.answer(move |c| {
-            if let Some(error) = c.notifications.get_mut(&(notification.org, notification.run, notification.number)) {
-                error.clone_from(&notification.error);
-            }
-        })
-    }
-
-    fn definition<'a>(&'a self, org: OrgId, hash: &'a [u8; 32]) -> Call<'a, Option<Definition>> {
-        self.answer(move |c| c.definitions.get(&(org, *hash)).cloned())
-    }
-
+impl Triggers for MemoryStore {
     fn create_trigger<'a>(&'a self, new: &'a NewTrigger) -> Call<'a, std::result::Result<(), TriggerTaken>> {
         Box::pin(async move { self.contents().create_trigger(new) })
     }
@@ -754,6 +760,16 @@ impl Store for MemoryStore {
             queued.take(limit).map(|row| DeliveryRow { request: None, ..row.clone() }).collect()
         })
     }
+}
+
+impl Cluster for MemoryStore {
+    fn next_epoch(&self) -> Call<'_, u64> {
+        self.answer(move |c| {
+            let last: u64 = c.settings.get("epoch").and_then(|text| text.parse().ok()).unwrap_or(0);
+            c.settings.insert("epoch".to_owned(), (last + 1).to_string());
+            last + 1
+        })
+    }
 
     fn setting<'a>(&'a self, name: &'a str) -> Call<'a, Option<String>> {
         self.answer(move |c| c.settings.get(name).cloned())
@@ -762,14 +778,6 @@ impl Store for MemoryStore {
     fn set_setting<'a>(&'a self, name: &'a str, value: &'a str) -> Call<'a, ()> {
         self.answer(move |c| {
             c.settings.insert(name.to_owned(), value.to_owned());
-        })
-    }
-
-    fn next_epoch(&self) -> Call<'_, u64> {
-        self.answer(move |c| {
-            let last: u64 = c.settings.get("epoch").and_then(|text| text.parse().ok()).unwrap_or(0);
-            c.settings.insert("epoch".to_owned(), (last + 1).to_string());
-            last + 1
         })
     }
 

@@ -42,9 +42,10 @@ mod triggers;
 pub use bench_database::BenchDatabase;
 pub use inspect::PostgresInspection;
 
+use crate::catalog_rules;
 use crate::rows::*;
 use crate::triggers::*;
-use crate::{Call, Error, Result, Store};
+use crate::{Call, Catalog, Cluster, Error, Journal, Queue, Result, Triggers};
 use bytes::Bytes;
 use cluster_events::Exchange;
 use columns::{Attempted, sql};
@@ -293,7 +294,7 @@ macro_rules! on {
     };
 }
 
-impl Store for PostgresStore {
+impl Journal for PostgresStore {
     fn commit<'a>(&'a self, batch: &'a Batch) -> Call<'a, Vec<Verdict>> {
         let batch = batch.clone();
         self.call(Error::Unknown, |inner| Box::pin(async move { commit::commit(&inner, &inner.writers, &batch).await }))
@@ -319,19 +320,36 @@ impl Store for PostgresStore {
         on!(self.read_in_order(|s| journal::journal_page(s, org, after, limit)))
     }
 
-    fn erase<'a>(&'a self, erasure: &'a Erasure) -> Call<'a, Erased> {
-        let erasure = erasure.clone();
-        on!(self.write(|s| deletion::deletion(s, &erasure)))
-    }
-
     fn payloads<'a>(&'a self, org: OrgId, run: RunId, numbers: &'a [u32]) -> Call<'a, Vec<(u32, Bytes)>> {
         self.inner.tally.loads.fetch_add(1, Relaxed);
         let numbers = numbers.to_vec();
         on!(self.read(|s| journal::payloads(s, org, run, &numbers)))
     }
 
-    fn hide(&self, org: OrgId, run: RunId, at: Timestamp) -> Call<'_, Erased> {
-        on!(self.write(|s| deletion::hide(s, org, run, at)))
+    fn run(&self, org: OrgId, run: RunId) -> Call<'_, Option<RunRow>> {
+        on!(self.read(|s| lists::run(s, org, run)))
+    }
+
+    fn runs<'a>(&'a self, org: OrgId, filter: &'a RunFilter) -> Call<'a, Vec<RunRow>> {
+        let filter = filter.clone();
+        on!(self.read(|s| lists::runs(s, org, &filter)))
+    }
+
+    fn active_runs(&self) -> Call<'_, Vec<(OrgId, RunId)>> {
+        on!(self.read(|s| journal::active_runs(s)))
+    }
+
+    fn wait<'a>(&'a self, token_hash: &'a [u8; 32]) -> Call<'a, Option<Wait>> {
+        let token_hash = *token_hash;
+        on!(self.read(|s| around::wait(s, token_hash)))
+    }
+
+    fn timers(&self, until: Timestamp, limit: usize) -> Call<'_, Vec<Timer>> {
+        on!(self.read(|s| around::timers(s, until, limit)))
+    }
+
+    fn next_timer(&self) -> Call<'_, Option<Timestamp>> {
+        on!(self.read(|s| around::earliest(s, sql!("timer_next"))))
     }
 
     fn idempotency_record<'a>(
@@ -344,12 +362,40 @@ impl Store for PostgresStore {
         on!(self.read(|s| journal::holder(s, org, &scope, &key)))
     }
 
+    fn erase<'a>(&'a self, erasure: &'a Erasure) -> Call<'a, Erased> {
+        let erasure = erasure.clone();
+        on!(self.write(|s| deletion::deletion(s, &erasure)))
+    }
+
+    fn hide(&self, org: OrgId, run: RunId, at: Timestamp) -> Call<'_, Erased> {
+        on!(self.write(|s| deletion::hide(s, org, run, at)))
+    }
+
+    fn grouped_runs(&self) -> Call<'_, Vec<GroupedRun>> {
+        on!(self.read(|s| around::grouped_runs(s)))
+    }
+
+    fn notifications(&self, after: Option<NotificationKey>, limit: usize) -> Call<'_, Vec<NotificationRow>> {
+        on!(self.read(|s| around::notifications(s, after, limit)))
+    }
+
+    fn run_notifications(&self, org: OrgId, run: RunId) -> Call<'_, Vec<NotificationRow>> {
+        on!(self.read(|s| around::run_notifications(s, org, run)))
+    }
+
+    fn record_notification_error<'a>(&'a self, notification: &'a NotificationRow) -> Call<'a, ()> {
+        let notification = notification.clone();
+        on!(self.write(|s| around::record_notification_error(s, &notification)))
+    }
+}
+
+impl Queue for PostgresStore {
     fn key_queues<'a>(&'a self, after: Option<&'a QueueKey>, limit: usize) -> Call<'a, Vec<(QueueKey, u64)>> {
         let after = after.cloned();
         on!(self.read(|s| tasks::key_queues(s, after.as_ref(), limit)))
     }
 
-    fn ready<'a>(
+    fn ready_tasks<'a>(
         &'a self,
         queue: &'a QueueKey,
         after: Option<QueuePosition>,
@@ -387,6 +433,71 @@ impl Store for PostgresStore {
         on!(self.write(|s| tasks::delete_expired_limit_slots(s, until)))
     }
 
+    fn put_workers<'a>(&'a self, workers: &'a [WorkerRow], since: Timestamp) -> Call<'a, ()> {
+        let workers = workers.to_vec();
+        on!(self.write(|s| tasks::put_workers(s, &workers, since)))
+    }
+
+    fn workers(&self) -> Call<'_, Vec<WorkerRow>> {
+        on!(self.read(|s| tasks::workers(s)))
+    }
+}
+
+impl Catalog for PostgresStore {
+    fn create_workflow<'a>(&'a self, new: &'a NewWorkflow) -> Call<'a, std::result::Result<(), Taken>> {
+        let new = new.clone();
+        self.revise(Some(catalog::LOCK), move |s| {
+            Box::pin(async move { catalog_rules::create_workflow(&catalog::Rows(s), &new).await })
+        })
+    }
+
+    fn edit_workflow<'a>(&'a self, edit: &'a WorkflowEdit) -> Call<'a, Edited> {
+        let edit = edit.clone();
+        self.revise(Some(catalog::LOCK), move |s| {
+            Box::pin(async move { catalog_rules::edit_workflow(&catalog::Rows(s), &edit).await })
+        })
+    }
+
+    fn workflow<'a>(&'a self, org: OrgId, by: &'a WorkflowKey) -> Call<'a, Option<WorkflowRow>> {
+        let by = by.clone();
+        on!(self.read(|s| catalog::workflow(s, org, &by)))
+    }
+
+    fn workflows<'a>(&'a self, org: OrgId, filter: &'a WorkflowFilter) -> Call<'a, Vec<WorkflowRow>> {
+        let filter = filter.clone();
+        on!(self.read(|s| catalog::workflows(s, org, &filter)))
+    }
+
+    fn versions(&self, org: OrgId, id: WorkflowId, before: Option<u32>, limit: usize) -> Call<'_, Vec<VersionRow>> {
+        on!(self.read(|s| catalog::versions(s, org, id, before, limit)))
+    }
+
+    fn version(&self, org: OrgId, id: WorkflowId, by: VersionKey) -> Call<'_, Option<VersionRow>> {
+        on!(self.read(|s| catalog::version(s, org, id, by)))
+    }
+
+    fn definition<'a>(&'a self, org: OrgId, hash: &'a [u8; 32]) -> Call<'a, Option<Definition>> {
+        let hash = *hash;
+        on!(self.read(|s| catalog::definition(s, org, hash)))
+    }
+
+    fn pause_workflow<'a>(&'a self, pause: &'a WorkflowPause) -> Call<'a, ()> {
+        let pause = pause.clone();
+        self.revise(None, move |s| Box::pin(async move { around::pause_workflow(s, &pause).await }))
+    }
+
+    fn resume_workflow(&self, org: OrgId, workflow: WorkflowId) -> Call<'_, ()> {
+        self.revise(None, move |s| Box::pin(around::resume_workflow(s, org, workflow)))
+    }
+
+    fn workflow_pause(&self, org: OrgId, workflow: WorkflowId) -> Call<'_, Option<WorkflowPause>> {
+        on!(self.read(|s| around::workflow_pause(s, org, workflow)))
+    }
+
+    fn workflow_pauses(&self) -> Call<'_, Vec<WorkflowPause>> {
+        on!(self.read(|s| around::workflow_pauses(s)))
+    }
+
     fn ensure_type<'a>(&'a self, row: &'a TypeRow, definition: Option<&'a Definition>) -> Call<'a, ()> {
         let (row, definition) = (row.clone(), definition.cloned());
         on!(self.write(|s| tasks::ensure_type(s, &row, definition.as_ref())))
@@ -416,117 +527,17 @@ impl Store for PostgresStore {
     fn configured_types(&self) -> Call<'_, Vec<TypeRow>> {
         on!(self.read(|s| tasks::configured_types(s)))
     }
+}
 
-    fn put_workers<'a>(&'a self, workers: &'a [WorkerRow], since: Timestamp) -> Call<'a, ()> {
-        let workers = workers.to_vec();
-        on!(self.write(|s| tasks::put_workers(s, &workers, since)))
-    }
-
-    fn workers(&self) -> Call<'_, Vec<WorkerRow>> {
-        on!(self.read(|s| tasks::workers(s)))
-    }
-
-    fn active_runs(&self) -> Call<'_, Vec<(OrgId, RunId)>> {
-        on!(self.read(|s| journal::active_runs(s)))
-    }
-
-    fn timers(&self, until: Timestamp, limit: usize) -> Call<'_, Vec<Timer>> {
-        on!(self.read(|s| around::timers(s, until, limit)))
-    }
-
-    fn next_timer(&self) -> Call<'_, Option<Timestamp>> {
-        on!(self.read(|s| around::earliest(s, sql!("timer_next"))))
-    }
-
-    fn wait<'a>(&'a self, token_hash: &'a [u8; 32]) -> Call<'a, Option<Wait>> {
-        let token_hash = *token_hash;
-        on!(self.read(|s| around::wait(s, token_hash)))
-    }
-
-    fn run(&self, org: OrgId, run: RunId) -> Call<'_, Option<RunRow>> {
-        on!(self.read(|s| lists::run(s, org, run)))
-    }
-
-    fn runs<'a>(&'a self, org: OrgId, filter: &'a RunFilter) -> Call<'a, Vec<RunRow>> {
-        let filter = filter.clone();
-        on!(self.read(|s| lists::runs(s, org, &filter)))
-    }
-
-    fn create_workflow<'a>(&'a self, new: &'a NewWorkflow) -> Call<'a, std::result::Result<(), Taken>> {
-        let new = new.clone();
-        self.revise(Some(catalog::LOCK), move |s| Box::pin(async move { catalog::create_workflow(s, &new).await }))
-    }
-
-    fn edit_workflow<'a>(&'a self, edit: &'a WorkflowEdit) -> Call<'a, Edited> {
-        let edit = edit.clone();
-        self.revise(Some(catalog::LOCK), move |s| Box::pin(async move { catalog::edit_workflow(s, &edit).await }))
-    }
-
-    fn versions(&self, org: OrgId, id: WorkflowId, before: Option<u32>, limit: usize) -> Call<'_, Vec<VersionRow>> {
-        on!(self.read(|s| catalog::versions(s, org, id, before, limit)))
-    }
-
-    fn version(&self, org: OrgId, id: WorkflowId, by: VersionKey) -> Call<'_, Option<VersionRow>> {
-        on!(self.read(|s| catalog::version(s, org, id, by)))
-    }
-
-    fn workflow<'a>(&'a self, org: OrgId, by: &'a WorkflowKey) -> Call<'a, Option<WorkflowRow>> {
-        let by = by.clone();
-        on!(self.read(|s| catalog::workflow(s, org, &by)))
-    }
-
-    fn workflows<'a>(&'a self, org: OrgId, filter: &'a WorkflowFilter) -> Call<'a, Vec<WorkflowRow>> {
-        let filter = filter.clone();
-        on!(self.read(|s| catalog::workflows(s, org, &filter)))
-    }
-
-    fn grouped_runs(&self) -> Call<'_, Vec<GroupedRun>> {
-        on!(self.read(|s| around::grouped_runs(s)))
-    }
-
-    fn pause_workflow<'a>(&'a self, pause: &'a WorkflowPause) -> Call<'a, ()> {
-        let pause = pause.clone();
-        self.revise(None, move |s| Box::pin(async move { around::pause_workflow(s, &pause).await }))
-    }
-
-    fn resume_workflow(&self, org: OrgId, workflow: WorkflowId) -> Call<'_, ()> {
-        self.revise(None, move |s| Box::pin(around::resume_workflow(s, org, workflow)))
-    }
-
-    fn workflow_pause(&self, org: OrgId, workflow: WorkflowId) -> Call<'_, Option<WorkflowPause>> {
-        on!(self.read(|s| around::workflow_pause(s, org, workflow)))
-    }
-
-    fn workflow_pauses(&self) -> Call<'_, Vec<WorkflowPause>> {
-        on!(self.read(|s| around::workflow_pauses(s)))
-    }
-
-    fn notifications(&self, after: Option<NotificationKey>, limit: usize) -> Call<'_, Vec<NotificationRow>> {
-        on!(self.read(|s| around::notifications(s, after, limit)))
-    }
-
-    fn run_notifications(&self, org: OrgId, run: RunId) -> Call<'_, Vec<NotificationRow>> {
-        on!(self.read(|s| around::run_notifications(s, org, run)))
-    }
-
-    fn record_notification_error<'a>(&'a self, notification: &'a NotificationRow) -> Call<'a, ()> {
-        let notification = notification.clone();
-        on!(self.write(|s| around::record_notification_error(s, &notification)))
-    }
-
-    fn definition<'a>(&'a self, org: OrgId, hash: &'a [u8; 32]) -> Call<'a, Option<Definition>> {
-        let hash = *hash;
-        on!(self.read(|s| catalog::definition(s, org, hash)))
-    }
-
+impl Triggers for PostgresStore {
     fn create_trigger<'a>(&'a self, new: &'a NewTrigger) -> Call<'a, std::result::Result<(), TriggerTaken>> {
         let new = new.clone();
-        on!(self.write_locked(|s| triggers::create(s, &new)))
+        on!(self.write_locked(|s| catalog_rules::create_trigger(&catalog::Rows(s), &new)))
     }
 
     fn change_trigger<'a>(&'a self, change: &'a TriggerChange) -> Call<'a, Changed> {
         let change = change.clone();
-        on!(self.write_locked(|s| triggers::change(s, &change)))
+        on!(self.write_locked(|s| catalog_rules::change_trigger(&catalog::Rows(s), &change)))
     }
 
     fn delete_trigger(&self, org: OrgId, id: TriggerId) -> Call<'_, bool> {
@@ -582,15 +593,11 @@ impl Store for PostgresStore {
     fn queued_deliveries(&self, of: Option<(OrgId, TriggerId)>, limit: usize) -> Call<'_, Vec<DeliveryRow>> {
         on!(self.read(|s| triggers::queued(s, of, limit)))
     }
+}
 
-    fn setting<'a>(&'a self, name: &'a str) -> Call<'a, Option<String>> {
-        let name = name.to_owned();
-        on!(self.read(|s| catalog::setting(s, &name)))
-    }
-
-    fn set_setting<'a>(&'a self, name: &'a str, value: &'a str) -> Call<'a, ()> {
-        let (name, value) = (name.to_owned(), value.to_owned());
-        on!(self.write(|s| catalog::set_setting(s, &name, &value)))
+impl Cluster for PostgresStore {
+    fn is_shared(&self) -> bool {
+        true
     }
 
     fn next_epoch(&self) -> Call<'_, u64> {
@@ -609,10 +616,6 @@ impl Store for PostgresStore {
             rollback_detector.joined(epoch);
             Ok(epoch)
         })
-    }
-
-    fn is_shared(&self) -> bool {
-        true
     }
 
     fn renew(&self, epoch: u64, lease: Span) -> Call<'_, Vec<(u64, Span)>> {
@@ -637,6 +640,16 @@ impl Store for PostgresStore {
 
     fn listen(&self) -> Option<tokio::sync::mpsc::Receiver<ClusterEvent>> {
         Some(self.inner.exchange.listen(&self.inner))
+    }
+
+    fn setting<'a>(&'a self, name: &'a str) -> Call<'a, Option<String>> {
+        let name = name.to_owned();
+        on!(self.read(|s| catalog::setting(s, &name)))
+    }
+
+    fn set_setting<'a>(&'a self, name: &'a str, value: &'a str) -> Call<'a, ()> {
+        let (name, value) = (name.to_owned(), value.to_owned());
+        on!(self.write(|s| catalog::set_setting(s, &name, &value)))
     }
 
     fn high_water(&self) -> Call<'_, Option<Timestamp>> {

@@ -33,10 +33,11 @@ mod writer;
 
 pub use inspect::SqliteInspection;
 
+use crate::catalog_rules;
 use crate::crash::{self, Point};
 use crate::rows::*;
 use crate::triggers::*;
-use crate::{Call, Error, Result, Store};
+use crate::{Call, Catalog, Cluster, Error, Journal, Queue, Result, Triggers};
 use bytes::Bytes;
 use checkpoints::{Helper, Log};
 use columns::{limit, org, run_id, run_row, sql, time};
@@ -48,6 +49,7 @@ use rusqlite::{Connection, OptionalExtension, params};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::task::{Context, Poll, Waker};
 use writer::Writer;
 
 pub struct SqliteStore {
@@ -147,6 +149,15 @@ impl Inner {
     }
 }
 
+/// The answer of rules whose rows answer at once.
+fn immediate<T>(rules: impl Future<Output = T>) -> T {
+    let mut rules = std::pin::pin!(rules);
+    match rules.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(answer) => answer,
+        Poll::Pending => unreachable!("SQLite's rows never wait"),
+    }
+}
+
 /// SQLite blocks. Where there is a runtime, its blocking threads wait instead of the caller's.
 async fn off_thread<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
     if tokio::runtime::Handle::try_current().is_err() {
@@ -161,7 +172,7 @@ async fn off_thread<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send +
     }
 }
 
-impl Store for SqliteStore {
+impl Journal for SqliteStore {
     fn commit<'a>(&'a self, batch: &'a Batch) -> Call<'a, Vec<Verdict>> {
         Box::pin(async move { self.inner.writer()?.commit(batch) })
     }
@@ -192,11 +203,6 @@ impl Store for SqliteStore {
         self.read(move |connection, _| journal::journal_page(connection, org, after, limit))
     }
 
-    fn erase<'a>(&'a self, erasure: &'a Erasure) -> Call<'a, Erased> {
-        let erasure = erasure.clone();
-        self.write(move |writer| writer.transact_cleanly(|connection| deletion::erase(connection, &erasure)))
-    }
-
     fn payloads<'a>(&'a self, org: OrgId, run: RunId, numbers: &'a [u32]) -> Call<'a, Vec<(u32, Bytes)>> {
         let numbers = numbers.to_vec();
         self.read(move |connection, inner| {
@@ -214,8 +220,49 @@ impl Store for SqliteStore {
         })
     }
 
-    fn hide(&self, org: OrgId, run: RunId, at: Timestamp) -> Call<'_, Erased> {
-        self.write(move |writer| writer.transact(|connection| deletion::hide(connection, (org, run), at)))
+    fn run(&self, org: OrgId, run: RunId) -> Call<'_, Option<RunRow>> {
+        self.read(move |connection, _| {
+            let mut statement = connection.prepare_cached(sql!("run")).map_err(on_read)?;
+            let row = statement.query_row((org.0, run.0), run_row).optional().map_err(on_read)?;
+            Ok(row.filter(|row| row.deleted_at.is_none()))
+        })
+    }
+
+    fn runs<'a>(&'a self, org: OrgId, filter: &'a RunFilter) -> Call<'a, Vec<RunRow>> {
+        let filter = filter.clone();
+        self.read(move |connection, _| lists::runs(connection, org, &filter))
+    }
+
+    fn active_runs(&self) -> Call<'_, Vec<(OrgId, RunId)>> {
+        Box::pin(async move { Ok(self.inner.heads.keys()) })
+    }
+
+    fn wait<'a>(&'a self, token_hash: &'a [u8; 32]) -> Call<'a, Option<Wait>> {
+        let token_hash = *token_hash;
+        self.read(move |connection, _| {
+            let mut statement = connection.prepare_cached(sql!("wait")).map_err(on_read)?;
+            let read = |row: &rusqlite::Row<'_>| {
+                Ok(Wait { org: org(row, 0)?, run: run_id(row, 1)?, step: row.get(2)?, token_hash, kind: row.get(3)? })
+            };
+            statement.query_row([token_hash], read).optional().map_err(on_read)
+        })
+    }
+
+    fn timers(&self, until: Timestamp, count: usize) -> Call<'_, Vec<Timer>> {
+        self.read(move |connection, _| {
+            let mut statement = connection.prepare_cached(sql!("timers_due")).map_err(on_read)?;
+            let rows = statement.query_map(params![until.0, limit(count)], |row| {
+                Ok(Timer { at: time(row, 0)?, org: org(row, 1)?, run: run_id(row, 2)? })
+            });
+            rows.and_then(Iterator::collect).map_err(on_read)
+        })
+    }
+
+    fn next_timer(&self) -> Call<'_, Option<Timestamp>> {
+        self.read(|connection, _| {
+            let at: Option<Option<i64>> = catalog::value(connection, sql!("timer_next"), []).map_err(on_read)?;
+            Ok(at.flatten().map(Timestamp))
+        })
     }
 
     fn idempotency_record<'a>(
@@ -228,12 +275,42 @@ impl Store for SqliteStore {
         self.read(move |connection, _| catalog::holder(connection, org, &scope, &key).map_err(on_read))
     }
 
+    fn erase<'a>(&'a self, erasure: &'a Erasure) -> Call<'a, Erased> {
+        let erasure = erasure.clone();
+        self.write(move |writer| writer.transact_cleanly(|connection| deletion::erase(connection, &erasure)))
+    }
+
+    fn hide(&self, org: OrgId, run: RunId, at: Timestamp) -> Call<'_, Erased> {
+        self.write(move |writer| writer.transact(|connection| deletion::hide(connection, (org, run), at)))
+    }
+
+    fn grouped_runs(&self) -> Call<'_, Vec<GroupedRun>> {
+        self.read(|connection, _| around::grouped_runs(connection))
+    }
+
+    fn notifications(&self, after: Option<NotificationKey>, count: usize) -> Call<'_, Vec<NotificationRow>> {
+        self.read(move |connection, _| around::notifications(connection, after, count))
+    }
+
+    fn run_notifications(&self, org: OrgId, run: RunId) -> Call<'_, Vec<NotificationRow>> {
+        self.read(move |connection, _| around::run_notifications(connection, org, run))
+    }
+
+    fn record_notification_error<'a>(&'a self, notification: &'a NotificationRow) -> Call<'a, ()> {
+        let notification = notification.clone();
+        self.write(move |writer| {
+            writer.transact(|connection| around::record_notification_error(connection, &notification))
+        })
+    }
+}
+
+impl Queue for SqliteStore {
     fn key_queues<'a>(&'a self, after: Option<&'a QueueKey>, limit: usize) -> Call<'a, Vec<(QueueKey, u64)>> {
         let after = after.cloned();
         self.read(move |connection, _| tasks::key_queues(connection, after.as_ref(), limit))
     }
 
-    fn ready<'a>(
+    fn ready_tasks<'a>(
         &'a self,
         queue: &'a QueueKey,
         after: Option<QueuePosition>,
@@ -273,6 +350,71 @@ impl Store for SqliteStore {
         })
     }
 
+    fn put_workers<'a>(&'a self, workers: &'a [WorkerRow], since: Timestamp) -> Call<'a, ()> {
+        let workers = workers.to_vec();
+        self.write(move |writer| writer.transact(|connection| tasks::put_workers(connection, &workers, since)))
+    }
+
+    fn workers(&self) -> Call<'_, Vec<WorkerRow>> {
+        self.read(|connection, _| tasks::workers(connection))
+    }
+}
+
+impl Catalog for SqliteStore {
+    fn create_workflow<'a>(&'a self, new: &'a NewWorkflow) -> Call<'a, std::result::Result<(), Taken>> {
+        let new = new.clone();
+        self.write(move |writer| {
+            writer.transact(|connection| immediate(catalog_rules::create_workflow(&catalog::Rows(connection), &new)))
+        })
+    }
+
+    fn edit_workflow<'a>(&'a self, edit: &'a WorkflowEdit) -> Call<'a, Edited> {
+        let edit = edit.clone();
+        self.write(move |writer| {
+            writer.transact(|connection| immediate(catalog_rules::edit_workflow(&catalog::Rows(connection), &edit)))
+        })
+    }
+
+    fn workflow<'a>(&'a self, org: OrgId, by: &'a WorkflowKey) -> Call<'a, Option<WorkflowRow>> {
+        let by = by.clone();
+        self.read(move |connection, _| catalog::workflow(connection, org, &by))
+    }
+
+    fn workflows<'a>(&'a self, org: OrgId, filter: &'a WorkflowFilter) -> Call<'a, Vec<WorkflowRow>> {
+        let filter = filter.clone();
+        self.read(move |connection, _| catalog::workflows(connection, org, &filter))
+    }
+
+    fn versions(&self, org: OrgId, id: WorkflowId, before: Option<u32>, limit: usize) -> Call<'_, Vec<VersionRow>> {
+        self.read(move |connection, _| catalog::versions(connection, org, id, before, limit))
+    }
+
+    fn version(&self, org: OrgId, id: WorkflowId, by: VersionKey) -> Call<'_, Option<VersionRow>> {
+        self.read(move |connection, _| catalog::version(connection, org, id, by))
+    }
+
+    fn definition<'a>(&'a self, org: OrgId, hash: &'a [u8; 32]) -> Call<'a, Option<Definition>> {
+        let hash = *hash;
+        self.read(move |connection, _| catalog::definition(connection, org, &hash))
+    }
+
+    fn pause_workflow<'a>(&'a self, pause: &'a WorkflowPause) -> Call<'a, ()> {
+        let pause = pause.clone();
+        self.write(move |writer| writer.transact(|connection| around::pause_workflow(connection, &pause)))
+    }
+
+    fn resume_workflow(&self, org: OrgId, workflow: WorkflowId) -> Call<'_, ()> {
+        self.write(move |writer| writer.transact(|connection| around::resume_workflow(connection, org, workflow)))
+    }
+
+    fn workflow_pause(&self, org: OrgId, workflow: WorkflowId) -> Call<'_, Option<WorkflowPause>> {
+        self.read(move |connection, _| around::workflow_pause(connection, org, workflow))
+    }
+
+    fn workflow_pauses(&self) -> Call<'_, Vec<WorkflowPause>> {
+        self.read(|connection, _| around::workflow_pauses(connection))
+    }
+
     fn ensure_type<'a>(&'a self, row: &'a TypeRow, definition: Option<&'a Definition>) -> Call<'a, ()> {
         let (row, definition) = (row.clone(), definition.cloned());
         let ensure_type = move |connection: &Connection| tasks::ensure_type(connection, &row, definition.as_ref());
@@ -303,138 +445,21 @@ impl Store for SqliteStore {
     fn configured_types(&self) -> Call<'_, Vec<TypeRow>> {
         self.read(|connection, _| tasks::configured_types(connection))
     }
+}
 
-    fn put_workers<'a>(&'a self, workers: &'a [WorkerRow], since: Timestamp) -> Call<'a, ()> {
-        let workers = workers.to_vec();
-        self.write(move |writer| writer.transact(|connection| tasks::put_workers(connection, &workers, since)))
-    }
-
-    fn workers(&self) -> Call<'_, Vec<WorkerRow>> {
-        self.read(|connection, _| tasks::workers(connection))
-    }
-
-    fn active_runs(&self) -> Call<'_, Vec<(OrgId, RunId)>> {
-        Box::pin(async move { Ok(self.inner.heads.keys()) })
-    }
-
-    fn timers(&self, until: Timestamp, count: usize) -> Call<'_, Vec<Timer>> {
-        self.read(move |connection, _| {
-            let mut statement = connection.prepare_cached(sql!("timers_due")).map_err(on_read)?;
-            let rows = statement.query_map(params![until.0, limit(count)], |row| {
-                Ok(Timer { at: time(row, 0)?, org: org(row, 1)?, run: run_id(row, 2)? })
-            });
-            rows.and_then(Iterator::collect).map_err(on_read)
-        })
-    }
-
-    fn next_timer(&self) -> Call<'_, Option<Timestamp>> {
-        self.read(|connection, _| {
-            let at: Option<Option<i64>> = catalog::value(connection, sql!("timer_next"), []).map_err(on_read)?;
-            Ok(at.flatten().map(Timestamp))
-        })
-    }
-
-    fn wait<'a>(&'a self, token_hash: &'a [u8; 32]) -> Call<'a, Option<Wait>> {
-        let token_hash = *token_hash;
-        self.read(move |connection, _| {
-            let mut statement = connection.prepare_cached(sql!("wait")).map_err(on_read)?;
-            let read = |row: &rusqlite::Row<'_>| {
-                Ok(Wait { org: org(row, 0)?, run: run_id(row, 1)?, step: row.get(2)?, token_hash, kind: row.get(3)? })
-            };
-            statement.query_row([token_hash], read).optional().map_err(on_read)
-        })
-    }
-
-    fn run(&self, org: OrgId, run: RunId) -> Call<'_, Option<RunRow>> {
-        self.read(move |connection, _| {
-            let mut statement = connection.prepare_cached(sql!("run")).map_err(on_read)?;
-            let row = statement.query_row((org.0, run.0), run_row).optional().map_err(on_read)?;
-            Ok(row.filter(|row| row.deleted_at.is_none()))
-        })
-    }
-
-    fn runs<'a>(&'a self, org: OrgId, filter: &'a RunFilter) -> Call<'a, Vec<RunRow>> {
-        let filter = filter.clone();
-        self.read(move |connection, _| lists::runs(connection, org, &filter))
-    }
-
-    fn create_workflow<'a>(&'a self, new: &'a NewWorkflow) -> Call<'a, std::result::Result<(), Taken>> {
-        let new = new.clone();
-        self.write(move |writer| writer.transact(|connection| catalog::create_workflow(connection, &new)))
-    }
-
-    fn workflow<'a>(&'a self, org: OrgId, by: &'a WorkflowKey) -> Call<'a, Option<WorkflowRow>> {
-        let by = by.clone();
-        self.read(move |connection, _| catalog::workflow(connection, org, &by))
-    }
-
-    fn workflows<'a>(&'a self, org: OrgId, filter: &'a WorkflowFilter) -> Call<'a, Vec<WorkflowRow>> {
-        let filter = filter.clone();
-        self.read(move |connection, _| catalog::workflows(connection, org, &filter))
-    }
-
-    fn edit_workflow<'a>(&'a self, edit: &'a WorkflowEdit) -> Call<'a, Edited> {
-        let edit = edit.clone();
-        self.write(move |writer| writer.transact(|connection| catalog::edit_workflow(connection, &edit)))
-    }
-
-    fn versions(&self, org: OrgId, id: WorkflowId, before: Option<u32>, limit: usize) -> Call<'_, Vec<VersionRow>> {
-        self.read(move |connection, _| catalog::versions(connection, org, id, before, limit))
-    }
-
-    fn version(&self, org: OrgId, id: WorkflowId, by: VersionKey) -> Call<'_, Option<VersionRow>> {
-        self.read(move |connection, _| catalog::version(connection, org, id, by))
-    }
-
-    fn grouped_runs(&self) -> Call<'_, Vec<GroupedRun>> {
-        self.read(|connection, _| around::grouped_runs(connection))
-    }
-
-    fn pause_workflow<'a>(&'a self, pause: &'a WorkflowPause) -> Call<'a, ()> {
-        let pause = pause.clone();
-        self.write(move |writer| writer.transact(|connection| around::pause_workflow(connection, &pause)))
-    }
-
-    fn resume_workflow(&self, org: OrgId, workflow: WorkflowId) -> Call<'_, ()> {
-        self.write(move |writer| writer.transact(|connection| around::resume_workflow(connection, org, workflow)))
-    }
-
-    fn workflow_pause(&self, org: OrgId, workflow: WorkflowId) -> Call<'_, Option<WorkflowPause>> {
-        self.read(move |connection, _| around::workflow_pause(connection, org, workflow))
-    }
-
-    fn workflow_pauses(&self) -> Call<'_, Vec<WorkflowPause>> {
-        self.read(|connection, _| around::workflow_pauses(connection))
-    }
-
-    fn notifications(&self, after: Option<NotificationKey>, count: usize) -> Call<'_, Vec<NotificationRow>> {
-        self.read(move |connection, _| around::notifications(connection, after, count))
-    }
-
-    fn run_notifications(&self, org: OrgId, run: RunId) -> Call<'_, Vec<NotificationRow>> {
-        self.read(move |connection, _| around::run_notifications(connection, org, run))
-    }
-
-    fn record_notification_error<'a>(&'a self, notification: &'a NotificationRow) -> Call<'a, ()> {
-        let notification = notification.clone();
-        self.write(move |writer| {
-            writer.transact(|connection| around::record_notification_error(connection, &notification))
-        })
-    }
-
-    fn definition<'a>(&'a self, org: OrgId, hash: &'a [u8; 32]) -> Call<'a, Option<Definition>> {
-        let hash = *hash;
-        self.read(move |connection, _| catalog::definition(connection, org, &hash))
-    }
-
+impl Triggers for SqliteStore {
     fn create_trigger<'a>(&'a self, new: &'a NewTrigger) -> Call<'a, std::result::Result<(), TriggerTaken>> {
         let new = new.clone();
-        self.write(move |writer| writer.transact(|connection| triggers::create(connection, &new)))
+        self.write(move |writer| {
+            writer.transact(|connection| immediate(catalog_rules::create_trigger(&catalog::Rows(connection), &new)))
+        })
     }
 
     fn change_trigger<'a>(&'a self, change: &'a TriggerChange) -> Call<'a, Changed> {
         let change = change.clone();
-        self.write(move |writer| writer.transact(|connection| triggers::change(connection, &change)))
+        self.write(move |writer| {
+            writer.transact(|connection| immediate(catalog_rules::change_trigger(&catalog::Rows(connection), &change)))
+        })
     }
 
     fn delete_trigger(&self, org: OrgId, id: TriggerId) -> Call<'_, bool> {
@@ -490,6 +515,12 @@ impl Store for SqliteStore {
     fn queued_deliveries(&self, of: Option<(OrgId, TriggerId)>, limit: usize) -> Call<'_, Vec<DeliveryRow>> {
         self.read(move |connection, _| triggers::queued(connection, of, limit))
     }
+}
+
+impl Cluster for SqliteStore {
+    fn next_epoch(&self) -> Call<'_, u64> {
+        self.write(|writer| writer.transact(catalog::next_epoch))
+    }
 
     fn setting<'a>(&'a self, name: &'a str) -> Call<'a, Option<String>> {
         let name = name.to_owned();
@@ -499,10 +530,6 @@ impl Store for SqliteStore {
     fn set_setting<'a>(&'a self, name: &'a str, value: &'a str) -> Call<'a, ()> {
         let (name, value) = (name.to_owned(), value.to_owned());
         self.write(move |writer| writer.transact(|connection| catalog::set_setting(connection, &name, &value)))
-    }
-
-    fn next_epoch(&self) -> Call<'_, u64> {
-        self.write(|writer| writer.transact(catalog::next_epoch))
     }
 
     fn high_water(&self) -> Call<'_, Option<Timestamp>> {

@@ -615,7 +615,7 @@ fn read_queues(core: &Core, todo: &mpsc::Receiver<Vec<QueueRead>>) {
     for queue_reads in todo {
         let look = |look: QueueRead| match look {
             QueueRead::Refill(queue, after) => {
-                let rows = wait_for(core.store.ready(&queue, after, task_queue::PAGE)).ok();
+                let rows = wait_for(core.store.ready_tasks(&queue, after, task_queue::PAGE)).ok();
                 Command::Refilled { queue, rows }
             }
             QueueRead::Keys(org, name, after) => {

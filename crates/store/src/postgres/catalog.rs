@@ -9,145 +9,133 @@ use super::journal::holder;
 use super::session::Session;
 use super::triggers;
 use crate::Error;
-use crate::rows::{
-    Definition, Edited, IdempotencyKey, NewWorkflow, OwnTrigger, Taken, VersionKey, VersionRow, WorkflowEdit,
-    WorkflowFilter, WorkflowKey, WorkflowRow,
-};
-use crate::write_validation::slugs;
-use kernel::{OrgId, Timestamp, WorkflowId};
+use crate::catalog_rules::{CatalogRows, Unique};
+use crate::rows::{Definition, IdempotencyKey, VersionKey, VersionRow, WorkflowFilter, WorkflowKey, WorkflowRow};
+use crate::triggers::TriggerRow;
+use kernel::{OrgId, Timestamp, TriggerId, WorkflowId};
 use tokio_postgres::types::ToSql;
 
 /// Held by everybody who changes workflows and triggers.
 pub(super) const LOCK: i64 = 0x6f6e_7761_7264_0003;
 
-pub(super) async fn create_workflow(session: &Session, new: &NewWorkflow) -> Attempted<std::result::Result<(), Taken>> {
-    let NewWorkflow { row, definition, slug_is_given, idempotency, trigger } = new;
-    if let Some(key) = idempotency
-        && let Some((made, fingerprint)) = holder(session, row.org, &key.scope, &key.key).await?
-    {
-        return Ok(Err(Taken::Key { workflow: WorkflowId(made), fingerprint }));
-    }
-    if session.first(sql!("workflow_exists"), &[&org_of(row.org), &Id(row.id.0)]).await?.is_some() {
-        return Err(Failure::Other(Error::Refused(format!("the workflow {} exists already", row.id))));
-    }
-    if find(session, sql!("workflow_by_name"), row.org, &Words::of(&row.name)).await?.is_some() {
-        return Ok(Err(Taken::Name));
-    }
-    let Some(slug) = free_slug(session, row, *slug_is_given).await? else { return Ok(Err(Taken::Slug)) };
-    if !triggers::put_owned(session, row.org, row.id, trigger.as_ref()).await? {
-        return Ok(Err(Taken::Path));
-    }
-    let params: [&(dyn ToSql + Sync); 14] = [
-        &org_of(row.org),
-        &Id(row.id.0),
-        &Words::of(&row.name),
-        &Words(slug),
-        &Words::maybe(row.description.as_deref()),
-        &Words::of(&row.tags),
-        &row.form.as_str(),
-        &Words::of(&row.trigger),
-        &i64::from(row.steps),
-        &row.enabled,
-        &i64::from(row.version),
-        &&row.hash[..],
-        &row.created_at.0,
-        &row.updated_at.0,
-    ];
-    session.execute(sql!("workflow_insert"), &params).await?;
-    put_version(session, row, definition, "create", row.created_at).await?;
-    if let Some(key) = idempotency {
-        claim(session, row.org, key, row.id.0).await?;
-    }
-    Ok(Ok(()))
-}
+/// The rows of workflows and triggers, inside a transaction that holds [`LOCK`].
+pub(super) struct Rows<'s>(pub &'s Session);
 
-/// Takes a key that is free.
-pub(super) async fn claim(session: &Session, org: OrgId, key: &IdempotencyKey, made: [u8; 16]) -> Attempted<()> {
-    let (scope, name) = (Words::of(&key.scope), Words::of(&key.key));
-    let params: [&(dyn ToSql + Sync); 6] =
-        [&org_of(org), &scope, &name, &Id(made), &&key.fingerprint[..], &key.created_at.0];
-    match session.execute(sql!("idempotency_insert"), &params).await? {
-        0 => Err(Failure::Again("the idempotency key was taken meanwhile".into())),
-        _ => Ok(()),
-    }
-}
+impl CatalogRows for Rows<'_> {
+    type Failure = Failure;
 
-async fn put_version(
-    session: &Session,
-    row: &WorkflowRow,
-    definition: &Definition,
-    from: &str,
-    at: Timestamp,
-) -> Attempted<()> {
-    let params: [&(dyn ToSql + Sync); 6] =
-        [&org_of(row.org), &Id(row.id.0), &i64::from(row.version), &&row.hash[..], &from, &at.0];
-    session.execute(sql!("version_insert"), &params).await?;
-    put_definition(session, row.org, definition).await
+    async fn made_with(&self, org: OrgId, key: &IdempotencyKey) -> Attempted<Option<([u8; 16], [u8; 32])>> {
+        holder(self.0, org, &key.scope, &key.key).await
+    }
+
+    async fn claim_key(&self, org: OrgId, key: &IdempotencyKey, made: [u8; 16]) -> Attempted<()> {
+        let (scope, name) = (Words::of(&key.scope), Words::of(&key.key));
+        let params: [&(dyn ToSql + Sync); 6] =
+            [&org_of(org), &scope, &name, &Id(made), &&key.fingerprint[..], &key.created_at.0];
+        match self.0.execute(sql!("idempotency_insert"), &params).await? {
+            0 => Err(Failure::Again("the idempotency key was taken meanwhile".into())),
+            _ => Ok(()),
+        }
+    }
+
+    async fn workflow_exists(&self, org: OrgId, id: WorkflowId) -> Attempted<bool> {
+        Ok(self.0.first(sql!("workflow_exists"), &[&org_of(org), &Id(id.0)]).await?.is_some())
+    }
+
+    async fn workflow(&self, org: OrgId, by: Unique<'_>) -> Attempted<Option<WorkflowRow>> {
+        match by {
+            Unique::Id(id) => find(self.0, sql!("workflow_by_id"), org, &Id(id.0)).await,
+            Unique::Name(name) => find(self.0, sql!("workflow_by_name"), org, &Words::of(name)).await,
+            Unique::Slug(slug) => find(self.0, sql!("workflow_by_slug"), org, &Words::of(slug)).await,
+        }
+    }
+
+    async fn insert_workflow(&self, row: &WorkflowRow) -> Attempted<()> {
+        let params: [&(dyn ToSql + Sync); 14] = [
+            &org_of(row.org),
+            &Id(row.id.0),
+            &Words::of(&row.name),
+            &Words::of(&row.slug),
+            &Words::maybe(row.description.as_deref()),
+            &Words::of(&row.tags),
+            &row.form.as_str(),
+            &Words::of(&row.trigger),
+            &i64::from(row.steps),
+            &row.enabled,
+            &i64::from(row.version),
+            &&row.hash[..],
+            &row.created_at.0,
+            &row.updated_at.0,
+        ];
+        self.0.execute(sql!("workflow_insert"), &params).await.map(drop)
+    }
+
+    async fn update_workflow(&self, row: &WorkflowRow) -> Attempted<()> {
+        let params: [&(dyn ToSql + Sync); 14] = [
+            &Words::of(&row.name),
+            &Words::of(&row.slug),
+            &Words::maybe(row.description.as_deref()),
+            &Words::of(&row.tags),
+            &row.form.as_str(),
+            &Words::of(&row.trigger),
+            &i64::from(row.steps),
+            &row.enabled,
+            &i64::from(row.version),
+            &&row.hash[..],
+            &row.updated_at.0,
+            &row.deleted_at.map(|at| at.0),
+            &org_of(row.org),
+            &Id(row.id.0),
+        ];
+        self.0.execute(sql!("workflow_update"), &params).await.map(drop)
+    }
+
+    async fn insert_version(
+        &self,
+        row: &WorkflowRow,
+        definition: &Definition,
+        from: &str,
+        at: Timestamp,
+    ) -> Attempted<()> {
+        let params: [&(dyn ToSql + Sync); 6] =
+            [&org_of(row.org), &Id(row.id.0), &i64::from(row.version), &&row.hash[..], &from, &at.0];
+        self.0.execute(sql!("version_insert"), &params).await?;
+        put_definition(self.0, row.org, definition).await
+    }
+
+    async fn trigger_exists(&self, org: OrgId, id: TriggerId) -> Attempted<bool> {
+        Ok(triggers::trigger(self.0, org, id).await?.is_some())
+    }
+
+    async fn trigger_at(&self, path: &str) -> Attempted<Option<TriggerRow>> {
+        triggers::by_path(self.0, path).await
+    }
+
+    async fn owned_trigger(&self, org: OrgId, workflow: WorkflowId) -> Attempted<Option<TriggerRow>> {
+        triggers::owned_by(self.0, org, workflow).await
+    }
+
+    async fn insert_trigger(&self, row: &TriggerRow) -> Attempted<()> {
+        triggers::insert(self.0, row).await
+    }
+
+    async fn update_trigger(&self, row: &TriggerRow, restarts: bool) -> Attempted<bool> {
+        triggers::update(self.0, row, restarts).await
+    }
+
+    async fn delete_trigger(&self, org: OrgId, id: TriggerId) -> Attempted<()> {
+        triggers::delete(self.0, org, id).await.map(drop)
+    }
+
+    async fn delete_triggers_of(&self, org: OrgId, workflow: WorkflowId) -> Attempted<()> {
+        triggers::delete_of_workflow(self.0, org, workflow).await
+    }
 }
 
 pub(super) async fn put_definition(session: &Session, org: OrgId, definition: &Definition) -> Attempted<()> {
     let Definition { hash, source, plan } = definition;
     let params: [&(dyn ToSql + Sync); 4] = [&org_of(org), &&hash[..], &Blob(source.clone()), &Blob(plan.clone())];
     session.execute(sql!("definition_insert"), &params).await.map(drop)
-}
-
-pub(super) async fn edit_workflow(session: &Session, edit: &WorkflowEdit) -> Attempted<Edited> {
-    let WorkflowEdit { seen, row, version, trigger } = edit;
-    let (org, id) = (org_of(seen.org), Id(seen.id.0));
-    if find(session, sql!("workflow_by_id"), seen.org, &id).await?.as_ref() != Some(seen) {
-        return Ok(Edited::Changed);
-    }
-    let is_taken = |found: Option<WorkflowRow>| row.deleted_at.is_none() && found.is_some_and(|w| w.id != seen.id);
-    if is_taken(find(session, sql!("workflow_by_name"), seen.org, &Words::of(&row.name)).await?) {
-        return Ok(Edited::Taken(Taken::Name));
-    }
-    if is_taken(find(session, sql!("workflow_by_slug"), seen.org, &Words::of(&row.slug)).await?) {
-        return Ok(Edited::Taken(Taken::Slug));
-    }
-    let wanted = match trigger {
-        OwnTrigger::Put(wanted) => Some(&**wanted),
-        OwnTrigger::Keep | OwnTrigger::Remove => None,
-    };
-    if row.deleted_at.is_some() {
-        triggers::delete_of_workflow(session, seen.org, seen.id).await?;
-    } else if !matches!(trigger, OwnTrigger::Keep) && !triggers::put_owned(session, seen.org, seen.id, wanted).await? {
-        return Ok(Edited::Taken(Taken::Path));
-    }
-    let params: [&(dyn ToSql + Sync); 14] = [
-        &Words::of(&row.name),
-        &Words::of(&row.slug),
-        &Words::maybe(row.description.as_deref()),
-        &Words::of(&row.tags),
-        &row.form.as_str(),
-        &Words::of(&row.trigger),
-        &i64::from(row.steps),
-        &row.enabled,
-        &i64::from(row.version),
-        &&row.hash[..],
-        &row.updated_at.0,
-        &row.deleted_at.map(|at| at.0),
-        &org,
-        &id,
-    ];
-    session.execute(sql!("workflow_update"), &params).await?;
-    if let Some((definition, from)) = version {
-        let row = WorkflowRow { org: seen.org, id: seen.id, ..row.clone() };
-        put_version(session, &row, definition, from, row.updated_at).await?;
-    }
-    Ok(Edited::Done)
-}
-
-async fn free_slug(session: &Session, row: &WorkflowRow, is_given: bool) -> Attempted<Option<String>> {
-    for slug in slugs(&row.slug) {
-        let slug = if is_given { row.slug.clone() } else { slug };
-        if find(session, sql!("workflow_by_slug"), row.org, &Words::of(&slug)).await?.is_none() {
-            return Ok(Some(slug));
-        }
-        if is_given {
-            break;
-        }
-    }
-    Ok(None)
 }
 
 /// A workflow by something that is unique within its organisation.

@@ -29,6 +29,12 @@ pub(super) enum Failure {
     Other(Error),
 }
 
+impl From<Error> for Failure {
+    fn from(error: Error) -> Failure {
+        Failure::Other(error)
+    }
+}
+
 impl From<Sql> for Failure {
     fn from(error: Sql) -> Failure {
         match error.as_db_error() {

@@ -1,60 +1,19 @@
 //! Triggers and their log. Changes are made under the lock of the [`catalog`](super::catalog).
 //!
-//! [`put_owned`] and [`delete_of_workflow`] are for whoever writes workflows: a workflow and the trigger
-//! of its definition change together.
+//! What is checked before a change is in [`catalog_rules`](crate::catalog_rules).
 
 use super::batch_columns::delivery_params;
-use super::catalog;
 use super::columns::{
     Attempted, Id, Words, count, get, id, int, limit, named, number, org, org_of, sql, text, text_or_none, time,
     time_or_none,
 };
-use super::errors::Failure;
-use super::journal::holder;
 use super::session::Session;
-use crate::Error;
-use crate::rows::WorkflowKey;
 use crate::triggers::*;
 use bytes::Bytes;
 use kernel::event::TriggerKind;
 use kernel::{OrgId, RunId, Timestamp, TriggerId, WorkflowId};
 use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
-
-pub(super) async fn create(session: &Session, new: &NewTrigger) -> Attempted<std::result::Result<(), TriggerTaken>> {
-    let NewTrigger { row, idempotency } = new;
-    if let Some(key) = idempotency
-        && let Some((made, fingerprint)) = holder(session, row.org, &key.scope, &key.key).await?
-    {
-        return Ok(Err(TriggerTaken::Key { trigger: TriggerId(made), fingerprint }));
-    }
-    if trigger(session, row.org, row.id).await?.is_some() {
-        return Err(Failure::Other(Error::Refused(format!("the trigger {} exists already", row.id))));
-    }
-    if !has_workflow(session, row.org, row.workflow).await? {
-        return Ok(Err(TriggerTaken::Workflow));
-    }
-    if is_path_taken(session, row).await? {
-        return Ok(Err(TriggerTaken::Path));
-    }
-    insert(session, row).await?;
-    if let Some(key) = idempotency {
-        catalog::claim(session, row.org, key, row.id.0).await?;
-    }
-    Ok(Ok(()))
-}
-
-pub(super) async fn change(session: &Session, change: &TriggerChange) -> Attempted<Changed> {
-    let TriggerChange { row, restarts } = change;
-    if !has_workflow(session, row.org, row.workflow).await? {
-        return Ok(Changed::NoWorkflow);
-    }
-    if is_path_taken(session, row).await? {
-        return Ok(Changed::PathTaken);
-    }
-    let changed = update(session, row, *restarts).await?;
-    Ok(if changed { Changed::Done } else { Changed::Stale })
-}
 
 /// True if there was one. Its row goes first, so that nobody adds to its log any more.
 pub(super) async fn delete(session: &Session, org: OrgId, id: TriggerId) -> Attempted<bool> {
@@ -63,35 +22,6 @@ pub(super) async fn delete(session: &Session, org: OrgId, id: TriggerId) -> Atte
     session.execute(sql!("trigger_requests_delete"), &key).await?;
     session.execute(sql!("trigger_deliveries_delete"), &key).await?;
     Ok(was_there)
-}
-
-/// The one trigger that a workflow's definition asks for, or none. One of the same kind keeps its id, its
-/// log, and whether it is enabled; if nothing about it changed it is left alone, moments and all. False
-/// when its path belongs to another.
-pub(super) async fn put_owned(
-    session: &Session,
-    org: OrgId,
-    workflow: WorkflowId,
-    wanted: Option<&TriggerRow>,
-) -> Attempted<bool> {
-    let mut found = owned_by(session, org, workflow).await?;
-    let going = found.take_if(|old| wanted.is_none_or(|new| new.kind != old.kind));
-    let row = wanted.map(|wanted| owned(found.as_ref(), wanted));
-    if let Some(row) = &row
-        && is_path_taken(session, row).await?
-    {
-        return Ok(false);
-    }
-    if let Some(old) = going {
-        delete(session, org, old.id).await?;
-    }
-    let Some(row) = row else { return Ok(true) };
-    match found {
-        None => insert(session, &row).await?,
-        Some(old) if old.config == row.config && old.name == row.name => {}
-        Some(old) => drop(update(session, &row, old.config != row.config).await?),
-    }
-    Ok(true)
 }
 
 /// Removes every trigger of a workflow that is going away.
@@ -124,7 +54,7 @@ pub(super) async fn log(session: &Session, log: &TriggerLog) -> Attempted<bool> 
     Ok(true)
 }
 
-async fn insert(session: &Session, row: &TriggerRow) -> Attempted<()> {
+pub(super) async fn insert(session: &Session, row: &TriggerRow) -> Attempted<()> {
     let params: [&(dyn ToSql + Sync); 17] = [
         &org_of(row.org),
         &Id(row.id.0),
@@ -147,7 +77,7 @@ async fn insert(session: &Session, row: &TriggerRow) -> Attempted<()> {
     session.execute(sql!("trigger_insert"), &params).await.map(drop)
 }
 
-async fn update(session: &Session, row: &TriggerRow, restarts: bool) -> Attempted<bool> {
+pub(super) async fn update(session: &Session, row: &TriggerRow, restarts: bool) -> Attempted<bool> {
     let params: [&(dyn ToSql + Sync); 13] = [
         &i64::from(row.revision),
         &Words::of(&row.name),
@@ -164,17 +94,6 @@ async fn update(session: &Session, row: &TriggerRow, restarts: bool) -> Attempte
         &Id(row.id.0),
     ];
     Ok(session.execute(sql!("trigger_update"), &params).await? > 0)
-}
-
-async fn has_workflow(session: &Session, org: OrgId, workflow: WorkflowId) -> Attempted<bool> {
-    Ok(catalog::workflow(session, org, &WorkflowKey::Id(workflow)).await?.is_some())
-}
-
-/// By another trigger than this one.
-async fn is_path_taken(session: &Session, row: &TriggerRow) -> Attempted<bool> {
-    let Some(path) = &row.path else { return Ok(false) };
-    let holder = by_path(session, path).await?;
-    Ok(holder.is_some_and(|other| (other.org, other.id) != (row.org, row.id)))
 }
 
 pub(super) async fn trigger(session: &Session, org: OrgId, id: TriggerId) -> Attempted<Option<TriggerRow>> {

@@ -4,124 +4,152 @@
 //! be separated; the unique indexes are there for people with other tools.
 
 use super::columns::{AFTER_EVERY_ID, limit, sql, version_row, workflow_row};
-use super::errors::{Failure, on_read};
+use super::errors::{Attempted, Failure, on_read};
 use super::triggers;
-use crate::rows::{
-    Definition, Edited, IdempotencyKey, NewWorkflow, OwnTrigger, Taken, VersionKey, VersionRow, WorkflowEdit,
-    WorkflowFilter, WorkflowKey, WorkflowRow,
-};
-use crate::write_validation::slugs;
+use crate::catalog_rules::{CatalogRows, Unique};
+use crate::rows::{Definition, IdempotencyKey, VersionKey, VersionRow, WorkflowFilter, WorkflowKey, WorkflowRow};
+use crate::triggers::TriggerRow;
 use crate::{Error, Result};
-use kernel::{OrgId, Timestamp, WorkflowId};
+use kernel::{OrgId, Timestamp, TriggerId, WorkflowId};
 use rusqlite::types::FromSql;
 use rusqlite::{Connection, OptionalExtension, Params, params};
+use std::future::{Future, ready};
 
 pub(super) const EPOCH: &str = "epoch";
 
-pub(super) fn create_workflow(
-    connection: &Connection,
-    new: &NewWorkflow,
-) -> std::result::Result<std::result::Result<(), Taken>, Failure> {
-    let NewWorkflow { row, definition, slug_is_given, idempotency, trigger } = new;
-    if let Some(key) = idempotency
-        && let Some((made, fingerprint)) = holder(connection, row.org, &key.scope, &key.key)?
-    {
-        return Ok(Err(Taken::Key { workflow: WorkflowId(made), fingerprint }));
+/// The rows of workflows and triggers, inside a transaction of the writer. SQLite answers at once.
+pub(super) struct Rows<'c>(pub &'c Connection);
+
+impl Rows<'_> {
+    /// How many rows changed.
+    fn execute(&self, statement: &'static str, params: impl Params) -> Attempted<usize> {
+        Ok(self.0.prepare_cached(statement)?.execute(params)?)
     }
-    if exists(connection, sql!("workflow_exists"), params![row.org.0, row.id.0])? {
-        return Err(Failure::Other(Error::Refused(format!("the workflow {} exists already", row.id))));
+
+    fn find(&self, statement: &'static str, params: impl Params) -> Attempted<Option<WorkflowRow>> {
+        Ok(self.0.prepare_cached(statement)?.query_row(params, workflow_row).optional()?)
     }
-    if exists(connection, sql!("workflow_by_name"), params![row.org.0, row.name])? {
-        return Ok(Err(Taken::Name));
-    }
-    let Some(slug) = free_slug(connection, row, *slug_is_given)? else { return Ok(Err(Taken::Slug)) };
-    if !triggers::put_owned(connection, row.org, row.id, trigger.as_ref())? {
-        return Ok(Err(Taken::Path));
-    }
-    connection.prepare_cached(sql!("workflow_insert"))?.execute(params![
-        row.org.0,
-        row.id.0,
-        row.name,
-        slug,
-        row.description,
-        row.tags,
-        row.form.as_str(),
-        row.trigger,
-        row.steps,
-        row.enabled,
-        row.version,
-        row.hash,
-        row.created_at.0,
-        row.updated_at.0,
-    ])?;
-    put_version(connection, row, definition, "create", row.created_at)?;
-    if let Some(IdempotencyKey { scope, key, fingerprint, created_at }) = idempotency {
-        let claim = params![row.org.0, scope, key, row.id.0, fingerprint, created_at.0];
-        connection.prepare_cached(sql!("idempotency_insert"))?.execute(claim)?;
-    }
-    Ok(Ok(()))
 }
 
-fn put_version(
-    connection: &Connection,
-    row: &WorkflowRow,
-    definition: &Definition,
-    from: &str,
-    at: Timestamp,
-) -> std::result::Result<(), Failure> {
-    let version = params![row.org.0, row.id.0, row.version, row.hash, from, at.0];
-    connection.prepare_cached(sql!("version_insert"))?.execute(version)?;
-    let Definition { hash, source, plan } = definition;
-    connection.prepare_cached(sql!("definition_insert"))?.execute(params![row.org.0, hash, &**source, &**plan])?;
-    Ok(())
-}
+impl CatalogRows for Rows<'_> {
+    type Failure = Failure;
 
-pub(super) fn edit_workflow(connection: &Connection, edit: &WorkflowEdit) -> std::result::Result<Edited, Failure> {
-    let WorkflowEdit { seen, row, version, trigger } = edit;
-    let find = |statement, params: &[&dyn rusqlite::ToSql]| {
-        connection.prepare_cached(statement)?.query_row(params, workflow_row).optional()
-    };
-    let (org, id) = (seen.org.0, seen.id.0);
-    if find(sql!("workflow_by_id"), params![org, id])?.as_ref() != Some(seen) {
-        return Ok(Edited::Changed);
+    fn made_with(
+        &self,
+        org: OrgId,
+        key: &IdempotencyKey,
+    ) -> impl Future<Output = Attempted<Option<([u8; 16], [u8; 32])>>> + Send {
+        ready(holder(self.0, org, &key.scope, &key.key).map_err(Failure::from))
     }
-    let is_taken = |found: Option<WorkflowRow>| row.deleted_at.is_none() && found.is_some_and(|w| w.id != seen.id);
-    if is_taken(find(sql!("workflow_by_name"), params![org, row.name])?) {
-        return Ok(Edited::Taken(Taken::Name));
+
+    fn claim_key(
+        &self,
+        org: OrgId,
+        IdempotencyKey { scope, key, fingerprint, created_at }: &IdempotencyKey,
+        made: [u8; 16],
+    ) -> impl Future<Output = Attempted<()>> + Send {
+        let claim = params![org.0, scope, key, made, fingerprint, created_at.0];
+        ready(self.execute(sql!("idempotency_insert"), claim).map(drop))
     }
-    if is_taken(find(sql!("workflow_by_slug"), params![org, row.slug])?) {
-        return Ok(Edited::Taken(Taken::Slug));
+
+    fn workflow_exists(&self, org: OrgId, id: WorkflowId) -> impl Future<Output = Attempted<bool>> + Send {
+        let exists = |statement| self.0.prepare_cached(statement)?.exists(params![org.0, id.0]);
+        ready(exists(sql!("workflow_exists")).map_err(Failure::from))
     }
-    let wanted = match trigger {
-        OwnTrigger::Put(wanted) => Some(&**wanted),
-        OwnTrigger::Keep | OwnTrigger::Remove => None,
-    };
-    if row.deleted_at.is_some() {
-        triggers::delete_of_workflow(connection, seen.org, seen.id)?;
-    } else if !matches!(trigger, OwnTrigger::Keep) && !triggers::put_owned(connection, seen.org, seen.id, wanted)? {
-        return Ok(Edited::Taken(Taken::Path));
+
+    fn workflow(&self, org: OrgId, by: Unique<'_>) -> impl Future<Output = Attempted<Option<WorkflowRow>>> + Send {
+        ready(match by {
+            Unique::Id(id) => self.find(sql!("workflow_by_id"), params![org.0, id.0]),
+            Unique::Name(name) => self.find(sql!("workflow_by_name"), params![org.0, name]),
+            Unique::Slug(slug) => self.find(sql!("workflow_by_slug"), params![org.0, slug]),
+        })
     }
-    connection.prepare_cached(sql!("workflow_update"))?.execute(params![
-        row.name,
-        row.slug,
-        row.description,
-        row.tags,
-        row.form.as_str(),
-        row.trigger,
-        row.steps,
-        row.enabled,
-        row.version,
-        row.hash,
-        row.updated_at.0,
-        row.deleted_at.map(|at| at.0),
-        org,
-        id,
-    ])?;
-    if let Some((definition, from)) = version {
-        let row = WorkflowRow { org: seen.org, id: seen.id, ..row.clone() };
-        put_version(connection, &row, definition, from, row.updated_at)?;
+
+    fn insert_workflow(&self, row: &WorkflowRow) -> impl Future<Output = Attempted<()>> + Send {
+        let params = params![
+            row.org.0,
+            row.id.0,
+            row.name,
+            row.slug,
+            row.description,
+            row.tags,
+            row.form.as_str(),
+            row.trigger,
+            row.steps,
+            row.enabled,
+            row.version,
+            row.hash,
+            row.created_at.0,
+            row.updated_at.0,
+        ];
+        ready(self.execute(sql!("workflow_insert"), params).map(drop))
     }
-    Ok(Edited::Done)
+
+    fn update_workflow(&self, row: &WorkflowRow) -> impl Future<Output = Attempted<()>> + Send {
+        let params = params![
+            row.name,
+            row.slug,
+            row.description,
+            row.tags,
+            row.form.as_str(),
+            row.trigger,
+            row.steps,
+            row.enabled,
+            row.version,
+            row.hash,
+            row.updated_at.0,
+            row.deleted_at.map(|at| at.0),
+            row.org.0,
+            row.id.0,
+        ];
+        ready(self.execute(sql!("workflow_update"), params).map(drop))
+    }
+
+    fn insert_version(
+        &self,
+        row: &WorkflowRow,
+        Definition { hash, source, plan }: &Definition,
+        from: &str,
+        at: Timestamp,
+    ) -> impl Future<Output = Attempted<()>> + Send {
+        let version = params![row.org.0, row.id.0, row.version, row.hash, from, at.0];
+        let inserted = self
+            .execute(sql!("version_insert"), version)
+            .and_then(|_| self.execute(sql!("definition_insert"), params![row.org.0, hash, &**source, &**plan]));
+        ready(inserted.map(drop))
+    }
+
+    fn trigger_exists(&self, org: OrgId, id: TriggerId) -> impl Future<Output = Attempted<bool>> + Send {
+        ready(triggers::get(self.0, org, id).map(|found| found.is_some()).map_err(Failure::Other))
+    }
+
+    fn trigger_at(&self, path: &str) -> impl Future<Output = Attempted<Option<TriggerRow>>> + Send {
+        ready(triggers::by_path(self.0, path).map_err(Failure::Other))
+    }
+
+    fn owned_trigger(
+        &self,
+        org: OrgId,
+        workflow: WorkflowId,
+    ) -> impl Future<Output = Attempted<Option<TriggerRow>>> + Send {
+        ready(triggers::owned_by(self.0, org, workflow).map_err(Failure::Other))
+    }
+
+    fn insert_trigger(&self, row: &TriggerRow) -> impl Future<Output = Attempted<()>> + Send {
+        ready(triggers::insert(self.0, row))
+    }
+
+    fn update_trigger(&self, row: &TriggerRow, restarts: bool) -> impl Future<Output = Attempted<bool>> + Send {
+        ready(triggers::update(self.0, row, restarts))
+    }
+
+    fn delete_trigger(&self, org: OrgId, id: TriggerId) -> impl Future<Output = Attempted<()>> + Send {
+        ready(triggers::delete(self.0, org, id).map(drop))
+    }
+
+    fn delete_triggers_of(&self, org: OrgId, workflow: WorkflowId) -> impl Future<Output = Attempted<()>> + Send {
+        ready(triggers::delete_of_workflow(self.0, org, workflow))
+    }
 }
 
 pub(super) fn versions(
@@ -165,24 +193,6 @@ pub(super) fn holder(
     statement.query_row(params![org.0, scope, key], read).optional()
 }
 
-fn free_slug(
-    connection: &Connection,
-    row: &WorkflowRow,
-    is_given: bool,
-) -> std::result::Result<Option<String>, Failure> {
-    let is_free =
-        |slug: &str| exists(connection, sql!("workflow_by_slug"), params![row.org.0, slug]).map(|is_taken| !is_taken);
-    if is_given {
-        return Ok(is_free(&row.slug)?.then(|| row.slug.clone()));
-    }
-    for slug in slugs(&row.slug) {
-        if is_free(&slug)? {
-            return Ok(Some(slug));
-        }
-    }
-    Ok(None)
-}
-
 pub(super) fn workflow(connection: &Connection, org: OrgId, by: &WorkflowKey) -> Result<Option<WorkflowRow>> {
     let find = |statement, params: &[&dyn rusqlite::ToSql]| {
         connection.prepare_cached(statement)?.query_row(params, workflow_row).optional()
@@ -217,12 +227,12 @@ pub(super) fn setting(connection: &Connection, name: &str) -> Result<Option<Stri
     value(connection, sql!("setting"), [name]).map_err(on_read)
 }
 
-pub(super) fn set_setting(connection: &Connection, name: &str, value: &str) -> std::result::Result<(), Failure> {
+pub(super) fn set_setting(connection: &Connection, name: &str, value: &str) -> Attempted<()> {
     connection.prepare_cached(sql!("setting_put"))?.execute([name, value])?;
     Ok(())
 }
 
-pub(super) fn next_epoch(connection: &Connection) -> std::result::Result<u64, Failure> {
+pub(super) fn next_epoch(connection: &Connection) -> Attempted<u64> {
     let last: Option<String> = value(connection, sql!("setting"), [EPOCH])?;
     let last: u64 = match last {
         None => 0,
@@ -231,10 +241,6 @@ pub(super) fn next_epoch(connection: &Connection) -> std::result::Result<u64, Fa
     };
     set_setting(connection, EPOCH, &(last + 1).to_string())?;
     Ok(last + 1)
-}
-
-fn exists(connection: &Connection, statement: &str, params: impl Params) -> rusqlite::Result<bool> {
-    connection.prepare_cached(statement)?.exists(params)
 }
 
 /// The first column of the first row.

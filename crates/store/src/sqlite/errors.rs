@@ -22,6 +22,15 @@ pub(super) enum Failure {
     Other(Error),
 }
 
+/// What one step of a transaction answers.
+pub(super) type Attempted<T> = std::result::Result<T, Failure>;
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Failure {
+        Failure::Other(error)
+    }
+}
+
 impl From<Sql> for Failure {
     fn from(error: Sql) -> Failure {
         match error.sqlite_error_code() {

@@ -5,7 +5,7 @@
 //! nor look at tasks of another lane. Counting lanes passes over all of them, once, at a start.
 
 use super::columns::{self, int, int_back, limit, org, run_id, sql, time, time_or_none};
-use super::errors::Failure;
+use super::errors::Attempted;
 use super::lists::many;
 use crate::Result;
 use crate::rows::{
@@ -13,8 +13,6 @@ use crate::rows::{
 };
 use kernel::{OrgId, Span, Timestamp};
 use rusqlite::{Connection, Row, params};
-
-type Attempted<T> = std::result::Result<T, Failure>;
 
 pub(super) fn key_queues(
     connection: &Connection,

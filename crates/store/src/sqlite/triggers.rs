@@ -1,56 +1,16 @@
 //! Triggers and their log. Writes run inside a transaction of the one writer.
 //!
-//! [`put_owned`] and [`delete_of_workflow`] are for whoever writes workflows: a workflow and the trigger
-//! of its definition change together.
+//! What is checked before a change is in [`catalog_rules`](crate::catalog_rules).
 
-use super::catalog::{self, value};
+use super::catalog::value;
 use super::columns::{AFTER_EVERY_ID, count, int, limit, named, org, run_id, sql, time, time_or_none};
-use super::errors::{Failure, on_read};
+use super::errors::{Attempted, on_read};
 use super::lists::many;
-use crate::rows::{IdempotencyKey, WorkflowKey};
+use crate::Result;
 use crate::triggers::*;
-use crate::{Error, Result};
 use kernel::event::TriggerKind;
 use kernel::{OrgId, RunId, Timestamp, TriggerId, WorkflowId};
 use rusqlite::{Connection, OptionalExtension, Params, Row, params};
-
-type Attempted<T> = std::result::Result<T, Failure>;
-
-pub(super) fn create(connection: &Connection, new: &NewTrigger) -> Attempted<std::result::Result<(), TriggerTaken>> {
-    let NewTrigger { row, idempotency } = new;
-    if let Some(key) = idempotency
-        && let Some((made, fingerprint)) = catalog::holder(connection, row.org, &key.scope, &key.key)?
-    {
-        return Ok(Err(TriggerTaken::Key { trigger: TriggerId(made), fingerprint }));
-    }
-    if connection.prepare_cached(sql!("trigger"))?.exists(params![row.org.0, row.id.0])? {
-        return Err(Failure::Other(Error::Refused(format!("the trigger {} exists already", row.id))));
-    }
-    if !has_workflow(connection, row.org, row.workflow)? {
-        return Ok(Err(TriggerTaken::Workflow));
-    }
-    if is_path_taken(connection, row)? {
-        return Ok(Err(TriggerTaken::Path));
-    }
-    insert(connection, row)?;
-    if let Some(IdempotencyKey { scope, key, fingerprint, created_at }) = idempotency {
-        let claim = params![row.org.0, scope, key, row.id.0, fingerprint, created_at.0];
-        connection.prepare_cached(sql!("idempotency_insert"))?.execute(claim)?;
-    }
-    Ok(Ok(()))
-}
-
-pub(super) fn change(connection: &Connection, change: &TriggerChange) -> Attempted<Changed> {
-    let TriggerChange { row, restarts } = change;
-    if !has_workflow(connection, row.org, row.workflow)? {
-        return Ok(Changed::NoWorkflow);
-    }
-    if is_path_taken(connection, row)? {
-        return Ok(Changed::PathTaken);
-    }
-    let changed = update(connection, row, *restarts)?;
-    Ok(if changed { Changed::Done } else { Changed::Stale })
-}
 
 /// True if there was one.
 pub(super) fn delete(connection: &Connection, org: OrgId, id: TriggerId) -> Attempted<bool> {
@@ -58,36 +18,6 @@ pub(super) fn delete(connection: &Connection, org: OrgId, id: TriggerId) -> Atte
     connection.prepare_cached(sql!("trigger_requests_delete"))?.execute(key)?;
     connection.prepare_cached(sql!("trigger_deliveries_delete"))?.execute(key)?;
     Ok(connection.prepare_cached(sql!("trigger_delete"))?.execute(key)? > 0)
-}
-
-/// The one trigger that a workflow's definition asks for, or none. One of the same kind keeps its id, its
-/// log, and whether it is enabled; if nothing about it changed it is left alone, moments and all. False
-/// when its path belongs to another.
-pub(super) fn put_owned(
-    connection: &Connection,
-    org: OrgId,
-    workflow: WorkflowId,
-    wanted: Option<&TriggerRow>,
-) -> Attempted<bool> {
-    let read = connection.prepare_cached(sql!("trigger_owned"))?.query_row(params![org.0, workflow.0], trigger_row);
-    let mut found = read.optional()?;
-    let going = found.take_if(|old| wanted.is_none_or(|new| new.kind != old.kind));
-    let row = wanted.map(|wanted| owned(found.as_ref(), wanted));
-    if let Some(row) = &row
-        && is_path_taken(connection, row)?
-    {
-        return Ok(false);
-    }
-    if let Some(old) = going {
-        delete(connection, org, old.id)?;
-    }
-    let Some(row) = row else { return Ok(true) };
-    match found {
-        None => insert(connection, &row)?,
-        Some(old) if old.config == row.config && old.name == row.name => {}
-        Some(old) => drop(update(connection, &row, old.config != row.config)?),
-    }
-    Ok(true)
 }
 
 /// Removes every trigger of a workflow that is going away.
@@ -151,7 +81,7 @@ pub(super) fn put_delivery(connection: &Connection, row: &DeliveryRow) -> Attemp
     Ok(())
 }
 
-fn insert(connection: &Connection, row: &TriggerRow) -> Attempted<()> {
+pub(super) fn insert(connection: &Connection, row: &TriggerRow) -> Attempted<()> {
     connection.prepare_cached(sql!("trigger_insert"))?.execute(params![
         row.org.0,
         row.id.0,
@@ -174,7 +104,7 @@ fn insert(connection: &Connection, row: &TriggerRow) -> Attempted<()> {
     Ok(())
 }
 
-fn update(connection: &Connection, row: &TriggerRow, restarts: bool) -> Attempted<bool> {
+pub(super) fn update(connection: &Connection, row: &TriggerRow, restarts: bool) -> Attempted<bool> {
     let changed = connection.prepare_cached(sql!("trigger_update"))?.execute(params![
         row.revision,
         row.name,
@@ -191,18 +121,6 @@ fn update(connection: &Connection, row: &TriggerRow, restarts: bool) -> Attempte
         row.id.0,
     ])?;
     Ok(changed > 0)
-}
-
-fn has_workflow(connection: &Connection, org: OrgId, workflow: WorkflowId) -> Attempted<bool> {
-    let found = catalog::workflow(connection, org, &WorkflowKey::Id(workflow)).map_err(Failure::Other)?;
-    Ok(found.is_some())
-}
-
-/// By another trigger than this one.
-fn is_path_taken(connection: &Connection, row: &TriggerRow) -> Attempted<bool> {
-    let Some(path) = &row.path else { return Ok(false) };
-    let holder = connection.prepare_cached(sql!("trigger_by_path"))?.query_row([path], trigger_row).optional()?;
-    Ok(holder.is_some_and(|other| (other.org, other.id) != (row.org, row.id)))
 }
 
 pub(super) fn get(connection: &Connection, org: OrgId, id: TriggerId) -> Result<Option<TriggerRow>> {
@@ -311,7 +229,10 @@ fn delivery_row(row: &Row<'_>) -> rusqlite::Result<DeliveryRow> {
 #[cfg(test)]
 mod tests {
     use super::super::SqliteStore;
+    use super::super::catalog::Rows;
+    use super::super::immediate;
     use super::*;
+    use crate::catalog_rules::put_owned_trigger;
     use crate::memory::MemoryStore;
 
     const ORG: OrgId = OrgId::DEFAULT;
@@ -337,6 +258,10 @@ mod tests {
             last_run_at: None,
             last_run: None,
         }
+    }
+
+    fn put_owned(c: &Connection, org: OrgId, workflow: WorkflowId, wanted: Option<&TriggerRow>) -> Attempted<bool> {
+        immediate(put_owned_trigger(&Rows(c), org, workflow, wanted))
     }
 
     /// What people who replace and delete workflows rely on, of both stores at once.

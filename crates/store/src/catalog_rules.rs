@@ -1,0 +1,224 @@
+//! What SQLite and Postgres check before they change workflows and triggers, written once.
+//!
+//! A store lends its rows inside one open transaction ([`CatalogRows`]), in which nobody else changes them. The rules
+//! read, decide, and say what to write. The memory store does the same in its own words: the conformance suite compares
+//! the three.
+
+use crate::Error;
+use crate::rows::*;
+use crate::triggers::*;
+use crate::write_validation::slugs;
+use kernel::{OrgId, Timestamp, TriggerId, WorkflowId};
+use std::future::Future;
+
+type Answer<F, T> = std::result::Result<T, F>;
+
+/// What an idempotency key made, and the fingerprint of what was asked.
+type Made = ([u8; 16], [u8; 32]);
+
+/// The rows of workflows and triggers, inside one transaction. `Send`, because Postgres answers on another thread.
+pub(crate) trait CatalogRows {
+    type Failure: From<Error>;
+
+    fn made_with(
+        &self,
+        org: OrgId,
+        key: &IdempotencyKey,
+    ) -> impl Future<Output = Answer<Self::Failure, Option<Made>>> + Send;
+    fn claim_key(
+        &self,
+        org: OrgId,
+        key: &IdempotencyKey,
+        made: [u8; 16],
+    ) -> impl Future<Output = Answer<Self::Failure, ()>> + Send;
+
+    /// Was there ever a workflow with this id?
+    fn workflow_exists(&self, org: OrgId, id: WorkflowId) -> impl Future<Output = Answer<Self::Failure, bool>> + Send;
+    /// A workflow that is not deleted.
+    fn workflow(
+        &self,
+        org: OrgId,
+        by: Unique<'_>,
+    ) -> impl Future<Output = Answer<Self::Failure, Option<WorkflowRow>>> + Send;
+    fn insert_workflow(&self, row: &WorkflowRow) -> impl Future<Output = Answer<Self::Failure, ()>> + Send;
+    fn update_workflow(&self, row: &WorkflowRow) -> impl Future<Output = Answer<Self::Failure, ()>> + Send;
+    fn insert_version(
+        &self,
+        row: &WorkflowRow,
+        definition: &Definition,
+        from: &str,
+        at: Timestamp,
+    ) -> impl Future<Output = Answer<Self::Failure, ()>> + Send;
+
+    fn trigger_exists(&self, org: OrgId, id: TriggerId) -> impl Future<Output = Answer<Self::Failure, bool>> + Send;
+    fn trigger_at(&self, path: &str) -> impl Future<Output = Answer<Self::Failure, Option<TriggerRow>>> + Send;
+    fn owned_trigger(
+        &self,
+        org: OrgId,
+        workflow: WorkflowId,
+    ) -> impl Future<Output = Answer<Self::Failure, Option<TriggerRow>>> + Send;
+    fn insert_trigger(&self, row: &TriggerRow) -> impl Future<Output = Answer<Self::Failure, ()>> + Send;
+    /// False if the stored revision is not the one before this row's.
+    fn update_trigger(
+        &self,
+        row: &TriggerRow,
+        restarts: bool,
+    ) -> impl Future<Output = Answer<Self::Failure, bool>> + Send;
+    fn delete_trigger(&self, org: OrgId, id: TriggerId) -> impl Future<Output = Answer<Self::Failure, ()>> + Send;
+    fn delete_triggers_of(
+        &self,
+        org: OrgId,
+        workflow: WorkflowId,
+    ) -> impl Future<Output = Answer<Self::Failure, ()>> + Send;
+}
+
+/// What is unique among the workflows of an organisation.
+#[derive(Clone, Copy)]
+pub(crate) enum Unique<'a> {
+    Id(WorkflowId),
+    Name(&'a str),
+    Slug(&'a str),
+}
+
+pub(crate) async fn create_workflow<R: CatalogRows>(
+    rows: &R,
+    new: &NewWorkflow,
+) -> Answer<R::Failure, Result<(), Taken>> {
+    let NewWorkflow { row, definition, slug_is_given, idempotency, trigger } = new;
+    if let Some(key) = idempotency
+        && let Some((made, fingerprint)) = rows.made_with(row.org, key).await?
+    {
+        return Ok(Err(Taken::Key { workflow: WorkflowId(made), fingerprint }));
+    }
+    if rows.workflow_exists(row.org, row.id).await? {
+        return Err(Error::Refused(format!("the workflow {} exists already", row.id)).into());
+    }
+    if rows.workflow(row.org, Unique::Name(&row.name)).await?.is_some() {
+        return Ok(Err(Taken::Name));
+    }
+    let Some(slug) = free_slug(rows, row, *slug_is_given).await? else { return Ok(Err(Taken::Slug)) };
+    if !put_owned_trigger(rows, row.org, row.id, trigger.as_ref()).await? {
+        return Ok(Err(Taken::Path));
+    }
+    rows.insert_workflow(&WorkflowRow { slug, ..row.clone() }).await?;
+    rows.insert_version(row, definition, "create", row.created_at).await?;
+    if let Some(key) = idempotency {
+        rows.claim_key(row.org, key, row.id.0).await?;
+    }
+    Ok(Ok(()))
+}
+
+/// The slug that was given if it is free; or the first free one, counted up from the wish.
+async fn free_slug<R: CatalogRows>(rows: &R, row: &WorkflowRow, is_given: bool) -> Answer<R::Failure, Option<String>> {
+    let tries = if is_given { 1 } else { usize::MAX };
+    for slug in slugs(&row.slug).take(tries) {
+        let slug = if is_given { row.slug.clone() } else { slug };
+        if rows.workflow(row.org, Unique::Slug(&slug)).await?.is_none() {
+            return Ok(Some(slug));
+        }
+    }
+    Ok(None)
+}
+
+pub(crate) async fn edit_workflow<R: CatalogRows>(rows: &R, edit: &WorkflowEdit) -> Answer<R::Failure, Edited> {
+    let WorkflowEdit { seen, row, version, trigger } = edit;
+    if rows.workflow(seen.org, Unique::Id(seen.id)).await?.as_ref() != Some(seen) {
+        return Ok(Edited::Changed);
+    }
+    let is_taken = |found: Option<WorkflowRow>| row.deleted_at.is_none() && found.is_some_and(|w| w.id != seen.id);
+    if is_taken(rows.workflow(seen.org, Unique::Name(&row.name)).await?) {
+        return Ok(Edited::Taken(Taken::Name));
+    }
+    if is_taken(rows.workflow(seen.org, Unique::Slug(&row.slug)).await?) {
+        return Ok(Edited::Taken(Taken::Slug));
+    }
+    let wanted = match trigger {
+        OwnTrigger::Put(wanted) => Some(&**wanted),
+        OwnTrigger::Keep | OwnTrigger::Remove => None,
+    };
+    if row.deleted_at.is_some() {
+        rows.delete_triggers_of(seen.org, seen.id).await?;
+    } else if !matches!(trigger, OwnTrigger::Keep) && !put_owned_trigger(rows, seen.org, seen.id, wanted).await? {
+        return Ok(Edited::Taken(Taken::Path));
+    }
+    let row = WorkflowRow { org: seen.org, id: seen.id, ..row.clone() };
+    rows.update_workflow(&row).await?;
+    if let Some((definition, from)) = version {
+        rows.insert_version(&row, definition, from, row.updated_at).await?;
+    }
+    Ok(Edited::Done)
+}
+
+pub(crate) async fn create_trigger<R: CatalogRows>(
+    rows: &R,
+    new: &NewTrigger,
+) -> Answer<R::Failure, Result<(), TriggerTaken>> {
+    let NewTrigger { row, idempotency } = new;
+    if let Some(key) = idempotency
+        && let Some((made, fingerprint)) = rows.made_with(row.org, key).await?
+    {
+        return Ok(Err(TriggerTaken::Key { trigger: TriggerId(made), fingerprint }));
+    }
+    if rows.trigger_exists(row.org, row.id).await? {
+        return Err(Error::Refused(format!("the trigger {} exists already", row.id)).into());
+    }
+    if rows.workflow(row.org, Unique::Id(row.workflow)).await?.is_none() {
+        return Ok(Err(TriggerTaken::Workflow));
+    }
+    if is_path_taken(rows, row).await? {
+        return Ok(Err(TriggerTaken::Path));
+    }
+    rows.insert_trigger(row).await?;
+    if let Some(key) = idempotency {
+        rows.claim_key(row.org, key, row.id.0).await?;
+    }
+    Ok(Ok(()))
+}
+
+pub(crate) async fn change_trigger<R: CatalogRows>(rows: &R, change: &TriggerChange) -> Answer<R::Failure, Changed> {
+    let TriggerChange { row, restarts } = change;
+    if rows.workflow(row.org, Unique::Id(row.workflow)).await?.is_none() {
+        return Ok(Changed::NoWorkflow);
+    }
+    if is_path_taken(rows, row).await? {
+        return Ok(Changed::PathTaken);
+    }
+    let changed = rows.update_trigger(row, *restarts).await?;
+    Ok(if changed { Changed::Done } else { Changed::Stale })
+}
+
+/// The one trigger that a workflow's definition asks for, or none. One of the same kind keeps its id, its log, and
+/// whether it is enabled; if nothing about it changed it is left alone, fire times and all. False when its path belongs
+/// to another trigger.
+pub(crate) async fn put_owned_trigger<R: CatalogRows>(
+    rows: &R,
+    org: OrgId,
+    workflow: WorkflowId,
+    wanted: Option<&TriggerRow>,
+) -> Answer<R::Failure, bool> {
+    let mut found = rows.owned_trigger(org, workflow).await?;
+    let going = found.take_if(|old| wanted.is_none_or(|new| new.kind != old.kind));
+    let row = wanted.map(|wanted| owned(found.as_ref(), wanted));
+    if let Some(row) = &row
+        && is_path_taken(rows, row).await?
+    {
+        return Ok(false);
+    }
+    if let Some(old) = going {
+        rows.delete_trigger(org, old.id).await?;
+    }
+    let Some(row) = row else { return Ok(true) };
+    match found {
+        None => rows.insert_trigger(&row).await?,
+        Some(old) if old.config == row.config && old.name == row.name => {}
+        Some(old) => drop(rows.update_trigger(&row, old.config != row.config).await?),
+    }
+    Ok(true)
+}
+
+/// Does another trigger have the path of this one?
+async fn is_path_taken<R: CatalogRows>(rows: &R, row: &TriggerRow) -> Answer<R::Failure, bool> {
+    let Some(path) = &row.path else { return Ok(false) };
+    let holder = rows.trigger_at(path).await?;
+    Ok(holder.is_some_and(|other| (other.org, other.id) != (row.org, row.id)))
+}
