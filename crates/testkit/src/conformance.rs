@@ -7,10 +7,10 @@
 //! tested beside it.
 
 mod cases;
-mod changes;
+mod edits_and_erasure;
 pub mod fixtures;
+mod limit_slots;
 pub mod lockstep;
-mod seats;
 mod tasks;
 mod triggers;
 
@@ -23,7 +23,12 @@ use store::Store;
 
 /// All of them.
 pub fn cases() -> impl Iterator<Item = &'static Case> {
-    cases::CASES.iter().chain(changes::CASES).chain(seats::CASES).chain(tasks::CASES).chain(triggers::CASES)
+    cases::CASES
+        .iter()
+        .chain(edits_and_erasure::CASES)
+        .chain(limit_slots::CASES)
+        .chain(tasks::CASES)
+        .chain(triggers::CASES)
 }
 
 /// One thing every store does. It is given an empty store and panics when it finds fault.

@@ -1,7 +1,7 @@
 //! Clients: they start runs, call back too early, too late, twice and with other bytes, cancel at any
 //! time, watch, pause, resume, and try again with the same key when they did not hear.
 
-use super::ledger::{Ask, Ledger};
+use super::client_log::{Ask, Ledger};
 use super::random::Random;
 use super::trigger::Trigger;
 use super::world::{Event, TELLER, World, ready};

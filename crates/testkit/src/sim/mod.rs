@@ -17,39 +17,39 @@
 //! every decision is drawn from the seed, so a failure is a number.
 //!
 //! Read in this order: [`world`] (time and the heap), [`process`] (the loop around a mailbox),
-//! [`weather`] (crashes), [`clock`], [`storage`], [`client`], [`news`] (the outbox), [`crew`] (workers); then what is checked:
-//! [`check`], [`model`], [`oracle`], [`crowd`] (limits on runs),
-//! [`leases`], [`ledger`]; then [`shrink`], which makes a failing
+//! [`fault_injection`] (crashes), [`clock`], [`faulty_store`], [`client`], [`notification_model`] (the outbox), [`workers`] (workers); then what is checked:
+//! [`checker`], [`run_model`], [`oracle`], [`concurrency_model`] (limits on runs),
+//! [`lease_model`], [`client_log`]; then [`shrink`], which makes a failing
 //! story small.
 
-pub mod check;
+pub mod checker;
 pub mod client;
+pub mod client_log;
 pub mod clock;
+pub mod concurrency_model;
 pub mod condition;
-pub mod crew;
-pub mod crowd;
-pub mod faults;
-pub mod harm;
-pub mod leases;
-pub mod ledger;
-pub mod model;
-pub mod news;
+pub mod fault_injection;
+pub mod fault_plan;
+pub mod faulty_store;
+pub mod lease_model;
+pub mod notification_model;
 pub mod oracle;
 pub mod process;
 pub mod random;
-pub mod shape;
+pub mod run_model;
 pub mod shrink;
-pub mod storage;
 pub mod trace;
 pub mod trigger;
 pub mod upstream;
-pub mod weather;
+pub mod violation;
+pub mod workers;
+pub mod workflow_generator;
 pub mod world;
 
-use faults::Fault;
-use harm::Failure;
-use shape::STEPS_MAX;
+use fault_plan::Fault;
 use trace::Marks;
+use violation::Failure;
+use workflow_generator::STEPS_MAX;
 use world::World;
 
 /// How large a story is.

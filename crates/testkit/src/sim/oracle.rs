@@ -5,7 +5,7 @@
 //! The simulator asks it once at the end of every run, `tests/graphs` after every single result.
 
 use super::condition::Facts;
-use super::shape::{Kind, Shape};
+use super::workflow_generator::{Kind, Shape};
 
 /// Where a step stands.
 #[derive(Clone, Debug, PartialEq)]

@@ -9,11 +9,11 @@
 //! It must do what `engine::drive` does and nothing more: one commit at a time, the next one decided meanwhile and perhaps
 //! begun before the last is settled, replies and work after it, timers read a horizon ahead, the time from its own [`Clock`] and from nothing else.
 
+use super::client_log::Ticket;
 use super::clock::Clock;
-use super::crowd::Writer;
-use super::harm::{Failure, Harm, Judgement};
-use super::ledger::Ticket;
+use super::concurrency_model::Writer;
 use super::upstream;
+use super::violation::{Failure, Harm, Judgement};
 use super::world::{Event, World, ready};
 use engine::board::Sizes;
 use engine::mailbox::{Command, Dispatch, Mailbox, Released, Turn};

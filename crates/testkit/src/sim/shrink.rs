@@ -4,7 +4,7 @@
 //! leaving one thing out moves the others little; what remains is the same kind of failure, perhaps by
 //! another road. Greedy, so the result is small, not smallest.
 
-use super::faults::Fault;
+use super::fault_plan::Fault;
 use super::{Options, Report, run};
 
 /// The smallest options found with which the seed still fails, and how it fails with them; `None` if it

@@ -4,7 +4,7 @@
 //! The rule: what an upstream should receive is worked out here, without the kernel.
 
 use super::random::Random;
-use super::shape::Reads;
+use super::workflow_generator::Reads;
 use bytes::Bytes;
 use kernel::Timestamp;
 use kernel::advance::Work;

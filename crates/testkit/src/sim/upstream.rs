@@ -2,7 +2,7 @@
 //! asked. Whatever they answer says which attempt it is about, so that the checker can tell whose answer
 //! was taken.
 
-use super::faults::Faults;
+use super::fault_plan::Faults;
 use super::random::Random;
 use engine::mailbox::Dispatch;
 use kernel::advance::{TaskResult, Work};

@@ -2,18 +2,18 @@
 //! number, because nothing may rely on the order of simultaneous things.
 
 use super::Options;
-use super::check::{Checker, Definition};
+use super::checker::{Checker, Definition};
 use super::client::{self, Errand};
-use super::crew::{Crew, Deed};
-use super::faults::Faults;
-use super::harm::{Failure, Harm, Judgement};
-use super::ledger::{Ask, Ledger};
+use super::client_log::{Ask, Ledger};
+use super::fault_injection::{Host, Weather};
+use super::fault_plan::Faults;
 use super::process::{Happening, Process};
 use super::random::Random;
-use super::shape::{Extreme, Limit, STEPS_MAX, Shape, Tell};
 use super::trace::Trace;
 use super::upstream;
-use super::weather::{Host, Weather};
+use super::violation::{Failure, Harm, Judgement};
+use super::workers::{Crew, Deed};
+use super::workflow_generator::{Extreme, Limit, STEPS_MAX, Shape, Tell};
 use engine::Version;
 use engine::mailbox::Dispatch;
 use kernel::event::Record;

@@ -13,7 +13,7 @@ use kernel::{
 use std::time::Instant;
 use testkit::sim::oracle::{self, Ending, Standing};
 use testkit::sim::random::Random;
-use testkit::sim::shape::Shape;
+use testkit::sim::workflow_generator::Shape;
 
 const GRAPHS: u64 = 20_000;
 const STEPS_MAX: u64 = 12;

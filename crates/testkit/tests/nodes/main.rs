@@ -1,6 +1,6 @@
 //! Several engines on one Postgres database, as several processes would be.
 
-mod news;
+mod changes_across_nodes;
 mod rollback;
 mod tasks;
 

@@ -5,10 +5,10 @@
 
 use kernel::planted::{self, Bug};
 use std::collections::BTreeMap;
-use testkit::sim::faults::Fault;
-use testkit::sim::harm::{Failure, Harm};
+use testkit::sim::fault_plan::Fault;
 use testkit::sim::shrink::{settings, shrink};
 use testkit::sim::trace::Marks;
+use testkit::sim::violation::{Failure, Harm};
 use testkit::sim::{self, Options, Report};
 
 /// Enough to meet every kind of fault many times, few enough for a debug build in CI.

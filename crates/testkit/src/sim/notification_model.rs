@@ -9,10 +9,10 @@
 //! It does what `engine/src/engine/notices.rs` does. The rule: of each thing to be told there is either a
 //! row or exactly one run that tells it, from the commit that ended the run onwards, whatever crashes.
 
-use super::harm::{Failure, Harm, Judgement, require};
-use super::ledger::Ask;
+use super::client_log::Ask;
 use super::process::Happening;
 use super::trigger::Trigger;
+use super::violation::{Failure, Harm, Judgement, require};
 use super::world::{Event, World, ready};
 use engine::engine::AGAIN;
 use engine::mailbox::Command;

@@ -3,9 +3,9 @@
 //! Faults are whole calls: a batch lands or does not, as a transaction does. After every write what is
 //! stored is examined, whatever the writer was told.
 
-use super::check::fold;
-use super::crowd::Writer;
-use super::harm::{Harm, Judgement};
+use super::checker::fold;
+use super::concurrency_model::Writer;
+use super::violation::{Harm, Judgement};
 use super::world::{World, ready};
 use bytes::Bytes;
 use engine::mailbox::{Resumed, Trouble};

@@ -6,10 +6,10 @@
 //! answers to heartbeats are held, and every lease that is taken away.
 //!
 //! Limits are kept by the one process that has the store, so only one that has been alone since it started is held to
-//! them (see [`crowd`](super::crowd)).
+//! them (see [`crowd`](super::concurrency_model)).
 
-use super::crowd::Writer;
-use super::harm::{Harm, Judgement, require};
+use super::concurrency_model::Writer;
+use super::violation::{Harm, Judgement, require};
 use kernel::event::Event;
 use kernel::{Record, Run, RunId, Span, Timestamp};
 use std::collections::BTreeMap;

@@ -1,20 +1,20 @@
 //! What must hold after every commit, read from the store and from nowhere else.
 //!
 //! The checker keeps what it saw of each run and compares: records only grow (I4), the rows are the
-//! fold of the records (I5), the events are legal (see [`model`](super::model)), an unchanged run stays
+//! fold of the records (I5), the events are legal (see [`model`](super::run_model)), an unchanged run stays
 //! as it is (I10), a run that is not over has something to wake it (I12), and no effect happens before
 //! its intent is durable or after its step is done (I7, I8, I35). A run in which a later release has
 //! written what this one cannot read stays exactly as that release left it.
 
-use super::crowd::{Crowd, Move, Writer};
-use super::harm::{Failure, Harm, Judgement, require};
-use super::leases::{self, Change, Leases};
-use super::model::Model;
-use super::news::News;
-use super::shape::{Limit, Shape};
+use super::concurrency_model::{Crowd, Move, Writer};
+use super::lease_model::{self, Change, Leases};
+use super::notification_model::News;
+use super::run_model::Model;
 use super::trace::Marks;
 use super::trigger::Trigger;
 use super::upstream;
+use super::violation::{Failure, Harm, Judgement, require};
+use super::workflow_generator::{Limit, Shape};
 use bytes::Bytes;
 use engine::Version;
 use engine::board::Task;
@@ -324,7 +324,7 @@ impl Followed {
             self.intents.insert(number, (*step, *attempt));
             self.workers.insert(number, worker.clone());
             self.live.insert(*step, number);
-        } else if let Some(step) = event.step().filter(|_| leases::ends(event)) {
+        } else if let Some(step) = event.step().filter(|_| lease_model::ends(event)) {
             self.live.remove(&step);
         }
         if let Event::Started { step, attempt, epoch, .. } = event {
@@ -346,7 +346,7 @@ impl Followed {
             Event::Leased { key, .. } => {
                 Some(Change::Granted { task: (run, step), fence: number, name: errand.name, key: key.clone() })
             }
-            _ => leases::ends(event).then_some(Change::Ended { task: (run, step) }),
+            _ => lease_model::ends(event).then_some(Change::Ended { task: (run, step) }),
         }
     }
 

@@ -1,5 +1,5 @@
 //! Workflows as the simulator knows them: drawn at random, lowered to a plan for the kernel, and read
-//! by the [`model`](super::model) without the kernel's help.
+//! by the [`model`](super::run_model) without the kernel's help.
 //!
 //! Most are ordinary; [`extreme`](Shape::extreme) ones are as wide, deep, empty or idle as shapes get. A
 //! shape holds only what the model can predict. It does not know how a plan is run.

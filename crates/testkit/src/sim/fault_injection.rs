@@ -6,8 +6,8 @@
 //! engine reads what it must recover when it starts.
 
 use super::clock::{Clock, Wall};
-use super::harm::Judgement;
 use super::process::{Happening, Process};
+use super::violation::Judgement;
 use super::world::{Event, World, ready};
 use engine::mailbox::Command;
 use kernel::{Span, Timestamp, WorkflowId};

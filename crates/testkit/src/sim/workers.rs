@@ -9,12 +9,12 @@
 //! It plays what `engine/src/engine/tasks.rs` does with a worker's requests. Whatever a worker says names the fence it was
 //! given, so that the checker can tell whose word was taken.
 
-use super::harm::{Harm, Judgement, require};
-use super::ledger::{Ask, Ticket};
+use super::client_log::{Ask, Ticket};
 use super::process::Happening;
 use super::random::Random;
-use super::shape::TYPES;
 use super::trigger::Trigger;
+use super::violation::{Harm, Judgement, require};
+use super::workflow_generator::TYPES;
 use super::world::{Event, World, ready};
 use engine::Reply;
 use engine::board::{self, Handed, Pattern, Sizes, Task};

@@ -6,10 +6,10 @@
 //! stores, nodes or time but what the events say.
 
 use super::condition::Facts;
-use super::harm::{Harm, Judgement, require};
 use super::oracle::{self, Ending, Standing};
-use super::shape::{Errand, Kind, Limit, Shape, Step};
 use super::trigger::Trigger;
+use super::violation::{Harm, Judgement, require};
+use super::workflow_generator::{Errand, Kind, Limit, Shape, Step};
 use engine::board::Task;
 use engine::mailbox::Dispatch;
 use kernel::advance::Work;

@@ -4,8 +4,8 @@
 //! out to have happened, I2) and *unknown* (it may be either, I3). The ledger holds each answer against
 //! the stored run when it is given, and all of them again at the end.
 
-use super::check::Checker;
-use super::harm::{Failure, Harm, Judgement, require};
+use super::checker::Checker;
+use super::violation::{Failure, Harm, Judgement, require};
 use bytes::Bytes;
 use engine::Reply;
 use engine::mailbox::Trouble;

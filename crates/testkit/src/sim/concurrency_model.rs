@@ -8,8 +8,8 @@
 //! its back counts wrongly and cannot know it, so only one that has been alone since it started is held to
 //! the limit ([`Writer`]); it is started anew in the end, and then nothing may be forgotten.
 
-use super::harm::{Harm, Judgement, require};
-use super::shape::Limit;
+use super::violation::{Harm, Judgement, require};
+use super::workflow_generator::Limit;
 use kernel::event::OnConflict;
 use kernel::{RunId, Timestamp, WorkflowId};
 use std::collections::{BTreeMap, BTreeSet};
