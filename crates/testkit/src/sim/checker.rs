@@ -6,15 +6,15 @@
 //! its intent is durable or after its step is done (I7, I8, I35). A run in which a later release has
 //! written what this one cannot read stays exactly as that release left it.
 
-use super::concurrency_model::{Crowd, Move, Writer};
-use super::lease_model::{self, Change, Leases};
-use super::notification_model::News;
-use super::run_model::Model;
+use super::concurrency_model::{BatchWriter, ConcurrencyEvent, ConcurrencyModel};
+use super::lease_model::{self, LeaseChange, LeaseModel};
+use super::notification_model::NotificationModel;
+use super::run_model::RunModel;
 use super::trace::Marks;
 use super::trigger::Trigger;
 use super::upstream;
-use super::violation::{Failure, Harm, Judgement, require};
-use super::workflow_generator::{Limit, Shape};
+use super::violation::{CheckResult, Violation, ViolationKind, require};
+use super::workflow_generator::{ConcurrencyLimit, TestWorkflow};
 use bytes::Bytes;
 use engine::Version;
 use engine::board::Task;
@@ -31,23 +31,23 @@ use store::{MemoryStore, ReadyRow};
 /// One edition of a workflow, as both sides know it.
 #[derive(Clone)]
 pub struct Definition {
-    pub shape: Rc<Shape>,
+    pub shape: Rc<TestWorkflow>,
     pub version: Arc<Version>,
 }
 
 #[derive(Default)]
 pub struct Checker {
     /// Runs that may come to exist.
-    runs: BTreeMap<RunId, Followed>,
+    runs: BTreeMap<RunId, TrackedRun>,
     /// Attempts that reached an executor.
     executed: BTreeSet<(RunId, u64)>,
-    pub crowd: Crowd,
-    pub news: News,
-    pub leases: Leases,
+    pub crowd: ConcurrencyModel,
+    pub news: NotificationModel,
+    pub leases: LeaseModel,
     /// What the batch that is being read did to leases.
-    changes: Vec<Change>,
+    changes: Vec<LeaseChange>,
     /// What the batch that is being read did to places.
-    moves: Vec<(RunId, Move)>,
+    moves: Vec<(RunId, ConcurrencyEvent)>,
     /// All clocks show the same, so time goes forward in every run, whoever writes.
     has_one_clock: bool,
     pub commits: u64,
@@ -55,9 +55,9 @@ pub struct Checker {
     pub events: Marks,
 }
 
-struct Followed {
+struct TrackedRun {
     definition: Definition,
-    model: Model,
+    model: RunModel,
     trigger: Trigger,
     /// Somebody who asked for it wants to be told of its end.
     has_listener: bool,
@@ -100,8 +100,8 @@ impl Checker {
         if let Some(limit) = definition.shape.gate {
             self.crowd.expect(run, definition.version.workflow, trigger.lane, limit);
         }
-        let model = Model::new(definition.shape.clone(), trigger.clone());
-        let followed = Followed {
+        let model = RunModel::new(definition.shape.clone(), trigger.clone());
+        let followed = TrackedRun {
             definition,
             model,
             trigger,
@@ -169,18 +169,18 @@ impl Checker {
     }
 
     /// The end of the story: everything that was ever seen is still there, and adds up.
-    pub fn check_all(&self, store: &MemoryStore) -> Judgement {
+    pub fn check_all(&self, store: &MemoryStore) -> CheckResult {
         for (id, followed) in &self.runs {
             let stored = store.stored_run(OrgId::DEFAULT, *id);
             let records = stored.as_ref().map_or(&[][..], |s| &s.records);
-            Harm::Lost.unless(records == followed.records, || format!("{id} is not what it was"))?;
+            ViolationKind::Lost.unless(records == followed.records, || format!("{id} is not what it was"))?;
             if let Some(stored) = stored.filter(|_| followed.needs_upgrade) {
                 let is_kept = !stored.row.status.is_terminal() && stored.timers.first().copied() == stored.row.wake_at;
-                Harm::Lost.unless(is_kept, || format!("{id} will not be there after the upgrade"))?;
+                ViolationKind::Lost.unless(is_kept, || format!("{id} will not be there after the upgrade"))?;
             }
             for step in 0..followed.definition.shape.steps.len() as u32 {
                 let effects = followed.effects.get(&step).copied().unwrap_or_default();
-                let about = |failure: Failure| failure.about(id);
+                let about = |failure: Violation| failure.about(id);
                 followed.model.allows_effects(step, effects).map_err(about)?;
                 followed.model.allows_ending(step).map_err(about)?;
             }
@@ -189,23 +189,23 @@ impl Checker {
     }
 
     /// A commit by process `writer` may have touched this run.
-    pub fn committed(&mut self, stored: &StoredRun, ready: &[ReadyRow], writer: u64, is_draining: bool) -> Judgement {
+    pub fn committed(&mut self, stored: &StoredRun, ready: &[ReadyRow], writer: u64, is_draining: bool) -> CheckResult {
         self.commits += 1;
         let followed = self.runs.get_mut(&stored.row.id).ok_or("nobody asked for this run")?;
         let begun = self.moves.len();
         if stored.records.len() > followed.records.len() {
             followed.is_left_waiting = is_draining;
         }
-        let notes = Notes { events: &mut self.events, moves: &mut self.moves, changes: &mut self.changes };
+        let notes = Observations { events: &mut self.events, moves: &mut self.moves, changes: &mut self.changes };
         followed.read_on(stored, writer, self.has_one_clock, notes)?;
         if followed.needs_upgrade {
             self.leases.forget(stored.row.id);
             let is_open = !stored.row.status.is_terminal();
-            return Harm::Lost.unless(is_open, || "a run that needs a later release was ended".into());
+            return ViolationKind::Lost.unless(is_open, || "a run that needs a later release was ended".into());
         }
         if !followed.model.is_over() {
             let moves = &self.moves[begun..];
-            require(!moves.iter().any(|(_, step)| *step == Move::Ended), || "it ended and goes on".into())?;
+            require(!moves.iter().any(|(_, step)| *step == ConcurrencyEvent::Ended), || "it ended and goes on".into())?;
         }
         followed.compare(stored, ready)
     }
@@ -215,52 +215,57 @@ impl Checker {
         &mut self,
         failed: &[RunId],
         at: Timestamp,
-        (process, writer): (Option<usize>, Writer),
+        (process, writer): (Option<usize>, BatchWriter),
         store: &MemoryStore,
-    ) -> Judgement {
+    ) -> CheckResult {
         let moves = std::mem::take(&mut self.moves);
         self.leases.judge(std::mem::take(&mut self.changes), process, writer, at)?;
         self.crowd.judge(&moves, failed, at, writer)?;
         // An end comes before whoever tells of it, even if one batch holds both.
-        for (run, _) in moves.iter().filter(|(_, step)| matches!(step, Move::Ended | Move::Refused)) {
+        for (run, _) in
+            moves.iter().filter(|(_, step)| matches!(step, ConcurrencyEvent::Ended | ConcurrencyEvent::Refused))
+        {
             let followed = &self.runs[run];
             let is_silent = self.news.of(*run).is_some();
             let owed = if is_silent { 0 } else { followed.model.owes(followed.has_listener) };
             self.news.ended(*run, owed, store)?;
         }
-        let is_birth = |step: &Move| matches!(step, Move::Entered | Move::Queued | Move::Refused);
+        let is_birth = |step: &ConcurrencyEvent| {
+            matches!(step, ConcurrencyEvent::Entered | ConcurrencyEvent::Queued | ConcurrencyEvent::Refused)
+        };
         moves.iter().filter(|(_, step)| is_birth(step)).try_for_each(|(run, _)| self.news.began(*run, store))
     }
 
     /// An executor of process `holder` is being given work. Between the intent and this moment others
     /// may have ended the step, and nobody could know; whoever ended it itself must.
-    pub fn executed(&mut self, dispatch: &Dispatch, holder: u64) -> Judgement {
+    pub fn executed(&mut self, dispatch: &Dispatch, holder: u64) -> CheckResult {
         let Dispatch { run, step, attempt, fence, .. } = dispatch;
         let followed = self.runs.get_mut(run).ok_or("work for a run nobody asked for")?;
         let intent = followed.intents.get(fence);
         require(intent == Some(&(*step, *attempt)), || format!("work for s{step} without a durable intent"))?;
-        Harm::Doubled.unless(self.executed.insert((*run, *fence)), || {
+        ViolationKind::Duplicated.unless(self.executed.insert((*run, *fence)), || {
             format!("attempt {attempt} of s{step} was handed out twice")
         })?;
         let is_done = followed.finishers.get(step) == Some(&holder);
-        Harm::Doubled.unless(!is_done, || format!("s{step} is executed again after its completion"))?;
+        ViolationKind::Duplicated.unless(!is_done, || format!("s{step} is executed again after its completion"))?;
         *followed.effects.entry(*step).or_default() += 1;
         followed.model.explains(dispatch)
     }
 
     /// A worker is given a task by process `holder`, if that is one that knows what became of all it wrote; or it would
     /// have been, had it not hung up.
-    pub fn handed(&mut self, task: &Task, worker: &str, has_hung_up: bool, holder: Option<u64>) -> Judgement {
+    pub fn handed(&mut self, task: &Task, worker: &str, has_hung_up: bool, holder: Option<u64>) -> CheckResult {
         let Task { run, step, attempt, fence, .. } = task;
         let followed = self.runs.get_mut(run).ok_or("a task of a run nobody asked for")?;
         let is_durable = followed.intents.get(fence) == Some(&(*step, *attempt))
             && followed.workers.get(fence).map(String::as_str) == Some(worker);
-        Harm::Lost.unless(is_durable, || format!("{worker} is given s{step} of {run}, and nobody will remember"))?;
-        Harm::Doubled.unless(self.executed.insert((*run, *fence)), || {
+        ViolationKind::Lost
+            .unless(is_durable, || format!("{worker} is given s{step} of {run}, and nobody will remember"))?;
+        ViolationKind::Duplicated.unless(self.executed.insert((*run, *fence)), || {
             format!("attempt {attempt} of s{step} was handed out twice")
         })?;
         let is_done = holder.is_some() && followed.finishers.get(step).copied() == holder;
-        Harm::Doubled.unless(!is_done, || format!("s{step} of {run} is handed out after its end"))?;
+        ViolationKind::Duplicated.unless(!is_done, || format!("s{step} of {run} is handed out after its end"))?;
         *followed.effects.entry(*step).or_default() += u32::from(!has_hung_up);
         followed.model.explains_task(task)
     }
@@ -275,18 +280,24 @@ impl Checker {
 }
 
 /// What is noted while records are read.
-struct Notes<'a> {
+struct Observations<'a> {
     events: &'a mut Marks,
-    moves: &'a mut Vec<(RunId, Move)>,
-    changes: &'a mut Vec<Change>,
+    moves: &'a mut Vec<(RunId, ConcurrencyEvent)>,
+    changes: &'a mut Vec<LeaseChange>,
 }
 
-impl Followed {
+impl TrackedRun {
     /// Takes in the records that are new.
-    fn read_on(&mut self, stored: &StoredRun, writer: u64, has_one_clock: bool, notes: Notes<'_>) -> Judgement {
+    fn read_on(
+        &mut self,
+        stored: &StoredRun,
+        writer: u64,
+        has_one_clock: bool,
+        notes: Observations<'_>,
+    ) -> CheckResult {
         let known = self.records.len();
         let is_prefix = stored.records.get(..known) == Some(&self.records[..]);
-        Harm::Lost.unless(is_prefix, || "a record was changed or removed".into())?;
+        ViolationKind::Lost.unless(is_prefix, || "a record was changed or removed".into())?;
         for bytes in &stored.records[known..] {
             require(!self.needs_upgrade, || "a run that needs a later release went on".into())?;
             let record = Record::open(bytes).map_err(|e| format!("a record cannot be read: {e}"))?;
@@ -294,7 +305,7 @@ impl Followed {
             require(record.first == seq + 1, || format!("event {} follows event {seq}", record.first))?;
             require(!record.events.is_empty(), || "a record says nothing".into())?;
             let is_later = record.at >= self.newest_at || !has_one_clock;
-            Harm::Early.unless(is_later, || "time ran backwards".into())?;
+            ViolationKind::Early.unless(is_later, || "time ran backwards".into())?;
             self.newest_at = record.at;
             self.records.push(bytes.clone());
             if record.events.iter().any(|event| event.name().is_none()) {
@@ -313,7 +324,7 @@ impl Followed {
         Ok(())
     }
 
-    fn observe(&mut self, event: &Event, number: u64, at: Timestamp, stored: &StoredRun, writer: u64) -> Judgement {
+    fn observe(&mut self, event: &Event, number: u64, at: Timestamp, stored: &StoredRun, writer: u64) -> CheckResult {
         self.model.observe(event, at)?;
         if let Event::Paused { actor, .. } | Event::Unpaused { actor } | Event::RetryDue { actor, .. } = event {
             self.actors.insert(actor.clone());
@@ -339,19 +350,19 @@ impl Followed {
     }
 
     /// What an event does to a lease.
-    fn passes(&self, event: &Event, number: u64, run: RunId) -> Option<Change> {
+    fn passes(&self, event: &Event, number: u64, run: RunId) -> Option<LeaseChange> {
         let step = event.step()?;
         let errand = self.definition.shape.steps.get(step as usize)?.kind.errand()?;
         match event {
             Event::Leased { key, .. } => {
-                Some(Change::Granted { task: (run, step), fence: number, name: errand.name, key: key.clone() })
+                Some(LeaseChange::Granted { task: (run, step), fence: number, name: errand.name, key: key.clone() })
             }
-            _ => lease_model::ends(event).then_some(Change::Ended { task: (run, step) }),
+            _ => lease_model::ends(event).then_some(LeaseChange::Ended { task: (run, step) }),
         }
     }
 
     /// I14: a process gives work to itself, and takes it only from those before it.
-    fn is_entitled(&self, event: &Event, writer: u64) -> Judgement {
+    fn is_entitled(&self, event: &Event, writer: u64) -> CheckResult {
         match event {
             Event::Started { step, epoch, .. } => {
                 require(*epoch == writer, || format!("process {writer} gives s{step} to process {epoch}"))
@@ -365,7 +376,7 @@ impl Followed {
     }
 
     /// I7, I15: what an upstream answered counts for the attempt it was asked in, and for no other.
-    fn holds_fence(&mut self, event: &Event, stored: &StoredRun) -> Judgement {
+    fn holds_fence(&mut self, event: &Event, stored: &StoredRun) -> CheckResult {
         if let Some(step) = event.step().filter(|s| self.definition.shape.steps[*s as usize].kind.errand().is_some()) {
             return self.holds_lease(step, event, stored);
         }
@@ -388,7 +399,7 @@ impl Followed {
     }
 
     /// The same for a worker: it has the lease, and whatever it says names the fence it was given.
-    fn holds_lease(&mut self, step: u32, event: &Event, stored: &StoredRun) -> Judgement {
+    fn holds_lease(&mut self, step: u32, event: &Event, stored: &StoredRun) -> CheckResult {
         let (said, digest) = match event {
             Event::Succeeded { response, digest, .. } => (response.body.as_ref(), *digest),
             Event::Progress { progress, .. } => (Some(progress), 0),
@@ -408,7 +419,7 @@ impl Followed {
             None => message,
         };
         let (fence, live) = (upstream::fence(bytes), self.live.get(&step).copied());
-        Harm::Doubled.unless(fence == live && fence.is_some(), || {
+        ViolationKind::Duplicated.unless(fence == live && fence.is_some(), || {
             format!("s{step} is leased under fence {live:?}, and whoever has {fence:?} was heard")
         })?;
         if let Some(fence) = fence.filter(|_| digest > 0) {
@@ -418,13 +429,13 @@ impl Followed {
     }
 
     /// The rows against the records.
-    fn compare(&mut self, stored: &StoredRun, ready: &[ReadyRow]) -> Judgement {
+    fn compare(&mut self, stored: &StoredRun, ready: &[ReadyRow]) -> CheckResult {
         let run = self.run.as_ref().ok_or("a run without records")?;
         // What was compared once goes on by the same records as the run itself.
         if let Some((seq, snapshot)) = stored.snapshot.as_ref().filter(|(seq, _)| *seq != self.snapshot) {
             let tail = fold(&self.definition, Some(snapshot), &self.records[*seq as usize..]);
             let is_same = tail.is_ok_and(|tail| tail.state == run.state);
-            Harm::Lost.unless(is_same, || "the snapshot and the records disagree".into())?;
+            ViolationKind::Lost.unless(is_same, || "the snapshot and the records disagree".into())?;
             self.snapshot = *seq;
         }
         if run.is_terminal() {
@@ -434,7 +445,7 @@ impl Followed {
         for payload in payloads(run) {
             let bytes = payload.stored.map_or(Some(&payload.inline), |number| stored.payloads.get(&number));
             let is_whole = bytes.is_some_and(|bytes| bytes.len() as u64 == payload.len);
-            Harm::Lost.unless(is_whole, || format!("a payload of {} bytes is lost", payload.len))?;
+            ViolationKind::Lost.unless(is_whole, || format!("a payload of {} bytes is lost", payload.len))?;
         }
         let plan = &self.definition.version.plan;
         require(run.index_is_true(plan), || "the index is not what the state says".into())?;
@@ -449,11 +460,11 @@ impl Followed {
         rows.sort_unstable();
         let is_same =
             run.claimable(plan).filter(|_| row.parked && status == RunStatus::Running).eq(rows.iter().copied());
-        Harm::Lost.unless(is_same, || format!("rows stand for tasks {rows:?}, {claimable} may be claimed"))?;
+        ViolationKind::Lost.unless(is_same, || format!("rows stand for tasks {rows:?}, {claimable} may be claimed"))?;
         require(row.wake_at == due, || format!("the row wakes at {:?}, the run is due at {due:?}", row.wake_at))?;
         let is_right = due.is_none_or(|due| due == self.model.due());
         require(is_right, || format!("it wakes at {due:?}, by the model at {:?}", self.model.due()))?;
-        let limit = row.gate.as_ref().map(|gate| Limit { most: gate.limit, on_conflict: gate.on_conflict });
+        let limit = row.gate.as_ref().map(|gate| ConcurrencyLimit { most: gate.limit, on_conflict: gate.on_conflict });
         require(limit == self.definition.shape.gate, || format!("the row has the limit {limit:?}"))?;
         let timers: Vec<Timestamp> = stored.timers.iter().copied().collect();
         require(timers == Vec::from_iter(due), || format!("timer rows {timers:?} for a run that is due at {due:?}"))?;
@@ -461,12 +472,12 @@ impl Followed {
         let is_held = is_held || run.state.paused.is_some();
         let has_source = status.is_terminal() || due.is_some() || is_held || run.has_undecided();
         let is_fetching = run.next_due().is_some_and(|at| at <= self.newest_at);
-        Harm::Stuck.unless(has_source || is_fetching, || "nothing will ever wake this run".into())?;
+        ViolationKind::Stuck.unless(has_source || is_fetching, || "nothing will ever wake this run".into())?;
         self.stays_as_it_is(run)
     }
 
     /// I10: with nothing new, nothing happens.
-    fn stays_as_it_is(&self, run: &Run) -> Judgement {
+    fn stays_as_it_is(&self, run: &Run) -> CheckResult {
         let wait_url = |key: &str| key.to_owned();
         let context = Context {
             run: RunId::default(),
@@ -483,22 +494,25 @@ impl Followed {
 }
 
 /// What a record says about the run's place.
-fn places(events: &[Event]) -> Vec<Move> {
+fn places(events: &[Event]) -> Vec<ConcurrencyEvent> {
     let mut moves = Vec::new();
     for event in events {
         match event {
-            Event::Created { .. } => moves.push(Move::Entered),
-            Event::Queued { .. } => moves = vec![Move::Queued],
-            Event::Admitted {} => moves.push(Move::Admitted),
-            Event::RunCancelled { actor, .. } if actor == "onward" && moves == [Move::Entered] => {
-                moves = vec![Move::Refused];
+            Event::Created { .. } => moves.push(ConcurrencyEvent::Entered),
+            Event::Queued { .. } => moves = vec![ConcurrencyEvent::Queued],
+            Event::Admitted {} => moves.push(ConcurrencyEvent::Admitted),
+            Event::RunCancelled { actor, .. } if actor == "onward" && moves == [ConcurrencyEvent::Entered] => {
+                moves = vec![ConcurrencyEvent::Refused];
             }
             Event::RunCancelled { actor, reason } if actor == "onward" => {
                 let is_full = reason.as_str() == Queue::Limit.as_str();
-                moves.extend([if is_full { Move::TurnedAway } else { Move::Superseded }, Move::Ended]);
+                moves.extend([
+                    if is_full { ConcurrencyEvent::TurnedAway } else { ConcurrencyEvent::Superseded },
+                    ConcurrencyEvent::Ended,
+                ]);
             }
             Event::RunCompleted {} | Event::RunFailed { .. } | Event::RunCancelled { .. } | Event::RunTimeout {} => {
-                moves.push(Move::Ended);
+                moves.push(ConcurrencyEvent::Ended);
             }
             _ => {}
         }

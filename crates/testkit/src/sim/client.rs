@@ -1,10 +1,10 @@
 //! Clients: they start runs, call back too early, too late, twice and with other bytes, cancel at any
 //! time, watch, pause, resume, and try again with the same key when they did not hear.
 
-use super::client_log::{Ask, Ledger};
+use super::client_log::{ClientLog, Request};
 use super::random::Random;
 use super::trigger::Trigger;
-use super::world::{Event, TELLER, World, ready};
+use super::world::{SimEvent, TELLER, World, ready};
 use bytes::Bytes;
 use engine::engine::idempotency;
 use engine::gates;
@@ -22,16 +22,16 @@ const LARGE: u64 = 2;
 const AIM_MAX: Span = Span::from_secs(600);
 
 /// One request to come.
-pub struct Errand {
-    ask: Ask,
+pub struct PlannedRequest {
+    request: Request,
     /// What it carries: the trigger's body, or the callback's.
     body: Bytes,
 }
 
 /// Everything clients are going to do before `until`.
-pub fn draw(world: &mut World, runs_max: u64, until: Timestamp) -> Vec<(Timestamp, Errand)> {
+pub fn draw(world: &mut World, runs_max: u64, until: Timestamp) -> Vec<(Timestamp, PlannedRequest)> {
     let mut random = world.workload.clone();
-    let mut errands = Vec::new();
+    let mut requests = Vec::new();
     let length = until.since(world.now).0;
     let definitions = world.definitions.iter().filter(|d| d.version.name != TELLER).count() as u64;
     for n in 0..random.between(1, runs_max) {
@@ -39,49 +39,50 @@ pub fn draw(world: &mut World, runs_max: u64, until: Timestamp) -> Vec<(Timestam
         let definition = random.below(definitions) as usize;
         let key = random.chance(300).then_some(n as u32);
         let lane = world.around.below(2);
-        let has_listener = world.faults.has_notices && world.around.chance(400);
+        let has_listener = world.faults.has_notifications && world.around.chance(400);
         let run = RunId::new(at, random.bytes());
         let body = world.conceive(run, Trigger::draw(&mut random, lane), definition, has_listener);
-        errands.push((at, Errand { ask: Ask::Start { run, key }, body }));
-        errands.extend(around(world, run, key, at));
+        requests.push((at, PlannedRequest { request: Request::Start { run, key }, body }));
+        requests.extend(around(world, run, key, at));
         let later = |random: &mut Random| at.after(random.log_millis(1, 120_000));
         for step in world.definitions[definition].shape.waits() {
             for _ in 0..random.below(4) {
-                errands.push((later(&mut random), callback(run, step, random.below(3))));
+                requests.push((later(&mut random), callback(run, step, random.below(3))));
             }
         }
         for _ in 0..random.below(4).saturating_sub(1) {
-            let ask = if random.chance(300) { Ask::Cancel { run } } else { Ask::Watch { run } };
-            errands.push((later(&mut random), Errand { ask, body: Bytes::new() }));
+            let request = if random.chance(300) { Request::Cancel { run } } else { Request::Watch { run } };
+            requests.push((later(&mut random), PlannedRequest { request, body: Bytes::new() }));
         }
         if random.chance(250) {
-            let ask = Ask::Cancel { run };
-            errands.push((until.after(random.millis(0, 600_000)), Errand { ask, body: Bytes::new() }));
+            let request = Request::Cancel { run };
+            requests.push((until.after(random.millis(0, 600_000)), PlannedRequest { request, body: Bytes::new() }));
         }
     }
     world.workload = random;
-    errands
+    requests
 }
 
 /// What clients do to a run that holds it back, and the requests they send twice.
-fn around(world: &mut World, run: RunId, key: Option<u32>, at: Timestamp) -> Vec<(Timestamp, Errand)> {
+fn around(world: &mut World, run: RunId, key: Option<u32>, at: Timestamp) -> Vec<(Timestamp, PlannedRequest)> {
     let mut random = world.around.clone();
-    let mut errands = Vec::new();
+    let mut requests = Vec::new();
     let later = |random: &mut Random| at.after(random.log_millis(1, 60_000));
     if let Some(key) = key.filter(|_| random.chance(300)) {
         let again = later(&mut random);
         let (run, body) = world.again(&mut random, run, again);
-        errands.push((again, Errand { ask: Ask::Start { run, key: Some(key) }, body }));
+        requests.push((again, PlannedRequest { request: Request::Start { run, key: Some(key) }, body }));
     }
-    if world.faults.has_holds {
+    if world.faults.has_user_pauses {
         for _ in 0..random.below(4).saturating_sub(1) {
-            let asks = [Ask::Pause { run }, Ask::Pause { run }, Ask::Resume { run }, Ask::RetryNow { run }];
-            let ask = asks[random.below(4) as usize].clone();
-            errands.push((later(&mut random), Errand { ask, body: Bytes::new() }));
+            let asks =
+                [Request::Pause { run }, Request::Pause { run }, Request::Resume { run }, Request::RetryNow { run }];
+            let request = asks[random.below(4) as usize].clone();
+            requests.push((later(&mut random), PlannedRequest { request, body: Bytes::new() }));
         }
     }
     world.around = random;
-    errands
+    requests
 }
 
 /// Workflows that are paused (true) and resumed, before `until`.
@@ -102,10 +103,10 @@ pub fn holds(world: &mut World, until: Timestamp) -> Vec<(Timestamp, usize, bool
 }
 
 /// Equal numbers, equal bytes.
-fn callback(run: RunId, step: u32, number: u64) -> Errand {
+fn callback(run: RunId, step: u32, number: u64) -> PlannedRequest {
     let digest = Bytes::from(format!("{run} s{step} number {number}"));
     let body = [&digest[..], &vec![b'x'; if number == LARGE { INLINE_MAX } else { 0 }]].concat().into();
-    Errand { ask: Ask::Callback { run, step, digest }, body }
+    PlannedRequest { request: Request::Callback { run, step, digest }, body }
 }
 
 impl World {
@@ -137,71 +138,74 @@ impl World {
         let at = self.when(process, due);
         let moment = |chance: &mut Random| Timestamp(at.0 + chance.pick(&[-1_000, -1, 0, 0, 1, 1_000])).max(self.now);
         let (calls, cancels) = self.chance.pick(&[(true, false), (true, false), (false, true), (true, true)]);
-        let mut errands = Vec::new();
+        let mut requests = Vec::new();
         if let Some(step) = door.filter(|_| calls) {
-            errands.push((moment(&mut self.chance), callback(run, step, self.chance.below(3))));
+            requests.push((moment(&mut self.chance), callback(run, step, self.chance.below(3))));
         }
         if cancels {
-            errands.push((moment(&mut self.chance), Errand { ask: Ask::Cancel { run }, body: Bytes::new() }));
+            requests.push((
+                moment(&mut self.chance),
+                PlannedRequest { request: Request::Cancel { run }, body: Bytes::new() },
+            ));
         }
         let is_retrying = state.state.steps.iter().any(|step| matches!(step.phase, Phase::Retrying { .. }));
-        if is_retrying && self.faults.has_holds {
-            let asks = [Ask::RetryNow { run }, Ask::Pause { run }, Ask::Resume { run }];
-            let ask = asks[self.chance.below(3) as usize].clone();
-            errands.push((moment(&mut self.chance), Errand { ask, body: Bytes::new() }));
+        if is_retrying && self.faults.has_user_pauses {
+            let asks = [Request::RetryNow { run }, Request::Pause { run }, Request::Resume { run }];
+            let request = asks[self.chance.below(3) as usize].clone();
+            requests.push((moment(&mut self.chance), PlannedRequest { request, body: Bytes::new() }));
             if self.chance.coin() {
                 let soon = self.now.after(self.chance.log_millis(1, 500));
-                errands.push((soon, Errand { ask: Ask::RetryNow { run }, body: Bytes::new() }));
+                requests.push((soon, PlannedRequest { request: Request::RetryNow { run }, body: Bytes::new() }));
             }
             self.trace.mark("somebody meddled with a retry", true);
         }
         self.trace.mark("a callback was aimed at a deadline", calls && door.is_some());
         self.trace.mark("a cancel was aimed at a deadline", cancels);
-        for (at, errand) in errands {
-            self.push_at(at, Event::Client(errand));
+        for (at, request) in requests {
+            self.push_at(at, SimEvent::ClientRequest(request));
         }
     }
 
     /// Sends a request to some process; when none listens, nobody hears it.
-    pub fn send(&mut self, errand: Errand) {
-        let Errand { ask, body } = errand;
-        let Some(process) = self.reachable() else { return self.unanswered(ask) };
-        if self.processes[process].is_draining && matches!(ask, Ask::Start { .. }) {
-            return self.unanswered(ask);
+    pub fn send(&mut self, request: PlannedRequest) {
+        let PlannedRequest { request, body } = request;
+        let Some(process) = self.reachable() else { return self.unanswered(request) };
+        if self.processes[process].is_draining && matches!(request, Request::Start { .. }) {
+            return self.unanswered(request);
         }
-        let ticket = self.ledger.ask(ask.clone(), process);
-        self.note(format!("request {ticket} to process {process}: {ask:?}"));
+        let ticket = self.ledger.ask(request.clone(), process);
+        self.note(format!("request {ticket} to process {process}: {request:?}"));
         let (org, some) = (OrgId::DEFAULT, Some(ticket));
-        let command = match ask {
-            Ask::Start { run, key } if self.chance.chance(200) => {
+        let command = match request {
+            Request::Start { run, key } if self.chance.chance(200) => {
                 let first = (self.start(process, run, key, body), ticket);
                 Command::StartAll(vec![first, self.twin(run, process)])
             }
-            Ask::Start { run, key } => {
+            Request::Start { run, key } => {
                 Command::Start { start: Box::new(self.start(process, run, key, body)), ticket, ended: None }
             }
-            Ask::Callback { run, step, digest } => {
+            Request::Callback { run, step, digest } => {
                 let input = Input::Callback { step, body: Payload::sniff(body), digest };
                 Command::Give { org, run, input, ticket: some }
             }
-            Ask::Cancel { run } => {
-                let input = Input::Cancel { actor: Ledger::actor(ticket), reason: String::new() };
+            Request::Cancel { run } => {
+                let input = Input::Cancel { actor: ClientLog::actor(ticket), reason: String::new() };
                 Command::Give { org, run, input, ticket: some }
             }
-            Ask::Watch { run } => Command::Watch { org, run, ticket },
-            Ask::Pause { run } => {
-                let input = Input::Pause { actor: Ledger::actor(ticket), note: String::new() };
+            Request::Watch { run } => Command::Watch { org, run, ticket },
+            Request::Pause { run } => {
+                let input = Input::Pause { actor: ClientLog::actor(ticket), note: String::new() };
                 Command::Give { org, run, input, ticket: some }
             }
-            Ask::Resume { run } => {
-                let input = Input::Resume { actor: Ledger::actor(ticket) };
+            Request::Resume { run } => {
+                let input = Input::Resume { actor: ClientLog::actor(ticket) };
                 Command::Give { org, run, input, ticket: some }
             }
-            Ask::RetryNow { run } => {
-                let input = Input::RetryNow { step: None, actor: Ledger::actor(ticket) };
+            Request::RetryNow { run } => {
+                let input = Input::RetryNow { step: None, actor: ClientLog::actor(ticket) };
                 Command::Give { org, run, input, ticket: some }
             }
-            Ask::Tell { .. } => return self.note("nobody but a process tells of an end".into()),
+            Request::Notify { .. } => return self.note("nobody but a process tells of an end".into()),
             _ => return self.note("only workers ask this".into()),
         };
         self.deliver(process, command);
@@ -214,21 +218,24 @@ impl World {
         self.workload = random;
         self.pairs.push((run, twin));
         self.trace.mark("two runs were started together", true);
-        let ticket = self.ledger.ask(Ask::Start { run: twin, key: None }, process);
+        let ticket = self.ledger.ask(Request::Start { run: twin, key: None }, process);
         (self.start(process, twin, None, body), ticket)
     }
 
     /// A client that did not hear whether its run was started asks again, if it has a key to do so.
-    pub fn unanswered(&mut self, ask: Ask) {
-        if ask.is_of_worker() {
-            return self.unheard(&ask);
+    pub fn unanswered(&mut self, request: Request) {
+        if request.is_of_worker() {
+            return self.unheard(&request);
         }
-        let Ask::Start { run, key: Some(key) } = ask else { return };
+        let Request::Start { run, key: Some(key) } = request else { return };
         let mut random = self.workload.clone();
         let pause = random.log_millis(10, 5_000);
         let (run, body) = self.again(&mut random, run, self.now.after(pause));
         self.workload = random;
-        self.push(pause, Event::Client(Errand { ask: Ask::Start { run, key: Some(key) }, body }));
+        self.push(
+            pause,
+            SimEvent::ClientRequest(PlannedRequest { request: Request::Start { run, key: Some(key) }, body }),
+        );
     }
 
     /// As the engine asks its mailbox for a run.
@@ -286,7 +293,7 @@ impl World {
     /// Somebody pauses or resumes a workflow: the row first, then whoever was asked.
     pub fn hold(&mut self, definition: usize, is_paused: bool) {
         let Some(process) = self.reachable().filter(|_| !self.is_store_down()) else { return };
-        let is_unknown = !self.is_calm && self.chance.chance(self.faults.unknown);
+        let is_unknown = !self.is_calm && self.chance.chance(self.faults.unknown_commit);
         let workflow = self.definitions[definition].version.workflow;
         self.note(format!("process {process} pauses workflow {definition}: {is_paused}, unknown: {is_unknown}"));
         if !is_unknown || self.chance.coin() {
@@ -324,7 +331,7 @@ impl World {
         }
         let paused = self.checker.open().filter(|(.., state)| state.state.paused.is_some());
         for run in paused.map(|(run, ..)| run).collect::<Vec<_>>() {
-            self.send(Errand { ask: Ask::Resume { run }, body: Bytes::new() });
+            self.send(PlannedRequest { request: Request::Resume { run }, body: Bytes::new() });
         }
         let mut doors = Vec::new();
         for (run, definition, state) in self.checker.open() {

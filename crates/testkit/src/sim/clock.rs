@@ -22,7 +22,7 @@ const MILLION: i64 = 1_000_000;
 
 /// The clock of a host.
 #[derive(Clone, Debug)]
-pub struct Wall {
+pub struct WallClock {
     origin: Timestamp,
     /// In microseconds.
     offset: i64,
@@ -30,15 +30,15 @@ pub struct Wall {
     drift: i64,
 }
 
-impl Wall {
-    pub fn exact(origin: Timestamp) -> Wall {
-        Wall { origin, offset: 0, drift: 0 }
+impl WallClock {
+    pub fn exact(origin: Timestamp) -> WallClock {
+        WallClock { origin, offset: 0, drift: 0 }
     }
 
     /// Off by up to thirty seconds and one percent.
-    pub fn draw(random: &mut Random, origin: Timestamp) -> Wall {
+    pub fn draw(random: &mut Random, origin: Timestamp) -> WallClock {
         let within = |random: &mut Random, most: i64| random.between(0, 2 * most as u64) as i64 - most;
-        Wall { origin, offset: within(random, 30 * MILLION), drift: within(random, 10_000) }
+        WallClock { origin, offset: within(random, 30 * MILLION), drift: within(random, 10_000) }
     }
 
     /// What the host's monotonic clock shows.
@@ -64,7 +64,7 @@ impl Wall {
 
 /// The engine's clock in one process.
 #[derive(Clone, Debug)]
-pub struct Clock {
+pub struct EngineClock {
     base: i64,
     /// The monotonic clock when the process started.
     started: i64,
@@ -72,16 +72,16 @@ pub struct Clock {
     offset: i64,
 }
 
-impl Clock {
+impl EngineClock {
     /// `None` when the newest record is too far ahead of the wall.
-    pub fn start(wall: &Wall, now: Timestamp, high_water: Option<Timestamp>) -> Option<Clock> {
+    pub fn start(wall: &WallClock, now: Timestamp, high_water: Option<Timestamp>) -> Option<EngineClock> {
         let reading = wall.read(now).0;
         let base = reading.max(high_water.unwrap_or_default().0);
-        (base - reading <= AHEAD_MAX).then(|| Clock { base, started: wall.ticks(now), offset: 0 })
+        (base - reading <= AHEAD_MAX).then(|| EngineClock { base, started: wall.ticks(now), offset: 0 })
     }
 
     /// Engine time.
-    pub fn read(&self, wall: &Wall, now: Timestamp) -> Timestamp {
+    pub fn read(&self, wall: &WallClock, now: Timestamp) -> Timestamp {
         if planted::is(Bug::TimeFromWall) {
             return wall.read(now);
         }
@@ -89,7 +89,7 @@ impl Clock {
     }
 
     /// Steps forward when the wall is ahead; answers whether it did.
-    pub fn follow(&mut self, wall: &Wall, now: Timestamp) -> bool {
+    pub fn follow(&mut self, wall: &WallClock, now: Timestamp) -> bool {
         let ahead = wall.read(now).0 - self.read(wall, now).0;
         if ahead > STEP {
             self.offset += ahead;
@@ -98,7 +98,7 @@ impl Clock {
     }
 
     /// The true time at which engine time will be `due`, unless it steps before.
-    pub fn when(&self, wall: &Wall, due: Timestamp, now: Timestamp) -> Timestamp {
+    pub fn when(&self, wall: &WallClock, due: Timestamp, now: Timestamp) -> Timestamp {
         let left = due.since(self.read(wall, now)).0.min(Span::from_days(1_000).0) as i64;
         let slowly = i128::from(left) * i128::from(MILLION) / i128::from(MILLION + wall.drift);
         now.after(Span(slowly as u64 + u64::from(left > 0)))
@@ -115,9 +115,9 @@ mod tests {
     fn engine_time_goes_forward_whatever_the_wall_does() {
         let mut random = Random::stream(1, "clock");
         for _ in 0..200 {
-            let (mut wall, mut now) = (Wall::draw(&mut random, START), START);
+            let (mut wall, mut now) = (WallClock::draw(&mut random, START), START);
             let high_water = START.after(random.millis(0, 60_000));
-            let mut clock = Clock::start(&wall, now, Some(high_water)).expect("within the hour");
+            let mut clock = EngineClock::start(&wall, now, Some(high_water)).expect("within the hour");
             let mut last = clock.read(&wall, now);
             assert!(last >= high_water);
             for _ in 0..20 {
@@ -136,10 +136,10 @@ mod tests {
 
     #[test]
     fn a_wall_far_behind_the_records_keeps_a_process_from_starting() {
-        let mut wall = Wall::exact(START);
+        let mut wall = WallClock::exact(START);
         let newest = START.after(Span::from_secs(2 * 3_600));
-        assert!(Clock::start(&wall, START, Some(newest)).is_none());
+        assert!(EngineClock::start(&wall, START, Some(newest)).is_none());
         wall.set(START, newest);
-        assert!(Clock::start(&wall, START, Some(newest)).is_some());
+        assert!(EngineClock::start(&wall, START, Some(newest)).is_some());
     }
 }

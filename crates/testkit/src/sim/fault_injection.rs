@@ -5,20 +5,20 @@
 //! and the one that replaced it. A host goes down as a whole, and whatever goes down comes back: the
 //! engine reads what it must recover when it starts.
 
-use super::clock::{Clock, Wall};
-use super::process::{Happening, Process};
-use super::violation::Judgement;
-use super::world::{Event, World, ready};
+use super::clock::{EngineClock, WallClock};
+use super::process::{Process, ProcessEvent};
+use super::violation::CheckResult;
+use super::world::{SimEvent, World, ready};
 use engine::mailbox::Command;
 use kernel::{Span, Timestamp, WorkflowId};
 use store::Store;
 
-pub enum Weather {
+pub enum FaultEvent {
     Crash {
         host: usize,
     },
     /// A crash while the host is still busy coming back.
-    Relapse {
+    CrashInRecovery {
         host: usize,
     },
     /// Starts a process, unless the host has crashed since.
@@ -28,7 +28,7 @@ pub enum Weather {
     },
     /// Somebody notices a process that lives although it was replaced, and starts the host anew: what
     /// goes down comes back, or nobody would take up its work.
-    Retire {
+    StopReplaced {
         process: usize,
     },
     /// Somebody stops the process on purpose…
@@ -36,14 +36,14 @@ pub enum Weather {
         host: usize,
     },
     /// …and has waited long enough.
-    Stop {
+    StopDrained {
         process: usize,
     },
     Pause {
         host: usize,
     },
     /// Some hosts stop one by one and go on in another order.
-    Swizzle,
+    StaggeredPause,
     /// One of them.
     PauseFor {
         host: usize,
@@ -60,7 +60,7 @@ pub enum Weather {
 }
 
 pub struct Host {
-    pub wall: Wall,
+    pub wall: WallClock,
     /// How often it has crashed.
     generation: u32,
     /// The process that answers.
@@ -77,61 +77,61 @@ impl World {
     /// Sets up the hosts and what is going to befall them.
     pub fn forecast(&mut self, hosts: usize) {
         for host in 0..hosts {
-            let drawn = Wall::draw(&mut self.chance, self.now);
-            let wall = if self.faults.has_skew { drawn } else { Wall::exact(self.now) };
+            let drawn = WallClock::draw(&mut self.chance, self.now);
+            let wall = if self.faults.has_clock_skew { drawn } else { WallClock::exact(self.now) };
             self.hosts.push(Host { wall, generation: 0, current: None });
-            self.push(Span(0), Event::Weather(Weather::Boot { host, generation: 0 }));
-            self.expect(self.faults.crash_mean, Weather::Crash { host });
-            self.expect(self.faults.pause_mean, Weather::Pause { host });
-            self.expect(self.faults.clock_step_mean, Weather::ClockStep { host });
-            self.expect(self.faults.drain_mean, Weather::Drain { host });
+            self.push(Span(0), SimEvent::Fault(FaultEvent::Boot { host, generation: 0 }));
+            self.expect(self.faults.crash_mean, FaultEvent::Crash { host });
+            self.expect(self.faults.pause_mean, FaultEvent::Pause { host });
+            self.expect(self.faults.clock_step_mean, FaultEvent::ClockStep { host });
+            self.expect(self.faults.drain_mean, FaultEvent::Drain { host });
         }
-        self.expect(self.faults.outage_mean, Weather::Outage);
-        self.expect(self.faults.swizzle_mean, Weather::Swizzle);
-        self.expect(self.faults.upgrade_mean, Weather::Upgrade);
+        self.expect(self.faults.outage_mean, FaultEvent::Outage);
+        self.expect(self.faults.staggered_pause_mean, FaultEvent::StaggeredPause);
+        self.expect(self.faults.upgrade_mean, FaultEvent::Upgrade);
     }
 
-    pub fn change(&mut self, weather: Weather) -> Judgement {
-        match weather {
-            Weather::Boot { host, generation } => self.boot(host, generation),
-            Weather::Retire { process } | Weather::Stop { process } => {
+    pub fn change(&mut self, fault: FaultEvent) -> CheckResult {
+        match fault {
+            FaultEvent::Boot { host, generation } => self.boot(host, generation),
+            FaultEvent::StopReplaced { process } | FaultEvent::StopDrained { process } => {
                 if self.processes[process].is_alive() {
                     self.crash(self.processes[process].host);
                 }
             }
             _ if self.is_calm => {}
-            Weather::Relapse { host } => self.crash(host),
-            Weather::Crash { host } => {
+            FaultEvent::CrashInRecovery { host } => self.crash(host),
+            FaultEvent::Crash { host } => {
                 self.crash(host);
-                self.expect(self.faults.crash_mean, weather);
+                self.expect(self.faults.crash_mean, fault);
             }
-            Weather::Pause { host } => {
+            FaultEvent::Pause { host } => {
                 let length = self.chance.log_millis(100, 40_000);
                 self.pause(host, length);
-                self.expect(self.faults.pause_mean, weather);
+                self.expect(self.faults.pause_mean, fault);
             }
-            Weather::Drain { host } => {
+            FaultEvent::Drain { host } => {
                 self.drain(host);
-                self.expect(self.faults.drain_mean, weather);
+                self.expect(self.faults.drain_mean, fault);
             }
-            Weather::PauseFor { host, length } => self.pause(host, length),
-            Weather::Swizzle => {
+            FaultEvent::PauseFor { host, length } => self.pause(host, length),
+            FaultEvent::StaggeredPause => {
                 self.swizzle();
-                self.expect(self.faults.swizzle_mean, weather);
+                self.expect(self.faults.staggered_pause_mean, fault);
             }
-            Weather::ClockStep { host } => {
+            FaultEvent::ClockStep { host } => {
                 self.step_clock(host);
-                self.expect(self.faults.clock_step_mean, weather);
+                self.expect(self.faults.clock_step_mean, fault);
             }
-            Weather::Upgrade => {
+            FaultEvent::Upgrade => {
                 self.write_the_future()?;
-                self.expect(self.faults.upgrade_mean.map(|mean| Span(mean.0 * 4)), weather);
+                self.expect(self.faults.upgrade_mean.map(|mean| Span(mean.0 * 4)), fault);
             }
-            Weather::Outage => {
+            FaultEvent::Outage => {
                 let length = self.chance.log_millis(50, 20_000);
                 self.note(format!("the store is away for {length}"));
                 self.store_down_until = self.now.after(length);
-                self.expect(self.faults.outage_mean, weather);
+                self.expect(self.faults.outage_mean, fault);
             }
         }
         Ok(())
@@ -140,7 +140,7 @@ impl World {
     /// Good weather: whoever is paused goes on.
     pub fn clear_up(&mut self) {
         for process in 0..self.processes.len() {
-            self.push(Span(0), Event::Process(process, Happening::Resume));
+            self.push(Span(0), SimEvent::Process(process, ProcessEvent::Resume));
         }
     }
 
@@ -156,7 +156,7 @@ impl World {
         self.hosts[host].current = None;
         self.hosts[host].generation += 1;
         let (generation, pause) = (self.hosts[host].generation, self.chance.log_millis(1, 60_000));
-        self.push(pause, Event::Weather(Weather::Boot { host, generation }));
+        self.push(pause, SimEvent::Fault(FaultEvent::Boot { host, generation }));
     }
 
     fn end(&mut self, process: usize) {
@@ -164,8 +164,8 @@ impl World {
             let is_replaced = self.hosts[self.processes[process].host].current != Some(process);
             self.trace.mark("a replaced process crashed", is_replaced);
             self.checker.leases.lose(process);
-            for ask in self.ledger.lose(process) {
-                self.unanswered(ask);
+            for request in self.ledger.lose(process) {
+                self.unanswered(request);
             }
         }
     }
@@ -175,15 +175,15 @@ impl World {
             return;
         }
         if self.is_store_down() {
-            return self.push(Span::from_millis(500), Event::Weather(Weather::Boot { host, generation }));
+            return self.push(Span::from_millis(500), SimEvent::Fault(FaultEvent::Boot { host, generation }));
         }
         let high_water = ready(self.store.high_water()).expect("the memory store answers");
-        let Some(clock) = Clock::start(&self.hosts[host].wall, self.now, high_water) else {
+        let Some(clock) = EngineClock::start(&self.hosts[host].wall, self.now, high_water) else {
             // It refuses to start, and says why; somebody sets the clock.
             self.trace.mark("a clock kept a process from starting", true);
             self.note(format!("host {host} cannot start: its clock is far behind {high_water:?}"));
             self.hosts[host].wall.set(self.now, high_water.unwrap_or_default());
-            return self.push(Span::from_secs(10), Event::Weather(Weather::Boot { host, generation }));
+            return self.push(Span::from_secs(10), SimEvent::Fault(FaultEvent::Boot { host, generation }));
         };
         let epoch = ready(self.store.next_epoch()).expect("the memory store answers");
         let unparked = ready(self.store.unparked()).expect("the memory store answers");
@@ -203,16 +203,16 @@ impl World {
         self.open_board(process);
         if let Some(process) = self.hosts[host].current.replace(process) {
             let patience = self.chance.log_millis(1_000, 120_000);
-            self.push(patience, Event::Weather(Weather::Retire { process }));
+            self.push(patience, SimEvent::Fault(FaultEvent::StopReplaced { process }));
         }
         for (org, run) in unparked {
             self.deliver(process, Command::Recover { org, run });
         }
-        self.push(Span(0), Event::Process(process, Happening::Poll));
-        self.push(Span(0), Event::Process(process, Happening::Look));
+        self.push(Span(0), SimEvent::Process(process, ProcessEvent::PollTimers));
+        self.push(Span(0), SimEvent::Process(process, ProcessEvent::ScanOutbox));
         if self.chance.chance(self.faults.crash_in_recovery) {
             let soon = self.chance.log_millis(1, 300);
-            self.push(soon, Event::Weather(Weather::Relapse { host }));
+            self.push(soon, SimEvent::Fault(FaultEvent::CrashInRecovery { host }));
         }
     }
 
@@ -224,7 +224,7 @@ impl World {
         self.processes[process].is_draining = true;
         self.deliver(process, Command::Drain);
         let grace = self.chance.log_millis(1, 25_000);
-        self.push(grace, Event::Weather(Weather::Stop { process }));
+        self.push(grace, SimEvent::Fault(FaultEvent::StopDrained { process }));
     }
 
     /// The process stops in the middle of whatever it does. Half of the time somebody takes it for dead
@@ -233,11 +233,11 @@ impl World {
         let Some(process) = self.hosts[host].current else { return };
         self.note(format!("process {process} stops for {length}"));
         self.processes[process].pause();
-        self.push(length, Event::Process(process, Happening::Resume));
+        self.push(length, SimEvent::Process(process, ProcessEvent::Resume));
         if self.chance.coin() {
             let patience = Span(self.chance.between(0, length.0));
             let generation = self.hosts[host].generation;
-            self.push(patience, Event::Weather(Weather::Boot { host, generation }));
+            self.push(patience, SimEvent::Fault(FaultEvent::Boot { host, generation }));
         }
     }
 
@@ -246,7 +246,7 @@ impl World {
         for host in 0..self.hosts.len() {
             if self.chance.coin() {
                 let (begin, length) = (self.chance.millis(0, 2_000), self.chance.millis(2_000, 20_000));
-                self.push(begin, Event::Weather(Weather::PauseFor { host, length }));
+                self.push(begin, SimEvent::Fault(FaultEvent::PauseFor { host, length }));
             }
         }
     }
@@ -274,10 +274,10 @@ impl World {
         (!list.is_empty()).then(|| self.workload.pick(&list))
     }
 
-    fn expect(&mut self, mean: Option<Span>, weather: Weather) {
+    fn expect(&mut self, mean: Option<Span>, fault: FaultEvent) {
         if let Some(mean) = mean {
             let at: Timestamp = self.now.after(Span(self.chance.between(1, 2 * mean.0)));
-            self.push_at(at, Event::Weather(weather));
+            self.push_at(at, SimEvent::Fault(fault));
         }
     }
 }

@@ -14,35 +14,35 @@ pub enum Fault {
     CrashInRecovery,
     CrashAtCommit,
     Pause,
-    Swizzle,
-    Unknown,
+    StaggeredPause,
+    UnknownCommit,
     Outage,
-    Conflict,
+    SpuriousConflict,
     ReadFailure,
     SlowReads,
     DoubleResult,
-    Silence,
-    Skew,
+    UpstreamSilence,
+    ClockSkew,
     ClockStep,
-    Race,
+    DeadlineRace,
     Upgrade,
     Drain,
     /// Limits on runs that are open at once.
-    Gates,
+    ConcurrencyLimits,
     /// Runs and workflows that are paused and resumed.
-    Holds,
+    UserPauses,
     /// Somebody wants to be told that a run has ended.
-    Notices,
+    Notifications,
     /// Steps that are done outside, and workers that do them.
     Tasks,
     WorkerDeath,
     WorkerHang,
-    WorkerRepeat,
-    WorkerHangUp,
+    RepeatedReport,
+    WorkerDisconnect,
     /// Limits, rates and pauses of types.
-    TypeRules,
+    TypeSettings,
     /// Next to nothing that waits is kept in memory.
-    Cramped,
+    SmallMemory,
 }
 
 impl Fault {
@@ -51,29 +51,29 @@ impl Fault {
         Fault::CrashInRecovery,
         Fault::CrashAtCommit,
         Fault::Pause,
-        Fault::Swizzle,
-        Fault::Unknown,
+        Fault::StaggeredPause,
+        Fault::UnknownCommit,
         Fault::Outage,
-        Fault::Conflict,
+        Fault::SpuriousConflict,
         Fault::ReadFailure,
         Fault::SlowReads,
         Fault::DoubleResult,
-        Fault::Silence,
-        Fault::Skew,
+        Fault::UpstreamSilence,
+        Fault::ClockSkew,
         Fault::ClockStep,
-        Fault::Race,
+        Fault::DeadlineRace,
         Fault::Upgrade,
         Fault::Drain,
-        Fault::Gates,
-        Fault::Holds,
-        Fault::Notices,
+        Fault::ConcurrencyLimits,
+        Fault::UserPauses,
+        Fault::Notifications,
         Fault::Tasks,
         Fault::WorkerDeath,
         Fault::WorkerHang,
-        Fault::WorkerRepeat,
-        Fault::WorkerHangUp,
-        Fault::TypeRules,
-        Fault::Cramped,
+        Fault::RepeatedReport,
+        Fault::WorkerDisconnect,
+        Fault::TypeSettings,
+        Fault::SmallMemory,
     ];
 
     pub fn parse(name: &str) -> Option<Fault> {
@@ -83,7 +83,7 @@ impl Fault {
 
 /// Chances are in thousandths; a mean is the average time between two.
 #[derive(Clone, Debug, Default)]
-pub struct Faults {
+pub struct FaultPlan {
     /// A host goes down with every process on it, and comes back.
     pub crash_mean: Option<Span>,
     /// … again, shortly after it came back.
@@ -93,15 +93,15 @@ pub struct Faults {
     /// A process stops for a while and goes on with what it remembers.
     pub pause_mean: Option<Span>,
     /// Several hosts stop one by one, and go on in another order.
-    pub swizzle_mean: Option<Span>,
+    pub staggered_pause_mean: Option<Span>,
     /// A commit whose fate nobody learns.
-    pub unknown: u32,
+    pub unknown_commit: u32,
     /// What a process does then.
     pub stops_on_unknown: bool,
     /// The store refuses everything for a while.
     pub outage_mean: Option<Span>,
     /// A run's write meets a conflict although nobody else wrote.
-    pub conflict: u32,
+    pub spurious_conflict: u32,
     /// A read fails.
     pub read_failure: u32,
     /// A read takes up to this long.
@@ -109,79 +109,79 @@ pub struct Faults {
     /// An executor reports twice, or something else later.
     pub double_result: u32,
     /// An upstream never answers.
-    pub silence: u32,
+    pub upstream_silence: u32,
     /// The clocks of hosts are off and drift.
-    pub has_skew: bool,
+    pub has_clock_skew: bool,
     /// The clock of a host is set.
     pub clock_step_mean: Option<Span>,
     /// A callback, a cancel or both come in the very moment in which a run is due.
-    pub race: u32,
+    pub deadline_race: u32,
     /// A node of a later release writes to a run what this one cannot read.
     pub upgrade_mean: Option<Span>,
     /// A process is asked to stop: it starts nothing more, and is gone a while later.
     pub drain_mean: Option<Span>,
-    pub has_gates: bool,
-    pub has_holds: bool,
-    pub has_notices: bool,
+    pub has_concurrency_limits: bool,
+    pub has_user_pauses: bool,
+    pub has_notifications: bool,
     pub has_tasks: bool,
     /// A worker takes a task and is never heard of again.
     pub worker_death: u32,
     /// … or until its lease has ended.
     pub worker_hang: u32,
     /// It says again what it said, or something else.
-    pub worker_repeat: u32,
+    pub repeated_report: u32,
     /// It hangs up before it is answered.
-    pub worker_hang_up: u32,
-    pub has_rules: bool,
-    pub is_cramped: bool,
+    pub worker_disconnect: u32,
+    pub has_type_settings: bool,
+    pub has_small_memory: bool,
 }
 
-impl Faults {
-    pub fn draw(random: &mut Random, workers: &mut Random, without: &[Fault]) -> Faults {
-        let mut faults = Faults {
+impl FaultPlan {
+    pub fn draw(random: &mut Random, workers: &mut Random, without: &[Fault]) -> FaultPlan {
+        let mut faults = FaultPlan {
             crash_mean: mean(random),
             crash_in_recovery: rate(random, 500),
             crash_at_commit: rate(random, 60),
             pause_mean: mean(random),
-            swizzle_mean: mean(random),
-            unknown: rate(random, 100),
+            staggered_pause_mean: mean(random),
+            unknown_commit: rate(random, 100),
             stops_on_unknown: random.coin(),
             outage_mean: mean(random),
-            conflict: rate(random, 200),
+            spurious_conflict: rate(random, 200),
             read_failure: rate(random, 200),
             read_delay: if random.coin() { Span::from_millis(3) } else { random.log_millis(10, 5_000) },
             double_result: rate(random, 300),
-            silence: rate(random, 100),
-            has_skew: random.coin(),
+            upstream_silence: rate(random, 100),
+            has_clock_skew: random.coin(),
             clock_step_mean: mean(random),
-            race: rate(random, 300),
+            deadline_race: rate(random, 300),
             upgrade_mean: mean(random),
             drain_mean: mean(random),
-            has_gates: random.coin(),
-            has_holds: random.coin(),
-            has_notices: random.coin(),
-            ..Faults::around_workers(workers)
+            has_concurrency_limits: random.coin(),
+            has_user_pauses: random.coin(),
+            has_notifications: random.coin(),
+            ..FaultPlan::around_workers(workers)
         };
         without.iter().for_each(|fault| faults.leave_out(*fault));
         faults
     }
 
-    fn around_workers(random: &mut Random) -> Faults {
-        Faults {
+    fn around_workers(random: &mut Random) -> FaultPlan {
+        FaultPlan {
             has_tasks: random.coin(),
             worker_death: rate(random, 400),
             worker_hang: rate(random, 400),
-            worker_repeat: rate(random, 400),
-            worker_hang_up: rate(random, 300),
-            has_rules: random.coin(),
-            is_cramped: random.coin(),
+            repeated_report: rate(random, 400),
+            worker_disconnect: rate(random, 300),
+            has_type_settings: random.coin(),
+            has_small_memory: random.coin(),
             ..Default::default()
         }
     }
 
     /// Do all clocks show the same?
     pub fn has_one_clock(&self) -> bool {
-        !self.has_skew && self.clock_step_mean.is_none()
+        !self.has_clock_skew && self.clock_step_mean.is_none()
     }
 
     fn leave_out(&mut self, fault: Fault) {
@@ -190,29 +190,29 @@ impl Faults {
             Fault::CrashInRecovery => self.crash_in_recovery = 0,
             Fault::CrashAtCommit => self.crash_at_commit = 0,
             Fault::Pause => self.pause_mean = None,
-            Fault::Swizzle => self.swizzle_mean = None,
-            Fault::Unknown => self.unknown = 0,
+            Fault::StaggeredPause => self.staggered_pause_mean = None,
+            Fault::UnknownCommit => self.unknown_commit = 0,
             Fault::Outage => self.outage_mean = None,
-            Fault::Conflict => self.conflict = 0,
+            Fault::SpuriousConflict => self.spurious_conflict = 0,
             Fault::ReadFailure => self.read_failure = 0,
             Fault::SlowReads => self.read_delay = Span::from_millis(3),
             Fault::DoubleResult => self.double_result = 0,
-            Fault::Silence => self.silence = 0,
-            Fault::Skew => self.has_skew = false,
+            Fault::UpstreamSilence => self.upstream_silence = 0,
+            Fault::ClockSkew => self.has_clock_skew = false,
             Fault::ClockStep => self.clock_step_mean = None,
-            Fault::Race => self.race = 0,
+            Fault::DeadlineRace => self.deadline_race = 0,
             Fault::Upgrade => self.upgrade_mean = None,
             Fault::Drain => self.drain_mean = None,
-            Fault::Gates => self.has_gates = false,
-            Fault::Holds => self.has_holds = false,
-            Fault::Notices => self.has_notices = false,
+            Fault::ConcurrencyLimits => self.has_concurrency_limits = false,
+            Fault::UserPauses => self.has_user_pauses = false,
+            Fault::Notifications => self.has_notifications = false,
             Fault::Tasks => self.has_tasks = false,
             Fault::WorkerDeath => self.worker_death = 0,
             Fault::WorkerHang => self.worker_hang = 0,
-            Fault::WorkerRepeat => self.worker_repeat = 0,
-            Fault::WorkerHangUp => self.worker_hang_up = 0,
-            Fault::TypeRules => self.has_rules = false,
-            Fault::Cramped => self.is_cramped = false,
+            Fault::RepeatedReport => self.repeated_report = 0,
+            Fault::WorkerDisconnect => self.worker_disconnect = 0,
+            Fault::TypeSettings => self.has_type_settings = false,
+            Fault::SmallMemory => self.has_small_memory = false,
         }
     }
 }

@@ -4,8 +4,8 @@
 //! stored is examined, whatever the writer was told.
 
 use super::checker::fold;
-use super::concurrency_model::Writer;
-use super::violation::{Harm, Judgement};
+use super::concurrency_model::BatchWriter;
+use super::violation::{CheckResult, ViolationKind};
 use super::world::{World, ready};
 use bytes::Bytes;
 use engine::mailbox::{Resumed, Trouble};
@@ -24,7 +24,7 @@ impl World {
         if is_down {
             return Err(Error::Unavailable("away".into()));
         }
-        let is_unknown = !self.is_calm && self.chance.chance(self.faults.unknown);
+        let is_unknown = !self.is_calm && self.chance.chance(self.faults.unknown_commit);
         let lands = !is_unknown || self.chance.coin();
         let result = if lands { self.write_most(batch) } else { Ok(Vec::new()) };
         let has_conflict = matches!(&result, Ok(verdicts) if verdicts.contains(&Verdict::Conflict));
@@ -38,7 +38,7 @@ impl World {
     /// run, whose id nobody else can have.
     fn write_most(&mut self, batch: &Batch) -> Result<Vec<Verdict>> {
         let chance = &mut self.chance;
-        let meets = |w: &RunWrite| w.after > 0 && !self.is_calm && chance.chance(self.faults.conflict);
+        let meets = |w: &RunWrite| w.after > 0 && !self.is_calm && chance.chance(self.faults.spurious_conflict);
         let refused: Vec<bool> = batch.runs.iter().map(meets).collect();
         if !refused.contains(&true) {
             return ready(self.store.commit(batch));
@@ -51,7 +51,7 @@ impl World {
     }
 
     /// A node of a later release writes to a run something that this release cannot read.
-    pub fn write_the_future(&mut self) -> Judgement {
+    pub fn write_the_future(&mut self) -> CheckResult {
         // Not to one that holds a place: whoever waits for that would wait for the upgrade too.
         let free = self.checker.open().filter(|(_, definition, _)| definition.shape.gate.is_none());
         let open: Vec<RunId> = free.map(|(run, ..)| run).collect();
@@ -82,11 +82,11 @@ impl World {
         let batch = Batch { at, epoch: 0, runs: vec![write] };
         let written = ready(self.store.commit(&batch));
         debug_assert_eq!(written, Ok(vec![Verdict::Committed]));
-        self.examine(&batch, (None, Writer::default()))
+        self.examine(&batch, (None, BatchWriter::default()))
     }
 
     /// Holds every run of a batch against the invariants.
-    pub fn examine(&mut self, batch: &Batch, (process, writer): (Option<usize>, Writer)) -> Judgement {
+    pub fn examine(&mut self, batch: &Batch, (process, writer): (Option<usize>, BatchWriter)) -> CheckResult {
         let mut failed = Vec::new();
         let ready = self.store.stored_ready();
         for run in batch.runs.iter().map(|write| write.run) {
@@ -104,7 +104,8 @@ impl World {
             let [one, other] = [run, twin].map(|run| self.store.stored_run(OrgId::DEFAULT, *run).is_some());
             let was_done_before = self.ledger.has_key(*run);
             let is_whole = one == other || other && was_done_before;
-            Harm::Lost.unless(is_whole, || format!("of {run} and {twin}, asked for together, one is there"))?;
+            ViolationKind::Lost
+                .unless(is_whole, || format!("of {run} and {twin}, asked for together, one is there"))?;
         }
         self.checker.landed(&failed, self.now, (process, writer), &self.store)?;
         self.make_room()

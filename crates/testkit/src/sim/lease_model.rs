@@ -8,8 +8,8 @@
 //! Limits are kept by the one process that has the store, so only one that has been alone since it started is held to
 //! them (see [`crowd`](super::concurrency_model)).
 
-use super::concurrency_model::Writer;
-use super::violation::{Harm, Judgement, require};
+use super::concurrency_model::BatchWriter;
+use super::violation::{CheckResult, ViolationKind, require};
 use kernel::event::Event;
 use kernel::{Record, Run, RunId, Span, Timestamp};
 use std::collections::BTreeMap;
@@ -22,17 +22,17 @@ const IN_HAND: Span = Span::from_secs(60);
 const TELLING: Span = Span::from_secs(20);
 
 /// A step of a run.
-pub type Task = (RunId, u32);
+pub type RunStep = (RunId, u32);
 
 /// What a record says about a lease.
 #[derive(Clone, Debug)]
-pub enum Change {
-    Granted { task: Task, fence: u64, name: &'static str, key: String },
-    Ended { task: Task },
+pub enum LeaseChange {
+    Granted { task: RunStep, fence: u64, name: &'static str, key: String },
+    Ended { task: RunStep },
 }
 
 #[derive(Clone, Debug)]
-struct Held {
+struct JournalLease {
     fence: u64,
     name: &'static str,
     key: String,
@@ -40,7 +40,7 @@ struct Held {
 
 /// A lease as a process knows it.
 #[derive(Clone, Copy, Debug)]
-struct Running {
+struct ProcessLease {
     fence: u64,
     lease: Span,
     until: Timestamp,
@@ -49,18 +49,18 @@ struct Running {
 }
 
 #[derive(Default)]
-pub struct Leases {
-    held: BTreeMap<Task, Held>,
-    running: BTreeMap<(usize, Task), Running>,
+pub struct LeaseModel {
+    held: BTreeMap<RunStep, JournalLease>,
+    running: BTreeMap<(usize, RunStep), ProcessLease>,
     /// The latest lease of a task that a process has seen: its fence and its length.
-    seen: BTreeMap<Task, (u64, Span)>,
+    seen: BTreeMap<RunStep, (u64, Span)>,
     /// What each process was told of each type, and when.
     rules: BTreeMap<(usize, String), Vec<(Timestamp, TypeRow)>>,
 }
 
-impl Leases {
+impl LeaseModel {
     /// The fence under which a task is leased, if it is.
-    pub fn fence(&self, task: Task) -> Option<u64> {
+    pub fn fence(&self, task: RunStep) -> Option<u64> {
         self.held.get(&task).map(|held| held.fence)
     }
 
@@ -75,15 +75,22 @@ impl Leases {
     }
 
     /// Takes in what a batch of `process` did.
-    pub fn judge(&mut self, changes: Vec<Change>, process: Option<usize>, writer: Writer, now: Timestamp) -> Judgement {
+    pub fn judge(
+        &mut self,
+        changes: Vec<LeaseChange>,
+        process: Option<usize>,
+        writer: BatchWriter,
+        now: Timestamp,
+    ) -> CheckResult {
         let mut granted = Vec::new();
         for change in changes {
             match change {
-                Change::Ended { task } => drop(self.held.remove(&task)),
-                Change::Granted { task, fence, name, key } => {
+                LeaseChange::Ended { task } => drop(self.held.remove(&task)),
+                LeaseChange::Granted { task, fence, name, key } => {
                     granted.push((name, key.clone()));
-                    let other = self.held.insert(task, Held { fence, name, key });
-                    Harm::Doubled.unless(other.is_none(), || format!("{task:?} is leased twice: {other:?}"))?;
+                    let other = self.held.insert(task, JournalLease { fence, name, key });
+                    ViolationKind::Duplicated
+                        .unless(other.is_none(), || format!("{task:?} is leased twice: {other:?}"))?;
                 }
             }
         }
@@ -92,7 +99,7 @@ impl Leases {
     }
 
     /// Of every rule that was in force lately, one at least must allow it.
-    fn allows(&self, process: usize, name: &str, key: &str, now: Timestamp) -> Judgement {
+    fn allows(&self, process: usize, name: &str, key: &str, now: Timestamp) -> CheckResult {
         let Some(rules) = self.rules.get(&(process, name.to_owned())) else { return Ok(()) };
         let of_type = self.held.values().filter(|held| held.name == name);
         let of_key = of_type.clone().filter(|held| held.key == key).count() as u32;
@@ -104,7 +111,7 @@ impl Leases {
         };
         let is_over = |i: usize| rules.get(i + 1).is_some_and(|(next, _)| next.after(IN_HAND) < now);
         let mut lately = rules.iter().enumerate().filter(|(i, _)| !is_over(*i)).map(|(_, (_, row))| row);
-        Harm::Doubled.unless(lately.any(permits), || {
+        ViolationKind::Duplicated.unless(lately.any(permits), || {
             format!("{of_type} of {name} are leased at once, {of_key} of key {key:?}: {:?}", rules.last())
         })
     }
@@ -123,7 +130,7 @@ impl Leases {
             }
         }
         for (step, (fence, lease)) in leased {
-            let begun = Running { fence, lease, until: now.after(lease), unseen_since: None };
+            let begun = ProcessLease { fence, lease, until: now.after(lease), unseen_since: None };
             self.running.entry((process, (run, step))).or_insert(begun);
         }
     }
@@ -136,7 +143,7 @@ impl Leases {
         batch: &Batch,
         verdicts: &[Verdict],
         (own, now): (Timestamp, Timestamp),
-    ) -> Judgement {
+    ) -> CheckResult {
         let landed = batch.runs.iter().zip(verdicts).filter(|(_, verdict)| **verdict == Verdict::Committed);
         for (write, _) in landed {
             let record = Record::open(&write.record).map_err(|e| format!("a record cannot be read: {e}"))?;
@@ -146,19 +153,20 @@ impl Leases {
                 if has_died(event) {
                     let running = self.running.get(&place);
                     let is_over = running.is_none_or(|running| running.until <= batch.at);
-                    Harm::Early.unless(is_over, || format!("s{step} of {} was taken away: {running:?}", write.run))?;
+                    ViolationKind::Early
+                        .unless(is_over, || format!("s{step} of {} was taken away: {running:?}", write.run))?;
                 }
                 match event {
                     // It hears of the worker from now on.
                     Event::Kept { .. } => {
                         let Some((fence, lease)) = self.seen.get(&place.1).copied() else { continue };
                         let until = own.after(lease);
-                        self.running.entry(place).or_insert(Running { fence, lease, until, unseen_since: None });
+                        self.running.entry(place).or_insert(ProcessLease { fence, lease, until, unseen_since: None });
                     }
                     Event::Leased { lease, .. } => {
                         let (until, unseen_since) = (own.after(*lease), Some(now));
                         self.seen.insert(place.1, (fence, *lease));
-                        self.running.insert(place, Running { fence, lease: *lease, until, unseen_since });
+                        self.running.insert(place, ProcessLease { fence, lease: *lease, until, unseen_since });
                     }
                     _ if ends(event) => drop(self.running.remove(&place)),
                     _ => {}
@@ -169,21 +177,21 @@ impl Leases {
     }
 
     /// A worker is given what was leased to it.
-    pub fn seen(&mut self, process: usize, task: Task) {
+    pub fn seen(&mut self, process: usize, task: RunStep) {
         if let Some(running) = self.running.get_mut(&(process, task)) {
             running.unseen_since = None;
         }
     }
 
     /// Nothing stays leased to somebody who is never told.
-    pub fn check(&self, now: Timestamp) -> Judgement {
-        let is_forgotten = |r: &&Running| r.unseen_since.is_some_and(|since| since.after(TELLING) < now);
+    pub fn check(&self, now: Timestamp) -> CheckResult {
+        let is_forgotten = |r: &&ProcessLease| r.unseen_since.is_some_and(|since| since.after(TELLING) < now);
         let forgotten = self.running.values().find(is_forgotten);
-        Harm::Lost.unless(forgotten.is_none(), || format!("nobody was told of a lease: {forgotten:?}"))
+        ViolationKind::Lost.unless(forgotten.is_none(), || format!("nobody was told of a lease: {forgotten:?}"))
     }
 
     /// Has whoever comes with this fence the task, as the process knows it? Nothing where that cannot be said.
-    pub fn is_running(&self, process: usize, task: Task, fence: u64, now: Timestamp) -> Option<bool> {
+    pub fn is_running(&self, process: usize, task: RunStep, fence: u64, now: Timestamp) -> Option<bool> {
         let running = self.running.get(&(process, task))?;
         Some(running.fence == fence && running.until > now)
     }
@@ -192,11 +200,11 @@ impl Leases {
     pub fn extended(
         &mut self,
         process: usize,
-        task: Task,
+        task: RunStep,
         fence: u64,
         (by, asked): (Option<Span>, Timestamp),
         until: Timestamp,
-    ) -> Judgement {
+    ) -> CheckResult {
         let running = self.running.get_mut(&(process, task)).filter(|running| running.fence == fence);
         let Some(running) = running else { return Ok(()) };
         let expected = running.until.max(asked.after(by.unwrap_or(running.lease)));

@@ -48,7 +48,7 @@ pub mod world;
 
 use fault_plan::Fault;
 use trace::Marks;
-use violation::Failure;
+use violation::Violation;
 use workflow_generator::STEPS_MAX;
 use world::World;
 
@@ -92,7 +92,7 @@ pub struct Report {
     /// The situations that were met.
     pub marks: Marks,
     /// What went wrong, if anything did.
-    pub failure: Option<Failure>,
+    pub violation: Option<Violation>,
     /// The last lines of the story.
     pub story: Vec<String>,
 }
@@ -100,7 +100,7 @@ pub struct Report {
 impl Report {
     /// A failure as people want to read it.
     pub fn dump(&self) -> String {
-        let what = self.failure.as_ref().map_or("nothing went wrong".to_owned(), Failure::to_string);
+        let what = self.violation.as_ref().map_or("nothing went wrong".to_owned(), Violation::to_string);
         format!("{}\nseed {}: {what}", self.story.join("\n"), self.seed)
     }
 }
@@ -108,16 +108,16 @@ impl Report {
 /// Lives through the story of one seed.
 pub fn run(seed: u64, options: &Options) -> Report {
     let mut world = World::new(seed, options);
-    let failure = world.live().err();
+    let violation = world.live().err();
     let (happenings, commits) = (world.happenings, world.checker.commits);
     let mut marks = std::mem::take(&mut world.trace.marks);
     marks.append(&mut world.checker.events);
-    Report { seed, hash: world.trace.hash(), happenings, commits, marks, failure, story: world.trace.into_lines() }
+    Report { seed, hash: world.trace.hash(), happenings, commits, marks, violation, story: world.trace.into_lines() }
 }
 
 /// The same, telling everything as it happens.
 pub fn replay(seed: u64, options: &Options) -> Report {
     let report = run(seed, &Options { is_printing: true, ..options.clone() });
-    println!("seed {seed}: {}", report.failure.as_ref().map_or("nothing went wrong".into(), Failure::to_string));
+    println!("seed {seed}: {}", report.violation.as_ref().map_or("nothing went wrong".into(), Violation::to_string));
     report
 }

@@ -5,43 +5,43 @@
 //! The simulator asks it once at the end of every run, `tests/graphs` after every single result.
 
 use super::condition::Facts;
-use super::workflow_generator::{Kind, Shape};
+use super::workflow_generator::{StepKind, TestWorkflow};
 
 /// Where a step stands.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Standing {
+pub enum StepState {
     /// Something it needs has not settled.
     Blocked,
     /// It may be under way.
     Ready,
-    Settled(Ending),
+    Settled(StepOutcome),
     /// These needs did not succeed; none when its condition was false.
     Skipped(Vec<usize>),
 }
 
 /// What a step answered: the word conditions know it by, and the code of its upstream.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Ending {
+pub struct StepOutcome {
     pub word: &'static str,
     pub code: Option<u16>,
 }
 
-struct Seen<'a> {
-    standings: &'a [Standing],
+struct KnownStates<'a> {
+    standings: &'a [StepState],
     flag: bool,
 }
 
-impl Facts for Seen<'_> {
+impl Facts for KnownStates<'_> {
     fn word(&self, step: usize) -> &'static str {
         match &self.standings[step] {
-            Standing::Settled(ending) => ending.word,
-            Standing::Skipped(_) => "skipped",
-            Standing::Blocked | Standing::Ready => "open",
+            StepState::Settled(ending) => ending.word,
+            StepState::Skipped(_) => "skipped",
+            StepState::Blocked | StepState::Ready => "open",
         }
     }
     fn code(&self, step: usize) -> Option<u16> {
         match &self.standings[step] {
-            Standing::Settled(ending) => ending.code,
+            StepState::Settled(ending) => ending.code,
             _ => None,
         }
     }
@@ -51,19 +51,21 @@ impl Facts for Seen<'_> {
 }
 
 /// Where every step stands, given what those that were started have answered.
-pub fn evaluate(shape: &Shape, flag: bool, endings: &[Option<Ending>]) -> Vec<Standing> {
-    let mut standings: Vec<Standing> = Vec::new();
+pub fn evaluate(shape: &TestWorkflow, flag: bool, endings: &[Option<StepOutcome>]) -> Vec<StepState> {
+    let mut standings: Vec<StepState> = Vec::new();
     for (step, ending) in shape.steps.iter().zip(endings) {
-        let seen = Seen { standings: &standings, flag };
+        let seen = KnownStates { standings: &standings, flag };
         let is_unsuccessful = |n: &&usize| seen.word(**n) != "success";
         let unsuccessful: Vec<usize> = step.needs.iter().filter(is_unsuccessful).copied().collect();
         let standing = match (&step.guard, step.kind) {
-            _ if step.needs.iter().any(|n| seen.word(*n) == "open") => Standing::Blocked,
-            (None, _) if !unsuccessful.is_empty() => Standing::Skipped(unsuccessful),
-            (Some(guard), _) if !guard.holds(&seen) => Standing::Skipped(Vec::new()),
-            (_, Kind::Set { is_broken: true }) => Standing::Settled(Ending { word: "template_error", code: None }),
-            (_, Kind::Set { is_broken: false }) => Standing::Settled(Ending { word: "success", code: None }),
-            _ => ending.map_or(Standing::Ready, Standing::Settled),
+            _ if step.needs.iter().any(|n| seen.word(*n) == "open") => StepState::Blocked,
+            (None, _) if !unsuccessful.is_empty() => StepState::Skipped(unsuccessful),
+            (Some(guard), _) if !guard.holds(&seen) => StepState::Skipped(Vec::new()),
+            (_, StepKind::Set { is_broken: true }) => {
+                StepState::Settled(StepOutcome { word: "template_error", code: None })
+            }
+            (_, StepKind::Set { is_broken: false }) => StepState::Settled(StepOutcome { word: "success", code: None }),
+            _ => ending.map_or(StepState::Ready, StepState::Settled),
         };
         standings.push(standing);
     }
@@ -73,10 +75,10 @@ pub fn evaluate(shape: &Shape, flag: bool, endings: &[Option<Ending>]) -> Vec<St
 /// Does the run fail? By the letter: a failure is handled when a step with a condition that needs it
 /// ran; it counts when it is not handled and blocked a step, directly or by a chain of skipped ones, or
 /// when nothing succeeded. A strict graph fails by any failure that is not handled.
-pub fn has_failed(shape: &Shape, standings: &[Standing]) -> bool {
+pub fn has_failed(shape: &TestWorkflow, standings: &[StepState]) -> bool {
     let all = 0..standings.len();
-    let has_run = |i: usize| matches!(standings[i], Standing::Settled(_));
-    let succeeded = |i: usize| matches!(&standings[i], Standing::Settled(ending) if ending.word == "success");
+    let has_run = |i: usize| matches!(standings[i], StepState::Settled(_));
+    let succeeded = |i: usize| matches!(&standings[i], StepState::Settled(ending) if ending.word == "success");
     let failures: Vec<usize> = all.clone().filter(|i| has_run(*i) && !succeeded(*i)).collect();
     let is_handled = |f: usize| {
         all.clone().any(|d| shape.steps[d].needs.contains(&f) && shape.steps[d].guard.is_some() && has_run(d))
@@ -85,7 +87,7 @@ pub fn has_failed(shape: &Shape, standings: &[Standing]) -> bool {
         let mut chain = vec![f];
         for (d, standing) in standings.iter().enumerate() {
             match standing {
-                Standing::Skipped(needs) if needs.iter().any(|n| chain.contains(n)) => chain.push(d),
+                StepState::Skipped(needs) if needs.iter().any(|n| chain.contains(n)) => chain.push(d),
                 _ => {}
             }
         }

@@ -10,11 +10,11 @@
 //! begun before the last is settled, replies and work after it, timers read a horizon ahead, the time from its own [`Clock`] and from nothing else.
 
 use super::client_log::Ticket;
-use super::clock::Clock;
-use super::concurrency_model::Writer;
+use super::clock::EngineClock;
+use super::concurrency_model::BatchWriter;
 use super::upstream;
-use super::violation::{Failure, Harm, Judgement};
-use super::world::{Event, World, ready};
+use super::violation::{CheckResult, Violation, ViolationKind};
+use super::world::{SimEvent, World, ready};
 use engine::board::Sizes;
 use engine::mailbox::{Command, Dispatch, Mailbox, Released, Turn};
 use engine::{HORIZON, Reply};
@@ -31,10 +31,10 @@ const RETRY_PAUSE: Span = Span::from_millis(200);
 const POLL_LAZILY: Span = Span::from_secs(30);
 const TIMERS_PAGE: usize = 10_000;
 
-pub enum Happening {
+pub enum ProcessEvent {
     Turn,
     /// More is decided while a batch is on its way.
-    Ahead,
+    DecideAhead,
     Commit,
     Settle,
     /// A run or some payloads are read.
@@ -47,19 +47,19 @@ pub enum Happening {
         lane: Lane,
         after: Option<Place>,
     },
-    Arrive(Command<Ticket>),
+    CommandArrived(Command<Ticket>),
     /// An executor reports.
-    Report {
+    ExecutorReport {
         run: RunId,
         step: u32,
         fence: u64,
         result: TaskResult,
     },
-    Poll,
+    PollTimers,
     /// The outbox looks at the rows of notices…
-    Look,
+    ScanOutbox,
     /// …and deals with one.
-    Tell {
+    Notify {
         run: RunId,
         number: u32,
     },
@@ -69,16 +69,16 @@ pub enum Happening {
 pub struct Process {
     pub host: usize,
     pub epoch: u64,
-    clock: Clock,
+    clock: EngineClock,
     /// The latest time it saw, and at first the newest record it found: I39.
     newest_at: Timestamp,
     state: State,
     mailbox: Mailbox<Ticket>,
     /// What arrived since the last turn.
     inbox: Vec<Command<Ticket>>,
-    busy: Option<Busy>,
+    busy: Option<PendingTurn>,
     /// What was decided while that is on its way; it follows.
-    ahead: Option<Busy>,
+    ahead: Option<PendingTurn>,
     /// The turn that is coming; others in the heap are outdated.
     turn_at: Option<Timestamp>,
     /// Attempts that were called off.
@@ -98,12 +98,12 @@ pub struct Process {
 enum State {
     Up,
     /// What would have happened meanwhile.
-    Paused(Vec<Happening>),
+    Paused(Vec<ProcessEvent>),
     Dead,
 }
 
 /// A turn on its way to the store and back.
-struct Busy {
+struct PendingTurn {
     turn: Turn<Ticket>,
     /// Nothing was to be started in it.
     is_draining: bool,
@@ -113,7 +113,7 @@ struct Busy {
 }
 
 impl Process {
-    pub fn new(host: usize, epoch: u64, clock: Clock, high_water: Option<Timestamp>, sizes: Sizes) -> Process {
+    pub fn new(host: usize, epoch: u64, clock: EngineClock, high_water: Option<Timestamp>, sizes: Sizes) -> Process {
         Process {
             host,
             epoch,
@@ -164,20 +164,20 @@ fn mailbox(epoch: u64, sizes: Sizes) -> Mailbox<Ticket> {
 }
 
 impl World {
-    pub fn happen(&mut self, process: usize, happening: Happening) -> Judgement {
-        match (&mut self.processes[process].state, happening) {
+    pub fn happen(&mut self, process: usize, event: ProcessEvent) -> CheckResult {
+        match (&mut self.processes[process].state, event) {
             (State::Dead, _) => {}
-            (State::Paused(_), Happening::Resume) => self.resume(process),
-            (State::Up, Happening::Resume) => {}
-            (State::Paused(held), happening) => held.push(happening),
-            (State::Up, Happening::Turn) => self.turn(process)?,
-            (State::Up, Happening::Ahead) => self.decide_ahead(process)?,
-            (State::Up, Happening::Commit) => self.commit(process)?,
-            (State::Up, Happening::Settle) => self.settle(process)?,
-            (State::Up, Happening::Read { run, payloads }) => self.read(process, run, payloads),
-            (State::Up, Happening::Refill { lane, after }) => self.refill(process, lane, after),
-            (State::Up, Happening::Arrive(command)) => self.deliver(process, command),
-            (State::Up, Happening::Report { run, step, fence, result }) => {
+            (State::Paused(_), ProcessEvent::Resume) => self.resume(process),
+            (State::Up, ProcessEvent::Resume) => {}
+            (State::Paused(deferred), event) => deferred.push(event),
+            (State::Up, ProcessEvent::Turn) => self.turn(process)?,
+            (State::Up, ProcessEvent::DecideAhead) => self.decide_ahead(process)?,
+            (State::Up, ProcessEvent::Commit) => self.commit(process)?,
+            (State::Up, ProcessEvent::Settle) => self.settle(process)?,
+            (State::Up, ProcessEvent::Read { run, payloads }) => self.read(process, run, payloads),
+            (State::Up, ProcessEvent::Refill { lane, after }) => self.refill(process, lane, after),
+            (State::Up, ProcessEvent::CommandArrived(command)) => self.deliver(process, command),
+            (State::Up, ProcessEvent::ExecutorReport { run, step, fence, result }) => {
                 // A connection that was dropped in time brings nothing; one that was not, a late result.
                 if self.processes[process].aborted.contains(&(run, fence)) && self.schedule.coin() {
                     return Ok(());
@@ -185,9 +185,9 @@ impl World {
                 let input = Input::Finished { step, fence, result, digest: 0 };
                 self.deliver(process, Command::Give { org: OrgId::DEFAULT, run, input, ticket: None });
             }
-            (State::Up, Happening::Poll) => self.poll(process),
-            (State::Up, Happening::Look) => self.look(process),
-            (State::Up, Happening::Tell { run, number }) => self.tell(process, run, number)?,
+            (State::Up, ProcessEvent::PollTimers) => self.poll(process),
+            (State::Up, ProcessEvent::ScanOutbox) => self.look(process),
+            (State::Up, ProcessEvent::Notify { run, number }) => self.tell(process, run, number)?,
         }
         Ok(())
     }
@@ -199,17 +199,17 @@ impl World {
     }
 
     /// Something that will happen in the process in a moment.
-    pub fn push_process(&mut self, process: usize, happening: Happening) {
+    pub fn push_process(&mut self, process: usize, event: ProcessEvent) {
         let delay = self.schedule.log_millis(1, 20);
-        self.push(delay, Event::Process(process, happening));
+        self.push(delay, SimEvent::Process(process, event));
     }
 
     fn resume(&mut self, process: usize) {
         self.note(format!("process {process} goes on"));
         let state = std::mem::replace(&mut self.processes[process].state, State::Up);
-        if let State::Paused(held) = state {
-            for happening in held {
-                self.push(Span(0), Event::Process(process, happening));
+        if let State::Paused(deferred) = state {
+            for event in deferred {
+                self.push(Span(0), SimEvent::Process(process, event));
             }
         }
         let this = &mut self.processes[process];
@@ -246,11 +246,11 @@ impl World {
         let this = &mut self.processes[process];
         if this.busy.is_none() && this.turn_at.is_none_or(|planned| at < planned) {
             this.turn_at = Some(at);
-            self.push_at(at, Event::Process(process, Happening::Turn));
+            self.push_at(at, SimEvent::Process(process, ProcessEvent::Turn));
         }
     }
 
-    fn turn(&mut self, process: usize) -> Judgement {
+    fn turn(&mut self, process: usize) -> CheckResult {
         let this = &self.processes[process];
         if this.busy.is_some() || this.turn_at.is_none_or(|at| at > self.now) {
             return Ok(());
@@ -261,15 +261,15 @@ impl World {
         if is_empty {
             return self.settle(process);
         }
-        self.push_process(process, Happening::Commit);
+        self.push_process(process, ProcessEvent::Commit);
         if self.schedule.coin() {
-            self.push_process(process, Happening::Ahead);
+            self.push_process(process, ProcessEvent::DecideAhead);
         }
         Ok(())
     }
 
     /// Takes what arrived although the last batch is not settled: its runs have to wait, others need not.
-    fn decide_ahead(&mut self, process: usize) -> Judgement {
+    fn decide_ahead(&mut self, process: usize) -> CheckResult {
         let this = &self.processes[process];
         if this.busy.is_none() || this.inbox.is_empty() && !this.mailbox.has_work() {
             return Ok(());
@@ -278,20 +278,20 @@ impl World {
         let was_draining = before.as_ref().is_none_or(|ahead| ahead.is_draining);
         let busy = self.decide(process, before.map_or_else(Turn::default, |ahead| ahead.turn))?;
         let is_draining = was_draining && busy.is_draining;
-        self.processes[process].ahead = Some(Busy { is_draining, is_ahead: true, result: None, ..busy });
+        self.processes[process].ahead = Some(PendingTurn { is_draining, is_ahead: true, result: None, ..busy });
         let is_merged = self.schedule.coin();
         self.trace.mark("a batch was decided while another was on its way", true);
         if is_merged {
-            self.push_process(process, Happening::Ahead);
+            self.push_process(process, ProcessEvent::DecideAhead);
         }
         Ok(())
     }
 
     /// Takes what arrived and advances; what that gives is added to a turn.
-    fn decide(&mut self, process: usize, mut turn: Turn<Ticket>) -> Result<Busy, Failure> {
+    fn decide(&mut self, process: usize, mut turn: Turn<Ticket>) -> Result<PendingTurn, Violation> {
         let now = self.time(process);
         let this = &mut self.processes[process];
-        Harm::Early.unless(now >= this.newest_at, || {
+        ViolationKind::Early.unless(now >= this.newest_at, || {
             format!("engine time ran backwards in process {process}, from {:?} to {now:?}", this.newest_at)
         })?;
         (this.turn_at, this.newest_at) = (None, now);
@@ -303,7 +303,7 @@ impl World {
         self.processes[process].mailbox.turn(now, &mut turn);
         for (lane, after) in std::mem::take(&mut turn.refills) {
             let delay = Span(self.chance.between(0, self.faults.read_delay.0));
-            self.push(delay, Event::Process(process, Happening::Refill { lane, after }));
+            self.push(delay, SimEvent::Process(process, ProcessEvent::Refill { lane, after }));
         }
         for (_, run) in std::mem::take(&mut turn.loads) {
             self.ask_store(process, run, None);
@@ -312,16 +312,16 @@ impl World {
             self.ask_store(process, run, Some(numbers));
         }
         let result = turn.batch.runs.is_empty().then(|| Ok(Vec::new()));
-        Ok(Busy { turn, is_draining: self.processes[process].is_draining, is_ahead: false, result })
+        Ok(PendingTurn { turn, is_draining: self.processes[process].is_draining, is_ahead: false, result })
     }
 
     fn ask_store(&mut self, process: usize, run: RunId, payloads: Option<Vec<u32>>) {
         let delay = Span(self.chance.between(0, self.faults.read_delay.0));
-        self.push(delay, Event::Process(process, Happening::Read { run, payloads }));
+        self.push(delay, SimEvent::Process(process, ProcessEvent::Read { run, payloads }));
     }
 
     /// Asks the store, which may fail; then holds what is stored against every invariant.
-    fn commit(&mut self, process: usize) -> Judgement {
+    fn commit(&mut self, process: usize) -> CheckResult {
         let host = self.processes[process].host;
         let crashes = !self.is_calm && self.chance.chance(self.faults.crash_at_commit);
         if crashes && self.chance.coin() {
@@ -339,7 +339,7 @@ impl World {
             others.for_each(|(_, other)| other.is_outdated = true);
         }
         let Process { is_outdated, is_unsure, .. } = self.processes[process];
-        let writer = Writer {
+        let writer = BatchWriter {
             is_alone: !is_outdated,
             is_sure: !is_unsure,
             is_draining: busy.is_draining,
@@ -347,7 +347,7 @@ impl World {
         };
         self.examine(&busy.turn.batch, (Some(process), writer))?;
         for run in busy.turn.batch.runs.iter().map(|write| write.run) {
-            if !self.is_calm && self.chance.chance(self.faults.race) {
+            if !self.is_calm && self.chance.chance(self.faults.deadline_race) {
                 self.aim(run, process);
             }
         }
@@ -358,21 +358,21 @@ impl World {
             return Ok(());
         }
         let delay = self.schedule.log_millis(1, 5);
-        self.push(delay, Event::Process(process, Happening::Settle));
+        self.push(delay, SimEvent::Process(process, ProcessEvent::Settle));
         Ok(())
     }
 
     /// Learns what became of a batch. What was decided meanwhile is written next, perhaps before anything else.
-    fn settle(&mut self, process: usize) -> Judgement {
+    fn settle(&mut self, process: usize) -> CheckResult {
         let this = &mut self.processes[process];
-        let Some(Busy { turn, result: Some(result), .. }) = this.busy.take() else { return Ok(()) };
+        let Some(PendingTurn { turn, result: Some(result), .. }) = this.busy.take() else { return Ok(()) };
         let untried = match this.ahead.take() {
             Some(ahead) if result.is_ok() => {
                 let is_empty = ahead.turn.batch.runs.is_empty();
-                this.busy = Some(Busy { result: is_empty.then(|| Ok(Vec::new())), ..ahead });
+                this.busy = Some(PendingTurn { result: is_empty.then(|| Ok(Vec::new())), ..ahead });
                 match (is_empty, self.schedule.coin()) {
-                    (true, _) => self.push_process(process, Happening::Settle),
-                    (false, true) => self.push_process(process, Happening::Commit),
+                    (true, _) => self.push_process(process, ProcessEvent::Settle),
+                    (false, true) => self.push_process(process, ProcessEvent::Commit),
                     (false, false) => {
                         self.trace.mark("a batch was written before the last was settled", true);
                         self.commit(process)?;
@@ -387,7 +387,7 @@ impl World {
         }
         self.settled(process, turn, result)?;
         match untried {
-            Some(Busy { turn, .. }) if self.processes[process].is_alive() => {
+            Some(PendingTurn { turn, .. }) if self.processes[process].is_alive() => {
                 let error = store::Error::Unavailable("the batch before it could not be written".into());
                 self.settled(process, turn, Err(error))
             }
@@ -395,7 +395,7 @@ impl World {
         }
     }
 
-    fn settled(&mut self, process: usize, turn: Turn<Ticket>, result: store::Result<Vec<Verdict>>) -> Judgement {
+    fn settled(&mut self, process: usize, turn: Turn<Ticket>, result: store::Result<Vec<Verdict>>) -> CheckResult {
         let this = &mut self.processes[process];
         let error = result.as_ref().err().cloned();
         this.is_unsure |= matches!(error, Some(store::Error::Unknown(_)));
@@ -421,7 +421,7 @@ impl World {
     }
 
     /// Carries out what a commit allowed.
-    fn release(&mut self, process: usize, released: Released<Ticket>) -> Judgement {
+    fn release(&mut self, process: usize, released: Released<Ticket>) -> CheckResult {
         for (ticket, reply) in released.replies {
             match &reply {
                 Reply::Handed(handed) => {
@@ -435,18 +435,18 @@ impl World {
             self.trace.mark("a watcher was told the end", matches!(reply, Reply::Ended(_)));
             let is_refused = matches!(reply, Reply::Unavailable(_) | Reply::Unknown(_));
             if self.crew.gone.contains(&ticket) {
-                let ask = self.ledger.asked(ticket).clone();
-                self.hear(process, ticket, &ask, &reply)?;
+                let request = self.ledger.asked(ticket).clone();
+                self.hear(process, ticket, &request, &reply)?;
                 continue;
             }
-            let ask = self.ledger.answered(ticket, reply.clone(), &self.checker)?.clone();
-            self.hear(process, ticket, &ask, &reply)?;
+            let request = self.ledger.answered(ticket, reply.clone(), &self.checker)?.clone();
+            self.hear(process, ticket, &request, &reply)?;
             if is_refused {
-                self.unanswered(ask);
+                self.unanswered(request);
             }
         }
         for (_, run, number) in released.notices {
-            self.push_process(process, Happening::Tell { run, number });
+            self.push_process(process, ProcessEvent::Notify { run, number });
         }
         self.processes[process].aborted.extend(released.aborts);
         let epoch = self.processes[process].epoch;
@@ -487,7 +487,7 @@ impl World {
     /// An executor of `process` will report.
     pub fn report(&mut self, process: usize, dispatch: &Dispatch, after: Span, result: TaskResult) {
         let Dispatch { run, step, fence, .. } = *dispatch;
-        self.push(after, Event::Process(process, Happening::Report { run, step, fence, result }));
+        self.push(after, SimEvent::Process(process, ProcessEvent::ExecutorReport { run, step, fence, result }));
     }
 
     fn read(&mut self, process: usize, run: RunId, payloads: Option<Vec<u32>>) {
@@ -497,7 +497,7 @@ impl World {
         };
         self.note(format!("process {process} reads {run}"));
         let delay = self.schedule.log_millis(1, 5);
-        self.push(delay, Event::Process(process, Happening::Arrive(command)));
+        self.push(delay, SimEvent::Process(process, ProcessEvent::CommandArrived(command)));
     }
 
     fn poll(&mut self, process: usize) {
@@ -518,6 +518,6 @@ impl World {
                 self.deliver(process, Command::Timers(timers));
             }
         }
-        self.push(pause, Event::Process(process, Happening::Poll));
+        self.push(pause, SimEvent::Process(process, ProcessEvent::PollTimers));
     }
 }

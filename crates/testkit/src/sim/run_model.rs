@@ -6,10 +6,10 @@
 //! stores, nodes or time but what the events say.
 
 use super::condition::Facts;
-use super::oracle::{self, Ending, Standing};
+use super::oracle::{self, StepOutcome, StepState};
 use super::trigger::Trigger;
-use super::violation::{Harm, Judgement, require};
-use super::workflow_generator::{Errand, Kind, Limit, Shape, Step};
+use super::violation::{CheckResult, ViolationKind, require};
+use super::workflow_generator::{ConcurrencyLimit, Step, StepKind, TestWorkflow, WorkerTask};
 use engine::board::Task;
 use engine::mailbox::Dispatch;
 use kernel::advance::Work;
@@ -17,11 +17,11 @@ use kernel::event::{Because, Event, Failure, Gate, OnConflict, Queue};
 use kernel::{RunStatus, Span, Timestamp};
 use std::rc::Rc;
 
-pub struct Model {
-    shape: Rc<Shape>,
+pub struct RunModel {
+    shape: Rc<TestWorkflow>,
     /// A large one lies in the store, so a decision may wait for a read.
     trigger: Trigger,
-    steps: Vec<Seen>,
+    steps: Vec<StepModel>,
     status: Option<RunStatus>,
     expires_at: Timestamp,
     /// Nothing may start: it is paused, or its turn has not come.
@@ -37,7 +37,7 @@ pub struct Model {
 
 /// What was seen of one step.
 #[derive(Clone, Default)]
-struct Seen {
+struct StepModel {
     phase: Phase,
     attempts: u32,
     charged: u32,
@@ -68,10 +68,10 @@ enum Phase {
     Done(&'static str),
 }
 
-impl Model {
-    pub fn new(shape: Rc<Shape>, trigger: Trigger) -> Model {
-        let steps = vec![Seen::default(); shape.steps.len()];
-        Model {
+impl RunModel {
+    pub fn new(shape: Rc<TestWorkflow>, trigger: Trigger) -> RunModel {
+        let steps = vec![StepModel::default(); shape.steps.len()];
+        RunModel {
             shape,
             trigger,
             steps,
@@ -116,7 +116,7 @@ impl Model {
     }
 
     /// When the limit on where a task stands now ends.
-    fn ends(&self, i: usize, limit: fn(&Errand) -> Option<Span>) -> Option<Timestamp> {
+    fn ends(&self, i: usize, limit: fn(&WorkerTask) -> Option<Span>) -> Option<Timestamp> {
         Some(self.steps[i].since.after(limit(self.shape.steps[i].kind.errand()?)?))
     }
 
@@ -139,44 +139,47 @@ impl Model {
 
     /// I8, I35: could a step have had this many effects? A step that succeeded by an executor had one
     /// at least, and none has more than it had attempts.
-    pub fn allows_effects(&self, step: u32, effects: u32) -> Judgement {
+    pub fn allows_effects(&self, step: u32, effects: u32) -> CheckResult {
         let (seen, step_shape) = (&self.steps[step as usize], &self.shape.steps[step as usize]);
         let is_task = step_shape.kind.errand().is_some();
         let is_owed = (is_task || step_shape.kind.is_executed()) && seen.phase == Phase::Done("success");
-        Harm::Lost.unless(!is_owed || effects > 0, || format!("s{step} succeeded without an effect"))?;
+        ViolationKind::Lost.unless(!is_owed || effects > 0, || format!("s{step} succeeded without an effect"))?;
         let most = if step_shape.retry.never && !is_task { seen.attempts.min(1) } else { seen.attempts };
-        Harm::Doubled.unless(effects <= most, || format!("s{step} had {effects} effects, {most} are allowed"))
+        ViolationKind::Duplicated
+            .unless(effects <= most, || format!("s{step} had {effects} effects, {most} are allowed"))
     }
 
     /// Is this how a step of its kind can end?
-    pub fn allows_ending(&self, step: u32) -> Judgement {
+    pub fn allows_ending(&self, step: u32) -> CheckResult {
         let Phase::Done(word) = self.steps[step as usize].phase else { return Ok(()) };
         let shape = &self.shape.steps[step as usize];
         let is_allowed = match (word, shape.kind) {
             ("skipped" | "cancelled", _) => true,
-            ("template_error", kind) => kind == Kind::Set { is_broken: true },
-            ("success", kind) => kind != Kind::Set { is_broken: true },
-            ("failed", Kind::Http(_) | Kind::Task(_)) => true,
+            ("template_error", kind) => kind == StepKind::Set { is_broken: true },
+            ("success", kind) => kind != StepKind::Set { is_broken: true },
+            ("failed", StepKind::Http(_) | StepKind::Task(_)) => true,
             // Nobody knows whether it was done, and it may be done only once.
-            ("failed", Kind::Noop) => shape.retry.never,
-            ("timeout", Kind::Task(Errand { queue, attempt, total, .. })) => queue.or(attempt).or(total).is_some(),
-            ("timeout", kind) => matches!(kind, Kind::Http(_) | Kind::Wait(_)),
+            ("failed", StepKind::Noop) => shape.retry.never,
+            ("timeout", StepKind::Task(WorkerTask { queue, attempt, total, .. })) => {
+                queue.or(attempt).or(total).is_some()
+            }
+            ("timeout", kind) => matches!(kind, StepKind::Http(_) | StepKind::Wait(_)),
             _ => false,
         };
         require(is_allowed, || format!("s{step} is {:?} and ended as {word}", shape.kind))
     }
 
     /// T8: what a step sends is what its template says, filled once.
-    pub fn explains(&self, dispatch: &Dispatch) -> Judgement {
+    pub fn explains(&self, dispatch: &Dispatch) -> CheckResult {
         let is_right = match self.shape.steps[dispatch.step as usize].kind {
-            Kind::Http(reads) => self.trigger.explains(reads, &dispatch.work),
+            StepKind::Http(reads) => self.trigger.explains(reads, &dispatch.work),
             kind => kind.is_executed() && dispatch.work == Work::Noop,
         };
         require(is_right, || format!("s{} sends what nobody wrote: {:?}", dispatch.step, dispatch.work))
     }
 
     /// What a worker is given is what the task says, filled once.
-    pub fn explains_task(&self, task: &Task) -> Judgement {
+    pub fn explains_task(&self, task: &Task) -> CheckResult {
         let Some(errand) = self.shape.steps[task.step as usize].kind.errand() else {
             return Err(format!("s{} is no task", task.step).into());
         };
@@ -185,10 +188,10 @@ impl Model {
     }
 
     /// Takes one event in, or says why it cannot have happened.
-    pub fn observe(&mut self, event: &Event, at: Timestamp) -> Judgement {
+    pub fn observe(&mut self, event: &Event, at: Timestamp) -> CheckResult {
         if self.is_over() {
             let is_note = matches!(event, Event::LateResult { .. });
-            return Harm::Doubled.unless(is_note, || "something follows the end of the run".into());
+            return ViolationKind::Duplicated.unless(is_note, || "something follows the end of the run".into());
         }
         require(self.status.is_some() == !matches!(event, Event::Created { .. }), || {
             "a run is created once, first".into()
@@ -217,7 +220,7 @@ impl Model {
                 let was_queued = std::mem::take(&mut self.is_queued);
                 require(was_queued, || "its turn has come, and it did not wait for one".into())?;
                 let is_time = !std::mem::take(&mut self.is_early) || self.trigger.run_at.is_some_and(|due| at >= due);
-                Harm::Early.unless(is_time, || "it is not to start yet".into())?;
+                ViolationKind::Early.unless(is_time, || "it is not to start yet".into())?;
                 self.turn(RunStatus::Pending, RunStatus::Running)
             }
             Event::Paused { .. } => {
@@ -246,7 +249,7 @@ impl Model {
             }
             Event::RunTimeout {} => {
                 self.status = Some(RunStatus::Timeout);
-                Harm::Early.unless(at >= self.expires_at, || "the run expired early".into())
+                ViolationKind::Early.unless(at >= self.expires_at, || "the run expired early".into())
             }
             _ => match event.step() {
                 Some(step) if (step as usize) < self.steps.len() => self.observe_step(step as usize, event, at),
@@ -256,13 +259,13 @@ impl Model {
     }
 
     /// What must hold between two records.
-    pub fn rest(&self) -> Judgement {
+    pub fn rest(&self) -> CheckResult {
         if self.is_over() {
             return Ok(());
         }
         let is_held = self.hold().is_some();
         let is_active =
-            |s: &Seen| matches!(s.phase, Phase::Running | Phase::Leased) || s.phase == Phase::Ready && !is_held;
+            |s: &StepModel| matches!(s.phase, Phase::Running | Phase::Leased) || s.phase == Phase::Ready && !is_held;
         let is_running = self.steps.iter().any(is_active);
         let is_undecided = |i: &usize| !is_held && self.steps[*i].phase == Phase::Idle && self.needs_settled(*i);
         let undecided = (0..self.steps.len()).find(is_undecided);
@@ -277,12 +280,12 @@ impl Model {
         require(agrees, || format!("the run is {:?} with a step running: {is_running}", self.status))
     }
 
-    fn turn(&mut self, from: RunStatus, to: RunStatus) -> Judgement {
+    fn turn(&mut self, from: RunStatus, to: RunStatus) -> CheckResult {
         let was = self.status.replace(to);
         require(was == Some(from), || format!("from {was:?} to {to}"))
     }
 
-    fn end(&mut self, status: RunStatus) -> Judgement {
+    fn end(&mut self, status: RunStatus) -> CheckResult {
         self.status = Some(status);
         require(self.steps.iter().all(|s| matches!(s.phase, Phase::Done(_))), || {
             "the run ended before its steps".into()
@@ -290,9 +293,9 @@ impl Model {
         let standings = self.prediction();
         for (i, standing) in standings.iter().enumerate() {
             let word = match standing {
-                Standing::Settled(ending) => ending.word,
-                Standing::Skipped(_) => "skipped",
-                Standing::Blocked | Standing::Ready => "open",
+                StepState::Settled(ending) => ending.word,
+                StepState::Skipped(_) => "skipped",
+                StepState::Blocked | StepState::Ready => "open",
             };
             require(word == self.word(i), || format!("s{i} ended as {}, the oracle says {word}", self.word(i)))?;
         }
@@ -301,10 +304,10 @@ impl Model {
         require(status == expected, || format!("the run ended as {status}, its steps add up to {expected}"))
     }
 
-    fn observe_step(&mut self, i: usize, event: &Event, at: Timestamp) -> Judgement {
+    fn observe_step(&mut self, i: usize, event: &Event, at: Timestamp) -> CheckResult {
         let shape = self.shape.clone();
         let Step { kind, retry, .. } = &shape.steps[i];
-        if let Kind::Task(errand) = kind {
+        if let StepKind::Task(errand) = kind {
             return self.observe_task(i, errand, event, at);
         }
         let phase = self.steps[i].phase;
@@ -344,7 +347,7 @@ impl Model {
             }
             Event::Succeeded { response, .. } => {
                 match kind {
-                    Kind::Set { is_broken: false } => self.may_begin(i)?,
+                    StepKind::Set { is_broken: false } => self.may_begin(i)?,
                     _ => require(is_running, illegal)?,
                 }
                 self.steps[i].code = response.status_code;
@@ -352,7 +355,7 @@ impl Model {
             }
             Event::Failed { failure: Failure { code, .. }, response, .. } => {
                 match kind {
-                    Kind::Set { is_broken: true } => self.may_begin(i)?,
+                    StepKind::Set { is_broken: true } => self.may_begin(i)?,
                     _ => require(is_running && code != "template_error", illegal)?,
                 }
                 self.steps[i].code = response.as_ref().and_then(|r| r.status_code);
@@ -361,7 +364,7 @@ impl Model {
             Event::TimedOut { .. } => {
                 match phase {
                     Phase::Waiting(deadline) => {
-                        Harm::Early.unless(at >= deadline, || format!("s{i} timed out early"))?
+                        ViolationKind::Early.unless(at >= deadline, || format!("s{i} timed out early"))?
                     }
                     _ => require(is_running, illegal)?,
                 }
@@ -374,25 +377,25 @@ impl Model {
                 self.done(i, "cancelled")
             }
             Event::TimerSet { at: until, .. } => {
-                let Kind::Sleep(span) = kind else { return Err(illegal().into()) };
+                let StepKind::Sleep(span) = kind else { return Err(illegal().into()) };
                 self.may_begin(i)?;
                 self.steps[i].phase = Phase::Sleeping(*until);
                 require(*until == at.after(*span), || format!("s{i} sleeps until {until:?}"))
             }
             Event::Woken { .. } => {
                 let Phase::Sleeping(until) = phase else { return Err(illegal().into()) };
-                Harm::Early.unless(at >= until, || format!("s{i} woke early"))?;
+                ViolationKind::Early.unless(at >= until, || format!("s{i} woke early"))?;
                 self.done(i, "success")
             }
             Event::WaitOpened { deadline, .. } => {
-                let Kind::Wait(timeout) = kind else { return Err(illegal().into()) };
+                let StepKind::Wait(timeout) = kind else { return Err(illegal().into()) };
                 self.may_begin(i)?;
                 self.steps[i].phase = Phase::Waiting(*deadline);
                 let is_right = *deadline == timeout.map_or(self.expires_at, |t| at.after(t));
                 require(is_right && !self.steps[i].has_callback, illegal)
             }
             Event::WaitClosed { .. } => {
-                let is_early = phase == Phase::Idle && matches!(kind, Kind::Wait(_)) && !self.steps[i].has_callback;
+                let is_early = phase == Phase::Idle && matches!(kind, StepKind::Wait(_)) && !self.steps[i].has_callback;
                 self.steps[i].has_callback = true;
                 require(is_early, illegal)
             }
@@ -409,7 +412,7 @@ impl Model {
     }
 
     /// The same for a step that is done outside.
-    fn observe_task(&mut self, i: usize, errand: &Errand, event: &Event, at: Timestamp) -> Judgement {
+    fn observe_task(&mut self, i: usize, errand: &WorkerTask, event: &Event, at: Timestamp) -> CheckResult {
         let shape = self.shape.clone();
         let retry = &shape.steps[i].retry;
         let phase = self.steps[i].phase;
@@ -424,7 +427,8 @@ impl Model {
         let all_is_over = has_ended(self.ends_for_good(i));
         let in_time = || {
             let is_in_time = !(attempt_is_over || queue_is_over || all_is_over);
-            Harm::Doubled.unless(is_in_time, || format!("s{i}: {} after its limit", event.name().unwrap_or("?")))
+            ViolationKind::Duplicated
+                .unless(is_in_time, || format!("s{i}: {} after its limit", event.name().unwrap_or("?")))
         };
         match event {
             Event::Scheduled { attempt, key, .. } => {
@@ -502,7 +506,7 @@ impl Model {
                     "timeout" => attempt_is_over && !has_more,
                     _ => false,
                 };
-                Harm::Early.unless(is_time, || format!("{}: {}", illegal(), failure.code))?;
+                ViolationKind::Early.unless(is_time, || format!("{}: {}", illegal(), failure.code))?;
                 self.done(i, "timeout")
             }
             Event::Skipped { because, .. } => self.skipped(i, because),
@@ -515,24 +519,24 @@ impl Model {
         }
     }
 
-    fn stand(&mut self, i: usize, phase: Phase, at: Timestamp) -> Judgement {
+    fn stand(&mut self, i: usize, phase: Phase, at: Timestamp) -> CheckResult {
         let seen = &mut self.steps[i];
         (seen.phase, seen.since) = (phase, at);
         seen.ready_at.get_or_insert(at);
         Ok(())
     }
 
-    fn shares_limits(&self, i: usize, errand: &Errand, key: &str) -> Judgement {
+    fn shares_limits(&self, i: usize, errand: &WorkerTask, key: &str) -> CheckResult {
         let written = if errand.is_laned { format!("lane-{}", self.trigger.lane) } else { self.trigger.key.into() };
         require(key == written, || format!("s{i} shares limits with {key:?}, {written:?} was written"))
     }
 
-    fn done(&mut self, i: usize, word: &'static str) -> Judgement {
+    fn done(&mut self, i: usize, word: &'static str) -> CheckResult {
         self.steps[i].phase = Phase::Done(word);
         Ok(())
     }
 
-    fn skipped(&mut self, i: usize, because: &Because) -> Judgement {
+    fn skipped(&mut self, i: usize, because: &Because) -> CheckResult {
         let step = &self.shape.steps[i];
         require(self.steps[i].phase == Phase::Idle && self.needs_settled(i), || format!("s{i} is skipped too soon"))?;
         self.may_start(i)?;
@@ -549,29 +553,30 @@ impl Model {
     }
 
     /// The limit it comes under is the one that was written.
-    fn comes_under(&self, gate: Option<&Gate>) -> Judgement {
-        let seen = gate.map(|g| (g.key.clone(), Limit { most: g.limit, on_conflict: g.on_conflict }));
+    fn comes_under(&self, gate: Option<&Gate>) -> CheckResult {
+        let seen = gate.map(|g| (g.key.clone(), ConcurrencyLimit { most: g.limit, on_conflict: g.on_conflict }));
         let written = self.shape.gate.map(|limit| (format!("lane-{}", self.trigger.lane), limit));
         require(seen == written, || format!("it comes under {seen:?}, {written:?} was written"))
     }
 
     /// Nothing starts in a run that is held back.
-    fn may_start(&self, i: usize) -> Judgement {
-        Harm::Early.unless(self.hold().is_none(), || format!("s{i} goes on although {}", self.hold().unwrap_or("?")))
+    fn may_start(&self, i: usize) -> CheckResult {
+        ViolationKind::Early
+            .unless(self.hold().is_none(), || format!("s{i} goes on although {}", self.hold().unwrap_or("?")))
     }
 
     /// The next attempt, or the first.
-    fn may_try(&self, i: usize, at: Timestamp) -> Judgement {
+    fn may_try(&self, i: usize, at: Timestamp) -> CheckResult {
         match self.steps[i].phase {
             Phase::Retrying(due) => {
                 self.may_start(i)?;
-                Harm::Early.unless(at >= due, || format!("s{i} is tried again early"))
+                ViolationKind::Early.unless(at >= due, || format!("s{i} is tried again early"))
             }
             _ => self.may_begin(i),
         }
     }
 
-    fn may_begin(&self, i: usize) -> Judgement {
+    fn may_begin(&self, i: usize) -> CheckResult {
         self.may_start(i)?;
         let guard = &self.shape.steps[i].guard;
         require(self.steps[i].phase == Phase::Idle, || format!("s{i} begins and is {:?}", self.steps[i].phase))?;
@@ -592,19 +597,19 @@ impl Model {
     }
 
     /// What the oracle makes of the answers that were recorded.
-    fn prediction(&self) -> Vec<Standing> {
-        let ending = |(i, seen): (usize, &Seen)| match (seen.phase, self.shape.steps[i].kind) {
-            (Phase::Done(word), kind) if word != "skipped" && !matches!(kind, Kind::Set { .. }) => {
-                Some(Ending { word, code: seen.code })
+    fn prediction(&self) -> Vec<StepState> {
+        let ending = |(i, seen): (usize, &StepModel)| match (seen.phase, self.shape.steps[i].kind) {
+            (Phase::Done(word), kind) if word != "skipped" && !matches!(kind, StepKind::Set { .. }) => {
+                Some(StepOutcome { word, code: seen.code })
             }
             _ => None,
         };
-        let endings: Vec<Option<Ending>> = self.steps.iter().enumerate().map(ending).collect();
+        let endings: Vec<Option<StepOutcome>> = self.steps.iter().enumerate().map(ending).collect();
         oracle::evaluate(&self.shape, self.trigger.flag, &endings)
     }
 }
 
-impl Facts for Model {
+impl Facts for RunModel {
     fn word(&self, step: usize) -> &'static str {
         match self.steps[step].phase {
             Phase::Done(word) => word,

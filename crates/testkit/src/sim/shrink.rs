@@ -10,7 +10,7 @@ use super::{Options, Report, run};
 /// The smallest options found with which the seed still fails, and how it fails with them; `None` if it
 /// does not fail at all.
 pub fn shrink(seed: u64, options: &Options) -> Option<(Options, Report)> {
-    let fails = |options: &Options| Some(run(seed, options)).filter(|report| report.failure.is_some());
+    let fails = |options: &Options| Some(run(seed, options)).filter(|report| report.violation.is_some());
     let mut best = (options.clone(), fails(options)?);
     let attempt = |best: &mut (Options, Report), smaller: Options| {
         if let Some(report) = fails(&smaller) {

@@ -4,7 +4,7 @@
 //! The rule: what an upstream should receive is worked out here, without the kernel.
 
 use super::random::Random;
-use super::workflow_generator::Reads;
+use super::workflow_generator::TriggerPart;
 use bytes::Bytes;
 use kernel::Timestamp;
 use kernel::advance::Work;
@@ -41,24 +41,24 @@ impl Trigger {
     }
 
     /// What a worker must be given for a step that reads `reads`: all of it, where that is nothing.
-    pub fn input(&self, reads: Reads) -> Bytes {
+    pub fn input(&self, reads: TriggerPart) -> Bytes {
         match reads {
-            Reads::Nothing | Reads::Path => self.body(),
-            Reads::Flag => self.flag.to_string().into(),
-            Reads::Note => format!("\"{}\"", self.note).into(),
-            Reads::Text => format!("\"note: {}!\"", self.note).into(),
+            TriggerPart::Nothing | TriggerPart::NoteInUrl => self.body(),
+            TriggerPart::Flag => self.flag.to_string().into(),
+            TriggerPart::Note => format!("\"{}\"", self.note).into(),
+            TriggerPart::NoteInText => format!("\"note: {}!\"", self.note).into(),
         }
     }
 
     /// Is this the request that a step which reads `reads` must send?
-    pub fn explains(&self, reads: Reads, work: &Work) -> bool {
+    pub fn explains(&self, reads: TriggerPart, work: &Work) -> bool {
         let Work::Http(request) = work else { return false };
         let (path, body) = match reads {
-            Reads::Nothing => (String::new(), None),
-            Reads::Flag => (String::new(), Some(self.flag.to_string())),
-            Reads::Note => (String::new(), Some(self.note.to_owned())),
-            Reads::Text => (String::new(), Some(format!("note: {}!", self.note))),
-            Reads::Path => (percent_encoded(self.note), None),
+            TriggerPart::Nothing => (String::new(), None),
+            TriggerPart::Flag => (String::new(), Some(self.flag.to_string())),
+            TriggerPart::Note => (String::new(), Some(self.note.to_owned())),
+            TriggerPart::NoteInText => (String::new(), Some(format!("note: {}!", self.note))),
+            TriggerPart::NoteInUrl => (percent_encoded(self.note), None),
         };
         let sent = request.body.as_ref().map(|(bytes, _)| &bytes[..]);
         request.url == format!("http://upstream/{path}") && sent == body.as_deref().map(str::as_bytes)

@@ -2,7 +2,7 @@
 //! asked. Whatever they answer says which attempt it is about, so that the checker can tell whose answer
 //! was taken.
 
-use super::fault_plan::Faults;
+use super::fault_plan::FaultPlan;
 use super::random::Random;
 use engine::mailbox::Dispatch;
 use kernel::advance::{TaskResult, Work};
@@ -11,11 +11,16 @@ use kernel::payload::INLINE_MAX;
 use kernel::{Payload, Span, Timestamp};
 
 /// What an executor will report, and when: nothing at all, one result, or more than it should.
-pub fn reports(dispatch: &Dispatch, random: &mut Random, faults: &Faults, now: Timestamp) -> Vec<(Span, TaskResult)> {
+pub fn reports(
+    dispatch: &Dispatch,
+    random: &mut Random,
+    faults: &FaultPlan,
+    now: Timestamp,
+) -> Vec<(Span, TaskResult)> {
     if !matches!(dispatch.work, Work::Http(_)) {
         return vec![(random.millis(0, 1), TaskResult::Done { body: None, took: Span(0) })];
     }
-    if random.chance(faults.silence) {
+    if random.chance(faults.upstream_silence) {
         return Vec::new();
     }
     if random.chance(50) {

@@ -3,60 +3,60 @@
 use std::fmt;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Harm {
+pub enum ViolationKind {
     /// Something that was acknowledged, stored or owed is gone.
     Lost,
     /// Something that happens once happened again.
-    Doubled,
+    Duplicated,
     /// Something never ends.
     Stuck,
     /// Something came before its time, or time ran backwards.
     Early,
     /// Any other broken rule.
-    Wrong,
+    Other,
 }
 
 /// A harm and its story in a sentence.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Failure {
-    pub harm: Harm,
-    pub what: String,
+pub struct Violation {
+    pub kind: ViolationKind,
+    pub message: String,
 }
 
 /// What is wrong, if anything is; the first thing that is ends the story.
-pub type Judgement = Result<(), Failure>;
+pub type CheckResult = Result<(), Violation>;
 
-impl Harm {
+impl ViolationKind {
     /// This harm was done unless `is_so`.
-    pub fn unless(self, is_so: bool, otherwise: impl FnOnce() -> String) -> Judgement {
-        if is_so { Ok(()) } else { Err(Failure { harm: self, what: otherwise() }) }
+    pub fn unless(self, holds: bool, describe: impl FnOnce() -> String) -> CheckResult {
+        if holds { Ok(()) } else { Err(Violation { kind: self, message: describe() }) }
     }
 }
 
-pub fn require(is_so: bool, otherwise: impl FnOnce() -> String) -> Judgement {
-    Harm::Wrong.unless(is_so, otherwise)
+pub fn require(holds: bool, describe: impl FnOnce() -> String) -> CheckResult {
+    ViolationKind::Other.unless(holds, describe)
 }
 
-impl Failure {
-    pub fn about(self, whom: impl fmt::Display) -> Failure {
-        Failure { what: format!("{whom}: {}", self.what), ..self }
+impl Violation {
+    pub fn about(self, subject: impl fmt::Display) -> Violation {
+        Violation { message: format!("{subject}: {}", self.message), ..self }
     }
 }
 
-impl From<String> for Failure {
-    fn from(what: String) -> Self {
-        Failure { harm: Harm::Wrong, what }
+impl From<String> for Violation {
+    fn from(message: String) -> Self {
+        Violation { kind: ViolationKind::Other, message }
     }
 }
 
-impl From<&str> for Failure {
-    fn from(what: &str) -> Self {
-        what.to_owned().into()
+impl From<&str> for Violation {
+    fn from(message: &str) -> Self {
+        message.to_owned().into()
     }
 }
 
-impl fmt::Display for Failure {
+impl fmt::Display for Violation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:?}: {}", self.harm, self.what)
+        write!(f, "{:?}: {}", self.kind, self.message)
     }
 }

@@ -9,13 +9,13 @@
 //! It plays what `engine/src/engine/tasks.rs` does with a worker's requests. Whatever a worker says names the fence it was
 //! given, so that the checker can tell whose word was taken.
 
-use super::client_log::{Ask, Ticket};
-use super::process::Happening;
+use super::client_log::{Request, Ticket};
+use super::process::ProcessEvent;
 use super::random::Random;
 use super::trigger::Trigger;
-use super::violation::{Harm, Judgement, require};
+use super::violation::{CheckResult, ViolationKind, require};
 use super::workflow_generator::TYPES;
-use super::world::{Event, World, ready};
+use super::world::{SimEvent, World, ready};
 use engine::Reply;
 use engine::board::{self, Handed, Pattern, Sizes, Task};
 use engine::mailbox::{Command, Trouble};
@@ -30,21 +30,21 @@ const PATTERNS: [&str; 6] = ["%", "mail.%", "mail.send", "bill.v1", "bill.%", "i
 /// How long a worker waits for an answer in good weather.
 const WAIT: Span = Span::from_secs(2);
 
-pub enum Deed {
-    Poll {
+pub enum WorkerAction {
+    Claim {
         worker: usize,
     },
-    Withdraw {
+    EndWait {
         process: usize,
         place: u64,
     },
     /// The poll's connection is cut.
-    HangUp {
+    Disconnect {
         worker: usize,
         ticket: Ticket,
     },
-    Beat {
-        task: Holding,
+    Heartbeat {
+        task: HeldTask,
         /// It goes on until then.
         until: Timestamp,
     },
@@ -52,14 +52,14 @@ pub enum Deed {
         said: usize,
     },
     /// Somebody changes what is known about a type.
-    Rule {
+    ChangeType {
         name: &'static str,
     },
 }
 
 /// What a worker was given.
 #[derive(Clone, Copy, Debug)]
-pub struct Holding {
+pub struct HeldTask {
     run: RunId,
     step: u32,
     fence: u64,
@@ -68,19 +68,19 @@ pub struct Holding {
 
 /// How a worker says a task ended.
 #[derive(Clone, Debug)]
-struct Said {
-    task: Holding,
+struct WorkerReport {
+    task: HeldTask,
     result: TaskResult,
     digest: u64,
     /// It says so until it is answered, but not forever.
     tries: u32,
 }
 
-pub struct Crew {
+pub struct Workers {
     random: Random,
     /// What they claim, and their runtime.
     workers: Vec<(Vec<&'static str>, Option<&'static str>)>,
-    said: Vec<Said>,
+    said: Vec<WorkerReport>,
     /// Questions whose askers hung up.
     pub gone: BTreeSet<Ticket>,
     /// Heartbeats that a process has seen: when, and whether the lease was live as far as can be said.
@@ -88,19 +88,19 @@ pub struct Crew {
     pub sizes: Sizes,
 }
 
-impl Crew {
-    pub fn draw(mut random: Random, is_cramped: bool) -> Crew {
+impl Workers {
+    pub fn draw(mut random: Random, has_small_memory: bool) -> Workers {
         let worker = |random: &mut Random| {
             let types = (0..random.between(1, 3)).map(|_| random.pick(&PATTERNS)).collect();
             (types, random.pick(&[None, None, Some("python"), Some("rust")]))
         };
         let workers = (0..random.between(1, 5)).map(|_| worker(&mut random)).collect();
         let mut sizes = Sizes::default();
-        if is_cramped {
+        if has_small_memory {
             let (resident, page) = (random.below(5) as usize, random.between(1, 3) as usize);
             sizes = Sizes { resident, page, window: page * 2, low: random.between(1, 2) as usize };
         }
-        Crew { random, workers, said: Vec::new(), gone: BTreeSet::new(), beats: Vec::new(), sizes }
+        Workers { random, workers, said: Vec::new(), gone: BTreeSet::new(), beats: Vec::new(), sizes }
     }
 
     fn name(worker: usize) -> String {
@@ -113,15 +113,15 @@ impl World {
     pub fn muster(&mut self, until: Timestamp) {
         for worker in 0..self.crew.workers.len() {
             let at = self.crew.random.log_millis(1, 20_000);
-            self.push(at, Event::Crew(Deed::Poll { worker }));
+            self.push(at, SimEvent::Worker(WorkerAction::Claim { worker }));
         }
-        if self.faults.has_rules {
+        if self.faults.has_type_settings {
             for name in TYPES {
                 let row = self.draw_rule(name);
                 ready(self.store.put_type(&row)).expect("the memory store answers");
                 for _ in 0..self.crew.random.below(4) {
                     let at = Span(self.crew.random.below(until.since(self.now).0));
-                    self.push(at, Event::Crew(Deed::Rule { name }));
+                    self.push(at, SimEvent::Worker(WorkerAction::ChangeType { name }));
                 }
             }
         }
@@ -153,16 +153,16 @@ impl World {
         self.deliver(process, Command::Rule(Box::new(row)));
     }
 
-    pub fn work(&mut self, deed: Deed) {
+    pub fn work(&mut self, deed: WorkerAction) {
         match deed {
-            Deed::Poll { .. } | Deed::Rule { .. } if self.is_calm => {}
-            Deed::Poll { worker } => self.poll_for_work(worker),
-            Deed::Withdraw { process, place } => {
+            WorkerAction::Claim { .. } | WorkerAction::ChangeType { .. } if self.is_calm => {}
+            WorkerAction::Claim { worker } => self.poll_for_work(worker),
+            WorkerAction::EndWait { process, place } => {
                 if self.processes[process].is_alive() {
                     self.deliver(process, Command::Withdraw(place));
                 }
             }
-            Deed::HangUp { worker, ticket } => {
+            WorkerAction::Disconnect { worker, ticket } => {
                 if self.ledger.is_open(ticket) {
                     self.note(format!("worker {worker} hangs up request {ticket}"));
                     self.ledger.hang_up(ticket);
@@ -170,9 +170,9 @@ impl World {
                     self.poll_soon(worker);
                 }
             }
-            Deed::Beat { task, until } => self.beat(task, until),
-            Deed::Report { said } => self.say(said),
-            Deed::Rule { name } => {
+            WorkerAction::Heartbeat { task, until } => self.beat(task, until),
+            WorkerAction::Report { said } => self.say(said),
+            WorkerAction::ChangeType { name } => {
                 let row = self.draw_rule(name);
                 self.change_rule(row);
             }
@@ -190,7 +190,7 @@ impl World {
 
     fn poll_soon(&mut self, worker: usize) {
         let pause = self.crew.random.log_millis(1, 5_000);
-        self.push(pause, Event::Crew(Deed::Poll { worker }));
+        self.push(pause, SimEvent::Worker(WorkerAction::Claim { worker }));
     }
 
     fn poll_for_work(&mut self, worker: usize) {
@@ -200,9 +200,9 @@ impl World {
         let (credits, lease) = (random.pick(&[0, 1, 1, 2, 5]), random.log_millis(1_000, 60_000));
         let wait = random.chance(700).then(|| random.log_millis(10, 20_000));
         let ticket = self.ask_for_work(worker, process, (types, runtime), credits, lease, wait);
-        if self.crew.random.chance(self.faults.worker_hang_up) {
+        if self.crew.random.chance(self.faults.worker_disconnect) {
             let at = self.crew.random.log_millis(1, 10_000);
-            self.push(at, Event::Crew(Deed::HangUp { worker, ticket }));
+            self.push(at, SimEvent::Worker(WorkerAction::Disconnect { worker, ticket }));
         }
     }
 
@@ -215,14 +215,14 @@ impl World {
         lease: Span,
         wait: Option<Span>,
     ) -> Ticket {
-        let ticket = self.ledger.ask(Ask::Poll { worker }, process);
+        let ticket = self.ledger.ask(Request::Claim { worker }, process);
         let place = ticket as u64;
         self.note(format!("request {ticket} to process {process}: worker {worker} would take {credits} of {types:?}"));
         let ask = board::Ask {
             place,
             ticket,
             org: OrgId::DEFAULT,
-            worker: Crew::name(worker),
+            worker: Workers::name(worker),
             types: types.iter().map(|text| (*text).to_owned()).collect(),
             patterns: types.iter().filter_map(|text| Pattern::parse(text)).collect(),
             runtime: runtime.map(str::to_owned),
@@ -235,7 +235,7 @@ impl World {
         };
         self.deliver(process, Command::Ask(Box::new(ask)));
         if let Some(wait) = wait {
-            self.push(wait, Event::Crew(Deed::Withdraw { process, place }));
+            self.push(wait, SimEvent::Worker(WorkerAction::EndWait { process, place }));
         }
         ticket
     }
@@ -269,14 +269,14 @@ impl World {
     }
 
     /// A worker is answered.
-    pub fn hear(&mut self, process: usize, ticket: Ticket, ask: &Ask, reply: &Reply) -> Judgement {
-        match (ask, reply) {
-            (Ask::Poll { worker }, Reply::Handed(handed)) => self.take(process, ticket, *worker, handed),
-            (Ask::Beat { run, step, fence, by }, Reply::Lease(until)) => {
+    pub fn hear(&mut self, process: usize, ticket: Ticket, request: &Request, reply: &Reply) -> CheckResult {
+        match (request, reply) {
+            (Request::Claim { worker }, Reply::Handed(handed)) => self.take(process, ticket, *worker, handed),
+            (Request::Heartbeat { run, step, fence, by }, Reply::Lease(until)) => {
                 let Some(i) = self.crew.beats.iter().position(|(of, ..)| *of == ticket) else { return Ok(()) };
                 let (_, asked, is_live) = self.crew.beats.swap_remove(i);
                 let is_right = is_live.is_none_or(|is_live| is_live == until.is_some());
-                Harm::Doubled.unless(is_right, || {
+                ViolationKind::Duplicated.unless(is_right, || {
                     format!("the lease of s{step} of {run} under {fence} is live: {is_live:?}, answered {until:?}")
                 })?;
                 self.trace.mark("a worker said it was alive", until.is_some());
@@ -290,8 +290,8 @@ impl World {
                     None => Ok(()),
                 }
             }
-            (Ask::Report { run, fence, said, .. }, Reply::Answer { answer, .. }) => {
-                let Holding { step, .. } = self.crew.said[*said].task;
+            (Request::Report { run, fence, said, .. }, Reply::Answer { answer, .. }) => {
+                let HeldTask { step, .. } = self.crew.said[*said].task;
                 let has_it = self.checker.leases.fence((*run, step)) == Some(*fence);
                 let is_alone = !self.processes[process].is_outdated;
                 self.trace.mark("a worker was told that it is too late", *answer == Answer::Stale);
@@ -304,7 +304,7 @@ impl World {
         }
     }
 
-    fn take(&mut self, process: usize, ticket: Ticket, worker: usize, handed: &Handed) -> Judgement {
+    fn take(&mut self, process: usize, ticket: Ticket, worker: usize, handed: &Handed) -> CheckResult {
         let has_hung_up = self.crew.gone.remove(&ticket);
         let holder = Some(self.processes[process].epoch).filter(|_| !self.processes[process].is_unsure);
         self.trace.mark("a worker was told that nobody wants it", !handed.called_off.is_empty());
@@ -312,10 +312,10 @@ impl World {
             let (run, step, fence, lease) = (task.run, task.step, task.fence, task.lease);
             self.note(format!("worker {worker} has s{step} of {run} under {fence} for {lease}"));
             self.checker.leases.seen(process, (run, step));
-            self.checker.handed(task, &Crew::name(worker), has_hung_up, holder)?;
+            self.checker.handed(task, &Workers::name(worker), has_hung_up, holder)?;
             match has_hung_up {
                 true => self.hand_back(process, task),
-                false => self.begin(process, Holding { run, step, fence, lease }),
+                false => self.begin(process, HeldTask { run, step, fence, lease }),
             }
         }
         match (self.is_calm, handed.tasks.is_empty()) {
@@ -335,7 +335,7 @@ impl World {
         self.deliver(process, Command::Give { org: OrgId::DEFAULT, run: task.run, input, ticket: None });
     }
 
-    fn begin(&mut self, process: usize, task: Holding) {
+    fn begin(&mut self, process: usize, task: HeldTask) {
         if self.is_calm {
             let result = TaskResult::Done { body: Some(Payload::json(content(task.fence, false, 0))), took: Span(0) };
             return self.report_after(Span::from_millis(5), task, result);
@@ -350,15 +350,15 @@ impl World {
             length = Span(task.lease.0 + self.crew.random.log_millis(1, 60_000).0);
         } else if length.0 > task.lease.0 / 3 {
             let until = self.now.after(length);
-            self.push(Span(task.lease.0 / 3), Event::Crew(Deed::Beat { task, until }));
+            self.push(Span(task.lease.0 / 3), SimEvent::Worker(WorkerAction::Heartbeat { task, until }));
         }
         let now = self.time(process).after(length);
         let result = draw(&mut self.crew.random, task.fence, now);
         self.report_after(length, task, result);
-        if self.crew.random.chance(self.faults.worker_repeat) {
+        if self.crew.random.chance(self.faults.repeated_report) {
             let later = Span(length.0 + self.crew.random.log_millis(1, 60_000).0);
             match self.crew.random.coin() {
-                true => self.push(later, Event::Crew(Deed::Report { said: self.crew.said.len() - 1 })),
+                true => self.push(later, SimEvent::Worker(WorkerAction::Report { said: self.crew.said.len() - 1 })),
                 false => {
                     let result = draw(&mut self.crew.random, task.fence, now);
                     self.report_after(later, task, result);
@@ -367,53 +367,53 @@ impl World {
         }
     }
 
-    fn report_after(&mut self, length: Span, task: Holding, result: TaskResult) {
+    fn report_after(&mut self, length: Span, task: HeldTask, result: TaskResult) {
         let digest = self.crew.random.draw() | 2;
-        self.crew.said.push(Said { task, result, digest, tries: 5 });
-        self.push(length, Event::Crew(Deed::Report { said: self.crew.said.len() - 1 }));
+        self.crew.said.push(WorkerReport { task, result, digest, tries: 5 });
+        self.push(length, SimEvent::Worker(WorkerAction::Report { said: self.crew.said.len() - 1 }));
     }
 
     fn say(&mut self, said: usize) {
-        let Said { task, result, digest, .. } = self.crew.said[said].clone();
-        let Holding { run, step, fence, .. } = task;
-        let ask = Ask::Report { run, fence, digest, said };
-        let Some(process) = self.reachable() else { return self.unanswered(ask) };
-        let ticket = self.ledger.ask(ask, process);
+        let WorkerReport { task, result, digest, .. } = self.crew.said[said].clone();
+        let HeldTask { run, step, fence, .. } = task;
+        let request = Request::Report { run, fence, digest, said };
+        let Some(process) = self.reachable() else { return self.unanswered(request) };
+        let ticket = self.ledger.ask(request, process);
         self.note(format!("request {ticket} to process {process}: s{step} of {run} under {fence} ended"));
         let input = Input::Finished { step, fence, result, digest };
         self.deliver(process, Command::Give { org: OrgId::DEFAULT, run, input, ticket: Some(ticket) });
     }
 
     /// A worker did not hear what became of its question or its report.
-    pub fn unheard(&mut self, ask: &Ask) {
+    pub fn unheard(&mut self, request: &Request) {
         let pause = self.crew.random.log_millis(10, 5_000);
-        match ask {
-            Ask::Poll { worker } if *worker < self.crew.workers.len() => self.poll_soon(*worker),
-            Ask::Report { said, .. } if self.crew.said[*said].tries > 0 => {
+        match request {
+            Request::Claim { worker } if *worker < self.crew.workers.len() => self.poll_soon(*worker),
+            Request::Report { said, .. } if self.crew.said[*said].tries > 0 => {
                 self.crew.said[*said].tries -= 1;
                 self.trace.mark("a report was said again", true);
-                self.push(pause, Event::Crew(Deed::Report { said: *said }));
+                self.push(pause, SimEvent::Worker(WorkerAction::Report { said: *said }));
             }
             _ => {}
         }
     }
 
-    fn beat(&mut self, task: Holding, until: Timestamp) {
-        let Holding { run, step, fence, lease } = task;
+    fn beat(&mut self, task: HeldTask, until: Timestamp) {
+        let HeldTask { run, step, fence, lease } = task;
         let next = Span(lease.0 / 3);
         if self.now.after(next) < until {
-            self.push(next, Event::Crew(Deed::Beat { task, until }));
+            self.push(next, SimEvent::Worker(WorkerAction::Heartbeat { task, until }));
         }
         let Some(process) = self.reachable().filter(|_| !self.crew.random.chance(100)) else { return };
         let (org, random) = (OrgId::DEFAULT, &mut self.crew.random);
         if random.chance(300) {
             let progress = Some(Payload::json(content(fence, false, 0)));
-            let ticket = self.ledger.ask(Ask::Progress { run, fence }, process);
+            let ticket = self.ledger.ask(Request::Progress { run, fence }, process);
             let input = Input::Heartbeat { step, fence, progress };
             return self.deliver(process, Command::Give { org, run, input, ticket: Some(ticket) });
         }
         let by = random.chance(200).then(|| random.log_millis(1_000, 60_000));
-        let ticket = self.ledger.ask(Ask::Beat { run, step, fence, by }, process);
+        let ticket = self.ledger.ask(Request::Heartbeat { run, step, fence, by }, process);
         self.deliver(process, Command::Extend { org, run, step, fence, by, ticket });
     }
 
@@ -459,7 +459,7 @@ impl World {
         self.trace.mark("a lane was read on", after.is_some());
         let delay = self.schedule.log_millis(1, 5);
         let command = Command::Refilled { lane, rows };
-        self.push(delay, Event::Process(process, Happening::Arrive(command)));
+        self.push(delay, SimEvent::Process(process, ProcessEvent::CommandArrived(command)));
     }
 }
 

@@ -19,26 +19,26 @@ use kernel::{Plan, Span, expr};
 pub const STEPS_MAX: u64 = 40;
 
 #[derive(Debug)]
-pub struct Shape {
+pub struct TestWorkflow {
     pub steps: Vec<Step>,
     pub max_duration: Span,
     pub is_strict: bool,
-    pub gate: Option<Limit>,
+    pub gate: Option<ConcurrencyLimit>,
     /// Who is told that a run has ended.
-    pub tells: Vec<Tell>,
+    pub tells: Vec<EndNotification>,
     /// It is one task and nothing else.
     pub is_plain: bool,
 }
 
 /// How many runs of one lane may be open at once, and what becomes of one that finds no room.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Limit {
+pub struct ConcurrencyLimit {
     pub most: u32,
     pub on_conflict: OnConflict,
 }
 
 #[derive(Clone, Debug)]
-pub struct Tell {
+pub struct EndNotification {
     pub only_failures: bool,
     /// The workflow whose run tells; else an address is called.
     pub workflow: Option<String>,
@@ -48,13 +48,13 @@ pub struct Tell {
 pub struct Step {
     pub needs: Vec<usize>,
     pub guard: Option<Condition>,
-    pub kind: Kind,
+    pub kind: StepKind,
     pub retry: Retry,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Kind {
-    Http(Reads),
+pub enum StepKind {
+    Http(TriggerPart),
     Noop,
     /// A broken one reads something that is not there.
     Set {
@@ -62,14 +62,14 @@ pub enum Kind {
     },
     Sleep(Span),
     Wait(Option<Span>),
-    Task(Errand),
+    Task(WorkerTask),
 }
 
 /// A step that is done outside.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Errand {
+pub struct WorkerTask {
     pub name: &'static str,
-    pub reads: Reads,
+    pub reads: TriggerPart,
     pub priority: Option<u32>,
     /// What it shares limits with is the trigger's lane, not what the run says.
     pub is_laned: bool,
@@ -84,15 +84,15 @@ pub const TYPES: [&str; 4] = ["bill.v1", "image", "mail.digest", "mail.send"];
 
 /// What of the trigger a request is made of. One that reads it needs its payload again for each attempt.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Reads {
+pub enum TriggerPart {
     Nothing,
     Flag,
     /// The note is the body.
     Note,
     /// The note stands in a text.
-    Text,
+    NoteInText,
     /// The note stands in the URL.
-    Path,
+    NoteInUrl,
 }
 
 /// Shapes at the edge of what is allowed.
@@ -121,55 +121,55 @@ impl Extreme {
     }
 }
 
-impl Kind {
+impl StepKind {
     /// Does an executor do it?
     pub fn is_executed(self) -> bool {
-        matches!(self, Kind::Http(_) | Kind::Noop)
+        matches!(self, StepKind::Http(_) | StepKind::Noop)
     }
 
     /// Does a worker do it?
-    pub fn errand(&self) -> Option<&Errand> {
+    pub fn errand(&self) -> Option<&WorkerTask> {
         match self {
-            Kind::Task(errand) => Some(errand),
+            StepKind::Task(errand) => Some(errand),
             _ => None,
         }
     }
 }
 
-impl Shape {
-    pub fn draw(random: &mut Random, steps_max: u64) -> Shape {
+impl TestWorkflow {
+    pub fn draw(random: &mut Random, steps_max: u64) -> TestWorkflow {
         let most = if random.chance(150) { STEPS_MAX } else { 12 };
         let count = random.between(1, most).min(steps_max) as usize;
         let is_dense = random.coin();
-        Shape::of(random, |random| (0..count).map(|i| Step::draw(random, i, is_dense)).collect())
+        TestWorkflow::of(random, |random| (0..count).map(|i| Step::draw(random, i, is_dense)).collect())
     }
 
     /// Without anything that time or the outside could decide: services answer, values are set.
-    pub fn draw_timeless(random: &mut Random, steps_max: u64) -> Shape {
-        let mut shape = Shape::draw(random, steps_max);
+    pub fn draw_timeless(random: &mut Random, steps_max: u64) -> TestWorkflow {
+        let mut shape = TestWorkflow::draw(random, steps_max);
         shape.max_duration = Span::from_days(30);
         for step in &mut shape.steps {
             step.retry = Retry { max_attempts: 1, ..Default::default() };
-            if !matches!(step.kind, Kind::Set { .. }) {
-                step.kind = Kind::Http(Reads::Nothing);
+            if !matches!(step.kind, StepKind::Set { .. }) {
+                step.kind = StepKind::Http(TriggerPart::Nothing);
             }
         }
         shape
     }
 
-    pub fn extreme(random: &mut Random, extreme: Extreme) -> Shape {
+    pub fn extreme(random: &mut Random, extreme: Extreme) -> TestWorkflow {
         let quick = |random: &mut Random| match random.below(20) {
-            0 => Kind::Http(Reads::Nothing),
-            1 => Kind::Set { is_broken: random.coin() },
-            _ => Kind::Noop,
+            0 => StepKind::Http(TriggerPart::Nothing),
+            1 => StepKind::Set { is_broken: random.coin() },
+            _ => StepKind::Noop,
         };
-        let waiting = |random: &mut Random| Kind::Wait(random.coin().then(|| random.log_millis(50, 120_000)));
-        Shape::of(random, |random| match extreme {
+        let waiting = |random: &mut Random| StepKind::Wait(random.coin().then(|| random.log_millis(50, 120_000)));
+        TestWorkflow::of(random, |random| match extreme {
             Extreme::FanIn => {
                 let mut steps: Vec<Step> = (0..1_000).map(|_| Step::plain(quick(random), Vec::new())).collect();
                 let guard = random.coin().then(|| Condition::draw(random, &[0, 500, 999], 1));
-                steps.push(Step { guard, ..Step::plain(Kind::Noop, (0..1_000).collect()) });
-                steps.push(Step::plain(Kind::Noop, vec![1_000]));
+                steps.push(Step { guard, ..Step::plain(StepKind::Noop, (0..1_000).collect()) });
+                steps.push(Step::plain(StepKind::Noop, vec![1_000]));
                 steps
             }
             Extreme::Chain => (0..200).map(|i: usize| Step::plain(quick(random), before(i))).collect(),
@@ -182,16 +182,23 @@ impl Shape {
             Extreme::Single => vec![Step::plain(draw_kind(random), Vec::new())],
             Extreme::ManyWaits => {
                 let mut steps: Vec<Step> = (0..30).map(|_| Step::plain(waiting(random), Vec::new())).collect();
-                steps.push(Step::plain(Kind::Noop, (0..30).collect()));
+                steps.push(Step::plain(StepKind::Noop, (0..30).collect()));
                 steps
             }
         })
     }
 
-    fn of(random: &mut Random, steps: impl FnOnce(&mut Random) -> Vec<Step>) -> Shape {
+    fn of(random: &mut Random, steps: impl FnOnce(&mut Random) -> Vec<Step>) -> TestWorkflow {
         let steps = steps(random);
         let max_duration = if random.chance(250) { random.log_millis(500, 90_000) } else { Span::from_days(30) };
-        Shape { steps, max_duration, is_strict: random.chance(250), gate: None, tells: Vec::new(), is_plain: false }
+        TestWorkflow {
+            steps,
+            max_duration,
+            is_strict: random.chance(250),
+            gate: None,
+            tells: Vec::new(),
+            is_plain: false,
+        }
     }
 
     /// Lets workers do some of what the engine would do itself.
@@ -199,22 +206,23 @@ impl Shape {
         let share = random.pick(&[200, 500, 900]);
         for step in self.steps.iter_mut().filter(|step| step.kind.is_executed()) {
             if random.chance(share) {
-                step.kind = Kind::Task(Errand::draw(random));
+                step.kind = StepKind::Task(WorkerTask::draw(random));
             }
         }
     }
 
     /// One task and nothing else.
-    pub fn plain(random: &mut Random) -> Shape {
-        let errand = Errand { reads: Reads::Nothing, priority: None, is_laned: false, ..Errand::draw(random) };
-        let step = Step { retry: draw_retry(random), ..Step::plain(Kind::Task(errand), Vec::new()) };
+    pub fn plain(random: &mut Random) -> TestWorkflow {
+        let errand =
+            WorkerTask { reads: TriggerPart::Nothing, priority: None, is_laned: false, ..WorkerTask::draw(random) };
+        let step = Step { retry: draw_retry(random), ..Step::plain(StepKind::Task(errand), Vec::new()) };
         let max_duration = Span(u64::MAX);
-        Shape { steps: vec![step], max_duration, is_strict: true, gate: None, tells: Vec::new(), is_plain: true }
+        TestWorkflow { steps: vec![step], max_duration, is_strict: true, gate: None, tells: Vec::new(), is_plain: true }
     }
 
     /// The shape of what calls an address.
-    pub fn teller(random: &mut Random) -> Shape {
-        Shape::of(random, |_| vec![Step::plain(Kind::Http(Reads::Nothing), Vec::new())])
+    pub fn teller(random: &mut Random) -> TestWorkflow {
+        TestWorkflow::of(random, |_| vec![Step::plain(StepKind::Http(TriggerPart::Nothing), Vec::new())])
     }
 
     pub fn plan(&self) -> Plan {
@@ -227,7 +235,7 @@ impl Shape {
             on_conflict: limit.on_conflict,
             ..Default::default()
         });
-        let notify = self.tells.iter().map(Tell::notify).collect();
+        let notify = self.tells.iter().map(EndNotification::notify).collect();
         let (groups, max_duration) = (vec![root], self.max_duration);
         let form = if self.is_plain { Form::Task } else { Form::default() };
         let layout = Layout { form, nodes, groups, max_duration, concurrency, notify, ..Default::default() };
@@ -236,7 +244,7 @@ impl Shape {
 
     /// Steps that end with a callback.
     pub fn waits(&self) -> impl Iterator<Item = u32> {
-        let waits = self.steps.iter().enumerate().filter(|(_, s)| matches!(s.kind, Kind::Wait(_)));
+        let waits = self.steps.iter().enumerate().filter(|(_, s)| matches!(s.kind, StepKind::Wait(_)));
         waits.map(|(i, _)| i as u32)
     }
 }
@@ -252,7 +260,7 @@ impl Step {
         Step { guard, kind: draw_kind(random), retry: draw_retry(random), needs }
     }
 
-    fn plain(kind: Kind, needs: Vec<usize>) -> Step {
+    fn plain(kind: StepKind, needs: Vec<usize>) -> Step {
         Step { needs, guard: None, kind, retry: Retry { max_attempts: 2, ..Default::default() } }
     }
 
@@ -275,12 +283,18 @@ impl Step {
     }
 }
 
-impl Errand {
-    fn draw(random: &mut Random) -> Errand {
+impl WorkerTask {
+    fn draw(random: &mut Random) -> WorkerTask {
         let limit = |random: &mut Random, least| random.chance(250).then(|| random.log_millis(least, 60_000));
-        Errand {
+        WorkerTask {
             name: random.pick(&TYPES),
-            reads: random.pick(&[Reads::Nothing, Reads::Nothing, Reads::Flag, Reads::Note, Reads::Text]),
+            reads: random.pick(&[
+                TriggerPart::Nothing,
+                TriggerPart::Nothing,
+                TriggerPart::Flag,
+                TriggerPart::Note,
+                TriggerPart::NoteInText,
+            ]),
             priority: random.chance(300).then(|| random.below(3) as u32),
             is_laned: random.chance(300),
             queue: limit(random, 100),
@@ -305,26 +319,26 @@ impl Errand {
     }
 }
 
-impl Reads {
+impl TriggerPart {
     /// The template of a body.
     fn text(self) -> Option<&'static str> {
         match self {
-            Reads::Nothing | Reads::Path => None,
-            Reads::Flag => Some("{{trigger.body.flag}}"),
-            Reads::Note => Some("{{trigger.body.note}}"),
-            Reads::Text => Some("note: {{trigger.body.note}}!"),
+            TriggerPart::Nothing | TriggerPart::NoteInUrl => None,
+            TriggerPart::Flag => Some("{{trigger.body.flag}}"),
+            TriggerPart::Note => Some("{{trigger.body.note}}"),
+            TriggerPart::NoteInText => Some("note: {{trigger.body.note}}!"),
         }
     }
 }
 
-impl Limit {
-    pub fn draw(random: &mut Random) -> Limit {
+impl ConcurrencyLimit {
+    pub fn draw(random: &mut Random) -> ConcurrencyLimit {
         let policies = [OnConflict::Queue, OnConflict::Skip, OnConflict::CancelRunning];
-        Limit { most: random.pick(&[1, 1, 2, 3]), on_conflict: random.pick(&policies) }
+        ConcurrencyLimit { most: random.pick(&[1, 1, 2, 3]), on_conflict: random.pick(&policies) }
     }
 }
 
-impl Tell {
+impl EndNotification {
     fn notify(&self) -> Notify {
         let url = if self.workflow.is_none() { "http://listener/".into() } else { String::new() };
         let on = if self.only_failures { Occasion::Failed } else { Occasion::Ended };
@@ -337,14 +351,19 @@ fn before(i: usize) -> Vec<usize> {
     i.checked_sub(1).into_iter().collect()
 }
 
-fn draw_kind(random: &mut Random) -> Kind {
+fn draw_kind(random: &mut Random) -> StepKind {
     match random.below(20) {
-        0..6 => Kind::Http(Reads::Nothing),
-        6..9 => Kind::Http(random.pick(&[Reads::Flag, Reads::Note, Reads::Text, Reads::Path])),
-        9..12 => Kind::Noop,
-        12..14 => Kind::Set { is_broken: random.chance(200) },
-        14..17 => Kind::Sleep(if random.chance(100) { Span(0) } else { random.log_millis(1, 120_000) }),
-        _ => Kind::Wait(random.chance(700).then(|| random.log_millis(50, 120_000))),
+        0..6 => StepKind::Http(TriggerPart::Nothing),
+        6..9 => StepKind::Http(random.pick(&[
+            TriggerPart::Flag,
+            TriggerPart::Note,
+            TriggerPart::NoteInText,
+            TriggerPart::NoteInUrl,
+        ])),
+        9..12 => StepKind::Noop,
+        12..14 => StepKind::Set { is_broken: random.chance(200) },
+        14..17 => StepKind::Sleep(if random.chance(100) { Span(0) } else { random.log_millis(1, 120_000) }),
+        _ => StepKind::Wait(random.chance(700).then(|| random.log_millis(50, 120_000))),
     }
 }
 
@@ -365,10 +384,10 @@ fn parts(text: &str) -> Vec<Part> {
     template::parse_text(text, &mut |raw| Ok(reference(raw))).expect("templates are well formed")
 }
 
-fn body(kind: Kind) -> Body {
+fn body(kind: StepKind) -> Body {
     match kind {
-        Kind::Http(reads) => {
-            let path = if reads == Reads::Path { "{{trigger.body.note}}" } else { "" };
+        StepKind::Http(reads) => {
+            let path = if reads == TriggerPart::NoteInUrl { "{{trigger.body.note}}" } else { "" };
             let request = Http {
                 method: "POST".into(),
                 url: parts(&format!("http://upstream/{path}")),
@@ -378,14 +397,14 @@ fn body(kind: Kind) -> Body {
             };
             Body::Http { request: Box::new(request) }
         }
-        Kind::Noop => Body::Noop {},
-        Kind::Set { is_broken } => {
+        StepKind::Noop => Body::Noop {},
+        StepKind::Set { is_broken } => {
             let text = if is_broken { "{{trigger.body.missing}}" } else { "{{trigger.body.flag}}" };
             Body::Set { values: Some(Template::from_parts(parts(text))) }
         }
-        Kind::Sleep(span) => Body::Sleep { span },
-        Kind::Wait(timeout) => Body::Webhook { timeout },
-        Kind::Task(errand) => Body::Task { task: Box::new(errand.task()) },
+        StepKind::Sleep(span) => Body::Sleep { span },
+        StepKind::Wait(timeout) => Body::Webhook { timeout },
+        StepKind::Task(errand) => Body::Task { task: Box::new(errand.task()) },
     }
 }
 

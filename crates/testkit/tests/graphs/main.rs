@@ -11,20 +11,20 @@ use kernel::{
     Admission, Context, Effect, Input, Payload, Payloads, Plan, Run, RunId, RunStatus, Span, Timestamp, advance,
 };
 use std::time::Instant;
-use testkit::sim::oracle::{self, Ending, Standing};
+use testkit::sim::oracle::{self, StepOutcome, StepState};
 use testkit::sim::random::Random;
-use testkit::sim::workflow_generator::Shape;
+use testkit::sim::workflow_generator::TestWorkflow;
 
 const GRAPHS: u64 = 20_000;
 const STEPS_MAX: u64 = 12;
 const EXHAUSTIVE: usize = 5;
 
 /// What a step can answer.
-const ENDINGS: [Ending; 4] = [
-    Ending { word: "success", code: Some(200) },
-    Ending { word: "failed", code: Some(404) },
-    Ending { word: "failed", code: None },
-    Ending { word: "timeout", code: None },
+const ENDINGS: [StepOutcome; 4] = [
+    StepOutcome { word: "success", code: Some(200) },
+    StepOutcome { word: "failed", code: Some(404) },
+    StepOutcome { word: "failed", code: None },
+    StepOutcome { word: "timeout", code: None },
 ];
 
 /// The results of one drive: first those given, then the first of all or drawn ones.
@@ -35,7 +35,7 @@ struct Choices {
 }
 
 impl Choices {
-    fn choose(&mut self) -> Ending {
+    fn choose(&mut self) -> StepOutcome {
         if self.next == self.made.len() {
             self.made.push(self.random.as_mut().map_or(0, |r| r.below(ENDINGS.len() as u64) as usize));
         }
@@ -62,13 +62,13 @@ impl Choices {
 }
 
 struct Drive<'a> {
-    shape: &'a Shape,
+    shape: &'a TestWorkflow,
     plan: &'a Plan,
     flag: bool,
     run: Run,
     /// What executors were given and have not answered: step and fence.
     under_way: Vec<(u32, u64)>,
-    endings: Vec<Option<Ending>>,
+    endings: Vec<Option<StepOutcome>>,
 }
 
 impl Drive<'_> {
@@ -110,16 +110,16 @@ impl Drive<'_> {
     }
 
     /// Readiness and the skip cascade, step by step.
-    fn compare(&self) -> Result<Vec<Standing>, String> {
+    fn compare(&self) -> Result<Vec<StepState>, String> {
         let standings = oracle::evaluate(self.shape, self.flag, &self.endings);
         for (i, standing) in standings.iter().enumerate() {
             let step = self.run.step(i as u32);
             let word = step.status().as_str();
             let is_equal = match standing {
-                Standing::Blocked => word == "pending",
-                Standing::Ready => word == "running",
-                Standing::Settled(ending) => word == ending.word,
-                Standing::Skipped(needs) => match step.because.as_deref() {
+                StepState::Blocked => word == "pending",
+                StepState::Ready => word == "running",
+                StepState::Settled(ending) => word == ending.word,
+                StepState::Skipped(needs) => match step.because.as_deref() {
                     Some(Because::Needs { steps }) => {
                         steps.len() == needs.len() && needs.iter().all(|n| steps.contains(&(*n as u32)))
                     }
@@ -147,7 +147,7 @@ impl std::fmt::Display for Drive<'_> {
 }
 
 /// One run from its start to its end.
-fn drive(shape: &Shape, plan: &Plan, flag: bool, choices: &mut Choices) -> Result<(), String> {
+fn drive(shape: &TestWorkflow, plan: &Plan, flag: bool, choices: &mut Choices) -> Result<(), String> {
     let endings = vec![None; shape.steps.len()];
     let mut drive = Drive { shape, plan, flag, run: Run::default(), under_way: Vec::new(), endings };
     let body = Payload::json(format!("{{\"flag\":{flag}}}"));
@@ -167,7 +167,7 @@ fn drive(shape: &Shape, plan: &Plan, flag: bool, choices: &mut Choices) -> Resul
 fn check(seed: u64) -> Result<u64, String> {
     let mut random = Random::stream(seed, "graph");
     let steps_max = random.between(1, STEPS_MAX);
-    let shape = Shape::draw_timeless(&mut random, steps_max);
+    let shape = TestWorkflow::draw_timeless(&mut random, steps_max);
     let (plan, flag) = (shape.plan(), random.coin());
     let is_small = shape.steps.len() <= EXHAUSTIVE;
     let mut choices = Choices { made: Vec::new(), next: 0, random: (!is_small).then_some(random) };

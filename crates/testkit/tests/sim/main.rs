@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use testkit::sim::fault_plan::Fault;
 use testkit::sim::shrink::{settings, shrink};
 use testkit::sim::trace::Marks;
-use testkit::sim::violation::{Failure, Harm};
+use testkit::sim::violation::{Violation, ViolationKind};
 use testkit::sim::{self, Options, Report};
 
 /// Enough to meet every kind of fault many times, few enough for a debug build in CI.
@@ -117,7 +117,7 @@ fn options() -> Options {
 
 fn pass(seed: u64) -> Report {
     let report = sim::run(seed, &options());
-    assert!(report.failure.is_none(), "{}", report.dump());
+    assert!(report.violation.is_none(), "{}", report.dump());
     report
 }
 
@@ -127,7 +127,7 @@ struct Tally {
     happenings: u64,
     records: u64,
     marks: Marks,
-    harms: BTreeMap<Harm, u64>,
+    violations: BTreeMap<ViolationKind, u64>,
     failed: Vec<u64>,
 }
 
@@ -139,16 +139,16 @@ impl Tally {
         for (what, count) in report.marks {
             *self.marks.entry(what).or_default() += count;
         }
-        if let Some(Failure { harm, what }) = report.failure {
-            println!("seed {}: {harm:?}: {}", report.seed, what.lines().next().unwrap_or_default());
-            *self.harms.entry(harm).or_default() += 1;
+        if let Some(Violation { kind, message }) = report.violation {
+            println!("seed {}: {kind:?}: {}", report.seed, message.lines().next().unwrap_or_default());
+            *self.violations.entry(kind).or_default() += 1;
             self.failed.push(report.seed);
         }
     }
 
     fn summary(&self, seconds: f64) -> String {
         let mark = |what| self.marks.get(what).copied().unwrap_or_default();
-        let harm = |harm| self.harms.get(&harm).copied().unwrap_or_default();
+        let count = |kind| self.violations.get(&kind).copied().unwrap_or_default();
         let unknowns = mark("a commit landed and nobody learned") + mark("a commit did not land and nobody learned");
         format!(
             "{} seeds, {} events, {} records, {} crashes, {} zombies, {unknowns} unknowns, lost {}, doubled {}, \
@@ -158,11 +158,11 @@ impl Tally {
             self.records,
             mark("a host crashed"),
             mark("a replaced process committed"),
-            harm(Harm::Lost),
-            harm(Harm::Doubled),
-            harm(Harm::Stuck),
-            harm(Harm::Early),
-            harm(Harm::Wrong),
+            count(ViolationKind::Lost),
+            count(ViolationKind::Duplicated),
+            count(ViolationKind::Stuck),
+            count(ViolationKind::Early),
+            count(ViolationKind::Other),
             self.seeds as f64 / seconds
         )
     }
@@ -172,7 +172,7 @@ impl Tally {
 fn every_story_ends_well() {
     if let Some(seed) = number("ONWARD_SIM_SEED") {
         let report = sim::replay(seed, &options());
-        assert!(report.failure.is_none(), "seed {seed}");
+        assert!(report.violation.is_none(), "seed {seed}");
         return;
     }
     let seeds = number("ONWARD_SIM_SEEDS").unwrap_or(SEEDS);
@@ -210,10 +210,10 @@ fn explain(seed: u64) -> String {
 fn every_planted_bug_is_found() {
     for bug in Bug::ALL {
         planted::arm(Some(*bug));
-        let found = (0..HUNT_MAX).map(|seed| sim::run(seed, &Options::default())).find(|r| r.failure.is_some());
+        let found = (0..HUNT_MAX).map(|seed| sim::run(seed, &Options::default())).find(|r| r.violation.is_some());
         planted::arm(None);
         let report = found.unwrap_or_else(|| panic!("{bug} hides from {HUNT_MAX} seeds"));
-        let what = report.failure.as_ref().map(Failure::to_string).unwrap_or_default();
+        let what = report.violation.as_ref().map(Violation::to_string).unwrap_or_default();
         println!("{bug}: found after {} seeds: {}", report.seed + 1, what.lines().next().unwrap_or_default());
         pass(report.seed);
     }
@@ -222,10 +222,10 @@ fn every_planted_bug_is_found() {
 #[test]
 fn a_failing_story_becomes_small() {
     planted::arm(Some(Bug::CascadeIgnoresIf));
-    let seed = (0..HUNT_MAX).find(|seed| sim::run(*seed, &Options::default()).failure.is_some());
+    let seed = (0..HUNT_MAX).find(|seed| sim::run(*seed, &Options::default()).violation.is_some());
     let (smaller, report) = seed.and_then(|seed| shrink(seed, &Options::default())).expect("it fails");
     planted::arm(None);
-    println!("{}: {}", settings(report.seed, &smaller), report.failure.expect("it fails"));
+    println!("{}: {}", settings(report.seed, &smaller), report.violation.expect("it fails"));
     assert!(smaller.without.len() >= Fault::ALL.len() - 4, "no fault is needed for this one: {:?}", smaller.without);
     assert!(smaller.runs_max <= 8 && smaller.hosts_max == 1);
 }
