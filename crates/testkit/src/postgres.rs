@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 /// The user who owns every database.
 const OWNER: &str = "onward";
 /// How long the server may take to come up or go down.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 const SETTINGS: &[(&str, &str)] = &[
     ("fsync", "on"),
@@ -35,7 +35,7 @@ const SETTINGS: &[(&str, &str)] = &[
 
 /// Keeps the server until its own input ends. `$1` is the program, `$2` the data, the rest are settings. A line
 /// `stop` or `kill` ends the server, `start` starts it again.
-const KEEPER: &str = r#"
+const SUPERVISOR: &str = r#"
 program=$1; data=$2; shift 2
 start() { "$program" -D "$data" "$@" >>"$data/../log" 2>&1 & pid=$!; }
 end() { kill "-$1" "$pid" 2>/dev/null; wait "$pid" 2>/dev/null; }
@@ -52,8 +52,8 @@ cd / && rm -rf "$(dirname "$data")"
 "#;
 
 pub struct Cluster {
-    keeper: Child,
-    words: Option<ChildStdin>,
+    supervisor: Child,
+    commands: Option<ChildStdin>,
     programs: PathBuf,
     folder: PathBuf,
     port: u16,
@@ -88,22 +88,22 @@ impl Cluster {
             command
         };
         let data = folder.join("data");
-        let made = as_user(&programs.join("initdb"))
+        let initialised = as_user(&programs.join("initdb"))
             .args(["-U", OWNER, "-A", "trust", "-E", "UTF8", "--no-locale", "-N", "-D"])
             .arg(&data)
             .output()
             .expect("initdb runs");
-        assert!(made.status.success(), "initdb: {}", String::from_utf8_lossy(&made.stderr));
+        assert!(initialised.status.success(), "initdb: {}", String::from_utf8_lossy(&initialised.stderr));
         let port = free_port();
         let mut arguments: Vec<String> = Vec::new();
-        let place =
+        let listen_settings =
             [("listen_addresses", "127.0.0.1"), ("unix_socket_directories", folder.to_str().expect("a plain path"))];
-        for (name, value) in SETTINGS.iter().chain(&place).chain(settings) {
+        for (name, value) in SETTINGS.iter().chain(&listen_settings).chain(settings) {
             arguments.extend(["-c".to_owned(), format!("{name}={value}")]);
         }
         arguments.extend(["-p".to_owned(), port.to_string()]);
-        let mut keeper = as_user(Path::new("/bin/sh"))
-            .args(["-c", KEEPER, "keeper"])
+        let mut supervisor = as_user(Path::new("/bin/sh"))
+            .args(["-c", SUPERVISOR, "keeper"])
             .arg(programs.join("postgres"))
             .arg(&data)
             .args(arguments)
@@ -112,8 +112,8 @@ impl Cluster {
             .stderr(Stdio::null())
             .spawn()
             .expect("a shell runs");
-        let words = keeper.stdin.take();
-        let cluster = Cluster { keeper, words, programs, folder, port, databases: AtomicU32::new(0) };
+        let commands = supervisor.stdin.take();
+        let cluster = Cluster { supervisor, commands, programs, folder, port, databases: AtomicU32::new(0) };
         cluster.wait_until_ready();
         cluster
     }
@@ -166,14 +166,14 @@ impl Cluster {
 
     /// Ends the server without warning, or with one.
     pub fn stop(&mut self, is_kill: bool) {
-        self.say(if is_kill { "kill" } else { "stop" });
+        self.send(if is_kill { "kill" } else { "stop" });
         self.wait(|cluster| !cluster.is_ready());
         // Until its process is gone it would not be started again.
         self.wait(|cluster| !cluster.folder.join("data/postmaster.pid").exists());
     }
 
     pub fn start_again(&mut self) {
-        self.say("start");
+        self.send("start");
         self.wait_until_ready();
     }
 
@@ -198,9 +198,9 @@ impl Cluster {
         assert!(copied.expect("cp runs").success());
     }
 
-    fn say(&mut self, word: &str) {
-        let words = self.words.as_mut().expect("the keeper listens");
-        writeln!(words, "{word}").and_then(|()| words.flush()).expect("the keeper listens");
+    fn send(&mut self, command: &str) {
+        let commands = self.commands.as_mut().expect("the keeper listens");
+        writeln!(commands, "{command}").and_then(|()| commands.flush()).expect("the keeper listens");
     }
 
     fn wait_until_ready(&self) {
@@ -211,9 +211,9 @@ impl Cluster {
         self.psql("postgres", "SELECT 1").status.success()
     }
 
-    fn wait(&self, is_so: impl Fn(&Cluster) -> bool) {
-        let until = Instant::now() + PATIENCE;
-        while !is_so(self) {
+    fn wait(&self, condition: impl Fn(&Cluster) -> bool) {
+        let until = Instant::now() + TIMEOUT;
+        while !condition(self) {
             let log = || fs::read_to_string(self.folder.join("log")).unwrap_or_default();
             assert!(Instant::now() < until, "the cluster does not do as it is told: {}", log());
             std::thread::sleep(Duration::from_millis(20));
@@ -223,8 +223,8 @@ impl Cluster {
 
 impl Drop for Cluster {
     fn drop(&mut self) {
-        self.words = None;
-        let _ = self.keeper.wait();
+        self.commands = None;
+        let _ = self.supervisor.wait();
     }
 }
 
@@ -244,9 +244,10 @@ fn programs() -> PathBuf {
     if let Some((_, path)) = newest {
         return path;
     }
-    let told = Command::new("pg_config").arg("--bindir").output().ok();
-    let told = told.map(|output| PathBuf::from(String::from_utf8_lossy(&output.stdout).trim()));
-    told.filter(|path| path.join("initdb").exists())
+    let configured = Command::new("pg_config").arg("--bindir").output().ok();
+    let configured = configured.map(|output| PathBuf::from(String::from_utf8_lossy(&output.stdout).trim()));
+    configured
+        .filter(|path| path.join("initdb").exists())
         .expect("Postgres is not installed: install the package `postgresql`")
 }
 

@@ -40,17 +40,17 @@ const ORGS: [OrgId; 2] = [ORG, OTHER_ORG];
 
 /// Does `operations` random things to all subjects. Panics at the first difference.
 pub async fn lockstep(seed: u64, operations: usize, subjects: &mut [Subject]) {
-    let mut walk = Walk { rng: Rng::new(seed), seed, step: 0, time: 1_000, erased: BTreeSet::new() };
+    let mut random = RandomOperations { rng: Rng::new(seed), seed, step: 0, time: 1_000, erased: BTreeSet::new() };
     for step in 0..operations {
-        walk.step = step;
-        walk.operate(subjects).await;
+        random.step = step;
+        random.operate(subjects).await;
     }
-    walk.compare_everything(subjects).await;
+    random.compare_everything(subjects).await;
 }
 
 /// What the generator knows of a run while it makes up a batch.
 #[derive(Clone)]
-struct Known {
+struct KnownRun {
     org: OrgId,
     run: RunId,
     seq: u64,
@@ -60,7 +60,7 @@ struct Known {
     seats: Vec<SeatRow>,
 }
 
-struct Walk {
+struct RandomOperations {
     rng: Rng,
     seed: u64,
     step: usize,
@@ -69,7 +69,7 @@ struct Walk {
     erased: BTreeSet<(OrgId, RunId)>,
 }
 
-impl Walk {
+impl RandomOperations {
     async fn operate(&mut self, subjects: &mut [Subject]) {
         let (org, id) = self.any_run();
         match self.rng.below(35) {
@@ -100,7 +100,7 @@ impl Walk {
                 let filter = self.filter();
                 self.same(subjects, "runs", |store| store.runs(org, &filter)).await;
             }
-            20 => self.workflow(org, subjects).await,
+            20 => self.create_workflow(org, subjects).await,
             21 => {
                 let (name, value) = (self.rng.pick(&KEYS), self.rng.pick(&KEYS));
                 self.same(subjects, "set_setting", |store| store.set_setting(name, value)).await;
@@ -116,18 +116,18 @@ impl Walk {
                     self.erased.insert((org, id));
                 }
             }
-            25 => self.edit(org, subjects).await,
-            26 => self.around(org, id, subjects).await,
-            27 | 28 => self.trigger(org, subjects).await,
-            29 => self.log(org, subjects).await,
+            25 => self.edit_workflow(org, subjects).await,
+            26 => self.pauses_and_notices(org, id, subjects).await,
+            27 | 28 => self.change_trigger(org, subjects).await,
+            29 => self.log_deliveries(org, subjects).await,
             30 | 31 => {
                 let hidden_at = at(self.time);
                 self.same(subjects, "hide", |store| store.hide(org, id, hidden_at)).await;
                 let key = self.rng.pick(&KEYS);
                 self.same(subjects, "made_by", |store| store.made_by(org, "order", key)).await;
             }
-            32 => self.ready(org, subjects).await,
-            33 => self.types(org, subjects).await,
+            32 => self.read_ready_tasks(org, subjects).await,
+            33 => self.types_and_workers(org, subjects).await,
             _ => {
                 for subject in subjects.iter_mut() {
                     subject.store = (subject.restart)(Arc::clone(&subject.store));
@@ -142,9 +142,9 @@ impl Walk {
         &self,
         subjects: &'a [Subject],
         what: &str,
-        ask: impl Fn(&'a dyn Store) -> Call<'a, T>,
+        call: impl Fn(&'a dyn Store) -> Call<'a, T>,
     ) {
-        let _agreed = self.agreed(subjects, what, ask).await;
+        let _agreed = self.agreed(subjects, what, call).await;
     }
 
     /// … which is the answer.
@@ -152,13 +152,13 @@ impl Walk {
         &self,
         subjects: &'a [Subject],
         what: &str,
-        ask: impl Fn(&'a dyn Store) -> Call<'a, T>,
+        call: impl Fn(&'a dyn Store) -> Call<'a, T>,
     ) -> store::Result<T> {
         let (first, others) = subjects.split_first().expect("a store to compare with");
-        let expected = ask(&*first.store).await;
+        let expected = call(&*first.store).await;
         for other in others {
-            let (left, right, Walk { seed, step, .. }) = (first.name, other.name, self);
-            let answer = ask(&*other.store).await;
+            let (left, right, RandomOperations { seed, step, .. }) = (first.name, other.name, self);
+            let answer = call(&*other.store).await;
             assert_eq!(expected, answer, "`{what}` of {left} (left) and {right} (right), seed {seed}, step {step}");
         }
         expected
@@ -205,7 +205,7 @@ impl Walk {
         }
     }
 
-    async fn workflow(&mut self, org: OrgId, subjects: &[Subject]) {
+    async fn create_workflow(&mut self, org: OrgId, subjects: &[Subject]) {
         let n = self.rng.below(30);
         let mut new = new_workflow(n, self.rng.pick(&KEYS), self.rng.pick(&KEYS));
         (new.row.org, new.definition.hash) = (org, [(n % 5) as u8; 32]);
@@ -218,7 +218,7 @@ impl Walk {
     }
 
     /// Makes, changes or deletes a trigger, or a workflow with one of its own.
-    async fn trigger(&mut self, org: OrgId, subjects: &[Subject]) {
+    async fn change_trigger(&mut self, org: OrgId, subjects: &[Subject]) {
         let (n, workflow) = (self.rng.below(TRIGGERS), self.rng.below(30));
         let row = if self.rng.one_in(2) { trigger(n, workflow) } else { hook(n, workflow, self.rng.pick(&KEYS)) };
         let row = TriggerRow { org, ..row };
@@ -253,7 +253,7 @@ impl Walk {
         self.same(subjects, "trigger_at", |store| store.trigger_at(path)).await;
     }
 
-    async fn log(&mut self, org: OrgId, subjects: &[Subject]) {
+    async fn log_deliveries(&mut self, org: OrgId, subjects: &[Subject]) {
         let n = self.rng.below(TRIGGERS);
         let rows = (0..self.rng.below(4)).map(|_| self.delivery(org, n)).collect();
         let advance = self.rng.one_in(2).then(|| self.advance());
@@ -278,7 +278,7 @@ impl Walk {
     }
 
     /// Renames, deletes or replaces a workflow, now and then with an old row in mind.
-    async fn edit(&mut self, org: OrgId, subjects: &[Subject]) {
+    async fn edit_workflow(&mut self, org: OrgId, subjects: &[Subject]) {
         let id = workflow_id(self.rng.below(30));
         let found = subjects[0].store.workflow(org, &WorkflowKey::Ever(id)).await.expect("the reference reads");
         let Some(seen) = found else { return };
@@ -315,7 +315,7 @@ impl Walk {
 
     async fn batch(&mut self, reference: &Arc<dyn Store>) -> Batch {
         self.time += self.rng.below(5) as i64;
-        let mut known: Vec<Known> = Vec::new();
+        let mut known: Vec<KnownRun> = Vec::new();
         let mut runs = Vec::new();
         for _ in 0..=self.rng.below(4) {
             let (org, id) = self.any_run();
@@ -340,8 +340,8 @@ impl Walk {
     }
 
     /// A write, and what the run will be if it is accepted.
-    fn write(&mut self, known: Known) -> (RunWrite, Known) {
-        let Known { org, run, seq, .. } = known.clone();
+    fn write(&mut self, known: KnownRun) -> (RunWrite, KnownRun) {
+        let KnownRun { org, run, seq, .. } = known.clone();
         let after = match self.rng.below(12) {
             0 => seq + 1,
             1 => seq.saturating_sub(1),
@@ -385,7 +385,7 @@ impl Walk {
             birth: if after == 0 { Some(Box::new(self.birth(org, run))) } else { None },
             ..append_in(org, run, after)
         };
-        (write, Known { seq: after + 1, wake_at, status: status.unwrap_or(known.status), ready: left, ..known })
+        (write, KnownRun { seq: after + 1, wake_at, status: status.unwrap_or(known.status), ready: left, ..known })
     }
 
     fn gate(&mut self) -> Option<GateRow> {
@@ -395,7 +395,7 @@ impl Walk {
     }
 
     /// Pauses and resumes workflows, notes why notices could not be handed over.
-    async fn around(&mut self, org: OrgId, id: RunId, subjects: &[Subject]) {
+    async fn pauses_and_notices(&mut self, org: OrgId, id: RunId, subjects: &[Subject]) {
         let workflow = workflow_id(self.rng.below(3));
         let words = (self.rng.pick(&KEYS).to_owned(), self.rng.pick(&KEYS).to_owned());
         let pause = WorkflowPause { org, workflow, at: at(self.time), actor: words.0, note: words.1.clone() };
@@ -454,7 +454,7 @@ impl Walk {
     }
 
     /// Looks at what can be claimed.
-    async fn ready(&mut self, org: OrgId, subjects: &[Subject]) {
+    async fn read_ready_tasks(&mut self, org: OrgId, subjects: &[Subject]) {
         let (of, limit) = (self.lane(org), self.rng.below(4) as usize);
         let behind = self.rng.one_in(2).then(|| self.lane(org));
         self.same(subjects, "lanes", |store| store.lanes(behind.as_ref(), limit)).await;
@@ -473,7 +473,7 @@ impl Walk {
     }
 
     /// Introduces and changes types, and lets workers be seen.
-    async fn types(&mut self, org: OrgId, subjects: &[Subject]) {
+    async fn types_and_workers(&mut self, org: OrgId, subjects: &[Subject]) {
         let row = self.type_row(org);
         match self.rng.one_in(2) {
             true => self.same(subjects, "put_type", |store| store.put_type(&row)).await,
@@ -549,7 +549,7 @@ impl Walk {
     }
 }
 
-async fn look_up(reference: &Arc<dyn Store>, org: OrgId, run: RunId) -> Known {
+async fn look_up(reference: &Arc<dyn Store>, org: OrgId, run: RunId) -> KnownRun {
     let loaded = reference.load(org, run).await.expect("the reference loads");
     let (seq, row) = loaded.map_or((0, None), |loaded| (loaded.seq, Some(loaded.row)));
     let (wake_at, status) = row.map_or((None, RunStatus::Pending), |row| (row.wake_at, row.status));
@@ -564,5 +564,5 @@ async fn look_up(reference: &Arc<dyn Store>, org: OrgId, run: RunId) -> Known {
         let rows = reference.seats(org, name).await.expect("the reference answers");
         seats.extend(rows.into_iter().filter(|row| row.run == run));
     }
-    Known { org, run, seq, wake_at, status, ready, seats }
+    KnownRun { org, run, seq, wake_at, status, ready, seats }
 }

@@ -14,31 +14,31 @@ use store::{
 };
 
 cases![
-    a_parked_run_leaves_its_tasks_to_be_claimed,
-    a_task_goes_with_the_record_that_takes_it,
-    a_refused_write_leaves_every_task_where_it_was,
-    a_lane_is_worked_off_by_priority_then_age,
-    lanes_come_in_order_and_are_counted,
-    a_run_in_memory_may_have_tasks_to_be_claimed,
-    only_an_open_run_has_tasks_of_its_own_to_be_claimed,
-    a_running_run_may_be_parked,
-    a_list_by_status_has_parked_runs_and_others,
-    a_list_may_be_of_one_form,
-    a_task_that_waits_for_its_time_holds_no_place,
-    a_hidden_run_is_not_there,
-    only_a_run_that_has_ended_is_hidden,
-    a_key_remembers_what_it_made,
-    a_type_is_introduced_once,
+    an_evicted_runs_tasks_can_be_claimed,
+    the_record_that_claims_a_task_removes_it,
+    a_refused_write_changes_no_ready_task,
+    ready_tasks_are_ordered_by_priority_then_age,
+    key_queues_are_listed_in_order_with_counts,
+    a_run_in_memory_may_have_ready_tasks,
+    only_an_open_run_can_add_ready_tasks,
+    a_running_run_may_be_evicted,
+    a_list_by_status_includes_evicted_runs,
+    runs_can_be_filtered_by_form,
+    a_delayed_task_is_not_in_a_concurrency_group,
+    a_hidden_run_is_not_found,
+    only_a_finished_run_can_be_hidden,
+    an_idempotency_key_returns_the_run_it_created,
+    a_type_is_registered_once,
     types_are_listed_by_prefix,
-    types_that_say_more_than_their_name_are_found,
-    workers_are_remembered_until_they_are_silent,
+    types_with_settings_are_listed,
+    silent_workers_are_forgotten,
 ];
 
 async fn places(store: &Arc<dyn Store>, name: &str) -> Vec<Place> {
     store.ready(&lane(ORG, name, ""), None, 100).await.unwrap()
 }
 
-async fn a_parked_run_leaves_its_tasks_to_be_claimed(store: Arc<dyn Store>) {
+async fn an_evicted_runs_tasks_can_be_claimed(store: Arc<dyn Store>) {
     assert_eq!(store.lanes(None, 9).await, Ok(vec![]));
     assert_eq!(places(&store, "mail").await, []);
     let tasks = vec![task(run(1), 0, "mail", 5), task(run(1), 2, "sms", 5)];
@@ -52,7 +52,7 @@ async fn a_parked_run_leaves_its_tasks_to_be_claimed(store: Arc<dyn Store>) {
     assert_eq!(store.unparked().await, Ok(vec![]));
 }
 
-async fn a_task_goes_with_the_record_that_takes_it(store: Arc<dyn Store>) {
+async fn the_record_that_claims_a_task_removes_it(store: Arc<dyn Store>) {
     let tasks = vec![task(run(1), 0, "mail", 5), task(run(1), 2, "mail", 5)];
     commit(&store, [start(run(1)), offer(run(1), 1, tasks.clone())]).await;
     let ready = ReadyChange { remove: tasks.clone(), insert: vec![] };
@@ -65,7 +65,7 @@ async fn a_task_goes_with_the_record_that_takes_it(store: Arc<dyn Store>) {
     assert_eq!(places(&store, "mail").await, [tasks[1].place]);
 }
 
-async fn a_refused_write_leaves_every_task_where_it_was(store: Arc<dyn Store>) {
+async fn a_refused_write_changes_no_ready_task(store: Arc<dyn Store>) {
     let old = task(run(1), 0, "mail", 5);
     commit(&store, [start(run(1)), offer(run(1), 1, vec![old.clone()]), start(run(2))]).await;
     let change = || ReadyChange { remove: vec![old.clone()], insert: vec![task(run(1), 1, "mail", 1)] };
@@ -78,7 +78,7 @@ async fn a_refused_write_leaves_every_task_where_it_was(store: Arc<dyn Store>) {
     assert_eq!(places(&store, "mail").await, [task(run(1), 1, "mail", 1).place]);
 }
 
-async fn a_lane_is_worked_off_by_priority_then_age(store: Arc<dyn Store>) {
+async fn ready_tasks_are_ordered_by_priority_then_age(store: Arc<dyn Store>) {
     for (n, priority) in [(3, 100), (1, 100), (2, 7), (4, u32::MAX), (5, 0)] {
         let tasks = vec![task(run(n), 1, "mail", priority), task(run(n), 0, "mail", priority)];
         commit(&store, [start(run(n)), offer(run(n), 1, tasks)]).await;
@@ -96,7 +96,7 @@ async fn a_lane_is_worked_off_by_priority_then_age(store: Arc<dyn Store>) {
     assert_eq!(store.ready(&lane(ORG, "mail", "k"), None, 9).await, Ok(vec![]));
 }
 
-async fn lanes_come_in_order_and_are_counted(store: Arc<dyn Store>) {
+async fn key_queues_are_listed_in_order_with_counts(store: Arc<dyn Store>) {
     let lanes = [("a", "", 1), ("a", "k", 2), ("a.b", "", 3), ("é", "", 1)];
     let mut n = 0;
     for (name, key, count) in lanes.iter().rev() {
@@ -130,7 +130,7 @@ async fn lanes_come_in_order_and_are_counted(store: Arc<dyn Store>) {
     assert_eq!(store.ready_keys(ORG, "b", None, 9).await, Ok(vec![]));
 }
 
-async fn a_run_in_memory_may_have_tasks_to_be_claimed(store: Arc<dyn Store>) {
+async fn a_run_in_memory_may_have_ready_tasks(store: Arc<dyn Store>) {
     let (first, second) = (task(run(1), 0, "mail", 1), task(run(1), 1, "mail", 1));
     let born = RunWrite { ready: ReadyChange { remove: vec![], insert: vec![first.clone()] }, ..start(run(1)) };
     let turned = ReadyChange { remove: vec![first.clone()], insert: vec![second.clone()] };
@@ -141,7 +141,7 @@ async fn a_run_in_memory_may_have_tasks_to_be_claimed(store: Arc<dyn Store>) {
     assert_eq!(store.unparked().await, Ok(vec![(ORG, run(1))]));
 }
 
-async fn only_an_open_run_has_tasks_of_its_own_to_be_claimed(store: Arc<dyn Store>) {
+async fn only_an_open_run_can_add_ready_tasks(store: Arc<dyn Store>) {
     commit(&store, [start(run(1)), start(run(2))]).await;
     let ready = |insert| ReadyChange { remove: vec![], insert };
     let own = || ready(vec![task(run(1), 0, "mail", 1)]);
@@ -158,7 +158,7 @@ async fn only_an_open_run_has_tasks_of_its_own_to_be_claimed(store: Arc<dyn Stor
     assert_eq!(commit(&store, [append(run(1), 1)]).await, [Committed]);
 }
 
-async fn a_running_run_may_be_parked(store: Arc<dyn Store>) {
+async fn a_running_run_may_be_evicted(store: Arc<dyn Store>) {
     commit(&store, [start(run(1)), start(run(2)), offer(run(1), 1, vec![])]).await;
     assert_eq!(store.unparked().await, Ok(vec![(ORG, run(2))]));
     let found = store.run(ORG, run(1)).await.unwrap().unwrap();
@@ -173,7 +173,7 @@ async fn a_running_run_may_be_parked(store: Arc<dyn Store>) {
     assert_eq!(store.unparked().await, Ok(vec![(ORG, run(1)), (ORG, run(2))]));
 }
 
-async fn a_list_by_status_has_parked_runs_and_others(store: Arc<dyn Store>) {
+async fn a_list_by_status_includes_evicted_runs(store: Arc<dyn Store>) {
     for n in 0..9 {
         commit(&store, [start(run(n))]).await;
         if n % 3 != 0 {
@@ -190,7 +190,7 @@ async fn a_list_by_status_has_parked_runs_and_others(store: Arc<dyn Store>) {
     assert_eq!(list(Some(run(5)), 3).await, [4, 3, 2]);
 }
 
-async fn a_list_may_be_of_one_form(store: Arc<dyn Store>) {
+async fn runs_can_be_filtered_by_form(store: Arc<dyn Store>) {
     for n in 1..5 {
         let form = if n % 2 == 0 { Form::Task } else { Form::Graph };
         let labels = vec![("k".to_owned(), "v".to_owned())];
@@ -209,7 +209,7 @@ async fn a_list_may_be_of_one_form(store: Arc<dyn Store>) {
     assert_eq!(ids(RunFilter { form: Some(Form::Script), limit: 9, ..Default::default() }).await, []);
 }
 
-async fn a_task_that_waits_for_its_time_holds_no_place(store: Arc<dyn Store>) {
+async fn a_delayed_task_is_not_in_a_concurrency_group(store: Arc<dyn Store>) {
     for (n, form) in [(1, Form::Task), (2, Form::Graph)] {
         let pending = RunRow { form, ..row(ORG, run(n), RunStatus::Pending) };
         commit(&store, [RunWrite { row: Some(pending), ..start(run(n)) }]).await;
@@ -219,7 +219,7 @@ async fn a_task_that_waits_for_its_time_holds_no_place(store: Arc<dyn Store>) {
 }
 
 /// An ended run with everything a run can have, and a neighbour.
-async fn ended(store: &Arc<dyn Store>) {
+async fn finished_run(store: &Arc<dyn Store>) {
     let birth = Birth {
         labels: vec![("k".into(), "v".into())],
         waits: vec![wait(ORG, run(1), 0, 3)],
@@ -234,8 +234,8 @@ async fn ended(store: &Arc<dyn Store>) {
     commit(store, [first, start(run(2)), turn(run(1), 1, RunStatus::Failed)]).await;
 }
 
-async fn a_hidden_run_is_not_there(store: Arc<dyn Store>) {
-    ended(&store).await;
+async fn a_hidden_run_is_not_found(store: Arc<dyn Store>) {
+    finished_run(&store).await;
     assert_eq!(store.hide(OTHER_ORG, run(1), at(9)).await, Ok(Erased::NotFound));
     assert_eq!(store.hide(ORG, run(1), at(9)).await, Ok(Erased::Done));
     assert_eq!(store.hide(ORG, run(1), at(10)).await, Ok(Erased::NotFound));
@@ -267,7 +267,7 @@ async fn a_hidden_run_is_not_there(store: Arc<dyn Store>) {
     assert_eq!(store.erase(&erasure).await, Ok(Erased::Done), "what is hidden can still be removed");
 }
 
-async fn only_a_run_that_has_ended_is_hidden(store: Arc<dyn Store>) {
+async fn only_a_finished_run_can_be_hidden(store: Arc<dyn Store>) {
     assert_eq!(store.hide(ORG, run(1), at(9)).await, Ok(Erased::NotFound));
     for (n, status) in (1..).zip(RunStatus::ALL) {
         commit(&store, [start(run(n)), turn(run(n), 1, *status)]).await;
@@ -282,8 +282,8 @@ async fn only_a_run_that_has_ended_is_hidden(store: Arc<dyn Store>) {
     assert!(store.run(ORG, run(91)).await.unwrap().is_some(), "no record hides its run");
 }
 
-async fn a_key_remembers_what_it_made(store: Arc<dyn Store>) {
-    ended(&store).await;
+async fn an_idempotency_key_returns_the_run_it_created(store: Arc<dyn Store>) {
+    finished_run(&store).await;
     let made = Some((run(1).0, [1; 32]));
     assert_eq!(store.made_by(ORG, "order", "a").await, Ok(made));
     assert_eq!(store.made_by(OTHER_ORG, "order", "a").await, Ok(None));
@@ -308,7 +308,7 @@ fn full_type(org: OrgId, name: &str) -> TypeRow {
     }
 }
 
-async fn a_type_is_introduced_once(store: Arc<dyn Store>) {
+async fn a_type_is_registered_once(store: Arc<dyn Store>) {
     let definition = |mark: u8| Definition { hash: [mark; 32], source: vec![mark].into(), plan: vec![mark, 1].into() };
     assert_eq!(store.task_type(ORG, "mail").await, Ok(None));
     store.introduce(&plain_type(ORG, "mail"), Some(&definition(1))).await.unwrap();
@@ -347,7 +347,7 @@ async fn types_are_listed_by_prefix(store: Arc<dyn Store>) {
     assert!(list("", None, 0).await.is_empty());
 }
 
-async fn types_that_say_more_than_their_name_are_found(store: Arc<dyn Store>) {
+async fn types_with_settings_are_listed(store: Arc<dyn Store>) {
     let full = full_type(ORG, "g");
     let plain = |name: &str| plain_type(ORG, name);
     let ruled = [
@@ -368,7 +368,7 @@ async fn types_that_say_more_than_their_name_are_found(store: Arc<dyn Store>) {
     assert_eq!(store.ruled_types().await.as_deref(), Ok(&ruled[..]));
 }
 
-async fn workers_are_remembered_until_they_are_silent(store: Arc<dyn Store>) {
+async fn silent_workers_are_forgotten(store: Arc<dyn Store>) {
     let bare = WorkerRow { runtime: Some("go".into()), version: None, slots: None, ..worker(ORG, "bare", at(50)) };
     let all = [bare.clone(), worker(ORG, "w1", at(40)), worker(OTHER_ORG, "w1", at(45))];
     store.put_workers(&[all[2].clone(), all[0].clone(), all[1].clone()], at(0)).await.unwrap();

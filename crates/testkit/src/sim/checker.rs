@@ -31,7 +31,7 @@ use store::{MemoryStore, ReadyRow};
 /// One edition of a workflow, as both sides know it.
 #[derive(Clone)]
 pub struct Definition {
-    pub shape: Rc<TestWorkflow>,
+    pub workflow: Rc<TestWorkflow>,
     pub version: Arc<Version>,
 }
 
@@ -41,13 +41,13 @@ pub struct Checker {
     runs: BTreeMap<RunId, TrackedRun>,
     /// Attempts that reached an executor.
     executed: BTreeSet<(RunId, u64)>,
-    pub crowd: ConcurrencyModel,
-    pub news: NotificationModel,
+    pub concurrency: ConcurrencyModel,
+    pub notifications: NotificationModel,
     pub leases: LeaseModel,
     /// What the batch that is being read did to leases.
-    changes: Vec<LeaseChange>,
+    lease_changes: Vec<LeaseChange>,
     /// What the batch that is being read did to places.
-    moves: Vec<(RunId, ConcurrencyEvent)>,
+    concurrency_events: Vec<(RunId, ConcurrencyEvent)>,
     /// All clocks show the same, so time goes forward in every run, whoever writes.
     has_one_clock: bool,
     pub commits: u64,
@@ -71,23 +71,23 @@ struct TrackedRun {
     /// A later release wrote the last record.
     needs_upgrade: bool,
     /// The last record is of a process that starts nothing any more.
-    is_left_waiting: bool,
+    is_left_by_draining_process: bool,
     /// The snapshot that was compared last.
     snapshot: u64,
     /// Dispatch intents: step and attempt by fence.
     intents: BTreeMap<u64, (u32, u32)>,
     /// The process that each step was last given to.
-    holders: BTreeMap<u32, u64>,
+    executing_process: BTreeMap<u32, u64>,
     /// The process that settled each step.
-    finishers: BTreeMap<u32, u64>,
+    settled_by: BTreeMap<u32, u64>,
     /// How often each step reached an executor or a worker.
     effects: BTreeMap<u32, u32>,
     /// Leases: the worker, by fence.
-    workers: BTreeMap<u64, String>,
+    lease_holders: BTreeMap<u64, String>,
     /// What workers said in the end and that counted, by fence.
-    said: BTreeMap<u64, u64>,
+    accepted_reports: BTreeMap<u64, u64>,
     /// The fence under which each step is leased, while it is.
-    live: BTreeMap<u32, u64>,
+    current_lease: BTreeMap<u32, u64>,
 }
 
 impl Checker {
@@ -96,12 +96,12 @@ impl Checker {
     }
 
     /// Somebody is about to ask for this run.
-    pub fn expect(&mut self, run: RunId, definition: Definition, trigger: Trigger, has_listener: bool) {
-        if let Some(limit) = definition.shape.gate {
-            self.crowd.expect(run, definition.version.workflow, trigger.lane, limit);
+    pub fn expect_run(&mut self, run: RunId, definition: Definition, trigger: Trigger, has_listener: bool) {
+        if let Some(limit) = definition.workflow.concurrency {
+            self.concurrency.expect_run(run, definition.version.workflow, trigger.group, limit);
         }
-        let model = RunModel::new(definition.shape.clone(), trigger.clone());
-        let followed = TrackedRun {
+        let model = RunModel::new(definition.workflow.clone(), trigger.clone());
+        let tracked = TrackedRun {
             definition,
             model,
             trigger,
@@ -111,17 +111,17 @@ impl Checker {
             run: None,
             newest_at: Timestamp::default(),
             needs_upgrade: false,
-            is_left_waiting: false,
+            is_left_by_draining_process: false,
             snapshot: 0,
             intents: BTreeMap::new(),
-            holders: BTreeMap::new(),
-            finishers: BTreeMap::new(),
+            executing_process: BTreeMap::new(),
+            settled_by: BTreeMap::new(),
             effects: BTreeMap::new(),
-            workers: BTreeMap::new(),
-            said: BTreeMap::new(),
-            live: BTreeMap::new(),
+            lease_holders: BTreeMap::new(),
+            accepted_reports: BTreeMap::new(),
+            current_lease: BTreeMap::new(),
         };
-        self.runs.insert(run, followed);
+        self.runs.insert(run, tracked);
     }
 
     /// The run as it is stored, if it is.
@@ -137,13 +137,13 @@ impl Checker {
     }
 
     /// What a run that somebody asked for was given, and whether somebody wants to hear of its end.
-    pub fn asked(&self, run: RunId) -> (u64, bool) {
-        self.runs.get(&run).map_or((0, false), |f| (f.trigger.lane, f.has_listener))
+    pub fn group_and_listener(&self, run: RunId) -> (u64, bool) {
+        self.runs.get(&run).map_or((0, false), |f| (f.trigger.group, f.has_listener))
     }
 
     /// What the holder of a fence said in the end, if that counted.
-    pub fn said(&self, run: RunId, fence: u64) -> Option<u64> {
-        self.runs.get(&run)?.said.get(&fence).copied()
+    pub fn accepted_report(&self, run: RunId, fence: u64) -> Option<u64> {
+        self.runs.get(&run)?.accepted_reports.get(&fence).copied()
     }
 
     /// What a run was given.
@@ -162,117 +162,141 @@ impl Checker {
     }
 
     /// Number of the last event anybody can read, and when it was written.
-    pub fn newest(&self, run: RunId) -> (u64, Timestamp) {
-        let followed = self.runs.get(&run);
-        let seq = followed.and_then(|f| f.run.as_ref()).map_or(0, |run| run.state.seq);
-        (seq, followed.map_or(Timestamp::default(), |f| f.newest_at))
+    pub fn last_event(&self, run: RunId) -> (u64, Timestamp) {
+        let tracked = self.runs.get(&run);
+        let seq = tracked.and_then(|f| f.run.as_ref()).map_or(0, |run| run.state.seq);
+        (seq, tracked.map_or(Timestamp::default(), |f| f.newest_at))
     }
 
     /// The end of the story: everything that was ever seen is still there, and adds up.
     pub fn check_all(&self, store: &MemoryStore) -> CheckResult {
-        for (id, followed) in &self.runs {
+        for (id, tracked) in &self.runs {
             let stored = store.stored_run(OrgId::DEFAULT, *id);
             let records = stored.as_ref().map_or(&[][..], |s| &s.records);
-            ViolationKind::Lost.unless(records == followed.records, || format!("{id} is not what it was"))?;
-            if let Some(stored) = stored.filter(|_| followed.needs_upgrade) {
-                let is_kept = !stored.row.status.is_terminal() && stored.timers.first().copied() == stored.row.wake_at;
-                ViolationKind::Lost.unless(is_kept, || format!("{id} will not be there after the upgrade"))?;
+            ViolationKind::Lost.unless(records == tracked.records, || format!("{id} is not what it was"))?;
+            if let Some(stored) = stored.filter(|_| tracked.needs_upgrade) {
+                let is_intact =
+                    !stored.row.status.is_terminal() && stored.timers.first().copied() == stored.row.wake_at;
+                ViolationKind::Lost.unless(is_intact, || format!("{id} will not be there after the upgrade"))?;
             }
-            for step in 0..followed.definition.shape.steps.len() as u32 {
-                let effects = followed.effects.get(&step).copied().unwrap_or_default();
+            for step in 0..tracked.definition.workflow.steps.len() as u32 {
+                let effects = tracked.effects.get(&step).copied().unwrap_or_default();
                 let about = |failure: Violation| failure.about(id);
-                followed.model.allows_effects(step, effects).map_err(about)?;
-                followed.model.allows_ending(step).map_err(about)?;
+                tracked.model.check_effects(step, effects).map_err(about)?;
+                tracked.model.check_outcome(step).map_err(about)?;
             }
         }
         Ok(())
     }
 
     /// A commit by process `writer` may have touched this run.
-    pub fn committed(&mut self, stored: &StoredRun, ready: &[ReadyRow], writer: u64, is_draining: bool) -> CheckResult {
+    pub fn run_committed(
+        &mut self,
+        stored: &StoredRun,
+        ready: &[ReadyRow],
+        writer: u64,
+        is_draining: bool,
+    ) -> CheckResult {
         self.commits += 1;
-        let followed = self.runs.get_mut(&stored.row.id).ok_or("nobody asked for this run")?;
-        let begun = self.moves.len();
-        if stored.records.len() > followed.records.len() {
-            followed.is_left_waiting = is_draining;
+        let tracked = self.runs.get_mut(&stored.row.id).ok_or("nobody asked for this run")?;
+        let begun = self.concurrency_events.len();
+        if stored.records.len() > tracked.records.len() {
+            tracked.is_left_by_draining_process = is_draining;
         }
-        let notes = Observations { events: &mut self.events, moves: &mut self.moves, changes: &mut self.changes };
-        followed.read_on(stored, writer, self.has_one_clock, notes)?;
-        if followed.needs_upgrade {
-            self.leases.forget(stored.row.id);
+        let observations = Observations {
+            events: &mut self.events,
+            concurrency_events: &mut self.concurrency_events,
+            lease_changes: &mut self.lease_changes,
+        };
+        tracked.read_new_records(stored, writer, self.has_one_clock, observations)?;
+        if tracked.needs_upgrade {
+            self.leases.forget_run(stored.row.id);
             let is_open = !stored.row.status.is_terminal();
             return ViolationKind::Lost.unless(is_open, || "a run that needs a later release was ended".into());
         }
-        if !followed.model.is_over() {
-            let moves = &self.moves[begun..];
-            require(!moves.iter().any(|(_, step)| *step == ConcurrencyEvent::Ended), || "it ended and goes on".into())?;
+        if !tracked.model.is_over() {
+            let concurrency_events = &self.concurrency_events[begun..];
+            require(!concurrency_events.iter().any(|(_, event)| *event == ConcurrencyEvent::Ended), || {
+                "it ended and goes on".into()
+            })?;
         }
-        followed.compare(stored, ready)
+        tracked.check_rows(stored, ready)
     }
 
     /// All runs of a batch were read: what follows for places and notices.
-    pub fn landed(
+    pub fn batch_committed(
         &mut self,
         failed: &[RunId],
         at: Timestamp,
         (process, writer): (Option<usize>, BatchWriter),
         store: &MemoryStore,
     ) -> CheckResult {
-        let moves = std::mem::take(&mut self.moves);
-        self.leases.judge(std::mem::take(&mut self.changes), process, writer, at)?;
-        self.crowd.judge(&moves, failed, at, writer)?;
+        let concurrency_events = std::mem::take(&mut self.concurrency_events);
+        self.leases.apply_batch(std::mem::take(&mut self.lease_changes), process, writer, at)?;
+        self.concurrency.apply_batch(&concurrency_events, failed, at, writer)?;
         // An end comes before whoever tells of it, even if one batch holds both.
-        for (run, _) in
-            moves.iter().filter(|(_, step)| matches!(step, ConcurrencyEvent::Ended | ConcurrencyEvent::Refused))
+        for (run, _) in concurrency_events
+            .iter()
+            .filter(|(_, event)| matches!(event, ConcurrencyEvent::Ended | ConcurrencyEvent::Refused))
         {
-            let followed = &self.runs[run];
-            let is_silent = self.news.of(*run).is_some();
-            let owed = if is_silent { 0 } else { followed.model.owes(followed.has_listener) };
-            self.news.ended(*run, owed, store)?;
+            let tracked = &self.runs[run];
+            let is_notification_run = self.notifications.sent_by(*run).is_some();
+            let expected =
+                if is_notification_run { 0 } else { tracked.model.notifications_expected(tracked.has_listener) };
+            self.notifications.run_ended(*run, expected, store)?;
         }
-        let is_birth = |step: &ConcurrencyEvent| {
-            matches!(step, ConcurrencyEvent::Entered | ConcurrencyEvent::Queued | ConcurrencyEvent::Refused)
+        let is_creation = |event: &ConcurrencyEvent| {
+            matches!(event, ConcurrencyEvent::Entered | ConcurrencyEvent::Queued | ConcurrencyEvent::Refused)
         };
-        moves.iter().filter(|(_, step)| is_birth(step)).try_for_each(|(run, _)| self.news.began(*run, store))
+        concurrency_events
+            .iter()
+            .filter(|(_, event)| is_creation(event))
+            .try_for_each(|(run, _)| self.notifications.run_created(*run, store))
     }
 
     /// An executor of process `holder` is being given work. Between the intent and this moment others
     /// may have ended the step, and nobody could know; whoever ended it itself must.
     pub fn executed(&mut self, dispatch: &Dispatch, holder: u64) -> CheckResult {
         let Dispatch { run, step, attempt, fence, .. } = dispatch;
-        let followed = self.runs.get_mut(run).ok_or("work for a run nobody asked for")?;
-        let intent = followed.intents.get(fence);
+        let tracked = self.runs.get_mut(run).ok_or("work for a run nobody asked for")?;
+        let intent = tracked.intents.get(fence);
         require(intent == Some(&(*step, *attempt)), || format!("work for s{step} without a durable intent"))?;
         ViolationKind::Duplicated.unless(self.executed.insert((*run, *fence)), || {
             format!("attempt {attempt} of s{step} was handed out twice")
         })?;
-        let is_done = followed.finishers.get(step) == Some(&holder);
+        let is_done = tracked.settled_by.get(step) == Some(&holder);
         ViolationKind::Duplicated.unless(!is_done, || format!("s{step} is executed again after its completion"))?;
-        *followed.effects.entry(*step).or_default() += 1;
-        followed.model.explains(dispatch)
+        *tracked.effects.entry(*step).or_default() += 1;
+        tracked.model.check_request(dispatch)
     }
 
     /// A worker is given a task by process `holder`, if that is one that knows what became of all it wrote; or it would
     /// have been, had it not hung up.
-    pub fn handed(&mut self, task: &Task, worker: &str, has_hung_up: bool, holder: Option<u64>) -> CheckResult {
+    pub fn task_delivered(
+        &mut self,
+        task: &Task,
+        worker: &str,
+        has_disconnected: bool,
+        holder: Option<u64>,
+    ) -> CheckResult {
         let Task { run, step, attempt, fence, .. } = task;
-        let followed = self.runs.get_mut(run).ok_or("a task of a run nobody asked for")?;
-        let is_durable = followed.intents.get(fence) == Some(&(*step, *attempt))
-            && followed.workers.get(fence).map(String::as_str) == Some(worker);
+        let tracked = self.runs.get_mut(run).ok_or("a task of a run nobody asked for")?;
+        let is_durable = tracked.intents.get(fence) == Some(&(*step, *attempt))
+            && tracked.lease_holders.get(fence).map(String::as_str) == Some(worker);
         ViolationKind::Lost
             .unless(is_durable, || format!("{worker} is given s{step} of {run}, and nobody will remember"))?;
         ViolationKind::Duplicated.unless(self.executed.insert((*run, *fence)), || {
             format!("attempt {attempt} of s{step} was handed out twice")
         })?;
-        let is_done = holder.is_some() && followed.finishers.get(step).copied() == holder;
+        let is_done = holder.is_some() && tracked.settled_by.get(step).copied() == holder;
         ViolationKind::Duplicated.unless(!is_done, || format!("s{step} of {run} is handed out after its end"))?;
-        *followed.effects.entry(*step).or_default() += u32::from(!has_hung_up);
-        followed.model.explains_task(task)
+        *tracked.effects.entry(*step).or_default() += u32::from(!has_disconnected);
+        tracked.model.check_task(task)
     }
 
     /// Its executor had the work and sent nothing.
     pub fn held_back(&mut self, dispatch: &Dispatch) {
-        let effects = self.runs.get_mut(&dispatch.run).and_then(|followed| followed.effects.get_mut(&dispatch.step));
+        let effects = self.runs.get_mut(&dispatch.run).and_then(|tracked| tracked.effects.get_mut(&dispatch.step));
         if let Some(effects) = effects {
             *effects -= 1;
         }
@@ -282,18 +306,18 @@ impl Checker {
 /// What is noted while records are read.
 struct Observations<'a> {
     events: &'a mut Marks,
-    moves: &'a mut Vec<(RunId, ConcurrencyEvent)>,
-    changes: &'a mut Vec<LeaseChange>,
+    concurrency_events: &'a mut Vec<(RunId, ConcurrencyEvent)>,
+    lease_changes: &'a mut Vec<LeaseChange>,
 }
 
 impl TrackedRun {
     /// Takes in the records that are new.
-    fn read_on(
+    fn read_new_records(
         &mut self,
         stored: &StoredRun,
         writer: u64,
         has_one_clock: bool,
-        notes: Observations<'_>,
+        observations: Observations<'_>,
     ) -> CheckResult {
         let known = self.records.len();
         let is_prefix = stored.records.get(..known) == Some(&self.records[..]);
@@ -310,16 +334,18 @@ impl TrackedRun {
             self.records.push(bytes.clone());
             if record.events.iter().any(|event| event.name().is_none()) {
                 self.needs_upgrade = true;
-                *notes.events.entry("an event of a later release").or_default() += 1;
+                *observations.events.entry("an event of a later release").or_default() += 1;
                 continue;
             }
             for (event, number) in record.events.iter().zip(record.first..) {
                 self.observe(event, number, record.at, stored, writer)?;
-                *notes.events.entry(mark(event)).or_default() += 1;
-                notes.changes.extend(self.passes(event, number, stored.row.id));
+                *observations.events.entry(coverage_mark(event)).or_default() += 1;
+                observations.lease_changes.extend(self.lease_change(event, number, stored.row.id));
             }
-            notes.moves.extend(places(&record.events).into_iter().map(|step| (stored.row.id, step)));
-            self.model.rest()?;
+            observations
+                .concurrency_events
+                .extend(concurrency_events_in(&record.events).into_iter().map(|event| (stored.row.id, event)));
+            self.model.check_between_records()?;
         }
         Ok(())
     }
@@ -329,46 +355,49 @@ impl TrackedRun {
         if let Event::Paused { actor, .. } | Event::Unpaused { actor } | Event::RetryDue { actor, .. } = event {
             self.actors.insert(actor.clone());
         }
-        self.holds_fence(event, stored)?;
-        self.is_entitled(event, writer)?;
+        self.check_fence(event, stored)?;
+        self.check_ownership(event, writer)?;
         if let Event::Leased { step, attempt, worker, .. } = event {
             self.intents.insert(number, (*step, *attempt));
-            self.workers.insert(number, worker.clone());
-            self.live.insert(*step, number);
-        } else if let Some(step) = event.step().filter(|_| lease_model::ends(event)) {
-            self.live.remove(&step);
+            self.lease_holders.insert(number, worker.clone());
+            self.current_lease.insert(*step, number);
+        } else if let Some(step) = event.step().filter(|_| lease_model::ends_lease(event)) {
+            self.current_lease.remove(&step);
         }
         if let Event::Started { step, attempt, epoch, .. } = event {
             self.intents.insert(number, (*step, *attempt));
-            self.holders.insert(*step, *epoch);
+            self.executing_process.insert(*step, *epoch);
         }
         if let Some(step) = event.step().filter(|step| self.model.is_done(*step)) {
-            self.finishers.entry(step).or_insert(writer);
+            self.settled_by.entry(step).or_insert(writer);
         }
         let run = self.run.get_or_insert_default();
         run.apply(&self.definition.version.plan, event, at).map_err(|e| format!("it does not fold: {e:?}").into())
     }
 
     /// What an event does to a lease.
-    fn passes(&self, event: &Event, number: u64, run: RunId) -> Option<LeaseChange> {
+    fn lease_change(&self, event: &Event, number: u64, run: RunId) -> Option<LeaseChange> {
         let step = event.step()?;
-        let errand = self.definition.shape.steps.get(step as usize)?.kind.errand()?;
+        let task_settings = self.definition.workflow.steps.get(step as usize)?.kind.task()?;
         match event {
-            Event::Leased { key, .. } => {
-                Some(LeaseChange::Granted { task: (run, step), fence: number, name: errand.name, key: key.clone() })
-            }
-            _ => lease_model::ends(event).then_some(LeaseChange::Ended { task: (run, step) }),
+            Event::Leased { key, .. } => Some(LeaseChange::Granted {
+                task: (run, step),
+                fence: number,
+                name: task_settings.name,
+                key: key.clone(),
+            }),
+            _ => lease_model::ends_lease(event).then_some(LeaseChange::Ended { task: (run, step) }),
         }
     }
 
     /// I14: a process gives work to itself, and takes it only from those before it.
-    fn is_entitled(&self, event: &Event, writer: u64) -> CheckResult {
+    fn check_ownership(&self, event: &Event, writer: u64) -> CheckResult {
         match event {
             Event::Started { step, epoch, .. } => {
                 require(*epoch == writer, || format!("process {writer} gives s{step} to process {epoch}"))
             }
             Event::Retrying { step, charged: false, .. } => {
-                let holder = self.holders.get(step).copied().unwrap_or_default();
+                let holder = self.executing_process.get(step).copied().unwrap_or_default();
                 require(holder <= writer, || format!("process {writer} takes s{step} from its successor {holder}"))
             }
             _ => Ok(()),
@@ -376,9 +405,9 @@ impl TrackedRun {
     }
 
     /// I7, I15: what an upstream answered counts for the attempt it was asked in, and for no other.
-    fn holds_fence(&mut self, event: &Event, stored: &StoredRun) -> CheckResult {
-        if let Some(step) = event.step().filter(|s| self.definition.shape.steps[*s as usize].kind.errand().is_some()) {
-            return self.holds_lease(step, event, stored);
+    fn check_fence(&mut self, event: &Event, stored: &StoredRun) -> CheckResult {
+        if let Some(step) = event.step().filter(|s| self.definition.workflow.steps[*s as usize].kind.task().is_some()) {
+            return self.check_lease(step, event, stored);
         }
         let (step, attempt, response) = match event {
             Event::Succeeded { step, attempt, response, .. } => (step, attempt, Some(response)),
@@ -392,14 +421,14 @@ impl TrackedRun {
             None => &body.inline,
             Some(number) => stored.payloads.get(&number).ok_or("a payload is not stored with its event")?,
         };
-        let intent = upstream::fence(bytes).and_then(|fence| self.intents.get(&fence));
+        let intent = upstream::fence_in(bytes).and_then(|fence| self.intents.get(&fence));
         require(intent == Some(&(*step, *attempt)), || {
             format!("attempt {attempt} of s{step} ends with another's answer")
         })
     }
 
     /// The same for a worker: it has the lease, and whatever it says names the fence it was given.
-    fn holds_lease(&mut self, step: u32, event: &Event, stored: &StoredRun) -> CheckResult {
+    fn check_lease(&mut self, step: u32, event: &Event, stored: &StoredRun) -> CheckResult {
         let (said, digest) = match event {
             Event::Succeeded { response, digest, .. } => (response.body.as_ref(), *digest),
             Event::Progress { progress, .. } => (Some(progress), 0),
@@ -418,18 +447,18 @@ impl TrackedRun {
             Some(body) => &body.inline,
             None => message,
         };
-        let (fence, live) = (upstream::fence(bytes), self.live.get(&step).copied());
-        ViolationKind::Duplicated.unless(fence == live && fence.is_some(), || {
-            format!("s{step} is leased under fence {live:?}, and whoever has {fence:?} was heard")
+        let (fence, current_lease) = (upstream::fence_in(bytes), self.current_lease.get(&step).copied());
+        ViolationKind::Duplicated.unless(fence == current_lease && fence.is_some(), || {
+            format!("s{step} is leased under fence {current_lease:?}, and whoever has {fence:?} was heard")
         })?;
         if let Some(fence) = fence.filter(|_| digest > 0) {
-            self.said.insert(fence, digest);
+            self.accepted_reports.insert(fence, digest);
         }
         Ok(())
     }
 
     /// The rows against the records.
-    fn compare(&mut self, stored: &StoredRun, ready: &[ReadyRow]) -> CheckResult {
+    fn check_rows(&mut self, stored: &StoredRun, ready: &[ReadyRow]) -> CheckResult {
         let run = self.run.as_ref().ok_or("a run without records")?;
         // What was compared once goes on by the same records as the run itself.
         if let Some((seq, snapshot)) = stored.snapshot.as_ref().filter(|(seq, _)| *seq != self.snapshot) {
@@ -464,26 +493,27 @@ impl TrackedRun {
         require(row.wake_at == due, || format!("the row wakes at {:?}, the run is due at {due:?}", row.wake_at))?;
         let is_right = due.is_none_or(|due| due == self.model.due());
         require(is_right, || format!("it wakes at {due:?}, by the model at {:?}", self.model.due()))?;
-        let limit = row.gate.as_ref().map(|gate| ConcurrencyLimit { most: gate.limit, on_conflict: gate.on_conflict });
-        require(limit == self.definition.shape.gate, || format!("the row has the limit {limit:?}"))?;
+        let limit =
+            row.gate.as_ref().map(|gate| ConcurrencyLimit { max_runs: gate.limit, on_conflict: gate.on_conflict });
+        require(limit == self.definition.workflow.concurrency, || format!("the row has the limit {limit:?}"))?;
         let timers: Vec<Timestamp> = stored.timers.iter().copied().collect();
         require(timers == Vec::from_iter(due), || format!("timer rows {timers:?} for a run that is due at {due:?}"))?;
         let is_held = !run.running().is_empty() || run.leased().next().is_some();
         let is_held = is_held || run.state.paused.is_some();
-        let has_source = status.is_terminal() || due.is_some() || is_held || run.has_undecided();
+        let has_wakeup = status.is_terminal() || due.is_some() || is_held || run.has_undecided();
         let is_fetching = run.next_due().is_some_and(|at| at <= self.newest_at);
-        ViolationKind::Stuck.unless(has_source || is_fetching, || "nothing will ever wake this run".into())?;
-        self.stays_as_it_is(run)
+        ViolationKind::Stuck.unless(has_wakeup || is_fetching, || "nothing will ever wake this run".into())?;
+        self.check_idempotent(run)
     }
 
     /// I10: with nothing new, nothing happens.
-    fn stays_as_it_is(&self, run: &Run) -> CheckResult {
+    fn check_idempotent(&self, run: &Run) -> CheckResult {
         let wait_url = |key: &str| key.to_owned();
         let context = Context {
             run: RunId::default(),
             now: self.newest_at,
             epoch: u64::MAX,
-            is_draining: self.is_left_waiting,
+            is_draining: self.is_left_by_draining_process,
             wait_url: &wait_url,
             payloads: &Payloads::new(),
             offer: &|_| None,
@@ -494,34 +524,36 @@ impl TrackedRun {
 }
 
 /// What a record says about the run's place.
-fn places(events: &[Event]) -> Vec<ConcurrencyEvent> {
-    let mut moves = Vec::new();
+fn concurrency_events_in(events: &[Event]) -> Vec<ConcurrencyEvent> {
+    let mut concurrency_events = Vec::new();
     for event in events {
         match event {
-            Event::Created { .. } => moves.push(ConcurrencyEvent::Entered),
-            Event::Queued { .. } => moves = vec![ConcurrencyEvent::Queued],
-            Event::Admitted {} => moves.push(ConcurrencyEvent::Admitted),
-            Event::RunCancelled { actor, .. } if actor == "onward" && moves == [ConcurrencyEvent::Entered] => {
-                moves = vec![ConcurrencyEvent::Refused];
+            Event::Created { .. } => concurrency_events.push(ConcurrencyEvent::Entered),
+            Event::Queued { .. } => concurrency_events = vec![ConcurrencyEvent::Queued],
+            Event::Admitted {} => concurrency_events.push(ConcurrencyEvent::Admitted),
+            Event::RunCancelled { actor, .. }
+                if actor == "onward" && concurrency_events == [ConcurrencyEvent::Entered] =>
+            {
+                concurrency_events = vec![ConcurrencyEvent::Refused];
             }
             Event::RunCancelled { actor, reason } if actor == "onward" => {
                 let is_full = reason.as_str() == Queue::Limit.as_str();
-                moves.extend([
+                concurrency_events.extend([
                     if is_full { ConcurrencyEvent::TurnedAway } else { ConcurrencyEvent::Superseded },
                     ConcurrencyEvent::Ended,
                 ]);
             }
             Event::RunCompleted {} | Event::RunFailed { .. } | Event::RunCancelled { .. } | Event::RunTimeout {} => {
-                moves.push(ConcurrencyEvent::Ended);
+                concurrency_events.push(ConcurrencyEvent::Ended);
             }
             _ => {}
         }
     }
-    moves
+    concurrency_events
 }
 
 /// The situation an event is.
-fn mark(event: &Event) -> &'static str {
+fn coverage_mark(event: &Event) -> &'static str {
     match event {
         Event::Queued { reason: Queue::Later } => "a run waited for its time",
         Event::Queued { .. } => "a run waited for its turn",

@@ -50,7 +50,7 @@ pub enum Request {
         run: RunId,
         fence: u64,
         digest: u64,
-        said: usize,
+        report: usize,
     },
     /// …says that it is alive, at a time of the process it tells…
     Heartbeat {
@@ -74,7 +74,7 @@ pub enum Request {
 
 impl Request {
     /// Does a worker ask it?
-    pub fn is_of_worker(&self) -> bool {
+    pub fn is_from_worker(&self) -> bool {
         matches!(
             self,
             Request::Claim { .. } | Request::Report { .. } | Request::Heartbeat { .. } | Request::Progress { .. }
@@ -131,9 +131,9 @@ impl ClientLog {
         self.keys.contains_key(&run)
     }
 
-    pub fn ask(&mut self, request: Request, process: usize) -> Ticket {
+    pub fn record(&mut self, request: Request, process: usize) -> Ticket {
         // A worker speaks of what it was given, which is durable.
-        let is_known = request.is_of_worker() || self.has_acknowledged(process, request.run());
+        let is_known = request.is_from_worker() || self.has_acknowledged(process, request.run());
         if let Request::Start { run, key: Some(key) } = request {
             self.keys.insert(run, key);
         }
@@ -146,7 +146,7 @@ impl ClientLog {
     }
 
     /// The process is gone: nobody will answer. Returns what was asked of it.
-    pub fn lose(&mut self, process: usize) -> Vec<Request> {
+    pub fn process_died(&mut self, process: usize) -> Vec<Request> {
         let open = self.entries.iter_mut().filter(|r| r.process == process && r.state == RequestState::Open);
         open.map(|entry| {
             entry.state = RequestState::Lost;
@@ -167,13 +167,14 @@ impl ClientLog {
             (_, Reply::Unknown(_)) => RequestState::Unknown,
             (request, Reply::Trouble(Trouble::Newer)) if stored.needs_upgrade(request.run()) => RequestState::Refused,
             (Request::Start { key: Some(key), .. }, Reply::KeyTaken { run, .. }) => {
-                let is_true = self.keys.get(&run) == Some(key) && stored.stored(run).is_some();
-                require(is_true, || format!("key {key} is said to belong to {run}"))?;
+                let is_correct = self.keys.get(&run) == Some(key) && stored.stored(run).is_some();
+                require(is_correct, || format!("key {key} is said to belong to {run}"))?;
                 RequestState::Refused
             }
             (Request::Notify { of, number, .. }, Reply::KeyTaken { run, .. }) => {
-                let is_true = stored.news.of(run) == Some((*of, *number)) && stored.stored(run).is_some();
-                require(is_true, || format!("notice {number} of {of} is said to be told by {run}"))?;
+                let is_correct =
+                    stored.notifications.sent_by(run) == Some((*of, *number)) && stored.stored(run).is_some();
+                require(is_correct, || format!("notice {number} of {of} is said to be told by {run}"))?;
                 RequestState::Refused
             }
             (Request::Claim { .. }, Reply::Handed(_)) | (Request::Heartbeat { .. }, Reply::Lease(_)) => {
@@ -188,8 +189,8 @@ impl ClientLog {
                 if !matches!(request, Request::Watch { .. } | Request::Claim { .. } | Request::Heartbeat { .. }) =>
             {
                 let now = stored.stored(entry.request.run()).map(Run::status);
-                let is_true = !status.is_terminal() || now == Some(status);
-                require(is_true, || format!("told that the run is {status}, it is {now:?}"))?;
+                let is_correct = !status.is_terminal() || now == Some(status);
+                require(is_correct, || format!("told that the run is {status}, it is {now:?}"))?;
                 RequestState::Done(answer)
             }
             (request, reply) => return Err(format!("{request:?} was answered with {reply:?}").into()),
@@ -202,15 +203,15 @@ impl ClientLog {
     /// Everything that was said, once more.
     pub fn check_all(&self, stored: &Checker) -> CheckResult {
         (0..self.entries.len()).try_for_each(|ticket| self.check(ticket, stored))?;
-        self.keys_made_one_run_each(stored)?;
-        self.nothing_happened_unasked(stored)
+        self.check_one_run_per_key(stored)?;
+        self.check_cancels_were_requested(stored)
     }
 
     /// I24.
-    fn keys_made_one_run_each(&self, stored: &Checker) -> CheckResult {
-        let mut made = BTreeMap::new();
+    fn check_one_run_per_key(&self, stored: &Checker) -> CheckResult {
+        let mut created = BTreeMap::new();
         for (run, key) in self.keys.iter().filter(|(run, _)| stored.stored(**run).is_some()) {
-            let other = made.insert(key, run);
+            let other = created.insert(key, run);
             ViolationKind::Duplicated.unless(other.is_none(), || format!("key {key} made {run} and {other:?}"))?;
         }
         Ok(())
@@ -218,21 +219,21 @@ impl ClientLog {
 
     /// I2: a run exists because somebody started it, and is cancelled because somebody cancelled it. (What the
     /// engine itself cancels is judged with the places of runs.)
-    fn nothing_happened_unasked(&self, stored: &Checker) -> CheckResult {
+    fn check_cancels_were_requested(&self, stored: &Checker) -> CheckResult {
         let stored_runs = self.entries.iter().filter_map(|r| Some((r.request.run(), stored.stored(r.request.run())?)));
         let is_cancelled = |run: &Run| run.status() == RunStatus::Cancelled && run.state.cancelled_by != "onward";
         for (id, run) in stored_runs.filter(|(_, run)| is_cancelled(run)) {
-            let is_asked = self.entries.iter().enumerate().any(|(ticket, entry)| {
+            let is_requested = self.entries.iter().enumerate().any(|(ticket, entry)| {
                 matches!(entry.request, Request::Cancel { run } if run == id)
                     && entry.state != RequestState::Refused
                     && run.state.cancelled_by == ClientLog::actor(ticket)
             });
-            require(is_asked, || format!("{id} was cancelled by nobody"))?;
+            require(is_requested, || format!("{id} was cancelled by nobody"))?;
         }
         Ok(())
     }
 
-    pub fn asked(&self, ticket: Ticket) -> &Request {
+    pub fn request(&self, ticket: Ticket) -> &Request {
         &self.entries[ticket].request
     }
 
@@ -241,14 +242,14 @@ impl ClientLog {
     }
 
     /// Whoever asked does not wait for the answer any more.
-    pub fn hang_up(&mut self, ticket: Ticket) {
+    pub fn disconnect(&mut self, ticket: Ticket) {
         if self.entries[ticket].state == RequestState::Open {
             self.entries[ticket].state = RequestState::Lost;
         }
     }
 
     /// Did a process ask this of itself, to tell of an end?
-    pub fn is_telling(&self, ticket: Ticket) -> bool {
+    pub fn is_notification(&self, ticket: Ticket) -> bool {
         matches!(self.entries[ticket].request, Request::Notify { .. })
     }
 
@@ -260,7 +261,7 @@ impl ClientLog {
     fn check(&self, ticket: Ticket, stored: &Checker) -> CheckResult {
         let LoggedRequest { request, state, .. } = &self.entries[ticket];
         let run = stored.stored(request.run());
-        let is_true = match (request, state) {
+        let is_correct = match (request, state) {
             (_, RequestState::Open | RequestState::Lost | RequestState::Unknown) => true,
             (Request::Start { .. } | Request::Notify { .. }, RequestState::Done(Answer::Applied)) => run.is_some(),
             (Request::Start { .. } | Request::Notify { .. }, RequestState::Refused) => run.is_none(),
@@ -279,12 +280,12 @@ impl ClientLog {
             }
             (Request::Claim { .. } | Request::Heartbeat { .. } | Request::Progress { .. }, _) => true,
             (Request::Report { run: id, fence, digest, .. }, state) => {
-                let is_said = stored.said(*id, *fence) == Some(*digest);
+                let is_recorded = stored.accepted_report(*id, *fence) == Some(*digest);
                 match state {
-                    RequestState::Done(Answer::Applied | Answer::Repeated) => is_said,
+                    RequestState::Done(Answer::Applied | Answer::Repeated) => is_recorded,
                     RequestState::Done(Answer::Ended(status)) => run.is_some_and(|r| r.status() == *status),
                     RequestState::Done(Answer::Stale) => true,
-                    RequestState::Refused => !is_said || self.may_have_said(*id, *fence, *digest),
+                    RequestState::Refused => !is_recorded || self.may_have_reported(*id, *fence, *digest),
                     _ => false,
                 }
             }
@@ -313,7 +314,7 @@ impl ClientLog {
             (Request::Watch { .. }, RequestState::Refused) => true,
             _ => false,
         };
-        ViolationKind::Lost.unless(is_true, || format!("{request:?} was answered with {state:?}, which is not so"))
+        ViolationKind::Lost.unless(is_correct, || format!("{request:?} was answered with {state:?}, which is not so"))
     }
 
     /// Did another request with the same bytes perhaps get through?
@@ -325,7 +326,7 @@ impl ClientLog {
     }
 
     /// Did the same report perhaps get through another time?
-    fn may_have_said(&self, id: RunId, of: u64, content: u64) -> bool {
+    fn may_have_reported(&self, id: RunId, of: u64, content: u64) -> bool {
         self.entries.iter().any(|r| match r.request {
             Request::Report { run, fence, digest, .. } => {
                 (run, fence, digest) == (id, of, content) && r.state != RequestState::Refused

@@ -13,11 +13,11 @@ use kernel::planted::{self, Bug};
 use kernel::{Span, Timestamp};
 
 /// As in the engine: a wall ahead by more than this is followed…
-const STEP: i64 = 1_000_000;
+const FOLLOW_MIN: i64 = 1_000_000;
 /// …and a newest record ahead by more than this keeps a process from starting.
 const AHEAD_MAX: i64 = 3_600 * 1_000_000;
 /// A wall is never further from the truth than this, in microseconds.
-const OFF_MAX: i64 = 2 * 3_600 * 1_000_000;
+const OFFSET_MAX: i64 = 2 * 3_600 * 1_000_000;
 const MILLION: i64 = 1_000_000;
 
 /// The clock of a host.
@@ -42,18 +42,18 @@ impl WallClock {
     }
 
     /// What the host's monotonic clock shows.
-    fn ticks(&self, now: Timestamp) -> i64 {
+    fn monotonic(&self, now: Timestamp) -> i64 {
         let elapsed = now.0 - self.origin.0;
         elapsed + elapsed * self.drift / MILLION
     }
 
     pub fn read(&self, now: Timestamp) -> Timestamp {
-        Timestamp(self.origin.0 + self.ticks(now) + self.offset)
+        Timestamp(self.origin.0 + self.monotonic(now) + self.offset)
     }
 
     /// Somebody sets it forward or back.
     pub fn step(&mut self, by: i64) {
-        self.offset = (self.offset + by).clamp(-OFF_MAX, OFF_MAX);
+        self.offset = (self.offset + by).clamp(-OFFSET_MAX, OFFSET_MAX);
     }
 
     /// Somebody sets it to a time.
@@ -77,7 +77,7 @@ impl EngineClock {
     pub fn start(wall: &WallClock, now: Timestamp, high_water: Option<Timestamp>) -> Option<EngineClock> {
         let reading = wall.read(now).0;
         let base = reading.max(high_water.unwrap_or_default().0);
-        (base - reading <= AHEAD_MAX).then(|| EngineClock { base, started: wall.ticks(now), offset: 0 })
+        (base - reading <= AHEAD_MAX).then(|| EngineClock { base, started: wall.monotonic(now), offset: 0 })
     }
 
     /// Engine time.
@@ -85,23 +85,23 @@ impl EngineClock {
         if planted::is(Bug::TimeFromWall) {
             return wall.read(now);
         }
-        Timestamp(self.base + wall.ticks(now) - self.started + self.offset)
+        Timestamp(self.base + wall.monotonic(now) - self.started + self.offset)
     }
 
     /// Steps forward when the wall is ahead; answers whether it did.
-    pub fn follow(&mut self, wall: &WallClock, now: Timestamp) -> bool {
+    pub fn follow_wall(&mut self, wall: &WallClock, now: Timestamp) -> bool {
         let ahead = wall.read(now).0 - self.read(wall, now).0;
-        if ahead > STEP {
+        if ahead > FOLLOW_MIN {
             self.offset += ahead;
         }
-        ahead > STEP
+        ahead > FOLLOW_MIN
     }
 
     /// The true time at which engine time will be `due`, unless it steps before.
-    pub fn when(&self, wall: &WallClock, due: Timestamp, now: Timestamp) -> Timestamp {
+    pub fn reaches(&self, wall: &WallClock, due: Timestamp, now: Timestamp) -> Timestamp {
         let left = due.since(self.read(wall, now)).0.min(Span::from_days(1_000).0) as i64;
-        let slowly = i128::from(left) * i128::from(MILLION) / i128::from(MILLION + wall.drift);
-        now.after(Span(slowly as u64 + u64::from(left > 0)))
+        let true_span = i128::from(left) * i128::from(MILLION) / i128::from(MILLION + wall.drift);
+        now.after(Span(true_span as u64 + u64::from(left > 0)))
     }
 }
 
@@ -123,13 +123,13 @@ mod tests {
             for _ in 0..20 {
                 wall.step(random.below(2_000_000_000) as i64 - 1_000_000_000);
                 now = now.after(random.log_millis(1, 100_000));
-                clock.follow(&wall, now);
+                clock.follow_wall(&wall, now);
                 let read = clock.read(&wall, now);
-                assert!(read >= last && wall.read(now).0 - read.0 <= STEP);
+                assert!(read >= last && wall.read(now).0 - read.0 <= FOLLOW_MIN);
                 last = read;
             }
             let due = last.after(random.log_millis(1, 1_000_000));
-            let seen = clock.read(&wall, clock.when(&wall, due, now));
+            let seen = clock.read(&wall, clock.reaches(&wall, due, now));
             assert!(seen >= due && seen.since(due) < Span(1_000), "{seen:?} for {due:?}");
         }
     }

@@ -35,13 +35,13 @@ pub enum ConcurrencyEvent {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct BatchWriter {
     /// Nobody else has written since it started.
-    pub is_alone: bool,
+    pub is_only_writer: bool,
     /// It knows what became of everything it wrote.
-    pub is_sure: bool,
+    pub knows_all_commits: bool,
     /// It starts nothing any more.
     pub is_draining: bool,
     /// It had not learned yet what became of the batch before.
-    pub is_ahead: bool,
+    pub is_decided_ahead: bool,
 }
 
 /// What runs have in common that share a limit.
@@ -49,8 +49,8 @@ type GroupKey = (WorkflowId, u64);
 
 #[derive(Default)]
 pub struct ConcurrencyModel {
-    members: BTreeMap<RunId, (GroupKey, ConcurrencyLimit)>,
-    gates: BTreeMap<GroupKey, Group>,
+    runs: BTreeMap<RunId, (GroupKey, ConcurrencyLimit)>,
+    groups: BTreeMap<GroupKey, Group>,
     /// Runs asked for while their workflow was paused, until it is resumed.
     held: BTreeMap<RunId, WorkflowId>,
     /// Batches so far.
@@ -60,13 +60,13 @@ pub struct ConcurrencyModel {
 #[derive(Clone, Default)]
 struct Group {
     /// The largest limit that any of its runs names.
-    most: u32,
-    inside: BTreeSet<RunId>,
+    largest_limit: u32,
+    open: BTreeSet<RunId>,
     waiting: BTreeMap<RunId, Timestamp>,
     /// The newest run there ever was for which others make room.
-    replacer: Option<RunId>,
+    newest_replacer: Option<RunId>,
     /// The last batch with which runs left: its number, how many did, and whether somebody had waited.
-    left: (u64, usize, bool),
+    departed: (u64, usize, bool),
 }
 
 /// What one batch did to a gate.
@@ -75,94 +75,97 @@ struct GroupChange {
     /// How many were in or waiting before.
     before: usize,
     /// How many had left with the batch before, if that was not known when this one was decided.
-    left: usize,
+    departed_before: usize,
     had_queue: bool,
     /// Runs that came with the batch and were not refused.
-    came: usize,
+    created: usize,
     queued: usize,
     /// Runs that were to come and did not.
-    phantoms: usize,
+    not_created: usize,
     admitted: Vec<RunId>,
     superseded: Vec<RunId>,
 }
 
 impl Group {
     /// Runs that wait and came before this one. Within a millisecond ids are in no order.
-    fn ahead_of(&self, run: RunId) -> usize {
+    fn waiting_before(&self, run: RunId) -> usize {
         self.waiting.keys().filter(|other| other.0[..6] < run.0[..6]).count()
     }
 }
 
 impl ConcurrencyModel {
     /// Somebody is about to ask for this run.
-    pub fn expect(&mut self, run: RunId, workflow: WorkflowId, lane: u64, limit: ConcurrencyLimit) {
-        let key = (workflow, lane);
-        self.members.insert(run, (key, limit));
-        let gate = self.gates.entry(key).or_default();
-        gate.most = gate.most.max(limit.most);
+    pub fn expect_run(&mut self, run: RunId, workflow: WorkflowId, group_number: u64, limit: ConcurrencyLimit) {
+        let key = (workflow, group_number);
+        self.runs.insert(run, (key, limit));
+        let group = self.groups.entry(key).or_default();
+        group.largest_limit = group.largest_limit.max(limit.max_runs);
     }
 
     /// The run is asked for while its workflow is paused.
-    pub fn hold(&mut self, run: RunId, workflow: WorkflowId) {
+    pub fn workflow_paused(&mut self, run: RunId, workflow: WorkflowId) {
         self.held.insert(run, workflow);
     }
 
     /// The workflow is not paused any more.
-    pub fn release(&mut self, workflow: WorkflowId) {
+    pub fn workflow_resumed(&mut self, workflow: WorkflowId) {
         self.held.retain(|_, of| *of != workflow);
     }
 
     /// Takes in what a batch did. `failed` are runs that it was to create and did not.
-    pub fn judge(
+    pub fn apply_batch(
         &mut self,
-        moves: &[(RunId, ConcurrencyEvent)],
+        events: &[(RunId, ConcurrencyEvent)],
         failed: &[RunId],
         at: Timestamp,
         writer: BatchWriter,
     ) -> CheckResult {
         let mut changes: BTreeMap<GroupKey, GroupChange> = BTreeMap::new();
         self.batches += 1;
-        for run in moves.iter().map(|(run, _)| run).chain(failed) {
-            let Some((key, _)) = self.members.get(run) else { continue };
-            let gate = &self.gates[key];
-            let (before, had_queue) = (gate.inside.len() + gate.waiting.len(), !gate.waiting.is_empty());
+        for run in events.iter().map(|(run, _)| run).chain(failed) {
+            let Some((key, _)) = self.runs.get(run) else { continue };
+            let group = &self.groups[key];
+            let (before, had_queue) = (group.open.len() + group.waiting.len(), !group.waiting.is_empty());
             // They may have been there still when this was decided.
-            let (batch, count, had_waited) = gate.left;
-            let is_known = !writer.is_ahead || batch + 1 != self.batches;
-            let (left, had_queue) = if is_known { (0, had_queue) } else { (count, had_queue || had_waited) };
-            let change = changes.entry(*key).or_insert(GroupChange { before, left, had_queue, ..Default::default() });
-            change.phantoms += usize::from(failed.contains(run));
+            let (batch, count, had_waited) = group.departed;
+            let is_known = !writer.is_decided_ahead || batch + 1 != self.batches;
+            let (departed_before, had_queue) = if is_known { (0, had_queue) } else { (count, had_queue || had_waited) };
+            let change =
+                changes.entry(*key).or_insert(GroupChange { before, departed_before, had_queue, ..Default::default() });
+            change.not_created += usize::from(failed.contains(run));
         }
-        for (run, step) in moves {
-            let is_let_in = matches!(step, ConcurrencyEvent::Entered | ConcurrencyEvent::Admitted);
-            ViolationKind::Early.unless(!is_let_in || !self.held.contains_key(run), || {
+        for (run, event) in events {
+            let is_admitted = matches!(event, ConcurrencyEvent::Entered | ConcurrencyEvent::Admitted);
+            ViolationKind::Early.unless(!is_admitted || !self.held.contains_key(run), || {
                 format!("{run} is let in although its workflow is paused")
             })?;
-            let Some((key, limit)) = self.members.get(run) else {
-                require(*step != ConcurrencyEvent::Refused, || format!("{run} is refused, and there is no limit"))?;
+            let Some((key, limit)) = self.runs.get(run) else {
+                require(*event != ConcurrencyEvent::Refused, || format!("{run} is refused, and there is no limit"))?;
                 continue;
             };
-            let (gate, change) = (self.gates.entry(*key).or_default(), changes.entry(*key).or_default());
-            if *step == ConcurrencyEvent::Ended && gate.left.0 != self.batches {
-                gate.left = (self.batches, 0, false);
+            let (group, change) = (self.groups.entry(*key).or_default(), changes.entry(*key).or_default());
+            if *event == ConcurrencyEvent::Ended && group.departed.0 != self.batches {
+                group.departed = (self.batches, 0, false);
             }
-            gate.take(*run, *step, limit, at, change, writer)?;
+            group.apply(*run, *event, limit, at, change, writer)?;
         }
         for (key, change) in changes {
-            self.gates[&key].settle(&change, writer)?;
+            self.groups[&key].check_after_batch(&change, writer)?;
         }
         Ok(())
     }
 
     /// A run for which others must make room, and they have had time since `since`.
-    pub fn is_made_room_for(&self, since: Timestamp) -> CheckResult {
-        for gate in self.gates.values() {
-            let Some(replacer) = gate.replacer.filter(|run| gate.waiting.get(run).is_some_and(|at| *at < since)) else {
+    pub fn check_room_was_made(&self, since: Timestamp) -> CheckResult {
+        for group in self.groups.values() {
+            let Some(newest_replacer) =
+                group.newest_replacer.filter(|run| group.waiting.get(run).is_some_and(|at| *at < since))
+            else {
                 continue;
             };
-            let older = gate.inside.iter().chain(gate.waiting.keys()).filter(|run| **run < replacer).count();
-            ViolationKind::Stuck.unless(older < gate.most as usize, || {
-                format!("{older} older runs do not make room for {replacer}: {:?}", gate.inside)
+            let older = group.open.iter().chain(group.waiting.keys()).filter(|run| **run < newest_replacer).count();
+            ViolationKind::Stuck.unless(older < group.largest_limit as usize, || {
+                format!("{older} older runs do not make room for {newest_replacer}: {:?}", group.open)
             })?;
         }
         Ok(())
@@ -170,45 +173,47 @@ impl ConcurrencyModel {
 }
 
 impl Group {
-    fn take(
+    fn apply(
         &mut self,
         run: RunId,
-        step: ConcurrencyEvent,
+        event: ConcurrencyEvent,
         limit: &ConcurrencyLimit,
         at: Timestamp,
         change: &mut GroupChange,
         writer: BatchWriter,
     ) -> CheckResult {
-        if matches!(step, ConcurrencyEvent::Entered | ConcurrencyEvent::Queued)
+        if matches!(event, ConcurrencyEvent::Entered | ConcurrencyEvent::Queued)
             && limit.on_conflict == OnConflict::CancelRunning
         {
-            self.replacer = self.replacer.max(Some(run));
+            self.newest_replacer = self.newest_replacer.max(Some(run));
         }
-        let taken = change.before + change.came;
-        match step {
+        let taken = change.before + change.created;
+        match event {
             ConcurrencyEvent::Entered => {
-                self.inside.insert(run);
-                change.came += 1;
-                let has_room = taken < limit.most as usize;
-                ViolationKind::Duplicated.unless(has_room || !writer.is_alone, || {
-                    format!("{run} is let in where {taken} are before it, of {} allowed", limit.most)
+                self.open.insert(run);
+                change.created += 1;
+                let has_room = taken < limit.max_runs as usize;
+                ViolationKind::Duplicated.unless(has_room || !writer.is_only_writer, || {
+                    format!("{run} is let in where {taken} are before it, of {} allowed", limit.max_runs)
                 })
             }
             ConcurrencyEvent::Queued => {
                 self.waiting.insert(run, at);
-                (change.came, change.queued) = (change.came + 1, change.queued + 1);
+                (change.created, change.queued) = (change.created + 1, change.queued + 1);
                 Ok(())
             }
             ConcurrencyEvent::Refused => {
-                let is_full = taken + change.left + change.phantoms >= limit.most as usize
+                let is_full = taken + change.departed_before + change.not_created >= limit.max_runs as usize
                     || change.had_queue
                     || change.queued > 0;
-                let is_judged = writer.is_alone && writer.is_sure;
-                require(is_full || !is_judged, || format!("{run} is refused, {taken} of {} are there", limit.most))
+                let is_accountable = writer.is_only_writer && writer.knows_all_commits;
+                require(is_full || !is_accountable, || {
+                    format!("{run} is refused, {taken} of {} are there", limit.max_runs)
+                })
             }
             ConcurrencyEvent::Admitted => {
                 self.waiting.remove(&run);
-                self.inside.insert(run);
+                self.open.insert(run);
                 change.admitted.push(run);
                 Ok(())
             }
@@ -217,17 +222,17 @@ impl Group {
                 Ok(())
             }
             ConcurrencyEvent::TurnedAway => {
-                let others = (change.before + change.left).saturating_sub(1);
+                let others = (change.before + change.departed_before).saturating_sub(1);
                 let is_right = self.waiting.contains_key(&run) && limit.on_conflict == OnConflict::Skip;
-                let is_judged = writer.is_alone && writer.is_sure;
-                require(is_right && (others >= limit.most as usize || !is_judged), || {
-                    format!("{run} is turned away, {others} of {} are there", limit.most)
+                let is_accountable = writer.is_only_writer && writer.knows_all_commits;
+                require(is_right && (others >= limit.max_runs as usize || !is_accountable), || {
+                    format!("{run} is turned away, {others} of {} are there", limit.max_runs)
                 })
             }
             ConcurrencyEvent::Ended => {
-                let (was_in, had_waited) = (self.inside.remove(&run), self.waiting.remove(&run).is_some());
-                self.left.1 += usize::from(was_in || had_waited);
-                self.left.2 |= had_waited;
+                let (was_in, had_waited) = (self.open.remove(&run), self.waiting.remove(&run).is_some());
+                self.departed.1 += usize::from(was_in || had_waited);
+                self.departed.2 |= had_waited;
                 Ok(())
             }
         }
@@ -235,15 +240,15 @@ impl Group {
 
     /// What must hold once a batch has landed. Whoever waits and came before one that was let in has a
     /// place already, and only its own record is still on its way.
-    fn settle(&self, change: &GroupChange, writer: BatchWriter) -> CheckResult {
-        for run in change.admitted.iter().filter(|run| writer.is_alone && self.inside.contains(run)) {
-            let (inside, ahead) = (self.inside.len(), self.ahead_of(*run));
-            ViolationKind::Duplicated.unless(inside + ahead <= self.most as usize, || {
-                format!("{run} is let in: {inside} are in, {ahead} waited longer, {} may", self.most)
+    fn check_after_batch(&self, change: &GroupChange, writer: BatchWriter) -> CheckResult {
+        for run in change.admitted.iter().filter(|run| writer.is_only_writer && self.open.contains(run)) {
+            let (open, ahead) = (self.open.len(), self.waiting_before(*run));
+            ViolationKind::Duplicated.unless(open + ahead <= self.largest_limit as usize, || {
+                format!("{run} is let in: {open} are in, {ahead} waited longer, {} may", self.largest_limit)
             })?;
         }
         for run in &change.superseded {
-            ViolationKind::Lost.unless(self.replacer > Some(*run), || format!("{run} made room for nobody"))?;
+            ViolationKind::Lost.unless(self.newest_replacer > Some(*run), || format!("{run} made room for nobody"))?;
         }
         Ok(())
     }

@@ -5,7 +5,7 @@
 use super::random::Random;
 use std::fmt;
 
-const WORDS: [&str; 5] = ["success", "failed", "timeout", "skipped", "template_error"];
+const STATUSES: [&str; 5] = ["success", "failed", "timeout", "skipped", "template_error"];
 const CODES: [u16; 4] = [200, 404, 500, 503];
 
 #[derive(Clone, Debug)]
@@ -13,7 +13,7 @@ pub enum Condition {
     /// How a step ended, in a word.
     Status {
         step: usize,
-        word: &'static str,
+        status: &'static str,
         is: bool,
     },
     /// The code its upstream answered with.
@@ -39,8 +39,8 @@ pub enum Comparison {
 
 /// What a condition can see.
 pub trait Facts {
-    fn word(&self, step: usize) -> &'static str;
-    fn code(&self, step: usize) -> Option<u16>;
+    fn step_status(&self, step: usize) -> &'static str;
+    fn status_code(&self, step: usize) -> Option<u16>;
     fn flag(&self) -> bool;
 }
 
@@ -53,7 +53,7 @@ impl Condition {
             1 if depth > 0 => Condition::Both(inner(random), inner(random)),
             2 if depth > 0 => Condition::Either(inner(random), inner(random)),
             3..=6 if !needs.is_empty() => {
-                Condition::Status { step: random.pick(needs), word: random.pick(&WORDS), is: random.chance(700) }
+                Condition::Status { step: random.pick(needs), status: random.pick(&STATUSES), is: random.chance(700) }
             }
             7..=8 if !needs.is_empty() => {
                 use Comparison::*;
@@ -66,9 +66,9 @@ impl Condition {
 
     pub fn holds(&self, facts: &dyn Facts) -> bool {
         match self {
-            Condition::Status { step, word, is } => (facts.word(*step) == *word) == *is,
+            Condition::Status { step, status, is } => (facts.step_status(*step) == *status) == *is,
             Condition::Code { step, is, code } => {
-                let seen = facts.code(*step);
+                let seen = facts.status_code(*step);
                 match is {
                     Comparison::Equal => seen == Some(*code),
                     Comparison::Different => seen != Some(*code),
@@ -87,8 +87,8 @@ impl Condition {
 impl fmt::Display for Condition {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Condition::Status { step, word, is } => {
-                write!(f, "tasks.s{step}.status {} '{word}'", if *is { "==" } else { "!=" })
+            Condition::Status { step, status, is } => {
+                write!(f, "tasks.s{step}.status {} '{status}'", if *is { "==" } else { "!=" })
             }
             Condition::Code { step, is, code } => {
                 let sign = match is {

@@ -75,23 +75,23 @@ impl Host {
 
 impl World {
     /// Sets up the hosts and what is going to befall them.
-    pub fn forecast(&mut self, hosts: usize) {
+    pub fn set_up_hosts(&mut self, hosts: usize) {
         for host in 0..hosts {
-            let drawn = WallClock::draw(&mut self.chance, self.now);
+            let drawn = WallClock::draw(&mut self.fault_random, self.now);
             let wall = if self.faults.has_clock_skew { drawn } else { WallClock::exact(self.now) };
             self.hosts.push(Host { wall, generation: 0, current: None });
             self.push(Span(0), SimEvent::Fault(FaultEvent::Boot { host, generation: 0 }));
-            self.expect(self.faults.crash_mean, FaultEvent::Crash { host });
-            self.expect(self.faults.pause_mean, FaultEvent::Pause { host });
-            self.expect(self.faults.clock_step_mean, FaultEvent::ClockStep { host });
-            self.expect(self.faults.drain_mean, FaultEvent::Drain { host });
+            self.schedule_fault(self.faults.crash_mean, FaultEvent::Crash { host });
+            self.schedule_fault(self.faults.pause_mean, FaultEvent::Pause { host });
+            self.schedule_fault(self.faults.clock_step_mean, FaultEvent::ClockStep { host });
+            self.schedule_fault(self.faults.drain_mean, FaultEvent::Drain { host });
         }
-        self.expect(self.faults.outage_mean, FaultEvent::Outage);
-        self.expect(self.faults.staggered_pause_mean, FaultEvent::StaggeredPause);
-        self.expect(self.faults.upgrade_mean, FaultEvent::Upgrade);
+        self.schedule_fault(self.faults.outage_mean, FaultEvent::Outage);
+        self.schedule_fault(self.faults.staggered_pause_mean, FaultEvent::StaggeredPause);
+        self.schedule_fault(self.faults.upgrade_mean, FaultEvent::Upgrade);
     }
 
-    pub fn change(&mut self, fault: FaultEvent) -> CheckResult {
+    pub fn apply_fault(&mut self, fault: FaultEvent) -> CheckResult {
         match fault {
             FaultEvent::Boot { host, generation } => self.boot(host, generation),
             FaultEvent::StopReplaced { process } | FaultEvent::StopDrained { process } => {
@@ -99,46 +99,46 @@ impl World {
                     self.crash(self.processes[process].host);
                 }
             }
-            _ if self.is_calm => {}
+            _ if self.is_liveness_phase => {}
             FaultEvent::CrashInRecovery { host } => self.crash(host),
             FaultEvent::Crash { host } => {
                 self.crash(host);
-                self.expect(self.faults.crash_mean, fault);
+                self.schedule_fault(self.faults.crash_mean, fault);
             }
             FaultEvent::Pause { host } => {
-                let length = self.chance.log_millis(100, 40_000);
+                let length = self.fault_random.log_millis(100, 40_000);
                 self.pause(host, length);
-                self.expect(self.faults.pause_mean, fault);
+                self.schedule_fault(self.faults.pause_mean, fault);
             }
             FaultEvent::Drain { host } => {
                 self.drain(host);
-                self.expect(self.faults.drain_mean, fault);
+                self.schedule_fault(self.faults.drain_mean, fault);
             }
             FaultEvent::PauseFor { host, length } => self.pause(host, length),
             FaultEvent::StaggeredPause => {
-                self.swizzle();
-                self.expect(self.faults.staggered_pause_mean, fault);
+                self.pause_staggered();
+                self.schedule_fault(self.faults.staggered_pause_mean, fault);
             }
             FaultEvent::ClockStep { host } => {
                 self.step_clock(host);
-                self.expect(self.faults.clock_step_mean, fault);
+                self.schedule_fault(self.faults.clock_step_mean, fault);
             }
             FaultEvent::Upgrade => {
-                self.write_the_future()?;
-                self.expect(self.faults.upgrade_mean.map(|mean| Span(mean.0 * 4)), fault);
+                self.write_as_later_release()?;
+                self.schedule_fault(self.faults.upgrade_mean.map(|mean| Span(mean.0 * 4)), fault);
             }
             FaultEvent::Outage => {
-                let length = self.chance.log_millis(50, 20_000);
+                let length = self.fault_random.log_millis(50, 20_000);
                 self.note(format!("the store is away for {length}"));
                 self.store_down_until = self.now.after(length);
-                self.expect(self.faults.outage_mean, fault);
+                self.schedule_fault(self.faults.outage_mean, fault);
             }
         }
         Ok(())
     }
 
     /// Good weather: whoever is paused goes on.
-    pub fn clear_up(&mut self) {
+    pub fn resume_all(&mut self) {
         for process in 0..self.processes.len() {
             self.push(Span(0), SimEvent::Process(process, ProcessEvent::Resume));
         }
@@ -150,21 +150,21 @@ impl World {
         self.trace.mark("a host crashed", self.hosts[host].is_up());
         for process in 0..self.processes.len() {
             if self.processes[process].host == host {
-                self.end(process);
+                self.kill_process(process);
             }
         }
         self.hosts[host].current = None;
         self.hosts[host].generation += 1;
-        let (generation, pause) = (self.hosts[host].generation, self.chance.log_millis(1, 60_000));
+        let (generation, pause) = (self.hosts[host].generation, self.fault_random.log_millis(1, 60_000));
         self.push(pause, SimEvent::Fault(FaultEvent::Boot { host, generation }));
     }
 
-    fn end(&mut self, process: usize) {
+    fn kill_process(&mut self, process: usize) {
         if self.processes[process].kill() {
             let is_replaced = self.hosts[self.processes[process].host].current != Some(process);
             self.trace.mark("a replaced process crashed", is_replaced);
-            self.checker.leases.lose(process);
-            for request in self.ledger.lose(process) {
+            self.checker.leases.process_died(process);
+            for request in self.client_log.process_died(process) {
                 self.unanswered(request);
             }
         }
@@ -194,15 +194,15 @@ impl World {
         let paused = ready(self.store.workflow_pauses()).expect("the memory store answers");
         let paused: Vec<WorkflowId> = paused.into_iter().map(|pause| pause.workflow).collect();
         let gated = ready(self.store.gated()).expect("the memory store answers");
-        let mut started = Process::new(host, epoch, clock, high_water, self.crew.sizes);
+        let mut started = Process::new(host, epoch, clock, high_water, self.workers.sizes);
         (started.up_since, started.paused) = (self.now, paused.iter().copied().collect());
         self.processes.push(started);
         let workflows = self.definitions.iter().map(|d| d.version.workflow).filter(|w| !paused.contains(w));
-        workflows.for_each(|workflow| self.checker.crowd.release(workflow));
+        workflows.for_each(|workflow| self.checker.concurrency.workflow_resumed(workflow));
         self.deliver(process, Command::Gates { paused, runs: gated });
-        self.open_board(process);
+        self.load_task_queue(process);
         if let Some(process) = self.hosts[host].current.replace(process) {
-            let patience = self.chance.log_millis(1_000, 120_000);
+            let patience = self.fault_random.log_millis(1_000, 120_000);
             self.push(patience, SimEvent::Fault(FaultEvent::StopReplaced { process }));
         }
         for (org, run) in unparked {
@@ -210,8 +210,8 @@ impl World {
         }
         self.push(Span(0), SimEvent::Process(process, ProcessEvent::PollTimers));
         self.push(Span(0), SimEvent::Process(process, ProcessEvent::ScanOutbox));
-        if self.chance.chance(self.faults.crash_in_recovery) {
-            let soon = self.chance.log_millis(1, 300);
+        if self.fault_random.chance(self.faults.crash_in_recovery) {
+            let soon = self.fault_random.log_millis(1, 300);
             self.push(soon, SimEvent::Fault(FaultEvent::CrashInRecovery { host }));
         }
     }
@@ -223,7 +223,7 @@ impl World {
         self.trace.mark("a process drained", true);
         self.processes[process].is_draining = true;
         self.deliver(process, Command::Drain);
-        let grace = self.chance.log_millis(1, 25_000);
+        let grace = self.fault_random.log_millis(1, 25_000);
         self.push(grace, SimEvent::Fault(FaultEvent::StopDrained { process }));
     }
 
@@ -234,18 +234,18 @@ impl World {
         self.note(format!("process {process} stops for {length}"));
         self.processes[process].pause();
         self.push(length, SimEvent::Process(process, ProcessEvent::Resume));
-        if self.chance.coin() {
-            let patience = Span(self.chance.between(0, length.0));
+        if self.fault_random.coin() {
+            let patience = Span(self.fault_random.between(0, length.0));
             let generation = self.hosts[host].generation;
             self.push(patience, SimEvent::Fault(FaultEvent::Boot { host, generation }));
         }
     }
 
-    fn swizzle(&mut self) {
+    fn pause_staggered(&mut self) {
         self.trace.mark("hosts stopped one by one", self.hosts.len() > 1);
         for host in 0..self.hosts.len() {
-            if self.chance.coin() {
-                let (begin, length) = (self.chance.millis(0, 2_000), self.chance.millis(2_000, 20_000));
+            if self.fault_random.coin() {
+                let (begin, length) = (self.fault_random.millis(0, 2_000), self.fault_random.millis(2_000, 20_000));
                 self.push(begin, SimEvent::Fault(FaultEvent::PauseFor { host, length }));
             }
         }
@@ -253,14 +253,14 @@ impl World {
 
     /// Sets the clock forward or back, a little as likely as a lot.
     fn step_clock(&mut self, host: usize) {
-        let size = self.chance.log_millis(500, 7_200_000).0 as i64;
-        let step = if self.chance.coin() { size } else { -size };
+        let size = self.fault_random.log_millis(500, 7_200_000).0 as i64;
+        let step = if self.fault_random.coin() { size } else { -size };
         self.note(format!("the clock of host {host} is set by {step} µs"));
         self.trace.mark("a clock was set back", step < 0);
         self.hosts[host].wall.step(step);
         for process in 0..self.processes.len() {
             if self.processes[process].host == host && self.processes[process].is_up() {
-                self.follow_wall(process);
+                self.follow_wall_clock(process);
             }
         }
     }
@@ -270,13 +270,13 @@ impl World {
         let is_alive = |process: &usize| self.processes[*process].is_alive();
         let current: Vec<usize> = self.hosts.iter().filter_map(|h| h.current).filter(is_alive).collect();
         let any: Vec<usize> = (0..self.processes.len()).filter(is_alive).collect();
-        let list = if self.workload.chance(200) { any } else { current };
-        (!list.is_empty()).then(|| self.workload.pick(&list))
+        let list = if self.workload_random.chance(200) { any } else { current };
+        (!list.is_empty()).then(|| self.workload_random.pick(&list))
     }
 
-    fn expect(&mut self, mean: Option<Span>, fault: FaultEvent) {
+    fn schedule_fault(&mut self, mean: Option<Span>, fault: FaultEvent) {
         if let Some(mean) = mean {
-            let at: Timestamp = self.now.after(Span(self.chance.between(1, 2 * mean.0)));
+            let at: Timestamp = self.now.after(Span(self.fault_random.between(1, 2 * mean.0)));
             self.push_at(at, SimEvent::Fault(fault));
         }
     }

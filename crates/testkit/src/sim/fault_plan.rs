@@ -160,13 +160,13 @@ impl FaultPlan {
             has_concurrency_limits: random.coin(),
             has_user_pauses: random.coin(),
             has_notifications: random.coin(),
-            ..FaultPlan::around_workers(workers)
+            ..FaultPlan::draw_worker_faults(workers)
         };
         without.iter().for_each(|fault| faults.leave_out(*fault));
         faults
     }
 
-    fn around_workers(random: &mut Random) -> FaultPlan {
+    fn draw_worker_faults(random: &mut Random) -> FaultPlan {
         FaultPlan {
             has_tasks: random.coin(),
             worker_death: rate(random, 400),

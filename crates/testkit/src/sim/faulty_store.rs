@@ -15,52 +15,53 @@ use store::{Batch, Error, ReadyRow, Result, RunWrite, Store, TimerChange, Verdic
 impl World {
     /// Nothing can be read or written.
     pub fn is_store_down(&self) -> bool {
-        !self.is_calm && self.now < self.store_down_until
+        !self.is_liveness_phase && self.now < self.store_down_until
     }
 
-    pub fn write(&mut self, batch: &Batch) -> Result<Vec<Verdict>> {
+    pub fn commit_with_faults(&mut self, batch: &Batch) -> Result<Vec<Verdict>> {
         let is_down = self.is_store_down();
         self.trace.mark("a commit was refused", is_down);
         if is_down {
             return Err(Error::Unavailable("away".into()));
         }
-        let is_unknown = !self.is_calm && self.chance.chance(self.faults.unknown_commit);
-        let lands = !is_unknown || self.chance.coin();
-        let result = if lands { self.write_most(batch) } else { Ok(Vec::new()) };
+        let is_unknown = !self.is_liveness_phase && self.fault_random.chance(self.faults.unknown_commit);
+        let is_applied = !is_unknown || self.fault_random.coin();
+        let result = if is_applied { self.commit_with_conflicts(batch) } else { Ok(Vec::new()) };
         let has_conflict = matches!(&result, Ok(verdicts) if verdicts.contains(&Verdict::Conflict));
         self.trace.mark("a commit met a conflict", has_conflict);
-        self.trace.mark("a commit landed and nobody learned", is_unknown && lands);
-        self.trace.mark("a commit did not land and nobody learned", is_unknown && !lands);
-        if is_unknown { Err(Error::Unknown(format!("no answer, landed: {lands}"))) } else { result }
+        self.trace.mark("a commit landed and nobody learned", is_unknown && is_applied);
+        self.trace.mark("a commit did not land and nobody learned", is_unknown && !is_applied);
+        if is_unknown { Err(Error::Unknown(format!("no answer, landed: {is_applied}"))) } else { result }
     }
 
     /// A conflict that nobody else caused: as if somebody had written and taken it back. Never for a new
     /// run, whose id nobody else can have.
-    fn write_most(&mut self, batch: &Batch) -> Result<Vec<Verdict>> {
-        let chance = &mut self.chance;
-        let meets = |w: &RunWrite| w.after > 0 && !self.is_calm && chance.chance(self.faults.spurious_conflict);
-        let refused: Vec<bool> = batch.runs.iter().map(meets).collect();
+    fn commit_with_conflicts(&mut self, batch: &Batch) -> Result<Vec<Verdict>> {
+        let chance = &mut self.fault_random;
+        let conflicts =
+            |w: &RunWrite| w.after > 0 && !self.is_liveness_phase && chance.chance(self.faults.spurious_conflict);
+        let refused: Vec<bool> = batch.runs.iter().map(conflicts).collect();
         if !refused.contains(&true) {
             return ready(self.store.commit(batch));
         }
         self.trace.mark("a conflict came from nowhere", true);
-        let kept = batch.runs.iter().zip(&refused).filter(|(_, is_refused)| !**is_refused).map(|(w, _)| w.clone());
-        let mut verdicts = ready(self.store.commit(&Batch { runs: kept.collect(), ..*batch }))?.into_iter();
+        let attempted = batch.runs.iter().zip(&refused).filter(|(_, is_refused)| !**is_refused).map(|(w, _)| w.clone());
+        let mut verdicts = ready(self.store.commit(&Batch { runs: attempted.collect(), ..*batch }))?.into_iter();
         let verdict = |is_refused| if is_refused { Some(Verdict::Conflict) } else { verdicts.next() };
         Ok(refused.into_iter().filter_map(verdict).collect())
     }
 
     /// A node of a later release writes to a run something that this release cannot read.
-    pub fn write_the_future(&mut self) -> CheckResult {
+    pub fn write_as_later_release(&mut self) -> CheckResult {
         // Not to one that holds a place: whoever waits for that would wait for the upgrade too.
-        let free = self.checker.open().filter(|(_, definition, _)| definition.shape.gate.is_none());
+        let free = self.checker.open().filter(|(_, definition, _)| definition.workflow.concurrency.is_none());
         let open: Vec<RunId> = free.map(|(run, ..)| run).collect();
         if open.is_empty() {
             return Ok(());
         }
-        let run = self.chance.pick(&open);
+        let run = self.fault_random.pick(&open);
         let Some(stored) = self.store.stored_run(OrgId::DEFAULT, run) else { return Ok(()) };
-        let (seq, at) = self.checker.newest(run);
+        let (seq, at) = self.checker.last_event(run);
         let events = vec![event::Event::Unknown { number: 77, bytes: Bytes::new() }];
         let record = Record { at, first: seq + 1, events, ..Default::default() };
         let write = RunWrite {
@@ -82,41 +83,41 @@ impl World {
         let batch = Batch { at, epoch: 0, runs: vec![write] };
         let written = ready(self.store.commit(&batch));
         debug_assert_eq!(written, Ok(vec![Verdict::Committed]));
-        self.examine(&batch, (None, BatchWriter::default()))
+        self.check_batch(&batch, (None, BatchWriter::default()))
     }
 
     /// Holds every run of a batch against the invariants.
-    pub fn examine(&mut self, batch: &Batch, (process, writer): (Option<usize>, BatchWriter)) -> CheckResult {
-        let mut failed = Vec::new();
+    pub fn check_batch(&mut self, batch: &Batch, (process, writer): (Option<usize>, BatchWriter)) -> CheckResult {
+        let mut not_created = Vec::new();
         let ready = self.store.stored_ready();
         for run in batch.runs.iter().map(|write| write.run) {
             let Some(stored) = self.store.stored_run(OrgId::DEFAULT, run) else {
-                failed.push(run);
+                not_created.push(run);
                 continue;
             };
             let rows: Vec<ReadyRow> = ready.iter().filter(|row| row.place.run == run).cloned().collect();
-            let judged = self.checker.committed(&stored, &rows, batch.epoch, writer.is_draining);
-            judged.map_err(|wrong| wrong.about(run))?;
+            let judged = self.checker.run_committed(&stored, &rows, batch.epoch, writer.is_draining);
+            judged.map_err(|violation| violation.about(run))?;
             let seq = self.checker.stored(run).map_or(0, |run| run.state.seq);
             self.note(format!("  {run} is {} at event {seq}", stored.row.status));
         }
-        for (run, twin) in &self.pairs {
-            let [one, other] = [run, twin].map(|run| self.store.stored_run(OrgId::DEFAULT, *run).is_some());
-            let was_done_before = self.ledger.has_key(*run);
-            let is_whole = one == other || other && was_done_before;
+        for (run, other_run) in &self.started_together {
+            let [first, second] = [run, other_run].map(|run| self.store.stored_run(OrgId::DEFAULT, *run).is_some());
+            let has_key = self.client_log.has_key(*run);
+            let is_whole = first == second || second && has_key;
             ViolationKind::Lost
-                .unless(is_whole, || format!("of {run} and {twin}, asked for together, one is there"))?;
+                .unless(is_whole, || format!("of {run} and {other_run}, asked for together, one is there"))?;
         }
-        self.checker.landed(&failed, self.now, (process, writer), &self.store)?;
-        self.make_room()
+        self.checker.batch_committed(&not_created, self.now, (process, writer), &self.store)?;
+        self.check_room_was_made()
     }
 
     pub fn load(&mut self, run: RunId) -> std::result::Result<Option<Resumed>, Trouble> {
-        self.may_read()?;
+        self.try_read()?;
         let loaded = ready(self.store.load(OrgId::DEFAULT, run)).map_err(unreadable)?;
         let Some(loaded) = loaded else { return Ok(None) };
         self.trace.mark("a snapshot was read", loaded.snapshot.is_some());
-        let definition = &self.definitions[self.pinned[&run]];
+        let definition = &self.definitions[self.definition_of[&run]];
         let snapshot = loaded.snapshot.as_ref().map(|(_, bytes)| bytes);
         let folded = fold(definition, snapshot, &loaded.records)?;
         let (version, records) = (definition.version.clone(), loaded.records.len() as u32);
@@ -124,13 +125,14 @@ impl World {
     }
 
     pub fn fetch(&mut self, run: RunId, numbers: &[u32]) -> std::result::Result<Vec<(u32, Bytes)>, Trouble> {
-        self.may_read()?;
+        self.try_read()?;
         self.trace.mark("a payload was fetched", true);
         ready(self.store.payloads(OrgId::DEFAULT, run, numbers)).map_err(unreadable)
     }
 
-    pub fn may_read(&mut self) -> std::result::Result<(), Trouble> {
-        let fails = self.is_store_down() || !self.is_calm && self.chance.chance(self.faults.read_failure);
+    pub fn try_read(&mut self) -> std::result::Result<(), Trouble> {
+        let fails =
+            self.is_store_down() || !self.is_liveness_phase && self.fault_random.chance(self.faults.read_failure);
         self.trace.mark("a read failed", fails);
         if fails { Err(Trouble::Store("away".into())) } else { Ok(()) }
     }

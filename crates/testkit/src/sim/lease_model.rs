@@ -16,10 +16,10 @@ use std::collections::BTreeMap;
 use store::{Batch, TypeRow, Verdict};
 
 /// What a process was about to hand over when a rule changed may still land so much later.
-const IN_HAND: Span = Span::from_secs(60);
+const TYPE_CHANGE_GRACE: Span = Span::from_secs(60);
 
 /// A worker that was given something knows of it after so long.
-const TELLING: Span = Span::from_secs(20);
+const DELIVERY_MAX: Span = Span::from_secs(20);
 
 /// A step of a run.
 pub type RunStep = (RunId, u32);
@@ -42,40 +42,40 @@ struct JournalLease {
 #[derive(Clone, Copy, Debug)]
 struct ProcessLease {
     fence: u64,
-    lease: Span,
+    length: Span,
     until: Timestamp,
     /// Since when its worker should know that it has it, until it does.
-    unseen_since: Option<Timestamp>,
+    undelivered_since: Option<Timestamp>,
 }
 
 #[derive(Default)]
 pub struct LeaseModel {
-    held: BTreeMap<RunStep, JournalLease>,
-    running: BTreeMap<(usize, RunStep), ProcessLease>,
+    journal_leases: BTreeMap<RunStep, JournalLease>,
+    process_leases: BTreeMap<(usize, RunStep), ProcessLease>,
     /// The latest lease of a task that a process has seen: its fence and its length.
-    seen: BTreeMap<RunStep, (u64, Span)>,
+    latest: BTreeMap<RunStep, (u64, Span)>,
     /// What each process was told of each type, and when.
-    rules: BTreeMap<(usize, String), Vec<(Timestamp, TypeRow)>>,
+    type_rows: BTreeMap<(usize, String), Vec<(Timestamp, TypeRow)>>,
 }
 
 impl LeaseModel {
     /// The fence under which a task is leased, if it is.
     pub fn fence(&self, task: RunStep) -> Option<u64> {
-        self.held.get(&task).map(|held| held.fence)
+        self.journal_leases.get(&task).map(|lease| lease.fence)
     }
 
     /// Nobody can go on with the run: what is leased of it keeps nobody else.
-    pub fn forget(&mut self, run: RunId) {
-        self.held.retain(|(of, _), _| *of != run);
+    pub fn forget_run(&mut self, run: RunId) {
+        self.journal_leases.retain(|(of, _), _| *of != run);
     }
 
     /// A process is told about a type.
-    pub fn rule(&mut self, process: usize, row: &TypeRow, now: Timestamp) {
-        self.rules.entry((process, row.name.clone())).or_default().push((now, row.clone()));
+    pub fn type_changed(&mut self, process: usize, row: &TypeRow, now: Timestamp) {
+        self.type_rows.entry((process, row.name.clone())).or_default().push((now, row.clone()));
     }
 
     /// Takes in what a batch of `process` did.
-    pub fn judge(
+    pub fn apply_batch(
         &mut self,
         changes: Vec<LeaseChange>,
         process: Option<usize>,
@@ -85,64 +85,67 @@ impl LeaseModel {
         let mut granted = Vec::new();
         for change in changes {
             match change {
-                LeaseChange::Ended { task } => drop(self.held.remove(&task)),
+                LeaseChange::Ended { task } => drop(self.journal_leases.remove(&task)),
                 LeaseChange::Granted { task, fence, name, key } => {
                     granted.push((name, key.clone()));
-                    let other = self.held.insert(task, JournalLease { fence, name, key });
+                    let other = self.journal_leases.insert(task, JournalLease { fence, name, key });
                     ViolationKind::Duplicated
                         .unless(other.is_none(), || format!("{task:?} is leased twice: {other:?}"))?;
                 }
             }
         }
-        let Some(process) = process.filter(|_| writer.is_alone && writer.is_sure) else { return Ok(()) };
-        granted.iter().try_for_each(|(name, key)| self.allows(process, name, key, now))
+        let Some(process) = process.filter(|_| writer.is_only_writer && writer.knows_all_commits) else {
+            return Ok(());
+        };
+        granted.iter().try_for_each(|(name, key)| self.check_type_limits(process, name, key, now))
     }
 
     /// Of every rule that was in force lately, one at least must allow it.
-    fn allows(&self, process: usize, name: &str, key: &str, now: Timestamp) -> CheckResult {
-        let Some(rules) = self.rules.get(&(process, name.to_owned())) else { return Ok(()) };
-        let of_type = self.held.values().filter(|held| held.name == name);
-        let of_key = of_type.clone().filter(|held| held.key == key).count() as u32;
+    fn check_type_limits(&self, process: usize, name: &str, key: &str, now: Timestamp) -> CheckResult {
+        let Some(type_rows) = self.type_rows.get(&(process, name.to_owned())) else { return Ok(()) };
+        let of_type = self.journal_leases.values().filter(|lease| lease.name == name);
+        let of_key = of_type.clone().filter(|lease| lease.key == key).count() as u32;
         let of_type = of_type.count() as u32;
         let is_within = |limit: Option<u32>, count: u32| limit.is_none_or(|limit| count <= limit);
         let permits = |row: &TypeRow| {
             let is_open = row.enabled && row.paused.is_none();
             is_open && is_within(row.limit, of_type) && is_within(row.limit_per_key, of_key)
         };
-        let is_over = |i: usize| rules.get(i + 1).is_some_and(|(next, _)| next.after(IN_HAND) < now);
-        let mut lately = rules.iter().enumerate().filter(|(i, _)| !is_over(*i)).map(|(_, (_, row))| row);
+        let is_over = |i: usize| type_rows.get(i + 1).is_some_and(|(next, _)| next.after(TYPE_CHANGE_GRACE) < now);
+        let mut lately = type_rows.iter().enumerate().filter(|(i, _)| !is_over(*i)).map(|(_, (_, row))| row);
         ViolationKind::Duplicated.unless(lately.any(permits), || {
-            format!("{of_type} of {name} are leased at once, {of_key} of key {key:?}: {:?}", rules.last())
+            format!("{of_type} of {name} are leased at once, {of_key} of key {key:?}: {:?}", type_rows.last())
         })
     }
 
     /// A process has a run in its hands again: leases it did not know begin now, those that a later one hears of are
     /// not its own.
-    pub fn read(&mut self, (process, epoch): (usize, u64), run: RunId, state: &Run, now: Timestamp) {
-        self.seen.extend(state.leased().map(|l| ((run, l.step), (l.fence, l.lease))));
+    pub fn run_loaded(&mut self, (process, epoch): (usize, u64), run: RunId, state: &Run, now: Timestamp) {
+        self.latest.extend(state.leased().map(|l| ((run, l.step), (l.fence, l.lease))));
         let own = state.leased().filter(|lease| lease.epoch <= epoch);
         let leased: BTreeMap<u32, (u64, Span)> = own.map(|l| (l.step, (l.fence, l.lease))).collect();
         let range = (process, (run, 0))..=(process, (run, u32::MAX));
-        let known: Vec<(u32, u64)> = self.running.range(range).map(|((_, (_, step)), r)| (*step, r.fence)).collect();
+        let known: Vec<(u32, u64)> =
+            self.process_leases.range(range).map(|((_, (_, step)), r)| (*step, r.fence)).collect();
         for (step, fence) in known {
             if leased.get(&step).is_none_or(|(current, _)| *current != fence) {
-                self.running.remove(&(process, (run, step)));
+                self.process_leases.remove(&(process, (run, step)));
             }
         }
         for (step, (fence, lease)) in leased {
-            let begun = ProcessLease { fence, lease, until: now.after(lease), unseen_since: None };
-            self.running.entry((process, (run, step))).or_insert(begun);
+            let begun = ProcessLease { fence, length: lease, until: now.after(lease), undelivered_since: None };
+            self.process_leases.entry((process, (run, step))).or_insert(begun);
         }
     }
 
     /// A process learns what became of its batch. What it counts are its own times, from when it learns of it on (`own`); those
     /// of records are never before the ones of records before them, whoever wrote those.
-    pub fn settled(
+    pub fn batch_settled(
         &mut self,
         process: usize,
         batch: &Batch,
         verdicts: &[Verdict],
-        (own, now): (Timestamp, Timestamp),
+        (process_time, now): (Timestamp, Timestamp),
     ) -> CheckResult {
         let landed = batch.runs.iter().zip(verdicts).filter(|(_, verdict)| **verdict == Verdict::Committed);
         for (write, _) in landed {
@@ -150,25 +153,31 @@ impl LeaseModel {
             for (event, fence) in record.events.iter().zip(record.first..) {
                 let Some(step) = event.step() else { continue };
                 let place = (process, (write.run, step));
-                if has_died(event) {
-                    let running = self.running.get(&place);
-                    let is_over = running.is_none_or(|running| running.until <= batch.at);
+                if is_lease_expiry(event) {
+                    let lease = self.process_leases.get(&place);
+                    let is_over = lease.is_none_or(|lease| lease.until <= batch.at);
                     ViolationKind::Early
-                        .unless(is_over, || format!("s{step} of {} was taken away: {running:?}", write.run))?;
+                        .unless(is_over, || format!("s{step} of {} was taken away: {lease:?}", write.run))?;
                 }
                 match event {
                     // It hears of the worker from now on.
                     Event::Kept { .. } => {
-                        let Some((fence, lease)) = self.seen.get(&place.1).copied() else { continue };
-                        let until = own.after(lease);
-                        self.running.entry(place).or_insert(ProcessLease { fence, lease, until, unseen_since: None });
+                        let Some((fence, lease)) = self.latest.get(&place.1).copied() else { continue };
+                        let until = process_time.after(lease);
+                        self.process_leases.entry(place).or_insert(ProcessLease {
+                            fence,
+                            length: lease,
+                            until,
+                            undelivered_since: None,
+                        });
                     }
                     Event::Leased { lease, .. } => {
-                        let (until, unseen_since) = (own.after(*lease), Some(now));
-                        self.seen.insert(place.1, (fence, *lease));
-                        self.running.insert(place, ProcessLease { fence, lease: *lease, until, unseen_since });
+                        let (until, undelivered_since) = (process_time.after(*lease), Some(now));
+                        self.latest.insert(place.1, (fence, *lease));
+                        self.process_leases
+                            .insert(place, ProcessLease { fence, length: *lease, until, undelivered_since });
                     }
-                    _ if ends(event) => drop(self.running.remove(&place)),
+                    _ if ends_lease(event) => drop(self.process_leases.remove(&place)),
                     _ => {}
                 }
             }
@@ -177,49 +186,49 @@ impl LeaseModel {
     }
 
     /// A worker is given what was leased to it.
-    pub fn seen(&mut self, process: usize, task: RunStep) {
-        if let Some(running) = self.running.get_mut(&(process, task)) {
-            running.unseen_since = None;
+    pub fn lease_delivered(&mut self, process: usize, task: RunStep) {
+        if let Some(lease) = self.process_leases.get_mut(&(process, task)) {
+            lease.undelivered_since = None;
         }
     }
 
     /// Nothing stays leased to somebody who is never told.
-    pub fn check(&self, now: Timestamp) -> CheckResult {
-        let is_forgotten = |r: &&ProcessLease| r.unseen_since.is_some_and(|since| since.after(TELLING) < now);
-        let forgotten = self.running.values().find(is_forgotten);
-        ViolationKind::Lost.unless(forgotten.is_none(), || format!("nobody was told of a lease: {forgotten:?}"))
+    pub fn check_all_delivered(&self, now: Timestamp) -> CheckResult {
+        let is_overdue = |r: &&ProcessLease| r.undelivered_since.is_some_and(|since| since.after(DELIVERY_MAX) < now);
+        let overdue = self.process_leases.values().find(is_overdue);
+        ViolationKind::Lost.unless(overdue.is_none(), || format!("nobody was told of a lease: {overdue:?}"))
     }
 
     /// Has whoever comes with this fence the task, as the process knows it? Nothing where that cannot be said.
-    pub fn is_running(&self, process: usize, task: RunStep, fence: u64, now: Timestamp) -> Option<bool> {
-        let running = self.running.get(&(process, task))?;
-        Some(running.fence == fence && running.until > now)
+    pub fn is_live(&self, process: usize, task: RunStep, fence: u64, now: Timestamp) -> Option<bool> {
+        let lease = self.process_leases.get(&(process, task))?;
+        Some(lease.fence == fence && lease.until > now)
     }
 
     /// A heartbeat is answered: until when the lease runs now, unless it ended in the same turn.
-    pub fn extended(
+    pub fn heartbeat_answered(
         &mut self,
         process: usize,
         task: RunStep,
         fence: u64,
-        (by, asked): (Option<Span>, Timestamp),
+        (extension, asked_at): (Option<Span>, Timestamp),
         until: Timestamp,
     ) -> CheckResult {
-        let running = self.running.get_mut(&(process, task)).filter(|running| running.fence == fence);
-        let Some(running) = running else { return Ok(()) };
-        let expected = running.until.max(asked.after(by.unwrap_or(running.lease)));
-        running.until = until;
+        let lease = self.process_leases.get_mut(&(process, task)).filter(|lease| lease.fence == fence);
+        let Some(lease) = lease else { return Ok(()) };
+        let expected = lease.until.max(asked_at.after(extension.unwrap_or(lease.length)));
+        lease.until = until;
         require(until == expected, || format!("{task:?} is leased until {until:?}, it should be {expected:?}"))
     }
 
     /// The process is gone with its book.
-    pub fn lose(&mut self, process: usize) {
-        self.running.retain(|(of, _), _| *of != process);
-        self.rules.retain(|(of, _), _| *of != process);
+    pub fn process_died(&mut self, process: usize) {
+        self.process_leases.retain(|(of, _), _| *of != process);
+        self.type_rows.retain(|(of, _), _| *of != process);
     }
 }
 
-fn has_died(event: &Event) -> bool {
+fn is_lease_expiry(event: &Event) -> bool {
     match event {
         Event::Retrying { died, .. } => *died,
         Event::Failed { failure, .. } => ["lease_lost", "quarantined"].contains(&failure.code.as_str()),
@@ -228,7 +237,7 @@ fn has_died(event: &Event) -> bool {
 }
 
 /// Does a lease of its step end with it?
-pub fn ends(event: &Event) -> bool {
+pub fn ends_lease(event: &Event) -> bool {
     matches!(
         event,
         Event::Retrying { .. }

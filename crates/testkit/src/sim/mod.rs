@@ -63,7 +63,7 @@ pub struct Options {
     /// Kinds of faults that stay out.
     pub without: Vec<Fault>,
     /// A story that takes more happenings than this is not going to end.
-    pub happenings_max: u64,
+    pub events_max: u64,
     /// Print the story while it happens.
     pub is_printing: bool,
 }
@@ -75,7 +75,7 @@ impl Default for Options {
             steps_max: STEPS_MAX,
             hosts_max: 5,
             without: Vec::new(),
-            happenings_max: 200_000,
+            events_max: 200_000,
             is_printing: false,
         }
     }
@@ -87,32 +87,32 @@ pub struct Report {
     pub seed: u64,
     /// Of every line of the story: equal seeds have equal hashes.
     pub hash: u64,
-    pub happenings: u64,
+    pub events: u64,
     pub commits: u64,
     /// The situations that were met.
     pub marks: Marks,
     /// What went wrong, if anything did.
     pub violation: Option<Violation>,
     /// The last lines of the story.
-    pub story: Vec<String>,
+    pub trace_lines: Vec<String>,
 }
 
 impl Report {
     /// A failure as people want to read it.
     pub fn dump(&self) -> String {
         let what = self.violation.as_ref().map_or("nothing went wrong".to_owned(), Violation::to_string);
-        format!("{}\nseed {}: {what}", self.story.join("\n"), self.seed)
+        format!("{}\nseed {}: {what}", self.trace_lines.join("\n"), self.seed)
     }
 }
 
 /// Lives through the story of one seed.
 pub fn run(seed: u64, options: &Options) -> Report {
     let mut world = World::new(seed, options);
-    let violation = world.live().err();
-    let (happenings, commits) = (world.happenings, world.checker.commits);
+    let violation = world.run().err();
+    let (events, commits) = (world.events, world.checker.commits);
     let mut marks = std::mem::take(&mut world.trace.marks);
     marks.append(&mut world.checker.events);
-    Report { seed, hash: world.trace.hash(), happenings, commits, marks, violation, story: world.trace.into_lines() }
+    Report { seed, hash: world.trace.hash(), events, commits, marks, violation, trace_lines: world.trace.into_lines() }
 }
 
 /// The same, telling everything as it happens.

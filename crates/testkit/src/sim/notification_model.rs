@@ -30,29 +30,29 @@ pub type NotificationId = (RunId, u32);
 #[derive(Default)]
 pub struct NotificationModel {
     /// Everything that was ever owed, and the run that tells it.
-    owed: BTreeMap<NotificationId, Option<RunId>>,
+    expected: BTreeMap<NotificationId, Option<RunId>>,
     /// What runs are to tell, should they come to exist.
-    tellers: BTreeMap<RunId, NotificationId>,
+    senders: BTreeMap<RunId, NotificationId>,
 }
 
 impl NotificationModel {
     /// Somebody is about to ask for a run that tells this.
-    pub fn expect(&mut self, teller: RunId, notice: NotificationId) {
-        self.tellers.insert(teller, notice);
+    pub fn expect_run(&mut self, sender: RunId, notification: NotificationId) {
+        self.senders.insert(sender, notification);
     }
 
-    pub fn of(&self, teller: RunId) -> Option<NotificationId> {
-        self.tellers.get(&teller).copied()
+    pub fn sent_by(&self, sender: RunId) -> Option<NotificationId> {
+        self.senders.get(&sender).copied()
     }
 
-    pub fn is_told(&self) -> bool {
-        self.owed.values().all(Option::is_some)
+    pub fn all_sent(&self) -> bool {
+        self.expected.values().all(Option::is_some)
     }
 
     /// A run has ended, and this many are to be told.
-    pub fn ended(&mut self, run: RunId, count: u32, store: &MemoryStore) -> CheckResult {
+    pub fn run_ended(&mut self, run: RunId, count: u32, store: &MemoryStore) -> CheckResult {
         for number in 0..count {
-            self.owed.entry((run, number)).or_default();
+            self.expected.entry((run, number)).or_default();
         }
         let rows = rows(store, run);
         let is_written = rows.iter().copied().eq(0..count);
@@ -61,24 +61,24 @@ impl NotificationModel {
     }
 
     /// A run exists; perhaps it tells something.
-    pub fn began(&mut self, teller: RunId, store: &MemoryStore) -> CheckResult {
-        let Some(notice) = self.of(teller) else { return Ok(()) };
-        let Some(told) = self.owed.get_mut(&notice) else {
+    pub fn run_created(&mut self, sender: RunId, store: &MemoryStore) -> CheckResult {
+        let Some(notification) = self.sent_by(sender) else { return Ok(()) };
+        let Some(sent_by) = self.expected.get_mut(&notification) else {
             return Err(Violation {
                 kind: ViolationKind::Early,
-                message: format!("{teller} tells of {notice:?}, which is not so"),
+                message: format!("{sender} tells of {notification:?}, which is not so"),
             });
         };
-        let other = told.replace(teller);
+        let other = sent_by.replace(sender);
         ViolationKind::Duplicated
-            .unless(other.is_none(), || format!("{notice:?} is told by {teller} and by {other:?}"))?;
-        let is_left = rows(store, notice.0).contains(&notice.1);
-        require(!is_left, || format!("{notice:?} is told by {teller}, and its row is still there"))
+            .unless(other.is_none(), || format!("{notification:?} is told by {sender} and by {other:?}"))?;
+        let is_left = rows(store, notification.0).contains(&notification.1);
+        require(!is_left, || format!("{notification:?} is told by {sender}, and its row is still there"))
     }
 
     /// Nothing that has not been told is forgotten.
-    pub fn check(&self, store: &MemoryStore) -> CheckResult {
-        for ((run, number), _) in self.owed.iter().filter(|(_, told)| told.is_none()) {
+    pub fn check_none_lost(&self, store: &MemoryStore) -> CheckResult {
+        for ((run, number), _) in self.expected.iter().filter(|(_, sent_by)| sent_by.is_none()) {
             let is_kept = rows(store, *run).contains(number);
             ViolationKind::Lost.unless(is_kept, || format!("notice {number} of {run} is forgotten"))?;
         }
@@ -93,17 +93,17 @@ fn rows(store: &MemoryStore, run: RunId) -> Vec<u32> {
 
 impl World {
     /// Looks at the rows that nobody has dealt with.
-    pub fn look(&mut self, process: usize) {
+    pub fn scan_outbox(&mut self, process: usize) {
         if !self.is_store_down() {
             for NoticeRow { run, number, .. } in ready(self.store.notices(None, PAGE)).unwrap_or_default() {
-                self.push_process(process, ProcessEvent::Notify { run, number });
+                self.push_soon(process, ProcessEvent::Notify { run, number });
             }
         }
         self.push(AGAIN, SimEvent::Process(process, ProcessEvent::ScanOutbox));
     }
 
     /// Tries once; what could not be told is a row and keeps.
-    pub fn tell(&mut self, process: usize, run: RunId, number: u32) -> CheckResult {
+    pub fn notify(&mut self, process: usize, run: RunId, number: u32) -> CheckResult {
         if self.processes[process].is_draining {
             return Ok(());
         }
@@ -124,18 +124,18 @@ impl World {
             let message = format!("somebody is told of the end of {run}, which is {}", resumed.run.status());
             return Err(Violation { kind: ViolationKind::Early, message });
         };
-        let is_called = |name: &str| self.definitions.iter().position(|d| d.version.name == name);
-        let name = if notify.url.is_empty() { &notify.workflow } else { super::world::TELLER };
-        let definition = is_called(name).ok_or_else(|| format!("nothing is called {name}"))?;
-        let lane = self.around.below(2);
-        let trigger = Trigger::draw(&mut self.around, lane);
-        let teller = RunId::new(self.now, self.around.bytes());
-        let body = self.conceive(teller, trigger, definition, false);
-        self.checker.news.expect(teller, (run, number));
-        let request = Request::Notify { run: teller, of: run, number };
-        let ticket = self.ledger.ask(request.clone(), process);
+        let find_by_name = |name: &str| self.definitions.iter().position(|d| d.version.name == name);
+        let name = if notify.url.is_empty() { &notify.workflow } else { super::world::NOTIFIER };
+        let definition = find_by_name(name).ok_or_else(|| format!("nothing is called {name}"))?;
+        let group = self.limits_random.below(2);
+        let trigger = Trigger::draw(&mut self.limits_random, group);
+        let sender = RunId::new(self.now, self.limits_random.bytes());
+        let body = self.expect_run(sender, trigger, definition, false);
+        self.checker.notifications.expect_run(sender, (run, number));
+        let request = Request::Notify { run: sender, of: run, number };
+        let ticket = self.client_log.record(request.clone(), process);
         self.note(format!("request {ticket} of process {process} itself: {request:?}"));
-        let start = Box::new(self.start(process, teller, None, body));
+        let start = Box::new(self.start_request(process, sender, None, body));
         self.deliver(process, Command::Start { start, ticket, ended: None });
         Ok(())
     }

@@ -18,7 +18,7 @@ use kernel::{RunStatus, Span, Timestamp};
 use std::rc::Rc;
 
 pub struct RunModel {
-    shape: Rc<TestWorkflow>,
+    workflow: Rc<TestWorkflow>,
     /// A large one lies in the store, so a decision may wait for a read.
     trigger: Trigger,
     steps: Vec<StepModel>,
@@ -28,11 +28,11 @@ pub struct RunModel {
     is_paused: bool,
     is_queued: bool,
     /// It waits for the time it was given.
-    is_early: bool,
+    is_delayed: bool,
     /// Only its creation was seen.
     is_new: bool,
     /// Steps are being cancelled: only the run's end may follow.
-    is_closing: bool,
+    is_cancelling: bool,
 }
 
 /// What was seen of one step.
@@ -44,14 +44,14 @@ struct StepModel {
     code: Option<u16>,
     has_callback: bool,
     /// When a task became ready or was leased, and when it first was.
-    since: Timestamp,
+    phase_since: Timestamp,
     ready_at: Option<Timestamp>,
     /// Workers that were silent until their lease ended.
-    deaths: u32,
+    leases_lost: u32,
 }
 
 /// So many are enough.
-const DEATHS_MAX: u32 = 3;
+const LEASES_LOST_MAX: u32 = 3;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 enum Phase {
@@ -69,19 +69,19 @@ enum Phase {
 }
 
 impl RunModel {
-    pub fn new(shape: Rc<TestWorkflow>, trigger: Trigger) -> RunModel {
-        let steps = vec![StepModel::default(); shape.steps.len()];
+    pub fn new(workflow: Rc<TestWorkflow>, trigger: Trigger) -> RunModel {
+        let steps = vec![StepModel::default(); workflow.steps.len()];
         RunModel {
-            shape,
+            workflow,
             trigger,
             steps,
             status: None,
             expires_at: Timestamp::NEVER,
             is_paused: false,
             is_queued: false,
-            is_early: false,
+            is_delayed: false,
             is_new: false,
-            is_closing: false,
+            is_cancelling: false,
         }
     }
 
@@ -90,7 +90,7 @@ impl RunModel {
     }
 
     /// Why nothing may start, if nothing may.
-    fn hold(&self) -> Option<&'static str> {
+    fn held_because(&self) -> Option<&'static str> {
         if self.is_paused {
             return Some("it is paused");
         }
@@ -99,37 +99,37 @@ impl RunModel {
 
     /// When time alone moves the run on. In a run that may start nothing the time of a retry has no meaning.
     pub fn due(&self) -> Timestamp {
-        let turn = self.trigger.run_at.filter(|_| self.is_early).unwrap_or(Timestamp::NEVER);
+        let turn = self.trigger.run_at.filter(|_| self.is_delayed).unwrap_or(Timestamp::NEVER);
         let due = (0..self.steps.len()).filter_map(|i| self.step_due(i));
         due.fold(self.expires_at.min(turn), Timestamp::min)
     }
 
     fn step_due(&self, i: usize) -> Option<Timestamp> {
         let own = match self.steps[i].phase {
-            Phase::Retrying(_) if self.hold().is_some() => return None,
+            Phase::Retrying(_) if self.held_because().is_some() => return None,
             Phase::Retrying(at) | Phase::Sleeping(at) | Phase::Waiting(at) => Some(at),
-            Phase::Ready => self.ends(i, |errand| errand.queue),
-            Phase::Leased => self.ends(i, |errand| errand.attempt),
+            Phase::Ready => self.timeout_at(i, |task| task.queue),
+            Phase::Leased => self.timeout_at(i, |task| task.attempt),
             Phase::Idle | Phase::Running | Phase::Done(_) => return None,
         };
-        own.into_iter().chain(self.ends_for_good(i)).min()
+        own.into_iter().chain(self.total_timeout_at(i)).min()
     }
 
     /// When the limit on where a task stands now ends.
-    fn ends(&self, i: usize, limit: fn(&WorkerTask) -> Option<Span>) -> Option<Timestamp> {
-        Some(self.steps[i].since.after(limit(self.shape.steps[i].kind.errand()?)?))
+    fn timeout_at(&self, i: usize, limit: fn(&WorkerTask) -> Option<Span>) -> Option<Timestamp> {
+        Some(self.steps[i].phase_since.after(limit(self.workflow.steps[i].kind.task()?)?))
     }
 
     /// When the limit on everything ends.
-    fn ends_for_good(&self, i: usize) -> Option<Timestamp> {
-        Some(self.steps[i].ready_at?.after(self.shape.steps[i].kind.errand()?.total?))
+    fn total_timeout_at(&self, i: usize) -> Option<Timestamp> {
+        Some(self.steps[i].ready_at?.after(self.workflow.steps[i].kind.task()?.total?))
     }
 
     /// How many must be told of the end, if it has come.
-    pub fn owes(&self, has_listener: bool) -> u32 {
+    pub fn notifications_expected(&self, has_listener: bool) -> u32 {
         let has_failed = matches!(self.status, Some(RunStatus::Failed | RunStatus::Timeout));
-        let told = self.shape.tells.iter().filter(|tell| has_failed || !tell.only_failures).count();
-        if self.is_over() { told as u32 + u32::from(has_listener) } else { 0 }
+        let own = self.workflow.notifications.iter().filter(|one| has_failed || !one.only_failures).count();
+        if self.is_over() { own as u32 + u32::from(has_listener) } else { 0 }
     }
 
     /// Has the step's completion been recorded?
@@ -139,51 +139,51 @@ impl RunModel {
 
     /// I8, I35: could a step have had this many effects? A step that succeeded by an executor had one
     /// at least, and none has more than it had attempts.
-    pub fn allows_effects(&self, step: u32, effects: u32) -> CheckResult {
-        let (seen, step_shape) = (&self.steps[step as usize], &self.shape.steps[step as usize]);
-        let is_task = step_shape.kind.errand().is_some();
-        let is_owed = (is_task || step_shape.kind.is_executed()) && seen.phase == Phase::Done("success");
+    pub fn check_effects(&self, step: u32, effects: u32) -> CheckResult {
+        let (seen, step_definition) = (&self.steps[step as usize], &self.workflow.steps[step as usize]);
+        let is_task = step_definition.kind.task().is_some();
+        let is_owed = (is_task || step_definition.kind.is_executed()) && seen.phase == Phase::Done("success");
         ViolationKind::Lost.unless(!is_owed || effects > 0, || format!("s{step} succeeded without an effect"))?;
-        let most = if step_shape.retry.never && !is_task { seen.attempts.min(1) } else { seen.attempts };
+        let most = if step_definition.retry.never && !is_task { seen.attempts.min(1) } else { seen.attempts };
         ViolationKind::Duplicated
             .unless(effects <= most, || format!("s{step} had {effects} effects, {most} are allowed"))
     }
 
     /// Is this how a step of its kind can end?
-    pub fn allows_ending(&self, step: u32) -> CheckResult {
-        let Phase::Done(word) = self.steps[step as usize].phase else { return Ok(()) };
-        let shape = &self.shape.steps[step as usize];
-        let is_allowed = match (word, shape.kind) {
+    pub fn check_outcome(&self, step: u32) -> CheckResult {
+        let Phase::Done(status) = self.steps[step as usize].phase else { return Ok(()) };
+        let definition = &self.workflow.steps[step as usize];
+        let is_allowed = match (status, definition.kind) {
             ("skipped" | "cancelled", _) => true,
             ("template_error", kind) => kind == StepKind::Set { is_broken: true },
             ("success", kind) => kind != StepKind::Set { is_broken: true },
             ("failed", StepKind::Http(_) | StepKind::Task(_)) => true,
             // Nobody knows whether it was done, and it may be done only once.
-            ("failed", StepKind::Noop) => shape.retry.never,
+            ("failed", StepKind::Noop) => definition.retry.never,
             ("timeout", StepKind::Task(WorkerTask { queue, attempt, total, .. })) => {
                 queue.or(attempt).or(total).is_some()
             }
             ("timeout", kind) => matches!(kind, StepKind::Http(_) | StepKind::Wait(_)),
             _ => false,
         };
-        require(is_allowed, || format!("s{step} is {:?} and ended as {word}", shape.kind))
+        require(is_allowed, || format!("s{step} is {:?} and ended as {status}", definition.kind))
     }
 
     /// T8: what a step sends is what its template says, filled once.
-    pub fn explains(&self, dispatch: &Dispatch) -> CheckResult {
-        let is_right = match self.shape.steps[dispatch.step as usize].kind {
-            StepKind::Http(reads) => self.trigger.explains(reads, &dispatch.work),
+    pub fn check_request(&self, dispatch: &Dispatch) -> CheckResult {
+        let is_right = match self.workflow.steps[dispatch.step as usize].kind {
+            StepKind::Http(reads) => self.trigger.matches_request(reads, &dispatch.work),
             kind => kind.is_executed() && dispatch.work == Work::Noop,
         };
         require(is_right, || format!("s{} sends what nobody wrote: {:?}", dispatch.step, dispatch.work))
     }
 
     /// What a worker is given is what the task says, filled once.
-    pub fn explains_task(&self, task: &Task) -> CheckResult {
-        let Some(errand) = self.shape.steps[task.step as usize].kind.errand() else {
+    pub fn check_task(&self, task: &Task) -> CheckResult {
+        let Some(expected) = self.workflow.steps[task.step as usize].kind.task() else {
             return Err(format!("s{} is no task", task.step).into());
         };
-        let is_right = errand.name == task.name && self.trigger.input(errand.reads) == task.input;
+        let is_right = expected.name == task.name && self.trigger.task_input(expected.reads) == task.input;
         require(is_right, || format!("a worker is given what nobody wrote: {task:?}"))
     }
 
@@ -197,20 +197,22 @@ impl RunModel {
             "a run is created once, first".into()
         })?;
         let ends = matches!(event, Event::Cancelled { .. } | Event::RunCancelled { .. } | Event::RunTimeout {});
-        require(!self.is_closing || ends, || "a step was cancelled and the run went on".into())?;
+        require(!self.is_cancelling || ends, || "a step was cancelled and the run went on".into())?;
         let is_new = std::mem::take(&mut self.is_new);
         match event {
             Event::Created { origin } => {
                 self.expires_at = origin.expires_at;
                 self.status = Some(RunStatus::Running);
                 self.is_new = true;
-                self.comes_under(origin.gate.as_ref())
+                self.check_concurrency_limit(origin.gate.as_ref())
             }
             Event::Queued { reason } => {
                 (self.is_queued, self.status) = (true, Some(RunStatus::Pending));
-                self.is_early = *reason == Queue::Later;
+                self.is_delayed = *reason == Queue::Later;
                 let may_wait = match reason {
-                    Queue::Limit => self.shape.gate.is_some_and(|limit| limit.on_conflict != OnConflict::Skip),
+                    Queue::Limit => {
+                        self.workflow.concurrency.is_some_and(|limit| limit.on_conflict != OnConflict::Skip)
+                    }
                     Queue::WorkflowPaused => true,
                     Queue::Later => self.trigger.run_at.is_some_and(|run_at| run_at > at),
                 };
@@ -219,9 +221,9 @@ impl RunModel {
             Event::Admitted {} => {
                 let was_queued = std::mem::take(&mut self.is_queued);
                 require(was_queued, || "its turn has come, and it did not wait for one".into())?;
-                let is_time = !std::mem::take(&mut self.is_early) || self.trigger.run_at.is_some_and(|due| at >= due);
+                let is_time = !std::mem::take(&mut self.is_delayed) || self.trigger.run_at.is_some_and(|due| at >= due);
                 ViolationKind::Early.unless(is_time, || "it is not to start yet".into())?;
-                self.turn(RunStatus::Pending, RunStatus::Running)
+                self.change_status(RunStatus::Pending, RunStatus::Running)
             }
             Event::Paused { .. } => {
                 let was_paused = std::mem::replace(&mut self.is_paused, true);
@@ -231,13 +233,13 @@ impl RunModel {
                 let was_paused = std::mem::take(&mut self.is_paused);
                 require(was_paused, || "it was resumed and not paused".into())
             }
-            Event::RunWaiting {} => self.turn(RunStatus::Running, RunStatus::Waiting),
-            Event::RunResumed {} => self.turn(RunStatus::Waiting, RunStatus::Running),
-            Event::RunCompleted {} => self.end(RunStatus::Completed),
-            Event::RunFailed { .. } => self.end(RunStatus::Failed),
+            Event::RunWaiting {} => self.change_status(RunStatus::Running, RunStatus::Waiting),
+            Event::RunResumed {} => self.change_status(RunStatus::Waiting, RunStatus::Running),
+            Event::RunCompleted {} => self.finish(RunStatus::Completed),
+            Event::RunFailed { .. } => self.finish(RunStatus::Failed),
             Event::RunCancelled { actor, reason } => {
                 self.status = Some(RunStatus::Cancelled);
-                let policy = self.shape.gate.map(|limit| limit.on_conflict);
+                let policy = self.workflow.concurrency.map(|limit| limit.on_conflict);
                 let is_explained = match reason.as_str() {
                     _ if actor != "onward" => true,
                     "concurrency_limit" => (is_new || self.is_queued) && policy == Some(OnConflict::Skip),
@@ -259,11 +261,11 @@ impl RunModel {
     }
 
     /// What must hold between two records.
-    pub fn rest(&self) -> CheckResult {
+    pub fn check_between_records(&self) -> CheckResult {
         if self.is_over() {
             return Ok(());
         }
-        let is_held = self.hold().is_some();
+        let is_held = self.held_because().is_some();
         let is_active =
             |s: &StepModel| matches!(s.phase, Phase::Running | Phase::Leased) || s.phase == Phase::Ready && !is_held;
         let is_running = self.steps.iter().any(is_active);
@@ -280,35 +282,37 @@ impl RunModel {
         require(agrees, || format!("the run is {:?} with a step running: {is_running}", self.status))
     }
 
-    fn turn(&mut self, from: RunStatus, to: RunStatus) -> CheckResult {
+    fn change_status(&mut self, from: RunStatus, to: RunStatus) -> CheckResult {
         let was = self.status.replace(to);
         require(was == Some(from), || format!("from {was:?} to {to}"))
     }
 
-    fn end(&mut self, status: RunStatus) -> CheckResult {
+    fn finish(&mut self, status: RunStatus) -> CheckResult {
         self.status = Some(status);
         require(self.steps.iter().all(|s| matches!(s.phase, Phase::Done(_))), || {
             "the run ended before its steps".into()
         })?;
-        let standings = self.prediction();
-        for (i, standing) in standings.iter().enumerate() {
-            let word = match standing {
-                StepState::Settled(ending) => ending.word,
+        let states = self.oracle_prediction();
+        for (i, state) in states.iter().enumerate() {
+            let predicted = match state {
+                StepState::Settled(outcome) => outcome.status,
                 StepState::Skipped(_) => "skipped",
                 StepState::Blocked | StepState::Ready => "open",
             };
-            require(word == self.word(i), || format!("s{i} ended as {}, the oracle says {word}", self.word(i)))?;
+            require(predicted == self.step_status(i), || {
+                format!("s{i} ended as {}, the oracle says {predicted}", self.step_status(i))
+            })?;
         }
         let expected =
-            if oracle::has_failed(&self.shape, &standings) { RunStatus::Failed } else { RunStatus::Completed };
+            if oracle::has_failed(&self.workflow, &states) { RunStatus::Failed } else { RunStatus::Completed };
         require(status == expected, || format!("the run ended as {status}, its steps add up to {expected}"))
     }
 
     fn observe_step(&mut self, i: usize, event: &Event, at: Timestamp) -> CheckResult {
-        let shape = self.shape.clone();
-        let Step { kind, retry, .. } = &shape.steps[i];
-        if let StepKind::Task(errand) = kind {
-            return self.observe_task(i, errand, event, at);
+        let workflow = self.workflow.clone();
+        let Step { kind, retry, .. } = &workflow.steps[i];
+        if let StepKind::Task(task) = kind {
+            return self.observe_task(i, task, event, at);
         }
         let phase = self.steps[i].phase;
         let matches_attempt = event.attempt().is_none_or(|a| a == self.steps[i].attempts);
@@ -316,19 +320,19 @@ impl RunModel {
         let illegal = || format!("{} for s{i}, which is {phase:?}", event.name().unwrap_or("?"));
         match event {
             Event::Scheduled { attempt, .. } => {
-                self.may_try(i, at)?;
+                self.check_may_attempt(i, at)?;
                 self.steps[i].phase = Phase::Ready;
                 require(kind.is_executed() && *attempt == self.steps[i].attempts + 1, illegal)
             }
             Event::RetryDue { .. } => {
-                self.may_start(i)?;
+                self.check_not_held(i)?;
                 self.steps[i].phase = Phase::Retrying(at);
                 require(matches!(phase, Phase::Retrying(_)), illegal)
             }
             Event::Started { attempt, .. } => {
                 match phase {
-                    Phase::Ready => self.may_start(i)?,
-                    _ => self.may_try(i, at)?,
+                    Phase::Ready => self.check_not_held(i)?,
+                    _ => self.check_may_attempt(i, at)?,
                 }
                 require(kind.is_executed(), illegal)?;
                 let seen = &mut self.steps[i];
@@ -347,19 +351,19 @@ impl RunModel {
             }
             Event::Succeeded { response, .. } => {
                 match kind {
-                    StepKind::Set { is_broken: false } => self.may_begin(i)?,
+                    StepKind::Set { is_broken: false } => self.check_may_begin(i)?,
                     _ => require(is_running, illegal)?,
                 }
                 self.steps[i].code = response.status_code;
-                self.done(i, "success")
+                self.settle(i, "success")
             }
             Event::Failed { failure: Failure { code, .. }, response, .. } => {
                 match kind {
-                    StepKind::Set { is_broken: true } => self.may_begin(i)?,
+                    StepKind::Set { is_broken: true } => self.check_may_begin(i)?,
                     _ => require(is_running && code != "template_error", illegal)?,
                 }
                 self.steps[i].code = response.as_ref().and_then(|r| r.status_code);
-                self.done(i, if code == "template_error" { "template_error" } else { "failed" })
+                self.settle(i, if code == "template_error" { "template_error" } else { "failed" })
             }
             Event::TimedOut { .. } => {
                 match phase {
@@ -368,255 +372,262 @@ impl RunModel {
                     }
                     _ => require(is_running, illegal)?,
                 }
-                self.done(i, "timeout")
+                self.settle(i, "timeout")
             }
-            Event::Skipped { because, .. } => self.skipped(i, because),
+            Event::Skipped { because, .. } => self.skip(i, because),
             Event::Cancelled { .. } => {
                 require(!matches!(phase, Phase::Idle | Phase::Done(_)), illegal)?;
-                self.is_closing = true;
-                self.done(i, "cancelled")
+                self.is_cancelling = true;
+                self.settle(i, "cancelled")
             }
             Event::TimerSet { at: until, .. } => {
                 let StepKind::Sleep(span) = kind else { return Err(illegal().into()) };
-                self.may_begin(i)?;
+                self.check_may_begin(i)?;
                 self.steps[i].phase = Phase::Sleeping(*until);
                 require(*until == at.after(*span), || format!("s{i} sleeps until {until:?}"))
             }
             Event::Woken { .. } => {
                 let Phase::Sleeping(until) = phase else { return Err(illegal().into()) };
                 ViolationKind::Early.unless(at >= until, || format!("s{i} woke early"))?;
-                self.done(i, "success")
+                self.settle(i, "success")
             }
             Event::WaitOpened { deadline, .. } => {
                 let StepKind::Wait(timeout) = kind else { return Err(illegal().into()) };
-                self.may_begin(i)?;
+                self.check_may_begin(i)?;
                 self.steps[i].phase = Phase::Waiting(*deadline);
                 let is_right = *deadline == timeout.map_or(self.expires_at, |t| at.after(t));
                 require(is_right && !self.steps[i].has_callback, illegal)
             }
             Event::WaitClosed { .. } => {
-                let is_early = phase == Phase::Idle && matches!(kind, StepKind::Wait(_)) && !self.steps[i].has_callback;
+                let is_early_callback =
+                    phase == Phase::Idle && matches!(kind, StepKind::Wait(_)) && !self.steps[i].has_callback;
                 self.steps[i].has_callback = true;
-                require(is_early, illegal)
+                require(is_early_callback, illegal)
             }
             Event::Received { callback, .. } => {
                 match (callback, phase) {
                     (Some(_), Phase::Waiting(deadline)) => require(at < deadline, illegal)?,
-                    (None, Phase::Idle) if self.steps[i].has_callback => self.may_begin(i)?,
+                    (None, Phase::Idle) if self.steps[i].has_callback => self.check_may_begin(i)?,
                     _ => return Err(illegal().into()),
                 }
-                self.done(i, "success")
+                self.settle(i, "success")
             }
             _ => Err(illegal().into()),
         }
     }
 
     /// The same for a step that is done outside.
-    fn observe_task(&mut self, i: usize, errand: &WorkerTask, event: &Event, at: Timestamp) -> CheckResult {
-        let shape = self.shape.clone();
-        let retry = &shape.steps[i].retry;
+    fn observe_task(&mut self, i: usize, task: &WorkerTask, event: &Event, at: Timestamp) -> CheckResult {
+        let workflow = self.workflow.clone();
+        let retry = &workflow.steps[i].retry;
         let phase = self.steps[i].phase;
         let seen = &self.steps[i];
         let is_leased = phase == Phase::Leased && event.attempt().is_none_or(|a| a == seen.attempts);
         let illegal = || format!("{} for s{i}, which is {phase:?}", event.name().unwrap_or("?"));
         let most = if retry.never { 1 } else { retry.max_attempts };
-        let (deaths, has_more) = (seen.deaths, !retry.never && seen.charged < most);
+        let (leases_lost, has_more) = (seen.leases_lost, !retry.never && seen.charged < most);
         let has_ended = |due: Option<Timestamp>| due.is_some_and(|due| at >= due);
-        let attempt_is_over = phase == Phase::Leased && has_ended(self.ends(i, |errand| errand.attempt));
-        let queue_is_over = phase == Phase::Ready && has_ended(self.ends(i, |errand| errand.queue));
-        let all_is_over = has_ended(self.ends_for_good(i));
-        let in_time = || {
-            let is_in_time = !(attempt_is_over || queue_is_over || all_is_over);
+        let attempt_timed_out = phase == Phase::Leased && has_ended(self.timeout_at(i, |task| task.attempt));
+        let queue_timed_out = phase == Phase::Ready && has_ended(self.timeout_at(i, |task| task.queue));
+        let total_timed_out = has_ended(self.total_timeout_at(i));
+        let check_in_time = || {
+            let is_in_time = !(attempt_timed_out || queue_timed_out || total_timed_out);
             ViolationKind::Duplicated
                 .unless(is_in_time, || format!("s{i}: {} after its limit", event.name().unwrap_or("?")))
         };
         match event {
             Event::Scheduled { attempt, key, .. } => {
-                in_time()?;
-                self.may_try(i, at)?;
-                self.shares_limits(i, errand, key)?;
+                check_in_time()?;
+                self.check_may_attempt(i, at)?;
+                self.check_task_key(i, task, key)?;
                 require(*attempt == self.steps[i].attempts + 1, illegal)?;
-                self.stand(i, Phase::Ready, at)
+                self.enter_phase(i, Phase::Ready, at)
             }
             Event::Leased { attempt, lease, key, .. } => {
-                in_time()?;
+                check_in_time()?;
                 match phase {
-                    Phase::Ready => self.may_start(i)?,
-                    _ => self.may_try(i, at)?,
+                    Phase::Ready => self.check_not_held(i)?,
+                    _ => self.check_may_attempt(i, at)?,
                 }
-                self.shares_limits(i, errand, key)?;
-                require(errand.heartbeat.is_none_or(|most| *lease <= most), || format!("s{i} is leased for {lease}"))?;
+                self.check_task_key(i, task, key)?;
+                require(task.heartbeat.is_none_or(|most| *lease <= most), || format!("s{i} is leased for {lease}"))?;
                 let seen = &mut self.steps[i];
                 (seen.attempts, seen.charged) = (seen.attempts + 1, seen.charged + 1);
                 require(*attempt == seen.attempts, || format!("s{i}: attempt {attempt} is number {}", seen.attempts))?;
                 require(seen.charged <= most, || format!("s{i}: attempt {} of {most}", seen.charged))?;
-                self.stand(i, Phase::Leased, at)
+                self.enter_phase(i, Phase::Leased, at)
             }
             Event::RetryDue { .. } => {
-                self.may_start(i)?;
+                self.check_not_held(i)?;
                 self.steps[i].phase = Phase::Retrying(at);
                 require(matches!(phase, Phase::Retrying(_)), illegal)
             }
             Event::Retrying { next, charged, died, failure, digest, .. } => {
                 require(is_leased && *next >= at, illegal)?;
                 match (died, failure.code.as_str()) {
-                    (true, "lease_lost") => require(*next == at && has_more && deaths + 1 < DEATHS_MAX, illegal)?,
-                    (false, "timeout") => require(*charged && has_more && attempt_is_over, illegal)?,
+                    (true, "lease_lost") => {
+                        require(*next == at && has_more && leases_lost + 1 < LEASES_LOST_MAX, illegal)?
+                    }
+                    (false, "timeout") => require(*charged && has_more && attempt_timed_out, illegal)?,
                     (false, "snoozed" | "not_delivered") => require(!charged && *digest > 0, illegal)?,
                     (false, "worker") => require(*charged && has_more && *digest > 0, illegal)?,
                     _ => return Err(illegal().into()),
                 }
                 if *digest > 0 {
-                    in_time()?;
+                    check_in_time()?;
                 }
                 let seen = &mut self.steps[i];
                 seen.charged -= u32::from(!charged);
-                seen.deaths += u32::from(*died);
+                seen.leases_lost += u32::from(*died);
                 seen.phase = Phase::Retrying(*next);
                 Ok(())
             }
             Event::Progress { .. } | Event::Kept { .. } => {
-                in_time()?;
+                check_in_time()?;
                 require(is_leased, illegal)
             }
             Event::Succeeded { digest, .. } => {
-                in_time()?;
+                check_in_time()?;
                 require(is_leased && *digest > 0, illegal)?;
-                self.done(i, "success")
+                self.settle(i, "success")
             }
             Event::Failed { failure: Failure { code, message, .. }, digest, .. } => {
                 let is_final = message.contains("\"final\":true");
                 let is_right = match code.as_str() {
                     "worker" => *digest > 0 && (is_final || !has_more),
-                    "quarantined" => deaths + 1 == DEATHS_MAX && !retry.never,
-                    "lease_lost" => !has_more && deaths + 1 < DEATHS_MAX && !retry.never,
+                    "quarantined" => leases_lost + 1 == LEASES_LOST_MAX && !retry.never,
+                    "lease_lost" => !has_more && leases_lost + 1 < LEASES_LOST_MAX && !retry.never,
                     "outcome_unknown" => retry.never,
                     _ => false,
                 };
                 if *digest > 0 {
-                    in_time()?;
+                    check_in_time()?;
                 }
                 require(is_leased && is_right, || format!("{}: {code} {message}", illegal()))?;
-                self.done(i, "failed")
+                self.settle(i, "failed")
             }
             Event::TimedOut { failure, .. } => {
                 let is_time = match failure.code.as_str() {
-                    "total_timeout" => all_is_over,
-                    "queue_timeout" => queue_is_over,
-                    "timeout" => attempt_is_over && !has_more,
+                    "total_timeout" => total_timed_out,
+                    "queue_timeout" => queue_timed_out,
+                    "timeout" => attempt_timed_out && !has_more,
                     _ => false,
                 };
                 ViolationKind::Early.unless(is_time, || format!("{}: {}", illegal(), failure.code))?;
-                self.done(i, "timeout")
+                self.settle(i, "timeout")
             }
-            Event::Skipped { because, .. } => self.skipped(i, because),
+            Event::Skipped { because, .. } => self.skip(i, because),
             Event::Cancelled { .. } => {
                 require(!matches!(phase, Phase::Idle | Phase::Done(_)), illegal)?;
-                self.is_closing = true;
-                self.done(i, "cancelled")
+                self.is_cancelling = true;
+                self.settle(i, "cancelled")
             }
             _ => Err(illegal().into()),
         }
     }
 
-    fn stand(&mut self, i: usize, phase: Phase, at: Timestamp) -> CheckResult {
+    fn enter_phase(&mut self, i: usize, phase: Phase, at: Timestamp) -> CheckResult {
         let seen = &mut self.steps[i];
-        (seen.phase, seen.since) = (phase, at);
+        (seen.phase, seen.phase_since) = (phase, at);
         seen.ready_at.get_or_insert(at);
         Ok(())
     }
 
-    fn shares_limits(&self, i: usize, errand: &WorkerTask, key: &str) -> CheckResult {
-        let written = if errand.is_laned { format!("lane-{}", self.trigger.lane) } else { self.trigger.key.into() };
+    fn check_task_key(&self, i: usize, task: &WorkerTask, key: &str) -> CheckResult {
+        let written =
+            if task.is_keyed_by_group { format!("lane-{}", self.trigger.group) } else { self.trigger.key.into() };
         require(key == written, || format!("s{i} shares limits with {key:?}, {written:?} was written"))
     }
 
-    fn done(&mut self, i: usize, word: &'static str) -> CheckResult {
-        self.steps[i].phase = Phase::Done(word);
+    fn settle(&mut self, i: usize, status: &'static str) -> CheckResult {
+        self.steps[i].phase = Phase::Done(status);
         Ok(())
     }
 
-    fn skipped(&mut self, i: usize, because: &Because) -> CheckResult {
-        let step = &self.shape.steps[i];
+    fn skip(&mut self, i: usize, because: &Because) -> CheckResult {
+        let step = &self.workflow.steps[i];
         require(self.steps[i].phase == Phase::Idle && self.needs_settled(i), || format!("s{i} is skipped too soon"))?;
-        self.may_start(i)?;
-        let dead = self.dead(i);
+        self.check_not_held(i)?;
+        let unsuccessful = self.unsuccessful_needs(i);
         let is_right = match because {
             Because::Needs { steps } => {
-                !dead.is_empty() && steps.len() == dead.len() && dead.iter().all(|d| steps.contains(d))
+                !unsuccessful.is_empty()
+                    && steps.len() == unsuccessful.len()
+                    && unsuccessful.iter().all(|d| steps.contains(d))
             }
-            Because::Condition { .. } => dead.is_empty() && step.guard.as_ref().is_some_and(|g| !g.holds(self)),
+            Because::Condition { .. } => unsuccessful.is_empty() && step.guard.as_ref().is_some_and(|g| !g.holds(self)),
             Because::Unknown { .. } => false,
         };
-        require(is_right, || format!("s{i} is skipped because {because:?}; the model has {dead:?}"))?;
-        self.done(i, "skipped")
+        require(is_right, || format!("s{i} is skipped because {because:?}; the model has {unsuccessful:?}"))?;
+        self.settle(i, "skipped")
     }
 
     /// The limit it comes under is the one that was written.
-    fn comes_under(&self, gate: Option<&Gate>) -> CheckResult {
-        let seen = gate.map(|g| (g.key.clone(), ConcurrencyLimit { most: g.limit, on_conflict: g.on_conflict }));
-        let written = self.shape.gate.map(|limit| (format!("lane-{}", self.trigger.lane), limit));
+    fn check_concurrency_limit(&self, gate: Option<&Gate>) -> CheckResult {
+        let seen = gate.map(|g| (g.key.clone(), ConcurrencyLimit { max_runs: g.limit, on_conflict: g.on_conflict }));
+        let written = self.workflow.concurrency.map(|limit| (format!("lane-{}", self.trigger.group), limit));
         require(seen == written, || format!("it comes under {seen:?}, {written:?} was written"))
     }
 
     /// Nothing starts in a run that is held back.
-    fn may_start(&self, i: usize) -> CheckResult {
-        ViolationKind::Early
-            .unless(self.hold().is_none(), || format!("s{i} goes on although {}", self.hold().unwrap_or("?")))
+    fn check_not_held(&self, i: usize) -> CheckResult {
+        ViolationKind::Early.unless(self.held_because().is_none(), || {
+            format!("s{i} goes on although {}", self.held_because().unwrap_or("?"))
+        })
     }
 
     /// The next attempt, or the first.
-    fn may_try(&self, i: usize, at: Timestamp) -> CheckResult {
+    fn check_may_attempt(&self, i: usize, at: Timestamp) -> CheckResult {
         match self.steps[i].phase {
             Phase::Retrying(due) => {
-                self.may_start(i)?;
+                self.check_not_held(i)?;
                 ViolationKind::Early.unless(at >= due, || format!("s{i} is tried again early"))
             }
-            _ => self.may_begin(i),
+            _ => self.check_may_begin(i),
         }
     }
 
-    fn may_begin(&self, i: usize) -> CheckResult {
-        self.may_start(i)?;
-        let guard = &self.shape.steps[i].guard;
+    fn check_may_begin(&self, i: usize) -> CheckResult {
+        self.check_not_held(i)?;
+        let guard = &self.workflow.steps[i].guard;
         require(self.steps[i].phase == Phase::Idle, || format!("s{i} begins and is {:?}", self.steps[i].phase))?;
         require(self.needs_settled(i), || format!("s{i} begins before its needs have settled"))?;
-        require(self.dead(i).is_empty(), || format!("s{i} begins although its needs failed"))?;
+        require(self.unsuccessful_needs(i).is_empty(), || format!("s{i} begins although its needs failed"))?;
         require(guard.as_ref().is_none_or(|g| g.holds(self)), || format!("s{i} begins against its condition"))
     }
 
     fn needs_settled(&self, i: usize) -> bool {
-        self.shape.steps[i].needs.iter().all(|n| matches!(self.steps[*n].phase, Phase::Done(_)))
+        self.workflow.steps[i].needs.iter().all(|n| matches!(self.steps[*n].phase, Phase::Done(_)))
     }
 
     /// Needs whose links are not taken. A step with a condition listens to every outcome.
-    fn dead(&self, i: usize) -> Vec<u32> {
-        let step = &self.shape.steps[i];
-        let is_dead = |n: &&usize| step.guard.is_none() && self.word(**n) != "success";
-        step.needs.iter().filter(is_dead).map(|n| *n as u32).collect()
+    fn unsuccessful_needs(&self, i: usize) -> Vec<u32> {
+        let step = &self.workflow.steps[i];
+        let is_unsuccessful = |n: &&usize| step.guard.is_none() && self.step_status(**n) != "success";
+        step.needs.iter().filter(is_unsuccessful).map(|n| *n as u32).collect()
     }
 
     /// What the oracle makes of the answers that were recorded.
-    fn prediction(&self) -> Vec<StepState> {
-        let ending = |(i, seen): (usize, &StepModel)| match (seen.phase, self.shape.steps[i].kind) {
-            (Phase::Done(word), kind) if word != "skipped" && !matches!(kind, StepKind::Set { .. }) => {
-                Some(StepOutcome { word, code: seen.code })
+    fn oracle_prediction(&self) -> Vec<StepState> {
+        let outcome = |(i, seen): (usize, &StepModel)| match (seen.phase, self.workflow.steps[i].kind) {
+            (Phase::Done(status), kind) if status != "skipped" && !matches!(kind, StepKind::Set { .. }) => {
+                Some(StepOutcome { status, code: seen.code })
             }
             _ => None,
         };
-        let endings: Vec<Option<StepOutcome>> = self.steps.iter().enumerate().map(ending).collect();
-        oracle::evaluate(&self.shape, self.trigger.flag, &endings)
+        let outcomes: Vec<Option<StepOutcome>> = self.steps.iter().enumerate().map(outcome).collect();
+        oracle::evaluate(&self.workflow, self.trigger.flag, &outcomes)
     }
 }
 
 impl Facts for RunModel {
-    fn word(&self, step: usize) -> &'static str {
+    fn step_status(&self, step: usize) -> &'static str {
         match self.steps[step].phase {
-            Phase::Done(word) => word,
+            Phase::Done(status) => status,
             _ => "open",
         }
     }
-    fn code(&self, step: usize) -> Option<u16> {
+    fn status_code(&self, step: usize) -> Option<u16> {
         self.steps[step].code
     }
     fn flag(&self) -> bool {

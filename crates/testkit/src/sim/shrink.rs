@@ -50,7 +50,7 @@ pub fn shrink(seed: u64, options: &Options) -> Option<(Options, Report)> {
 }
 
 /// The settings that tell this story again, for a command line.
-pub fn settings(seed: u64, options: &Options) -> String {
+pub fn environment(seed: u64, options: &Options) -> String {
     let without: Vec<String> = options.without.iter().map(|fault| format!("{fault:?}")).collect();
     let Options { runs_max, steps_max, hosts_max, .. } = options;
     format!(

@@ -21,7 +21,7 @@ pub struct Trigger {
     pub is_large: bool,
     note: &'static str,
     /// Runs of one lane share a limit, where there is one.
-    pub lane: u64,
+    pub group: u64,
     /// What the run says of its tasks, where they do not say.
     pub priority: Option<u32>,
     pub key: &'static str,
@@ -29,19 +29,19 @@ pub struct Trigger {
 }
 
 impl Trigger {
-    pub fn draw(random: &mut Random, lane: u64) -> Trigger {
+    pub fn draw(random: &mut Random, group: u64) -> Trigger {
         let (flag, is_large, note) = (random.coin(), random.chance(250), random.pick(&NOTES));
-        Trigger { flag, is_large, note, lane, priority: None, key: "", run_at: None }
+        Trigger { flag, is_large, note, group, priority: None, key: "", run_at: None }
     }
 
     pub fn body(&self) -> Bytes {
         let pad = "x".repeat(if self.is_large { INLINE_MAX } else { 5 });
-        let Trigger { flag, note, lane, .. } = self;
-        format!(r#"{{"flag":{flag},"note":"{note}","lane":{lane},"secret":"hush","pad":"{pad}"}}"#).into()
+        let Trigger { flag, note, group, .. } = self;
+        format!(r#"{{"flag":{flag},"note":"{note}","lane":{group},"secret":"hush","pad":"{pad}"}}"#).into()
     }
 
     /// What a worker must be given for a step that reads `reads`: all of it, where that is nothing.
-    pub fn input(&self, reads: TriggerPart) -> Bytes {
+    pub fn task_input(&self, reads: TriggerPart) -> Bytes {
         match reads {
             TriggerPart::Nothing | TriggerPart::NoteInUrl => self.body(),
             TriggerPart::Flag => self.flag.to_string().into(),
@@ -51,7 +51,7 @@ impl Trigger {
     }
 
     /// Is this the request that a step which reads `reads` must send?
-    pub fn explains(&self, reads: TriggerPart, work: &Work) -> bool {
+    pub fn matches_request(&self, reads: TriggerPart, work: &Work) -> bool {
         let Work::Http(request) = work else { return false };
         let (path, body) = match reads {
             TriggerPart::Nothing => (String::new(), None),
@@ -66,6 +66,6 @@ impl Trigger {
 }
 
 fn percent_encoded(text: &str) -> String {
-    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~".contains(&byte);
-    text.bytes().map(|b| if is_plain(b) { (b as char).to_string() } else { format!("%{b:02X}") }).collect()
+    let is_unreserved = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~".contains(&byte);
+    text.bytes().map(|b| if is_unreserved(b) { (b as char).to_string() } else { format!("%{b:02X}") }).collect()
 }

@@ -30,17 +30,17 @@ pub fn reports(
         return vec![(random.millis(0, 2), TaskResult::Blocked { until, failure })];
     }
     let took = random.log_millis(1, 30_000);
-    let first = (took, draw(dispatch, random, took));
+    let first = (took, draw_response(dispatch, random, took));
     if !random.chance(faults.double_result) {
         return vec![first];
     }
     let again = took.0 + random.log_millis(1, 60_000).0;
-    let second = if random.coin() { first.1.clone() } else { draw(dispatch, random, took) };
+    let second = if random.coin() { first.1.clone() } else { draw_response(dispatch, random, took) };
     vec![first, (Span(again), second)]
 }
 
 /// An upstream on a good day.
-pub fn well(dispatch: &Dispatch) -> TaskResult {
+pub fn success(dispatch: &Dispatch) -> TaskResult {
     match dispatch.work {
         Work::Http(_) => respond(dispatch, 200, None, 0),
         Work::Noop | Work::Log { .. } => TaskResult::Done { body: None, took: Span(0) },
@@ -48,12 +48,12 @@ pub fn well(dispatch: &Dispatch) -> TaskResult {
 }
 
 /// The attempt an answer is about.
-pub fn fence(body: &[u8]) -> Option<u64> {
+pub fn fence_in(body: &[u8]) -> Option<u64> {
     let digits = body.strip_prefix(b"{\"fence\":")?.split(|b| !b.is_ascii_digit()).next()?;
     std::str::from_utf8(digits).ok()?.parse().ok()
 }
 
-fn draw(dispatch: &Dispatch, random: &mut Random, took: Span) -> TaskResult {
+fn draw_response(dispatch: &Dispatch, random: &mut Random, took: Span) -> TaskResult {
     let pad = if random.chance(100) { INLINE_MAX } else { 0 };
     match random.below(20) {
         0..12 => respond(dispatch, random.pick(&[200, 200, 201, 204]), None, pad),

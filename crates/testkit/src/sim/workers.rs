@@ -28,7 +28,7 @@ use store::{Rate, Store, TypePause, TypeRow};
 
 const PATTERNS: [&str; 6] = ["%", "mail.%", "mail.send", "bill.v1", "bill.%", "ima%"];
 /// How long a worker waits for an answer in good weather.
-const WAIT: Span = Span::from_secs(2);
+const LIVENESS_CLAIM_WAIT: Span = Span::from_secs(2);
 
 pub enum WorkerAction {
     Claim {
@@ -49,7 +49,7 @@ pub enum WorkerAction {
         until: Timestamp,
     },
     Report {
-        said: usize,
+        report: usize,
     },
     /// Somebody changes what is known about a type.
     ChangeType {
@@ -73,18 +73,18 @@ struct WorkerReport {
     result: TaskResult,
     digest: u64,
     /// It says so until it is answered, but not forever.
-    tries: u32,
+    tries_left: u32,
 }
 
 pub struct Workers {
     random: Random,
     /// What they claim, and their runtime.
     workers: Vec<(Vec<&'static str>, Option<&'static str>)>,
-    said: Vec<WorkerReport>,
+    reports: Vec<WorkerReport>,
     /// Questions whose askers hung up.
-    pub gone: BTreeSet<Ticket>,
+    pub disconnected: BTreeSet<Ticket>,
     /// Heartbeats that a process has seen: when, and whether the lease was live as far as can be said.
-    beats: Vec<(Ticket, Timestamp, Option<bool>)>,
+    heartbeats: Vec<(Ticket, Timestamp, Option<bool>)>,
     pub sizes: Sizes,
 }
 
@@ -100,7 +100,7 @@ impl Workers {
             let (resident, page) = (random.below(5) as usize, random.between(1, 3) as usize);
             sizes = Sizes { resident, page, window: page * 2, low: random.between(1, 2) as usize };
         }
-        Workers { random, workers, said: Vec::new(), gone: BTreeSet::new(), beats: Vec::new(), sizes }
+        Workers { random, workers, reports: Vec::new(), disconnected: BTreeSet::new(), heartbeats: Vec::new(), sizes }
     }
 
     fn name(worker: usize) -> String {
@@ -110,25 +110,25 @@ impl Workers {
 
 impl World {
     /// Everybody comes to work, and somebody keeps changing the rules.
-    pub fn muster(&mut self, until: Timestamp) {
-        for worker in 0..self.crew.workers.len() {
-            let at = self.crew.random.log_millis(1, 20_000);
+    pub fn schedule_workers(&mut self, until: Timestamp) {
+        for worker in 0..self.workers.workers.len() {
+            let at = self.workers.random.log_millis(1, 20_000);
             self.push(at, SimEvent::Worker(WorkerAction::Claim { worker }));
         }
         if self.faults.has_type_settings {
             for name in TYPES {
-                let row = self.draw_rule(name);
+                let row = self.draw_type_row(name);
                 ready(self.store.put_type(&row)).expect("the memory store answers");
-                for _ in 0..self.crew.random.below(4) {
-                    let at = Span(self.crew.random.below(until.since(self.now).0));
+                for _ in 0..self.workers.random.below(4) {
+                    let at = Span(self.workers.random.below(until.since(self.now).0));
                     self.push(at, SimEvent::Worker(WorkerAction::ChangeType { name }));
                 }
             }
         }
     }
 
-    fn draw_rule(&mut self, name: &str) -> TypeRow {
-        let (now, random) = (self.now, &mut self.crew.random);
+    fn draw_type_row(&mut self, name: &str) -> TypeRow {
+        let (now, random) = (self.now, &mut self.workers.random);
         let rate = |random: &mut Random| {
             let (limit, per) = (random.between(1, 3) as u32, random.log_millis(500, 10_000));
             Rate { limit, per, per_key: random.coin() }
@@ -140,12 +140,12 @@ impl World {
             limit: random.chance(600).then(|| random.between(1, 3) as u32),
             limit_per_key: random.chance(400).then(|| random.between(1, 2) as u32),
             rate: random.chance(150).then(|| rate(random)),
-            ..free(name)
+            ..default_type(name)
         }
     }
 
     /// Somebody changes a rule: the row first, then whoever was asked.
-    fn change_rule(&mut self, row: TypeRow) {
+    fn change_type(&mut self, row: TypeRow) {
         let Some(process) = self.reachable().filter(|_| !self.is_store_down()) else { return };
         self.note(format!("process {process} is told about {row:?}"));
         ready(self.store.put_type(&row)).expect("the memory store answers");
@@ -153,60 +153,60 @@ impl World {
         self.deliver(process, Command::Rule(Box::new(row)));
     }
 
-    pub fn work(&mut self, deed: WorkerAction) {
-        match deed {
-            WorkerAction::Claim { .. } | WorkerAction::ChangeType { .. } if self.is_calm => {}
-            WorkerAction::Claim { worker } => self.poll_for_work(worker),
+    pub fn do_worker_action(&mut self, action: WorkerAction) {
+        match action {
+            WorkerAction::Claim { .. } | WorkerAction::ChangeType { .. } if self.is_liveness_phase => {}
+            WorkerAction::Claim { worker } => self.claim(worker),
             WorkerAction::EndWait { process, place } => {
                 if self.processes[process].is_alive() {
                     self.deliver(process, Command::Withdraw(place));
                 }
             }
             WorkerAction::Disconnect { worker, ticket } => {
-                if self.ledger.is_open(ticket) {
+                if self.client_log.is_open(ticket) {
                     self.note(format!("worker {worker} hangs up request {ticket}"));
-                    self.ledger.hang_up(ticket);
-                    self.crew.gone.insert(ticket);
-                    self.poll_soon(worker);
+                    self.client_log.disconnect(ticket);
+                    self.workers.disconnected.insert(ticket);
+                    self.claim_soon(worker);
                 }
             }
-            WorkerAction::Heartbeat { task, until } => self.beat(task, until),
-            WorkerAction::Report { said } => self.say(said),
+            WorkerAction::Heartbeat { task, until } => self.send_heartbeat(task, until),
+            WorkerAction::Report { report } => self.send_report(report),
             WorkerAction::ChangeType { name } => {
-                let row = self.draw_rule(name);
-                self.change_rule(row);
+                let row = self.draw_type_row(name);
+                self.change_type(row);
             }
         }
     }
 
     /// What a run says of its tasks; only a plain one waits for a certain time.
-    pub fn prefer(&mut self, trigger: &mut Trigger, is_plain: bool) {
-        let random = &mut self.crew.random;
+    pub fn draw_task_options(&mut self, trigger: &mut Trigger, is_single_task: bool) {
+        let random = &mut self.workers.random;
         trigger.priority = random.chance(500).then(|| random.below(4) as u32);
         trigger.key = random.pick(&["", "", "a", "b"]);
         let run_at = self.now.after(random.log_millis(1, 240_000));
-        trigger.run_at = (is_plain && random.chance(300)).then_some(run_at);
+        trigger.run_at = (is_single_task && random.chance(300)).then_some(run_at);
     }
 
-    fn poll_soon(&mut self, worker: usize) {
-        let pause = self.crew.random.log_millis(1, 5_000);
+    fn claim_soon(&mut self, worker: usize) {
+        let pause = self.workers.random.log_millis(1, 5_000);
         self.push(pause, SimEvent::Worker(WorkerAction::Claim { worker }));
     }
 
-    fn poll_for_work(&mut self, worker: usize) {
-        let Some(process) = self.reachable() else { return self.poll_soon(worker) };
-        let (types, runtime) = self.crew.workers[worker].clone();
-        let random = &mut self.crew.random;
+    fn claim(&mut self, worker: usize) {
+        let Some(process) = self.reachable() else { return self.claim_soon(worker) };
+        let (types, runtime) = self.workers.workers[worker].clone();
+        let random = &mut self.workers.random;
         let (credits, lease) = (random.pick(&[0, 1, 1, 2, 5]), random.log_millis(1_000, 60_000));
         let wait = random.chance(700).then(|| random.log_millis(10, 20_000));
-        let ticket = self.ask_for_work(worker, process, (types, runtime), credits, lease, wait);
-        if self.crew.random.chance(self.faults.worker_disconnect) {
-            let at = self.crew.random.log_millis(1, 10_000);
+        let ticket = self.send_claim(worker, process, (types, runtime), credits, lease, wait);
+        if self.workers.random.chance(self.faults.worker_disconnect) {
+            let at = self.workers.random.log_millis(1, 10_000);
             self.push(at, SimEvent::Worker(WorkerAction::Disconnect { worker, ticket }));
         }
     }
 
-    fn ask_for_work(
+    fn send_claim(
         &mut self,
         worker: usize,
         process: usize,
@@ -215,7 +215,7 @@ impl World {
         lease: Span,
         wait: Option<Span>,
     ) -> Ticket {
-        let ticket = self.ledger.ask(Request::Claim { worker }, process);
+        let ticket = self.client_log.record(Request::Claim { worker }, process);
         let place = ticket as u64;
         self.note(format!("request {ticket} to process {process}: worker {worker} would take {credits} of {types:?}"));
         let ask = board::Ask {
@@ -241,19 +241,19 @@ impl World {
     }
 
     /// In good weather somebody asks every process for everything.
-    pub fn claim_all(&mut self) {
+    pub fn claim_from_all(&mut self) {
         for process in 0..self.processes.len() {
             if self.processes[process].is_up() && !self.processes[process].is_draining {
-                self.claim_all_of(process);
+                self.claim_everything_from(process);
             }
         }
     }
 
     /// Every process is told that nothing is paused or disabled any more.
-    pub fn open_types(&mut self) {
+    pub fn enable_all_types(&mut self) {
         for name in TYPES {
             let row = ready(self.store.task_type(OrgId::DEFAULT, name)).expect("the memory store answers");
-            let row = TypeRow { enabled: true, paused: None, ..row.unwrap_or_else(|| free(name)) };
+            let row = TypeRow { enabled: true, paused: None, ..row.unwrap_or_else(|| default_type(name)) };
             ready(self.store.put_type(&row)).expect("the memory store answers");
             for process in 0..self.processes.len() {
                 if self.processes[process].is_alive() {
@@ -263,18 +263,18 @@ impl World {
         }
     }
 
-    fn claim_all_of(&mut self, process: usize) {
-        let everybody = self.crew.workers.len();
-        self.ask_for_work(everybody, process, (vec!["%"], None), 8, Span::from_secs(30), Some(WAIT));
+    fn claim_everything_from(&mut self, process: usize) {
+        let any_worker = self.workers.workers.len();
+        self.send_claim(any_worker, process, (vec!["%"], None), 8, Span::from_secs(30), Some(LIVENESS_CLAIM_WAIT));
     }
 
     /// A worker is answered.
-    pub fn hear(&mut self, process: usize, ticket: Ticket, request: &Request, reply: &Reply) -> CheckResult {
+    pub fn worker_answered(&mut self, process: usize, ticket: Ticket, request: &Request, reply: &Reply) -> CheckResult {
         match (request, reply) {
-            (Request::Claim { worker }, Reply::Handed(handed)) => self.take(process, ticket, *worker, handed),
+            (Request::Claim { worker }, Reply::Handed(handed)) => self.receive_tasks(process, ticket, *worker, handed),
             (Request::Heartbeat { run, step, fence, by }, Reply::Lease(until)) => {
-                let Some(i) = self.crew.beats.iter().position(|(of, ..)| *of == ticket) else { return Ok(()) };
-                let (_, asked, is_live) = self.crew.beats.swap_remove(i);
+                let Some(i) = self.workers.heartbeats.iter().position(|(of, ..)| *of == ticket) else { return Ok(()) };
+                let (_, asked, is_live) = self.workers.heartbeats.swap_remove(i);
                 let is_right = is_live.is_none_or(|is_live| is_live == until.is_some());
                 ViolationKind::Duplicated.unless(is_right, || {
                     format!("the lease of s{step} of {run} under {fence} is live: {is_live:?}, answered {until:?}")
@@ -282,21 +282,23 @@ impl World {
                 self.trace.mark("a worker said it was alive", until.is_some());
                 self.trace.mark("a worker that had lost its lease said it was alive", until.is_none());
                 // A worker may not be silent for longer than the task allows, whatever it asks for.
-                let kind = self.definitions[self.pinned[run]].shape.steps[*step as usize].kind;
-                let longest = kind.errand().and_then(|errand| errand.heartbeat);
+                let kind = self.definitions[self.definition_of[run]].workflow.steps[*step as usize].kind;
+                let longest = kind.task().and_then(|errand| errand.heartbeat);
                 let by = by.map(|by| longest.map_or(by, |longest| by.min(longest)));
                 match until {
-                    Some(until) => self.checker.leases.extended(process, (*run, *step), *fence, (by, asked), *until),
+                    Some(until) => {
+                        self.checker.leases.heartbeat_answered(process, (*run, *step), *fence, (by, asked), *until)
+                    }
                     None => Ok(()),
                 }
             }
-            (Request::Report { run, fence, said, .. }, Reply::Answer { answer, .. }) => {
-                let HeldTask { step, .. } = self.crew.said[*said].task;
+            (Request::Report { run, fence, report, .. }, Reply::Answer { answer, .. }) => {
+                let HeldTask { step, .. } = self.workers.reports[*report].task;
                 let has_it = self.checker.leases.fence((*run, step)) == Some(*fence);
-                let is_alone = !self.processes[process].is_outdated;
+                let is_only_writer = !self.processes[process].is_outdated;
                 self.trace.mark("a worker was told that it is too late", *answer == Answer::Stale);
                 self.trace.mark("a report was recognised", *answer == Answer::Repeated);
-                require(*answer != Answer::Stale || !has_it || !is_alone, || {
+                require(*answer != Answer::Stale || !has_it || !is_only_writer, || {
                     format!("whoever has s{step} of {run} under {fence} was not heard")
                 })
             }
@@ -304,24 +306,24 @@ impl World {
         }
     }
 
-    fn take(&mut self, process: usize, ticket: Ticket, worker: usize, handed: &Handed) -> CheckResult {
-        let has_hung_up = self.crew.gone.remove(&ticket);
-        let holder = Some(self.processes[process].epoch).filter(|_| !self.processes[process].is_unsure);
+    fn receive_tasks(&mut self, process: usize, ticket: Ticket, worker: usize, handed: &Handed) -> CheckResult {
+        let has_disconnected = self.workers.disconnected.remove(&ticket);
+        let holder = Some(self.processes[process].epoch).filter(|_| !self.processes[process].has_unknown_commit);
         self.trace.mark("a worker was told that nobody wants it", !handed.called_off.is_empty());
         for task in &handed.tasks {
             let (run, step, fence, lease) = (task.run, task.step, task.fence, task.lease);
             self.note(format!("worker {worker} has s{step} of {run} under {fence} for {lease}"));
-            self.checker.leases.seen(process, (run, step));
-            self.checker.handed(task, &Workers::name(worker), has_hung_up, holder)?;
-            match has_hung_up {
+            self.checker.leases.lease_delivered(process, (run, step));
+            self.checker.task_delivered(task, &Workers::name(worker), has_disconnected, holder)?;
+            match has_disconnected {
                 true => self.hand_back(process, task),
-                false => self.begin(process, HeldTask { run, step, fence, lease }),
+                false => self.start_task(process, HeldTask { run, step, fence, lease }),
             }
         }
-        match (self.is_calm, handed.tasks.is_empty()) {
-            _ if has_hung_up => {}
-            (false, _) => self.poll_soon(worker),
-            (true, false) if self.processes[process].is_up() => self.claim_all_of(process),
+        match (self.is_liveness_phase, handed.tasks.is_empty()) {
+            _ if has_disconnected => {}
+            (false, _) => self.claim_soon(worker),
+            (true, false) if self.processes[process].is_up() => self.claim_everything_from(process),
             (true, _) => {}
         }
         Ok(())
@@ -329,38 +331,41 @@ impl World {
 
     /// As `engine::drive` does with what nobody is there to take.
     fn hand_back(&mut self, process: usize, task: &Task) {
-        let failure = Failure::new("not_delivered", content(task.fence, false, 0));
-        let result = TaskResult::Blocked { until: self.time(process), failure };
+        let failure = Failure::new("not_delivered", report_body(task.fence, false, 0));
+        let result = TaskResult::Blocked { until: self.engine_time(process), failure };
         let input = Input::Finished { step: task.step, fence: task.fence, result, digest: 1 };
         self.deliver(process, Command::Give { org: OrgId::DEFAULT, run: task.run, input, ticket: None });
     }
 
-    fn begin(&mut self, process: usize, task: HeldTask) {
-        if self.is_calm {
-            let result = TaskResult::Done { body: Some(Payload::json(content(task.fence, false, 0))), took: Span(0) };
+    fn start_task(&mut self, process: usize, task: HeldTask) {
+        if self.is_liveness_phase {
+            let result =
+                TaskResult::Done { body: Some(Payload::json(report_body(task.fence, false, 0))), took: Span(0) };
             return self.report_after(Span::from_millis(5), task, result);
         }
         let (dies, hangs) = (self.faults.worker_death, self.faults.worker_hang);
-        if self.crew.random.chance(dies) {
+        if self.workers.random.chance(dies) {
             return self.trace.mark("a worker died", true);
         }
-        let mut length = self.crew.random.log_millis(1, 30_000);
-        if self.crew.random.chance(hangs) {
+        let mut length = self.workers.random.log_millis(1, 30_000);
+        if self.workers.random.chance(hangs) {
             self.trace.mark("a worker hung until its lease had ended", true);
-            length = Span(task.lease.0 + self.crew.random.log_millis(1, 60_000).0);
+            length = Span(task.lease.0 + self.workers.random.log_millis(1, 60_000).0);
         } else if length.0 > task.lease.0 / 3 {
             let until = self.now.after(length);
             self.push(Span(task.lease.0 / 3), SimEvent::Worker(WorkerAction::Heartbeat { task, until }));
         }
-        let now = self.time(process).after(length);
-        let result = draw(&mut self.crew.random, task.fence, now);
+        let now = self.engine_time(process).after(length);
+        let result = draw_result(&mut self.workers.random, task.fence, now);
         self.report_after(length, task, result);
-        if self.crew.random.chance(self.faults.repeated_report) {
-            let later = Span(length.0 + self.crew.random.log_millis(1, 60_000).0);
-            match self.crew.random.coin() {
-                true => self.push(later, SimEvent::Worker(WorkerAction::Report { said: self.crew.said.len() - 1 })),
+        if self.workers.random.chance(self.faults.repeated_report) {
+            let later = Span(length.0 + self.workers.random.log_millis(1, 60_000).0);
+            match self.workers.random.coin() {
+                true => {
+                    self.push(later, SimEvent::Worker(WorkerAction::Report { report: self.workers.reports.len() - 1 }))
+                }
                 false => {
-                    let result = draw(&mut self.crew.random, task.fence, now);
+                    let result = draw_result(&mut self.workers.random, task.fence, now);
                     self.report_after(later, task, result);
                 }
             }
@@ -368,74 +373,74 @@ impl World {
     }
 
     fn report_after(&mut self, length: Span, task: HeldTask, result: TaskResult) {
-        let digest = self.crew.random.draw() | 2;
-        self.crew.said.push(WorkerReport { task, result, digest, tries: 5 });
-        self.push(length, SimEvent::Worker(WorkerAction::Report { said: self.crew.said.len() - 1 }));
+        let digest = self.workers.random.draw() | 2;
+        self.workers.reports.push(WorkerReport { task, result, digest, tries_left: 5 });
+        self.push(length, SimEvent::Worker(WorkerAction::Report { report: self.workers.reports.len() - 1 }));
     }
 
-    fn say(&mut self, said: usize) {
-        let WorkerReport { task, result, digest, .. } = self.crew.said[said].clone();
+    fn send_report(&mut self, report: usize) {
+        let WorkerReport { task, result, digest, .. } = self.workers.reports[report].clone();
         let HeldTask { run, step, fence, .. } = task;
-        let request = Request::Report { run, fence, digest, said };
+        let request = Request::Report { run, fence, digest, report };
         let Some(process) = self.reachable() else { return self.unanswered(request) };
-        let ticket = self.ledger.ask(request, process);
+        let ticket = self.client_log.record(request, process);
         self.note(format!("request {ticket} to process {process}: s{step} of {run} under {fence} ended"));
         let input = Input::Finished { step, fence, result, digest };
         self.deliver(process, Command::Give { org: OrgId::DEFAULT, run, input, ticket: Some(ticket) });
     }
 
     /// A worker did not hear what became of its question or its report.
-    pub fn unheard(&mut self, request: &Request) {
-        let pause = self.crew.random.log_millis(10, 5_000);
+    pub fn worker_unanswered(&mut self, request: &Request) {
+        let pause = self.workers.random.log_millis(10, 5_000);
         match request {
-            Request::Claim { worker } if *worker < self.crew.workers.len() => self.poll_soon(*worker),
-            Request::Report { said, .. } if self.crew.said[*said].tries > 0 => {
-                self.crew.said[*said].tries -= 1;
+            Request::Claim { worker } if *worker < self.workers.workers.len() => self.claim_soon(*worker),
+            Request::Report { report, .. } if self.workers.reports[*report].tries_left > 0 => {
+                self.workers.reports[*report].tries_left -= 1;
                 self.trace.mark("a report was said again", true);
-                self.push(pause, SimEvent::Worker(WorkerAction::Report { said: *said }));
+                self.push(pause, SimEvent::Worker(WorkerAction::Report { report: *report }));
             }
             _ => {}
         }
     }
 
-    fn beat(&mut self, task: HeldTask, until: Timestamp) {
+    fn send_heartbeat(&mut self, task: HeldTask, until: Timestamp) {
         let HeldTask { run, step, fence, lease } = task;
         let next = Span(lease.0 / 3);
         if self.now.after(next) < until {
             self.push(next, SimEvent::Worker(WorkerAction::Heartbeat { task, until }));
         }
-        let Some(process) = self.reachable().filter(|_| !self.crew.random.chance(100)) else { return };
-        let (org, random) = (OrgId::DEFAULT, &mut self.crew.random);
+        let Some(process) = self.reachable().filter(|_| !self.workers.random.chance(100)) else { return };
+        let (org, random) = (OrgId::DEFAULT, &mut self.workers.random);
         if random.chance(300) {
-            let progress = Some(Payload::json(content(fence, false, 0)));
-            let ticket = self.ledger.ask(Request::Progress { run, fence }, process);
+            let progress = Some(Payload::json(report_body(fence, false, 0)));
+            let ticket = self.client_log.record(Request::Progress { run, fence }, process);
             let input = Input::Heartbeat { step, fence, progress };
             return self.deliver(process, Command::Give { org, run, input, ticket: Some(ticket) });
         }
         let by = random.chance(200).then(|| random.log_millis(1_000, 60_000));
-        let ticket = self.ledger.ask(Request::Heartbeat { run, step, fence, by }, process);
+        let ticket = self.client_log.record(Request::Heartbeat { run, step, fence, by }, process);
         self.deliver(process, Command::Extend { org, run, step, fence, by, ticket });
     }
 
     /// A process looks at a command, and it is this late there.
-    pub fn overhear(&mut self, process: usize, command: &Command<Ticket>, now: Timestamp) {
+    pub fn command_accepted(&mut self, process: usize, command: &Command<Ticket>, now: Timestamp) {
         match command {
             Command::Extend { run, step, fence, ticket, .. } => {
-                let is_live = self.checker.leases.is_running(process, (*run, *step), *fence, now);
-                self.crew.beats.push((*ticket, now, is_live));
+                let is_live = self.checker.leases.is_live(process, (*run, *step), *fence, now);
+                self.workers.heartbeats.push((*ticket, now, is_live));
             }
             Command::Loaded { run, result: Ok(Some(resumed)) } => {
-                self.checker.leases.read((process, self.processes[process].epoch), *run, &resumed.run, now);
+                self.checker.leases.run_loaded((process, self.processes[process].epoch), *run, &resumed.run, now);
             }
             // A run that cannot be read keeps nothing for anybody.
             Command::Loaded { run, result: Ok(None) | Err(Trouble::Newer | Trouble::Damaged(_)) } => {
-                self.checker.leases.read((process, 0), *run, &Run::default(), now);
+                self.checker.leases.run_loaded((process, 0), *run, &Run::default(), now);
             }
-            Command::Rule(row) => self.checker.leases.rule(process, row, self.now),
+            Command::Rule(row) => self.checker.leases.type_changed(process, row, self.now),
             Command::Board { types, .. } => {
                 for name in TYPES {
-                    let row = types.iter().find(|row| row.name == name).cloned().unwrap_or_else(|| free(name));
-                    self.checker.leases.rule(process, &row, self.now);
+                    let row = types.iter().find(|row| row.name == name).cloned().unwrap_or_else(|| default_type(name));
+                    self.checker.leases.type_changed(process, &row, self.now);
                 }
             }
             _ => {}
@@ -443,7 +448,7 @@ impl World {
     }
 
     /// What the last process left of tasks and types.
-    pub fn open_board(&mut self, process: usize) {
+    pub fn load_task_queue(&mut self, process: usize) {
         let lanes = ready(self.store.lanes(None, 1_000)).expect("the memory store answers");
         let types = ready(self.store.ruled_types()).expect("the memory store answers");
         self.trace.mark("tasks waited while nobody was there", !lanes.is_empty());
@@ -452,19 +457,19 @@ impl World {
 
     /// Reads on in a lane.
     pub fn refill(&mut self, process: usize, lane: store::Lane, after: Option<store::Place>) {
-        let rows = match self.may_read() {
-            Ok(()) => ready(self.store.ready(&lane, after, self.crew.sizes.page)).ok(),
+        let rows = match self.try_read() {
+            Ok(()) => ready(self.store.ready(&lane, after, self.workers.sizes.page)).ok(),
             Err(_) => None,
         };
         self.trace.mark("a lane was read on", after.is_some());
-        let delay = self.schedule.log_millis(1, 5);
+        let delay = self.timing_random.log_millis(1, 5);
         let command = Command::Refilled { lane, rows };
         self.push(delay, SimEvent::Process(process, ProcessEvent::CommandArrived(command)));
     }
 }
 
 /// A type nothing is said about.
-fn free(name: &str) -> TypeRow {
+fn default_type(name: &str) -> TypeRow {
     TypeRow {
         org: OrgId::DEFAULT,
         name: name.to_owned(),
@@ -481,22 +486,22 @@ fn free(name: &str) -> TypeRow {
 }
 
 /// Whatever a worker says: it names its fence, as upstreams do.
-fn content(fence: u64, is_final: bool, pad: usize) -> String {
+fn report_body(fence: u64, is_final: bool, pad: usize) -> String {
     format!("{{\"fence\":{fence},\"final\":{is_final},\"pad\":\"{}\"}}", "x".repeat(pad))
 }
 
-fn draw(random: &mut Random, fence: u64, now: Timestamp) -> TaskResult {
+fn draw_result(random: &mut Random, fence: u64, now: Timestamp) -> TaskResult {
     let pad = if random.chance(50) { INLINE_MAX } else { 0 };
-    let failed = |is_final| Failure::new("worker", content(fence, is_final, 0));
+    let failed = |is_final| Failure::new("worker", report_body(fence, is_final, 0));
     match random.below(20) {
-        0..12 => TaskResult::Done { body: Some(Payload::json(content(fence, false, pad))), took: Span(0) },
+        0..12 => TaskResult::Done { body: Some(Payload::json(report_body(fence, false, pad))), took: Span(0) },
         12..17 => {
             let retry_after = random.chance(200).then(|| random.log_millis(1, 30_000));
             TaskResult::Failed { failure: failed(false), retryable: true, retry_after, took: Span(0) }
         }
         17 => TaskResult::Failed { failure: failed(true), retryable: false, retry_after: None, took: Span(0) },
         _ => {
-            let failure = Failure::new("snoozed", content(fence, false, 0));
+            let failure = Failure::new("snoozed", report_body(fence, false, 0));
             TaskResult::Blocked { until: now.after(random.log_millis(1, 30_000)), failure }
         }
     }

@@ -23,17 +23,17 @@ pub struct TestWorkflow {
     pub steps: Vec<Step>,
     pub max_duration: Span,
     pub is_strict: bool,
-    pub gate: Option<ConcurrencyLimit>,
+    pub concurrency: Option<ConcurrencyLimit>,
     /// Who is told that a run has ended.
-    pub tells: Vec<EndNotification>,
+    pub notifications: Vec<EndNotification>,
     /// It is one task and nothing else.
-    pub is_plain: bool,
+    pub is_single_task: bool,
 }
 
 /// How many runs of one lane may be open at once, and what becomes of one that finds no room.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ConcurrencyLimit {
-    pub most: u32,
+    pub max_runs: u32,
     pub on_conflict: OnConflict,
 }
 
@@ -72,7 +72,7 @@ pub struct WorkerTask {
     pub reads: TriggerPart,
     pub priority: Option<u32>,
     /// What it shares limits with is the trigger's lane, not what the run says.
-    pub is_laned: bool,
+    pub is_keyed_by_group: bool,
     pub queue: Option<Span>,
     pub attempt: Option<Span>,
     pub heartbeat: Option<Span>,
@@ -128,9 +128,9 @@ impl StepKind {
     }
 
     /// Does a worker do it?
-    pub fn errand(&self) -> Option<&WorkerTask> {
+    pub fn task(&self) -> Option<&WorkerTask> {
         match self {
-            StepKind::Task(errand) => Some(errand),
+            StepKind::Task(task) => Some(task),
             _ => None,
         }
     }
@@ -141,7 +141,7 @@ impl TestWorkflow {
         let most = if random.chance(150) { STEPS_MAX } else { 12 };
         let count = random.between(1, most).min(steps_max) as usize;
         let is_dense = random.coin();
-        TestWorkflow::of(random, |random| (0..count).map(|i| Step::draw(random, i, is_dense)).collect())
+        TestWorkflow::with_steps(random, |random| (0..count).map(|i| Step::draw(random, i, is_dense)).collect())
     }
 
     /// Without anything that time or the outside could decide: services answer, values are set.
@@ -158,51 +158,52 @@ impl TestWorkflow {
     }
 
     pub fn extreme(random: &mut Random, extreme: Extreme) -> TestWorkflow {
-        let quick = |random: &mut Random| match random.below(20) {
+        let quick_kind = |random: &mut Random| match random.below(20) {
             0 => StepKind::Http(TriggerPart::Nothing),
             1 => StepKind::Set { is_broken: random.coin() },
             _ => StepKind::Noop,
         };
-        let waiting = |random: &mut Random| StepKind::Wait(random.coin().then(|| random.log_millis(50, 120_000)));
-        TestWorkflow::of(random, |random| match extreme {
+        let wait_kind = |random: &mut Random| StepKind::Wait(random.coin().then(|| random.log_millis(50, 120_000)));
+        TestWorkflow::with_steps(random, |random| match extreme {
             Extreme::FanIn => {
-                let mut steps: Vec<Step> = (0..1_000).map(|_| Step::plain(quick(random), Vec::new())).collect();
+                let mut steps: Vec<Step> = (0..1_000).map(|_| Step::simple(quick_kind(random), Vec::new())).collect();
                 let guard = random.coin().then(|| Condition::draw(random, &[0, 500, 999], 1));
-                steps.push(Step { guard, ..Step::plain(StepKind::Noop, (0..1_000).collect()) });
-                steps.push(Step::plain(StepKind::Noop, vec![1_000]));
+                steps.push(Step { guard, ..Step::simple(StepKind::Noop, (0..1_000).collect()) });
+                steps.push(Step::simple(StepKind::Noop, vec![1_000]));
                 steps
             }
-            Extreme::Chain => (0..200).map(|i: usize| Step::plain(quick(random), before(i))).collect(),
+            Extreme::Chain => (0..200).map(|i: usize| Step::simple(quick_kind(random), previous_step(i))).collect(),
             Extreme::AllSkipped => {
                 let (yes, no) = (Box::new(Condition::Flag(true)), Box::new(Condition::Flag(false)));
-                let mut steps: Vec<Step> = (0..30).map(|i: usize| Step::plain(quick(random), before(i))).collect();
+                let mut steps: Vec<Step> =
+                    (0..30).map(|i: usize| Step::simple(quick_kind(random), previous_step(i))).collect();
                 steps[0].guard = Some(Condition::Both(yes, no));
                 steps
             }
-            Extreme::Single => vec![Step::plain(draw_kind(random), Vec::new())],
+            Extreme::Single => vec![Step::simple(draw_kind(random), Vec::new())],
             Extreme::ManyWaits => {
-                let mut steps: Vec<Step> = (0..30).map(|_| Step::plain(waiting(random), Vec::new())).collect();
-                steps.push(Step::plain(StepKind::Noop, (0..30).collect()));
+                let mut steps: Vec<Step> = (0..30).map(|_| Step::simple(wait_kind(random), Vec::new())).collect();
+                steps.push(Step::simple(StepKind::Noop, (0..30).collect()));
                 steps
             }
         })
     }
 
-    fn of(random: &mut Random, steps: impl FnOnce(&mut Random) -> Vec<Step>) -> TestWorkflow {
+    fn with_steps(random: &mut Random, steps: impl FnOnce(&mut Random) -> Vec<Step>) -> TestWorkflow {
         let steps = steps(random);
         let max_duration = if random.chance(250) { random.log_millis(500, 90_000) } else { Span::from_days(30) };
         TestWorkflow {
             steps,
             max_duration,
             is_strict: random.chance(250),
-            gate: None,
-            tells: Vec::new(),
-            is_plain: false,
+            concurrency: None,
+            notifications: Vec::new(),
+            is_single_task: false,
         }
     }
 
     /// Lets workers do some of what the engine would do itself.
-    pub fn outsource(&mut self, random: &mut Random) {
+    pub fn assign_steps_to_workers(&mut self, random: &mut Random) {
         let share = random.pick(&[200, 500, 900]);
         for step in self.steps.iter_mut().filter(|step| step.kind.is_executed()) {
             if random.chance(share) {
@@ -212,32 +213,43 @@ impl TestWorkflow {
     }
 
     /// One task and nothing else.
-    pub fn plain(random: &mut Random) -> TestWorkflow {
-        let errand =
-            WorkerTask { reads: TriggerPart::Nothing, priority: None, is_laned: false, ..WorkerTask::draw(random) };
-        let step = Step { retry: draw_retry(random), ..Step::plain(StepKind::Task(errand), Vec::new()) };
+    pub fn single_task(random: &mut Random) -> TestWorkflow {
+        let task = WorkerTask {
+            reads: TriggerPart::Nothing,
+            priority: None,
+            is_keyed_by_group: false,
+            ..WorkerTask::draw(random)
+        };
+        let step = Step { retry: draw_retry(random), ..Step::simple(StepKind::Task(task), Vec::new()) };
         let max_duration = Span(u64::MAX);
-        TestWorkflow { steps: vec![step], max_duration, is_strict: true, gate: None, tells: Vec::new(), is_plain: true }
+        TestWorkflow {
+            steps: vec![step],
+            max_duration,
+            is_strict: true,
+            concurrency: None,
+            notifications: Vec::new(),
+            is_single_task: true,
+        }
     }
 
     /// The shape of what calls an address.
-    pub fn teller(random: &mut Random) -> TestWorkflow {
-        TestWorkflow::of(random, |_| vec![Step::plain(StepKind::Http(TriggerPart::Nothing), Vec::new())])
+    pub fn notifier(random: &mut Random) -> TestWorkflow {
+        TestWorkflow::with_steps(random, |_| vec![Step::simple(StepKind::Http(TriggerPart::Nothing), Vec::new())])
     }
 
     pub fn plan(&self) -> Plan {
         let nodes: Vec<Node> = self.steps.iter().enumerate().map(|(i, step)| step.node(i)).collect();
         let verdict = if self.is_strict { Verdict::Strict } else { Verdict::Blocked };
         let root = Group { nodes: (0..nodes.len() as u32).collect(), verdict, ..Default::default() };
-        let concurrency = self.gate.map(|limit| Concurrency {
+        let concurrency = self.concurrency.map(|limit| Concurrency {
             key: parts("lane-{{trigger.body.lane}}"),
-            limit: limit.most,
+            limit: limit.max_runs,
             on_conflict: limit.on_conflict,
             ..Default::default()
         });
-        let notify = self.tells.iter().map(EndNotification::notify).collect();
+        let notify = self.notifications.iter().map(EndNotification::notify).collect();
         let (groups, max_duration) = (vec![root], self.max_duration);
-        let form = if self.is_plain { Form::Task } else { Form::default() };
+        let form = if self.is_single_task { Form::Task } else { Form::default() };
         let layout = Layout { form, nodes, groups, max_duration, concurrency, notify, ..Default::default() };
         Plan::new(layout).expect("steps need only earlier ones")
     }
@@ -260,7 +272,7 @@ impl Step {
         Step { guard, kind: draw_kind(random), retry: draw_retry(random), needs }
     }
 
-    fn plain(kind: StepKind, needs: Vec<usize>) -> Step {
+    fn simple(kind: StepKind, needs: Vec<usize>) -> Step {
         Step { needs, guard: None, kind, retry: Retry { max_attempts: 2, ..Default::default() } }
     }
 
@@ -296,7 +308,7 @@ impl WorkerTask {
                 TriggerPart::NoteInText,
             ]),
             priority: random.chance(300).then(|| random.below(3) as u32),
-            is_laned: random.chance(300),
+            is_keyed_by_group: random.chance(300),
             queue: limit(random, 100),
             attempt: limit(random, 100),
             heartbeat: limit(random, 500),
@@ -304,7 +316,7 @@ impl WorkerTask {
         }
     }
 
-    fn task(&self) -> Task {
+    fn plan_task(&self) -> Task {
         Task {
             name: self.name.into(),
             input: self.reads.text().map(|text| Template::from_parts(parts(text))),
@@ -313,7 +325,7 @@ impl WorkerTask {
             heartbeat: self.heartbeat,
             total: self.total,
             priority: self.priority,
-            key: if self.is_laned { parts("lane-{{trigger.body.lane}}") } else { Vec::new() },
+            key: if self.is_keyed_by_group { parts("lane-{{trigger.body.lane}}") } else { Vec::new() },
             ..Default::default()
         }
     }
@@ -334,7 +346,7 @@ impl TriggerPart {
 impl ConcurrencyLimit {
     pub fn draw(random: &mut Random) -> ConcurrencyLimit {
         let policies = [OnConflict::Queue, OnConflict::Skip, OnConflict::CancelRunning];
-        ConcurrencyLimit { most: random.pick(&[1, 1, 2, 3]), on_conflict: random.pick(&policies) }
+        ConcurrencyLimit { max_runs: random.pick(&[1, 1, 2, 3]), on_conflict: random.pick(&policies) }
     }
 }
 
@@ -347,7 +359,7 @@ impl EndNotification {
 }
 
 /// The step before this one, if there is one.
-fn before(i: usize) -> Vec<usize> {
+fn previous_step(i: usize) -> Vec<usize> {
     i.checked_sub(1).into_iter().collect()
 }
 
@@ -404,7 +416,7 @@ fn body(kind: StepKind) -> Body {
         }
         StepKind::Sleep(span) => Body::Sleep { span },
         StepKind::Wait(timeout) => Body::Webhook { timeout },
-        StepKind::Task(errand) => Body::Task { task: Box::new(errand.task()) },
+        StepKind::Task(task) => Body::Task { task: Box::new(task.plan_task()) },
     }
 }
 

@@ -7,22 +7,22 @@ use lang::MetaChange;
 use lang::task::Settings;
 use store::{DeliveryOutcome, TriggerRow, WorkflowRow};
 
-async fn two() -> (Node, Node) {
+async fn two_nodes() -> (Node, Node) {
     let url = shared().database();
     (node(&url, "a").await, node(&url, "b").await)
 }
 
 /// Two that say nothing to each other: whatever they know of each other they have found out.
-async fn two_mute() -> (Node, Node) {
-    let (a, b) = two().await;
+async fn two_nodes_without_cluster_events() -> (Node, Node) {
+    let (a, b) = two_nodes().await;
     a.store.mute();
     b.store.mute();
     (a, b)
 }
 
-async fn end(a: Node, b: Node) {
-    a.dies().await;
-    b.dies().await;
+async fn stop_both(a: Node, b: Node) {
+    a.stop().await;
+    b.stop().await;
 }
 
 fn compiled(definition: &Value) -> lang::Compiled {
@@ -73,8 +73,8 @@ impl Node {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_workflow_changed_through_one_node_is_changed_on_the_other_as_soon_as_that_is_answered() {
-    let (a, b) = two().await;
+async fn a_workflow_edit_on_one_node_is_visible_on_the_other_at_once() {
+    let (a, b) = two_nodes().await;
     let definition = |n: u32| json!({ "name": "wf", "tasks": { "t": { "log": { "message": format!("{n}") } } } });
     a.define(definition(1)).await;
     for n in 2..12 {
@@ -95,12 +95,12 @@ async fn a_workflow_changed_through_one_node_is_changed_on_the_other_as_soon_as_
     b.start("other").await;
     b.edit("other", Change::Delete).await;
     assert!(matches!(a.try_start("other").await, Err(engine::Error::NotFound(_))));
-    end(a, b).await;
+    stop_both(a, b).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_workflow_paused_through_one_node_is_paused_on_the_other() {
-    pause_and_resume(two().await).await;
+    pause_and_resume(two_nodes().await).await;
 }
 
 async fn pause_and_resume((a, b): (Node, Node)) {
@@ -120,12 +120,12 @@ async fn pause_and_resume((a, b): (Node, Node)) {
             one.completes(run).await;
         }
     }
-    end(a, b).await;
+    stop_both(a, b).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_type_changed_through_one_node_is_changed_on_the_other() {
-    change_a_type(two().await).await;
+    change_a_type(two_nodes().await).await;
 }
 
 async fn change_a_type((a, b): (Node, Node)) {
@@ -145,15 +145,15 @@ async fn change_a_type((a, b): (Node, Node)) {
         one.engine.resume_type(ORG, &name).await.unwrap();
         assert_eq!(other.claim_of(&name).await.len(), 3, "it is resumed");
     }
-    end(a, b).await;
+    stop_both(a, b).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn whoever_waits_on_one_node_hears_of_the_end_on_the_other() {
-    wait_and_follow(two().await).await;
+async fn a_client_waiting_on_one_node_is_notified_when_the_run_ends_on_the_other() {
+    wait_and_subscribe(two_nodes().await).await;
 }
 
-async fn wait_and_follow((a, b): (Node, Node)) {
+async fn wait_and_subscribe((a, b): (Node, Node)) {
     a.define(json!({ "name": "wf", "tasks": { "w": { "wait_for_webhook": { "timeout": "1h" } } } })).await;
     let secret = Secret::new([7; 32]);
     for round in 0..6 {
@@ -161,8 +161,8 @@ async fn wait_and_follow((a, b): (Node, Node)) {
         let run = one.start("wf").await;
         let (waiting, beside) = (one.engine.clone(), other.engine.clone());
         let waits = [
-            tokio::spawn(async move { waiting.wait(ORG, run, PATIENCE).await }),
-            tokio::spawn(async move { beside.wait(ORG, run, PATIENCE).await }),
+            tokio::spawn(async move { waiting.wait(ORG, run, TIMEOUT).await }),
+            tokio::spawn(async move { beside.wait(ORG, run, TIMEOUT).await }),
         ];
         let mut follower = one.engine.follow(ORG, run, 0).await.unwrap().unwrap();
         let mut all = one.engine.follow_all(ORG, None).await.unwrap();
@@ -174,30 +174,30 @@ async fn wait_and_follow((a, b): (Node, Node)) {
         }
         assert!(ended.elapsed() < Duration::from_secs(3), "{:?}", ended.elapsed());
         let mut has_ended = false;
-        while let Some(happened) = tokio::time::timeout(PATIENCE, follower.next()).await.unwrap().unwrap() {
+        while let Some(happened) = tokio::time::timeout(TIMEOUT, follower.next()).await.unwrap().unwrap() {
             has_ended |= happened.iter().any(|one| one.event.is_end());
         }
         assert!(has_ended);
         loop {
-            let (happened, _) = tokio::time::timeout(PATIENCE, all.next()).await.unwrap().unwrap();
+            let (happened, _) = tokio::time::timeout(TIMEOUT, all.next()).await.unwrap().unwrap();
             if happened.iter().flat_map(|(_, events)| events).any(|one| one.run == run && one.event.is_end()) {
                 break;
             }
         }
         assert!(ended.elapsed() < Duration::from_secs(6), "{:?}", ended.elapsed());
         let missing = RunId([9; 16]);
-        let nobody = one.engine.wait(ORG, missing, PATIENCE).await;
+        let nobody = one.engine.wait(ORG, missing, TIMEOUT).await;
         assert!(matches!(nobody, Err(engine::Error::NotFound(_))), "{nobody:?}");
     }
-    end(a, b).await;
+    stop_both(a, b).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_task_given_by_one_node_is_reported_to_the_other() {
-    report_elsewhere(two().await).await;
+async fn a_task_claimed_on_one_node_can_be_reported_to_the_other() {
+    report_to_other_node(two_nodes().await).await;
 }
 
-async fn report_elsewhere((a, b): (Node, Node)) {
+async fn report_to_other_node((a, b): (Node, Node)) {
     for _ in 0..4 {
         let run = a.submit_one("mail").await.unwrap();
         let claimed = a.claim_of("mail").await;
@@ -207,22 +207,22 @@ async fn report_elsewhere((a, b): (Node, Node)) {
         assert!(matches!(b.engine.heartbeat(ORG, beat).await.unwrap(), Alive::Until(_)));
         let report = Report { task, fence, outcome: Outcome::Done(Bytes::from("1")) };
         assert_eq!(b.engine.report(ORG, report).await.unwrap(), Reported::Recorded);
-        assert!(a.engine.wait(ORG, run, PATIENCE).await.unwrap());
+        assert!(a.engine.wait(ORG, run, TIMEOUT).await.unwrap());
         assert_eq!(a.status(run).await, RunStatus::Completed);
     }
-    end(a, b).await;
+    stop_both(a, b).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn without_any_news_all_of_it_holds_too() {
-    pause_and_resume(two_mute().await).await;
-    change_a_type(two_mute().await).await;
-    wait_and_follow(two_mute().await).await;
-    report_elsewhere(two_mute().await).await;
+async fn everything_also_works_without_cluster_events() {
+    pause_and_resume(two_nodes_without_cluster_events().await).await;
+    change_a_type(two_nodes_without_cluster_events().await).await;
+    wait_and_subscribe(two_nodes_without_cluster_events().await).await;
+    report_to_other_node(two_nodes_without_cluster_events().await).await;
 }
 
 /// Two nodes whose clocks begin at the same time and are moved by hand.
-async fn two_at(start: Timestamp) -> (Node, Node) {
+async fn two_nodes_at(start: Timestamp) -> (Node, Node) {
     let url = shared().database();
     let clock = Some(start);
     (node_at(&url, "a", clock).await, node_at(&url, "b", clock).await)
@@ -238,9 +238,9 @@ fn schedule(name: &str, cron: &str) -> lang::Tree {
 const NEW_YEAR: Timestamp = Timestamp(1_767_225_600_000_000);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn two_nodes_fire_every_moment_of_a_schedule_once() {
+async fn two_nodes_start_every_fire_time_of_a_schedule_once() {
     const MINUTES: u64 = 20;
-    let (a, b) = two_at(NEW_YEAR).await;
+    let (a, b) = two_nodes_at(NEW_YEAR).await;
     a.define(json!({ "name": "wf", "tasks": { "t": { "noop": {} } } })).await;
     let mut triggers: Vec<TriggerRow> = Vec::new();
     for n in 0..5 {
@@ -253,28 +253,28 @@ async fn two_nodes_fire_every_moment_of_a_schedule_once() {
     other.unwrap();
     for trigger in &triggers {
         let lines = b.engine.deliveries(ORG, trigger.id, None, 1_000).await.unwrap();
-        let moments: BTreeSet<_> = lines.iter().map(|line| line.nominal.unwrap()).collect();
-        assert!(moments.len() as u64 >= MINUTES, "{} moments of {}", moments.len(), trigger.name);
+        let fire_times: BTreeSet<_> = lines.iter().map(|line| line.nominal.unwrap()).collect();
+        assert!(fire_times.len() as u64 >= MINUTES, "{} moments of {}", fire_times.len(), trigger.name);
         let started = lines.iter().filter(|line| line.outcome == DeliveryOutcome::Started).count();
-        assert_eq!((started, lines.len()), (moments.len(), moments.len()), "each once, and none was skipped");
+        assert_eq!((started, lines.len()), (fire_times.len(), fire_times.len()), "each once, and none was skipped");
         a.engine.delete_trigger(ORG, trigger.id).await.unwrap();
     }
     let filter = store::RunFilter { limit: 1_000, ..Default::default() };
     let runs = b.store.runs(ORG, &filter).await.unwrap();
-    let mut moments = BTreeSet::new();
+    let mut fire_times = BTreeSet::new();
     for run in &runs {
         let reading = b.engine.read(ORG, run.id).await.unwrap().unwrap();
         let origin = &reading.run.state.origin;
-        assert!(moments.insert((origin.trigger_id, origin.nominal)), "a moment was fired twice");
+        assert!(fire_times.insert((origin.trigger_id, origin.nominal)), "a moment was fired twice");
     }
     assert!(runs.len() as u64 >= MINUTES * 5, "{} runs", runs.len());
-    end(a, b).await;
+    stop_both(a, b).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_schedule_changed_through_one_node_is_kept_by_the_other() {
+async fn a_schedule_changed_on_one_node_fires_on_the_other() {
     // A few seconds before a minute is over.
-    let (a, b) = two_at(NEW_YEAR.after(Span::from_secs(55))).await;
+    let (a, b) = two_nodes_at(NEW_YEAR.after(Span::from_secs(55))).await;
     a.define(json!({ "name": "wf", "tasks": { "t": { "noop": {} } } })).await;
     let request = lang::trigger::request(&schedule("s", "0 12 * * *")).unwrap();
     let (trigger, _) = a.engine.create_trigger(ORG, request, None).await.unwrap();
@@ -283,7 +283,7 @@ async fn a_schedule_changed_through_one_node_is_kept_by_the_other() {
     let change = lang::read(json!({ "config": { "cron": "* * * * *" } }).to_string().as_bytes(), lang::Syntax::Json);
     let row = a.engine.change_trigger(ORG, trigger.id, &change.unwrap()).await.unwrap().unwrap();
     let due = row.next_at.unwrap();
-    let until = Instant::now() + PATIENCE;
+    let until = Instant::now() + TIMEOUT;
     let line = loop {
         if let Some(line) = b.engine.deliveries(ORG, trigger.id, None, 10).await.unwrap().pop() {
             break line;
@@ -292,5 +292,5 @@ async fn a_schedule_changed_through_one_node_is_kept_by_the_other() {
         tokio::time::sleep(Duration::from_millis(10)).await;
     };
     assert!(line.at.since(due) < Span::from_secs(2), "it is late: {:?} instead of {due:?}", line.at);
-    end(a, b).await;
+    stop_both(a, b).await;
 }

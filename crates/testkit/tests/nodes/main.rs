@@ -20,7 +20,7 @@ use testkit::postgres::shared;
 
 const ORG: OrgId = OrgId::DEFAULT;
 /// Longer than a node is waited for.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 struct Node {
     engine: Engine,
@@ -64,7 +64,7 @@ impl Node {
     }
 
     async fn completes(&self, run: RunId) {
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + TIMEOUT;
         while self.status(run).await != RunStatus::Completed {
             let told = self.engine.explain(ORG, run, None).await.unwrap().unwrap().1;
             assert!(Instant::now() < until, "{run} is not over: {told:?}");
@@ -78,7 +78,7 @@ impl Node {
     }
 
     /// As if it had been killed: it says nothing more, to nobody.
-    async fn dies(self) {
+    async fn stop(self) {
         self.engine.stop().await;
     }
 }
@@ -117,8 +117,8 @@ impl Upstream {
         json!({ "url": format!("http://{}/", self.address), "method": "GET", "timeout": "60s", "retries": 5 })
     }
 
-    async fn is_asked(&self, times: usize) {
-        let until = Instant::now() + PATIENCE;
+    async fn wait_for_requests(&self, times: usize) {
+        let until = Instant::now() + TIMEOUT;
         while self.asked.load(SeqCst) < times {
             assert!(Instant::now() < until, "asked {} times", self.asked.load(SeqCst));
             tokio::time::sleep(Duration::from_millis(5)).await;
@@ -127,7 +127,7 @@ impl Upstream {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_a_dead_node_had_is_taken_over_within_its_lease() {
+async fn a_dead_nodes_runs_are_taken_over_within_its_lease() {
     let url = shared().database();
     let (a, b) = (node(&url, "a").await, node(&url, "b").await);
     let upstream = Upstream::start();
@@ -144,10 +144,10 @@ async fn what_a_dead_node_had_is_taken_over_within_its_lease() {
     for _ in 0..10 {
         runs.extend([a.start("call").await, a.start("nap").await]);
     }
-    upstream.is_asked(10).await;
+    upstream.wait_for_requests(10).await;
     upstream.is_open.store(true, SeqCst);
     let died = Instant::now();
-    a.dies().await;
+    a.stop().await;
     for run in &runs {
         b.completes(*run).await;
     }
@@ -157,11 +157,11 @@ async fn what_a_dead_node_had_is_taken_over_within_its_lease() {
         assert_eq!(finished, 1);
     }
     b.engine.drain(Duration::ZERO).await;
-    b.dies().await;
+    b.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_node_that_was_taken_for_dead_begins_anew_and_goes_on() {
+async fn a_node_declared_dead_rejoins_and_continues() {
     let url = shared().database();
     let (a, b) = (node(&url, "a").await, node(&url, "b").await);
     let upstream = Upstream::start();
@@ -170,7 +170,7 @@ async fn a_node_that_was_taken_for_dead_begins_anew_and_goes_on() {
     for n in 0..10 {
         runs.push(if n % 2 == 0 { a.start("call").await } else { b.start("call").await });
     }
-    upstream.is_asked(10).await;
+    upstream.wait_for_requests(10).await;
     upstream.is_open.store(true, SeqCst);
     // Somebody else decides that it is dead.
     let own: u64 =
@@ -193,8 +193,8 @@ async fn a_node_that_was_taken_for_dead_begins_anew_and_goes_on() {
             _ => assert_eq!(through.status(run).await, RunStatus::Running, "another node still waits for its answer"),
         }
     }
-    a.dies().await;
-    b.dies().await;
+    a.stop().await;
+    b.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -230,12 +230,12 @@ async fn a_join_of_64_fed_through_two_nodes_fires_once() {
         let started = b.events(run).await.iter().filter(|(_, event)| matches!(event, Event::Started { .. })).count();
         assert_eq!(started, 1, "the step after the join");
     }
-    a.dies().await;
-    b.dies().await;
+    a.stop().await;
+    b.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_limit_of_a_workflow_holds_across_nodes_and_nobody_is_left_waiting() {
+async fn a_workflow_limit_holds_across_nodes_and_every_run_completes() {
     let url = shared().database();
     let (a, b) = (node(&url, "a").await, node(&url, "b").await);
     for (name, limit) in [("one", 1), ("three", 3)] {
@@ -263,6 +263,6 @@ async fn a_limit_of_a_workflow_holds_across_nodes_and_nobody_is_left_waiting() {
         let open = times.iter().filter(|(other, from, to)| other == limit && from <= began && began < to).count();
         assert!(open <= *limit, "{open} open at once where {limit} may be");
     }
-    a.dies().await;
-    b.dies().await;
+    a.stop().await;
+    b.stop().await;
 }

@@ -6,7 +6,7 @@
 use kernel::planted::{self, Bug};
 use std::collections::BTreeMap;
 use testkit::sim::fault_plan::Fault;
-use testkit::sim::shrink::{settings, shrink};
+use testkit::sim::shrink::{environment, shrink};
 use testkit::sim::trace::Marks;
 use testkit::sim::violation::{Violation, ViolationKind};
 use testkit::sim::{self, Options, Report};
@@ -14,14 +14,14 @@ use testkit::sim::{self, Options, Report};
 /// Enough to meet every kind of fault many times, few enough for a debug build in CI.
 const SEEDS: u64 = 600;
 /// A planted bug that hides longer than this is not found.
-const HUNT_MAX: u64 = 500;
+const SEEDS_PER_BUG_MAX: u64 = 500;
 /// One seed in so many is lived through twice.
-const TWICE: u64 = 100;
+const RUN_TWICE_EVERY: u64 = 100;
 /// More failures than this need not be collected.
 const FAILURES_MAX: usize = 10;
 
 /// Situations that a batch must meet, or it proves little.
-const MARKS: [&str; 73] = [
+const REQUIRED_MARKS: [&str; 73] = [
     "a callback was aimed at a deadline",
     "a cancel was aimed at a deadline",
     "a clock kept a process from starting",
@@ -115,26 +115,26 @@ fn options() -> Options {
     }
 }
 
-fn pass(seed: u64) -> Report {
+fn assert_passes(seed: u64) -> Report {
     let report = sim::run(seed, &options());
     assert!(report.violation.is_none(), "{}", report.dump());
     report
 }
 
 #[derive(Default)]
-struct Tally {
+struct Totals {
     seeds: u64,
-    happenings: u64,
+    events: u64,
     records: u64,
     marks: Marks,
     violations: BTreeMap<ViolationKind, u64>,
     failed: Vec<u64>,
 }
 
-impl Tally {
+impl Totals {
     fn add(&mut self, report: Report) {
         self.seeds += 1;
-        self.happenings += report.happenings;
+        self.events += report.events;
         self.records += report.commits;
         for (what, count) in report.marks {
             *self.marks.entry(what).or_default() += count;
@@ -154,7 +154,7 @@ impl Tally {
             "{} seeds, {} events, {} records, {} crashes, {} zombies, {unknowns} unknowns, lost {}, doubled {}, \
              stuck {}, early {}, wrong {}, {:.0} seeds/s",
             self.seeds,
-            self.happenings,
+            self.events,
             self.records,
             mark("a host crashed"),
             mark("a replaced process committed"),
@@ -177,55 +177,56 @@ fn every_story_ends_well() {
     }
     let seeds = number("ONWARD_SIM_SEEDS").unwrap_or(SEEDS);
     let started = std::time::Instant::now();
-    let mut tally = Tally::default();
+    let mut totals = Totals::default();
     for seed in 0..seeds {
         let report = sim::run(seed, &options());
-        if seed % TWICE == 0 {
+        if seed % RUN_TWICE_EVERY == 0 {
             assert_eq!(report.hash, sim::run(seed, &options()).hash, "seed {seed} tells two stories");
         }
-        tally.add(report);
-        if tally.failed.len() >= FAILURES_MAX {
+        totals.add(report);
+        if totals.failed.len() >= FAILURES_MAX {
             break;
         }
     }
-    println!("{}", tally.summary(started.elapsed().as_secs_f64()));
-    for (what, count) in &tally.marks {
+    println!("{}", totals.summary(started.elapsed().as_secs_f64()));
+    for (what, count) in &totals.marks {
         println!("{count:>8} {what}");
     }
-    if let Some(seed) = tally.failed.first() {
-        panic!("seeds {:?} fail\n{}", tally.failed, explain(*seed));
+    if let Some(seed) = totals.failed.first() {
+        panic!("seeds {:?} fail\n{}", totals.failed, shrunk_report(*seed));
     }
-    let unmet: Vec<&str> = MARKS.iter().copied().filter(|what| !tally.marks.contains_key(what)).collect();
+    let unmet: Vec<&str> = REQUIRED_MARKS.iter().copied().filter(|what| !totals.marks.contains_key(what)).collect();
     assert!(seeds < SEEDS || unmet.is_empty(), "never met: {unmet:?}");
 }
 
 /// The smallest story like that of a failing seed, and how to hear it again.
-fn explain(seed: u64) -> String {
+fn shrunk_report(seed: u64) -> String {
     let Some((smaller, report)) = shrink(seed, &options()) else { return format!("seed {seed} does not fail again") };
     let command = "cargo test -p onward-testkit --test sim every_story -- --nocapture";
-    format!("{}\nto hear it again: {} {command}", report.dump(), settings(seed, &smaller))
+    format!("{}\nto hear it again: {} {command}", report.dump(), environment(seed, &smaller))
 }
 
 #[test]
 fn every_planted_bug_is_found() {
     for bug in Bug::ALL {
         planted::arm(Some(*bug));
-        let found = (0..HUNT_MAX).map(|seed| sim::run(seed, &Options::default())).find(|r| r.violation.is_some());
+        let found =
+            (0..SEEDS_PER_BUG_MAX).map(|seed| sim::run(seed, &Options::default())).find(|r| r.violation.is_some());
         planted::arm(None);
-        let report = found.unwrap_or_else(|| panic!("{bug} hides from {HUNT_MAX} seeds"));
+        let report = found.unwrap_or_else(|| panic!("{bug} hides from {SEEDS_PER_BUG_MAX} seeds"));
         let what = report.violation.as_ref().map(Violation::to_string).unwrap_or_default();
         println!("{bug}: found after {} seeds: {}", report.seed + 1, what.lines().next().unwrap_or_default());
-        pass(report.seed);
+        assert_passes(report.seed);
     }
 }
 
 #[test]
-fn a_failing_story_becomes_small() {
+fn a_failing_seed_is_shrunk() {
     planted::arm(Some(Bug::CascadeIgnoresIf));
-    let seed = (0..HUNT_MAX).find(|seed| sim::run(*seed, &Options::default()).violation.is_some());
+    let seed = (0..SEEDS_PER_BUG_MAX).find(|seed| sim::run(*seed, &Options::default()).violation.is_some());
     let (smaller, report) = seed.and_then(|seed| shrink(seed, &Options::default())).expect("it fails");
     planted::arm(None);
-    println!("{}: {}", settings(report.seed, &smaller), report.violation.expect("it fails"));
+    println!("{}: {}", environment(report.seed, &smaller), report.violation.expect("it fails"));
     assert!(smaller.without.len() >= Fault::ALL.len() - 4, "no fault is needed for this one: {:?}", smaller.without);
     assert!(smaller.runs_max <= 8 && smaller.hosts_max == 1);
 }
