@@ -1,4 +1,4 @@
-//! What every store does, one sentence a case.
+//! Rules about runs, timers, payloads, lists and workflows that every store follows, one sentence per case.
 
 use super::Case;
 use super::fixtures::*;
@@ -53,7 +53,7 @@ cases![
 
 pub(super) async fn commit(store: &Arc<dyn Store>, runs: impl Into<Vec<RunWrite>>) -> Vec<Verdict> {
     let batch = batch(runs);
-    store.commit(&batch).await.expect("the commit goes through")
+    store.commit(&batch).await.expect("the commit succeeds")
 }
 
 fn all_workflows() -> WorkflowFilter {
@@ -326,14 +326,14 @@ async fn organisations_do_not_see_each_other(store: Arc<dyn Store>) {
         assert_eq!(store.runs(ORG, &filter).await.unwrap().len(), 1);
     }
     assert_eq!(commit(&store, [append_in(OTHER_ORG, run(1), 1)]).await, [Conflict]);
-    assert_eq!(commit(&store, [start_in(OTHER_ORG, run(1))]).await, [Committed], "its ids are its own");
+    assert_eq!(commit(&store, [start_in(OTHER_ORG, run(1))]).await, [Committed], "each organisation has its own ids");
     assert_eq!(commit(&store, [append(run(1), 1), append_in(OTHER_ORG, run(1), 1)]).await, [Committed, Committed]);
     let mut elsewhere = new_workflow(1, "n", "s");
     elsewhere.row.org = OTHER_ORG;
     assert_eq!(store.create_workflow(&elsewhere).await, Ok(Ok(())));
 }
 
-/// A run that goes from one status to another and back is in the list of both, whenever it is asked for.
+/// A run that changes between two statuses appears exactly once in a list of both, at any time.
 async fn a_list_is_a_consistent_snapshot(store: Arc<dyn Store>) {
     const CHANGES: u64 = 60;
     commit(&store, [start(run(1))]).await;
@@ -347,14 +347,14 @@ async fn a_list_is_a_consistent_snapshot(store: Arc<dyn Store>) {
         let statuses = vec![RunStatus::Pending, RunStatus::Running, RunStatus::Cancelling];
         let filter = RunFilter { statuses, limit: 9, ..Default::default() };
         for _ in 0..CHANGES {
-            let rows = store.runs(ORG, &filter).await.expect("a list");
+            let rows = store.runs(ORG, &filter).await.expect("the list is read");
             assert_eq!(rows.iter().map(|row| row.id).collect::<Vec<_>>(), [run(1)]);
         }
     };
     join_both(changes, looks).await;
 }
 
-/// Polls both until both are done. (Where a store works on the spot, that is one after the other.)
+/// Polls both futures until both are done. With a store that never waits, one runs after the other.
 async fn join_both(a: impl Future<Output = ()>, b: impl Future<Output = ()>) {
     let (mut a, mut b) = (std::pin::pin!(a), std::pin::pin!(b));
     let (mut is_a_done, mut is_b_done) = (false, false);
@@ -409,12 +409,16 @@ async fn workflow_names_and_slugs_are_unique(store: Arc<dyn Store>) {
     assert_eq!(store.create_workflow(&first).await, Ok(Ok(())));
     assert_eq!(store.create_workflow(&new_workflow(2, "Order", "other")).await, Ok(Err(Taken::Name)));
     assert_eq!(store.create_workflow(&new_workflow(3, "Other", "order")).await, Ok(Err(Taken::Slug)));
-    assert_eq!(store.create_workflow(&new_workflow(4, "order", "Order")).await, Ok(Ok(())), "a name and a slug differ");
+    assert_eq!(
+        store.create_workflow(&new_workflow(4, "order", "Order")).await,
+        Ok(Ok(())),
+        "a name may equal another workflow's slug"
+    );
     assert!(matches!(store.create_workflow(&new_workflow(1, "New", "new")).await, Err(Error::Refused(_))));
     let named = async |name: &str| store.workflow(ORG, &WorkflowKey::Name(name.into())).await.unwrap().map(|w| w.id);
     assert_eq!(store.workflow(ORG, &WorkflowKey::Id(workflow_id(1))).await, Ok(Some(first.row)));
     assert_eq!(named("Order").await, Some(workflow_id(1)));
-    assert_eq!(named("order").await, Some(workflow_id(4)), "a name goes before a slug");
+    assert_eq!(named("order").await, Some(workflow_id(4)), "names are searched before slugs");
     assert_eq!(named("Other").await, None);
     let listed = store.workflows(ORG, &all_workflows()).await.unwrap();
     assert_eq!(listed.iter().map(|w| w.id).collect::<Vec<_>>(), [workflow_id(4), workflow_id(1)]);
@@ -424,7 +428,7 @@ async fn workflow_names_and_slugs_are_unique(store: Arc<dyn Store>) {
     for (name, count) in [("Or", 1), ("Order", 1), ("o", 1), ("Orders", 0), ("%", 0)] {
         assert_eq!(store.workflows(ORG, &begun(name)).await.unwrap().len(), count, "{name}");
     }
-    assert_eq!(store.definition(ORG, &[3; 32]).await, Ok(None), "nothing is left of what was refused");
+    assert_eq!(store.definition(ORG, &[3; 32]).await, Ok(None), "a refused workflow leaves no definition");
 }
 
 async fn generated_slugs_count_up(store: Arc<dyn Store>) {
@@ -463,7 +467,7 @@ async fn an_idempotency_key_makes_one_workflow(store: Arc<dyn Store>) {
     };
     assert_eq!(store.create_workflow(&keyed(1, "a", 7)).await, Ok(Ok(())));
     let taken = Err(Taken::Key { workflow: workflow_id(1), fingerprint: [7; 32] });
-    assert_eq!(store.create_workflow(&keyed(2, "a", 7)).await, Ok(taken), "the key goes before the name");
+    assert_eq!(store.create_workflow(&keyed(2, "a", 7)).await, Ok(taken), "the key is checked before the name");
     assert_eq!(store.create_workflow(&keyed(3, "b", 8)).await, Ok(taken));
     assert_eq!(store.workflows(ORG, &all_workflows()).await.unwrap().len(), 1);
 }
@@ -488,7 +492,7 @@ async fn high_water_is_the_newest_record(store: Arc<dyn Store>) {
 
 async fn counters_count(store: Arc<dyn Store>) {
     commit(&store, [start(run(1)), start(run(2)), append(run(1), 1)]).await;
-    assert_eq!(store.counters().commit_reads, 0, "the hot path reads nothing");
+    assert_eq!(store.counters().commit_reads, 0, "the hot path does no reads");
     commit(&store, [start(run(1)), append(run(1), 2), append(run(2), 1)]).await;
     commit(&store, [append(run(1), 1)]).await;
     store.load(ORG, run(1)).await.unwrap();

@@ -1,4 +1,5 @@
-//! What every store does about units, edits, erasure and the order of the journal, one sentence a case.
+//! Rules about atomic groups, workflow edits, erasure and the order of the journal that every store follows,
+//! one sentence per case.
 
 use super::Case;
 use super::cases::{cases, commit};
@@ -95,7 +96,7 @@ async fn a_rolled_back_group_leaves_other_writes_alone(store: Arc<dyn Store>) {
     let expected = [Committed, Undone, Undone, Conflict, Committed, Committed, Committed];
     assert_eq!(commit(&store, writes).await, expected);
     assert_eq!(store.history(ORG, run(1), 0, 9).await.unwrap().unwrap().len(), 3);
-    assert_eq!(store.stretch(ORG, Some(0), 9).await.unwrap().end, 4, "what was undone took no place");
+    assert_eq!(store.stretch(ORG, Some(0), 9).await.unwrap().end, 4, "a rolled-back write takes no journal position");
     assert_eq!(commit(&store, [append(run(1), 3), append(run(3), 1)]).await, [Committed, Committed]);
 }
 
@@ -129,7 +130,7 @@ async fn a_workflow_edit_needs_the_current_row(store: Arc<dyn Store>) {
     assert_eq!(store.edit_workflow(&edit(&elsewhere, |_| {})).await, Ok(Edited::Changed));
     let pinned = edit(&first.row, |row| row.created_at = at(999));
     assert_eq!(store.edit_workflow(&pinned).await, Ok(Edited::Done));
-    assert_eq!(store.workflow(ORG, &by_id).await, Ok(Some(first.row)), "its birth stays");
+    assert_eq!(store.workflow(ORG, &by_id).await, Ok(Some(first.row)), "the creation time stays");
 }
 
 async fn versions_are_numbered_and_kept(store: Arc<dyn Store>) {
@@ -158,10 +159,14 @@ async fn versions_are_numbered_and_kept(store: Arc<dyn Store>) {
     let number = async |by| store.version(ORG, id, by).await.unwrap().map(|v| v.number);
     assert_eq!(number(VersionKey::Number(2)).await, Some(2));
     assert_eq!(number(VersionKey::Number(5)).await, None);
-    assert_eq!(number(VersionKey::Hash([50; 32])).await, Some(4), "the latest");
+    assert_eq!(number(VersionKey::Hash([50; 32])).await, Some(4), "the latest version with this hash");
     assert_eq!(number(VersionKey::Hash([51; 32])).await, None);
     assert_eq!(store.version(OTHER_ORG, id, VersionKey::Number(1)).await, Ok(None));
-    assert_eq!(store.definition(ORG, &[50; 32]).await.unwrap().unwrap().source, Bytes::from_static(&[2]), "once");
+    assert_eq!(
+        store.definition(ORG, &[50; 32]).await.unwrap().unwrap().source,
+        Bytes::from_static(&[2]),
+        "stored once"
+    );
     assert_eq!(store.definition(ORG, &[60; 32]).await.unwrap().unwrap().source, Bytes::from_static(&[3]));
 }
 
@@ -186,7 +191,7 @@ fn erasure(run: RunId) -> Erasure {
     Erasure { org: ORG, run, labels: vec![("k".into(), "v".into())], waits: vec![[3; 32]] }
 }
 
-/// A run with everything a run can have.
+/// Creates a run with every kind of row that a run can have.
 async fn create_full_run(store: &Arc<dyn Store>) {
     let birth = Birth {
         labels: vec![("k".into(), "v".into())],
@@ -214,7 +219,11 @@ async fn erasing_a_finished_run_removes_all_its_data(store: Arc<dyn Store>) {
     assert_eq!(store.wait(&[3; 32]).await, Ok(None));
     let labelled = RunFilter { labels: vec![("k".into(), "v".into())], limit: 9, ..Default::default() };
     assert_eq!(store.runs(ORG, &labelled).await, Ok(vec![]));
-    assert_eq!(commit(&store, [append(run(1), 2), append(run(2), 2)]).await, [Conflict, Committed], "no late record");
+    assert_eq!(
+        commit(&store, [append(run(1), 2), append(run(2), 2)]).await,
+        [Conflict, Committed],
+        "an erased run accepts no late record"
+    );
 }
 
 async fn an_open_run_is_not_erased(store: Arc<dyn Store>) {
@@ -236,7 +245,7 @@ async fn an_erased_run_keeps_its_key_and_journal_positions(store: Arc<dyn Store>
     let late = RunWrite { record: record(run(1), 3, at(2_000)), ..append(run(1), 2) };
     commit(&store, [late]).await;
     store.erase(&erasure(run(1))).await.unwrap();
-    assert_eq!(store.high_water().await, Ok(Some(at(2_000))), "time stays ahead of what was there");
+    assert_eq!(store.high_water().await, Ok(Some(at(2_000))), "high water does not go back");
     let taken = KeyTaken { run: run(1), fingerprint: [1; 32] };
     assert_eq!(commit(&store, [keyed(5, "a", 1), append(run(2), 2)]).await, [taken, Committed]);
     let stretch = store.stretch(ORG, Some(0), 99).await.unwrap();
@@ -263,16 +272,16 @@ async fn a_page_of_history_begins_after_a_record(store: Arc<dyn Store>) {
 
 async fn a_stretch_has_the_records_after_a_position(store: Arc<dyn Store>) {
     assert_eq!(store.stretch(ORG, None, 9).await, Ok(store::Stretch::default()));
-    assert_eq!(store.stretch(ORG, Some(7), 9).await.unwrap().end, 0, "a position nobody gave out");
+    assert_eq!(store.stretch(ORG, Some(7), 9).await.unwrap().end, 0, "a position that was never assigned");
     commit(&store, [start(run(1)), start_in(OTHER_ORG, run(1)), start(run(2))]).await;
     assert_eq!(commit(&store, [start(run(1)), append(run(1), 1)]).await, [Conflict, Committed]);
     let look = async |org, after, limit| {
         let stretch = store.stretch(org, after, limit).await.unwrap();
         (stretch.records.iter().map(|r| (r.pos, r.run)).collect::<Vec<_>>(), stretch.end)
     };
-    assert_eq!(look(ORG, None, 9).await, (vec![], 4), "only where it ends");
+    assert_eq!(look(ORG, None, 9).await, (vec![], 4), "only the end position");
     assert_eq!(look(ORG, Some(0), 9).await, (vec![(1, run(1)), (3, run(2)), (4, run(1))], 4));
-    assert_eq!(look(ORG, Some(0), 2).await, (vec![(1, run(1))], 2), "two places, one of them another's");
+    assert_eq!(look(ORG, Some(0), 2).await, (vec![(1, run(1))], 2), "two positions, one of another organisation");
     assert_eq!(look(ORG, Some(2), 2).await, (vec![(3, run(2)), (4, run(1))], 4));
     assert_eq!(look(OTHER_ORG, Some(0), 9).await, (vec![(2, run(1))], 4));
     assert_eq!(look(ORG, Some(4), 9).await, (vec![], 4));

@@ -1,4 +1,5 @@
-//! What every store does about seats: what the limits of types allow is had once, by whoever comes first.
+//! Rules about limit slots that every store follows. The limits of a type give a number of slots, and each
+//! slot is held by one step of one run at a time.
 
 use super::Case;
 use super::cases::{cases, commit};
@@ -36,7 +37,7 @@ fn free(write: RunWrite, rows: Vec<SeatRow>) -> RunWrite {
     RunWrite { seats: SeatChange { free: rows, ..Default::default() }, ..write }
 }
 
-/// Whoever has the first seats of the type.
+/// The runs that hold limit slots of the type.
 async fn holders(store: &Arc<dyn Store>) -> Vec<(u32, RunId)> {
     let rows = store.seats(ORG, "mail").await.unwrap();
     rows.into_iter().map(|row| (row.seat.number, row.run)).collect()
@@ -53,7 +54,7 @@ async fn a_limit_slot_is_taken_once(store: Arc<dyn Store>) {
     assert_eq!(commit(&store, [another]).await, [Committed]);
     assert_eq!(holders(&store).await, [(0, run(1)), (1, run(2))]);
     let again = take(append(run(1), 1), vec![row(seat(0), run(1))]);
-    assert_eq!(commit(&store, [again]).await, [Full], "also by whoever has it");
+    assert_eq!(commit(&store, [again]).await, [Full], "also if the run holds it already");
 }
 
 async fn only_its_holder_frees_a_limit_slot(store: Arc<dyn Store>) {
@@ -66,7 +67,7 @@ async fn only_its_holder_frees_a_limit_slot(store: Arc<dyn Store>) {
     assert_eq!(verdicts, [Committed, Conflict, Committed]);
     assert_eq!(holders(&store).await, [(0, run(1))]);
     assert_eq!(commit(&store, [free(append(run(1), 1), vec![row(seat(0), run(1))])]).await, [Conflict]);
-    assert_eq!(holders(&store).await, [(0, run(1))], "a record that does not land frees nothing");
+    assert_eq!(holders(&store).await, [(0, run(1))], "a record that conflicts frees nothing");
     assert_eq!(commit(&store, [free(append(run(1), 2), vec![row(seat(0), run(1))])]).await, [Committed]);
     assert_eq!(holders(&store).await, []);
     assert_eq!(commit(&store, [take(append(run(2), 2), vec![row(seat(0), run(2))])]).await, [Committed]);
@@ -103,7 +104,7 @@ async fn an_expired_limit_slot_is_free(store: Arc<dyn Store>) {
     assert_eq!(holders(&store).await, []);
     assert_eq!(at_time(31, take(start(run(3)), vec![row(seat(0), run(3))])).await, [Committed]);
     store.forget_seats(Timestamp(i64::MAX - 1)).await.unwrap();
-    assert_eq!(holders(&store).await, [(0, run(3))], "one that has to be freed is not forgotten");
+    assert_eq!(holders(&store).await, [(0, run(3))], "a slot without an expiry is not removed");
 }
 
 async fn a_write_without_its_limit_slot_changes_nothing(store: Arc<dyn Store>) {

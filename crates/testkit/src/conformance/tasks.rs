@@ -1,4 +1,4 @@
-//! What every store does about tasks, their types and workers, and runs that are hidden, one sentence a case.
+//! Rules about tasks, task types, workers and hidden runs that every store follows, one sentence per case.
 
 use super::Case;
 use super::cases::{cases, commit};
@@ -59,7 +59,7 @@ async fn the_record_that_claims_a_task_removes_it(store: Arc<dyn Store>) {
     assert_eq!(commit(&store, [RunWrite { ready, ..turn(run(1), 2, RunStatus::Running) }]).await, [Committed]);
     assert_eq!(places(&store, "mail").await, []);
     assert_eq!(store.unparked().await, Ok(vec![(ORG, run(1))]));
-    // What is removed and inserted at once is there: removing comes first.
+    // A row that is removed and inserted in one write exists afterwards: removal comes first.
     let ready = ReadyChange { remove: tasks.clone(), insert: vec![tasks[1].clone()] };
     assert_eq!(commit(&store, [RunWrite { ready, ..offer(run(1), 3, vec![]) }]).await, [Committed]);
     assert_eq!(places(&store, "mail").await, [tasks[1].place]);
@@ -86,10 +86,14 @@ async fn ready_tasks_are_ordered_by_priority_then_age(store: Arc<dyn Store>) {
     let all = places(&store, "mail").await;
     let order: Vec<(u32, u32)> = all.iter().map(|place| (place.priority, place.step)).collect();
     assert_eq!(order[..6], [(0, 0), (0, 1), (7, 0), (7, 1), (100, 0), (100, 1)]);
-    assert_eq!((all[4].run, all[6].run), (run(1), run(3)), "the older one first");
+    assert_eq!((all[4].run, all[6].run), (run(1), run(3)), "the older run comes first");
     let page = async |after, limit| store.ready(&lane(ORG, "mail", ""), after, limit).await.unwrap();
     assert_eq!(page(Some(all[2]), 3).await, all[3..6]);
-    assert_eq!(page(Some(Place { step: 9, ..all[2] }), 1).await, [all[4]], "a place nobody has is a place");
+    assert_eq!(
+        page(Some(Place { step: 9, ..all[2] }), 1).await,
+        [all[4]],
+        "a cursor may name a task that does not exist"
+    );
     assert_eq!(page(all.last().copied(), 9).await, []);
     assert_eq!(page(None, 0).await, []);
     assert_eq!(store.ready(&lane(OTHER_ORG, "mail", ""), None, 9).await, Ok(vec![]));
@@ -122,7 +126,7 @@ async fn key_queues_are_listed_in_order_with_counts(store: Arc<dyn Store>) {
     assert_eq!(types[..3], [(ORG, "a".into()), (ORG, "a.b".into()), (ORG, "é".into())]);
     let counts = store.ready_counts().await.unwrap();
     assert_eq!(counts[..3], [(ORG, "a".into(), 3), (ORG, "a.b".into(), 3), (ORG, "é".into(), 1)]);
-    assert_eq!((types.len(), counts.len()), (4, 4), "another organisation's come after them");
+    assert_eq!((types.len(), counts.len()), (4, 4), "other organisations come last");
     assert_eq!(store.ready_keys(ORG, "a", None, 9).await, Ok(vec![String::new(), "k".into()]));
     assert_eq!(store.ready_keys(ORG, "a", None, 1).await, Ok(vec![String::new()]));
     assert_eq!(store.ready_keys(ORG, "a", Some(""), 9).await, Ok(vec!["k".into()]));
@@ -145,13 +149,13 @@ async fn only_an_open_run_can_add_ready_tasks(store: Arc<dyn Store>) {
     commit(&store, [start(run(1)), start(run(2))]).await;
     let ready = |insert| ReadyChange { remove: vec![], insert };
     let own = || ready(vec![task(run(1), 0, "mail", 1)]);
-    let over = RunRow { parked: true, ..row(ORG, run(1), RunStatus::Completed) };
-    let over = RunWrite { ready: own(), row: Some(over), ..append(run(1), 1) };
-    let strangers = offer(run(1), 1, vec![task(run(2), 0, "mail", 1)]);
+    let finished = RunRow { parked: true, ..row(ORG, run(1), RunStatus::Completed) };
+    let finished = RunWrite { ready: own(), row: Some(finished), ..append(run(1), 1) };
+    let task_of_another_run = offer(run(1), 1, vec![task(run(2), 0, "mail", 1)]);
     let elsewhere = ReadyRow { lane: lane(OTHER_ORG, "mail", ""), ..task(run(1), 0, "mail", 1) };
-    let takes_anothers = ReadyChange { remove: vec![task(run(2), 0, "mail", 1)], insert: vec![] };
-    let takes_anothers = RunWrite { ready: takes_anothers, ..append(run(1), 1) };
-    for write in [over, strangers, offer(run(1), 1, vec![elsewhere]), takes_anothers] {
+    let removes_task_of_another_run = ReadyChange { remove: vec![task(run(2), 0, "mail", 1)], insert: vec![] };
+    let removes_task_of_another_run = RunWrite { ready: removes_task_of_another_run, ..append(run(1), 1) };
+    for write in [finished, task_of_another_run, offer(run(1), 1, vec![elsewhere]), removes_task_of_another_run] {
         assert_eq!(commit(&store, [write]).await, [Conflict]);
     }
     assert_eq!(store.lanes(None, 9).await, Ok(vec![]));
@@ -167,7 +171,7 @@ async fn a_running_run_may_be_evicted(store: Arc<dyn Store>) {
     assert_eq!(store.load(ORG, run(1)).await.unwrap().unwrap().seq, 3);
     assert_eq!(commit(&store, [turn(run(1), 3, RunStatus::Running)]).await, [Committed]);
     assert_eq!(store.unparked().await, Ok(vec![(ORG, run(1)), (ORG, run(2))]));
-    // Whether it is in memory is for the writer to say, whatever the status.
+    // The writer decides whether a run is in memory, whatever its status.
     let awake = RunRow { parked: false, ..row(ORG, run(2), RunStatus::Waiting) };
     commit(&store, [RunWrite { row: Some(awake), ..append(run(2), 1) }]).await;
     assert_eq!(store.unparked().await, Ok(vec![(ORG, run(1)), (ORG, run(2))]));
@@ -218,7 +222,7 @@ async fn a_delayed_task_is_not_in_a_concurrency_group(store: Arc<dyn Store>) {
     assert_eq!(gated.iter().map(|g| (g.run, g.is_queued)).collect::<Vec<_>>(), [(run(2), true)]);
 }
 
-/// An ended run with everything a run can have, and a neighbour.
+/// Creates a finished run with every kind of row that a run can have, and a second run.
 async fn finished_run(store: &Arc<dyn Store>) {
     let birth = Birth {
         labels: vec![("k".into(), "v".into())],
@@ -264,7 +268,7 @@ async fn a_hidden_run_is_not_found(store: Arc<dyn Store>) {
     assert_eq!(commit(&store, [late]).await, [Committed]);
     assert_eq!(store.high_water().await, Ok(Some(at(2_000))));
     let erasure = Erasure { org: ORG, run: run(1), labels: vec![("k".into(), "v".into())], waits: vec![[3; 32]] };
-    assert_eq!(store.erase(&erasure).await, Ok(Erased::Done), "what is hidden can still be removed");
+    assert_eq!(store.erase(&erasure).await, Ok(Erased::Done), "a hidden run can be erased");
 }
 
 async fn only_a_finished_run_can_be_hidden(store: Arc<dyn Store>) {
@@ -279,7 +283,7 @@ async fn only_a_finished_run_can_be_hidden(store: Arc<dyn Store>) {
     assert_eq!(store.hide(ORG, run(90), at(9)).await, Ok(Erased::NotTold));
     let hidden = RunRow { deleted_at: Some(at(5)), ..row(ORG, run(91), RunStatus::Completed) };
     commit(&store, [RunWrite { row: Some(hidden), ..start(run(91)) }]).await;
-    assert!(store.run(ORG, run(91)).await.unwrap().is_some(), "no record hides its run");
+    assert!(store.run(ORG, run(91)).await.unwrap().is_some(), "a record cannot hide its run");
 }
 
 async fn an_idempotency_key_returns_the_run_it_created(store: Arc<dyn Store>) {
@@ -290,10 +294,10 @@ async fn an_idempotency_key_returns_the_run_it_created(store: Arc<dyn Store>) {
     assert_eq!(store.made_by(ORG, "other", "a").await, Ok(None));
     assert_eq!(store.made_by(ORG, "order", "b").await, Ok(None));
     store.hide(ORG, run(1), at(9)).await.unwrap();
-    assert_eq!(store.made_by(ORG, "order", "a").await, Ok(made), "also when it is hidden");
+    assert_eq!(store.made_by(ORG, "order", "a").await, Ok(made), "also when the run is hidden");
 }
 
-/// A type with everything a type can have.
+/// A type with all settings.
 fn full_type(org: OrgId, name: &str) -> TypeRow {
     TypeRow {
         runtime: Some("python".into()),
@@ -318,14 +322,18 @@ async fn a_type_is_registered_once(store: Arc<dyn Store>) {
     assert_eq!(store.task_type(ORG, "mail").await, Ok(Some(full_type(ORG, "mail"))));
     let other = Definition { source: Bytes::new(), ..definition(1) };
     store.introduce(&plain_type(ORG, "mail"), Some(&other)).await.unwrap();
-    assert_eq!(store.task_type(ORG, "mail").await, Ok(Some(full_type(ORG, "mail"))), "it was known");
-    assert_eq!(store.definition(ORG, &[1; 32]).await, Ok(Some(definition(1))), "and stored");
+    assert_eq!(store.task_type(ORG, "mail").await, Ok(Some(full_type(ORG, "mail"))), "the existing row stays");
+    assert_eq!(store.definition(ORG, &[1; 32]).await, Ok(Some(definition(1))), "the existing definition stays");
     store.introduce(&plain_type(ORG, "mail"), Some(&definition(2))).await.unwrap();
-    assert_eq!(store.definition(ORG, &[2; 32]).await, Ok(Some(definition(2))), "another definition of a known type");
+    assert_eq!(
+        store.definition(ORG, &[2; 32]).await,
+        Ok(Some(definition(2))),
+        "a second definition of a registered type"
+    );
     assert_eq!(store.task_type(OTHER_ORG, "mail").await, Ok(None));
     assert_eq!(store.definition(OTHER_ORG, &[1; 32]).await, Ok(None));
     store.put_type(&plain_type(ORG, "mail")).await.unwrap();
-    assert_eq!(store.task_type(ORG, "mail").await, Ok(Some(plain_type(ORG, "mail"))), "nothing is left of the rules");
+    assert_eq!(store.task_type(ORG, "mail").await, Ok(Some(plain_type(ORG, "mail"))), "all settings are removed");
 }
 
 async fn types_are_listed_by_prefix(store: Arc<dyn Store>) {
@@ -341,7 +349,7 @@ async fn types_are_listed_by_prefix(store: Arc<dyn Store>) {
     assert_eq!(list("mail.", None, 99).await, ["mail.", "mail.sent", "mail.\u{10ffff}"]);
     assert_eq!(list("mail.", Some("mail."), 1).await, ["mail.sent"]);
     assert_eq!(list("mail.", Some("a"), 1).await, ["mail."], "a cursor before the prefix");
-    assert_eq!(list("mail.", Some("mail.sf"), 9).await, ["mail.\u{10ffff}"], "of a type that is gone");
+    assert_eq!(list("mail.", Some("mail.sf"), 9).await, ["mail.\u{10ffff}"], "a cursor that names no type");
     assert!(list("mail.", Some("sms"), 9).await.is_empty());
     assert!(list("%", None, 9).await.is_empty());
     assert!(list("", None, 0).await.is_empty());

@@ -1,4 +1,4 @@
-//! What every store does with triggers, one sentence a case.
+//! Rules about triggers that every store follows, one sentence per case.
 
 use super::Case;
 use super::fixtures::*;
@@ -36,7 +36,7 @@ async fn create(store: &Arc<dyn Store>, row: TriggerRow) -> Result<(), TriggerTa
     store.create_trigger(&NewTrigger { row, idempotency: None }).await.expect("the store answers")
 }
 
-/// A store with workflows 1 and 2.
+/// Creates workflows 1 and 2.
 async fn create_two_workflows(store: &Arc<dyn Store>) {
     for (n, name) in [(1, "one"), (2, "two")] {
         store.create_workflow(&new_workflow(n, name, name)).await.unwrap().unwrap();
@@ -83,7 +83,7 @@ async fn a_path_belongs_to_one_trigger(store: Arc<dyn Store>) {
     assert_eq!(create(&store, hook(1, 1, "p")).await, Ok(()));
     assert_eq!(create(&store, hook(2, 1, "p")).await, Err(TriggerTaken::Path));
     let foreign = TriggerRow { org: OTHER_ORG, ..hook(2, 3, "p") };
-    assert_eq!(create(&store, foreign).await, Err(TriggerTaken::Path), "whoever it belongs to");
+    assert_eq!(create(&store, foreign).await, Err(TriggerTaken::Path), "also across organisations");
     assert_eq!(create(&store, hook(2, 1, "q")).await, Ok(()));
     let moved = TriggerRow { revision: 2, ..hook(2, 1, "p") };
     assert_eq!(store.change_trigger(&TriggerChange { row: moved, restarts: false }).await, Ok(Changed::PathTaken));
@@ -119,7 +119,7 @@ async fn a_trigger_change_needs_the_current_revision(store: Arc<dyn Store>) {
     };
     assert_eq!(store.change_trigger(&change(renamed.clone(), false)).await, Ok(Changed::Done));
     let kept = TriggerRow { cursor: Some(at(60)), next_at: Some(at(120)), ..renamed.clone() };
-    assert_eq!(store.trigger(ORG, trigger_id(1)).await, Ok(Some(kept)), "its moments stay");
+    assert_eq!(store.trigger(ORG, trigger_id(1)).await, Ok(Some(kept)), "the schedule's position stays");
     assert_eq!(store.change_trigger(&change(renamed.clone(), true)).await, Ok(Changed::Stale));
     let restarted = TriggerRow { revision: 3, ..renamed };
     assert_eq!(store.change_trigger(&change(restarted.clone(), true)).await, Ok(Changed::Done));
@@ -176,7 +176,7 @@ async fn a_delivery_log_is_numbered_and_drops_the_oldest(store: Arc<dyn Store>) 
     assert!(store.deliveries(ORG, trigger_id(1), None, 9).await.unwrap().iter().all(|row| row.request.is_none()));
     assert_eq!(store.delivery(ORG, trigger_id(1), "d9").await, Ok(None));
     assert_eq!(store.delivery(OTHER_ORG, trigger_id(1), "d2").await, Ok(None));
-    // Written again: same number, and the request stays.
+    // A delivery that is logged again keeps its number and its request.
     let again = DeliveryRow { outcome: Skipped, request: None, reason: "late".into(), ..line(2) };
     assert!(log(&store, vec![again.clone()], None).await);
     let found = store.delivery(ORG, trigger_id(1), "d2").await.unwrap().unwrap();
@@ -184,7 +184,7 @@ async fn a_delivery_log_is_numbered_and_drops_the_oldest(store: Arc<dyn Store>) 
     let many = 4 + DELIVERIES_KEPT;
     assert!(log(&store, (5..=many).map(line).collect(), None).await);
     let left = delivery_ids(&store, None, 2 * many as usize).await;
-    assert_eq!(left.len() as u64, DELIVERIES_KEPT + 1, "what is queued is not forgotten");
+    assert_eq!(left.len() as u64, DELIVERIES_KEPT + 1, "queued deliveries are kept");
     assert_eq!((left[0].0, left.last().unwrap().0), (many, 3));
     let kept = |n: u64| {
         let store = store.clone();
@@ -200,8 +200,8 @@ async fn a_delivery_log_advances_only_its_own_schedule(store: Arc<dyn Store>) {
     assert!(log(&store, vec![delivery(1, "t1", Skipped)], advance(1)).await);
     let moved = TriggerRow { cursor: Some(at(120)), next_at: Some(at(180)), ..trigger(1, 1) };
     assert_eq!(store.trigger(ORG, trigger_id(1)).await, Ok(Some(moved)));
-    assert!(!log(&store, vec![delivery(1, "t2", Skipped)], advance(2)).await, "it is another schedule now");
-    assert_eq!(delivery_ids(&store, None, 9).await.len(), 1, "and nothing of it was written");
+    assert!(!log(&store, vec![delivery(1, "t2", Skipped)], advance(2)).await, "the schedule has another revision");
+    assert_eq!(delivery_ids(&store, None, 9).await.len(), 1, "nothing was written");
     let stray = TriggerLog { org: ORG, trigger: trigger_id(5), rows: vec![delivery(5, "x", Skipped)], advance: None };
     assert_eq!(store.log_deliveries(&stray).await, Ok(false));
     assert_eq!(store.deliveries(ORG, trigger_id(5), None, 9).await, Ok(vec![]));
@@ -225,17 +225,17 @@ async fn a_run_and_its_delivery_are_written_together(store: Arc<dyn Store>) {
     assert_eq!(found, DeliveryRow { seq: 1, ..line(1) });
     let row = store.trigger(ORG, trigger_id(1)).await.unwrap().unwrap();
     assert_eq!((row.last_run, row.last_run_at), (Some(run(1)), Some(at(200))));
-    assert_eq!((row.cursor, row.next_at), (Some(at(180)), Some(at(240))), "and its schedule is past it");
-    // What was started stays started, whoever looks at the moment again.
+    assert_eq!((row.cursor, row.next_at), (Some(at(180)), Some(at(240))), "the schedule advanced");
+    // A delivery that started a run stays `started`, even if it is logged again.
     assert!(log(&store, vec![delivery(1, "tick", Skipped)], None).await);
     assert_eq!(store.delivery(ORG, trigger_id(1), "tick").await.unwrap().unwrap(), DeliveryRow { seq: 1, ..line(1) });
-    // A key that is taken writes no line either.
+    // If the key is taken, no delivery is logged.
     assert_ne!(commit(started(2, line(2))).await, Committed);
     assert_eq!(store.delivery(ORG, trigger_id(1), "tick").await.unwrap().unwrap().run, Some(run(1)));
-    // A line that names another run makes no sense.
+    // A delivery that names another run is invalid.
     let birth = Birth { delivery: Some(line(1)), ..Default::default() };
     assert_ne!(commit(born(start(run(3)), birth)).await, Committed);
-    // Its trigger may be gone: the run starts all the same.
+    // The trigger may be deleted meanwhile; the run starts anyway.
     let stray = DeliveryRow { trigger: trigger_id(9), run: Some(run(4)), ..delivery(1, "x", Started) };
     let birth = Birth { delivery: Some(stray), ..Default::default() };
     assert_eq!(commit(born(start(run(4)), birth)).await, Committed);
@@ -282,7 +282,7 @@ async fn a_workflow_and_its_own_trigger_are_created_together(store: Arc<dyn Stor
     assert_eq!(store.owned_trigger(ORG, workflow_id(1)).await.unwrap().unwrap().path.as_deref(), Some("p"));
     let all = WorkflowFilter { limit: 9, ..Default::default() };
     assert_eq!(store.create_workflow(&own(2, "two", "p")).await, Ok(Err(Taken::Path)));
-    assert_eq!(store.workflows(ORG, &all).await.unwrap().len(), 1, "neither is there");
+    assert_eq!(store.workflows(ORG, &all).await.unwrap().len(), 1, "neither was created");
     assert_eq!(store.create_workflow(&own(2, "one", "q")).await, Ok(Err(Taken::Name)));
     assert_eq!(store.trigger_at("q").await, Ok(None));
 }

@@ -1,5 +1,5 @@
-//! Clients: they start runs, call back too early, too late, twice and with other bytes, cancel at any
-//! time, watch, pause, resume, and try again with the same key when they did not hear.
+//! Simulated clients. They start runs, send callbacks (too early, too late, twice, with other bytes), cancel,
+//! watch, pause and resume. A client that gets no answer tries again with the same idempotency key.
 
 use super::client_log::{ClientLog, Request};
 use super::random::Random;
@@ -15,20 +15,20 @@ use kernel::run::Phase;
 use kernel::{Input, OrgId, Payload, RunId, Span, Timestamp};
 use store::{Birth, GateRow, IdempotencyKey, Store, Wait, WorkflowPause};
 
-/// The callback whose body does not fit into a record.
+/// The callback number whose body is too large for a record.
 const LARGE_CALLBACK: u64 = 2;
 
-/// Moments further off than this are not aimed at.
+/// Only deadlines closer than this are aimed at.
 const AIM_AHEAD_MAX: Span = Span::from_secs(600);
 
-/// One request to come.
+/// A client request in the event heap.
 pub struct PlannedRequest {
     request: Request,
-    /// What it carries: the trigger's body, or the callback's.
+    /// The body of the trigger or of the callback.
     body: Bytes,
 }
 
-/// Everything clients are going to do before `until`.
+/// Draws all requests that clients send before `until`.
 pub fn draw_requests(world: &mut World, runs_max: u64, until: Timestamp) -> Vec<(Timestamp, PlannedRequest)> {
     let mut random = world.workload_random.clone();
     let mut requests = Vec::new();
@@ -43,7 +43,7 @@ pub fn draw_requests(world: &mut World, runs_max: u64, until: Timestamp) -> Vec<
         let run = RunId::new(at, random.bytes());
         let body = world.expect_run(run, Trigger::draw(&mut random, group), definition, has_listener);
         requests.push((at, PlannedRequest { request: Request::Start { run, key }, body }));
-        requests.extend(draw_holds_and_repeats(world, run, key, at));
+        requests.extend(draw_pauses_and_repeats(world, run, key, at));
         let later = |random: &mut Random| at.after(random.log_millis(1, 120_000));
         for step in world.definitions[definition].workflow.waits() {
             for _ in 0..random.below(4) {
@@ -63,8 +63,8 @@ pub fn draw_requests(world: &mut World, runs_max: u64, until: Timestamp) -> Vec<
     requests
 }
 
-/// What clients do to a run that holds it back, and the requests they send twice.
-fn draw_holds_and_repeats(
+/// Draws pauses, resumes and retries for a run, and a repeated start with the same key.
+fn draw_pauses_and_repeats(
     world: &mut World,
     run: RunId,
     key: Option<u32>,
@@ -90,7 +90,7 @@ fn draw_holds_and_repeats(
     requests
 }
 
-/// Workflows that are paused (true) and resumed, before `until`.
+/// Draws times before `until` at which workflows are paused (true) and resumed.
 pub fn draw_workflow_pauses(world: &mut World, until: Timestamp) -> Vec<(Timestamp, usize, bool)> {
     let mut pauses = Vec::new();
     let length = until.since(world.now).0;
@@ -107,7 +107,7 @@ pub fn draw_workflow_pauses(world: &mut World, until: Timestamp) -> Vec<(Timesta
     pauses
 }
 
-/// Equal numbers, equal bytes.
+/// A callback. Equal numbers mean equal bytes.
 fn callback_request(run: RunId, step: u32, number: u64) -> PlannedRequest {
     let digest = Bytes::from(format!("{run} s{step} number {number}"));
     let body = [&digest[..], &vec![b'x'; if number == LARGE_CALLBACK { INLINE_MAX } else { 0 }]].concat().into();
@@ -115,7 +115,7 @@ fn callback_request(run: RunId, step: u32, number: u64) -> PlannedRequest {
 }
 
 impl World {
-    /// A run that may come to exist; answers what it is given.
+    /// Registers a run that may come to exist. Returns the body of its trigger.
     pub fn expect_run(&mut self, run: RunId, mut trigger: Trigger, definition: usize, has_listener: bool) -> Bytes {
         if self.faults.has_tasks {
             self.draw_task_options(&mut trigger, self.definitions[definition].workflow.is_single_task);
@@ -126,7 +126,7 @@ impl World {
         body
     }
 
-    /// The run that may come of asking for `run` once more.
+    /// Registers the run that a repeated start of `run` may create.
     fn expect_repeat(&mut self, random: &mut Random, run: RunId, at: Timestamp) -> (RunId, Bytes) {
         let again = RunId::new(at, random.bytes());
         let (group, has_listener) = self.checker.group_and_listener(run);
@@ -134,7 +134,7 @@ impl World {
         (again, body)
     }
 
-    /// Aims a callback, a cancel or both at the moment in which `process` will find the run due.
+    /// Sends a callback, a cancel or both at about the time when `process` finds the run due.
     pub fn aim_at_deadline(&mut self, run: RunId, process: usize) {
         let Some(state) = self.checker.stored(run).filter(|state| !state.is_terminal()) else { return };
         let Some(due) = state.next_due().filter(|due| due.since(self.engine_time(process)) < AIM_AHEAD_MAX) else {
@@ -164,7 +164,7 @@ impl World {
                 let soon = self.now.after(self.fault_random.log_millis(1, 500));
                 requests.push((soon, PlannedRequest { request: Request::RetryNow { run }, body: Bytes::new() }));
             }
-            self.trace.mark("somebody meddled with a retry", true);
+            self.trace.mark("a client acted on a retrying step", true);
         }
         self.trace.mark("a callback was aimed at a deadline", calls && open_wait.is_some());
         self.trace.mark("a cancel was aimed at a deadline", cancels);
@@ -173,7 +173,7 @@ impl World {
         }
     }
 
-    /// Sends a request to some process; when none listens, nobody hears it.
+    /// Sends a request to a process. If no process takes requests, it stays unanswered.
     pub fn send(&mut self, planned: PlannedRequest) {
         let PlannedRequest { request, body } = planned;
         let Some(process) = self.reachable() else { return self.unanswered(request) };
@@ -212,13 +212,13 @@ impl World {
                 let input = Input::RetryNow { step: None, actor: ClientLog::actor(ticket) };
                 Command::Give { org, run, input, ticket: some }
             }
-            Request::Notify { .. } => return self.note("nobody but a process tells of an end".into()),
-            _ => return self.note("only workers ask this".into()),
+            Request::Notify { .. } => return self.note("only a process sends notifications".into()),
+            _ => return self.note("only a worker sends this request".into()),
         };
         self.deliver(process, command);
     }
 
-    /// A second run like this one, to be started with it.
+    /// A second run of the same definition, to be started in one request with the first.
     fn second_run(&mut self, run: RunId, process: usize) -> (Start, usize) {
         let mut random = self.workload_random.clone();
         let (second, body) = self.expect_repeat(&mut random, run, self.now);
@@ -229,7 +229,7 @@ impl World {
         (self.start_request(process, second, None, body), ticket)
     }
 
-    /// A client that did not hear whether its run was started asks again, if it has a key to do so.
+    /// A client that got no answer to a start request repeats it, if it has an idempotency key.
     pub fn unanswered(&mut self, request: Request) {
         if request.is_from_worker() {
             return self.worker_unanswered(&request);
@@ -245,7 +245,7 @@ impl World {
         );
     }
 
-    /// As the engine asks its mailbox for a run.
+    /// Builds the start command as the engine does.
     pub fn start_request(&mut self, process: usize, run: RunId, key: Option<u32>, body: Bytes) -> Start {
         let version = self.definitions[self.definition_of[&run]].version.clone();
         let wait = |step: u32| {
@@ -269,7 +269,7 @@ impl World {
         });
         let waits = self.definitions[self.definition_of[&run]].workflow.waits().map(wait).collect();
         let has_listener = self.checker.group_and_listener(run).1;
-        let trigger = self.checker.trigger(run).expect("whoever asks for it has conceived it");
+        let trigger = self.checker.trigger(run).expect("the run was registered before its request");
         let mut origin = Origin {
             workflow: version.workflow,
             workflow_name: version.name.clone(),
@@ -284,25 +284,28 @@ impl World {
             callback_url: if has_listener { "http://listener/".into() } else { String::new() },
             ..Default::default()
         };
-        origin.gate = kernel::advance::gate(&version.plan, &origin).expect("every trigger has a lane");
+        origin.gate = kernel::advance::gate(&version.plan, &origin).expect("every trigger has a concurrency key");
         let gate = origin.gate.as_ref().map(|gate| GateRow {
             id: gates::id(version.workflow, &gate.key),
             limit: gate.limit,
             on_conflict: gate.on_conflict,
         });
         if self.processes[process].paused.contains(&version.workflow) {
-            self.checker.concurrency.workflow_paused(run, version.workflow);
+            self.checker.concurrency.run_held(run, version.workflow);
         }
         let birth = Birth { waits, idempotency: client_key.or(notification_key), notice, ..Default::default() };
         Start { org: OrgId::DEFAULT, run, version, origin, gate, birth }
     }
 
-    /// Somebody pauses or resumes a workflow: the row first, then whoever was asked.
+    /// A client pauses or resumes a workflow: first in the store, then in one process. If the outcome of the
+    /// write is unknown, the process crashes.
     pub fn set_workflow_paused(&mut self, definition: usize, is_paused: bool) {
         let Some(process) = self.reachable().filter(|_| !self.is_store_down()) else { return };
         let is_unknown = !self.is_liveness_phase && self.fault_random.chance(self.faults.unknown_commit);
         let workflow = self.definitions[definition].version.workflow;
-        self.note(format!("process {process} pauses workflow {definition}: {is_paused}, unknown: {is_unknown}"));
+        self.note(format!(
+            "process {process} sets workflow {definition} paused: {is_paused}, unknown outcome: {is_unknown}"
+        ));
         if !is_unknown || self.fault_random.coin() {
             let org = OrgId::DEFAULT;
             let pause = WorkflowPause { org, workflow, at: self.now, actor: "a client".into(), note: String::new() };
@@ -329,12 +332,12 @@ impl World {
         }
     }
 
-    /// Calls back every wait that is open, and resumes whatever is paused.
+    /// Resumes everything that is paused, and sends a callback to every open wait.
     pub fn answer_waits_and_resume(&mut self) {
         let pauses = ready(self.store.workflow_pauses()).expect("the memory store answers");
         for pause in pauses {
             let found = self.definitions.iter().position(|d| d.version.workflow == pause.workflow);
-            self.set_workflow_paused(found.expect("only what is defined is paused"), false);
+            self.set_workflow_paused(found.expect("only known workflows are paused"), false);
         }
         let paused = self.checker.open().filter(|(.., state)| state.state.paused.is_some());
         for run in paused.map(|(run, ..)| run).collect::<Vec<_>>() {

@@ -1,8 +1,8 @@
-//! What clients asked and what they were told, and whether it was true.
+//! What clients requested, what they were answered, and whether the answers are true.
 //!
-//! A client trusts three kinds of answer: *done* (it must stay done, I1), *refused* (it must never turn
-//! out to have happened, I2) and *unknown* (it may be either, I3). The ledger holds each answer against
-//! the stored run when it is given, and all of them again at the end.
+//! A client relies on three kinds of answers: *done* (the effect must last, I1), *refused* (the effect must
+//! never appear, I2) and *unknown* (either is possible, I3). The log compares each answer with the stored run
+//! when it is given, and all answers again at the end.
 
 use super::checker::Checker;
 use super::violation::{CheckResult, Violation, ViolationKind, require};
@@ -12,7 +12,7 @@ use engine::mailbox::Trouble;
 use kernel::{Answer, Run, RunId, RunStatus, Span};
 use std::collections::BTreeMap;
 
-/// Where a reply goes: a number in the ledger.
+/// Identifies a request: its index in the log.
 pub type Ticket = usize;
 
 #[derive(Clone, Debug)]
@@ -41,30 +41,30 @@ pub enum Request {
     RetryNow {
         run: RunId,
     },
-    /// A worker asks for tasks…
+    /// A worker requests tasks.
     Claim {
         worker: usize,
     },
-    /// …says how one ended (a number in the crew's book)…
+    /// A worker reports a result (an index into the reports of [`workers`](super::workers)).
     Report {
         run: RunId,
         fence: u64,
         digest: u64,
         report: usize,
     },
-    /// …says that it is alive, at a time of the process it tells…
+    /// A worker sends a heartbeat, optionally with an extension of its own choice.
     Heartbeat {
         run: RunId,
         step: u32,
         fence: u64,
         by: Option<Span>,
     },
-    /// …or how far it is.
+    /// A worker sends a progress report.
     Progress {
         run: RunId,
         fence: u64,
     },
-    /// A process asks itself for the run that tells of another's end.
+    /// A process starts the run that sends a notification about another run.
     Notify {
         run: RunId,
         of: RunId,
@@ -73,7 +73,7 @@ pub enum Request {
 }
 
 impl Request {
-    /// Does a worker ask it?
+    /// Does a worker send this request?
     pub fn is_from_worker(&self) -> bool {
         matches!(
             self,
@@ -99,9 +99,9 @@ impl Request {
 
 pub struct LoggedRequest {
     pub request: Request,
-    /// The process that was asked.
+    /// The process that got the request.
     process: usize,
-    /// The same process had acknowledged the run's start by then.
+    /// The same process had already acknowledged the start of the run.
     is_known: bool,
     state: RequestState,
 }
@@ -109,7 +109,7 @@ pub struct LoggedRequest {
 #[derive(Clone, Debug, PartialEq)]
 enum RequestState {
     Open,
-    /// Whoever had it died.
+    /// The process died or the client disconnected.
     Lost,
     Done(Answer),
     Refused,
@@ -121,18 +121,18 @@ enum RequestState {
 #[derive(Default)]
 pub struct ClientLog {
     entries: Vec<LoggedRequest>,
-    /// Runs asked for with a key.
+    /// Runs that were started with an idempotency key.
     keys: BTreeMap<RunId, u32>,
 }
 
 impl ClientLog {
-    /// Was it asked for with a key? Then another run may be there in its place.
+    /// Was the run started with an idempotency key? Then another run may exist in its place.
     pub fn has_key(&self, run: RunId) -> bool {
         self.keys.contains_key(&run)
     }
 
     pub fn record(&mut self, request: Request, process: usize) -> Ticket {
-        // A worker speaks of what it was given, which is durable.
+        // A worker refers to a task that it got, so the run is durable.
         let is_known = request.is_from_worker() || self.has_acknowledged(process, request.run());
         if let Request::Start { run, key: Some(key) } = request {
             self.keys.insert(run, key);
@@ -145,7 +145,7 @@ impl ClientLog {
         format!("client {ticket}")
     }
 
-    /// The process is gone: nobody will answer. Returns what was asked of it.
+    /// The process died, so nothing answers its open requests. Returns these requests.
     pub fn process_died(&mut self, process: usize) -> Vec<Request> {
         let open = self.entries.iter_mut().filter(|r| r.process == process && r.state == RequestState::Open);
         open.map(|entry| {
@@ -155,7 +155,7 @@ impl ClientLog {
         .collect()
     }
 
-    /// Holds a reply against what is stored.
+    /// Checks a reply against what is stored.
     pub fn answered(&mut self, ticket: Ticket, reply: Reply, stored: &Checker) -> Result<&Request, Violation> {
         let entry = &self.entries[ticket];
         if entry.state != RequestState::Open {
@@ -168,13 +168,13 @@ impl ClientLog {
             (request, Reply::Trouble(Trouble::Newer)) if stored.needs_upgrade(request.run()) => RequestState::Refused,
             (Request::Start { key: Some(key), .. }, Reply::KeyTaken { run, .. }) => {
                 let is_correct = self.keys.get(&run) == Some(key) && stored.stored(run).is_some();
-                require(is_correct, || format!("key {key} is said to belong to {run}"))?;
+                require(is_correct, || format!("the reply says that key {key} belongs to {run}"))?;
                 RequestState::Refused
             }
             (Request::Notify { of, number, .. }, Reply::KeyTaken { run, .. }) => {
                 let is_correct =
                     stored.notifications.sent_by(run) == Some((*of, *number)) && stored.stored(run).is_some();
-                require(is_correct, || format!("notice {number} of {of} is said to be told by {run}"))?;
+                require(is_correct, || format!("the reply says that {run} sends notification {number} of {of}"))?;
                 RequestState::Refused
             }
             (Request::Claim { .. }, Reply::Handed(_)) | (Request::Heartbeat { .. }, Reply::Lease(_)) => {
@@ -182,7 +182,7 @@ impl ClientLog {
             }
             (Request::Watch { .. }, Reply::Ended(status)) => RequestState::Ended(status),
             (Request::Start { .. } | Request::Notify { .. }, Reply::NotFound) => {
-                return Err(format!("{:?} was answered with nothing there", entry.request).into());
+                return Err(format!("{:?} was answered with `NotFound`", entry.request).into());
             }
             (_, Reply::NotFound) if !entry.is_known => RequestState::Refused,
             (request, Reply::Answer { answer, status, .. })
@@ -190,7 +190,7 @@ impl ClientLog {
             {
                 let now = stored.stored(entry.request.run()).map(Run::status);
                 let is_correct = !status.is_terminal() || now == Some(status);
-                require(is_correct, || format!("told that the run is {status}, it is {now:?}"))?;
+                require(is_correct, || format!("the reply says that the run is {status}, but it is {now:?}"))?;
                 RequestState::Done(answer)
             }
             (request, reply) => return Err(format!("{request:?} was answered with {reply:?}").into()),
@@ -200,25 +200,25 @@ impl ClientLog {
         Ok(&self.entries[ticket].request)
     }
 
-    /// Everything that was said, once more.
+    /// Checks all answers once more, at the end of the simulation.
     pub fn check_all(&self, stored: &Checker) -> CheckResult {
         (0..self.entries.len()).try_for_each(|ticket| self.check(ticket, stored))?;
         self.check_one_run_per_key(stored)?;
         self.check_cancels_were_requested(stored)
     }
 
-    /// I24.
+    /// I24: one idempotency key creates one run.
     fn check_one_run_per_key(&self, stored: &Checker) -> CheckResult {
         let mut created = BTreeMap::new();
         for (run, key) in self.keys.iter().filter(|(run, _)| stored.stored(**run).is_some()) {
             let other = created.insert(key, run);
-            ViolationKind::Duplicated.unless(other.is_none(), || format!("key {key} made {run} and {other:?}"))?;
+            ViolationKind::Duplicated.unless(other.is_none(), || format!("key {key} created {run} and {other:?}"))?;
         }
         Ok(())
     }
 
-    /// I2: a run exists because somebody started it, and is cancelled because somebody cancelled it. (What the
-    /// engine itself cancels is judged with the places of runs.)
+    /// I2: a run is cancelled only if a client requested it. The concurrency model checks cancellations by
+    /// the engine.
     fn check_cancels_were_requested(&self, stored: &Checker) -> CheckResult {
         let stored_runs = self.entries.iter().filter_map(|r| Some((r.request.run(), stored.stored(r.request.run())?)));
         let is_cancelled = |run: &Run| run.status() == RunStatus::Cancelled && run.state.cancelled_by != "onward";
@@ -228,7 +228,7 @@ impl ClientLog {
                     && entry.state != RequestState::Refused
                     && run.state.cancelled_by == ClientLog::actor(ticket)
             });
-            require(is_requested, || format!("{id} was cancelled by nobody"))?;
+            require(is_requested, || format!("{id} was cancelled, but no client requested it"))?;
         }
         Ok(())
     }
@@ -241,14 +241,14 @@ impl ClientLog {
         self.entries[ticket].state == RequestState::Open
     }
 
-    /// Whoever asked does not wait for the answer any more.
+    /// The client does not wait for the answer any more.
     pub fn disconnect(&mut self, ticket: Ticket) {
         if self.entries[ticket].state == RequestState::Open {
             self.entries[ticket].state = RequestState::Lost;
         }
     }
 
-    /// Did a process ask this of itself, to tell of an end?
+    /// Did a process send this request to start a notification run?
     pub fn is_notification(&self, ticket: Ticket) -> bool {
         matches!(self.entries[ticket].request, Request::Notify { .. })
     }
@@ -314,10 +314,10 @@ impl ClientLog {
             (Request::Watch { .. }, RequestState::Refused) => true,
             _ => false,
         };
-        ViolationKind::Lost.unless(is_correct, || format!("{request:?} was answered with {state:?}, which is not so"))
+        ViolationKind::Lost.unless(is_correct, || format!("{request:?} was answered with {state:?}, which is wrong"))
     }
 
-    /// Did another request with the same bytes perhaps get through?
+    /// May another request with the same bytes have been applied?
     fn may_have_applied(&self, bytes: &Bytes) -> bool {
         self.entries.iter().any(|r| match &r.request {
             Request::Callback { digest, .. } => digest == bytes && r.state != RequestState::Refused,
@@ -325,7 +325,7 @@ impl ClientLog {
         })
     }
 
-    /// Did the same report perhaps get through another time?
+    /// May the same report have been applied by another request?
     fn may_have_reported(&self, id: RunId, of: u64, content: u64) -> bool {
         self.entries.iter().any(|r| match r.request {
             Request::Report { run, fence, digest, .. } => {

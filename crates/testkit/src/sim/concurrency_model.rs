@@ -1,12 +1,14 @@
-//! Runs that share a limit, judged from outside: who is in, who waits, who was sent away.
+//! A model of concurrency limits: which runs of a group are open, which are queued, and which were refused.
 //!
-//! It reads what the journals say of each run ([`Move`]s) and nothing of the engine's own books. The rules:
-//! never more in than the limit, first come first served, nobody is sent away while there is room, nobody
-//! makes room for a run that does not exist, and nobody is let in while the workflow is paused.
+//! It reads only the journals ([`ConcurrencyEvent`]) and none of the engine's own state. The rules: a group
+//! never has more open runs than its limit. Queued runs are admitted in order. No run is refused while there
+//! is room. No run is cancelled for a run that does not exist. No run is admitted while its workflow is
+//! paused.
 //!
-//! Places are kept by the one process that has the store. A process that somebody else has written behind
-//! its back counts wrongly and cannot know it, so only one that has been alone since it started is held to
-//! the limit ([`Writer`]); it is started anew in the end, and then nothing may be forgotten.
+//! With a local store, one process keeps the groups in its memory. If another process writes meanwhile, the
+//! counts of the first are wrong and it cannot know that. So only a process that has been the only writer
+//! since its start is held to the limit ([`BatchWriter`]). An outdated process is restarted in the end, and
+//! the new one must follow all rules.
 
 use super::violation::{CheckResult, ViolationKind, require};
 use super::workflow_generator::ConcurrencyLimit;
@@ -14,87 +16,88 @@ use kernel::event::OnConflict;
 use kernel::{RunId, Timestamp, WorkflowId};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What a record says about a run's place.
+/// What a record says about a run and its concurrency group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ConcurrencyEvent {
-    /// It was created and may go on.
+    /// The run was created and is open.
     Entered,
-    /// It was created and waits for its turn.
+    /// The run was created and is queued.
     Queued,
-    /// It was created and is not to run.
+    /// The run was created and refused.
     Refused,
     Admitted,
-    /// It was cancelled to make room.
+    /// The run was cancelled to make room.
     Superseded,
-    /// It waited, is not meant to, and whoever keeps the gate found it full: two processes had let runs in at once.
+    /// The run was queued although its policy is `skip`, and then the group was found full. That happens if
+    /// two processes admit runs at once.
     TurnedAway,
     Ended,
 }
 
-/// What can be asked of the process that wrote a batch.
+/// What the process knew that wrote a batch.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct BatchWriter {
-    /// Nobody else has written since it started.
+    /// No other process has written since it started.
     pub is_only_writer: bool,
-    /// It knows what became of everything it wrote.
+    /// It knows the outcome of all its commits.
     pub knows_all_commits: bool,
-    /// It starts nothing any more.
+    /// It starts nothing new.
     pub is_draining: bool,
-    /// It had not learned yet what became of the batch before.
+    /// It decided this batch before it knew the outcome of the previous one.
     pub is_decided_ahead: bool,
 }
 
-/// What runs have in common that share a limit.
+/// Runs with the same key share a limit: the workflow and the group of the trigger.
 type GroupKey = (WorkflowId, u64);
 
 #[derive(Default)]
 pub struct ConcurrencyModel {
     runs: BTreeMap<RunId, (GroupKey, ConcurrencyLimit)>,
     groups: BTreeMap<GroupKey, Group>,
-    /// Runs asked for while their workflow was paused, until it is resumed.
+    /// Runs that were requested while their workflow was paused, until it is resumed.
     held: BTreeMap<RunId, WorkflowId>,
-    /// Batches so far.
+    /// How many batches were applied.
     batches: u64,
 }
 
 #[derive(Clone, Default)]
 struct Group {
-    /// The largest limit that any of its runs names.
+    /// The largest limit of any of its runs.
     largest_limit: u32,
     open: BTreeSet<RunId>,
     waiting: BTreeMap<RunId, Timestamp>,
-    /// The newest run there ever was for which others make room.
+    /// The newest run ever for which older runs are cancelled.
     newest_replacer: Option<RunId>,
-    /// The last batch with which runs left: its number, how many did, and whether somebody had waited.
+    /// The last batch in which runs ended: its number, how many ended, and whether one of them was queued.
     departed: (u64, usize, bool),
 }
 
-/// What one batch did to a gate.
+/// What one batch did to a group.
 #[derive(Default)]
 struct GroupChange {
-    /// How many were in or waiting before.
+    /// How many runs were open or queued before.
     before: usize,
-    /// How many had left with the batch before, if that was not known when this one was decided.
+    /// How many runs ended in the previous batch, if its outcome was unknown when this one was decided.
     departed_before: usize,
     had_queue: bool,
-    /// Runs that came with the batch and were not refused.
+    /// Runs that the batch created and did not refuse.
     created: usize,
     queued: usize,
-    /// Runs that were to come and did not.
+    /// Runs that the batch should have created but did not.
     not_created: usize,
     admitted: Vec<RunId>,
     superseded: Vec<RunId>,
 }
 
 impl Group {
-    /// Runs that wait and came before this one. Within a millisecond ids are in no order.
+    /// The number of queued runs that are older than this one. Ids from the same millisecond have no order.
     fn waiting_before(&self, run: RunId) -> usize {
         self.waiting.keys().filter(|other| other.0[..6] < run.0[..6]).count()
     }
 }
 
 impl ConcurrencyModel {
-    /// Somebody is about to ask for this run.
+    /// Registers a run before it is requested.
     pub fn expect_run(&mut self, run: RunId, workflow: WorkflowId, group_number: u64, limit: ConcurrencyLimit) {
         let key = (workflow, group_number);
         self.runs.insert(run, (key, limit));
@@ -102,8 +105,8 @@ impl ConcurrencyModel {
         group.largest_limit = group.largest_limit.max(limit.max_runs);
     }
 
-    /// The run is asked for while its workflow is paused.
-    pub fn workflow_paused(&mut self, run: RunId, workflow: WorkflowId) {
+    /// The run is requested while its workflow is paused.
+    pub fn run_held(&mut self, run: RunId, workflow: WorkflowId) {
         self.held.insert(run, workflow);
     }
 
@@ -112,7 +115,7 @@ impl ConcurrencyModel {
         self.held.retain(|_, of| *of != workflow);
     }
 
-    /// Takes in what a batch did. `failed` are runs that it was to create and did not.
+    /// Applies a batch. `failed` are runs that the batch should have created but did not.
     pub fn apply_batch(
         &mut self,
         events: &[(RunId, ConcurrencyEvent)],
@@ -126,7 +129,7 @@ impl ConcurrencyModel {
             let Some((key, _)) = self.runs.get(run) else { continue };
             let group = &self.groups[key];
             let (before, had_queue) = (group.open.len() + group.waiting.len(), !group.waiting.is_empty());
-            // They may have been there still when this was decided.
+            // Runs that ended in the previous batch may still have been open when this one was decided.
             let (batch, count, had_waited) = group.departed;
             let is_known = !writer.is_decided_ahead || batch + 1 != self.batches;
             let (departed_before, had_queue) = if is_known { (0, had_queue) } else { (count, had_queue || had_waited) };
@@ -137,10 +140,10 @@ impl ConcurrencyModel {
         for (run, event) in events {
             let is_admitted = matches!(event, ConcurrencyEvent::Entered | ConcurrencyEvent::Admitted);
             ViolationKind::Early.unless(!is_admitted || !self.held.contains_key(run), || {
-                format!("{run} is let in although its workflow is paused")
+                format!("{run} is admitted although its workflow is paused")
             })?;
             let Some((key, limit)) = self.runs.get(run) else {
-                require(*event != ConcurrencyEvent::Refused, || format!("{run} is refused, and there is no limit"))?;
+                require(*event != ConcurrencyEvent::Refused, || format!("{run} is refused although it has no limit"))?;
                 continue;
             };
             let (group, change) = (self.groups.entry(*key).or_default(), changes.entry(*key).or_default());
@@ -155,7 +158,8 @@ impl ConcurrencyModel {
         Ok(())
     }
 
-    /// A run for which others must make room, and they have had time since `since`.
+    /// Checks that older runs have made room for a run that replaces them, if it has been queued since before
+    /// `since`.
     pub fn check_room_was_made(&self, since: Timestamp) -> CheckResult {
         for group in self.groups.values() {
             let Some(newest_replacer) =
@@ -194,7 +198,7 @@ impl Group {
                 change.created += 1;
                 let has_room = taken < limit.max_runs as usize;
                 ViolationKind::Duplicated.unless(has_room || !writer.is_only_writer, || {
-                    format!("{run} is let in where {taken} are before it, of {} allowed", limit.max_runs)
+                    format!("{run} is admitted behind {taken} runs, the limit is {}", limit.max_runs)
                 })
             }
             ConcurrencyEvent::Queued => {
@@ -208,7 +212,7 @@ impl Group {
                     || change.queued > 0;
                 let is_accountable = writer.is_only_writer && writer.knows_all_commits;
                 require(is_full || !is_accountable, || {
-                    format!("{run} is refused, {taken} of {} are there", limit.max_runs)
+                    format!("{run} is refused although only {taken} of {} runs are open or queued", limit.max_runs)
                 })
             }
             ConcurrencyEvent::Admitted => {
@@ -226,7 +230,7 @@ impl Group {
                 let is_right = self.waiting.contains_key(&run) && limit.on_conflict == OnConflict::Skip;
                 let is_accountable = writer.is_only_writer && writer.knows_all_commits;
                 require(is_right && (others >= limit.max_runs as usize || !is_accountable), || {
-                    format!("{run} is turned away, {others} of {} are there", limit.max_runs)
+                    format!("{run} is turned away although only {others} of {} runs are open or queued", limit.max_runs)
                 })
             }
             ConcurrencyEvent::Ended => {
@@ -238,17 +242,22 @@ impl Group {
         }
     }
 
-    /// What must hold once a batch has landed. Whoever waits and came before one that was let in has a
-    /// place already, and only its own record is still on its way.
+    /// Checks the group after a batch. A queued run that is older than an admitted one has been admitted too,
+    /// and only its own record is not committed yet.
     fn check_after_batch(&self, change: &GroupChange, writer: BatchWriter) -> CheckResult {
         for run in change.admitted.iter().filter(|run| writer.is_only_writer && self.open.contains(run)) {
             let (open, ahead) = (self.open.len(), self.waiting_before(*run));
             ViolationKind::Duplicated.unless(open + ahead <= self.largest_limit as usize, || {
-                format!("{run} is let in: {open} are in, {ahead} waited longer, {} may", self.largest_limit)
+                format!(
+                    "{run} is admitted: {open} are open, {ahead} were queued earlier, the limit is {}",
+                    self.largest_limit
+                )
             })?;
         }
         for run in &change.superseded {
-            ViolationKind::Lost.unless(self.newest_replacer > Some(*run), || format!("{run} made room for nobody"))?;
+            ViolationKind::Lost.unless(self.newest_replacer > Some(*run), || {
+                format!("{run} was cancelled to make room, but no newer run needs it")
+            })?;
         }
         Ok(())
     }

@@ -1,6 +1,7 @@
-//! Conditions twice: as text for the kernel to parse and judge, and as a value the model judges itself.
+//! Step conditions in two forms: as text that the kernel parses and evaluates, and as a value that the model
+//! evaluates itself.
 //!
-//! The rule: nothing here calls the kernel, or the two judgements would be one.
+//! Invariant: nothing here calls the kernel. Otherwise both evaluations would share the same bugs.
 
 use super::random::Random;
 use std::fmt;
@@ -10,19 +11,19 @@ const CODES: [u16; 4] = [200, 404, 500, 503];
 
 #[derive(Clone, Debug)]
 pub enum Condition {
-    /// How a step ended, in a word.
+    /// The final status of a step.
     Status {
         step: usize,
         status: &'static str,
         is: bool,
     },
-    /// The code its upstream answered with.
+    /// The status code from the upstream of a step.
     Code {
         step: usize,
         is: Comparison,
         code: u16,
     },
-    /// What the trigger's `flag` says.
+    /// The `flag` of the trigger.
     Flag(bool),
     Not(Box<Condition>),
     Both(Box<Condition>, Box<Condition>),
@@ -37,7 +38,7 @@ pub enum Comparison {
     Below,
 }
 
-/// What a condition can see.
+/// What a condition can refer to.
 pub trait Facts {
     fn step_status(&self, step: usize) -> &'static str;
     fn status_code(&self, step: usize) -> Option<u16>;
@@ -45,7 +46,7 @@ pub trait Facts {
 }
 
 impl Condition {
-    /// About `needs` and the trigger, at most `depth` operators deep.
+    /// A condition on `needs` and the trigger, with at most `depth` nested operators.
     pub fn draw(random: &mut Random, needs: &[usize], depth: u32) -> Condition {
         let inner = |random: &mut Random| Box::new(Condition::draw(random, needs, depth - 1));
         match random.below(10) {

@@ -1,9 +1,9 @@
-//! Hosts and the store in bad weather: crashes, pauses, zombies, clocks that are set, a store that is
-//! away, a neighbour of a later release.
+//! Injects faults into hosts and the store: crashes, pauses, clock steps, store outages, writes by a later
+//! release.
 //!
-//! A host runs one process; after a pause it may run two, an old one that does not know it was replaced
-//! and the one that replaced it. A host goes down as a whole, and whatever goes down comes back: the
-//! engine reads what it must recover when it starts.
+//! A host runs one process. After a pause it may run two: a process that does not know that it was replaced
+//! (a zombie), and its replacement. A crash stops all processes of a host. Every crashed host starts again,
+//! and the engine recovers its runs when it starts.
 
 use super::clock::{EngineClock, WallClock};
 use super::process::{Process, ProcessEvent};
@@ -17,7 +17,7 @@ pub enum FaultEvent {
     Crash {
         host: usize,
     },
-    /// A crash while the host is still busy coming back.
+    /// A second crash, shortly after the host started again.
     CrashInRecovery {
         host: usize,
     },
@@ -26,34 +26,34 @@ pub enum FaultEvent {
         host: usize,
         generation: u32,
     },
-    /// Somebody notices a process that lives although it was replaced, and starts the host anew: what
-    /// goes down comes back, or nobody would take up its work.
+    /// Stops a replaced process that still runs, and restarts its host. Without the restart its work would
+    /// never be recovered.
     StopReplaced {
         process: usize,
     },
-    /// Somebody stops the process on purpose…
+    /// An operator asks the process to drain.
     Drain {
         host: usize,
     },
-    /// …and has waited long enough.
+    /// The drain grace period is over.
     StopDrained {
         process: usize,
     },
     Pause {
         host: usize,
     },
-    /// Some hosts stop one by one and go on in another order.
+    /// Some hosts pause one by one and resume in another order.
     StaggeredPause,
-    /// One of them.
+    /// The pause of one of these hosts.
     PauseFor {
         host: usize,
         length: Span,
     },
-    /// Somebody sets a host's clock.
+    /// An operator sets the clock of a host.
     ClockStep {
         host: usize,
     },
-    /// The store goes away for a while.
+    /// The store is unavailable for a while.
     Outage,
     /// A node of a later release writes to a run.
     Upgrade,
@@ -63,7 +63,7 @@ pub struct Host {
     pub wall: WallClock,
     /// How often it has crashed.
     generation: u32,
-    /// The process that answers.
+    /// The process that takes requests.
     current: Option<usize>,
 }
 
@@ -74,7 +74,7 @@ impl Host {
 }
 
 impl World {
-    /// Sets up the hosts and what is going to befall them.
+    /// Creates the hosts and schedules their faults.
     pub fn set_up_hosts(&mut self, hosts: usize) {
         for host in 0..hosts {
             let drawn = WallClock::draw(&mut self.fault_random, self.now);
@@ -129,7 +129,7 @@ impl World {
             }
             FaultEvent::Outage => {
                 let length = self.fault_random.log_millis(50, 20_000);
-                self.note(format!("the store is away for {length}"));
+                self.note(format!("the store is unavailable for {length}"));
                 self.store_down_until = self.now.after(length);
                 self.schedule_fault(self.faults.outage_mean, fault);
             }
@@ -137,14 +137,14 @@ impl World {
         Ok(())
     }
 
-    /// Good weather: whoever is paused goes on.
+    /// Resumes every paused process, for the liveness phase.
     pub fn resume_all(&mut self) {
         for process in 0..self.processes.len() {
             self.push(Span(0), SimEvent::Process(process, ProcessEvent::Resume));
         }
     }
 
-    /// Every process on the host is gone with all it knew.
+    /// Kills every process of the host; it boots again later.
     pub fn crash(&mut self, host: usize) {
         self.note(format!("host {host} crashes"));
         self.trace.mark("a host crashed", self.hosts[host].is_up());
@@ -179,8 +179,8 @@ impl World {
         }
         let high_water = ready(self.store.high_water()).expect("the memory store answers");
         let Some(clock) = EngineClock::start(&self.hosts[host].wall, self.now, high_water) else {
-            // It refuses to start, and says why; somebody sets the clock.
-            self.trace.mark("a clock kept a process from starting", true);
+            // The process refuses to start; an operator corrects the clock.
+            self.trace.mark("a process refused to start because of its clock", true);
             self.note(format!("host {host} cannot start: its clock is far behind {high_water:?}"));
             self.hosts[host].wall.set(self.now, high_water.unwrap_or_default());
             return self.push(Span::from_secs(10), SimEvent::Fault(FaultEvent::Boot { host, generation }));
@@ -189,7 +189,7 @@ impl World {
         let unparked = ready(self.store.unparked()).expect("the memory store answers");
         let process = self.processes.len();
         self.trace.mark("a run was recovered", !unparked.is_empty());
-        self.trace.mark("a process was replaced while it lives", self.hosts[host].is_up());
+        self.trace.mark("a live process was replaced", self.hosts[host].is_up());
         self.note(format!("host {host} starts process {process}, epoch {epoch}, {} to recover", unparked.len()));
         let paused = ready(self.store.workflow_pauses()).expect("the memory store answers");
         let paused: Vec<WorkflowId> = paused.into_iter().map(|pause| pause.workflow).collect();
@@ -216,7 +216,7 @@ impl World {
         }
     }
 
-    /// The process starts nothing more; what is under way has some time to finish.
+    /// The process starts nothing new; attempts in progress get a grace period.
     fn drain(&mut self, host: usize) {
         let Some(process) = self.hosts[host].current.filter(|p| !self.processes[*p].is_draining) else { return };
         self.note(format!("process {process} drains"));
@@ -227,11 +227,10 @@ impl World {
         self.push(grace, SimEvent::Fault(FaultEvent::StopDrained { process }));
     }
 
-    /// The process stops in the middle of whatever it does. Half of the time somebody takes it for dead
-    /// and starts another.
+    /// Pauses the process in the middle of its work. Half of the time a replacement is started meanwhile.
     fn pause(&mut self, host: usize, length: Span) {
         let Some(process) = self.hosts[host].current else { return };
-        self.note(format!("process {process} stops for {length}"));
+        self.note(format!("process {process} pauses for {length}"));
         self.processes[process].pause();
         self.push(length, SimEvent::Process(process, ProcessEvent::Resume));
         if self.fault_random.coin() {
@@ -242,7 +241,7 @@ impl World {
     }
 
     fn pause_staggered(&mut self) {
-        self.trace.mark("hosts stopped one by one", self.hosts.len() > 1);
+        self.trace.mark("hosts paused one by one", self.hosts.len() > 1);
         for host in 0..self.hosts.len() {
             if self.fault_random.coin() {
                 let (begin, length) = (self.fault_random.millis(0, 2_000), self.fault_random.millis(2_000, 20_000));
@@ -251,12 +250,12 @@ impl World {
         }
     }
 
-    /// Sets the clock forward or back, a little as likely as a lot.
+    /// Sets the clock forward or back. The size of the step is drawn on a logarithmic scale.
     fn step_clock(&mut self, host: usize) {
         let size = self.fault_random.log_millis(500, 7_200_000).0 as i64;
         let step = if self.fault_random.coin() { size } else { -size };
         self.note(format!("the clock of host {host} is set by {step} µs"));
-        self.trace.mark("a clock was set back", step < 0);
+        self.trace.mark("a wall clock was set back", step < 0);
         self.hosts[host].wall.step(step);
         for process in 0..self.processes.len() {
             if self.processes[process].host == host && self.processes[process].is_up() {
@@ -265,7 +264,7 @@ impl World {
         }
     }
 
-    /// A process that takes requests; now and then one that was replaced.
+    /// Picks a process that takes requests; one in five times it may be a replaced one.
     pub fn reachable(&mut self) -> Option<usize> {
         let is_alive = |process: &usize| self.processes[*process].is_alive();
         let current: Vec<usize> = self.hosts.iter().filter_map(|h| h.current).filter(is_alive).collect();

@@ -1,13 +1,13 @@
-//! What goes wrong in one story. Each kind of fault is off in about half of the seeds (swarm testing:
-//! bugs hide behind faults that mask each other), and has a rate of its own when it is on.
+//! Which faults a simulation injects, and how often. Each kind is off in about half of the seeds, because
+//! faults can mask each other (swarm testing). When a kind is on, it has its own rate.
 //!
-//! Every rate is drawn even where it is then switched off, so that leaving one kind out changes nothing
-//! else: that is what makes a failing story shrink.
+//! Every rate is drawn even if the kind is then switched off. That way leaving one kind out changes nothing
+//! else, which lets a failing simulation shrink.
 
 use super::random::Random;
 use kernel::Span;
 
-/// What can be left out of a story: the kinds of faults, and what only some stories are about.
+/// What can be left out of a simulation: kinds of faults, and features that only some simulations use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     Crash,
@@ -27,21 +27,21 @@ pub enum Fault {
     DeadlineRace,
     Upgrade,
     Drain,
-    /// Limits on runs that are open at once.
+    /// Concurrency limits on runs.
     ConcurrencyLimits,
-    /// Runs and workflows that are paused and resumed.
+    /// Clients pause and resume runs and workflows.
     UserPauses,
-    /// Somebody wants to be told that a run has ended.
+    /// Notifications when a run ends.
     Notifications,
-    /// Steps that are done outside, and workers that do them.
+    /// Steps that external workers perform.
     Tasks,
     WorkerDeath,
     WorkerHang,
     RepeatedReport,
     WorkerDisconnect,
-    /// Limits, rates and pauses of types.
+    /// Limits, rates and pauses of task types.
     TypeSettings,
-    /// Next to nothing that waits is kept in memory.
+    /// The engine keeps only a few ready tasks in memory.
     SmallMemory,
 }
 
@@ -81,56 +81,56 @@ impl Fault {
     }
 }
 
-/// Chances are in thousandths; a mean is the average time between two.
+/// Chances are in thousandths; a mean is the average time between two faults.
 #[derive(Clone, Debug, Default)]
 pub struct FaultPlan {
-    /// A host goes down with every process on it, and comes back.
+    /// A host crashes with all its processes, and boots again.
     pub crash_mean: Option<Span>,
-    /// … again, shortly after it came back.
+    /// A host crashes again shortly after its boot.
     pub crash_in_recovery: u32,
-    /// … just before or just after a commit.
+    /// A host crashes just before or just after a commit.
     pub crash_at_commit: u32,
-    /// A process stops for a while and goes on with what it remembers.
+    /// A process pauses and continues with its old memory.
     pub pause_mean: Option<Span>,
-    /// Several hosts stop one by one, and go on in another order.
+    /// Several hosts pause one by one and resume in another order.
     pub staggered_pause_mean: Option<Span>,
-    /// A commit whose fate nobody learns.
+    /// A commit returns an unknown outcome.
     pub unknown_commit: u32,
-    /// What a process does then.
+    /// Whether a process stops after an unknown outcome.
     pub stops_on_unknown: bool,
     /// The store refuses everything for a while.
     pub outage_mean: Option<Span>,
-    /// A run's write meets a conflict although nobody else wrote.
+    /// A write gets a conflict although there is no competing write.
     pub spurious_conflict: u32,
     /// A read fails.
     pub read_failure: u32,
     /// A read takes up to this long.
     pub read_delay: Span,
-    /// An executor reports twice, or something else later.
+    /// An executor reports twice, the second time perhaps with another result.
     pub double_result: u32,
     /// An upstream never answers.
     pub upstream_silence: u32,
-    /// The clocks of hosts are off and drift.
+    /// Wall clocks have an offset and drift.
     pub has_clock_skew: bool,
-    /// The clock of a host is set.
+    /// A wall clock is set forward or back.
     pub clock_step_mean: Option<Span>,
-    /// A callback, a cancel or both come in the very moment in which a run is due.
+    /// A callback, a cancel or both arrive at the moment when a run is due.
     pub deadline_race: u32,
-    /// A node of a later release writes to a run what this one cannot read.
+    /// A node of a later release writes an event that this release cannot read.
     pub upgrade_mean: Option<Span>,
-    /// A process is asked to stop: it starts nothing more, and is gone a while later.
+    /// A process drains: it starts nothing new and stops after a while.
     pub drain_mean: Option<Span>,
     pub has_concurrency_limits: bool,
     pub has_user_pauses: bool,
     pub has_notifications: bool,
     pub has_tasks: bool,
-    /// A worker takes a task and is never heard of again.
+    /// A worker takes a task and dies.
     pub worker_death: u32,
-    /// … or until its lease has ended.
+    /// A worker hangs until its lease has ended.
     pub worker_hang: u32,
-    /// It says again what it said, or something else.
+    /// A worker repeats its report, perhaps with another result.
     pub repeated_report: u32,
-    /// It hangs up before it is answered.
+    /// A worker disconnects before its claim request is answered.
     pub worker_disconnect: u32,
     pub has_type_settings: bool,
     pub has_small_memory: bool,
@@ -179,7 +179,7 @@ impl FaultPlan {
         }
     }
 
-    /// Do all clocks show the same?
+    /// Do all clocks show the same time?
     pub fn has_one_clock(&self) -> bool {
         !self.has_clock_skew && self.clock_step_mean.is_none()
     }

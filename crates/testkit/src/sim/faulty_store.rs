@@ -1,7 +1,8 @@
-//! The store, failing on purpose: away for a while, silent about a commit, unable to read.
+//! A store that fails on purpose: unavailable for a while, unknown commit outcomes, spurious conflicts,
+//! failed reads.
 //!
-//! Faults are whole calls: a batch lands or does not, as a transaction does. After every write what is
-//! stored is examined, whatever the writer was told.
+//! A fault affects a whole call: like a transaction, a batch is applied or it is not. After every write the
+//! checker examines what is stored, whatever the writer was told.
 
 use super::checker::fold;
 use super::concurrency_model::BatchWriter;
@@ -13,7 +14,7 @@ use kernel::{OrgId, Record, RunId, event};
 use store::{Batch, Error, ReadyRow, Result, RunWrite, Store, TimerChange, Verdict};
 
 impl World {
-    /// Nothing can be read or written.
+    /// Does the store refuse all reads and writes?
     pub fn is_store_down(&self) -> bool {
         !self.is_liveness_phase && self.now < self.store_down_until
     }
@@ -22,20 +23,20 @@ impl World {
         let is_down = self.is_store_down();
         self.trace.mark("a commit was refused", is_down);
         if is_down {
-            return Err(Error::Unavailable("away".into()));
+            return Err(Error::Unavailable("unavailable".into()));
         }
         let is_unknown = !self.is_liveness_phase && self.fault_random.chance(self.faults.unknown_commit);
         let is_applied = !is_unknown || self.fault_random.coin();
         let result = if is_applied { self.commit_with_conflicts(batch) } else { Ok(Vec::new()) };
         let has_conflict = matches!(&result, Ok(verdicts) if verdicts.contains(&Verdict::Conflict));
-        self.trace.mark("a commit met a conflict", has_conflict);
-        self.trace.mark("a commit landed and nobody learned", is_unknown && is_applied);
-        self.trace.mark("a commit did not land and nobody learned", is_unknown && !is_applied);
-        if is_unknown { Err(Error::Unknown(format!("no answer, landed: {is_applied}"))) } else { result }
+        self.trace.mark("a commit had a conflict", has_conflict);
+        self.trace.mark("an unknown commit was applied", is_unknown && is_applied);
+        self.trace.mark("an unknown commit was not applied", is_unknown && !is_applied);
+        if is_unknown { Err(Error::Unknown(format!("no answer, applied: {is_applied}"))) } else { result }
     }
 
-    /// A conflict that nobody else caused: as if somebody had written and taken it back. Never for a new
-    /// run, whose id nobody else can have.
+    /// Commits a batch and refuses some of its writes with a spurious conflict, as if a competing write had
+    /// been undone. A new run never gets one, because no other process can have its id.
     fn commit_with_conflicts(&mut self, batch: &Batch) -> Result<Vec<Verdict>> {
         let chance = &mut self.fault_random;
         let conflicts =
@@ -44,16 +45,16 @@ impl World {
         if !refused.contains(&true) {
             return ready(self.store.commit(batch));
         }
-        self.trace.mark("a conflict came from nowhere", true);
+        self.trace.mark("a spurious conflict was injected", true);
         let attempted = batch.runs.iter().zip(&refused).filter(|(_, is_refused)| !**is_refused).map(|(w, _)| w.clone());
         let mut verdicts = ready(self.store.commit(&Batch { runs: attempted.collect(), ..*batch }))?.into_iter();
         let verdict = |is_refused| if is_refused { Some(Verdict::Conflict) } else { verdicts.next() };
         Ok(refused.into_iter().filter_map(verdict).collect())
     }
 
-    /// A node of a later release writes to a run something that this release cannot read.
+    /// Writes an event that this release cannot read, as a node of a later release would.
     pub fn write_as_later_release(&mut self) -> CheckResult {
-        // Not to one that holds a place: whoever waits for that would wait for the upgrade too.
+        // Not to a run in a concurrency group: runs that are queued behind it would need the upgrade too.
         let free = self.checker.open().filter(|(_, definition, _)| definition.workflow.concurrency.is_none());
         let open: Vec<RunId> = free.map(|(run, ..)| run).collect();
         if open.is_empty() {
@@ -86,7 +87,7 @@ impl World {
         self.check_batch(&batch, (None, BatchWriter::default()))
     }
 
-    /// Holds every run of a batch against the invariants.
+    /// Checks all invariants on every run of a batch.
     pub fn check_batch(&mut self, batch: &Batch, (process, writer): (Option<usize>, BatchWriter)) -> CheckResult {
         let mut not_created = Vec::new();
         let ready = self.store.stored_ready();
@@ -106,7 +107,7 @@ impl World {
             let has_key = self.client_log.has_key(*run);
             let is_whole = first == second || second && has_key;
             ViolationKind::Lost
-                .unless(is_whole, || format!("of {run} and {other_run}, asked for together, one is there"))?;
+                .unless(is_whole, || format!("{run} and {other_run} were started together, but only one exists"))?;
         }
         self.checker.batch_committed(&not_created, self.now, (process, writer), &self.store)?;
         self.check_room_was_made()
@@ -134,7 +135,7 @@ impl World {
         let fails =
             self.is_store_down() || !self.is_liveness_phase && self.fault_random.chance(self.faults.read_failure);
         self.trace.mark("a read failed", fails);
-        if fails { Err(Trouble::Store("away".into())) } else { Ok(()) }
+        if fails { Err(Trouble::Store("unavailable".into())) } else { Ok(()) }
     }
 }
 

@@ -1,12 +1,14 @@
-//! Who has which task until when, judged from outside: from what the journals say and what each process was told.
+//! A model of leases: which worker has which task until when. It uses the journals and what each process was
+//! told.
 //!
-//! Two books. One holds what is leased by the journals, and against it every new grant is held: never more at once than
-//! the type's limits allow. The other plays the expiry of leases in each process: a lease runs from the record that
-//! granted it, anew from when a process read its run, and on from every heartbeat that was answered. Against it the
-//! answers to heartbeats are held, and every lease that is taken away.
+//! It keeps two tables. The first has the leases in the journals. Each new lease is checked against it: a
+//! type never has more leases than its limits allow. The second has the leases as each process counts them. A
+//! lease runs from the record that granted it, again from when a process loads its run, and is extended by
+//! each answered heartbeat. Answers to heartbeats and expired leases are checked against it.
 //!
-//! Limits are kept by the one process that has the store, so only one that has been alone since it started is held to
-//! them (see [`crowd`](super::concurrency_model)).
+//! With a local store, one process keeps the counts for type limits in its memory. So only a process that has
+//! been the only writer since its start is held to them (see
+//! [`concurrency_model`](super::concurrency_model)).
 
 use super::concurrency_model::BatchWriter;
 use super::violation::{CheckResult, ViolationKind, require};
@@ -15,10 +17,10 @@ use kernel::{Record, Run, RunId, Span, Timestamp};
 use std::collections::BTreeMap;
 use store::{Batch, TypeRow, Verdict};
 
-/// What a process was about to hand over when a rule changed may still land so much later.
+/// A task that was claimed under old type settings may be committed this long after they changed.
 const TYPE_CHANGE_GRACE: Span = Span::from_secs(60);
 
-/// A worker that was given something knows of it after so long.
+/// A worker gets its task at most this long after the lease was committed.
 const DELIVERY_MAX: Span = Span::from_secs(20);
 
 /// A step of a run.
@@ -38,13 +40,13 @@ struct JournalLease {
     key: String,
 }
 
-/// A lease as a process knows it.
+/// A lease as one process counts it.
 #[derive(Clone, Copy, Debug)]
 struct ProcessLease {
     fence: u64,
     length: Span,
     until: Timestamp,
-    /// Since when its worker should know that it has it, until it does.
+    /// When the lease was committed; `None` once the worker has its task.
     undelivered_since: Option<Timestamp>,
 }
 
@@ -52,29 +54,29 @@ struct ProcessLease {
 pub struct LeaseModel {
     journal_leases: BTreeMap<RunStep, JournalLease>,
     process_leases: BTreeMap<(usize, RunStep), ProcessLease>,
-    /// The latest lease of a task that a process has seen: its fence and its length.
+    /// The latest lease of each task that any process has seen: its fence and its length.
     latest: BTreeMap<RunStep, (u64, Span)>,
-    /// What each process was told of each type, and when.
+    /// The type settings that each process was told, and when.
     type_rows: BTreeMap<(usize, String), Vec<(Timestamp, TypeRow)>>,
 }
 
 impl LeaseModel {
-    /// The fence under which a task is leased, if it is.
+    /// The fence of the current lease of a task.
     pub fn fence(&self, task: RunStep) -> Option<u64> {
         self.journal_leases.get(&task).map(|lease| lease.fence)
     }
 
-    /// Nobody can go on with the run: what is leased of it keeps nobody else.
+    /// A run that needs an upgrade cannot advance, so its leases no longer count towards limits.
     pub fn forget_run(&mut self, run: RunId) {
         self.journal_leases.retain(|(of, _), _| *of != run);
     }
 
-    /// A process is told about a type.
+    /// A process gets the settings of a type.
     pub fn type_changed(&mut self, process: usize, row: &TypeRow, now: Timestamp) {
         self.type_rows.entry((process, row.name.clone())).or_default().push((now, row.clone()));
     }
 
-    /// Takes in what a batch of `process` did.
+    /// Applies the lease changes in a batch of `process`.
     pub fn apply_batch(
         &mut self,
         changes: Vec<LeaseChange>,
@@ -100,7 +102,7 @@ impl LeaseModel {
         granted.iter().try_for_each(|(name, key)| self.check_type_limits(process, name, key, now))
     }
 
-    /// Of every rule that was in force lately, one at least must allow it.
+    /// Checks a new lease: at least one of the recent settings of its type must allow it.
     fn check_type_limits(&self, process: usize, name: &str, key: &str, now: Timestamp) -> CheckResult {
         let Some(type_rows) = self.type_rows.get(&(process, name.to_owned())) else { return Ok(()) };
         let of_type = self.journal_leases.values().filter(|lease| lease.name == name);
@@ -114,12 +116,15 @@ impl LeaseModel {
         let is_over = |i: usize| type_rows.get(i + 1).is_some_and(|(next, _)| next.after(TYPE_CHANGE_GRACE) < now);
         let mut lately = type_rows.iter().enumerate().filter(|(i, _)| !is_over(*i)).map(|(_, (_, row))| row);
         ViolationKind::Duplicated.unless(lately.any(permits), || {
-            format!("{of_type} of {name} are leased at once, {of_key} of key {key:?}: {:?}", type_rows.last())
+            format!(
+                "type {name} has {of_type} leases at once, {of_key} of them with key {key:?}: {:?}",
+                type_rows.last()
+            )
         })
     }
 
-    /// A process has a run in its hands again: leases it did not know begin now, those that a later one hears of are
-    /// not its own.
+    /// A process has loaded a run. A lease that it did not know runs from now. It does not count a lease from
+    /// a later process, which gets the heartbeats itself.
     pub fn run_loaded(&mut self, (process, epoch): (usize, u64), run: RunId, state: &Run, now: Timestamp) {
         self.latest.extend(state.leased().map(|l| ((run, l.step), (l.fence, l.lease))));
         let own = state.leased().filter(|lease| lease.epoch <= epoch);
@@ -138,8 +143,9 @@ impl LeaseModel {
         }
     }
 
-    /// A process learns what became of its batch. What it counts are its own times, from when it learns of it on (`own`); those
-    /// of records are never before the ones of records before them, whoever wrote those.
+    /// A process learns the outcome of its batch. It counts leases from that moment on its own clock
+    /// (`process_time`), not from the times of records: a record never has an earlier time than the one
+    /// before it, even if a process whose clock was ahead wrote that one.
     pub fn batch_settled(
         &mut self,
         process: usize,
@@ -156,11 +162,12 @@ impl LeaseModel {
                 if is_lease_expiry(event) {
                     let lease = self.process_leases.get(&place);
                     let is_over = lease.is_none_or(|lease| lease.until <= batch.at);
-                    ViolationKind::Early
-                        .unless(is_over, || format!("s{step} of {} was taken away: {lease:?}", write.run))?;
+                    ViolationKind::Early.unless(is_over, || {
+                        format!("the lease of s{step} of {} was ended early: {lease:?}", write.run)
+                    })?;
                 }
                 match event {
-                    // It hears of the worker from now on.
+                    // From now on this process gets the heartbeats.
                     Event::Kept { .. } => {
                         let Some((fence, lease)) = self.latest.get(&place.1).copied() else { continue };
                         let until = process_time.after(lease);
@@ -185,27 +192,28 @@ impl LeaseModel {
         Ok(())
     }
 
-    /// A worker is given what was leased to it.
+    /// A worker got its task.
     pub fn lease_delivered(&mut self, process: usize, task: RunStep) {
         if let Some(lease) = self.process_leases.get_mut(&(process, task)) {
             lease.undelivered_since = None;
         }
     }
 
-    /// Nothing stays leased to somebody who is never told.
+    /// Checks that every worker with a lease gets its task.
     pub fn check_all_delivered(&self, now: Timestamp) -> CheckResult {
         let is_overdue = |r: &&ProcessLease| r.undelivered_since.is_some_and(|since| since.after(DELIVERY_MAX) < now);
         let overdue = self.process_leases.values().find(is_overdue);
-        ViolationKind::Lost.unless(overdue.is_none(), || format!("nobody was told of a lease: {overdue:?}"))
+        ViolationKind::Lost
+            .unless(overdue.is_none(), || format!("a lease was never delivered to its worker: {overdue:?}"))
     }
 
-    /// Has whoever comes with this fence the task, as the process knows it? Nothing where that cannot be said.
+    /// Does this fence hold a live lease, as the process counts it? `None` if that is unknown.
     pub fn is_live(&self, process: usize, task: RunStep, fence: u64, now: Timestamp) -> Option<bool> {
         let lease = self.process_leases.get(&(process, task))?;
         Some(lease.fence == fence && lease.until > now)
     }
 
-    /// A heartbeat is answered: until when the lease runs now, unless it ended in the same turn.
+    /// A heartbeat was answered with the new end of the lease. The lease may have ended in the same turn.
     pub fn heartbeat_answered(
         &mut self,
         process: usize,
@@ -218,10 +226,10 @@ impl LeaseModel {
         let Some(lease) = lease else { return Ok(()) };
         let expected = lease.until.max(asked_at.after(extension.unwrap_or(lease.length)));
         lease.until = until;
-        require(until == expected, || format!("{task:?} is leased until {until:?}, it should be {expected:?}"))
+        require(until == expected, || format!("{task:?} is leased until {until:?}, expected {expected:?}"))
     }
 
-    /// The process is gone with its book.
+    /// The process died and lost its counts.
     pub fn process_died(&mut self, process: usize) {
         self.process_leases.retain(|(of, _), _| *of != process);
         self.type_rows.retain(|(of, _), _| *of != process);
@@ -236,7 +244,7 @@ fn is_lease_expiry(event: &Event) -> bool {
     }
 }
 
-/// Does a lease of its step end with it?
+/// Does this event end the lease of its step?
 pub fn ends_lease(event: &Event) -> bool {
     matches!(
         event,

@@ -1,13 +1,13 @@
-//! Who is told that a run has ended: the engine's outbox, played, and what must hold of it.
+//! Notifications when a run ends: a simulation of the engine's outbox, and the rules for it.
 //!
 //! ```text
-//!   Released.notices ──┐
-//!                      ├─▶ Tell ──read the run──▶ Start of the run that tells
-//!   Look (every 10 s) ─┘
+//!   Released.notices ────────┐
+//!                            ├─▶ Notify ──load the run──▶ start the run that sends it
+//!   ScanOutbox (every 10 s) ─┘
 //! ```
 //!
-//! It does what `engine/src/engine/notices.rs` does. The rule: of each thing to be told there is either a
-//! row or exactly one run that tells it, from the commit that ended the run onwards, whatever crashes.
+//! It does what `engine/src/engine/notices.rs` does. Invariant: from the commit that ends a run, each of its
+//! notifications is either a row or exactly one run that sends it, whatever crashes.
 
 use super::client_log::Request;
 use super::process::ProcessEvent;
@@ -21,22 +21,22 @@ use kernel::{OrgId, RunId};
 use std::collections::BTreeMap;
 use store::{MemoryStore, NoticeRow, Store};
 
-/// Rows looked at together.
+/// How many rows one scan reads.
 const PAGE: usize = 1_000;
 
-/// What is owed to somebody, by the run that ended and a number.
+/// Identifies a notification: the run that ended, and a number.
 pub type NotificationId = (RunId, u32);
 
 #[derive(Default)]
 pub struct NotificationModel {
-    /// Everything that was ever owed, and the run that tells it.
+    /// Every notification that must be sent, and the run that sends it.
     expected: BTreeMap<NotificationId, Option<RunId>>,
-    /// What runs are to tell, should they come to exist.
+    /// The notification that a run sends, if the run comes to exist.
     senders: BTreeMap<RunId, NotificationId>,
 }
 
 impl NotificationModel {
-    /// Somebody is about to ask for a run that tells this.
+    /// Registers a run that is about to be started for a notification.
     pub fn expect_run(&mut self, sender: RunId, notification: NotificationId) {
         self.senders.insert(sender, notification);
     }
@@ -49,7 +49,7 @@ impl NotificationModel {
         self.expected.values().all(Option::is_some)
     }
 
-    /// A run has ended, and this many are to be told.
+    /// A run has ended and must send `count` notifications.
     pub fn run_ended(&mut self, run: RunId, count: u32, store: &MemoryStore) -> CheckResult {
         for number in 0..count {
             self.expected.entry((run, number)).or_default();
@@ -57,30 +57,30 @@ impl NotificationModel {
         let rows = rows(store, run);
         let is_written = rows.iter().copied().eq(0..count);
         ViolationKind::Lost
-            .unless(is_written, || format!("{run} has ended: {count} are to be told, the rows are {rows:?}"))
+            .unless(is_written, || format!("{run} has ended: {count} notifications expected, the rows are {rows:?}"))
     }
 
-    /// A run exists; perhaps it tells something.
+    /// A run was created; it may send a notification.
     pub fn run_created(&mut self, sender: RunId, store: &MemoryStore) -> CheckResult {
         let Some(notification) = self.sent_by(sender) else { return Ok(()) };
         let Some(sent_by) = self.expected.get_mut(&notification) else {
             return Err(Violation {
                 kind: ViolationKind::Early,
-                message: format!("{sender} tells of {notification:?}, which is not so"),
+                message: format!("{sender} sends {notification:?}, which does not exist"),
             });
         };
         let other = sent_by.replace(sender);
         ViolationKind::Duplicated
-            .unless(other.is_none(), || format!("{notification:?} is told by {sender} and by {other:?}"))?;
+            .unless(other.is_none(), || format!("{notification:?} is sent by {sender} and by {other:?}"))?;
         let is_left = rows(store, notification.0).contains(&notification.1);
-        require(!is_left, || format!("{notification:?} is told by {sender}, and its row is still there"))
+        require(!is_left, || format!("{notification:?} is sent by {sender}, but its row still exists"))
     }
 
-    /// Nothing that has not been told is forgotten.
+    /// Checks that every notification that was not sent still has its row.
     pub fn check_none_lost(&self, store: &MemoryStore) -> CheckResult {
         for ((run, number), _) in self.expected.iter().filter(|(_, sent_by)| sent_by.is_none()) {
             let is_kept = rows(store, *run).contains(number);
-            ViolationKind::Lost.unless(is_kept, || format!("notice {number} of {run} is forgotten"))?;
+            ViolationKind::Lost.unless(is_kept, || format!("notification {number} of {run} is lost"))?;
         }
         Ok(())
     }
@@ -92,7 +92,7 @@ fn rows(store: &MemoryStore, run: RunId) -> Vec<u32> {
 }
 
 impl World {
-    /// Looks at the rows that nobody has dealt with.
+    /// Schedules every notification that still has a row.
     pub fn scan_outbox(&mut self, process: usize) {
         if !self.is_store_down() {
             for NoticeRow { run, number, .. } in ready(self.store.notices(None, PAGE)).unwrap_or_default() {
@@ -102,7 +102,7 @@ impl World {
         self.push(AGAIN, SimEvent::Process(process, ProcessEvent::ScanOutbox));
     }
 
-    /// Tries once; what could not be told is a row and keeps.
+    /// Tries to send a notification once. If that fails, its row remains for the next scan.
     pub fn notify(&mut self, process: usize, run: RunId, number: u32) -> CheckResult {
         if self.processes[process].is_draining {
             return Ok(());
@@ -118,15 +118,15 @@ impl World {
                 return Ok(());
             }
         };
-        let resumed = resumed.ok_or_else(|| format!("somebody is told of {run}, which does not exist"))?;
+        let resumed = resumed.ok_or_else(|| format!("a notification about {run}, which does not exist"))?;
         let listed = notices(&resumed.version.plan, &resumed.run);
         let Some(notify) = listed.get(number as usize) else {
-            let message = format!("somebody is told of the end of {run}, which is {}", resumed.run.status());
+            let message = format!("a notification about the end of {run}, which is {}", resumed.run.status());
             return Err(Violation { kind: ViolationKind::Early, message });
         };
         let find_by_name = |name: &str| self.definitions.iter().position(|d| d.version.name == name);
         let name = if notify.url.is_empty() { &notify.workflow } else { super::world::NOTIFIER };
-        let definition = find_by_name(name).ok_or_else(|| format!("nothing is called {name}"))?;
+        let definition = find_by_name(name).ok_or_else(|| format!("no workflow is named {name}"))?;
         let group = self.limits_random.below(2);
         let trigger = Trigger::draw(&mut self.limits_random, group);
         let sender = RunId::new(self.now, self.limits_random.bytes());
@@ -134,7 +134,7 @@ impl World {
         self.checker.notifications.expect_run(sender, (run, number));
         let request = Request::Notify { run: sender, of: run, number };
         let ticket = self.client_log.record(request.clone(), process);
-        self.note(format!("request {ticket} of process {process} itself: {request:?}"));
+        self.note(format!("request {ticket} by process {process} itself: {request:?}"));
         let start = Box::new(self.start_request(process, sender, None, body));
         self.deliver(process, Command::Start { start, ticket, ended: None });
         Ok(())

@@ -1,25 +1,25 @@
-//! What a graph comes to, worked out naively from what its steps answered: which steps are ready, which
+//! The expected result of a workflow, computed from the outcomes of its steps: which steps are ready, which
 //! are skipped and why, and how the run ends.
 //!
-//! Two passes over the [`Shape`], no state, no index, no code shared with the kernel; slow on purpose.
-//! The simulator asks it once at the end of every run, `tests/graphs` after every single result.
+//! It is slow and simple on purpose: two passes over the [`TestWorkflow`], no state, no index, no code shared
+//! with the kernel. The simulator asks it at the end of every run, `tests/graphs` after every single result.
 
 use super::condition::Facts;
 use super::workflow_generator::{StepKind, TestWorkflow};
 
-/// Where a step stands.
+/// The state of a step.
 #[derive(Clone, Debug, PartialEq)]
 pub enum StepState {
-    /// Something it needs has not settled.
+    /// One of its needs has not settled.
     Blocked,
-    /// It may be under way.
+    /// It may be running.
     Ready,
     Settled(StepOutcome),
-    /// These needs did not succeed; none when its condition was false.
+    /// Skipped because these needs did not succeed; empty if its condition was false.
     Skipped(Vec<usize>),
 }
 
-/// What a step answered: the word conditions know it by, and the code of its upstream.
+/// How a step ended: its status as conditions see it, and the status code from its upstream.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct StepOutcome {
     pub status: &'static str,
@@ -50,7 +50,7 @@ impl Facts for KnownStates<'_> {
     }
 }
 
-/// Where every step stands, given what those that were started have answered.
+/// The state of every step, given the outcomes of the steps that have finished.
 pub fn evaluate(workflow: &TestWorkflow, flag: bool, outcomes: &[Option<StepOutcome>]) -> Vec<StepState> {
     let mut states: Vec<StepState> = Vec::new();
     for (step, outcome) in workflow.steps.iter().zip(outcomes) {
@@ -74,9 +74,9 @@ pub fn evaluate(workflow: &TestWorkflow, flag: bool, outcomes: &[Option<StepOutc
     states
 }
 
-/// Does the run fail? By the letter: a failure is handled when a step with a condition that needs it
-/// ran; it counts when it is not handled and blocked a step, directly or by a chain of skipped ones, or
-/// when nothing succeeded. A strict graph fails by any failure that is not handled.
+/// Does the run fail? A failure is handled if a step with a condition needs it and that step ran. An
+/// unhandled failure counts if it blocks a step, directly or through a chain of skipped steps. If no step
+/// succeeded, every failure counts. In a strict workflow every unhandled failure counts.
 pub fn has_failed(workflow: &TestWorkflow, states: &[StepState]) -> bool {
     let all = 0..states.len();
     let has_run = |i: usize| matches!(states[i], StepState::Settled(_));

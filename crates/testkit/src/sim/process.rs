@@ -1,13 +1,15 @@
-//! One process: the loop that the engine runs around a mailbox, taken apart into happenings so that
-//! anything can come between any two of them.
+//! One server process: the engine loop, split into events so that any other event can happen between two of
+//! them.
 //!
 //! ```text
-//!   Turn ──▶ Commit ──▶ Settle ──▶ Turn …       Read ─▶ Arrive       Poll ─▶ Poll …
-//!        └──▶ Ahead ─▶ Commit ──▶ Settle …
+//!   Turn ──▶ Commit ──▶ Settle ──▶ Turn …       Read ─▶ CommandArrived       PollTimers ─▶ PollTimers …
+//!        └──▶ DecideAhead ─▶ Commit ──▶ Settle …
 //! ```
 //!
-//! It must do what `engine::drive` does and nothing more: one commit at a time, the next one decided meanwhile and perhaps
-//! begun before the last is settled, replies and work after it, timers read a horizon ahead, the time from its own [`Clock`] and from nothing else.
+//! Invariant: it does exactly what `engine::drive` does. It has one commit in flight at a time. It decides
+//! the next batch meanwhile, and may begin to write it before the previous batch is settled. It releases
+//! replies and work only after their commit. It reads timers up to the horizon. It takes the time from its
+//! own [`EngineClock`] and from nowhere else.
 
 use super::client_log::Ticket;
 use super::clock::EngineClock;
@@ -27,28 +29,28 @@ use store::{Lane, Place, Store, Verdict};
 /// As in the engine: how often timers are read, and the pause after a refused commit.
 const POLL: Span = Span::from_millis(1_000);
 const RETRY_PAUSE: Span = Span::from_millis(200);
-/// With no timer near, the simulator saves itself most polls.
+/// The poll interval when no timer is near. It keeps simulations short.
 const POLL_IDLE: Span = Span::from_secs(30);
 const TIMERS_PAGE: usize = 10_000;
 
 pub enum ProcessEvent {
     Turn,
-    /// More is decided while a batch is on its way.
+    /// Decides the next batch while one is in flight.
     DecideAhead,
     Commit,
     Settle,
-    /// A run or some payloads are read.
+    /// Reads a run, or some of its payloads.
     Read {
         run: RunId,
         payloads: Option<Vec<u32>>,
     },
-    /// A lane is read on.
+    /// Reads the next page of a key queue.
     Refill {
         lane: Lane,
         after: Option<Place>,
     },
     CommandArrived(Command<Ticket>),
-    /// An executor reports.
+    /// An executor reports a result.
     ExecutorReport {
         run: RunId,
         step: u32,
@@ -56,9 +58,9 @@ pub enum ProcessEvent {
         result: TaskResult,
     },
     PollTimers,
-    /// The outbox looks at the rows of notices…
+    /// The outbox scans the stored notifications.
     ScanOutbox,
-    /// …and deals with one.
+    /// The outbox sends one notification by starting a run.
     Notify {
         run: RunId,
         number: u32,
@@ -70,44 +72,44 @@ pub struct Process {
     pub host: usize,
     pub epoch: u64,
     clock: EngineClock,
-    /// The latest time it saw, and at first the newest record it found: I39.
+    /// The latest engine time it saw, initially the time of the newest record (I39).
     latest_time: Timestamp,
     state: State,
     mailbox: Mailbox<Ticket>,
-    /// What arrived since the last turn.
+    /// Commands that arrived since the last turn.
     inbox: Vec<Command<Ticket>>,
     in_flight: Option<PendingTurn>,
-    /// What was decided while that is on its way; it follows.
+    /// The turn that was decided while another is in flight. It is written next.
     decided_ahead: Option<PendingTurn>,
-    /// The turn that is coming; others in the heap are outdated.
+    /// When the next turn is due. Other turns in the heap are obsolete.
     next_turn_at: Option<Timestamp>,
-    /// Attempts that were called off.
+    /// Attempts that were cancelled: run and fence.
     aborted: BTreeSet<(RunId, u64)>,
-    /// When it was started, or last went on after it had been stopped.
+    /// When it started, or resumed after a pause.
     pub up_since: Timestamp,
-    /// It starts nothing any more and will be gone soon.
+    /// It starts nothing any more and stops soon.
     pub is_draining: bool,
-    /// Workflows it was told are paused.
+    /// Workflows that it knows are paused.
     pub paused: BTreeSet<WorkflowId>,
-    /// Another process has written since it started.
+    /// Another process has written since this one started.
     pub is_outdated: bool,
-    /// It went on after a commit whose fate it never learned.
+    /// It continued after a commit with unknown outcome.
     pub has_unknown_commit: bool,
 }
 
 enum State {
     Up,
-    /// What would have happened meanwhile.
+    /// Events that became due during the pause.
     Paused(Vec<ProcessEvent>),
     Dead,
 }
 
-/// A turn on its way to the store and back.
+/// A turn between its decision and its settling.
 struct PendingTurn {
     turn: Turn<Ticket>,
-    /// Nothing was to be started in it.
+    /// The process was draining when it decided this turn.
     is_draining: bool,
-    /// Decided while another was on its way.
+    /// Decided while another turn was in flight.
     is_decided_ahead: bool,
     result: Option<store::Result<Vec<Verdict>>>,
 }
@@ -148,7 +150,7 @@ impl Process {
         }
     }
 
-    /// Forgets everything; false if it was dead already.
+    /// Drops all of its memory. Returns false if it was dead already.
     pub fn kill(&mut self) -> bool {
         let was_alive = self.is_alive();
         *self = Process {
@@ -178,7 +180,7 @@ impl World {
             (State::Up, ProcessEvent::Refill { lane, after }) => self.refill(process, lane, after),
             (State::Up, ProcessEvent::CommandArrived(command)) => self.deliver(process, command),
             (State::Up, ProcessEvent::ExecutorReport { run, step, fence, result }) => {
-                // A connection that was dropped in time brings nothing; one that was not, a late result.
+                // An aborted attempt either reports nothing or reports a late result.
                 if self.processes[process].aborted.contains(&(run, fence)) && self.timing_random.coin() {
                     return Ok(());
                 }
@@ -192,20 +194,20 @@ impl World {
         Ok(())
     }
 
-    /// Puts a command before the process.
+    /// Puts a command into the inbox of the process.
     pub fn deliver(&mut self, process: usize, command: Command<Ticket>) {
         self.processes[process].inbox.push(command);
         self.wake(process, self.now);
     }
 
-    /// Something that will happen in the process in a moment.
+    /// Schedules an event of the process a few milliseconds from now.
     pub fn push_soon(&mut self, process: usize, event: ProcessEvent) {
         let delay = self.timing_random.log_millis(1, 20);
         self.push(delay, SimEvent::Process(process, event));
     }
 
     fn resume(&mut self, process: usize) {
-        self.note(format!("process {process} goes on"));
+        self.note(format!("process {process} resumes"));
         let state = std::mem::replace(&mut self.processes[process].state, State::Up);
         if let State::Paused(deferred) = state {
             for event in deferred {
@@ -218,29 +220,29 @@ impl World {
         self.wake(process, self.now);
     }
 
-    /// What the process takes for the time.
+    /// The engine time of the process now.
     pub fn engine_time(&self, process: usize) -> Timestamp {
         let Process { host, clock, .. } = &self.processes[process];
         clock.read(&self.hosts[*host].wall, self.now)
     }
 
-    /// When the process will take it for `due`.
+    /// The true time at which the engine time of the process is `due`.
     pub fn true_time_of(&self, process: usize, due: Timestamp) -> Timestamp {
         let Process { host, clock, .. } = &self.processes[process];
-        clock.reaches(&self.hosts[*host].wall, due, self.now)
+        clock.reached_at(&self.hosts[*host].wall, due, self.now)
     }
 
-    /// The loop looks up every second; when the time has leapt, it may find something to do.
+    /// Steps the engine clock forward if the wall clock is ahead. After a step, timers may be due.
     pub fn follow_wall_clock(&mut self, process: usize) {
         let Process { host, clock, .. } = &mut self.processes[process];
         if clock.follow_wall(&self.hosts[*host].wall, self.now) {
             self.note(format!("process {process} follows its wall clock"));
-            self.trace.mark("a clock leapt forward", true);
+            self.trace.mark("an engine clock jumped forward", true);
             self.wake(process, self.now);
         }
     }
 
-    /// Makes sure of a turn soon after `at`.
+    /// Schedules a turn soon after `at`.
     fn wake(&mut self, process: usize, at: Timestamp) {
         let at = at.max(self.now).after(self.timing_random.millis(0, 2));
         let this = &mut self.processes[process];
@@ -268,7 +270,8 @@ impl World {
         Ok(())
     }
 
-    /// Takes what arrived although the last batch is not settled: its runs have to wait, others need not.
+    /// Decides the next turn although the previous one is not settled. Runs of the previous turn have to
+    /// wait; other runs can advance.
     fn decide_ahead(&mut self, process: usize) -> CheckResult {
         let this = &self.processes[process];
         if this.in_flight.is_none() || this.inbox.is_empty() && !this.mailbox.has_work() {
@@ -281,14 +284,14 @@ impl World {
         self.processes[process].decided_ahead =
             Some(PendingTurn { is_draining, is_decided_ahead: true, result: None, ..in_flight });
         let is_merged = self.timing_random.coin();
-        self.trace.mark("a batch was decided while another was on its way", true);
+        self.trace.mark("a batch was decided while another was in flight", true);
         if is_merged {
             self.push_soon(process, ProcessEvent::DecideAhead);
         }
         Ok(())
     }
 
-    /// Takes what arrived and advances; what that gives is added to a turn.
+    /// Accepts the inbox and advances runs. The results are added to `turn`.
     fn decide(&mut self, process: usize, mut turn: Turn<Ticket>) -> Result<PendingTurn, Violation> {
         let now = self.engine_time(process);
         let this = &mut self.processes[process];
@@ -321,7 +324,7 @@ impl World {
         self.push(delay, SimEvent::Process(process, ProcessEvent::Read { run, payloads }));
     }
 
-    /// Asks the store, which may fail; then holds what is stored against every invariant.
+    /// Commits the turn in flight, possibly with a fault, and then checks all invariants on the stored data.
     fn commit(&mut self, process: usize) -> CheckResult {
         let host = self.processes[process].host;
         let crashes = !self.is_liveness_phase && self.fault_random.chance(self.faults.crash_at_commit);
@@ -334,7 +337,7 @@ impl World {
         self.note(format!("process {process} commits {} runs: {result:?}", in_flight.turn.batch.runs.len()));
         let is_committed = matches!(&result, Ok(verdicts) if verdicts.contains(&Verdict::Committed));
         self.trace.mark("a replaced process committed", is_committed && !self.is_latest_process(process));
-        self.trace.mark("a crash came between commit and release", crashes);
+        self.trace.mark("a process crashed between commit and release", crashes);
         if is_committed || matches!(result, Err(store::Error::Unknown(_))) {
             let others = self.processes.iter_mut().enumerate().filter(|(other, p)| *other != process && p.is_alive());
             others.for_each(|(_, other)| other.is_outdated = true);
@@ -363,7 +366,8 @@ impl World {
         Ok(())
     }
 
-    /// Learns what became of a batch. What was decided meanwhile is written next, perhaps before anything else.
+    /// Tells the mailbox what became of a batch. If another turn was decided meanwhile, it is written next,
+    /// sometimes before this batch is settled.
     fn settle(&mut self, process: usize) -> CheckResult {
         let this = &mut self.processes[process];
         let Some(PendingTurn { turn, result: Some(result), .. }) = this.in_flight.take() else { return Ok(()) };
@@ -375,7 +379,7 @@ impl World {
                     (true, _) => self.push_soon(process, ProcessEvent::Settle),
                     (false, true) => self.push_soon(process, ProcessEvent::Commit),
                     (false, false) => {
-                        self.trace.mark("a batch was written before the last was settled", true);
+                        self.trace.mark("a batch was written before the previous one was settled", true);
                         self.commit(process)?;
                     }
                 }
@@ -421,7 +425,7 @@ impl World {
         Ok(())
     }
 
-    /// Carries out what a commit allowed.
+    /// Performs what a commit allows: replies, notifications and executions.
     fn release(&mut self, process: usize, released: Released<Ticket>) -> CheckResult {
         for (ticket, reply) in released.replies {
             match &reply {
@@ -430,10 +434,10 @@ impl World {
                 }
                 _ => self.note(format!("request {ticket}: {reply:?}")),
             }
-            self.trace.mark("a key was taken", matches!(reply, Reply::KeyTaken { .. }));
+            self.trace.mark("an idempotency key was taken", matches!(reply, Reply::KeyTaken { .. }));
             let was_sent_before = matches!(reply, Reply::KeyTaken { .. }) && self.client_log.is_notification(ticket);
-            self.trace.mark("somebody had been told already", was_sent_before);
-            self.trace.mark("a watcher was told the end", matches!(reply, Reply::Ended(_)));
+            self.trace.mark("a notification had already been sent", was_sent_before);
+            self.trace.mark("a watcher was told that its run ended", matches!(reply, Reply::Ended(_)));
             let is_refused = matches!(reply, Reply::Unavailable(_) | Reply::Unknown(_));
             if self.workers.disconnected.contains(&ticket) {
                 let request = self.client_log.request(ticket).clone();
@@ -460,7 +464,7 @@ impl World {
         Ok(())
     }
 
-    /// Has no later process been started?
+    /// Is this the most recently started process?
     fn is_latest_process(&self, process: usize) -> bool {
         self.processes.iter().all(|p| p.epoch <= self.processes[process].epoch)
     }
@@ -474,7 +478,7 @@ impl World {
         let is_held_back = matches!(reports.as_slice(), [(_, TaskResult::Blocked { .. })]);
         if is_held_back {
             self.trace.mark("an attempt was held back", true);
-            self.checker.held_back(&dispatch);
+            self.checker.attempt_held_back(&dispatch);
         }
         if reports.is_empty() {
             self.silent_dispatches.push((process, dispatch));
@@ -485,7 +489,7 @@ impl World {
         }
     }
 
-    /// An executor of `process` will report.
+    /// Schedules the report of an executor of `process`.
     pub fn schedule_report(&mut self, process: usize, dispatch: &Dispatch, after: Span, result: TaskResult) {
         let Dispatch { run, step, fence, .. } = *dispatch;
         self.push(after, SimEvent::Process(process, ProcessEvent::ExecutorReport { run, step, fence, result }));
@@ -509,7 +513,7 @@ impl World {
         if !self.is_store_down() {
             let now = self.engine_time(process);
             let timers = ready(self.store.timers(now.after(HORIZON), TIMERS_PAGE)).unwrap_or_default();
-            // A run that waits for an upgrade stays due: reading it every second would prove nothing.
+            // A run that needs an upgrade stays due. Polling for it every second would test nothing.
             if timers.iter().all(|timer| self.checker.needs_upgrade(timer.run)) {
                 let next = ready(self.store.next_timer()).ok().flatten().filter(|_| timers.is_empty());
                 let left = next.map_or(POLL_IDLE, |at| Span(at.since(now).0.saturating_sub(HORIZON.0)));

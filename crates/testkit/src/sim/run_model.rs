@@ -1,9 +1,9 @@
-//! What one run may do, judged event by event by a model that shares no code with the kernel.
+//! A model of one run that checks every event. It shares no code with the kernel.
 //!
-//! It is naive on purpose: no index, no frontier, every rule looked up in the [`Shape`] again for each
-//! event. It refuses what a correct run never does (I6–I9, I11, I19, I21, I28), asks the
-//! [`oracle`](super::oracle) at the end what the whole run should have come to, and knows nothing of
-//! stores, nodes or time but what the events say.
+//! It is naive on purpose: it has no index and no frontier, and looks up every rule in the [`TestWorkflow`]
+//! for each event. It rejects what a correct run never does (I6–I9, I11, I19, I21, I28). At the end of a run
+//! it asks the [`oracle`](super::oracle) for the expected outcome. It knows only the events: no store, no
+//! node, no clock.
 
 use super::condition::Facts;
 use super::oracle::{self, StepOutcome, StepState};
@@ -19,23 +19,23 @@ use std::rc::Rc;
 
 pub struct RunModel {
     workflow: Rc<TestWorkflow>,
-    /// A large one lies in the store, so a decision may wait for a read.
+    /// A large trigger is a separate payload in the store, so a decision may wait for a read.
     trigger: Trigger,
     steps: Vec<StepModel>,
     status: Option<RunStatus>,
     expires_at: Timestamp,
-    /// Nothing may start: it is paused, or its turn has not come.
+    /// Nothing may start while the run is paused or queued.
     is_paused: bool,
     is_queued: bool,
-    /// It waits for the time it was given.
+    /// It is queued until its start time.
     is_delayed: bool,
-    /// Only its creation was seen.
+    /// `Created` was the last event.
     is_new: bool,
-    /// Steps are being cancelled: only the run's end may follow.
+    /// Steps are being cancelled: only the end of the run may follow.
     is_cancelling: bool,
 }
 
-/// What was seen of one step.
+/// What the events say about one step.
 #[derive(Clone, Default)]
 struct StepModel {
     phase: Phase,
@@ -43,21 +43,21 @@ struct StepModel {
     charged: u32,
     code: Option<u16>,
     has_callback: bool,
-    /// When a task became ready or was leased, and when it first was.
+    /// When a task entered its phase, and when it was first ready or leased.
     phase_since: Timestamp,
     ready_at: Option<Timestamp>,
-    /// Workers that were silent until their lease ended.
+    /// How many leases ended because their worker was silent.
     leases_lost: u32,
 }
 
-/// So many are enough.
+/// After so many lost leases a task is quarantined.
 const LEASES_LOST_MAX: u32 = 3;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 enum Phase {
     #[default]
     Idle,
-    /// It may start, but the process that would have started it starts nothing any more.
+    /// It may start, but waits for a worker or for a process that is not draining.
     Ready,
     Running,
     /// A worker has it.
@@ -92,12 +92,12 @@ impl RunModel {
     /// Why nothing may start, if nothing may.
     fn held_because(&self) -> Option<&'static str> {
         if self.is_paused {
-            return Some("it is paused");
+            return Some("the run is paused");
         }
-        self.is_queued.then_some("its turn has not come")
+        self.is_queued.then_some("the run is queued")
     }
 
-    /// When time alone moves the run on. In a run that may start nothing the time of a retry has no meaning.
+    /// When time alone advances the run. While the run is paused or queued, retries are not due.
     pub fn due(&self) -> Timestamp {
         let turn = self.trigger.run_at.filter(|_| self.is_delayed).unwrap_or(Timestamp::NEVER);
         let due = (0..self.steps.len()).filter_map(|i| self.step_due(i));
@@ -115,41 +115,41 @@ impl RunModel {
         own.into_iter().chain(self.total_timeout_at(i)).min()
     }
 
-    /// When the limit on where a task stands now ends.
+    /// When a task's timeout for its current phase ends.
     fn timeout_at(&self, i: usize, limit: fn(&WorkerTask) -> Option<Span>) -> Option<Timestamp> {
         Some(self.steps[i].phase_since.after(limit(self.workflow.steps[i].kind.task()?)?))
     }
 
-    /// When the limit on everything ends.
+    /// When a task's total timeout ends.
     fn total_timeout_at(&self, i: usize) -> Option<Timestamp> {
         Some(self.steps[i].ready_at?.after(self.workflow.steps[i].kind.task()?.total?))
     }
 
-    /// How many must be told of the end, if it has come.
+    /// How many notifications the run sends if it has ended.
     pub fn notifications_expected(&self, has_listener: bool) -> u32 {
         let has_failed = matches!(self.status, Some(RunStatus::Failed | RunStatus::Timeout));
         let own = self.workflow.notifications.iter().filter(|one| has_failed || !one.only_failures).count();
         if self.is_over() { own as u32 + u32::from(has_listener) } else { 0 }
     }
 
-    /// Has the step's completion been recorded?
+    /// Has the completion of the step been recorded?
     pub fn is_done(&self, step: u32) -> bool {
         matches!(self.steps[step as usize].phase, Phase::Done(_))
     }
 
-    /// I8, I35: could a step have had this many effects? A step that succeeded by an executor had one
-    /// at least, and none has more than it had attempts.
+    /// I8, I35: checks the number of effects. A step that succeeded through an executor or a worker had at
+    /// least one, and no step had more effects than attempts.
     pub fn check_effects(&self, step: u32, effects: u32) -> CheckResult {
         let (seen, step_definition) = (&self.steps[step as usize], &self.workflow.steps[step as usize]);
         let is_task = step_definition.kind.task().is_some();
-        let is_owed = (is_task || step_definition.kind.is_executed()) && seen.phase == Phase::Done("success");
-        ViolationKind::Lost.unless(!is_owed || effects > 0, || format!("s{step} succeeded without an effect"))?;
+        let needs_effect = (is_task || step_definition.kind.is_executed()) && seen.phase == Phase::Done("success");
+        ViolationKind::Lost.unless(!needs_effect || effects > 0, || format!("s{step} succeeded without an effect"))?;
         let most = if step_definition.retry.never && !is_task { seen.attempts.min(1) } else { seen.attempts };
         ViolationKind::Duplicated
-            .unless(effects <= most, || format!("s{step} had {effects} effects, {most} are allowed"))
+            .unless(effects <= most, || format!("s{step} had {effects} effects, at most {most} are allowed"))
     }
 
-    /// Is this how a step of its kind can end?
+    /// Checks that a step of this kind can end this way.
     pub fn check_outcome(&self, step: u32) -> CheckResult {
         let Phase::Done(status) = self.steps[step as usize].phase else { return Ok(()) };
         let definition = &self.workflow.steps[step as usize];
@@ -158,7 +158,7 @@ impl RunModel {
             ("template_error", kind) => kind == StepKind::Set { is_broken: true },
             ("success", kind) => kind != StepKind::Set { is_broken: true },
             ("failed", StepKind::Http(_) | StepKind::Task(_)) => true,
-            // Nobody knows whether it was done, and it may be done only once.
+            // Whether it ran is unknown, and it may run only once.
             ("failed", StepKind::Noop) => definition.retry.never,
             ("timeout", StepKind::Task(WorkerTask { queue, attempt, total, .. })) => {
                 queue.or(attempt).or(total).is_some()
@@ -166,38 +166,40 @@ impl RunModel {
             ("timeout", kind) => matches!(kind, StepKind::Http(_) | StepKind::Wait(_)),
             _ => false,
         };
-        require(is_allowed, || format!("s{step} is {:?} and ended as {status}", definition.kind))
+        require(is_allowed, || format!("s{step} of kind {:?} ended as {status}", definition.kind))
     }
 
-    /// T8: what a step sends is what its template says, filled once.
+    /// T8: a request is what the template of the step says, filled in once.
     pub fn check_request(&self, dispatch: &Dispatch) -> CheckResult {
         let is_right = match self.workflow.steps[dispatch.step as usize].kind {
             StepKind::Http(reads) => self.trigger.matches_request(reads, &dispatch.work),
             kind => kind.is_executed() && dispatch.work == Work::Noop,
         };
-        require(is_right, || format!("s{} sends what nobody wrote: {:?}", dispatch.step, dispatch.work))
+        require(is_right, || {
+            format!("the request of s{} does not match its template: {:?}", dispatch.step, dispatch.work)
+        })
     }
 
-    /// What a worker is given is what the task says, filled once.
+    /// The input of a task is what its template says, filled in once.
     pub fn check_task(&self, task: &Task) -> CheckResult {
         let Some(expected) = self.workflow.steps[task.step as usize].kind.task() else {
-            return Err(format!("s{} is no task", task.step).into());
+            return Err(format!("s{} is not a task", task.step).into());
         };
         let is_right = expected.name == task.name && self.trigger.task_input(expected.reads) == task.input;
-        require(is_right, || format!("a worker is given what nobody wrote: {task:?}"))
+        require(is_right, || format!("a worker gets a task that does not match its template: {task:?}"))
     }
 
-    /// Takes one event in, or says why it cannot have happened.
+    /// Applies one event, or says why it is illegal.
     pub fn observe(&mut self, event: &Event, at: Timestamp) -> CheckResult {
         if self.is_over() {
             let is_note = matches!(event, Event::LateResult { .. });
-            return ViolationKind::Duplicated.unless(is_note, || "something follows the end of the run".into());
+            return ViolationKind::Duplicated.unless(is_note, || "an event follows the end of the run".into());
         }
         require(self.status.is_some() == !matches!(event, Event::Created { .. }), || {
-            "a run is created once, first".into()
+            "`Created` must be the first event, and only the first".into()
         })?;
         let ends = matches!(event, Event::Cancelled { .. } | Event::RunCancelled { .. } | Event::RunTimeout {});
-        require(!self.is_cancelling || ends, || "a step was cancelled and the run went on".into())?;
+        require(!self.is_cancelling || ends, || "the run continues after a step was cancelled".into())?;
         let is_new = std::mem::take(&mut self.is_new);
         match event {
             Event::Created { origin } => {
@@ -216,22 +218,22 @@ impl RunModel {
                     Queue::WorkflowPaused => true,
                     Queue::Later => self.trigger.run_at.is_some_and(|run_at| run_at > at),
                 };
-                require(is_new && may_wait, || "it may not wait for a turn".into())
+                require(is_new && may_wait, || "the run must not be queued".into())
             }
             Event::Admitted {} => {
                 let was_queued = std::mem::take(&mut self.is_queued);
-                require(was_queued, || "its turn has come, and it did not wait for one".into())?;
+                require(was_queued, || "the run was admitted but not queued".into())?;
                 let is_time = !std::mem::take(&mut self.is_delayed) || self.trigger.run_at.is_some_and(|due| at >= due);
-                ViolationKind::Early.unless(is_time, || "it is not to start yet".into())?;
+                ViolationKind::Early.unless(is_time, || "the run was admitted before its start time".into())?;
                 self.change_status(RunStatus::Pending, RunStatus::Running)
             }
             Event::Paused { .. } => {
                 let was_paused = std::mem::replace(&mut self.is_paused, true);
-                require(!was_paused, || "it was paused twice".into())
+                require(!was_paused, || "the run was paused while paused".into())
             }
             Event::Unpaused { .. } => {
                 let was_paused = std::mem::take(&mut self.is_paused);
-                require(was_paused, || "it was resumed and not paused".into())
+                require(was_paused, || "the run was resumed while not paused".into())
             }
             Event::RunWaiting {} => self.change_status(RunStatus::Running, RunStatus::Waiting),
             Event::RunResumed {} => self.change_status(RunStatus::Waiting, RunStatus::Running),
@@ -243,11 +245,11 @@ impl RunModel {
                 let is_explained = match reason.as_str() {
                     _ if actor != "onward" => true,
                     "concurrency_limit" => (is_new || self.is_queued) && policy == Some(OnConflict::Skip),
-                    // By a later edition, perhaps; whether there is one is for the crowd to say.
+                    // A later version of the workflow may have caused it; the concurrency model checks that.
                     "superseded" => policy.is_some(),
                     _ => false,
                 };
-                require(is_explained, || format!("it was cancelled by {actor}: {reason}"))
+                require(is_explained, || format!("the run was cancelled by {actor}: {reason}"))
             }
             Event::RunTimeout {} => {
                 self.status = Some(RunStatus::Timeout);
@@ -255,12 +257,12 @@ impl RunModel {
             }
             _ => match event.step() {
                 Some(step) if (step as usize) < self.steps.len() => self.observe_step(step as usize, event, at),
-                step => Err(format!("step {step:?} is not of this plan").into()),
+                step => Err(format!("step {step:?} does not exist in this plan").into()),
             },
         }
     }
 
-    /// What must hold between two records.
+    /// Checks what must hold between two records.
     pub fn check_between_records(&self) -> CheckResult {
         if self.is_over() {
             return Ok(());
@@ -272,25 +274,27 @@ impl RunModel {
         let is_undecided = |i: &usize| !is_held && self.steps[*i].phase == Phase::Idle && self.needs_settled(*i);
         let undecided = (0..self.steps.len()).find(is_undecided);
         if let (Some(step), false) = (undecided, self.trigger.is_large) {
-            return Err(format!("s{step} could be decided and was not").into());
+            return Err(format!("s{step} could be decided but was not").into());
         }
         if self.is_queued {
-            return require(self.status == Some(RunStatus::Pending), || format!("{:?} while queued", self.status));
+            return require(self.status == Some(RunStatus::Pending), || {
+                format!("the run is {:?} while queued", self.status)
+            });
         }
         let is_waiting = !is_running && undecided.is_none();
         let agrees = is_waiting == (self.status == Some(RunStatus::Waiting)) || self.trigger.is_large && !is_running;
-        require(agrees, || format!("the run is {:?} with a step running: {is_running}", self.status))
+        require(agrees, || format!("the run is {:?}, step running: {is_running}", self.status))
     }
 
     fn change_status(&mut self, from: RunStatus, to: RunStatus) -> CheckResult {
         let was = self.status.replace(to);
-        require(was == Some(from), || format!("from {was:?} to {to}"))
+        require(was == Some(from), || format!("the status changes from {was:?} to {to}"))
     }
 
     fn finish(&mut self, status: RunStatus) -> CheckResult {
         self.status = Some(status);
         require(self.steps.iter().all(|s| matches!(s.phase, Phase::Done(_))), || {
-            "the run ended before its steps".into()
+            "the run ended before all its steps".into()
         })?;
         let states = self.oracle_prediction();
         for (i, state) in states.iter().enumerate() {
@@ -305,7 +309,7 @@ impl RunModel {
         }
         let expected =
             if oracle::has_failed(&self.workflow, &states) { RunStatus::Failed } else { RunStatus::Completed };
-        require(status == expected, || format!("the run ended as {status}, its steps add up to {expected}"))
+        require(status == expected, || format!("the run ended as {status}, its steps imply {expected}"))
     }
 
     fn observe_step(&mut self, i: usize, event: &Event, at: Timestamp) -> CheckResult {
@@ -317,7 +321,7 @@ impl RunModel {
         let phase = self.steps[i].phase;
         let matches_attempt = event.attempt().is_none_or(|a| a == self.steps[i].attempts);
         let is_running = phase == Phase::Running && matches_attempt;
-        let illegal = || format!("{} for s{i}, which is {phase:?}", event.name().unwrap_or("?"));
+        let illegal = || format!("{} for s{i} in phase {phase:?}", event.name().unwrap_or("?"));
         match event {
             Event::Scheduled { attempt, .. } => {
                 self.check_may_attempt(i, at)?;
@@ -337,12 +341,12 @@ impl RunModel {
                 require(kind.is_executed(), illegal)?;
                 let seen = &mut self.steps[i];
                 (seen.attempts, seen.charged, seen.phase) = (seen.attempts + 1, seen.charged + 1, Phase::Running);
-                require(*attempt == seen.attempts, || format!("s{i}: attempt {attempt} is number {}", seen.attempts))?;
+                require(*attempt == seen.attempts, || format!("s{i}: attempt {attempt} has number {}", seen.attempts))?;
                 let most = if retry.never { 1 } else { retry.max_attempts };
                 require(seen.charged <= most, || format!("s{i}: attempt {} of {most}", seen.charged))
             }
             Event::Retrying { next, charged, failure, .. } => {
-                // What was held back never happened, so it may happen later.
+                // An attempt that was held back sent nothing, so it may run later even with `retry: never`.
                 let is_allowed = !retry.never || (!charged && failure.code == "host_backoff");
                 require(is_running && is_allowed && *next >= at, illegal)?;
                 self.steps[i].charged -= u32::from(!charged);
@@ -416,14 +420,14 @@ impl RunModel {
         }
     }
 
-    /// The same for a step that is done outside.
+    /// The same for a step that a worker performs.
     fn observe_task(&mut self, i: usize, task: &WorkerTask, event: &Event, at: Timestamp) -> CheckResult {
         let workflow = self.workflow.clone();
         let retry = &workflow.steps[i].retry;
         let phase = self.steps[i].phase;
         let seen = &self.steps[i];
         let is_leased = phase == Phase::Leased && event.attempt().is_none_or(|a| a == seen.attempts);
-        let illegal = || format!("{} for s{i}, which is {phase:?}", event.name().unwrap_or("?"));
+        let illegal = || format!("{} for s{i} in phase {phase:?}", event.name().unwrap_or("?"));
         let most = if retry.never { 1 } else { retry.max_attempts };
         let (leases_lost, has_more) = (seen.leases_lost, !retry.never && seen.charged < most);
         let has_ended = |due: Option<Timestamp>| due.is_some_and(|due| at >= due);
@@ -433,7 +437,7 @@ impl RunModel {
         let check_in_time = || {
             let is_in_time = !(attempt_timed_out || queue_timed_out || total_timed_out);
             ViolationKind::Duplicated
-                .unless(is_in_time, || format!("s{i}: {} after its limit", event.name().unwrap_or("?")))
+                .unless(is_in_time, || format!("s{i}: {} after its timeout", event.name().unwrap_or("?")))
         };
         match event {
             Event::Scheduled { attempt, key, .. } => {
@@ -453,7 +457,7 @@ impl RunModel {
                 require(task.heartbeat.is_none_or(|most| *lease <= most), || format!("s{i} is leased for {lease}"))?;
                 let seen = &mut self.steps[i];
                 (seen.attempts, seen.charged) = (seen.attempts + 1, seen.charged + 1);
-                require(*attempt == seen.attempts, || format!("s{i}: attempt {attempt} is number {}", seen.attempts))?;
+                require(*attempt == seen.attempts, || format!("s{i}: attempt {attempt} has number {}", seen.attempts))?;
                 require(seen.charged <= most, || format!("s{i}: attempt {} of {most}", seen.charged))?;
                 self.enter_phase(i, Phase::Leased, at)
             }
@@ -534,9 +538,8 @@ impl RunModel {
     }
 
     fn check_task_key(&self, i: usize, task: &WorkerTask, key: &str) -> CheckResult {
-        let written =
-            if task.is_keyed_by_group { format!("lane-{}", self.trigger.group) } else { self.trigger.key.into() };
-        require(key == written, || format!("s{i} shares limits with {key:?}, {written:?} was written"))
+        let written = if task.is_keyed_by_group { self.trigger.group_key() } else { self.trigger.key.into() };
+        require(key == written, || format!("s{i} has the key {key:?}, the definition says {written:?}"))
     }
 
     fn settle(&mut self, i: usize, status: &'static str) -> CheckResult {
@@ -546,7 +549,7 @@ impl RunModel {
 
     fn skip(&mut self, i: usize, because: &Because) -> CheckResult {
         let step = &self.workflow.steps[i];
-        require(self.steps[i].phase == Phase::Idle && self.needs_settled(i), || format!("s{i} is skipped too soon"))?;
+        require(self.steps[i].phase == Phase::Idle && self.needs_settled(i), || format!("s{i} is skipped too early"))?;
         self.check_not_held(i)?;
         let unsuccessful = self.unsuccessful_needs(i);
         let is_right = match because {
@@ -558,30 +561,32 @@ impl RunModel {
             Because::Condition { .. } => unsuccessful.is_empty() && step.guard.as_ref().is_some_and(|g| !g.holds(self)),
             Because::Unknown { .. } => false,
         };
-        require(is_right, || format!("s{i} is skipped because {because:?}; the model has {unsuccessful:?}"))?;
+        require(is_right, || {
+            format!("s{i} is skipped because {because:?}; unsuccessful needs in the model: {unsuccessful:?}")
+        })?;
         self.settle(i, "skipped")
     }
 
-    /// The limit it comes under is the one that was written.
+    /// Checks that the concurrency limit of the run is the one in its definition.
     fn check_concurrency_limit(&self, gate: Option<&Gate>) -> CheckResult {
         let seen = gate.map(|g| (g.key.clone(), ConcurrencyLimit { max_runs: g.limit, on_conflict: g.on_conflict }));
-        let written = self.workflow.concurrency.map(|limit| (format!("lane-{}", self.trigger.group), limit));
-        require(seen == written, || format!("it comes under {seen:?}, {written:?} was written"))
+        let written = self.workflow.concurrency.map(|limit| (self.trigger.group_key(), limit));
+        require(seen == written, || format!("the run has the limit {seen:?}, the definition says {written:?}"))
     }
 
-    /// Nothing starts in a run that is held back.
+    /// Nothing may start in a run that is paused or queued.
     fn check_not_held(&self, i: usize) -> CheckResult {
         ViolationKind::Early.unless(self.held_because().is_none(), || {
-            format!("s{i} goes on although {}", self.held_because().unwrap_or("?"))
+            format!("s{i} advances although {}", self.held_because().unwrap_or("?"))
         })
     }
 
-    /// The next attempt, or the first.
+    /// Checks that the next attempt may begin, which may be the first.
     fn check_may_attempt(&self, i: usize, at: Timestamp) -> CheckResult {
         match self.steps[i].phase {
             Phase::Retrying(due) => {
                 self.check_not_held(i)?;
-                ViolationKind::Early.unless(at >= due, || format!("s{i} is tried again early"))
+                ViolationKind::Early.unless(at >= due, || format!("s{i} is retried early"))
             }
             _ => self.check_may_begin(i),
         }
@@ -590,24 +595,25 @@ impl RunModel {
     fn check_may_begin(&self, i: usize) -> CheckResult {
         self.check_not_held(i)?;
         let guard = &self.workflow.steps[i].guard;
-        require(self.steps[i].phase == Phase::Idle, || format!("s{i} begins and is {:?}", self.steps[i].phase))?;
+        require(self.steps[i].phase == Phase::Idle, || format!("s{i} begins in phase {:?}", self.steps[i].phase))?;
         require(self.needs_settled(i), || format!("s{i} begins before its needs have settled"))?;
         require(self.unsuccessful_needs(i).is_empty(), || format!("s{i} begins although its needs failed"))?;
-        require(guard.as_ref().is_none_or(|g| g.holds(self)), || format!("s{i} begins against its condition"))
+        require(guard.as_ref().is_none_or(|g| g.holds(self)), || format!("s{i} begins although its condition is false"))
     }
 
     fn needs_settled(&self, i: usize) -> bool {
         self.workflow.steps[i].needs.iter().all(|n| matches!(self.steps[*n].phase, Phase::Done(_)))
     }
 
-    /// Needs whose links are not taken. A step with a condition listens to every outcome.
+    /// Needs that did not succeed. They do not matter for a step with a condition, which accepts every
+    /// outcome.
     fn unsuccessful_needs(&self, i: usize) -> Vec<u32> {
         let step = &self.workflow.steps[i];
         let is_unsuccessful = |n: &&usize| step.guard.is_none() && self.step_status(**n) != "success";
         step.needs.iter().filter(is_unsuccessful).map(|n| *n as u32).collect()
     }
 
-    /// What the oracle makes of the answers that were recorded.
+    /// The states that the oracle predicts from the recorded outcomes.
     fn oracle_prediction(&self) -> Vec<StepState> {
         let outcome = |(i, seen): (usize, &StepModel)| match (seen.phase, self.workflow.steps[i].kind) {
             (Phase::Done(status), kind) if status != "skipped" && !matches!(kind, StepKind::Set { .. }) => {

@@ -1,7 +1,7 @@
-//! What a run is given, and what its steps must therefore send: the data looks like templates, and a
-//! correct engine never reads it as one.
+//! The trigger data of a run, and what its steps must send because of it. The data looks like templates, and
+//! a correct engine never evaluates it as one.
 //!
-//! The rule: what an upstream should receive is worked out here, without the kernel.
+//! Invariant: the expected requests are computed here, without the kernel.
 
 use super::random::Random;
 use super::workflow_generator::TriggerPart;
@@ -10,19 +10,23 @@ use kernel::Timestamp;
 use kernel::advance::Work;
 use kernel::payload::INLINE_MAX;
 
-/// Data that somebody could mistake for a template.
+/// Data that looks like a template.
 const NOTES: [&str; 5] =
     ["plain", "{{trigger.body.secret}}", "a {{ trigger.body.flag }} b", "{{trigger.body.missing}}", "{{ not closed"];
+
+/// The template of a concurrency key. The literal text is part of what a seed means: runs of different groups
+/// are visited in the order of a hash of their keys.
+pub const GROUP_KEY: &str = "lane-{{trigger.body.group}}";
 
 #[derive(Clone, Debug)]
 pub struct Trigger {
     pub flag: bool,
-    /// It does not fit into a record.
+    /// The body is too large for a record.
     pub is_large: bool,
     note: &'static str,
-    /// Runs of one lane share a limit, where there is one.
+    /// Runs of one workflow with the same group share its concurrency limit.
     pub group: u64,
-    /// What the run says of its tasks, where they do not say.
+    /// Defaults for the tasks of the run.
     pub priority: Option<u32>,
     pub key: &'static str,
     pub run_at: Option<Timestamp>,
@@ -37,10 +41,16 @@ impl Trigger {
     pub fn body(&self) -> Bytes {
         let pad = "x".repeat(if self.is_large { INLINE_MAX } else { 5 });
         let Trigger { flag, note, group, .. } = self;
-        format!(r#"{{"flag":{flag},"note":"{note}","lane":{group},"secret":"hush","pad":"{pad}"}}"#).into()
+        format!(r#"{{"flag":{flag},"note":"{note}","group":{group},"secret":"hush","pad":"{pad}"}}"#).into()
     }
 
-    /// What a worker must be given for a step that reads `reads`: all of it, where that is nothing.
+    /// What [`GROUP_KEY`] evaluates to.
+    pub fn group_key(&self) -> String {
+        format!("lane-{}", self.group)
+    }
+
+    /// The input that a worker must get for a step that reads `reads`. A step without a template gets the
+    /// whole body.
     pub fn task_input(&self, reads: TriggerPart) -> Bytes {
         match reads {
             TriggerPart::Nothing | TriggerPart::NoteInUrl => self.body(),

@@ -1,6 +1,6 @@
-//! The services that steps call: they answer late, badly, twice, or not at all, and some are not even
-//! asked. Whatever they answer says which attempt it is about, so that the checker can tell whose answer
-//! was taken.
+//! The HTTP services that steps call. They answer late, with errors, twice, or not at all; some requests are
+//! held back before they are sent. Every answer contains the fence of its attempt, so the checker can tell
+//! which answer was accepted.
 
 use super::fault_plan::FaultPlan;
 use super::random::Random;
@@ -10,7 +10,7 @@ use kernel::event::Failure;
 use kernel::payload::INLINE_MAX;
 use kernel::{Payload, Span, Timestamp};
 
-/// What an executor will report, and when: nothing at all, one result, or more than it should.
+/// What an executor will report, and when: nothing, one result, or two.
 pub fn reports(
     dispatch: &Dispatch,
     random: &mut Random,
@@ -24,7 +24,7 @@ pub fn reports(
         return Vec::new();
     }
     if random.chance(50) {
-        // Now and then for a moment that has passed by the time it is heard of.
+        // Sometimes the process hears of it only after that time has passed.
         let until = now.after(random.log_millis(1, 60_000));
         let failure = Failure::new("host_backoff", "the host is down");
         return vec![(random.millis(0, 2), TaskResult::Blocked { until, failure })];
@@ -39,7 +39,7 @@ pub fn reports(
     vec![first, (Span(again), second)]
 }
 
-/// An upstream on a good day.
+/// The answer of a healthy upstream.
 pub fn success(dispatch: &Dispatch) -> TaskResult {
     match dispatch.work {
         Work::Http(_) => respond(dispatch, 200, None, 0),
@@ -47,7 +47,7 @@ pub fn success(dispatch: &Dispatch) -> TaskResult {
     }
 }
 
-/// The attempt an answer is about.
+/// The fence in an answer.
 pub fn fence_in(body: &[u8]) -> Option<u64> {
     let digits = body.strip_prefix(b"{\"fence\":")?.split(|b| !b.is_ascii_digit()).next()?;
     std::str::from_utf8(digits).ok()?.parse().ok()

@@ -1,33 +1,33 @@
-//! What can be wrong with a story, by the harm it does.
+//! Broken invariants: what kind, and a sentence that describes the case.
 
 use std::fmt;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ViolationKind {
-    /// Something that was acknowledged, stored or owed is gone.
+    /// Something acknowledged, stored or promised is missing.
     Lost,
-    /// Something that happens once happened again.
+    /// Something that must happen once happened twice.
     Duplicated,
     /// Something never ends.
     Stuck,
-    /// Something came before its time, or time ran backwards.
+    /// Something happened too early, or time ran backwards.
     Early,
     /// Any other broken rule.
     Other,
 }
 
-/// A harm and its story in a sentence.
+/// One broken invariant.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Violation {
     pub kind: ViolationKind,
     pub message: String,
 }
 
-/// What is wrong, if anything is; the first thing that is ends the story.
+/// The result of a check. The first violation ends the simulation.
 pub type CheckResult = Result<(), Violation>;
 
 impl ViolationKind {
-    /// This harm was done unless `is_so`.
+    /// A violation of this kind, unless `holds`.
     pub fn unless(self, holds: bool, describe: impl FnOnce() -> String) -> CheckResult {
         if holds { Ok(()) } else { Err(Violation { kind: self, message: describe() }) }
     }

@@ -1,13 +1,13 @@
-//! Workers: they ask for tasks, do them for a while, say that they are alive and how it ended; and they die, hang until
-//! their lease has ended and then report all the same, hang up, and say twice what was not answered.
+//! Simulated workers. They claim tasks, work for a while, send heartbeats and report results. They also die,
+//! hang past the end of their lease and then report anyway, disconnect, and repeat reports.
 //!
 //! ```text
-//!   Poll ──Command::Ask──▶ process ──Handed──▶ Beat, Beat, … Report ──Finished──▶ any process
-//!     └─ Withdraw                                (or nothing, or late, or twice)
+//!   Claim ──Command::Ask──▶ process ──Handed──▶ Heartbeat, Heartbeat, … Report ──Finished──▶ any process
+//!     └─ EndWait                                  (or no report, a late one, or two)
 //! ```
 //!
-//! It plays what `engine/src/engine/tasks.rs` does with a worker's requests. Whatever a worker says names the fence it was
-//! given, so that the checker can tell whose word was taken.
+//! The module does what `engine/src/engine/tasks.rs` does with a worker's requests. Every message of a worker
+//! contains the fence of its lease, so the checker can tell which worker's message was accepted.
 
 use super::client_log::{Request, Ticket};
 use super::process::ProcessEvent;
@@ -27,7 +27,7 @@ use std::collections::BTreeSet;
 use store::{Rate, Store, TypePause, TypeRow};
 
 const PATTERNS: [&str; 6] = ["%", "mail.%", "mail.send", "bill.v1", "bill.%", "ima%"];
-/// How long a worker waits for an answer in good weather.
+/// How long a claim request waits in the liveness phase.
 const LIVENESS_CLAIM_WAIT: Span = Span::from_secs(2);
 
 pub enum WorkerAction {
@@ -38,26 +38,26 @@ pub enum WorkerAction {
         process: usize,
         place: u64,
     },
-    /// The poll's connection is cut.
+    /// The connection of a claim request is cut.
     Disconnect {
         worker: usize,
         ticket: Ticket,
     },
     Heartbeat {
         task: HeldTask,
-        /// It goes on until then.
+        /// The worker is busy until then.
         until: Timestamp,
     },
     Report {
         report: usize,
     },
-    /// Somebody changes what is known about a type.
+    /// An operator changes the settings of a type.
     ChangeType {
         name: &'static str,
     },
 }
 
-/// What a worker was given.
+/// A task that a worker holds.
 #[derive(Clone, Copy, Debug)]
 pub struct HeldTask {
     run: RunId,
@@ -66,24 +66,25 @@ pub struct HeldTask {
     lease: Span,
 }
 
-/// How a worker says a task ended.
+/// The result that a worker reports.
 #[derive(Clone, Debug)]
 struct WorkerReport {
     task: HeldTask,
     result: TaskResult,
     digest: u64,
-    /// It says so until it is answered, but not forever.
+    /// The worker repeats its report until it gets an answer or runs out of tries.
     tries_left: u32,
 }
 
 pub struct Workers {
     random: Random,
-    /// What they claim, and their runtime.
+    /// The type patterns and the runtime of each worker.
     workers: Vec<(Vec<&'static str>, Option<&'static str>)>,
     reports: Vec<WorkerReport>,
-    /// Questions whose askers hung up.
+    /// Claim requests whose worker has disconnected.
     pub disconnected: BTreeSet<Ticket>,
-    /// Heartbeats that a process has seen: when, and whether the lease was live as far as can be said.
+    /// Heartbeats that a process has accepted: the engine time, and whether the lease was live, if that is
+    /// known.
     heartbeats: Vec<(Ticket, Timestamp, Option<bool>)>,
     pub sizes: Sizes,
 }
@@ -109,7 +110,7 @@ impl Workers {
 }
 
 impl World {
-    /// Everybody comes to work, and somebody keeps changing the rules.
+    /// Schedules the first claim of every worker, and changes to the settings of types.
     pub fn schedule_workers(&mut self, until: Timestamp) {
         for worker in 0..self.workers.workers.len() {
             let at = self.workers.random.log_millis(1, 20_000);
@@ -144,12 +145,12 @@ impl World {
         }
     }
 
-    /// Somebody changes a rule: the row first, then whoever was asked.
+    /// An operator changes the settings of a type: first in the store, then in one process.
     fn change_type(&mut self, row: TypeRow) {
         let Some(process) = self.reachable().filter(|_| !self.is_store_down()) else { return };
-        self.note(format!("process {process} is told about {row:?}"));
+        self.note(format!("process {process} gets type {row:?}"));
         ready(self.store.put_type(&row)).expect("the memory store answers");
-        self.trace.mark("a rule was changed", true);
+        self.trace.mark("the settings of a type were changed", true);
         self.deliver(process, Command::Rule(Box::new(row)));
     }
 
@@ -164,7 +165,7 @@ impl World {
             }
             WorkerAction::Disconnect { worker, ticket } => {
                 if self.client_log.is_open(ticket) {
-                    self.note(format!("worker {worker} hangs up request {ticket}"));
+                    self.note(format!("worker {worker} disconnects request {ticket}"));
                     self.client_log.disconnect(ticket);
                     self.workers.disconnected.insert(ticket);
                     self.claim_soon(worker);
@@ -179,7 +180,7 @@ impl World {
         }
     }
 
-    /// What a run says of its tasks; only a plain one waits for a certain time.
+    /// Draws the priority, key and start time of a run's tasks. Only a single-task run has a start time.
     pub fn draw_task_options(&mut self, trigger: &mut Trigger, is_single_task: bool) {
         let random = &mut self.workers.random;
         trigger.priority = random.chance(500).then(|| random.below(4) as u32);
@@ -217,7 +218,9 @@ impl World {
     ) -> Ticket {
         let ticket = self.client_log.record(Request::Claim { worker }, process);
         let place = ticket as u64;
-        self.note(format!("request {ticket} to process {process}: worker {worker} would take {credits} of {types:?}"));
+        self.note(format!(
+            "request {ticket} to process {process}: worker {worker} claims up to {credits} of {types:?}"
+        ));
         let ask = board::Ask {
             place,
             ticket,
@@ -240,7 +243,7 @@ impl World {
         ticket
     }
 
-    /// In good weather somebody asks every process for everything.
+    /// In the liveness phase, an extra worker claims every type from every process.
     pub fn claim_from_all(&mut self) {
         for process in 0..self.processes.len() {
             if self.processes[process].is_up() && !self.processes[process].is_draining {
@@ -249,7 +252,7 @@ impl World {
         }
     }
 
-    /// Every process is told that nothing is paused or disabled any more.
+    /// Tells every process that no type is paused or disabled any more.
     pub fn enable_all_types(&mut self) {
         for name in TYPES {
             let row = ready(self.store.task_type(OrgId::DEFAULT, name)).expect("the memory store answers");
@@ -264,11 +267,11 @@ impl World {
     }
 
     fn claim_everything_from(&mut self, process: usize) {
-        let any_worker = self.workers.workers.len();
-        self.send_claim(any_worker, process, (vec!["%"], None), 8, Span::from_secs(30), Some(LIVENESS_CLAIM_WAIT));
+        let extra_worker = self.workers.workers.len();
+        self.send_claim(extra_worker, process, (vec!["%"], None), 8, Span::from_secs(30), Some(LIVENESS_CLAIM_WAIT));
     }
 
-    /// A worker is answered.
+    /// A request of a worker was answered.
     pub fn worker_answered(&mut self, process: usize, ticket: Ticket, request: &Request, reply: &Reply) -> CheckResult {
         match (request, reply) {
             (Request::Claim { worker }, Reply::Handed(handed)) => self.receive_tasks(process, ticket, *worker, handed),
@@ -277,13 +280,13 @@ impl World {
                 let (_, asked, is_live) = self.workers.heartbeats.swap_remove(i);
                 let is_right = is_live.is_none_or(|is_live| is_live == until.is_some());
                 ViolationKind::Duplicated.unless(is_right, || {
-                    format!("the lease of s{step} of {run} under {fence} is live: {is_live:?}, answered {until:?}")
+                    format!("heartbeat for s{step} of {run} under {fence}: answered {until:?}, lease live: {is_live:?}")
                 })?;
-                self.trace.mark("a worker said it was alive", until.is_some());
-                self.trace.mark("a worker that had lost its lease said it was alive", until.is_none());
-                // A worker may not be silent for longer than the task allows, whatever it asks for.
+                self.trace.mark("a heartbeat extended a lease", until.is_some());
+                self.trace.mark("a heartbeat came after its lease was lost", until.is_none());
+                // A heartbeat never extends a lease beyond the heartbeat timeout of the task.
                 let kind = self.definitions[self.definition_of[run]].workflow.steps[*step as usize].kind;
-                let longest = kind.task().and_then(|errand| errand.heartbeat);
+                let longest = kind.task().and_then(|task| task.heartbeat);
                 let by = by.map(|by| longest.map_or(by, |longest| by.min(longest)));
                 match until {
                     Some(until) => {
@@ -296,10 +299,10 @@ impl World {
                 let HeldTask { step, .. } = self.workers.reports[*report].task;
                 let has_it = self.checker.leases.fence((*run, step)) == Some(*fence);
                 let is_only_writer = !self.processes[process].is_outdated;
-                self.trace.mark("a worker was told that it is too late", *answer == Answer::Stale);
-                self.trace.mark("a report was recognised", *answer == Answer::Repeated);
+                self.trace.mark("a report was too late", *answer == Answer::Stale);
+                self.trace.mark("a repeated report was recognised", *answer == Answer::Repeated);
                 require(*answer != Answer::Stale || !has_it || !is_only_writer, || {
-                    format!("whoever has s{step} of {run} under {fence} was not heard")
+                    format!("the report for s{step} of {run} was called stale, but {fence} is the current fence")
                 })
             }
             _ => Ok(()),
@@ -309,10 +312,10 @@ impl World {
     fn receive_tasks(&mut self, process: usize, ticket: Ticket, worker: usize, handed: &Handed) -> CheckResult {
         let has_disconnected = self.workers.disconnected.remove(&ticket);
         let holder = Some(self.processes[process].epoch).filter(|_| !self.processes[process].has_unknown_commit);
-        self.trace.mark("a worker was told that nobody wants it", !handed.called_off.is_empty());
+        self.trace.mark("a worker was told that its task was cancelled", !handed.called_off.is_empty());
         for task in &handed.tasks {
             let (run, step, fence, lease) = (task.run, task.step, task.fence, task.lease);
-            self.note(format!("worker {worker} has s{step} of {run} under {fence} for {lease}"));
+            self.note(format!("worker {worker} gets s{step} of {run} under fence {fence} for {lease}"));
             self.checker.leases.lease_delivered(process, (run, step));
             self.checker.task_delivered(task, &Workers::name(worker), has_disconnected, holder)?;
             match has_disconnected {
@@ -329,7 +332,7 @@ impl World {
         Ok(())
     }
 
-    /// As `engine::drive` does with what nobody is there to take.
+    /// Hands back a task whose worker has disconnected, as `engine::drive` does.
     fn hand_back(&mut self, process: usize, task: &Task) {
         let failure = Failure::new("not_delivered", report_body(task.fence, false, 0));
         let result = TaskResult::Blocked { until: self.engine_time(process), failure };
@@ -349,7 +352,7 @@ impl World {
         }
         let mut length = self.workers.random.log_millis(1, 30_000);
         if self.workers.random.chance(hangs) {
-            self.trace.mark("a worker hung until its lease had ended", true);
+            self.trace.mark("a worker hung until its lease ended", true);
             length = Span(task.lease.0 + self.workers.random.log_millis(1, 60_000).0);
         } else if length.0 > task.lease.0 / 3 {
             let until = self.now.after(length);
@@ -384,19 +387,19 @@ impl World {
         let request = Request::Report { run, fence, digest, report };
         let Some(process) = self.reachable() else { return self.unanswered(request) };
         let ticket = self.client_log.record(request, process);
-        self.note(format!("request {ticket} to process {process}: s{step} of {run} under {fence} ended"));
+        self.note(format!("request {ticket} to process {process}: result of s{step} of {run} under fence {fence}"));
         let input = Input::Finished { step, fence, result, digest };
         self.deliver(process, Command::Give { org: OrgId::DEFAULT, run, input, ticket: Some(ticket) });
     }
 
-    /// A worker did not hear what became of its question or its report.
+    /// A worker got no answer to its claim or its report.
     pub fn worker_unanswered(&mut self, request: &Request) {
         let pause = self.workers.random.log_millis(10, 5_000);
         match request {
             Request::Claim { worker } if *worker < self.workers.workers.len() => self.claim_soon(*worker),
             Request::Report { report, .. } if self.workers.reports[*report].tries_left > 0 => {
                 self.workers.reports[*report].tries_left -= 1;
-                self.trace.mark("a report was said again", true);
+                self.trace.mark("a report was sent again", true);
                 self.push(pause, SimEvent::Worker(WorkerAction::Report { report: *report }));
             }
             _ => {}
@@ -422,7 +425,7 @@ impl World {
         self.deliver(process, Command::Extend { org, run, step, fence, by, ticket });
     }
 
-    /// A process looks at a command, and it is this late there.
+    /// The process takes a command from its inbox at engine time `now`.
     pub fn command_accepted(&mut self, process: usize, command: &Command<Ticket>, now: Timestamp) {
         match command {
             Command::Extend { run, step, fence, ticket, .. } => {
@@ -432,7 +435,7 @@ impl World {
             Command::Loaded { run, result: Ok(Some(resumed)) } => {
                 self.checker.leases.run_loaded((process, self.processes[process].epoch), *run, &resumed.run, now);
             }
-            // A run that cannot be read keeps nothing for anybody.
+            // A run that cannot be read has no live leases in this process.
             Command::Loaded { run, result: Ok(None) | Err(Trouble::Newer | Trouble::Damaged(_)) } => {
                 self.checker.leases.run_loaded((process, 0), *run, &Run::default(), now);
             }
@@ -447,28 +450,28 @@ impl World {
         }
     }
 
-    /// What the last process left of tasks and types.
+    /// Loads ready tasks and type settings from the store when a process starts.
     pub fn load_task_queue(&mut self, process: usize) {
         let lanes = ready(self.store.lanes(None, 1_000)).expect("the memory store answers");
         let types = ready(self.store.ruled_types()).expect("the memory store answers");
-        self.trace.mark("tasks waited while nobody was there", !lanes.is_empty());
+        self.trace.mark("ready tasks were found at start-up", !lanes.is_empty());
         self.deliver(process, Command::Board { lanes, types, workers: Vec::new() });
     }
 
-    /// Reads on in a lane.
+    /// Reads the next page of a key queue.
     pub fn refill(&mut self, process: usize, lane: store::Lane, after: Option<store::Place>) {
         let rows = match self.try_read() {
             Ok(()) => ready(self.store.ready(&lane, after, self.workers.sizes.page)).ok(),
             Err(_) => None,
         };
-        self.trace.mark("a lane was read on", after.is_some());
+        self.trace.mark("a key queue was read past its first page", after.is_some());
         let delay = self.timing_random.log_millis(1, 5);
         let command = Command::Refilled { lane, rows };
         self.push(delay, SimEvent::Process(process, ProcessEvent::CommandArrived(command)));
     }
 }
 
-/// A type nothing is said about.
+/// A type without any settings.
 fn default_type(name: &str) -> TypeRow {
     TypeRow {
         org: OrgId::DEFAULT,
@@ -485,7 +488,7 @@ fn default_type(name: &str) -> TypeRow {
     }
 }
 
-/// Whatever a worker says: it names its fence, as upstreams do.
+/// The body of everything a worker sends. Like the answer of an upstream, it begins with the fence.
 fn report_body(fence: u64, is_final: bool, pad: usize) -> String {
     format!("{{\"fence\":{fence},\"final\":{is_final},\"pad\":\"{}\"}}", "x".repeat(pad))
 }

@@ -1,11 +1,13 @@
-//! Workflows as the simulator knows them: drawn at random, lowered to a plan for the kernel, and read
-//! by the [`model`](super::run_model) without the kernel's help.
+//! Random workflows: drawn from a seed, lowered to a plan for the kernel, and read by the
+//! [`run_model`](super::run_model) without the kernel's help.
 //!
-//! Most are ordinary; [`extreme`](Shape::extreme) ones are as wide, deep, empty or idle as shapes get. A
-//! shape holds only what the model can predict. It does not know how a plan is run.
+//! Most are ordinary. [`extreme`](TestWorkflow::extreme) ones test limits: very wide, very deep, all skipped,
+//! or waiting only. A test workflow holds only what the model can predict. It does not know how a plan is
+//! run.
 
 use super::condition::Condition;
 use super::random::Random;
+use super::trigger::GROUP_KEY;
 use kernel::event::OnConflict;
 use kernel::path::{RawPath, Ref, Root, TaskField};
 use kernel::plan::{
@@ -15,7 +17,7 @@ use kernel::plan::{
 use kernel::template::{self, Part, Template};
 use kernel::{Plan, Span, expr};
 
-/// Steps of an ordinary shape; most have far fewer.
+/// The most steps of an ordinary workflow; most have far fewer.
 pub const STEPS_MAX: u64 = 40;
 
 #[derive(Debug)]
@@ -24,13 +26,14 @@ pub struct TestWorkflow {
     pub max_duration: Span,
     pub is_strict: bool,
     pub concurrency: Option<ConcurrencyLimit>,
-    /// Who is told that a run has ended.
+    /// What is notified when a run ends.
     pub notifications: Vec<EndNotification>,
-    /// It is one task and nothing else.
+    /// It consists of one worker task.
     pub is_single_task: bool,
 }
 
-/// How many runs of one lane may be open at once, and what becomes of one that finds no room.
+/// How many runs of one concurrency group may be open at once, and what happens to a run that exceeds the
+/// limit.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ConcurrencyLimit {
     pub max_runs: u32,
@@ -40,7 +43,7 @@ pub struct ConcurrencyLimit {
 #[derive(Clone, Debug)]
 pub struct EndNotification {
     pub only_failures: bool,
-    /// The workflow whose run tells; else an address is called.
+    /// The workflow that handles the notification; if none, a URL is called.
     pub workflow: Option<String>,
 }
 
@@ -56,7 +59,7 @@ pub struct Step {
 pub enum StepKind {
     Http(TriggerPart),
     Noop,
-    /// A broken one reads something that is not there.
+    /// A broken one reads a field that does not exist.
     Set {
         is_broken: bool,
     },
@@ -65,13 +68,13 @@ pub enum StepKind {
     Task(WorkerTask),
 }
 
-/// A step that is done outside.
+/// The settings of a step that a worker performs.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct WorkerTask {
     pub name: &'static str,
     pub reads: TriggerPart,
     pub priority: Option<u32>,
-    /// What it shares limits with is the trigger's lane, not what the run says.
+    /// The task's key is the concurrency group of the trigger, not the key of the run.
     pub is_keyed_by_group: bool,
     pub queue: Option<Span>,
     pub attempt: Option<Span>,
@@ -79,23 +82,24 @@ pub struct WorkerTask {
     pub total: Option<Span>,
 }
 
-/// The types of tasks there are.
+/// All task types.
 pub const TYPES: [&str; 4] = ["bill.v1", "image", "mail.digest", "mail.send"];
 
-/// What of the trigger a request is made of. One that reads it needs its payload again for each attempt.
+/// Which part of the trigger a template inserts, and where. A template that inserts something needs the
+/// payload again for each attempt.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum TriggerPart {
     Nothing,
     Flag,
     /// The note is the body.
     Note,
-    /// The note stands in a text.
+    /// The note is part of a text.
     NoteInText,
-    /// The note stands in the URL.
+    /// The note is part of the URL.
     NoteInUrl,
 }
 
-/// Shapes at the edge of what is allowed.
+/// Workflows that test limits.
 #[derive(Clone, Copy, Debug)]
 pub enum Extreme {
     FanIn,
@@ -109,25 +113,25 @@ impl Extreme {
     pub const ALL: [Extreme; 5] =
         [Extreme::FanIn, Extreme::Chain, Extreme::AllSkipped, Extreme::Single, Extreme::ManyWaits];
 
-    /// The situation a story about it meets.
+    /// The coverage mark of a simulation with this workflow.
     pub fn mark(self) -> &'static str {
         match self {
-            Extreme::FanIn => "a thousand steps met in one",
-            Extreme::Chain => "two hundred steps stood in a row",
-            Extreme::AllSkipped => "everything was skipped",
-            Extreme::Single => "there was a single step",
-            Extreme::ManyWaits => "thirty callbacks were waited for",
+            Extreme::FanIn => "a step needed a thousand others",
+            Extreme::Chain => "two hundred steps formed a chain",
+            Extreme::AllSkipped => "every step was skipped",
+            Extreme::Single => "a workflow had a single step",
+            Extreme::ManyWaits => "a run waited for thirty callbacks",
         }
     }
 }
 
 impl StepKind {
-    /// Does an executor do it?
+    /// Does an executor perform it?
     pub fn is_executed(self) -> bool {
         matches!(self, StepKind::Http(_) | StepKind::Noop)
     }
 
-    /// Does a worker do it?
+    /// The task settings, if a worker performs it.
     pub fn task(&self) -> Option<&WorkerTask> {
         match self {
             StepKind::Task(task) => Some(task),
@@ -144,7 +148,7 @@ impl TestWorkflow {
         TestWorkflow::with_steps(random, |random| (0..count).map(|i| Step::draw(random, i, is_dense)).collect())
     }
 
-    /// Without anything that time or the outside could decide: services answer, values are set.
+    /// A workflow that does not depend on time or external input: it only calls services and sets values.
     pub fn draw_timeless(random: &mut Random, steps_max: u64) -> TestWorkflow {
         let mut shape = TestWorkflow::draw(random, steps_max);
         shape.max_duration = Span::from_days(30);
@@ -202,7 +206,7 @@ impl TestWorkflow {
         }
     }
 
-    /// Lets workers do some of what the engine would do itself.
+    /// Turns some of the steps that an executor would perform into worker tasks.
     pub fn assign_steps_to_workers(&mut self, random: &mut Random) {
         let share = random.pick(&[200, 500, 900]);
         for step in self.steps.iter_mut().filter(|step| step.kind.is_executed()) {
@@ -212,7 +216,7 @@ impl TestWorkflow {
         }
     }
 
-    /// One task and nothing else.
+    /// A workflow of one worker task.
     pub fn single_task(random: &mut Random) -> TestWorkflow {
         let task = WorkerTask {
             reads: TriggerPart::Nothing,
@@ -232,7 +236,7 @@ impl TestWorkflow {
         }
     }
 
-    /// The shape of what calls an address.
+    /// The workflow whose runs call a notification URL.
     pub fn notifier(random: &mut Random) -> TestWorkflow {
         TestWorkflow::with_steps(random, |_| vec![Step::simple(StepKind::Http(TriggerPart::Nothing), Vec::new())])
     }
@@ -242,7 +246,7 @@ impl TestWorkflow {
         let verdict = if self.is_strict { Verdict::Strict } else { Verdict::Blocked };
         let root = Group { nodes: (0..nodes.len() as u32).collect(), verdict, ..Default::default() };
         let concurrency = self.concurrency.map(|limit| Concurrency {
-            key: parts("lane-{{trigger.body.lane}}"),
+            key: parts(GROUP_KEY),
             limit: limit.max_runs,
             on_conflict: limit.on_conflict,
             ..Default::default()
@@ -251,10 +255,10 @@ impl TestWorkflow {
         let (groups, max_duration) = (vec![root], self.max_duration);
         let form = if self.is_single_task { Form::Task } else { Form::default() };
         let layout = Layout { form, nodes, groups, max_duration, concurrency, notify, ..Default::default() };
-        Plan::new(layout).expect("steps need only earlier ones")
+        Plan::new(layout).expect("steps need only earlier steps")
     }
 
-    /// Steps that end with a callback.
+    /// Steps that wait for a callback.
     pub fn waits(&self) -> impl Iterator<Item = u32> {
         let waits = self.steps.iter().enumerate().filter(|(_, s)| matches!(s.kind, StepKind::Wait(_)));
         waits.map(|(i, _)| i as u32)
@@ -282,7 +286,7 @@ impl Step {
         let guard = |condition: &Condition| {
             let text = condition.to_string();
             let expr = expr::parse(&text, &mut |raw| Ok(reference(raw)));
-            Guard { expr: Some(expr.expect("conditions are well formed")), text, ..Default::default() }
+            Guard { expr: Some(expr.expect("generated conditions are valid")), text, ..Default::default() }
         };
         Node {
             key: format!("s{i}"),
@@ -325,14 +329,14 @@ impl WorkerTask {
             heartbeat: self.heartbeat,
             total: self.total,
             priority: self.priority,
-            key: if self.is_keyed_by_group { parts("lane-{{trigger.body.lane}}") } else { Vec::new() },
+            key: if self.is_keyed_by_group { parts(GROUP_KEY) } else { Vec::new() },
             ..Default::default()
         }
     }
 }
 
 impl TriggerPart {
-    /// The template of a body.
+    /// The template of the body.
     fn text(self) -> Option<&'static str> {
         match self {
             TriggerPart::Nothing | TriggerPart::NoteInUrl => None,
@@ -393,7 +397,7 @@ fn draw_retry(random: &mut Random) -> Retry {
 }
 
 fn parts(text: &str) -> Vec<Part> {
-    template::parse_text(text, &mut |raw| Ok(reference(raw))).expect("templates are well formed")
+    template::parse_text(text, &mut |raw| Ok(reference(raw))).expect("generated templates are valid")
 }
 
 fn body(kind: StepKind) -> Body {
@@ -420,15 +424,15 @@ fn body(kind: StepKind) -> Body {
     }
 }
 
-/// `trigger.body.…` or `tasks.s3.status`: the front end of shapes.
+/// Resolves `trigger.body.…` and `tasks.s3.status`, as a front end of `lang` would.
 fn reference(raw: &RawPath<'_>) -> Ref {
     let names: Vec<&str> = raw.segments.iter().map(|s| s.name.as_str()).collect();
     let text = raw.text.to_owned();
     match names.as_slice() {
         ["tasks", step, field] => Ref {
             root: Root::Task,
-            node: step[1..].parse().expect("steps are called s0, s1, …"),
-            field: TaskField::parse(field).expect("a field of a step"),
+            node: step[1..].parse().expect("steps are named s0, s1, …"),
+            field: TaskField::parse(field).expect("the field of a step"),
             text,
             ..Default::default()
         },
@@ -436,6 +440,6 @@ fn reference(raw: &RawPath<'_>) -> Ref {
             let keys = keys.iter().map(|k| (*k).to_owned()).collect();
             Ref { root: Root::TriggerBody, keys, text, ..Default::default() }
         }
-        _ => panic!("shapes write no such path: {text}"),
+        _ => panic!("generated workflows contain no such path: {text}"),
     }
 }

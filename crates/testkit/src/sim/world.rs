@@ -1,5 +1,5 @@
-//! Time, and everything that is going to happen: one heap, ordered by virtual time and then by a drawn
-//! number, because nothing may rely on the order of simultaneous things.
+//! The state of a simulation: virtual time and one heap of events. The heap is ordered by time and then by a
+//! random number, because nothing may rely on the order of simultaneous events.
 
 use super::Options;
 use super::checker::{Checker, Definition};
@@ -25,16 +25,16 @@ use std::task::{Poll, Waker};
 use store::MemoryStore;
 
 const START: Timestamp = Timestamp(1_700_000_000_000_000);
-/// Thousandths of stories that are about one shape at the edge of what is allowed.
+/// How many simulations in a thousand use one extreme workflow.
 const EXTREME: u32 = 50;
-/// In good weather, callbacks are delivered and the end is looked for this often…
+/// In the liveness phase, open waits are answered and the end is checked this often.
 const TICK: Span = Span::from_secs(5);
-/// …and after this long whatever has not ended never will.
+/// A run that has not ended after this much of the liveness phase is stuck.
 const LIVENESS_MAX: Span = Span::from_secs(6 * 3_600);
 
-/// Name of the workflow that calls whoever wants to be told of an end.
-pub const NOTIFIER: &str = "teller";
-/// A run that must make room for another has done so after this long.
+/// Name of the workflow whose runs call a notification URL.
+pub const NOTIFIER: &str = "notify";
+/// A run that must make room for a newer one has this long to do so.
 const MAKE_ROOM_MAX: Span = Span::from_secs(60);
 
 pub enum SimEvent {
@@ -42,47 +42,49 @@ pub enum SimEvent {
     Fault(FaultEvent),
     ClientRequest(PlannedRequest),
     Worker(WorkerAction),
-    /// Somebody pauses (true) or resumes the workflow of a definition.
+    /// A client pauses (true) or resumes the workflow of a definition.
     PauseWorkflow(usize, bool),
-    /// The first phase is over.
+    /// The safety phase ends and the liveness phase begins.
     StartLiveness,
-    /// The second phase, again and again.
+    /// Repeats throughout the liveness phase.
     Tick,
 }
 
 pub struct World {
     pub now: Timestamp,
     heap: BTreeMap<(Timestamp, u64), SimEvent>,
-    /// How many of those clients are going to do.
+    /// How many client requests are in the heap.
     pending_requests: u64,
     pub events: u64,
     events_max: u64,
     pub trace: Trace,
 
-    /// Streams: what the outside does, what fails, and how long things take.
+    /// Random streams, one per concern: what clients and upstreams do, which faults happen, how long things
+    /// take.
     pub workload_random: Random,
     pub fault_random: Random,
     pub timing_random: Random,
-    /// Limits, pauses and notices.
+    /// Concurrency limits, pauses and notifications.
     pub limits_random: Random,
     pub workers: Workers,
 
     pub faults: FaultPlan,
     pub is_liveness_phase: bool,
     pub store: MemoryStore,
-    /// Nothing can be read or written before this.
+    /// Until then the store refuses reads and writes.
     pub store_down_until: Timestamp,
 
     pub hosts: Vec<Host>,
-    /// Every process there ever was.
+    /// Every process that was ever started.
     pub processes: Vec<Process>,
-    /// Attempts whose upstream does not answer, and the process that waits.
+    /// Attempts that their upstream never answers, with the process that waits.
     pub silent_dispatches: Vec<(usize, Dispatch)>,
 
     pub definitions: Vec<Definition>,
-    /// The definition of each run that was asked for.
+    /// The definition of each run that was requested, as an index.
     pub definition_of: BTreeMap<RunId, usize>,
-    /// Runs that were asked for together; of the first one somebody may have had the key before.
+    /// Pairs of runs that one request starts together. The first may have an idempotency key that is already
+    /// taken.
     pub started_together: Vec<(RunId, RunId)>,
     pub client_log: ClientLog,
     pub checker: Checker,
@@ -97,7 +99,7 @@ impl World {
         let mut worker_random = Random::stream(seed, "workers");
         let faults = FaultPlan::draw(&mut fault_random, &mut worker_random, &options.without);
         let mut limits_random = Random::stream(seed, "around");
-        // Places are kept by the one process that has the store, and so are pauses of workflows.
+        // With a local store, one process keeps concurrency groups and workflow pauses in its memory.
         let hosts_max = if faults.has_concurrency_limits { 1 } else { options.hosts_max };
         let hosts = topology.pick(&[1, 1, 1, 2, 2, 3, 4, 5]).min(hosts_max);
         let liveness_starts_at = START.after(topology.millis(20_000, 240_000));
@@ -111,8 +113,8 @@ impl World {
         let mut workflows = workflows;
         if faults.has_tasks {
             workflows.iter_mut().for_each(|workflow| workflow.assign_steps_to_workers(&mut worker_random));
-            let plain = if extreme.is_some() { 0 } else { worker_random.between(0, 3) };
-            workflows.extend((0..plain).map(|_| TestWorkflow::single_task(&mut worker_random)));
+            let single_tasks = if extreme.is_some() { 0 } else { worker_random.between(0, 3) };
+            workflows.extend((0..single_tasks).map(|_| TestWorkflow::single_task(&mut worker_random)));
         }
         let workers = Workers::draw(worker_random, faults.has_small_memory);
         let definitions = draw_definitions(workflows, &mut limits_random, &faults, extreme.is_some());
@@ -163,7 +165,7 @@ impl World {
         world
     }
 
-    /// Lives until every run is over, or something is wrong.
+    /// Processes events until every run has ended or an invariant breaks.
     pub fn run(&mut self) -> CheckResult {
         while let Some(((at, _), event)) = self.heap.pop_first() {
             self.now = at;
@@ -199,7 +201,7 @@ impl World {
                 }
             }
         }
-        Err("nothing is left to happen".into())
+        Err("the event heap is empty".into())
     }
 
     pub fn push(&mut self, after: Span, event: SimEvent) {
@@ -217,7 +219,7 @@ impl World {
     }
 
     fn start_liveness_phase(&mut self) {
-        self.note("--- the weather is good from here on".into());
+        self.note("--- liveness phase: faults stop here".into());
         self.is_liveness_phase = true;
         self.resume_all();
         if self.faults.has_tasks {
@@ -229,7 +231,7 @@ impl World {
         self.push(TICK, SimEvent::Tick);
     }
 
-    /// Whoever must make room for another has done so, where one process has had the time to see to it.
+    /// Checks that older runs made room for a newer one, if a single process had enough time to do so.
     pub fn check_room_was_made(&self) -> CheckResult {
         let since = Timestamp(self.now.0 - MAKE_ROOM_MAX.0 as i64);
         let mut alive = self.processes.iter().filter(|p| p.is_alive());
@@ -247,23 +249,26 @@ impl World {
         is_quiet && self.pending_requests == 0 && self.hosts.iter().all(|h| h.is_up())
     }
 
-    /// Requests that must be answered yet. A watcher need not be where its process is not the one that
-    /// ends the run: engines do not tell each other.
+    /// Requests that still need an answer. A watcher is exempt if another process may end its run, because
+    /// the simulated processes do not notify each other.
     fn unanswered_requests(&self) -> Vec<&Request> {
         let has_one_process =
             self.hosts.len() == 1 && self.faults.pause_mean.is_none() && self.faults.staggered_pause_mean.is_none();
-        let is_owed = |request: &&Request| match request {
+        let needs_answer = |request: &&Request| match request {
             Request::Watch { run } => has_one_process && !self.checker.needs_upgrade(*run),
             _ => true,
         };
-        self.client_log.open().filter(is_owed).collect()
+        self.client_log.open().filter(needs_answer).collect()
     }
 
-    /// Says which run does not end, and all that is stored of it.
+    /// Describes the first run that does not end, with everything stored about it.
     fn describe_stuck_run(&self) -> String {
         let Some((id, definition, run)) = self.checker.open().next() else {
             let all_sent = self.checker.notifications.all_sent();
-            return format!("never answered: {:?}; everybody is told: {all_sent}", self.unanswered_requests());
+            return format!(
+                "requests without an answer: {:?}; all notifications sent: {all_sent}",
+                self.unanswered_requests()
+            );
         };
         let mut text = format!("{id} is {}, due at {:?}\n", run.status(), run.next_due());
         for (i, step) in definition.workflow.steps.iter().enumerate() {
@@ -281,7 +286,8 @@ impl World {
     }
 }
 
-/// Workflows, with what stands around them: limits, a later edition with another limit, somebody to tell.
+/// Draws definitions around the workflows: concurrency limits, a second version with another limit,
+/// notifications.
 fn draw_definitions(
     workflows: Vec<TestWorkflow>,
     random: &mut Random,
@@ -322,11 +328,11 @@ fn definition(workflow: TestWorkflow, id: WorkflowId, name: String, number: u32,
     Definition { workflow, version: Arc::new(version) }
 }
 
-/// Calls of the memory store are ready at once.
+/// Calls to the memory store complete at once.
 pub fn ready<T>(call: store::Call<'_, T>) -> store::Result<T> {
     let mut call = call;
     match call.as_mut().poll(&mut std::task::Context::from_waker(Waker::noop())) {
         Poll::Ready(result) => result,
-        Poll::Pending => panic!("the memory store never waits"),
+        Poll::Pending => panic!("the memory store returned a pending call"),
     }
 }

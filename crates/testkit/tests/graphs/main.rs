@@ -1,8 +1,8 @@
-//! Random graphs, driven one result at a time: after every advance the kernel and the naive oracle must
-//! agree on which steps run, which are skipped and why, and at the end on how the run ended.
+//! Random workflows, advanced one result at a time. After every result the kernel and the naive oracle must
+//! agree on which steps run, which are skipped and why; at the end they must agree on how the run ended.
 //!
-//! A graph of at most [`EXHAUSTIVE`] steps is driven through every assignment of results that it can
-//! meet, a larger one through one that is drawn. `ONWARD_GRAPHS=100000` draws more graphs.
+//! A workflow of at most [`EXHAUSTIVE_STEPS_MAX`] steps is run with every possible assignment of outcomes, a
+//! larger one with a random assignment. `ONWARD_GRAPHS=100000` tests more workflows.
 
 use kernel::advance::TaskResult;
 use kernel::event::{Because, Failure, Origin};
@@ -19,7 +19,7 @@ const GRAPHS: u64 = 20_000;
 const STEPS_MAX: u64 = 12;
 const EXHAUSTIVE_STEPS_MAX: usize = 5;
 
-/// What a step can answer.
+/// How a step can end.
 const OUTCOMES: [StepOutcome; 4] = [
     StepOutcome { status: "success", code: Some(200) },
     StepOutcome { status: "failed", code: Some(404) },
@@ -27,7 +27,7 @@ const OUTCOMES: [StepOutcome; 4] = [
     StepOutcome { status: "timeout", code: None },
 ];
 
-/// The results of one drive: first those given, then the first of all or drawn ones.
+/// The outcomes of one run. Beyond `made`, each is the first of [`OUTCOMES`] or a random one.
 struct Choices {
     made: Vec<usize>,
     next: usize,
@@ -43,12 +43,12 @@ impl Choices {
         OUTCOMES[self.made[self.next - 1]]
     }
 
-    /// Which of several steps answers: the first, or a drawn one.
+    /// Which of several running steps finishes next: the first, or a random one.
     fn pick(&mut self, steps: &[(u32, u64)]) -> (u32, u64) {
         self.random.as_mut().map_or(steps[0], |r| r.pick(steps))
     }
 
-    /// Goes on to the next assignment; false after the last.
+    /// Moves on to the next assignment of outcomes; returns false after the last.
     fn next_assignment(&mut self) -> bool {
         self.next = 0;
         while let Some(last) = self.made.pop() {
@@ -66,7 +66,7 @@ struct GraphRun<'a> {
     plan: &'a Plan,
     flag: bool,
     run: Run,
-    /// What executors were given and have not answered: step and fence.
+    /// Steps that an executor is running: step and fence.
     executing: Vec<(u32, u64)>,
     outcomes: Vec<Option<StepOutcome>>,
 }
@@ -109,7 +109,7 @@ impl GraphRun<'_> {
         self.apply_input(Input::Finished { step, fence, result, digest: 0 });
     }
 
-    /// Readiness and the skip cascade, step by step.
+    /// Compares the state of every step with the oracle.
     fn compare(&self) -> Result<Vec<StepState>, String> {
         let states = oracle::evaluate(self.workflow, self.flag, &self.outcomes);
         for (i, state) in states.iter().enumerate() {
@@ -146,7 +146,7 @@ impl std::fmt::Display for GraphRun<'_> {
     }
 }
 
-/// One run from its start to its end.
+/// Runs one workflow from its start to its end.
 fn run_to_end(workflow: &TestWorkflow, plan: &Plan, flag: bool, choices: &mut Choices) -> Result<(), String> {
     let outcomes = vec![None; workflow.steps.len()];
     let mut graph_run = GraphRun { workflow, plan, flag, run: Run::default(), executing: Vec::new(), outcomes };
@@ -160,10 +160,14 @@ fn run_to_end(workflow: &TestWorkflow, plan: &Plan, flag: bool, choices: &mut Ch
     let has_failed = oracle::has_failed(workflow, &states);
     let expected = if has_failed { RunStatus::Failed } else { RunStatus::Completed };
     let status = graph_run.run.status();
-    if status == expected { Ok(()) } else { Err(format!("it is {status}, the oracle says {expected}\n{graph_run}")) }
+    if status == expected {
+        Ok(())
+    } else {
+        Err(format!("the run is {status}, the oracle says {expected}\n{graph_run}"))
+    }
 }
 
-/// Drives one graph through all or one of its assignments; answers how many.
+/// Runs one workflow with all its assignments, or with a random one. Returns how many runs that took.
 fn check(seed: u64) -> Result<u64, String> {
     let mut random = Random::stream(seed, "graph");
     let steps_max = random.between(1, STEPS_MAX);
@@ -195,6 +199,6 @@ fn the_oracle_finds_planted_bugs() {
         planted::arm(Some(bug));
         let found = (0..1_000).find(|seed| check(*seed).is_err());
         planted::arm(None);
-        println!("{bug}: found after {} graphs", found.expect("it is found") + 1);
+        println!("{bug}: found after {} graphs", found.expect("the bug is found") + 1);
     }
 }

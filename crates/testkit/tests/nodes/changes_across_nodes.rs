@@ -1,4 +1,5 @@
-//! What is changed through one node holds on the other: at once where somebody relies on it, and soon everywhere.
+//! A change made through one node applies on the other: at once where clients rely on it, and soon
+//! everywhere.
 
 use super::*;
 use engine::Change;
@@ -12,7 +13,7 @@ async fn two_nodes() -> (Node, Node) {
     (node(&url, "a").await, node(&url, "b").await)
 }
 
-/// Two that say nothing to each other: whatever they know of each other they have found out.
+/// Two nodes that send each other no cluster events, so each has to read changes from the store.
 async fn two_nodes_without_cluster_events() -> (Node, Node) {
     let (a, b) = two_nodes().await;
     a.store.mute();
@@ -83,7 +84,7 @@ async fn a_workflow_edit_on_one_node_is_visible_on_the_other_at_once() {
         writer.edit("wf", Change::Replace(&compiled(&definition(n)))).await;
         let run = reader.start("wf").await;
         let reading = writer.engine.read(ORG, run).await.unwrap().unwrap();
-        assert_eq!(reading.row.version, n, "the version that was there when it was asked for");
+        assert_eq!(reading.row.version, n, "the version that was current at the start request");
         let off = MetaChange { enabled: Some(false), ..MetaChange::default() };
         writer.edit("wf", Change::Describe(&off)).await;
         assert!(matches!(reader.try_start("wf").await, Err(engine::Error::Disabled)));
@@ -115,7 +116,7 @@ async fn pause_and_resume((a, b): (Node, Node)) {
         }
         other.engine.resume_workflow(ORG, id).await.unwrap();
         let run = one.start("wf").await;
-        assert_ne!(one.status(run).await, RunStatus::Pending, "it was resumed");
+        assert_ne!(one.status(run).await, RunStatus::Pending, "the workflow was resumed");
         for run in held {
             one.completes(run).await;
         }
@@ -134,16 +135,17 @@ async fn change_a_type((a, b): (Node, Node)) {
         let name = format!("mail.{round}");
         other.submit_one(&name).await.unwrap();
         one.engine.put_type(ORG, &name, TypeChange { enabled: Some(false), ..Default::default() }).await.unwrap();
-        assert!(matches!(other.submit_one(&name).await, Err(engine::Error::Items(_))), "it is disabled");
-        assert_eq!(other.claim_of(&name).await, [], "and nothing is handed out");
+        assert!(matches!(other.submit_one(&name).await, Err(engine::Error::Items(_))), "the type is disabled");
+        assert_eq!(other.claim_of(&name).await, [], "a disabled type has no claimable tasks");
         one.engine.put_type(ORG, &name, TypeChange { enabled: Some(true), ..Default::default() }).await.unwrap();
         one.engine.pause_type(ORG, &name, "me".into(), String::new()).await.unwrap();
         other.submit_one(&name).await.unwrap();
-        assert_eq!(other.claim_of(&name).await, [], "it is paused");
-        let told = other.engine.explain(ORG, other.submit_one(&name).await.unwrap(), None).await.unwrap().unwrap().1;
-        assert!(format!("{told:?}").contains("paused"), "{told:?}");
+        assert_eq!(other.claim_of(&name).await, [], "a paused type has no claimable tasks");
+        let explanation =
+            other.engine.explain(ORG, other.submit_one(&name).await.unwrap(), None).await.unwrap().unwrap().1;
+        assert!(format!("{explanation:?}").contains("paused"), "{explanation:?}");
         one.engine.resume_type(ORG, &name).await.unwrap();
-        assert_eq!(other.claim_of(&name).await.len(), 3, "it is resumed");
+        assert_eq!(other.claim_of(&name).await.len(), 3, "the type was resumed");
     }
     stop_both(a, b).await;
 }
@@ -186,8 +188,8 @@ async fn wait_and_subscribe((a, b): (Node, Node)) {
         }
         assert!(ended.elapsed() < Duration::from_secs(6), "{:?}", ended.elapsed());
         let missing = RunId([9; 16]);
-        let nobody = one.engine.wait(ORG, missing, TIMEOUT).await;
-        assert!(matches!(nobody, Err(engine::Error::NotFound(_))), "{nobody:?}");
+        let answer = one.engine.wait(ORG, missing, TIMEOUT).await;
+        assert!(matches!(answer, Err(engine::Error::NotFound(_))), "{answer:?}");
     }
     stop_both(a, b).await;
 }
@@ -221,7 +223,7 @@ async fn everything_also_works_without_cluster_events() {
     report_to_other_node(two_nodes_without_cluster_events().await).await;
 }
 
-/// Two nodes whose clocks begin at the same time and are moved by hand.
+/// Two nodes with virtual clocks that start at the same time and are advanced by the test.
 async fn two_nodes_at(start: Timestamp) -> (Node, Node) {
     let url = shared().database();
     let clock = Some(start);
@@ -254,9 +256,13 @@ async fn two_nodes_start_every_fire_time_of_a_schedule_once() {
     for trigger in &triggers {
         let lines = b.engine.deliveries(ORG, trigger.id, None, 1_000).await.unwrap();
         let fire_times: BTreeSet<_> = lines.iter().map(|line| line.nominal.unwrap()).collect();
-        assert!(fire_times.len() as u64 >= MINUTES, "{} moments of {}", fire_times.len(), trigger.name);
+        assert!(fire_times.len() as u64 >= MINUTES, "{} fire times of {}", fire_times.len(), trigger.name);
         let started = lines.iter().filter(|line| line.outcome == DeliveryOutcome::Started).count();
-        assert_eq!((started, lines.len()), (fire_times.len(), fire_times.len()), "each once, and none was skipped");
+        assert_eq!(
+            (started, lines.len()),
+            (fire_times.len(), fire_times.len()),
+            "each fire time started one run, and none was skipped"
+        );
         a.engine.delete_trigger(ORG, trigger.id).await.unwrap();
     }
     let filter = store::RunFilter { limit: 1_000, ..Default::default() };
@@ -265,7 +271,7 @@ async fn two_nodes_start_every_fire_time_of_a_schedule_once() {
     for run in &runs {
         let reading = b.engine.read(ORG, run.id).await.unwrap().unwrap();
         let origin = &reading.run.state.origin;
-        assert!(fire_times.insert((origin.trigger_id, origin.nominal)), "a moment was fired twice");
+        assert!(fire_times.insert((origin.trigger_id, origin.nominal)), "a fire time started two runs");
     }
     assert!(runs.len() as u64 >= MINUTES * 5, "{} runs", runs.len());
     stop_both(a, b).await;
@@ -273,12 +279,12 @@ async fn two_nodes_start_every_fire_time_of_a_schedule_once() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_schedule_changed_on_one_node_fires_on_the_other() {
-    // A few seconds before a minute is over.
+    // A few seconds before the next minute.
     let (a, b) = two_nodes_at(NEW_YEAR.after(Span::from_secs(55))).await;
     a.define(json!({ "name": "wf", "tasks": { "t": { "noop": {} } } })).await;
     let request = lang::trigger::request(&schedule("s", "0 12 * * *")).unwrap();
     let (trigger, _) = a.engine.create_trigger(ORG, request, None).await.unwrap();
-    // The one who changes it fires nothing any more.
+    // The node that changes the schedule starts no more runs.
     a.engine.drain(Duration::ZERO).await;
     let change = lang::read(json!({ "config": { "cron": "* * * * *" } }).to_string().as_bytes(), lang::Syntax::Json);
     let row = a.engine.change_trigger(ORG, trigger.id, &change.unwrap()).await.unwrap().unwrap();
@@ -288,9 +294,9 @@ async fn a_schedule_changed_on_one_node_fires_on_the_other() {
         if let Some(line) = b.engine.deliveries(ORG, trigger.id, None, 10).await.unwrap().pop() {
             break line;
         }
-        assert!(Instant::now() < until, "nobody fires it");
+        assert!(Instant::now() < until, "the schedule does not fire");
         tokio::time::sleep(Duration::from_millis(10)).await;
     };
-    assert!(line.at.since(due) < Span::from_secs(2), "it is late: {:?} instead of {due:?}", line.at);
+    assert!(line.at.since(due) < Span::from_secs(2), "the delivery is late: {:?} instead of {due:?}", line.at);
     stop_both(a, b).await;
 }

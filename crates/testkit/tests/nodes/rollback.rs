@@ -1,4 +1,4 @@
-//! A server that forgets: a backup is restored under the feet of a node.
+//! The database loses its latest data: a backup is restored while a node is running.
 
 use super::*;
 use testkit::postgres::Cluster;
@@ -17,7 +17,7 @@ async fn a_node_reports_a_store_rollback_and_continues_from_the_restored_data() 
     tokio::task::block_in_place(|| cluster.back_up());
     let until = Instant::now() + TIMEOUT;
     while a.engine.check().await.is_err() {
-        assert!(Instant::now() < until, "a restart is survived");
+        assert!(Instant::now() < until, "the node does not recover from a restart of the server");
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
     let lost = a.start("wf").await;
@@ -31,10 +31,10 @@ async fn a_node_reports_a_store_rollback_and_continues_from_the_restored_data() 
             Ok(()) | Err(engine::Error::Unavailable(_)) => {}
             Err(other) => panic!("{other}"),
         }
-        assert!(Instant::now() < until, "nobody notices");
+        assert!(Instant::now() < until, "the rollback was not detected");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
-    // What is left is worked on, by a node that remembers nothing else.
+    // The node continues with the restored data and has forgotten everything else.
     for run in [kept, undone] {
         assert_eq!(a.status(run).await, RunStatus::Waiting);
         let until = Instant::now() + TIMEOUT;
@@ -49,6 +49,9 @@ async fn a_node_reports_a_store_rollback_and_continues_from_the_restored_data() 
     assert!(matches!(gone, Err(engine::Error::NotFound(_))), "{gone:?}");
     a.start("wf").await;
     let checked = a.engine.check().await;
-    assert!(matches!(checked, Err(engine::Error::RolledBack)), "until it is started again: {checked:?}");
+    assert!(
+        matches!(checked, Err(engine::Error::RolledBack)),
+        "the alarm stays until the node is restarted: {checked:?}"
+    );
     a.stop().await;
 }

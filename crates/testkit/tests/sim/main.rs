@@ -1,7 +1,7 @@
-//! The simulator over many seeds, and the proof that it bites.
+//! Runs the simulator over many seeds, and proves that it finds planted bugs.
 //!
-//! `ONWARD_SIM_SEEDS=5000` lives through more stories, `ONWARD_SIM_SEED=42` tells one of them; a failure
-//! prints the settings of a smaller story that fails too.
+//! `ONWARD_SIM_SEEDS=5000` runs more seeds. `ONWARD_SIM_SEED=42` runs one seed and prints its trace. A
+//! failure prints the settings of a smaller simulation that also fails.
 
 use kernel::planted::{self, Bug};
 use std::collections::BTreeMap;
@@ -11,74 +11,77 @@ use testkit::sim::trace::Marks;
 use testkit::sim::violation::{Violation, ViolationKind};
 use testkit::sim::{self, Options, Report};
 
-/// Enough to meet every kind of fault many times, few enough for a debug build in CI.
+/// Enough to cover every kind of fault many times, few enough for a debug build in CI.
 const SEEDS: u64 = 600;
-/// A planted bug that hides longer than this is not found.
+/// A planted bug must be found within this many seeds.
 const SEEDS_PER_BUG_MAX: u64 = 500;
-/// One seed in so many is lived through twice.
+/// One seed in this many runs twice, to check that it is deterministic.
 const RUN_TWICE_EVERY: u64 = 100;
-/// More failures than this need not be collected.
+/// Stop after this many failing seeds.
 const FAILURES_MAX: usize = 10;
 
-/// Situations that a batch must meet, or it proves little.
+/// Coverage marks that a batch of seeds must hit, or it proves little.
 const REQUIRED_MARKS: [&str; 73] = [
     "a callback was aimed at a deadline",
     "a cancel was aimed at a deadline",
-    "a clock kept a process from starting",
-    "a clock leapt forward",
-    "a clock was set back",
-    "a commit did not land and nobody learned",
-    "a commit landed and nobody learned",
-    "a commit met a conflict",
+    "a client acted on a retrying step",
+    "a client skipped a retry delay",
+    "a commit had a conflict",
     "a commit was refused",
-    "a conflict came from nowhere",
-    "a crash came between commit and release",
+    "a heartbeat came after its lease was lost",
+    "a heartbeat extended a lease",
     "a host crashed",
-    "a key was taken",
-    "a lane was read on",
+    "a key queue was read past its first page",
     "a lease was lost",
+    "a live process was replaced",
+    "a notification had already been sent",
     "a payload was fetched",
+    "a process crashed between commit and release",
     "a process drained",
-    "a process was replaced while it lives",
+    "a process refused to start because of its clock",
+    "a queued run was admitted",
     "a read failed",
+    "a repeated report was recognised",
     "a replaced process committed",
     "a replaced process crashed",
-    "a report was recognised",
-    "a report was said again",
-    "a retry was not waited for",
-    "a rule was changed",
-    "a run found no room and was refused",
-    "a run made room for a newer one",
-    "a run waited for its time",
-    "a run waited for its turn",
+    "a report was sent again",
+    "a report was too late",
+    "a run waited for its start time",
+    "a run waited for thirty callbacks",
+    "a run was cancelled for a newer run",
     "a run was paused",
+    "a run was queued",
     "a run was recovered",
+    "a run was refused by its concurrency limit",
     "a run was resumed",
     "a snapshot was read",
-    "a task took too long altogether",
-    "a task was handed back",
-    "a task was put aside",
+    "a spurious conflict was injected",
+    "a step needed a thousand others",
+    "a task hit its queue timeout",
+    "a task hit its total timeout",
+    "a task was quarantined",
     "a task was snoozed",
-    "a thousand steps met in one",
-    "a watcher was told the end",
+    "a wall clock was set back",
+    "a watcher was told that its run ended",
     "a worker died",
-    "a worker hung until its lease had ended",
-    "a worker said it was alive",
-    "a worker that had lost its lease said it was alive",
-    "a worker was told that it is too late",
-    "a worker was told that nobody wants it",
+    "a worker hung until its lease ended",
+    "a worker was told that its task was cancelled",
+    "a workflow had a single step",
     "a workflow was paused",
     "an attempt was held back",
+    "an engine clock jumped forward",
     "an event of a later release",
-    "everything was skipped",
-    "hosts stopped one by one",
+    "an idempotency key was taken",
+    "an undelivered task was handed back",
+    "an unknown commit was applied",
+    "an unknown commit was not applied",
+    "every step was skipped",
+    "hosts paused one by one",
     "late_result",
-    "nobody claimed a task in time",
+    "ready tasks were found at start-up",
     "run.cancelled",
     "run.failed",
     "run.timeout",
-    "somebody had been told already",
-    "somebody meddled with a retry",
     "step.heartbeat",
     "step.leased",
     "step.received",
@@ -86,12 +89,9 @@ const REQUIRED_MARKS: [&str; 73] = [
     "step.scheduled",
     "step.skipped",
     "step.timeout",
-    "tasks waited while nobody was there",
-    "the turn of a run came",
-    "there was a single step",
-    "thirty callbacks were waited for",
+    "the settings of a type were changed",
     "timer.set",
-    "two hundred steps stood in a row",
+    "two hundred steps formed a chain",
     "two runs were started together",
     "wait.closed",
     "wait.opened",
@@ -101,7 +101,7 @@ fn number(variable: &str) -> Option<u64> {
     std::env::var(variable).ok().map(|text| text.parse().expect(variable))
 }
 
-/// The usual story, or what the environment makes of it.
+/// The default options, with changes from the environment.
 fn options() -> Options {
     let usual = Options::default();
     let names = std::env::var("ONWARD_SIM_WITHOUT").unwrap_or_default();
@@ -110,7 +110,7 @@ fn options() -> Options {
         runs_max: number("ONWARD_SIM_RUNS").unwrap_or(usual.runs_max),
         steps_max: number("ONWARD_SIM_STEPS").unwrap_or(usual.steps_max),
         hosts_max: number("ONWARD_SIM_HOSTS").unwrap_or(usual.hosts_max),
-        without: without.map(|name| Fault::parse(name).expect("a kind of fault")).collect(),
+        without: without.map(|name| Fault::parse(name).expect("the name of a `Fault`")).collect(),
         ..usual
     }
 }
@@ -149,10 +149,10 @@ impl Totals {
     fn summary(&self, seconds: f64) -> String {
         let mark = |what| self.marks.get(what).copied().unwrap_or_default();
         let count = |kind| self.violations.get(&kind).copied().unwrap_or_default();
-        let unknowns = mark("a commit landed and nobody learned") + mark("a commit did not land and nobody learned");
+        let unknowns = mark("an unknown commit was applied") + mark("an unknown commit was not applied");
         format!(
-            "{} seeds, {} events, {} records, {} crashes, {} zombies, {unknowns} unknowns, lost {}, doubled {}, \
-             stuck {}, early {}, wrong {}, {:.0} seeds/s",
+            "{} seeds, {} events, {} records, {} crashes, {} zombies, {unknowns} unknowns, lost {}, duplicated {}, \
+             stuck {}, early {}, other {}, {:.0} seeds/s",
             self.seeds,
             self.events,
             self.records,
@@ -181,7 +181,7 @@ fn every_story_ends_well() {
     for seed in 0..seeds {
         let report = sim::run(seed, &options());
         if seed % RUN_TWICE_EVERY == 0 {
-            assert_eq!(report.hash, sim::run(seed, &options()).hash, "seed {seed} tells two stories");
+            assert_eq!(report.hash, sim::run(seed, &options()).hash, "seed {seed} is not deterministic");
         }
         totals.add(report);
         if totals.failed.len() >= FAILURES_MAX {
@@ -196,14 +196,14 @@ fn every_story_ends_well() {
         panic!("seeds {:?} fail\n{}", totals.failed, shrunk_report(*seed));
     }
     let unmet: Vec<&str> = REQUIRED_MARKS.iter().copied().filter(|what| !totals.marks.contains_key(what)).collect();
-    assert!(seeds < SEEDS || unmet.is_empty(), "never met: {unmet:?}");
+    assert!(seeds < SEEDS || unmet.is_empty(), "coverage marks never hit: {unmet:?}");
 }
 
-/// The smallest story like that of a failing seed, and how to hear it again.
+/// The smallest simulation found for a failing seed, and the command that reproduces it.
 fn shrunk_report(seed: u64) -> String {
     let Some((smaller, report)) = shrink(seed, &options()) else { return format!("seed {seed} does not fail again") };
     let command = "cargo test -p onward-testkit --test sim every_story -- --nocapture";
-    format!("{}\nto hear it again: {} {command}", report.dump(), environment(seed, &smaller))
+    format!("{}\nto reproduce: {} {command}", report.dump(), environment(seed, &smaller))
 }
 
 #[test]
@@ -213,7 +213,7 @@ fn every_planted_bug_is_found() {
         let found =
             (0..SEEDS_PER_BUG_MAX).map(|seed| sim::run(seed, &Options::default())).find(|r| r.violation.is_some());
         planted::arm(None);
-        let report = found.unwrap_or_else(|| panic!("{bug} hides from {SEEDS_PER_BUG_MAX} seeds"));
+        let report = found.unwrap_or_else(|| panic!("{bug} was not found within {SEEDS_PER_BUG_MAX} seeds"));
         let what = report.violation.as_ref().map(Violation::to_string).unwrap_or_default();
         println!("{bug}: found after {} seeds: {}", report.seed + 1, what.lines().next().unwrap_or_default());
         assert_passes(report.seed);
@@ -224,9 +224,13 @@ fn every_planted_bug_is_found() {
 fn a_failing_seed_is_shrunk() {
     planted::arm(Some(Bug::CascadeIgnoresIf));
     let seed = (0..SEEDS_PER_BUG_MAX).find(|seed| sim::run(*seed, &Options::default()).violation.is_some());
-    let (smaller, report) = seed.and_then(|seed| shrink(seed, &Options::default())).expect("it fails");
+    let (smaller, report) = seed.and_then(|seed| shrink(seed, &Options::default())).expect("the planted bug is found");
     planted::arm(None);
-    println!("{}: {}", environment(report.seed, &smaller), report.violation.expect("it fails"));
-    assert!(smaller.without.len() >= Fault::ALL.len() - 4, "no fault is needed for this one: {:?}", smaller.without);
+    println!("{}: {}", environment(report.seed, &smaller), report.violation.expect("the planted bug is found"));
+    assert!(
+        smaller.without.len() >= Fault::ALL.len() - 4,
+        "this bug needs no fault, but some were kept; left out: {:?}",
+        smaller.without
+    );
     assert!(smaller.runs_max <= 8 && smaller.hosts_max == 1);
 }
