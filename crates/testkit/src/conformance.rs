@@ -1,16 +1,16 @@
-//! The suite that makes several stores one: named [`cases`] with fixed answers, and random
-//! [`lockstep`] sequences that several stores must answer alike.
+//! The conformance suite: every store must behave the same. It has named [`cases`] with fixed answers, and
+//! random [`lockstep`] sequences that several stores must answer alike.
 //!
-//! It knows the contract and no implementation. A new store plugs in with a function that makes an
-//! empty one (for the cases) and a [`Subject`](lockstep::Subject) (for the sequences); both are async,
-//! so whoever runs them brings the runtime. What only one store has (files, locks, migrations) is
-//! tested beside it.
+//! It knows the contract and no implementation. A new store plugs in with a function that creates an empty
+//! store (for the cases) and a [`Subject`](lockstep::Subject) (for the sequences). Both are async, so the
+//! caller provides the runtime. What only one store has (files, locks, migrations) is tested beside that
+//! store.
 
 mod cases;
-mod changes;
+mod edits_and_erasure;
 pub mod fixtures;
+mod limit_slots;
 pub mod lockstep;
-mod seats;
 mod tasks;
 mod triggers;
 
@@ -21,16 +21,21 @@ use std::pin::Pin;
 use std::sync::Arc;
 use store::Store;
 
-/// All of them.
+/// All named cases.
 pub fn cases() -> impl Iterator<Item = &'static Case> {
-    cases::CASES.iter().chain(changes::CASES).chain(seats::CASES).chain(tasks::CASES).chain(triggers::CASES)
+    cases::CASES
+        .iter()
+        .chain(edits_and_erasure::CASES)
+        .chain(limit_slots::CASES)
+        .chain(tasks::CASES)
+        .chain(triggers::CASES)
 }
 
-/// One thing every store does. It is given an empty store and panics when it finds fault.
+/// One rule that every store follows. The case gets an empty store and panics if the rule is broken.
 pub struct Case {
     pub name: &'static str,
     pub run: fn(Arc<dyn Store>) -> Trial,
 }
 
-/// A case in progress.
+/// The future of a case.
 pub type Trial = Pin<Box<dyn Future<Output = ()> + Send>>;

@@ -1,8 +1,7 @@
-//! What tests share: the suite every store must pass, the simulator, and the small tools they are made
-//! of.
+//! Shared test tools: the conformance suite for stores, the simulator, and Postgres fixtures.
 //!
-//! A dev-dependency only. Nothing here reads a clock or the system's randomness: a failure names the
-//! seed that shows it again.
+//! A dev-dependency only. The conformance suite and the simulator read no clock and no system randomness, so
+//! a failure names the seed that reproduces it.
 
 pub mod conformance;
 pub mod postgres;
@@ -13,10 +12,10 @@ use std::future::Future;
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 
-/// The answer of a future that never has to wait, which a local store's calls outside a runtime are.
+/// Polls a future once and returns its result. Calls to a local store outside a runtime never wait.
 pub fn now<T>(future: impl Future<Output = T>) -> T {
     match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(answer) => answer,
-        Poll::Pending => panic!("a future that should not wait did"),
+        Poll::Pending => panic!("the future is pending, expected it to be ready at once"),
     }
 }

@@ -1,11 +1,12 @@
-//! A Postgres of one's own, for the time a test process lives: new, durable, on loopback and a Unix socket.
+//! A temporary Postgres server for tests: newly initialised, durable, on loopback and a Unix socket.
 //!
-//! It is started once per process ([`shared`]) and everybody gets a database of their own. A shell keeps it: when
-//! the process ends, however it ends, the shell's input ends too, and it stops the server and removes its files.
-//! Whatever happens to the server itself (ending, restarting) happens in a cluster of one's own ([`Cluster::start`]).
+//! One server is started per test process ([`shared`]), and each test gets its own database. A shell
+//! supervises the server. When the test process ends for any reason, the shell's input ends too; the shell
+//! then stops the server and removes its files. A test that stops or restarts the server starts its own
+//! cluster ([`Cluster::start`]).
 //!
-//! Needs the programs of the Debian package `postgresql` (15 or later). Postgres refuses to run as root; then it
-//! runs as the user `postgres`, or `nobody`.
+//! It needs the programs of the Debian package `postgresql` (15 or later). Postgres refuses to run as root. A
+//! root process runs it as an unprivileged user.
 
 use std::fs;
 use std::io::Write;
@@ -18,10 +19,10 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-/// The user who owns every database.
+/// The owner of every database.
 const OWNER: &str = "onward";
-/// How long the server may take to come up or go down.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// How long the server may take to start or stop.
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 const SETTINGS: &[(&str, &str)] = &[
     ("fsync", "on"),
@@ -33,15 +34,15 @@ const SETTINGS: &[(&str, &str)] = &[
     ("log_min_messages", "fatal"),
 ];
 
-/// Keeps the server until its own input ends. `$1` is the program, `$2` the data, the rest are settings. A line
-/// `stop` or `kill` ends the server, `start` starts it again.
-const KEEPER: &str = r#"
+/// Runs the server until the script's input ends. `$1` is the program, `$2` the data directory, the rest are
+/// settings. The input line `stop` or `kill` ends the server, `start` starts it again.
+const SUPERVISOR: &str = r#"
 program=$1; data=$2; shift 2
 start() { "$program" -D "$data" "$@" >>"$data/../log" 2>&1 & pid=$!; }
 end() { kill "-$1" "$pid" 2>/dev/null; wait "$pid" 2>/dev/null; }
 start "$@"
-while read -r word; do
-  case $word in
+while read -r command; do
+  case $command in
     stop) end INT; echo stopped ;;
     kill) end QUIT; echo stopped ;;
     start) start "$@"; echo started ;;
@@ -52,32 +53,32 @@ cd / && rm -rf "$(dirname "$data")"
 "#;
 
 pub struct Cluster {
-    keeper: Child,
-    words: Option<ChildStdin>,
+    supervisor: Child,
+    commands: Option<ChildStdin>,
     programs: PathBuf,
     folder: PathBuf,
     port: u16,
     databases: AtomicU32,
 }
 
-/// The cluster of this process.
+/// The shared cluster of this process.
 pub fn shared() -> &'static Cluster {
     static SHARED: OnceLock<Cluster> = OnceLock::new();
     SHARED.get_or_init(|| Cluster::start(&[]))
 }
 
 impl Cluster {
-    /// A new cluster with these settings besides the usual ones.
+    /// Starts a new cluster with these settings in addition to the usual ones.
     pub fn start(settings: &[(&str, &str)]) -> Cluster {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let programs = programs();
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
         let folder = std::env::temp_dir().join(format!("onward-pg-{}-{number}", std::process::id()));
-        fs::create_dir_all(&folder).expect("a folder for the cluster");
-        fs::set_permissions(&folder, fs::Permissions::from_mode(0o700)).expect("the folder is ours");
+        fs::create_dir_all(&folder).expect("create the cluster's folder");
+        fs::set_permissions(&folder, fs::Permissions::from_mode(0o700)).expect("set the folder's permissions");
         let user = unprivileged_user();
         if let Some((uid, gid)) = user {
-            chown(&folder, Some(uid), Some(gid)).expect("the folder is theirs");
+            chown(&folder, Some(uid), Some(gid)).expect("change the folder's owner");
         }
         let as_user = |program: &Path| {
             let mut command = Command::new(program);
@@ -88,22 +89,24 @@ impl Cluster {
             command
         };
         let data = folder.join("data");
-        let made = as_user(&programs.join("initdb"))
+        let initialised = as_user(&programs.join("initdb"))
             .args(["-U", OWNER, "-A", "trust", "-E", "UTF8", "--no-locale", "-N", "-D"])
             .arg(&data)
             .output()
-            .expect("initdb runs");
-        assert!(made.status.success(), "initdb: {}", String::from_utf8_lossy(&made.stderr));
+            .expect("run initdb");
+        assert!(initialised.status.success(), "initdb: {}", String::from_utf8_lossy(&initialised.stderr));
         let port = free_port();
         let mut arguments: Vec<String> = Vec::new();
-        let place =
-            [("listen_addresses", "127.0.0.1"), ("unix_socket_directories", folder.to_str().expect("a plain path"))];
-        for (name, value) in SETTINGS.iter().chain(&place).chain(settings) {
+        let listen_settings = [
+            ("listen_addresses", "127.0.0.1"),
+            ("unix_socket_directories", folder.to_str().expect("the path is UTF-8")),
+        ];
+        for (name, value) in SETTINGS.iter().chain(&listen_settings).chain(settings) {
             arguments.extend(["-c".to_owned(), format!("{name}={value}")]);
         }
         arguments.extend(["-p".to_owned(), port.to_string()]);
-        let mut keeper = as_user(Path::new("/bin/sh"))
-            .args(["-c", KEEPER, "keeper"])
+        let mut supervisor = as_user(Path::new("/bin/sh"))
+            .args(["-c", SUPERVISOR, "supervisor"])
             .arg(programs.join("postgres"))
             .arg(&data)
             .args(arguments)
@@ -111,34 +114,34 @@ impl Cluster {
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn()
-            .expect("a shell runs");
-        let words = keeper.stdin.take();
-        let cluster = Cluster { keeper, words, programs, folder, port, databases: AtomicU32::new(0) };
+            .expect("run a shell");
+        let commands = supervisor.stdin.take();
+        let cluster = Cluster { supervisor, commands, programs, folder, port, databases: AtomicU32::new(0) };
         cluster.wait_until_ready();
         cluster
     }
 
-    /// An empty database, by its address.
+    /// Creates an empty database and returns its URL.
     pub fn database(&self) -> String {
         let name = format!("test_{}", self.databases.fetch_add(1, Ordering::Relaxed));
         self.sql("postgres", &format!("CREATE DATABASE {name}"));
         self.url(&name)
     }
 
-    /// A database that begins with what another has. Nobody may be using that one.
+    /// Creates a copy of another database and returns its URL. The other database must have no connections.
     pub fn copy_of(&self, other: &str) -> String {
         let name = format!("test_{}", self.databases.fetch_add(1, Ordering::Relaxed));
         self.sql("postgres", &format!("CREATE DATABASE {name} TEMPLATE {}", name_in(other)));
         self.url(&name)
     }
 
-    /// Over the Unix socket.
+    /// The URL over the Unix socket.
     pub fn url(&self, database: &str) -> String {
-        let folder = self.folder.to_str().expect("a plain path").replace('/', "%2F");
+        let folder = self.folder.to_str().expect("the path is UTF-8").replace('/', "%2F");
         format!("postgres://{OWNER}@{folder}:{}/{database}", self.port)
     }
 
-    /// Over TCP.
+    /// The URL over TCP.
     pub fn tcp_url(&self, database: &str) -> String {
         format!("postgres://{OWNER}@127.0.0.1:{}/{database}", self.port)
     }
@@ -147,60 +150,61 @@ impl Cluster {
         &self.folder
     }
 
-    /// What a person with a tool would see: rows as lines, columns apart by `|`. Panics when it is refused.
+    /// Runs SQL with `psql` and returns its output: one line per row, columns separated by `|`. Panics on an
+    /// error.
     pub fn sql(&self, database: &str, statements: &str) -> String {
         let output = self.psql(database, statements);
         assert!(output.status.success(), "{statements}: {}", String::from_utf8_lossy(&output.stderr));
         String::from_utf8_lossy(&output.stdout).trim_end().to_owned()
     }
 
-    /// The same, whatever comes of it.
+    /// Runs SQL with `psql` and returns its output and exit status.
     pub fn psql(&self, database: &str, statements: &str) -> std::process::Output {
         Command::new(self.programs.join("psql"))
             .args(["-X", "-q", "-A", "-t", "-v", "ON_ERROR_STOP=1", "-U", OWNER, "-d", database, "-h"])
             .arg(&self.folder)
             .args(["-p", &self.port.to_string(), "-c", statements])
             .output()
-            .expect("psql runs")
+            .expect("run psql")
     }
 
-    /// Ends the server without warning, or with one.
+    /// Stops the server: immediately, as after a crash (`is_kill`), or cleanly.
     pub fn stop(&mut self, is_kill: bool) {
-        self.say(if is_kill { "kill" } else { "stop" });
+        self.send(if is_kill { "kill" } else { "stop" });
         self.wait(|cluster| !cluster.is_ready());
-        // Until its process is gone it would not be started again.
+        // A new server does not start while the old process still runs.
         self.wait(|cluster| !cluster.folder.join("data/postmaster.pid").exists());
     }
 
     pub fn start_again(&mut self) {
-        self.say("start");
+        self.send("start");
         self.wait_until_ready();
     }
 
-    /// Keeps a copy of everything the server has now. It is stopped for that.
+    /// Keeps a copy of all data. The server is stopped while it is copied.
     pub fn back_up(&mut self) {
         self.stop(false);
         self.copy("data", "backup");
         self.start_again();
     }
 
-    /// Puts the server back to where it was when it was backed up, as if the rest had never happened.
+    /// Restores the data of the last backup, as if nothing had been written since.
     pub fn restore(&mut self) {
         self.stop(true);
-        fs::remove_dir_all(self.folder.join("data")).expect("the data can be removed");
+        fs::remove_dir_all(self.folder.join("data")).expect("remove the data");
         self.copy("backup", "data");
         self.start_again();
     }
 
     fn copy(&self, from: &str, to: &str) {
-        // With owners, modes and times.
+        // `-a` keeps owners, modes and times.
         let copied = Command::new("cp").arg("-a").arg(self.folder.join(from)).arg(self.folder.join(to)).status();
-        assert!(copied.expect("cp runs").success());
+        assert!(copied.expect("run cp").success());
     }
 
-    fn say(&mut self, word: &str) {
-        let words = self.words.as_mut().expect("the keeper listens");
-        writeln!(words, "{word}").and_then(|()| words.flush()).expect("the keeper listens");
+    fn send(&mut self, command: &str) {
+        let commands = self.commands.as_mut().expect("the supervisor has an input");
+        writeln!(commands, "{command}").and_then(|()| commands.flush()).expect("write to the supervisor");
     }
 
     fn wait_until_ready(&self) {
@@ -211,11 +215,11 @@ impl Cluster {
         self.psql("postgres", "SELECT 1").status.success()
     }
 
-    fn wait(&self, is_so: impl Fn(&Cluster) -> bool) {
-        let until = Instant::now() + PATIENCE;
-        while !is_so(self) {
+    fn wait(&self, condition: impl Fn(&Cluster) -> bool) {
+        let until = Instant::now() + TIMEOUT;
+        while !condition(self) {
             let log = || fs::read_to_string(self.folder.join("log")).unwrap_or_default();
-            assert!(Instant::now() < until, "the cluster does not do as it is told: {}", log());
+            assert!(Instant::now() < until, "the cluster did not change its state in time: {}", log());
             std::thread::sleep(Duration::from_millis(20));
         }
     }
@@ -223,17 +227,17 @@ impl Cluster {
 
 impl Drop for Cluster {
     fn drop(&mut self) {
-        self.words = None;
-        let _ = self.keeper.wait();
+        self.commands = None;
+        let _ = self.supervisor.wait();
     }
 }
 
-/// The name of a database in its address.
+/// The name of the database in a URL.
 pub fn name_in(url: &str) -> &str {
     url.rsplit('/').next().unwrap_or(url)
 }
 
-/// Where Postgres's programs are: the newest that are installed.
+/// The folder of the newest installed Postgres programs.
 fn programs() -> PathBuf {
     let installed = fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
     let newest = installed.filter_map(|entry| {
@@ -244,28 +248,29 @@ fn programs() -> PathBuf {
     if let Some((_, path)) = newest {
         return path;
     }
-    let told = Command::new("pg_config").arg("--bindir").output().ok();
-    let told = told.map(|output| PathBuf::from(String::from_utf8_lossy(&output.stdout).trim()));
-    told.filter(|path| path.join("initdb").exists())
+    let configured = Command::new("pg_config").arg("--bindir").output().ok();
+    let configured = configured.map(|output| PathBuf::from(String::from_utf8_lossy(&output.stdout).trim()));
+    configured
+        .filter(|path| path.join("initdb").exists())
         .expect("Postgres is not installed: install the package `postgresql`")
 }
 
-/// Whom Postgres runs as when this is root.
+/// The user and group to run Postgres as, if this process is root.
 fn unprivileged_user() -> Option<(u32, u32)> {
-    let own = fs::metadata("/proc/self").expect("a process has an owner");
+    let own = fs::metadata("/proc/self").expect("read the owner of this process");
     if std::os::unix::fs::MetadataExt::uid(&own) != 0 {
         return None;
     }
-    let users = fs::read_to_string("/etc/passwd").expect("a list of users");
+    let users = fs::read_to_string("/etc/passwd").expect("read the list of users");
     let find = |name: &str| {
         let line = users.lines().find(|line| line.split(':').next() == Some(name))?;
         let mut fields = line.split(':').skip(2);
         Some((fields.next()?.parse().ok()?, fields.next()?.parse().ok()?))
     };
-    Some(find("postgres").or_else(|| find("nobody")).expect("a user who is not root"))
+    Some(find("postgres").or_else(|| find("nobody")).expect("find a user other than root"))
 }
 
 fn free_port() -> u16 {
-    let socket = TcpListener::bind("127.0.0.1:0").expect("a port");
-    socket.local_addr().expect("its number").port()
+    let socket = TcpListener::bind("127.0.0.1:0").expect("bind to a free port");
+    socket.local_addr().expect("read the port number").port()
 }

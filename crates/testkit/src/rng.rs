@@ -1,7 +1,7 @@
-//! Random numbers from a seed, the same on every machine and in every release (SplitMix64).
+//! A seeded random number generator (SplitMix64) that returns the same numbers on every machine and in every
+//! release.
 //!
-//! Not for secrets. Not a dependency either, because a seed in a bug report must mean the same numbers
-//! for as long as the report is read.
+//! Not for secrets. It is not an external crate because a seed in a bug report must keep its meaning forever.
 
 #[derive(Clone, Debug)]
 pub struct Rng(u64);
@@ -19,17 +19,17 @@ impl Rng {
         z ^ (z >> 31)
     }
 
-    /// From 0 up to but not including `end`, which is at least 1.
+    /// A number from 0 up to but not including `end`, which is at least 1.
     pub fn below(&mut self, end: u64) -> u64 {
         self.number() % end
     }
 
-    /// True once in `n` times.
+    /// Returns true once in `n` times on average.
     pub fn one_in(&mut self, n: u64) -> bool {
         self.below(n) == 0
     }
 
-    /// One of the items; the list is not empty.
+    /// Picks one item; `items` must not be empty.
     pub fn pick<T: Copy>(&mut self, items: &[T]) -> T {
         items[self.below(items.len() as u64) as usize]
     }

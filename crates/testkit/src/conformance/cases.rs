@@ -1,4 +1,4 @@
-//! What every store does, one sentence a case.
+//! Rules about runs, timers, payloads, lists and workflows that every store follows, one sentence per case.
 
 use super::Case;
 use super::fixtures::*;
@@ -26,24 +26,24 @@ cases![
     only_records_after_the_snapshot_are_loaded,
     a_write_that_saw_an_older_record_conflicts,
     a_run_is_created_once,
-    only_a_run_that_exists_can_go_on,
-    a_taken_key_answers_with_its_run,
-    a_key_is_free_again_when_its_run_was_refused,
-    a_run_may_stand_in_a_batch_twice,
-    a_bad_row_hurts_only_its_run,
-    a_write_that_makes_no_sense_is_refused,
-    a_parked_run_has_a_timer_until_it_wakes,
-    timers_come_earliest_first,
-    a_parked_run_takes_a_record_without_a_row,
-    an_ended_run_takes_a_late_record,
-    what_a_run_pins_at_birth_never_changes,
-    payloads_come_in_the_order_asked,
+    only_an_existing_run_accepts_records,
+    a_taken_key_returns_its_run,
+    a_refused_run_does_not_use_up_its_key,
+    a_run_may_appear_twice_in_a_batch,
+    a_bad_row_fails_only_its_run,
+    an_invalid_write_is_refused,
+    an_evicted_run_has_a_timer_until_it_wakes,
+    timers_are_returned_earliest_first,
+    an_evicted_run_accepts_a_record_without_a_row,
+    a_finished_run_accepts_a_late_record,
+    what_a_run_pins_at_creation_never_changes,
+    payloads_are_returned_in_the_requested_order,
     a_wait_is_found_by_its_token,
     organisations_do_not_see_each_other,
     lists_filter_and_page,
-    a_list_is_of_one_moment,
-    a_workflow_has_its_name_alone,
-    slugs_count_up_unless_given,
+    a_list_is_a_consistent_snapshot,
+    workflow_names_and_slugs_are_unique,
+    generated_slugs_count_up,
     a_definition_is_stored_once,
     an_idempotency_key_makes_one_workflow,
     settings_and_epochs_are_kept,
@@ -53,7 +53,7 @@ cases![
 
 pub(super) async fn commit(store: &Arc<dyn Store>, runs: impl Into<Vec<RunWrite>>) -> Vec<Verdict> {
     let batch = batch(runs);
-    store.commit(&batch).await.expect("the commit goes through")
+    store.commit(&batch).await.expect("the commit succeeds")
 }
 
 fn all_workflows() -> WorkflowFilter {
@@ -148,13 +148,13 @@ async fn a_run_is_created_once(store: Arc<dyn Store>) {
     assert_eq!([seq(&store, 1).await, seq(&store, 2).await, seq(&store, 4).await], [Some(1), Some(2), Some(1)]);
 }
 
-async fn only_a_run_that_exists_can_go_on(store: Arc<dyn Store>) {
+async fn only_an_existing_run_accepts_records(store: Arc<dyn Store>) {
     assert_eq!(commit(&store, [append(run(1), 1), turn(run(2), 5, RunStatus::Failed)]).await, [Conflict, Conflict]);
     assert_eq!(store.load(ORG, run(1)).await, Ok(None));
     assert_eq!(store.run(ORG, run(2)).await, Ok(None));
 }
 
-async fn a_taken_key_answers_with_its_run(store: Arc<dyn Store>) {
+async fn a_taken_key_returns_its_run(store: Arc<dyn Store>) {
     let keyed =
         |n: u64, name: &str| born(start(run(n)), Birth { idempotency: Some(key(name, n as u8)), ..Default::default() });
     let taken = Verdict::KeyTaken { run: run(1), fingerprint: [1; 32] };
@@ -165,7 +165,7 @@ async fn a_taken_key_answers_with_its_run(store: Arc<dyn Store>) {
     assert_eq!([seq(&store, 2).await, seq(&store, 5).await, seq(&store, 6).await], [None, None, Some(1)]);
 }
 
-async fn a_key_is_free_again_when_its_run_was_refused(store: Arc<dyn Store>) {
+async fn a_refused_run_does_not_use_up_its_key(store: Arc<dyn Store>) {
     let keyed = |n: u64, waits| {
         born(start(run(n)), Birth { idempotency: Some(key("k", n as u8)), waits, ..Default::default() })
     };
@@ -174,7 +174,7 @@ async fn a_key_is_free_again_when_its_run_was_refused(store: Arc<dyn Store>) {
     assert_eq!(store.wait(&[1; 32]).await, Ok(None));
 }
 
-async fn a_run_may_stand_in_a_batch_twice(store: Arc<dyn Store>) {
+async fn a_run_may_appear_twice_in_a_batch(store: Arc<dyn Store>) {
     let verdicts = commit(
         &store,
         [
@@ -194,20 +194,20 @@ async fn a_run_may_stand_in_a_batch_twice(store: Arc<dyn Store>) {
     assert_eq!(commit(&store, [append(run(1), 5)]).await, [Committed]);
 }
 
-async fn a_bad_row_hurts_only_its_run(store: Arc<dyn Store>) {
+async fn a_bad_row_fails_only_its_run(store: Arc<dyn Store>) {
     let payload = |number| vec![(number, Bytes::from_static(b"body"))];
     commit(&store, [RunWrite { payloads: payload(1), ..start(run(1)) }, start(run(2))]).await;
-    let door =
+    let with_wait =
         |n: u64, token| born(start(run(n)), Birth { waits: vec![wait(ORG, run(n), 0, token)], ..Default::default() });
     let verdicts = commit(
         &store,
         [
             RunWrite { payloads: payload(2), ..append(run(2), 1) },
             RunWrite { payloads: payload(1), ..turn(run(1), 1, RunStatus::Failed) },
-            door(3, 7),
-            door(4, 7),
+            with_wait(3, 7),
+            with_wait(4, 7),
             append(run(2), 2),
-            door(5, 8),
+            with_wait(5, 8),
         ],
     )
     .await;
@@ -218,17 +218,18 @@ async fn a_bad_row_hurts_only_its_run(store: Arc<dyn Store>) {
     assert_eq!(commit(&store, [append(run(1), 1), append(run(2), 3)]).await, [Committed, Committed]);
 }
 
-async fn a_write_that_makes_no_sense_is_refused(store: Arc<dyn Store>) {
+async fn an_invalid_write_is_refused(store: Arc<dyn Store>) {
     let rowless = RunWrite { row: None, ..start(run(1)) };
-    let strangers_row = RunWrite { row: Some(row(ORG, run(9), RunStatus::Running)), ..start(run(2)) };
-    let strangers_org = RunWrite { row: Some(row(OTHER_ORG, run(3), RunStatus::Running)), ..start(run(3)) };
+    let row_of_another_run = RunWrite { row: Some(row(ORG, run(9), RunStatus::Running)), ..start(run(2)) };
+    let row_of_another_org = RunWrite { row: Some(row(OTHER_ORG, run(3), RunStatus::Running)), ..start(run(3)) };
     commit(&store, [start(run(4))]).await;
     let late_birth = born(append(run(4), 1), Birth::default());
-    let verdicts = commit(&store, [rowless, strangers_row, strangers_org, late_birth, append(run(4), 1)]).await;
+    let verdicts =
+        commit(&store, [rowless, row_of_another_run, row_of_another_org, late_birth, append(run(4), 1)]).await;
     assert_eq!(verdicts, [Conflict, Conflict, Conflict, Conflict, Committed]);
 }
 
-async fn a_parked_run_has_a_timer_until_it_wakes(store: Arc<dyn Store>) {
+async fn an_evicted_run_has_a_timer_until_it_wakes(store: Arc<dyn Store>) {
     commit(&store, [start(run(1)), start(run(2))]).await;
     assert_eq!(commit(&store, [park(run(1), 1, at(60))]).await, [Committed]);
     assert_eq!(store.unparked().await, Ok(vec![(ORG, run(2))]));
@@ -246,7 +247,7 @@ async fn a_parked_run_has_a_timer_until_it_wakes(store: Arc<dyn Store>) {
     assert_eq!(store.unparked().await, Ok(vec![(ORG, run(1)), (ORG, run(2))]));
 }
 
-async fn timers_come_earliest_first(store: Arc<dyn Store>) {
+async fn timers_are_returned_earliest_first(store: Arc<dyn Store>) {
     for (n, seconds) in [(1, 30), (2, 10), (3, 20), (4, 10), (5, -40)] {
         commit(&store, [start(run(n)), park(run(n), 1, at(seconds))]).await;
     }
@@ -256,7 +257,7 @@ async fn timers_come_earliest_first(store: Arc<dyn Store>) {
     assert_eq!(store.next_timer().await, Ok(Some(at(-40))));
 }
 
-async fn a_parked_run_takes_a_record_without_a_row(store: Arc<dyn Store>) {
+async fn an_evicted_run_accepts_a_record_without_a_row(store: Arc<dyn Store>) {
     commit(&store, [start(run(1)), park(run(1), 1, at(9))]).await;
     assert_eq!(commit(&store, [append(run(1), 2)]).await, [Committed]);
     assert_eq!(commit(&store, [append(run(1), 2)]).await, [Conflict]);
@@ -266,14 +267,14 @@ async fn a_parked_run_takes_a_record_without_a_row(store: Arc<dyn Store>) {
     assert_eq!(store.unparked().await, Ok(vec![]));
 }
 
-async fn an_ended_run_takes_a_late_record(store: Arc<dyn Store>) {
+async fn a_finished_run_accepts_a_late_record(store: Arc<dyn Store>) {
     commit(&store, [start(run(1)), turn(run(1), 1, RunStatus::Completed)]).await;
     assert_eq!(commit(&store, [append(run(1), 2)]).await, [Committed]);
     assert_eq!(store.history(ORG, run(1), 0, usize::MAX).await.unwrap().unwrap().len(), 3);
     assert_eq!(store.unparked().await, Ok(vec![]));
 }
 
-async fn what_a_run_pins_at_birth_never_changes(store: Arc<dyn Store>) {
+async fn what_a_run_pins_at_creation_never_changes(store: Arc<dyn Store>) {
     commit(&store, [start(run(1))]).await;
     let other = RunRow {
         workflow: workflow_id(77),
@@ -289,7 +290,7 @@ async fn what_a_run_pins_at_birth_never_changes(store: Arc<dyn Store>) {
     assert_eq!(store.run(ORG, run(1)).await, Ok(Some(expected)));
 }
 
-async fn payloads_come_in_the_order_asked(store: Arc<dyn Store>) {
+async fn payloads_are_returned_in_the_requested_order(store: Arc<dyn Store>) {
     let body = |number: u32| Bytes::from(vec![number as u8; 10_000 * number as usize]);
     let payloads = vec![(3, body(3)), (0, body(0)), (1, body(1))];
     commit(&store, [RunWrite { payloads, ..start(run(1)) }]).await;
@@ -325,19 +326,19 @@ async fn organisations_do_not_see_each_other(store: Arc<dyn Store>) {
         assert_eq!(store.runs(ORG, &filter).await.unwrap().len(), 1);
     }
     assert_eq!(commit(&store, [append_in(OTHER_ORG, run(1), 1)]).await, [Conflict]);
-    assert_eq!(commit(&store, [start_in(OTHER_ORG, run(1))]).await, [Committed], "its ids are its own");
+    assert_eq!(commit(&store, [start_in(OTHER_ORG, run(1))]).await, [Committed], "each organisation has its own ids");
     assert_eq!(commit(&store, [append(run(1), 1), append_in(OTHER_ORG, run(1), 1)]).await, [Committed, Committed]);
     let mut elsewhere = new_workflow(1, "n", "s");
     elsewhere.row.org = OTHER_ORG;
     assert_eq!(store.create_workflow(&elsewhere).await, Ok(Ok(())));
 }
 
-/// A run that goes from one status to another and back is in the list of both, whenever it is asked for.
-async fn a_list_is_of_one_moment(store: Arc<dyn Store>) {
-    const TURNS: u64 = 60;
+/// A run that changes between two statuses appears exactly once in a list of both, at any time.
+async fn a_list_is_a_consistent_snapshot(store: Arc<dyn Store>) {
+    const CHANGES: u64 = 60;
     commit(&store, [start(run(1))]).await;
     let changes = async {
-        for after in 1..=TURNS {
+        for after in 1..=CHANGES {
             let status = if after % 2 == 0 { RunStatus::Running } else { RunStatus::Cancelling };
             commit(&store, [turn(run(1), after, status)]).await;
         }
@@ -345,16 +346,16 @@ async fn a_list_is_of_one_moment(store: Arc<dyn Store>) {
     let looks = async {
         let statuses = vec![RunStatus::Pending, RunStatus::Running, RunStatus::Cancelling];
         let filter = RunFilter { statuses, limit: 9, ..Default::default() };
-        for _ in 0..TURNS {
-            let rows = store.runs(ORG, &filter).await.expect("a list");
+        for _ in 0..CHANGES {
+            let rows = store.runs(ORG, &filter).await.expect("the list is read");
             assert_eq!(rows.iter().map(|row| row.id).collect::<Vec<_>>(), [run(1)]);
         }
     };
-    together(changes, looks).await;
+    join_both(changes, looks).await;
 }
 
-/// Polls both until both are done. (Where a store works on the spot, that is one after the other.)
-async fn together(a: impl Future<Output = ()>, b: impl Future<Output = ()>) {
+/// Polls both futures until both are done. With a store that never waits, one runs after the other.
+async fn join_both(a: impl Future<Output = ()>, b: impl Future<Output = ()>) {
     let (mut a, mut b) = (std::pin::pin!(a), std::pin::pin!(b));
     let (mut is_a_done, mut is_b_done) = (false, false);
     std::future::poll_fn(|context| {
@@ -403,17 +404,21 @@ async fn lists_filter_and_page(store: Arc<dyn Store>) {
     assert_eq!(list(RunFilter { since, until, labels: label("parity", "1"), ..all }).await, [3]);
 }
 
-async fn a_workflow_has_its_name_alone(store: Arc<dyn Store>) {
+async fn workflow_names_and_slugs_are_unique(store: Arc<dyn Store>) {
     let first = new_workflow(1, "Order", "order");
     assert_eq!(store.create_workflow(&first).await, Ok(Ok(())));
     assert_eq!(store.create_workflow(&new_workflow(2, "Order", "other")).await, Ok(Err(Taken::Name)));
     assert_eq!(store.create_workflow(&new_workflow(3, "Other", "order")).await, Ok(Err(Taken::Slug)));
-    assert_eq!(store.create_workflow(&new_workflow(4, "order", "Order")).await, Ok(Ok(())), "a name and a slug differ");
+    assert_eq!(
+        store.create_workflow(&new_workflow(4, "order", "Order")).await,
+        Ok(Ok(())),
+        "a name may equal another workflow's slug"
+    );
     assert!(matches!(store.create_workflow(&new_workflow(1, "New", "new")).await, Err(Error::Refused(_))));
     let named = async |name: &str| store.workflow(ORG, &WorkflowKey::Name(name.into())).await.unwrap().map(|w| w.id);
     assert_eq!(store.workflow(ORG, &WorkflowKey::Id(workflow_id(1))).await, Ok(Some(first.row)));
     assert_eq!(named("Order").await, Some(workflow_id(1)));
-    assert_eq!(named("order").await, Some(workflow_id(4)), "a name goes before a slug");
+    assert_eq!(named("order").await, Some(workflow_id(4)), "names are searched before slugs");
     assert_eq!(named("Other").await, None);
     let listed = store.workflows(ORG, &all_workflows()).await.unwrap();
     assert_eq!(listed.iter().map(|w| w.id).collect::<Vec<_>>(), [workflow_id(4), workflow_id(1)]);
@@ -423,10 +428,10 @@ async fn a_workflow_has_its_name_alone(store: Arc<dyn Store>) {
     for (name, count) in [("Or", 1), ("Order", 1), ("o", 1), ("Orders", 0), ("%", 0)] {
         assert_eq!(store.workflows(ORG, &begun(name)).await.unwrap().len(), count, "{name}");
     }
-    assert_eq!(store.definition(ORG, &[3; 32]).await, Ok(None), "nothing is left of what was refused");
+    assert_eq!(store.definition(ORG, &[3; 32]).await, Ok(None), "a refused workflow leaves no definition");
 }
 
-async fn slugs_count_up_unless_given(store: Arc<dyn Store>) {
+async fn generated_slugs_count_up(store: Arc<dyn Store>) {
     let long = "s".repeat(80);
     for (n, wish) in ["order", "order", "order-2", "order", &long, &long].into_iter().enumerate() {
         let n = n as u64 + 1;
@@ -462,7 +467,7 @@ async fn an_idempotency_key_makes_one_workflow(store: Arc<dyn Store>) {
     };
     assert_eq!(store.create_workflow(&keyed(1, "a", 7)).await, Ok(Ok(())));
     let taken = Err(Taken::Key { workflow: workflow_id(1), fingerprint: [7; 32] });
-    assert_eq!(store.create_workflow(&keyed(2, "a", 7)).await, Ok(taken), "the key goes before the name");
+    assert_eq!(store.create_workflow(&keyed(2, "a", 7)).await, Ok(taken), "the key is checked before the name");
     assert_eq!(store.create_workflow(&keyed(3, "b", 8)).await, Ok(taken));
     assert_eq!(store.workflows(ORG, &all_workflows()).await.unwrap().len(), 1);
 }
@@ -487,7 +492,7 @@ async fn high_water_is_the_newest_record(store: Arc<dyn Store>) {
 
 async fn counters_count(store: Arc<dyn Store>) {
     commit(&store, [start(run(1)), start(run(2)), append(run(1), 1)]).await;
-    assert_eq!(store.counters().commit_reads, 0, "the hot path reads nothing");
+    assert_eq!(store.counters().commit_reads, 0, "the hot path does no reads");
     commit(&store, [start(run(1)), append(run(1), 2), append(run(2), 1)]).await;
     commit(&store, [append(run(1), 1)]).await;
     store.load(ORG, run(1)).await.unwrap();

@@ -1,4 +1,4 @@
-//! Rows and writes with every field filled in, so that a case only names what it is about.
+//! Rows and writes with every field filled in, so that a case names only the fields it is about.
 
 use bytes::Bytes;
 use kernel::event::TriggerKind;
@@ -13,7 +13,7 @@ use store::{
 pub const ORG: OrgId = OrgId::DEFAULT;
 pub const OTHER_ORG: OrgId = OrgId(2);
 
-/// Run number `n`; larger numbers are newer.
+/// The id of run number `n`; larger numbers are newer.
 pub fn run(n: u64) -> RunId {
     let mut random = [7; 10];
     random[2..].copy_from_slice(&n.to_be_bytes());
@@ -28,7 +28,7 @@ pub fn at(seconds: i64) -> Timestamp {
     Timestamp(seconds * 1_000_000)
 }
 
-/// A real, sealed record; different for every run, number and time.
+/// A valid, sealed record; different for every run, number and time.
 pub fn record(run: RunId, seq: u64, at: Timestamp) -> Bytes {
     let tag = u64::from_be_bytes(run.0[8..].try_into().unwrap_or_default());
     Record { at, first: seq << 32 | tag & 0xffff_ffff, ..Default::default() }.seal()
@@ -56,7 +56,7 @@ pub fn row(org: OrgId, id: RunId, status: RunStatus) -> RunRow {
     }
 }
 
-/// The first record of a run, which starts it.
+/// The first record of a run, which creates it.
 pub fn start(id: RunId) -> RunWrite {
     start_in(ORG, id)
 }
@@ -88,12 +88,12 @@ pub fn append_in(org: OrgId, id: RunId, after: u64) -> RunWrite {
     }
 }
 
-/// A record with which the run takes `status`.
+/// A record that changes the status of the run.
 pub fn turn(id: RunId, after: u64, status: RunStatus) -> RunWrite {
     RunWrite { row: Some(row(ORG, id, status)), ..append(id, after) }
 }
 
-/// Parks the run, to be woken at `wake`.
+/// Evicts the run, with a timer at `wake`.
 pub fn park(id: RunId, after: u64, wake: Timestamp) -> RunWrite {
     let row = RunRow { wake_at: Some(wake), ..row(ORG, id, RunStatus::Waiting) };
     RunWrite {
@@ -108,18 +108,18 @@ pub fn lane(org: OrgId, name: &str, key: &str) -> Lane {
     Lane { org, name: name.into(), key: key.into() }
 }
 
-/// A task of the run, in the lane of its type.
+/// A ready task of the run, in the queue of its type without a key.
 pub fn task(id: RunId, step: u32, name: &str, priority: u32) -> ReadyRow {
     ReadyRow { lane: lane(ORG, name, ""), place: Place { priority, run: id, step } }
 }
 
-/// Parks the run as it is, with tasks for whoever claims them.
+/// Evicts a running run, with ready tasks that workers can claim.
 pub fn offer(id: RunId, after: u64, insert: Vec<ReadyRow>) -> RunWrite {
     let row = RunRow { parked: true, ..row(ORG, id, RunStatus::Running) };
     RunWrite { row: Some(row), ready: ReadyChange { remove: Vec::new(), insert }, ..append(id, after) }
 }
 
-/// A type of which nothing is known but its name.
+/// A type without any settings.
 pub fn plain_type(org: OrgId, name: &str) -> TypeRow {
     TypeRow {
         org,
@@ -169,7 +169,7 @@ pub fn batch(runs: impl Into<Vec<RunWrite>>) -> Batch {
     Batch { at: at(1_000), epoch: 1, runs: runs.into() }
 }
 
-/// Writes that land together.
+/// Puts writes into one atomic group: all of them are committed, or none.
 pub fn unit(mark: u32, runs: impl IntoIterator<Item = RunWrite>) -> Vec<RunWrite> {
     runs.into_iter().map(|write| RunWrite { unit: NonZeroU32::new(mark), ..write }).collect()
 }

@@ -1,8 +1,9 @@
-//! Random operations from a seed, done to several stores at once; every answer must be the same.
+//! Random operations from a seed, applied to several stores in lockstep. All stores must give the same
+//! answers.
 //!
-//! The first subject is the reference: what is done next depends on what it says. Operations are
-//! mostly sensible (they go on from the record a run really has) and sometimes not, because refusals
-//! must agree as well. A subject may also be killed and opened again, which changes no answer.
+//! The first subject is the reference: its answers decide what is done next. Most operations are valid (they
+//! continue from the current record of a run). Some are not, because refusals must agree as well. A subject
+//! may also be killed and reopened, which must not change any answer.
 
 use super::fixtures::*;
 use crate::rng::Rng;
@@ -25,32 +26,32 @@ use store::{
 pub struct Subject {
     pub name: &'static str,
     pub store: Arc<dyn Store>,
-    /// Ends the store without warning and opens what is left of it.
+    /// Kills the store and opens it again.
     pub restart: Restart,
 }
 
 pub type Restart = Box<dyn FnMut(Arc<dyn Store>) -> Arc<dyn Store> + Send>;
 
-/// Few of everything, so that things meet.
+/// Small ranges, so that operations collide.
 const RUNS: u64 = 12;
 const KEYS: [&str; 4] = ["a", "b", "c", "d"];
 const TOKENS: u64 = 40;
 const TRIGGERS: u64 = 5;
 const ORGS: [OrgId; 2] = [ORG, OTHER_ORG];
 
-/// Does `operations` random things to all subjects. Panics at the first difference.
+/// Applies `operations` random operations to all subjects. Panics at the first difference.
 pub async fn lockstep(seed: u64, operations: usize, subjects: &mut [Subject]) {
-    let mut walk = Walk { rng: Rng::new(seed), seed, step: 0, time: 1_000, erased: BTreeSet::new() };
+    let mut random = RandomOperations { rng: Rng::new(seed), seed, step: 0, time: 1_000, erased: BTreeSet::new() };
     for step in 0..operations {
-        walk.step = step;
-        walk.operate(subjects).await;
+        random.step = step;
+        random.operate(subjects).await;
     }
-    walk.compare_everything(subjects).await;
+    random.compare_everything(subjects).await;
 }
 
-/// What the generator knows of a run while it makes up a batch.
+/// What the generator knows about a run while it builds a batch.
 #[derive(Clone)]
-struct Known {
+struct KnownRun {
     org: OrgId,
     run: RunId,
     seq: u64,
@@ -60,16 +61,16 @@ struct Known {
     seats: Vec<SeatRow>,
 }
 
-struct Walk {
+struct RandomOperations {
     rng: Rng,
     seed: u64,
     step: usize,
     time: i64,
-    /// Ids are never made twice, so these do not begin again.
+    /// Erased runs, which are never created again because real ids are unique.
     erased: BTreeSet<(OrgId, RunId)>,
 }
 
-impl Walk {
+impl RandomOperations {
     async fn operate(&mut self, subjects: &mut [Subject]) {
         let (org, id) = self.any_run();
         match self.rng.below(35) {
@@ -100,7 +101,7 @@ impl Walk {
                 let filter = self.filter();
                 self.same(subjects, "runs", |store| store.runs(org, &filter)).await;
             }
-            20 => self.workflow(org, subjects).await,
+            20 => self.create_workflow(org, subjects).await,
             21 => {
                 let (name, value) = (self.rng.pick(&KEYS), self.rng.pick(&KEYS));
                 self.same(subjects, "set_setting", |store| store.set_setting(name, value)).await;
@@ -108,7 +109,7 @@ impl Walk {
             }
             22 => self.compare_everything(subjects).await,
             23 | 24 => {
-                // Whatever it may have: only its own goes.
+                // Names everything that any run may have. Only the rows of this run must be removed.
                 let labels = KEYS.iter().flat_map(|key| ["x", "y"].map(|value| ((*key).to_owned(), value.to_owned())));
                 let waits = (0..TOKENS).map(|token| [token as u8; 32]).collect();
                 let erasure = Erasure { org, run: id, labels: labels.collect(), waits };
@@ -116,18 +117,18 @@ impl Walk {
                     self.erased.insert((org, id));
                 }
             }
-            25 => self.edit(org, subjects).await,
-            26 => self.around(org, id, subjects).await,
-            27 | 28 => self.trigger(org, subjects).await,
-            29 => self.log(org, subjects).await,
+            25 => self.edit_workflow(org, subjects).await,
+            26 => self.pauses_and_notices(org, id, subjects).await,
+            27 | 28 => self.change_trigger(org, subjects).await,
+            29 => self.log_deliveries(org, subjects).await,
             30 | 31 => {
                 let hidden_at = at(self.time);
                 self.same(subjects, "hide", |store| store.hide(org, id, hidden_at)).await;
                 let key = self.rng.pick(&KEYS);
                 self.same(subjects, "made_by", |store| store.made_by(org, "order", key)).await;
             }
-            32 => self.ready(org, subjects).await,
-            33 => self.types(org, subjects).await,
+            32 => self.read_ready_tasks(org, subjects).await,
+            33 => self.types_and_workers(org, subjects).await,
             _ => {
                 for subject in subjects.iter_mut() {
                     subject.store = (subject.restart)(Arc::clone(&subject.store));
@@ -137,28 +138,28 @@ impl Walk {
         }
     }
 
-    /// Asks all subjects and compares with what the first one said.
+    /// Calls all subjects and compares their answers with the first one's.
     async fn same<'a, T: Debug + PartialEq>(
         &self,
         subjects: &'a [Subject],
         what: &str,
-        ask: impl Fn(&'a dyn Store) -> Call<'a, T>,
+        call: impl Fn(&'a dyn Store) -> Call<'a, T>,
     ) {
-        let _agreed = self.agreed(subjects, what, ask).await;
+        let _agreed = self.agreed(subjects, what, call).await;
     }
 
-    /// … which is the answer.
+    /// Like `same`, and returns the answer.
     async fn agreed<'a, T: Debug + PartialEq>(
         &self,
         subjects: &'a [Subject],
         what: &str,
-        ask: impl Fn(&'a dyn Store) -> Call<'a, T>,
+        call: impl Fn(&'a dyn Store) -> Call<'a, T>,
     ) -> store::Result<T> {
-        let (first, others) = subjects.split_first().expect("a store to compare with");
-        let expected = ask(&*first.store).await;
+        let (first, others) = subjects.split_first().expect("at least one store");
+        let expected = call(&*first.store).await;
         for other in others {
-            let (left, right, Walk { seed, step, .. }) = (first.name, other.name, self);
-            let answer = ask(&*other.store).await;
+            let (left, right, RandomOperations { seed, step, .. }) = (first.name, other.name, self);
+            let answer = call(&*other.store).await;
             assert_eq!(expected, answer, "`{what}` of {left} (left) and {right} (right), seed {seed}, step {step}");
         }
         expected
@@ -205,7 +206,7 @@ impl Walk {
         }
     }
 
-    async fn workflow(&mut self, org: OrgId, subjects: &[Subject]) {
+    async fn create_workflow(&mut self, org: OrgId, subjects: &[Subject]) {
         let n = self.rng.below(30);
         let mut new = new_workflow(n, self.rng.pick(&KEYS), self.rng.pick(&KEYS));
         (new.row.org, new.definition.hash) = (org, [(n % 5) as u8; 32]);
@@ -217,8 +218,8 @@ impl Walk {
         self.same(subjects, "definition", |store| store.definition(org, &[1; 32])).await;
     }
 
-    /// Makes, changes or deletes a trigger, or a workflow with one of its own.
-    async fn trigger(&mut self, org: OrgId, subjects: &[Subject]) {
+    /// Creates, changes or deletes a trigger, or creates a workflow with its own trigger.
+    async fn change_trigger(&mut self, org: OrgId, subjects: &[Subject]) {
         let (n, workflow) = (self.rng.below(TRIGGERS), self.rng.below(30));
         let row = if self.rng.one_in(2) { trigger(n, workflow) } else { hook(n, workflow, self.rng.pick(&KEYS)) };
         let row = TriggerRow { org, ..row };
@@ -241,7 +242,8 @@ impl Walk {
                 let mut new = new_workflow(workflow, self.rng.pick(&KEYS), self.rng.pick(&KEYS));
                 new.row.org = org;
                 new.trigger = Some(TriggerRow { is_owned: true, ..row });
-                let is_new = subjects[0].store.trigger(org, trigger_id(n)).await.expect("it answers").is_none();
+                let is_new =
+                    subjects[0].store.trigger(org, trigger_id(n)).await.expect("the reference answers").is_none();
                 if is_new {
                     self.same(subjects, "create_workflow", |store| store.create_workflow(&new)).await;
                 }
@@ -253,7 +255,7 @@ impl Walk {
         self.same(subjects, "trigger_at", |store| store.trigger_at(path)).await;
     }
 
-    async fn log(&mut self, org: OrgId, subjects: &[Subject]) {
+    async fn log_deliveries(&mut self, org: OrgId, subjects: &[Subject]) {
         let n = self.rng.below(TRIGGERS);
         let rows = (0..self.rng.below(4)).map(|_| self.delivery(org, n)).collect();
         let advance = self.rng.one_in(2).then(|| self.advance());
@@ -277,10 +279,10 @@ impl Walk {
         DeliveryRow { org, request, at: at(self.time), ..row }
     }
 
-    /// Renames, deletes or replaces a workflow, now and then with an old row in mind.
-    async fn edit(&mut self, org: OrgId, subjects: &[Subject]) {
+    /// Renames, deletes or replaces a workflow, sometimes based on an outdated row.
+    async fn edit_workflow(&mut self, org: OrgId, subjects: &[Subject]) {
         let id = workflow_id(self.rng.below(30));
-        let found = subjects[0].store.workflow(org, &WorkflowKey::Ever(id)).await.expect("the reference reads");
+        let found = subjects[0].store.workflow(org, &WorkflowKey::Ever(id)).await.expect("the reference answers");
         let Some(seen) = found else { return };
         let mut row = WorkflowRow { updated_at: at(self.time), ..seen.clone() };
         let mut version = None;
@@ -299,7 +301,7 @@ impl Walk {
         let trigger = match self.rng.below(4) {
             0 => OwnTrigger::Remove,
             1 => {
-                // An id of its own: real ones are random.
+                // A unique id, because real ids are random.
                 let own = TriggerRow { org, is_owned: true, ..hook(100 + self.time as u64, 0, self.rng.pick(&KEYS)) };
                 OwnTrigger::Put(Box::new(TriggerRow { workflow: id, ..own }))
             }
@@ -315,7 +317,7 @@ impl Walk {
 
     async fn batch(&mut self, reference: &Arc<dyn Store>) -> Batch {
         self.time += self.rng.below(5) as i64;
-        let mut known: Vec<Known> = Vec::new();
+        let mut known: Vec<KnownRun> = Vec::new();
         let mut runs = Vec::new();
         for _ in 0..=self.rng.below(4) {
             let (org, id) = self.any_run();
@@ -332,16 +334,16 @@ impl Walk {
             runs.push(write);
         }
         if self.rng.one_in(3) {
-            // The first ones land together or not at all; the rest goes its own way.
+            // The first writes form an atomic group; the others are independent.
             let count = self.rng.below(runs.len() as u64 + 1) as usize;
             runs[..count].iter_mut().for_each(|write| write.unit = NonZeroU32::new(1));
         }
         Batch { at: at(self.time), epoch: 1, runs }
     }
 
-    /// A write, and what the run will be if it is accepted.
-    fn write(&mut self, known: Known) -> (RunWrite, Known) {
-        let Known { org, run, seq, .. } = known.clone();
+    /// A write, and the state of the run if the write is committed.
+    fn write(&mut self, known: KnownRun) -> (RunWrite, KnownRun) {
+        let KnownRun { org, run, seq, .. } = known.clone();
         let after = match self.rng.below(12) {
             0 => seq + 1,
             1 => seq.saturating_sub(1),
@@ -358,7 +360,7 @@ impl Walk {
             Some(_) => TimerChange { remove: known.wake_at, insert: wake_at },
             None => TimerChange::default(),
         };
-        // Mostly as an engine would have it, which parks what waits and may park what runs.
+        // Mostly as the engine does it: it evicts waiting runs and may evict running ones.
         let parked = status.is_some_and(|status| status.is_parked() != self.rng.one_in(4));
         let is_open = status.is_some_and(|status| !status.is_terminal());
         let offers = parked && is_open && self.rng.one_in(2) || self.rng.one_in(20);
@@ -385,7 +387,7 @@ impl Walk {
             birth: if after == 0 { Some(Box::new(self.birth(org, run))) } else { None },
             ..append_in(org, run, after)
         };
-        (write, Known { seq: after + 1, wake_at, status: status.unwrap_or(known.status), ready: left, ..known })
+        (write, KnownRun { seq: after + 1, wake_at, status: status.unwrap_or(known.status), ready: left, ..known })
     }
 
     fn gate(&mut self) -> Option<GateRow> {
@@ -394,8 +396,8 @@ impl Walk {
         self.rng.one_in(3).then_some(gate)
     }
 
-    /// Pauses and resumes workflows, notes why notices could not be handed over.
-    async fn around(&mut self, org: OrgId, id: RunId, subjects: &[Subject]) {
+    /// Pauses and resumes workflows, and stores why a notification could not be sent.
+    async fn pauses_and_notices(&mut self, org: OrgId, id: RunId, subjects: &[Subject]) {
         let workflow = workflow_id(self.rng.below(3));
         let words = (self.rng.pick(&KEYS).to_owned(), self.rng.pick(&KEYS).to_owned());
         let pause = WorkflowPause { org, workflow, at: at(self.time), actor: words.0, note: words.1.clone() };
@@ -427,7 +429,7 @@ impl Walk {
         ReadyRow { lane: self.lane(org), place }
     }
 
-    /// Frees some of what a run has, or what it has not, and takes some.
+    /// Frees some limit slots that a run holds, or does not hold, and takes some.
     fn seats(&mut self, org: OrgId, run: RunId, held: &[SeatRow]) -> SeatChange {
         let mut change = SeatChange::default();
         if self.rng.one_in(3) {
@@ -453,8 +455,8 @@ impl Walk {
         SeatRow { seat, run, step: self.rng.below(2) as u32, until }
     }
 
-    /// Looks at what can be claimed.
-    async fn ready(&mut self, org: OrgId, subjects: &[Subject]) {
+    /// Reads ready tasks and their queues.
+    async fn read_ready_tasks(&mut self, org: OrgId, subjects: &[Subject]) {
         let (of, limit) = (self.lane(org), self.rng.below(4) as usize);
         let behind = self.rng.one_in(2).then(|| self.lane(org));
         self.same(subjects, "lanes", |store| store.lanes(behind.as_ref(), limit)).await;
@@ -472,8 +474,8 @@ impl Walk {
         self.same(subjects, "ready", |store| store.ready(&of, after, limit)).await;
     }
 
-    /// Introduces and changes types, and lets workers be seen.
-    async fn types(&mut self, org: OrgId, subjects: &[Subject]) {
+    /// Registers and changes types, and updates when workers were last seen.
+    async fn types_and_workers(&mut self, org: OrgId, subjects: &[Subject]) {
         let row = self.type_row(org);
         match self.rng.one_in(2) {
             true => self.same(subjects, "put_type", |store| store.put_type(&row)).await,
@@ -549,7 +551,7 @@ impl Walk {
     }
 }
 
-async fn look_up(reference: &Arc<dyn Store>, org: OrgId, run: RunId) -> Known {
+async fn look_up(reference: &Arc<dyn Store>, org: OrgId, run: RunId) -> KnownRun {
     let loaded = reference.load(org, run).await.expect("the reference loads");
     let (seq, row) = loaded.map_or((0, None), |loaded| (loaded.seq, Some(loaded.row)));
     let (wake_at, status) = row.map_or((None, RunStatus::Pending), |row| (row.wake_at, row.status));
@@ -564,5 +566,5 @@ async fn look_up(reference: &Arc<dyn Store>, org: OrgId, run: RunId) -> Known {
         let rows = reference.seats(org, name).await.expect("the reference answers");
         seats.extend(rows.into_iter().filter(|row| row.run == run));
     }
-    Known { org, run, seq, wake_at, status, ready, seats }
+    KnownRun { org, run, seq, wake_at, status, ready, seats }
 }

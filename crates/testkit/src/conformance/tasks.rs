@@ -1,4 +1,4 @@
-//! What every store does about tasks, their types and workers, and runs that are hidden, one sentence a case.
+//! Rules about tasks, task types, workers and hidden runs that every store follows, one sentence per case.
 
 use super::Case;
 use super::cases::{cases, commit};
@@ -14,31 +14,31 @@ use store::{
 };
 
 cases![
-    a_parked_run_leaves_its_tasks_to_be_claimed,
-    a_task_goes_with_the_record_that_takes_it,
-    a_refused_write_leaves_every_task_where_it_was,
-    a_lane_is_worked_off_by_priority_then_age,
-    lanes_come_in_order_and_are_counted,
-    a_run_in_memory_may_have_tasks_to_be_claimed,
-    only_an_open_run_has_tasks_of_its_own_to_be_claimed,
-    a_running_run_may_be_parked,
-    a_list_by_status_has_parked_runs_and_others,
-    a_list_may_be_of_one_form,
-    a_task_that_waits_for_its_time_holds_no_place,
-    a_hidden_run_is_not_there,
-    only_a_run_that_has_ended_is_hidden,
-    a_key_remembers_what_it_made,
-    a_type_is_introduced_once,
+    an_evicted_runs_tasks_can_be_claimed,
+    the_record_that_claims_a_task_removes_it,
+    a_refused_write_changes_no_ready_task,
+    ready_tasks_are_ordered_by_priority_then_age,
+    key_queues_are_listed_in_order_with_counts,
+    a_run_in_memory_may_have_ready_tasks,
+    only_an_open_run_can_add_ready_tasks,
+    a_running_run_may_be_evicted,
+    a_list_by_status_includes_evicted_runs,
+    runs_can_be_filtered_by_form,
+    a_delayed_task_is_not_in_a_concurrency_group,
+    a_hidden_run_is_not_found,
+    only_a_finished_run_can_be_hidden,
+    an_idempotency_key_returns_the_run_it_created,
+    a_type_is_registered_once,
     types_are_listed_by_prefix,
-    types_that_say_more_than_their_name_are_found,
-    workers_are_remembered_until_they_are_silent,
+    types_with_settings_are_listed,
+    silent_workers_are_forgotten,
 ];
 
 async fn places(store: &Arc<dyn Store>, name: &str) -> Vec<Place> {
     store.ready(&lane(ORG, name, ""), None, 100).await.unwrap()
 }
 
-async fn a_parked_run_leaves_its_tasks_to_be_claimed(store: Arc<dyn Store>) {
+async fn an_evicted_runs_tasks_can_be_claimed(store: Arc<dyn Store>) {
     assert_eq!(store.lanes(None, 9).await, Ok(vec![]));
     assert_eq!(places(&store, "mail").await, []);
     let tasks = vec![task(run(1), 0, "mail", 5), task(run(1), 2, "sms", 5)];
@@ -52,20 +52,20 @@ async fn a_parked_run_leaves_its_tasks_to_be_claimed(store: Arc<dyn Store>) {
     assert_eq!(store.unparked().await, Ok(vec![]));
 }
 
-async fn a_task_goes_with_the_record_that_takes_it(store: Arc<dyn Store>) {
+async fn the_record_that_claims_a_task_removes_it(store: Arc<dyn Store>) {
     let tasks = vec![task(run(1), 0, "mail", 5), task(run(1), 2, "mail", 5)];
     commit(&store, [start(run(1)), offer(run(1), 1, tasks.clone())]).await;
     let ready = ReadyChange { remove: tasks.clone(), insert: vec![] };
     assert_eq!(commit(&store, [RunWrite { ready, ..turn(run(1), 2, RunStatus::Running) }]).await, [Committed]);
     assert_eq!(places(&store, "mail").await, []);
     assert_eq!(store.unparked().await, Ok(vec![(ORG, run(1))]));
-    // What is removed and inserted at once is there: removing comes first.
+    // A row that is removed and inserted in one write exists afterwards: removal comes first.
     let ready = ReadyChange { remove: tasks.clone(), insert: vec![tasks[1].clone()] };
     assert_eq!(commit(&store, [RunWrite { ready, ..offer(run(1), 3, vec![]) }]).await, [Committed]);
     assert_eq!(places(&store, "mail").await, [tasks[1].place]);
 }
 
-async fn a_refused_write_leaves_every_task_where_it_was(store: Arc<dyn Store>) {
+async fn a_refused_write_changes_no_ready_task(store: Arc<dyn Store>) {
     let old = task(run(1), 0, "mail", 5);
     commit(&store, [start(run(1)), offer(run(1), 1, vec![old.clone()]), start(run(2))]).await;
     let change = || ReadyChange { remove: vec![old.clone()], insert: vec![task(run(1), 1, "mail", 1)] };
@@ -78,7 +78,7 @@ async fn a_refused_write_leaves_every_task_where_it_was(store: Arc<dyn Store>) {
     assert_eq!(places(&store, "mail").await, [task(run(1), 1, "mail", 1).place]);
 }
 
-async fn a_lane_is_worked_off_by_priority_then_age(store: Arc<dyn Store>) {
+async fn ready_tasks_are_ordered_by_priority_then_age(store: Arc<dyn Store>) {
     for (n, priority) in [(3, 100), (1, 100), (2, 7), (4, u32::MAX), (5, 0)] {
         let tasks = vec![task(run(n), 1, "mail", priority), task(run(n), 0, "mail", priority)];
         commit(&store, [start(run(n)), offer(run(n), 1, tasks)]).await;
@@ -86,17 +86,21 @@ async fn a_lane_is_worked_off_by_priority_then_age(store: Arc<dyn Store>) {
     let all = places(&store, "mail").await;
     let order: Vec<(u32, u32)> = all.iter().map(|place| (place.priority, place.step)).collect();
     assert_eq!(order[..6], [(0, 0), (0, 1), (7, 0), (7, 1), (100, 0), (100, 1)]);
-    assert_eq!((all[4].run, all[6].run), (run(1), run(3)), "the older one first");
+    assert_eq!((all[4].run, all[6].run), (run(1), run(3)), "the older run comes first");
     let page = async |after, limit| store.ready(&lane(ORG, "mail", ""), after, limit).await.unwrap();
     assert_eq!(page(Some(all[2]), 3).await, all[3..6]);
-    assert_eq!(page(Some(Place { step: 9, ..all[2] }), 1).await, [all[4]], "a place nobody has is a place");
+    assert_eq!(
+        page(Some(Place { step: 9, ..all[2] }), 1).await,
+        [all[4]],
+        "a cursor may name a task that does not exist"
+    );
     assert_eq!(page(all.last().copied(), 9).await, []);
     assert_eq!(page(None, 0).await, []);
     assert_eq!(store.ready(&lane(OTHER_ORG, "mail", ""), None, 9).await, Ok(vec![]));
     assert_eq!(store.ready(&lane(ORG, "mail", "k"), None, 9).await, Ok(vec![]));
 }
 
-async fn lanes_come_in_order_and_are_counted(store: Arc<dyn Store>) {
+async fn key_queues_are_listed_in_order_with_counts(store: Arc<dyn Store>) {
     let lanes = [("a", "", 1), ("a", "k", 2), ("a.b", "", 3), ("é", "", 1)];
     let mut n = 0;
     for (name, key, count) in lanes.iter().rev() {
@@ -122,7 +126,7 @@ async fn lanes_come_in_order_and_are_counted(store: Arc<dyn Store>) {
     assert_eq!(types[..3], [(ORG, "a".into()), (ORG, "a.b".into()), (ORG, "é".into())]);
     let counts = store.ready_counts().await.unwrap();
     assert_eq!(counts[..3], [(ORG, "a".into(), 3), (ORG, "a.b".into(), 3), (ORG, "é".into(), 1)]);
-    assert_eq!((types.len(), counts.len()), (4, 4), "another organisation's come after them");
+    assert_eq!((types.len(), counts.len()), (4, 4), "other organisations come last");
     assert_eq!(store.ready_keys(ORG, "a", None, 9).await, Ok(vec![String::new(), "k".into()]));
     assert_eq!(store.ready_keys(ORG, "a", None, 1).await, Ok(vec![String::new()]));
     assert_eq!(store.ready_keys(ORG, "a", Some(""), 9).await, Ok(vec!["k".into()]));
@@ -130,7 +134,7 @@ async fn lanes_come_in_order_and_are_counted(store: Arc<dyn Store>) {
     assert_eq!(store.ready_keys(ORG, "b", None, 9).await, Ok(vec![]));
 }
 
-async fn a_run_in_memory_may_have_tasks_to_be_claimed(store: Arc<dyn Store>) {
+async fn a_run_in_memory_may_have_ready_tasks(store: Arc<dyn Store>) {
     let (first, second) = (task(run(1), 0, "mail", 1), task(run(1), 1, "mail", 1));
     let born = RunWrite { ready: ReadyChange { remove: vec![], insert: vec![first.clone()] }, ..start(run(1)) };
     let turned = ReadyChange { remove: vec![first.clone()], insert: vec![second.clone()] };
@@ -141,24 +145,24 @@ async fn a_run_in_memory_may_have_tasks_to_be_claimed(store: Arc<dyn Store>) {
     assert_eq!(store.unparked().await, Ok(vec![(ORG, run(1))]));
 }
 
-async fn only_an_open_run_has_tasks_of_its_own_to_be_claimed(store: Arc<dyn Store>) {
+async fn only_an_open_run_can_add_ready_tasks(store: Arc<dyn Store>) {
     commit(&store, [start(run(1)), start(run(2))]).await;
     let ready = |insert| ReadyChange { remove: vec![], insert };
     let own = || ready(vec![task(run(1), 0, "mail", 1)]);
-    let over = RunRow { parked: true, ..row(ORG, run(1), RunStatus::Completed) };
-    let over = RunWrite { ready: own(), row: Some(over), ..append(run(1), 1) };
-    let strangers = offer(run(1), 1, vec![task(run(2), 0, "mail", 1)]);
+    let finished = RunRow { parked: true, ..row(ORG, run(1), RunStatus::Completed) };
+    let finished = RunWrite { ready: own(), row: Some(finished), ..append(run(1), 1) };
+    let task_of_another_run = offer(run(1), 1, vec![task(run(2), 0, "mail", 1)]);
     let elsewhere = ReadyRow { lane: lane(OTHER_ORG, "mail", ""), ..task(run(1), 0, "mail", 1) };
-    let takes_anothers = ReadyChange { remove: vec![task(run(2), 0, "mail", 1)], insert: vec![] };
-    let takes_anothers = RunWrite { ready: takes_anothers, ..append(run(1), 1) };
-    for write in [over, strangers, offer(run(1), 1, vec![elsewhere]), takes_anothers] {
+    let removes_task_of_another_run = ReadyChange { remove: vec![task(run(2), 0, "mail", 1)], insert: vec![] };
+    let removes_task_of_another_run = RunWrite { ready: removes_task_of_another_run, ..append(run(1), 1) };
+    for write in [finished, task_of_another_run, offer(run(1), 1, vec![elsewhere]), removes_task_of_another_run] {
         assert_eq!(commit(&store, [write]).await, [Conflict]);
     }
     assert_eq!(store.lanes(None, 9).await, Ok(vec![]));
     assert_eq!(commit(&store, [append(run(1), 1)]).await, [Committed]);
 }
 
-async fn a_running_run_may_be_parked(store: Arc<dyn Store>) {
+async fn a_running_run_may_be_evicted(store: Arc<dyn Store>) {
     commit(&store, [start(run(1)), start(run(2)), offer(run(1), 1, vec![])]).await;
     assert_eq!(store.unparked().await, Ok(vec![(ORG, run(2))]));
     let found = store.run(ORG, run(1)).await.unwrap().unwrap();
@@ -167,13 +171,13 @@ async fn a_running_run_may_be_parked(store: Arc<dyn Store>) {
     assert_eq!(store.load(ORG, run(1)).await.unwrap().unwrap().seq, 3);
     assert_eq!(commit(&store, [turn(run(1), 3, RunStatus::Running)]).await, [Committed]);
     assert_eq!(store.unparked().await, Ok(vec![(ORG, run(1)), (ORG, run(2))]));
-    // Whether it is in memory is for the writer to say, whatever the status.
+    // The writer decides whether a run is in memory, whatever its status.
     let awake = RunRow { parked: false, ..row(ORG, run(2), RunStatus::Waiting) };
     commit(&store, [RunWrite { row: Some(awake), ..append(run(2), 1) }]).await;
     assert_eq!(store.unparked().await, Ok(vec![(ORG, run(1)), (ORG, run(2))]));
 }
 
-async fn a_list_by_status_has_parked_runs_and_others(store: Arc<dyn Store>) {
+async fn a_list_by_status_includes_evicted_runs(store: Arc<dyn Store>) {
     for n in 0..9 {
         commit(&store, [start(run(n))]).await;
         if n % 3 != 0 {
@@ -190,7 +194,7 @@ async fn a_list_by_status_has_parked_runs_and_others(store: Arc<dyn Store>) {
     assert_eq!(list(Some(run(5)), 3).await, [4, 3, 2]);
 }
 
-async fn a_list_may_be_of_one_form(store: Arc<dyn Store>) {
+async fn runs_can_be_filtered_by_form(store: Arc<dyn Store>) {
     for n in 1..5 {
         let form = if n % 2 == 0 { Form::Task } else { Form::Graph };
         let labels = vec![("k".to_owned(), "v".to_owned())];
@@ -209,7 +213,7 @@ async fn a_list_may_be_of_one_form(store: Arc<dyn Store>) {
     assert_eq!(ids(RunFilter { form: Some(Form::Script), limit: 9, ..Default::default() }).await, []);
 }
 
-async fn a_task_that_waits_for_its_time_holds_no_place(store: Arc<dyn Store>) {
+async fn a_delayed_task_is_not_in_a_concurrency_group(store: Arc<dyn Store>) {
     for (n, form) in [(1, Form::Task), (2, Form::Graph)] {
         let pending = RunRow { form, ..row(ORG, run(n), RunStatus::Pending) };
         commit(&store, [RunWrite { row: Some(pending), ..start(run(n)) }]).await;
@@ -218,8 +222,8 @@ async fn a_task_that_waits_for_its_time_holds_no_place(store: Arc<dyn Store>) {
     assert_eq!(gated.iter().map(|g| (g.run, g.is_queued)).collect::<Vec<_>>(), [(run(2), true)]);
 }
 
-/// An ended run with everything a run can have, and a neighbour.
-async fn ended(store: &Arc<dyn Store>) {
+/// Creates a finished run with every kind of row that a run can have, and a second run.
+async fn finished_run(store: &Arc<dyn Store>) {
     let birth = Birth {
         labels: vec![("k".into(), "v".into())],
         waits: vec![wait(ORG, run(1), 0, 3)],
@@ -234,8 +238,8 @@ async fn ended(store: &Arc<dyn Store>) {
     commit(store, [first, start(run(2)), turn(run(1), 1, RunStatus::Failed)]).await;
 }
 
-async fn a_hidden_run_is_not_there(store: Arc<dyn Store>) {
-    ended(&store).await;
+async fn a_hidden_run_is_not_found(store: Arc<dyn Store>) {
+    finished_run(&store).await;
     assert_eq!(store.hide(OTHER_ORG, run(1), at(9)).await, Ok(Erased::NotFound));
     assert_eq!(store.hide(ORG, run(1), at(9)).await, Ok(Erased::Done));
     assert_eq!(store.hide(ORG, run(1), at(10)).await, Ok(Erased::NotFound));
@@ -264,10 +268,10 @@ async fn a_hidden_run_is_not_there(store: Arc<dyn Store>) {
     assert_eq!(commit(&store, [late]).await, [Committed]);
     assert_eq!(store.high_water().await, Ok(Some(at(2_000))));
     let erasure = Erasure { org: ORG, run: run(1), labels: vec![("k".into(), "v".into())], waits: vec![[3; 32]] };
-    assert_eq!(store.erase(&erasure).await, Ok(Erased::Done), "what is hidden can still be removed");
+    assert_eq!(store.erase(&erasure).await, Ok(Erased::Done), "a hidden run can be erased");
 }
 
-async fn only_a_run_that_has_ended_is_hidden(store: Arc<dyn Store>) {
+async fn only_a_finished_run_can_be_hidden(store: Arc<dyn Store>) {
     assert_eq!(store.hide(ORG, run(1), at(9)).await, Ok(Erased::NotFound));
     for (n, status) in (1..).zip(RunStatus::ALL) {
         commit(&store, [start(run(n)), turn(run(n), 1, *status)]).await;
@@ -279,21 +283,21 @@ async fn only_a_run_that_has_ended_is_hidden(store: Arc<dyn Store>) {
     assert_eq!(store.hide(ORG, run(90), at(9)).await, Ok(Erased::NotTold));
     let hidden = RunRow { deleted_at: Some(at(5)), ..row(ORG, run(91), RunStatus::Completed) };
     commit(&store, [RunWrite { row: Some(hidden), ..start(run(91)) }]).await;
-    assert!(store.run(ORG, run(91)).await.unwrap().is_some(), "no record hides its run");
+    assert!(store.run(ORG, run(91)).await.unwrap().is_some(), "a record cannot hide its run");
 }
 
-async fn a_key_remembers_what_it_made(store: Arc<dyn Store>) {
-    ended(&store).await;
+async fn an_idempotency_key_returns_the_run_it_created(store: Arc<dyn Store>) {
+    finished_run(&store).await;
     let made = Some((run(1).0, [1; 32]));
     assert_eq!(store.made_by(ORG, "order", "a").await, Ok(made));
     assert_eq!(store.made_by(OTHER_ORG, "order", "a").await, Ok(None));
     assert_eq!(store.made_by(ORG, "other", "a").await, Ok(None));
     assert_eq!(store.made_by(ORG, "order", "b").await, Ok(None));
     store.hide(ORG, run(1), at(9)).await.unwrap();
-    assert_eq!(store.made_by(ORG, "order", "a").await, Ok(made), "also when it is hidden");
+    assert_eq!(store.made_by(ORG, "order", "a").await, Ok(made), "also when the run is hidden");
 }
 
-/// A type with everything a type can have.
+/// A type with all settings.
 fn full_type(org: OrgId, name: &str) -> TypeRow {
     TypeRow {
         runtime: Some("python".into()),
@@ -308,7 +312,7 @@ fn full_type(org: OrgId, name: &str) -> TypeRow {
     }
 }
 
-async fn a_type_is_introduced_once(store: Arc<dyn Store>) {
+async fn a_type_is_registered_once(store: Arc<dyn Store>) {
     let definition = |mark: u8| Definition { hash: [mark; 32], source: vec![mark].into(), plan: vec![mark, 1].into() };
     assert_eq!(store.task_type(ORG, "mail").await, Ok(None));
     store.introduce(&plain_type(ORG, "mail"), Some(&definition(1))).await.unwrap();
@@ -318,14 +322,18 @@ async fn a_type_is_introduced_once(store: Arc<dyn Store>) {
     assert_eq!(store.task_type(ORG, "mail").await, Ok(Some(full_type(ORG, "mail"))));
     let other = Definition { source: Bytes::new(), ..definition(1) };
     store.introduce(&plain_type(ORG, "mail"), Some(&other)).await.unwrap();
-    assert_eq!(store.task_type(ORG, "mail").await, Ok(Some(full_type(ORG, "mail"))), "it was known");
-    assert_eq!(store.definition(ORG, &[1; 32]).await, Ok(Some(definition(1))), "and stored");
+    assert_eq!(store.task_type(ORG, "mail").await, Ok(Some(full_type(ORG, "mail"))), "the existing row stays");
+    assert_eq!(store.definition(ORG, &[1; 32]).await, Ok(Some(definition(1))), "the existing definition stays");
     store.introduce(&plain_type(ORG, "mail"), Some(&definition(2))).await.unwrap();
-    assert_eq!(store.definition(ORG, &[2; 32]).await, Ok(Some(definition(2))), "another definition of a known type");
+    assert_eq!(
+        store.definition(ORG, &[2; 32]).await,
+        Ok(Some(definition(2))),
+        "a second definition of a registered type"
+    );
     assert_eq!(store.task_type(OTHER_ORG, "mail").await, Ok(None));
     assert_eq!(store.definition(OTHER_ORG, &[1; 32]).await, Ok(None));
     store.put_type(&plain_type(ORG, "mail")).await.unwrap();
-    assert_eq!(store.task_type(ORG, "mail").await, Ok(Some(plain_type(ORG, "mail"))), "nothing is left of the rules");
+    assert_eq!(store.task_type(ORG, "mail").await, Ok(Some(plain_type(ORG, "mail"))), "all settings are removed");
 }
 
 async fn types_are_listed_by_prefix(store: Arc<dyn Store>) {
@@ -341,13 +349,13 @@ async fn types_are_listed_by_prefix(store: Arc<dyn Store>) {
     assert_eq!(list("mail.", None, 99).await, ["mail.", "mail.sent", "mail.\u{10ffff}"]);
     assert_eq!(list("mail.", Some("mail."), 1).await, ["mail.sent"]);
     assert_eq!(list("mail.", Some("a"), 1).await, ["mail."], "a cursor before the prefix");
-    assert_eq!(list("mail.", Some("mail.sf"), 9).await, ["mail.\u{10ffff}"], "of a type that is gone");
+    assert_eq!(list("mail.", Some("mail.sf"), 9).await, ["mail.\u{10ffff}"], "a cursor that names no type");
     assert!(list("mail.", Some("sms"), 9).await.is_empty());
     assert!(list("%", None, 9).await.is_empty());
     assert!(list("", None, 0).await.is_empty());
 }
 
-async fn types_that_say_more_than_their_name_are_found(store: Arc<dyn Store>) {
+async fn types_with_settings_are_listed(store: Arc<dyn Store>) {
     let full = full_type(ORG, "g");
     let plain = |name: &str| plain_type(ORG, name);
     let ruled = [
@@ -368,7 +376,7 @@ async fn types_that_say_more_than_their_name_are_found(store: Arc<dyn Store>) {
     assert_eq!(store.ruled_types().await.as_deref(), Ok(&ruled[..]));
 }
 
-async fn workers_are_remembered_until_they_are_silent(store: Arc<dyn Store>) {
+async fn silent_workers_are_forgotten(store: Arc<dyn Store>) {
     let bare = WorkerRow { runtime: Some("go".into()), version: None, slots: None, ..worker(ORG, "bare", at(50)) };
     let all = [bare.clone(), worker(ORG, "w1", at(40)), worker(OTHER_ORG, "w1", at(45))];
     store.put_workers(&[all[2].clone(), all[0].clone(), all[1].clone()], at(0)).await.unwrap();

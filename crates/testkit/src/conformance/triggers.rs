@@ -1,4 +1,4 @@
-//! What every store does with triggers, one sentence a case.
+//! Rules about triggers that every store follows, one sentence per case.
 
 use super::Case;
 use super::fixtures::*;
@@ -22,22 +22,22 @@ cases![
     a_trigger_reads_back_as_it_was_written,
     a_path_belongs_to_one_trigger,
     an_idempotency_key_makes_one_trigger,
-    a_change_needs_the_trigger_it_was_made_for,
+    a_trigger_change_needs_the_current_revision,
     triggers_are_listed_and_found_when_due,
-    a_log_counts_up_and_forgets_the_oldest,
-    a_log_moves_its_own_schedule_only,
+    a_delivery_log_is_numbered_and_drops_the_oldest,
+    a_delivery_log_advances_only_its_own_schedule,
     a_run_and_its_delivery_are_written_together,
-    what_is_queued_waits_in_order,
-    a_deleted_trigger_takes_its_log_along,
-    a_workflow_and_its_own_trigger_are_made_together,
+    queued_deliveries_keep_their_order,
+    deleting_a_trigger_deletes_its_log,
+    a_workflow_and_its_own_trigger_are_created_together,
 ];
 
-async fn make(store: &Arc<dyn Store>, row: TriggerRow) -> Result<(), TriggerTaken> {
+async fn create(store: &Arc<dyn Store>, row: TriggerRow) -> Result<(), TriggerTaken> {
     store.create_trigger(&NewTrigger { row, idempotency: None }).await.expect("the store answers")
 }
 
-/// A store with workflows 1 and 2.
-async fn prepared(store: &Arc<dyn Store>) {
+/// Creates workflows 1 and 2.
+async fn create_two_workflows(store: &Arc<dyn Store>) {
     for (n, name) in [(1, "one"), (2, "two")] {
         store.create_workflow(&new_workflow(n, name, name)).await.unwrap().unwrap();
     }
@@ -47,13 +47,13 @@ async fn log(store: &Arc<dyn Store>, rows: Vec<DeliveryRow>, advance: Option<Adv
     store.log_deliveries(&TriggerLog { org: ORG, trigger: trigger_id(1), rows, advance }).await.unwrap()
 }
 
-async fn ids(store: &Arc<dyn Store>, before: Option<u64>, limit: usize) -> Vec<(u64, String)> {
+async fn delivery_ids(store: &Arc<dyn Store>, before: Option<u64>, limit: usize) -> Vec<(u64, String)> {
     let rows = store.deliveries(ORG, trigger_id(1), before, limit).await.unwrap();
     rows.into_iter().map(|row| (row.seq, row.id)).collect()
 }
 
 async fn a_trigger_reads_back_as_it_was_written(store: Arc<dyn Store>) {
-    prepared(&store).await;
+    create_two_workflows(&store).await;
     let full = TriggerRow {
         note: Some("it's \u{0} noted".into()),
         enabled: false,
@@ -62,29 +62,29 @@ async fn a_trigger_reads_back_as_it_was_written(store: Arc<dyn Store>) {
         last_run_at: Some(at(-9)),
         ..hook(1, 1, "a/b")
     };
-    assert_eq!(make(&store, full.clone()).await, Ok(()));
-    assert_eq!(make(&store, trigger(2, 1)).await, Ok(()));
+    assert_eq!(create(&store, full.clone()).await, Ok(()));
+    assert_eq!(create(&store, trigger(2, 1)).await, Ok(()));
     assert_eq!(store.trigger(ORG, trigger_id(1)).await, Ok(Some(full.clone())));
     assert_eq!(store.trigger_at("a/b").await, Ok(Some(full.clone())));
     assert_eq!(store.owned_trigger(ORG, workflow_id(1)).await, Ok(Some(full)));
     assert_eq!(store.trigger(ORG, trigger_id(2)).await, Ok(Some(trigger(2, 1))));
     assert_eq!(store.trigger(OTHER_ORG, trigger_id(1)).await, Ok(None));
     assert_eq!(store.trigger_at("a").await, Ok(None));
-    assert_eq!(make(&store, trigger(3, 7)).await, Err(TriggerTaken::Workflow));
+    assert_eq!(create(&store, trigger(3, 7)).await, Err(TriggerTaken::Workflow));
     let foreign = TriggerRow { org: OTHER_ORG, ..trigger(3, 1) };
-    assert_eq!(make(&store, foreign).await, Err(TriggerTaken::Workflow));
+    assert_eq!(create(&store, foreign).await, Err(TriggerTaken::Workflow));
 }
 
 async fn a_path_belongs_to_one_trigger(store: Arc<dyn Store>) {
-    prepared(&store).await;
+    create_two_workflows(&store).await;
     let mut other = new_workflow(3, "three", "three");
     other.row.org = OTHER_ORG;
     store.create_workflow(&other).await.unwrap().unwrap();
-    assert_eq!(make(&store, hook(1, 1, "p")).await, Ok(()));
-    assert_eq!(make(&store, hook(2, 1, "p")).await, Err(TriggerTaken::Path));
+    assert_eq!(create(&store, hook(1, 1, "p")).await, Ok(()));
+    assert_eq!(create(&store, hook(2, 1, "p")).await, Err(TriggerTaken::Path));
     let foreign = TriggerRow { org: OTHER_ORG, ..hook(2, 3, "p") };
-    assert_eq!(make(&store, foreign).await, Err(TriggerTaken::Path), "whoever it belongs to");
-    assert_eq!(make(&store, hook(2, 1, "q")).await, Ok(()));
+    assert_eq!(create(&store, foreign).await, Err(TriggerTaken::Path), "also across organisations");
+    assert_eq!(create(&store, hook(2, 1, "q")).await, Ok(()));
     let moved = TriggerRow { revision: 2, ..hook(2, 1, "p") };
     assert_eq!(store.change_trigger(&TriggerChange { row: moved, restarts: false }).await, Ok(Changed::PathTaken));
     let same = TriggerRow { revision: 2, ..hook(2, 1, "q") };
@@ -92,7 +92,7 @@ async fn a_path_belongs_to_one_trigger(store: Arc<dyn Store>) {
 }
 
 async fn an_idempotency_key_makes_one_trigger(store: Arc<dyn Store>) {
-    prepared(&store).await;
+    create_two_workflows(&store).await;
     let key = |f: u8| Some(IdempotencyKey { scope: "triggers".into(), ..key("k", f) });
     let new = |n, f| NewTrigger { row: trigger(n, 1), idempotency: key(f) };
     assert_eq!(store.create_trigger(&new(1, 5)).await, Ok(Ok(())));
@@ -101,9 +101,9 @@ async fn an_idempotency_key_makes_one_trigger(store: Arc<dyn Store>) {
     assert_eq!(store.trigger(ORG, trigger_id(2)).await, Ok(None));
 }
 
-async fn a_change_needs_the_trigger_it_was_made_for(store: Arc<dyn Store>) {
-    prepared(&store).await;
-    make(&store, trigger(1, 1)).await.unwrap();
+async fn a_trigger_change_needs_the_current_revision(store: Arc<dyn Store>) {
+    create_two_workflows(&store).await;
+    create(&store, trigger(1, 1)).await.unwrap();
     let change = |row: TriggerRow, restarts| TriggerChange { row, restarts };
     let renamed = TriggerRow {
         name: "new".into(),
@@ -119,7 +119,7 @@ async fn a_change_needs_the_trigger_it_was_made_for(store: Arc<dyn Store>) {
     };
     assert_eq!(store.change_trigger(&change(renamed.clone(), false)).await, Ok(Changed::Done));
     let kept = TriggerRow { cursor: Some(at(60)), next_at: Some(at(120)), ..renamed.clone() };
-    assert_eq!(store.trigger(ORG, trigger_id(1)).await, Ok(Some(kept)), "its moments stay");
+    assert_eq!(store.trigger(ORG, trigger_id(1)).await, Ok(Some(kept)), "the schedule's position stays");
     assert_eq!(store.change_trigger(&change(renamed.clone(), true)).await, Ok(Changed::Stale));
     let restarted = TriggerRow { revision: 3, ..renamed };
     assert_eq!(store.change_trigger(&change(restarted.clone(), true)).await, Ok(Changed::Done));
@@ -131,11 +131,11 @@ async fn a_change_needs_the_trigger_it_was_made_for(store: Arc<dyn Store>) {
 }
 
 async fn triggers_are_listed_and_found_when_due(store: Arc<dyn Store>) {
-    prepared(&store).await;
+    create_two_workflows(&store).await;
     assert_eq!(store.next_trigger().await, Ok(None));
     let due = |n, workflow, next: Option<i64>| TriggerRow { next_at: next.map(at), ..trigger(n, workflow) };
     for row in [due(1, 1, Some(300)), due(2, 2, Some(100)), due(3, 1, None), hook(4, 1, "p")] {
-        make(&store, row).await.unwrap();
+        create(&store, row).await.unwrap();
     }
     let listed = |filter: TriggerFilter| {
         let store = store.clone();
@@ -160,31 +160,31 @@ async fn triggers_are_listed_and_found_when_due(store: Arc<dyn Store>) {
     assert_eq!(store.next_trigger().await, Ok(Some(at(100))));
 }
 
-async fn a_log_counts_up_and_forgets_the_oldest(store: Arc<dyn Store>) {
-    prepared(&store).await;
-    make(&store, hook(1, 1, "p")).await.unwrap();
+async fn a_delivery_log_is_numbered_and_drops_the_oldest(store: Arc<dyn Store>) {
+    create_two_workflows(&store).await;
+    create(&store, hook(1, 1, "p")).await.unwrap();
     let body = Bytes::from_static(b"request");
     let line = |n: u64| DeliveryRow {
         request: Some(body.clone()),
         ..delivery(1, &format!("d{n}"), if n == 3 { Queued } else { Rejected })
     };
     assert!(log(&store, (1..=4).map(line).collect(), None).await);
-    assert_eq!(ids(&store, None, 2).await, [(4, "d4".into()), (3, "d3".into())]);
-    assert_eq!(ids(&store, Some(3), 10).await, [(2, "d2".into()), (1, "d1".into())]);
+    assert_eq!(delivery_ids(&store, None, 2).await, [(4, "d4".into()), (3, "d3".into())]);
+    assert_eq!(delivery_ids(&store, Some(3), 10).await, [(2, "d2".into()), (1, "d1".into())]);
     let found = store.delivery(ORG, trigger_id(1), "d2").await.unwrap().unwrap();
     assert_eq!(found, DeliveryRow { seq: 2, ..line(2) });
     assert!(store.deliveries(ORG, trigger_id(1), None, 9).await.unwrap().iter().all(|row| row.request.is_none()));
     assert_eq!(store.delivery(ORG, trigger_id(1), "d9").await, Ok(None));
     assert_eq!(store.delivery(OTHER_ORG, trigger_id(1), "d2").await, Ok(None));
-    // Written again: same number, and the request stays.
+    // A delivery that is logged again keeps its number and its request.
     let again = DeliveryRow { outcome: Skipped, request: None, reason: "late".into(), ..line(2) };
     assert!(log(&store, vec![again.clone()], None).await);
     let found = store.delivery(ORG, trigger_id(1), "d2").await.unwrap().unwrap();
     assert_eq!(found, DeliveryRow { seq: 2, request: Some(body.clone()), ..again });
     let many = 4 + DELIVERIES_KEPT;
     assert!(log(&store, (5..=many).map(line).collect(), None).await);
-    let left = ids(&store, None, 2 * many as usize).await;
-    assert_eq!(left.len() as u64, DELIVERIES_KEPT + 1, "what is queued is not forgotten");
+    let left = delivery_ids(&store, None, 2 * many as usize).await;
+    assert_eq!(left.len() as u64, DELIVERIES_KEPT + 1, "queued deliveries are kept");
     assert_eq!((left[0].0, left.last().unwrap().0), (many, 3));
     let kept = |n: u64| {
         let store = store.clone();
@@ -193,23 +193,23 @@ async fn a_log_counts_up_and_forgets_the_oldest(store: Arc<dyn Store>) {
     assert!(kept(many).await && kept(many - REQUESTS_KEPT + 1).await && !kept(many - REQUESTS_KEPT).await);
 }
 
-async fn a_log_moves_its_own_schedule_only(store: Arc<dyn Store>) {
-    prepared(&store).await;
-    make(&store, trigger(1, 1)).await.unwrap();
+async fn a_delivery_log_advances_only_its_own_schedule(store: Arc<dyn Store>) {
+    create_two_workflows(&store).await;
+    create(&store, trigger(1, 1)).await.unwrap();
     let advance = |revision| Some(Advance { revision, cursor: Some(at(120)), next_at: Some(at(180)) });
     assert!(log(&store, vec![delivery(1, "t1", Skipped)], advance(1)).await);
     let moved = TriggerRow { cursor: Some(at(120)), next_at: Some(at(180)), ..trigger(1, 1) };
     assert_eq!(store.trigger(ORG, trigger_id(1)).await, Ok(Some(moved)));
-    assert!(!log(&store, vec![delivery(1, "t2", Skipped)], advance(2)).await, "it is another schedule now");
-    assert_eq!(ids(&store, None, 9).await.len(), 1, "and nothing of it was written");
+    assert!(!log(&store, vec![delivery(1, "t2", Skipped)], advance(2)).await, "the schedule has another revision");
+    assert_eq!(delivery_ids(&store, None, 9).await.len(), 1, "nothing was written");
     let stray = TriggerLog { org: ORG, trigger: trigger_id(5), rows: vec![delivery(5, "x", Skipped)], advance: None };
     assert_eq!(store.log_deliveries(&stray).await, Ok(false));
     assert_eq!(store.deliveries(ORG, trigger_id(5), None, 9).await, Ok(vec![]));
 }
 
 async fn a_run_and_its_delivery_are_written_together(store: Arc<dyn Store>) {
-    prepared(&store).await;
-    make(&store, trigger(1, 1)).await.unwrap();
+    create_two_workflows(&store).await;
+    create(&store, trigger(1, 1)).await.unwrap();
     let line = |n: u64| DeliveryRow { run: Some(run(n)), ..delivery(1, "tick", Started) };
     let started = |n: u64, line: DeliveryRow| {
         let advance = Some(Advance { revision: 1, cursor: Some(at(180)), next_at: Some(at(240)) });
@@ -225,27 +225,27 @@ async fn a_run_and_its_delivery_are_written_together(store: Arc<dyn Store>) {
     assert_eq!(found, DeliveryRow { seq: 1, ..line(1) });
     let row = store.trigger(ORG, trigger_id(1)).await.unwrap().unwrap();
     assert_eq!((row.last_run, row.last_run_at), (Some(run(1)), Some(at(200))));
-    assert_eq!((row.cursor, row.next_at), (Some(at(180)), Some(at(240))), "and its schedule is past it");
-    // What was started stays started, whoever looks at the moment again.
+    assert_eq!((row.cursor, row.next_at), (Some(at(180)), Some(at(240))), "the schedule advanced");
+    // A delivery that started a run stays `started`, even if it is logged again.
     assert!(log(&store, vec![delivery(1, "tick", Skipped)], None).await);
     assert_eq!(store.delivery(ORG, trigger_id(1), "tick").await.unwrap().unwrap(), DeliveryRow { seq: 1, ..line(1) });
-    // A key that is taken writes no line either.
+    // If the key is taken, no delivery is logged.
     assert_ne!(commit(started(2, line(2))).await, Committed);
     assert_eq!(store.delivery(ORG, trigger_id(1), "tick").await.unwrap().unwrap().run, Some(run(1)));
-    // A line that names another run makes no sense.
+    // A delivery that names another run is invalid.
     let birth = Birth { delivery: Some(line(1)), ..Default::default() };
     assert_ne!(commit(born(start(run(3)), birth)).await, Committed);
-    // Its trigger may be gone: the run starts all the same.
+    // The trigger may be deleted meanwhile; the run starts anyway.
     let stray = DeliveryRow { trigger: trigger_id(9), run: Some(run(4)), ..delivery(1, "x", Started) };
     let birth = Birth { delivery: Some(stray), ..Default::default() };
     assert_eq!(commit(born(start(run(4)), birth)).await, Committed);
     assert_eq!(store.deliveries(ORG, trigger_id(9), None, 9).await, Ok(vec![]));
 }
 
-async fn what_is_queued_waits_in_order(store: Arc<dyn Store>) {
-    prepared(&store).await;
-    make(&store, trigger(1, 1)).await.unwrap();
-    make(&store, trigger(2, 1)).await.unwrap();
+async fn queued_deliveries_keep_their_order(store: Arc<dyn Store>) {
+    create_two_workflows(&store).await;
+    create(&store, trigger(1, 1)).await.unwrap();
+    create(&store, trigger(2, 1)).await.unwrap();
     log(&store, vec![delivery(1, "a", Queued), delivery(1, "b", Skipped), delivery(1, "c", Queued)], None).await;
     let other = TriggerLog { org: ORG, trigger: trigger_id(2), rows: vec![delivery(2, "d", Queued)], advance: None };
     assert_eq!(store.log_deliveries(&other).await, Ok(true));
@@ -260,20 +260,20 @@ async fn what_is_queued_waits_in_order(store: Arc<dyn Store>) {
     assert_eq!(queued(None, 1).await, ["c"]);
 }
 
-async fn a_deleted_trigger_takes_its_log_along(store: Arc<dyn Store>) {
-    prepared(&store).await;
-    make(&store, hook(1, 1, "p")).await.unwrap();
+async fn deleting_a_trigger_deletes_its_log(store: Arc<dyn Store>) {
+    create_two_workflows(&store).await;
+    create(&store, hook(1, 1, "p")).await.unwrap();
     log(&store, vec![DeliveryRow { request: Some("x".into()), ..delivery(1, "a", Queued) }], None).await;
     assert_eq!(store.delete_trigger(OTHER_ORG, trigger_id(1)).await, Ok(false));
     assert_eq!(store.delete_trigger(ORG, trigger_id(1)).await, Ok(true));
     assert_eq!(store.delete_trigger(ORG, trigger_id(1)).await, Ok(false));
     assert_eq!(store.trigger_at("p").await, Ok(None));
     assert_eq!(store.queued_deliveries(None, 9).await, Ok(vec![]));
-    make(&store, hook(1, 1, "p")).await.unwrap();
+    create(&store, hook(1, 1, "p")).await.unwrap();
     assert_eq!(store.deliveries(ORG, trigger_id(1), None, 9).await, Ok(vec![]));
 }
 
-async fn a_workflow_and_its_own_trigger_are_made_together(store: Arc<dyn Store>) {
+async fn a_workflow_and_its_own_trigger_are_created_together(store: Arc<dyn Store>) {
     let own = |n: u64, name: &str, path: &str| NewWorkflow {
         trigger: Some(TriggerRow { is_owned: true, ..hook(n, n, path) }),
         ..new_workflow(n, name, name)
@@ -282,7 +282,7 @@ async fn a_workflow_and_its_own_trigger_are_made_together(store: Arc<dyn Store>)
     assert_eq!(store.owned_trigger(ORG, workflow_id(1)).await.unwrap().unwrap().path.as_deref(), Some("p"));
     let all = WorkflowFilter { limit: 9, ..Default::default() };
     assert_eq!(store.create_workflow(&own(2, "two", "p")).await, Ok(Err(Taken::Path)));
-    assert_eq!(store.workflows(ORG, &all).await.unwrap().len(), 1, "neither is there");
+    assert_eq!(store.workflows(ORG, &all).await.unwrap().len(), 1, "neither was created");
     assert_eq!(store.create_workflow(&own(2, "one", "q")).await, Ok(Err(Taken::Name)));
     assert_eq!(store.trigger_at("q").await, Ok(None));
 }

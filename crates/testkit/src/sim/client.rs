@@ -1,10 +1,10 @@
-//! Clients: they start runs, call back too early, too late, twice and with other bytes, cancel at any
-//! time, watch, pause, resume, and try again with the same key when they did not hear.
+//! Simulated clients. They start runs, send callbacks (too early, too late, twice, with other bytes), cancel,
+//! watch, pause and resume. A client that gets no answer tries again with the same idempotency key.
 
-use super::ledger::{Ask, Ledger};
+use super::client_log::{ClientLog, Request};
 use super::random::Random;
 use super::trigger::Trigger;
-use super::world::{Event, TELLER, World, ready};
+use super::world::{NOTIFIER, SimEvent, World, ready};
 use bytes::Bytes;
 use engine::engine::idempotency;
 use engine::gates;
@@ -15,247 +15,261 @@ use kernel::run::Phase;
 use kernel::{Input, OrgId, Payload, RunId, Span, Timestamp};
 use store::{Birth, GateRow, IdempotencyKey, Store, Wait, WorkflowPause};
 
-/// The callback whose body does not fit into a record.
-const LARGE: u64 = 2;
+/// The callback number whose body is too large for a record.
+const LARGE_CALLBACK: u64 = 2;
 
-/// Moments further off than this are not aimed at.
-const AIM_MAX: Span = Span::from_secs(600);
+/// Only deadlines closer than this are aimed at.
+const AIM_AHEAD_MAX: Span = Span::from_secs(600);
 
-/// One request to come.
-pub struct Errand {
-    ask: Ask,
-    /// What it carries: the trigger's body, or the callback's.
+/// A client request in the event heap.
+pub struct PlannedRequest {
+    request: Request,
+    /// The body of the trigger or of the callback.
     body: Bytes,
 }
 
-/// Everything clients are going to do before `until`.
-pub fn draw(world: &mut World, runs_max: u64, until: Timestamp) -> Vec<(Timestamp, Errand)> {
-    let mut random = world.workload.clone();
-    let mut errands = Vec::new();
+/// Draws all requests that clients send before `until`.
+pub fn draw_requests(world: &mut World, runs_max: u64, until: Timestamp) -> Vec<(Timestamp, PlannedRequest)> {
+    let mut random = world.workload_random.clone();
+    let mut requests = Vec::new();
     let length = until.since(world.now).0;
-    let definitions = world.definitions.iter().filter(|d| d.version.name != TELLER).count() as u64;
+    let definitions = world.definitions.iter().filter(|d| d.version.name != NOTIFIER).count() as u64;
     for n in 0..random.between(1, runs_max) {
         let at = world.now.after(Span(random.below(length * 2 / 3)));
         let definition = random.below(definitions) as usize;
         let key = random.chance(300).then_some(n as u32);
-        let lane = world.around.below(2);
-        let has_listener = world.faults.has_notices && world.around.chance(400);
+        let group = world.limits_random.below(2);
+        let has_listener = world.faults.has_notifications && world.limits_random.chance(400);
         let run = RunId::new(at, random.bytes());
-        let body = world.conceive(run, Trigger::draw(&mut random, lane), definition, has_listener);
-        errands.push((at, Errand { ask: Ask::Start { run, key }, body }));
-        errands.extend(around(world, run, key, at));
+        let body = world.expect_run(run, Trigger::draw(&mut random, group), definition, has_listener);
+        requests.push((at, PlannedRequest { request: Request::Start { run, key }, body }));
+        requests.extend(draw_pauses_and_repeats(world, run, key, at));
         let later = |random: &mut Random| at.after(random.log_millis(1, 120_000));
-        for step in world.definitions[definition].shape.waits() {
+        for step in world.definitions[definition].workflow.waits() {
             for _ in 0..random.below(4) {
-                errands.push((later(&mut random), callback(run, step, random.below(3))));
+                requests.push((later(&mut random), callback_request(run, step, random.below(3))));
             }
         }
         for _ in 0..random.below(4).saturating_sub(1) {
-            let ask = if random.chance(300) { Ask::Cancel { run } } else { Ask::Watch { run } };
-            errands.push((later(&mut random), Errand { ask, body: Bytes::new() }));
+            let request = if random.chance(300) { Request::Cancel { run } } else { Request::Watch { run } };
+            requests.push((later(&mut random), PlannedRequest { request, body: Bytes::new() }));
         }
         if random.chance(250) {
-            let ask = Ask::Cancel { run };
-            errands.push((until.after(random.millis(0, 600_000)), Errand { ask, body: Bytes::new() }));
+            let request = Request::Cancel { run };
+            requests.push((until.after(random.millis(0, 600_000)), PlannedRequest { request, body: Bytes::new() }));
         }
     }
-    world.workload = random;
-    errands
+    world.workload_random = random;
+    requests
 }
 
-/// What clients do to a run that holds it back, and the requests they send twice.
-fn around(world: &mut World, run: RunId, key: Option<u32>, at: Timestamp) -> Vec<(Timestamp, Errand)> {
-    let mut random = world.around.clone();
-    let mut errands = Vec::new();
+/// Draws pauses, resumes and retries for a run, and a repeated start with the same key.
+fn draw_pauses_and_repeats(
+    world: &mut World,
+    run: RunId,
+    key: Option<u32>,
+    at: Timestamp,
+) -> Vec<(Timestamp, PlannedRequest)> {
+    let mut random = world.limits_random.clone();
+    let mut requests = Vec::new();
     let later = |random: &mut Random| at.after(random.log_millis(1, 60_000));
     if let Some(key) = key.filter(|_| random.chance(300)) {
         let again = later(&mut random);
-        let (run, body) = world.again(&mut random, run, again);
-        errands.push((again, Errand { ask: Ask::Start { run, key: Some(key) }, body }));
+        let (run, body) = world.expect_repeat(&mut random, run, again);
+        requests.push((again, PlannedRequest { request: Request::Start { run, key: Some(key) }, body }));
     }
-    if world.faults.has_holds {
+    if world.faults.has_user_pauses {
         for _ in 0..random.below(4).saturating_sub(1) {
-            let asks = [Ask::Pause { run }, Ask::Pause { run }, Ask::Resume { run }, Ask::RetryNow { run }];
-            let ask = asks[random.below(4) as usize].clone();
-            errands.push((later(&mut random), Errand { ask, body: Bytes::new() }));
+            let choices =
+                [Request::Pause { run }, Request::Pause { run }, Request::Resume { run }, Request::RetryNow { run }];
+            let request = choices[random.below(4) as usize].clone();
+            requests.push((later(&mut random), PlannedRequest { request, body: Bytes::new() }));
         }
     }
-    world.around = random;
-    errands
+    world.limits_random = random;
+    requests
 }
 
-/// Workflows that are paused (true) and resumed, before `until`.
-pub fn holds(world: &mut World, until: Timestamp) -> Vec<(Timestamp, usize, bool)> {
-    let mut holds = Vec::new();
+/// Draws times before `until` at which workflows are paused (true) and resumed.
+pub fn draw_workflow_pauses(world: &mut World, until: Timestamp) -> Vec<(Timestamp, usize, bool)> {
+    let mut pauses = Vec::new();
     let length = until.since(world.now).0;
     for definition in 0..world.definitions.len() {
-        if world.definitions[definition].shape.is_plain {
+        if world.definitions[definition].workflow.is_single_task {
             continue;
         }
-        for _ in 0..world.around.below(3) {
-            let begin = world.now.after(Span(world.around.below(length)));
-            let end = begin.after(world.around.log_millis(10, 120_000));
-            holds.extend([(begin, definition, true), (end, definition, false)]);
+        for _ in 0..world.limits_random.below(3) {
+            let begin = world.now.after(Span(world.limits_random.below(length)));
+            let end = begin.after(world.limits_random.log_millis(10, 120_000));
+            pauses.extend([(begin, definition, true), (end, definition, false)]);
         }
     }
-    holds
+    pauses
 }
 
-/// Equal numbers, equal bytes.
-fn callback(run: RunId, step: u32, number: u64) -> Errand {
+/// A callback. Equal numbers mean equal bytes.
+fn callback_request(run: RunId, step: u32, number: u64) -> PlannedRequest {
     let digest = Bytes::from(format!("{run} s{step} number {number}"));
-    let body = [&digest[..], &vec![b'x'; if number == LARGE { INLINE_MAX } else { 0 }]].concat().into();
-    Errand { ask: Ask::Callback { run, step, digest }, body }
+    let body = [&digest[..], &vec![b'x'; if number == LARGE_CALLBACK { INLINE_MAX } else { 0 }]].concat().into();
+    PlannedRequest { request: Request::Callback { run, step, digest }, body }
 }
 
 impl World {
-    /// A run that may come to exist; answers what it is given.
-    pub fn conceive(&mut self, run: RunId, mut trigger: Trigger, definition: usize, has_listener: bool) -> Bytes {
+    /// Registers a run that may come to exist. Returns the body of its trigger.
+    pub fn expect_run(&mut self, run: RunId, mut trigger: Trigger, definition: usize, has_listener: bool) -> Bytes {
         if self.faults.has_tasks {
-            self.prefer(&mut trigger, self.definitions[definition].shape.is_plain);
+            self.draw_task_options(&mut trigger, self.definitions[definition].workflow.is_single_task);
         }
         let body = trigger.body();
-        self.pinned.insert(run, definition);
-        self.checker.expect(run, self.definitions[definition].clone(), trigger, has_listener);
+        self.definition_of.insert(run, definition);
+        self.checker.expect_run(run, self.definitions[definition].clone(), trigger, has_listener);
         body
     }
 
-    /// The run that may come of asking for `run` once more.
-    fn again(&mut self, random: &mut Random, run: RunId, at: Timestamp) -> (RunId, Bytes) {
+    /// Registers the run that a repeated start of `run` may create.
+    fn expect_repeat(&mut self, random: &mut Random, run: RunId, at: Timestamp) -> (RunId, Bytes) {
         let again = RunId::new(at, random.bytes());
-        let (lane, has_listener) = self.checker.asked(run);
-        let body = self.conceive(again, Trigger::draw(random, lane), self.pinned[&run], has_listener);
+        let (group, has_listener) = self.checker.group_and_listener(run);
+        let body = self.expect_run(again, Trigger::draw(random, group), self.definition_of[&run], has_listener);
         (again, body)
     }
 
-    /// Aims a callback, a cancel or both at the moment in which `process` will find the run due.
-    pub fn aim(&mut self, run: RunId, process: usize) {
+    /// Sends a callback, a cancel or both at about the time when `process` finds the run due.
+    pub fn aim_at_deadline(&mut self, run: RunId, process: usize) {
         let Some(state) = self.checker.stored(run).filter(|state| !state.is_terminal()) else { return };
-        let Some(due) = state.next_due().filter(|due| due.since(self.time(process)) < AIM_MAX) else { return };
+        let Some(due) = state.next_due().filter(|due| due.since(self.engine_time(process)) < AIM_AHEAD_MAX) else {
+            return;
+        };
         let is_open = |step: &u32| matches!(state.step(*step).phase, Phase::Waiting { .. });
-        let door = self.definitions[self.pinned[&run]].shape.waits().find(is_open);
-        let at = self.when(process, due);
-        let moment = |chance: &mut Random| Timestamp(at.0 + chance.pick(&[-1_000, -1, 0, 0, 1, 1_000])).max(self.now);
-        let (calls, cancels) = self.chance.pick(&[(true, false), (true, false), (false, true), (true, true)]);
-        let mut errands = Vec::new();
-        if let Some(step) = door.filter(|_| calls) {
-            errands.push((moment(&mut self.chance), callback(run, step, self.chance.below(3))));
+        let open_wait = self.definitions[self.definition_of[&run]].workflow.waits().find(is_open);
+        let at = self.true_time_of(process, due);
+        let near = |random: &mut Random| Timestamp(at.0 + random.pick(&[-1_000, -1, 0, 0, 1, 1_000])).max(self.now);
+        let (calls, cancels) = self.fault_random.pick(&[(true, false), (true, false), (false, true), (true, true)]);
+        let mut requests = Vec::new();
+        if let Some(step) = open_wait.filter(|_| calls) {
+            requests.push((near(&mut self.fault_random), callback_request(run, step, self.fault_random.below(3))));
         }
         if cancels {
-            errands.push((moment(&mut self.chance), Errand { ask: Ask::Cancel { run }, body: Bytes::new() }));
+            requests.push((
+                near(&mut self.fault_random),
+                PlannedRequest { request: Request::Cancel { run }, body: Bytes::new() },
+            ));
         }
         let is_retrying = state.state.steps.iter().any(|step| matches!(step.phase, Phase::Retrying { .. }));
-        if is_retrying && self.faults.has_holds {
-            let asks = [Ask::RetryNow { run }, Ask::Pause { run }, Ask::Resume { run }];
-            let ask = asks[self.chance.below(3) as usize].clone();
-            errands.push((moment(&mut self.chance), Errand { ask, body: Bytes::new() }));
-            if self.chance.coin() {
-                let soon = self.now.after(self.chance.log_millis(1, 500));
-                errands.push((soon, Errand { ask: Ask::RetryNow { run }, body: Bytes::new() }));
+        if is_retrying && self.faults.has_user_pauses {
+            let choices = [Request::RetryNow { run }, Request::Pause { run }, Request::Resume { run }];
+            let request = choices[self.fault_random.below(3) as usize].clone();
+            requests.push((near(&mut self.fault_random), PlannedRequest { request, body: Bytes::new() }));
+            if self.fault_random.coin() {
+                let soon = self.now.after(self.fault_random.log_millis(1, 500));
+                requests.push((soon, PlannedRequest { request: Request::RetryNow { run }, body: Bytes::new() }));
             }
-            self.trace.mark("somebody meddled with a retry", true);
+            self.trace.mark("a client acted on a retrying step", true);
         }
-        self.trace.mark("a callback was aimed at a deadline", calls && door.is_some());
+        self.trace.mark("a callback was aimed at a deadline", calls && open_wait.is_some());
         self.trace.mark("a cancel was aimed at a deadline", cancels);
-        for (at, errand) in errands {
-            self.push_at(at, Event::Client(errand));
+        for (at, request) in requests {
+            self.push_at(at, SimEvent::ClientRequest(request));
         }
     }
 
-    /// Sends a request to some process; when none listens, nobody hears it.
-    pub fn send(&mut self, errand: Errand) {
-        let Errand { ask, body } = errand;
-        let Some(process) = self.reachable() else { return self.unanswered(ask) };
-        if self.processes[process].is_draining && matches!(ask, Ask::Start { .. }) {
-            return self.unanswered(ask);
+    /// Sends a request to a process. If no process takes requests, it stays unanswered.
+    pub fn send(&mut self, planned: PlannedRequest) {
+        let PlannedRequest { request, body } = planned;
+        let Some(process) = self.reachable() else { return self.unanswered(request) };
+        if self.processes[process].is_draining && matches!(request, Request::Start { .. }) {
+            return self.unanswered(request);
         }
-        let ticket = self.ledger.ask(ask.clone(), process);
-        self.note(format!("request {ticket} to process {process}: {ask:?}"));
+        let ticket = self.client_log.record(request.clone(), process);
+        self.note(format!("request {ticket} to process {process}: {request:?}"));
         let (org, some) = (OrgId::DEFAULT, Some(ticket));
-        let command = match ask {
-            Ask::Start { run, key } if self.chance.chance(200) => {
-                let first = (self.start(process, run, key, body), ticket);
-                Command::StartAll(vec![first, self.twin(run, process)])
+        let command = match request {
+            Request::Start { run, key } if self.fault_random.chance(200) => {
+                let first = (self.start_request(process, run, key, body), ticket);
+                Command::StartAll(vec![first, self.second_run(run, process)])
             }
-            Ask::Start { run, key } => {
-                Command::Start { start: Box::new(self.start(process, run, key, body)), ticket, ended: None }
+            Request::Start { run, key } => {
+                Command::Start { start: Box::new(self.start_request(process, run, key, body)), ticket, ended: None }
             }
-            Ask::Callback { run, step, digest } => {
+            Request::Callback { run, step, digest } => {
                 let input = Input::Callback { step, body: Payload::sniff(body), digest };
                 Command::Give { org, run, input, ticket: some }
             }
-            Ask::Cancel { run } => {
-                let input = Input::Cancel { actor: Ledger::actor(ticket), reason: String::new() };
+            Request::Cancel { run } => {
+                let input = Input::Cancel { actor: ClientLog::actor(ticket), reason: String::new() };
                 Command::Give { org, run, input, ticket: some }
             }
-            Ask::Watch { run } => Command::Watch { org, run, ticket },
-            Ask::Pause { run } => {
-                let input = Input::Pause { actor: Ledger::actor(ticket), note: String::new() };
+            Request::Watch { run } => Command::Watch { org, run, ticket },
+            Request::Pause { run } => {
+                let input = Input::Pause { actor: ClientLog::actor(ticket), note: String::new() };
                 Command::Give { org, run, input, ticket: some }
             }
-            Ask::Resume { run } => {
-                let input = Input::Resume { actor: Ledger::actor(ticket) };
+            Request::Resume { run } => {
+                let input = Input::Resume { actor: ClientLog::actor(ticket) };
                 Command::Give { org, run, input, ticket: some }
             }
-            Ask::RetryNow { run } => {
-                let input = Input::RetryNow { step: None, actor: Ledger::actor(ticket) };
+            Request::RetryNow { run } => {
+                let input = Input::RetryNow { step: None, actor: ClientLog::actor(ticket) };
                 Command::Give { org, run, input, ticket: some }
             }
-            Ask::Tell { .. } => return self.note("nobody but a process tells of an end".into()),
-            _ => return self.note("only workers ask this".into()),
+            Request::Notify { .. } => return self.note("only a process sends notifications".into()),
+            _ => return self.note("only a worker sends this request".into()),
         };
         self.deliver(process, command);
     }
 
-    /// A second run like this one, to be started with it.
-    fn twin(&mut self, run: RunId, process: usize) -> (Start, usize) {
-        let mut random = self.workload.clone();
-        let (twin, body) = self.again(&mut random, run, self.now);
-        self.workload = random;
-        self.pairs.push((run, twin));
+    /// A second run of the same definition, to be started in one request with the first.
+    fn second_run(&mut self, run: RunId, process: usize) -> (Start, usize) {
+        let mut random = self.workload_random.clone();
+        let (second, body) = self.expect_repeat(&mut random, run, self.now);
+        self.workload_random = random;
+        self.started_together.push((run, second));
         self.trace.mark("two runs were started together", true);
-        let ticket = self.ledger.ask(Ask::Start { run: twin, key: None }, process);
-        (self.start(process, twin, None, body), ticket)
+        let ticket = self.client_log.record(Request::Start { run: second, key: None }, process);
+        (self.start_request(process, second, None, body), ticket)
     }
 
-    /// A client that did not hear whether its run was started asks again, if it has a key to do so.
-    pub fn unanswered(&mut self, ask: Ask) {
-        if ask.is_of_worker() {
-            return self.unheard(&ask);
+    /// A client that got no answer to a start request repeats it, if it has an idempotency key.
+    pub fn unanswered(&mut self, request: Request) {
+        if request.is_from_worker() {
+            return self.worker_unanswered(&request);
         }
-        let Ask::Start { run, key: Some(key) } = ask else { return };
-        let mut random = self.workload.clone();
+        let Request::Start { run, key: Some(key) } = request else { return };
+        let mut random = self.workload_random.clone();
         let pause = random.log_millis(10, 5_000);
-        let (run, body) = self.again(&mut random, run, self.now.after(pause));
-        self.workload = random;
-        self.push(pause, Event::Client(Errand { ask: Ask::Start { run, key: Some(key) }, body }));
+        let (run, body) = self.expect_repeat(&mut random, run, self.now.after(pause));
+        self.workload_random = random;
+        self.push(
+            pause,
+            SimEvent::ClientRequest(PlannedRequest { request: Request::Start { run, key: Some(key) }, body }),
+        );
     }
 
-    /// As the engine asks its mailbox for a run.
-    pub fn start(&mut self, process: usize, run: RunId, key: Option<u32>, body: Bytes) -> Start {
-        let version = self.definitions[self.pinned[&run]].version.clone();
-        let door = |step: u32| {
+    /// Builds the start command as the engine does.
+    pub fn start_request(&mut self, process: usize, run: RunId, key: Option<u32>, body: Bytes) -> Start {
+        let version = self.definitions[self.definition_of[&run]].version.clone();
+        let wait = |step: u32| {
             let mut token_hash = [0; 32];
             token_hash[..16].copy_from_slice(&run.0);
             token_hash[16..20].copy_from_slice(&step.to_be_bytes());
             Wait { org: OrgId::DEFAULT, run, step, token_hash, kind: "webhook".into() }
         };
-        let asked_with = key.map(|key| IdempotencyKey {
+        let client_key = key.map(|key| IdempotencyKey {
             scope: version.workflow.to_string(),
             key: key.to_string(),
             fingerprint: [0; 32],
             created_at: self.now,
         });
-        let notice = self.checker.news.of(run);
-        let telling = notice.map(|(of, number)| idempotency(of, number)).map(|asked| IdempotencyKey {
+        let notice = self.checker.notifications.sent_by(run);
+        let notification_key = notice.map(|(of, number)| idempotency(of, number)).map(|asked| IdempotencyKey {
             scope: asked.scope.unwrap_or_default(),
             key: asked.key,
             fingerprint: asked.fingerprint,
             created_at: self.now,
         });
-        let waits = self.definitions[self.pinned[&run]].shape.waits().map(door).collect();
-        let has_listener = self.checker.asked(run).1;
-        let trigger = self.checker.trigger(run).expect("whoever asks for it has conceived it");
+        let waits = self.definitions[self.definition_of[&run]].workflow.waits().map(wait).collect();
+        let has_listener = self.checker.group_and_listener(run).1;
+        let trigger = self.checker.trigger(run).expect("the run was registered before its request");
         let mut origin = Origin {
             workflow: version.workflow,
             workflow_name: version.name.clone(),
@@ -270,26 +284,29 @@ impl World {
             callback_url: if has_listener { "http://listener/".into() } else { String::new() },
             ..Default::default()
         };
-        origin.gate = kernel::advance::gate(&version.plan, &origin).expect("every trigger has a lane");
+        origin.gate = kernel::advance::gate(&version.plan, &origin).expect("every trigger has a concurrency key");
         let gate = origin.gate.as_ref().map(|gate| GateRow {
             id: gates::id(version.workflow, &gate.key),
             limit: gate.limit,
             on_conflict: gate.on_conflict,
         });
         if self.processes[process].paused.contains(&version.workflow) {
-            self.checker.crowd.hold(run, version.workflow);
+            self.checker.concurrency.run_held(run, version.workflow);
         }
-        let birth = Birth { waits, idempotency: asked_with.or(telling), notice, ..Default::default() };
+        let birth = Birth { waits, idempotency: client_key.or(notification_key), notice, ..Default::default() };
         Start { org: OrgId::DEFAULT, run, version, origin, gate, birth }
     }
 
-    /// Somebody pauses or resumes a workflow: the row first, then whoever was asked.
-    pub fn hold(&mut self, definition: usize, is_paused: bool) {
+    /// A client pauses or resumes a workflow: first in the store, then in one process. If the outcome of the
+    /// write is unknown, the process crashes.
+    pub fn set_workflow_paused(&mut self, definition: usize, is_paused: bool) {
         let Some(process) = self.reachable().filter(|_| !self.is_store_down()) else { return };
-        let is_unknown = !self.is_calm && self.chance.chance(self.faults.unknown);
+        let is_unknown = !self.is_liveness_phase && self.fault_random.chance(self.faults.unknown_commit);
         let workflow = self.definitions[definition].version.workflow;
-        self.note(format!("process {process} pauses workflow {definition}: {is_paused}, unknown: {is_unknown}"));
-        if !is_unknown || self.chance.coin() {
+        self.note(format!(
+            "process {process} sets workflow {definition} paused: {is_paused}, unknown outcome: {is_unknown}"
+        ));
+        if !is_unknown || self.fault_random.coin() {
             let org = OrgId::DEFAULT;
             let pause = WorkflowPause { org, workflow, at: self.now, actor: "a client".into(), note: String::new() };
             let written = match is_paused {
@@ -309,30 +326,30 @@ impl World {
             }
             false => {
                 self.processes[process].paused.remove(&workflow);
-                self.checker.crowd.release(workflow);
+                self.checker.concurrency.workflow_resumed(workflow);
                 self.deliver(process, Command::ResumeWorkflow(workflow));
             }
         }
     }
 
-    /// Calls back every wait that is open, and resumes whatever is paused.
-    pub fn help(&mut self) {
+    /// Resumes everything that is paused, and sends a callback to every open wait.
+    pub fn answer_waits_and_resume(&mut self) {
         let pauses = ready(self.store.workflow_pauses()).expect("the memory store answers");
         for pause in pauses {
             let found = self.definitions.iter().position(|d| d.version.workflow == pause.workflow);
-            self.hold(found.expect("only what is defined is paused"), false);
+            self.set_workflow_paused(found.expect("only known workflows are paused"), false);
         }
         let paused = self.checker.open().filter(|(.., state)| state.state.paused.is_some());
         for run in paused.map(|(run, ..)| run).collect::<Vec<_>>() {
-            self.send(Errand { ask: Ask::Resume { run }, body: Bytes::new() });
+            self.send(PlannedRequest { request: Request::Resume { run }, body: Bytes::new() });
         }
-        let mut doors = Vec::new();
+        let mut open_waits = Vec::new();
         for (run, definition, state) in self.checker.open() {
             let is_open = |step: &u32| matches!(state.step(*step).phase, Phase::Waiting { .. });
-            doors.extend(definition.shape.waits().filter(is_open).map(|step| (run, step)));
+            open_waits.extend(definition.workflow.waits().filter(is_open).map(|step| (run, step)));
         }
-        for (run, step) in doors {
-            self.send(callback(run, step, 99));
+        for (run, step) in open_waits {
+            self.send(callback_request(run, step, 99));
         }
     }
 }

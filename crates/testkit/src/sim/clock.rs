@@ -1,107 +1,108 @@
-//! Clocks that disagree: each host has a wall clock that is off, drifts and is set, and each process
-//! reads the time by the rule of `engine::clock`, played here against virtual time.
+//! Clocks that disagree. Each host has a wall clock with an offset and drift that can be set. Each process
+//! reads engine time by the rule of `engine::clock`, reimplemented here on virtual time.
 //!
 //! ```text
-//!   true time ──offset, drift, steps──▶ Wall ──start, follow──▶ Clock ──▶ engine time of a process
+//!   true time ──offset, drift, steps──▶ WallClock ──start, follow_wall──▶ EngineClock ──▶ engine time
 //! ```
 //!
-//! The rule: engine time begins at the later of the wall and the newest record, follows the monotonic
-//! clock, and only ever steps forward. What a process sees is checked in [`process`](super::process).
+//! Invariant: engine time begins at the later of the wall clock and the newest record, follows the monotonic
+//! clock, and only steps forward. [`process`](super::process) checks what each process sees.
 
 use super::random::Random;
 use kernel::planted::{self, Bug};
 use kernel::{Span, Timestamp};
 
-/// As in the engine: a wall ahead by more than this is followed…
-const STEP: i64 = 1_000_000;
-/// …and a newest record ahead by more than this keeps a process from starting.
+/// As in the engine: a wall clock ahead by more than this is followed (microseconds).
+const FOLLOW_MIN: i64 = 1_000_000;
+/// As in the engine: a process refuses to start if the newest record is ahead by more than this
+/// (microseconds).
 const AHEAD_MAX: i64 = 3_600 * 1_000_000;
-/// A wall is never further from the truth than this, in microseconds.
-const OFF_MAX: i64 = 2 * 3_600 * 1_000_000;
+/// The largest offset of a wall clock from true time (microseconds).
+const OFFSET_MAX: i64 = 2 * 3_600 * 1_000_000;
 const MILLION: i64 = 1_000_000;
 
-/// The clock of a host.
+/// The wall clock of a host.
 #[derive(Clone, Debug)]
-pub struct Wall {
+pub struct WallClock {
     origin: Timestamp,
-    /// In microseconds.
+    /// Microseconds.
     offset: i64,
-    /// In millionths: one percent is 10,000. The monotonic clock of the host drifts with it.
+    /// Parts per million: one percent is 10,000. The monotonic clock of the host has the same drift.
     drift: i64,
 }
 
-impl Wall {
-    pub fn exact(origin: Timestamp) -> Wall {
-        Wall { origin, offset: 0, drift: 0 }
+impl WallClock {
+    pub fn exact(origin: Timestamp) -> WallClock {
+        WallClock { origin, offset: 0, drift: 0 }
     }
 
-    /// Off by up to thirty seconds and one percent.
-    pub fn draw(random: &mut Random, origin: Timestamp) -> Wall {
+    /// A clock that is off by up to thirty seconds and drifts by up to one percent.
+    pub fn draw(random: &mut Random, origin: Timestamp) -> WallClock {
         let within = |random: &mut Random, most: i64| random.between(0, 2 * most as u64) as i64 - most;
-        Wall { origin, offset: within(random, 30 * MILLION), drift: within(random, 10_000) }
+        WallClock { origin, offset: within(random, 30 * MILLION), drift: within(random, 10_000) }
     }
 
-    /// What the host's monotonic clock shows.
-    fn ticks(&self, now: Timestamp) -> i64 {
+    /// The reading of the host's monotonic clock.
+    fn monotonic(&self, now: Timestamp) -> i64 {
         let elapsed = now.0 - self.origin.0;
         elapsed + elapsed * self.drift / MILLION
     }
 
     pub fn read(&self, now: Timestamp) -> Timestamp {
-        Timestamp(self.origin.0 + self.ticks(now) + self.offset)
+        Timestamp(self.origin.0 + self.monotonic(now) + self.offset)
     }
 
-    /// Somebody sets it forward or back.
+    /// Sets the clock forward or back.
     pub fn step(&mut self, by: i64) {
-        self.offset = (self.offset + by).clamp(-OFF_MAX, OFF_MAX);
+        self.offset = (self.offset + by).clamp(-OFFSET_MAX, OFFSET_MAX);
     }
 
-    /// Somebody sets it to a time.
+    /// Sets the clock to a time.
     pub fn set(&mut self, now: Timestamp, to: Timestamp) {
         self.offset += to.0 - self.read(now).0;
     }
 }
 
-/// The engine's clock in one process.
+/// The engine clock of one process.
 #[derive(Clone, Debug)]
-pub struct Clock {
+pub struct EngineClock {
     base: i64,
-    /// The monotonic clock when the process started.
+    /// The monotonic clock at the start of the process.
     started: i64,
-    /// Steps forward.
+    /// The sum of all steps forward.
     offset: i64,
 }
 
-impl Clock {
-    /// `None` when the newest record is too far ahead of the wall.
-    pub fn start(wall: &Wall, now: Timestamp, high_water: Option<Timestamp>) -> Option<Clock> {
+impl EngineClock {
+    /// Returns `None` if the newest record is too far ahead of the wall clock.
+    pub fn start(wall: &WallClock, now: Timestamp, high_water: Option<Timestamp>) -> Option<EngineClock> {
         let reading = wall.read(now).0;
         let base = reading.max(high_water.unwrap_or_default().0);
-        (base - reading <= AHEAD_MAX).then(|| Clock { base, started: wall.ticks(now), offset: 0 })
+        (base - reading <= AHEAD_MAX).then(|| EngineClock { base, started: wall.monotonic(now), offset: 0 })
     }
 
-    /// Engine time.
-    pub fn read(&self, wall: &Wall, now: Timestamp) -> Timestamp {
+    /// The engine time at true time `now`.
+    pub fn read(&self, wall: &WallClock, now: Timestamp) -> Timestamp {
         if planted::is(Bug::TimeFromWall) {
             return wall.read(now);
         }
-        Timestamp(self.base + wall.ticks(now) - self.started + self.offset)
+        Timestamp(self.base + wall.monotonic(now) - self.started + self.offset)
     }
 
-    /// Steps forward when the wall is ahead; answers whether it did.
-    pub fn follow(&mut self, wall: &Wall, now: Timestamp) -> bool {
+    /// Steps forward if the wall clock is ahead. Returns whether it did.
+    pub fn follow_wall(&mut self, wall: &WallClock, now: Timestamp) -> bool {
         let ahead = wall.read(now).0 - self.read(wall, now).0;
-        if ahead > STEP {
+        if ahead > FOLLOW_MIN {
             self.offset += ahead;
         }
-        ahead > STEP
+        ahead > FOLLOW_MIN
     }
 
-    /// The true time at which engine time will be `due`, unless it steps before.
-    pub fn when(&self, wall: &Wall, due: Timestamp, now: Timestamp) -> Timestamp {
+    /// The true time at which engine time reaches `due`, if it does not step before.
+    pub fn reached_at(&self, wall: &WallClock, due: Timestamp, now: Timestamp) -> Timestamp {
         let left = due.since(self.read(wall, now)).0.min(Span::from_days(1_000).0) as i64;
-        let slowly = i128::from(left) * i128::from(MILLION) / i128::from(MILLION + wall.drift);
-        now.after(Span(slowly as u64 + u64::from(left > 0)))
+        let true_span = i128::from(left) * i128::from(MILLION) / i128::from(MILLION + wall.drift);
+        now.after(Span(true_span as u64 + u64::from(left > 0)))
     }
 }
 
@@ -112,34 +113,35 @@ mod tests {
     const START: Timestamp = Timestamp(1_000_000_000_000);
 
     #[test]
-    fn engine_time_goes_forward_whatever_the_wall_does() {
+    fn engine_time_goes_forward_whatever_the_wall_clock_does() {
         let mut random = Random::stream(1, "clock");
         for _ in 0..200 {
-            let (mut wall, mut now) = (Wall::draw(&mut random, START), START);
+            let (mut wall, mut now) = (WallClock::draw(&mut random, START), START);
             let high_water = START.after(random.millis(0, 60_000));
-            let mut clock = Clock::start(&wall, now, Some(high_water)).expect("within the hour");
+            let mut clock =
+                EngineClock::start(&wall, now, Some(high_water)).expect("the wall clock is less than an hour behind");
             let mut last = clock.read(&wall, now);
             assert!(last >= high_water);
             for _ in 0..20 {
                 wall.step(random.below(2_000_000_000) as i64 - 1_000_000_000);
                 now = now.after(random.log_millis(1, 100_000));
-                clock.follow(&wall, now);
+                clock.follow_wall(&wall, now);
                 let read = clock.read(&wall, now);
-                assert!(read >= last && wall.read(now).0 - read.0 <= STEP);
+                assert!(read >= last && wall.read(now).0 - read.0 <= FOLLOW_MIN);
                 last = read;
             }
             let due = last.after(random.log_millis(1, 1_000_000));
-            let seen = clock.read(&wall, clock.when(&wall, due, now));
+            let seen = clock.read(&wall, clock.reached_at(&wall, due, now));
             assert!(seen >= due && seen.since(due) < Span(1_000), "{seen:?} for {due:?}");
         }
     }
 
     #[test]
-    fn a_wall_far_behind_the_records_keeps_a_process_from_starting() {
-        let mut wall = Wall::exact(START);
+    fn a_process_refuses_to_start_if_its_wall_clock_is_far_behind_the_records() {
+        let mut wall = WallClock::exact(START);
         let newest = START.after(Span::from_secs(2 * 3_600));
-        assert!(Clock::start(&wall, START, Some(newest)).is_none());
+        assert!(EngineClock::start(&wall, START, Some(newest)).is_none());
         wall.set(START, newest);
-        assert!(Clock::start(&wall, START, Some(newest)).is_some());
+        assert!(EngineClock::start(&wall, START, Some(newest)).is_some());
     }
 }

@@ -1,28 +1,29 @@
-//! Conditions twice: as text for the kernel to parse and judge, and as a value the model judges itself.
+//! Step conditions in two forms: as text that the kernel parses and evaluates, and as a value that the model
+//! evaluates itself.
 //!
-//! The rule: nothing here calls the kernel, or the two judgements would be one.
+//! Invariant: nothing here calls the kernel. Otherwise both evaluations would share the same bugs.
 
 use super::random::Random;
 use std::fmt;
 
-const WORDS: [&str; 5] = ["success", "failed", "timeout", "skipped", "template_error"];
+const STATUSES: [&str; 5] = ["success", "failed", "timeout", "skipped", "template_error"];
 const CODES: [u16; 4] = [200, 404, 500, 503];
 
 #[derive(Clone, Debug)]
 pub enum Condition {
-    /// How a step ended, in a word.
+    /// The final status of a step.
     Status {
         step: usize,
-        word: &'static str,
+        status: &'static str,
         is: bool,
     },
-    /// The code its upstream answered with.
+    /// The status code from the upstream of a step.
     Code {
         step: usize,
         is: Comparison,
         code: u16,
     },
-    /// What the trigger's `flag` says.
+    /// The `flag` of the trigger.
     Flag(bool),
     Not(Box<Condition>),
     Both(Box<Condition>, Box<Condition>),
@@ -37,15 +38,15 @@ pub enum Comparison {
     Below,
 }
 
-/// What a condition can see.
+/// What a condition can refer to.
 pub trait Facts {
-    fn word(&self, step: usize) -> &'static str;
-    fn code(&self, step: usize) -> Option<u16>;
+    fn step_status(&self, step: usize) -> &'static str;
+    fn status_code(&self, step: usize) -> Option<u16>;
     fn flag(&self) -> bool;
 }
 
 impl Condition {
-    /// About `needs` and the trigger, at most `depth` operators deep.
+    /// A condition on `needs` and the trigger, with at most `depth` nested operators.
     pub fn draw(random: &mut Random, needs: &[usize], depth: u32) -> Condition {
         let inner = |random: &mut Random| Box::new(Condition::draw(random, needs, depth - 1));
         match random.below(10) {
@@ -53,7 +54,7 @@ impl Condition {
             1 if depth > 0 => Condition::Both(inner(random), inner(random)),
             2 if depth > 0 => Condition::Either(inner(random), inner(random)),
             3..=6 if !needs.is_empty() => {
-                Condition::Status { step: random.pick(needs), word: random.pick(&WORDS), is: random.chance(700) }
+                Condition::Status { step: random.pick(needs), status: random.pick(&STATUSES), is: random.chance(700) }
             }
             7..=8 if !needs.is_empty() => {
                 use Comparison::*;
@@ -66,9 +67,9 @@ impl Condition {
 
     pub fn holds(&self, facts: &dyn Facts) -> bool {
         match self {
-            Condition::Status { step, word, is } => (facts.word(*step) == *word) == *is,
+            Condition::Status { step, status, is } => (facts.step_status(*step) == *status) == *is,
             Condition::Code { step, is, code } => {
-                let seen = facts.code(*step);
+                let seen = facts.status_code(*step);
                 match is {
                     Comparison::Equal => seen == Some(*code),
                     Comparison::Different => seen != Some(*code),
@@ -87,8 +88,8 @@ impl Condition {
 impl fmt::Display for Condition {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Condition::Status { step, word, is } => {
-                write!(f, "tasks.s{step}.status {} '{word}'", if *is { "==" } else { "!=" })
+            Condition::Status { step, status, is } => {
+                write!(f, "tasks.s{step}.status {} '{status}'", if *is { "==" } else { "!=" })
             }
             Condition::Code { step, is, code } => {
                 let sign = match is {

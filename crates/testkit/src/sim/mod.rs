@@ -1,70 +1,69 @@
-//! A whole cluster in one thread, on a virtual clock, driven by one number.
+//! Simulates a whole cluster in one thread, on a virtual clock, from one seed.
 //!
 //! ```text
-//!   seed ─▶ streams ─▶ shapes, clients, faults      one heap of (time, tie-break) ─▶ next thing
-//!                                                          │
-//!   clients ──ask──▶ processes (a real Mailbox each) ──commit──▶ one MemoryStore
-//!      ▲  replies        │ dispatch ▲ results                      │ after every commit
-//!      └─ ledger         └▶ upstreams                              └▶ checker, model
+//!   seed ─▶ random streams ─▶ workflows, clients, faults     one heap of (time, tie-break) ─▶ next event
+//!                                                               │
+//!   clients ──request──▶ processes (a real Mailbox each) ──commit──▶ one MemoryStore
+//!      ▲  replies            │ dispatch ▲ results                     │ after every commit
+//!      └─ client log         └▶ upstreams                             └▶ checker, models
 //! ```
 //!
-//! The kernel, the mailbox and the store are the real ones. What is played is everything around them:
-//! the loop that drives a mailbox, executors, clients, crashes, clocks that disagree, and a store that
-//! fails on purpose. Not played: HTTP, SQLite.
+//! The kernel, the mailbox and the store are the real ones. The simulator replaces everything around them:
+//! the engine loop, executors, workers, clients, crashes, clocks that disagree, and a store that fails on
+//! purpose. It does not simulate HTTP or SQLite.
 //!
-//! A story has two phases. In the first anything may fail, and what must never happen is checked. In
-//! the second nothing fails any more, and every run must come to its end. The rule that keeps it right:
-//! every decision is drawn from the seed, so a failure is a number.
+//! A simulation has two phases. In the safety phase anything may fail, and the checker verifies that no
+//! invariant breaks. In the liveness phase faults have stopped, and every run must end. Invariant: every
+//! decision is drawn from the seed, so the seed alone reproduces a failure.
 //!
-//! Read in this order: [`world`] (time and the heap), [`process`] (the loop around a mailbox),
-//! [`weather`] (crashes), [`clock`], [`storage`], [`client`], [`news`] (the outbox), [`crew`] (workers); then what is checked:
-//! [`check`], [`model`], [`oracle`], [`crowd`] (limits on runs),
-//! [`leases`], [`ledger`]; then [`shrink`], which makes a failing
-//! story small.
+//! Read in this order: [`world`] (virtual time and the event heap), [`process`] (the engine loop),
+//! [`fault_injection`] (crashes and pauses), [`clock`], [`faulty_store`], [`client`], [`workers`]; then what
+//! is checked: [`checker`], [`run_model`], [`oracle`], [`concurrency_model`], [`lease_model`],
+//! [`notification_model`], [`client_log`]; then [`shrink`], which reduces a failing simulation.
 
-pub mod check;
+pub mod checker;
 pub mod client;
+pub mod client_log;
 pub mod clock;
+pub mod concurrency_model;
 pub mod condition;
-pub mod crew;
-pub mod crowd;
-pub mod faults;
-pub mod harm;
-pub mod leases;
-pub mod ledger;
-pub mod model;
-pub mod news;
+pub mod fault_injection;
+pub mod fault_plan;
+pub mod faulty_store;
+pub mod lease_model;
+pub mod notification_model;
 pub mod oracle;
 pub mod process;
 pub mod random;
-pub mod shape;
+pub mod run_model;
 pub mod shrink;
-pub mod storage;
 pub mod trace;
 pub mod trigger;
 pub mod upstream;
-pub mod weather;
+pub mod violation;
+pub mod workers;
+pub mod workflow_generator;
 pub mod world;
 
-use faults::Fault;
-use harm::Failure;
-use shape::STEPS_MAX;
+use fault_plan::Fault;
 use trace::Marks;
+use violation::Violation;
+use workflow_generator::STEPS_MAX;
 use world::World;
 
-/// How large a story is.
+/// The size of a simulation.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Most runs that clients start (retries of a start with its key not counted).
+    /// The most runs that clients start. Repeated starts with the same idempotency key do not count.
     pub runs_max: u64,
-    /// Most steps of a run; with fewer than the usual number there are no extreme shapes.
+    /// The most steps of a workflow. Below [`STEPS_MAX`] there are no extreme workflows.
     pub steps_max: u64,
     pub hosts_max: u64,
-    /// Kinds of faults that stay out.
+    /// Kinds of faults to leave out.
     pub without: Vec<Fault>,
-    /// A story that takes more happenings than this is not going to end.
-    pub happenings_max: u64,
-    /// Print the story while it happens.
+    /// A simulation with more events than this counts as stuck.
+    pub events_max: u64,
+    /// Print each trace line as it is written.
     pub is_printing: bool,
 }
 
@@ -75,49 +74,49 @@ impl Default for Options {
             steps_max: STEPS_MAX,
             hosts_max: 5,
             without: Vec::new(),
-            happenings_max: 200_000,
+            events_max: 200_000,
             is_printing: false,
         }
     }
 }
 
-/// How a story went.
+/// The result of a simulation.
 #[derive(Clone, Debug)]
 pub struct Report {
     pub seed: u64,
-    /// Of every line of the story: equal seeds have equal hashes.
+    /// Hash over all trace lines. Equal seeds give equal hashes.
     pub hash: u64,
-    pub happenings: u64,
+    pub events: u64,
     pub commits: u64,
-    /// The situations that were met.
+    /// How often each coverage mark was hit.
     pub marks: Marks,
-    /// What went wrong, if anything did.
-    pub failure: Option<Failure>,
-    /// The last lines of the story.
-    pub story: Vec<String>,
+    /// The first broken invariant, if there is one.
+    pub violation: Option<Violation>,
+    /// The last lines of the trace.
+    pub trace_lines: Vec<String>,
 }
 
 impl Report {
-    /// A failure as people want to read it.
+    /// The trace and the violation as text.
     pub fn dump(&self) -> String {
-        let what = self.failure.as_ref().map_or("nothing went wrong".to_owned(), Failure::to_string);
-        format!("{}\nseed {}: {what}", self.story.join("\n"), self.seed)
+        let what = self.violation.as_ref().map_or("no violation".to_owned(), Violation::to_string);
+        format!("{}\nseed {}: {what}", self.trace_lines.join("\n"), self.seed)
     }
 }
 
-/// Lives through the story of one seed.
+/// Runs the simulation of one seed.
 pub fn run(seed: u64, options: &Options) -> Report {
     let mut world = World::new(seed, options);
-    let failure = world.live().err();
-    let (happenings, commits) = (world.happenings, world.checker.commits);
+    let violation = world.run().err();
+    let (events, commits) = (world.events, world.checker.commits);
     let mut marks = std::mem::take(&mut world.trace.marks);
     marks.append(&mut world.checker.events);
-    Report { seed, hash: world.trace.hash(), happenings, commits, marks, failure, story: world.trace.into_lines() }
+    Report { seed, hash: world.trace.hash(), events, commits, marks, violation, trace_lines: world.trace.into_lines() }
 }
 
-/// The same, telling everything as it happens.
+/// Like [`run`], and prints every trace line.
 pub fn replay(seed: u64, options: &Options) -> Report {
     let report = run(seed, &Options { is_printing: true, ..options.clone() });
-    println!("seed {seed}: {}", report.failure.as_ref().map_or("nothing went wrong".into(), Failure::to_string));
+    println!("seed {seed}: {}", report.violation.as_ref().map_or("no violation".into(), Violation::to_string));
     report
 }

@@ -1,47 +1,47 @@
-//! What a graph comes to, worked out naively from what its steps answered: which steps are ready, which
+//! The expected result of a workflow, computed from the outcomes of its steps: which steps are ready, which
 //! are skipped and why, and how the run ends.
 //!
-//! Two passes over the [`Shape`], no state, no index, no code shared with the kernel; slow on purpose.
-//! The simulator asks it once at the end of every run, `tests/graphs` after every single result.
+//! It is slow and simple on purpose: two passes over the [`TestWorkflow`], no state, no index, no code shared
+//! with the kernel. The simulator asks it at the end of every run, `tests/graphs` after every single result.
 
 use super::condition::Facts;
-use super::shape::{Kind, Shape};
+use super::workflow_generator::{StepKind, TestWorkflow};
 
-/// Where a step stands.
+/// The state of a step.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Standing {
-    /// Something it needs has not settled.
+pub enum StepState {
+    /// One of its needs has not settled.
     Blocked,
-    /// It may be under way.
+    /// It may be running.
     Ready,
-    Settled(Ending),
-    /// These needs did not succeed; none when its condition was false.
+    Settled(StepOutcome),
+    /// Skipped because these needs did not succeed; empty if its condition was false.
     Skipped(Vec<usize>),
 }
 
-/// What a step answered: the word conditions know it by, and the code of its upstream.
+/// How a step ended: its status as conditions see it, and the status code from its upstream.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Ending {
-    pub word: &'static str,
+pub struct StepOutcome {
+    pub status: &'static str,
     pub code: Option<u16>,
 }
 
-struct Seen<'a> {
-    standings: &'a [Standing],
+struct KnownStates<'a> {
+    states: &'a [StepState],
     flag: bool,
 }
 
-impl Facts for Seen<'_> {
-    fn word(&self, step: usize) -> &'static str {
-        match &self.standings[step] {
-            Standing::Settled(ending) => ending.word,
-            Standing::Skipped(_) => "skipped",
-            Standing::Blocked | Standing::Ready => "open",
+impl Facts for KnownStates<'_> {
+    fn step_status(&self, step: usize) -> &'static str {
+        match &self.states[step] {
+            StepState::Settled(outcome) => outcome.status,
+            StepState::Skipped(_) => "skipped",
+            StepState::Blocked | StepState::Ready => "open",
         }
     }
-    fn code(&self, step: usize) -> Option<u16> {
-        match &self.standings[step] {
-            Standing::Settled(ending) => ending.code,
+    fn status_code(&self, step: usize) -> Option<u16> {
+        match &self.states[step] {
+            StepState::Settled(outcome) => outcome.code,
             _ => None,
         }
     }
@@ -50,50 +50,54 @@ impl Facts for Seen<'_> {
     }
 }
 
-/// Where every step stands, given what those that were started have answered.
-pub fn evaluate(shape: &Shape, flag: bool, endings: &[Option<Ending>]) -> Vec<Standing> {
-    let mut standings: Vec<Standing> = Vec::new();
-    for (step, ending) in shape.steps.iter().zip(endings) {
-        let seen = Seen { standings: &standings, flag };
-        let is_unsuccessful = |n: &&usize| seen.word(**n) != "success";
+/// The state of every step, given the outcomes of the steps that have finished.
+pub fn evaluate(workflow: &TestWorkflow, flag: bool, outcomes: &[Option<StepOutcome>]) -> Vec<StepState> {
+    let mut states: Vec<StepState> = Vec::new();
+    for (step, outcome) in workflow.steps.iter().zip(outcomes) {
+        let known = KnownStates { states: &states, flag };
+        let is_unsuccessful = |n: &&usize| known.step_status(**n) != "success";
         let unsuccessful: Vec<usize> = step.needs.iter().filter(is_unsuccessful).copied().collect();
-        let standing = match (&step.guard, step.kind) {
-            _ if step.needs.iter().any(|n| seen.word(*n) == "open") => Standing::Blocked,
-            (None, _) if !unsuccessful.is_empty() => Standing::Skipped(unsuccessful),
-            (Some(guard), _) if !guard.holds(&seen) => Standing::Skipped(Vec::new()),
-            (_, Kind::Set { is_broken: true }) => Standing::Settled(Ending { word: "template_error", code: None }),
-            (_, Kind::Set { is_broken: false }) => Standing::Settled(Ending { word: "success", code: None }),
-            _ => ending.map_or(Standing::Ready, Standing::Settled),
+        let state = match (&step.guard, step.kind) {
+            _ if step.needs.iter().any(|n| known.step_status(*n) == "open") => StepState::Blocked,
+            (None, _) if !unsuccessful.is_empty() => StepState::Skipped(unsuccessful),
+            (Some(guard), _) if !guard.holds(&known) => StepState::Skipped(Vec::new()),
+            (_, StepKind::Set { is_broken: true }) => {
+                StepState::Settled(StepOutcome { status: "template_error", code: None })
+            }
+            (_, StepKind::Set { is_broken: false }) => {
+                StepState::Settled(StepOutcome { status: "success", code: None })
+            }
+            _ => outcome.map_or(StepState::Ready, StepState::Settled),
         };
-        standings.push(standing);
+        states.push(state);
     }
-    standings
+    states
 }
 
-/// Does the run fail? By the letter: a failure is handled when a step with a condition that needs it
-/// ran; it counts when it is not handled and blocked a step, directly or by a chain of skipped ones, or
-/// when nothing succeeded. A strict graph fails by any failure that is not handled.
-pub fn has_failed(shape: &Shape, standings: &[Standing]) -> bool {
-    let all = 0..standings.len();
-    let has_run = |i: usize| matches!(standings[i], Standing::Settled(_));
-    let succeeded = |i: usize| matches!(&standings[i], Standing::Settled(ending) if ending.word == "success");
+/// Does the run fail? A failure is handled if a step with a condition needs it and that step ran. An
+/// unhandled failure counts if it blocks a step, directly or through a chain of skipped steps. If no step
+/// succeeded, every failure counts. In a strict workflow every unhandled failure counts.
+pub fn has_failed(workflow: &TestWorkflow, states: &[StepState]) -> bool {
+    let all = 0..states.len();
+    let has_run = |i: usize| matches!(states[i], StepState::Settled(_));
+    let succeeded = |i: usize| matches!(&states[i], StepState::Settled(outcome) if outcome.status == "success");
     let failures: Vec<usize> = all.clone().filter(|i| has_run(*i) && !succeeded(*i)).collect();
     let is_handled = |f: usize| {
-        all.clone().any(|d| shape.steps[d].needs.contains(&f) && shape.steps[d].guard.is_some() && has_run(d))
+        all.clone().any(|d| workflow.steps[d].needs.contains(&f) && workflow.steps[d].guard.is_some() && has_run(d))
     };
-    let blocks = |f: usize| {
+    let blocks_a_step = |f: usize| {
         let mut chain = vec![f];
-        for (d, standing) in standings.iter().enumerate() {
-            match standing {
-                Standing::Skipped(needs) if needs.iter().any(|n| chain.contains(n)) => chain.push(d),
+        for (d, state) in states.iter().enumerate() {
+            match state {
+                StepState::Skipped(needs) if needs.iter().any(|n| chain.contains(n)) => chain.push(d),
                 _ => {}
             }
         }
         chain.len() > 1
     };
-    let is_fruitless = !all.clone().any(succeeded);
-    failures.iter().any(|f| match shape.is_strict {
+    let nothing_succeeded = !all.clone().any(succeeded);
+    failures.iter().any(|f| match workflow.is_strict {
         true => !is_handled(*f),
-        false => is_fruitless || !is_handled(*f) && blocks(*f),
+        false => nothing_succeeded || !is_handled(*f) && blocks_a_step(*f),
     })
 }

@@ -1,20 +1,22 @@
-//! One process: the loop that the engine runs around a mailbox, taken apart into happenings so that
-//! anything can come between any two of them.
+//! One server process: the engine loop, split into events so that any other event can happen between two of
+//! them.
 //!
 //! ```text
-//!   Turn ──▶ Commit ──▶ Settle ──▶ Turn …       Read ─▶ Arrive       Poll ─▶ Poll …
-//!        └──▶ Ahead ─▶ Commit ──▶ Settle …
+//!   Turn ──▶ Commit ──▶ Settle ──▶ Turn …       Read ─▶ CommandArrived       PollTimers ─▶ PollTimers …
+//!        └──▶ DecideAhead ─▶ Commit ──▶ Settle …
 //! ```
 //!
-//! It must do what `engine::drive` does and nothing more: one commit at a time, the next one decided meanwhile and perhaps
-//! begun before the last is settled, replies and work after it, timers read a horizon ahead, the time from its own [`Clock`] and from nothing else.
+//! Invariant: it does exactly what `engine::drive` does. It has one commit in flight at a time. It decides
+//! the next batch meanwhile, and may begin to write it before the previous batch is settled. It releases
+//! replies and work only after their commit. It reads timers up to the horizon. It takes the time from its
+//! own [`EngineClock`] and from nowhere else.
 
-use super::clock::Clock;
-use super::crowd::Writer;
-use super::harm::{Failure, Harm, Judgement};
-use super::ledger::Ticket;
+use super::client_log::Ticket;
+use super::clock::EngineClock;
+use super::concurrency_model::BatchWriter;
 use super::upstream;
-use super::world::{Event, World, ready};
+use super::violation::{CheckResult, Violation, ViolationKind};
+use super::world::{SimEvent, World, ready};
 use engine::board::Sizes;
 use engine::mailbox::{Command, Dispatch, Mailbox, Released, Turn};
 use engine::{HORIZON, Reply};
@@ -27,39 +29,39 @@ use store::{Lane, Place, Store, Verdict};
 /// As in the engine: how often timers are read, and the pause after a refused commit.
 const POLL: Span = Span::from_millis(1_000);
 const RETRY_PAUSE: Span = Span::from_millis(200);
-/// With no timer near, the simulator saves itself most polls.
-const POLL_LAZILY: Span = Span::from_secs(30);
+/// The poll interval when no timer is near. It keeps simulations short.
+const POLL_IDLE: Span = Span::from_secs(30);
 const TIMERS_PAGE: usize = 10_000;
 
-pub enum Happening {
+pub enum ProcessEvent {
     Turn,
-    /// More is decided while a batch is on its way.
-    Ahead,
+    /// Decides the next batch while one is in flight.
+    DecideAhead,
     Commit,
     Settle,
-    /// A run or some payloads are read.
+    /// Reads a run, or some of its payloads.
     Read {
         run: RunId,
         payloads: Option<Vec<u32>>,
     },
-    /// A lane is read on.
+    /// Reads the next page of a key queue.
     Refill {
         lane: Lane,
         after: Option<Place>,
     },
-    Arrive(Command<Ticket>),
-    /// An executor reports.
-    Report {
+    CommandArrived(Command<Ticket>),
+    /// An executor reports a result.
+    ExecutorReport {
         run: RunId,
         step: u32,
         fence: u64,
         result: TaskResult,
     },
-    Poll,
-    /// The outbox looks at the rows of notices…
-    Look,
-    /// …and deals with one.
-    Tell {
+    PollTimers,
+    /// The outbox scans the stored notifications.
+    ScanOutbox,
+    /// The outbox sends one notification by starting a run.
+    Notify {
         run: RunId,
         number: u32,
     },
@@ -69,68 +71,68 @@ pub enum Happening {
 pub struct Process {
     pub host: usize,
     pub epoch: u64,
-    clock: Clock,
-    /// The latest time it saw, and at first the newest record it found: I39.
-    newest_at: Timestamp,
+    clock: EngineClock,
+    /// The latest engine time it saw, initially the time of the newest record (I39).
+    latest_time: Timestamp,
     state: State,
     mailbox: Mailbox<Ticket>,
-    /// What arrived since the last turn.
+    /// Commands that arrived since the last turn.
     inbox: Vec<Command<Ticket>>,
-    busy: Option<Busy>,
-    /// What was decided while that is on its way; it follows.
-    ahead: Option<Busy>,
-    /// The turn that is coming; others in the heap are outdated.
-    turn_at: Option<Timestamp>,
-    /// Attempts that were called off.
+    in_flight: Option<PendingTurn>,
+    /// The turn that was decided while another is in flight. It is written next.
+    decided_ahead: Option<PendingTurn>,
+    /// When the next turn is due. Other turns in the heap are obsolete.
+    next_turn_at: Option<Timestamp>,
+    /// Attempts that were cancelled: run and fence.
     aborted: BTreeSet<(RunId, u64)>,
-    /// When it was started, or last went on after it had been stopped.
+    /// When it started, or resumed after a pause.
     pub up_since: Timestamp,
-    /// It starts nothing any more and will be gone soon.
+    /// It starts nothing any more and stops soon.
     pub is_draining: bool,
-    /// Workflows it was told are paused.
+    /// Workflows that it knows are paused.
     pub paused: BTreeSet<WorkflowId>,
-    /// Another process has written since it started.
+    /// Another process has written since this one started.
     pub is_outdated: bool,
-    /// It went on after a commit whose fate it never learned.
-    pub is_unsure: bool,
+    /// It continued after a commit with unknown outcome.
+    pub has_unknown_commit: bool,
 }
 
 enum State {
     Up,
-    /// What would have happened meanwhile.
-    Paused(Vec<Happening>),
+    /// Events that became due during the pause.
+    Paused(Vec<ProcessEvent>),
     Dead,
 }
 
-/// A turn on its way to the store and back.
-struct Busy {
+/// A turn between its decision and its settling.
+struct PendingTurn {
     turn: Turn<Ticket>,
-    /// Nothing was to be started in it.
+    /// The process was draining when it decided this turn.
     is_draining: bool,
-    /// Decided while another was on its way.
-    is_ahead: bool,
+    /// Decided while another turn was in flight.
+    is_decided_ahead: bool,
     result: Option<store::Result<Vec<Verdict>>>,
 }
 
 impl Process {
-    pub fn new(host: usize, epoch: u64, clock: Clock, high_water: Option<Timestamp>, sizes: Sizes) -> Process {
+    pub fn new(host: usize, epoch: u64, clock: EngineClock, high_water: Option<Timestamp>, sizes: Sizes) -> Process {
         Process {
             host,
             epoch,
             clock,
-            newest_at: high_water.unwrap_or_default(),
+            latest_time: high_water.unwrap_or_default(),
             state: State::Up,
             mailbox: mailbox(epoch, sizes),
             inbox: Vec::new(),
-            busy: None,
-            ahead: None,
-            turn_at: None,
+            in_flight: None,
+            decided_ahead: None,
+            next_turn_at: None,
             aborted: BTreeSet::new(),
             up_since: Timestamp::default(),
             is_draining: false,
             paused: BTreeSet::new(),
             is_outdated: false,
-            is_unsure: false,
+            has_unknown_commit: false,
         }
     }
 
@@ -148,7 +150,7 @@ impl Process {
         }
     }
 
-    /// Forgets everything; false if it was dead already.
+    /// Drops all of its memory. Returns false if it was dead already.
     pub fn kill(&mut self) -> bool {
         let was_alive = self.is_alive();
         *self = Process {
@@ -164,217 +166,220 @@ fn mailbox(epoch: u64, sizes: Sizes) -> Mailbox<Ticket> {
 }
 
 impl World {
-    pub fn happen(&mut self, process: usize, happening: Happening) -> Judgement {
-        match (&mut self.processes[process].state, happening) {
+    pub fn handle_process_event(&mut self, process: usize, event: ProcessEvent) -> CheckResult {
+        match (&mut self.processes[process].state, event) {
             (State::Dead, _) => {}
-            (State::Paused(_), Happening::Resume) => self.resume(process),
-            (State::Up, Happening::Resume) => {}
-            (State::Paused(held), happening) => held.push(happening),
-            (State::Up, Happening::Turn) => self.turn(process)?,
-            (State::Up, Happening::Ahead) => self.decide_ahead(process)?,
-            (State::Up, Happening::Commit) => self.commit(process)?,
-            (State::Up, Happening::Settle) => self.settle(process)?,
-            (State::Up, Happening::Read { run, payloads }) => self.read(process, run, payloads),
-            (State::Up, Happening::Refill { lane, after }) => self.refill(process, lane, after),
-            (State::Up, Happening::Arrive(command)) => self.deliver(process, command),
-            (State::Up, Happening::Report { run, step, fence, result }) => {
-                // A connection that was dropped in time brings nothing; one that was not, a late result.
-                if self.processes[process].aborted.contains(&(run, fence)) && self.schedule.coin() {
+            (State::Paused(_), ProcessEvent::Resume) => self.resume(process),
+            (State::Up, ProcessEvent::Resume) => {}
+            (State::Paused(deferred), event) => deferred.push(event),
+            (State::Up, ProcessEvent::Turn) => self.turn(process)?,
+            (State::Up, ProcessEvent::DecideAhead) => self.decide_ahead(process)?,
+            (State::Up, ProcessEvent::Commit) => self.commit(process)?,
+            (State::Up, ProcessEvent::Settle) => self.settle(process)?,
+            (State::Up, ProcessEvent::Read { run, payloads }) => self.read_from_store(process, run, payloads),
+            (State::Up, ProcessEvent::Refill { lane, after }) => self.refill(process, lane, after),
+            (State::Up, ProcessEvent::CommandArrived(command)) => self.deliver(process, command),
+            (State::Up, ProcessEvent::ExecutorReport { run, step, fence, result }) => {
+                // An aborted attempt either reports nothing or reports a late result.
+                if self.processes[process].aborted.contains(&(run, fence)) && self.timing_random.coin() {
                     return Ok(());
                 }
                 let input = Input::Finished { step, fence, result, digest: 0 };
                 self.deliver(process, Command::Give { org: OrgId::DEFAULT, run, input, ticket: None });
             }
-            (State::Up, Happening::Poll) => self.poll(process),
-            (State::Up, Happening::Look) => self.look(process),
-            (State::Up, Happening::Tell { run, number }) => self.tell(process, run, number)?,
+            (State::Up, ProcessEvent::PollTimers) => self.poll_timers(process),
+            (State::Up, ProcessEvent::ScanOutbox) => self.scan_outbox(process),
+            (State::Up, ProcessEvent::Notify { run, number }) => self.notify(process, run, number)?,
         }
         Ok(())
     }
 
-    /// Puts a command before the process.
+    /// Puts a command into the inbox of the process.
     pub fn deliver(&mut self, process: usize, command: Command<Ticket>) {
         self.processes[process].inbox.push(command);
         self.wake(process, self.now);
     }
 
-    /// Something that will happen in the process in a moment.
-    pub fn push_process(&mut self, process: usize, happening: Happening) {
-        let delay = self.schedule.log_millis(1, 20);
-        self.push(delay, Event::Process(process, happening));
+    /// Schedules an event of the process a few milliseconds from now.
+    pub fn push_soon(&mut self, process: usize, event: ProcessEvent) {
+        let delay = self.timing_random.log_millis(1, 20);
+        self.push(delay, SimEvent::Process(process, event));
     }
 
     fn resume(&mut self, process: usize) {
-        self.note(format!("process {process} goes on"));
+        self.note(format!("process {process} resumes"));
         let state = std::mem::replace(&mut self.processes[process].state, State::Up);
-        if let State::Paused(held) = state {
-            for happening in held {
-                self.push(Span(0), Event::Process(process, happening));
+        if let State::Paused(deferred) = state {
+            for event in deferred {
+                self.push(Span(0), SimEvent::Process(process, event));
             }
         }
         let this = &mut self.processes[process];
-        (this.turn_at, this.up_since) = (None, self.now);
-        self.follow_wall(process);
+        (this.next_turn_at, this.up_since) = (None, self.now);
+        self.follow_wall_clock(process);
         self.wake(process, self.now);
     }
 
-    /// What the process takes for the time.
-    pub fn time(&self, process: usize) -> Timestamp {
+    /// The engine time of the process now.
+    pub fn engine_time(&self, process: usize) -> Timestamp {
         let Process { host, clock, .. } = &self.processes[process];
         clock.read(&self.hosts[*host].wall, self.now)
     }
 
-    /// When the process will take it for `due`.
-    pub fn when(&self, process: usize, due: Timestamp) -> Timestamp {
+    /// The true time at which the engine time of the process is `due`.
+    pub fn true_time_of(&self, process: usize, due: Timestamp) -> Timestamp {
         let Process { host, clock, .. } = &self.processes[process];
-        clock.when(&self.hosts[*host].wall, due, self.now)
+        clock.reached_at(&self.hosts[*host].wall, due, self.now)
     }
 
-    /// The loop looks up every second; when the time has leapt, it may find something to do.
-    pub fn follow_wall(&mut self, process: usize) {
+    /// Steps the engine clock forward if the wall clock is ahead. After a step, timers may be due.
+    pub fn follow_wall_clock(&mut self, process: usize) {
         let Process { host, clock, .. } = &mut self.processes[process];
-        if clock.follow(&self.hosts[*host].wall, self.now) {
+        if clock.follow_wall(&self.hosts[*host].wall, self.now) {
             self.note(format!("process {process} follows its wall clock"));
-            self.trace.mark("a clock leapt forward", true);
+            self.trace.mark("an engine clock jumped forward", true);
             self.wake(process, self.now);
         }
     }
 
-    /// Makes sure of a turn soon after `at`.
+    /// Schedules a turn soon after `at`.
     fn wake(&mut self, process: usize, at: Timestamp) {
-        let at = at.max(self.now).after(self.schedule.millis(0, 2));
+        let at = at.max(self.now).after(self.timing_random.millis(0, 2));
         let this = &mut self.processes[process];
-        if this.busy.is_none() && this.turn_at.is_none_or(|planned| at < planned) {
-            this.turn_at = Some(at);
-            self.push_at(at, Event::Process(process, Happening::Turn));
+        if this.in_flight.is_none() && this.next_turn_at.is_none_or(|planned| at < planned) {
+            this.next_turn_at = Some(at);
+            self.push_at(at, SimEvent::Process(process, ProcessEvent::Turn));
         }
     }
 
-    fn turn(&mut self, process: usize) -> Judgement {
+    fn turn(&mut self, process: usize) -> CheckResult {
         let this = &self.processes[process];
-        if this.busy.is_some() || this.turn_at.is_none_or(|at| at > self.now) {
+        if this.in_flight.is_some() || this.next_turn_at.is_none_or(|at| at > self.now) {
             return Ok(());
         }
-        let busy = self.decide(process, Turn::default())?;
-        let is_empty = busy.result.is_some();
-        self.processes[process].busy = Some(busy);
+        let in_flight = self.decide(process, Turn::default())?;
+        let is_empty = in_flight.result.is_some();
+        self.processes[process].in_flight = Some(in_flight);
         if is_empty {
             return self.settle(process);
         }
-        self.push_process(process, Happening::Commit);
-        if self.schedule.coin() {
-            self.push_process(process, Happening::Ahead);
+        self.push_soon(process, ProcessEvent::Commit);
+        if self.timing_random.coin() {
+            self.push_soon(process, ProcessEvent::DecideAhead);
         }
         Ok(())
     }
 
-    /// Takes what arrived although the last batch is not settled: its runs have to wait, others need not.
-    fn decide_ahead(&mut self, process: usize) -> Judgement {
+    /// Decides the next turn although the previous one is not settled. Runs of the previous turn have to
+    /// wait; other runs can advance.
+    fn decide_ahead(&mut self, process: usize) -> CheckResult {
         let this = &self.processes[process];
-        if this.busy.is_none() || this.inbox.is_empty() && !this.mailbox.has_work() {
+        if this.in_flight.is_none() || this.inbox.is_empty() && !this.mailbox.has_work() {
             return Ok(());
         }
-        let before = self.processes[process].ahead.take();
+        let before = self.processes[process].decided_ahead.take();
         let was_draining = before.as_ref().is_none_or(|ahead| ahead.is_draining);
-        let busy = self.decide(process, before.map_or_else(Turn::default, |ahead| ahead.turn))?;
-        let is_draining = was_draining && busy.is_draining;
-        self.processes[process].ahead = Some(Busy { is_draining, is_ahead: true, result: None, ..busy });
-        let is_merged = self.schedule.coin();
-        self.trace.mark("a batch was decided while another was on its way", true);
+        let in_flight = self.decide(process, before.map_or_else(Turn::default, |ahead| ahead.turn))?;
+        let is_draining = was_draining && in_flight.is_draining;
+        self.processes[process].decided_ahead =
+            Some(PendingTurn { is_draining, is_decided_ahead: true, result: None, ..in_flight });
+        let is_merged = self.timing_random.coin();
+        self.trace.mark("a batch was decided while another was in flight", true);
         if is_merged {
-            self.push_process(process, Happening::Ahead);
+            self.push_soon(process, ProcessEvent::DecideAhead);
         }
         Ok(())
     }
 
-    /// Takes what arrived and advances; what that gives is added to a turn.
-    fn decide(&mut self, process: usize, mut turn: Turn<Ticket>) -> Result<Busy, Failure> {
-        let now = self.time(process);
+    /// Accepts the inbox and advances runs. The results are added to `turn`.
+    fn decide(&mut self, process: usize, mut turn: Turn<Ticket>) -> Result<PendingTurn, Violation> {
+        let now = self.engine_time(process);
         let this = &mut self.processes[process];
-        Harm::Early.unless(now >= this.newest_at, || {
-            format!("engine time ran backwards in process {process}, from {:?} to {now:?}", this.newest_at)
+        ViolationKind::Early.unless(now >= this.latest_time, || {
+            format!("engine time ran backwards in process {process}, from {:?} to {now:?}", this.latest_time)
         })?;
-        (this.turn_at, this.newest_at) = (None, now);
+        (this.next_turn_at, this.latest_time) = (None, now);
         this.mailbox.tick(now);
         for command in std::mem::take(&mut this.inbox) {
-            self.overhear(process, &command, now);
+            self.command_accepted(process, &command, now);
             self.processes[process].mailbox.accept(command);
         }
         self.processes[process].mailbox.turn(now, &mut turn);
         for (lane, after) in std::mem::take(&mut turn.refills) {
-            let delay = Span(self.chance.between(0, self.faults.read_delay.0));
-            self.push(delay, Event::Process(process, Happening::Refill { lane, after }));
+            let delay = Span(self.fault_random.between(0, self.faults.read_delay.0));
+            self.push(delay, SimEvent::Process(process, ProcessEvent::Refill { lane, after }));
         }
         for (_, run) in std::mem::take(&mut turn.loads) {
-            self.ask_store(process, run, None);
+            self.schedule_read(process, run, None);
         }
         for (_, run, numbers) in std::mem::take(&mut turn.fetches) {
-            self.ask_store(process, run, Some(numbers));
+            self.schedule_read(process, run, Some(numbers));
         }
         let result = turn.batch.runs.is_empty().then(|| Ok(Vec::new()));
-        Ok(Busy { turn, is_draining: self.processes[process].is_draining, is_ahead: false, result })
+        Ok(PendingTurn { turn, is_draining: self.processes[process].is_draining, is_decided_ahead: false, result })
     }
 
-    fn ask_store(&mut self, process: usize, run: RunId, payloads: Option<Vec<u32>>) {
-        let delay = Span(self.chance.between(0, self.faults.read_delay.0));
-        self.push(delay, Event::Process(process, Happening::Read { run, payloads }));
+    fn schedule_read(&mut self, process: usize, run: RunId, payloads: Option<Vec<u32>>) {
+        let delay = Span(self.fault_random.between(0, self.faults.read_delay.0));
+        self.push(delay, SimEvent::Process(process, ProcessEvent::Read { run, payloads }));
     }
 
-    /// Asks the store, which may fail; then holds what is stored against every invariant.
-    fn commit(&mut self, process: usize) -> Judgement {
+    /// Commits the turn in flight, possibly with a fault, and then checks all invariants on the stored data.
+    fn commit(&mut self, process: usize) -> CheckResult {
         let host = self.processes[process].host;
-        let crashes = !self.is_calm && self.chance.chance(self.faults.crash_at_commit);
-        if crashes && self.chance.coin() {
+        let crashes = !self.is_liveness_phase && self.fault_random.chance(self.faults.crash_at_commit);
+        if crashes && self.fault_random.coin() {
             self.crash(host);
             return Ok(());
         }
-        let Some(mut busy) = self.processes[process].busy.take() else { return Ok(()) };
-        let result = self.write(&busy.turn.batch);
-        self.note(format!("process {process} commits {} runs: {result:?}", busy.turn.batch.runs.len()));
-        let has_landed = matches!(&result, Ok(verdicts) if verdicts.contains(&Verdict::Committed));
-        self.trace.mark("a replaced process committed", has_landed && !self.is_newest(process));
-        self.trace.mark("a crash came between commit and release", crashes);
-        if has_landed || matches!(result, Err(store::Error::Unknown(_))) {
+        let Some(mut in_flight) = self.processes[process].in_flight.take() else { return Ok(()) };
+        let result = self.commit_with_faults(&in_flight.turn.batch);
+        self.note(format!("process {process} commits {} runs: {result:?}", in_flight.turn.batch.runs.len()));
+        let is_committed = matches!(&result, Ok(verdicts) if verdicts.contains(&Verdict::Committed));
+        self.trace.mark("a replaced process committed", is_committed && !self.is_latest_process(process));
+        self.trace.mark("a process crashed between commit and release", crashes);
+        if is_committed || matches!(result, Err(store::Error::Unknown(_))) {
             let others = self.processes.iter_mut().enumerate().filter(|(other, p)| *other != process && p.is_alive());
             others.for_each(|(_, other)| other.is_outdated = true);
         }
-        let Process { is_outdated, is_unsure, .. } = self.processes[process];
-        let writer = Writer {
-            is_alone: !is_outdated,
-            is_sure: !is_unsure,
-            is_draining: busy.is_draining,
-            is_ahead: busy.is_ahead,
+        let Process { is_outdated, has_unknown_commit, .. } = self.processes[process];
+        let writer = BatchWriter {
+            is_only_writer: !is_outdated,
+            knows_all_commits: !has_unknown_commit,
+            is_draining: in_flight.is_draining,
+            is_decided_ahead: in_flight.is_decided_ahead,
         };
-        self.examine(&busy.turn.batch, (Some(process), writer))?;
-        for run in busy.turn.batch.runs.iter().map(|write| write.run) {
-            if !self.is_calm && self.chance.chance(self.faults.race) {
-                self.aim(run, process);
+        self.check_batch(&in_flight.turn.batch, (Some(process), writer))?;
+        for run in in_flight.turn.batch.runs.iter().map(|write| write.run) {
+            if !self.is_liveness_phase && self.fault_random.chance(self.faults.deadline_race) {
+                self.aim_at_deadline(run, process);
             }
         }
-        busy.result = Some(result);
-        self.processes[process].busy = Some(busy);
+        in_flight.result = Some(result);
+        self.processes[process].in_flight = Some(in_flight);
         if crashes {
             self.crash(host);
             return Ok(());
         }
-        let delay = self.schedule.log_millis(1, 5);
-        self.push(delay, Event::Process(process, Happening::Settle));
+        let delay = self.timing_random.log_millis(1, 5);
+        self.push(delay, SimEvent::Process(process, ProcessEvent::Settle));
         Ok(())
     }
 
-    /// Learns what became of a batch. What was decided meanwhile is written next, perhaps before anything else.
-    fn settle(&mut self, process: usize) -> Judgement {
+    /// Tells the mailbox what became of a batch. If another turn was decided meanwhile, it is written next,
+    /// sometimes before this batch is settled.
+    fn settle(&mut self, process: usize) -> CheckResult {
         let this = &mut self.processes[process];
-        let Some(Busy { turn, result: Some(result), .. }) = this.busy.take() else { return Ok(()) };
-        let untried = match this.ahead.take() {
+        let Some(PendingTurn { turn, result: Some(result), .. }) = this.in_flight.take() else { return Ok(()) };
+        let not_attempted = match this.decided_ahead.take() {
             Some(ahead) if result.is_ok() => {
                 let is_empty = ahead.turn.batch.runs.is_empty();
-                this.busy = Some(Busy { result: is_empty.then(|| Ok(Vec::new())), ..ahead });
-                match (is_empty, self.schedule.coin()) {
-                    (true, _) => self.push_process(process, Happening::Settle),
-                    (false, true) => self.push_process(process, Happening::Commit),
+                this.in_flight = Some(PendingTurn { result: is_empty.then(|| Ok(Vec::new())), ..ahead });
+                match (is_empty, self.timing_random.coin()) {
+                    (true, _) => self.push_soon(process, ProcessEvent::Settle),
+                    (false, true) => self.push_soon(process, ProcessEvent::Commit),
                     (false, false) => {
-                        self.trace.mark("a batch was written before the last was settled", true);
+                        self.trace.mark("a batch was written before the previous one was settled", true);
                         self.commit(process)?;
                     }
                 }
@@ -385,23 +390,23 @@ impl World {
         if !self.processes[process].is_alive() {
             return Ok(());
         }
-        self.settled(process, turn, result)?;
-        match untried {
-            Some(Busy { turn, .. }) if self.processes[process].is_alive() => {
+        self.settle_batch(process, turn, result)?;
+        match not_attempted {
+            Some(PendingTurn { turn, .. }) if self.processes[process].is_alive() => {
                 let error = store::Error::Unavailable("the batch before it could not be written".into());
-                self.settled(process, turn, Err(error))
+                self.settle_batch(process, turn, Err(error))
             }
             _ => Ok(()),
         }
     }
 
-    fn settled(&mut self, process: usize, turn: Turn<Ticket>, result: store::Result<Vec<Verdict>>) -> Judgement {
+    fn settle_batch(&mut self, process: usize, turn: Turn<Ticket>, result: store::Result<Vec<Verdict>>) -> CheckResult {
         let this = &mut self.processes[process];
         let error = result.as_ref().err().cloned();
-        this.is_unsure |= matches!(error, Some(store::Error::Unknown(_)));
+        this.has_unknown_commit |= matches!(error, Some(store::Error::Unknown(_)));
         if let Ok(verdicts) = &result {
-            let times = (this.newest_at, self.now);
-            self.checker.leases.settled(process, &turn.batch, verdicts, times)?;
+            let times = (this.latest_time, self.now);
+            self.checker.leases.batch_settled(process, &turn.batch, verdicts, times)?;
         }
         let released = this.mailbox.settle(turn, result);
         self.release(process, released)?;
@@ -413,15 +418,15 @@ impl World {
                 if this.mailbox.has_work() || !this.inbox.is_empty() {
                     self.wake(process, self.now);
                 } else if let Some(due) = this.mailbox.next_due() {
-                    self.wake(process, self.when(process, due));
+                    self.wake(process, self.true_time_of(process, due));
                 }
             }
         }
         Ok(())
     }
 
-    /// Carries out what a commit allowed.
-    fn release(&mut self, process: usize, released: Released<Ticket>) -> Judgement {
+    /// Performs what a commit allows: replies, notifications and executions.
+    fn release(&mut self, process: usize, released: Released<Ticket>) -> CheckResult {
         for (ticket, reply) in released.replies {
             match &reply {
                 Reply::Handed(handed) => {
@@ -429,24 +434,24 @@ impl World {
                 }
                 _ => self.note(format!("request {ticket}: {reply:?}")),
             }
-            self.trace.mark("a key was taken", matches!(reply, Reply::KeyTaken { .. }));
-            let is_told = matches!(reply, Reply::KeyTaken { .. }) && self.ledger.is_telling(ticket);
-            self.trace.mark("somebody had been told already", is_told);
-            self.trace.mark("a watcher was told the end", matches!(reply, Reply::Ended(_)));
+            self.trace.mark("an idempotency key was taken", matches!(reply, Reply::KeyTaken { .. }));
+            let was_sent_before = matches!(reply, Reply::KeyTaken { .. }) && self.client_log.is_notification(ticket);
+            self.trace.mark("a notification had already been sent", was_sent_before);
+            self.trace.mark("a watcher was told that its run ended", matches!(reply, Reply::Ended(_)));
             let is_refused = matches!(reply, Reply::Unavailable(_) | Reply::Unknown(_));
-            if self.crew.gone.contains(&ticket) {
-                let ask = self.ledger.asked(ticket).clone();
-                self.hear(process, ticket, &ask, &reply)?;
+            if self.workers.disconnected.contains(&ticket) {
+                let request = self.client_log.request(ticket).clone();
+                self.worker_answered(process, ticket, &request, &reply)?;
                 continue;
             }
-            let ask = self.ledger.answered(ticket, reply.clone(), &self.checker)?.clone();
-            self.hear(process, ticket, &ask, &reply)?;
+            let request = self.client_log.answered(ticket, reply.clone(), &self.checker)?.clone();
+            self.worker_answered(process, ticket, &request, &reply)?;
             if is_refused {
-                self.unanswered(ask);
+                self.unanswered(request);
             }
         }
         for (_, run, number) in released.notices {
-            self.push_process(process, Happening::Tell { run, number });
+            self.push_soon(process, ProcessEvent::Notify { run, number });
         }
         self.processes[process].aborted.extend(released.aborts);
         let epoch = self.processes[process].epoch;
@@ -459,65 +464,65 @@ impl World {
         Ok(())
     }
 
-    /// Has no later process been started?
-    fn is_newest(&self, process: usize) -> bool {
+    /// Is this the most recently started process?
+    fn is_latest_process(&self, process: usize) -> bool {
         self.processes.iter().all(|p| p.epoch <= self.processes[process].epoch)
     }
 
     fn execute(&mut self, process: usize, dispatch: Dispatch) {
-        if self.is_calm {
-            return self.report(process, &dispatch, Span::from_millis(3), upstream::well(&dispatch));
+        if self.is_liveness_phase {
+            return self.schedule_report(process, &dispatch, Span::from_millis(3), upstream::success(&dispatch));
         }
-        let now = self.time(process);
-        let reports = upstream::reports(&dispatch, &mut self.workload, &self.faults, now);
+        let now = self.engine_time(process);
+        let reports = upstream::reports(&dispatch, &mut self.workload_random, &self.faults, now);
         let is_held_back = matches!(reports.as_slice(), [(_, TaskResult::Blocked { .. })]);
         if is_held_back {
             self.trace.mark("an attempt was held back", true);
-            self.checker.held_back(&dispatch);
+            self.checker.attempt_held_back(&dispatch);
         }
         if reports.is_empty() {
-            self.silent.push((process, dispatch));
+            self.silent_dispatches.push((process, dispatch));
             return;
         }
         for (delay, result) in reports {
-            self.report(process, &dispatch, delay, result);
+            self.schedule_report(process, &dispatch, delay, result);
         }
     }
 
-    /// An executor of `process` will report.
-    pub fn report(&mut self, process: usize, dispatch: &Dispatch, after: Span, result: TaskResult) {
+    /// Schedules the report of an executor of `process`.
+    pub fn schedule_report(&mut self, process: usize, dispatch: &Dispatch, after: Span, result: TaskResult) {
         let Dispatch { run, step, fence, .. } = *dispatch;
-        self.push(after, Event::Process(process, Happening::Report { run, step, fence, result }));
+        self.push(after, SimEvent::Process(process, ProcessEvent::ExecutorReport { run, step, fence, result }));
     }
 
-    fn read(&mut self, process: usize, run: RunId, payloads: Option<Vec<u32>>) {
+    fn read_from_store(&mut self, process: usize, run: RunId, payloads: Option<Vec<u32>>) {
         let command = match payloads {
             Some(numbers) => Command::Fetched { run, result: self.fetch(run, &numbers) },
             None => Command::Loaded { run, result: self.load(run).map(|found| found.map(Box::new)) },
         };
         self.note(format!("process {process} reads {run}"));
-        let delay = self.schedule.log_millis(1, 5);
-        self.push(delay, Event::Process(process, Happening::Arrive(command)));
+        let delay = self.timing_random.log_millis(1, 5);
+        self.push(delay, SimEvent::Process(process, ProcessEvent::CommandArrived(command)));
     }
 
-    fn poll(&mut self, process: usize) {
-        self.follow_wall(process);
-        let gone = &self.crew.gone;
+    fn poll_timers(&mut self, process: usize) {
+        self.follow_wall_clock(process);
+        let gone = &self.workers.disconnected;
         self.processes[process].mailbox.retain_watchers(|ticket| !gone.contains(ticket));
         let mut pause = POLL;
         if !self.is_store_down() {
-            let now = self.time(process);
+            let now = self.engine_time(process);
             let timers = ready(self.store.timers(now.after(HORIZON), TIMERS_PAGE)).unwrap_or_default();
-            // A run that waits for an upgrade stays due: reading it every second would prove nothing.
+            // A run that needs an upgrade stays due. Polling for it every second would test nothing.
             if timers.iter().all(|timer| self.checker.needs_upgrade(timer.run)) {
                 let next = ready(self.store.next_timer()).ok().flatten().filter(|_| timers.is_empty());
-                let left = next.map_or(POLL_LAZILY, |at| Span(at.since(now).0.saturating_sub(HORIZON.0)));
-                pause = left.clamp(POLL, POLL_LAZILY);
+                let left = next.map_or(POLL_IDLE, |at| Span(at.since(now).0.saturating_sub(HORIZON.0)));
+                pause = left.clamp(POLL, POLL_IDLE);
             }
             if !timers.is_empty() {
                 self.deliver(process, Command::Timers(timers));
             }
         }
-        self.push(pause, Event::Process(process, Happening::Poll));
+        self.push(pause, SimEvent::Process(process, ProcessEvent::PollTimers));
     }
 }

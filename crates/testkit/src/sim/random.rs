@@ -1,7 +1,7 @@
-//! Random numbers that are the same on every machine, forever: SplitMix64, and nothing from outside.
+//! Seeded random numbers that are the same on every machine, forever (SplitMix64).
 //!
-//! One seed is split into streams, one per concern, so that drawing one number more in one of them
-//! does not shift the others. The rule: whatever the simulator decides, it decides by drawing here.
+//! A seed is split into streams, one per concern, so that one more draw in one stream does not shift the
+//! others. Invariant: every decision of the simulator is drawn here.
 
 use kernel::Span;
 
@@ -11,7 +11,7 @@ pub struct Random {
 }
 
 impl Random {
-    /// Stream `concern` of `seed`.
+    /// The stream named `concern` of `seed`. Renaming a stream changes every number in it.
     pub fn stream(seed: u64, concern: &str) -> Random {
         let mixed = concern.bytes().fold(seed, |n, byte| mix(n ^ u64::from(byte)));
         Random { state: mixed }
@@ -22,12 +22,12 @@ impl Random {
         mix(self.state)
     }
 
-    /// Below `bound`, which is not zero. (The bias of a modulus is far below anything we look for.)
+    /// A number below `bound`, which must not be zero. The bias of the modulus is negligible here.
     pub fn below(&mut self, bound: u64) -> u64 {
         self.draw() % bound
     }
 
-    /// Between the two, both included.
+    /// A number between the two, both included.
     pub fn between(&mut self, least: u64, most: u64) -> u64 {
         least + self.below(most - least + 1)
     }
@@ -45,14 +45,14 @@ impl Random {
         Span(self.between(least * 1_000, most * 1_000))
     }
 
-    /// Short ones as likely as long ones: the order of magnitude is drawn first.
+    /// A log-uniform duration: the order of magnitude is drawn first.
     pub fn log_millis(&mut self, least: u64, most: u64) -> Span {
         let (low, high) = (least.max(1).ilog2(), most.max(1).ilog2());
         let magnitude = 1 << self.between(u64::from(low), u64::from(high));
         self.millis(magnitude.clamp(least, most), (2 * magnitude).clamp(least, most))
     }
 
-    /// One of a list that is not empty.
+    /// Picks one item; `list` must not be empty.
     pub fn pick<T: Copy>(&mut self, list: &[T]) -> T {
         list[self.below(list.len() as u64) as usize]
     }
@@ -62,7 +62,7 @@ impl Random {
     }
 }
 
-/// SplitMix64's finaliser.
+/// The finaliser of SplitMix64.
 fn mix(mut z: u64) -> u64 {
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);

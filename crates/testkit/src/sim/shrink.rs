@@ -1,16 +1,16 @@
-//! Makes a failing story small: leaves out whatever it fails without.
+//! Shrinks a failing simulation: leaves out everything that the failure does not need.
 //!
-//! Kinds of faults first, then hosts, runs and steps. Streams of random numbers are split by concern, so
-//! leaving one thing out moves the others little; what remains is the same kind of failure, perhaps by
-//! another road. Greedy, so the result is small, not smallest.
+//! It tries kinds of faults first, then hosts, runs and steps. Random streams are split by concern, so
+//! leaving one thing out changes the others little. The remaining simulation may fail in another way than the
+//! original. The search is greedy, so the result is small but not minimal.
 
-use super::faults::Fault;
+use super::fault_plan::Fault;
 use super::{Options, Report, run};
 
-/// The smallest options found with which the seed still fails, and how it fails with them; `None` if it
-/// does not fail at all.
+/// The smallest options found with which the seed still fails, with their report; `None` if the seed does not
+/// fail at all.
 pub fn shrink(seed: u64, options: &Options) -> Option<(Options, Report)> {
-    let fails = |options: &Options| Some(run(seed, options)).filter(|report| report.failure.is_some());
+    let fails = |options: &Options| Some(run(seed, options)).filter(|report| report.violation.is_some());
     let mut best = (options.clone(), fails(options)?);
     let attempt = |best: &mut (Options, Report), smaller: Options| {
         if let Some(report) = fails(&smaller) {
@@ -38,7 +38,7 @@ pub fn shrink(seed: u64, options: &Options) -> Option<(Options, Report)> {
             attempt(&mut best, smaller);
         }
     }
-    // What a large story could not do without may be of no use in a small one.
+    // A fault that the large simulation needed may be unnecessary in the small one.
     for fault in Fault::ALL {
         if !best.0.without.contains(&fault) {
             let mut smaller = best.0.clone();
@@ -49,8 +49,8 @@ pub fn shrink(seed: u64, options: &Options) -> Option<(Options, Report)> {
     Some(best)
 }
 
-/// The settings that tell this story again, for a command line.
-pub fn settings(seed: u64, options: &Options) -> String {
+/// The environment variables that reproduce this simulation, for a command line.
+pub fn environment(seed: u64, options: &Options) -> String {
     let without: Vec<String> = options.without.iter().map(|fault| format!("{fault:?}")).collect();
     let Options { runs_max, steps_max, hosts_max, .. } = options;
     format!(

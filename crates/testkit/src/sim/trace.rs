@@ -1,15 +1,15 @@
-//! What happened, told twice: as a hash of every line, and as the last few hundred lines in words.
+//! The trace of a simulation: a hash over all lines, and the last few hundred lines as text.
 //!
-//! Two stories are the same exactly when their hashes are; a failing seed prints its lines. Marks count
-//! the situations worth meeting, so that a batch of stories cannot pass by meeting none.
+//! Equal hashes mean equal simulations. A failing seed prints its lines. Coverage marks count interesting
+//! situations, so that a batch of seeds cannot pass without covering them.
 
 use kernel::Timestamp;
 use std::collections::{BTreeMap, VecDeque};
 
-/// Lines that are kept for people.
+/// How many lines are kept for printing.
 const LINES_MAX: usize = 200;
 
-/// How often each named situation was met.
+/// How often each coverage mark was hit.
 pub type Marks = BTreeMap<&'static str, u64>;
 
 pub struct Trace {
@@ -39,7 +39,7 @@ impl Trace {
         self.lines.push_back(line);
     }
 
-    /// Counts a situation, if this is one.
+    /// Counts a coverage mark if `is_met`.
     pub fn mark(&mut self, what: &'static str, is_met: bool) {
         if is_met {
             *self.marks.entry(what).or_default() += 1;

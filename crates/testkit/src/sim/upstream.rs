@@ -1,8 +1,8 @@
-//! The services that steps call: they answer late, badly, twice, or not at all, and some are not even
-//! asked. Whatever they answer says which attempt it is about, so that the checker can tell whose answer
-//! was taken.
+//! The HTTP services that steps call. They answer late, with errors, twice, or not at all; some requests are
+//! held back before they are sent. Every answer contains the fence of its attempt, so the checker can tell
+//! which answer was accepted.
 
-use super::faults::Faults;
+use super::fault_plan::FaultPlan;
 use super::random::Random;
 use engine::mailbox::Dispatch;
 use kernel::advance::{TaskResult, Work};
@@ -10,45 +10,50 @@ use kernel::event::Failure;
 use kernel::payload::INLINE_MAX;
 use kernel::{Payload, Span, Timestamp};
 
-/// What an executor will report, and when: nothing at all, one result, or more than it should.
-pub fn reports(dispatch: &Dispatch, random: &mut Random, faults: &Faults, now: Timestamp) -> Vec<(Span, TaskResult)> {
+/// What an executor will report, and when: nothing, one result, or two.
+pub fn reports(
+    dispatch: &Dispatch,
+    random: &mut Random,
+    faults: &FaultPlan,
+    now: Timestamp,
+) -> Vec<(Span, TaskResult)> {
     if !matches!(dispatch.work, Work::Http(_)) {
         return vec![(random.millis(0, 1), TaskResult::Done { body: None, took: Span(0) })];
     }
-    if random.chance(faults.silence) {
+    if random.chance(faults.upstream_silence) {
         return Vec::new();
     }
     if random.chance(50) {
-        // Now and then for a moment that has passed by the time it is heard of.
+        // Sometimes the process hears of it only after that time has passed.
         let until = now.after(random.log_millis(1, 60_000));
         let failure = Failure::new("host_backoff", "the host is down");
         return vec![(random.millis(0, 2), TaskResult::Blocked { until, failure })];
     }
     let took = random.log_millis(1, 30_000);
-    let first = (took, draw(dispatch, random, took));
+    let first = (took, draw_response(dispatch, random, took));
     if !random.chance(faults.double_result) {
         return vec![first];
     }
     let again = took.0 + random.log_millis(1, 60_000).0;
-    let second = if random.coin() { first.1.clone() } else { draw(dispatch, random, took) };
+    let second = if random.coin() { first.1.clone() } else { draw_response(dispatch, random, took) };
     vec![first, (Span(again), second)]
 }
 
-/// An upstream on a good day.
-pub fn well(dispatch: &Dispatch) -> TaskResult {
+/// The answer of a healthy upstream.
+pub fn success(dispatch: &Dispatch) -> TaskResult {
     match dispatch.work {
         Work::Http(_) => respond(dispatch, 200, None, 0),
         Work::Noop | Work::Log { .. } => TaskResult::Done { body: None, took: Span(0) },
     }
 }
 
-/// The attempt an answer is about.
-pub fn fence(body: &[u8]) -> Option<u64> {
+/// The fence in an answer.
+pub fn fence_in(body: &[u8]) -> Option<u64> {
     let digits = body.strip_prefix(b"{\"fence\":")?.split(|b| !b.is_ascii_digit()).next()?;
     std::str::from_utf8(digits).ok()?.parse().ok()
 }
 
-fn draw(dispatch: &Dispatch, random: &mut Random, took: Span) -> TaskResult {
+fn draw_response(dispatch: &Dispatch, random: &mut Random, took: Span) -> TaskResult {
     let pad = if random.chance(100) { INLINE_MAX } else { 0 };
     match random.below(20) {
         0..12 => respond(dispatch, random.pick(&[200, 200, 201, 204]), None, pad),

@@ -1,19 +1,19 @@
-//! Time, and everything that is going to happen: one heap, ordered by virtual time and then by a drawn
-//! number, because nothing may rely on the order of simultaneous things.
+//! The state of a simulation: virtual time and one heap of events. The heap is ordered by time and then by a
+//! random number, because nothing may rely on the order of simultaneous events.
 
 use super::Options;
-use super::check::{Checker, Definition};
-use super::client::{self, Errand};
-use super::crew::{Crew, Deed};
-use super::faults::Faults;
-use super::harm::{Failure, Harm, Judgement};
-use super::ledger::{Ask, Ledger};
-use super::process::{Happening, Process};
+use super::checker::{Checker, Definition};
+use super::client::{self, PlannedRequest};
+use super::client_log::{ClientLog, Request};
+use super::fault_injection::{FaultEvent, Host};
+use super::fault_plan::FaultPlan;
+use super::process::{Process, ProcessEvent};
 use super::random::Random;
-use super::shape::{Extreme, Limit, STEPS_MAX, Shape, Tell};
 use super::trace::Trace;
 use super::upstream;
-use super::weather::{Host, Weather};
+use super::violation::{CheckResult, Violation, ViolationKind};
+use super::workers::{WorkerAction, Workers};
+use super::workflow_generator::{ConcurrencyLimit, EndNotification, Extreme, STEPS_MAX, TestWorkflow};
 use engine::Version;
 use engine::mailbox::Dispatch;
 use kernel::event::Record;
@@ -25,190 +25,192 @@ use std::task::{Poll, Waker};
 use store::MemoryStore;
 
 const START: Timestamp = Timestamp(1_700_000_000_000_000);
-/// Thousandths of stories that are about one shape at the edge of what is allowed.
+/// How many simulations in a thousand use one extreme workflow.
 const EXTREME: u32 = 50;
-/// In good weather, callbacks are delivered and the end is looked for this often…
+/// In the liveness phase, open waits are answered and the end is checked this often.
 const TICK: Span = Span::from_secs(5);
-/// …and after this long whatever has not ended never will.
-const PATIENCE: Span = Span::from_secs(6 * 3_600);
+/// A run that has not ended after this much of the liveness phase is stuck.
+const LIVENESS_MAX: Span = Span::from_secs(6 * 3_600);
 
-/// Name of the workflow that calls whoever wants to be told of an end.
-pub const TELLER: &str = "teller";
-/// A run that must make room for another has done so after this long.
-const ROOM: Span = Span::from_secs(60);
+/// Name of the workflow whose runs call a notification URL.
+pub const NOTIFIER: &str = "notify";
+/// A run that must make room for a newer one has this long to do so.
+const MAKE_ROOM_MAX: Span = Span::from_secs(60);
 
-pub enum Event {
-    Process(usize, Happening),
-    Weather(Weather),
-    Client(Errand),
-    Crew(Deed),
-    /// Somebody pauses (true) or resumes the workflow of a definition.
-    Hold(usize, bool),
-    /// The first phase is over.
-    Calm,
-    /// The second phase, again and again.
+pub enum SimEvent {
+    Process(usize, ProcessEvent),
+    Fault(FaultEvent),
+    ClientRequest(PlannedRequest),
+    Worker(WorkerAction),
+    /// A client pauses (true) or resumes the workflow of a definition.
+    PauseWorkflow(usize, bool),
+    /// The safety phase ends and the liveness phase begins.
+    StartLiveness,
+    /// Repeats throughout the liveness phase.
     Tick,
 }
 
 pub struct World {
     pub now: Timestamp,
-    heap: BTreeMap<(Timestamp, u64), Event>,
-    /// How many of those clients are going to do.
-    errands: u64,
-    pub happenings: u64,
-    happenings_max: u64,
+    heap: BTreeMap<(Timestamp, u64), SimEvent>,
+    /// How many client requests are in the heap.
+    pending_requests: u64,
+    pub events: u64,
+    events_max: u64,
     pub trace: Trace,
 
-    /// Streams: what the outside does, what fails, and how long things take.
-    pub workload: Random,
-    pub chance: Random,
-    pub schedule: Random,
-    /// Limits, pauses and notices.
-    pub around: Random,
-    pub crew: Crew,
+    /// Random streams, one per concern: what clients and upstreams do, which faults happen, how long things
+    /// take.
+    pub workload_random: Random,
+    pub fault_random: Random,
+    pub timing_random: Random,
+    /// Concurrency limits, pauses and notifications.
+    pub limits_random: Random,
+    pub workers: Workers,
 
-    pub faults: Faults,
-    pub is_calm: bool,
+    pub faults: FaultPlan,
+    pub is_liveness_phase: bool,
     pub store: MemoryStore,
-    /// Nothing can be read or written before this.
+    /// Until then the store refuses reads and writes.
     pub store_down_until: Timestamp,
 
     pub hosts: Vec<Host>,
-    /// Every process there ever was.
+    /// Every process that was ever started.
     pub processes: Vec<Process>,
-    /// Attempts whose upstream does not answer, and the process that waits.
-    pub silent: Vec<(usize, Dispatch)>,
+    /// Attempts that their upstream never answers, with the process that waits.
+    pub silent_dispatches: Vec<(usize, Dispatch)>,
 
     pub definitions: Vec<Definition>,
-    /// The definition of each run that was asked for.
-    pub pinned: BTreeMap<RunId, usize>,
-    /// Runs that were asked for together; of the first one somebody may have had the key before.
-    pub pairs: Vec<(RunId, RunId)>,
-    pub ledger: Ledger,
+    /// The definition of each run that was requested, as an index.
+    pub definition_of: BTreeMap<RunId, usize>,
+    /// Pairs of runs that one request starts together. The first may have an idempotency key that is already
+    /// taken.
+    pub started_together: Vec<(RunId, RunId)>,
+    pub client_log: ClientLog,
     pub checker: Checker,
-    calm_at: Timestamp,
+    liveness_starts_at: Timestamp,
 }
 
 impl World {
     pub fn new(seed: u64, options: &Options) -> World {
         let mut topology = Random::stream(seed, "topology");
         let mut workload = Random::stream(seed, "workload");
-        let mut chance = Random::stream(seed, "faults");
-        let mut workers = Random::stream(seed, "workers");
-        let faults = Faults::draw(&mut chance, &mut workers, &options.without);
-        let mut around = Random::stream(seed, "around");
-        // Places are kept by the one process that has the store, and so are pauses of workflows.
-        let hosts_max = if faults.has_gates { 1 } else { options.hosts_max };
+        let mut fault_random = Random::stream(seed, "faults");
+        let mut worker_random = Random::stream(seed, "workers");
+        let faults = FaultPlan::draw(&mut fault_random, &mut worker_random, &options.without);
+        let mut limits_random = Random::stream(seed, "around");
+        // With a local store, one process keeps concurrency groups and workflow pauses in its memory.
+        let hosts_max = if faults.has_concurrency_limits { 1 } else { options.hosts_max };
         let hosts = topology.pick(&[1, 1, 1, 2, 2, 3, 4, 5]).min(hosts_max);
-        let calm_at = START.after(topology.millis(20_000, 240_000));
+        let liveness_starts_at = START.after(topology.millis(20_000, 240_000));
         let extreme = topology.chance(EXTREME).then(|| topology.pick(&Extreme::ALL));
         let count = if extreme.is_some() { 1 } else { workload.between(1, 3) };
-        let shape = |random: &mut Random| match extreme.filter(|_| options.steps_max >= STEPS_MAX) {
-            Some(extreme) => Shape::extreme(random, extreme),
-            None => Shape::draw(random, options.steps_max),
+        let workflow = |random: &mut Random| match extreme.filter(|_| options.steps_max >= STEPS_MAX) {
+            Some(extreme) => TestWorkflow::extreme(random, extreme),
+            None => TestWorkflow::draw(random, options.steps_max),
         };
-        let shapes: Vec<Shape> = (0..count).map(|_| shape(&mut workload)).collect();
-        let mut shapes = shapes;
+        let workflows: Vec<TestWorkflow> = (0..count).map(|_| workflow(&mut workload)).collect();
+        let mut workflows = workflows;
         if faults.has_tasks {
-            shapes.iter_mut().for_each(|shape| shape.outsource(&mut workers));
-            let plain = if extreme.is_some() { 0 } else { workers.between(0, 3) };
-            shapes.extend((0..plain).map(|_| Shape::plain(&mut workers)));
+            workflows.iter_mut().for_each(|workflow| workflow.assign_steps_to_workers(&mut worker_random));
+            let single_tasks = if extreme.is_some() { 0 } else { worker_random.between(0, 3) };
+            workflows.extend((0..single_tasks).map(|_| TestWorkflow::single_task(&mut worker_random)));
         }
-        let crew = Crew::draw(workers, faults.is_cramped);
-        let definitions = define(shapes, &mut around, &faults, extreme.is_some());
+        let workers = Workers::draw(worker_random, faults.has_small_memory);
+        let definitions = draw_definitions(workflows, &mut limits_random, &faults, extreme.is_some());
         let runs_max = if extreme.is_some() { options.runs_max.min(2) } else { options.runs_max };
         let checker = Checker::new(faults.has_one_clock());
         let mut world = World {
             now: START,
             heap: BTreeMap::new(),
-            errands: 0,
-            happenings: 0,
-            happenings_max: options.happenings_max,
+            pending_requests: 0,
+            events: 0,
+            events_max: options.events_max,
             trace: Trace::new(START, options.is_printing),
-            workload,
-            chance,
-            schedule: Random::stream(seed, "schedule"),
-            around,
-            crew,
+            workload_random: workload,
+            fault_random,
+            timing_random: Random::stream(seed, "schedule"),
+            limits_random,
+            workers,
             faults,
-            is_calm: false,
+            is_liveness_phase: false,
             store: MemoryStore::new(),
             store_down_until: START,
             hosts: Vec::new(),
             processes: Vec::new(),
-            silent: Vec::new(),
+            silent_dispatches: Vec::new(),
             definitions,
-            pinned: BTreeMap::new(),
-            pairs: Vec::new(),
-            ledger: Ledger::default(),
+            definition_of: BTreeMap::new(),
+            started_together: Vec::new(),
+            client_log: ClientLog::default(),
             checker,
-            calm_at,
+            liveness_starts_at,
         };
         if let Some(extreme) = extreme {
             world.trace.mark(extreme.mark(), true);
         }
-        world.forecast(hosts as usize);
-        for (at, errand) in client::draw(&mut world, runs_max, calm_at) {
-            world.push_at(at, Event::Client(errand));
+        world.set_up_hosts(hosts as usize);
+        for (at, request) in client::draw_requests(&mut world, runs_max, liveness_starts_at) {
+            world.push_at(at, SimEvent::ClientRequest(request));
         }
-        if world.faults.has_holds && hosts == 1 {
-            for (at, definition, is_paused) in client::holds(&mut world, calm_at) {
-                world.push_at(at, Event::Hold(definition, is_paused));
+        if world.faults.has_user_pauses && hosts == 1 {
+            for (at, definition, is_paused) in client::draw_workflow_pauses(&mut world, liveness_starts_at) {
+                world.push_at(at, SimEvent::PauseWorkflow(definition, is_paused));
             }
         }
         if world.faults.has_tasks {
-            world.muster(calm_at);
+            world.schedule_workers(liveness_starts_at);
         }
-        world.push_at(calm_at, Event::Calm);
+        world.push_at(liveness_starts_at, SimEvent::StartLiveness);
         world
     }
 
-    /// Lives until every run is over, or something is wrong.
-    pub fn live(&mut self) -> Judgement {
+    /// Processes events until every run has ended or an invariant breaks.
+    pub fn run(&mut self) -> CheckResult {
         while let Some(((at, _), event)) = self.heap.pop_first() {
             self.now = at;
-            self.happenings += 1;
-            if self.happenings > self.happenings_max || at > self.calm_at.after(PATIENCE) {
-                return Err(Failure { harm: Harm::Stuck, what: self.stuck() });
+            self.events += 1;
+            if self.events > self.events_max || at > self.liveness_starts_at.after(LIVENESS_MAX) {
+                return Err(Violation { kind: ViolationKind::Stuck, message: self.describe_stuck_run() });
             }
             match event {
-                Event::Process(process, happening) => self.happen(process, happening)?,
-                Event::Weather(weather) => self.change(weather)?,
-                Event::Client(errand) => {
-                    self.errands -= 1;
-                    self.send(errand);
+                SimEvent::Process(process, event) => self.handle_process_event(process, event)?,
+                SimEvent::Fault(weather) => self.apply_fault(weather)?,
+                SimEvent::ClientRequest(request) => {
+                    self.pending_requests -= 1;
+                    self.send(request);
                 }
-                Event::Crew(deed) => self.work(deed),
-                Event::Hold(_, true) if self.is_calm => {}
-                Event::Hold(definition, is_paused) => self.hold(definition, is_paused),
-                Event::Calm => self.calm_down(),
-                Event::Tick if self.is_over() => {
+                SimEvent::Worker(action) => self.do_worker_action(action),
+                SimEvent::PauseWorkflow(_, true) if self.is_liveness_phase => {}
+                SimEvent::PauseWorkflow(definition, is_paused) => self.set_workflow_paused(definition, is_paused),
+                SimEvent::StartLiveness => self.start_liveness_phase(),
+                SimEvent::Tick if self.is_over() => {
                     self.checker.check_all(&self.store)?;
-                    self.checker.news.check(&self.store)?;
-                    return self.ledger.check_all(&self.checker);
+                    self.checker.notifications.check_none_lost(&self.store)?;
+                    return self.client_log.check_all(&self.checker);
                 }
-                Event::Tick => {
-                    self.checker.news.check(&self.store)?;
-                    self.checker.leases.check(self.now)?;
-                    self.make_room()?;
-                    self.help();
+                SimEvent::Tick => {
+                    self.checker.notifications.check_none_lost(&self.store)?;
+                    self.checker.leases.check_all_delivered(self.now)?;
+                    self.check_room_was_made()?;
+                    self.answer_waits_and_resume();
                     if self.faults.has_tasks {
-                        self.claim_all();
+                        self.claim_from_all();
                     }
-                    self.push(TICK, Event::Tick);
+                    self.push(TICK, SimEvent::Tick);
                 }
             }
         }
-        Err("nothing is left to happen".into())
+        Err("the event heap is empty".into())
     }
 
-    pub fn push(&mut self, after: Span, event: Event) {
+    pub fn push(&mut self, after: Span, event: SimEvent) {
         self.push_at(self.now.after(after), event);
     }
 
-    pub fn push_at(&mut self, at: Timestamp, event: Event) {
-        self.errands += u64::from(matches!(event, Event::Client(_)));
-        let tie_break = self.schedule.draw();
+    pub fn push_at(&mut self, at: Timestamp, event: SimEvent) {
+        self.pending_requests += u64::from(matches!(event, SimEvent::ClientRequest(_)));
+        let tie_break = self.timing_random.draw();
         self.heap.insert((at, tie_break), event);
     }
 
@@ -216,56 +218,60 @@ impl World {
         self.trace.note(self.now, what);
     }
 
-    fn calm_down(&mut self) {
-        self.note("--- the weather is good from here on".into());
-        self.is_calm = true;
-        self.clear_up();
+    fn start_liveness_phase(&mut self) {
+        self.note("--- liveness phase: faults stop here".into());
+        self.is_liveness_phase = true;
+        self.resume_all();
         if self.faults.has_tasks {
-            self.open_types();
+            self.enable_all_types();
         }
-        for (process, dispatch) in std::mem::take(&mut self.silent) {
-            self.report(process, &dispatch, Span::from_millis(5), upstream::well(&dispatch));
+        for (process, dispatch) in std::mem::take(&mut self.silent_dispatches) {
+            self.schedule_report(process, &dispatch, Span::from_millis(5), upstream::success(&dispatch));
         }
-        self.push(TICK, Event::Tick);
+        self.push(TICK, SimEvent::Tick);
     }
 
-    /// Whoever must make room for another has done so, where one process has had the time to see to it.
-    pub fn make_room(&self) -> Judgement {
-        let since = Timestamp(self.now.0 - ROOM.0 as i64);
+    /// Checks that older runs made room for a newer one, if a single process had enough time to do so.
+    pub fn check_room_was_made(&self) -> CheckResult {
+        let since = Timestamp(self.now.0 - MAKE_ROOM_MAX.0 as i64);
         let mut alive = self.processes.iter().filter(|p| p.is_alive());
         match (alive.next(), alive.next()) {
             (Some(only), None) if !only.is_outdated && only.up_since.max(self.store_down_until) < since => {
-                self.checker.crowd.is_made_room_for(since)
+                self.checker.concurrency.check_room_was_made(since)
             }
             _ => Ok(()),
         }
     }
 
     fn is_over(&self) -> bool {
-        let is_quiet = self.checker.open().next().is_none() && self.unanswered_asks().is_empty();
-        let is_quiet = is_quiet && self.checker.news.is_told();
-        is_quiet && self.errands == 0 && self.hosts.iter().all(|h| h.is_up())
+        let is_quiet = self.checker.open().next().is_none() && self.unanswered_requests().is_empty();
+        let is_quiet = is_quiet && self.checker.notifications.all_sent();
+        is_quiet && self.pending_requests == 0 && self.hosts.iter().all(|h| h.is_up())
     }
 
-    /// Requests that must be answered yet. A watcher need not be where its process is not the one that
-    /// ends the run: engines do not tell each other.
-    fn unanswered_asks(&self) -> Vec<&Ask> {
-        let is_alone = self.hosts.len() == 1 && self.faults.pause_mean.is_none() && self.faults.swizzle_mean.is_none();
-        let is_owed = |ask: &&Ask| match ask {
-            Ask::Watch { run } => is_alone && !self.checker.needs_upgrade(*run),
+    /// Requests that still need an answer. A watcher is exempt if another process may end its run, because
+    /// the simulated processes do not notify each other.
+    fn unanswered_requests(&self) -> Vec<&Request> {
+        let has_one_process =
+            self.hosts.len() == 1 && self.faults.pause_mean.is_none() && self.faults.staggered_pause_mean.is_none();
+        let needs_answer = |request: &&Request| match request {
+            Request::Watch { run } => has_one_process && !self.checker.needs_upgrade(*run),
             _ => true,
         };
-        self.ledger.open().filter(is_owed).collect()
+        self.client_log.open().filter(needs_answer).collect()
     }
 
-    /// Says which run does not end, and all that is stored of it.
-    fn stuck(&self) -> String {
+    /// Describes the first run that does not end, with everything stored about it.
+    fn describe_stuck_run(&self) -> String {
         let Some((id, definition, run)) = self.checker.open().next() else {
-            let is_told = self.checker.news.is_told();
-            return format!("never answered: {:?}; everybody is told: {is_told}", self.unanswered_asks());
+            let all_sent = self.checker.notifications.all_sent();
+            return format!(
+                "requests without an answer: {:?}; all notifications sent: {all_sent}",
+                self.unanswered_requests()
+            );
         };
         let mut text = format!("{id} is {}, due at {:?}\n", run.status(), run.next_due());
-        for (i, step) in definition.shape.steps.iter().enumerate() {
+        for (i, step) in definition.workflow.steps.iter().enumerate() {
             let state = run.step(i as u32);
             text += &format!("  s{i} needs {:?} {:?} {:?}: {:?}\n", step.needs, step.kind, step.retry, state.phase);
         }
@@ -280,44 +286,53 @@ impl World {
     }
 }
 
-/// Workflows, with what stands around them: limits, a later edition with another limit, somebody to tell.
-fn define(shapes: Vec<Shape>, random: &mut Random, faults: &Faults, is_extreme: bool) -> Vec<Definition> {
+/// Draws definitions around the workflows: concurrency limits, a second version with another limit,
+/// notifications.
+fn draw_definitions(
+    workflows: Vec<TestWorkflow>,
+    random: &mut Random,
+    faults: &FaultPlan,
+    is_extreme: bool,
+) -> Vec<Definition> {
     let mut definitions: Vec<Definition> = Vec::new();
-    for (n, mut shape) in shapes.into_iter().enumerate() {
-        shape.gate = (faults.has_gates && random.chance(800)).then(|| Limit::draw(random)).filter(|_| !shape.is_plain);
-        for _ in 0..if faults.has_notices && !shape.is_plain { random.below(3) } else { 0 } {
+    for (n, mut workflow) in workflows.into_iter().enumerate() {
+        workflow.concurrency = (faults.has_concurrency_limits && random.chance(800))
+            .then(|| ConcurrencyLimit::draw(random))
+            .filter(|_| !workflow.is_single_task);
+        for _ in 0..if faults.has_notifications && !workflow.is_single_task { random.below(3) } else { 0 } {
             let name = format!("workflow {}", random.below(n as u64 + 1));
-            let workflow = (!is_extreme && random.chance(300)).then_some(name);
-            shape.tells.push(Tell { only_failures: random.chance(300), workflow });
+            let sender = (!is_extreme && random.chance(300)).then_some(name);
+            workflow.notifications.push(EndNotification { only_failures: random.chance(300), workflow: sender });
         }
-        definitions.push(edition(shape, WorkflowId(random.bytes()), format!("workflow {n}"), 1, random));
+        definitions.push(definition(workflow, WorkflowId(random.bytes()), format!("workflow {n}"), 1, random));
     }
-    if faults.has_gates && !is_extreme && random.chance(300) {
-        let mut shape = Shape::draw(random, 6);
-        shape.gate = Some(Limit::draw(random));
-        let Version { workflow, name, .. } = &*definitions[0].version;
-        definitions.push(edition(shape, *workflow, name.clone(), 2, random));
+    if faults.has_concurrency_limits && !is_extreme && random.chance(300) {
+        let mut workflow = TestWorkflow::draw(random, 6);
+        workflow.concurrency = Some(ConcurrencyLimit::draw(random));
+        let Version { workflow: id, name, .. } = &*definitions[0].version;
+        definitions.push(definition(workflow, *id, name.clone(), 2, random));
     }
-    if faults.has_notices {
-        let mut shape = Shape::teller(random);
-        shape.gate = (faults.has_gates && random.chance(300)).then(|| Limit::draw(random));
-        definitions.push(edition(shape, WorkflowId(random.bytes()), TELLER.into(), 1, random));
+    if faults.has_notifications {
+        let mut workflow = TestWorkflow::notifier(random);
+        workflow.concurrency =
+            (faults.has_concurrency_limits && random.chance(300)).then(|| ConcurrencyLimit::draw(random));
+        definitions.push(definition(workflow, WorkflowId(random.bytes()), NOTIFIER.into(), 1, random));
     }
     definitions
 }
 
-fn edition(shape: Shape, workflow: WorkflowId, name: String, number: u32, random: &mut Random) -> Definition {
-    let shape = Rc::new(shape);
-    let plan = Arc::new(shape.plan());
-    let version = Version { org: OrgId::DEFAULT, workflow, name, number, hash: random.bytes(), plan };
-    Definition { shape, version: Arc::new(version) }
+fn definition(workflow: TestWorkflow, id: WorkflowId, name: String, number: u32, random: &mut Random) -> Definition {
+    let workflow = Rc::new(workflow);
+    let plan = Arc::new(workflow.plan());
+    let version = Version { org: OrgId::DEFAULT, workflow: id, name, number, hash: random.bytes(), plan };
+    Definition { workflow, version: Arc::new(version) }
 }
 
-/// Calls of the memory store are ready at once.
+/// Calls to the memory store complete at once.
 pub fn ready<T>(call: store::Call<'_, T>) -> store::Result<T> {
     let mut call = call;
     match call.as_mut().poll(&mut std::task::Context::from_waker(Waker::noop())) {
         Poll::Ready(result) => result,
-        Poll::Pending => panic!("the memory store never waits"),
+        Poll::Pending => panic!("the memory store returned a pending call"),
     }
 }

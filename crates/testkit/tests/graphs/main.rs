@@ -1,8 +1,8 @@
-//! Random graphs, driven one result at a time: after every advance the kernel and the naive oracle must
-//! agree on which steps run, which are skipped and why, and at the end on how the run ended.
+//! Random workflows, advanced one result at a time. After every result the kernel and the naive oracle must
+//! agree on which steps run, which are skipped and why; at the end they must agree on how the run ended.
 //!
-//! A graph of at most [`EXHAUSTIVE`] steps is driven through every assignment of results that it can
-//! meet, a larger one through one that is drawn. `ONWARD_GRAPHS=100000` draws more graphs.
+//! A workflow of at most [`EXHAUSTIVE_STEPS_MAX`] steps is run with every possible assignment of outcomes, a
+//! larger one with a random assignment. `ONWARD_GRAPHS=100000` tests more workflows.
 
 use kernel::advance::TaskResult;
 use kernel::event::{Because, Failure, Origin};
@@ -11,23 +11,23 @@ use kernel::{
     Admission, Context, Effect, Input, Payload, Payloads, Plan, Run, RunId, RunStatus, Span, Timestamp, advance,
 };
 use std::time::Instant;
-use testkit::sim::oracle::{self, Ending, Standing};
+use testkit::sim::oracle::{self, StepOutcome, StepState};
 use testkit::sim::random::Random;
-use testkit::sim::shape::Shape;
+use testkit::sim::workflow_generator::TestWorkflow;
 
 const GRAPHS: u64 = 20_000;
 const STEPS_MAX: u64 = 12;
-const EXHAUSTIVE: usize = 5;
+const EXHAUSTIVE_STEPS_MAX: usize = 5;
 
-/// What a step can answer.
-const ENDINGS: [Ending; 4] = [
-    Ending { word: "success", code: Some(200) },
-    Ending { word: "failed", code: Some(404) },
-    Ending { word: "failed", code: None },
-    Ending { word: "timeout", code: None },
+/// How a step can end.
+const OUTCOMES: [StepOutcome; 4] = [
+    StepOutcome { status: "success", code: Some(200) },
+    StepOutcome { status: "failed", code: Some(404) },
+    StepOutcome { status: "failed", code: None },
+    StepOutcome { status: "timeout", code: None },
 ];
 
-/// The results of one drive: first those given, then the first of all or drawn ones.
+/// The outcomes of one run. Beyond `made`, each is the first of [`OUTCOMES`] or a random one.
 struct Choices {
     made: Vec<usize>,
     next: usize,
@@ -35,24 +35,24 @@ struct Choices {
 }
 
 impl Choices {
-    fn choose(&mut self) -> Ending {
+    fn choose(&mut self) -> StepOutcome {
         if self.next == self.made.len() {
-            self.made.push(self.random.as_mut().map_or(0, |r| r.below(ENDINGS.len() as u64) as usize));
+            self.made.push(self.random.as_mut().map_or(0, |r| r.below(OUTCOMES.len() as u64) as usize));
         }
         self.next += 1;
-        ENDINGS[self.made[self.next - 1]]
+        OUTCOMES[self.made[self.next - 1]]
     }
 
-    /// Which of several steps answers: the first, or a drawn one.
+    /// Which of several running steps finishes next: the first, or a random one.
     fn pick(&mut self, steps: &[(u32, u64)]) -> (u32, u64) {
         self.random.as_mut().map_or(steps[0], |r| r.pick(steps))
     }
 
-    /// Goes on to the next assignment; false after the last.
-    fn turn(&mut self) -> bool {
+    /// Moves on to the next assignment of outcomes; returns false after the last.
+    fn next_assignment(&mut self) -> bool {
         self.next = 0;
         while let Some(last) = self.made.pop() {
-            if last + 1 < ENDINGS.len() {
+            if last + 1 < OUTCOMES.len() {
                 self.made.push(last + 1);
                 return true;
             }
@@ -61,18 +61,18 @@ impl Choices {
     }
 }
 
-struct Drive<'a> {
-    shape: &'a Shape,
+struct GraphRun<'a> {
+    workflow: &'a TestWorkflow,
     plan: &'a Plan,
     flag: bool,
     run: Run,
-    /// What executors were given and have not answered: step and fence.
-    under_way: Vec<(u32, u64)>,
-    endings: Vec<Option<Ending>>,
+    /// Steps that an executor is running: step and fence.
+    executing: Vec<(u32, u64)>,
+    outcomes: Vec<Option<StepOutcome>>,
 }
 
-impl Drive<'_> {
-    fn give(&mut self, input: Input) {
+impl GraphRun<'_> {
+    fn apply_input(&mut self, input: Input) {
         let (wait_url, payloads) = (|key: &str| key.to_owned(), Payloads::new());
         let context = Context {
             run: RunId([7; 16]),
@@ -86,18 +86,18 @@ impl Drive<'_> {
         let advanced = advance(self.plan, &mut self.run, vec![input], &context);
         for effect in advanced.effects {
             if let Effect::Execute { step, fence, .. } = effect {
-                self.under_way.push((step, fence));
+                self.executing.push((step, fence));
             }
         }
     }
 
     fn answer(&mut self, choices: &mut Choices) {
-        let (step, fence) = choices.pick(&self.under_way);
-        self.under_way.retain(|(other, _)| *other != step);
-        let ending = choices.choose();
-        self.endings[step as usize] = Some(ending);
+        let (step, fence) = choices.pick(&self.executing);
+        self.executing.retain(|(other, _)| *other != step);
+        let outcome = choices.choose();
+        self.outcomes[step as usize] = Some(outcome);
         let took = Span(1);
-        let result = match (ending.word, ending.code) {
+        let result = match (outcome.status, outcome.code) {
             ("timeout", _) => TaskResult::TimedOut { message: String::new(), took },
             (_, None) => {
                 TaskResult::Failed { failure: Failure::new("network", ""), retryable: true, retry_after: None, took }
@@ -106,20 +106,20 @@ impl Drive<'_> {
                 TaskResult::Response { status, headers: Vec::new(), body: Payload::json("{}"), retry_after: None, took }
             }
         };
-        self.give(Input::Finished { step, fence, result, digest: 0 });
+        self.apply_input(Input::Finished { step, fence, result, digest: 0 });
     }
 
-    /// Readiness and the skip cascade, step by step.
-    fn compare(&self) -> Result<Vec<Standing>, String> {
-        let standings = oracle::evaluate(self.shape, self.flag, &self.endings);
-        for (i, standing) in standings.iter().enumerate() {
+    /// Compares the state of every step with the oracle.
+    fn compare(&self) -> Result<Vec<StepState>, String> {
+        let states = oracle::evaluate(self.workflow, self.flag, &self.outcomes);
+        for (i, state) in states.iter().enumerate() {
             let step = self.run.step(i as u32);
-            let word = step.status().as_str();
-            let is_equal = match standing {
-                Standing::Blocked => word == "pending",
-                Standing::Ready => word == "running",
-                Standing::Settled(ending) => word == ending.word,
-                Standing::Skipped(needs) => match step.because.as_deref() {
+            let status = step.status().as_str();
+            let is_equal = match state {
+                StepState::Blocked => status == "pending",
+                StepState::Ready => status == "running",
+                StepState::Settled(outcome) => status == outcome.status,
+                StepState::Skipped(needs) => match step.because.as_deref() {
                     Some(Because::Needs { steps }) => {
                         steps.len() == needs.len() && needs.iter().all(|n| steps.contains(&(*n as u32)))
                     }
@@ -128,54 +128,58 @@ impl Drive<'_> {
                 },
             };
             if !is_equal {
-                return Err(format!("s{i} is {word} because {:?}, the oracle says {standing:?}\n{self}", step.because));
+                return Err(format!("s{i} is {status} because {:?}, the oracle says {state:?}\n{self}", step.because));
             }
         }
-        Ok(standings)
+        Ok(states)
     }
 }
 
-impl std::fmt::Display for Drive<'_> {
+impl std::fmt::Display for GraphRun<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        writeln!(f, "flag {}, strict {}", self.flag, self.shape.is_strict)?;
-        for (i, step) in self.shape.steps.iter().enumerate() {
+        writeln!(f, "flag {}, strict {}", self.flag, self.workflow.is_strict)?;
+        for (i, step) in self.workflow.steps.iter().enumerate() {
             let guard = step.guard.as_ref().map_or(String::new(), |g| format!(" if {g}"));
-            writeln!(f, "s{i} {:?} needs {:?}{guard}: {:?}", step.kind, step.needs, self.endings[i])?;
+            writeln!(f, "s{i} {:?} needs {:?}{guard}: {:?}", step.kind, step.needs, self.outcomes[i])?;
         }
         Ok(())
     }
 }
 
-/// One run from its start to its end.
-fn drive(shape: &Shape, plan: &Plan, flag: bool, choices: &mut Choices) -> Result<(), String> {
-    let endings = vec![None; shape.steps.len()];
-    let mut drive = Drive { shape, plan, flag, run: Run::default(), under_way: Vec::new(), endings };
+/// Runs one workflow from its start to its end.
+fn run_to_end(workflow: &TestWorkflow, plan: &Plan, flag: bool, choices: &mut Choices) -> Result<(), String> {
+    let outcomes = vec![None; workflow.steps.len()];
+    let mut graph_run = GraphRun { workflow, plan, flag, run: Run::default(), executing: Vec::new(), outcomes };
     let body = Payload::json(format!("{{\"flag\":{flag}}}"));
-    drive.give(Input::Start(Box::new(Origin { body, ..Default::default() }), Admission::Open));
-    let mut standings = drive.compare()?;
-    while !drive.under_way.is_empty() && !drive.run.is_terminal() {
-        drive.answer(choices);
-        standings = drive.compare()?;
+    graph_run.apply_input(Input::Start(Box::new(Origin { body, ..Default::default() }), Admission::Open));
+    let mut states = graph_run.compare()?;
+    while !graph_run.executing.is_empty() && !graph_run.run.is_terminal() {
+        graph_run.answer(choices);
+        states = graph_run.compare()?;
     }
-    let has_failed = oracle::has_failed(shape, &standings);
+    let has_failed = oracle::has_failed(workflow, &states);
     let expected = if has_failed { RunStatus::Failed } else { RunStatus::Completed };
-    let status = drive.run.status();
-    if status == expected { Ok(()) } else { Err(format!("it is {status}, the oracle says {expected}\n{drive}")) }
+    let status = graph_run.run.status();
+    if status == expected {
+        Ok(())
+    } else {
+        Err(format!("the run is {status}, the oracle says {expected}\n{graph_run}"))
+    }
 }
 
-/// Drives one graph through all or one of its assignments; answers how many.
+/// Runs one workflow with all its assignments, or with a random one. Returns how many runs that took.
 fn check(seed: u64) -> Result<u64, String> {
     let mut random = Random::stream(seed, "graph");
     let steps_max = random.between(1, STEPS_MAX);
-    let shape = Shape::draw_timeless(&mut random, steps_max);
-    let (plan, flag) = (shape.plan(), random.coin());
-    let is_small = shape.steps.len() <= EXHAUSTIVE;
+    let workflow = TestWorkflow::draw_timeless(&mut random, steps_max);
+    let (plan, flag) = (workflow.plan(), random.coin());
+    let is_small = workflow.steps.len() <= EXHAUSTIVE_STEPS_MAX;
     let mut choices = Choices { made: Vec::new(), next: 0, random: (!is_small).then_some(random) };
     let mut runs = 0;
     loop {
-        drive(&shape, &plan, flag, &mut choices).map_err(|what| format!("graph {seed}: {what}"))?;
+        run_to_end(&workflow, &plan, flag, &mut choices).map_err(|what| format!("graph {seed}: {what}"))?;
         runs += 1;
-        if !is_small || !choices.turn() {
+        if !is_small || !choices.next_assignment() {
             return Ok(runs);
         }
     }
@@ -190,11 +194,11 @@ fn the_kernel_and_the_oracle_agree_on_every_graph() {
 }
 
 #[test]
-fn they_disagree_on_a_kernel_with_a_bug() {
+fn the_oracle_finds_planted_bugs() {
     for bug in [Bug::JoinPerParent, Bug::CascadeIgnoresIf] {
         planted::arm(Some(bug));
         let found = (0..1_000).find(|seed| check(*seed).is_err());
         planted::arm(None);
-        println!("{bug}: found after {} graphs", found.expect("it is found") + 1);
+        println!("{bug}: found after {} graphs", found.expect("the bug is found") + 1);
     }
 }

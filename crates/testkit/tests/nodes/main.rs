@@ -1,6 +1,6 @@
-//! Several engines on one Postgres database, as several processes would be.
+//! Several engines on one Postgres database, as in a cluster of several processes.
 
-mod news;
+mod changes_across_nodes;
 mod rollback;
 mod tasks;
 
@@ -19,8 +19,8 @@ use store::{PostgresStore, Store};
 use testkit::postgres::shared;
 
 const ORG: OrgId = OrgId::DEFAULT;
-/// Longer than a node is waited for.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// Longer than any takeover or recovery of a node takes.
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 struct Node {
     engine: Engine,
@@ -31,7 +31,7 @@ async fn node(url: &str, name: &str) -> Node {
     node_at(url, name, None).await
 }
 
-/// With a virtual clock, if it is told where to begin.
+/// Opens a node, with a virtual clock if `clock_start` is given.
 async fn node_at(url: &str, name: &str, clock_start: Option<Timestamp>) -> Node {
     let store = Arc::new(PostgresStore::open(url).await.unwrap());
     let options = Options {
@@ -64,10 +64,10 @@ impl Node {
     }
 
     async fn completes(&self, run: RunId) {
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + TIMEOUT;
         while self.status(run).await != RunStatus::Completed {
-            let told = self.engine.explain(ORG, run, None).await.unwrap().unwrap().1;
-            assert!(Instant::now() < until, "{run} is not over: {told:?}");
+            let explanation = self.engine.explain(ORG, run, None).await.unwrap().unwrap().1;
+            assert!(Instant::now() < until, "{run} has not completed: {explanation:?}");
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     }
@@ -77,13 +77,13 @@ impl Node {
         events.into_iter().map(|(_, at, event)| (at, event)).collect()
     }
 
-    /// As if it had been killed: it says nothing more, to nobody.
-    async fn dies(self) {
+    /// Stops the engine as a kill would: it does not hand over its work.
+    async fn stop(self) {
         self.engine.stop().await;
     }
 }
 
-/// Answers requests once it is open; before that it keeps them waiting.
+/// An HTTP server that leaves requests unanswered until it is open.
 struct Upstream {
     address: SocketAddr,
     is_open: Arc<AtomicBool>,
@@ -112,22 +112,22 @@ impl Upstream {
         Upstream { address, is_open, asked }
     }
 
-    /// A step that asks it.
+    /// A step that calls it.
     fn call(&self) -> Value {
         json!({ "url": format!("http://{}/", self.address), "method": "GET", "timeout": "60s", "retries": 5 })
     }
 
-    async fn is_asked(&self, times: usize) {
-        let until = Instant::now() + PATIENCE;
+    async fn wait_for_requests(&self, times: usize) {
+        let until = Instant::now() + TIMEOUT;
         while self.asked.load(SeqCst) < times {
-            assert!(Instant::now() < until, "asked {} times", self.asked.load(SeqCst));
+            assert!(Instant::now() < until, "{} requests arrived", self.asked.load(SeqCst));
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_a_dead_node_had_is_taken_over_within_its_lease() {
+async fn a_dead_nodes_runs_are_taken_over_within_its_lease() {
     let url = shared().database();
     let (a, b) = (node(&url, "a").await, node(&url, "b").await);
     let upstream = Upstream::start();
@@ -144,24 +144,24 @@ async fn what_a_dead_node_had_is_taken_over_within_its_lease() {
     for _ in 0..10 {
         runs.extend([a.start("call").await, a.start("nap").await]);
     }
-    upstream.is_asked(10).await;
+    upstream.wait_for_requests(10).await;
     upstream.is_open.store(true, SeqCst);
     let died = Instant::now();
-    a.dies().await;
+    a.stop().await;
     for run in &runs {
         b.completes(*run).await;
     }
-    assert!(died.elapsed() < Duration::from_secs(15), "it took {:?}", died.elapsed());
+    assert!(died.elapsed() < Duration::from_secs(15), "takeover took {:?}", died.elapsed());
     for run in runs {
         let finished = b.events(run).await.iter().filter(|(_, event)| matches!(event, Event::RunCompleted {})).count();
         assert_eq!(finished, 1);
     }
     b.engine.drain(Duration::ZERO).await;
-    b.dies().await;
+    b.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_node_that_was_taken_for_dead_begins_anew_and_goes_on() {
+async fn a_node_declared_dead_rejoins_and_continues() {
     let url = shared().database();
     let (a, b) = (node(&url, "a").await, node(&url, "b").await);
     let upstream = Upstream::start();
@@ -170,9 +170,9 @@ async fn a_node_that_was_taken_for_dead_begins_anew_and_goes_on() {
     for n in 0..10 {
         runs.push(if n % 2 == 0 { a.start("call").await } else { b.start("call").await });
     }
-    upstream.is_asked(10).await;
+    upstream.wait_for_requests(10).await;
     upstream.is_open.store(true, SeqCst);
-    // Somebody else decides that it is dead.
+    // The other node declares this one dead.
     let own: u64 =
         shared().sql(testkit::postgres::name_in(&url), "SELECT max(epoch) - 1 FROM onward.nodes").parse().unwrap();
     b.store.leave(own).await.unwrap();
@@ -188,13 +188,14 @@ async fn a_node_that_was_taken_for_dead_begins_anew_and_goes_on() {
     for (n, run) in runs.into_iter().enumerate() {
         let through = if n % 2 == 0 { &b } else { &a };
         match n % 2 {
-            // Of the node that was barred: the attempt is lost, and made again by whoever has the run.
+            // Runs of the node that was declared dead: the attempt is lost, and the new owner of the run
+            // makes another.
             0 => through.completes(run).await,
-            _ => assert_eq!(through.status(run).await, RunStatus::Running, "another node still waits for its answer"),
+            _ => assert_eq!(through.status(run).await, RunStatus::Running, "the other node still waits for its answer"),
         }
     }
-    a.dies().await;
-    b.dies().await;
+    a.stop().await;
+    b.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -228,14 +229,14 @@ async fn a_join_of_64_fed_through_two_nodes_fires_once() {
         }
         b.completes(run).await;
         let started = b.events(run).await.iter().filter(|(_, event)| matches!(event, Event::Started { .. })).count();
-        assert_eq!(started, 1, "the step after the join");
+        assert_eq!(started, 1, "starts of the step after the join");
     }
-    a.dies().await;
-    b.dies().await;
+    a.stop().await;
+    b.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_limit_of_a_workflow_holds_across_nodes_and_nobody_is_left_waiting() {
+async fn a_workflow_limit_holds_across_nodes_and_every_run_completes() {
     let url = shared().database();
     let (a, b) = (node(&url, "a").await, node(&url, "b").await);
     for (name, limit) in [("one", 1), ("three", 3)] {
@@ -261,8 +262,8 @@ async fn a_limit_of_a_workflow_holds_across_nodes_and_nobody_is_left_waiting() {
     }
     for (limit, began, _) in &times {
         let open = times.iter().filter(|(other, from, to)| other == limit && from <= began && began < to).count();
-        assert!(open <= *limit, "{open} open at once where {limit} may be");
+        assert!(open <= *limit, "{open} runs are open at once, the limit is {limit}");
     }
-    a.dies().await;
-    b.dies().await;
+    a.stop().await;
+    b.stop().await;
 }

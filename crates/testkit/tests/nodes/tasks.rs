@@ -1,6 +1,7 @@
-//! Tasks and workers on two nodes: what one node records any node hands out, to one worker, within the limits of all.
+//! Tasks and workers on two nodes. A task recorded through one node can be claimed through any node, goes to
+//! one worker, and counts towards cluster-wide limits.
 
-use super::{Node, ORG, PATIENCE, node};
+use super::{Node, ORG, TIMEOUT, node};
 use bytes::Bytes;
 use engine::engine::{
     Alive, Heartbeat, NewTask, Outcome, Report, Reported, TaskKey, TypeChange, WorkReply, WorkRequest,
@@ -31,7 +32,7 @@ fn new_task(name: &str, key: &str, priority: Option<u32>) -> NewTask {
     }
 }
 
-fn asks(worker: &str, types: &str, credits: u32, wait: Duration) -> WorkRequest {
+fn work_request(worker: &str, types: &str, credits: u32, wait: Duration) -> WorkRequest {
     WorkRequest {
         worker: worker.into(),
         types: vec![types.into()],
@@ -63,13 +64,13 @@ impl Node {
         self.engine.work(ORG, request).await.unwrap()
     }
 
-    /// Tasks that were handed out, as many as were asked for or fewer if no more come.
+    /// Claims up to `credits` tasks; fewer if there are no more.
     async fn claim(&self, worker: &str, types: &str, credits: u32) -> Vec<engine::board::Task> {
-        self.work(asks(worker, types, credits, Duration::from_secs(5))).await.handed.tasks
+        self.work(work_request(worker, types, credits, Duration::from_secs(5))).await.handed.tasks
     }
 
     async fn claims_nothing(&self, types: &str, wait: Duration) {
-        let handed = self.work(asks("nobody", types, 9, wait)).await.handed;
+        let handed = self.work(work_request("idle", types, 9, wait)).await.handed;
         assert_eq!(handed.tasks, []);
     }
 
@@ -83,39 +84,39 @@ impl Node {
     }
 }
 
-async fn pair() -> (Node, Node) {
+async fn two_nodes() -> (Node, Node) {
     let url = shared().database();
     (node(&url, "a").await, node(&url, "b").await)
 }
 
-async fn both_die(a: Node, b: Node) {
-    a.dies().await;
-    b.dies().await;
+async fn stop_both(a: Node, b: Node) {
+    a.stop().await;
+    b.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_submitted_through_one_node_is_claimed_and_done_through_the_other() {
-    let (a, b) = pair().await;
+async fn a_task_submitted_to_one_node_can_be_claimed_and_completed_on_the_other() {
+    let (a, b) = two_nodes().await;
     let runs = a.submit(vec![new_task("mail", "", None), new_task("mail", "k", None)]).await;
     let first = b.claim("w", "mail", 1).await.remove(0);
     let second = b.claim("w", "m%", 1).await.remove(0);
     assert_eq!(HashSet::from([first.run, second.run]), HashSet::from_iter(runs.iter().copied()));
     a.claims_nothing("mail", Duration::ZERO).await;
     assert_eq!(b.report(&first).await, Reported::Recorded);
-    assert_eq!(a.report(&second).await, Reported::Recorded, "whoever gave it out");
-    assert_eq!(b.report(&second).await, Reported::Recorded, "said again");
+    assert_eq!(a.report(&second).await, Reported::Recorded, "through the node that did not give it out");
+    assert_eq!(b.report(&second).await, Reported::Recorded, "a repeated report");
     for run in runs {
         b.completes(run).await;
     }
-    both_die(a, b).await;
+    stop_both(a, b).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_worker_that_waits_at_another_node_gets_a_task_soon() {
-    let (a, b) = pair().await;
+async fn a_worker_waiting_on_another_node_soon_gets_a_task() {
+    let (a, b) = two_nodes().await;
     for name in ["never.heard.of", "never.heard.of", "nor.of.this"] {
         let engine = b.engine.clone();
-        let waits = asks("w", "n%", 1, Duration::from_secs(20));
+        let waits = work_request("w", "n%", 1, Duration::from_secs(20));
         let waiting = tokio::spawn(async move { engine.work(ORG, waits).await });
         tokio::time::sleep(Duration::from_millis(50)).await;
         let sent = Instant::now();
@@ -125,32 +126,32 @@ async fn a_worker_that_waits_at_another_node_gets_a_task_soon() {
         assert!(sent.elapsed() < Duration::from_secs(4), "it took {:?}", sent.elapsed());
         assert_eq!(a.report(&handed.tasks[0]).await, Reported::Recorded);
     }
-    both_die(a, b).await;
+    stop_both(a, b).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn lower_priorities_go_first_whatever_node_they_came_through() {
-    let (a, b) = pair().await;
+async fn lower_priority_numbers_go_first_across_nodes() {
+    let (a, b) = two_nodes().await;
     let mut submitted = Vec::new();
     for (n, priority) in [50, 10, 90, 20, 70, 30].into_iter().enumerate() {
         let through = if n % 2 == 0 { &a } else { &b };
         submitted.push((priority, through.submit(vec![new_task("mail", "", Some(priority))]).await[0]));
     }
-    // What the nodes know of the lane may be a moment old.
+    // A node's view of a key queue may be about a second old.
     tokio::time::sleep(Duration::from_millis(1_500)).await;
     submitted.sort();
     for (n, (priority, run)) in submitted.into_iter().enumerate() {
         let through = if n % 2 == 0 { &b } else { &a };
         let task = through.claim("w", "mail", 1).await.remove(0);
-        assert_eq!(task.run, run, "the one with priority {priority}");
+        assert_eq!(task.run, run, "the task with priority {priority}");
     }
-    both_die(a, b).await;
+    stop_both(a, b).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn two_nodes_work_off_one_backlog_and_everything_is_done_once() {
+async fn two_nodes_drain_one_backlog_and_run_every_task_once() {
     const TASKS: usize = 5_000;
-    let (a, b) = pair().await;
+    let (a, b) = two_nodes().await;
     let mut runs = HashSet::new();
     for part in 0..10 {
         let through = if part % 2 == 0 { &a } else { &b };
@@ -166,7 +167,7 @@ async fn two_nodes_work_off_one_backlog_and_everything_is_done_once() {
             let (mut mine, mut reports) = (Vec::new(), Vec::new());
             while left.load(SeqCst) > 0 {
                 let said: usize = reports.len();
-                let ask = asks(&format!("w{n}"), "mail", 25, Duration::from_millis(500));
+                let ask = work_request(&format!("w{n}"), "mail", 25, Duration::from_millis(500));
                 let reply = engine.work(ORG, WorkRequest { reports: std::mem::take(&mut reports), ..ask }).await;
                 let reply = reply.unwrap();
                 assert!(reply.acks.iter().all(|ack| *ack == Reported::Recorded), "{:?}", reply.acks);
@@ -180,15 +181,15 @@ async fn two_nodes_work_off_one_backlog_and_everything_is_done_once() {
     let began = Instant::now();
     let mut given = Vec::new();
     for worker in workers {
-        let mine = tokio::time::timeout(4 * PATIENCE, worker).await.expect("they come to an end").unwrap();
-        assert!(mine.len() > TASKS / 50, "everybody had a share: {}", mine.len());
+        let mine = tokio::time::timeout(4 * TIMEOUT, worker).await.expect("the workers finish in time").unwrap();
+        assert!(mine.len() > TASKS / 50, "every worker got a share, this one got {}", mine.len());
         given.extend(mine);
     }
-    println!("{TASKS} tasks in {:?}, {} claims lost", began.elapsed(), conflicts(&a) + conflicts(&b));
-    assert_eq!(given.len(), TASKS, "nothing was handed out twice");
+    println!("{TASKS} tasks in {:?}, {} claims lost to conflicts", began.elapsed(), conflicts(&a) + conflicts(&b));
+    assert_eq!(given.len(), TASKS, "no task was given out twice");
     assert_eq!(HashSet::from_iter(given), runs);
-    assert!(conflicts(&a) + conflicts(&b) < TASKS as u64 / 5, "they were in each other's way");
-    both_die(a, b).await;
+    assert!(conflicts(&a) + conflicts(&b) < TASKS as u64 / 5, "the nodes have too many conflicts");
+    stop_both(a, b).await;
 }
 
 fn conflicts(node: &Node) -> u64 {
@@ -196,8 +197,8 @@ fn conflicts(node: &Node) -> u64 {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn steps_of_one_run_are_done_through_both_nodes() {
-    let (a, b) = pair().await;
+async fn steps_of_one_run_complete_through_both_nodes() {
+    let (a, b) = two_nodes().await;
     let mut tasks: serde_json::Map<_, _> = (0..16).map(|n| (format!("t{n}"), json!({ "task": "part" }))).collect();
     let all: Vec<String> = tasks.keys().cloned().collect();
     tasks.insert("join".into(), json!({ "needs": all, "noop": {} }));
@@ -213,40 +214,40 @@ async fn steps_of_one_run_are_done_through_both_nodes() {
             held.extend(claimed);
         }
         let steps: HashSet<u32> = held.iter().map(|task| task.step).collect();
-        assert_eq!(steps.len(), 16, "each went to one worker");
+        assert_eq!(steps.len(), 16, "each step went to one worker");
         for (n, task) in held.iter().enumerate() {
             let through = if n % 3 == 0 { &a } else { &b };
             assert_eq!(through.report(task).await, Reported::Recorded);
         }
         b.completes(run).await;
     }
-    both_die(a, b).await;
+    stop_both(a, b).await;
 }
 
-/// Workers at both nodes do what there is; answers the most that were had at once, of all and of one key, and when each
-/// was handed out.
-async fn crowd(a: &Node, b: &Node, name: &str, tasks: usize, pause: Duration) -> (usize, usize) {
+/// Runs workers on both nodes until all tasks are done. Returns the most tasks that were held at once, of all
+/// keys together and of one key.
+async fn run_workers(a: &Node, b: &Node, name: &str, tasks: usize, pause: Duration) -> (usize, usize) {
     let left = Arc::new(AtomicUsize::new(tasks));
-    let book = Arc::new(Mutex::new((HashMap::<String, usize>::new(), 0, 0)));
+    let counts = Arc::new(Mutex::new((HashMap::<String, usize>::new(), 0, 0)));
     let mut workers = Vec::new();
     for n in 0..8 {
         let node = if n % 2 == 0 { a } else { b };
-        let (engine, left, book, name) = (node.engine.clone(), left.clone(), book.clone(), name.to_owned());
+        let (engine, left, counts, name) = (node.engine.clone(), left.clone(), counts.clone(), name.to_owned());
         workers.push(tokio::spawn(async move {
-            let until = Instant::now() + 4 * PATIENCE;
+            let until = Instant::now() + 4 * TIMEOUT;
             while left.load(SeqCst) > 0 {
-                assert!(Instant::now() < until, "{} are left", left.load(SeqCst));
-                let ask = asks(&format!("w{n}"), &name, 1, Duration::from_millis(500));
+                assert!(Instant::now() < until, "{} tasks are left", left.load(SeqCst));
+                let ask = work_request(&format!("w{n}"), &name, 1, Duration::from_millis(500));
                 let Some(task) = engine.work(ORG, ask).await.unwrap().handed.tasks.pop() else { continue };
                 let key = String::from_utf8_lossy(&task.input).into_owned();
                 {
-                    let mut book = book.lock().unwrap();
-                    *book.0.entry(key.clone()).or_default() += 1;
-                    let (all, most) = (book.0.values().sum(), *book.0.values().max().unwrap());
-                    (book.1, book.2) = (book.1.max(all), book.2.max(most));
+                    let mut counts = counts.lock().unwrap();
+                    *counts.0.entry(key.clone()).or_default() += 1;
+                    let (all, most) = (counts.0.values().sum(), *counts.0.values().max().unwrap());
+                    (counts.1, counts.2) = (counts.1.max(all), counts.2.max(most));
                 }
                 tokio::time::sleep(pause).await;
-                *book.lock().unwrap().0.get_mut(&key).unwrap() -= 1;
+                *counts.lock().unwrap().0.get_mut(&key).unwrap() -= 1;
                 let report = engine.report(ORG, done(&task)).await.unwrap();
                 assert_eq!(report, Reported::Recorded);
                 left.fetch_sub(1, SeqCst);
@@ -256,63 +257,63 @@ async fn crowd(a: &Node, b: &Node, name: &str, tasks: usize, pause: Duration) ->
     for worker in workers {
         worker.await.unwrap();
     }
-    let book = book.lock().unwrap();
-    (book.1, book.2)
+    let counts = counts.lock().unwrap();
+    (counts.1, counts.2)
 }
 
-/// A task whose payload says what key it has.
+/// A task whose payload is its key.
 fn keyed(name: &str, key: &str) -> NewTask {
     NewTask { payload: Bytes::from(json!(key).to_string()), ..new_task(name, key, None) }
 }
 
-async fn limited(node: &Node, name: &str, change: TypeChange) {
+async fn set_limits(node: &Node, name: &str, change: TypeChange) {
     node.engine.put_type(ORG, name, change).await.unwrap();
-    // The other node hears of it in a moment.
+    // The other node reads the new limits about a second later.
     tokio::time::sleep(Duration::from_millis(1_500)).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_limit_of_a_type_is_never_exceeded_and_fully_used() {
-    let (a, b) = pair().await;
-    limited(&a, "mail", TypeChange { limit: Some(Some(3)), ..Default::default() }).await;
+async fn a_type_limit_is_never_exceeded_and_fully_used() {
+    let (a, b) = two_nodes().await;
+    set_limits(&a, "mail", TypeChange { limit: Some(Some(3)), ..Default::default() }).await;
     for node in [&a, &b] {
         node.submit((0..45).map(|_| keyed("mail", "")).collect()).await;
     }
     let began = Instant::now();
-    let (all, _) = crowd(&a, &b, "mail", 90, Duration::from_millis(30)).await;
+    let (all, _) = run_workers(&a, &b, "mail", 90, Duration::from_millis(30)).await;
     println!("90 tasks in {:?}, at most {all} at once", began.elapsed());
     assert_eq!(all, 3);
-    assert!(b.store.seats(ORG, "mail").await.unwrap().is_empty(), "nobody has anything any more");
-    both_die(a, b).await;
+    assert!(b.store.seats(ORG, "mail").await.unwrap().is_empty(), "all limit slots are free");
+    stop_both(a, b).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_limit_of_each_key_is_never_exceeded_and_keys_do_not_wait_for_each_other() {
-    let (a, b) = pair().await;
-    limited(&b, "mail", TypeChange { limit_per_key: Some(Some(1)), ..Default::default() }).await;
+async fn a_per_key_limit_is_never_exceeded_and_keys_do_not_block_each_other() {
+    let (a, b) = two_nodes().await;
+    set_limits(&b, "mail", TypeChange { limit_per_key: Some(Some(1)), ..Default::default() }).await;
     for node in [&a, &b] {
         node.submit((0..40).map(|n| keyed("mail", ["", "x", "y", "z"][n % 4])).collect()).await;
     }
-    let (all, most) = crowd(&a, &b, "mail", 80, Duration::from_millis(20)).await;
-    assert_eq!(most, 1, "of one key");
-    assert!(all > 2, "only {all} at once");
+    let (all, most) = run_workers(&a, &b, "mail", 80, Duration::from_millis(20)).await;
+    assert_eq!(most, 1, "tasks of one key at once");
+    assert!(all > 2, "only {all} tasks at once");
     assert!(b.store.seats(ORG, "mail").await.unwrap().is_empty());
-    both_die(a, b).await;
+    stop_both(a, b).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_rate_is_kept_by_all_nodes_together() {
-    let (a, b) = pair().await;
+async fn a_rate_limit_is_shared_by_all_nodes() {
+    let (a, b) = two_nodes().await;
     let rate = Rate { limit: 10, per: Span::from_secs(1), per_key: false };
-    limited(&a, "mail", TypeChange { rate: Some(Some(rate)), ..Default::default() }).await;
+    set_limits(&a, "mail", TypeChange { rate: Some(Some(rate)), ..Default::default() }).await;
     let mut runs = Vec::new();
     for node in [&a, &b] {
         runs.extend(node.submit((0..20).map(|_| keyed("mail", "")).collect()).await);
     }
     let began = Instant::now();
-    crowd(&a, &b, "mail", 40, Duration::ZERO).await;
+    run_workers(&a, &b, "mail", 40, Duration::ZERO).await;
     println!("40 tasks in {:?}", began.elapsed());
-    // By what is recorded: when a worker of a busy machine hears of it says nothing about a rate.
+    // Uses the recorded times. When a worker on a busy machine receives its task says nothing about the rate.
     let mut times = Vec::new();
     for run in runs {
         let records = a.store.history(ORG, run, 0, usize::MAX).await.unwrap().unwrap();
@@ -324,36 +325,37 @@ async fn a_rate_is_kept_by_all_nodes_together() {
     assert_eq!(times.len(), 40);
     for eleven in times.windows(11) {
         let took = eleven[10].since(eleven[0]);
-        assert!(took >= rate.per, "eleven within {took:?}");
+        assert!(took >= rate.per, "eleven leases within {took:?}");
     }
     assert!(began.elapsed() < Duration::from_secs(12), "it took {:?}", began.elapsed());
-    both_die(a, b).await;
+    stop_both(a, b).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_a_dead_node_had_leaks_no_seat_and_its_tasks_are_done() {
-    let (a, b) = pair().await;
-    limited(&a, "mail", TypeChange { limit: Some(Some(3)), ..Default::default() }).await;
+async fn a_dead_node_leaks_no_limit_slot_and_its_tasks_complete() {
+    let (a, b) = two_nodes().await;
+    set_limits(&a, "mail", TypeChange { limit: Some(Some(3)), ..Default::default() }).await;
     let runs = a.submit((0..8).map(|_| new_task("mail", "", None)).collect()).await;
     let short = Span::from_secs(6);
     let mut held = Vec::new();
     while held.len() < 3 {
-        let ask = WorkRequest { lease: short, ..asks("w", "mail", 3 - held.len() as u32, Duration::from_secs(5)) };
+        let ask =
+            WorkRequest { lease: short, ..work_request("w", "mail", 3 - held.len() as u32, Duration::from_secs(5)) };
         held.extend(a.work(ask).await.handed.tasks);
     }
     b.claims_nothing("mail", Duration::from_millis(50)).await;
-    a.dies().await;
-    // One of the workers goes on, through the other node, and says so before its lease ends.
+    a.stop().await;
+    // One worker is still alive and sends a heartbeat through the other node before its lease ends.
     let died = Instant::now();
     let alive = held.pop().unwrap();
     assert!(matches!(b.heartbeat(&alive).await, Alive::Until(_)));
     let mut done = HashSet::new();
-    let until = Instant::now() + 2 * PATIENCE;
+    let until = Instant::now() + 2 * TIMEOUT;
     while done.len() < 7 {
-        assert!(Instant::now() < until, "{} of 7 after {:?}", done.len(), died.elapsed());
+        assert!(Instant::now() < until, "{} of 7 tasks after {:?}", done.len(), died.elapsed());
         assert!(matches!(b.heartbeat(&alive).await, Alive::Until(_)), "after {:?}", died.elapsed());
-        let claimed = b.work(asks("v", "mail", 3, Duration::from_secs(1))).await.handed.tasks;
-        assert!(claimed.len() <= 2, "one of three is still held");
+        let claimed = b.work(work_request("v", "mail", 3, Duration::from_secs(1))).await.handed.tasks;
+        assert!(claimed.len() <= 2, "one of three slots is still held");
         for task in claimed {
             assert_eq!(b.report(&task).await, Reported::Recorded);
             done.insert(task.run);
@@ -365,27 +367,31 @@ async fn what_a_dead_node_had_leaks_no_seat_and_its_tasks_are_done() {
         b.completes(run).await;
     }
     assert!(b.store.seats(ORG, "mail").await.unwrap().is_empty());
-    b.dies().await;
+    b.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn heartbeats_failures_snoozes_and_logs_go_through_any_node() {
-    let (a, b) = pair().await;
+async fn heartbeats_failures_snoozes_and_logs_work_through_any_node() {
+    let (a, b) = two_nodes().await;
     let runs = a.submit((0..3).map(|_| new_task("mail", "", None)).collect()).await;
     let short = Span::from_secs(2);
     let mut held = Vec::new();
     while held.len() < 3 {
-        let ask = WorkRequest { lease: short, ..asks("w", "mail", 3 - held.len() as u32, Duration::from_secs(5)) };
+        let ask =
+            WorkRequest { lease: short, ..work_request("w", "mail", 3 - held.len() as u32, Duration::from_secs(5)) };
         held.extend(a.work(ask).await.handed.tasks);
     }
     let until = Instant::now() + Duration::from_secs(6);
     while Instant::now() < until {
         for task in &held {
-            assert!(matches!(b.heartbeat(task).await, Alive::Until(_)), "its worker is alive");
+            assert!(matches!(b.heartbeat(task).await, Alive::Until(_)), "the lease is extended");
         }
         tokio::time::sleep(Duration::from_millis(400)).await;
     }
-    assert!(matches!(a.heartbeat(&held[0]).await, Alive::Until(_)), "and back");
+    assert!(
+        matches!(a.heartbeat(&held[0]).await, Alive::Until(_)),
+        "the lease is also extended through the first node"
+    );
     let line = Line { message: "half of it".into(), ..Default::default() };
     let logged = b.engine.task_logs(ORG, key_of(&held[0]), Some(held[0].fence), vec![line]).await.unwrap();
     assert_eq!(logged, Reported::Recorded);
@@ -397,7 +403,7 @@ async fn heartbeats_failures_snoozes_and_logs_go_through_any_node() {
     assert_eq!(b.engine.report(ORG, say(&held[1], snoozed)).await.unwrap(), Reported::Recorded);
     assert_eq!(b.report(&held[2]).await, Reported::Recorded);
     let again = a.claim("w", "mail", 1).await.remove(0);
-    assert_eq!(again.run, held[1].run, "it was to be done later");
+    assert_eq!(again.run, held[1].run, "the snoozed task");
     assert_eq!(b.report(&again).await, Reported::Recorded);
     let mut statuses = Vec::new();
     for run in [held[0].run, held[1].run, held[2].run] {
@@ -405,17 +411,18 @@ async fn heartbeats_failures_snoozes_and_logs_go_through_any_node() {
     }
     assert_eq!(statuses, [RunStatus::Failed, RunStatus::Completed, RunStatus::Completed]);
     assert_eq!(runs.len(), 3);
-    both_die(a, b).await;
+    stop_both(a, b).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_task_cancelled_through_another_node_is_called_off_within_a_second() {
-    let (a, b) = pair().await;
+    let (a, b) = two_nodes().await;
     for _ in 0..3 {
         let run = a.submit(vec![new_task("mail", "", None)]).await[0];
         let task = a.claim("w", "mail", 1).await.remove(0);
         let engine = a.engine.clone();
-        let asked = tokio::spawn(async move { engine.work(ORG, asks("w", "mail", 1, Duration::from_secs(20))).await });
+        let asked =
+            tokio::spawn(async move { engine.work(ORG, work_request("w", "mail", 1, Duration::from_secs(20))).await });
         tokio::time::sleep(Duration::from_millis(100)).await;
         let sent = Instant::now();
         b.engine.cancel(ORG, run, "ada".into(), "enough".into()).await.unwrap();
@@ -424,39 +431,39 @@ async fn a_task_cancelled_through_another_node_is_called_off_within_a_second() {
         assert!(sent.elapsed() < Duration::from_millis(1_000), "it took {:?}", sent.elapsed());
         assert_eq!(a.heartbeat(&task).await, Alive::Cancelled);
     }
-    // Whoever reported through another node is not told to stop.
+    // A worker that reported through another node is not told to stop.
     a.submit(vec![new_task("mail", "", None)]).await;
     let task = a.claim("w", "mail", 1).await.remove(0);
     assert_eq!(b.report(&task).await, Reported::Recorded);
-    let handed = a.work(asks("w", "mail", 1, Duration::from_secs(2))).await.handed;
+    let handed = a.work(work_request("w", "mail", 1, Duration::from_secs(2))).await.handed;
     assert_eq!(handed, Default::default());
-    both_die(a, b).await;
+    stop_both(a, b).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_waits_and_who_would_take_it_is_seen_through_any_node() {
-    let (a, b) = pair().await;
-    limited(&a, "mail", TypeChange { limit: Some(Some(1)), ..Default::default() }).await;
+async fn ready_tasks_and_workers_are_visible_through_any_node() {
+    let (a, b) = two_nodes().await;
+    set_limits(&a, "mail", TypeChange { limit: Some(Some(1)), ..Default::default() }).await;
     let run = a.submit((0..5).map(|_| new_task("mail", "", None)).collect()).await[0];
-    let told = |told: Option<engine::explain::Explanation>| format!("{told:?}");
+    let debug = |explanation: Option<engine::explain::Explanation>| format!("{explanation:?}");
     let view = b.engine.task_type(ORG, "mail").await.unwrap().unwrap();
     assert_eq!((view.ready, view.leased, view.workers), (5, 0, 0));
     let metrics = b.engine.metrics_now().await;
     assert_eq!((metrics.tasks_ready.get(), metrics.types_without_worker.get()), (5, 1));
-    let explained = told(b.engine.explain(ORG, run, None).await.unwrap().unwrap().1);
+    let explained = debug(b.engine.explain(ORG, run, None).await.unwrap().unwrap().1);
     assert!(explained.contains("no worker"), "{explained}");
     let task = a.claim("w", "mail", 1).await.remove(0);
-    let until = Instant::now() + PATIENCE;
+    let until = Instant::now() + TIMEOUT;
     while b.engine.workers(ORG).await.unwrap().is_empty() {
-        assert!(Instant::now() < until, "the other node does not know of the worker");
+        assert!(Instant::now() < until, "the other node does not list the worker");
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
     let view = b.engine.task_type(ORG, "mail").await.unwrap().unwrap();
     assert_eq!((view.ready, view.leased, view.workers), (4, 1, 1));
     let waiting = if task.run == run { a.submit(vec![new_task("mail", "", None)]).await[0] } else { run };
-    let explained = told(b.engine.explain(ORG, waiting, None).await.unwrap().unwrap().1);
+    let explained = debug(b.engine.explain(ORG, waiting, None).await.unwrap().unwrap().1);
     assert!(explained.contains("limit") || explained.contains("1 at once"), "{explained}");
     tokio::time::sleep(Duration::from_millis(300)).await;
     assert_eq!(b.engine.metrics_now().await.types_without_worker.get(), 0);
-    both_die(a, b).await;
+    stop_both(a, b).await;
 }

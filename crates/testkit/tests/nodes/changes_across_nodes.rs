@@ -1,4 +1,5 @@
-//! What is changed through one node holds on the other: at once where somebody relies on it, and soon everywhere.
+//! A change made through one node applies on the other: at once where clients rely on it, and soon
+//! everywhere.
 
 use super::*;
 use engine::Change;
@@ -7,22 +8,22 @@ use lang::MetaChange;
 use lang::task::Settings;
 use store::{DeliveryOutcome, TriggerRow, WorkflowRow};
 
-async fn two() -> (Node, Node) {
+async fn two_nodes() -> (Node, Node) {
     let url = shared().database();
     (node(&url, "a").await, node(&url, "b").await)
 }
 
-/// Two that say nothing to each other: whatever they know of each other they have found out.
-async fn two_mute() -> (Node, Node) {
-    let (a, b) = two().await;
+/// Two nodes that send each other no cluster events, so each has to read changes from the store.
+async fn two_nodes_without_cluster_events() -> (Node, Node) {
+    let (a, b) = two_nodes().await;
     a.store.mute();
     b.store.mute();
     (a, b)
 }
 
-async fn end(a: Node, b: Node) {
-    a.dies().await;
-    b.dies().await;
+async fn stop_both(a: Node, b: Node) {
+    a.stop().await;
+    b.stop().await;
 }
 
 fn compiled(definition: &Value) -> lang::Compiled {
@@ -73,8 +74,8 @@ impl Node {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_workflow_changed_through_one_node_is_changed_on_the_other_as_soon_as_that_is_answered() {
-    let (a, b) = two().await;
+async fn a_workflow_edit_on_one_node_is_visible_on_the_other_at_once() {
+    let (a, b) = two_nodes().await;
     let definition = |n: u32| json!({ "name": "wf", "tasks": { "t": { "log": { "message": format!("{n}") } } } });
     a.define(definition(1)).await;
     for n in 2..12 {
@@ -83,7 +84,7 @@ async fn a_workflow_changed_through_one_node_is_changed_on_the_other_as_soon_as_
         writer.edit("wf", Change::Replace(&compiled(&definition(n)))).await;
         let run = reader.start("wf").await;
         let reading = writer.engine.read(ORG, run).await.unwrap().unwrap();
-        assert_eq!(reading.row.version, n, "the version that was there when it was asked for");
+        assert_eq!(reading.row.version, n, "the version that was current at the start request");
         let off = MetaChange { enabled: Some(false), ..MetaChange::default() };
         writer.edit("wf", Change::Describe(&off)).await;
         assert!(matches!(reader.try_start("wf").await, Err(engine::Error::Disabled)));
@@ -95,12 +96,12 @@ async fn a_workflow_changed_through_one_node_is_changed_on_the_other_as_soon_as_
     b.start("other").await;
     b.edit("other", Change::Delete).await;
     assert!(matches!(a.try_start("other").await, Err(engine::Error::NotFound(_))));
-    end(a, b).await;
+    stop_both(a, b).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_workflow_paused_through_one_node_is_paused_on_the_other() {
-    pause_and_resume(two().await).await;
+    pause_and_resume(two_nodes().await).await;
 }
 
 async fn pause_and_resume((a, b): (Node, Node)) {
@@ -115,17 +116,17 @@ async fn pause_and_resume((a, b): (Node, Node)) {
         }
         other.engine.resume_workflow(ORG, id).await.unwrap();
         let run = one.start("wf").await;
-        assert_ne!(one.status(run).await, RunStatus::Pending, "it was resumed");
+        assert_ne!(one.status(run).await, RunStatus::Pending, "the workflow was resumed");
         for run in held {
             one.completes(run).await;
         }
     }
-    end(a, b).await;
+    stop_both(a, b).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_type_changed_through_one_node_is_changed_on_the_other() {
-    change_a_type(two().await).await;
+    change_a_type(two_nodes().await).await;
 }
 
 async fn change_a_type((a, b): (Node, Node)) {
@@ -134,26 +135,27 @@ async fn change_a_type((a, b): (Node, Node)) {
         let name = format!("mail.{round}");
         other.submit_one(&name).await.unwrap();
         one.engine.put_type(ORG, &name, TypeChange { enabled: Some(false), ..Default::default() }).await.unwrap();
-        assert!(matches!(other.submit_one(&name).await, Err(engine::Error::Items(_))), "it is disabled");
-        assert_eq!(other.claim_of(&name).await, [], "and nothing is handed out");
+        assert!(matches!(other.submit_one(&name).await, Err(engine::Error::Items(_))), "the type is disabled");
+        assert_eq!(other.claim_of(&name).await, [], "a disabled type has no claimable tasks");
         one.engine.put_type(ORG, &name, TypeChange { enabled: Some(true), ..Default::default() }).await.unwrap();
         one.engine.pause_type(ORG, &name, "me".into(), String::new()).await.unwrap();
         other.submit_one(&name).await.unwrap();
-        assert_eq!(other.claim_of(&name).await, [], "it is paused");
-        let told = other.engine.explain(ORG, other.submit_one(&name).await.unwrap(), None).await.unwrap().unwrap().1;
-        assert!(format!("{told:?}").contains("paused"), "{told:?}");
+        assert_eq!(other.claim_of(&name).await, [], "a paused type has no claimable tasks");
+        let explanation =
+            other.engine.explain(ORG, other.submit_one(&name).await.unwrap(), None).await.unwrap().unwrap().1;
+        assert!(format!("{explanation:?}").contains("paused"), "{explanation:?}");
         one.engine.resume_type(ORG, &name).await.unwrap();
-        assert_eq!(other.claim_of(&name).await.len(), 3, "it is resumed");
+        assert_eq!(other.claim_of(&name).await.len(), 3, "the type was resumed");
     }
-    end(a, b).await;
+    stop_both(a, b).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn whoever_waits_on_one_node_hears_of_the_end_on_the_other() {
-    wait_and_follow(two().await).await;
+async fn a_client_waiting_on_one_node_is_notified_when_the_run_ends_on_the_other() {
+    wait_and_subscribe(two_nodes().await).await;
 }
 
-async fn wait_and_follow((a, b): (Node, Node)) {
+async fn wait_and_subscribe((a, b): (Node, Node)) {
     a.define(json!({ "name": "wf", "tasks": { "w": { "wait_for_webhook": { "timeout": "1h" } } } })).await;
     let secret = Secret::new([7; 32]);
     for round in 0..6 {
@@ -161,8 +163,8 @@ async fn wait_and_follow((a, b): (Node, Node)) {
         let run = one.start("wf").await;
         let (waiting, beside) = (one.engine.clone(), other.engine.clone());
         let waits = [
-            tokio::spawn(async move { waiting.wait(ORG, run, PATIENCE).await }),
-            tokio::spawn(async move { beside.wait(ORG, run, PATIENCE).await }),
+            tokio::spawn(async move { waiting.wait(ORG, run, TIMEOUT).await }),
+            tokio::spawn(async move { beside.wait(ORG, run, TIMEOUT).await }),
         ];
         let mut follower = one.engine.follow(ORG, run, 0).await.unwrap().unwrap();
         let mut all = one.engine.follow_all(ORG, None).await.unwrap();
@@ -174,30 +176,30 @@ async fn wait_and_follow((a, b): (Node, Node)) {
         }
         assert!(ended.elapsed() < Duration::from_secs(3), "{:?}", ended.elapsed());
         let mut has_ended = false;
-        while let Some(happened) = tokio::time::timeout(PATIENCE, follower.next()).await.unwrap().unwrap() {
+        while let Some(happened) = tokio::time::timeout(TIMEOUT, follower.next()).await.unwrap().unwrap() {
             has_ended |= happened.iter().any(|one| one.event.is_end());
         }
         assert!(has_ended);
         loop {
-            let (happened, _) = tokio::time::timeout(PATIENCE, all.next()).await.unwrap().unwrap();
+            let (happened, _) = tokio::time::timeout(TIMEOUT, all.next()).await.unwrap().unwrap();
             if happened.iter().flat_map(|(_, events)| events).any(|one| one.run == run && one.event.is_end()) {
                 break;
             }
         }
         assert!(ended.elapsed() < Duration::from_secs(6), "{:?}", ended.elapsed());
         let missing = RunId([9; 16]);
-        let nobody = one.engine.wait(ORG, missing, PATIENCE).await;
-        assert!(matches!(nobody, Err(engine::Error::NotFound(_))), "{nobody:?}");
+        let answer = one.engine.wait(ORG, missing, TIMEOUT).await;
+        assert!(matches!(answer, Err(engine::Error::NotFound(_))), "{answer:?}");
     }
-    end(a, b).await;
+    stop_both(a, b).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_task_given_by_one_node_is_reported_to_the_other() {
-    report_elsewhere(two().await).await;
+async fn a_task_claimed_on_one_node_can_be_reported_to_the_other() {
+    report_to_other_node(two_nodes().await).await;
 }
 
-async fn report_elsewhere((a, b): (Node, Node)) {
+async fn report_to_other_node((a, b): (Node, Node)) {
     for _ in 0..4 {
         let run = a.submit_one("mail").await.unwrap();
         let claimed = a.claim_of("mail").await;
@@ -207,22 +209,22 @@ async fn report_elsewhere((a, b): (Node, Node)) {
         assert!(matches!(b.engine.heartbeat(ORG, beat).await.unwrap(), Alive::Until(_)));
         let report = Report { task, fence, outcome: Outcome::Done(Bytes::from("1")) };
         assert_eq!(b.engine.report(ORG, report).await.unwrap(), Reported::Recorded);
-        assert!(a.engine.wait(ORG, run, PATIENCE).await.unwrap());
+        assert!(a.engine.wait(ORG, run, TIMEOUT).await.unwrap());
         assert_eq!(a.status(run).await, RunStatus::Completed);
     }
-    end(a, b).await;
+    stop_both(a, b).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn without_any_news_all_of_it_holds_too() {
-    pause_and_resume(two_mute().await).await;
-    change_a_type(two_mute().await).await;
-    wait_and_follow(two_mute().await).await;
-    report_elsewhere(two_mute().await).await;
+async fn everything_also_works_without_cluster_events() {
+    pause_and_resume(two_nodes_without_cluster_events().await).await;
+    change_a_type(two_nodes_without_cluster_events().await).await;
+    wait_and_subscribe(two_nodes_without_cluster_events().await).await;
+    report_to_other_node(two_nodes_without_cluster_events().await).await;
 }
 
-/// Two nodes whose clocks begin at the same time and are moved by hand.
-async fn two_at(start: Timestamp) -> (Node, Node) {
+/// Two nodes with virtual clocks that start at the same time and are advanced by the test.
+async fn two_nodes_at(start: Timestamp) -> (Node, Node) {
     let url = shared().database();
     let clock = Some(start);
     (node_at(&url, "a", clock).await, node_at(&url, "b", clock).await)
@@ -238,9 +240,9 @@ fn schedule(name: &str, cron: &str) -> lang::Tree {
 const NEW_YEAR: Timestamp = Timestamp(1_767_225_600_000_000);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn two_nodes_fire_every_moment_of_a_schedule_once() {
+async fn two_nodes_start_every_fire_time_of_a_schedule_once() {
     const MINUTES: u64 = 20;
-    let (a, b) = two_at(NEW_YEAR).await;
+    let (a, b) = two_nodes_at(NEW_YEAR).await;
     a.define(json!({ "name": "wf", "tasks": { "t": { "noop": {} } } })).await;
     let mut triggers: Vec<TriggerRow> = Vec::new();
     for n in 0..5 {
@@ -253,44 +255,48 @@ async fn two_nodes_fire_every_moment_of_a_schedule_once() {
     other.unwrap();
     for trigger in &triggers {
         let lines = b.engine.deliveries(ORG, trigger.id, None, 1_000).await.unwrap();
-        let moments: BTreeSet<_> = lines.iter().map(|line| line.nominal.unwrap()).collect();
-        assert!(moments.len() as u64 >= MINUTES, "{} moments of {}", moments.len(), trigger.name);
+        let fire_times: BTreeSet<_> = lines.iter().map(|line| line.nominal.unwrap()).collect();
+        assert!(fire_times.len() as u64 >= MINUTES, "{} fire times of {}", fire_times.len(), trigger.name);
         let started = lines.iter().filter(|line| line.outcome == DeliveryOutcome::Started).count();
-        assert_eq!((started, lines.len()), (moments.len(), moments.len()), "each once, and none was skipped");
+        assert_eq!(
+            (started, lines.len()),
+            (fire_times.len(), fire_times.len()),
+            "each fire time started one run, and none was skipped"
+        );
         a.engine.delete_trigger(ORG, trigger.id).await.unwrap();
     }
     let filter = store::RunFilter { limit: 1_000, ..Default::default() };
     let runs = b.store.runs(ORG, &filter).await.unwrap();
-    let mut moments = BTreeSet::new();
+    let mut fire_times = BTreeSet::new();
     for run in &runs {
         let reading = b.engine.read(ORG, run.id).await.unwrap().unwrap();
         let origin = &reading.run.state.origin;
-        assert!(moments.insert((origin.trigger_id, origin.nominal)), "a moment was fired twice");
+        assert!(fire_times.insert((origin.trigger_id, origin.nominal)), "a fire time started two runs");
     }
     assert!(runs.len() as u64 >= MINUTES * 5, "{} runs", runs.len());
-    end(a, b).await;
+    stop_both(a, b).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_schedule_changed_through_one_node_is_kept_by_the_other() {
-    // A few seconds before a minute is over.
-    let (a, b) = two_at(NEW_YEAR.after(Span::from_secs(55))).await;
+async fn a_schedule_changed_on_one_node_fires_on_the_other() {
+    // A few seconds before the next minute.
+    let (a, b) = two_nodes_at(NEW_YEAR.after(Span::from_secs(55))).await;
     a.define(json!({ "name": "wf", "tasks": { "t": { "noop": {} } } })).await;
     let request = lang::trigger::request(&schedule("s", "0 12 * * *")).unwrap();
     let (trigger, _) = a.engine.create_trigger(ORG, request, None).await.unwrap();
-    // The one who changes it fires nothing any more.
+    // The node that changes the schedule starts no more runs.
     a.engine.drain(Duration::ZERO).await;
     let change = lang::read(json!({ "config": { "cron": "* * * * *" } }).to_string().as_bytes(), lang::Syntax::Json);
     let row = a.engine.change_trigger(ORG, trigger.id, &change.unwrap()).await.unwrap().unwrap();
     let due = row.next_at.unwrap();
-    let until = Instant::now() + PATIENCE;
+    let until = Instant::now() + TIMEOUT;
     let line = loop {
         if let Some(line) = b.engine.deliveries(ORG, trigger.id, None, 10).await.unwrap().pop() {
             break line;
         }
-        assert!(Instant::now() < until, "nobody fires it");
+        assert!(Instant::now() < until, "the schedule does not fire");
         tokio::time::sleep(Duration::from_millis(10)).await;
     };
-    assert!(line.at.since(due) < Span::from_secs(2), "it is late: {:?} instead of {due:?}", line.at);
-    end(a, b).await;
+    assert!(line.at.since(due) < Span::from_secs(2), "the delivery is late: {:?} instead of {due:?}", line.at);
+    stop_both(a, b).await;
 }

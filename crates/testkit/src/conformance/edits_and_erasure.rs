@@ -1,4 +1,5 @@
-//! What every store does about units, edits, erasure and the order of the journal, one sentence a case.
+//! Rules about atomic groups, workflow edits, erasure and the order of the journal that every store follows,
+//! one sentence per case.
 
 use super::Case;
 use super::cases::{cases, commit};
@@ -13,26 +14,26 @@ use store::{
 };
 
 cases![
-    a_unit_lands_together,
-    a_unit_is_undone_by_one_conflict,
-    a_key_of_the_same_request_lets_its_unit_land,
-    a_key_of_another_request_undoes_its_unit,
-    an_undone_unit_leaves_its_neighbours_alone,
-    a_workflow_changes_only_as_it_was_seen,
-    a_new_version_joins_the_line,
+    an_atomic_group_commits_as_a_whole,
+    one_conflict_rolls_back_its_atomic_group,
+    a_repeated_request_does_not_roll_back_its_atomic_group,
+    a_key_of_another_request_rolls_back_its_atomic_group,
+    a_rolled_back_group_leaves_other_writes_alone,
+    a_workflow_edit_needs_the_current_row,
+    versions_are_numbered_and_kept,
     a_name_is_free_once_its_workflow_is_deleted,
-    an_ended_run_is_erased_with_all_it_holds,
+    erasing_a_finished_run_removes_all_its_data,
     an_open_run_is_not_erased,
-    an_erased_run_keeps_its_key_and_its_places,
+    an_erased_run_keeps_its_key_and_journal_positions,
     a_page_of_history_begins_after_a_record,
-    a_stretch_is_what_was_written_since,
+    a_stretch_has_the_records_after_a_position,
 ];
 
 fn keyed(n: u64, name: &str, fingerprint: u8) -> RunWrite {
     born(start(run(n)), Birth { idempotency: Some(key(name, fingerprint)), ..Default::default() })
 }
 
-async fn exist(store: &Arc<dyn Store>, numbers: impl IntoIterator<Item = u64>) -> Vec<bool> {
+async fn do_exist(store: &Arc<dyn Store>, numbers: impl IntoIterator<Item = u64>) -> Vec<bool> {
     let mut found = Vec::new();
     for n in numbers {
         found.push(store.run(ORG, run(n)).await.unwrap().is_some());
@@ -40,54 +41,54 @@ async fn exist(store: &Arc<dyn Store>, numbers: impl IntoIterator<Item = u64>) -
     found
 }
 
-async fn a_unit_lands_together(store: Arc<dyn Store>) {
+async fn an_atomic_group_commits_as_a_whole(store: Arc<dyn Store>) {
     let writes = unit(1, [start(run(1)), keyed(2, "a", 1), start(run(3))]);
     assert_eq!(commit(&store, writes).await, [Committed, Committed, Committed]);
-    assert_eq!(exist(&store, 1..4).await, [true; 3]);
+    assert_eq!(do_exist(&store, 1..4).await, [true; 3]);
     assert_eq!(commit(&store, unit(1, [append(run(1), 1), append(run(2), 1)])).await, [Committed, Committed]);
 }
 
-async fn a_unit_is_undone_by_one_conflict(store: Arc<dyn Store>) {
+async fn one_conflict_rolls_back_its_atomic_group(store: Arc<dyn Store>) {
     commit(&store, [start(run(2)), start(run(7))]).await;
-    let door = |n: u64, token| {
+    let with_wait = |n: u64, token| {
         let waits = vec![wait(ORG, run(n), 0, token)];
         born(start(run(n)), Birth { waits, labels: vec![("k".into(), "v".into())], ..Default::default() })
     };
     let payloads = vec![(1, Bytes::from_static(b"x"))];
     let timer = store::TimerChange { remove: None, insert: Some(at(3)) };
     let going_on = RunWrite { payloads, timer, ..turn(run(7), 1, RunStatus::Waiting) };
-    let writes = unit(5, [door(1, 1), going_on, start(run(2)), start(run(3))]);
+    let writes = unit(5, [with_wait(1, 1), going_on, start(run(2)), start(run(3))]);
     assert_eq!(commit(&store, writes).await, [Undone, Undone, Conflict, Undone]);
-    assert_eq!(exist(&store, [1, 2, 3]).await, [false, true, false]);
+    assert_eq!(do_exist(&store, [1, 2, 3]).await, [false, true, false]);
     assert_eq!(store.wait(&[1; 32]).await, Ok(None));
     assert_eq!(store.payloads(ORG, run(7), &[1]).await, Ok(vec![]));
     assert_eq!(store.next_timer().await, Ok(None));
     assert_eq!(store.unparked().await, Ok(vec![(ORG, run(2)), (ORG, run(7))]));
     let labelled = RunFilter { labels: vec![("k".into(), "v".into())], limit: 9, ..Default::default() };
     assert_eq!(store.runs(ORG, &labelled).await, Ok(vec![]));
-    let twice = unit(6, [door(4, 9), door(5, 9), start(run(6))]);
+    let twice = unit(6, [with_wait(4, 9), with_wait(5, 9), start(run(6))]);
     assert_eq!(commit(&store, twice).await, [Undone, Conflict, Undone]);
-    assert_eq!(commit(&store, unit(7, [door(1, 1), append(run(7), 1)])).await, [Committed, Committed]);
+    assert_eq!(commit(&store, unit(7, [with_wait(1, 1), append(run(7), 1)])).await, [Committed, Committed]);
 }
 
-async fn a_key_of_the_same_request_lets_its_unit_land(store: Arc<dyn Store>) {
+async fn a_repeated_request_does_not_roll_back_its_atomic_group(store: Arc<dyn Store>) {
     commit(&store, [keyed(1, "a", 1)]).await;
     let taken = |n| KeyTaken { run: run(n), fingerprint: [1; 32] };
     let writes = unit(1, [keyed(2, "a", 1), keyed(3, "b", 1), keyed(4, "b", 1), start(run(5))]);
     assert_eq!(commit(&store, writes).await, [taken(1), Committed, taken(3), Committed]);
-    assert_eq!(exist(&store, 1..6).await, [true, false, true, false, true]);
+    assert_eq!(do_exist(&store, 1..6).await, [true, false, true, false, true]);
 }
 
-async fn a_key_of_another_request_undoes_its_unit(store: Arc<dyn Store>) {
+async fn a_key_of_another_request_rolls_back_its_atomic_group(store: Arc<dyn Store>) {
     commit(&store, [keyed(1, "a", 1)]).await;
     let taken = |n, fingerprint| KeyTaken { run: run(n), fingerprint: [fingerprint; 32] };
     let writes = unit(1, [keyed(2, "b", 1), keyed(3, "a", 2), keyed(4, "b", 9), keyed(5, "a", 1), start(run(6))]);
     assert_eq!(commit(&store, writes).await, [Undone, taken(1, 1), taken(2, 1), Undone, Undone]);
-    assert_eq!(exist(&store, 1..7).await, [true, false, false, false, false, false]);
+    assert_eq!(do_exist(&store, 1..7).await, [true, false, false, false, false, false]);
     assert_eq!(commit(&store, unit(2, [keyed(4, "b", 9), start(run(6))])).await, [Committed, Committed]);
 }
 
-async fn an_undone_unit_leaves_its_neighbours_alone(store: Arc<dyn Store>) {
+async fn a_rolled_back_group_leaves_other_writes_alone(store: Arc<dyn Store>) {
     let mut writes = vec![start(run(1))];
     writes.extend(unit(1, [append(run(1), 1), start(run(2)), start(run(2))]));
     writes.extend(unit(2, [append(run(1), 1), start(run(3))]));
@@ -95,7 +96,7 @@ async fn an_undone_unit_leaves_its_neighbours_alone(store: Arc<dyn Store>) {
     let expected = [Committed, Undone, Undone, Conflict, Committed, Committed, Committed];
     assert_eq!(commit(&store, writes).await, expected);
     assert_eq!(store.history(ORG, run(1), 0, 9).await.unwrap().unwrap().len(), 3);
-    assert_eq!(store.stretch(ORG, Some(0), 9).await.unwrap().end, 4, "what was undone took no place");
+    assert_eq!(store.stretch(ORG, Some(0), 9).await.unwrap().end, 4, "a rolled-back write takes no journal position");
     assert_eq!(commit(&store, [append(run(1), 3), append(run(3), 1)]).await, [Committed, Committed]);
 }
 
@@ -105,7 +106,7 @@ fn edit(seen: &WorkflowRow, change: impl FnOnce(&mut WorkflowRow)) -> WorkflowEd
     WorkflowEdit { seen: seen.clone(), row, version: None, trigger: OwnTrigger::Keep }
 }
 
-async fn a_workflow_changes_only_as_it_was_seen(store: Arc<dyn Store>) {
+async fn a_workflow_edit_needs_the_current_row(store: Arc<dyn Store>) {
     for (n, name) in [(1, "a"), (2, "b")] {
         store.create_workflow(&new_workflow(n, name, name)).await.unwrap().unwrap();
     }
@@ -129,10 +130,10 @@ async fn a_workflow_changes_only_as_it_was_seen(store: Arc<dyn Store>) {
     assert_eq!(store.edit_workflow(&edit(&elsewhere, |_| {})).await, Ok(Edited::Changed));
     let pinned = edit(&first.row, |row| row.created_at = at(999));
     assert_eq!(store.edit_workflow(&pinned).await, Ok(Edited::Done));
-    assert_eq!(store.workflow(ORG, &by_id).await, Ok(Some(first.row)), "its birth stays");
+    assert_eq!(store.workflow(ORG, &by_id).await, Ok(Some(first.row)), "the creation time stays");
 }
 
-async fn a_new_version_joins_the_line(store: Arc<dyn Store>) {
+async fn versions_are_numbered_and_kept(store: Arc<dyn Store>) {
     let first = new_workflow(1, "a", "a");
     store.create_workflow(&first).await.unwrap().unwrap();
     let mut seen = first.row.clone();
@@ -158,10 +159,14 @@ async fn a_new_version_joins_the_line(store: Arc<dyn Store>) {
     let number = async |by| store.version(ORG, id, by).await.unwrap().map(|v| v.number);
     assert_eq!(number(VersionKey::Number(2)).await, Some(2));
     assert_eq!(number(VersionKey::Number(5)).await, None);
-    assert_eq!(number(VersionKey::Hash([50; 32])).await, Some(4), "the latest");
+    assert_eq!(number(VersionKey::Hash([50; 32])).await, Some(4), "the latest version with this hash");
     assert_eq!(number(VersionKey::Hash([51; 32])).await, None);
     assert_eq!(store.version(OTHER_ORG, id, VersionKey::Number(1)).await, Ok(None));
-    assert_eq!(store.definition(ORG, &[50; 32]).await.unwrap().unwrap().source, Bytes::from_static(&[2]), "once");
+    assert_eq!(
+        store.definition(ORG, &[50; 32]).await.unwrap().unwrap().source,
+        Bytes::from_static(&[2]),
+        "stored once"
+    );
     assert_eq!(store.definition(ORG, &[60; 32]).await.unwrap().unwrap().source, Bytes::from_static(&[3]));
 }
 
@@ -186,8 +191,8 @@ fn erasure(run: RunId) -> Erasure {
     Erasure { org: ORG, run, labels: vec![("k".into(), "v".into())], waits: vec![[3; 32]] }
 }
 
-/// A run with everything a run can have.
-async fn full_life(store: &Arc<dyn Store>) {
+/// Creates a run with every kind of row that a run can have.
+async fn create_full_run(store: &Arc<dyn Store>) {
     let birth = Birth {
         labels: vec![("k".into(), "v".into())],
         waits: vec![wait(ORG, run(1), 0, 3)],
@@ -202,8 +207,8 @@ async fn full_life(store: &Arc<dyn Store>) {
     commit(store, [first, start(run(2)), turn(run(1), 1, RunStatus::Completed), append(run(2), 1)]).await;
 }
 
-async fn an_ended_run_is_erased_with_all_it_holds(store: Arc<dyn Store>) {
-    full_life(&store).await;
+async fn erasing_a_finished_run_removes_all_its_data(store: Arc<dyn Store>) {
+    create_full_run(&store).await;
     assert_eq!(store.erase(&Erasure { org: OTHER_ORG, ..erasure(run(1)) }).await, Ok(Erased::NotFound));
     assert_eq!(store.erase(&erasure(run(1))).await, Ok(Erased::Done));
     assert_eq!(store.erase(&erasure(run(1))).await, Ok(Erased::NotFound));
@@ -214,7 +219,11 @@ async fn an_ended_run_is_erased_with_all_it_holds(store: Arc<dyn Store>) {
     assert_eq!(store.wait(&[3; 32]).await, Ok(None));
     let labelled = RunFilter { labels: vec![("k".into(), "v".into())], limit: 9, ..Default::default() };
     assert_eq!(store.runs(ORG, &labelled).await, Ok(vec![]));
-    assert_eq!(commit(&store, [append(run(1), 2), append(run(2), 2)]).await, [Conflict, Committed], "no late record");
+    assert_eq!(
+        commit(&store, [append(run(1), 2), append(run(2), 2)]).await,
+        [Conflict, Committed],
+        "an erased run accepts no late record"
+    );
 }
 
 async fn an_open_run_is_not_erased(store: Arc<dyn Store>) {
@@ -231,12 +240,12 @@ async fn an_open_run_is_not_erased(store: Arc<dyn Store>) {
     assert_eq!(store.erase(&erasure(run(90))).await, Ok(Erased::Done));
 }
 
-async fn an_erased_run_keeps_its_key_and_its_places(store: Arc<dyn Store>) {
-    full_life(&store).await;
+async fn an_erased_run_keeps_its_key_and_journal_positions(store: Arc<dyn Store>) {
+    create_full_run(&store).await;
     let late = RunWrite { record: record(run(1), 3, at(2_000)), ..append(run(1), 2) };
     commit(&store, [late]).await;
     store.erase(&erasure(run(1))).await.unwrap();
-    assert_eq!(store.high_water().await, Ok(Some(at(2_000))), "time stays ahead of what was there");
+    assert_eq!(store.high_water().await, Ok(Some(at(2_000))), "high water does not go back");
     let taken = KeyTaken { run: run(1), fingerprint: [1; 32] };
     assert_eq!(commit(&store, [keyed(5, "a", 1), append(run(2), 2)]).await, [taken, Committed]);
     let stretch = store.stretch(ORG, Some(0), 99).await.unwrap();
@@ -261,18 +270,18 @@ async fn a_page_of_history_begins_after_a_record(store: Arc<dyn Store>) {
     }
 }
 
-async fn a_stretch_is_what_was_written_since(store: Arc<dyn Store>) {
+async fn a_stretch_has_the_records_after_a_position(store: Arc<dyn Store>) {
     assert_eq!(store.stretch(ORG, None, 9).await, Ok(store::Stretch::default()));
-    assert_eq!(store.stretch(ORG, Some(7), 9).await.unwrap().end, 0, "a position nobody gave out");
+    assert_eq!(store.stretch(ORG, Some(7), 9).await.unwrap().end, 0, "a position that was never assigned");
     commit(&store, [start(run(1)), start_in(OTHER_ORG, run(1)), start(run(2))]).await;
     assert_eq!(commit(&store, [start(run(1)), append(run(1), 1)]).await, [Conflict, Committed]);
     let look = async |org, after, limit| {
         let stretch = store.stretch(org, after, limit).await.unwrap();
         (stretch.records.iter().map(|r| (r.pos, r.run)).collect::<Vec<_>>(), stretch.end)
     };
-    assert_eq!(look(ORG, None, 9).await, (vec![], 4), "only where it ends");
+    assert_eq!(look(ORG, None, 9).await, (vec![], 4), "only the end position");
     assert_eq!(look(ORG, Some(0), 9).await, (vec![(1, run(1)), (3, run(2)), (4, run(1))], 4));
-    assert_eq!(look(ORG, Some(0), 2).await, (vec![(1, run(1))], 2), "two places, one of them another's");
+    assert_eq!(look(ORG, Some(0), 2).await, (vec![(1, run(1))], 2), "two positions, one of another organisation");
     assert_eq!(look(ORG, Some(2), 2).await, (vec![(3, run(2)), (4, run(1))], 4));
     assert_eq!(look(OTHER_ORG, Some(0), 9).await, (vec![(2, run(1))], 4));
     assert_eq!(look(ORG, Some(4), 9).await, (vec![], 4));

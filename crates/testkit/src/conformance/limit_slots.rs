@@ -1,4 +1,5 @@
-//! What every store does about seats: what the limits of types allow is had once, by whoever comes first.
+//! Rules about limit slots that every store follows. The limits of a type give a number of slots, and each
+//! slot is held by one step of one run at a time.
 
 use super::Case;
 use super::cases::{cases, commit};
@@ -10,14 +11,14 @@ use store::Verdict::{Committed, Conflict, Full, KeyTaken, Undone};
 use store::{Batch, Birth, RunWrite, Seat, SeatChange, SeatOf, SeatRow, Store};
 
 cases![
-    a_seat_is_had_once,
-    a_seat_is_free_when_its_holder_frees_it_and_nobody_else,
-    a_seat_changes_hands_in_one_batch,
-    a_seat_whose_time_is_over_is_free,
-    a_write_that_finds_its_seat_taken_leaves_nothing,
-    a_unit_stands_or_falls_with_its_seats,
-    what_was_noticed_before_seats_still_is,
-    seats_are_of_one_type_key_and_kind,
+    a_limit_slot_is_taken_once,
+    only_its_holder_frees_a_limit_slot,
+    a_limit_slot_changes_hands_within_a_batch,
+    an_expired_limit_slot_is_free,
+    a_write_without_its_limit_slot_changes_nothing,
+    an_atomic_group_needs_all_its_limit_slots,
+    other_conflicts_are_reported_before_limit_slots,
+    limit_slots_are_separate_by_type_key_and_kind,
 ];
 
 fn seat(number: u32) -> Seat {
@@ -36,13 +37,13 @@ fn free(write: RunWrite, rows: Vec<SeatRow>) -> RunWrite {
     RunWrite { seats: SeatChange { free: rows, ..Default::default() }, ..write }
 }
 
-/// Whoever has the first seats of the type.
+/// The runs that hold limit slots of the type.
 async fn holders(store: &Arc<dyn Store>) -> Vec<(u32, RunId)> {
     let rows = store.seats(ORG, "mail").await.unwrap();
     rows.into_iter().map(|row| (row.seat.number, row.run)).collect()
 }
 
-async fn a_seat_is_had_once(store: Arc<dyn Store>) {
+async fn a_limit_slot_is_taken_once(store: Arc<dyn Store>) {
     assert_eq!(store.seats(ORG, "mail").await, Ok(vec![]));
     let first = take(start(run(1)), vec![row(seat(0), run(1))]);
     let second = take(start(run(2)), vec![row(seat(0), run(2))]);
@@ -53,10 +54,10 @@ async fn a_seat_is_had_once(store: Arc<dyn Store>) {
     assert_eq!(commit(&store, [another]).await, [Committed]);
     assert_eq!(holders(&store).await, [(0, run(1)), (1, run(2))]);
     let again = take(append(run(1), 1), vec![row(seat(0), run(1))]);
-    assert_eq!(commit(&store, [again]).await, [Full], "also by whoever has it");
+    assert_eq!(commit(&store, [again]).await, [Full], "also if the run holds it already");
 }
 
-async fn a_seat_is_free_when_its_holder_frees_it_and_nobody_else(store: Arc<dyn Store>) {
+async fn only_its_holder_frees_a_limit_slot(store: Arc<dyn Store>) {
     commit(&store, [take(start(run(1)), vec![row(seat(0), run(1))]), start(run(2))]).await;
     let mistaken = free(append(run(2), 1), vec![row(seat(0), run(2))]);
     let stranger = free(append(run(2), 2), vec![row(seat(0), run(1))]);
@@ -66,13 +67,13 @@ async fn a_seat_is_free_when_its_holder_frees_it_and_nobody_else(store: Arc<dyn 
     assert_eq!(verdicts, [Committed, Conflict, Committed]);
     assert_eq!(holders(&store).await, [(0, run(1))]);
     assert_eq!(commit(&store, [free(append(run(1), 1), vec![row(seat(0), run(1))])]).await, [Conflict]);
-    assert_eq!(holders(&store).await, [(0, run(1))], "a record that does not land frees nothing");
+    assert_eq!(holders(&store).await, [(0, run(1))], "a record that conflicts frees nothing");
     assert_eq!(commit(&store, [free(append(run(1), 2), vec![row(seat(0), run(1))])]).await, [Committed]);
     assert_eq!(holders(&store).await, []);
     assert_eq!(commit(&store, [take(append(run(2), 2), vec![row(seat(0), run(2))])]).await, [Committed]);
 }
 
-async fn a_seat_changes_hands_in_one_batch(store: Arc<dyn Store>) {
+async fn a_limit_slot_changes_hands_within_a_batch(store: Arc<dyn Store>) {
     commit(&store, [take(start(run(1)), vec![row(seat(0), run(1))])]).await;
     let frees = free(append(run(1), 1), vec![row(seat(0), run(1))]);
     let takes = take(start(run(2)), vec![row(seat(0), run(2))]);
@@ -86,7 +87,7 @@ async fn a_seat_changes_hands_in_one_batch(store: Arc<dyn Store>) {
     assert_eq!(holders(&store).await, [(0, run(1)), (1, run(1))]);
 }
 
-async fn a_seat_whose_time_is_over_is_free(store: Arc<dyn Store>) {
+async fn an_expired_limit_slot_is_free(store: Arc<dyn Store>) {
     let rate =
         |run: RunId, until: i64| SeatRow { seat: Seat { of: SeatOf::Rate, ..seat(0) }, run, step: 0, until: at(until) };
     let at_time = async |time: i64, write: RunWrite| {
@@ -103,10 +104,10 @@ async fn a_seat_whose_time_is_over_is_free(store: Arc<dyn Store>) {
     assert_eq!(holders(&store).await, []);
     assert_eq!(at_time(31, take(start(run(3)), vec![row(seat(0), run(3))])).await, [Committed]);
     store.forget_seats(Timestamp(i64::MAX - 1)).await.unwrap();
-    assert_eq!(holders(&store).await, [(0, run(3))], "one that has to be freed is not forgotten");
+    assert_eq!(holders(&store).await, [(0, run(3))], "a slot without an expiry is not removed");
 }
 
-async fn a_write_that_finds_its_seat_taken_leaves_nothing(store: Arc<dyn Store>) {
+async fn a_write_without_its_limit_slot_changes_nothing(store: Arc<dyn Store>) {
     commit(&store, [take(start(run(1)), vec![row(seat(1), run(1))]), start(run(2))]).await;
     let tasks = vec![task(run(2), 0, "mail", 1)];
     let wants = vec![row(seat(0), run(2)), row(seat(1), run(2))];
@@ -116,16 +117,16 @@ async fn a_write_that_finds_its_seat_taken_leaves_nothing(store: Arc<dyn Store>)
     assert_eq!(store.load(ORG, run(2)).await.unwrap().unwrap().seq, 1);
     let born = take(start(run(3)), vec![row(seat(1), run(3))]);
     let birth = Birth { idempotency: Some(key("k", 1)), ..Default::default() };
-    assert_eq!(commit(&store, [born_with(&born, &birth)]).await, [Full]);
+    assert_eq!(commit(&store, [created_with(&born, &birth)]).await, [Full]);
     assert_eq!(store.run(ORG, run(3)).await, Ok(None));
-    assert_eq!(commit(&store, [born_with(&start(run(4)), &birth)]).await, [Committed], "the key is free");
+    assert_eq!(commit(&store, [created_with(&start(run(4)), &birth)]).await, [Committed], "the key is free");
 }
 
-fn born_with(write: &RunWrite, birth: &Birth) -> RunWrite {
+fn created_with(write: &RunWrite, birth: &Birth) -> RunWrite {
     born(write.clone(), birth.clone())
 }
 
-async fn a_unit_stands_or_falls_with_its_seats(store: Arc<dyn Store>) {
+async fn an_atomic_group_needs_all_its_limit_slots(store: Arc<dyn Store>) {
     commit(&store, [take(start(run(1)), vec![row(seat(0), run(1))])]).await;
     let in_unit = |write: RunWrite| RunWrite { unit: NonZeroU32::new(7), ..write };
     let unit = [in_unit(start(run(2))), in_unit(take(start(run(3)), vec![row(seat(0), run(3))]))];
@@ -136,7 +137,7 @@ async fn a_unit_stands_or_falls_with_its_seats(store: Arc<dyn Store>) {
     assert_eq!(holders(&store).await, [(0, run(1)), (1, run(4))]);
 }
 
-async fn what_was_noticed_before_seats_still_is(store: Arc<dyn Store>) {
+async fn other_conflicts_are_reported_before_limit_slots(store: Arc<dyn Store>) {
     let birth = Birth { idempotency: Some(key("k", 1)), ..Default::default() };
     let holder = take(born(start(run(1)), birth.clone()), vec![row(seat(0), run(1))]);
     commit(&store, [holder, start(run(2))]).await;
@@ -156,7 +157,7 @@ async fn what_was_noticed_before_seats_still_is(store: Arc<dyn Store>) {
     }
 }
 
-async fn seats_are_of_one_type_key_and_kind(store: Arc<dyn Store>) {
+async fn limit_slots_are_separate_by_type_key_and_kind(store: Arc<dyn Store>) {
     let kinds = [
         seat(0),
         Seat { of: SeatOf::Key, ..seat(0) },

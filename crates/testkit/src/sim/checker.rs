@@ -1,0 +1,598 @@
+//! Invariants that hold after every commit. The checker reads only the store.
+//!
+//! It keeps what it saw of each run and compares. Records are only appended (I4). The rows are the fold of
+//! the records (I5). The events are legal (see [`run_model`](super::run_model)). An unchanged run stays as it
+//! is (I10). An open run has something that wakes it (I12). No effect happens before its intent is durable or
+//! after its step is done (I7, I8, I35). A run with an event of a later release stays exactly as that release
+//! left it.
+
+use super::concurrency_model::{BatchWriter, ConcurrencyEvent, ConcurrencyModel};
+use super::lease_model::{self, LeaseChange, LeaseModel};
+use super::notification_model::NotificationModel;
+use super::run_model::RunModel;
+use super::trace::Marks;
+use super::trigger::Trigger;
+use super::upstream;
+use super::violation::{CheckResult, Violation, ViolationKind, require};
+use super::workflow_generator::{ConcurrencyLimit, TestWorkflow};
+use bytes::Bytes;
+use engine::Version;
+use engine::board::Task;
+use engine::mailbox::Dispatch;
+use kernel::event::{Event, Queue};
+use kernel::run::LoadError;
+use kernel::{Context, Input, OrgId, Payload, Payloads, Record, Run, RunId, RunStatus, Timestamp, advance};
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
+use std::sync::Arc;
+use store::memory::StoredRun;
+use store::{MemoryStore, ReadyRow};
+
+/// One version of a workflow, as the simulator and the engine know it.
+#[derive(Clone)]
+pub struct Definition {
+    pub workflow: Rc<TestWorkflow>,
+    pub version: Arc<Version>,
+}
+
+#[derive(Default)]
+pub struct Checker {
+    /// Runs that were requested, whether they exist or not.
+    runs: BTreeMap<RunId, TrackedRun>,
+    /// Attempts that reached an executor or a worker: run and fence.
+    executed: BTreeSet<(RunId, u64)>,
+    pub concurrency: ConcurrencyModel,
+    pub notifications: NotificationModel,
+    pub leases: LeaseModel,
+    /// Lease changes in the batch that is being checked.
+    lease_changes: Vec<LeaseChange>,
+    /// Concurrency events in the batch that is being checked.
+    concurrency_events: Vec<(RunId, ConcurrencyEvent)>,
+    /// All clocks show the same time, so the records of a run have ascending times even if several processes
+    /// write.
+    has_one_clock: bool,
+    pub commits: u64,
+    /// How often each kind of event was read.
+    pub events: Marks,
+}
+
+struct TrackedRun {
+    definition: Definition,
+    model: RunModel,
+    trigger: Trigger,
+    /// The start request has a notification URL.
+    has_listener: bool,
+    /// Clients that paused or resumed the run, or skipped a retry delay.
+    actors: BTreeSet<String>,
+    records: Vec<Bytes>,
+    /// The fold of all records; `None` until the run exists.
+    run: Option<Run>,
+    /// Engine time of the last record, by the clock of its writer.
+    newest_at: Timestamp,
+    /// A later release wrote the last record.
+    needs_upgrade: bool,
+    /// The process that wrote the last record was draining.
+    is_left_by_draining_process: bool,
+    /// The sequence number of the last snapshot that was checked.
+    snapshot: u64,
+    /// Dispatch intents: step and attempt by fence.
+    intents: BTreeMap<u64, (u32, u32)>,
+    /// Which process, by epoch, last started each step.
+    executing_process: BTreeMap<u32, u64>,
+    /// Which process, by epoch, settled each step.
+    settled_by: BTreeMap<u32, u64>,
+    /// How often each step reached an executor or a worker.
+    effects: BTreeMap<u32, u32>,
+    /// The worker that got each lease, by fence.
+    lease_holders: BTreeMap<u64, String>,
+    /// Digests of accepted final reports, by fence.
+    accepted_reports: BTreeMap<u64, u64>,
+    /// The fence of the current lease of each step.
+    current_lease: BTreeMap<u32, u64>,
+}
+
+impl Checker {
+    pub fn new(has_one_clock: bool) -> Checker {
+        Checker { has_one_clock, ..Default::default() }
+    }
+
+    /// Registers a run before it is requested.
+    pub fn expect_run(&mut self, run: RunId, definition: Definition, trigger: Trigger, has_listener: bool) {
+        if let Some(limit) = definition.workflow.concurrency {
+            self.concurrency.expect_run(run, definition.version.workflow, trigger.group, limit);
+        }
+        let model = RunModel::new(definition.workflow.clone(), trigger.clone());
+        let tracked = TrackedRun {
+            definition,
+            model,
+            trigger,
+            has_listener,
+            actors: BTreeSet::new(),
+            records: Vec::new(),
+            run: None,
+            newest_at: Timestamp::default(),
+            needs_upgrade: false,
+            is_left_by_draining_process: false,
+            snapshot: 0,
+            intents: BTreeMap::new(),
+            executing_process: BTreeMap::new(),
+            settled_by: BTreeMap::new(),
+            effects: BTreeMap::new(),
+            lease_holders: BTreeMap::new(),
+            accepted_reports: BTreeMap::new(),
+            current_lease: BTreeMap::new(),
+        };
+        self.runs.insert(run, tracked);
+    }
+
+    /// The run as it is stored, if it exists.
+    pub fn stored(&self, run: RunId) -> Option<&Run> {
+        self.runs.get(&run)?.run.as_ref()
+    }
+
+    /// Runs that exist, have not ended and can be read.
+    pub fn open(&self) -> impl Iterator<Item = (RunId, &Definition, &Run)> {
+        let known = self.runs.iter().filter(|(_, f)| !f.needs_upgrade);
+        let existing = known.filter_map(|(id, f)| Some((*id, &f.definition, f.run.as_ref()?)));
+        existing.filter(|(.., run)| !run.is_terminal())
+    }
+
+    /// The concurrency group of a requested run, and whether it has a notification URL.
+    pub fn group_and_listener(&self, run: RunId) -> (u64, bool) {
+        self.runs.get(&run).map_or((0, false), |f| (f.trigger.group, f.has_listener))
+    }
+
+    /// The digest of the accepted final report under a fence.
+    pub fn accepted_report(&self, run: RunId, fence: u64) -> Option<u64> {
+        self.runs.get(&run)?.accepted_reports.get(&fence).copied()
+    }
+
+    /// The trigger of a requested run.
+    pub fn trigger(&self, run: RunId) -> Option<&Trigger> {
+        self.runs.get(&run).map(|f| &f.trigger)
+    }
+
+    /// Do the records say that this client paused or resumed the run, or skipped a retry delay?
+    pub fn has_acted(&self, run: RunId, actor: &str) -> bool {
+        self.runs.get(&run).is_some_and(|f| f.actors.contains(actor))
+    }
+
+    /// Did a later release write to this run?
+    pub fn needs_upgrade(&self, run: RunId) -> bool {
+        self.runs.get(&run).is_some_and(|f| f.needs_upgrade)
+    }
+
+    /// The number of the last readable event, and the time of the last record.
+    pub fn last_event(&self, run: RunId) -> (u64, Timestamp) {
+        let tracked = self.runs.get(&run);
+        let seq = tracked.and_then(|f| f.run.as_ref()).map_or(0, |run| run.state.seq);
+        (seq, tracked.map_or(Timestamp::default(), |f| f.newest_at))
+    }
+
+    /// At the end of a simulation: all records that were ever seen are still stored and consistent.
+    pub fn check_all(&self, store: &MemoryStore) -> CheckResult {
+        for (id, tracked) in &self.runs {
+            let stored = store.stored_run(OrgId::DEFAULT, *id);
+            let records = stored.as_ref().map_or(&[][..], |s| &s.records);
+            ViolationKind::Lost.unless(records == tracked.records, || format!("the records of {id} changed"))?;
+            if let Some(stored) = stored.filter(|_| tracked.needs_upgrade) {
+                let is_intact =
+                    !stored.row.status.is_terminal() && stored.timers.first().copied() == stored.row.wake_at;
+                ViolationKind::Lost.unless(is_intact, || {
+                    format!("{id} lost its open status or its timer while it waits for an upgrade")
+                })?;
+            }
+            for step in 0..tracked.definition.workflow.steps.len() as u32 {
+                let effects = tracked.effects.get(&step).copied().unwrap_or_default();
+                let about = |failure: Violation| failure.about(id);
+                tracked.model.check_effects(step, effects).map_err(about)?;
+                tracked.model.check_outcome(step).map_err(about)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// A commit by the process with epoch `writer` may have changed this run.
+    pub fn run_committed(
+        &mut self,
+        stored: &StoredRun,
+        ready: &[ReadyRow],
+        writer: u64,
+        is_draining: bool,
+    ) -> CheckResult {
+        self.commits += 1;
+        let tracked = self.runs.get_mut(&stored.row.id).ok_or("the run was never requested")?;
+        let begun = self.concurrency_events.len();
+        if stored.records.len() > tracked.records.len() {
+            tracked.is_left_by_draining_process = is_draining;
+        }
+        let observations = Observations {
+            events: &mut self.events,
+            concurrency_events: &mut self.concurrency_events,
+            lease_changes: &mut self.lease_changes,
+        };
+        tracked.read_new_records(stored, writer, self.has_one_clock, observations)?;
+        if tracked.needs_upgrade {
+            self.leases.forget_run(stored.row.id);
+            let is_open = !stored.row.status.is_terminal();
+            return ViolationKind::Lost.unless(is_open, || "a run that needs a later release was ended".into());
+        }
+        if !tracked.model.is_over() {
+            let concurrency_events = &self.concurrency_events[begun..];
+            require(!concurrency_events.iter().any(|(_, event)| *event == ConcurrencyEvent::Ended), || {
+                "the run continues after its end".into()
+            })?;
+        }
+        tracked.check_rows(stored, ready)
+    }
+
+    /// All runs of a batch were checked one by one; now checks leases, concurrency and notifications.
+    pub fn batch_committed(
+        &mut self,
+        failed: &[RunId],
+        at: Timestamp,
+        (process, writer): (Option<usize>, BatchWriter),
+        store: &MemoryStore,
+    ) -> CheckResult {
+        let concurrency_events = std::mem::take(&mut self.concurrency_events);
+        self.leases.apply_batch(std::mem::take(&mut self.lease_changes), process, writer, at)?;
+        self.concurrency.apply_batch(&concurrency_events, failed, at, writer)?;
+        // Ends come before the runs that send their notifications, even if one batch has both.
+        for (run, _) in concurrency_events
+            .iter()
+            .filter(|(_, event)| matches!(event, ConcurrencyEvent::Ended | ConcurrencyEvent::Refused))
+        {
+            let tracked = &self.runs[run];
+            let is_notification_run = self.notifications.sent_by(*run).is_some();
+            let expected =
+                if is_notification_run { 0 } else { tracked.model.notifications_expected(tracked.has_listener) };
+            self.notifications.run_ended(*run, expected, store)?;
+        }
+        let is_creation = |event: &ConcurrencyEvent| {
+            matches!(event, ConcurrencyEvent::Entered | ConcurrencyEvent::Queued | ConcurrencyEvent::Refused)
+        };
+        concurrency_events
+            .iter()
+            .filter(|(_, event)| is_creation(event))
+            .try_for_each(|(run, _)| self.notifications.run_created(*run, store))
+    }
+
+    /// Process `holder` gives work to an executor. Another process may have settled the step since the intent
+    /// was written, and `holder` cannot know that. If `holder` itself settled the step, this is a violation.
+    pub fn executed(&mut self, dispatch: &Dispatch, holder: u64) -> CheckResult {
+        let Dispatch { run, step, attempt, fence, .. } = dispatch;
+        let tracked = self.runs.get_mut(run).ok_or("work for a run that was never requested")?;
+        let intent = tracked.intents.get(fence);
+        require(intent == Some(&(*step, *attempt)), || format!("work for s{step} without a durable intent"))?;
+        ViolationKind::Duplicated.unless(self.executed.insert((*run, *fence)), || {
+            format!("attempt {attempt} of s{step} was started twice")
+        })?;
+        let is_done = tracked.settled_by.get(step) == Some(&holder);
+        ViolationKind::Duplicated.unless(!is_done, || format!("s{step} is executed again after its completion"))?;
+        *tracked.effects.entry(*step).or_default() += 1;
+        tracked.model.check_request(dispatch)
+    }
+
+    /// A worker gets a task, or would have got it if it had not disconnected. `holder` is the process, if it
+    /// knows the outcome of all its commits.
+    pub fn task_delivered(
+        &mut self,
+        task: &Task,
+        worker: &str,
+        has_disconnected: bool,
+        holder: Option<u64>,
+    ) -> CheckResult {
+        let Task { run, step, attempt, fence, .. } = task;
+        let tracked = self.runs.get_mut(run).ok_or("a task of a run that was never requested")?;
+        let is_durable = tracked.intents.get(fence) == Some(&(*step, *attempt))
+            && tracked.lease_holders.get(fence).map(String::as_str) == Some(worker);
+        ViolationKind::Lost
+            .unless(is_durable, || format!("{worker} gets s{step} of {run}, but the lease is not durable"))?;
+        ViolationKind::Duplicated.unless(self.executed.insert((*run, *fence)), || {
+            format!("attempt {attempt} of s{step} was given out twice")
+        })?;
+        let is_done = holder.is_some() && tracked.settled_by.get(step).copied() == holder;
+        ViolationKind::Duplicated.unless(!is_done, || format!("s{step} of {run} is given out after its end"))?;
+        *tracked.effects.entry(*step).or_default() += u32::from(!has_disconnected);
+        tracked.model.check_task(task)
+    }
+
+    /// The executor got the work but did not send the request.
+    pub fn attempt_held_back(&mut self, dispatch: &Dispatch) {
+        let effects = self.runs.get_mut(&dispatch.run).and_then(|tracked| tracked.effects.get_mut(&dispatch.step));
+        if let Some(effects) = effects {
+            *effects -= 1;
+        }
+    }
+}
+
+/// What the checker collects while it reads records.
+struct Observations<'a> {
+    events: &'a mut Marks,
+    concurrency_events: &'a mut Vec<(RunId, ConcurrencyEvent)>,
+    lease_changes: &'a mut Vec<LeaseChange>,
+}
+
+impl TrackedRun {
+    /// Reads and checks the records that are new.
+    fn read_new_records(
+        &mut self,
+        stored: &StoredRun,
+        writer: u64,
+        has_one_clock: bool,
+        observations: Observations<'_>,
+    ) -> CheckResult {
+        let known = self.records.len();
+        let is_prefix = stored.records.get(..known) == Some(&self.records[..]);
+        ViolationKind::Lost.unless(is_prefix, || "a record was changed or removed".into())?;
+        for bytes in &stored.records[known..] {
+            require(!self.needs_upgrade, || "a run that needs a later release has a new record".into())?;
+            let record = Record::open(bytes).map_err(|e| format!("a record cannot be read: {e}"))?;
+            let seq = self.run.as_ref().map_or(0, |run| run.state.seq);
+            require(record.first == seq + 1, || format!("event {} follows event {seq}", record.first))?;
+            require(!record.events.is_empty(), || "a record has no events".into())?;
+            let is_later = record.at >= self.newest_at || !has_one_clock;
+            ViolationKind::Early.unless(is_later, || "time ran backwards".into())?;
+            self.newest_at = record.at;
+            self.records.push(bytes.clone());
+            if record.events.iter().any(|event| event.name().is_none()) {
+                self.needs_upgrade = true;
+                *observations.events.entry("an event of a later release").or_default() += 1;
+                continue;
+            }
+            for (event, number) in record.events.iter().zip(record.first..) {
+                self.observe(event, number, record.at, stored, writer)?;
+                *observations.events.entry(coverage_mark(event)).or_default() += 1;
+                observations.lease_changes.extend(self.lease_change(event, number, stored.row.id));
+            }
+            observations
+                .concurrency_events
+                .extend(concurrency_events_in(&record.events).into_iter().map(|event| (stored.row.id, event)));
+            self.model.check_between_records()?;
+        }
+        Ok(())
+    }
+
+    fn observe(&mut self, event: &Event, number: u64, at: Timestamp, stored: &StoredRun, writer: u64) -> CheckResult {
+        self.model.observe(event, at)?;
+        if let Event::Paused { actor, .. } | Event::Unpaused { actor } | Event::RetryDue { actor, .. } = event {
+            self.actors.insert(actor.clone());
+        }
+        self.check_fence(event, stored)?;
+        self.check_ownership(event, writer)?;
+        if let Event::Leased { step, attempt, worker, .. } = event {
+            self.intents.insert(number, (*step, *attempt));
+            self.lease_holders.insert(number, worker.clone());
+            self.current_lease.insert(*step, number);
+        } else if let Some(step) = event.step().filter(|_| lease_model::ends_lease(event)) {
+            self.current_lease.remove(&step);
+        }
+        if let Event::Started { step, attempt, epoch, .. } = event {
+            self.intents.insert(number, (*step, *attempt));
+            self.executing_process.insert(*step, *epoch);
+        }
+        if let Some(step) = event.step().filter(|step| self.model.is_done(*step)) {
+            self.settled_by.entry(step).or_insert(writer);
+        }
+        let run = self.run.get_or_insert_default();
+        run.apply(&self.definition.version.plan, event, at)
+            .map_err(|e| format!("the event does not fold: {e:?}").into())
+    }
+
+    /// The effect of an event on a lease.
+    fn lease_change(&self, event: &Event, number: u64, run: RunId) -> Option<LeaseChange> {
+        let step = event.step()?;
+        let task_settings = self.definition.workflow.steps.get(step as usize)?.kind.task()?;
+        match event {
+            Event::Leased { key, .. } => Some(LeaseChange::Granted {
+                task: (run, step),
+                fence: number,
+                name: task_settings.name,
+                key: key.clone(),
+            }),
+            _ => lease_model::ends_lease(event).then_some(LeaseChange::Ended { task: (run, step) }),
+        }
+    }
+
+    /// I14: a process starts work only for itself, and takes work over only from earlier processes.
+    fn check_ownership(&self, event: &Event, writer: u64) -> CheckResult {
+        match event {
+            Event::Started { step, epoch, .. } => {
+                require(*epoch == writer, || format!("process {writer} starts s{step} for process {epoch}"))
+            }
+            Event::Retrying { step, charged: false, .. } => {
+                let holder = self.executing_process.get(step).copied().unwrap_or_default();
+                require(holder <= writer, || format!("process {writer} takes s{step} from the later process {holder}"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// I7, I15: the answer of an upstream counts only for the attempt that asked for it.
+    fn check_fence(&mut self, event: &Event, stored: &StoredRun) -> CheckResult {
+        if let Some(step) = event.step().filter(|s| self.definition.workflow.steps[*s as usize].kind.task().is_some()) {
+            return self.check_lease(step, event, stored);
+        }
+        let (step, attempt, response) = match event {
+            Event::Succeeded { step, attempt, response, .. } => (step, attempt, Some(response)),
+            Event::Failed { step, attempt, response, .. } => (step, attempt, response.as_ref()),
+            _ => return Ok(()),
+        };
+        let Some(body) = response.filter(|r| r.status_code.is_some()).and_then(|r| r.body.as_ref()) else {
+            return Ok(());
+        };
+        let bytes = match body.stored {
+            None => &body.inline,
+            Some(number) => stored.payloads.get(&number).ok_or("a payload is not stored with its event")?,
+        };
+        let intent = upstream::fence_in(bytes).and_then(|fence| self.intents.get(&fence));
+        require(intent == Some(&(*step, *attempt)), || {
+            format!("attempt {attempt} of s{step} ends with the answer to another attempt")
+        })
+    }
+
+    /// The same for workers: a message counts only if its fence is the current lease.
+    fn check_lease(&mut self, step: u32, event: &Event, stored: &StoredRun) -> CheckResult {
+        let (message_body, digest) = match event {
+            Event::Succeeded { response, digest, .. } => (response.body.as_ref(), *digest),
+            Event::Progress { progress, .. } => (Some(progress), 0),
+            Event::Failed { digest, .. } | Event::Retrying { digest, .. } => (None, *digest),
+            _ => return Ok(()),
+        };
+        let message = match event {
+            Event::Failed { failure, .. } | Event::Retrying { failure, .. } if digest > 0 => failure.message.as_bytes(),
+            Event::Failed { .. } | Event::Retrying { .. } => return Ok(()),
+            _ => &[],
+        };
+        let bytes = match message_body {
+            Some(Payload { stored: Some(number), .. }) => {
+                stored.payloads.get(number).ok_or("a payload is not stored with its event")?
+            }
+            Some(body) => &body.inline,
+            None => message,
+        };
+        let (fence, current_lease) = (upstream::fence_in(bytes), self.current_lease.get(&step).copied());
+        ViolationKind::Duplicated.unless(fence == current_lease && fence.is_some(), || {
+            format!("s{step} is leased under fence {current_lease:?}, but a message under {fence:?} was accepted")
+        })?;
+        if let Some(fence) = fence.filter(|_| digest > 0) {
+            self.accepted_reports.insert(fence, digest);
+        }
+        Ok(())
+    }
+
+    /// Compares the rows with the records.
+    fn check_rows(&mut self, stored: &StoredRun, ready: &[ReadyRow]) -> CheckResult {
+        let run = self.run.as_ref().ok_or("the run has no records")?;
+        // A snapshot needs to be compared only once, because later records apply to it and to the run alike.
+        if let Some((seq, snapshot)) = stored.snapshot.as_ref().filter(|(seq, _)| *seq != self.snapshot) {
+            let tail = fold(&self.definition, Some(snapshot), &self.records[*seq as usize..]);
+            let is_same = tail.is_ok_and(|tail| tail.state == run.state);
+            ViolationKind::Lost.unless(is_same, || "the snapshot and the records disagree".into())?;
+            self.snapshot = *seq;
+        }
+        if run.is_terminal() {
+            let whole = fold(&self.definition, None, &self.records);
+            require(whole.is_ok_and(|whole| whole.state == run.state), || {
+                "the fold of all records differs from the run".into()
+            })?;
+        }
+        for payload in payloads(run) {
+            let bytes = payload.stored.map_or(Some(&payload.inline), |number| stored.payloads.get(&number));
+            let is_whole = bytes.is_some_and(|bytes| bytes.len() as u64 == payload.len);
+            ViolationKind::Lost.unless(is_whole, || format!("a payload of {} bytes is missing", payload.len))?;
+        }
+        let plan = &self.definition.version.plan;
+        require(run.index_is_true(plan), || "the index of the run differs from its state".into())?;
+        let (row, status) = (&stored.row, run.status());
+        require(row.status == status, || format!("the row has status {}, the records say {status}", row.status))?;
+        require(row.finished_at == run.state.finished_at, || {
+            "the row and the records have different finish times".into()
+        })?;
+        let due = run.next_due().filter(|_| row.parked);
+        let claimable = run.claimable(plan).count();
+        let may_park = status.is_parked() || status == RunStatus::Running && claimable > 0 && run.is_up_to_others(plan);
+        require(row.parked == status.is_parked() || may_park, || format!("the run was evicted with status {status}"))?;
+        let mut rows: Vec<u32> = ready.iter().map(|row| row.place.step).collect();
+        rows.sort_unstable();
+        let is_same =
+            run.claimable(plan).filter(|_| row.parked && status == RunStatus::Running).eq(rows.iter().copied());
+        ViolationKind::Lost
+            .unless(is_same, || format!("ready rows for steps {rows:?}, but {claimable} can be claimed"))?;
+        require(row.wake_at == due, || format!("the row wakes at {:?}, but the run is due at {due:?}", row.wake_at))?;
+        let is_right = due.is_none_or(|due| due == self.model.due());
+        require(is_right, || format!("the run wakes at {due:?}, the model says {:?}", self.model.due()))?;
+        let limit =
+            row.gate.as_ref().map(|gate| ConcurrencyLimit { max_runs: gate.limit, on_conflict: gate.on_conflict });
+        require(limit == self.definition.workflow.concurrency, || {
+            format!("the row has the concurrency limit {limit:?}")
+        })?;
+        let timers: Vec<Timestamp> = stored.timers.iter().copied().collect();
+        require(timers == Vec::from_iter(due), || format!("timer rows {timers:?} for a run that is due at {due:?}"))?;
+        let is_held = !run.running().is_empty() || run.leased().next().is_some();
+        let is_held = is_held || run.state.paused.is_some();
+        let has_wakeup = status.is_terminal() || due.is_some() || is_held || run.has_undecided();
+        let is_fetching = run.next_due().is_some_and(|at| at <= self.newest_at);
+        ViolationKind::Stuck.unless(has_wakeup || is_fetching, || "nothing will wake this run".into())?;
+        self.check_idempotent(run)
+    }
+
+    /// I10: advancing a run without new input changes nothing.
+    fn check_idempotent(&self, run: &Run) -> CheckResult {
+        let wait_url = |key: &str| key.to_owned();
+        let context = Context {
+            run: RunId::default(),
+            now: self.newest_at,
+            epoch: u64::MAX,
+            is_draining: self.is_left_by_draining_process,
+            wait_url: &wait_url,
+            payloads: &Payloads::new(),
+            offer: &|_| None,
+        };
+        let again = advance(&self.definition.version.plan, &mut run.clone(), vec![Input::Wake], &context);
+        require(again.record.is_none(), || format!("an unchanged run advanced: {:?}", again.record))
+    }
+}
+
+/// The concurrency events of a record.
+fn concurrency_events_in(events: &[Event]) -> Vec<ConcurrencyEvent> {
+    let mut concurrency_events = Vec::new();
+    for event in events {
+        match event {
+            Event::Created { .. } => concurrency_events.push(ConcurrencyEvent::Entered),
+            Event::Queued { .. } => concurrency_events = vec![ConcurrencyEvent::Queued],
+            Event::Admitted {} => concurrency_events.push(ConcurrencyEvent::Admitted),
+            Event::RunCancelled { actor, .. }
+                if actor == "onward" && concurrency_events == [ConcurrencyEvent::Entered] =>
+            {
+                concurrency_events = vec![ConcurrencyEvent::Refused];
+            }
+            Event::RunCancelled { actor, reason } if actor == "onward" => {
+                let is_full = reason.as_str() == Queue::Limit.as_str();
+                concurrency_events.extend([
+                    if is_full { ConcurrencyEvent::TurnedAway } else { ConcurrencyEvent::Superseded },
+                    ConcurrencyEvent::Ended,
+                ]);
+            }
+            Event::RunCompleted {} | Event::RunFailed { .. } | Event::RunCancelled { .. } | Event::RunTimeout {} => {
+                concurrency_events.push(ConcurrencyEvent::Ended);
+            }
+            _ => {}
+        }
+    }
+    concurrency_events
+}
+
+/// The coverage mark of an event.
+fn coverage_mark(event: &Event) -> &'static str {
+    match event {
+        Event::Queued { reason: Queue::Later } => "a run waited for its start time",
+        Event::Queued { .. } => "a run was queued",
+        Event::Admitted {} => "a queued run was admitted",
+        Event::Paused { .. } => "a run was paused",
+        Event::Unpaused { .. } => "a run was resumed",
+        Event::RetryDue { .. } => "a client skipped a retry delay",
+        Event::Retrying { died: true, .. } => "a lease was lost",
+        Event::Retrying { failure, .. } if failure.code == "snoozed" => "a task was snoozed",
+        Event::Retrying { failure, .. } if failure.code == "not_delivered" => "an undelivered task was handed back",
+        Event::Failed { failure, .. } if failure.code == "quarantined" => "a task was quarantined",
+        Event::TimedOut { failure, .. } if failure.code == "queue_timeout" => "a task hit its queue timeout",
+        Event::TimedOut { failure, .. } if failure.code == "total_timeout" => "a task hit its total timeout",
+        Event::RunCancelled { actor, reason } if actor == "onward" => match reason.as_str() {
+            "superseded" => "a run was cancelled for a newer run",
+            _ => "a run was refused by its concurrency limit",
+        },
+        _ => event.name().unwrap_or_default(),
+    }
+}
+
+fn payloads(run: &Run) -> impl Iterator<Item = &Payload> {
+    let steps = || run.state.steps.iter();
+    let responses = steps().filter_map(|step| step.response.as_ref()?.body.as_ref());
+    let callbacks = steps().filter_map(|step| Some(&step.callback.as_ref()?.body));
+    std::iter::once(&run.state.origin.body).chain(responses).chain(callbacks)
+}
+
+pub fn fold(definition: &Definition, snapshot: Option<&Bytes>, records: &[Bytes]) -> Result<Run, LoadError> {
+    Run::load(&definition.version.plan, snapshot.map(|s| &s[..]), records)
+}

@@ -1,0 +1,344 @@
+//! What clients requested, what they were answered, and whether the answers are true.
+//!
+//! A client relies on three kinds of answers: *done* (the effect must last, I1), *refused* (the effect must
+//! never appear, I2) and *unknown* (either is possible, I3). The log compares each answer with the stored run
+//! when it is given, and all answers again at the end.
+
+use super::checker::Checker;
+use super::violation::{CheckResult, Violation, ViolationKind, require};
+use bytes::Bytes;
+use engine::Reply;
+use engine::mailbox::Trouble;
+use kernel::{Answer, Run, RunId, RunStatus, Span};
+use std::collections::BTreeMap;
+
+/// Identifies a request: its index in the log.
+pub type Ticket = usize;
+
+#[derive(Clone, Debug)]
+pub enum Request {
+    Start {
+        run: RunId,
+        key: Option<u32>,
+    },
+    Callback {
+        run: RunId,
+        step: u32,
+        digest: Bytes,
+    },
+    Cancel {
+        run: RunId,
+    },
+    Watch {
+        run: RunId,
+    },
+    Pause {
+        run: RunId,
+    },
+    Resume {
+        run: RunId,
+    },
+    RetryNow {
+        run: RunId,
+    },
+    /// A worker requests tasks.
+    Claim {
+        worker: usize,
+    },
+    /// A worker reports a result (an index into the reports of [`workers`](super::workers)).
+    Report {
+        run: RunId,
+        fence: u64,
+        digest: u64,
+        report: usize,
+    },
+    /// A worker sends a heartbeat, optionally with an extension of its own choice.
+    Heartbeat {
+        run: RunId,
+        step: u32,
+        fence: u64,
+        by: Option<Span>,
+    },
+    /// A worker sends a progress report.
+    Progress {
+        run: RunId,
+        fence: u64,
+    },
+    /// A process starts the run that sends a notification about another run.
+    Notify {
+        run: RunId,
+        of: RunId,
+        number: u32,
+    },
+}
+
+impl Request {
+    /// Does a worker send this request?
+    pub fn is_from_worker(&self) -> bool {
+        matches!(
+            self,
+            Request::Claim { .. } | Request::Report { .. } | Request::Heartbeat { .. } | Request::Progress { .. }
+        )
+    }
+
+    pub fn run(&self) -> RunId {
+        match self {
+            Request::Start { run, .. }
+            | Request::Callback { run, .. }
+            | Request::Cancel { run }
+            | Request::Watch { run } => *run,
+            Request::Pause { run }
+            | Request::Resume { run }
+            | Request::RetryNow { run }
+            | Request::Notify { run, .. } => *run,
+            Request::Report { run, .. } | Request::Heartbeat { run, .. } | Request::Progress { run, .. } => *run,
+            Request::Claim { .. } => RunId::default(),
+        }
+    }
+}
+
+pub struct LoggedRequest {
+    pub request: Request,
+    /// The process that got the request.
+    process: usize,
+    /// The same process had already acknowledged the start of the run.
+    is_known: bool,
+    state: RequestState,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+enum RequestState {
+    Open,
+    /// The process died or the client disconnected.
+    Lost,
+    Done(Answer),
+    Refused,
+    /// The run ended, and the watcher was told.
+    Ended(RunStatus),
+    Unknown,
+}
+
+#[derive(Default)]
+pub struct ClientLog {
+    entries: Vec<LoggedRequest>,
+    /// Runs that were started with an idempotency key.
+    keys: BTreeMap<RunId, u32>,
+}
+
+impl ClientLog {
+    /// Was the run started with an idempotency key? Then another run may exist in its place.
+    pub fn has_key(&self, run: RunId) -> bool {
+        self.keys.contains_key(&run)
+    }
+
+    pub fn record(&mut self, request: Request, process: usize) -> Ticket {
+        // A worker refers to a task that it got, so the run is durable.
+        let is_known = request.is_from_worker() || self.has_acknowledged(process, request.run());
+        if let Request::Start { run, key: Some(key) } = request {
+            self.keys.insert(run, key);
+        }
+        self.entries.push(LoggedRequest { request, process, is_known, state: RequestState::Open });
+        self.entries.len() - 1
+    }
+
+    pub fn actor(ticket: Ticket) -> String {
+        format!("client {ticket}")
+    }
+
+    /// The process died, so nothing answers its open requests. Returns these requests.
+    pub fn process_died(&mut self, process: usize) -> Vec<Request> {
+        let open = self.entries.iter_mut().filter(|r| r.process == process && r.state == RequestState::Open);
+        open.map(|entry| {
+            entry.state = RequestState::Lost;
+            entry.request.clone()
+        })
+        .collect()
+    }
+
+    /// Checks a reply against what is stored.
+    pub fn answered(&mut self, ticket: Ticket, reply: Reply, stored: &Checker) -> Result<&Request, Violation> {
+        let entry = &self.entries[ticket];
+        if entry.state != RequestState::Open {
+            let message = format!("{:?} was answered twice: {reply:?}", entry.request);
+            return Err(Violation { kind: ViolationKind::Duplicated, message });
+        }
+        let state = match (&entry.request, reply) {
+            (_, Reply::Unavailable(_) | Reply::Trouble(Trouble::Store(_))) => RequestState::Refused,
+            (_, Reply::Unknown(_)) => RequestState::Unknown,
+            (request, Reply::Trouble(Trouble::Newer)) if stored.needs_upgrade(request.run()) => RequestState::Refused,
+            (Request::Start { key: Some(key), .. }, Reply::KeyTaken { run, .. }) => {
+                let is_correct = self.keys.get(&run) == Some(key) && stored.stored(run).is_some();
+                require(is_correct, || format!("the reply says that key {key} belongs to {run}"))?;
+                RequestState::Refused
+            }
+            (Request::Notify { of, number, .. }, Reply::KeyTaken { run, .. }) => {
+                let is_correct =
+                    stored.notifications.sent_by(run) == Some((*of, *number)) && stored.stored(run).is_some();
+                require(is_correct, || format!("the reply says that {run} sends notification {number} of {of}"))?;
+                RequestState::Refused
+            }
+            (Request::Claim { .. }, Reply::Handed(_)) | (Request::Heartbeat { .. }, Reply::Lease(_)) => {
+                RequestState::Done(Answer::Applied)
+            }
+            (Request::Watch { .. }, Reply::Ended(status)) => RequestState::Ended(status),
+            (Request::Start { .. } | Request::Notify { .. }, Reply::NotFound) => {
+                return Err(format!("{:?} was answered with `NotFound`", entry.request).into());
+            }
+            (_, Reply::NotFound) if !entry.is_known => RequestState::Refused,
+            (request, Reply::Answer { answer, status, .. })
+                if !matches!(request, Request::Watch { .. } | Request::Claim { .. } | Request::Heartbeat { .. }) =>
+            {
+                let now = stored.stored(entry.request.run()).map(Run::status);
+                let is_correct = !status.is_terminal() || now == Some(status);
+                require(is_correct, || format!("the reply says that the run is {status}, but it is {now:?}"))?;
+                RequestState::Done(answer)
+            }
+            (request, reply) => return Err(format!("{request:?} was answered with {reply:?}").into()),
+        };
+        self.entries[ticket].state = state;
+        self.check(ticket, stored)?;
+        Ok(&self.entries[ticket].request)
+    }
+
+    /// Checks all answers once more, at the end of the simulation.
+    pub fn check_all(&self, stored: &Checker) -> CheckResult {
+        (0..self.entries.len()).try_for_each(|ticket| self.check(ticket, stored))?;
+        self.check_one_run_per_key(stored)?;
+        self.check_cancels_were_requested(stored)
+    }
+
+    /// I24: one idempotency key creates one run.
+    fn check_one_run_per_key(&self, stored: &Checker) -> CheckResult {
+        let mut created = BTreeMap::new();
+        for (run, key) in self.keys.iter().filter(|(run, _)| stored.stored(**run).is_some()) {
+            let other = created.insert(key, run);
+            ViolationKind::Duplicated.unless(other.is_none(), || format!("key {key} created {run} and {other:?}"))?;
+        }
+        Ok(())
+    }
+
+    /// I2: a run is cancelled only if a client requested it. The concurrency model checks cancellations by
+    /// the engine.
+    fn check_cancels_were_requested(&self, stored: &Checker) -> CheckResult {
+        let stored_runs = self.entries.iter().filter_map(|r| Some((r.request.run(), stored.stored(r.request.run())?)));
+        let is_cancelled = |run: &Run| run.status() == RunStatus::Cancelled && run.state.cancelled_by != "onward";
+        for (id, run) in stored_runs.filter(|(_, run)| is_cancelled(run)) {
+            let is_requested = self.entries.iter().enumerate().any(|(ticket, entry)| {
+                matches!(entry.request, Request::Cancel { run } if run == id)
+                    && entry.state != RequestState::Refused
+                    && run.state.cancelled_by == ClientLog::actor(ticket)
+            });
+            require(is_requested, || format!("{id} was cancelled, but no client requested it"))?;
+        }
+        Ok(())
+    }
+
+    pub fn request(&self, ticket: Ticket) -> &Request {
+        &self.entries[ticket].request
+    }
+
+    pub fn is_open(&self, ticket: Ticket) -> bool {
+        self.entries[ticket].state == RequestState::Open
+    }
+
+    /// The client does not wait for the answer any more.
+    pub fn disconnect(&mut self, ticket: Ticket) {
+        if self.entries[ticket].state == RequestState::Open {
+            self.entries[ticket].state = RequestState::Lost;
+        }
+    }
+
+    /// Did a process send this request to start a notification run?
+    pub fn is_notification(&self, ticket: Ticket) -> bool {
+        matches!(self.entries[ticket].request, Request::Notify { .. })
+    }
+
+    /// Requests that still wait for an answer.
+    pub fn open(&self) -> impl Iterator<Item = &Request> {
+        self.entries.iter().filter(|r| r.state == RequestState::Open).map(|r| &r.request)
+    }
+
+    fn check(&self, ticket: Ticket, stored: &Checker) -> CheckResult {
+        let LoggedRequest { request, state, .. } = &self.entries[ticket];
+        let run = stored.stored(request.run());
+        let is_correct = match (request, state) {
+            (_, RequestState::Open | RequestState::Lost | RequestState::Unknown) => true,
+            (Request::Start { .. } | Request::Notify { .. }, RequestState::Done(Answer::Applied)) => run.is_some(),
+            (Request::Start { .. } | Request::Notify { .. }, RequestState::Refused) => run.is_none(),
+            (Request::Pause { .. } | Request::Resume { .. } | Request::RetryNow { .. }, state) => {
+                let has_acted = stored.has_acted(request.run(), &ClientLog::actor(ticket));
+                match state {
+                    RequestState::Done(Answer::Applied) => has_acted,
+                    RequestState::Done(Answer::Repeated) => !has_acted && !matches!(request, Request::RetryNow { .. }),
+                    RequestState::Done(Answer::Unknown) => !has_acted && matches!(request, Request::RetryNow { .. }),
+                    RequestState::Done(Answer::Ended(status)) => {
+                        !has_acted && run.is_some_and(|r| r.status() == *status)
+                    }
+                    RequestState::Refused => !has_acted,
+                    _ => false,
+                }
+            }
+            (Request::Claim { .. } | Request::Heartbeat { .. } | Request::Progress { .. }, _) => true,
+            (Request::Report { run: id, fence, digest, .. }, state) => {
+                let is_recorded = stored.accepted_report(*id, *fence) == Some(*digest);
+                match state {
+                    RequestState::Done(Answer::Applied | Answer::Repeated) => is_recorded,
+                    RequestState::Done(Answer::Ended(status)) => run.is_some_and(|r| r.status() == *status),
+                    RequestState::Done(Answer::Stale) => true,
+                    RequestState::Refused => !is_recorded || self.may_have_reported(*id, *fence, *digest),
+                    _ => false,
+                }
+            }
+            (Request::Callback { step, digest, .. }, state) => {
+                let kept = run.and_then(|r| r.step(*step).callback.as_ref()).map(|c| &c.digest);
+                match state {
+                    RequestState::Done(Answer::Applied | Answer::Repeated) => kept == Some(digest),
+                    RequestState::Done(Answer::Conflict) => kept.is_some_and(|kept| kept != digest),
+                    RequestState::Done(Answer::Gone) => kept != Some(digest),
+                    RequestState::Refused => kept != Some(digest) || self.may_have_applied(digest),
+                    _ => false,
+                }
+            }
+            (Request::Cancel { .. }, state) => {
+                let is_cancelled = run.is_some_and(|r| r.status() == RunStatus::Cancelled);
+                let is_own = run.is_some_and(|r| r.state.cancelled_by == ClientLog::actor(ticket));
+                match state {
+                    RequestState::Done(Answer::Applied) => is_cancelled && is_own,
+                    RequestState::Done(Answer::Repeated) => is_cancelled,
+                    RequestState::Done(Answer::Ended(status)) => run.is_some_and(|r| r.status() == *status),
+                    RequestState::Refused => !is_own,
+                    _ => false,
+                }
+            }
+            (Request::Watch { .. }, RequestState::Ended(status)) => run.is_some_and(|r| r.status() == *status),
+            (Request::Watch { .. }, RequestState::Refused) => true,
+            _ => false,
+        };
+        ViolationKind::Lost.unless(is_correct, || format!("{request:?} was answered with {state:?}, which is wrong"))
+    }
+
+    /// May another request with the same bytes have been applied?
+    fn may_have_applied(&self, bytes: &Bytes) -> bool {
+        self.entries.iter().any(|r| match &r.request {
+            Request::Callback { digest, .. } => digest == bytes && r.state != RequestState::Refused,
+            _ => false,
+        })
+    }
+
+    /// May the same report have been applied by another request?
+    fn may_have_reported(&self, id: RunId, of: u64, content: u64) -> bool {
+        self.entries.iter().any(|r| match r.request {
+            Request::Report { run, fence, digest, .. } => {
+                (run, fence, digest) == (id, of, content) && r.state != RequestState::Refused
+            }
+            _ => false,
+        })
+    }
+
+    fn has_acknowledged(&self, process: usize, id: RunId) -> bool {
+        self.entries.iter().filter(|r| r.process == process).any(|r| match &r.request {
+            Request::Start { run, .. } => *run == id && matches!(r.state, RequestState::Done(_)),
+            _ => false,
+        })
+    }
+}

@@ -1,0 +1,144 @@
+//! A store that fails on purpose: unavailable for a while, unknown commit outcomes, spurious conflicts,
+//! failed reads.
+//!
+//! A fault affects a whole call: like a transaction, a batch is applied or it is not. After every write the
+//! checker examines what is stored, whatever the writer was told.
+
+use super::checker::fold;
+use super::concurrency_model::BatchWriter;
+use super::violation::{CheckResult, ViolationKind};
+use super::world::{World, ready};
+use bytes::Bytes;
+use engine::mailbox::{Resumed, Trouble};
+use kernel::{OrgId, Record, RunId, event};
+use store::{Batch, Error, ReadyRow, Result, RunWrite, Store, TimerChange, Verdict};
+
+impl World {
+    /// Does the store refuse all reads and writes?
+    pub fn is_store_down(&self) -> bool {
+        !self.is_liveness_phase && self.now < self.store_down_until
+    }
+
+    pub fn commit_with_faults(&mut self, batch: &Batch) -> Result<Vec<Verdict>> {
+        let is_down = self.is_store_down();
+        self.trace.mark("a commit was refused", is_down);
+        if is_down {
+            return Err(Error::Unavailable("unavailable".into()));
+        }
+        let is_unknown = !self.is_liveness_phase && self.fault_random.chance(self.faults.unknown_commit);
+        let is_applied = !is_unknown || self.fault_random.coin();
+        let result = if is_applied { self.commit_with_conflicts(batch) } else { Ok(Vec::new()) };
+        let has_conflict = matches!(&result, Ok(verdicts) if verdicts.contains(&Verdict::Conflict));
+        self.trace.mark("a commit had a conflict", has_conflict);
+        self.trace.mark("an unknown commit was applied", is_unknown && is_applied);
+        self.trace.mark("an unknown commit was not applied", is_unknown && !is_applied);
+        if is_unknown { Err(Error::Unknown(format!("no answer, applied: {is_applied}"))) } else { result }
+    }
+
+    /// Commits a batch and refuses some of its writes with a spurious conflict, as if a competing write had
+    /// been undone. A new run never gets one, because no other process can have its id.
+    fn commit_with_conflicts(&mut self, batch: &Batch) -> Result<Vec<Verdict>> {
+        let chance = &mut self.fault_random;
+        let conflicts =
+            |w: &RunWrite| w.after > 0 && !self.is_liveness_phase && chance.chance(self.faults.spurious_conflict);
+        let refused: Vec<bool> = batch.runs.iter().map(conflicts).collect();
+        if !refused.contains(&true) {
+            return ready(self.store.commit(batch));
+        }
+        self.trace.mark("a spurious conflict was injected", true);
+        let attempted = batch.runs.iter().zip(&refused).filter(|(_, is_refused)| !**is_refused).map(|(w, _)| w.clone());
+        let mut verdicts = ready(self.store.commit(&Batch { runs: attempted.collect(), ..*batch }))?.into_iter();
+        let verdict = |is_refused| if is_refused { Some(Verdict::Conflict) } else { verdicts.next() };
+        Ok(refused.into_iter().filter_map(verdict).collect())
+    }
+
+    /// Writes an event that this release cannot read, as a node of a later release would.
+    pub fn write_as_later_release(&mut self) -> CheckResult {
+        // Not to a run in a concurrency group: runs that are queued behind it would need the upgrade too.
+        let free = self.checker.open().filter(|(_, definition, _)| definition.workflow.concurrency.is_none());
+        let open: Vec<RunId> = free.map(|(run, ..)| run).collect();
+        if open.is_empty() {
+            return Ok(());
+        }
+        let run = self.fault_random.pick(&open);
+        let Some(stored) = self.store.stored_run(OrgId::DEFAULT, run) else { return Ok(()) };
+        let (seq, at) = self.checker.last_event(run);
+        let events = vec![event::Event::Unknown { number: 77, bytes: Bytes::new() }];
+        let record = Record { at, first: seq + 1, events, ..Default::default() };
+        let write = RunWrite {
+            org: OrgId::DEFAULT,
+            run,
+            after: stored.records.len() as u64,
+            record: record.seal(),
+            row: None,
+            snapshot: None,
+            timer: TimerChange::default(),
+            payloads: Vec::new(),
+            ready: store::ReadyChange::default(),
+            seats: store::SeatChange::default(),
+            notices: 0,
+            birth: None,
+            unit: None,
+        };
+        self.note(format!("a later release writes to {run}"));
+        let batch = Batch { at, epoch: 0, runs: vec![write] };
+        let written = ready(self.store.commit(&batch));
+        debug_assert_eq!(written, Ok(vec![Verdict::Committed]));
+        self.check_batch(&batch, (None, BatchWriter::default()))
+    }
+
+    /// Checks all invariants on every run of a batch.
+    pub fn check_batch(&mut self, batch: &Batch, (process, writer): (Option<usize>, BatchWriter)) -> CheckResult {
+        let mut not_created = Vec::new();
+        let ready = self.store.stored_ready();
+        for run in batch.runs.iter().map(|write| write.run) {
+            let Some(stored) = self.store.stored_run(OrgId::DEFAULT, run) else {
+                not_created.push(run);
+                continue;
+            };
+            let rows: Vec<ReadyRow> = ready.iter().filter(|row| row.place.run == run).cloned().collect();
+            let judged = self.checker.run_committed(&stored, &rows, batch.epoch, writer.is_draining);
+            judged.map_err(|violation| violation.about(run))?;
+            let seq = self.checker.stored(run).map_or(0, |run| run.state.seq);
+            self.note(format!("  {run} is {} at event {seq}", stored.row.status));
+        }
+        for (run, other_run) in &self.started_together {
+            let [first, second] = [run, other_run].map(|run| self.store.stored_run(OrgId::DEFAULT, *run).is_some());
+            let has_key = self.client_log.has_key(*run);
+            let is_whole = first == second || second && has_key;
+            ViolationKind::Lost
+                .unless(is_whole, || format!("{run} and {other_run} were started together, but only one exists"))?;
+        }
+        self.checker.batch_committed(&not_created, self.now, (process, writer), &self.store)?;
+        self.check_room_was_made()
+    }
+
+    pub fn load(&mut self, run: RunId) -> std::result::Result<Option<Resumed>, Trouble> {
+        self.try_read()?;
+        let loaded = ready(self.store.load(OrgId::DEFAULT, run)).map_err(unreadable)?;
+        let Some(loaded) = loaded else { return Ok(None) };
+        self.trace.mark("a snapshot was read", loaded.snapshot.is_some());
+        let definition = &self.definitions[self.definition_of[&run]];
+        let snapshot = loaded.snapshot.as_ref().map(|(_, bytes)| bytes);
+        let folded = fold(definition, snapshot, &loaded.records)?;
+        let (version, records) = (definition.version.clone(), loaded.records.len() as u32);
+        Ok(Some(Resumed { version, run: folded, seq: loaded.seq, row: loaded.row, records }))
+    }
+
+    pub fn fetch(&mut self, run: RunId, numbers: &[u32]) -> std::result::Result<Vec<(u32, Bytes)>, Trouble> {
+        self.try_read()?;
+        self.trace.mark("a payload was fetched", true);
+        ready(self.store.payloads(OrgId::DEFAULT, run, numbers)).map_err(unreadable)
+    }
+
+    pub fn try_read(&mut self) -> std::result::Result<(), Trouble> {
+        let fails =
+            self.is_store_down() || !self.is_liveness_phase && self.fault_random.chance(self.faults.read_failure);
+        self.trace.mark("a read failed", fails);
+        if fails { Err(Trouble::Store("unavailable".into())) } else { Ok(()) }
+    }
+}
+
+fn unreadable(error: Error) -> Trouble {
+    Trouble::Store(error.to_string())
+}

@@ -1,0 +1,142 @@
+//! Notifications when a run ends: a simulation of the engine's outbox, and the rules for it.
+//!
+//! ```text
+//!   Released.notices ────────┐
+//!                            ├─▶ Notify ──load the run──▶ start the run that sends it
+//!   ScanOutbox (every 10 s) ─┘
+//! ```
+//!
+//! It does what `engine/src/engine/notices.rs` does. Invariant: from the commit that ends a run, each of its
+//! notifications is either a row or exactly one run that sends it, whatever crashes.
+
+use super::client_log::Request;
+use super::process::ProcessEvent;
+use super::trigger::Trigger;
+use super::violation::{CheckResult, Violation, ViolationKind, require};
+use super::world::{SimEvent, World, ready};
+use engine::engine::AGAIN;
+use engine::mailbox::Command;
+use kernel::advance::notices;
+use kernel::{OrgId, RunId};
+use std::collections::BTreeMap;
+use store::{MemoryStore, NoticeRow, Store};
+
+/// How many rows one scan reads.
+const PAGE: usize = 1_000;
+
+/// Identifies a notification: the run that ended, and a number.
+pub type NotificationId = (RunId, u32);
+
+#[derive(Default)]
+pub struct NotificationModel {
+    /// Every notification that must be sent, and the run that sends it.
+    expected: BTreeMap<NotificationId, Option<RunId>>,
+    /// The notification that a run sends, if the run comes to exist.
+    senders: BTreeMap<RunId, NotificationId>,
+}
+
+impl NotificationModel {
+    /// Registers a run that is about to be started for a notification.
+    pub fn expect_run(&mut self, sender: RunId, notification: NotificationId) {
+        self.senders.insert(sender, notification);
+    }
+
+    pub fn sent_by(&self, sender: RunId) -> Option<NotificationId> {
+        self.senders.get(&sender).copied()
+    }
+
+    pub fn all_sent(&self) -> bool {
+        self.expected.values().all(Option::is_some)
+    }
+
+    /// A run has ended and must send `count` notifications.
+    pub fn run_ended(&mut self, run: RunId, count: u32, store: &MemoryStore) -> CheckResult {
+        for number in 0..count {
+            self.expected.entry((run, number)).or_default();
+        }
+        let rows = rows(store, run);
+        let is_written = rows.iter().copied().eq(0..count);
+        ViolationKind::Lost
+            .unless(is_written, || format!("{run} has ended: {count} notifications expected, the rows are {rows:?}"))
+    }
+
+    /// A run was created; it may send a notification.
+    pub fn run_created(&mut self, sender: RunId, store: &MemoryStore) -> CheckResult {
+        let Some(notification) = self.sent_by(sender) else { return Ok(()) };
+        let Some(sent_by) = self.expected.get_mut(&notification) else {
+            return Err(Violation {
+                kind: ViolationKind::Early,
+                message: format!("{sender} sends {notification:?}, which does not exist"),
+            });
+        };
+        let other = sent_by.replace(sender);
+        ViolationKind::Duplicated
+            .unless(other.is_none(), || format!("{notification:?} is sent by {sender} and by {other:?}"))?;
+        let is_left = rows(store, notification.0).contains(&notification.1);
+        require(!is_left, || format!("{notification:?} is sent by {sender}, but its row still exists"))
+    }
+
+    /// Checks that every notification that was not sent still has its row.
+    pub fn check_none_lost(&self, store: &MemoryStore) -> CheckResult {
+        for ((run, number), _) in self.expected.iter().filter(|(_, sent_by)| sent_by.is_none()) {
+            let is_kept = rows(store, *run).contains(number);
+            ViolationKind::Lost.unless(is_kept, || format!("notification {number} of {run} is lost"))?;
+        }
+        Ok(())
+    }
+}
+
+fn rows(store: &MemoryStore, run: RunId) -> Vec<u32> {
+    let rows = ready(store.notices_of(OrgId::DEFAULT, run)).expect("the memory store answers");
+    rows.into_iter().map(|row| row.number).collect()
+}
+
+impl World {
+    /// Schedules every notification that still has a row.
+    pub fn scan_outbox(&mut self, process: usize) {
+        if !self.is_store_down() {
+            for NoticeRow { run, number, .. } in ready(self.store.notices(None, PAGE)).unwrap_or_default() {
+                self.push_soon(process, ProcessEvent::Notify { run, number });
+            }
+        }
+        self.push(AGAIN, SimEvent::Process(process, ProcessEvent::ScanOutbox));
+    }
+
+    /// Tries to send a notification once. If that fails, its row remains for the next scan.
+    pub fn notify(&mut self, process: usize, run: RunId, number: u32) -> CheckResult {
+        if self.processes[process].is_draining {
+            return Ok(());
+        }
+        let resumed = match self.load(run) {
+            Ok(resumed) => resumed,
+            Err(trouble) => {
+                let error = format!("{trouble:?}");
+                if !self.is_store_down() {
+                    let row = NoticeRow { org: OrgId::DEFAULT, run, number, error };
+                    ready(self.store.note_notice(&row)).expect("the memory store answers");
+                }
+                return Ok(());
+            }
+        };
+        let resumed = resumed.ok_or_else(|| format!("a notification about {run}, which does not exist"))?;
+        let listed = notices(&resumed.version.plan, &resumed.run);
+        let Some(notify) = listed.get(number as usize) else {
+            let message = format!("a notification about the end of {run}, which is {}", resumed.run.status());
+            return Err(Violation { kind: ViolationKind::Early, message });
+        };
+        let find_by_name = |name: &str| self.definitions.iter().position(|d| d.version.name == name);
+        let name = if notify.url.is_empty() { &notify.workflow } else { super::world::NOTIFIER };
+        let definition = find_by_name(name).ok_or_else(|| format!("no workflow is named {name}"))?;
+        let group = self.limits_random.below(2);
+        let trigger = Trigger::draw(&mut self.limits_random, group);
+        let sender = RunId::new(self.now, self.limits_random.bytes());
+        let body = self.expect_run(sender, trigger, definition, false);
+        self.checker.notifications.expect_run(sender, (run, number));
+        let request = Request::Notify { run: sender, of: run, number };
+        let ticket = self.client_log.record(request.clone(), process);
+        self.note(format!("request {ticket} by process {process} itself: {request:?}"));
+        let start = Box::new(self.start_request(process, sender, None, body));
+        self.deliver(process, Command::Start { start, ticket, ended: None });
+        Ok(())
+    }
+}

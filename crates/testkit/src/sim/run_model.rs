@@ -1,0 +1,642 @@
+//! A model of one run that checks every event. It shares no code with the kernel.
+//!
+//! It is naive on purpose: it has no index and no frontier, and looks up every rule in the [`TestWorkflow`]
+//! for each event. It rejects what a correct run never does (I6–I9, I11, I19, I21, I28). At the end of a run
+//! it asks the [`oracle`](super::oracle) for the expected outcome. It knows only the events: no store, no
+//! node, no clock.
+
+use super::condition::Facts;
+use super::oracle::{self, StepOutcome, StepState};
+use super::trigger::Trigger;
+use super::violation::{CheckResult, ViolationKind, require};
+use super::workflow_generator::{ConcurrencyLimit, Step, StepKind, TestWorkflow, WorkerTask};
+use engine::board::Task;
+use engine::mailbox::Dispatch;
+use kernel::advance::Work;
+use kernel::event::{Because, Event, Failure, Gate, OnConflict, Queue};
+use kernel::{RunStatus, Span, Timestamp};
+use std::rc::Rc;
+
+pub struct RunModel {
+    workflow: Rc<TestWorkflow>,
+    /// A large trigger is a separate payload in the store, so a decision may wait for a read.
+    trigger: Trigger,
+    steps: Vec<StepModel>,
+    status: Option<RunStatus>,
+    expires_at: Timestamp,
+    /// Nothing may start while the run is paused or queued.
+    is_paused: bool,
+    is_queued: bool,
+    /// It is queued until its start time.
+    is_delayed: bool,
+    /// `Created` was the last event.
+    is_new: bool,
+    /// Steps are being cancelled: only the end of the run may follow.
+    is_cancelling: bool,
+}
+
+/// What the events say about one step.
+#[derive(Clone, Default)]
+struct StepModel {
+    phase: Phase,
+    attempts: u32,
+    charged: u32,
+    code: Option<u16>,
+    has_callback: bool,
+    /// When a task entered its phase, and when it was first ready or leased.
+    phase_since: Timestamp,
+    ready_at: Option<Timestamp>,
+    /// How many leases ended because their worker was silent.
+    leases_lost: u32,
+}
+
+/// After so many lost leases a task is quarantined.
+const LEASES_LOST_MAX: u32 = 3;
+
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+enum Phase {
+    #[default]
+    Idle,
+    /// It may start, but waits for a worker or for a process that is not draining.
+    Ready,
+    Running,
+    /// A worker has it.
+    Leased,
+    Retrying(Timestamp),
+    Sleeping(Timestamp),
+    Waiting(Timestamp),
+    Done(&'static str),
+}
+
+impl RunModel {
+    pub fn new(workflow: Rc<TestWorkflow>, trigger: Trigger) -> RunModel {
+        let steps = vec![StepModel::default(); workflow.steps.len()];
+        RunModel {
+            workflow,
+            trigger,
+            steps,
+            status: None,
+            expires_at: Timestamp::NEVER,
+            is_paused: false,
+            is_queued: false,
+            is_delayed: false,
+            is_new: false,
+            is_cancelling: false,
+        }
+    }
+
+    pub fn is_over(&self) -> bool {
+        self.status.is_some_and(|s| s.is_terminal())
+    }
+
+    /// Why nothing may start, if nothing may.
+    fn held_because(&self) -> Option<&'static str> {
+        if self.is_paused {
+            return Some("the run is paused");
+        }
+        self.is_queued.then_some("the run is queued")
+    }
+
+    /// When time alone advances the run. While the run is paused or queued, retries are not due.
+    pub fn due(&self) -> Timestamp {
+        let turn = self.trigger.run_at.filter(|_| self.is_delayed).unwrap_or(Timestamp::NEVER);
+        let due = (0..self.steps.len()).filter_map(|i| self.step_due(i));
+        due.fold(self.expires_at.min(turn), Timestamp::min)
+    }
+
+    fn step_due(&self, i: usize) -> Option<Timestamp> {
+        let own = match self.steps[i].phase {
+            Phase::Retrying(_) if self.held_because().is_some() => return None,
+            Phase::Retrying(at) | Phase::Sleeping(at) | Phase::Waiting(at) => Some(at),
+            Phase::Ready => self.timeout_at(i, |task| task.queue),
+            Phase::Leased => self.timeout_at(i, |task| task.attempt),
+            Phase::Idle | Phase::Running | Phase::Done(_) => return None,
+        };
+        own.into_iter().chain(self.total_timeout_at(i)).min()
+    }
+
+    /// When a task's timeout for its current phase ends.
+    fn timeout_at(&self, i: usize, limit: fn(&WorkerTask) -> Option<Span>) -> Option<Timestamp> {
+        Some(self.steps[i].phase_since.after(limit(self.workflow.steps[i].kind.task()?)?))
+    }
+
+    /// When a task's total timeout ends.
+    fn total_timeout_at(&self, i: usize) -> Option<Timestamp> {
+        Some(self.steps[i].ready_at?.after(self.workflow.steps[i].kind.task()?.total?))
+    }
+
+    /// How many notifications the run sends if it has ended.
+    pub fn notifications_expected(&self, has_listener: bool) -> u32 {
+        let has_failed = matches!(self.status, Some(RunStatus::Failed | RunStatus::Timeout));
+        let own = self.workflow.notifications.iter().filter(|one| has_failed || !one.only_failures).count();
+        if self.is_over() { own as u32 + u32::from(has_listener) } else { 0 }
+    }
+
+    /// Has the completion of the step been recorded?
+    pub fn is_done(&self, step: u32) -> bool {
+        matches!(self.steps[step as usize].phase, Phase::Done(_))
+    }
+
+    /// I8, I35: checks the number of effects. A step that succeeded through an executor or a worker had at
+    /// least one, and no step had more effects than attempts.
+    pub fn check_effects(&self, step: u32, effects: u32) -> CheckResult {
+        let (seen, step_definition) = (&self.steps[step as usize], &self.workflow.steps[step as usize]);
+        let is_task = step_definition.kind.task().is_some();
+        let needs_effect = (is_task || step_definition.kind.is_executed()) && seen.phase == Phase::Done("success");
+        ViolationKind::Lost.unless(!needs_effect || effects > 0, || format!("s{step} succeeded without an effect"))?;
+        let most = if step_definition.retry.never && !is_task { seen.attempts.min(1) } else { seen.attempts };
+        ViolationKind::Duplicated
+            .unless(effects <= most, || format!("s{step} had {effects} effects, at most {most} are allowed"))
+    }
+
+    /// Checks that a step of this kind can end this way.
+    pub fn check_outcome(&self, step: u32) -> CheckResult {
+        let Phase::Done(status) = self.steps[step as usize].phase else { return Ok(()) };
+        let definition = &self.workflow.steps[step as usize];
+        let is_allowed = match (status, definition.kind) {
+            ("skipped" | "cancelled", _) => true,
+            ("template_error", kind) => kind == StepKind::Set { is_broken: true },
+            ("success", kind) => kind != StepKind::Set { is_broken: true },
+            ("failed", StepKind::Http(_) | StepKind::Task(_)) => true,
+            // Whether it ran is unknown, and it may run only once.
+            ("failed", StepKind::Noop) => definition.retry.never,
+            ("timeout", StepKind::Task(WorkerTask { queue, attempt, total, .. })) => {
+                queue.or(attempt).or(total).is_some()
+            }
+            ("timeout", kind) => matches!(kind, StepKind::Http(_) | StepKind::Wait(_)),
+            _ => false,
+        };
+        require(is_allowed, || format!("s{step} of kind {:?} ended as {status}", definition.kind))
+    }
+
+    /// T8: a request is what the template of the step says, filled in once.
+    pub fn check_request(&self, dispatch: &Dispatch) -> CheckResult {
+        let is_right = match self.workflow.steps[dispatch.step as usize].kind {
+            StepKind::Http(reads) => self.trigger.matches_request(reads, &dispatch.work),
+            kind => kind.is_executed() && dispatch.work == Work::Noop,
+        };
+        require(is_right, || {
+            format!("the request of s{} does not match its template: {:?}", dispatch.step, dispatch.work)
+        })
+    }
+
+    /// The input of a task is what its template says, filled in once.
+    pub fn check_task(&self, task: &Task) -> CheckResult {
+        let Some(expected) = self.workflow.steps[task.step as usize].kind.task() else {
+            return Err(format!("s{} is not a task", task.step).into());
+        };
+        let is_right = expected.name == task.name && self.trigger.task_input(expected.reads) == task.input;
+        require(is_right, || format!("a worker gets a task that does not match its template: {task:?}"))
+    }
+
+    /// Applies one event, or says why it is illegal.
+    pub fn observe(&mut self, event: &Event, at: Timestamp) -> CheckResult {
+        if self.is_over() {
+            let is_note = matches!(event, Event::LateResult { .. });
+            return ViolationKind::Duplicated.unless(is_note, || "an event follows the end of the run".into());
+        }
+        require(self.status.is_some() == !matches!(event, Event::Created { .. }), || {
+            "`Created` must be the first event, and only the first".into()
+        })?;
+        let ends = matches!(event, Event::Cancelled { .. } | Event::RunCancelled { .. } | Event::RunTimeout {});
+        require(!self.is_cancelling || ends, || "the run continues after a step was cancelled".into())?;
+        let is_new = std::mem::take(&mut self.is_new);
+        match event {
+            Event::Created { origin } => {
+                self.expires_at = origin.expires_at;
+                self.status = Some(RunStatus::Running);
+                self.is_new = true;
+                self.check_concurrency_limit(origin.gate.as_ref())
+            }
+            Event::Queued { reason } => {
+                (self.is_queued, self.status) = (true, Some(RunStatus::Pending));
+                self.is_delayed = *reason == Queue::Later;
+                let may_wait = match reason {
+                    Queue::Limit => {
+                        self.workflow.concurrency.is_some_and(|limit| limit.on_conflict != OnConflict::Skip)
+                    }
+                    Queue::WorkflowPaused => true,
+                    Queue::Later => self.trigger.run_at.is_some_and(|run_at| run_at > at),
+                };
+                require(is_new && may_wait, || "the run must not be queued".into())
+            }
+            Event::Admitted {} => {
+                let was_queued = std::mem::take(&mut self.is_queued);
+                require(was_queued, || "the run was admitted but not queued".into())?;
+                let is_time = !std::mem::take(&mut self.is_delayed) || self.trigger.run_at.is_some_and(|due| at >= due);
+                ViolationKind::Early.unless(is_time, || "the run was admitted before its start time".into())?;
+                self.change_status(RunStatus::Pending, RunStatus::Running)
+            }
+            Event::Paused { .. } => {
+                let was_paused = std::mem::replace(&mut self.is_paused, true);
+                require(!was_paused, || "the run was paused while paused".into())
+            }
+            Event::Unpaused { .. } => {
+                let was_paused = std::mem::take(&mut self.is_paused);
+                require(was_paused, || "the run was resumed while not paused".into())
+            }
+            Event::RunWaiting {} => self.change_status(RunStatus::Running, RunStatus::Waiting),
+            Event::RunResumed {} => self.change_status(RunStatus::Waiting, RunStatus::Running),
+            Event::RunCompleted {} => self.finish(RunStatus::Completed),
+            Event::RunFailed { .. } => self.finish(RunStatus::Failed),
+            Event::RunCancelled { actor, reason } => {
+                self.status = Some(RunStatus::Cancelled);
+                let policy = self.workflow.concurrency.map(|limit| limit.on_conflict);
+                let is_explained = match reason.as_str() {
+                    _ if actor != "onward" => true,
+                    "concurrency_limit" => (is_new || self.is_queued) && policy == Some(OnConflict::Skip),
+                    // A later version of the workflow may have caused it; the concurrency model checks that.
+                    "superseded" => policy.is_some(),
+                    _ => false,
+                };
+                require(is_explained, || format!("the run was cancelled by {actor}: {reason}"))
+            }
+            Event::RunTimeout {} => {
+                self.status = Some(RunStatus::Timeout);
+                ViolationKind::Early.unless(at >= self.expires_at, || "the run expired early".into())
+            }
+            _ => match event.step() {
+                Some(step) if (step as usize) < self.steps.len() => self.observe_step(step as usize, event, at),
+                step => Err(format!("step {step:?} does not exist in this plan").into()),
+            },
+        }
+    }
+
+    /// Checks what must hold between two records.
+    pub fn check_between_records(&self) -> CheckResult {
+        if self.is_over() {
+            return Ok(());
+        }
+        let is_held = self.held_because().is_some();
+        let is_active =
+            |s: &StepModel| matches!(s.phase, Phase::Running | Phase::Leased) || s.phase == Phase::Ready && !is_held;
+        let is_running = self.steps.iter().any(is_active);
+        let is_undecided = |i: &usize| !is_held && self.steps[*i].phase == Phase::Idle && self.needs_settled(*i);
+        let undecided = (0..self.steps.len()).find(is_undecided);
+        if let (Some(step), false) = (undecided, self.trigger.is_large) {
+            return Err(format!("s{step} could be decided but was not").into());
+        }
+        if self.is_queued {
+            return require(self.status == Some(RunStatus::Pending), || {
+                format!("the run is {:?} while queued", self.status)
+            });
+        }
+        let is_waiting = !is_running && undecided.is_none();
+        let agrees = is_waiting == (self.status == Some(RunStatus::Waiting)) || self.trigger.is_large && !is_running;
+        require(agrees, || format!("the run is {:?}, step running: {is_running}", self.status))
+    }
+
+    fn change_status(&mut self, from: RunStatus, to: RunStatus) -> CheckResult {
+        let was = self.status.replace(to);
+        require(was == Some(from), || format!("the status changes from {was:?} to {to}"))
+    }
+
+    fn finish(&mut self, status: RunStatus) -> CheckResult {
+        self.status = Some(status);
+        require(self.steps.iter().all(|s| matches!(s.phase, Phase::Done(_))), || {
+            "the run ended before all its steps".into()
+        })?;
+        let states = self.oracle_prediction();
+        for (i, state) in states.iter().enumerate() {
+            let predicted = match state {
+                StepState::Settled(outcome) => outcome.status,
+                StepState::Skipped(_) => "skipped",
+                StepState::Blocked | StepState::Ready => "open",
+            };
+            require(predicted == self.step_status(i), || {
+                format!("s{i} ended as {}, the oracle says {predicted}", self.step_status(i))
+            })?;
+        }
+        let expected =
+            if oracle::has_failed(&self.workflow, &states) { RunStatus::Failed } else { RunStatus::Completed };
+        require(status == expected, || format!("the run ended as {status}, its steps imply {expected}"))
+    }
+
+    fn observe_step(&mut self, i: usize, event: &Event, at: Timestamp) -> CheckResult {
+        let workflow = self.workflow.clone();
+        let Step { kind, retry, .. } = &workflow.steps[i];
+        if let StepKind::Task(task) = kind {
+            return self.observe_task(i, task, event, at);
+        }
+        let phase = self.steps[i].phase;
+        let matches_attempt = event.attempt().is_none_or(|a| a == self.steps[i].attempts);
+        let is_running = phase == Phase::Running && matches_attempt;
+        let illegal = || format!("{} for s{i} in phase {phase:?}", event.name().unwrap_or("?"));
+        match event {
+            Event::Scheduled { attempt, .. } => {
+                self.check_may_attempt(i, at)?;
+                self.steps[i].phase = Phase::Ready;
+                require(kind.is_executed() && *attempt == self.steps[i].attempts + 1, illegal)
+            }
+            Event::RetryDue { .. } => {
+                self.check_not_held(i)?;
+                self.steps[i].phase = Phase::Retrying(at);
+                require(matches!(phase, Phase::Retrying(_)), illegal)
+            }
+            Event::Started { attempt, .. } => {
+                match phase {
+                    Phase::Ready => self.check_not_held(i)?,
+                    _ => self.check_may_attempt(i, at)?,
+                }
+                require(kind.is_executed(), illegal)?;
+                let seen = &mut self.steps[i];
+                (seen.attempts, seen.charged, seen.phase) = (seen.attempts + 1, seen.charged + 1, Phase::Running);
+                require(*attempt == seen.attempts, || format!("s{i}: attempt {attempt} has number {}", seen.attempts))?;
+                let most = if retry.never { 1 } else { retry.max_attempts };
+                require(seen.charged <= most, || format!("s{i}: attempt {} of {most}", seen.charged))
+            }
+            Event::Retrying { next, charged, failure, .. } => {
+                // An attempt that was held back sent nothing, so it may run later even with `retry: never`.
+                let is_allowed = !retry.never || (!charged && failure.code == "host_backoff");
+                require(is_running && is_allowed && *next >= at, illegal)?;
+                self.steps[i].charged -= u32::from(!charged);
+                self.steps[i].phase = Phase::Retrying(*next);
+                Ok(())
+            }
+            Event::Succeeded { response, .. } => {
+                match kind {
+                    StepKind::Set { is_broken: false } => self.check_may_begin(i)?,
+                    _ => require(is_running, illegal)?,
+                }
+                self.steps[i].code = response.status_code;
+                self.settle(i, "success")
+            }
+            Event::Failed { failure: Failure { code, .. }, response, .. } => {
+                match kind {
+                    StepKind::Set { is_broken: true } => self.check_may_begin(i)?,
+                    _ => require(is_running && code != "template_error", illegal)?,
+                }
+                self.steps[i].code = response.as_ref().and_then(|r| r.status_code);
+                self.settle(i, if code == "template_error" { "template_error" } else { "failed" })
+            }
+            Event::TimedOut { .. } => {
+                match phase {
+                    Phase::Waiting(deadline) => {
+                        ViolationKind::Early.unless(at >= deadline, || format!("s{i} timed out early"))?
+                    }
+                    _ => require(is_running, illegal)?,
+                }
+                self.settle(i, "timeout")
+            }
+            Event::Skipped { because, .. } => self.skip(i, because),
+            Event::Cancelled { .. } => {
+                require(!matches!(phase, Phase::Idle | Phase::Done(_)), illegal)?;
+                self.is_cancelling = true;
+                self.settle(i, "cancelled")
+            }
+            Event::TimerSet { at: until, .. } => {
+                let StepKind::Sleep(span) = kind else { return Err(illegal().into()) };
+                self.check_may_begin(i)?;
+                self.steps[i].phase = Phase::Sleeping(*until);
+                require(*until == at.after(*span), || format!("s{i} sleeps until {until:?}"))
+            }
+            Event::Woken { .. } => {
+                let Phase::Sleeping(until) = phase else { return Err(illegal().into()) };
+                ViolationKind::Early.unless(at >= until, || format!("s{i} woke early"))?;
+                self.settle(i, "success")
+            }
+            Event::WaitOpened { deadline, .. } => {
+                let StepKind::Wait(timeout) = kind else { return Err(illegal().into()) };
+                self.check_may_begin(i)?;
+                self.steps[i].phase = Phase::Waiting(*deadline);
+                let is_right = *deadline == timeout.map_or(self.expires_at, |t| at.after(t));
+                require(is_right && !self.steps[i].has_callback, illegal)
+            }
+            Event::WaitClosed { .. } => {
+                let is_early_callback =
+                    phase == Phase::Idle && matches!(kind, StepKind::Wait(_)) && !self.steps[i].has_callback;
+                self.steps[i].has_callback = true;
+                require(is_early_callback, illegal)
+            }
+            Event::Received { callback, .. } => {
+                match (callback, phase) {
+                    (Some(_), Phase::Waiting(deadline)) => require(at < deadline, illegal)?,
+                    (None, Phase::Idle) if self.steps[i].has_callback => self.check_may_begin(i)?,
+                    _ => return Err(illegal().into()),
+                }
+                self.settle(i, "success")
+            }
+            _ => Err(illegal().into()),
+        }
+    }
+
+    /// The same for a step that a worker performs.
+    fn observe_task(&mut self, i: usize, task: &WorkerTask, event: &Event, at: Timestamp) -> CheckResult {
+        let workflow = self.workflow.clone();
+        let retry = &workflow.steps[i].retry;
+        let phase = self.steps[i].phase;
+        let seen = &self.steps[i];
+        let is_leased = phase == Phase::Leased && event.attempt().is_none_or(|a| a == seen.attempts);
+        let illegal = || format!("{} for s{i} in phase {phase:?}", event.name().unwrap_or("?"));
+        let most = if retry.never { 1 } else { retry.max_attempts };
+        let (leases_lost, has_more) = (seen.leases_lost, !retry.never && seen.charged < most);
+        let has_ended = |due: Option<Timestamp>| due.is_some_and(|due| at >= due);
+        let attempt_timed_out = phase == Phase::Leased && has_ended(self.timeout_at(i, |task| task.attempt));
+        let queue_timed_out = phase == Phase::Ready && has_ended(self.timeout_at(i, |task| task.queue));
+        let total_timed_out = has_ended(self.total_timeout_at(i));
+        let check_in_time = || {
+            let is_in_time = !(attempt_timed_out || queue_timed_out || total_timed_out);
+            ViolationKind::Duplicated
+                .unless(is_in_time, || format!("s{i}: {} after its timeout", event.name().unwrap_or("?")))
+        };
+        match event {
+            Event::Scheduled { attempt, key, .. } => {
+                check_in_time()?;
+                self.check_may_attempt(i, at)?;
+                self.check_task_key(i, task, key)?;
+                require(*attempt == self.steps[i].attempts + 1, illegal)?;
+                self.enter_phase(i, Phase::Ready, at)
+            }
+            Event::Leased { attempt, lease, key, .. } => {
+                check_in_time()?;
+                match phase {
+                    Phase::Ready => self.check_not_held(i)?,
+                    _ => self.check_may_attempt(i, at)?,
+                }
+                self.check_task_key(i, task, key)?;
+                require(task.heartbeat.is_none_or(|most| *lease <= most), || format!("s{i} is leased for {lease}"))?;
+                let seen = &mut self.steps[i];
+                (seen.attempts, seen.charged) = (seen.attempts + 1, seen.charged + 1);
+                require(*attempt == seen.attempts, || format!("s{i}: attempt {attempt} has number {}", seen.attempts))?;
+                require(seen.charged <= most, || format!("s{i}: attempt {} of {most}", seen.charged))?;
+                self.enter_phase(i, Phase::Leased, at)
+            }
+            Event::RetryDue { .. } => {
+                self.check_not_held(i)?;
+                self.steps[i].phase = Phase::Retrying(at);
+                require(matches!(phase, Phase::Retrying(_)), illegal)
+            }
+            Event::Retrying { next, charged, died, failure, digest, .. } => {
+                require(is_leased && *next >= at, illegal)?;
+                match (died, failure.code.as_str()) {
+                    (true, "lease_lost") => {
+                        require(*next == at && has_more && leases_lost + 1 < LEASES_LOST_MAX, illegal)?
+                    }
+                    (false, "timeout") => require(*charged && has_more && attempt_timed_out, illegal)?,
+                    (false, "snoozed" | "not_delivered") => require(!charged && *digest > 0, illegal)?,
+                    (false, "worker") => require(*charged && has_more && *digest > 0, illegal)?,
+                    _ => return Err(illegal().into()),
+                }
+                if *digest > 0 {
+                    check_in_time()?;
+                }
+                let seen = &mut self.steps[i];
+                seen.charged -= u32::from(!charged);
+                seen.leases_lost += u32::from(*died);
+                seen.phase = Phase::Retrying(*next);
+                Ok(())
+            }
+            Event::Progress { .. } | Event::Kept { .. } => {
+                check_in_time()?;
+                require(is_leased, illegal)
+            }
+            Event::Succeeded { digest, .. } => {
+                check_in_time()?;
+                require(is_leased && *digest > 0, illegal)?;
+                self.settle(i, "success")
+            }
+            Event::Failed { failure: Failure { code, message, .. }, digest, .. } => {
+                let is_final = message.contains("\"final\":true");
+                let is_right = match code.as_str() {
+                    "worker" => *digest > 0 && (is_final || !has_more),
+                    "quarantined" => leases_lost + 1 == LEASES_LOST_MAX && !retry.never,
+                    "lease_lost" => !has_more && leases_lost + 1 < LEASES_LOST_MAX && !retry.never,
+                    "outcome_unknown" => retry.never,
+                    _ => false,
+                };
+                if *digest > 0 {
+                    check_in_time()?;
+                }
+                require(is_leased && is_right, || format!("{}: {code} {message}", illegal()))?;
+                self.settle(i, "failed")
+            }
+            Event::TimedOut { failure, .. } => {
+                let is_time = match failure.code.as_str() {
+                    "total_timeout" => total_timed_out,
+                    "queue_timeout" => queue_timed_out,
+                    "timeout" => attempt_timed_out && !has_more,
+                    _ => false,
+                };
+                ViolationKind::Early.unless(is_time, || format!("{}: {}", illegal(), failure.code))?;
+                self.settle(i, "timeout")
+            }
+            Event::Skipped { because, .. } => self.skip(i, because),
+            Event::Cancelled { .. } => {
+                require(!matches!(phase, Phase::Idle | Phase::Done(_)), illegal)?;
+                self.is_cancelling = true;
+                self.settle(i, "cancelled")
+            }
+            _ => Err(illegal().into()),
+        }
+    }
+
+    fn enter_phase(&mut self, i: usize, phase: Phase, at: Timestamp) -> CheckResult {
+        let seen = &mut self.steps[i];
+        (seen.phase, seen.phase_since) = (phase, at);
+        seen.ready_at.get_or_insert(at);
+        Ok(())
+    }
+
+    fn check_task_key(&self, i: usize, task: &WorkerTask, key: &str) -> CheckResult {
+        let written = if task.is_keyed_by_group { self.trigger.group_key() } else { self.trigger.key.into() };
+        require(key == written, || format!("s{i} has the key {key:?}, the definition says {written:?}"))
+    }
+
+    fn settle(&mut self, i: usize, status: &'static str) -> CheckResult {
+        self.steps[i].phase = Phase::Done(status);
+        Ok(())
+    }
+
+    fn skip(&mut self, i: usize, because: &Because) -> CheckResult {
+        let step = &self.workflow.steps[i];
+        require(self.steps[i].phase == Phase::Idle && self.needs_settled(i), || format!("s{i} is skipped too early"))?;
+        self.check_not_held(i)?;
+        let unsuccessful = self.unsuccessful_needs(i);
+        let is_right = match because {
+            Because::Needs { steps } => {
+                !unsuccessful.is_empty()
+                    && steps.len() == unsuccessful.len()
+                    && unsuccessful.iter().all(|d| steps.contains(d))
+            }
+            Because::Condition { .. } => unsuccessful.is_empty() && step.guard.as_ref().is_some_and(|g| !g.holds(self)),
+            Because::Unknown { .. } => false,
+        };
+        require(is_right, || {
+            format!("s{i} is skipped because {because:?}; unsuccessful needs in the model: {unsuccessful:?}")
+        })?;
+        self.settle(i, "skipped")
+    }
+
+    /// Checks that the concurrency limit of the run is the one in its definition.
+    fn check_concurrency_limit(&self, gate: Option<&Gate>) -> CheckResult {
+        let seen = gate.map(|g| (g.key.clone(), ConcurrencyLimit { max_runs: g.limit, on_conflict: g.on_conflict }));
+        let written = self.workflow.concurrency.map(|limit| (self.trigger.group_key(), limit));
+        require(seen == written, || format!("the run has the limit {seen:?}, the definition says {written:?}"))
+    }
+
+    /// Nothing may start in a run that is paused or queued.
+    fn check_not_held(&self, i: usize) -> CheckResult {
+        ViolationKind::Early.unless(self.held_because().is_none(), || {
+            format!("s{i} advances although {}", self.held_because().unwrap_or("?"))
+        })
+    }
+
+    /// Checks that the next attempt may begin, which may be the first.
+    fn check_may_attempt(&self, i: usize, at: Timestamp) -> CheckResult {
+        match self.steps[i].phase {
+            Phase::Retrying(due) => {
+                self.check_not_held(i)?;
+                ViolationKind::Early.unless(at >= due, || format!("s{i} is retried early"))
+            }
+            _ => self.check_may_begin(i),
+        }
+    }
+
+    fn check_may_begin(&self, i: usize) -> CheckResult {
+        self.check_not_held(i)?;
+        let guard = &self.workflow.steps[i].guard;
+        require(self.steps[i].phase == Phase::Idle, || format!("s{i} begins in phase {:?}", self.steps[i].phase))?;
+        require(self.needs_settled(i), || format!("s{i} begins before its needs have settled"))?;
+        require(self.unsuccessful_needs(i).is_empty(), || format!("s{i} begins although its needs failed"))?;
+        require(guard.as_ref().is_none_or(|g| g.holds(self)), || format!("s{i} begins although its condition is false"))
+    }
+
+    fn needs_settled(&self, i: usize) -> bool {
+        self.workflow.steps[i].needs.iter().all(|n| matches!(self.steps[*n].phase, Phase::Done(_)))
+    }
+
+    /// Needs that did not succeed. They do not matter for a step with a condition, which accepts every
+    /// outcome.
+    fn unsuccessful_needs(&self, i: usize) -> Vec<u32> {
+        let step = &self.workflow.steps[i];
+        let is_unsuccessful = |n: &&usize| step.guard.is_none() && self.step_status(**n) != "success";
+        step.needs.iter().filter(is_unsuccessful).map(|n| *n as u32).collect()
+    }
+
+    /// The states that the oracle predicts from the recorded outcomes.
+    fn oracle_prediction(&self) -> Vec<StepState> {
+        let outcome = |(i, seen): (usize, &StepModel)| match (seen.phase, self.workflow.steps[i].kind) {
+            (Phase::Done(status), kind) if status != "skipped" && !matches!(kind, StepKind::Set { .. }) => {
+                Some(StepOutcome { status, code: seen.code })
+            }
+            _ => None,
+        };
+        let outcomes: Vec<Option<StepOutcome>> = self.steps.iter().enumerate().map(outcome).collect();
+        oracle::evaluate(&self.workflow, self.trigger.flag, &outcomes)
+    }
+}
+
+impl Facts for RunModel {
+    fn step_status(&self, step: usize) -> &'static str {
+        match self.steps[step].phase {
+            Phase::Done(status) => status,
+            _ => "open",
+        }
+    }
+    fn status_code(&self, step: usize) -> Option<u16> {
+        self.steps[step].code
+    }
+    fn flag(&self) -> bool {
+        self.trigger.flag
+    }
+}
