@@ -6,7 +6,8 @@
 use kernel::RunStatus;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
-use store::{Batch, RunWrite, SqliteStore, Store};
+use store::prelude::*;
+use store::{Batch, RunWrite, SqliteStore};
 use testkit::conformance::fixtures::{ORG, append, at, row, run};
 use testkit::now;
 

@@ -7,7 +7,8 @@
 use kernel::{RunId, RunStatus, Timestamp};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
-use store::{Batch, PostgresStore, RunRow, RunWrite, Store};
+use store::prelude::*;
+use store::{Batch, PostgresStore, RunRow, RunWrite};
 use testkit::conformance::fixtures::{ORG, append, at, row, run};
 use testkit::postgres::{name_in, shared};
 

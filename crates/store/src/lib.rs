@@ -33,6 +33,11 @@ pub use triggers::*;
 use std::future::Future;
 use std::pin::Pin;
 
+/// The traits, for code that calls a store of a certain kind.
+pub mod prelude {
+    pub use crate::contract::{Catalog, Cluster, Journal, Queue, Store, Triggers};
+}
+
 /// What went wrong with a whole call. The variant says what to do.
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
 pub enum Error {

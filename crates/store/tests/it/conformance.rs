@@ -3,8 +3,9 @@
 use crate::postgres::{Database, runtime};
 use crate::support::Place;
 use std::sync::Arc;
+use store::MemoryStore;
+use store::prelude::*;
 use store::sqlite::Options;
-use store::{MemoryStore, Store};
 use testkit::conformance::{Subject, cases, lockstep};
 use testkit::now;
 

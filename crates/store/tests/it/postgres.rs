@@ -1,7 +1,8 @@
 //! Databases of one's own on the cluster of this process.
 
 use std::sync::{Arc, Mutex, OnceLock};
-use store::{PostgresStore, Store};
+use store::PostgresStore;
+use store::prelude::*;
 use testkit::postgres::{Cluster, name_in, shared};
 use tokio::runtime::Runtime;
 

@@ -4,7 +4,8 @@ use crate::postgres::{Database, open, runtime};
 use kernel::{OrgId, RunId};
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
-use store::{ClusterEvent, PostgresStore, QueueKey, Store};
+use store::prelude::*;
+use store::{ClusterEvent, PostgresStore, QueueKey};
 use testkit::postgres::{name_in, shared};
 use tokio::sync::mpsc::Receiver;
 

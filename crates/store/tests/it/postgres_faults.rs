@@ -5,7 +5,8 @@ use crate::postgres::{Database, open, runtime};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
-use store::{Error, PostgresStore, Store, Verdict};
+use store::prelude::*;
+use store::{Error, PostgresStore, Verdict};
 use testkit::conformance::fixtures::{ORG, append, at, batch, record, run, start};
 use testkit::postgres::{Cluster, name_in, shared};
 

@@ -6,7 +6,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use store::Verdict::{Committed, Conflict, KeyTaken, Undone};
-use store::{Batch, Error, PostgresStore, RunInsert, RunWrite, Store, Verdict};
+use store::prelude::*;
+use store::{Batch, Error, PostgresStore, RunInsert, RunWrite, Verdict};
 use testkit::conformance::fixtures::{ORG, append, atomic_group, batch, born, key, run, start, turn};
 use testkit::postgres::{name_in, shared};
 

@@ -2,7 +2,8 @@
 
 use crate::postgres::{Database, open, runtime};
 use std::process::Command;
-use store::{Error, PostgresStore, Store};
+use store::prelude::*;
+use store::{Error, PostgresStore};
 use testkit::conformance::fixtures::{ORG, batch, run, start};
 use testkit::postgres::{Cluster, name_in, shared};
 

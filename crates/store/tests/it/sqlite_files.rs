@@ -4,7 +4,8 @@ use crate::support::{Place, commit, suffixed};
 use kernel::{RunId, RunStatus};
 use std::path::PathBuf;
 use std::sync::Arc;
-use store::{Error, RunFilter, RunWrite, SqliteStore, Store, Verdict};
+use store::prelude::*;
+use store::{Error, RunFilter, RunWrite, SqliteStore, Verdict};
 use testkit::conformance::fixtures::*;
 use testkit::now;
 

@@ -2,8 +2,9 @@
 
 use crate::support::{Place, commit};
 use kernel::RunStatus;
+use store::prelude::*;
 use store::sqlite::Options;
-use store::{Error, RunWrite, SqliteStore, Store, Verdict};
+use store::{Error, RunWrite, SqliteStore, Verdict};
 use testkit::conformance::fixtures::*;
 use testkit::now;
 

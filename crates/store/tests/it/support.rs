@@ -1,8 +1,9 @@
 //! Databases in temporary directories, and how to kill one.
 
 use std::path::{Path, PathBuf};
+use store::prelude::*;
 use store::sqlite::Options;
-use store::{RunWrite, SqliteStore, Store, Verdict};
+use store::{RunWrite, SqliteStore, Verdict};
 use tempfile::TempDir;
 use testkit::conformance::fixtures;
 use testkit::now;

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::task::Poll;
 use store::Verdict::{Committed, Conflict};
 use store::{
-    Batch, Birth, Error, IdempotencyKey, NewWorkflow, RunFilter, RunRow, RunWrite, Store, Taken, Timer, TimerChange,
-    Verdict, WorkflowFilter, WorkflowKey,
+    Batch, Error, IdempotencyKey, NewWorkflow, RunFilter, RunInsert, RunRow, RunWrite, Store, Taken, Timer,
+    TimerChange, Verdict, WorkflowFilter, WorkflowKey,
 };
 
 macro_rules! cases {
@@ -71,7 +71,7 @@ async fn a_new_store_is_empty(store: Arc<dyn Store>) {
     assert_eq!(store.payloads(ORG, run(1), &[1, 2]).await, Ok(vec![]));
     assert_eq!(store.run(ORG, run(1)).await, Ok(None));
     assert_eq!(store.runs(ORG, &RunFilter { limit: 10, ..Default::default() }).await, Ok(vec![]));
-    assert_eq!(store.unparked().await, Ok(vec![]));
+    assert_eq!(store.active_runs().await, Ok(vec![]));
     assert_eq!(store.timers(Timestamp::NEVER, 10).await, Ok(vec![]));
     assert_eq!(store.next_timer().await, Ok(None));
     assert_eq!(store.wait(&[1; 32]).await, Ok(None));
@@ -97,7 +97,7 @@ async fn a_new_run_reads_back_as_it_was_written(store: Arc<dyn Store>) {
     assert_eq!((loaded.seq, &loaded.row, &loaded.snapshot), (1, &full, &None));
     assert_eq!(loaded.records, [first.record]);
     assert_eq!(store.run(ORG, run(1)).await, Ok(Some(full)));
-    assert_eq!(store.unparked().await, Ok(vec![(ORG, run(1))]));
+    assert_eq!(store.active_runs().await, Ok(vec![(ORG, run(1))]));
     for (n, status) in (2..).zip(RunStatus::ALL) {
         commit(&store, [RunWrite { row: Some(row(ORG, run(n), *status)), ..start(run(n)) }]).await;
         assert_eq!(store.run(ORG, run(n)).await, Ok(Some(row(ORG, run(n), *status))));
@@ -141,7 +141,7 @@ async fn a_write_that_saw_an_older_record_conflicts(store: Arc<dyn Store>) {
 async fn a_run_is_created_once(store: Arc<dyn Store>) {
     commit(&store, [start(run(1)), start(run(2)), start(run(3))]).await;
     commit(&store, [turn(run(2), 1, RunStatus::Waiting), turn(run(3), 1, RunStatus::Completed)]).await;
-    let keyed = born(start(run(3)), Birth { idempotency: Some(key("new", 1)), ..Default::default() });
+    let keyed = born(start(run(3)), RunInsert { idempotency: Some(key("new", 1)), ..Default::default() });
     let again = [start(run(1)), start(run(2)), start(run(3)), keyed, start(run(4)), start(run(4))];
     let expected = [Conflict, Conflict, Conflict, Conflict, Committed, Conflict];
     assert_eq!(commit(&store, again).await, expected);
@@ -155,19 +155,20 @@ async fn only_an_existing_run_accepts_records(store: Arc<dyn Store>) {
 }
 
 async fn a_taken_key_returns_its_run(store: Arc<dyn Store>) {
-    let keyed =
-        |n: u64, name: &str| born(start(run(n)), Birth { idempotency: Some(key(name, n as u8)), ..Default::default() });
+    let keyed = |n: u64, name: &str| {
+        born(start(run(n)), RunInsert { idempotency: Some(key(name, n as u8)), ..Default::default() })
+    };
     let taken = Verdict::KeyTaken { run: run(1), fingerprint: [1; 32] };
     let verdicts = commit(&store, [keyed(1, "a"), keyed(2, "a"), keyed(3, "b")]).await;
     assert_eq!(verdicts, [Committed, taken.clone(), Committed]);
-    let elsewhere = RunWrite { birth: keyed(4, "a").birth, ..start_in(OTHER_ORG, run(4)) };
+    let elsewhere = RunWrite { run_insert: keyed(4, "a").run_insert, ..start_in(OTHER_ORG, run(4)) };
     assert_eq!(commit(&store, [keyed(5, "a"), start(run(6)), elsewhere]).await, [taken, Committed, Committed]);
     assert_eq!([seq(&store, 2).await, seq(&store, 5).await, seq(&store, 6).await], [None, None, Some(1)]);
 }
 
 async fn a_refused_run_does_not_use_up_its_key(store: Arc<dyn Store>) {
     let keyed = |n: u64, waits| {
-        born(start(run(n)), Birth { idempotency: Some(key("k", n as u8)), waits, ..Default::default() })
+        born(start(run(n)), RunInsert { idempotency: Some(key("k", n as u8)), waits, ..Default::default() })
     };
     let twice = vec![wait(ORG, run(1), 0, 1), wait(ORG, run(1), 1, 1)];
     assert_eq!(commit(&store, [keyed(1, twice), keyed(2, vec![])]).await, [Conflict, Committed]);
@@ -197,8 +198,9 @@ async fn a_run_may_appear_twice_in_a_batch(store: Arc<dyn Store>) {
 async fn a_bad_row_fails_only_its_run(store: Arc<dyn Store>) {
     let payload = |number| vec![(number, Bytes::from_static(b"body"))];
     commit(&store, [RunWrite { payloads: payload(1), ..start(run(1)) }, start(run(2))]).await;
-    let with_wait =
-        |n: u64, token| born(start(run(n)), Birth { waits: vec![wait(ORG, run(n), 0, token)], ..Default::default() });
+    let with_wait = |n: u64, token| {
+        born(start(run(n)), RunInsert { waits: vec![wait(ORG, run(n), 0, token)], ..Default::default() })
+    };
     let verdicts = commit(
         &store,
         [
@@ -223,7 +225,7 @@ async fn an_invalid_write_is_refused(store: Arc<dyn Store>) {
     let row_of_another_run = RunWrite { row: Some(row(ORG, run(9), RunStatus::Running)), ..start(run(2)) };
     let row_of_another_org = RunWrite { row: Some(row(OTHER_ORG, run(3), RunStatus::Running)), ..start(run(3)) };
     commit(&store, [start(run(4))]).await;
-    let late_birth = born(append(run(4), 1), Birth::default());
+    let late_birth = born(append(run(4), 1), RunInsert::default());
     let verdicts =
         commit(&store, [rowless, row_of_another_run, row_of_another_org, late_birth, append(run(4), 1)]).await;
     assert_eq!(verdicts, [Conflict, Conflict, Conflict, Conflict, Committed]);
@@ -232,7 +234,7 @@ async fn an_invalid_write_is_refused(store: Arc<dyn Store>) {
 async fn an_evicted_run_has_a_timer_until_it_wakes(store: Arc<dyn Store>) {
     commit(&store, [start(run(1)), start(run(2))]).await;
     assert_eq!(commit(&store, [park(run(1), 1, at(60))]).await, [Committed]);
-    assert_eq!(store.unparked().await, Ok(vec![(ORG, run(2))]));
+    assert_eq!(store.active_runs().await, Ok(vec![(ORG, run(2))]));
     assert_eq!(store.next_timer().await, Ok(Some(at(60))));
     assert_eq!(store.timers(at(59), 9).await, Ok(vec![]));
     assert_eq!(store.timers(at(60), 9).await, Ok(vec![Timer { at: at(60), org: ORG, run: run(1) }]));
@@ -244,7 +246,7 @@ async fn an_evicted_run_has_a_timer_until_it_wakes(store: Arc<dyn Store>) {
     let gone = TimerChange { remove: Some(at(90)), insert: None };
     assert_eq!(commit(&store, [RunWrite { timer: gone, ..turn(run(1), 3, RunStatus::Running) }]).await, [Committed]);
     assert_eq!(store.next_timer().await, Ok(None));
-    assert_eq!(store.unparked().await, Ok(vec![(ORG, run(1)), (ORG, run(2))]));
+    assert_eq!(store.active_runs().await, Ok(vec![(ORG, run(1)), (ORG, run(2))]));
 }
 
 async fn timers_are_returned_earliest_first(store: Arc<dyn Store>) {
@@ -264,14 +266,14 @@ async fn an_evicted_run_accepts_a_record_without_a_row(store: Arc<dyn Store>) {
     assert_eq!(commit(&store, [append(run(1), 3)]).await, [Committed]);
     let loaded = store.load(ORG, run(1)).await.unwrap().unwrap();
     assert_eq!((loaded.seq, loaded.records.len(), loaded.row.status), (4, 2, RunStatus::Waiting));
-    assert_eq!(store.unparked().await, Ok(vec![]));
+    assert_eq!(store.active_runs().await, Ok(vec![]));
 }
 
 async fn a_finished_run_accepts_a_late_record(store: Arc<dyn Store>) {
     commit(&store, [start(run(1)), turn(run(1), 1, RunStatus::Completed)]).await;
     assert_eq!(commit(&store, [append(run(1), 2)]).await, [Committed]);
     assert_eq!(store.history(ORG, run(1), 0, usize::MAX).await.unwrap().unwrap().len(), 3);
-    assert_eq!(store.unparked().await, Ok(vec![]));
+    assert_eq!(store.active_runs().await, Ok(vec![]));
 }
 
 async fn what_a_run_pins_at_creation_never_changes(store: Arc<dyn Store>) {
@@ -301,15 +303,15 @@ async fn payloads_are_returned_in_the_requested_order(store: Arc<dyn Store>) {
 
 async fn a_wait_is_found_by_its_token(store: Arc<dyn Store>) {
     let waits = vec![wait(ORG, run(1), 0, 1), wait(ORG, run(1), 4, 2)];
-    commit(&store, [born(start(run(1)), Birth { waits, ..Default::default() })]).await;
+    commit(&store, [born(start(run(1)), RunInsert { waits, ..Default::default() })]).await;
     assert_eq!(store.wait(&[2; 32]).await, Ok(Some(wait(ORG, run(1), 4, 2))));
     assert_eq!(store.wait(&[3; 32]).await, Ok(None));
 }
 
 async fn organisations_do_not_see_each_other(store: Arc<dyn Store>) {
     let labels = vec![("k".to_owned(), "v".to_owned())];
-    let birth = Birth { labels, idempotency: Some(key("a", 1)), ..Default::default() };
-    commit(&store, [RunWrite { payloads: vec![(1, Bytes::new())], ..born(start(run(1)), birth) }]).await;
+    let run_insert = RunInsert { labels, idempotency: Some(key("a", 1)), ..Default::default() };
+    commit(&store, [RunWrite { payloads: vec![(1, Bytes::new())], ..born(start(run(1)), run_insert) }]).await;
     store.create_workflow(&new_workflow(1, "n", "s")).await.unwrap().unwrap();
     assert_eq!(store.load(OTHER_ORG, run(1)).await, Ok(None));
     assert_eq!(store.history(OTHER_ORG, run(1), 0, usize::MAX).await, Ok(None));
@@ -369,7 +371,7 @@ async fn join_both(a: impl Future<Output = ()>, b: impl Future<Output = ()>) {
 async fn lists_filter_and_page(store: Arc<dyn Store>) {
     for n in 0..12 {
         let labels = vec![("parity".to_owned(), (n % 2).to_string()), ("all".to_owned(), "' OR 1=1 --".to_owned())];
-        commit(&store, [born(start(run(n)), Birth { labels, ..Default::default() })]).await;
+        commit(&store, [born(start(run(n)), RunInsert { labels, ..Default::default() })]).await;
         let status = RunStatus::ALL[n as usize % RunStatus::ALL.len()];
         commit(&store, [turn(run(n), 1, status)]).await;
     }

@@ -9,7 +9,7 @@ use kernel::{RunId, RunStatus};
 use std::sync::Arc;
 use store::Verdict::{Committed, Conflict, KeyTaken, Undone};
 use store::{
-    Birth, Definition, Edited, Erased, Erasure, OwnTrigger, RunFilter, RunWrite, Store, Taken, VersionKey,
+    Definition, Edited, Erased, Erasure, OwnTrigger, RunFilter, RunInsert, RunWrite, Store, Taken, VersionKey,
     WorkflowEdit, WorkflowKey, WorkflowRow,
 };
 
@@ -30,7 +30,7 @@ cases![
 ];
 
 fn keyed(n: u64, name: &str, fingerprint: u8) -> RunWrite {
-    born(start(run(n)), Birth { idempotency: Some(key(name, fingerprint)), ..Default::default() })
+    born(start(run(n)), RunInsert { idempotency: Some(key(name, fingerprint)), ..Default::default() })
 }
 
 async fn do_exist(store: &Arc<dyn Store>, numbers: impl IntoIterator<Item = u64>) -> Vec<bool> {
@@ -42,39 +42,39 @@ async fn do_exist(store: &Arc<dyn Store>, numbers: impl IntoIterator<Item = u64>
 }
 
 async fn an_atomic_group_commits_as_a_whole(store: Arc<dyn Store>) {
-    let writes = unit(1, [start(run(1)), keyed(2, "a", 1), start(run(3))]);
+    let writes = atomic_group(1, [start(run(1)), keyed(2, "a", 1), start(run(3))]);
     assert_eq!(commit(&store, writes).await, [Committed, Committed, Committed]);
     assert_eq!(do_exist(&store, 1..4).await, [true; 3]);
-    assert_eq!(commit(&store, unit(1, [append(run(1), 1), append(run(2), 1)])).await, [Committed, Committed]);
+    assert_eq!(commit(&store, atomic_group(1, [append(run(1), 1), append(run(2), 1)])).await, [Committed, Committed]);
 }
 
 async fn one_conflict_rolls_back_its_atomic_group(store: Arc<dyn Store>) {
     commit(&store, [start(run(2)), start(run(7))]).await;
     let with_wait = |n: u64, token| {
         let waits = vec![wait(ORG, run(n), 0, token)];
-        born(start(run(n)), Birth { waits, labels: vec![("k".into(), "v".into())], ..Default::default() })
+        born(start(run(n)), RunInsert { waits, labels: vec![("k".into(), "v".into())], ..Default::default() })
     };
     let payloads = vec![(1, Bytes::from_static(b"x"))];
     let timer = store::TimerChange { remove: None, insert: Some(at(3)) };
     let going_on = RunWrite { payloads, timer, ..turn(run(7), 1, RunStatus::Waiting) };
-    let writes = unit(5, [with_wait(1, 1), going_on, start(run(2)), start(run(3))]);
+    let writes = atomic_group(5, [with_wait(1, 1), going_on, start(run(2)), start(run(3))]);
     assert_eq!(commit(&store, writes).await, [Undone, Undone, Conflict, Undone]);
     assert_eq!(do_exist(&store, [1, 2, 3]).await, [false, true, false]);
     assert_eq!(store.wait(&[1; 32]).await, Ok(None));
     assert_eq!(store.payloads(ORG, run(7), &[1]).await, Ok(vec![]));
     assert_eq!(store.next_timer().await, Ok(None));
-    assert_eq!(store.unparked().await, Ok(vec![(ORG, run(2)), (ORG, run(7))]));
+    assert_eq!(store.active_runs().await, Ok(vec![(ORG, run(2)), (ORG, run(7))]));
     let labelled = RunFilter { labels: vec![("k".into(), "v".into())], limit: 9, ..Default::default() };
     assert_eq!(store.runs(ORG, &labelled).await, Ok(vec![]));
-    let twice = unit(6, [with_wait(4, 9), with_wait(5, 9), start(run(6))]);
+    let twice = atomic_group(6, [with_wait(4, 9), with_wait(5, 9), start(run(6))]);
     assert_eq!(commit(&store, twice).await, [Undone, Conflict, Undone]);
-    assert_eq!(commit(&store, unit(7, [with_wait(1, 1), append(run(7), 1)])).await, [Committed, Committed]);
+    assert_eq!(commit(&store, atomic_group(7, [with_wait(1, 1), append(run(7), 1)])).await, [Committed, Committed]);
 }
 
 async fn a_repeated_request_does_not_roll_back_its_atomic_group(store: Arc<dyn Store>) {
     commit(&store, [keyed(1, "a", 1)]).await;
     let taken = |n| KeyTaken { run: run(n), fingerprint: [1; 32] };
-    let writes = unit(1, [keyed(2, "a", 1), keyed(3, "b", 1), keyed(4, "b", 1), start(run(5))]);
+    let writes = atomic_group(1, [keyed(2, "a", 1), keyed(3, "b", 1), keyed(4, "b", 1), start(run(5))]);
     assert_eq!(commit(&store, writes).await, [taken(1), Committed, taken(3), Committed]);
     assert_eq!(do_exist(&store, 1..6).await, [true, false, true, false, true]);
 }
@@ -82,21 +82,26 @@ async fn a_repeated_request_does_not_roll_back_its_atomic_group(store: Arc<dyn S
 async fn a_key_of_another_request_rolls_back_its_atomic_group(store: Arc<dyn Store>) {
     commit(&store, [keyed(1, "a", 1)]).await;
     let taken = |n, fingerprint| KeyTaken { run: run(n), fingerprint: [fingerprint; 32] };
-    let writes = unit(1, [keyed(2, "b", 1), keyed(3, "a", 2), keyed(4, "b", 9), keyed(5, "a", 1), start(run(6))]);
+    let writes =
+        atomic_group(1, [keyed(2, "b", 1), keyed(3, "a", 2), keyed(4, "b", 9), keyed(5, "a", 1), start(run(6))]);
     assert_eq!(commit(&store, writes).await, [Undone, taken(1, 1), taken(2, 1), Undone, Undone]);
     assert_eq!(do_exist(&store, 1..7).await, [true, false, false, false, false, false]);
-    assert_eq!(commit(&store, unit(2, [keyed(4, "b", 9), start(run(6))])).await, [Committed, Committed]);
+    assert_eq!(commit(&store, atomic_group(2, [keyed(4, "b", 9), start(run(6))])).await, [Committed, Committed]);
 }
 
 async fn a_rolled_back_group_leaves_other_writes_alone(store: Arc<dyn Store>) {
     let mut writes = vec![start(run(1))];
-    writes.extend(unit(1, [append(run(1), 1), start(run(2)), start(run(2))]));
-    writes.extend(unit(2, [append(run(1), 1), start(run(3))]));
+    writes.extend(atomic_group(1, [append(run(1), 1), start(run(2)), start(run(2))]));
+    writes.extend(atomic_group(2, [append(run(1), 1), start(run(3))]));
     writes.push(append(run(1), 2));
     let expected = [Committed, Undone, Undone, Conflict, Committed, Committed, Committed];
     assert_eq!(commit(&store, writes).await, expected);
     assert_eq!(store.history(ORG, run(1), 0, 9).await.unwrap().unwrap().len(), 3);
-    assert_eq!(store.stretch(ORG, Some(0), 9).await.unwrap().end, 4, "a rolled-back write takes no journal position");
+    assert_eq!(
+        store.journal_page(ORG, Some(0), 9).await.unwrap().end,
+        4,
+        "a rolled-back write takes no journal position"
+    );
     assert_eq!(commit(&store, [append(run(1), 3), append(run(3), 1)]).await, [Committed, Committed]);
 }
 
@@ -193,7 +198,7 @@ fn erasure(run: RunId) -> Erasure {
 
 /// Creates a run with every kind of row that a run can have.
 async fn create_full_run(store: &Arc<dyn Store>) {
-    let birth = Birth {
+    let run_insert = RunInsert {
         labels: vec![("k".into(), "v".into())],
         waits: vec![wait(ORG, run(1), 0, 3)],
         idempotency: Some(key("a", 1)),
@@ -202,7 +207,7 @@ async fn create_full_run(store: &Arc<dyn Store>) {
     let first = RunWrite {
         payloads: vec![(1, Bytes::from_static(b"x"))],
         snapshot: Some(state(run(1), 1)),
-        ..born(start(run(1)), birth)
+        ..born(start(run(1)), run_insert)
     };
     commit(store, [first, start(run(2)), turn(run(1), 1, RunStatus::Completed), append(run(2), 1)]).await;
 }
@@ -233,9 +238,9 @@ async fn an_open_run_is_not_erased(store: Arc<dyn Store>) {
         assert_eq!(store.erase(&erasure(run(n))).await, Ok(expected), "{status}");
         assert_eq!(store.run(ORG, run(n)).await.unwrap().is_some(), !status.is_terminal());
     }
-    commit(&store, [start(run(90)), RunWrite { notices: 1, ..turn(run(90), 1, RunStatus::Failed) }]).await;
+    commit(&store, [start(run(90)), RunWrite { notifications: 1, ..turn(run(90), 1, RunStatus::Failed) }]).await;
     assert_eq!(store.erase(&erasure(run(90))).await, Ok(Erased::NotTold));
-    let tells = born(start(run(91)), Birth { notice: Some((run(90), 0)), ..Default::default() });
+    let tells = born(start(run(91)), RunInsert { notification: Some((run(90), 0)), ..Default::default() });
     assert_eq!(commit(&store, [tells]).await, [Committed]);
     assert_eq!(store.erase(&erasure(run(90))).await, Ok(Erased::Done));
 }
@@ -248,9 +253,12 @@ async fn an_erased_run_keeps_its_key_and_journal_positions(store: Arc<dyn Store>
     assert_eq!(store.high_water().await, Ok(Some(at(2_000))), "high water does not go back");
     let taken = KeyTaken { run: run(1), fingerprint: [1; 32] };
     assert_eq!(commit(&store, [keyed(5, "a", 1), append(run(2), 2)]).await, [taken, Committed]);
-    let stretch = store.stretch(ORG, Some(0), 99).await.unwrap();
-    assert_eq!(stretch.records.iter().map(|r| (r.pos, r.run)).collect::<Vec<_>>(), [2, 4, 6].map(|pos| (pos, run(2))));
-    assert_eq!(stretch.end, 6);
+    let journal_page = store.journal_page(ORG, Some(0), 99).await.unwrap();
+    assert_eq!(
+        journal_page.records.iter().map(|r| (r.pos, r.run)).collect::<Vec<_>>(),
+        [2, 4, 6].map(|pos| (pos, run(2)))
+    );
+    assert_eq!(journal_page.end, 6);
 }
 
 async fn a_page_of_history_begins_after_a_record(store: Arc<dyn Store>) {
@@ -271,13 +279,13 @@ async fn a_page_of_history_begins_after_a_record(store: Arc<dyn Store>) {
 }
 
 async fn a_stretch_has_the_records_after_a_position(store: Arc<dyn Store>) {
-    assert_eq!(store.stretch(ORG, None, 9).await, Ok(store::Stretch::default()));
-    assert_eq!(store.stretch(ORG, Some(7), 9).await.unwrap().end, 0, "a position that was never assigned");
+    assert_eq!(store.journal_page(ORG, None, 9).await, Ok(store::JournalPage::default()));
+    assert_eq!(store.journal_page(ORG, Some(7), 9).await.unwrap().end, 0, "a position that was never assigned");
     commit(&store, [start(run(1)), start_in(OTHER_ORG, run(1)), start(run(2))]).await;
     assert_eq!(commit(&store, [start(run(1)), append(run(1), 1)]).await, [Conflict, Committed]);
     let look = async |org, after, limit| {
-        let stretch = store.stretch(org, after, limit).await.unwrap();
-        (stretch.records.iter().map(|r| (r.pos, r.run)).collect::<Vec<_>>(), stretch.end)
+        let journal_page = store.journal_page(org, after, limit).await.unwrap();
+        (journal_page.records.iter().map(|r| (r.pos, r.run)).collect::<Vec<_>>(), journal_page.end)
     };
     assert_eq!(look(ORG, None, 9).await, (vec![], 4), "only the end position");
     assert_eq!(look(ORG, Some(0), 9).await, (vec![(1, run(1)), (3, run(2)), (4, run(1))], 4));
@@ -285,6 +293,6 @@ async fn a_stretch_has_the_records_after_a_position(store: Arc<dyn Store>) {
     assert_eq!(look(ORG, Some(2), 2).await, (vec![(3, run(2)), (4, run(1))], 4));
     assert_eq!(look(OTHER_ORG, Some(0), 9).await, (vec![(2, run(1))], 4));
     assert_eq!(look(ORG, Some(4), 9).await, (vec![], 4));
-    let last = store.stretch(ORG, Some(3), 9).await.unwrap();
+    let last = store.journal_page(ORG, Some(3), 9).await.unwrap();
     assert_eq!(last.records[0].record, record(run(1), 2, at(1_000)));
 }

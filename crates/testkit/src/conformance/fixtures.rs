@@ -6,8 +6,9 @@ use kernel::plan::Form;
 use kernel::{OrgId, Record, RunId, RunStatus, Timestamp, TriggerId, WorkflowId};
 use std::num::NonZeroU32;
 use store::{
-    Batch, Birth, Definition, DeliveryOutcome, DeliveryRow, IdempotencyKey, Lane, NewWorkflow, Place, ReadyChange,
-    ReadyRow, RunRow, RunWrite, SeatChange, TimerChange, TriggerRow, TypeRow, Wait, WorkerRow, WorkflowRow,
+    Batch, Definition, DeliveryOutcome, DeliveryRow, IdempotencyKey, LimitSlotChange, NewWorkflow, QueueKey,
+    QueuePosition, ReadyChange, ReadyRow, RunInsert, RunRow, RunWrite, TimerChange, TriggerRow, TypeRow, Wait,
+    WorkerRow, WorkflowRow,
 };
 
 pub const ORG: OrgId = OrgId::DEFAULT;
@@ -50,8 +51,8 @@ pub fn row(org: OrgId, id: RunId, status: RunStatus) -> RunRow {
         expires_at: Timestamp::NEVER,
         finished_at: status.is_terminal().then(|| at(500)),
         error_code: (status == RunStatus::Failed).then(|| "step_failed".into()),
-        gate: None,
-        parked: status.is_parked(),
+        concurrency_group: None,
+        evicted: status.is_evicted(),
         deleted_at: None,
     }
 }
@@ -81,10 +82,10 @@ pub fn append_in(org: OrgId, id: RunId, after: u64) -> RunWrite {
         timer: TimerChange::default(),
         payloads: Vec::new(),
         ready: ReadyChange::default(),
-        seats: SeatChange::default(),
-        notices: 0,
-        birth: None,
-        unit: None,
+        limit_slots: LimitSlotChange::default(),
+        notifications: 0,
+        run_insert: None,
+        atomic_group: None,
     }
 }
 
@@ -104,18 +105,18 @@ pub fn park(id: RunId, after: u64, wake: Timestamp) -> RunWrite {
     }
 }
 
-pub fn lane(org: OrgId, name: &str, key: &str) -> Lane {
-    Lane { org, name: name.into(), key: key.into() }
+pub fn queue(org: OrgId, name: &str, key: &str) -> QueueKey {
+    QueueKey { org, name: name.into(), key: key.into() }
 }
 
 /// A ready task of the run, in the queue of its type without a key.
 pub fn task(id: RunId, step: u32, name: &str, priority: u32) -> ReadyRow {
-    ReadyRow { lane: lane(ORG, name, ""), place: Place { priority, run: id, step } }
+    ReadyRow { queue: queue(ORG, name, ""), position: QueuePosition { priority, run: id, step } }
 }
 
 /// Evicts a running run, with ready tasks that workers can claim.
 pub fn offer(id: RunId, after: u64, insert: Vec<ReadyRow>) -> RunWrite {
-    let row = RunRow { parked: true, ..row(ORG, id, RunStatus::Running) };
+    let row = RunRow { evicted: true, ..row(ORG, id, RunStatus::Running) };
     RunWrite { row: Some(row), ready: ReadyChange { remove: Vec::new(), insert }, ..append(id, after) }
 }
 
@@ -161,8 +162,8 @@ pub fn key(name: &str, fingerprint: u8) -> IdempotencyKey {
     IdempotencyKey { scope: "order".into(), key: name.into(), fingerprint: [fingerprint; 32], created_at: at(1) }
 }
 
-pub fn born(write: RunWrite, birth: Birth) -> RunWrite {
-    RunWrite { birth: Some(Box::new(birth)), ..write }
+pub fn born(write: RunWrite, run_insert: RunInsert) -> RunWrite {
+    RunWrite { run_insert: Some(Box::new(run_insert)), ..write }
 }
 
 pub fn batch(runs: impl Into<Vec<RunWrite>>) -> Batch {
@@ -170,8 +171,8 @@ pub fn batch(runs: impl Into<Vec<RunWrite>>) -> Batch {
 }
 
 /// Puts writes into one atomic group: all of them are committed, or none.
-pub fn unit(mark: u32, runs: impl IntoIterator<Item = RunWrite>) -> Vec<RunWrite> {
-    runs.into_iter().map(|write| RunWrite { unit: NonZeroU32::new(mark), ..write }).collect()
+pub fn atomic_group(mark: u32, runs: impl IntoIterator<Item = RunWrite>) -> Vec<RunWrite> {
+    runs.into_iter().map(|write| RunWrite { atomic_group: NonZeroU32::new(mark), ..write }).collect()
 }
 
 pub fn new_workflow(n: u64, name: &str, slug: &str) -> NewWorkflow {

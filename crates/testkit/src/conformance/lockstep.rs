@@ -16,10 +16,11 @@ use std::fmt::Debug;
 use std::num::NonZeroU32;
 use std::sync::Arc;
 use store::{
-    Advance, Batch, Birth, Call, Definition, DeliveryOutcome, DeliveryRow, Erased, Erasure, GateRow, Lane, NewTrigger,
-    NewWorkflow, NoticeRow, OwnTrigger, Place, Rate, ReadyChange, ReadyRow, RunFilter, RunRow, RunWrite, Seat,
-    SeatChange, SeatOf, SeatRow, Store, TimerChange, TriggerChange, TriggerFilter, TriggerLog, TriggerRow, TypePause,
-    TypeRow, WorkerRow, WorkflowEdit, WorkflowFilter, WorkflowKey, WorkflowPause, WorkflowRow,
+    Batch, Call, ConcurrencyGroupRow, Definition, DeliveryOutcome, DeliveryRow, Erased, Erasure, LimitScope, LimitSlot,
+    LimitSlotChange, LimitSlotRow, NewTrigger, NewWorkflow, NotificationRow, OwnTrigger, QueueKey, QueuePosition, Rate,
+    ReadyChange, ReadyRow, RunFilter, RunInsert, RunRow, RunWrite, ScheduleAdvance, Store, TimerChange, TriggerChange,
+    TriggerFilter, TriggerLog, TriggerRow, TypePause, TypeRow, WorkerRow, WorkflowEdit, WorkflowFilter, WorkflowKey,
+    WorkflowPause, WorkflowRow,
 };
 
 /// A store under test.
@@ -58,7 +59,7 @@ struct KnownRun {
     wake_at: Option<Timestamp>,
     status: RunStatus,
     ready: Vec<ReadyRow>,
-    seats: Vec<SeatRow>,
+    limit_slots: Vec<LimitSlotRow>,
 }
 
 struct RandomOperations {
@@ -82,7 +83,7 @@ impl RandomOperations {
             14 => {
                 let (after, limit) = (self.rng.below(6), self.rng.below(6) as usize);
                 self.same(subjects, "history", |store| store.history(org, id, after, limit)).await;
-                self.same(subjects, "stretch", |store| store.stretch(org, Some(after * 3), limit)).await;
+                self.same(subjects, "stretch", |store| store.journal_page(org, Some(after * 3), limit)).await;
             }
             15 => {
                 let numbers: Vec<u32> = (0..4).map(|_| self.rng.below(6) as u32).collect();
@@ -125,7 +126,7 @@ impl RandomOperations {
                 let hidden_at = at(self.time);
                 self.same(subjects, "hide", |store| store.hide(org, id, hidden_at)).await;
                 let key = self.rng.pick(&KEYS);
-                self.same(subjects, "made_by", |store| store.made_by(org, "order", key)).await;
+                self.same(subjects, "made_by", |store| store.idempotency_record(org, "order", key)).await;
             }
             32 => self.read_ready_tasks(org, subjects).await,
             33 => self.types_and_workers(org, subjects).await,
@@ -176,8 +177,8 @@ impl RandomOperations {
             self.same(subjects, "runs", |store| store.runs(org, &all)).await;
             let all = WorkflowFilter { limit: 100, ..Default::default() };
             self.same(subjects, "workflows", |store| store.workflows(org, &all)).await;
-            self.same(subjects, "stretch", |store| store.stretch(org, Some(0), usize::MAX)).await;
-            self.same(subjects, "stretch", |store| store.stretch(org, None, 1)).await;
+            self.same(subjects, "stretch", |store| store.journal_page(org, Some(0), usize::MAX)).await;
+            self.same(subjects, "stretch", |store| store.journal_page(org, None, 1)).await;
             let all = TriggerFilter { limit: 100, ..Default::default() };
             self.same(subjects, "triggers", |store| store.triggers(org, &all)).await;
             for n in 0..TRIGGERS {
@@ -188,17 +189,17 @@ impl RandomOperations {
         self.same(subjects, "next_trigger", |store| store.next_trigger()).await;
         self.same(subjects, "queued_deliveries", |store| store.queued_deliveries(None, 100)).await;
         self.same(subjects, "timers", |store| store.timers(Timestamp::NEVER, 100)).await;
-        self.same(subjects, "unparked", |store| store.unparked()).await;
-        self.same(subjects, "gated", |store| store.gated()).await;
+        self.same(subjects, "unparked", |store| store.active_runs()).await;
+        self.same(subjects, "gated", |store| store.grouped_runs()).await;
         self.same(subjects, "workflow_pauses", |store| store.workflow_pauses()).await;
-        self.same(subjects, "notices", |store| store.notices(None, 100)).await;
+        self.same(subjects, "notices", |store| store.notifications(None, 100)).await;
         let after = self.rng.one_in(2).then(|| (ORG, run(self.rng.below(RUNS)), self.rng.below(2) as u32));
-        self.same(subjects, "notices", |store| store.notices(after, 3)).await;
-        self.same(subjects, "lanes", |store| store.lanes(None, 100)).await;
+        self.same(subjects, "notices", |store| store.notifications(after, 3)).await;
+        self.same(subjects, "lanes", |store| store.key_queues(None, 100)).await;
         for (org, name) in ORGS.into_iter().flat_map(|org| KEYS.map(|name| (org, name))) {
-            self.same(subjects, "seats", |store| store.seats(org, name)).await;
+            self.same(subjects, "seats", |store| store.limit_slots(org, name)).await;
         }
-        self.same(subjects, "ruled_types", |store| store.ruled_types()).await;
+        self.same(subjects, "ruled_types", |store| store.configured_types()).await;
         self.same(subjects, "workers", |store| store.workers()).await;
         self.same(subjects, "high_water", |store| store.high_water()).await;
         for name in KEYS {
@@ -265,8 +266,8 @@ impl RandomOperations {
         self.same(subjects, "delivery", |store| store.delivery(org, trigger_id(n), id)).await;
     }
 
-    fn advance(&mut self) -> Advance {
-        Advance {
+    fn advance(&mut self) -> ScheduleAdvance {
+        ScheduleAdvance {
             revision: self.rng.below(4) as u32,
             cursor: Some(at(self.rng.below(200) as i64)),
             next_at: self.rng.one_in(2).then(|| at(self.rng.below(200) as i64)),
@@ -336,7 +337,7 @@ impl RandomOperations {
         if self.rng.one_in(3) {
             // The first writes form an atomic group; the others are independent.
             let count = self.rng.below(runs.len() as u64 + 1) as usize;
-            runs[..count].iter_mut().for_each(|write| write.unit = NonZeroU32::new(1));
+            runs[..count].iter_mut().for_each(|write| write.atomic_group = NonZeroU32::new(1));
         }
         Batch { at: at(self.time), epoch: 1, runs }
     }
@@ -361,9 +362,9 @@ impl RandomOperations {
             None => TimerChange::default(),
         };
         // Mostly as the engine does it: it evicts waiting runs and may evict running ones.
-        let parked = status.is_some_and(|status| status.is_parked() != self.rng.one_in(4));
+        let evicted = status.is_some_and(|status| status.is_evicted() != self.rng.one_in(4));
         let is_open = status.is_some_and(|status| !status.is_terminal());
-        let offers = parked && is_open && self.rng.one_in(2) || self.rng.one_in(20);
+        let offers = evicted && is_open && self.rng.one_in(2) || self.rng.one_in(20);
         let ready = ReadyChange {
             remove: if status.is_some() && !self.rng.one_in(6) { known.ready.clone() } else { Vec::new() },
             insert: if offers { (0..self.rng.below(3)).map(|_| self.task(org, run)).collect() } else { Vec::new() },
@@ -373,27 +374,31 @@ impl RandomOperations {
             record: record(run, after + 1, at(self.time)),
             row: status.map(|status| RunRow {
                 wake_at,
-                gate: self.gate(),
+                concurrency_group: self.concurrency_group(),
                 form: self.form(),
-                parked,
+                evicted,
                 ..row(org, run, status)
             }),
             snapshot: self.rng.one_in(4).then(|| state(run, after + 1)),
             timer,
             payloads: self.payloads(),
             ready,
-            seats: self.seats(org, run, &known.seats),
-            notices: if self.rng.one_in(5) { self.rng.below(3) as u32 } else { 0 },
-            birth: if after == 0 { Some(Box::new(self.birth(org, run))) } else { None },
+            limit_slots: self.limit_slots(org, run, &known.limit_slots),
+            notifications: if self.rng.one_in(5) { self.rng.below(3) as u32 } else { 0 },
+            run_insert: if after == 0 { Some(Box::new(self.run_insert(org, run))) } else { None },
             ..append_in(org, run, after)
         };
         (write, KnownRun { seq: after + 1, wake_at, status: status.unwrap_or(known.status), ready: left, ..known })
     }
 
-    fn gate(&mut self) -> Option<GateRow> {
+    fn concurrency_group(&mut self) -> Option<ConcurrencyGroupRow> {
         let on_conflict = self.rng.pick(OnConflict::ALL);
-        let gate = GateRow { id: [self.rng.below(3) as u8; 16], limit: self.rng.below(70_000) as u32, on_conflict };
-        self.rng.one_in(3).then_some(gate)
+        let concurrency_group = ConcurrencyGroupRow {
+            id: [self.rng.below(3) as u8; 16],
+            limit: self.rng.below(70_000) as u32,
+            on_conflict,
+        };
+        self.rng.one_in(3).then_some(concurrency_group)
     }
 
     /// Pauses and resumes workflows, and stores why a notification could not be sent.
@@ -405,9 +410,9 @@ impl RandomOperations {
             true => self.same(subjects, "pause_workflow", |store| store.pause_workflow(&pause)).await,
             false => self.same(subjects, "resume_workflow", |store| store.resume_workflow(org, workflow)).await,
         }
-        let notice = NoticeRow { org, run: id, number: self.rng.below(2) as u32, error: words.1 };
-        self.same(subjects, "note_notice", |store| store.note_notice(&notice)).await;
-        self.same(subjects, "notices_of", |store| store.notices_of(org, id)).await;
+        let notification = NotificationRow { org, run: id, number: self.rng.below(2) as u32, error: words.1 };
+        self.same(subjects, "note_notice", |store| store.record_notification_error(&notification)).await;
+        self.same(subjects, "notices_of", |store| store.run_notifications(org, id)).await;
         self.same(subjects, "workflow_pause", |store| store.workflow_pause(org, workflow)).await;
     }
 
@@ -420,58 +425,58 @@ impl RandomOperations {
         if self.rng.one_in(3) { Form::Task } else { Form::Graph }
     }
 
-    fn lane(&mut self, org: OrgId) -> Lane {
-        lane(org, self.rng.pick(&KEYS), self.rng.pick(&["", "k"]))
+    fn queue(&mut self, org: OrgId) -> QueueKey {
+        queue(org, self.rng.pick(&KEYS), self.rng.pick(&["", "k"]))
     }
 
     fn task(&mut self, org: OrgId, run: RunId) -> ReadyRow {
-        let place = Place { priority: self.rng.below(3) as u32, run, step: self.rng.below(3) as u32 };
-        ReadyRow { lane: self.lane(org), place }
+        let position = QueuePosition { priority: self.rng.below(3) as u32, run, step: self.rng.below(3) as u32 };
+        ReadyRow { queue: self.queue(org), position }
     }
 
     /// Frees some limit slots that a run holds, or does not hold, and takes some.
-    fn seats(&mut self, org: OrgId, run: RunId, held: &[SeatRow]) -> SeatChange {
-        let mut change = SeatChange::default();
+    fn limit_slots(&mut self, org: OrgId, run: RunId, held: &[LimitSlotRow]) -> LimitSlotChange {
+        let mut change = LimitSlotChange::default();
         if self.rng.one_in(3) {
             change.free = held.to_vec();
         }
         if self.rng.one_in(6) {
-            change.free.push(self.seat(org, run));
+            change.free.push(self.slot(org, run));
         }
         while self.rng.one_in(3) && change.take.len() < 3 {
-            change.take.push(self.seat(org, run));
+            change.take.push(self.slot(org, run));
         }
         change
     }
 
-    fn seat(&mut self, org: OrgId, run: RunId) -> SeatRow {
-        let of = self.rng.pick(&[SeatOf::Type, SeatOf::Key, SeatOf::Rate]);
+    fn slot(&mut self, org: OrgId, run: RunId) -> LimitSlotRow {
+        let of = self.rng.pick(&[LimitScope::Type, LimitScope::Key, LimitScope::Rate]);
         let (key, number) = (self.rng.pick(&["", "k"]).to_owned(), self.rng.below(2) as u32);
-        let seat = Seat { org, name: self.rng.pick(&KEYS[..2]).to_owned(), of, key, number };
+        let slot = LimitSlot { org, name: self.rng.pick(&KEYS[..2]).to_owned(), of, key, number };
         let until = match of {
-            SeatOf::Rate => at(self.time + self.rng.below(30) as i64),
-            _ => SeatRow::FREED,
+            LimitScope::Rate => at(self.time + self.rng.below(30) as i64),
+            _ => LimitSlotRow::FREED,
         };
-        SeatRow { seat, run, step: self.rng.below(2) as u32, until }
+        LimitSlotRow { slot, run, step: self.rng.below(2) as u32, until }
     }
 
     /// Reads ready tasks and their queues.
     async fn read_ready_tasks(&mut self, org: OrgId, subjects: &[Subject]) {
-        let (of, limit) = (self.lane(org), self.rng.below(4) as usize);
-        let behind = self.rng.one_in(2).then(|| self.lane(org));
-        self.same(subjects, "lanes", |store| store.lanes(behind.as_ref(), limit)).await;
-        self.same(subjects, "ready", |store| store.ready(&of, None, 100)).await;
+        let (of, limit) = (self.queue(org), self.rng.below(4) as usize);
+        let behind = self.rng.one_in(2).then(|| self.queue(org));
+        self.same(subjects, "lanes", |store| store.key_queues(behind.as_ref(), limit)).await;
+        self.same(subjects, "ready", |store| store.ready_tasks(&of, None, 100)).await;
         self.same(subjects, "ready_types", |store| store.ready_types()).await;
         self.same(subjects, "ready_counts", |store| store.ready_counts()).await;
         self.same(subjects, "ready_keys", |store| store.ready_keys(org, &of.name, None, limit)).await;
         self.same(subjects, "ready_keys", |store| store.ready_keys(org, &of.name, Some(&of.key), limit)).await;
         let over = at(self.time - self.rng.below(40) as i64);
         if self.rng.one_in(3) {
-            self.same(subjects, "forget_seats", |store| store.forget_seats(over)).await;
+            self.same(subjects, "forget_seats", |store| store.delete_expired_limit_slots(over)).await;
         }
         let (_, run) = self.any_run();
-        let after = Some(self.task(org, run).place);
-        self.same(subjects, "ready", |store| store.ready(&of, after, limit)).await;
+        let after = Some(self.task(org, run).position);
+        self.same(subjects, "ready", |store| store.ready_tasks(&of, after, limit)).await;
     }
 
     /// Registers and changes types, and updates when workers were last seen.
@@ -483,7 +488,7 @@ impl RandomOperations {
                 let hash = [self.rng.below(5) as u8; 32];
                 let definition = Definition { hash, source: Bytes::from_static(b"task"), plan: Bytes::new() };
                 let definition = self.rng.one_in(2).then_some(definition);
-                self.same(subjects, "introduce", |store| store.introduce(&row, definition.as_ref())).await;
+                self.same(subjects, "introduce", |store| store.ensure_type(&row, definition.as_ref())).await;
                 self.same(subjects, "definition", |store| store.definition(org, &hash)).await;
             }
         }
@@ -513,17 +518,17 @@ impl RandomOperations {
         }
     }
 
-    fn birth(&mut self, org: OrgId, run: RunId) -> Birth {
+    fn run_insert(&mut self, org: OrgId, run: RunId) -> RunInsert {
         let idempotency = self.rng.one_in(3).then(|| key(self.rng.pick(&KEYS), self.rng.below(9) as u8));
         let waits = (0..self.rng.below(3)).map(|step| wait(org, run, step as u32, self.rng.below(TOKENS) as u8));
         let waits = waits.collect();
         let labels = (0..self.rng.below(3)).map(|_| self.label()).collect();
-        let notice = self.rng.one_in(4).then(|| (self.any_run().1, self.rng.below(2) as u32));
+        let notification = self.rng.one_in(4).then(|| (self.any_run().1, self.rng.below(2) as u32));
         let of = self.rng.below(TRIGGERS);
         let line = self.rng.one_in(3).then(|| self.delivery(org, of));
         let delivery = line.map(|line| DeliveryRow { run: Some(run), ..line });
         let advance = self.rng.one_in(2).then(|| self.advance());
-        Birth { waits, labels, idempotency, delivery, advance, notice }
+        RunInsert { waits, labels, idempotency, delivery, advance, notification }
     }
 
     fn filter(&mut self) -> RunFilter {
@@ -556,15 +561,15 @@ async fn look_up(reference: &Arc<dyn Store>, org: OrgId, run: RunId) -> KnownRun
     let (seq, row) = loaded.map_or((0, None), |loaded| (loaded.seq, Some(loaded.row)));
     let (wake_at, status) = row.map_or((None, RunStatus::Pending), |row| (row.wake_at, row.status));
     let mut ready = Vec::new();
-    for (lane, _) in reference.lanes(None, usize::MAX).await.expect("the reference answers") {
-        let places = reference.ready(&lane, None, usize::MAX).await.expect("the reference answers");
-        let own = places.into_iter().filter(|place| (lane.org, place.run) == (org, run));
-        ready.extend(own.map(|place| ReadyRow { lane: lane.clone(), place }));
+    for (queue, _) in reference.key_queues(None, usize::MAX).await.expect("the reference answers") {
+        let positions = reference.ready_tasks(&queue, None, usize::MAX).await.expect("the reference answers");
+        let own = positions.into_iter().filter(|position| (queue.org, position.run) == (org, run));
+        ready.extend(own.map(|position| ReadyRow { queue: queue.clone(), position }));
     }
-    let mut seats = Vec::new();
+    let mut limit_slots = Vec::new();
     for name in KEYS {
-        let rows = reference.seats(org, name).await.expect("the reference answers");
-        seats.extend(rows.into_iter().filter(|row| row.run == run));
+        let rows = reference.limit_slots(org, name).await.expect("the reference answers");
+        limit_slots.extend(rows.into_iter().filter(|row| row.run == run));
     }
-    KnownRun { org, run, seq, wake_at, status, ready, seats }
+    KnownRun { org, run, seq, wake_at, status, ready, limit_slots }
 }

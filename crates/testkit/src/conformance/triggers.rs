@@ -8,8 +8,8 @@ use std::sync::Arc;
 use store::DeliveryOutcome::{Queued, Rejected, Skipped, Started};
 use store::Verdict::Committed;
 use store::{
-    Advance, Birth, Changed, DELIVERIES_KEPT, DeliveryRow, IdempotencyKey, NewTrigger, NewWorkflow, REQUESTS_KEPT,
-    RunWrite, Store, Taken, TriggerChange, TriggerFilter, TriggerLog, TriggerRow, TriggerTaken, WorkflowFilter,
+    Changed, DELIVERIES_KEPT, DeliveryRow, IdempotencyKey, NewTrigger, NewWorkflow, REQUESTS_KEPT, RunInsert, RunWrite,
+    ScheduleAdvance, Store, Taken, TriggerChange, TriggerFilter, TriggerLog, TriggerRow, TriggerTaken, WorkflowFilter,
 };
 
 macro_rules! cases {
@@ -43,7 +43,7 @@ async fn create_two_workflows(store: &Arc<dyn Store>) {
     }
 }
 
-async fn log(store: &Arc<dyn Store>, rows: Vec<DeliveryRow>, advance: Option<Advance>) -> bool {
+async fn log(store: &Arc<dyn Store>, rows: Vec<DeliveryRow>, advance: Option<ScheduleAdvance>) -> bool {
     store.log_deliveries(&TriggerLog { org: ORG, trigger: trigger_id(1), rows, advance }).await.unwrap()
 }
 
@@ -196,7 +196,7 @@ async fn a_delivery_log_is_numbered_and_drops_the_oldest(store: Arc<dyn Store>) 
 async fn a_delivery_log_advances_only_its_own_schedule(store: Arc<dyn Store>) {
     create_two_workflows(&store).await;
     create(&store, trigger(1, 1)).await.unwrap();
-    let advance = |revision| Some(Advance { revision, cursor: Some(at(120)), next_at: Some(at(180)) });
+    let advance = |revision| Some(ScheduleAdvance { revision, cursor: Some(at(120)), next_at: Some(at(180)) });
     assert!(log(&store, vec![delivery(1, "t1", Skipped)], advance(1)).await);
     let moved = TriggerRow { cursor: Some(at(120)), next_at: Some(at(180)), ..trigger(1, 1) };
     assert_eq!(store.trigger(ORG, trigger_id(1)).await, Ok(Some(moved)));
@@ -212,9 +212,10 @@ async fn a_run_and_its_delivery_are_written_together(store: Arc<dyn Store>) {
     create(&store, trigger(1, 1)).await.unwrap();
     let line = |n: u64| DeliveryRow { run: Some(run(n)), ..delivery(1, "tick", Started) };
     let started = |n: u64, line: DeliveryRow| {
-        let advance = Some(Advance { revision: 1, cursor: Some(at(180)), next_at: Some(at(240)) });
-        let birth = Birth { idempotency: Some(key("tick", 1)), delivery: Some(line), advance, ..Default::default() };
-        born(start(run(n)), birth)
+        let advance = Some(ScheduleAdvance { revision: 1, cursor: Some(at(180)), next_at: Some(at(240)) });
+        let run_insert =
+            RunInsert { idempotency: Some(key("tick", 1)), delivery: Some(line), advance, ..Default::default() };
+        born(start(run(n)), run_insert)
     };
     let commit = |write: RunWrite| {
         let store = store.clone();
@@ -233,12 +234,12 @@ async fn a_run_and_its_delivery_are_written_together(store: Arc<dyn Store>) {
     assert_ne!(commit(started(2, line(2))).await, Committed);
     assert_eq!(store.delivery(ORG, trigger_id(1), "tick").await.unwrap().unwrap().run, Some(run(1)));
     // A delivery that names another run is invalid.
-    let birth = Birth { delivery: Some(line(1)), ..Default::default() };
-    assert_ne!(commit(born(start(run(3)), birth)).await, Committed);
+    let run_insert = RunInsert { delivery: Some(line(1)), ..Default::default() };
+    assert_ne!(commit(born(start(run(3)), run_insert)).await, Committed);
     // The trigger may be deleted meanwhile; the run starts anyway.
     let stray = DeliveryRow { trigger: trigger_id(9), run: Some(run(4)), ..delivery(1, "x", Started) };
-    let birth = Birth { delivery: Some(stray), ..Default::default() };
-    assert_eq!(commit(born(start(run(4)), birth)).await, Committed);
+    let run_insert = RunInsert { delivery: Some(stray), ..Default::default() };
+    assert_eq!(commit(born(start(run(4)), run_insert)).await, Committed);
     assert_eq!(store.deliveries(ORG, trigger_id(9), None, 9).await, Ok(vec![]));
 }
 

@@ -17,15 +17,15 @@ use super::violation::{CheckResult, Violation, ViolationKind, require};
 use super::workflow_generator::{ConcurrencyLimit, TestWorkflow};
 use bytes::Bytes;
 use engine::Version;
-use engine::board::Task;
 use engine::mailbox::Dispatch;
+use engine::task_queue::Task;
 use kernel::event::{Event, Queue};
 use kernel::run::LoadError;
 use kernel::{Context, Input, OrgId, Payload, Payloads, Record, Run, RunId, RunStatus, Timestamp, advance};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::sync::Arc;
-use store::memory::StoredRun;
+use store::memory::MemoryRun;
 use store::{MemoryStore, ReadyRow};
 
 /// One version of a workflow, as the simulator and the engine know it.
@@ -195,7 +195,7 @@ impl Checker {
     /// A commit by the process with epoch `writer` may have changed this run.
     pub fn run_committed(
         &mut self,
-        stored: &StoredRun,
+        stored: &MemoryRun,
         ready: &[ReadyRow],
         writer: u64,
         is_draining: bool,
@@ -317,7 +317,7 @@ impl TrackedRun {
     /// Reads and checks the records that are new.
     fn read_new_records(
         &mut self,
-        stored: &StoredRun,
+        stored: &MemoryRun,
         writer: u64,
         has_one_clock: bool,
         observations: Observations<'_>,
@@ -353,7 +353,7 @@ impl TrackedRun {
         Ok(())
     }
 
-    fn observe(&mut self, event: &Event, number: u64, at: Timestamp, stored: &StoredRun, writer: u64) -> CheckResult {
+    fn observe(&mut self, event: &Event, number: u64, at: Timestamp, stored: &MemoryRun, writer: u64) -> CheckResult {
         self.model.observe(event, at)?;
         if let Event::Paused { actor, .. } | Event::Unpaused { actor } | Event::RetryDue { actor, .. } = event {
             self.actors.insert(actor.clone());
@@ -409,7 +409,7 @@ impl TrackedRun {
     }
 
     /// I7, I15: the answer of an upstream counts only for the attempt that asked for it.
-    fn check_fence(&mut self, event: &Event, stored: &StoredRun) -> CheckResult {
+    fn check_fence(&mut self, event: &Event, stored: &MemoryRun) -> CheckResult {
         if let Some(step) = event.step().filter(|s| self.definition.workflow.steps[*s as usize].kind.task().is_some()) {
             return self.check_lease(step, event, stored);
         }
@@ -432,7 +432,7 @@ impl TrackedRun {
     }
 
     /// The same for workers: a message counts only if its fence is the current lease.
-    fn check_lease(&mut self, step: u32, event: &Event, stored: &StoredRun) -> CheckResult {
+    fn check_lease(&mut self, step: u32, event: &Event, stored: &MemoryRun) -> CheckResult {
         let (message_body, digest) = match event {
             Event::Succeeded { response, digest, .. } => (response.body.as_ref(), *digest),
             Event::Progress { progress, .. } => (Some(progress), 0),
@@ -462,7 +462,7 @@ impl TrackedRun {
     }
 
     /// Compares the rows with the records.
-    fn check_rows(&mut self, stored: &StoredRun, ready: &[ReadyRow]) -> CheckResult {
+    fn check_rows(&mut self, stored: &MemoryRun, ready: &[ReadyRow]) -> CheckResult {
         let run = self.run.as_ref().ok_or("the run has no records")?;
         // A snapshot needs to be compared only once, because later records apply to it and to the run alike.
         if let Some((seq, snapshot)) = stored.snapshot.as_ref().filter(|(seq, _)| *seq != self.snapshot) {
@@ -489,21 +489,26 @@ impl TrackedRun {
         require(row.finished_at == run.state.finished_at, || {
             "the row and the records have different finish times".into()
         })?;
-        let due = run.next_due().filter(|_| row.parked);
+        let due = run.next_due().filter(|_| row.evicted);
         let claimable = run.claimable(plan).count();
-        let may_park = status.is_parked() || status == RunStatus::Running && claimable > 0 && run.is_up_to_others(plan);
-        require(row.parked == status.is_parked() || may_park, || format!("the run was evicted with status {status}"))?;
-        let mut rows: Vec<u32> = ready.iter().map(|row| row.place.step).collect();
+        let may_park =
+            status.is_evicted() || status == RunStatus::Running && claimable > 0 && run.is_up_to_others(plan);
+        require(row.evicted == status.is_evicted() || may_park, || {
+            format!("the run was evicted with status {status}")
+        })?;
+        let mut rows: Vec<u32> = ready.iter().map(|row| row.position.step).collect();
         rows.sort_unstable();
         let is_same =
-            run.claimable(plan).filter(|_| row.parked && status == RunStatus::Running).eq(rows.iter().copied());
+            run.claimable(plan).filter(|_| row.evicted && status == RunStatus::Running).eq(rows.iter().copied());
         ViolationKind::Lost
             .unless(is_same, || format!("ready rows for steps {rows:?}, but {claimable} can be claimed"))?;
         require(row.wake_at == due, || format!("the row wakes at {:?}, but the run is due at {due:?}", row.wake_at))?;
         let is_right = due.is_none_or(|due| due == self.model.due());
         require(is_right, || format!("the run wakes at {due:?}, the model says {:?}", self.model.due()))?;
-        let limit =
-            row.gate.as_ref().map(|gate| ConcurrencyLimit { max_runs: gate.limit, on_conflict: gate.on_conflict });
+        let limit = row.concurrency_group.as_ref().map(|concurrency_group| ConcurrencyLimit {
+            max_runs: concurrency_group.limit,
+            on_conflict: concurrency_group.on_conflict,
+        });
         require(limit == self.definition.workflow.concurrency, || {
             format!("the row has the concurrency limit {limit:?}")
         })?;

@@ -6,14 +6,15 @@ use super::random::Random;
 use super::trigger::Trigger;
 use super::world::{NOTIFIER, SimEvent, World, ready};
 use bytes::Bytes;
-use engine::engine::idempotency;
-use engine::gates;
+use engine::concurrency_groups;
 use engine::mailbox::{Command, Start};
+use engine::services::idempotency;
 use kernel::event::Origin;
 use kernel::payload::INLINE_MAX;
 use kernel::run::Phase;
 use kernel::{Input, OrgId, Payload, RunId, Span, Timestamp};
-use store::{Birth, GateRow, IdempotencyKey, Store, Wait, WorkflowPause};
+use store::prelude::*;
+use store::{ConcurrencyGroupRow, IdempotencyKey, RunInsert, Wait, WorkflowPause};
 
 /// The callback number whose body is too large for a record.
 const LARGE_CALLBACK: u64 = 2;
@@ -188,29 +189,31 @@ impl World {
                 let first = (self.start_request(process, run, key, body), ticket);
                 Command::StartAll(vec![first, self.second_run(run, process)])
             }
-            Request::Start { run, key } => {
-                Command::Start { start: Box::new(self.start_request(process, run, key, body)), ticket, ended: None }
-            }
+            Request::Start { run, key } => Command::Start {
+                start: Box::new(self.start_request(process, run, key, body)),
+                reply_to: ticket,
+                ended: None,
+            },
             Request::Callback { run, step, digest } => {
                 let input = Input::Callback { step, body: Payload::sniff(body), digest };
-                Command::Give { org, run, input, ticket: some }
+                Command::Give { org, run, input, reply_to: some }
             }
             Request::Cancel { run } => {
                 let input = Input::Cancel { actor: ClientLog::actor(ticket), reason: String::new() };
-                Command::Give { org, run, input, ticket: some }
+                Command::Give { org, run, input, reply_to: some }
             }
-            Request::Watch { run } => Command::Watch { org, run, ticket },
+            Request::Watch { run } => Command::Watch { org, run, reply_to: ticket },
             Request::Pause { run } => {
                 let input = Input::Pause { actor: ClientLog::actor(ticket), note: String::new() };
-                Command::Give { org, run, input, ticket: some }
+                Command::Give { org, run, input, reply_to: some }
             }
             Request::Resume { run } => {
                 let input = Input::Resume { actor: ClientLog::actor(ticket) };
-                Command::Give { org, run, input, ticket: some }
+                Command::Give { org, run, input, reply_to: some }
             }
             Request::RetryNow { run } => {
                 let input = Input::RetryNow { step: None, actor: ClientLog::actor(ticket) };
-                Command::Give { org, run, input, ticket: some }
+                Command::Give { org, run, input, reply_to: some }
             }
             Request::Notify { .. } => return self.note("only a process sends notifications".into()),
             _ => return self.note("only a worker sends this request".into()),
@@ -260,8 +263,8 @@ impl World {
             fingerprint: [0; 32],
             created_at: self.now,
         });
-        let notice = self.checker.notifications.sent_by(run);
-        let notification_key = notice.map(|(of, number)| idempotency(of, number)).map(|asked| IdempotencyKey {
+        let notification = self.checker.notifications.sent_by(run);
+        let notification_key = notification.map(|(of, number)| idempotency(of, number)).map(|asked| IdempotencyKey {
             scope: asked.scope.unwrap_or_default(),
             key: asked.key,
             fingerprint: asked.fingerprint,
@@ -277,24 +280,26 @@ impl World {
             hash: Bytes::copy_from_slice(&version.hash),
             body: Payload::json(body),
             expires_at: self.now.after(version.plan.layout().max_duration),
-            caused_by: notice.map(|(of, _)| of),
+            caused_by: notification.map(|(of, _)| of),
             priority: trigger.priority,
             key: trigger.key.into(),
             run_at: trigger.run_at,
             callback_url: if has_listener { "http://listener/".into() } else { String::new() },
             ..Default::default()
         };
-        origin.gate = kernel::advance::gate(&version.plan, &origin).expect("every trigger has a concurrency key");
-        let gate = origin.gate.as_ref().map(|gate| GateRow {
-            id: gates::id(version.workflow, &gate.key),
-            limit: gate.limit,
-            on_conflict: gate.on_conflict,
+        origin.concurrency_group =
+            kernel::advance::concurrency_group(&version.plan, &origin).expect("every trigger has a concurrency key");
+        let concurrency_group = origin.concurrency_group.as_ref().map(|concurrency_group| ConcurrencyGroupRow {
+            id: concurrency_groups::id(version.workflow, &concurrency_group.key),
+            limit: concurrency_group.limit,
+            on_conflict: concurrency_group.on_conflict,
         });
         if self.processes[process].paused.contains(&version.workflow) {
             self.checker.concurrency.run_held(run, version.workflow);
         }
-        let birth = Birth { waits, idempotency: client_key.or(notification_key), notice, ..Default::default() };
-        Start { org: OrgId::DEFAULT, run, version, origin, gate, birth }
+        let run_insert =
+            RunInsert { waits, idempotency: client_key.or(notification_key), notification, ..Default::default() };
+        Start { org: OrgId::DEFAULT, run, version, origin, concurrency_group, run_insert }
     }
 
     /// A client pauses or resumes a workflow: first in the store, then in one process. If the outcome of the

@@ -8,7 +8,7 @@ use super::checker::Checker;
 use super::violation::{CheckResult, Violation, ViolationKind, require};
 use bytes::Bytes;
 use engine::Reply;
-use engine::mailbox::Trouble;
+use engine::mailbox::LoadFailure;
 use kernel::{Answer, Run, RunId, RunStatus, Span};
 use std::collections::BTreeMap;
 
@@ -163,9 +163,11 @@ impl ClientLog {
             return Err(Violation { kind: ViolationKind::Duplicated, message });
         }
         let state = match (&entry.request, reply) {
-            (_, Reply::Unavailable(_) | Reply::Trouble(Trouble::Store(_))) => RequestState::Refused,
+            (_, Reply::Unavailable(_) | Reply::LoadFailure(LoadFailure::Store(_))) => RequestState::Refused,
             (_, Reply::Unknown(_)) => RequestState::Unknown,
-            (request, Reply::Trouble(Trouble::Newer)) if stored.needs_upgrade(request.run()) => RequestState::Refused,
+            (request, Reply::LoadFailure(LoadFailure::Newer)) if stored.needs_upgrade(request.run()) => {
+                RequestState::Refused
+            }
             (Request::Start { key: Some(key), .. }, Reply::KeyTaken { run, .. }) => {
                 let is_correct = self.keys.get(&run) == Some(key) && stored.stored(run).is_some();
                 require(is_correct, || format!("the reply says that key {key} belongs to {run}"))?;
@@ -177,7 +179,7 @@ impl ClientLog {
                 require(is_correct, || format!("the reply says that {run} sends notification {number} of {of}"))?;
                 RequestState::Refused
             }
-            (Request::Claim { .. }, Reply::Handed(_)) | (Request::Heartbeat { .. }, Reply::Lease(_)) => {
+            (Request::Claim { .. }, Reply::Claimed(_)) | (Request::Heartbeat { .. }, Reply::Lease(_)) => {
                 RequestState::Done(Answer::Applied)
             }
             (Request::Watch { .. }, Reply::Ended(status)) => RequestState::Ended(status),

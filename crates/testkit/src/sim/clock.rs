@@ -9,7 +9,7 @@
 //! clock, and only steps forward. [`process`](super::process) checks what each process sees.
 
 use super::random::Random;
-use kernel::planted::{self, Bug};
+use kernel::planted_bugs::{self, Bug};
 use kernel::{Span, Timestamp};
 
 /// As in the engine: a wall clock ahead by more than this is followed (microseconds).
@@ -83,7 +83,7 @@ impl EngineClock {
 
     /// The engine time at true time `now`.
     pub fn read(&self, wall: &WallClock, now: Timestamp) -> Timestamp {
-        if planted::is(Bug::TimeFromWall) {
+        if planted_bugs::is(Bug::TimeFromWall) {
             return wall.read(now);
         }
         Timestamp(self.base + wall.monotonic(now) - self.started + self.offset)

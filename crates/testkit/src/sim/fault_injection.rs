@@ -11,7 +11,7 @@ use super::violation::CheckResult;
 use super::world::{SimEvent, World, ready};
 use engine::mailbox::Command;
 use kernel::{Span, Timestamp, WorkflowId};
-use store::Store;
+use store::prelude::*;
 
 pub enum FaultEvent {
     Crash {
@@ -186,26 +186,26 @@ impl World {
             return self.push(Span::from_secs(10), SimEvent::Fault(FaultEvent::Boot { host, generation }));
         };
         let epoch = ready(self.store.next_epoch()).expect("the memory store answers");
-        let unparked = ready(self.store.unparked()).expect("the memory store answers");
+        let active_runs = ready(self.store.active_runs()).expect("the memory store answers");
         let process = self.processes.len();
-        self.trace.mark("a run was recovered", !unparked.is_empty());
+        self.trace.mark("a run was recovered", !active_runs.is_empty());
         self.trace.mark("a live process was replaced", self.hosts[host].is_up());
-        self.note(format!("host {host} starts process {process}, epoch {epoch}, {} to recover", unparked.len()));
+        self.note(format!("host {host} starts process {process}, epoch {epoch}, {} to recover", active_runs.len()));
         let paused = ready(self.store.workflow_pauses()).expect("the memory store answers");
         let paused: Vec<WorkflowId> = paused.into_iter().map(|pause| pause.workflow).collect();
-        let gated = ready(self.store.gated()).expect("the memory store answers");
+        let grouped_runs = ready(self.store.grouped_runs()).expect("the memory store answers");
         let mut started = Process::new(host, epoch, clock, high_water, self.workers.sizes);
         (started.up_since, started.paused) = (self.now, paused.iter().copied().collect());
         self.processes.push(started);
         let workflows = self.definitions.iter().map(|d| d.version.workflow).filter(|w| !paused.contains(w));
         workflows.for_each(|workflow| self.checker.concurrency.workflow_resumed(workflow));
-        self.deliver(process, Command::Gates { paused, runs: gated });
+        self.deliver(process, Command::ConcurrencyGroups { paused, runs: grouped_runs });
         self.load_task_queue(process);
         if let Some(process) = self.hosts[host].current.replace(process) {
             let patience = self.fault_random.log_millis(1_000, 120_000);
             self.push(patience, SimEvent::Fault(FaultEvent::StopReplaced { process }));
         }
-        for (org, run) in unparked {
+        for (org, run) in active_runs {
             self.deliver(process, Command::Recover { org, run });
         }
         self.push(Span(0), SimEvent::Process(process, ProcessEvent::PollTimers));

@@ -9,9 +9,10 @@ use super::concurrency_model::BatchWriter;
 use super::violation::{CheckResult, ViolationKind};
 use super::world::{World, ready};
 use bytes::Bytes;
-use engine::mailbox::{Resumed, Trouble};
+use engine::mailbox::{LoadFailure, Resumed};
 use kernel::{OrgId, Record, RunId, event};
-use store::{Batch, Error, ReadyRow, Result, RunWrite, Store, TimerChange, Verdict};
+use store::prelude::*;
+use store::{Batch, Error, ReadyRow, Result, RunWrite, TimerChange, Verdict};
 
 impl World {
     /// Does the store refuse all reads and writes?
@@ -75,10 +76,10 @@ impl World {
             timer: TimerChange::default(),
             payloads: Vec::new(),
             ready: store::ReadyChange::default(),
-            seats: store::SeatChange::default(),
-            notices: 0,
-            birth: None,
-            unit: None,
+            limit_slots: store::LimitSlotChange::default(),
+            notifications: 0,
+            run_insert: None,
+            atomic_group: None,
         };
         self.note(format!("a later release writes to {run}"));
         let batch = Batch { at, epoch: 0, runs: vec![write] };
@@ -96,7 +97,7 @@ impl World {
                 not_created.push(run);
                 continue;
             };
-            let rows: Vec<ReadyRow> = ready.iter().filter(|row| row.place.run == run).cloned().collect();
+            let rows: Vec<ReadyRow> = ready.iter().filter(|row| row.position.run == run).cloned().collect();
             let judged = self.checker.run_committed(&stored, &rows, batch.epoch, writer.is_draining);
             judged.map_err(|violation| violation.about(run))?;
             let seq = self.checker.stored(run).map_or(0, |run| run.state.seq);
@@ -113,7 +114,7 @@ impl World {
         self.check_room_was_made()
     }
 
-    pub fn load(&mut self, run: RunId) -> std::result::Result<Option<Resumed>, Trouble> {
+    pub fn load(&mut self, run: RunId) -> std::result::Result<Option<Resumed>, LoadFailure> {
         self.try_read()?;
         let loaded = ready(self.store.load(OrgId::DEFAULT, run)).map_err(unreadable)?;
         let Some(loaded) = loaded else { return Ok(None) };
@@ -125,20 +126,20 @@ impl World {
         Ok(Some(Resumed { version, run: folded, seq: loaded.seq, row: loaded.row, records }))
     }
 
-    pub fn fetch(&mut self, run: RunId, numbers: &[u32]) -> std::result::Result<Vec<(u32, Bytes)>, Trouble> {
+    pub fn fetch(&mut self, run: RunId, numbers: &[u32]) -> std::result::Result<Vec<(u32, Bytes)>, LoadFailure> {
         self.try_read()?;
         self.trace.mark("a payload was fetched", true);
         ready(self.store.payloads(OrgId::DEFAULT, run, numbers)).map_err(unreadable)
     }
 
-    pub fn try_read(&mut self) -> std::result::Result<(), Trouble> {
+    pub fn try_read(&mut self) -> std::result::Result<(), LoadFailure> {
         let fails =
             self.is_store_down() || !self.is_liveness_phase && self.fault_random.chance(self.faults.read_failure);
         self.trace.mark("a read failed", fails);
-        if fails { Err(Trouble::Store("unavailable".into())) } else { Ok(()) }
+        if fails { Err(LoadFailure::Store("unavailable".into())) } else { Ok(()) }
     }
 }
 
-fn unreadable(error: Error) -> Trouble {
-    Trouble::Store(error.to_string())
+fn unreadable(error: Error) -> LoadFailure {
+    LoadFailure::Store(error.to_string())
 }

@@ -6,7 +6,7 @@
 //!   ScanOutbox (every 10 s) ─┘
 //! ```
 //!
-//! It does what `engine/src/engine/notices.rs` does. Invariant: from the commit that ends a run, each of its
+//! It does what `engine/src/engine/notifications.rs` does. Invariant: from the commit that ends a run, each of its
 //! notifications is either a row or exactly one run that sends it, whatever crashes.
 
 use super::client_log::Request;
@@ -14,12 +14,13 @@ use super::process::ProcessEvent;
 use super::trigger::Trigger;
 use super::violation::{CheckResult, Violation, ViolationKind, require};
 use super::world::{SimEvent, World, ready};
-use engine::engine::AGAIN;
 use engine::mailbox::Command;
-use kernel::advance::notices;
+use engine::services::RETRY_EVERY;
+use kernel::advance::notifications;
 use kernel::{OrgId, RunId};
 use std::collections::BTreeMap;
-use store::{MemoryStore, NoticeRow, Store};
+use store::prelude::*;
+use store::{MemoryStore, NotificationRow};
 
 /// How many rows one scan reads.
 const PAGE: usize = 1_000;
@@ -87,7 +88,7 @@ impl NotificationModel {
 }
 
 fn rows(store: &MemoryStore, run: RunId) -> Vec<u32> {
-    let rows = ready(store.notices_of(OrgId::DEFAULT, run)).expect("the memory store answers");
+    let rows = ready(store.run_notifications(OrgId::DEFAULT, run)).expect("the memory store answers");
     rows.into_iter().map(|row| row.number).collect()
 }
 
@@ -95,11 +96,11 @@ impl World {
     /// Schedules every notification that still has a row.
     pub fn scan_outbox(&mut self, process: usize) {
         if !self.is_store_down() {
-            for NoticeRow { run, number, .. } in ready(self.store.notices(None, PAGE)).unwrap_or_default() {
+            for NotificationRow { run, number, .. } in ready(self.store.notifications(None, PAGE)).unwrap_or_default() {
                 self.push_soon(process, ProcessEvent::Notify { run, number });
             }
         }
-        self.push(AGAIN, SimEvent::Process(process, ProcessEvent::ScanOutbox));
+        self.push(RETRY_EVERY, SimEvent::Process(process, ProcessEvent::ScanOutbox));
     }
 
     /// Tries to send a notification once. If that fails, its row remains for the next scan.
@@ -112,14 +113,14 @@ impl World {
             Err(trouble) => {
                 let error = format!("{trouble:?}");
                 if !self.is_store_down() {
-                    let row = NoticeRow { org: OrgId::DEFAULT, run, number, error };
-                    ready(self.store.note_notice(&row)).expect("the memory store answers");
+                    let row = NotificationRow { org: OrgId::DEFAULT, run, number, error };
+                    ready(self.store.record_notification_error(&row)).expect("the memory store answers");
                 }
                 return Ok(());
             }
         };
         let resumed = resumed.ok_or_else(|| format!("a notification about {run}, which does not exist"))?;
-        let listed = notices(&resumed.version.plan, &resumed.run);
+        let listed = notifications(&resumed.version.plan, &resumed.run);
         let Some(notify) = listed.get(number as usize) else {
             let message = format!("a notification about the end of {run}, which is {}", resumed.run.status());
             return Err(Violation { kind: ViolationKind::Early, message });
@@ -136,7 +137,7 @@ impl World {
         let ticket = self.client_log.record(request.clone(), process);
         self.note(format!("request {ticket} by process {process} itself: {request:?}"));
         let start = Box::new(self.start_request(process, sender, None, body));
-        self.deliver(process, Command::Start { start, ticket, ended: None });
+        self.deliver(process, Command::Start { start, reply_to: ticket, ended: None });
         Ok(())
     }
 }

@@ -17,14 +17,15 @@ use super::concurrency_model::BatchWriter;
 use super::upstream;
 use super::violation::{CheckResult, Violation, ViolationKind};
 use super::world::{SimEvent, World, ready};
-use engine::board::Sizes;
 use engine::mailbox::{Command, Dispatch, Mailbox, Released, Turn};
+use engine::task_queue::Sizes;
 use engine::{HORIZON, Reply};
 use kernel::advance::TaskResult;
 use kernel::{Input, OrgId, RunId, Span, Timestamp, WorkflowId};
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use store::{Lane, Place, Store, Verdict};
+use store::prelude::*;
+use store::{QueueKey, QueuePosition, Verdict};
 
 /// As in the engine: how often timers are read, and the pause after a refused commit.
 const POLL: Span = Span::from_millis(1_000);
@@ -46,8 +47,8 @@ pub enum ProcessEvent {
     },
     /// Reads the next page of a key queue.
     Refill {
-        lane: Lane,
-        after: Option<Place>,
+        lane: QueueKey,
+        after: Option<QueuePosition>,
     },
     CommandArrived(Command<Ticket>),
     /// An executor reports a result.
@@ -185,7 +186,7 @@ impl World {
                     return Ok(());
                 }
                 let input = Input::Finished { step, fence, result, digest: 0 };
-                self.deliver(process, Command::Give { org: OrgId::DEFAULT, run, input, ticket: None });
+                self.deliver(process, Command::Give { org: OrgId::DEFAULT, run, input, reply_to: None });
             }
             (State::Up, ProcessEvent::PollTimers) => self.poll_timers(process),
             (State::Up, ProcessEvent::ScanOutbox) => self.scan_outbox(process),
@@ -429,8 +430,8 @@ impl World {
     fn release(&mut self, process: usize, released: Released<Ticket>) -> CheckResult {
         for (ticket, reply) in released.replies {
             match &reply {
-                Reply::Handed(handed) => {
-                    self.note(format!("request {ticket}: {} tasks, {:?}", handed.tasks.len(), handed.called_off));
+                Reply::Claimed(handed) => {
+                    self.note(format!("request {ticket}: {} tasks, {:?}", handed.tasks.len(), handed.cancellations));
                 }
                 _ => self.note(format!("request {ticket}: {reply:?}")),
             }
@@ -450,7 +451,7 @@ impl World {
                 self.unanswered(request);
             }
         }
-        for (_, run, number) in released.notices {
+        for (_, run, number) in released.notifications {
             self.push_soon(process, ProcessEvent::Notify { run, number });
         }
         self.processes[process].aborted.extend(released.aborts);

@@ -10,10 +10,10 @@ use super::oracle::{self, StepOutcome, StepState};
 use super::trigger::Trigger;
 use super::violation::{CheckResult, ViolationKind, require};
 use super::workflow_generator::{ConcurrencyLimit, Step, StepKind, TestWorkflow, WorkerTask};
-use engine::board::Task;
 use engine::mailbox::Dispatch;
+use engine::task_queue::Task;
 use kernel::advance::Work;
-use kernel::event::{Because, Event, Failure, Gate, OnConflict, Queue};
+use kernel::event::{Because, ConcurrencyGroup, Event, Failure, OnConflict, Queue};
 use kernel::{RunStatus, Span, Timestamp};
 use std::rc::Rc;
 
@@ -206,7 +206,7 @@ impl RunModel {
                 self.expires_at = origin.expires_at;
                 self.status = Some(RunStatus::Running);
                 self.is_new = true;
-                self.check_concurrency_limit(origin.gate.as_ref())
+                self.check_concurrency_limit(origin.concurrency_group.as_ref())
             }
             Event::Queued { reason } => {
                 (self.is_queued, self.status) = (true, Some(RunStatus::Pending));
@@ -568,8 +568,9 @@ impl RunModel {
     }
 
     /// Checks that the concurrency limit of the run is the one in its definition.
-    fn check_concurrency_limit(&self, gate: Option<&Gate>) -> CheckResult {
-        let seen = gate.map(|g| (g.key.clone(), ConcurrencyLimit { max_runs: g.limit, on_conflict: g.on_conflict }));
+    fn check_concurrency_limit(&self, concurrency_group: Option<&ConcurrencyGroup>) -> CheckResult {
+        let seen = concurrency_group
+            .map(|g| (g.key.clone(), ConcurrencyLimit { max_runs: g.limit, on_conflict: g.on_conflict }));
         let written = self.workflow.concurrency.map(|limit| (self.trigger.group_key(), limit));
         require(seen == written, || format!("the run has the limit {seen:?}, the definition says {written:?}"))
     }

@@ -17,14 +17,15 @@ use super::violation::{CheckResult, ViolationKind, require};
 use super::workflow_generator::TYPES;
 use super::world::{SimEvent, World, ready};
 use engine::Reply;
-use engine::board::{self, Handed, Pattern, Sizes, Task};
-use engine::mailbox::{Command, Trouble};
+use engine::mailbox::{Command, LoadFailure};
+use engine::task_queue::{self, ClaimReply, Pattern, Sizes, Task};
 use kernel::advance::TaskResult;
 use kernel::event::Failure;
 use kernel::payload::INLINE_MAX;
 use kernel::{Answer, Input, OrgId, Payload, Run, RunId, Span, Timestamp};
 use std::collections::BTreeSet;
-use store::{Rate, Store, TypePause, TypeRow};
+use store::prelude::*;
+use store::{Rate, TypePause, TypeRow};
 
 const PATTERNS: [&str; 6] = ["%", "mail.%", "mail.send", "bill.v1", "bill.%", "ima%"];
 /// How long a claim request waits in the liveness phase.
@@ -41,7 +42,7 @@ pub enum WorkerAction {
     /// The connection of a claim request is cut.
     Disconnect {
         worker: usize,
-        ticket: Ticket,
+        reply_to: Ticket,
     },
     Heartbeat {
         task: HeldTask,
@@ -151,7 +152,7 @@ impl World {
         self.note(format!("process {process} gets type {row:?}"));
         ready(self.store.put_type(&row)).expect("the memory store answers");
         self.trace.mark("the settings of a type were changed", true);
-        self.deliver(process, Command::Rule(Box::new(row)));
+        self.deliver(process, Command::TypeChanged(Box::new(row)));
     }
 
     pub fn do_worker_action(&mut self, action: WorkerAction) {
@@ -160,10 +161,10 @@ impl World {
             WorkerAction::Claim { worker } => self.claim(worker),
             WorkerAction::EndWait { process, place } => {
                 if self.processes[process].is_alive() {
-                    self.deliver(process, Command::Withdraw(place));
+                    self.deliver(process, Command::WithdrawClaim(place));
                 }
             }
-            WorkerAction::Disconnect { worker, ticket } => {
+            WorkerAction::Disconnect { worker, reply_to: ticket } => {
                 if self.client_log.is_open(ticket) {
                     self.note(format!("worker {worker} disconnects request {ticket}"));
                     self.client_log.disconnect(ticket);
@@ -203,7 +204,7 @@ impl World {
         let ticket = self.send_claim(worker, process, (types, runtime), credits, lease, wait);
         if self.workers.random.chance(self.faults.worker_disconnect) {
             let at = self.workers.random.log_millis(1, 10_000);
-            self.push(at, SimEvent::Worker(WorkerAction::Disconnect { worker, ticket }));
+            self.push(at, SimEvent::Worker(WorkerAction::Disconnect { worker, reply_to: ticket }));
         }
     }
 
@@ -221,9 +222,9 @@ impl World {
         self.note(format!(
             "request {ticket} to process {process}: worker {worker} claims up to {credits} of {types:?}"
         ));
-        let ask = board::Ask {
-            place,
-            ticket,
+        let ask = task_queue::ClaimRequest {
+            claim_id: place,
+            reply_to: ticket,
             org: OrgId::DEFAULT,
             worker: Workers::name(worker),
             types: types.iter().map(|text| (*text).to_owned()).collect(),
@@ -233,10 +234,10 @@ impl World {
             slots: None,
             credits,
             lease,
-            is_hasty: wait.is_none(),
-            is_exact: false,
+            is_immediate: wait.is_none(),
+            is_strict: false,
         };
-        self.deliver(process, Command::Ask(Box::new(ask)));
+        self.deliver(process, Command::Claim(Box::new(ask)));
         if let Some(wait) = wait {
             self.push(wait, SimEvent::Worker(WorkerAction::EndWait { process, place }));
         }
@@ -260,7 +261,7 @@ impl World {
             ready(self.store.put_type(&row)).expect("the memory store answers");
             for process in 0..self.processes.len() {
                 if self.processes[process].is_alive() {
-                    self.deliver(process, Command::Rule(Box::new(row.clone())));
+                    self.deliver(process, Command::TypeChanged(Box::new(row.clone())));
                 }
             }
         }
@@ -274,7 +275,7 @@ impl World {
     /// A request of a worker was answered.
     pub fn worker_answered(&mut self, process: usize, ticket: Ticket, request: &Request, reply: &Reply) -> CheckResult {
         match (request, reply) {
-            (Request::Claim { worker }, Reply::Handed(handed)) => self.receive_tasks(process, ticket, *worker, handed),
+            (Request::Claim { worker }, Reply::Claimed(handed)) => self.receive_tasks(process, ticket, *worker, handed),
             (Request::Heartbeat { run, step, fence, by }, Reply::Lease(until)) => {
                 let Some(i) = self.workers.heartbeats.iter().position(|(of, ..)| *of == ticket) else { return Ok(()) };
                 let (_, asked, is_live) = self.workers.heartbeats.swap_remove(i);
@@ -309,10 +310,10 @@ impl World {
         }
     }
 
-    fn receive_tasks(&mut self, process: usize, ticket: Ticket, worker: usize, handed: &Handed) -> CheckResult {
+    fn receive_tasks(&mut self, process: usize, ticket: Ticket, worker: usize, handed: &ClaimReply) -> CheckResult {
         let has_disconnected = self.workers.disconnected.remove(&ticket);
         let holder = Some(self.processes[process].epoch).filter(|_| !self.processes[process].has_unknown_commit);
-        self.trace.mark("a worker was told that its task was cancelled", !handed.called_off.is_empty());
+        self.trace.mark("a worker was told that its task was cancelled", !handed.cancellations.is_empty());
         for task in &handed.tasks {
             let (run, step, fence, lease) = (task.run, task.step, task.fence, task.lease);
             self.note(format!("worker {worker} gets s{step} of {run} under fence {fence} for {lease}"));
@@ -337,7 +338,7 @@ impl World {
         let failure = Failure::new("not_delivered", report_body(task.fence, false, 0));
         let result = TaskResult::Blocked { until: self.engine_time(process), failure };
         let input = Input::Finished { step: task.step, fence: task.fence, result, digest: 1 };
-        self.deliver(process, Command::Give { org: OrgId::DEFAULT, run: task.run, input, ticket: None });
+        self.deliver(process, Command::Give { org: OrgId::DEFAULT, run: task.run, input, reply_to: None });
     }
 
     fn start_task(&mut self, process: usize, task: HeldTask) {
@@ -389,7 +390,7 @@ impl World {
         let ticket = self.client_log.record(request, process);
         self.note(format!("request {ticket} to process {process}: result of s{step} of {run} under fence {fence}"));
         let input = Input::Finished { step, fence, result, digest };
-        self.deliver(process, Command::Give { org: OrgId::DEFAULT, run, input, ticket: Some(ticket) });
+        self.deliver(process, Command::Give { org: OrgId::DEFAULT, run, input, reply_to: Some(ticket) });
     }
 
     /// A worker got no answer to its claim or its report.
@@ -418,17 +419,17 @@ impl World {
             let progress = Some(Payload::json(report_body(fence, false, 0)));
             let ticket = self.client_log.record(Request::Progress { run, fence }, process);
             let input = Input::Heartbeat { step, fence, progress };
-            return self.deliver(process, Command::Give { org, run, input, ticket: Some(ticket) });
+            return self.deliver(process, Command::Give { org, run, input, reply_to: Some(ticket) });
         }
         let by = random.chance(200).then(|| random.log_millis(1_000, 60_000));
         let ticket = self.client_log.record(Request::Heartbeat { run, step, fence, by }, process);
-        self.deliver(process, Command::Extend { org, run, step, fence, by, ticket });
+        self.deliver(process, Command::Extend { org, run, step, fence, by, reply_to: ticket });
     }
 
     /// The process takes a command from its inbox at engine time `now`.
     pub fn command_accepted(&mut self, process: usize, command: &Command<Ticket>, now: Timestamp) {
         match command {
-            Command::Extend { run, step, fence, ticket, .. } => {
+            Command::Extend { run, step, fence, reply_to: ticket, .. } => {
                 let is_live = self.checker.leases.is_live(process, (*run, *step), *fence, now);
                 self.workers.heartbeats.push((*ticket, now, is_live));
             }
@@ -436,11 +437,11 @@ impl World {
                 self.checker.leases.run_loaded((process, self.processes[process].epoch), *run, &resumed.run, now);
             }
             // A run that cannot be read has no live leases in this process.
-            Command::Loaded { run, result: Ok(None) | Err(Trouble::Newer | Trouble::Damaged(_)) } => {
+            Command::Loaded { run, result: Ok(None) | Err(LoadFailure::Newer | LoadFailure::Damaged(_)) } => {
                 self.checker.leases.run_loaded((process, 0), *run, &Run::default(), now);
             }
-            Command::Rule(row) => self.checker.leases.type_changed(process, row, self.now),
-            Command::Board { types, .. } => {
+            Command::TypeChanged(row) => self.checker.leases.type_changed(process, row, self.now),
+            Command::RestoreTaskQueue { types, .. } => {
                 for name in TYPES {
                     let row = types.iter().find(|row| row.name == name).cloned().unwrap_or_else(|| default_type(name));
                     self.checker.leases.type_changed(process, &row, self.now);
@@ -452,21 +453,21 @@ impl World {
 
     /// Loads ready tasks and type settings from the store when a process starts.
     pub fn load_task_queue(&mut self, process: usize) {
-        let lanes = ready(self.store.lanes(None, 1_000)).expect("the memory store answers");
-        let types = ready(self.store.ruled_types()).expect("the memory store answers");
-        self.trace.mark("ready tasks were found at start-up", !lanes.is_empty());
-        self.deliver(process, Command::Board { lanes, types, workers: Vec::new() });
+        let queues = ready(self.store.key_queues(None, 1_000)).expect("the memory store answers");
+        let types = ready(self.store.configured_types()).expect("the memory store answers");
+        self.trace.mark("ready tasks were found at start-up", !queues.is_empty());
+        self.deliver(process, Command::RestoreTaskQueue { queues, types, workers: Vec::new() });
     }
 
     /// Reads the next page of a key queue.
-    pub fn refill(&mut self, process: usize, lane: store::Lane, after: Option<store::Place>) {
+    pub fn refill(&mut self, process: usize, queue: store::QueueKey, after: Option<store::QueuePosition>) {
         let rows = match self.try_read() {
-            Ok(()) => ready(self.store.ready(&lane, after, self.workers.sizes.page)).ok(),
+            Ok(()) => ready(self.store.ready_tasks(&queue, after, self.workers.sizes.page)).ok(),
             Err(_) => None,
         };
         self.trace.mark("a key queue was read past its first page", after.is_some());
         let delay = self.timing_random.log_millis(1, 5);
-        let command = Command::Refilled { lane, rows };
+        let command = Command::Refilled { queue, rows };
         self.push(delay, SimEvent::Process(process, ProcessEvent::CommandArrived(command)));
     }
 }

@@ -6,7 +6,7 @@
 
 use kernel::advance::TaskResult;
 use kernel::event::{Because, Failure, Origin};
-use kernel::planted::{self, Bug};
+use kernel::planted_bugs::{self, Bug};
 use kernel::{
     Admission, Context, Effect, Input, Payload, Payloads, Plan, Run, RunId, RunStatus, Span, Timestamp, advance,
 };
@@ -196,9 +196,9 @@ fn the_kernel_and_the_oracle_agree_on_every_graph() {
 #[test]
 fn the_oracle_finds_planted_bugs() {
     for bug in [Bug::JoinPerParent, Bug::CascadeIgnoresIf] {
-        planted::arm(Some(bug));
+        planted_bugs::arm(Some(bug));
         let found = (0..1_000).find(|seed| check(*seed).is_err());
-        planted::arm(None);
+        planted_bugs::arm(None);
         println!("{bug}: found after {} graphs", found.expect("the bug is found") + 1);
     }
 }

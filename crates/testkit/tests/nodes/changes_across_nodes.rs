@@ -3,7 +3,9 @@
 
 use super::*;
 use engine::Change;
-use engine::engine::{Alive, Heartbeat, NewTask, Outcome, Report, Reported, TaskKey, TypeChange, WorkRequest};
+use engine::services::{
+    Alive, Heartbeat, NewTask, ReportOutcome, Reported, TaskKey, TaskReport, TypeChange, WorkRequest,
+};
 use lang::MetaChange;
 use lang::task::Settings;
 use store::{DeliveryOutcome, TriggerRow, WorkflowRow};
@@ -32,12 +34,13 @@ fn compiled(definition: &Value) -> lang::Compiled {
 
 impl Node {
     async fn edit(&self, name: &str, change: Change<'_>) -> WorkflowRow {
-        self.engine.edit_workflow(ORG, name, &change, None).await.unwrap()
+        self.engine.workflows.edit(ORG, name, &change, None).await.unwrap()
     }
 
     async fn try_start(&self, workflow: &str) -> Result<RunId, engine::Error> {
-        let resolved = self.engine.resolve(ORG, workflow).await?.ok_or(engine::Error::NotFound("workflow"))?;
-        self.engine.start(StartRequest::new(ORG, resolved, Bytes::from("{}"))).await.map(|started| started.run)
+        let resolved =
+            self.engine.workflows.resolve(ORG, workflow).await?.ok_or(engine::Error::NotFound("workflow"))?;
+        self.engine.runs.start(StartRequest::new(ORG, resolved, Bytes::from("{}"))).await.map(|started| started.run)
     }
 
     async fn submit_one(&self, name: &str) -> Result<RunId, engine::Error> {
@@ -52,7 +55,7 @@ impl Node {
             callback_url: String::new(),
             idempotency: None,
         };
-        Ok(self.engine.submit(ORG, vec![task]).await?.remove(0).run)
+        Ok(self.engine.tasks.submit(ORG, vec![task]).await?.remove(0).run)
     }
 
     async fn claim_of(&self, name: &str) -> Vec<(TaskKey, u64)> {
@@ -68,7 +71,7 @@ impl Node {
             reports: Vec::new(),
             heartbeats: Vec::new(),
         };
-        let handed = self.engine.work(ORG, request).await.unwrap().handed;
+        let handed = self.engine.tasks.work(ORG, request).await.unwrap().handed;
         handed.tasks.into_iter().map(|task| (TaskKey::plain(task.run), task.fence)).collect()
     }
 }
@@ -83,7 +86,7 @@ async fn a_workflow_edit_on_one_node_is_visible_on_the_other_at_once() {
         reader.start("wf").await;
         writer.edit("wf", Change::Replace(&compiled(&definition(n)))).await;
         let run = reader.start("wf").await;
-        let reading = writer.engine.read(ORG, run).await.unwrap().unwrap();
+        let reading = writer.engine.runs.read(ORG, run).await.unwrap().unwrap();
         assert_eq!(reading.row.version, n, "the version that was current at the start request");
         let off = MetaChange { enabled: Some(false), ..MetaChange::default() };
         writer.edit("wf", Change::Describe(&off)).await;
@@ -106,15 +109,15 @@ async fn a_workflow_paused_through_one_node_is_paused_on_the_other() {
 
 async fn pause_and_resume((a, b): (Node, Node)) {
     a.define(json!({ "name": "wf", "tasks": { "t": { "noop": {} } } })).await;
-    let id = a.engine.resolve(ORG, "wf").await.unwrap().unwrap().row.id;
+    let id = a.engine.workflows.resolve(ORG, "wf").await.unwrap().unwrap().row.id;
     for round in 0..6 {
         let (one, other) = if round % 2 == 0 { (&a, &b) } else { (&b, &a) };
-        one.engine.pause_workflow(ORG, id, "me".into(), String::new()).await.unwrap();
+        one.engine.workflows.pause(ORG, id, "me".into(), String::new()).await.unwrap();
         let held = [one.start("wf").await, other.start("wf").await];
         for run in held {
             assert_eq!(one.status(run).await, RunStatus::Pending);
         }
-        other.engine.resume_workflow(ORG, id).await.unwrap();
+        other.engine.workflows.resume(ORG, id).await.unwrap();
         let run = one.start("wf").await;
         assert_ne!(one.status(run).await, RunStatus::Pending, "the workflow was resumed");
         for run in held {
@@ -134,17 +137,17 @@ async fn change_a_type((a, b): (Node, Node)) {
         let (one, other) = if round % 2 == 0 { (&a, &b) } else { (&b, &a) };
         let name = format!("mail.{round}");
         other.submit_one(&name).await.unwrap();
-        one.engine.put_type(ORG, &name, TypeChange { enabled: Some(false), ..Default::default() }).await.unwrap();
+        one.engine.tasks.put_type(ORG, &name, TypeChange { enabled: Some(false), ..Default::default() }).await.unwrap();
         assert!(matches!(other.submit_one(&name).await, Err(engine::Error::Items(_))), "the type is disabled");
         assert_eq!(other.claim_of(&name).await, [], "a disabled type has no claimable tasks");
-        one.engine.put_type(ORG, &name, TypeChange { enabled: Some(true), ..Default::default() }).await.unwrap();
-        one.engine.pause_type(ORG, &name, "me".into(), String::new()).await.unwrap();
+        one.engine.tasks.put_type(ORG, &name, TypeChange { enabled: Some(true), ..Default::default() }).await.unwrap();
+        one.engine.tasks.pause_type(ORG, &name, "me".into(), String::new()).await.unwrap();
         other.submit_one(&name).await.unwrap();
         assert_eq!(other.claim_of(&name).await, [], "a paused type has no claimable tasks");
         let explanation =
-            other.engine.explain(ORG, other.submit_one(&name).await.unwrap(), None).await.unwrap().unwrap().1;
+            other.engine.runs.explain(ORG, other.submit_one(&name).await.unwrap(), None).await.unwrap().unwrap().1;
         assert!(format!("{explanation:?}").contains("paused"), "{explanation:?}");
-        one.engine.resume_type(ORG, &name).await.unwrap();
+        one.engine.tasks.resume_type(ORG, &name).await.unwrap();
         assert_eq!(other.claim_of(&name).await.len(), 3, "the type was resumed");
     }
     stop_both(a, b).await;
@@ -163,13 +166,13 @@ async fn wait_and_subscribe((a, b): (Node, Node)) {
         let run = one.start("wf").await;
         let (waiting, beside) = (one.engine.clone(), other.engine.clone());
         let waits = [
-            tokio::spawn(async move { waiting.wait(ORG, run, TIMEOUT).await }),
-            tokio::spawn(async move { beside.wait(ORG, run, TIMEOUT).await }),
+            tokio::spawn(async move { waiting.runs.wait(ORG, run, TIMEOUT).await }),
+            tokio::spawn(async move { beside.runs.wait(ORG, run, TIMEOUT).await }),
         ];
-        let mut follower = one.engine.follow(ORG, run, 0).await.unwrap().unwrap();
-        let mut all = one.engine.follow_all(ORG, None).await.unwrap();
+        let mut follower = one.engine.subscriptions.run(ORG, run, 0).await.unwrap().unwrap();
+        let mut all = one.engine.subscriptions.all(ORG, None).await.unwrap();
         tokio::time::sleep(Duration::from_millis(50)).await;
-        other.engine.callback(&secret.token(run, "w"), Bytes::from("{}")).await.unwrap();
+        other.engine.runs.callback(&secret.token(run, "w"), Bytes::from("{}")).await.unwrap();
         let ended = Instant::now();
         for wait in waits {
             assert!(wait.await.unwrap().unwrap());
@@ -188,7 +191,7 @@ async fn wait_and_subscribe((a, b): (Node, Node)) {
         }
         assert!(ended.elapsed() < Duration::from_secs(6), "{:?}", ended.elapsed());
         let missing = RunId([9; 16]);
-        let answer = one.engine.wait(ORG, missing, TIMEOUT).await;
+        let answer = one.engine.runs.wait(ORG, missing, TIMEOUT).await;
         assert!(matches!(answer, Err(engine::Error::NotFound(_))), "{answer:?}");
     }
     stop_both(a, b).await;
@@ -206,10 +209,10 @@ async fn report_to_other_node((a, b): (Node, Node)) {
         assert_eq!(claimed.len(), 1);
         let (task, fence) = (claimed[0].0, Some(claimed[0].1));
         let beat = Heartbeat { task, fence, extend: None, progress: None };
-        assert!(matches!(b.engine.heartbeat(ORG, beat).await.unwrap(), Alive::Until(_)));
-        let report = Report { task, fence, outcome: Outcome::Done(Bytes::from("1")) };
-        assert_eq!(b.engine.report(ORG, report).await.unwrap(), Reported::Recorded);
-        assert!(a.engine.wait(ORG, run, TIMEOUT).await.unwrap());
+        assert!(matches!(b.engine.tasks.heartbeat(ORG, beat).await.unwrap(), Alive::Until(_)));
+        let report = TaskReport { task, fence, outcome: ReportOutcome::Done(Bytes::from("1")) };
+        assert_eq!(b.engine.tasks.report(ORG, report).await.unwrap(), Reported::Recorded);
+        assert!(a.engine.runs.wait(ORG, run, TIMEOUT).await.unwrap());
         assert_eq!(a.status(run).await, RunStatus::Completed);
     }
     stop_both(a, b).await;
@@ -247,14 +250,14 @@ async fn two_nodes_start_every_fire_time_of_a_schedule_once() {
     let mut triggers: Vec<TriggerRow> = Vec::new();
     for n in 0..5 {
         let request = lang::trigger::request(&schedule(&format!("s{n}"), "* * * * *")).unwrap();
-        triggers.push(if n % 2 == 0 { &a } else { &b }.engine.create_trigger(ORG, request, None).await.unwrap().0);
+        triggers.push(if n % 2 == 0 { &a } else { &b }.engine.triggers.create(ORG, request, None).await.unwrap().0);
     }
     let by = Span::from_secs(60 * MINUTES);
-    let (one, other) = tokio::join!(a.engine.advance_clock(by), b.engine.advance_clock(by));
+    let (one, other) = tokio::join!(a.engine.virtual_clock.advance(by), b.engine.virtual_clock.advance(by));
     one.unwrap();
     other.unwrap();
     for trigger in &triggers {
-        let lines = b.engine.deliveries(ORG, trigger.id, None, 1_000).await.unwrap();
+        let lines = b.engine.triggers.deliveries(ORG, trigger.id, None, 1_000).await.unwrap();
         let fire_times: BTreeSet<_> = lines.iter().map(|line| line.nominal.unwrap()).collect();
         assert!(fire_times.len() as u64 >= MINUTES, "{} fire times of {}", fire_times.len(), trigger.name);
         let started = lines.iter().filter(|line| line.outcome == DeliveryOutcome::Started).count();
@@ -263,13 +266,13 @@ async fn two_nodes_start_every_fire_time_of_a_schedule_once() {
             (fire_times.len(), fire_times.len()),
             "each fire time started one run, and none was skipped"
         );
-        a.engine.delete_trigger(ORG, trigger.id).await.unwrap();
+        a.engine.triggers.delete(ORG, trigger.id).await.unwrap();
     }
     let filter = store::RunFilter { limit: 1_000, ..Default::default() };
     let runs = b.store.runs(ORG, &filter).await.unwrap();
     let mut fire_times = BTreeSet::new();
     for run in &runs {
-        let reading = b.engine.read(ORG, run.id).await.unwrap().unwrap();
+        let reading = b.engine.runs.read(ORG, run.id).await.unwrap().unwrap();
         let origin = &reading.run.state.origin;
         assert!(fire_times.insert((origin.trigger_id, origin.nominal)), "a fire time started two runs");
     }
@@ -283,15 +286,15 @@ async fn a_schedule_changed_on_one_node_fires_on_the_other() {
     let (a, b) = two_nodes_at(NEW_YEAR.after(Span::from_secs(55))).await;
     a.define(json!({ "name": "wf", "tasks": { "t": { "noop": {} } } })).await;
     let request = lang::trigger::request(&schedule("s", "0 12 * * *")).unwrap();
-    let (trigger, _) = a.engine.create_trigger(ORG, request, None).await.unwrap();
+    let (trigger, _) = a.engine.triggers.create(ORG, request, None).await.unwrap();
     // The node that changes the schedule starts no more runs.
     a.engine.drain(Duration::ZERO).await;
     let change = lang::read(json!({ "config": { "cron": "* * * * *" } }).to_string().as_bytes(), lang::Syntax::Json);
-    let row = a.engine.change_trigger(ORG, trigger.id, &change.unwrap()).await.unwrap().unwrap();
+    let row = a.engine.triggers.change(ORG, trigger.id, &change.unwrap()).await.unwrap().unwrap();
     let due = row.next_at.unwrap();
     let until = Instant::now() + TIMEOUT;
     let line = loop {
-        if let Some(line) = b.engine.deliveries(ORG, trigger.id, None, 10).await.unwrap().pop() {
+        if let Some(line) = b.engine.triggers.deliveries(ORG, trigger.id, None, 10).await.unwrap().pop() {
             break line;
         }
         assert!(Instant::now() < until, "the schedule does not fire");

@@ -15,7 +15,8 @@ use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::time::{Duration, Instant};
-use store::{PostgresStore, Store};
+use store::PostgresStore;
+use store::prelude::*;
 use testkit::postgres::shared;
 
 const ORG: OrgId = OrgId::DEFAULT;
@@ -51,29 +52,29 @@ async fn node_at(url: &str, name: &str, clock_start: Option<Timestamp>) -> Node 
 impl Node {
     async fn define(&self, definition: Value) {
         let tree = lang::read(definition.to_string().as_bytes(), lang::Syntax::Json).unwrap();
-        self.engine.create_workflow(ORG, &lang::compile(&tree).unwrap(), None).await.unwrap();
+        self.engine.workflows.create(ORG, &lang::compile(&tree).unwrap(), None).await.unwrap();
     }
 
     async fn start(&self, workflow: &str) -> RunId {
-        let resolved = self.engine.resolve(ORG, workflow).await.unwrap().unwrap();
-        self.engine.start(StartRequest::new(ORG, resolved, Bytes::from("{}"))).await.unwrap().run
+        let resolved = self.engine.workflows.resolve(ORG, workflow).await.unwrap().unwrap();
+        self.engine.runs.start(StartRequest::new(ORG, resolved, Bytes::from("{}"))).await.unwrap().run
     }
 
     async fn status(&self, run: RunId) -> RunStatus {
-        self.engine.read(ORG, run).await.unwrap().unwrap().row.status
+        self.engine.runs.read(ORG, run).await.unwrap().unwrap().row.status
     }
 
     async fn completes(&self, run: RunId) {
         let until = Instant::now() + TIMEOUT;
         while self.status(run).await != RunStatus::Completed {
-            let explanation = self.engine.explain(ORG, run, None).await.unwrap().unwrap().1;
+            let explanation = self.engine.runs.explain(ORG, run, None).await.unwrap().unwrap().1;
             assert!(Instant::now() < until, "{run} has not completed: {explanation:?}");
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     }
 
     async fn events(&self, run: RunId) -> Vec<(Timestamp, Event)> {
-        let events = self.engine.history(ORG, run).await.unwrap().unwrap();
+        let events = self.engine.runs.history(ORG, run).await.unwrap().unwrap();
         events.into_iter().map(|(_, at, event)| (at, event)).collect()
     }
 
@@ -177,8 +178,8 @@ async fn a_node_declared_dead_rejoins_and_continues() {
         shared().sql(testkit::postgres::name_in(&url), "SELECT max(epoch) - 1 FROM onward.nodes").parse().unwrap();
     b.store.leave(own).await.unwrap();
     let late = loop {
-        let resolved = a.engine.resolve(ORG, "call").await.unwrap().unwrap();
-        match a.engine.start(StartRequest::new(ORG, resolved, Bytes::from("{}"))).await {
+        let resolved = a.engine.workflows.resolve(ORG, "call").await.unwrap().unwrap();
+        match a.engine.runs.start(StartRequest::new(ORG, resolved, Bytes::from("{}"))).await {
             Ok(started) => break started.run,
             Err(engine::Error::Unavailable(_)) => tokio::time::sleep(Duration::from_millis(100)).await,
             Err(other) => panic!("{other}"),
@@ -216,7 +217,7 @@ async fn a_join_of_64_fed_through_two_nodes_fires_once() {
                 (if i % 2 == 0 { &a } else { &b }.engine.clone(), secret.token(run, &format!("w{i}")));
             tokio::spawn(async move {
                 loop {
-                    match engine.callback(&token, Bytes::from("{}")).await {
+                    match engine.runs.callback(&token, Bytes::from("{}")).await {
                         Ok(answer) => break answer,
                         Err(engine::Error::Unavailable(_)) => tokio::time::sleep(Duration::from_millis(20)).await,
                         Err(other) => panic!("{other}"),

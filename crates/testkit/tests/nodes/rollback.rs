@@ -21,7 +21,7 @@ async fn a_node_reports_a_store_rollback_and_continues_from_the_restored_data() 
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
     let lost = a.start("wf").await;
-    a.engine.callback(&secret.token(undone, "w"), Bytes::from("{}")).await.unwrap();
+    a.engine.runs.callback(&secret.token(undone, "w"), Bytes::from("{}")).await.unwrap();
     a.completes(undone).await;
     tokio::task::block_in_place(|| cluster.restore());
     let until = Instant::now() + TIMEOUT;
@@ -38,14 +38,14 @@ async fn a_node_reports_a_store_rollback_and_continues_from_the_restored_data() 
     for run in [kept, undone] {
         assert_eq!(a.status(run).await, RunStatus::Waiting);
         let until = Instant::now() + TIMEOUT;
-        while let Err(error) = a.engine.callback(&secret.token(run, "w"), Bytes::from("{}")).await {
+        while let Err(error) = a.engine.runs.callback(&secret.token(run, "w"), Bytes::from("{}")).await {
             assert!(matches!(error, engine::Error::Unavailable(_)) && Instant::now() < until, "{error}");
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
         a.completes(run).await;
     }
-    assert!(a.engine.read(ORG, lost).await.unwrap().is_none());
-    let gone = a.engine.cancel(ORG, lost, "me".into(), String::new()).await;
+    assert!(a.engine.runs.read(ORG, lost).await.unwrap().is_none());
+    let gone = a.engine.runs.cancel(ORG, lost, "me".into(), String::new()).await;
     assert!(matches!(gone, Err(engine::Error::NotFound(_))), "{gone:?}");
     a.start("wf").await;
     let checked = a.engine.check().await;

@@ -3,8 +3,8 @@
 
 use super::{Node, ORG, TIMEOUT, node};
 use bytes::Bytes;
-use engine::engine::{
-    Alive, Heartbeat, NewTask, Outcome, Report, Reported, TaskKey, TypeChange, WorkReply, WorkRequest,
+use engine::services::{
+    Alive, Heartbeat, NewTask, ReportOutcome, Reported, TaskKey, TaskReport, TypeChange, WorkReply, WorkRequest,
 };
 use kernel::event::{Event, Line, Record};
 use kernel::{RunId, RunStatus, Span};
@@ -13,7 +13,8 @@ use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
-use store::{Rate, Store};
+use store::Rate;
+use store::prelude::*;
 use testkit::postgres::shared;
 
 const LEASE: Span = Span::from_secs(30);
@@ -47,25 +48,25 @@ fn work_request(worker: &str, types: &str, credits: u32, wait: Duration) -> Work
     }
 }
 
-fn done(task: &engine::board::Task) -> Report {
-    Report { task: key_of(task), fence: Some(task.fence), outcome: Outcome::Done(Bytes::from("{}")) }
+fn done(task: &engine::task_queue::Task) -> TaskReport {
+    TaskReport { task: key_of(task), fence: Some(task.fence), outcome: ReportOutcome::Done(Bytes::from("{}")) }
 }
 
-fn key_of(task: &engine::board::Task) -> TaskKey {
+fn key_of(task: &engine::task_queue::Task) -> TaskKey {
     TaskKey { run: task.run, step: (!task.is_plain).then_some(task.step) }
 }
 
 impl Node {
     async fn submit(&self, tasks: Vec<NewTask>) -> Vec<RunId> {
-        self.engine.submit(ORG, tasks).await.unwrap().into_iter().map(|item| item.run).collect()
+        self.engine.tasks.submit(ORG, tasks).await.unwrap().into_iter().map(|item| item.run).collect()
     }
 
     async fn work(&self, request: WorkRequest) -> WorkReply {
-        self.engine.work(ORG, request).await.unwrap()
+        self.engine.tasks.work(ORG, request).await.unwrap()
     }
 
     /// Claims up to `credits` tasks; fewer if there are no more.
-    async fn claim(&self, worker: &str, types: &str, credits: u32) -> Vec<engine::board::Task> {
+    async fn claim(&self, worker: &str, types: &str, credits: u32) -> Vec<engine::task_queue::Task> {
         self.work(work_request(worker, types, credits, Duration::from_secs(5))).await.handed.tasks
     }
 
@@ -74,13 +75,13 @@ impl Node {
         assert_eq!(handed.tasks, []);
     }
 
-    async fn report(&self, task: &engine::board::Task) -> Reported {
-        self.engine.report(ORG, done(task)).await.unwrap()
+    async fn report(&self, task: &engine::task_queue::Task) -> Reported {
+        self.engine.tasks.report(ORG, done(task)).await.unwrap()
     }
 
-    async fn heartbeat(&self, task: &engine::board::Task) -> Alive {
+    async fn heartbeat(&self, task: &engine::task_queue::Task) -> Alive {
         let (task, fence) = (key_of(task), Some(task.fence));
-        self.engine.heartbeat(ORG, Heartbeat { task, fence, extend: None, progress: None }).await.unwrap()
+        self.engine.tasks.heartbeat(ORG, Heartbeat { task, fence, extend: None, progress: None }).await.unwrap()
     }
 }
 
@@ -117,7 +118,7 @@ async fn a_worker_waiting_on_another_node_soon_gets_a_task() {
     for name in ["never.heard.of", "never.heard.of", "nor.of.this"] {
         let engine = b.engine.clone();
         let waits = work_request("w", "n%", 1, Duration::from_secs(20));
-        let waiting = tokio::spawn(async move { engine.work(ORG, waits).await });
+        let waiting = tokio::spawn(async move { engine.tasks.work(ORG, waits).await });
         tokio::time::sleep(Duration::from_millis(50)).await;
         let sent = Instant::now();
         let run = a.submit(vec![new_task(name, "", None)]).await[0];
@@ -168,7 +169,7 @@ async fn two_nodes_drain_one_backlog_and_run_every_task_once() {
             while left.load(SeqCst) > 0 {
                 let said: usize = reports.len();
                 let ask = work_request(&format!("w{n}"), "mail", 25, Duration::from_millis(500));
-                let reply = engine.work(ORG, WorkRequest { reports: std::mem::take(&mut reports), ..ask }).await;
+                let reply = engine.tasks.work(ORG, WorkRequest { reports: std::mem::take(&mut reports), ..ask }).await;
                 let reply = reply.unwrap();
                 assert!(reply.acks.iter().all(|ack| *ack == Reported::Recorded), "{:?}", reply.acks);
                 left.fetch_sub(said, SeqCst);
@@ -238,7 +239,7 @@ async fn run_workers(a: &Node, b: &Node, name: &str, tasks: usize, pause: Durati
             while left.load(SeqCst) > 0 {
                 assert!(Instant::now() < until, "{} tasks are left", left.load(SeqCst));
                 let ask = work_request(&format!("w{n}"), &name, 1, Duration::from_millis(500));
-                let Some(task) = engine.work(ORG, ask).await.unwrap().handed.tasks.pop() else { continue };
+                let Some(task) = engine.tasks.work(ORG, ask).await.unwrap().handed.tasks.pop() else { continue };
                 let key = String::from_utf8_lossy(&task.input).into_owned();
                 {
                     let mut counts = counts.lock().unwrap();
@@ -248,7 +249,7 @@ async fn run_workers(a: &Node, b: &Node, name: &str, tasks: usize, pause: Durati
                 }
                 tokio::time::sleep(pause).await;
                 *counts.lock().unwrap().0.get_mut(&key).unwrap() -= 1;
-                let report = engine.report(ORG, done(&task)).await.unwrap();
+                let report = engine.tasks.report(ORG, done(&task)).await.unwrap();
                 assert_eq!(report, Reported::Recorded);
                 left.fetch_sub(1, SeqCst);
             }
@@ -267,7 +268,7 @@ fn keyed(name: &str, key: &str) -> NewTask {
 }
 
 async fn set_limits(node: &Node, name: &str, change: TypeChange) {
-    node.engine.put_type(ORG, name, change).await.unwrap();
+    node.engine.tasks.put_type(ORG, name, change).await.unwrap();
     // The other node reads the new limits about a second later.
     tokio::time::sleep(Duration::from_millis(1_500)).await;
 }
@@ -283,7 +284,7 @@ async fn a_type_limit_is_never_exceeded_and_fully_used() {
     let (all, _) = run_workers(&a, &b, "mail", 90, Duration::from_millis(30)).await;
     println!("90 tasks in {:?}, at most {all} at once", began.elapsed());
     assert_eq!(all, 3);
-    assert!(b.store.seats(ORG, "mail").await.unwrap().is_empty(), "all limit slots are free");
+    assert!(b.store.limit_slots(ORG, "mail").await.unwrap().is_empty(), "all limit slots are free");
     stop_both(a, b).await;
 }
 
@@ -297,7 +298,7 @@ async fn a_per_key_limit_is_never_exceeded_and_keys_do_not_block_each_other() {
     let (all, most) = run_workers(&a, &b, "mail", 80, Duration::from_millis(20)).await;
     assert_eq!(most, 1, "tasks of one key at once");
     assert!(all > 2, "only {all} tasks at once");
-    assert!(b.store.seats(ORG, "mail").await.unwrap().is_empty());
+    assert!(b.store.limit_slots(ORG, "mail").await.unwrap().is_empty());
     stop_both(a, b).await;
 }
 
@@ -366,7 +367,7 @@ async fn a_dead_node_leaks_no_limit_slot_and_its_tasks_complete() {
     for run in runs {
         b.completes(run).await;
     }
-    assert!(b.store.seats(ORG, "mail").await.unwrap().is_empty());
+    assert!(b.store.limit_slots(ORG, "mail").await.unwrap().is_empty());
     b.stop().await;
 }
 
@@ -393,14 +394,15 @@ async fn heartbeats_failures_snoozes_and_logs_work_through_any_node() {
         "the lease is also extended through the first node"
     );
     let line = Line { message: "half of it".into(), ..Default::default() };
-    let logged = b.engine.task_logs(ORG, key_of(&held[0]), Some(held[0].fence), vec![line]).await.unwrap();
+    let logged = b.engine.tasks.log(ORG, key_of(&held[0]), Some(held[0].fence), vec![line]).await.unwrap();
     assert_eq!(logged, Reported::Recorded);
-    let say = |task: &engine::board::Task, outcome| Report { task: key_of(task), fence: Some(task.fence), outcome };
+    let say =
+        |task: &engine::task_queue::Task, outcome| TaskReport { task: key_of(task), fence: Some(task.fence), outcome };
     let failure = kernel::event::Failure::new("no", "it cannot be done");
-    let failed = Outcome::Failed { failure, is_final: true, retry_after: None };
-    assert_eq!(b.engine.report(ORG, say(&held[0], failed)).await.unwrap(), Reported::Recorded);
-    let snoozed = Outcome::Snoozed(Span::from_millis(300));
-    assert_eq!(b.engine.report(ORG, say(&held[1], snoozed)).await.unwrap(), Reported::Recorded);
+    let failed = ReportOutcome::Failed { failure, is_final: true, retry_after: None };
+    assert_eq!(b.engine.tasks.report(ORG, say(&held[0], failed)).await.unwrap(), Reported::Recorded);
+    let snoozed = ReportOutcome::Snoozed(Span::from_millis(300));
+    assert_eq!(b.engine.tasks.report(ORG, say(&held[1], snoozed)).await.unwrap(), Reported::Recorded);
     assert_eq!(b.report(&held[2]).await, Reported::Recorded);
     let again = a.claim("w", "mail", 1).await.remove(0);
     assert_eq!(again.run, held[1].run, "the snoozed task");
@@ -422,12 +424,14 @@ async fn a_task_cancelled_through_another_node_is_called_off_within_a_second() {
         let task = a.claim("w", "mail", 1).await.remove(0);
         let engine = a.engine.clone();
         let asked =
-            tokio::spawn(async move { engine.work(ORG, work_request("w", "mail", 1, Duration::from_secs(20))).await });
+            tokio::spawn(
+                async move { engine.tasks.work(ORG, work_request("w", "mail", 1, Duration::from_secs(20))).await },
+            );
         tokio::time::sleep(Duration::from_millis(100)).await;
         let sent = Instant::now();
-        b.engine.cancel(ORG, run, "ada".into(), "enough".into()).await.unwrap();
+        b.engine.runs.cancel(ORG, run, "ada".into(), "enough".into()).await.unwrap();
         let handed = asked.await.unwrap().unwrap().handed;
-        assert_eq!(handed.called_off, [(run, None)]);
+        assert_eq!(handed.cancellations, [(run, None)]);
         assert!(sent.elapsed() < Duration::from_millis(1_000), "it took {:?}", sent.elapsed());
         assert_eq!(a.heartbeat(&task).await, Alive::Cancelled);
     }
@@ -446,22 +450,22 @@ async fn ready_tasks_and_workers_are_visible_through_any_node() {
     set_limits(&a, "mail", TypeChange { limit: Some(Some(1)), ..Default::default() }).await;
     let run = a.submit((0..5).map(|_| new_task("mail", "", None)).collect()).await[0];
     let debug = |explanation: Option<engine::explain::Explanation>| format!("{explanation:?}");
-    let view = b.engine.task_type(ORG, "mail").await.unwrap().unwrap();
+    let view = b.engine.tasks.task_type(ORG, "mail").await.unwrap().unwrap();
     assert_eq!((view.ready, view.leased, view.workers), (5, 0, 0));
     let metrics = b.engine.metrics_now().await;
     assert_eq!((metrics.tasks_ready.get(), metrics.types_without_worker.get()), (5, 1));
-    let explained = debug(b.engine.explain(ORG, run, None).await.unwrap().unwrap().1);
+    let explained = debug(b.engine.runs.explain(ORG, run, None).await.unwrap().unwrap().1);
     assert!(explained.contains("no worker"), "{explained}");
     let task = a.claim("w", "mail", 1).await.remove(0);
     let until = Instant::now() + TIMEOUT;
-    while b.engine.workers(ORG).await.unwrap().is_empty() {
+    while b.engine.tasks.workers(ORG).await.unwrap().is_empty() {
         assert!(Instant::now() < until, "the other node does not list the worker");
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
-    let view = b.engine.task_type(ORG, "mail").await.unwrap().unwrap();
+    let view = b.engine.tasks.task_type(ORG, "mail").await.unwrap().unwrap();
     assert_eq!((view.ready, view.leased, view.workers), (4, 1, 1));
     let waiting = if task.run == run { a.submit(vec![new_task("mail", "", None)]).await[0] } else { run };
-    let explained = debug(b.engine.explain(ORG, waiting, None).await.unwrap().unwrap().1);
+    let explained = debug(b.engine.runs.explain(ORG, waiting, None).await.unwrap().unwrap().1);
     assert!(explained.contains("limit") || explained.contains("1 at once"), "{explained}");
     tokio::time::sleep(Duration::from_millis(300)).await;
     assert_eq!(b.engine.metrics_now().await.types_without_worker.get(), 0);

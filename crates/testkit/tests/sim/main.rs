@@ -3,7 +3,7 @@
 //! `ONWARD_SIM_SEEDS=5000` runs more seeds. `ONWARD_SIM_SEED=42` runs one seed and prints its trace. A
 //! failure prints the settings of a smaller simulation that also fails.
 
-use kernel::planted::{self, Bug};
+use kernel::planted_bugs::{self, Bug};
 use std::collections::BTreeMap;
 use testkit::sim::fault_plan::Fault;
 use testkit::sim::shrink::{environment, shrink};
@@ -209,10 +209,10 @@ fn shrunk_report(seed: u64) -> String {
 #[test]
 fn every_planted_bug_is_found() {
     for bug in Bug::ALL {
-        planted::arm(Some(*bug));
+        planted_bugs::arm(Some(*bug));
         let found =
             (0..SEEDS_PER_BUG_MAX).map(|seed| sim::run(seed, &Options::default())).find(|r| r.violation.is_some());
-        planted::arm(None);
+        planted_bugs::arm(None);
         let report = found.unwrap_or_else(|| panic!("{bug} was not found within {SEEDS_PER_BUG_MAX} seeds"));
         let what = report.violation.as_ref().map(Violation::to_string).unwrap_or_default();
         println!("{bug}: found after {} seeds: {}", report.seed + 1, what.lines().next().unwrap_or_default());
@@ -222,10 +222,10 @@ fn every_planted_bug_is_found() {
 
 #[test]
 fn a_failing_seed_is_shrunk() {
-    planted::arm(Some(Bug::CascadeIgnoresIf));
+    planted_bugs::arm(Some(Bug::CascadeIgnoresIf));
     let seed = (0..SEEDS_PER_BUG_MAX).find(|seed| sim::run(*seed, &Options::default()).violation.is_some());
     let (smaller, report) = seed.and_then(|seed| shrink(seed, &Options::default())).expect("the planted bug is found");
-    planted::arm(None);
+    planted_bugs::arm(None);
     println!("{}: {}", environment(report.seed, &smaller), report.violation.expect("the planted bug is found"));
     assert!(
         smaller.without.len() >= Fault::ALL.len() - 4,

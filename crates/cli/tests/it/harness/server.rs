@@ -243,10 +243,6 @@ pub struct Starting {
 }
 
 impl Starting {
-    pub fn pid(&self) -> u32 {
-        self.child.id()
-    }
-
     pub fn new(data: &Path, flags: &[String]) -> Starting {
         Starting::with(data, flags, &[])
     }

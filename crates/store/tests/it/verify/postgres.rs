@@ -4,7 +4,8 @@ use super::sample;
 use engine::verify::{Code, Report, verify};
 use kernel::RunId;
 use std::sync::{Arc, OnceLock};
-use store::{Error, Location, PostgresInspection, PostgresStore, Store};
+use store::prelude::*;
+use store::{Error, Location, PostgresInspection, PostgresStore};
 use testkit::postgres::{name_in, shared};
 
 fn look(url: &str) -> Report {

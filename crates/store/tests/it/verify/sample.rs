@@ -2,8 +2,8 @@
 
 use crate::support::Place;
 use bytes::Bytes;
-use engine::engine::{Alive, Heartbeat, NewTask, Outcome, Report, Reported, TaskKey, WorkRequest};
 use engine::secret::Secret;
+use engine::services::{Alive, Heartbeat, NewTask, ReportOutcome, Reported, TaskKey, TaskReport, WorkRequest};
 use engine::task_queue::Task;
 use engine::{ClockMode, Engine, Idempotency, Options, StartRequest};
 use kernel::event::{Failure, Line};
@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use std::net::TcpListener;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
-use store::Store;
+use store::prelude::*;
 use tokio::runtime::Runtime;
 
 pub const ORG: OrgId = OrgId(1);
@@ -199,23 +199,23 @@ async fn populate(engine: &Engine, silent: u16) -> Sample {
     ended(engine, ORG, completed, RunStatus::Completed).await;
     let woken = start(engine, ORG, "sleeper", &json!({})).await;
     let out_of_time = start(engine, ORG, "brief", &json!({})).await;
-    engine.advance_clock(Span::from_secs(120)).await.unwrap();
+    engine.virtual_clock.advance(Span::from_secs(120)).await.unwrap();
     ended(engine, ORG, woken, RunStatus::Completed).await;
     ended(engine, ORG, out_of_time, RunStatus::Timeout).await;
     let cancelled = start(engine, ORG, "long", &json!({})).await;
-    engine.cancel(ORG, cancelled, "me".into(), "why not".into()).await.unwrap();
+    engine.runs.cancel(ORG, cancelled, "me".into(), "why not".into()).await.unwrap();
     let failed = start(engine, ORG, "broken", &json!({})).await;
     ended(engine, ORG, failed, RunStatus::Failed).await;
     let received = start(engine, ORG, "callback", &json!({})).await;
     let token = Secret::new([7; 32]).token(received, "call");
-    engine.callback(&token, Bytes::from(large.to_string())).await.unwrap();
+    engine.runs.callback(&token, Bytes::from(large.to_string())).await.unwrap();
     ended(engine, ORG, received, RunStatus::Completed).await;
     let theirs = start(engine, OTHER, "plain", &json!({})).await;
     ended(engine, OTHER, theirs, RunStatus::Completed).await;
 
     let erased = start(engine, ORG, "callback", &json!({ "text": "x".repeat(20_000) })).await;
-    engine.cancel(ORG, erased, "me".into(), "over".into()).await.unwrap();
-    engine.delete_run(ORG, erased).await.unwrap();
+    engine.runs.cancel(ORG, erased, "me".into(), "over".into()).await.unwrap();
+    engine.runs.delete(ORG, erased).await.unwrap();
 
     let waiting = start(engine, ORG, "callback", &large).await;
     let sleeping = start(engine, ORG, "forty", &json!({})).await;
@@ -246,36 +246,36 @@ async fn plain_tasks(engine: &Engine) {
         idempotency: Some((format!("task {n}"), [3; 32])),
     };
     let later = engine.now().after(Span::from_secs(3_600));
-    engine.submit(ORG, vec![submit(90, Some(later))]).await.unwrap();
-    engine.submit(ORG, (1..=9).map(|n| submit(n, None)).collect()).await.unwrap();
+    engine.tasks.submit(ORG, vec![submit(90, Some(later))]).await.unwrap();
+    engine.tasks.submit(ORG, (1..=9).map(|n| submit(n, None)).collect()).await.unwrap();
     let handed = work(engine, 8).await;
     assert_eq!(handed.len(), 8);
     let key = |i: usize| TaskKey::plain(handed[i].run);
     let fence = |i: usize| Some(handed[i].fence);
     let failed = |is_final| {
         let failure = Failure::new("broken", "it is");
-        Outcome::Failed { failure, is_final, retry_after: None }
+        ReportOutcome::Failed { failure, is_final, retry_after: None }
     };
     for i in [0, 1] {
         let progress = Some(Bytes::from_static(b"{\"half\":true}"));
         let heartbeat = Heartbeat { task: key(i), fence: fence(i), extend: None, progress };
-        assert!(matches!(engine.heartbeat(ORG, heartbeat).await.unwrap(), Alive::Until(_)));
+        assert!(matches!(engine.tasks.heartbeat(ORG, heartbeat).await.unwrap(), Alive::Until(_)));
     }
     let lines = vec![Line { message: "read me".into(), ..Default::default() }];
-    assert_eq!(engine.task_logs(ORG, key(0), fence(0), lines).await.unwrap(), Reported::Recorded);
+    assert_eq!(engine.tasks.log(ORG, key(0), fence(0), lines).await.unwrap(), Reported::Recorded);
     let large = Bytes::from(json!({ "text": "y".repeat(9_000) }).to_string());
     for (i, outcome) in [
-        (0, Outcome::Done(large)),
+        (0, ReportOutcome::Done(large)),
         (1, failed(false)),
         (2, failed(true)),
-        (3, Outcome::Snoozed(Span::from_secs(600))),
-        (4, Outcome::Done(Bytes::from_static(b"1"))),
+        (3, ReportOutcome::Snoozed(Span::from_secs(600))),
+        (4, ReportOutcome::Done(Bytes::from_static(b"1"))),
     ] {
-        let report = Report { task: key(i), fence: fence(i), outcome };
-        assert_eq!(engine.report(ORG, report).await.unwrap(), Reported::Recorded, "{i}");
+        let report = TaskReport { task: key(i), fence: fence(i), outcome };
+        assert_eq!(engine.tasks.report(ORG, report).await.unwrap(), Reported::Recorded, "{i}");
     }
-    engine.delete_task(ORG, key(4), "me".into()).await.unwrap();
-    engine.cancel(ORG, handed[5].run, "me".into(), "why not".into()).await.unwrap();
+    engine.tasks.delete(ORG, key(4), "me".into()).await.unwrap();
+    engine.runs.cancel(ORG, handed[5].run, "me".into(), "why not".into()).await.unwrap();
 }
 
 /// What a worker is given.
@@ -292,7 +292,7 @@ async fn work(engine: &Engine, credits: u32) -> Vec<Task> {
         reports: vec![],
         heartbeats: vec![],
     };
-    engine.work(ORG, request).await.unwrap().handed.tasks
+    engine.tasks.work(ORG, request).await.unwrap().handed.tasks
 }
 
 /// Stops while a step could start, which therefore waits for the next process.
@@ -301,8 +301,8 @@ async fn drain(engine: &Engine) {
     in_status(engine, left, RunStatus::Waiting).await;
     engine.drain(Duration::ZERO).await;
     let token = Secret::new([7; 32]).token(left, "call");
-    engine.callback(&token, Bytes::from_static(br#"{"amount":7}"#)).await.unwrap();
-    let history = engine.history(ORG, left).await.unwrap().unwrap();
+    engine.runs.callback(&token, Bytes::from_static(br#"{"amount":7}"#)).await.unwrap();
+    let history = engine.runs.history(ORG, left).await.unwrap().unwrap();
     assert!(history.iter().any(|(_, _, event)| matches!(event, Event::Scheduled { .. })), "{history:?}");
 }
 
@@ -314,7 +314,7 @@ async fn define(engine: &Engine, org: OrgId, definition: Value) {
     let tree = lang::read(definition.to_string().as_bytes(), lang::Syntax::Json).unwrap();
     let compiled = lang::compile(&tree).unwrap();
     let key = Some((format!("make {}", compiled.meta.name), [1; 32]));
-    engine.create_workflow(org, &compiled, key).await.unwrap();
+    engine.workflows.create(org, &compiled, key).await.unwrap();
 }
 
 async fn start(engine: &Engine, org: OrgId, workflow: &str, body: &Value) -> RunId {
@@ -324,23 +324,23 @@ async fn start(engine: &Engine, org: OrgId, workflow: &str, body: &Value) -> Run
 async fn begin(engine: &Engine, org: OrgId, workflow: &str, body: &Value) -> Result<RunId, engine::Error> {
     let key = format!("key {}", body.to_string().len());
     let idempotency = Idempotency { scope: None, key, fingerprint: [2; 32] };
-    let resolved = engine.resolve(org, workflow).await.unwrap().unwrap();
+    let resolved = engine.workflows.resolve(org, workflow).await.unwrap().unwrap();
     let request = StartRequest {
         headers: vec![("x-a".into(), "b".into())],
         labels: vec![("customer".into(), "c1".into()), ("kind".into(), workflow.into())],
         idempotency: (workflow == "callback").then_some(idempotency),
         ..StartRequest::new(org, resolved, Bytes::from(body.to_string()))
     };
-    Ok(engine.start(request).await?.run)
+    Ok(engine.runs.start(request).await?.run)
 }
 
 async fn ended(engine: &Engine, org: OrgId, run: RunId, status: RunStatus) {
-    assert!(engine.wait(org, run, Duration::from_secs(30)).await.unwrap());
-    assert_eq!(engine.read(org, run).await.unwrap().unwrap().row.status, status);
+    assert!(engine.runs.wait(org, run, Duration::from_secs(30)).await.unwrap());
+    assert_eq!(engine.runs.read(org, run).await.unwrap().unwrap().row.status, status);
 }
 
 async fn in_status(engine: &Engine, run: RunId, status: RunStatus) {
-    while engine.read(ORG, run).await.unwrap().unwrap().row.status != status {
+    while engine.runs.read(ORG, run).await.unwrap().unwrap().row.status != status {
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
 }
