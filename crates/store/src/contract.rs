@@ -7,7 +7,7 @@ use bytes::Bytes;
 use kernel::{OrgId, RunId, Span, Timestamp, TriggerId, WorkflowId};
 
 /// Runs: the journal of their records, and the rows that lists, timers and recovery read.
-pub trait Journal: Send + Sync + 'static {
+pub trait JournalStore: Send + Sync + 'static {
     /// Appends one record per run with its side rows, in one transaction made durable once. The
     /// verdicts come in the order of the batch; an error is about all of it.
     fn commit<'a>(&'a self, batch: &'a Batch) -> Call<'a, Vec<Verdict>>;
@@ -76,7 +76,7 @@ pub trait Journal: Send + Sync + 'static {
 
 /// Tasks that wait for a worker while their runs are evicted, the limit slots of those that are leased, and the
 /// workers.
-pub trait Queue: Send + Sync + 'static {
+pub trait QueueStore: Send + Sync + 'static {
     /// Lanes with tasks that wait while their runs are parked, in order, those after `after`, and how many do.
     fn key_queues<'a>(&'a self, after: Option<&'a QueueKey>, limit: usize) -> Call<'a, Vec<(QueueKey, u64)>>;
 
@@ -117,7 +117,7 @@ pub trait Queue: Send + Sync + 'static {
 }
 
 /// What people define: workflows with their versions and pauses, and types of tasks.
-pub trait Catalog: Send + Sync + 'static {
+pub trait CatalogStore: Send + Sync + 'static {
     /// Stores a workflow with its first version. `Ok(Err(taken))` when its name, slug or idempotency
     /// key is in use.
     fn create_workflow<'a>(&'a self, new: &'a NewWorkflow) -> Call<'a, std::result::Result<(), Taken>>;
@@ -171,7 +171,7 @@ pub trait Catalog: Send + Sync + 'static {
 }
 
 /// Schedules and webhooks, and the log of what each did.
-pub trait Triggers: Send + Sync + 'static {
+pub trait TriggerStore: Send + Sync + 'static {
     /// Stores a trigger. `Ok(Err(taken))` when its path or idempotency key is in use, or its workflow gone.
     fn create_trigger<'a>(&'a self, new: &'a NewTrigger) -> Call<'a, std::result::Result<(), TriggerTaken>>;
 
@@ -218,7 +218,7 @@ pub trait Triggers: Send + Sync + 'static {
 }
 
 /// The installation as a whole: the nodes that share it, its settings, and whether all is well.
-pub trait Cluster: Send + Sync + 'static {
+pub trait ClusterStore: Send + Sync + 'static {
     /// May other processes work on it at the same time? Then what one remembers may be out of date.
     fn is_shared(&self) -> bool {
         false
@@ -244,7 +244,7 @@ pub trait Cluster: Send + Sync + 'static {
     }
 
     /// A number that changes with every change of a workflow, a type or a pause, and becomes visible with it: as long as
-    /// it is the same, what was read of these still holds. Only of use where [`Cluster::is_shared`].
+    /// it is the same, what was read of these still holds. Only of use where [`ClusterStore::is_shared`].
     fn revision(&self) -> Call<'_, u64> {
         Box::pin(async { Ok(0) })
     }
@@ -278,6 +278,6 @@ pub trait Cluster: Send + Sync + 'static {
 }
 
 /// Everything a store does.
-pub trait Store: Journal + Queue + Catalog + Triggers + Cluster {}
+pub trait Store: JournalStore + QueueStore + CatalogStore + TriggerStore + ClusterStore {}
 
-impl<T: Journal + Queue + Catalog + Triggers + Cluster> Store for T {}
+impl<T: JournalStore + QueueStore + CatalogStore + TriggerStore + ClusterStore> Store for T {}

@@ -21,7 +21,7 @@ pub mod sqlite;
 mod triggers;
 mod write_validation;
 
-pub use contract::{Catalog, Cluster, Journal, Queue, Store, Triggers};
+pub use contract::{CatalogStore, ClusterStore, JournalStore, QueueStore, Store, TriggerStore};
 pub use id_map::{IdMap, IdSet};
 pub use location::Location;
 pub use memory::MemoryStore;
@@ -35,7 +35,7 @@ use std::pin::Pin;
 
 /// The traits, for code that calls a store of a certain kind.
 pub mod prelude {
-    pub use crate::contract::{Catalog, Cluster, Journal, Queue, Store, Triggers};
+    pub use crate::contract::{CatalogStore, ClusterStore, JournalStore, QueueStore, Store, TriggerStore};
 }
 
 /// What went wrong with a whole call. The variant says what to do.

@@ -13,7 +13,7 @@ mod triggers;
 use crate::rows::*;
 use crate::triggers::*;
 use crate::write_validation::{is_same_group, is_sound, slugs, undo_group};
-use crate::{Call, Catalog, Cluster, Error, Journal, Queue, Result, Triggers};
+use crate::{Call, CatalogStore, ClusterStore, Error, JournalStore, QueueStore, Result, TriggerStore};
 use bytes::Bytes;
 use kernel::plan::Form;
 use kernel::planted_bugs::{self, Bug};
@@ -404,7 +404,7 @@ impl MemoryRun {
     }
 }
 
-impl Journal for MemoryStore {
+impl JournalStore for MemoryStore {
     fn commit<'a>(&'a self, batch: &'a Batch) -> Call<'a, Vec<Verdict>> {
         self.answer(move |c| {
             let before = planted_bugs::is(Bug::BatchAborted).then(|| c.clone());
@@ -544,7 +544,7 @@ impl Journal for MemoryStore {
     }
 }
 
-impl Queue for MemoryStore {
+impl QueueStore for MemoryStore {
     fn key_queues<'a>(&'a self, after: Option<&'a QueueKey>, limit: usize) -> Call<'a, Vec<(QueueKey, u64)>> {
         self.answer(move |c| c.key_queues(after, limit))
     }
@@ -593,7 +593,7 @@ impl Queue for MemoryStore {
     }
 }
 
-impl Catalog for MemoryStore {
+impl CatalogStore for MemoryStore {
     fn create_workflow<'a>(&'a self, new: &'a NewWorkflow) -> Call<'a, std::result::Result<(), Taken>> {
         Box::pin(async move { self.contents().create_workflow(new) })
     }
@@ -694,7 +694,7 @@ impl Catalog for MemoryStore {
     }
 }
 
-impl Triggers for MemoryStore {
+impl TriggerStore for MemoryStore {
     fn create_trigger<'a>(&'a self, new: &'a NewTrigger) -> Call<'a, std::result::Result<(), TriggerTaken>> {
         Box::pin(async move { self.contents().create_trigger(new) })
     }
@@ -762,7 +762,7 @@ impl Triggers for MemoryStore {
     }
 }
 
-impl Cluster for MemoryStore {
+impl ClusterStore for MemoryStore {
     fn next_epoch(&self) -> Call<'_, u64> {
         self.answer(move |c| {
             let last: u64 = c.settings.get("epoch").and_then(|text| text.parse().ok()).unwrap_or(0);

@@ -45,7 +45,7 @@ pub use inspect::PostgresInspection;
 use crate::catalog_rules;
 use crate::rows::*;
 use crate::triggers::*;
-use crate::{Call, Catalog, Cluster, Error, Journal, Queue, Result, Triggers};
+use crate::{Call, CatalogStore, ClusterStore, Error, JournalStore, QueueStore, Result, TriggerStore};
 use bytes::Bytes;
 use cluster_events::Exchange;
 use columns::{Attempted, sql};
@@ -294,7 +294,7 @@ macro_rules! on {
     };
 }
 
-impl Journal for PostgresStore {
+impl JournalStore for PostgresStore {
     fn commit<'a>(&'a self, batch: &'a Batch) -> Call<'a, Vec<Verdict>> {
         let batch = batch.clone();
         self.call(Error::Unknown, |inner| Box::pin(async move { commit::commit(&inner, &inner.writers, &batch).await }))
@@ -389,7 +389,7 @@ impl Journal for PostgresStore {
     }
 }
 
-impl Queue for PostgresStore {
+impl QueueStore for PostgresStore {
     fn key_queues<'a>(&'a self, after: Option<&'a QueueKey>, limit: usize) -> Call<'a, Vec<(QueueKey, u64)>> {
         let after = after.cloned();
         on!(self.read(|s| tasks::key_queues(s, after.as_ref(), limit)))
@@ -443,7 +443,7 @@ impl Queue for PostgresStore {
     }
 }
 
-impl Catalog for PostgresStore {
+impl CatalogStore for PostgresStore {
     fn create_workflow<'a>(&'a self, new: &'a NewWorkflow) -> Call<'a, std::result::Result<(), Taken>> {
         let new = new.clone();
         self.revise(Some(catalog::LOCK), move |s| {
@@ -529,7 +529,7 @@ impl Catalog for PostgresStore {
     }
 }
 
-impl Triggers for PostgresStore {
+impl TriggerStore for PostgresStore {
     fn create_trigger<'a>(&'a self, new: &'a NewTrigger) -> Call<'a, std::result::Result<(), TriggerTaken>> {
         let new = new.clone();
         on!(self.write_locked(|s| catalog_rules::create_trigger(&catalog::Rows(s), &new)))
@@ -595,7 +595,7 @@ impl Triggers for PostgresStore {
     }
 }
 
-impl Cluster for PostgresStore {
+impl ClusterStore for PostgresStore {
     fn is_shared(&self) -> bool {
         true
     }

@@ -37,7 +37,7 @@ use crate::catalog_rules;
 use crate::crash::{self, Point};
 use crate::rows::*;
 use crate::triggers::*;
-use crate::{Call, Catalog, Cluster, Error, Journal, Queue, Result, Triggers};
+use crate::{Call, CatalogStore, ClusterStore, Error, JournalStore, QueueStore, Result, TriggerStore};
 use bytes::Bytes;
 use checkpoints::{Helper, Log};
 use columns::{limit, org, run_id, run_row, sql, time};
@@ -172,7 +172,7 @@ async fn off_thread<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send +
     }
 }
 
-impl Journal for SqliteStore {
+impl JournalStore for SqliteStore {
     fn commit<'a>(&'a self, batch: &'a Batch) -> Call<'a, Vec<Verdict>> {
         Box::pin(async move { self.inner.writer()?.commit(batch) })
     }
@@ -304,7 +304,7 @@ impl Journal for SqliteStore {
     }
 }
 
-impl Queue for SqliteStore {
+impl QueueStore for SqliteStore {
     fn key_queues<'a>(&'a self, after: Option<&'a QueueKey>, limit: usize) -> Call<'a, Vec<(QueueKey, u64)>> {
         let after = after.cloned();
         self.read(move |connection, _| tasks::key_queues(connection, after.as_ref(), limit))
@@ -360,7 +360,7 @@ impl Queue for SqliteStore {
     }
 }
 
-impl Catalog for SqliteStore {
+impl CatalogStore for SqliteStore {
     fn create_workflow<'a>(&'a self, new: &'a NewWorkflow) -> Call<'a, std::result::Result<(), Taken>> {
         let new = new.clone();
         self.write(move |writer| {
@@ -447,7 +447,7 @@ impl Catalog for SqliteStore {
     }
 }
 
-impl Triggers for SqliteStore {
+impl TriggerStore for SqliteStore {
     fn create_trigger<'a>(&'a self, new: &'a NewTrigger) -> Call<'a, std::result::Result<(), TriggerTaken>> {
         let new = new.clone();
         self.write(move |writer| {
@@ -517,7 +517,7 @@ impl Triggers for SqliteStore {
     }
 }
 
-impl Cluster for SqliteStore {
+impl ClusterStore for SqliteStore {
     fn next_epoch(&self) -> Call<'_, u64> {
         self.write(|writer| writer.transact(catalog::next_epoch))
     }

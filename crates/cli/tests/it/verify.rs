@@ -20,7 +20,8 @@ fn stdout(output: &Output) -> String {
 fn senseless() -> TempDir {
     let folder = TempDir::new().unwrap();
     let store = SqliteStore::open(&folder.path().join("onward.db")).unwrap();
-    let written = testkit::now(store::Journal::commit(&store, &fixtures::batch([fixtures::start(fixtures::run(1))])));
+    let written =
+        testkit::now(store::JournalStore::commit(&store, &fixtures::batch([fixtures::start(fixtures::run(1))])));
     assert!(written.is_ok());
     folder
 }
