@@ -60,4 +60,4 @@ def unprivileged_user():
     for name in ("postgres", "nobody"):
         with contextlib.suppress(KeyError):
             return pwd.getpwnam(name)
-    raise Unavailable("Postgres does not run as root, and there is neither a user postgres nor nobody")
+    raise Unavailable("Postgres does not run as root, and there is no unprivileged user to run it as")

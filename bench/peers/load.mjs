@@ -33,19 +33,19 @@ export const stepsOf = (workload) => (workload === "fanout" ? 1_000 : Number(wor
  * Runs one workload and prints its line of JSON. `call` starts a run and waits for its end; `verify` gets the
  * number of runs and returns whether exactly that many have completed.
  */
-export async function measure({ workload, seconds, store, lanes, call, verify }) {
+export async function measure({ workload, seconds, store, concurrency, call, verify }) {
   const throughput = workload.startsWith("flow");
   await call();
   const samples = [];
   const began = performance.now();
-  const lane = async () => {
+  const client = async () => {
     while (performance.now() - began < seconds * 1_000) {
       const started = performance.now();
       await call();
       samples.push(performance.now() - started);
     }
   };
-  await Promise.all(Array.from({ length: throughput ? lanes : 1 }, lane));
+  await Promise.all(Array.from({ length: throughput ? concurrency : 1 }, client));
   const elapsed = (performance.now() - began) / 1_000;
   const ok = await verify(samples.length + 1);
   samples.sort((a, b) => a - b);

@@ -1,5 +1,5 @@
-//! Any bytes as a definition, in both syntaxes: a plan or problems, each with a place inside the text.
-//! A plan must store and read back, and both readers must agree on JSON.
+//! Parses any bytes as a definition, in both syntaxes. The result is a plan or problems, each with a position inside
+//! the text. A plan must survive encoding and decoding.
 #![no_main]
 
 use kernel::Plan;
@@ -14,13 +14,13 @@ fuzz_target!(|bytes: &[u8]| {
             Ok(tree) => match lang::compile(&tree) {
                 Err(problems) => problems,
                 Ok(compiled) => {
-                    let again = Plan::decode(&compiled.plan.encode()).expect("a plan reads back");
+                    let again = Plan::decode(&compiled.plan.encode()).expect("a plan decodes");
                     assert_eq!(again.layout(), compiled.plan.layout());
                     continue;
                 }
             },
         };
-        assert!(!problems.is_empty(), "a refusal says why");
+        assert!(!problems.is_empty(), "a refused definition has problems");
         for problem in problems {
             assert!(problem.span.start <= problem.span.end && problem.span.end <= bytes.len() + 1, "{problem:?}");
             assert!(problem.line >= 1 && problem.column >= 1 && !problem.message.is_empty());

@@ -1,5 +1,5 @@
-//! Any text as an expression: parsed or refused at a place inside it. What parses stores, reads back and
-//! evaluates to the same answer twice.
+//! Parses any text as an expression. A problem has a position inside the text. A parsed expression survives encoding
+//! and decoding, and both copies evaluate to the same result.
 #![no_main]
 
 use kernel::expr::{self, Expr};
@@ -32,7 +32,7 @@ fuzz_target!(|text: &str| {
     match expr::parse(text, &mut resolve) {
         Err(problems) => assert!(problems.iter().all(|p| p.at <= text.len()), "{problems:?}"),
         Ok(parsed) => {
-            let again = Expr::decode(&parsed.encode()).expect("an expression reads back");
+            let again = Expr::decode(&parsed.encode()).expect("an expression decodes");
             let (mut seen, mut seen_again) = (Vec::new(), Vec::new());
             let first = expr::truth(&parsed, &Anything, &mut seen).expect("everything resolves");
             let second = expr::truth(&again, &Anything, &mut seen_again).expect("everything resolves");

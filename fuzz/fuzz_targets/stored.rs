@@ -1,5 +1,5 @@
-//! Any bytes as something stored: a record, a snapshot, a plan. Damage is an error, never a panic, and
-//! what decodes encodes to something that decodes to the same.
+//! Decodes any bytes as a record, a snapshot and a plan. Damage is an error, never a panic, and a decoded value
+//! survives encoding and decoding.
 #![no_main]
 
 use kernel::event::Record;

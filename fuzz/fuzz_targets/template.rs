@@ -1,5 +1,5 @@
-//! Any text as a template, and any text as what fills it: never a panic, never a second reading of what
-//! was filled in, never a URL whose literal beginning changed, never a line break in a header.
+//! Parses any text as a template and fills it in with any value. There is never a panic, a value is never read as a
+//! template, the literal start of a URL never changes, and a header never contains a line break.
 #![no_main]
 
 use kernel::path::{Problem, RawPath, Ref, Root};
@@ -30,7 +30,7 @@ fuzz_target!(|input: (&str, &str)| {
     let scope = Filling(filling);
     let whole: String = parts.iter().map(|p| if p.path.is_some() { filling } else { p.text.as_str() }).collect();
     if let Ok(rendered) = template::render_text(&parts, &scope) {
-        assert_eq!(rendered, whole, "one pass, nothing else");
+        assert_eq!(rendered, whole, "placeholders are filled in once");
     }
     if let Ok(header) = template::render_header("x", &parts, &scope) {
         assert!(!header.contains(['\r', '\n', '\0']));

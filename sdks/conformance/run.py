@@ -50,20 +50,20 @@ class Server:
 
     def start(self) -> None:
         listen = self.url.split("//")[-1] or "127.0.0.1:0"
-        said, told = self.folder / "server.out", self.folder / "server.log"
+        output, errors = self.folder / "server.out", self.folder / "server.log"
         environment = {name: value for name, value in os.environ.items() if not name.startswith("ONWARD_")}
-        with said.open("wb") as out, told.open("ab") as log:
+        with output.open("wb") as out, errors.open("ab") as log:
             command = [self.binary, "dev", "--listen", listen, "--data", str(self.folder / "data")]
             self.process = subprocess.Popen(command, stdout=out, stderr=log, env=environment)
         for _ in range(3000):
-            ready = re.search(r"onward ready (\S+)", said.read_text())
+            ready = re.search(r"onward ready (\S+)", output.read_text())
             if ready:
                 self.url = ready[1]
                 return
             if self.process.poll() is not None:
                 break
             time.sleep(0.01)
-        raise Failed(f"the server did not start:\n{told.read_text()[-2000:]}")
+        raise Failed(f"the server did not start:\n{errors.read_text()[-2000:]}")
 
     def kill(self) -> None:
         if self.process is not None:
@@ -260,7 +260,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--binary", default=os.environ.get("ONWARD_BINARY") or shutil.which("onward"), help="default: ONWARD_BINARY, else `onward` on the path")
     parser.add_argument("--case", action="append", help="only this one; may be repeated")
-    parser.add_argument("--verbose", action="store_true", help="show what the worker said when a case fails")
+    parser.add_argument("--verbose", action="store_true", help="show the output of the worker when a case fails")
     parser.add_argument("command", nargs="+", help="starts the worker under test")
     given = parser.parse_args()
     if not given.binary:

@@ -79,7 +79,7 @@ test("random graphs keep the rules, and large ones are fast", () => {
 });
 
 const event = (at, type, step, attempt, data = {}) => ({ at: new Date(at).toISOString(), type, step, attempt, data });
-const told = (bars) => bars.map((bar) => `${bar.kind} ${bar.outcome} ${bar.from}-${bar.to}${bar.is_open ? "…" : ""}`);
+const labels = (bars) => bars.map((bar) => `${bar.kind} ${bar.outcome} ${bar.from}-${bar.to}${bar.is_open ? "…" : ""}`);
 
 test("events become bars: attempts, backoff, sleeps, waits and instant steps", () => {
   const error = { code: "network", message: "refused" };
@@ -95,13 +95,13 @@ test("events become bars: attempts, backoff, sleeps, waits and instant steps", (
     event(32, "wait.opened", "door"), event(33, "step.started", "last", 1),
     event(40, "step.timeout", "door", undefined, { error }),
   ], 50);
-  assert.deepEqual(told(bars.get("call")), ["queued open 1-5", "running bad 5-9", "backoff open 9-20", "running good 20-25"]);
+  assert.deepEqual(labels(bars.get("call")), ["queued open 1-5", "running bad 5-9", "backoff open 9-20", "running good 20-25"]);
   assert.deepEqual(bars.get("call")[1].error, error);
-  assert.deepEqual(told(bars.get("nap")), ["sleeping good 0-30"]);
-  assert.deepEqual(told(bars.get("set")), ["running good 30-30"]);
-  assert.deepEqual(told(bars.get("unused")), []);
-  assert.deepEqual(told(bars.get("door")), ["waiting bad 32-40"]);
-  assert.deepEqual(told(bars.get("last")), ["running open 33-50…"]);
+  assert.deepEqual(labels(bars.get("nap")), ["sleeping good 0-30"]);
+  assert.deepEqual(labels(bars.get("set")), ["running good 30-30"]);
+  assert.deepEqual(labels(bars.get("unused")), []);
+  assert.deepEqual(labels(bars.get("door")), ["waiting bad 32-40"]);
+  assert.deepEqual(labels(bars.get("last")), ["running open 33-50…"]);
 });
 
 test("an axis has a few round tick marks at any scale", () => {

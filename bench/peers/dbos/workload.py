@@ -20,7 +20,7 @@ from dbos import DBOS
 FANOUT = 1_000
 workload, seconds, url = sys.argv[1], float(sys.argv[2]), sys.argv[3]
 store = "sqlite" if url.startswith("sqlite") else "postgres"
-lanes = 1 if store == "sqlite" or not workload.startswith("flow") else 16
+threads_max = 1 if store == "sqlite" or not workload.startswith("flow") else 16
 
 
 @DBOS.step()
@@ -45,7 +45,7 @@ async def fanout(steps):
     return len(await asyncio.gather(*(noop_async(number) for number in range(steps))))
 
 
-def lane(call, expected, until, samples):
+def run_in_sequence(call, expected, until, samples):
     """One run after the other until the window closes; returns the milliseconds of each."""
     while time.monotonic() < until:
         started = time.monotonic()
@@ -59,12 +59,12 @@ def drive(call, expected):
 
     def guarded():
         try:
-            lane(call, expected, began + seconds, samples)
+            run_in_sequence(call, expected, began + seconds, samples)
         except Exception as error:
             failures.append(error)
 
     began = time.monotonic()
-    threads = [threading.Thread(target=guarded) for _ in range(lanes)]
+    threads = [threading.Thread(target=guarded) for _ in range(threads_max)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -89,7 +89,7 @@ DBOS.launch()
 loop = asyncio.new_event_loop()  # one loop for all asynchronous calls: DBOS remembers the first
 if workload == "fanout":
     steps, warm, elapsed, samples = FANOUT, 0, None, []
-    lane(lambda steps: loop.run_until_complete(fanout(steps)), steps, time.monotonic() + seconds, samples)
+    run_in_sequence(lambda steps: loop.run_until_complete(fanout(steps)), steps, time.monotonic() + seconds, samples)
 else:
     steps, warm = int(workload.removeprefix("flow").removeprefix("latency")), 1
     chain(steps)

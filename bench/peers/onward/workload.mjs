@@ -38,4 +38,4 @@ async function verify(expected) {
   return all === expected;
 }
 
-await measure({ workload, seconds: Number(seconds), store: "sqlite", lanes: 256, call, verify });
+await measure({ workload, seconds: Number(seconds), store: "sqlite", concurrency: 256, call, verify });

@@ -23,4 +23,4 @@ async function verify(expected) {
   return rows.length === 1 && rows[0].status === "completed" && rows[0].completion_result === "success" && rows[0].n === expected;
 }
 
-await measure({ workload, seconds: Number(seconds), store: "rocksdb", lanes: 256, call, verify });
+await measure({ workload, seconds: Number(seconds), store: "rocksdb", concurrency: 256, call, verify });

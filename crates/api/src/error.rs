@@ -1,35 +1,45 @@
-//! Refusals: a stable code, what is wrong, what to do, and where.
+//! Errors: a stable code, what is wrong, what to do about it, and where.
 
 use crate::Word;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+/// The body of every error response.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct ErrorBody {
     pub error: Problem,
 }
 
+/// What is wrong with a request or with a definition.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct Problem {
+    /// A stable name for programs, such as `not_found`.
     pub code: String,
+    /// What is wrong, for people.
     pub message: String,
+    /// How to fix it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hint: Option<String>,
+    /// The field, parameter, header or position in the text that is wrong.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub at: Option<At>,
-    /// Set when the fate of a write is not known.
+    /// `unknown` if the change may have been written or not.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub outcome: Option<Word>,
+    /// `same_idempotency_key` if the request can be sent again with the same `Idempotency-Key`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub retry: Option<Word>,
-    /// Every problem found; always there when the status is 422.
+    /// Every problem that was found; present in every response with status 422.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub problems: Option<Vec<Problem>>,
 }
 
+/// Where a problem is.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct At {
+    /// The path of a field (`tasks.charge.retry`), or the name of a parameter or a header.
     pub path: String,
+    /// Line and column in the text that was sent, from 1.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub line: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -38,7 +48,7 @@ pub struct At {
 
 macro_rules! codes {
     ($(#[doc = $meaning:literal] $name:ident = $status:literal $code:literal,)*) => {
-        /// Errors of requests. (Problems of definitions have codes of their own, see `lang::codes`.)
+        /// Error codes of requests. (Problems of definitions have their own codes, see `lang::codes`.)
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub enum Code { $(#[doc = $meaning] $name),* }
 
@@ -50,7 +60,7 @@ macro_rules! codes {
             pub fn status(self) -> u16 {
                 match self { $(Code::$name => $status),* }
             }
-            /// For the reference: the code's doc comment.
+            /// The doc comment of the code, for the generated reference.
             pub fn meaning(self) -> &'static str {
                 match self { $(Code::$name => $meaning.trim_start()),* }
             }

@@ -1,5 +1,6 @@
-//! What works and what does not yet: the one list, from which `cargo xtask docs` writes the README and
-//! `docs/status.md`. Tests compare it with the code wherever code knows: step kinds, forms, fields, commands, stores, SDKs.
+//! The list of features that work and of features that are planned. `cargo xtask docs` writes the README and
+//! `docs/status.md` from it. Tests compare it with the code where they can: step kinds, forms, fields, commands, stores
+//! and SDKs.
 
 use State::{Planned, Works};
 use std::collections::BTreeSet;
@@ -7,11 +8,11 @@ use std::collections::BTreeSet;
 #[derive(Clone, Copy, Debug)]
 pub struct Feature {
     pub area: &'static str,
-    /// In one line.
+    /// The feature in one line.
     pub what: &'static str,
-    /// What `docs/status.md` adds to it.
+    /// What `docs/status.md` says in addition.
     pub details: &'static str,
-    /// The document that explains it, below `docs/`.
+    /// The page below `docs/` that explains it.
     pub page: Option<&'static str>,
     pub state: State,
 }
@@ -29,7 +30,7 @@ pub const SDKS: &str = "SDKs";
 pub const STORES: &str = "Stores";
 pub const COMMANDS: &str = "Command line";
 
-/// Names in backticks are identifiers. In the areas named above they are exactly those of the code.
+/// Names in backticks are identifiers. In the areas that have a constant above, they are exactly the names in the code.
 pub const ALL: &[Feature] = &[
     works(
         "Workflows",
@@ -51,8 +52,8 @@ pub const ALL: &[Feature] = &[
         "Workers",
         "guides/workers.md",
         "claim tasks by type or prefix, with leases, heartbeats and saved progress",
-        "long polls; complete, fail, snooze and log lines; reports and claims in one request; a worker that lost its \
-         lease cannot report; an open poll receives cancellations",
+        "long polling; complete, fail, snooze and log lines; reports and claims in one request; a worker that lost its \
+         lease cannot report; an open claim receives cancellations",
     ),
     works(
         "Task types",
@@ -181,7 +182,7 @@ const fn planned(area: &'static str, what: &'static str) -> Feature {
     Feature { area, what, details: "", page: None, state: Planned }
 }
 
-/// What the list names in backticks in one area.
+/// The names in backticks in one area.
 pub fn names(area: &str, state: State) -> BTreeSet<&'static str> {
     let rows = ALL.iter().filter(|feature| feature.area == area && feature.state == state);
     rows.flat_map(|feature| [feature.what, feature.details])
@@ -194,17 +195,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_area_has_one_row_for_each_state_and_nothing_both_works_and_does_not() {
+    fn an_area_has_one_row_for_each_state_and_no_name_in_both() {
         for (i, feature) in ALL.iter().enumerate() {
-            let twin = ALL[..i].iter().find(|other| other.area == feature.area && other.state == feature.state);
-            assert!(twin.is_none(), "{} has two rows", feature.area);
+            let duplicate = ALL[..i].iter().find(|other| other.area == feature.area && other.state == feature.state);
+            assert!(duplicate.is_none(), "{} has two rows", feature.area);
             let both = names(feature.area, Works).intersection(&names(feature.area, Planned)).count();
             assert_eq!(both, 0, "{}", feature.area);
         }
     }
 
     #[test]
-    fn names_are_what_stands_in_backticks() {
+    fn names_are_the_words_in_backticks() {
         assert_eq!(names(SDKS, Planned), BTreeSet::from(["sdks/go", "sdks/typescript"]));
         assert_eq!(names("Clock", Planned), BTreeSet::new());
     }

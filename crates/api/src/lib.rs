@@ -1,7 +1,8 @@
-//! What travels over HTTP: the shapes of answers and the codes of errors. No behaviour, no engine.
-//! The schemas of the OpenAPI document are derived from the same types that are sent.
+//! The types of the HTTP API: requests, responses and error codes. They have no behaviour and do not know the
+//! engine. The schemas of the OpenAPI document are derived from the same types that are sent, and so are its
+//! descriptions: a doc comment on one of these types is written for users of the HTTP API.
 //!
-//! Answers are `{"data": …}`, lists `{"data": […], "next": cursor}`, refusals
+//! A response is `{"data": …}`, a list `{"data": […], "next": cursor}`, an error
 //! `{"error": {code, message, hint?, at?, problems?}}`. Field names are snake_case, times RFC 3339 UTC.
 
 pub mod error;
@@ -24,23 +25,23 @@ use kernel::Timestamp;
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 
-/// One of a fixed list of words: borrowed where it is said, owned where it is read.
+/// A value from a fixed list: borrowed when the server writes it, owned when a client reads it.
 pub type Word = Cow<'static, str>;
 
-/// One answer.
+/// A response with one object.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Data<T> {
     pub data: T,
 }
 
-/// One page of a list; `next` is the cursor of the page after it, if there is one.
+/// One page of a list. `next` is the cursor of the next page, `null` on the last one.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Page<T> {
     pub data: Vec<T>,
     pub next: Option<String>,
 }
 
-/// An instant as people see it: RFC 3339 in UTC, to the microsecond, without trailing zeros.
+/// An instant as the API writes it: RFC 3339 in UTC, to the microsecond, without trailing zeros.
 pub fn rfc3339(at: Timestamp) -> String {
     at.to_string()
 }
@@ -55,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_read_back() {
+    fn times_round_trip() {
         let at = Timestamp(1_771_754_700_123_000);
         assert_eq!(rfc3339(at), "2026-02-22T10:05:00.123Z");
         assert_eq!(parse_rfc3339("2026-02-22T11:05:00.123+01:00"), Some(at));

@@ -1,5 +1,5 @@
-//! Structs that are read from objects only. What serde derives would also fill them from a list, field by field, so
-//! that `filter: []` were an empty filter.
+//! Structs that are read from JSON objects only. Derived deserializers also fill a struct from a list, field by field:
+//! `filter: []` would be an empty filter.
 
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{MapAccess, Visitor};
@@ -7,7 +7,7 @@ use serde::{Deserialize, Deserializer};
 use std::fmt;
 use std::marker::PhantomData;
 
-/// A struct that was an object.
+/// A struct that was read from a JSON object.
 pub struct Object<T>(pub T);
 
 impl<'de, T: Deserialize<'de>> Deserialize<'de> for Object<T> {
@@ -39,7 +39,7 @@ pub(crate) fn many<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer:
     Ok(all.into_iter().map(|Object(one)| one).collect())
 }
 
-/// Tells `null` from nothing, too.
+/// Distinguishes `null` (`Some(None)`) from a missing field (`None`).
 pub(crate) fn given<'de, D, T>(deserializer: D) -> Result<Option<Option<T>>, D::Error>
 where
     D: Deserializer<'de>,
@@ -69,10 +69,10 @@ mod tests {
     }
 
     #[test]
-    fn a_list_is_no_object() {
+    fn a_list_is_not_accepted_as_an_object() {
         let read = |text: &str| serde_json::from_str::<Outer>(text);
-        let good = read(r#"{"one": {"raw": [1,  2]}, "maybe": null, "many": [{}, {"raw": 1}]}"#).expect("it is right");
-        assert_eq!(good.one.raw.expect("there").get(), "[1,  2]", "as it was written");
+        let good = read(r#"{"one": {"raw": [1,  2]}, "maybe": null, "many": [{}, {"raw": 1}]}"#).expect("valid JSON");
+        assert_eq!(good.one.raw.expect("`raw` is set").get(), "[1,  2]", "byte for byte");
         assert_eq!((good.maybe.is_none(), good.many.len()), (true, 2));
         for bad in [
             r#"{"one": []}"#,

@@ -1,4 +1,4 @@
-//! What requests carry, where it is more than a definition or a payload of the caller's own.
+//! Request bodies, except definitions and payloads of the caller.
 
 use crate::schema;
 use schemars::JsonSchema;
@@ -6,51 +6,58 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 
-/// Who cancels a run and why; both optional.
+/// Cancels a run or a task.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CancelRequest {
+    /// The person or program that cancels, for the history.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     #[schemars(length(max = 1024))]
     pub actor: String,
+    /// Why, for the history.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     #[schemars(length(max = 1024))]
     pub reason: String,
 }
 
-/// Who pauses a run or a workflow, and what others should know; both optional.
+/// Pauses a run, a workflow or a task type.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PauseRequest {
+    /// The person or program that pauses it.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     #[schemars(length(max = 1024))]
     pub actor: String,
+    /// Why it is paused, or what others should know.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     #[schemars(length(max = 1024))]
     pub note: String,
 }
 
-/// Who resumes a run or a workflow.
+/// Resumes a run, a workflow or a task type, or retries a task.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ResumeRequest {
+    /// The person or program that resumes or retries it.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     #[schemars(length(max = 1024))]
     pub actor: String,
 }
 
-/// Who will not wait for the next attempt, and of which step; without one, of all that wait.
+/// Starts the next attempt of a retrying step now.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RetryRequest {
+    /// The person or program that retries, for the history.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     #[schemars(length(max = 1024))]
     pub actor: String,
+    /// The step to retry; without it, every step that waits for its next attempt.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub step: Option<String>,
 }
 
-/// Which version a replay runs on.
+/// Starts a new run from the input of an earlier one.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ReplayRequest {
@@ -58,17 +65,18 @@ pub struct ReplayRequest {
     pub version: ReplayVersion,
 }
 
+/// The version of the workflow that a replay runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ReplayVersion {
-    /// The one the run pinned.
+    /// The version of the earlier run.
     #[default]
     Pinned,
-    /// The workflow's present one.
+    /// The current version of the workflow.
     Latest,
 }
 
-/// Runs to be started together.
+/// Runs to start together: all of them or none.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct BatchRequest {
@@ -76,10 +84,11 @@ pub struct BatchRequest {
     pub items: Vec<BatchItem>,
 }
 
+/// One run of a batch.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct BatchItem {
-    /// What the run is given.
+    /// The run's `trigger.body`.
     pub body: Value,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(extend("pattern" = "^[\\x21-\\x7e]{1,255}$"))]
@@ -88,7 +97,7 @@ pub struct BatchItem {
     pub labels: BTreeMap<String, String>,
 }
 
-/// What a workflow shall be called, and whether it may be started; what is left out stays.
+/// Changes a workflow without changing its definition. A field that is left out keeps its value.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct WorkflowChange {
@@ -96,7 +105,7 @@ pub struct WorkflowChange {
     pub name: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub slug: Option<String>,
-    /// Empty takes it away.
+    /// An empty text removes the description.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub description: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -105,7 +114,7 @@ pub struct WorkflowChange {
     pub enabled: Option<bool>,
 }
 
-/// Moves a virtual clock.
+/// Moves a virtual clock forward.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct AdvanceRequest {
@@ -113,7 +122,7 @@ pub struct AdvanceRequest {
     pub advance: Value,
 }
 
-/// A new trigger. What `config` holds depends on the type; see the reference.
+/// A new trigger. The fields of `config` depend on the type.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TriggerRequest {
@@ -121,8 +130,8 @@ pub struct TriggerRequest {
     pub name: String,
     #[serde(rename = "type")]
     #[schemars(schema_with = "schema::trigger_type")]
-    pub kind: String,
-    /// An id, a name or a slug.
+    pub trigger_type: String,
+    /// The id, name or slug of the workflow.
     pub workflow: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub enabled: Option<bool>,
@@ -135,7 +144,7 @@ pub struct TriggerRequest {
     pub variable_mapping: Option<BTreeMap<String, String>>,
 }
 
-/// What to change of a trigger. Fields of `config` that are not named stay, `null` takes one away.
+/// Changes a trigger. A field that is left out keeps its value, also in `config`; `null` removes a field of `config`.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ChangeTriggerRequest {
@@ -155,34 +164,35 @@ pub struct ChangeTriggerRequest {
     pub variable_mapping: Option<BTreeMap<String, String>>,
 }
 
-/// Why a trigger is switched on or off.
+/// Enables or disables a trigger.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SwitchRequest {
+    /// Why, for people who look at the trigger.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 1024))]
     pub note: Option<String>,
 }
 
-/// Fires a trigger by hand.
+/// Fires a trigger now.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct FireRequest {
-    /// The run's `trigger.body`; an empty object unless given.
+    /// The run's `trigger.body`; by default an empty object.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub variables: Option<Value>,
 }
 
-/// Starts a run by hand, without any trigger.
+/// Starts a run without a trigger.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ManualRunRequest {
-    /// An id, a name or a slug.
+    /// The id, name or slug of the workflow.
     pub workflow: String,
-    /// The run's `trigger.body`; an empty object unless given.
+    /// The run's `trigger.body`; by default an empty object.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub variables: Option<Value>,
-    /// The same request with the same id starts one run.
+    /// An id of the caller: the same request sent again with the same id starts no second run.
     #[serde(default, alias = "clientRequestId", skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 200))]
     pub client_request_id: Option<String>,

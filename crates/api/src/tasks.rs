@@ -1,4 +1,4 @@
-//! Tasks, the workers that do them and the types that both go by.
+//! Tasks, workers and task types.
 
 use crate::{Word, object, schema};
 use schemars::JsonSchema;
@@ -7,54 +7,56 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 use std::collections::BTreeMap;
 
-/// A task to be recorded. Only `type` is needed.
+/// A task to submit. Only `type` is required.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TaskRequest {
-    /// The dotted name workers claim by, as in `billing.invoice.v1`.
+    /// The dotted name by which workers claim the task, such as `billing.invoice.v1`.
     #[serde(rename = "type")]
     #[schemars(extend("pattern" = "^[A-Za-z0-9_-]+([.][A-Za-z0-9_-]+)*$"), length(min = 1, max = 200))]
     pub name: String,
-    /// What the worker gets as `input`.
+    /// The input of the task, any JSON; by default `null`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Value")]
     pub payload: Option<Box<RawValue>>,
-    /// Lower goes first.
+    /// Tasks with a lower number go first; by default 100.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 1_000_000))]
     pub priority: Option<u32>,
-    /// Not before this time.
+    /// No worker gets the task before this time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(extend("format" = "date-time"))]
     pub run_at: Option<String>,
-    /// The same, from now.
+    /// No worker gets the task before this long from now. Cannot be combined with `run_at`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::optional_duration")]
     pub delay: Option<Value>,
+    /// How often the task is attempted; by default 3. The same as `retry.max_attempts`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::optional_attempts")]
     pub max_attempts: Option<Value>,
-    /// As on a graph's step.
+    /// The retry policy, as on a step of a graph.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry: Option<Value>,
-    /// `queue`, `attempt`, `heartbeat` and `total`.
+    /// Any of `queue`, `attempt`, `heartbeat` and `total`, each a duration.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeouts: Option<Value>,
-    /// Tasks with the same key share the type's limits per key, and keys are served in turn.
+    /// Tasks with the same key share the limits per key of their type, and keys are served in turn.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 200))]
     pub concurrency_key: Option<String>,
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<String, String>,
+    /// A task with a key that was used before for this type is not created again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(extend("pattern" = "^[\\x21-\\x7e]{1,255}$"))]
     pub idempotency_key: Option<String>,
-    /// Called when the task has ended.
+    /// A URL that is called when the task has ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub callback_url: Option<String>,
 }
 
-/// One task, or many that are recorded together.
+/// One task, or a list that is stored as a whole or not at all.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(untagged)]
 pub enum TaskRequests {
@@ -62,15 +64,19 @@ pub enum TaskRequests {
     One(Box<TaskRequest>),
 }
 
+/// A task that was submitted.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct SubmittedView {
     pub task_id: String,
     pub run_id: String,
+    /// `deleted` if the task with the same idempotency key has been deleted.
     #[schemars(schema_with = "schema::submitted_status")]
     pub status: Word,
+    /// An earlier request with the same idempotency key created the task.
     pub deduplicated: bool,
 }
 
+/// The submitted task, or a list in the order of the request.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(untagged)]
 pub enum SubmittedViews {
@@ -78,25 +84,28 @@ pub enum SubmittedViews {
     One(SubmittedView),
 }
 
+/// Why a task, or one of its attempts, failed.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct TaskError {
     pub code: String,
     pub message: String,
 }
 
+/// A task and its state.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct TaskView {
     pub id: String,
+    /// The run that the task belongs to.
     pub run_id: String,
     pub step: String,
     #[serde(rename = "type")]
     pub name: String,
     #[schemars(schema_with = "schema::task_status")]
     pub status: Word,
-    /// Of a plain task; what a graph gives to a step is worked out when it is claimed.
+    /// The input of a single task; `null` for a step of a graph, whose input is computed when a worker claims it.
     pub input: Value,
     pub result: Value,
-    /// Of the latest attempt that failed, or of the task.
+    /// The error of the task, or of its latest attempt that failed.
     pub error: Option<TaskError>,
     pub attempt: u32,
     pub max_attempts: u32,
@@ -104,11 +113,13 @@ pub struct TaskView {
     pub concurrency_key: Option<String>,
     #[schemars(extend("format" = "date-time"))]
     pub run_at: Option<String>,
+    /// The id of the worker that holds the task.
     pub leased_by: Option<String>,
     #[schemars(extend("format" = "date-time"))]
     pub lease_until: Option<String>,
     #[schemars(extend("format" = "date-time"))]
     pub next_attempt_at: Option<String>,
+    /// What a worker saved last.
     pub progress: Value,
     pub labels: BTreeMap<String, String>,
     #[schemars(extend("format" = "date-time"))]
@@ -117,12 +128,13 @@ pub struct TaskView {
     pub started_at: Option<String>,
     #[schemars(extend("format" = "date-time"))]
     pub finished_at: Option<String>,
-    /// Whose step it is; nothing for a plain task.
+    /// The workflow that the step belongs to; `null` for a single task.
     pub workflow: Option<String>,
-    /// The task that took the place of this one, which failed.
+    /// The new task that a retry of this failed task created.
     pub released_as: Option<String>,
 }
 
+/// The status of a task.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct TaskStatusView {
     pub task_id: String,
@@ -130,14 +142,16 @@ pub struct TaskStatusView {
     pub status: Word,
 }
 
-/// The same work again, as a new task.
+/// A new task with the content of a failed one.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct ReleasedView {
     pub task_id: String,
     pub run_id: String,
+    /// The run of the failed task.
     pub replayed_from: String,
 }
 
+/// The new task if the task had failed, otherwise the task, whose next attempt is due now.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(untagged)]
 pub enum RetriedView {
@@ -145,6 +159,7 @@ pub enum RetriedView {
     Due(TaskStatusView),
 }
 
+/// What to do with the tasks that match.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum BulkAction {
@@ -153,9 +168,11 @@ pub enum BulkAction {
     Delete,
 }
 
+/// Selects tasks. A task must match every field that is given; an empty filter selects all tasks.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct BulkFilter {
+    /// A type; with `%` at the end, every type with this prefix.
     #[serde(default, rename = "type", skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -164,100 +181,112 @@ pub struct BulkFilter {
     /// `key:value`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub label: Option<String>,
+    /// Created at or after this time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(extend("format" = "date-time"))]
     pub since: Option<String>,
+    /// Created before this time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(extend("format" = "date-time"))]
     pub until: Option<String>,
 }
 
-/// The same for many tasks. An empty filter means all of them.
+/// Cancels, retries or deletes every task that matches a filter, at most 10,000 in one request.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct BulkRequest {
     pub action: BulkAction,
     #[serde(deserialize_with = "object::one")]
     pub filter: BulkFilter,
-    /// Only say what would be changed.
+    /// Report what would change, and change nothing.
     #[serde(default)]
     pub dry_run: bool,
+    /// The person or program that changes the tasks, for their history.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     #[schemars(length(max = 1024))]
     pub actor: String,
 }
 
+/// How many tasks a bulk request matched and changed.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct BulkView {
     pub matched: usize,
     pub changed: usize,
-    /// The first of them.
+    /// The ids of the first 100 tasks.
     pub tasks: Vec<String>,
-    /// There are more; call again.
+    /// More tasks match: send the request again.
     pub more: bool,
 }
 
-/// What a worker would do.
+/// A worker's claim: which tasks it takes.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ClaimRequest {
     #[schemars(length(min = 1, max = 200))]
     pub worker_id: String,
-    /// Names of types; a `%` at the end stands for anything.
+    /// The task types it claims; a type with `%` at the end stands for every type with this prefix.
     #[schemars(length(min = 1, max = 100))]
     pub types: Vec<String>,
+    /// How many tasks it takes at most; by default 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 100))]
     pub max: Option<u32>,
+    /// How long it may keep a task without a heartbeat: 1s to 1h, by default 30s.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::optional_duration")]
     pub lease: Option<Value>,
+    /// How long the server waits for a task before it responds with none: up to 60s, by default 20s.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::optional_duration")]
     pub wait: Option<Value>,
+    /// The runtime of the worker, such as `python`. A type that is bound to another runtime is not claimed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 200))]
     pub runtime: Option<String>,
+    /// The version of the worker's code, shown in the list of workers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 200))]
     pub version: Option<String>,
+    /// How many tasks the worker can do at once, shown in the list of workers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub slots: Option<u32>,
 }
 
-/// A task in a worker's hands.
+/// A task that a worker has claimed.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct ClaimedView {
     pub task_id: String,
     #[serde(rename = "type")]
-    pub name: String,
+    pub task_type: String,
     #[schemars(with = "Value")]
     pub input: Box<RawValue>,
     pub attempt: u32,
     pub max_attempts: u32,
-    /// Shown with every report; nobody else has it.
+    /// Proves, in every report and heartbeat, that this worker holds the task.
     pub claim_token: String,
     #[schemars(extend("format" = "date-time"))]
     pub lease_until: String,
     pub lease_ms: u64,
     pub run_id: String,
     pub step: String,
-    /// Whose step it is; nothing for a plain task.
+    /// The workflow that the step belongs to; `null` for a single task.
     pub workflow: Option<String>,
-    /// What an earlier attempt saved.
+    /// The progress that an earlier attempt saved.
     #[schemars(with = "Value")]
     pub progress: Option<Box<RawValue>>,
-    /// The same for every attempt: for whoever must not do something twice.
+    /// The same for every attempt: pass it to services that must not do the work twice.
     pub idempotency_key: String,
 }
 
+/// The tasks that a worker gets.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct ClaimedViews {
     pub data: Vec<ClaimedView>,
-    /// Tasks this worker has and nobody wants any more.
+    /// Ids of tasks that this worker holds and that were cancelled: it should stop working on them.
     pub cancelled: Vec<String>,
 }
 
+/// Reports that an attempt succeeded.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CompleteRequest {
@@ -267,65 +296,78 @@ pub struct CompleteRequest {
     pub result: Option<Box<RawValue>>,
 }
 
+/// Why an attempt failed.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct WorkerError {
     pub message: String,
+    /// A short name for programs, such as `card_declined`; by default `worker_error`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub code: Option<String>,
 }
 
+/// Reports that an attempt failed.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct FailRequest {
     pub claim_token: String,
     #[serde(deserialize_with = "object::one")]
     pub error: WorkerError,
-    /// It will not work next time either.
+    /// Another attempt would fail, too: the task fails now.
     #[serde(default, rename = "final")]
     pub is_final: bool,
+    /// How long until the next attempt, instead of the delay of the retry policy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::optional_duration")]
     pub retry_after: Option<Value>,
 }
 
+/// Gives a task back. It can be claimed again later, and no attempt is charged.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SnoozeRequest {
     pub claim_token: String,
+    /// How long the task cannot be claimed: up to 30 days.
     #[serde(rename = "for")]
     #[schemars(schema_with = "schema::duration")]
     pub span: Value,
 }
 
+/// Extends a lease and saves progress.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct HeartbeatRequest {
     pub claim_token: String,
+    /// How long the lease lasts from now; by default as long as when the task was claimed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::optional_duration")]
     pub extend: Option<Value>,
+    /// Progress to save for the next attempt: any JSON up to 4 KB.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Value")]
     pub progress: Option<Box<RawValue>>,
 }
 
+/// The lease after a heartbeat.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct HeartbeatView {
     #[schemars(extend("format" = "date-time"))]
     pub lease_until: String,
-    /// Nobody wants the result any more.
+    /// The task was cancelled: the worker should stop.
     pub cancel: bool,
 }
 
+/// A line for the history of a task.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct LogLine {
+    /// `debug`, `info`, `warning` or `error`; by default `info`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub level: Option<String>,
     pub message: String,
 }
 
+/// Adds lines to the history of a task.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct LogsRequest {
@@ -335,6 +377,7 @@ pub struct LogsRequest {
     pub lines: Vec<LogLine>,
 }
 
+/// How the server took a report.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct ReportedView {
     pub task_id: String,
@@ -342,7 +385,7 @@ pub struct ReportedView {
     pub status: Word,
 }
 
-/// How one attempt ended: with a `result`, an `error`, or a wish to `snooze`.
+/// How an attempt ended: with one of `result`, `error` and `snooze`; with none of them, the result is `null`.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct DoneItem {
@@ -363,105 +406,125 @@ pub struct DoneItem {
     pub snooze: Option<Value>,
 }
 
+/// A heartbeat for one task.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct HeartbeatItem {
     pub task_id: String,
     pub claim_token: String,
+    /// How long the lease lasts from now; by default as long as when the task was claimed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::optional_duration")]
     pub extend: Option<Value>,
+    /// Progress to save for the next attempt: any JSON up to 4 KB.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Value")]
     pub progress: Option<Box<RawValue>>,
 }
 
-/// Everything a worker has to say and to ask, in one round trip.
+/// A worker's reports, heartbeats and claim in one request.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct WorkRequest {
     #[schemars(length(min = 1, max = 200))]
     pub worker_id: String,
+    /// The task types it claims; a type with `%` at the end stands for every type with this prefix.
     #[schemars(length(min = 1, max = 100))]
     pub types: Vec<String>,
-    /// How many more tasks it would take.
+    /// How many more tasks the worker takes. With 0, the server waits only for cancellations.
     #[serde(default)]
     #[schemars(range(min = 0, max = 1_000))]
     pub credits: u32,
+    /// How long the worker may keep a task without a heartbeat: 1s to 1h, by default 30s.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::optional_duration")]
     pub lease: Option<Value>,
+    /// How long the server waits for a task before it responds with none: up to 60s, by default 20s. With `done`, it
+    /// does not wait.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::optional_duration")]
     pub wait: Option<Value>,
+    /// Attempts that have ended.
     #[serde(default, deserialize_with = "object::many", skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 1_000))]
     pub done: Vec<DoneItem>,
+    /// Leases to extend.
     #[serde(default, deserialize_with = "object::many", skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 1_000))]
     pub heartbeats: Vec<HeartbeatItem>,
+    /// The runtime of the worker, such as `python`. A type that is bound to another runtime is not claimed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 200))]
     pub runtime: Option<String>,
+    /// The version of the worker's code, shown in the list of workers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 200))]
     pub version: Option<String>,
+    /// How many tasks the worker can do at once, shown in the list of workers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub slots: Option<u32>,
 }
 
+/// The lease of one task.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct LeaseView {
     pub task_id: String,
-    /// Nothing when it is this worker's no longer.
+    /// `null` if this worker no longer holds the task.
     #[schemars(extend("format" = "date-time"))]
     pub lease_until: Option<String>,
+    /// The task was cancelled or its lease was lost: the worker should stop.
     pub cancel: bool,
 }
 
+/// The response to a worker's reports, heartbeats and claim.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct WorkView {
-    /// In the order of `done`.
+    /// How the server took each report, in the order of `done`.
     pub acks: Vec<ReportedView>,
-    /// In the order of `heartbeats`; then what was cancelled meanwhile.
+    /// The leases in the order of `heartbeats`, then the other tasks of this worker that were cancelled.
     pub leases: Vec<LeaseView>,
+    /// New tasks.
     pub tasks: Vec<ClaimedView>,
 }
 
+/// How many tasks of a type may be leased at once.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TypeLimits {
-    /// How many tasks may be leased at once…
+    /// How many of the type.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 1_000_000))]
     pub limit: Option<u32>,
-    /// …and how many of one concurrency key.
+    /// How many with the same concurrency key.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 1_000_000))]
     pub per_key: Option<u32>,
 }
 
+/// How many tasks of a type are given to workers in a period of time.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TypeRate {
-    /// How many tasks are handed out…
+    /// How many tasks.
     #[schemars(range(min = 1, max = 100_000))]
     pub limit: u32,
-    /// …in any stretch of this length…
+    /// The length of the period; the limit holds for every period of this length.
     #[schemars(schema_with = "schema::duration")]
     pub per: Value,
-    /// …of the type, or of each concurrency key.
+    /// Whether the limit is for each concurrency key instead of for the type.
     #[serde(default)]
     pub per_key: bool,
 }
 
-/// What is to be known about a type. What is left out stays; `null` takes it away.
+/// Registers or changes a task type. A field that is left out keeps its value; `null` removes it.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TypeRequest {
+    /// Only workers of this runtime, or of none, get tasks of the type.
     #[serde(default, deserialize_with = "given", skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>", length(min = 1, max = 200))]
     pub runtime: Option<Option<String>>,
+    /// Whether tasks of the type can be submitted and claimed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub enabled: Option<bool>,
     #[serde(default, deserialize_with = "given", skip_serializing_if = "Option::is_none")]
@@ -475,7 +538,7 @@ pub struct TypeRequest {
     pub rate: Option<Option<TypeRate>>,
 }
 
-/// Tells `null` from nothing.
+/// Distinguishes `null` (`Some(None)`) from a missing field (`None`).
 fn given<'de, D, T>(deserializer: D) -> Result<Option<Option<T>>, D::Error>
 where
     D: serde::Deserializer<'de>,
@@ -484,6 +547,7 @@ where
     Option::<T>::deserialize(deserializer).map(Some)
 }
 
+/// The pause of a task type: when it began, and the `actor` and `note` of the request.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct TypePauseView {
     #[schemars(extend("format" = "date-time"))]
@@ -492,6 +556,7 @@ pub struct TypePauseView {
     pub note: String,
 }
 
+/// A task type.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct TypeView {
     #[serde(rename = "type")]
@@ -502,11 +567,11 @@ pub struct TypeView {
     pub paused: Option<TypePauseView>,
     pub concurrency: Option<TypeLimits>,
     pub rate: Option<TypeRate>,
-    /// Tasks that wait to be claimed.
+    /// How many tasks wait to be claimed.
     pub ready: u64,
-    /// Tasks that workers have.
+    /// How many tasks workers hold.
     pub leased: u32,
-    /// Workers that claim it and were heard of lately.
+    /// How many workers claimed the type recently.
     pub workers: u32,
     #[schemars(extend("format" = "date-time"))]
     pub created_at: String,
@@ -514,15 +579,16 @@ pub struct TypeView {
     pub updated_at: String,
 }
 
+/// A worker that was seen in the last day.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct WorkerView {
     pub id: String,
-    /// What it claims.
+    /// The task types it claims.
     pub types: Vec<String>,
     pub runtime: Option<String>,
     pub version: Option<String>,
     pub slots: Option<u32>,
-    /// Tasks it has.
+    /// How many tasks it holds.
     pub leased: u32,
     #[schemars(extend("format" = "date-time"))]
     pub first_seen: String,

@@ -1,33 +1,35 @@
-//! How versions, what differs between them, and graphs are shown.
+//! Versions of workflows, their differences, and graphs.
 
 use crate::Word;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// One edition of a workflow.
+/// One version of a workflow.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct VersionEntryView {
     pub number: u32,
+    /// `sha256:<hex>` of the canonical definition.
     pub hash: String,
-    /// What made it: `create` or `update`.
+    /// The request that created it: `create` or `update`.
     pub source: String,
     #[schemars(extend("format" = "date-time"))]
     pub at: String,
 }
 
-/// What differs between two versions.
+/// The differences between two versions of a workflow.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct DiffView {
     pub from: VersionEntryView,
     pub to: VersionEntryView,
     pub steps: StepsDiffView,
-    /// Fields beside the steps.
+    /// Fields of the definition other than its steps and names.
     pub settings: Vec<FieldDiffView>,
-    /// Both as JSON in the author's order, as a unified diff.
+    /// A unified diff of both definitions as JSON, with the fields in the author's order.
     pub text: String,
 }
 
+/// The steps that were added, removed or changed.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct StepsDiffView {
     pub added: Vec<String>,
@@ -35,13 +37,14 @@ pub struct StepsDiffView {
     pub changed: Vec<StepDiffView>,
 }
 
+/// The fields of a step that differ.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct StepDiffView {
     pub step: String,
     pub fields: Vec<FieldDiffView>,
 }
 
-/// A field that was there and is not, is there and was not, or has another value.
+/// A field that differs. Without `old` it was added, without `new` it was removed.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct FieldDiffView {
     pub path: String,
@@ -51,6 +54,7 @@ pub struct FieldDiffView {
     pub new: Option<Value>,
 }
 
+/// The steps of a workflow or of a run, and how they depend on each other.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct GraphView {
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -61,6 +65,7 @@ pub struct GraphView {
     pub edges: Vec<GraphEdgeView>,
 }
 
+/// A step as a node of a graph.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct GraphNodeView {
     pub step: String,
@@ -72,14 +77,15 @@ pub struct GraphNodeView {
     pub needs: Vec<String>,
     #[serde(rename = "if", skip_serializing_if = "Option::is_none")]
     pub condition: Option<String>,
-    /// In the order of declaration, from 0.
+    /// The position in the definition, from 0.
     pub position: usize,
 }
 
+/// A dependency: `to` needs `from`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct GraphEdgeView {
     pub from: String,
     pub to: String,
-    /// `ok`: taken when the step it comes from succeeds; `any`: whatever becomes of it.
+    /// `ok` if `to` starts only after `from` succeeded, `any` if it may start however `from` ended.
     pub on: Word,
 }

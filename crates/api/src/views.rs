@@ -1,4 +1,4 @@
-//! What answers look like.
+//! Responses about workflows, runs, triggers and the server.
 
 use crate::{Word, schema};
 use schemars::JsonSchema;
@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 
+/// A workflow and its current version.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct WorkflowView {
     pub id: String,
@@ -17,10 +18,13 @@ pub struct WorkflowView {
     pub tags: Value,
     #[schemars(schema_with = "schema::form")]
     pub form: Word,
+    /// The type of its trigger.
     pub trigger: String,
+    /// How many steps the definition has.
     pub task_count: u32,
+    /// Whether runs can be started.
     pub enabled: bool,
-    /// While its new runs wait for their turn; only where one workflow is asked for.
+    /// Set while the workflow is paused; absent in lists.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub paused: Option<PauseView>,
     pub version: u32,
@@ -33,11 +37,12 @@ pub struct WorkflowView {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("format" = "date-time"))]
     pub deleted_at: Option<String>,
-    /// As it was written; only where one workflow is asked for.
+    /// The definition as its author wrote it; only in the response for a single workflow.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub definition: Option<Value>,
 }
 
+/// Whether a definition is valid, and every problem if it is not.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct ValidationView {
     pub valid: bool,
@@ -48,6 +53,7 @@ pub struct ValidationView {
     pub problems: Vec<crate::Problem>,
 }
 
+/// A run that was started.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct StartedView {
     pub run_id: String,
@@ -56,10 +62,12 @@ pub struct StartedView {
     pub status: Word,
     #[schemars(extend("format" = "date-time"))]
     pub started_at: String,
+    /// An earlier request with the same idempotency key started the run.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub deduplicated: bool,
 }
 
+/// A run in a list.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct RunSummary {
     pub id: String,
@@ -70,19 +78,21 @@ pub struct RunSummary {
     pub version: u32,
     #[schemars(schema_with = "schema::run_status")]
     pub status: Word,
-    /// Kinds a waiting run waits for.
+    /// The kinds of things that the run waits for.
     #[schemars(schema_with = "schema::wait_kinds")]
     pub waiting_for: Vec<Word>,
     #[schemars(extend("format" = "date-time"))]
     pub started_at: String,
     #[schemars(extend("format" = "date-time"))]
     pub finished_at: Option<String>,
+    /// When the run times out.
     #[schemars(extend("format" = "date-time"))]
     pub expires_at: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error_code: Option<String>,
 }
 
+/// A run with its steps.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct RunView {
     pub id: String,
@@ -96,37 +106,43 @@ pub struct RunView {
     pub status: Word,
     pub waiting_for: Vec<WaitingView>,
     pub trigger: TriggerView,
-    /// What the run was given: the trigger's body.
+    /// The input of the run: the same as `trigger.body`.
     pub input: Value,
+    /// Always `null` for a graph.
     pub output: Value,
+    /// Why the run failed.
     pub error: Option<FailureView>,
     pub failed_steps: Vec<String>,
     #[schemars(with = "BTreeMap<String, String>")]
     pub labels: Map<String, Value>,
-    /// One entry per step, in declaration order.
+    /// One entry for each step, in the order of the definition.
     #[schemars(with = "BTreeMap<String, StepView>")]
     pub tasks: Map<String, Value>,
     #[schemars(extend("format" = "date-time"))]
     pub started_at: String,
     #[schemars(extend("format" = "date-time"))]
     pub finished_at: Option<String>,
+    /// When the run times out.
     #[schemars(extend("format" = "date-time"))]
     pub expires_at: String,
-    /// The run whose input this one repeats.
+    /// The run that this one replays.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub replayed_from: Option<String>,
-    /// While somebody holds the run.
+    /// Set while the run is paused.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub paused: Option<PauseView>,
-    /// What it shares its workflow's `concurrency` limit with.
+    /// The run shares the workflow's `concurrency` limit with the runs that have the same key.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub concurrency_key: Option<String>,
+    /// The `actor` of the request that cancelled the run.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cancelled_by: Option<String>,
 }
 
+/// The pause of a run or a workflow.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct PauseView {
+    /// The `actor` of the request that paused it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub by: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -135,11 +151,12 @@ pub struct PauseView {
     pub at: String,
 }
 
+/// Something that a run waits for.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct WaitingView {
     #[schemars(schema_with = "schema::wait_kind")]
     pub kind: Word,
-    /// Absent when the run as a whole waits.
+    /// The step that waits; absent if the whole run waits.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub step: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -147,7 +164,7 @@ pub struct WaitingView {
     pub until: Option<String>,
 }
 
-/// What started a run, and what it was given.
+/// What started a run, and its input.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct TriggerView {
     #[serde(rename = "type")]
@@ -156,10 +173,10 @@ pub struct TriggerView {
     pub body: Value,
     #[schemars(with = "BTreeMap<String, String>")]
     pub headers: Map<String, Value>,
-    /// The trigger it came through.
+    /// The id of the schedule, webhook or manual trigger that started the run.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub id: Option<String>,
-    /// The moment a schedule meant.
+    /// The fire time of the schedule.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("format" = "date-time"))]
     pub scheduled_for: Option<String>,
@@ -167,7 +184,7 @@ pub struct TriggerView {
     pub delivery_id: Option<String>,
 }
 
-/// A schedule, a webhook or a door to open by hand.
+/// A trigger: a schedule, a webhook or a manual trigger.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct TriggerDetail {
     pub id: String,
@@ -178,14 +195,15 @@ pub struct TriggerDetail {
     pub workflow_id: String,
     pub enabled: bool,
     pub note: Option<String>,
-    /// Without secrets.
+    /// The settings of the trigger, without secrets.
     pub config: Value,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub variable_mapping: Option<Value>,
-    /// Made by the workflow's own definition.
+    /// The definition of the workflow declares the trigger; change it there.
     pub is_owned: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub webhook_url: Option<String>,
+    /// When the schedule fires next.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("format" = "date-time"))]
     pub next_at: Option<String>,
@@ -198,7 +216,7 @@ pub struct TriggerDetail {
     pub updated_at: String,
 }
 
-/// One line of a trigger's log.
+/// An entry in the log of a trigger.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct DeliveryView {
     pub id: String,
@@ -206,48 +224,56 @@ pub struct DeliveryView {
     pub at: String,
     #[schemars(schema_with = "schema::delivery_outcome")]
     pub outcome: Word,
+    /// Why the delivery was skipped, rejected or queued.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
     pub run_id: Option<String>,
+    /// The fire time of the schedule.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("format" = "date-time"))]
     pub scheduled_for: Option<String>,
 }
 
-/// A moment of a schedule.
+/// A fire time of a schedule.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
-pub struct MomentView {
+pub struct FireTimeView {
     #[schemars(extend("format" = "date-time"))]
     pub at: String,
+    /// The same time in the time zone of the schedule.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("format" = "date-time"))]
     pub local: Option<String>,
-    /// With its jitter.
+    /// When the run starts: the fire time plus the jitter of the schedule.
     #[schemars(extend("format" = "date-time"))]
     pub starts_at: String,
 }
 
+/// The run that a webhook delivery started.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct DeliveredView {
     pub run_id: String,
     pub delivery_id: String,
     #[schemars(schema_with = "schema::run_status")]
     pub status: Word,
+    /// An earlier request with the same delivery id or idempotency key started the run.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub deduplicated: bool,
 }
 
+/// Why a run or a step failed.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct FailureView {
     pub code: String,
     pub message: String,
+    /// The step that made the run fail.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub step: Option<String>,
 }
 
-/// A step of a run. In `tasks` its name is the key; in a list it has `step`.
+/// A step of a run.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct StepView {
+    /// The name of the step; absent in `tasks` of a run, where the name is the key.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub step: Option<String>,
     #[serde(rename = "type")]
@@ -258,6 +284,7 @@ pub struct StepView {
     pub needs: Option<Vec<String>>,
     #[serde(rename = "if", skip_serializing_if = "Option::is_none")]
     pub condition: Option<String>,
+    /// The status of the HTTP response.
     pub status_code: Option<u16>,
     pub attempt: u32,
     pub duration_ms: Option<u64>,
@@ -265,12 +292,15 @@ pub struct StepView {
     pub started_at: Option<String>,
     #[schemars(extend("format" = "date-time"))]
     pub finished_at: Option<String>,
+    /// When a sleeping step continues.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("format" = "date-time"))]
     pub wake_at: Option<String>,
+    /// When a waiting step times out.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("format" = "date-time"))]
     pub deadline: Option<String>,
+    /// When a retrying step starts its next attempt.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("format" = "date-time"))]
     pub next_attempt_at: Option<String>,
@@ -278,6 +308,7 @@ pub struct StepView {
     pub headers: Option<Map<String, Value>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub body: Option<Value>,
+    /// The body was longer than 262,144 bytes and was cut.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_truncated: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -286,20 +317,25 @@ pub struct StepView {
     pub skipped_because: Option<SkipView>,
 }
 
-/// Why a step was skipped: a condition with the values it saw, or needs that did not succeed.
+/// Why a step was skipped: its condition was false, or a step it needs did not succeed.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct SkipView {
+    /// `condition_false`, `needs_not_successful` or `unknown`.
     pub reason: Word,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub condition: Option<String>,
+    /// The values that the condition read.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub saw: Option<Map<String, Value>>,
+    /// The steps it needs that did not succeed, with their statuses.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub steps: Option<Map<String, Value>>,
 }
 
+/// An event in the history of a run.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct EventView {
+    /// The number of the event, from 1 without gaps.
     pub seq: u64,
     #[schemars(extend("format" = "date-time"))]
     pub at: String,
@@ -310,11 +346,14 @@ pub struct EventView {
     pub step: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub attempt: Option<u32>,
+    /// The person or program that caused the event.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub actor: Option<String>,
+    /// Details, which depend on the type.
     pub data: Value,
 }
 
+/// The status of a run.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct RunStatusView {
     pub id: String,
@@ -322,20 +361,25 @@ pub struct RunStatusView {
     pub status: Word,
 }
 
+/// The server has accepted a callback.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct ReceivedView {
     pub received: bool,
 }
 
+/// The time of the engine.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct ClockView {
     #[schemars(extend("format" = "date-time"))]
     pub now: String,
+    /// `real` or `virtual`.
     pub clock: Word,
+    /// How many runs continued because a time was reached.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fired: Option<u64>,
 }
 
+/// The server's name, its version, and the path of its API.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct VersionView {
     pub name: Word,
@@ -343,7 +387,7 @@ pub struct VersionView {
     pub api: Word,
 }
 
-/// Why a run, or one of its steps, is where it is.
+/// Why a run, or one of its steps, is in its state.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct ExplainView {
     pub run_id: String,
@@ -351,31 +395,33 @@ pub struct ExplainView {
     pub status: Word,
     #[schemars(schema_with = "schema::reason")]
     pub reason: Word,
-    /// The same as a sentence.
+    /// The reason as a sentence.
     pub summary: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub step: Option<String>,
-    /// The evidence.
+    /// The evidence for the reason.
     pub details: Value,
-    /// What can be done now; each works when it is sent as it stands.
+    /// Requests that are possible now. Send one as it is: `method`, `path` and `body`.
     pub next_actions: Vec<ActionView>,
-    /// From the run towards the cause.
+    /// The causes, from the run to the root cause.
     pub chain: Vec<CauseView>,
 }
 
+/// A request that is possible in the current state.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct ActionView {
     pub action: Word,
     pub method: Word,
-    /// A path of this server, or the address to call.
+    /// A path on this server, or the URL to call.
     pub path: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub body: Option<Value>,
 }
 
+/// One link in the chain of causes.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct CauseView {
-    /// `run`, `step`, `workflow` or `type`.
+    /// What the link is about: `run`, `step`, `workflow` or `type`.
     pub what: Word,
     pub name: String,
     #[schemars(schema_with = "schema::reason")]
@@ -387,25 +433,29 @@ pub struct CauseView {
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct BatchItemView {
     pub run_id: String,
-    /// `deleted` if the key's run has been deleted since.
+    /// The status of the run; `deleted` if the run with the same idempotency key has been deleted.
     pub status: Word,
+    /// An earlier request with the same idempotency key started the run.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub deduplicated: bool,
 }
 
+/// The run that a replay started.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct ReplayedView {
     pub run_id: String,
+    /// The run that was replayed.
     pub replayed_from: String,
     pub workflow_id: String,
     pub status: Word,
     #[schemars(extend("format" = "date-time"))]
     pub started_at: String,
+    /// An earlier request with the same idempotency key started the run.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub deduplicated: bool,
 }
 
-/// An event on a stream.
+/// An event in a stream, with its run and workflow.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct StreamEventView {
     #[serde(flatten)]
@@ -414,10 +464,10 @@ pub struct StreamEventView {
     pub workflow: String,
 }
 
-/// How a stream of a run ends.
+/// The last message in the stream of a run.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct StreamEndView {
     pub run_id: String,
-    /// `deleted` if the run is gone.
+    /// The final status of the run; `deleted` if the run has been deleted.
     pub status: Word,
 }

@@ -1,24 +1,24 @@
-//! `onward bench`: how fast this machine runs workflows, measured honestly.
+//! `onward bench`: measures how fast this machine runs workflows.
 //!
-//! Every workload runs the real engine on a real store with fsync on, is checked afterwards (every run
-//! that was started has completed, and `verify` finds nothing wrong with the store), and is printed beside the ceiling of the same
-//! moment: the bare store writing the same rows and bytes with the same number in flight.
+//! Every workload runs the real engine on a real store with fsync on. Afterwards the result is checked: every run that
+//! was started has completed, and `verify` finds no problem in the store. Throughput is printed beside a ceiling that
+//! is measured right after it: the bare store, writing the same rows and bytes with as many runs in flight.
 
 mod ceiling;
 mod flow;
-mod ground;
 mod http;
 mod kernel;
 mod machine;
 mod queue;
 mod remote;
+mod storage;
 
 use ::kernel::OrgId;
 use engine::{ClockMode, Engine, Options};
-use ground::Ground;
 use serde::Serialize;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use storage::BenchStore;
 use store::Location;
 
 #[derive(clap::Args)]
@@ -26,7 +26,7 @@ pub struct Arguments {
     /// What to measure
     #[arg(value_enum)]
     workload: Workload,
-    /// Length of the measured window
+    /// How long to measure, in seconds
     #[arg(long, default_value_t = 10)]
     seconds: u64,
     /// Runs in flight
@@ -35,22 +35,22 @@ pub struct Arguments {
     /// How many runs sleep (workload `sleepers`)
     #[arg(long, default_value_t = 10_000)]
     sleepers: usize,
-    /// Finished runs (flow1, flow10) or tasks that wait (queue) in the store before the measurement begins
+    /// Finished runs (flow1, flow10) or ready tasks (queue) to write into the store before measuring
     #[arg(long, default_value_t = 0)]
     preload: u64,
-    /// Steps are done by workers outside, over HTTP (flow10)
+    /// Steps are tasks for workers that connect over HTTP (flow10)
     #[arg(long)]
     external: bool,
-    /// Workers that are connected (queue, and flow10 --external)
+    /// How many workers connect (queue, and flow10 --external)
     #[arg(long, default_value_t = 4)]
     workers: usize,
-    /// Folder for the database; a new one below it is made and removed
+    /// Folder in which a temporary folder for the database is made
     #[arg(long, default_value = ".")]
     data: PathBuf,
-    /// A Postgres to measure, by the address of any of its databases; new ones are made on it and removed
+    /// A Postgres server to measure, as the URL of any of its databases; the databases made on it are removed again
     #[arg(long, env = "ONWARD_BENCH_STORE", hide_env_values = true)]
     store: Option<String>,
-    /// Print one JSON object instead of words
+    /// Print one JSON object instead of text
     #[arg(long)]
     json: bool,
 }
@@ -61,17 +61,17 @@ enum Workload {
     Flow1,
     /// Runs of ten sequential no-op steps
     Flow10,
-    /// One run at a time, one step: start to result
+    /// One run of one step at a time: from start to result
     Latency1,
-    /// One run at a time, ten steps: start to result
+    /// One run of ten steps at a time: from start to result
     Latency10,
     /// One run of 1,000 parallel steps and a join
     Fanout,
     /// Many runs sleeping 30 seconds
     Sleepers,
-    /// Over HTTP to a server process: accepting runs, waiting for results, steps that call a stub
+    /// Runs over HTTP to a server process: starting them, waiting for results, steps that call a stub
     Http,
-    /// Tasks over HTTP to a server process: recording them one by one and in bulk, claiming, draining
+    /// Tasks over HTTP to a server process: submitting one by one and in bulk, claiming, draining
     Queue,
     /// The bare store, writing what flow10 writes
     Ceiling,
@@ -96,7 +96,7 @@ impl Workload {
     }
 }
 
-/// What one workload measured; fields that mean nothing for it are null.
+/// What one workload measured; fields that do not apply to it are null.
 #[derive(Default, Serialize)]
 pub struct Figures {
     workload: &'static str,
@@ -118,7 +118,7 @@ pub struct Figures {
 }
 
 pub fn run(arguments: Arguments) -> ExitCode {
-    let server = match ground::server(arguments.store.as_deref()) {
+    let server = match storage::server(arguments.store.as_deref()) {
         Ok(server) => server,
         Err(why) => {
             eprintln!("error: {why}");
@@ -149,58 +149,58 @@ fn failed(why: &str) -> ExitCode {
 }
 
 async fn measure(arguments: &Arguments, server: Option<String>) -> Result<Vec<Figures>, String> {
-    let ground = Ground::new(&arguments.data, server)?;
-    let measured = measure_on(&ground, arguments).await;
-    let cleared = ground.clear().await;
+    let storage = BenchStore::new(&arguments.data, server)?;
+    let measured = measure_on(&storage, arguments).await;
+    let cleared = storage.clear().await;
     measured.and_then(|all| cleared.map(|()| all))
 }
 
-async fn measure_on(ground: &Ground, arguments: &Arguments) -> Result<Vec<Figures>, String> {
+async fn measure_on(storage: &BenchStore, arguments: &Arguments) -> Result<Vec<Figures>, String> {
     let is_external = arguments.workload == Workload::Flow10 && arguments.external;
     if arguments.external && !is_external {
-        return Err("`--external` is for flow10".into());
+        return Err("`--external` works with the workload flow10 only".into());
     }
     if is_external || matches!(arguments.workload, Workload::Http | Workload::Queue) {
         let workers = arguments.workers.max(1);
         let mut all = match arguments.workload {
-            Workload::Http => http::figures(ground, arguments.seconds).await?,
-            Workload::Queue => queue::figures(ground, arguments.seconds, workers, arguments.preload).await?,
-            _ => vec![queue::flow(ground, arguments.seconds, workers, arguments.concurrency.max(1)).await?],
+            Workload::Http => http::figures(storage, arguments.seconds).await?,
+            Workload::Queue => queue::figures(storage, arguments.seconds, workers, arguments.preload).await?,
+            _ => vec![queue::flow(storage, arguments.seconds, workers, arguments.concurrency.max(1)).await?],
         };
-        let is_clean = ground.is_clean().await?;
+        let is_clean = storage.is_clean().await?;
         all.iter_mut().for_each(|figures| {
-            figures.store = ground.kind();
+            figures.store = storage.kind();
             figures.ok &= is_clean;
         });
         return Ok(all);
     }
     let (seconds, concurrency, preload) = (arguments.seconds, arguments.concurrency.max(1), arguments.preload);
     let mut figures = match arguments.workload {
-        Workload::Flow1 => flow::throughput(ground, &Load { steps: 1, concurrency, seconds, preload }).await?,
-        Workload::Flow10 => flow::throughput(ground, &Load { steps: 10, concurrency, seconds, preload }).await?,
-        Workload::Latency1 => flow::latency(ground, 1, seconds).await?,
-        Workload::Latency10 => flow::latency(ground, 10, seconds).await?,
-        Workload::Fanout => flow::fanout(ground, seconds).await?,
-        Workload::Sleepers => flow::sleepers(ground, arguments.sleepers).await?,
+        Workload::Flow1 => flow::throughput(storage, &Load { steps: 1, concurrency, seconds, preload }).await?,
+        Workload::Flow10 => flow::throughput(storage, &Load { steps: 10, concurrency, seconds, preload }).await?,
+        Workload::Latency1 => flow::latency(storage, 1, seconds).await?,
+        Workload::Latency10 => flow::latency(storage, 10, seconds).await?,
+        Workload::Fanout => flow::fanout(storage, seconds).await?,
+        Workload::Sleepers => flow::sleepers(storage, arguments.sleepers).await?,
         Workload::Kernel => kernel::advances(10, seconds)?,
         Workload::Http | Workload::Queue => return Err("measured above".into()),
         Workload::Ceiling => {
-            let rate = ceiling::steps_per_second(ground, 10, concurrency, seconds).await?;
+            let rate = ceiling::steps_per_second(storage, 10, concurrency, seconds).await?;
             Figures { rate_per_s: Some(rate), unit: Some("steps/s"), ok: rate > 0.0, ..Default::default() }
         }
     };
     if arguments.workload != Workload::Ceiling && preload == 0 {
-        figures.ok &= ground.is_clean().await?;
+        figures.ok &= storage.is_clean().await?;
     }
     figures.workload = arguments.workload.name();
-    figures.store = ground.kind();
+    figures.store = storage.kind();
     let steps = match arguments.workload {
         Workload::Flow1 => Some(1),
         Workload::Flow10 => Some(10),
         _ => None,
     };
     if let Some(steps) = steps {
-        let rate = ceiling::steps_per_second(ground, steps, concurrency, seconds).await?;
+        let rate = ceiling::steps_per_second(storage, steps, concurrency, seconds).await?;
         figures.ceiling_per_s = Some(rate);
     }
     Ok(vec![figures])
@@ -242,12 +242,12 @@ fn print(figures: &Figures) {
     }
 }
 
-/// A clock for latencies: monotonic, apart from the engine's.
+/// Milliseconds since `started`, on a monotonic clock and not the engine's.
 fn now_ms(started: std::time::Instant) -> f64 {
     started.elapsed().as_secs_f64() * 1_000.0
 }
 
-/// The value below which this share of a sorted list lies.
+/// The value below which this share of the sorted list lies.
 fn percentile(sorted: &[f64], share: f64) -> Option<f64> {
     let index = ((sorted.len() as f64 * share) as usize).min(sorted.len().checked_sub(1)?);
     sorted.get(index).copied()

@@ -1,6 +1,6 @@
-//! `onward dev`: the server for development. No key, so loopback only; its clock may be virtual.
+//! `onward dev`: the server for development. It needs no key, so it listens on loopback only; its clock may be virtual.
 
-use crate::node::{self, Clock, Config, WebhookEndpoint};
+use crate::node::{self, AccessMode, ClockArguments, Config};
 use engine::ClockMode;
 use kernel::Span;
 use std::process::ExitCode;
@@ -15,19 +15,19 @@ pub struct Arguments {
     /// Where a new virtual clock begins, for example 2027-03-27T00:00:00Z
     #[arg(long, env = "ONWARD_CLOCK_START")]
     clock_start: Option<String>,
-    /// How far a virtual clock jumps at the start, as if nobody had been there for so long
+    /// How far a virtual clock jumps at the start, as if the server had been down for so long
     #[arg(long, env = "ONWARD_CLOCK_ADVANCE")]
     clock_advance: Option<String>,
 }
 
 pub fn run(arguments: Arguments) -> ExitCode {
-    node::run(check(arguments), |_| Ok(WebhookEndpoint::Local))
+    node::run(check(arguments), |_| Ok(AccessMode::Local))
 }
 
 fn check(arguments: Arguments) -> Result<Config, String> {
     let listen = arguments.node.listen.ip();
     if !listen.is_loopback() {
-        return Err(format!("`dev` asks for no key and listens on loopback only, not on {listen}; `serve` may"));
+        return Err(format!("`dev` needs no key, so it listens on loopback only, not on {listen}; use `onward serve`"));
     }
     let mode = if arguments.clock == "virtual" { ClockMode::Virtual } else { ClockMode::Real };
     let start = match arguments.clock_start {
@@ -42,5 +42,5 @@ fn check(arguments: Arguments) -> Result<Config, String> {
         Some(text) => Span::parse(&text).ok_or(format!("`{text}` is not a duration such as 3h"))?,
         None => Span(0),
     };
-    node::check(arguments.node, Clock { mode, start, advance })
+    node::check(arguments.node, ClockArguments { mode, start, advance })
 }

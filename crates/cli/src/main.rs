@@ -1,5 +1,5 @@
-//! The one binary. This file only parses and dispatches; each command lives in its own module. It is
-//! also the only crate that reads the environment or ends the process.
+//! The `onward` binary. This file parses the arguments and calls the command; each command has its own module.
+//! No other crate reads the environment or ends the process.
 
 mod bench;
 mod dev;
@@ -15,7 +15,7 @@ mod worker;
 use clap::{CommandFactory, Parser, Subcommand};
 use std::process::ExitCode;
 
-/// Runs are many small things that come and go on several threads: this is a tenth of what a task costs.
+/// Runs make many small allocations on several threads; mimalloc saves about a tenth of the cost of a task.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
@@ -31,11 +31,11 @@ struct Arguments {
 enum Command {
     /// Run the server for development: no key needed, loopback only
     Dev(dev::Arguments),
-    /// Run the server for others: on any address, and only for who has its key
+    /// Run the server for other machines: on any address, and every request needs the admin key
     Serve(serve::Arguments),
     /// Workflows: list, show, apply, delete, enable, disable, pause, resume, history, diff
     Workflows(remote::workflows::Arguments),
-    /// Start a run, and wait for it or watch it if asked to
+    /// Start a run, and optionally wait for it or watch it
     Trigger(remote::trigger::Arguments),
     /// Runs: list, show, tail, explain, cancel, pause, resume, retry, replay, delete
     Runs(remote::runs::Arguments),
@@ -43,15 +43,15 @@ enum Command {
     Triggers(remote::triggers::Arguments),
     /// Tasks: submit, list, show, events, cancel, retry, delete, bulk
     Tasks(remote::tasks::Arguments),
-    /// Types of tasks: list, show, put, pause, resume
+    /// Task types: list, show, put, pause, resume
     Types(remote::types::Arguments),
-    /// List the workers heard of in the last day
+    /// List the workers that claimed tasks in the last day
     Workers(remote::workers::Arguments),
-    /// Do tasks with a command of yours: input on stdin, result on stdout, exit code decides
+    /// Run your own command for each task: input on stdin, result on stdout, exit code says how it went
     Worker(worker::Arguments),
     /// Print a completion script for a shell
     Completions {
-        /// Which one
+        /// The shell
         shell: clap_complete::Shell,
     },
     /// Measure how fast this machine runs workflows
@@ -66,9 +66,9 @@ enum Command {
     Verify(verify::Arguments),
 }
 
-/// Wrong usage: most commands.
+/// Wrong usage, for most commands.
 const EXIT_USAGE: u8 = 2;
-/// Wrong usage: commands with documented exit codes of their own.
+/// Wrong usage, for commands whose documented exit codes already use 2.
 const EXIT_FLAGS: u8 = 20;
 
 fn main() -> ExitCode {
@@ -93,10 +93,10 @@ fn main() -> ExitCode {
         },
         Err(error) => {
             let _ = error.print();
-            let own_codes = std::env::args().nth(1).is_some_and(|command| command == "validate");
+            let has_own_codes = std::env::args().nth(1).is_some_and(|command| command == "validate");
             match error.exit_code() {
                 0 => ExitCode::SUCCESS,
-                _ if own_codes => EXIT_FLAGS.into(),
+                _ if has_own_codes => EXIT_FLAGS.into(),
                 _ => EXIT_USAGE.into(),
             }
         }
@@ -125,15 +125,14 @@ fn print(bytes: &[u8]) -> ExitCode {
 mod tests {
     use super::*;
 
-    /// Every command and every flag is in the reference.
     #[test]
     fn the_reference_names_every_command_and_flag() {
         fn walk(command: &clap::Command, path: &str, missing: &mut Vec<String>) {
             const PAGE: &str = include_str!("../../../docs/reference/cli.md");
             let name = command.get_name();
-            let said = PAGE.contains(&format!("`{path}")) || PAGE.contains(&format!("## {path}"));
+            let is_documented = PAGE.contains(&format!("`{path}")) || PAGE.contains(&format!("## {path}"));
             // A verb may stand beside its opposite: "`onward workflows enable WORKFLOW`, `disable`".
-            if !said && !PAGE.contains(&format!("`, `{name}")) {
+            if !is_documented && !PAGE.contains(&format!("`, `{name}")) {
                 missing.push(path.to_owned());
             }
             for flag in command.get_arguments().filter_map(|argument| argument.get_long()) {
@@ -149,20 +148,20 @@ mod tests {
         Arguments::command().debug_assert();
     }
 
-    /// The list of features, from which the README is written, has the commands and the stores there are.
+    /// The README is generated from the list of features.
     #[test]
     fn the_list_of_features_names_every_command_and_store() {
         use api::features::{ALL, COMMANDS, STORES, State, names};
         let arguments = Arguments::command();
         let commands = arguments.get_subcommands().map(clap::Command::get_name);
         assert_eq!(names(COMMANDS, State::Works), commands.collect());
-        let said = ALL.iter().find(|f| f.area == STORES && f.state == State::Works).expect("a row for stores").what;
+        let listed = ALL.iter().find(|f| f.area == STORES && f.state == State::Works).expect("a row for stores").what;
         for location in ["sqlite:onward.db", "postgres://localhost/onward"] {
             let name = match location.parse().expect("a location") {
                 store::Location::Sqlite(_) => "SQLite",
                 store::Location::Postgres(_) => "Postgres",
             };
-            assert!(said.contains(name), "{name}");
+            assert!(listed.contains(name), "{name}");
         }
     }
 }

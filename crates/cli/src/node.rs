@@ -1,5 +1,6 @@
-//! A server process: what `onward dev` and `onward serve` have in common. Flags become a checked configuration
-//! first; nothing acts while parsing. When the server is ready, standard output gets one line; everything else is a log.
+//! A server process: what `onward dev` and `onward serve` have in common. The flags are checked and become a
+//! configuration before anything is opened. When the server is ready, it prints one line to standard output;
+//! everything else is a log line on standard error.
 
 use engine::secret::{Secret, Signer};
 use engine::{ClockMode, Engine, HttpOptions, Options};
@@ -21,16 +22,16 @@ pub struct Flags {
     /// Address to listen on; port 0 picks a free one
     #[arg(long, env = "ONWARD_LISTEN", default_value = "127.0.0.1:7420")]
     pub listen: SocketAddr,
-    /// Folder for everything that must survive
+    /// Folder for everything that must survive a restart
     #[arg(long, env = "ONWARD_DATA", default_value = "./.onward")]
     pub data: PathBuf,
     /// Where runs are stored: `sqlite:PATH` or `postgres://…` (default: a file in the data folder)
     #[arg(long, env = "ONWARD_STORE", hide_env_values = true)]
     store: Option<String>,
-    /// What callback URLs begin with (default: the address listened on)
+    /// What callback URLs begin with (default: the address that the server listens on)
     #[arg(long, env = "ONWARD_PUBLIC_URL")]
     public_url: Option<String>,
-    /// How long steps under way get to finish after SIGTERM
+    /// How long running steps get to finish after SIGTERM
     #[arg(long, env = "ONWARD_DRAIN_GRACE", default_value = "25s")]
     drain_grace: String,
     /// The key file callback URLs are derived from (default: secret.key in the data folder)
@@ -39,21 +40,21 @@ pub struct Flags {
     /// A file with the secret that signs outgoing requests (default: they are not signed)
     #[arg(long, env = "ONWARD_SIGNING_SECRET_FILE")]
     signing_secret_file: Option<PathBuf>,
-    /// HTTP steps of one organisation under way at once, 1 to 512 (default: no limit of its own)
+    /// How many HTTP steps of one organisation may run at once, 1 to 512 (default: no limit per organisation)
     #[arg(long, env = "ONWARD_HTTP_PER_ORGANISATION", value_parser = clap::value_parser!(u16).range(1..=512))]
     http_per_organisation: Option<u16>,
-    /// For how long runs that have ended are kept, for example 30d (default: until they are deleted)
+    /// How long runs are kept after they end, for example 30d (default: until they are deleted)
     #[arg(long, env = "ONWARD_RETENTION")]
     retention: Option<String>,
 }
 
-/// Flags that were understood.
+/// Flags that were checked.
 pub struct Config {
     listen: SocketAddr,
     data: PathBuf,
     store: Location,
     public_url: Option<String>,
-    pub clock: Clock,
+    pub clock: ClockArguments,
     secret: PathBuf,
     signing_secret: Option<PathBuf>,
     http_per_organisation: Option<usize>,
@@ -61,38 +62,39 @@ pub struct Config {
     retention: Option<Span>,
 }
 
-/// How time passes.
-pub struct Clock {
+/// Which clock the engine uses, and where it starts.
+pub struct ClockArguments {
     pub mode: ClockMode,
     pub start: Option<Timestamp>,
     pub advance: Span,
 }
 
-impl Clock {
-    pub const REAL: Clock = Clock { mode: ClockMode::Real, start: None, advance: Span(0) };
+impl ClockArguments {
+    pub const REAL: ClockArguments = ClockArguments { mode: ClockMode::Real, start: None, advance: Span(0) };
 }
 
-/// Whom the server answers, once it is known by which names it goes.
-pub enum WebhookEndpoint {
-    /// Whoever is on this machine.
+/// Which requests the server answers. It becomes an [`Access`] once the public URL is known.
+pub enum AccessMode {
+    /// Requests from this machine.
     Local,
+    /// Requests that carry the admin key.
     Key(server::KeyHash),
 }
 
-/// Why the process ends, as an exit code.
+/// Exit codes.
 const DRAINED: u8 = 0;
 pub const FLAGS: u8 = 2;
 pub const INPUT_OUTPUT: u8 = 74;
 const IN_USE: u8 = 75;
 
-/// Whoever waits for the end of a run must be able to read how it ended.
+/// Clients that wait for the end of a run must still be able to read how it ended.
 const RETENTION_MIN: Span = Span::from_secs(3600);
 
-/// After the steps, open requests get this long to finish.
+/// How long open requests get to finish after the steps have drained.
 const CLOSING: Duration = Duration::from_secs(2);
 
-/// Runs the server to its end. `door` is asked for once the data folder is there.
-pub fn run(config: Result<Config, String>, door: impl FnOnce(&Path) -> Result<WebhookEndpoint, Failure>) -> ExitCode {
+/// Runs the server until it ends. Calls `access_mode` once the data folder exists.
+pub fn run(config: Result<Config, String>, access_mode: impl FnOnce(&Path) -> Result<AccessMode, Failure>) -> ExitCode {
     let config = match config {
         Ok(config) => config,
         Err(message) => {
@@ -108,8 +110,8 @@ pub fn run(config: Result<Config, String>, door: impl FnOnce(&Path) -> Result<We
             return INPUT_OUTPUT.into();
         }
     };
-    let outcome = make_folder(&config.data).and_then(|()| door(&config.data));
-    let code = match outcome.and_then(|door| runtime.block_on(serve(config, door))) {
+    let outcome = make_folder(&config.data).and_then(|()| access_mode(&config.data));
+    let code = match outcome.and_then(|mode| runtime.block_on(serve(config, mode))) {
         Ok(()) => DRAINED,
         Err((code, message)) => {
             eprintln!("error: {message}");
@@ -120,13 +122,13 @@ pub fn run(config: Result<Config, String>, door: impl FnOnce(&Path) -> Result<We
     code.into()
 }
 
-pub fn check(flags: Flags, clock: Clock) -> Result<Config, String> {
+pub fn check(flags: Flags, clock: ClockArguments) -> Result<Config, String> {
     let store = location(&flags.data, flags.store.as_deref())?;
     let public_url = flags.public_url.map(|url| match url.strip_suffix('/').unwrap_or(&url) {
         url if (url.starts_with("http://") || url.starts_with("https://")) && !url.contains(['?', '#', '@']) => {
             Ok(url.to_owned())
         }
-        url => Err(format!("`{url}` is not an http or https address callback URLs could begin with")),
+        url => Err(format!("`--public-url {url}` is not an http or https URL without query, fragment and user")),
     });
     let grace =
         Span::parse(&flags.drain_grace).ok_or(format!("`{}` is not a duration such as 25s", flags.drain_grace))?;
@@ -135,7 +137,7 @@ pub fn check(flags: Flags, clock: Clock) -> Result<Config, String> {
         None => None,
         Some(text) => match Span::parse(&text) {
             Some(span) if span >= RETENTION_MIN => Some(span),
-            Some(_) => return Err(format!("`--retention {text}` is too short: an hour is the least")),
+            Some(_) => return Err(format!("`--retention {text}` is too short: the minimum is 1h")),
             None => return Err(format!("`{text}` is not a duration such as 30d")),
         },
     };
@@ -154,7 +156,7 @@ pub fn check(flags: Flags, clock: Clock) -> Result<Config, String> {
     })
 }
 
-/// Where runs are stored, by the flags `--data` and `--store`.
+/// Where runs are stored, according to the flags `--data` and `--store`.
 pub fn location(data: &Path, store: Option<&str>) -> Result<Location, String> {
     match store {
         None => Ok(Location::Sqlite(data.join("onward.db"))),
@@ -173,10 +175,10 @@ fn start_logging() {
     }
 }
 
-/// An exit code, and why.
+/// An exit code and a message.
 pub type Failure = (u8, String);
 
-async fn serve(config: Config, door: WebhookEndpoint) -> Result<(), Failure> {
+async fn serve(config: Config, mode: AccessMode) -> Result<(), Failure> {
     let store = open_store(&config.store).await?;
     let secret = Secret::open(&config.secret).map_err(|e| (INPUT_OUTPUT, e.to_string()))?;
     if let Location::Postgres(_) = config.store {
@@ -188,15 +190,15 @@ async fn serve(config: Config, door: WebhookEndpoint) -> Result<(), Failure> {
     let address = listener.local_addr().map_err(|e| (INPUT_OUTPUT, e.to_string()))?;
     let local_url = format!("http://{address}");
     let public_url = config.public_url.unwrap_or_else(|| local_url.clone());
-    let access = match door {
-        WebhookEndpoint::Local => Access::Local { hosts: host_of(&public_url).into_iter().collect() },
-        WebhookEndpoint::Key(key) => Access::Key(key),
+    let access = match mode {
+        AccessMode::Local => Access::Local { hosts: host_of(&public_url).into_iter().collect() },
+        AccessMode::Key(key) => Access::Key(key),
     };
-    let Clock { mode: clock, start: clock_start, advance: clock_advance } = config.clock;
+    let ClockArguments { mode: clock, start: clock_start, advance: clock_advance } = config.clock;
     let http = HttpOptions { signer, per_organisation: config.http_per_organisation, fake_network: None };
     // Held for as long as the process lives.
     let (node, _lock) = match config.store {
-        Location::Postgres(_) => own_name(&config.data)?,
+        Location::Postgres(_) => node_name(&config.data)?,
         Location::Sqlite(_) => Default::default(),
     };
     let options = Options {
@@ -223,12 +225,12 @@ async fn serve(config: Config, door: WebhookEndpoint) -> Result<(), Failure> {
         tokio::spawn(server::serve(listener, app.clone(), until))
     };
     if address.ip().is_unspecified() && public_url == local_url {
-        tracing::warn!("callback URLs begin with {local_url}, which nobody can call; set `--public-url`");
+        tracing::warn!("callback URLs begin with {local_url}, which no client can reach; set `--public-url`");
     }
     println!("onward ready {local_url}");
     tracing::info!(data = %config.data.display(), store = %config.store, clock = clock.as_str(), "ready at {local_url}");
     let outcome = tokio::select! {
-        () = asked_to_stop() => Ok(()),
+        () = stop_signal() => Ok(()),
         why = engine.failed() => Err((INPUT_OUTPUT, why)),
     };
     app.drain();
@@ -239,26 +241,27 @@ async fn serve(config: Config, door: WebhookEndpoint) -> Result<(), Failure> {
             stop.notify_one();
             let _ = tokio::time::timeout(CLOSING, serving).await;
         };
-        // A second signal means now; everything acknowledged is durable anyway.
+        // A second signal ends the process at once; everything acknowledged is durable anyway.
         tokio::select! {
             () = drained => {}
-            () = asked_to_stop() => {}
+            () = stop_signal() => {}
         }
         engine.stop().await;
     }
     outcome
 }
 
-/// The data folder is the server's own.
+/// Makes the data folder, which only the server's user may read.
 fn make_folder(data: &Path) -> Result<(), Failure> {
     use std::os::unix::fs::DirBuilderExt;
     let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(data);
     made.map_err(|e| (INPUT_OUTPUT, format!("cannot make the data folder {}: {e}", data.display())))
 }
 
-/// What this node is called among those on its database: the same after a restart, so that it need not wait for itself.
-/// Two processes with one name would take each other's work away, so the second is refused.
-fn own_name(data: &Path) -> Result<(String, Option<File>), Failure> {
+/// The name of this node among the nodes of its database, and the lock on it. The name is the same after a restart, so
+/// that a node need not wait until its own old lease expires. Two processes with one name would take each other's
+/// runs over and over, so the second one is refused.
+fn node_name(data: &Path) -> Result<(String, Option<File>), Failure> {
     let path = data.join("node.id");
     let failed = |e: std::io::Error| (INPUT_OUTPUT, format!("cannot use {}: {e}", path.display()));
     let mut file = File::options().read(true).write(true).create(true).truncate(false).open(&path).map_err(failed)?;
@@ -266,7 +269,7 @@ fn own_name(data: &Path) -> Result<(String, Option<File>), Failure> {
         Ok(()) => {}
         Err(TryLockError::WouldBlock) => {
             let folder = data.display();
-            return Err((IN_USE, format!("the data folder {folder} is in use by another process; each needs its own")));
+            return Err((IN_USE, format!("another process uses the data folder {folder}; give each its own `--data`")));
         }
         Err(TryLockError::Error(error)) => return Err(failed(error)),
     }
@@ -286,7 +289,7 @@ async fn open_store(location: &Location) -> Result<Arc<dyn Store>, Failure> {
     })
 }
 
-/// All processes on one database derive callback URLs from one secret: the first one's.
+/// All processes on one database must derive callback URLs from the same secret: the first process's.
 async fn share_secret(store: &dyn Store, secret: &Secret, path: &Path) -> Result<(), Failure> {
     const NAME: &str = "secret_fingerprint";
     let failed = |error: store::Error| (INPUT_OUTPUT, error.to_string());
@@ -299,7 +302,7 @@ async fn share_secret(store: &dyn Store, secret: &Secret, path: &Path) -> Result
         Some(known) if known != own => Err((
             FLAGS,
             format!(
-                "the database was first used with another secret than the one in {}; give every process the same file with `--secret-key-file`",
+                "the secret in {} is not the one of this database; give every process the same `--secret-key-file`",
                 path.display()
             ),
         )),
@@ -309,7 +312,7 @@ async fn share_secret(store: &dyn Store, secret: &Secret, path: &Path) -> Result
 
 fn open_signer(path: &Path) -> Result<Signer, Failure> {
     Signer::open(path).map_err(|error| match error.kind() {
-        // It was read, and cannot be meant.
+        // The file could be read, but its content is not a signing secret.
         std::io::ErrorKind::InvalidData => (FLAGS, error.to_string()),
         _ => (INPUT_OUTPUT, format!("cannot read the signing secret {}: {error}", path.display())),
     })
@@ -325,8 +328,8 @@ fn host_of(url: &str) -> Option<String> {
     Some(host)
 }
 
-/// SIGTERM or Ctrl-C.
-async fn asked_to_stop() {
+/// Waits for SIGTERM or Ctrl-C.
+async fn stop_signal() {
     let (Ok(mut terminate), Ok(mut interrupt)) = (signal(SignalKind::terminate()), signal(SignalKind::interrupt()))
     else {
         return std::future::pending().await;

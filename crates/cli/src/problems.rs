@@ -1,4 +1,4 @@
-//! Problems of a definition, shown in the author's own text with carets.
+//! Shows the problems of a definition in its source text, with carets.
 
 use annotate_snippets::{AnnotationKind, Group, Level, Renderer, Snippet};
 use std::io::{IsTerminal, Write};
@@ -8,9 +8,9 @@ pub struct Shown {
     pub code: String,
     pub message: String,
     pub hint: Option<String>,
-    /// Where in the document, as in `tasks.charge.url`.
+    /// The path in the document, such as `tasks.charge.url`.
     pub path: String,
-    /// Where in the text, in bytes.
+    /// Bytes of the source text.
     pub span: Range<usize>,
 }
 
@@ -27,14 +27,14 @@ impl From<&lang::Diagnostic> for Shown {
 }
 
 pub fn show(name: &str, source: &str, problems: &[Shown]) {
-    // The renderer leaves these control characters alone, and terminals obey them. A middle dot has as
-    // many bytes, so that every span stays where it is.
+    // The renderer does not escape these control characters, and terminals obey them. A middle dot is also two
+    // bytes long, so every span stays valid.
     let source = &source.replace(|c| matches!(c, '\u{80}'..='\u{9f}'), "·");
     let is_styled = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
     let renderer = if is_styled { Renderer::styled() } else { Renderer::plain() };
     let mut out = std::io::stderr().lock();
     for problem in problems {
-        // Bytes that are not UTF-8 are shown as something longer, so a span may end inside of it.
+        // Bytes that are not UTF-8 became a longer replacement character, so a span may end inside one.
         let start = source.floor_char_boundary(problem.span.start);
         let span = start..source.ceil_char_boundary(problem.span.end).max(start);
         let label = if problem.path.is_empty() { "here" } else { problem.path.as_str() };
@@ -50,7 +50,7 @@ pub fn show(name: &str, source: &str, problems: &[Shown]) {
     let _ = writeln!(out, "{name}: {count} problem{}", if count == 1 { "" } else { "s" });
 }
 
-/// The word that begins at a line and column (in characters, from 1), as a server names places.
+/// The word that begins at a line and column (in characters, from 1), which is how the server reports a place.
 pub fn span_at(source: &str, line: u32, column: u32) -> Range<usize> {
     let lines = source.split_inclusive('\n');
     let before: usize = lines.clone().take(line.saturating_sub(1) as usize).map(str::len).sum();
@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_place_is_the_word_that_begins_there() {
+    fn a_line_and_column_select_the_word_that_begins_there() {
         let source = "name: été\ntasks:\n  a: { needs: [\"x y\", b] }\n";
         for (line, column, expected) in [
             (1, 1, "name"),

@@ -1,9 +1,9 @@
-//! `onward serve`: the server for others. It may listen on any address and asks for the admin key.
+//! `onward serve`: the server for other machines. It may listen on any address, and every request needs the admin key.
 //!
-//! The key is `ONWARD_ADMIN_KEY`, or one made at the first start and printed once. Of that one the data folder keeps
-//! the SHA-256, so that it is the same after a restart and cannot be read back.
+//! The key is `ONWARD_ADMIN_KEY`. Without that variable, the first start makes a key and prints it once. The data
+//! folder keeps only its SHA-256, so the key stays valid after a restart and cannot be read back.
 
-use crate::node::{self, Clock, FLAGS, Failure, INPUT_OUTPUT, WebhookEndpoint};
+use crate::node::{self, AccessMode, ClockArguments, FLAGS, Failure, INPUT_OUTPUT};
 use server::KeyHash;
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
@@ -16,7 +16,7 @@ pub struct Arguments {
     node: node::Flags,
 }
 
-/// A key that is shorter could be guessed.
+/// A shorter key could be guessed.
 const KEY_MIN: usize = 16;
 const KEY_MAX: usize = 256;
 
@@ -26,13 +26,13 @@ pub fn run(arguments: Arguments) -> ExitCode {
         eprintln!("error: {message}");
         return FLAGS.into();
     }
-    node::run(node::check(arguments.node, Clock::REAL), |data| match given {
-        Some(key) => Ok(WebhookEndpoint::Key(KeyHash::of(&key))),
-        None => kept(data).map(WebhookEndpoint::Key),
+    node::run(node::check(arguments.node, ClockArguments::REAL), |data| match given {
+        Some(key) => Ok(AccessMode::Key(KeyHash::of(&key))),
+        None => stored_key(data).map(AccessMode::Key),
     })
 }
 
-/// Can it be sent in a header, and is it long enough?
+/// Checks that a key is long enough and can be sent in a header.
 fn check(key: &str) -> Result<(), String> {
     if !key.bytes().all(|byte| byte.is_ascii_graphic()) {
         return Err("`ONWARD_ADMIN_KEY` may hold only visible ASCII characters, and no spaces".into());
@@ -43,8 +43,8 @@ fn check(key: &str) -> Result<(), String> {
     }
 }
 
-/// The key this data folder knows; one is made, kept and then printed if it knows none.
-fn kept(data: &Path) -> Result<KeyHash, Failure> {
+/// The key of this data folder. If there is none yet, makes one, stores its hash and prints it.
+fn stored_key(data: &Path) -> Result<KeyHash, Failure> {
     let path = data.join("admin.key");
     let failed = |what: &str, why: &dyn std::fmt::Display| (INPUT_OUTPUT, format!("{what} {}: {why}", path.display()));
     match std::fs::read_to_string(&path) {
@@ -54,7 +54,7 @@ fn kept(data: &Path) -> Result<KeyHash, Failure> {
             let hash = KeyHash::of(&key);
             write(&path, &hash).map_err(|e| failed("cannot write", &e))?;
             eprintln!(
-                "admin key: {key}\nIt is shown only now. To get another, remove {} and start again.",
+                "admin key: {key}\nIt is shown only once. For a new key, remove {} and start again.",
                 path.display()
             );
             Ok(hash)
@@ -70,7 +70,7 @@ fn random_key() -> Result<String, getrandom::Error> {
     Ok(format!("sk_{}", hex(&bytes)))
 }
 
-/// Written aside and renamed: a crash leaves all of it or none.
+/// Writes a new file and renames it, so that a crash leaves the whole hash or none.
 fn write(path: &Path, hash: &KeyHash) -> std::io::Result<()> {
     let aside = path.with_extension("key.new");
     let mut file = std::fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&aside)?;
@@ -96,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_kept_is_read_again() {
+    fn a_stored_key_hash_is_read_again() {
         let hash = KeyHash::of(&random_key().unwrap());
         assert_eq!(read(&format!("sha256:{}\n", hex(&hash.0))), Some(hash));
         for bad in ["", "sha256:", "sha256:00", "sk_00", &format!("sha256:{}0", hex(&hash.0))] {
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_is_long_and_can_be_sent() {
+    fn a_key_is_long_enough_and_fits_a_header() {
         assert_eq!(check(&random_key().unwrap()), Ok(()));
         for bad in ["", "short", "with a space in it", "über-geheimer-schlüssel", &"x".repeat(257)] {
             assert!(check(bad).is_err(), "{bad}");

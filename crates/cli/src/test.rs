@@ -1,12 +1,12 @@
-//! `onward test`: cases beside a definition, run by the real engine in this process, on a store in memory,
-//! with a clock that stands still until it is moved. No server, no network, nothing on disk.
+//! `onward test`: runs the test cases beside a definition. The real engine runs in this process, on a store in memory,
+//! with a virtual clock and a fake network. There is no server, and nothing is written to disk.
 //!
 //! ```text
-//!   files ──▶ lang::suite ──▶ play (engine, desk, clock) ──▶ Story ──▶ judge ──▶ report
+//!   files ──▶ lang::suite ──▶ play (engine, fake network, clock) ──▶ Story ──▶ judge ──▶ report
 //! ```
 //!
-//! The same file gives the same result every time: each case has an engine of its own, ids and jitter are
-//! drawn from a fixed seed, and what happens at one moment happens in a fixed order.
+//! The same file gives the same result every time: each case has its own engine, ids and jitter come from a fixed seed,
+//! and events that are due at the same time happen in a fixed order.
 
 mod coverage;
 mod files;
@@ -16,31 +16,31 @@ mod report;
 mod worker;
 
 use coverage::Coverage;
-use files::Loaded;
+use files::LoadedSuite;
 use judge::Mismatch;
 use kernel::Timestamp;
 use lang::suite::Case;
 use play::Story;
-use report::Report;
+use report::TestReport;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 #[derive(clap::Args)]
 pub struct Arguments {
-    /// Test files, or folders to look for `*.test.yaml`, `*.test.yml` and `*.test.json` in
+    /// Test files, or folders in which to look for `*.test.yaml`, `*.test.yml` and `*.test.json`
     #[arg(default_value = ".")]
     paths: Vec<PathBuf>,
     /// Only cases whose name contains this
     #[arg(long, value_name = "TEXT")]
     filter: Option<String>,
-    /// Print one JSON object per case instead of words
+    /// Print one JSON object per case instead of text
     #[arg(long)]
     json: bool,
-    /// Write a JUnit report to this file, too
+    /// Also write a JUnit report to this file
     #[arg(long, value_name = "FILE")]
     junit: Option<PathBuf>,
-    /// Say which steps no case ran, and which conditions never were false
+    /// Print which steps no case ran, and which conditions were never false
     #[arg(long)]
     coverage: bool,
     /// Show every event and request of every case
@@ -50,36 +50,36 @@ pub struct Arguments {
 
 const FAILED: u8 = 1;
 
-/// What the clock says in a file that does not say it.
+/// The time at which a case begins if its file does not set one.
 const NOW: Timestamp = Timestamp::from_millis(1_893_456_000_000); // 2030-01-01T00:00:00Z
 
-/// What became of one case.
-struct Outcome {
+/// The outcome of one case.
+struct CaseOutcome {
     case: Case,
     mismatches: Vec<Mismatch>,
-    /// Not there when the run could not even be started.
+    /// None if the run could not be started.
     story: Option<Story>,
-    /// How long that took here.
+    /// How long the case took in real time.
     took: Duration,
 }
 
 pub fn run(arguments: Arguments) -> ExitCode {
     let begun = Instant::now();
-    let mut report = Report::new(arguments.json, arguments.verbose);
+    let mut report = TestReport::new(arguments.json, arguments.verbose);
     let found = match files::find(&arguments.paths) {
         Ok(found) => found,
-        Err(message) => return wrong(&message),
+        Err(message) => return usage_error(&message),
     };
     let runtime = match tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build() {
         Ok(runtime) => runtime,
-        Err(error) => return wrong(&error.to_string()),
+        Err(error) => return usage_error(&error.to_string()),
     };
     let mut coverage = Coverage::default();
     for path in &found {
         let loaded = match files::load(path) {
             Ok(loaded) => loaded,
-            Err(trouble) => {
-                report.broken(&trouble);
+            Err(failure) => {
+                report.broken(&failure);
                 continue;
             }
         };
@@ -87,7 +87,7 @@ pub fn run(arguments: Arguments) -> ExitCode {
         let cases: Vec<Case> = loaded.suite.cases.iter().filter(wanted).cloned().collect();
         report.begin(&loaded, cases.len());
         for case in cases {
-            let outcome = runtime.block_on(judged(&loaded, case));
+            let outcome = runtime.block_on(run_case(&loaded, case));
             coverage.add(&loaded, outcome.story.as_ref());
             report.add(&loaded, outcome);
         }
@@ -100,27 +100,27 @@ pub fn run(arguments: Arguments) -> ExitCode {
     if let Some(path) = &arguments.junit
         && let Err(error) = std::fs::write(path, report.junit())
     {
-        return wrong(&format!("cannot write {}: {error}", path.display()));
+        return usage_error(&format!("cannot write {}: {error}", path.display()));
     }
     match (report.broken, report.passed, report.failed) {
         (1.., _, _) => crate::EXIT_USAGE.into(),
-        (0, 0, 0) => wrong("no case has a name like that, so nothing was tested"),
+        (0, 0, 0) => usage_error("no case matches `--filter`, so nothing was tested"),
         (0, _, 0) => ExitCode::SUCCESS,
         (0, _, 1..) => FAILED.into(),
     }
 }
 
-async fn judged(loaded: &Loaded, case: Case) -> Outcome {
+async fn run_case(loaded: &LoadedSuite, case: Case) -> CaseOutcome {
     let begun = Instant::now();
     let played = play::play(&loaded.compiled, loaded.suite.now.unwrap_or(NOW), &case.given).await;
     let (mismatches, story) = match played {
-        Err(why) => (vec![Mismatch::trouble(why)], None),
+        Err(why) => (vec![Mismatch::not_run(why)], None),
         Ok(story) => (judge::judge(&loaded.compiled.plan, &case, &story), Some(story)),
     };
-    Outcome { case, mismatches, story, took: begun.elapsed() }
+    CaseOutcome { case, mismatches, story, took: begun.elapsed() }
 }
 
-fn wrong(message: &str) -> ExitCode {
+fn usage_error(message: &str) -> ExitCode {
     eprintln!("error: {message}");
     crate::EXIT_USAGE.into()
 }

@@ -1,4 +1,4 @@
-//! `onward validate`: every problem of a definition, shown in the author's own file.
+//! `onward validate`: shows every problem of a definition in its source text.
 
 use crate::problems;
 use lang::{Diagnostic, Syntax};
@@ -10,10 +10,10 @@ use std::process::ExitCode;
 pub struct Arguments {
     /// The file, or `-` for standard input
     file: PathBuf,
-    /// Print one JSON object instead of words
+    /// Print one JSON object instead of text
     #[arg(long)]
     json: bool,
-    /// How standard input is written; a file's ending says it otherwise
+    /// The syntax of standard input; for a file, its extension decides
     #[arg(long, value_enum)]
     syntax: Option<Spelling>,
 }
@@ -71,7 +71,7 @@ pub fn read(file: &Path) -> std::io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// By the file's ending; else a document that begins like JSON is JSON.
+/// Decides by the file's extension; without one, a document that begins like JSON is JSON.
 pub fn guess(file: &Path, source: &[u8]) -> Syntax {
     match file.extension().and_then(|e| e.to_str()) {
         Some("yaml" | "yml") => Syntax::Yaml,

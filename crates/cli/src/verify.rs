@@ -1,6 +1,6 @@
-//! `onward verify`: does the store keep the promises? Reads a stopped or running store, writes nothing.
+//! `onward verify`: checks a store against every promise. It reads a store, stopped or in use, and writes nothing.
 //!
-//! What was found and how much was looked at goes to standard output; progress and errors do not.
+//! The problems and the counts go to standard output; progress and errors go to standard error.
 
 use crate::node::{INPUT_OUTPUT, location};
 use engine::verify::{Counts, Problem, Report, verify};
@@ -20,7 +20,7 @@ pub struct Arguments {
     /// Where runs are stored: `sqlite:PATH` or `postgres://…` (default: a file in the data folder)
     #[arg(long, env = "ONWARD_STORE", hide_env_values = true)]
     store: Option<String>,
-    /// Print one JSON object instead of words
+    /// Print one JSON object instead of text
     #[arg(long)]
     json: bool,
     /// Show at most this many problems; all are counted
@@ -30,10 +30,10 @@ pub struct Arguments {
 
 const PROBLEMS: u8 = 1;
 
-/// Between two lines of progress.
+/// The time between two lines of progress.
 const PROGRESS: Duration = Duration::from_secs(2);
-/// How many runs or records pass between two looks at the clock.
-const GLANCE: u64 = 1_024;
+/// How many runs or records are checked between two reads of the clock.
+const CLOCK_INTERVAL: u64 = 1_024;
 
 pub fn run(arguments: Arguments) -> ExitCode {
     let location = match location(&arguments.data, arguments.store.as_deref()) {
@@ -53,9 +53,9 @@ pub fn run(arguments: Arguments) -> ExitCode {
     };
     let text = match arguments.json {
         true => format!("{}\n", as_json(&report)),
-        false => as_words(&location, &report),
+        false => as_text(&location, &report),
     };
-    // Whoever stopped reading does not want the rest.
+    // A closed pipe is no error: the reader, such as `head`, has seen enough.
     let _ = std::io::stdout().lock().write_all(text.as_bytes());
     if report.is_clean() { ExitCode::SUCCESS } else { PROBLEMS.into() }
 }
@@ -73,7 +73,7 @@ impl Progress {
     fn print(mut self) -> impl FnMut(&Counts) {
         move |counts| {
             self.calls += 1;
-            if self.calls.is_multiple_of(GLANCE) && Instant::now() >= self.next {
+            if self.calls.is_multiple_of(CLOCK_INTERVAL) && Instant::now() >= self.next {
                 self.next = Instant::now() + PROGRESS;
                 eprintln!("{} runs, {} of their records, journal {}", counts.runs, counts.records, counts.journal);
             }
@@ -81,7 +81,7 @@ impl Progress {
     }
 }
 
-fn as_words(location: &Location, report: &Report) -> String {
+fn as_text(location: &Location, report: &Report) -> String {
     let mut out = String::new();
     for problem in &report.problems {
         let _ = writeln!(out, "{}", line(problem));

@@ -1,13 +1,13 @@
-//! `onward worker`: a worker made of a command. Each task is one process: its input on standard input, its result on
-//! standard output, and its exit code decides.
+//! `onward worker`: runs a command for each task. The command gets the task's input on standard input and prints the
+//! result to standard output; its exit code says how the attempt ended.
 //!
-//! Leases, heartbeats, reports and draining are the SDK's; the process is [`exec`]'s.
+//! The SDK does leases, heartbeats, reports and draining; [`exec`] runs the process.
 
 mod exec;
 
 use crate::remote::{self, Connection, style::clean};
 use client::Worker;
-use client::worker::{Context, Notice};
+use client::worker::{Context, WorkerEvent};
 use kernel::Span;
 use serde_json::json;
 use serde_json::value::RawValue;
@@ -20,28 +20,28 @@ use std::time::Duration;
 pub struct Arguments {
     #[command(flatten)]
     connection: Connection,
-    /// Types to claim, as often as wanted; a `%` at the end stands for anything: 'notify.%'
+    /// Types to claim, repeatable; a `%` at the end matches anything: 'notify.%'
     #[arg(long, required = true, value_name = "TYPE")]
     types: Vec<String>,
     /// The command, run by `sh -c` for each task
     #[arg(long, value_name = "COMMAND")]
     exec: String,
-    /// Tasks at once
+    /// How many tasks run at once
     #[arg(long, default_value_t = 4, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1_000))]
     slots: u16,
-    /// How long the server waits for a sign of life before it gives a task to somebody else, 1s to 1h
+    /// How long the server waits for a heartbeat before it gives a task to another worker, 1s to 1h
     #[arg(long, default_value = "30s", value_name = "DURATION", value_parser = duration)]
     lease: Duration,
-    /// How long one process may take; one that is stopped for it may be tried again
+    /// How long one process may take; a process that is stopped for it may be retried
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     timeout: Option<Duration>,
-    /// What the worker is called (default: machine, process and something random)
+    /// The worker's id (default: host name, process id and random characters)
     #[arg(long)]
     id: Option<String>,
-    /// For types that are bound to a runtime
+    /// The worker's runtime, for types that are bound to one
     #[arg(long, default_value = "exec", value_name = "NAME")]
     runtime: String,
-    /// How long processes get to finish after SIGTERM; what is left then is handed back
+    /// How long processes get to finish after SIGTERM; tasks that are left are given back to the server
     #[arg(long, default_value = "25s", value_name = "DURATION", value_parser = duration)]
     drain_grace: Duration,
 }
@@ -55,16 +55,16 @@ pub fn run(arguments: Arguments) -> ExitCode {
     let Arguments { connection, types, exec, slots, lease, timeout, id, runtime, drain_grace } = arguments;
     remote::run(connection, async |asking| {
         let json = asking.json;
-        asking.say(&format!("claims {} at {}", clean(&types.join(", ")), clean(asking.client.base())));
+        asking.say(&format!("claiming {} from {}", clean(&types.join(", ")), clean(asking.client.base())));
         let command = Arc::new(exec::Command { line: exec, timeout, url: asking.client.base().to_owned() });
         let worker = Worker::new(asking.client)
             .slots(slots.into())
             .lease(lease)
             .drain(drain_grace)
-            // The process gets its time after SIGTERM within this.
+            // Longer than the time that the process gets between SIGTERM and SIGKILL.
             .cancel_grace(exec::KILL_AFTER + Duration::from_secs(2))
             .runtime(runtime)
-            .watch(move |notice| tell(notice, json));
+            .watch(move |notice| print_notice(notice, json));
         let worker = match id {
             Some(id) => worker.id(id),
             None => worker,
@@ -80,11 +80,11 @@ pub fn run(arguments: Arguments) -> ExitCode {
     })
 }
 
-/// One line for whoever watches. Nobody reads it? The worker works on.
-fn tell(notice: &Notice<'_>, json: bool) {
+/// One line a notice. The worker goes on when its output is closed.
+fn print_notice(notice: &WorkerEvent<'_>, json: bool) {
     let line = match notice {
-        Notice::Started { .. } => return,
-        Notice::Ended { context, outcome, took } => {
+        WorkerEvent::Started { .. } => return,
+        WorkerEvent::Ended { context, outcome, took } => {
             let ms = took.as_millis() as u64;
             match json {
                 true => json!({
@@ -100,18 +100,20 @@ fn tell(notice: &Notice<'_>, json: bool) {
                 }
             }
         }
-        Notice::NotCounted { task_id, why } if json => {
+        WorkerEvent::NotCounted { task_id, why } if json => {
             json!({ "event": "not_counted", "task_id": task_id, "reason": why }).to_string()
         }
-        Notice::NotCounted { task_id, why } => format!("{}  came too late: {}", clean(task_id), clean(why)),
-        Notice::Unreachable { reason, .. } if json => json!({ "event": "unreachable", "reason": reason }).to_string(),
-        Notice::Unreachable { reason, again_in } => {
-            format!("{}; again in {}", clean(reason), remote::style::span(again_in.as_millis() as u64))
+        WorkerEvent::NotCounted { task_id, why } => format!("{}  report not counted: {}", clean(task_id), clean(why)),
+        WorkerEvent::Unreachable { reason, .. } if json => {
+            json!({ "event": "unreachable", "reason": reason }).to_string()
         }
-        Notice::Reachable if json => json!({ "event": "reachable" }).to_string(),
-        Notice::Reachable => "connected again".to_owned(),
-        Notice::Draining if json => json!({ "event": "draining" }).to_string(),
-        Notice::Draining => "finishing what is under way; once more to hand it back".to_owned(),
+        WorkerEvent::Unreachable { reason, again_in } => {
+            format!("{}; retrying in {}", clean(reason), remote::style::span(again_in.as_millis() as u64))
+        }
+        WorkerEvent::Reachable if json => json!({ "event": "reachable" }).to_string(),
+        WorkerEvent::Reachable => "reconnected".to_owned(),
+        WorkerEvent::Draining if json => json!({ "event": "draining" }).to_string(),
+        WorkerEvent::Draining => "draining: waiting for running tasks; a second signal gives them back".to_owned(),
         _ => return,
     };
     let _ = match json {

@@ -1,4 +1,4 @@
-// The worker that `sdks/conformance` holds to its cases; every handler does what the table there says.
+// The worker that the suite in `sdks/conformance` tests. The README there says what each handler does.
 
 use onward_client::worker::{Context, Error};
 use onward_client::{Client, Worker};

@@ -1,5 +1,5 @@
-//! The Rust SDK: a client with one method for each thing a program can want of a server, in the types of
-//! [`api`], and a [`Worker`] that does tasks.
+//! The Rust SDK: a client with a method for every operation of the HTTP API, in the types of [`api`], and a [`Worker`]
+//! that does tasks.
 //!
 //! ```no_run
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
@@ -17,9 +17,9 @@
 //! # Ok(()) }
 //! ```
 //!
-//! It knows the API and nothing of the engine. Nothing a client asks for is retried behind the caller's back: what is
-//! safe to send again depends on whether an idempotency key was given. What comes back by itself are streams, because
-//! their events have numbers, waiting, because it only reads, and workers, because what they say may be said again.
+//! A client does not retry requests: whether a request is safe to send again depends on its idempotency key. There are
+//! three exceptions. Streams reconnect, because their events have numbers. Waiting for a run or a task continues,
+//! because it only reads. Workers report again, because the server accepts a repeated report.
 
 mod environment;
 mod runs;
@@ -46,39 +46,39 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use std::time::{Duration, Instant};
 
-/// Why there is no answer to be had.
+/// Why a request has no result.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// Nobody answered, or not completely.
+    /// The server did not respond, or the response was cut off.
     #[error("cannot reach {url}: {reason}")]
     Unreachable { url: String, reason: String },
-    /// The server said no.
+    /// The server responded with an error.
     #[error("{}", .problem.message)]
     Refused { status: u16, problem: Box<Problem> },
-    /// Somebody answered, but not in the words of this API.
+    /// The response is not one of this API: another server or a proxy may have sent it.
     #[error("{url} does not answer like an Onward server: {reason}")]
-    Strange { url: String, reason: String },
-    /// The address, the key or what was to be sent cannot be used.
+    UnexpectedResponse { url: String, reason: String },
+    /// The address, the key or the input of the caller is invalid; nothing was sent.
     #[error("{0}")]
     Unusable(String),
-    /// What was waited for has not ended in time.
+    /// The run or the task did not end within the timeout.
     #[error("`{what}` is still {status}")]
     Late { what: String, status: String },
-    /// A task or a run that was to give a result ended without one.
+    /// The task ended without a result.
     #[error("`{what}` is {status}: {message}")]
     Ended { what: String, status: String, code: String, message: String },
 }
 
 impl Error {
-    /// Refused with this code?
+    /// Whether the server responded with this error code.
     pub fn is(&self, code: api::Code) -> bool {
         matches!(self, Error::Refused { problem, .. } if problem.code == code.as_str())
     }
 
-    /// May the same work a little later?
-    pub fn is_passing(&self) -> bool {
+    /// Whether the same request may succeed a little later.
+    pub fn is_transient(&self) -> bool {
         match self {
-            Error::Unreachable { .. } | Error::Strange { .. } => true,
+            Error::Unreachable { .. } | Error::UnexpectedResponse { .. } => true,
             Error::Refused { status, .. } => *status >= 500 || matches!(status, 408 | 429),
             Error::Unusable(_) | Error::Late { .. } | Error::Ended { .. } => false,
         }
@@ -88,10 +88,10 @@ impl Error {
 pub type Result<T> = std::result::Result<T, Error>;
 
 /// Longer than the longest `wait`.
-const PATIENCE: Duration = Duration::from_secs(90);
-/// The server waits no longer than a minute; a little less goes through every proxy.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(90);
+/// The server waits up to a minute. Some proxies close a request after 60 s, so this is a little less.
 const WAIT_MAX: Duration = Duration::from_secs(50);
-const AGAIN_AFTER: Duration = Duration::from_millis(500);
+const RETRY_AFTER: Duration = Duration::from_millis(500);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 #[derive(Clone)]
@@ -101,59 +101,59 @@ pub struct Client {
     key: Option<String>,
 }
 
-/// One request, built piece by piece.
-struct Ask {
+/// A request to the API.
+struct RequestBuilder {
     method: Method,
     path: String,
     query: Vec<(&'static str, String)>,
     headers: Vec<(&'static str, String)>,
     body: Option<(&'static str, Bytes)>,
-    patience: Duration,
+    timeout: Duration,
 }
 
-impl Ask {
-    /// `path` is below `/api/v1`; what people chose goes into it through [`segment`].
-    fn new(method: Method, path: String) -> Ask {
-        Ask { method, path, query: Vec::new(), headers: Vec::new(), body: None, patience: PATIENCE }
+impl RequestBuilder {
+    /// `path` is relative to `/api/v1`. Names and ids must go through [`segment`].
+    fn new(method: Method, path: String) -> RequestBuilder {
+        RequestBuilder { method, path, query: Vec::new(), headers: Vec::new(), body: None, timeout: REQUEST_TIMEOUT }
     }
 
-    fn get(path: String) -> Ask {
-        Ask::new(Method::GET, path)
+    fn get(path: String) -> RequestBuilder {
+        RequestBuilder::new(Method::GET, path)
     }
 
-    fn post(path: String) -> Ask {
-        Ask::new(Method::POST, path)
+    fn post(path: String) -> RequestBuilder {
+        RequestBuilder::new(Method::POST, path)
     }
 
-    fn query(mut self, name: &'static str, value: Option<impl ToString>) -> Ask {
+    fn query(mut self, name: &'static str, value: Option<impl ToString>) -> RequestBuilder {
         self.query.extend(value.map(|value| (name, value.to_string())));
         self
     }
 
-    fn header(mut self, name: &'static str, value: Option<&str>) -> Ask {
+    fn header(mut self, name: &'static str, value: Option<&str>) -> RequestBuilder {
         self.headers.extend(value.map(|value| (name, value.to_owned())));
         self
     }
 
-    fn json(mut self, value: &impl serde::Serialize) -> Ask {
-        let bytes = serde_json::to_vec(value).expect("our own shapes are JSON");
+    fn json(mut self, value: &impl serde::Serialize) -> RequestBuilder {
+        let bytes = serde_json::to_vec(value).expect("types of `api` serialize to JSON");
         self.body = Some(("application/json", bytes.into()));
         self
     }
 }
 
-/// As the API writes it; never shorter than asked.
+/// A duration in the syntax of the API, rounded up to milliseconds.
 fn span(duration: Duration) -> Value {
     Value::String(format!("{}ms", duration.as_micros().div_ceil(1_000)))
 }
 
-/// What a person chose, as one part of a path.
+/// A name or an id, percent-encoded as one segment of a path.
 fn segment(text: &str) -> String {
     let mut out = String::new();
     for byte in text.bytes() {
         match byte {
             b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'~' => out.push(byte as char),
-            // A dot alone, or two, would be a step up or nowhere.
+            // The segments `.` and `..` would change the path.
             b'.' if text.bytes().any(|b| b != b'.') => out.push('.'),
             _ => out.push_str(&format!("%{byte:02X}")),
         }
@@ -162,7 +162,7 @@ fn segment(text: &str) -> String {
 }
 
 impl Client {
-    /// `base` is where the server is, without `/api/v1`; `key` is sent as a bearer token.
+    /// `base` is the URL of the server without `/api/v1`. `key` is sent as a bearer token.
     pub fn new(base: &str, key: Option<&str>) -> Result<Client> {
         let unusable = |reason: String| Error::Unusable(format!("`{base}` is not the address of a server: {reason}"));
         let url = reqwest::Url::parse(base).map_err(|e| unusable(e.to_string()))?;
@@ -170,9 +170,9 @@ impl Client {
             return Err(unusable("it must begin with http:// or https://".into()));
         }
         if key.is_some_and(|key| !key.bytes().all(|b| b.is_ascii_graphic())) {
-            return Err(Error::Unusable("the API key has characters that no key has".into()));
+            return Err(Error::Unusable("the API key may only contain visible ASCII characters".into()));
         }
-        // Nothing between this machine and itself is a proxy's business.
+        // A request to this machine must not go through a proxy.
         let is_local = url.host_str().is_some_and(|h| matches!(h, "localhost" | "127.0.0.1" | "[::1]"));
         let _ = rustls::crypto::ring::default_provider().install_default();
         let builder = || {
@@ -182,9 +182,9 @@ impl Client {
                 .user_agent(concat!("onward-client/", env!("CARGO_PKG_VERSION")));
             if is_local { builder.no_proxy() } else { builder }
         };
-        // A machine without a certificate store gets the well-known roots.
-        let http = builder().build().or_else(|_| builder().tls_backend_preconfigured(known_roots()).build());
-        let http = http.map_err(|e| Error::Unusable(reason(&e)))?;
+        // Machines without a certificate store use the built-in root certificates.
+        let http = builder().build().or_else(|_| builder().tls_backend_preconfigured(built_in_roots()).build());
+        let http = http.map_err(|e| Error::Unusable(root_cause(&e)))?;
         Ok(Client { http, base: base.trim_end_matches('/').to_owned(), key: key.map(str::to_owned) })
     }
 
@@ -192,89 +192,90 @@ impl Client {
         &self.base
     }
 
-    /// Name and version of the server.
+    /// The name and version of the server.
     pub async fn version(&self) -> Result<api::VersionView> {
-        self.data(Ask::get("/version".into())).await
+        self.data(RequestBuilder::get("/version".into())).await
     }
 
-    /// Any request below `/api/v1`, for what has no method of its own; answers with `data`.
+    /// Sends any request below `/api/v1`, for routes without a method of their own. Returns `data` of the response.
     pub async fn call(&self, method: &str, path: &str, body: Option<&Value>) -> Result<Value> {
-        let method = method.parse().map_err(|_| Error::Unusable(format!("`{method}` is not a method")))?;
-        let mut ask = Ask::new(method, path.trim_start_matches("/api/v1").to_owned());
+        let method = method.parse().map_err(|_| Error::Unusable(format!("`{method}` is not an HTTP method")))?;
+        let mut request = RequestBuilder::new(method, path.trim_start_matches("/api/v1").to_owned());
         if let Some(body) = body {
-            ask = ask.json(body);
+            request = request.json(body);
         }
-        self.data(ask).await
+        self.data(request).await
     }
 
-    /// Everything a worker has to say and to ask, as JSON. Read straight from the bytes: most of them are payloads.
-    async fn work(&self, body: Bytes, patience: Duration) -> Result<api::WorkView> {
-        let mut ask = Ask::post("/work".into());
-        (ask.body, ask.patience) = (Some(("application/json", body)), patience);
-        let bytes = self.answer(ask).await?;
-        let read: api::Data<api::WorkView> =
-            serde_json::from_slice(&bytes).map_err(|e| self.strange(format!("{e}")))?;
-        Ok(read.data)
+    /// Sends a worker's reports, heartbeats and claim. The response is parsed directly into its type, without a
+    /// `Value` in between, because most of it is payloads.
+    async fn work(&self, body: Bytes, timeout: Duration) -> Result<api::WorkView> {
+        let mut request = RequestBuilder::post("/work".into());
+        (request.body, request.timeout) = (Some(("application/json", body)), timeout);
+        let bytes = self.send(request).await?;
+        let response: api::Data<api::WorkView> =
+            serde_json::from_slice(&bytes).map_err(|e| self.unexpected(format!("{e}")))?;
+        Ok(response.data)
     }
 
-    /// Asks for something until it has ended. `is_open` gives the status of what has not.
+    /// Reads a run or a task until it has ended. `open_status` returns its status while it is open.
     async fn wait<T: DeserializeOwned>(
         &self,
         path: &str,
         what: &str,
         timeout: Duration,
-        is_open: impl Fn(&T) -> Option<String>,
+        open_status: impl Fn(&T) -> Option<String>,
     ) -> Result<T> {
         let until = Instant::now() + timeout;
         loop {
             let left = until.saturating_duration_since(Instant::now());
             let wait = span(left.min(WAIT_MAX));
-            let asked = self.data::<T>(Ask::get(path.to_owned()).query("wait", wait.as_str())).await;
-            match asked.map(|view| (is_open(&view), view)) {
+            let response = self.data::<T>(RequestBuilder::get(path.to_owned()).query("wait", wait.as_str())).await;
+            match response.map(|view| (open_status(&view), view)) {
                 Ok((None, view)) => return Ok(view),
                 Ok((Some(status), _)) if left.is_zero() => {
                     return Err(Error::Late { what: what.to_owned(), status });
                 }
-                Err(error) if !error.is_passing() || left.is_zero() => return Err(error),
+                Err(error) if !error.is_transient() || left.is_zero() => return Err(error),
                 Ok(_) => {}
-                Err(_) => tokio::time::sleep(AGAIN_AFTER.min(left)).await,
+                Err(_) => tokio::time::sleep(RETRY_AFTER.min(left)).await,
             }
         }
     }
 
-    async fn data<T: DeserializeOwned>(&self, ask: Ask) -> Result<T> {
-        let mut value = self.exchange(ask).await?;
+    async fn data<T: DeserializeOwned>(&self, request: RequestBuilder) -> Result<T> {
+        let mut value = self.send_for_json(request).await?;
         self.read(value.get_mut("data").map(Value::take).unwrap_or_default())
     }
 
-    async fn page<T: DeserializeOwned>(&self, ask: Ask) -> Result<Page<T>> {
-        let value = self.exchange(ask).await?;
+    async fn page<T: DeserializeOwned>(&self, request: RequestBuilder) -> Result<Page<T>> {
+        let value = self.send_for_json(request).await?;
         self.read(value)
     }
 
     fn read<T: DeserializeOwned>(&self, value: Value) -> Result<T> {
-        serde_json::from_value(value).map_err(|e| self.strange(format!("{e}")))
+        serde_json::from_value(value).map_err(|e| self.unexpected(format!("{e}")))
     }
 
-    /// The whole answer; nothing at all is null.
-    async fn exchange(&self, ask: Ask) -> Result<Value> {
-        let bytes = self.answer(ask).await?;
+    /// The body of the response; an empty body is `null`.
+    async fn send_for_json(&self, request: RequestBuilder) -> Result<Value> {
+        let bytes = self.send(request).await?;
         if bytes.is_empty() {
             return Ok(Value::Null);
         }
-        serde_json::from_slice(&bytes).map_err(|e| self.strange(format!("{e}")))
+        serde_json::from_slice(&bytes).map_err(|e| self.unexpected(format!("{e}")))
     }
 
-    async fn answer(&self, ask: Ask) -> Result<Bytes> {
-        let patience = ask.patience;
-        let response = self.request(ask).timeout(patience).send().await.map_err(|e| self.unreachable(&e))?;
+    async fn send(&self, request: RequestBuilder) -> Result<Bytes> {
+        let timeout = request.timeout;
+        let response = self.http_request(request).timeout(timeout).send().await.map_err(|e| self.unreachable(&e))?;
         let status = response.status();
         let bytes = response.bytes().await.map_err(|e| self.unreachable(&e))?;
         if status.is_success() { Ok(bytes) } else { Err(self.refusal(status, &bytes)) }
     }
 
-    fn request(&self, ask: Ask) -> reqwest::RequestBuilder {
-        let Ask { method, path, query, headers, body, .. } = ask;
+    fn http_request(&self, request: RequestBuilder) -> reqwest::RequestBuilder {
+        let RequestBuilder { method, path, query, headers, body, .. } = request;
         let mut url = format!("{}/api/v1{path}", self.base);
         for (i, (name, value)) in query.iter().enumerate() {
             url.push_str(&format!("{}{name}={}", if i == 0 { '?' } else { '&' }, segment(value)));
@@ -295,29 +296,29 @@ impl Client {
     fn refusal(&self, status: StatusCode, bytes: &[u8]) -> Error {
         match serde_json::from_slice::<api::ErrorBody>(bytes) {
             Ok(body) => Error::Refused { status: status.as_u16(), problem: Box::new(body.error) },
-            Err(_) => self.strange(format!("status {status} without an error of ours")),
+            Err(_) => self.unexpected(format!("status {status} without an `error` in the body")),
         }
     }
 
-    fn strange(&self, reason: String) -> Error {
-        Error::Strange { url: self.base.clone(), reason }
+    fn unexpected(&self, reason: String) -> Error {
+        Error::UnexpectedResponse { url: self.base.clone(), reason }
     }
 
     fn unreachable(&self, error: &reqwest::Error) -> Error {
         if error.is_builder() {
-            return Error::Unusable(reason(error));
+            return Error::Unusable(root_cause(error));
         }
-        Error::Unreachable { url: self.base.clone(), reason: reason(error) }
+        Error::Unreachable { url: self.base.clone(), reason: root_cause(error) }
     }
 }
 
-fn known_roots() -> rustls::ClientConfig {
+fn built_in_roots() -> rustls::ClientConfig {
     let roots = rustls::RootCertStore { roots: webpki_roots::TLS_SERVER_ROOTS.to_vec() };
     rustls::ClientConfig::builder().with_root_certificates(roots).with_no_client_auth()
 }
 
-/// The innermost cause says it best; the layers around it only say that there was one.
-fn reason(error: &reqwest::Error) -> String {
+/// The message of the innermost error: the outer ones only say that a request failed.
+fn root_cause(error: &reqwest::Error) -> String {
     if error.is_timeout() {
         return "no answer in time".into();
     }
@@ -333,7 +334,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_stays_one_part_of_a_path() {
+    fn a_name_stays_one_segment_of_a_path() {
         for (name, expected) in [
             ("order-processing", "order-processing"),
             ("a/b", "a%2Fb"),
@@ -347,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_or_a_key_that_cannot_work_is_refused_at_once() {
+    fn an_invalid_address_or_key_is_refused_before_anything_is_sent() {
         for base in ["", "localhost:7420", "ftp://x", "http://"] {
             assert!(matches!(Client::new(base, None), Err(Error::Unusable(_))), "{base}");
         }

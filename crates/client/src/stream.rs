@@ -1,15 +1,15 @@
-//! Following a run: server-sent events, read as they come.
+//! The events of a run as a stream of server-sent events.
 //!
-//! Every event has a number, so a stream that breaks is opened again after the last one that was seen:
-//! nothing is left out and nothing is told twice.
+//! Every event has a number, so a stream that breaks is reopened after the last event that was received. No event is
+//! missing and none is returned twice.
 
-use crate::{Ask, Client, Error, Result};
+use crate::{Client, Error, RequestBuilder, Result};
 use api::StreamEventView;
 use std::time::Duration;
 
-/// One event is never larger.
+/// No event is larger than a run may be.
 const EVENT_MAX: usize = 16 * 1024 * 1024;
-/// A stream that brings nothing new is opened again this often, this long after it broke.
+/// How often a stream is reopened without a new event in between, and how long after it broke.
 const REOPENINGS_MAX: u32 = 30;
 const REOPEN_AFTER: Duration = Duration::from_millis(500);
 
@@ -19,35 +19,36 @@ pub struct Events {
     path: String,
     last: u64,
     response: Option<reqwest::Response>,
-    reader: Reader,
+    reader: StreamReader,
     reopenings: u32,
 }
 
 impl Events {
     pub(crate) async fn open(client: Client, path: String, after: u64) -> Result<Events> {
-        let mut events = Events { client, path, last: after, response: None, reader: Reader::default(), reopenings: 0 };
+        let mut events =
+            Events { client, path, last: after, response: None, reader: StreamReader::default(), reopenings: 0 };
         events.connect().await?;
         Ok(events)
     }
 
     async fn connect(&mut self) -> Result<()> {
-        let mut ask = Ask::get(self.path.clone()).header("accept", Some("text/event-stream"));
+        let mut request = RequestBuilder::get(self.path.clone()).header("accept", Some("text/event-stream"));
         if self.last > 0 {
-            ask = ask.header("last-event-id", Some(&self.last.to_string()));
+            request = request.header("last-event-id", Some(&self.last.to_string()));
         }
-        let response = self.client.request(ask).send().await.map_err(|e| self.client.unreachable(&e))?;
+        let response = self.client.http_request(request).send().await.map_err(|e| self.client.unreachable(&e))?;
         let status = response.status();
         if !status.is_success() {
             let bytes = response.bytes().await.map_err(|e| self.client.unreachable(&e))?;
             return Err(self.client.refusal(status, &bytes));
         }
-        self.reader = Reader::default();
+        self.reader = StreamReader::default();
         self.response = Some(response);
         Ok(())
     }
 
-    /// The next event; `None` once the run has ended and everything was told. May be given up and called
-    /// again: nothing is lost.
+    /// The next event; `None` after the last event of a run that has ended. The future may be dropped and called again:
+    /// no event is lost.
     pub async fn next(&mut self) -> Result<Option<StreamEventView>> {
         loop {
             while let Some(message) = self.reader.message() {
@@ -57,11 +58,11 @@ impl Events {
                 if message.data.is_empty() {
                     continue;
                 }
-                let told: StreamEventView =
-                    serde_json::from_str(&message.data).map_err(|e| self.client.strange(e.to_string()))?;
-                if told.event.seq > self.last {
-                    (self.last, self.reopenings) = (told.event.seq, 0);
-                    return Ok(Some(told));
+                let received: StreamEventView =
+                    serde_json::from_str(&message.data).map_err(|e| self.client.unexpected(e.to_string()))?;
+                if received.event.seq > self.last {
+                    (self.last, self.reopenings) = (received.event.seq, 0);
+                    return Ok(Some(received));
                 }
             }
             let chunk = match &mut self.response {
@@ -70,15 +71,15 @@ impl Events {
             };
             match chunk {
                 Ok(Some(bytes)) => {
-                    self.reader.push(&bytes).map_err(|()| self.client.strange("too much at once".into()))?
+                    self.reader.push(&bytes).map_err(|()| self.client.unexpected("an event is too large".into()))?
                 }
-                Ok(None) | Err(_) => self.again().await?,
+                Ok(None) | Err(_) => self.reopen().await?,
             }
         }
     }
 
-    /// Opens the stream again: a server that is being started anew gets a while for it.
-    async fn again(&mut self) -> Result<()> {
+    /// Opens the stream again, several times if needed: a server may be restarting.
+    async fn reopen(&mut self) -> Result<()> {
         self.response = None;
         loop {
             self.reopenings += 1;
@@ -86,7 +87,7 @@ impl Events {
             match self.connect().await {
                 Ok(()) if self.reopenings < REOPENINGS_MAX => return Ok(()),
                 Ok(()) => {
-                    let reason = "the stream ends again and again before the run does".into();
+                    let reason = "the stream ended several times before the run did".into();
                     return Err(Error::Unreachable { url: self.client.base.clone(), reason });
                 }
                 Err(Error::Unreachable { .. } | Error::Refused { status: 503, .. })
@@ -98,30 +99,30 @@ impl Events {
 }
 
 #[derive(Default, Debug, PartialEq)]
-struct Message {
+struct StreamMessage {
     event: String,
     data: String,
 }
 
-/// Takes bytes as they come, gives whole messages.
+/// Splits the received bytes into messages.
 #[derive(Default)]
-struct Reader {
+struct StreamReader {
     bytes: Vec<u8>,
 }
 
-impl Reader {
+impl StreamReader {
     fn push(&mut self, bytes: &[u8]) -> std::result::Result<(), ()> {
         self.bytes.extend_from_slice(bytes);
         if self.bytes.len() > EVENT_MAX { Err(()) } else { Ok(()) }
     }
 
-    /// A message ends with an empty line. Lines may end with CR, LF or both, as the format allows; ours
-    /// end with LF.
-    fn message(&mut self) -> Option<Message> {
+    /// The next complete message. A message ends with an empty line. The server ends lines with LF; CRLF is accepted, too,
+    /// as the format allows.
+    fn message(&mut self) -> Option<StreamMessage> {
         let text = std::str::from_utf8(&self.bytes).map_or_else(|e| e.valid_up_to(), |text| text.len());
         let text = std::str::from_utf8(&self.bytes[..text]).unwrap_or_default();
         let (end, width) = ["\n\n", "\r\n\r\n"].iter().filter_map(|gap| Some((text.find(gap)?, gap.len()))).min()?;
-        let mut message = Message::default();
+        let mut message = StreamMessage::default();
         for line in text[..end].lines() {
             let (field, value) = line.split_once(':').unwrap_or((line, ""));
             let value = value.strip_prefix(' ').unwrap_or(value);
@@ -142,11 +143,11 @@ mod tests {
     use super::*;
 
     fn messages(text: &str, chunk: usize) -> Vec<(String, String)> {
-        let mut reader = Reader::default();
+        let mut reader = StreamReader::default();
         let mut out = Vec::new();
         for bytes in text.as_bytes().chunks(chunk) {
             reader.push(bytes).unwrap();
-            while let Some(Message { event, data }) = reader.message() {
+            while let Some(StreamMessage { event, data }) = reader.message() {
                 out.push((event, data));
             }
         }
@@ -154,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_are_whole_however_the_bytes_come() {
+    fn messages_are_complete_in_any_chunking() {
         let text =
             ": hello\n\nid: 1\ndata: {\"a\": \"é😀\"}\n\nevent: end\ndata:\n\r\n\r\ndata: x\ndata:  y\r\n\r\nhalf: ";
         let expected: Vec<(String, String)> =

@@ -1,6 +1,6 @@
-//! Tasks as their producers see them: record, look at, wait for, cancel, try again.
+//! Tasks for producers: submit, show, wait, list, cancel, retry, delete.
 
-use crate::{Ask, Client, Error, Result, segment, span};
+use crate::{Client, Error, RequestBuilder, Result, segment, span};
 use api::{
     BulkRequest, BulkView, CancelRequest, EventView, Page, ResumeRequest, RetriedView, SubmittedView, TaskRequest,
     TaskStatusView, TaskView,
@@ -12,37 +12,37 @@ use serde_json::Value;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// A task to be recorded. Only its type and payload are needed.
+/// A task to submit. Only its type and payload are required.
 #[derive(Clone, Debug)]
 pub struct Task {
     request: TaskRequest,
-    /// Why the payload is no JSON.
+    /// Why the payload could not be serialized.
     problem: Option<String>,
 }
 
 impl Task {
-    /// `name` is the dotted type workers claim by, `payload` what the worker gets as its input.
-    pub fn new(name: impl Into<String>, payload: &impl Serialize) -> Task {
+    /// `task_type` is the dotted name by which workers claim the task, `payload` its input.
+    pub fn new(task_type: impl Into<String>, payload: &impl Serialize) -> Task {
         let (payload, problem) = match serde_json::value::to_raw_value(payload) {
             Ok(raw) => (Some(raw), None),
             Err(error) => (None, Some(error.to_string())),
         };
-        Task { request: TaskRequest { payload, ..empty(name.into()) }, problem }
+        Task { request: TaskRequest { payload, ..empty(task_type.into()) }, problem }
     }
 
-    /// Lower goes first; 100 if nothing is said.
+    /// Tasks with a lower number go first; by default 100.
     pub fn priority(mut self, priority: u32) -> Task {
         self.request.priority = Some(priority);
         self
     }
 
-    /// Not before so long from now.
+    /// No worker gets the task before this long from now.
     pub fn delay(mut self, delay: Duration) -> Task {
         self.request.delay = Some(span(delay));
         self
     }
 
-    /// Not before this time, as in `2026-11-15T09:00:00Z`.
+    /// No worker gets the task before this time, such as `2026-11-15T09:00:00Z`.
     pub fn run_at(mut self, at: impl Into<String>) -> Task {
         self.request.run_at = Some(at.into());
         self
@@ -53,13 +53,14 @@ impl Task {
         self
     }
 
-    /// As on a step of a graph: `{"max_attempts": 5, "backoff": {"type": "exponential", "min": "1s"}}` or `"never"`.
+    /// The retry policy, as on a step of a graph:
+    /// `{"max_attempts": 5, "backoff": {"type": "exponential", "min": "1s"}}` or `"never"`.
     pub fn retry(mut self, policy: Value) -> Task {
         self.request.retry = Some(policy);
         self
     }
 
-    /// It fails if nobody has claimed it by then.
+    /// The task fails if no worker claims it within this time.
     pub fn queue_timeout(self, limit: Duration) -> Task {
         self.timeout("queue", limit)
     }
@@ -69,12 +70,12 @@ impl Task {
         self.timeout("attempt", limit)
     }
 
-    /// How long its worker may say nothing.
+    /// How long the worker may go without a heartbeat.
     pub fn heartbeat_timeout(self, limit: Duration) -> Task {
         self.timeout("heartbeat", limit)
     }
 
-    /// How long everything may take together.
+    /// How long all attempts together may take.
     pub fn total_timeout(self, limit: Duration) -> Task {
         self.timeout("total", limit)
     }
@@ -85,7 +86,7 @@ impl Task {
         self
     }
 
-    /// Tasks with the same key share the type's limits per key, and keys are served in turn.
+    /// Tasks with the same key share the limits per key of their type, and keys are served in turn.
     pub fn concurrency_key(mut self, key: impl Into<String>) -> Task {
         self.request.concurrency_key = Some(key.into());
         self
@@ -96,13 +97,13 @@ impl Task {
         self
     }
 
-    /// Submitted again with the same key, the same task is recorded once.
+    /// A task that is submitted again with the same key is not created again.
     pub fn idempotency_key(mut self, key: impl Into<String>) -> Task {
         self.request.idempotency_key = Some(key.into());
         self
     }
 
-    /// Called when the task has ended.
+    /// A URL that is called when the task has ended.
     pub fn callback_url(mut self, url: impl Into<String>) -> Task {
         self.request.callback_url = Some(url.into());
         self
@@ -111,23 +112,23 @@ impl Task {
     fn request(self) -> Result<TaskRequest> {
         match self.problem {
             None => Ok(self.request),
-            Some(problem) => {
-                Err(Error::Unusable(format!("the payload of `{}` is no JSON: {problem}", self.request.name)))
-            }
+            Some(problem) => Err(Error::Unusable(format!(
+                "the payload of `{}` cannot be serialized as JSON: {problem}",
+                self.request.name
+            ))),
         }
     }
 }
 
-/// As the API has it.
 impl From<TaskRequest> for Task {
     fn from(request: TaskRequest) -> Task {
         Task { request, problem: None }
     }
 }
 
-fn empty(name: String) -> TaskRequest {
+fn empty(task_type: String) -> TaskRequest {
     TaskRequest {
-        name,
+        name: task_type,
         payload: None,
         priority: None,
         run_at: None,
@@ -142,10 +143,10 @@ fn empty(name: String) -> TaskRequest {
     }
 }
 
-/// Which tasks to list; everything is optional.
+/// Which tasks to list. Every field is optional.
 #[derive(Clone, Debug, Default)]
 pub struct TaskQuery {
-    /// A type, or with a `%` at the end all that begin like it.
+    /// A type; with `%` at the end, every type with this prefix.
     pub name: Option<String>,
     pub status: Option<String>,
     /// `key:value`
@@ -163,44 +164,44 @@ pub struct Tasks<'c> {
 }
 
 impl Client {
-    /// Work for somebody else to do.
+    /// Submits and manages tasks.
     pub fn tasks(&self) -> Tasks<'_> {
         Tasks { client: self }
     }
 }
 
 impl Tasks<'_> {
-    /// Answers once the task is durable. No worker needs to exist.
+    /// Submits a task. Returns once it is durable; no worker needs to exist.
     pub async fn submit(&self, task: Task) -> Result<SubmittedView> {
-        self.client.data(Ask::post("/tasks".into()).json(&task.request()?)).await
+        self.client.data(RequestBuilder::post("/tasks".into()).json(&task.request()?)).await
     }
 
-    /// Up to 10,000 at once, all of them or none; answers in their order.
+    /// Submits up to 10,000 tasks, all of them or none. The result has the same order.
     pub async fn submit_all(&self, tasks: impl IntoIterator<Item = Task>) -> Result<Vec<SubmittedView>> {
         let requests = tasks.into_iter().map(Task::request).collect::<Result<Vec<_>>>()?;
-        self.client.data(Ask::post("/tasks".into()).json(&requests)).await
+        self.client.data(RequestBuilder::post("/tasks".into()).json(&requests)).await
     }
 
     pub async fn get(&self, task: &str) -> Result<TaskView> {
-        self.client.data(Ask::get(format!("/tasks/{}", segment(task)))).await
+        self.client.data(RequestBuilder::get(format!("/tasks/{}", segment(task)))).await
     }
 
-    /// The task when it has ended, or as it is after `wait` (such as `30s`, at most `60s`).
+    /// The task once it has ended, or in its current state after `wait` (such as `30s`, at most `60s`).
     pub async fn get_after(&self, task: &str, wait: &str) -> Result<TaskView> {
-        self.client.data(Ask::get(format!("/tasks/{}", segment(task))).query("wait", Some(wait))).await
+        self.client.data(RequestBuilder::get(format!("/tasks/{}", segment(task))).query("wait", Some(wait))).await
     }
 
-    /// The task once it has ended, however it did; [`Error::Late`] if it has not by then. A server that is away
-    /// meanwhile is asked again.
+    /// Waits until the task has ended, whatever its outcome; [`Error::Late`] after `timeout`. Continues to wait if the
+    /// server cannot be reached for a while.
     pub async fn wait(&self, task: &str, timeout: Duration) -> Result<TaskView> {
-        let is_open = |view: &TaskView| {
+        let open_status = |view: &TaskView| {
             let has_ended = matches!(&*view.status, "succeeded" | "failed" | "cancelled");
             (!has_ended).then(|| view.status.to_string())
         };
-        self.client.wait(&format!("/tasks/{}", segment(task)), task, timeout, is_open).await
+        self.client.wait(&format!("/tasks/{}", segment(task)), task, timeout, open_status).await
     }
 
-    /// Waits for the end and reads the result; a task that failed or was cancelled is [`Error::Ended`].
+    /// Waits until the task has ended and returns its result; [`Error::Ended`] if it failed or was cancelled.
     pub async fn result<T: DeserializeOwned>(&self, task: &str, timeout: Duration) -> Result<T> {
         let view = self.wait(task, timeout).await?;
         if view.status == "succeeded" {
@@ -213,7 +214,7 @@ impl Tasks<'_> {
     /// Newest first.
     pub async fn list(&self, query: &TaskQuery) -> Result<Page<TaskView>> {
         let TaskQuery { name, status, label, since, until, limit, cursor } = query;
-        let ask = Ask::get("/tasks".into())
+        let request = RequestBuilder::get("/tasks".into())
             .query("type", name.as_ref())
             .query("status", status.as_ref())
             .query("label", label.as_ref())
@@ -221,31 +222,34 @@ impl Tasks<'_> {
             .query("until", until.as_ref())
             .query("limit", limit.as_ref())
             .query("cursor", cursor.as_ref());
-        self.client.page(ask).await
+        self.client.page(request).await
     }
 
-    /// Everything that happened to it, in order.
+    /// The events of the task, in order.
     pub async fn events(&self, task: &str) -> Result<Vec<EventView>> {
-        Ok(self.client.page(Ask::get(format!("/tasks/{}/events", segment(task)))).await?.data)
+        Ok(self.client.page(RequestBuilder::get(format!("/tasks/{}/events", segment(task)))).await?.data)
     }
 
     pub async fn cancel(&self, task: &str, request: &CancelRequest) -> Result<TaskStatusView> {
-        self.client.data(Ask::post(format!("/tasks/{}/cancel", segment(task))).json(request)).await
+        self.client.data(RequestBuilder::post(format!("/tasks/{}/cancel", segment(task))).json(request)).await
     }
 
-    /// Makes a task that waits for its next attempt due, or releases one that failed as a new task.
+    /// Starts the next attempt of a waiting task now, or submits a failed task again as a new one.
     pub async fn retry(&self, task: &str, request: &ResumeRequest) -> Result<RetriedView> {
-        self.client.data(Ask::post(format!("/tasks/{}/retry", segment(task))).json(request)).await
+        self.client.data(RequestBuilder::post(format!("/tasks/{}/retry", segment(task))).json(request)).await
     }
 
-    /// Makes it vanish; an open one is cancelled.
+    /// Deletes a task; an open one is cancelled.
     pub async fn delete(&self, task: &str) -> Result<()> {
-        self.client.data::<Value>(Ask::new(Method::DELETE, format!("/tasks/{}", segment(task)))).await.map(drop)
+        self.client
+            .data::<Value>(RequestBuilder::new(Method::DELETE, format!("/tasks/{}", segment(task))))
+            .await
+            .map(drop)
     }
 
-    /// The same for many; `more` in the answer says to call again.
+    /// Cancels, retries or deletes every task that matches a filter. If `more` is true, call it again.
     pub async fn bulk(&self, request: &BulkRequest) -> Result<BulkView> {
-        self.client.data(Ask::post("/tasks/bulk".into()).json(request)).await
+        self.client.data(RequestBuilder::post("/tasks/bulk".into()).json(request)).await
     }
 }
 
@@ -255,7 +259,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn a_task_says_what_was_chosen_and_nothing_else() {
+    fn a_request_has_only_the_fields_that_were_set() {
         let plain = Task::new("a.v1", &json!({ "n": 1 })).request().unwrap();
         assert_eq!(serde_json::to_value(&plain).unwrap(), json!({ "type": "a.v1", "payload": { "n": 1 } }));
         let full = Task::new("a.v1", &())
@@ -278,8 +282,8 @@ mod tests {
     }
 
     #[test]
-    fn a_payload_that_is_no_json_is_refused_when_it_is_submitted() {
-        let nameless = BTreeMap::from([(vec![1], 2)]);
-        assert!(matches!(Task::new("a.v1", &nameless).request(), Err(Error::Unusable(m)) if m.contains("a.v1")));
+    fn a_payload_that_cannot_be_serialized_is_refused_on_submit() {
+        let non_string_keys = BTreeMap::from([(vec![1], 2)]);
+        assert!(matches!(Task::new("a.v1", &non_string_keys).request(), Err(Error::Unusable(m)) if m.contains("a.v1")));
     }
 }

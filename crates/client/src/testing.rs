@@ -1,4 +1,4 @@
-//! For tests: a server of their own, on a free port, with data that goes away.
+//! For tests: a server on a free port, with data that is deleted afterwards.
 //!
 //! ```no_run
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
@@ -16,10 +16,10 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
 use std::time::Duration;
 
-/// Longer than any machine needs.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// Longer than any machine needs to start a server.
+const START_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// A server that is ready. It ends, and its data goes, when this is dropped.
+/// A running server. Dropping it stops the server and deletes its data.
 pub struct Server {
     child: Child,
     client: Client,
@@ -28,7 +28,7 @@ pub struct Server {
     data: Folder,
 }
 
-/// A folder that goes away.
+/// A folder that is deleted on drop.
 struct Folder(PathBuf);
 
 impl Drop for Folder {
@@ -38,18 +38,18 @@ impl Drop for Folder {
 }
 
 impl Server {
-    /// The binary at `ONWARD_BINARY`, or the first `onward` on the path.
+    /// Starts the binary at `ONWARD_BINARY`, or the first `onward` on the path.
     pub fn start() -> Result<Server> {
         Server::with(&[])
     }
 
-    /// With further flags of `onward dev`, such as `--clock virtual`.
+    /// Starts it with further flags of `onward dev`, such as `--clock virtual`.
     pub fn with(flags: &[&str]) -> Result<Server> {
         let binary = variable("ONWARD_BINARY").unwrap_or_else(|| "onward".to_owned());
         Server::of(Path::new(&binary), flags)
     }
 
-    /// This binary.
+    /// Starts this binary.
     pub fn of(binary: &Path, flags: &[&str]) -> Result<Server> {
         let name = format!("onward-test-{}-{:016x}", std::process::id(), RandomState::new().hash_one(flags.len()));
         let data = Folder(std::env::temp_dir().join(name));
@@ -66,13 +66,13 @@ impl Server {
         self.client.base()
     }
 
-    /// Kills it without warning, as a machine that loses power would.
+    /// Kills the server without warning, like a power failure.
     pub fn kill(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 
-    /// Starts it again on the same data, at the same address.
+    /// Kills the server and starts it again on the same data, at the same address.
     pub fn restart(&mut self) -> Result<()> {
         self.kill();
         let address = self.client.base().trim_start_matches("http://").to_owned();
@@ -87,27 +87,27 @@ impl Drop for Server {
     }
 }
 
-/// Starts a server and waits until it says where it is.
+/// Starts a server and waits until it prints its address.
 fn spawn(binary: &Path, data: &Path, flags: &[String], listen: &str) -> Result<(Child, String)> {
     let mut command = Command::new(binary);
     without_settings(&mut command);
     command.args(["dev", "--listen", listen, "--data"]).arg(data).args(flags);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().map_err(|e| {
-        let hint = "ONWARD_BINARY says where the binary is";
+        let hint = "set `ONWARD_BINARY` to the path of the binary";
         Error::Unusable(format!("cannot start `{}`: {e}; {hint}", binary.display()))
     })?;
     let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
     let (send, ready) = mpsc::channel();
     std::thread::spawn(move || stdout.map(|out| lines(out).for_each(|line| _ = send.send(line))));
-    // Read to the end, so that the server is never held up.
-    let words = std::thread::spawn(move || stderr.and_then(|err| lines(err).last()).unwrap_or_default());
-    match ready.recv_timeout(PATIENCE) {
+    // Read to the end: a full pipe would block the server.
+    let last_line = std::thread::spawn(move || stderr.and_then(|err| lines(err).last()).unwrap_or_default());
+    match ready.recv_timeout(START_TIMEOUT) {
         Ok(line) if line.starts_with("onward ready ") => Ok((child, line["onward ready ".len()..].to_owned())),
         _ => {
             let _ = child.kill();
             let _ = child.wait();
-            Err(Error::Unusable(format!("the server did not start: {}", words.join().unwrap_or_default())))
+            Err(Error::Unusable(format!("the server did not start: {}", last_line.join().unwrap_or_default())))
         }
     }
 }

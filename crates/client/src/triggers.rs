@@ -1,7 +1,7 @@
-//! Triggers: schedules, webhooks and what came through them.
+//! Triggers: schedules, webhooks and manual triggers, and their deliveries.
 
-use crate::{Ask, Client, Definition, Result, segment};
-use api::{DeliveredView, DeliveryView, FireRequest, MomentView, Page, StartedView, SwitchRequest, TriggerDetail};
+use crate::{Client, Definition, RequestBuilder, Result, segment};
+use api::{DeliveredView, DeliveryView, FireRequest, FireTimeView, Page, StartedView, SwitchRequest, TriggerDetail};
 use reqwest::Method;
 use serde_json::Value;
 
@@ -9,24 +9,24 @@ impl Client {
     pub async fn triggers(
         &self,
         workflow: Option<&str>,
-        kind: Option<&str>,
+        trigger_type: Option<&str>,
         limit: Option<u32>,
         cursor: Option<&str>,
     ) -> Result<Page<TriggerDetail>> {
-        let ask = Ask::get("/triggers".into()).query("workflow", workflow).query("type", kind);
-        self.page(ask.query("limit", limit).query("cursor", cursor)).await
+        let request = RequestBuilder::get("/triggers".into()).query("workflow", workflow).query("type", trigger_type);
+        self.page(request.query("limit", limit).query("cursor", cursor)).await
     }
 
     pub async fn show_trigger(&self, trigger: &str) -> Result<TriggerDetail> {
-        self.data(Ask::get(format!("/triggers/{}", segment(trigger)))).await
+        self.data(RequestBuilder::get(format!("/triggers/{}", segment(trigger)))).await
     }
 
-    /// `{name, type, workflow, config, …}`, in JSON or YAML.
+    /// Creates a trigger from `{name, type, workflow, config, …}`, in JSON or YAML.
     pub async fn create_trigger(&self, definition: &Definition) -> Result<TriggerDetail> {
-        self.data(Ask::post("/triggers".into()).definition(definition)).await
+        self.data(RequestBuilder::post("/triggers".into()).definition(definition)).await
     }
 
-    /// May it start runs? A note says why.
+    /// Enables or disables a trigger. The request may have a note that says why.
     pub async fn switch_trigger(
         &self,
         trigger: &str,
@@ -34,18 +34,18 @@ impl Client {
         request: &SwitchRequest,
     ) -> Result<TriggerDetail> {
         let verb = if is_enabled { "enable" } else { "disable" };
-        self.data(Ask::post(format!("/triggers/{}/{verb}", segment(trigger))).json(request)).await
+        self.data(RequestBuilder::post(format!("/triggers/{}/{verb}", segment(trigger))).json(request)).await
     }
 
-    /// Fires it now, with `variables` as the run's `trigger.body`.
+    /// Fires a trigger now, with `variables` as the run's `trigger.body`.
     pub async fn run_trigger(&self, trigger: &str, request: &FireRequest) -> Result<StartedView> {
-        self.data(Ask::post(format!("/triggers/{}/run", segment(trigger))).json(request)).await
+        self.data(RequestBuilder::post(format!("/triggers/{}/run", segment(trigger))).json(request)).await
     }
 
-    /// When a schedule will fire next.
-    pub async fn preview_trigger(&self, trigger: &str, count: Option<u32>) -> Result<Vec<MomentView>> {
-        let ask = Ask::get(format!("/triggers/{}/preview", segment(trigger))).query("count", count);
-        Ok(self.page(ask).await?.data)
+    /// The next fire times of a schedule.
+    pub async fn preview_trigger(&self, trigger: &str, count: Option<u32>) -> Result<Vec<FireTimeView>> {
+        let request = RequestBuilder::get(format!("/triggers/{}/preview", segment(trigger))).query("count", count);
+        Ok(self.page(request).await?.data)
     }
 
     pub async fn deliveries(
@@ -54,17 +54,19 @@ impl Client {
         limit: Option<u32>,
         cursor: Option<&str>,
     ) -> Result<Page<DeliveryView>> {
-        let ask = Ask::get(format!("/triggers/{}/deliveries", segment(trigger)));
-        self.page(ask.query("limit", limit).query("cursor", cursor)).await
+        let request = RequestBuilder::get(format!("/triggers/{}/deliveries", segment(trigger)));
+        self.page(request.query("limit", limit).query("cursor", cursor)).await
     }
 
-    /// Starts a run with what came in an earlier delivery.
+    /// Starts another run from the stored request of an earlier delivery.
     pub async fn redeliver(&self, trigger: &str, delivery: &str) -> Result<DeliveredView> {
         let path = format!("/triggers/{}/deliveries/{}/redeliver", segment(trigger), segment(delivery));
-        self.data(Ask::post(path)).await
+        self.data(RequestBuilder::post(path)).await
     }
 
     pub async fn delete_trigger(&self, trigger: &str) -> Result<()> {
-        self.data::<Value>(Ask::new(Method::DELETE, format!("/triggers/{}", segment(trigger)))).await.map(drop)
+        self.data::<Value>(RequestBuilder::new(Method::DELETE, format!("/triggers/{}", segment(trigger))))
+            .await
+            .map(drop)
     }
 }

@@ -1,6 +1,6 @@
-//! Types of tasks, and the workers that claim them.
+//! Task types, and the workers that claim them.
 
-use crate::{Ask, Client, Result, segment};
+use crate::{Client, RequestBuilder, Result, segment};
 use api::{Page, PauseRequest, ResumeRequest, TypeRequest, TypeView, WorkerView};
 use reqwest::Method;
 
@@ -11,39 +11,39 @@ pub struct Types<'c> {
 }
 
 impl Client {
-    /// What is known about types of tasks, and how they are handed out.
+    /// Manages task types.
     pub fn types(&self) -> Types<'_> {
         Types { client: self }
     }
 
-    /// Workers heard of in the last day.
+    /// The workers seen in the last day.
     pub async fn workers(&self, limit: Option<u32>, cursor: Option<&str>) -> Result<Page<WorkerView>> {
-        self.page(Ask::get("/workers".into()).query("limit", limit).query("cursor", cursor)).await
+        self.page(RequestBuilder::get("/workers".into()).query("limit", limit).query("cursor", cursor)).await
     }
 }
 
 impl Types<'_> {
-    /// By name; with `prefix`, those that begin like this.
+    /// Types in the order of their names; with `prefix`, only the types that start with it.
     pub async fn list(&self, prefix: Option<&str>, limit: Option<u32>, cursor: Option<&str>) -> Result<Page<TypeView>> {
-        let ask = Ask::get("/types".into()).query("prefix", prefix);
-        self.client.page(ask.query("limit", limit).query("cursor", cursor)).await
+        let request = RequestBuilder::get("/types".into()).query("prefix", prefix);
+        self.client.page(request.query("limit", limit).query("cursor", cursor)).await
     }
 
-    pub async fn get(&self, name: &str) -> Result<TypeView> {
-        self.client.data(Ask::get(format!("/types/{}", segment(name)))).await
+    pub async fn get(&self, task_type: &str) -> Result<TypeView> {
+        self.client.data(RequestBuilder::get(format!("/types/{}", segment(task_type)))).await
     }
 
-    /// Says what is to be known about a type. What is left out stays.
-    pub async fn put(&self, name: &str, request: &TypeRequest) -> Result<TypeView> {
-        self.client.data(Ask::new(Method::PUT, format!("/types/{}", segment(name))).json(request)).await
+    /// Registers or changes a type. A field that is left out keeps its value.
+    pub async fn put(&self, task_type: &str, request: &TypeRequest) -> Result<TypeView> {
+        self.client.data(RequestBuilder::new(Method::PUT, format!("/types/{}", segment(task_type))).json(request)).await
     }
 
-    /// Tasks of it are accepted, but not handed out until it is resumed.
-    pub async fn pause(&self, name: &str, request: &PauseRequest) -> Result<TypeView> {
-        self.client.data(Ask::post(format!("/types/{}/pause", segment(name))).json(request)).await
+    /// Tasks of the type are accepted, but no worker gets one until the type is resumed.
+    pub async fn pause(&self, task_type: &str, request: &PauseRequest) -> Result<TypeView> {
+        self.client.data(RequestBuilder::post(format!("/types/{}/pause", segment(task_type))).json(request)).await
     }
 
-    pub async fn resume(&self, name: &str, request: &ResumeRequest) -> Result<TypeView> {
-        self.client.data(Ask::post(format!("/types/{}/resume", segment(name))).json(request)).await
+    pub async fn resume(&self, task_type: &str, request: &ResumeRequest) -> Result<TypeView> {
+        self.client.data(RequestBuilder::post(format!("/types/{}/resume", segment(task_type))).json(request)).await
     }
 }

@@ -1,6 +1,6 @@
-//! Workflows: what can be run, and starting it.
+//! Workflows: create, validate, change, pause, compare versions, start runs.
 
-use crate::{Ask, Client, Result, segment};
+use crate::{Client, RequestBuilder, Result, segment};
 use api::{
     DiffView, Page, PauseRequest, ResumeRequest, RunView, StartedView, ValidationView, VersionEntryView, WorkflowView,
 };
@@ -8,17 +8,17 @@ use bytes::Bytes;
 use reqwest::Method;
 use serde_json::Value;
 
-/// A definition as its author wrote it.
+/// The text of a definition.
 #[derive(Clone, Debug)]
 pub enum Definition {
     Json(Bytes),
     Yaml(Bytes),
 }
 
-/// What a run is started with.
+/// The input and the settings of a new run.
 #[derive(Clone, Debug, Default)]
 pub struct Start {
-    /// JSON; without it, `trigger.body` is null.
+    /// The `trigger.body` of the run, as JSON; by default `null`.
     pub body: Option<Bytes>,
     pub labels: Vec<(String, String)>,
     pub idempotency_key: Option<String>,
@@ -30,8 +30,8 @@ impl Start {
     }
 }
 
-impl Ask {
-    pub(crate) fn definition(mut self, definition: &Definition) -> Ask {
+impl RequestBuilder {
+    pub(crate) fn definition(mut self, definition: &Definition) -> RequestBuilder {
         self.body = Some(match definition {
             Definition::Json(bytes) => ("application/json", bytes.clone()),
             Definition::Yaml(bytes) => ("application/yaml", bytes.clone()),
@@ -42,77 +42,81 @@ impl Ask {
 
 impl Client {
     pub async fn workflows(&self, limit: Option<u32>, cursor: Option<&str>) -> Result<Page<WorkflowView>> {
-        self.page(Ask::get("/workflows".into()).query("limit", limit).query("cursor", cursor)).await
+        self.page(RequestBuilder::get("/workflows".into()).query("limit", limit).query("cursor", cursor)).await
     }
 
-    /// By id, name or slug, with its definition.
+    /// A workflow by id, name or slug, with its definition.
     pub async fn workflow(&self, workflow: &str) -> Result<WorkflowView> {
-        self.data(Ask::get(format!("/workflows/{}", segment(workflow)))).await
+        self.data(RequestBuilder::get(format!("/workflows/{}", segment(workflow)))).await
     }
 
     pub async fn create_workflow(&self, definition: &Definition) -> Result<WorkflowView> {
-        self.data(Ask::post("/workflows".into()).definition(definition)).await
+        self.data(RequestBuilder::post("/workflows".into()).definition(definition)).await
     }
 
-    /// A new version; runs in flight keep theirs.
+    /// Creates a new version; open runs keep theirs.
     pub async fn replace_workflow(&self, workflow: &str, definition: &Definition) -> Result<WorkflowView> {
-        self.data(Ask::new(Method::PUT, format!("/workflows/{}", segment(workflow))).definition(definition)).await
+        self.data(RequestBuilder::new(Method::PUT, format!("/workflows/{}", segment(workflow))).definition(definition))
+            .await
     }
 
     pub async fn delete_workflow(&self, workflow: &str) -> Result<()> {
-        self.data::<Value>(Ask::new(Method::DELETE, format!("/workflows/{}", segment(workflow)))).await.map(drop)
+        self.data::<Value>(RequestBuilder::new(Method::DELETE, format!("/workflows/{}", segment(workflow))))
+            .await
+            .map(drop)
     }
 
     pub async fn validate(&self, definition: &Definition) -> Result<ValidationView> {
-        self.data(Ask::post("/workflows/validate".into()).definition(definition)).await
+        self.data(RequestBuilder::post("/workflows/validate".into()).definition(definition)).await
     }
 
     /// `enable` or `disable`.
     pub async fn switch_workflow(&self, workflow: &str, verb: &str) -> Result<WorkflowView> {
-        self.data(Ask::post(format!("/workflows/{}/{verb}", segment(workflow)))).await
+        self.data(RequestBuilder::post(format!("/workflows/{}/{verb}", segment(workflow)))).await
     }
 
-    /// New runs wait for their turn until it is resumed.
+    /// New runs stay `pending` until the workflow is resumed.
     pub async fn pause_workflow(&self, workflow: &str, request: &PauseRequest) -> Result<WorkflowView> {
-        self.data(Ask::post(format!("/workflows/{}/pause", segment(workflow))).json(request)).await
+        self.data(RequestBuilder::post(format!("/workflows/{}/pause", segment(workflow))).json(request)).await
     }
 
     pub async fn resume_workflow(&self, workflow: &str, request: &ResumeRequest) -> Result<WorkflowView> {
-        self.data(Ask::post(format!("/workflows/{}/resume", segment(workflow))).json(request)).await
+        self.data(RequestBuilder::post(format!("/workflows/{}/resume", segment(workflow))).json(request)).await
     }
 
-    /// Its versions, newest first.
+    /// The versions of a workflow, newest first.
     pub async fn workflow_history(
         &self,
         workflow: &str,
         limit: Option<u32>,
         cursor: Option<&str>,
     ) -> Result<Page<VersionEntryView>> {
-        let ask = Ask::get(format!("/workflows/{}/history", segment(workflow)));
-        self.page(ask.query("limit", limit).query("cursor", cursor)).await
+        let request = RequestBuilder::get(format!("/workflows/{}/history", segment(workflow)));
+        self.page(request.query("limit", limit).query("cursor", cursor)).await
     }
 
     pub async fn workflow_diff(&self, workflow: &str, from: Option<&str>, to: Option<&str>) -> Result<DiffView> {
-        let ask = Ask::get(format!("/workflows/{}/diff", segment(workflow)));
-        self.data(ask.query("from", from).query("to", to)).await
+        let request = RequestBuilder::get(format!("/workflows/{}/diff", segment(workflow)));
+        self.data(request.query("from", from).query("to", to)).await
     }
 
-    /// Answers once the run is durable.
+    /// Starts a run. Returns once it is durable.
     pub async fn trigger(&self, workflow: &str, start: &Start) -> Result<StartedView> {
-        self.data(start_ask(workflow, start)).await
+        self.data(start_request(workflow, start)).await
     }
 
-    /// Answers when the run has ended, or with the run as it is after `wait` (such as `30s`, at most `60s`).
+    /// Starts a run and returns it once it has ended, or in its current state after `wait` (such as `30s`, at most
+    /// `60s`).
     pub async fn trigger_and_wait(&self, workflow: &str, start: &Start, wait: &str) -> Result<RunView> {
-        self.data(start_ask(workflow, start).query("wait", Some(wait))).await
+        self.data(start_request(workflow, start).query("wait", Some(wait))).await
     }
 }
 
-fn start_ask(workflow: &str, start: &Start) -> Ask {
-    let mut ask = Ask::post(format!("/workflows/{}/trigger", segment(workflow)));
+fn start_request(workflow: &str, start: &Start) -> RequestBuilder {
+    let mut request = RequestBuilder::post(format!("/workflows/{}/trigger", segment(workflow)));
     for (key, value) in &start.labels {
-        ask = ask.query("label", Some(format!("{key}:{value}")));
+        request = request.query("label", Some(format!("{key}:{value}")));
     }
-    ask.body = start.body.clone().map(|bytes| ("application/json", bytes));
-    ask.header("idempotency-key", start.idempotency_key.as_deref())
+    request.body = start.body.clone().map(|bytes| ("application/json", bytes));
+    request.header("idempotency-key", start.idempotency_key.as_deref())
 }

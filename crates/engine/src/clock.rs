@@ -1,9 +1,9 @@
 //! The one clock. Every timer, deadline, retry and timestamp reads it; nothing else tells the time.
 //!
-//! Engine time never runs backwards, also across restarts: it starts at the later of the wall clock and
-//! the newest record, and then follows the monotonic clock. When the wall is found more than a second
-//! ahead it steps forward; when the wall is behind, engine time simply waits for it. A virtual clock is
-//! the same plus an offset that only grows, and that is stored before it is used.
+//! Engine time never runs backwards, also across restarts: it starts at the later of the wall clock and the newest
+//! record, and then follows the monotonic clock. When the wall clock is more than a second ahead, engine time steps
+//! forward; when the wall clock is behind, engine time waits for it. A virtual clock adds an offset that only grows and
+//! that is stored before it is used.
 
 use kernel::{Span, Timestamp};
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -12,9 +12,9 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClockMode {
     Real,
-    /// The same plus what it was moved by.
+    /// The real time plus the advances that clients asked for.
     Virtual,
-    /// It stands still until it is moved: the same story takes the same time whenever it is told.
+    /// Stands still until it is advanced, so that a test reads the same times on every run.
     Stepped,
 }
 
@@ -26,7 +26,7 @@ impl ClockMode {
         }
     }
 
-    /// Can it be moved?
+    /// Can clients advance it?
     pub fn is_virtual(self) -> bool {
         self != ClockMode::Real
     }
@@ -36,16 +36,16 @@ pub struct Clock {
     mode: ClockMode,
     base: Timestamp,
     started: Instant,
-    /// Added to base + elapsed: steps forward and virtual advances, in microseconds.
+    /// Steps forward and virtual advances, in microseconds; added to `base` and the elapsed time.
     offset: AtomicI64,
 }
 
-/// A newest record further ahead of the wall clock than this is a wrong clock, not a detail.
+/// If the newest record is further ahead of the wall clock than this, the wall clock is wrong.
 const AHEAD_MAX: Span = Span::from_secs(3_600);
 const STEP: Span = Span::from_secs(1);
 
 impl Clock {
-    /// `offset`, in microseconds, is how far a virtual clock was from the wall when it was last used.
+    /// `offset`, in microseconds, is how far a virtual clock was ahead of the wall clock when it was last used.
     pub fn new(mode: ClockMode, high_water: Option<Timestamp>, offset: i64) -> Result<Clock, String> {
         let wall = Timestamp(wall().0.saturating_add(offset));
         let base = wall.max(high_water.unwrap_or_default());
@@ -75,7 +75,7 @@ impl Clock {
         Timestamp(self.base.0.saturating_add(elapsed).saturating_add(self.offset.load(Ordering::Relaxed)))
     }
 
-    /// Steps a real clock forward when the wall is ahead (the machine slept, or its clock was set).
+    /// Steps a real clock forward when the wall clock is ahead (the machine slept, or its clock was set).
     pub fn follow_wall(&self) {
         let ahead = wall().since(self.now());
         if self.mode == ClockMode::Real && ahead > STEP {
@@ -90,7 +90,7 @@ impl Clock {
     }
 }
 
-/// The machine's own idea of the time. Nothing but the clock looks at it.
+/// The wall clock of the machine. Only [`Clock`] reads it.
 pub fn wall() -> Timestamp {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     Timestamp(i64::try_from(since.as_micros()).unwrap_or(i64::MAX))
@@ -106,12 +106,12 @@ mod tests {
         let clock = Clock::new(ClockMode::Real, Some(ahead), 0).unwrap();
         assert!(clock.now() >= ahead);
         clock.follow_wall();
-        assert!(clock.now() < ahead.after(Span::from_secs(60)), "a wall that is behind is waited for");
+        assert!(clock.now() < ahead.after(Span::from_secs(60)), "engine time waits for a wall clock that is behind");
         assert!(Clock::new(ClockMode::Real, Some(wall().after(Span::from_days(1))), 0).is_err());
     }
 
     #[test]
-    fn a_stepped_clock_moves_only_when_it_is_moved() {
+    fn a_stepped_clock_moves_only_when_advanced() {
         let clock = Clock::stepped(Timestamp(7));
         clock.follow_wall();
         assert_eq!(clock.now(), Timestamp(7));

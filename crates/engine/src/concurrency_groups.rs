@@ -1,15 +1,15 @@
-//! Gates: which runs may be open at once, and whose turn is next.
+//! Concurrency groups: how many runs of a group may be open at once, and which queued run is next.
 //!
 //! ```text
-//!   enter ──room──▶ holding ──────ended──────▶ gone
-//!     │                ▲                        ▲
-//!     ├──full──▶ queued ┘ (oldest first) ───────┤
-//!     └──workflow paused──▶ held ──resumed──▶ queued or holding
+//!   enter ──below limit──▶ open ──────────ended──────────▶ gone
+//!     │                     ▲                               ▲
+//!     ├──at limit──▶ queued ┘ (oldest first) ──cancelled────┤
+//!     └──workflow paused──▶ queued ──resumed──▶ queued or open
 //! ```
 //!
-//! Pure bookkeeping of the mailbox: no clock, no store. Nothing here is a counter that could drift: a
-//! place is held by a run that is open, and after a restart the places are read from the rows of the open
-//! runs. Ids are ordered by time, so the order of a queue is the order in which its runs were created.
+//! Bookkeeping of the mailbox, without a clock or a store. No counter can drift: a group counts the open runs that are
+//! in it, and after a restart they are read from the rows of the open runs. Run ids are ordered by time, so a queue is
+//! in the order in which its runs were created.
 
 use kernel::event::{OnConflict, Queue};
 use kernel::planted_bugs::{self, Bug};
@@ -18,7 +18,7 @@ use sha2::{Digest, Sha256};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use store::{ConcurrencyGroupRow, GroupedRun};
 
-/// Runs of one workflow whose keys are equal share a limit.
+/// The id of the group of runs of one workflow with the same key.
 pub fn id(workflow: WorkflowId, key: &str) -> [u8; 16] {
     let mut hash = Sha256::new();
     hash.update(workflow.0);
@@ -29,64 +29,64 @@ pub fn id(workflow: WorkflowId, key: &str) -> [u8; 16] {
     id
 }
 
-/// What follows from the places the last process left.
+/// The decisions that follow from the stored state.
 #[derive(Debug, PartialEq)]
 pub struct Restored {
-    /// Whose turn has come.
+    /// Queued runs that may begin.
     pub admitted: Vec<(OrgId, RunId)>,
-    /// Who has to make room.
+    /// Runs to cancel, to make room for a newer one.
     pub superseded: Vec<(OrgId, RunId)>,
-    /// Who came to a full gate and does not wait.
+    /// Runs that found their group full and do not queue.
     pub refused: Vec<(OrgId, RunId)>,
 }
 
 #[derive(Default)]
 pub struct ConcurrencyGroups {
-    members: HashMap<RunId, Member>,
-    concurrency_groups: HashMap<[u8; 16], ConcurrencyGroup>,
+    members: HashMap<RunId, GroupMember>,
+    concurrency_groups: HashMap<[u8; 16], GroupState>,
     paused: BTreeMap<WorkflowId, BTreeSet<RunId>>,
 }
 
-struct Member {
+struct GroupMember {
     org: OrgId,
     workflow: WorkflowId,
     concurrency_group: Option<[u8; 16]>,
-    /// Others make room for it, rather than it waits.
+    /// Older runs are cancelled to make room for it.
     is_replacing: bool,
-    /// It does not wait either.
-    is_hasty: bool,
+    /// It is refused, rather than queued, if the group is full.
+    is_refused_when_full: bool,
 }
 
-impl Member {
-    fn new(org: OrgId, workflow: WorkflowId, concurrency_group: Option<&ConcurrencyGroupRow>) -> Member {
+impl GroupMember {
+    fn new(org: OrgId, workflow: WorkflowId, concurrency_group: Option<&ConcurrencyGroupRow>) -> GroupMember {
         let on_conflict = concurrency_group.map(|concurrency_group| concurrency_group.on_conflict);
         let is_replacing = on_conflict == Some(OnConflict::CancelRunning);
-        let is_hasty = on_conflict == Some(OnConflict::Skip);
-        Member {
+        let is_refused_when_full = on_conflict == Some(OnConflict::Skip);
+        GroupMember {
             org,
             workflow,
             concurrency_group: concurrency_group.map(|concurrency_group| concurrency_group.id),
             is_replacing,
-            is_hasty,
+            is_refused_when_full,
         }
     }
 }
 
 #[derive(Default)]
-struct ConcurrencyGroup {
+struct GroupState {
     workflow: WorkflowId,
-    /// As the newest run said: a new version may have changed it.
+    /// The limit of the newest run: a new version may have changed it.
     limit: u32,
     holders: BTreeSet<RunId>,
     queue: BTreeSet<RunId>,
 }
 
-impl ConcurrencyGroup {
+impl GroupState {
     fn has_room(&self) -> bool {
         (self.holders.len() as u32) < self.limit
     }
 
-    /// The oldest runs that must go so that this one, which waits, would fit.
+    /// The oldest runs that must end so that this queued run may begin.
     fn surplus(&self, run: RunId) -> Vec<RunId> {
         let ahead = self.queue.range(..run);
         let others = self.holders.len() + ahead.clone().count();
@@ -95,19 +95,19 @@ impl ConcurrencyGroup {
     }
 }
 
-/// What a gate looks like from outside.
+/// Why a run is queued, for `explain`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct QueueStatus {
     pub limit: u32,
-    /// A few of those who hold a place, oldest first.
+    /// A few of the open runs of the group, oldest first.
     pub holders: Vec<RunId>,
-    /// Runs queued before the one that asks.
+    /// Runs queued before this one.
     pub ahead: usize,
     pub is_paused: bool,
 }
 
 impl ConcurrencyGroups {
-    /// As they are stored.
+    /// The groups as they are stored.
     pub fn stored(paused: Vec<WorkflowId>, runs: Vec<GroupedRun>) -> ConcurrencyGroups {
         let paused = paused.into_iter().map(|workflow| (workflow, BTreeSet::new())).collect();
         let mut concurrency_groups = ConcurrencyGroups { paused, ..ConcurrencyGroups::default() };
@@ -115,9 +115,9 @@ impl ConcurrencyGroups {
             let concurrency_group = row.concurrency_group.as_ref().map(|concurrency_group| concurrency_group.id);
             concurrency_groups
                 .members
-                .insert(row.run, Member::new(row.org, row.workflow, row.concurrency_group.as_ref()));
-            if let Some(said) = &row.concurrency_group {
-                let concurrency_group = concurrency_groups.concurrency_group(said, row.workflow);
+                .insert(row.run, GroupMember::new(row.org, row.workflow, row.concurrency_group.as_ref()));
+            if let Some(group_row) = &row.concurrency_group {
+                let concurrency_group = concurrency_groups.concurrency_group(group_row, row.workflow);
                 if !row.is_queued && !planted_bugs::is(Bug::GroupCountsForgotten) {
                     concurrency_group.holders.insert(row.run);
                 }
@@ -129,8 +129,8 @@ impl ConcurrencyGroups {
         concurrency_groups
     }
 
-    /// Forgets everything and takes up what is stored: open runs with a gate, runs whose turn had not come, paused
-    /// workflows. Answers who may go on, and who may not.
+    /// Replaces everything with the stored state: open runs with a group, queued runs and paused workflows. Returns the
+    /// decisions that follow.
     pub fn restore(&mut self, paused: Vec<WorkflowId>, runs: Vec<GroupedRun>) -> Restored {
         let queued: Vec<RunId> = runs.iter().filter(|row| row.is_queued).map(|row| row.run).collect();
         *self = ConcurrencyGroups::stored(paused, runs);
@@ -140,31 +140,34 @@ impl ConcurrencyGroups {
         for concurrency_group in concurrency_groups {
             self.admit(concurrency_group, &mut admitted);
         }
-        let ungated =
-            |(run, member): (&RunId, &Member)| (member.concurrency_group.is_none()).then_some((*run, member.workflow));
-        let ungated: BTreeSet<(RunId, WorkflowId)> = self.members.iter().filter_map(ungated).collect();
-        for (run, workflow) in ungated {
+        let ungrouped = |(run, member): (&RunId, &GroupMember)| {
+            (member.concurrency_group.is_none()).then_some((*run, member.workflow))
+        };
+        let ungrouped: BTreeSet<(RunId, WorkflowId)> = self.members.iter().filter_map(ungrouped).collect();
+        for (run, workflow) in ungrouped {
             if !self.paused.contains_key(&workflow) {
                 admitted.extend(self.members.remove(&run).map(|member| (member.org, run)));
             }
         }
-        let left = self.concurrency_groups.values().flat_map(|concurrency_group| concurrency_group.queue.iter());
-        let hasty = |run: &RunId| self.members.get(run).filter(|member| member.is_hasty && !self.is_paused(member));
-        let refused: BTreeSet<(OrgId, RunId)> =
-            left.filter_map(|run| hasty(run).map(|member| (member.org, *run))).collect();
+        let still_queued =
+            self.concurrency_groups.values().flat_map(|concurrency_group| concurrency_group.queue.iter());
+        let is_refused = |member: &&GroupMember| member.is_refused_when_full && !self.is_paused(member);
+        let refused: BTreeSet<(OrgId, RunId)> = still_queued
+            .filter_map(|run| self.members.get(run).filter(is_refused).map(|member| (member.org, *run)))
+            .collect();
         let (superseded, refused) = (superseded.into_iter().collect(), refused.into_iter().collect());
         Restored { admitted, superseded, refused }
     }
 
-    /// A new run comes with a limit of its own, which may be a higher one: answers whose turn has come by it.
-    pub fn raise_limit(&mut self, workflow: WorkflowId, said: &ConcurrencyGroupRow) -> Vec<(OrgId, RunId)> {
-        self.concurrency_group(said, workflow);
+    /// Applies the limit of a new run. Returns the queued runs that a higher limit admits.
+    pub fn raise_limit(&mut self, workflow: WorkflowId, row: &ConcurrencyGroupRow) -> Vec<(OrgId, RunId)> {
+        self.concurrency_group(row, workflow);
         let mut admitted = Vec::new();
-        self.admit(said.id, &mut admitted);
+        self.admit(row.id, &mut admitted);
         admitted
     }
 
-    /// A new run is at the door. It has its place from now on, until it leaves.
+    /// A new run enters its group, and stays in it until [`leave`](Self::leave).
     pub fn enter(
         &mut self,
         org: OrgId,
@@ -173,23 +176,23 @@ impl ConcurrencyGroups {
         concurrency_group: Option<&ConcurrencyGroupRow>,
     ) -> Admission {
         let is_paused = self.paused.contains_key(&workflow);
-        let Some(said) = concurrency_group else {
+        let Some(row) = concurrency_group else {
             if !is_paused {
                 return Admission::Open;
             }
-            self.members.insert(run, Member::new(org, workflow, None));
+            self.members.insert(run, GroupMember::new(org, workflow, None));
             self.queue(run, workflow, None);
             return Admission::Queue(Queue::WorkflowPaused);
         };
-        let id = said.id;
-        let concurrency_group = self.concurrency_group(said, workflow);
-        // Those who wait only for their workflow to be resumed have a claim too.
+        let id = row.id;
+        let concurrency_group = self.concurrency_group(row, workflow);
+        // Runs that are queued only because their workflow is paused count too.
         let is_full =
             concurrency_group.holders.len() + concurrency_group.queue.len() >= concurrency_group.limit as usize;
-        if is_full && said.on_conflict == OnConflict::Skip {
+        if is_full && row.on_conflict == OnConflict::Skip {
             return Admission::Refuse;
         }
-        self.members.insert(run, Member::new(org, workflow, Some(said)));
+        self.members.insert(run, GroupMember::new(org, workflow, Some(row)));
         if is_paused || is_full {
             self.queue(run, workflow, Some(id));
         } else if let Some(concurrency_group) = self.concurrency_groups.get_mut(&id) {
@@ -202,7 +205,7 @@ impl ConcurrencyGroups {
         }
     }
 
-    /// Who has to make room for this run, if it waits and is not meant to.
+    /// The runs to cancel for this run, if it is queued and replaces older ones.
     pub fn supersedes(&self, run: RunId) -> Vec<(OrgId, RunId)> {
         let member = self.members.get(&run).filter(|member| member.is_replacing);
         let concurrency_group = member.and_then(|member| self.concurrency_groups.get(&member.concurrency_group?));
@@ -213,12 +216,12 @@ impl ConcurrencyGroups {
         surplus.unwrap_or_default().into_iter().filter_map(with_org).collect()
     }
 
-    /// A run is over, or never came to be. Answers whose turn has come.
+    /// A run has ended or was never created. Returns the queued runs that may begin.
     pub fn leave(&mut self, run: RunId) -> Vec<(OrgId, RunId)> {
         let mut admitted = Vec::new();
         let Some(member) = self.members.remove(&run) else { return admitted };
-        if let Some(held) = self.paused.get_mut(&member.workflow) {
-            held.remove(&run);
+        if let Some(queued) = self.paused.get_mut(&member.workflow) {
+            queued.remove(&run);
         }
         if let Some(id) = member.concurrency_group
             && let Some(concurrency_group) = self.concurrency_groups.get_mut(&id)
@@ -234,16 +237,16 @@ impl ConcurrencyGroups {
         admitted
     }
 
-    /// Runs of this workflow wait for their turn from now on, whatever their limits say.
+    /// Queues new runs of this workflow from now on, even below their limits.
     pub fn pause(&mut self, workflow: WorkflowId) {
         self.paused.entry(workflow).or_default();
     }
 
-    /// Answers whose turn has come.
+    /// Returns the queued runs that may begin.
     pub fn resume(&mut self, workflow: WorkflowId) -> Vec<(OrgId, RunId)> {
         let mut admitted = Vec::new();
         for run in self.paused.remove(&workflow).unwrap_or_default() {
-            // It has no limit to obey: once it is let in, nothing needs to know of it any more.
+            // It has no group: once admitted, it needs no bookkeeping any more.
             admitted.extend(self.members.remove(&run).map(|member| (member.org, run)));
         }
         let concurrency_groups = self
@@ -258,7 +261,7 @@ impl ConcurrencyGroups {
         admitted
     }
 
-    /// Who stands between this run and its turn; `None` if it is not known here.
+    /// Why this run is queued; `None` if it is not known here.
     pub fn queue_status(&self, run: RunId) -> Option<QueueStatus> {
         let member = self.members.get(&run)?;
         let is_paused = self.paused.contains_key(&member.workflow);
@@ -271,7 +274,7 @@ impl ConcurrencyGroups {
         Some(QueueStatus { limit, holders, ahead, is_paused })
     }
 
-    /// Would this run be let in, as things stand?
+    /// Would this queued run be admitted now?
     pub fn is_next(&self, run: RunId) -> bool {
         let Some(member) = self.members.get(&run).filter(|member| !self.is_paused(member)) else { return false };
         member.concurrency_group.and_then(|id| self.concurrency_groups.get(&id)).is_some_and(|concurrency_group| {
@@ -280,16 +283,15 @@ impl ConcurrencyGroups {
         })
     }
 
-    fn is_paused(&self, member: &Member) -> bool {
+    fn is_paused(&self, member: &GroupMember) -> bool {
         self.paused.contains_key(&member.workflow)
     }
 
-    /// Does this run have a place, or wait for one?
+    /// Is this run in a group, or queued?
     pub fn is_known(&self, run: RunId) -> bool {
         self.members.contains_key(&run)
     }
 
-    /// Does this run wait for its turn?
     pub fn is_queued(&self, run: RunId) -> bool {
         self.members.get(&run).is_some_and(|member| {
             match member.concurrency_group.and_then(|id| self.concurrency_groups.get(&id)) {
@@ -299,21 +301,21 @@ impl ConcurrencyGroups {
         })
     }
 
-    fn concurrency_group(&mut self, said: &ConcurrencyGroupRow, workflow: WorkflowId) -> &mut ConcurrencyGroup {
-        let concurrency_group = self.concurrency_groups.entry(said.id).or_default();
+    fn concurrency_group(&mut self, row: &ConcurrencyGroupRow, workflow: WorkflowId) -> &mut GroupState {
+        let concurrency_group = self.concurrency_groups.entry(row.id).or_default();
         concurrency_group.workflow = workflow;
-        concurrency_group.limit = said.limit;
+        concurrency_group.limit = row.limit;
         concurrency_group
     }
 
     fn queue(&mut self, run: RunId, workflow: WorkflowId, concurrency_group: Option<[u8; 16]>) {
         match concurrency_group.and_then(|id| self.concurrency_groups.get_mut(&id)) {
             Some(concurrency_group) => drop(concurrency_group.queue.insert(run)),
-            None => drop(self.paused.get_mut(&workflow).map(|held| held.insert(run))),
+            None => drop(self.paused.get_mut(&workflow).map(|queued| queued.insert(run))),
         }
     }
 
-    /// Lets in the oldest that wait, as long as there is room.
+    /// Admits the oldest queued runs while the group is below its limit.
     fn admit(&mut self, id: [u8; 16], admitted: &mut Vec<(OrgId, RunId)>) {
         let Some(concurrency_group) = self.concurrency_groups.get_mut(&id) else { return };
         if self.paused.contains_key(&concurrency_group.workflow) {
@@ -356,18 +358,18 @@ mod tests {
         }
         assert_eq!(concurrency_groups.queue_status(run(5)).unwrap().ahead, 2);
         assert_eq!(concurrency_groups.leave(run(2)), [(ORG, run(3))]);
-        assert_eq!(concurrency_groups.leave(run(4)), [], "it had not come in: nobody gets its place");
+        assert_eq!(concurrency_groups.leave(run(4)), [], "it was only queued: no run is admitted");
         assert_eq!(concurrency_groups.leave(run(1)), [(ORG, run(5))]);
-        assert_eq!(concurrency_groups.leave(run(1)), [], "nobody leaves twice");
+        assert_eq!(concurrency_groups.leave(run(1)), [], "a run leaves once");
         assert_eq!((concurrency_groups.leave(run(3)), concurrency_groups.leave(run(5))), (vec![], vec![]));
         assert!(
             concurrency_groups.members.is_empty() && concurrency_groups.concurrency_groups.is_empty(),
-            "nothing stays behind"
+            "no bookkeeping stays behind"
         );
     }
 
     #[test]
-    fn a_run_that_finds_no_room_can_be_refused_or_replace_the_oldest() {
+    fn a_run_in_a_full_group_is_refused_or_replaces_the_oldest() {
         let (mut concurrency_groups, one) = (ConcurrencyGroups::default(), concurrency_group(1, OnConflict::Skip));
         assert_eq!(enter(&mut concurrency_groups, 1, &one), Admission::Open);
         assert_eq!(enter(&mut concurrency_groups, 2, &one), Admission::Refuse);
@@ -379,40 +381,44 @@ mod tests {
         assert_eq!(
             concurrency_groups.supersedes(run(4)),
             [(ORG, run(1)), (ORG, run(3))],
-            "those before it are out of date too"
+            "queued runs before it are superseded too"
         );
-        assert_eq!(concurrency_groups.supersedes(run(1)), [], "it does not wait");
+        assert_eq!(concurrency_groups.supersedes(run(1)), [], "it is not queued");
         assert_eq!(concurrency_groups.leave(run(3)), []);
         assert_eq!(concurrency_groups.leave(run(1)), [(ORG, run(4))]);
     }
 
     #[test]
-    fn a_paused_workflow_lets_nobody_in_until_it_is_resumed() {
+    fn a_paused_workflow_admits_no_run_until_it_is_resumed() {
         let (mut concurrency_groups, one) = (ConcurrencyGroups::default(), concurrency_group(1, OnConflict::Queue));
         assert_eq!(enter(&mut concurrency_groups, 1, &one), Admission::Open);
         concurrency_groups.pause(WORKFLOW);
         assert_eq!(enter(&mut concurrency_groups, 2, &one), Admission::Queue(Queue::WorkflowPaused));
         assert_eq!(concurrency_groups.enter(ORG, run(3), WORKFLOW, None), Admission::Queue(Queue::WorkflowPaused));
         assert_eq!(concurrency_groups.enter(ORG, run(4), WorkflowId([8; 16]), None), Admission::Open);
-        assert_eq!(concurrency_groups.leave(run(1)), [], "there is room, but nobody may use it");
+        assert_eq!(concurrency_groups.leave(run(1)), [], "there is room, but the workflow is paused");
         assert_eq!(concurrency_groups.resume(WORKFLOW), [(ORG, run(3)), (ORG, run(2))]);
         assert_eq!(enter(&mut concurrency_groups, 5, &one), Admission::Queue(Queue::Limit));
     }
 
     #[test]
-    fn a_pause_fills_the_places_but_makes_no_fewer() {
+    fn runs_queued_by_a_pause_count_against_the_limit() {
         let (mut concurrency_groups, two) = (ConcurrencyGroups::default(), concurrency_group(2, OnConflict::Skip));
         concurrency_groups.pause(WORKFLOW);
-        let door =
+        let enter =
             |concurrency_groups: &mut ConcurrencyGroups, n| concurrency_groups.enter(ORG, run(n), WORKFLOW, Some(&two));
-        assert_eq!(door(&mut concurrency_groups, 1), Admission::Queue(Queue::WorkflowPaused));
-        assert_eq!(door(&mut concurrency_groups, 2), Admission::Queue(Queue::WorkflowPaused), "there is room for both");
-        assert_eq!(door(&mut concurrency_groups, 3), Admission::Refuse);
+        assert_eq!(enter(&mut concurrency_groups, 1), Admission::Queue(Queue::WorkflowPaused));
+        assert_eq!(
+            enter(&mut concurrency_groups, 2),
+            Admission::Queue(Queue::WorkflowPaused),
+            "there is room for both"
+        );
+        assert_eq!(enter(&mut concurrency_groups, 3), Admission::Refuse);
         assert_eq!(concurrency_groups.resume(WORKFLOW), [(ORG, run(1)), (ORG, run(2))]);
     }
 
     #[test]
-    fn a_higher_limit_lets_in_those_who_wait_before_the_run_that_brought_it() {
+    fn a_higher_limit_admits_queued_runs_before_the_run_that_brought_it() {
         let (mut concurrency_groups, one, three) = (
             ConcurrencyGroups::default(),
             concurrency_group(1, OnConflict::Queue),
@@ -427,8 +433,8 @@ mod tests {
     }
 
     #[test]
-    fn places_come_back_from_the_rows_of_open_runs() {
-        let grouped_runs = |n: u8, concurrency_group: Option<ConcurrencyGroupRow>, is_queued| GroupedRun {
+    fn groups_are_restored_from_the_rows_of_open_runs() {
+        let grouped_run = |n: u8, concurrency_group: Option<ConcurrencyGroupRow>, is_queued| GroupedRun {
             org: ORG,
             run: run(n),
             workflow: WORKFLOW,
@@ -438,10 +444,10 @@ mod tests {
         let two = || Some(concurrency_group(2, OnConflict::Queue));
         let rows = || {
             vec![
-                grouped_runs(1, two(), false),
-                grouped_runs(2, two(), true),
-                grouped_runs(3, two(), true),
-                grouped_runs(4, None, true),
+                grouped_run(1, two(), false),
+                grouped_run(2, two(), true),
+                grouped_run(3, two(), true),
+                grouped_run(4, None, true),
             ]
         };
         let mut concurrency_groups = ConcurrencyGroups::default();
@@ -455,18 +461,18 @@ mod tests {
         assert_eq!(concurrency_groups.restore(vec![WORKFLOW], rows()).admitted, []);
         assert_eq!(concurrency_groups.resume(WORKFLOW), [(ORG, run(4)), (ORG, run(2))]);
         let newest = || Some(concurrency_group(1, OnConflict::CancelRunning));
-        let left = vec![grouped_runs(1, newest(), false), grouped_runs(2, newest(), true)];
+        let left = vec![grouped_run(1, newest(), false), grouped_run(2, newest(), true)];
         let restored = ConcurrencyGroups::default().restore(Vec::new(), left);
         let expected = Restored { refused: vec![], admitted: vec![], superseded: vec![(ORG, run(1))] };
-        assert_eq!(restored, expected, "a crash does not save the replaced run");
+        assert_eq!(restored, expected, "a crash does not save the superseded run");
         let left = vec![
-            grouped_runs(1, newest(), false),
-            grouped_runs(2, newest(), true),
-            grouped_runs(3, two(), true),
-            grouped_runs(4, two(), true),
+            grouped_run(1, newest(), false),
+            grouped_run(2, newest(), true),
+            grouped_run(3, two(), true),
+            grouped_run(4, two(), true),
         ];
         let restored = ConcurrencyGroups::default().restore(Vec::new(), left);
         let expected = Restored { refused: vec![], admitted: vec![(ORG, run(2))], superseded: vec![] };
-        assert_eq!(restored, expected, "the newest limit is 2, and nobody makes room for runs that only queue");
+        assert_eq!(restored, expected, "the newest limit is 2, and no run is cancelled for runs that only queue");
     }
 }

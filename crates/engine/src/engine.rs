@@ -1,9 +1,8 @@
-//! The engine as the server sees it: one handle on all services, each call of which answers once what it changed is
-//! durable.
+//! The engine as the server sees it: one handle on all services. A call returns once its changes are durable.
 //!
-//! Behind it runs one loop on its own thread (see [`engine_loop`]) that owns the mailbox: take what arrived, let the
-//! mailbox advance, commit, release. The commit's fsync is the batching window; there is no other delay. Reads of runs
-//! that left memory, and their payloads, happen on the side.
+//! Behind it runs one loop on its own thread (see [`engine_loop`]) that owns the mailbox: take the inbox, let the
+//! mailbox advance, commit, release. The commit's fsync is the batching window; there is no other delay. Other threads
+//! read evicted runs and payloads.
 
 use crate::clock::ClockMode;
 use crate::error::Error;
@@ -34,24 +33,24 @@ use store::Store;
 use store::crash::{self, Point};
 use tokio::sync::Notify;
 
-/// How long a request for metrics waits for the loop to count.
-const METRICS_PATIENCE: Duration = Duration::from_secs(1);
+/// How long a request for metrics waits for the loop to update them.
+const METRICS_TIMEOUT: Duration = Duration::from_secs(1);
 
 pub struct Options {
     pub secret: Secret,
-    /// What callback URLs begin with, without a slash at the end.
+    /// The base of callback URLs, without a slash at the end.
     pub public_url: String,
     pub clock: ClockMode,
     /// Where a new virtual clock begins.
     pub clock_start: Option<Timestamp>,
-    /// How far a virtual clock jumps before anything else happens: as if nobody had been there for so long.
+    /// How far a virtual clock advances before the engine starts, as if the server had been down for that long.
     pub clock_advance: Span,
     pub http: HttpOptions,
-    /// Ids, and the jitter drawn from them, are the same every time; for stories that are told again.
+    /// Makes ids, and the jitter drawn from them, the same on every run of a test.
     pub seed: Option<u64>,
-    /// What this node is called among those that share the store; the same after a restart. Nothing if it has no name.
+    /// The name of this node among those that share the store, the same after a restart; empty if it has none.
     pub node: String,
-    /// For how long runs that have ended are kept; for ever if nothing is said.
+    /// How long ended runs are kept; `None` for ever.
     pub retention: Option<Span>,
 }
 
@@ -155,7 +154,7 @@ impl Engine {
         self.core.clock.mode()
     }
 
-    /// What the URLs of this server begin with.
+    /// The base of the URLs of this server.
     pub fn public_url(&self) -> &str {
         &self.core.callbacks.public_url
     }
@@ -168,10 +167,10 @@ impl Engine {
         &self.core.metrics
     }
 
-    /// The same, counted anew where that is done on demand; as they were when the loop does not answer.
+    /// The metrics, after an update of the gauges that the loop sets on demand. Old values if the loop does not answer.
     pub async fn metrics_now(&self) -> &Metrics {
-        let _ = tokio::time::timeout(METRICS_PATIENCE, self.cluster.catch_up(None)).await;
-        let _ = tokio::time::timeout(METRICS_PATIENCE, self.core.probe()).await;
+        let _ = tokio::time::timeout(METRICS_TIMEOUT, self.cluster.catch_up(None)).await;
+        let _ = tokio::time::timeout(METRICS_TIMEOUT, self.core.probe()).await;
         &self.core.metrics
     }
 
@@ -186,7 +185,7 @@ impl Engine {
             return Err(Error::RolledBack);
         }
         if health.is_refused.load(Ordering::Relaxed) {
-            // The last commit found no room. Only a write can tell whether there is some again.
+            // The store refused the last commit because it was full. Only a write can tell whether it has room again.
             let now = self.now().0.to_string();
             core.written(core.store.set_setting("probed_at_us", &now).await)?;
             health.is_refused.store(false, Ordering::Relaxed);
@@ -194,13 +193,13 @@ impl Engine {
         core.probe().await.map(drop)
     }
 
-    /// Ends when the engine cannot go on, with the reason.
+    /// Completes when the engine cannot go on, with the reason.
     pub async fn failed(&self) -> String {
         self.core.health.failed().await
     }
 
-    /// Refuses new runs and starts no more steps. Attempts under way get `grace` to finish and be recorded. The next
-    /// process takes up what is left, and what was only queued, uncharged.
+    /// Refuses new runs and starts no more steps. Attempts under way have `grace` to finish and be recorded. The next
+    /// process starts the others again, uncharged, and those that were only queued.
     pub async fn drain(&self, grace: Duration) {
         self.core.health.is_draining.store(true, Ordering::Relaxed);
         self.core.inbox.send(Command::Drain);
@@ -220,7 +219,7 @@ impl Engine {
         self.cluster.leave().await;
     }
 
-    /// Stops the loop after what it is doing. Whatever was in flight is taken up at the next start.
+    /// Stops the loop after its current turn. The next start recovers what was in flight.
     pub async fn stop(&self) {
         self.core.inbox.stop();
         // The loop closes the inbox when it has let go of the mailbox.

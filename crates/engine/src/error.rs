@@ -1,4 +1,4 @@
-//! What a caller of the engine can be told instead of an answer.
+//! The errors of the engine.
 
 use crate::mailbox::LoadFailure;
 use crate::triggers::webhook::Rejection;
@@ -11,10 +11,10 @@ pub enum Error {
     /// Nothing was written.
     #[error("the store is unavailable: {0}")]
     Unavailable(String),
-    /// It may have been written; asking again with the same idempotency key is safe.
+    /// It may have been written; repeating the request with the same idempotency key is safe.
     #[error("the outcome is unknown: {0}")]
     OutcomeUnknown(String),
-    /// For whoever asks whether all is well: it is not, although work goes on from what is stored.
+    /// For readiness checks: the database lost commits, for example in a failover. The engine goes on with the rest.
     #[error("the store has lost what it had acknowledged")]
     RolledBack,
     #[error("too much is waiting already")]
@@ -23,13 +23,13 @@ pub enum Error {
     Stopping,
     #[error("this run needs a newer release")]
     Newer,
-    #[error("what is stored of this run is damaged: {0}")]
+    #[error("the stored run is damaged: {0}")]
     Damaged(String),
     #[error("the name is taken")]
-    Taken(store::Taken),
+    Taken(store::NameTaken),
     #[error("the workflow is disabled")]
     Disabled,
-    /// The key of a workflow's `concurrency` cannot be worked out from what the trigger brought.
+    /// The `concurrency` key of a workflow cannot be evaluated with the trigger's input.
     #[error("{0}")]
     InvalidConcurrencyKey(String),
     #[error("this idempotency key was used for another request")]
@@ -38,19 +38,19 @@ pub enum Error {
     NoWorkflow(String),
     #[error("the webhook path is taken")]
     PathTaken,
-    #[error("there is no secret to keep")]
+    #[error("the trigger has no secret to keep")]
     NoSecret,
     #[error("the trigger is disabled")]
     TriggerDisabled,
-    /// It is part of its workflow's definition.
+    /// The trigger is part of its workflow's definition and can only change with it.
     #[error("the trigger belongs to its workflow")]
     Owned,
-    #[error("the request of this delivery is not kept")]
+    #[error("the request of this delivery was not stored")]
     NotKept,
-    /// A webhook turned a request away.
-    #[error("the request was turned away: {}", .0.as_str())]
+    /// A webhook rejected a request.
+    #[error("the request was rejected: {}", .0.as_str())]
     Rejected(Rejection),
-    /// The key's run was deleted since.
+    /// The run of the idempotency key has been deleted.
     #[error("this idempotency key was used for a run that has been deleted")]
     RunDeleted(RunId),
     #[error("{0}")]
@@ -60,20 +60,20 @@ pub enum Error {
     Undone,
     #[error("this workflow is part of the engine and cannot be changed")]
     BuiltIn,
-    /// The workflow is not at the version the caller had in mind, but at this one.
+    /// The workflow is not at the version that the caller expected; its current hash.
     #[error("the workflow has another definition by now")]
     OtherVersion([u8; 32]),
-    /// What was wrong with which items of a request for several things; nothing was changed.
-    #[error("{} of the items cannot be done", .0.len())]
+    /// Errors by item of a request for several things; nothing was changed.
+    #[error("{} of the items were refused", .0.len())]
     Items(Vec<(usize, Error)>),
     #[error("the type `{0}` is disabled")]
     TypeDisabled(String),
-    /// What was asked for does not fit the state a task is in.
+    /// The task's status does not allow the request.
     #[error("the task is {}", .0.as_str())]
     TaskState(TaskStatus),
     #[error("{0}")]
     Refused(String),
-    /// Another process has the store.
+    /// Another process uses the store.
     #[error("{0}")]
     InUse(String),
 }
@@ -92,8 +92,8 @@ impl From<store::Error> for Error {
 }
 
 impl From<LoadFailure> for Error {
-    fn from(trouble: LoadFailure) -> Self {
-        match trouble {
+    fn from(failure: LoadFailure) -> Self {
+        match failure {
             LoadFailure::Store(why) => Error::Unavailable(why),
             LoadFailure::Newer => Error::Newer,
             LoadFailure::Damaged(what) => Error::Damaged(what),

@@ -1,9 +1,8 @@
-//! Why a run is where it is, and what can be done about it.
+//! `explain`: why a run or a step is in its state, and what a user can do about it.
 //!
-//! A pure function of what is stored and a little of what surrounds it ([`Around`]): the same run at the
-//! same moment is always explained alike. It answers for every state there is, for the run as a whole or
-//! for one step, with a reason (a fixed word), a sentence, the evidence, and actions that work when they
-//! are carried out.
+//! A pure function of the stored run and a few facts from elsewhere ([`Around`]): the same input always gives the same
+//! explanation. It covers every state, for the run as a whole or for one step. An explanation has a reason (a fixed
+//! word), a sentence, the evidence, and actions that are valid in that state.
 
 use crate::concurrency_groups::QueueStatus;
 use crate::execute::HttpQueuePosition;
@@ -22,11 +21,11 @@ pub struct Explanation {
     pub step: Option<String>,
     pub details: Value,
     pub next_actions: Vec<Action>,
-    /// From the run towards the cause, one link at a time.
-    pub chain: Vec<Link>,
+    /// From the run to the root cause.
+    pub chain: Vec<Cause>,
 }
 
-/// Something a person can do now.
+/// An API call that the user can make now.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Action {
     pub action: &'static str,
@@ -36,7 +35,7 @@ pub struct Action {
 }
 
 #[derive(Clone, Debug, PartialEq)]
-pub struct Link {
+pub struct Cause {
     /// `run`, `step`, `workflow` or `type`.
     pub what: &'static str,
     pub name: String,
@@ -44,26 +43,26 @@ pub struct Link {
     pub summary: String,
 }
 
-/// What a run's own records do not say.
+/// Facts that are not in the run's own records.
 #[derive(Default)]
-pub struct Around<'a> {
-    /// Who stands between the run and its turn.
+pub struct ExplainFacts<'a> {
+    /// For a queued run: which runs of its concurrency group it waits for.
     pub queue_status: Option<QueueStatus>,
     pub pause: Option<WorkflowPause>,
-    /// Those who could not be told yet that the run has ended.
+    /// Notifications of the run's end that are not delivered yet.
     pub notifications: Vec<NotificationRow>,
-    /// For an attempt by its fence: where its request waits for room.
+    /// The position of an attempt's HTTP request in the queue, by the attempt's fence.
     pub queued: Option<&'a dyn Fn(u64) -> Option<HttpQueuePosition>>,
     /// The callback URL of a wait step.
     pub wait_url: Option<&'a dyn Fn(&str) -> String>,
-    /// For tasks that wait to be claimed: what the board knows.
+    /// For tasks that wait for a worker: their status in the task queue.
     pub claim_statuses: Vec<(u32, ClaimStatus)>,
-    /// For tasks that workers have: until when.
+    /// For leased tasks: the deadline of the lease.
     pub leases: Vec<(u32, Timestamp)>,
 }
 
 /// Explains the run, or one step of it; `None` if it has no such step.
-pub fn explain(reading: &Reading, around: &Around<'_>, step: Option<&str>) -> Option<Explanation> {
+pub fn explain(reading: &Reading, around: &ExplainFacts<'_>, step: Option<&str>) -> Option<Explanation> {
     let case = Case { reading, around, plan: &reading.version.plan };
     match step {
         None => Some(case.run()),
@@ -73,7 +72,7 @@ pub fn explain(reading: &Reading, around: &Around<'_>, step: Option<&str>) -> Op
 
 struct Case<'a> {
     reading: &'a Reading,
-    around: &'a Around<'a>,
+    around: &'a ExplainFacts<'a>,
     plan: &'a Plan,
 }
 
@@ -90,24 +89,24 @@ impl Case<'_> {
         }
     }
 
-    /// Its turn has not come.
+    /// A run that has not started: it is scheduled for later, paused, or queued by its concurrency group.
     fn queued(&self, reason: Queue) -> Explanation {
         let state = &self.reading.run.state;
         let workflow = &self.reading.row.workflow_name;
         if let Some(at) = state.origin.run_at.filter(|_| reason == Queue::Later) {
-            let summary = format!("it was asked for at {at}, not before");
-            return self.told(Reason::ScheduledForLater, summary, json!({ "run_at": at.to_string() }));
+            let summary = format!("the run is scheduled for {at}");
+            return self.run_explanation(Reason::ScheduledForLater, summary, json!({ "run_at": at.to_string() }));
         }
         let queue_status = self.around.queue_status.as_ref();
         if reason == Queue::WorkflowPaused && self.around.pause.is_some()
             || queue_status.is_some_and(|queue_status| queue_status.is_paused)
         {
             let pause = self.around.pause.as_ref();
-            let mut told = self.told(
+            let mut explanation = self.run_explanation(
                 Reason::PausedForManualAction,
                 format!(
                     "the workflow `{workflow}` is paused{}; this run starts when it is resumed",
-                    pause.map_or_else(String::new, |p| by(&p.actor, &p.note))
+                    pause.map_or_else(String::new, |p| paused_by(&p.actor, &p.note))
                 ),
                 json!({
                     "target": "workflow", "workflow": workflow,
@@ -116,9 +115,9 @@ impl Case<'_> {
                 }),
             );
             let path = format!("/api/v1/workflows/{}/resume", self.reading.row.workflow);
-            told.next_actions.insert(0, Action { action: "resume", method: "POST", path, body: None });
-            told.chain.push(link("workflow", workflow, Reason::PausedForManualAction, "it is paused".into()));
-            return told;
+            explanation.next_actions.insert(0, Action { action: "resume", method: "POST", path, body: None });
+            explanation.chain.push(link("workflow", workflow, Reason::PausedForManualAction, "it is paused".into()));
+            return explanation;
         }
         let concurrency_group = state.origin.concurrency_group.as_ref();
         let limit = queue_status
@@ -135,7 +134,7 @@ impl Case<'_> {
             "`{workflow}` allows {limit} open {}{under}, and {} before this one",
             if limit == 1 { "run" } else { "runs" },
             match ahead {
-                0 => "nobody queues".to_owned(),
+                0 => "no run queues".to_owned(),
                 1 => "1 run queues".to_owned(),
                 n => format!("{n} runs queue"),
             }
@@ -143,13 +142,13 @@ impl Case<'_> {
         let details = json!({
             "limit": "concurrency", "allowed": limit, "key": key, "held_by": holders, "queued_before": ahead,
         });
-        let mut told = self.told(Reason::QueuedByLimit, summary, details);
-        let holding = |run: &String| link("run", run, Reason::StepRunning, "it holds a place".into());
-        told.chain.extend(holders.iter().map(holding));
-        told
+        let mut explanation = self.run_explanation(Reason::QueuedByLimit, summary, details);
+        let holding = |run: &String| link("run", run, Reason::StepRunning, "it counts towards the limit".into());
+        explanation.chain.extend(holders.iter().map(holding));
+        explanation
     }
 
-    /// Not over: held by somebody, at work, or waiting for something.
+    /// A run that has started and not ended: paused, with steps under way, or waiting.
     fn open(&self) -> Explanation {
         let run = &self.reading.run;
         let steps = || run.state.steps.iter().enumerate().map(|(i, step)| (i as u32, step));
@@ -157,8 +156,8 @@ impl Case<'_> {
         let running = || steps().filter(|(_, step)| is_under_way(step));
         if let Some(pause) = run.state.paused.as_ref() {
             let under_way: Vec<&str> = running().map(|(i, _)| self.key(i)).collect();
-            let who = by(&pause.actor, &pause.note);
-            let mut told = self.told(
+            let who = paused_by(&pause.actor, &pause.note);
+            let mut explanation = self.run_explanation(
                 Reason::PausedForManualAction,
                 match under_way.is_empty() {
                     true => format!("the run was paused{who}; nothing starts until it is resumed"),
@@ -169,34 +168,34 @@ impl Case<'_> {
                     "still_running": under_way,
                 }),
             );
-            told.next_actions.insert(0, self.action("resume", "resume", None));
-            return told;
+            explanation.next_actions.insert(0, self.action("resume", "resume", None));
+            return explanation;
         }
         let is_queued = |step: &Step| self.queue_position(step).is_some();
         let first = running()
             .find(|(_, step)| !is_queued(step))
             .or_else(|| running().next())
             .or_else(|| steps().find(|(_, step)| matches!(step.phase, Phase::Ready {})));
-        // What only somebody outside can bring comes first, then what comes with time, earliest first.
-        let doors = steps().filter(|(_, step)| matches!(step.phase, Phase::Waiting { .. }));
+        // First a wait for an outside event, then the earliest timer.
+        let waits = steps().filter(|(_, step)| matches!(step.phase, Phase::Waiting { .. }));
         let timed = steps().filter_map(|(i, step)| match step.phase {
             Phase::Sleeping { until: at } | Phase::Retrying { at } => Some((at, i)),
             _ => None,
         });
         let subject = first.map(|(i, _)| i);
-        let subject = subject.or_else(|| doors.map(|(i, _)| i).next()).or_else(|| timed.min().map(|(_, i)| i));
+        let subject = subject.or_else(|| waits.map(|(i, _)| i).next()).or_else(|| timed.min().map(|(_, i)| i));
         let Some(step) = subject else {
             let waiting = run.waiting_for(self.plan);
             if let Some(step) = waiting.iter().find_map(|w| w.step) {
-                let mut told = self.step(step);
-                told.chain.insert(0, self.link_to_run(told.reason));
-                return told;
+                let mut explanation = self.step(step);
+                explanation.chain.insert(0, self.link_to_run(explanation.reason));
+                return explanation;
             }
-            return self.told(Reason::PendingDispatch, "the run is about to go on".into(), json!({}));
+            return self.run_explanation(Reason::PendingDispatch, "the run is about to go on".into(), json!({}));
         };
-        let mut told = self.step(step);
-        told.chain.insert(0, self.link_to_run(told.reason));
-        if let Value::Object(details) = &mut told.details {
+        let mut explanation = self.step(step);
+        explanation.chain.insert(0, self.link_to_run(explanation.reason));
+        if let Value::Object(details) = &mut explanation.details {
             let waiting: Vec<Value> = run
                 .waiting_for(self.plan)
                 .iter()
@@ -209,7 +208,7 @@ impl Case<'_> {
             details.insert("running".into(), json!(under_way));
             details.insert("waiting_for".into(), json!(waiting));
         }
-        told
+        explanation
     }
 
     fn completed(&self) -> Explanation {
@@ -224,7 +223,7 @@ impl Case<'_> {
         if !failed.is_empty() {
             summary += &format!("; {} failed and was handled", names(&failed));
         }
-        self.told(Reason::Completed, summary, json!({ "failed_steps": failed, "skipped": skipped }))
+        self.run_explanation(Reason::Completed, summary, json!({ "failed_steps": failed, "skipped": skipped }))
     }
 
     fn failed(&self) -> Explanation {
@@ -232,22 +231,22 @@ impl Case<'_> {
         let Some(culprit) = state.culprit else {
             let failure = state.failure.as_ref();
             let summary = failure.map_or_else(String::new, |f| f.message.clone());
-            return self.told(Reason::StepFailed, summary, json!({ "error": failure.map(error) }));
+            return self.run_explanation(Reason::StepFailed, summary, json!({ "error": failure.map(error) }));
         };
-        // From a step that was blocked, through what blocked it, to the failure itself.
+        // The chain goes from a step that was skipped because of the failure to the failed step.
         let blocked = state.steps.iter().enumerate().find_map(|(i, step)| match step.because.as_deref() {
             Some(Because::Needs { steps }) if steps.contains(&culprit) => Some(i as u32),
             _ => None,
         });
-        let mut told = self.step(culprit);
+        let mut explanation = self.step(culprit);
         if let Some(step) = blocked {
             let summary = format!("`{}` was skipped because it needs `{}`", self.key(step), self.key(culprit));
-            told.chain.insert(0, link("step", self.key(step), Reason::SkippedByNeeds, summary));
+            explanation.chain.insert(0, link("step", self.key(step), Reason::SkippedByNeeds, summary));
         }
-        told.chain.insert(0, self.link_to_run(told.reason));
-        told.next_actions = self.actions();
-        self.close(&mut told.details);
-        told
+        explanation.chain.insert(0, self.link_to_run(explanation.reason));
+        explanation.next_actions = self.actions();
+        self.add_end_details(&mut explanation.details);
+        explanation
     }
 
     fn cancelled(&self) -> Explanation {
@@ -256,15 +255,17 @@ impl Case<'_> {
             "concurrency_limit" => {
                 let limit =
                     state.origin.concurrency_group.as_ref().map_or(0, |concurrency_group| concurrency_group.limit);
-                format!("{limit} runs with the same key were open, and the workflow skips what finds no room")
+                format!("{limit} runs with the same key were open, and the workflow skips runs above its limit")
             }
             "superseded" => "a newer run with the same key took its place".to_owned(),
-            _ => {
-                let who = if state.cancelled_by.is_empty() { "somebody" } else { state.cancelled_by.as_str() };
-                format!("{who} cancelled the run")
-            }
+            _ if state.cancelled_by.is_empty() => "the run was cancelled".to_owned(),
+            _ => format!("{} cancelled the run", state.cancelled_by),
         };
-        self.told(Reason::Cancelled, summary, json!({ "by": state.cancelled_by, "reason": state.cancel_reason }))
+        self.run_explanation(
+            Reason::Cancelled,
+            summary,
+            json!({ "by": state.cancelled_by, "reason": state.cancel_reason }),
+        )
     }
 
     fn expired(&self) -> Explanation {
@@ -274,11 +275,15 @@ impl Case<'_> {
             .map(|i| self.key(i))
             .collect();
         let at = state.origin.expires_at;
-        let summary = format!("the run was not done at {at}, when its time was up");
-        self.told(Reason::Expired, summary, json!({ "expires_at": at.to_string(), "unfinished_steps": open }))
+        let summary = format!("the run had not ended at {at}, when its time limit expired");
+        self.run_explanation(
+            Reason::Expired,
+            summary,
+            json!({ "expires_at": at.to_string(), "unfinished_steps": open }),
+        )
     }
 
-    /// One step, whatever its state.
+    /// One step, in any state.
     fn step(&self, index: u32) -> Explanation {
         let key = self.key(index);
         let node = self.plan.node(index);
@@ -328,7 +333,7 @@ impl Case<'_> {
                     causes.extend(cause);
                     (reason, summary)
                 }
-                None => (Reason::StepScheduled, format!("`{key}` waits for a process that starts things")),
+                None => (Reason::StepScheduled, format!("`{key}` waits for a server that is not stopping")),
             },
             Phase::Leased { worker, .. } => {
                 let until = self.around.leases.iter().find(|(of, _)| *of == index).map(|(_, at)| at.to_string());
@@ -373,10 +378,7 @@ impl Case<'_> {
                     let body = Some(json!({}));
                     actions.insert(0, Action { action: "call_webhook", method: "POST", path, body });
                 }
-                (
-                    Reason::WaitingForWebhook,
-                    format!("`{key}` waits until somebody calls its URL, at the latest {deadline}"),
-                )
+                (Reason::WaitingForWebhook, format!("`{key}` waits for a call to its URL until {deadline}"))
             }
             Phase::Done { status } => self.done(index, *status, &mut add),
         };
@@ -391,8 +393,8 @@ impl Case<'_> {
         }
     }
 
-    /// A task nobody has: why, in a sentence, and what stands behind it.
-    fn unclaimed(&self, index: u32, name: &str, add: &mut dyn FnMut(Value)) -> (Reason, String, Option<Link>) {
+    /// A task that no worker has claimed: the reason, a sentence, and the cause.
+    fn unclaimed(&self, index: u32, name: &str, add: &mut dyn FnMut(Value)) -> (Reason, String, Option<Cause>) {
         let key = self.key(index);
         let claim_status =
             self.around.claim_statuses.iter().find(|(of, _)| *of == index).map(|(_, claim_status)| claim_status);
@@ -414,7 +416,7 @@ impl Case<'_> {
                     ("key_concurrency", Some(*n), format!("{n} tasks with its key may be leased at once"))
                 }
                 BlockedReason::Rate(until) => {
-                    ("type_rate", None, format!("the rate of the type lets the next one go at {until}"))
+                    ("type_rate", None, format!("the rate of the type allows the next task at {until}"))
                 }
             };
             add(json!({ "limit": limit, "allowed": allowed }));
@@ -479,7 +481,7 @@ impl Case<'_> {
                 }
                 Some(Because::Unknown { .. }) | None => (Reason::Skipped, format!("`{key}` was skipped")),
             },
-            // Not the statuses of a step that is done.
+            // A step that is done never has these statuses.
             StepStatus::Pending
             | StepStatus::Running
             | StepStatus::Retrying
@@ -488,7 +490,7 @@ impl Case<'_> {
         }
     }
 
-    /// Where the request of this step waits, if it has to.
+    /// The queue position of this step's request, if it waits.
     fn queue_position(&self, step: &Step) -> Option<HttpQueuePosition> {
         match step.phase {
             Phase::Running { fence, .. } => self.around.queued.and_then(|queued| queued(fence)),
@@ -497,14 +499,14 @@ impl Case<'_> {
     }
 
     /// An explanation of the run as a whole.
-    fn told(&self, reason: Reason, summary: String, mut details: Value) -> Explanation {
-        self.close(&mut details);
-        let chain = vec![Link { summary: summary.clone(), ..self.link_to_run(reason) }];
+    fn run_explanation(&self, reason: Reason, summary: String, mut details: Value) -> Explanation {
+        self.add_end_details(&mut details);
+        let chain = vec![Cause { summary: summary.clone(), ..self.link_to_run(reason) }];
         Explanation { reason, summary, step: None, details, next_actions: self.actions(), chain }
     }
 
-    /// What is to be said of every run that is over.
-    fn close(&self, details: &mut Value) {
+    /// Adds the details that every ended run has.
+    fn add_end_details(&self, details: &mut Value) {
         let Value::Object(details) = details else { return };
         if !self.reading.run.is_terminal() {
             return;
@@ -521,13 +523,13 @@ impl Case<'_> {
         }
     }
 
-    fn link_to_run(&self, reason: Reason) -> Link {
+    fn link_to_run(&self, reason: Reason) -> Cause {
         let run = &self.reading.run;
         let name = self.reading.row.id.to_string();
         link("run", &name, reason, format!("the run of `{}` is {}", self.reading.row.workflow_name, run.status()))
     }
 
-    /// What can be done with the run in its state.
+    /// The actions that the run's state allows.
     fn actions(&self) -> Vec<Action> {
         match self.reading.run.is_terminal() {
             true => vec![self.action("replay", "replay", None)],
@@ -557,12 +559,12 @@ impl Case<'_> {
     }
 }
 
-fn link(what: &'static str, name: &str, reason: Reason, summary: String) -> Link {
-    Link { what, name: name.to_owned(), reason, summary }
+fn link(what: &'static str, name: &str, reason: Reason, summary: String) -> Cause {
+    Cause { what, name: name.to_owned(), reason, summary }
 }
 
-/// Who paused something, and why, as far as they said.
-fn by(actor: &str, note: &str) -> String {
+/// The actor and the note of a pause, where they are given.
+fn paused_by(actor: &str, note: &str) -> String {
     let who = if actor.is_empty() { String::new() } else { format!(" by {actor}") };
     let why = if note.is_empty() { String::new() } else { format!(" ({note})") };
     who + &why
@@ -572,7 +574,7 @@ fn error(failure: &Failure) -> Value {
     json!({ "code": failure.code, "message": failure.message })
 }
 
-/// The values an expression saw; one that was cut is no longer JSON and is shown as text.
+/// The values an expression read; a truncated one is no longer JSON and is shown as text.
 fn saw(seen: &[kernel::expr::Seen]) -> Value {
     let value = |text: &str| serde_json::from_str(text).unwrap_or_else(|_| Value::from(text));
     Value::Object(seen.iter().map(|s| (s.path.clone(), value(&s.value))).collect())

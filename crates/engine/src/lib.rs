@@ -1,5 +1,5 @@
-//! The engine acts: it loads, lets the kernel decide, commits, hands out work and wakes sleepers.
-//! Loops, clocks, sockets and spawned tasks live here and nowhere below.
+//! The engine acts: it reads runs, lets the kernel decide, commits, leases tasks, executes steps and fires timers.
+//! Loops, clocks, sockets and spawned tasks live here and in no crate below.
 //!
 //! Read in this order: [`mailbox`] (the state machine that owns runs in memory) with its [`task_queue`] and
 //! [`concurrency_groups`], [`services`] (the loop around it, and what the server calls), then [`clock`],
@@ -24,15 +24,15 @@ pub mod version;
 pub use clock::{Clock, ClockMode};
 pub use engine::{Engine, Options};
 pub use error::Error;
-pub use execute::fake_network::{FakeNetwork, PendingCall, Reached};
+pub use execute::fake_network::{FakeNetwork, FakeResponse, PendingCall};
 pub use execute::{HttpOptions, HttpQueuePosition};
 pub use mailbox::Reply;
 pub use services::replay::Edition;
 pub use services::runs::{Idempotency, Source, StartRequest, Started};
-pub use services::workflow_edits::Change;
+pub use services::workflow_edits::WorkflowChange;
 pub use version::Version;
 
 use kernel::Span;
 
-/// Timers due within this are kept in memory; later ones only as rows.
+/// Timers due within this span are in memory; later ones are only rows.
 pub const HORIZON: Span = Span::from_secs(5);

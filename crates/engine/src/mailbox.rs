@@ -1,4 +1,4 @@
-//! The mailbox: single-threaded owner of every run that is in memory.
+//! The mailbox: the single-threaded owner of every run in memory.
 //!
 //! ```text
 //!   accept(command) ──▶ inboxes ──turn(now)──▶ Turn { batch, loads, … }
@@ -6,10 +6,10 @@
 //!   Released { replies, dispatch, … } ◀──settle(turn, result)
 //! ```
 //!
-//! It is a state machine too: no clock, no threads, no I/O. The engine's loop drives it against a real
-//! store, the simulator against one that fails on purpose. The rule that keeps it right: **nothing
-//! leaves before the commit that caused it** — replies and work come out of `settle`, never of `turn`,
-//! and a run whose record was refused is forgotten and read again.
+//! The mailbox is a state machine without a clock, threads or I/O. The engine loop runs it against a real store, and
+//! the simulator against a store that fails on purpose. Its one rule: **nothing leaves before the commit that caused
+//! it**. Replies and work come out of `settle`, never out of `turn`, and a run whose record was refused is dropped
+//! from memory and read again.
 
 mod admission;
 mod atomic_groups;
@@ -25,8 +25,8 @@ use crate::concurrency_groups::ConcurrencyGroups;
 use crate::nodes::{LEASE, Nodes};
 use crate::task_queue::{Sizes, TaskQueue};
 use atomic_groups::AtomicGroup;
-pub use commands::{Command, LoadFailure, Query, Reply, Resumed, Start};
-use kernel::advance::{Wanted, Work};
+pub use commands::{Command, LoadFailure, QueueQuery, Reply, Resumed, StartRun};
+use kernel::advance::{OfferedTask, Work};
 use kernel::event::Queue;
 use kernel::plan::Form;
 use kernel::planted_bugs::{self, Bug};
@@ -36,15 +36,15 @@ use kernel::{
 use live_run::LiveRun;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
-use store::{Batch, IdMap, IdSet, QueueKey, QueuePosition, RunRow, RunWrite, Timer, Verdict};
+use store::{Batch, IdMap, IdSet, QueueKey, QueuePosition, RunRow, RunWrite, Timer, WriteVerdict};
 use task_work::ClaimOffers;
 
-/// Pause before what could not be read is asked for again.
+/// The pause after a failed read of a run or a payload.
 const READ_PAUSE: Span = Span::from_millis(200);
-/// An input that meets this many conflicts in a row is given up as unavailable.
+/// An input that meets more conflicts in a row than this is answered as unavailable.
 const CONFLICTS_MAX: u32 = 8;
-/// Writes whose memory is kept from one batch to the next.
-const ROOM_MAX: usize = 4_096;
+/// The most writes whose memory is reused for the next batch.
+const SPARE_WRITES_MAX: usize = 4_096;
 
 /// Work for an executor of this process.
 #[derive(Clone, Debug)]
@@ -58,22 +58,22 @@ pub struct Dispatch {
     pub work: Work,
 }
 
-/// One round: what to commit, and what to do when it is durable.
+/// One turn: what to commit, and what to do once it is durable.
 pub struct Turn<T> {
     pub batch: Batch,
-    /// Runs to be read; answer each with [`Command::Loaded`].
+    /// Runs to read; answer each with [`Command::Loaded`].
     pub loads: Vec<(OrgId, RunId)>,
-    /// Payloads to be read; answer each with [`Command::Fetched`].
+    /// Payloads to read; answer each with [`Command::Fetched`].
     pub fetches: Vec<(OrgId, RunId, Vec<u32>)>,
-    /// Lanes to be read on after a place; answer each with [`Command::Refilled`].
+    /// Key queues to read rows of, after a position; answer each with [`Command::Refilled`].
     pub refills: Vec<(QueueKey, Option<QueuePosition>)>,
-    /// Types whose lanes are to be read, those after a key; answer each with [`Command::KeysRead`].
+    /// Types to read the keys of, after a key; answer each with [`Command::KeysRead`].
     pub key_reads: Vec<(OrgId, String, Option<String>)>,
-    /// Types whose seats are to be read; answer each with [`Command::LimitSlots`].
+    /// Types to read the limit slots of; answer each with [`Command::LimitSlots`].
     pub slot_reads: Vec<(OrgId, String)>,
     /// Parallel to `batch.runs`.
     pending: Vec<Pending<T>>,
-    /// Replies that depend on nothing new.
+    /// Replies that depend only on what is already durable.
     ready: Vec<(T, Reply)>,
 }
 
@@ -93,7 +93,7 @@ impl<T> Default for Turn<T> {
 }
 
 impl<T> Turn<T> {
-    /// Does any of its runs go on in this process at once?
+    /// Does the commit of this turn start a step in this process?
     pub fn goes_on_here(&self) -> bool {
         let executes = |effect: &Effect| matches!(effect, Effect::Execute { .. });
         self.pending.iter().any(|pending| pending.effects.iter().any(executes))
@@ -110,20 +110,20 @@ struct Pending<T> {
 pub struct Released<T> {
     pub replies: Vec<(T, Reply)>,
     pub dispatch: Vec<Dispatch>,
-    /// Attempts nobody wants any more.
+    /// Attempts to abort: their runs do not need them any more.
     pub aborts: Vec<(RunId, u64)>,
-    /// Somebody is to be told that a run ended: the run and the notice's number.
+    /// Notifications to send because a run ended: the run and the notification's number.
     pub notifications: Vec<(OrgId, RunId, u32)>,
     pub started: u64,
     pub ended: u64,
     pub steps: u64,
-    /// Tasks handed to workers.
+    /// Tasks leased to workers.
     pub leased: u64,
-    /// Lanes with something new that nobody here takes.
+    /// Key queues with a new ready task or a free limit slot that no open claim on this node takes.
     pub posted: BTreeSet<QueueKey>,
-    /// Somebody came to a gate that another node keeps, or left it.
+    /// A run entered or left a concurrency group that another node owns.
     pub touches_remote_group: bool,
-    /// Runs that another node may have in memory, and were moved on here.
+    /// Runs that another node may have in memory and that this node has advanced.
     pub moved: Vec<(OrgId, RunId)>,
 }
 
@@ -146,22 +146,22 @@ impl<T> Default for Released<T> {
     }
 }
 
-/// One input with whoever waits for its answer.
+/// One input and the reply channel of the caller that waits for its answer.
 struct QueuedInput<T> {
     input: Input,
     reply_to: Option<T>,
     conflicts: u32,
-    /// The run was read since it came.
+    /// The run was read from the store after the input arrived.
     is_checked: bool,
 }
 
 enum Phase {
-    /// Asked for; not here yet.
+    /// Being read from the store.
     Loading,
-    /// Could not be read, and somebody inside needs it: asked for again when its wake-up comes.
+    /// Could not be read, and the engine itself needs it: read again when its entry in `due_times` is due.
     Stalled,
     Resident,
-    /// Its record is on its way to the store: inputs wait.
+    /// Its record is being committed: inputs wait.
     InFlight,
 }
 
@@ -170,7 +170,7 @@ struct RunEntry<T> {
     phase: Phase,
     inbox: Vec<QueuedInput<T>>,
     is_queued: bool,
-    /// A timer of it went off and no record has followed yet.
+    /// One of its timers is due, and no record has followed yet.
     is_due: bool,
     /// `None` exactly while loading or stalled.
     live: Option<Box<LiveRun>>,
@@ -179,43 +179,44 @@ struct RunEntry<T> {
 /// Attempts of executors, by run and fence.
 pub type Attempts = Vec<(RunId, u64)>;
 
-/// How a mailbox knows callback URLs without knowing secrets.
+/// Makes callback URLs, so that the mailbox needs no secret.
 pub type WaitUrl = Arc<dyn Fn(RunId, &str) -> String + Send + Sync>;
 
 pub struct Mailbox<T> {
     nodes: Nodes,
-    /// Time of the latest turn.
+    /// The engine time of the latest turn or tick.
     now: Timestamp,
     wait_url: WaitUrl,
-    slots: IdMap<RunId, RunEntry<T>>,
-    /// Runs with something in their inbox, in the order it came.
+    runs: IdMap<RunId, RunEntry<T>>,
+    /// Runs with inputs, in order of arrival.
     queue: VecDeque<RunId>,
-    /// Due times of runs in memory, and of parked ones due soon.
-    wheel: BTreeSet<(Timestamp, RunId)>,
-    /// Organisations of parked runs in the wheel.
+    /// Next due times of runs in memory, and of evicted runs that are due soon.
+    due_times: BTreeSet<(Timestamp, RunId)>,
+    /// Organisations of the evicted runs in `due_times`.
     evicted: IdMap<RunId, OrgId>,
+    /// Reply channels of callers that wait for the end of a run.
     watchers: BTreeMap<RunId, Vec<T>>,
     loads: Vec<(OrgId, RunId)>,
     fetches: Vec<(OrgId, RunId, Vec<u32>)>,
     replies: Vec<(T, Reply)>,
-    /// In-process attempts under way.
+    /// Attempts that executors of this process are working on.
     executing: IdSet<(RunId, u64)>,
-    /// Attempts under way that another node has called off.
+    /// Attempts of this process that another node has cancelled.
     aborts: Vec<(RunId, u64)>,
     concurrency_groups: ConcurrencyGroups,
     task_queue: TaskQueue<T>,
-    /// Runs that gave up their place at a gate a moment ago.
-    left: IdMap<RunId, Timestamp>,
-    /// Open runs of this node that it does not have, and for how many looks.
+    /// Runs that left their concurrency group recently, and when.
+    recently_left: IdMap<RunId, Timestamp>,
+    /// Open runs that this node owns and does not have in memory, and for how many sweeps.
     missed: IdMap<RunId, u8>,
     /// Runs of the last process that have not been read yet.
     recovering: IdSet<RunId>,
     is_draining: bool,
     fired: u64,
-    /// Units so far: those of one batch have different numbers.
+    /// Counts atomic groups: those of one batch have different numbers.
     atomic_groups: u32,
-    /// Empty; the batch before last left it for the next one to grow into.
-    room: Vec<RunWrite>,
+    /// Empty; keeps the memory of an earlier batch for the next one.
+    spare_writes: Vec<RunWrite>,
 }
 
 impl<T> Mailbox<T> {
@@ -223,15 +224,15 @@ impl<T> Mailbox<T> {
         Mailbox::sized(epoch, wait_url, Sizes::default())
     }
 
-    /// One that keeps so much of what waits for workers.
+    /// A mailbox whose task queue has these sizes.
     pub fn sized(epoch: u64, wait_url: WaitUrl, sizes: Sizes) -> Self {
         Mailbox {
             nodes: Nodes::alone(epoch),
             now: Timestamp::default(),
             wait_url,
-            slots: IdMap::default(),
+            runs: IdMap::default(),
             queue: VecDeque::new(),
-            wheel: BTreeSet::new(),
+            due_times: BTreeSet::new(),
             evicted: IdMap::default(),
             watchers: BTreeMap::new(),
             loads: Vec::new(),
@@ -241,33 +242,33 @@ impl<T> Mailbox<T> {
             aborts: Vec::new(),
             concurrency_groups: ConcurrencyGroups::default(),
             task_queue: TaskQueue::new(sizes),
-            left: IdMap::default(),
+            recently_left: IdMap::default(),
             missed: IdMap::default(),
             recovering: IdSet::default(),
             is_draining: false,
             fired: 0,
             atomic_groups: 0,
-            room: Vec::new(),
+            spare_writes: Vec::new(),
         }
     }
 
-    /// One whose store other nodes may share.
+    /// Says that other nodes may share the store.
     pub fn sharing(mut self) -> Self {
         self.task_queue.share(self.nodes.clone());
         self
     }
 
-    /// When it next has something to do on its own.
+    /// The next time at which a timer is due or the task queue has work.
     pub fn next_due(&self) -> Option<Timestamp> {
         if self.is_draining {
             return None;
         }
-        self.wheel.first().map(|(at, _)| *at).into_iter().chain(self.task_queue.next_due()).min()
+        self.due_times.first().map(|(at, _)| *at).into_iter().chain(self.task_queue.next_due()).min()
     }
 
     /// Runs in memory.
     pub fn resident(&self) -> usize {
-        self.slots.len()
+        self.runs.len()
     }
 
     /// Attempts that executors of this process are working on.
@@ -275,26 +276,26 @@ impl<T> Mailbox<T> {
         self.executing.len()
     }
 
-    /// Tasks that wait, that workers have, and types whose tasks nobody would take.
+    /// Counts: ready tasks, leased tasks, and types with ready tasks and no worker.
     pub fn tasks(&self) -> (u64, usize, u64) {
         (self.task_queue.ready(), self.task_queue.leased(), self.task_queue.unserved(self.now))
     }
 
-    /// Runs in memory that something is being done for here, rather than waited for.
+    /// Runs in memory that this process works on: they wait neither for a claim nor for a worker.
     pub fn busy(&self) -> usize {
-        self.slots.len().saturating_sub(self.task_queue.resident() + self.task_queue.leased())
+        self.runs.len().saturating_sub(self.task_queue.resident() + self.task_queue.leased())
     }
 
-    /// Forgets watchers and workers' questions nobody is behind any more.
+    /// Forgets watchers and open claims whose callers are gone.
     pub fn retain_watchers(&mut self, keep: impl Fn(&T) -> bool) {
-        self.task_queue.retain(&keep);
+        self.task_queue.retain_claims(&keep);
         self.watchers.retain(|_, reply_channels| {
             reply_channels.retain(&keep);
             !reply_channels.is_empty()
         });
     }
 
-    /// Runs that went on because a time came, ever.
+    /// Counts runs that advanced because a timer was due.
     pub fn fired(&self) -> u64 {
         self.fired
     }
@@ -303,17 +304,17 @@ impl<T> Mailbox<T> {
     pub fn is_quiet(&self, held: usize) -> bool {
         self.queue.is_empty()
             && self.executing.len() == held
-            && !self.slots.values().any(|s| matches!(s.phase, Phase::Loading | Phase::InFlight))
+            && !self.runs.values().any(|s| matches!(s.phase, Phase::Loading | Phase::InFlight))
     }
 
     /// Is there something to do right now?
     pub fn has_work(&self) -> bool {
-        let has_errands = !self.loads.is_empty() || !self.fetches.is_empty();
-        let has_errands = has_errands || !self.replies.is_empty() || !self.aborts.is_empty();
-        !self.queue.is_empty() || has_errands || self.task_queue.has_work()
+        let has_reads = !self.loads.is_empty() || !self.fetches.is_empty();
+        let has_output = !self.replies.is_empty() || !self.aborts.is_empty();
+        !self.queue.is_empty() || has_reads || has_output || self.task_queue.has_work()
     }
 
-    /// It is this late: what arrives now is judged by it.
+    /// Sets the engine time for the commands that follow.
     pub fn tick(&mut self, now: Timestamp) {
         self.now = now;
     }
@@ -338,8 +339,8 @@ impl<T> Mailbox<T> {
             }
             Command::Watch { org, run, reply_to } => {
                 self.watchers.entry(run).or_default().push(reply_to);
-                // One that is not here is another's, or has left memory: whoever asks looks into the store, too.
-                if self.nodes.is_alone() || self.slots.contains_key(&run) {
+                // A run that is not in memory is evicted or advanced by another node: the caller reads the store, too.
+                if self.nodes.is_alone() || self.runs.contains_key(&run) {
                     self.push(org, run, QueuedInput::wake());
                 }
             }
@@ -353,11 +354,11 @@ impl<T> Mailbox<T> {
             Command::Sweep { open, since, is_recovery } => self.sweep(open, since, is_recovery),
             Command::Reread(run) => self.reread(run),
             Command::Timers(timers) => {
-                // One that nobody has seen to for long is everybody's.
+                // Any node handles a timer that its owner has left overdue for long.
                 let (nodes, now) = (&self.nodes, self.now);
                 let is_ours = |timer: &Timer| nodes.is_mine(timer.run) || now.since(timer.at) > LEASE;
                 for timer in timers.into_iter().filter(is_ours) {
-                    self.wheel.insert((timer.at, timer.run));
+                    self.due_times.insert((timer.at, timer.run));
                     self.evicted.insert(timer.run, timer.org);
                 }
             }
@@ -378,24 +379,24 @@ impl<T> Mailbox<T> {
                 self.is_draining = true;
                 self.task_queue.withdraw_all();
             }
-            Command::Claim(ask) => self.ask(*ask),
+            Command::Claim(request) => self.open_claim(*request),
             Command::WithdrawClaim(claim) => self.task_queue.withdraw(claim),
             Command::Extend { org, run, step, fence, by, reply_to } => {
                 let until = self.task_queue.extend(org, (run, step), fence, by, self.now);
                 self.replies.push((reply_to, Reply::Lease(until)));
             }
             Command::RestoreTaskQueue { queues, types, workers } => {
-                self.task_queue.remember(workers);
+                self.task_queue.merge_workers(workers);
                 types.iter().for_each(|row| self.task_queue.apply_type(row, Some(self.now), self.now));
                 self.task_queue.restore(queues, self.now);
             }
             Command::TypeChanged(row) => self.task_queue.apply_type(&row, None, self.now),
             Command::TaskReadyElsewhere(queue) => self.task_queue.ready_elsewhere(&queue, self.now),
             Command::ClusterCounts { workers, ready } => {
-                self.task_queue.remember(workers);
-                self.task_queue.count(ready);
+                self.task_queue.merge_workers(workers);
+                self.task_queue.set_ready_counts(ready);
             }
-            Command::TypesWithTasks(types) => self.task_queue.mark_behind(types),
+            Command::TypesWithTasks(types) => self.task_queue.mark_unread_keys(types),
             Command::LimitSlots { org, name, rows } => {
                 self.task_queue.limit_slots_read(org, &name, rows.as_deref(), self.now)
             }
@@ -409,23 +410,23 @@ impl<T> Mailbox<T> {
     }
 
     fn recover(&mut self, org: OrgId, run: RunId) {
-        if self.slots.get(&run).is_none_or(|slot| slot.live.is_none()) {
+        if self.runs.get(&run).is_none_or(|entry| entry.live.is_none()) {
             self.recovering.insert(run);
             self.task_queue.set_recovering(true);
         }
         self.push(org, run, QueuedInput::wake());
     }
 
-    /// What workers hold of a run is known, or never will be.
+    /// The leases of a run are known, or never will be.
     fn recovered(&mut self, run: RunId) {
         if self.recovering.remove(&run) && self.recovering.is_empty() {
             self.task_queue.set_recovering(false);
         }
     }
 
-    fn start(&mut self, start: Start, reply_to: T, atomic_group: Option<AtomicGroup>) {
-        let Start { org, run, version, origin, concurrency_group, run_insert } = start;
-        // Whose turn it is at a gate is decided by the node that keeps it, which will find this run waiting.
+    fn start(&mut self, start: StartRun, reply_to: T, atomic_group: Option<AtomicGroup>) {
+        let StartRun { org, run, version, origin, concurrency_group, run_insert } = start;
+        // Only the node that owns a concurrency group admits its runs. It will find this run in the queue.
         let is_kept_elsewhere =
             concurrency_group.as_ref().is_some_and(|concurrency_group| !self.nodes.keeps(&concurrency_group.id));
         if let Some(said) = concurrency_group.as_ref().filter(|_| !is_kept_elsewhere) {
@@ -477,7 +478,7 @@ impl<T> Mailbox<T> {
         };
         let input = Input::Start(Box::new(origin), admission);
         let item = QueuedInput { input, reply_to: Some(reply_to), conflicts: 0, is_checked: true };
-        let slot = RunEntry {
+        let entry = RunEntry {
             org,
             phase: Phase::Resident,
             inbox: vec![item],
@@ -485,53 +486,53 @@ impl<T> Mailbox<T> {
             is_due: false,
             live: Some(Box::new(live)),
         };
-        self.slots.insert(run, slot);
+        self.runs.insert(run, entry);
         self.queue.push_back(run);
     }
 
     /// Puts an item into a run's inbox, asking for the run if it is not in memory.
     fn push(&mut self, org: OrgId, run: RunId, item: QueuedInput<T>) {
         let loads = &mut self.loads;
-        let slot = self.slots.entry(run).or_insert_with(|| {
+        let entry = self.runs.entry(run).or_insert_with(|| {
             loads.push((org, run));
             RunEntry { org, phase: Phase::Loading, inbox: Vec::new(), is_queued: false, is_due: false, live: None }
         });
-        if slot.org != org {
+        if entry.org != org {
             // Another organisation's run does not exist.
             if let Some(reply_to) = item.reply_to {
                 self.replies.push((reply_to, Reply::NotFound));
             }
             return;
         }
-        if slot.inbox.capacity() == 0 {
-            // Hardly ever more.
-            slot.inbox.reserve_exact(1);
+        if entry.inbox.capacity() == 0 {
+            // Most inboxes never hold more than one input.
+            entry.inbox.reserve_exact(1);
         }
-        slot.inbox.push(item);
-        if matches!(slot.phase, Phase::Stalled) {
-            // Whatever becomes of this item, somebody inside still needs the run.
-            slot.inbox.push(QueuedInput::wake());
-            slot.phase = Phase::Loading;
+        entry.inbox.push(item);
+        if matches!(entry.phase, Phase::Stalled) {
+            // Even if this item is answered with an error, the engine itself still needs the run.
+            entry.inbox.push(QueuedInput::wake());
+            entry.phase = Phase::Loading;
             self.loads.push((org, run));
         }
-        if matches!(slot.phase, Phase::Resident) && !slot.is_queued {
-            slot.is_queued = true;
+        if matches!(entry.phase, Phase::Resident) && !entry.is_queued {
+            entry.is_queued = true;
             self.queue.push_back(run);
         }
     }
 
-    /// Advances every run that has something waiting, all its inputs at once. What is to be committed and answered is added
-    /// to what a turn already has of it.
+    /// Advances every run that has inputs, with all of them at once. Adds the writes and replies to those that the turn
+    /// already has.
     pub fn turn(&mut self, now: Timestamp, turn: &mut Turn<T>) {
         self.now = now;
         self.wake_due(now);
         self.expire_leases(now);
         (turn.batch.at, turn.batch.epoch) = (now, self.nodes.own());
         if turn.batch.runs.capacity() == 0 {
-            turn.batch.runs = std::mem::take(&mut self.room);
+            turn.batch.runs = std::mem::take(&mut self.spare_writes);
         }
         let before = turn.batch.runs.len();
-        // What is done may make room for what waits, and what becomes ready goes to whoever was just free.
+        // A finished task may free a limit for a ready one, and a new ready task may go to an open claim.
         loop {
             for run in std::mem::take(&mut self.queue) {
                 self.advance(run, now, turn);
@@ -552,58 +553,58 @@ impl<T> Mailbox<T> {
         if self.is_draining {
             return;
         }
-        while let Some(&(at, run)) = self.wheel.first().filter(|(at, _)| *at <= now) {
-            self.wheel.remove(&(at, run));
+        while let Some(&(at, run)) = self.due_times.first().filter(|(at, _)| *at <= now) {
+            self.due_times.remove(&(at, run));
             let evicted = self.evicted.remove(&run);
-            if let Some(live) = self.slots.get_mut(&run).and_then(|s| s.live.as_mut()).filter(|l| l.armed == Some(at)) {
+            if let Some(live) = self.runs.get_mut(&run).and_then(|s| s.live.as_mut()).filter(|l| l.armed == Some(at)) {
                 live.armed = None;
             }
-            if let Some(org) = self.slots.get(&run).map(|s| s.org).or(evicted) {
+            if let Some(org) = self.runs.get(&run).map(|s| s.org).or(evicted) {
                 self.push(org, run, QueuedInput::wake());
-                if let Some(slot) = self.slots.get_mut(&run) {
-                    slot.is_due = true;
+                if let Some(entry) = self.runs.get_mut(&run) {
+                    entry.is_due = true;
                 }
             }
         }
     }
 
     fn advance(&mut self, id: RunId, now: Timestamp, turn: &mut Turn<T>) {
-        let Some(slot) = self.slots.get_mut(&id) else { return };
-        slot.is_queued = false;
-        let (Phase::Resident, Some(live)) = (&slot.phase, slot.live.as_mut()) else { return };
+        let Some(entry) = self.runs.get_mut(&id) else { return };
+        entry.is_queued = false;
+        let (Phase::Resident, Some(live)) = (&entry.phase, entry.live.as_mut()) else { return };
         // Another node's clock may be ahead of this one's.
         let now = now.max(live.run.state.at);
-        let mut items = std::mem::take(&mut slot.inbox);
+        let mut items = std::mem::take(&mut entry.inbox);
         let inputs = items.iter().map(|item| item.input.clone()).collect();
         let wait_url = |key: &str| (self.wait_url)(id, key);
         let (epoch, is_draining, payloads) = (self.nodes.own(), self.is_draining, &live.payloads);
-        let counter = ClaimOffers::new(&mut self.task_queue, slot.org, &live.run, &items, now);
-        let offer = |wanted: Wanted<'_>| counter.offer(wanted);
+        let offers = ClaimOffers::new(&mut self.task_queue, entry.org, &live.run, &items, now);
+        let offer = |wanted: OfferedTask<'_>| offers.offer(wanted);
         let context = Context { run: id, now, epoch, is_draining, wait_url: &wait_url, payloads, offer: &offer };
         // A bug that one run meets must not stop the others.
         let decided = || advance(&live.version.plan, &mut live.run, inputs, &context);
         let decided = std::panic::catch_unwind(std::panic::AssertUnwindSafe(decided));
-        counter.close(&items, decided.as_ref().ok(), now);
+        offers.close(&items, decided.as_ref().ok(), now);
         let Ok(advanced) = decided else {
-            slot.inbox = items;
-            let what = "a bug in the engine stopped this run; its records are untouched";
+            entry.inbox = items;
+            let what = "a bug in the engine stopped this run; its records are unchanged";
             return self.give_up_on(id, Reply::LoadFailure(LoadFailure::Damaged(what.into())));
         };
         if !advanced.missing.is_empty() && live.fetching.is_empty() {
             live.fetching = advanced.missing.clone();
-            self.fetches.push((slot.org, id, advanced.missing));
+            self.fetches.push((entry.org, id, advanced.missing));
         }
         let mut answers = advanced.answers;
-        task_work::defer_claims(&mut items, &mut answers, &mut slot.inbox);
+        task_work::defer_claims(&mut items, &mut answers, &mut entry.inbox);
         let Some(record) = advanced.record else {
-            let is_unsure = |item: &QueuedInput<T>| item.reply_to.is_some() && !item.is_checked;
-            if !self.nodes.is_alone() && live.seq > 0 && items.iter().any(is_unsure) {
-                // Another node may have moved it on: nobody is refused because of what only this one remembers.
-                slot.inbox.extend(items.into_iter().filter(|item| !item.is_claim()));
+            let needs_check = |item: &QueuedInput<T>| item.reply_to.is_some() && !item.is_checked;
+            if !self.nodes.is_alone() && live.seq > 0 && items.iter().any(needs_check) {
+                // Another node may have advanced it: no caller is refused because of an old copy in memory.
+                entry.inbox.extend(items.into_iter().filter(|item| !item.is_claim()));
                 return self.reread(id);
             }
-            let is_beaten = !self.nodes.is_alone() && live.seq > 0 && items.iter().any(QueuedInput::is_claim);
-            // Nothing new: the answers rest on what is durable already.
+            let has_lost_claim = !self.nodes.is_alone() && live.seq > 0 && items.iter().any(QueuedInput::is_claim);
+            // No record: the answers depend only on what is already durable.
             let (status, created_at) = (live.run.status(), live.run.state.created_at);
             for (item, answer) in items.drain(..).zip(answers) {
                 if let Some(reply_to) = item.reply_to {
@@ -613,17 +614,17 @@ impl<T> Mailbox<T> {
             if live.run.state.seq == 0 {
                 return self.give_up_on(id, Reply::NotFound);
             }
-            self.rest(id, &mut turn.ready);
-            if is_beaten {
+            self.arm_or_remove(id, &mut turn.ready);
+            if has_lost_claim {
                 self.release_shared(id);
             }
             return;
         };
         live.payloads.clear();
-        slot.phase = Phase::InFlight;
-        let leave = task_work::leave(&self.task_queue);
-        let take = task_work::limit_slots(&mut self.task_queue, slot.org, id, &advanced.effects, now);
-        turn.batch.runs.push(live.write(slot.org, id, record.seal(), advanced.payloads, leave, take));
+        entry.phase = Phase::InFlight;
+        let evict_policy = task_work::evict_policy(&self.task_queue);
+        let take = task_work::limit_slots(&mut self.task_queue, entry.org, id, &advanced.effects, now);
+        turn.batch.runs.push(live.write(entry.org, id, record.seal(), advanced.payloads, evict_policy, take));
         turn.pending.push(Pending { items, answers, effects: advanced.effects });
         if planted_bugs::is(Bug::LeaseBeforeCommit) {
             self.deliver_early(id, turn);
@@ -631,7 +632,7 @@ impl<T> Mailbox<T> {
     }
 
     /// Releases what a commit allows and takes back what it refused.
-    pub fn settle(&mut self, turn: Turn<T>, result: Result<Vec<Verdict>, store::Error>) -> Released<T> {
+    pub fn settle(&mut self, turn: Turn<T>, result: Result<Vec<WriteVerdict>, store::Error>) -> Released<T> {
         let aborts = std::mem::take(&mut self.aborts);
         let mut released = Released { replies: turn.ready, aborts, ..Default::default() };
         if planted_bugs::is(Bug::NotificationBeforeCommit) {
@@ -640,7 +641,7 @@ impl<T> Mailbox<T> {
         }
         let result = match result {
             Err(store::Error::Unknown(_)) if planted_bugs::is(Bug::UnknownIsSuccess) => {
-                Ok(vec![Verdict::Committed; turn.batch.runs.len()])
+                Ok(vec![WriteVerdict::Committed; turn.batch.runs.len()])
             }
             Err(store::Error::Unknown(why)) if planted_bugs::is(Bug::UnknownIsFailed) => {
                 Err(store::Error::Unavailable(why))
@@ -650,25 +651,27 @@ impl<T> Mailbox<T> {
         match result {
             Ok(verdicts) => {
                 for ((write, pending), verdict) in turn.batch.runs.iter().zip(turn.pending).zip(verdicts) {
-                    if verdict != Verdict::Committed {
+                    if verdict != WriteVerdict::Committed {
                         self.undo_leases(&pending.effects);
                     }
                     match verdict {
-                        Verdict::Committed => self.committed(write, pending, &mut released),
-                        Verdict::Conflict if write.atomic_group.is_some() => {
-                            let reply = Reply::Unavailable("a run of this id exists".into());
+                        WriteVerdict::Committed => self.committed(write, pending, &mut released),
+                        WriteVerdict::Conflict if write.atomic_group.is_some() => {
+                            let reply = Reply::Unavailable("a run with this id already exists".into());
                             self.reject(write.run, pending.items, &reply, &mut released.replies);
                         }
-                        Verdict::Conflict => self.retry_or_reject(write, pending.items, None, &mut released),
-                        Verdict::Full => {
+                        WriteVerdict::Conflict => self.retry_or_reject(write, pending.items, None, &mut released),
+                        WriteVerdict::Full => {
                             write.limit_slots.take.iter().for_each(|row| self.task_queue.slot_contested(&row.slot));
                             self.retry_or_reject(write, pending.items, None, &mut released);
                         }
-                        Verdict::KeyTaken { run, fingerprint } => {
+                        WriteVerdict::KeyTaken { run, fingerprint } => {
                             let taken = Reply::KeyTaken { run, fingerprint };
                             self.reject(write.run, pending.items, &taken, &mut released.replies);
                         }
-                        Verdict::Undone => self.reject(write.run, pending.items, &Reply::Undone, &mut released.replies),
+                        WriteVerdict::Undone => {
+                            self.reject(write.run, pending.items, &Reply::Undone, &mut released.replies)
+                        }
                     }
                 }
             }
@@ -684,30 +687,29 @@ impl<T> Mailbox<T> {
             }
         }
         self.answer_workers(&mut released.replies);
-        self.room = turn.batch.runs;
-        self.room.clear();
-        self.room.shrink_to(ROOM_MAX);
+        self.spare_writes = turn.batch.runs;
+        self.spare_writes.clear();
+        self.spare_writes.shrink_to(SPARE_WRITES_MAX);
         released
     }
 
-    /// A run that will never be: whoever asked for it hears why, whoever wanted something of it that it is
-    /// not there.
+    /// Drops a run that was not created. Its creator gets the reason, every other caller `NotFound`.
     fn reject(&mut self, run: RunId, items: Vec<QueuedInput<T>>, why: &Reply, replies: &mut Vec<(T, Reply)>) {
-        let later = self.slots.remove(&run).map(|slot| slot.inbox).unwrap_or_default();
+        let later = self.runs.remove(&run).map(|entry| entry.inbox).unwrap_or_default();
         for item in items.into_iter().chain(later) {
             let reply = if matches!(item.input, Input::Start(..)) { why.clone() } else { Reply::NotFound };
             replies.extend(item.reply_to.map(|reply_to| (reply_to, reply)));
         }
-        self.leave(run);
+        self.leave_group(run);
         self.forget_watchers(run, replies);
     }
 
     fn committed(&mut self, write: &RunWrite, pending: Pending<T>, released: &mut Released<T>) {
         let run = write.run;
-        let Some(slot) = self.slots.get_mut(&run) else { return };
-        let Some(live) = slot.live.as_mut() else { return };
-        slot.phase = Phase::Resident;
-        self.fired += u64::from(std::mem::take(&mut slot.is_due));
+        let Some(entry) = self.runs.get_mut(&run) else { return };
+        let Some(live) = entry.live.as_mut() else { return };
+        entry.phase = Phase::Resident;
+        self.fired += u64::from(std::mem::take(&mut entry.is_due));
         live.seq += 1;
         live.updated_at = self.now;
         live.bytes += write.record.len();
@@ -715,7 +717,7 @@ impl<T> Mailbox<T> {
         if write.snapshot.is_some() {
             (live.records, live.bytes) = (0, 0);
         }
-        released.moved.extend(live.is_shared_copy.then_some((slot.org, run)));
+        released.moved.extend(live.is_shared_copy.then_some((entry.org, run)));
         let has_ended = live.run.is_terminal() && !live.row.status.is_terminal();
         released.ended += u64::from(has_ended);
         if write.after == 0 || has_ended {
@@ -725,13 +727,13 @@ impl<T> Mailbox<T> {
                 .as_ref()
                 .is_some_and(|concurrency_group| !self.nodes.keeps(&concurrency_group.id));
         }
-        released.notifications.extend((0..write.notifications).map(|number| (slot.org, run, number)));
+        released.notifications.extend((0..write.notifications).map(|number| (entry.org, run, number)));
         if let Some(row) = &write.row {
             live.row = row.clone();
         }
         live.update_rows(&write.ready);
         live.update_slots(&write.limit_slots);
-        released.posted.extend(task_work::freed(&mut self.task_queue, &write.limit_slots.free, self.now));
+        released.posted.extend(task_work::free_slots(&mut self.task_queue, &write.limit_slots.free, self.now));
         released.started += u64::from(write.after == 0);
         let (status, created_at) = (live.run.status(), live.run.state.created_at);
         for (item, answer) in pending.items.into_iter().zip(pending.answers) {
@@ -739,7 +741,7 @@ impl<T> Mailbox<T> {
                 released.replies.push((reply_to, Reply::Answer { answer, status, created_at }));
             }
         }
-        let (org, plan) = (slot.org, live.version.clone());
+        let (org, plan) = (entry.org, live.version.clone());
         for effect in pending.effects {
             match effect {
                 Effect::LeaseTask { .. }
@@ -747,7 +749,7 @@ impl<T> Mailbox<T> {
                 | Effect::Dequeue { .. }
                 | Effect::LeaseEnded { .. } => {
                     released.leased += u64::from(matches!(effect, Effect::LeaseTask { .. }));
-                    released.posted.extend(task_work::unwanted(
+                    released.posted.extend(task_work::queue_without_claim(
                         &mut self.task_queue,
                         org,
                         run,
@@ -762,13 +764,13 @@ impl<T> Mailbox<T> {
                     self.task_queue.cancel_lease(run, step, fence, is_plain);
                 }
                 Effect::AdoptLease => {
-                    task_work::keep_leases(&mut self.task_queue, &self.nodes, org, run, live, self.now)
+                    task_work::adopt_leases(&mut self.task_queue, &self.nodes, org, run, live, self.now)
                 }
                 Effect::Execute { step, attempt, fence, work } => {
                     released.steps += 1;
                     self.executing.insert((run, fence));
                     let key = live.version.plan.node(step).key.clone();
-                    released.dispatch.push(Dispatch { org: slot.org, run, step, key, attempt, fence, work });
+                    released.dispatch.push(Dispatch { org: entry.org, run, step, key, attempt, fence, work });
                 }
                 Effect::Abort { fence, .. } => {
                     self.executing.remove(&(run, fence));
@@ -776,36 +778,35 @@ impl<T> Mailbox<T> {
                 }
             }
         }
-        if !slot.inbox.is_empty() && !slot.is_queued {
-            slot.is_queued = true;
+        if !entry.inbox.is_empty() && !entry.is_queued {
+            entry.is_queued = true;
             self.queue.push_back(run);
         }
-        self.rest(run, &mut released.replies);
+        self.arm_or_remove(run, &mut released.replies);
         if write.after == 0 {
             self.supersede(self.concurrency_groups.supersedes(run));
         }
     }
 
-    /// Arms a run's timer, answers its watchers and frees its place if it has ended (whoever ended it, and
-    /// whether or not that was learned at once), and lets it leave memory when it is parked or over and
-    /// nobody has anything for it.
-    fn rest(&mut self, id: RunId, replies: &mut Vec<(T, Reply)>) {
-        let Some(status) = self.slots.get(&id).and_then(|s| s.live.as_ref()).map(|live| live.run.status()) else {
+    /// Arms the timer of a run. If the run has ended, on whichever node, answers its watchers and leaves its
+    /// concurrency group. Removes the run from memory if it is evicted or has ended and has no inputs.
+    fn arm_or_remove(&mut self, id: RunId, replies: &mut Vec<(T, Reply)>) {
+        let Some(status) = self.runs.get(&id).and_then(|s| s.live.as_ref()).map(|live| live.run.status()) else {
             return;
         };
         if status.is_terminal() && !(planted_bugs::is(Bug::GroupNotFreed) && status == RunStatus::Cancelled) {
-            self.leave(id);
+            self.leave_group(id);
         }
-        let Some(slot) = self.slots.get_mut(&id) else { return };
-        let Some(live) = slot.live.as_mut() else { return };
-        // A retry that waits for its payload is past due: its arrival wakes the run, not the wheel.
+        let Some(entry) = self.runs.get_mut(&id) else { return };
+        let Some(live) = entry.live.as_mut() else { return };
+        // A retry that waits for its payload is past due: the payload wakes the run, not its due time.
         let due = live.run.next_due().filter(|at| live.fetching.is_empty() || *at > self.now);
         if live.armed != due {
             if let Some(at) = live.armed {
-                self.wheel.remove(&(at, id));
+                self.due_times.remove(&(at, id));
             }
             if let Some(at) = due {
-                self.wheel.insert((at, id));
+                self.due_times.insert((at, id));
             }
             live.armed = due;
         }
@@ -813,29 +814,29 @@ impl<T> Mailbox<T> {
             let watchers = self.watchers.remove(&id).unwrap_or_default();
             replies.extend(watchers.into_iter().map(|reply_to| (reply_to, Reply::Ended(status))));
         }
-        if !(status.is_terminal() || live.row.evicted) || !slot.inbox.is_empty() || !live.fetching.is_empty() {
+        if !(status.is_terminal() || live.row.evicted) || !entry.inbox.is_empty() || !live.fetching.is_empty() {
             return;
         }
-        // Its timer row will bring it back; the wheel keeps only what the horizon poll would miss.
+        // Its timer row brings it back. `due_times` keeps only what the next read of timer rows would miss.
         match due {
-            Some(at) if at <= self.now.after(crate::HORIZON) => drop(self.evicted.insert(id, slot.org)),
-            Some(at) => drop(self.wheel.remove(&(at, id))),
+            Some(at) if at <= self.now.after(crate::HORIZON) => drop(self.evicted.insert(id, entry.org)),
+            Some(at) => drop(self.due_times.remove(&(at, id))),
             None => {}
         }
-        let left = self.slots.remove(&id).and_then(|slot| slot.live);
+        let left = self.runs.remove(&id).and_then(|entry| entry.live);
         if let Some(live) = left {
             live.stored.iter().for_each(|row| self.task_queue.evict(&row.queue, row.position, self.now));
         }
     }
 
-    /// Tells whoever waits for the end of a run that there is no such run.
+    /// Answers the watchers of a run that does not exist.
     fn forget_watchers(&mut self, run: RunId, replies: &mut Vec<(T, Reply)>) {
         let reply_channels = self.watchers.remove(&run).unwrap_or_default();
         replies.extend(reply_channels.into_iter().map(|reply_to| (reply_to, Reply::NotFound)));
     }
 
-    /// The record did not land (or nobody knows): what is in memory is not the truth any more. Forget
-    /// it and read it again; inputs from inside, and those that only met a conflict, are given again.
+    /// The record was not committed, or its outcome is unknown, so the copy in memory is out of date. Drops it and
+    /// reads the run again. Internal inputs, and inputs that only met a conflict, are given to the run again.
     fn retry_or_reject(
         &mut self,
         write: &RunWrite,
@@ -845,29 +846,29 @@ impl<T> Mailbox<T> {
     ) {
         let (org, run) = (write.org, write.run);
         let mut again = Vec::new();
-        // Claims were taken back; the run says again what can be claimed when it has been read.
-        // So it does of what was lost, which somebody may have been heard of since.
+        // Claims were revoked: the run makes its tasks ready again once it has been read. Expired leases are also found
+        // again then, and a heartbeat may have arrived since.
         for mut item in items.into_iter().filter(|item| !item.is_claim() && !item.is_loss()) {
             item.conflicts += 1;
-            let given_up = Reply::Unavailable("the run is changing too fast".into());
-            let reply = reply.or((item.conflicts > CONFLICTS_MAX).then_some(&given_up));
+            let too_many = Reply::Unavailable("the run is changing too fast".into());
+            let reply = reply.or((item.conflicts > CONFLICTS_MAX).then_some(&too_many));
             match (item.reply_to.take(), reply) {
                 (Some(reply_to), Some(reply)) => released.replies.push((reply_to, reply.clone())),
                 (reply_to, _) => again.push(QueuedInput { reply_to, ..item }),
             }
         }
-        let old = self.slots.remove(&run);
-        self.hide_tasks(old.as_ref().and_then(|slot| slot.live.as_deref()));
-        if let Some(at) = old.as_ref().and_then(|slot| slot.live.as_ref()).and_then(|live| live.armed) {
-            self.wheel.remove(&(at, run));
+        let old = self.runs.remove(&run);
+        self.hide_tasks(old.as_ref().and_then(|entry| entry.live.as_deref()));
+        if let Some(at) = old.as_ref().and_then(|entry| entry.live.as_ref()).and_then(|live| live.armed) {
+            self.due_times.remove(&(at, run));
         }
-        again.extend(old.map(|slot| slot.inbox).unwrap_or_default());
+        again.extend(old.map(|entry| entry.inbox).unwrap_or_default());
         if write.after > 0 || reply.is_none_or(|r| matches!(r, Reply::Unknown(_))) {
-            // Read it again even if nothing is left to give: it may have timers, or work to start over.
+            // Read it again even without inputs: it may have timers, or attempts to start over.
             again.push(QueuedInput::wake());
         } else {
             self.forget_watchers(run, &mut released.replies);
-            self.leave(run);
+            self.leave_group(run);
         }
         for item in again {
             self.push(org, run, item);
@@ -877,11 +878,11 @@ impl<T> Mailbox<T> {
 
 impl<T> QueuedInput<T> {
     fn wake() -> Self {
-        QueuedInput::inside(Input::Wake)
+        QueuedInput::internal(Input::Wake)
     }
 
-    /// One that nobody waits for.
-    fn inside(input: Input) -> Self {
+    /// An input of the engine itself, without a caller that waits for the answer.
+    fn internal(input: Input) -> Self {
         QueuedInput { input, reply_to: None, conflicts: 0, is_checked: false }
     }
 }

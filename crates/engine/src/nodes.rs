@@ -1,19 +1,19 @@
-//! The nodes that share a store, as one of them sees them, and what is whose.
+//! The nodes that share a store, and which of them owns which run and which concurrency group.
 //!
-//! Nothing is lost or done twice because two nodes disagree about this: whatever they do is a record, and of two
-//! records with the same number the store takes one. Whose a run is says who looks after it when its time comes or when
-//! the node that had it is gone; whoever gets an input for it serves that.
+//! Ownership is not needed for safety: whatever two nodes do is a record, and of two records with the same number the
+//! store accepts one. The owner of a run handles its timers, and recovers it when the node that had it is gone. Any
+//! node that gets an input for a run serves it.
 //!
-//! Every node works out the same from the same list: each of 64 parts belongs to the node with the largest hash of both,
-//! so when one comes or goes only its own parts move.
+//! Every node computes the same owners from the same list of nodes: each of 64 parts belongs to the node with the
+//! largest hash of node and part. So when a node joins or leaves, only its own parts move.
 
 use kernel::{RunId, Span};
 
-/// For how long a node is taken to be there after it was heard of.
+/// How long a node counts as live after its last renewal.
 pub const LEASE: Span = Span::from_secs(4);
 
-/// Others have learned of a node by then, or are gone: from then on they leave to it what only one may keep. It waits a
-/// little longer itself.
+/// At this age a node becomes an owner of concurrency groups for the others, which all know of it by then or are gone.
+/// The node itself waits a little longer, so that no group has two owners.
 const SETTLED: Span = LEASE;
 const SETTLED_ITSELF: Span = Span::from_secs(6);
 
@@ -23,31 +23,31 @@ const PARTS: u64 = 64;
 pub struct Nodes {
     own: u64,
     /// Sorted; never empty.
-    there: Vec<u64>,
-    /// Those of them that keep what only one may keep; never empty.
-    keepers: Vec<u64>,
-    /// It looks after everything: where every node has a time of its own, each has to see to what is due by its own.
+    live: Vec<u64>,
+    /// The nodes that can own concurrency groups; never empty.
+    group_owners: Vec<u64>,
+    /// It owns every run. Virtual clocks of nodes disagree, so each node handles what is due by its own clock.
     is_greedy: bool,
 }
 
 impl Nodes {
     pub fn alone(own: u64) -> Nodes {
-        Nodes { own, there: vec![own], keepers: vec![own], is_greedy: false }
+        Nodes { own, live: vec![own], group_owners: vec![own], is_greedy: false }
     }
 
-    /// As the store said: who is there, and since when.
-    pub fn of(own: u64, there: &[(u64, Span)]) -> Nodes {
+    /// From the list of live nodes in the store, each with its age.
+    pub fn of(own: u64, live: &[(u64, Span)]) -> Nodes {
         let is_settled = |(epoch, age): &&(u64, Span)| *age >= if *epoch == own { SETTLED_ITSELF } else { SETTLED };
-        let mut keepers: Vec<u64> = there.iter().filter(is_settled).map(|(epoch, _)| *epoch).collect();
-        let mut there: Vec<u64> = there.iter().map(|(epoch, _)| *epoch).chain([own]).collect();
-        there.sort_unstable();
-        there.dedup();
-        // Before anybody is, whoever came first.
-        keepers.extend(there.first().filter(|_| keepers.is_empty()));
-        Nodes { own, there, keepers, is_greedy: false }
+        let mut group_owners: Vec<u64> = live.iter().filter(is_settled).map(|(epoch, _)| *epoch).collect();
+        let mut live: Vec<u64> = live.iter().map(|(epoch, _)| *epoch).chain([own]).collect();
+        live.sort_unstable();
+        live.dedup();
+        // As long as no node is old enough, the first one owns all groups.
+        group_owners.extend(live.first().filter(|_| group_owners.is_empty()));
+        Nodes { own, live, group_owners, is_greedy: false }
     }
 
-    /// … everything, if it `is_greedy`.
+    /// Sets whether this node owns every run.
     pub fn looking_after(self, is_greedy: bool) -> Nodes {
         Nodes { is_greedy, ..self }
     }
@@ -61,33 +61,33 @@ impl Nodes {
     }
 
     pub fn is_alone(&self) -> bool {
-        self.there.len() == 1
+        self.live.len() == 1
     }
 
-    /// Whatever that node had begun will not be finished by it. (One that came later than what is known here is not gone.)
+    /// Is that node gone, so that it will not finish what it began? A node newer than this list is not gone.
     pub fn is_gone(&self, epoch: u64) -> bool {
-        let newest = self.there.last().copied().unwrap_or_default();
-        epoch < newest && self.there.binary_search(&epoch).is_err()
+        let newest = self.live.last().copied().unwrap_or_default();
+        epoch < newest && self.live.binary_search(&epoch).is_err()
     }
 
-    /// Those that were there before, and are not now.
+    /// Is a node that was live before gone now?
     pub fn lost_since(&self, before: &Nodes) -> bool {
-        before.there.iter().any(|epoch| self.is_gone(*epoch))
+        before.live.iter().any(|epoch| self.is_gone(*epoch))
     }
 
     pub fn is_mine(&self, run: RunId) -> bool {
-        self.is_greedy || self.is_alone() || owner(&self.there, &run.0) == Some(self.own)
+        self.is_greedy || self.is_alone() || owner(&self.live, &run.0) == Some(self.own)
     }
 
-    /// May this node, and no other, decide whose turn it is at this gate?
+    /// Does this node, and no other, admit the runs of this concurrency group?
     pub fn keeps(&self, concurrency_group: &[u8; 16]) -> bool {
-        owner(&self.keepers, concurrency_group) == Some(self.own)
+        owner(&self.group_owners, concurrency_group) == Some(self.own)
     }
 }
 
-/// Whose of these nodes something is.
-fn owner(nodes: &[u64], what: &[u8; 16]) -> Option<u64> {
-    let part = mix(u128::from_be_bytes(*what) as u64) % PARTS;
+/// The owner of an id among these nodes.
+fn owner(nodes: &[u64], id: &[u8; 16]) -> Option<u64> {
+    let part = mix(u128::from_be_bytes(*id) as u64) % PARTS;
     nodes.iter().copied().max_by_key(|epoch| mix(mix(*epoch) ^ part))
 }
 
@@ -104,36 +104,36 @@ mod tests {
 
     const LONG: Span = Span::from_secs(3600);
 
-    fn nodes(own: u64, there: &[u64]) -> Nodes {
-        Nodes::of(own, &there.iter().map(|epoch| (*epoch, LONG)).collect::<Vec<_>>())
+    fn nodes(own: u64, live: &[u64]) -> Nodes {
+        Nodes::of(own, &live.iter().map(|epoch| (*epoch, LONG)).collect::<Vec<_>>())
     }
 
-    /// Who has what, of many things.
-    fn owners(there: &[u64]) -> Vec<u64> {
-        let of = |n: u8| there.iter().copied().filter(|own| nodes(*own, there).is_mine(RunId([n; 16]))).collect();
+    /// The owners of 256 runs.
+    fn owners(live: &[u64]) -> Vec<u64> {
+        let of = |n: u8| live.iter().copied().filter(|own| nodes(*own, live).is_mine(RunId([n; 16]))).collect();
         let one = |owners: Vec<u64>| {
-            assert_eq!(owners.len(), 1, "everything has one owner");
+            assert_eq!(owners.len(), 1, "every run has one owner");
             owners[0]
         };
         (0..=255).map(|n| one(of(n))).collect()
     }
 
     #[test]
-    fn everything_has_one_owner_and_only_what_a_node_has_moves_when_it_comes_or_goes() {
+    fn every_run_has_one_owner_and_only_runs_of_a_joining_node_move() {
         let (two, three) = (owners(&[3, 8]), owners(&[3, 8, 9]));
-        for there in [&two, &three] {
+        for live in [&two, &three] {
             for node in [3, 8] {
-                let share = there.iter().filter(|owner| **owner == node).count();
+                let share = live.iter().filter(|owner| **owner == node).count();
                 assert!((40..216).contains(&share), "node {node} has {share} of 256");
             }
         }
         for (before, after) in two.iter().zip(&three) {
-            assert!(before == after || *after == 9, "something went from {before} to {after}");
+            assert!(before == after || *after == 9, "a run moved from {before} to {after}");
         }
     }
 
     #[test]
-    fn who_is_gone_and_who_is_only_unknown() {
+    fn a_missing_node_is_gone_unless_it_is_newer_than_the_list() {
         let now = nodes(5, &[3, 8]);
         for (epoch, is_gone) in [(0, true), (3, false), (4, true), (5, false), (7, true), (8, false), (9, false)] {
             assert_eq!(now.is_gone(epoch), is_gone, "{epoch}");
@@ -145,9 +145,9 @@ mod tests {
         assert!(alone.is_mine(RunId([7; 16])) && alone.keeps(&[7; 16]));
     }
 
-    /// At every moment, whatever each has heard, at most one keeps a gate.
+    /// At every time, whatever each node knows, at most one owns a group.
     #[test]
-    fn a_node_that_has_just_come_keeps_no_gates_before_others_have_let_go_of_them() {
+    fn a_new_node_owns_no_group_before_the_others_have_released_it() {
         for (own_age, seen_age) in [(0, 0), (3, 2), (5, 4), (6, 5), (7, 6), (9, 9)] {
             let at = |secs| Span::from_secs(secs);
             let old = Nodes::of(3, &[(3, LONG), (8, at(seen_age))]);
@@ -159,6 +159,6 @@ mod tests {
         }
         let (first, second) =
             (Nodes::of(3, &[(3, Span(0)), (8, Span(0))]), Nodes::of(8, &[(3, Span(0)), (8, Span(0))]));
-        assert!((0..200u8).all(|n| first.keeps(&[n; 16]) && !second.keeps(&[n; 16])), "whoever came first");
+        assert!((0..200u8).all(|n| first.keeps(&[n; 16]) && !second.keeps(&[n; 16])), "the first node owns all groups");
     }
 }

@@ -1,8 +1,8 @@
-//! The installation's secret and what is derived from it, callback tokens; and the secret that signs what is
-//! sent out, which the receivers share.
+//! The installation's secret, from which callback tokens are derived, and the secret that signs outgoing requests,
+//! which the receivers share.
 //!
-//! A token is HMAC-SHA256(secret, run id ‖ step key), so it exists from the moment a run does, needs no
-//! row to be guessed against, and cannot be made by anyone else. Rows keep only its SHA-256.
+//! A token is HMAC-SHA256(secret, run id ‖ step key). So it exists as soon as its run does, and cannot be forged
+//! without the secret. The store keeps only its SHA-256.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -21,7 +21,7 @@ impl Secret {
         Secret(bytes)
     }
 
-    /// Reads the key file, making one readable by its owner alone if there is none.
+    /// Reads the key file. Creates one that only its owner can read if there is none.
     pub fn open(path: &Path) -> io::Result<Secret> {
         match std::fs::read(path) {
             Ok(bytes) => {
@@ -38,7 +38,7 @@ impl Secret {
         use std::os::unix::fs::OpenOptionsExt;
         let mut bytes = [0; 32];
         getrandom::fill(&mut bytes).map_err(|e| io::Error::other(e.to_string()))?;
-        // Written aside and renamed: a crash must not leave half a key that tokens were derived from.
+        // Write a temporary file and rename it: a crash must not leave half a key that tokens were derived from.
         let aside = path.with_extension("key.new");
         let mut file = std::fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&aside)?;
         file.write_all(&bytes)?;
@@ -51,7 +51,7 @@ impl Secret {
         Ok(Secret(bytes))
     }
 
-    /// By which two processes can tell that they have the same secret, and nobody what it is.
+    /// Lets two processes check that they have the same secret, without revealing it.
     pub fn fingerprint(&self) -> String {
         // No run has this id.
         self.token(RunId([0; 16]), "fingerprint")
@@ -66,15 +66,15 @@ impl Secret {
     }
 }
 
-/// Signs what is sent out, so that its receiver can tell where it comes from.
+/// Signs outgoing requests, so that receivers can verify the sender.
 #[derive(Clone)]
 pub struct Signer(Vec<u8>);
 
-/// A signing secret longer than this is another file.
+/// A longer file is not a signing secret.
 const SIGNING_SECRET_MAX: usize = 4_096;
 
 impl Signer {
-    /// Reads the secret out of a file. A line break at its end is the editor's, not the secret's.
+    /// Reads the secret from a file, without a line break that an editor added at the end.
     pub fn open(path: &Path) -> io::Result<Signer> {
         let mut bytes = std::fs::read(path)?;
         if bytes.last() == Some(&b'\n') {
@@ -98,14 +98,14 @@ impl Signer {
     }
 }
 
-/// A name nobody else has.
+/// A random name, unique in practice.
 pub fn random_name() -> io::Result<String> {
     let mut bytes = [0; 10];
     getrandom::fill(&mut bytes).map_err(|e| io::Error::other(e.to_string()))?;
     Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
-/// What rows keep of a token.
+/// The hash of a token that the store keeps.
 pub fn token_hash(token: &str) -> [u8; 32] {
     Sha256::digest(token.as_bytes()).into()
 }
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_file_is_made_once_and_must_be_private() {
+    fn a_key_file_is_created_once_and_must_be_private() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("secret.key");
         let first = Secret::open(&path).unwrap().token(RunId([1; 16]), "a");

@@ -1,4 +1,4 @@
-//! The services behind [`Engine`](crate::Engine): each has its own state, and the others it needs.
+//! The services behind [`Engine`](crate::Engine). Each has its own state and handles on the services it needs.
 //!
 //! ```text
 //!   tasks ─────────┐                         ┌──▶ engine_loop ──▶ mailbox ──▶ store
@@ -12,7 +12,7 @@
 //!    cluster ──▶ core (store, clock, inbox) ─┘
 //! ```
 //!
-//! Whatever changes a run goes through the inbox to the engine loop. Reads go to the store, on the caller's task.
+//! A change to a run goes through the inbox to the engine loop. Reads go to the store, on the caller's async task.
 
 pub mod cluster;
 mod cluster_events;
@@ -40,7 +40,7 @@ pub use run_queries::Reading;
 pub use runs::StartedRun;
 pub use subscriptions::{RunEvent, RunEvents, RunSubscription};
 pub use tasks::{
-    Alive, Bulk, BulkDone, Heartbeat, NewTask, RELEASE, ReportOutcome, Reported, Retried, TaskFilter, TaskKey,
+    Bulk, BulkDone, Heartbeat, HeartbeatReply, NewTask, RELEASE, ReportOutcome, Reported, Retried, TaskFilter, TaskKey,
     TaskReading, TaskReport, TypeChange, TypeView, WorkReply, WorkRequest, status_of, type_id,
 };
 pub use triggers::{Key, PREVIEW_MAX};

@@ -1,19 +1,20 @@
-//! The board: tasks that wait to be claimed, workers that wait for tasks, and who has what until when.
+//! The task queue: ready tasks, the open claims of workers, and leases with their deadlines.
 //!
 //! ```text
-//!   post(card) ─▶ lines ─ lanes ─ cards ─┐
-//!                                        ├─pair()─▶ claims ─▶ (kernel, commit) ─▶ grants ─▶ answers to polls
-//!   open(poll) ─▶ polls ─────────────────┘
+//!   enqueue(task) ─▶ type queues ─ key queues ─ ready tasks ─┐
+//!                                                            ├─pair()─▶ Claim ─▶ (kernel, commit) ─▶ lease ─▶ reply
+//!   open_claim(request) ─▶ open claims ──────────────────────┘
 //! ```
 //!
-//! A *line* is a type, a *lane* the tasks of a type that share a key, a *card* one task that waits. It is a state
-//! machine like the mailbox that owns it: no clock, no I/O. Nothing on it is the truth: cards follow from runs
-//! that have a ready step, grants from runs with a leased one, so all of it is found again after a crash, and
-//! limits are counted from grants that exist.
+//! A *type queue* holds the ready tasks of one type, split into one *key queue* per task key. Like the mailbox that
+//! owns it, the task queue is a state machine without a clock and without I/O. It holds no truth of its own:
+//! ready tasks follow from runs with a ready step, and leases from runs with a leased step. So recovery finds all of
+//! it again after a crash, and limits count leases that exist.
 //!
-//! Tasks whose runs have left memory are rows of the store. Of each lane the board knows them up to a *horizon*;
-//! nothing beyond it is handed out before the rows in between have been read. Where nodes share a store, all tasks are
-//! such rows, and what is known of them is read again when it may have changed (`nodes` is given).
+//! Ready tasks of evicted runs are rows of the store. The queue knows the rows of each key queue up to its *read
+//! position*, and it leases nothing beyond that position before it has read the rows in between. Where nodes share a
+//! store, every ready task is such a row. The queue then reads rows again when another node may have changed them
+//! (`nodes` is set).
 
 mod claims;
 mod leases;
@@ -22,13 +23,13 @@ mod limit_slots;
 mod tests;
 mod type_queue;
 
-pub use claims::{Cancellation, ClaimReply, ClaimRequest, Pattern, Task};
+pub use claims::{Cancellation, ClaimReply, ClaimRequest, ClaimedTask, Pattern};
 pub use leases::{BlockedReason, ClaimStatus, HeldLease, RecordedLease};
 pub use type_queue::{PAGE, TypeQueue, TypeRules};
 
 use crate::nodes::Nodes;
-use claims::{ClaimIndex, OpenClaim, Worker};
-use kernel::advance::{Offer, Wanted};
+use claims::{ClaimIndex, OpenClaim, WorkerRecord};
+use kernel::advance::{Offer, OfferedTask};
 use kernel::{OrgId, RunId, Timestamp};
 use limit_slots::{AcquiredSlots, LimitSlots};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -36,16 +37,16 @@ use std::sync::Arc;
 use store::{IdMap, LimitScope, LimitSlot, LimitSlotRow, QueueKey, QueuePosition, TypeRow, WorkerRow};
 use type_queue::Horizon;
 
-/// How much of what waits is kept in memory.
+/// How many ready tasks the queue keeps in memory.
 #[derive(Clone, Copy, Debug)]
 pub struct Sizes {
-    /// Unclaimed tasks whose runs stay in memory; with more, new ones leave it at once.
+    /// Ready tasks whose runs stay in memory. Beyond this number, runs with new ready tasks are evicted at once.
     pub resident: usize,
-    /// Rows asked for at once.
+    /// Rows per read.
     pub page: usize,
-    /// Rows of a lane that are kept at most…
+    /// The most rows of a key queue in memory.
     pub window: usize,
-    /// …and how few are left when more are read.
+    /// A key queue with fewer rows than this reads more.
     pub low: usize,
 }
 
@@ -55,11 +56,11 @@ impl Default for Sizes {
     }
 }
 
-/// Pause before rows that could not be read are asked for again.
+/// The pause after a failed read of rows.
 const READ_PAUSE: kernel::Span = kernel::Span::from_millis(200);
-/// For how long a node that lost a task to another one keeps to its own first.
+/// How long a node that lost a task to another node prefers tasks of its own runs.
 const CONTENTION: kernel::Span = kernel::Span::from_secs(10);
-/// A worker that was not heard of for so long does not count as one that is there.
+/// A worker that sent nothing for this long does not count as present.
 pub const ABSENT: kernel::Span = kernel::Span::from_secs(90);
 
 /// A type of an organisation.
@@ -69,67 +70,67 @@ type WorkerKey = (OrgId, String);
 
 pub struct TaskQueue<T> {
     sizes: Sizes,
-    /// Those that share the store, if it can be shared.
+    /// The nodes that share the store; `None` if the store cannot be shared.
     nodes: Option<Nodes>,
-    /// Until then others are taken to reach for the same tasks, because one was lost to them.
+    /// Until then the queue assumes that other nodes claim the same tasks, because it lost one to them.
     contended_until: Timestamp,
     type_queues: BTreeMap<TypeKey, TypeQueue>,
     open_claims: BTreeMap<u64, OpenClaim<T>>,
-    /// Open polls that want more.
+    /// Open claims that take more tasks, by type.
     claim_index: ClaimIndex,
-    /// Polls that are to be answered as soon as nothing is on its way to them.
+    /// Open claims to answer as soon as none of their leases is pending.
     urgent: Vec<u64>,
-    /// Hand-overs that are not durable yet.
+    /// Leases that are not durable yet, by offer id.
     pending_leases: IdMap<u64, PendingLease>,
     leases: BTreeMap<(RunId, u32), HeldLease>,
-    /// Tasks that are durable and whose polls have not been answered yet, because more is on its way to them.
+    /// Tasks with a durable lease that no reply has delivered yet, because other leases of the claim are pending.
     undelivered: IdMap<(RunId, u32), u64>,
     expiries: BTreeSet<(Timestamp, RunId, u32)>,
-    /// Lanes held up by a rate, and until when.
+    /// Key queues that wait for a rate limit or after a failed read, by the end of the wait.
     rate_releases: BTreeSet<(Timestamp, QueueKey)>,
-    workers: BTreeMap<WorkerKey, Worker>,
-    /// What workers hold and nobody wants any more, until they were told.
+    workers: BTreeMap<WorkerKey, WorkerRecord>,
+    /// Cancelled tasks, until the workers that hold them know.
     cancellations: HashMap<WorkerKey, Vec<PendingCancellation>>,
-    /// Lines that may have something for somebody since the last pairing.
+    /// Types that may have a task for an open claim since the last pairing.
     changed_types: BTreeSet<TypeKey>,
-    /// Lanes of which more is to be read, and after what.
+    /// Key queues to read rows of, and the position to read after.
     refills: Vec<(QueueKey, Option<QueuePosition>)>,
-    /// Types whose lanes are to be read, and after what key.
+    /// Types to read the keys of, and the key to read after.
     key_reads: Vec<(OrgId, String, Option<String>)>,
-    /// Types whose seats are to be read.
+    /// Types to read the limit slots of.
     slot_reads: Vec<(OrgId, String)>,
-    /// Cards whose runs are in memory.
+    /// Ready tasks whose runs are in memory.
     resident: usize,
-    /// Counts every hand-over, so that lanes can be served in turn.
+    /// Counts leases, so that key queues are served in turn.
     served: u64,
-    /// What waits and what workers hold is not known in full. Until it is, nothing is handed out: it might not be
-    /// what goes first, or more than a limit allows.
-    is_partial: bool,
+    /// Recovery has not yet found every ready task and every lease. Until it has, the queue leases nothing: the task
+    /// might not be the first, or the lease might exceed a limit.
+    is_recovering: bool,
 }
 
-/// A worker need not go on with something. An answer can be lost on its way, and nobody hears of that: it is told twice.
+/// A worker can stop working on a task. The worker is told twice, because a reply can get lost without a trace.
 #[derive(Clone, Copy)]
 struct PendingCancellation {
     run: RunId,
     step: u32,
     fence: u64,
     is_plain: bool,
-    /// When it would have lost it anyway.
+    /// When the lease would have expired anyway.
     until: Timestamp,
     is_delivered: bool,
 }
 
-/// A task on its way to a worker.
+/// A lease that is not durable yet.
 struct PendingLease {
     claim: u64,
     type_key: TypeKey,
     key: Arc<str>,
-    /// The card it was, unless it never was one; true if its run is in memory.
+    /// The ready task it was, and whether its run is in memory. `None` for a task that was never queued.
     task: Option<(QueuePosition, bool)>,
     limit_slots: AcquiredSlots,
 }
 
-/// A card and the worker it goes to.
+/// A ready task and the worker that gets it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Claim {
     pub org: OrgId,
@@ -161,7 +162,7 @@ impl<T> Default for TaskQueue<T> {
             slot_reads: Vec::new(),
             resident: 0,
             served: 0,
-            is_partial: false,
+            is_recovering: false,
         }
     }
 }
@@ -171,7 +172,7 @@ impl<T> TaskQueue<T> {
         TaskQueue { sizes, ..Default::default() }
     }
 
-    /// The store is shared by these.
+    /// Sets the nodes that share the store.
     pub fn share(&mut self, nodes: Nodes) {
         self.nodes = Some(nodes);
     }
@@ -184,19 +185,19 @@ impl<T> TaskQueue<T> {
         self.sizes
     }
 
-    /// Those who wait for something, when there will be nothing.
+    /// The reply channels of open claims, when the engine stops.
     pub fn into_reply_channels(self) -> impl Iterator<Item = T> {
         self.open_claims.into_values().map(|claim| claim.reply_to)
     }
 
-    /// When it next has something to do on its own.
+    /// The next time at which a lease expires or a key queue's wait ends.
     pub fn next_due(&self) -> Option<Timestamp> {
         let lease = self.expiries.first().map(|(at, ..)| *at);
         let release = self.rate_releases.first().map(|(at, _)| *at);
         lease.into_iter().chain(release).min()
     }
 
-    /// Is there something to pair or to read right now?
+    /// Is there something to pair, to read or to answer right now?
     pub fn has_work(&self) -> bool {
         !self.changed_types.is_empty()
             || !self.refills.is_empty()
@@ -205,28 +206,29 @@ impl<T> TaskQueue<T> {
             || self.has_answers()
     }
 
-    /// So many tasks wait in memory that the next one should leave it; or whoever comes next may come to another node.
-    pub fn is_crowded(&self) -> bool {
-        // A test that is after what lies behind it need not make thousands.
+    /// Should a run that only waits for workers be evicted? Yes if too many ready tasks are in memory, and always on a
+    /// shared store, where the next claim may come to another node.
+    pub fn should_evict(&self) -> bool {
+        // A crash test reaches eviction with one task, not with thousands.
         self.is_shared() || self.resident >= if store::crash::is_armed() { 1 } else { self.sizes.resident }
     }
 
-    /// Unclaimed tasks whose runs are in memory.
+    /// Ready tasks whose runs are in memory.
     pub fn resident(&self) -> usize {
         self.resident
     }
 
-    /// Tasks that workers have.
+    /// Leased tasks.
     pub fn leased(&self) -> usize {
         self.leases.len()
     }
 
-    /// Tasks that wait, in memory or not.
+    /// Ready tasks, in memory or not.
     pub fn ready(&self) -> u64 {
         self.type_queues.values().map(|type_queue| type_queue.ready).sum()
     }
 
-    /// Types with tasks that wait and no worker that would take them.
+    /// Types with ready tasks and no present worker that claims them.
     pub fn unserved(&self, now: Timestamp) -> u64 {
         let is_unserved = |(key, type_queue): &(&TypeKey, &TypeQueue)| {
             type_queue.ready > 0 && self.workers_for(key.0, &key.1, now).0 == 0
@@ -234,48 +236,48 @@ impl<T> TaskQueue<T> {
         self.type_queues.iter().filter(is_unserved).count() as u64
     }
 
-    /// Takes over what is known about a type, since when if that was before this process.
+    /// Applies the registration of a type. `began` is the start of this process, if the type is older than that.
     pub fn apply_type(&mut self, row: &TypeRow, began: Option<Timestamp>, now: Timestamp) {
         let key: TypeKey = (row.org, Arc::from(row.name.as_str()));
         let type_queue = self.type_queue(key.clone());
         type_queue.apply_type(row, began);
-        self.refresh_line(&key, now);
+        self.refresh_type(&key, now);
     }
 
-    /// What the last process left in the store.
+    /// Takes over the ready tasks that the last process left in the store.
     pub fn restore(&mut self, queues: Vec<(QueueKey, u64)>, now: Timestamp) {
         for (queue, count) in queues {
             let key: TypeKey = (queue.org, queue.name.as_str().into());
             let type_queue = self.type_queue(key.clone());
             type_queue.ready += count;
-            type_queue.key_queue(&queue.key).horizon = Horizon::Nothing;
+            type_queue.key_queue(&queue.key).read_position = Horizon::Nothing;
             self.refresh(&key, &queue.key, now);
         }
     }
 
-    /// What the last process had in memory is being found again, or all of it has been.
-    pub fn set_recovering(&mut self, is_partial: bool) {
-        if self.is_partial && !is_partial {
+    /// Recovery of the runs that the last process had in memory has begun, or is complete.
+    pub fn set_recovering(&mut self, is_recovering: bool) {
+        if self.is_recovering && !is_recovering {
             self.changed_types.extend(self.type_queues.keys().cloned());
         }
-        self.is_partial = is_partial;
+        self.is_recovering = is_recovering;
     }
 
-    /// A task may be claimed from now on.
+    /// A task has become ready.
     pub fn enqueue(&mut self, queue: &QueueKey, position: QueuePosition, now: Timestamp) {
         let key = (queue.org, Arc::from(queue.name.as_str()));
         self.type_queue(key.clone()).ready += 1;
         self.make_ready(queue, position, now);
     }
 
-    /// A task may be claimed, and its run is in memory. (It may have been there before.)
+    /// A ready task's run is in memory. The task may have been in the queue before.
     pub fn make_ready(&mut self, queue: &QueueKey, position: QueuePosition, now: Timestamp) {
         let key = (queue.org, Arc::from(queue.name.as_str()));
         self.resident += usize::from(self.type_queue(key.clone()).key_queue(&queue.key).make_ready(position));
         self.refresh(&key, &queue.key, now);
     }
 
-    /// The same for a run that was read: a task the store has no row for may be new to the board.
+    /// The same for a run that was read from the store. A task without a row may be new to the queue.
     pub fn restore_ready(&mut self, queue: &QueueKey, position: QueuePosition, is_stored: bool, now: Timestamp) {
         let key: TypeKey = (queue.org, Arc::from(queue.name.as_str()));
         let is_known = self.type_queue(key).key_queue(&queue.key).tasks.contains_key(&position);
@@ -285,7 +287,7 @@ impl<T> TaskQueue<T> {
         }
     }
 
-    /// Its run has left memory; the store has a row for it.
+    /// A ready task's run has left memory; the store has a row for the task.
     pub fn evict(&mut self, queue: &QueueKey, position: QueuePosition, now: Timestamp) {
         let key: TypeKey = (queue.org, Arc::from(queue.name.as_str()));
         let window = self.sizes.window;
@@ -297,7 +299,7 @@ impl<T> TaskQueue<T> {
         self.refresh(&key, &queue.key, now);
     }
 
-    /// A task may not be claimed any more: somebody has it, or nobody needs to.
+    /// A task is no longer ready: a worker has it, or its run does not need it any more.
     pub fn dequeue(&mut self, queue: &QueueKey, position: QueuePosition, now: Timestamp) {
         let key: TypeKey = (queue.org, Arc::from(queue.name.as_str()));
         let type_queue = self.type_queue(key.clone());
@@ -306,7 +308,7 @@ impl<T> TaskQueue<T> {
         self.refresh(&key, &queue.key, now);
     }
 
-    /// Rows of a lane that were read, at most a page; or they could not be read.
+    /// Takes at most a page of rows that were read for a key queue. `None` if the read failed.
     pub fn refilled(&mut self, queue: &QueueKey, rows: Option<Vec<QueuePosition>>, now: Timestamp) {
         let limit = self.sizes.page;
         let key: TypeKey = (queue.org, Arc::from(queue.name.as_str()));
@@ -318,27 +320,27 @@ impl<T> TaskQueue<T> {
         self.changed_types.insert(key);
     }
 
-    /// How many tasks wait, of every type, as the store says.
-    pub fn count(&mut self, ready: Vec<(OrgId, String, u64)>) {
+    /// Sets the number of ready tasks of every type, as counted by the store.
+    pub fn set_ready_counts(&mut self, ready: Vec<(OrgId, String, u64)>) {
         self.type_queues.values_mut().for_each(|type_queue| type_queue.ready = 0);
         for (org, name, count) in ready {
             self.type_queue((org, name.into())).ready = count;
         }
     }
 
-    /// Another node has a task for this lane that nobody there takes, or room for one.
+    /// Another node has a ready task for this key queue that no claim there takes, or freed a limit slot of it.
     pub fn ready_elsewhere(&mut self, queue: &QueueKey, now: Timestamp) {
         let key: TypeKey = (queue.org, Arc::from(queue.name.as_str()));
         let (is_wanted, low) = (self.next_claim(&key).is_some(), self.sizes.low);
         let type_queue = self.type_queue(key.clone());
         if let Some(limit_slots) = &mut type_queue.limit_slots {
-            limit_slots.is_overtaken = true;
+            limit_slots.is_outdated = true;
         }
         if !is_wanted {
-            type_queue.is_behind = true;
+            type_queue.has_unread_keys = true;
             return;
         }
-        type_queue.key_queue(&queue.key).distrust_rows(low);
+        type_queue.key_queue(&queue.key).invalidate_rows(low);
         if type_queue.blocked_reason(&queue.key, now).is_some() {
             self.read_limit_slots(&key);
         }
@@ -346,14 +348,14 @@ impl<T> TaskQueue<T> {
         self.changed_types.insert(key);
     }
 
-    /// There are tasks of these types that wait: their lanes are read when somebody asks for one.
-    pub fn mark_behind(&mut self, types: Vec<(OrgId, String)>) {
+    /// These types have ready tasks in the store. Their keys are read when a worker claims one of them.
+    pub fn mark_unread_keys(&mut self, types: Vec<(OrgId, String)>) {
         for (org, name) in types {
             let key: TypeKey = (org, name.into());
             let type_queue = self.type_queue(key.clone());
-            type_queue.is_behind = true;
+            type_queue.has_unread_keys = true;
             if let Some(limit_slots) = &mut type_queue.limit_slots {
-                limit_slots.is_overtaken = true;
+                limit_slots.is_outdated = true;
             }
             if self.next_claim(&key).is_some() {
                 self.read_limit_slots(&key);
@@ -362,7 +364,7 @@ impl<T> TaskQueue<T> {
         }
     }
 
-    /// Who has the seats of a type is to be read, unless it has no limits.
+    /// Requests a read of a type's limit slots, unless the type has no limits.
     fn read_limit_slots(&mut self, key: &TypeKey) {
         let type_queue = self.type_queue(key.clone());
         let is_limited = type_queue.is_limited();
@@ -371,19 +373,20 @@ impl<T> TaskQueue<T> {
         else {
             return;
         };
-        (limit_slots.is_reading, limit_slots.is_overtaken) = (true, false);
+        (limit_slots.is_reading, limit_slots.is_outdated) = (true, false);
         self.slot_reads.push((key.0, key.1.to_string()));
     }
 
-    /// Types whose seats are to be read.
+    /// Takes the types to read the limit slots of.
     pub fn slot_reads(&mut self) -> Vec<(OrgId, String)> {
         std::mem::take(&mut self.slot_reads)
     }
 
-    /// Who has which seats of a type; or they could not be read, and are read again in a while.
+    /// Takes the limit slots of a type that were read. `None` if the read failed: the periodic look at
+    /// types with ready tasks requests it again.
     pub fn limit_slots_read(&mut self, org: OrgId, name: &str, rows: Option<&[LimitSlotRow]>, now: Timestamp) {
         let key: TypeKey = (org, Arc::from(name));
-        let under_way: Vec<AcquiredSlots> = self
+        let pending: Vec<AcquiredSlots> = self
             .pending_leases
             .values()
             .filter(|lease| lease.type_key == key)
@@ -392,23 +395,23 @@ impl<T> TaskQueue<T> {
         let Some(limit_slots) = &mut self.type_queue(key.clone()).limit_slots else { return };
         limit_slots.is_reading = false;
         let Some(rows) = rows else { return };
-        limit_slots.replace(rows, under_way.into_iter());
-        limit_slots.is_unsure = false;
-        self.refresh_line(&key, now);
+        limit_slots.replace(rows, pending.into_iter());
+        limit_slots.is_contested = false;
+        self.refresh_type(&key, now);
         self.changed_types.insert(key);
     }
 
-    /// A seat that was to be taken is another's.
+    /// A limit slot that this node wanted to take belongs to another lease.
     pub fn slot_contested(&mut self, slot: &LimitSlot) {
         let key: TypeKey = (slot.org, Arc::from(slot.name.as_str()));
         if let Some(limit_slots) = &mut self.type_queue(key.clone()).limit_slots {
-            (limit_slots.is_unsure, limit_slots.is_overtaken) = (true, true);
+            (limit_slots.is_contested, limit_slots.is_outdated) = (true, true);
         }
         self.read_limit_slots(&key);
     }
 
-    /// A seat is nobody's any more.
-    pub fn freed(&mut self, slot: &LimitSlot, now: Timestamp) {
+    /// A limit slot is free again.
+    pub fn slot_freed(&mut self, slot: &LimitSlot, now: Timestamp) {
         let key: TypeKey = (slot.org, Arc::from(slot.name.as_str()));
         if let Some(limit_slots) = &mut self.type_queue(key.clone()).limit_slots {
             limit_slots.free(slot.of, &slot.key, slot.number);
@@ -417,7 +420,7 @@ impl<T> TaskQueue<T> {
         self.changed_types.insert(key);
     }
 
-    /// What a hand-over to this promise takes up, now that it is recorded.
+    /// The limit slots that a pending lease takes, as rows for the record that grants it.
     pub fn slots_of(&mut self, offer_id: u64, org: OrgId, run: RunId, step: u32, now: Timestamp) -> Vec<LimitSlotRow> {
         let Some(PendingLease { type_key, limit_slots, .. }) = self.pending_leases.get_mut(&offer_id) else {
             return Vec::new();
@@ -434,30 +437,30 @@ impl<T> TaskQueue<T> {
         limit_slots.iter().map(row).collect()
     }
 
-    /// Types whose lanes are to be read.
+    /// Takes the types to read the keys of.
     pub fn key_reads(&mut self) -> Vec<(OrgId, String, Option<String>)> {
         std::mem::take(&mut self.key_reads)
     }
 
-    /// The keys of a type that have tasks, at most a page after the one asked for; or they could not be read.
+    /// Takes at most a page of keys of a type that have ready tasks. `None` if the read failed.
     pub fn keys_read(&mut self, org: OrgId, name: &str, keys: Option<Vec<String>>, now: Timestamp) {
         let key: TypeKey = (org, Arc::from(name));
         let (low, page) = (self.sizes.low, self.sizes.page);
         let type_queue = self.type_queue(key.clone());
-        type_queue.is_asking = false;
-        // Whatever went wrong, it is looked at again in a while.
+        type_queue.is_reading_keys = false;
+        // The periodic look at types with ready tasks requests the read again.
         let Some(keys) = keys else { return };
-        let is_first = type_queue.asked_after.is_none();
-        type_queue.asked_after = (keys.len() >= page).then(|| keys.last().cloned()).flatten();
-        type_queue.is_behind = type_queue.asked_after.is_some();
-        type_queue.keys_read(&keys, is_first && type_queue.asked_after.is_none(), low);
+        let is_first = type_queue.keys_after.is_none();
+        type_queue.keys_after = (keys.len() >= page).then(|| keys.last().cloned()).flatten();
+        type_queue.has_unread_keys = type_queue.keys_after.is_some();
+        type_queue.keys_read(&keys, is_first && type_queue.keys_after.is_none(), low);
         for key_queue in keys {
             self.refresh(&key, &key_queue, now);
         }
         self.changed_types.insert(key);
     }
 
-    /// The run of these cards is not what it was: it says again what can be claimed when it has been read.
+    /// Hides a ready task whose run is out of date. The run makes it ready again once it has been read.
     pub fn hide(&mut self, queue: &QueueKey, position: QueuePosition, now: Timestamp) {
         let key: TypeKey = (queue.org, Arc::from(queue.name.as_str()));
         let Some(key_queue) =
@@ -469,18 +472,18 @@ impl<T> TaskQueue<T> {
         self.refresh(&key, &queue.key, now);
     }
 
-    /// Would somebody who waits here take a task of this lane?
-    pub fn is_wanted(&mut self, queue: &QueueKey, now: Timestamp) -> bool {
+    /// Would an open claim on this node take a task of this key queue?
+    pub fn has_claim_for(&mut self, queue: &QueueKey, now: Timestamp) -> bool {
         let key: TypeKey = (queue.org, Arc::from(queue.name.as_str()));
         self.next_claim(&key).is_some() && self.type_queue(key).blocked_reason(&queue.key, now).is_none()
     }
 
-    /// Lanes to be read on.
+    /// Takes the key queues to read rows of.
     pub fn refills(&mut self) -> Vec<(QueueKey, Option<QueuePosition>)> {
         std::mem::take(&mut self.refills)
     }
 
-    /// Time has passed: answers whose lease has ended, and lets lanes go on that a rate held up.
+    /// Ends waits that are over and returns the leases that have expired.
     pub fn advance_time(&mut self, now: Timestamp) -> Vec<(OrgId, RunId, u32, u64)> {
         while let Some((at, queue)) = self.rate_releases.first().cloned().filter(|(at, _)| *at <= now) {
             self.rate_releases.remove(&(at, queue.clone()));
@@ -491,7 +494,7 @@ impl<T> TaskQueue<T> {
         self.expire(now)
     }
 
-    /// Brings workers and cards together. What comes out is on its way to the kernel, which may refuse.
+    /// Matches open claims with ready tasks. The claims it returns go to the kernel, which may refuse them.
     pub fn pair(&mut self, now: Timestamp) -> Vec<Claim> {
         let mut claims = Vec::new();
         for claim_id in self.claim_index.take_new() {
@@ -509,24 +512,24 @@ impl<T> TaskQueue<T> {
         claims
     }
 
-    /// A poll that would take a task which has just become ready: of the worker that just did something for the
-    /// same run, if it asks for more, else of whoever waits longest. Nobody, when it would pass another task by.
+    /// Offers a task that has just become ready to an open claim: one of the worker that just finished a step of the
+    /// same run, else the oldest. Returns `None` if a task with precedence is waiting.
     pub fn offer(
         &mut self,
         org: OrgId,
-        wanted: &Wanted<'_>,
+        wanted: &OfferedTask<'_>,
         worker: Option<&str>,
         is_new: bool,
         now: Timestamp,
     ) -> Option<Offer> {
         let key: TypeKey = (org, Arc::from(wanted.name));
-        let is_partial = self.is_partial;
+        let is_recovering = self.is_recovering;
         let type_queue = self.type_queue(key.clone());
         let key_queue = type_queue.key_queue(wanted.key);
-        let has_others = is_new && (!key_queue.tasks.is_empty() || key_queue.horizon != Horizon::All);
-        // A seat that turns out to be taken must not keep a run from being created.
+        let has_others = is_new && (!key_queue.tasks.is_empty() || key_queue.read_position != Horizon::All);
+        // A contested limit slot must not prevent the creation of a run.
         let is_at_risk = is_new && type_queue.is_limited();
-        if has_others || is_at_risk || is_partial || type_queue.blocked_reason(wanted.key, now).is_some() {
+        if has_others || is_at_risk || is_recovering || type_queue.blocked_reason(wanted.key, now).is_some() {
             return None;
         }
         let claim_id = self.claim_for(&key, worker)?;
@@ -536,10 +539,10 @@ impl<T> TaskQueue<T> {
         if !may_pass(self) {
             return None;
         }
-        self.offer_id(claim_id, &key, wanted.key, None, now)
+        self.begin_lease(claim_id, &key, wanted.key, None, now)
     }
 
-    /// A hand-over did not come about, for no fault of the task: it waits again.
+    /// A pending lease did not become durable, for no fault of the task: the task is ready again.
     pub fn revoke(&mut self, offer_id: u64, now: Timestamp) {
         let Some(PendingLease { type_key, key, task, .. }) = self.drop_pending_lease(offer_id, now) else { return };
         match task {
@@ -563,14 +566,14 @@ impl<T> TaskQueue<T> {
         self.refresh(type_key, key, now);
     }
 
-    /// The run says that the task is not to be had.
+    /// The run refused the claim: the task is not ready.
     pub fn refuse(&mut self, offer_id: u64, now: Timestamp) {
         if let Some(PendingLease { type_key, key, .. }) = self.drop_pending_lease(offer_id, now) {
             self.refresh(&type_key, &key, now);
         }
     }
 
-    /// The run cannot be read just now: what is known of its lane's rows is read again, in a while.
+    /// The run could not be read: the key queue reads its rows again after a pause.
     pub fn retry_later(&mut self, offer_id: u64, now: Timestamp) {
         let Some(PendingLease { type_key, key, .. }) = self.drop_pending_lease(offer_id, now) else { return };
         let key_queue = self.type_queue(type_key.clone()).key_queue(&key);
@@ -581,22 +584,22 @@ impl<T> TaskQueue<T> {
         self.refresh(&type_key, &key, now);
     }
 
-    /// Gives the room back and the poll its credit.
+    /// Frees the limit slots of a pending lease and returns the credit to its claim.
     fn drop_pending_lease(&mut self, offer_id: u64, now: Timestamp) -> Option<PendingLease> {
-        let broken = self.pending_leases.remove(&offer_id)?;
+        let lease = self.pending_leases.remove(&offer_id)?;
         self.contended_until = now.after(CONTENTION);
-        let type_queue = self.type_queue(broken.type_key.clone());
-        type_queue.release_slots(&broken.limit_slots);
+        let type_queue = self.type_queue(lease.type_key.clone());
+        type_queue.release_slots(&lease.limit_slots);
         type_queue.held = type_queue.held.saturating_sub(1);
-        let key_queue = type_queue.key_queue(&broken.key);
+        let key_queue = type_queue.key_queue(&lease.key);
         key_queue.held = key_queue.held.saturating_sub(1);
-        if let Some(claim) = self.open_claims.get_mut(&broken.claim) {
+        if let Some(claim) = self.open_claims.get_mut(&lease.claim) {
             claim.pending -= 1;
             claim.credits += 1;
-            self.claim_index.again(broken.claim);
+            self.claim_index.mark_new(lease.claim);
         }
-        self.changed_types.insert(broken.type_key.clone());
-        Some(broken)
+        self.changed_types.insert(lease.type_key.clone());
+        Some(lease)
     }
 
     fn type_queue(&mut self, key: TypeKey) -> &mut TypeQueue {
@@ -604,11 +607,11 @@ impl<T> TaskQueue<T> {
         self.type_queues.entry(key).or_insert_with(|| TypeQueue::new(is_shared))
     }
 
-    /// Puts a lane where it belongs among those of its line that can be served.
+    /// Updates the place of a key queue in the order of its type queue.
     fn refresh(&mut self, key: &TypeKey, key_queue: &str, now: Timestamp) {
         let Some(type_queue) = self.type_queues.get_mut(key) else { return };
         let release = type_queue.refresh(key_queue, self.sizes.low, now);
-        // Whoever asks later looks for itself.
+        // A claim that comes later looks at all its types anyway.
         if !self.open_claims.is_empty() && type_queue.can_serve() {
             self.changed_types.insert(key.clone());
         }
@@ -618,7 +621,7 @@ impl<T> TaskQueue<T> {
         }
     }
 
-    fn refresh_line(&mut self, key: &TypeKey, now: Timestamp) {
+    fn refresh_type(&mut self, key: &TypeKey, now: Timestamp) {
         let Some(type_queue) = self.type_queues.get(key) else { return };
         let key_queues: Vec<Arc<str>> = type_queue.key_queues.keys().cloned().collect();
         for key_queue in key_queues {
@@ -626,17 +629,18 @@ impl<T> TaskQueue<T> {
         }
     }
 
-    /// The task a poll should get next: its line, its position and its lane.
+    /// The task a claim should get next: its type, its position and its key.
     fn best(&self, claim_id: u64, now: Timestamp) -> Option<(TypeKey, QueuePosition, Arc<str>)> {
-        let claim = self.open_claims.get(&claim_id).filter(|_| !self.is_partial)?;
+        let claim = self.open_claims.get(&claim_id).filter(|_| !self.is_recovering)?;
         let contenders = self.nodes.as_ref().filter(|_| now < self.contended_until && !claim.is_strict);
         let mut best: Option<(TypeKey, QueuePosition, Arc<str>)> = None;
         for pattern in &claim.patterns {
             for (key, type_queue) in pattern.range(&self.type_queues, claim.org) {
-                if !type_queue.rules.suits(claim.runtime.as_deref()) || claim.is_strict && type_queue.is_unread() {
+                let is_accepted = type_queue.rules.accepts_runtime(claim.runtime.as_deref());
+                if !is_accepted || claim.is_strict && type_queue.is_incomplete() {
                     continue;
                 }
-                let Some((key_queue, first)) = type_queue.first(contenders) else { continue };
+                let Some((key_queue, first)) = type_queue.next_task(contenders) else { continue };
                 if best.as_ref().is_none_or(|(_, than, _)| first < *than) {
                     best = Some((key.clone(), first, key_queue));
                 }
@@ -645,7 +649,7 @@ impl<T> TaskQueue<T> {
         best
     }
 
-    /// Gives a poll as much as it wants and there is; asks for rows where there may be more.
+    /// Gives a claim as many tasks as it takes, and requests reads where there may be more.
     fn fill(&mut self, claim_id: u64, now: Timestamp, claims: &mut Vec<Claim>) {
         while self.open_claims.get(&claim_id).is_some_and(OpenClaim::takes_more) {
             let Some((key, task, key_queue)) = self.best(claim_id, now) else { break };
@@ -658,13 +662,13 @@ impl<T> TaskQueue<T> {
             }
             let is_resident = type_queue.key_queue(&key_queue).take(task);
             self.resident -= usize::from(is_resident);
-            let Some(offer) = self.offer_id(claim_id, &key, &key_queue, Some((task, is_resident)), now) else {
+            let Some(offer) = self.begin_lease(claim_id, &key, &key_queue, Some((task, is_resident)), now) else {
                 self.restore_task(&key, &key_queue, (task, is_resident), now);
                 break;
             };
             claims.push(Claim { org: key.0, run: task.run, step: task.step, offer });
         }
-        self.read_on(claim_id);
+        self.request_reads(claim_id);
         let Some(claim) = self.open_claims.get(&claim_id) else { return };
         if claim.is_immediate {
             self.urgent.push(claim_id);
@@ -674,8 +678,8 @@ impl<T> TaskQueue<T> {
         }
     }
 
-    /// A hand-over begins: the poll has one credit less and the lane one room less.
-    fn offer_id(
+    /// Begins a lease: takes a credit from the claim and limit slots from the type. `None` if a slot is missing.
+    fn begin_lease(
         &mut self,
         claim_id: u64,
         key: &TypeKey,
@@ -703,42 +707,42 @@ impl<T> TaskQueue<T> {
         Some(offer)
     }
 
-    /// Asks for the rows of lanes a poll may get something from and that are known only in part.
-    fn read_on(&mut self, claim_id: u64) {
+    /// Requests reads of the key queues that a claim may get tasks from and that are known only in part.
+    fn request_reads(&mut self, claim_id: u64) {
         let Some(claim) = self.open_claims.get(&claim_id) else { return };
-        let mut wanted: Vec<(TypeKey, Arc<str>)> = Vec::new();
-        let (mut mark_behind, mut overtaken): (Vec<TypeKey>, Vec<TypeKey>) = Default::default();
+        let mut to_read: Vec<(TypeKey, Arc<str>)> = Vec::new();
+        let (mut unread, mut outdated): (Vec<TypeKey>, Vec<TypeKey>) = Default::default();
         for pattern in &claim.patterns {
             for (key, type_queue) in pattern.range(&self.type_queues, claim.org) {
-                wanted.extend(type_queue.short().map(|key_queue| (key.clone(), key_queue)));
-                mark_behind.extend((type_queue.is_behind && !type_queue.is_asking).then(|| key.clone()));
-                overtaken.extend(
-                    type_queue.limit_slots.as_ref().filter(|limit_slots| limit_slots.is_overtaken).map(|_| key.clone()),
+                to_read.extend(type_queue.keys_to_read().map(|key_queue| (key.clone(), key_queue)));
+                unread.extend((type_queue.has_unread_keys && !type_queue.is_reading_keys).then(|| key.clone()));
+                outdated.extend(
+                    type_queue.limit_slots.as_ref().filter(|limit_slots| limit_slots.is_outdated).map(|_| key.clone()),
                 );
             }
         }
-        overtaken.iter().for_each(|key| self.read_limit_slots(key));
-        for key in mark_behind {
+        outdated.iter().for_each(|key| self.read_limit_slots(key));
+        for key in unread {
             let type_queue = self.type_queue(key.clone());
-            (type_queue.is_behind, type_queue.is_asking) = (false, true);
-            let after = type_queue.asked_after.clone();
+            (type_queue.has_unread_keys, type_queue.is_reading_keys) = (false, true);
+            let after = type_queue.keys_after.clone();
             self.key_reads.push((key.0, key.1.to_string(), after));
         }
         let low = self.sizes.low;
-        for (key, key_queue) in wanted {
-            if let Some(after) = self.type_queue(key.clone()).key_queue(&key_queue).ask(low) {
+        for (key, key_queue) in to_read {
+            if let Some(after) = self.type_queue(key.clone()).key_queue(&key_queue).next_read(low) {
                 self.refills
                     .push((QueueKey { org: key.0, name: key.1.to_string(), key: key_queue.to_string() }, after));
             }
         }
     }
 
-    /// How many workers that claim a type and may have it are there, and when one was last heard of.
+    /// The number of present workers that claim a type, and when one of them last sent something.
     fn workers_for(&self, org: OrgId, name: &str, now: Timestamp) -> (u32, Option<Timestamp>) {
         let rules = self.type_queues.get(&(org, Arc::from(name))).map(|type_queue| &type_queue.rules);
-        let claims = |worker: &&Worker| {
-            let suits = rules.is_none_or(|rules| rules.suits(worker.row.runtime.as_deref()));
-            suits && worker.patterns.iter().any(|pattern| pattern.matches(name))
+        let claims = |worker: &&WorkerRecord| {
+            let accepts = rules.is_none_or(|rules| rules.accepts_runtime(worker.row.runtime.as_deref()));
+            accepts && worker.patterns.iter().any(|pattern| pattern.matches(name))
         };
         let of_org = self.workers.range((org, String::new())..).take_while(|((o, _), _)| *o == org).map(|(_, w)| w);
         let mut count = 0;
@@ -750,13 +754,13 @@ impl<T> TaskQueue<T> {
         (count, last)
     }
 
-    /// Every worker with the number of tasks it has.
+    /// Every worker with the number of tasks it holds.
     pub fn workers(&self, org: OrgId) -> Vec<(WorkerRow, u32)> {
         let of_org = self.workers.range((org, String::new())..).take_while(|((o, _), _)| *o == org).map(|(_, w)| w);
         of_org.map(|worker| (worker.row.clone(), worker.leased)).collect()
     }
 
-    /// What is going on in a type: waiting, leased, workers that are there.
+    /// Counts of a type: ready tasks, leased tasks, present workers.
     pub fn tally(&self, org: OrgId, name: &str, now: Timestamp) -> (u64, u32, u32) {
         let type_queue = self.type_queues.get(&(org, Arc::from(name)));
         let leased =
@@ -765,7 +769,7 @@ impl<T> TaskQueue<T> {
         (ready, leased, self.workers_for(org, name, now).0)
     }
 
-    /// Why a task that waits has nobody.
+    /// Why no worker has a ready task.
     pub fn claim_status(&mut self, queue: &QueueKey, now: Timestamp) -> ClaimStatus {
         let key: TypeKey = (queue.org, queue.name.as_str().into());
         let (workers, last_seen) = self.workers_for(queue.org, &queue.name, now);

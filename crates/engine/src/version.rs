@@ -1,4 +1,4 @@
-//! One immutable edition of a workflow, ready to run.
+//! One immutable version of a workflow, with its compiled plan.
 
 use kernel::{OrgId, Plan, WorkflowId};
 use std::sync::Arc;

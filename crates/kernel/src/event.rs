@@ -1,8 +1,8 @@
-//! Events: the lines of a run's history, and the only way a run changes.
+//! Events: the history of a run, and the only way a run changes.
 //!
-//! A [`Record`] holds what one advance decided; it is what the journal stores, append-only, sealed with
-//! a format number and a CRC. Events are numbered 1..n per run without gaps, so a record needs only the
-//! number of its first. Numbers in this file are stored forever: never reuse one.
+//! A [`Record`] holds the events of one advance. The journal stores records, append-only, sealed with a format
+//! number and a CRC. The events of a run are numbered from 1 without gaps, so a record stores only the number of its
+//! first event. The field numbers in this file are stored forever: never reuse one.
 
 use crate::expr::Seen;
 use crate::id::{RunId, TriggerId, WorkflowId};
@@ -16,7 +16,7 @@ use bytes::Bytes;
 pub const FORMAT: u8 = 1;
 
 message! {
-    /// One advance of one run.
+    /// The events of one advance of one run.
     pub struct Record {
         1 => at: Timestamp,
         /// Number of the first event.
@@ -44,32 +44,32 @@ choice! {
         6 => RunCancelled { 1 => actor: String, 2 => reason: String },
         7 => RunTimeout {},
 
-        /// Wants an executor and has none yet.
+        /// The attempt is ready and has no executor yet.
         8 => Scheduled {
             1 => step: u32, 2 => attempt: u32, 3 => seen: Vec<Seen>,
-            /// What a task shares limits with.
+            /// The concurrency key of the task.
             4 => key: String,
         },
-        /// Given to an external worker for a time.
+        /// Leased to a worker.
         9 => Leased {
             1 => step: u32, 2 => attempt: u32, 3 => worker: String, 4 => lease: Span, 5 => seen: Vec<Seen>,
             6 => key: String,
-            /// The node that hears of its worker.
+            /// The node that tracks the lease.
             7 => epoch: u64,
-            /// Its seat among those its type's limit allows, and among those of its key; counted from 1, 0 for none.
+            /// The limit slots of its type and of its key that the task takes; counted from 1, 0 for none.
             8 => slot: u32, 9 => key_slot: u32,
         },
-        /// Given to an executor of node `epoch`, which will be told after this is durable.
+        /// Given to an executor of node `epoch`, which starts once this event is durable.
         10 => Started { 1 => step: u32, 2 => attempt: u32, 3 => epoch: u64, 4 => seen: Vec<Seen> },
-        /// Attempt `attempt` ended without an outcome for the step; another follows at `next`.
+        /// The attempt ended without an outcome for the step; the next one starts at `next`.
         11 => Retrying {
             1 => step: u32, 2 => attempt: u32, 3 => next: Timestamp, 4 => failure: Failure,
-            /// False when the attempt does not count against the policy.
+            /// False when the attempt does not count against the retry policy.
             5 => charged: bool,
             6 => status_code: Option<u16>,
-            /// A worker was silent until its lease ended.
+            /// The worker was silent until its lease ended.
             7 => died: bool,
-            /// Of what a worker said, to recognise an identical repeat.
+            /// Of the worker's report, to recognise an identical repeat.
             8 => digest: u64,
         },
         12 => Succeeded {
@@ -85,51 +85,51 @@ choice! {
         17 => Cancelled { 1 => step: u32 },
         18 => TimerSet { 1 => step: u32, 2 => at: Timestamp, 3 => seen: Vec<Seen> },
         19 => WaitOpened { 1 => step: u32, 2 => deadline: Timestamp, 3 => seen: Vec<Seen> },
-        /// A callback that came before the run reached its wait; it is kept for it.
+        /// A callback arrived before the run reached the step; it is kept for it.
         20 => WaitClosed { 1 => step: u32, 2 => callback: Callback },
-        /// A result that came too late to count.
+        /// A result arrived after the run had ended; it changes nothing.
         21 => LateResult { 1 => step: u32, 2 => attempt: u32, 3 => summary: String },
-        /// A timer that was set went off: the sleep is over.
+        /// The timer of a sleep fired.
         22 => Woken { 1 => step: u32 },
-        /// There was no room for the run when it was created: it waits for its turn.
+        /// The new run may not start yet.
         23 => Queued { 1 => reason: Queue },
-        /// Its turn has come.
+        /// The queued run starts.
         24 => Admitted {},
-        /// Somebody stopped the run: nothing new starts until it is resumed.
+        /// An operator paused the run: no step starts until it is resumed.
         25 => Paused { 1 => actor: String, 2 => note: String },
         26 => Unpaused { 1 => actor: String },
-        /// Somebody would not wait for the next attempt: it is due now.
+        /// An operator asked for the next attempt now.
         27 => RetryDue { 1 => step: u32, 2 => actor: String },
-        /// A worker told how far it is. (That it is alive is not written down.)
+        /// A worker reported its progress. (A heartbeat without progress is not recorded.)
         28 => Progress { 1 => step: u32, 2 => attempt: u32, 3 => progress: Payload },
-        29 => Logged { 1 => step: u32, 2 => attempt: u32, 3 => lines: Vec<Line> },
-        /// The worker is heard of through node `epoch` now.
+        29 => Logged { 1 => step: u32, 2 => attempt: u32, 3 => lines: Vec<LogLine> },
+        /// The worker heartbeats through node `epoch` now, which tracks its lease from here on.
         30 => Kept { 1 => step: u32, 2 => attempt: u32, 3 => epoch: u64 },
     }
 }
 
 names! {
-    /// Why a run waits for its turn.
+    /// Why a new run is queued.
     pub enum Queue {
-        /// As many runs as its limit allows are open.
+        /// Its concurrency group is full.
         Limit = 1 "concurrency_limit",
         /// Its workflow is paused.
         WorkflowPaused = 2 "workflow_paused",
-        /// It is not to start before a certain time.
+        /// It has a start time in the future.
         Later = 3 "run_at",
     }
 }
 
 message! {
-    /// Something a worker wants to be read.
-    pub struct Line {
+    /// A log line of a worker.
+    pub struct LogLine {
         1 => level: Level,
         2 => message: String,
     }
 }
 
 message! {
-    /// Where a run comes from and what it was given.
+    /// What started a run, and with which input.
     pub struct Origin {
         1 => workflow: WorkflowId,
         2 => workflow_name: String,
@@ -144,47 +144,47 @@ message! {
         9 => labels: Vec<Pair>,
         /// The schedule or webhook that started it.
         10 => trigger_id: Option<TriggerId>,
-        /// The moment a schedule meant, which may be earlier than the one it was created at.
+        /// The fire time of the schedule, which may be earlier than the time at which the run was created.
         11 => nominal: Option<Timestamp>,
-        /// The id a webhook's sender gave to its delivery.
+        /// The delivery id that the sender of a webhook request chose.
         12 => delivery: String,
         /// The run whose input this one repeats.
         13 => replayed_from: Option<RunId>,
-        /// The run whose end brought this one about. Such a run tells nobody about its own end.
+        /// The run whose end started this one through a notification. Such a run sends no notifications itself.
         14 => caused_by: Option<RunId>,
-        /// Who asked for it, where that is known.
+        /// The user or API key that started the run, if known.
         15 => actor: String,
         /// Called when the run has ended.
         16 => callback_url: String,
-        /// What it shares a limit with.
+        /// Runs of the same group share a limit.
         17 => concurrency_group: Option<ConcurrencyGroup>,
-        /// Of its tasks, where they do not say: lower goes first.
+        /// The priority of tasks that do not set their own; lower goes first.
         18 => priority: Option<u32>,
-        /// Nothing of it starts before then.
+        /// No step starts before this time.
         19 => run_at: Option<Timestamp>,
-        /// What its tasks share limits with, where they do not say.
+        /// The concurrency key of tasks that do not set their own.
         20 => key: String,
     }
 }
 
 message! {
-    /// A limit on runs that are open at once, as it was when the run was created.
+    /// A limit on the number of open runs, as it was when the run was created.
     pub struct ConcurrencyGroup {
-        /// What the runs have in common, as people wrote it.
+        /// The key that the runs share, filled in from the trigger.
         1 => key: String,
         2 => limit: u32,
-        /// What happens to a run that finds no room.
+        /// What happens to a new run when the group is full.
         3 => on_conflict: OnConflict,
     }
 }
 
 names! {
     pub enum OnConflict {
-        /// It waits for its turn.
+        /// The new run is queued.
         Queue = 1 "queue",
-        /// It ends at once, as cancelled.
+        /// The new run is cancelled at once.
         Skip = 2 "skip",
-        /// It takes the place of the oldest, which is cancelled.
+        /// The oldest open run is cancelled, and the new one starts.
         CancelRunning = 3 "cancel_running",
     }
 }
@@ -207,7 +207,7 @@ message! {
 }
 
 message! {
-    /// Why something failed, for people and for programs.
+    /// Why an attempt, a step or a run failed: a code for programs and a message for users.
     pub struct Failure {
         1 => code: String,
         2 => message: String,
@@ -221,7 +221,7 @@ impl Failure {
 }
 
 message! {
-    /// What an attempt brought back.
+    /// The response to an attempt.
     pub struct Response {
         1 => status_code: Option<u16>,
         2 => headers: Vec<Pair>,
@@ -342,7 +342,7 @@ impl Event {
         })
     }
 
-    /// Does the run end with it?
+    /// Whether the run ends with this event.
     pub fn is_end(&self) -> bool {
         matches!(
             self,

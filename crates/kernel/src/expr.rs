@@ -1,4 +1,4 @@
-//! The one expression language: `if`, `condition`, `when`, loop headers.
+//! The expression language of conditions.
 //!
 //! ```text
 //!   or      = and ("||" and)*
@@ -8,9 +8,8 @@
 //!   operand = path | number | 'text' | "text" | true | false | null | "(" or ")"
 //! ```
 //!
-//! Evaluation never fails on data: a missing value reads as null, and values of different types
-//! compare as false (`!=` as true). What it cannot do is look at a value that is not in memory; then
-//! it says which ([`Unresolved`]).
+//! Evaluation never fails because of the data: a missing value reads as null, and a comparison of different types is
+//! false (`!=` is true). It fails only when a value is not in memory, and then names it ([`Unresolved`]).
 
 use crate::path::{self, Problem, Ref, Resolve, Root, TaskField};
 use crate::scope::{Scope, Unresolved};
@@ -38,7 +37,7 @@ names! {
 }
 
 choice! {
-    /// A parsed expression. `args` has two members for `Compare`, one for `Not`, two or more else.
+    /// A parsed expression. `args` has two members for `Compare`, one for `Not`, two or more for `And` and `Or`.
     pub enum Expr {
         1 => Null {},
         2 => Bool { 1 => value: bool },
@@ -52,7 +51,7 @@ choice! {
     }
 }
 
-/// A number in the encoding: its eight bytes.
+/// A number, stored as its eight bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Float(pub f64);
 
@@ -65,8 +64,8 @@ impl wire::Value for Float {
     }
 }
 
-/// Parses `text`, resolving each path as it is met. All unresolvable paths are reported together; a
-/// syntax error ends the search.
+/// Parses `text` and resolves every path in it. All unresolvable paths are reported together; a syntax error ends
+/// the parse.
 pub fn parse(text: &str, resolve: &mut Resolve<'_>) -> Result<Expr, Vec<Problem>> {
     if text.len() > LEN_MAX {
         let message = format!("this expression has {} bytes, the limit is {LEN_MAX}", text.len());
@@ -254,18 +253,18 @@ impl Parser<'_, '_, '_> {
 }
 
 message! {
-    /// A value an evaluation looked at, so that a decision can be explained later.
+    /// A value that a condition read, recorded so that `explain` can show it.
     pub struct Seen {
         1 => path: String,
-        /// Its JSON, cut at [`SEEN_MAX`] bytes.
+        /// Its JSON, truncated to [`SEEN_MAX`] bytes.
         2 => value: String,
     }
 }
 
-/// Values kept for explanations are cut at this many bytes.
+/// Values recorded for `explain` are truncated to this many bytes.
 pub const SEEN_MAX: usize = 256;
 
-/// Evaluates a condition; `seen` collects each value it read, once per path.
+/// Evaluates a condition; `seen` collects the values it read, once per path.
 pub fn truth(expr: &Expr, scope: &dyn Scope, seen: &mut Vec<Seen>) -> Result<bool, Unresolved> {
     eval(expr, scope, seen).map(|value| is_true(&value))
 }
@@ -356,7 +355,7 @@ fn equal(left: &Value, right: &Value) -> bool {
     }
 }
 
-/// Numbers by size (whole ones exactly, also beyond 2^53), texts by bytes, anything else not at all.
+/// Compares numbers by size (whole numbers exactly, also beyond 2^53) and texts by bytes; nothing else has an order.
 fn order(left: &Value, right: &Value) -> Option<Ordering> {
     match (left, right) {
         (Value::Number(a), Value::Number(b)) => match (a.as_i128(), b.as_i128()) {
@@ -368,7 +367,7 @@ fn order(left: &Value, right: &Value) -> Option<Ordering> {
     }
 }
 
-/// Cuts a text kept for explanations at a character boundary.
+/// Truncates a text to [`SEEN_MAX`] bytes, at a character boundary.
 pub fn cut(mut text: String) -> String {
     if text.len() > SEEN_MAX {
         let end = (0..=SEEN_MAX - 3).rev().find(|i| text.is_char_boundary(*i)).unwrap_or(0);

@@ -1,14 +1,13 @@
-//! Ids: one type each, 16 bytes inside, `prefix_` and 26 characters of base32 outside.
+//! Ids: one type for each kind of thing. An id is 16 bytes, printed as `prefix_` and 26 characters of base32.
 //!
-//! The bytes are a version 7 UUID, so ids sort by the time they were made. Time and randomness are
-//! arguments; nothing here reads a clock.
+//! The bytes are a version 7 UUID, so ids sort by creation time. Time and randomness are arguments.
 
 use crate::time::Timestamp;
 use crate::wire::{self, Raw};
 use std::cmp::Ordering;
 use std::hash::{Hash, Hasher};
 
-/// Crockford's alphabet, in lower case: no `i l o u`, and text order is number order.
+/// Crockford's alphabet in lower case, without `i l o u`: ids sort the same as text and as numbers.
 const ALPHABET: &[u8; 32] = b"0123456789abcdefghjkmnpqrstvwxyz";
 
 fn encode(bytes: &[u8; 16]) -> String {
@@ -17,7 +16,7 @@ fn encode(bytes: &[u8; 16]) -> String {
 }
 
 fn decode(text: &str) -> Option<[u8; 16]> {
-    // 26 characters hold 130 bits: the first may only use three of its five.
+    // 26 characters hold 130 bits, so the first character may only use three of its five.
     if text.len() != 26 || text.as_bytes()[0] > b'7' {
         return None;
     }
@@ -36,13 +35,13 @@ fn uuid_v7(now: Timestamp, random: [u8; 10]) -> [u8; 16] {
     bytes
 }
 
-/// The bits of a version 7 UUID that count, in its order: 48 of time, 74 that are random.
-fn counted(bytes: [u8; 16]) -> u128 {
+/// The bits of a version 7 UUID without its version and variant, in order: 48 bits of time, 74 random ones.
+fn sortable_bits(bytes: [u8; 16]) -> u128 {
     let n = u128::from_be_bytes(bytes);
     n >> 80 << 74 | (n >> 64 & 0xfff) << 62 | n & ((1 << 62) - 1)
 }
 
-fn uncounted(n: u128) -> [u8; 16] {
+fn from_sortable_bits(n: u128) -> [u8; 16] {
     (n >> 74 << 80 | 0x7 << 76 | (n >> 62 & 0xfff) << 64 | 0b10 << 62 | n & ((1 << 62) - 1)).to_be_bytes()
 }
 
@@ -53,7 +52,7 @@ macro_rules! id {
         pub struct $name(pub [u8; 16]);
 
         impl Ord for $name {
-            // As one number: maps by ids do little else.
+            // Comparing one number is faster than comparing bytes, and maps keyed by ids do little else.
             fn cmp(&self, other: &Self) -> Ordering {
                 u128::from_be_bytes(self.0).cmp(&u128::from_be_bytes(other.0))
             }
@@ -64,7 +63,7 @@ macro_rules! id {
             }
         }
         impl Hash for $name {
-            // The half that is random.
+            // The random half is enough.
             fn hash<H: Hasher>(&self, state: &mut H) {
                 state.write_u64(u128::from_be_bytes(self.0) as u64);
             }
@@ -76,7 +75,7 @@ macro_rules! id {
             pub fn new(now: Timestamp, random: [u8; 10]) -> Self {
                 $name(uuid_v7(now, random))
             }
-            /// Reads what `Display` printed; anything else is `None`.
+            /// Parses the output of `Display`; `None` for anything else.
             pub fn parse(text: &str) -> Option<Self> {
                 decode(text.strip_prefix($prefix)?).map($name)
             }
@@ -105,36 +104,36 @@ macro_rules! id {
 }
 
 id!(
-    /// One execution of one version.
+    /// A run: one execution of one version of a workflow.
     RunId,
     "run_"
 );
 id!(
-    /// A name with immutable versions.
+    /// A workflow: a name with immutable versions.
     WorkflowId,
     "wf_"
 );
 id!(
-    /// What starts runs on its own: a schedule or a webhook.
+    /// A trigger: a schedule or a webhook that starts runs.
     TriggerId,
     "trg_"
 );
 
-/// The organisation every row and every call belongs to. A small number, because it stands in every
-/// row; people see its name.
+/// The organisation that every row and every request belongs to. A small number, because every row stores it; users
+/// see its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct OrgId(pub u32);
 
 impl OrgId {
-    /// The one organisation of a single-tenant install.
+    /// The only organisation of a single-tenant install.
     pub const DEFAULT: OrgId = OrgId(1);
 }
 
 impl RunId {
-    /// One that comes after this one, as if it had been made in the same millisecond: what is done in the order of
-    /// ids is done in the order things were asked for.
+    /// A greater id, as if it had been created right after this one. Work is done in the order of ids, so runs that
+    /// are created together are worked on in the order of the request.
     pub fn later(self, step: u32) -> RunId {
-        RunId(uncounted(counted(self.0) + 1 + u128::from(step)))
+        RunId(from_sortable_bits(sortable_bits(self.0) + 1 + u128::from(step)))
     }
 }
 
@@ -152,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_an_id_is_refused() {
+    fn invalid_ids_are_refused() {
         let good = RunId::new(Timestamp::from_millis(1), [9; 10]).to_string();
         for bad in ["", "run_", "wf_00000000000000000000000000", &good[..29], &good.to_uppercase(), &format!("{good}0")]
         {
@@ -162,9 +161,9 @@ mod tests {
     }
 
     #[test]
-    fn a_later_id_comes_after_and_is_one_like_any_other() {
+    fn a_later_id_is_greater_and_valid() {
         let first = RunId::new(Timestamp::from_millis(1_000), [7; 10]);
-        assert_eq!(uncounted(counted(first.0)), first.0);
+        assert_eq!(from_sortable_bits(sortable_bits(first.0)), first.0);
         let mut last = first;
         for step in [0, 1, u32::MAX, 0x0fff_ffff, 3] {
             let next = last.later(step);

@@ -1,5 +1,5 @@
-//! The kernel decides. Given a plan, what happened so far, what just arrived and the time, it says
-//! what happens next, and nothing else: no async, no I/O, no clock, no randomness.
+//! The kernel decides what happens next in a run, given its plan, its history, new inputs and the time. It is
+//! pure: no async, no I/O, no clock, no randomness.
 //!
 //! ```text
 //!   Plan ──────────────┐
@@ -8,10 +8,10 @@
 //!   now ───────────────┘            └─▶ effects, answers
 //! ```
 //!
-//! Read in this order: [`plan`] (what a workflow lowers to), [`event`] (the only way a run changes),
-//! [`run`] (what the events add up to), [`mod@advance`] (the rules). The rule that keeps it right:
-//! state is only ever changed by [`Run::apply`](run::Run::apply) of an event, so whatever is in
-//! memory is by construction the fold of the journal.
+//! Read in this order: [`plan`] (what a workflow lowers to), [`event`] (the history of a run), [`run`] (the
+//! state that the events add up to), [`mod@advance`] (the rules). The central invariant: only
+//! [`Run::apply`](run::Run::apply) changes the state of a run, so the state in memory always equals the fold of
+//! the journal.
 
 #[macro_use]
 pub mod wire;

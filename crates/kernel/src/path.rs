@@ -1,11 +1,10 @@
-//! Paths: how conditions and templates name a value, `tasks.charge.body.items[0].price`.
+//! Paths: how conditions and templates name a value, such as `tasks.charge.body.items[0].price`.
 //!
-//! A path is read here as plain segments ([`RawPath`]). Which of them are allowed, and which step a
-//! name means, only a front end knows: it turns a `RawPath` into a [`Ref`], which is what plans hold
-//! and what is looked up at run time.
+//! This module parses a path into plain segments ([`RawPath`]). The compiler (`lang`) knows which paths are allowed
+//! and which step a name means: it resolves a `RawPath` to a [`Ref`]. Plans store the `Ref`, and a run looks it up.
 
 names! {
-    /// Where a path begins. Numbers 6 and up are for roots of later forms.
+    /// The root of a path. Numbers 6 and up are reserved for other forms of workflow.
     pub enum Root {
         TriggerBody = 1 "trigger.body",
         TriggerHeaders = 2 "trigger.headers",
@@ -16,7 +15,7 @@ names! {
 }
 
 names! {
-    /// What of a step a path reads.
+    /// The field of a step that a path reads.
     pub enum TaskField {
         Status = 1 "status",
         StatusCode = 2 "status_code",
@@ -27,7 +26,7 @@ names! {
 }
 
 message! {
-    /// A path that has been checked: its root is known to exist, its step is a node of the plan.
+    /// A resolved path: its root exists, and its step is a node of the plan.
     pub struct Ref {
         1 => root: Root,
         /// The node a `tasks` or `wait` path names.
@@ -35,16 +34,16 @@ message! {
         3 => field: TaskField,
         /// What follows the root and field, outermost first. A number indexes a list.
         4 => keys: Vec<String>,
-        /// As the author wrote it; stands in messages.
+        /// The path as written, for messages.
         5 => text: String,
     }
 }
 
-/// A path as written. Every segment knows where it stands so that a front end can point at it.
+/// A path as written. Every segment knows its position, so that a diagnostic can point at it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RawPath<'a> {
     pub text: &'a str,
-    /// Byte offset of `text` in what was parsed.
+    /// Byte offset of `text` in the parsed text.
     pub at: usize,
     pub segments: Vec<Segment>,
 }
@@ -52,11 +51,11 @@ pub struct RawPath<'a> {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Segment {
     pub name: String,
-    /// Byte offset of the segment in what was parsed.
+    /// Byte offset of the segment in the parsed text.
     pub at: usize,
 }
 
-/// Something wrong inside an expression or template, with its place in the text.
+/// A problem in an expression or template, with its position in the text.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Problem {
     pub code: &'static str,
@@ -76,8 +75,8 @@ impl Problem {
     }
 }
 
-/// Turns a path into a [`Ref`], or says what is wrong with it. Front ends implement this; several
-/// problems in one text are collected, not only the first.
+/// Resolves a path to a [`Ref`], or reports what is wrong with it. The parsers collect the problems of all paths in
+/// a text, not only the first.
 pub type Resolve<'r> = dyn FnMut(&RawPath<'_>) -> Result<Ref, Problem> + 'r;
 
 fn is_name_start(c: char) -> bool {
@@ -88,8 +87,8 @@ fn is_name(c: char) -> bool {
     is_name_start(c) || c == '-'
 }
 
-/// Reads a path that begins at byte `at` of `text`; answers it with the offset behind it. Names may
-/// contain `-`, so `tasks.payment-result.body` is one path and never a subtraction.
+/// Parses the path at byte `at` of `text`. Returns it with the offset after it. Names may contain `-`, so
+/// `tasks.payment-result.body` is one path and never a subtraction.
 pub fn read(text: &str, at: usize) -> Result<(RawPath<'_>, usize), Problem> {
     let mut segments = Vec::new();
     let mut pos = at;
@@ -116,7 +115,7 @@ pub fn read(text: &str, at: usize) -> Result<(RawPath<'_>, usize), Problem> {
     Ok((RawPath { text: &text[at..pos], at, segments }, pos))
 }
 
-/// Reads `[0]`, `['a name']` or `["a name"]`.
+/// Parses `[0]`, `['a name']` or `["a name"]`.
 fn read_index(text: &str, at: usize) -> Result<(Segment, usize), Problem> {
     let open = at + 1;
     let bad = || Problem::new("expression_syntax", "expected a number or a quoted name and `]`", open, 1);

@@ -1,25 +1,25 @@
-//! Payloads: the bytes people send through a run. They are kept as they came and parsed only when a
-//! path looks inside. Small ones travel in the event that brought them; larger ones are rows of their
-//! own, named by a number that counts up per run, and are read on use.
+//! Payloads: trigger bodies, responses, callbacks and progress. The bytes are stored as received and parsed only
+//! when a path reads inside. Small payloads are part of their event. Larger ones are rows of their own, numbered per
+//! run and read on use.
 
 use bytes::Bytes;
 use serde_json::Value;
 use std::collections::BTreeMap;
 
-/// Payloads up to this size stand in the journal record itself.
+/// Payloads up to this size are part of the journal record itself.
 pub const INLINE_MAX: usize = 4 * 1024;
 
 message! {
     pub struct Payload {
-        /// The bytes, when they are here.
+        /// The bytes of a small payload.
         1 => inline: Bytes,
-        /// The row that has them, when they are not.
+        /// The number of the row that has the bytes of a large payload.
         2 => stored: Option<u32>,
-        /// Length of the whole.
+        /// Length of the whole payload.
         3 => len: u64,
-        /// Not JSON: a path sees one string.
+        /// Not JSON: a path reads one string.
         4 => text: bool,
-        /// Cut at the response limit, so nothing inside it is readable.
+        /// Truncated at the response limit, so no path can read inside it.
         5 => truncated: bool,
     }
 }
@@ -31,14 +31,14 @@ impl Payload {
         Payload { len: inline.len() as u64, inline, ..Default::default() }
     }
 
-    /// Whatever came: JSON if it is JSON, one string otherwise.
+    /// JSON if the bytes are valid JSON, one string otherwise.
     pub fn sniff(bytes: impl Into<Bytes>) -> Payload {
         let inline: Bytes = bytes.into();
         let text = serde_json::from_slice::<serde::de::IgnoredAny>(&inline).is_err();
         Payload { len: inline.len() as u64, inline, text, ..Default::default() }
     }
 
-    /// The bytes as they came, if they are at hand; `Err` names the row to fetch.
+    /// The bytes, if they are in memory; `Err` is the number of the row to fetch.
     pub fn bytes<'a>(&'a self, resident: &'a Payloads) -> Result<&'a Bytes, u32> {
         match self.stored {
             None => Ok(&self.inline),
@@ -46,12 +46,12 @@ impl Payload {
         }
     }
 
-    /// The JSON value, if the bytes are at hand; `Err` names the row to fetch.
+    /// The JSON value, if the bytes are in memory; `Err` is the number of the row to fetch.
     pub fn value(&self, resident: &Payloads) -> Result<Value, u32> {
         self.bytes(resident).map(|bytes| self.interpret(bytes))
     }
 
-    /// What `bytes`, the whole of this payload, mean.
+    /// The JSON value of `bytes`, which are this whole payload.
     pub fn interpret(&self, bytes: &[u8]) -> Value {
         let as_text = || Value::String(String::from_utf8_lossy(bytes).into_owned());
         if self.text || self.truncated {

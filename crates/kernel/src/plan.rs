@@ -1,13 +1,13 @@
-//! The plan: what every way of writing a workflow becomes, and what a run pins.
+//! The plan: what every form of workflow is compiled to. Each run pins one.
 //!
-//! A plan is a group of nodes. A node has *links* from siblings, and each link listens to some
-//! outcomes. When all linked siblings have settled, a node whose links were all taken may start (if
-//! its guard agrees); a node with a dead link settles as skipped, which settles the links that leave
-//! it in turn. That is the whole cascade rule, and the planner of graphs knows no other.
+//! A plan is a group of nodes. A node has *links* from other nodes, and each link accepts some outcomes. A node is
+//! decided when all linked nodes have settled. If every link accepts its outcome and the node's condition holds, the
+//! node starts; otherwise it settles as skipped, and its dependents are decided in turn. Graphs have no other
+//! scheduling rule.
 //!
-//! [`Layout`] is the stored form: immutable, numbered, decoded forever. [`Plan`] is a checked layout
-//! with the reverse links worked out. Reserved in the format for later forms: groups inside groups and
-//! repeated ones, joins on the first parent, undo, children.
+//! [`Layout`] is the stored form: immutable, with numbered fields that every later release can decode. [`Plan`] is a
+//! checked layout plus its reverse links. The format reserves numbers for nested and repeated groups, joins on the
+//! first parent, undo and child runs.
 
 use crate::event::OnConflict;
 use crate::expr::Expr;
@@ -27,17 +27,17 @@ message! {
         1 => form: Form,
         2 => groups: Vec<Group>,
         3 => nodes: Vec<Node>,
-        /// A run that is not done this long after it started ends as `timeout`.
+        /// A run that takes longer ends as `timeout`.
         4 => max_duration: Span,
-        /// How many runs may be open at once.
+        /// The limit on open runs.
         5 => concurrency: Option<Concurrency>,
-        /// Who is told that a run has ended.
+        /// The notifications to send when a run ends.
         6 => notify: Vec<Notify>,
     }
 }
 
 message! {
-    /// Runs whose key comes out the same share a limit.
+    /// Runs whose keys are equal share a limit.
     pub struct Concurrency {
         1 => key: Vec<Part>,
         2 => limit: u32,
@@ -48,24 +48,24 @@ message! {
 message! {
     pub struct Notify {
         1 => on: Occasion,
-        /// This address is called, or…
+        /// The URL to call. When empty, `workflow` is set.
         2 => url: String,
-        /// …a run of the workflow with this name is started.
+        /// The name of the workflow to start a run of.
         3 => workflow: String,
     }
 }
 
 names! {
     pub enum Occasion {
-        /// However the run ended.
+        /// Any end of the run.
         Ended = 1 "ended",
-        /// Only when it failed or ran out of time.
+        /// The run failed or timed out.
         Failed = 2 "failed",
     }
 }
 
 names! {
-    /// How it was written.
+    /// The form in which the workflow was written.
     pub enum Form {
         Graph = 1 "graph",
         Steps = 2 "steps",
@@ -76,7 +76,7 @@ names! {
 }
 
 message! {
-    /// Nodes that settle together. Group 0 is the run itself. Fields 3 and 4 are reserved for repetition.
+    /// Nodes with one verdict. Group 0 is the run itself. Fields 3 and 4 are reserved for repetition.
     pub struct Group {
         1 => nodes: Vec<u32>,
         2 => verdict: Verdict,
@@ -84,12 +84,11 @@ message! {
 }
 
 names! {
-    /// What the outcomes of a group's nodes add up to.
+    /// How the outcomes of a group's nodes decide the outcome of the group.
     pub enum Verdict {
-        /// Failed when an unhandled failure blocked a dependent, or when something failed and nothing
-        /// succeeded; otherwise ok.
+        /// Failed when an unhandled failure blocked a dependent, or when a node failed and none succeeded.
         Blocked = 1 "blocked",
-        /// Failed when any failure was not handled.
+        /// Failed when any failure is unhandled.
         Strict = 2 "strict",
     }
 }
@@ -97,7 +96,7 @@ names! {
 message! {
     /// One step. Fields 8 (undo) and 9 (repeat) are reserved.
     pub struct Node {
-        /// Stable and unique in the plan; what people call the step.
+        /// The name of the step: stable, and unique in the plan.
         1 => key: String,
         2 => group: u32,
         3 => links: Vec<Link>,
@@ -122,7 +121,7 @@ names! {
 }
 
 message! {
-    /// A condition, with the text people will be shown.
+    /// A condition and its source text, which `explain` shows.
     pub struct Guard {
         1 => expr: Option<Expr>,
         2 => text: String,
@@ -137,31 +136,31 @@ choice! {
         3 => Set { 1 => values: Option<Template> },
         4 => Noop {},
         5 => Sleep { 1 => span: Span },
-        /// Ends when somebody calls the step's callback URL, or after `timeout`.
+        /// Ends when the step's callback URL is called, or after `timeout`.
         6 => Webhook { 1 => timeout: Option<Span> },
-        /// Done by whoever claims its type.
-        8 => Task { 1 => task: Box<Task> },
+        /// Done by a worker that claims its type.
+        8 => Task { 1 => task: Box<TaskBody> },
     }
 }
 
 message! {
-    /// Work for a worker outside.
-    pub struct Task {
-        /// Its type: the dotted name workers claim by.
+    /// Work for a worker.
+    pub struct TaskBody {
+        /// The type: the dotted name that workers claim.
         1 => name: String,
-        /// What the worker is given; what the trigger brought when there is none.
+        /// The input of the worker; without one, the trigger body.
         2 => input: Option<Template>,
-        /// How long it may wait to be claimed.
+        /// Limit of the time from ready to claimed.
         3 => queue: Option<Span>,
         /// Limit of one attempt.
         4 => attempt: Option<Span>,
-        /// No lease is longer: a worker that is silent for so long has lost it.
+        /// The longest lease: a worker that is silent for this long loses the task.
         5 => heartbeat: Option<Span>,
-        /// Limit of everything, from when it could first be claimed.
+        /// Limit of all attempts together, from when the task could first be claimed.
         6 => total: Option<Span>,
-        /// Lower goes first; the run's own when there is none.
+        /// Lower goes first; without one, the run's priority.
         7 => priority: Option<u32>,
-        /// Tasks whose key comes out the same share limits; the run's own when it is empty.
+        /// The concurrency key: tasks whose keys are equal share limits. When empty, the run's key.
         8 => key: Vec<Part>,
     }
 }
@@ -176,13 +175,13 @@ message! {
         5 => timeout: Span,
         /// What counts as success; empty means 2xx.
         6 => expected: Vec<StatusRange>,
-        /// Hosts a templated host, or a redirect, may turn out to be.
+        /// The hosts that a templated url or a redirect may lead to.
         7 => allow_hosts: Vec<String>,
-        /// An object: parameters added to the url.
+        /// An object: parameters to add to the url.
         8 => query: Option<Template>,
-        /// An object: the fields of a form, sent instead of a body.
+        /// An object: the fields of a form, sent as the body.
         9 => form: Option<Template>,
-        /// Redirects followed in one attempt.
+        /// The most redirects to follow in one attempt.
         10 => redirects: u32,
     }
 }
@@ -211,16 +210,16 @@ names! {
 }
 
 message! {
-    /// How often a step is tried, and how far apart.
+    /// How often a step is attempted, and the delays between attempts.
     pub struct Retry {
         /// Charged attempts; at least 1.
         1 => max_attempts: u32,
         2 => backoff: Backoff,
         3 => min: Span,
         4 => max: Span,
-        /// Up to this many thousandths are added to a delay.
+        /// The largest random addition to a delay, in thousandths of the delay.
         5 => jitter: u32,
-        /// At most once: an attempt with an unknown end is a failure, not a reason to try again.
+        /// At most once: an attempt whose outcome is unknown fails the step and is not repeated.
         6 => never: bool,
     }
 }
@@ -233,7 +232,7 @@ names! {
     }
 }
 
-/// A set of outcomes: what a link listens to.
+/// A set of outcomes: those that a link accepts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Outcomes(u32);
 
@@ -262,15 +261,16 @@ impl wire::Value for Outcomes {
 }
 
 impl Node {
-    /// A kind of a later release is left alone: its step stays pending and the run waits for an upgrade.
+    /// Whether this release knows the kind of the step. A step of an unknown kind stays pending, and its run waits
+    /// for an upgrade.
     pub fn is_known(&self) -> bool {
         !matches!(self.body, None | Some(Body::Unknown { .. }))
     }
 }
 
 impl Node {
-    /// What a worker outside is to do, if this is such a step.
-    pub fn task(&self) -> Option<&Task> {
+    /// The task, if a worker does this step.
+    pub fn task(&self) -> Option<&TaskBody> {
         match &self.body {
             Some(Body::Task { task }) => Some(task),
             _ => None,
@@ -279,7 +279,7 @@ impl Node {
 }
 
 impl Body {
-    /// The word people use for this kind of step.
+    /// The name of this kind of step in definitions and the API.
     pub fn kind(&self) -> &'static str {
         match self {
             Body::Http { .. } => "http",
@@ -294,7 +294,7 @@ impl Body {
     }
 }
 
-/// A layout that has been checked, with what advancing needs worked out once.
+/// A checked layout, with the reverse links that `advance` needs.
 #[derive(Clone, Debug)]
 pub struct Plan {
     layout: Layout,
@@ -303,8 +303,8 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Refuses a layout that refers outside itself or links in a circle: front ends never build one, so
-    /// this is damage or a bug, and a run must not start on it.
+    /// Refuses a layout with links or groups that name missing nodes, or with a cycle. `lang` never builds one, so
+    /// it means damage or a bug, and no run may start on it.
     pub fn new(layout: Layout) -> Result<Plan, &'static str> {
         let count = layout.nodes.len();
         if layout.groups.is_empty() || count > NODES_MAX {
@@ -313,7 +313,7 @@ impl Plan {
         let mut dependents = vec![Vec::new(); count];
         for (i, node) in layout.nodes.iter().enumerate() {
             for link in &node.links {
-                let list = dependents.get_mut(link.from as usize).ok_or("a link comes from nowhere")?;
+                let list = dependents.get_mut(link.from as usize).ok_or("a link names a node that is not there")?;
                 if list.last() != Some(&(i as u32)) {
                     list.push(i as u32);
                 }
@@ -324,7 +324,7 @@ impl Plan {
             return Err("a group names a node that is not there");
         }
         let plan = Plan { layout, dependents };
-        if plan.is_acyclic() { Ok(plan) } else { Err("the links form a circle") }
+        if plan.is_acyclic() { Ok(plan) } else { Err("the links form a cycle") }
     }
 
     /// The stored form.
@@ -377,7 +377,7 @@ impl Plan {
     }
 }
 
-/// How many different siblings a node waits for.
+/// The number of distinct nodes that a node waits for.
 pub fn distinct_parents(node: &Node) -> usize {
     let mut from: Vec<u32> = node.links.iter().map(|l| l.from).collect();
     from.sort_unstable();
@@ -411,9 +411,9 @@ mod tests {
 
     #[test]
     fn a_plan_that_cannot_be_run_is_refused() {
-        assert!(Plan::new(layout(&[&[1], &[0]])).is_err(), "a circle");
+        assert!(Plan::new(layout(&[&[1], &[0]])).is_err(), "a cycle");
         assert!(Plan::new(layout(&[&[0]])).is_err(), "a link to itself");
-        assert!(Plan::new(layout(&[&[7]])).is_err(), "a link from nowhere");
+        assert!(Plan::new(layout(&[&[7]])).is_err(), "a link from a missing node");
         assert!(Plan::new(Layout::default()).is_err(), "no root group");
     }
 }

@@ -1,61 +1,62 @@
-//! Bugs put in on purpose, to prove that the tests which hunt for such bugs would find them.
+//! Deliberate bugs that prove that the tests find such bugs.
 //!
-//! Compiled to nothing unless the test-only feature `planted_bugs` is on, and inert until a test arms one.
-//! Each is a mistake somebody made in a real system of this kind.
+//! They compile to nothing unless the test-only feature `planted` is on, and do nothing until a test arms one. Each
+//! is a mistake that a real system of this kind has made.
 
 names! {
     pub enum Bug {
-        /// A callback that comes before its wait is forgotten.
+        /// A callback that arrives before its step waits is dropped.
         EarlyCallbackDropped = 1 "early_callback_dropped",
-        /// A result that arrives after cancel is applied as if nothing had happened.
+        /// A result that arrives after the run was cancelled is applied.
         LateResultApplied = 2 "late_result_applied",
         /// A join starts as soon as one parent has settled.
         JoinPerParent = 3 "join_per_parent",
-        /// A step with an `if` is skipped with its needs, without asking its condition.
+        /// A step with an `if` is skipped when a need failed, without evaluating the condition.
         CascadeIgnoresIf = 4 "cascade_ignores_if",
-        /// Attempts are counted when they fail, so one that never answers is free forever.
+        /// Attempts are counted when they fail, so an attempt that never answers is not counted.
         AttemptOnFailureOnly = 5 "attempt_on_failure_only",
-        /// A commit whose fate is unknown is treated as if nothing had been written.
+        /// A commit with an unknown outcome is treated as failed.
         UnknownIsFailed = 6 "unknown_is_failed",
-        /// … or as if everything had been.
+        /// A commit with an unknown outcome is treated as successful.
         UnknownIsSuccess = 7 "unknown_is_success",
-        /// A finished run can be finished again.
+        /// A run that has ended can end again.
         TerminalOverwritten = 8 "terminal_overwritten",
-        /// A step that was running when the server died is not started again.
+        /// A step that was executing when the server died is not started again.
         OrphanForgotten = 9 "orphan_forgotten",
         /// A timer row is removed when it is read, before the wake-up that replaces it is durable.
         TimerTakenEarly = 10 "timer_taken_early",
-        /// A run that cannot be read while it is being recovered is forgotten.
+        /// Recovery skips a run that cannot be read at the moment, instead of retrying.
         RecoverySwallowsUnavailable = 11 "recovery_swallows_unavailable",
-        /// What a template was filled with is read as a template again.
+        /// A value that fills a template is itself read as a template.
         TemplateTwice = 12 "template_twice",
-        /// One run's conflict takes back what the same batch wrote for others.
+        /// The conflict of one run rolls back the whole batch.
         BatchAborted = 13 "batch_aborted",
-        /// A node takes its own wall clock for the time.
+        /// A node uses its own wall clock as engine time.
         TimeFromWall = 14 "time_from_wall",
-        /// An event of a later release is passed over instead of stopping its run.
+        /// An event of a later release is ignored instead of stopping its run.
         UnknownEventDropped = 15 "unknown_event_dropped",
-        /// After a restart nobody remembers who holds a place at a gate.
+        /// A restart forgets which runs are open in a concurrency group.
         GroupCountsForgotten = 16 "gate_counts_forgotten",
-        /// A run that is cancelled keeps its place at its gate.
+        /// A cancelled run still counts as open in its concurrency group.
         GroupNotFreed = 17 "gate_not_freed",
-        /// A run that makes others make room does so before it exists: a repeated request kills its own run.
+        /// A run with `on_conflict: cancel_running` cancels the others before it is durable, so a repeated request
+        /// cancels its own run.
         SupersedeBeforeCommit = 18 "supersede_before_commit",
-        /// A retry that comes due starts although its run is paused.
+        /// A due retry starts although its run is paused.
         PauseForgetsRetries = 19 "pause_forgets_retries",
-        /// Somebody is told of an end before it is durable.
+        /// A notification is sent before the end of the run is durable.
         NotificationBeforeCommit = 20 "notice_before_commit",
-        /// A notice row is removed when it is read, before the run that tells is durable.
+        /// A notification row is removed when it is read, before the run that delivers it is durable.
         NotificationLost = 21 "notice_lost",
-        /// Whoever says that a task is done is believed, whatever token they have.
+        /// A report that a task is done is accepted with any claim token.
         FenceDropped = 22 "fence_dropped",
-        /// A heartbeat is known by its task alone: a worker that lost its lease keeps the next one's alive.
+        /// A heartbeat is matched by its task alone, so a worker that lost its lease extends the lease of the next.
         HeartbeatById = 23 "heartbeat_by_id",
-        /// A heartbeat that comes after the lease has ended brings it back.
+        /// A heartbeat after the end of a lease revives it.
         LeaseRevived = 24 "lease_revived",
-        /// A limit is a number that is counted up and down, and a lost lease does not count it down.
+        /// A limit is a counter, and a lost lease does not decrement it.
         SlotLeaked = 25 "slot_leaked",
-        /// A worker gets a task before it is durable that it has it.
+        /// A worker gets a task before its lease is durable.
         LeaseBeforeCommit = 26 "grant_before_commit",
     }
 }
@@ -65,7 +66,7 @@ thread_local! {
     static ARMED: std::cell::Cell<Option<Bug>> = const { std::cell::Cell::new(None) };
 }
 
-/// Is this bug armed on this thread? Always false in a product build.
+/// Whether this bug is armed on this thread. Always false in a product build.
 #[inline(always)]
 pub fn is(_bug: Bug) -> bool {
     #[cfg(feature = "planted")]

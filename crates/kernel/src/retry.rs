@@ -1,13 +1,13 @@
-//! When to try again: pure arithmetic over a policy.
+//! When to attempt a step again: arithmetic over a retry policy.
 
 use crate::plan::{Backoff, Retry};
 use crate::time::Span;
 
-/// A `Retry-After` beyond this is not believed.
+/// A longer `Retry-After` is cut to this.
 pub const RETRY_AFTER_MAX: Span = Span::from_secs(3_600);
 
-/// How long to wait after charged attempt `charged` failed (1 for the first), or `None` when the
-/// policy is exhausted. `seed` makes jitter: the same run, step and attempt always draw the same.
+/// The delay after charged attempt `charged` (1 for the first), or `None` when the policy is exhausted. `seed`
+/// decides the jitter: the same run, step and attempt always get the same delay.
 pub fn delay(policy: &Retry, charged: u32, retry_after: Option<Span>, seed: u64) -> Option<Span> {
     if policy.never || charged >= policy.max_attempts {
         return None;
@@ -27,7 +27,7 @@ pub fn delay(policy: &Retry, charged: u32, retry_after: Option<Span>, seed: u64)
     Some(Span(base.saturating_add(extra as u64)))
 }
 
-/// Mixes what identifies an attempt into a number that looks random (SplitMix64's finaliser).
+/// Hashes the identity of an attempt (with the finaliser of SplitMix64).
 pub fn seed(run: &[u8; 16], step: u32, attempt: u32) -> u64 {
     let (a, b) = run.split_at(8);
     let word = |half: &[u8]| half.iter().fold(0u64, |n, byte| n << 8 | u64::from(*byte));
@@ -51,7 +51,7 @@ mod tests {
     }
 
     #[test]
-    fn delays_follow_their_curve_up_to_the_maximum() {
+    fn delays_follow_their_backoff_up_to_the_maximum() {
         assert_eq!(delays(&policy(Backoff::Fixed, 3, 0)), [3, 3, 3, 3, 3]);
         assert_eq!(delays(&policy(Backoff::Exponential, 1, 300)), [1, 2, 4, 8, 16]);
         assert_eq!(delays(&policy(Backoff::Exponential, 100, 300)), [100, 200, 300, 300, 300]);
@@ -59,7 +59,7 @@ mod tests {
     }
 
     #[test]
-    fn the_policy_ends_and_never_means_never() {
+    fn a_policy_is_exhausted_after_its_attempts_and_never_allows_none() {
         let policy = policy(Backoff::Fixed, 1, 0);
         assert!(delay(&policy, 8, None, 0).is_some());
         assert_eq!(delay(&policy, 9, None, 0), None);
@@ -67,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn retry_after_wins_within_reason() {
+    fn retry_after_replaces_the_delay_up_to_a_maximum() {
         let policy = policy(Backoff::Fixed, 1, 0);
         assert_eq!(delay(&policy, 1, Some(Span::from_secs(9)), 0), Some(Span::from_secs(9)));
         assert_eq!(delay(&policy, 1, Some(Span::from_days(9)), 0), Some(RETRY_AFTER_MAX));

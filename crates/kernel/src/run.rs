@@ -1,8 +1,8 @@
-//! A run: what its events add up to.
+//! A run: the state that its events add up to.
 //!
-//! [`State`] is the fold of the journal and what snapshots store. [`Run`] adds an index that is worked
-//! out from the state and the plan, so that an advance costs what changed, not what exists. The rule:
-//! nothing changes a run but [`Run::apply`].
+//! [`State`] is the fold of the journal; snapshots store it. [`Run`] adds an index, derived from the state and the
+//! plan, so that the cost of an advance depends on what changed and not on the size of the run. Only [`Run::apply`]
+//! changes a run.
 //!
 //! ```text
 //!   Pending ─▶ Ready ─▶ Running, Leased ─▶ Done          Sleeping, Waiting ─▶ Done
@@ -13,7 +13,7 @@
 use crate::event::{Because, Callback, Event, Failure, Origin, Queue, Record, Response};
 use crate::expr::Seen;
 use crate::payload::Payload;
-use crate::plan::{Node, Plan, Task, distinct_parents};
+use crate::plan::{Node, Plan, TaskBody, distinct_parents};
 use crate::planted_bugs::{self, Bug};
 use crate::status::{Outcome, RunStatus, StepStatus};
 use crate::time::{Span, Timestamp};
@@ -40,15 +40,15 @@ message! {
         /// Bytes of all payloads together.
         9 => bytes: u64,
         10 => cancelled_by: String,
-        /// The step a failed run failed because of.
+        /// The step that made the run fail.
         11 => culprit: Option<u32>,
-        /// While somebody holds it: nothing new starts.
+        /// Set while the run is paused: no step starts.
         12 => paused: Option<Pause>,
-        /// Why it waits for its turn, while it does.
+        /// Set while the run is queued: the reason.
         13 => queued: Option<Queue>,
-        /// Why it was cancelled.
+        /// The reason given for the cancellation.
         14 => cancel_reason: String,
-        /// Time of the last event: the next one is no earlier, whoever's clock it is.
+        /// Time of the last event. The next event is no earlier, even when a node with another clock writes it.
         15 => at: Timestamp,
     }
 }
@@ -71,29 +71,29 @@ message! {
         4 => started_at: Option<Timestamp>,
         5 => finished_at: Option<Timestamp>,
         6 => response: Option<Box<Response>>,
-        /// Of the latest attempt, or of the step.
+        /// Of the latest attempt; once the step has settled, of the step.
         7 => failure: Option<Box<Failure>>,
         8 => because: Option<Box<Because>>,
         9 => callback: Option<Box<Callback>>,
-        /// What its condition saw.
+        /// The values that its condition read.
         10 => seen: Vec<Seen>,
-        /// A late result was noted; one is enough.
+        /// A late result was recorded; only the first one is.
         11 => late: bool,
-        /// What a worker saved for whoever goes on.
+        /// The progress that a worker saved for the next attempt.
         12 => progress: Option<Box<Payload>>,
-        /// Of the latest lease…
+        /// Fence of the latest lease.
         13 => fence: u64,
-        /// …and of what its holder said in the end, once that counted.
+        /// Digest of the report that ended that lease; 0 until then.
         14 => digest: u64,
         /// Workers that were silent until their lease ended.
         15 => deaths: u32,
-        /// When it became ready, or was leased.
+        /// When the step last became ready or was leased.
         16 => since: Timestamp,
-        /// When it could first be claimed.
+        /// When the task could first be claimed.
         17 => ready_at: Option<Timestamp>,
-        /// What the task shares limits with.
+        /// The concurrency key of the task.
         18 => key: String,
-        /// The seats it has while it is leased, see [`Event::Leased`].
+        /// The limit slots that the task takes while it is leased, see [`Event::Leased`].
         19 => slot: u32,
         20 => key_slot: u32,
     }
@@ -102,15 +102,15 @@ message! {
 choice! {
     pub enum Phase {
         1 => Pending {},
-        /// Wants an executor.
+        /// Waits for an executor or a worker.
         2 => Ready {},
-        /// An executor of node `epoch` has it. Only the holder of `fence` can say how it ended.
+        /// An executor of node `epoch` works on it. Only the holder of `fence` can end the attempt.
         3 => Running { 1 => fence: u64, 2 => epoch: u64 },
         4 => Retrying { 1 => at: Timestamp },
         5 => Sleeping { 1 => until: Timestamp },
         6 => Waiting { 1 => deadline: Timestamp },
         7 => Done { 1 => status: StepStatus },
-        /// A worker outside has it for a time. Only the holder of `fence` can say how it ended.
+        /// A worker holds a lease on it. Only the holder of `fence` can end the attempt.
         8 => Leased { 1 => fence: u64, 2 => worker: String, 3 => lease: Span, 4 => epoch: u64 },
     }
 }
@@ -128,9 +128,9 @@ impl Phase {
 }
 
 impl Step {
-    /// When time alone moves the step on.
+    /// When the step's next timer fires, if it has one.
     fn due(&self, node: &Node) -> Option<Timestamp> {
-        let after = |limit: fn(&Task) -> Option<Span>| Some(self.since.after(limit(node.task()?)?));
+        let after = |limit: fn(&TaskBody) -> Option<Span>| Some(self.since.after(limit(node.task()?)?));
         let own = match &self.phase {
             Phase::Retrying { at } => Some(*at),
             Phase::Sleeping { until } => Some(*until),
@@ -139,11 +139,11 @@ impl Step {
             Phase::Leased { .. } => after(|task| task.attempt),
             Phase::Pending {} | Phase::Running { .. } | Phase::Done { .. } | Phase::Unknown { .. } => None,
         };
-        own.into_iter().chain(self.given_up_at(node)).min()
+        own.into_iter().chain(self.total_deadline(node)).min()
     }
 
-    /// When the limit for all attempts together ends.
-    pub(crate) fn given_up_at(&self, node: &Node) -> Option<Timestamp> {
+    /// The deadline of all attempts together.
+    pub(crate) fn total_deadline(&self, node: &Node) -> Option<Timestamp> {
         match self.phase {
             Phase::Ready {} | Phase::Leased { .. } | Phase::Retrying { .. } => {
                 Some(self.ready_at?.after(node.task()?.total?))
@@ -169,7 +169,7 @@ impl Step {
         self.status().outcome()
     }
 
-    /// What a path reads as `body`: the response, or what a callback brought.
+    /// What a path reads as `body`: the body of the response, or of the callback.
     pub fn body(&self) -> Option<&Payload> {
         let callback = || self.callback.as_ref().filter(|_| self.status() == StepStatus::Received).map(|c| &c.body);
         self.response.as_ref().and_then(|r| r.body.as_ref()).or_else(callback)
@@ -177,7 +177,7 @@ impl Step {
 }
 
 names! {
-    /// What can keep a run from going on.
+    /// What a run can wait for.
     pub enum WaitKind {
         Approval = 1 "approval",
         Webhook = 2 "webhook",
@@ -191,17 +191,17 @@ names! {
     }
 }
 
-/// Of tasks that do not say.
+/// The priority of tasks that do not set one.
 pub const PRIORITY: u32 = 100;
 
-/// A step in a worker's hands.
+/// The lease of a worker on a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lease<'a> {
     pub step: u32,
     pub fence: u64,
     pub worker: &'a str,
     pub lease: Span,
-    /// The node that hears of the worker.
+    /// The node that tracks the lease.
     pub epoch: u64,
 }
 
@@ -209,7 +209,7 @@ pub struct Lease<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Waiting {
     pub kind: WaitKind,
-    /// `None` when it is the run as a whole.
+    /// `None` when the run as a whole waits.
     pub step: Option<u32>,
     pub until: Option<Timestamp>,
 }
@@ -217,7 +217,7 @@ pub struct Waiting {
 /// Why a stored run cannot be used by this release.
 #[derive(Clone, Debug, PartialEq)]
 pub enum LoadError {
-    /// It holds something a later release wrote. It waits for an upgrade; nothing is lost.
+    /// A later release wrote part of it. The run waits for an upgrade; nothing is lost.
     Newer,
     Damaged(String),
 }
@@ -237,23 +237,23 @@ pub struct Run {
     pub(crate) index: Index,
 }
 
-/// Worked out from plan and state; never stored.
+/// Derived from the plan and the state; never stored.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Index {
-    /// For each node, how many different parents have not settled.
+    /// For each node, the number of distinct parents that have not settled.
     parents_left: Vec<u32>,
-    /// Steps that are ready or running.
+    /// The number of steps that are ready, running or leased.
     active: u32,
     unsettled: u32,
     timers: BTreeSet<(Timestamp, u32)>,
-    /// Steps that want an executor. In plan order.
+    /// Steps that wait for an executor or a worker, in plan order.
     pub ready: BTreeSet<u32>,
-    /// Pending steps whose parents have all settled: to be decided. In plan order.
+    /// Pending steps whose parents have all settled, in plan order. They must be decided next.
     pub frontier: BTreeSet<u32>,
 }
 
 impl Run {
-    /// Folds a stored run: the state of a snapshot, if any, and the records after it.
+    /// Loads a stored run from its snapshot, if it has one, and the records after it.
     pub fn load(plan: &Plan, snapshot: Option<&[u8]>, records: &[Bytes]) -> Result<Run, LoadError> {
         let mut run = Run::default();
         if let Some(bytes) = snapshot {
@@ -291,23 +291,23 @@ impl Run {
         &self.state.steps[step as usize]
     }
 
-    /// When time alone moves the run on: its earliest timer, its turn or its expiry. Nothing when it never does.
+    /// When the run must be advanced even without an input: its earliest timer, its start time or its expiry.
     pub fn next_due(&self) -> Option<Timestamp> {
         if self.state.seq == 0 || self.is_terminal() {
             return None;
         }
         let timer = self.first_timer(&[]).map_or(Timestamp::NEVER, |(at, _)| at);
-        let turn = self.turn_at().unwrap_or(Timestamp::NEVER);
-        Some(timer.min(turn).min(self.state.origin.expires_at)).filter(|at| *at < Timestamp::NEVER)
+        let start = self.admit_at().unwrap_or(Timestamp::NEVER);
+        Some(timer.min(start).min(self.state.origin.expires_at)).filter(|at| *at < Timestamp::NEVER)
     }
 
-    /// When a run that waits for a certain time may begin.
-    pub(crate) fn turn_at(&self) -> Option<Timestamp> {
+    /// The start time of a run that waits for it.
+    pub(crate) fn admit_at(&self) -> Option<Timestamp> {
         self.state.origin.run_at.filter(|_| self.state.queued == Some(Queue::Later))
     }
 
-    /// The earliest timer of a step that is not among `except`. In a held run a retry's time has no
-    /// meaning: it would start something.
+    /// The earliest timer of a step that is not among `except`. The retry timers of a held run do not count: they
+    /// would start an attempt.
     pub(crate) fn first_timer(&self, except: &[u32]) -> Option<(Timestamp, u32)> {
         let is_held = self.is_held() && !planted_bugs::is(Bug::PauseForgetsRetries);
         let retries = |step: u32| matches!(self.step(step).phase, Phase::Retrying { .. });
@@ -315,7 +315,7 @@ impl Run {
         self.index.timers.iter().find(|(_, step)| counts(*step)).copied()
     }
 
-    /// Nothing new starts: the run is paused, or its turn has not come.
+    /// Whether no step may start, because the run is paused or queued.
     pub fn is_held(&self) -> bool {
         self.state.paused.is_some() || self.state.queued.is_some()
     }
@@ -324,16 +324,16 @@ impl Run {
         self.index.unsettled == 0
     }
 
-    /// Nothing is ready, queued, executing or about to be decided.
+    /// Whether no step is ready, executing or about to be decided.
     pub(crate) fn is_idle(&self) -> bool {
         match self.is_held() {
-            // What could start does not count while it may not.
+            // Ready steps do not count while they may not start.
             true => self.index.active == self.index.ready.len() as u32,
             false => self.index.active == 0 && self.index.frontier.is_empty(),
         }
     }
 
-    /// Steps an executor has: step, fence and the process that was given them.
+    /// Steps that an executor works on: step, fence and the epoch of its process.
     pub fn running(&self) -> Vec<(u32, u64, u64)> {
         let running = |(i, step): (usize, &Step)| match step.phase {
             Phase::Running { fence, epoch } => Some((i as u32, fence, epoch)),
@@ -342,7 +342,7 @@ impl Run {
         self.state.steps.iter().enumerate().filter_map(running).collect()
     }
 
-    /// Steps a worker outside has.
+    /// Steps that workers hold leases on.
     pub fn leased(&self) -> impl Iterator<Item = Lease<'_>> {
         self.state.steps.iter().enumerate().filter_map(|(i, step)| match &step.phase {
             Phase::Leased { fence, worker, lease, epoch } => {
@@ -352,20 +352,20 @@ impl Run {
         })
     }
 
-    /// Steps that a worker may claim. In plan order.
+    /// Steps that a worker may claim, in plan order.
     pub fn claimable<'a>(&'a self, plan: &'a Plan) -> impl Iterator<Item = u32> + 'a {
         let open = !self.is_held() && !self.is_terminal();
         self.index.ready.iter().copied().filter(move |step| open && plan.node(*step).task().is_some())
     }
 
-    /// Is there nothing to do for this process: do workers have to come, or time to pass?
+    /// Whether this process has nothing to do for the run: it waits for workers, timers or callbacks.
     pub fn is_up_to_others(&self, plan: &Plan) -> bool {
         let is_task = |step: &u32| plan.node(*step).task().is_some();
         let unclaimed = self.index.ready.len() as u32;
         self.index.active == unclaimed && self.index.frontier.is_empty() && self.index.ready.iter().all(is_task)
     }
 
-    /// Before which others it is claimed.
+    /// The priority of a task: tasks with a lower number are claimed first.
     pub fn priority(&self, plan: &Plan, step: u32) -> u32 {
         let own = plan.node(step).task().and_then(|task| task.priority);
         own.or(self.state.origin.priority).unwrap_or(PRIORITY)
@@ -377,7 +377,7 @@ impl Run {
         if self.state.paused.is_some() && !self.is_terminal() {
             list.push(Waiting { kind: WaitKind::Pause, step: None, until: None });
         }
-        if let Some(at) = self.turn_at() {
+        if let Some(at) = self.admit_at() {
             list.push(Waiting { kind: WaitKind::Sleep, step: None, until: Some(at) });
         }
         for (i, step) in self.state.steps.iter().enumerate() {
@@ -396,15 +396,15 @@ impl Run {
         list
     }
 
-    /// Has the plan a decision waiting that no input will bring? After a crash between two advances, when
-    /// a stored payload was missing, or when nothing was to be started.
+    /// Whether a step can be decided or started without any input. That is so after a crash between two advances,
+    /// when a stored payload was missing, or when the process was draining.
     pub fn has_undecided(&self) -> bool {
         let has_any = !self.index.frontier.is_empty() || !self.index.ready.is_empty();
         has_any && !self.is_terminal() && !self.is_held()
     }
 
-    /// Applies one event. The only way state changes; refuses what it does not understand instead of
-    /// passing over it.
+    /// Applies one event. This is the only way the state changes. An event of a later release is refused, not
+    /// ignored.
     pub fn apply(&mut self, plan: &Plan, event: &Event, at: Timestamp) -> Result<(), LoadError> {
         if let Some(step) = event.step()
             && step as usize >= self.state.steps.len()
@@ -419,7 +419,7 @@ impl Run {
                 self.state.status = RunStatus::Running;
                 self.state.created_at = at;
                 self.state.steps = vec![Step::default(); plan.nodes().len()];
-                self.count(&origin.body);
+                self.count_payload(&origin.body);
                 self.reindex(plan);
             }
             Event::RunWaiting {} => self.state.status = RunStatus::Waiting,
@@ -450,26 +450,26 @@ impl Run {
             }
             Event::RunTimeout {} => self.end(plan, RunStatus::Timeout, at),
             Event::Scheduled { step, seen, key, .. } => {
-                self.note(*step, seen);
+                self.record_seen(*step, seen);
                 self.state.steps[*step as usize].key.clone_from(key);
-                self.enter(plan, *step, Phase::Ready {}, at);
+                self.enter_phase(plan, *step, Phase::Ready {}, at);
             }
             Event::Leased { step, attempt, worker, lease, seen, key, epoch, slot, key_slot } => {
-                self.note(*step, seen);
+                self.record_seen(*step, seen);
                 let fence = self.state.seq;
-                self.begin(*step, *attempt, at);
+                self.begin_attempt(*step, *attempt, at);
                 let state = &mut self.state.steps[*step as usize];
                 (state.fence, state.digest) = (fence, 0);
                 (state.slot, state.key_slot) = (*slot, *key_slot);
                 state.key.clone_from(key);
                 let (worker, lease, epoch) = (worker.clone(), *lease, *epoch);
-                self.enter(plan, *step, Phase::Leased { fence, worker, lease, epoch }, at);
+                self.enter_phase(plan, *step, Phase::Leased { fence, worker, lease, epoch }, at);
             }
             Event::Started { step, attempt, epoch, seen } => {
-                self.note(*step, seen);
+                self.record_seen(*step, seen);
                 let fence = self.state.seq;
-                self.begin(*step, *attempt, at);
-                self.enter(plan, *step, Phase::Running { fence, epoch: *epoch }, at);
+                self.begin_attempt(*step, *attempt, at);
+                self.enter_phase(plan, *step, Phase::Running { fence, epoch: *epoch }, at);
             }
             Event::Retrying { step, next, failure, charged, died, digest, .. } => {
                 let state = &mut self.state.steps[*step as usize];
@@ -479,16 +479,16 @@ impl Run {
                 state.deaths += u32::from(*died);
                 state.digest = *digest;
                 state.failure = Some(Box::new(failure.clone()));
-                self.enter(plan, *step, Phase::Retrying { at: *next }, at);
+                self.enter_phase(plan, *step, Phase::Retrying { at: *next }, at);
             }
-            Event::RetryDue { step, .. } => self.enter(plan, *step, Phase::Retrying { at }, at),
+            Event::RetryDue { step, .. } => self.enter_phase(plan, *step, Phase::Retrying { at }, at),
             Event::Succeeded { step, attempt, response, seen, digest } => {
-                self.note(*step, seen);
+                self.record_seen(*step, seen);
                 let state = &mut self.state.steps[*step as usize];
                 state.attempt = *attempt;
                 state.digest = *digest;
                 state.failure = None;
-                self.respond(*step, Some(response));
+                self.set_response(*step, Some(response));
                 self.settle(plan, *step, StepStatus::Success, at);
             }
             Event::Woken { step } => self.settle(plan, *step, StepStatus::Success, at),
@@ -499,8 +499,8 @@ impl Run {
                 self.settle(plan, *step, StepStatus::Received, at);
             }
             Event::Failed { step, failure, response, seen, digest, .. } => {
-                self.note(*step, seen);
-                self.respond(*step, response.as_ref());
+                self.record_seen(*step, seen);
+                self.set_response(*step, response.as_ref());
                 self.state.steps[*step as usize].digest = *digest;
                 self.state.steps[*step as usize].failure = Some(Box::new(failure.clone()));
                 let status =
@@ -517,21 +517,21 @@ impl Run {
             }
             Event::Cancelled { step } => self.settle(plan, *step, StepStatus::Cancelled, at),
             Event::TimerSet { step, at: until, seen } => {
-                self.note(*step, seen);
+                self.record_seen(*step, seen);
                 self.state.steps[*step as usize].started_at = Some(at);
-                self.enter(plan, *step, Phase::Sleeping { until: *until }, at);
+                self.enter_phase(plan, *step, Phase::Sleeping { until: *until }, at);
             }
             Event::WaitOpened { step, deadline, seen } => {
-                self.note(*step, seen);
+                self.record_seen(*step, seen);
                 self.state.steps[*step as usize].started_at = Some(at);
-                self.enter(plan, *step, Phase::Waiting { deadline: *deadline }, at);
+                self.enter_phase(plan, *step, Phase::Waiting { deadline: *deadline }, at);
             }
             Event::WaitClosed { step, callback } => self.keep_callback(*step, callback),
             Event::LateResult { step, .. } => self.state.steps[*step as usize].late = true,
             Event::Progress { step, progress, .. } => {
                 let old = self.state.steps[*step as usize].progress.replace(Box::new(progress.clone()));
                 self.state.bytes = self.state.bytes.saturating_sub(old.map_or(0, |old| old.len));
-                self.count(progress);
+                self.count_payload(progress);
             }
             Event::Kept { step, epoch: through, .. } => {
                 if let Phase::Leased { epoch, .. } = &mut self.state.steps[*step as usize].phase {
@@ -547,34 +547,34 @@ impl Run {
         Ok(())
     }
 
-    fn begin(&mut self, step: u32, attempt: u32, at: Timestamp) {
+    fn begin_attempt(&mut self, step: u32, attempt: u32, at: Timestamp) {
         let state = &mut self.state.steps[step as usize];
         state.attempt = attempt;
         state.charged += 1;
         state.started_at.get_or_insert(at);
     }
 
-    fn note(&mut self, step: u32, seen: &[Seen]) {
+    fn record_seen(&mut self, step: u32, seen: &[Seen]) {
         if !seen.is_empty() {
             self.state.steps[step as usize].seen = seen.to_vec();
         }
     }
 
-    fn respond(&mut self, step: u32, response: Option<&Response>) {
+    fn set_response(&mut self, step: u32, response: Option<&Response>) {
         if let Some(response) = response {
             if let Some(body) = &response.body {
-                self.count(body);
+                self.count_payload(body);
             }
             self.state.steps[step as usize].response = Some(Box::new(response.clone()));
         }
     }
 
     fn keep_callback(&mut self, step: u32, callback: &Callback) {
-        self.count(&callback.body);
+        self.count_payload(&callback.body);
         self.state.steps[step as usize].callback = Some(Box::new(callback.clone()));
     }
 
-    fn count(&mut self, payload: &Payload) {
+    fn count_payload(&mut self, payload: &Payload) {
         self.state.bytes += payload.len;
         self.state.payloads = self.state.payloads.max(payload.stored.unwrap_or(0));
     }
@@ -585,10 +585,10 @@ impl Run {
             state.started_at.get_or_insert(at);
         }
         state.finished_at = Some(at);
-        self.enter(plan, step, Phase::Done { status }, at);
+        self.enter_phase(plan, step, Phase::Done { status }, at);
     }
 
-    /// The run is over: whatever has not settled is cancelled with it.
+    /// Ends the run. Steps that have not settled are cancelled.
     fn end(&mut self, plan: &Plan, status: RunStatus, at: Timestamp) {
         self.state.status = status;
         self.state.finished_at = Some(at);
@@ -602,8 +602,8 @@ impl Run {
         self.index.frontier.clear();
     }
 
-    /// Moves a step to another phase and keeps the index true.
-    fn enter(&mut self, plan: &Plan, step: u32, phase: Phase, at: Timestamp) {
+    /// Moves a step to another phase and updates the index.
+    fn enter_phase(&mut self, plan: &Plan, step: u32, phase: Phase, at: Timestamp) {
         let index = &mut self.index;
         let (state, node) = (&mut self.state.steps[step as usize], plan.node(step));
         if let Some(due) = state.due(node) {
@@ -639,7 +639,7 @@ impl Run {
         }
     }
 
-    /// Works the index out from scratch.
+    /// Builds the index from scratch.
     fn reindex(&mut self, plan: &Plan) {
         let steps = &self.state.steps;
         let done = |step: u32| matches!(steps[step as usize].phase, Phase::Done { .. });
@@ -666,7 +666,7 @@ impl Run {
         self.index = index;
     }
 
-    /// Is the index what the state says it should be? For tests and checkers.
+    /// Whether the index matches the state. For tests and checkers.
     pub fn index_is_true(&self, plan: &Plan) -> bool {
         let mut fresh = self.clone();
         fresh.reindex(plan);

@@ -1,7 +1,7 @@
-//! What a path can see: the trigger, the steps that have settled, the callback URLs.
+//! The values that a path can read: the trigger, the results of settled steps, callback URLs.
 //!
-//! [`Scope`] is the seam between the languages ([`expr`](crate::expr), [`template`](crate::template))
-//! and a run: they ask for a [`Ref`] and get a JSON value, without knowing where it lives.
+//! [`Scope`] is the interface between a run and the languages ([`expr`](crate::expr),
+//! [`template`](crate::template)): they ask for a [`Ref`] and get a JSON value, wherever it is stored.
 
 use crate::path::Ref;
 use serde_json::Value;
@@ -12,16 +12,16 @@ pub trait Scope {
     fn get(&self, path: &Ref) -> Result<Option<Cow<'_, Value>>, Unresolved>;
 }
 
-/// Why a value that may well exist cannot be read.
+/// Why a value cannot be read, although it may exist.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Unresolved {
-    /// The payload lies in the store; fetch it and advance again.
+    /// The payload is in the store; fetch it and advance again.
     Stored(u32),
-    /// The response was cut, so nothing inside it can be trusted.
+    /// The response was truncated, so no part of it can be trusted.
     Truncated { step: String, keys: String },
 }
 
-/// Follows `keys` into a value. Numbers index lists; objects may have numeric names too.
+/// Follows `keys` into a value. A number indexes a list, or names a key of an object.
 pub fn walk<'v>(mut value: &'v Value, keys: &[String]) -> Option<&'v Value> {
     for key in keys {
         value = match value {

@@ -1,7 +1,7 @@
-//! Statuses, each list written once. The database, the API, the docs and the filters all come from here.
+//! The statuses of runs, steps and tasks. The database, the API, the docs and the filters all use these lists.
 
 names! {
-    /// Where a run stands. `Waiting` exactly when no step is ready, queued or executing.
+    /// The status of a run. `Waiting` exactly when no step is ready, queued or executing.
     pub enum RunStatus {
         Pending = 1 "pending",
         Running = 2 "running",
@@ -28,14 +28,14 @@ impl RunStatus {
         }
     }
 
-    /// A parked run needs no memory: something outside, or a timer row, will wake it.
+    /// Whether a run with this status may be evicted from memory: an input or a timer row will wake it.
     pub fn is_evicted(self) -> bool {
         matches!(self, RunStatus::Waiting | RunStatus::Pending)
     }
 }
 
 names! {
-    /// Where a step stands, as people and conditions see it.
+    /// The status of a step, as users and conditions see it.
     pub enum StepStatus {
         Pending = 1 "pending",
         Running = 2 "running",
@@ -53,7 +53,7 @@ names! {
 }
 
 names! {
-    /// How a step ended, as the planner sees it: what links listen to.
+    /// How a step ended, as the links of a plan see it.
     pub enum Outcome {
         Ok = 1 "ok",
         Failed = 2 "failed",
@@ -81,8 +81,8 @@ impl StepStatus {
     }
 }
 
-/// The word a status comparison or a `?status=` filter means: people write `success`, `succeeded`,
-/// `completed` and `received` for the same thing.
+/// The canonical word for a status in a comparison or a `?status=` filter: users write `success`, `succeeded`,
+/// `completed` and `received` for the same status.
 pub fn canonical_step_status(word: &str) -> &str {
     match word {
         "succeeded" | "completed" | "received" => "success",
@@ -91,7 +91,7 @@ pub fn canonical_step_status(word: &str) -> &str {
 }
 
 names! {
-    /// A step as whoever works through a queue sees it.
+    /// The status of a task, as the tasks API shows it.
     pub enum TaskStatus {
         Pending = 1 "pending",
         Leased = 2 "leased",

@@ -1,9 +1,8 @@
-//! Templates: values with holes, filled once.
+//! Templates: JSON values whose string leaves may contain placeholders, `{{path}}`.
 //!
-//! A template is a JSON value whose string leaves may contain `{{path}}`. A leaf that is exactly one
-//! hole keeps the type of what fills it; inside longer text it is printed. Filling is structural: a
-//! value can never break out of the leaf it lands in, and what it contains is never read as a template
-//! again. A hole that cannot be filled is an error that names it; nothing is left half-filled.
+//! A leaf that is exactly one placeholder takes the value with its type; inside a longer text the value is printed.
+//! Filling in is structural: a value can never break out of its leaf, and it is never read as a template again. A
+//! placeholder that cannot be filled in is an error that names it; nothing is left half-filled.
 
 use crate::path::{self, Problem, Ref, Resolve};
 use crate::planted_bugs::{self, Bug};
@@ -11,41 +10,41 @@ use crate::scope::{Scope, Unresolved};
 use bytes::Bytes;
 use serde_json::{Map, Value};
 
-/// One string leaf with holes may be this long as written…
+/// The longest string leaf with placeholders, in bytes.
 pub const LEN_MAX: usize = 4 * 1024;
-/// …and a whole template this long once filled.
+/// The longest filled-in template, in bytes of JSON.
 pub const EXPANDED_MAX: usize = 64 * 1024;
 
 choice! {
     pub enum Template {
-        /// No holes below here: the JSON as it will be used.
+        /// JSON without placeholders.
         1 => Literal { 1 => json: Bytes },
-        /// Exactly one hole: the value itself.
+        /// Exactly one placeholder: the value itself.
         2 => Value { 1 => path: Ref },
         3 => Text { 1 => parts: Vec<Part> },
         4 => List { 1 => items: Vec<Template> },
-        5 => Object { 1 => entries: Vec<Entry> },
+        5 => Object { 1 => entries: Vec<TemplateEntry> },
     }
 }
 
 message! {
-    /// A piece of a text: literal, or a hole.
+    /// A part of a text: literal text, or a placeholder.
     pub struct Part {
         1 => text: String,
         2 => path: Option<Ref>,
-        /// In a URL, a hole that may form the part before the path (the step lists `allow_hosts`).
+        /// In a URL, a placeholder that may form the part before the path, because the step lists `allow_hosts`.
         3 => raw: bool,
     }
 }
 
 message! {
-    pub struct Entry {
+    pub struct TemplateEntry {
         1 => key: String,
         2 => value: Option<Template>,
     }
 }
 
-/// Why a template could not be filled.
+/// Why a template could not be filled in.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Failure {
     /// Fetch this payload and try again.
@@ -71,7 +70,7 @@ pub fn parse_text(text: &str, resolve: &mut Resolve<'_>) -> Result<Vec<Part>, Ve
             problems.push(Problem::new("template_syntax", "this `{{` is not closed", open, 2));
             return Err(problems);
         };
-        match parse_hole(text, open + 2, close, resolve) {
+        match parse_placeholder(text, open + 2, close, resolve) {
             Ok(path) => parts.push(Part { path: Some(path), ..Default::default() }),
             Err(problem) => problems.push(problem),
         }
@@ -83,7 +82,7 @@ pub fn parse_text(text: &str, resolve: &mut Resolve<'_>) -> Result<Vec<Part>, Ve
     if problems.is_empty() { Ok(parts) } else { Err(problems) }
 }
 
-fn parse_hole(text: &str, from: usize, to: usize, resolve: &mut Resolve<'_>) -> Result<Ref, Problem> {
+fn parse_placeholder(text: &str, from: usize, to: usize, resolve: &mut Resolve<'_>) -> Result<Ref, Problem> {
     let inner = &text[from..to];
     let at = from + (inner.len() - inner.trim_start().len());
     if inner.trim().is_empty() {
@@ -103,7 +102,7 @@ impl Template {
         Template::Literal { json: Bytes::from(value.to_string()) }
     }
 
-    /// A text leaf: literal, the value itself, or text around holes.
+    /// A text leaf: a literal, the value itself, or text with placeholders.
     pub fn from_parts(mut parts: Vec<Part>) -> Template {
         match parts.as_mut_slice() {
             [Part { path: None, text, .. }] => Template::literal(&Value::from(std::mem::take(text))),
@@ -126,10 +125,10 @@ impl Template {
     }
 }
 
-/// Fills a template.
+/// Fills in a template.
 pub fn render(template: &Template, scope: &dyn Scope) -> Result<Value, Failure> {
     let value = fill(template, scope)?;
-    // Only holes can make a template grow; a long literal was already limited with its definition.
+    // Only placeholders can make a template grow; the size limit of definitions covers long literals.
     if !matches!(template, Template::Literal { .. } | Template::Value { .. }) && value.to_string().len() > EXPANDED_MAX
     {
         return Err(Failure::Message(format!("the filled template is longer than {EXPANDED_MAX} bytes")));
@@ -145,7 +144,7 @@ fn fill(template: &Template, scope: &dyn Scope) -> Result<Value, Failure> {
         Template::List { items } => Value::Array(items.iter().map(|t| fill(t, scope)).collect::<Result<_, _>>()?),
         Template::Object { entries } => {
             let mut map = Map::with_capacity(entries.len());
-            for Entry { key, value, .. } in entries {
+            for TemplateEntry { key, value, .. } in entries {
                 let value = value.as_ref().map_or(Ok(Value::Null), |t| fill(t, scope))?;
                 map.insert(key.clone(), value);
             }
@@ -157,12 +156,12 @@ fn fill(template: &Template, scope: &dyn Scope) -> Result<Value, Failure> {
     })
 }
 
-/// Fills a text that ends as text: a log message.
+/// Fills in a plain text, such as a log message.
 pub fn render_text(parts: &[Part], scope: &dyn Scope) -> Result<String, Failure> {
     limited(text(parts, scope, |s| s)?)
 }
 
-/// Fills a header value. CR, LF and NUL would start another header, so they are refused.
+/// Fills in a header value. CR, LF and NUL would start another header, so they are refused.
 pub fn render_header(name: &str, parts: &[Part], scope: &dyn Scope) -> Result<String, Failure> {
     let value = limited(text(parts, scope, |s| s)?)?;
     if value.contains(['\r', '\n', '\0']) {
@@ -171,11 +170,11 @@ pub fn render_header(name: &str, parts: &[Part], scope: &dyn Scope) -> Result<St
     Ok(value)
 }
 
-/// Fills a URL. A filled value is one path segment or one query value: everything that has a meaning in
-/// a URL is percent-encoded, and it may not turn its segment into `.` or `..`.
+/// Fills in a URL. A value fills one path segment or one query value: every character with a meaning in URLs is
+/// percent-encoded, and the value may not turn its segment into `.` or `..`.
 pub fn render_url(parts: &[Part], scope: &dyn Scope) -> Result<String, Failure> {
     let mut url = String::new();
-    let mut holes = Vec::new();
+    let mut filled = Vec::new();
     for part in parts {
         match &part.path {
             None => url.push_str(&part.text),
@@ -186,13 +185,13 @@ pub fn render_url(parts: &[Part], scope: &dyn Scope) -> Result<String, Failure> 
                 } else {
                     let start = url.len();
                     percent_encode(&value, &mut url);
-                    holes.push((start, url.len(), path));
+                    filled.push((start, url.len(), path));
                 }
             }
         }
     }
     let path_end = url.find(['?', '#']).unwrap_or(url.len());
-    for (start, end, path) in holes {
+    for (start, end, path) in filled {
         let from = url[..start].rfind('/').map_or(0, |i| i + 1);
         let to = url[end..path_end.max(end)].find('/').map_or(path_end.max(end), |i| end + i);
         if start <= path_end && matches!(url[from..to].to_lowercase().replace("%2e", ".").as_str(), "." | "..") {
@@ -203,8 +202,8 @@ pub fn render_url(parts: &[Part], scope: &dyn Scope) -> Result<String, Failure> 
     limited(url)
 }
 
-/// Fills an object and writes it as `name=value&…`, as a query or a form has it. A list repeats its name, null
-/// leaves it out, and an object has no place there. `what` is the field, for the message.
+/// Fills in an object and encodes it as `name=value&…`, for a query or a form. A list repeats its name, null omits
+/// it, and an object is refused. `what` is the name of the field, for the message.
 pub fn render_pairs(what: &str, template: &Template, scope: &dyn Scope) -> Result<String, Failure> {
     let mut out = String::new();
     let Value::Object(fields) = render(template, scope)? else {
@@ -237,7 +236,7 @@ pub fn render_pairs(what: &str, template: &Template, scope: &dyn Scope) -> Resul
     Ok(out)
 }
 
-/// Puts a query behind the one a url has, before its fragment.
+/// Appends a query to a url that may already have one, before its fragment.
 pub fn add_query(mut url: String, query: &str) -> Result<String, Failure> {
     if query.is_empty() {
         return Ok(url);
@@ -270,7 +269,7 @@ fn text(parts: &[Part], scope: &dyn Scope, encode: impl Fn(String) -> String) ->
     Ok(out)
 }
 
-/// How a value prints inside text: strings bare, everything else as JSON.
+/// Prints a value inside text: a string without quotes, everything else as JSON.
 fn printed(value: Value) -> String {
     match value {
         Value::String(s) => s,
@@ -290,7 +289,7 @@ fn lookup(path: &Ref, scope: &dyn Scope) -> Result<Value, Failure> {
     }
 }
 
-/// What must never be done, see [`Bug::TemplateTwice`]: reads a value as a template.
+/// The planted bug [`Bug::TemplateTwice`]: reads a value as a template.
 fn fill_again(value: Value, scope: &dyn Scope) -> Result<Value, Failure> {
     let mut trigger = |raw: &path::RawPath<'_>| {
         let keys = raw.segments.iter().skip(2).map(|s| s.name.clone()).collect();
@@ -355,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn r40_r41_a3_a_hole_that_cannot_be_filled_is_named() {
+    fn r40_r41_a3_a_placeholder_that_cannot_be_filled_is_named() {
         for (text, message) in [
             ("{{trigger.body.missing}}", "Failed to resolve {{trigger.body.missing}}"),
             ("{{tasks.sk.body.x}}", "Failed to resolve {{tasks.sk.body.x}}"),
@@ -389,7 +388,7 @@ mod tests {
     }
 
     #[test]
-    fn t7_t8_data_stays_data() {
+    fn t7_t8_data_is_never_read_as_a_template() {
         assert_eq!(rendered("{{trigger.body.inject}}"), Ok(json!("{{trigger.body.id}}")));
         assert_eq!(rendered("a{{trigger.body.inject}}"), Ok(json!("a{{trigger.body.id}}")));
         assert_eq!(rendered("{{trigger.body.quote}}"), Ok(json!("\"},{\"")));
@@ -424,7 +423,7 @@ mod tests {
         let pairs = |fields: &[(&str, &str)]| {
             let entry = |(key, text): &(&str, &str)| {
                 let value = Some(Template::from_parts(parsed(text).unwrap()));
-                Entry { key: (*key).to_owned(), value, ..Default::default() }
+                TemplateEntry { key: (*key).to_owned(), value, ..Default::default() }
             };
             render_pairs("query", &Template::Object { entries: fields.iter().map(entry).collect() }, &fixture())
         };
@@ -443,7 +442,7 @@ mod tests {
     }
 
     #[test]
-    fn a_query_is_put_behind_the_one_a_url_has() {
+    fn a_query_is_appended_to_an_existing_one() {
         for (url, expected) in [
             ("https://h", "https://h?a=1"),
             ("https://h/x", "https://h/x?a=1"),

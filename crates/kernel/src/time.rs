@@ -1,4 +1,4 @@
-//! Instants and lengths of time as whole microseconds. Both are plain numbers handed in from outside.
+//! Instants and durations in whole microseconds.
 
 use crate::wire::{self, Raw};
 
@@ -6,7 +6,7 @@ use crate::wire::{self, Raw};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Timestamp(pub i64);
 
-/// A length of time in microseconds. (`std::time::Duration` would do, were it not twice as large.)
+/// A duration in microseconds. (`std::time::Duration` is twice as large.)
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Span(pub u64);
 
@@ -19,11 +19,11 @@ impl Timestamp {
     pub const fn millis(self) -> i64 {
         self.0.div_euclid(1_000)
     }
-    /// The instant `span` later; stops at the end of time instead of wrapping.
+    /// The instant `span` later; saturates instead of wrapping.
     pub fn after(self, span: Span) -> Self {
         Timestamp(self.0.saturating_add(i64::try_from(span.0).unwrap_or(i64::MAX)))
     }
-    /// How long after `earlier` this is; zero when it is not.
+    /// The time since `earlier`; zero if `earlier` is later.
     pub fn since(self, earlier: Timestamp) -> Span {
         Span(u64::try_from(self.0.saturating_sub(earlier.0)).unwrap_or(0))
     }
@@ -33,7 +33,7 @@ impl Timestamp {
 impl std::fmt::Display for Timestamp {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let (days, rest) = (self.0.div_euclid(86_400_000_000), self.0.rem_euclid(86_400_000_000));
-        // The civil calendar counted in eras of 400 years that begin on 1 March, so that the leap day is last.
+        // The civil calendar in eras of 400 years that begin on 1 March, so that the leap day comes last.
         let shifted = days + 719_468;
         let (era, day) = (shifted.div_euclid(146_097), shifted.rem_euclid(146_097));
         let year = (day - day / 1_460 + day / 36_524 - day / 146_096) / 365;
@@ -69,7 +69,7 @@ impl Span {
         self.0 / 1_000
     }
 
-    /// Reads `^[0-9]+(ms|s|m|h|d)$`. No spaces, signs, fractions, weeks or bare numbers.
+    /// Parses `^[0-9]+(ms|s|m|h|d)$`: no spaces, signs, fractions, weeks or bare numbers.
     pub fn parse(text: &str) -> Option<Span> {
         let digits = text.bytes().take_while(u8::is_ascii_digit).count();
         let (count, unit) = text.split_at(digits);
@@ -85,7 +85,7 @@ impl Span {
     }
 }
 
-/// The shortest spelling [`Span::parse`] reads back, rounded to milliseconds.
+/// The shortest text that [`Span::parse`] accepts, rounded to milliseconds.
 impl std::fmt::Display for Span {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let ms = self.millis();

@@ -1,25 +1,25 @@
-//! The stored encoding: numbered fields, unknown ones kept.
+//! The stored encoding: messages with numbered fields, similar to Protocol Buffers.
 //!
-//! A message is a sequence of `(number << 1 | kind, value)` where kind 0 is a varint and kind 1 is
-//! length-prefixed bytes. Defaults are not written. Numbers are never reused, so every release reads
-//! what every earlier one wrote; a [`message!`] also carries the fields a later release added through
-//! a decode and an encode. The variants of a [`choice!`] carry a later release's variants through, but
-//! not fields it might add to a known one: so a variant never gains a field, its successor gets a new
-//! number. Golden files in `tests/golden` hold the proof.
+//! A message is a sequence of `(number << 1 | kind, value)`, where kind 0 is a varint and kind 1 is length-prefixed
+//! bytes. Default values are not written. Numbers are never reused, so every release reads what every earlier one
+//! wrote. A [`message!`] keeps the fields that a later release added when it is decoded and encoded again. A
+//! [`choice!`] keeps the variants that a later release added, but not fields that a later release added to a known
+//! variant. So a variant never gains a field; a new variant with a new number replaces it. The golden files in
+//! `tests/golden` check this.
 //!
-//! This module knows nothing about what is stored. [`seal`] and [`open`] put a format number and a
-//! CRC around the outermost message of a row.
+//! This module does not know what is stored. [`seal`] and [`open`] put a format number and a CRC around the outermost
+//! message of a row.
 
 use bytes::Bytes;
 
-/// Nested messages deeper than this are refused: no stored value of ours comes close.
+/// Deeper nested messages are refused; no value that the engine stores comes close.
 const DEPTH_MAX: u32 = 200;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Error {
     /// The bytes end in the middle of a value.
     Truncated,
-    /// A number does not fit its field, a text is not UTF-8, an enum number means nothing.
+    /// A number does not fit its field, a text is not UTF-8, or an enum number is unknown.
     Malformed(&'static str),
     /// The checksum does not match: the row was damaged.
     Checksum,
@@ -40,7 +40,7 @@ impl std::fmt::Display for Error {
 
 impl std::error::Error for Error {}
 
-/// One value as it stands in the bytes, before its field gives it a meaning.
+/// An undecoded value.
 #[derive(Clone, Copy, Debug)]
 pub enum Raw<'a> {
     Varint(u64),
@@ -77,10 +77,10 @@ pub fn put_bytes(number: u32, bytes: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(bytes);
 }
 
-/// A field's number, its value, and the bytes it occupies as a whole.
+/// A field's number, its value, and all of its bytes.
 pub type Found<'a> = (u32, Raw<'a>, &'a [u8]);
 
-/// Walks the fields of one message.
+/// Iterates over the fields of one message.
 pub struct Reader<'a> {
     rest: &'a [u8],
 }
@@ -126,13 +126,13 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// A single value that can stand in a field.
+/// A value that can be stored in a field.
 pub trait Value: Sized {
     fn put(&self, number: u32, out: &mut Vec<u8>);
     fn take(raw: Raw<'_>, depth: u32) -> Result<Self, Error>;
 }
 
-/// How often a value may stand in a field: once with a default, at most once, or many times.
+/// A field of a message: a value with a default, an optional value, or a list of values.
 pub trait Field {
     fn write(&self, number: u32, out: &mut Vec<u8>);
     fn merge(&mut self, raw: Raw<'_>, depth: u32) -> Result<(), Error>;
@@ -198,7 +198,7 @@ impl Value for bool {
     }
 }
 
-/// Signed numbers are zigzag-coded so that small negative ones stay short.
+/// Signed numbers are zigzag-encoded, so that small negative numbers stay short.
 impl Value for i64 {
     fn put(&self, number: u32, out: &mut Vec<u8>) {
         (((*self << 1) ^ (*self >> 63)) as u64).put(number, out);
@@ -245,7 +245,7 @@ impl<T: Value> Value for Box<T> {
     }
 }
 
-/// Something that is a sequence of fields.
+/// A sequence of fields.
 pub trait Message: Sized {
     fn write_fields(&self, out: &mut Vec<u8>);
     fn read_fields(bytes: &[u8], depth: u32) -> Result<Self, Error>;
@@ -261,7 +261,7 @@ pub trait Message: Sized {
     }
 }
 
-/// Writes a nested message in place: one byte is kept for its length, which is enough for nearly all.
+/// Writes a nested message in place. It reserves one byte for the length, which is enough for nearly all messages.
 pub fn put_message(number: u32, out: &mut Vec<u8>, write: impl FnOnce(&mut Vec<u8>)) {
     put_varint(u64::from(number) << 1 | 1, out);
     let at = out.len();
@@ -281,7 +281,7 @@ pub fn deeper(depth: u32) -> Result<u32, Error> {
     if depth >= DEPTH_MAX { Err(Error::Malformed("nesting")) } else { Ok(depth + 1) }
 }
 
-/// Fields a later release wrote, kept verbatim. Boxed twice: nearly always absent, and then one word.
+/// Fields that a later release wrote, kept verbatim. Boxed, so that the usual case (none) takes only one word.
 #[allow(clippy::box_collection)]
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Unknown(Option<Box<Vec<u8>>>);
@@ -300,7 +300,7 @@ impl Unknown {
     }
 }
 
-/// Declares a struct whose fields are numbered. Values are written in field order, defaults left out.
+/// Declares a struct with numbered fields. Values are written in field order; defaults are left out.
 #[macro_export]
 macro_rules! message {
     ($(#[$meta:meta])* pub struct $name:ident {
@@ -310,7 +310,7 @@ macro_rules! message {
         #[derive(Clone, Debug, Default, PartialEq)]
         pub struct $name {
             $($(#[$fmeta])* pub $field: $ty,)*
-            /// What a later release added.
+            /// Fields that a later release added.
             pub unknown: $crate::wire::Unknown,
         }
 
@@ -344,8 +344,8 @@ macro_rules! message {
     };
 }
 
-/// Declares an enum of numbered variants, each with numbered fields. A variant this release does not
-/// know is kept as `Unknown` with its bytes; it encodes back to what it was.
+/// Declares an enum of numbered variants, each with numbered fields. A variant that this release does not know
+/// becomes `Unknown` with its bytes, and encodes back to the same bytes.
 #[macro_export]
 macro_rules! choice {
     ($(#[$meta:meta])* pub enum $name:ident {
@@ -403,8 +403,8 @@ macro_rules! choice {
     };
 }
 
-/// Declares an enum with one spelling and one stored number per name; everything that lists, prints,
-/// parses, checks or documents it goes through `ALL`.
+/// Declares an enum with one text and one stored number per name. Code that lists, parses or documents the names
+/// uses `ALL`.
 #[macro_export]
 macro_rules! names {
     ($(#[$meta:meta])* pub enum $name:ident { $($(#[$vmeta:meta])* $variant:ident = $number:literal $text:literal),* $(,)? }) => {
@@ -442,7 +442,7 @@ macro_rules! names {
     };
 }
 
-/// Envelope of a stored row: format number, CRC-32 of the rest, the message.
+/// Encodes a stored row: format number, CRC-32 of the message, the message.
 pub fn seal(format: u8, message: &impl Message) -> Vec<u8> {
     let mut out = Vec::with_capacity(128);
     out.extend_from_slice(&[format, 0, 0, 0, 0]);
@@ -452,8 +452,7 @@ pub fn seal(format: u8, message: &impl Message) -> Vec<u8> {
     out
 }
 
-/// Checks an envelope made by [`seal`] and decodes what is in it. `newest` is the highest format this
-/// release can read.
+/// Checks and decodes a row that [`seal`] wrote. `newest` is the highest format number that this release can read.
 pub fn open<M: Message>(newest: u8, bytes: &[u8]) -> Result<M, Error> {
     let (head, body) = bytes.split_at_checked(5).ok_or(Error::Truncated)?;
     if head[0] == 0 || head[0] > newest {
@@ -501,7 +500,7 @@ mod tests {
     }
 
     #[test]
-    fn damage_is_noticed_and_never_panics() {
+    fn damage_is_detected_and_never_panics() {
         let sealed = seal(1, &new());
         assert_eq!(open::<New>(1, &sealed), Ok(new()));
         for i in 0..sealed.len() {

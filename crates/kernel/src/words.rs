@@ -1,5 +1,5 @@
-//! Words of the public API that are never stored. The doc comment of a word is its meaning in the reference
-//! pages, which are generated from here; a word without one does not compile.
+//! Words of the public API that are never stored. The doc comment of a word is its meaning on the generated
+//! reference pages; a word without one does not compile.
 
 macro_rules! words {
     ($(#[$meta:meta])* pub enum $name:ident {
@@ -10,14 +10,14 @@ macro_rules! words {
         pub enum $name { $($(#[doc = $meaning])+ $variant),* }
 
         impl $name {
-            /// In the order of the reference.
+            /// In the order of the reference page.
             pub const ALL: &'static [$name] = &[$($name::$variant),*];
 
             pub fn as_str(self) -> &'static str {
                 match self { $($name::$variant => $word),* }
             }
 
-            /// What it tells a reader, in one line.
+            /// Its meaning on the reference page, in one line.
             pub fn meaning(self) -> &'static str {
                 match self { $($name::$variant => concat!($($meaning),+).trim_start()),* }
             }

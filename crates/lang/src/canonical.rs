@@ -1,26 +1,26 @@
-//! One spelling for one meaning: canonical JSON, and the hash that names a version.
+//! Canonical JSON, and the content hash that identifies a version.
 //!
-//! Keys are sorted by their UTF-16 code units, there are no spaces, and numbers have the shortest form
-//! that reads back the same (as RFC 8785 has it). So neither the order of keys, nor white space, nor
-//! the choice of JSON or YAML changes the hash, and everything else does.
+//! As in RFC 8785, keys are sorted by their UTF-16 code units, there are no spaces, and numbers have the shortest
+//! form that parses to the same number. So the order of keys, white space and the choice of JSON or YAML do not
+//! change the hash; everything else does.
 
-use crate::tree::{Entry, Node, Value};
+use crate::tree::{Entry, TreeNode, Value};
 use sha2::{Digest, Sha256};
 
-/// What people call a version without changing what it does.
+/// Descriptive fields: they do not change what a version does.
 const NOT_HASHED: &[&str] = &["name", "slug", "description", "tags", "enabled", "version"];
 
-/// SHA-256 of the canonical JSON of a definition without its descriptive fields, and without the secret
-/// of its webhook: a hash is shown to anybody, and a new secret makes no new version.
-pub(crate) fn hash(root: &Node) -> [u8; 32] {
+/// SHA-256 of the canonical JSON of a definition, without its descriptive fields and without the secret of its
+/// webhook: hashes are public, and a new secret does not make a new version.
+pub(crate) fn hash(root: &TreeNode) -> [u8; 32] {
     let mut out = String::new();
     match &root.value {
         Value::Object(entries) => {
             let hashed = entries.iter().filter(|e| !NOT_HASHED.contains(&&*e.key));
             write_object(&mut out, hashed, |entry, out| match &entry.value.value {
                 Value::Object(webhook) if entry.key == "webhook" => {
-                    let open = webhook.iter().filter(|e| !crate::trigger::is_secret(&e.key));
-                    write_object(out, open, |entry, out| write(&entry.value, out));
+                    let public = webhook.iter().filter(|e| !crate::trigger::is_secret(&e.key));
+                    write_object(out, public, |entry, out| write(&entry.value, out));
                 }
                 _ => write(&entry.value, out),
             });
@@ -30,8 +30,8 @@ pub(crate) fn hash(root: &Node) -> [u8; 32] {
     Sha256::digest(out.as_bytes()).into()
 }
 
-/// The hash that names the version a document is: what [`compile`](crate::compile) answers, without
-/// asking whether this release would accept the document.
+/// The hash that [`compile`](crate::compile) would return for a document, whether or not this release accepts the
+/// document.
 pub fn content_hash(tree: &crate::Tree) -> [u8; 32] {
     hash(tree.root())
 }
@@ -43,7 +43,7 @@ pub fn canonical_json(tree: &crate::Tree) -> String {
     out
 }
 
-fn write(node: &Node, out: &mut String) {
+fn write(node: &TreeNode, out: &mut String) {
     match &node.value {
         Value::Null => out.push_str("null"),
         Value::Bool(b) => out.push_str(if *b { "true" } else { "false" }),
@@ -84,12 +84,12 @@ fn write_object<'t>(
 }
 
 fn write_text(text: &str, out: &mut String) {
-    // serde_json escapes exactly what RFC 8785 asks for: `"`, `\` and control characters, short where
-    // a short form exists, lower-case hex otherwise.
+    // serde_json escapes exactly as RFC 8785 requires: `"`, `\` and control characters, with a short escape where
+    // one exists and lower-case hex otherwise.
     out.push_str(&serde_json::Value::from(text).to_string());
 }
 
-/// A number as ECMAScript prints it: shortest digits, plain between 1e-6 and 1e21.
+/// A number as ECMAScript prints it: the shortest digits, without an exponent between 1e-6 and 1e21.
 fn number(n: f64) -> String {
     let scientific = format!("{:e}", n.abs());
     let (digits, exponent) = scientific.split_once('e').unwrap_or((&scientific, "0"));
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_have_one_spelling() {
+    fn numbers_have_one_canonical_form() {
         for (n, text) in [
             (0.1, "0.1"),
             (-1.5, "-1.5"),

@@ -1,44 +1,44 @@
-//! Every code a diagnostic can carry, with the sentence that explains it. The reference pages are
-//! generated from [`ALL`]. A code is a promise: it is never renamed and never given a second meaning.
+//! Every diagnostic code, with the sentence that explains it. [`ALL`] generates the reference page. Codes are stable:
+//! a code is never renamed and never gets a second meaning.
 
 macro_rules! codes {
     ($($name:ident = $code:literal $explanation:literal;)*) => {
-        // A few are only raised by the kernel's readers, and stand here to be listed.
+        // Some codes are used only by the kernel's parsers; they are listed here for the reference page.
         $(#[allow(dead_code)] #[doc = $explanation] pub(crate) const $name: &str = $code;)*
 
-        /// Each code and what it means, in the order of the reference.
+        /// Each code and its meaning, in the order of the reference page.
         pub const ALL: &[(&str, &str)] = &[$(($code, $explanation)),*];
     };
 }
 
 codes! {
-    // Not a document.
+    // Syntax.
     MALFORMED_JSON = "malformed_json" "The text is not JSON as RFC 8259 defines it.";
     MALFORMED_YAML = "malformed_yaml" "The text is not YAML 1.2.";
     NOT_UTF8 = "not_utf8" "The bytes are not UTF-8.";
     TOO_LARGE = "too_large" "A definition may have at most 1 MiB.";
     TOO_DEEP = "too_deep" "Lists and objects may be nested at most 64 deep.";
-    DUPLICATE_KEY = "duplicate_key" "An object names the same key twice, so one of the two would be lost.";
+    DUPLICATE_KEY = "duplicate_key" "An object has the same key twice, so one of the two values would be lost.";
     YAML_ANCHOR = "yaml_anchor" "Anchors (`&name`) are not accepted; write the value where it is used.";
     YAML_ALIAS = "yaml_alias" "Aliases (`*name`) are not accepted; write the value where it is used.";
     YAML_MERGE = "yaml_merge" "Merge keys (`<<`) are not accepted; write the entries where they are used.";
     YAML_TAG = "yaml_tag" "Tags (`!name`) are not accepted.";
-    YAML_DOCUMENTS = "yaml_documents" "A file holds one document; `---` may only stand before it.";
+    YAML_DOCUMENTS = "yaml_documents" "A file holds one document; `---` may only come before it.";
     YAML_KEY = "yaml_key" "A key must be text; quote one that looks like a number, a boolean or null.";
     AMBIGUOUS_NUMBER = "ambiguous_number" "A value could be meant as a number or as text; quote it or write it plainly.";
 
     // The document as a whole.
-    WRONG_TYPE = "wrong_type" "A value has another type than its field needs.";
-    MISSING_FIELD = "missing_field" "A field that must be there is not.";
+    WRONG_TYPE = "wrong_type" "A value has the wrong type for its field.";
+    MISSING_FIELD = "missing_field" "A required field is missing.";
     UNKNOWN_FIELD = "unknown_field" "No such field exists here; it may be misspelt.";
     UNSUPPORTED_SETTING = "unsupported_setting" "The field is known, but this release cannot honour it.";
     UNSUPPORTED_FORM = "unsupported_form" "This way of writing a workflow is known, but not built in this release.";
     UNSUPPORTED_TRIGGER = "unsupported_trigger" "This trigger is known, but not built in this release.";
     EXCLUSIVE_FIELDS = "exclusive_fields" "Two fields say the same thing; only one of them may be given.";
     INVALID_VALUE = "invalid_value" "A text is not one of the words its field accepts.";
-    OUT_OF_RANGE = "out_of_range" "A number or length lies outside what its field accepts.";
+    OUT_OF_RANGE = "out_of_range" "A number or length is outside the range that its field accepts.";
     NUMBER_TOO_LARGE = "number_too_large" "Whole numbers from 2^53 on lose digits on their way through JSON; write them as text.";
-    LIMIT_EXCEEDED = "limit_exceeded" "There are more of something than a definition may have.";
+    LIMIT_EXCEEDED = "limit_exceeded" "A definition has more entries of a kind than the limit allows.";
     TOO_MANY_PROBLEMS = "too_many_problems" "Only the first 1,000 problems are listed.";
     INVALID_NAME = "invalid_name" "A workflow name has 1 to 80 visible characters, without control or direction-changing ones.";
     INVALID_SLUG = "invalid_slug" "A slug is `[a-z0-9][a-z0-9_-]{0,79}`.";
@@ -46,12 +46,12 @@ codes! {
 
     // Triggers.
     INVALID_CRON = "invalid_cron" "A schedule is five fields: minute, hour, day of month, month, day of week.";
-    IMPOSSIBLE_SCHEDULE = "impossible_schedule" "A schedule names only days that do not exist, so it would never come true.";
-    UNKNOWN_TIMEZONE = "unknown_timezone" "A time zone goes by its name in the IANA database, such as `Europe/Berlin`.";
+    IMPOSSIBLE_SCHEDULE = "impossible_schedule" "A schedule names only days that do not exist, so it would never fire.";
+    UNKNOWN_TIMEZONE = "unknown_timezone" "A time zone is a name from the IANA database, such as `Europe/Berlin`.";
     FIELD_NOT_FOR_TRIGGER = "field_not_for_trigger" "The field belongs to another kind of trigger.";
     INVALID_WEBHOOK_PATH = "invalid_webhook_path" "A webhook path has 1 to 200 of a-z, 0-9, `/`, `_` and `-`, without empty parts.";
     INVALID_SECRET = "invalid_secret" "A webhook secret has at least 8 characters; after `whsec_` it is base64.";
-    SECRET_REQUIRED = "secret_required" "A webhook needs a `secret`, or has to say that it takes requests `unsigned`.";
+    SECRET_REQUIRED = "secret_required" "A webhook needs a `secret`, or `unsigned: true` to accept unsigned requests.";
     INVALID_MAPPING = "invalid_mapping" "A variable is mapped from a path such as `$.order.id`.";
 
     // Steps.
@@ -75,7 +75,7 @@ codes! {
     NEEDS_UNKNOWN_STEP = "needs_unknown_step" "A step needs something that is not a step of this workflow.";
     NEEDS_ITSELF = "needs_itself" "A step needs itself and could never start.";
     DUPLICATE_NEED = "duplicate_need" "A step lists the same need twice.";
-    DEPENDENCY_CYCLE = "dependency_cycle" "Steps need each other in a circle and none of them could ever start.";
+    DEPENDENCY_CYCLE = "dependency_cycle" "Steps need each other in a cycle, so none of them could ever start.";
 
     // Conditions and templates.
     EXPRESSION_SYNTAX = "expression_syntax" "A condition is not an expression.";
@@ -83,22 +83,22 @@ codes! {
     TEMPLATE_SYNTAX = "template_syntax" "A `{{…}}` does not hold exactly one path.";
     TEMPLATE_TOO_LONG = "template_too_long" "A text with templates may have at most 4 KiB.";
     TEMPLATE_IN_CONDITION = "template_in_condition" "A condition is an expression already and takes no `{{…}}`.";
-    UNKNOWN_ROOT = "unknown_root" "A path begins with something that does not exist.";
+    UNKNOWN_ROOT = "unknown_root" "A path begins with an unknown root.";
     UNKNOWN_STEP = "unknown_step" "A path names something that is not a step of this workflow.";
-    UNKNOWN_TASK_FIELD = "unknown_task_field" "A path reads something that steps do not have.";
-    NOT_AN_ANCESTOR = "not_an_ancestor" "A step reads the result of a step that need not have finished before it.";
-    NOT_A_WAIT = "not_a_wait" "A path asks for the callback url of a step that waits for no webhook.";
+    UNKNOWN_TASK_FIELD = "unknown_task_field" "A path reads a field that steps do not have.";
+    NOT_AN_ANCESTOR = "not_an_ancestor" "A step reads the result of a step that it does not need, directly or indirectly.";
+    NOT_A_WAIT = "not_a_wait" "A path reads the callback url of a step that does not wait for a webhook.";
     INCOMPLETE_PATH = "incomplete_path" "A path ends before it names a value.";
-    PATH_TOO_LONG = "path_too_long" "A path goes on inside a value that has nothing inside.";
+    PATH_TOO_LONG = "path_too_long" "A path continues into a plain value, such as a status.";
 
     // Test files.
     UNKNOWN_CASE_STEP = "unknown_case_step" "A test case names something that is not a step of its workflow.";
-    CASE_STEP_KIND = "case_step_kind" "A test case says something of a step that steps of its kind do not have.";
+    CASE_STEP_KIND = "case_step_kind" "A test case uses a field that this kind of step does not have.";
     DUPLICATE_CASE = "duplicate_case" "Two cases of a test file have the same name.";
     EMPTY_EXPECTATION = "empty_expectation" "A test case expects nothing, so it could never fail.";
     INVALID_TIME = "invalid_time" "A time is RFC 3339 with a zone, such as `2027-03-28T00:00:00Z`.";
 
-    INTERNAL = "internal" "A checked definition did not become a plan. This is our mistake; please report it.";
+    INTERNAL = "internal" "A checked definition did not become a plan. This is a bug; please report it.";
 }
 
 #[cfg(test)]
@@ -118,7 +118,7 @@ mod tests {
         }
     }
     #[test]
-    fn the_codes_of_the_kernels_readers_are_listed() {
+    fn the_codes_of_the_kernels_parsers_are_listed() {
         use kernel::{expr, path::Problem, template};
         let mut refuse = |_: &kernel::path::RawPath<'_>| Err(Problem::new(UNKNOWN_ROOT, "", 0, 0));
         let mut raised = Vec::new();

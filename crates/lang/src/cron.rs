@@ -1,19 +1,20 @@
-//! Five fields of cron and a time zone: is it a schedule, and when is its next moment?
+//! Cron schedules with five fields and a time zone: parsing, and the next fire time.
 //!
 //! ```text
 //!   ┌ minute 0-59   ┌ hour 0-23   ┌ day of month 1-31   ┌ month 1-12   ┌ day of week 0-7
 //!  "30              2             *                     *              1-5"
 //! ```
 //!
-//! Each field is `*`, a value, a range, any of them with a `/step`, or a list of these. Both days given
-//! means either of them, as cron always had it; "given" means that the field does not begin with `*`.
+//! Each field is `*`, a value, a range, or a list of these; `*` and ranges may have a `/step`. When both day fields
+//! are given, a day matches if either field matches, as in every cron. A day field is given if it does not begin with
+//! `*`.
 //!
-//! Where clocks change there are two kinds of schedules. One whose minute and hour are both fixed means
-//! moments of a local day: a moment that does not exist that day comes at the next instant that does,
-//! and one that occurs twice comes the first time only. One with a `*` in minute or hour means elapsed
-//! time: it is asked of every minute that really passes. (That is how Vixie's cron decides, too.)
+//! When clocks change, there are two kinds of schedules. If minute and hour are both fixed, the schedule means local
+//! times: a time that the day skips fires at the first instant after the gap, and a time that occurs twice fires only
+//! the first time. If minute or hour has a `*`, the schedule means elapsed time: it is matched against every minute
+//! that passes. (Vixie cron decides the same way.)
 //!
-//! The zones are part of the program, so every machine answers alike.
+//! The time zone database is compiled in, so every machine computes the same fire times.
 
 use crate::codes;
 use jiff::civil::{Date, DateTime, date};
@@ -21,11 +22,11 @@ use jiff::tz::{AmbiguousOffset, TimeZone};
 use kernel::Timestamp;
 use kernel::path::Problem;
 
-/// Further away than this there is no next moment. (29 February on a given day of the week comes every
-/// 28 years, and once every 40 around a century.)
+/// The search for the next fire time ends after this many years. (29 February on a given day of the week comes every
+/// 28 years, and after up to 40 years around a century.)
 const YEARS_MAX: i16 = 100;
 
-/// A schedule that can come true.
+/// A parsed schedule that can fire.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cron {
     /// Bit `n` stands for the value `n`.
@@ -40,11 +41,11 @@ pub struct Cron {
     weekdays_given: bool,
 }
 
-/// A place's rules for its clocks.
+/// A time zone.
 #[derive(Clone, Debug)]
 pub struct Zone(TimeZone);
 
-struct Field {
+struct CronField {
     name: &'static str,
     from: u32,
     to: u32,
@@ -53,14 +54,14 @@ struct Field {
 
 const MONTHS: &[&str] = &["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"];
 const WEEKDAYS: &[&str] = &["sun", "mon", "tue", "wed", "thu", "fri", "sat"];
-const FIELDS: [Field; 5] = [
-    Field { name: "minute", from: 0, to: 59, names: &[] },
-    Field { name: "hour", from: 0, to: 23, names: &[] },
-    Field { name: "day of month", from: 1, to: 31, names: &[] },
-    Field { name: "month", from: 1, to: 12, names: MONTHS },
-    Field { name: "day of week", from: 0, to: 7, names: WEEKDAYS },
+const FIELDS: [CronField; 5] = [
+    CronField { name: "minute", from: 0, to: 59, names: &[] },
+    CronField { name: "hour", from: 0, to: 23, names: &[] },
+    CronField { name: "day of month", from: 1, to: 31, names: &[] },
+    CronField { name: "month", from: 1, to: 12, names: MONTHS },
+    CronField { name: "day of week", from: 0, to: 7, names: WEEKDAYS },
 ];
-/// The longest each month gets.
+/// The most days that each month can have.
 const MONTH_DAYS: [u32; 12] = [31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31];
 
 impl Zone {
@@ -72,20 +73,20 @@ impl Zone {
         (zone.iana_name() == Some(name)).then_some(Zone(zone))
     }
 
-    /// An instant as the clocks there show it, with their distance from UTC.
+    /// An instant in local time, with the UTC offset.
     pub fn local(&self, at: Timestamp) -> String {
         let shown = |at: jiff::Timestamp| at.display_with_offset(self.0.to_offset(at)).to_string();
         jiff::Timestamp::from_microsecond(at.0).map_or_else(|_| at.0.to_string(), shown)
     }
 
-    /// Every name there is.
+    /// Every time zone name.
     pub(crate) fn names() -> Vec<String> {
         jiff::tz::db().available().map(|name| name.to_string()).collect()
     }
 }
 
 impl Cron {
-    /// Reads five fields; on problems, those of every field.
+    /// Parses five fields, or reports the problems of all fields.
     pub fn parse(text: &str) -> Result<Cron, Vec<Problem>> {
         let fields: Vec<(usize, &str)> = words(text);
         if fields.len() != FIELDS.len() {
@@ -127,17 +128,18 @@ impl Cron {
         Ok(cron)
     }
 
-    /// The first moment later than `after`.
+    /// The first fire time later than `after`.
     pub fn next_after(&self, after: Timestamp, zone: &Zone) -> Option<Timestamp> {
         let from = jiff::Timestamp::from_microsecond(after.0).ok()?;
         let next = if self.is_fixed { self.next_fixed(from, &zone.0) } else { self.next_elapsed(from, &zone.0) }?;
         Some(Timestamp(next.as_microsecond()))
     }
 
-    /// Goes through local days, and asks of each of their moments when it is.
+    /// Iterates over local days and converts each of their local times to an instant.
     fn next_fixed(&self, after: jiff::Timestamp, zone: &TimeZone) -> Option<jiff::Timestamp> {
         let start = zone.to_datetime(after).date();
-        // A clock set back may have been at tomorrow already; and no gap is longer than a day.
+        // Start two days earlier: a clock that was set back may already have shown the next day, and a gap is at most
+        // a day long.
         let mut day = start.yesterday().ok()?.yesterday().ok()?;
         while day.year() <= start.year() + YEARS_MAX {
             if !self.has_day(day) {
@@ -157,7 +159,7 @@ impl Cron {
         None
     }
 
-    /// Goes through the minutes that pass, by hours and days where none can match.
+    /// Iterates over the minutes that pass, and skips hours and days without a match.
     fn next_elapsed(&self, after: jiff::Timestamp, zone: &TimeZone) -> Option<jiff::Timestamp> {
         let mut at = jiff::Timestamp::from_second(after.as_second().div_euclid(60) * 60 + 60).ok()?;
         let last = zone.to_datetime(after).year() + YEARS_MAX;
@@ -171,7 +173,7 @@ impl Cron {
                 let morning = instant(self.later_day(local.date())?.at(0, 0, 0, 0), zone)?;
                 (morning.as_second() - at.as_second()).max(60)
             } else if !has(self.hours, local.hour() as u32) {
-                // To the next quarter: clocks are set by whole quarters of an hour.
+                // Skip to the next quarter of an hour: clock changes are multiples of a quarter.
                 i64::from(15 - minute % 15) * 60
             } else if !has(self.minutes, minute) {
                 60
@@ -189,7 +191,7 @@ impl Cron {
         is_day && has(self.months, day.month() as u32)
     }
 
-    /// The next day worth asking: tomorrow, or the first of a month that has days at all.
+    /// The next candidate: tomorrow, or the first of the next month if the schedule excludes this month.
     fn later_day(&self, day: Date) -> Option<Date> {
         if has(self.months, day.month() as u32) {
             return day.tomorrow().ok();
@@ -201,7 +203,7 @@ impl Cron {
     }
 }
 
-/// When a local moment is: the first time it occurs, or the end of the gap it falls into.
+/// The instant of a local time: its first occurrence, or the end of the gap that skips it.
 fn instant(local: DateTime, zone: &TimeZone) -> Option<jiff::Timestamp> {
     let ambiguous = zone.to_ambiguous_timestamp(local);
     match ambiguous.offset() {
@@ -210,7 +212,7 @@ fn instant(local: DateTime, zone: &TimeZone) -> Option<jiff::Timestamp> {
         }
         AmbiguousOffset::Gap { after, .. } => {
             let before_the_change = after.to_timestamp(local).ok()?;
-            // A change at that very instant is the one looked for, and `following` begins behind it.
+            // `following` is exclusive, and a change at exactly that instant is the one to find.
             let behind = jiff::Timestamp::from_second(before_the_change.as_second() - 1).ok()?;
             zone.following(behind).next().map(|change| change.timestamp())
         }
@@ -221,14 +223,14 @@ fn has(set: u64, value: u32) -> bool {
     set >> value & 1 == 1
 }
 
-/// The words of a text and where each begins.
+/// The words of a text with their byte offsets.
 fn words(text: &str) -> Vec<(usize, &str)> {
     let place = |word: &str| word.as_ptr() as usize - text.as_ptr() as usize;
     text.split([' ', '\t']).filter(|word| !word.is_empty()).map(|word| (place(word), word)).collect()
 }
 
-impl Field {
-    /// The values of a field as bits; problems are said, and their part left out.
+impl CronField {
+    /// The values of a field as bits. A part with a problem is reported and left out.
     fn read(&self, word: &str, at: usize, problems: &mut Vec<Problem>) -> u64 {
         let mut set = 0;
         let mut place = at;
@@ -246,7 +248,7 @@ impl Field {
     }
 
     fn part(&self, part: &str) -> Result<u64, (String, Option<String>)> {
-        let Field { name, from, to, .. } = self;
+        let CronField { name, from, to, .. } = self;
         let (range, step) = part.split_once('/').map_or((part, None), |(range, step)| (range, Some(step)));
         let (low, high) = match range.split_once('-') {
             _ if range == "*" => (*from, if *to == 7 { 6 } else { *to }),
@@ -272,7 +274,7 @@ impl Field {
     }
 
     fn value(&self, text: &str) -> Result<u32, (String, Option<String>)> {
-        let Field { name, from, to, names } = self;
+        let CronField { name, from, to, names } = self;
         let named = names.iter().position(|known| known.eq_ignore_ascii_case(text)).map(|i| i as u32 + from);
         let value = named.or_else(|| number(text)).filter(|value| (*from..=*to).contains(value));
         value.ok_or_else(|| {
@@ -283,7 +285,7 @@ impl Field {
     }
 }
 
-/// Digits only: `parse` alone would also take a sign.
+/// Digits only: `parse` alone would also accept a sign.
 fn number(text: &str) -> Option<u32> {
     text.bytes().all(|b| b.is_ascii_digit()).then(|| text.parse().ok())?
 }
@@ -300,8 +302,8 @@ mod tests {
         Timestamp(text.parse::<jiff::Timestamp>().unwrap().as_microsecond())
     }
 
-    /// The moments of a schedule after `from`.
-    fn moments(cron: &str, zone: &str, from: &str, count: usize) -> Vec<String> {
+    /// The fire times of a schedule after `from`.
+    fn fire_times(cron: &str, zone: &str, from: &str, count: usize) -> Vec<String> {
         let (cron, zone) = (Cron::parse(cron).unwrap(), Zone::get(zone).unwrap());
         let next = |at: &Timestamp| cron.next_after(*at, &zone);
         let all = std::iter::successors(next(&time(from)), next).take(count);
@@ -314,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn a5_schedules_match_the_moments_they_name() {
+    fn a5_schedules_match_the_times_they_name() {
         // 2026-11-16 is a Monday.
         for (cron, yes, no) in [
             ("* * * * *", &["2026-11-16T00:00", "2026-11-16T12:34"][..], &[][..]),
@@ -339,17 +341,17 @@ mod tests {
             ("5 4 29 feb *", &["2028-02-29T04:05"], &["2027-02-28T04:05"]),
             ("0\t0  1 jan,JUL *", &["2027-01-01T00:00", "2027-07-01T00:00"], &["2027-02-01T00:00"]),
         ] {
-            for moment in yes {
-                assert!(matches(cron, moment), "{cron} at {moment}");
+            for time in yes {
+                assert!(matches(cron, time), "{cron} at {time}");
             }
-            for moment in no {
-                assert!(!matches(cron, moment), "{cron} not at {moment}");
+            for time in no {
+                assert!(!matches(cron, time), "{cron} not at {time}");
             }
         }
     }
 
     #[test]
-    fn a5_what_cannot_come_true_is_refused() {
+    fn a5_invalid_and_impossible_schedules_are_refused() {
         let problem = |text: &str| {
             let problems = Cron::parse(text).expect_err(text);
             problems.iter().map(|p| format!("{} {}", p.code, p.message)).collect::<Vec<_>>().join("; ")
@@ -384,8 +386,8 @@ mod tests {
     }
 
     #[test]
-    fn decision_15_fixed_moments_survive_both_changes_of_the_clock() {
-        let berlin = |cron, from, count| moments(cron, "Europe/Berlin", from, count);
+    fn decision_15_fixed_times_fire_once_on_days_when_clocks_change() {
+        let berlin = |cron, from, count| fire_times(cron, "Europe/Berlin", from, count);
         assert_eq!(
             berlin("30 2 * * *", "2027-03-26T12:00:00Z", 3),
             ["2027-03-27T01:30:00Z", "2027-03-28T01:00:00Z", "2027-03-29T00:30:00Z"]
@@ -394,26 +396,26 @@ mod tests {
             berlin("30 2 * * *", "2027-10-29T12:00:00Z", 3),
             ["2027-10-30T00:30:00Z", "2027-10-31T00:30:00Z", "2027-11-01T01:30:00Z"]
         );
-        // Several moments of one gap are one instant; one that exists anyway is the same.
+        // All times in one gap fire at one instant, together with a time that falls on that instant anyway.
         assert_eq!(
             berlin("0,30 2,3 * * *", "2027-03-28T00:00:00Z", 3),
             ["2027-03-28T01:00:00Z", "2027-03-28T01:30:00Z", "2027-03-29T00:00:00Z"]
         );
-        // Asked in the middle of the hour that is repeated.
+        // From the middle of the repeated hour.
         assert_eq!(berlin("30 2 * * *", "2027-10-31T00:30:00Z", 1), ["2027-11-01T01:30:00Z"]);
         assert_eq!(berlin("30 2 * * *", "2027-10-31T01:15:00Z", 1), ["2027-11-01T01:30:00Z"]);
-        // A whole day that did not exist, and a midnight that does not.
+        // A day that was skipped, and a midnight that is skipped.
         assert_eq!(
-            moments("0 12 30 12 *", "Pacific/Apia", "2011-12-01T00:00:00Z", 1),
+            fire_times("0 12 30 12 *", "Pacific/Apia", "2011-12-01T00:00:00Z", 1),
             ["2011-12-30T10:00:00Z"],
             "the first instant after the gap"
         );
-        assert_eq!(moments("0 0 * * *", "Africa/Cairo", "2027-04-29T12:00:00Z", 1), ["2027-04-29T22:00:00Z"]);
+        assert_eq!(fire_times("0 0 * * *", "Africa/Cairo", "2027-04-29T12:00:00Z", 1), ["2027-04-29T22:00:00Z"]);
     }
 
     #[test]
     fn decision_15_stars_follow_elapsed_time() {
-        let berlin = |cron, from, count| moments(cron, "Europe/Berlin", from, count);
+        let berlin = |cron, from, count| fire_times(cron, "Europe/Berlin", from, count);
         assert_eq!(
             berlin("30 * * * *", "2027-03-28T00:00:00Z", 3),
             ["2027-03-28T00:30:00Z", "2027-03-28T01:30:00Z", "2027-03-28T02:30:00Z"]
@@ -434,16 +436,16 @@ mod tests {
             ]
         );
         assert_eq!(berlin("*/30 2 * * *", "2027-03-27T22:00:00Z", 1), ["2027-03-29T00:00:00Z"]);
-        assert_eq!(moments("0 * * * *", "Asia/Kathmandu", "2027-01-01T00:00:00Z", 1), ["2027-01-01T00:15:00Z"]);
+        assert_eq!(fire_times("0 * * * *", "Asia/Kathmandu", "2027-01-01T00:00:00Z", 1), ["2027-01-01T00:15:00Z"]);
         assert_eq!(
-            moments("0 9-17 * * 1-5", "Australia/Lord_Howe", "2027-01-01T12:00:00Z", 1),
+            fire_times("0 9-17 * * 1-5", "Australia/Lord_Howe", "2027-01-01T12:00:00Z", 1),
             ["2027-01-03T22:00:00Z"]
         );
     }
 
-    /// Both ways of searching, held against asking every minute of two years.
+    /// The search compared with a check of every minute of more than a year.
     #[test]
-    fn decision_15_no_moment_is_left_out_or_invented() {
+    fn decision_15_no_fire_time_is_missing_or_extra() {
         for (cron, zone) in [
             ("7 */5 * * 2", "America/New_York"),
             ("*/20 1-3 * 3,10,11 *", "Europe/Berlin"),
@@ -466,7 +468,7 @@ mod tests {
     }
 
     #[test]
-    fn zones_go_by_their_exact_names() {
+    fn zones_are_found_by_their_exact_names() {
         assert!(Zone::get("Europe/Berlin").is_some() && Zone::get("Etc/UTC").is_some() && Zone::get("UTC").is_some());
         for bad in ["europe/berlin", "Europe/Atlantis", "", "+02:00", "Local"] {
             assert!(Zone::get(bad).is_none(), "{bad}");

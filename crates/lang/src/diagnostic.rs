@@ -1,20 +1,20 @@
-//! What is wrong, what to do about it, and where.
+//! Diagnostics: a problem of a document, its position and a hint.
 //!
-//! Checks only say *what* and point at bytes ([`Problems::add`]); path, line and column are worked out
-//! once at the end, in one pass over the source. That keeps a hostile document with a hundred thousand
-//! mistakes linear, and keeps checks free of book-keeping.
+//! A check reports a message and a range of bytes ([`Problems::add`]). Path, line and column are computed at the end,
+//! in one pass over the source. So a hostile document with a hundred thousand mistakes still takes linear time, and
+//! checks need no bookkeeping.
 
 use crate::codes;
-use crate::tree::Node;
+use crate::tree::TreeNode;
 use kernel::path::Problem;
 use std::fmt;
 use std::ops::Range;
 
-/// Problems beyond this many are counted, not listed.
+/// The most problems to list; the others are counted.
 const LISTED_MAX: usize = 1_000;
-/// Names that get a `did you mean`.
+/// The most problems that get a `did you mean` hint.
 const SUGGESTED_MAX: usize = 50;
-/// Names quoted in messages and paths are cut at this many characters.
+/// Names quoted in messages and paths are truncated to this many characters.
 const QUOTED_MAX: usize = 80;
 
 /// One problem of a document.
@@ -23,9 +23,9 @@ pub struct Diagnostic {
     pub code: &'static str,
     pub message: String,
     pub hint: Option<String>,
-    /// Where in the document: `tasks.receipt.needs[0]`; empty for the document itself.
+    /// The path in the document, such as `tasks.receipt.needs[0]`; empty for the document itself.
     pub path: String,
-    /// Where in the source, in bytes.
+    /// The byte range in the source.
     pub span: Range<usize>,
     /// From 1.
     pub line: u32,
@@ -65,9 +65,9 @@ impl Draft {
         self.hint = hint.or(self.hint);
         self
     }
-    /// The problem of a text that has no tree.
+    /// The diagnostic for a text that has no tree.
     pub fn place(self, source: &str) -> Diagnostic {
-        let (line, column) = Place::new(source).move_to(self.span.start);
+        let (line, column) = TextPosition::new(source).move_to(self.span.start);
         self.at(line, column, String::new())
     }
     fn at(self, line: u32, column: u32, path: String) -> Diagnostic {
@@ -94,18 +94,18 @@ impl<'s> Problems<'s> {
     }
 
     pub fn push(&mut self, draft: Draft) {
-        // Kept generously until sorted, so that the listed ones are the first in the text.
+        // Many more are kept than listed, so that after sorting the listed ones are the first in the text.
         if self.drafts.len() < 100 * LISTED_MAX { self.drafts.push(draft) } else { self.beyond += 1 }
     }
 
-    /// A problem inside a text node, as the kernel's readers report it.
-    pub fn push_inside(&mut self, node: &Node, text: &str, problem: Problem) {
+    /// A problem inside a text node, as the kernel's parsers report it.
+    pub fn push_inside(&mut self, node: &TreeNode, text: &str, problem: Problem) {
         let span = crate::tree::inside(self.source, node, text, problem.at, problem.len);
         self.push(Draft { code: problem.code, message: problem.message, hint: problem.hint, span });
     }
 
-    /// The hint for a misspelt name. Looking through many names for many mistakes would take long, so
-    /// only the first ones get a hint.
+    /// The hint for a misspelt name. Comparing many mistakes with many names would take long, so only the first
+    /// mistakes get a hint.
     pub fn suggest<'c>(&mut self, wrong: &str, names: impl IntoIterator<Item = &'c str>) -> Option<String> {
         self.suggestions += 1;
         if self.suggestions > SUGGESTED_MAX { None } else { crate::suggest::hint(wrong, names) }
@@ -115,8 +115,9 @@ impl<'s> Problems<'s> {
         self.drafts.is_empty()
     }
 
-    /// Places every problem, in the order of the text. `root` is there when the document could be read.
-    pub fn finish(mut self, root: Option<&Node>) -> Vec<Diagnostic> {
+    /// Computes the position of every problem, in the order of the text. `root` is `None` when the document could not
+    /// be parsed.
+    pub fn finish(mut self, root: Option<&TreeNode>) -> Vec<Diagnostic> {
         self.drafts.sort_by(|a, b| (a.span.start, a.code).cmp(&(b.span.start, b.code)));
         let more = self.beyond + self.drafts.len().saturating_sub(LISTED_MAX);
         self.drafts.truncate(LISTED_MAX);
@@ -125,7 +126,7 @@ impl<'s> Problems<'s> {
             let message = format!("there are {more} more problems");
             self.drafts.push(Draft::new(codes::TOO_MANY_PROBLEMS, end..end, message));
         }
-        let mut place = Place::new(self.source);
+        let mut place = TextPosition::new(self.source);
         let placed = self.drafts.into_iter().map(|draft| {
             let (line, column) = place.move_to(draft.span.start);
             let path = root.map_or(String::new(), |root| root.path_to(&draft.span));
@@ -137,20 +138,20 @@ impl<'s> Problems<'s> {
 
 /// The line and column of a byte, both from 1.
 pub(crate) fn place_in(source: &str, at: usize) -> (u32, u32) {
-    Place::new(source).move_to(at)
+    TextPosition::new(source).move_to(at)
 }
 
 /// A position that only moves forward.
-struct Place<'s> {
+struct TextPosition<'s> {
     source: &'s str,
     at: usize,
     line: u32,
     column: u32,
 }
 
-impl<'s> Place<'s> {
+impl<'s> TextPosition<'s> {
     fn new(source: &'s str) -> Self {
-        Place { source, at: 0, line: 1, column: 1 }
+        TextPosition { source, at: 0, line: 1, column: 1 }
     }
 
     fn move_to(&mut self, to: usize) -> (u32, u32) {
@@ -168,8 +169,8 @@ impl<'s> Place<'s> {
     }
 }
 
-/// A name from the document as it stands in a message: in backticks, cut, and without characters that
-/// could rearrange a terminal or a log line.
+/// A name from the document, quoted for a message: in backticks, truncated, and without characters that could
+/// rearrange a terminal or a log line.
 pub(crate) fn quoted(name: &str) -> String {
     format!("`{}`", printable(name))
 }
@@ -186,7 +187,7 @@ pub(crate) fn printable(name: &str) -> String {
     out
 }
 
-/// Control characters and the ones that change the direction of what follows.
+/// Control characters and characters that change the text direction.
 pub(crate) fn is_hostile(c: char) -> bool {
     c.is_control() || matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{2028}' | '\u{2029}')
 }
@@ -203,7 +204,7 @@ pub(crate) fn one_of(names: &[&str]) -> String {
     }
 }
 
-/// 2000 as people write it: 2,000.
+/// A number with thousands separators: 2,000.
 pub(crate) fn grouped(n: usize) -> String {
     let digits = n.to_string();
     let mut out = String::new();
@@ -231,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn t18_names_in_messages_are_cut_and_made_harmless() {
+    fn t18_names_in_messages_are_truncated_and_escaped() {
         assert_eq!(quoted("a\u{202e}b\n"), "`a\\u{202e}b\\u{a}`");
         assert_eq!(quoted(&"x".repeat(500)).chars().count(), QUOTED_MAX + 3);
         assert_eq!(grouped(2_000), "2,000");

@@ -1,12 +1,12 @@
-//! What every form of a workflow shares: its name and description, its trigger, its limits.
+//! What every form of workflow shares: name and description, trigger, limits.
 //!
-//! [`compile`] reads these, finds out how the workflow is written and leaves the steps to the module of
-//! that form. It answers with a whole plan or with every problem, never with half of each.
+//! [`compile`] reads these and detects the form; the module of that form reads the steps. The result is a whole plan
+//! or every problem, never a part of a plan.
 
 use crate::codes;
 use crate::diagnostic::{Diagnostic, Draft, Problems, grouped, is_hostile, quoted};
 use crate::fields::{self, DURATION_MAX, Fields, Shape, Unit, duration};
-use crate::tree::{Node, Tree, Value};
+use crate::tree::{Tree, TreeNode, Value};
 use crate::trigger::{self, Spec};
 use crate::{canonical, graph, settings};
 use kernel::Plan;
@@ -15,7 +15,7 @@ use kernel::time::Span;
 
 const NAME_MAX: usize = 80;
 const TAGS_MAX: usize = 16;
-/// R9.
+/// The default of `max_duration` (R9).
 const RUN_DURATION: Span = Span::from_days(30);
 
 /// A definition that may be stored and run.
@@ -23,16 +23,16 @@ const RUN_DURATION: Span = Span::from_days(30);
 pub struct Compiled {
     pub meta: Meta,
     pub plan: Plan,
-    /// Names this version: equal for definitions that do the same.
+    /// Identifies this version: equal for equal definitions, see `canonical`.
     pub hash: [u8; 32],
     pub form: Form,
-    /// The definition as JSON, in the author's order; a webhook's secret is not in it.
+    /// The definition as JSON, with keys in the author's order and without the secret of a webhook.
     pub source: serde_json::Value,
-    /// The schedule or webhook that the workflow has of its own.
+    /// The schedule or webhook of the definition.
     pub trigger: Option<Spec>,
 }
 
-/// What people call a workflow and how it starts.
+/// The descriptive fields of a workflow, and the kind of its trigger.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Meta {
     pub name: String,
@@ -44,18 +44,18 @@ pub struct Meta {
     pub trigger: String,
 }
 
-/// What shall be called otherwise; what is `None` stays.
+/// A change of descriptive fields; `None` keeps a field.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct MetaChange {
     pub name: Option<String>,
     pub slug: Option<String>,
-    /// Empty takes it away.
+    /// An empty text removes the description.
     pub description: Option<String>,
     pub tags: Option<Vec<String>>,
     pub enabled: Option<bool>,
 }
 
-/// What can be changed without a new definition.
+/// The fields that can be changed without a new version.
 const DESCRIPTION: Shape = Shape {
     known: &["name", "slug", "description", "tags", "enabled"],
     later: &[],
@@ -111,11 +111,11 @@ const SHAPE: Shape = Shape {
     ],
 };
 
-/// Fields that show another way of writing a workflow, refused as `unsupported_form`.
+/// Fields of other forms of workflow, refused as `unsupported_form`.
 pub const OTHER_FORMS: &[(&str, &str)] =
     &[("steps", "step lists"), ("transitions", "transitions"), ("script", "scripts")];
 
-/// Checks a document and lowers it to a plan; on problems, all of them.
+/// Compiles a document to a plan, or returns all of its problems.
 pub fn compile(tree: &Tree) -> Result<Compiled, Vec<Diagnostic>> {
     let mut problems = Problems::new(tree.source());
     let root = tree.root();
@@ -129,20 +129,20 @@ pub fn compile(tree: &Tree) -> Result<Compiled, Vec<Diagnostic>> {
             }
             Err(why) => problems.add(codes::INTERNAL, &root.span, format!("no plan could be made: {why}")),
         },
-        // Readers answer nothing only after reporting; should one ever forget, it is still no success.
+        // A reader returns `None` only after it has reported a problem. If one ever does not, this is still no success.
         _ if problems.is_empty() => problems.add(codes::INTERNAL, &root.span, "no plan could be made"),
         _ => {}
     }
     Err(problems.finish(Some(root)))
 }
 
-/// Does a document say what a workflow does, in whatever form?
+/// Whether a document has steps, in any form.
 pub fn has_steps(tree: &Tree) -> bool {
     let steps = |key: &str| key == "tasks" || OTHER_FORMS.iter().any(|(field, _)| *field == key);
     matches!(&tree.root().value, Value::Object(entries) if entries.iter().any(|entry| steps(&entry.key)))
 }
 
-/// Reads a document that only says what a workflow is called; on problems, all of them.
+/// Reads a document that changes only descriptive fields, or returns all of its problems.
 pub fn describe(tree: &Tree) -> Result<MetaChange, Vec<Diagnostic>> {
     let mut problems = Problems::new(tree.source());
     let root = tree.root();
@@ -153,7 +153,7 @@ pub fn describe(tree: &Tree) -> Result<MetaChange, Vec<Diagnostic>> {
     }
 }
 
-fn change(root: &Node, problems: &mut Problems<'_>) -> Option<MetaChange> {
+fn change(root: &TreeNode, problems: &mut Problems<'_>) -> Option<MetaChange> {
     let fields = fields::object(root, "a change", problems)?;
     fields.check(&DESCRIPTION, problems);
     let text = |problems: &mut Problems<'_>, node| fields::text(node, "description", problems).map(str::to_owned);
@@ -166,7 +166,7 @@ fn change(root: &Node, problems: &mut Problems<'_>) -> Option<MetaChange> {
     })
 }
 
-fn read(root: &Node, problems: &mut Problems<'_>) -> Option<(Meta, Option<Spec>, Layout)> {
+fn read(root: &TreeNode, problems: &mut Problems<'_>) -> Option<(Meta, Option<Spec>, Layout)> {
     let fields = fields::object(root, "a definition", problems)?;
     for entry in fields.iter().filter(|e| !SHAPE.known.contains(&e.key.as_str())) {
         match OTHER_FORMS.iter().find(|(field, _)| *field == entry.key) {
@@ -193,7 +193,7 @@ fn read(root: &Node, problems: &mut Problems<'_>) -> Option<(Meta, Option<Spec>,
             return None;
         }
     };
-    let (verdict, alarm) = on_failure.unwrap_or(Some((Verdict::Blocked, None)))?;
+    let (verdict, on_failure) = on_failure.unwrap_or(Some((Verdict::Blocked, None)))?;
     let group = Group { nodes: (0..nodes.len() as u32).collect(), verdict, ..Default::default() };
     let layout = Layout {
         form: Form::Graph,
@@ -201,7 +201,7 @@ fn read(root: &Node, problems: &mut Problems<'_>) -> Option<(Meta, Option<Spec>,
         nodes,
         max_duration: max_duration?,
         concurrency: concurrency.unwrap_or(None),
-        notify: alarm.into_iter().chain(callback?).collect(),
+        notify: on_failure.into_iter().chain(callback?).collect(),
         ..Default::default()
     };
     Some((meta?, trigger?, layout))
@@ -226,7 +226,7 @@ fn meta(fields: &Fields<'_>, place: &std::ops::Range<usize>, problems: &mut Prob
     })
 }
 
-fn name(node: &Node, problems: &mut Problems<'_>) -> Option<String> {
+fn name(node: &TreeNode, problems: &mut Problems<'_>) -> Option<String> {
     let name = fields::text(node, "name", problems)?.trim();
     let count = name.chars().count();
     let why = match name.chars().find(|c| is_hostile(*c)) {
@@ -240,7 +240,7 @@ fn name(node: &Node, problems: &mut Problems<'_>) -> Option<String> {
     None
 }
 
-fn slug(node: &Node, problems: &mut Problems<'_>) -> Option<String> {
+fn slug(node: &TreeNode, problems: &mut Problems<'_>) -> Option<String> {
     let slug = fields::text(node, "slug", problems)?;
     let lower = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit();
     let good = slug.len() <= NAME_MAX
@@ -254,7 +254,7 @@ fn slug(node: &Node, problems: &mut Problems<'_>) -> Option<String> {
     Some(slug.to_owned())
 }
 
-fn tags(node: &Node, problems: &mut Problems<'_>) -> Option<Vec<String>> {
+fn tags(node: &TreeNode, problems: &mut Problems<'_>) -> Option<Vec<String>> {
     let items = fields::list(node, "tags", problems)?;
     if items.len() > TAGS_MAX {
         let message = format!("there are {} tags, the limit is {TAGS_MAX}", grouped(items.len()));
@@ -277,12 +277,12 @@ fn tags(node: &Node, problems: &mut Problems<'_>) -> Option<Vec<String>> {
     tags.into_iter().collect()
 }
 
-fn trigger(node: &Node, problems: &mut Problems<'_>) -> Option<&'static str> {
+fn trigger(node: &TreeNode, problems: &mut Problems<'_>) -> Option<&'static str> {
     let words = [("api", "api"), ("manual", "manual"), ("cron", "cron"), ("webhook", "webhook")];
     fields::word(node, "trigger", &words, problems)
 }
 
-/// The schedule of `trigger: cron`, the webhook of `trigger: webhook`, or nothing for the others.
+/// The schedule of `trigger: cron`, the webhook of `trigger: webhook`, and `None` for other triggers.
 fn own_trigger(fields: &Fields<'_>, problems: &mut Problems<'_>) -> Option<Option<Spec>> {
     let kind = fields
         .get("trigger")
@@ -311,8 +311,8 @@ fn own_trigger(fields: &Fields<'_>, problems: &mut Problems<'_>) -> Option<Optio
             let node = fields.require("webhook", "`trigger: webhook`", &place, problems)?;
             let settings = fields::object(node, "webhook", problems)?;
             if let Some(entry) = settings.entry("headers") {
-                // They are secrets, and a definition is there to be shown.
-                let message = "headers that a request must carry cannot stand in a definition";
+                // Their values are secrets, and definitions are shown to users.
+                let message = "a definition cannot list headers that a request must have";
                 let draft = Draft::new(codes::UNSUPPORTED_SETTING, entry.key_span.clone(), message);
                 problems.push(draft.hint("make the trigger with `POST /api/v1/triggers`"));
             }

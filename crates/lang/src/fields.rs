@@ -1,15 +1,15 @@
-//! Reading values of a known type out of the tree, with one way of saying that they are not.
+//! Readers for values of a known type, which report a value of another type in one way.
 //!
-//! Each reader answers `None` after reporting, so a caller can read on and find the next problem too.
-//! `what` is the field as people know it; it stands in the message.
+//! Each reader returns `None` after it has reported a problem, so the caller can continue and find more problems.
+//! `what` is the name of the field, for the message.
 
 use crate::codes;
 use crate::diagnostic::{Draft, Problems, one_of, quoted};
-use crate::tree::{Entry, Node, Value};
+use crate::tree::{Entry, TreeNode, Value};
 use kernel::time::Span;
 use std::ops::Range;
 
-/// The longest sleep, wait and run.
+/// The longest sleep, wait or run.
 pub(crate) const DURATION_MAX: Span = Span::from_days(366);
 
 /// The entries of an object.
@@ -21,9 +21,9 @@ pub(crate) struct Fields<'t> {
 /// The fields an object may have.
 pub(crate) struct Shape {
     pub known: &'static [&'static str],
-    /// Fields of later releases: a setting that cannot be honoured is refused, and said to be.
+    /// Fields that this release knows but cannot honour; they are refused with a message that says so.
     pub later: &'static [&'static str],
-    /// Names other systems use, with ours.
+    /// Names that other systems use, with the name used here.
     pub synonyms: &'static [(&'static str, &'static str)],
 }
 
@@ -32,7 +32,7 @@ impl Shape {
         Shape { known, later: &[], synonyms: &[] }
     }
 
-    /// Reports a field that is none of the known ones.
+    /// Reports a field that is not known.
     pub fn refuse(&self, entry: &Entry, problems: &mut Problems<'_>) {
         let name = entry.key.as_str();
         if self.later.contains(&name) {
@@ -62,7 +62,7 @@ impl<'t> Fields<'t> {
         self.entries.iter().find(|e| e.key == name)
     }
 
-    pub fn get(&self, name: &str) -> Option<&'t Node> {
+    pub fn get(&self, name: &str) -> Option<&'t TreeNode> {
         self.entry(name).map(|e| &e.value)
     }
 
@@ -74,7 +74,7 @@ impl<'t> Fields<'t> {
         self.entries.len()
     }
 
-    /// Reports every field that `shape` does not know.
+    /// Reports every field that is not known to `shape`.
     pub fn check(&self, shape: &Shape, problems: &mut Problems<'_>) {
         for entry in self.entries.iter().filter(|e| !shape.known.contains(&e.key.as_str())) {
             shape.refuse(entry, problems);
@@ -90,14 +90,14 @@ impl<'t> Fields<'t> {
         }
     }
 
-    /// A field that must be there; `place` is what to point at when it is not.
+    /// A required field; `place` is where to report that it is missing.
     pub fn require(
         &self,
         name: &str,
         what: &str,
         place: &Range<usize>,
         problems: &mut Problems<'_>,
-    ) -> Option<&'t Node> {
+    ) -> Option<&'t TreeNode> {
         let found = self.get(name);
         if found.is_none() {
             problems.add(codes::MISSING_FIELD, place, format!("{what} needs a field `{name}`"));
@@ -106,14 +106,14 @@ impl<'t> Fields<'t> {
     }
 }
 
-pub(crate) fn wrong_type(node: &Node, what: &str, expected: &str) -> Draft {
+pub(crate) fn wrong_type(node: &TreeNode, what: &str, expected: &str) -> Draft {
     let what = if what.contains(' ') { what.to_owned() } else { format!("`{what}`") };
     let message = format!("{what} must be {expected}, found {}", node.kind());
     let draft = Draft::new(codes::WRONG_TYPE, node.span.clone(), message);
     if matches!(node.value, Value::Null) { draft.hint("leave the field out if it has no value") } else { draft }
 }
 
-pub(crate) fn object<'t>(node: &'t Node, what: &str, problems: &mut Problems<'_>) -> Option<Fields<'t>> {
+pub(crate) fn object<'t>(node: &'t TreeNode, what: &str, problems: &mut Problems<'_>) -> Option<Fields<'t>> {
     match &node.value {
         Value::Object(entries) => Some(Fields { entries }),
         _ => {
@@ -123,7 +123,7 @@ pub(crate) fn object<'t>(node: &'t Node, what: &str, problems: &mut Problems<'_>
     }
 }
 
-pub(crate) fn list<'t>(node: &'t Node, what: &str, problems: &mut Problems<'_>) -> Option<&'t [Node]> {
+pub(crate) fn list<'t>(node: &'t TreeNode, what: &str, problems: &mut Problems<'_>) -> Option<&'t [TreeNode]> {
     match &node.value {
         Value::List(items) => Some(items),
         _ => {
@@ -133,7 +133,7 @@ pub(crate) fn list<'t>(node: &'t Node, what: &str, problems: &mut Problems<'_>) 
     }
 }
 
-pub(crate) fn text<'t>(node: &'t Node, what: &str, problems: &mut Problems<'_>) -> Option<&'t str> {
+pub(crate) fn text<'t>(node: &'t TreeNode, what: &str, problems: &mut Problems<'_>) -> Option<&'t str> {
     match &node.value {
         Value::Text(text) => Some(text),
         _ => {
@@ -143,7 +143,7 @@ pub(crate) fn text<'t>(node: &'t Node, what: &str, problems: &mut Problems<'_>) 
     }
 }
 
-pub(crate) fn boolean(node: &Node, what: &str, problems: &mut Problems<'_>) -> Option<bool> {
+pub(crate) fn boolean(node: &TreeNode, what: &str, problems: &mut Problems<'_>) -> Option<bool> {
     match node.value {
         Value::Bool(b) => Some(b),
         _ => {
@@ -154,7 +154,7 @@ pub(crate) fn boolean(node: &Node, what: &str, problems: &mut Problems<'_>) -> O
 }
 
 pub(crate) fn whole(
-    node: &Node,
+    node: &TreeNode,
     what: &str,
     range: std::ops::RangeInclusive<i64>,
     problems: &mut Problems<'_>,
@@ -175,7 +175,12 @@ pub(crate) fn whole(
 }
 
 /// One of a few words.
-pub(crate) fn word<T: Copy>(node: &Node, what: &str, words: &[(&str, T)], problems: &mut Problems<'_>) -> Option<T> {
+pub(crate) fn word<T: Copy>(
+    node: &TreeNode,
+    what: &str,
+    words: &[(&str, T)],
+    problems: &mut Problems<'_>,
+) -> Option<T> {
     let given = text(node, what, problems)?;
     if let Some((_, value)) = words.iter().find(|(word, _)| *word == given) {
         return Some(*value);
@@ -187,7 +192,7 @@ pub(crate) fn word<T: Copy>(node: &Node, what: &str, words: &[(&str, T)], proble
     None
 }
 
-/// What a bare number counts.
+/// The unit of a bare number.
 #[derive(Clone, Copy)]
 pub(crate) enum Unit {
     Seconds,
@@ -196,7 +201,7 @@ pub(crate) enum Unit {
 
 /// A duration from `least` to `most`: a count and a unit, or a bare number.
 pub(crate) fn duration(
-    node: &Node,
+    node: &TreeNode,
     what: &str,
     unit: Unit,
     (least, most): (Span, Span),

@@ -1,31 +1,30 @@
-//! JSON as RFC 8259 has it, and strictly so: no duplicate keys, no lone surrogates, at most 64 deep.
+//! A strict JSON parser (RFC 8259): no duplicate keys, no lone surrogates, at most 64 levels deep.
 //!
-//! One reader serves two callers: [`read`] builds a tree for definitions, [`check_json`] builds nothing
-//! and only answers whether a body is acceptable. Recursion is bounded by the depth limit, so no input
-//! can exhaust the stack; every byte is looked at a constant number of times, keys are sorted to find
-//! repeats.
+//! One parser serves two callers: [`read`] builds a tree for definitions, and [`check_json`] builds nothing and only
+//! checks a body. The depth limit bounds the recursion, so no input can exhaust the stack. Every byte is read a
+//! constant number of times; keys are sorted to find duplicates.
 
 use crate::codes;
 use crate::diagnostic::{Diagnostic, Draft, Problems, quoted};
-use crate::tree::{self, DEPTH_MAX, Entry, Node, Value, utf8};
+use crate::tree::{self, DEPTH_MAX, Entry, TreeNode, Value, utf8};
 use std::borrow::Cow;
 use std::ops::Range;
 
-/// Builds the tree of a definition. Duplicate keys are reported and reading goes on.
-pub(crate) fn read(text: &str, problems: &mut Problems<'_>) -> Result<Node, Draft> {
-    let mut reader = Reader { text, pos: 0, depth: 0, repeats: Vec::new() };
+/// Builds the tree of a definition. Duplicate keys are reported, and parsing continues.
+pub(crate) fn read(text: &str, problems: &mut Problems<'_>) -> Result<TreeNode, Draft> {
+    let mut reader = JsonReader { text, pos: 0, depth: 0, repeats: Vec::new() };
     let root = reader.document();
     reader.repeats.into_iter().for_each(|draft| problems.push(draft));
     root
 }
 
-/// Says whether `bytes` are one JSON value without duplicate keys, at most 64 deep, whose numbers a
-/// double can hold.
+/// Checks that `bytes` are one JSON value without duplicate keys, at most 64 levels deep, whose numbers fit into a
+/// double.
 pub fn check_json(bytes: &[u8]) -> Result<(), Diagnostic> {
     let (text, draft) = match utf8(bytes) {
         Err((prefix, draft)) => (prefix, draft),
         Ok(text) => {
-            let mut reader = Reader { text, pos: 0, depth: 0, repeats: Vec::new() };
+            let mut reader = JsonReader { text, pos: 0, depth: 0, repeats: Vec::new() };
             let found = reader.document::<Checked>();
             let first = reader.repeats.into_iter().min_by_key(|draft| draft.span.start);
             match first.map_or(found.map(|_| ()), Err) {
@@ -37,7 +36,7 @@ pub fn check_json(bytes: &[u8]) -> Result<(), Diagnostic> {
     Err(draft.place(text))
 }
 
-/// What a value becomes.
+/// Builds the result of the parser: a tree, or nothing.
 trait Build: Sized {
     fn scalar(span: Range<usize>, scalar: Scalar<'_>) -> Result<Self, Draft>;
     fn list(span: Range<usize>, items: Vec<Self>) -> Self;
@@ -48,7 +47,7 @@ enum Scalar<'s> {
     Null,
     Bool(bool),
     Number(f64),
-    /// As it stands between the quotes; its escapes are known to be right.
+    /// The text between the quotes; its escapes have been checked.
     Text(&'s str),
 }
 
@@ -58,7 +57,7 @@ struct Member<'s, B> {
     value: B,
 }
 
-/// A value nobody keeps.
+/// A value that was checked and not kept.
 struct Checked;
 
 impl Build for Checked {
@@ -78,7 +77,7 @@ impl Build for Checked {
     }
 }
 
-impl Build for Node {
+impl Build for TreeNode {
     fn scalar(span: Range<usize>, scalar: Scalar<'_>) -> Result<Self, Draft> {
         let value = match scalar {
             Scalar::Null => Value::Null,
@@ -86,25 +85,25 @@ impl Build for Node {
             Scalar::Number(n) => tree::number(n),
             Scalar::Text(raw) => Value::Text(decoded(raw).into_owned()),
         };
-        Ok(Node { span, value })
+        Ok(TreeNode { span, value })
     }
     fn list(span: Range<usize>, items: Vec<Self>) -> Self {
-        Node { span, value: Value::List(items) }
+        TreeNode { span, value: Value::List(items) }
     }
     fn object(span: Range<usize>, entries: Vec<Member<'_, Self>>) -> Self {
-        let entry = |m: Member<'_, Node>| Entry { key: m.key.into_owned(), key_span: m.key_span, value: m.value };
-        Node { span, value: Value::Object(entries.into_iter().map(entry).collect()) }
+        let entry = |m: Member<'_, TreeNode>| Entry { key: m.key.into_owned(), key_span: m.key_span, value: m.value };
+        TreeNode { span, value: Value::Object(entries.into_iter().map(entry).collect()) }
     }
 }
 
-struct Reader<'s> {
+struct JsonReader<'s> {
     text: &'s str,
     pos: usize,
     depth: usize,
     repeats: Vec<Draft>,
 }
 
-impl<'s> Reader<'s> {
+impl<'s> JsonReader<'s> {
     fn document<B: Build>(&mut self) -> Result<B, Draft> {
         if self.text.starts_with('\u{feff}') {
             let draft = Draft::new(codes::MALFORMED_JSON, 0..3, "the text begins with a byte order mark");
@@ -157,7 +156,7 @@ impl<'s> Reader<'s> {
         }
     }
 
-    /// Reads a list or object one level deeper; this is what bounds the recursion.
+    /// Reads a list or object one level deeper. The limit here bounds the recursion.
     fn nested<B>(&mut self, read: fn(&mut Self) -> Result<B, Draft>) -> Result<B, Draft> {
         if self.depth == DEPTH_MAX {
             let message = format!("nested deeper than {DEPTH_MAX}");
@@ -216,7 +215,7 @@ impl<'s> Reader<'s> {
         Ok(B::object(start..self.pos, entries))
     }
 
-    /// After an item: true when another follows, false at `close`.
+    /// After an item: true when another item follows, false at `close`.
     fn comma(&mut self, close: u8, expected: &str) -> Result<bool, Draft> {
         self.space();
         match self.peek() {
@@ -235,7 +234,7 @@ impl<'s> Reader<'s> {
         }
     }
 
-    /// Reads a string and checks its escapes; answers what stands between the quotes.
+    /// Reads a string and checks its escapes. Returns the text between the quotes.
     fn string(&mut self) -> Result<&'s str, Draft> {
         let open = self.pos;
         self.pos += 1;
@@ -313,7 +312,7 @@ impl<'s> Reader<'s> {
             Some(c) => {
                 let draft = self.wrong(format!("expected {expected}, found {}", quoted(&c.to_string())));
                 match c {
-                    '\'' => draft.hint("JSON texts stand in double quotes"),
+                    '\'' => draft.hint("JSON strings use double quotes"),
                     '/' | '#' => draft.hint("JSON has no comments"),
                     _ => draft,
                 }
@@ -353,7 +352,7 @@ pub(crate) fn is_json_number(text: &str) -> bool {
     }
 }
 
-/// The text between the quotes with its (checked) escapes replaced.
+/// The text between the quotes, with its (checked) escapes decoded.
 fn decoded(raw: &str) -> Cow<'_, str> {
     if !raw.contains('\\') {
         return Cow::Borrowed(raw);
@@ -388,14 +387,14 @@ fn decoded(raw: &str) -> Cow<'_, str> {
     Cow::Owned(out)
 }
 
-/// The second and later places of each repeated key.
+/// A problem for the second and each later occurrence of a key.
 pub(crate) fn repeats<'k>(keys: impl Iterator<Item = (&'k str, &'k Range<usize>)>) -> Vec<Draft> {
     let mut keys: Vec<(&str, &Range<usize>)> = keys.collect();
     keys.sort_by(|a, b| (a.0, a.1.start).cmp(&(b.0, b.1.start)));
     let pairs = keys.windows(2).filter(|pair| pair[0].0 == pair[1].0);
     let draft = |pair: &[(&str, &Range<usize>)]| {
         let (key, span) = pair[1];
-        Draft::new(codes::DUPLICATE_KEY, span.clone(), format!("the key {} stands here a second time", quoted(key)))
+        Draft::new(codes::DUPLICATE_KEY, span.clone(), format!("the key {} appears a second time", quoted(key)))
     };
     pairs.map(draft).collect()
 }
@@ -432,20 +431,20 @@ mod tests {
     fn t18_duplicate_keys_are_refused_at_any_depth() {
         check(
             r#"{"a": 1, "b": [{"x": 1, "\u0078": 2}], "a": 3}"#,
-            "1:25 duplicate_key b[0].x: the key `x` stands here a second time\n\
-             1:40 duplicate_key a: the key `a` stands here a second time",
+            "1:25 duplicate_key b[0].x: the key `x` appears a second time\n\
+             1:40 duplicate_key a: the key `a` appears a second time",
         );
     }
 
     #[test]
-    fn what_is_not_json_is_refused_with_its_place() {
+    fn invalid_json_is_refused_with_its_position() {
         for (source, expected) in [
             ("", "1:1 malformed_json: the document is empty"),
             ("{", "1:2 malformed_json: expected a key in double quotes, found the end of the document"),
             ("[1,]", "1:3 malformed_json: nothing follows this comma (JSON has no comma after the last entry)"),
             (
                 "{'a':1}",
-                "1:2 malformed_json: expected a key in double quotes, found `'` (JSON texts stand in double quotes)",
+                "1:2 malformed_json: expected a key in double quotes, found `'` (JSON strings use double quotes)",
             ),
             ("[1] // x", "1:5 malformed_json: expected the end of the document, found `/` (JSON has no comments)"),
             ("[\n  tru]", "2:3 malformed_json: expected a value, found `t`"),
@@ -488,7 +487,7 @@ mod tests {
     }
 
     #[test]
-    fn t37_wide_input_is_linear() {
+    fn t37_wide_input_takes_linear_time() {
         let keys: Vec<String> = (0..200_000).map(|i| format!("\"k{i}\":0")).collect();
         assert!(check_json(format!("{{{}}}", keys.join(",")).as_bytes()).is_ok());
         let repeated = format!("{{{}\"a\":0}}", "\"a\":0,".repeat(200_000));
@@ -496,7 +495,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_nobody_can_hold_is_refused_in_bodies_too() {
+    fn a_number_that_does_not_fit_a_double_is_refused_in_bodies_too() {
         assert_eq!(check_json(b"[1e999]").unwrap_err().code, "number_too_large");
         assert!(check_json(b"[12345678901234567890]").is_ok(), "bodies keep large whole numbers");
         assert_eq!(check_json(b"\"\xc3\"").unwrap_err().code, "not_utf8");

@@ -1,20 +1,19 @@
-//! Reads: ways to write a workflow in, one plan and a list of diagnostics out.
+//! Compiles a workflow definition to a plan, or reports every problem in it.
 //!
 //! ```text
 //!   bytes ──read──▶ Tree ──compile──▶ Compiled { meta, plan, hash, … }
-//!             │               └─────▶ every problem at once, each with its place
-//!             └─────▶ Malformed: not even a document
+//!             │               └─────▶ every problem at once, each with its position
+//!             └─────▶ Malformed: not a JSON or YAML document
 //! ```
 //!
-//! JSON and YAML become the same `tree`, so a rule is written once and points at the right line in
-//! both. `document` reads what all forms share (name, trigger, limits) and hands the rest to the
-//! module of the form: `graph` for `tasks`. A step list, transitions or a script will each be one
-//! more module beside it that answers the same question: these nodes, or these problems. What a single
-//! step says is the same in every form and lives in `step`; `task` makes plain tasks, which have no document.
-//! Files that test a workflow are read by `suite`.
+//! JSON and YAML become the same `tree`, so each rule is written once and points at the right line in both.
+//! `document` reads what all forms of workflow share (name, trigger, limits). The module of the form reads the rest:
+//! `graph` for `tasks`. Another form is another module beside it, which also returns nodes or problems. A single step
+//! is the same in every form: `step` reads it. `task` defines single tasks, which have no document. `suite` reads the
+//! test files of workflows.
 //!
-//! Nothing here runs anything or knows the time; the same bytes always give the same answer. The rule
-//! that keeps it right: whatever cannot be honoured is refused, never ignored.
+//! The crate is pure: the same bytes always give the same result. A setting that this release cannot honour is
+//! refused, never ignored.
 
 mod canonical;
 pub mod codes;

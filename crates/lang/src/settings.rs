@@ -1,27 +1,27 @@
-//! Settings of a workflow as a whole: how many of its runs may be open at once, what counts as a
-//! failure, and who is told that a run has ended.
+//! Settings of a whole workflow: the limit on open runs, what counts as a failure, and the notifications when a run
+//! ends.
 
 use crate::codes;
 use crate::diagnostic::Problems;
 use crate::fields::{self, Fields, Shape};
 use crate::graph;
 use crate::step;
-use crate::tree::{Node, Value};
+use crate::tree::{TreeNode, Value};
 use kernel::event::OnConflict;
 use kernel::plan::{Concurrency, Notify, Occasion, Verdict};
 use kernel::template::Part;
 
-/// The most runs a limit may allow: beyond that it is none.
+/// The largest limit on open runs.
 const LIMIT_MAX: i64 = 10_000;
 
 /// `concurrency: {key, limit, on_conflict}`.
-pub(crate) fn concurrency(node: &Node, problems: &mut Problems<'_>) -> Option<Concurrency> {
+pub(crate) fn concurrency(node: &TreeNode, problems: &mut Problems<'_>) -> Option<Concurrency> {
     let fields = fields::object(node, "concurrency", problems)?;
     fields.check(&Shape::only(&["key", "limit", "on_conflict"]), problems);
     let limit = fields.get("limit").map_or(Some(1), |n| fields::whole(n, "limit", 1..=LIMIT_MAX, problems));
     let words: Vec<(&str, OnConflict)> = OnConflict::ALL.iter().map(|o| (o.as_str(), *o)).collect();
     let on_conflict = fields.get("on_conflict").map(|n| fields::word(n, "on_conflict", &words, problems));
-    // There are no results yet when it is needed.
+    // The key is filled in before the run exists, so it can only read the trigger.
     let key = fields.get("key").map(|node| step::key(node, "key", &mut |raw| graph::trigger_path(raw), problems));
     Some(Concurrency {
         key: key.unwrap_or_else(|| Some(vec![Part::default()]))?,
@@ -31,8 +31,8 @@ pub(crate) fn concurrency(node: &Node, problems: &mut Problems<'_>) -> Option<Co
     })
 }
 
-/// `on_failure`: a word that says what counts as a failure, or an object that also says who is told.
-pub(crate) fn on_failure(node: &Node, problems: &mut Problems<'_>) -> Option<(Verdict, Option<Notify>)> {
+/// `on_failure`: a word that says what counts as a failure, or an object that also has a notification.
+pub(crate) fn on_failure(node: &TreeNode, problems: &mut Problems<'_>) -> Option<(Verdict, Option<Notify>)> {
     let words = [("strict", Verdict::Strict), ("blocked", Verdict::Blocked)];
     if !matches!(node.value, Value::Object(_)) {
         return Some((fields::word(node, "on_failure", &words, problems)?, None));
@@ -55,7 +55,7 @@ pub(crate) fn on_failure(node: &Node, problems: &mut Problems<'_>) -> Option<(Ve
     Some((verdict.unwrap_or(Some(Verdict::Blocked))?, notify))
 }
 
-fn workflow_name(node: &Node, problems: &mut Problems<'_>) -> Option<String> {
+fn workflow_name(node: &TreeNode, problems: &mut Problems<'_>) -> Option<String> {
     let name = fields::text(node, "workflow", problems)?.trim();
     if name.is_empty() {
         problems.add(codes::OUT_OF_RANGE, &node.span, "`workflow` is empty");
@@ -64,7 +64,7 @@ fn workflow_name(node: &Node, problems: &mut Problems<'_>) -> Option<String> {
     Some(name.to_owned())
 }
 
-/// `callback_url`: told however a run ends.
+/// `callback_url`: called when a run ends, with any status.
 pub(crate) fn callback(fields: &Fields<'_>, problems: &mut Problems<'_>) -> Option<Option<Notify>> {
     let Some(node) = fields.get("callback_url") else { return Some(None) };
     let url = step::literal_url(node, "callback_url", problems)?;
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn on_failure_says_what_counts_and_who_is_told() {
+    fn on_failure_sets_the_verdict_and_the_notification() {
         assert_eq!(layout("on_failure: strict").unwrap().groups[0].verdict, Verdict::Strict);
         let found = layout("on_failure: {url: 'https://example.com/x', verdict: strict}").unwrap();
         assert_eq!((found.groups[0].verdict, found.notify[0].on), (Verdict::Strict, Occasion::Failed));

@@ -1,14 +1,14 @@
-//! Did you mean …? The nearest of the names that would have been right.
+//! "Did you mean …?": the valid name that is nearest to a misspelt one.
 //!
-//! Distance counts inserted, dropped, changed and swapped characters. Only a narrow band of the table
-//! is computed, so a comparison costs a few operations per character however long the names are.
+//! The edit distance counts inserted, dropped, changed and swapped characters. Only a narrow band of the table is
+//! computed, so a comparison costs a few operations per character.
 
-/// Beyond this distance two names are different names, not a typo.
+/// The largest distance that counts as a typo.
 const DISTANCE_MAX: usize = 2;
-/// Longer names get no suggestion: no name of ours is that long.
+/// Longer names get no suggestion, because no valid name is that long.
 const LEN_MAX: usize = 100;
 
-/// The nearest candidate, the first one of equals; none when nothing is near.
+/// The nearest candidate (the first of several at the same distance), if any is near enough.
 pub(crate) fn nearest<'c>(wrong: &str, candidates: impl IntoIterator<Item = &'c str>) -> Option<&'c str> {
     let wrong: Vec<char> = wrong.chars().take(LEN_MAX + 1).flat_map(char::to_lowercase).collect();
     if wrong.len() > LEN_MAX {
@@ -26,13 +26,13 @@ pub(crate) fn nearest<'c>(wrong: &str, candidates: impl IntoIterator<Item = &'c 
     best.map(|(_, name)| name)
 }
 
-/// The hint people see.
+/// The hint for a diagnostic.
 pub(crate) fn hint<'c>(wrong: &str, candidates: impl IntoIterator<Item = &'c str>) -> Option<String> {
     nearest(wrong, candidates).map(|name| format!("did you mean `{name}`?"))
 }
 
-/// Edit distance with adjacent swaps, or `None` when it is larger than `limit`. Row `i` of the table is
-/// only needed from `i - limit` to `i + limit`; the cells beside that band are kept far away.
+/// Edit distance with adjacent swaps, or `None` when it is larger than `limit`. Row `i` of the table is only needed
+/// from `i - limit` to `i + limit`; the cells next to that band hold a large distance.
 fn distance(a: &[char], b: &[char], limit: usize) -> Option<usize> {
     const FAR: usize = usize::MAX / 2;
     if a.len().abs_diff(b.len()) > limit {
@@ -55,7 +55,7 @@ fn distance(a: &[char], b: &[char], limit: usize) -> Option<usize> {
             least = least.min(d);
         }
         row[to + 1] = FAR;
-        // A swap looks back two rows, so only a row far beyond the limit settles it.
+        // A swap uses the row before the last, so one row over the limit is not enough to stop.
         if least > limit + 1 {
             return None;
         }
@@ -87,8 +87,8 @@ mod tests {
         assert_eq!(nearest(&"x".repeat(1_000_000), names), None);
     }
 
-    /// The whole table, as textbooks have it.
-    fn plainly(a: &[char], b: &[char]) -> usize {
+    /// The textbook algorithm with the whole table.
+    fn whole_table_distance(a: &[char], b: &[char]) -> usize {
         let mut d = vec![vec![0; b.len() + 1]; a.len() + 1];
         for i in 0..=a.len() {
             for j in 0..=b.len() {
@@ -114,7 +114,7 @@ mod tests {
             .collect();
         for (a, b) in words.iter().step_by(7).flat_map(|a| words.iter().map(move |b| (a, b))) {
             for limit in 0..=2 {
-                let expected = Some(plainly(a, b)).filter(|d| *d <= limit);
+                let expected = Some(whole_table_distance(a, b)).filter(|d| *d <= limit);
                 assert_eq!(distance(a, b, limit), expected, "{a:?} {b:?} {limit}");
             }
         }

@@ -1,11 +1,11 @@
-//! A plain task: a run with one step, made from a type and a few settings instead of a document.
+//! Single tasks: a run with one step, defined by a type and a few settings instead of a document.
 //!
 //! ```text
-//!   fields of a request ──settings──▶ Settings ──define──▶ Definition { layout, source, hash }
+//!   fields of a request ──settings──▶ TaskSettings ──define──▶ TaskDefinition { layout, source, hash }
 //! ```
 //!
-//! Two tasks whose type and settings are the same have the same definition and so the same hash, whether a default
-//! was written out or left out: nothing in a definition depends on what a later release takes for granted.
+//! Tasks with the same type and settings have the same definition and the same hash, whether a default was written out
+//! or left out. A definition writes every default out, so it does not change when a later release changes a default.
 
 pub use crate::step::task::Timeouts;
 
@@ -20,43 +20,43 @@ use kernel::time::Span;
 use serde_json::{Map, Value as Json, json};
 use sha2::{Digest, Sha256};
 
-/// The key of a plain task's only step.
+/// The key of a single task's only step.
 pub const STEP: &str = "task";
 
 const ATTEMPTS_MAX: i64 = 100;
 
-/// How a plain task is tried.
+/// The retry policy and time limits of a single task.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Settings {
+pub struct TaskSettings {
     pub retry: Retry,
     pub timeouts: Timeouts,
 }
 
-impl Default for Settings {
+impl Default for TaskSettings {
     fn default() -> Self {
-        Settings { retry: retry::task_default(), timeouts: Timeouts::default() }
+        TaskSettings { retry: retry::task_default(), timeouts: Timeouts::default() }
     }
 }
 
-/// What a type and settings make: one version, like that of a workflow.
+/// The definition of a type with settings: one version, like that of a workflow.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Definition {
+pub struct TaskDefinition {
     pub layout: Layout,
-    /// Canonical as it stands; [`settings`] reads it back.
+    /// Canonical JSON; [`settings`] reads it back.
     pub source: Json,
     pub hash: [u8; 32],
 }
 
-/// What is wrong with the name of a type. Its path is empty: the caller knows where the name stands.
+/// Checks a type name. The path of the diagnostic is empty: only the caller knows the field.
 pub fn check_type(name: &str) -> Result<(), Diagnostic> {
-    match task::fault(name) {
+    match task::type_name_problem(name) {
         None => Ok(()),
         Some((message, hint)) => Err(Draft::new(codes::INVALID_TYPE, 0..0, message).hint(hint).place("")),
     }
 }
 
-/// The definition of tasks of this type that are tried like this. The name has been checked.
-pub fn define(name: &str, settings: &Settings) -> Definition {
+/// The definition of tasks of this type with these settings. The caller has checked the name.
+pub fn define(name: &str, settings: &TaskSettings) -> TaskDefinition {
     let source = source(name, settings);
     let hash = Sha256::digest(source.to_string().as_bytes()).into();
     let node = Node {
@@ -69,15 +69,15 @@ pub fn define(name: &str, settings: &Settings) -> Definition {
         form: Form::Task,
         groups: vec![Group { nodes: vec![0], verdict: Verdict::Strict, ..Default::default() }],
         nodes: vec![node],
-        // It waits for a worker as long as it takes, unless its own limits say otherwise.
+        // The task waits for a worker without a limit, unless it has limits of its own.
         max_duration: Span(u64::MAX),
         ..Default::default()
     };
-    Definition { layout, source, hash }
+    TaskDefinition { layout, source, hash }
 }
 
-/// Keys are written in canonical order, so that printing it is all there is to do.
-fn source(name: &str, settings: &Settings) -> Json {
+/// Inserts keys in canonical order, so that printing the value gives canonical JSON.
+fn source(name: &str, settings: &TaskSettings) -> Json {
     let Timeouts { queue, attempt, heartbeat, total } = settings.timeouts;
     let limits = [("attempt", attempt), ("heartbeat", heartbeat), ("queue", queue), ("total", total)];
     let limits: Map<String, Json> = limits
@@ -93,31 +93,31 @@ fn source(name: &str, settings: &Settings) -> Json {
     Json::Object(source)
 }
 
-/// Reads `max_attempts`, `retry` and `timeouts` of a request for a task; its other fields are somebody else's. Problems are
-/// placed by their path within the request (`retry.backoff.type`); their line and column mean nothing.
-pub fn settings(request: &Map<String, Json>) -> Result<Settings, Vec<Diagnostic>> {
+/// Reads `max_attempts`, `retry` and `timeouts` of a request that creates a task; the server reads the other fields. A
+/// problem has a path within the request (`retry.backoff.type`); its line and column have no meaning.
+pub fn settings(request: &Map<String, Json>) -> Result<TaskSettings, Vec<Diagnostic>> {
     let given = |(name, value): (&String, &Json)| {
         ["max_attempts", "retry", "timeouts"].contains(&name.as_str()).then(|| (name.clone(), value.clone()))
     };
     let given: Map<String, Json> = request.iter().filter_map(given).collect();
     if given.is_empty() {
-        return Ok(Settings::default());
+        return Ok(TaskSettings::default());
     }
     let text = Json::Object(given).to_string();
     let tree = read(text.as_bytes(), Syntax::Json).map_err(|malformed| malformed.0)?;
     let mut problems = Problems::new(tree.source());
     tree.root().check_numbers(&mut problems);
-    let settings = fields::object(tree.root(), "a task", &mut problems).and_then(|f| settle(&f, &mut problems));
+    let settings = fields::object(tree.root(), "a task", &mut problems).and_then(|f| read_fields(&f, &mut problems));
     match settings {
         Some(settings) if problems.is_empty() => Ok(settings),
         _ => Err(problems.finish(Some(tree.root()))),
     }
 }
 
-fn settle(fields: &Fields<'_>, problems: &mut Problems<'_>) -> Option<Settings> {
+fn read_fields(fields: &Fields<'_>, problems: &mut Problems<'_>) -> Option<TaskSettings> {
     let mut retry = retry::read(fields, retry::task_default(), problems);
     if let Some(node) = fields.get("max_attempts") {
-        if let Some(second) = counts_too(fields) {
+        if let Some(second) = attempts_in_retry(fields) {
             let message = format!("`max_attempts` and `{second}` cannot both be given");
             let draft = Draft::new(codes::EXCLUSIVE_FIELDS, node.span.clone(), message);
             problems.push(draft.hint("both say how often it is tried; keep one of them"));
@@ -125,11 +125,11 @@ fn settle(fields: &Fields<'_>, problems: &mut Problems<'_>) -> Option<Settings> 
         retry.max_attempts = fields::whole(node, "max_attempts", 1..=ATTEMPTS_MAX, problems)? as u32;
     }
     let timeouts = fields.get("timeouts").map_or(Some(Timeouts::default()), |node| Timeouts::read(node, problems))?;
-    Some(Settings { retry, timeouts })
+    Some(TaskSettings { retry, timeouts })
 }
 
-/// What of `retry` says how often, like `max_attempts` beside it.
-fn counts_too(fields: &Fields<'_>) -> Option<&'static str> {
+/// The part of `retry` that also sets the number of attempts.
+fn attempts_in_retry(fields: &Fields<'_>) -> Option<&'static str> {
     match &fields.get("retry")?.value {
         Value::Text(_) => Some("retry: never"),
         Value::Object(policy) if policy.iter().any(|e| e.key == "max_attempts") => Some("retry.max_attempts"),

@@ -1,8 +1,8 @@
-//! How tests say what a definition should give: problems as text, one a line.
+//! Helpers for tests: definitions in, problems as text out, one per line.
 
 use crate::{Compiled, Syntax, compile, read};
 
-/// Compiles YAML (and so JSON).
+/// Compiles YAML (or JSON, which is a subset).
 pub(crate) fn compiled(source: &str) -> Result<Compiled, String> {
     let lines = |found: Vec<crate::Diagnostic>| found.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n");
     let tree = read(source.as_bytes(), Syntax::Yaml).map_err(|malformed| lines(malformed.0))?;
@@ -15,7 +15,7 @@ pub(crate) fn steps(source: &str) -> Result<Compiled, String> {
     compiled(&format!("name: test\ntasks:\n{}", indented.join("\n")))
 }
 
-/// Checks the problems of steps, without their places.
+/// Checks the problems of steps, without their positions.
 pub(crate) fn check(source: &str, expected: &str) {
     let found = match steps(source) {
         Ok(_) => "ok".to_owned(),

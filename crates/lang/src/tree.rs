@@ -1,41 +1,41 @@
-//! A document as a tree in which every value knows the bytes it came from.
+//! A document as a tree in which every value knows its position in the source.
 //!
-//! JSON and YAML both end here. The tree keeps the author's order and has already refused what could be
-//! read in two ways (duplicate keys, aliases, other encodings). Invariant: a whole number below 2^53
-//! is an [`Value::Int`] however it was written, so `1`, `1.0` and `1e0` are one value from here on.
+//! Both JSON and YAML are parsed to this tree. It keeps the author's order. Ambiguous input (duplicate keys, aliases,
+//! other encodings) has been refused before. Invariant: a whole number below 2^53 is a [`Value::Int`] however it was
+//! written, so `1`, `1.0` and `1e0` are the same value.
 
 use crate::codes;
 use crate::diagnostic::{Diagnostic, Draft, Problems, is_hostile, place_in, printable};
 use std::fmt::Write as _;
 use std::ops::Range;
 
-/// A larger definition is refused before it is read.
+/// A larger definition is refused before it is parsed.
 pub const DEFINITION_MAX: usize = 1024 * 1024;
 /// Lists and objects nested deeper are refused.
 pub const DEPTH_MAX: usize = 64;
-/// Below this every whole number has a double of its own; 2^53 + 1 already reads as 2^53.
+/// Below this, a double can hold every whole number; 2^53 + 1 already becomes 2^53.
 const EXACT_BELOW: f64 = 9_007_199_254_740_992.0;
 
-/// How a document is written.
+/// The syntax of a document.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Syntax {
     Json,
     Yaml,
 }
 
-/// A document that could be read.
+/// A parsed document.
 #[derive(Clone, Debug)]
 pub struct Tree {
     source: String,
-    root: Node,
+    root: TreeNode,
 }
 
-/// Why a document could not be read at all.
+/// Why a document could not be parsed.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Malformed(pub Vec<Diagnostic>);
 
 #[derive(Clone, Debug)]
-pub(crate) struct Node {
+pub(crate) struct TreeNode {
     pub span: Range<usize>,
     pub value: Value,
 }
@@ -45,10 +45,10 @@ pub(crate) enum Value {
     Null,
     Bool(bool),
     Int(i64),
-    /// Never a whole number below 2^53; may be infinite when what was written is.
+    /// Never a whole number below 2^53; infinite when the number in the source is too large.
     Real(f64),
     Text(String),
-    List(Vec<Node>),
+    List(Vec<TreeNode>),
     Object(Vec<Entry>),
 }
 
@@ -56,10 +56,10 @@ pub(crate) enum Value {
 pub(crate) struct Entry {
     pub key: String,
     pub key_span: Range<usize>,
-    pub value: Node,
+    pub value: TreeNode,
 }
 
-/// Reads a document into a tree, or says why it is none.
+/// Parses a document to a tree.
 pub fn read(source: &[u8], syntax: Syntax) -> Result<Tree, Malformed> {
     if source.len() > DEFINITION_MAX {
         let message = format!("a definition has at most {DEFINITION_MAX} bytes, this one has {}", source.len());
@@ -85,7 +85,7 @@ fn refuse(source: &str, draft: Draft) -> Malformed {
     Malformed(vec![draft.place(source)])
 }
 
-/// The bytes as text; the error carries what could be read, so that a line can be named.
+/// The bytes as text. The error has the valid prefix, so that the position can be computed.
 pub(crate) fn utf8(source: &[u8]) -> Result<&str, (&str, Draft)> {
     std::str::from_utf8(source).map_err(|error| {
         let at = error.valid_up_to();
@@ -97,11 +97,11 @@ pub(crate) fn utf8(source: &[u8]) -> Result<&str, (&str, Draft)> {
 }
 
 impl Tree {
-    pub(crate) fn root(&self) -> &Node {
+    pub(crate) fn root(&self) -> &TreeNode {
         &self.root
     }
 
-    /// The text it was read from.
+    /// The text of the document.
     pub fn source(&self) -> &str {
         &self.source
     }
@@ -117,7 +117,7 @@ impl Tree {
     }
 }
 
-/// What a number is, whatever its spelling.
+/// The value of a number, however it was written.
 pub(crate) fn number(n: f64) -> Value {
     if n.fract() == 0.0 && n.abs() < EXACT_BELOW { Value::Int(n as i64) } else { Value::Real(n) }
 }
@@ -132,7 +132,7 @@ pub(crate) fn too_large(span: &Range<usize>) -> Draft {
     Draft::new(codes::NUMBER_TOO_LARGE, span.clone(), message).hint("write it as a text, in quotes")
 }
 
-impl Node {
+impl TreeNode {
     pub fn to_json(&self) -> serde_json::Value {
         use serde_json::Value as Json;
         match &self.value {
@@ -141,12 +141,12 @@ impl Node {
             Value::Int(n) => Json::from(*n),
             Value::Real(n) => Json::from(*n),
             Value::Text(text) => Json::from(text.as_str()),
-            Value::List(items) => items.iter().map(Node::to_json).collect(),
+            Value::List(items) => items.iter().map(TreeNode::to_json).collect(),
             Value::Object(entries) => entries.iter().map(|e| (e.key.clone(), e.value.to_json())).collect(),
         }
     }
 
-    /// The type as people call it.
+    /// The name of the type, for messages.
     pub fn kind(&self) -> &'static str {
         match &self.value {
             Value::Null => "null",
@@ -158,7 +158,7 @@ impl Node {
         }
     }
 
-    /// Reports every number that would not survive as it was written.
+    /// Reports every number that lost digits.
     pub fn check_numbers(&self, problems: &mut Problems<'_>) {
         match &self.value {
             Value::Real(n) if is_inexact(*n) => problems.push(too_large(&self.span)),
@@ -175,7 +175,7 @@ impl Node {
         let mut node = self;
         loop {
             node = match &node.value {
-                // Children stand in the order of the text, so the last that starts before it is the one.
+                // Children are in the order of the text, so only the last one that starts before `span` can contain it.
                 Value::Object(entries) => {
                     let after = entries.partition_point(|e| e.key_span.start <= span.start);
                     let Some(entry) = after.checked_sub(1).and_then(|i| entries.get(i)) else { return path };
@@ -213,15 +213,15 @@ fn push_key(path: &mut String, key: &str) {
         }
         path.push_str(&printable(key));
     } else {
-        // Debug-printing escapes quotes; the printable form has nothing else left to escape.
+        // Debug formatting escapes quotes; nothing else is left to escape.
         let harmless: String = key.chars().filter(|c| !is_hostile(*c)).take(80).collect();
         let _ = write!(path, "[{harmless:?}]");
     }
 }
 
-/// Where `text[at..at + len]` of a text node stands in the source. Escapes and folded lines make the
-/// source longer than the text; where the two cannot be aligned, the answer is the whole node.
-pub(crate) fn inside(source: &str, node: &Node, text: &str, at: usize, len: usize) -> Range<usize> {
+/// The range of `text[at..at + len]` of a text node in the source. Escapes and folded lines make the source longer than
+/// the text; when the two cannot be aligned, the result is the range of the whole node.
+pub(crate) fn inside(source: &str, node: &TreeNode, text: &str, at: usize, len: usize) -> Range<usize> {
     let whole = node.span.clone();
     let Some(raw) = source.get(whole.clone()) else { return whole };
     let quote = usize::from(raw.starts_with(['"', '\'']));
@@ -242,7 +242,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_place_in_the_text_is_a_path() {
+    fn a_position_in_the_text_has_a_path() {
         let source = r#"{"tasks": {"a b": {"needs": ["x", {"y": 1}]}}}"#;
         let tree = read(source.as_bytes(), Syntax::Json).unwrap();
         for (part, path) in [
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn t37_too_large_and_not_text_are_refused_before_reading() {
+    fn t37_too_large_and_invalid_utf8_are_refused_before_parsing() {
         let codes = |bytes: &[u8]| read(bytes, Syntax::Json).unwrap_err().0[0].to_string();
         assert_eq!(
             codes(&vec![b'['; DEFINITION_MAX + 1]),

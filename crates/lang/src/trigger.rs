@@ -1,4 +1,4 @@
-//! What starts runs by itself, as people write it: a schedule, a webhook, or a door to open by hand.
+//! Triggers: schedules, webhooks and manual triggers, as users write them.
 //!
 //! ```text
 //!   POST /triggers {name, type, workflow, config}      ─┐
@@ -6,15 +6,15 @@
 //!   trigger: cron, cron: …   trigger: webhook, webhook: ─┘
 //! ```
 //!
-//! One reader for all three, and for what is stored: [`Spec::config`] is JSON that [`stored`] reads
-//! back, with every default filled in. A secret may be given and is never shown: [`Spec::shown`] says
-//! `has_secret` instead, and who sends that back means the secret that is already there.
+//! One reader serves all three, and stored triggers too: [`Spec::config`] is JSON with every default filled in, and
+//! [`stored`] reads it back. Users can set a secret but never see it: [`Spec::shown`] has `has_secret` instead. A
+//! request with `has_secret: true` keeps the stored secret.
 
 use crate::codes;
 use crate::cron::{Cron, Zone};
 use crate::diagnostic::{Draft, Problems, quoted};
 use crate::fields::{self, Fields, Shape, Unit, duration};
-use crate::tree::Node;
+use crate::tree::TreeNode;
 use kernel::event::TriggerKind;
 use kernel::time::Span;
 use serde_json::{Value as Json, json};
@@ -22,11 +22,11 @@ use serde_json::{Value as Json, json};
 mod request;
 mod webhook;
 
-pub use request::{Change, Request, change, request};
+pub use request::{CurrentTrigger, TriggerRequest, change, request};
 pub use webhook::{Dedup, Webhook};
 pub(crate) use webhook::{is_secret, read as webhook, without_secret};
 
-/// A trigger that can be honoured.
+/// A valid trigger.
 #[derive(Clone, Debug)]
 pub enum Spec {
     Schedule(Box<Schedule>),
@@ -42,10 +42,10 @@ pub struct Schedule {
     pub zone: Zone,
     pub timezone: String,
     pub missed: Missed,
-    /// How far back missed moments are made up for.
+    /// How far back missed fire times are caught up.
     pub missed_window: Span,
     pub overlap: Overlap,
-    /// Each run starts up to this much after its moment.
+    /// Each run starts up to this much after its fire time.
     pub jitter: Span,
 }
 
@@ -67,19 +67,19 @@ macro_rules! words {
 pub(crate) use words;
 
 words! {
-    /// What becomes of moments that passed while nobody was there.
+    /// What happens to fire times that were missed while no node was running.
     Missed {
-        /// Each is a recorded skip.
+        /// Each one is recorded as skipped.
         Skip = "skip",
-        /// One run for the newest.
+        /// One run for the latest one.
         Latest = "latest",
-        /// One run for each, oldest first.
+        /// One run for each one, oldest first.
         All = "all",
     }
 }
 
 words! {
-    /// What becomes of a moment while the run before is still open.
+    /// What happens at a fire time while the previous run is still open.
     Overlap {
         Allow = "allow",
         Skip = "skip",
@@ -87,7 +87,7 @@ words! {
     }
 }
 
-/// Missed moments are made up for within a day unless something else is said.
+/// The default of `missed_window`.
 const WINDOW: Span = Span::from_days(1);
 const WINDOW_MAX: Span = Span::from_days(31);
 const JITTER_MAX: Span = Span::from_secs(3_600);
@@ -113,7 +113,7 @@ impl Spec {
         }
     }
 
-    /// What is stored: whole, secrets included.
+    /// The stored configuration, including secrets.
     pub fn config(&self) -> Json {
         match self {
             Spec::Schedule(schedule) => schedule.config(),
@@ -122,7 +122,7 @@ impl Spec {
         }
     }
 
-    /// What people are shown: no secret, and no value that a request must carry.
+    /// The configuration that users see, without the secret and without the values of required headers.
     pub fn shown(&self) -> Json {
         match self {
             Spec::Webhook(webhook) => webhook.shown(),
@@ -141,7 +141,7 @@ impl Schedule {
     }
 }
 
-/// Reads what [`Spec::config`] wrote; `None` if it is not that.
+/// Reads the output of [`Spec::config`]; `None` for anything else.
 pub fn stored(kind: TriggerKind, config: &str) -> Option<Spec> {
     let tree = crate::read(config.as_bytes(), crate::Syntax::Json).ok()?;
     let mut problems = Problems::new(tree.source());
@@ -152,7 +152,7 @@ pub fn stored(kind: TriggerKind, config: &str) -> Option<Spec> {
 /// A trigger's config, by its kind.
 fn spec(
     kind: TriggerKind,
-    config: Option<&Node>,
+    config: Option<&TreeNode>,
     place: &std::ops::Range<usize>,
     problems: &mut Problems<'_>,
 ) -> Option<Spec> {
@@ -179,10 +179,10 @@ fn spec(
     }
 }
 
-/// A schedule; the policies stand in `fields`.
+/// A schedule; `fields` has its policies.
 pub(crate) fn schedule(
-    cron: Option<&Node>,
-    timezone: Option<&Node>,
+    cron: Option<&TreeNode>,
+    timezone: Option<&TreeNode>,
     fields: &Fields<'_>,
     problems: &mut Problems<'_>,
 ) -> Option<Schedule> {
@@ -222,7 +222,7 @@ pub(crate) fn schedule(
     })
 }
 
-fn zone(node: &Node, problems: &mut Problems<'_>) -> Option<(Zone, String)> {
+fn zone(node: &TreeNode, problems: &mut Problems<'_>) -> Option<(Zone, String)> {
     let name = fields::text(node, "timezone", problems)?;
     if let Some(zone) = Zone::get(name) {
         return Some((zone, name.to_owned()));

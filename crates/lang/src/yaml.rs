@@ -1,19 +1,19 @@
-//! YAML 1.2, minus everything that makes one text mean two things.
+//! YAML 1.2 without its ambiguous features.
 //!
-//! `saphyr-parser` gives events with character positions; this module turns them into the same tree
-//! JSON gives. Anchors, aliases, tags, merges and further documents are refused, and plain words are
-//! read strictly: only `true` and `false` are booleans, so `no` stays the country. Nothing here recurses:
-//! the open collections are a stack that ends at the depth limit.
+//! `saphyr-parser` produces events with character positions; this module builds the same tree from them as the JSON
+//! parser. Anchors, aliases, tags, merge keys and more than one document are refused. Plain words are strict: only
+//! `true` and `false` are booleans, so `no` stays the country code. Nothing here recurses: the open collections are a
+//! stack, bounded by the depth limit.
 
 use crate::codes;
 use crate::diagnostic::{Draft, Problems, quoted};
 use crate::json::{is_json_number, repeats};
-use crate::tree::{self, DEPTH_MAX, Entry, Node, Value};
+use crate::tree::{self, DEPTH_MAX, Entry, TreeNode, Value};
 use saphyr_parser::{Event, Parser, ScalarStyle, Span};
 use std::ops::Range;
 
-/// Builds the tree of a definition. What can be understood is read on, so all refusals come at once.
-pub(crate) fn read(text: &str, problems: &mut Problems<'_>) -> Result<Node, Draft> {
+/// Builds the tree of a definition. Parsing continues after most problems, so that they are reported together.
+pub(crate) fn read(text: &str, problems: &mut Problems<'_>) -> Result<TreeNode, Draft> {
     refuse_unprintable(text)?;
     let offsets = Offsets::new(text);
     let mut builder = Builder { open: Vec::new(), root: None, documents: 0, problems };
@@ -29,7 +29,7 @@ pub(crate) fn read(text: &str, problems: &mut Problems<'_>) -> Result<Node, Draf
     builder.root.ok_or_else(|| Draft::new(codes::MALFORMED_YAML, 0..0, "the document is empty"))
 }
 
-/// The parser takes NUL for the end of the text; whatever else YAML does not print is refused with it.
+/// Refuses control characters. YAML does not allow them, and the parser would take NUL for the end of the text.
 fn refuse_unprintable(text: &str) -> Result<(), Draft> {
     if text.starts_with('\u{feff}') {
         let draft = Draft::new(codes::MALFORMED_YAML, 0..3, "the text begins with a byte order mark");
@@ -37,7 +37,7 @@ fn refuse_unprintable(text: &str) -> Result<(), Draft> {
     }
     let found = text.char_indices().find(|(_, c)| c.is_control() && !matches!(c, '\t' | '\n' | '\r' | '\u{85}'));
     found.map_or(Ok(()), |(at, c)| {
-        let message = format!("the control character {} may not stand here", quoted(&c.to_string()));
+        let message = format!("the control character {} is not allowed here", quoted(&c.to_string()));
         Err(Draft::new(codes::MALFORMED_YAML, at..at + c.len_utf8(), message))
     })
 }
@@ -52,7 +52,7 @@ fn syntax_error(info: &str, span: Range<usize>) -> Draft {
     Draft::new(codes::MALFORMED_YAML, span, format!("this is not YAML: {}", info.to_lowercase()))
 }
 
-/// Byte offsets of characters; nothing to keep for ASCII, where they are the same.
+/// The byte offsets of characters; empty for ASCII, where byte and character offsets are equal.
 struct Offsets(Vec<u32>);
 
 impl Offsets {
@@ -84,13 +84,13 @@ struct Open {
 }
 
 enum Kind {
-    List(Vec<Node>),
+    List(Vec<TreeNode>),
     Object { entries: Vec<Entry>, key: Option<(String, Range<usize>)> },
 }
 
 struct Builder<'p, 's> {
     open: Vec<Open>,
-    root: Option<Node>,
+    root: Option<TreeNode>,
     documents: usize,
     problems: &'p mut Problems<'s>,
 }
@@ -109,7 +109,7 @@ impl Builder<'_, '_> {
             Event::Alias(_) => {
                 let draft = Draft::new(codes::YAML_ALIAS, span.clone(), "aliases are not accepted");
                 self.problems.push(draft.hint("write the value out"));
-                self.place(Node { span, value: Value::Null });
+                self.place(TreeNode { span, value: Value::Null });
             }
             Event::Scalar(text, style, anchor, tag) => {
                 self.properties(anchor, tag.is_some(), &span);
@@ -145,7 +145,7 @@ impl Builder<'_, '_> {
         }
         if let Some(Open { kind: Kind::Object { key: key @ None, .. }, .. }) = self.open.last_mut() {
             self.problems.push(bad_key(&span, "a list or an object"));
-            // A stand-in, so that what follows is still read as key and value in turn.
+            // A placeholder key, so that keys and values still alternate.
             *key = Some((String::new(), span.start..span.start));
             self.open.push(Open { start: usize::MAX, kind });
             return Ok(());
@@ -168,11 +168,11 @@ impl Builder<'_, '_> {
             }
         };
         if start == usize::MAX {
-            return; // It stood where a key belongs and has been reported.
+            return; // It was used as a key, which has been reported.
         }
-        // A block ends where its last entry does; only a bracket has a place of its own.
+        // A block ends where its last entry ends; only a closing bracket has a position of its own.
         let end = if span.is_empty() { last.unwrap_or(span.end) } else { span.end };
-        self.place(Node { span: start..end.max(start), value });
+        self.place(TreeNode { span: start..end.max(start), value });
     }
 
     fn scalar(&mut self, text: String, style: ScalarStyle, span: Range<usize>) {
@@ -185,7 +185,7 @@ impl Builder<'_, '_> {
             _ => Value::Text(text),
         };
         if !is_key {
-            return self.place(Node { span, value });
+            return self.place(TreeNode { span, value });
         }
         let key = match value {
             Value::Text(name) => {
@@ -196,7 +196,7 @@ impl Builder<'_, '_> {
                 (name, span)
             }
             value => {
-                let found = Node { span, value };
+                let found = TreeNode { span, value };
                 self.problems.push(bad_key(&found.span, found.kind()));
                 (String::new(), found.span.start..found.span.start)
             }
@@ -206,20 +206,20 @@ impl Builder<'_, '_> {
         }
     }
 
-    /// Puts a finished value where it belongs.
-    fn place(&mut self, mut node: Node) {
+    /// Adds a finished value to the innermost open collection.
+    fn place(&mut self, mut node: TreeNode) {
         match self.open.last_mut().map(|open| &mut open.kind) {
             None => self.root = Some(node),
             Some(Kind::List(items)) => items.push(node),
             Some(Kind::Object { entries, key }) => match key.take() {
-                // An alias where a key belongs; reported already.
+                // An alias used as a key; reported already.
                 None => *key = Some((String::new(), node.span.start..node.span.start)),
                 Some((name, key_span)) => {
-                    // A value left out has no place of its own: it stands behind its key.
+                    // A missing value has no position of its own: use the end of its key.
                     if node.span.is_empty() {
                         node.span = key_span.end..key_span.end;
                     }
-                    // Stand-ins for keys that were refused are dropped, so they cannot repeat each other.
+                    // Placeholder keys are dropped, so that they are not reported as duplicates of each other.
                     if !key_span.is_empty() {
                         entries.push(Entry { key: name, key_span, value: node });
                     }
@@ -233,7 +233,7 @@ fn bad_key(span: &Range<usize>, found: &str) -> Draft {
     Draft::new(codes::YAML_KEY, span.clone(), format!("a key must be a text, found {found}")).hint("quote it")
 }
 
-/// What a plain word means. The draft of an error has no place yet.
+/// The value of a plain word. The draft of an error has no position yet.
 fn plain(text: String) -> Result<Value, Draft> {
     match text.as_str() {
         "" | "~" | "null" => return Ok(Value::Null),
@@ -267,7 +267,7 @@ fn plain(text: String) -> Result<Value, Draft> {
     Ok(tree::number(if text.starts_with('-') { -value } else { value }))
 }
 
-/// Completes `.5` and `5.`, which YAML takes for numbers; `None` when the word is none.
+/// A YAML number in JSON syntax (`.5` becomes `0.5`); `None` when the word is not a number.
 fn as_json_number(text: &str) -> Option<String> {
     let split = text.find(['e', 'E']).unwrap_or(text.len());
     let (mantissa, exponent) = text.split_at(split);
@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn plain_words_mean_one_thing() {
+    fn plain_words_have_one_meaning() {
         for (source, expected) in [
             ("[true, false, yes, no, on, True, y]", r#"[true,false,"yes","no","on","True","y"]"#),
             ("[null, ~, Null]", r#"[null,null,"Null"]"#),
@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn what_reads_two_ways_is_refused() {
+    fn ambiguous_input_is_refused() {
         for (source, expected) in [
             (
                 "a: 012",
@@ -327,7 +327,7 @@ mod tests {
                 "a: -.inf",
                 "1:4 ambiguous_number a: `-.inf` could be a number or a text (JSON has no such number; quote it if it is text)",
             ),
-            ("a: 1\nb: 2\na: 3", "3:1 duplicate_key a: the key `a` stands here a second time"),
+            ("a: 1\nb: 2\na: 3", "3:1 duplicate_key a: the key `a` appears a second time"),
             (
                 "a: &x 1\nb: *x",
                 "1:4 yaml_anchor a: this value has an anchor (remove `&name` and write the value out where it is used)\n2:4 yaml_alias b: aliases are not accepted (write the value out)",
@@ -344,7 +344,7 @@ mod tests {
             ),
             ("<<: {a: 1}", "1:1 yaml_merge [\"<<\"]: merge keys are not accepted (write the entries out)"),
             ("", "1:1 malformed_yaml: the document is empty"),
-            ("a: 1\0b: 2", "1:5 malformed_yaml: the control character `\\u{0}` may not stand here"),
+            ("a: 1\0b: 2", "1:5 malformed_yaml: the control character `\\u{0}` is not allowed here"),
             (
                 "\u{feff}a: 1",
                 "1:1 malformed_yaml: the text begins with a byte order mark (save the file as UTF-8 without BOM)",
@@ -358,8 +358,8 @@ mod tests {
     }
 
     #[test]
-    fn places_are_right_behind_other_alphabets() {
-        assert_eq!(outcome("é: ü\nñ: {ö: 1, ö: 2}"), "2:11 duplicate_key ñ.ö: the key `ö` stands here a second time");
+    fn positions_are_right_after_non_ascii_text() {
+        assert_eq!(outcome("é: ü\nñ: {ö: 1, ö: 2}"), "2:11 duplicate_key ñ.ö: the key `ö` appears a second time");
     }
 
     #[test]

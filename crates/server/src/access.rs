@@ -1,7 +1,8 @@
-//! Who may speak to this server: whoever is on the machine (`dev`), or whoever knows the key (`serve`).
+//! Which clients may use this server: every client on the same machine (`dev`), or every client with the admin key
+//! (`serve`).
 //!
-//! Only the SHA-256 of a key is kept. A key is random or long, so its hash gives nothing away, and two hashes are
-//! compared in the same time wherever they differ.
+//! Only the SHA-256 of the key is stored. The key is random or long, so its hash reveals nothing. Hashes are compared
+//! in constant time.
 
 use crate::Refusal;
 use api::Code;
@@ -10,13 +11,13 @@ use axum::http::header::AUTHORIZATION;
 use sha2::{Digest, Sha256};
 
 pub enum Access {
-    /// Without a key: from this machine, addressed as loopback or by one of these names.
+    /// No key; the request must be addressed to a loopback host or to one of these hosts.
     Local { hosts: Vec<String> },
-    /// With the key, from anywhere and by any name.
+    /// The admin key is required; any host name is accepted.
     Key(KeyHash),
 }
 
-/// What is kept of a key.
+/// The SHA-256 of the admin key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeyHash(pub [u8; 32]);
 
@@ -31,19 +32,19 @@ impl KeyHash {
         std::hint::black_box(differing) == 0
     }
 
-    /// Does the request carry the key?
+    /// Refuses a request without the key.
     pub(crate) fn admit(&self, headers: &HeaderMap) -> Result<(), Refusal> {
-        let hint = "send `Authorization: Bearer <key>` with the key of this server";
+        let hint = "send `Authorization: Bearer <key>` with the admin key of this server";
         match bearer(headers) {
             Some(key) if self.is_of(key) => Ok(()),
-            Some(_) => Err(Refusal::new(Code::KeyInvalid, "this is not a key of this server").hint(hint)),
-            None => Err(Refusal::new(Code::KeyRequired, "this server asks for a key").hint(hint)),
+            Some(_) => Err(Refusal::new(Code::KeyInvalid, "this is not the admin key of this server").hint(hint)),
+            None => Err(Refusal::new(Code::KeyRequired, "this server requires its admin key").hint(hint)),
         }
     }
 }
 
-/// `/healthz` and its like are for machines that watch, the page holds no data, and callbacks and webhooks are called
-/// by strangers whose token or signature is the authority. Everything else asks for the key.
+/// Whether a path needs no key. Health checks are for monitoring, and the files of the dashboard contain no data.
+/// Callbacks and webhooks come from other systems, which authenticate with a token or a signature.
 pub(crate) fn is_open(path: &str) -> bool {
     matches!(path, "/" | "/healthz" | "/readyz")
         || ["/ui/", "/wh/", "/webhooks/"].iter().any(|folder| path.starts_with(folder))
@@ -61,7 +62,7 @@ mod tests {
     use axum::http::HeaderValue;
 
     #[test]
-    fn only_the_key_opens() {
+    fn only_the_right_key_is_admitted() {
         let key = KeyHash::of("sk_right");
         for (header, expected) in [
             (Some("Bearer sk_right"), Ok(())),
@@ -77,13 +78,13 @@ mod tests {
         ] {
             let headers = header.map(|text| (AUTHORIZATION, HeaderValue::from_static(text)));
             let admitted = key.admit(&headers.into_iter().collect());
-            let said = admitted.map_err(|refusal| refusal.code().map_or("", Code::as_str));
-            assert_eq!(said, expected, "{header:?}");
+            let outcome = admitted.map_err(|refusal| refusal.code().map_or("", Code::as_str));
+            assert_eq!(outcome, expected, "{header:?}");
         }
     }
 
     #[test]
-    fn what_is_open_is_a_short_list() {
+    fn only_a_few_paths_need_no_key() {
         for (path, expected) in [
             ("/", true),
             ("/healthz", true),

@@ -1,4 +1,4 @@
-//! Reading request bodies: exact media types, limits before parsing, one parse.
+//! Reads request bodies: only the supported media types, size limits before parsing, each body parsed once.
 
 use crate::Refusal;
 use api::Code;
@@ -12,14 +12,14 @@ use lang::Syntax;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-/// Definitions.
+/// Size limit of a definition.
 pub const DEFINITION_MAX: usize = 1024 * 1024;
-/// Trigger bodies and callbacks.
+/// Size limit of a trigger body, a callback or a result.
 pub const PAYLOAD_MAX: usize = 256 * 1024;
-/// A batch of trigger bodies.
+/// Size limit of a batch of trigger bodies.
 pub const BATCH_MAX: usize = 8 * 1024 * 1024;
 
-/// Collects a body of at most `limit` bytes.
+/// Reads a body of at most `limit` bytes.
 pub async fn collect(body: Body, limit: usize) -> Result<Bytes, Refusal> {
     match Limited::new(body, limit).collect().await {
         Ok(collected) => Ok(collected.to_bytes()),
@@ -30,11 +30,13 @@ pub async fn collect(body: Body, limit: usize) -> Result<Bytes, Refusal> {
     }
 }
 
-/// The syntax a `Content-Type` promises. What a form or a plain script tag could send is refused.
+/// The syntax that `Content-Type` names. Media types that an HTML form can send are refused, see
+/// [`guard`](crate::guard).
 pub fn syntax(headers: &HeaderMap) -> Result<Syntax, Refusal> {
     if let Some(encoding) = headers.get(CONTENT_ENCODING).filter(|v| *v != "identity") {
         let encoding = encoding.to_str().unwrap_or("?");
-        return Err(unsupported(format!("bodies encoded as `{encoding}` are not read")).hint("send it uncompressed"));
+        let message = format!("bodies with `Content-Encoding: {encoding}` are not supported");
+        return Err(unsupported(message).hint("send it uncompressed"));
     }
     let given = headers.get(CONTENT_TYPE).and_then(|v| v.to_str().ok()).unwrap_or_default();
     let essence = given.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
@@ -43,7 +45,7 @@ pub fn syntax(headers: &HeaderMap) -> Result<Syntax, Refusal> {
         "application/yaml" | "application/x-yaml" | "text/yaml" | "text/x-yaml" => Ok(Syntax::Yaml),
         "" => Err(unsupported("the body has no `Content-Type`".into())),
         other => Err(unsupported(format!(
-            "bodies of type `{}` are not read here",
+            "this route does not accept bodies of type `{}`",
             other.chars().take(80).collect::<String>()
         ))),
     }
@@ -61,12 +63,12 @@ pub async fn definition(headers: &HeaderMap, body: Body) -> Result<lang::Tree, R
     lang::read(&bytes, syntax).map_err(|malformed| Refusal::of_definition(400, &malformed.0))
 }
 
-/// A JSON payload; nothing at all reads as `null`.
+/// A JSON payload; an empty body is `null`.
 pub async fn payload(headers: &HeaderMap, body: Body) -> Result<Bytes, Refusal> {
     payload_of(headers, body, PAYLOAD_MAX).await
 }
 
-/// JSON of at most `limit` bytes; nothing at all reads as `null`.
+/// JSON of at most `limit` bytes; an empty body is `null`.
 pub async fn payload_of(headers: &HeaderMap, body: Body, limit: usize) -> Result<Bytes, Refusal> {
     let bytes = collect(body, limit).await?;
     if bytes.is_empty() {
@@ -79,26 +81,26 @@ pub async fn payload_of(headers: &HeaderMap, body: Body, limit: usize) -> Result
     Ok(bytes)
 }
 
-/// A body in one of our shapes. `Option` reads nothing at all as `None`.
+/// A JSON body as a type of `api`. As an `Option`, an empty body is `None`.
 pub async fn json<T: DeserializeOwned>(headers: &HeaderMap, body: Body) -> Result<T, Refusal> {
     parse(&payload(headers, body).await?)
 }
 
-/// JSON that was collected and checked, in one of our shapes.
+/// Parses JSON that was already collected and checked.
 pub fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Refusal> {
-    // serde would also fill a struct from a list, field by field.
+    // Derived deserializers would also fill a struct from a list, field by field.
     if bytes.trim_ascii_start().first() == Some(&b'[') {
         return Err(Refusal::new(Code::InvalidBody, "the body must be an object"));
     }
     serde_json::from_slice(bytes).map_err(|error| {
-        // The place within the line is of no use in a body that a program wrote.
+        // Line and column do not help with a body that a program wrote.
         let message = error.to_string();
         let message = message.split(" at line ").next().unwrap_or_default();
         Refusal::new(Code::InvalidBody, message.chars().take(200).collect::<String>())
     })
 }
 
-/// A duration in either spelling: `30s`, or a whole number of seconds.
+/// A duration: text such as `30s`, or a whole number of seconds.
 pub fn span(value: &Value) -> Option<Span> {
     match value {
         Value::String(text) => Span::parse(text),

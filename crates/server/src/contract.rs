@@ -1,15 +1,15 @@
-//! What each route promises: its parameters, its body, and every answer it can give.
+//! The contract of each route: its parameters, its body, and every response it can give.
 //!
 //! ```text
 //!   routes/*.rs ── Route ─┬─▶ Router         the handler
-//!                         ├─▶ hold           unknown parameters refused, answers checked
+//!                         ├─▶ enforce        refuses unknown parameters, checks responses
 //!                         └─▶ openapi.json   the document
 //! ```
 //!
-//! The rule: a [`Route`] is the only way to a handler, so one that is not in the document cannot exist,
-//! and a parameter that is not in the document is refused. What follows from a route's shape (a run in
-//! its path, a body, the guard before it) is said here once; a route only names what is its own. In
-//! debug builds an answer that was not promised is a panic, so every test looks for one.
+//! The rule: a [`Route`] is the only way to a handler. So every handler is in the OpenAPI document, and a parameter
+//! that is not in the document is refused. Errors that follow from the form of a route (a run in its path, a body, the
+//! guard) are added here once; a route declares only its own. In debug builds an undeclared response is a panic, so
+//! every test finds one.
 
 use crate::{App, Refusal};
 use api::Code;
@@ -32,7 +32,7 @@ pub struct Param {
     pub name: &'static str,
     pub about: &'static str,
     pub schema: fn() -> Value,
-    /// May be given several times.
+    /// The parameter may be given several times.
     pub is_repeated: bool,
 }
 
@@ -47,34 +47,34 @@ impl Param {
     }
 }
 
-/// What a request may carry.
+/// The body of a request.
 #[derive(Clone, Copy)]
 pub enum Carries {
     /// A definition, in JSON or YAML.
     Definition,
-    /// A definition, or only what the workflow shall be called.
+    /// A definition, or only new names for the workflow.
     Change,
-    /// JSON of the caller's own.
+    /// Any JSON.
     Payload,
     /// Any bytes of any type.
     Bytes,
-    /// An object of ours.
+    /// A JSON object of a type in `api`.
     Json { schema: SchemaOf, is_required: bool },
 }
 
-/// What a good answer looks like. (`allow`: not every shape has a route yet.)
+/// The body of a successful response. (`allow`: not every shape has a route yet.)
 #[allow(dead_code)]
 #[derive(Clone, Copy)]
-pub enum Shape {
+pub enum ResponseShape {
     /// `{"data": …}`
     Data(SchemaOf),
     /// `{"data": […], "next": …}`
     Page(SchemaOf),
-    /// The type says all of it.
+    /// The type is the whole body.
     Whole(SchemaOf),
-    /// Server-sent events, each with one of these as its data.
+    /// Server-sent events; the data of each has this type.
     Events(SchemaOf),
-    /// Anything in this media type.
+    /// Any content of this media type.
     Plain(&'static str),
     Nothing,
 }
@@ -87,7 +87,7 @@ pub struct Route {
     pub query: Vec<Param>,
     pub headers: Vec<Param>,
     pub carries: Option<Carries>,
-    pub answers: Vec<(u16, &'static str, Shape)>,
+    pub answers: Vec<(u16, &'static str, ResponseShape)>,
     handler: MethodRouter<Arc<App>>,
     codes: Vec<Code>,
     is_open: bool,
@@ -113,7 +113,7 @@ mod constructors {
     use super::*;
     methods! { get GET post POST put PUT patch PATCH delete DELETE }
 
-    /// Answers to every method that carries or asks for something.
+    /// Accepts GET, POST, PUT, PATCH and DELETE.
     pub fn any<H, T>(path: &'static str, handler: H, id: &'static str, summary: &'static str) -> Route
     where
         H: Handler<T, Arc<App>>,
@@ -161,30 +161,30 @@ impl Route {
         self
     }
 
-    /// A list: `limit` and `cursor`, and pages of `T`.
+    /// A list: accepts `limit` and `cursor`, responds with pages of `T`.
     pub fn pages<T: JsonSchema>(self) -> Route {
         let mut route = self.query(&[params::LIMIT, params::CURSOR]);
-        route.answers.push((200, "one page", Shape::Page(|g| g.subschema_for::<T>())));
+        route.answers.push((200, "one page", ResponseShape::Page(|g| g.subschema_for::<T>())));
         route
     }
 
     pub fn answers<T: JsonSchema>(self, status: u16, about: &'static str) -> Route {
-        self.shaped(status, about, Shape::Data(|g| g.subschema_for::<T>()))
+        self.shaped(status, about, ResponseShape::Data(|g| g.subschema_for::<T>()))
     }
 
-    /// An answer in another shape than `{"data": …}`.
-    pub fn shaped(mut self, status: u16, about: &'static str, shape: Shape) -> Route {
+    /// A response in another shape than `{"data": …}`.
+    pub fn shaped(mut self, status: u16, about: &'static str, shape: ResponseShape) -> Route {
         self.answers.push((status, about, shape));
         self
     }
 
-    /// Refusals that do not follow from the shape of the route.
+    /// Error codes that do not follow from the form of the route.
     pub fn refuses(mut self, codes: &[Code]) -> Route {
         self.codes.extend_from_slice(codes);
         self
     }
 
-    /// A header it reads, and refuses when it makes no sense.
+    /// A header that the route reads, and refuses if it is invalid.
     pub fn header(mut self, param: Param) -> Route {
         self.headers.push(param);
         self.refuses(&[Code::InvalidHeader])
@@ -195,11 +195,12 @@ impl Route {
         self
     }
 
-    /// A body that must be there, and one that may be left out.
+    /// A required JSON body.
     pub fn takes<T: JsonSchema>(self) -> Route {
         self.carries(Carries::Json { schema: |g| g.subschema_for::<T>(), is_required: true })
     }
 
+    /// An optional JSON body.
     pub fn may_take<T: JsonSchema>(self) -> Route {
         self.carries(Carries::Json { schema: |g| g.subschema_for::<T>(), is_required: false })
     }
@@ -209,41 +210,41 @@ impl Route {
         self.header(params::IDEMPOTENCY_KEY).refuses(&[Code::IdempotencyKeyReused])
     }
 
-    /// Called by strangers: the guard lets everyone through.
+    /// Other systems call the route: the guard does not check host, origin or key.
     pub fn open(mut self) -> Route {
         self.is_open = true;
         self
     }
 
-    /// Asks neither the engine nor the store for anything.
+    /// The route uses neither the engine nor the store.
     pub fn plain(mut self) -> Route {
         self.is_plain = true;
         self
     }
 
-    /// Changes things by one call whose effect is whole or not there: a caller that hangs up may cut the
-    /// handler short anywhere. Other writes are finished whether or not somebody still listens.
+    /// The handler makes a single atomic write, so it may be dropped anywhere when the client disconnects. The handlers
+    /// of other writes run to completion in any case.
     pub fn one_write(mut self) -> Route {
         self.is_one_write = true;
         self
     }
 
-    /// Does a server that has a key ask for it here?
+    /// Whether a server with a key requires it on this route.
     pub fn needs_key(&self) -> bool {
         !crate::access::is_open(self.path)
     }
 
-    /// Only what is documented may stand in the query. At the root, others choose the URL.
+    /// Whether undeclared query parameters are refused. Outside of `/api/`, other systems choose the URL.
     fn is_strict(&self) -> bool {
         self.path.starts_with("/api/")
     }
 
-    /// Names in braces, without the star of one that takes the rest of the path.
+    /// The names in braces, without the star of a parameter that matches the rest of the path.
     pub fn path_params(&self) -> impl Iterator<Item = &'static str> {
         self.path.split('{').skip(1).filter_map(|rest| Some(rest.split_once('}')?.0.trim_start_matches('*')))
     }
 
-    /// Every refusal this route can answer with, by status.
+    /// Every error code that the route can respond with, by status.
     pub fn refusals(&self) -> BTreeMap<u16, Vec<Code>> {
         use Code::*;
         let mut codes = self.codes.clone();
@@ -284,13 +285,13 @@ impl Route {
         by_status
     }
 
-    /// May a document that was not understood, or is wrong, be refused with a code of `lang`?
+    /// Whether the route can also respond with a code of `lang`, because it reads documents.
     pub fn reads_documents(&self) -> bool {
         self.carries.is_some_and(|carries| !matches!(carries, Carries::Bytes))
     }
 }
 
-/// The parameters several routes share.
+/// Parameters that several routes share.
 #[allow(dead_code)]
 pub mod params {
     use super::Param;
@@ -299,36 +300,37 @@ pub mod params {
 
     pub const LIMIT: Param = Param::new(
         "limit",
-        "how many at most",
+        "the maximum number of items",
         || json!({ "type": "integer", "minimum": 1, "maximum": LIMIT_MAX, "default": LIMIT_DEFAULT }),
     );
-    pub const CURSOR: Param = Param::new("cursor", "the `next` of the page before", || json!({ "type": "string" }));
+    pub const CURSOR: Param = Param::new("cursor", "`next` of the previous page", || json!({ "type": "string" }));
     pub const LABEL: Param = Param::new(
         "label",
-        "`key:value`",
+        "`key:value`; may be repeated",
         || json!({ "type": "string", "pattern": "^[A-Za-z0-9._-]{1,64}:[^\\x00-\\x1f\\x7f-\\x9f]{0,256}$" }),
     )
     .repeated();
     pub const SINCE: Param =
-        Param::new("since", "created at or after", || json!({ "type": "string", "format": "date-time" }));
+        Param::new("since", "created at or after this time", || json!({ "type": "string", "format": "date-time" }));
     pub const UNTIL: Param =
-        Param::new("until", "created before", || json!({ "type": "string", "format": "date-time" }));
-    pub const WORKFLOW: Param = Param::new("workflow", "an id, a name or a slug", || json!({ "type": "string" }));
+        Param::new("until", "created before this time", || json!({ "type": "string", "format": "date-time" }));
+    pub const WORKFLOW: Param =
+        Param::new("workflow", "the id, name or slug of a workflow", || json!({ "type": "string" }));
     pub const IDEMPOTENCY_KEY: Param = Param::new(
         "Idempotency-Key",
-        "a request with a key that was seen before is answered as the first one was, or refused if it differs",
+        "makes a request safe to repeat: with the same key it gets the first result; if it differs, it is refused",
         || json!({ "type": "string", "pattern": "^[\\x21-\\x7e]{1,255}$" }),
     );
     pub const LAST_EVENT_ID: Param =
-        Param::new("Last-Event-ID", "go on after this event", || json!({ "type": "string" }));
+        Param::new("Last-Event-ID", "resume after this event", || json!({ "type": "string" }));
 
     const fn named(name: &'static str, about: &'static str) -> Param {
         Param::new(name, about, || json!({ "type": "string", "minLength": 1 }))
     }
 
-    /// What may stand in a path.
+    /// Parameters in paths.
     pub const PATH: &[Param] = &[
-        named("workflow", "an id, a name or a slug, tried in that order"),
+        named("workflow", "the id, name or slug of a workflow, tried in this order"),
         Param::new(
             "run",
             "the id of a run",
@@ -339,38 +341,38 @@ pub mod params {
             "the id of a task",
             || json!({ "type": "string", "pattern": "^task_[0-7][0-9a-hjkmnp-tv-z]{25}(-(0|[1-9][0-9]{0,9}))?$" }),
         ),
-        named("type", "the name of a type of tasks"),
-        named("token", "from the URL that `{{wait.<step>.url}}` gave out"),
+        named("type", "the name of a task type"),
+        named("token", "the token in the URL that `{{wait.<step>.url}}` inserted"),
         named("trigger", "the id of a trigger"),
         named("delivery", "the id of a delivery"),
         named("path", "the path of a webhook trigger"),
-        named("edition", "which edition of the page, as the page names it"),
-        named("file", "the name of a file"),
+        named("edition", "the edition of the dashboard, from its links"),
+        named("file", "the path of a file"),
     ];
 }
 
-/// What [`hold`] needs to know of a route.
-struct Promise {
+/// What [`enforce`] checks for one route.
+struct RouteContract {
     known: Option<Vec<&'static str>>,
     statuses: Vec<u16>,
     codes: Vec<Code>,
 }
 
-impl Promise {
-    /// Problems of documents have no code here.
+impl RouteContract {
+    /// Problems of documents have no `Code`; only their status is checked.
     fn allows(&self, status: u16, code: Option<Code>) -> bool {
         self.statuses.contains(&status) && code.is_none_or(|code| self.codes.contains(&code))
     }
 }
 
-/// By the pattern of a path, then by method.
+/// The contract of every route, by path pattern and method.
 #[derive(Clone, Default)]
-pub struct Promises(Arc<HashMap<&'static str, Vec<(Method, Promise)>>>);
+pub struct RouteContracts(Arc<HashMap<&'static str, Vec<(Method, RouteContract)>>>);
 
-/// The routes of axum, and what each promised.
-pub fn mount(routes: Vec<Route>) -> (axum::Router<Arc<App>>, Promises) {
+/// The axum router, and the contract of each route.
+pub fn mount(routes: Vec<Route>) -> (axum::Router<Arc<App>>, RouteContracts) {
     let mut router = axum::Router::new();
-    let mut promises: HashMap<&'static str, Vec<(Method, Promise)>> = HashMap::new();
+    let mut promises: HashMap<&'static str, Vec<(Method, RouteContract)>> = HashMap::new();
     for route in routes {
         let refusals = route.refusals();
         for method in &route.methods {
@@ -380,24 +382,24 @@ pub fn mount(routes: Vec<Route>) -> (axum::Router<Arc<App>>, Promises) {
                 statuses.extend([400, 413, 422]);
             }
             let known = route.is_strict().then(|| route.query.iter().map(|p| p.name).collect());
-            let promise = Promise { known, statuses, codes: refusals.values().flatten().copied().collect() };
+            let promise = RouteContract { known, statuses, codes: refusals.values().flatten().copied().collect() };
             promises.entry(route.path).or_default().push((method.clone(), promise));
         }
-        let may_be_cut = route.is_one_write || route.methods == [Method::GET];
+        let is_droppable = route.is_one_write || route.methods == [Method::GET];
         router = router.route(
             route.path,
-            match may_be_cut {
+            match is_droppable {
                 true => route.handler,
-                false => route.handler.layer(axum::middleware::from_fn(finish)),
+                false => route.handler.layer(axum::middleware::from_fn(run_to_completion)),
             },
         );
     }
-    (router, Promises(Arc::new(promises)))
+    (router, RouteContracts(Arc::new(promises)))
 }
 
-/// Runs a handler to its end although the caller hung up: a store and a cache that belong together are
-/// then changed together.
-async fn finish(request: Request, next: Next) -> Response {
+/// Runs a handler to its end even if the client disconnects, so that a change of the store and the change of the cache
+/// that belongs to it both happen.
+async fn run_to_completion(request: Request, next: Next) -> Response {
     match tokio::spawn(next.run(request)).await {
         Ok(response) => response,
         Err(error) => match error.try_into_panic() {
@@ -407,9 +409,9 @@ async fn finish(request: Request, next: Next) -> Response {
     }
 }
 
-/// Refuses parameters the route does not know; in debug builds, answers it does not name.
-pub async fn hold(
-    State(promises): State<Promises>,
+/// Refuses query parameters that the route does not declare. In debug builds, also checks the response.
+pub async fn enforce(
+    State(promises): State<RouteContracts>,
     path: MatchedPath,
     request: Request,
     next: Next,
@@ -428,7 +430,7 @@ pub async fn hold(
         let code = response.extensions().get::<Code>().copied();
         assert!(
             promise.allows(status, code),
-            "{method} {} answered {status} {code:?}, which its route does not say",
+            "{method} {} responded with {status} {code:?}, which its route does not declare",
             path.as_str()
         );
     }
@@ -440,14 +442,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_route_promises_what_it_names_and_what_follows_from_its_shape() {
+    fn a_route_allows_what_it_declares_and_what_follows_from_its_form() {
         let handler = || async {};
-        let plain = get("/healthz", handler, "a", "").plain().shaped(200, "", Shape::Nothing);
-        let show = get("/api/v1/runs/{run}", handler, "b", "").shaped(200, "", Shape::Nothing);
+        let plain = get("/healthz", handler, "a", "").plain().shaped(200, "", ResponseShape::Nothing);
+        let show = get("/api/v1/runs/{run}", handler, "b", "").shaped(200, "", ResponseShape::Nothing);
         let make = post("/api/v1/runs/{run}/x", handler, "c", "")
             .carries(Carries::Payload)
             .idempotent()
-            .shaped(201, "", Shape::Nothing)
+            .shaped(201, "", ResponseShape::Nothing)
             .refuses(&[Code::RunEnded]);
         let (_, promises) = mount(vec![plain, show, make]);
         let promise = |path: &str| &promises.0[path][0].1;
@@ -467,7 +469,7 @@ mod tests {
         ] {
             assert_eq!(promise(path).allows(status, code), expected, "{path} {status} {code:?}");
         }
-        assert_eq!(promise("/healthz").known, None, "others choose what they add to it");
+        assert_eq!(promise("/healthz").known, None, "other systems choose the query");
         assert_eq!(promise("/api/v1/runs/{run}").known, Some(vec![]));
     }
 }

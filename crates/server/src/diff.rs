@@ -1,20 +1,19 @@
-//! What differs between two definitions: step by step and field by field, and as text.
+//! The differences between two definitions: by step and field, and as text.
 
 use api::{FieldDiffView, StepDiffView, StepsDiffView};
 use serde_json::{Map, Value};
 use similar::TextDiff;
 use std::time::Duration;
 
-/// A text that takes longer to compare gets a coarser answer.
+/// A text diff that takes longer becomes coarser.
 const TEXT_TIME_MAX: Duration = Duration::from_millis(500);
-/// What people call a version without changing what it does.
+/// Fields that name or describe a workflow without changing what it does.
 const NAMES: &[&str] = &["name", "slug", "description", "tags", "enabled", "version"];
 const STEPS: &str = "tasks";
 
 pub fn steps(old: &Value, new: &Value) -> StepsDiffView {
     let empty = Map::new();
-    let of = |definition: &'static str, value| member(value, definition);
-    let (old, new) = (of(STEPS, old).unwrap_or(&empty), of(STEPS, new).unwrap_or(&empty));
+    let (old, new) = (member(old, STEPS).unwrap_or(&empty), member(new, STEPS).unwrap_or(&empty));
     let changed = old.iter().filter_map(|(step, before)| {
         let fields = fields(before, new.get(step)?);
         (!fields.is_empty()).then(|| StepDiffView { step: step.clone(), fields })
@@ -30,7 +29,7 @@ fn member<'v>(value: &'v Value, name: &str) -> Option<&'v Map<String, Value>> {
     value.get(name)?.as_object()
 }
 
-/// Everything beside the steps and the names.
+/// Differences other than those in the steps and names.
 pub fn settings(old: &Value, new: &Value) -> Vec<FieldDiffView> {
     let rest = |value: &Value| match value {
         Value::Object(fields) => {
@@ -42,7 +41,7 @@ pub fn settings(old: &Value, new: &Value) -> Vec<FieldDiffView> {
     fields(&rest(old), &rest(new))
 }
 
-/// The innermost fields that differ. Lists are compared as a whole: their items have no names.
+/// The innermost fields that differ. Lists are compared as a whole, because their items have no names.
 fn fields(old: &Value, new: &Value) -> Vec<FieldDiffView> {
     let mut found = Vec::new();
     compare(String::new(), Some(old), Some(new), &mut found);
@@ -63,7 +62,7 @@ fn compare(path: String, old: Option<&Value>, new: Option<&Value>, found: &mut V
     }
 }
 
-/// A unified diff of both as indented JSON; empty when they are the same.
+/// A unified diff of both definitions as indented JSON; empty if they are equal.
 pub fn text(old: (&str, &Value), new: (&str, &Value)) -> String {
     let pretty = |value: &Value| serde_json::to_string_pretty(value).unwrap_or_default() + "\n";
     let (before, after) = (pretty(old.1), pretty(new.1));
@@ -77,7 +76,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn fields_are_found_wherever_they_are() {
+    fn fields_are_compared_at_any_depth() {
         let row = |path: &str, old: Option<Value>, new: Option<Value>| FieldDiffView { path: path.into(), old, new };
         for (old, new, expected) in [
             (json!({ "a": 1 }), json!({ "a": 1 }), vec![]),
@@ -93,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn steps_come_and_go() {
+    fn added_removed_and_changed_steps_are_found() {
         let old = json!({ "name": "x", "tasks": { "a": { "noop": {} }, "b": { "sleep": "1s" } } });
         let new =
             json!({ "name": "y", "max_duration": "1d", "tasks": { "b": { "sleep": "2s" }, "c": { "noop": {} } } });
@@ -101,8 +100,11 @@ mod tests {
         assert_eq!((found.added, found.removed), (vec!["c".to_owned()], vec!["a".to_owned()]));
         assert_eq!(found.changed[0].step, "b");
         assert_eq!(settings(&old, &new).iter().map(|f| f.path.as_str()).collect::<Vec<_>>(), ["max_duration"]);
-        let told = text(("1", &old), ("2", &new));
-        assert!(told.starts_with("--- 1\n+++ 2\n") && told.contains("+      \"sleep\": \"2s\""), "{told}");
+        let text_diff = text(("1", &old), ("2", &new));
+        assert!(
+            text_diff.starts_with("--- 1\n+++ 2\n") && text_diff.contains("+      \"sleep\": \"2s\""),
+            "{text_diff}"
+        );
         assert_eq!(text(("1", &old), ("1", &old)), "");
     }
 }

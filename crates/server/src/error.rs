@@ -1,4 +1,4 @@
-//! A request that is refused, and how that looks.
+//! A refused request and its error response.
 
 use api::{At, Code, ErrorBody, Problem};
 use axum::Json;
@@ -7,14 +7,14 @@ use axum::response::{IntoResponse, Response};
 use engine::triggers::webhook::Rejection;
 use lang::Diagnostic;
 
-/// Boxed: the good path should not carry the size of the bad one.
+/// Boxed, so that the `Result` of a successful request stays small.
 #[derive(Debug)]
 pub struct Refusal(Box<Inner>);
 
 #[derive(Debug)]
 struct Inner {
     status: u16,
-    /// None for problems of definitions, which have codes of their own.
+    /// `None` for problems of definitions, which have their own codes.
     code: Option<Code>,
     problem: Problem,
     retry_after: Option<u32>,
@@ -31,13 +31,13 @@ impl Refusal {
         self
     }
 
-    /// Which field, parameter or header it is about.
+    /// The field, parameter or header that is wrong.
     pub fn at(mut self, path: impl Into<String>) -> Refusal {
         self.0.problem.at = Some(At { path: path.into(), line: None, column: None });
         self
     }
 
-    /// None for problems of definitions.
+    /// `None` for problems of definitions.
     pub fn code(&self) -> Option<Code> {
         self.0.code
     }
@@ -51,7 +51,7 @@ impl Refusal {
         Refusal::new(Code::NotFound, format!("there is no {what} `{name}`"))
     }
 
-    /// A document that was not understood (400) or is wrong (422). The first problem speaks for all.
+    /// A document that cannot be parsed (400) or is invalid (422). The error repeats the first problem.
     pub fn of_definition(status: u16, diagnostics: &[Diagnostic]) -> Refusal {
         let mut problems: Vec<Problem> = diagnostics.iter().map(problem_of).collect();
         let mut problem = problems.first().cloned().unwrap_or_default();
@@ -65,7 +65,7 @@ impl Refusal {
 }
 
 impl Refusal {
-    /// Several things that are wrong with one request (422). The first one speaks for all.
+    /// Several problems with one request (422). The error repeats the first one.
     pub fn of_problems(code: Code, problems: Vec<Problem>) -> Refusal {
         let mut problem = problems.first().cloned().unwrap_or_default();
         if problems.len() > 1 {
@@ -98,7 +98,7 @@ impl From<engine::Error> for Refusal {
                 refusal
             }
             Error::RolledBack => Refusal::new(Code::StoreRollbackDetected, message)
-                .hint("find out what was lost, see the guide; restart this node when you have"),
+                .hint("find out which commits were lost (see the guide on several nodes), then restart this node"),
             Error::Overloaded => Refusal::new(Code::Overloaded, message)
                 .hint("nothing was changed; slow down and try again")
                 .retry_after(1),
@@ -107,13 +107,13 @@ impl From<engine::Error> for Refusal {
             }
             Error::Newer => Refusal::new(Code::RunNeedsUpgrade, message),
             Error::Damaged(_) => Refusal::new(Code::RunDamaged, message),
-            Error::Taken(store::Taken::Name) => {
+            Error::Taken(store::NameTaken::Name) => {
                 Refusal::new(Code::NameTaken, "a workflow of this name exists").hint("choose another name").at("name")
             }
-            Error::Taken(store::Taken::Slug) => {
+            Error::Taken(store::NameTaken::Slug) => {
                 Refusal::new(Code::SlugTaken, "a workflow with this slug exists").hint("choose another slug").at("slug")
             }
-            Error::PathTaken | Error::Taken(store::Taken::Path) => {
+            Error::PathTaken | Error::Taken(store::NameTaken::Path) => {
                 Refusal::new(Code::PathTaken, "another trigger has this webhook path").hint("choose another").at("path")
             }
             Error::NoWorkflow(_) => Refusal::new(Code::UnknownWorkflow, message).at("workflow"),
@@ -130,7 +130,7 @@ impl From<engine::Error> for Refusal {
                 .hint("the workflow's `concurrency.key` reads this from the trigger; send it, or change the key")
                 .at("concurrency.key"),
             Error::Disabled => Refusal::new(Code::WorkflowDisabled, message).hint("enable it first"),
-            Error::KeyReused | Error::Taken(store::Taken::Key { .. }) => {
+            Error::KeyReused | Error::Taken(store::NameTaken::Key { .. }) => {
                 Refusal::new(Code::IdempotencyKeyReused, message)
                     .hint("use a new key, or send exactly the first request again")
                     .at("Idempotency-Key")
@@ -160,8 +160,8 @@ impl From<engine::Error> for Refusal {
                     problem
                 };
                 let problems: Vec<Problem> = items.into_iter().map(problem).collect();
-                let is_gate = |p: &Problem| p.code == Code::ConcurrencyKeyUnresolved.as_str();
-                let code = match problems.iter().all(is_gate) {
+                let is_concurrency_key = |p: &Problem| p.code == Code::ConcurrencyKeyUnresolved.as_str();
+                let code = match problems.iter().all(is_concurrency_key) {
                     true => Code::ConcurrencyKeyUnresolved,
                     false => Code::IdempotencyKeyReused,
                 };
@@ -172,14 +172,18 @@ impl From<engine::Error> for Refusal {
     }
 }
 
-/// A webhook's refusal. It says which part is wrong, never what would be right.
+/// A rejected webhook request. The error says which part is wrong, never what would be right.
 fn rejected(rejection: Rejection) -> Refusal {
     let (code, message) = match rejection {
-        Rejection::SignatureMissing => (Code::SignatureMissing, "the request has no signature this webhook knows"),
+        Rejection::SignatureMissing => {
+            (Code::SignatureMissing, "the request has no signature header that this webhook knows")
+        }
         Rejection::SignatureWrong => (Code::SignatureInvalid, "the signature does not match the request"),
-        Rejection::TimestampMissing => (Code::TimestampMissing, "the signature has no time"),
-        Rejection::TimestampOutside => (Code::TimestampOutOfWindow, "the signed time is more than 5 minutes from now"),
-        Rejection::HeaderMissing => (Code::HeaderRequired, "a header this webhook asks for is missing or wrong"),
+        Rejection::TimestampMissing => (Code::TimestampMissing, "the signature has no timestamp"),
+        Rejection::TimestampOutside => {
+            (Code::TimestampOutOfWindow, "the signed timestamp is more than 5 minutes from now")
+        }
+        Rejection::HeaderMissing => (Code::HeaderRequired, "a header that this webhook requires is missing or wrong"),
     };
     Refusal::new(code, message)
 }

@@ -1,10 +1,12 @@
-//! What every request must pass first. `dev` asks for no key, so a web page open in the developer's
-//! browser must not be able to speak to it: requests addressed to another host (DNS rebinding) or sent
-//! by another origin are refused, and [`body`](crate::body) takes no body a form could send. `serve` asks for the key,
-//! which no web page of others has, and answers by whatever name it is called.
+//! Checks every request before it reaches a route.
 //!
-//! Callback URLs and webhooks are exempt: they are called by strangers by design, through whatever name
-//! reaches this machine, and the token or the signature is the authority.
+//! `dev` requires no key, so a malicious web page in the developer's browser must not be able to use the API. Requests
+//! that are addressed to another host (DNS rebinding) or come from another origin are refused, and
+//! [`body`](crate::body) accepts no body that an HTML form can send. `serve` requires the key, which other web pages do
+//! not have, and accepts any host name.
+//!
+//! Callback URLs and webhooks are exempt: other systems call them, through any host name, and authenticate with a token
+//! or a signature.
 
 use crate::access::{Access, is_open};
 use crate::{App, Refusal};
@@ -18,20 +20,20 @@ use std::net::IpAddr;
 
 pub async fn check(app: &App, request: Request, next: Next) -> Response {
     let path = request.uri().path();
-    let is_for_strangers = path.starts_with("/wh/") || path.starts_with("/webhooks/");
+    let is_for_other_systems = path.starts_with("/wh/") || path.starts_with("/webhooks/");
     let admitted = match &app.access {
-        _ if is_for_strangers => Ok(()),
+        _ if is_for_other_systems => Ok(()),
         Access::Local { hosts } => admit(hosts, request.uri().host(), request.headers()),
         Access::Key(_) if is_open(path) => Ok(()),
         Access::Key(key) => key.admit(request.headers()),
     };
-    let is_unknown = admitted.is_err() && matches!(app.access, Access::Key(_));
+    let lacks_key = admitted.is_err() && matches!(app.access, Access::Key(_));
     let mut response = match admitted {
         Ok(()) => next.run(request).await,
         Err(refusal) => refusal.into_response(),
     };
     let headers = response.headers_mut();
-    if is_unknown {
+    if lacks_key {
         headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
     }
     headers.insert(HeaderName::from_static("x-content-type-options"), HeaderValue::from_static("nosniff"));
@@ -73,7 +75,7 @@ fn is_loopback(host: &str) -> bool {
     host.eq_ignore_ascii_case("localhost") || bare.parse::<IpAddr>().is_ok_and(|ip| ip.to_canonical().is_loopback())
 }
 
-/// The page was served by this very server.
+/// Whether this server sent the web page that makes the request.
 fn is_same_origin(origin: &str, host_header: &str) -> bool {
     let rest = origin.strip_prefix("http://").or(origin.strip_prefix("https://"));
     rest.is_some_and(|rest| rest.eq_ignore_ascii_case(host_header))
@@ -88,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn loopback_is_recognised_in_every_spelling() {
+    fn every_form_of_loopback_is_recognised() {
         for (header, expected) in [
             ("127.0.0.1:7420", true),
             ("localhost:7420", true),

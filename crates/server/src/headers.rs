@@ -1,11 +1,11 @@
-//! Which headers of a request are kept with the run it starts.
+//! Which headers of a request are stored with the run that it starts.
 
 use axum::http::HeaderMap;
 
 const KEPT_MAX: usize = 64;
 const VALUE_MAX: usize = 8 * 1024;
 
-/// What authorises a request is never stored, and what only concerns the connection says nothing.
+/// Credentials are never stored. Headers of the connection are useless to a run.
 const DROPPED: &[&str] = &[
     "authorization",
     "proxy-authorization",
@@ -25,12 +25,12 @@ const DROPPED: &[&str] = &[
     "idempotency-key",
 ];
 
-/// May a run look at a request header of this name, in lowercase? Not at signatures either.
+/// Whether a run can read a request header with this lowercase name. Signatures are excluded, too.
 pub fn keeps_header(name: &str) -> bool {
     !DROPPED.contains(&name) && !name.contains("signature")
 }
 
-/// Request headers a run may look at.
+/// The request headers that a run can read.
 pub fn kept(headers: &HeaderMap) -> Vec<(String, String)> {
     let kept = text(headers).filter(|(name, value)| keeps_header(name) && value.len() <= VALUE_MAX);
     kept.take(KEPT_MAX).collect()

@@ -1,13 +1,13 @@
-//! Speaks HTTP. Handlers do three things: read the request, call one engine method, convert the answer.
+//! The HTTP server. A handler does three things: read the request, call one engine method, convert the result.
 //!
 //! ```text
 //!   request ─▶ guard (key, or host and origin) ─▶ route ─▶ handler ─▶ engine
 //!                 └─────────────────────────┴──────────┴── refusal ──▶ {"error": {…}}
 //! ```
 //!
-//! The rule: every path out of here has the one error shape, also for routes that do not exist,
-//! methods that are not allowed and handlers that panic. A new route goes into the list of its
-//! area under `routes/`, with what it promises (see [`contract`]).
+//! The rule: every error response has the same shape, also for routes that do not exist, methods that are not allowed
+//! and handlers that panic. A new route goes into the list of its area under `routes/`, with its parameters and
+//! responses (see [`contract`]).
 
 mod access;
 mod body;
@@ -46,11 +46,11 @@ pub struct App {
     pub engine: Engine,
     access: Access,
     draining: watch::Sender<bool>,
-    /// One permit for every stream that may be open.
+    /// One permit for each stream that may be open.
     streams: Arc<Semaphore>,
 }
 
-/// Streams open at once.
+/// How many streams may be open at once.
 const STREAMS_MAX: usize = 1_000;
 
 impl App {
@@ -59,7 +59,7 @@ impl App {
         Arc::new(App { engine, access, draining, streams })
     }
 
-    /// From now on `/readyz` says no, and streams end.
+    /// From now on `/readyz` responds with 503, and streams end.
     pub fn drain(&self) {
         self.draining.send_replace(true);
     }
@@ -68,7 +68,7 @@ impl App {
         *self.draining.borrow()
     }
 
-    /// The organisation a request speaks for. There is one.
+    /// The organisation that a request belongs to. There is only one.
     fn org(&self) -> OrgId {
         OrgId::DEFAULT
     }
@@ -77,18 +77,18 @@ impl App {
 type State = axum::extract::State<Arc<App>>;
 type Answer = Result<Response, Refusal>;
 
-/// Every route there is, as its area declares it.
+/// Every route, and the checks around it.
 pub fn router(app: Arc<App>) -> Router {
     let (router, promises) = contract::mount(routes::areas().into_iter().flat_map(|(_, _, routes)| routes).collect());
     router
-        .route_layer(middleware::from_fn_with_state(promises, contract::hold))
+        .route_layer(middleware::from_fn_with_state(promises, contract::enforce))
         .fallback(routes::system::unknown_route)
         .method_not_allowed_fallback(routes::system::method_not_allowed)
         .layer(middleware::from_fn_with_state(app.clone(), enter))
         .with_state(app)
 }
 
-/// Around everything, as one layer: each is a boxed future and a cloned service for every request.
+/// The guard and the panic handler as one layer: each layer costs a boxed future and a cloned service per request.
 async fn enter(
     axum::extract::State(app): axum::extract::State<Arc<App>>,
     request: Request,
@@ -97,7 +97,7 @@ async fn enter(
     catch_panic(guard::check(&app, request, next)).await
 }
 
-/// A bug in one handler is that request's trouble and nobody else's.
+/// A panic in one handler affects only its own request.
 async fn catch_panic(handling: impl Future<Output = Response>) -> Response {
     let mut handling = std::pin::pin!(handling);
     let polled = |context: &mut Context<'_>| {
@@ -110,13 +110,13 @@ async fn catch_panic(handling: impl Future<Output = Response>) -> Response {
     match std::future::poll_fn(polled).await {
         Some(response) => response,
         None => {
-            tracing::error!("a request handler failed");
+            tracing::error!("a request handler panicked");
             Refusal::new(api::Code::Internal, "this request hit a bug in the server").into_response()
         }
     }
 }
 
-/// Path parameters, with our error shape when they are not UTF-8.
+/// Path parameters, with an API error if they are not UTF-8.
 pub(crate) struct Path<T>(pub T);
 
 impl<T, S> FromRequestParts<S> for Path<T>

@@ -1,21 +1,21 @@
-//! The OpenAPI 3.1 document, written from the routes and from the types that are sent.
+//! The OpenAPI 3.1 document, generated from the routes and from the types of `api`.
 
-use crate::contract::{Carries, Param, Route, Shape, params};
+use crate::contract::{Carries, Param, ResponseShape, Route, params};
 use crate::routes;
 use api::{Code, ErrorBody};
 use schemars::SchemaGenerator;
 use schemars::generate::{Contract, SchemaSettings};
 use serde_json::{Map, Value, json};
 
-/// Named once and referred to: what nearly every route has.
+/// Parameters that many routes have: described once and referenced.
 const SHARED: &[Param] = &[params::LIMIT, params::CURSOR, params::IDEMPOTENCY_KEY];
 
-/// The one way to prove who is asking.
+/// The name of the only security scheme.
 const KEY: &str = "key";
 
 pub fn document() -> Value {
     let (sent, read) = (generator(Contract::Serialize), generator(Contract::Deserialize));
-    let mut writer = Writer { sent, read, refusals: Map::new() };
+    let mut writer = SchemaWriter { sent, read, refusals: Map::new() };
     let (mut tags, mut paths) = (Vec::new(), Map::new());
     for (area, about, routes) in routes::areas() {
         tags.push(json!({ "name": area, "description": about }));
@@ -36,8 +36,9 @@ pub fn document() -> Value {
         "info": {
             "title": "Onward",
             "version": env!("CARGO_PKG_VERSION"),
-            "description": "Answers are `{\"data\": …}`, lists `{\"data\": […], \"next\": cursor}`, refusals \
-                `{\"error\": {code, message, hint?, at?, problems?}}`. Times are RFC 3339 in UTC. Clients ignore fields they do not know.",
+            "description": "A response is `{\"data\": …}`, a list `{\"data\": […], \"next\": cursor}`, an error \
+                `{\"error\": {code, message, hint?, at?, problems?}}`. Times are RFC 3339 in UTC. Clients must ignore \
+                fields that they do not know.",
             "license": { "name": "Apache-2.0", "identifier": "Apache-2.0" },
         },
         "servers": [{ "url": "/" }],
@@ -50,7 +51,7 @@ pub fn document() -> Value {
             "securitySchemes": { KEY: {
                 "type": "http",
                 "scheme": "bearer",
-                "description": "the key of `onward serve`; `onward dev` asks for none",
+                "description": "the admin key of `onward serve`; `onward dev` requires none",
             } },
         },
     })
@@ -80,15 +81,15 @@ fn parameter(param: &Param, place: &str) -> Value {
     value
 }
 
-struct Writer {
-    /// Types that are answered with, and types that are read: a field may be optional in one only.
+struct SchemaWriter {
+    /// Schemas of responses and of requests: a field may be optional in one of them only.
     sent: SchemaGenerator,
     read: SchemaGenerator,
-    /// Refusals are the same for many routes, so each stands there once.
+    /// Error responses. Many routes share one, so each is described once.
     refusals: Map<String, Value>,
 }
 
-impl Writer {
+impl SchemaWriter {
     fn operation(&mut self, area: &str, route: &Route, id: &str) -> Value {
         let mut parameters = Vec::new();
         for name in route.path_params() {
@@ -105,7 +106,7 @@ impl Writer {
         }
         let mut operation = json!({ "operationId": id, "tags": [area], "summary": route.summary });
         if route.needs_key() {
-            // Or nothing: `dev` asks for no key.
+            // The empty object: `dev` requires no key.
             operation["security"] = json!([{ KEY: [] }, {}]);
         }
         if !parameters.is_empty() {
@@ -131,17 +132,17 @@ impl Writer {
                 json!({ "required": true, "content": { "application/json": schema, "application/yaml": schema } })
             }
             Carries::Payload => json!({
-                "description": "any JSON; nothing at all is null",
+                "description": "any JSON; an empty body is `null`",
                 "content": { "application/json": { "schema": {} } },
             }),
             Carries::Bytes => json!({
-                "description": "any bytes of any type; what is not JSON is kept as text",
+                "description": "any bytes of any media type; a body that is not JSON is stored as text",
                 "content": { "application/json": { "schema": {} }, "*/*": { "schema": {} } },
             }),
             Carries::Json { schema, is_required } => {
                 let mut schema = schema(&mut self.read).to_value();
                 if !is_required {
-                    // Nothing at all and `null` are the same.
+                    // `null` means the same as an empty body.
                     schema = json!({ "anyOf": [schema, { "type": "null" }] });
                 }
                 json!({ "required": is_required, "content": { "application/json": { "schema": schema } } })
@@ -155,7 +156,7 @@ impl Writer {
             let answer = self.answer(about, *shape);
             match responses.get_mut(&status.to_string()) {
                 None => drop(responses.insert(status.to_string(), answer)),
-                Some(earlier) => also(earlier, answer),
+                Some(earlier) => merge(earlier, answer),
             }
         }
         let mut refusals = route.refusals();
@@ -172,23 +173,23 @@ impl Writer {
         Value::Object(responses)
     }
 
-    fn answer(&mut self, about: &str, shape: Shape) -> Value {
+    fn answer(&mut self, about: &str, shape: ResponseShape) -> Value {
         let (media, schema) = match shape {
-            Shape::Nothing => return json!({ "description": about }),
-            Shape::Plain(media @ "application/json") => (media, json!({ "type": "object" })),
-            Shape::Plain(media) => (media, json!({ "type": "string" })),
-            Shape::Events(event) => {
+            ResponseShape::Nothing => return json!({ "description": about }),
+            ResponseShape::Plain(media @ "application/json") => (media, json!({ "type": "object" })),
+            ResponseShape::Plain(media) => (media, json!({ "type": "string" })),
+            ResponseShape::Events(event) => {
                 let event = event(&mut self.sent).to_value();
                 let about = "server-sent events; each `data` is one of `x-event`";
                 return json!({ "description": about, "content": { "text/event-stream": {
                     "schema": { "type": "string", "x-event": event } } } });
             }
-            Shape::Whole(whole) => ("application/json", whole(&mut self.sent).to_value()),
-            Shape::Data(data) => {
+            ResponseShape::Whole(whole) => ("application/json", whole(&mut self.sent).to_value()),
+            ResponseShape::Data(data) => {
                 let data = data(&mut self.sent).to_value();
                 ("application/json", json!({ "type": "object", "required": ["data"], "properties": { "data": data } }))
             }
-            Shape::Page(item) => {
+            ResponseShape::Page(item) => {
                 let item = item(&mut self.sent).to_value();
                 let properties =
                     json!({ "data": { "type": "array", "items": item }, "next": { "type": ["string", "null"] } });
@@ -201,14 +202,14 @@ impl Writer {
         json!({ "description": about, "content": { media: { "schema": schema } } })
     }
 
-    /// The name of a refusal with one of `codes`, or, where documents are read, with a code of a definition.
+    /// The name of an error response with one of `codes` or, if the route reads documents, with a code of `lang`.
     fn refusal(&mut self, status: u16, codes: &[Code], is_open: bool) -> String {
         let body = self.sent.subschema_for::<ErrorBody>().to_value();
         let names: Vec<&str> = codes.iter().map(|code| code.as_str()).collect();
         let mut name = format!("{status}.{}", names.join("."));
         let mut about: Vec<String> = names.iter().map(|name| format!("`{name}`")).collect();
         if is_open {
-            about.push("or a problem of the document".into());
+            about.push("or a problem in the document".into());
             name.push_str(".document");
         }
         let code = json!({ "type": "object", "properties": {
@@ -217,7 +218,8 @@ impl Writer {
         let mut answer =
             json!({ "description": about.join(", "), "content": { "application/json": { "schema": schema } } });
         if status == 503 {
-            answer["headers"] = json!({ "Retry-After": { "description": "seconds", "schema": { "type": "string" } } });
+            let about = "seconds to wait before the next try";
+            answer["headers"] = json!({ "Retry-After": { "description": about, "schema": { "type": "string" } } });
         }
         self.refusals.insert(name.clone(), answer);
         name
@@ -232,8 +234,8 @@ impl Writer {
     }
 }
 
-/// Two good answers of one status: either of both.
-fn also(earlier: &mut Value, mut answer: Value) {
+/// Merges two successful responses with the same status into one that allows both.
+fn merge(earlier: &mut Value, mut answer: Value) {
     if earlier["description"] != answer["description"] {
         let about = format!("{}, or {}", text(&earlier["description"]), text(&answer["description"]));
         earlier["description"] = json!(about);
@@ -251,8 +253,7 @@ fn text(value: &Value) -> &str {
     value.as_str().unwrap_or_default()
 }
 
-/// The outline of a definition. Everything else about it is checked by `lang`, which says more than a
-/// schema could.
+/// The outline of a definition. `lang` checks the rest, with better messages than a schema could give.
 fn definition() -> Value {
     json!({
         "description": "a workflow as docs/reference/graph.md describes it",
@@ -275,7 +276,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     #[test]
-    fn ids_are_distinct_and_references_lead_somewhere() {
+    fn ids_are_distinct_and_every_reference_resolves() {
         let document = document();
         let mut ids = BTreeSet::new();
         for (path, operations) in document["paths"].as_object().unwrap() {
@@ -291,16 +292,16 @@ mod tests {
     }
 
     #[test]
-    fn every_code_of_a_request_is_an_answer_of_some_route() {
-        let said: BTreeSet<&str> = routes::areas()
+    fn every_error_code_belongs_to_a_route() {
+        let declared: BTreeSet<&str> = routes::areas()
             .iter()
             .flat_map(|(_, _, routes)| routes.iter().flat_map(|r| r.refusals().into_values().flatten()))
             .map(|code| code.as_str())
             .collect();
-        // Answers to requests that are for no route (or for one that is still to come).
-        let of_no_route = ["unknown_route", "method_not_allowed"];
-        for code in Code::ALL.iter().map(|code| code.as_str()).filter(|code| !of_no_route.contains(code)) {
-            assert!(said.contains(code), "{code}");
+        // Responses to requests that match no route.
+        let without_route = ["unknown_route", "method_not_allowed"];
+        for code in Code::ALL.iter().map(|code| code.as_str()).filter(|code| !without_route.contains(code)) {
+            assert!(declared.contains(code), "{code}");
         }
     }
 }

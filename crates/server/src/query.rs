@@ -1,4 +1,4 @@
-//! Query parameters. Which of them a route knows is said where it is declared, see [`contract`](crate::contract).
+//! Query parameters. Each route declares which ones it accepts, see [`contract`](crate::contract).
 
 use crate::Refusal;
 use api::Code;
@@ -10,7 +10,7 @@ use std::convert::Infallible;
 pub const LIMIT_DEFAULT: usize = 50;
 pub const LIMIT_MAX: usize = 500;
 
-/// Pairs from the query. As an extractor it never fails.
+/// The parameters of a query. As an extractor it never fails.
 pub struct Query(Vec<(String, String)>);
 
 impl<S: Send + Sync> FromRequestParts<S> for Query {
@@ -21,7 +21,7 @@ impl<S: Send + Sync> FromRequestParts<S> for Query {
     }
 }
 
-/// Parameters a route does not know are refused, not ignored.
+/// Refuses parameters that the route does not declare.
 pub fn refuse_unknown(query: Option<&str>, known: &[&str]) -> Result<(), Refusal> {
     let query = query.unwrap_or_default();
     let unknown = url::form_urlencoded::parse(query.as_bytes()).find(|(name, _)| !known.contains(&name.as_ref()));
@@ -47,7 +47,7 @@ impl Query {
         self.0.iter().filter(move |(n, _)| n == name).map(|(_, value)| value.as_str())
     }
 
-    /// A value read by `read`, or a refusal that says what was expected.
+    /// Parses a parameter with `read`, or refuses it with what was expected.
     pub fn read<T>(&self, name: &str, expected: &str, read: impl Fn(&str) -> Option<T>) -> Result<Option<T>, Refusal> {
         let Some(text) = self.get(name) else { return Ok(None) };
         read(text).map(Some).ok_or_else(|| invalid(name, text, expected))
@@ -68,7 +68,7 @@ impl Query {
         self.read(name, &expected, |text| Span::parse(text).filter(|span| *span <= max))
     }
 
-    /// `label=k:v`, as often as wanted.
+    /// Every `label=key:value`.
     pub fn labels(&self) -> Result<Vec<(String, String)>, Refusal> {
         self.all("label").map(|text| parse_label(text).ok_or_else(|| invalid("label", text, LABEL))).collect()
     }
@@ -90,7 +90,7 @@ pub fn is_label(key: &str, value: &str) -> bool {
 
 pub fn invalid(name: &str, text: &str, expected: &str) -> Refusal {
     let text: String = text.chars().take(80).collect();
-    Refusal::new(Code::InvalidParameter, format!("`{text}` is not a value for `{name}`"))
+    Refusal::new(Code::InvalidParameter, format!("`{text}` is not a valid value for `{name}`"))
         .hint(format!("expected {expected}"))
         .at(name)
 }

@@ -1,13 +1,12 @@
-//! The page for people, at `/`: the files of `ui/`, compiled in.
+//! The dashboard at `/`: the files of `ui/`, compiled into the binary.
 //!
-//! `/` is small and never cached; everything it loads lives under `/ui/{edition}/…`, where the edition is a
-//! hash of all files, and may be kept for ever. The page speaks to the public API and to nothing else.
+//! `/` is small and never cached. Everything it loads is below `/ui/{edition}/…`, where the edition is a hash of all
+//! files, so browsers may cache it forever. The dashboard uses the public API alone.
 //!
-//! The rule: what is served is in [`FILES`]. A name that is not there does not exist, whatever it spells, and
-//! nothing here is decided by a file's content. In a debug build the bytes come from the folder when it is
-//! there, so that a saved file is seen on the next reload.
+//! The rule: only files in [`FILES`] are served, so no request can read another file. In a debug build the bytes come
+//! from the folder if it exists, so that a changed file is served on the next reload.
 
-use crate::contract::{Route, Shape, get};
+use crate::contract::{ResponseShape, Route, get};
 use crate::routes::system;
 use crate::{Answer, Path, Refusal};
 use api::VersionView;
@@ -29,7 +28,7 @@ macro_rules! files {
     ($($name:literal),* $(,)?) => { &[$(($name, include_bytes!(concat!(folder!(), $name)).as_slice())),*] };
 }
 
-/// Every file there is; a test compares this with the folder.
+/// Every file of the dashboard; a test compares this list with the folder.
 const FILES: &[(&str, &[u8])] = files![
     "app.css",
     "favicon.svg",
@@ -67,22 +66,22 @@ const FILES: &[(&str, &[u8])] = files![
     "vendor/signals.js",
 ];
 
-/// Scripts, styles and connections of this server only; inline ones and `eval` are refused by the browser.
-/// The page shows what strangers sent, so this stands behind the escaping, not instead of it.
+/// The browser loads scripts and styles from this server only, and refuses inline scripts and `eval`. The dashboard
+/// shows data that strangers sent; this is a second defence in addition to escaping.
 const POLICY: &str = "default-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
 pub fn routes() -> Vec<Route> {
-    let index = get("/", index, "hello", "The page, for browsers; name and version, for others")
+    let index = get("/", index, "hello", "Show the dashboard (for browsers) or the version of the server")
         .plain()
         .answers::<VersionView>(200, "the version")
-        .shaped(200, "the page", Shape::Plain("text/html"));
-    let file = get("/ui/{edition}/{*file}", file, "ui_file", "A file of the page").plain();
+        .shaped(200, "the dashboard", ResponseShape::Plain("text/html"));
+    let file = get("/ui/{edition}/{*file}", file, "ui_file", "Get a file of the dashboard").plain();
     let kinds = ["text/javascript", "text/css", "image/svg+xml", "text/plain"];
-    let file = kinds.into_iter().fold(file, |route, kind| route.shaped(200, "the file", Shape::Plain(kind)));
+    let file = kinds.into_iter().fold(file, |route, kind| route.shaped(200, "the file", ResponseShape::Plain(kind)));
     vec![index, file]
 }
 
-/// `GET /`: the page for whoever asks for HTML, the version for everybody else (`curl` asks for `*/*`).
+/// `GET /`: the dashboard for clients that accept `text/html`, the version for others (`curl` accepts `*/*`).
 async fn index(headers: HeaderMap) -> Answer {
     if !wants_html(&headers) {
         return Ok(([(VARY, "Accept")], system::hello()).into_response());
@@ -97,13 +96,12 @@ async fn index(headers: HeaderMap) -> Answer {
     Ok((headers, page(&edition())).into_response())
 }
 
-/// `GET /ui/{edition}/{file}`.
 async fn file(Path((wanted, name)): Path<(String, String)>) -> Answer {
     let missing = || {
         let name: String = name.chars().take(120).collect();
-        Refusal::not_found("file", &name).hint("the page at / names the files of this edition")
+        Refusal::not_found("file", &name).hint("reload `/`, which links the files of this edition")
     };
-    // Bytes of this edition under the name of another would be kept for ever.
+    // A browser would cache the bytes of this edition forever under the address of another.
     if wanted != edition() {
         return Err(missing());
     }
@@ -119,8 +117,8 @@ fn wants_html(headers: &HeaderMap) -> bool {
     })
 }
 
-/// `index.html` with the address of this edition, and with a hint for every module, so that the browser does
-/// not find them one import after the other.
+/// `index.html` with the address of this edition and a preload hint for every module. Without the hints the browser
+/// would discover the modules one import after the other.
 fn page(edition: &str) -> String {
     let text = String::from_utf8_lossy(&read("index.html").unwrap_or_default()).replace("{edition}", edition);
     let modules = FILES.iter().filter(|(name, _)| name.ends_with(".js"));
@@ -190,9 +188,9 @@ mod tests {
         assert!(FILES.iter().all(|(name, _)| *name == "index.html" || kind(name).is_some()));
     }
 
-    /// What is in `vendor/` is what `scripts/vendor-ui` put there, and has a licence beside it.
+    /// `vendor/` has exactly the files that `scripts/vendor-ui` fetched, each with its licence.
     #[test]
-    fn vendored_files_have_the_hashes_they_had_when_they_were_fetched() {
+    fn vendored_files_are_unchanged_since_they_were_fetched() {
         let bytes = |name: &str| FILES.iter().find(|(known, _)| *known == name).unwrap_or_else(|| panic!("{name}")).1;
         let text = std::str::from_utf8(bytes("vendor/VERSIONS")).unwrap();
         let mut named = BTreeSet::new();
@@ -213,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn only_who_asks_for_html_gets_it() {
+    fn only_clients_that_accept_html_get_it() {
         for (accept, expected) in [
             ("text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8", true),
             ("TEXT/HTML; q=0.5", true),

@@ -1,4 +1,4 @@
-//! From what the engine knows to what people see.
+//! Converts what the engine returns into the types of the API.
 
 pub mod graph;
 pub mod tasks;
@@ -28,8 +28,8 @@ pub fn hash(bytes: &[u8]) -> String {
     })
 }
 
-/// A definition with the names of the workflow it is shown for: what is stored under a hash may have
-/// been written for another workflow that does the same.
+/// A definition with the names of the workflow that is shown. The stored definition may have been written for another
+/// workflow with the same steps, because definitions are stored by content hash.
 pub fn definition(row: &WorkflowRow, source: Value) -> Value {
     let Value::Object(fields) = source else { return source };
     let mut named = Map::new();
@@ -40,8 +40,8 @@ pub fn definition(row: &WorkflowRow, source: Value) -> Value {
     if row.tags != "[]" {
         named.insert("tags".into(), serde_json::from_str(&row.tags).unwrap_or_default());
     }
-    const OWN: &[&str] = &["name", "slug", "description", "tags", "enabled", "version"];
-    named.extend(fields.into_iter().filter(|(name, _)| !OWN.contains(&name.as_str())));
+    const NAMES: &[&str] = &["name", "slug", "description", "tags", "enabled", "version"];
+    named.extend(fields.into_iter().filter(|(name, _)| !NAMES.contains(&name.as_str())));
     Value::Object(named)
 }
 
@@ -56,7 +56,7 @@ pub fn workflow(row: &WorkflowRow, definition: Option<Value>, pause: Option<&Wor
         trigger: row.trigger.clone(),
         task_count: row.steps,
         enabled: row.enabled,
-        paused: pause.map(|pause| held(&pause.actor, &pause.note, pause.at)),
+        paused: pause.map(|pause| pause_view(&pause.actor, &pause.note, pause.at)),
         version: row.version,
         hash: hash(&row.hash),
         inserted_at: rfc3339(row.created_at),
@@ -67,7 +67,7 @@ pub fn workflow(row: &WorkflowRow, definition: Option<Value>, pause: Option<&Wor
 }
 
 pub fn trigger(engine: &Engine, row: &TriggerRow) -> TriggerDetail {
-    // What cannot be read is not shown: it may hold a secret.
+    // A config that cannot be parsed is not shown: it may contain a secret.
     let spec = lang::trigger::stored(row.kind, &row.config);
     let mapping = match &spec {
         Some(Spec::Webhook(webhook)) if !webhook.mapping.is_empty() => Some(webhook.variable_mapping()),
@@ -103,9 +103,9 @@ pub fn delivery(row: &DeliveryRow) -> DeliveryView {
     }
 }
 
-fn held(by: &str, note: &str, at: Timestamp) -> PauseView {
-    let given = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());
-    PauseView { by: given(by), note: given(note), at: rfc3339(at) }
+fn pause_view(by: &str, note: &str, at: Timestamp) -> PauseView {
+    let non_empty = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());
+    PauseView { by: non_empty(by), note: non_empty(note), at: rfc3339(at) }
 }
 
 pub fn summary(row: &RunRow) -> RunSummary {
@@ -172,20 +172,20 @@ pub fn run(reading: &Reading) -> RunView {
         finished_at: state.finished_at.map(rfc3339),
         expires_at: rfc3339(state.origin.expires_at),
         replayed_from: state.origin.replayed_from.map(|run| run.to_string()),
-        paused: state.paused.as_ref().map(|pause| held(&pause.actor, &pause.note, pause.at)),
+        paused: state.paused.as_ref().map(|pause| pause_view(&pause.actor, &pause.note, pause.at)),
         concurrency_key: state.origin.concurrency_group.as_ref().map(|concurrency_group| concurrency_group.key.clone()),
         cancelled_by: Some(state.cancelled_by.clone()).filter(|by| !by.is_empty()),
     }
 }
 
-pub fn explanation(reading: &Reading, told: Explanation) -> ExplainView {
+pub fn explanation(reading: &Reading, explanation: Explanation) -> ExplainView {
     let action = |a: engine::explain::Action| ActionView {
         action: a.action.into(),
         method: a.method.into(),
         path: a.path,
         body: a.body,
     };
-    let cause = |l: engine::explain::Link| CauseView {
+    let cause = |l: engine::explain::Cause| CauseView {
         what: l.what.into(),
         name: l.name,
         reason: l.reason.as_str().into(),
@@ -194,12 +194,12 @@ pub fn explanation(reading: &Reading, told: Explanation) -> ExplainView {
     ExplainView {
         run_id: reading.row.id.to_string(),
         status: reading.run.status().as_str().into(),
-        reason: told.reason.as_str().into(),
-        summary: told.summary,
-        step: told.step,
-        details: told.details,
-        next_actions: told.next_actions.into_iter().map(action).collect(),
-        chain: told.chain.into_iter().map(cause).collect(),
+        reason: explanation.reason.as_str().into(),
+        summary: explanation.summary,
+        step: explanation.step,
+        details: explanation.details,
+        next_actions: explanation.next_actions.into_iter().map(action).collect(),
+        chain: explanation.chain.into_iter().map(cause).collect(),
     }
 }
 
@@ -207,7 +207,7 @@ pub fn steps(reading: &Reading) -> Vec<StepView> {
     (0..reading.version.plan.nodes().len() as u32).map(|i| step(reading, i, true)).collect()
 }
 
-/// One step; in a list it also says its name, needs and condition.
+/// A step; in a list also its name, needs and condition.
 fn step(reading: &Reading, index: u32, in_list: bool) -> StepView {
     let plan = &*reading.version.plan;
     let (node, state) = (plan.node(index), reading.run.step(index));
@@ -247,7 +247,7 @@ fn step(reading: &Reading, index: u32, in_list: bool) -> StepView {
     }
 }
 
-/// As measured by the executor, else the time between start and end.
+/// The time that the executor measured, otherwise the time between start and end.
 fn duration(state: &Step) -> Option<u64> {
     let measured = state.response.as_ref().map(|r| r.took).filter(|took| took.0 > 0);
     let between = || Some(state.finished_at?.since(state.started_at?));
@@ -278,7 +278,7 @@ fn skip(reading: &Reading, node: &Node, because: &Because) -> SkipView {
     }
 }
 
-/// A value an expression saw; one that was cut is no longer JSON and is shown as text.
+/// A value that an expression read. A truncated value is no longer JSON and is shown as text.
 fn seen_value(text: &str) -> Value {
     serde_json::from_str(text).unwrap_or_else(|_| Value::from(text))
 }
@@ -313,7 +313,7 @@ pub fn event(plan: &Plan, seq: u64, at: Timestamp, event: &Event) -> EventView {
     }
 }
 
-/// What an event says beyond its name. Payloads are not repeated here; the run shows them.
+/// The details of an event. Payloads are not repeated here; the run has them.
 fn data(plan: &Plan, event: &Event) -> Value {
     let failure = |f: &kernel::event::Failure| json!({ "code": f.code, "message": f.message });
     let saw = |seen: &[kernel::expr::Seen]| -> Map<String, Value> {
@@ -359,7 +359,7 @@ fn data(plan: &Plan, event: &Event) -> Value {
         Event::Progress { progress, .. } => json!({ "progress": progress.interpret(&progress.inline) }),
         Event::Kept { epoch, .. } => json!({ "node": epoch }),
         Event::Logged { lines, .. } => {
-            let line = |line: &kernel::event::Line| json!({ "level": line.level.as_str(), "message": line.message });
+            let line = |line: &kernel::event::LogLine| json!({ "level": line.level.as_str(), "message": line.message });
             json!({ "lines": lines.iter().map(line).collect::<Vec<Value>>() })
         }
         Event::RetryDue { .. } => json!({ "reason": "retry_now" }),

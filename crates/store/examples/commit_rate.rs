@@ -1,7 +1,8 @@
-//! How many records a second the SQLite store makes durable: `cargo run --release --example commit_rate [directory]`.
+//! Measures how many records per second the SQLite store commits:
+//! `cargo run --release --example commit_rate [directory]`.
 //!
-//! Ten-step runs, one record each per batch, all of them durable before the next batch. Storage only:
-//! there is no kernel here, so this is the ceiling of an engine, not its rate.
+//! Runs of ten steps, one record of each run per batch, every batch durable before the next. It measures the store
+//! alone, without the kernel, so the result is an upper bound for the engine.
 
 use kernel::RunStatus;
 use std::path::PathBuf;

@@ -1,8 +1,8 @@
-//! How many records a second the Postgres store makes durable, and what that costs in its log:
-//! `cargo run --release --example postgres_rate [postgres://…]`. Without an address it starts a server of its own.
+//! Measures how many records per second the Postgres store commits, and how many bytes of WAL each record costs:
+//! `cargo run --release --example postgres_rate [postgres://…]`. Without a URL it starts a server.
 //!
-//! Ten-step runs, one record each per batch, all of them durable before the next batch of the same writer. Storage
-//! only: there is no kernel here, so this is the ceiling of an engine, not its rate.
+//! Runs of ten steps, one record of each run per batch, every batch of a writer durable before its next. It measures
+//! the store alone, without the kernel, so the result is an upper bound for the engine.
 
 use kernel::{RunId, RunStatus, Timestamp};
 use std::sync::Arc;
@@ -25,10 +25,10 @@ async fn main() {
         let store = Arc::new(PostgresStore::open(&url).await.expect("the database opens"));
         let before = log();
         let started = Instant::now();
-        let lanes = (0..writers).map(|lane| tokio::spawn(measure(store.clone(), in_flight / writers, lane)));
+        let tasks = (0..writers).map(|writer| tokio::spawn(measure(store.clone(), in_flight / writers, writer)));
         let mut slowest = Duration::ZERO;
-        for lane in lanes.collect::<Vec<_>>() {
-            slowest = slowest.max(lane.await.expect("a writer"));
+        for writer in tasks.collect::<Vec<_>>() {
+            slowest = slowest.max(writer.await.expect("a writer"));
         }
         let (spent, counters) = (started.elapsed().as_secs_f64(), store.counters());
         let rate = counters.records as f64 / spent / 1_000.0;
@@ -44,8 +44,8 @@ fn wal_bytes(database: &str) -> u64 {
     bytes.parse().expect("a number of bytes")
 }
 
-async fn measure(store: Arc<PostgresStore>, in_flight: u64, lane: u64) -> Duration {
-    let (started, mut slowest, mut first) = (Instant::now(), Duration::ZERO, lane << 40);
+async fn measure(store: Arc<PostgresStore>, in_flight: u64, writer: u64) -> Duration {
+    let (started, mut slowest, mut first) = (Instant::now(), Duration::ZERO, writer << 40);
     while started.elapsed() < WINDOW {
         let ids: Vec<RunId> = (first..first + in_flight).map(id).collect();
         for step in 0..STEPS {
@@ -59,7 +59,7 @@ async fn measure(store: Arc<PostgresStore>, in_flight: u64, lane: u64) -> Durati
     slowest
 }
 
-/// Made now, so that they are where new runs are.
+/// Generated now, so that the records go to the partition of the current month.
 fn id(n: u64) -> RunId {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).expect("a time").as_millis();
     let mut random = [7; 10];

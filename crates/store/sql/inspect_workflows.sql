@@ -1,2 +1,2 @@
--- Deleted ones too: their runs keep referring to them.
+-- Includes deleted workflows: their runs still refer to them.
 SELECT org, id, version, hash FROM workflows ORDER BY org, id

@@ -1,2 +1,2 @@
--- The place stays, so that positions and every other run's chain are what they were.
+-- The row stays, so that positions and the chains of other runs do not change.
 UPDATE journal SET body = x'' WHERE pos = $1

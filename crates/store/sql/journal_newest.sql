@@ -1,2 +1,2 @@
--- Of an erased run there is only the place left.
+-- Records of deleted runs are empty.
 SELECT body FROM journal WHERE length(body) > 0 ORDER BY pos DESC LIMIT 1

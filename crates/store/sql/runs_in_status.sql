@@ -1,6 +1,6 @@
--- One status at a time, so that the index gives the order; never asked for completed runs, which it leaves out.
--- It has parked runs apart from the others, so the two are merged. The index is named because the planner
--- would rather follow the primary key, past every run that has ended.
+-- One status per statement, so that the index gives the order; not used for `completed`, which the index leaves out.
+-- The index separates evicted runs (`parked`) from the others, so the two halves are merged. INDEXED BY is needed
+-- because the planner would rather scan the primary key, past every run that has ended.
 SELECT org, id, workflow, workflow_name, version, hash, form, status, waiting, wake_at, created_at, expires_at,
        finished_at, error_code, gate, parked, deleted_at
 FROM runs INDEXED BY runs_by_status

@@ -1,4 +1,4 @@
--- The index is named because the planner would rather follow the primary key, past the runs of every other.
+-- INDEXED BY is needed because the planner would rather scan the primary key, past the runs of other workflows.
 SELECT org, id, workflow, workflow_name, version, hash, form, status, waiting, wake_at, created_at, expires_at,
        finished_at, error_code, gate, parked, deleted_at
 FROM runs INDEXED BY runs_by_workflow

@@ -1,8 +1,8 @@
-//! What SQLite and Postgres check before they change workflows and triggers, written once.
+//! The checks that SQLite and Postgres share before they change workflows and triggers.
 //!
-//! A store lends its rows inside one open transaction ([`CatalogRows`]), in which nobody else changes them. The rules
-//! read, decide, and say what to write. The memory store does the same in its own words: the conformance suite compares
-//! the three.
+//! A store gives access to its rows inside one open transaction ([`CatalogRows`]), during which no other transaction
+//! can change them. The rules read rows, decide, and call the store to write. The memory store implements the same
+//! rules separately, and the conformance suite compares the three.
 
 use crate::Error;
 use crate::rows::*;
@@ -13,10 +13,11 @@ use std::future::Future;
 
 type Answer<F, T> = std::result::Result<T, F>;
 
-/// What an idempotency key made, and the fingerprint of what was asked.
+/// The id of what was created with an idempotency key, and the fingerprint of that request.
 type Made = ([u8; 16], [u8; 32]);
 
-/// The rows of workflows and triggers, inside one transaction. `Send`, because Postgres answers on another thread.
+/// The rows of workflows and triggers, inside one transaction. The futures are `Send` because Postgres calls run on
+/// other threads.
 pub(crate) trait CatalogRows {
     type Failure: From<Error>;
 
@@ -32,7 +33,7 @@ pub(crate) trait CatalogRows {
         made: [u8; 16],
     ) -> impl Future<Output = Answer<Self::Failure, ()>> + Send;
 
-    /// Was there ever a workflow with this id?
+    /// Does a workflow with this id exist, deleted ones included?
     fn workflow_exists(&self, org: OrgId, id: WorkflowId) -> impl Future<Output = Answer<Self::Failure, bool>> + Send;
     /// A workflow that is not deleted.
     fn workflow(
@@ -45,7 +46,7 @@ pub(crate) trait CatalogRows {
     fn insert_version(
         &self,
         row: &WorkflowRow,
-        definition: &Definition,
+        definition: &StoredDefinition,
         from: &str,
         at: Timestamp,
     ) -> impl Future<Output = Answer<Self::Failure, ()>> + Send;
@@ -72,7 +73,7 @@ pub(crate) trait CatalogRows {
     ) -> impl Future<Output = Answer<Self::Failure, ()>> + Send;
 }
 
-/// What is unique among the workflows of an organisation.
+/// A unique key of a workflow within its organisation.
 #[derive(Clone, Copy)]
 pub(crate) enum Unique<'a> {
     Id(WorkflowId),
@@ -83,22 +84,22 @@ pub(crate) enum Unique<'a> {
 pub(crate) async fn create_workflow<R: CatalogRows>(
     rows: &R,
     new: &NewWorkflow,
-) -> Answer<R::Failure, Result<(), Taken>> {
+) -> Answer<R::Failure, Result<(), NameTaken>> {
     let NewWorkflow { row, definition, slug_is_given, idempotency, trigger } = new;
     if let Some(key) = idempotency
         && let Some((made, fingerprint)) = rows.made_with(row.org, key).await?
     {
-        return Ok(Err(Taken::Key { workflow: WorkflowId(made), fingerprint }));
+        return Ok(Err(NameTaken::Key { workflow: WorkflowId(made), fingerprint }));
     }
     if rows.workflow_exists(row.org, row.id).await? {
         return Err(Error::Refused(format!("the workflow {} exists already", row.id)).into());
     }
     if rows.workflow(row.org, Unique::Name(&row.name)).await?.is_some() {
-        return Ok(Err(Taken::Name));
+        return Ok(Err(NameTaken::Name));
     }
-    let Some(slug) = free_slug(rows, row, *slug_is_given).await? else { return Ok(Err(Taken::Slug)) };
+    let Some(slug) = free_slug(rows, row, *slug_is_given).await? else { return Ok(Err(NameTaken::Slug)) };
     if !put_owned_trigger(rows, row.org, row.id, trigger.as_ref()).await? {
-        return Ok(Err(Taken::Path));
+        return Ok(Err(NameTaken::Path));
     }
     rows.insert_workflow(&WorkflowRow { slug, ..row.clone() }).await?;
     rows.insert_version(row, definition, "create", row.created_at).await?;
@@ -108,7 +109,7 @@ pub(crate) async fn create_workflow<R: CatalogRows>(
     Ok(Ok(()))
 }
 
-/// The slug that was given if it is free; or the first free one, counted up from the wish.
+/// The given slug if it is free. If the slug was not given by the author, the first free one in the order of [`slugs`].
 async fn free_slug<R: CatalogRows>(rows: &R, row: &WorkflowRow, is_given: bool) -> Answer<R::Failure, Option<String>> {
     let tries = if is_given { 1 } else { usize::MAX };
     for slug in slugs(&row.slug).take(tries) {
@@ -127,10 +128,10 @@ pub(crate) async fn edit_workflow<R: CatalogRows>(rows: &R, edit: &WorkflowEdit)
     }
     let is_taken = |found: Option<WorkflowRow>| row.deleted_at.is_none() && found.is_some_and(|w| w.id != seen.id);
     if is_taken(rows.workflow(seen.org, Unique::Name(&row.name)).await?) {
-        return Ok(Edited::Taken(Taken::Name));
+        return Ok(Edited::Taken(NameTaken::Name));
     }
     if is_taken(rows.workflow(seen.org, Unique::Slug(&row.slug)).await?) {
-        return Ok(Edited::Taken(Taken::Slug));
+        return Ok(Edited::Taken(NameTaken::Slug));
     }
     let wanted = match trigger {
         OwnTrigger::Put(wanted) => Some(&**wanted),
@@ -139,7 +140,7 @@ pub(crate) async fn edit_workflow<R: CatalogRows>(rows: &R, edit: &WorkflowEdit)
     if row.deleted_at.is_some() {
         rows.delete_triggers_of(seen.org, seen.id).await?;
     } else if !matches!(trigger, OwnTrigger::Keep) && !put_owned_trigger(rows, seen.org, seen.id, wanted).await? {
-        return Ok(Edited::Taken(Taken::Path));
+        return Ok(Edited::Taken(NameTaken::Path));
     }
     let row = WorkflowRow { org: seen.org, id: seen.id, ..row.clone() };
     rows.update_workflow(&row).await?;
@@ -187,9 +188,9 @@ pub(crate) async fn change_trigger<R: CatalogRows>(rows: &R, change: &TriggerCha
     Ok(if changed { Changed::Done } else { Changed::Stale })
 }
 
-/// The one trigger that a workflow's definition asks for, or none. One of the same kind keeps its id, its log, and
-/// whether it is enabled; if nothing about it changed it is left alone, fire times and all. False when its path belongs
-/// to another trigger.
+/// Makes the trigger that a workflow owns equal to `wanted`, or deletes it. A trigger of the same kind keeps its id,
+/// its log and its `enabled` flag; an unchanged trigger also keeps its fire times. False when another trigger has the
+/// path.
 pub(crate) async fn put_owned_trigger<R: CatalogRows>(
     rows: &R,
     org: OrgId,
@@ -197,14 +198,14 @@ pub(crate) async fn put_owned_trigger<R: CatalogRows>(
     wanted: Option<&TriggerRow>,
 ) -> Answer<R::Failure, bool> {
     let mut found = rows.owned_trigger(org, workflow).await?;
-    let going = found.take_if(|old| wanted.is_none_or(|new| new.kind != old.kind));
+    let replaced = found.take_if(|old| wanted.is_none_or(|new| new.kind != old.kind));
     let row = wanted.map(|wanted| owned(found.as_ref(), wanted));
     if let Some(row) = &row
         && is_path_taken(rows, row).await?
     {
         return Ok(false);
     }
-    if let Some(old) = going {
+    if let Some(old) = replaced {
         rows.delete_trigger(org, old.id).await?;
     }
     let Some(row) = row else { return Ok(true) };

@@ -1,9 +1,9 @@
-//! Named moments at which tests kill the process: `ONWARD_CRASH=before_commit:2` aborts it when it gets
-//! to `before_commit` for the second time.
+//! Named points in the code where tests kill the process: `ONWARD_CRASH=before_commit:2` aborts it when it reaches
+//! `before_commit` for the second time.
 //!
-//! Compiled to nothing unless the test-only feature `crashpoints` is on, and inert until the environment
-//! names a point. The list is here, at the bottom of the crates that act, so that each of them can have
-//! points and a test can prove that it reaches every one.
+//! Compiled to nothing unless the test-only feature `crashpoints` is on, and inert until the environment variable names
+//! a point. The list is in this crate because every crate with crash points depends on it. One list lets a test prove
+//! that it reaches every point.
 
 macro_rules! points {
     ($($(#[$meta:meta])* $name:ident = $text:literal),* $(,)?) => {
@@ -23,63 +23,63 @@ macro_rules! points {
 points! {
     /// A statement of a migration was executed.
     MigrationStatement = "migration_statement",
-    /// All of a migration but the line that says so.
+    /// A migration was executed and is not recorded as applied yet.
     MigrationUnrecorded = "migration_unrecorded",
-    /// The secret key is in its file, which does not have its name yet.
+    /// The secret key is in a temporary file, which was not renamed yet.
     KeyAside = "key_aside",
-    /// The database is open and the ends of all chains are known; nothing was written.
+    /// The database is open and the last record of every active run is known; nothing was written.
     HeadsRecovered = "heads_recovered",
-    /// A new process has its number and has not told anybody.
+    /// A new process has claimed its epoch and has not used it yet.
     EpochClaimed = "epoch_claimed",
-    /// A run was read back into memory, to be recovered or woken.
+    /// A run was loaded into memory, to be recovered or woken.
     RunLoaded = "run_loaded",
 
-    /// A batch was made, no transaction begun.
+    /// A batch is ready, and its transaction has not begun.
     BeforeBegin = "before_begin",
-    /// An idempotency key is taken by a run that is not there yet.
+    /// A new run has taken its idempotency key, and its row is not written yet.
     KeyClaimed = "key_claimed",
     /// A record is in the journal without the rows that go with it.
     RecordWritten = "record_written",
     BeforeSnapshot = "before_snapshot",
     AfterSnapshot = "after_snapshot",
-    /// A run that parks has its timer.
+    /// The timer of a run that is being evicted was written.
     TimerWritten = "timer_written",
-    /// A run that wakes has lost its timer.
+    /// The timer of a run that wakes was removed.
     TimerRemoved = "timer_removed",
-    /// A run that parks has left a task where workers find it.
+    /// The `ready` row of a run that is being evicted was written.
     ReadyWritten = "ready_written",
-    /// A task was taken, and its run does not say so yet.
+    /// The `ready` row of a claimed task was removed, and the row of its run is not updated yet.
     ReadyRemoved = "ready_removed",
-    /// Rows of runs were brought up to date, the recovery position was not.
+    /// The rows of active runs were brought up to date, and the recovery position was not moved yet.
     RecoveryRows = "recovery_rows",
     BeforeCommit = "before_commit",
-    /// Durable; nobody in this process knows.
+    /// The transaction is durable, and this process has not acted on it yet.
     AfterCommit = "after_commit",
     /// The recovery position moved.
     RecoveryMoved = "recovery_moved",
-    /// The records of a run that is being erased are empty, and it still has its row.
+    /// The records of a run that is being deleted are empty, and its row still exists.
     RecordsEmptied = "records_emptied",
 
-    /// The helper is about to copy the log.
+    /// The checkpoint thread is about to copy the write-ahead log.
     BeforeCopy = "before_copy",
     AfterCopy = "after_copy",
-    /// The writer is about to start the log over.
+    /// The writer is about to restart the write-ahead log.
     BeforeRestart = "before_restart",
     AfterRestart = "after_restart",
 
-    /// A commit was answered, the mailbox does not know.
+    /// The store answered a commit, and the mailbox has not settled it yet.
     BeforeSettle = "before_settle",
-    /// Callers have their answers, executors do not have their work.
+    /// Callers have their replies, and executors have not received their requests.
     BeforeDispatch = "before_dispatch",
-    /// The intent is durable, the effect has not begun.
+    /// The start of a step is durable, and its effect has not begun.
     BeforeEffect = "before_effect",
-    /// The effect is done, its result is known here only.
+    /// The effect is done, and its result is not committed yet.
     AfterEffect = "after_effect",
-    /// The run of a schedule's moment is durable, the schedule has not moved past it.
+    /// The run of a fire time is durable, and the schedule has not advanced past that fire time.
     TickStarted = "tick_started",
-    /// Told to stop, waiting for steps under way.
+    /// The process was told to stop and waits for executing steps.
     Draining = "draining",
-    /// A virtual clock's new offset is stored and not used yet.
+    /// The new offset of a virtual clock is stored and not used yet.
     OffsetStored = "offset_stored",
 }
 
@@ -87,7 +87,7 @@ points! {
 #[inline(always)]
 pub fn point(_: Point) {}
 
-/// Aborts the process here if the environment says so.
+/// Aborts the process here if the environment variable names this point and this is the hit it asks for.
 #[cfg(feature = "crashpoints")]
 pub fn point(at: Point) {
     use std::sync::atomic::{AtomicU32, Ordering};
@@ -100,7 +100,7 @@ pub fn point(at: Point) {
     }
 }
 
-/// Is a point armed? Then thresholds are low, so that a small scenario reaches what lies behind them.
+/// Is a point armed? If so, thresholds are low, so that a small scenario reaches the code behind them.
 pub fn is_armed() -> bool {
     #[cfg(feature = "crashpoints")]
     return armed().is_some();
@@ -108,7 +108,7 @@ pub fn is_armed() -> bool {
     false
 }
 
-/// The point and which hit of it.
+/// The armed point and the number of the hit at which the process aborts.
 #[cfg(feature = "crashpoints")]
 fn armed() -> Option<&'static (String, u32)> {
     static ARMED: std::sync::OnceLock<Option<(String, u32)>> = std::sync::OnceLock::new();

@@ -1,8 +1,8 @@
-//! Maps in memory by ids this system made.
+//! Hash maps and sets keyed by ids that the engine generates.
 //!
-//! The standard hash, without its random key: a map is walked in the same order in every process, so the simulator can
-//! replay a run of the whole engine from its seed. Only for ids of our own: a client that could choose the keys could
-//! make them collide.
+//! They use the standard hash without its random seed, so every process iterates a map in the same order and the
+//! simulator can replay the whole engine from a seed. Use them only for generated ids: a client that could choose the
+//! keys could make them collide.
 
 use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasherDefault, DefaultHasher};

@@ -1,47 +1,47 @@
-//! Everything a store holds, in one consistent view: what `onward verify` judges.
+//! Read-only access to everything a store holds, in one consistent snapshot, for `onward verify`.
 //!
 //! ```text
-//!   database ──▶ what the database says of itself
+//!   database ──▶ the database's own checks
 //!   catalog  ──▶ workflows, versions, definitions, triggers
-//!   walk     ──▶ every run with all that belongs to it, then every record in the order it was written
+//!   walk     ──▶ every run with all of its rows, then every record in the order it was written
 //! ```
 //!
-//! An inspection only reads, needs no lock, and hands out one run at a time, so its memory does not grow
-//! with the store. It says what is there and what contradicts the shape of the tables; whether a run's
-//! history makes sense is the judge's business. The rule that keeps it right: whatever cannot be read
-//! is an [`Anomaly`], never passed over.
+//! An inspection takes no lock and yields one run at a time, so its memory does not grow with the store. It reports the
+//! rows and the contradictions between tables; `engine::verify` checks whether the history of a run makes sense.
+//!
+//! Invariant: a row that cannot be read is reported as an [`Anomaly`], never skipped.
 
 use crate::Result;
-use crate::rows::{Definition, ReadyRow, RunRow, Wait};
+use crate::rows::{ReadyRow, RunRow, StoredDefinition, Wait};
 use bytes::Bytes;
 use kernel::event::TriggerKind;
 use kernel::{OrgId, RunId, Timestamp, TriggerId, WorkflowId};
 
 pub trait Inspection {
-    /// The database's own checks, its schema and its settings. False when what follows makes no sense to
-    /// read (another schema, or none yet).
+    /// The database's own checks, its schema and its settings. False when the tables cannot be read further, because
+    /// the schema is another one or does not exist yet.
     fn database(&self, each: &mut dyn FnMut(Anomaly)) -> Result<bool>;
 
     fn catalog(&self, each: &mut dyn FnMut(Catalogued)) -> Result<()>;
 
     /// Every run in the order of its id, then every record in the order of the journal.
-    fn walk(&self, each: &mut dyn FnMut(Seen)) -> Result<()>;
+    fn walk(&self, each: &mut dyn FnMut(InspectedRow)) -> Result<()>;
 
-    fn definition(&self, org: OrgId, hash: &[u8; 32]) -> Result<Option<Definition>>;
+    fn definition(&self, org: OrgId, hash: &[u8; 32]) -> Result<Option<StoredDefinition>>;
 
     fn payload(&self, org: OrgId, run: RunId, number: u32) -> Result<Option<Bytes>>;
 
     fn setting(&self, name: &str) -> Result<Option<String>>;
 
-    /// Was it written by one process at a time? Then the records of all runs are in the order of their times.
+    /// Was the store written by one process at a time? If so, the records of all runs are in the order of their times.
     fn is_of_one_writer(&self) -> bool;
 
-    /// Called last: is what was read one moment of the store?
+    /// Called last: fails if the store changed while it was read, so that the reads are not one snapshot.
     fn finish(&self) -> Result<()>;
 }
 
-/// One thing met on a walk.
-pub enum Seen {
+/// One item of a walk.
+pub enum InspectedRow {
     Run(Box<StoredRun>),
     Record { pos: i64, org: OrgId, run: RunId, body: Bytes },
     Anomaly(Anomaly),
@@ -50,12 +50,12 @@ pub enum Seen {
 pub enum Catalogued {
     Workflow { org: OrgId, id: WorkflowId, version: u32, hash: [u8; 32] },
     Version { org: OrgId, workflow: WorkflowId, number: u32, hash: [u8; 32] },
-    Definition { org: OrgId, definition: Definition },
+    Definition { org: OrgId, definition: StoredDefinition },
     Trigger(Box<TriggerSeen>),
     Anomaly(Anomaly),
 }
 
-/// What the judge needs of a trigger.
+/// The columns of a trigger that `verify` checks.
 #[derive(Debug)]
 pub struct TriggerSeen {
     pub org: OrgId,
@@ -67,28 +67,29 @@ pub struct TriggerSeen {
     pub next_at: Option<Timestamp>,
 }
 
-/// A run with every row that names it.
+/// A run with every row that refers to it.
 #[derive(Debug)]
 pub struct StoredRun {
     pub row: RunRow,
-    /// Position of each record, oldest first, and its bytes. (Where records are found by their numbers, that is it.)
+    /// Position of each record, oldest first, and its bytes. (On Postgres, its number in the run instead of a
+    /// position.)
     pub records: Vec<(i64, Bytes)>,
     /// Why the chain of records could not be followed to its beginning.
     pub broken: Option<String>,
-    /// Number of the last record as the row has it; exact for parked and ended runs. (Where rows do not have it, the
-    /// number of records.)
+    /// Number of the last record according to the `runs` row; exact for evicted and ended runs. (On Postgres, which has
+    /// no such column, the number of records.)
     pub row_seq: u64,
-    /// The hash `versions` has for the run's workflow and version.
+    /// The hash in `versions` of the run's workflow and version.
     pub version: Option<[u8; 32]>,
     pub snapshots: Vec<SnapshotRow>,
     pub timers: Vec<Timestamp>,
     pub waits: Vec<Wait>,
-    /// Its tasks where workers find them.
+    /// Its rows in `ready`.
     pub ready: Vec<ReadyRow>,
     /// Numbers and lengths of stored payloads.
     pub payloads: Vec<(u32, u64)>,
     pub labels: Vec<(String, String)>,
-    /// Scopes and names of the idempotency keys that made it.
+    /// Scopes and names of the idempotency keys that created it.
     pub keys: Vec<(String, String)>,
 }
 
@@ -99,7 +100,7 @@ pub struct SnapshotRow {
     pub body: Bytes,
 }
 
-/// Something that cannot be right whatever the runs mean.
+/// A contradiction in the stored data that can be seen without decoding any record.
 #[derive(Clone, Debug)]
 pub struct Anomaly {
     pub kind: AnomalyKind,
@@ -110,16 +111,16 @@ pub struct Anomaly {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AnomalyKind {
-    /// The database's own check found damage.
+    /// The database's own checks found damage.
     Database,
     ForeignKey,
     /// The schema is not the one this release knows.
     Schema,
-    /// A column does not hold what it should.
+    /// A column has an unexpected value.
     Unreadable,
-    /// A row names a run or workflow that does not exist.
+    /// A row refers to a run or workflow that does not exist.
     Dangling,
-    /// … but another organisation has it.
+    /// A row refers to a run of another organisation.
     OtherOrganisation,
     /// A record that no run's chain leads to.
     Orphan,

@@ -1,11 +1,11 @@
-//! The store remembers. It decides nothing: it writes what the kernel decided, guarded by what must
-//! still be true, and answers what was written.
+//! The store persists runs, tasks, workflows and triggers. It makes no decisions: it writes what the kernel decided,
+//! provided that the rows it depends on have not changed, and reads it back.
 //!
-//! One contract ([`Store`]), implemented in memory (for the simulator and tests), on SQLite (one process) and on
-//! Postgres (any number); the conformance suite in `testkit` holds them equal.
+//! There is one contract ([`Store`]) with three implementations: in memory (for the simulator and tests), on SQLite
+//! (one process) and on Postgres (any number of processes). The conformance suite in `testkit` keeps them equivalent.
 //!
-//! The rule that keeps it right: **all of a run's rows land or none, and one run's trouble never hurts
-//! another's.** A run's rows land only if its last record is still the one the caller saw.
+//! Invariant: **a commit writes all rows of a run or none, and a failure of one run does not affect the other runs of
+//! the batch.** The rows of a run are written only if its last record is still the one the caller saw.
 
 mod catalog_rules;
 mod contract;
@@ -33,31 +33,31 @@ pub use triggers::*;
 use std::future::Future;
 use std::pin::Pin;
 
-/// The traits, for code that calls a store of a certain kind.
+/// The store traits, for code that calls methods of a concrete store.
 pub mod prelude {
     pub use crate::contract::{CatalogStore, ClusterStore, JournalStore, QueueStore, Store, TriggerStore};
 }
 
-/// What went wrong with a whole call. The variant says what to do.
+/// Why a whole call failed. The variant says what the caller should do.
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
 pub enum Error {
-    /// Nothing was written: full, locked, read-only. Try again later.
+    /// Nothing was written: the disk is full, the database is locked or read-only. Try again later.
     #[error("the store is unavailable: {0}")]
     Unavailable(String),
-    /// A commit's fate is not known. Reload before deciding anything.
+    /// Whether the commit took place is unknown. Reload before deciding anything.
     #[error("the outcome of a write is unknown: {0}")]
     Unknown(String),
-    /// What is stored cannot be understood.
+    /// The stored data cannot be read.
     #[error("the store is damaged: {0}")]
     Corrupt(String),
-    /// The store cannot be opened as asked (in use, newer than this release, another clock).
+    /// The store cannot be opened this way: its schema is newer than this release, or it uses another clock.
     #[error("{0}")]
     Refused(String),
-    /// Others took this node for dead and have taken over its work, or the store lost what this node knows. It has to
-    /// begin anew, with another epoch.
-    #[error("this node was barred: it has to read everything again")]
+    /// The other nodes took this node for dead and took over its runs, or the server lost writes that it had
+    /// acknowledged. The node has to start again with a new epoch.
+    #[error("this node was fenced; it has to read everything again with a new epoch")]
     Fenced,
-    /// Another process has it open.
+    /// Another process has the database open.
     #[error("the data directory is in use by another process: {0}")]
     InUse(String),
 }

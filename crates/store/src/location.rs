@@ -1,4 +1,4 @@
-//! Where a store is: `sqlite:PATH`, or `postgres://user:password@host:port/database`.
+//! The location of a store: `sqlite:PATH`, or `postgres://user:password@host:port/database`.
 
 use crate::inspect::Inspection;
 use crate::{Error, PostgresInspection, PostgresStore, Result, SqliteInspection, SqliteStore, Store};
@@ -9,9 +9,9 @@ use std::sync::Arc;
 
 #[derive(Clone, PartialEq, Eq)]
 pub enum Location {
-    /// A file.
+    /// Path of the database file.
     Sqlite(PathBuf),
-    /// An address, as libpq understands it.
+    /// A connection URL, as libpq reads it.
     Postgres(String),
 }
 
@@ -32,7 +32,7 @@ impl FromStr for Location {
     }
 }
 
-/// Without what nobody else should read: of an address, the host and the database.
+/// Without secrets: of a Postgres URL, only the host and the database.
 impl fmt::Display for Location {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -53,7 +53,7 @@ impl fmt::Debug for Location {
 }
 
 impl Location {
-    /// Opens it, making what is not there. One on Postgres works in the runtime this is called in.
+    /// Opens the store, creating it if need be. A Postgres store uses the Tokio runtime of the caller.
     pub async fn open(&self) -> Result<Arc<dyn Store>> {
         Ok(match self {
             Location::Sqlite(path) => Arc::new(SqliteStore::open(path)?),
@@ -61,7 +61,8 @@ impl Location {
         })
     }
 
-    /// Opens it to be looked at, without changing anything. The calls of one on Postgres wait: not from within a runtime.
+    /// Opens the store for reading, without changing anything. On Postgres the calls of the inspection block, so do not
+    /// call them inside a Tokio runtime.
     pub fn inspect(&self) -> Result<Box<dyn Inspection>> {
         Ok(match self {
             Location::Sqlite(path) => Box::new(SqliteInspection::open(path)?),
@@ -69,7 +70,7 @@ impl Location {
         })
     }
 
-    /// The kind of database, in one word.
+    /// The name of the database system.
     pub fn kind(&self) -> &'static str {
         match self {
             Location::Sqlite(_) => "sqlite",
@@ -83,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_location_is_understood_and_shown_without_its_secret() {
+    fn a_location_is_parsed_and_displayed_without_its_secrets() {
         for (text, shown) in [
             ("sqlite:data/onward.db", "sqlite:data/onward.db"),
             ("postgres://ada:s%40cret@db:5432/onward?sslmode=require&password=x", "postgres://db:5432/onward"),

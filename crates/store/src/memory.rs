@@ -1,18 +1,17 @@
-//! A store that forgets when it is dropped: ordered maps behind one lock.
+//! The store in memory, without persistence: ordered maps behind one lock.
 //!
-//! It is a real implementation, not a mock: the simulator runs whole clusters on it, so it must answer
-//! exactly as the durable stores do, and `testkit::conformance` holds it to that. It knows no faults;
-//! whoever wants lost acknowledgements or crashes wraps it.
+//! It is a full implementation, not a mock. The simulator runs whole clusters on it, so it must behave exactly as the
+//! durable stores do, and `testkit::conformance` checks that. It never fails; the simulator wraps it to inject lost
+//! acknowledgements and crashes.
 //!
-//! The rule that keeps it right: a write is checked completely before anything is changed, so there is
-//! never a half-written run to take back.
+//! Invariant: a write is checked completely before anything is changed, so a single run never needs a rollback.
 
 mod tasks;
 mod triggers;
 
 use crate::rows::*;
 use crate::triggers::*;
-use crate::write_validation::{is_same_group, is_sound, slugs, undo_group};
+use crate::write_validation::{is_same_group, is_valid, slugs, undo_group};
 use crate::{Call, CatalogStore, ClusterStore, Error, JournalStore, QueueStore, Result, TriggerStore};
 use bytes::Bytes;
 use kernel::plan::Form;
@@ -35,15 +34,15 @@ pub struct MemoryRun {
     pub records: Vec<Bytes>,
     pub snapshot: Option<(u64, Bytes)>,
     pub payloads: BTreeMap<u32, Bytes>,
-    /// The timer rows: one at most, unless a writer forgot to remove the old one.
+    /// The timer rows: at most one, unless a writer forgot to remove the old one.
     pub timers: BTreeSet<Timestamp>,
     pub labels: BTreeSet<(String, String)>,
 }
 
-/// Runs are shared between forks until one of them writes.
-/// What an idempotency key made, and the fingerprint of the request.
+/// The id of what was created with an idempotency key, and the fingerprint of the request.
 type IdempotencyEntry = ([u8; 16], [u8; 32]);
 
+/// Runs are behind an `Arc`, so that forks share them until one of the forks writes.
 #[derive(Clone, Default)]
 struct Contents {
     runs: BTreeMap<(OrgId, RunId), Arc<MemoryRun>>,
@@ -54,18 +53,18 @@ struct Contents {
     idempotency: BTreeMap<(OrgId, String, String), IdempotencyEntry>,
     workflows: BTreeMap<(OrgId, WorkflowId), WorkflowRow>,
     versions: BTreeMap<(OrgId, WorkflowId, u32), VersionRow>,
-    definitions: BTreeMap<(OrgId, [u8; 32]), Definition>,
+    definitions: BTreeMap<(OrgId, [u8; 32]), StoredDefinition>,
     types: BTreeMap<(OrgId, String), TypeRow>,
     workers: BTreeMap<(OrgId, String), WorkerRow>,
     triggers: BTreeMap<(OrgId, TriggerId), TriggerRow>,
     deliveries: BTreeMap<(OrgId, TriggerId, u64), DeliveryRow>,
-    /// Whose record is at position `n + 1`, and its number; nobody's once its run was erased.
+    /// Index `n` is position `n + 1`: the run and the number of the record there; `None` once the run was deleted.
     journal: Vec<Option<(OrgId, RunId, u64)>>,
     pauses: BTreeMap<(OrgId, WorkflowId), WorkflowPause>,
-    /// Notices and what stood in the way of each.
+    /// Undelivered notifications, each with the error of its last delivery attempt.
     notifications: BTreeMap<(OrgId, RunId, u32), String>,
     settings: BTreeMap<String, String>,
-    /// The record written last.
+    /// The newest record.
     newest: Option<Bytes>,
     counters: Counters,
 }
@@ -75,12 +74,12 @@ impl MemoryStore {
         MemoryStore::default()
     }
 
-    /// A store with the same contents that goes its own way from here.
+    /// A copy of the store; later writes to either one do not affect the other.
     pub fn fork(&self) -> MemoryStore {
         MemoryStore { contents: Mutex::new(self.contents().clone()) }
     }
 
-    /// Everything stored about every run, by organisation and id: what an invariant checker reads.
+    /// Everything stored about every run, by organisation and id, for invariant checks.
     pub fn stored_runs(&self) -> Vec<Arc<MemoryRun>> {
         self.contents().runs.values().cloned().collect()
     }
@@ -94,41 +93,41 @@ impl MemoryStore {
         self.contents().timers.iter().copied().collect()
     }
 
-    /// Every task that waits while its run is parked.
+    /// Every ready task of an evicted run.
     pub fn stored_ready(&self) -> Vec<ReadyRow> {
         self.contents().ready.iter().cloned().collect()
     }
 
-    /// No method panics half-way through a change, so a poisoned lock still guards whole contents.
+    /// No method panics in the middle of a change, so the contents behind a poisoned lock are consistent.
     fn contents(&self) -> MutexGuard<'_, Contents> {
         self.contents.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Nothing happens before the call is awaited, as with the stores that do I/O.
+    /// Runs `read` only when the call is awaited, as the stores that do I/O do.
     fn answer<'a, T>(&'a self, read: impl FnOnce(&mut Contents) -> T + Send + 'a) -> Call<'a, T> {
         Box::pin(async move { Ok(read(&mut self.contents())) })
     }
 }
 
 impl Contents {
-    fn write(&mut self, write: &RunWrite, at: Timestamp) -> Verdict {
-        match self.objection(write, at) {
+    fn write(&mut self, write: &RunWrite, at: Timestamp) -> WriteVerdict {
+        match self.refusal(write, at) {
             Some(verdict) => verdict,
             None => {
                 self.apply(write);
-                Verdict::Committed
+                WriteVerdict::Committed
             }
         }
     }
 
-    /// All of a unit, or nothing. A unit of one is a write like any other.
-    fn write_group(&mut self, atomic_group: &[RunWrite], at: Timestamp) -> Vec<Verdict> {
+    /// Writes all runs of an atomic group or none. A group of one is a single write.
+    fn write_group(&mut self, atomic_group: &[RunWrite], at: Timestamp) -> Vec<WriteVerdict> {
         let [write] = atomic_group else {
             let before = self.clone();
             let mut verdicts = Vec::with_capacity(atomic_group.len());
             for write in atomic_group {
                 verdicts.push(self.write(write, at));
-                if verdicts.last() == Some(&Verdict::Conflict) {
+                if verdicts.last() == Some(&WriteVerdict::Conflict) {
                     break;
                 }
             }
@@ -140,26 +139,26 @@ impl Contents {
         vec![self.write(write, at)]
     }
 
-    /// Why the write cannot be done, in the order in which SQLite would notice.
-    fn objection(&self, write: &RunWrite, at: Timestamp) -> Option<Verdict> {
-        if !is_sound(write) {
-            return Some(Verdict::Conflict);
+    /// Why the write is refused, checked in the same order as in SQLite.
+    fn refusal(&self, write: &RunWrite, at: Timestamp) -> Option<WriteVerdict> {
+        if !is_valid(write) {
+            return Some(WriteVerdict::Conflict);
         }
         if let Some(key) = write.run_insert.as_ref().and_then(|b| b.idempotency.as_ref())
             && let Some((made, fingerprint)) =
                 self.idempotency.get(&(write.org, key.scope.clone(), key.key.clone())).copied()
         {
-            return Some(Verdict::KeyTaken { run: RunId(made), fingerprint });
+            return Some(WriteVerdict::KeyTaken { run: RunId(made), fingerprint });
         }
         let stored = self.runs.get(&(write.org, write.run));
         let seq = stored.map_or(0, |s| s.records.len() as u64);
         let mut numbers: BTreeSet<u32> = stored.iter().flat_map(|s| s.payloads.keys().copied()).collect();
         let mut hashes = BTreeSet::new();
         if seq != write.after {
-            return Some(Verdict::Conflict);
+            return Some(WriteVerdict::Conflict);
         }
         if self.is_full(&write.limit_slots, at) {
-            return Some(Verdict::Full);
+            return Some(WriteVerdict::Full);
         }
         let is_fine = write.payloads.iter().all(|(number, _)| numbers.insert(*number))
             && write
@@ -167,7 +166,7 @@ impl Contents {
                 .iter()
                 .flat_map(|b| &b.waits)
                 .all(|wait| !self.waits.contains_key(&wait.token_hash) && hashes.insert(wait.token_hash));
-        if is_fine { None } else { Some(Verdict::Conflict) }
+        if is_fine { None } else { Some(WriteVerdict::Conflict) }
     }
 
     fn apply(&mut self, write: &RunWrite) {
@@ -219,23 +218,23 @@ impl Contents {
         self.counters.records += 1;
     }
 
-    fn create_workflow(&mut self, new: &NewWorkflow) -> Result<std::result::Result<(), Taken>> {
+    fn create_workflow(&mut self, new: &NewWorkflow) -> Result<std::result::Result<(), NameTaken>> {
         let NewWorkflow { row, definition, slug_is_given, idempotency, trigger } = new;
         let key = idempotency.as_ref().map(|k| ((row.org, k.scope.clone(), k.key.clone()), k.fingerprint));
         if let Some((made, fingerprint)) = key.as_ref().and_then(|(key, _)| self.idempotency.get(key)).copied() {
-            return Ok(Err(Taken::Key { workflow: WorkflowId(made), fingerprint }));
+            return Ok(Err(NameTaken::Key { workflow: WorkflowId(made), fingerprint }));
         }
         if self.workflows.contains_key(&(row.org, row.id)) {
             return Err(Error::Refused(format!("the workflow {} exists already", row.id)));
         }
-        if self.own(row.org).any(|w| w.name == row.name) {
-            return Ok(Err(Taken::Name));
+        if self.live_workflows(row.org).any(|w| w.name == row.name) {
+            return Ok(Err(NameTaken::Name));
         }
-        let is_free = |slug: &String| self.own(row.org).all(|w| w.slug != *slug);
+        let is_free = |slug: &String| self.live_workflows(row.org).all(|w| w.slug != *slug);
         let slug = if *slug_is_given { Some(row.slug.clone()).filter(is_free) } else { slugs(&row.slug).find(is_free) };
-        let Some(slug) = slug else { return Ok(Err(Taken::Slug)) };
+        let Some(slug) = slug else { return Ok(Err(NameTaken::Slug)) };
         if !self.put_owned(row.org, row.id, trigger.as_ref()) {
-            return Ok(Err(Taken::Path));
+            return Ok(Err(NameTaken::Path));
         }
         if let Some((key, fingerprint)) = key {
             self.idempotency.insert(key, (row.id.0, fingerprint));
@@ -252,13 +251,13 @@ impl Contents {
             return Edited::Changed;
         }
         let has_other = |is_same: fn(&WorkflowRow, &WorkflowRow) -> bool| {
-            row.deleted_at.is_none() && self.own(seen.org).any(|w| w.id != seen.id && is_same(w, row))
+            row.deleted_at.is_none() && self.live_workflows(seen.org).any(|w| w.id != seen.id && is_same(w, row))
         };
         if has_other(|one, other| one.name == other.name) {
-            return Edited::Taken(Taken::Name);
+            return Edited::Taken(NameTaken::Name);
         }
         if has_other(|one, other| one.slug == other.slug) {
-            return Edited::Taken(Taken::Slug);
+            return Edited::Taken(NameTaken::Slug);
         }
         let wanted = match trigger {
             OwnTrigger::Put(wanted) => Some(&**wanted),
@@ -267,7 +266,7 @@ impl Contents {
         if row.deleted_at.is_some() {
             self.delete_triggers_of(seen.org, seen.id);
         } else if !matches!(trigger, OwnTrigger::Keep) && !self.put_owned(seen.org, seen.id, wanted) {
-            return Edited::Taken(Taken::Path);
+            return Edited::Taken(NameTaken::Path);
         }
         let row = WorkflowRow { org: seen.org, id: seen.id, created_at: seen.created_at, ..row.clone() };
         if let Some((definition, source)) = version {
@@ -277,7 +276,7 @@ impl Contents {
         Edited::Done
     }
 
-    fn put_version(&mut self, row: &WorkflowRow, definition: &Definition, source: &str, at: Timestamp) {
+    fn put_version(&mut self, row: &WorkflowRow, definition: &StoredDefinition, source: &str, at: Timestamp) {
         let version = VersionRow { number: row.version, hash: row.hash, source: source.to_owned(), at };
         self.versions.insert((row.org, row.id, row.version), version);
         self.definitions.entry((row.org, definition.hash)).or_insert_with(|| definition.clone());
@@ -285,7 +284,7 @@ impl Contents {
 
     fn load(&mut self, key: (OrgId, RunId)) -> Option<Loaded> {
         self.counters.loads += 1;
-        let stored = self.shown(key)?;
+        let stored = self.visible_run(key)?;
         let from = stored.snapshot.as_ref().map_or(0, |(seq, _)| *seq as usize);
         Some(Loaded {
             snapshot: stored.snapshot.clone(),
@@ -295,18 +294,18 @@ impl Contents {
         })
     }
 
-    /// A run that is not hidden.
-    fn shown(&self, key: (OrgId, RunId)) -> Option<&Arc<MemoryRun>> {
-        self.runs.get(&key).filter(|stored| stored.is_shown())
+    /// A run that exists and is not hidden.
+    fn visible_run(&self, key: (OrgId, RunId)) -> Option<&Arc<MemoryRun>> {
+        self.runs.get(&key).filter(|stored| stored.is_visible())
     }
 
-    /// Workflows that are not deleted.
-    fn own(&self, org: OrgId) -> impl DoubleEndedIterator<Item = &WorkflowRow> {
+    /// Workflows of an organisation that are not deleted.
+    fn live_workflows(&self, org: OrgId) -> impl DoubleEndedIterator<Item = &WorkflowRow> {
         self.workflows.values().filter(move |w| w.org == org && w.deleted_at.is_none())
     }
 
-    /// Why a run cannot be taken away, if it cannot.
-    fn is_kept(&self, key: (OrgId, RunId)) -> Option<Erased> {
+    /// Why a run cannot be deleted or hidden, if it cannot.
+    fn deletion_refusal(&self, key: (OrgId, RunId)) -> Option<Erased> {
         match self.runs.get(&key) {
             None => Some(Erased::NotFound),
             Some(stored) if !stored.row.status.is_terminal() => Some(Erased::NotEnded),
@@ -318,9 +317,9 @@ impl Contents {
     }
 
     fn hide(&mut self, key: (OrgId, RunId), at: Timestamp) -> Erased {
-        match self.is_kept(key) {
+        match self.deletion_refusal(key) {
             Some(why) => why,
-            None if self.shown(key).is_none() => Erased::NotFound,
+            None if self.visible_run(key).is_none() => Erased::NotFound,
             None => {
                 let run = self.runs.get_mut(&key).map(Arc::make_mut);
                 run.into_iter().for_each(|run| run.row.deleted_at = Some(at));
@@ -331,14 +330,14 @@ impl Contents {
 
     fn erase(&mut self, erasure: &Erasure) -> Erased {
         let key = (erasure.org, erasure.run);
-        if let Some(why) = self.is_kept(key) {
+        if let Some(why) = self.deletion_refusal(key) {
             return why;
         }
         self.runs.remove(&key);
         self.timers.retain(|timer| (timer.org, timer.run) != key);
         self.waits.retain(|_, wait| (wait.org, wait.run) != key);
-        for place in self.journal.iter_mut() {
-            place.take_if(|(org, run, _)| (*org, *run) == key);
+        for entry in self.journal.iter_mut() {
+            entry.take_if(|(org, run, _)| (*org, *run) == key);
         }
         Erased::Done
     }
@@ -346,18 +345,18 @@ impl Contents {
     fn journal_page(&self, org: OrgId, after: Option<u64>, limit: usize) -> JournalPage {
         let newest = self.journal.len() as u64;
         let from = after.unwrap_or(newest).min(newest);
-        let places = (from + 1..=newest).take(limit);
-        let end = places.clone().last().unwrap_or(from);
+        let positions = (from + 1..=newest).take(limit);
+        let end = positions.clone().last().unwrap_or(from);
         let record = |pos: u64| {
             let (owner, run, seq) = self.journal[pos as usize - 1]?;
-            let stored = self.shown((owner, run)).filter(|_| owner == org)?;
+            let stored = self.visible_run((owner, run)).filter(|_| owner == org)?;
             Some(JournalEntry { pos, run, record: stored.records.get(seq as usize - 1)?.clone() })
         };
-        JournalPage { records: places.filter_map(record).collect(), end }
+        JournalPage { records: positions.filter_map(record).collect(), end }
     }
 }
 
-fn notice_row((&(org, run, number), error): (&(OrgId, RunId, u32), &String)) -> NotificationRow {
+fn notification_row((&(org, run, number), error): (&(OrgId, RunId, u32), &String)) -> NotificationRow {
     NotificationRow { org, run, number, error: error.clone() }
 }
 
@@ -373,7 +372,7 @@ impl MemoryRun {
         }
     }
 
-    /// What a run pins at birth never changes.
+    /// Leaves out the columns that are fixed when a run is created.
     fn update(&mut self, to: &RunRow) {
         let row = &mut self.row;
         (row.status, row.waiting, row.wake_at) = (to.status, to.waiting, to.wake_at);
@@ -384,7 +383,7 @@ impl MemoryRun {
 
     fn matches(&self, filter: &RunFilter) -> bool {
         let row = &self.row;
-        self.is_shown()
+        self.is_visible()
             && (filter.statuses.is_empty() || filter.statuses.contains(&row.status))
             && filter.workflow.is_none_or(|workflow| workflow == row.workflow)
             && filter.except.is_none_or(|except| except != row.workflow || filter.workflow == Some(except))
@@ -395,25 +394,25 @@ impl MemoryRun {
             && filter.before.is_none_or(|before| row.id < before)
     }
 
-    fn is_unparked(&self) -> bool {
+    fn is_active(&self) -> bool {
         !self.row.evicted && !self.row.status.is_terminal()
     }
 
-    fn is_shown(&self) -> bool {
+    fn is_visible(&self) -> bool {
         self.row.deleted_at.is_none()
     }
 }
 
 impl JournalStore for MemoryStore {
-    fn commit<'a>(&'a self, batch: &'a Batch) -> Call<'a, Vec<Verdict>> {
+    fn commit<'a>(&'a self, batch: &'a Batch) -> Call<'a, Vec<WriteVerdict>> {
         self.answer(move |c| {
             let before = planted_bugs::is(Bug::BatchAborted).then(|| c.clone());
-            let units = batch.runs.chunk_by(is_same_group);
-            let verdicts: Vec<Verdict> = units.flat_map(|atomic_group| c.write_group(atomic_group, batch.at)).collect();
-            if let Some(before) = before.filter(|_| verdicts.iter().any(|v| *v != Verdict::Committed)) {
+            let groups = batch.runs.chunk_by(is_same_group);
+            let verdicts: Vec<WriteVerdict> = groups.flat_map(|group| c.write_group(group, batch.at)).collect();
+            if let Some(before) = before.filter(|_| verdicts.iter().any(|v| *v != WriteVerdict::Committed)) {
                 *c = before;
             }
-            c.counters.commits += u64::from(verdicts.contains(&Verdict::Committed));
+            c.counters.commits += u64::from(verdicts.contains(&WriteVerdict::Committed));
             verdicts
         })
     }
@@ -430,7 +429,7 @@ impl JournalStore for MemoryStore {
         self.answer(move |c| {
             c.counters.loads += 1;
             let after = usize::try_from(after).unwrap_or(usize::MAX);
-            c.shown((org, run)).map(|stored| stored.records.iter().skip(after).take(limit).cloned().collect())
+            c.visible_run((org, run)).map(|stored| stored.records.iter().skip(after).take(limit).cloned().collect())
         })
     }
 
@@ -441,19 +440,20 @@ impl JournalStore for MemoryStore {
     fn payloads<'a>(&'a self, org: OrgId, run: RunId, numbers: &'a [u32]) -> Call<'a, Vec<(u32, Bytes)>> {
         self.answer(move |c| {
             c.counters.loads += 1;
-            let Some(stored) = c.shown((org, run)) else { return Vec::new() };
+            let Some(stored) = c.visible_run((org, run)) else { return Vec::new() };
             numbers.iter().filter_map(|n| stored.payloads.get(n).map(|body| (*n, body.clone()))).collect()
         })
     }
 
     fn run(&self, org: OrgId, run: RunId) -> Call<'_, Option<RunRow>> {
-        self.answer(move |c| c.shown((org, run)).map(|stored| stored.row.clone()))
+        self.answer(move |c| c.visible_run((org, run)).map(|stored| stored.row.clone()))
     }
 
     fn runs<'a>(&'a self, org: OrgId, filter: &'a RunFilter) -> Call<'a, Vec<RunRow>> {
         self.answer(move |c| {
-            let own = c.runs.range((org, RunId([0; 16]))..=(org, RunId([255; 16]))).rev();
-            own.map(|(_, stored)| stored)
+            let of_org = c.runs.range((org, RunId([0; 16]))..=(org, RunId([255; 16]))).rev();
+            of_org
+                .map(|(_, stored)| stored)
                 .filter(|stored| stored.matches(filter))
                 .take(filter.limit)
                 .map(|stored| stored.row.clone())
@@ -462,11 +462,14 @@ impl JournalStore for MemoryStore {
     }
 
     fn active_runs(&self) -> Call<'_, Vec<(OrgId, RunId)>> {
-        self.answer(move |c| c.runs.iter().filter(|(_, stored)| stored.is_unparked()).map(|(key, _)| *key).collect())
+        self.answer(move |c| c.runs.iter().filter(|(_, stored)| stored.is_active()).map(|(key, _)| *key).collect())
     }
 
     fn wait<'a>(&'a self, token_hash: &'a [u8; 32]) -> Call<'a, Option<Wait>> {
-        self.answer(move |c| c.waits.get(token_hash).filter(|wait| c.shown((wait.org, wait.run)).is_some()).cloned())
+        self.answer(move |c| {
+            let wait = c.waits.get(token_hash);
+            wait.filter(|wait| c.visible_run((wait.org, wait.run)).is_some()).cloned()
+        })
     }
 
     fn timers(&self, until: Timestamp, limit: usize) -> Call<'_, Vec<Timer>> {
@@ -523,7 +526,7 @@ impl JournalStore for MemoryStore {
     fn notifications(&self, after: Option<NotificationKey>, limit: usize) -> Call<'_, Vec<NotificationRow>> {
         let from = after.map_or(Bound::Unbounded, Bound::Excluded);
         self.answer(move |c| {
-            let rows = c.notifications.range((from, Bound::Unbounded)).take(limit).map(notice_row).collect();
+            let rows = c.notifications.range((from, Bound::Unbounded)).take(limit).map(notification_row).collect();
             if planted_bugs::is(Bug::NotificationLost) {
                 c.notifications.clear();
             }
@@ -532,7 +535,9 @@ impl JournalStore for MemoryStore {
     }
 
     fn run_notifications(&self, org: OrgId, run: RunId) -> Call<'_, Vec<NotificationRow>> {
-        self.answer(move |c| c.notifications.range((org, run, 0)..=(org, run, u32::MAX)).map(notice_row).collect())
+        self.answer(move |c| {
+            c.notifications.range((org, run, 0)..=(org, run, u32::MAX)).map(notification_row).collect()
+        })
     }
 
     fn record_notification_error<'a>(&'a self, notification: &'a NotificationRow) -> Call<'a, ()> {
@@ -577,7 +582,7 @@ impl QueueStore for MemoryStore {
     }
 
     fn limit_slots<'a>(&'a self, org: OrgId, name: &'a str) -> Call<'a, Vec<LimitSlotRow>> {
-        self.answer(move |c| c.seats_of(org, name))
+        self.answer(move |c| c.limit_slots_of(org, name))
     }
 
     fn delete_expired_limit_slots(&self, until: Timestamp) -> Call<'_, ()> {
@@ -594,7 +599,7 @@ impl QueueStore for MemoryStore {
 }
 
 impl CatalogStore for MemoryStore {
-    fn create_workflow<'a>(&'a self, new: &'a NewWorkflow) -> Call<'a, std::result::Result<(), Taken>> {
+    fn create_workflow<'a>(&'a self, new: &'a NewWorkflow) -> Call<'a, std::result::Result<(), NameTaken>> {
         Box::pin(async move { self.contents().create_workflow(new) })
     }
 
@@ -607,7 +612,8 @@ impl CatalogStore for MemoryStore {
             match by {
                 WorkflowKey::Id(id) => c.workflows.get(&(org, *id)).filter(|w| w.deleted_at.is_none()),
                 WorkflowKey::Name(name) => {
-                    c.own(org).find(|w| w.name == *name).or_else(|| c.own(org).find(|w| w.slug == *name))
+                    let by_name = c.live_workflows(org).find(|w| w.name == *name);
+                    by_name.or_else(|| c.live_workflows(org).find(|w| w.slug == *name))
                 }
                 WorkflowKey::Ever(id) => c.workflows.get(&(org, *id)),
             }
@@ -619,7 +625,7 @@ impl CatalogStore for MemoryStore {
         self.answer(move |c| {
             let matches =
                 |w: &&WorkflowRow| w.name.starts_with(&filter.name) && filter.before.is_none_or(|before| w.id < before);
-            c.own(org).rev().filter(matches).take(filter.limit).cloned().collect()
+            c.live_workflows(org).rev().filter(matches).take(filter.limit).cloned().collect()
         })
     }
 
@@ -641,7 +647,7 @@ impl CatalogStore for MemoryStore {
         })
     }
 
-    fn definition<'a>(&'a self, org: OrgId, hash: &'a [u8; 32]) -> Call<'a, Option<Definition>> {
+    fn definition<'a>(&'a self, org: OrgId, hash: &'a [u8; 32]) -> Call<'a, Option<StoredDefinition>> {
         self.answer(move |c| c.definitions.get(&(org, *hash)).cloned())
     }
 
@@ -665,7 +671,7 @@ impl CatalogStore for MemoryStore {
         self.answer(move |c| c.pauses.values().cloned().collect())
     }
 
-    fn ensure_type<'a>(&'a self, row: &'a TypeRow, definition: Option<&'a Definition>) -> Call<'a, ()> {
+    fn ensure_type<'a>(&'a self, row: &'a TypeRow, definition: Option<&'a StoredDefinition>) -> Call<'a, ()> {
         self.answer(move |c| c.ensure_type(row, definition))
     }
 
@@ -744,8 +750,8 @@ impl TriggerStore for MemoryStore {
     ) -> Call<'_, Vec<DeliveryRow>> {
         self.answer(move |c| {
             let below = (org, trigger, before.unwrap_or(u64::MAX));
-            let own = c.deliveries.range((org, trigger, 0)..below).rev().take(limit);
-            own.map(|(_, row)| DeliveryRow { request: None, ..row.clone() }).collect()
+            let of_trigger = c.deliveries.range((org, trigger, 0)..below).rev().take(limit);
+            of_trigger.map(|(_, row)| DeliveryRow { request: None, ..row.clone() }).collect()
         })
     }
 
@@ -807,7 +813,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_fork_goes_its_own_way() {
+    fn writes_to_a_fork_do_not_affect_the_original() {
         let store = MemoryStore::new();
         store.contents().settings.insert("a".into(), "1".into());
         let fork = store.fork();

@@ -1,9 +1,10 @@
-//! Which schema a release may touch: the same rule for every database.
+//! Which migrations a database still needs, and which databases a release must refuse: the same rule for SQLite and
+//! Postgres.
 
 use crate::{Error, Result};
 use sha2::{Digest, Sha256};
 
-/// One change of a schema: an immutable file.
+/// One change of the schema: an immutable file.
 pub(crate) struct Migration {
     pub version: i32,
     pub name: &'static str,
@@ -16,8 +17,8 @@ impl Migration {
     }
 }
 
-/// What of `all` is still to be applied, or why a database that says this was applied to it (version, name and hash, in
-/// order) must not be touched.
+/// The migrations of `all` that are still to be applied to a database with these `applied` ones (version, name and
+/// hash, in order), or why this release must not touch the database.
 pub(crate) fn pending<'a>(all: &'a [Migration], applied: &[(i32, String, String)]) -> Result<&'a [Migration]> {
     for (index, (version, name, sha256)) in applied.iter().enumerate() {
         match all.get(index) {

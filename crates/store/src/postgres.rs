@@ -1,20 +1,19 @@
 //! The store on Postgres, for any number of processes.
 //!
 //! ```text
-//!   commit ─────▶ one transaction per batch, sent in one go ──▶ journal (a partition per month), runs, …
+//!   commit ─────▶ one transaction per batch, pipelined ──▶ journal (a partition per month), runs, …
 //!                    │ a row was refused, or no answer came
-//!                    └──▶ commit.rs, sift.rs, fate.rs
-//!   load, lists ──▶ Pool of sessions ──▶ the same server: never a replica
+//!                    └──▶ commit.rs, conflict_check.rs, commit_outcome.rs
+//!   load, lists ──▶ Pool of sessions ──▶ the same server, never a replica
 //! ```
 //!
-//! Nothing about a run is remembered here between two calls: whether a record may follow is asked of the journal's
-//! primary key, in the statement that writes it. All sessions are alike ([`session`]) and are kept in two pools, so
-//! that readers cannot keep writers from working.
+//! The store caches nothing about runs between calls: the primary key of the journal decides whether a record may
+//! follow, in the statement that writes it. All sessions have the same settings ([`session`]). They are in two pools,
+//! so that reads cannot block writes.
 //!
-//! Calls may be made from any thread; they run on the runtime the store was opened in, and go on to their end when
-//! the caller has stopped waiting.
+//! Any thread may call the store. Calls run on the Tokio runtime in which the store was opened, and run to completion
+//! even if the caller stops waiting.
 
-mod around;
 mod batch_columns;
 mod bench_database;
 mod catalog;
@@ -34,6 +33,7 @@ mod partitions;
 mod pool;
 mod rollback_detector;
 mod session;
+mod side_rows;
 mod target;
 mod tasks;
 mod tls;
@@ -47,10 +47,10 @@ use crate::rows::*;
 use crate::triggers::*;
 use crate::{Call, CatalogStore, ClusterStore, Error, JournalStore, QueueStore, Result, TriggerStore};
 use bytes::Bytes;
-use cluster_events::Exchange;
+use cluster_events::ClusterEventBus;
 use columns::{Attempted, sql};
 use errors::Failure;
-use journal::Floor;
+use journal::ArrivalFloor;
 use kernel::{OrgId, RunId, Span, Timestamp, TriggerId, WorkflowId};
 use pool::{Connector, Pool, PooledSession};
 use session::Session;
@@ -60,13 +60,13 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 use target::Target;
 
-/// Sessions that write, and sessions that read.
+/// Most sessions for writing, and most sessions for reading.
 const WRITERS: usize = 4;
 const READERS: usize = 6;
-/// How often what has arrived in the journal is put in order, if nobody looks at it; and after how many times of
-/// that its months are tended.
-const ORDERED_EVERY: Duration = Duration::from_secs(60);
-const TENDED_EVERY: u64 = 6 * 60;
+/// How often new records get their positions in the journal even if no caller reads the journal.
+const ORDER_EVERY: Duration = Duration::from_secs(60);
+/// After how many of these intervals the partitions are maintained.
+const PARTITIONS_EVERY: u64 = 6 * 60;
 
 pub struct PostgresStore {
     inner: Arc<Inner>,
@@ -76,8 +76,8 @@ struct Inner {
     connector: Arc<Connector>,
     writers: Arc<Pool>,
     readers: Arc<Pool>,
-    floor: Floor,
-    exchange: Arc<Exchange>,
+    floor: ArrivalFloor,
+    exchange: Arc<ClusterEventBus>,
     tally: Tally,
     runtime: tokio::runtime::Handle,
 }
@@ -96,50 +96,50 @@ impl Drop for PostgresStore {
     }
 }
 
-/// Something done with a session.
+/// Work on a session.
 type Work<'s, T> = Pin<Box<dyn Future<Output = Attempted<T>> + Send + 's>>;
 
 impl PostgresStore {
-    /// Opens the database at `postgres://user:password@host:port/database?sslmode=…`, making its schema if need be.
-    /// The runtime this is called in carries out everything the store does.
+    /// Opens the database at `postgres://user:password@host:port/database?sslmode=…`, creating its schema if need be.
+    /// All calls of the store run on the Tokio runtime of the caller.
     pub async fn open(url: &str) -> Result<PostgresStore> {
-        PostgresStore::open_partly(url, usize::MAX).await
+        PostgresStore::open_with_statement_limit(url, usize::MAX).await
     }
 
-    /// Can an address be understood?
+    /// Fails if the connection URL is invalid.
     pub fn check_address(url: &str) -> Result<()> {
         Target::parse(url).map(drop)
     }
 
-    /// Gives up after so many statements of migrations: how tests crash in the middle of one.
+    /// Stops after this many statements of migrations, so that tests can simulate a crash in the middle of one.
     #[doc(hidden)]
-    pub async fn open_partly(url: &str, statements_max: usize) -> Result<PostgresStore> {
+    pub async fn open_with_statement_limit(url: &str, statements_max: usize) -> Result<PostgresStore> {
         let connector = Arc::new(Connector::new(Target::parse(url)?));
         let session = connector.connect().await?;
         migrations::run(&session, statements_max).await?;
-        // Migrations wait as long as they must; everything else has its patience again.
+        // Migrations disable the timeouts of their session; a new session has them again.
         let session = connector.connect().await?;
-        partitions::tend(&session).await.map_err(Failure::unwritten)?;
+        partitions::maintain(&session).await.map_err(Failure::unwritten)?;
         let inner = Arc::new(Inner {
             writers: Pool::new(Arc::clone(&connector), WRITERS),
             readers: Pool::new(Arc::clone(&connector), READERS),
             connector,
-            floor: Floor::default(),
-            exchange: Exchange::new(),
+            floor: ArrivalFloor::default(),
+            exchange: ClusterEventBus::new(),
             tally: Tally::default(),
             runtime: tokio::runtime::Handle::current(),
         });
-        tokio::spawn(keep_tidy(Arc::downgrade(&inner)));
+        tokio::spawn(maintain(Arc::downgrade(&inner)));
         Ok(PostgresStore { inner })
     }
 
-    /// Tells others nothing from now on: how tests swallow news.
+    /// Stops broadcasting cluster events, so that tests can simulate lost events.
     #[doc(hidden)]
     pub fn mute(&self) {
         self.inner.exchange.is_mute.store(true, std::sync::atomic::Ordering::SeqCst);
     }
 
-    /// Does something on the store's runtime; `stopped` is said when that ends before.
+    /// Runs work on the store's runtime; `stopped` makes the error if the runtime shuts down before the work is done.
     fn call<T: Send + 'static>(
         &self,
         stopped: fn(String) -> Error,
@@ -163,31 +163,31 @@ impl PostgresStore {
     ) -> Call<'_, T> {
         self.call(Error::Unavailable, |inner| {
             Box::pin(async move {
-                let lease = inner.readers.take().await?;
-                let answer = read(&lease).await;
-                lease.end(answer)
+                let session = inner.readers.take().await?;
+                let answer = read(&session).await;
+                session.end(answer)
             })
         })
     }
 
-    /// What has arrived in the journal is put in order first.
+    /// Like [`read`](Self::read), after new records got their positions in the journal.
     fn read_in_order<T: Send + 'static>(
         &self,
         read: impl for<'s> FnOnce(&'s Session) -> Work<'s, T> + Send + 'static,
     ) -> Call<'_, T> {
         self.call(Error::Unavailable, |inner| {
             Box::pin(async move {
-                let lease = inner.readers.take().await?;
-                let answer = match journal::order(&lease, &inner.floor).await {
-                    Ok(()) => read(&lease).await,
+                let session = inner.readers.take().await?;
+                let answer = match journal::order(&session, &inner.floor).await {
+                    Ok(()) => read(&session).await,
                     Err(failure) => Err(failure),
                 };
-                lease.end(answer)
+                session.end(answer)
             })
         })
     }
 
-    /// A transaction about something other than batches.
+    /// A write transaction other than a batch of runs.
     fn write<T: Send + 'static>(
         &self,
         write: impl for<'s> FnOnce(&'s Session) -> Work<'s, T> + Send + 'static,
@@ -195,7 +195,7 @@ impl PostgresStore {
         self.transact(None, write)
     }
 
-    /// … that changes something others may remember.
+    /// A write transaction that changes rows which other nodes cache: it also increments the cache revision.
     fn revise<T: Send + 'static>(
         &self,
         lock: Option<i64>,
@@ -211,7 +211,8 @@ impl PostgresStore {
         })
     }
 
-    /// … in which what was read stays as it was, because everybody who changes it waits.
+    /// A write transaction under the catalog lock: rows of workflows, triggers and nodes do not change between a read
+    /// and the write that depends on it.
     fn write_locked<T: Send + 'static>(
         &self,
         write: impl for<'s> FnOnce(&'s Session) -> Work<'s, T> + Send + 'static,
@@ -226,22 +227,22 @@ impl PostgresStore {
     ) -> Call<'_, T> {
         self.call(Error::Unknown, move |inner| {
             Box::pin(async move {
-                let lease = inner.writers.take().await?;
+                let session = inner.writers.take().await?;
                 let begun = async {
-                    lease.batch("BEGIN; SET LOCAL lock_timeout = '10s'").await?;
+                    session.batch("BEGIN; SET LOCAL lock_timeout = '10s'").await?;
                     if let Some(lock) = lock {
-                        lease.query("SELECT pg_advisory_xact_lock($1)", &[&lock]).await?;
+                        session.query("SELECT pg_advisory_xact_lock($1)", &[&lock]).await?;
                     }
-                    let answer = write(&lease).await?;
-                    let own = lease.first("SELECT pg_current_xact_id_if_assigned()::text", &[]).await?;
-                    let own: Option<String> = own.map_or(Ok(None), |row| columns::get(&row, 0))?;
-                    Ok::<_, Failure>((answer, own))
+                    let answer = write(&session).await?;
+                    let transaction = session.first("SELECT pg_current_xact_id_if_assigned()::text", &[]).await?;
+                    let transaction: Option<String> = transaction.map_or(Ok(None), |row| columns::get(&row, 0))?;
+                    Ok::<_, Failure>((answer, transaction))
                 };
                 match begun.await {
-                    Ok::<_, Failure>((answer, own)) => end(&inner, lease, own).await.map(|()| answer),
+                    Ok::<_, Failure>((answer, transaction)) => end(&inner, session, transaction).await.map(|()| answer),
                     Err(failure) => {
-                        if lease.batch("ROLLBACK").await.is_ok() {
-                            lease.bring_back();
+                        if session.batch("ROLLBACK").await.is_ok() {
+                            session.return_to_pool();
                         }
                         Err(failure.unwritten())
                     }
@@ -251,43 +252,43 @@ impl PostgresStore {
     }
 }
 
-/// Commits; `own` is the transaction's number, if it wrote anything.
-async fn end(inner: &Inner, lease: PooledSession, own: Option<String>) -> Result<()> {
-    let why = match (lease.batch("COMMIT").await, &own) {
+/// Commits; `transaction` is the id of the transaction, if it wrote anything.
+async fn end(inner: &Inner, session: PooledSession, transaction: Option<String>) -> Result<()> {
+    let why = match (session.batch("COMMIT").await, &transaction) {
         (Ok(()), _) => {
-            lease.bring_back();
+            session.return_to_pool();
             return Ok(());
         }
         (Err(_), None) => return Ok(()),
         (Err(Failure::Lost(why)), Some(_)) => why,
         (Err(failure), Some(_)) => return Err(failure.unwritten()),
     };
-    match commit_outcome::is_committed(inner, lease, own.as_deref().unwrap_or_default()).await {
+    match commit_outcome::is_committed(inner, session, transaction.as_deref().unwrap_or_default()).await {
         Ok(true) => Ok(()),
         Ok(false) => Err(Error::Unavailable(why)),
         Err(unsure) => Err(Error::Unknown(format!("{why}; and then: {unsure}"))),
     }
 }
 
-/// Does what nobody asks for, as long as the store is open. What does not work is left for the next time.
-async fn keep_tidy(inner: Weak<Inner>) {
+/// Background maintenance while the store is open. Work that fails is retried at the next interval.
+async fn maintain(inner: Weak<Inner>) {
     for turn in 1.. {
-        tokio::time::sleep(ORDERED_EVERY).await;
+        tokio::time::sleep(ORDER_EVERY).await;
         let Some(inner) = inner.upgrade() else { return };
-        let Ok(lease) = inner.writers.take().await else { continue };
+        let Ok(session) = inner.writers.take().await else { continue };
         let tidied = async {
-            // From the beginning, for what came later than it should have.
-            journal::order(&lease, &Floor::default()).await?;
-            if u64::is_multiple_of(turn, TENDED_EVERY) { partitions::tend(&lease).await } else { Ok(()) }
+            // From the first arrival on, to include batches that committed unusually late.
+            journal::order(&session, &ArrivalFloor::default()).await?;
+            if u64::is_multiple_of(turn, PARTITIONS_EVERY) { partitions::maintain(&session).await } else { Ok(()) }
         };
         match tidied.await {
-            Ok(()) => lease.bring_back(),
-            Err(failure) => tracing::warn!(?failure, "the journal could not be tidied"),
+            Ok(()) => session.return_to_pool(),
+            Err(failure) => tracing::warn!(?failure, "cannot maintain the journal; trying again later"),
         }
     }
 }
 
-/// `on!(self.read(|s| function(s, …)))`: a call of an async function with a session.
+/// `on!(self.read(|s| function(s, …)))` calls an async function with a session.
 macro_rules! on {
     ($store:ident . $method:ident ( |$s:ident| $work:expr )) => {
         $store.$method(move |$s| Box::pin(async move { $work.await }))
@@ -295,7 +296,7 @@ macro_rules! on {
 }
 
 impl JournalStore for PostgresStore {
-    fn commit<'a>(&'a self, batch: &'a Batch) -> Call<'a, Vec<Verdict>> {
+    fn commit<'a>(&'a self, batch: &'a Batch) -> Call<'a, Vec<WriteVerdict>> {
         let batch = batch.clone();
         self.call(Error::Unknown, |inner| Box::pin(async move { commit::commit(&inner, &inner.writers, &batch).await }))
     }
@@ -341,15 +342,15 @@ impl JournalStore for PostgresStore {
 
     fn wait<'a>(&'a self, token_hash: &'a [u8; 32]) -> Call<'a, Option<Wait>> {
         let token_hash = *token_hash;
-        on!(self.read(|s| around::wait(s, token_hash)))
+        on!(self.read(|s| side_rows::wait(s, token_hash)))
     }
 
     fn timers(&self, until: Timestamp, limit: usize) -> Call<'_, Vec<Timer>> {
-        on!(self.read(|s| around::timers(s, until, limit)))
+        on!(self.read(|s| side_rows::timers(s, until, limit)))
     }
 
     fn next_timer(&self) -> Call<'_, Option<Timestamp>> {
-        on!(self.read(|s| around::earliest(s, sql!("timer_next"))))
+        on!(self.read(|s| side_rows::earliest(s, sql!("timer_next"))))
     }
 
     fn idempotency_record<'a>(
@@ -364,7 +365,7 @@ impl JournalStore for PostgresStore {
 
     fn erase<'a>(&'a self, erasure: &'a Erasure) -> Call<'a, Erased> {
         let erasure = erasure.clone();
-        on!(self.write(|s| deletion::deletion(s, &erasure)))
+        on!(self.write(|s| deletion::erase(s, &erasure)))
     }
 
     fn hide(&self, org: OrgId, run: RunId, at: Timestamp) -> Call<'_, Erased> {
@@ -372,20 +373,20 @@ impl JournalStore for PostgresStore {
     }
 
     fn grouped_runs(&self) -> Call<'_, Vec<GroupedRun>> {
-        on!(self.read(|s| around::grouped_runs(s)))
+        on!(self.read(|s| side_rows::grouped_runs(s)))
     }
 
     fn notifications(&self, after: Option<NotificationKey>, limit: usize) -> Call<'_, Vec<NotificationRow>> {
-        on!(self.read(|s| around::notifications(s, after, limit)))
+        on!(self.read(|s| side_rows::notifications(s, after, limit)))
     }
 
     fn run_notifications(&self, org: OrgId, run: RunId) -> Call<'_, Vec<NotificationRow>> {
-        on!(self.read(|s| around::run_notifications(s, org, run)))
+        on!(self.read(|s| side_rows::run_notifications(s, org, run)))
     }
 
     fn record_notification_error<'a>(&'a self, notification: &'a NotificationRow) -> Call<'a, ()> {
         let notification = notification.clone();
-        on!(self.write(|s| around::record_notification_error(s, &notification)))
+        on!(self.write(|s| side_rows::record_notification_error(s, &notification)))
     }
 }
 
@@ -444,7 +445,7 @@ impl QueueStore for PostgresStore {
 }
 
 impl CatalogStore for PostgresStore {
-    fn create_workflow<'a>(&'a self, new: &'a NewWorkflow) -> Call<'a, std::result::Result<(), Taken>> {
+    fn create_workflow<'a>(&'a self, new: &'a NewWorkflow) -> Call<'a, std::result::Result<(), NameTaken>> {
         let new = new.clone();
         self.revise(Some(catalog::LOCK), move |s| {
             Box::pin(async move { catalog_rules::create_workflow(&catalog::Rows(s), &new).await })
@@ -476,29 +477,29 @@ impl CatalogStore for PostgresStore {
         on!(self.read(|s| catalog::version(s, org, id, by)))
     }
 
-    fn definition<'a>(&'a self, org: OrgId, hash: &'a [u8; 32]) -> Call<'a, Option<Definition>> {
+    fn definition<'a>(&'a self, org: OrgId, hash: &'a [u8; 32]) -> Call<'a, Option<StoredDefinition>> {
         let hash = *hash;
         on!(self.read(|s| catalog::definition(s, org, hash)))
     }
 
     fn pause_workflow<'a>(&'a self, pause: &'a WorkflowPause) -> Call<'a, ()> {
         let pause = pause.clone();
-        self.revise(None, move |s| Box::pin(async move { around::pause_workflow(s, &pause).await }))
+        self.revise(None, move |s| Box::pin(async move { side_rows::pause_workflow(s, &pause).await }))
     }
 
     fn resume_workflow(&self, org: OrgId, workflow: WorkflowId) -> Call<'_, ()> {
-        self.revise(None, move |s| Box::pin(around::resume_workflow(s, org, workflow)))
+        self.revise(None, move |s| Box::pin(side_rows::resume_workflow(s, org, workflow)))
     }
 
     fn workflow_pause(&self, org: OrgId, workflow: WorkflowId) -> Call<'_, Option<WorkflowPause>> {
-        on!(self.read(|s| around::workflow_pause(s, org, workflow)))
+        on!(self.read(|s| side_rows::workflow_pause(s, org, workflow)))
     }
 
     fn workflow_pauses(&self) -> Call<'_, Vec<WorkflowPause>> {
-        on!(self.read(|s| around::workflow_pauses(s)))
+        on!(self.read(|s| side_rows::workflow_pauses(s)))
     }
 
-    fn ensure_type<'a>(&'a self, row: &'a TypeRow, definition: Option<&'a Definition>) -> Call<'a, ()> {
+    fn ensure_type<'a>(&'a self, row: &'a TypeRow, definition: Option<&'a StoredDefinition>) -> Call<'a, ()> {
         let (row, definition) = (row.clone(), definition.cloned());
         on!(self.write(|s| tasks::ensure_type(s, &row, definition.as_ref())))
     }
@@ -567,7 +568,7 @@ impl TriggerStore for PostgresStore {
     }
 
     fn next_trigger(&self) -> Call<'_, Option<Timestamp>> {
-        on!(self.read(|s| around::earliest(s, sql!("trigger_next"))))
+        on!(self.read(|s| side_rows::earliest(s, sql!("trigger_next"))))
     }
 
     fn log_deliveries<'a>(&'a self, log: &'a TriggerLog) -> Call<'a, bool> {
@@ -611,8 +612,8 @@ impl ClusterStore for PostgresStore {
         let joined = self.write_locked(move |s| Box::pin(async move { nodes::join(s, &name, after).await }));
         Box::pin(async move {
             let epoch = joined.await?;
-            // Also when nothing was lost: then it is only looked at once more.
-            self.inner.floor.forget();
+            // Needed only if the server lost writes; otherwise it costs one more scan of the arrivals.
+            self.inner.floor.reset();
             rollback_detector.joined(epoch);
             Ok(epoch)
         })
@@ -621,8 +622,8 @@ impl ClusterStore for PostgresStore {
     fn renew(&self, epoch: u64, lease: Span) -> Call<'_, Vec<(u64, Span)>> {
         let renewed = self.write_locked(move |s| Box::pin(nodes::renew(s, epoch, lease)));
         Box::pin(async move {
-            let there = renewed.await?;
-            self.inner.connector.rollback_detector.admit().map(|()| there)
+            let live_nodes = renewed.await?;
+            self.inner.connector.rollback_detector.check_not_fenced().map(|()| live_nodes)
         })
     }
 
@@ -634,8 +635,8 @@ impl ClusterStore for PostgresStore {
         on!(self.read(|s| catalog::revision(s)))
     }
 
-    fn broadcast(&self, cluster_events: ClusterEvent) {
-        self.inner.exchange.broadcast(&self.inner, cluster_events);
+    fn broadcast(&self, event: ClusterEvent) {
+        self.inner.exchange.broadcast(&self.inner, event);
     }
 
     fn listen(&self) -> Option<tokio::sync::mpsc::Receiver<ClusterEvent>> {

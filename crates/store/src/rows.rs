@@ -1,4 +1,4 @@
-//! What travels in and out of a store. Plain data; every row knows its organisation.
+//! The rows that go in and out of a store. Plain data; every row names its organisation.
 
 use crate::triggers::{DeliveryRow, ScheduleAdvance, TriggerRow};
 use bytes::Bytes;
@@ -7,12 +7,12 @@ use kernel::plan::Form;
 use kernel::{OrgId, RunId, RunStatus, Span, Timestamp, WorkflowId};
 use std::num::NonZeroU32;
 
-/// Records of many runs, to be made durable together.
+/// Records of many runs, committed in one transaction.
 #[derive(Clone, Debug, Default)]
 pub struct Batch {
     /// Engine time of the batch.
     pub at: Timestamp,
-    /// The node that wrote it.
+    /// The epoch of the node that wrote it.
     pub epoch: u64,
     pub runs: Vec<RunWrite>,
 }
@@ -22,27 +22,27 @@ pub struct Batch {
 pub struct RunWrite {
     pub org: OrgId,
     pub run: RunId,
-    /// Number of the run's last record as the writer saw it; 0 for a run that does not exist yet. The
-    /// new record gets the next number.
+    /// Number of the run's last record as the writer saw it; 0 for a run that does not exist yet. The new record gets
+    /// the next number.
     pub after: u64,
     pub record: Bytes,
     /// The `runs` row, when it is new or its status changes. Required when `after` is 0.
     pub row: Option<RunRow>,
     /// State after this record.
     pub snapshot: Option<Bytes>,
-    /// The timer row a parked run has.
+    /// The change of the timer row that an evicted run has.
     pub timer: TimerChange,
     /// Payloads too large for the record.
     pub payloads: Vec<(u32, Bytes)>,
-    /// Its tasks that wait to be claimed, of which rows stand for those others may claim.
+    /// The changes of the run's rows in `ready`: tasks that workers can claim while the run is evicted.
     pub ready: ReadyChange,
-    /// What its tasks that workers have take up of limits.
+    /// The changes of the limit slots that the run's leased tasks hold.
     pub limit_slots: LimitSlotChange,
-    /// How many are to be told that the run has ended; only with its last record.
+    /// How many notifications the end of the run causes; only with its last record.
     pub notifications: u32,
     /// Only with the first record.
     pub run_insert: Option<Box<RunInsert>>,
-    /// Neighbours in a batch with the same mark land together or not at all.
+    /// Adjacent writes of a batch with the same group number are written together or not at all.
     pub atomic_group: Option<NonZeroU32>,
 }
 
@@ -52,61 +52,62 @@ pub struct RunInsert {
     pub waits: Vec<Wait>,
     pub labels: Vec<(String, String)>,
     pub idempotency: Option<IdempotencyKey>,
-    /// The line in the log of the trigger that started it…
+    /// The line in the log of the trigger that started the run.
     pub delivery: Option<DeliveryRow>,
-    /// … and how far its schedule is with it.
+    /// The new position of that trigger's schedule.
     pub advance: Option<ScheduleAdvance>,
-    /// The notice this run hands over: the run that ended, and the notice's number. It is removed.
+    /// The notification that this run delivers, as the run that ended and the number of the notification. The
+    /// notification is removed.
     pub notification: Option<(RunId, u32)>,
 }
 
-/// How a run's rows of tasks that wait to be claimed change. Removing comes first.
+/// Changes of a run's rows in `ready`. Removals come first.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ReadyChange {
     pub remove: Vec<ReadyRow>,
     pub insert: Vec<ReadyRow>,
 }
 
-/// A task that waits to be claimed although its run has left memory.
+/// A ready task of an evicted run.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ReadyRow {
     pub queue: QueueKey,
     pub position: QueuePosition,
 }
 
-/// How the seats change that a run's tasks have. Freeing comes first. A seat that somebody has, whose time is not over at
-/// the time of the batch, refuses the write ([`Verdict::Full`]).
+/// Changes of the limit slots that a run's tasks hold. Slots are freed first. The write is refused
+/// ([`WriteVerdict::Full`]) if a slot to take is held by another task and has not expired at the time of the batch.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LimitSlotChange {
     pub free: Vec<LimitSlotRow>,
     pub take: Vec<LimitSlotRow>,
 }
 
-/// One of as many as a limit of a type allows. What is numbered cannot be had twice.
+/// One slot of a type's limit. A limit of `n` has `n` numbered slots, and one task at a time can hold a slot.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LimitSlot {
     pub org: OrgId,
     /// The type.
     pub name: String,
     pub of: LimitScope,
-    /// Empty for what all keys share.
+    /// Empty for a limit that all keys share.
     pub key: String,
     pub number: u32,
 }
 
-/// Which limit a seat is of.
+/// Which limit a slot belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum LimitScope {
-    /// Of all that are leased at once…
+    /// The tasks of a type leased at once.
     Type = 0,
-    /// …and of those of one key.
+    /// The tasks of one key leased at once.
     Key = 1,
-    /// Of all that are handed out in a stretch of time, or those of one key.
+    /// The tasks of a type, or of one key, leased per unit of time.
     Rate = 2,
 }
 
 impl LimitScope {
-    /// The way back from its number.
+    /// Converts from the stored number.
     pub(crate) fn stored(number: i16) -> LimitScope {
         match number {
             0 => LimitScope::Type,
@@ -116,32 +117,32 @@ impl LimitScope {
     }
 }
 
-/// A seat that somebody has.
+/// A limit slot that a task holds.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct LimitSlotRow {
     pub slot: LimitSlot,
     pub run: RunId,
     pub step: u32,
-    /// It is free again from then on, whether or not anybody frees it.
+    /// When the slot expires: from then on it is free even if it was not released.
     pub until: Timestamp,
 }
 
 impl LimitSlotRow {
-    /// Until somebody frees it.
+    /// A slot with this expiry is held until it is released.
     pub const FREED: Timestamp = Timestamp(i64::MAX);
 }
 
-/// Tasks of one type that share the limits of one key.
+/// Names a key queue: the tasks of one type and one key, which share the limits of that key.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct QueueKey {
     pub org: OrgId,
     /// The type.
     pub name: String,
-    /// Empty for the many without.
+    /// Empty for tasks without a key.
     pub key: String,
 }
 
-/// Where a task stands in its lane: lower priorities first, then older runs.
+/// Position of a task in its key queue: lower priority numbers first, then older runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct QueuePosition {
     pub priority: u32,
@@ -149,20 +150,21 @@ pub struct QueuePosition {
     pub step: u32,
 }
 
-/// What is known about a type of tasks.
+/// A task type and its settings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TypeRow {
     pub org: OrgId,
     pub name: String,
-    /// Workers that say they are of another one do not get its tasks.
+    /// Workers that declare another runtime do not get tasks of this type.
     pub runtime: Option<String>,
     pub description: Option<String>,
-    /// Otherwise new tasks are refused and none is handed out.
+    /// If not, new tasks are refused and no task is leased.
     pub enabled: bool,
-    /// Since when none is handed out, by whom and why.
+    /// While set, no task is leased.
     pub paused: Option<TypePause>,
-    /// How many may be leased at once, of all and of one key.
+    /// How many tasks may be leased at once.
     pub limit: Option<u32>,
+    /// How many tasks of each key may be leased at once.
     pub limit_per_key: Option<u32>,
     pub rate: Option<Rate>,
     pub created_at: Timestamp,
@@ -176,21 +178,21 @@ pub struct TypePause {
     pub note: String,
 }
 
-/// How many tasks may be handed out in any stretch of time.
+/// A rate limit: at most `limit` leases in any period of length `per`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rate {
     pub limit: u32,
     pub per: Span,
-    /// Of each key, rather than of all.
+    /// The limit applies to each key rather than to the whole type.
     pub per_key: bool,
 }
 
-/// A worker as it last introduced itself.
+/// A worker as it last described itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WorkerRow {
     pub org: OrgId,
     pub id: String,
-    /// What it claims, as a JSON list.
+    /// The types it claims, as a JSON list.
     pub types: String,
     pub runtime: Option<String>,
     pub version: Option<String>,
@@ -199,7 +201,7 @@ pub struct WorkerRow {
     pub last_seen: Timestamp,
 }
 
-/// How a run's one timer row changes: the old one (if any) is removed, the new one (if any) inserted.
+/// Change of a run's single timer row: the old one (if any) is removed, the new one (if any) inserted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TimerChange {
     pub remove: Option<Timestamp>,
@@ -207,31 +209,31 @@ pub struct TimerChange {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum WriteVerdict {
     Committed,
-    /// The run's last record is another one than the writer saw (or the run exists already, or does
-    /// not). Nothing of this run was written.
+    /// The run's last record is not the one the writer saw, or the run exists already, or it does not exist. Nothing of
+    /// this run was written.
     Conflict,
     /// The idempotency key is taken. Nothing of this run was written.
     KeyTaken {
         run: RunId,
         fingerprint: [u8; 32],
     },
-    /// A seat it wants is taken. Nothing of this run was written.
+    /// A limit slot that it takes is held by another task. Nothing of this run was written.
     Full,
-    /// Another write of its unit was refused. Nothing of this run was written.
+    /// Another write of its atomic group was refused. Nothing of this run was written.
     Undone,
 }
 
-impl Verdict {
-    /// Does it leave the other writes of the unit alone? A key that the same request used before means
-    /// that this part of it has been done.
+impl WriteVerdict {
+    /// May the other writes of the atomic group commit despite this verdict? An idempotency key taken by the same
+    /// request means that this write was committed before.
     pub(crate) fn lets_group_commit(&self, write: &RunWrite) -> bool {
         let wanted = write.run_insert.as_ref().and_then(|run_insert| run_insert.idempotency.as_ref());
         match self {
-            Verdict::Committed => true,
-            Verdict::KeyTaken { fingerprint, .. } => wanted.is_some_and(|key| key.fingerprint == *fingerprint),
-            Verdict::Conflict | Verdict::Full | Verdict::Undone => false,
+            WriteVerdict::Committed => true,
+            WriteVerdict::KeyTaken { fingerprint, .. } => wanted.is_some_and(|key| key.fingerprint == *fingerprint),
+            WriteVerdict::Conflict | WriteVerdict::Full | WriteVerdict::Undone => false,
         }
     }
 }
@@ -246,7 +248,7 @@ pub struct Loaded {
     pub row: RunRow,
 }
 
-/// What lists, filters and recovery see of a run.
+/// The row of a run, for lists, filters and recovery.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RunRow {
     pub org: OrgId,
@@ -258,24 +260,23 @@ pub struct RunRow {
     pub hash: [u8; 32],
     pub form: Form,
     pub status: RunStatus,
-    /// What a waiting run waits for: bit `1 << kind` for each.
+    /// The kinds of wait of a waiting run: one bit `1 << kind` for each.
     pub waiting: u32,
-    /// Due time of the run's timer row, while it is parked with one.
+    /// Due time of the run's timer row, while the run is evicted and has one.
     pub wake_at: Option<Timestamp>,
     pub created_at: Timestamp,
     pub expires_at: Timestamp,
     pub finished_at: Option<Timestamp>,
     pub error_code: Option<String>,
-    /// What it shares a limit with.
+    /// The concurrency group the run belongs to.
     pub concurrency_group: Option<ConcurrencyGroupRow>,
-    /// It is not in memory: nothing but an input, its timer or a worker brings it back. Of ended runs this says
-    /// nothing.
+    /// The run is not in memory: only an input, its timer or a worker brings it back. Meaningless once the run ended.
     pub evicted: bool,
-    /// Since when no list shows it.
+    /// When the run was hidden from lists and reads.
     pub deleted_at: Option<Timestamp>,
 }
 
-/// A limit, as the rows of the runs under it say. Equal ids share it.
+/// A concurrency group, stored in the row of every run that belongs to it. Runs with equal ids share the limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConcurrencyGroupRow {
     pub id: [u8; 16],
@@ -283,18 +284,18 @@ pub struct ConcurrencyGroupRow {
     pub on_conflict: OnConflict,
 }
 
-/// An open run that holds a place, or waits for its turn.
+/// An open run of a concurrency group, or a run that is still pending.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GroupedRun {
     pub org: OrgId,
     pub run: RunId,
     pub workflow: WorkflowId,
     pub concurrency_group: Option<ConcurrencyGroupRow>,
-    /// It is `pending`.
+    /// The run is `pending`.
     pub is_queued: bool,
 }
 
-/// A workflow whose runs wait for their turn.
+/// A paused workflow: its runs stay pending.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WorkflowPause {
     pub org: OrgId,
@@ -304,20 +305,20 @@ pub struct WorkflowPause {
     pub note: String,
 }
 
-/// Which notice: in this order they are listed.
+/// Identifies a notification. Lists are in the order of this key.
 pub type NotificationKey = (OrgId, RunId, u32);
 
-/// Somebody has yet to be told that a run ended.
+/// An undelivered notification that a run ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NotificationRow {
     pub org: OrgId,
     pub run: RunId,
     pub number: u32,
-    /// Why it could not be handed over yet; empty before the first try.
+    /// Why the last attempt to deliver it failed; empty before the first attempt.
     pub error: String,
 }
 
-/// A parked run to be woken.
+/// A timer that wakes an evicted run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Timer {
     pub at: Timestamp,
@@ -325,46 +326,46 @@ pub struct Timer {
     pub run: RunId,
 }
 
-/// A door through which the outside can reach a step.
+/// A step that waits for a callback, found by the hash of its token.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wait {
     pub org: OrgId,
     pub run: RunId,
     pub step: u32,
     pub token_hash: [u8; 32],
-    /// `webhook`; later also `approval`, `signal`.
+    /// `webhook`.
     pub kind: String,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IdempotencyKey {
-    /// What the key is unique within: a workflow's id, a task type, or `workflows` for workflows.
+    /// The scope within which the key is unique: a workflow's id, a task type, or `workflows` for workflows.
     pub scope: String,
     pub key: String,
     pub fingerprint: [u8; 32],
     pub created_at: Timestamp,
 }
 
-/// Ids carry the time they were made at, which is when a run was asked for; so a list need not look at ids
-/// older than this before the runs it wants.
+/// An id contains the time at which it was generated, which is when the run was requested. The run is created at most
+/// this much later, so a list by creation time can skip all ids that are older than that.
 pub const ID_LAG: Span = Span::from_days(1);
 
 #[derive(Clone, Debug, Default)]
 pub struct RunFilter {
-    /// Any of these; empty means all.
+    /// Runs with any of these statuses; empty means all.
     pub statuses: Vec<RunStatus>,
     pub workflow: Option<WorkflowId>,
-    /// Not of this one, unless it is asked for by `workflow`.
+    /// No runs of this workflow, unless `workflow` names it.
     pub except: Option<WorkflowId>,
-    /// Only runs written this way.
+    /// Only runs of workflows of this form.
     pub form: Option<Form>,
-    /// All of these.
+    /// Runs with all of these labels.
     pub labels: Vec<(String, String)>,
-    /// Created at or after. A run's id may be made [`ID_LAG`] before the run, not more.
+    /// Created at or after this time. A run's id is generated at most [`ID_LAG`] before the run is created.
     pub since: Option<Timestamp>,
-    /// Created before.
+    /// Created before this time.
     pub until: Option<Timestamp>,
-    /// Only runs older than this one: the cursor.
+    /// The cursor: only runs older than this one.
     pub before: Option<RunId>,
     pub limit: usize,
 }
@@ -391,9 +392,9 @@ pub struct WorkflowRow {
     pub deleted_at: Option<Timestamp>,
 }
 
-/// A definition and what it was lowered to. Immutable and stored once per hash.
+/// A definition and its plan. Immutable and stored once per hash.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Definition {
+pub struct StoredDefinition {
     pub hash: [u8; 32],
     /// JSON, in the author's order.
     pub source: Bytes,
@@ -404,8 +405,8 @@ pub struct Definition {
 #[derive(Clone, Debug)]
 pub struct NewWorkflow {
     pub row: WorkflowRow,
-    pub definition: Definition,
-    /// The author chose the slug, so a clash is an error. Otherwise a free one is made by counting up.
+    pub definition: StoredDefinition,
+    /// The author chose the slug, so a conflict is an error. Otherwise the store appends a number to find a free one.
     pub slug_is_given: bool,
     pub idempotency: Option<IdempotencyKey>,
     /// The schedule or webhook its definition asks for.
@@ -414,12 +415,12 @@ pub struct NewWorkflow {
 
 /// Why a workflow cannot be created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Taken {
+pub enum NameTaken {
     Name,
     Slug,
     /// The path of its webhook.
     Path,
-    /// The idempotency key made this workflow before.
+    /// An earlier request with the idempotency key created this workflow.
     Key {
         workflow: WorkflowId,
         fingerprint: [u8; 32],
@@ -437,25 +438,24 @@ pub enum WorkflowKey {
 
 #[derive(Clone, Debug, Default)]
 pub struct WorkflowFilter {
-    /// Names that begin like this.
+    /// Only workflows whose name begins with this.
     pub name: String,
-    /// Only workflows older than this one: the cursor.
+    /// The cursor: only workflows older than this one.
     pub before: Option<WorkflowId>,
     pub limit: usize,
 }
 
-/// A workflow's row as it was read and as it shall be. What was pinned at birth stays.
+/// A workflow's row as the caller read it (`seen`) and as it should become. Columns fixed at creation do not change.
 #[derive(Clone, Debug)]
 pub struct WorkflowEdit {
     pub seen: WorkflowRow,
     pub row: WorkflowRow,
-    /// Given with a new version, which `row` then has: what it was lowered to, and where it came from.
-    pub version: Option<(Definition, &'static str)>,
+    /// Set when `row` has a new version: the definition and the source of that version.
+    pub version: Option<(StoredDefinition, &'static str)>,
     pub trigger: OwnTrigger,
 }
 
-/// What becomes of the trigger that a workflow's definition made. One of a workflow that is deleted goes
-/// with every other.
+/// What to do with the trigger that a workflow's definition created. Deleting a workflow deletes all of its triggers.
 #[derive(Clone, Debug, Default)]
 pub enum OwnTrigger {
     #[default]
@@ -467,13 +467,13 @@ pub enum OwnTrigger {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Edited {
     Done,
-    /// The row is another one than the writer saw, or there is none (any more). Nothing was written.
+    /// The row is not the one the writer saw, or the workflow does not exist (any more). Nothing was written.
     Changed,
     /// Nothing was written.
-    Taken(Taken),
+    Taken(NameTaken),
 }
 
-/// One edition of a workflow.
+/// One version of a workflow.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VersionRow {
     pub number: u32,
@@ -486,11 +486,11 @@ pub struct VersionRow {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum VersionKey {
     Number(u32),
-    /// The latest with this hash.
+    /// The latest version with this hash.
     Hash([u8; 32]),
 }
 
-/// A run to be removed with all that names it. What cannot be found by the run alone is named here.
+/// A run to delete with every row that refers to it. Lists the rows that have no index by run.
 #[derive(Clone, Debug)]
 pub struct Erasure {
     pub org: OrgId,
@@ -505,20 +505,20 @@ pub enum Erased {
     Done,
     /// Nothing was changed.
     NotEnded,
-    /// Somebody has yet to be told that it ended. Nothing was changed.
+    /// The run has undelivered notifications. Nothing was changed.
     NotTold,
     NotFound,
 }
 
-/// A stretch of the journal as one organisation sees it.
+/// One page of the journal: the records of one organisation in a range of positions.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct JournalPage {
     pub records: Vec<JournalEntry>,
-    /// The position up to which was looked; the next stretch begins after it.
+    /// The last position that was read; the next page begins after it.
     pub end: u64,
 }
 
-/// A record with its place among all.
+/// A record with its position in the journal.
 #[derive(Clone, Debug, PartialEq)]
 pub struct JournalEntry {
     pub pos: u64,
@@ -528,9 +528,9 @@ pub struct JournalEntry {
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// Transactions made durable by `commit`.
+    /// Durable transactions made by `commit`.
     pub commits: u64,
-    /// Records written by them.
+    /// Records written by those transactions.
     pub records: u64,
     /// SQL reads made by `commit` itself.
     pub commit_reads: u64,
@@ -538,25 +538,25 @@ pub struct Counters {
     pub loads: u64,
     /// Bytes written to the write-ahead log, as far as known.
     pub wal_bytes: u64,
-    /// How often the server turned out to have lost what it had acknowledged to this process.
+    /// How often the server was found to have lost writes that it had acknowledged to this process.
     pub rollbacks: u64,
 }
 
-/// What one process tells the others that share a store with it.
+/// An event that one process broadcasts to the other processes that share the store.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum ClusterEvent {
-    /// A task of this lane waits, and nobody there takes it.
+    /// This key queue has a ready task, and no worker of the sending process claims it.
     TaskReady(QueueKey),
-    /// A run was written that another process may have in memory.
+    /// The sender advanced a run that another process may have in memory.
     RunAdvanced(OrgId, RunId),
-    /// What is known about a type has changed.
+    /// The row of a type has changed.
     TypeChanged(OrgId, String),
     /// A workflow was paused or resumed.
     PausesChanged,
-    /// A run came to a gate that another node keeps, or left it.
+    /// A run joined or left a concurrency group that another node owns.
     GroupsChanged,
-    /// Nodes came or went.
+    /// Nodes joined or left.
     NodesChanged,
-    /// Some of it was missed: anything may have happened.
+    /// Events were lost: assume that everything has changed.
     Missed,
 }

@@ -1,19 +1,18 @@
 //! The store on one SQLite file, for one process.
 //!
 //! ```text
-//!   commit ─────▶ Writer (one connection, one transaction per batch) ──▶ WAL ◀── Helper (checkpoints)
+//!   commit ─────▶ Writer (one connection, one transaction per batch) ──▶ WAL ◀── CheckpointThread (checkpoints)
 //!                    │ publishes                                          │
 //!   load, lists ──▶ Heads ──▶ Readers (read-only connections) ◀───────────┘
 //! ```
 //!
-//! The journal is append-only and indexed by nothing but its position; a run's records are chained from
-//! newest to oldest and [`heads`] knows where each chain of an unparked run begins. `commit` works on
-//! the caller's thread; everything else leaves an async caller's thread alone.
+//! The journal is append-only and has no index besides the position. Each record of a run points to the one before it,
+//! and [`run_heads`] holds the position of the last record of every active run. `commit` runs on the caller's thread;
+//! the other calls run on the blocking threads of the caller's runtime.
 //!
-//! The rule that keeps it right: one process, one writer. The lock file sees to the first, the mutex
-//! around the writer to the second, and every check-then-write below leans on both.
+//! Invariant: one process and one writer. The lock file ensures the first and the mutex around the writer the second;
+//! every check-then-write below relies on both.
 
-mod around;
 mod catalog;
 mod checkpoints;
 mod columns;
@@ -27,6 +26,7 @@ mod migrations;
 mod open;
 mod readers;
 mod run_heads;
+mod side_rows;
 mod tasks;
 mod triggers;
 mod writer;
@@ -39,7 +39,7 @@ use crate::rows::*;
 use crate::triggers::*;
 use crate::{Call, CatalogStore, ClusterStore, Error, JournalStore, QueueStore, Result, TriggerStore};
 use bytes::Bytes;
-use checkpoints::{Helper, Log};
+use checkpoints::{CheckpointThread, Log};
 use columns::{limit, org, run_id, run_row, sql, time};
 use errors::on_read;
 use kernel::{OrgId, Record, RunId, Timestamp, TriggerId, WorkflowId};
@@ -56,10 +56,10 @@ pub struct SqliteStore {
     inner: Arc<Inner>,
 }
 
-/// Dropped in this order: the writer's connection is the last one, so that it tidies up the log, and
-/// the lock goes when nothing is open any more.
+/// Fields are dropped in this order: the writer's connection closes last, so that it cleans up the write-ahead log, and
+/// the lock is released when nothing is open any more.
 struct Inner {
-    _helper: Helper,
+    _helper: CheckpointThread,
     readers: Readers,
     writer: Mutex<Writer>,
     heads: Arc<Heads>,
@@ -76,24 +76,24 @@ struct Tally {
     wal_bytes: AtomicU64,
 }
 
-/// Thresholds. Not for users: tests make them small.
+/// Thresholds. Not user settings: tests make them small.
 #[doc(hidden)]
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Records after which a start need not read further back.
+    /// How many records or bytes after the recovery position make the writer move it.
     pub recovery_records: u64,
     pub recovery_bytes: u64,
-    /// Growth of the log after which the helper copies.
+    /// Growth of the write-ahead log after which the checkpoint thread copies it.
     pub passive_bytes: u64,
-    /// Length of the log at which the writer starts it over: the next records then overwrite it, which syncs
-    /// faster than growing it.
+    /// Length of the write-ahead log at which the writer restarts it: the next commits then overwrite it, which syncs
+    /// faster than appending to it.
     pub restart_bytes: u64,
 }
 
 impl Default for Options {
     fn default() -> Options {
         if crash::is_armed() {
-            // So close together that now the helper is first, now the writer.
+            // The two are close together, so that sometimes the checkpoint thread and sometimes the writer is first.
             let (passive_bytes, restart_bytes) = (160 << 10, 176 << 10);
             return Options { recovery_records: 20, recovery_bytes: 32 << 20, passive_bytes, restart_bytes };
         }
@@ -114,7 +114,7 @@ impl SqliteStore {
         let (heads, tail) = run_heads::recover(&connection)?;
         crash::point(Point::HeadsRecovered);
         let (heads, tally) = (Arc::new(heads), Arc::new(Tally::default()));
-        let helper = Helper::start(path)?;
+        let helper = CheckpointThread::start(path)?;
         let log = Log::watch(&mut connection, &helper, Arc::clone(&tally), &options).map_err(on_read)?;
         let writer = Writer::new(connection, log, (Arc::clone(&heads), tail), options, Arc::clone(&tally));
         let readers = Readers::new(path.to_owned());
@@ -122,7 +122,7 @@ impl SqliteStore {
         Ok(SqliteStore { inner: Arc::new(inner) })
     }
 
-    /// Makes the database full at this many pages: how tests fill a disk.
+    /// Limits the database to this many pages, so that tests can simulate a full disk.
     #[doc(hidden)]
     pub fn set_page_count_max(&self, pages: u32) -> Result<()> {
         self.inner.writer()?.set_page_count_max(pages)
@@ -144,12 +144,12 @@ impl SqliteStore {
 
 impl Inner {
     fn writer(&self) -> Result<MutexGuard<'_, Writer>> {
-        // A panic may have left a transaction open; nobody knows how much of it was done.
+        // A panic may have left a transaction open, and it is unknown how much of it was done.
         self.writer.lock().map_err(|_| Error::Unknown("a write panicked".into()))
     }
 }
 
-/// The answer of rules whose rows answer at once.
+/// The result of rules on SQLite's rows, whose futures are always ready.
 fn immediate<T>(rules: impl Future<Output = T>) -> T {
     let mut rules = std::pin::pin!(rules);
     match rules.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
@@ -158,7 +158,7 @@ fn immediate<T>(rules: impl Future<Output = T>) -> T {
     }
 }
 
-/// SQLite blocks. Where there is a runtime, its blocking threads wait instead of the caller's.
+/// SQLite calls block. Inside a Tokio runtime they run on its blocking threads, otherwise on the caller's thread.
 async fn off_thread<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
     if tokio::runtime::Handle::try_current().is_err() {
         return work();
@@ -173,7 +173,7 @@ async fn off_thread<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send +
 }
 
 impl JournalStore for SqliteStore {
-    fn commit<'a>(&'a self, batch: &'a Batch) -> Call<'a, Vec<Verdict>> {
+    fn commit<'a>(&'a self, batch: &'a Batch) -> Call<'a, Vec<WriteVerdict>> {
         Box::pin(async move { self.inner.writer()?.commit(batch) })
     }
 
@@ -277,7 +277,7 @@ impl JournalStore for SqliteStore {
 
     fn erase<'a>(&'a self, erasure: &'a Erasure) -> Call<'a, Erased> {
         let erasure = erasure.clone();
-        self.write(move |writer| writer.transact_cleanly(|connection| deletion::erase(connection, &erasure)))
+        self.write(move |writer| writer.transact_with_secure_delete(|connection| deletion::erase(connection, &erasure)))
     }
 
     fn hide(&self, org: OrgId, run: RunId, at: Timestamp) -> Call<'_, Erased> {
@@ -285,21 +285,21 @@ impl JournalStore for SqliteStore {
     }
 
     fn grouped_runs(&self) -> Call<'_, Vec<GroupedRun>> {
-        self.read(|connection, _| around::grouped_runs(connection))
+        self.read(|connection, _| side_rows::grouped_runs(connection))
     }
 
     fn notifications(&self, after: Option<NotificationKey>, count: usize) -> Call<'_, Vec<NotificationRow>> {
-        self.read(move |connection, _| around::notifications(connection, after, count))
+        self.read(move |connection, _| side_rows::notifications(connection, after, count))
     }
 
     fn run_notifications(&self, org: OrgId, run: RunId) -> Call<'_, Vec<NotificationRow>> {
-        self.read(move |connection, _| around::run_notifications(connection, org, run))
+        self.read(move |connection, _| side_rows::run_notifications(connection, org, run))
     }
 
     fn record_notification_error<'a>(&'a self, notification: &'a NotificationRow) -> Call<'a, ()> {
         let notification = notification.clone();
         self.write(move |writer| {
-            writer.transact(|connection| around::record_notification_error(connection, &notification))
+            writer.transact(|connection| side_rows::record_notification_error(connection, &notification))
         })
     }
 }
@@ -361,7 +361,7 @@ impl QueueStore for SqliteStore {
 }
 
 impl CatalogStore for SqliteStore {
-    fn create_workflow<'a>(&'a self, new: &'a NewWorkflow) -> Call<'a, std::result::Result<(), Taken>> {
+    fn create_workflow<'a>(&'a self, new: &'a NewWorkflow) -> Call<'a, std::result::Result<(), NameTaken>> {
         let new = new.clone();
         self.write(move |writer| {
             writer.transact(|connection| immediate(catalog_rules::create_workflow(&catalog::Rows(connection), &new)))
@@ -393,29 +393,29 @@ impl CatalogStore for SqliteStore {
         self.read(move |connection, _| catalog::version(connection, org, id, by))
     }
 
-    fn definition<'a>(&'a self, org: OrgId, hash: &'a [u8; 32]) -> Call<'a, Option<Definition>> {
+    fn definition<'a>(&'a self, org: OrgId, hash: &'a [u8; 32]) -> Call<'a, Option<StoredDefinition>> {
         let hash = *hash;
         self.read(move |connection, _| catalog::definition(connection, org, &hash))
     }
 
     fn pause_workflow<'a>(&'a self, pause: &'a WorkflowPause) -> Call<'a, ()> {
         let pause = pause.clone();
-        self.write(move |writer| writer.transact(|connection| around::pause_workflow(connection, &pause)))
+        self.write(move |writer| writer.transact(|connection| side_rows::pause_workflow(connection, &pause)))
     }
 
     fn resume_workflow(&self, org: OrgId, workflow: WorkflowId) -> Call<'_, ()> {
-        self.write(move |writer| writer.transact(|connection| around::resume_workflow(connection, org, workflow)))
+        self.write(move |writer| writer.transact(|connection| side_rows::resume_workflow(connection, org, workflow)))
     }
 
     fn workflow_pause(&self, org: OrgId, workflow: WorkflowId) -> Call<'_, Option<WorkflowPause>> {
-        self.read(move |connection, _| around::workflow_pause(connection, org, workflow))
+        self.read(move |connection, _| side_rows::workflow_pause(connection, org, workflow))
     }
 
     fn workflow_pauses(&self) -> Call<'_, Vec<WorkflowPause>> {
-        self.read(|connection, _| around::workflow_pauses(connection))
+        self.read(|connection, _| side_rows::workflow_pauses(connection))
     }
 
-    fn ensure_type<'a>(&'a self, row: &'a TypeRow, definition: Option<&'a Definition>) -> Call<'a, ()> {
+    fn ensure_type<'a>(&'a self, row: &'a TypeRow, definition: Option<&'a StoredDefinition>) -> Call<'a, ()> {
         let (row, definition) = (row.clone(), definition.cloned());
         let ensure_type = move |connection: &Connection| tasks::ensure_type(connection, &row, definition.as_ref());
         self.write(move |writer| writer.transact(ensure_type))

@@ -1,13 +1,13 @@
-//! Rows of triggers and of what they did.
+//! Rows of triggers and of their delivery log.
 
 use crate::rows::IdempotencyKey;
 use bytes::Bytes;
 use kernel::event::TriggerKind;
 use kernel::{OrgId, RunId, Timestamp, TriggerId, WorkflowId};
 
-/// Deliveries kept of each trigger.
+/// How many deliveries the log of each trigger keeps.
 pub const DELIVERIES_KEPT: u64 = 1_000;
-/// … of which the newest can be delivered again.
+/// How many of them, the newest, keep their request and can be redelivered.
 pub const REQUESTS_KEPT: u64 = 100;
 
 #[derive(Clone, Debug, PartialEq)]
@@ -19,17 +19,17 @@ pub struct TriggerRow {
     pub workflow: WorkflowId,
     pub enabled: bool,
     pub note: Option<String>,
-    /// Checked JSON, secrets included.
+    /// Validated JSON, secrets included.
     pub config: String,
-    /// Of webhooks; unique among all organisations.
+    /// Webhooks only; unique among all organisations.
     pub path: Option<String>,
-    /// Made by the workflow's own definition, and changed only with it.
+    /// Created by the workflow's definition, and changed only with it.
     pub is_owned: bool,
-    /// Counts the changes people made.
+    /// Incremented by every change through the API.
     pub revision: u32,
-    /// Of schedules: the last nominal moment that is dealt with.
+    /// Schedules only: the last fire time that was handled.
     pub cursor: Option<Timestamp>,
-    /// Of schedules that are enabled: when to look again.
+    /// Enabled schedules only: when to check for due fire times again.
     pub next_at: Option<Timestamp>,
     pub created_at: Timestamp,
     pub updated_at: Timestamp,
@@ -43,36 +43,36 @@ pub struct NewTrigger {
     pub idempotency: Option<IdempotencyKey>,
 }
 
-/// Why a trigger cannot be made.
+/// Why a trigger cannot be created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TriggerTaken {
     Path,
-    /// There is no such workflow (any more).
+    /// The workflow does not exist (any more).
     Workflow,
-    /// The idempotency key made this trigger before.
+    /// An earlier request with the idempotency key created this trigger.
     Key {
         trigger: TriggerId,
         fingerprint: [u8; 32],
     },
 }
 
-/// A trigger as it is to be from now on.
+/// A change of a trigger.
 #[derive(Clone, Debug)]
 pub struct TriggerChange {
-    /// Its revision is one more than the one that was read.
+    /// The new row. Its revision is one more than the one the caller read.
     pub row: TriggerRow,
-    /// Its moments are counted anew: `cursor` and `next_at` are taken from the row. Otherwise they stay as
-    /// the schedule has them by now.
+    /// The fire times are computed anew: `cursor` and `next_at` are taken from the row. Otherwise they keep their
+    /// stored values.
     pub restarts: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Changed {
     Done,
-    /// It is not as it was read, or not there.
+    /// The trigger is not the one the caller read, or it does not exist.
     Stale,
     PathTaken,
-    /// There is no such workflow (any more).
+    /// The workflow does not exist (any more).
     NoWorkflow,
 }
 
@@ -80,26 +80,26 @@ pub enum Changed {
 pub struct TriggerFilter {
     pub kind: Option<TriggerKind>,
     pub workflow: Option<WorkflowId>,
-    /// Only triggers older than this one: the cursor.
+    /// The cursor: only triggers older than this one.
     pub before: Option<TriggerId>,
     pub limit: usize,
 }
 
-/// One thing a trigger did: a moment of its schedule, or a request it was sent.
+/// One line of a trigger's log: a fire time of its schedule, or a request it received.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DeliveryRow {
     pub org: OrgId,
     pub trigger: TriggerId,
-    /// Given by the store: counts up per trigger.
+    /// Assigned by the store: counts up per trigger.
     pub seq: u64,
-    /// Unique within the trigger. One that is written again keeps its number.
+    /// Unique within the trigger. A delivery that is written again keeps its number.
     pub id: String,
     pub at: Timestamp,
     pub outcome: DeliveryOutcome,
     pub reason: String,
     pub run: Option<RunId>,
     pub nominal: Option<Timestamp>,
-    /// The request as it came. Lists leave it out.
+    /// The request as received. Lists leave it out.
     pub request: Option<Bytes>,
 }
 
@@ -129,7 +129,7 @@ impl DeliveryOutcome {
     }
 }
 
-/// Lines for a trigger's log, and how far its schedule is with them; all or nothing.
+/// Lines for a trigger's log and the new position of its schedule, written together or not at all.
 #[derive(Clone, Debug)]
 pub struct TriggerLog {
     pub org: OrgId,
@@ -140,13 +140,14 @@ pub struct TriggerLog {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ScheduleAdvance {
-    /// Of the trigger whose moments were counted; one that was changed since is not moved.
+    /// The revision of the trigger when its fire times were computed. A trigger that changed since is not advanced.
     pub revision: u32,
     pub cursor: Option<Timestamp>,
     pub next_at: Option<Timestamp>,
 }
 
-/// What an owned trigger becomes: the wish, under the id and switches of the one that is there.
+/// The new row of an owned trigger: `wanted`, with the id, the `enabled` flag, the note and the history of the trigger
+/// that exists.
 pub(crate) fn owned(found: Option<&TriggerRow>, wanted: &TriggerRow) -> TriggerRow {
     let Some(old) = found else { return wanted.clone() };
     TriggerRow {

@@ -52,7 +52,7 @@ end QUIT
 cd / && rm -rf "$(dirname "$data")"
 "#;
 
-pub struct Cluster {
+pub struct PostgresCluster {
     supervisor: Child,
     commands: Option<ChildStdin>,
     programs: PathBuf,
@@ -62,14 +62,14 @@ pub struct Cluster {
 }
 
 /// The shared cluster of this process.
-pub fn shared() -> &'static Cluster {
-    static SHARED: OnceLock<Cluster> = OnceLock::new();
-    SHARED.get_or_init(|| Cluster::start(&[]))
+pub fn shared() -> &'static PostgresCluster {
+    static SHARED: OnceLock<PostgresCluster> = OnceLock::new();
+    SHARED.get_or_init(|| PostgresCluster::start(&[]))
 }
 
-impl Cluster {
+impl PostgresCluster {
     /// Starts a new cluster with these settings in addition to the usual ones.
-    pub fn start(settings: &[(&str, &str)]) -> Cluster {
+    pub fn start(settings: &[(&str, &str)]) -> PostgresCluster {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let programs = programs();
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
@@ -116,7 +116,7 @@ impl Cluster {
             .spawn()
             .expect("run a shell");
         let commands = supervisor.stdin.take();
-        let cluster = Cluster { supervisor, commands, programs, folder, port, databases: AtomicU32::new(0) };
+        let cluster = PostgresCluster { supervisor, commands, programs, folder, port, databases: AtomicU32::new(0) };
         cluster.wait_until_ready();
         cluster
     }
@@ -208,14 +208,14 @@ impl Cluster {
     }
 
     fn wait_until_ready(&self) {
-        self.wait(Cluster::is_ready);
+        self.wait(PostgresCluster::is_ready);
     }
 
     fn is_ready(&self) -> bool {
         self.psql("postgres", "SELECT 1").status.success()
     }
 
-    fn wait(&self, condition: impl Fn(&Cluster) -> bool) {
+    fn wait(&self, condition: impl Fn(&PostgresCluster) -> bool) {
         let until = Instant::now() + TIMEOUT;
         while !condition(self) {
             let log = || fs::read_to_string(self.folder.join("log")).unwrap_or_default();
@@ -225,7 +225,7 @@ impl Cluster {
     }
 }
 
-impl Drop for Cluster {
+impl Drop for PostgresCluster {
     fn drop(&mut self) {
         self.commands = None;
         let _ = self.supervisor.wait();

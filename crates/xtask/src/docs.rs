@@ -1,4 +1,4 @@
-//! Pages, and blocks of pages, that come from code, so that they cannot be wrong.
+//! Reference pages, and blocks of pages, that are generated from code.
 
 use crate::{features, generated, links};
 use anyhow::{Context, Result, bail};
@@ -9,7 +9,7 @@ use std::process::Command;
 const ERRORS: &str = "docs/reference/errors.md";
 const OPENAPI: &str = "docs/reference/openapi.json";
 
-/// A block on a page that is otherwise written by people.
+/// A generated block on a page that is otherwise written by hand.
 struct Block {
     page: &'static str,
     name: &'static str,
@@ -37,7 +37,7 @@ pub fn run(root: &Path, check: bool) -> Result<()> {
     }
     for (path, page) in pages {
         if std::fs::read_to_string(root.join(path)).unwrap_or_default() != page {
-            bail!("{path} is not what the code says; run `cargo xtask docs`");
+            bail!("{path} is out of date; run `cargo xtask docs`");
         }
     }
     let claims = claims(root)?;
@@ -48,8 +48,8 @@ pub fn run(root: &Path, check: bool) -> Result<()> {
     Ok(())
 }
 
-/// Sentences for users that would go out of date unnoticed, and blocks that nothing writes. Decisions, which are
-/// never edited, may say what was the case.
+/// Problems of user pages: sentences about what is not built yet, which would go out of date unnoticed, and blocks that
+/// nothing generates. ADRs are never edited, so they may describe the past.
 fn claims(root: &Path) -> Result<Vec<String>> {
     let mut problems = Vec::new();
     for (path, page) in links::pages(root)? {
@@ -67,7 +67,7 @@ fn claims(root: &Path) -> Result<Vec<String>> {
     Ok(problems)
 }
 
-/// As the binary prints it. Asking it keeps the server out of what the other chores have to compile.
+/// The output of `onward openapi`. Running the binary means that the other tasks need not compile the server.
 fn openapi(root: &Path) -> Result<String> {
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     let output = cargo.args(["run", "--quiet", "--package", "onward", "--", "openapi"]).current_dir(root).output()?;

@@ -1,4 +1,4 @@
-//! The list of features as Markdown: short for the README, whole for `docs/status.md`.
+//! The list of features as Markdown: a short one for the README, the full one for `docs/status.md`.
 
 use crate::docs::table;
 use api::features::{ALL, Feature, State};
@@ -28,7 +28,7 @@ pub fn full() -> String {
     )
 }
 
-/// The features in one state; `docs` is the way from the page to `docs/`.
+/// The features in one state; `docs` is the relative path from the page to `docs/`.
 fn rows(state: State, docs: &str, text: fn(&Feature) -> String) -> impl Iterator<Item = [String; 2]> {
     ALL.iter().filter(move |feature| feature.state == state).map(move |feature| {
         let area = match feature.page {
@@ -70,11 +70,11 @@ mod tests {
     }
 
     #[test]
-    fn sdks_that_work_are_there_and_planned_ones_are_not() {
+    fn sdks_that_work_exist_and_planned_ones_do_not() {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-        for (state, is_there) in [(State::Works, true), (State::Planned, false)] {
+        for (state, exists) in [(State::Works, true), (State::Planned, false)] {
             for folder in names(SDKS, state) {
-                assert_eq!(root.join(folder).exists(), is_there, "{folder}");
+                assert_eq!(root.join(folder).exists(), exists, "{folder}");
             }
         }
         let entries = std::fs::read_dir(root.join("sdks")).unwrap().map(Result::unwrap);
@@ -84,7 +84,7 @@ mod tests {
         }
     }
 
-    /// What is wrong with a definition.
+    /// The codes of a definition's problems.
     fn codes(definition: &str) -> BTreeSet<String> {
         let tree = lang::read(definition.as_bytes(), lang::Syntax::Yaml).unwrap();
         let problems = lang::compile(&tree).err().unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Blocks of Markdown that come from code, on pages that people write:
+//! Generated blocks of Markdown on pages that are written by hand:
 //!
 //! ```text
 //! <!-- generated: events -->
@@ -6,15 +6,14 @@
 //! <!-- /generated -->
 //! ```
 //!
-//! Such blocks are also the only place that says what is not built yet ([`claims`]): a sentence elsewhere is
-//! forgotten on the day it stops being true.
+//! Only such blocks may say what is not built yet ([`claims`]): a sentence elsewhere goes out of date unnoticed.
 
 use anyhow::{Context, Result};
 
 const BEGIN: &str = "<!-- generated: ";
 const END: &str = "<!-- /generated -->";
 
-/// Words that say that something does not exist yet.
+/// Phrases that say that something does not exist yet.
 const CLAIMS: &[&str] =
     &["not yet", "not built", "not implemented", "unimplemented", "planned", "in this release", "coming soon"];
 
@@ -31,8 +30,8 @@ pub fn blocks(page: &str) -> impl Iterator<Item = &str> {
     page.lines().filter_map(|line| line.strip_prefix(BEGIN)?.strip_suffix(" -->"))
 }
 
-/// Lines outside blocks and headings that say that something does not exist yet, and the words they use. The words
-/// may begin on the line before.
+/// Lines outside blocks and headings that say that something does not exist yet, each with the phrase. A phrase may
+/// begin on the line before.
 pub fn claims(page: &str) -> Vec<(usize, &'static str)> {
     let mut found = Vec::new();
     let (mut is_generated, mut before) = (false, String::new());

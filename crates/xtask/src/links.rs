@@ -1,30 +1,30 @@
-//! Every link between the documents leads somewhere: the file is there, and the heading too.
+//! Checks the links between documents: the file must exist, and so must the heading.
 
 use anyhow::Result;
 use std::collections::BTreeMap;
 use std::path::{Component, Path, PathBuf};
 
-/// What is wrong with the links of `README.md`, its neighbours, and everything below `docs/`.
+/// The broken links in the Markdown files of the root folder and below `docs/`.
 pub fn problems(root: &Path) -> Result<Vec<String>> {
     let pages = pages(root)?;
     let mut problems = Vec::new();
     for (path, text) in &pages {
         for link in links(text) {
             let (file, anchor) = link.split_once('#').unwrap_or((link, ""));
-            let target = if file.is_empty() { path.clone() } else { beside(path, file) };
-            let is_there = match pages.get(&target) {
+            let target = if file.is_empty() { path.clone() } else { resolve(path, file) };
+            let exists = match pages.get(&target) {
                 Some(page) => anchor.is_empty() || anchors(page).any(|found| found == anchor),
                 None => anchor.is_empty() && root.join(&target).exists(),
             };
-            if !is_there {
-                problems.push(format!("{}: `{link}` leads nowhere", path.display()));
+            if !exists {
+                problems.push(format!("{}: the link `{link}` is broken", path.display()));
             }
         }
     }
     Ok(problems)
 }
 
-/// `README.md`, its neighbours, and everything below `docs/`, by their path below `root`.
+/// The Markdown files of the root folder and below `docs/`, by their path below `root`.
 pub fn pages(root: &Path) -> Result<BTreeMap<PathBuf, String>> {
     let mut pages = BTreeMap::new();
     collect(root, root, &mut pages)?;
@@ -32,7 +32,7 @@ pub fn pages(root: &Path) -> Result<BTreeMap<PathBuf, String>> {
     Ok(pages)
 }
 
-/// The pages in `folder`, by their path below `root`; also in folders below it, but not from the root itself.
+/// Collects the pages in `folder`, by their path below `root`. Recurses, except from the root itself.
 fn collect(root: &Path, folder: &Path, pages: &mut BTreeMap<PathBuf, String>) -> Result<()> {
     for entry in std::fs::read_dir(folder)? {
         let path = entry?.path();
@@ -45,8 +45,8 @@ fn collect(root: &Path, folder: &Path, pages: &mut BTreeMap<PathBuf, String>) ->
     Ok(())
 }
 
-/// What `file` means in a link of the page at `path`.
-fn beside(path: &Path, file: &str) -> PathBuf {
+/// The target of a relative link `file` on the page at `path`.
+fn resolve(path: &Path, file: &str) -> PathBuf {
     let mut target = path.parent().unwrap_or(Path::new("")).to_owned();
     for part in Path::new(file).components() {
         match part {
@@ -68,14 +68,14 @@ fn prose(page: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// Where `[…](…)` leads, but for other sites.
+/// The targets of `[…](…)`, except links to other sites.
 fn links(page: &str) -> impl Iterator<Item = &str> {
     prose(page)
         .flat_map(|line| line.split("](").skip(1).filter_map(|rest| rest.split_once(')')).map(|(link, _)| link))
         .filter(|link| !link.contains("://"))
 }
 
-/// The names that headings can be reached by: small letters, digits, `-` and `_`, with `-` for a space.
+/// The anchors of the headings: lower-case letters, digits, `-` and `_`, with `-` for a space.
 fn anchors(page: &str) -> impl Iterator<Item = String> {
     prose(page).filter(|line| line.starts_with('#')).map(|line| {
         let title = line.trim_start_matches('#').trim().to_lowercase();
@@ -93,6 +93,6 @@ mod tests {
         let page = "# One, two\n[a](b.md#c) and [d](https://e)\n```sh\n# no\n[x](y)\n```\n## 1. `Build` it\n";
         assert_eq!(links(page).collect::<Vec<_>>(), ["b.md#c"]);
         assert_eq!(anchors(page).collect::<Vec<_>>(), ["one-two", "1-build-it"]);
-        assert_eq!(beside(Path::new("docs/guides/a.md"), "../../README.md"), Path::new("README.md"));
+        assert_eq!(resolve(Path::new("docs/guides/a.md"), "../../README.md"), Path::new("README.md"));
     }
 }

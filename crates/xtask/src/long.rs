@@ -1,5 +1,5 @@
-//! The long test tier: the same tests with large numbers, and on Postgres. Takes the better part of an hour on two
-//! cores; run it before a release.
+//! The long test tier: the same tests with larger numbers, and on Postgres. It takes most of an hour on two cores; run
+//! it before a release.
 
 use anyhow::{Result, bail};
 use std::path::Path;
@@ -10,7 +10,7 @@ use std::time::Instant;
 type Stage = (&'static str, &'static [&'static str], &'static [(&'static str, &'static str)]);
 
 const STAGES: &[Stage] = &[
-    ("everything of the fast tier", &["test", "--workspace", "--quiet"], &[]),
+    ("the whole fast tier", &["test", "--workspace", "--quiet"], &[]),
     (
         "simulator, 20,000 seeds",
         &["test", "--release", "--package", "onward-testkit", "--test", "sim", "--", "--nocapture"],
@@ -37,7 +37,7 @@ const STAGES: &[Stage] = &[
         &[("ONWARD_TASKS", "10000"), ("ONWARD_WORKERS", "50"), ("ONWARD_KILLS", "60")],
     ),
     (
-        "two nodes, a minute of trouble without news",
+        "two nodes, a minute of faults without cluster events",
         &["test", "--package", "onward", "--test", "it", "any_trouble", "--", "--nocapture"],
         &[("ONWARD_LONG", "1")],
     ),

@@ -1,16 +1,16 @@
-//! Chores in Rust: `cargo xtask <command>`.
+//! Repository tasks: `cargo xtask <command>`.
 //!
-//! - `tidy`: what must be absent is absent (see `tidy.rs`) and links between documents lead
-//!   somewhere (`links.rs`); part of the fast tier.
-//! - `docs [--check]`: writes the pages that come from code (`docs.rs`), and the blocks of others (`generated.rs`);
-//!   or checks that they are up to date, and that nothing else says what is not built yet.
-//! - `long`: the long test tier, with a summary for release notes.
+//! - `tidy`: checks the sources (`tidy.rs`) and the links between documents (`links.rs`); part of the fast tier.
+//! - `docs [--check]`: writes the generated pages (`docs.rs`) and the generated blocks of other pages (`generated.rs`),
+//!   or checks that they are up to date and that no other page says what is not built yet.
+//! - `long`: runs the long test tier and prints a summary for the release notes.
 
 mod docs;
 mod features;
 mod generated;
 mod links;
 mod long;
+mod names;
 mod tidy;
 
 use anyhow::{Context, Result, bail};
@@ -28,7 +28,7 @@ fn main() -> Result<()> {
     }
 }
 
-/// The workspace's folder: two above this crate's.
+/// The folder of the workspace, two levels above this crate.
 fn root() -> Result<PathBuf> {
     let here = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
     here.ancestors().nth(2).map(PathBuf::from).context("xtask lives two folders below the root")

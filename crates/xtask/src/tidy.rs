@@ -1,6 +1,7 @@
 //! What is deliberately absent, checked. Each rule names the files it looks at, the words that may not
 //! stand there, and why; a rule that looks at nothing is itself a failure.
 
+use crate::names::{TypeNames, vague_lines};
 use anyhow::{Result, bail};
 use std::path::{Path, PathBuf};
 
@@ -106,7 +107,11 @@ fn is_rust(path: &str) -> bool {
 /// Code that ships: no tests, no tools.
 fn is_product(path: &str) -> bool {
     let tool = ["crates/testkit/", "crates/xtask/"].iter().any(|p| path.starts_with(p));
-    is_rust(path) && !tool && !path.contains("/tests/") && !path.ends_with("tests.rs") && !path.contains("/examples/")
+    is_rust(path) && !tool && !is_test(path) && !path.contains("/examples/")
+}
+
+fn is_test(path: &str) -> bool {
+    path.contains("/tests/") || path.ends_with("tests.rs")
 }
 
 pub fn run(root: &Path) -> Result<()> {
@@ -114,6 +119,7 @@ pub fn run(root: &Path) -> Result<()> {
     collect(&root.join("crates"), &mut files)?;
     collect(&root.join("ui/src"), &mut files)?;
     let mut problems = Vec::new();
+    let mut types = TypeNames::default();
     let mut looked_at = vec![0; RULES.len()];
     for file in &files {
         let path = file.strip_prefix(root)?.to_string_lossy().replace('\\', "/");
@@ -125,6 +131,9 @@ pub fn run(root: &Path) -> Result<()> {
             }
         }
         check_features(&path, &text, &mut problems);
+        if is_rust(&path) && path.contains("/src/") && !is_test(&path) {
+            types.collect(&path, &text);
+        }
         let lines = text.lines().count();
         if is_rust(&path) && lines > LINES_MAX {
             problems.push(format!("{path} has {lines} lines: split it where a second header would be needed"));
@@ -134,6 +143,11 @@ pub fn run(root: &Path) -> Result<()> {
         if *count == 0 {
             problems.push(format!("a rule looks at nothing: {}", rule.why));
         }
+    }
+    problems.extend(types.problems());
+    for file in prose(root)? {
+        let path = file.strip_prefix(root)?.to_string_lossy().replace('\\', "/");
+        problems.extend(vague_lines(&path, &std::fs::read_to_string(&file)?));
     }
     problems.extend(crate::links::problems(root)?);
     if !problems.is_empty() {
@@ -177,11 +191,30 @@ fn check_features(path: &str, text: &str, problems: &mut Vec<String>) {
 }
 
 fn collect(folder: &Path, files: &mut Vec<PathBuf>) -> Result<()> {
+    collect_where(folder, &|path| path.extension().is_some_and(|e| e == "rs" || e == "toml" || e == "js"), files)
+}
+
+/// Every file with sentences in it: code, documents, scripts.
+fn prose(root: &Path) -> Result<Vec<PathBuf>> {
+    let is_text = |path: &Path| match path.extension() {
+        Some(e) => ["rs", "md", "js", "css", "html", "py", "sql", "toml", "yaml", "json"].iter().any(|text| e == *text),
+        None => path.parent().is_some_and(|folder| folder.ends_with("scripts")),
+    };
+    let mut files = Vec::new();
+    for folder in ["crates", "docs", "sdks", "ui", "bench", "scripts", "examples"] {
+        collect_where(&root.join(folder), &is_text, &mut files)?;
+    }
+    files.extend(["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md"].map(|name| root.join(name)));
+    Ok(files)
+}
+
+fn collect_where(folder: &Path, is_wanted: &dyn Fn(&Path) -> bool, files: &mut Vec<PathBuf>) -> Result<()> {
     for entry in std::fs::read_dir(folder)? {
         let path = entry?.path();
-        if path.is_dir() {
-            collect(&path, files)?;
-        } else if path.extension().is_some_and(|e| e == "rs" || e == "toml" || e == "js") {
+        let is_hidden = path.file_name().is_some_and(|name| name.to_string_lossy().starts_with('.'));
+        if path.is_dir() && !is_hidden {
+            collect_where(&path, is_wanted, files)?;
+        } else if is_wanted(&path) {
             files.push(path);
         }
     }

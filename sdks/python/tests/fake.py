@@ -42,7 +42,7 @@ class Fake:
         self.headers: List[Dict[str, str]] = []
         self.refuse: Callable[[str, str, Any], Optional[Refused]] = lambda method, path, body: None
         self.stream: List[str] = []
-        self.is_hasty = False  # never holds a poll open
+        self.is_hasty = False  # answers every claim at once
         self._breaks = 0
         self._break_after = True
         self._server: Optional[ThreadingHTTPServer] = None
@@ -227,7 +227,7 @@ class Fake:
         self.lock.notify_all()
 
     def _work(self, body: Dict[str, Any], is_gone: Callable[[], bool]) -> Dict[str, Any]:
-        worker, said = body["worker_id"], bool(body.get("done") or body.get("heartbeats"))
+        worker, has_reports = body["worker_id"], bool(body.get("done") or body.get("heartbeats"))
         acks = [self._done(each) for each in body.get("done", [])]
         leases = [self._heartbeat(each) for each in body.get("heartbeats", [])]
         self.lock.notify_all()
@@ -238,7 +238,7 @@ class Fake:
                 raise ConnectionAbortedError("no listener")
             tasks = self._claim(body)
             cancelled = [task for task in self.tasks.values() if worker in task["_cancels"]]
-            if said or self.is_hasty or tasks or cancelled or time.monotonic() >= deadline or self._server is not server:
+            if has_reports or self.is_hasty or tasks or cancelled or time.monotonic() >= deadline or self._server is not server:
                 for task in cancelled:
                     task["_cancels"].discard(worker)
                     leases.append({"task_id": task["id"], "lease_until": None, "cancel": True})

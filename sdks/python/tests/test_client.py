@@ -64,7 +64,7 @@ class Producing(unittest.TestCase):
         keys = {body["idempotency_key"] for _, _, body in self.fake.calls}
         self.assertEqual((len(self.fake.calls), len(keys)), (3, 1))
 
-    def test_many_at_once_each_with_a_key(self) -> None:
+    def test_submit_many_gives_each_task_a_key(self) -> None:
         self.fake.break_next(1)
         tasks = self.client.submit_many({"type": "a.v1", "payload": n} for n in range(3))
         self.assertEqual([self.fake.tasks[t.id]["input"] for t in tasks], [0, 1, 2])
@@ -88,7 +88,7 @@ class Producing(unittest.TestCase):
             self.client.signal("run_1", "paid")
         self.assertEqual(caught.exception.status, 404, "the answer of the new server")
 
-    def test_refusals_carry_everything_the_server_said(self) -> None:
+    def test_an_error_has_every_field_of_the_refusal(self) -> None:
         problem = {"code": "invalid_body", "message": "no", "at": {"path": "type"}}
         self.fake.refuse = lambda *_: Refused(422, "invalid_body", "no", hint="h", at={"path": "type"}, problems=[problem])
         with self.assertRaises(OnwardError) as caught:
@@ -97,13 +97,13 @@ class Producing(unittest.TestCase):
         self.assertEqual((e.code, e.message, e.hint, e.at, e.problems, e.status), ("invalid_body", "no", "h", {"path": "type"}, [problem], 422))
         self.assertEqual(len(self.fake.calls), 1, "a refusal is not tried again")
 
-    def test_a_server_that_is_busy_is_asked_again(self) -> None:
+    def test_a_busy_server_is_retried(self) -> None:
         answers = [Refused(503, "overloaded"), Refused(503, "outcome_unknown"), None]
         self.fake.refuse = lambda *_: answers.pop(0)
         self.client.submit("a.v1")
         self.assertEqual(answers, [])
 
-    def test_nobody_there(self) -> None:
+    def test_an_unreachable_server(self) -> None:
         with socket.socket() as held:
             held.bind(("127.0.0.1", 0))
             client = Client(f"http://127.0.0.1:{held.getsockname()[1]}", retries=1)
@@ -151,10 +151,10 @@ class Producing(unittest.TestCase):
         self.assertEqual(self.client.explain(id)["reason"], "waiting_for_worker")
         self.assertTrue(self.fake.calls[-1][1].endswith("/explain?step=task"))
         with self.assertRaises(OnwardError) as caught:
-            self.client.get("task_nobody")
+            self.client.get("task_no_worker")
         self.assertEqual(caught.exception.code, "not_found")
 
-    def test_an_answer_that_is_not_json_is_not_believed(self) -> None:
+    def test_an_answer_that_is_not_json_is_an_error(self) -> None:
         with socket.create_server(("127.0.0.1", 0)) as other:
             import threading
 
@@ -189,7 +189,7 @@ class Async(unittest.IsolatedAsyncioTestCase):
                 many = await asyncio.gather(*(client.submit("a.v1", n) for n in range(50)))
                 self.assertEqual(len({each.id for each in many}), 50)
 
-    async def test_closing_ends_what_is_under_way(self) -> None:
+    async def test_closing_aborts_open_requests(self) -> None:
         with Fake() as fake:
             client = AsyncClient(fake.url)
             waiting = asyncio.ensure_future(client.wait(fake.add("a.v1")))

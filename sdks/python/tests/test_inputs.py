@@ -93,14 +93,14 @@ class Building(unittest.TestCase):
                 built = reader(kind)(given)
                 self.assertEqual((built, type(built)), (expected, type(expected)))
 
-    def test_dataclasses_nest_and_ignore_what_they_do_not_know(self) -> None:
+    def test_dataclasses_nest_and_ignore_unknown_fields(self) -> None:
         built = reader(Invoice)(
             {"order": 7, "lines": [{"amount": 2, "parts": [{"amount": 1.5}]}], "address": {"street": "s", "tags": {"a": [1]}}, "new": 1}
         )
         self.assertEqual(built, Invoice(7, [Line(2.0, parts=[Line(1.5)])], address={"street": "s", "tags": {"a": [1]}}))
         self.assertIsInstance(reader(Model)({"fine": True}), Model)
 
-    def test_what_is_wrong_is_named_with_its_place(self) -> None:
+    def test_an_error_names_the_place(self) -> None:
         for kind, given, expected in [
             (Invoice, 1, "input: expected an object, got 1"),
             (Invoice, {"lines": []}, "order: is missing"),
@@ -123,7 +123,7 @@ class Building(unittest.TestCase):
                     reader(kind)(given)
                 self.assertEqual(str(caught.exception), expected)
 
-    def test_types_with_no_way_from_json_are_refused_before_any_task_comes(self) -> None:
+    def test_types_that_json_cannot_represent_are_refused_at_registration(self) -> None:
         for kind in (bytes, complex, Dict[int, int], type("Plain", (), {}), List[bytes]):
             with self.subTest(kind=kind):
                 with self.assertRaisesRegex(TypeError, "input cannot be built as"):

@@ -29,7 +29,7 @@ class Real(unittest.TestCase):
         self.client = self.server.client()
         self.worker = onward.Worker(slots=4, lease="2s", drain="5s")
 
-    def test_a_task_is_there_before_any_worker_and_done_when_one_comes(self) -> None:
+    def test_a_task_waits_for_the_first_worker(self) -> None:
         task = self.client.submit("a.v1", {"n": 1}, labels={"team": "x"}, priority=5, timeouts={"attempt": 5, "total": "1h"})
         self.assertEqual(self.client.get(task).status, "pending")
         self.assertEqual(self.client.explain(task)["reason"], "waiting_for_worker")
@@ -48,7 +48,7 @@ class Real(unittest.TestCase):
             self.client.submit("a.v1", {"n": 2}, idempotency_key="order-7")
         self.assertEqual((caught.exception.code, caught.exception.status), ("idempotency_key_reused", 422))
 
-    def test_refusals_say_where(self) -> None:
+    def test_refusals_name_the_field(self) -> None:
         with self.assertRaises(onward.OnwardError) as caught:
             self.client.submit_many({"type": "a.v1", "payload": "x" * 250_000} for _ in range(200))
         self.assertEqual((caught.exception.status, caught.exception.code), (413, "too_large"))
@@ -57,7 +57,7 @@ class Real(unittest.TestCase):
         self.assertEqual(caught.exception.status, 422)
         self.assertTrue(caught.exception.problems)
 
-    def test_later_means_later(self) -> None:
+    def test_a_delayed_task_starts_later(self) -> None:
         self.worker.task("a.v1")(lambda value: value)
         with self.server.running(self.worker):
             delayed = self.client.submit("a.v1", 1, delay="1s")
@@ -86,11 +86,11 @@ class Real(unittest.TestCase):
             self.assertNotEqual(released.id, failed.id)
             self.assertEqual(self.client.result(released, 10), 7)
             self.assertEqual(self.client.retry(failed).id, released.id)
-        waiting = self.client.submit("nobody.v1")
+        waiting = self.client.submit("unclaimed.v1")
         self.assertEqual(self.client.cancel(waiting, "not needed").status, "cancelled")
         self.assertEqual(self.client.cancel(waiting).status, "cancelled")
 
-    def test_a_task_of_a_graph_is_done_and_its_run_waited_for(self) -> None:
+    def test_a_task_step_of_a_run_that_is_waited_for(self) -> None:
         definition = {"name": "shop", "tasks": {"bill": {"task": "bill.v1", "input": {"order": "{{trigger.body.order}}"}}}}
         self.client.request("POST", "/workflows", definition)
 
@@ -129,7 +129,7 @@ class Real(unittest.TestCase):
             self.assertEqual(len(stopped), 4)
             self.assertLess(max(stopped) - begun, 2)
 
-    def test_a_result_beyond_measure_becomes_a_failure_that_says_so(self) -> None:
+    def test_a_result_that_is_too_large_fails_the_task(self) -> None:
         self.worker.task("big.v1")(lambda value: "x" * (32 << 20))
         self.worker.task("small.v1")(lambda value: value)
         with self.server.running(self.worker):
@@ -139,7 +139,7 @@ class Real(unittest.TestCase):
             self.assertEqual([self.client.result(task, 30) for task in small], list(range(10)))
         self.assertEqual((ended.status, ended.error["code"]), ("failed", "result_too_large"))
 
-    def test_workers_come_and_go_without_losing_or_repeating_anything(self) -> None:
+    def test_workers_that_start_and_stop_lose_and_repeat_nothing(self) -> None:
         done: List[int] = []
 
         def start() -> Any:
@@ -162,7 +162,7 @@ class Real(unittest.TestCase):
         self.assertEqual(results, list(range(300)))
         self.assertEqual(sorted(done), list(range(300)), "each was done exactly once")
 
-    def test_signals_are_sent_or_refused_as_the_server_likes(self) -> None:
+    def test_signals_are_accepted_or_refused_by_the_server(self) -> None:
         task = self.client.submit("a.v1")
         with self.assertRaises(onward.OnwardError) as caught:
             self.client.signal(task.run_id, "paid", {"n": 1})
@@ -186,7 +186,7 @@ class Real(unittest.TestCase):
 
 @unittest.skipUnless(BINARY, "ONWARD_BINARY is not set")
 class VirtualTime(unittest.TestCase):
-    def test_retries_of_an_hour_take_a_moment(self) -> None:
+    def test_a_virtual_clock_skips_an_hour_of_retries(self) -> None:
         worker = onward.Worker(slots=1)
 
         @worker.task("a.v1")

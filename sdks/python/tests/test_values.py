@@ -12,7 +12,7 @@ from typing import Any
 
 from onward import Fail, OnwardError, Retry, Snooze
 from onward.outcomes import entry_for, shorten, snake_case
-from onward.times import duration, moment, seconds
+from onward.times import duration, seconds, timestamp
 from onward.values import encode, snapshot
 
 
@@ -45,12 +45,12 @@ class Json(unittest.TestCase):
             with self.subTest(value=value):
                 self.assertEqual(json.loads(encode(value)), expected)
 
-    def test_what_json_cannot_say_is_refused(self) -> None:
+    def test_values_that_json_cannot_represent_are_refused(self) -> None:
         for value in (b"bytes", float("nan"), object(), {(1, 2): 3}, datetime(2027, 1, 1)):
             with self.subTest(value=value), self.assertRaises((TypeError, ValueError)):
                 encode(value)
 
-    def test_a_snapshot_does_not_follow_the_original(self) -> None:
+    def test_a_snapshot_does_not_change_with_the_original(self) -> None:
         original = {"n": [1]}
         taken = snapshot(original)
         original["n"].append(2)
@@ -75,14 +75,14 @@ class Times(unittest.TestCase):
             with self.subTest(value=value), self.assertRaises(ValueError):
                 seconds(value)  # type: ignore[arg-type]
 
-    def test_moments_need_a_time_zone(self) -> None:
-        self.assertEqual(moment(datetime(2027, 1, 1, 2, tzinfo=timezone(timedelta(hours=2)))), "2027-01-01T00:00:00Z")
+    def test_times_need_a_time_zone(self) -> None:
+        self.assertEqual(timestamp(datetime(2027, 1, 1, 2, tzinfo=timezone(timedelta(hours=2)))), "2027-01-01T00:00:00Z")
         with self.assertRaisesRegex(ValueError, "has no time zone"):
-            moment(datetime(2027, 1, 1))
+            timestamp(datetime(2027, 1, 1))
 
 
 class Outcomes(unittest.TestCase):
-    def test_what_is_raised_decides(self) -> None:
+    def test_the_raised_exception_decides_the_outcome(self) -> None:
         for raised, expected in [
             (ValueError("bad"), {"error": {"message": "bad", "code": "value_error"}}),
             (KeyError(), {"error": {"message": "KeyError", "code": "key_error"}}),
@@ -106,6 +106,6 @@ class Outcomes(unittest.TestCase):
         self.assertTrue(cut.endswith("é…"))
         self.assertEqual(shorten("a\ud800b"), "a?b")
 
-    def test_a_refusal_reads_well(self) -> None:
+    def test_the_text_of_a_refusal(self) -> None:
         problem = OnwardError("invalid_body", "`priorty` is not a field", "did you mean `priority`?", {"path": "priorty"}, [], 422)
         self.assertEqual(str(problem), "invalid_body: `priorty` is not a field (at `priorty`); did you mean `priority`?")

@@ -45,7 +45,7 @@ class Case(unittest.TestCase):
 
 
 class Handlers(Case):
-    def test_input_is_built_from_the_annotation_and_dataclasses_come_back(self) -> None:
+    def test_input_is_built_from_the_annotation_and_results_may_be_dataclasses(self) -> None:
         @self.worker.task("order.v1")
         def order(order: Order) -> Order:
             return Order(order.number + 1, "next")
@@ -79,7 +79,7 @@ class Handlers(Case):
         self.assertEqual(fields["types"], ["bare.v1", "context.v1", "many.%", "order.v1", "plain.v1"])
         self.assertEqual((fields["runtime"], fields["slots"], fields["lease"]), ("python", 4, "30s"))
 
-    def test_wrong_input_fails_for_good_and_names_the_field(self) -> None:
+    def test_wrong_input_fails_permanently_and_names_the_field(self) -> None:
         calls: List[Order] = []
 
         @self.worker.task("order.v1")
@@ -91,7 +91,7 @@ class Handlers(Case):
         self.assertEqual(ended["error"], {"code": "invalid_input", "message": 'number: expected a whole number, got "seven"'})
         self.assertEqual((ended["status"], ended["attempt"], calls), ("failed", 1, []))
 
-    def test_raising_decides(self) -> None:
+    def test_the_raised_exception_decides_the_outcome(self) -> None:
         seen: List[int] = []
 
         @self.worker.task("fails.v1")
@@ -159,7 +159,7 @@ class Handlers(Case):
         lines = [event.data["message"] for event in self.client.events(task) if event.type == "step.log"]
         self.assertEqual(lines, [f"line {n}" for n in range(250)])
 
-    def test_too_much_progress_is_refused_where_it_was_said(self) -> None:
+    def test_progress_that_is_too_large_raises_in_the_handler(self) -> None:
         with self.assertRaisesRegex(ValueError, "at most 4096 are kept"):
             context().heartbeat(progress="x" * 5_000)
 
@@ -193,7 +193,7 @@ class Handlers(Case):
 class Cancelling(Case):
     slots = 2
 
-    def test_an_async_handler_is_cancelled_and_a_plain_one_is_told(self) -> None:
+    def test_an_async_handler_is_cancelled_and_a_plain_one_sees_the_flag(self) -> None:
         stopped: List[str] = []
 
         @self.worker.task("async.v1")
@@ -212,7 +212,7 @@ class Cancelling(Case):
             finally:
                 stopped.append(f"plain {ctx.cancelled}")
 
-        # Both slots are busy and the lease is long: only the poll for no tasks can bring the cancel.
+        # Both slots are busy and the lease is long: only the claim for no tasks can bring the cancel.
         ids = [self.fake.add("async.v1"), self.fake.add("plain.v1")]
         with self.running():
             self.fake.until(lambda: all(self.fake.tasks[id]["status"] == "leased" for id in ids))
@@ -224,7 +224,7 @@ class Cancelling(Case):
         self.assertEqual(sorted(stopped), ["async True", "plain True"])
         self.assertFalse(any(body.get("done") for body in self.fake.works()), "no report is sent")
 
-    def test_when_a_slot_is_free_again_the_poll_for_nothing_gives_way(self) -> None:
+    def test_a_claim_for_no_tasks_is_replaced_when_a_slot_is_free(self) -> None:
         release = threading.Event()
 
         @self.worker.task("waits.v1")
@@ -310,7 +310,7 @@ class Accidents(Case):
             self.fake._done(body["done"][0])
             raise ConnectionAbortedError("carried out, but the answer is lost")
 
-    def test_a_server_that_goes_away_and_comes_back(self) -> None:
+    def test_a_server_that_is_down_for_a_while(self) -> None:
         gate, begun = threading.Event(), []
 
         @self.worker.task("gated.v1")
@@ -321,7 +321,7 @@ class Accidents(Case):
 
         with self.running():
             held = [self.fake.add("gated.v1", n) for n in range(2)]
-            # Not when they are leased: the response that hands them over may still be in transit, and would be cut.
+            # Not when they are leased: the response with the tasks may still be in transit, and would be cut.
             self.fake.until(lambda: len(begun) == 2)
             self.fake.down()
             gate.set()
@@ -333,7 +333,7 @@ class Accidents(Case):
             self.assertEqual(self.client.result(self.fake.add("work.v1", 7), 20), 7)
             self.assertLess(len(self.fake.calls) - calls, 30, "it does not storm a server that comes back")
 
-    def test_one_entry_the_server_refuses_does_not_hold_up_the_rest(self) -> None:
+    def test_an_entry_that_the_server_refuses_does_not_block_the_rest(self) -> None:
         def refuse(method: str, path: str, body: Any) -> Optional[Refused]:
             big = any(entry.get("result") == "big" for entry in (body or {}).get("done", [])) if path == "/work" else False
             return Refused(413, "too_large", "over the limit of the run") if big else None
@@ -346,7 +346,7 @@ class Accidents(Case):
         self.assertEqual(ended[1]["error"]["code"], "refused_result")
         self.assertIn("over the limit of the run", ended[1]["error"]["message"])
 
-    def test_a_worker_the_server_refuses_says_so_and_ends(self) -> None:
+    def test_a_worker_that_the_server_refuses_ends_with_an_error(self) -> None:
         for status, code in ((422, "invalid_body"), (404, "unknown_route"), (401, "unauthorised")):
             self.fake.refuse = lambda *_: Refused(status, code)
             with self.subTest(code=code):
@@ -354,7 +354,7 @@ class Accidents(Case):
                     time.sleep(1)
                 self.assertEqual(caught.exception.code, code)
 
-    def test_answers_that_make_no_sense_do_not_end_it(self) -> None:
+    def test_invalid_answers_do_not_end_the_worker(self) -> None:
         answer, wrong = self.fake.answer, [None, [], {"tasks": None}, {"acks": [], "leases": [], "tasks": 7}]
 
         def broken(method: str, path: str, *rest: Any) -> Any:
@@ -379,21 +379,21 @@ class Accidents(Case):
         self.assertEqual(sorted(self.ran), list(range(500)))
         self.assertLess(len(self.fake.works()), 500, "results and claims travel together")
 
-    def test_a_server_that_holds_no_poll_open_is_not_stormed(self) -> None:
+    def test_a_server_that_answers_claims_at_once_is_not_flooded(self) -> None:
         self.fake.is_hasty = True
         with self.running():
             time.sleep(1)
             self.assertLess(len(self.fake.calls), 5)
             self.assertEqual(self.client.result(self.fake.add("work.v1", 1), 5), 1)
 
-    def test_an_idle_worker_is_quiet(self) -> None:
+    def test_an_idle_worker_sends_few_calls(self) -> None:
         with self.running():
             time.sleep(1)
             self.assertEqual(len(self.fake.calls), 1)
 
 
 class Stopping(Case):
-    def test_what_is_under_way_is_finished_and_what_does_not_finish_goes_back(self) -> None:
+    def test_draining_finishes_tasks_and_gives_the_rest_back(self) -> None:
         self.worker.drain = 0.5
         started = threading.Barrier(4)
 
@@ -428,7 +428,7 @@ class Stopping(Case):
             begun = time.monotonic()
         self.assertLess(time.monotonic() - begun, 1)
 
-    def test_stopping_with_a_server_that_is_gone_ends_too(self) -> None:
+    def test_a_worker_stops_without_a_server(self) -> None:
         has_begun = threading.Event()
 
         @self.worker.task("a.v1")
@@ -443,7 +443,7 @@ class Stopping(Case):
             begun = time.monotonic()
         self.assertLess(time.monotonic() - begun, 10)
 
-    def test_cancelling_serve_hands_everything_back(self) -> None:
+    def test_cancelling_serve_gives_all_tasks_back(self) -> None:
         self.worker.client = self.client
         begun: List[Any] = []
 
@@ -456,7 +456,7 @@ class Stopping(Case):
 
         async def program() -> None:
             serving = asyncio.ensure_future(self.worker.serve())
-            while not begun:  # a leased task that has not arrived cannot be handed back
+            while not begun:  # a leased task that has not arrived cannot be given back
                 await asyncio.sleep(0.01)
             serving.cancel()
             with self.assertRaises(asyncio.CancelledError):
@@ -483,8 +483,8 @@ class Stopping(Case):
                     process.wait()
                 self.assertEqual([self.fake.tasks[id]["status"]], statuses)
 
-    def test_the_command_says_what_is_missing(self) -> None:
+    def test_the_command_names_what_is_missing(self) -> None:
         folder = Path(__file__).parent
         environment = {**os.environ, "PYTHONPATH": str(folder.parent / "src")}
-        ran = subprocess.run([sys.executable, "-m", "onward.worker", "sleepy:nobody"], cwd=folder, env=environment, capture_output=True, text=True)
-        self.assertEqual((ran.returncode, ran.stderr), (2, "`sleepy` has no worker `nobody`\n"))
+        ran = subprocess.run([sys.executable, "-m", "onward.worker", "sleepy:missing"], cwd=folder, env=environment, capture_output=True, text=True)
+        self.assertEqual((ran.returncode, ran.stderr), (2, "`sleepy` has no worker `missing`\n"))

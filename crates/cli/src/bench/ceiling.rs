@@ -1,60 +1,65 @@
-//! The bare store: the same rows and bytes the engine writes for a chain of steps, with the same number
-//! in flight, and nothing else. What the engine reaches of this is what its own work leaves over.
+//! The ceiling: what the bare store reaches when it writes the same rows and bytes as the engine does for a chain of
+//! steps, with as many runs in flight. The difference to the engine's rate is the cost of the engine itself.
 
-use super::{Ground, ORG, flow};
-use engine::mailbox::{Command, Mailbox, Start, Turn};
+use super::{BenchStore, ORG, flow};
+use engine::mailbox::{Command, Mailbox, StartRun, Turn};
 use engine::version::Version;
 use kernel::advance::TaskResult;
 use kernel::event::Origin;
 use kernel::{Input, Payload, RunId, Span, Timestamp, WorkflowId};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
-use store::{Batch, Location, RunInsert, RunWrite, Verdict};
+use store::{Batch, Location, RunInsert, RunWrite, WriteVerdict};
 
-pub async fn steps_per_second(ground: &Ground, steps: usize, lanes: usize, seconds: u64) -> Result<f64, String> {
-    let script = script(steps)?;
-    let store = ground.store("ceiling").await?.open().await.map_err(|e| e.to_string())?;
+pub async fn steps_per_second(
+    storage: &BenchStore,
+    steps: usize,
+    in_flight: usize,
+    seconds: u64,
+) -> Result<f64, String> {
+    let writes = writes_of_one_run(steps)?;
+    let store = storage.store("ceiling").await?.open().await.map_err(|e| e.to_string())?;
     let (mut next, now) = (0u64, now());
-    let mut fresh = || {
+    let mut next_id = || {
         next += 1;
         numbered(now, next)
     };
-    // Spread over the stages, as runs in flight are.
-    let mut at: Vec<(RunId, usize)> = (0..lanes).map(|_| (fresh(), 0)).collect();
+    // The first round spreads the runs over all stages, as runs in flight are.
+    let mut at: Vec<(RunId, usize)> = (0..in_flight).map(|_| (next_id(), 0)).collect();
     let (began, until) = (Instant::now(), Instant::now() + Duration::from_secs(seconds));
     let mut written = 0u64;
     let mut rounds = 0u64;
     while Instant::now() < until {
-        let runs = at.iter().map(|(run, stage)| rewrite(&script[*stage], *run)).collect();
+        let runs = at.iter().map(|(run, stage)| rewrite(&writes[*stage], *run)).collect();
         let batch = Batch { at: now, epoch: 1, runs };
         let verdicts = store.commit(&batch).await.map_err(|e| e.to_string())?;
-        if verdicts.iter().any(|v| *v != Verdict::Committed) {
+        if verdicts.iter().any(|v| *v != WriteVerdict::Committed) {
             return Err("the store refused a record".into());
         }
         written += batch.runs.len() as u64;
         rounds += 1;
-        for (lane, (run, stage)) in at.iter_mut().enumerate() {
+        for (nth, (run, stage)) in at.iter_mut().enumerate() {
             *stage += 1;
-            let staggered = rounds == 1 && lane % script.len() != 0;
-            if *stage == script.len() || staggered && *stage > lane % script.len() {
-                (*run, *stage) = (fresh(), 0);
+            let is_staggered = rounds == 1 && nth % writes.len() != 0;
+            if *stage == writes.len() || is_staggered && *stage > nth % writes.len() {
+                (*run, *stage) = (next_id(), 0);
             }
         }
     }
     // One record of a run only starts it; the others each carry one step.
-    let per_step = steps as f64 / script.len() as f64;
+    let per_step = steps as f64 / writes.len() as f64;
     Ok(written as f64 * per_step / began.elapsed().as_secs_f64())
 }
 
-/// Writes this many finished runs of one step, as fast as the store takes them.
+/// Writes this many finished runs of one step.
 pub async fn fill(location: &Location, runs: u64) -> Result<(), String> {
-    const LANES: u64 = 1_000;
-    let script = script(1)?;
+    const BATCH: u64 = 1_000;
+    let writes = writes_of_one_run(1)?;
     let store = location.open().await.map_err(|e| e.to_string())?;
     let at = now();
-    for first in (0..runs).step_by(LANES as usize) {
-        let ids: Vec<RunId> = (first..runs.min(first + LANES)).map(|n| numbered(at, n)).collect();
-        for write in &script {
+    for first in (0..runs).step_by(BATCH as usize) {
+        let ids: Vec<RunId> = (first..runs.min(first + BATCH)).map(|n| numbered(at, n)).collect();
+        for write in &writes {
             let batch = Batch { at, epoch: 1, runs: ids.iter().map(|run| rewrite(write, *run)).collect() };
             store.commit(&batch).await.map_err(|e| e.to_string())?;
         }
@@ -62,21 +67,21 @@ pub async fn fill(location: &Location, runs: u64) -> Result<(), String> {
     Ok(())
 }
 
-/// Runs of this month: the journal of Postgres has a partition for each.
+/// Runs must be of this month: the journal in Postgres has a partition for each month.
 fn now() -> Timestamp {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     Timestamp::from_millis(since.as_millis() as i64)
 }
 
-/// Ids in the order of their numbers, a hundred to the millisecond.
+/// Ids that sort by their numbers, a hundred for each millisecond.
 fn numbered(from: Timestamp, number: u64) -> RunId {
     let mut random = [0; 10];
     random[2..].copy_from_slice(&number.to_be_bytes());
     RunId::new(from.after(Span::from_millis(number / 100)), random)
 }
 
-/// The writes of one run, taken from a mailbox that runs it.
-fn script(steps: usize) -> Result<Vec<RunWrite>, String> {
+/// The writes of one run, recorded from a mailbox that runs it.
+fn writes_of_one_run(steps: usize) -> Result<Vec<RunWrite>, String> {
     let compiled = flow::compile(&flow::chain(steps))?;
     let version = Arc::new(Version {
         org: ORG,
@@ -96,8 +101,14 @@ fn script(steps: usize) -> Result<Vec<RunWrite>, String> {
     };
     let run = RunId([9; 16]);
     let mut mailbox: Mailbox<()> = Mailbox::new(1, Arc::new(|_, _| String::new()));
-    let start =
-        Box::new(Start { org: ORG, run, version, origin, concurrency_group: None, run_insert: RunInsert::default() });
+    let start = Box::new(StartRun {
+        org: ORG,
+        run,
+        version,
+        origin,
+        concurrency_group: None,
+        run_insert: RunInsert::default(),
+    });
     mailbox.accept(Command::Start { start, reply_to: (), ended: None });
     let mut writes = Vec::new();
     let now = Timestamp::from_millis(1_700_000_000_000);
@@ -106,7 +117,7 @@ fn script(steps: usize) -> Result<Vec<RunWrite>, String> {
         mailbox.turn(now, &mut turn);
         writes.extend(turn.batch.runs.iter().cloned());
         let count = turn.batch.runs.len();
-        let released = mailbox.settle(turn, Ok(vec![Verdict::Committed; count]));
+        let released = mailbox.settle(turn, Ok(vec![WriteVerdict::Committed; count]));
         if released.dispatch.is_empty() {
             break;
         }

@@ -1,6 +1,6 @@
 //! Workloads that run workflows in this process, without HTTP.
 
-use super::{Figures, Ground, Load, ORG, ceiling, machine, now_ms, open};
+use super::{BenchStore, Figures, Load, ORG, ceiling, machine, now_ms, open};
 use engine::services::Resolved;
 use engine::{Engine, StartRequest};
 use serde_json::json;
@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use store::RunFilter;
 
-/// No run of a benchmark takes longer.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// How long to wait for a run; no run of a benchmark takes longer.
+const WAIT_MAX: Duration = Duration::from_secs(60);
 
 /// `steps` no-op steps in a row.
 pub fn chain(steps: usize) -> serde_json::Value {
@@ -37,14 +37,14 @@ async fn create(engine: &Engine, definition: &serde_json::Value) -> Result<Arc<R
 async fn run_once(engine: &Engine, workflow: &Arc<Resolved>) -> Result<bool, String> {
     let body = bytes::Bytes::from_static(br#"{"order_id":123,"email":"someone@example.com"}"#);
     let request = StartRequest::new(ORG, workflow.clone(), body);
-    let (_, has_ended) = engine.runs.run(request, PATIENCE).await.map_err(|e| e.to_string())?;
+    let (_, has_ended) = engine.runs.run(request, WAIT_MAX).await.map_err(|e| e.to_string())?;
     Ok(has_ended)
 }
 
-/// Keeps a number of runs in flight for a while.
-pub async fn throughput(ground: &Ground, load: &Load) -> Result<Figures, String> {
+/// Keeps a number of runs in flight for the whole window.
+pub async fn throughput(storage: &BenchStore, load: &Load) -> Result<Figures, String> {
     let Load { steps, concurrency, seconds, preload } = *load;
-    let location = ground.store("flow").await?;
+    let location = storage.store("flow").await?;
     if preload > 0 {
         ceiling::fill(&location, preload).await?;
     }
@@ -52,13 +52,13 @@ pub async fn throughput(ground: &Ground, load: &Load) -> Result<Figures, String>
     let workflow = create(&engine, &chain(steps)).await?;
     run_once(&engine, &workflow).await?;
     let rss_idle_mb = machine::rss_mb();
-    let (wal, cpu, began) = (ground.log_bytes(Some(&engine)).await?, machine::cpu_s(), Instant::now());
+    let (wal, cpu, began) = (storage.log_bytes(Some(&engine)).await?, machine::cpu_s(), Instant::now());
     let until = began + Duration::from_secs(seconds);
     let done = Arc::new(AtomicU64::new(0));
-    let mut lanes = tokio::task::JoinSet::new();
+    let mut clients = tokio::task::JoinSet::new();
     for _ in 0..concurrency {
         let (engine, workflow, done) = (engine.clone(), workflow.clone(), done.clone());
-        lanes.spawn(async move {
+        clients.spawn(async move {
             let mut samples = Vec::new();
             while Instant::now() < until {
                 let started = Instant::now();
@@ -72,13 +72,13 @@ pub async fn throughput(ground: &Ground, load: &Load) -> Result<Figures, String>
         });
     }
     let mut samples = Vec::new();
-    while let Some(lane) = lanes.join_next().await {
-        samples.extend(lane.map_err(|e| e.to_string())??);
+    while let Some(joined) = clients.join_next().await {
+        samples.extend(joined.map_err(|e| e.to_string())??);
     }
     let elapsed = began.elapsed().as_secs_f64();
     let runs = done.load(Ordering::Relaxed);
     let total_steps = runs as f64 * steps as f64;
-    let wal = ground.log_bytes(Some(&engine)).await?.zip(wal).map(|(after, before)| after - before);
+    let wal = storage.log_bytes(Some(&engine)).await?.zip(wal).map(|(after, before)| after - before);
     let used = machine::cpu_s().zip(cpu).map(|(after, before)| after - before);
     let ok = all_completed(&engine, runs + 1 + preload).await?;
     let (rate, unit) = if steps == 1 { (runs as f64 / elapsed, "runs/s") } else { (total_steps / elapsed, "steps/s") };
@@ -97,8 +97,8 @@ pub async fn throughput(ground: &Ground, load: &Load) -> Result<Figures, String>
 }
 
 /// One run at a time.
-pub async fn latency(ground: &Ground, steps: usize, seconds: u64) -> Result<Figures, String> {
-    let engine = open(&ground.store("latency").await?).await?;
+pub async fn latency(storage: &BenchStore, steps: usize, seconds: u64) -> Result<Figures, String> {
+    let engine = open(&storage.store("latency").await?).await?;
     let workflow = create(&engine, &chain(steps)).await?;
     let until = Instant::now() + Duration::from_secs(seconds);
     let mut samples = Vec::new();
@@ -115,8 +115,8 @@ pub async fn latency(ground: &Ground, steps: usize, seconds: u64) -> Result<Figu
 }
 
 /// 1,000 parallel steps and a join, one run at a time.
-pub async fn fanout(ground: &Ground, seconds: u64) -> Result<Figures, String> {
-    let engine = open(&ground.store("fanout").await?).await?;
+pub async fn fanout(storage: &BenchStore, seconds: u64) -> Result<Figures, String> {
+    let engine = open(&storage.store("fanout").await?).await?;
     let names: Vec<String> = (0..1_000).map(|i| format!("s{i}")).collect();
     let mut tasks: serde_json::Map<_, _> = names.iter().map(|name| (name.clone(), json!({ "noop": {} }))).collect();
     tasks.insert("join".into(), json!({ "noop": {}, "needs": names }));
@@ -133,20 +133,20 @@ pub async fn fanout(ground: &Ground, seconds: u64) -> Result<Figures, String> {
     Ok(Figures { ok, ..Default::default() }.latencies(samples))
 }
 
-/// Many runs asleep at once: what they cost, and how late they wake.
-pub async fn sleepers(ground: &Ground, count: usize) -> Result<Figures, String> {
+/// Many runs that sleep at once: how much memory they need, and how late they wake.
+pub async fn sleepers(storage: &BenchStore, count: usize) -> Result<Figures, String> {
     const NAP: f64 = 30_000.0;
-    let engine = open(&ground.store("sleepers").await?).await?;
+    let engine = open(&storage.store("sleepers").await?).await?;
     let definition = json!({ "name": "nap", "tasks": { "nap": { "sleep": "30s" } } });
     let workflow = create(&engine, &definition).await?;
     let rss_idle_mb = machine::rss_mb();
     let began = Instant::now();
-    let mut lanes = tokio::task::JoinSet::new();
-    let lane_count = 64.min(count.max(1));
-    for lane in 0..lane_count {
+    let mut starting = tokio::task::JoinSet::new();
+    let producers = 64.min(count.max(1));
+    for producer in 0..producers {
         let (engine, workflow) = (engine.clone(), workflow.clone());
-        let share = count / lane_count + usize::from(lane < count % lane_count);
-        lanes.spawn(async move {
+        let share = count / producers + usize::from(producer < count % producers);
+        starting.spawn(async move {
             for _ in 0..share {
                 let request = StartRequest::new(ORG, workflow.clone(), bytes::Bytes::from_static(b"{}"));
                 engine.runs.start(request).await.map_err(|e| e.to_string())?;
@@ -154,14 +154,14 @@ pub async fn sleepers(ground: &Ground, count: usize) -> Result<Figures, String> 
             Ok::<_, String>(())
         });
     }
-    while let Some(lane) = lanes.join_next().await {
-        lane.map_err(|e| e.to_string())??;
+    while let Some(joined) = starting.join_next().await {
+        joined.map_err(|e| e.to_string())??;
     }
     let start_rate = count as f64 / began.elapsed().as_secs_f64();
     tokio::time::sleep(Duration::from_secs(2)).await;
     let asleep_mb = machine::rss_mb();
-    let give_up = Instant::now() + Duration::from_secs(120);
-    while engine.metrics().runs_ended_total.get() < count as u64 && Instant::now() < give_up {
+    let deadline = Instant::now() + Duration::from_secs(120);
+    while engine.metrics().runs_ended_total.get() < count as u64 && Instant::now() < deadline {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     let mut late = Vec::with_capacity(count);
@@ -184,7 +184,7 @@ pub async fn sleepers(ground: &Ground, count: usize) -> Result<Figures, String> 
     Ok(figures.latencies(late))
 }
 
-/// Exactly this many runs exist, and each has completed.
+/// Whether exactly this many runs exist and each has completed.
 async fn all_completed(engine: &Engine, expected: u64) -> Result<bool, String> {
     let (mut all, mut completed) = (0, 0);
     each_run(engine, |row| {
@@ -195,11 +195,11 @@ async fn all_completed(engine: &Engine, expected: u64) -> Result<bool, String> {
     Ok(all == expected && completed == expected)
 }
 
-async fn each_run(engine: &Engine, mut look: impl FnMut(&store::RunRow)) -> Result<(), String> {
+async fn each_run(engine: &Engine, mut visit: impl FnMut(&store::RunRow)) -> Result<(), String> {
     let mut filter = RunFilter { limit: 10_000, ..Default::default() };
     loop {
         let rows = engine.store().runs(ORG, &filter).await.map_err(|e| e.to_string())?;
-        rows.iter().for_each(&mut look);
+        rows.iter().for_each(&mut visit);
         match rows.last() {
             Some(last) => filter.before = Some(last.id),
             None => return Ok(()),

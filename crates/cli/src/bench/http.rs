@@ -1,23 +1,23 @@
-//! The same work over HTTP, as clients see it: a server process of its own, and clients in this one that
-//! keep their connections and say no more than they must. Client, server and stub share the machine.
+//! Runs over HTTP, as clients see them: a separate server process, and clients in this process that keep their
+//! connections and do as little work as possible. Clients, server and stub share the machine.
 
-use super::remote::{Client, Server, alone};
-use super::{Figures, Ground, now_ms};
+use super::remote::{BenchClient, BenchServer, post_repeatedly};
+use super::{BenchStore, Figures, now_ms};
 use serde_json::{Value, json};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 
-/// What a trigger sends: a small order.
+/// The body of every trigger request.
 const BODY: &str = r#"{"order_id":123,"email":"someone@example.com"}"#;
 const CLIENTS: usize = 64;
 
-/// Every figure of the workload: what accepting a run costs, how long a result takes, and runs whose step
-/// is a request to a stub on this machine.
-pub async fn figures(ground: &Ground, seconds: u64) -> Result<Vec<Figures>, String> {
+/// Every figure of the workload: starting a run, waiting for its result, and runs whose step is a request to a stub on
+/// this machine.
+pub async fn figures(storage: &BenchStore, seconds: u64) -> Result<Vec<Figures>, String> {
     let stub = stub().await?;
-    let server = Server::start(ground).await?;
+    let server = BenchServer::start(storage).await?;
     let address = server.address;
     let one = json!({ "noop": {} });
     let ten: serde_json::Map<String, Value> = (0..10)
@@ -35,13 +35,13 @@ pub async fn figures(ground: &Ground, seconds: u64) -> Result<Vec<Figures>, Stri
         ("call", json!({ "s": call })),
     ] {
         let definition = json!({ "name": name, "tasks": tasks }).to_string();
-        let created = Client::connect(address).await?.post("/api/v1/workflows", &definition).await?;
+        let created = BenchClient::connect(address).await?.post("/api/v1/workflows", &definition).await?;
         if created != 201 {
             return Err(format!("`{name}` was refused with {created}"));
         }
     }
     let window = Duration::from_secs(seconds);
-    // What is only accepted costs one commit: there is nothing to do for it yet.
+    // A run that sleeps costs one commit to start, and then there is nothing to do for it.
     let (enqueue, wait) = ("/api/v1/workflows/nap/trigger", "/api/v1/workflows/one/trigger?wait=30s");
     let workloads = [
         ("http_enqueue_1", enqueue, 1, "runs/s"),
@@ -70,7 +70,7 @@ pub async fn figures(ground: &Ground, seconds: u64) -> Result<Vec<Figures>, Stri
     Ok(all)
 }
 
-/// Keeps `clients` busy with one request after the other; answers requests per second and their times.
+/// Lets each of `clients` send one request after the other. Returns requests per second and the time of each.
 async fn load(
     address: SocketAddr,
     path: &'static str,
@@ -78,41 +78,41 @@ async fn load(
     window: Duration,
 ) -> Result<(f64, Vec<f64>), String> {
     if clients == 1 {
-        let work = move || alone(address, path, BODY, 201, window);
+        let work = move || post_repeatedly(address, path, BODY, 201, window);
         let samples = tokio::task::spawn_blocking(work).await.map_err(|e| e.to_string())??;
         return Ok((samples.len() as f64 / window.as_secs_f64(), samples));
     }
     let mut connected = Vec::new();
     for _ in 0..clients {
-        let mut client = Client::connect(address).await?;
+        let mut client = BenchClient::connect(address).await?;
         client.post(path, BODY).await?;
         connected.push(client);
     }
     let began = Instant::now();
     let until = began + window;
-    let mut lanes = tokio::task::JoinSet::new();
+    let mut sending = tokio::task::JoinSet::new();
     for mut client in connected {
-        lanes.spawn(async move {
+        sending.spawn(async move {
             let mut samples = Vec::new();
             while Instant::now() < until {
-                let asked = Instant::now();
+                let sent_at = Instant::now();
                 let status = client.post(path, BODY).await?;
                 if status != 201 {
                     return Err(format!("{path} answered {status}"));
                 }
-                samples.push(now_ms(asked));
+                samples.push(now_ms(sent_at));
             }
             Ok(samples)
         });
     }
     let mut samples = Vec::new();
-    while let Some(lane) = lanes.join_next().await {
-        samples.extend(lane.map_err(|e| e.to_string())??);
+    while let Some(joined) = sending.join_next().await {
+        samples.extend(joined.map_err(|e| e.to_string())??);
     }
     Ok((samples.len() as f64 / began.elapsed().as_secs_f64(), samples))
 }
 
-/// A server that answers everything with 200.
+/// A server that answers every request with 200.
 async fn stub() -> Result<SocketAddr, String> {
     const ANSWER: &[u8] =
         b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 11\r\n\r\n{\"ok\":true}";
@@ -142,7 +142,7 @@ async fn stub() -> Result<SocketAddr, String> {
     Ok(address)
 }
 
-/// Is a whole request here?
+/// Whether the bytes hold a whole request.
 fn is_request(bytes: &[u8]) -> bool {
     let Some(end) = bytes.windows(4).position(|w| w == b"\r\n\r\n").map(|i| i + 4) else { return false };
     let head = String::from_utf8_lossy(&bytes[..end]).to_ascii_lowercase();

@@ -1,5 +1,5 @@
-//! The kernel alone: nanoseconds to decide one step of a chain and encode the record, with no store, no
-//! mailbox and no threads. What is left of the engine's time is everybody else's.
+//! The kernel alone: nanoseconds to decide one step of a chain and encode the record, without store, mailbox and
+//! threads. The rest of the engine's time is spent outside the kernel.
 
 use super::{Figures, flow};
 use ::kernel::advance::TaskResult;

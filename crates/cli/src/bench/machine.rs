@@ -1,4 +1,4 @@
-//! What the machine says about this process.
+//! Memory and processor time of a process, from `/proc`.
 
 /// Resident memory in MiB.
 pub fn rss_mb() -> Option<f64> {
@@ -7,7 +7,7 @@ pub fn rss_mb() -> Option<f64> {
     Some(pages * 4_096.0 / 1_048_576.0)
 }
 
-/// The most memory it ever had, in MiB.
+/// The peak of resident memory, in MiB.
 pub fn rss_peak_mb() -> Option<f64> {
     rss_peak_mb_of(std::process::id())
 }
@@ -26,7 +26,7 @@ pub fn cpu_s() -> Option<f64> {
 
 pub fn cpu_s_of(process: u32) -> Option<f64> {
     let text = std::fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
-    // The name in parentheses may hold spaces; count the fields after it.
+    // The name in parentheses may contain spaces, so fields are counted after it.
     let fields: Vec<&str> = text.rsplit_once(')')?.1.split_whitespace().collect();
     let ticks: f64 = fields.get(11)?.parse::<f64>().ok()? + fields.get(12)?.parse::<f64>().ok()?;
     Some(ticks / 100.0)

@@ -1,7 +1,7 @@
-//! A server process and connections to it, for workloads that go over HTTP. The clients say no more than they
-//! must: they share the machine with what is measured.
+//! A server process and connections to it, for workloads that go over HTTP. The clients do as little work as possible,
+//! because they share the machine with the server that is measured.
 
-use super::{Ground, machine};
+use super::{BenchStore, machine};
 use std::io::{BufRead, BufReader, Write};
 use std::net::SocketAddr;
 use std::process::{Child, Command, Stdio};
@@ -11,23 +11,23 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 /// `onward dev` on a port of its own.
-pub struct Server {
+pub struct BenchServer {
     child: Child,
     pub address: SocketAddr,
 }
 
-impl Server {
-    pub async fn start(ground: &Ground) -> Result<Server, String> {
+impl BenchServer {
+    pub async fn start(storage: &BenchStore) -> Result<BenchServer, String> {
         let program = std::env::current_exe().map_err(|e| e.to_string())?;
-        let data = ground.path("server");
-        let store = match ground.store("server").await? {
+        let data = storage.path("server");
+        let store = match storage.store("server").await? {
             Location::Sqlite(path) => format!("sqlite:{}", path.display()),
             Location::Postgres(url) => url,
         };
         let mut child = Command::new(program)
             .args(["dev", "--listen", "127.0.0.1:0", "--data"])
             .arg(&data)
-            // Not as a flag, which everybody on the machine can read.
+            // Not as a flag: every user of the machine can read the flags of a process.
             .env("ONWARD_STORE", store)
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
@@ -38,7 +38,7 @@ impl Server {
         BufReader::new(output).read_line(&mut line).map_err(|e| e.to_string())?;
         let address = line.trim().strip_prefix("onward ready http://").and_then(|text| text.parse().ok());
         match address {
-            Some(address) => Ok(Server { child, address }),
+            Some(address) => Ok(BenchServer { child, address }),
             None => {
                 let _ = child.kill();
                 Err(format!("the server did not start: {line}"))
@@ -55,16 +55,22 @@ impl Server {
     }
 }
 
-impl Drop for Server {
+impl Drop for BenchServer {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// Sends `body` again and again over one connection for a while, on this thread: what is measured is then the server,
-/// and not how a runtime wakes its tasks. Answers what each request took.
-pub fn alone(host: SocketAddr, path: &str, body: &str, status: u16, window: Duration) -> Result<Vec<f64>, String> {
+/// Sends `body` again and again over one connection until the window ends. It blocks this thread, so that the time a
+/// runtime needs to wake its tasks is not measured. Returns the time of each request.
+pub fn post_repeatedly(
+    host: SocketAddr,
+    path: &str,
+    body: &str,
+    status: u16,
+    window: Duration,
+) -> Result<Vec<f64>, String> {
     let text = |e: std::io::Error| e.to_string();
     let mut socket = std::net::TcpStream::connect(host).map_err(text)?;
     socket.set_nodelay(true).map_err(text)?;
@@ -75,14 +81,14 @@ pub fn alone(host: SocketAddr, path: &str, body: &str, status: u16, window: Dura
     let mut buffer = vec![0; 64 * 1024];
     let (began, mut samples) = (Instant::now(), Vec::new());
     while began.elapsed() < window {
-        let asked = Instant::now();
+        let sent_at = Instant::now();
         socket.write_all(request.as_bytes()).map_err(text)?;
         let mut read = 0;
         let (answered, _) = loop {
             let more = std::io::Read::read(&mut socket, &mut buffer[read..]).map_err(text)?;
             read += more;
             if more == 0 || read == buffer.len() {
-                return Err("the server hung up".into());
+                return Err("the server closed the connection".into());
             }
             if let Some(answer) = complete(&buffer[..read]) {
                 break answer;
@@ -91,28 +97,28 @@ pub fn alone(host: SocketAddr, path: &str, body: &str, status: u16, window: Dura
         if answered != status {
             return Err(format!("{path} answered {answered}"));
         }
-        samples.push(super::now_ms(asked));
+        samples.push(super::now_ms(sent_at));
     }
     Ok(samples)
 }
 
-/// One connection that is kept.
-pub struct Client {
+/// One connection, kept open.
+pub struct BenchClient {
     socket: TcpStream,
     host: SocketAddr,
     buffer: Vec<u8>,
-    /// Where the body of the last answer is.
+    /// The body of the last answer, as a range of `buffer`.
     body: std::ops::Range<usize>,
 }
 
-impl Client {
-    pub async fn connect(host: SocketAddr) -> Result<Client, String> {
+impl BenchClient {
+    pub async fn connect(host: SocketAddr) -> Result<BenchClient, String> {
         let socket = TcpStream::connect(host).await.map_err(|e| e.to_string())?;
         socket.set_nodelay(true).map_err(|e| e.to_string())?;
-        Ok(Client { socket, host, buffer: vec![0; 16 * 1024], body: 0..0 })
+        Ok(BenchClient { socket, host, buffer: vec![0; 16 * 1024], body: 0..0 })
     }
 
-    /// Sends JSON and reads the whole answer; its status.
+    /// Sends JSON, reads the whole answer and returns its status.
     pub async fn post(&mut self, path: &str, body: &str) -> Result<u16, String> {
         let (host, length) = (self.host, body.len());
         let request = format!(
@@ -126,7 +132,7 @@ impl Client {
             }
             let more = self.socket.read(&mut self.buffer[read..]).await.map_err(|e| e.to_string())?;
             if more == 0 {
-                return Err("the server hung up".into());
+                return Err("the server closed the connection".into());
             }
             read += more;
             if let Some((status, body)) = complete(&self.buffer[..read]) {
@@ -136,13 +142,13 @@ impl Client {
         }
     }
 
-    /// Of the last answer.
+    /// The body of the last answer.
     pub fn body(&self) -> &[u8] {
         &self.buffer[self.body.clone()]
     }
 }
 
-/// The status of an answer that is all here, and where its body begins.
+/// The status of an answer and where its body begins; none while bytes are missing.
 fn complete(bytes: &[u8]) -> Option<(u16, usize)> {
     let end = bytes.windows(4).position(|w| w == b"\r\n\r\n")? + 4;
     let head = std::str::from_utf8(&bytes[..end]).ok()?;

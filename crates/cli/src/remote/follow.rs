@@ -1,9 +1,9 @@
-//! Watching a run: on a terminal a list of its steps that moves, elsewhere one line an event.
+//! Watching a run: a live list of its steps on a terminal, one line an event elsewhere.
 //!
-//! [`TaskQueue`] is what has been seen so far, without a clock or a terminal; the loop around it draws.
+//! [`StepList`] holds the state of the list and knows neither clock nor terminal; [`follow`] draws it.
 
 use super::style::{self, clean, cut, paint};
-use super::{Asking, Failure};
+use super::{CommandContext, Failure};
 use api::{EventView, StepView, StreamEventView};
 use serde_json::Value;
 use std::fmt::Write as _;
@@ -13,28 +13,28 @@ use std::time::{Duration, Instant};
 const FRAME: Duration = Duration::from_millis(100);
 const SPINNER: [char; 10] = ['⠋', '⠙', '⠹', '⠸', '⠼', '⠴', '⠦', '⠧', '⠇', '⠏'];
 
-/// Follows a run to its end. Answers whether it has completed.
-pub async fn follow(asking: &Asking, run: &str) -> Result<bool, Failure> {
+/// Follows a run to its end. Returns whether it has completed.
+pub async fn follow(asking: &CommandContext, run: &str) -> Result<bool, Failure> {
     let mut events = asking.client.follow(run, 0).await?;
     let is_live = !asking.json && std::io::stdout().is_terminal();
     if is_live {
-        let mut task_queue = TaskQueue::new(&asking.client.steps(run).await?);
+        let mut step_list = StepList::new(&asking.client.steps(run).await?);
         let mut screen = Screen { lines: 0 };
         let mut ticks = tokio::time::interval(FRAME);
         for frame in 0.. {
-            screen.draw(&task_queue, frame)?;
+            screen.draw(&step_list, frame)?;
             tokio::select! {
                 event = events.next() => match event? {
-                    Some(told) => task_queue.apply(&told.event, Instant::now()),
+                    Some(received) => step_list.apply(&received.event, Instant::now()),
                     None => break,
                 },
                 _ = ticks.tick() => {}
             }
         }
-        screen.draw(&task_queue, 0)?;
+        screen.draw(&step_list, 0)?;
     } else {
-        while let Some(told) = events.next().await? {
-            print(asking, &told)?;
+        while let Some(received) = events.next().await? {
+            print(asking, &received)?;
         }
     }
     let ended = asking.client.run(run).await?;
@@ -46,13 +46,13 @@ pub async fn follow(asking: &Asking, run: &str) -> Result<bool, Failure> {
     Ok(ended.status == "completed")
 }
 
-/// One event on a line of its own.
-pub fn print(asking: &Asking, told: &StreamEventView) -> Result<(), Failure> {
+/// Prints one event on one line.
+pub fn print(asking: &CommandContext, received: &StreamEventView) -> Result<(), Failure> {
     let mut out = std::io::stdout().lock();
     if asking.json {
-        writeln!(out, "{}", serde_json::to_string(told).unwrap_or_default())?;
+        writeln!(out, "{}", serde_json::to_string(received).unwrap_or_default())?;
     } else {
-        writeln!(out, "{}", line(&told.event))?;
+        writeln!(out, "{}", line(&received.event))?;
     }
     Ok(out.flush()?)
 }
@@ -67,18 +67,19 @@ pub fn line(event: &EventView) -> String {
         }
     }
     let took = event.data["duration_ms"].as_u64().map(style::span);
-    let said: Vec<String> = took.into_iter().chain(Some(detail(&event.data)).filter(|text| !text.is_empty())).collect();
-    if !said.is_empty() {
-        let _ = write!(text, "  {}", said.join(", "));
+    let details: Vec<String> =
+        took.into_iter().chain(Some(detail(&event.data)).filter(|text| !text.is_empty())).collect();
+    if !details.is_empty() {
+        let _ = write!(text, "  {}", details.join(", "));
     }
     text.trim_end().to_owned()
 }
 
-/// What an event says beyond its name and how long it took, in a few words.
+/// What an event says beyond its name and duration, in a few words.
 fn detail(data: &Value) -> String {
     let text = |value: &Value| value.as_str().map(clean);
     let mut parts = Vec::new();
-    // An error about an answer names its status.
+    // The message of an `http_status` error names the status already.
     let status = data["status_code"].as_u64().or(data["response"]["status_code"].as_u64());
     if let Some(status) = status.filter(|_| data["error"]["code"] != "http_status") {
         parts.push(format!("status {status}"));
@@ -96,24 +97,24 @@ fn detail(data: &Value) -> String {
     parts.join(", ")
 }
 
-struct Line {
+struct StepLine {
     name: String,
     status: &'static str,
     attempt: u32,
-    /// When it began, here and there: the one to count on from, the other to measure with.
+    /// When the step began: on this machine's clock, for the running time, and on the server's, for the final one.
     began: Option<(Instant, String)>,
     took: Option<u64>,
     note: String,
 }
 
-/// The steps of a run as its events tell of them.
-pub struct TaskQueue {
-    lines: Vec<Line>,
+/// The steps of a run, as its events have described them so far.
+pub struct StepList {
+    lines: Vec<StepLine>,
 }
 
-impl TaskQueue {
-    pub fn new(steps: &[StepView]) -> TaskQueue {
-        let line = |step: &StepView| Line {
+impl StepList {
+    pub fn new(steps: &[StepView]) -> StepList {
+        let line = |step: &StepView| StepLine {
             name: step.step.clone().unwrap_or_default(),
             status: "pending",
             attempt: 0,
@@ -121,7 +122,7 @@ impl TaskQueue {
             took: None,
             note: String::new(),
         };
-        TaskQueue { lines: steps.iter().map(line).collect() }
+        StepList { lines: steps.iter().map(line).collect() }
     }
 
     pub fn apply(&mut self, event: &EventView, now: Instant) {
@@ -151,14 +152,14 @@ impl TaskQueue {
         }
     }
 
-    /// One line a step, no wider than `width`, at most `height` of them: those that move come first, when
-    /// not all have room.
+    /// One line a step, no wider than `width`. If there are more than `height` steps, those that are running come first
+    /// and the rest is left out.
     pub fn render(&self, frame: usize, now: Instant, width: usize, height: usize, is_coloured: bool) -> Vec<String> {
         let names = self.lines.iter().map(|line| line.name.chars().count()).max().unwrap_or(0).min(40);
-        let mut shown: Vec<&Line> = self.lines.iter().collect();
+        let mut shown: Vec<&StepLine> = self.lines.iter().collect();
         let hidden = shown.len().saturating_sub(height);
         if hidden > 0 {
-            // Stable, so that within each kind the order stays that of the definition.
+            // The sort is stable: within a rank, steps keep the order of the definition.
             shown.sort_by_key(|line| match line.status {
                 "running" | "retrying" | "sleeping" | "waiting" => 0,
                 "failed" | "timeout" => 1,
@@ -175,7 +176,7 @@ impl TaskQueue {
     }
 }
 
-fn one(line: &Line, frame: usize, now: Instant, names: usize, width: usize, is_coloured: bool) -> String {
+fn one(line: &StepLine, frame: usize, now: Instant, names: usize, width: usize, is_coloured: bool) -> String {
     let mark = match line.status {
         "running" | "retrying" | "sleeping" | "waiting" => SPINNER[frame % SPINNER.len()],
         "success" | "received" => '✓',
@@ -197,15 +198,15 @@ fn one(line: &Line, frame: usize, now: Instant, names: usize, width: usize, is_c
     }
 }
 
-/// Draws over what it drew before.
+/// Draws each frame over the one before.
 struct Screen {
     lines: usize,
 }
 
 impl Screen {
-    fn draw(&mut self, task_queue: &TaskQueue, frame: usize) -> Result<(), Failure> {
+    fn draw(&mut self, step_list: &StepList, frame: usize) -> Result<(), Failure> {
         let (width, height) = terminal_size::terminal_size().map_or((80, 24), |(w, h)| (w.0 as usize, h.0 as usize));
-        let lines = task_queue.render(
+        let lines = step_list.render(
             frame,
             Instant::now(),
             width.saturating_sub(1),
@@ -219,7 +220,7 @@ impl Screen {
         for line in &lines {
             let _ = write!(text, "\r\u{1b}[2K{line}\n");
         }
-        // Below, what an earlier and longer list left.
+        // Clears what a longer list before this one left below.
         text.push_str("\u{1b}[0J");
         self.lines = lines.len();
         let mut out = std::io::stdout().lock();
@@ -240,7 +241,7 @@ mod tests {
         .unwrap()
     }
 
-    fn task_queue(names: &[&str]) -> TaskQueue {
+    fn step_list(names: &[&str]) -> StepList {
         let step = |name: &&str| {
             serde_json::from_value(json!({
                 "step": name, "type": "http", "status": "pending", "status_code": null, "attempt": 0,
@@ -248,33 +249,33 @@ mod tests {
             }))
             .unwrap()
         };
-        TaskQueue::new(&names.iter().map(step).collect::<Vec<_>>())
+        StepList::new(&names.iter().map(step).collect::<Vec<_>>())
     }
 
     #[test]
-    fn a_board_follows_the_events() {
+    fn the_step_list_follows_the_events() {
         let now = Instant::now();
-        let mut task_queue = task_queue(&["charge", "receipt", "pause"]);
-        task_queue.apply(&event(2, "step.started", "charge", 1, json!({})), now);
-        task_queue.apply(&event(3, "step.succeeded", "charge", 3, json!({ "status_code": 200 })), now);
-        task_queue.apply(&event(4, "step.skipped", "receipt", 3, json!({ "reason": "condition_false" })), now);
-        task_queue.apply(&event(5, "timer.set", "pause", 3, json!({ "wake_at": "2026-11-15T11:00:00.5Z" })), now);
-        task_queue.apply(&event(6, "step.started", "nobody", 3, json!({})), now);
+        let mut step_list = step_list(&["charge", "receipt", "pause"]);
+        step_list.apply(&event(2, "step.started", "charge", 1, json!({})), now);
+        step_list.apply(&event(3, "step.succeeded", "charge", 3, json!({ "status_code": 200 })), now);
+        step_list.apply(&event(4, "step.skipped", "receipt", 3, json!({ "reason": "condition_false" })), now);
+        step_list.apply(&event(5, "timer.set", "pause", 3, json!({ "wake_at": "2026-11-15T11:00:00.5Z" })), now);
+        step_list.apply(&event(6, "step.started", "unknown", 3, json!({})), now);
         let later = now + Duration::from_secs(61);
         assert_eq!(
-            task_queue.render(1, later, 100, 10, false),
+            step_list.render(1, later, 100, 10, false),
             [
                 "✓ charge   success      2.0s  status 200",
                 "- receipt  skipped            condition false",
                 "⠙ pause    sleeping    1m01s  until 2026-11-15T11:00:00Z",
             ]
         );
-        let narrow = task_queue.render(0, later, 20, 2, false);
+        let narrow = step_list.render(0, later, 20, 2, false);
         assert_eq!(narrow, ["⠋ pause    sleeping…", "  … and 2 more"]);
     }
 
     #[test]
-    fn a_line_says_what_happened() {
+    fn an_event_line_has_time_type_step_and_details() {
         let failed = json!({ "error": { "code": "http_status", "message": "status 500\u{1b}" }, "next_attempt_at": "2026-11-15T10:00:09Z" });
         for (event, expected) in [
             (event(1, "step.started", "a", 1, json!({ "saw": {} })), "10:00:01.000  step.started      a"),

@@ -1,12 +1,12 @@
-//! Commands that ask a server. Each noun has a file; what they share is here: where the server is, how
-//! an answer is printed, and what a refusal comes to.
+//! Commands that call a server. Each noun has a file. This one has what they share: where the server is, how an answer
+//! is printed, and how an error becomes an exit code.
 //!
 //! ```text
 //!   arguments ─▶ Client ─▶ answer ─▶ table or JSON on standard output     exit 0, or 1: the answer is no
-//!                   └────▶ Error ──▶ words on standard error             exit 1 refused, 3 not reachable
+//!                   └────▶ Error ──▶ text on standard error              exit 1 refused, 3 not reachable
 //! ```
 //!
-//! The rule: data goes to standard output, words to standard error. With `--json`, a refusal is data too.
+//! Data goes to standard output, messages to standard error. With `--json`, a refusal is data too.
 
 pub mod follow;
 pub mod runs;
@@ -33,43 +33,43 @@ const EXIT_UNREACHABLE: u8 = 3;
 
 #[derive(clap::Args)]
 pub struct Connection {
-    /// Where the server is
+    /// The server's URL
     #[arg(long, global = true, env = "ONWARD_URL", default_value = "http://127.0.0.1:7420", value_name = "URL")]
     url: String,
-    /// Print JSON instead of words and tables
+    /// Print JSON instead of text and tables
     #[arg(long, global = true)]
     pub json: bool,
 }
 
-/// Which part of a list.
+/// Which page of a list.
 #[derive(clap::Args)]
-pub struct Part {
-    /// How many at most
+pub struct PageOptions {
+    /// Maximum number of entries
     #[arg(long, default_value_t = 50, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub limit: u32,
-    /// Everything, however much it is
+    /// Print every entry
     #[arg(long, conflicts_with = "limit")]
     pub all: bool,
-    /// Go on where an earlier list ended
+    /// Continue where an earlier list ended
     #[arg(long, value_name = "CURSOR")]
     pub cursor: Option<String>,
 }
 
-/// Why a command did not get what it was asked for.
+/// Why a command failed.
 pub enum Failure {
     Client(Error),
-    /// Refused, and there is a source to show it in.
+    /// The server refused a document, and its problems can be shown in the source text.
     InSource {
         name: String,
         source: String,
         problem: Box<Problem>,
     },
-    /// What was asked for cannot be asked.
+    /// Wrong arguments.
     Usage(String),
-    /// Everything was said already; the answer is no.
+    /// The answer is no, for example a run that failed; everything has been printed already.
     No,
-    /// Whoever reads our output went away.
-    Deaf,
+    /// The reader of standard output has closed it.
+    OutputClosed,
 }
 
 impl From<Error> for Failure {
@@ -80,54 +80,54 @@ impl From<Error> for Failure {
 
 impl From<std::io::Error> for Failure {
     fn from(_: std::io::Error) -> Failure {
-        Failure::Deaf
+        Failure::OutputClosed
     }
 }
 
 pub type Outcome = Result<(), Failure>;
 
-/// Connects, acts, and tells how it went.
+/// Connects to the server, runs the command, and prints an error if it fails.
 pub fn run<F, R>(connection: Connection, act: F) -> ExitCode
 where
-    F: FnOnce(Asking) -> R,
+    F: FnOnce(CommandContext) -> R,
     R: Future<Output = Outcome>,
 {
     let json = connection.json;
     let key = std::env::var("ONWARD_API_KEY").ok().filter(|key| !key.is_empty());
     let outcome = match Client::new(&connection.url, key.as_deref()) {
         Ok(client) => match tokio::runtime::Builder::new_current_thread().enable_all().build() {
-            Ok(runtime) => runtime.block_on(act(Asking { client, json })),
+            Ok(runtime) => runtime.block_on(act(CommandContext { client, json })),
             Err(error) => Err(Failure::Usage(format!("cannot start: {error}"))),
         },
         Err(error) => Err(error.into()),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
-        Err(failure) => tell(failure, json).into(),
+        Err(failure) => print_failure(failure, json).into(),
     }
 }
 
-/// What every command has: somebody to ask, and how to answer.
-pub struct Asking {
+/// What every command gets: the client, and whether to print JSON.
+pub struct CommandContext {
     pub client: Client,
     pub json: bool,
 }
 
-impl Asking {
-    /// One thing: as JSON, or as `words` puts it.
-    pub fn print<T: Serialize>(&self, value: &T, words: impl FnOnce(&T) -> String) -> Outcome {
-        write(if self.json { pretty(value) } else { words(value) }.trim_end())
+impl CommandContext {
+    /// Prints one value: as JSON, or as the text that `to_text` makes of it.
+    pub fn print<T: Serialize>(&self, value: &T, to_text: impl FnOnce(&T) -> String) -> Outcome {
+        write(if self.json { pretty(value) } else { to_text(value) }.trim_end())
     }
 
-    /// A remark for people.
-    pub fn say(&self, words: &str) {
+    /// Prints a remark for people to standard error; scripts that want JSON do not get it.
+    pub fn say(&self, text: &str) {
         if !self.json {
-            eprintln!("{words}");
+            eprintln!("{text}");
         }
     }
 }
 
-/// Text and a line end to standard output, whose reader may have left.
+/// Writes a line to standard output.
 fn write(text: &str) -> Outcome {
     let mut out = std::io::stdout().lock();
     writeln!(out, "{text}")?;
@@ -138,24 +138,24 @@ fn pretty(value: &impl Serialize) -> String {
     serde_json::to_string_pretty(value).unwrap_or_default()
 }
 
-fn tell(failure: Failure, json: bool) -> u8 {
+fn print_failure(failure: Failure, json: bool) -> u8 {
     match failure {
         Failure::No => EXIT_NO,
-        Failure::Deaf => EXIT_NO,
+        Failure::OutputClosed => EXIT_NO,
         Failure::Usage(message) => {
             eprintln!("error: {message}");
             crate::EXIT_USAGE
         }
         Failure::InSource { name, source, problem } if !json => {
-            in_source(&name, &source, &problem);
+            print_in_source(&name, &source, &problem);
             EXIT_NO
         }
         Failure::Client(Error::Refused { problem, .. }) | Failure::InSource { problem, .. } => {
             if json {
-                // On one line, as it may follow lines.
+                // On one line, because lines of JSON may come before it.
                 let _ = write(&json!({ "error": problem }).to_string());
             } else {
-                refused(&problem);
+                print_refusal(&problem);
             }
             EXIT_NO
         }
@@ -165,14 +165,14 @@ fn tell(failure: Failure, json: bool) -> u8 {
         }
         Failure::Client(error) => {
             eprintln!("error: {error}");
-            eprintln!("help: `onward dev` starts a server; `--url` or ONWARD_URL says where it is");
+            eprintln!("help: `onward dev` starts a server; set its address with `--url` or `ONWARD_URL`");
             EXIT_UNREACHABLE
         }
     }
 }
 
-/// A refusal of a request.
-fn refused(problem: &Problem) {
+/// Prints the refusal of a request.
+fn print_refusal(problem: &Problem) {
     let one = |problem: &Problem| {
         eprintln!("error[{}]: {}", style::clean(&problem.code), style::clean(&problem.message));
         if let Some(at) = problem.at.as_ref().filter(|at| !at.path.is_empty()) {
@@ -188,8 +188,8 @@ fn refused(problem: &Problem) {
     }
 }
 
-/// A refusal of something that was written, shown where it is wrong.
-fn in_source(name: &str, source: &str, problem: &Problem) {
+/// Prints the refusal of a document, with each problem shown in the source text.
+fn print_in_source(name: &str, source: &str, problem: &Problem) {
     let alone = std::slice::from_ref(problem);
     let listed = problem.problems.as_deref().filter(|list| !list.is_empty()).unwrap_or(alone);
     let shown: Option<Vec<Shown>> = listed
@@ -207,6 +207,6 @@ fn in_source(name: &str, source: &str, problem: &Problem) {
         .collect();
     match shown {
         Some(shown) => problems::show(name, source, &shown),
-        None => refused(problem),
+        None => print_refusal(problem),
     }
 }

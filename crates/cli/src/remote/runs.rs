@@ -1,9 +1,9 @@
-//! `onward runs`: what runs and ran.
+//! `onward runs`: lists, shows, follows and changes runs.
 
 use super::style::{self, clean, span, time};
 use super::table::{fields, list, table};
-use super::workflows::Who;
-use super::{Asking, Connection, Failure, Outcome, Part, follow, trigger};
+use super::workflows::WorkflowArgument;
+use super::{CommandContext, Connection, Failure, Outcome, PageOptions, follow, trigger};
 use api::{
     CancelRequest, ExplainView, PauseRequest, ReplayVersion, ResumeRequest, RetryRequest, RunStatusView, RunSummary,
     RunView, StepView,
@@ -40,11 +40,11 @@ enum Verb {
         #[arg(long, value_name = "TIME")]
         until: Option<String>,
         #[command(flatten)]
-        part: Part,
+        part: PageOptions,
     },
     /// Show a run and its steps
     Show { run: String },
-    /// Print the events of a run, those to come included, until it ends
+    /// Print the events of a run, past and future, until it ends
     Tail {
         run: String,
         /// Only events after this number
@@ -62,7 +62,7 @@ enum Verb {
         #[arg(required = true)]
         runs: Vec<String>,
         #[command(flatten)]
-        who: Who,
+        by: WorkflowArgument,
         /// Why, for the history
         #[arg(long, default_value_t)]
         reason: String,
@@ -71,30 +71,30 @@ enum Verb {
     Pause {
         run: String,
         #[command(flatten)]
-        who: Who,
-        /// What others should know
+        by: WorkflowArgument,
+        /// A note for others
         #[arg(long, default_value_t)]
         note: String,
     },
-    /// Let a paused run go on
+    /// Let a paused run continue
     Resume {
         run: String,
         #[command(flatten)]
-        who: Who,
+        by: WorkflowArgument,
     },
-    /// Make attempts that wait for their time at once
+    /// Make attempts that wait for their retry time now
     Retry {
         run: String,
         /// Only of this step
         #[arg(long)]
         step: Option<String>,
         #[command(flatten)]
-        who: Who,
+        by: WorkflowArgument,
     },
-    /// Start the same again: a new run with the same input
+    /// Start a new run with the same input
     Replay {
         run: String,
-        /// With the present version of the workflow, not the one the run had
+        /// Use the current version of the workflow, not the one of the old run
         #[arg(long)]
         latest: bool,
         /// Watch its steps until it ends; exit 0 only if it completed
@@ -113,7 +113,7 @@ pub fn run(arguments: Arguments) -> ExitCode {
     super::run(connection, async |asking| act(&asking, verb).await)
 }
 
-async fn act(asking: &Asking, verb: Verb) -> Outcome {
+async fn act(asking: &CommandContext, verb: Verb) -> Outcome {
     let client = &asking.client;
     match verb {
         Verb::List { workflow, status, label, since, until, part } => {
@@ -126,7 +126,7 @@ async fn act(asking: &Asking, verb: Verb) -> Outcome {
             };
             list(asking, &part, HEADER, row, fetch).await
         }
-        Verb::Show { run } => asking.print(&client.run(&run).await?, words),
+        Verb::Show { run } => asking.print(&client.run(&run).await?, as_text),
         Verb::Tail { run, after } => {
             let mut events = client.follow(&run, after).await?;
             while let Some(event) = events.next().await? {
@@ -135,19 +135,19 @@ async fn act(asking: &Asking, verb: Verb) -> Outcome {
             Ok(())
         }
         Verb::Explain { run, step } => asking.print(&client.explain(&run, step.as_deref()).await?, explained),
-        Verb::Cancel { runs, who, reason } => {
-            let request = CancelRequest { actor: who.actor, reason };
+        Verb::Cancel { runs, by, reason } => {
+            let request = CancelRequest { actor: by.actor, reason };
             each(asking, &runs, async |run| asking.print(&client.cancel(run, &request).await?, status)).await
         }
-        Verb::Pause { run, who, note } => asking
-            .print(&client.pause(&run, &PauseRequest { actor: who.actor, note }).await?, |view| {
+        Verb::Pause { run, by, note } => asking
+            .print(&client.pause(&run, &PauseRequest { actor: by.actor, note }).await?, |view| {
                 format!("{} is paused", view.id)
             }),
-        Verb::Resume { run, who } => {
-            asking.print(&client.resume(&run, &ResumeRequest { actor: who.actor }).await?, status)
+        Verb::Resume { run, by } => {
+            asking.print(&client.resume(&run, &ResumeRequest { actor: by.actor }).await?, status)
         }
-        Verb::Retry { run, step, who } => {
-            asking.print(&client.retry(&run, &RetryRequest { actor: who.actor, step }).await?, status)
+        Verb::Retry { run, step, by } => {
+            asking.print(&client.retry(&run, &RetryRequest { actor: by.actor, step }).await?, status)
         }
         Verb::Replay { run, latest, follow: is_followed } => {
             let version = if latest { ReplayVersion::Latest } else { ReplayVersion::Pinned };
@@ -169,14 +169,14 @@ async fn act(asking: &Asking, verb: Verb) -> Outcome {
     }
 }
 
-/// One after the other; one refusal does not keep the rest from being tried.
-pub async fn each(asking: &Asking, ids: &[String], act: impl AsyncFn(&str) -> Outcome) -> Outcome {
+/// Runs the command for each id. After a refusal it goes on with the next id.
+pub async fn each(asking: &CommandContext, ids: &[String], act: impl AsyncFn(&str) -> Outcome) -> Outcome {
     let mut is_refused = false;
     for id in ids {
         match act(id).await {
             Err(Failure::Client(error @ client::Error::Refused { .. })) if ids.len() > 1 => {
                 is_refused = true;
-                super::tell(Failure::Client(error), asking.json);
+                super::print_failure(Failure::Client(error), asking.json);
             }
             other => other?,
         }
@@ -201,8 +201,8 @@ fn row(run: &RunSummary) -> Vec<String> {
     ]
 }
 
-/// A run as people read it: what it is, then its steps.
-pub fn words(run: &RunView) -> String {
+/// A run as text: its fields, then a table of its steps.
+pub fn as_text(run: &RunView) -> String {
     let took = style::between(Some(&run.started_at), run.finished_at.as_deref()).map(span);
     let waiting: Vec<String> = run
         .waiting_for
@@ -253,7 +253,7 @@ fn step_row(name: &str, step: &Value) -> Vec<String> {
 
 fn detail(step: &StepView) -> String {
     let mut parts = Vec::new();
-    // An error about an answer names its status.
+    // The message of an `http_status` error names the status already.
     let code = step.status_code.filter(|_| step.error.as_ref().is_none_or(|error| error.code != "http_status"));
     parts.extend(code.map(|code| format!("status {code}")));
     parts.extend(step.error.as_ref().map(|error| error.message.clone()));
@@ -273,7 +273,7 @@ fn detail(step: &StepView) -> String {
 
 fn explained(view: &ExplainView) -> String {
     let subject = view.step.as_ref().map_or_else(|| view.run_id.clone(), |step| format!("{step} of {}", view.run_id));
-    // What is said of a step comes with the step's own status.
+    // An explanation of a step carries the step's own status.
     let of_step = view.step.as_ref().and_then(|_| view.details["status"].as_str());
     let status = of_step.unwrap_or(&view.status);
     let mut text = format!("{} is {}: {}\n", clean(&subject), clean(status), view.reason.replace('_', " "));

@@ -1,9 +1,9 @@
-//! How values look to people: statuses, times, durations, and text that strangers chose.
+//! Values as text for people: statuses, times, durations, and text from outside.
 
 use api::parse_rfc3339;
 use std::io::IsTerminal;
 
-/// Text from outside must not steer the terminal.
+/// Replaces control characters, so that text from outside cannot control the terminal.
 pub fn clean(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { '·' } else { c }).collect()
 }
@@ -16,7 +16,7 @@ pub fn cut(text: &str, max: usize) -> String {
     text.chars().take(max.saturating_sub(1)).chain(['…']).collect()
 }
 
-/// `2026-11-15T10:39:37Z`: to the second, which is what a list has room for.
+/// `2026-11-15T10:39:37Z`: to the second, to save room in a list.
 pub fn time(rfc3339: &str) -> String {
     match rfc3339.split_once('.') {
         Some((whole, _)) => format!("{whole}Z"),
@@ -24,14 +24,14 @@ pub fn time(rfc3339: &str) -> String {
     }
 }
 
-/// `10:39:37.294`: within the day, to the millisecond.
+/// `10:39:37.294`: the time of day, to the millisecond.
 pub fn clock(rfc3339: &str) -> String {
     let time = rfc3339.split_once('T').map_or(rfc3339, |(_, time)| time).trim_end_matches('Z');
     let (whole, fraction) = time.split_once('.').unwrap_or((time, ""));
     format!("{whole}.{:0<3}", fraction.get(..3).unwrap_or(fraction))
 }
 
-/// Between two times, if there are two.
+/// Milliseconds between two times, if both are known.
 pub fn between(start: Option<&str>, end: Option<&str>) -> Option<u64> {
     let (start, end) = (parse_rfc3339(start?)?, parse_rfc3339(end?)?);
     Some(end.since(start).millis())
@@ -49,12 +49,12 @@ pub fn span(ms: u64) -> String {
     }
 }
 
-/// Colours, where somebody sees them and has not said no.
+/// Whether to print colours: on a terminal, unless `NO_COLOR` is set.
 pub fn has_colours() -> bool {
     std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty())
 }
 
-/// The colour of a status; the word stands there in any case.
+/// The colour of a status. It only supports the word, which is always printed.
 pub fn colour(status: &str) -> &'static str {
     match status {
         "completed" | "success" | "succeeded" | "received" | "enabled" => "32",
@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn times_are_cut_and_strangers_cannot_steer() {
+    fn times_are_cut_and_control_characters_are_replaced() {
         assert_eq!(time("2026-11-15T10:39:37.294636Z"), "2026-11-15T10:39:37Z");
         assert_eq!(time("2026-11-15T10:39:37Z"), "2026-11-15T10:39:37Z");
         assert_eq!(clock("2026-11-15T10:39:37.294636Z"), "10:39:37.294");

@@ -1,19 +1,19 @@
-//! Lists: columns that line up, page by page, or JSON in the shape of the API.
+//! Lists, printed page by page: aligned columns, or JSON in the shape of the API.
 
 use super::style::{self, clean};
-use super::{Asking, Failure, Outcome, Part, pretty, write};
+use super::{CommandContext, Failure, Outcome, PageOptions, pretty, write};
 use api::Page;
 use serde::Serialize;
 use std::future::Future;
 use std::io::Write;
 
-/// The server gives no more at once.
+/// The largest page that the server returns.
 const PAGE_MAX: u32 = 500;
 
-/// Asks for page after page and prints each as it comes, so that a long list needs no memory.
+/// Fetches page after page and prints each as it arrives, so a long list is never in memory as a whole.
 pub async fn list<T, F, R>(
-    asking: &Asking,
-    part: &Part,
+    asking: &CommandContext,
+    part: &PageOptions,
     header: &[&str],
     row: fn(&T) -> Vec<String>,
     fetch: F,
@@ -43,7 +43,7 @@ where
     }
     printer.end(cursor.as_deref())?;
     match &cursor {
-        Some(cursor) => asking.say(&format!("there are more: --all, or --cursor {cursor}")),
+        Some(cursor) => asking.say(&format!("there are more: use `--all`, or `--cursor {cursor}`")),
         None if printer.count == 0 => asking.say("nothing found"),
         None => {}
     }
@@ -52,7 +52,7 @@ where
 
 struct Printer<'h> {
     header: &'h [&'h str],
-    /// Of the columns, from the first page.
+    /// Column widths, from the first page.
     widths: Vec<usize>,
     count: usize,
     json: bool,
@@ -93,7 +93,7 @@ impl Printer<'_> {
         write(&format!("{begin}], \"next\": {next}}}"))
     }
 
-    /// Half a list is not JSON; what follows must at least begin on its own line.
+    /// Ends the line after a failure: half a list is not JSON, but the error must begin on a line of its own.
     fn stop(&self) -> Result<(), Failure> {
         if self.json && self.count > 0 {
             return write("");
@@ -102,7 +102,7 @@ impl Printer<'_> {
     }
 }
 
-/// One row. The last column is not padded, and `coloured` says which one is a status.
+/// One row. The last column is not padded; `coloured` is the column with the status.
 fn line(cells: &[String], widths: &[usize], coloured: Option<usize>) -> String {
     let mut text = String::new();
     for (i, (cell, width)) in cells.iter().zip(widths).enumerate() {
@@ -122,7 +122,7 @@ fn line(cells: &[String], widths: &[usize], coloured: Option<usize>) -> String {
     text
 }
 
-/// A table that stands within other text.
+/// A table as part of other text.
 pub fn table(header: &[&str], rows: &[Vec<String>]) -> String {
     let header_row: Vec<String> = header.iter().map(|h| (*h).to_owned()).collect();
     let all = || std::iter::once(&header_row).chain(rows);
@@ -134,7 +134,7 @@ pub fn table(header: &[&str], rows: &[Vec<String>]) -> String {
     text
 }
 
-/// Names and values, one a line; what has no value is left out.
+/// Names and values, one pair a line; pairs without a value are left out.
 pub fn fields(pairs: &[(&str, Option<String>)]) -> String {
     let shown: Vec<(&str, &String)> = pairs.iter().filter_map(|(name, value)| Some((*name, value.as_ref()?))).collect();
     let width = shown.iter().map(|(name, _)| name.chars().count()).max().unwrap_or(0);

@@ -1,12 +1,11 @@
-//! `onward tasks`: work for somebody else to do, and what became of it.
+//! `onward tasks`: submits, lists, shows and changes tasks.
 
 use super::style::{self, clean, span, time};
 use super::table::{fields, list};
-use super::workflows::Who;
-use super::{Asking, Connection, Failure, Outcome, Part, follow, runs, trigger};
+use super::workflows::WorkflowArgument;
+use super::{CommandContext, Connection, Failure, Outcome, PageOptions, follow, runs, trigger};
 use api::{
-    BulkAction, BulkFilter, BulkRequest, BulkView, CancelRequest, ResumeRequest, RetriedView, TaskRequest,
-    TaskStatusView, TaskView,
+    BulkFilter, BulkRequest, BulkView, CancelRequest, ResumeRequest, RetriedView, TaskRequest, TaskStatusView, TaskView,
 };
 use client::{Task, TaskQuery};
 use serde_json::value::RawValue;
@@ -23,14 +22,14 @@ pub struct Arguments {
 
 #[derive(clap::Subcommand)]
 enum Verb {
-    /// Record a task, and wait for its end if asked to
+    /// Submit a task, and optionally wait for its end
     Submit(Box<Submit>),
     /// List tasks, newest first
     List {
         #[command(flatten)]
-        which: Which,
+        which: TaskFilterArguments,
         #[command(flatten)]
-        part: Part,
+        part: PageOptions,
     },
     /// Show a task
     Show {
@@ -39,14 +38,14 @@ enum Verb {
         #[arg(long)]
         follow: bool,
     },
-    /// Print everything that happened to a task
+    /// Print the events of a task
     Events { task: String },
     /// Cancel tasks
     Cancel {
         #[arg(required = true)]
         tasks: Vec<String>,
         #[command(flatten)]
-        who: Who,
+        by: WorkflowArgument,
         /// Why, for the history
         #[arg(long, default_value_t)]
         reason: String,
@@ -56,32 +55,32 @@ enum Verb {
         #[arg(required = true)]
         tasks: Vec<String>,
         #[command(flatten)]
-        who: Who,
+        by: WorkflowArgument,
     },
-    /// Make tasks vanish; open ones are cancelled
+    /// Delete tasks; open ones are cancelled first
     Delete {
         #[arg(required = true)]
         tasks: Vec<String>,
     },
-    /// Cancel, retry or delete all tasks that pass a filter
+    /// Cancel, retry or delete all tasks that match a filter
     Bulk {
-        action: Action,
+        action: BulkAction,
         #[command(flatten)]
-        which: Which,
-        /// All there are: needed when there is no filter
+        which: TaskFilterArguments,
+        /// Act on all tasks: required when there is no filter
         #[arg(long)]
         all: bool,
-        /// Only say what would be changed
+        /// Only print what would be changed
         #[arg(long)]
         dry_run: bool,
         #[command(flatten)]
-        who: Who,
+        by: WorkflowArgument,
     },
 }
 
 #[derive(clap::Args)]
 struct Submit {
-    /// The dotted name workers claim by, as billing.invoice.v1
+    /// The type, a dotted name such as billing.invoice.v1
     #[arg(value_name = "TYPE", required_unless_present = "from")]
     name: Option<String>,
     /// What the worker gets: JSON, `@file`, or `-` for standard input
@@ -90,31 +89,31 @@ struct Submit {
     /// Lower goes first (default: 100)
     #[arg(long, value_name = "N")]
     priority: Option<u32>,
-    /// Not before so long from now
+    /// How long to wait before the task may start
     #[arg(long, value_name = "DURATION", conflicts_with = "run_at")]
     delay: Option<String>,
-    /// Not before this time, as 2026-11-15T09:00:00Z
+    /// The time before which the task may not start, such as 2026-11-15T09:00:00Z
     #[arg(long, value_name = "TIME")]
     run_at: Option<String>,
-    /// How often it is tried at most (default: 3)
+    /// Maximum number of attempts (default: 3)
     #[arg(long, value_name = "N")]
     max_attempts: Option<u32>,
     /// A retry policy, as on a graph's step: '{"max_attempts": 5, "backoff": {"type": "fixed", "min": "10s"}}'
     #[arg(long, value_name = "JSON")]
     retry: Option<String>,
-    /// Limits of time: '{"queue": "1h", "attempt": "5m", "heartbeat": "30s", "total": "1d"}', each optional
+    /// Time limits: '{"queue": "1h", "attempt": "5m", "heartbeat": "30s", "total": "1d"}', each optional
     #[arg(long, value_name = "JSON")]
     timeouts: Option<String>,
     /// Tasks with the same key share the type's limits per key
     #[arg(long, value_name = "KEY")]
     concurrency_key: Option<String>,
-    /// A label, as often as wanted
+    /// A label, repeatable
     #[arg(long = "label", value_name = "KEY=VALUE", value_parser = trigger::label)]
     labels: Vec<(String, String)>,
-    /// Sent again with the same key, the same task is recorded once
+    /// A second request with the same key returns the first task instead of submitting another
     #[arg(long, value_name = "KEY")]
     idempotency_key: Option<String>,
-    /// Called when the task has ended
+    /// A URL that is called when the task has ended
     #[arg(long, value_name = "URL")]
     callback_url: Option<String>,
     /// A JSON list of tasks instead, as POST /tasks takes it: all are recorded, or none
@@ -132,7 +131,7 @@ struct Submit {
 }
 
 #[derive(clap::Args)]
-struct Which {
+struct TaskFilterArguments {
     /// Only of this type, or of all that begin alike: 'billing.%'
     #[arg(long = "type", value_name = "TYPE")]
     name: Option<String>,
@@ -151,7 +150,7 @@ struct Which {
 }
 
 #[derive(Clone, Copy, clap::ValueEnum)]
-enum Action {
+enum BulkAction {
     Cancel,
     Retry,
     Delete,
@@ -162,13 +161,13 @@ pub fn run(arguments: Arguments) -> ExitCode {
     super::run(connection, async |asking| act(&asking, verb).await)
 }
 
-async fn act(asking: &Asking, verb: Verb) -> Outcome {
+async fn act(asking: &CommandContext, verb: Verb) -> Outcome {
     let tasks = asking.client.tasks();
     match verb {
         Verb::Submit(submit) => record(asking, *submit).await,
         Verb::List { which, part } => {
             const HEADER: &[&str] = &["ID", "TYPE", "STATUS", "TRIES", "CREATED", "DETAIL"];
-            let Which { name, status, label, since, until } = which;
+            let TaskFilterArguments { name, status, label, since, until } = which;
             let label = label.map(|(key, value)| format!("{key}:{value}"));
             let query = TaskQuery { name, status, label, since, until, limit: None, cursor: None };
             let fetch = async |limit, cursor| {
@@ -178,19 +177,19 @@ async fn act(asking: &Asking, verb: Verb) -> Outcome {
             list(asking, &part, HEADER, row, fetch).await
         }
         Verb::Show { task, follow: true } => watch(asking, &task).await,
-        Verb::Show { task, follow: false } => asking.print(&tasks.get(&task).await?, words),
+        Verb::Show { task, follow: false } => asking.print(&tasks.get(&task).await?, as_text),
         Verb::Events { task } => {
             let events = tasks.events(&task).await?;
             asking.print(&json!({ "data": events, "next": null }), |_| {
                 events.iter().map(|event| follow::line(event) + "\n").collect()
             })
         }
-        Verb::Cancel { tasks: ids, who, reason } => {
-            let request = CancelRequest { actor: who.actor, reason };
+        Verb::Cancel { tasks: ids, by, reason } => {
+            let request = CancelRequest { actor: by.actor, reason };
             runs::each(asking, &ids, async |id| asking.print(&tasks.cancel(id, &request).await?, status)).await
         }
-        Verb::Retry { tasks: ids, who } => {
-            let request = ResumeRequest { actor: who.actor };
+        Verb::Retry { tasks: ids, by } => {
+            let request = ResumeRequest { actor: by.actor };
             runs::each(asking, &ids, async |id| asking.print(&tasks.retry(id, &request).await?, retried)).await
         }
         Verb::Delete { tasks: ids } => {
@@ -200,11 +199,11 @@ async fn act(asking: &Asking, verb: Verb) -> Outcome {
             })
             .await
         }
-        Verb::Bulk { action, which, all, dry_run, who } => bulk(asking, action, which, all, dry_run, who).await,
+        Verb::Bulk { action, which, all, dry_run, by } => bulk(asking, action, which, all, dry_run, by).await,
     }
 }
 
-async fn record(asking: &Asking, submit: Submit) -> Outcome {
+async fn record(asking: &CommandContext, submit: Submit) -> Outcome {
     if let Some(file) = &submit.from {
         let text = std::fs::read(file).map_err(|e| Failure::Usage(format!("cannot read `{file}`: {e}")))?;
         let requests: Vec<TaskRequest> = serde_json::from_slice(&text)
@@ -235,7 +234,7 @@ fn request(submit: Submit) -> Result<TaskRequest, Failure> {
             .map_err(|e| Failure::Usage(format!("the payload is not JSON: {e}")))
     });
     let json = |name: &str, text: &str| {
-        // A policy may be a word, as `never`, which needs no quotes here.
+        // A policy may be a single word, such as `never`, which needs no JSON quotes here.
         let word = text.chars().all(|c| c.is_ascii_alphabetic()).then(|| Value::String(text.to_owned()));
         let read = word.map_or_else(|| serde_json::from_str(text), Ok);
         read.map_err(|e| Failure::Usage(format!("`--{name}` is not JSON: {e}")))
@@ -256,29 +255,29 @@ fn request(submit: Submit) -> Result<TaskRequest, Failure> {
     })
 }
 
-/// The last that is heard of a step.
+/// Events that end a step.
 const ENDS: [&str; 5] = ["step.succeeded", "step.failed", "step.timeout", "step.cancelled", "step.skipped"];
 
-/// Prints its events until it has ended, then what became of it.
-async fn watch(asking: &Asking, id: &str) -> Outcome {
+/// Prints the task's events until it has ended, then the task.
+async fn watch(asking: &CommandContext, id: &str) -> Outcome {
     let client = &asking.client;
     let task = client.tasks().get(id).await?;
     let mut events = client.follow(&task.run_id, 0).await?;
-    // A step of a longer run has ended before its run has.
-    while let Some(told) = events.next().await? {
-        let is_its_own = told.event.step.as_ref() == Some(&task.step);
+    // A task that is a step of a workflow ends before its run does, so the stream goes on after it.
+    while let Some(received) = events.next().await? {
+        let is_its_own = received.event.step.as_ref() == Some(&task.step);
         if task.workflow.is_none() || is_its_own {
-            follow::print(asking, &told)?;
+            follow::print(asking, &received)?;
         }
-        if task.workflow.is_some() && is_its_own && ENDS.contains(&told.event.kind.as_str()) {
+        if task.workflow.is_some() && is_its_own && ENDS.contains(&received.event.kind.as_str()) {
             break;
         }
     }
     let task = client.tasks().get(id).await?;
     match asking.json {
-        // After lines, one more.
+        // On one line, because the events before it are lines of JSON.
         true => super::write(&serde_json::to_string(&task).unwrap_or_default())?,
-        false => asking.print(&task, words)?,
+        false => asking.print(&task, as_text)?,
     }
     if task.status == "succeeded" { Ok(()) } else { Err(Failure::No) }
 }
@@ -287,26 +286,33 @@ fn has_ended(task: &TaskView) -> bool {
     matches!(&*task.status, "succeeded" | "failed" | "cancelled")
 }
 
-fn ended(asking: &Asking, task: TaskView) -> Outcome {
+fn ended(asking: &CommandContext, task: TaskView) -> Outcome {
     let has_succeeded = task.status == "succeeded";
-    asking.print(&task, words)?;
+    asking.print(&task, as_text)?;
     if has_succeeded { Ok(()) } else { Err(Failure::No) }
 }
 
-async fn bulk(asking: &Asking, action: Action, which: Which, all: bool, dry_run: bool, who: Who) -> Outcome {
-    let Which { name, status, label, since, until } = which;
+async fn bulk(
+    asking: &CommandContext,
+    action: BulkAction,
+    which: TaskFilterArguments,
+    all: bool,
+    dry_run: bool,
+    by: WorkflowArgument,
+) -> Outcome {
+    let TaskFilterArguments { name, status, label, since, until } = which;
     let label = label.map(|(key, value)| format!("{key}:{value}"));
     let filter = BulkFilter { name, status, label, since, until };
     let fields = [&filter.name, &filter.status, &filter.label, &filter.since, &filter.until];
     if !all && fields.iter().all(|field| field.is_none()) {
-        return Err(Failure::Usage("which tasks? give a filter, or `--all`".into()));
+        return Err(Failure::Usage("no filter: select tasks with a flag such as `--status`, or use `--all`".into()));
     }
     let (api, past) = match action {
-        Action::Cancel => (BulkAction::Cancel, "cancelled"),
-        Action::Retry => (BulkAction::Retry, "retried"),
-        Action::Delete => (BulkAction::Delete, "deleted"),
+        BulkAction::Cancel => (api::BulkAction::Cancel, "cancelled"),
+        BulkAction::Retry => (api::BulkAction::Retry, "retried"),
+        BulkAction::Delete => (api::BulkAction::Delete, "deleted"),
     };
-    let request = BulkRequest { action: api, filter, dry_run, actor: who.actor };
+    let request = BulkRequest { action: api, filter, dry_run, actor: by.actor };
     let mut sum = BulkView { matched: 0, changed: 0, tasks: Vec::new(), more: false };
     loop {
         let part = asking.client.tasks().bulk(&request).await?;
@@ -314,7 +320,7 @@ async fn bulk(asking: &Asking, action: Action, which: Which, all: bool, dry_run:
         sum.changed += part.changed;
         sum.tasks.extend(part.tasks);
         sum.more = part.more;
-        // What was changed passes the filter no longer; if nothing was, the next answer would be the same.
+        // Changed tasks no longer match the filter. If nothing changed, the next answer would be the same.
         if !part.more || part.changed == 0 {
             break;
         }
@@ -360,7 +366,7 @@ fn detail(task: &TaskView) -> String {
     parts.join(", ").replace('\n', " ")
 }
 
-fn words(task: &TaskView) -> String {
+fn as_text(task: &TaskView) -> String {
     let took = style::between(task.started_at.as_deref(), task.finished_at.as_deref()).map(span);
     let labels: Vec<String> = task.labels.iter().map(|(k, v)| format!("{k}={v}")).collect();
     let json = |value: &Value| Some(style::cut(&value.to_string(), 1_000)).filter(|_| !value.is_null());

@@ -1,11 +1,11 @@
-//! `onward trigger`: starts a run, and waits for it or watches it if asked to.
+//! `onward trigger`: starts a run, and optionally waits for it or watches it.
 
 use super::{Connection, Failure, Outcome, follow, runs};
 use client::Start;
 use std::io::Read;
 use std::process::ExitCode;
 
-/// The server takes no more.
+/// The server refuses a longer input.
 const INPUT_MAX: u64 = 256 * 1024;
 
 #[derive(clap::Args)]
@@ -17,13 +17,13 @@ pub struct Arguments {
     /// What the run gets as `trigger.body`: JSON, `@file`, or `-` for standard input
     #[arg(long, value_name = "JSON")]
     input: Option<String>,
-    /// A label for the run, as often as wanted
+    /// A label for the run, repeatable
     #[arg(long = "label", value_name = "KEY=VALUE", value_parser = label)]
     labels: Vec<(String, String)>,
-    /// Sent again with the same key, the same request starts no second run
+    /// A second request with the same key returns the first run instead of starting another
     #[arg(long, value_name = "KEY")]
     idempotency_key: Option<String>,
-    /// Answer when the run has ended, at most this long (up to 60s); exit 0 only if it completed
+    /// Wait for the end of the run, at most this long (up to 60s); exit 0 only if it completed
     #[arg(long, value_name = "DURATION", conflicts_with = "follow")]
     wait: Option<String>,
     /// Watch its steps until it ends; exit 0 only if it completed
@@ -31,7 +31,7 @@ pub struct Arguments {
     follow: bool,
 }
 
-/// `key=value`, as a shell user expects it.
+/// Parses `key=value`.
 pub fn label(text: &str) -> Result<(String, String), String> {
     let (key, value) = text.split_once('=').ok_or("expected key=value")?;
     Ok((key.to_owned(), value.to_owned()))
@@ -43,7 +43,7 @@ pub fn run(arguments: Arguments) -> ExitCode {
         let body = input.as_deref().map(read).transpose()?;
         let start = Start { body: body.map(Into::into), labels, idempotency_key };
         let refused = |error| match (error, &start.body, &input) {
-            // What was written may be wrong: show where.
+            // The problem has a place in the input: show it there.
             (client::Error::Refused { problem, .. }, Some(body), Some(input))
                 if problem.at.as_ref().is_some_and(|at| at.line.is_some()) =>
             {
@@ -55,7 +55,7 @@ pub fn run(arguments: Arguments) -> ExitCode {
         if let Some(wait) = &wait {
             let run = asking.client.trigger_and_wait(&workflow, &start, wait).await.map_err(refused)?;
             let has_completed = run.status == "completed";
-            asking.print(&run, runs::words)?;
+            asking.print(&run, runs::as_text)?;
             return if has_completed { Ok(()) } else { Err(Failure::No) };
         }
         let started = asking.client.trigger(&workflow, &start).await.map_err(refused)?;
@@ -70,7 +70,7 @@ pub fn run(arguments: Arguments) -> ExitCode {
     })
 }
 
-/// The JSON itself, a file's, or standard input's.
+/// Reads the argument itself, the file after `@`, or standard input for `-`.
 pub fn read(input: &str) -> Result<Vec<u8>, Failure> {
     let take = |mut from: Box<dyn Read>| {
         let mut bytes = Vec::new();

@@ -1,11 +1,11 @@
-//! `onward triggers`: schedules, webhooks, and what came through them.
+//! `onward triggers`: schedules, webhooks, and their deliveries.
 
 use super::style::{clean, time};
 use super::table::{fields, list, table};
-use super::workflows::{called, definition};
-use super::{Asking, Connection, Failure, Outcome, Part, trigger};
+use super::workflows::{definition, display_name};
+use super::{CommandContext, Connection, Failure, Outcome, PageOptions, trigger};
 use crate::validate;
-use api::{DeliveryView, FireRequest, MomentView, SwitchRequest, TriggerDetail};
+use api::{DeliveryView, FireRequest, FireTimeView, SwitchRequest, TriggerDetail};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -29,7 +29,7 @@ enum Verb {
         #[arg(long = "type", value_name = "TYPE")]
         kind: Option<String>,
         #[command(flatten)]
-        part: Part,
+        part: PageOptions,
     },
     /// Show a trigger
     Show { trigger: String },
@@ -41,14 +41,14 @@ enum Verb {
     /// Let a trigger start runs again
     Enable {
         trigger: String,
-        /// What others should know
+        /// A note for others
         #[arg(long)]
         note: Option<String>,
     },
     /// Keep a trigger from starting runs
     Disable {
         trigger: String,
-        /// What others should know
+        /// A note for others
         #[arg(long)]
         note: Option<String>,
     },
@@ -66,13 +66,13 @@ enum Verb {
         #[arg(long, value_name = "N")]
         count: Option<u32>,
     },
-    /// List what came through a trigger, newest first
+    /// List the deliveries of a trigger, newest first
     Deliveries {
         trigger: String,
         #[command(flatten)]
-        part: Part,
+        part: PageOptions,
     },
-    /// Start a run with what came in an earlier delivery
+    /// Start a run with the payload of an earlier delivery
     Redeliver { trigger: String, delivery: String },
     /// Delete a trigger
     Delete { trigger: String },
@@ -83,7 +83,7 @@ pub fn run(arguments: Arguments) -> ExitCode {
     super::run(connection, async |asking| act(&asking, verb).await)
 }
 
-async fn act(asking: &Asking, verb: Verb) -> Outcome {
+async fn act(asking: &CommandContext, verb: Verb) -> Outcome {
     let client = &asking.client;
     match verb {
         Verb::List { workflow, kind, part } => {
@@ -93,7 +93,7 @@ async fn act(asking: &Asking, verb: Verb) -> Outcome {
             };
             list(asking, &part, &["ID", "NAME", "TYPE", "STATUS", "NEXT", "WORKFLOW"], row, fetch).await
         }
-        Verb::Show { trigger } => asking.print(&client.show_trigger(&trigger).await?, words),
+        Verb::Show { trigger } => asking.print(&client.show_trigger(&trigger).await?, as_text),
         Verb::Create { file } => create(asking, &file).await,
         Verb::Enable { trigger, note } => {
             asking.print(&client.switch_trigger(&trigger, true, &SwitchRequest { note }).await?, short)
@@ -107,9 +107,9 @@ async fn act(asking: &Asking, verb: Verb) -> Outcome {
             asking.print(&started, |started| started.run_id.clone())
         }
         Verb::Preview { trigger, count } => {
-            let moments = client.preview_trigger(&trigger, count).await?;
-            asking.print(&json!({ "data": moments, "next": null }), |_| {
-                let rows: Vec<Vec<String>> = moments.iter().map(moment).collect();
+            let fire_times = client.preview_trigger(&trigger, count).await?;
+            asking.print(&json!({ "data": fire_times, "next": null }), |_| {
+                let rows: Vec<Vec<String>> = fire_times.iter().map(fire_time).collect();
                 table(&["AT", "LOCAL", "STARTS"], &rows)
             })
         }
@@ -129,20 +129,20 @@ async fn act(asking: &Asking, verb: Verb) -> Outcome {
     }
 }
 
-async fn create(asking: &Asking, file: &Path) -> Outcome {
+async fn create(asking: &CommandContext, file: &Path) -> Outcome {
     let source =
         validate::read(file).map_err(|error| Failure::Usage(format!("cannot read {}: {error}", file.display())))?;
     match asking.client.create_trigger(&definition(file, &source)).await {
-        Ok(trigger) => asking.print(&trigger, words),
+        Ok(trigger) => asking.print(&trigger, as_text),
         Err(client::Error::Refused { problem, .. }) => {
             let source = String::from_utf8_lossy(&source).into_owned();
-            Err(Failure::InSource { name: called(file), source, problem })
+            Err(Failure::InSource { name: display_name(file), source, problem })
         }
         Err(error) => Err(error.into()),
     }
 }
 
-/// It is put together here, so it has to be understood here.
+/// The input becomes a field of the request, so it must be valid JSON.
 fn parse(input: &str) -> Result<Value, Failure> {
     let bytes = trigger::read(input)?;
     serde_json::from_slice(&bytes).map_err(|error| Failure::Usage(format!("`{input}` is not JSON: {error}")))
@@ -163,8 +163,8 @@ fn row(trigger: &TriggerDetail) -> Vec<String> {
     ]
 }
 
-fn moment(moment: &MomentView) -> Vec<String> {
-    vec![time(&moment.at), moment.local.clone().unwrap_or_default(), time(&moment.starts_at)]
+fn fire_time(fire_time: &FireTimeView) -> Vec<String> {
+    vec![time(&fire_time.at), fire_time.local.clone().unwrap_or_default(), time(&fire_time.starts_at)]
 }
 
 fn delivery(delivery: &DeliveryView) -> Vec<String> {
@@ -181,8 +181,8 @@ fn short(trigger: &TriggerDetail) -> String {
     format!("{} is {}", clean(&trigger.name), state(trigger))
 }
 
-fn words(trigger: &TriggerDetail) -> String {
-    // What is in it depends on the type.
+fn as_text(trigger: &TriggerDetail) -> String {
+    // The fields of the configuration depend on the trigger's type.
     let config = trigger.config.as_object().into_iter().flatten();
     let settings: Vec<(&str, Option<String>)> = config
         .map(|(name, value)| (name.as_str(), Some(value.as_str().map_or_else(|| value.to_string(), str::to_owned))))

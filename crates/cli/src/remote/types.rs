@@ -1,9 +1,9 @@
-//! `onward types`: what is known about types of tasks, and how they are handed out.
+//! `onward types`: task types, their limits and rates, pausing and resuming them.
 
 use super::style::{clean, time};
 use super::table::{fields, list};
-use super::workflows::Who;
-use super::{Asking, Connection, Outcome, Part};
+use super::workflows::WorkflowArgument;
+use super::{CommandContext, Connection, Outcome, PageOptions};
 use api::{Code, PauseRequest, ResumeRequest, TypeLimits, TypeRate, TypeRequest, TypeView};
 use serde_json::Value;
 use std::process::ExitCode;
@@ -20,92 +20,92 @@ pub struct Arguments {
 enum Verb {
     /// List types, by name
     List {
-        /// Only those that begin like this
+        /// Only types that begin with this
         #[arg(long)]
         prefix: Option<String>,
         #[command(flatten)]
-        part: Part,
+        part: PageOptions,
     },
     /// Show a type
     Show {
         #[arg(value_name = "TYPE")]
         name: String,
     },
-    /// Say what is to be known about a type; what is not said stays, `none` takes it away
+    /// Create or change a type; settings that are not named stay, `none` removes one
     Put {
         #[arg(value_name = "TYPE")]
         name: String,
         #[command(flatten)]
-        change: Change,
+        change: TypeArguments,
     },
-    /// Accept tasks of a type, but hand out none until it is resumed
+    /// Accept tasks of a type, but lease none until it is resumed
     Pause {
         #[arg(value_name = "TYPE")]
         name: String,
         #[command(flatten)]
-        who: Who,
-        /// What others should know
+        by: WorkflowArgument,
+        /// A note for others
         #[arg(long, default_value_t)]
         note: String,
     },
-    /// Hand out tasks of a type again
+    /// Lease tasks of a type again
     Resume {
         #[arg(value_name = "TYPE")]
         name: String,
         #[command(flatten)]
-        who: Who,
+        by: WorkflowArgument,
     },
 }
 
 #[derive(clap::Args)]
-struct Change {
-    /// Only workers with this runtime get its tasks
+struct TypeArguments {
+    /// Only workers with this runtime may claim its tasks
     #[arg(long, value_name = "NAME|none", value_parser = or_none)]
-    runtime: Option<Given<String>>,
-    /// What it is
+    runtime: Option<Clearable<String>>,
+    /// A description for people
     #[arg(long, value_name = "TEXT|none", value_parser = or_none)]
-    description: Option<Given<String>>,
-    /// How many tasks may be under way at once
+    description: Option<Clearable<String>>,
+    /// How many tasks may be leased at once
     #[arg(long, value_name = "N|none", value_parser = number_or_none)]
-    concurrency: Option<Given<u32>>,
-    /// How many of one concurrency key
+    concurrency: Option<Clearable<u32>>,
+    /// How many tasks with the same concurrency key may be leased at once
     #[arg(long, value_name = "N|none", value_parser = number_or_none)]
-    concurrency_per_key: Option<Given<u32>>,
-    /// How many tasks are handed out per duration, as 100/1m
+    concurrency_per_key: Option<Clearable<u32>>,
+    /// How many tasks may be leased per duration, such as 100/1m
     #[arg(long, value_name = "N/DURATION|none", value_parser = rate_or_none)]
-    rate: Option<Given<(u32, String)>>,
-    /// The rate is one of each concurrency key
+    rate: Option<Clearable<(u32, String)>>,
+    /// Count the rate for each concurrency key on its own
     #[arg(long, requires = "rate")]
     rate_per_key: bool,
-    /// Accept tasks of it
+    /// Accept tasks of this type
     #[arg(long, conflicts_with = "disable")]
     enable: bool,
-    /// Refuse new tasks of it, and hand out none
+    /// Refuse new tasks of this type, and lease none
     #[arg(long)]
     disable: bool,
 }
 
-/// A value, or that there should be none.
+/// A new value, or `none` to remove the present one.
 #[derive(Clone)]
-struct Given<T>(Option<T>);
+struct Clearable<T>(Option<T>);
 
-fn or_none(text: &str) -> Result<Given<String>, String> {
-    Ok(Given(Some(text.to_owned()).filter(|text| text != "none")))
+fn or_none(text: &str) -> Result<Clearable<String>, String> {
+    Ok(Clearable(Some(text.to_owned()).filter(|text| text != "none")))
 }
 
-fn number_or_none(text: &str) -> Result<Given<u32>, String> {
+fn number_or_none(text: &str) -> Result<Clearable<u32>, String> {
     match text {
-        "none" => Ok(Given(None)),
-        _ => text.parse().map(|n| Given(Some(n))).map_err(|_| "expected a number or `none`".into()),
+        "none" => Ok(Clearable(None)),
+        _ => text.parse().map(|n| Clearable(Some(n))).map_err(|_| "expected a number or `none`".into()),
     }
 }
 
-fn rate_or_none(text: &str) -> Result<Given<(u32, String)>, String> {
+fn rate_or_none(text: &str) -> Result<Clearable<(u32, String)>, String> {
     if text == "none" {
-        return Ok(Given(None));
+        return Ok(Clearable(None));
     }
     let parts = text.split_once('/').and_then(|(limit, per)| Some((limit.parse().ok()?, per.to_owned())));
-    parts.map(|parts| Given(Some(parts))).ok_or_else(|| "expected a rate such as 100/1m, or `none`".into())
+    parts.map(|parts| Clearable(Some(parts))).ok_or_else(|| "expected a rate such as 100/1m, or `none`".into())
 }
 
 pub fn run(arguments: Arguments) -> ExitCode {
@@ -113,7 +113,7 @@ pub fn run(arguments: Arguments) -> ExitCode {
     super::run(connection, async |asking| act(&asking, verb).await)
 }
 
-async fn act(asking: &Asking, verb: Verb) -> Outcome {
+async fn act(asking: &CommandContext, verb: Verb) -> Outcome {
     let types = asking.client.types();
     match verb {
         Verb::List { prefix, part } => {
@@ -121,22 +121,22 @@ async fn act(asking: &Asking, verb: Verb) -> Outcome {
             let fetch = async |limit, cursor: Option<String>| types.list(prefix, Some(limit), cursor.as_deref()).await;
             list(asking, &part, &["TYPE", "STATUS", "READY", "LEASED", "WORKERS", "LIMITS"], row, fetch).await
         }
-        Verb::Show { name } => asking.print(&types.get(&name).await?, words),
+        Verb::Show { name } => asking.print(&types.get(&name).await?, as_text),
         Verb::Put { name, change } => put(asking, &name, change).await,
-        Verb::Pause { name, who, note } => {
-            asking.print(&types.pause(&name, &PauseRequest { actor: who.actor, note }).await?, short)
+        Verb::Pause { name, by, note } => {
+            asking.print(&types.pause(&name, &PauseRequest { actor: by.actor, note }).await?, short)
         }
-        Verb::Resume { name, who } => {
-            asking.print(&types.resume(&name, &ResumeRequest { actor: who.actor }).await?, short)
+        Verb::Resume { name, by } => {
+            asking.print(&types.resume(&name, &ResumeRequest { actor: by.actor }).await?, short)
         }
     }
 }
 
-async fn put(asking: &Asking, name: &str, change: Change) -> Outcome {
+async fn put(asking: &CommandContext, name: &str, change: TypeArguments) -> Outcome {
     let types = asking.client.types();
     let concurrency = match (change.concurrency, change.concurrency_per_key) {
         (None, None) => None,
-        // Both limits are one setting: the one that was not mentioned stays.
+        // The API sets both limits together, so the one that was not given must be read first.
         (limit, per_key) => {
             let present = match types.get(name).await {
                 Ok(view) => view.concurrency.unwrap_or_default(),
@@ -158,7 +158,7 @@ async fn put(asking: &Asking, name: &str, change: Change) -> Outcome {
         concurrency,
         rate: change.rate.map(|given| given.0.map(rate)),
     };
-    asking.print(&types.put(name, &request).await?, words)
+    asking.print(&types.put(name, &request).await?, as_text)
 }
 
 fn status(view: &TypeView) -> &'static str {
@@ -197,13 +197,16 @@ fn short(view: &TypeView) -> String {
     format!("{} is {}", clean(&view.name), status(view))
 }
 
-fn words(view: &TypeView) -> String {
+fn as_text(view: &TypeView) -> String {
     let paused = view.paused.as_ref().map(|pause| {
         let by = Some(&pause.by).filter(|by| !by.is_empty()).map(|by| format!(" by {by}")).unwrap_or_default();
         let note = Some(&pause.note).filter(|note| !note.is_empty()).map(|n| format!(": {n}")).unwrap_or_default();
         format!("since {}{by}{note}", time(&pause.at))
     });
-    let nobody = if view.workers == 0 && view.ready > 0 { "none: nobody claims this type" } else { "" };
+    let workers = match view.workers {
+        0 if view.ready > 0 => "none: no worker claims this type".to_owned(),
+        count => count.to_string(),
+    };
     fields(&[
         ("type", Some(view.name.clone())),
         ("description", view.description.clone()),
@@ -213,7 +216,7 @@ fn words(view: &TypeView) -> String {
         ("limits", Some(limits(view)).filter(|text| !text.is_empty())),
         ("ready", Some(view.ready.to_string())),
         ("leased", Some(view.leased.to_string())),
-        ("workers", Some(if nobody.is_empty() { view.workers.to_string() } else { nobody.to_owned() })),
+        ("workers", Some(workers)),
         ("created", Some(time(&view.created_at))),
     ])
 }

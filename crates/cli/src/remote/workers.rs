@@ -1,8 +1,8 @@
-//! `onward workers`: who claims tasks, and of which types.
+//! `onward workers`: lists workers and the types they claim.
 
 use super::style::time;
 use super::table::list;
-use super::{Connection, Part};
+use super::{Connection, PageOptions};
 use api::WorkerView;
 use std::process::ExitCode;
 
@@ -11,7 +11,7 @@ pub struct Arguments {
     #[command(flatten)]
     connection: Connection,
     #[command(flatten)]
-    part: Part,
+    part: PageOptions,
 }
 
 pub fn run(arguments: Arguments) -> ExitCode {

@@ -1,8 +1,8 @@
-//! `onward workflows`: what can be run.
+//! `onward workflows`: lists, shows, applies and changes workflows.
 
 use super::style::{self, time};
 use super::table::{fields, list};
-use super::{Asking, Connection, Failure, Outcome, Part};
+use super::{CommandContext, Connection, Failure, Outcome, PageOptions};
 use crate::validate;
 use api::{Code, PauseRequest, ResumeRequest, VersionEntryView, WorkflowView};
 use client::{Definition, Error};
@@ -24,7 +24,7 @@ enum Verb {
     /// List workflows, newest first
     List {
         #[command(flatten)]
-        part: Part,
+        part: PageOptions,
     },
     /// Show a workflow
     Show {
@@ -55,46 +55,46 @@ enum Verb {
         /// Id, name or slug
         workflow: String,
     },
-    /// Let new runs of a workflow wait for their turn
+    /// Accept new runs of a workflow, but begin none until it is resumed
     Pause {
         /// Id, name or slug
         workflow: String,
         #[command(flatten)]
-        who: Who,
-        /// What others should know
+        by: WorkflowArgument,
+        /// A note for others
         #[arg(long, default_value_t)]
         note: String,
     },
-    /// Let the runs that wait begin
+    /// Begin the runs that were accepted while the workflow was paused
     Resume {
         /// Id, name or slug
         workflow: String,
         #[command(flatten)]
-        who: Who,
+        by: WorkflowArgument,
     },
     /// List the versions of a workflow, newest first
     History {
         /// Id, name or slug
         workflow: String,
         #[command(flatten)]
-        part: Part,
+        part: PageOptions,
     },
     /// Show what differs between two versions
     Diff {
         /// Id, name or slug
         workflow: String,
-        /// A version's number or hash; the one before by default
+        /// A version's number or hash (default: the one before)
         #[arg(long, value_name = "VERSION")]
         from: Option<String>,
-        /// A version's number or hash; the present one by default
+        /// A version's number or hash (default: the current one)
         #[arg(long, value_name = "VERSION")]
         to: Option<String>,
     },
 }
 
 #[derive(clap::Args)]
-pub struct Who {
-    /// Who does it, for the history
+pub struct WorkflowArgument {
+    /// The name that the history shows for this change
     #[arg(long, default_value_t)]
     pub actor: String,
 }
@@ -104,7 +104,7 @@ pub fn run(arguments: Arguments) -> ExitCode {
     super::run(connection, async |asking| act(&asking, verb).await)
 }
 
-async fn act(asking: &Asking, verb: Verb) -> Outcome {
+async fn act(asking: &CommandContext, verb: Verb) -> Outcome {
     let client = &asking.client;
     match verb {
         Verb::List { part } => {
@@ -116,7 +116,7 @@ async fn act(asking: &Asking, verb: Verb) -> Outcome {
             let found = client.workflow(&workflow).await?;
             asking.print(&found.definition, super::pretty)
         }
-        Verb::Show { workflow, .. } => asking.print(&client.workflow(&workflow).await?, words),
+        Verb::Show { workflow, .. } => asking.print(&client.workflow(&workflow).await?, as_text),
         Verb::Apply { files } => apply(asking, &files).await,
         Verb::Delete { workflow } => {
             client.delete_workflow(&workflow).await?;
@@ -126,12 +126,12 @@ async fn act(asking: &Asking, verb: Verb) -> Outcome {
         }
         Verb::Enable { workflow } => asking.print(&client.switch_workflow(&workflow, "enable").await?, short),
         Verb::Disable { workflow } => asking.print(&client.switch_workflow(&workflow, "disable").await?, short),
-        Verb::Pause { workflow, who, note } => {
-            let request = PauseRequest { actor: who.actor, note };
+        Verb::Pause { workflow, by, note } => {
+            let request = PauseRequest { actor: by.actor, note };
             asking.print(&client.pause_workflow(&workflow, &request).await?, short)
         }
-        Verb::Resume { workflow, who } => {
-            let request = ResumeRequest { actor: who.actor };
+        Verb::Resume { workflow, by } => {
+            let request = ResumeRequest { actor: by.actor };
             asking.print(&client.resume_workflow(&workflow, &request).await?, short)
         }
         Verb::History { workflow, part } => {
@@ -179,7 +179,7 @@ fn short(workflow: &WorkflowView) -> String {
     format!("{} is {}", style::clean(&workflow.name), state(workflow))
 }
 
-fn words(workflow: &WorkflowView) -> String {
+fn as_text(workflow: &WorkflowView) -> String {
     let paused = workflow.paused.as_ref().map(|pause| {
         let by = pause.by.as_ref().map(|by| format!(" by {by}")).unwrap_or_default();
         let note = pause.note.as_ref().map(|note| format!(": {note}")).unwrap_or_default();
@@ -205,8 +205,8 @@ fn words(workflow: &WorkflowView) -> String {
     ])
 }
 
-/// Each file on its own: one that is wrong does not keep the others from being applied.
-async fn apply(asking: &Asking, files: &[PathBuf]) -> Outcome {
+/// Applies each file on its own. After a refused file it goes on with the next.
+async fn apply(asking: &CommandContext, files: &[PathBuf]) -> Outcome {
     let mut sources = Vec::new();
     for file in files {
         let source =
@@ -215,7 +215,7 @@ async fn apply(asking: &Asking, files: &[PathBuf]) -> Outcome {
     }
     let (mut applied, mut is_refused) = (Vec::new(), false);
     for (file, source) in sources {
-        let name = called(file);
+        let name = display_name(file);
         match apply_one(asking, file, &source).await {
             Ok((workflow, what)) => {
                 if !asking.json {
@@ -230,7 +230,7 @@ async fn apply(asking: &Asking, files: &[PathBuf]) -> Outcome {
                     applied.push(json!({ "file": name, "error": problem }));
                 } else {
                     let source = String::from_utf8_lossy(&source).into_owned();
-                    super::tell(Failure::InSource { name, source, problem }, false);
+                    super::print_failure(Failure::InSource { name, source, problem }, false);
                 }
             }
             Err(other) => return Err(other.into()),
@@ -242,7 +242,7 @@ async fn apply(asking: &Asking, files: &[PathBuf]) -> Outcome {
     if is_refused { Err(Failure::No) } else { Ok(()) }
 }
 
-/// In the syntax its file's name or its first character promises.
+/// The definition in the syntax that the file's extension or first character suggests.
 pub fn definition(file: &Path, source: &[u8]) -> Definition {
     match validate::guess(file, source) {
         Syntax::Json => Definition::Json(source.to_vec().into()),
@@ -250,20 +250,20 @@ pub fn definition(file: &Path, source: &[u8]) -> Definition {
     }
 }
 
-/// How a file is called when something is wrong in it.
-pub fn called(file: &Path) -> String {
+/// The file's name for messages.
+pub fn display_name(file: &Path) -> String {
     if file.as_os_str() == "-" { "<stdin>".to_owned() } else { file.display().to_string() }
 }
 
-/// Whoever has the name already gets a new version.
-async fn apply_one(asking: &Asking, file: &Path, source: &[u8]) -> Result<(WorkflowView, &'static str), Error> {
+/// Creates a workflow, or replaces the one that has the name already.
+async fn apply_one(asking: &CommandContext, file: &Path, source: &[u8]) -> Result<(WorkflowView, &'static str), Error> {
     let definition = definition(file, source);
     let taken = match asking.client.create_workflow(&definition).await {
         Ok(workflow) => return Ok((workflow, "created")),
         Err(error) if error.is(Code::NameTaken) => error,
         Err(error) => return Err(error),
     };
-    // Only a definition the server has understood gets here, so it has a name.
+    // The server has compiled the definition, so it has a name.
     let compiled =
         lang::read(source, validate::guess(file, source)).map_err(|m| m.0).and_then(|tree| lang::compile(&tree));
     let Ok(compiled) = compiled else { return Err(taken) };
@@ -271,7 +271,7 @@ async fn apply_one(asking: &Asking, file: &Path, source: &[u8]) -> Result<(Workf
     let workflow = asking.client.replace_workflow(&compiled.meta.name, &definition).await?;
     let what = match () {
         () if workflow.version != before.version => "replaced",
-        // Its description, its tags or whether it may be started.
+        // A change of description, tags or `enabled` makes no new version.
         () if workflow.updated_at != before.updated_at => "updated",
         () => "unchanged",
     };

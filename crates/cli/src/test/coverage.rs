@@ -1,6 +1,6 @@
 //! Which steps the cases of a definition never ran, and which conditions were never false.
 
-use super::files::Loaded;
+use super::files::LoadedSuite;
 use super::play::Story;
 use kernel::{Plan, StepStatus};
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,14 +16,14 @@ pub struct Covered {
     pub steps: usize,
     /// Names, in the order of the definition.
     pub never_ran: Vec<String>,
-    /// Steps with a condition that no case saw skipped.
+    /// Steps with a condition that were skipped in no case.
     pub never_skipped: Vec<String>,
     ran: BTreeSet<u32>,
     skipped: BTreeSet<u32>,
 }
 
 impl Coverage {
-    pub fn add(&mut self, loaded: &Loaded, story: Option<&Story>) {
+    pub fn add(&mut self, loaded: &LoadedSuite, story: Option<&Story>) {
         let covered = self.definitions.entry(loaded.definition.clone()).or_default();
         if let Some(story) = story {
             covered.ran.extend(story.path());

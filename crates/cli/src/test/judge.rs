@@ -1,4 +1,4 @@
-//! Comparing what was expected with what happened. Pure; every difference is reported, not the first.
+//! Compares what a case expects with what happened. Pure; it reports every difference, not only the first.
 
 use super::play::{Story, Unscripted};
 use engine::PendingCall;
@@ -9,7 +9,7 @@ use serde_json::Value;
 /// One difference.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Mismatch {
-    /// Where the expectation stands in the file, in bytes.
+    /// Where the expectation is in the file, in bytes.
     pub at: Option<usize>,
     /// What differs: `steps.charge.attempts`.
     pub what: String,
@@ -19,8 +19,8 @@ pub struct Mismatch {
 }
 
 impl Mismatch {
-    /// The case could not be played.
-    pub fn trouble(why: String) -> Mismatch {
+    /// The run could not be started.
+    pub fn not_run(why: String) -> Mismatch {
         Mismatch { at: None, what: "run".into(), expected: "a run".into(), got: why, hint: None }
     }
 }
@@ -154,8 +154,8 @@ impl Judge {
     }
 }
 
-/// Objects must have what is expected of them and may have more; lists have the same length; everything else
-/// is equal. A member that is not there is not `null`, but a body that is not there is.
+/// An object must have the expected members and may have more. A list must have the same length. Everything else must
+/// be equal. A missing member does not equal `null`, but a missing body does.
 fn compare(what: &str, at: usize, expected: &Value, got: Option<&Value>, out: &mut Judge) {
     match (expected, got) {
         (Value::Object(wanted), Some(Value::Object(found))) => {
@@ -178,7 +178,7 @@ fn compare(what: &str, at: usize, expected: &Value, got: Option<&Value>, out: &m
     }
 }
 
-/// On one line, not too long, and without characters that could rearrange it.
+/// The text on one line and cut. Control and bidirectional characters are escaped: they could rearrange the line.
 pub fn shown(text: &str) -> String {
     let is_hostile = |c: char| {
         c.is_control() || matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{2028}' | '\u{2029}')
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn objects_may_have_more_and_lists_may_not() {
+    fn objects_may_have_more_members_and_lists_may_not() {
         for (expected, got) in [
             (json!({}), json!({ "a": 1 })),
             (
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn t18_values_are_cut_and_made_harmless() {
+    fn t18_shown_values_are_cut_and_escaped() {
         assert_eq!(shown("a\u{1b}[2J\u{202e}"), "a\\u{1b}[2J\\u{202e}");
         assert_eq!(shown(&"x".repeat(1_000)).chars().count(), SHOWN_MAX + 1);
     }

@@ -1,18 +1,19 @@
-//! Playing one case: a run on an engine of its own, and everything outside of it played from the script.
+//! Runs one case: starts a run on its own engine, and plays the services, workers and callers around it from the
+//! case's script.
 //!
-//! Time is walked from one moment at which something happens to the next. At a moment, what the engine
-//! does by itself comes first (a timer that is due beats an input that arrives with it); then one thing
-//! of the script at a time, each followed until nothing moves: answers in the order of their requests, reports
-//! in the order of their claims, callbacks, the cancel.
+//! The clock jumps from one due time to the next. What the engine does by itself at that time comes first, so a timer
+//! beats an input that is due with it. Then the script acts, one action at a time, and after each one the engine runs
+//! until it is idle. Actions that are due together happen in a fixed order: HTTP answers in the order of their
+//! requests, worker reports in the order of their claims, callbacks, the cancel.
 
 use super::worker;
 use engine::secret::Secret;
-use engine::task_queue::Task;
-use engine::{ClockMode, Engine, FakeNetwork, HttpOptions, Options, PendingCall, Reached, StartRequest};
+use engine::task_queue::ClaimedTask;
+use engine::{ClockMode, Engine, FakeNetwork, FakeResponse, HttpOptions, Options, PendingCall, StartRequest};
 use kernel::run::Phase;
 use kernel::{Answer, Event, OrgId, RunId, Span, Timestamp};
 use lang::Compiled;
-use lang::suite::{Given, Reply, Scripted, When, Worked};
+use lang::suite::{Given, Reply, Scripted, When, WorkerAttempt};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use store::MemoryStore;
@@ -23,16 +24,16 @@ const SEED: u64 = 1;
 const PUBLIC_URL: &str = "http://onward.test";
 const ACTOR: &str = "onward test";
 
-/// What happened.
+/// What happened in a case.
 pub struct Story {
     pub reading: engine::services::Reading,
     pub events: Vec<(u64, Timestamp, Event)>,
     pub calls: Vec<PendingCall>,
-    /// Callbacks that were sent: when, to which step, and what became of them.
+    /// Callbacks that were sent: when, to which step, and the run's answer.
     pub callbacks: Vec<(Timestamp, u32, Answer)>,
-    /// Tasks a worker was given.
-    pub tasks: Vec<Task>,
-    /// What nobody said an answer to; the story ends there.
+    /// Tasks that the worker claimed.
+    pub tasks: Vec<ClaimedTask>,
+    /// A request or task for which the script has no answer; the case ends there.
     pub unscripted: Option<Unscripted>,
     /// Why the run is where it is.
     pub why: String,
@@ -40,7 +41,7 @@ pub struct Story {
 
 pub enum Unscripted {
     Call(PendingCall),
-    Task(Task),
+    Task(ClaimedTask),
 }
 
 impl Story {
@@ -50,7 +51,7 @@ impl Story {
         end.unwrap_or_default().since(self.reading.run.state.created_at)
     }
 
-    /// The steps that began, in that order.
+    /// The steps that began, in the order in which they did.
     pub fn path(&self) -> Vec<u32> {
         let mut path = Vec::new();
         for (_, _, event) in &self.events {
@@ -80,7 +81,7 @@ impl Story {
         self.calls.iter().filter(|call| call.step == key).collect()
     }
 
-    /// What a worker was given for a step, at last.
+    /// The input that the worker got for a step, in its last attempt.
     pub fn input(&self, step: u32) -> Option<serde_json::Value> {
         let task = self.tasks.iter().rev().find(|task| task.step == step)?;
         serde_json::from_slice(&task.input).ok()
@@ -102,12 +103,12 @@ pub async fn play(compiled: &Compiled, now: Timestamp, given: &Given) -> Result<
         retention: None,
     };
     let engine = Engine::open(Arc::new(MemoryStore::default()), options).await.map_err(|e| e.to_string())?;
-    let told = tell(&engine, &fake_network, &secret, compiled, given).await;
+    let story = run_script(&engine, &fake_network, &secret, compiled, given).await;
     engine.stop().await;
-    told.map_err(|error| error.to_string())
+    story.map_err(|error| error.to_string())
 }
 
-async fn tell(
+async fn run_script(
     engine: &Engine,
     fake_network: &FakeNetwork,
     secret: &Secret,
@@ -138,7 +139,7 @@ async fn tell(
         if !tasks.is_empty() {
             match tasks.into_iter().find_map(|task| outside.take_task(task, now)) {
                 Some(task) => break Some(Unscripted::Task(task)),
-                // That they were claimed may have set timers.
+                // The claims may have set timers, so the due time must be read again.
                 None => continue,
             }
         }
@@ -152,35 +153,35 @@ async fn tell(
                 let next = next.unwrap_or(Timestamp::NEVER).min(due);
                 if next == Timestamp::NEVER {
                     return Err(engine::Error::Unavailable(
-                        "nothing will ever move this run on; please report it".into(),
+                        "the run waits, but no timer and no scripted action is left; please report this".into(),
                     ));
                 }
                 engine.virtual_clock.advance(next.since(now)).await?;
             }
         }
     };
-    let (reading, told) = engine.runs.explain(ORG, run, None).await?.ok_or(engine::Error::NotFound("run"))?;
+    let (reading, explanation) = engine.runs.explain(ORG, run, None).await?.ok_or(engine::Error::NotFound("run"))?;
     let events = engine.runs.history(ORG, run).await?.unwrap_or_default();
-    let why = told.map(|told| told.summary).unwrap_or_default();
+    let why = explanation.map(|explanation| explanation.summary).unwrap_or_default();
     let Outside { calls, tasks, called, .. } = outside;
     Ok(Story { reading, events, calls, tasks, callbacks: called, unscripted, why })
 }
 
-/// Everything that is not the engine.
+/// The services, workers and callers around the engine.
 struct Outside<'a> {
     given: &'a Given,
-    /// What is going to happen, earliest first; of the same moment in the order of [`Act`].
-    acts: BTreeSet<(Timestamp, Act)>,
-    /// Callbacks to steps that have not begun to wait.
+    /// Actions to come, earliest first; those of the same time in the order of [`Act`].
+    acts: BTreeSet<(Timestamp, ScriptedAction)>,
+    /// Steps with a callback that have not begun to wait yet.
     expected: BTreeSet<u32>,
     calls: Vec<PendingCall>,
-    tasks: Vec<Task>,
+    tasks: Vec<ClaimedTask>,
     called: Vec<(Timestamp, u32, Answer)>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Act {
-    /// A sign of life for the nth of `tasks`.
+enum ScriptedAction {
+    /// A heartbeat for the nth of `tasks`.
     Beat(usize),
     /// The answer to the nth of `calls`.
     Reply(usize),
@@ -197,34 +198,35 @@ impl<'a> Outside<'a> {
         for (step, callback) in &given.callbacks {
             match callback.when {
                 When::Never => {}
-                When::At(span) => drop(acts.insert((start.after(span), Act::Callback(*step)))),
+                When::At(span) => drop(acts.insert((start.after(span), ScriptedAction::Callback(*step)))),
                 When::After(_) => drop(expected.insert(*step)),
             }
         }
-        acts.extend(given.cancel_after.map(|span| (start.after(span), Act::Cancel)));
+        acts.extend(given.cancel_after.map(|span| (start.after(span), ScriptedAction::Cancel)));
         Outside { given, acts, expected, calls: Vec::new(), tasks: Vec::new(), called: Vec::new() }
     }
 
-    /// A request arrives. Handed back when the script has no answer to it.
+    /// A request arrives. Returns it if the script has no answer for it.
     fn take(&mut self, call: PendingCall, now: Timestamp) -> Option<PendingCall> {
         let Some(scripted) = self.script(&call) else { return Some(call) };
         let took = time_of(scripted, &call);
-        self.acts.insert((now.after(took), Act::Reply(self.calls.len())));
+        self.acts.insert((now.after(took), ScriptedAction::Reply(self.calls.len())));
         self.calls.push(call);
         None
     }
 
-    /// A task was claimed. Handed back when the script has no answer to it.
-    fn take_task(&mut self, task: Task, now: Timestamp) -> Option<Task> {
+    /// A task was claimed. Returns it if the script has no answer for it.
+    fn take_task(&mut self, task: ClaimedTask, now: Timestamp) -> Option<ClaimedTask> {
         let Some(worked) = self.worked(&task) else { return Some(task) };
         let (nth, took) = (self.tasks.len(), worked.took);
-        self.acts.insert((now.after(took), Act::Report(nth)));
-        self.acts.extend(worker::beat(&task, took).map(|span| (now.after(span), Act::Beat(nth))));
+        self.acts.insert((now.after(took), ScriptedAction::Report(nth)));
+        self.acts
+            .extend(worker::heartbeat_interval(&task, took).map(|span| (now.after(span), ScriptedAction::Beat(nth))));
         self.tasks.push(task);
         None
     }
 
-    fn worked(&self, task: &Task) -> Option<&'a Worked> {
+    fn worked(&self, task: &ClaimedTask) -> Option<&'a WorkerAttempt> {
         let attempts = self.given.tasks.get(&task.step)?;
         attempts.get(task.attempt as usize - 1).or(attempts.last())
     }
@@ -238,13 +240,13 @@ impl<'a> Outside<'a> {
         !self.expected.is_empty()
     }
 
-    /// Looks for steps that have begun to wait.
+    /// Schedules the callbacks of steps that have begun to wait.
     fn watch(&mut self, run: &kernel::Run, now: Timestamp) {
         let given = self.given;
         let acts = &mut self.acts;
         self.expected.retain(|step| match (&run.step(*step).phase, given.callbacks[step].when) {
             (Phase::Waiting { .. }, When::After(span)) => {
-                acts.insert((now.after(span), Act::Callback(*step)));
+                acts.insert((now.after(span), ScriptedAction::Callback(*step)));
                 false
             }
             (Phase::Done { .. }, _) => false,
@@ -256,7 +258,7 @@ impl<'a> Outside<'a> {
         self.acts.first().map(|(at, _)| *at)
     }
 
-    /// Does what is next.
+    /// Takes the next action.
     async fn act(
         &mut self,
         engine: &Engine,
@@ -266,41 +268,41 @@ impl<'a> Outside<'a> {
         run: RunId,
     ) -> Result<(), engine::Error> {
         match self.acts.pop_first() {
-            Some((_, Act::Reply(nth))) => {
+            Some((_, ScriptedAction::Reply(nth))) => {
                 let call = &self.calls[nth];
                 let Some(scripted) = self.script(call) else { return Ok(()) };
                 let took = time_of(scripted, call);
                 let reached = match &scripted.reply {
-                    _ if took >= call.timeout => Reached::Nothing,
-                    Reply::Nothing => Reached::Nothing,
-                    Reply::Network(why) => Reached::Network(why.clone()),
+                    _ if took >= call.timeout => FakeResponse::Nothing,
+                    Reply::Nothing => FakeResponse::Nothing,
+                    Reply::Network(why) => FakeResponse::Network(why.clone()),
                     Reply::Response { status, headers, body } => {
-                        Reached::Response { status: *status, headers: headers.clone(), body: body.clone().into() }
+                        FakeResponse::Response { status: *status, headers: headers.clone(), body: body.clone().into() }
                     }
                 };
-                // Nobody may want it any more; then it is not missed.
+                // The step may have ended already; then the answer is dropped.
                 fake_network.answer(call.number, reached, took);
             }
-            Some((at, Act::Beat(nth))) => {
+            Some((at, ScriptedAction::Beat(nth))) => {
                 let task = &self.tasks[nth];
-                worker::stay_alive(engine, task).await?;
+                worker::send_heartbeat(engine, task).await?;
                 let next = at.after(Span(task.lease.0 / 2));
-                if self.acts.iter().any(|(due, act)| *act == Act::Report(nth) && *due > next) {
-                    self.acts.insert((next, Act::Beat(nth)));
+                if self.acts.iter().any(|(due, act)| *act == ScriptedAction::Report(nth) && *due > next) {
+                    self.acts.insert((next, ScriptedAction::Beat(nth)));
                 }
             }
-            Some((_, Act::Report(nth))) => {
+            Some((_, ScriptedAction::Report(nth))) => {
                 let task = &self.tasks[nth];
                 if let Some(worked) = self.worked(task) {
                     worker::report(engine, task, worked).await?;
                 }
             }
-            Some((at, Act::Callback(step))) => {
+            Some((at, ScriptedAction::Callback(step))) => {
                 let token = secret.token(run, &compiled.plan.node(step).key);
                 let answer = engine.runs.callback(&token, self.given.callbacks[&step].body.clone().into()).await?;
                 self.called.push((at, step, answer));
             }
-            Some((_, Act::Cancel)) => {
+            Some((_, ScriptedAction::Cancel)) => {
                 engine.runs.cancel(ORG, run, ACTOR.into(), "cancel_after".into()).await?;
             }
             None => {}
@@ -309,7 +311,7 @@ impl<'a> Outside<'a> {
     }
 }
 
-/// How long the attempt takes: what the script says, but no longer than the attempt may.
+/// How long the attempt takes: as long as the script says, but at most the attempt's timeout.
 fn time_of(scripted: &Scripted, call: &PendingCall) -> Span {
     match scripted.reply {
         Reply::Nothing => call.timeout,

@@ -1,11 +1,11 @@
-//! What people, scripts and build servers read: a line for each case, what differed and why; JSON; JUnit.
+//! The report, for people (a line for each case, what differed and why), scripts (JSON) and build servers (JUnit).
 //!
-//! Results go to standard output as they come. What is wrong with files goes to standard error, as
-//! `onward validate` shows it.
+//! Results go to standard output as they come. Problems of files go to standard error, in the format of
+//! `onward validate`.
 
-use super::Outcome;
+use super::CaseOutcome;
 use super::coverage::Coverage;
-use super::files::{LoadFailure, Loaded};
+use super::files::{FileFailure, LoadedSuite};
 use super::judge::{Mismatch, shown};
 use super::play::Story;
 use crate::{problems, validate};
@@ -15,7 +15,7 @@ use std::fmt::Write as _;
 use std::io::Write as _;
 use std::time::Duration;
 
-pub struct Report {
+pub struct TestReport {
     is_json: bool,
     is_verbose: bool,
     pub passed: usize,
@@ -32,22 +32,22 @@ struct JunitSuite {
     cases: Vec<(String, f64, Option<String>)>,
 }
 
-impl Report {
-    pub fn new(is_json: bool, is_verbose: bool) -> Report {
-        Report { is_json, is_verbose, passed: 0, failed: 0, broken: 0, files: 0, suites: Vec::new() }
+impl TestReport {
+    pub fn new(is_json: bool, is_verbose: bool) -> TestReport {
+        TestReport { is_json, is_verbose, passed: 0, failed: 0, broken: 0, files: 0, suites: Vec::new() }
     }
 
     /// A file that cannot be used.
-    pub fn broken(&mut self, trouble: &LoadFailure) {
+    pub fn broken(&mut self, failure: &FileFailure) {
         self.broken += 1;
-        let (path, text, listed) = match trouble {
-            LoadFailure::Words { path, message } => {
+        let (path, text, listed) = match failure {
+            FileFailure::Words { path, message } => {
                 if !self.is_json {
                     eprintln!("error: {}: {message}", path.display());
                 }
                 (path, message.clone(), vec![json!({ "message": message })])
             }
-            LoadFailure::Problems { path, source, problems: found } => {
+            FileFailure::Problems { path, source, problems: found } => {
                 if !self.is_json {
                     let shown: Vec<problems::Shown> = found.iter().map(Into::into).collect();
                     problems::show(&path.display().to_string(), &String::from_utf8_lossy(source), &shown);
@@ -63,7 +63,7 @@ impl Report {
         self.suites.push(JunitSuite { file, cases: vec![("the file can be used".into(), 0.0, Some(text))] });
     }
 
-    pub fn begin(&mut self, loaded: &Loaded, cases: usize) {
+    pub fn begin(&mut self, loaded: &LoadedSuite, cases: usize) {
         if cases == 0 {
             return;
         }
@@ -74,12 +74,12 @@ impl Report {
         }
     }
 
-    pub fn add(&mut self, loaded: &Loaded, outcome: Outcome) {
+    pub fn add(&mut self, loaded: &LoadedSuite, outcome: CaseOutcome) {
         let has_passed = outcome.mismatches.is_empty();
         *if has_passed { &mut self.passed } else { &mut self.failed } += 1;
         match self.is_json {
             true => print(&format!("{}\n", self.as_json(loaded, &outcome))),
-            false => print(&self.as_words(loaded, &outcome)),
+            false => print(&self.as_text(loaded, &outcome)),
         }
         if let Some(suite) = self.suites.last_mut() {
             let lines = outcome.mismatches.iter().map(|mismatch| line(loaded, mismatch));
@@ -127,7 +127,7 @@ impl Report {
         print(&format!("{text} ({} ms)\n", took.as_millis()));
     }
 
-    fn as_words(&self, loaded: &Loaded, outcome: &Outcome) -> String {
+    fn as_text(&self, loaded: &LoadedSuite, outcome: &CaseOutcome) -> String {
         let word = if outcome.mismatches.is_empty() { "ok    " } else { "FAILED" };
         let mut out = format!("  {word}  {}", outcome.case.name);
         let _ = match &outcome.story {
@@ -152,7 +152,7 @@ impl Report {
         out
     }
 
-    fn as_json(&self, loaded: &Loaded, outcome: &Outcome) -> Value {
+    fn as_json(&self, loaded: &LoadedSuite, outcome: &CaseOutcome) -> Value {
         let place = |at: usize| {
             let (line, column) = loaded.tree.place(at);
             json!({ "line": line, "column": column })
@@ -179,7 +179,7 @@ impl Report {
         object
     }
 
-    /// As build servers read it.
+    /// The report as JUnit XML.
     pub fn junit(&self) -> String {
         let mut out = String::from("<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<testsuites>\n");
         for JunitSuite { file, cases } in &self.suites {
@@ -212,7 +212,7 @@ impl Report {
 }
 
 /// `order.test.yaml:12:15 status: expected completed, got failed`
-fn line(loaded: &Loaded, mismatch: &Mismatch) -> String {
+fn line(loaded: &LoadedSuite, mismatch: &Mismatch) -> String {
     let Mismatch { at, what, expected, got, .. } = mismatch;
     let place = at.map(|at| {
         let (line, column) = loaded.tree.place(at);
@@ -236,7 +236,7 @@ fn run(story: &Story) -> Value {
     })
 }
 
-/// One line for each event: how long after the start, what, which step, which attempt, and what else counts.
+/// One line for each event: time since the start, name, step, attempt and error.
 fn events(story: &Story) -> Vec<String> {
     let plan = &story.reading.version.plan;
     let start = story.reading.run.state.created_at;
@@ -291,7 +291,7 @@ fn escaped(text: &str) -> String {
             '>' => out.push_str("&gt;"),
             '"' => out.push_str("&quot;"),
             '\n' => out.push_str("&#10;"),
-            // XML has no way to say these.
+            // XML 1.0 cannot represent these.
             c if c.is_control() => out.push('\u{fffd}'),
             c => out.push(c),
         }
@@ -300,6 +300,6 @@ fn escaped(text: &str) -> String {
 }
 
 fn print(text: &str) {
-    // Whoever stopped reading does not want the rest.
+    // A closed pipe is no error: the reader, such as `head`, has seen enough.
     let _ = std::io::stdout().lock().write_all(text.as_bytes());
 }

@@ -1,21 +1,21 @@
-//! The worker of a case: it claims every task the moment there is one, and reports what the script says.
+//! The worker of a case. It claims every task as soon as it is ready, and reports what the script says.
 
 use engine::Engine;
 use engine::services::{Heartbeat, ReportOutcome, Reported, TaskKey, TaskReport, WorkRequest};
-use engine::task_queue::Task;
+use engine::task_queue::ClaimedTask;
 use kernel::event::Failure;
 use kernel::{OrgId, Span};
-use lang::suite::{Report, Worked};
+use lang::suite::{GivenReport, WorkerAttempt};
 use std::time::Duration;
 
 const NAME: &str = "onward test";
-/// Longer than any run lasts. Steps that want to hear of their worker more often get shorter ones.
+/// Longer than any run lasts. A step with a heartbeat timeout gets a shorter lease.
 const LEASE: Span = Span::from_days(1_000);
 /// More than a run has steps.
 const CREDITS: u32 = 100_000;
 
-/// Everything that can be claimed now.
-pub async fn claim(engine: &Engine, org: OrgId) -> Result<Vec<Task>, engine::Error> {
+/// Claims every ready task.
+pub async fn claim(engine: &Engine, org: OrgId) -> Result<Vec<ClaimedTask>, engine::Error> {
     let request = WorkRequest {
         worker: NAME.into(),
         types: vec!["%".into()],
@@ -31,38 +31,37 @@ pub async fn claim(engine: &Engine, org: OrgId) -> Result<Vec<Task>, engine::Err
     Ok(engine.tasks.work(org, request).await?.handed.tasks)
 }
 
-/// How long a worker may be silent before it is taken for dead, if that is less than the report takes.
-pub fn beat(task: &Task, took: Span) -> Option<Span> {
+/// The time between two heartbeats, if the task takes longer than its lease.
+pub fn heartbeat_interval(task: &ClaimedTask, took: Span) -> Option<Span> {
     Some(Span(task.lease.0 / 2)).filter(|_| took >= task.lease)
 }
 
-/// Nobody may have the task any more; then nothing is kept alive.
-pub async fn stay_alive(engine: &Engine, task: &Task) -> Result<(), engine::Error> {
+/// Sends a heartbeat. It has no effect if the lease has been lost.
+pub async fn send_heartbeat(engine: &Engine, task: &ClaimedTask) -> Result<(), engine::Error> {
     let (extend, progress) = (None, None);
     let heartbeat = Heartbeat { task: key(task), fence: Some(task.fence), extend, progress };
     engine.tasks.heartbeat(task.org, heartbeat).await.map(drop)
 }
 
-/// Says how the attempt ended. Nobody may want to know any more; then it is not missed.
-pub async fn report(engine: &Engine, task: &Task, worked: &Worked) -> Result<(), engine::Error> {
+/// Reports how the attempt ended. The report has no effect if the lease has been lost.
+pub async fn report(engine: &Engine, task: &ClaimedTask, worked: &WorkerAttempt) -> Result<(), engine::Error> {
     let outcome = match &worked.report {
-        Report::Result(result) => ReportOutcome::Done(result.to_string().into()),
-        Report::Error { message, code, is_final, retry_after } => {
+        GivenReport::Result(result) => ReportOutcome::Done(result.to_string().into()),
+        GivenReport::Error { message, code, is_final, retry_after } => {
             let code = code.as_deref().unwrap_or("worker_error");
             let failure = Failure::new(code, message.clone());
             ReportOutcome::Failed { failure, is_final: *is_final, retry_after: *retry_after }
         }
-        Report::Snooze(span) => ReportOutcome::Snoozed(*span),
+        GivenReport::Snooze(span) => ReportOutcome::Snoozed(*span),
     };
     match engine.tasks.report(task.org, TaskReport { task: key(task), fence: Some(task.fence), outcome }).await? {
-        Reported::TooLarge => Err(engine::Error::Refused(format!(
-            "the result of `{}` would make the run larger than it may be",
-            task.step_key
-        ))),
+        Reported::TooLarge => {
+            Err(engine::Error::Refused(format!("the result of `{}` makes the run larger than 16 MiB", task.step_key)))
+        }
         _ => Ok(()),
     }
 }
 
-fn key(task: &Task) -> TaskKey {
+fn key(task: &ClaimedTask) -> TaskKey {
     TaskKey { run: task.run, step: (!task.is_plain).then_some(task.step) }
 }

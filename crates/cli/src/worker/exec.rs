@@ -1,13 +1,14 @@
-//! One task as one process.
+//! Runs one process for one attempt at a task.
 //!
 //! ```text
 //!   input ─▶ stdin   stdout ─▶ result    stderr ─▶ lines of the task's history, and the message of a failure
-//!   exit 0 done · 100 failed for good · 101 snooze · anything else may be tried again
+//!   exit 0 succeeded · 100 failed, no retry · 101 snooze · any other code failed, may be retried
 //! ```
 //!
-//! The process leads a group of its own. Whatever ends the attempt ends the whole group, so nothing it started stays.
+//! The process leads a process group of its own. When the attempt ends, the whole group is killed, so no process that
+//! the command started is left behind.
 
-use client::worker::{Context, Error, Level, Result};
+use client::worker::{Context, Error, LogLevel, Result};
 use kernel::Span;
 use rustix::process::{Pid, Signal, kill_process_group};
 use serde_json::Value;
@@ -22,33 +23,33 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::process::Child;
 use tokio::time::{sleep, timeout};
 
-/// Between SIGTERM and SIGKILL.
+/// The time between SIGTERM and SIGKILL.
 pub const KILL_AFTER: Duration = Duration::from_secs(5);
-/// A process that has ended may have left its output to others; they get this long.
+/// After the process has ended, its children may still hold its output open. They get this long.
 const OUTPUT_AFTER: Duration = Duration::from_secs(1);
 const RESULT_MAX: usize = 1024 * 1024;
-/// Of standard error: how much of the end is a failure's message, and how much becomes history.
+/// Of standard error: how much of the end becomes a failure's message, and how much goes into the task's history.
 const MESSAGE_MAX: usize = 4 * 1024;
 const LINE_MAX: usize = 4 * 1024;
 const LINES_MAX: usize = 1_000;
 
-/// Exit codes with a meaning of their own; 75 (`EX_TEMPFAIL`) is one of all the others.
+/// Exit codes with a meaning of their own. 75 (`EX_TEMPFAIL`) has none: it fails the attempt like any other code.
 const EXIT_FINAL: i32 = 100;
 const EXIT_SNOOZE: i32 = 101;
 
 pub struct Command {
     pub line: String,
     pub timeout: Option<Duration>,
-    /// For handlers that ask the server something themselves.
+    /// The server's address, for commands that call the API themselves.
     pub url: String,
 }
 
-/// The processes of one attempt. Dropped, they are killed.
-struct Group {
+/// The processes of one attempt. Dropping it kills them.
+struct ProcessGroup {
     leader: Option<Pid>,
 }
 
-impl Group {
+impl ProcessGroup {
     fn signal(&self, signal: Signal) {
         if let Some(leader) = self.leader {
             let _ = kill_process_group(leader, signal);
@@ -56,7 +57,7 @@ impl Group {
     }
 }
 
-impl Drop for Group {
+impl Drop for ProcessGroup {
     fn drop(&mut self) {
         self.signal(Signal::KILL);
     }
@@ -66,23 +67,23 @@ impl Drop for Group {
 #[derive(Default)]
 struct Written {
     out: Vec<u8>,
-    is_too_long: bool,
-    /// The end of standard error.
+    is_too_large: bool,
+    /// The last bytes of standard error.
     tail: Vec<u8>,
 }
 
-/// What is read and written while the process runs.
-struct Talk<'a>(Option<Pin<Box<dyn Future<Output = ()> + Send + 'a>>>);
+/// The future that writes the process's input and reads its output; none once it has finished.
+struct ProcessIo<'a>(Option<Pin<Box<dyn Future<Output = ()> + Send + 'a>>>);
 
-impl Talk<'_> {
+impl ProcessIo<'_> {
     fn has_ended(&self) -> bool {
         self.0.is_none()
     }
 
-    /// May be given up and called again.
+    /// May be cancelled and called again.
     async fn ends(&mut self) {
-        if let Some(talk) = &mut self.0 {
-            talk.await;
+        if let Some(io) = &mut self.0 {
+            io.await;
             self.0 = None;
         }
     }
@@ -113,44 +114,45 @@ impl Command {
             .kill_on_drop(true)
             .spawn()
             .map_err(|e| Error::retry(format!("cannot start the command: {e}")).code("exec_failed"))?;
-        let group = Group { leader: child.id().and_then(|id| Pid::from_raw(id as i32)) };
+        let group = ProcessGroup { leader: child.id().and_then(|id| Pid::from_raw(id as i32)) };
         let written = Mutex::new(Written::default());
         let (stdin, stdout, stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
-        let talk = async {
-            let give = async {
+        let io = async {
+            let write_input = async {
                 if let Some(mut stdin) = stdin {
-                    // It may end without reading.
+                    // The command may end without reading its input.
                     let _ = stdin.write_all(input.get().as_bytes()).await;
                 }
             };
-            tokio::join!(give, keep(stdout, &written), listen(stderr, &written, context));
+            tokio::join!(write_input, read_result(stdout, &written), read_log(stderr, &written, context));
         };
-        let mut talk = Talk(Some(Box::pin(talk)));
-        let end = self.until_it_ends(&mut child, &mut talk, &group, context).await?;
-        // Whoever else has its output open is of the group, and ends with it.
-        if timeout(OUTPUT_AFTER, talk.ends()).await.is_err() {
+        let mut io = ProcessIo(Some(Box::pin(io)));
+        let end = self.wait_for_end(&mut child, &mut io, &group, context).await?;
+        // Only processes of the group can hold the output open; killing the group closes it.
+        if timeout(OUTPUT_AFTER, io.ends()).await.is_err() {
             group.signal(Signal::KILL);
-            let _ = timeout(OUTPUT_AFTER, talk.ends()).await;
+            let _ = timeout(OUTPUT_AFTER, io.ends()).await;
         }
-        drop(talk);
+        drop(io);
         drop(group);
         let written = written.into_inner().unwrap_or_default();
         match end {
-            End::Cancelled => Err(Error::retry("the command was stopped: nobody wants its result")),
+            End::Cancelled => Err(Error::retry("the command was stopped: its task was cancelled or its lease lost")),
             End::TimedOut => {
                 let limit = self.timeout.unwrap_or_default();
                 Err(Error::retry(format!("the command was stopped after {limit:?}")).code("timeout"))
             }
-            End::Exited(status) => said(status, &written),
+            End::Exited(status) => outcome_of(status, &written),
         }
     }
 
-    /// Waits for the process, as long as it is wanted and may take; then it is asked to end, then made to.
-    async fn until_it_ends(
+    /// Waits until the process ends, the attempt is cancelled, or the time is up. In the last two cases sends SIGTERM,
+    /// and SIGKILL after [`KILL_AFTER`].
+    async fn wait_for_end(
         &self,
         child: &mut Child,
-        talk: &mut Talk<'_>,
-        group: &Group,
+        io: &mut ProcessIo<'_>,
+        group: &ProcessGroup,
         context: &Context,
     ) -> Result<End> {
         let limit = async {
@@ -163,44 +165,46 @@ impl Command {
         let end = loop {
             tokio::select! {
                 status = child.wait() => return Ok(End::Exited(status?)),
-                () = talk.ends(), if !talk.has_ended() => {}
+                () = io.ends(), if !io.has_ended() => {}
                 () = context.cancelled() => break End::Cancelled,
                 () = &mut limit => break End::TimedOut,
             }
         };
         group.signal(Signal::TERM);
-        let mut patience = pin!(sleep(KILL_AFTER));
+        let mut kill_timer = pin!(sleep(KILL_AFTER));
         loop {
             tokio::select! {
                 status = child.wait() => { status?; }
-                () = talk.ends(), if !talk.has_ended() => continue,
-                () = &mut patience => { group.signal(Signal::KILL); child.wait().await?; }
+                () = io.ends(), if !io.has_ended() => continue,
+                () = &mut kill_timer => { group.signal(Signal::KILL); child.wait().await?; }
             }
             return Ok(end);
         }
     }
 }
 
-/// What the exit code and the output come to.
-fn said(status: ExitStatus, written: &Written) -> Result<Box<RawValue>> {
+/// The outcome of the attempt, from the exit code and the output.
+fn outcome_of(status: ExitStatus, written: &Written) -> Result<Box<RawValue>> {
     let tail = String::from_utf8_lossy(&written.tail);
-    let message = |otherwise: String| match tail.trim() {
-        "" => otherwise,
-        said => said.to_owned(),
+    let message = |default: String| match tail.trim() {
+        "" => default,
+        text => text.to_owned(),
     };
     match (status.code(), status.signal()) {
-        (Some(0), _) if written.is_too_long => {
+        (Some(0), _) if written.is_too_large => {
             Err(Error::fail(format!("the result is longer than {RESULT_MAX} bytes")).code("result_too_large"))
         }
         (Some(0), _) => result(&written.out),
-        (Some(EXIT_SNOOZE), _) => Err(match pause(&written.out) {
-            Some(pause) => Error::snooze(pause),
+        (Some(EXIT_SNOOZE), _) => Err(match snooze(&written.out) {
+            Some(snooze) => Error::snooze(snooze),
             None => {
-                let message = "to snooze, print for how long: seconds, or a duration such as 5m, up to 30d";
+                let message = "exit code 101 needs a time on stdout: seconds, or a duration such as 5m, up to 30d";
                 Error::retry(message).code("exit_101")
             }
         }),
-        (Some(EXIT_FINAL), _) => Err(Error::fail(message("the command failed for good".into())).code("exit_100")),
+        (Some(EXIT_FINAL), _) => {
+            Err(Error::fail(message("the command failed (exit code 100)".into())).code("exit_100"))
+        }
         (Some(code), _) => {
             Err(Error::retry(message(format!("the command ended with exit code {code}"))).code(format!("exit_{code}")))
         }
@@ -212,7 +216,7 @@ fn said(status: ExitStatus, written: &Written) -> Result<Box<RawValue>> {
     }
 }
 
-/// JSON as it is; other text as a string, nothing as null.
+/// JSON stays as it is; other text becomes a string, no output becomes null.
 fn result(out: &[u8]) -> Result<Box<RawValue>> {
     let text = String::from_utf8_lossy(out);
     let text = text.strip_suffix('\n').unwrap_or(&text);
@@ -223,18 +227,18 @@ fn result(out: &[u8]) -> Result<Box<RawValue>> {
     Ok(json.or_else(|_| to_raw_value(&Value::String(text.to_owned())))?)
 }
 
-/// Seconds, or a duration as everywhere.
-fn pause(out: &[u8]) -> Option<Duration> {
+/// Seconds, or a duration such as `5m`.
+fn snooze(out: &[u8]) -> Option<Duration> {
     let text = std::str::from_utf8(out).ok()?.trim();
-    let pause = match text.parse::<f64>() {
+    let snooze = match text.parse::<f64>() {
         Ok(seconds) => Duration::try_from_secs_f64(seconds).ok()?,
         Err(_) => Duration::from_micros(Span::parse(text)?.0),
     };
-    (pause <= Duration::from_secs(30 * 86_400)).then_some(pause)
+    (snooze <= Duration::from_secs(30 * 86_400)).then_some(snooze)
 }
 
-/// Reads a result, all of it, and keeps as much as a result may be.
-async fn keep(from: Option<impl AsyncRead + Unpin>, written: &Mutex<Written>) {
+/// Reads standard output to its end and keeps it, unless it is longer than a result may be.
+async fn read_result(from: Option<impl AsyncRead + Unpin>, written: &Mutex<Written>) {
     let Some(mut from) = from else { return };
     let mut buffer = vec![0; 16 * 1024];
     while let Ok(count @ 1..) = from.read(&mut buffer).await {
@@ -242,53 +246,53 @@ async fn keep(from: Option<impl AsyncRead + Unpin>, written: &Mutex<Written>) {
         if written.out.len() + count <= RESULT_MAX {
             written.out.extend_from_slice(&buffer[..count]);
         } else {
-            written.is_too_long = true;
+            written.is_too_large = true;
         }
     }
 }
 
-/// Reads standard error: each line goes into the task's history, the end is kept.
-async fn listen(from: Option<impl AsyncRead + Unpin>, written: &Mutex<Written>, context: &Context) {
+/// Reads standard error: each line goes into the task's history, and the last bytes are kept.
+async fn read_log(from: Option<impl AsyncRead + Unpin>, written: &Mutex<Written>, context: &Context) {
     let Some(mut from) = from else { return };
-    let mut lines = Lines::default();
+    let mut lines = OutputLines::default();
     let mut buffer = vec![0; 16 * 1024];
     while let Ok(count @ 1..) = from.read(&mut buffer).await {
         lines.push(&buffer[..count], &mut |level, line| context.log_at(level, line));
         let Ok(mut written) = written.lock() else { return };
         written.tail.extend_from_slice(&buffer[..count]);
-        let beyond = written.tail.len().saturating_sub(MESSAGE_MAX);
-        written.tail.drain(..beyond);
+        let excess = written.tail.len().saturating_sub(MESSAGE_MAX);
+        written.tail.drain(..excess);
     }
     lines.end(&mut |level, line| context.log_at(level, line));
 }
 
-/// Bytes in, lines out: not too long, and not too many.
+/// Splits bytes into lines. Cuts long lines, and drops lines beyond a number.
 #[derive(Default)]
-struct Lines {
+struct OutputLines {
     partial: Vec<u8>,
     count: usize,
 }
 
-impl Lines {
-    fn push(&mut self, bytes: &[u8], tell: &mut impl FnMut(Level, String)) {
+impl OutputLines {
+    fn push(&mut self, bytes: &[u8], log: &mut impl FnMut(LogLevel, String)) {
         for part in bytes.split_inclusive(|byte| *byte == b'\n') {
             for piece in part.chunks(LINE_MAX) {
                 if self.partial.len() + piece.len() > LINE_MAX {
-                    self.tell(tell);
+                    self.log(log);
                 }
                 self.partial.extend_from_slice(piece);
             }
             if part.ends_with(b"\n") {
-                self.tell(tell);
+                self.log(log);
             }
         }
     }
 
-    fn end(&mut self, tell: &mut impl FnMut(Level, String)) {
-        self.tell(tell);
+    fn end(&mut self, log: &mut impl FnMut(LogLevel, String)) {
+        self.log(log);
     }
 
-    fn tell(&mut self, tell: &mut impl FnMut(Level, String)) {
+    fn log(&mut self, log: &mut impl FnMut(LogLevel, String)) {
         let line = std::mem::take(&mut self.partial);
         let text = String::from_utf8_lossy(&line);
         let text = text.trim_end();
@@ -297,8 +301,8 @@ impl Lines {
         }
         self.count += 1;
         match self.count {
-            0..=LINES_MAX => tell(Level::Info, text.to_owned()),
-            n if n == LINES_MAX + 1 => tell(Level::Warning, format!("lines after the first {LINES_MAX} are not kept")),
+            0..=LINES_MAX => log(LogLevel::Info, text.to_owned()),
+            n if n == LINES_MAX + 1 => log(LogLevel::Warning, format!("only the first {LINES_MAX} lines are kept")),
             _ => {}
         }
     }
@@ -309,7 +313,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn output_is_json_text_or_nothing() {
+    fn a_result_is_json_text_or_null() {
         for (out, expected) in [
             ("{\"a\": 1}\n", "{\"a\": 1}"),
             ("", "null"),
@@ -324,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pause_is_seconds_or_a_duration() {
+    fn a_snooze_is_seconds_or_a_duration() {
         for (out, expected) in [
             ("90\n", Some(90_000)),
             ("1.5", Some(1_500)),
@@ -336,39 +340,39 @@ mod tests {
             ("soon", None),
             ("inf", None),
         ] {
-            assert_eq!(pause(out.as_bytes()).map(|p| p.as_millis()), expected, "{out:?}");
+            assert_eq!(snooze(out.as_bytes()).map(|p| p.as_millis()), expected, "{out:?}");
         }
     }
 
     #[test]
-    fn exit_codes_decide() {
+    fn the_exit_code_decides_the_outcome() {
         let written = Written { tail: b"no paper\n".to_vec(), ..Written::default() };
         for (raw, code) in [(1 << 8, "exit_1"), (75 << 8, "exit_75"), (100 << 8, "exit_100"), (9, "signal_9")] {
-            let error = said(ExitStatus::from_raw(raw), &written).unwrap_err();
+            let error = outcome_of(ExitStatus::from_raw(raw), &written).unwrap_err();
             assert!(format!("{error:?}").contains(&format!("{code:?}")), "{error:?}");
             assert_eq!(error.to_string(), "no paper");
             let is_final = format!("{error:?}").contains("Final");
             assert_eq!(is_final, code == "exit_100");
         }
-        let long = Written { is_too_long: true, ..Written::default() };
-        assert!(said(ExitStatus::from_raw(0), &long).is_err());
-        let quiet = said(ExitStatus::from_raw(3 << 8), &Written::default()).unwrap_err();
+        let long = Written { is_too_large: true, ..Written::default() };
+        assert!(outcome_of(ExitStatus::from_raw(0), &long).is_err());
+        let quiet = outcome_of(ExitStatus::from_raw(3 << 8), &Written::default()).unwrap_err();
         assert_eq!(quiet.to_string(), "the command ended with exit code 3");
     }
 
     #[test]
     fn lines_are_cut_and_counted() {
-        let mut told = Vec::new();
-        let mut lines = Lines::default();
+        let mut logged = Vec::new();
+        let mut lines = OutputLines::default();
         for chunk in [&b"one\ntw"[..], b"o\n\n", &[b'x'; 9_000], b"\nlast"] {
-            lines.push(chunk, &mut |_, line| told.push(line));
+            lines.push(chunk, &mut |_, line| logged.push(line));
         }
-        lines.end(&mut |_, line| told.push(line));
-        let lengths: Vec<usize> = told.iter().map(String::len).collect();
+        lines.end(&mut |_, line| logged.push(line));
+        let lengths: Vec<usize> = logged.iter().map(String::len).collect();
         assert_eq!(lengths, [3, 3, 4_096, 4_096, 808, 4], "{lengths:?}");
         let mut many = Vec::new();
         lines.push("y\n".repeat(2_000).as_bytes(), &mut |level, line| many.push((level, line)));
-        assert_eq!(many.last().unwrap().0, Level::Warning);
+        assert_eq!(many.last().unwrap().0, LogLevel::Warning);
         assert_eq!(many.len(), LINES_MAX - 6 + 1);
     }
 }

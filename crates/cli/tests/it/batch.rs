@@ -32,7 +32,7 @@ fn decision_11_a_batch_starts_its_runs_in_order() {
 }
 
 #[test]
-fn decision_11_one_bad_item_is_every_problem_and_no_run() {
+fn decision_11_one_bad_item_starts_no_run_and_every_problem_is_reported() {
     let server = Server::start();
     let workflow = server.workflow("a: {noop: {}}");
     let items = json!([{ "body": 1 }, { "body": 2, "idempotency_key": "" }, 7, { "body": 3, "when": "now" },
@@ -85,7 +85,7 @@ fn decision_11_a_repeated_batch_starts_nothing_twice() {
     let items = json!([item(0, "k0"), item(1, "k1"), item(0, "k0"), { "body": 9 }]);
     let first = trigger(&server, &workflow, &items).data(201);
     let runs = ids(&first);
-    assert_eq!((&runs[1], &runs[2]), (&single, &runs[0]), "the same request, whichever way it came");
+    assert_eq!((&runs[1], &runs[2]), (&single, &runs[0]), "a single start and a batch share keys");
     let flags = |data: &Value| -> Vec<bool> {
         data.as_array().unwrap().iter().map(|item| item["deduplicated"] == true).collect()
     };
@@ -93,7 +93,7 @@ fn decision_11_a_repeated_batch_starts_nothing_twice() {
     let again = trigger(&server, &workflow, &items).data(201);
     assert_eq!((&ids(&again)[..3], flags(&again)), (&runs[..3], vec![true, true, true, false]));
     assert_eq!(server.list("/api/v1/runs").len(), 4);
-    // A key of another request refuses all of it, and says which.
+    // A key that another request used refuses the whole batch, and the error names the item.
     let clash = trigger(&server, &workflow, &json!([item(5, "k5"), item(2, "k1"), item(6, "k6"), item(3, "k0")]));
     assert_eq!(clash.refusal(422), "idempotency_key_reused");
     let places: Vec<Value> =
@@ -101,7 +101,7 @@ fn decision_11_a_repeated_batch_starts_nothing_twice() {
     assert_eq!(places, ["items[1].idempotency_key", "items[3].idempotency_key"]);
     assert_eq!(server.list("/api/v1/runs").len(), 4);
     trigger(&server, &workflow, &json!([item(5, "k5")])).data(201);
-    // A key whose run was deleted counts as done.
+    // A key whose run was deleted is still used up.
     server.finished(&single);
     assert_eq!(server.delete(&format!("/api/v1/runs/{single}")).status, 204);
     let after = trigger(&server, &workflow, &json!([item(1, "k1"), { "body": 1 }])).data(201);
@@ -117,26 +117,26 @@ fn decision_11_batches_that_share_keys_agree_on_their_runs() {
     let workflow = server.workflow("a: {noop: {}}");
     let items: Vec<Value> = (0..50).map(|n| json!({ "body": n, "idempotency_key": format!("k{n}") })).collect();
     let answers: Vec<Vec<String>> = std::thread::scope(|scope| {
-        let asked: Vec<_> = (0..6)
-            .map(|lane| {
+        let threads: Vec<_> = (0..6)
+            .map(|client| {
                 let mut mine = items.clone();
-                mine.rotate_left(lane * 7);
+                mine.rotate_left(client * 7);
                 let (api, workflow): (Api, _) = (*server, &workflow);
                 scope.spawn(move || {
                     let mut runs = ids(&trigger(&api, workflow, &json!(mine)).data(201));
-                    runs.rotate_right(lane * 7);
+                    runs.rotate_right(client * 7);
                     runs
                 })
             })
             .collect();
-        asked.into_iter().map(|one| one.join().unwrap()).collect()
+        threads.into_iter().map(|one| one.join().unwrap()).collect()
     });
     assert!(answers.iter().all(|runs| *runs == answers[0]));
     assert_eq!(server.list("/api/v1/runs").len(), 50);
 }
 
 #[test]
-fn decision_11_a_batch_that_was_cut_off_is_there_or_not() {
+fn decision_11_a_batch_cut_off_by_a_crash_is_stored_whole_or_not_at_all() {
     let mut server = Server::start();
     let workflow = server.workflow("a: {sleep: 1ms}\nb: {noop: {}, needs: [a]}");
     for round in 0..6u64 {

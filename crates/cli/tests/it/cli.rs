@@ -1,4 +1,4 @@
-//! The command line as people use it: against a real server, looking at both outputs and the exit code.
+//! The command line, against a real server: standard output, standard error and the exit code.
 
 use crate::harness::{Server, Upstream, eventually, onward, onward_with_input, status};
 use serde_json::{Value, json};
@@ -7,7 +7,7 @@ use std::net::TcpListener;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
-/// What a command said and how it ended.
+/// What a command printed and its exit code.
 #[derive(Debug)]
 struct Said {
     code: i32,
@@ -28,7 +28,7 @@ impl Said {
         serde_json::from_str(&out).unwrap_or_else(|e| panic!("{e}: {out}"))
     }
 
-    /// Ended with this code and these words on standard error, nothing on standard output.
+    /// Checks the exit code, that standard error contains these words, and that standard output is empty.
     #[track_caller]
     fn refused(self, code: i32, words: &[&str]) {
         assert_eq!(self.code, code, "{self:?}");
@@ -53,7 +53,7 @@ impl Shell<'_> {
 
     fn run_with(&self, arguments: &[&str], input: &str) -> Said {
         let url = format!("http://{}", self.server.address);
-        said(onward_with_input(&[arguments, &["--url", &url]].concat(), input))
+        result_of(onward_with_input(&[arguments, &["--url", &url]].concat(), input))
     }
 
     fn file(&self, name: &str, text: &str) -> String {
@@ -63,7 +63,7 @@ impl Shell<'_> {
     }
 }
 
-fn said(output: std::process::Output) -> Said {
+fn result_of(output: std::process::Output) -> Said {
     let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("UTF-8");
     Said { code: output.status.code().expect("no signal"), out: text(output.stdout), err: text(output.stderr) }
 }
@@ -71,14 +71,14 @@ fn said(output: std::process::Output) -> Said {
 const HELLO: &str = "name: hello\ntasks:\n  greet: { set: { text: \"hi {{trigger.body.name}}\" } }\n  maybe: { noop: {}, needs: [greet], if: \"trigger.body.n == 1\" }\n";
 
 #[test]
-fn cli_apply_creates_and_shows_problems_in_the_authors_file() {
+fn cli_apply_creates_workflows_and_shows_problems_in_the_source() {
     let server = Server::start();
     let shell = Shell::new(&server);
     let good = shell.file("good.yaml", HELLO);
     let bad = shell.file("bad.yaml", "name: bad\ntasks:\n  greet: { noop: {} }\n  then: { noop: {}, needs: [gret] }\n");
     let both = shell.run(&["workflows", "apply", &bad, &good]);
     assert_eq!(both.code, 1, "one was refused: {both:?}");
-    assert_eq!(both.out, format!("{good}: created hello, version 1\n"), "the other was applied all the same");
+    assert_eq!(both.out, format!("{good}: created hello, version 1\n"), "the valid file was applied");
     for word in ["error[needs_unknown_step]", "bad.yaml:4:29", "^^^^", "did you mean `greet`?", "1 problem"] {
         assert!(both.err.contains(word), "{word}: {}", both.err);
     }
@@ -90,11 +90,11 @@ fn cli_apply_creates_and_shows_problems_in_the_authors_file() {
     let definition = shell.run(&["workflows", "show", "hello", "--definition"]).json();
     assert_eq!(definition, shown["definition"]);
     shell.run(&["workflows", "apply", "/nowhere.yaml"]).refused(2, &["cannot read /nowhere.yaml"]);
-    shell.run(&["workflows", "show", "nobody"]).refused(1, &["error[not_found]", "`nobody`"]);
+    shell.run(&["workflows", "show", "missing"]).refused(1, &["error[not_found]", "`missing`"]);
 }
 
 #[test]
-fn cli_apply_replaces_and_history_and_diff_tell() {
+fn cli_apply_replaces_a_workflow_and_history_and_diff_show_it() {
     let server = Server::start();
     let shell = Shell::new(&server);
     let file = shell.file("hello.yaml", HELLO);
@@ -133,7 +133,7 @@ fn cli_pause_and_resume_a_workflow() {
 }
 
 #[test]
-fn cli_trigger_takes_input_from_anywhere_and_says_where_it_is_wrong() {
+fn cli_trigger_reads_input_from_argument_file_or_stdin_and_shows_where_it_is_wrong() {
     let server = Server::start();
     let shell = Shell::new(&server);
     shell.run_with(&["workflows", "apply", "-"], HELLO).ok();
@@ -156,11 +156,11 @@ fn cli_trigger_takes_input_from_anywhere_and_says_where_it_is_wrong() {
     assert_eq!(listed["data"].as_array().unwrap().len(), 1);
 
     let broken = shell.file("broken.json", "{\n  \"name\": x\n}");
-    let said = shell.run(&["trigger", "hello", "--input", &format!("@{broken}")]);
-    said.refused(1, &["error[malformed_json]", "broken.json:2:11"]);
+    let output = shell.run(&["trigger", "hello", "--input", &format!("@{broken}")]);
+    output.refused(1, &["error[malformed_json]", "broken.json:2:11"]);
     shell.run(&["trigger", "hello", "--input", "@/nowhere"]).refused(2, &["cannot read `@/nowhere`"]);
     shell.run(&["trigger", "hello", "--label", "novalue"]).refused(2, &["key=value"]);
-    // It failed: there is no name. The answer is shown, and it is no.
+    // The run fails, because the input has no name. It is printed, and the exit code is 1.
     let failed = shell.run(&["trigger", "hello", "--wait", "30s"]);
     assert_eq!(failed.code, 1, "{failed:?}");
     assert!(failed.out.contains("failed") && failed.out.contains("STEP"), "{failed:?}");
@@ -193,7 +193,7 @@ fn cli_runs_are_listed_page_by_page() {
 }
 
 #[test]
-fn cli_runs_can_be_shown_explained_held_and_ended() {
+fn cli_runs_can_be_shown_explained_paused_and_cancelled() {
     let server = Server::start();
     let shell = Shell::new(&server);
     let yaml =
@@ -207,7 +207,7 @@ fn cli_runs_can_be_shown_explained_held_and_ended() {
     }
     assert!(!shown.contains('\u{1b}'), "no colour without a terminal");
     assert_eq!(shell.run(&["runs", "pause", &run, "--note", "lunch"]).ok(), format!("{run} is paused\n"));
-    assert!(shell.run(&["runs", "explain", &run]).ok().contains("what can be done"), "there is something to do");
+    assert!(shell.run(&["runs", "explain", &run]).ok().contains("what can be done"), "explain lists actions");
     shell.run(&["runs", "resume", &run]).ok();
     shell.run(&["runs", "retry", &run]).refused(1, &["error[nothing_to_retry]"]);
     let cancelled = shell.run(&["runs", "cancel", &run, "--actor", "ada", "--reason", "enough"]).ok();
@@ -216,11 +216,11 @@ fn cli_runs_can_be_shown_explained_held_and_ended() {
     shell.run(&["runs", "show", "nonsense"]).refused(1, &["error[malformed_id]", "run ids look like"]);
     let mixed = shell.run(&["runs", "cancel", "run_00000000000000000000000000", &run]);
     assert_eq!(mixed.code, 1, "{mixed:?}");
-    assert_eq!(mixed.out, cancelled, "the second was still asked for");
+    assert_eq!(mixed.out, cancelled, "the second run was cancelled after the first was refused");
 }
 
 #[test]
-fn cli_follow_tells_every_event_and_how_it_ended() {
+fn cli_follow_prints_every_event_and_the_outcome() {
     let (server, upstream) = (Server::start(), Upstream::start());
     let shell = Shell::new(&server);
     let yaml = "name: flow\ntasks:\n  call: { url: $UP/call, retry: { max_attempts: 3 } }\n  nap: { sleep: 50ms, needs: [call] }\n";
@@ -254,7 +254,7 @@ fn cli_follow_tells_every_event_and_how_it_ended() {
 
 #[test]
 fn cli_follow_survives_a_restart_of_the_server() {
-    // The one test that needs to come back where it was.
+    // The server must come back at the same address.
     let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let mut server = Server::with(&["--listen", &free.to_string()]);
     let yaml = "name: long\ntasks:\n  ask: { wait_for_webhook: { timeout: 1h } }\n";
@@ -281,7 +281,7 @@ fn cli_follow_survives_a_restart_of_the_server() {
 }
 
 #[test]
-fn cli_triggers_are_made_previewed_fired_and_deleted() {
+fn cli_triggers_are_created_previewed_fired_and_deleted() {
     let server = Server::start();
     let shell = Shell::new(&server);
     shell.run_with(&["workflows", "apply", "-"], HELLO).ok();
@@ -289,7 +289,7 @@ fn cli_triggers_are_made_previewed_fired_and_deleted() {
         "name: nightly\ntype: schedule\nworkflow: hello\nconfig: { cron: \"30 2 * * *\", timezone: Europe/Berlin }\n";
     let wrong = shell.file("wrong.yaml", &yaml.replace("30 2", "99 2"));
     shell.run(&["triggers", "create", &wrong]).refused(1, &["error[invalid_cron]", "wrong.yaml:4:18", "0 to 59"]);
-    assert_eq!(shell.run(&["triggers", "list"]).ok(), "", "what was refused is not there");
+    assert_eq!(shell.run(&["triggers", "list"]).ok(), "", "a refused trigger is not created");
     let made = shell.run_with(&["triggers", "create", "-", "--json"], yaml).json();
     let trigger = made["id"].as_str().unwrap();
     let list = shell.run(&["triggers", "list", "--type", "schedule", "--workflow", "hello"]).ok();
@@ -309,28 +309,28 @@ fn cli_triggers_are_made_previewed_fired_and_deleted() {
 }
 
 #[test]
-fn cli_says_when_there_is_no_server() {
+fn cli_reports_an_unreachable_server() {
     let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let url = format!("http://{free}");
-    said(onward(&["runs", "list", "--url", &url])).refused(3, &["cannot reach", "onward dev"]);
-    said(onward(&["workflows", "list", "--url", "nonsense"])).refused(2, &["not the address of a server"]);
-    // Somebody else's server.
+    result_of(onward(&["runs", "list", "--url", &url])).refused(3, &["cannot reach", "onward dev"]);
+    result_of(onward(&["workflows", "list", "--url", "nonsense"])).refused(2, &["not the address of a server"]);
+    // A server that is not Onward.
     let upstream = Upstream::start();
-    let other = said(onward(&["runs", "list", "--url", &upstream.fill("$UP")]));
+    let other = result_of(onward(&["runs", "list", "--url", &upstream.fill("$UP")]));
     other.refused(3, &["does not answer like an Onward server"]);
 }
 
 #[test]
 fn cli_completions_exist_for_every_shell() {
     for shell in ["bash", "zsh", "fish"] {
-        let script = said(onward(&["completions", shell])).ok();
+        let script = result_of(onward(&["completions", shell])).ok();
         assert!(script.contains("workflows") && script.contains("explain"), "{shell}");
     }
-    said(onward(&["completions", "csh"])).refused(2, &["possible values"]);
+    result_of(onward(&["completions", "csh"])).refused(2, &["possible values"]);
 }
 
 #[test]
-fn cli_a_reader_that_leaves_is_no_crash() {
+fn cli_a_closed_pipe_does_not_crash_a_command() {
     let server = Server::start();
     server.define(HELLO);
     let url = format!("http://{}", server.address);
@@ -340,5 +340,5 @@ fn cli_a_reader_that_leaves_is_no_crash() {
     let output = Command::new("sh").args(["-c", &pipe]).output().unwrap();
     let err = String::from_utf8_lossy(&output.stderr);
     assert!(!err.contains("panicked"), "{err}");
-    eventually("the server is still well", || (server.get("/readyz").status == 200).then_some(()));
+    eventually("the server is still ready", || (server.get("/readyz").status == 200).then_some(()));
 }

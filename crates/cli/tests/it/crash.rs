@@ -1,7 +1,7 @@
-//! Death at named moments: for every point of [`store::crash`], at its first and its second time, the
-//! load of the kill loop runs until the process aborts itself there. After a restart nothing may be
-//! lost, doubled, stuck or early. A point the load does not get to is a failure: every one is proved to
-//! be alive.
+//! Crashes at named points. For every point of [`store::crash`], the load of the kill loop runs until the process
+//! aborts itself there, once at the first and once at the second time that it gets there. After a restart nothing may
+//! be lost, doubled, stuck or early. A point that the load does not reach fails the test, so no point can become dead
+//! code.
 
 use crate::harness::{Answer, Server, Upstream, has_point, micros, one_node_only};
 use crate::kill::checker::{self, Load, Summary};
@@ -12,18 +12,18 @@ use std::time::Instant;
 use store::crash::Point;
 use tempfile::TempDir;
 
-/// Cases under way at once: they mostly wait.
-const SIDE_BY_SIDE: usize = 5;
+/// How many cases run at once. They mostly wait.
+const PARALLEL_CASES: usize = 5;
 const SIGABRT: i32 = 6;
 
-/// What leads to a point.
+/// What makes the process reach a point.
 #[derive(Clone, Copy, PartialEq)]
 enum Way {
     /// The very first start on an empty folder.
     FirstStart,
-    /// A start on data whose last process was killed at work.
+    /// A start on data whose last process was killed under load.
     Start,
-    /// Load, on such data too.
+    /// Load, also on data whose last process was killed.
     Load,
     /// SIGTERM under load.
     Drain,
@@ -31,11 +31,11 @@ enum Way {
     Clock,
     /// Deleting a run.
     Erase,
-    /// Tasks that nobody claims, and that are called off.
+    /// Tasks that no worker claims, and that are cancelled.
     Offer,
 }
 
-fn way_to(point: Point) -> Way {
+fn trigger_of(point: Point) -> Way {
     match point {
         Point::MigrationStatement | Point::MigrationUnrecorded | Point::KeyAside => Way::FirstStart,
         Point::HeadsRecovered | Point::EpochClaimed => Way::Start,
@@ -47,18 +47,18 @@ fn way_to(point: Point) -> Way {
     }
 }
 
-/// Does a process get there once at most? Then the second time is the next process's.
-fn comes_once(point: Point) -> bool {
+/// Whether a process reaches the point at most once. Then the second time is in the next process.
+fn is_reached_once(point: Point) -> bool {
     matches!(point, Point::MigrationUnrecorded | Point::KeyAside | Point::HeadsRecovered | Point::EpochClaimed)
 }
 
 #[test]
 fn p1_p2_p9_p20_a_crash_at_any_named_point_loses_and_doubles_nothing() {
-    if one_node_only("it is the process that gets to the point that dies") {
+    if one_node_only("only the process that reaches the point dies") {
         return;
     }
     let begun = Instant::now();
-    // The load has no schedules; `schedules::a14_each_moment_has_one_run_whenever_the_process_dies` has.
+    // The load has no schedules; `schedules::a14_each_fire_time_has_one_run_whenever_the_process_dies` has.
     let points = Point::ALL.iter().filter(|point| **point != Point::TickStarted && has_point(**point));
     let cases: Vec<(Point, u32)> = points.flat_map(|point| [(*point, 1), (*point, 2)]).collect();
     let (next, done) = (AtomicUsize::new(0), Mutex::new((Summary::default(), Vec::new())));
@@ -72,17 +72,17 @@ fn p1_p2_p9_p20_a_crash_at_any_named_point_loses_and_doubles_nothing() {
             }
         }
     };
-    std::thread::scope(|scope| (0..SIDE_BY_SIDE).for_each(|_| drop(scope.spawn(work))));
+    std::thread::scope(|scope| (0..PARALLEL_CASES).for_each(|_| drop(scope.spawn(work))));
     let (summary, failed) = done.into_inner().unwrap();
     assert!(failed.is_empty(), "failed, see above: {}", failed.join(", "));
     println!("{} crash points, {} crashes, {summary}, {} s", cases.len() / 2, cases.len(), begun.elapsed().as_secs());
 }
 
-/// One case from an empty folder to the check.
+/// One case, from an empty folder to the final check.
 fn crash_at(point: Point, time: u32) -> Summary {
-    let (deaths, hit) = if comes_once(point) { (time, 1) } else { (1, time) };
+    let (deaths, hit) = if is_reached_once(point) { (time, 1) } else { (1, time) };
     let crash = format!("{}:{hit}", point.as_str());
-    let way = way_to(point);
+    let way = trigger_of(point);
     let flags = driver::flags(if way == Way::Clock { &["--clock", "virtual"] } else { &[] });
     let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
     let upstream = Upstream::start();
@@ -102,7 +102,7 @@ fn crash_at(point: Point, time: u32) -> Summary {
     driver.kill();
     if way != Way::FirstStart {
         for death in 1..=deaths {
-            let signal = die(&mut driver, way, &crash);
+            let signal = crash_by(&mut driver, way, &crash);
             assert_eq!(signal, Some(SIGABRT), "{crash}, death {death}: the point was not reached");
         }
     }
@@ -112,13 +112,13 @@ fn crash_at(point: Point, time: u32) -> Summary {
         assert!(after >= before, "I39: virtual time went back: {before} → {after}");
     }
     if way == Way::Erase {
-        erase(driver.server(), |answer| {
-            assert_eq!(answer.map(|a| a.status).ok(), Some(204), "it goes the second time")
+        delete_runs(driver.server(), |answer| {
+            assert_eq!(answer.map(|a| a.status).ok(), Some(204), "the second deletion succeeds")
         });
     }
     if way == Way::Offer {
-        offer(driver.server(), |answer| {
-            assert_eq!(answer.map(|a| a.status).ok(), Some(204), "whatever became of it, it is called off and goes")
+        cancel_unclaimed(driver.server(), |answer| {
+            assert_eq!(answer.map(|a| a.status).ok(), Some(204), "a task can be cancelled and deleted in any state")
         });
     }
     let (server, journal) = driver.finish();
@@ -134,29 +134,30 @@ fn dies_at_start(flags: &[&str], data: &std::path::Path, crash: &str) -> Option<
     process.ended()
 }
 
-/// Goes the way to a point; answers the signal that ended the process.
-fn die(driver: &mut Driver, way: Way, crash: &str) -> Option<i32> {
+/// Makes the process reach a point and returns the signal that ended it.
+fn crash_by(driver: &mut Driver, way: Way, crash: &str) -> Option<i32> {
     let more = driver.allow_more();
     match way {
-        Way::FirstStart | Way::Start => driver.until_it_dies(crash, &mut |_| {}),
-        Way::Load => driver.until_it_dies(crash, &mut |_| more()),
-        // When nothing happens to be under way, there is nothing to wait for and the process ends with 0.
+        Way::FirstStart | Way::Start => driver.run_until_crash(crash, &mut |_| {}),
+        Way::Load => driver.run_until_crash(crash, &mut |_| more()),
+        // If no step is running just then, there is nothing to drain and the process ends with 0.
         Way::Drain => (0..10).find_map(|_| {
             more();
-            driver.until_it_dies(crash, &mut |server| server.ask_to_stop())
+            driver.run_until_crash(crash, &mut |server| server.ask_to_stop())
         }),
-        // What is deleted was nobody's: a run whose deletion did not land is there, whole, and goes next time.
-        Way::Erase => driver.until_it_dies(crash, &mut |server| erase(server, drop)),
-        Way::Offer => driver.until_it_dies(crash, &mut |server| offer(server, drop)),
-        Way::Clock => driver.until_it_dies(crash, &mut |server| {
-            // It answers once everything the move set off is done, or never.
+        // The load does not know these runs. A run whose deletion was not committed is still whole, and is deleted the
+        // next time.
+        Way::Erase => driver.run_until_crash(crash, &mut |server| delete_runs(server, drop)),
+        Way::Offer => driver.run_until_crash(crash, &mut |server| cancel_unclaimed(server, drop)),
+        Way::Clock => driver.run_until_crash(crash, &mut |server| {
+            // The server answers once everything that became due is done, or it dies before that.
             let _ = server.try_send("POST", "/api/v1/dev/clock", &[("Content-Type", "application/json")], MOVE);
         }),
     }
 }
 
-/// Makes a few runs and deletes all of their kind.
-fn erase(server: &Server, told: impl Fn(std::io::Result<Answer>)) {
+/// Starts a few runs of a workflow and deletes all of its runs.
+fn delete_runs(server: &Server, on_answer: impl Fn(std::io::Result<Answer>)) {
     const JSON: &[(&str, &str)] = &[("Content-Type", "application/json")];
     const WORKFLOW: &[u8] =
         br#"{"name": "short-lived", "tasks": {"a": {"noop": {}}, "b": {"noop": {}, "needs": ["a"]}}}"#;
@@ -167,15 +168,15 @@ fn erase(server: &Server, told: impl Fn(std::io::Result<Answer>)) {
     }
     let Ok(list) = send("GET", "workflows/short-lived/runs", b"") else { return };
     for run in list.json()["data"].as_array().expect("a list") {
-        told(send("DELETE", &format!("runs/{}", run["id"].as_str().expect("an id")), b""));
+        on_answer(send("DELETE", &format!("runs/{}", run["id"].as_str().expect("an id")), b""));
     }
 }
 
-/// Makes a few runs that wait for a worker, of which all but one leave memory; calls off and deletes all of their
-/// kind.
-fn offer(server: &Server, told: impl Fn(std::io::Result<Answer>)) {
+/// Starts a few runs that wait for a worker, of which all but one are evicted. Cancels and deletes all runs of the
+/// workflow.
+fn cancel_unclaimed(server: &Server, on_answer: impl Fn(std::io::Result<Answer>)) {
     const JSON: &[(&str, &str)] = &[("Content-Type", "application/json")];
-    const WORKFLOW: &[u8] = br#"{"name": "unclaimed", "tasks": {"a": {"task": "nobody.knows.v1"}}}"#;
+    const WORKFLOW: &[u8] = br#"{"name": "unclaimed", "tasks": {"a": {"task": "unclaimed.v1"}}}"#;
     let send = |method: &str, path: &str, body: &[u8]| server.try_send(method, &format!("/api/v1/{path}"), JSON, body);
     let _ = send("POST", "workflows", WORKFLOW);
     for _ in 0..4 {
@@ -185,7 +186,7 @@ fn offer(server: &Server, told: impl Fn(std::io::Result<Answer>)) {
     for run in list.json()["data"].as_array().expect("a list") {
         let id = run["id"].as_str().expect("an id");
         let _ = send("POST", &format!("runs/{id}/cancel"), b"{}");
-        told(send("DELETE", &format!("runs/{id}"), b""));
+        on_answer(send("DELETE", &format!("runs/{id}"), b""));
     }
 }
 

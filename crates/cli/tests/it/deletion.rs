@@ -1,4 +1,4 @@
-//! Deleting runs, starting them anew from their input, and finding them (R13).
+//! Deleting runs, replaying them, and listing them by label and time (R13).
 
 use crate::harness::{Answer, Api, Server, eventually};
 use serde_json::{Value, json};
@@ -7,8 +7,8 @@ fn path(run: &str) -> String {
     format!("/api/v1/runs/{run}")
 }
 
-/// A run with labels, a key, a callback and a large body, that waits.
-fn rich(server: &Server, workflow: &str, key: &str) -> Answer {
+/// Starts a run with labels, an idempotency key, a callback and a large body, that waits.
+fn start_waiting_run(server: &Server, workflow: &str, key: &str) -> Answer {
     let body = json!({ "secret": "hunter2", "text": "x".repeat(20_000) });
     let trigger = format!("/api/v1/workflows/{workflow}/trigger?label=team:billing&label=kind:rich");
     server.post_with(&trigger, &[("Idempotency-Key", key), ("X-Kept", "yes")], &body)
@@ -18,8 +18,8 @@ fn rich(server: &Server, workflow: &str, key: &str) -> Answer {
 fn a_deleted_run_is_gone_with_everything_it_held() {
     let mut server = Server::start();
     let workflow = server.workflow("wait: {wait_for_webhook: {timeout: 1h}}\nurl: {set: {url: \"{{wait.wait.url}}\"}}");
-    let run = rich(&server, &workflow, "k1").data(201)["run_id"].as_str().unwrap().to_owned();
-    let other = rich(&server, &workflow, "k2").data(201)["run_id"].as_str().unwrap().to_owned();
+    let run = start_waiting_run(&server, &workflow, "k1").data(201)["run_id"].as_str().unwrap().to_owned();
+    let other = start_waiting_run(&server, &workflow, "k2").data(201)["run_id"].as_str().unwrap().to_owned();
     let url = server.when(&run, "url", "success")["tasks"]["url"]["body"]["url"].as_str().unwrap().to_owned();
     assert_eq!(server.delete(&path(&run)).refusal(409), "run_not_ended");
     assert_eq!(server.cancel(&run).status, 200);
@@ -35,24 +35,28 @@ fn a_deleted_run_is_gone_with_everything_it_held() {
             let found = server.list(&format!("/api/v1/runs{filter}"));
             assert!(found.iter().all(|view| view["id"] != *run), "{filter}");
         }
-        assert_eq!(rich(&server, &workflow, "k1").refusal(409), "run_deleted", "its key still stands for it");
+        assert_eq!(
+            start_waiting_run(&server, &workflow, "k1").refusal(409),
+            "run_deleted",
+            "its idempotency key is still taken"
+        );
         server.verify();
         server.crash_and_restart();
     }
-    assert_eq!(server.run(&other)["status"], "waiting", "another run is as it was");
+    assert_eq!(server.run(&other)["status"], "waiting", "another run is unchanged");
     assert_eq!(server.delete("/api/v1/runs/run_01m7fcn1rjfdmakq3knhwjatdz").refusal(404), "not_found");
     assert_eq!(server.delete("/api/v1/runs/x").refusal(400), "malformed_id");
     server.terminate();
-    assert!(holds(&server, b"hunter2"), "the other run still has it");
+    assert!(holds(&server, b"hunter2"), "the other run still stores it");
     server.start_again();
     server.cancel(&other);
     assert_eq!(server.delete(&path(&other)).status, 204);
-    assert!(!holds(&server, b"hunter2"), "nor does it take a clean end");
+    assert!(!holds(&server, b"hunter2"), "the running server still stores it");
     server.terminate();
-    assert!(!holds(&server, b"hunter2"), "not a byte of it is left in the file");
+    assert!(!holds(&server, b"hunter2"), "the stopped server still stores it");
 }
 
-/// Does what a server stored hold these bytes?
+/// Whether the server's store contains these bytes.
 fn holds(server: &Server, bytes: &[u8]) -> bool {
     crate::harness::holds(server.data(), bytes)
 }
@@ -80,15 +84,15 @@ fn many_runs_are_deleted_while_others_work() {
 }
 
 #[test]
-fn a_run_is_deleted_once_when_many_ask() {
+fn of_many_deletions_of_a_run_one_succeeds() {
     let server = Server::start();
     let run = server.trigger(&server.workflow("a: {noop: {}}"), &json!({}));
     server.finished(&run);
     let api: Api = *server;
     let statuses: Vec<u16> = std::thread::scope(|scope| {
         let ask = || scope.spawn(|| api.delete(&path(&run)).status);
-        let asked: Vec<_> = (0..8).map(|_| ask()).collect();
-        asked.into_iter().map(|one| one.join().unwrap()).collect()
+        let threads: Vec<_> = (0..8).map(|_| ask()).collect();
+        threads.into_iter().map(|one| one.join().unwrap()).collect()
     });
     assert_eq!(statuses.iter().filter(|s| **s == 204).count(), 1, "{statuses:?}");
     assert!(statuses.iter().all(|s| [204, 404].contains(s)), "{statuses:?}");
@@ -103,13 +107,13 @@ fn a_replay_has_the_input_of_the_old_run_and_leaves_it_alone() {
         "version": mark, "size": "{{trigger.body.text}}", "kept": "{{trigger.headers.x-kept}}" } } } })
     };
     server.post("/api/v1/workflows", &define("one")).data(201);
-    let old = rich(&server, name, "k").data(201)["run_id"].as_str().unwrap().to_owned();
+    let old = start_waiting_run(&server, name, "k").data(201)["run_id"].as_str().unwrap().to_owned();
     let before = server.finished(&old);
     server.put(&format!("/api/v1/workflows/{name}"), &define("two")).data(200);
     let replay = |body: &Value| server.post(&format!("{}/replay", path(&old)), body);
-    let told = replay(&json!(null)).data(201);
-    assert_eq!(told["replayed_from"], old);
-    let new = server.finished(told["run_id"].as_str().unwrap());
+    let replayed = replay(&json!(null)).data(201);
+    assert_eq!(replayed["replayed_from"], old);
+    let new = server.finished(replayed["run_id"].as_str().unwrap());
     assert_eq!((&new["replayed_from"], &new["version"], &new["hash"]), (&json!(old), &json!(1), &before["hash"]));
     for field in ["input", "labels", "status"] {
         assert_eq!(new[field], before[field], "{field}");
@@ -137,14 +141,18 @@ fn decision_11_a_replay_with_a_key_happens_once() {
     let again = replay("k", &json!(null)).data(200);
     assert_eq!((&again["run_id"], &again["deduplicated"]), (&first["run_id"], &json!(true)));
     assert_eq!(replay("k", &json!({ "version": "latest" })).refusal(422), "idempotency_key_reused");
-    assert_eq!(server.run(first["run_id"].as_str().unwrap())["status"], "waiting", "of a run that is still open, too");
+    assert_eq!(server.run(first["run_id"].as_str().unwrap())["status"], "waiting", "an open run can be replayed, too");
     let disable = format!("/api/v1/workflows/{workflow}/disable");
     server.post(&disable, &json!({})).data(200);
     assert_eq!(replay("k2", &json!(null)).refusal(409), "workflow_disabled");
     server.post(&disable.replace("disable", "enable"), &json!({})).data(200);
     assert_eq!(server.delete(&format!("/api/v1/workflows/{workflow}")).status, 204);
     replay("k3", &json!(null)).data(201);
-    assert_eq!(replay("k4", &json!({ "version": "latest" })).refusal(404), "not_found", "a deleted one has no latest");
+    assert_eq!(
+        replay("k4", &json!({ "version": "latest" })).refusal(404),
+        "not_found",
+        "a deleted workflow has no latest version"
+    );
 }
 
 #[test]
@@ -187,9 +195,9 @@ fn r13_runs_are_found_by_labels_and_time() {
     assert_eq!((page["data"].as_array().unwrap().len(), &page["next"]), (1, &Value::Null));
 }
 
-/// P24: what ended long enough ago goes by itself, and nothing that is open.
+/// P24: runs that ended long enough ago are deleted, open runs are not.
 #[test]
-fn p24_retention_deletes_what_ended_long_ago_and_nothing_else() {
+fn p24_retention_deletes_only_runs_that_ended_long_ago() {
     let mut server = Server::with(&["--clock", "virtual", "--retention", "2d"]);
     let short = server.workflow("a: { noop: {} }");
     let long = server.workflow("nap: { sleep: 10d }");
@@ -199,23 +207,23 @@ fn p24_retention_deletes_what_ended_long_ago_and_nothing_else() {
     let young = server.trigger(&short, &json!(2));
     server.finished(&young);
     server.advance("30h");
-    eventually("the old one goes", || (server.get(&path(&old)).status == 404).then_some(()));
+    eventually("the old run is deleted", || (server.get(&path(&old)).status == 404).then_some(()));
     assert_eq!(server.run(&young)["status"], "completed", "it ended 30 hours ago");
-    assert_eq!(server.run(&open)["status"], "waiting", "it is as old as the first");
+    assert_eq!(server.run(&open)["status"], "waiting", "an open run stays, however old");
     server.kill();
 }
 
 #[test]
-fn p24_a_retention_that_cannot_be_meant_is_refused() {
-    for (retention, why) in [("10m", "an hour is the least"), ("soon", "is not a duration")] {
+fn p24_an_invalid_retention_is_refused() {
+    for (retention, why) in [("10m", "the minimum is 1h"), ("soon", "is not a duration")] {
         let folder = tempfile::tempdir().unwrap();
         let output = std::process::Command::new(env!("CARGO_BIN_EXE_onward"))
             .args(["dev", "--listen", "127.0.0.1:0", "--retention", retention, "--data"])
             .arg(folder.path().join("data"))
             .output()
             .unwrap();
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(2), "{said}");
-        assert!(said.contains(why), "{said}");
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{stderr}");
+        assert!(stderr.contains(why), "{stderr}");
     }
 }

@@ -1,4 +1,4 @@
-//! Changing workflows while they are used (R8, R11–R13, decisions 9 and 16, A7, A8).
+//! Changing workflows that have open runs (R8, R11–R13, decisions 9 and 16, A7, A8).
 
 use crate::harness::{Api, Server};
 use serde_json::{Value, json};
@@ -9,7 +9,7 @@ fn path(workflow: &str) -> String {
     format!("{WORKFLOWS}/{workflow}")
 }
 
-/// A definition whose only step waits; `mark` tells versions apart.
+/// A definition whose only step waits; `mark` distinguishes versions.
 fn waits(name: &str, mark: &str) -> Value {
     json!({ "name": name, "tasks": {
         "wait": { "wait_for_webhook": { "timeout": "1h" } },
@@ -90,7 +90,7 @@ fn decision_9_names_change_without_a_new_version() {
         assert_eq!(changed[field], change[field], "{field}");
     }
     assert_eq!((&changed["version"], &changed["hash"]), (&json!(1), &first["hash"]));
-    assert_eq!(server.get(&path("order")).status, 404, "R8: the old name means nothing");
+    assert_eq!(server.get(&path("order")).status, 404, "R8: the old name is unknown");
     assert_eq!(server.post(&format!("{}/trigger", path("order")), &json!({})).refusal(404), "not_found");
     let run = server.trigger("Orders", &json!({}));
     assert_eq!(server.run(&run)["workflow"], "Orders");
@@ -99,7 +99,11 @@ fn decision_9_names_change_without_a_new_version() {
                 mark: {set: {version: one}, needs: [wait]}\n";
     let yaml = server.send("PUT", &path(id), &[("Content-Type", "application/yaml")], yaml.as_bytes()).data(200);
     assert_eq!((&yaml["version"], &yaml["hash"], &yaml["slug"]), (&json!(1), &first["hash"], &json!("orders")));
-    assert_eq!((&yaml["description"], &yaml["tags"]), (&Value::Null, &json!([])), "a replacement says everything");
+    assert_eq!(
+        (&yaml["description"], &yaml["tags"]),
+        (&Value::Null, &json!([])),
+        "a replacement resets fields that it leaves out"
+    );
     assert_eq!(server.list(&format!("{}/history", path(id))).len(), 1);
     // Another workflow may take the old name at once.
     assert_eq!(server.post(WORKFLOWS, &waits("order", "one")).status, 201);
@@ -145,14 +149,18 @@ fn r8_r12_a_deleted_workflow_gives_its_name_back_and_its_runs_finish() {
     assert_eq!(go_on(&server, &run)["status"], "completed");
     assert_eq!(server.list(&format!("{}/runs", path(id))).len(), 1, "its runs stay, under its id");
     assert_eq!(server.get(&format!("{}/runs/{run}", path(id))).data(200)["id"], run);
-    assert_eq!(server.get(&format!("{}/runs/{run}", path("order"))).refusal(404), "not_found", "not the new one's");
+    assert_eq!(
+        server.get(&format!("{}/runs/{run}", path("order"))).refusal(404),
+        "not_found",
+        "the new workflow does not have the old one's runs"
+    );
     let history = server.list(&format!("{}/history", path(id)));
     assert_eq!((history.len(), &history[0]["hash"]), (1, &first["hash"]));
     assert_eq!(server.list(&format!("/api/v1/runs?workflow={id}")).len(), 1);
 }
 
 #[test]
-fn a7_a8_history_tells_every_version_and_diff_what_changed() {
+fn a7_a8_history_lists_every_version_and_diff_shows_the_changes() {
     let server = Server::start();
     let step =
         |sleep: &str| json!({ "name": "w", "tasks": { "a": { "sleep": sleep }, "b": { "noop": {}, "needs": ["a"] } } });
@@ -163,10 +171,10 @@ fn a7_a8_history_tells_every_version_and_diff_what_changed() {
         "a": { "sleep": "3s" }, "c": { "set": { "x": 1 }, "needs": ["a"] } } });
     server.put(&path(&id), &last).data(200);
     let history = server.list(&format!("{}/history", path(&id)));
-    let told: Vec<(u64, &str)> =
+    let listed: Vec<(u64, &str)> =
         history.iter().map(|v| (v["number"].as_u64().unwrap(), v["source"].as_str().unwrap())).collect();
-    assert_eq!(told, [(5, "update"), (4, "update"), (3, "update"), (2, "update"), (1, "create")]);
-    assert_eq!(history[4]["hash"], history[2]["hash"], "the third does what the first did");
+    assert_eq!(listed, [(5, "update"), (4, "update"), (3, "update"), (2, "update"), (1, "create")]);
+    assert_eq!(history[4]["hash"], history[2]["hash"], "versions with the same steps have the same hash");
     assert_eq!(history[3]["hash"], hashes[0]);
     let page = server.get(&format!("{}/history?limit=2", path(&id))).json();
     assert_eq!((page["data"].as_array().unwrap().len(), &page["next"]), (2, &json!("4")));
@@ -188,7 +196,7 @@ fn a7_a8_history_tells_every_version_and_diff_what_changed() {
 }
 
 #[test]
-fn an_edit_with_a_hash_in_mind_fails_once_somebody_else_edited() {
+fn an_edit_with_an_expected_hash_fails_after_another_edit() {
     let server = Server::start();
     let first = server.post(WORKFLOWS, &waits("order", "one")).data(201);
     let hash = first["hash"].as_str().unwrap();
@@ -211,11 +219,11 @@ fn r11_edits_at_once_become_versions_one_after_the_other() {
     let server = Server::start();
     server.post(WORKFLOWS, &waits("order", "start")).data(201);
     std::thread::scope(|scope| {
-        for lane in 0..4 {
+        for editor in 0..4 {
             let server: Api = *server;
             scope.spawn(move || {
                 for n in 0..5 {
-                    let mark = format!("{lane}-{n}");
+                    let mark = format!("{editor}-{n}");
                     let version =
                         server.put(&path("order"), &waits("order", &mark)).data(200)["version"].as_u64().unwrap();
                     let run = server.trigger("order", &json!({}));

@@ -1,4 +1,4 @@
-//! Explain: a reason, the evidence and actions that work, for every state a graph can be in.
+//! Explain: a reason, evidence and working actions for every state that a run can be in.
 
 use crate::harness::{Act, Server, Upstream, eventually, status};
 use serde_json::{Value, json};
@@ -8,17 +8,17 @@ fn explain(server: &Server, run: &str, step: &str) -> Value {
     server.get(&format!("/api/v1/runs/{run}/explain{query}")).data(200)
 }
 
-/// How to get a run into a state, and what is said of it there.
+/// How to get a run into a state, and what explain says about it there.
 struct State {
     name: &'static str,
     steps: &'static str,
-    /// Paused once it runs.
+    /// Pauses the run once it runs.
     is_paused: bool,
     is_cancelled: bool,
     reason: &'static str,
-    /// A piece of the summary.
+    /// A part of the summary.
     says: &'static str,
-    /// Where to look in the details, and what is there.
+    /// A JSON pointer into the details, and the value there.
     evidence: (&'static str, Value),
     actions: &'static [&'static str],
 }
@@ -43,7 +43,7 @@ fn states() -> Vec<State> {
             "waiting",
             "a: { wait_for_webhook: { timeout: 1h } }",
             "waiting_for_webhook",
-            "`a` waits until somebody calls",
+            "`a` waits for a call to its URL until",
             ("/status", json!("waiting")),
             &["call_webhook", "wait", "cancel"],
         ),
@@ -133,29 +133,37 @@ fn every_state_has_a_reason_and_evidence() {
     let (server, upstream) = world();
     for state in states() {
         let run = reach(&server, &upstream, &state);
-        let told = explain(&server, &run, "");
+        let explanation = explain(&server, &run, "");
         let name = state.name;
-        assert_eq!(told["run_id"], json!(run));
-        assert_eq!(told["status"], server.run(&run)["status"], "{name}");
-        assert!(told["summary"].as_str().is_some_and(|s| s.contains(state.says)), "{name}: {told}");
-        assert_eq!(told["details"].pointer(state.evidence.0), Some(&state.evidence.1), "{name}: {told}");
-        let actions: Vec<&str> =
-            told["next_actions"].as_array().expect("a list").iter().filter_map(|a| a["action"].as_str()).collect();
+        assert_eq!(explanation["run_id"], json!(run));
+        assert_eq!(explanation["status"], server.run(&run)["status"], "{name}");
+        assert!(explanation["summary"].as_str().is_some_and(|s| s.contains(state.says)), "{name}: {explanation}");
+        assert_eq!(explanation["details"].pointer(state.evidence.0), Some(&state.evidence.1), "{name}: {explanation}");
+        let actions: Vec<&str> = explanation["next_actions"]
+            .as_array()
+            .expect("a list")
+            .iter()
+            .filter_map(|a| a["action"].as_str())
+            .collect();
         assert_eq!(actions, state.actions, "{name}");
-        assert_eq!((&told["chain"][0]["what"], &told["chain"][0]["name"]), (&json!("run"), &json!(run)), "{name}");
+        assert_eq!(
+            (&explanation["chain"][0]["what"], &explanation["chain"][0]["name"]),
+            (&json!("run"), &json!(run)),
+            "{name}"
+        );
     }
     upstream.release("/held");
 }
 
 #[test]
-fn every_action_works_when_it_is_sent_as_it_stands() {
+fn every_action_works_when_it_is_sent_as_printed() {
     let (server, upstream) = world();
     for state in states() {
         for action in state.actions {
             let run = reach(&server, &upstream, &state);
-            let told = explain(&server, &run, "");
-            let found = told["next_actions"].as_array().expect("a list").iter().find(|a| a["action"] == *action);
-            let found = found.unwrap_or_else(|| panic!("no {action}: {told}"));
+            let explanation = explain(&server, &run, "");
+            let found = explanation["next_actions"].as_array().expect("a list").iter().find(|a| a["action"] == *action);
+            let found = found.unwrap_or_else(|| panic!("no {action}: {explanation}"));
             let (method, path) = (found["method"].as_str().expect("a method"), found["path"].as_str().expect("a path"));
             let path = path.find("/wh/").map_or(path, |at| &path[at..]);
             let body = found.get("body").map(Value::to_string).unwrap_or_default();
@@ -168,7 +176,7 @@ fn every_action_works_when_it_is_sent_as_it_stands() {
 }
 
 #[test]
-fn r22_a_skip_says_which_expression_was_false_and_what_it_saw() {
+fn r22_a_skip_names_the_false_condition_and_the_values_it_read() {
     let (server, upstream) = world();
     let workflow = server.workflow(&upstream.fill(
         r#"
@@ -179,16 +187,20 @@ other: { noop: {} }"#,
     ));
     let run = server.trigger(&workflow, &json!({ "mail": false }));
     server.finished(&run);
-    let told = explain(&server, &run, "receipt");
-    assert_eq!(told["reason"], "skipped_by_condition");
-    assert_eq!(told["details"]["condition"], "tasks.charge.status_code == 200 && trigger.body.mail == true");
-    assert_eq!(told["details"]["saw"], json!({ "tasks.charge.status_code": 400 }), "only what it looked at");
+    let explanation = explain(&server, &run, "receipt");
+    assert_eq!(explanation["reason"], "skipped_by_condition");
+    assert_eq!(explanation["details"]["condition"], "tasks.charge.status_code == 200 && trigger.body.mail == true");
+    assert_eq!(
+        explanation["details"]["saw"],
+        json!({ "tasks.charge.status_code": 400 }),
+        "only the paths that the condition read"
+    );
     let says = "`receipt` was skipped: `tasks.charge.status_code == 200 && trigger.body.mail == true` is false, \
                 because tasks.charge.status_code was 400";
-    assert_eq!(told["summary"], says);
-    let told = explain(&server, &run, "archive");
+    assert_eq!(explanation["summary"], says);
+    let explanation = explain(&server, &run, "archive");
     assert_eq!(
-        (&told["reason"], &told["details"]["needs"]),
+        (&explanation["reason"], &explanation["details"]["needs"]),
         (&json!("skipped_by_needs"), &json!({ "receipt": "skipped" }))
     );
     assert_eq!(explain(&server, &run, "other")["reason"], "completed");
@@ -197,25 +209,25 @@ other: { noop: {} }"#,
 }
 
 #[test]
-fn a_step_that_waits_for_others_says_for_whom() {
+fn a_step_that_waits_for_other_steps_names_them() {
     let (server, upstream) = world();
     let workflow = server.workflow(
         &upstream.fill("a: { url: $UP/held }\nb: { sleep: 1h }\nc: { noop: {} }\njoin: { noop: {}, needs: [a, b, c] }"),
     );
     let run = server.trigger(&workflow, &json!({}));
     server.when(&run, "c", "success");
-    let told = explain(&server, &run, "join");
+    let explanation = explain(&server, &run, "join");
     assert_eq!(
-        (&told["reason"], &told["details"]["waiting_on"]),
+        (&explanation["reason"], &explanation["details"]["waiting_on"]),
         (&json!("waiting_for_dependencies"), &json!(["a", "b"]))
     );
-    assert_eq!(told["details"]["statuses"], json!({ "a": "running", "b": "sleeping", "c": "success" }));
-    let told = explain(&server, &run, "");
+    assert_eq!(explanation["details"]["statuses"], json!({ "a": "running", "b": "sleeping", "c": "success" }));
+    let explanation = explain(&server, &run, "");
     assert_eq!(
-        (&told["reason"], &told["step"], &told["details"]["running"]),
+        (&explanation["reason"], &explanation["step"], &explanation["details"]["running"]),
         (&json!("step_running"), &json!("a"), &json!(["a"]))
     );
-    assert_eq!(told["details"]["waiting_for"][0]["kind"], "sleep");
+    assert_eq!(explanation["details"]["waiting_for"][0]["kind"], "sleep");
     upstream.release("/held");
 }
 
@@ -225,8 +237,8 @@ fn a_failed_run_leads_to_the_step_that_failed() {
     let workflow = server.workflow(&upstream.fill("pay: { url: $UP/bad }\nship: { noop: {}, needs: [pay] }"));
     let run = server.trigger(&workflow, &json!({}));
     server.finished(&run);
-    let told = explain(&server, &run, "");
-    let chain: Vec<(&str, &str)> = told["chain"]
+    let explanation = explain(&server, &run, "");
+    let chain: Vec<(&str, &str)> = explanation["chain"]
         .as_array()
         .expect("a list")
         .iter()
@@ -236,13 +248,16 @@ fn a_failed_run_leads_to_the_step_that_failed() {
 }
 
 #[test]
-fn r30_an_expired_run_says_what_was_not_done() {
+fn r30_an_expired_run_names_its_unfinished_steps() {
     let server = Server::with_virtual_clock();
     let yaml = "name: slow\nmax_duration: 1h\ntasks:\n  nap: { sleep: 1d }\n  after: { noop: {}, needs: [nap] }\n";
     let workflow = server.define(yaml)["id"].as_str().expect("an id").to_owned();
     let run = server.trigger(&workflow, &json!({}));
     server.advance("2h");
     assert_eq!(server.run(&run)["status"], "timeout");
-    let told = explain(&server, &run, "");
-    assert_eq!((&told["reason"], &told["details"]["unfinished_steps"]), (&json!("expired"), &json!(["nap", "after"])));
+    let explanation = explain(&server, &run, "");
+    assert_eq!(
+        (&explanation["reason"], &explanation["details"]["unfinished_steps"]),
+        (&json!("expired"), &json!(["nap", "after"]))
+    );
 }

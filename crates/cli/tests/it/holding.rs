@@ -1,17 +1,16 @@
-//! Holding runs back: pausing a run or a workflow, limits on open runs, retries that need not wait; and
-//! telling somebody that a run has ended.
+//! Concurrency limits, pausing runs and workflows, retrying now, and notifications at the end of a run.
 
 use crate::harness::{Act, Server, Upstream, eventually, json as answer_json, status};
 use hmac::{Hmac, KeyInit, Mac};
 use serde_json::{Value, json};
 use sha2::Sha256;
 
-/// Answers once it is released.
+/// Answers only after the path is released.
 fn held() -> Act {
     Act::Held(Box::new(status(200)))
 }
 
-/// A workflow whose runs call `/work` (which holds them until it is released) under a limit.
+/// A workflow with a concurrency limit whose runs call `/work`.
 fn limited(server: &Server, upstream: &Upstream, concurrency: &str) -> String {
     let yaml = upstream.fill(&format!(
         "name: limited\nconcurrency: {concurrency}\ntasks:\n  work: {{ url: $UP/work, body: {{ n: '{{{{trigger.body.n}}}}' }} }}\n"
@@ -28,9 +27,9 @@ fn explain(server: &Server, run: &str) -> Value {
 }
 
 #[test]
-fn a_limit_queues_runs_in_order_and_holds_across_kill_9() {
+fn a_limit_queues_runs_in_order_also_across_kill_9() {
     let upstream = Upstream::start();
-    // Two runs hold a place, and are tried again after the crash.
+    // Two runs are open and call `/work`, and again after the crash.
     upstream.on("/work", [held(), held(), status(200), held(), held(), status(200)]);
     let mut server = Server::start();
     let workflow = limited(&server, &upstream, "{ key: 'c-{{trigger.body.customer}}', limit: 2 }");
@@ -38,14 +37,17 @@ fn a_limit_queues_runs_in_order_and_holds_across_kill_9() {
     let runs: Vec<String> = (0..5).map(|n| start(&server, n)).collect();
     assert_eq!(statuses(&server, &runs), ["running", "running", "pending", "pending", "pending"]);
     let other = server.trigger(&workflow, &json!({ "customer": 8, "n": 9 }));
-    assert_eq!(server.finished(&other)["status"], "completed", "another key has a limit of its own");
-    let told = explain(&server, &runs[4]);
-    assert_eq!((&told["reason"], &told["details"]["queued_before"]), (&json!("queued_by_limit"), &json!(2)));
-    assert_eq!(told["details"]["held_by"], json!([runs[0], runs[1]]));
+    assert_eq!(server.finished(&other)["status"], "completed", "the limit counts each key on its own");
+    let explanation = explain(&server, &runs[4]);
+    assert_eq!(
+        (&explanation["reason"], &explanation["details"]["queued_before"]),
+        (&json!("queued_by_limit"), &json!(2))
+    );
+    assert_eq!(explanation["details"]["held_by"], json!([runs[0], runs[1]]));
     assert_eq!(server.run(&runs[4])["concurrency_key"], "c-7");
     server.crash_and_restart();
     let still = statuses(&server, &runs);
-    assert_eq!(still[2..], ["pending", "pending", "pending"], "a crash frees no place");
+    assert_eq!(still[2..], ["pending", "pending", "pending"], "a crash does not let queued runs begin");
     upstream.release("/work");
     for run in &runs {
         assert_eq!(server.finished(run)["status"], "completed");
@@ -60,7 +62,7 @@ fn a_limit_queues_runs_in_order_and_holds_across_kill_9() {
 }
 
 #[test]
-fn a_cancelled_place_goes_to_the_next_and_a_cancelled_wait_to_nobody() {
+fn a_cancelled_open_run_lets_the_next_begin_and_a_cancelled_queued_run_does_not() {
     let upstream = Upstream::start();
     upstream.on("/work", [held(), status(200)]);
     let server = Server::start();
@@ -75,16 +77,19 @@ fn a_cancelled_place_goes_to_the_next_and_a_cancelled_wait_to_nobody() {
 }
 
 #[test]
-fn a_run_that_finds_no_room_can_be_skipped() {
+fn a_run_over_the_limit_can_be_skipped() {
     let upstream = Upstream::start();
     upstream.on("/work", [held(), status(200)]);
     let server = Server::start();
     let workflow = limited(&server, &upstream, "{ on_conflict: skip }");
     let first = server.trigger(&workflow, &json!({ "n": 1 }));
     let second = server.post(&format!("/api/v1/workflows/{workflow}/trigger"), &json!({ "n": 2 })).data(201);
-    assert_eq!(second["status"], "cancelled", "it is recorded, and says so at once");
-    let told = explain(&server, second["run_id"].as_str().expect("an id"));
-    assert_eq!((&told["reason"], &told["details"]["reason"]), (&json!("cancelled"), &json!("concurrency_limit")));
+    assert_eq!(second["status"], "cancelled", "it is recorded, and the answer says so");
+    let explanation = explain(&server, second["run_id"].as_str().expect("an id"));
+    assert_eq!(
+        (&explanation["reason"], &explanation["details"]["reason"]),
+        (&json!("cancelled"), &json!("concurrency_limit"))
+    );
     upstream.release("/work");
     assert_eq!(server.finished(&first)["status"], "completed");
     let third = server.trigger(&workflow, &json!({ "n": 3 }));
@@ -93,7 +98,7 @@ fn a_run_that_finds_no_room_can_be_skipped() {
 }
 
 #[test]
-fn a_newer_run_can_take_the_place_of_the_oldest_but_its_repeat_takes_none() {
+fn a_newer_run_can_replace_the_oldest_but_its_repeated_request_replaces_none() {
     let upstream = Upstream::start();
     upstream.on("/work", [held(), held(), status(200)]);
     let server = Server::start();
@@ -106,7 +111,7 @@ fn a_newer_run_can_take_the_place_of_the_oldest_but_its_repeat_takes_none() {
     assert_eq!(explain(&server, &first)["details"]["reason"], "superseded");
     eventually("the newer one runs", || Some(()).filter(|()| server.run(&second)["status"] == "running"));
     assert_eq!(ask().data(200)["run_id"], json!(second), "the same request again");
-    assert_eq!(server.run(&second)["status"], "running", "does not push out its own run");
+    assert_eq!(server.run(&second)["status"], "running", "a repeated request does not replace its own run");
     upstream.release("/work");
     assert_eq!(server.finished(&second)["status"], "completed");
 }
@@ -133,9 +138,12 @@ fn a_paused_workflow_accepts_runs_and_starts_them_when_it_is_resumed() {
     assert_eq!(statuses(&server, &runs), ["pending", "pending", "pending"]);
     server.crash_and_restart();
     assert_eq!(statuses(&server, &runs), ["pending", "pending", "pending"], "also after a crash");
-    let told = explain(&server, &runs[0]);
-    assert_eq!((&told["reason"], &told["details"]["target"]), (&json!("paused_for_manual_action"), &json!("workflow")));
-    let resume = &told["next_actions"][0];
+    let explanation = explain(&server, &runs[0]);
+    assert_eq!(
+        (&explanation["reason"], &explanation["details"]["target"]),
+        (&json!("paused_for_manual_action"), &json!("workflow"))
+    );
+    let resume = &explanation["next_actions"][0];
     assert_eq!(resume["action"], "resume");
     server.post(resume["path"].as_str().expect("a path"), &json!(null)).data(200);
     for run in &runs {
@@ -155,7 +163,7 @@ fn a_paused_run_starts_nothing_until_it_is_resumed_also_after_kill_9() {
     upstream.wait_for("/a", 1);
     let act =
         |server: &Server, verb: &str| server.post(&format!("/api/v1/runs/{run}/{verb}"), &json!({ "actor": "ada" }));
-    assert_eq!(act(&server, "pause").data(200)["status"], "running", "what is under way may finish");
+    assert_eq!(act(&server, "pause").data(200)["status"], "running", "running steps may finish");
     assert_eq!(explain(&server, &run)["details"]["still_running"], json!(["a"]));
     upstream.release("/a");
     eventually("it waits", || Some(()).filter(|()| server.run(&run)["status"] == "waiting"));
@@ -164,9 +172,9 @@ fn a_paused_run_starts_nothing_until_it_is_resumed_also_after_kill_9() {
     server.crash_and_restart();
     assert_eq!(server.run(&run)["status"], "waiting");
     assert_eq!(upstream.effects_on("/b").len(), 0);
-    let told = explain(&server, &run);
+    let explanation = explain(&server, &run);
     assert_eq!(
-        (&told["reason"], &told["next_actions"][0]["action"]),
+        (&explanation["reason"], &explanation["next_actions"][0]["action"]),
         (&json!("paused_for_manual_action"), &json!("resume"))
     );
     act(&server, "resume").data(200);
@@ -181,7 +189,7 @@ fn a_paused_run_starts_nothing_until_it_is_resumed_also_after_kill_9() {
 }
 
 #[test]
-fn a_retry_need_not_be_waited_for() {
+fn a_waiting_retry_can_be_made_now() {
     let upstream = Upstream::start();
     upstream.on("/a", [status(503), status(200)]);
     let server = Server::start();
@@ -191,8 +199,8 @@ fn a_retry_need_not_be_waited_for() {
     server.when(&run, "a", "retrying");
     let retry = |body: &Value| server.post(&format!("/api/v1/runs/{run}/retry"), body);
     assert_eq!(retry(&json!({ "step": "nope" })).refusal(422), "invalid_body");
-    let told = explain(&server, &run);
-    let action = told["next_actions"].as_array().expect("a list").iter().find(|a| a["action"] == "retry_now");
+    let explanation = explain(&server, &run);
+    let action = explanation["next_actions"].as_array().expect("a list").iter().find(|a| a["action"] == "retry_now");
     retry(&action.expect("the action")["body"]).data(200);
     assert_eq!(server.finished(&run)["status"], "completed");
     assert_eq!(retry(&json!(null)).refusal(409), "run_ended");
@@ -202,9 +210,9 @@ fn a_retry_need_not_be_waited_for() {
 }
 
 #[test]
-fn whoever_asked_is_told_that_a_run_has_ended() {
+fn callbacks_and_failure_workflows_are_notified_when_a_run_ends() {
     let upstream = Upstream::start();
-    upstream.on("/told", [status(503), answer_json(200, json!({}))]);
+    upstream.on("/notified", [status(503), answer_json(200, json!({}))]);
     upstream.on("/broken", [status(400)]);
     let server = Server::with_virtual_clock();
     server.define("name: alarm\ntasks:\n  log: { set: { seen: '{{trigger.body.run_id}}' } }\n");
@@ -212,41 +220,41 @@ fn whoever_asked_is_told_that_a_run_has_ended() {
         "name: fragile\ncallback_url: $UP/ended\non_failure: { workflow: alarm }\ntasks:\n  a: { url: '$UP/{{trigger.body.path}}' }\n",
     );
     let workflow = server.define(&yaml)["id"].as_str().expect("an id").to_owned();
-    let url = upstream.fill("$UP/told");
+    let url = upstream.fill("$UP/notified");
     let path = format!("/api/v1/workflows/{workflow}/trigger?callback_url={url}");
     let good = server.post(&path, &json!({ "path": "fine" })).data(201)["run_id"].clone();
     let bad = server.trigger(&workflow, &json!({ "path": "broken" }));
     server.finished(&bad);
     server.advance("1m");
-    let told = upstream.wait_for("/told", 2);
+    let sent = upstream.wait_for("/notified", 2);
     assert_eq!(
-        (told[0].json()["run_id"].clone(), told[0].attempt(), told[1].attempt()),
+        (sent[0].json()["run_id"].clone(), sent[0].attempt(), sent[1].attempt()),
         (good.clone(), 1, 2),
         "retried"
     );
-    assert_eq!(told[1].json()["event"], "run.completed");
+    assert_eq!(sent[1].json()["event"], "run.completed");
     let ended = upstream.wait_for("/ended", 2);
     let mut about: Vec<Value> = ended.iter().map(|e| e.json()["run_id"].clone()).collect();
     about.sort_by_key(Value::to_string);
     let mut expected = vec![good, json!(bad)];
     expected.sort_by_key(Value::to_string);
     assert_eq!(about, expected, "each once");
-    let failed = ended.iter().map(|e| e.json()).find(|news| news["status"] == "failed").expect("the failed one");
+    let failed = ended.iter().map(|e| e.json()).find(|body| body["status"] == "failed").expect("the failed one");
     assert_eq!((&failed["error"]["step"], &failed["failed_steps"]), (&json!("a"), &json!(["a"])));
     let alarms = eventually("the alarm", || Some(server.list("/api/v1/runs?workflow=alarm")).filter(|l| !l.is_empty()));
     assert_eq!(alarms.len(), 1, "only for the failure");
     let alarm = server.finished(alarms[0]["id"].as_str().expect("an id"));
     assert_eq!(alarm["tasks"]["log"]["body"]["seen"], json!(bad));
     let names: Vec<Value> = server.list("/api/v1/workflows").iter().map(|w| w["name"].clone()).collect();
-    assert_eq!(names, [json!("fragile"), json!("alarm")], "the engine's own workflow is not in the way");
+    assert_eq!(names, [json!("fragile"), json!("alarm")], "the engine's own workflow is not listed");
     assert_eq!(server.list("/api/v1/runs").len(), 3, "nor are its runs");
-    assert_eq!(server.list("/api/v1/runs?workflow=onward.notify").len(), 3, "but they can be looked at");
+    assert_eq!(server.list("/api/v1/runs?workflow=onward.notify").len(), 3, "but they can be listed by its name");
     let refused = server.post(&format!("/api/v1/workflows/{workflow}/trigger?callback_url=ftp://x/"), &json!(null));
     assert_eq!(refused.refusal(422), "invalid_parameter");
 }
 
 #[test]
-fn whoever_is_told_can_check_who_tells() {
+fn a_notification_is_signed() {
     let upstream = Upstream::start();
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("secret");
@@ -255,15 +263,15 @@ fn whoever_is_told_can_check_who_tells() {
     let yaml = upstream.fill("name: signed\ncallback_url: $UP/ended\ntasks:\n  a: { noop: {} }\n");
     server.define(&yaml);
     server.trigger("signed", &json!({}));
-    let told = upstream.wait_for("/ended", 1);
+    let sent = upstream.wait_for("/ended", 1);
     let mut mac = Hmac::<Sha256>::new_from_slice(b"a signing secret").expect("a key");
-    mac.update(&told[0].body);
+    mac.update(&sent[0].body);
     let expected: String = mac.finalize().into_bytes().iter().map(|byte| format!("{byte:02x}")).collect();
-    assert_eq!(told[0].header("x-onward-signature"), format!("sha256={expected}"));
+    assert_eq!(sent[0].header("x-onward-signature"), format!("sha256={expected}"));
 }
 
 #[test]
-fn nobody_is_forgotten_when_the_server_dies_before_telling_them() {
+fn a_pending_notification_survives_a_crash() {
     let upstream = Upstream::start();
     let mut server = Server::start();
     let yaml =
@@ -271,15 +279,16 @@ fn nobody_is_forgotten_when_the_server_dies_before_telling_them() {
     let workflow = server.define(yaml)["id"].as_str().expect("an id").to_owned();
     let run = server.trigger(&workflow, &json!(null));
     server.finished(&run);
-    let pending = eventually("the obstacle is noted", || {
-        Some(explain(&server, &run)).filter(|told| told["details"]["notices_pending"][0]["error"].is_string())
+    let pending = eventually("the error is recorded", || {
+        Some(explain(&server, &run))
+            .filter(|explanation| explanation["details"]["notices_pending"][0]["error"].is_string())
     });
     assert_eq!(pending["details"]["notices_pending"][0]["error"], "there is no workflow `alarm`");
-    server.define(&upstream.fill("name: alarm\ntasks:\n  tell: { url: $UP/alarm, body: '{{trigger.body}}' }\n"));
+    server.define(&upstream.fill("name: alarm\ntasks:\n  call: { url: $UP/alarm, body: '{{trigger.body}}' }\n"));
     server.crash_and_restart();
-    let told = upstream.wait_for("/alarm", 1);
-    assert_eq!(told[0].json()["run_id"], json!(run));
-    eventually("nothing is left", || {
+    let sent = upstream.wait_for("/alarm", 1);
+    assert_eq!(sent[0].json()["run_id"], json!(run));
+    eventually("no notification is pending", || {
         Some(()).filter(|()| explain(&server, &run)["details"].get("notices_pending").is_none())
     });
 }

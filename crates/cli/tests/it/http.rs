@@ -1,5 +1,4 @@
-//! HTTP steps and the care taken with what they call: what is sent, where redirects lead, how many at once, and
-//! hosts that are down.
+//! HTTP steps: what they send, redirects, how many requests run at once, and hosts that are down.
 
 use crate::harness::{Act, Server, Upstream, json, micros, onward, reply, status};
 use serde_json::{Value, json};
@@ -44,7 +43,7 @@ own: { url: $UP/own, form: { a: 1 }, headers: { Content-Type: application/x-cust
     assert_eq!(String::from_utf8_lossy(&submit.body), "q=a+b%26c%3Dd%2F%C3%A9%2B&a%26b=x+7&ids=1&ids=x");
     assert_eq!(upstream.effects_on("/own")[0].header("content-type"), "application/x-custom");
 
-    // R40: an object has no place in a query; nothing is sent.
+    // R40: a query cannot contain an object; nothing is sent.
     let view = server.play(&upstream.fill("a: { url: $UP/never, query: { o: '{{trigger.body.o}}' } }"), &body);
     assert_eq!(view["tasks"]["a"]["status"], "template_error", "{view:#}");
     assert_eq!(count(&upstream, "/never"), 0);
@@ -113,9 +112,9 @@ away: { url: $UP/away, body: test, redirects: 1 }";
         let data = folder.path().join("data");
         let paths = [data.to_str().expect("a path"), file.to_str().expect("a path")];
         let output = onward(&["dev", "--listen", "127.0.0.1:0", "--data", paths[0], "--signing-secret-file", paths[1]]);
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(code), "{said}");
-        assert!(said.contains(paths[1]), "{said}");
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{stderr}");
+        assert!(stderr.contains(paths[1]), "{stderr}");
     }
 }
 
@@ -150,14 +149,14 @@ hung: { url: $UP/hung, redirects: 5, timeout: 300ms, retries: 0 }";
         (Some("failed"), "too_many_redirects")
     );
     assert_eq!(tasks["enough"]["body"], json!({ "n": 3 }), "{view:#}");
-    assert_eq!((error(&view, "loop").as_str(), count(&upstream, "/loop")), ("too_many_redirects", 11), "and not again");
+    assert_eq!((error(&view, "loop").as_str(), count(&upstream, "/loop")), ("too_many_redirects", 11), "and no retry");
     assert_eq!(error(&view, "ftp"), "invalid_redirect");
-    assert_eq!(tasks["hung"]["status"], "timeout", "one deadline for all of it: {view:#}");
+    assert_eq!(tasks["hung"]["status"], "timeout", "one deadline for all redirects: {view:#}");
     let seen = &upstream.effects_on("/seen")[0];
     assert_eq!((seen.method.as_str(), seen.body.len(), seen.header("content-type")), ("GET", 0, ""));
     let kept = &upstream.effects_on("/kept")[0];
     assert_eq!((kept.method.as_str(), kept.json(), kept.header("authorization")), ("PUT", json!({ "a": 1 }), "mine"));
-    assert!(upstream.effects_on("/three").iter().all(|e| e.method == "GET"), "a 302 made it so");
+    assert!(upstream.effects_on("/three").iter().all(|e| e.method == "GET"), "a 302 changes the method to GET");
     assert_eq!(upstream.effects_on("/two").iter().filter(|e| e.path == "/two?x=1").count(), 2);
 }
 
@@ -179,7 +178,7 @@ host: { url: $UP/host, redirects: 3, allow_hosts: [127.0.0.1] }";
 }
 
 #[test]
-fn decision_6_retry_after_may_be_a_date_and_is_believed_for_an_hour() {
+fn decision_6_retry_after_may_be_a_date_and_is_capped_at_an_hour() {
     let (server, upstream) = (Server::alone(&["--clock", "virtual"]), Upstream::start());
     upstream.on("/busy", [reply(503, &[("Retry-After", "Wed, 21 Oct 2048 07:28:00 GMT")], ""), status(200)]);
     upstream.on("/past", [reply(429, &[("Retry-After", "Wed, 21 Oct 2015 07:28:00 GMT")], ""), status(200)]);
@@ -196,7 +195,7 @@ fn decision_6_retry_after_may_be_a_date_and_is_believed_for_an_hour() {
 }
 
 #[test]
-fn r48_an_organisation_has_five_requests_under_way_and_no_more() {
+fn r48_an_organisation_has_at_most_five_requests_at_once() {
     let upstream = Upstream::start();
     let server = Server::alone(&["--http-per-organisation", "5"]);
     let steps: String = (0..12).map(|i| format!("s{i}: {{ url: $UP/held }}\n")).collect();
@@ -211,11 +210,14 @@ fn r48_an_organisation_has_five_requests_under_way_and_no_more() {
     };
     queued(19);
     assert_eq!(server.run(&run)["tasks"]["s11"]["status"], "running");
-    let told = server.get(&format!("/api/v1/runs/{run}/explain?step=s11")).data(200);
-    assert_eq!(told["reason"], "queued_by_limit", "{told:#}");
-    assert_eq!((&told["details"]["allowed"], &told["details"]["of"]), (&json!(5), &json!("organisation")));
-    assert_eq!(told["details"]["queued_before"], 6);
-    // What is cancelled leaves the queue, whether it waits or is under way.
+    let explanation = server.get(&format!("/api/v1/runs/{run}/explain?step=s11")).data(200);
+    assert_eq!(explanation["reason"], "queued_by_limit", "{explanation:#}");
+    assert_eq!(
+        (&explanation["details"]["allowed"], &explanation["details"]["of"]),
+        (&json!(5), &json!("organisation"))
+    );
+    assert_eq!(explanation["details"]["queued_before"], 6);
+    // A cancelled request leaves the queue or is aborted.
     server.cancel(&other).data(200);
     queued(7);
     upstream.release("/held");
@@ -250,10 +252,11 @@ fn decision_6_a_dead_host_does_not_burn_attempts() {
     let steps: String = (0..10).map(|i| format!("s{i}: {{ url: $UP/dead }}\n")).collect();
     let workflow = server.workflow(&upstream.fill(&steps));
     let runs: Vec<String> = (0..4).map(|_| server.trigger(&workflow, &json!(null))).collect();
-    // Without the pause, six attempts would be over within a minute.
+    // Without the host's backoff, six attempts would be used up within a minute.
     server.advance("2h");
     let sent = count(&upstream, "/dead");
-    // At most one each before the host is known to be down; then a probe after 5, 10, 20 … and every 300 s.
+    // Each run makes at most one attempt before the host is known to be down; then there is a probe after 5, 10, 20 …
+    // and then every 300 s.
     assert!((8..=40 + 6 + 24).contains(&sent), "{sent} requests");
     for run in &runs {
         let view = server.run(run);
@@ -266,14 +269,14 @@ fn decision_6_a_dead_host_does_not_burn_attempts() {
         assert!(spent.iter().all(|(_, spent)| *spent < 6), "{spent:?}");
     }
 
-    // At most once, and held back: it has not happened yet, also if the server dies meanwhile.
+    // A step with `retry: never` that waits for the host has not been tried yet, also after a crash.
     let once = server.workflow(&upstream.fill("a: { url: $UP/once, retry: never }"));
     let once = server.trigger(&once, &json!(null));
     let view = server.when(&once, "a", "retrying");
     assert_eq!((error(&view, "a").as_str(), count(&upstream, "/once")), ("host_backoff", 0), "{view:#}");
-    let told = server.get(&format!("/api/v1/runs/{once}/explain")).data(200);
-    assert_eq!(told["reason"], "waiting_for_retry", "{told:#}");
-    assert!(told["summary"].as_str().expect("words").contains("nothing was sent"), "{told:#}");
+    let explanation = server.get(&format!("/api/v1/runs/{once}/explain")).data(200);
+    assert_eq!(explanation["reason"], "waiting_for_retry", "{explanation:#}");
+    assert!(explanation["summary"].as_str().expect("words").contains("nothing was sent"), "{explanation:#}");
     assert!(metric(&server, "http_steps_held_back_total") > 40);
     let mut server = server;
     server.crash_and_restart();
@@ -284,11 +287,11 @@ fn decision_6_a_dead_host_does_not_burn_attempts() {
         assert_eq!(server.finished(run)["status"], "completed");
     }
     assert_eq!(count(&upstream, "/once"), 1);
-    assert_eq!(count(&upstream, "/dead"), sent + 40, "each once more");
+    assert_eq!(count(&upstream, "/dead"), sent + 40, "each run once more");
 }
 
 #[test]
-fn decision_6_a_probe_that_is_answered_lets_everybody_go() {
+fn decision_6_an_answered_probe_releases_all_waiting_requests() {
     let (server, upstream) = (Server::alone(&["--clock", "virtual"]), Upstream::start());
     upstream.on("/dead", [status(504)]);
     let workflow = server.workflow(&upstream.fill("a: { url: $UP/dead }\nb: { url: $UP/dead }"));
@@ -313,7 +316,7 @@ fn decision_6_one_run_that_retries_quickly_is_not_slowed_down() {
 }
 
 #[test]
-fn decision_6_a_host_that_asks_for_a_pause_gets_it_from_other_runs_too() {
+fn decision_6_a_retry_after_also_pauses_requests_of_other_runs_to_the_host() {
     let (server, upstream) = (Server::alone(&["--clock", "virtual"]), Upstream::start());
     upstream.on("/busy", [reply(429, &[("Retry-After", "40")], ""), status(200)]);
     let first = server.workflow(&upstream.fill("a: { url: $UP/busy }\nb: { noop: {}, needs: [a] }"));
@@ -333,7 +336,7 @@ fn decision_6_a_host_that_asks_for_a_pause_gets_it_from_other_runs_too() {
 }
 
 #[test]
-fn decision_6_what_waits_for_room_is_handed_back_when_the_server_drains() {
+fn decision_6_queued_requests_are_given_back_when_the_server_drains() {
     let upstream = Upstream::start();
     let mut server = Server::alone(&["--http-per-organisation", "1", "--drain-grace", "60s"]);
     upstream.on("/held", [Act::Held(Box::new(status(200)))]);
@@ -355,10 +358,10 @@ fn decision_6_what_waits_for_room_is_handed_back_when_the_server_drains() {
     assert_eq!(released.code(), Some(0), "{}", server.log());
     assert_eq!(watch().len(), 0, "nothing new was sent");
     server.start_again();
-    assert_eq!(server.finished(&first)["status"], "completed", "what was under way was recorded");
+    assert_eq!(server.finished(&first)["status"], "completed", "the running request was recorded");
     for run in &waiting {
         let view = server.finished(run);
-        assert_eq!(view["status"], "completed", "at most once, and it had not been tried: {view:#}");
+        assert_eq!(view["status"], "completed", "`retry: never`, but it had not been tried: {view:#}");
     }
     assert_eq!(watch().len(), 20);
 }

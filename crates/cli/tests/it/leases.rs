@@ -1,4 +1,4 @@
-//! Leases: a task belongs to a worker for a time, and only whoever has it now can say how it ended.
+//! Leases: a worker has a task for a limited time, and only the holder of the current lease can report its outcome.
 
 use crate::harness::{Claimed, Server, eventually, micros, names};
 use serde_json::{Value, json};
@@ -12,10 +12,10 @@ fn claim(server: &Server, worker: &str, lease: &str) -> Vec<Claimed> {
 fn w9_a_claim_leases_for_as_long_as_it_says() {
     let server = Server::with_virtual_clock();
     let ids: Vec<String> = (0..3).map(|n| server.submit("lease.v1", json!(n))).collect();
-    for (id, asked, seconds) in [(&ids[0], None, 30), (&ids[1], Some("5s"), 5), (&ids[2], Some("1h"), 3_600)] {
+    for (id, lease, seconds) in [(&ids[0], None, 30), (&ids[1], Some("5s"), 5), (&ids[2], Some("1h"), 3_600)] {
         let mut request = json!({ "worker_id": "w", "types": ["lease.v1"], "wait": "0s" });
-        if let Some(asked) = asked {
-            request["lease"] = asked.into();
+        if let Some(lease) = lease {
+            request["lease"] = lease.into();
         }
         let claimed = server.claim_with(&request).pop().expect("a task");
         assert_eq!((claimed.id(), &claimed.view["lease_ms"]), (id.as_str(), &json!(seconds * 1_000)));
@@ -33,30 +33,33 @@ fn w9_a_claim_leases_for_as_long_as_it_says() {
 
 #[test]
 fn w10_a_heartbeat_extends_only_while_leased() {
-    // Until when a worker has something is known to the node that hears of it.
+    // Only the node that gets the heartbeat knows the new deadline.
     let server = Server::alone(&["--clock", "virtual"]);
     let id = server.submit("beat.v1", json!(1));
     let first = claim(&server, "one", "30s").pop().expect("a task");
     server.advance("20s");
-    let beat = first.say("heartbeat", json!({})).data(200);
+    let beat = first.report("heartbeat", json!({})).data(200);
     assert_eq!(beat["cancel"], false);
-    assert!(micros(&beat["lease_until"]) - micros(&first.view["lease_until"]) >= 20_000_000, "by its length");
-    let longer = first.say("heartbeat", json!({ "extend": "5m" })).data(200);
-    assert_eq!(server.task(&id)["lease_until"], longer["lease_until"], "by what it says");
-    // A shorter one takes nothing away.
-    assert_eq!(first.say("heartbeat", json!({ "extend": "1s" })).data(200)["lease_until"], longer["lease_until"]);
+    assert!(
+        micros(&beat["lease_until"]) - micros(&first.view["lease_until"]) >= 20_000_000,
+        "extended by the length of the lease"
+    );
+    let longer = first.report("heartbeat", json!({ "extend": "5m" })).data(200);
+    assert_eq!(server.task(&id)["lease_until"], longer["lease_until"], "extended by the given duration");
+    // A shorter extension does not shorten the lease.
+    assert_eq!(first.report("heartbeat", json!({ "extend": "1s" })).data(200)["lease_until"], longer["lease_until"]);
     server.advance("4m");
     assert_eq!(server.task(&id)["status"], "leased", "the lease was extended");
     server.advance("61s");
-    assert_ne!(server.task(&id)["status"], "leased", "nobody extended it further");
-    assert_eq!(first.say("heartbeat", json!({})).refusal(409), "stale_claim");
-    assert_eq!(first.say("heartbeat", json!({ "progress": { "page": 1 } })).refusal(409), "stale_claim");
+    assert_ne!(server.task(&id)["status"], "leased", "the extended lease has expired");
+    assert_eq!(first.report("heartbeat", json!({})).refusal(409), "stale_claim");
+    assert_eq!(first.report("heartbeat", json!({ "progress": { "page": 1 } })).refusal(409), "stale_claim");
     assert_eq!(server.task(&id)["progress"], Value::Null, "nothing was changed");
-    // After the end there is nothing to extend either.
+    // After the task has ended there is no lease to extend.
     let second = claim(&server, "two", "30s").pop().expect("the task again");
     assert_eq!(second.complete(json!("done")).status, 200);
     for gone in [&first, &second] {
-        assert_eq!(gone.say("heartbeat", json!({})).refusal(409), "stale_claim");
+        assert_eq!(gone.report("heartbeat", json!({})).refusal(409), "stale_claim");
     }
     assert_eq!(server.task(&id)["status"], "succeeded");
 }
@@ -85,12 +88,12 @@ fn w14_an_expired_lease_is_claimable_again_and_counts() {
     let id = server.submit("crash.v1", json!({ "n": 1 }));
     for attempt in 1..=3 {
         let claimed = claim(&server, &format!("w{attempt}"), "30s");
-        assert_eq!(claimed.iter().map(Claimed::attempt).collect::<Vec<_>>(), [attempt], "the count goes on");
+        assert_eq!(claimed.iter().map(Claimed::attempt).collect::<Vec<_>>(), [attempt], "attempts count up");
         server.advance("29s");
         assert!(claim(&server, "thief", "30s").is_empty(), "it is still leased");
         server.advance("2s");
     }
-    // 5c: a payload that kills its worker does not go round for ever.
+    // 5c: a payload that kills its worker is not leased forever.
     let dead = server.task(&id);
     assert_eq!((&dead["status"], &dead["error"]["code"]), (&json!("failed"), &json!("quarantined")), "{dead:#}");
     assert!(claim(&server, "w4", "30s").is_empty());
@@ -112,7 +115,7 @@ fn w14_a_lost_lease_counts_as_an_attempt() {
 }
 
 #[test]
-fn w14_one_death_does_not_spoil_a_task_that_then_works() {
+fn w14_a_task_can_succeed_after_its_worker_died_once() {
     let server = Server::with_virtual_clock();
     let id = server.submit("crash.v1", json!(1));
     claim(&server, "one", "10s").pop().expect("a task");
@@ -133,9 +136,9 @@ fn w14_a_task_that_may_be_tried_once_is_not_tried_again_after_a_death() {
     assert_eq!((&task["status"], &task["error"]["code"]), (&json!("failed"), &json!("outcome_unknown")), "{task:#}");
 }
 
-/// 5c: a zombie overwrites nothing, whatever it says.
+/// 5c: a worker whose lease has expired overwrites nothing, whatever it reports.
 #[test]
-fn w14_a_zombies_reports_are_refused_and_change_nothing() {
+fn w14_reports_after_the_lease_expired_are_refused_and_change_nothing() {
     let server = Server::with_virtual_clock();
     let id = server.submit("zombie.v1", json!(1));
     let zombie = claim(&server, "zombie", "10s").pop().expect("a task");
@@ -151,7 +154,7 @@ fn w14_a_zombies_reports_are_refused_and_change_nothing() {
             ("logs", json!({ "lines": [{ "message": "zombie" }] })),
         ];
         for (what, body) in all {
-            assert_eq!(claimed.say(what, body).refusal(409), "stale_claim", "{what}");
+            assert_eq!(claimed.report(what, body).refusal(409), "stale_claim", "{what}");
         }
         let work = json!({ "worker_id": "zombie", "types": ["none.v1"], "credits": 0, "done":
             [{ "task_id": claimed.id(), "claim_token": claimed.token(), "result": "zombie" }] });
@@ -160,11 +163,11 @@ fn w14_a_zombies_reports_are_refused_and_change_nothing() {
     };
     let before = (server.task(&id), server.task_events(&id));
     says(&zombie);
-    assert_eq!((server.task(&id), server.task_events(&id)), before, "while another has it");
+    assert_eq!((server.task(&id), server.task_events(&id)), before, "while another worker has the lease");
     holder.complete(json!("holder")).data(200);
     let before = (server.task(&id), server.task_events(&id));
     says(&zombie);
-    assert_eq!((server.task(&id), server.task_events(&id)), before, "after it is done");
+    assert_eq!((server.task(&id), server.task_events(&id)), before, "after the task is done");
     assert_eq!(before.0["result"], "holder");
 }
 
@@ -187,16 +190,16 @@ fn w14_the_same_report_again_is_answered_again_and_another_one_refused() {
     ] {
         let id = server.submit("twice.v1", json!(2));
         let claimed = claim(&server, "w", "30s").pop().expect("a task");
-        let first = claimed.say(what, body.clone()).data(200);
+        let first = claimed.report(what, body.clone()).data(200);
         let seen = server.task(&id);
-        assert_eq!(claimed.say(what, body).data(200), first, "{what}");
-        assert_eq!(claimed.say(what, other).refusal(409), "stale_claim", "{what}");
+        assert_eq!(claimed.report(what, body).data(200), first, "{what}");
+        assert_eq!(claimed.report(what, other).refusal(409), "stale_claim", "{what}");
         assert_eq!(server.task(&id), seen, "{what}");
         server.delete(&format!("/api/v1/tasks/{id}"));
     }
 }
 
-/// 5c: a cancelled task stays cancelled, whatever its worker says afterwards.
+/// 5c: a cancelled task stays cancelled, whatever its worker reports afterwards.
 #[test]
 fn w11_cancelled_is_never_overwritten() {
     let server = Server::with_virtual_clock();
@@ -204,14 +207,14 @@ fn w11_cancelled_is_never_overwritten() {
     let claimed = claim(&server, "w", "30s").pop().expect("a task");
     let cancelled = server.post(&format!("/api/v1/tasks/{id}/cancel"), &json!({ "reason": "changed our mind" }));
     assert_eq!(cancelled.data(200)["status"], "cancelled");
-    assert_eq!(claimed.say("heartbeat", json!({})).data(200)["cancel"], true);
-    assert_eq!(claimed.say("heartbeat", json!({ "progress": 1 })).data(200)["cancel"], true);
+    assert_eq!(claimed.report("heartbeat", json!({})).data(200)["cancel"], true);
+    assert_eq!(claimed.report("heartbeat", json!({ "progress": 1 })).data(200)["cancel"], true);
     assert_eq!(claimed.complete(json!("too late")).refusal(409), "run_cancelled");
     assert_eq!(claimed.fail("too late").status, 409);
     let task = server.task(&id);
     assert_eq!((&task["status"], &task["result"]), (&json!("cancelled"), &Value::Null), "{task:#}");
     let events = server.task_events(&id);
-    assert!(names(&events).contains(&"late_result"), "it is noted: {:?}", names(&events));
+    assert!(names(&events).contains(&"late_result"), "the late result is in the history: {:?}", names(&events));
     server.advance("1m");
     assert!(claim(&server, "w2", "30s").is_empty());
     let work = json!({ "worker_id": "w", "types": ["none.v1"], "credits": 0, "done":
@@ -227,8 +230,8 @@ fn w10_progress_survives_to_the_next_attempt() {
     let id = server.submit("pages.v1", json!(1));
     let first = claim(&server, "one", "30s").pop().expect("a task");
     assert_eq!(first.view["progress"], Value::Null);
-    first.say("heartbeat", json!({ "progress": { "page": 1 } })).data(200);
-    first.say("heartbeat", json!({ "progress": { "page": 7 } })).data(200);
+    first.report("heartbeat", json!({ "progress": { "page": 1 } })).data(200);
+    first.report("heartbeat", json!({ "progress": { "page": 7 } })).data(200);
     assert_eq!(server.task(&id)["progress"], json!({ "page": 7 }));
     server.crash_and_restart();
     server.advance("31s");
@@ -238,10 +241,10 @@ fn w10_progress_survives_to_the_next_attempt() {
     server.advance("10m");
     let third = claim(&server, "three", "30s").pop().expect("the task again");
     assert_eq!(third.view["progress"], json!({ "page": 7 }), "after a failure");
-    // As large as it may be, and not larger.
+    // The largest progress that is allowed, and one byte more.
     let text = "x".repeat(4 * 1024 - 2);
-    third.say("heartbeat", json!({ "progress": text })).data(200);
-    assert_eq!(third.say("heartbeat", json!({ "progress": format!("{text}x") })).refusal(422), "invalid_body");
+    third.report("heartbeat", json!({ "progress": text })).data(200);
+    assert_eq!(third.report("heartbeat", json!({ "progress": format!("{text}x") })).refusal(422), "invalid_body");
     assert_eq!(server.task(&id)["progress"], json!(text));
 }
 
@@ -251,7 +254,7 @@ fn decision_6_a_snooze_is_not_charged() {
     let id = server.submit_with(&json!({ "type": "later.v1", "max_attempts": 1 }));
     for _ in 0..5 {
         let claimed = claim(&server, "w", "30s").pop().expect("a task");
-        claimed.say("snooze", json!({ "for": "1h" })).data(200);
+        claimed.report("snooze", json!({ "for": "1h" })).data(200);
         assert_eq!(server.task(&id)["status"], "pending");
         server.advance("59m");
         assert!(claim(&server, "w", "30s").is_empty(), "not before its time");
@@ -263,21 +266,21 @@ fn decision_6_a_snooze_is_not_charged() {
     for wrong in [json!("31d"), json!("soon"), json!(-1), Value::Null] {
         let id = server.submit("later.v1", json!(1));
         let claimed = claim(&server, "w", "30s").pop().expect("a task");
-        assert_eq!(claimed.say("snooze", json!({ "for": wrong })).refusal(422), "invalid_body");
+        assert_eq!(claimed.report("snooze", json!({ "for": wrong })).refusal(422), "invalid_body");
         assert_eq!(server.task(&id)["status"], "leased");
         claimed.complete(json!(1)).data(200);
     }
 }
 
-/// An expired lease is granted again within lease + 1 s to a worker that waits.
+/// A waiting worker gets the task of an expired lease within one second.
 #[test]
-fn w14_an_open_poll_gets_an_expired_lease_within_a_second() {
+fn w14_an_open_claim_gets_the_task_of_an_expired_lease_within_a_second() {
     let server = Server::start();
     let id = server.submit("slow.v1", json!(1));
     let begun = Instant::now();
     claim(&server, "dies", "2s").pop().expect("a task");
-    let poll = json!({ "worker_id": "waits", "types": ["slow.%"], "wait": "30s" });
-    let (answer, _) = server.claim_later(poll).join().expect("an answer");
+    let claim_request = json!({ "worker_id": "waits", "types": ["slow.%"], "wait": "30s" });
+    let (answer, _) = server.claim_later(claim_request).join().expect("an answer");
     let took = begun.elapsed();
     let tasks = answer.data(200);
     assert_eq!((&tasks[0]["task_id"], &tasks[0]["attempt"]), (&json!(id), &json!(2)), "{tasks:#}");
@@ -291,16 +294,16 @@ fn w14_after_kill_9_an_old_token_still_completes_its_task() {
     let held = claim(&server, "w", "60s");
     server.crash_and_restart();
     let held: Vec<Claimed> = held.into_iter().map(|c| Claimed { api: *server, ..c }).collect();
-    assert!(claim(&server, "thief", "30s").is_empty(), "a restart takes nothing away");
+    assert!(claim(&server, "thief", "30s").is_empty(), "a restart ends no lease");
     for (id, claimed) in ids.iter().zip(&held) {
         assert_eq!((server.task(id)["status"].as_str(), claimed.id()), (Some("leased"), id.as_str()));
         assert_eq!(server.task(id)["leased_by"], "w");
-        assert_eq!(claimed.say("heartbeat", json!({})).data(200)["cancel"], false);
+        assert_eq!(claimed.report("heartbeat", json!({})).data(200)["cancel"], false);
     }
     held[0].complete(json!("kept")).data(200);
     server.crash_and_restart();
     let again = Claimed { api: *server, ..held[0].clone() };
-    assert_eq!(again.complete(json!("kept")).status, 200, "a repeat is one after a restart, too");
+    assert_eq!(again.complete(json!("kept")).status, 200, "a repeated report is accepted after a restart, too");
     assert_eq!(again.complete(json!("other")).refusal(409), "stale_claim");
     let other = Claimed { api: *server, ..held[1].clone() };
     let work = json!({ "worker_id": "w", "types": ["keep.v1"], "credits": 1, "wait": "0s", "done":
@@ -311,16 +314,16 @@ fn w14_after_kill_9_an_old_token_still_completes_its_task() {
     }
 }
 
-/// The lease of a worker that died with the server ends like any other.
+/// The lease of a worker that died with the server expires like any other.
 #[test]
-fn w14_after_a_restart_a_lease_begins_anew_and_ends() {
+fn w14_after_a_restart_a_lease_starts_again_and_expires() {
     let mut server = Server::with_virtual_clock();
     let id = server.submit("gone.v1", json!(1));
     claim(&server, "w", "30s").pop().expect("a task");
     server.advance("20s");
     server.crash_and_restart();
     server.advance("20s");
-    assert_eq!(server.task(&id)["status"], "leased", "it began anew");
+    assert_eq!(server.task(&id)["status"], "leased", "the lease started again");
     server.advance("11s");
     assert_eq!(claim(&server, "w2", "30s").pop().expect("the task again").attempt(), 2);
 }
@@ -331,10 +334,10 @@ fn logs_of_a_worker_are_kept_among_the_events() {
     let id = server.submit("talk.v1", json!(1));
     let claimed = claim(&server, "w", "30s").pop().expect("a task");
     let lines = json!([{ "message": "hello" }, { "level": "warning", "message": "careful" }]);
-    claimed.say("logs", json!({ "lines": lines })).data(200);
+    claimed.report("logs", json!({ "lines": lines })).data(200);
     let events = server.task_events(&id);
-    let told = events.iter().find(|event| event["type"] == "step.log").expect("it is kept");
-    assert!(told.to_string().contains("careful"), "{told:#}");
+    let logged = events.iter().find(|event| event["type"] == "step.log").expect("it is kept");
+    assert!(logged.to_string().contains("careful"), "{logged:#}");
     let many: Vec<Value> = (0..101).map(|_| json!({ "message": "x" })).collect();
     for wrong in [
         json!([]),
@@ -344,14 +347,14 @@ fn logs_of_a_worker_are_kept_among_the_events() {
         json!([{ "message": 1 }]),
         json!([{ "message": "x", "color": "red" }]),
     ] {
-        assert_eq!(claimed.say("logs", json!({ "lines": wrong })).refusal(422), "invalid_body", "{wrong}");
+        assert_eq!(claimed.report("logs", json!({ "lines": wrong })).refusal(422), "invalid_body", "{wrong}");
     }
     assert_eq!(server.task_events(&id).len(), events.len());
 }
 
-/// Slots follow from what is leased, so no death and no restart leaks one.
+/// Limit slots are derived from the leases, so neither a dead worker nor a restart leaks one.
 #[test]
-fn slots_come_back_after_deaths_and_restarts() {
+fn limit_slots_are_free_again_after_deaths_and_restarts() {
     let mut server = Server::with_virtual_clock();
     server.put("/api/v1/types/slot.v1", &json!({ "concurrency": { "limit": 2 } })).data(200);
     for n in 0..6 {
@@ -370,7 +373,7 @@ fn slots_come_back_after_deaths_and_restarts() {
     let claimed = claim(&server, "w", "10s");
     claimed[0].complete(json!(1)).data(200);
     assert_eq!(claim(&server, "w", "10s").len(), 1);
-    eventually("the type counts them", || {
+    eventually("the type counts two leases", || {
         let seen = server.get("/api/v1/types/slot.v1").data(200);
         (seen["leased"] == 2).then_some(())
     });

@@ -1,11 +1,11 @@
-//! The real binary over real HTTP. Nothing here knows how Onward works inside: tests start a process,
-//! speak to it, look at what an upstream of their own received, and kill it.
+//! Black-box tests of the binary over HTTP. They start a server process, send requests, look at what their own upstream
+//! server received, and kill the process. None of them uses the engine's internals.
 //!
-//! Names carry the numbers of the promises they hold (`R…`, `P…`, `T…`, `I…`). Each test has its own
-//! server, data folder and upstream, so they run side by side; what takes time is polled for with a
-//! deadline, never slept for.
+//! A test's name begins with the numbers of the promises it checks (`R…`, `P…`, `T…`, `I…`). Each test has its own
+//! server, data folder and upstream, so tests run in parallel. A test that waits polls until a deadline; it does not
+//! sleep for a fixed time.
 
-// The SDK under the name its users have for it.
+// The SDK, under the name that its users know.
 extern crate client as onward_client;
 
 mod harness;
@@ -14,6 +14,7 @@ mod batch;
 mod chaos;
 mod cli;
 mod crash;
+mod dashboard;
 mod deletion;
 mod editing;
 mod explain;
@@ -25,7 +26,6 @@ mod kill;
 mod large;
 mod leases;
 mod openapi;
-mod page;
 mod postgres;
 mod promises;
 mod readme;

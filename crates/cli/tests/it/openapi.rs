@@ -1,4 +1,4 @@
-//! The document and the server say the same. (`scripts/api-test` looks at every answer.)
+//! The OpenAPI document matches the server. (`scripts/api-test` checks every answer.)
 
 use crate::harness::Server;
 use serde_json::Value;
@@ -12,7 +12,7 @@ fn r49_the_document_is_served_as_committed_and_every_operation_in_it_exists() {
     let mut count = 0;
     for (path, operations) in served["paths"].as_object().unwrap() {
         for (method, operation) in operations.as_object().unwrap() {
-            // A stream would go on; one from nowhere is refused.
+            // A stream would not end, so an invalid cursor makes the server refuse it.
             let is_stream = operation["responses"]["200"]["content"].get("text/event-stream").is_some();
             let headers: &[(&str, &str)] = if is_stream { &[("Last-Event-ID", "nowhere")] } else { &[] };
             let (method, path) = (method.to_ascii_uppercase(), path.replace('{', "%7B").replace('}', "%7D"));

@@ -1,15 +1,15 @@
-//! A server on a Postgres in trouble: whatever was acknowledged is there, nothing is done twice, and the process goes on
-//! by itself. (With `ONWARD_TEST_STORE=postgres` all other tests run on one without trouble.)
+//! A server on a Postgres that fails: everything acknowledged is stored, nothing is done twice, and the process
+//! recovers by itself. (With `ONWARD_TEST_STORE=postgres` all other tests run on a Postgres that works.)
 
 use crate::harness::{Api, Server, Upstream, eventually, is_terminal};
 use serde_json::{Value, json};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
-use testkit::postgres::{Cluster, name_in};
+use testkit::postgres::{PostgresCluster, name_in};
 use testkit::rng::Rng;
 
-/// Starts runs under a key each, again under the same key until somebody says what became of it.
+/// Clients that start runs, each under a key of its own, and repeat each request until it is answered.
 struct Load {
     is_over: Arc<AtomicBool>,
     runs: Arc<Mutex<Vec<(String, String)>>>,
@@ -21,7 +21,7 @@ impl Load {
         Load::paced(api, workflow, Duration::ZERO)
     }
 
-    /// With a rest between two runs.
+    /// With a pause between two runs.
     fn paced(api: Api, workflow: &str, rest: Duration) -> Load {
         let (is_over, runs) = (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::new(Vec::new())));
         let clients = (0..4).map(|client| {
@@ -67,14 +67,14 @@ impl Load {
     }
 }
 
-/// Every key has one run, every run completed, and each step had its effect under one key.
+/// Checks that every key has one run, every run completed, and each step sent its request under one key.
 fn check(server: &Server, upstream: &Upstream, started: &[(String, String)]) {
     eventually("every run ends", || {
         server.list("/api/v1/runs?status=pending,running,waiting").is_empty().then_some(())
     });
     let runs = server.list("/api/v1/runs");
     assert!(runs.iter().all(|run| is_terminal(run) && run["status"] == "completed"));
-    assert_eq!(runs.len(), started.len(), "no run but those that were asked for");
+    assert_eq!(runs.len(), started.len(), "a run that no client started");
     for (key, run) in started {
         let view = server.run(run);
         assert_eq!(view["trigger"]["body"]["key"], json!(key));
@@ -83,14 +83,14 @@ fn check(server: &Server, upstream: &Upstream, started: &[(String, String)]) {
         upstream.effects_on("/call").iter().map(|effect| effect.json()["key"].clone()).collect();
     effects.sort_by_key(Value::to_string);
     effects.dedup();
-    assert_eq!(effects.len(), started.len(), "each had its effect");
+    assert_eq!(effects.len(), started.len(), "each run sent its request");
 }
 
 const STEPS: &str = "a: { noop: {} }\nb: { needs: [a], url: $UP/call, method: POST, body: { key: \"{{trigger.body.key}}\" } }\nc: { needs: [b], noop: {} }";
 
 #[test]
-fn p18_a_database_that_goes_away_is_waited_for() {
-    let mut cluster = Cluster::start(&[]);
+fn p18_the_server_waits_for_a_database_that_is_down() {
+    let mut cluster = PostgresCluster::start(&[]);
     let upstream = Upstream::start();
     let mut server = Server::on(&cluster.database());
     let workflow = server.workflow(&upstream.fill(STEPS));
@@ -104,8 +104,8 @@ fn p18_a_database_that_goes_away_is_waited_for() {
         cluster.start_again();
         let began = Instant::now();
         load.wait_for_more(20);
-        assert!(began.elapsed() < Duration::from_secs(10), "it goes on soon: {:?}", began.elapsed());
-        // Each node finds its way back by itself.
+        assert!(began.elapsed() < Duration::from_secs(10), "it recovers soon: {:?}", began.elapsed());
+        // Each node reconnects by itself.
         eventually("all are ready", || {
             let answers = |path: &str| (0..4).all(|_| server.get(path).status == 200);
             (answers("/readyz") && answers("/api/v1/runs?limit=1")).then_some(())
@@ -113,13 +113,13 @@ fn p18_a_database_that_goes_away_is_waited_for() {
     }
     let started = load.end();
     check(&server, &upstream, &started);
-    assert_eq!(server.has_ended(), None, "the process is the first one");
+    assert_eq!(server.has_ended(), None, "the process has not ended");
 }
 
 #[test]
-fn p18_a_database_that_lost_what_it_acknowledged_is_said_to() {
-    let mut cluster = Cluster::start(&[]);
-    // What a process has seen acknowledged is its own to know.
+fn p18_a_database_that_lost_acknowledged_writes_is_detected() {
+    let mut cluster = PostgresCluster::start(&[]);
+    // Only the process that saw the acknowledgement can know that it was lost.
     let mut server = Server::alone_on(&cluster.database());
     let workflow = server.workflow("w: { wait_for_webhook: { timeout: 1h } }");
     let path = format!("/api/v1/workflows/{workflow}/trigger");
@@ -142,12 +142,12 @@ fn p18_a_database_that_lost_what_it_acknowledged_is_said_to() {
         (answer.status < 300).then_some(())
     });
     eventually("the run ends", || (server.run(&kept)["status"] == "cancelled").then_some(()));
-    assert_eq!(server.get("/readyz").refusal(503), "store_rollback_detected", "until somebody has seen to it");
-    assert_eq!(server.has_ended(), None, "the process is the first one");
+    assert_eq!(server.get("/readyz").refusal(503), "store_rollback_detected", "until an operator has fixed it");
+    assert_eq!(server.has_ended(), None, "the process has not ended");
 }
 
 #[test]
-fn a_measurement_leaves_no_database_behind() {
+fn a_benchmark_leaves_no_database_behind() {
     let cluster = testkit::postgres::shared();
     let folder = tempfile::tempdir().unwrap();
     let databases = || cluster.sql("postgres", "SELECT count(*) FROM pg_database WHERE datname LIKE 'onward_bench%'");
@@ -160,20 +160,20 @@ fn a_measurement_leaves_no_database_behind() {
             .env("ONWARD_BENCH_STORE", cluster.url("postgres"))
             .output()
             .unwrap();
-        let said = String::from_utf8_lossy(&output.stdout).into_owned();
-        assert_eq!(output.status.code(), Some(0), "{said}{}", String::from_utf8_lossy(&output.stderr));
-        let figures: Vec<Value> = said.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-        assert!(figures.iter().all(|one| one["store"] == "postgres" && one["ok"] == true), "{said}");
+        let printed = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert_eq!(output.status.code(), Some(0), "{printed}{}", String::from_utf8_lossy(&output.stderr));
+        let figures: Vec<Value> = printed.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        assert!(figures.iter().all(|one| one["store"] == "postgres" && one["ok"] == true), "{printed}");
         let wal = figures[0]["wal_bytes_per_step"].as_f64();
-        assert!(wal.is_some_and(|bytes| bytes > 100.0), "{said}");
+        assert!(wal.is_some_and(|bytes| bytes > 100.0), "{printed}");
         assert_eq!(databases(), "0");
     }
     assert_eq!(crate::harness::onward(&["bench", "flow1", "--store", "mysql://x"]).status.code(), Some(2));
 }
 
 #[test]
-fn p18_sessions_that_are_ended_at_any_moment_lose_and_double_nothing() {
-    let cluster = Cluster::start(&[]);
+fn p18_sessions_terminated_at_any_time_lose_and_double_nothing() {
+    let cluster = PostgresCluster::start(&[]);
     let upstream = Upstream::start();
     let url = cluster.database();
     let mut server = Server::on(&url);
@@ -187,23 +187,24 @@ fn p18_sessions_that_are_ended_at_any_moment_lose_and_double_nothing() {
     load.wait_for_more(5);
     let started = load.end();
     check(&server, &upstream, &started);
-    assert_eq!(server.has_ended(), None, "the process is the first one");
+    assert_eq!(server.has_ended(), None, "the process has not ended");
 }
 
-/// Two nodes: one is paused past its time and wakes up, sessions are ended, the database is restarted, one node is killed.
+/// Two nodes: one is paused until its lease expires and then continues, sessions are terminated, the database is
+/// restarted, and one node is killed.
 #[test]
-fn p18_two_nodes_and_a_database_in_trouble_lose_and_double_nothing() {
-    let mut cluster = Cluster::start(&[]);
+fn p18_two_nodes_on_a_failing_database_lose_and_double_nothing() {
+    let mut cluster = PostgresCluster::start(&[]);
     let upstream = Upstream::start();
     let url = cluster.database();
-    let mut server = Server::so_many_on(2, &url);
+    let mut server = Server::nodes_on(2, &url);
     let workflow = server.workflow(&upstream.fill(STEPS));
     let load = Load::start(*server, &workflow);
     let end = format!("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{}'", name_in(&url));
     load.wait_for_more(50);
     for paused in [0, 1] {
         server.signal_one(paused, "STOP");
-        // Longer than a node is waited for.
+        // Longer than a node's lease.
         std::thread::sleep(Duration::from_secs(6));
         server.signal_one(paused, "CONT");
         load.wait_for_more(50);
@@ -213,7 +214,7 @@ fn p18_two_nodes_and_a_database_in_trouble_lose_and_double_nothing() {
         cluster.start_again();
         let began = Instant::now();
         load.wait_for_more(50);
-        assert!(began.elapsed() < Duration::from_secs(10), "it goes on soon: {:?}", began.elapsed());
+        assert!(began.elapsed() < Duration::from_secs(10), "it recovers soon: {:?}", began.elapsed());
     }
     server.lose(0);
     load.wait_for_more(50);
@@ -223,28 +224,29 @@ fn p18_two_nodes_and_a_database_in_trouble_lose_and_double_nothing() {
     server.kill();
 }
 
-/// Trouble in any order, while whoever listens for news is cut off again and again: everything is found out without them.
-/// `ONWARD_LONG` makes that a minute; `ONWARD_SEED` says what happens.
+/// Faults in any order, while the sessions that listen for cluster events are terminated again and again: the nodes
+/// must not depend on those events.
+/// `ONWARD_LONG` makes the test run for a minute; `ONWARD_SEED` sets the order of the faults.
 #[test]
-fn p18_any_trouble_while_no_news_arrives_loses_and_doubles_nothing() {
+fn p18_any_faults_without_cluster_events_lose_and_double_nothing() {
     let seed = std::env::var("ONWARD_SEED").ok().and_then(|seed| seed.parse().ok());
     let seed = seed.unwrap_or_else(|| u64::from(std::process::id()));
     let long = std::env::var_os("ONWARD_LONG").is_some();
     let (lasting, mut rng) = (Duration::from_secs(if long { 62 } else { 8 }), Rng::new(seed));
-    let mut cluster = Cluster::start(&[]);
+    let mut cluster = PostgresCluster::start(&[]);
     let upstream = Upstream::start();
     let url = cluster.database();
-    let mut server = Server::so_many_on(2, &url);
+    let mut server = Server::nodes_on(2, &url);
     let workflow = server.workflow(&upstream.fill(STEPS));
     let load = Load::paced(*server, &workflow, Duration::from_millis(5));
     let name = name_in(&url);
     let end = |which: &str| {
         format!("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{name}' AND {which}")
     };
-    // The session that listens also tells.
-    let (everybody, listeners) = (end("true"), end("(query LIKE 'LISTEN %' OR query LIKE '%pg_notify(%')"));
+    // The session that listens also sends.
+    let (all_sessions, listeners) = (end("true"), end("(query LIKE 'LISTEN %' OR query LIKE '%pg_notify(%')"));
     let mut cuts = 0;
-    let mut deaf_for = |cluster: &Cluster, rest: Duration| {
+    let mut cut_listeners_for = |cluster: &PostgresCluster, rest: Duration| {
         let until = Instant::now() + rest;
         while Instant::now() < until {
             let cut = cluster.psql("postgres", &listeners);
@@ -260,36 +262,36 @@ fn p18_any_trouble_while_no_news_arrives_loses_and_doubles_nothing() {
             rng.pick(&["end sessions", "crash the database", "restart the database", "stop a node", "kill a node"]);
         happened.push(format!("{what} {node}"));
         match what {
-            "end sessions" => drop(cluster.psql("postgres", &everybody)),
+            "end sessions" => drop(cluster.psql("postgres", &all_sessions)),
             "crash the database" | "restart the database" => {
                 cluster.stop(what.starts_with("crash"));
                 cluster.start_again();
             }
             "stop a node" => {
                 server.signal_one(node, "STOP");
-                // Longer than a node is waited for.
-                deaf_for(&cluster, Duration::from_secs(6));
+                // Longer than a node's lease.
+                cut_listeners_for(&cluster, Duration::from_secs(6));
                 server.signal_one(node, "CONT");
             }
             _ => server.restart_one(node),
         }
-        deaf_for(&cluster, Duration::from_millis(500 + rng.below(2_500)));
+        cut_listeners_for(&cluster, Duration::from_millis(500 + rng.below(2_500)));
     }
     load.wait_for_more(50);
     let started = load.end();
     println!("seed {seed}: {} runs, {cuts} listeners cut off; {happened:?}", started.len());
     assert!(cuts > 10, "{cuts} listeners were cut off");
-    // Both are asked in turn: none has ended by itself.
+    // Requests go to both nodes in turn: neither has ended by itself.
     check(&server, &upstream, &started);
 }
 
-/// Two processes with one name would take each other's work away.
+/// Two processes with the same node name would take over each other's runs.
 #[test]
 fn a_second_node_on_one_data_folder_is_refused() {
     let cluster = testkit::postgres::shared();
     let mut server = Server::alone_on(&cluster.database());
     let second = server.beside(&[]);
     assert_eq!(second.status.code(), Some(75), "{}", String::from_utf8_lossy(&second.stderr));
-    assert!(String::from_utf8_lossy(&second.stderr).contains("each needs its own"));
-    assert_eq!(server.has_ended(), None, "the first one goes on");
+    assert!(String::from_utf8_lossy(&second.stderr).contains("give each its own `--data`"));
+    assert_eq!(server.has_ended(), None, "the first process still runs");
 }

@@ -1,5 +1,5 @@
-//! Promises of the graph document that no other file here holds alone: R25, R26, R27, R35, and callbacks at
-//! the very moment their wait ends.
+//! Promises about graphs that have no file of their own: R25, R26, R27, R35, and callbacks that arrive just when their
+//! wait times out.
 
 use crate::harness::{Act, Server, Upstream, eventually, json as answer, status};
 use serde_json::{Value, json};
@@ -76,7 +76,7 @@ fn r26_r27_every_status_of_a_step_and_of_a_run_is_reached() {
 }
 
 #[test]
-fn r35_whatever_a_crash_left_behind_goes_on_within_five_seconds() {
+fn r35_open_runs_continue_within_five_seconds_after_a_crash() {
     let upstream = Upstream::start();
     upstream.on("/orphan", [Act::Hang, answer(200, json!({}))]);
     let mut server = Server::with_virtual_clock();
@@ -101,7 +101,7 @@ fn r35_whatever_a_crash_left_behind_goes_on_within_five_seconds() {
     let began = Instant::now();
     assert!(server.start_with(&[("ONWARD_CLOCK_ADVANCE".into(), "2h".into())]));
     let ends: Vec<Value> = runs.iter().map(|run| server.finished(run)).collect();
-    // The process itself takes part of this; nothing here waits for a poll of minutes.
+    // This includes the start of the process; no run waits for a slow periodic scan.
     assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
     let words: Vec<(&str, &str)> = ends
         .iter()
@@ -113,11 +113,11 @@ fn r35_whatever_a_crash_left_behind_goes_on_within_five_seconds() {
         words,
         [("completed", "success"), ("completed", "success"), ("completed", "timeout"), ("timeout", "cancelled")]
     );
-    assert_eq!(upstream.effects_on("/orphan").len(), 2, "the orphan was sent again, once");
+    assert_eq!(upstream.effects_on("/orphan").len(), 2, "the interrupted request was sent again, once");
 }
 
 #[test]
-fn i26_a_callback_at_the_instant_of_its_timeout_is_answered_as_it_came_out() {
+fn i26_a_callback_at_the_time_of_its_timeout_gets_the_answer_that_matches_the_outcome() {
     let upstream = Upstream::start();
     let server = Server::start();
     let steps = "tell: { url: $UP/tell, body: { url: '{{wait.door.url}}', run: '{{trigger.body.n}}' } }\n\
@@ -129,8 +129,8 @@ fn i26_a_callback_at_the_instant_of_its_timeout_is_answered_as_it_came_out() {
             scope.spawn(move || {
                 let run = server.trigger(workflow, &json!({ "n": n }));
                 let view = server.when(&run, "door", "waiting");
-                let told = upstream.effects_on("/tell");
-                let mine = told.iter().find(|effect| effect.json()["run"] == n).expect("the URL");
+                let announced = upstream.effects_on("/tell");
+                let mine = announced.iter().find(|effect| effect.json()["run"] == n).expect("the URL");
                 let url = mine.json()["url"].as_str().expect("a URL").to_owned();
                 let deadline = crate::harness::micros(&view["tasks"]["door"]["deadline"]);
                 let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("a clock");

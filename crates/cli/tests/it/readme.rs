@@ -1,9 +1,9 @@
-//! The documents, run as they are printed: one that does not work is a bug.
+//! Runs the commands of the README, the tutorial and the guides, and compares their output.
 //!
-//! Blocks marked `sh` run top to bottom in one shell, in a folder that has a copy of `examples/`, `sdks/` and
-//! nothing else, with `onward` on the path; the ports 7420, 7421 and 7422 become free ones. What a block marked `text`
-//! shows must have been printed, line by line; `…` stands for anything. Every page under `docs/guides` is run: a
-//! new one needs no test of its own.
+//! Blocks marked `sh` run from top to bottom in one shell, in a folder with a copy of `examples/` and `sdks/`, with
+//! `onward` on the path. The ports 7420, 7421 and 7422 are replaced by free ones. Every line of a block marked `text`
+//! must have been printed; `…` stands for anything. Every page under `docs/guides` is run, so a new page needs no
+//! test of its own.
 
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
@@ -13,13 +13,13 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).expect("the crate is two folders deep").to_owned()
 }
 
-/// Ports nobody uses right now. (Held together, so that they differ.)
+/// Three free ports. (All are bound at the same time, so that they differ.)
 fn free_ports() -> [u16; 3] {
     let held = [(); 3].map(|()| TcpListener::bind("127.0.0.1:0").expect("a free port"));
     held.map(|listener| listener.local_addr().expect("it is bound").port())
 }
 
-/// The text with other ports. In two passes: a free port may look like one of those that are replaced.
+/// The text with other ports. Two passes, because a free port may be one of those that are replaced.
 fn moved(text: &str, ports: [u16; 3]) -> String {
     let marks = [("7420", "\u{1}"), ("7421", "\u{2}"), ("7422", "\u{3}")];
     let marked = marks.iter().fold(text.to_owned(), |text, (port, mark)| text.replace(port, mark));
@@ -40,7 +40,7 @@ fn blocks(page: &str, kind: &str) -> String {
     lines
 }
 
-/// Is `line` what is shown? `…` stands for anything.
+/// Whether `line` matches what the page shows; `…` matches anything.
 fn is_shown(line: &str, shown: &str) -> bool {
     let mut rest = line;
     shown.split('…').map(str::trim).all(|part| match rest.find(part) {
@@ -52,13 +52,13 @@ fn is_shown(line: &str, shown: &str) -> bool {
     })
 }
 
-/// What running a page printed.
+/// The output of a page's commands.
 struct Ran {
     out: String,
     err: String,
 }
 
-/// Runs the commands of a page; whatever fails, and whatever is not printed as shown, is a failure.
+/// Runs the commands of a page. Panics if a command fails or the output is not what the page shows.
 fn run(page: &Path) -> Ran {
     let ports = free_ports();
     let folder = tempfile::tempdir().expect("a folder");
@@ -80,7 +80,7 @@ fn run(page: &Path) -> Ran {
     let quickstart = crate::rust_sdk::program("quickstart");
     let script = script.replace("cargo run --quiet --package onward-client --example quickstart", &quickstart);
     assert!(!script.is_empty(), "{name} has no commands");
-    // However it ends, nothing it started stays.
+    // Kills every background job when the script ends.
     let guarded = format!("trap 'kill $(jobs -p) 2>/dev/null || true' EXIT\n{script}");
     let path = format!("{}:{}", folder.path().join("bin").display(), std::env::var("PATH").unwrap_or_default());
     let mut command = Command::new("timeout");
@@ -105,7 +105,7 @@ fn run(page: &Path) -> Ran {
 }
 
 #[test]
-fn the_tour_of_the_readme_runs_from_top_to_bottom() {
+fn the_commands_of_the_readme_run_from_top_to_bottom() {
     let Ran { out, err } = run(&root().join("README.md"));
     assert_eq!(out.matches(r#"{"data":{"received":true}}"#).count(), 2, "the repeated callback:\n{out}");
     assert!(out.contains("exit 10") && err.contains("did you mean `charge`?"), "{out}\n{err}");
@@ -129,7 +129,7 @@ fn every_guide_runs_from_top_to_bottom() {
 }
 
 #[test]
-fn what_a_page_shows_is_looked_for_line_by_line() {
+fn shown_output_is_matched_line_by_line() {
     let page = "a\n```sh\necho 1\n```\n```text\nsh\n```\n```yaml\n- x\n```\n```sh\necho 2\n```\n";
     assert_eq!((blocks(page, "sh"), blocks(page, "text")), ("echo 1\necho 2\n".into(), "sh\n".into()));
     for (line, shown, expected) in [

@@ -1,4 +1,4 @@
-//! kill −9 at chosen moments (P1, P2, P4, P9), and how the process begins and ends.
+//! kill −9 at chosen times (P1, P2, P4, P9), and how the process starts and ends.
 
 use crate::harness::{
     Act, Server, Starting, Upstream, eventually, json, micros, onward, onward_with_input, postgres_only, sqlite_only,
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use std::process::Output;
 
 #[test]
-fn p1_what_was_acknowledged_is_there_after_a_crash() {
+fn p1_acknowledged_writes_survive_a_crash() {
     let mut server = Server::start();
     let workflow = server.workflow("a: { sleep: 1d }");
     let runs: Vec<String> = (0..20).map(|_| server.trigger(&workflow, &json!({ "x": 1 }))).collect();
@@ -60,7 +60,7 @@ fn p4_a_sleeper_wakes_after_a_crash_and_not_early() {
 }
 
 #[test]
-fn p4_a_timer_that_came_due_while_nobody_was_there_fires_at_once() {
+fn p4_a_timer_that_became_due_while_the_server_was_down_fires_at_once() {
     let mut server = Server::start();
     let run = server.trigger(&server.workflow("nap: { sleep: 300ms }\nb: { noop: {}, needs: [nap] }"), &json!(null));
     let wake = micros(&server.when(&run, "nap", "sleeping")["tasks"]["nap"]["wake_at"]);
@@ -72,7 +72,7 @@ fn p4_a_timer_that_came_due_while_nobody_was_there_fires_at_once() {
 }
 
 #[test]
-fn p2_a_request_under_way_is_sent_again_with_the_next_number_and_the_same_key() {
+fn p2_an_interrupted_request_is_sent_again_with_the_next_attempt_and_the_same_key() {
     let upstream = Upstream::start();
     let mut server = Server::start();
     upstream.on("/a", [status(200)]);
@@ -82,7 +82,7 @@ fn p2_a_request_under_way_is_sent_again_with_the_next_number_and_the_same_key() 
     upstream.wait_for("/b", 1);
     server.crash_and_restart();
     let view = server.finished(&run);
-    assert_eq!(view["status"], "completed", "a death of the server is not charged: {view}");
+    assert_eq!(view["status"], "completed", "a crash is not charged as an attempt: {view}");
     let sent = upstream.effects_on("/b");
     assert_eq!(sent.iter().map(|e| e.attempt()).collect::<Vec<_>>(), [1, 2]);
     assert!(sent.iter().all(|e| e.header("idempotency-key") == format!("{run}:b")));
@@ -125,7 +125,7 @@ fn decision_6_a_retry_survives_a_crash() {
 }
 
 #[test]
-fn p15_virtual_time_goes_on_where_it_was() {
+fn p15_virtual_time_continues_after_a_restart() {
     let mut server = Server::with(&["--clock", "virtual", "--clock-start", "2030-01-01T00:00:00Z"]);
     let now = |server: &Server| micros(&server.get("/api/v1/dev/clock").data(200)["now"]);
     server.advance("100d");
@@ -143,17 +143,17 @@ fn code(output: &Output) -> (Option<i32>, String) {
 
 #[test]
 fn p1_a_second_process_on_the_same_data_is_refused() {
-    if sqlite_only("a file has one owner, a database may have many") {
+    if sqlite_only("several processes may share a database, not a file") {
         return;
     }
     let server = Server::start();
     let (status, words) = code(&server.beside(&[]));
     assert_eq!(status, Some(75), "{words}");
-    assert_eq!(server.get("/readyz").status, 200, "the first one goes on");
+    assert_eq!(server.get("/readyz").status, 200, "the first process still runs");
 }
 
 #[test]
-fn wrong_flags_end_with_2_and_say_why() {
+fn wrong_flags_exit_with_2_and_a_reason() {
     let folder = tempfile::tempdir().unwrap();
     let data = folder.path().join("data");
     let data = data.to_str().unwrap();
@@ -173,7 +173,7 @@ fn wrong_flags_end_with_2_and_say_why() {
         assert_eq!(status, Some(2), "{flags:?}: {words}");
         assert!(words.contains("error"), "{flags:?}: {words}");
     }
-    assert!(!folder.path().join("data").exists(), "nothing acts while flags are read");
+    assert!(!folder.path().join("data").exists(), "wrong flags create nothing");
     assert_eq!(onward(&["nonsense"]).status.code(), Some(2));
     assert_eq!(onward(&["--version"]).status.code(), Some(0));
     let (status, words) = code(&onward(&["dev", "--listen", "127.0.0.1:0", "--data", "/dev/null/x"]));
@@ -187,14 +187,14 @@ fn a_store_stays_with_its_clock() {
     server.kill();
     let (status, words) = code(&server.beside(&[]));
     assert_eq!(status, Some(2), "{words}");
-    assert!(words.contains("--clock virtual"), "it says what to do: {words}");
+    assert!(words.contains("--clock virtual"), "the message names the flag: {words}");
     server.start_again();
     assert_eq!(server.list("/api/v1/runs").len(), 1);
 }
 
 #[test]
 fn processes_on_one_database_share_a_secret() {
-    if postgres_only("a file has one process") {
+    if postgres_only("only one process can use a file") {
         return;
     }
     let mut server = Server::with_virtual_clock();
@@ -210,7 +210,7 @@ fn processes_on_one_database_share_a_secret() {
 }
 
 #[test]
-fn p19_sigterm_ends_the_process_with_0_and_loses_nothing() {
+fn p19_sigterm_exits_with_0_and_loses_nothing() {
     let upstream = Upstream::start();
     let mut server = Server::with(&["--drain-grace", "200ms"]);
     upstream.on("/slow", [Act::Hang, status(200)]);
@@ -220,7 +220,7 @@ fn p19_sigterm_ends_the_process_with_0_and_loses_nothing() {
     assert_eq!(server.terminate().code(), Some(0), "{}", server.log());
     server.start_again();
     let view = server.when(&run, "a", "success");
-    assert_eq!(view["tasks"]["a"]["attempt"], 2, "handed back and taken up again");
+    assert_eq!(view["tasks"]["a"]["attempt"], 2, "given back and started again");
 }
 
 #[test]
@@ -258,7 +258,7 @@ fn standard_output_has_the_ready_line_and_nothing_else() {
     assert_eq!(process.ready(), None, "no second line");
 }
 
-/// What `validate` says about a text: exit code, standard output, standard error.
+/// The result of `onward validate` for a text: exit code, standard output, standard error.
 fn validate(name: &str, text: impl AsRef<[u8]>, flags: &[&str]) -> (i32, String, String) {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join(name);
@@ -269,7 +269,7 @@ fn validate(name: &str, text: impl AsRef<[u8]>, flags: &[&str]) -> (i32, String,
 }
 
 #[test]
-fn validate_answers_0_10_or_20() {
+fn validate_exits_with_0_10_or_20() {
     let (good, bad) = (
         "name: x\ntasks: { a: { noop: {} } }\n",
         "name: x\ntasks:\n  charge: { noop: {} }\n  receipt: { noop: {}, needs: [chrage] }\n",
@@ -282,7 +282,7 @@ fn validate_answers_0_10_or_20() {
     for part in ["needs_unknown_step", "w.yaml:4:", "did you mean `charge`?", "^^^^^^", "1 problem"] {
         assert!(words.contains(part), "`{part}` is missing:\n{words}");
     }
-    assert!(!words.contains('\u{1b}'), "no colour where nobody sees it");
+    assert!(!words.contains('\u{1b}'), "no colour without a terminal");
     let (code, out, _) = validate("w.yaml", bad, &["--json"]);
     let report: Value = serde_json::from_str(&out).unwrap();
     assert_eq!(
@@ -308,7 +308,7 @@ fn validate_answers_0_10_or_20() {
 }
 
 #[test]
-fn t32_validate_prints_no_terminal_escapes_of_the_author() {
+fn t32_validate_escapes_control_characters_of_the_definition() {
     let text = "{\"name\": \"\\u001b[31mred\\u001b[0m\", \"tasks\": {\"\\u001b]0;title\\u0007\": {\"noop\": {}}, \"b\": {\"n\u{7f}oop\u{9b}\": {}}}}";
     let (code, _, words) = validate("w.json", text, &[]);
     assert_eq!(code, 10);

@@ -1,10 +1,10 @@
-//! Runs (R14–R30, R38–R46) against an upstream that remembers what it was sent.
+//! Runs (R14–R30, R38–R46) against an upstream that records every request.
 
 use crate::harness::{Act, Server, Upstream, eventually, json, micros, reply, status};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 
-/// How each step and the run ended, as one line: `charge=success ship=skipped run=completed`.
+/// The status of each step and of the run, on one line: `charge=success ship=skipped run=completed`.
 fn outcome(view: &Value) -> String {
     let steps = view["tasks"].as_object().expect("steps").iter();
     let mut words: Vec<String> =
@@ -113,7 +113,7 @@ fn r18_to_r22_r28_r29_skips_cascade_and_decide_the_run() {
             "a: { noop: {} }\nb: { url: $UP/bad, needs: [a] }\nc: { noop: {}, needs: [b] }",
             "a=success b=failed c=skipped run=failed",
         ),
-        // R20: a step with `if` is never skipped by cascade; R21: what it sees of a skipped step.
+        // R20: a step with `if` is never skipped because its needs were; R21: what it reads of a skipped step.
         (
             "a: { url: $UP/bad }\nb: { noop: {}, needs: [a] }\nc: { noop: {}, needs: [b], if: \"tasks.b.status == 'skipped'\" }",
             "a=failed b=skipped c=success run=failed",
@@ -315,7 +315,7 @@ fn r17_r24_parallel_steps_start_together_and_their_join_once() {
     let steps = "p0: { url: $UP/p0 }\np1: { url: $UP/p1 }\njoin: { url: $UP/join, needs: [p0, p1] }";
     let workflow = bench.server.workflow(&bench.upstream.fill(steps));
     let runs: Vec<String> = (0..20).map(|_| bench.server.trigger(&workflow, &json!(null))).collect();
-    // Nobody is answered before everybody has asked: they are all under way at once (R25).
+    // No request is answered before all have arrived, so all of them run at once (R25).
     bench.upstream.wait_for("/p0", runs.len());
     bench.upstream.wait_for("/p1", runs.len());
     assert_eq!(bench.upstream.effects_on("/join").len(), 0);
@@ -336,7 +336,7 @@ fn r17_r24_parallel_steps_start_together_and_their_join_once() {
 const QUICK: &str = "retry: { max_attempts: 3, backoff: { type: fixed, min: 10ms } }";
 
 #[test]
-fn r23_p2_retries_count_up_under_one_key_and_dependents_see_only_the_end() {
+fn r23_p2_retries_count_up_under_one_key_and_later_steps_see_only_the_outcome() {
     let bench = Bench::new();
     bench.upstream.on("/flaky", [status(503), Act::Reset, json(200, json!({ "ok": 1 }))]);
     let steps = format!("a: {{ url: $UP/flaky, body: {{ x: 1 }}, {QUICK} }}\nb: {{ noop: {{}}, needs: [a] }}");
@@ -366,7 +366,7 @@ fn r23_p2_retries_count_up_under_one_key_and_dependents_see_only_the_end() {
 }
 
 #[test]
-fn decision_6_what_is_tried_again_and_what_is_not() {
+fn decision_6_which_failures_are_retried() {
     let bench = Bench::new();
     for (code, attempts) in
         [(500, 3), (503, 3), (429, 3), (408, 3), (425, 3), (400, 1), (404, 1), (409, 1), (422, 1), (301, 1)]
@@ -382,7 +382,7 @@ fn decision_6_what_is_tried_again_and_what_is_not() {
     bench.check("a: { url: $UP/once, retry: never }", json!(null), "a=failed run=failed");
     bench.check("a: { url: $UP/once, retries: 0 }", json!(null), "a=failed run=failed");
     assert_eq!(bench.upstream.effects_on("/once").len(), 2, "once each");
-    // Nobody listens there: a network failure has no status.
+    // Nothing listens on this port: a network failure has no status.
     let view =
         bench.check(&format!("a: {{ url: 'http://127.0.0.1:1/', {QUICK} }}"), json!(null), "a=failed run=failed");
     assert_eq!((&view["tasks"]["a"]["status_code"], view["tasks"]["a"]["attempt"].as_u64()), (&Value::Null, Some(3)));
@@ -397,7 +397,10 @@ fn decision_6_retry_after_is_honoured() {
     let run = server.trigger(&workflow, &json!(null));
     let view = server.when(&run, "a", "retrying");
     let wait = micros(&view["tasks"]["a"]["next_attempt_at"]) - micros(&view["tasks"]["a"]["started_at"]);
-    assert!((120_000_000..180_000_000).contains(&wait), "two minutes, not ten milliseconds: {wait} µs");
+    assert!(
+        (120_000_000..180_000_000).contains(&wait),
+        "the server's two minutes, not the policy's ten milliseconds: {wait} µs"
+    );
     assert_eq!(view["status"], "waiting");
     assert_eq!(view["waiting_for"][0]["kind"], "retry");
     server.advance("60s");
@@ -449,7 +452,7 @@ fn p11_the_same_key_means_the_same_run() {
     let other = server.workflow("a: { noop: {} }");
     let path = |workflow: &str| format!("/api/v1/workflows/{workflow}/trigger");
     let key = [("Idempotency-Key", "order-1")];
-    // A request that is refused does not burn the key.
+    // A refused request does not use up the key.
     assert_eq!(
         server.send("POST", &path(&workflow), &[key[0], ("Content-Type", "application/json")], b"{").refusal(400),
         "malformed_json"
@@ -458,7 +461,7 @@ fn p11_the_same_key_means_the_same_run() {
         server.post_with(&format!("{}?label=bad", path(&workflow)), &key, &json!(1)).refusal(422),
         "invalid_parameter"
     );
-    assert_eq!(server.post_with(&path("nobody"), &key, &json!({ "b": 2, "a": 1 })).status, 404);
+    assert_eq!(server.post_with(&path("missing"), &key, &json!({ "b": 2, "a": 1 })).status, 404);
     let first = server.post_with(&path(&workflow), &key, &json!({ "b": 2, "a": 1 })).data(201);
     assert_eq!(first["deduplicated"], Value::Null);
     let run = first["run_id"].as_str().unwrap().to_owned();
@@ -505,7 +508,7 @@ fn i24_concurrent_duplicates_are_one_run() {
         });
         let runs: BTreeSet<&str> = answers.iter().map(|a| a["run_id"].as_str().unwrap()).collect();
         assert_eq!(runs.len(), 1);
-        assert_eq!(answers.iter().filter(|a| a["deduplicated"] != true).count(), 1, "one was first");
+        assert_eq!(answers.iter().filter(|a| a["deduplicated"] != true).count(), 1, "one of them started the run");
     }
     assert_eq!(server.list("/api/v1/runs").len(), 5);
 }
@@ -626,7 +629,7 @@ const EVENTS: &[&str] = &[
 ];
 
 #[test]
-fn p3_the_history_tells_the_whole_run_in_order() {
+fn p3_the_history_has_every_event_in_order() {
     let bench = Bench::new();
     let steps = r#"
 a: { url: $UP/a }
@@ -642,7 +645,7 @@ end: { noop: {}, needs: [wait], if: "tasks.wait.status == 'timeout'" }"#;
         Some(step) => format!("{} {step}", e["type"].as_str().unwrap()),
         None => e["type"].as_str().unwrap().to_owned(),
     };
-    let told: Vec<String> = events.iter().map(line).collect();
+    let history: Vec<String> = events.iter().map(line).collect();
     let expected = [
         "run.created",
         "step.started a",
@@ -658,7 +661,7 @@ end: { noop: {}, needs: [wait], if: "tasks.wait.status == 'timeout'" }"#;
         "step.succeeded end",
         "run.completed",
     ];
-    assert_eq!(told, expected);
+    assert_eq!(history, expected);
     assert!(events.iter().all(|e| EVENTS.contains(&e["type"].as_str().unwrap())));
     assert!(events.windows(2).all(|w| micros(&w[0]["at"]) <= micros(&w[1]["at"])), "I39");
     let page = bench.server.get(&format!("/api/v1/runs/{run}/events?limit=2&cursor=3")).json();
@@ -696,7 +699,7 @@ fn r16_p10_cancel_stops_the_run_and_its_request() {
 }
 
 #[test]
-fn p10_an_answer_that_comes_after_cancel_changes_nothing() {
+fn p10_an_answer_after_a_cancel_changes_nothing() {
     let bench = Bench::new();
     bench.upstream.on("/held", [Act::Held(Box::new(status(200)))]);
     let workflow = bench.server.workflow(&bench.upstream.fill("a: { url: $UP/held }\nb: { url: $UP/b, needs: [a] }"));
@@ -704,7 +707,7 @@ fn p10_an_answer_that_comes_after_cancel_changes_nothing() {
     bench.upstream.wait_for("/held", 1);
     bench.server.cancel(&run).data(200);
     bench.upstream.release("/held");
-    // Another run goes all the way through after the late answer.
+    // Another run completes after the late answer has arrived.
     let later = bench.server.finished(&bench.server.trigger(&workflow, &json!(null)));
     assert_eq!(outcome(&later), "a=success b=success run=completed");
     let view = bench.server.run(&run);
@@ -723,7 +726,7 @@ fn p10_cancel_after_the_end_is_a_conflict() {
         let view = bench.play(steps, json!(null));
         let answer = bench.server.cancel(view["id"].as_str().unwrap());
         assert_eq!(answer.refusal(409), "run_ended");
-        assert!(answer.text().contains(status), "it says how it ended: {}", answer.text());
+        assert!(answer.text().contains(status), "the message names the status: {}", answer.text());
         assert_eq!(bench.server.run(view["id"].as_str().unwrap()), view, "nothing changed");
     }
 }
@@ -745,7 +748,7 @@ fn r24_a_thousand_steps_fan_out_and_join() {
 }
 
 #[test]
-fn large_payloads_are_there_after_a_sleep_and_a_crash() {
+fn large_payloads_survive_a_sleep_and_a_crash() {
     let upstream = Upstream::start();
     let mut server = Server::with_virtual_clock();
     let large = |word: &str| word.repeat(20_000 / word.len());
@@ -774,7 +777,7 @@ use:
 }
 
 #[test]
-fn set_and_log_steps_work_without_any_server() {
+fn set_and_log_steps_need_no_upstream() {
     let server = Server::start();
     let steps = "s: { set: { total: \"{{trigger.body.n}}\", who: \"n={{trigger.body.n}}\" } }\nl: { log: { message: \"total {{tasks.s.body.total}}\", level: warning }, needs: [s] }";
     let view = server.play(steps, &json!({ "n": 3 }));
@@ -791,7 +794,7 @@ fn a_disabled_workflow_starts_nothing() {
     assert_eq!(server.list("/api/v1/runs"), Vec::<Value>::new());
 }
 
-/// The budget: one durable write per sequential step, and nothing read to make it.
+/// The budget: one durable write for each sequential step, and no read.
 #[test]
 fn a_sequential_step_costs_one_commit_and_no_read() {
     let server = Server::start();

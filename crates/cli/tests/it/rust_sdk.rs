@@ -1,11 +1,12 @@
-//! The Rust SDK against the real server: producing, working, and what happens when either side goes away.
+//! The Rust SDK against the real server: submitting tasks, working, and what happens when either side dies.
 //!
-//! The programs of `crates/client/examples` are part of this file, so that they are compiled and run as they are printed:
-//! a test that needs one as a process starts itself with the name of a program (see [`as_a_process`]).
+//! The programs of `crates/client/examples` are included in this file, so that the tests compile and run them
+//! unchanged. A test that needs a program as a process starts this test binary with the program's name (see
+//! [`as_a_process`]).
 
 use crate::harness::eventually;
 use client::testing::Server;
-use client::worker::{Context, Error, Level};
+use client::worker::{Context, Error, LogLevel};
 use client::{Client, Error as ClientError, Task, TaskQuery, Worker};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -30,17 +31,17 @@ mod quickstart {
 }
 
 const BINARY: &str = env!("CARGO_BIN_EXE_onward");
-/// What [`as_a_process`] should be.
+/// The environment variable with the program that [`as_a_process`] runs.
 const PROGRAM: &str = "ONWARD_TEST_PROGRAM";
-const PATIENCE: Duration = Duration::from_secs(60);
+const WAIT_MAX: Duration = Duration::from_secs(60);
 
-/// This test binary as one of the programs, by environment and arguments.
+/// The shell command that runs one of the programs through this test binary.
 pub fn program(name: &str) -> String {
     let this = std::env::current_exe().expect("a path");
     format!("env {PROGRAM}={name} {} --exact rust_sdk::as_a_process --nocapture --quiet", this.display())
 }
 
-/// Not a test: what other tests start.
+/// Not a test: other tests start it as a process.
 #[test]
 fn as_a_process() {
     match std::env::var(PROGRAM).as_deref() {
@@ -62,11 +63,11 @@ where
     let server = Server::of(Path::new(BINARY), &[]).expect("a server");
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
     runtime.expect("a runtime").block_on(async {
-        tokio::time::timeout(PATIENCE, test(server)).await.expect("it takes too long");
+        tokio::time::timeout(WAIT_MAX, test(server)).await.expect("the test took too long");
     });
 }
 
-/// A worker in the background, until it is told to stop.
+/// A worker in the background, until it is stopped.
 struct Running {
     stop: oneshot::Sender<()>,
     ended: tokio::task::JoinHandle<client::Result<()>>,
@@ -81,7 +82,7 @@ impl Running {
 
     async fn stop(self) {
         let _ = self.stop.send(());
-        self.ended.await.expect("it does not panic").expect("it ends well");
+        self.ended.await.expect("the worker does not panic").expect("the worker drains");
     }
 }
 
@@ -111,12 +112,12 @@ fn w3_w20_rust_typed_input_and_result() {
         let invoice = Invoice { order: 7, lines: vec!["a".into()] };
         let task = Task::new("billing.v1", &invoice).priority(1).label("team", "blue").idempotency_key("once");
         let made = client.tasks().submit(task.clone()).await.unwrap();
-        let receipt: Receipt = client.tasks().result(&made.task_id, PATIENCE).await.unwrap();
+        let receipt: Receipt = client.tasks().result(&made.task_id, WAIT_MAX).await.unwrap();
         assert_eq!(receipt, Receipt { number: "7-1-1".into() });
         let again = client.tasks().submit(task).await.unwrap();
         assert!(again.deduplicated && again.task_id == made.task_id);
         let bad = client.tasks().submit(Task::new("billing.v1", &json!({ "order": 1, "lines": [7] }))).await.unwrap();
-        match client.tasks().result::<Receipt>(&bad.task_id, PATIENCE).await {
+        match client.tasks().result::<Receipt>(&bad.task_id, WAIT_MAX).await {
             Err(ClientError::Ended { code, message, .. }) => {
                 assert_eq!(code, "invalid_input");
                 assert!(message.contains("lines[0]"), "{message}");
@@ -155,7 +156,7 @@ fn w12_w13_rust_errors_decide_and_a_panic_is_one() {
         ] {
             let task = Task::new("decide.v1", &what).retry(quickly());
             let made = client.tasks().submit(task).await.unwrap();
-            let view = client.tasks().wait(&made.task_id, PATIENCE).await.unwrap();
+            let view = client.tasks().wait(&made.task_id, WAIT_MAX).await.unwrap();
             assert_eq!((&*view.status, view.attempt), (status, attempt), "{what}: {view:?}");
             if status == "failed" {
                 assert_eq!(view.error.unwrap().code, code, "{what}");
@@ -165,7 +166,7 @@ fn w12_w13_rust_errors_decide_and_a_panic_is_one() {
     });
 }
 
-/// Says that it was dropped.
+/// Records that it was dropped.
 struct Dropped(Arc<AtomicBool>);
 
 impl Drop for Dropped {
@@ -178,19 +179,19 @@ impl Drop for Dropped {
 fn w11_rust_a_cancelled_handler_is_dropped() {
     with_server(async |server| {
         let client = server.client();
-        let (was_told, was_dropped) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
-        let (told, dropped) = (was_told.clone(), was_dropped.clone());
+        let (saw_cancel, was_dropped) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+        let (seen, dropped) = (saw_cancel.clone(), was_dropped.clone());
         let worker = Worker::new(client.clone())
             .slots(1)
             .lease(Duration::from_secs(3_600))
             .cancel_grace(Duration::from_millis(100))
             .handle("deaf.v1", move |_: Value, ctx: Context| {
-                let (told, dropped) = (told.clone(), Dropped(dropped.clone()));
+                let (seen, dropped) = (seen.clone(), Dropped(dropped.clone()));
                 async move {
                     let _dropped = dropped;
                     ctx.cancelled().await;
-                    told.store(ctx.is_cancelled() && ctx.heartbeat().await.is_err(), Ordering::SeqCst);
-                    // It does not care.
+                    seen.store(ctx.is_cancelled() && ctx.heartbeat().await.is_err(), Ordering::SeqCst);
+                    // A handler that ignores the cancellation.
                     std::future::pending::<()>().await;
                     Ok(())
                 }
@@ -200,13 +201,13 @@ fn w11_rust_a_cancelled_handler_is_dropped() {
         while client.tasks().get(&first.task_id).await.unwrap().status != "leased" {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
-        let asked = std::time::Instant::now();
+        let sent_at = std::time::Instant::now();
         client.tasks().cancel(&first.task_id, &Default::default()).await.unwrap();
         while !was_dropped.load(Ordering::SeqCst) {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
-        assert!(asked.elapsed() < Duration::from_secs(2), "within a second, and its grace: {:?}", asked.elapsed());
-        assert!(was_told.load(Ordering::SeqCst));
+        assert!(sent_at.elapsed() < Duration::from_secs(2), "within a second, and its grace: {:?}", sent_at.elapsed());
+        assert!(saw_cancel.load(Ordering::SeqCst));
         running.stop().await;
     });
 }
@@ -217,10 +218,10 @@ fn w10_w17_rust_progress_and_lines_are_kept() {
         let client = server.client();
         let worker = Worker::new(client.clone()).handle("pages.v1", |_: Value, ctx: Context| async move {
             let from = ctx.saved::<u32>().unwrap_or(0);
-            for page in from..10 {
-                ctx.progress(&page)?;
-                if page == 4 && from == 0 {
-                    ctx.log_at(Level::Warning, "the connection was lost");
+            for number in from..10 {
+                ctx.progress(&number)?;
+                if number == 4 && from == 0 {
+                    ctx.log_at(LogLevel::Warning, "the connection was lost");
                     return Err(Error::retry("interrupted"));
                 }
             }
@@ -230,7 +231,7 @@ fn w10_w17_rust_progress_and_lines_are_kept() {
         });
         let running = Running::start(worker);
         let made = client.tasks().submit(Task::new("pages.v1", &()).retry(quickly())).await.unwrap();
-        let view = client.tasks().wait(&made.task_id, PATIENCE).await.unwrap();
+        let view = client.tasks().wait(&made.task_id, WAIT_MAX).await.unwrap();
         assert_eq!((&*view.status, &view.result, &view.progress), ("succeeded", &json!(4), &json!(9)), "{view:?}");
         let events = serde_json::to_string(&client.tasks().events(&made.task_id).await.unwrap()).unwrap();
         assert!(events.contains("the connection was lost") && events.contains("warning"), "{events}");
@@ -264,25 +265,26 @@ fn w14_rust_a_restarted_server_is_found_again_and_results_are_not_lost() {
         tokio::task::block_in_place(|| server.restart()).unwrap();
         let mut again = 0;
         for (n, task) in made.iter().enumerate() {
-            let view = client.tasks().wait(&task.task_id, PATIENCE).await.unwrap();
+            let view = client.tasks().wait(&task.task_id, WAIT_MAX).await.unwrap();
             assert_eq!((&*view.status, &view.result), ("succeeded", &json!(n)), "{view:?}");
             again += view.attempt - 1;
         }
-        // What was done before the kill is not done again; what was just being handed over is, when its lease ends.
-        assert!(again <= 8, "{again} tasks were tried twice");
+        // A task that was done before the kill is not done again. A task whose lease was just being sent is done when
+        // that lease expires.
+        assert!(again <= 8, "{again} tasks had two attempts");
         running.stop().await;
     });
 }
 
 #[test]
-fn w3_rust_a_worker_that_can_never_work_says_so() {
+fn w3_rust_a_worker_that_cannot_start_returns_an_error() {
     with_server(async |server| {
         let worker = Worker::new(server.client()).handle("not a type", |_: Value, _: Context| async move { Ok(()) });
         let error = worker.run_until(std::future::pending()).await.unwrap_err();
         assert!(error.is(api::Code::InvalidBody), "{error}");
         let signalled = server.client().signal("run_01jz8k3w9mz6xq4v7n5t2c0b1d", "paid", &json!({})).await;
         assert!(matches!(signalled, Err(ClientError::Refused { status: 404, .. })), "{signalled:?}");
-        let late = server.client().tasks().submit(Task::new("nobody.v1", &1)).await.unwrap();
+        let late = server.client().tasks().submit(Task::new("unclaimed.v1", &1)).await.unwrap();
         let waited = server.client().tasks().wait(&late.task_id, Duration::from_millis(50)).await;
         assert!(matches!(waited, Err(ClientError::Late { .. })), "{waited:?}");
         let client = Client::new("http://127.0.0.1:9", None).unwrap();
@@ -309,12 +311,12 @@ fn the_guide_shows_the_program_that_is_run() {
 }
 
 #[test]
-fn a_server_for_tests_goes_away_with_its_data() {
+fn a_test_server_removes_its_data_when_dropped() {
     let server = Server::of(Path::new(BINARY), &["--clock", "virtual"]).expect("a server");
     let url = server.url().to_owned();
     drop(server);
     let address: std::net::SocketAddr = url.trim_start_matches("http://").parse().expect("an address");
-    eventually("nobody listens", || std::net::TcpStream::connect(address).is_err().then_some(()));
+    eventually("the port is closed", || std::net::TcpStream::connect(address).is_err().then_some(()));
     assert!(Server::of(Path::new("/nowhere/onward"), &[]).is_err_and(|e| e.to_string().contains("ONWARD_BINARY")));
     assert!(Server::of(Path::new(BINARY), &["--no-such-flag"]).is_err());
 }

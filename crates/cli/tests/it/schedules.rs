@@ -1,4 +1,4 @@
-//! Schedules: what fires when, once, whatever happens in between (R10, R37, A14, decision 15).
+//! Schedules: every fire time starts one run, whatever happens in between (R10, R37, A14, decision 15).
 
 use crate::harness::{Server, eventually, micros, one_node_only};
 use serde_json::{Value, json};
@@ -11,7 +11,7 @@ fn at(start: &str) -> Server {
     Server::with(&["--clock", "virtual", "--clock-start", start])
 }
 
-/// A schedule for a new workflow of these steps; answers its id.
+/// Creates a schedule for a new workflow of these steps and returns its id.
 #[track_caller]
 fn schedule(server: &Server, steps: &str, config: Value) -> String {
     let workflow = server.workflow(steps);
@@ -19,7 +19,7 @@ fn schedule(server: &Server, steps: &str, config: Value) -> String {
     server.post("/api/v1/triggers", &made).data(201)["id"].as_str().expect("an id").to_owned()
 }
 
-/// Its log, oldest first.
+/// The trigger's log, oldest first.
 #[track_caller]
 fn log(server: &Server, trigger: &str) -> Vec<Value> {
     let mut lines = server.list(&format!("/api/v1/triggers/{trigger}/deliveries"));
@@ -27,18 +27,18 @@ fn log(server: &Server, trigger: &str) -> Vec<Value> {
     lines
 }
 
-/// `outcome/reason` of each line, by the time of day it was meant for.
+/// Time of day, outcome and reason of each line of the log.
 #[track_caller]
 fn brief(server: &Server, trigger: &str) -> Vec<String> {
     let word = |line: &Value| {
-        let time = &line["scheduled_for"].as_str().expect("a moment")[11..16];
+        let time = &line["scheduled_for"].as_str().expect("a fire time")[11..16];
         let reason = line["reason"].as_str().map(|reason| format!(" {reason}")).unwrap_or_default();
         format!("{time} {}{reason}", line["outcome"].as_str().expect("an outcome"))
     };
     log(server, trigger).iter().map(word).collect()
 }
 
-/// Every line that started a run has its own run, which knows its moment.
+/// Every line that started a run has its own run, with the same fire time.
 #[track_caller]
 fn check_runs(server: &Server, trigger: &str) -> Vec<Value> {
     let mut runs = Vec::new();
@@ -51,7 +51,7 @@ fn check_runs(server: &Server, trigger: &str) -> Vec<Value> {
     let mut ids: Vec<&str> = runs.iter().filter_map(|run| run["id"].as_str()).collect();
     ids.sort_unstable();
     ids.dedup();
-    assert_eq!(ids.len(), runs.len(), "two moments have one run");
+    assert_eq!(ids.len(), runs.len(), "two fire times share a run");
     runs
 }
 
@@ -78,7 +78,7 @@ fn r10_r37_a_cron_workflow_fires_when_due_with_an_empty_body() {
     let run = server.run(runs[0]["id"].as_str().unwrap());
     assert_eq!((&run["status"], &run["trigger"]["body"], &run["input"]), (&json!("completed"), &json!({}), &json!({})));
     assert_eq!(run["trigger"]["scheduled_for"], "2027-01-01T09:00:00Z");
-    assert_eq!(run["tasks"]["a"]["body"]["day"], "2027-01-01T09:00:00Z", "the workflow can know its moment");
+    assert_eq!(run["tasks"]["a"]["body"]["day"], "2027-01-01T09:00:00Z", "the workflow can read its fire time");
     let late = micros(&run["started_at"]) - micros(&run["trigger"]["scheduled_for"]);
     assert!((0..SECOND).contains(&late), "{late} µs");
     let id = trigger["id"].as_str().unwrap();
@@ -94,7 +94,7 @@ fn decision_15_berlin_fires_once_on_both_days_the_clock_changes() {
     let server = at("2027-03-26T12:00:00Z");
     let trigger = schedule(&server, "a: { noop: {} }", json!({ "cron": "30 2 * * *", "timezone": "Europe/Berlin" }));
     server.advance("4d");
-    let moments = |server: &Server| -> Vec<String> {
+    let fire_times = |server: &Server| -> Vec<String> {
         let runs = check_runs(server, &trigger);
         for run in &runs {
             let late = micros(&run["started_at"]) - micros(&run["trigger"]["scheduled_for"]);
@@ -103,17 +103,17 @@ fn decision_15_berlin_fires_once_on_both_days_the_clock_changes() {
         runs.iter().map(|run| run["trigger"]["scheduled_for"].as_str().unwrap().to_owned()).collect()
     };
     assert_eq!(
-        moments(&server),
+        fire_times(&server),
         ["2027-03-27T01:30:00Z", "2027-03-28T01:00:00Z", "2027-03-29T00:30:00Z", "2027-03-30T00:30:00Z"]
     );
     server.advance("216d");
-    let all = moments(&server);
+    let all = fire_times(&server);
     assert_eq!(all[all.len() - 3..], ["2027-10-30T00:30:00Z", "2027-10-31T00:30:00Z", "2027-11-01T01:30:00Z"]);
     assert_eq!(all.len(), 220, "once a day");
 }
 
 #[test]
-fn a14_three_hours_of_downtime_come_to_what_each_policy_says() {
+fn a14_each_missed_policy_after_three_hours_of_downtime() {
     let mut server = at("2027-01-01T09:30:00Z");
     let policies = [
         ("skip", json!({ "missed": "skip" })),
@@ -134,21 +134,21 @@ fn a14_three_hours_of_downtime_come_to_what_each_policy_says() {
         ("skip", vec!["10:00 skipped missed", "11:00 skipped missed", "12:00 skipped missed"]),
         ("latest", vec!["10:00 skipped missed", "11:00 skipped missed", "12:00 started"]),
         ("all", vec!["10:00 started", "11:00 started", "12:00 started"]),
-        ("window", vec!["10:00 skipped missed 1 moments", "11:00 started", "12:00 started"]),
+        ("window", vec!["10:00 skipped missed 1 fire times", "11:00 started", "12:00 started"]),
     ]);
     for (name, trigger) in &triggers {
         let expected = &expected[name];
-        let found = eventually("the moments are dealt with", || {
+        let found = eventually("the missed fire times are in the log", || {
             Some(brief(&server, trigger)).filter(|found| found.len() >= expected.len())
         });
         assert_eq!(found, *expected, "{name}");
         check_runs(&server, trigger);
-        eventually("the schedule moves on", || {
+        eventually("the next fire time is set", || {
             let next = server.get(&format!("/api/v1/triggers/{trigger}")).data(200)["next_at"].clone();
             (next == "2027-01-01T13:00:00Z").then_some(())
         });
     }
-    // Nothing is made up for twice.
+    // No fire time is handled twice.
     server.crash_and_restart();
     server.advance("30m");
     for (name, trigger) in &triggers {
@@ -165,13 +165,13 @@ fn a14_a_year_of_minutes_is_one_line() {
     server.kill();
     assert!(server.start_with(&[("ONWARD_CLOCK_ADVANCE".into(), "365d".into())]));
     for (trigger, last) in [(&skip, "skipped"), (&latest, "started")] {
-        let lines = eventually("the moments are dealt with", || {
+        let lines = eventually("the missed fire times are in the log", || {
             let lines = log(&server, trigger);
             let is_done = |line: &Value| line["outcome"] == "started" || line["outcome"] == last;
             Some(lines).filter(|lines| lines.len() >= 1_000 && lines.last().is_some_and(is_done))
         });
         assert!(lines.len() <= 1_001, "{}", lines.len());
-        assert!(check_runs(&server, trigger).len() <= 3, "only the newest moments");
+        assert!(check_runs(&server, trigger).len() <= 3, "only the newest fire times");
     }
 }
 
@@ -195,8 +195,8 @@ fn a14_overlap_is_allowed_skipped_or_queued() {
     );
     let runs = check_runs(&server, &queue);
     let begun = micros(&runs[1]["started_at"]) - micros(&runs[0]["finished_at"]);
-    assert!((0..2 * SECOND).contains(&begun), "when the one before ended: {begun} µs");
-    // Disabled, what waited is let go of.
+    assert!((0..2 * SECOND).contains(&begun), "when the run before it ended: {begun} µs");
+    // Disabling the trigger drops the queued fire times.
     let answer = server.post(&format!("/api/v1/triggers/{queue}/disable"), &json!({}));
     assert_eq!(answer.data(200)["enabled"], false);
     let found = brief(&server, &queue);
@@ -204,7 +204,7 @@ fn a14_overlap_is_allowed_skipped_or_queued() {
 }
 
 #[test]
-fn a14_a_queue_goes_on_after_a_crash_and_has_an_end() {
+fn a14_queued_fire_times_survive_a_crash_and_are_bounded() {
     let mut server = at("2027-01-01T00:00:30Z");
     let queue = schedule(&server, "a: { sleep: 3h }", json!({ "cron": "* * * * *", "overlap": "queue" }));
     server.advance("110m");
@@ -214,12 +214,12 @@ fn a14_a_queue_goes_on_after_a_crash_and_has_an_end() {
     server.crash_and_restart();
     server.advance("71m");
     let found = brief(&server, &queue);
-    assert_eq!(found[1], "00:02 started", "its turn came");
+    assert_eq!(found[1], "00:02 started", "the queued run started");
     check_runs(&server, &queue);
 }
 
 #[test]
-fn a14_jitter_moves_the_start_and_not_the_moment() {
+fn a14_jitter_moves_the_start_and_not_the_fire_time() {
     let server = at("2027-01-01T00:30:00Z");
     let trigger = schedule(&server, "a: { noop: {} }", json!({ "cron": "0 * * * *", "jitter": "10m" }));
     let preview = server.get(&format!("/api/v1/triggers/{trigger}/preview?count=5")).json()["data"].clone();
@@ -255,11 +255,11 @@ fn a11_a_paused_schedule_does_nothing_and_starts_from_now() {
     );
     server.advance("1h");
     assert_eq!(brief(&server, &trigger), ["04:00 started"]);
-    // A change of the schedule also counts from now.
+    // A changed schedule also starts from now.
     let patch = json!({ "config": { "cron": "15 * * * *" } });
     let changed = server.send("PATCH", &path, &[("Content-Type", "application/json")], patch.to_string().as_bytes());
     assert_eq!(changed.data(200)["next_at"], "2027-01-01T05:15:00Z");
-    assert_eq!(server.get(&path).data(200)["config"]["missed"], "all", "what is not named stays");
+    assert_eq!(server.get(&path).data(200)["config"]["missed"], "all", "a field that is not named stays");
 }
 
 #[test]
@@ -273,12 +273,12 @@ fn a14_a_disabled_workflow_makes_recorded_skips() {
 }
 
 #[test]
-fn a14_a_preview_tells_the_next_moments() {
+fn a14_a_preview_lists_the_next_fire_times() {
     let server = at("2027-03-27T00:00:00Z");
     let query = "cron=30+2+*+*+*&timezone=Europe/Berlin&count=2";
-    let moments = server.get(&format!("/api/v1/triggers/preview?{query}")).json();
+    let fire_times = server.get(&format!("/api/v1/triggers/preview?{query}")).json();
     assert_eq!(
-        moments["data"],
+        fire_times["data"],
         json!([
             { "at": "2027-03-27T01:30:00Z", "local": "2027-03-27T02:30:00+01:00", "starts_at": "2027-03-27T01:30:00Z" },
             { "at": "2027-03-28T01:00:00Z", "local": "2027-03-28T03:00:00+02:00", "starts_at": "2027-03-28T01:00:00Z" },
@@ -294,8 +294,8 @@ fn a14_a_preview_tells_the_next_moments() {
 }
 
 #[test]
-fn a14_each_moment_has_one_run_whenever_the_process_dies() {
-    if one_node_only("it is the process that gets to the point that dies") {
+fn a14_each_fire_time_has_one_run_whenever_the_process_dies() {
+    if one_node_only("only the process that reaches the point dies") {
         return;
     }
     for crash in [
@@ -320,9 +320,9 @@ fn a14_each_moment_has_one_run_whenever_the_process_dies() {
         server.start_again();
         server.advance("10m");
         let found = brief(&server, &trigger);
-        let moments: Vec<String> = (1..=found.len()).map(|n| format!("00:{n:02} started")).collect();
+        let fire_times: Vec<String> = (1..=found.len()).map(|n| format!("00:{n:02} started")).collect();
         assert!(found.len() >= 10, "{crash}: {found:?}");
-        assert_eq!(found, moments, "{crash}");
+        assert_eq!(found, fire_times, "{crash}");
         check_runs(&server, &trigger);
         let runs = server.list("/api/v1/runs");
         assert_eq!(runs.len(), found.len(), "{crash}: no run without a line");
@@ -330,7 +330,7 @@ fn a14_each_moment_has_one_run_whenever_the_process_dies() {
 }
 
 #[test]
-fn a14_each_moment_has_one_run_however_often_the_process_is_killed() {
+fn a14_each_fire_time_has_one_run_however_often_the_process_is_killed() {
     let mut server = at("2027-01-01T00:00:30Z");
     let allow = schedule(&server, "a: { noop: {} }", json!({ "cron": "* * * * *" }));
     let skip =
@@ -342,7 +342,7 @@ fn a14_each_moment_has_one_run_however_often_the_process_is_killed() {
             let _ =
                 api.try_send("POST", "/api/v1/dev/clock", &[("Content-Type", "application/json")], advance.as_bytes());
         });
-        // Longer every time, so that each death is somewhere else.
+        // Longer every time, so that each kill hits another place.
         std::thread::sleep(std::time::Duration::from_millis(7 + 13 * round));
         server.kill();
         walking.join().unwrap();
@@ -351,8 +351,8 @@ fn a14_each_moment_has_one_run_however_often_the_process_is_killed() {
     server.advance("2m");
     for trigger in [&allow, &skip] {
         let lines = log(&server, trigger);
-        let moments: Vec<i64> = lines.iter().map(|line| micros(&line["scheduled_for"])).collect();
-        assert!(moments.windows(2).all(|pair| pair[1] - pair[0] == 60 * SECOND), "each minute once: {lines:?}");
+        let fire_times: Vec<i64> = lines.iter().map(|line| micros(&line["scheduled_for"])).collect();
+        assert!(fire_times.windows(2).all(|pair| pair[1] - pair[0] == 60 * SECOND), "each minute once: {lines:?}");
         check_runs(&server, trigger);
     }
     let started = |trigger: &str| log(&server, trigger).iter().filter(|line| line["outcome"] == "started").count();
@@ -361,12 +361,12 @@ fn a14_each_moment_has_one_run_however_often_the_process_is_killed() {
 }
 
 #[test]
-fn a14_a_day_of_minutes_is_walked_in_one_go() {
+fn a14_one_advance_fires_a_day_of_minutes() {
     let server = at("2027-01-01T00:00:30Z");
     let trigger = schedule(&server, "a: { noop: {} }", json!({ "cron": "* * * * *" }));
     assert!(server.advance("1d") >= 1_440);
     let lines = log(&server, &trigger);
-    assert!((1_000..=1_001).contains(&lines.len()), "the newest are kept");
+    assert!((1_000..=1_001).contains(&lines.len()), "only the newest lines are kept");
     assert_eq!(lines.last().map(|line| line["scheduled_for"].clone()), Some(json!("2027-01-02T00:00:00Z")));
     assert_eq!(server.list("/api/v1/runs").len(), 1_440);
 }

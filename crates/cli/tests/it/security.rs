@@ -1,11 +1,11 @@
-//! Strangers, hostile values and hostile upstreams (T5, T7–T10, T28).
+//! Foreign origins, hostile values and hostile upstreams (T5, T7–T10, T28).
 
 use crate::harness::{Act, Server, Upstream};
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
 
 #[test]
-fn t28_a_page_in_the_browser_cannot_speak_to_the_server() {
+fn t28_a_foreign_web_page_cannot_call_the_server() {
     let server = Server::alone(&[]);
     let address = server.address.to_string();
     let own = format!("http://{address}");
@@ -39,7 +39,7 @@ fn t28_a_page_in_the_browser_cannot_speak_to_the_server() {
 }
 
 #[test]
-fn decision_7_a_callback_may_come_through_any_name() {
+fn decision_7_a_callback_may_use_any_host_and_origin() {
     let (server, upstream) = (Server::start(), Upstream::start());
     let steps =
         "ask: { url: $UP/ask, body: { url: \"{{wait.door.url}}\" } }\ndoor: { wait_for_webhook: {}, needs: [ask] }";
@@ -55,7 +55,7 @@ fn decision_7_a_callback_may_come_through_any_name() {
     assert_eq!(server.finished(&run)["tasks"]["door"]["body"], "paid=1");
 }
 
-/// Values that would like to be more than values.
+/// Values that would do harm if they were interpreted as templates, URLs, headers or paths.
 const HOSTILE: &[&str] = &[
     r#"", "admin": true, "x": ""#,
     r#"\"}],"#,
@@ -75,7 +75,7 @@ const HOSTILE: &[&str] = &[
 ];
 
 #[test]
-fn t7_t8_t10_a_value_stays_a_value_wherever_it_lands() {
+fn t7_t8_t10_a_value_is_never_interpreted() {
     let (server, upstream) = (Server::start(), Upstream::start());
     let steps = r#"
 a:
@@ -117,7 +117,7 @@ fn unescape(text: &str) -> String {
 }
 
 #[test]
-fn t9_t10_what_cannot_be_sent_safely_is_not_sent() {
+fn t9_t10_a_value_that_cannot_be_sent_safely_is_not_sent() {
     let (server, upstream) = (Server::start(), Upstream::start());
     let header = server.workflow(&upstream.fill("a: { url: $UP/h, headers: { X-V: \"v={{trigger.body.v}}\" } }"));
     let segment = server.workflow(&upstream.fill("a: { url: \"$UP/p/{{trigger.body.v}}/end\" }"));
@@ -138,7 +138,7 @@ fn t9_t10_what_cannot_be_sent_safely_is_not_sent() {
 }
 
 #[test]
-fn t10_allow_hosts_is_the_only_way_to_choose_a_host_and_is_kept_to() {
+fn t10_a_template_can_choose_only_hosts_in_allow_hosts() {
     let (server, upstream) = (Server::start(), Upstream::start());
     let workflow = server.workflow("a: { url: \"{{trigger.body.base}}/x\", allow_hosts: [127.0.0.1], retries: 0 }");
     let base = upstream.fill("$UP");
@@ -160,7 +160,7 @@ fn t10_allow_hosts_is_the_only_way_to_choose_a_host_and_is_kept_to() {
 }
 
 #[test]
-fn t5_a_hostile_upstream_costs_the_step_no_more_than_its_timeout() {
+fn t5_a_hostile_upstream_takes_no_longer_than_the_steps_timeout() {
     let (server, upstream) = (Server::start(), Upstream::start());
     let cases = [
         ("hang", Act::Hang, &["timeout"][..]),
@@ -196,7 +196,7 @@ fn t5_a_hostile_upstream_costs_the_step_no_more_than_its_timeout() {
 }
 
 #[test]
-fn t18_hostile_bodies_come_back_as_they_were() {
+fn t18_hostile_bodies_are_returned_unchanged() {
     let server = Server::start();
     let workflow = server.workflow("a: { noop: {} }");
     let body = json!({ "__proto__": { "x": 1 }, "constructor": [], "": "", "\u{202e}": "\u{0}", "<script>": "</script>", "big": 1e300 });
@@ -208,5 +208,5 @@ fn t18_hostile_bodies_come_back_as_they_were() {
         assert_eq!(view["trigger"]["body"], serde_json::from_str::<Value>(text).unwrap(), "R14: any JSON body");
     }
     let view = server.send("POST", &format!("/api/v1/workflows/{workflow}/trigger?wait=30s"), &[], b"").data(201);
-    assert_eq!(view["trigger"]["body"], Value::Null, "and none at all");
+    assert_eq!(view["trigger"]["body"], Value::Null, "a missing body is null");
 }

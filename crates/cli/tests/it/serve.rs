@@ -1,4 +1,4 @@
-//! `onward serve`: for whoever has the key, from anywhere.
+//! `onward serve`: any address, and every request needs the admin key.
 
 use crate::harness::{Answer, Api, Starting, eventually, onward};
 use serde_json::{Value, json};
@@ -11,7 +11,7 @@ use tempfile::TempDir;
 const KEY: &str = "a-key-of-these-tests-0123456789";
 const LOCAL: &[&str] = &["--listen", "127.0.0.1:0"];
 
-/// A server that is ready, and how to ask it.
+/// A server that is ready, and its API.
 fn serve(data: &Path, flags: &[&str], environment: &[(&str, &str)]) -> (Starting, Api) {
     let mut process = Starting::serving(data, flags, environment);
     let address = process.ready().unwrap_or_else(|| panic!("not ready: {}", process.log()));
@@ -25,7 +25,7 @@ fn with_key(api: &Api, key: &str, method: &str, path: &str, body: &Value) -> Ans
 }
 
 #[test]
-fn a_server_for_others_asks_for_its_key() {
+fn requests_without_the_key_are_refused() {
     let data = TempDir::new().unwrap();
     let (process, api) = serve(data.path(), LOCAL, &[("ONWARD_ADMIN_KEY", KEY)]);
     for path in ["/api/v1/runs", "/api/v1/version", "/api/v1/openapi.json", "/metrics", "/nowhere", "/api/v1/dev/clock"]
@@ -34,7 +34,7 @@ fn a_server_for_others_asks_for_its_key() {
         assert_eq!(refused.refusal(401), "key_required", "{path}");
         assert_eq!(refused.header("www-authenticate"), Some("Bearer"), "{path}");
         let hint = refused.json()["error"]["hint"].as_str().unwrap_or_default().to_owned();
-        assert!(hint.contains("Authorization"), "it says what to do: {hint}");
+        assert!(hint.contains("Authorization"), "the hint names the header: {hint}");
         assert_eq!(with_key(&api, &KEY[1..], "GET", path, &Value::Null).refusal(401), "key_invalid", "{path}");
     }
     let workflow = json!({ "name": "w", "tasks": { "a": { "noop": {} } } });
@@ -42,7 +42,7 @@ fn a_server_for_others_asks_for_its_key() {
     assert_eq!(
         with_key(&api, KEY, "GET", "/api/v1/workflows", &Value::Null).json()["data"],
         json!([]),
-        "bad input changes nothing"
+        "a refused request changes nothing"
     );
     assert_eq!(with_key(&api, KEY, "POST", "/api/v1/workflows", &workflow).status, 201);
     assert_eq!(with_key(&api, KEY, "GET", "/metrics", &Value::Null).status, 200);
@@ -52,14 +52,18 @@ fn a_server_for_others_asks_for_its_key() {
 }
 
 #[test]
-fn what_strangers_and_watchers_need_stays_open() {
+fn health_dashboard_files_callbacks_and_webhooks_need_no_key() {
     let data = TempDir::new().unwrap();
     let (_process, api) = serve(data.path(), LOCAL, &[("ONWARD_ADMIN_KEY", KEY)]);
     for path in ["/healthz", "/readyz", "/"] {
         assert_eq!(api.get(path).status, 200, "{path}");
     }
-    let page = api.send("GET", "/", &[("Accept", "text/html")], b"").text();
-    let script = page.split('"').find(|text| text.ends_with("src/app.js")).expect("the page loads a script").to_owned();
+    let dashboard = api.send("GET", "/", &[("Accept", "text/html")], b"").text();
+    let script = dashboard
+        .split('"')
+        .find(|text| text.ends_with("src/app.js"))
+        .expect("the dashboard loads a script")
+        .to_owned();
     assert_eq!(api.get(&format!("/{script}")).status, 200);
     let make = |path: &str, body: Value| with_key(&api, KEY, "POST", path, &body).data(201);
     let tasks = json!({ "ask": { "wait_for_webhook": {} }, "tell": { "set": { "url": "{{wait.ask.url}}" } } });
@@ -72,24 +76,26 @@ fn what_strangers_and_watchers_need_stays_open() {
     assert_eq!(started.status, 202, "{}", started.text());
     let run = started.json()["data"]["run_id"].as_str().expect("a run").to_owned();
     let view = || with_key(&api, KEY, "GET", &format!("/api/v1/runs/{run}"), &Value::Null).data(200);
-    let url = eventually("it tells its URL", || view()["tasks"]["tell"]["body"]["url"].as_str().map(str::to_owned));
+    let url = eventually("the run shows its callback URL", || {
+        view()["tasks"]["tell"]["body"]["url"].as_str().map(str::to_owned)
+    });
     assert_eq!(api.call_back(&url, b"{}").status, 200);
     eventually("it ends", || (view()["status"] == "completed").then_some(()));
 }
 
 #[test]
-fn any_address_and_any_name_will_do_with_the_key() {
+fn with_the_key_any_address_host_and_origin_is_accepted() {
     let data = TempDir::new().unwrap();
     let (process, api) = serve(data.path(), &["--listen", "0.0.0.0:0"], &[("ONWARD_ADMIN_KEY", KEY)]);
     let bearer = format!("Bearer {KEY}");
     let headers =
         [("Authorization", bearer.as_str()), ("Host", "onward.example"), ("Origin", "https://onward.example")];
     assert_eq!(api.send("GET", "/api/v1/runs", &headers, b"").status, 200);
-    eventually("it says that callbacks need an address", || process.log().contains("--public-url").then_some(()));
+    eventually("it warns that callbacks need `--public-url`", || process.log().contains("--public-url").then_some(()));
 }
 
 #[test]
-fn a_key_is_made_once_printed_once_and_kept_as_a_hash() {
+fn a_key_is_made_once_printed_once_and_stored_as_a_hash() {
     let data = TempDir::new().unwrap();
     let (mut process, api) = serve(data.path(), LOCAL, &[]);
     let key = eventually("a key is printed", || {
@@ -102,27 +108,31 @@ fn a_key_is_made_once_printed_once_and_kept_as_a_hash() {
     process.kill();
     let (mut process, api) = serve(data.path(), LOCAL, &[]);
     assert!(!process.log().contains("admin key"), "{}", process.log());
-    assert_eq!(with_key(&api, &key, "GET", "/api/v1/runs", &Value::Null).status, 200, "it is the same one");
+    assert_eq!(
+        with_key(&api, &key, "GET", "/api/v1/runs", &Value::Null).status,
+        200,
+        "the key is valid after a restart"
+    );
     process.kill();
     let (mut process, api) = serve(data.path(), LOCAL, &[("ONWARD_ADMIN_KEY", KEY)]);
-    assert_eq!(with_key(&api, KEY, "GET", "/api/v1/runs", &Value::Null).status, 200, "the one that is given wins");
+    assert_eq!(with_key(&api, KEY, "GET", "/api/v1/runs", &Value::Null).status, 200, "`ONWARD_ADMIN_KEY` wins");
     assert_eq!(with_key(&api, &key, "GET", "/api/v1/runs", &Value::Null).refusal(401), "key_invalid");
     process.kill();
     std::fs::write(&file, "what is this").unwrap();
     let mut process = Starting::serving(data.path(), LOCAL, &[]);
     assert_eq!(process.ready(), None);
-    eventually("it says which file", || process.log().contains("admin.key").then_some(()));
+    eventually("the message names the file", || process.log().contains("admin.key").then_some(()));
 }
 
 #[test]
-fn a_key_that_could_be_guessed_or_not_be_sent_is_refused() {
+fn a_key_that_is_too_short_or_not_ascii_is_refused() {
     let data = TempDir::new().unwrap();
     for (key, why) in [("", "0 characters"), ("too-short", "9 characters"), ("with spaces in between", "ASCII")] {
         let mut process = Starting::serving(data.path(), LOCAL, &[("ONWARD_ADMIN_KEY", key)]);
         assert_eq!(process.ready(), None);
         eventually(why, || process.log().contains(why).then_some(()));
     }
-    assert_eq!(onward(&["serve", "--clock", "virtual"]).status.code(), Some(2), "its time is real");
+    assert_eq!(onward(&["serve", "--clock", "virtual"]).status.code(), Some(2), "`serve` has no virtual clock");
 }
 
 #[test]
@@ -155,8 +165,8 @@ fn the_password_of_a_database_is_not_shown() {
     ] {
         let mut command = Command::new(env!("CARGO_BIN_EXE_onward"));
         let output = command.args(arguments).env("ONWARD_STORE", STORE).env("ONWARD_ADMIN_KEY", KEY).output().unwrap();
-        let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
-        assert_eq!(output.status.code(), Some(code), "{arguments:?}: {said}");
-        assert!(!said.contains("hunter2"), "{arguments:?}: {said}");
+        let printed = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+        assert_eq!(output.status.code(), Some(code), "{arguments:?}: {printed}");
+        assert!(!printed.contains("hunter2"), "{arguments:?}: {printed}");
     }
 }

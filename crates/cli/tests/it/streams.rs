@@ -1,4 +1,4 @@
-//! Streams of events: none missing, none twice on a run's own stream, whatever happens to the connection.
+//! Event streams: no event is missing, and none comes twice on a run's own stream, whatever happens to the connection.
 
 use crate::harness::{Message, Server, Stream, eventually};
 use serde_json::{Value, json};
@@ -15,7 +15,7 @@ fn seqs(messages: &[Message]) -> Vec<u64> {
     events.map(|m| m.data["seq"].as_u64().expect("a number")).collect()
 }
 
-/// A run of many events that waits in the middle for somebody to call; answers the run.
+/// Starts a run of many events that waits for a callback in the middle, and returns its id.
 fn two_halves(server: &Server) -> String {
     let workflow = server.workflow(
         "a: {noop: {}}\nb: {noop: {}, needs: [a]}\nwait: {wait_for_webhook: {timeout: 1h}, needs: [b]}\n\
@@ -51,14 +51,14 @@ fn i4_a_stream_is_the_history_of_the_run_and_ends_with_it() {
         let mut data = message.data.clone();
         assert_eq!(data["run_id"], run);
         for extra in ["run_id", "workflow"] {
-            data.as_object_mut().expect("an object").remove(extra).expect("on a stream it says whose it is");
+            data.as_object_mut().expect("an object").remove(extra).expect("an event on a stream names its run");
         }
         assert_eq!(&data, event);
     }
 }
 
 #[test]
-fn i4_a_stream_goes_on_where_another_was_cut_without_a_gap_or_a_repetition() {
+fn i4_a_stream_continues_where_another_was_cut_without_gap_or_repetition() {
     let server = Server::start();
     let run = two_halves(&server);
     let mut got = Vec::new();
@@ -84,11 +84,11 @@ fn i4_a_stream_goes_on_where_another_was_cut_without_a_gap_or_a_repetition() {
     let from = server.stream(&format!("{}?after={}", of(&run), count - 2), None).rest();
     assert_eq!(seqs(&from), [count - 1, count]);
     let over = server.stream(&of(&run), Some(&count.to_string())).rest();
-    assert_eq!((over.len(), over[0].event.as_deref()), (1, Some("end")), "there is nothing left but the end");
+    assert_eq!((over.len(), over[0].event.as_deref()), (1, Some("end")), "only the end message is left");
 }
 
 #[test]
-fn a_stream_that_cannot_be_is_refused() {
+fn an_invalid_stream_request_is_refused() {
     let server = Server::start();
     let run = server.trigger(&server.workflow("a: {noop: {}}"), &json!({}));
     for (path, last, status, code) in [
@@ -124,28 +124,29 @@ fn a_hundred_followers_of_one_run_all_see_all_of_it() {
 }
 
 #[test]
-fn more_streams_than_there_may_be_are_refused_and_places_come_back() {
+fn streams_over_the_limit_are_refused_until_others_close() {
     let server = Server::alone(&[]);
     let run = two_halves(&server);
     let streams: Vec<Stream> = (0..1_000).map(|_| server.stream(ALL, None)).collect();
     assert_eq!(server.get(&of(&run)).refusal(503), "too_many_streams");
     assert_eq!(server.get(ALL).refusal(503), "too_many_streams");
     drop(streams);
-    eventually("a place is free", || {
+    eventually("another stream can be opened", || {
         (server.try_send("GET", &of("run_x"), &[], b"").ok()?.status == 400).then_some(())
     });
-    let mut stream = eventually("a place is free", || std::panic::catch_unwind(|| server.stream(&of(&run), None)).ok());
+    let mut stream =
+        eventually("another stream can be opened", || std::panic::catch_unwind(|| server.stream(&of(&run), None)).ok());
     assert_eq!(stream.next().expect("an event").data["type"], "run.created");
 }
 
-/// A run and a number: what makes an event itself.
+/// The identity of an event: its run and its number.
 fn name(message: &Message) -> (String, u64) {
     let text = |value: &Value| value.as_str().expect("a text").to_owned();
     (text(&message.data["run_id"]), message.data["seq"].as_u64().expect("a number"))
 }
 
 #[test]
-fn the_stream_of_everything_begins_now_and_tells_whose_an_event_is() {
+fn the_stream_of_all_runs_begins_now_and_names_the_run_of_each_event() {
     let server = Server::start();
     let workflow = server.workflow("a: {noop: {}}");
     server.finished(&server.trigger(&workflow, &json!({})));
@@ -155,10 +156,10 @@ fn the_stream_of_everything_begins_now_and_tells_whose_an_event_is() {
     let mut ended = 0;
     while ended < 3 {
         let message = stream.next().expect("an event");
-        assert!(runs.iter().any(|run| message.data["run_id"] == **run), "nothing from before");
+        assert!(runs.iter().any(|run| message.data["run_id"] == **run), "no event from before the stream was opened");
         assert!(message.data["workflow"].as_str().is_some_and(|name| name.starts_with('w')));
         ended += u32::from(message.data["type"] == "run.completed");
-        assert!(seen.insert(name(&message)), "twice without a reason: {message:?}");
+        assert!(seen.insert(name(&message)), "the same event twice: {message:?}");
     }
     for run in &runs {
         assert_eq!(seen.iter().filter(|(of, _)| of == run).count(), server.events(run).len());
@@ -166,7 +167,7 @@ fn the_stream_of_everything_begins_now_and_tells_whose_an_event_is() {
 }
 
 #[test]
-fn the_stream_of_everything_can_be_narrowed() {
+fn the_stream_of_all_runs_can_be_filtered() {
     let server = Server::start();
     let (one, other) = (server.workflow("a: {noop: {}}"), server.workflow("a: {noop: {}}"));
     let mut narrow = server.stream(&format!("{ALL}?workflow={one}&type=run.created,run.completed"), None);
@@ -178,7 +179,7 @@ fn the_stream_of_everything_can_be_narrowed() {
 }
 
 #[test]
-fn i4_the_stream_of_everything_loses_nothing_over_kills_and_cuts() {
+fn i4_the_stream_of_all_runs_loses_nothing_over_kills_and_cuts() {
     let mut server = Server::start();
     let workflow = server.workflow("a: {noop: {}}\nb: {noop: {}, needs: [a]}\nc: {sleep: 50ms, needs: [b]}");
     let mut seen = BTreeSet::new();
@@ -187,7 +188,7 @@ fn i4_the_stream_of_everything_loses_nothing_over_kills_and_cuts() {
     for round in 0..4 {
         let mut stream = server.stream(ALL, last.as_deref());
         runs.extend((0..10).map(|_| server.trigger(&workflow, &json!({ "round": round }))));
-        // Read a few, in the middle of which the connection ends.
+        // Read a few messages, then drop the connection.
         for _ in 0..7 {
             seen.insert(name(&stream.next().expect("an event")));
         }
@@ -218,7 +219,10 @@ fn a_server_that_stops_ends_its_streams_at_once() {
     let begun = std::time::Instant::now();
     server.ask_to_stop();
     for stream in streams {
-        assert!(stream.rest().iter().all(|message| message.event.is_none()), "it is cut, not over");
+        assert!(
+            stream.rest().iter().all(|message| message.event.is_none()),
+            "the stream is cut, without an end message"
+        );
     }
     assert!(server.ended().success());
     assert!(begun.elapsed() < std::time::Duration::from_secs(10), "{:?}", begun.elapsed());

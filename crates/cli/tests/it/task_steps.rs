@@ -1,4 +1,4 @@
-//! Steps of graphs that workers do: what they are given, what becomes of their results, and the four timeouts.
+//! Steps of graphs that are tasks for workers: their input, their results, and the four timeouts.
 
 use crate::harness::{Claimed, Server, micros, names};
 use serde_json::{Value, json};
@@ -12,7 +12,7 @@ fn explain(server: &Server, run: &str) -> Value {
 }
 
 #[test]
-fn a_step_gives_filled_in_templates_and_its_result_is_its_body() {
+fn a_step_sends_filled_in_templates_and_its_result_is_its_body() {
     let mut server = Server::start();
     let workflow = server.workflow(
         "first: { task: math.add.v1, input: { a: \"{{trigger.body.a}}\", text: \"a is {{trigger.body.a}}\", list: [1, \"{{trigger.body.b}}\"] } }\n\
@@ -43,14 +43,14 @@ fn a_step_gives_filled_in_templates_and_its_result_is_its_body() {
         (&view["tasks"]["first"]["body"], &view["tasks"]["third"]["body"]),
         (&json!({ "sum": 3 }), &json!({ "sum": 3 }))
     );
-    // Tasks of graphs are not listed among plain ones, and are not changed apart from their run.
+    // Tasks of graphs are not in the list of tasks, and cannot be changed apart from their run.
     assert!(server.list("/api/v1/tasks").is_empty());
     assert_eq!(server.delete(&format!("/api/v1/tasks/{}", second.id())).refusal(409), "task_state");
     assert_eq!(server.task(second.id())["result"], json!({ "shown": true }));
 }
 
 #[test]
-fn a_template_that_finds_nothing_is_the_steps_failure() {
+fn a_template_that_cannot_be_filled_fails_the_step() {
     let server = Server::start();
     let view = server.play("a: { task: none.v1, input: { x: \"{{trigger.body.missing}}\" } }", &json!({}));
     assert_eq!(
@@ -75,7 +75,7 @@ fn a_failed_step_is_tried_again_and_can_be_handled() {
     server.advance("11s");
     let second = claim(&server, "try.v1");
     assert_eq!(second.attempt(), 2);
-    second.say("fail", json!({ "error": { "message": "never", "code": "out_of_paper" } })).data(200);
+    second.report("fail", json!({ "error": { "message": "never", "code": "out_of_paper" } })).data(200);
     let undo = claim(&server, "undo.v1");
     assert_eq!(undo.view["input"], "out_of_paper");
     undo.complete(json!("undone")).data(200);
@@ -84,20 +84,28 @@ fn a_failed_step_is_tried_again_and_can_be_handled() {
 }
 
 #[test]
-fn an_unclaimed_step_leaves_its_run_running_and_says_so() {
-    // A worker keeps to one node, as its connection does; others tell it in the answer to a heartbeat.
+fn an_unclaimed_step_leaves_its_run_running_and_explain_says_so() {
+    // One node: a worker's claims reach only the node of its connection, and other nodes can report a cancel only in
+    // the answer to a heartbeat.
     let server = Server::alone(&[]);
     let workflow = server.workflow("a: { task: alone.v1 }\nb: { noop: {}, needs: [a] }");
     let run = server.trigger(&workflow, &json!({}));
     let view = server.run(&run);
     assert_eq!((&view["status"], &view["tasks"]["a"]["status"]), (&json!("running"), &json!("pending")), "{view:#}");
     assert_eq!(view["waiting_for"], json!([{ "kind": "worker", "step": "a" }]), "{view:#}");
-    let told = explain(&server, &run);
-    assert_eq!((&told["reason"], &told["step"]), (&json!("waiting_for_worker"), &json!("a")), "{told:#}");
-    assert!(told["summary"].as_str().expect("a text").contains("no worker claims `alone.v1`"), "{told:#}");
+    let explanation = explain(&server, &run);
+    assert_eq!(
+        (&explanation["reason"], &explanation["step"]),
+        (&json!("waiting_for_worker"), &json!("a")),
+        "{explanation:#}"
+    );
+    assert!(
+        explanation["summary"].as_str().expect("a text").contains("no worker claims `alone.v1`"),
+        "{explanation:#}"
+    );
     let claimed = claim(&server, "alone.v1");
     assert_eq!(server.run(&run)["tasks"]["a"]["status"], "running");
-    // The run's cancel reaches the worker, too.
+    // A cancelled run's worker gets the cancel, too.
     let open = server.claim_later(json!({ "worker_id": "w", "types": ["alone.v1"], "wait": "30s" }));
     std::thread::sleep(std::time::Duration::from_millis(150));
     server.cancel(&run);
@@ -108,7 +116,7 @@ fn an_unclaimed_step_leaves_its_run_running_and_says_so() {
     assert_eq!(server.run(&run)["status"], "cancelled");
 }
 
-/// Ends of a step that ran out of time: what is seen of it in the run.
+/// Checks how the run shows a step that timed out.
 fn timed_out(server: &Server, run: &str, code: &str, after: i64) {
     let view = server.finished(run);
     let step = &view["tasks"]["a"];
@@ -120,7 +128,7 @@ fn timed_out(server: &Server, run: &str, code: &str, after: i64) {
 }
 
 #[test]
-fn timeout_queue_ends_a_step_nobody_claims() {
+fn timeout_queue_ends_a_step_that_no_worker_claims() {
     let mut server = Server::with_virtual_clock();
     let workflow = server.workflow("a: { task: slow.v1, timeouts: { queue: 10m } }");
     let run = server.trigger(&workflow, &json!({}));
@@ -131,7 +139,7 @@ fn timeout_queue_ends_a_step_nobody_claims() {
     server.advance("1m");
     timed_out(&server, &run, "queue_timeout", 600);
     assert!(server.claim("w", &["slow.v1"], 1).is_empty());
-    // Once somebody has it, it is not in the queue any more.
+    // A leased task is no longer in the queue.
     let run = server.trigger(&workflow, &json!({}));
     let held = server.claim_with(&json!({ "worker_id": "w", "types": ["slow.v1"], "lease": "1h", "wait": "0s" }));
     server.advance("20m");
@@ -140,8 +148,9 @@ fn timeout_queue_ends_a_step_nobody_claims() {
 }
 
 #[test]
-fn timeout_attempt_ends_one_try_and_tells_its_worker() {
-    // A worker keeps to one node, as its connection does; others tell it in the answer to a heartbeat.
+fn timeout_attempt_ends_one_attempt_and_cancels_it_at_the_worker() {
+    // One node: a worker's claims reach only the node of its connection, and other nodes can report a cancel only in
+    // the answer to a heartbeat.
     let server = Server::alone(&["--clock", "virtual"]);
     let workflow = server.workflow(
         "a: { task: slow.v1, timeouts: { attempt: 1m }, retry: { max_attempts: 2, backoff: { type: fixed, min: 1s, jitter: 0 } } }",
@@ -150,16 +159,16 @@ fn timeout_attempt_ends_one_try_and_tells_its_worker() {
     let take = || server.claim_with(&json!({ "worker_id": "w", "types": ["slow.v1"], "lease": "1h", "wait": "0s" }));
     let first = take().remove(0);
     server.advance("59s");
-    first.say("heartbeat", json!({ "extend": "1h" })).data(200);
+    first.report("heartbeat", json!({ "extend": "1h" })).data(200);
     server.advance("1s");
     assert_eq!(server.run(&run)["tasks"]["a"]["status"], "retrying", "a heartbeat does not help");
-    assert_eq!(first.say("heartbeat", json!({})).refusal(409), "stale_claim");
+    assert_eq!(first.report("heartbeat", json!({})).refusal(409), "stale_claim");
     assert_eq!(first.complete(json!("late")).refusal(409), "stale_claim");
-    let poll = json!({ "worker_id": "w", "types": ["none.v1"], "wait": "0s" });
+    let claim_request = json!({ "worker_id": "w", "types": ["none.v1"], "wait": "0s" });
     assert_eq!(
-        server.post("/api/v1/tasks/claim", &poll).json()["cancelled"],
+        server.post("/api/v1/tasks/claim", &claim_request).json()["cancelled"],
         json!([first.id()]),
-        "its worker is told"
+        "the worker gets the cancel"
     );
     server.advance("1s");
     let second = take().remove(0);
@@ -179,7 +188,7 @@ fn timeout_heartbeat_ends_a_silent_lease() {
     assert_eq!(first.view["lease_ms"], 5_000, "the lease is never longer");
     for _ in 0..3 {
         server.advance("4s");
-        first.say("heartbeat", json!({ "extend": "1h" })).data(200);
+        first.report("heartbeat", json!({ "extend": "1h" })).data(200);
     }
     server.advance("4s");
     assert_eq!(server.run(&run)["tasks"]["a"]["status"], "running");
@@ -212,7 +221,7 @@ fn timeout_total_ends_everything_together() {
     server.advance("3m");
     timed_out(&server, &run, "total_timeout", 4_200);
     assert_eq!(second.complete(json!("late")).refusal(409), "stale_claim");
-    // While it waits for its next attempt, too, and for a plain task.
+    // Also while a task waits for its next attempt, and for a plain task.
     let id = server.submit_with(&json!({ "type": "long.v1", "timeouts": { "total": "30s" } }));
     claim(&server, "long.v1").fail("not yet").data(200);
     server.advance("31s");
@@ -242,7 +251,7 @@ fn a_fan_out_of_steps_is_done_by_many_workers() {
     }
 }
 
-/// What is known of a task's run everywhere else: it is a run like any other.
+/// Every route for runs works for the run of a plain task.
 #[test]
 fn a_plain_tasks_run_is_a_run_like_any_other() {
     let server = Server::start();
@@ -261,7 +270,7 @@ fn a_plain_tasks_run_is_a_run_like_any_other() {
     assert_eq!(server.list("/api/v1/runs?type=plain.v1").len(), 2);
     server.cancel(&again).data(200);
     assert_eq!(server.task(claimed.id())["status"], "cancelled");
-    // Paused, nothing of it is handed out.
+    // The task of a paused run is not leased.
     let id = server.submit("plain.v1", json!({ "n": 2 }));
     let run = id.replace("task_", "run_");
     server.post(&format!("/api/v1/runs/{run}/pause"), &json!({ "actor": "ada" })).data(200);

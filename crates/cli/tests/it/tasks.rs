@@ -1,4 +1,4 @@
-//! Tasks as producers and operators see them.
+//! Tasks, as producers and operators see them: submitting, listing, retrying, cancelling, deleting, waiting.
 
 use crate::harness::{Answer, Server, eventually, micros, names};
 use serde_json::{Value, json};
@@ -9,15 +9,15 @@ fn get(server: &Server, query: &str) -> Vec<String> {
     tasks.iter().map(|task| task["id"].as_str().expect("an id").to_owned()).collect()
 }
 
-/// Fails the task a worker would get next.
+/// Claims the next task of a type and reports a failure.
 fn fail_once(server: &Server, name: &str, how: Value) {
-    server.claim_one("w", name).say("fail", how).data(200);
+    server.claim_one("w", name).report("fail", how).data(200);
 }
 
 #[test]
-fn w1_w3_a_task_is_recorded_though_nobody_could_do_it() {
+fn w1_w3_a_task_is_accepted_without_any_worker() {
     let mut server = Server::start();
-    let seen = server.post("/api/v1/tasks", &json!({ "type": "nobody.claims.this.v1", "payload": { "n": 1 } }));
+    let seen = server.post("/api/v1/tasks", &json!({ "type": "unclaimed.this.v1", "payload": { "n": 1 } }));
     let seen = seen.data(201);
     let id = seen["task_id"].as_str().expect("an id").to_owned();
     assert_eq!((&seen["status"], &seen["deduplicated"]), (&json!("pending"), &json!(false)));
@@ -26,8 +26,8 @@ fn w1_w3_a_task_is_recorded_though_nobody_could_do_it() {
     server.crash_and_restart();
     let task = server.task(&id);
     assert_eq!((&task["status"], &task["input"]), (&json!("pending"), &json!({ "n": 1 })));
-    // Whenever a worker shows up, it is done (W2); the two only met at the server (W3).
-    let claimed = server.claim_one("late", "nobody.%");
+    // A worker that connects later does the task (W2). Producer and worker only know the server (W3).
+    let claimed = server.claim_one("late", "unclaimed.%");
     assert_eq!((claimed.id(), &claimed.view["input"]), (id.as_str(), &json!({ "n": 1 })));
     claimed.complete(json!("done")).data(200);
     assert_eq!(server.task(&id)["status"], "succeeded");
@@ -79,7 +79,7 @@ fn w6_old_versions_of_a_type_stay_executable() {
 
 /// Worker tasks: attempt² minutes plus up to 10 %, three executions.
 #[test]
-fn w12_w13_tries_again_after_a_minute_then_four_then_fails() {
+fn w12_w13_a_task_is_retried_after_one_minute_then_four_then_fails() {
     let server = Server::with_virtual_clock();
     let mut waits = Vec::new();
     for n in 0..8 {
@@ -89,7 +89,7 @@ fn w12_w13_tries_again_after_a_minute_then_four_then_fails() {
             let task = server.task(&id);
             assert_eq!((&task["status"], &task["attempt"]), (&json!("pending"), &json!(failures)), "{task:#}");
             let events = server.task_events(&id);
-            let retried = events.iter().rev().find(|e| e["type"] == "step.retrying").expect("it is told");
+            let retried = events.iter().rev().find(|e| e["type"] == "step.retrying").expect("an event");
             let wait = micros(&task["next_attempt_at"]) - micros(&retried["at"]);
             assert!((from * 1_000_000..=to * 1_000_000).contains(&wait), "after failure {failures}: {wait} µs");
             waits.push(wait / failures / failures);
@@ -103,10 +103,10 @@ fn w12_w13_tries_again_after_a_minute_then_four_then_fails() {
         assert_eq!(task["error"], json!({ "code": "printer", "message": "no 3" }));
         server.advance("1d");
         assert!(server.claim("w", &["retry.v1"], 1).is_empty());
-        let told = server.task_events(&id);
-        let told = names(&told);
-        assert_eq!(told.iter().filter(|name| **name == "step.leased").count(), 3, "{told:?}");
-        assert_eq!(told.last(), Some(&"run.failed"));
+        let events = server.task_events(&id);
+        let types = names(&events);
+        assert_eq!(types.iter().filter(|name| **name == "step.leased").count(), 3, "{types:?}");
+        assert_eq!(types.last(), Some(&"run.failed"));
     }
     let different: HashSet<i64> = waits.iter().copied().collect();
     assert!(different.len() > 8, "jitter: {waits:?}");
@@ -121,14 +121,14 @@ fn w12_a_retry_policy_of_its_own_is_kept() {
     for seconds in [10, 20, 30] {
         fail_once(&server, "policy.v1", json!({ "error": { "message": "no" } }));
         let events = server.task_events(&id);
-        let retried = events.iter().rev().find(|e| e["type"] == "step.retrying").expect("it is told");
+        let retried = events.iter().rev().find(|e| e["type"] == "step.retrying").expect("an event");
         let wait = micros(&server.task(&id)["next_attempt_at"]) - micros(&retried["at"]);
         assert_eq!(wait / 1_000_000, seconds);
         server.advance(&format!("{}s", seconds + 1));
     }
     fail_once(&server, "policy.v1", json!({ "error": { "message": "no" } }));
     assert_eq!(server.task(&id)["status"], "failed");
-    // What the worker says comes before the policy.
+    // The worker's `retry_after` overrides the policy.
     let id = server.submit("policy.v1", json!(1));
     fail_once(&server, "policy.v1", json!({ "error": { "message": "no" }, "retry_after": "5s" }));
     server.advance("6s");
@@ -156,18 +156,18 @@ fn w12_a_waiting_attempt_can_be_made_now() {
 }
 
 #[test]
-fn w15_a_key_is_used_once() {
+fn w15_a_key_makes_one_task() {
     let mut server = Server::start();
     let request = json!({ "type": "key.v1", "payload": { "a": 1, "b": 2 }, "idempotency_key": "order-1" });
     let first = server.post("/api/v1/tasks", &request).data(201);
-    // The same, however it is written; the key in the header or in the body.
+    // The same request in another spelling, with the key in the header or in the body.
     let same = br#"{"idempotency_key":"order-1","payload":{"b":2,"a":1},"type":"key.v1"}"#;
     let again = server.send("POST", "/api/v1/tasks", &[("Content-Type", "application/json")], same).data(200);
     assert_eq!((&again["task_id"], &again["deduplicated"]), (&first["task_id"], &json!(true)));
     let plain = json!({ "type": "key.v1", "payload": { "a": 1, "b": 2 } });
     let again = server.post_with("/api/v1/tasks", &[("Idempotency-Key", "order-1")], &plain).data(200);
     assert_eq!(again["task_id"], first["task_id"]);
-    // Something else under the same key.
+    // Another request under the same key.
     for other in [
         json!({ "type": "key.v1", "payload": { "a": 1, "b": 3 }, "idempotency_key": "order-1" }),
         json!({ "type": "key.v1", "payload": { "a": 1, "b": 2 }, "priority": 1, "idempotency_key": "order-1" }),
@@ -175,20 +175,24 @@ fn w15_a_key_is_used_once() {
     ] {
         assert_eq!(server.post("/api/v1/tasks", &other).refusal(422), "idempotency_key_reused");
     }
-    // Another type has keys of its own.
+    // Keys are separate for each type.
     let mut other = request.clone();
     other["type"] = "key.v2".into();
     assert_ne!(server.post("/api/v1/tasks", &other).data(201)["task_id"], first["task_id"]);
     server.crash_and_restart();
     server.claim_one("w", "key.v1").complete(json!("once")).data(200);
     let again = server.post("/api/v1/tasks", &request).data(200);
-    assert_eq!((&again["task_id"], &again["status"]), (&first["task_id"], &json!("succeeded")), "its status now");
+    assert_eq!(
+        (&again["task_id"], &again["status"]),
+        (&first["task_id"], &json!("succeeded")),
+        "the answer has the current status"
+    );
     assert!(server.claim("w", &["key.v1"], 5).is_empty());
     assert_eq!(get(&server, "type=key.v1").len(), 1);
 }
 
 #[test]
-fn w15_twenty_at_once_make_one_task() {
+fn w15_twenty_requests_at_once_with_one_key_make_one_task() {
     let server = Server::start();
     let api = *server;
     let request = json!({ "type": "race.v1", "payload": 1, "idempotency_key": "same" });
@@ -210,7 +214,7 @@ fn w15_twenty_at_once_make_one_task() {
 }
 
 #[test]
-fn w15_a_key_twice_in_a_list() {
+fn w15_a_key_may_occur_twice_in_a_bulk_request() {
     let server = Server::start();
     let item = |payload: u32, key: &str| json!({ "type": "list.v1", "payload": payload, "idempotency_key": key });
     let seen = server.post("/api/v1/tasks", &json!([item(1, "a"), item(2, "b"), item(1, "a")])).data(201);
@@ -218,13 +222,13 @@ fn w15_a_key_twice_in_a_list() {
     assert_eq!(seen[2]["deduplicated"], true);
     let refused = server.post("/api/v1/tasks", &json!([item(3, "c"), item(2, "a"), item(4, "d")]));
     assert_eq!(refused.status, 422, "{}", refused.text());
-    let told = refused.json()["error"].to_string();
-    assert!(told.contains("idempotency_key_reused") && told.contains("[1]"), "{told}");
-    assert_eq!(get(&server, "type=list.v1").len(), 2, "all of a list or nothing");
+    let error = refused.json()["error"].to_string();
+    assert!(error.contains("idempotency_key_reused") && error.contains("[1]"), "{error}");
+    assert_eq!(get(&server, "type=list.v1").len(), 2, "all tasks of a request or none");
 }
 
 #[test]
-fn w16_a_task_starts_when_it_is_to() {
+fn w16_a_task_starts_at_its_run_at_or_after_its_delay() {
     let mut server = Server::with_virtual_clock();
     let now = server.get("/api/v1/dev/clock").data(200)["now"].clone();
     let at = api::rfc3339(kernel_time(micros(&now) + 7_200_000_000));
@@ -235,8 +239,12 @@ fn w16_a_task_starts_when_it_is_to() {
     assert_eq!(claimed.iter().map(|c| c.id()).collect::<Vec<_>>(), [past]);
     claimed[0].complete(json!(1)).data(200);
     assert_eq!((&server.task(&timed)["status"], &server.task(&timed)["run_at"]), (&json!("pending"), &json!(at)));
-    let told = server.get(&format!("/api/v1/runs/{}/explain", timed.replace("task_", "run_"))).data(200);
-    assert_eq!((&told["reason"], &told["details"]["run_at"]), (&json!("scheduled_for_later"), &json!(at)), "{told:#}");
+    let explanation = server.get(&format!("/api/v1/runs/{}/explain", timed.replace("task_", "run_"))).data(200);
+    assert_eq!(
+        (&explanation["reason"], &explanation["details"]["run_at"]),
+        (&json!("scheduled_for_later"), &json!(at)),
+        "{explanation:#}"
+    );
     server.crash_and_restart();
     server.advance("59m");
     assert!(server.claim("w", &["later.v1"], 5).is_empty());
@@ -250,7 +258,7 @@ fn w16_a_task_starts_when_it_is_to() {
     let claimed = server.claim_one("w", "later.v1");
     assert_eq!(claimed.id(), timed);
     claimed.complete(json!(1)).data(200);
-    // One that is cancelled before its time never starts (W11).
+    // A task that is cancelled before its time never starts (W11).
     let gone = server.submit_with(&json!({ "type": "later.v1", "delay": "1h" }));
     server.post(&format!("/api/v1/tasks/{gone}/cancel"), &json!({})).data(200);
     server.advance("2h");
@@ -261,7 +269,7 @@ fn kernel_time(micros: i64) -> kernel::Timestamp {
     kernel::Timestamp(micros)
 }
 
-/// An open poll gets a task the moment it is due.
+/// An open claim gets a task as soon as it is due.
 #[test]
 fn w16_a_waiting_worker_gets_a_delayed_task_in_time() {
     let server = Server::start();
@@ -273,19 +281,19 @@ fn w16_a_waiting_worker_gets_a_delayed_task_in_time() {
 }
 
 #[test]
-fn w17_events_are_a_complete_trail() {
+fn w17_the_events_of_a_task_are_complete() {
     let server = Server::with_virtual_clock();
     let id = server.submit("trail.v1", json!(1));
     let claimed = server.claim_one("w1", "trail.v1");
-    claimed.say("heartbeat", json!({ "progress": { "n": 1 } })).data(200);
+    claimed.report("heartbeat", json!({ "progress": { "n": 1 } })).data(200);
     claimed.fail("once").data(200);
     server.advance("2m");
     server.claim_one("w2", "trail.v1").complete(json!({ "ok": true })).data(200);
     let events = server.task_events(&id);
-    let told = names(&events);
-    assert_eq!(told.first(), Some(&"run.created"));
-    assert_eq!(told.last(), Some(&"run.completed"));
-    let steps: Vec<&str> = told.iter().copied().filter(|name| name.starts_with("step.")).collect();
+    let types = names(&events);
+    assert_eq!(types.first(), Some(&"run.created"));
+    assert_eq!(types.last(), Some(&"run.completed"));
+    let steps: Vec<&str> = types.iter().copied().filter(|name| name.starts_with("step.")).collect();
     let leased = ["step.leased", "step.heartbeat", "step.retrying"];
     let position = |name: &str| steps.iter().position(|s| *s == name).unwrap_or_else(|| panic!("{name}: {steps:?}"));
     assert!(leased.windows(2).all(|pair| position(pair[0]) < position(pair[1])), "{steps:?}");
@@ -294,7 +302,7 @@ fn w17_events_are_a_complete_trail() {
     for event in &events {
         micros(&event["at"]);
         if event["type"] == "step.leased" {
-            assert!(event.to_string().contains("\"w"), "who: {event}");
+            assert!(event.to_string().contains("\"w"), "the event names the worker: {event}");
         }
     }
     let cancelled = server.submit("trail.v1", json!(2));
@@ -322,14 +330,14 @@ fn w11_cancel() {
     let failed = server.submit("stop.v1", json!(3));
     fail_once(&server, "stop.v1", json!({ "error": { "message": "no" }, "final": true }));
     assert_eq!(cancel(&failed).refusal(409), "run_ended");
-    // One that waits for its next attempt.
+    // A task that waits for its next attempt.
     let waits = server.submit("stop.v1", json!(4));
     fail_once(&server, "stop.v1", json!({ "error": { "message": "no" } }));
     assert_eq!(cancel(&waits).data(200)["status"], "cancelled");
 }
 
 #[test]
-fn w19_what_is_deleted_is_never_claimed_and_nowhere_seen() {
+fn w19_a_deleted_task_is_never_claimed_and_never_listed() {
     let mut server = Server::start();
     let ids: Vec<String> = (0..4).map(|n| server.submit("gone.v1", json!(n))).collect();
     let delete = |server: &Server, id: &str| server.delete(&format!("/api/v1/tasks/{id}"));
@@ -352,7 +360,7 @@ fn w19_what_is_deleted_is_never_claimed_and_nowhere_seen() {
         let before = server.claim("w2", &["gone.v1"], 5);
         assert!(before.iter().all(|c| c.id() == ids[3]), "{before:?}");
         for claimed in before {
-            claimed.say("snooze", json!({ "for": "0s" })).data(200);
+            claimed.report("snooze", json!({ "for": "0s" })).data(200);
         }
         server.crash_and_restart();
     }
@@ -384,7 +392,7 @@ fn w20_results_are_json_of_any_kind() {
     let id = server.submit_with(&json!({ "type": "json.v1" }));
     let claimed = server.claim_one("w", "json.v1");
     assert_eq!(claimed.view["input"], Value::Null);
-    claimed.say("complete", json!({})).data(200);
+    claimed.report("complete", json!({})).data(200);
     assert_eq!((&server.task(&id)["status"], &server.task(&id)["result"]), (&json!("succeeded"), &Value::Null));
 }
 
@@ -409,7 +417,7 @@ fn w20_large_payloads_and_results_come_back_whole() {
     let work = json!({ "worker_id": "w", "types": ["large.v1"], "credits": 0, "done": done });
     let acks = server.post("/api/v1/work", &work).data(200)["acks"].clone();
     assert!(acks.as_array().expect("a list").iter().all(|ack| ack["status"] == "recorded"), "{acks}");
-    // What is too large is refused, and changes nothing.
+    // A report that is too large is refused and changes nothing.
     let huge = json!("x".repeat(300 * 1024));
     let refused = server.post("/api/v1/tasks", &json!({ "type": "large.v1", "payload": huge }));
     assert!(matches!(refused.status, 413 | 422), "{}", refused.status);
@@ -430,7 +438,7 @@ fn w21_a_notification_is_just_a_type() {
 }
 
 #[test]
-fn a_list_is_recorded_as_a_whole_or_not_at_all() {
+fn a_bulk_request_is_stored_whole_or_not_at_all() {
     let server = Server::start();
     let wrong = json!([
         { "type": "list.v1" },
@@ -473,9 +481,9 @@ fn a_list_is_recorded_as_a_whole_or_not_at_all() {
     assert_eq!(server.get("/api/v1/types/list.v1").data(200)["ready"], 2_000);
 }
 
-/// Whatever is wrong with a request is said, and nothing happens.
+/// An invalid request is refused with a reason and changes nothing.
 #[test]
-fn garbage_is_refused_and_changes_nothing() {
+fn invalid_requests_are_refused_and_change_nothing() {
     let server = Server::start();
     let id = server.submit("good.v1", json!(1));
     let claimed = server.claim_one("w", "good.v1");
@@ -495,10 +503,10 @@ fn garbage_is_refused_and_changes_nothing() {
         json!({ "a": {} }),
         json!("x".repeat(5_000)),
     ];
-    // One good field, all the others garbage in turn; some garbage is fine in some fields.
+    // Each field in turn gets each invalid value; some of the values are valid for some fields.
     let fine = |field: &str, value: &Value| match field {
         "payload" | "result" | "progress" => true,
-        // Absent, as good as.
+        // Null or empty counts as absent.
         "priority" | "run_at" | "delay" | "max_attempts" | "retry" | "timeouts" | "concurrency_key"
         | "idempotency_key" | "callback_url" | "max" | "lease" | "wait" | "runtime" | "version" | "slots"
         | "retry_after" | "extend" | "code" | "level" | "result?"
@@ -645,7 +653,7 @@ fn garbage_is_refused_and_changes_nothing() {
     }
     let after = (server.task(&id), server.task_events(&id), server.list("/api/v1/runs").len());
     assert_eq!(after, before);
-    assert_eq!(server.get("/api/v1/types/bad.v1").status, 404, "no type was made known");
+    assert_eq!(server.get("/api/v1/types/bad.v1").status, 404, "no type was created");
 }
 
 #[test]
@@ -668,8 +676,8 @@ fn dead_letters_are_listed_with_evidence_and_released_by_one_call() {
     assert_eq!(dead.iter().map(|t| t["id"].as_str().unwrap()).collect::<Vec<_>>(), [&ids[1], &ids[0]], "newest first");
     assert_eq!(dead[0]["error"], json!({ "code": "printer", "message": "out of paper" }));
     assert_eq!(dead[0]["released_as"], Value::Null);
-    let told = server.task_events(&ids[0]);
-    assert!(told.iter().any(|e| e["type"] == "step.failed" && e.to_string().contains("out of paper")));
+    let events = server.task_events(&ids[0]);
+    assert!(events.iter().any(|e| e["type"] == "step.failed" && e.to_string().contains("out of paper")));
     let release = |server: &Server| server.post(&format!("/api/v1/tasks/{}/retry", ids[0]), &json!({}));
     let new = release(&server).data(201);
     assert_eq!(new["replayed_from"], json!(ids[0].replace("task_", "run_")));
@@ -681,14 +689,14 @@ fn dead_letters_are_listed_with_evidence_and_released_by_one_call() {
     let task = server.task(&id);
     assert_eq!((&task["input"], &task["labels"]), (&json!({ "n": 0 }), &json!({ "n": "0" })), "the same content");
     assert_eq!((&task["attempt"], &task["status"]), (&json!(0), &json!("pending")));
-    // Older than the third, which waits since before; both are there.
+    // Both the new task and the third one are ready.
     let claimed = server.claim("w", &["dead.v1"], 5);
     let got: HashSet<&str> = claimed.iter().map(|c| c.id()).collect();
     assert_eq!(got, HashSet::from([ids[2].as_str(), id.as_str()]));
     for claimed in &claimed {
         claimed.complete(json!("now it works")).data(200);
     }
-    // At the same time, too.
+    // Also with concurrent requests.
     let api = *server;
     let path = format!("/api/v1/tasks/{}/retry", ids[1]);
     let racers: Vec<_> = (0..10)
@@ -703,7 +711,7 @@ fn dead_letters_are_listed_with_evidence_and_released_by_one_call() {
 }
 
 #[test]
-fn bulk_changes_what_a_filter_finds_after_a_rehearsal() {
+fn bulk_changes_the_tasks_that_a_dry_run_listed() {
     let server = Server::with_virtual_clock();
     let bulk = |action: &str, filter: Value, dry: bool| {
         server.post("/api/v1/tasks/bulk", &json!({ "action": action, "filter": filter, "dry_run": dry })).data(200)
@@ -720,12 +728,12 @@ fn bulk_changes_what_a_filter_finds_after_a_rehearsal() {
     let dry = bulk("cancel", json!({ "type": "bulk.0.v1" }), true);
     assert_eq!((&dry["matched"], &dry["changed"], &dry["more"]), (&json!(125), &json!(0), &json!(false)), "{dry:#}");
     assert_eq!(dry["tasks"].as_array().expect("a list").len(), 100);
-    assert_eq!(counts("pending"), 250, "a rehearsal changes nothing");
+    assert_eq!(counts("pending"), 250, "a dry run changes nothing");
     let done = bulk("cancel", json!({ "type": "bulk.0.v1" }), false);
     assert_eq!((&done["matched"], &done["changed"]), (&json!(125), &json!(125)));
     assert_eq!((counts("pending"), counts("cancelled")), (125, 125));
     assert_eq!(bulk("cancel", json!({ "type": "bulk.0.v1" }), false)["matched"], 0, "again: nothing to do");
-    // Failed ones, released once each.
+    // Failed tasks are each released once.
     for _ in 0..30 {
         fail_once(&server, "bulk.1.v1", json!({ "error": { "message": "no" }, "final": true }));
     }
@@ -776,7 +784,7 @@ fn lists_are_filtered_and_paged() {
     let even: Vec<String> = newest.iter().skip(1).step_by(2).cloned().collect();
     assert_eq!(get(&server, "type=page.0.v1"), even);
     assert_eq!(get(&server, "type=page.%25"), newest);
-    // 5c: in a filter, too, `_` stands for itself and so does `%` that is not at the end.
+    // 5c: in a filter, too, `_` matches itself and `%` is a wildcard only at the end.
     for nothing in ["type=page_0.v1", "type=page_%25", "type=%25.v1", "type=page.%25.v1", "type=page"] {
         assert!(get(&server, nothing).is_empty(), "{nothing}");
     }
@@ -785,7 +793,7 @@ fn lists_are_filtered_and_paged() {
     let claimed = server.claim("w", &["page.0.v1"], 4);
     assert_eq!(get(&server, "status=leased").len(), 4);
     claimed[0].complete(json!(1)).data(200);
-    claimed[1].say("fail", json!({ "error": { "message": "x" }, "final": true })).data(200);
+    claimed[1].report("fail", json!({ "error": { "message": "x" }, "final": true })).data(200);
     claimed[2].fail("again").data(200);
     assert_eq!(get(&server, "status=leased"), [claimed[3].id()]);
     assert_eq!(get(&server, "status=succeeded"), [claimed[0].id()]);
@@ -798,7 +806,7 @@ fn lists_are_filtered_and_paged() {
 }
 
 #[test]
-fn the_end_of_a_task_can_be_waited_for() {
+fn a_request_can_wait_for_the_end_of_a_task() {
     let server = Server::start();
     let id = server.submit("wait.v1", json!(1));
     let early = server.get(&format!("/api/v1/tasks/{id}?wait=50ms")).data(200);
@@ -810,17 +818,17 @@ fn the_end_of_a_task_can_be_waited_for() {
 }
 
 #[test]
-fn a_callback_url_is_told_of_the_end() {
+fn a_callback_url_is_called_when_a_task_ends() {
     let upstream = crate::harness::Upstream::start();
     let server = Server::start();
-    let request = json!({ "type": "tell.v1", "payload": 1, "callback_url": upstream.fill("$UP/told") });
+    let request = json!({ "type": "callback.v1", "payload": 1, "callback_url": upstream.fill("$UP/ended") });
     server.submit_with(&request);
-    server.claim_one("w", "tell.v1").complete(json!({ "sum": 3 })).data(200);
-    let told = upstream.wait_for("/told", 1);
-    assert!(told[0].json().to_string().contains("completed"), "{}", told[0].json());
+    server.claim_one("w", "callback.v1").complete(json!({ "sum": 3 })).data(200);
+    let calls = upstream.wait_for("/ended", 1);
+    assert!(calls[0].json().to_string().contains("completed"), "{}", calls[0].json());
 }
 
-/// Nothing that was acknowledged is lost, whatever comes in at the moment of the kill.
+/// No acknowledged task is lost, whatever requests are open when the server is killed.
 #[test]
 fn w1_w2_acknowledged_tasks_survive_kill_9() {
     let mut server = Server::start();
@@ -856,7 +864,7 @@ fn w1_w2_acknowledged_tasks_survive_kill_9() {
     }
     assert!(acked.len() > 50, "{}", acked.len());
     let mut left: HashSet<String> = acked.into_iter().collect();
-    eventually("every acknowledged task is handed out", || {
+    eventually("every acknowledged task is claimed", || {
         let claimed = server.claim("w", &["keep.v1"], 100);
         let done: Vec<Value> =
             claimed.iter().map(|c| json!({ "task_id": c.id(), "claim_token": c.token(), "result": 1 })).collect();

@@ -1,4 +1,4 @@
-//! `onward test` as people and build servers see it: what passes, what fails and how that is said.
+//! `onward test`, as people and build servers see it: passing cases, failing cases and the reports.
 
 use serde_json::Value;
 use std::path::Path;
@@ -24,7 +24,7 @@ tasks:
 
 struct Ran {
     code: i32,
-    /// Without what only this machine knows: milliseconds.
+    /// Without the milliseconds that differ from run to run.
     out: String,
     err: String,
 }
@@ -82,7 +82,7 @@ fn the_examples_pass_and_their_cases_run_every_step() {
 }
 
 #[test]
-fn retries_pauses_and_timeouts_are_the_real_ones() {
+fn retries_backoff_and_timeouts_work_as_in_production() {
     passes(
         ORDER,
         r#"
@@ -152,13 +152,13 @@ cases:
   - name: called after a day
     callbacks: { payment: { after: 1d, body: { ok: true } } }
     expect: { status: completed, took: 14d, steps: { payment: { status: received, body: { ok: true } } } }
-  - name: called before anybody waits
+  - name: called before the step waits
     callbacks: { payment: { at: 1h, body: hello } }
     expect: { took: 13d, steps: { payment: { status: received, body: hello } } }
   - name: a call at the deadline is late
     callbacks: { payment: { after: 2d, body: {} } }
     expect: { took: 15d, steps: { payment: timeout, late: success } }
-  - name: nobody calls
+  - name: no callback arrives
     callbacks: { payment: { never: true } }
     expect: { took: 15d, path: [nap, payment, late], steps: { forever: skipped } }
   - name: cancelled in its sleep
@@ -192,7 +192,7 @@ cases:
 }
 
 #[test]
-fn what_differs_is_said_with_its_place() {
+fn differences_are_reported_with_their_place() {
     let cases = r#"input: { order_id: 7 }
 headers: { x-from: shop }
 http: { receipt: 200, charge: { status: 200, body: { amount: 5, items: [1, 2] } } }
@@ -246,7 +246,7 @@ cases:
 }
 
 #[test]
-fn a_request_without_an_answer_fails_the_case_and_says_how_to_script_it() {
+fn a_request_without_an_answer_fails_the_case_with_a_hint() {
     let cases = r#"
 cases:
   - name: nothing is scripted
@@ -285,7 +285,7 @@ tasks: { work.v1: { result: 7 } }
 cases:
   - name: by type
     expect: { status: completed, path: [a, b], took: 0s, steps: { a: { input: { n: 1 }, body: 7 }, b: { input: 7, attempts: 1 } } }
-  - name: what is said of a step comes first, and the last answer repeats
+  - name: a case overrides the file, and the last answer repeats
     tasks: { a: [{ error: { message: no }, took: 1s }, { result: { n: 2 }, took: 2s }] }
     expect: { status: completed, took: 13s, steps: { a: { attempts: 2 }, b: { input: { n: 2 } } } }
   - name: the worker knows better when to try again
@@ -300,7 +300,7 @@ cases:
   - name: all attempts together take too long
     tasks: { b: { result: 1, took: 2h } }
     expect: { status: completed, took: 1h, steps: { b: { status: timeout, error: total_timeout } } }
-  - name: cancelled while somebody works
+  - name: cancelled while a worker works
     tasks: { a: { result: 1, took: 1h } }
     cancel_after: 10m
     expect: { status: cancelled, took: 10m, steps: { a: cancelled, b: cancelled } }
@@ -309,7 +309,7 @@ cases:
 }
 
 #[test]
-fn a_task_without_an_answer_fails_the_case_and_says_how_to_script_it() {
+fn a_task_without_an_answer_fails_the_case_with_a_hint() {
     let cases = r#"
 input: { n: 1 }
 cases:
@@ -338,7 +338,7 @@ cases:
 }
 
 #[test]
-fn every_event_and_request_is_shown_when_asked_for() {
+fn verbose_output_has_every_event_and_request() {
     let folder = folder(&[
         ("w.yaml", ORDER),
         (
@@ -372,11 +372,11 @@ cases:
 "#;
     assert_eq!(ran.out, expected);
     let again = onward(folder.path(), &["-v"]);
-    assert_eq!(again.out, expected, "the same story every time");
+    assert_eq!(again.out, expected, "the output is the same every time");
 }
 
 #[test]
-fn files_that_cannot_be_used_are_shown_like_definitions_and_end_with_2() {
+fn unusable_files_are_reported_like_definitions_and_exit_with_2() {
     let typo = "cases:\n  - name: a\n    http: { chrage: 200 }\n    expect: { status: complete }\n";
     let fine = "cases:\n  - name: fine\n    expect: { status: completed }\n";
     let folder = folder(&[
@@ -404,8 +404,8 @@ fn files_that_cannot_be_used_are_shown_like_definitions_and_end_with_2() {
         "error[invalid_value]: `status` is `complete`, allowed is `completed`, `failed`, `cancelled` or `timeout`",
         "error[no_step_kind]",
         " --> b.yaml:2:",
-        "error: d.test.yaml: there is no d.yaml, d.yml or d.json beside it; say which definition it is about with `workflow: FILE`",
-        "error: e.test.yaml: it could be about e.yaml or e.json; say which with `workflow: FILE`",
+        "error: d.test.yaml: there is no d.yaml, d.yml or d.json beside it; name the definition with `workflow: FILE`",
+        "error: e.test.yaml: e.yaml and e.json both match its name; name one with `workflow: FILE`",
         " --> f.test.yaml:1:9",
     ] {
         assert!(ran.err.contains(line), "`{line}` is missing in:\n{}", ran.err);
@@ -427,7 +427,8 @@ fn wrong_usage_ends_with_2() {
     assert_eq!(code(&["sub"]), 1);
     assert_eq!(code(&["--filter", "one"]), 0);
     assert_eq!(code(&["sub/w.test.yaml", "sub", "--filter", "two"]), 1);
-    for flags in [&["empty"][..], &["nowhere"], &["--filter", "nobody"], &["--nonsense"], &["--junit", "no/such/x.xml"]]
+    for flags in
+        [&["empty"][..], &["nowhere"], &["--filter", "no-such-case"], &["--nonsense"], &["--junit", "no/such/x.xml"]]
     {
         let ran = onward(folder.path(), flags);
         assert_eq!(ran.code, 2, "{flags:?}: {}", ran.out);
@@ -438,7 +439,7 @@ fn wrong_usage_ends_with_2() {
 }
 
 #[test]
-fn json_and_junit_say_the_same() {
+fn json_and_junit_report_the_same() {
     let cases = r#"
 cases:
   - name: good
@@ -475,7 +476,7 @@ cases:
 }
 
 #[test]
-fn a_workflow_with_everything_around_it_can_be_tested() {
+fn a_workflow_with_trigger_limits_and_notifications_can_be_tested() {
     let definition = r#"
 name: w
 enabled: false

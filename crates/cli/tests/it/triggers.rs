@@ -1,4 +1,4 @@
-//! Triggers as objects (A10–A12): made, changed, switched and fired by people.
+//! Triggers as API objects (A10–A12): creating, changing, enabling, disabling and firing them.
 
 use crate::harness::{Answer, Server};
 use serde_json::{Value, json};
@@ -14,7 +14,7 @@ fn id(view: &Value) -> String {
 }
 
 #[test]
-fn a10_a11_a_trigger_is_made_shown_changed_and_deleted() {
+fn a10_a11_a_trigger_is_created_shown_changed_and_deleted() {
     let server = Server::start();
     let workflow = server.workflow("a: { noop: {} }");
     let config = json!({ "path": "orders/new", "secret": "very secret" });
@@ -34,7 +34,7 @@ fn a10_a11_a_trigger_is_made_shown_changed_and_deleted() {
     assert_eq!(server.list(&format!("/api/v1/triggers?type=schedule&workflow={workflow}")), Vec::<Value>::new());
     let changed = patch(&server, &trigger, json!({ "name": "new orders", "config": { "path": "orders" } })).data(200);
     assert_eq!((&changed["name"], &changed["config"]["path"]), (&json!("new orders"), &json!("orders")));
-    assert_eq!(changed["config"]["has_secret"], true, "what is not named stays");
+    assert_eq!(changed["config"]["has_secret"], true, "a field that is not named stays");
     assert_eq!(server.send("DELETE", &path, &[], b"").status, 204);
     assert_eq!(server.send("DELETE", &path, &[], b"").refusal(404), "not_found");
     assert_eq!(server.get(&path).refusal(404), "not_found");
@@ -42,7 +42,7 @@ fn a10_a11_a_trigger_is_made_shown_changed_and_deleted() {
 }
 
 #[test]
-fn a10_what_is_wrong_with_a_trigger_is_said_all_at_once() {
+fn a10_every_problem_of_a_trigger_is_reported_at_once() {
     let server = Server::start();
     let workflow = server.workflow("a: { noop: {} }");
     let refused = |body: Value| {
@@ -63,7 +63,7 @@ fn a10_what_is_wrong_with_a_trigger_is_said_all_at_once() {
         (make("webhook", json!({ "path": "p", "secret": "short" })), "invalid_secret"),
         (make("webhook", json!({ "path": "P", "unsigned": true })), "invalid_webhook_path"),
         (make("webhook", json!({ "has_secret": true })), "secret_missing"),
-        (json!({ "name": "t", "type": "manual", "workflow": "nobody" }), "unknown_workflow"),
+        (json!({ "name": "t", "type": "manual", "workflow": "missing" }), "unknown_workflow"),
     ] {
         assert_eq!(refused(body.clone()).0, code, "{body}");
     }
@@ -74,7 +74,7 @@ fn a10_what_is_wrong_with_a_trigger_is_said_all_at_once() {
     let answer =
         server.send("POST", "/api/v1/workflows", &[("Content-Type", "application/yaml")], definition.as_bytes());
     assert_eq!(answer.refusal(409), "path_taken");
-    assert_eq!(server.list("/api/v1/workflows").len(), 1, "nothing of it was made");
+    assert_eq!(server.list("/api/v1/workflows").len(), 1, "no workflow was created");
     assert_eq!(server.list("/api/v1/triggers").len(), 1);
 }
 
@@ -103,7 +103,7 @@ fn a11_a_trigger_is_fired_by_hand() {
         (&run["trigger"]["type"], &run["trigger"]["id"], &run["input"]),
         (&json!("manual"), &json!(trigger), &json!({ "n": 1 }))
     );
-    assert_eq!(server.send("POST", &format!("{path}/run"), &[], b"").status, 201, "without a body, too");
+    assert_eq!(server.send("POST", &format!("{path}/run"), &[], b"").status, 201, "a body is not required");
     let keyed = || server.post_with(&format!("{path}/run"), &[("Idempotency-Key", "k")], &json!({}));
     let (one, again) = (keyed().data(201), keyed().data(200));
     assert_eq!((&one["run_id"], &again["deduplicated"]), (&again["run_id"], &json!(true)));
@@ -130,7 +130,7 @@ fn a12_a18_a_workflow_is_run_by_hand_without_a_trigger() {
     assert_eq!(run(&other).refusal(422), "idempotency_key_reused");
     let view = server.finished(first["run_id"].as_str().unwrap());
     assert_eq!((&view["trigger"]["type"], &view["input"]), (&json!("manual"), &json!({ "n": 1 })));
-    assert_eq!(run(&json!({ "workflow": "nobody" })).refusal(422), "unknown_workflow");
+    assert_eq!(run(&json!({ "workflow": "missing" })).refusal(422), "unknown_workflow");
     assert_eq!(run(&json!({})).refusal(422), "invalid_body");
     assert_eq!(run(&json!({ "workflow": "by-hand", "client_request_id": "" })).refusal(422), "invalid_body");
     assert_eq!(run(&json!({ "workflow": "by-hand" })).data(201)["deduplicated"], Value::Null);
@@ -161,7 +161,7 @@ fn p1_triggers_survive_a_crash() {
     }
     let shown = |server: &Server| {
         let mut all = server.list("/api/v1/triggers");
-        // The port is another one after a restart.
+        // The port differs after a restart.
         all.iter_mut().for_each(|trigger| drop(trigger["webhook_url"].take()));
         all
     };
@@ -188,7 +188,7 @@ fn r11_an_own_trigger_is_replaced_with_its_workflow() {
     assert_eq!((id(&own()[0]), own()[0]["next_at"].clone()), (first.clone(), json!("2027-01-01T09:00:00Z")));
     assert_eq!(put("trigger: cron\ncron: '0 10 * * *'").data(200)["version"], 2);
     assert_eq!((id(&own()[0]), own()[0]["next_at"].clone()), (first.clone(), json!("2027-01-01T10:00:00Z")));
-    // Another kind is another trigger; a secret is kept when the definition that was shown comes back.
+    // A trigger of another type is a new trigger. A secret is kept when the definition that was shown is sent back.
     let hook = "trigger: webhook\nwebhook: { path: p, ";
     assert_eq!(put(&format!("{hook} has_secret: true }}")).refusal(422), "secret_missing");
     assert_eq!(id(&own()[0]), first, "nothing was changed");
@@ -202,7 +202,7 @@ fn r11_an_own_trigger_is_replaced_with_its_workflow() {
     assert_eq!(server.send("POST", "/webhooks/p", &[], b"{}").refusal(401), "signature_missing");
     let shown = server.get("/api/v1/workflows/w").data(200)["definition"].clone();
     let back = server.send("PUT", "/api/v1/workflows/w", &[JSON], shown.to_string().as_bytes());
-    assert_eq!(back.data(200)["version"], 3, "it does the same");
+    assert_eq!(back.data(200)["version"], 3, "the definition is the same");
     assert_eq!(server.send("POST", "/webhooks/p", &[], b"{}").refusal(401), "signature_missing", "still signed");
     assert_eq!(put(&format!("{hook} unsigned: true }}")).data(200)["version"], 4);
     assert_eq!(server.send("POST", "/webhooks/p", &[], b"{}").status, 202);
@@ -212,7 +212,7 @@ fn r11_an_own_trigger_is_replaced_with_its_workflow() {
 }
 
 #[test]
-fn r12_a_deleted_workflow_takes_its_triggers_along() {
+fn r12_deleting_a_workflow_deletes_its_triggers() {
     let server = Server::with(&["--clock", "virtual", "--clock-start", "2027-01-01T00:30:00Z"]);
     server.define("name: w\ntrigger: webhook\nwebhook: { path: own, unsigned: true }\ntasks: {a: {noop: {}}}");
     let other = json!({ "name": "t", "type": "schedule", "workflow": "w", "config": { "cron": "0 * * * *" } });
@@ -223,14 +223,14 @@ fn r12_a_deleted_workflow_takes_its_triggers_along() {
     assert_eq!(server.list("/api/v1/triggers").len(), 0);
     assert_eq!(server.send("POST", "/webhooks/own", &[], b"{}").refusal(404), "not_found");
     server.advance("3h");
-    assert_eq!(server.list("/api/v1/runs").len(), 1, "what ran stays, nothing is added");
-    // Name and path are free again.
+    assert_eq!(server.list("/api/v1/runs").len(), 1, "old runs stay, no run is added");
+    // The name and the path can be used again.
     server.define("name: w\ntrigger: webhook\nwebhook: { path: own, unsigned: true }\ntasks: {a: {noop: {}}}");
     assert_eq!(server.send("POST", "/webhooks/own", &[], b"{}").status, 202);
 }
 
 #[test]
-fn a14_a_workflow_that_is_switched_off_records_skips_until_it_is_on_again() {
+fn a14_the_schedule_of_a_disabled_workflow_records_skips() {
     let server = Server::with(&["--clock", "virtual", "--clock-start", "2027-01-01T00:30:00Z"]);
     server.define("name: w\ntrigger: cron\ncron: '0 * * * *'\ntasks: {a: {noop: {}}}");
     let trigger = id(&server.list("/api/v1/triggers")[0]);

@@ -1,4 +1,4 @@
-//! The registry of types, which is really consulted: who may have a type's tasks, how many, how fast.
+//! Task types: which workers may claim a type's tasks, how many at once, and how many per time.
 
 use crate::harness::{Claimed, Server};
 use serde_json::{Value, json};
@@ -17,7 +17,7 @@ fn explain(server: &Server, task: &str) -> Value {
 }
 
 #[test]
-fn w18_a_type_has_a_registration() {
+fn w18_a_type_can_be_shown_changed_and_listed() {
     let mut server = Server::start();
     assert_eq!(server.get("/api/v1/types/known.v1").refusal(404), "not_found");
     server.submit("known.v1", json!(1));
@@ -29,7 +29,7 @@ fn w18_a_type_has_a_registration() {
     for (field, value) in rules.as_object().expect("an object") {
         assert_eq!(&kept[field], value, "{field}");
     }
-    // What is not said stays, null takes it away.
+    // A field that is not named stays, null removes it.
     let changed = put(&server, "known.v1", json!({ "runtime": null, "description": "x" }));
     assert_eq!((&changed["runtime"], &changed["description"]), (&Value::Null, &json!("x")));
     assert_eq!(changed["rate"], rules["rate"]);
@@ -48,7 +48,7 @@ fn w18_a_type_has_a_registration() {
     };
     assert_eq!(names(""), ["a.v1", "b.v1", "c.v1", "c_v1", "known.v1"]);
     assert_eq!(names("prefix=c."), ["c.v1"]);
-    assert_eq!(names("prefix=c_"), ["c_v1"], "5c: `_` stands for itself");
+    assert_eq!(names("prefix=c_"), ["c_v1"], "5c: `_` matches itself");
     assert!(names("prefix=%25").is_empty());
     let page = server.get("/api/v1/types?limit=2").json();
     assert_eq!(page["next"], "b.v1");
@@ -64,7 +64,7 @@ fn w18_a_type_has_a_registration() {
 }
 
 #[test]
-fn w18_a_type_is_given_to_workers_of_its_runtime_only() {
+fn w18_only_workers_of_its_runtime_can_claim_a_type() {
     let server = Server::start();
     put(&server, "run.v1", json!({ "runtime": "python" }));
     let id = server.submit("run.v1", json!(1));
@@ -72,13 +72,13 @@ fn w18_a_type_is_given_to_workers_of_its_runtime_only() {
         server.claim_with(&json!({ "worker_id": "w", "types": ["run.v1"], "runtime": runtime, "wait": "0s" }))
     };
     assert!(claim(json!("go")).is_empty());
-    // An open poll of the wrong runtime does not get it either.
+    // An open claim of another runtime does not get it either.
     let open = server.claim_later(json!({ "worker_id": "go", "types": ["run.%"], "runtime": "go", "wait": "800ms" }));
     server.worker_when_seen("go");
     let second = server.submit("run.v1", json!(2));
     assert_eq!(open.join().expect("an answer").0.data(200), json!([]));
     assert_eq!(claim(json!("python"))[0].id(), id);
-    assert_eq!(claim(Value::Null)[0].id(), second, "a worker that does not say");
+    assert_eq!(claim(Value::Null)[0].id(), second, "a worker without a runtime");
     let third = server.submit("run.v1", json!(3));
     assert!(claim(json!("go")).is_empty());
     put(&server, "run.v1", json!({ "runtime": "go" }));
@@ -86,29 +86,29 @@ fn w18_a_type_is_given_to_workers_of_its_runtime_only() {
     assert_eq!(claim(json!("go"))[0].id(), third);
 }
 
-/// That workers of another runtime are there is not that a worker is busy.
+/// Workers of another runtime do not count as busy workers.
 #[test]
 fn w18_explain_says_that_no_worker_has_the_runtime() {
     let server = Server::start();
     put(&server, "run.v1", json!({ "runtime": "python" }));
     server.claim_with(&json!({ "worker_id": "go", "types": ["run.v1"], "runtime": "go", "wait": "0s" }));
     let id = server.submit("run.v1", json!(1));
-    let told = explain(&server, &id);
+    let explanation = explain(&server, &id);
     assert_eq!(
-        (&told["reason"], &told["details"]["workers_seen"]),
+        (&explanation["reason"], &explanation["details"]["workers_seen"]),
         (&json!("waiting_for_worker"), &json!(0)),
-        "{told:#}"
+        "{explanation:#}"
     );
     assert_eq!(server.get("/api/v1/types/run.v1").data(200)["workers"], 0);
 }
 
 #[test]
-fn w18_a_disabled_type_takes_nothing_and_gives_nothing() {
+fn w18_a_disabled_type_accepts_and_leases_nothing() {
     let mut server = Server::start();
     let id = server.submit("off.v1", json!(1));
     put(&server, "off.v1", json!({ "enabled": false }));
     assert_eq!(server.post("/api/v1/tasks", &json!({ "type": "off.v1" })).refusal(409), "type_disabled");
-    // Who asks again for what was recorded is told that it was.
+    // A repeated request for a task that was accepted before still succeeds.
     let keyed = json!({ "type": "keyed.v1", "idempotency_key": "k" });
     let first = server.submit_with(&keyed);
     put(&server, "keyed.v1", json!({ "enabled": false }));
@@ -118,14 +118,14 @@ fn w18_a_disabled_type_takes_nothing_and_gives_nothing() {
     server.delete(&format!("/api/v1/tasks/{first}"));
     let list = json!([{ "type": "on.v1" }, { "type": "off.v1" }]);
     assert!(matches!(server.post("/api/v1/tasks", &list).status, 409 | 422));
-    assert_eq!(server.list("/api/v1/tasks").len(), 1, "all of a list or nothing");
+    assert_eq!(server.list("/api/v1/tasks").len(), 1, "all tasks of a request or none");
     for _ in 0..2 {
         assert!(claim(&server, "w", "off.v1").is_empty());
-        let told = explain(&server, &id);
+        let explanation = explain(&server, &id);
         assert_eq!(
-            (&told["reason"], &told["details"]["limit"]),
+            (&explanation["reason"], &explanation["details"]["limit"]),
             (&json!("queued_by_limit"), &json!("type_disabled")),
-            "{told:#}"
+            "{explanation:#}"
         );
         server.crash_and_restart();
     }
@@ -137,7 +137,7 @@ fn w18_a_disabled_type_takes_nothing_and_gives_nothing() {
 }
 
 #[test]
-fn w18_a_paused_type_takes_tasks_and_gives_none() {
+fn w18_a_paused_type_accepts_tasks_and_leases_none() {
     let mut server = Server::start();
     assert_eq!(server.post("/api/v1/types/none.v1/pause", &json!({})).refusal(404), "not_found");
     let id = server.submit("rest.v1", json!(1));
@@ -147,13 +147,13 @@ fn w18_a_paused_type_takes_tasks_and_gives_none() {
     let second = server.submit("rest.v1", json!(2));
     server.crash_and_restart();
     assert!(claim(&server, "w", "rest.v1").is_empty());
-    let told = explain(&server, &id);
+    let explanation = explain(&server, &id);
     assert_eq!(
-        (&told["reason"], &told["details"]["limit"]),
+        (&explanation["reason"], &explanation["details"]["limit"]),
         (&json!("queued_by_limit"), &json!("type_paused")),
-        "{told:#}"
+        "{explanation:#}"
     );
-    assert!(told["summary"].as_str().expect("a text").contains("the mailer is down"), "{told:#}");
+    assert!(explanation["summary"].as_str().expect("a text").contains("the mailer is down"), "{explanation:#}");
     let resumed = server.post("/api/v1/types/rest.v1/resume", &json!({})).data(200);
     assert_eq!(resumed["paused"], Value::Null);
     assert_eq!(claim(&server, "w", "rest.v1").iter().map(Claimed::id).collect::<Vec<_>>(), [&id, &second]);
@@ -167,14 +167,17 @@ fn a_types_concurrency_bounds_what_is_leased() {
     let held = claim(&server, "w", "few.v1");
     assert_eq!(held.len(), 2);
     assert!(claim(&server, "other", "few.%").is_empty());
-    let told = explain(&server, &made[2]);
-    assert_eq!(told["reason"], "queued_by_limit", "{told:#}");
-    assert_eq!((&told["details"]["limit"], &told["details"]["allowed"]), (&json!("type_concurrency"), &json!(2)));
-    // One of each kind of end makes room for one.
+    let explanation = explain(&server, &made[2]);
+    assert_eq!(explanation["reason"], "queued_by_limit", "{explanation:#}");
+    assert_eq!(
+        (&explanation["details"]["limit"], &explanation["details"]["allowed"]),
+        (&json!("type_concurrency"), &json!(2))
+    );
+    // Each way to end a lease frees one slot.
     let ends: [&dyn Fn(&Claimed); 4] = [
         &|c| drop(c.complete(json!(1)).data(200)),
-        &|c| drop(c.say("fail", json!({ "error": { "message": "no" }, "final": true })).data(200)),
-        &|c| drop(c.say("snooze", json!({ "for": "1h" })).data(200)),
+        &|c| drop(c.report("fail", json!({ "error": { "message": "no" }, "final": true })).data(200)),
+        &|c| drop(c.report("snooze", json!({ "for": "1h" })).data(200)),
         &|c| drop(server.post(&format!("/api/v1/tasks/{}/cancel", c.id()), &json!({})).data(200)),
     ];
     let mut held = held;
@@ -184,7 +187,7 @@ fn a_types_concurrency_bounds_what_is_leased() {
         held.extend(claim(&server, "w", "few.v1"));
         assert_eq!(held.len(), 2, "end {n}");
     }
-    // A waiting poll is served the moment there is room; a higher limit makes room at once.
+    // An open claim gets a task as soon as a slot is free; a higher limit frees slots at once.
     let open = server.claim_later(json!({ "worker_id": "open", "types": ["few.v1"], "wait": "30s" }));
     server.worker_when_seen("open");
     put(&server, "few.v1", json!({ "concurrency": { "limit": 3 } }));
@@ -199,11 +202,11 @@ fn a_keys_concurrency_bounds_its_own_tasks_only() {
     let made: Vec<String> = ["a", "a", "b", "a", "b", "c"].iter().map(|key| submit(key)).collect();
     let held = claim(&server, "w", "keys.v1");
     assert_eq!(held.iter().map(Claimed::id).collect::<Vec<_>>(), [&made[0], &made[2], &made[5]], "one of each");
-    let told = explain(&server, &made[1]);
+    let explanation = explain(&server, &made[1]);
     assert_eq!(
-        (&told["reason"], &told["details"]["limit"]),
+        (&explanation["reason"], &explanation["details"]["limit"]),
         (&json!("queued_by_limit"), &json!("key_concurrency")),
-        "{told:#}"
+        "{explanation:#}"
     );
     server.crash_and_restart();
     assert!(claim(&server, "w", "keys.v1").is_empty(), "after a restart, too");
@@ -216,19 +219,19 @@ fn a_keys_concurrency_bounds_its_own_tasks_only() {
 }
 
 #[test]
-fn a_rate_bounds_what_is_handed_out() {
+fn a_rate_limits_how_many_tasks_are_leased() {
     let server = Server::with_virtual_clock();
     put(&server, "fast.v1", json!({ "rate": { "limit": 3, "per": "1m" } }));
     let made: Vec<String> = (0..8).map(|n| server.submit("fast.v1", json!(n))).collect();
     let mut claimed = claim(&server, "w", "fast.v1");
     assert_eq!(claimed.len(), 3);
     claimed.iter().for_each(|c| drop(c.complete(json!(1)).data(200)));
-    assert!(claim(&server, "w", "fast.v1").is_empty(), "what is done counts, too");
-    let told = explain(&server, &made[3]);
+    assert!(claim(&server, "w", "fast.v1").is_empty(), "finished tasks count, too");
+    let explanation = explain(&server, &made[3]);
     assert_eq!(
-        (&told["reason"], &told["details"]["limit"]),
+        (&explanation["reason"], &explanation["details"]["limit"]),
         (&json!("queued_by_limit"), &json!("type_rate")),
-        "{told:#}"
+        "{explanation:#}"
     );
     server.advance("58s");
     assert!(claim(&server, "w", "fast.v1").is_empty());
@@ -236,7 +239,7 @@ fn a_rate_bounds_what_is_handed_out() {
     claimed = claim(&server, "w", "fast.v1");
     assert_eq!(claimed.iter().map(Claimed::id).collect::<Vec<_>>(), made[3..6].iter().collect::<Vec<_>>());
     assert!(claim(&server, "w", "fast.v1").is_empty());
-    // A rate for each key.
+    // A rate per concurrency key.
     put(&server, "each.v1", json!({ "rate": { "limit": 1, "per": "1m", "per_key": true } }));
     for key in ["a", "a", "b", "b"] {
         server.submit_with(&json!({ "type": "each.v1", "concurrency_key": key }));
@@ -247,9 +250,9 @@ fn a_rate_bounds_what_is_handed_out() {
     assert_eq!(claim(&server, "w", "each.v1").len(), 2);
 }
 
-/// A waiting poll gets the next task when the rate lets it go, on the real clock.
+/// An open claim gets the next task when the rate allows it, on the real clock.
 #[test]
-fn a_rate_lets_the_next_one_go_in_time() {
+fn an_open_claim_gets_a_task_when_the_rate_allows_it() {
     let server = Server::start();
     put(&server, "tick.v1", json!({ "rate": { "limit": 1, "per": "800ms" } }));
     for n in 0..3 {
@@ -283,41 +286,48 @@ fn keys_are_served_in_turn() {
     let mut rest = 0;
     while rest < 90 {
         let claimed = server.claim("w", &["fair.%"], 100).len();
-        assert!(claimed > 0, "nobody is left out: {rest} of 90");
+        assert!(claimed > 0, "a key was left out: {rest} of 90");
         rest += claimed;
     }
 }
 
 #[test]
-fn explain_says_why_a_task_has_nobody() {
-    // Other nodes hear of a worker in a while.
+fn explain_says_why_no_worker_has_a_task() {
+    // Other nodes learn of a worker only after a while.
     let server = Server::alone(&["--clock", "virtual"]);
     let id = server.submit("alone.v1", json!(1));
-    let told = explain(&server, &id);
+    let explanation = explain(&server, &id);
     assert_eq!(
-        (&told["reason"], &told["details"]["workers_seen"]),
+        (&explanation["reason"], &explanation["details"]["workers_seen"]),
         (&json!("waiting_for_worker"), &json!(0)),
-        "{told:#}"
+        "{explanation:#}"
     );
-    assert!(told["summary"].as_str().expect("a text").contains("no worker claims `alone.v1`"), "{told:#}");
-    assert!(told["chain"].as_array().expect("a list").iter().any(|link| link["reason"] == "waiting_for_worker"));
+    assert!(
+        explanation["summary"].as_str().expect("a text").contains("no worker claims `alone.v1`"),
+        "{explanation:#}"
+    );
+    assert!(explanation["chain"].as_array().expect("a list").iter().any(|link| link["reason"] == "waiting_for_worker"));
     server.claim("w", &["alone.v1"], 1);
     let busy = server.submit("alone.v1", json!(2));
-    let told = explain(&server, &busy);
+    let explanation = explain(&server, &busy);
     assert_eq!(
-        (&told["reason"], &told["details"]["workers_seen"]),
+        (&explanation["reason"], &explanation["details"]["workers_seen"]),
         (&json!("waiting_for_worker"), &json!(1)),
-        "{told:#}"
+        "{explanation:#}"
     );
-    let told = explain(&server, &id);
-    assert_eq!((&told["reason"], &told["details"]["worker"]), (&json!("step_running"), &json!("w")), "{told:#}");
+    let explanation = explain(&server, &id);
+    assert_eq!(
+        (&explanation["reason"], &explanation["details"]["worker"]),
+        (&json!("step_running"), &json!("w")),
+        "{explanation:#}"
+    );
     server.advance("10m");
-    let told = explain(&server, &busy);
-    assert_eq!(told["details"]["workers_seen"], 0, "{told:#}");
-    assert!(told["details"]["last_seen"].is_string(), "{told:#}");
+    let explanation = explain(&server, &busy);
+    assert_eq!(explanation["details"]["workers_seen"], 0, "{explanation:#}");
+    assert!(explanation["details"]["last_seen"].is_string(), "{explanation:#}");
     let delayed = server.submit_with(&json!({ "type": "alone.v1", "delay": "1h" }));
     assert_eq!(explain(&server, &delayed)["reason"], "scheduled_for_later");
-    for action in told["next_actions"].as_array().expect("a list") {
+    for action in explanation["next_actions"].as_array().expect("a list") {
         if action["action"] == "cancel" {
             let path = action["path"].as_str().expect("a path");
             assert_eq!(server.send(action["method"].as_str().expect("a method"), path, &[], b"").status, 200);

@@ -1,4 +1,4 @@
-//! `onward verify` as scripts see it: exit codes, words and JSON.
+//! `onward verify`, as scripts see it: exit codes, text and JSON.
 
 use std::path::Path;
 use std::process::{Command, Output};
@@ -16,8 +16,8 @@ fn stdout(output: &Output) -> String {
     String::from_utf8(output.stdout.clone()).unwrap()
 }
 
-/// A store with a run whose record means nothing.
-fn senseless() -> TempDir {
+/// A store with a run whose record cannot be decoded.
+fn store_with_a_bad_record() -> TempDir {
     let folder = TempDir::new().unwrap();
     let store = SqliteStore::open(&folder.path().join("onward.db")).unwrap();
     let written =
@@ -38,7 +38,7 @@ fn a_clean_store_ends_with_0() {
 
 #[test]
 fn problems_end_with_1_and_have_a_line_each() {
-    let folder = senseless();
+    let folder = store_with_a_bad_record();
     let output = verify(folder.path(), &["--limit", "1"]);
     assert_eq!(output.status.code(), Some(1), "{output:?}");
     let text = stdout(&output);
@@ -58,7 +58,7 @@ fn wrong_usage_ends_with_2_and_an_unreadable_store_with_74() {
     let output = verify(folder.path(), &[]);
     assert_eq!(output.status.code(), Some(74));
     assert!(stdout(&output).is_empty() && !output.stderr.is_empty());
-    assert!(std::fs::read_dir(folder.path()).unwrap().next().is_none(), "it created something");
+    assert!(std::fs::read_dir(folder.path()).unwrap().next().is_none(), "verify created a file");
     std::fs::write(folder.path().join("onward.db"), "this is not a database at all".repeat(200)).unwrap();
     assert_eq!(verify(folder.path(), &[]).status.code(), Some(74));
 }

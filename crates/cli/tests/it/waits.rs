@@ -26,7 +26,7 @@ fn r31_the_trial_example_sleeps_as_long_as_it_says_and_no_less() {
     server.advance("23h");
     assert_eq!(upstream.effects_on("/remind").len(), 0, "I19: not early");
     assert!(server.advance("1h") >= 1);
-    assert_eq!(upstream.effects_on("/remind").len(), 1, "done when the clock's answer comes");
+    assert_eq!(upstream.effects_on("/remind").len(), 1, "the step is done when the clock request is answered");
     server.advance("23h");
     assert_eq!(upstream.effects_on("/expire").len(), 0);
     server.advance("2h");
@@ -42,7 +42,7 @@ fn r31_the_trial_example_sleeps_as_long_as_it_says_and_no_less() {
 }
 
 #[test]
-fn r31_one_advance_walks_through_every_due_time() {
+fn r31_one_advance_fires_every_due_timer_in_order() {
     let server = Server::with_virtual_clock();
     let steps = "a: { sleep: 1d }\nb: { sleep: 1d, needs: [a] }\nc: { sleep: 1d, needs: [b] }";
     let workflow = server.workflow(steps);
@@ -68,17 +68,17 @@ fn r31_a_short_sleep_wakes_on_the_real_clock() {
     assert!((300_000..5_300_000).contains(&slept), "{slept} µs");
 }
 
-/// A run that waits for a callback before it tells `/got` what came.
-struct WebhookEndpoint {
+/// A run that waits for a callback and then sends its body to `/got`.
+struct WaitingRun {
     server: Server,
     upstream: Upstream,
     run: String,
     url: String,
 }
 
-impl WebhookEndpoint {
-    /// `before` stands before the wait; the callback's URL is known even while it runs.
-    fn new(server: Server, before: &str, timeout: &str) -> WebhookEndpoint {
+impl WaitingRun {
+    /// The step `before` runs before the wait; the callback's URL is known even while it runs.
+    fn new(server: Server, before: &str, timeout: &str) -> WaitingRun {
         let upstream = Upstream::start();
         let steps = format!(
             r#"
@@ -90,16 +90,16 @@ late: {{ url: $UP/late, needs: [door], if: "tasks.door.status == 'timeout'" }}"#
         );
         let workflow = server.workflow(&upstream.fill(&steps));
         let run = server.trigger(&workflow, &json!(null));
-        let asked = upstream.wait_for("/ask", 1);
-        let url = asked[0].json()["url"].as_str().expect("R32: known to earlier steps").to_owned();
-        WebhookEndpoint { server, upstream, run, url }
+        let requests = upstream.wait_for("/ask", 1);
+        let url = requests[0].json()["url"].as_str().expect("R32: known to earlier steps").to_owned();
+        WaitingRun { server, upstream, run, url }
     }
 
-    /// One that is at its wait already.
-    fn open(server: Server, timeout: &str) -> WebhookEndpoint {
-        let door = WebhookEndpoint::new(server, "noop: {}", timeout);
-        door.server.when(&door.run, "door", "waiting");
-        door
+    /// A run that waits already.
+    fn open(server: Server, timeout: &str) -> WaitingRun {
+        let callback = WaitingRun::new(server, "noop: {}", timeout);
+        callback.server.when(&callback.run, "door", "waiting");
+        callback
     }
 
     #[track_caller]
@@ -115,29 +115,32 @@ late: {{ url: $UP/late, needs: [door], if: "tasks.door.status == 'timeout'" }}"#
 
 #[test]
 fn r32_r33_a_callback_is_received_once() {
-    let door = WebhookEndpoint::open(Server::start(), "timeout: 1h");
-    let view = door.server.run(&door.run);
+    let callback = WaitingRun::open(Server::start(), "timeout: 1h");
+    let view = callback.server.run(&callback.run);
     assert_eq!((view["status"].as_str(), view["waiting_for"][0]["kind"].as_str()), (Some("waiting"), Some("webhook")));
     let step = &view["tasks"]["door"];
     assert_eq!(micros(&step["deadline"]) - micros(&step["started_at"]), 3_600_000_000);
-    assert_eq!(door.server.get(&door.url[door.url.find("/wh/").unwrap()..]).refusal(405), "method_not_allowed");
-    door.accept(br#"{"status": "paid", "n": 1}"#);
-    let view = door.server.finished(&door.run);
+    assert_eq!(
+        callback.server.get(&callback.url[callback.url.find("/wh/").unwrap()..]).refusal(405),
+        "method_not_allowed"
+    );
+    callback.accept(br#"{"status": "paid", "n": 1}"#);
+    let view = callback.server.finished(&callback.run);
     assert_eq!(
         (view["status"].as_str(), view["tasks"]["door"]["status"].as_str()),
         (Some("completed"), Some("received"))
     );
     assert_eq!(view["tasks"]["door"]["body"], json!({ "status": "paid", "n": 1 }));
     assert_eq!(view["tasks"]["late"]["status"], "skipped");
-    assert_eq!(door.upstream.effects_on("/got")[0].json(), json!({ "got": { "status": "paid", "n": 1 } }));
-    // The run is over: the same bytes are fine, others are too late.
-    door.accept(br#"{"status": "paid", "n": 1}"#);
-    assert_eq!(door.call(br#"{"status":"paid","n":1}"#).refusal(410), "callback_gone", "other bytes");
-    assert_eq!(door.server.run(&door.run), view);
+    assert_eq!(callback.upstream.effects_on("/got")[0].json(), json!({ "got": { "status": "paid", "n": 1 } }));
+    // The run has ended: a repeat of the same bytes is accepted, others are too late.
+    callback.accept(br#"{"status": "paid", "n": 1}"#);
+    assert_eq!(callback.call(br#"{"status":"paid","n":1}"#).refusal(410), "callback_gone", "other bytes");
+    assert_eq!(callback.server.run(&callback.run), view);
 }
 
 #[test]
-fn decision_7_while_the_run_lives_a_repeat_is_fine_and_other_bytes_conflict() {
+fn decision_7_while_the_run_is_open_a_repeat_is_accepted_and_other_bytes_conflict() {
     let upstream = Upstream::start();
     let server = Server::start();
     let steps = "ask: { url: $UP/ask, body: { url: \"{{wait.door.url}}\" } }\ndoor: { wait_for_webhook: {}, needs: [ask] }\nnap: { sleep: 1d, needs: [door] }";
@@ -156,71 +159,71 @@ fn decision_7_while_the_run_lives_a_repeat_is_fine_and_other_bytes_conflict() {
 }
 
 #[test]
-fn p13_a_callback_that_comes_early_is_kept() {
-    let mut door = WebhookEndpoint::new(Server::with_virtual_clock(), "sleep: 1d", "timeout: 1h");
-    door.server.when(&door.run, "before", "sleeping");
-    door.accept(br#""early""#);
-    door.accept(br#""early""#);
-    assert_eq!(door.call(br#""other""#).refusal(409), "callback_conflict");
-    door.server.crash_and_restart();
-    door.accept(br#""early""#);
-    door.server.advance("1d");
-    let view = door.server.finished(&door.run);
+fn p13_a_callback_before_its_wait_is_kept() {
+    let mut callback = WaitingRun::new(Server::with_virtual_clock(), "sleep: 1d", "timeout: 1h");
+    callback.server.when(&callback.run, "before", "sleeping");
+    callback.accept(br#""early""#);
+    callback.accept(br#""early""#);
+    assert_eq!(callback.call(br#""other""#).refusal(409), "callback_conflict");
+    callback.server.crash_and_restart();
+    callback.accept(br#""early""#);
+    callback.server.advance("1d");
+    let view = callback.server.finished(&callback.run);
     assert_eq!((view["status"].as_str(), &view["tasks"]["door"]["body"]), (Some("completed"), &json!("early")));
-    assert_eq!(door.upstream.effects_on("/got")[0].json(), json!({ "got": "early" }));
+    assert_eq!(callback.upstream.effects_on("/got")[0].json(), json!({ "got": "early" }));
 }
 
 #[test]
-fn r34_nobody_calls_and_the_wait_times_out() {
-    let door = WebhookEndpoint::open(Server::with_virtual_clock(), "timeout: 1h");
-    door.server.advance("59m");
-    assert_eq!(door.server.run(&door.run)["tasks"]["door"]["status"], "waiting", "not early");
-    door.server.advance("1m");
-    let view = door.server.finished(&door.run);
+fn r34_a_wait_without_a_callback_times_out() {
+    let callback = WaitingRun::open(Server::with_virtual_clock(), "timeout: 1h");
+    callback.server.advance("59m");
+    assert_eq!(callback.server.run(&callback.run)["tasks"]["door"]["status"], "waiting", "not early");
+    callback.server.advance("1m");
+    let view = callback.server.finished(&callback.run);
     assert_eq!(view["tasks"]["door"]["status"], "timeout");
     assert_eq!(
         (view["tasks"]["got"]["status"].as_str(), view["tasks"]["late"]["status"].as_str()),
         (Some("skipped"), Some("success"))
     );
     assert_eq!(view["status"], "completed", "the timeout was handled");
-    assert_eq!(door.upstream.effects_on("/late").len(), 1);
-    assert_eq!(door.call(b"1").refusal(410), "callback_gone");
+    assert_eq!(callback.upstream.effects_on("/late").len(), 1);
+    assert_eq!(callback.call(b"1").refusal(410), "callback_gone");
 }
 
 #[test]
-fn decision_7_a_closed_door_says_gone() {
-    // Cancelled.
-    let door = WebhookEndpoint::open(Server::start(), "");
-    door.server.cancel(&door.run).data(200);
-    assert_eq!(door.call(b"1").refusal(410), "callback_gone");
-    assert_eq!(door.upstream.effects_on("/got").len(), 0);
-    // Skipped, while the run still goes on.
+fn decision_7_a_callback_to_a_closed_wait_gets_410() {
+    // The run was cancelled.
+    let callback = WaitingRun::open(Server::start(), "");
+    callback.server.cancel(&callback.run).data(200);
+    assert_eq!(callback.call(b"1").refusal(410), "callback_gone");
+    assert_eq!(callback.upstream.effects_on("/got").len(), 0);
+    // The step was skipped, and the run is still open.
     let (server, upstream) = (Server::start(), Upstream::start());
     let steps = "ask: { url: $UP/ask, body: { url: \"{{wait.door.url}}\" } }\ndoor: { wait_for_webhook: {}, needs: [ask], if: 'false' }\nnap: { sleep: 1d }";
     let run = server.trigger(&server.workflow(&upstream.fill(steps)), &json!(null));
     let url = upstream.wait_for("/ask", 1)[0].json()["url"].as_str().unwrap().to_owned();
     server.when(&run, "door", "skipped");
     assert_eq!(server.call_back(&url, b"1").refusal(410), "callback_gone");
-    // Never there.
+    // The token never existed.
     assert_eq!(server.call_back("/wh/AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA", b"1").refusal(404), "not_found");
 }
 
 #[test]
 fn p23_a_callback_may_have_256_kib() {
-    let door = WebhookEndpoint::open(Server::start(), "");
+    let callback = WaitingRun::open(Server::start(), "");
     let body = |n: usize| [&b"\""[..], &vec![b'x'; n - 2], b"\""].concat();
-    assert_eq!(door.call(&body(256 * 1024 + 1)).refusal(413), "too_large");
-    assert_eq!(door.server.run(&door.run)["tasks"]["door"]["status"], "waiting", "nothing was received");
-    door.accept(&body(256 * 1024));
+    assert_eq!(callback.call(&body(256 * 1024 + 1)).refusal(413), "too_large");
+    assert_eq!(callback.server.run(&callback.run)["tasks"]["door"]["status"], "waiting", "nothing was received");
+    callback.accept(&body(256 * 1024));
     let stored = eventually("the callback is stored", || {
-        let view = door.server.run(&door.run);
+        let view = callback.server.run(&callback.run);
         (view["tasks"]["door"]["status"] == "received").then(|| view["tasks"]["door"]["body"].clone())
     });
     assert_eq!(stored.as_str().unwrap().len(), 256 * 1024 - 2);
 }
 
 #[test]
-fn decision_7_whatever_comes_is_kept_as_json_or_as_text() {
+fn decision_7_a_callback_body_is_kept_as_json_or_as_text() {
     let cases: [(&[u8], Value); 6] = [
         (br#"{"a": [1, null]}"#, json!({ "a": [1, null] })),
         (b"a=1&b=2", json!("a=1&b=2")),
@@ -229,20 +232,20 @@ fn decision_7_whatever_comes_is_kept_as_json_or_as_text() {
         (b"", json!("")),
         (b"bad \xff utf-8", json!("bad \u{fffd} utf-8")),
     ];
-    let mut door = WebhookEndpoint::open(Server::start(), "");
+    let mut callback = WaitingRun::open(Server::start(), "");
     for (body, expected) in cases {
-        door.accept(body);
-        let view = door.server.finished(&door.run);
+        callback.accept(body);
+        let view = callback.server.finished(&callback.run);
         assert_eq!(view["tasks"]["door"]["body"], expected, "{}", String::from_utf8_lossy(body));
         assert_eq!(view["tasks"]["door"]["status"], "received");
-        door = WebhookEndpoint::open(door.server, "");
+        callback = WaitingRun::open(callback.server, "");
     }
 }
 
 #[test]
-fn i26_of_fifty_callbacks_at_once_exactly_one_is_taken() {
-    let door = WebhookEndpoint::open(Server::start(), "");
-    let (api, url) = (*door.server, door.url.as_str());
+fn i26_of_fifty_different_callbacks_at_once_one_is_accepted() {
+    let callback = WaitingRun::open(Server::start(), "");
+    let (api, url) = (*callback.server, callback.url.as_str());
     let statuses: Vec<u16> = std::thread::scope(|scope| {
         let call = |i: u32| scope.spawn(move || api.call_back(url, format!(r#"{{"n": {i}}}"#).as_bytes()).status);
         let callers: Vec<_> = (0..50).map(call).collect();
@@ -251,61 +254,61 @@ fn i26_of_fifty_callbacks_at_once_exactly_one_is_taken() {
     assert_eq!(statuses.iter().filter(|s| **s == 200).count(), 1, "{statuses:?}");
     assert!(statuses.iter().all(|s| matches!(s, 200 | 409 | 410)), "{statuses:?}");
     let winner = statuses.iter().position(|s| *s == 200).unwrap();
-    let view = door.server.finished(&door.run);
+    let view = callback.server.finished(&callback.run);
     assert_eq!(view["tasks"]["door"]["body"], json!({ "n": winner }));
-    assert_eq!(door.upstream.effects_on("/got")[0].json(), json!({ "got": { "n": winner } }));
+    assert_eq!(callback.upstream.effects_on("/got")[0].json(), json!({ "got": { "n": winner } }));
 }
 
 #[test]
-fn i26_fifty_identical_callbacks_at_once_are_all_fine() {
-    let door = WebhookEndpoint::open(Server::start(), "");
-    let (api, url) = (*door.server, door.url.as_str());
+fn i26_fifty_identical_callbacks_at_once_are_all_accepted() {
+    let callback = WaitingRun::open(Server::start(), "");
+    let (api, url) = (*callback.server, callback.url.as_str());
     std::thread::scope(|scope| {
         for _ in 0..50 {
             scope.spawn(move || assert_eq!(api.call_back(url, br#"{"n": 1}"#).status, 200));
         }
     });
-    let view = door.server.finished(&door.run);
+    let view = callback.server.finished(&callback.run);
     assert_eq!(view["status"], "completed");
-    let received = door.server.events(&door.run).iter().filter(|e| e["type"] == "step.received").count();
-    assert_eq!((received, door.upstream.effects_on("/got").len()), (1, 1));
+    let received = callback.server.events(&callback.run).iter().filter(|e| e["type"] == "step.received").count();
+    assert_eq!((received, callback.upstream.effects_on("/got").len()), (1, 1));
 }
 
 #[test]
-fn t14_a_token_is_nowhere_but_in_its_url() {
-    let mut door = WebhookEndpoint::open(Server::with(&["--public-url", "https://hooks.example.com/base/"]), "");
-    let token = door.url.rsplit('/').next().unwrap().to_owned();
-    assert_eq!(door.url, format!("https://hooks.example.com/base/wh/{token}"));
+fn t14_a_token_is_only_in_its_url() {
+    let mut callback = WaitingRun::open(Server::with(&["--public-url", "https://hooks.example.com/base/"]), "");
+    let token = callback.url.rsplit('/').next().unwrap().to_owned();
+    assert_eq!(callback.url, format!("https://hooks.example.com/base/wh/{token}"));
     assert_eq!(token.len(), 43, "256 bits");
-    door.call(b"first");
-    door.call(b"second");
-    door.server.call_back(&format!("/wh/{token}x"), b"third");
-    let view = door.server.finished(&door.run);
-    let answer = door.server.call_back(&door.url, b"again");
+    callback.call(b"first");
+    callback.call(b"second");
+    callback.server.call_back(&format!("/wh/{token}x"), b"third");
+    let view = callback.server.finished(&callback.run);
+    let answer = callback.server.call_back(&callback.url, b"again");
     assert_eq!(answer.header("referrer-policy"), Some("no-referrer"));
     for (place, text) in [
         ("the run", view.to_string()),
-        ("its events", Value::from(door.server.events(&door.run)).to_string()),
-        ("the metrics", door.server.get("/metrics").text()),
+        ("its events", Value::from(callback.server.events(&callback.run)).to_string()),
+        ("the metrics", callback.server.get("/metrics").text()),
         ("the refusal", answer.text()),
     ] {
         assert!(!text.contains(&token), "the token is in {place}: {text}");
     }
-    door.server.terminate();
-    assert!(!door.server.log().contains(&token), "the token is in the log: {}", door.server.log());
-    assert!(!crate::harness::holds(door.server.data(), token.as_bytes()), "rows keep only its hash");
+    callback.server.terminate();
+    assert!(!callback.server.log().contains(&token), "the token is in the log: {}", callback.server.log());
+    assert!(!crate::harness::holds(callback.server.data(), token.as_bytes()), "rows keep only its hash");
 }
 
 #[test]
 fn r32_a_wait_survives_a_crash_and_its_token_too() {
-    let mut door = WebhookEndpoint::open(Server::start(), "timeout: 1h");
-    door.server.crash_and_restart();
-    assert_eq!(door.server.run(&door.run)["tasks"]["door"]["status"], "waiting");
-    door.accept(b"7");
-    door.server.crash_and_restart();
-    let view = door.server.finished(&door.run);
+    let mut callback = WaitingRun::open(Server::start(), "timeout: 1h");
+    callback.server.crash_and_restart();
+    assert_eq!(callback.server.run(&callback.run)["tasks"]["door"]["status"], "waiting");
+    callback.accept(b"7");
+    callback.server.crash_and_restart();
+    let view = callback.server.finished(&callback.run);
     assert_eq!((view["status"].as_str(), &view["tasks"]["door"]["body"]), (Some("completed"), &json!(7)), "P1");
-    door.accept(b"7");
+    callback.accept(b"7");
 }
 
 #[test]
@@ -338,7 +341,7 @@ fn r30_a_run_that_takes_too_long_ends_as_timeout() {
 }
 
 #[test]
-fn r30_a_request_under_way_ends_with_its_run() {
+fn r30_a_running_request_ends_with_its_run() {
     let upstream = Upstream::start();
     let server = Server::start();
     upstream.on("/hang", [crate::harness::Act::Hang]);

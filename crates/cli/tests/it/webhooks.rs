@@ -1,4 +1,4 @@
-//! Webhooks: who is let in, once, and what the run gets to see (A10, A13, A18, A.4).
+//! Webhooks: which requests start a run, deduplication, and what the run can read (A10, A13, A18, A.4).
 
 use crate::harness::{Answer, Server};
 use base64::Engine as _;
@@ -41,7 +41,7 @@ impl Hook {
         self.send(&headers, body.as_bytes())
     }
 
-    /// What the run that an answer names was given.
+    /// The run that an answer names.
     #[track_caller]
     fn run(&self, answer: &Answer) -> Value {
         self.server.finished(answer.data(202)["run_id"].as_str().expect("a run"))
@@ -64,7 +64,7 @@ fn sign(key: &[u8], text: &str) -> String {
 }
 
 fn hmac(key: &[u8], text: &str) -> Vec<u8> {
-    let mut mac = Hmac::<Sha256>::new_from_slice(key).expect("a key of any length");
+    let mut mac = Hmac::<Sha256>::new_from_slice(key).expect("an HMAC key may have any length");
     mac.update(text.as_bytes());
     mac.finalize().into_bytes().to_vec()
 }
@@ -93,7 +93,7 @@ fn a13_a_signed_request_starts_a_run() {
     for secret in ["authorization", "x-webhook-signature"] {
         assert_eq!(trigger["headers"][secret], Value::Null, "{secret} is not kept");
     }
-    // As GitHub sends it.
+    // The headers that GitHub sends.
     let signature = sign(SECRET.as_bytes(), "{}");
     let github = hook.send(
         &[("X-Hub-Signature-256", &signature), ("X-GitHub-Delivery", "g1"), ("User-Agent", "GitHub-Hookshot")],
@@ -122,7 +122,7 @@ fn a13_forged_tampered_and_bare_requests_start_nothing() {
     assert_eq!(hook.runs(), 0);
     let log = hook.log();
     assert!((1..=9).contains(&log.len()) && log.iter().all(|line| line["outcome"] == "rejected"), "{log:?}");
-    // What is turned away takes no delivery id from anybody.
+    // A rejected request does not use up its delivery id.
     assert_eq!(hook.send(&[("X-Webhook-Id", "d1"), ("X-Webhook-Signature", &forged)], body.as_bytes()).status, 401);
     assert_eq!(hook.signed(&[("X-Webhook-Id", "d1")], body).status, 202);
     let line = hook.log().into_iter().find(|line| line["outcome"] == "rejected").expect("a line");
@@ -174,7 +174,7 @@ fn a13_unknown_paths_wrong_methods_and_large_bodies_are_refused() {
         let status = server.send("POST", path, &[], b"{}").status;
         assert!(matches!(status, 404 | 400), "{path}: {status}");
     }
-    assert_eq!(server.send("POST", "/webhooks/nobody", &[], b"{}").refusal(404), "not_found");
+    assert_eq!(server.send("POST", "/webhooks/missing", &[], b"{}").refusal(404), "not_found");
     for method in ["POST", "GET", "DELETE"] {
         let answer = server.send(method, "/webhooks/hook", &[], b"");
         assert_eq!(answer.refusal(405), "method_not_allowed");
@@ -183,12 +183,16 @@ fn a13_unknown_paths_wrong_methods_and_large_bodies_are_refused() {
     let large = vec![b'x'; 256 * 1024 + 1];
     assert_eq!(server.send("PUT", "/webhooks/hook", &[], &large).refusal(413), "too_large");
     assert_eq!(hook.runs(), 0);
-    // Whoever calls, from wherever, with whatever.
+    // Any host, origin and content type.
     let headers = [("Host", "hooks.example.com"), ("Origin", "https://example.com"), ("Content-Type", "text/csv")];
     let answer = server.send("PUT", "/webhooks/hook", &headers, &large[1..]);
     assert_eq!(hook.run(&answer)["input"].as_str().map(str::len), Some(256 * 1024));
     server.post(&format!("/api/v1/triggers/{}/disable", hook.trigger), &json!({})).data(200);
-    assert_eq!(server.send("PUT", "/webhooks/hook", &[], b"{}").refusal(404), "not_found", "as if it were not there");
+    assert_eq!(
+        server.send("PUT", "/webhooks/hook", &[], b"{}").refusal(404),
+        "not_found",
+        "as if the webhook did not exist"
+    );
 }
 
 #[test]
@@ -201,7 +205,7 @@ fn a18_a_delivery_counts_once() {
         (&first["run_id"], &json!(true), &json!("r1"))
     );
     assert_eq!(hook.signed(&[("X-Request-Id", "r1")], r#"{"n":2}"#).refusal(422), "delivery_id_reused");
-    // Without an id the request itself is the name.
+    // Without a delivery id, the request's content identifies it.
     let bare = hook.signed(&[], r#"{"n":3}"#).data(202);
     assert!(bare["delivery_id"].as_str().is_some_and(|id| id.starts_with("sha256-")));
     assert_eq!(hook.signed(&[], r#"{"n":3}"#).data(200)["run_id"], bare["run_id"]);
@@ -261,7 +265,7 @@ fn a4_a13_query_and_mapping_make_the_body() {
 }
 
 #[test]
-fn a10_a_header_can_be_asked_for() {
+fn a10_a_header_can_be_required() {
     let hook = Hook::new(json!({ "unsigned": true, "headers": { "X-Token": "let me in" } }));
     assert_eq!(hook.send(&[], b"{}").refusal(401), "header_required");
     assert_eq!(hook.send(&[("X-Token", "let me out")], b"{}").refusal(401), "header_required");
@@ -284,7 +288,7 @@ fn a_delivery_can_be_delivered_again() {
     assert_eq!((&second["input"], &second["trigger"]["headers"]), (&first["input"], &first["trigger"]["headers"]));
     let log = hook.log();
     assert_eq!((log.len(), &log[0]["reason"], &log[0]["id"]), (2, &json!("redelivered"), &again["delivery_id"]));
-    // Through the trigger as it is now.
+    // A redelivery uses the trigger's current configuration.
     let patch = json!({ "variable_mapping": { "number": "$.n" } }).to_string();
     let json_type = [("Content-Type", "application/json")];
     assert_eq!(
@@ -329,12 +333,12 @@ fn a_disabled_workflow_takes_no_deliveries() {
 }
 
 #[test]
-fn t_a_secret_is_never_told_again() {
+fn t_a_secret_is_never_shown_again() {
     let token = "open-sesame-header";
     let mut hook = Hook::new(json!({ "secret": SECRET, "headers": { "X-Token": token } }));
     let definition =
         format!("name: w\ntrigger: webhook\nwebhook: {{ path: own, secret: {SECRET} }}\ntasks: {{a: {{noop: {{}}}}}}");
-    let mut told = vec![
+    let mut shown_texts = vec![
         hook.server
             .send("POST", "/api/v1/workflows", &[("Content-Type", "application/yaml")], definition.as_bytes())
             .text(),
@@ -354,17 +358,17 @@ fn t_a_secret_is_never_told_again() {
         format!("/api/v1/runs/{run}/events"),
         "/metrics".to_owned(),
     ] {
-        told.push(hook.server.get(&path).text());
+        shown_texts.push(hook.server.get(&path).text());
     }
     let patch = json!({ "config": { "secret": "x" } }).to_string();
     let json_type = [("Content-Type", "application/json")];
-    told.push(hook.server.send("PATCH", &format!("/api/v1/triggers/{id}"), &json_type, patch.as_bytes()).text());
+    shown_texts.push(hook.server.send("PATCH", &format!("/api/v1/triggers/{id}"), &json_type, patch.as_bytes()).text());
     let wrong = json!({ "name": "t", "type": "webhook", "workflow": "w", "config": { "secret": SECRET, "path": "/" } });
-    told.push(hook.server.post("/api/v1/triggers", &wrong).text());
-    told.push(hook.server.log());
+    shown_texts.push(hook.server.post("/api/v1/triggers", &wrong).text());
+    shown_texts.push(hook.server.log());
     hook.server.crash_and_restart();
-    told.push(hook.server.log());
-    for text in told {
+    shown_texts.push(hook.server.log());
+    for text in shown_texts {
         assert!(!text.contains(SECRET) && !text.contains(token), "{text}");
     }
 }

@@ -1,4 +1,4 @@
-//! `onward worker`: a command as a worker, against the real server; and the nouns of the command line that go with it.
+//! `onward worker` against the real server, and the commands `tasks`, `types` and `workers`.
 
 use crate::harness::{Server, eventually, onward};
 use serde_json::{Value, json};
@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-/// A worker process, and the folder its commands run in. It dies with its handle.
+/// A worker process, and the folder in which its commands run. Dropping it kills the process.
 struct Worker {
     child: Child,
     folder: tempfile::TempDir,
@@ -63,8 +63,8 @@ fn quickly() -> Value {
 }
 
 #[test]
-fn w3_w20_a_command_gets_its_input_and_gives_its_result() {
-    // Other nodes hear of a worker in a while.
+fn w3_w20_a_command_reads_its_input_and_prints_its_result() {
+    // Other nodes learn of a worker only after a while.
     let server = Server::alone(&[]);
     let script = r#"case $ONWARD_TYPE in
         shell.echo.v1) cat ;;
@@ -95,7 +95,7 @@ fn w3_w20_a_command_gets_its_input_and_gives_its_result() {
 }
 
 #[test]
-fn w12_w13_exit_codes_of_a_command_decide() {
+fn w12_w13_the_exit_code_of_a_command_decides_the_outcome() {
     let server = Server::start();
     let script = r#"code=$(cat); echo "line one" >&2; echo "code $code at attempt $ONWARD_ATTEMPT" >&2
         if [ $code = 101 ] && [ ! -e snoozed ]; then touch snoozed; echo 1; exit 101; fi
@@ -114,11 +114,11 @@ fn w12_w13_exit_codes_of_a_command_decide() {
         assert!(events.contains("line one"), "standard error is in the history: {events}");
     }
     let view = ended(&server, &nap);
-    assert_eq!(view["status"], "succeeded", "a nap is not charged to the one attempt it has: {view}");
+    assert_eq!(view["status"], "succeeded", "a snooze is not charged as an attempt: {view}");
 }
 
 #[test]
-fn w3_what_a_command_writes_is_bounded() {
+fn w3_the_output_of_a_command_is_bounded() {
     let server = Server::start();
     let script = r#"case $ONWARD_TYPE in
         shell.long.v1) head -c 3000000 /dev/zero | tr '\0' x ;;
@@ -139,8 +139,8 @@ fn w3_what_a_command_writes_is_bounded() {
     ] {
         let view = ended(&server, &server.submit_with(&json!({ "type": name, "max_attempts": 1 })));
         assert_eq!(view["status"], status, "{name}: {view}");
-        let said = if status == "failed" { &view["error"]["code"] } else { &view["result"] };
-        assert!(said.to_string().contains(word), "{name}: {said}");
+        let shown = if status == "failed" { &view["error"]["code"] } else { &view["result"] };
+        assert!(shown.to_string().contains(word), "{name}: {shown}");
     }
 }
 
@@ -159,7 +159,7 @@ fn w10_a_long_command_keeps_its_lease_and_a_slow_one_is_stopped() {
 #[test]
 fn w11_cancelling_ends_the_whole_process_group() {
     let server = Server::start();
-    // It ignores SIGTERM, and so does its child: only SIGKILL ends both.
+    // The command and its child ignore SIGTERM: only SIGKILL ends both.
     let script = r#"trap '' TERM; sleep 600 & echo $! > child; echo $$ > leader; wait"#;
     let worker = Worker::start(&server, script, &["--slots", "1", "--lease", "1h"]);
     let id = server.submit_with(&json!({ "type": "shell.v1" }));
@@ -168,20 +168,20 @@ fn w11_cancelling_ends_the_whole_process_group() {
         eventually("the process runs", || std::fs::read_to_string(&path).ok().filter(|pid| pid.ends_with('\n')))
     });
     assert!(is_alive(&leader) && is_alive(&child));
-    let asked = Instant::now();
+    let sent_at = Instant::now();
     server.post(&format!("/api/v1/tasks/{id}/cancel"), &json!({})).data(200);
     eventually("both are gone", || (!is_alive(&leader) && !is_alive(&child)).then_some(()));
-    let took = asked.elapsed();
+    let took = sent_at.elapsed();
     assert!(
         took > Duration::from_secs(4) && took < Duration::from_secs(20),
         "SIGTERM, five seconds, SIGKILL: {took:?}"
     );
     let next = server.submit_with(&json!({ "type": "other.v1" }));
-    assert_eq!(server.task(&next)["status"], "pending", "not its type");
+    assert_eq!(server.task(&next)["status"], "pending", "the worker does not claim this type");
 }
 
 #[test]
-fn w2_a_worker_of_commands_drains_on_sigterm() {
+fn w2_onward_worker_drains_on_sigterm() {
     let server = Server::start();
     let script = r#"n=$(cat); touch started-$n; while [ ! -e go-$n ]; do sleep 0.05; done; echo $n"#;
     let mut worker = Worker::start(&server, script, &["--slots", "2", "--drain-grace", "1h"]);
@@ -193,11 +193,11 @@ fn w2_a_worker_of_commands_drains_on_sigterm() {
     eventually("both run", || (worker.path("started-1").exists() && worker.path("started-2").exists()).then_some(()));
     worker.signal("TERM");
     std::fs::write(worker.path("go-1"), "").expect("a file");
-    assert_eq!(ended(&server, &first)["result"], 1, "what is under way finishes");
-    assert_eq!(server.task(&third)["status"], "pending", "nothing more is claimed");
+    assert_eq!(ended(&server, &first)["result"], 1, "the running task finishes");
+    assert_eq!(server.task(&third)["status"], "pending", "no more tasks are claimed");
     assert_eq!(server.task(&second)["status"], "leased");
     worker.signal("TERM");
-    assert!(worker.ended().success(), "asked twice, it hands back the rest");
+    assert!(worker.ended().success(), "after a second signal it gives the other tasks back");
     let view = server.task(&second);
     assert_eq!((&view["status"], &view["leased_by"]), (&json!("pending"), &Value::Null), "{view}");
     let worker = Worker::start(&server, "cat", &[]);
@@ -228,9 +228,9 @@ fn w14_a_killed_worker_and_a_restarted_server_lose_nothing() {
     }
 }
 
-/// A command of the command line; answers what it printed.
+/// Runs a command, checks its exit code and returns its output.
 #[track_caller]
-fn said(server: &Server, code: i32, arguments: &[&str]) -> (String, String) {
+fn run_command(server: &Server, code: i32, arguments: &[&str]) -> (String, String) {
     let url = format!("http://{}", server.address);
     let output = onward(&[arguments, &["--url", &url]].concat());
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
@@ -241,7 +241,7 @@ fn said(server: &Server, code: i32, arguments: &[&str]) -> (String, String) {
 
 #[track_caller]
 fn ok(server: &Server, arguments: &[&str]) -> String {
-    said(server, 0, arguments).0
+    run_command(server, 0, arguments).0
 }
 
 #[test]
@@ -255,20 +255,21 @@ fn w13_w15_tasks_on_the_command_line() {
     assert!(id.starts_with("task_"), "{id}");
     let key = &["tasks", "submit", "shell.once.v1", "--idempotency-key", "k"];
     assert_eq!(ok(&server, key), ok(&server, key));
-    let (_, err) = said(&server, 1, &["tasks", "submit", "shell.once.v1", "--idempotency-key", "k", "--payload", "2"]);
+    let (_, err) =
+        run_command(&server, 1, &["tasks", "submit", "shell.once.v1", "--idempotency-key", "k", "--payload", "2"]);
     assert!(err.contains("error[idempotency_key_reused]"), "{err}");
     let listed = ok(&server, &["tasks", "list", "--type", "shell.%", "--label", "team=blue"]);
     assert!(listed.lines().count() == 2 && listed.contains(id) && listed.contains("pending"), "{listed}");
     let shown = ok(&server, &["tasks", "show", id]);
     assert!(shown.contains("tries    0 of 3") && shown.contains("input    {\"n\":1}"), "{shown}");
-    said(&server, 2, &["tasks", "submit"]);
-    said(&server, 2, &["tasks", "submit", "x.v1", "--payload", "{"]);
-    said(&server, 1, &["tasks", "submit", "no good"]);
-    said(&server, 2, &["tasks", "bulk", "delete"]);
-    said(&server, 1, &["tasks", "show", "task_x"]);
+    run_command(&server, 2, &["tasks", "submit"]);
+    run_command(&server, 2, &["tasks", "submit", "x.v1", "--payload", "{"]);
+    run_command(&server, 1, &["tasks", "submit", "no good"]);
+    run_command(&server, 2, &["tasks", "bulk", "delete"]);
+    run_command(&server, 1, &["tasks", "show", "task_x"]);
 
     let worker = Worker::start(&server, "echo out of paper >&2; exit 100", &[]);
-    let (out, _) = said(&server, 1, &["tasks", "show", id, "--follow"]);
+    let (out, _) = run_command(&server, 1, &["tasks", "show", id, "--follow"]);
     assert!(out.contains("step.failed") && out.contains("error    exit_100: out of paper"), "{out}");
     drop(worker);
     let failed: Value =
@@ -278,7 +279,7 @@ fn w13_w15_tasks_on_the_command_line() {
     let released = ok(&server, &["tasks", "retry", id]);
     let view = ended(&server, released.trim());
     assert_eq!(view["result"], json!({ "n": 1 }), "a dead letter is released as a new task");
-    assert_eq!(ok(&server, &["tasks", "retry", id]), released, "once");
+    assert_eq!(ok(&server, &["tasks", "retry", id]), released, "released once");
     let done = ok(&server, &["tasks", "submit", "shell.v1", "--payload", "[1]", "--wait", "30s"]);
     assert!(done.contains("result   [1]"), "{done}");
     let followed = ok(&server, &["tasks", "submit", "shell.v1", "--payload", "[2]", "--follow", "--json"]);
@@ -304,7 +305,7 @@ fn w18_w19_bulk_types_and_workers_on_the_command_line() {
     assert_eq!(ok(&server, &["tasks", "delete", first]), format!("{first} is deleted\n"));
 
     let shown = ok(&server, &["types", "show", "bulk.v1"]);
-    assert!(shown.contains("none: nobody claims this type"), "{shown}");
+    assert!(shown.contains("none: no worker claims this type"), "{shown}");
     ok(
         &server,
         &["types", "put", "bulk.v1", "--concurrency", "4", "--rate", "100/1m", "--rate-per-key", "--description", "d"],
@@ -315,12 +316,12 @@ fn w18_w19_bulk_types_and_workers_on_the_command_line() {
     ok(&server, &["types", "put", "bulk.v1", "--concurrency", "none", "--rate", "none", "--disable"]);
     let view: Value = serde_json::from_str(&ok(&server, &["types", "show", "bulk.v1", "--json"])).expect("JSON");
     assert_eq!((&view["concurrency"], &view["rate"]), (&json!({ "per_key": 1 }), &Value::Null));
-    said(&server, 1, &["tasks", "submit", "bulk.v1"]);
+    run_command(&server, 1, &["tasks", "submit", "bulk.v1"]);
     ok(&server, &["types", "put", "bulk.v1", "--enable"]);
     assert_eq!(ok(&server, &["types", "pause", "bulk.v1", "--note", "lunch"]), "bulk.v1 is paused\n");
     assert_eq!(ok(&server, &["types", "resume", "bulk.v1"]), "bulk.v1 is enabled\n");
     let _worker = Worker::start(&server, "cat", &["--types", "bulk.%", "--types", "other.v1", "--id", "w1"]);
     eventually("it is listed", || ok(&server, &["workers"]).contains("w1  bulk.%, other.v1  exec").then_some(()));
-    said(&server, 1, &["worker", "--types", "no good", "--exec", "cat"]);
-    said(&server, 2, &["worker", "--types", "a.v1"]);
+    run_command(&server, 1, &["worker", "--types", "no good", "--exec", "cat"]);
+    run_command(&server, 2, &["worker", "--types", "a.v1"]);
 }

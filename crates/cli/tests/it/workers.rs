@@ -1,4 +1,4 @@
-//! Workers: who gets what, in which order, and how they hear of a cancel.
+//! Workers: which tasks a claim gets, in which order, and how a worker learns of a cancel.
 
 use crate::harness::{Answer, Claimed, Server, eventually};
 use serde_json::{Value, json};
@@ -19,10 +19,10 @@ fn w7_a_worker_claims_by_prefix_and_sees_nothing_else() {
     let claim = |patterns: &[&str]| {
         let claimed = server.claim("w", patterns, 100);
         let seen: Vec<String> = claimed.iter().map(|c| c.view["type"].as_str().expect("a type").to_owned()).collect();
-        // Put back for the next one.
-        claimed.iter().for_each(|c| drop(c.say("snooze", json!({ "for": "0s" })).data(200)));
+        // Given back for the next pattern.
+        claimed.iter().for_each(|c| drop(c.report("snooze", json!({ "for": "0s" })).data(200)));
         eventually("they are back", || (server.list("/api/v1/tasks?status=pending").len() == 6).then_some(()));
-        eventually("they are to be had", || {
+        eventually("the tasks are ready again", || {
             let types = server.list("/api/v1/types");
             (types.iter().map(|t| t["ready"].as_u64().unwrap_or(0)).sum::<u64>() == 6).then_some(())
         });
@@ -33,9 +33,9 @@ fn w7_a_worker_claims_by_prefix_and_sees_nothing_else() {
     assert_eq!(claim(&["billing%"]).len(), 4);
     assert_eq!(claim(&["notify.%", "a.%"]), ["notify.email.v1", "a.v1"]);
     assert_eq!(claim(&["%"]), types);
-    // Overlapping patterns give nothing twice.
+    // Overlapping patterns return no task twice.
     assert_eq!(claim(&["%", "billing.%", "billing.invoice.v1"]).len(), 6);
-    // 5c: `_` stands for itself, `%` for anything only at the end.
+    // 5c: `_` matches itself, `%` is a wildcard only at the end.
     assert_eq!(claim(&["billing_%"]), ["billing_invoice.v1"]);
     assert!(claim(&["billing_refund.v1", "______", "a_v1"]).is_empty());
     for wrong in ["%.v1", "bil%ing.%", "%%", "billing.%.v1", "", "with space", "ünicode.%"] {
@@ -54,7 +54,7 @@ fn w8_lower_priority_first_then_older_first() {
         .iter()
         .enumerate()
         .map(|(n, priority)| {
-            // Two types: the order holds across them.
+            // The order holds across two types.
             let name = format!("order.{}.v1", n % 2);
             (*priority, server.submit_with(&json!({ "type": name, "payload": n, "priority": priority })))
         })
@@ -69,13 +69,14 @@ fn w8_lower_priority_first_then_older_first() {
     assert_eq!(ids(&rest), expected[3..]);
 }
 
-/// The same for tasks whose runs have left memory: with a crash point armed (that is never reached) almost none stay.
+/// The same for evicted tasks: while a crash point is armed (here one that is never reached), almost none stay in
+/// memory.
 #[test]
-fn w8_the_order_holds_for_what_is_not_in_memory() {
+fn w8_the_order_holds_for_evicted_tasks() {
     let never = [("ONWARD_CRASH", "before_commit:1000000")];
     let mut server = Server::with_environment(&[], tempfile::TempDir::new().expect("a folder"), &never);
     let mut rng = testkit::rng::Rng::new(7);
-    // Priority, then age; what was cancelled or deleted is not among them.
+    // Priority, then age; cancelled and deleted tasks are left out.
     let mut left: std::collections::BTreeMap<(u64, usize), String> = std::collections::BTreeMap::new();
     let mut count = 0;
     for round in 0..12 {
@@ -154,22 +155,23 @@ fn w8_two_workers_never_get_the_same_task() {
 fn a_claim_waits_for_a_task_and_no_longer_than_it_says() {
     let server = Server::start();
     let begun = Instant::now();
-    let poll = json!({ "worker_id": "w", "types": ["long.%"], "wait": "700ms" });
-    let (answer, took) = server.claim_later(poll).join().expect("an answer");
+    let claim_request = json!({ "worker_id": "w", "types": ["long.%"], "wait": "700ms" });
+    let (answer, took) = server.claim_later(claim_request).join().expect("an answer");
     assert_eq!(answer.json(), json!({ "data": [], "cancelled": [] }));
     assert!((700..2_500).contains(&took.as_millis()), "{took:?}");
     let open = server.claim_later(json!({ "worker_id": "w", "types": ["long.%"], "wait": "30s" }));
     server.worker_when_seen("w");
-    let id = server.submit("long.poll.v1", json!(1));
+    let id = server.submit("long.wait.v1", json!(1));
     let (answer, _) = open.join().expect("an answer");
     assert_eq!(answer.data(200)[0]["task_id"], json!(id));
     assert!(begun.elapsed() < Duration::from_secs(10));
 }
 
-/// Cancel reaches a worker within a second on its open poll, and in the answer to a heartbeat.
+/// A worker learns of a cancel within a second through its open claim, and in the answer to a heartbeat.
 #[test]
 fn w11_a_cancel_reaches_the_worker() {
-    // A worker keeps to one node, as its connection does; others tell it in the answer to a heartbeat.
+    // One node: a worker's claims reach only the node of its connection, and other nodes can report a cancel only in
+    // the answer to a heartbeat.
     let server = Server::alone(&[]);
     for (way, n) in [("claim", 0), ("work", 1)] {
         let worker = format!("w{n}");
@@ -181,57 +183,57 @@ fn w11_a_cancel_reaches_the_worker() {
             request["credits"] = 1.into();
         }
         let open = std::thread::spawn(move || (api.post(path, &request), Instant::now()));
-        // Until the poll is open: it is the only one that was seen since.
+        // Waits until the claim is open: only this worker has called since.
         std::thread::sleep(Duration::from_millis(150));
-        assert_eq!(claimed.say("heartbeat", json!({})).data(200)["cancel"], false);
-        let asked = Instant::now();
+        assert_eq!(claimed.report("heartbeat", json!({})).data(200)["cancel"], false);
+        let sent_at = Instant::now();
         server.post(&format!("/api/v1/tasks/{id}/cancel"), &json!({})).data(200);
         let (answer, at): (Answer, Instant) = open.join().expect("an answer");
-        assert!(at.duration_since(asked) < Duration::from_secs(1), "{way}: {:?}", at.duration_since(asked));
-        let told = answer.json();
+        assert!(at.duration_since(sent_at) < Duration::from_secs(1), "{way}: {:?}", at.duration_since(sent_at));
+        let body = answer.json();
         match way {
-            "claim" => assert_eq!(told, json!({ "data": [], "cancelled": [id] })),
-            _ => assert_eq!(told["data"]["leases"], json!([{ "task_id": id, "lease_until": null, "cancel": true }])),
+            "claim" => assert_eq!(body, json!({ "data": [], "cancelled": [id] })),
+            _ => assert_eq!(body["data"]["leases"], json!([{ "task_id": id, "lease_until": null, "cancel": true }])),
         }
-        assert_eq!(claimed.say("heartbeat", json!({})).data(200)["cancel"], true);
+        assert_eq!(claimed.report("heartbeat", json!({})).data(200)["cancel"], true);
         let beat = json!({ "worker_id": "x", "types": ["none.v1"], "credits": 0, "wait": "0s",
             "heartbeats": [{ "task_id": id, "claim_token": claimed.token() }] });
         assert_eq!(server.post("/api/v1/work", &beat).data(200)["leases"][0]["cancel"], true);
     }
-    // Without an open poll it is the next one that tells, and the one after that: an answer may be lost.
+    // Without an open claim the next two claims report it: the first answer may be lost.
     let id = server.submit("stop.v1", json!(2));
     server.claim_one("later", "stop.v1");
     server.post(&format!("/api/v1/tasks/{id}/cancel"), &json!({})).data(200);
-    let poll = json!({ "worker_id": "later", "types": ["stop.v1"], "wait": "30s" });
+    let claim_request = json!({ "worker_id": "later", "types": ["stop.v1"], "wait": "30s" });
     for _ in 0..2 {
-        let answer = server.post("/api/v1/tasks/claim", &poll).json();
+        let answer = server.post("/api/v1/tasks/claim", &claim_request).json();
         assert_eq!(answer, json!({ "data": [], "cancelled": [id] }));
     }
-    let poll = json!({ "worker_id": "later", "types": ["stop.v1"], "wait": "0s" });
-    assert_eq!(server.post("/api/v1/tasks/claim", &poll).json(), json!({ "data": [], "cancelled": [] }));
+    let claim_request = json!({ "worker_id": "later", "types": ["stop.v1"], "wait": "0s" });
+    assert_eq!(server.post("/api/v1/tasks/claim", &claim_request).json(), json!({ "data": [], "cancelled": [] }));
 }
 
-/// A worker that breaks off its poll just when the answer is sent hears of the cancel on its next one.
+/// A worker that drops its claim just when the answer is sent gets the cancel with its next claim.
 #[test]
-fn w11_a_cancel_whose_answer_was_lost_is_told_again() {
+fn w11_a_cancel_whose_answer_was_lost_is_sent_again() {
     let server = Server::alone(&[]);
     let id = server.submit("stop.v1", json!(1));
     let claimed = server.claim_one("hasty", "stop.v1");
-    let poll = json!({ "worker_id": "hasty", "types": ["stop.v1"], "credits": 0, "wait": "30s" });
-    let socket = asks(&server, "/api/v1/work", &poll);
+    let claim_request = json!({ "worker_id": "hasty", "types": ["stop.v1"], "credits": 0, "wait": "30s" });
+    let socket = send_only(&server, "/api/v1/work", &claim_request);
     std::thread::sleep(Duration::from_millis(150));
     server.post(&format!("/api/v1/tasks/{id}/cancel"), &json!({})).data(200);
     assert!(socket.peek(&mut [0; 16]).is_ok_and(|read| read > 0), "it is answered");
     drop(socket);
-    let asked = Instant::now();
-    let told = server.post("/api/v1/work", &poll).data(200)["leases"].clone();
-    assert_eq!(told, json!([{ "task_id": id, "lease_until": null, "cancel": true }]));
-    assert!(asked.elapsed() < Duration::from_secs(1), "{:?}", asked.elapsed());
-    assert_eq!(claimed.say("heartbeat", json!({})).data(200)["cancel"], true);
+    let sent_at = Instant::now();
+    let body = server.post("/api/v1/work", &claim_request).data(200)["leases"].clone();
+    assert_eq!(body, json!([{ "task_id": id, "lease_until": null, "cancel": true }]));
+    assert!(sent_at.elapsed() < Duration::from_secs(1), "{:?}", sent_at.elapsed());
+    assert_eq!(claimed.report("heartbeat", json!({})).data(200)["cancel"], true);
 }
 
-/// Sends a question and leaves the answer to whoever reads it.
-fn asks(server: &Server, path: &str, body: &Value) -> std::net::TcpStream {
+/// Sends a request and returns the socket without reading the answer.
+fn send_only(server: &Server, path: &str, body: &Value) -> std::net::TcpStream {
     let (address, body) = (server.address, body.to_string());
     let mut socket = std::net::TcpStream::connect(address).expect("a connection");
     let length = body.len();
@@ -242,18 +244,21 @@ fn asks(server: &Server, path: &str, body: &Value) -> std::net::TcpStream {
     socket
 }
 
-/// A client that hangs up while it waits does not take a task with it.
+/// A client that disconnects while it waits does not lose a task.
 #[test]
-fn a_poll_nobody_waits_for_swallows_nothing() {
+fn claims_of_disconnected_workers_lose_no_task() {
     let server = Server::start();
     let mut sockets = Vec::new();
     for n in 0..20 {
         let worker = format!("gone{n}");
-        let poll = json!({ "worker_id": worker, "types": ["lost.v1"], "max": 10, "lease": "1h", "wait": "60s" });
-        sockets.push(asks(&server, "/api/v1/tasks/claim", &poll));
+        let claim_request =
+            json!({ "worker_id": worker, "types": ["lost.v1"], "max": 10, "lease": "1h", "wait": "60s" });
+        sockets.push(send_only(&server, "/api/v1/tasks/claim", &claim_request));
     }
-    eventually("all of them wait", || (server.get("/api/v1/workers").data(200).as_array()?.len() == 20).then_some(()));
-    // Half of them go before there is a task, the others while tasks come in.
+    eventually("all claims are open", || {
+        (server.get("/api/v1/workers").data(200).as_array()?.len() == 20).then_some(())
+    });
+    // Half of them disconnect before there is a task, the others while tasks are submitted.
     sockets.truncate(10);
     let first = server.submit("lost.v1", json!("first"));
     let going = std::thread::spawn(move || sockets.into_iter().for_each(drop));
@@ -261,23 +266,23 @@ fn a_poll_nobody_waits_for_swallows_nothing() {
     server.post("/api/v1/tasks", &json!(rest)).data(201);
     going.join().expect("they went");
     let mut done = HashSet::new();
-    eventually("every task comes to a worker that is there", || {
+    eventually("connected workers get every task", || {
         for claimed in server.claim("there", &["lost.v1"], 100) {
             done.insert(claimed.id().to_owned());
-            assert_eq!(server.task(claimed.id())["error"], Value::Null, "nothing is held against it");
+            assert_eq!(server.task(claimed.id())["error"], Value::Null, "a lost delivery is not charged as a failure");
             claimed.complete(json!(1)).data(200);
         }
-        // Whoever was still there when there was something for it may have been given it.
+        // A worker that was still connected when a task became ready may have got it.
         let given = server.list("/api/v1/tasks?type=lost.v1&status=leased").len();
         (done.len() + given == 201).then_some(())
     });
-    assert!(done.len() >= 201 - 10 * 10, "ten could have been given ten each: {}", done.len());
+    assert!(done.len() >= 201 - 10 * 10, "ten workers can have got ten tasks each: {}", done.len());
     assert!(!server.task(&first)["status"].is_null());
 }
 
-/// The same when it is certain: they hung up, the server knows, and only then there is a task.
+/// The same without a race: the server has noticed the disconnects before a task is submitted.
 #[test]
-fn a_poll_that_was_closed_gets_nothing() {
+fn a_closed_claim_gets_no_task() {
     let server = Server::start();
     for n in 0..5 {
         let body = json!({ "worker_id": format!("gone{n}"), "types": ["lost.v1"], "lease": "1h", "wait": "60s" });
@@ -298,8 +303,8 @@ fn a_poll_that_was_closed_gets_nothing() {
 }
 
 #[test]
-fn work_reports_stays_alive_and_gets_more_in_one_go() {
-    // Until when a worker has something is known to the node that hears of it.
+fn one_work_request_reports_heartbeats_and_claims() {
+    // Only the node that gets the heartbeat knows the new deadline.
     let server = Server::alone(&["--clock", "virtual"]);
     let made: Vec<String> = (0..8).map(|n| server.submit("go.v1", json!(n))).collect();
     let work = |done: Value, heartbeats: Value, credits: u32| {
@@ -333,21 +338,21 @@ fn work_reports_stays_alive_and_gets_more_in_one_go() {
     let acks: Vec<&str> =
         second["acks"].as_array().expect("a list").iter().map(|a| a["status"].as_str().unwrap()).collect();
     assert_eq!(acks, ["recorded", "recorded", "recorded", "recorded", "stale_claim", "stale_claim"]);
-    assert_eq!(second["acks"][1]["task_id"], tasks[1]["task_id"], "in their order");
+    assert_eq!(second["acks"][1]["task_id"], tasks[1]["task_id"], "in the order of the reports");
     assert_eq!((&second["leases"][0]["cancel"], &second["leases"][1]["cancel"]), (&json!(false), &json!(true)));
     assert!(second["leases"][0]["lease_until"].is_string() && second["leases"][1]["lease_until"].is_null());
     assert_eq!(second["tasks"].as_array().expect("a list").len(), 2);
     let status = |n: usize| server.task(&made[n])["status"].as_str().expect("a status").to_owned();
     assert_eq!([0, 1, 2, 3, 4].map(status), ["succeeded", "failed", "pending", "pending", "leased"]);
     assert_eq!(server.task(&made[4])["progress"], json!({ "half": true }));
-    // The whole request once more: the same answers, and nothing changes.
+    // The same request again: the same answers, and nothing changes.
     let before: Vec<Value> = made.iter().map(|id| server.task(id)).collect();
     let repeat = work(done, json!([]), 0);
     let again: Vec<&str> =
         repeat["acks"].as_array().expect("a list").iter().map(|a| a["status"].as_str().unwrap()).collect();
     assert_eq!(again, acks);
     assert_eq!(made.iter().map(|id| server.task(id)).collect::<Vec<_>>(), before);
-    // One wrong entry, and none of them counts.
+    // One invalid entry, and none of them is recorded.
     let wrong = json!({ "worker_id": "w", "types": ["go.v1"], "credits": 0, "done":
         [entry(4, json!({ "result": 1 })), entry(0, json!({ "result": 1, "error": { "message": "both" } }))] });
     let refused = server.post("/api/v1/work", &wrong);
@@ -385,8 +390,8 @@ fn work_takes_a_thousand_reports_and_no_more() {
 }
 
 #[test]
-fn workers_are_known_by_what_they_say_of_themselves() {
-    // How much a worker has is known to the node that gave it.
+fn workers_are_listed_with_what_their_claims_say() {
+    // Only the node that granted the leases knows how many a worker has.
     let mut server = Server::alone(&[]);
     let request = json!({ "worker_id": "web-1", "types": ["a.%", "b.v1"], "runtime": "python", "version": "1.4.0",
         "slots": 10, "wait": "0s" });
@@ -404,17 +409,17 @@ fn workers_are_known_by_what_they_say_of_themselves() {
     assert_eq!((page["data"].as_array().expect("a list").len(), page["next"].as_str()), (1, Some("web-1")));
     let next = server.get("/api/v1/workers?limit=1&cursor=web-1").json();
     assert_eq!((&next["data"][0]["id"], &next["next"]), (&json!("web-2"), &Value::Null));
-    // Remembered by a server that starts again: they are written down every few seconds.
+    // Workers survive a restart: they are stored every few seconds.
     std::thread::sleep(Duration::from_secs(6));
     server.crash_and_restart();
     assert_eq!(server.worker_when_seen("web-1")["version"], "1.4.0");
-    eventually("what it has is found again", || (server.worker_when_seen("web-1")["leased"] == 1).then_some(()));
+    eventually("its leases are counted again", || (server.worker_when_seen("web-1")["leased"] == 1).then_some(()));
 }
 
-/// W22: how the queue does is in the metrics, not in heuristics of the server.
+/// W22: the state of the queue is in the metrics.
 #[test]
 fn w22_metrics_show_the_queue() {
-    // Every node counts what waits for all, so their sum is not what waits.
+    // One node: every node counts all ready tasks, so the sum would count them several times.
     let server = Server::alone(&[]);
     for n in 0..3 {
         server.submit("gauge.v1", json!(n));
@@ -425,7 +430,7 @@ fn w22_metrics_show_the_queue() {
         line.and_then(|line| line.rsplit(' ').next()?.parse::<f64>().ok())
             .unwrap_or_else(|| panic!("no {name}: {text}"))
     };
-    eventually("three wait, and nobody claims them", || {
+    eventually("three tasks are ready, and no worker claims them", || {
         (metric("tasks_ready") == 3.0 && metric("types_without_worker") == 1.0).then_some(())
     });
     server.claim("w", &["gauge.v1"], 2);
@@ -433,9 +438,9 @@ fn w22_metrics_show_the_queue() {
     assert_eq!((metric("tasks_leased_total"), metric("types_without_worker")), (2.0, 0.0));
 }
 
-/// A drain answers open polls at once and keeps what workers have.
+/// A draining server answers open claims at once and keeps all leases.
 #[test]
-fn a_stopping_server_answers_open_polls() {
+fn a_draining_server_answers_open_claims() {
     let mut server = Server::start();
     server.submit("drain.v1", json!(1));
     let claimed = server.claim_one("w", "drain.v1");

@@ -1,4 +1,4 @@
-//! Definitions over HTTP (R1–R9), and requests that are not understood. Bad input changes nothing.
+//! Definitions over HTTP (R1–R9), and invalid requests, which change nothing.
 
 use crate::harness::{Answer, Server};
 use serde_json::{Value, json};
@@ -35,7 +35,7 @@ fn r1_r9_a_new_workflow_has_an_id_and_the_defaults() {
     }
 }
 
-/// Definitions that are understood and wrong: what stands in `tasks`, the code, the place.
+/// Definitions that parse and are wrong: the content of `tasks`, the code, the place.
 const BAD_STEPS: &[(&str, &str, &str, u64)] = &[
     // R2, R3: one kind, its own fields, nothing else.
     (r#""a": {"url": "http://h/", "sleep": "1s"}"#, "two_step_kinds", "tasks.a.sleep", 2),
@@ -75,7 +75,7 @@ const BAD_STEPS: &[(&str, &str, &str, u64)] = &[
         4,
     ),
     (r#""a": {"noop": {}}, "b": {"noop": {}, "needs": ["a", "a"]}"#, "duplicate_need", "tasks.b.needs[1]", 2),
-    // R7: only what must have finished before can be read.
+    // R7: a step can read only steps that must have ended before it.
     (r#""a": {"noop": {}}, "b": {"url": "http://h/{{tasks.a.body}}"}"#, "not_an_ancestor", "tasks.b.url", 2),
     (
         r#""a": {"noop": {}}, "b": {"noop": {}, "if": "tasks.a.status == 'success'"}"#,
@@ -94,14 +94,14 @@ const BAD_STEPS: &[(&str, &str, &str, u64)] = &[
     (r#""a": {"url": "http://h/", "body": "{{unknown.x}}"}"#, "unknown_root", "tasks.a.body", 2),
     (r#""a": {"url": "http://h/", "body": "{{}}"}"#, "template_syntax", "tasks.a.body", 2),
     (r#""a": {"url": "http://h/", "body": {"x": ["{{trigger.body.id"]}}"#, "template_syntax", "tasks.a.body.x[0]", 2),
-    // T10: data does not choose the host. T18: hostile names.
+    // T10: data must not choose the host. T18: hostile names.
     (r#""a": {"url": "http://{{trigger.body.h}}/"}"#, "template_in_host", "tasks.a.url", 2),
     (r#""a": {"url": "{{trigger.body.u}}"}"#, "template_in_host", "tasks.a.url", 2),
     (r#""": {"noop": {}}"#, "invalid_step_name", r#"tasks[""]"#, 2),
     (r#""a.b": {"noop": {}}"#, "invalid_step_name", r#"tasks["a.b"]"#, 2),
     (r#""__proto__": {"noop": {}}"#, "invalid_step_name", "tasks.__proto__", 2),
     ("\"a\\u202eb\": {\"noop\": {}}", "invalid_step_name", r#"tasks["ab"]"#, 2),
-    // The rest of a step.
+    // The other fields of a step.
     (r#""a": {"url": "http://h/", "retries": 1, "retry": "never"}"#, "exclusive_fields", "tasks.a.retry", 2),
     (r#""a": {"url": "http://h/", "retries": -1}"#, "out_of_range", "tasks.a.retries", 2),
     (r#""a": {"url": "http://h/", "method": "FETCH"}"#, "invalid_value", "tasks.a.method", 2),
@@ -111,7 +111,7 @@ const BAD_STEPS: &[(&str, &str, &str, u64)] = &[
     (r#""a": {"url": "http://h/", "body": 9007199254740993}"#, "number_too_large", "tasks.a.body", 2),
 ];
 
-/// Whole definitions that are understood and wrong.
+/// Whole definitions that parse and are wrong.
 const BAD_DEFINITIONS: &[(&str, &str, &str)] = &[
     (r#"{"tasks": {"a": {"noop": {}}}}"#, "missing_field", ""),
     (r#"{"name": "x"}"#, "missing_field", ""),
@@ -165,7 +165,7 @@ fn every_problem_is_reported_at_once_with_a_hint() {
     let found: Vec<(&str, u64)> =
         problems.iter().map(|p| (p["code"].as_str().unwrap(), p["at"]["line"].as_u64().unwrap())).collect();
     assert_eq!(found, [("invalid_url", 4), ("needs_unknown_step", 5), ("invalid_duration", 6)]);
-    assert!(problems[1]["message"].as_str().unwrap().contains("chrage"), "R6: it names the typo");
+    assert!(problems[1]["message"].as_str().unwrap().contains("chrage"), "R6: the message names the typo");
     assert_eq!(problems[1]["hint"], "did you mean `charge`?");
     let validated = server.send("POST", &format!("{WORKFLOWS}/validate"), &[JSON], text.as_bytes()).data(200);
     assert_eq!((validated["valid"].as_bool(), &validated["hash"]), (Some(false), &Value::Null));
@@ -244,7 +244,7 @@ fn create(server: &Server, text: &[u8]) -> Answer {
 }
 
 #[test]
-fn p23_t37_what_is_not_understood_is_refused_in_one_shape_and_changes_nothing() {
+fn p23_t37_invalid_requests_are_refused_in_one_shape_and_change_nothing() {
     let server = Server::start();
     let id = server.workflow("a: { noop: {} }");
     let run = server.trigger(&id, &json!(null));
@@ -260,7 +260,7 @@ fn p23_t37_what_is_not_understood_is_refused_in_one_shape_and_changes_nothing() 
     let text = ("Content-Type", "text/plain");
     type Case<'a> = (&'a str, &'a str, Vec<(&'a str, &'a str)>, Vec<u8>, u16, &'a str);
     let cases: Vec<Case<'_>> = vec![
-        // Bytes that are not understood.
+        // Bytes that do not parse.
         ("POST", WORKFLOWS, vec![JSON], b"{".to_vec(), 400, "malformed_json"),
         ("POST", WORKFLOWS, vec![JSON], b"".to_vec(), 400, "malformed_json"),
         ("POST", WORKFLOWS, vec![JSON], b"{\"name\": \"x\",}".to_vec(), 400, "malformed_json"),
@@ -272,7 +272,7 @@ fn p23_t37_what_is_not_understood_is_refused_in_one_shape_and_changes_nothing() 
         ("POST", &trigger, vec![JSON], b"{\"a\": 1".to_vec(), 400, "malformed_json"),
         ("POST", &trigger, vec![JSON], br#"{"a": {"b": 1, "b": 1}}"#.to_vec(), 400, "duplicate_key"),
         ("POST", &trigger, vec![JSON], deep(65), 400, "too_deep"),
-        // Too much of it.
+        // Too large.
         ("POST", WORKFLOWS, vec![JSON], big(1024 * 1024), 413, "too_large"),
         ("POST", WORKFLOWS, vec![JSON], big(3 * 1024 * 1024), 413, "too_large"),
         ("POST", &trigger, vec![JSON], big(256 * 1024), 413, "too_large"),
@@ -341,9 +341,9 @@ fn p23_t37_what_is_not_understood_is_refused_in_one_shape_and_changes_nothing() 
         ("GET", "/api/v1/runs/run_00000000000000000000000000", vec![], vec![], 404, "not_found"),
         ("GET", "/api/v1/runs/run_00000000000000000000000000/events", vec![], vec![], 404, "not_found"),
         ("POST", "/api/v1/runs/run_00000000000000000000000000/cancel", vec![], vec![], 404, "not_found"),
-        ("GET", "/api/v1/workflows/nobody", vec![], vec![], 404, "not_found"),
+        ("GET", "/api/v1/workflows/missing", vec![], vec![], 404, "not_found"),
         ("GET", "/api/v1/workflows/wf_00000000000000000000000000", vec![], vec![], 404, "not_found"),
-        ("POST", "/api/v1/workflows/nobody/trigger", vec![JSON], b"1".to_vec(), 404, "not_found"),
+        ("POST", "/api/v1/workflows/missing/trigger", vec![JSON], b"1".to_vec(), 404, "not_found"),
         ("POST", "/wh/some-token", vec![JSON], b"1".to_vec(), 404, "not_found"),
         ("GET", "/api/v1/workflows/%27%20OR%201=1%20--", vec![], vec![], 404, "not_found"),
         ("GET", "/api/v1/workflows/a%00b", vec![], vec![], 404, "not_found"),
@@ -360,7 +360,7 @@ fn p23_t37_what_is_not_understood_is_refused_in_one_shape_and_changes_nothing() 
 }
 
 #[test]
-fn bytes_that_are_no_request_do_not_disturb_the_server() {
+fn bytes_that_are_no_http_request_do_not_disturb_the_server() {
     let server = Server::start();
     let long = format!("GET /{} HTTP/1.1\r\nHost: localhost\r\n\r\n", "x".repeat(300_000));
     let header = format!("GET / HTTP/1.1\r\nHost: localhost\r\nX: {}\r\n\r\n", "x".repeat(700_000));
@@ -384,7 +384,7 @@ fn bytes_that_are_no_request_do_not_disturb_the_server() {
 }
 
 #[test]
-fn the_server_says_what_it_is_and_how_it_is() {
+fn the_server_shows_its_version_and_health() {
     let server = Server::start();
     assert_eq!(server.get("/healthz").status, 200);
     assert_eq!(server.get("/readyz").status, 200);

@@ -1,33 +1,34 @@
-//! How long to leave a server alone that cannot be reached: exponentially longer, with full jitter, so that a
-//! thousand workers do not come back at the same moment.
+//! How long to wait before the next request to a server that cannot be reached: exponentially longer, with full jitter,
+//! so that a thousand workers do not reconnect at the same time.
 
 use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
 
-const FIRST: Duration = Duration::from_millis(100);
-const LONGEST: Duration = Duration::from_secs(5);
+const FIRST_BOUND: Duration = Duration::from_millis(100);
+const MAX_BOUND: Duration = Duration::from_secs(5);
 
-pub struct Backoff {
+pub struct ReconnectBackoff {
     failures: u32,
-    longest: Duration,
+    max: Duration,
 }
 
-impl Default for Backoff {
-    fn default() -> Backoff {
-        Backoff { failures: 0, longest: LONGEST }
+impl Default for ReconnectBackoff {
+    fn default() -> ReconnectBackoff {
+        ReconnectBackoff { failures: 0, max: MAX_BOUND }
     }
 }
 
-impl Backoff {
-    /// For who has leases to keep: they begin anew when the server is back, and must not end before it is found again.
-    pub fn within(lease: Duration) -> Backoff {
-        Backoff { failures: 0, longest: LONGEST.min(lease / 3) }
+impl ReconnectBackoff {
+    /// For a worker that holds leases: the server starts them anew when it is back, so the worker must reconnect before
+    /// they expire.
+    pub fn within(lease: Duration) -> ReconnectBackoff {
+        ReconnectBackoff { failures: 0, max: MAX_BOUND.min(lease / 3) }
     }
 
     pub fn next(&mut self) -> Duration {
         self.failures += 1;
-        // A hasher with random keys is all the randomness that is needed.
-        jittered(self.failures, self.longest, RandomState::new().hash_one(self.failures))
+        // A hasher with random keys is random enough for jitter.
+        jittered(self.failures, self.max, RandomState::new().hash_one(self.failures))
     }
 
     pub fn reset(&mut self) {
@@ -35,9 +36,9 @@ impl Backoff {
     }
 }
 
-/// Somewhere between nothing and twice the last bound.
-fn jittered(failures: u32, longest: Duration, random: u64) -> Duration {
-    let bound = FIRST.saturating_mul(1 << (failures.saturating_sub(1)).min(20)).min(longest);
+/// A random delay between zero and a bound that doubles with every failure.
+fn jittered(failures: u32, max: Duration, random: u64) -> Duration {
+    let bound = FIRST_BOUND.saturating_mul(1 << (failures.saturating_sub(1)).min(20)).min(max);
     bound.mul_f64((random >> 11) as f64 / (1u64 << 53) as f64)
 }
 
@@ -46,15 +47,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pauses_grow_to_a_bound_and_differ() {
+    fn delays_grow_to_a_bound_and_differ() {
         for (failures, bound) in [(1, 100), (2, 200), (4, 800), (7, 5_000), (1_000, 5_000)] {
-            assert_eq!(jittered(failures, LONGEST, 0), Duration::ZERO);
-            let longest = jittered(failures, LONGEST, u64::MAX).as_micros() as f64 / 1_000.0;
-            assert!((longest - bound as f64).abs() < 0.01, "{failures}: {longest}");
+            assert_eq!(jittered(failures, MAX_BOUND, 0), Duration::ZERO);
+            let max = jittered(failures, MAX_BOUND, u64::MAX).as_micros() as f64 / 1_000.0;
+            assert!((max - bound as f64).abs() < 0.01, "{failures}: {max}");
         }
-        assert!(Backoff::within(Duration::from_secs(2)).longest < Duration::from_secs(1));
-        let mut backoff = Backoff::default();
-        let many: std::collections::HashSet<Duration> = (0..20).map(|_| backoff.next()).collect();
-        assert!(many.len() > 15);
+        assert!(ReconnectBackoff::within(Duration::from_secs(2)).max < Duration::from_secs(1));
+        let mut backoff = ReconnectBackoff::default();
+        let delays: std::collections::HashSet<Duration> = (0..20).map(|_| backoff.next()).collect();
+        assert!(delays.len() > 15);
     }
 }

@@ -1,31 +1,31 @@
-//! Where in a JSON text a reader stopped, as a path: serde names line and column, people want the field.
+//! Turns the line and column of a serde error into the path of a field, which is what people need.
 
-enum Level {
+enum Nesting {
     Object { key: String, is_key: bool },
     List { index: usize },
 }
 
-/// The path of the value that ends at, or contains, this place (both from 1). The text is well-formed JSON.
+/// The path of the value that ends at, or contains, this position (line and column from 1) of a well-formed JSON text.
 pub fn of(text: &str, line: usize, column: usize) -> String {
     let before: usize = text.split_inclusive('\n').take(line.saturating_sub(1)).map(str::len).sum();
     let end = (before + column).min(text.len());
     let bytes = text.as_bytes();
-    let mut levels: Vec<Level> = Vec::new();
+    let mut levels: Vec<Nesting> = Vec::new();
     let mut at = 0;
     while at < end {
         match bytes[at] {
-            b'{' => levels.push(Level::Object { key: String::new(), is_key: true }),
-            b'[' => levels.push(Level::List { index: 0 }),
-            // What closes at the very place is what is complained about: it lacks something.
+            b'{' => levels.push(Nesting::Object { key: String::new(), is_key: true }),
+            b'[' => levels.push(Nesting::List { index: 0 }),
+            // An error at a closing bracket is about the object or list itself: it lacks something.
             b'}' | b']' if at + 1 < end => _ = levels.pop(),
             b'}' | b']' => {
-                if let Some(Level::Object { key, .. }) = levels.last_mut() {
+                if let Some(Nesting::Object { key, .. }) = levels.last_mut() {
                     key.clear();
                 }
             }
             b',' => match levels.last_mut() {
-                Some(Level::Object { is_key, .. }) => *is_key = true,
-                Some(Level::List { index }) => *index += 1,
+                Some(Nesting::Object { is_key, .. }) => *is_key = true,
+                Some(Nesting::List { index }) => *index += 1,
                 None => {}
             },
             b'"' => {
@@ -34,7 +34,7 @@ pub fn of(text: &str, line: usize, column: usize) -> String {
                 while at < bytes.len() && bytes[at] != b'"' {
                     at += if bytes[at] == b'\\' { 2 } else { 1 };
                 }
-                if let Some(Level::Object { key, is_key }) = levels.last_mut()
+                if let Some(Nesting::Object { key, is_key }) = levels.last_mut()
                     && std::mem::take(is_key)
                 {
                     let quoted = text.get(from..=at).unwrap_or_default();
@@ -48,13 +48,13 @@ pub fn of(text: &str, line: usize, column: usize) -> String {
     path(&levels)
 }
 
-fn path(levels: &[Level]) -> String {
+fn path(levels: &[Nesting]) -> String {
     let mut path = String::new();
     for level in levels {
         match level {
-            Level::List { index } => path.push_str(&format!("[{index}]")),
-            Level::Object { key, .. } if key.is_empty() => {}
-            Level::Object { key, .. } => {
+            Nesting::List { index } => path.push_str(&format!("[{index}]")),
+            Nesting::Object { key, .. } if key.is_empty() => {}
+            Nesting::Object { key, .. } => {
                 if !path.is_empty() {
                     path.push('.');
                 }
@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_place_is_a_path() {
+    fn a_position_is_turned_into_a_path() {
         let text = r#"{"a": {"b,}": [1, {"c\"": tr}]}, "d": 2}"#;
         for (mark, expected) in [("1,", "a.b,}[0]"), ("tr}", "a.b,}[1].c\""), ("2}", "d"), ("{\"a", "")] {
             let column = text.find(mark).unwrap() + 1;

@@ -1,4 +1,4 @@
-//! Doing tasks: one function for each type, and everything around it.
+//! A worker: it claims tasks, calls one handler function for each task type, and reports the outcomes.
 //!
 //! ```no_run
 //! use onward_client::{Client, Worker, worker::{Context, Error}};
@@ -14,9 +14,9 @@
 //!     .slots(16)
 //!     .handle("billing.invoice.v1", |invoice: Invoice, ctx: Context| async move {
 //!         if invoice.amount == 0 {
-//!             return Err(Error::fail("nothing to bill").code("amount_zero")); // not tried again
+//!             return Err(Error::fail("nothing to bill").code("amount_zero")); // not retried
 //!         }
-//!         std::fs::read("template.html")?; // any error: tried again as the task's policy says
+//!         std::fs::read("template.html")?; // any error: retried according to the task's policy
 //!         ctx.log(format!("attempt {} of {}", ctx.attempt(), ctx.max_attempts()));
 //!         Ok(Receipt { number: format!("R-{}", invoice.order) })
 //!     })
@@ -25,9 +25,9 @@
 //! # }
 //! ```
 //!
-//! The worker keeps leases alive, reports in batches, finds a server that was away again and says once more what it could
-//! not say, and on SIGTERM finishes what it holds. Handlers are plain async functions; what blocks a thread for long belongs
-//! into `tokio::task::spawn_blocking`, because heartbeats need the runtime, too.
+//! The worker extends leases, reports in batches, and reconnects to a server that was unreachable, where it sends again
+//! what was not acknowledged. On SIGTERM it finishes the tasks it holds. Handlers are plain async functions. Code that
+//! blocks a thread for long belongs into `tokio::task::spawn_blocking`, because heartbeats need the runtime, too.
 
 mod backoff;
 mod context;
@@ -36,11 +36,11 @@ mod outcome;
 mod session;
 mod worker_state;
 
-pub use context::{Cancelled, Context, Level};
+pub use context::{Cancelled, Context, LogLevel};
 pub use outcome::{Error, Result};
 
 use crate::Client;
-use outcome::Outcome;
+use outcome::HandlerOutcome;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::value::RawValue;
@@ -50,13 +50,13 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-type Handled = Pin<Box<dyn Future<Output = Outcome> + Send>>;
+type Handled = Pin<Box<dyn Future<Output = HandlerOutcome> + Send>>;
 type Handler = Arc<dyn Fn(Box<RawValue>, Context) -> Handled + Send + Sync>;
-type Watcher = Arc<dyn Fn(&Notice<'_>) + Send + Sync>;
+type Watcher = Arc<dyn Fn(&WorkerEvent<'_>) + Send + Sync>;
 
-/// What a worker would tell somebody who watches it.
+/// Something that happened to a worker, for logs and monitoring.
 #[non_exhaustive]
-pub enum Notice<'a> {
+pub enum WorkerEvent<'a> {
     Started {
         context: &'a Context,
     },
@@ -65,7 +65,7 @@ pub enum Notice<'a> {
         outcome: &'a str,
         took: Duration,
     },
-    /// A report came too late: `stale_claim`, `cancelled`.
+    /// The server did not accept a report; `why` is `stale_claim`, `cancelled` or its error message.
     NotCounted {
         task_id: &'a str,
         why: &'a str,
@@ -75,11 +75,11 @@ pub enum Notice<'a> {
         again_in: Duration,
     },
     Reachable,
-    /// Nothing more is taken on; what is under way finishes.
+    /// The worker is stopping: it claims no more tasks and finishes those it holds.
     Draining,
 }
 
-struct Settings {
+struct WorkerSettings {
     id: String,
     slots: usize,
     lease: Duration,
@@ -88,39 +88,39 @@ struct Settings {
     cancel_grace: Duration,
     runtime: String,
     version: Option<String>,
-    /// By type, or by the beginning of types with a `%` after it.
+    /// By task type, or by a prefix of types followed by `%`.
     handlers: Vec<(String, Handler)>,
     watcher: Option<Watcher>,
 }
 
-impl Settings {
-    fn notice(&self, notice: Notice<'_>) {
+impl WorkerSettings {
+    fn notify(&self, notice: WorkerEvent<'_>) {
         if let Some(watcher) = &self.watcher {
             watcher(&notice);
         }
     }
 
-    /// The type itself goes before a beginning, and a longer beginning before a shorter one.
-    fn handler(&self, name: &str) -> Option<Handler> {
-        let fits = |pattern: &str| match pattern.strip_suffix('%') {
-            Some(prefix) => name.starts_with(prefix).then_some(prefix.len()),
-            None => (pattern == name).then_some(usize::MAX),
+    /// The most specific handler: one for the exact type, then the one with the longest prefix.
+    fn handler(&self, task_type: &str) -> Option<Handler> {
+        let match_length = |pattern: &str| match pattern.strip_suffix('%') {
+            Some(prefix) => task_type.starts_with(prefix).then_some(prefix.len()),
+            None => (pattern == task_type).then_some(usize::MAX),
         };
-        let all = self.handlers.iter().filter_map(|(pattern, handler)| Some((fits(pattern)?, handler)));
-        all.max_by_key(|(length, _)| *length).map(|(_, handler)| handler.clone())
+        let matching = self.handlers.iter().filter_map(|(pattern, handler)| Some((match_length(pattern)?, handler)));
+        matching.max_by_key(|(length, _)| *length).map(|(_, handler)| handler.clone())
     }
 }
 
-/// Claims tasks by their types and does them. See the [module](self).
+/// Claims tasks by type and runs their handlers. See the [module](self).
 pub struct Worker {
     client: Client,
-    settings: Settings,
+    settings: WorkerSettings,
 }
 
 impl Worker {
     pub fn new(client: Client) -> Worker {
-        let settings = Settings {
-            id: some_id(),
+        let settings = WorkerSettings {
+            id: random_id(),
             slots: 16,
             lease: Duration::from_secs(30),
             wait: Duration::from_secs(20),
@@ -134,60 +134,61 @@ impl Worker {
         Worker { client, settings }
     }
 
-    /// How it is called; the name of the machine, the process and something random if nothing is said. No two workers
-    /// at a time may have the same.
+    /// The id of the worker; by default the host name, the process id and random digits. Two workers must not have the
+    /// same id at the same time.
     pub fn id(mut self, id: impl Into<String>) -> Worker {
         self.settings.id = id.into();
         self
     }
 
-    /// How many tasks at once; 16 if nothing is said.
+    /// How many tasks run at once; by default 16.
     pub fn slots(mut self, slots: usize) -> Worker {
         self.settings.slots = slots.max(1);
         self
     }
 
-    /// How long the server waits for a sign of life before it gives a task to somebody else; 30 s if nothing is said. One is
-    /// given every third of it.
+    /// How long the server waits for a heartbeat before it gives the task to another worker; by default 30 s. The
+    /// worker sends one every third of this time.
     pub fn lease(mut self, lease: Duration) -> Worker {
         self.settings.lease = lease;
         self
     }
 
-    /// How long tasks under way get to finish when the worker is stopped; 25 s if nothing is said. What has not finished
-    /// then is handed back, uncharged.
+    /// How long a stopping worker waits for its tasks to finish; by default 25 s. Tasks that have not finished by then
+    /// go back to the server, without being charged as an attempt.
     pub fn drain(mut self, drain: Duration) -> Worker {
         self.settings.drain = drain;
         self
     }
 
-    /// How long a handler may go on after it was cancelled, before it is dropped; 1 s if nothing is said.
+    /// How long a handler may continue after it was told to stop, before it is dropped; by default 1 s.
     pub fn cancel_grace(mut self, grace: Duration) -> Worker {
         self.settings.cancel_grace = grace;
         self
     }
 
-    /// What it is written in, for types that are bound to a runtime; `rust` if nothing is said.
+    /// The runtime of the worker, for types that are bound to one; by default `rust`.
     pub fn runtime(mut self, runtime: impl Into<String>) -> Worker {
         self.settings.runtime = runtime.into();
         self
     }
 
-    /// Of the code, for whoever looks at the workers.
+    /// The version of your code, shown in the list of workers.
     pub fn version(mut self, version: impl Into<String>) -> Worker {
         self.settings.version = Some(version.into());
         self
     }
 
-    /// Called with what happens to the worker, from wherever it happens: it should not take long.
-    pub fn watch(mut self, watcher: impl Fn(&Notice<'_>) + Send + Sync + 'static) -> Worker {
+    /// Called for every [`Notice`], from the worker's own tasks: it must not block.
+    pub fn watch(mut self, watcher: impl Fn(&WorkerEvent<'_>) + Send + Sync + 'static) -> Worker {
         self.settings.watcher = Some(Arc::new(watcher));
         self
     }
 
-    /// Does tasks of this type (or, with a `%` at the end, of all that begin like this) with a function: from the input,
-    /// as a type of yours, to a result. Input that does not fit fails the task for good with `invalid_input`.
-    pub fn handle<I, T, F, R>(mut self, name: impl Into<String>, handler: F) -> Worker
+    /// Registers the handler of a task type, or with `%` at the end of every type with this prefix. The handler gets
+    /// the input as a type of yours and returns a result. Input that does not fit the type fails the task with
+    /// `invalid_input`, without a retry.
+    pub fn handle<I, T, F, R>(mut self, task_type: impl Into<String>, handler: F) -> Worker
     where
         I: DeserializeOwned + Send + 'static,
         T: Serialize + 'static,
@@ -200,38 +201,39 @@ impl Worker {
             Box::pin(async move {
                 let input = match outcome::input::<I>(&raw) {
                     Ok(input) => input,
-                    Err(error) => return Outcome::Not(error),
+                    Err(error) => return HandlerOutcome::Error(error),
                 };
                 drop(raw);
-                Outcome::of(handler(input, context).await)
+                HandlerOutcome::of(handler(input, context).await)
             })
         };
-        let name = name.into();
-        self.settings.handlers.retain(|(other, _)| *other != name);
-        self.settings.handlers.push((name, Arc::new(call)));
+        let task_type = task_type.into();
+        self.settings.handlers.retain(|(other, _)| *other != task_type);
+        self.settings.handlers.push((task_type, Arc::new(call)));
         self
     }
 
-    /// Works until SIGTERM or Ctrl-C, then finishes what is under way; a second one hands it back at once.
+    /// Runs until SIGTERM or Ctrl-C, then finishes the tasks it holds. A second signal gives them back to the server at
+    /// once.
     pub async fn run(self) -> crate::Result<()> {
         let signals = signals()?;
         let (mut first, mut second) = (signals.clone(), signals);
-        let count = async |signals: &mut tokio::sync::watch::Receiver<u32>, n: u32| {
+        let nth_signal = async |signals: &mut tokio::sync::watch::Receiver<u32>, n: u32| {
             if signals.wait_for(|count| *count >= n).await.is_err() {
                 std::future::pending::<()>().await;
             }
         };
-        session::run(self.client, self.settings, count(&mut first, 1), count(&mut second, 2)).await
+        session::run(self.client, self.settings, nth_signal(&mut first, 1), nth_signal(&mut second, 2)).await
     }
 
-    /// Works until `shutdown` ends, then finishes what is under way. It comes back with an error only if the server
-    /// says that there is no way it can work, or if the last words could not be delivered.
+    /// Runs until `shutdown` resolves, then finishes the tasks it holds. Returns an error only if the server refuses
+    /// the worker for good (a wrong key, for example), or if the last reports could not be delivered.
     pub async fn run_until(self, shutdown: impl Future<Output = ()>) -> crate::Result<()> {
         session::run(self.client, self.settings, shutdown, std::future::pending()).await
     }
 }
 
-/// How many times the process was asked to stop.
+/// Counts the signals that ask the process to stop.
 fn signals() -> crate::Result<tokio::sync::watch::Receiver<u32>> {
     use tokio::signal::unix::{SignalKind, signal};
     let listen = |kind| signal(kind).map_err(|e| crate::Error::Unusable(format!("cannot listen for signals: {e}")));
@@ -250,8 +252,8 @@ fn signals() -> crate::Result<tokio::sync::watch::Receiver<u32>> {
     Ok(count)
 }
 
-/// An id that no other worker has.
-fn some_id() -> String {
+/// An id that no other worker has, most likely.
+fn random_id() -> String {
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let host = outcome::cut(host.trim(), 100);
     let host = if host.is_empty() { "worker" } else { &host };
@@ -264,24 +266,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_closest_handler_does_a_task() {
+    fn the_most_specific_handler_runs_a_task() {
         let client = Client::new("http://127.0.0.1:1", None).unwrap();
-        let named = |worker: Worker, name: &str| {
+        let with_handler = |worker: Worker, name: &str| {
             worker.handle(name.to_owned(), |_: serde_json::Value, _: Context| async move { Ok(()) })
         };
-        let worker = ["a.%", "a.b.%", "a.b.v1", "%"].iter().fold(Worker::new(client), |w, name| named(w, name));
-        let same = |name: &str, pattern: &str| {
+        let worker = ["a.%", "a.b.%", "a.b.v1", "%"].iter().fold(Worker::new(client), |w, name| with_handler(w, name));
+        let check = |name: &str, pattern: &str| {
             let found = worker.settings.handler(name).unwrap();
             let (_, expected) = worker.settings.handlers.iter().find(|(p, _)| p == pattern).unwrap();
-            assert!(Arc::ptr_eq(&found, expected), "{name} is for {pattern}");
+            assert!(Arc::ptr_eq(&found, expected), "{name} belongs to {pattern}");
         };
         for (name, pattern) in [("a.x", "a.%"), ("a.b.v2", "a.b.%"), ("a.b.v1", "a.b.v1"), ("z", "%"), ("a", "%")] {
-            same(name, pattern);
+            check(name, pattern);
         }
     }
 
     #[test]
-    fn two_workers_are_not_called_the_same() {
-        assert_ne!(some_id(), some_id());
+    fn two_workers_have_different_ids() {
+        assert_ne!(random_id(), random_id());
     }
 }

@@ -1,4 +1,4 @@
-//! How an attempt ended, as a handler says it: what it returns or the [`Error`] it gives up with decides.
+//! How an attempt ended: the value that its handler returned, or an [`Error`].
 
 use super::input_errors;
 use crate::span;
@@ -9,13 +9,13 @@ use serde_json::value::RawValue;
 use std::fmt;
 use std::time::Duration;
 
-/// The server cuts what is longer, and refuses longer codes and longer pauses.
+/// Limits of the server: it cuts longer messages, and refuses longer codes and delays.
 const MESSAGE_MAX: usize = 4 * 1024;
 const CODE_MAX: usize = 100;
-const PAUSE_MAX: Duration = Duration::from_secs(30 * 24 * 3_600);
+const DELAY_MAX: Duration = Duration::from_secs(30 * 24 * 3_600);
 
-/// Why there is no result. Any error of the standard kind becomes one by `?`, and is tried again as the task's
-/// retry policy says.
+/// Why a handler has no result. `?` converts any standard error into one that is retried according to the task's retry
+/// policy.
 #[derive(Debug)]
 pub struct Error {
     kind: Kind,
@@ -33,27 +33,27 @@ enum Kind {
 pub type Result<T> = std::result::Result<T, Error>;
 
 impl Error {
-    /// It may work next time.
+    /// The attempt failed; the task is retried according to its retry policy.
     pub fn retry(message: impl fmt::Display) -> Error {
         Error { kind: Kind::Retry(None), code: None, message: message.to_string() }
     }
 
-    /// It may work after so long; not sooner, and not as late as the policy says.
+    /// The attempt failed; the next one starts after this delay instead of the delay of the retry policy.
     pub fn retry_after(after: Duration, message: impl fmt::Display) -> Error {
         Error { kind: Kind::Retry(Some(after)), code: None, message: message.to_string() }
     }
 
-    /// It will not work next time either.
+    /// The task failed; another attempt would fail, too.
     pub fn fail(message: impl fmt::Display) -> Error {
         Error { kind: Kind::Final, code: None, message: message.to_string() }
     }
 
-    /// Not now, but after so long. That is no failure and counts as no attempt.
-    pub fn snooze(pause: Duration) -> Error {
-        Error { kind: Kind::Snooze(pause), code: None, message: String::new() }
+    /// The task can be claimed again after this delay. This is not a failure and is not charged as an attempt.
+    pub fn snooze(delay: Duration) -> Error {
+        Error { kind: Kind::Snooze(delay), code: None, message: String::new() }
     }
 
-    /// A short name for programs, as in `card_declined`; `worker_error` if nothing is said.
+    /// A short name for programs, such as `card_declined`; by default `worker_error`.
     pub fn code(mut self, code: impl Into<String>) -> Error {
         self.code = Some(code.into());
         self
@@ -63,7 +63,7 @@ impl Error {
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.kind {
-            Kind::Snooze(pause) => write!(f, "snoozed for {pause:?}"),
+            Kind::Snooze(delay) => write!(f, "snoozed for {delay:?}"),
             _ => f.write_str(&self.message),
         }
     }
@@ -75,7 +75,7 @@ impl<E: std::error::Error> From<E> for Error {
         let mut cause = error.source();
         while let Some(inner) = cause {
             let text = inner.to_string();
-            // Many errors already say what caused them.
+            // Many errors already include the message of their cause.
             if !message.contains(&text) {
                 message.push_str(": ");
                 message.push_str(&text);
@@ -86,33 +86,35 @@ impl<E: std::error::Error> From<E> for Error {
     }
 }
 
-/// What a handler came to.
+/// What a handler returned.
 #[derive(Debug)]
-pub(crate) enum Outcome {
+pub(crate) enum HandlerOutcome {
     Done(Box<RawValue>),
-    Not(Error),
+    Error(Error),
 }
 
-impl Outcome {
-    pub fn of<T: Serialize>(returned: Result<T>) -> Outcome {
+impl HandlerOutcome {
+    pub fn of<T: Serialize>(returned: Result<T>) -> HandlerOutcome {
         match returned.map(|value| serde_json::value::to_raw_value(&value)) {
-            Ok(Ok(raw)) => Outcome::Done(raw),
+            Ok(Ok(raw)) => HandlerOutcome::Done(raw),
             Ok(Err(error)) => {
-                let message = format!("what the handler returned is no JSON: {error}");
-                Outcome::Not(Error::fail(message).code("invalid_result"))
+                let message = format!("the result of the handler cannot be serialized as JSON: {error}");
+                HandlerOutcome::Error(Error::fail(message).code("invalid_result"))
             }
-            Err(error) => Outcome::Not(error),
+            Err(error) => HandlerOutcome::Error(error),
         }
     }
 
-    /// A handler that panicked may do better next time.
-    pub fn panicked(payload: &(dyn std::any::Any + Send)) -> Outcome {
-        let said = payload.downcast_ref::<&str>().copied();
-        let said = said.or_else(|| payload.downcast_ref::<String>().map(String::as_str));
-        Outcome::Not(Error::retry(format!("the handler panicked: {}", said.unwrap_or("no reason given"))).code("panic"))
+    /// A panic is retried like any other error.
+    pub fn panicked(payload: &(dyn std::any::Any + Send)) -> HandlerOutcome {
+        let message = payload.downcast_ref::<&str>().copied();
+        let message = message.or_else(|| payload.downcast_ref::<String>().map(String::as_str));
+        HandlerOutcome::Error(
+            Error::retry(format!("the handler panicked: {}", message.unwrap_or("no reason given"))).code("panic"),
+        )
     }
 
-    /// As it is told to the server.
+    /// The report that is sent to the server.
     pub fn item(self, task_id: String, claim_token: String) -> DoneItem {
         let mut item = DoneItem {
             task_id,
@@ -124,16 +126,16 @@ impl Outcome {
             snooze: None,
         };
         match self {
-            Outcome::Done(raw) => item.result = Some(raw),
-            Outcome::Not(Error { kind, code, message }) => {
+            HandlerOutcome::Done(raw) => item.result = Some(raw),
+            HandlerOutcome::Error(Error { kind, code, message }) => {
                 let code = code.map(|code| cut(&code, CODE_MAX).replace(char::is_control, "_"));
                 let error = WorkerError { message: cut(&message, MESSAGE_MAX), code: code.filter(|c| !c.is_empty()) };
                 match kind {
-                    Kind::Snooze(pause) => item.snooze = Some(span(pause.min(PAUSE_MAX))),
+                    Kind::Snooze(delay) => item.snooze = Some(span(delay.min(DELAY_MAX))),
                     Kind::Final => (item.error, item.is_final) = (Some(error), true),
                     Kind::Retry(after) => {
                         item.error = Some(error);
-                        item.retry_after = after.map(|after| span(after.min(PAUSE_MAX)));
+                        item.retry_after = after.map(|after| span(after.min(DELAY_MAX)));
                     }
                 }
             }
@@ -142,19 +144,19 @@ impl Outcome {
     }
 }
 
-/// At most `max` bytes, whole characters.
+/// Cuts a text to at most `max` bytes, at a character boundary.
 pub(crate) fn cut(text: &str, max: usize) -> String {
     text[..text.floor_char_boundary(max)].to_owned()
 }
 
-/// What a task brings, in the handler's own type.
+/// The input of a task as the type that the handler expects.
 pub(crate) fn input<I: DeserializeOwned>(raw: &RawValue) -> Result<I> {
     serde_json::from_str(raw.get()).map_err(|error| {
         let at = input_errors::of(raw.get(), error.line(), error.column());
-        let said = error.to_string();
-        let said = said.split(" at line ").next().unwrap_or_default();
+        let message = error.to_string();
+        let message = message.split(" at line ").next().unwrap_or_default();
         let place = if at.is_empty() { String::new() } else { format!(" at `{at}`") };
-        Error::fail(format!("the input does not fit{place}: {said}")).code("invalid_input")
+        Error::fail(format!("the input does not fit{place}: {message}")).code("invalid_input")
     })
 }
 
@@ -164,44 +166,44 @@ mod tests {
     use serde::Deserialize;
     use serde_json::{Value, json};
 
-    fn told(outcome: Outcome) -> Value {
+    fn report(outcome: HandlerOutcome) -> Value {
         serde_json::to_value(outcome.item("t".into(), "c".into())).unwrap()
     }
 
     #[test]
-    fn what_a_handler_says_is_what_is_reported() {
-        let same = |value: Value| {
+    fn every_outcome_of_a_handler_has_its_report() {
+        let with_ids = |value: Value| {
             let mut whole = json!({ "task_id": "t", "claim_token": "c", "final": false });
             whole.as_object_mut().unwrap().extend(value.as_object().unwrap().clone());
             whole
         };
         let io = std::io::Error::other("the disk is full");
         for (outcome, expected) in [
-            (Outcome::of(Ok(json!([1, "a"]))), json!({ "result": [1, "a"] })),
-            (Outcome::of::<()>(Err(io.into())), json!({ "error": { "message": "the disk is full" } })),
+            (HandlerOutcome::of(Ok(json!([1, "a"]))), json!({ "result": [1, "a"] })),
+            (HandlerOutcome::of::<()>(Err(io.into())), json!({ "error": { "message": "the disk is full" } })),
             (
-                Outcome::of::<()>(Err(Error::fail("no").code("card_declined"))),
+                HandlerOutcome::of::<()>(Err(Error::fail("no").code("card_declined"))),
                 json!({ "error": { "message": "no", "code": "card_declined" }, "final": true }),
             ),
             (
-                Outcome::of::<()>(Err(Error::retry_after(Duration::from_secs(5), "busy").code("a\nb"))),
+                HandlerOutcome::of::<()>(Err(Error::retry_after(Duration::from_secs(5), "busy").code("a\nb"))),
                 json!({ "error": { "message": "busy", "code": "a_b" }, "retry_after": "5000ms" }),
             ),
             (
-                Outcome::of::<()>(Err(Error::snooze(Duration::from_secs(u64::MAX / 2)))),
+                HandlerOutcome::of::<()>(Err(Error::snooze(Duration::from_secs(u64::MAX / 2)))),
                 json!({ "snooze": "2592000000ms" }),
             ),
             (
-                Outcome::panicked(&"boom"),
+                HandlerOutcome::panicked(&"boom"),
                 json!({ "error": { "message": "the handler panicked: boom", "code": "panic" } }),
             ),
         ] {
-            assert_eq!(told(outcome), same(expected));
+            assert_eq!(report(outcome), with_ids(expected));
         }
-        let long = told(Outcome::of::<()>(Err(Error::retry("é".repeat(4_000)))));
+        let long = report(HandlerOutcome::of::<()>(Err(Error::retry("é".repeat(4_000)))));
         assert_eq!(long["error"]["message"].as_str().unwrap().len(), MESSAGE_MAX);
-        let nameless = std::collections::BTreeMap::from([(vec![1], 2)]);
-        assert_eq!(told(Outcome::of(Ok(nameless)))["error"]["code"], "invalid_result");
+        let non_string_keys = std::collections::BTreeMap::from([(vec![1], 2)]);
+        assert_eq!(report(HandlerOutcome::of(Ok(non_string_keys)))["error"]["code"], "invalid_result");
     }
 
     #[test]

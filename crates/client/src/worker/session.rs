@@ -1,20 +1,19 @@
-//! A worker at work: one request that waits for tasks while there is room, one that reports at once, and the
-//! handlers in between.
+//! The I/O of a worker: a loop that claims tasks and waits for them, a loop that reports at once, and the handlers.
 //!
 //! ```text
-//!   poll ───▶ POST /work (waits) ──tasks──▶ handlers ──outcomes──▶ desk
-//!   report ─▶ POST /work (at once) ◀──────── done, heartbeats ──────┘
-//!                └──tasks──▶ handlers
+//!   claim_loop ──▶ POST /work (waits) ──tasks──▶ handlers ──outcomes──▶ WorkerState
+//!   report_loop ─▶ POST /work (at once) ◀───── done, heartbeats ───────────┘
+//!                     └──tasks──▶ handlers
 //! ```
 //!
-//! All decisions are the [`worker_state`](super::desk)'s; here is what waits for sockets, clocks and handlers.
+//! [`worker_state`](super::worker_state) makes every decision. The code here waits for sockets, clocks and handlers.
 
-use super::backoff::Backoff;
+use super::backoff::ReconnectBackoff;
 use super::context::Context;
-use super::outcome::Outcome;
-use super::worker_state::{Batch, Poll, Start, Stop, WorkerState};
-use super::{Handler, Notice, Settings};
-use crate::{Ask, Client, Error, Result, segment, span};
+use super::outcome::HandlerOutcome;
+use super::worker_state::{NextClaim, StartTask, StopReason, WorkerBatch, WorkerState};
+use super::{Handler, WorkerEvent, WorkerSettings};
+use crate::{Client, Error, RequestBuilder, Result, segment, span};
 use api::{LogLine, LogsRequest, WorkRequest, WorkView};
 use serde_json::Value;
 use serde_json::value::RawValue;
@@ -28,27 +27,27 @@ use tokio::sync::{Notify, oneshot, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
-/// How long an answer may take beyond what it was asked to wait.
-const PATIENCE: Duration = Duration::from_secs(15);
-/// A poll this young may be about to bring tasks; an older one waits for some to come, and can be given up.
-const POLL_SETTLES: Duration = Duration::from_millis(250);
-/// How long the last words get when a worker leaves, and the lines of one task when it has ended.
-const LAST_WORDS: Duration = Duration::from_secs(10);
-const LAST_LINES: Duration = Duration::from_secs(5);
+/// How long a response may take in addition to the `wait` of its request.
+const TIMEOUT_MARGIN: Duration = Duration::from_secs(15);
+/// A younger claim may be about to return tasks. An older one waits for new tasks and can be dropped.
+const CLAIM_SETTLES: Duration = Duration::from_millis(250);
+/// How long a stopping worker tries to send its last reports, and an ended task its last log lines.
+const FINAL_REPORTS_TIMEOUT: Duration = Duration::from_secs(10);
+const FINAL_LINES_TIMEOUT: Duration = Duration::from_secs(5);
 
-pub(crate) struct Session {
+pub(crate) struct WorkerSession {
     client: Client,
-    settings: Settings,
+    settings: WorkerSettings,
     worker_state: Mutex<WorkerState>,
-    poll_wakes: Notify,
+    claim_wakes: Notify,
     report_wakes: Notify,
     handlers: Mutex<JoinSet<()>>,
-    /// Why the server could not be reached, as long as it cannot.
-    trouble: Mutex<Option<Error>>,
+    /// The latest error, while the server cannot be reached.
+    last_error: Mutex<Option<Error>>,
 }
 
-/// Handlers end with the session, however it ends.
-struct Ending(Arc<Session>);
+/// Stops the handlers when the session ends, also when its future is dropped.
+struct Ending(Arc<WorkerSession>);
 
 impl Drop for Ending {
     fn drop(&mut self) {
@@ -60,138 +59,138 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Works until `shutdown`, then finishes what is under way; `hurry` ends the time for that early.
+/// Runs until `shutdown` resolves, then finishes the tasks it holds; `hurry` ends the time for that early.
 pub async fn run(
     client: Client,
-    settings: Settings,
+    settings: WorkerSettings,
     shutdown: impl Future<Output = ()>,
     hurry: impl Future<Output = ()>,
 ) -> Result<()> {
     let (drain, grace) = (settings.drain, settings.cancel_grace);
-    let session = Arc::new(Session {
+    let session = Arc::new(WorkerSession {
         worker_state: Mutex::new(WorkerState::new(settings.slots, Instant::now())),
         client,
         settings,
-        poll_wakes: Notify::new(),
+        claim_wakes: Notify::new(),
         report_wakes: Notify::new(),
         handlers: Mutex::default(),
-        trouble: Mutex::default(),
+        last_error: Mutex::default(),
     });
     let _ending = Ending(session.clone());
-    let mut work = pin!(async { tokio::try_join!(session.polls(), session.reports()).map(drop) });
+    let mut work = pin!(async { tokio::try_join!(session.claim_loop(), session.report_loop()).map(drop) });
     tokio::select! {
         ended = &mut work => return ended,
         () = shutdown => {}
     }
-    session.settings.notice(Notice::Draining);
-    session.change(WorkerState::leave);
+    session.settings.notify(WorkerEvent::Draining);
+    session.update(WorkerState::stop_claiming);
     tokio::select! {
         ended = &mut work => return ended,
         () = sleep(drain) => {}
         () = hurry => {}
     }
-    session.change(WorkerState::hand_back);
-    match timeout(grace + LAST_WORDS, work).await {
+    session.update(WorkerState::stop_handlers);
+    match timeout(grace + FINAL_REPORTS_TIMEOUT, work).await {
         Ok(ended) => ended,
-        Err(_) => Err(lock(&session.trouble).take().unwrap_or_else(|| {
-            let reason = "not everything could be reported in time".to_owned();
+        Err(_) => Err(lock(&session.last_error).take().unwrap_or_else(|| {
+            let reason = "the last reports could not be delivered in time".to_owned();
             Error::Unreachable { url: session.client.base().to_owned(), reason }
         })),
     }
 }
 
-impl Session {
-    /// Whatever changes on the desk may be what a loop waits for.
-    fn change<T>(&self, change: impl FnOnce(&mut WorkerState) -> T) -> T {
-        let changed = change(&mut lock(&self.worker_state));
-        self.poll_wakes.notify_one();
+impl WorkerSession {
+    /// Changes the state and wakes both loops, which may wait for the change.
+    fn update<T>(&self, update: impl FnOnce(&mut WorkerState) -> T) -> T {
+        let updated = update(&mut lock(&self.worker_state));
+        self.claim_wakes.notify_one();
         self.report_wakes.notify_one();
-        changed
+        updated
     }
 
-    pub fn progress(&self, token: &str, raw: Box<RawValue>) {
-        self.change(|worker_state| worker_state.progress(token, raw, Instant::now()));
+    pub fn progress(&self, claim_token: &str, raw: Box<RawValue>) {
+        self.update(|worker_state| worker_state.progress(claim_token, raw, Instant::now()));
     }
 
-    pub fn beat(&self, token: &str) -> Option<oneshot::Receiver<bool>> {
-        self.change(|worker_state| worker_state.beat(token, Instant::now()))
+    pub fn heartbeat(&self, claim_token: &str) -> Option<oneshot::Receiver<bool>> {
+        self.update(|worker_state| worker_state.heartbeat(claim_token, Instant::now()))
     }
 
-    /// Asks for tasks while there is room for some.
-    async fn polls(self: &Arc<Session>) -> Result<()> {
-        let mut backoff = Backoff::default();
+    /// Claims tasks while a slot is free.
+    async fn claim_loop(self: &Arc<WorkerSession>) -> Result<()> {
+        let mut backoff = ReconnectBackoff::default();
         loop {
-            let next = lock(&self.worker_state).poll(Instant::now());
+            let next = lock(&self.worker_state).next_claim(Instant::now());
             let credits = match next {
-                Poll::Now(credits) => credits,
-                Poll::NotBefore(at) => {
-                    tokio::select! { () = sleep_until(at) => {} () = self.poll_wakes.notified() => {} }
+                NextClaim::Now(credits) => credits,
+                NextClaim::NotBefore(at) => {
+                    tokio::select! { () = sleep_until(at) => {} () = self.claim_wakes.notified() => {} }
                     continue;
                 }
-                Poll::Later => {
-                    self.poll_wakes.notified().await;
+                NextClaim::Later => {
+                    self.claim_wakes.notified().await;
                     continue;
                 }
-                Poll::Never => return Ok(()),
+                NextClaim::Never => return Ok(()),
             };
             let request = self.request(credits, self.settings.wait, None);
-            let asked = tokio::select! {
-                asked = self.ask(&request, self.settings.wait) => Some(asked),
-                () = self.gives_way(Instant::now()) => None,
+            let response = tokio::select! {
+                response = self.send(&request, self.settings.wait) => Some(response),
+                () = self.claim_is_outdated(Instant::now()) => None,
             };
-            self.change(|worker_state| worker_state.polled(Instant::now()));
-            match asked {
+            self.update(|worker_state| worker_state.claim_ended(Instant::now()));
+            match response {
                 None => {}
                 Some(Ok(view)) => {
                     backoff.reset();
-                    self.reached();
-                    self.change(|worker_state| worker_state.leases(&[], view.leases));
+                    self.mark_reachable();
+                    self.update(|worker_state| worker_state.leases(&[], view.leases));
                     self.start(view.tasks);
                 }
-                Some(Err(error)) if error.is_passing() => {
-                    let pause = backoff.next();
-                    self.lost(error, pause);
-                    self.pause(pause).await;
+                Some(Err(error)) if error.is_transient() => {
+                    let delay = backoff.next();
+                    self.mark_unreachable(error, delay);
+                    self.wait_to_reconnect(delay).await;
                 }
                 Some(Err(error)) => return Err(error),
             }
         }
     }
 
-    /// Ends when the open poll should be given up: there is room it did not ask for, or the worker leaves.
-    async fn gives_way(&self, since: Instant) {
+    /// Resolves when the open claim should be dropped: it does not offer the free slots, or the worker is stopping.
+    async fn claim_is_outdated(&self, since: Instant) {
         loop {
-            let (is_starved, is_taking) = {
+            let (should_claim_more, is_claiming) = {
                 let worker_state = lock(&self.worker_state);
-                (worker_state.is_starved(), worker_state.is_taking())
+                (worker_state.should_claim_more(), worker_state.is_claiming())
             };
-            if is_starved {
+            if should_claim_more {
                 return;
             }
-            if !is_taking {
-                return sleep_until(since + POLL_SETTLES).await;
+            if !is_claiming {
+                return sleep_until(since + CLAIM_SETTLES).await;
             }
-            self.poll_wakes.notified().await;
+            self.claim_wakes.notified().await;
         }
     }
 
-    /// Not longer than until the worker leaves.
-    async fn pause(&self, pause: Duration) {
-        let mut paused = pin!(sleep(pause));
+    /// Waits for the delay, or until the worker is stopping.
+    async fn wait_to_reconnect(&self, delay: Duration) {
+        let mut delayed = pin!(sleep(delay));
         loop {
-            if !lock(&self.worker_state).is_taking() {
+            if !lock(&self.worker_state).is_claiming() {
                 return;
             }
             tokio::select! {
-                () = &mut paused => return,
-                () = self.poll_wakes.notified() => {}
+                () = &mut delayed => return,
+                () = self.claim_wakes.notified() => {}
             }
         }
     }
 
-    /// Says what is to be said, as soon as there is something.
-    async fn reports(self: &Arc<Session>) -> Result<()> {
-        let mut backoff = Backoff::within(self.settings.lease);
+    /// Sends reports and heartbeats as soon as they are due.
+    async fn report_loop(self: &Arc<WorkerSession>) -> Result<()> {
+        let mut backoff = ReconnectBackoff::within(self.settings.lease);
         loop {
             let (batch, due_at, is_done) = {
                 let mut worker_state = lock(&self.worker_state);
@@ -211,39 +210,39 @@ impl Session {
                 continue;
             };
             let request = self.request(batch.credits, Duration::ZERO, Some(&mut batch));
-            let asked = self.ask(&request, Duration::ZERO).await;
+            let response = self.send(&request, Duration::ZERO).await;
             (batch.done, batch.heartbeats) = (request.done, request.heartbeats);
             let now = Instant::now();
-            match asked {
+            match response {
                 Ok(WorkView { acks, leases, tasks }) => {
                     backoff.reset();
-                    self.reached();
-                    let beaten = batch.beaten();
-                    let refused = self.change(|worker_state| {
-                        let refused = worker_state.settle(batch, acks, now);
-                        worker_state.leases(&beaten, leases);
-                        refused
+                    self.mark_reachable();
+                    let claim_tokens = batch.heartbeat_tokens();
+                    let rejected = self.update(|worker_state| {
+                        let rejected = worker_state.acknowledge(batch, acks, now);
+                        worker_state.leases(&claim_tokens, leases);
+                        rejected
                     });
-                    self.not_counted(refused);
+                    self.notify_rejected(rejected);
                     self.start(tasks);
                 }
-                Err(error) if error.is_passing() => {
-                    self.change(|worker_state| worker_state.put_back(batch, now));
-                    let pause = backoff.next();
-                    self.lost(error, pause);
-                    sleep(pause).await;
+                Err(error) if error.is_transient() => {
+                    self.update(|worker_state| worker_state.requeue(batch, now));
+                    let delay = backoff.next();
+                    self.mark_unreachable(error, delay);
+                    sleep(delay).await;
                 }
-                // What a batch says may be wrong; who we are is not its fault.
+                // Only these statuses are about the content of the batch. Others, such as a wrong key, end the session.
                 Err(Error::Refused { status: 400 | 413 | 422, problem }) => {
-                    let refused = self.change(|worker_state| worker_state.refused(batch, &problem.message, now));
-                    self.not_counted(refused);
+                    let rejected = self.update(|worker_state| worker_state.rejected(batch, &problem.message, now));
+                    self.notify_rejected(rejected);
                 }
                 Err(error) => return Err(error),
             }
         }
     }
 
-    fn request(&self, credits: u32, wait: Duration, batch: Option<&mut Batch>) -> WorkRequest {
+    fn request(&self, credits: u32, wait: Duration, batch: Option<&mut WorkerBatch>) -> WorkRequest {
         let (done, heartbeats) = batch.map_or_else(Default::default, |batch| {
             (std::mem::take(&mut batch.done), std::mem::take(&mut batch.heartbeats))
         });
@@ -262,61 +261,67 @@ impl Session {
         }
     }
 
-    async fn ask(&self, request: &WorkRequest, wait: Duration) -> Result<WorkView> {
+    async fn send(&self, request: &WorkRequest, wait: Duration) -> Result<WorkView> {
         let body = serde_json::to_vec(request).map_err(|e| Error::Unusable(e.to_string()))?;
-        self.client.work(body.into(), wait + PATIENCE).await
+        self.client.work(body.into(), wait + TIMEOUT_MARGIN).await
     }
 
-    fn reached(&self) {
-        if lock(&self.trouble).take().is_some() {
-            self.settings.notice(Notice::Reachable);
+    fn mark_reachable(&self) {
+        if lock(&self.last_error).take().is_some() {
+            self.settings.notify(WorkerEvent::Reachable);
         }
     }
 
-    fn lost(&self, error: Error, pause: Duration) {
-        self.settings.notice(Notice::Unreachable { reason: &error.to_string(), again_in: pause });
-        *lock(&self.trouble) = Some(error);
+    fn mark_unreachable(&self, error: Error, delay: Duration) {
+        self.settings.notify(WorkerEvent::Unreachable { reason: &error.to_string(), again_in: delay });
+        *lock(&self.last_error) = Some(error);
     }
 
-    fn not_counted(&self, refused: Vec<(String, String)>) {
-        for (task_id, why) in refused {
-            self.settings.notice(Notice::NotCounted { task_id: &task_id, why: &why });
+    fn notify_rejected(&self, rejected: Vec<(String, String)>) {
+        for (task_id, why) in rejected {
+            self.settings.notify(WorkerEvent::NotCounted { task_id: &task_id, why: &why });
         }
     }
 
-    fn start(self: &Arc<Session>, tasks: Vec<api::ClaimedView>) {
+    fn start(self: &Arc<WorkerSession>, tasks: Vec<api::ClaimedView>) {
         if tasks.is_empty() {
             return;
         }
-        let starts = self.change(|worker_state| worker_state.take(tasks, Instant::now()));
+        let starts = self.update(|worker_state| worker_state.accept_tasks(tasks, Instant::now()));
         let mut handlers = lock(&self.handlers);
         while handlers.try_join_next().is_some() {}
-        for Start { mut task, stop } in starts {
+        for StartTask { mut task, stop } in starts {
             let input = std::mem::replace(&mut task.input, RawValue::NULL.to_owned());
-            let token = task.claim_token.clone();
-            match self.settings.handler(&task.name) {
+            let claim_token = task.claim_token.clone();
+            match self.settings.handler(&task.task_type) {
                 Some(handler) => {
                     let context = Context::new(task, self.clone(), stop);
-                    handlers.spawn(self.clone().handle(handler, input, context, token));
+                    handlers.spawn(self.clone().handle(handler, input, context, claim_token));
                 }
                 None => {
-                    let message = format!("this worker has no handler for `{}`", task.name);
-                    let outcome = Outcome::Not(super::Error::retry(message).code("no_handler"));
-                    self.change(|worker_state| worker_state.finish(&token, Some(outcome)));
+                    let message = format!("this worker has no handler for `{}`", task.task_type);
+                    let outcome = HandlerOutcome::Error(super::Error::retry(message).code("no_handler"));
+                    self.update(|worker_state| worker_state.finish(&claim_token, Some(outcome)));
                 }
             }
         }
     }
 
-    /// One attempt, from its handler's first step until the desk knows how it ended.
-    async fn handle(self: Arc<Session>, handler: Handler, input: Box<RawValue>, context: Context, token: String) {
-        self.settings.notice(Notice::Started { context: &context });
+    /// Runs the handler of one attempt and queues the report of its outcome.
+    async fn handle(
+        self: Arc<WorkerSession>,
+        handler: Handler,
+        input: Box<RawValue>,
+        context: Context,
+        claim_token: String,
+    ) {
+        self.settings.notify(WorkerEvent::Started { context: &context });
         let began = Instant::now();
         let (close, closing) = watch::channel(false);
         let mut lines = pin!(context.send_lines(closing));
         let outcome = {
             let called = context.clone();
-            let mut attempt: Pin<Box<_>> = Box::pin(caught(async move { handler(input, called).await }));
+            let mut attempt: Pin<Box<_>> = Box::pin(catch_panic(async move { handler(input, called).await }));
             let stopped = async {
                 context.stopped().await;
                 sleep(self.settings.cancel_grace).await;
@@ -324,52 +329,56 @@ impl Session {
             tokio::select! {
                 outcome = &mut attempt => Some(outcome),
                 () = stopped => None,
-                // It ends only when it is closed.
+                // Never happens here: the sender of lines returns only after `close`.
                 () = &mut lines => None,
             }
         };
         _ = close.send(true);
-        let told = match (outcome, context.stop()) {
+        let reported = match (outcome, context.stop()) {
             (Some(outcome), None) => Some(outcome),
-            // What was done all the same is worth knowing; what did not work out is not.
-            (Some(done @ Outcome::Done(_)), Some(_)) => Some(done),
-            (_, Some(Stop::Leaving)) => Some(Outcome::Not(super::Error::snooze(Duration::ZERO))),
-            (_, Some(Stop::Unwanted)) | (None, None) => None,
+            // A result is reported although the handler was told to stop; an error is not.
+            (Some(done @ HandlerOutcome::Done(_)), Some(_)) => Some(done),
+            (_, Some(StopReason::Draining)) => Some(HandlerOutcome::Error(super::Error::snooze(Duration::ZERO))),
+            (_, Some(StopReason::Cancelled)) | (None, None) => None,
         };
-        _ = timeout(LAST_LINES, lines).await;
-        self.settings.notice(Notice::Ended { context: &context, outcome: &told_as(&told), took: began.elapsed() });
-        self.change(|worker_state| worker_state.finish(&token, told));
+        _ = timeout(FINAL_LINES_TIMEOUT, lines).await;
+        self.settings.notify(WorkerEvent::Ended {
+            context: &context,
+            outcome: &outcome_text(&reported),
+            took: began.elapsed(),
+        });
+        self.update(|worker_state| worker_state.finish(&claim_token, reported));
     }
 
-    /// Lines of a task; what cannot be delivered while it matters is dropped.
-    pub async fn send_lines(&self, task: &str, token: &str, lines: Vec<LogLine>) {
-        let request = LogsRequest { claim_token: token.to_owned(), lines };
-        let mut backoff = Backoff::default();
+    /// Sends log lines of a task. Lines are dropped if the server refuses them, or with this future.
+    pub async fn send_lines(&self, task: &str, claim_token: &str, lines: Vec<LogLine>) {
+        let body = LogsRequest { claim_token: claim_token.to_owned(), lines };
+        let mut backoff = ReconnectBackoff::default();
         loop {
-            let ask = Ask::post(format!("/tasks/{}/logs", segment(task))).json(&request);
-            match self.client.data::<Value>(ask).await {
-                Err(error) if error.is_passing() => sleep(backoff.next()).await,
+            let request = RequestBuilder::post(format!("/tasks/{}/logs", segment(task))).json(&body);
+            match self.client.data::<Value>(request).await {
+                Err(error) if error.is_transient() => sleep(backoff.next()).await,
                 _ => return,
             }
         }
     }
 }
 
-/// In a few words, for whoever watches.
-fn told_as(outcome: &Option<Outcome>) -> String {
+/// The outcome in a few words, for the watcher.
+fn outcome_text(outcome: &Option<HandlerOutcome>) -> String {
     match outcome {
-        Some(Outcome::Done(_)) => "done".to_owned(),
-        Some(Outcome::Not(error)) => error.to_string(),
+        Some(HandlerOutcome::Done(_)) => "done".to_owned(),
+        Some(HandlerOutcome::Error(error)) => error.to_string(),
         None => "stopped".to_owned(),
     }
 }
 
-/// A panic ends its attempt and nothing else.
-async fn caught(attempt: impl Future<Output = Outcome>) -> Outcome {
+/// A panic ends only the attempt.
+async fn catch_panic(attempt: impl Future<Output = HandlerOutcome>) -> HandlerOutcome {
     let mut attempt = pin!(attempt);
     std::future::poll_fn(|task| match catch_unwind(AssertUnwindSafe(|| attempt.as_mut().poll(task))) {
         Ok(polled) => polled,
-        Err(payload) => Polled::Ready(Outcome::panicked(&*payload)),
+        Err(payload) => Polled::Ready(HandlerOutcome::panicked(&*payload)),
     })
     .await
 }

@@ -1,14 +1,13 @@
-//! A desk on which HTTP requests are laid instead of being sent. Whoever plays the part of the network
-//! looks at them as they would go out, and says what comes of each, when it likes.
+//! A fake network for tests: it keeps HTTP requests instead of sending them. The test reads each request as it would be
+//! sent, and decides what the answer is and when it arrives.
 //!
 //! ```text
-//!   engine ──lay──▶ desk ──calls──▶ somebody
-//!          ◀─sink──      ◀─answer──
+//!   engine ──put──▶ fake network ──pending_calls──▶ test
+//!          ◀─sink──              ◀─────answer──────
 //! ```
 //!
-//! Everything before and after the wire is as always: addresses and hosts are checked, headers added,
-//! bodies cut, `Retry-After` read. While a request lies here nothing happens by itself, which is what
-//! `Engine::settled` waits for.
+//! Everything before and after the wire is real: URLs and hosts are checked, headers added, bodies cut, `Retry-After`
+//! read. The engine counts as idle while requests wait here, so `VirtualClock::settled` does not wait for them.
 
 use super::Sink;
 use super::hop::Hop;
@@ -25,10 +24,10 @@ use std::sync::{Arc, Mutex, MutexGuard};
 /// A request as it would be sent.
 #[derive(Clone, Debug)]
 pub struct PendingCall {
-    /// Names it in [`FakeNetwork::answer`]; later calls have larger numbers.
+    /// Identifies the call in [`FakeNetwork::answer`]; later calls have larger numbers.
     pub number: u64,
     pub run: RunId,
-    /// The step's place in the plan, and its name.
+    /// The step's index in the plan, and its key.
     pub index: u32,
     pub step: String,
     pub attempt: u32,
@@ -40,57 +39,57 @@ pub struct PendingCall {
     pub timeout: Span,
 }
 
-/// What came of a request.
+/// The outcome of a request.
 #[derive(Clone, Debug)]
-pub enum Reached {
+pub enum FakeResponse {
     Response {
         status: u16,
         headers: Vec<(String, String)>,
         body: Bytes,
     },
-    /// The network failed, for this reason.
+    /// The network failed with this message.
     Network(String),
-    /// There was no answer within the attempt's time.
+    /// There was no answer within the attempt's timeout.
     Nothing,
 }
 
-/// Serves one engine.
+/// The fake network of one engine.
 #[derive(Default)]
 pub struct FakeNetwork(Mutex<State>);
 
 #[derive(Default)]
 struct State {
-    lying: BTreeMap<u64, (Dispatch, PendingCall)>,
-    /// Calls up to this number have been shown.
+    pending: BTreeMap<u64, (Dispatch, PendingCall)>,
+    /// The test has seen the calls up to this number.
     shown: u64,
     last: u64,
-    /// There once an engine has the desk.
+    /// Set once an engine uses this network.
     engine: Option<(Arc<Clock>, Sink)>,
 }
 
 impl FakeNetwork {
-    /// Requests that were laid here since the last look, in order.
+    /// Requests that arrived since the last call, in order.
     pub fn pending_calls(&self) -> Vec<PendingCall> {
         let mut state = self.lock();
         let last = state.last;
         let shown = std::mem::replace(&mut state.shown, last);
-        state.lying.range(shown + 1..).map(|(_, (_, call))| call.clone()).collect()
+        state.pending.range(shown + 1..).map(|(_, (_, call))| call.clone()).collect()
     }
 
-    /// Says what came of a call after `took`. False when nobody waits for it any more.
-    pub fn answer(&self, number: u64, reached: Reached, took: Span) -> bool {
+    /// Answers a call as if that took `took`. False when the engine no longer waits for it.
+    pub fn answer(&self, number: u64, reached: FakeResponse, took: Span) -> bool {
         let mut state = self.lock();
         let Some((clock, sink)) = state.engine.clone() else { return false };
-        let Some((dispatch, call)) = state.lying.remove(&number) else { return false };
+        let Some((dispatch, call)) = state.pending.remove(&number) else { return false };
         drop(state);
         let result = match reached {
-            Reached::Network(why) => {
+            FakeResponse::Network(why) => {
                 TaskResult::Failed { failure: Failure::new("network", why), retryable: true, retry_after: None, took }
             }
-            Reached::Nothing => TaskResult::TimedOut { message: http::no_answer(call.timeout), took },
-            Reached::Response { status, headers, body } => {
-                let asked = headers.iter().find(|(name, _)| name.eq_ignore_ascii_case("retry-after"));
-                let retry_after = asked.and_then(|(_, text)| http::parse_retry_after(text, clock.now()));
+            FakeResponse::Nothing => TaskResult::TimedOut { message: http::no_answer(call.timeout), took },
+            FakeResponse::Response { status, headers, body } => {
+                let retry_after = headers.iter().find(|(name, _)| name.eq_ignore_ascii_case("retry-after"));
+                let retry_after = retry_after.and_then(|(_, text)| http::parse_retry_after(text, clock.now()));
                 let pair = |(name, value): (String, String)| Pair {
                     name: name.to_ascii_lowercase(),
                     value,
@@ -104,20 +103,20 @@ impl FakeNetwork {
         true
     }
 
-    /// How many lie here.
+    /// How many requests wait for an answer.
     pub(super) fn len(&self) -> usize {
-        self.lock().lying.len()
+        self.lock().pending.len()
     }
 
-    /// Results go to this engine from now on.
+    /// Connects the network to an engine.
     pub(super) fn open(&self, clock: Arc<Clock>, sink: Sink) {
         self.lock().engine = Some((clock, sink));
     }
 
-    /// Takes a request, or hands back what came of one that could not be sent.
+    /// Takes a request; answers at once if it is invalid and could not be sent.
     pub(super) fn put(&self, dispatch: Dispatch) -> Option<(Dispatch, TaskResult)> {
         let Work::Http(request) = &dispatch.work else {
-            unreachable!("only HTTP work is laid here, see `Executors::execute`")
+            unreachable!("only HTTP work comes here, see `Executors::execute`")
         };
         let hop = match Hop::first(request, &dispatch) {
             Ok(hop) => hop,
@@ -142,12 +141,12 @@ impl FakeNetwork {
             body: hop.body,
             timeout: request.timeout,
         };
-        state.lying.insert(call.number, (dispatch, call));
+        state.pending.insert(call.number, (dispatch, call));
         None
     }
 
     pub(super) fn abort(&self, run: RunId, fence: u64) {
-        self.lock().lying.retain(|_, (dispatch, _)| (dispatch.run, dispatch.fence) != (run, fence));
+        self.lock().pending.retain(|_, (dispatch, _)| (dispatch.run, dispatch.fence) != (run, fence));
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {

@@ -1,5 +1,5 @@
-//! One request of an attempt as it will be sent, and the one a redirect makes of it. No I/O: every address
-//! is checked here before anything is sent to it, the first one and each one a server points to.
+//! One HTTP request of an attempt as it will be sent, and the next request after a redirect. No I/O. Every URL is
+//! checked here before a request goes to it: the step's own and each redirect target.
 
 use crate::mailbox::Dispatch;
 use bytes::Bytes;
@@ -8,7 +8,7 @@ use kernel::event::Failure;
 use reqwest::Method;
 use url::Url;
 
-/// Another origin must not get what these carry; a name counts if it contains one of them.
+/// Headers that another origin must not get; a header counts if its name contains one of these words.
 const CONFIDENTIAL: &[&str] = &["authorization", "cookie", "signature", "api-key", "apikey", "token", "secret"];
 
 #[derive(Clone, Debug)]
@@ -17,12 +17,12 @@ pub struct Hop {
     pub url: Url,
     pub headers: Vec<(String, String)>,
     pub body: Option<Bytes>,
-    /// It, or one before it, left the origin of the step: it is not signed any more.
+    /// This request or one before it left the step's origin, so it is no longer signed.
     pub has_left: bool,
 }
 
 impl Hop {
-    /// What the step asked for.
+    /// The step's own request.
     pub fn first(request: &Request, dispatch: &Dispatch) -> Result<Hop, Failure> {
         let invalid = |why: String| Failure::new("invalid_url", why);
         let url = Url::parse(&request.url).map_err(|e| invalid(format!("`{}`: {e}", request.url)))?;
@@ -41,7 +41,7 @@ impl Hop {
         Ok(hop)
     }
 
-    /// What to send where an answer with `status` and `location` points to.
+    /// The next request after a redirect with `status` and `location`.
     pub fn redirected(mut self, status: u16, location: &str, allow_hosts: &[String]) -> Result<Hop, Failure> {
         let invalid = |why: String| Failure::new("invalid_redirect", format!("a redirect was not followed: {why}"));
         let url = self.url.join(location).map_err(|e| invalid(format!("`{}`: {e}", shown(location))))?;
@@ -72,12 +72,12 @@ impl Hop {
     }
 }
 
-/// Does this status point elsewhere? (300 leaves a choice, 304 and others mean something else.)
+/// Is this status a redirect? (300 leaves a choice, 304 and others mean something else.)
 pub fn is_redirect(status: u16) -> bool {
     matches!(status, 301 | 302 | 303 | 307 | 308)
 }
 
-/// As much of an address as a message can take.
+/// A URL, cut to fit into a message.
 pub fn shown(address: &str) -> String {
     match address.char_indices().nth(200) {
         Some((end, _)) => format!("{}…", &address[..end]),
@@ -143,7 +143,7 @@ mod tests {
     const ENGINES: &str = "idempotency-key x-onward-run x-onward-attempt";
 
     #[test]
-    fn t4_only_http_addresses_without_names_are_called() {
+    fn t4_only_http_urls_without_credentials_are_called() {
         for (url, code) in [
             ("http://h/x", ""),
             ("HTTPS://H:8443", ""),
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn t3_a_redirect_changes_what_it_must() {
+    fn t3_a_redirect_changes_method_body_and_headers_by_status() {
         let all = format!("authorization cookie x-hub-signature x-api-key x-auth-token accept content-type {ENGINES}");
         let bare = format!("authorization cookie x-hub-signature x-api-key x-auth-token accept {ENGINES}");
         for (method, status, then, headers) in [
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn t3_another_origin_gets_no_secrets_and_they_do_not_come_back() {
+    fn t3_confidential_headers_are_dropped_at_another_origin_for_good() {
         for location in ["http://i/", "https://h/", "http://h:8080/", "//i/", "http://h.i/"] {
             let hop = first(request("POST", "http://h/")).unwrap();
             let next = hop.redirected(307, location, &[]).unwrap();
@@ -205,11 +205,11 @@ mod tests {
             assert!(back.has_left && names(&back) == format!("accept content-type {ENGINES}"));
         }
         let same = first(request("POST", "http://h/")).unwrap().redirected(307, "http://H:80/x", &[]).unwrap();
-        assert!(!same.has_left, "the same origin, written otherwise");
+        assert!(!same.has_left, "the same origin, written differently");
     }
 
     #[test]
-    fn t3_a_redirect_is_checked_like_the_first_address() {
+    fn t3_a_redirect_target_is_checked_like_the_first_url() {
         for (location, code) in [
             ("ftp://h/", "invalid_redirect"),
             ("file:///etc/passwd", "invalid_redirect"),

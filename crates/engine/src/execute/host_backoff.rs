@@ -1,13 +1,13 @@
-//! Hosts that are down: what is not worth trying now. Each organisation has its own opinion of a host, made of
-//! what its own requests met. Time is an argument; nothing here waits, sends or decides what a step comes to.
+//! Circuit breaker for hosts that are down, per organisation and origin. Time is an argument: nothing here waits, sends
+//! or decides the outcome of a step.
 //!
-//! A host is down after [`FAILURES`] failures in a row that came from [`RUNS`] different runs: one run with a
-//! quick retry policy finds out for itself and is never slowed down. A down host is left alone for a while,
-//! then one request goes to see (the probe), while the others come back later; its failure doubles the
-//! while, any answer that is not a failure ends it. Probes are real attempts of real steps and are charged
-//! as such, so they go round: a step that has probed lets others go first.
+//! A host counts as down after [`FAILURES`] failures in a row from [`RUNS`] different runs. So a single run with a
+//! quick retry policy is never slowed down by its own failures. Requests to a down host are blocked for a while. Then
+//! one request goes out as a probe, and the others are blocked a little longer. A failed probe doubles the block; any
+//! response that is not a failure ends it. Probes are attempts of real steps and are charged as such, so steps take
+//! turns: a step that has probed lets others go first.
 //!
-//! Apart from that, a host that says `Retry-After` is taken at its word for the other runs, for a minute at most.
+//! Independent of that, a `Retry-After` of a host blocks the other runs too, for a minute at most.
 
 use kernel::{OrgId, RunId, Span, Timestamp};
 use std::collections::{BTreeMap, HashMap};
@@ -16,20 +16,20 @@ const FAILURES: u32 = 8;
 const RUNS: usize = 3;
 const BLOCK_MIN: Span = Span::from_secs(5);
 const BLOCK_MAX: Span = Span::from_secs(300);
-/// Whoever comes while a probe is out comes back after this, or after as long as the probe has been out.
+/// A request that comes while a probe is under way is blocked for this long, or for as long as the probe has taken.
 const AGAIN: Span = Span::from_secs(1);
-/// How long after a block others go before a step that has probed already.
-const COURTESY: Span = Span::from_secs(2);
-/// Steps remembered to have probed.
+/// How long after a block other steps go before a step that has already probed.
+const PROBED_WAIT: Span = Span::from_secs(2);
+/// Steps that are remembered to have probed.
 const PROBED_MAX: usize = 256;
 const RETRY_AFTER_MAX: Span = Span::from_secs(60);
-/// Hosts remembered; beyond this the one that was not heard of for longest is forgotten.
+/// Hosts remembered; when the table is full, the least recently used one is dropped.
 const HOSTS_MAX: usize = 10_000;
 
 /// An organisation and an origin: scheme, host and port.
 pub type HostKey = (OrgId, String);
 
-/// Who wants to send something.
+/// The attempt that sends a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sender {
     pub run: RunId,
@@ -37,16 +37,16 @@ pub struct Sender {
     pub fence: u64,
 }
 
-/// What a request met, as far as it says something about the host.
+/// What a response, or its absence, says about the host.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Response {
-    /// The network failed, nothing came in time, or a gateway said that nobody is behind it.
+pub struct HostResponse {
+    /// The network failed, no response came in time, or a gateway answered that it cannot reach the host.
     pub is_failure: bool,
-    /// Asked to come back later, with 429 or 503.
+    /// From a 429 or 503 response.
     pub retry_after: Option<Span>,
 }
 
-/// Why not now.
+/// Why a request is not sent, and until when.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Blocked {
     pub until: Timestamp,
@@ -62,38 +62,38 @@ pub enum BlockReason {
 #[derive(Default)]
 pub struct HostBackoff {
     hosts: HashMap<HostKey, Host>,
-    /// From the longest not heard of to the latest.
+    /// From the least to the most recently used.
     by_use: BTreeMap<u64, HostKey>,
     uses: u64,
 }
 
-/// A host with nothing to remember has no entry.
+/// A host without failures and without `Retry-After` has no entry.
 #[derive(Default)]
 struct Host {
-    /// In a row.
+    /// Failures in a row.
     failures: u32,
     /// Different runs among them, at most [`RUNS`].
     runs: Vec<RunId>,
     down: Option<Outage>,
-    /// Asked everybody but this run to wait until then.
-    asked: Option<(Timestamp, RunId)>,
+    /// From `Retry-After`: all runs but this one wait until then. That run has its own retry delay.
+    retry_after: Option<(Timestamp, RunId)>,
     used: u64,
 }
 
 struct Outage {
     block: Span,
     until: Timestamp,
-    /// Who is out to see, and since when.
+    /// The probe under way, and since when.
     probe: Option<(Sender, Timestamp)>,
     probed: Vec<(RunId, u32)>,
 }
 
 impl HostBackoff {
-    /// May this request be sent now? If so, say afterwards what it [met](Self::met), or that it was
-    /// [given up](Self::given_up).
+    /// May this request be sent now? If so, call [`record_response`](Self::record_response) or
+    /// [`record_abandoned`](Self::record_abandoned) afterwards.
     pub fn admit(&mut self, key: &HostKey, sender: Sender, now: Timestamp) -> Result<(), Blocked> {
         let Some(host) = self.hosts.get_mut(key) else { return Ok(()) };
-        if let Some((until, _)) = host.asked.filter(|(until, run)| now < *until && *run != sender.run) {
+        if let Some((until, _)) = host.retry_after.filter(|(until, run)| now < *until && *run != sender.run) {
             return Err(Blocked { until, why: BlockReason::AskedToWait });
         }
         let why = BlockReason::Outage { failures: host.failures };
@@ -102,7 +102,7 @@ impl HostBackoff {
             down.until
         } else if let Some((_, since)) = down.probe {
             now.after(AGAIN.max(now.since(since)))
-        } else if down.probed.contains(&(sender.run, sender.step)) && now < down.until.after(COURTESY) {
+        } else if down.probed.contains(&(sender.run, sender.step)) && now < down.until.after(PROBED_WAIT) {
             now.after(AGAIN)
         } else {
             down.probe = Some((sender, now));
@@ -111,28 +111,28 @@ impl HostBackoff {
         Err(Blocked { until, why })
     }
 
-    /// What an admitted request met.
-    pub fn record_response(&mut self, key: &HostKey, sender: Sender, record_response: Response, now: Timestamp) {
-        let asked = record_response.retry_after.map(|span| span.min(RETRY_AFTER_MAX)).filter(|span| span.0 > 0);
-        if !record_response.is_failure && asked.is_none() && !self.hosts.contains_key(key) {
+    /// Records the response to an admitted request.
+    pub fn record_response(&mut self, key: &HostKey, sender: Sender, response: HostResponse, now: Timestamp) {
+        let retry_after = response.retry_after.map(|span| span.min(RETRY_AFTER_MAX)).filter(|span| span.0 > 0);
+        if !response.is_failure && retry_after.is_none() && !self.hosts.contains_key(key) {
             return;
         }
         let host = self.touch(key);
-        match record_response.is_failure {
+        match response.is_failure {
             true => host.fail(sender, now),
-            false => *host = Host { asked: host.asked, used: host.used, ..Default::default() },
+            false => *host = Host { retry_after: host.retry_after, used: host.used, ..Default::default() },
         }
-        if let Some(span) = asked {
+        if let Some(span) = retry_after {
             let until = now.after(span);
-            host.asked = Some((host.asked.map_or(until, |(earlier, _)| earlier.max(until)), sender.run));
+            host.retry_after = Some((host.retry_after.map_or(until, |(earlier, _)| earlier.max(until)), sender.run));
         }
-        host.asked = host.asked.filter(|(until, _)| now < *until);
-        if host.failures == 0 && host.asked.is_none() {
+        host.retry_after = host.retry_after.filter(|(until, _)| now < *until);
+        if host.failures == 0 && host.retry_after.is_none() {
             self.forget(key);
         }
     }
 
-    /// An admitted request ended without meeting anything: its run was cancelled.
+    /// An admitted request ended without a response: its run was cancelled.
     pub fn record_abandoned(&mut self, key: &HostKey, sender: Sender) {
         if let Some(down) = self.hosts.get_mut(key).and_then(|host| host.down.as_mut()) {
             down.probe = down.probe.filter(|(probe, _)| *probe != sender);
@@ -179,7 +179,7 @@ impl Host {
                 }
                 down.probed.push((sender.run, sender.step));
             }
-            // Sent before the host was known to be down; it says nothing new.
+            // The request was sent before the host was known to be down.
             Some(_) => {}
             None if self.failures >= FAILURES && self.runs.len() >= RUNS => {
                 let until = now.after(BLOCK_MIN);
@@ -195,8 +195,8 @@ mod tests {
     use super::*;
 
     const START: Timestamp = Timestamp(1_000_000_000);
-    const FAILURE: Response = Response { is_failure: true, retry_after: None };
-    const FINE: Response = Response { is_failure: false, retry_after: None };
+    const FAILURE: HostResponse = HostResponse { is_failure: true, retry_after: None };
+    const FINE: HostResponse = HostResponse { is_failure: false, retry_after: None };
 
     fn key() -> HostKey {
         (OrgId::DEFAULT, "http://h:80".to_owned())
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn a_down_host_is_left_alone_longer_and_longer() {
+    fn each_failed_probe_doubles_the_block() {
         let mut hosts = down();
         let mut now = 0;
         for block in [5, 10, 20, 40, 80, 160, 300, 300] {
@@ -245,17 +245,17 @@ mod tests {
             assert_eq!(until(hosts.admit(&key(), sender(9, 9), at(now + block - 1))), Some(now + block));
             now += block;
             let probe = sender(now as u8, now as u32);
-            assert_eq!(hosts.admit(&key(), probe, at(now)), Ok(()), "one goes to see");
-            assert_eq!(until(hosts.admit(&key(), sender(9, 9), at(now))), Some(now + 1), "the others come back");
-            assert_eq!(until(hosts.admit(&key(), sender(9, 9), at(now + 4))), Some(now + 8), "and not every second");
+            assert_eq!(hosts.admit(&key(), probe, at(now)), Ok(()), "one request probes");
+            assert_eq!(until(hosts.admit(&key(), sender(9, 9), at(now))), Some(now + 1), "the others are blocked");
+            assert_eq!(until(hosts.admit(&key(), sender(9, 9), at(now + 4))), Some(now + 8), "and longer with time");
             hosts.record_response(&key(), probe, FAILURE, at(now));
         }
         let other = (OrgId(2), key().1);
-        assert_eq!(hosts.admit(&other, sender(9, 9), at(now)), Ok(()), "another organisation finds out for itself");
+        assert_eq!(hosts.admit(&other, sender(9, 9), at(now)), Ok(()), "another organisation has its own state");
     }
 
     #[test]
-    fn an_answer_ends_it() {
+    fn a_response_ends_the_outage() {
         let mut hosts = down();
         assert_eq!(hosts.admit(&key(), sender(1, 1), at(5)), Ok(()));
         hosts.record_response(&key(), sender(1, 1), FINE, at(6));
@@ -269,11 +269,11 @@ mod tests {
     }
 
     #[test]
-    fn a_probe_that_was_given_up_is_replaced() {
+    fn an_abandoned_probe_is_replaced() {
         let mut hosts = down();
         assert_eq!(hosts.admit(&key(), sender(1, 1), at(5)), Ok(()));
         hosts.record_abandoned(&key(), sender(1, 2));
-        assert_eq!(until(hosts.admit(&key(), sender(2, 1), at(5))), Some(6), "it was not that one");
+        assert_eq!(until(hosts.admit(&key(), sender(2, 1), at(5))), Some(6), "another attempt was the probe");
         hosts.record_abandoned(&key(), sender(1, 1));
         assert_eq!(hosts.admit(&key(), sender(2, 1), at(5)), Ok(()));
     }
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn probes_go_round() {
+    fn steps_take_turns_at_probing() {
         let mut hosts = down();
         let (a, b) = (sender(1, 1), sender(2, 2));
         hosts.admit(&key(), a, at(5)).unwrap();
@@ -301,19 +301,15 @@ mod tests {
     }
 
     #[test]
-    fn retry_after_holds_for_the_other_runs_and_a_minute() {
+    fn retry_after_blocks_other_runs_for_at_most_a_minute() {
         for (asked, blocked) in [(10, Some(10)), (3_600, Some(60)), (0, None)] {
             let mut hosts = HostBackoff::default();
-            let record_response = Response { is_failure: false, retry_after: Some(Span::from_secs(asked)) };
-            hosts.record_response(&key(), sender(1, 0), record_response, START);
-            assert_eq!(hosts.admit(&key(), sender(1, 5), START), Ok(()), "its own run was told itself");
+            let response = HostResponse { is_failure: false, retry_after: Some(Span::from_secs(asked)) };
+            hosts.record_response(&key(), sender(1, 0), response, START);
+            assert_eq!(hosts.admit(&key(), sender(1, 5), START), Ok(()), "its own run has its own retry delay");
             assert_eq!(until(hosts.admit(&key(), sender(2, 0), START)), blocked, "{asked}");
             hosts.record_response(&key(), sender(1, 0), FINE, at(1));
-            assert_eq!(
-                until(hosts.admit(&key(), sender(2, 0), at(1))),
-                blocked,
-                "an answer to another does not end it"
-            );
+            assert_eq!(until(hosts.admit(&key(), sender(2, 0), at(1))), blocked, "another response does not end it");
             assert_eq!(hosts.admit(&key(), sender(2, 0), at(60)), Ok(()));
             hosts.record_response(&key(), sender(2, 0), FINE, at(60));
             assert!(hosts.hosts.is_empty());
@@ -321,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn the_table_has_an_end() {
+    fn the_table_is_bounded() {
         let mut hosts = down();
         for i in 0..HOSTS_MAX as u32 + 5 {
             hosts.record_response(&(OrgId(7), format!("http://h{i}:80")), sender(1, 0), FAILURE, START);
@@ -330,7 +326,7 @@ mod tests {
             }
         }
         assert_eq!((hosts.hosts.len(), hosts.by_use.len()), (HOSTS_MAX, HOSTS_MAX));
-        assert!(hosts.hosts.contains_key(&key()), "what is heard of stays");
+        assert!(hosts.hosts.contains_key(&key()), "a recently used host stays");
         assert!(!hosts.hosts.contains_key(&(OrgId(7), "http://h0:80".to_owned())));
     }
 }

@@ -1,8 +1,8 @@
-//! HTTP steps. One deadline covers connecting, waiting, reading and every redirect, so that no server,
-//! however slow, large or broken, holds a step longer than its timeout. What comes back is reported, not judged.
+//! The HTTP exchange of a step. One deadline covers connecting, waiting, reading and every redirect, so that no server,
+//! however slow or broken, takes longer than the step's timeout. The response is reported; the kernel judges it.
 
 use super::hop::{Hop, is_redirect, shown};
-use super::host_backoff::Response;
+use super::host_backoff::HostResponse;
 use crate::secret::Signer;
 use bytes::{Bytes, BytesMut};
 use kernel::advance::{Request, TaskResult};
@@ -10,15 +10,15 @@ use kernel::event::{Failure, Pair};
 use kernel::{Payload, Span, Timestamp};
 use std::time::{Duration, Instant};
 
-/// Responses are cut here.
+/// Longer response bodies are truncated.
 pub const BODY_MAX: usize = 262_144;
 /// Headers kept of a response, and bytes kept of each.
 const HEADERS_MAX: usize = 64;
 const HEADER_MAX: usize = 8 * 1024;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The client every step shares. Redirects are followed here or not at all, proxies of the environment are
-/// not ours.
+/// The client that all steps share. It follows no redirects, because [`follow`] checks each one, and ignores the proxy
+/// variables of the environment.
 pub fn client() -> Result<reqwest::Client, String> {
     let _ = rustls::crypto::ring::default_provider().install_default();
     let builder = || {
@@ -28,7 +28,7 @@ pub fn client() -> Result<reqwest::Client, String> {
             .connect_timeout(CONNECT_TIMEOUT)
             .user_agent(concat!("onward/", env!("CARGO_PKG_VERSION")))
     };
-    // A machine without a certificate store gets the well-known roots instead of no client at all.
+    // On a machine without a certificate store the client falls back to the built-in root certificates.
     builder().build().or_else(|_| builder().tls_backend_preconfigured(known_roots()).build()).map_err(|e| e.to_string())
 }
 
@@ -37,29 +37,29 @@ fn known_roots() -> rustls::ClientConfig {
     rustls::ClientConfig::builder().with_root_certificates(roots).with_no_client_auth()
 }
 
-/// Sends a step's request, follows where it is redirected to, and reports what came of it. `met` is told
-/// what became of each request, with the origin it was sent to.
+/// Sends a step's request, follows its redirects, and answers the result. `on_response` is called for each request that
+/// was sent, with its origin.
 pub async fn perform(
     client: &reqwest::Client,
     signer: Option<&Signer>,
     request: &Request,
     first: Hop,
-    met: &(dyn Fn(&str, Response) + Sync),
+    on_response: &(dyn Fn(&str, HostResponse) + Sync),
 ) -> TaskResult {
     let started = Instant::now();
     let took = || Span(started.elapsed().as_micros() as u64);
     let limit = Duration::from_micros(request.timeout.0);
     let mut origin = first.origin();
-    let following = follow(client, signer, request, first, &mut origin, met);
+    let following = follow(client, signer, request, first, &mut origin, on_response);
     let outcome = tokio::time::timeout(limit, following).await;
-    let broken = Response { is_failure: true, retry_after: None };
+    let no_response = HostResponse { is_failure: true, retry_after: None };
     match outcome {
         Err(_) => {
-            met(&origin, broken);
+            on_response(&origin, no_response);
             TaskResult::TimedOut { message: no_answer(request.timeout), took: took() }
         }
-        Ok(Err(Stop::Network(error))) => {
-            met(&origin, broken);
+        Ok(Err(NoResponse::Network(error))) => {
+            on_response(&origin, no_response);
             TaskResult::Failed {
                 failure: Failure::new("network", reason(&error)),
                 retryable: true,
@@ -67,67 +67,67 @@ pub async fn perform(
                 took: took(),
             }
         }
-        Ok(Err(Stop::Final(failure))) => {
+        Ok(Err(NoResponse::Final(failure))) => {
             TaskResult::Failed { failure, retryable: false, retry_after: None, took: took() }
         }
         Ok(Ok(answer)) => {
             let Answer { status, headers, body, retry_after } = answer;
-            met(&origin, judged(status, retry_after));
+            on_response(&origin, host_response(status, retry_after));
             TaskResult::Response { status, headers, body, retry_after, took: took() }
         }
     }
 }
 
-/// What is said of an attempt that ran out of time.
+/// The message for an attempt that ran out of time.
 pub fn no_answer(limit: Span) -> String {
     format!("no complete answer within {limit}")
 }
 
-/// Why there is no answer.
-enum Stop {
+/// Why there is no response.
+enum NoResponse {
     Network(reqwest::Error),
-    /// Trying again would not help.
+    /// A retry would not help.
     Final(Failure),
 }
 
-impl From<reqwest::Error> for Stop {
+impl From<reqwest::Error> for NoResponse {
     fn from(error: reqwest::Error) -> Self {
-        Stop::Network(error)
+        NoResponse::Network(error)
     }
 }
 
-/// What a status says about the host. A gateway's 502, 503 and 504 say that nobody is behind it; any other
-/// status, whatever it means for the step, comes from a host that lives.
-fn judged(status: u16, retry_after: Option<Span>) -> Response {
-    Response {
+/// What a status says about the host. With 502, 503 and 504 a gateway says that it cannot reach the host. Any other
+/// status, whatever it means for the step, comes from a host that is up.
+fn host_response(status: u16, retry_after: Option<Span>) -> HostResponse {
+    HostResponse {
         is_failure: matches!(status, 502..=504),
         retry_after: retry_after.filter(|_| matches!(status, 429 | 503)),
     }
 }
 
-/// Sends hop after hop until an answer is not a redirect. `origin` is always that of the hop under way.
+/// Sends request after request until a response is not a redirect. `origin` is always that of the current request.
 async fn follow(
     client: &reqwest::Client,
     signer: Option<&Signer>,
     request: &Request,
     mut hop: Hop,
     origin: &mut String,
-    met: &(dyn Fn(&str, Response) + Sync),
-) -> Result<Answer, Stop> {
+    on_response: &(dyn Fn(&str, HostResponse) + Sync),
+) -> Result<Answer, NoResponse> {
     let mut left = request.redirects;
     loop {
-        let response = client.execute(build(client, signer, &hop).map_err(Stop::Final)?).await?;
+        let response = client.execute(build(client, signer, &hop).map_err(NoResponse::Final)?).await?;
         let status = response.status().as_u16();
         let location = response.headers().get("location").filter(|_| request.redirects > 0 && is_redirect(status));
         let Some(location) = location else { return Ok(read(response).await?) };
         let location = String::from_utf8_lossy(location.as_bytes()).into_owned();
-        met(origin, Response::default());
+        on_response(origin, HostResponse::default());
         if left == 0 {
             let message = format!("more than {} redirects, the last one to `{}`", request.redirects, shown(&location));
-            return Err(Stop::Final(Failure::new("too_many_redirects", message)));
+            return Err(NoResponse::Final(Failure::new("too_many_redirects", message)));
         }
         left -= 1;
-        hop = hop.redirected(status, &location, &request.allow_hosts).map_err(Stop::Final)?;
+        hop = hop.redirected(status, &location, &request.allow_hosts).map_err(NoResponse::Final)?;
         *origin = hop.origin();
     }
 }
@@ -142,7 +142,7 @@ fn build(client: &reqwest::Client, signer: Option<&Signer>, hop: &Hop) -> Result
     }
     match &hop.body {
         Some(bytes) => builder = builder.body(bytes.clone()),
-        // Some servers refuse such a request unless it says that nothing follows.
+        // Some servers refuse such a request without a content length.
         None if matches!(hop.method.as_str(), "POST" | "PUT" | "PATCH") => {
             builder = builder.header("content-length", "0");
         }
@@ -178,7 +178,7 @@ async fn read(mut response: reqwest::Response) -> Result<Answer, reqwest::Error>
     Ok(Answer { status, headers, body: kept(body.freeze()), retry_after })
 }
 
-/// What is kept of a body.
+/// The response body as it is stored: typed, and truncated to [`BODY_MAX`].
 pub fn kept(mut body: Bytes) -> Payload {
     if body.len() <= BODY_MAX {
         return Payload::sniff(body);
@@ -187,7 +187,7 @@ pub fn kept(mut body: Bytes) -> Payload {
     Payload { len: body.len() as u64, inline: body, text: true, truncated: true, ..Default::default() }
 }
 
-/// Seconds, or a date.
+/// Reads a `Retry-After` header: seconds, or a date.
 pub fn parse_retry_after(text: &str, now: Timestamp) -> Option<Span> {
     if let Ok(seconds) = text.trim().parse::<u64>() {
         return Some(Span::from_secs(seconds));
@@ -196,7 +196,7 @@ pub fn parse_retry_after(text: &str, now: Timestamp) -> Option<Span> {
     Some(Timestamp(date.timestamp().as_microsecond()).since(now))
 }
 
-/// The innermost cause says most: "connection refused" rather than "error sending request".
+/// The innermost cause is the most useful: "connection refused" rather than "error sending request".
 fn reason(error: &reqwest::Error) -> String {
     let mut cause: &dyn std::error::Error = error;
     while let Some(next) = cause.source() {

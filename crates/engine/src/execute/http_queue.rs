@@ -1,12 +1,12 @@
-//! HTTP work on its way out: it stands in [`HttpQueue`] until there is room, is held back while its host is down,
-//! and is then sent beside the loop. Everything that waits here is durable as a `Started` event without an
-//! outcome, so losing this memory loses nothing.
+//! The queue of HTTP requests. An attempt waits in [`HttpQueue`] until the limits allow it, goes back to the run if its
+//! host is down, and is otherwise sent beside the engine loop. Each attempt here is durable as a `Started` event
+//! without an outcome, so a crash loses none of them.
 
 use super::Sink;
 use super::fair_queue::{FairQueue, HttpQueuePosition};
 use super::fake_network::FakeNetwork;
 use super::hop::Hop;
-use super::host_backoff::{BlockReason, Blocked, HostBackoff, HostKey, Response, Sender};
+use super::host_backoff::{BlockReason, Blocked, HostBackoff, HostKey, HostResponse, Sender};
 use super::http;
 use crate::clock::Clock;
 use crate::mailbox::Dispatch;
@@ -19,7 +19,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use store::crash::{self, Point};
 use tokio::sync::oneshot;
 
-/// HTTP requests under way at once; more wait their turn.
+/// HTTP requests under way at once; more wait in the queue.
 const TOTAL_MAX: usize = 512;
 
 /// How requests are sent.
@@ -27,47 +27,47 @@ const TOTAL_MAX: usize = 512;
 pub struct HttpOptions {
     /// Signs every request.
     pub signer: Option<Signer>,
-    /// Requests of one organisation under way at once; `None` for no limit but the one all share.
+    /// Requests of one organisation under way at once; `None` for no limit but the total.
     pub per_organisation: Option<usize>,
-    /// Nothing is sent: requests are laid here instead. They do not stand in line, are not held back for
-    /// hosts that are down, are not signed and follow no redirects.
+    /// For tests: requests go here instead of the network. They do not queue, are not blocked for hosts that are down,
+    /// are not signed and follow no redirects.
     pub fake_network: Option<Arc<FakeNetwork>>,
 }
 
 /// An attempt: the run and its fence.
 type Id = (RunId, u64);
 
-/// HTTP attempts that wait for room, and those that have it.
+/// HTTP attempts that wait to be sent, and those under way.
 pub struct HttpQueue(Mutex<State>);
 
 struct State {
     fair_queue: FairQueue<Id, Dispatch>,
-    /// Dropping the sender calls the attempt off.
-    going: HashMap<Id, oneshot::Sender<()>>,
+    /// Dropping the sender aborts the attempt.
+    under_way: HashMap<Id, oneshot::Sender<()>>,
     is_sending: bool,
-    /// Nothing is sent any more.
+    /// No further request is sent.
     is_closed: bool,
 }
 
 impl HttpQueue {
     pub fn new(options: &HttpOptions) -> HttpQueue {
         let fair_queue = FairQueue::new(TOTAL_MAX, options.per_organisation.unwrap_or(TOTAL_MAX));
-        HttpQueue(Mutex::new(State { fair_queue, going: HashMap::new(), is_sending: false, is_closed: false }))
+        HttpQueue(Mutex::new(State { fair_queue, under_way: HashMap::new(), is_sending: false, is_closed: false }))
     }
 
-    /// Nothing is sent from now on. What has not been sent is handed back, for another process to send.
+    /// Stops sending. Attempts that were not sent are returned as blocked, so that the next process sends them.
     pub fn close(&self) -> Vec<(Dispatch, TaskResult)> {
         let mut state = self.lock();
         state.is_closed = true;
-        state.fair_queue.withdraw_all().into_iter().map(hand_back).collect()
+        state.fair_queue.withdraw_all().into_iter().map(not_sent).collect()
     }
 
-    /// Where an attempt waits for room; `None` when it does not.
+    /// The position of a waiting attempt; `None` if it does not wait.
     pub fn position(&self, run: RunId, fence: u64) -> Option<HttpQueuePosition> {
         self.lock().fair_queue.position((run, fence))
     }
 
-    /// How many wait for room.
+    /// How many attempts wait.
     pub fn waiting(&self) -> usize {
         self.lock().fair_queue.waiting()
     }
@@ -107,12 +107,12 @@ impl HttpSender {
         }))
     }
 
-    /// Takes a place in the line, or hands the work back when the line is closed.
+    /// Queues an attempt, or returns it as blocked when the queue is closed.
     pub fn enter(self: &Arc<Self>, dispatch: Dispatch) -> Option<(Dispatch, TaskResult)> {
         {
             let mut state = self.queue.lock();
             if state.is_closed {
-                return Some(hand_back(dispatch));
+                return Some(not_sent(dispatch));
             }
             state.fair_queue.enter(dispatch.org, (dispatch.run, dispatch.fence), dispatch);
         }
@@ -120,16 +120,16 @@ impl HttpSender {
         None
     }
 
-    /// Nobody wants the result any more: it leaves the line, or its connection is dropped.
+    /// Drops an attempt whose result is no longer needed: it leaves the queue, or its connection is closed.
     pub fn abort(&self, run: RunId, fence: u64) {
         let mut state = self.queue.lock();
         if !state.fair_queue.withdraw((run, fence)) {
-            state.going.remove(&(run, fence));
+            state.under_way.remove(&(run, fence));
         }
     }
 
-    /// Sends whatever there is room for. Only one call does so at a time, and never inside itself: a
-    /// runtime that shuts down drops what it is given at once, which makes room for the next, and so on.
+    /// Sends every attempt that the limits allow. Only one call does so at a time, and it is not recursive: a runtime
+    /// that shuts down drops a spawned attempt at once, whose [`Permit`] would call this again, and so on.
     fn send_next(self: &Arc<Self>) {
         if std::mem::replace(&mut self.queue.lock().is_sending, true) {
             return;
@@ -140,22 +140,22 @@ impl HttpSender {
                 state.is_sending = false;
                 return;
             };
-            let (abort, cancellations) = oneshot::channel();
-            state.going.insert(id, abort);
+            let (abort, aborted) = oneshot::channel();
+            state.under_way.insert(id, abort);
             drop(state);
-            let room = Permit { of: self.clone(), org: dispatch.org, id };
-            self.runtime.spawn(self.clone().attempt(room, dispatch, cancellations));
+            let permit = Permit { of: self.clone(), org: dispatch.org, id };
+            self.runtime.spawn(self.clone().attempt(permit, dispatch, aborted));
         }
     }
 
-    async fn attempt(self: Arc<Self>, room: Permit, dispatch: Dispatch, cancellations: oneshot::Receiver<()>) {
+    async fn attempt(self: Arc<Self>, permit: Permit, dispatch: Dispatch, aborted: oneshot::Receiver<()>) {
         crash::point(Point::BeforeEffect);
         let result = tokio::select! {
-            _ = cancellations => return,
+            _ = aborted => return,
             result = self.perform(&dispatch) => result,
         };
         crash::point(Point::AfterEffect);
-        drop(room);
+        drop(permit);
         (self.sink)(&dispatch, result);
     }
 
@@ -175,10 +175,10 @@ impl HttpSender {
             return TaskResult::Blocked { until: blocked.until, failure };
         }
         let _visit = HostVisit { of: self, key, sender };
-        let met = |origin: &str, met: Response| {
-            self.host_backoff().record_response(&(org, origin.to_owned()), sender, met, self.clock.now())
+        let on_response = |origin: &str, response: HostResponse| {
+            self.host_backoff().record_response(&(org, origin.to_owned()), sender, response, self.clock.now())
         };
-        http::perform(&self.client, self.signer.as_ref(), request, first, &met).await
+        http::perform(&self.client, self.signer.as_ref(), request, first, &on_response).await
     }
 
     fn host_backoff(&self) -> MutexGuard<'_, HostBackoff> {
@@ -186,7 +186,7 @@ impl HttpSender {
     }
 }
 
-fn hand_back(dispatch: Dispatch) -> (Dispatch, TaskResult) {
+fn not_sent(dispatch: Dispatch) -> (Dispatch, TaskResult) {
     let failure = Failure::new("server_stopping", "the server is being stopped, so nothing was sent");
     (dispatch, TaskResult::Blocked { until: Timestamp::default(), failure })
 }
@@ -200,7 +200,7 @@ fn explain(origin: &str, blocked: Blocked) -> String {
     }
 }
 
-/// Room for one request, given back however its attempt ends.
+/// One active request in the limits, released however its attempt ends.
 struct Permit {
     of: Arc<HttpSender>,
     org: OrgId,
@@ -212,13 +212,13 @@ impl Drop for Permit {
         {
             let mut state = self.of.queue.lock();
             state.fair_queue.leave(self.org);
-            state.going.remove(&self.id);
+            state.under_way.remove(&self.id);
         }
         self.of.send_next();
     }
 }
 
-/// An admitted request. One that ends without having met anything was given up.
+/// An admitted request. If it ends without a response, dropping it reports it as abandoned.
 struct HostVisit<'a> {
     of: &'a HttpSender,
     key: HostKey,

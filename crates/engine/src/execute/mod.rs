@@ -1,7 +1,7 @@
-//! Executors that live in this process: they are given work after it is durable, and bring back what
-//! happened. `noop` and `log` are done on the spot; `http` goes [out](outgoing) beside the mailbox: in turn
-//! ([`fair_queue`]), not to a host that is down ([`host_backoff`]), hop by hop ([`hop`], [`http`]), or it is laid on a
-//! [`fake_network`] for somebody who plays the part of the network.
+//! Built-in executors: they get work after its commit is durable, and report results. `noop` and `log` finish at once.
+//! `http` runs beside the engine loop: a request waits in the [`http_queue`] until its organisation has its turn
+//! ([`fair_queue`]), is held back while its host is down ([`host_backoff`]), and is sent redirect by redirect ([`hop`],
+//! [`http`]). In tests, a [`fake_network`] takes the requests instead.
 
 mod fair_queue;
 pub mod fake_network;
@@ -22,22 +22,22 @@ use kernel::plan::Level;
 use kernel::{RunId, Span};
 use std::sync::Arc;
 
-/// Where results go.
+/// Receives the results of HTTP attempts.
 pub type Sink = Arc<dyn Fn(&Dispatch, TaskResult) + Send + Sync>;
 
 pub struct Executors {
-    way: Way,
+    way: HttpRoute,
     queue: Arc<HttpQueue>,
 }
 
 /// Where HTTP work goes.
-enum Way {
+enum HttpRoute {
     Out(Arc<HttpSender>),
     FakeNetwork(Arc<FakeNetwork>),
 }
 
 impl Executors {
-    /// `queue` is where HTTP work will wait, for others to look at.
+    /// `queue` is where HTTP work waits; `explain` reads positions from it.
     pub fn new(
         runtime: tokio::runtime::Handle,
         options: HttpOptions,
@@ -48,14 +48,14 @@ impl Executors {
         let way = match options.fake_network.clone() {
             Some(fake_network) => {
                 fake_network.open(clock, sink);
-                Way::FakeNetwork(fake_network)
+                HttpRoute::FakeNetwork(fake_network)
             }
-            None => Way::Out(HttpSender::new(runtime, options, queue.clone(), clock, sink)?),
+            None => HttpRoute::Out(HttpSender::new(runtime, options, queue.clone(), clock, sink)?),
         };
         Ok(Executors { way, queue })
     }
 
-    /// Does the work, or sends it on its way. Work that takes no time is answered at once.
+    /// Executes a step. Work that takes no time answers at once; HTTP work answers later, through the [`Sink`].
     pub fn execute(&self, dispatch: Dispatch) -> Option<(Dispatch, TaskResult)> {
         match &dispatch.work {
             Work::Noop => Some((dispatch, TaskResult::Done { body: None, took: Span(0) })),
@@ -65,30 +65,30 @@ impl Executors {
                 Some((dispatch, TaskResult::Done { body: Some(body), took: Span(0) }))
             }
             Work::Http(_) => match &self.way {
-                Way::Out(http_queue) => http_queue.enter(dispatch),
-                Way::FakeNetwork(fake_network) => fake_network.put(dispatch),
+                HttpRoute::Out(http_queue) => http_queue.enter(dispatch),
+                HttpRoute::FakeNetwork(fake_network) => fake_network.put(dispatch),
             },
         }
     }
 
-    /// Attempts that nothing will come of unless somebody outside says so.
+    /// Attempts that wait for a test to answer them on the fake network.
     pub fn held(&self) -> usize {
         match &self.way {
-            Way::Out(_) => 0,
-            Way::FakeNetwork(fake_network) => fake_network.len(),
+            HttpRoute::Out(_) => 0,
+            HttpRoute::FakeNetwork(fake_network) => fake_network.len(),
         }
     }
 
-    /// Nobody wants the result of an attempt any more.
+    /// Drops an attempt whose result is no longer needed.
     pub fn abort(&self, run: RunId, fence: u64) {
         match &self.way {
-            Way::Out(http_queue) => http_queue.abort(run, fence),
-            Way::FakeNetwork(fake_network) => fake_network.abort(run, fence),
+            HttpRoute::Out(http_queue) => http_queue.abort(run, fence),
+            HttpRoute::FakeNetwork(fake_network) => fake_network.abort(run, fence),
         }
     }
 }
 
-/// Once the loop is gone, nobody would record what comes back, so nothing more is sent.
+/// Without the engine loop no result would be recorded, so no further request is sent.
 impl Drop for Executors {
     fn drop(&mut self) {
         drop(self.queue.close());

@@ -1,4 +1,4 @@
-//! Whose turn it is: what the gates decide becomes inputs of runs.
+//! Between runs and concurrency groups: each decision of a group becomes an input of a run.
 
 use super::{Mailbox, QueuedInput};
 use crate::nodes::LEASE;
@@ -7,23 +7,23 @@ use kernel::{Input, OrgId, RunId, Span, WorkflowId};
 use std::collections::HashSet;
 use store::GroupedRun;
 
-/// For how long a run that left its gate is remembered: longer than reading all gates takes.
+/// How long a run that left its group is remembered: longer than a read of all groups takes.
 const LEFT_KEPT: Span = Span::from_secs(30);
 
 impl<T> Mailbox<T> {
-    /// Takes up the gates this node keeps, and those who wait for a workflow that is paused.
+    /// Takes over the groups that this node owns, and the runs that wait for a paused workflow.
     pub(super) fn restore_concurrency_groups(&mut self, paused: Vec<WorkflowId>, mut runs: Vec<GroupedRun>) {
         runs.retain(|row| match &row.concurrency_group {
             Some(concurrency_group) => self.nodes.keeps(&concurrency_group.id),
             None => self.nodes.is_mine(row.run),
         });
-        // What was read is a moment old. Who has left since does not come back; who is being created, or has just been,
-        // may not be among them.
-        self.left.retain(|_, at| self.now.since(*at) < LEFT_KEPT);
-        runs.retain(|row| !self.left.contains_key(&row.run));
+        // The rows are a moment old. A run that has left its group since must not come back, and a run that was created
+        // since may be missing.
+        self.recently_left.retain(|_, at| self.now.since(*at) < LEFT_KEPT);
+        runs.retain(|row| !self.recently_left.contains_key(&row.run));
         let known: HashSet<RunId> = runs.iter().map(|row| row.run).collect();
-        for (run, slot) in &self.slots {
-            let Some(live) = slot.live.as_ref().filter(|_| !known.contains(run)) else { continue };
+        for (run, entry) in &self.runs {
+            let Some(live) = entry.live.as_ref().filter(|_| !known.contains(run)) else { continue };
             if live.run.is_terminal() || live.seq > 0 && self.now.since(live.updated_at) > LEASE {
                 continue;
             }
@@ -34,7 +34,7 @@ impl<T> Mailbox<T> {
                 || concurrency_group.as_ref().is_some_and(|concurrency_group| self.nodes.keeps(&concurrency_group.id))
             {
                 runs.push(GroupedRun {
-                    org: slot.org,
+                    org: entry.org,
                     run: *run,
                     workflow: live.row.workflow,
                     concurrency_group,
@@ -48,29 +48,29 @@ impl<T> Mailbox<T> {
         self.supersede(restored.superseded);
         for (org, run) in restored.refused {
             let input = Input::Cancel { actor: "onward".into(), reason: Queue::Limit.as_str().into() };
-            self.push(org, run, QueuedInput::inside(input));
+            self.push(org, run, QueuedInput::internal(input));
         }
     }
 
-    /// The turn of these runs has come.
+    /// Lets these runs begin.
     pub(super) fn admit(&mut self, runs: Vec<(OrgId, RunId)>) {
         for (org, run) in runs {
-            self.push(org, run, QueuedInput::inside(Input::Admit));
+            self.push(org, run, QueuedInput::internal(Input::Admit));
         }
     }
 
-    /// These runs make room for a newer one.
+    /// Cancels these runs to make room for a newer one.
     pub(super) fn supersede(&mut self, runs: Vec<(OrgId, RunId)>) {
         for (org, run) in runs {
             let input = Input::Cancel { actor: "onward".into(), reason: "superseded".into() };
-            self.push(org, run, QueuedInput::inside(input));
+            self.push(org, run, QueuedInput::internal(input));
         }
     }
 
-    /// A run is over or never came to be: whoever waited for its place may have it.
-    pub(super) fn leave(&mut self, run: RunId) {
+    /// A run has ended or was never created: removes it from its group and admits the next runs.
+    pub(super) fn leave_group(&mut self, run: RunId) {
         if !self.nodes.is_alone() && self.concurrency_groups.is_known(run) {
-            self.left.insert(run, self.now);
+            self.recently_left.insert(run, self.now);
         }
         let admitted = self.concurrency_groups.leave(run);
         self.admit(admitted);

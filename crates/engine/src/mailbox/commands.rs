@@ -1,4 +1,4 @@
-//! What is asked of the mailbox, and what it answers.
+//! The commands of the mailbox and its replies.
 
 use crate::concurrency_groups::QueueStatus;
 use crate::nodes::Nodes;
@@ -14,17 +14,17 @@ use store::{
     WorkerRow,
 };
 
-/// What is asked of the mailbox. `T` is the caller's reply_to: whatever it needs to route the reply.
+/// A command for the mailbox. `T` is the reply channel: what the caller needs to route the reply.
 pub enum Command<T> {
     /// Answers `reply_to` when the run exists, and `ended`, if given, when it has ended.
     Start {
-        start: Box<Start>,
+        start: Box<StartRun>,
         reply_to: T,
         ended: Option<T>,
     },
-    /// Creates runs in one durable write, all of them or none; answers every reply_to.
-    StartAll(Vec<(Start, T)>),
-    /// An input from outside (with a reply_to) or from inside (without).
+    /// Creates an atomic group of runs, all of them or none; answers every `reply_to`.
+    StartAll(Vec<(StartRun, T)>),
+    /// An input from a caller, or without a `reply_to` from the engine itself.
     Give {
         org: OrgId,
         run: RunId,
@@ -37,24 +37,24 @@ pub enum Command<T> {
         run: RunId,
         reply_to: T,
     },
-    /// A run was in memory when the last process died: take it up again.
+    /// A run was in memory when the last process died: reads it again.
     Recover {
         org: OrgId,
         run: RunId,
     },
-    /// Who shares the store.
+    /// The nodes that share the store.
     Nodes(Nodes),
-    /// All runs that were neither parked nor over at some moment after `since`. What is in memory and not among them has
-    /// been moved on by another node. Of those that are this node's it takes up what nobody sees to: all that it
-    /// has not if another node is gone (`is_recovery`), or what it has missed for long.
+    /// All runs that were neither evicted nor ended at some time after `since`. Another node has advanced the runs in
+    /// memory that are not among them. Of the runs that this node owns, it recovers those that no node has in memory:
+    /// all that it does not have if another node is gone (`is_recovery`), else those missing for many sweeps.
     Sweep {
         open: Vec<(OrgId, RunId)>,
         since: Timestamp,
         is_recovery: bool,
     },
-    /// Another node has moved this run on.
+    /// Another node has advanced this run: reads it again.
     Reread(RunId),
-    /// Timers of parked runs that are due soon.
+    /// Timers of evicted runs that are due soon.
     Timers(Vec<Timer>),
     Loaded {
         run: RunId,
@@ -64,24 +64,24 @@ pub enum Command<T> {
         run: RunId,
         result: Result<Vec<(u32, Bytes)>, LoadFailure>,
     },
-    /// What the last process left of gates: paused workflows, and runs that hold a place or wait for one.
+    /// The stored state of concurrency groups: paused workflows, and runs that are in a group or wait for one.
     ConcurrencyGroups {
         paused: Vec<WorkflowId>,
         runs: Vec<GroupedRun>,
     },
-    /// New runs of a workflow wait for their turn, until it is resumed.
+    /// New runs of a workflow are queued until it is resumed.
     PauseWorkflow(WorkflowId),
     ResumeWorkflow(WorkflowId),
-    /// Answers who stands between a run and its turn.
+    /// Answers why a run is queued.
     QueueStatus {
         run: RunId,
         reply_to: T,
     },
-    /// A worker asks for tasks; answered with [`Reply::Claimed`].
+    /// A worker claims tasks; answered with [`Reply::Claimed`].
     Claim(Box<ClaimRequest<T>>),
-    /// The time of a worker's question is up.
+    /// The waiting time of an open claim is over.
     WithdrawClaim(u64),
-    /// The holder of `fence` is alive; answered with [`Reply::Lease`].
+    /// A heartbeat of the holder of `fence`; answered with [`Reply::Lease`].
     Extend {
         org: OrgId,
         run: RunId,
@@ -90,65 +90,65 @@ pub enum Command<T> {
         by: Option<Span>,
         reply_to: T,
     },
-    /// What the last process left of workers, types and tasks that wait.
+    /// The stored workers, types and ready tasks of the last process.
     RestoreTaskQueue {
         queues: Vec<(QueueKey, u64)>,
         types: Vec<TypeRow>,
         workers: Vec<WorkerRow>,
     },
-    /// What is known about a type has changed.
+    /// The registration of a type has changed.
     TypeChanged(Box<TypeRow>),
-    /// Tasks of a lane that wait while their runs are parked; nothing if they could not be read.
+    /// Rows that were read for a key queue; `None` if the read failed.
     Refilled {
         queue: QueueKey,
         rows: Option<Vec<QueuePosition>>,
     },
-    /// Another node has a task for this lane that nobody there takes, or room for one.
+    /// Another node has a ready task for this key queue that no claim there takes, or freed a limit slot of it.
     TaskReadyElsewhere(QueueKey),
-    /// What the store says of workers, and of how many tasks of each type wait.
+    /// The workers of all nodes, and the number of ready tasks of each type, from the store.
     ClusterCounts {
         workers: Vec<WorkerRow>,
         ready: Vec<(OrgId, String, u64)>,
     },
-    /// Types with tasks that wait.
+    /// Types with ready tasks in the store.
     TypesWithTasks(Vec<(OrgId, String)>),
-    /// Who has which seats of a type; nothing if they could not be read.
+    /// The taken limit slots of a type; `None` if the read failed.
     LimitSlots {
         org: OrgId,
         name: String,
         rows: Option<Vec<LimitSlotRow>>,
     },
-    /// Keys of a type that have tasks which wait; nothing if they could not be read.
+    /// Keys of a type that have ready tasks; `None` if the read failed.
     KeysRead {
         org: OrgId,
         name: String,
         keys: Option<Vec<String>>,
     },
-    /// Answers what the board knows.
-    Query(Query, T),
-    /// Starts nothing from now on: what is under way may finish, the rest is for the next process.
+    /// Answers a question about the task queue.
+    Query(QueueQuery, T),
+    /// Starts nothing from now on. Attempts under way may finish; the next process does the rest.
     Drain,
 }
 
 /// A question about tasks and workers.
 #[derive(Clone, Debug)]
-pub enum Query {
-    /// Why does a task that waits have nobody?
+pub enum QueueQuery {
+    /// Why does no worker have this ready task?
     ClaimStatus(QueueKey),
     /// Until when are these leased?
     Leases(Vec<(RunId, u32)>),
-    /// What is going on in these types?
+    /// How many ready tasks, leases and workers do these types have?
     Types(OrgId, Vec<String>),
     Workers(OrgId),
-    /// Workers of which something is to be stored; forgets those not heard of since.
+    /// Which workers are to be stored? Forgets those that sent nothing since.
     ChangedWorkers {
         all: bool,
         since: Timestamp,
     },
 }
 
-/// A run to be created.
-pub struct Start {
+/// A run to create.
+pub struct StartRun {
     pub org: OrgId,
     pub run: RunId,
     pub version: Arc<Version>,
@@ -158,7 +158,7 @@ pub struct Start {
     pub run_insert: RunInsert,
 }
 
-/// A stored run, folded and ready to go on.
+/// A run that was read from the store, folded from its records.
 pub struct Resumed {
     pub version: Arc<Version>,
     pub run: Run,
@@ -171,11 +171,11 @@ pub struct Resumed {
 /// Why a run could not be read.
 #[derive(Clone, Debug, PartialEq)]
 pub enum LoadFailure {
-    /// Later, perhaps.
+    /// The store did not answer; a later read may succeed.
     Store(String),
     /// It needs a newer release.
     Newer,
-    /// What is stored makes no sense.
+    /// The stored records cannot be folded.
     Damaged(String),
 }
 
@@ -190,7 +190,7 @@ impl From<LoadError> for LoadFailure {
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum Reply {
-    /// The input was judged, and whatever it changed is durable.
+    /// The kernel's answer to an input. Its effects are durable.
     Answer {
         answer: Answer,
         status: RunStatus,
@@ -200,20 +200,20 @@ pub enum Reply {
     Ended(RunStatus),
     QueueStatus(Option<QueueStatus>),
     Claimed(Box<ClaimReply>),
-    /// Until when the holder has the task now; nothing if the board does not know it as a holder.
+    /// The new deadline of the lease; `None` if the task queue has no such lease.
     Lease(Option<Timestamp>),
     ClaimStatus(Box<ClaimStatus>),
     Leases(Vec<Option<Timestamp>>),
-    /// Waiting, leased and workers that are there.
+    /// Ready tasks, leased tasks and present workers of each type.
     Types(Vec<(u64, u32, u32)>),
-    /// With the tasks each has.
+    /// Workers, each with the number of tasks it holds.
     Workers(Vec<(WorkerRow, u32)>),
     /// The idempotency key belongs to another run.
     KeyTaken {
         run: RunId,
         fingerprint: [u8; 32],
     },
-    /// Another run of the same unit was refused, so this one was not created.
+    /// Another run of the same atomic group was refused, so this one was not created.
     Undone,
     NotFound,
     /// Nothing was written.

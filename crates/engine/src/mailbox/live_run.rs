@@ -13,16 +13,17 @@ use store::{
 
 /// A snapshot is written at the latest after this many records…
 const SNAPSHOT_RECORDS: u32 = 32;
-/// …or this many bytes of them; a run that parks writes one if it has at least this many records.
+/// …or this many bytes of them.
 const SNAPSHOT_BYTES: usize = 64 * 1024;
-const SNAPSHOT_PARK_RECORDS: u32 = 16;
+/// A run that is evicted writes a snapshot if it has at least this many records.
+const SNAPSHOT_EVICT_RECORDS: u32 = 16;
 
-/// Does a run that only waits for workers leave memory?
+/// Is a run that only waits for workers evicted?
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum EvictPolicy {
     No,
     Now,
-    /// And rows stand for whatever of any run can be claimed, so that any node can hand it out.
+    /// Yes, and every ready task of any run has a row, so that every node can lease it.
     Always,
 }
 
@@ -32,51 +33,52 @@ pub(super) struct LiveRun {
     /// Number of the last durable record; 0 for a run that is being created.
     pub seq: u64,
     pub created: Option<Box<RunInsert>>,
-    /// The runs it is created with.
+    /// The atomic group it is created in.
     pub atomic_group: Option<AtomicGroup>,
     pub row: RunRow,
+    /// Records since the last snapshot, and their bytes.
     pub records: u32,
     pub bytes: usize,
-    /// Its entry in the wheel.
+    /// Its entry in the mailbox's `due_times`.
     pub armed: Option<Timestamp>,
     pub payloads: Payloads,
-    /// Stored payloads on their way here; what needs them is not decided before.
+    /// Payloads being read; decisions that need them wait.
     pub fetching: Vec<u32>,
-    /// Tasks that rows of the store stand for.
+    /// Its ready tasks that have a row in the store.
     pub stored: Vec<ReadyRow>,
-    /// What its leased tasks have of limits, as of its last durable record.
+    /// Limit slots of its leases, as of its last durable record.
     pub limit_slots: Vec<LimitSlotRow>,
     /// When it was last read or written.
     pub updated_at: Timestamp,
-    /// Another node may have it in memory, too.
+    /// Another node may also have it in memory.
     pub is_shared_copy: bool,
 }
 
 impl LiveRun {
-    /// The rows that go with a record. The `runs` row is written when its status changes, and whenever
-    /// the run is parked or over after it: then nothing in memory knows its head.
+    /// The rows that go with a record. The `runs` row is written when the status changes, and whenever the run is
+    /// evicted or ends with the record: memory then no longer knows the run's last record.
     ///
-    /// A run that only waits for workers leaves memory when `leave` says so, and rows of the store stand for its tasks;
-    /// one that left it before leaves it again.
+    /// `policy` decides whether a run that only waits for workers is evicted, with rows for its ready tasks. A run that
+    /// was evicted before is evicted again.
     pub fn write(
         &self,
         org: OrgId,
         run: RunId,
         record: Bytes,
         payloads: Vec<(u32, Bytes)>,
-        leave: EvictPolicy,
+        policy: EvictPolicy,
         take: Vec<LimitSlotRow>,
     ) -> RunWrite {
         let state = &self.run.state;
         let status = state.status;
         let tasks = self.tasks(org, run);
-        let waits_outside =
+        let waits_for_workers =
             status == RunStatus::Running && !tasks.is_empty() && self.run.is_up_to_others(&self.version.plan);
-        let evicted = status.is_evicted() || waits_outside && (leave != EvictPolicy::No || self.row.evicted);
+        let evicted = status.is_evicted() || waits_for_workers && (policy != EvictPolicy::No || self.row.evicted);
         let wake = self.run.next_due().filter(|_| evicted);
         let leaves = evicted || status.is_terminal();
-        let is_news = status != self.row.status || evicted != self.row.evicted;
-        let row = (self.seq == 0 || leaves || is_news).then(|| RunRow {
+        let is_changed = status != self.row.status || evicted != self.row.evicted;
+        let row = (self.seq == 0 || leaves || is_changed).then(|| RunRow {
             status,
             evicted,
             waiting: self.waiting_mask(evicted),
@@ -87,7 +89,7 @@ impl LiveRun {
             error_code: state.failure.as_ref().map(|f| f.code.clone()),
             ..self.row.clone()
         });
-        let has_rows = evicted && waits_outside || leave == EvictPolicy::Always;
+        let has_rows = evicted && waits_for_workers || policy == EvictPolicy::Always;
         let rows = if has_rows { tasks } else { Vec::new() };
         let ready = ReadyChange {
             remove: self.stored.iter().filter(|row| !rows.contains(row)).cloned().collect(),
@@ -97,7 +99,7 @@ impl LiveRun {
         let notifications = if has_ended { notifications(&self.version.plan, &self.run).len() as u32 } else { 0 };
         let records = self.records + 1;
         let is_long = records >= SNAPSHOT_RECORDS || self.bytes + record.len() >= SNAPSHOT_BYTES;
-        let wants_snapshot = is_long || evicted && records >= SNAPSHOT_PARK_RECORDS;
+        let wants_snapshot = is_long || evicted && records >= SNAPSHOT_EVICT_RECORDS;
         let timer = TimerChange {
             remove: self.row.wake_at.filter(|at| Some(*at) != wake),
             insert: wake.filter(|at| Some(*at) != self.row.wake_at),
@@ -119,19 +121,19 @@ impl LiveRun {
         }
     }
 
-    /// Takes note of the seats a commit took and freed. Those of rates are free by themselves.
+    /// Applies the limit slots that a commit took and freed. Rate slots are not kept: they become free by time.
     pub fn update_slots(&mut self, change: &LimitSlotChange) {
         self.limit_slots.retain(|row| !change.free.contains(row));
         self.limit_slots.extend(change.take.iter().filter(|row| row.until == LimitSlotRow::FREED).cloned());
     }
 
-    /// Takes note of what a commit did to the rows of its tasks.
+    /// Applies the changes of a commit to the rows of its ready tasks.
     pub fn update_rows(&mut self, change: &ReadyChange) {
         self.stored.retain(|row| !change.remove.contains(row));
         self.stored.extend(change.insert.iter().cloned());
     }
 
-    /// What its leased tasks have of limits.
+    /// The limit slots of its leases.
     pub fn limit_slots(&self, org: OrgId, run: RunId) -> Vec<LimitSlotRow> {
         let mut rows = Vec::new();
         for lease in self.run.leased() {
@@ -156,12 +158,12 @@ impl LiveRun {
         self.limit_slots.iter().filter(|row| !kept.contains(row)).cloned().collect()
     }
 
-    /// Its tasks that may be claimed, as rows.
+    /// Its ready tasks, as rows.
     pub fn tasks(&self, org: OrgId, run: RunId) -> Vec<ReadyRow> {
         self.run.claimable(&self.version.plan).map(|step| self.ready_row(org, run, step)).collect()
     }
 
-    /// Where the board has a task of this run.
+    /// The row of a ready task: its key queue and its position there.
     pub fn ready_row(&self, org: OrgId, run: RunId, step: u32) -> ReadyRow {
         let plan = &self.version.plan;
         let name = plan.node(step).task().map(|task| task.name.clone()).unwrap_or_default();

@@ -1,10 +1,10 @@
-//! Tasks that are done outside: between the runs they belong to and the board where workers find them.
+//! Between runs and the task queue: ready tasks, claims, leases and limit slots.
 
 use super::live_run::{EvictPolicy, LiveRun};
-use super::{Mailbox, Query, QueuedInput, Reply, Turn};
+use super::{Mailbox, QueueQuery, QueuedInput, Reply, Turn};
 use crate::nodes::Nodes;
-use crate::task_queue::{ClaimRequest, HeldLease, RecordedLease, Task, TaskQueue};
-use kernel::advance::{Assignment, Offer, Wanted};
+use crate::task_queue::{ClaimRequest, ClaimedTask, HeldLease, RecordedLease, TaskQueue};
+use kernel::advance::{Assignment, Offer, OfferedTask};
 use kernel::plan::Form;
 use kernel::planted_bugs::{self, Bug};
 use kernel::run::Lease;
@@ -14,7 +14,7 @@ use std::sync::Arc;
 use store::{LimitSlotRow, QueueKey};
 
 impl<T> Mailbox<T> {
-    /// A run leaves memory to be read again. On a shared store what was on offer may be gone.
+    /// Hides the ready tasks of a run that is about to be read again: on a shared store they may be gone.
     pub(super) fn hide_tasks(&mut self, live: Option<&LiveRun>) {
         let is_shared = self.task_queue.is_shared();
         for row in live.filter(|_| is_shared).iter().flat_map(|live| &live.stored) {
@@ -22,42 +22,42 @@ impl<T> Mailbox<T> {
         }
     }
 
-    pub(super) fn ask(&mut self, ask: ClaimRequest<T>) {
+    pub(super) fn open_claim(&mut self, request: ClaimRequest<T>) {
         match self.is_draining {
-            true => self.replies.push((ask.reply_to, Reply::Claimed(Box::default()))),
-            false => self.task_queue.open(ask, self.now),
+            true => self.replies.push((request.reply_to, Reply::Claimed(Box::default()))),
+            false => self.task_queue.open_claim(request, self.now),
         }
     }
 
-    /// Whoever was silent for too long has lost what it had; the run hears of that before anything else.
+    /// Gives expired leases to their runs, before every other input.
     pub(super) fn expire_leases(&mut self, now: Timestamp) {
         for (org, run, step, fence) in self.task_queue.advance_time(now) {
-            self.push(org, run, QueuedInput::inside(Input::Lost { step, fence }));
-            if let Some(slot) = self.slots.get_mut(&run).filter(|_| !planted_bugs::is(Bug::LeaseRevived)) {
-                slot.inbox.rotate_right(1);
-                slot.is_due = true;
+            self.push(org, run, QueuedInput::internal(Input::Lost { step, fence }));
+            if let Some(entry) = self.runs.get_mut(&run).filter(|_| !planted_bugs::is(Bug::LeaseRevived)) {
+                entry.inbox.rotate_right(1);
+                entry.is_due = true;
             }
         }
     }
 
-    /// Lets workers claim what waits for them. False when there is nothing to advance after it.
+    /// Matches open claims with ready tasks. True if runs have inputs to advance after it.
     pub(super) fn match_claims(&mut self, now: Timestamp) -> bool {
         if self.is_draining {
             return false;
         }
         for claim in self.task_queue.pair(now) {
             let (step, offer) = (claim.step, claim.offer);
-            self.push(claim.org, claim.run, QueuedInput::inside(Input::Claim { step, offer }));
+            self.push(claim.org, claim.run, QueuedInput::internal(Input::Claim { step, offer }));
         }
         !self.queue.is_empty()
     }
 
     pub(super) fn answer_workers(&mut self, replies: &mut Vec<(T, Reply)>) {
         let answers = self.task_queue.answers();
-        replies.extend(answers.into_iter().map(|(reply_to, handed)| (reply_to, Reply::Claimed(Box::new(handed)))));
+        replies.extend(answers.into_iter().map(|(reply_to, reply)| (reply_to, Reply::Claimed(Box::new(reply)))));
     }
 
-    /// What was to be handed over is not: nothing of it is durable.
+    /// Revokes the pending leases of a record that was not committed.
     pub(super) fn undo_leases(&mut self, effects: &[Effect]) {
         for effect in effects {
             if let Effect::LeaseTask { offer_id, .. } = effect {
@@ -66,7 +66,7 @@ impl<T> Mailbox<T> {
         }
     }
 
-    /// The run these are claims of cannot be read; for good, or not just now.
+    /// Drops the claims of a run that cannot be read, for good or for now.
     pub(super) fn drop_claims(&mut self, claims: Vec<Input>, for_good: bool) {
         for claim in claims {
             match claim {
@@ -77,27 +77,27 @@ impl<T> Mailbox<T> {
         }
     }
 
-    pub(super) fn query(&mut self, query: Query) -> Reply {
+    pub(super) fn query(&mut self, query: QueueQuery) -> Reply {
         let now = self.now;
         match query {
-            Query::ClaimStatus(queue) => Reply::ClaimStatus(Box::new(self.task_queue.claim_status(&queue, now))),
-            Query::Leases(tasks) => {
+            QueueQuery::ClaimStatus(queue) => Reply::ClaimStatus(Box::new(self.task_queue.claim_status(&queue, now))),
+            QueueQuery::Leases(tasks) => {
                 Reply::Leases(tasks.into_iter().map(|(run, step)| self.task_queue.lease_until(run, step)).collect())
             }
-            Query::Types(org, names) => {
+            QueueQuery::Types(org, names) => {
                 Reply::Types(names.iter().map(|name| self.task_queue.tally(org, name, now)).collect())
             }
-            Query::Workers(org) => Reply::Workers(self.task_queue.workers(org)),
-            Query::ChangedWorkers { all, since } => {
+            QueueQuery::Workers(org) => Reply::Workers(self.task_queue.workers(org)),
+            QueueQuery::ChangedWorkers { all, since } => {
                 self.task_queue.forget_workers(since);
                 Reply::Workers(self.task_queue.changed_workers(all).into_iter().map(|row| (row, 0)).collect())
             }
         }
     }
 
-    /// A bug on purpose: the worker gets what nobody will remember giving.
+    /// A bug on purpose: the worker gets a task before its lease is durable.
     pub(super) fn deliver_early(&mut self, run: RunId, turn: &mut Turn<T>) {
-        let (Some(pending), Some(live)) = (turn.pending.last(), self.slots.get(&run).and_then(|s| s.live.as_ref()))
+        let (Some(pending), Some(live)) = (turn.pending.last(), self.runs.get(&run).and_then(|s| s.live.as_ref()))
         else {
             return;
         };
@@ -110,7 +110,7 @@ impl<T> Mailbox<T> {
     }
 }
 
-/// Claims that have to wait for a payload stay in the run's inbox until it is here.
+/// Returns claims that wait for a payload to the run's inbox.
 pub(super) fn defer_claims<T>(
     items: &mut Vec<QueuedInput<T>>,
     answers: &mut Vec<Answer>,
@@ -119,8 +119,8 @@ pub(super) fn defer_claims<T>(
     if !answers.contains(&Answer::Later) {
         return;
     }
-    let (given, said) = (std::mem::take(items), std::mem::take(answers));
-    for (item, answer) in given.into_iter().zip(said) {
+    let (old_items, old_answers) = (std::mem::take(items), std::mem::take(answers));
+    for (item, answer) in old_items.into_iter().zip(old_answers) {
         match answer {
             Answer::Later => inbox.push(item),
             answer => {
@@ -131,16 +131,16 @@ pub(super) fn defer_claims<T>(
     }
 }
 
-/// Where a run asks for workers while it is being advanced, and who was promised something there.
+/// Offers open claims to a run while it is being advanced, and keeps track of the pending leases.
 pub(super) struct ClaimOffers<'a, T> {
     task_queue: RefCell<&'a mut TaskQueue<T>>,
     org: OrgId,
     now: Timestamp,
     is_new: bool,
-    /// Who has just done something for this run.
+    /// The worker that has just finished a step of this run.
     worker: Option<String>,
-    /// Promises that must come to a grant, or are taken back.
-    promised: RefCell<Vec<u64>>,
+    /// Pending leases by offer id. Each becomes a lease in the record, or is dropped.
+    offered: RefCell<Vec<u64>>,
 }
 
 impl<'a, T> ClaimOffers<'a, T> {
@@ -152,48 +152,48 @@ impl<'a, T> ClaimOffers<'a, T> {
         now: Timestamp,
     ) -> Self {
         let mut worker = None;
-        let mut promised = Vec::new();
+        let mut offered = Vec::new();
         for item in items {
             match &item.input {
                 Input::Finished { fence, .. } => {
                     worker = run.leased().find(|lease| lease.fence == *fence).map(|lease| lease.worker.to_owned());
                 }
-                Input::Claim { offer, .. } => promised.push(offer.offer_id),
+                Input::Claim { offer, .. } => offered.push(offer.offer_id),
                 _ => {}
             }
         }
         let is_new = run.state.seq == 0;
-        ClaimOffers { task_queue: RefCell::new(task_queue), org, now, is_new, worker, promised: RefCell::new(promised) }
+        ClaimOffers { task_queue: RefCell::new(task_queue), org, now, is_new, worker, offered: RefCell::new(offered) }
     }
 
-    pub fn offer(&self, wanted: Wanted<'_>) -> Option<Offer> {
+    pub fn offer(&self, wanted: OfferedTask<'_>) -> Option<Offer> {
         let offer =
             self.task_queue.borrow_mut().offer(self.org, &wanted, self.worker.as_deref(), self.is_new, self.now)?;
-        self.promised.borrow_mut().push(offer.offer_id);
+        self.offered.borrow_mut().push(offer.offer_id);
         Some(offer)
     }
 
-    /// Whoever was promised something and got nothing waits on, unless it only comes later.
+    /// Drops the pending leases that did not become a lease, unless the claim only waits for a payload.
     pub fn close(self, items: &[QueuedInput<T>], advanced: Option<&Advance>, now: Timestamp) {
         let (effects, answers) = advanced.map_or((&[][..], &[][..]), |a| (&a.effects[..], &a.answers[..]));
-        let comes_later = |promise: u64| {
+        let is_deferred = |offer_id: u64| {
             let is_it =
-                |item: &QueuedInput<T>| matches!(&item.input, Input::Claim { offer, .. } if offer.offer_id == promise);
+                |item: &QueuedInput<T>| matches!(&item.input, Input::Claim { offer, .. } if offer.offer_id == offer_id);
             items.iter().zip(answers).any(|(item, answer)| *answer == Answer::Later && is_it(item))
         };
         let task_queue = self.task_queue.into_inner();
-        let is_granted = |promise: u64| {
-            effects.iter().any(|effect| matches!(effect, Effect::LeaseTask { offer_id, .. } if *offer_id == promise))
+        let is_leased = |offered: u64| {
+            effects.iter().any(|effect| matches!(effect, Effect::LeaseTask { offer_id, .. } if *offer_id == offered))
         };
-        for promise in self.promised.into_inner() {
-            if !is_granted(promise) && !comes_later(promise) {
-                task_queue.refuse(promise, now);
+        for offer_id in self.offered.into_inner() {
+            if !is_leased(offer_id) && !is_deferred(offer_id) {
+                task_queue.refuse(offer_id, now);
             }
         }
     }
 }
 
-/// What an effect means for the board.
+/// Applies an effect of a committed record to the task queue.
 pub(super) fn apply_effect<T>(
     task_queue: &mut TaskQueue<T>,
     org: OrgId,
@@ -211,21 +211,21 @@ pub(super) fn apply_effect<T>(
             let ready_row = live.ready_row(org, run, step);
             task_queue.dequeue(&ready_row.queue, ready_row.position, now);
         }
-        Effect::LeaseEnded { step, fence } => task_queue.ended(run, step, fence, now),
+        Effect::LeaseEnded { step, fence } => task_queue.lease_ended(run, step, fence, now),
         Effect::LeaseTask { step, attempt, fence, offer_id, task } => {
-            let given = assignment(live, run, (step, attempt, fence), &task, now);
+            let claimed = assignment(live, run, (step, attempt, fence), &task, now);
             let Assignment { name, key, worker, lease, .. } = *task;
-            let (name, key, until) = (Arc::from(name), Arc::from(key), given.until);
-            let longest = longest(live, step);
-            task_queue.lease_granted(run, step, HeldLease { org, worker, name, key, fence, lease, longest, until });
-            task_queue.deliver(offer_id, given);
+            let (name, key, until) = (Arc::from(name), Arc::from(key), claimed.until);
+            let max_lease = max_lease(live, step);
+            task_queue.lease_granted(run, step, HeldLease { org, worker, name, key, fence, lease, max_lease, until });
+            task_queue.deliver(offer_id, claimed);
         }
         Effect::Execute { .. } | Effect::Abort { .. } | Effect::AdoptLease => {}
     }
 }
 
-/// How long a step's worker may be silent, whatever it asks for.
-fn longest(live: &LiveRun, step: u32) -> Span {
+/// The most that one heartbeat can extend the lease of a step by.
+fn max_lease(live: &LiveRun, step: u32) -> Span {
     live.version.plan.node(step).task().and_then(|task| task.heartbeat).unwrap_or(Span(u64::MAX))
 }
 
@@ -235,9 +235,9 @@ fn assignment(
     (step, attempt, fence): (u32, u32, u64),
     task: &Assignment,
     now: Timestamp,
-) -> Task {
+) -> ClaimedTask {
     let plan = &live.version.plan;
-    Task {
+    ClaimedTask {
         org: live.row.org,
         run,
         step,
@@ -255,8 +255,8 @@ fn assignment(
     }
 }
 
-/// Tells the board about a run that was read: what it has on offer, and who holds what. Answers what the run has
-/// to hear: leases that ended while it was away.
+/// Adds the ready tasks and leases of a run that was read to the task queue. Returns inputs for the leases that have
+/// expired meanwhile.
 pub(super) fn restore_tasks<T>(
     task_queue: &mut TaskQueue<T>,
     nodes: &Nodes,
@@ -273,25 +273,25 @@ pub(super) fn restore_tasks<T>(
         task_queue.restore_ready(&ready_row.queue, ready_row.position, task_queue.is_shared() || live.row.evicted, now);
     }
     live.limit_slots = live.limit_slots(org, run);
-    keep_leases(task_queue, nodes, org, run, live, now);
+    adopt_leases(task_queue, nodes, org, run, live, now);
     task_queue.overdue(run, now).into_iter().map(|(step, fence)| Input::Lost { step, fence }).collect()
 }
 
-/// Workers that this node gave a task to and that have it no longer hear of it, unless they have said how it ended.
+/// Sends a cancellation to workers of this node whose leases have ended, unless they have reported the result.
 fn cancel_lost_leases<T>(task_queue: &mut TaskQueue<T>, run: RunId, live: &LiveRun) {
     let is_plain = live.version.plan.layout().form == Form::Task;
     for (step, fence) in task_queue.leases_of(run) {
         let state = live.run.step(step);
-        let has_it = live.run.leased().any(|lease| (lease.step, lease.fence) == (step, fence));
+        let is_held = live.run.leased().any(|lease| (lease.step, lease.fence) == (step, fence));
         let has_reported = state.fence == fence && state.digest != 0;
-        if !has_it && !has_reported {
+        if !is_held && !has_reported {
             task_queue.cancel_lease(run, step, fence, is_plain);
         }
     }
 }
 
-/// Counts the time of a run's leases: those that this node gave or hears of, and those nobody does any more.
-pub(super) fn keep_leases<T>(
+/// Watches the deadlines of a run's leases: those that this node granted, and those of nodes that are gone.
+pub(super) fn adopt_leases<T>(
     task_queue: &mut TaskQueue<T>,
     nodes: &Nodes,
     org: OrgId,
@@ -301,25 +301,25 @@ pub(super) fn keep_leases<T>(
 ) {
     cancel_lost_leases(task_queue, run, live);
     let mut leases = Vec::new();
-    let is_kept_here = |lease: &Lease<'_>| lease.epoch == nodes.own() || nodes.is_gone(lease.epoch);
-    for lease in live.run.leased().filter(is_kept_here) {
+    let is_watched_here = |lease: &Lease<'_>| lease.epoch == nodes.own() || nodes.is_gone(lease.epoch);
+    for lease in live.run.leased().filter(is_watched_here) {
         let task = live.version.plan.node(lease.step).task();
         let name = task.map_or("", |task| task.name.as_str());
-        let (key, longest) = (live.run.step(lease.step).key.as_str(), longest(live, lease.step));
-        leases.push(RecordedLease { lease, name, key, longest });
+        let (key, max_lease) = (live.run.step(lease.step).key.as_str(), max_lease(live, lease.step));
+        leases.push(RecordedLease { lease, name, key, max_lease });
     }
     task_queue.reconcile(org, run, &leases, now);
 }
 
-pub(super) fn leave<T>(task_queue: &TaskQueue<T>) -> EvictPolicy {
-    match (task_queue.is_shared(), task_queue.is_crowded()) {
+pub(super) fn evict_policy<T>(task_queue: &TaskQueue<T>) -> EvictPolicy {
+    match (task_queue.is_shared(), task_queue.should_evict()) {
         (true, _) => EvictPolicy::Always,
         (false, true) => EvictPolicy::Now,
         (false, false) => EvictPolicy::No,
     }
 }
 
-/// What the hand-overs among these effects take up of limits.
+/// The limit slots that the leases among these effects take.
 pub(super) fn limit_slots<T>(
     task_queue: &mut TaskQueue<T>,
     org: OrgId,
@@ -334,19 +334,19 @@ pub(super) fn limit_slots<T>(
     effects.iter().flat_map(taken).collect()
 }
 
-/// Seats are nobody's any more: the lanes of those that nobody here takes.
-pub(super) fn freed<T>(task_queue: &mut TaskQueue<T>, rows: &[LimitSlotRow], now: Timestamp) -> Vec<QueueKey> {
+/// Frees limit slots. Returns the key queues for which no claim is open on this node.
+pub(super) fn free_slots<T>(task_queue: &mut TaskQueue<T>, rows: &[LimitSlotRow], now: Timestamp) -> Vec<QueueKey> {
     let mut queues = Vec::new();
     for LimitSlotRow { slot, .. } in rows {
-        task_queue.freed(slot, now);
+        task_queue.slot_freed(slot, now);
         let queue = QueueKey { org: slot.org, name: slot.name.clone(), key: slot.key.clone() };
-        queues.extend((!task_queue.is_wanted(&queue, now)).then_some(queue));
+        queues.extend((!task_queue.has_claim_for(&queue, now)).then_some(queue));
     }
     queues
 }
 
-/// The lane of a task that was posted and nobody here takes.
-pub(super) fn unwanted<T>(
+/// The key queue of a new ready task, if nodes share the store and no claim for it is open on this node.
+pub(super) fn queue_without_claim<T>(
     task_queue: &mut TaskQueue<T>,
     org: OrgId,
     run: RunId,
@@ -356,11 +356,11 @@ pub(super) fn unwanted<T>(
 ) -> Option<QueueKey> {
     let Effect::Enqueue { step } = effect else { return None };
     let queue = live.ready_row(org, run, *step).queue;
-    (task_queue.is_shared() && !task_queue.is_wanted(&queue, now)).then_some(queue)
+    (task_queue.is_shared() && !task_queue.has_claim_for(&queue, now)).then_some(queue)
 }
 
 impl<T> QueuedInput<T> {
-    /// A lease, or an attempt, that ended without anybody saying so. Whoever reads the run finds it again.
+    /// A lease or an attempt that ended without a report. It is found again whenever the run is read.
     pub(super) fn is_loss(&self) -> bool {
         matches!(self.input, Input::Lost { .. })
     }

@@ -1,4 +1,4 @@
-//! The mailbox by hand: what leaves it, and when.
+//! Tests of the mailbox without an engine loop: what leaves it, and when.
 
 use super::*;
 use crate::task_queue::ClaimRequest;
@@ -10,11 +10,11 @@ use kernel::{Payload, WorkflowId};
 use std::num::NonZeroU32;
 use store::{ConcurrencyGroupRow, RunInsert, TypeRow};
 
-fn start(run: RunId) -> Box<Start> {
+fn start(run: RunId) -> Box<StartRun> {
     start_of(run, r#"{"name": "one", "tasks": {"a": {"noop": {}}}}"#)
 }
 
-fn start_of(run: RunId, source: &str) -> Box<Start> {
+fn start_of(run: RunId, source: &str) -> Box<StartRun> {
     let tree = lang::read(source.as_bytes(), lang::Syntax::Json).expect("a document");
     let compiled = lang::compile(&tree).expect("a definition");
     let version = Version {
@@ -26,7 +26,7 @@ fn start_of(run: RunId, source: &str) -> Box<Start> {
         plan: Arc::new(compiled.plan),
     };
     let origin = Origin { body: Payload::json("1"), ..Default::default() };
-    Box::new(Start {
+    Box::new(StartRun {
         org: OrgId::DEFAULT,
         run,
         version: Arc::new(version),
@@ -42,8 +42,8 @@ fn turn<T>(mailbox: &mut Mailbox<T>, now: Timestamp) -> Turn<T> {
     turn
 }
 
-/// Ticket 1 asked for the run, reply_to 2 waits for its end.
-fn replies_when(result: impl Fn() -> Result<Vec<Verdict>, store::Error>) -> Vec<(u32, Reply)> {
+/// Reply channel 1 starts the run, reply channel 2 waits for its end.
+fn replies_when(result: impl Fn() -> Result<Vec<WriteVerdict>, store::Error>) -> Vec<(u32, Reply)> {
     let mut mailbox: Mailbox<u32> = Mailbox::new(1, Arc::new(|_, _| String::new()));
     mailbox.accept(Command::Start { start: start(RunId([7; 16])), reply_to: 1, ended: Some(2) });
     let turn = turn(&mut mailbox, Timestamp(1));
@@ -54,17 +54,17 @@ fn replies_when(result: impl Fn() -> Result<Vec<Verdict>, store::Error>) -> Vec<
 }
 
 #[test]
-fn a_start_that_is_refused_answers_everyone() {
+fn a_refused_start_answers_every_caller() {
     let why = || store::Error::Unavailable("full".into());
     let unavailable = Reply::Unavailable(why().to_string());
     assert_eq!(replies_when(|| Err(why())), [(1, unavailable), (2, Reply::NotFound)]);
-    let taken = || Verdict::KeyTaken { run: RunId([9; 16]), fingerprint: [3; 32] };
+    let taken = || WriteVerdict::KeyTaken { run: RunId([9; 16]), fingerprint: [3; 32] };
     let reply = Reply::KeyTaken { run: RunId([9; 16]), fingerprint: [3; 32] };
     assert_eq!(replies_when(|| Ok(vec![taken()])), [(1, reply), (2, Reply::NotFound)]);
 }
 
 #[test]
-fn a_unit_is_one_neighbourhood_of_the_batch_and_is_refused_as_one() {
+fn an_atomic_group_is_adjacent_in_the_batch_and_refused_as_a_whole() {
     let mut mailbox: Mailbox<u32> = Mailbox::new(1, Arc::new(|_, _| String::new()));
     mailbox.accept(Command::Start { start: start(RunId([1; 16])), reply_to: 1, ended: None });
     for reply_channels in [[2, 3], [4, 5]] {
@@ -74,37 +74,37 @@ fn a_unit_is_one_neighbourhood_of_the_batch_and_is_refused_as_one() {
     let atomic_groups: Vec<Option<u32>> =
         turn.batch.runs.iter().map(|write| write.atomic_group.map(NonZeroU32::get)).collect();
     assert_eq!(atomic_groups, [None, Some(1), Some(1), Some(2), Some(2)]);
-    let taken = Verdict::KeyTaken { run: RunId([9; 16]), fingerprint: [3; 32] };
-    let verdicts = [Verdict::Committed, Verdict::Undone, taken, Verdict::Conflict, Verdict::Undone];
+    let taken = WriteVerdict::KeyTaken { run: RunId([9; 16]), fingerprint: [3; 32] };
+    let verdicts = [WriteVerdict::Committed, WriteVerdict::Undone, taken, WriteVerdict::Conflict, WriteVerdict::Undone];
     let mut replies = mailbox.settle(turn, Ok(verdicts.into())).replies;
     replies.sort_by_key(|(reply_to, _)| *reply_to);
     assert!(matches!(&replies[0], (1, Reply::Answer { .. })));
     assert_eq!(replies[1..3], [(2, Reply::Undone), (3, Reply::KeyTaken { run: RunId([9; 16]), fingerprint: [3; 32] })]);
     assert!(matches!(&replies[3..], [(4, Reply::Unavailable(_)), (5, Reply::Undone)]));
-    assert_eq!(mailbox.resident(), 1, "nothing is tried again alone");
+    assert_eq!(mailbox.resident(), 1, "no run of a refused group is retried alone");
 }
 
 #[test]
-fn nothing_is_answered_or_sent_before_the_commit() {
+fn nothing_is_answered_or_dispatched_before_the_commit() {
     let mut mailbox: Mailbox<u32> = Mailbox::new(1, Arc::new(|_, _| String::new()));
     mailbox.accept(Command::Start { start: start(RunId([7; 16])), reply_to: 1, ended: None });
     let turn = turn(&mut mailbox, Timestamp(1));
     assert!(turn.ready.is_empty());
     assert_eq!(mailbox.executing(), 0);
-    let released = mailbox.settle(turn, Ok(vec![Verdict::Committed]));
+    let released = mailbox.settle(turn, Ok(vec![WriteVerdict::Committed]));
     assert_eq!((released.replies.len(), released.dispatch.len(), released.started), (1, 1, 1));
     assert!(!mailbox.is_quiet(0), "a step is under way");
 }
 
 const ONE: [u8; 16] = [5; 16];
 
-/// One that shares a limit of one.
-fn grouped_runs(run: RunId, on_conflict: OnConflict) -> Box<Start> {
+/// A run in a concurrency group with a limit of one.
+fn grouped_start(run: RunId, on_conflict: OnConflict) -> Box<StartRun> {
     let concurrency_group = Some(ConcurrencyGroupRow { id: ONE, limit: 1, on_conflict });
-    Box::new(Start { concurrency_group, ..*start(run) })
+    Box::new(StartRun { concurrency_group, ..*start(run) })
 }
 
-/// A mailbox with what it has written, and a store that does not always say so.
+/// A mailbox and its written records, with commits whose outcome can be unknown.
 struct Unlucky {
     mailbox: Mailbox<u32>,
     records: BTreeMap<RunId, (Vec<Bytes>, RunRow)>,
@@ -116,9 +116,9 @@ impl Unlucky {
         Unlucky { mailbox, records: BTreeMap::new() }
     }
 
-    /// Turns until nothing is left to do; answers the runs that were written. The first commit with a
-    /// record of `unknown` lands, and nobody learns.
-    fn go(&mut self, mut unknown: Option<RunId>) -> Vec<(RunId, RunStatus)> {
+    /// Turns until nothing is left to do, and returns the runs that were written. The first commit with a record of
+    /// `unknown` succeeds with an unknown outcome.
+    fn run_until_idle(&mut self, mut unknown: Option<RunId>) -> Vec<(RunId, RunStatus)> {
         let mut written = Vec::new();
         for _ in 0..20 {
             let turn = turn(&mut self.mailbox, Timestamp(1));
@@ -133,7 +133,7 @@ impl Unlucky {
             }
             let is_unknown = turn.batch.runs.iter().any(|write| Some(write.run) == unknown);
             unknown = unknown.filter(|_| !is_unknown);
-            let verdicts = vec![Verdict::Committed; turn.batch.runs.len()];
+            let verdicts = vec![WriteVerdict::Committed; turn.batch.runs.len()];
             let result = if is_unknown { Err(store::Error::Unknown("lost".into())) } else { Ok(verdicts) };
             self.mailbox.settle(turn, result);
             for (_, run) in loads {
@@ -148,61 +148,61 @@ impl Unlucky {
                 return written;
             }
         }
-        panic!("it never ends: {written:?}");
+        panic!("the mailbox never becomes idle: {written:?}");
     }
 
     fn start(&mut self, run: RunId, on_conflict: OnConflict) {
-        self.mailbox.accept(Command::Start { start: grouped_runs(run, on_conflict), reply_to: 1, ended: None });
+        self.mailbox.accept(Command::Start { start: grouped_start(run, on_conflict), reply_to: 1, ended: None });
     }
 }
 
 #[test]
-fn a_place_is_free_when_its_run_has_ended_and_nobody_learned() {
+fn a_run_that_ended_with_an_unknown_outcome_leaves_its_group() {
     let (first, second) = (RunId([1; 16]), RunId([2; 16]));
     let mut unlucky = Unlucky::new();
     unlucky.start(first, OnConflict::Queue);
-    assert_eq!(unlucky.go(None), [(first, RunStatus::Running)]);
+    assert_eq!(unlucky.run_until_idle(None), [(first, RunStatus::Running)]);
     unlucky.start(second, OnConflict::Queue);
-    assert_eq!(unlucky.go(None), [(second, RunStatus::Pending)]);
+    assert_eq!(unlucky.run_until_idle(None), [(second, RunStatus::Pending)]);
     let input = Input::Cancel { actor: "ada".into(), reason: String::new() };
     unlucky.mailbox.accept(Command::Give { org: OrgId::DEFAULT, run: first, input, reply_to: None });
-    assert_eq!(unlucky.go(Some(first)), [(first, RunStatus::Cancelled), (second, RunStatus::Running)]);
+    assert_eq!(unlucky.run_until_idle(Some(first)), [(first, RunStatus::Cancelled), (second, RunStatus::Running)]);
 }
 
 #[test]
-fn older_runs_make_room_for_one_that_nobody_learned_of() {
+fn a_run_created_with_an_unknown_outcome_supersedes_older_runs() {
     let (first, second) = (RunId([1; 16]), RunId([2; 16]));
     let mut unlucky = Unlucky::new();
     unlucky.start(first, OnConflict::CancelRunning);
-    unlucky.go(None);
+    unlucky.run_until_idle(None);
     unlucky.start(second, OnConflict::CancelRunning);
-    let (gone, let_in) = ((first, RunStatus::Cancelled), (second, RunStatus::Running));
-    assert_eq!(unlucky.go(Some(second)), [(second, RunStatus::Pending), gone, let_in]);
+    let (superseded, admitted) = ((first, RunStatus::Cancelled), (second, RunStatus::Running));
+    assert_eq!(unlucky.run_until_idle(Some(second)), [(second, RunStatus::Pending), superseded, admitted]);
 }
 
 #[test]
-fn a_start_whose_key_is_taken_answers_everyone_what_they_asked() {
+fn a_start_whose_key_is_taken_answers_every_caller() {
     let mut mailbox: Mailbox<u32> = Mailbox::new(1, Arc::new(|_, _| String::new()));
     let (run, org) = (RunId([7; 16]), OrgId::DEFAULT);
     mailbox.accept(Command::Start { start: start(run), reply_to: 1, ended: None });
     mailbox.accept(Command::Give { org, run, input: Input::Wake, reply_to: Some(2) });
     let turn = turn(&mut mailbox, Timestamp(1));
     mailbox.accept(Command::Give { org, run, input: Input::Wake, reply_to: Some(3) });
-    let taken = Verdict::KeyTaken { run: RunId([9; 16]), fingerprint: [3; 32] };
+    let taken = WriteVerdict::KeyTaken { run: RunId([9; 16]), fingerprint: [3; 32] };
     let replies = mailbox.settle(turn, Ok(vec![taken])).replies;
     let reply = Reply::KeyTaken { run: RunId([9; 16]), fingerprint: [3; 32] };
     assert_eq!(replies, [(1, reply), (2, Reply::NotFound), (3, Reply::NotFound)]);
 }
 
 /// A run with one task; its trigger does not fit into a record.
-fn task(run: RunId) -> Box<Start> {
+fn task(run: RunId) -> Box<StartRun> {
     let source = r#"{"name": "one", "tasks": {"a": {"task": "mail.send", "input": "{{trigger.body}}"}}}"#;
     let mut start = start_of(run, source);
     start.origin.body = Payload::json(format!("\"{}\"", "x".repeat(kernel::payload::INLINE_MAX)));
     start
 }
 
-fn ask(claim_id: u64, credits: u32, is_immediate: bool) -> Command<u32> {
+fn claim(claim_id: u64, credits: u32, is_immediate: bool) -> Command<u32> {
     Command::Claim(Box::new(ClaimRequest {
         claim_id,
         reply_to: claim_id as u32,
@@ -220,12 +220,12 @@ fn ask(claim_id: u64, credits: u32, is_immediate: bool) -> Command<u32> {
     }))
 }
 
-/// Turns once, and everything lands.
-fn land(mailbox: &mut Mailbox<u32>, now: Timestamp) -> (Turn<u32>, Released<u32>) {
+/// Turns once and commits everything.
+fn turn_and_commit(mailbox: &mut Mailbox<u32>, now: Timestamp) -> (Turn<u32>, Released<u32>) {
     let mut turn = turn(mailbox, now);
     let (loads, fetches) = (std::mem::take(&mut turn.loads), std::mem::take(&mut turn.fetches));
     let (batch, refills) = (turn.batch.clone(), std::mem::take(&mut turn.refills));
-    let verdicts = vec![Verdict::Committed; turn.batch.runs.len()];
+    let verdicts = vec![WriteVerdict::Committed; turn.batch.runs.len()];
     let released = mailbox.settle(turn, Ok(verdicts));
     (
         Turn {
@@ -242,9 +242,9 @@ fn land(mailbox: &mut Mailbox<u32>, now: Timestamp) -> (Turn<u32>, Released<u32>
     )
 }
 
-fn handed(released: &Released<u32>) -> Vec<(u32, usize)> {
+fn claimed(released: &Released<u32>) -> Vec<(u32, usize)> {
     let count = |(reply_to, reply): &(u32, Reply)| match reply {
-        Reply::Claimed(handed) => Some((*reply_to, handed.tasks.len())),
+        Reply::Claimed(reply) => Some((*reply_to, reply.tasks.len())),
         _ => None,
     };
     released.replies.iter().filter_map(count).collect()
@@ -255,17 +255,17 @@ fn a_claim_that_waits_for_a_payload_still_reaches_its_worker() {
     let mut mailbox: Mailbox<u32> = Mailbox::new(1, Arc::new(|_, _| String::new()));
     let run = RunId([7; 16]);
     mailbox.accept(Command::Start { start: task(run), reply_to: 1, ended: None });
-    let (turn, _) = land(&mut mailbox, Timestamp(1));
+    let (turn, _) = turn_and_commit(&mut mailbox, Timestamp(1));
     let payloads = turn.batch.runs[0].payloads.clone();
-    mailbox.accept(ask(2, 1, false));
-    mailbox.accept(ask(3, 1, true));
-    let (turn, released) = land(&mut mailbox, Timestamp(2));
+    mailbox.accept(claim(2, 1, false));
+    mailbox.accept(claim(3, 1, true));
+    let (turn, released) = turn_and_commit(&mut mailbox, Timestamp(2));
     assert_eq!((turn.fetches.len(), turn.batch.runs.len()), (1, 0));
-    assert_eq!(handed(&released), [(3, 0)], "the one task is on its way to whoever asked first");
+    assert_eq!(claimed(&released), [(3, 0)], "the older claim gets the only task");
     mailbox.accept(Command::Fetched { run, result: Ok(payloads) });
-    let (turn, released) = land(&mut mailbox, Timestamp(3));
+    let (turn, released) = turn_and_commit(&mut mailbox, Timestamp(3));
     assert_eq!(turn.batch.runs.len(), 1);
-    assert_eq!(handed(&released), [(2, 1)]);
+    assert_eq!(claimed(&released), [(2, 1)]);
     assert_eq!(mailbox.tasks().1, 1);
 }
 
@@ -286,93 +286,93 @@ fn limited(limit: u32) -> TypeRow {
 }
 
 #[test]
-fn what_workers_hold_counts_before_it_has_been_read_again() {
+fn leases_count_against_limits_before_recovery_has_read_them() {
     let (first, second) = (RunId([1; 16]), RunId([2; 16]));
     let mut before: Mailbox<u32> = Mailbox::new(1, Arc::new(|_, _| String::new()));
-    before.accept(ask(1, 1, false));
+    before.accept(claim(1, 1, false));
     before.accept(Command::Start { start: task(first), reply_to: 2, ended: None });
-    let (turn, released) = land(&mut before, Timestamp(1));
-    assert_eq!(handed(&released), [(1, 1)]);
+    let (turn, released) = turn_and_commit(&mut before, Timestamp(1));
+    assert_eq!(claimed(&released), [(1, 1)]);
     let write = &turn.batch.runs[0];
     let (records, row) = (vec![write.record.clone()], write.row.clone().expect("the first record has a row"));
 
     let mut after: Mailbox<u32> = Mailbox::new(2, Arc::new(|_, _| String::new()));
     after.accept(Command::RestoreTaskQueue { queues: Vec::new(), types: vec![limited(1)], workers: Vec::new() });
     after.accept(Command::Recover { org: OrgId::DEFAULT, run: first });
-    after.accept(ask(3, 1, false));
+    after.accept(claim(3, 1, false));
     after.accept(Command::Start { start: task(second), reply_to: 4, ended: None });
-    let (turn, released) = land(&mut after, Timestamp(2));
+    let (turn, released) = turn_and_commit(&mut after, Timestamp(2));
     assert_eq!(turn.loads.len(), 1);
-    assert!(handed(&released).is_empty(), "nobody knows yet how many are out");
+    assert!(claimed(&released).is_empty(), "the number of leased tasks is not known yet");
     let payloads = turn.batch.runs[0].payloads.clone();
 
     let version = task(first).version;
     let run = Run::load(&version.plan, None, &records).expect("it folds");
     let resumed = Resumed { version, run, seq: 1, row, records: 1 };
     after.accept(Command::Loaded { run: first, result: Ok(Some(Box::new(resumed))) });
-    let (_, released) = land(&mut after, Timestamp(3));
-    assert!(handed(&released).is_empty(), "one is out, and no more may be");
+    let (_, released) = turn_and_commit(&mut after, Timestamp(3));
+    assert!(claimed(&released).is_empty(), "one is leased, and the limit is one");
 
     let result = kernel::advance::TaskResult::Done { body: None, took: Span(0) };
     let input = Input::Finished { step: 0, fence: 2, result, digest: 5 };
     after.accept(Command::Give { org: OrgId::DEFAULT, run: first, input, reply_to: None });
-    land(&mut after, Timestamp(4));
-    land(&mut after, Timestamp(5));
+    turn_and_commit(&mut after, Timestamp(4));
+    turn_and_commit(&mut after, Timestamp(5));
     after.accept(Command::Fetched { run: second, result: Ok(payloads) });
-    let (_, released) = land(&mut after, Timestamp(6));
-    assert_eq!(handed(&released), [(3, 1)]);
+    let (_, released) = turn_and_commit(&mut after, Timestamp(6));
+    assert_eq!(claimed(&released), [(3, 1)]);
 }
 
 #[test]
-fn a_run_that_cannot_be_read_keeps_no_room() {
+fn a_run_that_cannot_be_read_frees_its_limits() {
     let (first, second) = (RunId([1; 16]), RunId([2; 16]));
     let mut mailbox: Mailbox<u32> = Mailbox::new(1, Arc::new(|_, _| String::new()));
     mailbox.accept(Command::TypeChanged(Box::new(limited(1))));
-    mailbox.accept(ask(1, 2, false));
+    mailbox.accept(claim(1, 2, false));
     mailbox.accept(Command::Start { start: task(first), reply_to: 2, ended: None });
-    assert_eq!(handed(&land(&mut mailbox, Timestamp(1)).1), [(1, 1)]);
+    assert_eq!(claimed(&turn_and_commit(&mut mailbox, Timestamp(1)).1), [(1, 1)]);
     let input = Input::Heartbeat { step: 0, fence: 2, progress: Some(Payload::json("1")) };
     mailbox.accept(Command::Give { org: OrgId::DEFAULT, run: first, input, reply_to: None });
     let turn = turn(&mut mailbox, Timestamp(2));
-    mailbox.settle(turn, Ok(vec![Verdict::Conflict]));
-    assert_eq!(land(&mut mailbox, Timestamp(3)).0.loads.len(), 1);
+    mailbox.settle(turn, Ok(vec![WriteVerdict::Conflict]));
+    assert_eq!(turn_and_commit(&mut mailbox, Timestamp(3)).0.loads.len(), 1);
     assert_eq!(mailbox.tasks().1, 1);
     mailbox.accept(Command::Loaded { run: first, result: Err(LoadFailure::Newer) });
     assert_eq!(mailbox.tasks().1, 0, "a later release has it, and its worker reports there");
-    mailbox.accept(ask(3, 1, false));
+    mailbox.accept(claim(3, 1, false));
     mailbox.accept(Command::Start { start: task(second), reply_to: 4, ended: None });
-    assert_eq!(handed(&land(&mut mailbox, Timestamp(4)).1), [(3, 1)]);
+    assert_eq!(claimed(&turn_and_commit(&mut mailbox, Timestamp(4)).1), [(3, 1)]);
 }
 
 #[test]
-fn what_ends_in_the_turn_in_which_its_worker_is_answered_is_not_handed_out() {
+fn a_task_that_ends_in_the_turn_of_the_reply_is_not_delivered() {
     let (first, second) = (RunId([1; 16]), RunId([2; 16]));
     let mut mailbox: Mailbox<u32> = Mailbox::new(1, Arc::new(|_, _| String::new()));
     mailbox.accept(Command::Start { start: task(first), reply_to: 1, ended: None });
     mailbox.accept(Command::Start { start: task(second), reply_to: 2, ended: None });
-    let (turn, _) = land(&mut mailbox, Timestamp(1));
+    let (turn, _) = turn_and_commit(&mut mailbox, Timestamp(1));
     let payloads = turn.batch.runs[0].payloads.clone();
-    mailbox.accept(ask(3, 2, false));
-    land(&mut mailbox, Timestamp(2));
+    mailbox.accept(claim(3, 2, false));
+    turn_and_commit(&mut mailbox, Timestamp(2));
     mailbox.accept(Command::Fetched { run: first, result: Ok(payloads) });
-    assert!(handed(&land(&mut mailbox, Timestamp(3)).1).is_empty(), "the other one is on its way");
+    assert!(claimed(&turn_and_commit(&mut mailbox, Timestamp(3)).1).is_empty(), "the other lease is pending");
     let cancel = |run| {
         let input = Input::Cancel { actor: "ada".into(), reason: String::new() };
         Command::Give { org: OrgId::DEFAULT, run, input, reply_to: None }
     };
     mailbox.accept(cancel(second));
-    assert!(handed(&land(&mut mailbox, Timestamp(4)).1).is_empty());
-    // Now it is known that the other one does not come.
+    assert!(claimed(&turn_and_commit(&mut mailbox, Timestamp(4)).1).is_empty());
+    // Now the claim no longer waits for the second task.
     mailbox.accept(cancel(first));
-    assert_eq!(handed(&land(&mut mailbox, Timestamp(5)).1), [(3, 0)]);
+    assert_eq!(claimed(&turn_and_commit(&mut mailbox, Timestamp(5)).1), [(3, 0)]);
 }
 
 #[test]
-fn a_run_that_is_needed_is_asked_for_until_it_is_read_whoever_else_wants_it() {
+fn a_needed_run_is_read_until_that_succeeds_even_if_callers_get_errors() {
     let mut mailbox: Mailbox<u32> = Mailbox::new(1, Arc::new(|_, _| String::new()));
     let (org, run) = (OrgId::DEFAULT, RunId([7; 16]));
     mailbox.accept(Command::Start { start: task(run), reply_to: 1, ended: None });
-    land(&mut mailbox, Timestamp(1));
+    turn_and_commit(&mut mailbox, Timestamp(1));
     let pause = |mailbox: &mut Mailbox<u32>| {
         let input = Input::Pause { actor: "ada".into(), note: String::new() };
         mailbox.accept(Command::Give { org, run, input, reply_to: Some(2) });
@@ -381,14 +381,18 @@ fn a_run_that_is_needed_is_asked_for_until_it_is_read_whoever_else_wants_it() {
     let turn = turn(&mut mailbox, Timestamp(2));
     mailbox.settle(turn, Err(store::Error::Unavailable("away".into())));
     let away = || Command::Loaded { run, result: Err(LoadFailure::Store("away".into())) };
-    assert_eq!(land(&mut mailbox, Timestamp(3)).0.loads.len(), 1);
+    assert_eq!(turn_and_commit(&mut mailbox, Timestamp(3)).0.loads.len(), 1);
     mailbox.accept(away());
-    land(&mut mailbox, Timestamp(4));
-    // Somebody asks meanwhile, and is told that it cannot be read.
+    turn_and_commit(&mut mailbox, Timestamp(4));
+    // A caller comes meanwhile and gets the error.
     pause(&mut mailbox);
-    assert_eq!(land(&mut mailbox, Timestamp(5)).0.loads.len(), 1);
+    assert_eq!(turn_and_commit(&mut mailbox, Timestamp(5)).0.loads.len(), 1);
     mailbox.accept(away());
-    let (_, released) = land(&mut mailbox, Timestamp(6));
+    let (_, released) = turn_and_commit(&mut mailbox, Timestamp(6));
     assert!(matches!(&released.replies[..], [(2, Reply::LoadFailure(_))]));
-    assert_eq!(land(&mut mailbox, Timestamp(7).after(READ_PAUSE)).0.loads.len(), 1, "its task waits for a worker");
+    assert_eq!(
+        turn_and_commit(&mut mailbox, Timestamp(7).after(READ_PAUSE)).0.loads.len(),
+        1,
+        "its task waits for a worker"
+    );
 }

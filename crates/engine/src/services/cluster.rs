@@ -1,9 +1,9 @@
-//! One node among those that share a store: it renews its lease, learns which other nodes there are, and takes over the
-//! runs of a node that is gone. A store that is not shared has one node, which need not say anything.
+//! Membership of this node in the cluster: it renews its lease, tracks the other nodes that share the store, and takes
+//! over the runs of a node that is gone. A store that is not shared has one node, so none of this happens.
 //!
-//! What other nodes change is in [`cluster_events`](super::cluster_events).
+//! [`cluster_events`](super::cluster_events) handles the changes that other nodes make.
 //!
-//! The rule that keeps it right: a node that was fenced forgets everything before it writes again, under a new epoch.
+//! Invariant: a fenced node drops all in-memory state before it writes again, and writes under a new epoch.
 
 use super::cluster_events::CacheRevision;
 use super::core::Core;
@@ -20,14 +20,14 @@ use std::time::{Duration, Instant};
 use store::{ClusterEvent, QueueKey, Store};
 use tokio::sync::Notify;
 
-/// How often a node says that it is there.
+/// How often a node renews its lease.
 const RENEWED_EVERY: Duration = Duration::from_millis(1_000);
-/// How often what is in memory is compared with the store. Whatever was missed is found then.
+/// How often memory is compared with the store, which finds changes whose cluster event was lost.
 const SWEPT_EVERY: Duration = Duration::from_secs(4);
 
 /// Key queues read at a time.
 const QUEUES_PAGE: usize = 1_000;
-/// For how long the counts of other nodes' tasks and workers are believed.
+/// How long the counts of other nodes' tasks and workers are used before they are read again.
 const COUNTS_FRESH: Duration = Duration::from_millis(250);
 
 pub struct Cluster {
@@ -35,7 +35,7 @@ pub struct Cluster {
     name: String,
     nodes: RwLock<Nodes>,
     has_left: AtomicBool,
-    /// Has the node renew its lease at once.
+    /// Makes the node renew its lease at once.
     pub(super) renewal: Notify,
     pub(super) cache_revision: CacheRevision,
     pub(super) caches: Caches,
@@ -43,7 +43,7 @@ pub struct Cluster {
     counts_read: tokio::sync::Mutex<Option<Instant>>,
 }
 
-/// What this node remembers of what other nodes may change.
+/// In-memory copies of data that other nodes may change.
 pub struct Caches {
     pub workflows: Arc<WorkflowCache>,
     pub types: Arc<TypeCache>,
@@ -78,73 +78,74 @@ impl Cluster {
         self.nodes.read().unwrap_or_else(PoisonError::into_inner).is_mine(run)
     }
 
-    /// Takes note of who is there; the view before, if that is news.
-    fn note_nodes(&self, there: &[(u64, Span)]) -> Option<(Nodes, Nodes)> {
+    /// Replaces the list of live nodes; answers the old and the new list if they differ.
+    fn update_nodes(&self, live: &[(u64, Span)]) -> Option<(Nodes, Nodes)> {
         let mut nodes = self.nodes.write().unwrap_or_else(PoisonError::into_inner);
-        let now = Nodes::of(nodes.own(), there).looking_after(nodes.is_greedy());
+        let now = Nodes::of(nodes.own(), live).looking_after(nodes.is_greedy());
         (now != *nodes).then(|| (std::mem::replace(&mut *nodes, now.clone()), now))
     }
 }
 
-/// Becomes one of those that share the store, with an epoch of its own.
+/// Joins the cluster under a new epoch.
 async fn enter(store: &dyn Store, name: &str) -> store::Result<Nodes> {
     let epoch = store.join(name).await?;
-    let there = store.renew(epoch, LEASE).await?;
+    let live = store.renew(epoch, LEASE).await?;
     store.broadcast(ClusterEvent::NodesChanged);
-    Ok(Nodes::of(epoch, &there))
+    Ok(Nodes::of(epoch, &live))
 }
 
-/// What a node has to look at in the store, the least first. Owed until it has been done, however often the store fails.
+/// What the node still has to read from the store, ordered from least to most. It stays due until it succeeded,
+/// however often the store fails.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Catchup {
     Nothing,
-    /// What nobody told.
-    Look,
-    /// What a node that is gone had in memory.
+    /// Changes whose cluster event was lost.
+    Missed,
+    /// Also the runs that a dead node had in memory.
     Recovery,
-    /// All of it: nothing is in memory.
+    /// Everything: memory is empty.
     Everything,
 }
 
 impl Cluster {
-    /// Renews the node's lease as long as the engine runs, and takes over what other nodes leave.
+    /// Renews the node's lease until the engine stops, and takes over the work of nodes that are gone.
     pub async fn run(self: Arc<Self>) {
         if !self.core.store.is_shared() {
             return;
         }
-        let (mut catchup, mut looked) = (Catchup::Nothing, Instant::now());
+        let (mut catchup, mut swept) = (Catchup::Nothing, Instant::now());
         loop {
             let _ = tokio::time::timeout(RENEWED_EVERY, self.renewal.notified()).await;
             if self.core.inbox.is_closed() || self.has_left.load(Relaxed) {
                 return;
             }
-            let heard = match self.core.store.renew(self.nodes().own(), LEASE).await {
-                Ok(there) => Ok(self.nodes_changed(&there)),
+            let renewed = match self.core.store.renew(self.nodes().own(), LEASE).await {
+                Ok(live) => Ok(self.nodes_changed(&live)),
                 Err(store::Error::Fenced) => self.restart().await.map(|()| Catchup::Everything),
                 Err(error) => Err(error.into()),
             };
-            let done = match heard {
-                Ok(news) => {
-                    let is_time = looked.elapsed() >= SWEPT_EVERY;
-                    catchup = catchup.max(news).max(if is_time { Catchup::Look } else { Catchup::Nothing });
+            let done = match renewed {
+                Ok(needed) => {
+                    let is_time = swept.elapsed() >= SWEPT_EVERY;
+                    catchup = catchup.max(needed).max(if is_time { Catchup::Missed } else { Catchup::Nothing });
                     self.catch_up_with(catchup).await
                 }
                 Err(error) => Err(error),
             };
             match done {
-                Ok(()) if catchup > Catchup::Nothing => (catchup, looked) = (Catchup::Nothing, Instant::now()),
+                Ok(()) if catchup > Catchup::Nothing => (catchup, swept) = (Catchup::Nothing, Instant::now()),
                 Ok(()) => {}
-                Err(error) => tracing::warn!(%error, "this node cannot renew its lease or take over what others left"),
+                Err(error) => tracing::warn!(%error, "this node cannot renew its lease or take over other nodes' runs"),
             }
         }
     }
 }
 
 impl Cluster {
-    /// Takes note of who is there; answers what has to be looked at for that.
-    fn nodes_changed(&self, there: &[(u64, Span)]) -> Catchup {
-        let Some((before, now)) = self.note_nodes(there) else { return Catchup::Nothing };
-        let catchup = if now.lost_since(&before) { Catchup::Recovery } else { Catchup::Look };
+    /// Updates the list of live nodes; answers what has to be read because of the change.
+    fn nodes_changed(&self, live: &[(u64, Span)]) -> Catchup {
+        let Some((before, now)) = self.update_nodes(live) else { return Catchup::Nothing };
+        let catchup = if now.lost_since(&before) { Catchup::Recovery } else { Catchup::Missed };
         tracing::info!(nodes = ?now, "the nodes that share the store have changed");
         self.core.inbox.send(Command::Nodes(now));
         catchup
@@ -154,14 +155,14 @@ impl Cluster {
         match catchup {
             Catchup::Nothing => Ok(()),
             Catchup::Everything => self.restore().await,
-            Catchup::Look | Catchup::Recovery => {
+            Catchup::Missed | Catchup::Recovery => {
                 self.read_concurrency_groups().await?;
                 self.sweep(catchup == Catchup::Recovery).await
             }
         }
     }
 
-    /// Has the mailbox compare what it has with what is open.
+    /// Sends the mailbox the list of open runs, to compare with the runs it has in memory.
     async fn sweep(&self, is_recovery: bool) -> Result<(), Error> {
         let since = self.core.now();
         let open = self.core.store.active_runs().await?;
@@ -169,14 +170,14 @@ impl Cluster {
         Ok(())
     }
 
-    /// Hands the engine loop what is stored: groups, ready tasks, and the runs that a node that is gone had in memory.
+    /// Sends the engine loop what is stored: concurrency groups, ready tasks, and runs that a dead node had in memory.
     pub async fn restore(&self) -> Result<(), Error> {
         self.read_concurrency_groups().await?;
         self.restore_task_queue().await?;
         self.sweep(true).await
     }
 
-    /// What the last process left: backlogs, types and workers.
+    /// Sends the task queue what the last process stored: key queues, types and workers.
     async fn restore_task_queue(&self) -> Result<(), Error> {
         let store = &self.core.store;
         let mut queues: Vec<(QueueKey, u64)> = Vec::new();
@@ -194,8 +195,8 @@ impl Cluster {
         Ok(())
     }
 
-    /// Where other nodes have tasks and workers too: reads what the store knows of them, and who holds the limit slots
-    /// of this type.
+    /// On a shared store: reads the counts of other nodes' tasks and workers, and the holders of the limit slots of
+    /// this type.
     pub async fn catch_up(&self, of: Option<(OrgId, &str)>) -> Result<(), Error> {
         if !self.core.store.is_shared() {
             return Ok(());
@@ -221,16 +222,16 @@ impl Cluster {
         Ok(())
     }
 
-    /// Other nodes have taken over: nothing in memory is true any more.
+    /// Other nodes have taken over this node's runs, so its memory is out of date and is dropped.
     async fn restart(&self) -> Result<(), Error> {
-        tracing::error!("other nodes took this one for dead and have taken over its work; it starts again");
+        tracing::error!("this node's lease expired and other nodes took over its runs; it restarts with empty memory");
         let is_greedy = self.nodes().is_greedy();
         let nodes = enter(&*self.core.store, &self.name).await?.looking_after(is_greedy);
         *self.nodes.write().unwrap_or_else(PoisonError::into_inner) = nodes.clone();
         self.core.restart(nodes).await
     }
 
-    /// The other nodes need not wait until its lease has ended.
+    /// Gives up the node's lease, so that other nodes take over without waiting for it to expire.
     pub async fn leave(&self) {
         if !self.core.store.is_shared() {
             return;
@@ -238,7 +239,7 @@ impl Cluster {
         self.has_left.store(true, Relaxed);
         match self.core.store.leave(self.nodes().own()).await {
             Ok(()) => self.core.store.broadcast(ClusterEvent::NodesChanged),
-            Err(error) => tracing::warn!(%error, "the other nodes were not told that this one leaves"),
+            Err(error) => tracing::warn!(%error, "the lease cannot be given up; other nodes wait until it expires"),
         }
     }
 }

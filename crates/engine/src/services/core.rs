@@ -1,4 +1,4 @@
-//! What every service needs: the store, the clock, the way to the engine loop, and whether all is well.
+//! What every service needs: the store, the clock, the inbox of the engine loop, ids, metrics and health.
 
 use super::engine_loop::Inbox;
 use super::id_generator::IdGenerator;
@@ -26,14 +26,14 @@ pub struct Core {
     pub health: Health,
 }
 
-/// The URLs that waiting steps can be reached at.
+/// The callback URLs of waiting steps.
 pub struct Callbacks {
     pub secret: Secret,
-    /// What they begin with, without a slash at the end.
+    /// The prefix of every callback URL, without a slash at the end.
     pub public_url: String,
 }
 
-/// Whether the engine takes work, and why it had to stop once it had to.
+/// Whether the engine accepts work, and the reason of a fatal stop.
 #[derive(Default)]
 pub struct Health {
     pub is_draining: AtomicBool,
@@ -48,7 +48,7 @@ impl Callbacks {
         format!("{}/wh/{}", self.public_url, self.secret.token(run, step))
     }
 
-    /// What is stored of the token in that URL.
+    /// The stored hash of the token in that URL.
     pub fn token_hash(&self, run: RunId, step: &str) -> [u8; 32] {
         secret::token_hash(&self.secret.token(run, step))
     }
@@ -59,7 +59,7 @@ impl Health {
         self.fatal.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Ends when the engine cannot go on, with the reason.
+    /// Resolves with the reason when the engine has to stop.
     pub async fn failed(&self) -> String {
         loop {
             let signal = self.fatal_signal.notified();
@@ -81,7 +81,7 @@ impl Core {
         self.clock.now()
     }
 
-    /// Asks the engine loop something and waits for the reply.
+    /// Sends the engine loop a command and waits for the reply.
     pub async fn ask(&self, command: impl FnOnce(ReplyChannel) -> Command<ReplyChannel>) -> Result<Reply, Error> {
         answered(self.send(command)?).await
     }
@@ -97,8 +97,8 @@ impl Core {
         }
     }
 
-    /// The answer to a write outside the loop. A write with an unknown outcome stops the engine, like one of the
-    /// loop's own, unless reading again shows the outcome.
+    /// Checks the result of a write outside the engine loop. An unknown outcome stops the engine, as it does for the
+    /// loop's own commits, unless a later read is known to show the outcome.
     pub fn written<T>(&self, result: Result<T, store::Error>) -> Result<T, Error> {
         if let Err(error @ store::Error::Unknown(_)) = &result
             && !self.store.reads_are_durable()
@@ -109,7 +109,7 @@ impl Core {
     }
 }
 
-/// The loop answers every reply channel; a dropped one means that it stopped in between.
+/// The loop answers every reply channel; a dropped one means that the loop stopped before it could.
 pub async fn answered(reply: oneshot::Receiver<Reply>) -> Result<Reply, Error> {
     reply.await.map_err(|_| stopped())
 }
@@ -118,7 +118,7 @@ pub fn stopped() -> Error {
     Error::OutcomeUnknown("the engine stopped before it could answer".into())
 }
 
-/// What a reply that is not the expected one means for the caller, who asked about a `what`.
+/// The error for a reply that is not the expected one. `what` names the thing the caller asked about.
 pub fn refusal(reply: Reply, what: &'static str) -> Error {
     match reply {
         Reply::NotFound => Error::NotFound(what),

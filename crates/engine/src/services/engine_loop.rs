@@ -1,12 +1,12 @@
-//! The engine loop: take what arrived, advance, commit, release, and again.
+//! The engine loop: take the inbox, advance the runs, commit the batch, release what the commit allows, and repeat.
 //!
 //! ```text
 //!   inbox ──take──▶ Mailbox::turn ──▶ batch ──▶ commit ──▶ Mailbox::settle ──▶ replies, executors, cluster events
 //! ```
 //!
 //! One thread owns the mailbox, so there are no locks around runs. The inbox is swapped out whole, so a busy loop takes
-//! one lock a round. The thread commits small batches itself; a large one goes to the writer thread, and the loop decides
-//! the next batch meanwhile (ADR 0024).
+//! one lock a round. The thread commits small batches itself; a large one goes to the writer thread, and the loop
+//! decides the next batch meanwhile (ADR 0024).
 
 use super::cluster::Cluster;
 use super::core::Core;
@@ -32,26 +32,26 @@ use store::crash::{self, Point};
 use store::{Batch, ClusterEvent, QueueKey, QueuePosition};
 use tokio::sync::oneshot;
 
-/// How often the loop looks up although nothing arrived, and the timer rows are read.
+/// How often an idle loop wakes up, and how often the timer rows are read.
 const IDLE: Duration = Duration::from_millis(1_000);
 /// Timer rows read at a time.
 const TIMERS_PAGE: usize = 10_000;
-/// How often callers that hung up are forgotten.
-const TIDY: Duration = Duration::from_secs(5);
-/// Runs read before the mailbox hears of them.
-const ERRANDS_AT_ONCE: usize = 64;
+/// How often watchers whose caller hung up are dropped.
+const WATCHERS_SWEPT_EVERY: Duration = Duration::from_secs(5);
+/// Runs loaded before they are sent to the mailbox.
+const LOADS_PAGE: usize = 64;
 /// Pause before a refused commit is tried again.
 const RETRY_PAUSE: Duration = Duration::from_millis(200);
 
-/// Runs in a batch that takes long enough to write for the next one to be decided meanwhile. With fewer there would be two
-/// small batches for one, which cost more than they gain.
+/// A batch with this many runs goes to the writer thread, and the loop decides the next batch meanwhile. With fewer
+/// runs, two small batches would cost more than one.
 const LARGE: usize = 256;
-/// What arrives while a batch is written is taken together for as long.
+/// While a batch is written, commands that arrive within this time are taken together.
 const GATHERING: Duration = Duration::from_millis(1);
-/// Runs that are decided while others are written, before that is waited for.
+/// Runs decided while a batch is written, before the loop waits for the writer.
 const DECIDED_MAX: usize = 8_192;
 
-/// What the loop says about itself.
+/// The state of the loop, for health checks and for tests that wait until it is idle.
 #[derive(Clone, Copy, Debug)]
 pub struct Probe {
     pub is_quiet: bool,
@@ -76,10 +76,10 @@ struct State {
     is_poked: bool,
 }
 
-/// What is asked of the loop itself rather than of the mailbox.
+/// A request to the loop itself rather than to the mailbox.
 enum Control {
     Probe(oneshot::Sender<Probe>),
-    /// Other nodes have taken over this node's work: forget everything, and go on as the node of another epoch.
+    /// Other nodes have taken over this node's runs: drop all memory and continue under a new epoch.
     Restart(Nodes, oneshot::Sender<()>),
 }
 
@@ -89,7 +89,7 @@ impl Inbox {
         self.put(|state| state.commands.push(command))
     }
 
-    /// Commands that the mailbox is to see together.
+    /// Sends commands that the mailbox must see in the same turn.
     pub fn send_all(&self, more: Vec<Command<ReplyChannel>>) -> bool {
         self.put(|state| state.commands.extend(more))
     }
@@ -106,7 +106,7 @@ impl Inbox {
         true
     }
 
-    pub fn len(&self) -> usize {
+    pub fn backlog(&self) -> usize {
         self.len.load(Ordering::Relaxed)
     }
 
@@ -119,7 +119,7 @@ impl Inbox {
         self.lock().is_closed
     }
 
-    /// Makes the loop look at the clock.
+    /// Wakes the loop, so that it reads the clock again.
     pub fn poke(&self) {
         self.lock().is_poked = true;
         self.arrived.notify_one();
@@ -129,14 +129,13 @@ impl Inbox {
         self.state.lock().unwrap_or_else(|e| e.into_inner())
     }
 
-    /// Takes everything that is there.
     fn take(&self) -> (Vec<Command<ReplyChannel>>, Vec<Control>) {
         let mut state = self.lock();
         self.len.store(0, Ordering::Relaxed);
         (std::mem::take(&mut state.commands), std::mem::take(&mut state.controls))
     }
 
-    /// Sleeps until something is there, at most `patience`; true when it is time to stop.
+    /// Sleeps until something arrives, at most `patience`; true when the loop has to stop.
     fn wait(&self, patience: Duration) -> bool {
         let mut state = self.lock();
         let is_idle = |s: &mut State| s.commands.is_empty() && s.controls.is_empty() && !s.is_stopping && !s.is_poked;
@@ -147,7 +146,7 @@ impl Inbox {
         state.is_stopping
     }
 
-    /// Lets things arrive for a while, or until somebody pokes.
+    /// Lets commands accumulate for `time`, or until [`poke`](Self::poke).
     fn gather(&self, time: Duration) {
         let state = self.lock();
         let waited = self.arrived.wait_timeout_while(state, time, |state| !state.is_poked);
@@ -160,7 +159,7 @@ impl Core {
         self.control(Control::Probe).await
     }
 
-    /// Has the loop forget everything and go on as one of `nodes`; see [`Control::Restart`].
+    /// Makes the loop drop its memory and continue as one of `nodes`; see [`Control::Restart`].
     pub async fn restart(&self, nodes: Nodes) -> Result<(), Error> {
         self.control(|done| Control::Restart(nodes, done)).await
     }
@@ -174,7 +173,7 @@ impl Core {
         }
     }
 
-    /// Hands the mailbox the timers due within the horizon; answers how many.
+    /// Sends the mailbox the timers due within [`HORIZON`]; answers how many.
     pub(super) async fn read_timers(&self) -> Result<usize, store::Error> {
         let timers = self.store.timers(self.now().after(HORIZON), TIMERS_PAGE).await?;
         let count = timers.len();
@@ -185,7 +184,7 @@ impl Core {
     }
 }
 
-/// What the loop works with, beside the mailbox.
+/// The services that the loop uses.
 #[derive(Clone)]
 pub struct LoopServices {
     pub core: Arc<Core>,
@@ -202,34 +201,35 @@ pub fn finished(dispatch: &Dispatch, result: TaskResult) -> Command<ReplyChannel
     Command::Give { org: dispatch.org, run: dispatch.run, input, reply_to: None }
 }
 
-/// A worker that is not there any more gives back what it was to get.
-fn undelivered(task: &task_queue::Task, now: Timestamp) -> Command<ReplyChannel> {
+/// Returns a task whose worker hung up before it got the lease.
+fn undelivered(task: &task_queue::ClaimedTask, now: Timestamp) -> Command<ReplyChannel> {
     let failure = Failure::new("not_delivered", "the worker hung up before it got the task");
     let result = TaskResult::Blocked { until: now, failure };
     let input = Input::Finished { step: task.step, fence: task.fence, result, digest: 1 };
     Command::Give { org: task.org, run: task.run, input, reply_to: None }
 }
 
-/// What a turn wants to have read, in one piece: whoever is woken for the first of a thousand runs would read that one by itself.
+/// Runs and payloads that a turn needs from the store. One message for all of them: a reader woken by the first of a
+/// thousand runs would load that one alone.
 struct LoadRequests {
     runs: Vec<(OrgId, RunId)>,
     payloads: Vec<(OrgId, RunId, Vec<u32>)>,
 }
 
-/// What the board wants to know of its lanes.
+/// A read that the task queue asked for.
 enum QueueRead {
     Refill(QueueKey, Option<QueuePosition>),
     Keys(OrgId, String, Option<String>),
     LimitSlots(OrgId, String),
 }
 
-/// Starts the loop and what reads for it: runs and payloads; lanes, so that nobody waits behind a long row of runs to hear what
-/// to give out next; due timers.
+/// Starts the loop and its readers: one thread for runs and payloads, one for key queues, so that a claim does not
+/// wait behind many loads, and an async task for due timers.
 pub fn spawn(services: LoopServices, mailbox: Mailbox<ReplyChannel>, executors: Executors) {
     let (load_requests, todo) = mpsc::channel();
-    let (queue_reads, to_see) = mpsc::channel();
-    let writer = Writer::start(&services.core);
-    let tidied = Instant::now();
+    let (queue_reads, queue_todo) = mpsc::channel();
+    let writer = WriterThread::start(&services.core);
+    let watchers_swept = Instant::now();
     let engine_loop = EngineLoop {
         mailbox,
         executors,
@@ -237,14 +237,14 @@ pub fn spawn(services: LoopServices, mailbox: Mailbox<ReplyChannel>, executors: 
         queue_reads,
         writer,
         controls: Vec::new(),
-        tidied,
+        watchers_swept,
         paused_until: None,
         is_over: false,
     };
     let reader = services.clone();
     start_thread("reader", move || load_runs(&reader, &todo));
-    let looker = services.core.clone();
-    start_thread("lanes", move || read_queues(&looker, &to_see));
+    let queue_reader = services.core.clone();
+    start_thread("queues", move || read_queues(&queue_reader, &queue_todo));
     tokio::runtime::Handle::current().spawn(read_timers_forever(services.core.clone()));
     let looping = move || {
         let guard = CloseOnExit(services.core.clone());
@@ -256,18 +256,18 @@ pub fn spawn(services: LoopServices, mailbox: Mailbox<ReplyChannel>, executors: 
 
 fn start_thread(name: &str, work: impl FnOnce() + Send + 'static) {
     if let Err(error) = std::thread::Builder::new().name(name.into()).spawn(work) {
-        // Nothing can run without it; requests will not be answered, and readiness says so.
+        // The engine cannot work without it: requests are not answered, and the readiness check fails.
         tracing::error!(%error, name, "a thread of the engine cannot be started");
     }
 }
 
-/// However the loop ends, nobody may wait for it forever.
+/// Closes the inbox however the loop ends, also by a panic, so that no caller waits forever.
 struct CloseOnExit(Arc<Core>);
 
 impl Drop for CloseOnExit {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            self.0.health.give_up("a bug stopped the engine's loop".into());
+            self.0.health.give_up("a bug stopped the engine loop".into());
         }
         let mut state = self.0.inbox.lock();
         state.is_closed = true;
@@ -276,35 +276,34 @@ impl Drop for CloseOnExit {
     }
 }
 
-/// The mailbox, and what carries out what it decides.
+/// The mailbox, and what commits and carries out its decisions.
 pub struct EngineLoop {
     mailbox: Mailbox<ReplyChannel>,
     executors: Executors,
-    /// Runs and payloads to be read.
     load_requests: mpsc::Sender<LoadRequests>,
-    /// Lanes to be read, those of one turn together.
+    /// Reads for the task queue, those of one turn in one message.
     queue_reads: mpsc::Sender<Vec<QueueRead>>,
-    writer: Writer,
-    /// Taken from the inbox, and to be seen to between two rounds.
+    writer: WriterThread,
+    /// NameTaken from the inbox, and handled between two rounds.
     controls: Vec<Control>,
-    tidied: Instant,
-    /// The store refused a commit: nothing is tried before then.
+    watchers_swept: Instant,
+    /// The store refused a commit: the next attempt is not before this.
     paused_until: Option<Instant>,
-    /// It cannot go on.
+    /// A fatal error: the loop ends.
     is_over: bool,
 }
 
 /// A thread that writes large batches.
-struct Writer {
+struct WriterThread {
     batches: mpsc::Sender<Batch>,
     outcomes: mpsc::Receiver<(Batch, CommitResult)>,
     finished: Option<(Batch, CommitResult)>,
 }
 
-type CommitResult = store::Result<Vec<store::Verdict>>;
+type CommitResult = store::Result<Vec<store::WriteVerdict>>;
 
-impl Writer {
-    fn start(core: &Arc<Core>) -> Writer {
+impl WriterThread {
+    fn start(core: &Arc<Core>) -> WriterThread {
         let (batches, todo) = mpsc::channel::<Batch>();
         let (done, outcomes) = mpsc::channel();
         let core = core.clone();
@@ -317,11 +316,11 @@ impl Writer {
                 core.inbox.poke();
             }
         });
-        Writer { batches, outcomes, finished: None }
+        WriterThread { batches, outcomes, finished: None }
     }
 
-    /// Begins to write a batch, if that pays: it is large, and what follows it comes from outside. Steps that are executed
-    /// here are better decided on together when it is settled.
+    /// Starts writing a batch if that pays: the batch is large, and the next inputs come from outside. Steps that this
+    /// process executes are better decided together, after the commit.
     fn begin(&self, turn: &mut Turn<ReplyChannel>) -> bool {
         if turn.batch.runs.len() < LARGE || turn.goes_on_here() {
             return false;
@@ -334,7 +333,7 @@ impl Writer {
         true
     }
 
-    /// What was begun has come to its end, or the thread has.
+    /// Is the batch written, or has the thread ended?
     fn has_finished(&mut self) -> bool {
         match self.outcomes.try_recv() {
             Ok(finished) => self.finished = Some(finished),
@@ -344,11 +343,11 @@ impl Writer {
         true
     }
 
-    /// Waits for what was begun.
+    /// Waits for the batch that was begun.
     fn finish(&mut self, turn: &mut Turn<ReplyChannel>) -> CommitResult {
         let finished = self.finished.take().or_else(|| self.outcomes.recv().ok());
-        // Nobody knows what it did: the engine stops.
-        let gone = || (Batch::default(), Err(store::Error::Refused("a bug stopped the thread that writes".into())));
+        // The outcome is unknown, so the engine stops.
+        let gone = || (Batch::default(), Err(store::Error::Refused("a bug stopped the writer thread".into())));
         let (batch, outcome) = finished.unwrap_or_else(gone);
         turn.batch = batch;
         outcome
@@ -373,7 +372,7 @@ impl EngineLoop {
                 return;
             }
             let patience = self.patience(services);
-            // What arrives does not end a pause.
+            // A command that arrives does not end a pause.
             if is_paused {
                 std::thread::sleep(patience);
             }
@@ -383,28 +382,28 @@ impl EngineLoop {
         }
     }
 
-    /// Takes what arrived, advances, commits and releases. The writer thread commits a large batch, and the loop decides
-    /// what arrives meanwhile for the next one. The two have no run in common: a run whose record is on its way is left
-    /// alone until that is settled.
+    /// Takes the inbox, advances, commits and releases. While the writer thread commits a large batch, the loop decides
+    /// the next one from the commands that arrive meanwhile. The two batches have no run in common: a run whose record
+    /// is being written does not advance until that record is settled.
     fn round(&mut self, services: &LoopServices) {
         let mut turn = Turn::default();
         self.decide(services, &mut turn);
         let mut written = None;
-        // After a batch that could not be written nothing is tried: what it would meet is not known.
+        // After a failed batch the next one is not tried: the state of the store it would meet is unknown.
         let mut is_refused = false;
-        // Controls are seen to when nothing is on its way, so they end the series.
+        // Controls are handled when no batch is being written, so a control ends the series.
         let is_free = |this: &Self| this.controls.is_empty();
         while !is_refused && (written.is_some() || is_free(self) && self.writer.begin(&mut turn)) {
             let mut before = written.take().unwrap_or_else(|| std::mem::take(&mut turn));
             while !self.writer.has_finished() && turn.batch.runs.len() < DECIDED_MAX {
                 services.core.inbox.gather(GATHERING);
-                if services.core.inbox.len() > 0 {
+                if services.core.inbox.backlog() > 0 {
                     self.decide(services, &mut turn);
                 }
             }
             let result = self.writer.finish(&mut before);
             let is_written = result.is_ok();
-            // The writer need not wait until every caller is answered.
+            // Start the next batch before the callers of this one are answered.
             if is_written && is_free(self) && self.writer.begin(&mut turn) {
                 written = Some(std::mem::take(&mut turn));
             }
@@ -417,14 +416,14 @@ impl EngineLoop {
             false => commit(&services.core, &turn.batch),
         };
         self.release(services, turn, result);
-        self.see_to_controls(services);
+        self.handle_controls(services);
     }
 
-    /// Takes what arrived and advances.
+    /// Takes the inbox, advances the runs, and sends the reads they need to the reader threads.
     fn decide(&mut self, services: &LoopServices, turn: &mut Turn<ReplyChannel>) {
         let EngineLoop { mailbox, load_requests, queue_reads, .. } = self;
-        if self.tidied.elapsed() > TIDY {
-            self.tidied = Instant::now();
+        if self.watchers_swept.elapsed() > WATCHERS_SWEPT_EVERY {
+            self.watchers_swept = Instant::now();
             mailbox.retain_watchers(|reply_to| !reply_to.is_closed());
         }
         let (commands, controls) = services.core.inbox.take();
@@ -447,7 +446,7 @@ impl EngineLoop {
         }
     }
 
-    /// Carries out what is durable now, and takes back what is not.
+    /// Settles a commit: carries out the effects of what is durable now, and rolls back what is not.
     fn release(&mut self, services: &LoopServices, turn: Turn<ReplyChannel>, result: CommitResult) {
         let EngineLoop { mailbox, executors, .. } = self;
         if matches!(&result, Ok(verdicts) if !verdicts.is_empty()) {
@@ -462,15 +461,15 @@ impl EngineLoop {
                 .core
                 .metrics
                 .conflicts_total
-                .add(verdicts.iter().filter(|v| **v == store::Verdict::Conflict).count() as u64);
+                .add(verdicts.iter().filter(|v| **v == store::WriteVerdict::Conflict).count() as u64);
             services.subscribers.announce(&turn.batch, verdicts);
         }
         let released = mailbox.settle(turn, result);
         for (reply_to, reply) in released.replies {
-            // Whoever asked may have hung up; that is no concern of the run, unless it was given something.
-            if let Err(Reply::Claimed(handed)) = reply_to.send(reply) {
+            // The caller may have hung up. That matters only for a claim, whose leases go back to the queue.
+            if let Err(Reply::Claimed(claimed)) = reply_to.send(reply) {
                 let now = services.core.clock.now();
-                handed.tasks.into_iter().for_each(|task| mailbox.accept(undelivered(&task, now)));
+                claimed.tasks.into_iter().for_each(|task| mailbox.accept(undelivered(&task, now)));
             }
         }
         if !released.dispatch.is_empty() {
@@ -511,7 +510,7 @@ impl EngineLoop {
             tracing::error!(%error, "a commit failed");
             match error {
                 store::Error::Unavailable(_) => self.paused_until = Some(Instant::now() + RETRY_PAUSE),
-                // Its runs are read again before anything is decided about them.
+                // The runs of the batch are read again before they advance.
                 store::Error::Unknown(_) if services.core.store.reads_are_durable() => {
                     self.paused_until = Some(Instant::now() + RETRY_PAUSE);
                 }
@@ -527,7 +526,7 @@ impl EngineLoop {
         }
     }
 
-    fn see_to_controls(&mut self, services: &LoopServices) {
+    fn handle_controls(&mut self, services: &LoopServices) {
         for control in std::mem::take(&mut self.controls) {
             match control {
                 Control::Probe(reply_to) => drop(reply_to.send(self.probe(services))),
@@ -553,7 +552,7 @@ impl EngineLoop {
         }
     }
 
-    /// Other nodes have this node's work now: it starts again, as one that has just joined.
+    /// Other nodes own this node's runs now: it continues as a node that has just joined.
     fn restart(&mut self, nodes: Nodes) {
         let (replies, attempts) = self.mailbox.abandon(nodes);
         replies.into_iter().for_each(|(reply_to, reply)| drop(reply_to.send(reply)));
@@ -566,7 +565,7 @@ impl EngineLoop {
         self.paused_until.is_some()
     }
 
-    /// How long there is nothing to do, as far as it knows.
+    /// How long the loop may sleep if nothing arrives.
     fn patience(&self, services: &LoopServices) -> Duration {
         if let Some(until) = self.paused_until {
             return until.saturating_duration_since(Instant::now());
@@ -579,8 +578,8 @@ impl EngineLoop {
     }
 }
 
-/// Reads runs and payloads for the mailbox, runs together as far as they were asked for together. A thread of its own: a local store
-/// then reads right here, without a hop to another thread for each of a hundred thousand sleepers.
+/// Reads runs and payloads for the mailbox, all pending requests together. It has a thread of its own, so that a local
+/// store reads right here, without a thread switch for each of a hundred thousand sleeping runs.
 fn load_runs(LoopServices { core, workflows, .. }: &LoopServices, todo: &mpsc::Receiver<LoadRequests>) {
     while let Ok(LoadRequests { mut runs, mut payloads }) = todo.recv() {
         for more in todo.try_iter() {
@@ -594,26 +593,25 @@ fn load_runs(LoopServices { core, workflows, .. }: &LoopServices, todo: &mpsc::R
                 return;
             }
         }
-        for runs in runs.chunks(ERRANDS_AT_ONCE) {
+        for runs in runs.chunks(LOADS_PAGE) {
             core.metrics.runs_loaded_total.add(runs.len() as u64);
             let loaded = wait_for(load_all(workflows, runs));
             crash::point(Point::RunLoaded);
-            let told = |(&(_, run), result): (&(OrgId, RunId), Result<Option<Resumed>, LoadFailure>)| Command::Loaded {
-                run,
-                result: result.map(|found| found.map(Box::new)),
+            let to_command = |(&(_, run), result): (&(OrgId, RunId), Result<Option<Resumed>, LoadFailure>)| {
+                Command::Loaded { run, result: result.map(|found| found.map(Box::new)) }
             };
-            if !core.inbox.send_all(runs.iter().zip(loaded).map(told).collect()) {
+            if !core.inbox.send_all(runs.iter().zip(loaded).map(to_command).collect()) {
                 return;
             }
         }
     }
 }
 
-/// Reads lanes for the mailbox, which hears of those it asked for together at once: a worker that would take tasks of several is not
-/// given one of the first that was read, though others come before it.
+/// Reads key queues and limit slots for the task queue. The results of one request arrive together: a worker that
+/// claims several types must not get a task of the queue that was read first when another queue's task goes before it.
 fn read_queues(core: &Core, todo: &mpsc::Receiver<Vec<QueueRead>>) {
     for queue_reads in todo {
-        let look = |look: QueueRead| match look {
+        let read = |queue_read: QueueRead| match queue_read {
             QueueRead::Refill(queue, after) => {
                 let rows = wait_for(core.store.ready_tasks(&queue, after, task_queue::PAGE)).ok();
                 Command::Refilled { queue, rows }
@@ -627,7 +625,7 @@ fn read_queues(core: &Core, todo: &mpsc::Receiver<Vec<QueueRead>>) {
                 Command::LimitSlots { org, name, rows }
             }
         };
-        if !core.inbox.send_all(queue_reads.into_iter().map(look).collect()) {
+        if !core.inbox.send_all(queue_reads.into_iter().map(read).collect()) {
             return;
         }
     }
@@ -651,8 +649,8 @@ fn wait_for<T>(future: impl Future<Output = T>) -> T {
     }
 }
 
-/// Reads the timers that come due within the horizon, again and again. A row stays until the record it
-/// caused is durable, so reading it twice is harmless and reading it late is the worst that can happen.
+/// Reads the timers that come due within [`HORIZON`], again and again. A row stays until the record it caused is
+/// durable, so reading it twice is harmless. At worst a timer is read late.
 async fn read_timers_forever(core: Arc<Core>) {
     loop {
         core.clock.follow_wall();

@@ -1,17 +1,18 @@
-//! Where the random part of an id comes from: the system, or a seed when everything must happen the same way again.
+//! Ids of runs and workflows. Their random part comes from the operating system, or from a seed when a test must be
+//! repeatable.
 
 use crate::error::Error;
 use kernel::{RunId, Timestamp};
 use sha2::{Digest, Sha256};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// How long one looks for an id that is this node's own; any other is as good, only further away.
+/// Attempts at finding an id that this node owns. Another id works too, but another node then advances the run.
 const ID_TRIES_MAX: u32 = 256;
 
 type RandomBytes = [u8; 10];
 
-/// Rolls asked of the system together: one at a time, asking costs more than the rest of an id.
-const TOGETHER: usize = 64;
+/// Ids whose random bytes are read from the system together: one read per id would cost more than the rest of it.
+const READ_TOGETHER: usize = 64;
 
 pub struct IdGenerator(Mutex<State>);
 
@@ -21,7 +22,7 @@ struct State {
 }
 
 enum RandomSource {
-    /// What is left of the last question.
+    /// Bytes left of the last read.
     System(Vec<RandomBytes>),
     Seed {
         seed: u64,
@@ -35,10 +36,8 @@ impl IdGenerator {
         IdGenerator(Mutex::new(State { source, last: RunId::default() }))
     }
 
-    /// Larger than every one before, so that of two runs the one that was asked for first is the older one, also
-    /// within a millisecond.
-    ///
-    /// One of those that this node looks after, so that it keeps what it starts.
+    /// A new run id. It is larger than every id before it, so ids order runs by creation, also within a millisecond.
+    /// If possible it is an id that this node owns, so that a node advances the runs it starts.
     pub fn run_id(&self, now: Timestamp, is_mine: impl Fn(RunId) -> bool) -> Result<RunId, Error> {
         let State { source, last } = &mut *self.state();
         let random = source.random_bytes()?;
@@ -68,7 +67,7 @@ impl RandomSource {
         match self {
             RandomSource::System(left) => {
                 if left.is_empty() {
-                    *left = random::<{ TOGETHER * size_of::<RandomBytes>() }>()?.as_chunks().0.to_vec();
+                    *left = random::<{ READ_TOGETHER * size_of::<RandomBytes>() }>()?.as_chunks().0.to_vec();
                 }
                 left.pop().ok_or_else(|| Error::Unavailable("no randomness".into()))
             }
@@ -93,18 +92,18 @@ mod tests {
     use std::collections::BTreeSet;
 
     #[test]
-    fn no_roll_comes_twice() {
+    fn random_bytes_are_never_repeated() {
         let ids = IdGenerator::new(None);
-        let rolls: BTreeSet<RandomBytes> = (0..TOGETHER * 5 / 2).map(|_| ids.random_bytes().unwrap()).collect();
-        assert_eq!(rolls.len(), TOGETHER * 5 / 2);
+        let drawn: BTreeSet<RandomBytes> = (0..READ_TOGETHER * 5 / 2).map(|_| ids.random_bytes().unwrap()).collect();
+        assert_eq!(drawn.len(), READ_TOGETHER * 5 / 2);
     }
 
     #[test]
-    fn a_seed_gives_the_same_rolls_again() {
-        let rolls =
+    fn a_seed_gives_the_same_bytes_again() {
+        let drawn =
             |seed| (0..5).map(|_| ()).scan(IdGenerator::new(Some(seed)), |ids, ()| ids.random_bytes().ok()).collect();
         let (first, again, other): (Vec<RandomBytes>, Vec<RandomBytes>, Vec<RandomBytes>) =
-            (rolls(7), rolls(7), rolls(8));
+            (drawn(7), drawn(7), drawn(8));
         assert_eq!(first, again);
         assert_ne!(first, other);
     }

@@ -1,14 +1,14 @@
-//! Telling somebody that a run has ended.
+//! Notifications that a run has ended.
 //!
 //! ```text
-//!   last record of the run + notice row   (one commit)
-//!        └─▶ first record of the run that tells − notice row   (one commit)
+//!   last record of the run + notification row   (one commit)
+//!        └─▶ first record of the delivering run − notification row   (one commit)
 //!               └─▶ attempts, retries, result: like those of any run
 //! ```
 //!
-//! A notice is handed over by starting a run: of the workflow that was named, or of a built-in one whose
-//! single step calls the address. So it is retried, signed, explained and survives crashes like everything
-//! else, and its idempotency key makes handing it over twice the same as once.
+//! A notification is delivered by starting a run: of the workflow that the definition names, or of a built-in one whose
+//! single step calls the URL. So a delivery is retried, signed, explained and survives crashes like any other run. The
+//! idempotency key of that run makes starting it twice the same as once.
 
 use super::core::Core;
 use super::run_queries::Reading;
@@ -25,18 +25,18 @@ use serde_json::{Value, json};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
-use store::{Definition, NewWorkflow, NotificationKey, NotificationRow, WorkflowKey, WorkflowRow};
+use store::{NewWorkflow, NotificationKey, NotificationRow, StoredDefinition, WorkflowKey, WorkflowRow};
 use tokio::sync::mpsc;
 
-/// The workflow that calls addresses. It belongs to the engine: people's names cannot begin like its.
+/// The built-in workflow that calls URLs. Users cannot name a workflow like it: its prefix is reserved.
 pub const NOTIFIER: WorkflowId = WorkflowId([0; 16]);
 pub const NOTIFIER_NAME: &str = "onward.notify";
-/// How often notices that could not be handed over are looked at again.
+/// How often the stored notifications that could not be delivered are tried again.
 pub const RETRY_EVERY: Span = Span::from_secs(10);
-/// Notices handed over at a time; the others are rows and keep.
+/// Notifications queued in memory and read at a time; the others stay in their rows.
 const PAGE: usize = 1_000;
 
-/// Notices the loop has released and nobody has dealt with yet.
+/// Notifications that a commit released and that are not delivered yet.
 pub struct OutboxQueue {
     sender: mpsc::Sender<NotificationKey>,
     waiting: AtomicUsize,
@@ -48,7 +48,7 @@ impl OutboxQueue {
         (Arc::new(OutboxQueue { sender, waiting: AtomicUsize::new(0) }), receiver)
     }
 
-    /// When there is no room it is left to the next look at the rows.
+    /// Queues a notification. When the queue is full, the next read of the rows finds it.
     pub fn put(&self, notification: NotificationKey) {
         self.waiting.fetch_add(1, Ordering::Relaxed);
         if self.sender.try_send(notification).is_err() {
@@ -61,7 +61,7 @@ impl OutboxQueue {
     }
 }
 
-/// Hands notifications over.
+/// Delivers notifications.
 pub struct Outbox {
     core: Arc<Core>,
     runs: Arc<Runs>,
@@ -74,7 +74,7 @@ impl Outbox {
         Outbox { core, runs, workflows, queue }
     }
 
-    /// Hands notifications over as they come, and again from their rows, until the engine stops.
+    /// Delivers notifications as commits release them, and again from their rows, until the engine stops.
     pub async fn run(self, mut released: mpsc::Receiver<NotificationKey>) {
         while !self.core.inbox.is_closed() {
             if let Err(error) = self.deliver_all().await {
@@ -95,7 +95,7 @@ impl Outbox {
         }
     }
 
-    /// Tries every notice there is once, page by page: those that cannot be handed over stay.
+    /// Tries every stored notification once, page by page. Those that cannot be delivered stay.
     async fn deliver_all(&self) -> Result<(), store::Error> {
         let mut after = None;
         loop {
@@ -108,17 +108,17 @@ impl Outbox {
         }
     }
 
-    /// Tries once; what stood in the way is noted for people to read.
+    /// Tries once; an error is stored in the row, where `explain` shows it. `known` is the error stored already.
     async fn deliver_one(&self, org: OrgId, run: RunId, number: u32, known: &str) {
         let Err(error) = self.start_notification(org, run, number).await else { return };
         let error = error.to_string();
         if error == known || self.core.health.fatal_reason().is_some() {
             return;
         }
-        tracing::warn!(%run, number, error, "somebody could not be told that a run has ended");
-        let noted = self.core.store.record_notification_error(&NotificationRow { org, run, number, error }).await;
-        if let Err(error) = self.core.written(noted) {
-            tracing::warn!(%run, %error, "and that could not be noted");
+        tracing::warn!(%run, number, error, "a notification of the run's end cannot be delivered");
+        let stored = self.core.store.record_notification_error(&NotificationRow { org, run, number, error }).await;
+        if let Err(error) = self.core.written(stored) {
+            tracing::warn!(%run, %error, "the error of a notification cannot be stored");
         }
     }
 
@@ -126,7 +126,7 @@ impl Outbox {
         let reading = self.runs.read(org, run).await?.ok_or(Error::NotFound("run"))?;
         let listed = notifications(&reading.version.plan, &reading.run);
         let notify =
-            listed.get(number as usize).ok_or_else(|| Error::Damaged("the notice is not of this run".into()))?;
+            listed.get(number as usize).ok_or_else(|| Error::Damaged("the run has no such notification".into()))?;
         let notification_body = notification_body(&reading, notify);
         let (workflow, body) = match notify.url.is_empty() {
             true => {
@@ -150,12 +150,11 @@ impl Outbox {
     }
 }
 
-/// What makes telling twice the same as telling once.
+/// The key that makes delivering a notification twice the same as once.
 pub fn idempotency(run: RunId, number: u32) -> Idempotency {
     Idempotency { scope: Some("notice".into()), key: format!("{run}:{number}"), fingerprint: [0; 32] }
 }
 
-/// What is told.
 fn notification_body(reading: &Reading, notify: &Notify) -> Value {
     let state = &reading.run.state;
     let plan = &reading.version.plan;
@@ -184,7 +183,7 @@ fn notification_body(reading: &Reading, notify: &Notify) -> Value {
 }
 
 impl Outbox {
-    /// The built-in workflow that calls an address; made when it is first needed.
+    /// The built-in workflow that calls a URL; created when it is first needed.
     async fn notifier(&self, org: OrgId) -> Result<Arc<Resolved>, Error> {
         let key = NOTIFIER.to_string();
         if let Some(found) = self.workflows.resolve(org, &key).await? {
@@ -193,11 +192,11 @@ impl Outbox {
         let plan = Plan::new(layout()).map_err(|why| Error::Damaged(why.into()))?;
         let source = json!({
             "name": NOTIFIER_NAME,
-            "description": "Calls an address that asked to be told that a run has ended.",
+            "description": "Calls a URL to notify it that a run has ended.",
             "tasks": { "notify": { "url": "{{trigger.body.url}}", "body": "{{trigger.body.news}}" } },
         });
         let tree = lang::read(source.to_string().as_bytes(), lang::Syntax::Json)
-            .map_err(|_| Error::Damaged("the built-in workflow is no document".into()))?;
+            .map_err(|_| Error::Damaged("the built-in workflow is not a document".into()))?;
         let hash = lang::content_hash(&tree);
         let now = self.core.now();
         let row = WorkflowRow {
@@ -217,9 +216,9 @@ impl Outbox {
             updated_at: now,
             deleted_at: None,
         };
-        let definition = Definition { hash, source: source.to_string().into(), plan: plan.encode().into() };
+        let definition = StoredDefinition { hash, source: source.to_string().into(), plan: plan.encode().into() };
         let new = NewWorkflow { row, definition, slug_is_given: false, idempotency: None, trigger: None };
-        // Somebody else may have made it in between; then it is there.
+        // Another caller or node may have created it meanwhile; then it is there.
         let _ = self.core.written(self.core.store.create_workflow(&new).await)?;
         let found = self.core.store.workflow(org, &WorkflowKey::Id(NOTIFIER)).await?;
         found.ok_or(Error::NotFound("workflow"))?;
@@ -227,8 +226,8 @@ impl Outbox {
     }
 }
 
-/// One step that posts the news to the address the run was given. Written as a plan, because a definition
-/// may not take a host from a trigger.
+/// One step that posts the notification to the URL in the run's input. Written as a plan, because a definition may not
+/// take a host from a trigger.
 fn layout() -> Layout {
     let given = |key: &str| Ref {
         root: Root::TriggerBody,
@@ -263,7 +262,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_built_in_plan_is_sound() {
+    fn the_built_in_plan_is_valid() {
         let plan = Plan::new(layout()).unwrap();
         assert_eq!(Plan::decode(&plan.encode()).unwrap().layout(), plan.layout());
     }

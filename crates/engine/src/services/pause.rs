@@ -1,4 +1,4 @@
-//! Holding runs back and letting them go: pausing a run or a workflow, not waiting for a retry.
+//! Pause and resume of runs and workflows, retrying a step at once, and a run's place in its concurrency group.
 
 use super::core::refusal;
 use super::runs::Runs;
@@ -11,11 +11,11 @@ use kernel::{Answer, Input, OrgId, RunId, RunStatus, WorkflowId};
 use std::time::{Duration, Instant};
 use store::{ClusterEvent, ConcurrencyGroupRow, WorkflowPause};
 
-/// How long whoever starts a run waits for another node to decide whether it may begin.
+/// How long a start waits for another node to decide whether the run may begin.
 const DECIDED_WITHIN: Duration = Duration::from_secs(2);
 
 impl Runs {
-    /// Nothing new starts in the run until it is resumed; what is under way may finish.
+    /// Pauses a run: no further step starts until it is resumed. Steps under way may finish.
     pub async fn pause(
         &self,
         org: OrgId,
@@ -41,7 +41,7 @@ impl Runs {
         self.give(org, run, Input::RetryNow { step, actor }).await
     }
 
-    /// Who stands between a run and its turn.
+    /// Which runs of its concurrency group a queued run waits for.
     pub async fn queue_status(&self, run: RunId) -> Result<Option<QueueStatus>, Error> {
         match self.core.ask(|reply_to| Command::QueueStatus { run, reply_to }).await? {
             Reply::QueueStatus(None) if self.core.store.is_shared() => self.remote_queue_status(run).await,
@@ -50,7 +50,7 @@ impl Runs {
         }
     }
 
-    /// The same where another node keeps the gate: as the store has it.
+    /// The same from the store, where another node keeps the concurrency group.
     async fn remote_queue_status(&self, run: RunId) -> Result<Option<QueueStatus>, Error> {
         Ok(self.stored_concurrency_groups().await?.queue_status(run))
     }
@@ -60,8 +60,8 @@ impl Runs {
         Ok(ConcurrencyGroups::stored(paused, self.core.store.grouped_runs().await?))
     }
 
-    /// The status of a new run once the node that keeps its gate has decided about it: that it may begin, or that it never
-    /// will. That it waits is its status until then, and is not waited for.
+    /// The status of a new run after the node that keeps its concurrency group has admitted or skipped it. A run that
+    /// has to queue is `pending` at once, without waiting for a decision.
     pub(super) async fn await_remote_admission(
         &self,
         org: OrgId,
@@ -87,12 +87,12 @@ impl Runs {
 }
 
 impl Workflows {
-    /// New runs of the workflow wait for their turn until it is resumed; runs under way go on.
+    /// Pauses a workflow: its new runs queue until it is resumed. Runs under way continue.
     pub async fn pause(&self, org: OrgId, workflow: WorkflowId, actor: String, note: String) -> Result<(), Error> {
         let core = &self.core;
         let pause = WorkflowPause { org, workflow, at: self.core.now(), actor, note };
         core.written(core.store.pause_workflow(&pause).await)?;
-        // Starts that are asked for after this was answered stand behind it in the inbox.
+        // A start that is requested after this call was answered comes after it in the inbox.
         match core.store.is_shared() {
             true => self.cluster.broadcast_change(ClusterEvent::PausesChanged).await,
             false => drop(core.inbox.send(Command::PauseWorkflow(workflow))),

@@ -1,4 +1,4 @@
-//! Replay: a new run from an old one's input. The old one stays as it is.
+//! Replay: a new run from an old run's input. The old run does not change.
 
 use super::runs::{Idempotency, Runs, Source, StartRequest, Started};
 use super::tasks::type_of;
@@ -14,13 +14,12 @@ pub enum Edition {
     /// The one the old run pinned.
     #[default]
     Pinned,
-    /// The workflow's present one.
+    /// The workflow's current one.
     Latest,
 }
 
 impl Runs {
-    /// Starts a run with the body, headers and labels another one was started with; a task also with its priority,
-    /// key and callback.
+    /// Starts a run with the body, headers and labels of another run; a task also gets its priority, key and callback.
     pub async fn replay(
         &self,
         org: OrgId,
@@ -30,7 +29,7 @@ impl Runs {
     ) -> Result<Started, Error> {
         let reading = self.read(org, run).await?.ok_or(Error::NotFound("run"))?;
         let row = match reading.version.plan.layout().form {
-            // A type's runs have no workflow behind them; its settings are part of what the run pinned.
+            // A task's run has no workflow row; the settings of its type are part of the version it pinned.
             Form::Task => type_of(&self.core, &reading.version).await?,
             _ => self.workflows.workflow_of(org, reading.row.workflow).await?,
         };

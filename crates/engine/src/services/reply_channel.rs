@@ -1,18 +1,18 @@
-//! Where a reply of the mailbox goes.
+//! Reply channels: where the mailbox sends the reply to a command.
 
 use crate::mailbox::Reply;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use tokio::sync::oneshot;
 
-/// To somebody who waits for it, or to its place among several that are waited for together.
+/// Goes to one waiting caller, or into one slot of a list of replies that a caller waits for together.
 pub enum ReplyChannel {
     One(oneshot::Sender<Reply>),
     SharedReply(SharedReply),
 }
 
 impl ReplyChannel {
-    /// Gives the reply back when nobody is there to take it.
+    /// Returns the reply if the caller has hung up.
     pub fn send(self, reply: Reply) -> Result<(), Reply> {
         match self {
             ReplyChannel::One(sender) => sender.send(reply),
@@ -31,17 +31,17 @@ impl ReplyChannel {
     }
 }
 
-/// Replies in the order they were asked for; nothing where the loop stopped before it could answer.
+/// Replies in the order of their commands; `None` where the reply channel was dropped without an answer.
 pub type Replies = Vec<Option<Reply>>;
 
-/// Replies that go out together once the last is there: a thousand reports of a worker wake it once.
+/// Replies that are sent together once the last one is there: a thousand reports of a worker wake its request once.
 struct Collection {
     replies: Mutex<Replies>,
     left: AtomicUsize,
-    whole: Mutex<Option<oneshot::Sender<Replies>>>,
+    all: Mutex<Option<oneshot::Sender<Replies>>>,
 }
 
-/// One place in a collection. Letting go of it counts as an answer, or nobody would get any.
+/// One slot of a collection. Dropping it counts as an answer; otherwise the caller would wait forever.
 pub struct SharedReply {
     of: Arc<Collection>,
     index: usize,
@@ -61,17 +61,18 @@ impl Drop for SharedReply {
             return;
         }
         let replies = std::mem::take(&mut *self.of.replies.lock().unwrap_or_else(|e| e.into_inner()));
-        if let Some(whole) = self.of.whole.lock().unwrap_or_else(|e| e.into_inner()).take() {
-            let _ = whole.send(replies);
+        if let Some(all) = self.of.all.lock().unwrap_or_else(|e| e.into_inner()).take() {
+            let _ = all.send(replies);
         }
     }
 }
 
-/// Tickets for `count` replies that are waited for together. Without any, the receiver never hears anything.
+/// Reply channels for `count` replies that a caller waits for together. With `count` 0 the receiver gets nothing but
+/// an error.
 pub fn shared(count: usize) -> (impl Iterator<Item = ReplyChannel>, oneshot::Receiver<Replies>) {
     let (sender, receiver) = oneshot::channel();
     let replies = Mutex::new((0..count).map(|_| None).collect());
-    let of = Arc::new(Collection { replies, left: AtomicUsize::new(count), whole: Mutex::new(Some(sender)) });
+    let of = Arc::new(Collection { replies, left: AtomicUsize::new(count), all: Mutex::new(Some(sender)) });
     ((0..count).map(move |index| ReplyChannel::SharedReply(SharedReply { of: of.clone(), index })), receiver)
 }
 
@@ -80,14 +81,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_last_reply_brings_all_of_them_in_order() {
-        let (reply_channel, mut whole) = shared(3);
-        let mut reply_channel: Vec<ReplyChannel> = reply_channel.collect();
-        let last = reply_channel.pop();
-        assert!(last.is_some_and(|t| t.send(Reply::NotFound).is_ok()));
-        assert!(whole.try_recv().is_err(), "two are missing");
-        drop(reply_channel.pop());
-        assert!(reply_channel.pop().is_some_and(|t| t.send(Reply::Undone).is_ok()));
-        assert_eq!(whole.try_recv().ok(), Some(vec![Some(Reply::Undone), None, Some(Reply::NotFound)]));
+    fn the_last_reply_sends_all_of_them_in_order() {
+        let (channels, mut all) = shared(3);
+        let mut channels: Vec<ReplyChannel> = channels.collect();
+        let last = channels.pop();
+        assert!(last.is_some_and(|channel| channel.send(Reply::NotFound).is_ok()));
+        assert!(all.try_recv().is_err(), "two are missing");
+        drop(channels.pop());
+        assert!(channels.pop().is_some_and(|channel| channel.send(Reply::Undone).is_ok()));
+        assert_eq!(all.try_recv().ok(), Some(vec![Some(Reply::Undone), None, Some(Reply::NotFound)]));
     }
 }

@@ -1,5 +1,5 @@
-//! Runs that ended long ago are deleted, a few at a time, as if somebody had asked for each: nothing that is open goes, and
-//! nothing whose end somebody has yet to be told of. Each node takes its own.
+//! Retention: deletes runs that ended long ago, a page at a time, through the same call as a client's delete. So an
+//! open run stays, and so does a run with an undelivered notification. Each node deletes the runs it owns.
 
 use super::cluster::Cluster;
 use super::core::Core;
@@ -11,9 +11,9 @@ use std::time::Duration;
 use store::RunFilter;
 use tokio::sync::Notify;
 
-/// How often it is looked for what may go.
+/// How often expired runs are searched for.
 const EVERY: Duration = Duration::from_secs(60);
-/// Runs looked at together; between two such pages others have their turn.
+/// Runs read at a time. The pause between two pages leaves room for other work.
 const PAGE: usize = 200;
 const PAUSE: Duration = Duration::from_millis(20);
 
@@ -21,7 +21,7 @@ pub struct Retention {
     core: Arc<Core>,
     cluster: Arc<Cluster>,
     runs: Arc<Runs>,
-    /// Has it look at once, because a virtual clock has moved.
+    /// Starts the next search at once, because a virtual clock has moved.
     wake: Arc<Notify>,
 }
 
@@ -43,10 +43,10 @@ impl Retention {
         }
     }
 
-    /// Deletes this node's share of what ended before `cutoff`; answers how many runs that were.
+    /// Deletes the runs of this node that ended before `cutoff`; answers how many.
     pub async fn delete_ended(&self, org: OrgId, cutoff: Timestamp) -> Result<u64, Error> {
         let statuses = RunStatus::ALL.iter().copied().filter(|status| status.is_terminal()).collect();
-        // Ids are no younger than their runs.
+        // An id holds a time no later than its run's creation, so later ids need not be read.
         let before = Some(RunId::new(cutoff, [0xff; 10]));
         let mut filter = RunFilter { statuses, until: Some(cutoff), before, limit: PAGE, ..RunFilter::default() };
         let mut count = 0;

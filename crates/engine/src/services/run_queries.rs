@@ -1,11 +1,11 @@
-//! Reading runs: back into the mailbox, or for people to look at.
+//! Reading runs from the store: back into the mailbox, or for the API: views, history and explanations.
 
 use super::core::refusal;
 use super::runs::Runs;
 use super::workflows::Workflows;
 use crate::error::Error;
-use crate::explain::{Around, Explanation, explain};
-use crate::mailbox::{Command, LoadFailure, Query, Reply, Resumed};
+use crate::explain::{ExplainFacts, Explanation, explain};
+use crate::mailbox::{Command, LoadFailure, QueueQuery, Reply, Resumed};
 use crate::task_queue::ClaimStatus;
 use crate::version::Version;
 use kernel::run::Lease;
@@ -13,10 +13,10 @@ use kernel::{Event, OrgId, Payload, Payloads, Record, Run, RunId, Timestamp};
 use std::sync::Arc;
 use store::{Loaded, NotificationRow, QueueKey, RunRow};
 
-/// Unclaimed tasks of one run that an explanation looks at.
+/// Unclaimed tasks of one run whose claim status an explanation includes.
 const CLAIM_STATUSES_MAX: usize = 64;
 
-/// A run as it stands, for views.
+/// A run with its state, for views.
 pub struct Reading {
     pub row: RunRow,
     pub version: Arc<Version>,
@@ -25,7 +25,7 @@ pub struct Reading {
     pub payloads: Payloads,
 }
 
-/// Several runs, in the order asked.
+/// Loads several runs; answers in their order.
 pub(super) async fn load_all(
     workflows: &Workflows,
     runs: &[(OrgId, RunId)],
@@ -69,17 +69,17 @@ impl Runs {
         Ok(Some(Reading { row, version, run: state, payloads: payloads.into_iter().collect() }))
     }
 
-    /// What the board knows about the tasks of a run that wait to be claimed.
+    /// The claim status of the run's tasks that wait for a worker, from the task queue.
     async fn claim_statuses(&self, org: OrgId, reading: &Reading) -> Result<Vec<(u32, ClaimStatus)>, Error> {
         let plan = &reading.version.plan;
         let mut claim_statuses = Vec::new();
-        // One is enough to say why a run waits, a few for whoever asks about one step of many.
+        // One is enough to explain the run. More are for a caller that asks about one step of many.
         for step in reading.run.claimable(plan).take(CLAIM_STATUSES_MAX) {
             let name = plan.node(step).task().map(|task| task.name.clone()).unwrap_or_default();
             let queue = QueueKey { org, name, key: reading.run.step(step).key.clone() };
             self.cluster.catch_up(Some((queue.org, &queue.name))).await?;
             if let Reply::ClaimStatus(claim_status) =
-                self.core.ask(|reply_to| Command::Query(Query::ClaimStatus(queue), reply_to)).await?
+                self.core.ask(|reply_to| Command::Query(QueueQuery::ClaimStatus(queue), reply_to)).await?
             {
                 claim_statuses.push((step, *claim_status));
             }
@@ -87,20 +87,20 @@ impl Runs {
         Ok(claim_statuses)
     }
 
-    /// Until when workers have the tasks of a run.
+    /// The deadlines of the run's leases, by step.
     pub async fn leases(&self, reading: &Reading) -> Result<Vec<(u32, Timestamp)>, Error> {
         let nodes = self.cluster.nodes();
-        let is_elsewhere = |lease: &Lease<'_>| lease.epoch != nodes.own() && !nodes.is_gone(lease.epoch);
-        let (there, here): (Vec<Lease<'_>>, Vec<Lease<'_>>) = reading.run.leased().partition(is_elsewhere);
-        // Another node hears of these workers: at least as long as they were given them for.
-        let there = there.iter().map(|lease| (lease.step, reading.run.step(lease.step).since.after(lease.lease)));
-        let mut leases: Vec<(u32, Timestamp)> = there.collect();
-        let steps: Vec<u32> = here.iter().map(|lease| lease.step).collect();
+        let is_remote = |lease: &Lease<'_>| lease.epoch != nodes.own() && !nodes.is_gone(lease.epoch);
+        let (remote, local): (Vec<Lease<'_>>, Vec<Lease<'_>>) = reading.run.leased().partition(is_remote);
+        // Another node gets the heartbeats of these. The lease lasts at least as long as it was granted for.
+        let remote = remote.iter().map(|lease| (lease.step, reading.run.step(lease.step).since.after(lease.lease)));
+        let mut leases: Vec<(u32, Timestamp)> = remote.collect();
+        let steps: Vec<u32> = local.iter().map(|lease| lease.step).collect();
         if steps.is_empty() {
             return Ok(leases);
         }
         let tasks = steps.iter().map(|step| (reading.row.id, *step)).collect();
-        match self.core.ask(|reply_to| Command::Query(Query::Leases(tasks), reply_to)).await? {
+        match self.core.ask(|reply_to| Command::Query(QueueQuery::Leases(tasks), reply_to)).await? {
             Reply::Leases(until) => {
                 leases.extend(steps.into_iter().zip(until).filter_map(|(step, at)| Some((step, at?))));
                 Ok(leases)
@@ -120,7 +120,7 @@ impl Runs {
         let Some(reading) = self.read(org, run).await? else { return Ok(None) };
         let is_queued = reading.run.state.queued.is_some();
         let (claim_statuses, leases) = (self.claim_statuses(org, &reading).await?, self.leases(&reading).await?);
-        let around = Around {
+        let around = ExplainFacts {
             queue_status: if is_queued { self.queue_status(run).await? } else { None },
             pause: if is_queued { self.workflows.paused(org, reading.row.workflow).await? } else { None },
             notifications: if reading.run.is_terminal() { self.notifications(org, run).await? } else { Vec::new() },
@@ -129,11 +129,11 @@ impl Runs {
             claim_statuses,
             leases,
         };
-        let told = explain(&reading, &around, step);
-        Ok(Some((reading, told)))
+        let explanation = explain(&reading, &around, step);
+        Ok(Some((reading, explanation)))
     }
 
-    /// Notifications of a run's end that have not been handed over, with what went wrong.
+    /// Notifications of a run's end that are not delivered yet, each with its last error.
     pub async fn notifications(&self, org: OrgId, run: RunId) -> Result<Vec<NotificationRow>, Error> {
         Ok(self.core.store.run_notifications(org, run).await?)
     }

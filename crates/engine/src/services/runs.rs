@@ -1,5 +1,4 @@
-//! Runs: starting them, giving them inputs, and waiting for their end. Each call answers once what it changed is
-//! durable.
+//! Starting runs, giving them inputs, waiting for their end, deleting them. A call answers once its change is durable.
 
 use super::cluster::Cluster;
 use super::core::{Core, answered, refusal, stopped};
@@ -8,7 +7,7 @@ use super::workflows::{Resolved, Workflows};
 use crate::concurrency_groups;
 use crate::error::Error;
 use crate::execute::HttpQueue;
-use crate::mailbox::{Command, Reply, Start};
+use crate::mailbox::{Command, Reply, StartRun};
 use crate::secret;
 use bytes::Bytes;
 use kernel::event::{Origin, Pair, TriggerKind};
@@ -21,14 +20,14 @@ use std::time::{Duration, Instant};
 use store::{ConcurrencyGroupRow, DeliveryRow, Erased, Erasure, IdempotencyKey, RunInsert, ScheduleAdvance, Wait};
 use tokio::sync::oneshot;
 
-/// Commands that may wait for the mailbox before starts are refused.
+/// Commands in the inbox before starts are refused.
 const MAILBOX_MAX: usize = 65_536;
-/// How often the store is asked about the end of a run that another node may move.
+/// How often a caller that waits for a run's end reads the store, where another node may end the run.
 const END_POLL_MIN: Duration = Duration::from_millis(20);
 const END_POLL_MAX: Duration = Duration::from_millis(250);
-/// … that no other node is there to move; one may have come meanwhile.
+/// The same while this is the only node; another may join meanwhile.
 const END_POLL_ALONE: Duration = Duration::from_secs(1);
-/// Runs that are being worked on here before starts are refused. (A run that waits is not, also for a worker.)
+/// Busy runs in memory before starts are refused. (A run that waits, also for a worker, is not busy.)
 const ACTIVE_MAX: u64 = 65_536;
 
 pub struct StartRequest {
@@ -40,9 +39,9 @@ pub struct StartRequest {
     pub labels: Vec<(String, String)>,
     pub source: Source,
     pub idempotency: Option<Idempotency>,
-    /// The line for the log of the trigger that starts it, written together with the run.
+    /// The entry for the trigger's log, written in the same commit as the run.
     pub delivery: Option<DeliveryRow>,
-    /// How far the schedule of that trigger is with it.
+    /// The new position of that trigger's schedule, written in the same commit.
     pub advance: Option<ScheduleAdvance>,
 }
 
@@ -74,18 +73,18 @@ pub struct Source {
     pub caused_by: Option<RunId>,
     pub actor: String,
     pub callback_url: String,
-    /// The notice this run hands over.
+    /// The notification that this run delivers.
     pub notification: Option<(RunId, u32)>,
-    /// Of its tasks: before which others, not before when, and what they share limits with.
+    /// For a single task: its priority, the earliest start, and the key that per-key limits count by.
     pub priority: Option<u32>,
     pub run_at: Option<Timestamp>,
     pub key: String,
 }
 
-/// The caller's key and the fingerprint of what it asked for.
+/// The caller's idempotency key and the fingerprint of its request.
 #[derive(Clone, Debug)]
 pub struct Idempotency {
-    /// What the key is unique within; a workflow's id unless something else starts its runs.
+    /// What the key is unique within; `None` for the workflow.
     pub scope: Option<String>,
     pub key: String,
     pub fingerprint: [u8; 32],
@@ -96,14 +95,14 @@ pub struct Started {
     pub workflow: WorkflowId,
     pub status: RunStatus,
     pub started_at: Timestamp,
-    /// The key had been used for the same request: this is its run.
+    /// The key was used for the same request before; this is the run it started.
     pub deduplicated: bool,
 }
 
-/// One of several runs that were asked for together.
+/// One of several runs that were requested together.
 pub struct StartedRun {
     pub run: RunId,
-    /// Nothing once the run was deleted.
+    /// `None` if the run was deleted.
     pub status: Option<RunStatus>,
     pub deduplicated: bool,
 }
@@ -114,7 +113,7 @@ struct PendingStart {
     run: RunId,
     workflow: WorkflowId,
     fingerprint: Option<[u8; 32]>,
-    /// Its gate, if another node keeps it.
+    /// The run's concurrency group, if another node keeps it.
     concurrency_group: Option<ConcurrencyGroupRow>,
     reply: oneshot::Receiver<Reply>,
 }
@@ -123,7 +122,7 @@ pub struct Runs {
     pub(super) core: Arc<Core>,
     pub(super) cluster: Arc<Cluster>,
     pub(super) workflows: Arc<Workflows>,
-    /// Where HTTP steps wait for their turn.
+    /// Knows the position of HTTP steps that wait to be sent.
     pub(super) http_queue: Arc<HttpQueue>,
 }
 
@@ -134,21 +133,21 @@ impl Runs {
 
     /// Creates a run; answers once that is durable.
     pub async fn start(&self, request: StartRequest) -> Result<Started, Error> {
-        let asked = self.send_start(request, None)?;
-        self.started(asked).await
+        let pending = self.send_start(request, None)?;
+        self.started(pending).await
     }
 
-    /// Creates a run and waits for its end, at most `limit`; true if it has ended. Whoever is only
-    /// interested in the end is woken once.
+    /// Creates a run and waits for its end, at most `limit`; true if it has ended. The caller is woken once, at the
+    /// end, and not also when the start is durable.
     pub async fn run(&self, request: StartRequest, limit: Duration) -> Result<(Started, bool), Error> {
         let org = request.org;
         let give_up = Instant::now() + limit;
         let (ended, end) = oneshot::channel();
-        let asked = self.send_start(request, Some(ReplyChannel::One(ended)))?;
+        let pending = self.send_start(request, Some(ReplyChannel::One(ended)))?;
         let pause = if self.core.store.is_shared() { self.next_poll(Duration::ZERO) } else { limit };
-        let end = self.await_end(org, asked.run, end, limit, pause).await;
+        let end = self.await_end(org, pending.run, end, limit, pause).await;
         let has_ended = matches!(end, Ok(Some(Reply::Ended(_))));
-        let started = self.started(asked).await?;
+        let started = self.started(pending).await?;
         if started.deduplicated {
             let left = give_up.saturating_duration_since(Instant::now());
             let has_ended = self.wait(org, started.run, left).await?;
@@ -176,17 +175,17 @@ impl Runs {
         if starts.is_empty() {
             return Ok(Vec::new());
         }
-        let (reply_channel, replies) = reply_channel::shared(starts.len());
-        let mut asked = Vec::with_capacity(starts.len());
-        let told = |(start, fingerprint): &(Start, _)| (start.org, start.run, start.version.workflow, *fingerprint);
-        asked.extend(starts.iter().map(told));
-        let starts = starts.into_iter().map(|(start, _)| start).zip(reply_channel).collect();
+        let (channels, replies) = reply_channel::shared(starts.len());
+        let mut pending = Vec::with_capacity(starts.len());
+        let ids = |(start, fingerprint): &(StartRun, _)| (start.org, start.run, start.version.workflow, *fingerprint);
+        pending.extend(starts.iter().map(ids));
+        let starts = starts.into_iter().map(|(start, _)| start).zip(channels).collect();
         if !self.core.inbox.send(Command::StartAll(starts)) {
             return Err(Error::Unavailable("the engine is stopping".into()));
         }
         let replies = replies.await.map_err(|_| stopped())?;
-        let (mut started, mut other) = (Vec::with_capacity(asked.len()), None);
-        for (index, ((org, run, workflow, fingerprint), reply)) in asked.into_iter().zip(replies).enumerate() {
+        let (mut started, mut other) = (Vec::with_capacity(pending.len()), None);
+        for (index, ((org, run, workflow, fingerprint), reply)) in pending.into_iter().zip(replies).enumerate() {
             let reply = reply.ok_or_else(stopped)?;
             match self.judge_start(org, run, workflow, fingerprint, reply).await {
                 Ok(Started { run, status, deduplicated, .. }) => {
@@ -194,7 +193,7 @@ impl Runs {
                 }
                 Err(Error::RunDeleted(run)) => started.push(StartedRun { run, status: None, deduplicated: true }),
                 Err(error @ Error::KeyReused) => wrong.push((index, error)),
-                // Of a unit that was refused, one member says why.
+                // When an atomic group is refused, the reply to one of its members says why.
                 Err(Error::Undone) => {}
                 Err(error) => drop(other.get_or_insert(error)),
             }
@@ -206,13 +205,13 @@ impl Runs {
         }
     }
 
-    /// Is there room for this many runs?
+    /// Refuses starts while the engine stops or is overloaded.
     fn admit(&self, count: usize) -> Result<(), Error> {
         let core = &self.core;
         if core.health.is_draining.load(Ordering::Relaxed) {
             return Err(Error::Stopping);
         }
-        if core.inbox.len() + count > MAILBOX_MAX || core.metrics.runs_busy.get() + count as u64 > ACTIVE_MAX {
+        if core.inbox.backlog() + count > MAILBOX_MAX || core.metrics.runs_busy.get() + count as u64 > ACTIVE_MAX {
             core.metrics.requests_refused_total.add(count as u64);
             return Err(Error::Overloaded);
         }
@@ -232,7 +231,7 @@ impl Runs {
     }
 
     /// Everything of a new run that is known before it exists, and the fingerprint of its request.
-    fn prepare(&self, request: StartRequest) -> Result<(Start, Option<[u8; 32]>), Error> {
+    fn prepare(&self, request: StartRequest) -> Result<(StartRun, Option<[u8; 32]>), Error> {
         let core = &self.core;
         if !request.workflow.row.enabled {
             return Err(Error::Disabled);
@@ -250,17 +249,17 @@ impl Runs {
             token_hash: core.callbacks.token_hash(run, &node.key),
             kind: "webhook".into(),
         };
-        let fingerprint = request.idempotency.as_ref().map(|asked| asked.fingerprint);
+        let fingerprint = request.idempotency.as_ref().map(|idempotency| idempotency.fingerprint);
         let run_insert = RunInsert {
             waits: waits.map(wait).collect(),
             labels: request.labels.clone(),
-            idempotency: request.idempotency.map(|asked| IdempotencyKey {
-                scope: asked.scope.unwrap_or_else(|| workflow.to_string()),
-                key: asked.key,
-                fingerprint: asked.fingerprint,
+            idempotency: request.idempotency.map(|idempotency| IdempotencyKey {
+                scope: idempotency.scope.unwrap_or_else(|| workflow.to_string()),
+                key: idempotency.key,
+                fingerprint: idempotency.fingerprint,
                 created_at: now,
             }),
-            delivery: request.delivery.map(|line| DeliveryRow { run: Some(run), ..line }),
+            delivery: request.delivery.map(|row| DeliveryRow { run: Some(run), ..row }),
             advance: request.advance,
             notification: request.source.notification,
         };
@@ -293,11 +292,11 @@ impl Runs {
             limit: concurrency_group.limit,
             on_conflict: concurrency_group.on_conflict,
         });
-        Ok((Start { org, run, version, origin, concurrency_group, run_insert }, fingerprint))
+        Ok((StartRun { org, run, version, origin, concurrency_group, run_insert }, fingerprint))
     }
 
-    async fn started(&self, asked: PendingStart) -> Result<Started, Error> {
-        let PendingStart { org, run, workflow, fingerprint, concurrency_group, reply } = asked;
+    async fn started(&self, pending: PendingStart) -> Result<Started, Error> {
+        let PendingStart { org, run, workflow, fingerprint, concurrency_group, reply } = pending;
         let reply = answered(reply).await?;
         let started = self.judge_start(org, run, workflow, fingerprint, reply).await?;
         match concurrency_group {
@@ -308,7 +307,7 @@ impl Runs {
         }
     }
 
-    /// What became of a start.
+    /// Turns the mailbox's reply to a start into the caller's answer.
     async fn judge_start(
         &self,
         org: OrgId,
@@ -340,7 +339,7 @@ impl Runs {
         self.give(org, run, Input::Cancel { actor, reason }).await
     }
 
-    /// Somebody called a callback URL.
+    /// Handles a call to a callback URL.
     pub async fn callback(&self, token: &str, body: Bytes) -> Result<Answer, Error> {
         let found = self.core.store.wait(&secret::token_hash(token)).await?;
         let wait = found.ok_or(Error::NotFound("callback"))?;
@@ -367,8 +366,8 @@ impl Runs {
         }
     }
 
-    /// What the loop says about the end of a run, or the store if another node moves it; nothing after `limit`. The
-    /// store is first looked at after `pause`.
+    /// Waits for the end of a run: the engine loop reports it, or the store shows it if another node ends the run.
+    /// `None` after `limit`. The store is first read after `pause`.
     async fn await_end(
         &self,
         org: OrgId,
@@ -379,16 +378,16 @@ impl Runs {
     ) -> Result<Option<Reply>, Error> {
         let until = Instant::now() + limit;
         let (is_shared, is_known) = (self.core.store.is_shared(), pause.is_zero());
-        let mut is_told = true;
+        let mut is_watched = true;
         loop {
             let patience = pause.min(until.saturating_duration_since(Instant::now()));
-            match is_told {
+            match is_watched {
                 false => tokio::time::sleep(patience).await,
                 true => match tokio::time::timeout(patience, &mut end).await {
                     Err(_) => {}
-                    // This node begins anew; the run goes on.
+                    // This node restarts and dropped its watchers; the run continues on another node.
                     Ok(Ok(Reply::Unavailable(_)) | Err(_)) if is_shared && !self.core.inbox.is_closed() => {
-                        is_told = false;
+                        is_watched = false;
                     }
                     Ok(reply) => return reply.map_err(|_| stopped()).map(Some),
                 },
@@ -398,14 +397,14 @@ impl Runs {
             }
             match self.core.store.run(org, run).await {
                 Ok(Some(row)) if row.status.is_terminal() => return Ok(Some(Reply::Ended(row.status))),
-                Ok(None) if is_known || !is_told => return Ok(Some(Reply::NotFound)),
+                Ok(None) if is_known || !is_watched => return Ok(Some(Reply::NotFound)),
                 _ => {}
             }
             pause = self.next_poll(pause);
         }
     }
 
-    /// When the store is next asked about the end of a run, after it was `pause` ago.
+    /// How long to wait before the next read of the store, after a wait of `pause`.
     fn next_poll(&self, pause: Duration) -> Duration {
         match self.cluster.is_alone() {
             true => END_POLL_ALONE,
@@ -413,7 +412,7 @@ impl Runs {
         }
     }
 
-    /// Removes a run that has ended, with everything it holds.
+    /// Deletes a run that has ended, with all its rows.
     pub async fn delete(&self, org: OrgId, run: RunId) -> Result<(), Error> {
         let resumed = self.load(org, run).await?.ok_or(Error::NotFound("run"))?;
         let is_wait = |body: &Option<Body>| matches!(body, Some(Body::Webhook { .. }));
@@ -429,7 +428,7 @@ impl Runs {
             Erased::Done => Ok(()),
             Erased::NotFound => Err(Error::NotFound("run")),
             Erased::NotEnded => Err(Error::RunOpen(format!("the run has not ended: it is {}", resumed.row.status))),
-            Erased::NotTold => Err(Error::RunOpen("somebody has yet to be told that the run has ended".into())),
+            Erased::NotTold => Err(Error::RunOpen("a notification of the run's end is not delivered yet".into())),
         }
     }
 }

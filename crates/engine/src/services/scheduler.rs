@@ -1,8 +1,8 @@
-//! The loop that fires schedules: look at what is due, start or skip each moment, and move on.
+//! The scheduler: reads the schedules that are due, starts or skips a run for each fire time, and moves the cursor on.
 //!
-//! Exactly one run or one recorded skip for each moment, whatever crashes: a run, its line in the log and
-//! the schedule's step past it are one write, and so are skips. The moment is also the idempotency key
-//! of its run, should it ever be looked at twice.
+//! Each fire time leads to exactly one run or one recorded skip, whatever crashes: the run, its entry in the trigger's
+//! log and the schedule's new cursor are one commit, and so are skips. The fire time is also the idempotency key of its
+//! run, in case it is handled twice.
 
 use super::core::Core;
 use super::runs::{Idempotency, Runs, Source, StartRequest};
@@ -23,18 +23,19 @@ use store::crash::{self, Point};
 use store::{DELIVERIES_KEPT, DeliveryOutcome, DeliveryRow, ScheduleAdvance, TriggerRow};
 use tokio::sync::Notify;
 
-/// How often the loop looks although nothing is due: what is queued waits at most this long.
-const LOOK: Duration = Duration::from_secs(1);
-/// Pause after trouble.
+/// How often the scheduler wakes up although nothing is due: a queued fire time waits at most this long after the run
+/// before it has ended.
+const RECHECK_EVERY: Duration = Duration::from_secs(1);
+/// Pause after an error.
 const PAUSE: Duration = Duration::from_millis(200);
-/// Schedules looked at in one round, and lines that may wait in all queues.
+/// Schedules handled in one round, and queued log entries read in one round.
 const PAGE: usize = 1_000;
 const QUEUED_PAGE: usize = 10_000;
-/// Moments of one schedule that may wait for their turn.
+/// Fire times of one schedule that may queue.
 const QUEUE_MAX: usize = 100;
-/// Runs of one schedule started in one round: others have moments, too.
+/// Runs of one schedule started in one round, so that other schedules get their turn.
 const STARTS_MAX: usize = 500;
-/// A schedule that cannot be read is looked at again after this.
+/// A schedule that cannot be read is tried again after this.
 const UNREADABLE: Span = Span::from_secs(60);
 
 pub struct Scheduler {
@@ -42,11 +43,12 @@ pub struct Scheduler {
     runs: Arc<Runs>,
     workflows: Arc<Workflows>,
     triggers: Arc<Triggers>,
-    /// A schedule, or the clock, has changed.
+    /// Notified when a schedule changes or a virtual clock moves.
     wake: Arc<Notify>,
     /// Held while due schedules are fired: one caller at a time.
     firing: tokio::sync::Mutex<()>,
-    /// Fire times that could not be handled although this process was running: since when, by trigger.
+    /// By trigger: the first fire time that failed while this process was running. From it on, fire times are late and
+    /// not missed.
     delayed_since: Mutex<HashMap<TriggerId, Timestamp>>,
 }
 
@@ -72,8 +74,9 @@ impl Scheduler {
             };
             let pause = match (&fired, core.store.next_trigger().await) {
                 (Ok(_), Ok(next)) => {
-                    let until = next.map_or(LOOK, |at| Duration::from_micros(at.since(core.now()).0).min(LOOK));
-                    // What is due and could not be done is not asked for without end.
+                    let until = next
+                        .map_or(RECHECK_EVERY, |at| Duration::from_micros(at.since(core.now()).0).min(RECHECK_EVERY));
+                    // A schedule that is due and could not be handled must not make a busy loop.
                     if fired.is_ok_and(|count| count == 0) { until.max(Duration::from_millis(1)) } else { until }
                 }
                 _ => PAUSE,
@@ -82,17 +85,16 @@ impl Scheduler {
         }
     }
 
-    /// Deals with every moment that has come due, and with every queue whose turn it is. Answers how many
-    /// moments that were.
+    /// Handles every fire time that is due, and starts queued ones whose turn it is. Answers how many it handled.
     pub async fn fire_due(&self) -> Result<u64, Error> {
         let _one_at_a_time = self.firing.lock().await;
         let mut handled = 0;
         let mut trouble = None;
         for row in self.core.store.due_triggers(self.core.now(), PAGE).await? {
-            match self.fire_time(&row).await {
+            match self.fire_schedule(&row).await {
                 Ok(count) => handled += count,
                 Err(error) => {
-                    tracing::warn!(%error, trigger = %row.id, "a schedule has to wait");
+                    tracing::warn!(%error, trigger = %row.id, "a schedule cannot be fired; it is tried again");
                     trouble = Some(error);
                 }
             }
@@ -108,7 +110,7 @@ impl Scheduler {
         }
     }
 
-    async fn fire_time(&self, row: &TriggerRow) -> Result<u64, Error> {
+    async fn fire_schedule(&self, row: &TriggerRow) -> Result<u64, Error> {
         let Ok(Spec::Schedule(schedule)) = spec(row) else {
             tracing::error!(trigger = %row.id, "the settings of a schedule cannot be read");
             let next_at = Some(self.core.now().after(UNREADABLE));
@@ -127,27 +129,27 @@ impl Scheduler {
             workflow: self.workflows.resolve(row.org, &row.workflow.to_string()).await?,
             last_run: row.last_run,
             queued: None,
-            lines: Vec::new(),
+            log: Vec::new(),
             started: 0,
         };
         let mut count = 0;
         if let Some(gone) = gone {
-            round.lines.push(summary(row, gone, now));
+            round.log.push(summary(row, gone, now));
             count += u64::from(gone.count);
         }
-        // The log keeps only so many lines; older skips among these are one.
+        // The log keeps only `DELIVERIES_KEPT` entries; older skips among these become one entry.
         let skips = fire_times.iter().take_while(|fire_time| fire_time.is_skipped).count();
         let folded = skips.saturating_sub(DELIVERIES_KEPT as usize - 1);
         if let (Some(first), Some(last)) = (fire_times.first(), folded.checked_sub(1).map(|last| &fire_times[last])) {
             let gone = MissedRange { first: first.nominal, last: last.nominal, count: folded as u32 };
-            round.lines.push(summary(row, gone, now));
+            round.log.push(summary(row, gone, now));
             count += folded as u64;
         }
         let mut cursor = fire_times.get(folded.wrapping_sub(1)).map_or(cursor, |fire_time| fire_time.nominal);
         let mut is_moved = false;
         for (i, fire_time) in fire_times.iter().enumerate().skip(folded) {
             if round.started >= STARTS_MAX {
-                // The rest is due still, and comes with the next round.
+                // The rest stays due for the next round.
                 round.move_on(cursor, Some(fire_time.at)).await?;
                 return Ok(count);
             }
@@ -156,7 +158,7 @@ impl Scheduler {
                 Ok(Some(moved)) => is_moved = moved,
                 Ok(None) => return Ok(count),
                 Err(error) => {
-                    // Somebody was here and tried: this moment is late, and not missed.
+                    // This process was running and tried, so the fire time is late and not missed.
                     lock(&self.delayed_since).entry(row.id).or_insert(fire_time.nominal);
                     return Err(error);
                 }
@@ -171,17 +173,17 @@ impl Scheduler {
         Ok(count)
     }
 
-    /// Starts what waits in a queue, one run a trigger, where the run before has ended.
+    /// Starts queued fire times, one run a trigger, where the run before has ended.
     async fn start_queued(&self) -> Result<u64, Error> {
         let mut started = 0;
         let mut done: Option<(OrgId, TriggerId)> = None;
-        for line in self.core.store.queued_deliveries(None, QUEUED_PAGE).await? {
-            let key = (line.org, line.trigger);
+        for queued in self.core.store.queued_deliveries(None, QUEUED_PAGE).await? {
+            let key = (queued.org, queued.trigger);
             if done == Some(key) {
                 continue;
             }
             done = Some(key);
-            let Some(row) = self.core.store.trigger(line.org, line.trigger).await? else { continue };
+            let Some(row) = self.core.store.trigger(queued.org, queued.trigger).await? else { continue };
             if !row.enabled {
                 self.triggers.skip_queued(&row, "trigger_disabled", self.core.now()).await?;
                 continue;
@@ -190,11 +192,11 @@ impl Scheduler {
                 continue;
             }
             let workflow = self.workflows.resolve(row.org, &row.workflow.to_string()).await?;
-            let nominal = line.nominal.unwrap_or(line.at);
+            let nominal = queued.nominal.unwrap_or(queued.at);
             match self.fire(&row, workflow, nominal, None).await? {
                 Fired::Run { run, is_known: true } => {
-                    let line = DeliveryRow { outcome: DeliveryOutcome::Started, run: Some(run), ..line };
-                    self.triggers.log(&row, vec![line], None).await?;
+                    let entry = DeliveryRow { outcome: DeliveryOutcome::Started, run: Some(run), ..queued };
+                    self.triggers.log(&row, vec![entry], None).await?;
                 }
                 Fired::Run { .. } => {}
                 Fired::Skipped(reason) => {
@@ -207,7 +209,7 @@ impl Scheduler {
         Ok(started)
     }
 
-    /// Starts the run of a moment, or says why there is none.
+    /// Starts the run of a fire time, or answers why there is none.
     async fn fire(
         &self,
         row: &TriggerRow,
@@ -218,7 +220,7 @@ impl Scheduler {
         let Some(workflow) = workflow else { return Ok(Fired::Skipped("workflow_deleted")) };
         let id = delivery_id(nominal);
         let fingerprint = Sha256::new().chain_update(b"tick\0").chain_update(row.id.0).chain_update(&id).finalize();
-        let line = DeliveryRow { nominal: Some(nominal), ..self.triggers.delivery(row, id.clone(), "") };
+        let entry = DeliveryRow { nominal: Some(nominal), ..self.triggers.delivery(row, id.clone(), "") };
         let request = StartRequest {
             source: Source {
                 kind: TriggerKind::Schedule,
@@ -232,7 +234,7 @@ impl Scheduler {
                 key: id,
                 fingerprint: fingerprint.into(),
             }),
-            delivery: Some(line),
+            delivery: Some(entry),
             advance,
             ..StartRequest::new(row.org, workflow, Bytes::from_static(b"{}"))
         };
@@ -261,7 +263,7 @@ impl Scheduler {
 }
 
 enum Fired {
-    /// Its line was written with it, unless it was there before.
+    /// `is_known`: the run was there before. Otherwise its log entry was written with it.
     Run {
         run: RunId,
         is_known: bool,
@@ -269,7 +271,7 @@ enum Fired {
     Skipped(&'static str),
 }
 
-/// Many moments in one line.
+/// One log entry for many missed fire times.
 fn summary(row: &TriggerRow, gone: MissedRange, now: Timestamp) -> DeliveryRow {
     let MissedRange { first, last, count } = gone;
     DeliveryRow {
@@ -279,29 +281,29 @@ fn summary(row: &TriggerRow, gone: MissedRange, now: Timestamp) -> DeliveryRow {
         id: format!("{}..{}", delivery_id(first), delivery_id(last)),
         at: now,
         outcome: DeliveryOutcome::Skipped,
-        reason: format!("missed {count} moments"),
+        reason: format!("missed {count} fire times"),
         run: None,
         nominal: Some(last),
         request: None,
     }
 }
 
-/// One schedule's moments of one round.
+/// The due fire times of one schedule in one round.
 struct ScheduleRound<'a> {
     scheduler: &'a Scheduler,
     row: &'a TriggerRow,
     workflow: Option<Arc<Resolved>>,
     last_run: Option<RunId>,
-    /// Lines that wait for their turn, once counted.
+    /// Fire times of the schedule that are queued, once counted.
     queued: Option<usize>,
-    /// Lines not written yet.
-    lines: Vec<DeliveryRow>,
+    /// Log entries not written yet.
+    log: Vec<DeliveryRow>,
     started: usize,
 }
 
 impl ScheduleRound<'_> {
-    /// Deals with one moment; true if the schedule has moved past it. `None` when the schedule is not the
-    /// one it was any more.
+    /// Handles one fire time; true if the stored schedule has advanced past it. `None` when the schedule was changed
+    /// meanwhile.
     async fn handle(
         &mut self,
         schedule: &Schedule,
@@ -310,17 +312,17 @@ impl ScheduleRound<'_> {
         next_at: Option<Timestamp>,
     ) -> Result<Option<bool>, Error> {
         let FireTime { nominal, at, .. } = *fire_time;
-        let verdict = if fire_time.is_skipped { FireDecision::Skip("missed") } else { self.judge(schedule).await? };
-        match verdict {
-            FireDecision::Skip(reason) => self.lines.push(self.scheduler.skipped(self.row, nominal, reason)),
+        let decision = if fire_time.is_skipped { FireDecision::Skip("missed") } else { self.decide(schedule).await? };
+        match decision {
+            FireDecision::Skip(reason) => self.log.push(self.scheduler.skipped(self.row, nominal, reason)),
             FireDecision::Queue => {
-                let line = self.scheduler.triggers.delivery(self.row, delivery_id(nominal), "overlap");
+                let entry = self.scheduler.triggers.delivery(self.row, delivery_id(nominal), "overlap");
                 let outcome = DeliveryOutcome::Queued;
-                self.lines.push(DeliveryRow { outcome, nominal: Some(nominal), ..line });
+                self.log.push(DeliveryRow { outcome, nominal: Some(nominal), ..entry });
             }
             FireDecision::Run => {
-                // Lines of earlier moments come first in the log.
-                if !self.lines.is_empty() && !self.move_on(before, Some(at)).await? {
+                // Entries of earlier fire times come first in the log.
+                if !self.log.is_empty() && !self.move_on(before, Some(at)).await? {
                     return Ok(None);
                 }
                 let advance = ScheduleAdvance { revision: self.row.revision, cursor: Some(nominal), next_at };
@@ -330,15 +332,15 @@ impl ScheduleRound<'_> {
                         self.started += 1;
                         return Ok(Some(!is_known));
                     }
-                    Fired::Skipped(reason) => self.lines.push(self.scheduler.skipped(self.row, nominal, reason)),
+                    Fired::Skipped(reason) => self.log.push(self.scheduler.skipped(self.row, nominal, reason)),
                 }
             }
         }
         Ok(Some(false))
     }
 
-    /// What the workflow and the runs before say to a moment.
-    async fn judge(&mut self, schedule: &Schedule) -> Result<FireDecision, Error> {
+    /// Decides whether a fire time starts a run, given the workflow's state and the schedule's overlap policy.
+    async fn decide(&mut self, schedule: &Schedule) -> Result<FireDecision, Error> {
         match &self.workflow {
             None => return Ok(FireDecision::Skip("workflow_deleted")),
             Some(workflow) if !workflow.row.enabled => return Ok(FireDecision::Skip("workflow_disabled")),
@@ -367,10 +369,11 @@ impl ScheduleRound<'_> {
         })
     }
 
+    /// Writes the log entries and the schedule's new position; false when the schedule was changed meanwhile.
     async fn move_on(&mut self, cursor: Timestamp, next_at: Option<Timestamp>) -> Result<bool, Error> {
-        let lines = std::mem::take(&mut self.lines);
+        let log = std::mem::take(&mut self.log);
         let advance = ScheduleAdvance { revision: self.row.revision, cursor: Some(cursor), next_at };
-        self.scheduler.triggers.log(self.row, lines, Some(advance)).await
+        self.scheduler.triggers.log(self.row, log, Some(advance)).await
     }
 }
 

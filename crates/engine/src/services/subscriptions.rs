@@ -1,11 +1,11 @@
-//! Following what happens, while it happens.
+//! Subscriptions: streams of run events, for one run or for all runs of an organisation.
 //!
-//! A follower registers first, then reads what is stored after its cursor, then waits to be told that
-//! there is more. Whatever is committed after the registration is announced and whatever was committed
-//! before it is read, so nothing falls between. An announcement carries nothing: the store is read again,
-//! a page at a time and only when the last page has been taken, so a slow follower costs no memory.
+//! A subscriber registers first, then reads the journal after its cursor, then waits for an announcement. Records
+//! committed before the registration are read, and later ones are announced, so none is missed. An announcement carries
+//! no data: the subscriber reads the next page from the store when it has taken the last one, so a slow subscriber
+//! costs no memory.
 //!
-//! The rule that keeps the hot path free: the loop looks at one number, and at nothing else while it is 0.
+//! Without subscribers the engine loop reads one counter after each commit, and nothing else.
 
 use super::core::Core;
 use super::run_queries::events_of;
@@ -17,23 +17,23 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use store::{Batch, RunRow, Verdict};
+use store::{Batch, RunRow, WriteVerdict};
 use tokio::sync::watch;
 
 /// Records of one run read at a time.
 const PAGE: usize = 128;
-/// Places of the journal read at a time.
+/// Journal positions read at a time.
 const JOURNAL_PAGE: usize = 256;
-/// Reads again although nothing was announced: should an announcement ever be lost, this is the worst.
+/// How often the store is read without an announcement: the longest delay if one is ever lost.
 const RECHECK: Duration = Duration::from_secs(5);
-/// The same where other nodes write too, which announce only some of it: soon after something happened, then ever more
-/// rarely.
-const LOOK_MIN: Duration = Duration::from_millis(50);
-const LOOK_MAX: Duration = Duration::from_millis(400);
-/// Runs a follower of everything remembers the names of.
+/// The same on a shared store, where other nodes announce only some of their commits: soon after an event, then less
+/// and less often.
+const POLL_MIN: Duration = Duration::from_millis(50);
+const POLL_MAX: Duration = Duration::from_millis(400);
+/// Runs whose workflow name and version a subscriber of all runs caches.
 const NAMES_MAX: usize = 1_024;
 
-/// Who wants to hear of commits.
+/// The registered subscribers, woken after commits.
 #[derive(Default)]
 pub struct Subscribers {
     count: AtomicUsize,
@@ -42,8 +42,8 @@ pub struct Subscribers {
 }
 
 impl Subscribers {
-    /// Called by the loop after every commit.
-    pub(super) fn announce(&self, batch: &Batch, verdicts: &[Verdict]) {
+    /// Called by the engine loop after every commit.
+    pub(super) fn announce(&self, batch: &Batch, verdicts: &[WriteVerdict]) {
         if self.count.load(Ordering::SeqCst) == 0 {
             return;
         }
@@ -52,7 +52,7 @@ impl Subscribers {
         if runs.is_empty() {
             return;
         }
-        let committed = batch.runs.iter().zip(verdicts).filter(|(_, verdict)| **verdict == Verdict::Committed);
+        let committed = batch.runs.iter().zip(verdicts).filter(|(_, verdict)| **verdict == WriteVerdict::Committed);
         for (_, changed) in committed.filter_map(|(write, _)| runs.get(&write.run)) {
             changed.send_replace(());
         }
@@ -60,7 +60,7 @@ impl Subscribers {
 }
 
 impl Subscribers {
-    /// Another node has moved this run.
+    /// Another node has advanced this run.
     pub(super) fn changed(&self, run: RunId) {
         if self.count.load(Ordering::SeqCst) == 0 {
             return;
@@ -71,7 +71,7 @@ impl Subscribers {
         }
     }
 
-    /// Other nodes may have moved any run.
+    /// Other nodes may have advanced any run.
     pub(super) fn all_changed(&self) {
         self.all.send_replace(());
         for (_, changed) in lock(&self.runs).values() {
@@ -80,19 +80,19 @@ impl Subscribers {
     }
 }
 
-/// A place among the followers, given back when it is dropped.
+/// A registration with [`Subscribers`], removed when it is dropped.
 struct Subscription {
     core: Arc<Core>,
     workflows: Arc<Workflows>,
     subscribers: Arc<Subscribers>,
     run: Option<RunId>,
     changed: watch::Receiver<()>,
-    /// For how long it waits to be told.
+    /// How long to wait for an announcement before the next read.
     patience: Duration,
 }
 
 impl Subscription {
-    fn take(from: &Subscriptions, run: Option<RunId>) -> Subscription {
+    fn register(from: &Subscriptions, run: Option<RunId>) -> Subscription {
         let subscribers = from.subscribers.clone();
         subscribers.count.fetch_add(1, Ordering::SeqCst);
         let changed = match run {
@@ -105,22 +105,22 @@ impl Subscription {
             }
         };
         let (core, workflows) = (from.core.clone(), from.workflows.clone());
-        Subscription { core, workflows, subscribers, run, changed, patience: LOOK_MIN }
+        Subscription { core, workflows, subscribers, run, changed, patience: POLL_MIN }
     }
 
-    /// Nothing that is announced from now on is missed by [`more`](Self::more).
-    fn begin(&mut self) {
+    /// Called before a read: [`wait_for_more`](Self::wait_for_more) then misses no announcement from now on.
+    fn before_read(&mut self) {
         self.changed.borrow_and_update();
     }
 
-    /// Something has happened, so more may.
-    fn stir(&mut self) {
-        self.patience = LOOK_MIN;
+    /// There was an event, so the next one may come soon.
+    fn reset_patience(&mut self) {
+        self.patience = POLL_MIN;
     }
 
-    async fn more(&mut self) {
+    async fn wait_for_more(&mut self) {
         let patience = if self.core.store.is_shared() { self.patience } else { RECHECK };
-        self.patience = (self.patience * 2).min(LOOK_MAX);
+        self.patience = (self.patience * 2).min(POLL_MAX);
         let _ = tokio::time::timeout(patience, self.changed.changed()).await;
     }
 }
@@ -141,7 +141,7 @@ impl Drop for Subscription {
     }
 }
 
-/// Something that happened to a run.
+/// An event of a run, with its number, time, run, workflow and version.
 pub struct RunEvent {
     pub seq: u64,
     pub at: Timestamp,
@@ -152,14 +152,14 @@ pub struct RunEvent {
     pub version: Arc<Version>,
 }
 
-/// Follows one run from an event on, to its end.
+/// The events of one run, from a given event number to the run's end.
 pub struct RunSubscription {
     subscription: Subscription,
     org: OrgId,
     run: RunId,
     workflow: Arc<str>,
     version: Arc<Version>,
-    /// Events up to this number are known to whoever follows.
+    /// The client has the events up to this number.
     after: u64,
     /// Records read.
     records: u64,
@@ -167,36 +167,36 @@ pub struct RunSubscription {
 }
 
 impl RunSubscription {
-    /// What comes next, at least one event; `None` once the run has ended and all of it was told, or is gone.
+    /// The next events, at least one; `None` once the run has ended and all events were returned, or it was deleted.
     pub async fn next(&mut self) -> Result<Option<Vec<RunEvent>>, Error> {
-        self.subscription.stir();
+        self.subscription.reset_patience();
         loop {
-            self.subscription.begin();
+            self.subscription.before_read();
             let store = self.subscription.core.store.clone();
             let Some(page) = store.history(self.org, self.run, self.records, PAGE).await? else { return Ok(None) };
             self.records += page.len() as u64;
-            let mut happened = Vec::new();
+            let mut events = Vec::new();
             for record in &page {
                 for (seq, at, event) in events_of(record)? {
                     self.has_ended |= event.is_end();
                     if seq > self.after {
                         let (run, workflow, version) = (self.run, self.workflow.clone(), self.version.clone());
-                        happened.push(RunEvent { seq, at, event, run, workflow, version });
+                        events.push(RunEvent { seq, at, event, run, workflow, version });
                     }
                 }
             }
-            self.after = happened.last().map_or(self.after, |last| last.seq);
-            match (happened.is_empty(), page.is_empty()) {
-                (false, _) => return Ok(Some(happened)),
+            self.after = events.last().map_or(self.after, |last| last.seq);
+            match (events.is_empty(), page.is_empty()) {
+                (false, _) => return Ok(Some(events)),
                 (true, false) => {}
                 (true, true) if self.has_ended => return Ok(None),
-                (true, true) => self.subscription.more().await,
+                (true, true) => self.subscription.wait_for_more().await,
             }
         }
     }
 }
 
-/// Follows every run of an organisation from a position of the journal on.
+/// The events of all runs of an organisation, from a journal position on.
 pub struct RunEvents {
     subscription: Subscription,
     org: OrgId,
@@ -205,38 +205,38 @@ pub struct RunEvents {
 }
 
 impl RunEvents {
-    /// The position up to which everything was told.
+    /// The journal position up to which all events were returned.
     pub fn position(&self) -> u64 {
         self.after
     }
 
-    /// What was written next, record by record with the position of each, and how far it has looked.
+    /// The next records, each with its position and events, and the position up to which the journal was read.
     pub async fn next(&mut self) -> Result<(Vec<(u64, Vec<RunEvent>)>, u64), Error> {
-        self.subscription.stir();
+        self.subscription.reset_patience();
         loop {
-            self.subscription.begin();
+            self.subscription.before_read();
             let store = self.subscription.core.store.clone();
             let journal_page = store.journal_page(self.org, Some(self.after), JOURNAL_PAGE).await?;
             if journal_page.end <= self.after {
-                self.subscription.more().await;
+                self.subscription.wait_for_more().await;
                 continue;
             }
             let mut written = Vec::with_capacity(journal_page.records.len());
             for record in journal_page.records {
                 let run = record.run;
-                // Deleted between the two reads: there is nobody it could be about.
+                // A run that was deleted between the two reads is left out.
                 let (workflow, version) = match self.name(run).await {
                     Ok(Some(known)) => known,
                     Ok(None) | Err(Error::Damaged(_) | Error::Newer) => continue,
                     Err(error) => return Err(error),
                 };
-                // What nobody can read must not keep everybody from reading on; the run itself says what is wrong.
+                // An unreadable record must not stop the stream; reading its run reports the damage.
                 let Ok(events) = events_of(&record.record) else { continue };
-                let happening = |(seq, at, event)| {
+                let run_event = |(seq, at, event)| {
                     let (workflow, version) = (workflow.clone(), version.clone());
                     RunEvent { seq, at, event, run, workflow, version }
                 };
-                written.push((record.pos, events.map(happening).collect()));
+                written.push((record.pos, events.map(run_event).collect()));
             }
             self.after = journal_page.end;
             return Ok((written, journal_page.end));
@@ -258,7 +258,7 @@ impl RunEvents {
     }
 }
 
-/// Follows runs, for clients that watch them.
+/// Opens subscriptions, for clients that stream run events.
 pub struct Subscriptions {
     core: Arc<Core>,
     workflows: Arc<Workflows>,
@@ -270,18 +270,18 @@ impl Subscriptions {
         Subscriptions { core, workflows, subscribers }
     }
 
-    /// Follows a run; events up to number `after` are left out. `None` if there is no such run.
+    /// Subscribes to a run; events up to number `after` are left out. `None` if there is no such run.
     pub async fn run(&self, org: OrgId, run: RunId, after: u64) -> Result<Option<RunSubscription>, Error> {
-        let subscription = Subscription::take(self, Some(run));
+        let subscription = Subscription::register(self, Some(run));
         let Some(row): Option<RunRow> = self.core.store.run(org, run).await? else { return Ok(None) };
         let version = self.workflows.version_of(&row).await?;
         let workflow = row.workflow_name.as_str().into();
         Ok(Some(RunSubscription { subscription, org, run, workflow, version, after, records: 0, has_ended: false }))
     }
 
-    /// Follows everything that is written after position `after` of the journal, or from now on.
+    /// Subscribes to all runs, from journal position `after`, or from now on.
     pub async fn all(&self, org: OrgId, after: Option<u64>) -> Result<RunEvents, Error> {
-        let subscription = Subscription::take(self, None);
+        let subscription = Subscription::register(self, None);
         let now = self.core.store.journal_page(org, None, 1).await?.end;
         let after = after.unwrap_or(now).min(now);
         Ok(RunEvents { subscription, org, after, names: HashMap::new() })

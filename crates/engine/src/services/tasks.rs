@@ -1,5 +1,5 @@
-//! Tasks from both sides: producers submit them, workers claim and report them. A task is a step of a run like any
-//! other, so all of this only prepares commands for the mailbox and reads its answers.
+//! Tasks: producers submit them, workers claim them, send heartbeats and report results. A task is a step of a run like
+//! any other, so this module only builds commands for the mailbox and translates its replies.
 
 mod task_admin;
 mod task_types;
@@ -17,19 +17,19 @@ use crate::mailbox::{Command, Reply};
 use crate::task_queue::{ClaimReply, ClaimRequest, Pattern};
 use bytes::Bytes;
 use kernel::advance::TaskResult;
-use kernel::event::{Failure, Line};
+use kernel::event::{Failure, LogLine};
 use kernel::{Answer, Input, OrgId, Payload, RunId, RunStatus, Span, Timestamp, retry};
-use lang::task::Settings;
+use lang::task::TaskSettings;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::sync::oneshot;
 
-/// A task to be recorded.
+/// A task to be submitted.
 pub struct NewTask {
-    /// Its type; checked.
+    /// Its type; validated by the caller.
     pub name: String,
-    pub settings: Settings,
+    pub settings: TaskSettings,
     /// Well-formed JSON.
     pub payload: Bytes,
     pub priority: Option<u32>,
@@ -37,15 +37,15 @@ pub struct NewTask {
     pub key: String,
     pub labels: Vec<(String, String)>,
     pub callback_url: String,
-    /// The key and the fingerprint of what was asked.
+    /// The idempotency key and the fingerprint of the request.
     pub idempotency: Option<(String, [u8; 32])>,
 }
 
-/// One step of one run, as workers know it: `task_…`, with the step's number unless the run is a plain task.
+/// The id of a task as workers see it: `task_…`, with the step's number unless the run is a plain task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct TaskKey {
     pub run: RunId,
-    /// Nothing for a plain task, whose only step it is.
+    /// `None` for a plain task, whose run has only this step.
     pub step: Option<u32>,
 }
 
@@ -56,7 +56,7 @@ impl TaskKey {
         TaskKey { run, step: None }
     }
 
-    /// Reads what `Display` printed; anything else is `None`.
+    /// The inverse of `Display`; `None` for any other text.
     pub fn parse(text: &str) -> Option<TaskKey> {
         let rest = text.strip_prefix(Self::PREFIX)?;
         let (id, step) = match rest.split_once('-') {
@@ -71,20 +71,20 @@ impl TaskKey {
         self.step.unwrap_or(0)
     }
 
-    /// What the holder of a lease shows: the fence, and a few digits that belong to this task, so that a token
-    /// that got mixed up with another task's is not taken for its own.
+    /// The lease token: the fence, and a checksum over task and fence, so that a worker that mixes up the tokens of
+    /// two tasks is refused.
     pub fn token(self, fence: u64) -> String {
-        format!("{fence:x}-{:08x}", self.check(fence))
+        format!("{fence:x}-{:08x}", self.checksum(fence))
     }
 
-    /// The fence of a token of this task.
+    /// The fence in a token; `None` if the token belongs to another task.
     pub fn fence(self, token: &str) -> Option<u64> {
         let (fence, _) = token.split_once('-')?;
         let fence = u64::from_str_radix(fence, 16).ok()?;
         (self.token(fence) == token).then_some(fence)
     }
 
-    fn check(self, fence: u64) -> u32 {
+    fn checksum(self, fence: u64) -> u32 {
         retry::seed(&self.run.0, self.index(), fence as u32) as u32
     }
 }
@@ -100,39 +100,39 @@ impl std::fmt::Display for TaskKey {
     }
 }
 
-/// How a worker says an attempt ended.
+/// A worker's report of how an attempt ended.
 pub struct TaskReport {
     pub task: TaskKey,
-    /// Nothing when its token is none of this task.
+    /// `None` if the token belongs to another task.
     pub fence: Option<u64>,
     pub outcome: ReportOutcome,
 }
 
 pub enum ReportOutcome {
-    /// With this result, well-formed JSON.
+    /// The result, well-formed JSON.
     Done(Bytes),
     Failed {
         failure: Failure,
         is_final: bool,
         retry_after: Option<Span>,
     },
-    /// Not now, but after so long.
+    /// The worker gave the task back, to be claimed again after this time.
     Snoozed(Span),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reported {
     Recorded,
-    /// The token is not the current one, or something else was reported with it before.
+    /// The token is not the current one, or another outcome was reported with it before.
     Stale,
-    /// The run was cancelled: nobody wants to know.
+    /// The run was cancelled, so the report changes nothing.
     Cancelled,
     /// The run would become too large.
     TooLarge,
     NotFound,
 }
 
-/// A sign of life for a task.
+/// A worker's heartbeat for one task.
 pub struct Heartbeat {
     pub task: TaskKey,
     pub fence: Option<u64>,
@@ -141,18 +141,19 @@ pub struct Heartbeat {
     pub progress: Option<Bytes>,
 }
 
-/// What a sign of life comes to.
+/// The answer to a heartbeat.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Alive {
+pub enum HeartbeatReply {
+    /// The new deadline of the lease.
     Until(Timestamp),
-    /// Nobody wants the result any more.
+    /// The run was cancelled: the worker should drop the task.
     Cancelled,
     Stale,
     TooLarge,
     NotFound,
 }
 
-/// Everything a worker says and asks in one go.
+/// A worker's request: reports and heartbeats for tasks it has, and a claim for `credits` more.
 pub struct WorkRequest {
     pub worker: String,
     pub types: Vec<String>,
@@ -168,7 +169,7 @@ pub struct WorkRequest {
 
 pub struct WorkReply {
     pub acks: Vec<Reported>,
-    pub leases: Vec<Alive>,
+    pub leases: Vec<HeartbeatReply>,
     pub handed: ClaimReply,
 }
 
@@ -184,7 +185,7 @@ impl ReportOutcome {
         }
     }
 
-    /// Of what was said; never zero. (FNV-1a: it only tells a repeat from something else.)
+    /// A hash of the report, never zero. (FNV-1a: it only tells a repeated report from a different one.)
     fn digest(&self) -> u64 {
         let mut hash = 0xcbf2_9ce4_8422_2325u64;
         let mut add = |bytes: &[u8]| {
@@ -211,9 +212,9 @@ pub struct Tasks {
     cluster: Arc<Cluster>,
     runs: Arc<Runs>,
     type_cache: Arc<TypeCache>,
-    /// Held while a type is changed: one caller at a time.
+    /// Held while a type is changed, so that changes happen one at a time.
     changing_types: tokio::sync::Mutex<()>,
-    /// Counts the claim requests of workers.
+    /// The id of the next claim request.
     claim_ids: AtomicU64,
 }
 
@@ -223,7 +224,7 @@ impl Tasks {
         Tasks { core, cluster, runs, type_cache, changing_types, claim_ids }
     }
 
-    /// Records tasks in one durable write, all of them or none; answers in their order.
+    /// Submits tasks in one durable write, all of them or none; answers in their order.
     pub async fn submit(&self, org: OrgId, tasks: Vec<NewTask>) -> Result<Vec<StartedRun>, Error> {
         self.cluster.refresh_caches().await?;
         let mut requests = Vec::with_capacity(tasks.len());
@@ -266,7 +267,7 @@ impl Tasks {
         }
     }
 
-    /// Was this recorded before? Whoever asks again is told so, whatever became of the type since.
+    /// Was this task submitted before? A repeated submission gets the first answer, even if the type is disabled now.
     async fn is_repeat(&self, org: OrgId, scope: &str, key: Option<&(String, [u8; 32])>) -> Result<bool, Error> {
         match key {
             Some((key, _)) => Ok(self.core.store.idempotency_record(org, scope, key).await?.is_some()),
@@ -274,51 +275,51 @@ impl Tasks {
         }
     }
 
-    /// Takes down what a worker has to say, and gives it what there is for it: at once if it reported something or
-    /// there is something, else as soon as there is, at most after `wait`.
+    /// Records a worker's reports and heartbeats, and claims tasks for it. Answers at once if the request contains
+    /// reports or a task is ready; otherwise as soon as a task is ready, at most after `wait`.
     pub async fn work(&self, org: OrgId, request: WorkRequest) -> Result<WorkReply, Error> {
         let core = &self.core;
-        // A type that was paused through another node is paused. What a worker has to say is heard in any case.
+        // A type may have been paused through another node. If the refresh fails, reports are still recorded.
         if request.credits > 0 && self.cluster.refresh_caches().await.is_err() {
-            tracing::debug!("tasks are handed out by rules that may have changed");
+            tracing::debug!("the caches cannot be refreshed; tasks are claimed under limits that may have changed");
         }
         let now = self.core.now();
         let patterns: Vec<Pattern> = request.types.iter().filter_map(|text| Pattern::parse(text)).collect();
         let claim_id = self.claim_ids.fetch_add(1, Ordering::Relaxed);
-        let has_news = !request.reports.is_empty();
-        let (handed_ticket, handed) = oneshot::channel();
+        let has_reports = !request.reports.is_empty();
+        let (claim_reply_to, claim_reply) = oneshot::channel();
         let with_progress = request.heartbeats.iter().filter(|beat| beat.progress.is_some()).count();
-        let said = request.reports.len() + request.heartbeats.len() + with_progress;
-        let (mut parts, answers) = reply_channel::shared(said);
-        let mut commands = Vec::with_capacity(said + 1);
-        // How far it got comes before how it ended.
-        let mut asked = Vec::with_capacity(request.heartbeats.len());
+        let count = request.reports.len() + request.heartbeats.len() + with_progress;
+        let (mut channels, answers) = reply_channel::shared(count);
+        let mut commands = Vec::with_capacity(count + 1);
+        // The progress of an attempt is recorded before its end.
+        let mut heartbeats = Vec::with_capacity(request.heartbeats.len());
         for mut heartbeat in request.heartbeats {
             let progress = heartbeat.progress.take();
-            commands.extend(extend_command(org, &heartbeat, parts.next().ok_or_else(stopped)?));
+            commands.extend(extend_command(org, &heartbeat, channels.next().ok_or_else(stopped)?));
             let has_progress = progress.is_some();
             if let Some(progress) = progress {
-                let reply_to = parts.next().ok_or_else(stopped)?;
+                let reply_to = channels.next().ok_or_else(stopped)?;
                 commands.extend(progress_command(org, &heartbeat, progress, reply_to));
             }
-            asked.push((heartbeat, has_progress));
+            heartbeats.push((heartbeat, has_progress));
         }
         let reports = request.reports.len();
         for report in request.reports {
-            let reply_to = parts.next().ok_or_else(stopped)?;
+            let reply_to = channels.next().ok_or_else(stopped)?;
             commands.extend(report_command(org, report, reply_to, now));
         }
-        drop(parts);
-        let is_immediate = has_news || request.wait.is_zero();
-        // Whoever comes for the first time is not told that there is nothing, nor given what goes later, before this node
-        // has looked for what others left.
-        let is_strict = !has_news && !self.cluster.nodes().is_alone();
+        drop(channels);
+        let is_immediate = has_reports || request.wait.is_zero();
+        // A worker that only claims must not get an empty answer, or a task of lower priority, before this node has
+        // read the ready tasks of other nodes.
+        let is_strict = !has_reports && !self.cluster.nodes().is_alone();
         if is_strict && request.credits > 0 {
             commands.push(Command::TypesWithTasks(core.store.ready_types().await?));
         }
         commands.push(Command::Claim(Box::new(ClaimRequest {
             claim_id,
-            reply_to: ReplyChannel::One(handed_ticket),
+            reply_to: ReplyChannel::One(claim_reply_to),
             org,
             worker: request.worker,
             types: request.types,
@@ -335,10 +336,10 @@ impl Tasks {
             return Err(Error::Unavailable("the engine is stopping".into()));
         }
         let call = ClaimCall { core: &self.core, claim_id };
-        let replies = if said > 0 { answers.await.map_err(|_| stopped())? } else { Vec::new() };
+        let replies = if count > 0 { answers.await.map_err(|_| stopped())? } else { Vec::new() };
         let mut replies = replies.into_iter();
-        let mut leases = Vec::with_capacity(asked.len());
-        for (heartbeat, has_progress) in asked {
+        let mut leases = Vec::with_capacity(heartbeats.len());
+        for (heartbeat, has_progress) in heartbeats {
             let extended = replies.next().flatten();
             let saved = if has_progress { Some(replies.next().flatten()) } else { None };
             leases.push(self.alive(org, heartbeat, extended, saved).await?);
@@ -347,11 +348,11 @@ impl Tasks {
         for reply in replies {
             acks.push(reported(reply)?);
         }
-        let handed = call.answer(handed, request.wait).await?;
+        let handed = call.answer(claim_reply, request.wait).await?;
         Ok(WorkReply { acks, leases, handed })
     }
 
-    /// Takes down how one attempt ended.
+    /// Records how one attempt ended.
     pub async fn report(&self, org: OrgId, report: TaskReport) -> Result<Reported, Error> {
         let (reply_to, reply) = oneshot::channel();
         let Some(command) = report_command(org, report, ReplyChannel::One(reply_to), self.core.now()) else {
@@ -363,17 +364,16 @@ impl Tasks {
         reported(Some(answered(reply).await?))
     }
 
-    pub async fn heartbeat(&self, org: OrgId, mut heartbeat: Heartbeat) -> Result<Alive, Error> {
+    pub async fn heartbeat(&self, org: OrgId, mut heartbeat: Heartbeat) -> Result<HeartbeatReply, Error> {
         let progress = heartbeat.progress.take();
-        let (reply_channel, replies) = reply_channel::shared(1 + usize::from(progress.is_some()));
-        let mut reply_channel = reply_channel;
+        let (mut channels, replies) = reply_channel::shared(1 + usize::from(progress.is_some()));
         let mut commands = Vec::new();
-        commands.extend(extend_command(org, &heartbeat, reply_channel.next().ok_or_else(stopped)?));
+        commands.extend(extend_command(org, &heartbeat, channels.next().ok_or_else(stopped)?));
         let has_progress = progress.is_some();
         if let Some(progress) = progress {
-            commands.extend(progress_command(org, &heartbeat, progress, reply_channel.next().ok_or_else(stopped)?));
+            commands.extend(progress_command(org, &heartbeat, progress, channels.next().ok_or_else(stopped)?));
         }
-        drop(reply_channel);
+        drop(channels);
         if !self.core.inbox.send_all(commands) {
             return Err(Error::Unavailable("the engine is stopping".into()));
         }
@@ -383,13 +383,13 @@ impl Tasks {
         self.alive(org, heartbeat, extended, saved).await
     }
 
-    /// Keeps what a worker wants to be read.
+    /// Records log lines of a worker.
     pub async fn log(
         &self,
         org: OrgId,
         task: TaskKey,
         fence: Option<u64>,
-        lines: Vec<Line>,
+        lines: Vec<LogLine>,
     ) -> Result<Reported, Error> {
         let Some(fence) = fence else { return Ok(Reported::Stale) };
         let input = Input::Log { step: task.index(), fence, lines };
@@ -400,7 +400,7 @@ impl Tasks {
         }
     }
 
-    /// Another node may have ended a run whose lease is counted here.
+    /// Another node may have ended a run while this node still holds the lease of its task.
     async fn may_be_over(&self, org: OrgId, run: RunId) -> Result<bool, Error> {
         if self.cluster.nodes().is_alone() {
             return Ok(false);
@@ -408,17 +408,17 @@ impl Tasks {
         Ok(self.core.store.run(org, run).await?.is_none_or(|row| row.status.is_terminal()))
     }
 
-    /// What the answers to a sign of life mean: the board's, and the run's if there was progress to save. Where the board
-    /// knows of no such lease the run is asked, which may just be on its way back into memory.
+    /// The answer to a heartbeat, from the task queue's reply and, if there was progress to save, the run's. If the
+    /// task queue has no such lease, the run decides: it may be about to be loaded back into memory.
     async fn alive(
         &self,
         org: OrgId,
         heartbeat: Heartbeat,
         extended: Option<Reply>,
         saved: Option<Option<Reply>>,
-    ) -> Result<Alive, Error> {
+    ) -> Result<HeartbeatReply, Error> {
         let Heartbeat { task, fence, extend, .. } = heartbeat;
-        let Some(fence) = fence else { return Ok(Alive::Stale) };
+        let Some(fence) = fence else { return Ok(HeartbeatReply::Stale) };
         let until = match extended {
             Some(Reply::Lease(until)) => until,
             Some(other) => return Err(refusal(other, "task")),
@@ -427,52 +427,52 @@ impl Tasks {
         let (run, step) = (task.run, task.index());
         let judged = match saved {
             Some(Some(Reply::Answer { answer, .. })) => answer,
-            Some(Some(Reply::NotFound)) => return Ok(Alive::NotFound),
+            Some(Some(Reply::NotFound)) => return Ok(HeartbeatReply::NotFound),
             Some(Some(other)) => return Err(refusal(other, "task")),
             Some(None) => return Err(stopped()),
             None if until.is_some() && !self.may_be_over(org, run).await? => Answer::Applied,
             None => match self.runs.give(org, run, Input::Heartbeat { step, fence, progress: None }).await {
                 Ok((answer, _)) => answer,
-                Err(Error::NotFound(_)) => return Ok(Alive::NotFound),
+                Err(Error::NotFound(_)) => return Ok(HeartbeatReply::NotFound),
                 Err(error) => return Err(error),
             },
         };
         match judged {
             Answer::Applied => {}
-            Answer::Ended(RunStatus::Cancelled | RunStatus::Timeout) => return Ok(Alive::Cancelled),
-            Answer::TooLarge => return Ok(Alive::TooLarge),
-            _ => return Ok(Alive::Stale),
+            Answer::Ended(RunStatus::Cancelled | RunStatus::Timeout) => return Ok(HeartbeatReply::Cancelled),
+            Answer::TooLarge => return Ok(HeartbeatReply::TooLarge),
+            _ => return Ok(HeartbeatReply::Stale),
         }
         if let Some(until) = until {
-            return Ok(Alive::Until(until));
+            return Ok(HeartbeatReply::Until(until));
         }
-        let ask = |reply_to| Command::Extend { org, run, step, fence, by: extend, reply_to };
-        match self.core.ask(ask).await? {
-            Reply::Lease(Some(until)) => Ok(Alive::Until(until)),
-            Reply::Lease(None) => Ok(Alive::Stale),
+        let extend = |reply_to| Command::Extend { org, run, step, fence, by: extend, reply_to };
+        match self.core.ask(extend).await? {
+            Reply::Lease(Some(until)) => Ok(HeartbeatReply::Until(until)),
+            Reply::Lease(None) => Ok(HeartbeatReply::Stale),
             other => Err(refusal(other, "task")),
         }
     }
 }
 
-/// A worker's question that is open. However it ends, nothing stays promised to nobody.
+/// A worker's open claim. Dropping it withdraws the claim, so that no task stays leased to a request that ended.
 struct ClaimCall<'a> {
     core: &'a Core,
     claim_id: u64,
 }
 
 impl ClaimCall<'_> {
-    async fn answer(self, mut handed: oneshot::Receiver<Reply>, wait: Duration) -> Result<ClaimReply, Error> {
-        let reply = match tokio::time::timeout(wait.max(Duration::from_millis(1)), &mut handed).await {
+    async fn answer(self, mut claim_reply: oneshot::Receiver<Reply>, wait: Duration) -> Result<ClaimReply, Error> {
+        let reply = match tokio::time::timeout(wait.max(Duration::from_millis(1)), &mut claim_reply).await {
             Ok(reply) => reply,
             Err(_) => {
-                // What is on its way to it is waited for.
+                // A lease may be in a commit that is under way; the reply comes after it.
                 self.core.inbox.send(Command::WithdrawClaim(self.claim_id));
-                handed.await
+                claim_reply.await
             }
         };
         match reply.map_err(|_| stopped())? {
-            Reply::Claimed(handed) => Ok(*handed),
+            Reply::Claimed(claimed) => Ok(*claimed),
             other => Err(refusal(other, "task")),
         }
     }
@@ -484,7 +484,7 @@ impl Drop for ClaimCall<'_> {
     }
 }
 
-/// Nothing for a token that is none of the task: then the ticket goes, and counts as stale.
+/// `None` for the token of another task: the reply channel is dropped, which the caller reads as stale.
 fn report_command(
     org: OrgId,
     report: TaskReport,

@@ -1,5 +1,5 @@
-//! Triggers as people make and change them. What they do by themselves is in [`schedules`](super) and
-//! [`webhooks`](super).
+//! Triggers: creating, changing, switching and deleting them, and running them by hand. [`scheduler`](super::scheduler)
+//! fires schedules, and [`webhooks`](super::webhooks) handles requests at webhooks.
 
 use super::core::Core;
 use super::id_generator::random;
@@ -11,7 +11,7 @@ use bytes::Bytes;
 use kernel::event::TriggerKind;
 use kernel::{OrgId, Timestamp, TriggerId, WorkflowId};
 use lang::Diagnostic;
-use lang::trigger::{Change, Request, Spec};
+use lang::trigger::{Spec, TriggerRequest};
 use sha2::{Digest, Sha256};
 use std::sync::Arc;
 use store::{
@@ -20,12 +20,12 @@ use store::{
 };
 use tokio::sync::Notify;
 
-/// How often a change is tried again because somebody else was first.
+/// How often a change is tried again because another writer changed the trigger first.
 const CHANGES_MAX: usize = 8;
-/// Moments a preview shows at most.
+/// The most fire times a preview shows.
 pub const PREVIEW_MAX: usize = 1_000;
 
-/// A caller's key with the fingerprint of what it asked for.
+/// A caller's idempotency key with the fingerprint of its request.
 pub type Key = (String, [u8; 32]);
 
 pub struct Triggers {
@@ -41,11 +41,11 @@ impl Triggers {
         Triggers { core, runs, workflows, schedule_changed }
     }
 
-    /// Stores a new trigger; true if the idempotency key had made it before.
+    /// Stores a new trigger; true if an earlier request with the idempotency key created it.
     pub async fn create(
         &self,
         org: OrgId,
-        request: Request,
+        request: TriggerRequest,
         idempotency: Option<Key>,
     ) -> Result<(TriggerRow, bool), Error> {
         let workflow = self.workflows.get(org, &request.workflow).await?.ok_or(Error::NoWorkflow(request.workflow))?;
@@ -93,7 +93,7 @@ impl Triggers {
         Ok(self.core.store.deliveries(org, id, before, limit).await?)
     }
 
-    /// Lays a change over a trigger; the inner error says what is wrong with it.
+    /// Applies a partial change to a trigger; the inner error lists what is wrong with the change.
     pub async fn change(
         &self,
         org: OrgId,
@@ -103,7 +103,7 @@ impl Triggers {
         for _ in 0..CHANGES_MAX {
             let row = self.found(org, id).await?;
             let workflow = row.workflow.to_string();
-            let current = Change {
+            let current = lang::trigger::CurrentTrigger {
                 name: &row.name,
                 kind: row.kind,
                 workflow: &workflow,
@@ -137,7 +137,7 @@ impl Triggers {
         Err(Error::Unavailable("the trigger is changing too fast".into()))
     }
 
-    /// Enables or disables a trigger. One that was disabled starts from now; nothing is made up for.
+    /// Enables or disables a trigger. A schedule that is enabled again starts from now: it does not catch up.
     pub async fn switch(
         &self,
         org: OrgId,
@@ -148,7 +148,7 @@ impl Triggers {
         for _ in 0..CHANGES_MAX {
             let row = self.found(org, id).await?;
             let spec = spec(&row)?;
-            // A note says why something is paused; what goes on again needs none.
+            // The note says why the trigger is disabled, so enabling it drops the note.
             let note = note.clone().or_else(|| row.note.clone().filter(|_| !enabled));
             let changed = TriggerRow { enabled, note, ..row.clone() };
             if let Some(row) = self.put(row, changed, &spec).await? {
@@ -158,7 +158,7 @@ impl Triggers {
         Err(Error::Unavailable("the trigger is changing too fast".into()))
     }
 
-    /// `None` when somebody else was first.
+    /// Writes a change; `None` when another writer changed the trigger first.
     async fn put(&self, old: TriggerRow, new: TriggerRow, spec: &Spec) -> Result<Option<TriggerRow>, Error> {
         if old == new {
             return Ok(Some(old));
@@ -189,7 +189,7 @@ impl Triggers {
         if deleted { Ok(()) } else { Err(Error::NotFound("trigger")) }
     }
 
-    /// Fires a trigger now, whatever its kind.
+    /// Starts a run of a trigger now, whatever its kind.
     pub async fn run(&self, org: OrgId, id: TriggerId, body: Bytes, key: Option<Key>) -> Result<Started, Error> {
         let row = self.found(org, id).await?;
         if !row.enabled {
@@ -198,18 +198,18 @@ impl Triggers {
         let workflow =
             self.workflows.resolve(org, &row.workflow.to_string()).await?.ok_or(Error::NotFound("workflow"))?;
         let delivery = format!("run-{}", hex(&random::<8>()?));
-        let line = self.delivery(&row, delivery.clone(), "run_now");
+        let entry = self.delivery(&row, delivery.clone(), "run_now");
         let source = Source { kind: TriggerKind::Manual, trigger: Some(id), delivery, ..Default::default() };
         let idempotency = key.map(|(key, fingerprint)| {
             let scope = Some(id.to_string());
             Idempotency { scope, key: format!("run:{key}"), fingerprint }
         });
         let request =
-            StartRequest { source, idempotency, delivery: Some(line), ..StartRequest::new(org, workflow, body) };
+            StartRequest { source, idempotency, delivery: Some(entry), ..StartRequest::new(org, workflow, body) };
         self.runs.start(request).await
     }
 
-    /// Starts a run by hand, without any trigger. A client's own request id makes it once.
+    /// Starts a run by hand, without a trigger. The client's request id is its idempotency key.
     pub async fn run_by_hand(
         &self,
         org: OrgId,
@@ -233,7 +233,7 @@ impl Triggers {
         self.runs.start(StartRequest { source, idempotency, ..StartRequest::new(org, workflow, variables) }).await
     }
 
-    /// The moments of a schedule that come after `from`: nominal, and when each is due.
+    /// The fire times of a schedule after `from`: the nominal time, and when each is due.
     pub fn preview(
         &self,
         row: &TriggerRow,
@@ -250,7 +250,7 @@ impl Triggers {
         self.core.store.trigger(org, id).await?.ok_or(Error::NotFound("trigger"))
     }
 
-    /// A line about a run that a trigger starts now.
+    /// A log entry for a run that a trigger starts now.
     pub(super) fn delivery(&self, row: &TriggerRow, id: String, reason: &str) -> DeliveryRow {
         DeliveryRow {
             org: row.org,
@@ -266,7 +266,7 @@ impl Triggers {
         }
     }
 
-    /// Adds to a trigger's log, and moves its schedule on.
+    /// Adds entries to a trigger's log, and moves its schedule on; false when the schedule was changed meanwhile.
     pub(super) async fn log(
         &self,
         row: &TriggerRow,
@@ -277,17 +277,17 @@ impl Triggers {
         self.core.written(self.core.store.log_deliveries(&log).await)
     }
 
-    /// Whatever waited for its turn is skipped.
+    /// Marks all queued fire times of a trigger as skipped.
     pub(super) async fn skip_queued(&self, row: &TriggerRow, reason: &str, now: Timestamp) -> Result<(), Error> {
         let queued = self.core.store.queued_deliveries(Some((row.org, row.id)), usize::MAX).await?;
         if queued.is_empty() {
             return Ok(());
         }
-        let skipped = |line: DeliveryRow| DeliveryRow {
+        let skipped = |entry: DeliveryRow| DeliveryRow {
             outcome: DeliveryOutcome::Skipped,
             reason: reason.to_owned(),
             at: now,
-            ..line
+            ..entry
         };
         let rows = queued.into_iter().map(skipped).collect();
         let log = TriggerLog { org: row.org, trigger: row.id, rows, advance: None };
@@ -295,8 +295,8 @@ impl Triggers {
     }
 }
 
-/// The trigger that a definition asks for, as a row to be stored with its workflow. `existing` is the one
-/// that the workflow has now: its secret and its path are kept where the definition leaves them open.
+/// The row of the trigger that a definition declares, to be stored with its workflow. `existing` is the workflow's
+/// present trigger: its secret and path are kept where the definition does not give them.
 pub(super) fn owned_trigger(
     workflow: &WorkflowRow,
     spec: Option<&Spec>,
@@ -310,13 +310,13 @@ pub(super) fn owned_trigger(
     Ok(Some(restarted(TriggerRow { is_owned: true, ..row }, &spec, now)))
 }
 
-/// What a stored trigger says.
+/// The parsed settings of a stored trigger.
 pub(super) fn spec(row: &TriggerRow) -> Result<Spec, Error> {
     let spec = lang::trigger::stored(row.kind, &row.config);
     spec.ok_or_else(|| Error::Damaged(format!("the settings of {} cannot be read", row.id)))
 }
 
-/// Fills in what only the engine knows: a path nobody chose, and a secret that is kept.
+/// Fills in what the request left to the engine: a generated path, and the secret of `existing` if it is to be kept.
 fn complete(spec: Spec, existing: Option<&TriggerRow>) -> Result<Spec, Error> {
     let Spec::Webhook(mut webhook) = spec else { return Ok(spec) };
     if webhook.keeps_secret {
@@ -358,14 +358,14 @@ fn new_row(org: OrgId, workflow: WorkflowId, name: String, spec: &Spec, now: Tim
     })
 }
 
-/// A schedule whose moments are counted from now.
+/// Restarts a schedule: its fire times count from now.
 fn restarted(row: TriggerRow, spec: &Spec, now: Timestamp) -> TriggerRow {
     let Spec::Schedule(schedule) = spec else { return row };
     let next_at = fire_times::next(row.id, schedule, now).map(|(_, at)| at).filter(|_| row.enabled);
     TriggerRow { cursor: Some(now), next_at, ..row }
 }
 
-/// The name of a moment: its id in the log, and the key of its run.
+/// The id of a fire time in the trigger's log, which is also the idempotency key of its run.
 pub(super) fn delivery_id(nominal: Timestamp) -> String {
     rfc3339(nominal)
 }

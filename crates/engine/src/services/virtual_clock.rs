@@ -1,4 +1,4 @@
-//! The clock's persistence, and walking a virtual one from due time to due time.
+//! The stored clock mode and offset, and advancing a virtual clock from due time to due time.
 
 use super::core::Core;
 use super::engine_loop::Probe;
@@ -16,13 +16,13 @@ use tokio::sync::Notify;
 
 const MODE: &str = "clock";
 const OFFSET: &str = "clock_offset_us";
-/// An advance that is not done by then is reported instead of waited for.
-const WALK_MAX: Duration = Duration::from_secs(300);
-/// Looks at the loop, one right after the other, before looking becomes waiting.
-const QUICK_LOOKS: u32 = 20;
+/// An advance that takes longer than this answers with an error.
+const ADVANCE_MAX: Duration = Duration::from_secs(300);
+/// Probes of the engine loop in quick succession, before each further one waits a millisecond.
+const QUICK_PROBES: u32 = 20;
 
-/// Opens the clock a store was used with. A store that has lived in virtual time stays there: its
-/// records may lie in the future.
+/// Opens the clock a store was used with. A store that was used with a virtual clock keeps it: its records may lie in
+/// the future.
 pub async fn open_clock(store: &dyn Store, options: &Options) -> Result<Clock, Error> {
     if options.clock == ClockMode::Stepped {
         let start = options.clock_start.unwrap_or_default();
@@ -63,7 +63,7 @@ pub struct VirtualClock {
     core: Arc<Core>,
     scheduler: Arc<Scheduler>,
     outbox: Arc<OutboxQueue>,
-    /// Whatever waits for a time of its own has to look at the clock again.
+    /// Wakes the services that sleep until a time, so that they read the clock again.
     moved: Vec<Arc<Notify>>,
 }
 
@@ -77,16 +77,16 @@ impl VirtualClock {
         VirtualClock { core, scheduler, outbox, moved }
     }
 
-    /// Moves a virtual clock forward, stopping at every due time until what it sets off is done. Answers
-    /// the new time and how many wake-ups came due.
+    /// Moves a virtual clock forward. Stops at every due time until the work it causes is done. Answers the new time
+    /// and how many timers and fire times came due.
     pub async fn advance(&self, by: Span) -> Result<(Timestamp, u64), Error> {
         let core = &self.core;
         if !core.clock.mode().is_virtual() {
             return Err(Error::Refused("the clock is real; start with `--clock virtual` to move it".into()));
         }
         let target = self.core.now().after(by);
-        let give_up = Instant::now() + WALK_MAX;
-        let before = self.quieten(give_up).await?.fired;
+        let give_up = Instant::now() + ADVANCE_MAX;
+        let before = self.wait_until_idle(give_up).await?.fired;
         let fire_times = core.metrics.schedule_ticks_total.get();
         loop {
             let next = self.due(give_up).await?;
@@ -99,14 +99,14 @@ impl VirtualClock {
             self.jump(next.since(self.core.now())).await?;
         }
         self.jump(target.since(self.core.now())).await?;
-        let after = self.quieten(give_up).await?.fired;
-        // Some of the moments may have been dealt with by the loop of the schedules.
+        let after = self.wait_until_idle(give_up).await?.fired;
+        // The scheduler's own loop may have handled some of the fire times, so the metric is compared.
         let fire_times = core.metrics.schedule_ticks_total.get() - fire_times;
         Ok((self.core.now(), after - before + fire_times))
     }
 
-    /// Waits until nothing is under way and no schedule has anything to do now.
-    async fn quieten(&self, give_up: Instant) -> Result<Probe, Error> {
+    /// Waits until nothing is under way and no schedule is due.
+    async fn wait_until_idle(&self, give_up: Instant) -> Result<Probe, Error> {
         loop {
             let probe = self.settle(give_up).await?;
             if self.scheduler.fire_due().await? == 0 {
@@ -115,13 +115,13 @@ impl VirtualClock {
         }
     }
 
-    /// Waits until nothing happens by itself any more; answers when something is due, which may be never.
+    /// Waits until the engine is idle; answers when the next timer or schedule is due, which may be never.
     pub async fn settled(&self) -> Result<Timestamp, Error> {
-        self.due(Instant::now() + WALK_MAX).await
+        self.due(Instant::now() + ADVANCE_MAX).await
     }
 
     async fn due(&self, give_up: Instant) -> Result<Timestamp, Error> {
-        let probe = self.quieten(give_up).await?;
+        let probe = self.wait_until_idle(give_up).await?;
         let timers = self.core.store.next_timer().await?.unwrap_or(Timestamp::NEVER);
         let schedules = self.core.store.next_trigger().await?.unwrap_or(Timestamp::NEVER);
         Ok(timers.min(schedules).min(probe.next_due.unwrap_or(Timestamp::NEVER)))
@@ -143,12 +143,12 @@ impl VirtualClock {
         Ok(())
     }
 
-    /// Waits until nothing is under way: no input, no commit, no read, no in-process step but those that lie
-    /// on a desk.
+    /// Waits until nothing is under way: no input, no commit, no read, no in-process step but those that wait for an
+    /// answer of a fake network.
     async fn settle(&self, give_up: Instant) -> Result<Probe, Error> {
-        let mut looks = 0;
+        let mut probes = 0;
         loop {
-            // Twice in a row, so that what the first look set in motion is seen by the second.
+            // Twice in a row, so that the second probe sees work that the first one caused.
             let first = self.core.probe().await?;
             let second = self.core.probe().await?;
             let is_due = second.next_due.is_some_and(|at| at <= self.core.now());
@@ -158,12 +158,12 @@ impl VirtualClock {
             if Instant::now() > give_up {
                 return Err(Error::Unavailable("steps are still running; ask again".into()));
             }
-            // A run that is read from memory is there at once; a request that is under way takes its time.
-            match looks < QUICK_LOOKS {
+            // Most work ends within a few probes; an HTTP request under way takes longer.
+            match probes < QUICK_PROBES {
                 true => tokio::task::yield_now().await,
                 false => tokio::time::sleep(Duration::from_millis(1)).await,
             }
-            looks += 1;
+            probes += 1;
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Requests at webhooks: let in or turned away, each with a line in the trigger's log.
+//! Requests at webhooks: accepted or rejected, each with an entry in the trigger's log.
 
 use super::core::Core;
 use super::id_generator::random;
@@ -7,7 +7,7 @@ use super::triggers::{Key, Triggers, spec};
 use super::workflows::Workflows;
 use crate::error::Error;
 use crate::triggers::hex;
-use crate::triggers::webhook::{Rejection, Request};
+use crate::triggers::webhook::{Rejection, WebhookRequest};
 use kernel::event::TriggerKind;
 use kernel::{OrgId, Span, Timestamp, TriggerId};
 use lang::trigger::{Spec, Webhook};
@@ -15,12 +15,12 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use store::{DeliveryOutcome, DeliveryRow, TriggerRow};
 
-/// What is turned away is logged once in this time, for each trigger.
+/// At most one rejection per trigger is logged in this time.
 const REJECTIONS_EVERY: Span = Span::from_secs(1);
-/// Triggers whose last rejection is remembered; beyond that the table is started anew.
+/// Triggers whose last rejection is remembered; when the table is full, it is cleared.
 const REMEMBERED_MAX: usize = 1_024;
 
-/// Takes the requests that webhooks get.
+/// Handles requests at webhooks.
 pub struct Webhooks {
     core: Arc<Core>,
     runs: Arc<Runs>,
@@ -30,7 +30,7 @@ pub struct Webhooks {
     rejections: Mutex<HashMap<TriggerId, Timestamp>>,
 }
 
-/// A webhook that takes requests.
+/// An enabled webhook.
 pub struct WebhookEndpoint {
     row: TriggerRow,
     webhook: Box<Webhook>,
@@ -52,7 +52,7 @@ impl Webhooks {
         Webhooks { core, runs, workflows, triggers, rejections: Mutex::default() }
     }
 
-    /// The webhook at a path; one that is disabled is not there.
+    /// The webhook at a path; `None` if there is none or it is disabled.
     pub async fn endpoint(&self, path: &str) -> Result<Option<WebhookEndpoint>, Error> {
         let found = self.core.store.trigger_at(path).await?.filter(|row| row.enabled);
         let Some(row) = found else { return Ok(None) };
@@ -62,8 +62,12 @@ impl Webhooks {
         }
     }
 
-    /// Takes a request and starts its run, once for each delivery.
-    pub async fn deliver(&self, webhook_endpoint: &WebhookEndpoint, request: &Request) -> Result<Delivered, Error> {
+    /// Checks a request and starts its run, once for each delivery.
+    pub async fn deliver(
+        &self,
+        webhook_endpoint: &WebhookEndpoint,
+        request: &WebhookRequest,
+    ) -> Result<Delivered, Error> {
         let WebhookEndpoint { row, webhook } = webhook_endpoint;
         if let Err(rejection) = request.admit(webhook, self.core.now()) {
             self.reject(row, rejection.as_str()).await;
@@ -90,7 +94,7 @@ impl Webhooks {
         result
     }
 
-    /// Starts another run from a delivery that was kept, as the trigger is now.
+    /// Starts another run from a stored delivery, with the trigger's present settings.
     pub async fn redeliver(
         &self,
         org: OrgId,
@@ -102,8 +106,8 @@ impl Webhooks {
         if !row.enabled {
             return Err(Error::TriggerDisabled);
         }
-        let line = self.core.store.delivery(org, trigger, delivery).await?.ok_or(Error::NotFound("delivery"))?;
-        let request = line.request.as_ref().and_then(Request::again).ok_or(Error::NotKept)?;
+        let stored = self.core.store.delivery(org, trigger, delivery).await?.ok_or(Error::NotFound("delivery"))?;
+        let request = stored.request.as_ref().and_then(WebhookRequest::again).ok_or(Error::NotKept)?;
         let Spec::Webhook(webhook) = spec(&row)? else { return Err(Error::NotKept) };
         let idempotency = key.map(|(key, fingerprint)| {
             let scope = Some(trigger.to_string());
@@ -116,7 +120,7 @@ impl Webhooks {
     async fn start_delivery(
         &self,
         WebhookEndpoint { row, webhook }: &WebhookEndpoint,
-        request: &Request,
+        request: &WebhookRequest,
         id: String,
         reason: &str,
         idempotency: Option<Idempotency>,
@@ -124,9 +128,9 @@ impl Webhooks {
         let workflow =
             self.workflows.resolve(row.org, &row.workflow.to_string()).await?.ok_or(Error::NotFound("webhook"))?;
         let kept = request.keep(webhook);
-        let is_asked_for = |name: &str| webhook.headers.iter().any(|(asked, _)| asked == name);
-        let headers = request.kept.iter().filter(|(name, _)| !is_asked_for(name)).cloned().collect();
-        let line = DeliveryRow { request: Some(kept), ..self.triggers.delivery(row, id.clone(), reason) };
+        let is_required = |name: &str| webhook.headers.iter().any(|(required, _)| required == name);
+        let headers = request.kept.iter().filter(|(name, _)| !is_required(name)).cloned().collect();
+        let entry = DeliveryRow { request: Some(kept), ..self.triggers.delivery(row, id.clone(), reason) };
         let source =
             Source { kind: TriggerKind::Webhook, trigger: Some(row.id), delivery: id.clone(), ..Default::default() };
         let body = request.payload(webhook);
@@ -134,14 +138,14 @@ impl Webhooks {
             headers,
             source,
             idempotency,
-            delivery: Some(line),
+            delivery: Some(entry),
             ..StartRequest::new(row.org, workflow, body)
         };
         let started = self.runs.start(start).await?;
         Ok(Delivered { delivery: id, started })
     }
 
-    /// Logs what was turned away, without its body and not too often: strangers decide how much comes.
+    /// Logs a rejection, without the body and at a limited rate: anyone can send requests to a webhook.
     async fn reject(&self, row: &TriggerRow, reason: &str) {
         self.core.metrics.webhook_deliveries_rejected_total.add(1);
         let now = self.core.now();
@@ -149,9 +153,9 @@ impl Webhooks {
             return;
         }
         let Ok(number) = random::<8>() else { return };
-        let line = self.triggers.delivery(row, format!("rejected-{}", hex(&number)), reason);
-        let line = DeliveryRow { outcome: DeliveryOutcome::Rejected, ..line };
-        if let Err(error) = self.triggers.log(row, vec![line], None).await {
+        let entry = self.triggers.delivery(row, format!("rejected-{}", hex(&number)), reason);
+        let entry = DeliveryRow { outcome: DeliveryOutcome::Rejected, ..entry };
+        if let Err(error) = self.triggers.log(row, vec![entry], None).await {
             tracing::warn!(%error, trigger = %row.id, "a rejected delivery could not be logged");
         }
     }

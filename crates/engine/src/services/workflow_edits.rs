@@ -1,8 +1,8 @@
-//! Changes to what exists: editing and deleting workflows, deleting runs.
+//! Editing and deleting workflows, and reading their versions.
 //!
-//! An edit is made from the row that was read and written only if that row is still there, so edits never
-//! mix; one that lost such a race is made again from what is there now. Runs never see any of this: each
-//! pinned its version when it was created.
+//! An edit starts from the row it read, and is written only if that row is unchanged, so concurrent edits never mix. An
+//! edit that lost such a race is tried again from the new row. Runs are not affected: each pinned its version when it
+//! was created.
 
 use super::outbox::NOTIFIER;
 use super::triggers::owned_trigger;
@@ -11,22 +11,22 @@ use crate::error::Error;
 use kernel::{OrgId, WorkflowId};
 use lang::{Compiled, MetaChange};
 use store::{
-    Definition, Edited, OwnTrigger, TriggerRow, VersionKey, VersionRow, WorkflowEdit, WorkflowKey, WorkflowRow,
+    Edited, OwnTrigger, StoredDefinition, TriggerRow, VersionKey, VersionRow, WorkflowEdit, WorkflowKey, WorkflowRow,
 };
 
-/// Edits lost to others before one gives up.
+/// Attempts at an edit before it gives up, when other writers are always first.
 const TRIES: usize = 16;
 
-/// What shall become of a workflow.
-pub enum Change<'a> {
-    /// Another definition, with what people call it. A new version unless it does the same as the present one.
+/// A change to a workflow.
+pub enum WorkflowChange<'a> {
+    /// Another definition, with its name and description; a new version unless the hash is unchanged.
     Replace(&'a Compiled),
-    /// Only what people call it, and whether it may be started.
+    /// Only name, slug, description, tags, and whether it is enabled.
     Describe(&'a MetaChange),
     Delete,
 }
 
-/// A version somebody asked for.
+/// A version with its source.
 pub struct Chosen {
     pub version: VersionRow,
     /// JSON in its author's order.
@@ -34,13 +34,13 @@ pub struct Chosen {
 }
 
 impl Workflows {
-    /// Changes a workflow; what starts after the answer sees the change. With `expected`, only if that is the
-    /// hash of its present definition.
+    /// Changes a workflow; runs that start after the answer use the change. With `expected`, only if that is the hash
+    /// of its present definition.
     pub async fn edit(
         &self,
         org: OrgId,
         key: &str,
-        change: &Change<'_>,
+        change: &WorkflowChange<'_>,
         expected: Option<[u8; 32]>,
     ) -> Result<WorkflowRow, Error> {
         for _ in 0..TRIES {
@@ -54,7 +54,7 @@ impl Workflows {
             let own = self.core.store.owned_trigger(org, seen.id).await?;
             let edit = self.edited(seen, change, own.as_ref())?;
             let outcome = self.core.written(self.core.store.edit_workflow(&edit).await);
-            // Also when the outcome is not known: what is remembered may be wrong.
+            // Also when the outcome is unknown: the cache may be wrong.
             self.cache.forget_names();
             match outcome? {
                 Edited::Done => {
@@ -68,18 +68,23 @@ impl Workflows {
         Err(Error::Unavailable("the workflow is changing too fast".into()))
     }
 
-    fn edited(&self, seen: WorkflowRow, change: &Change<'_>, own: Option<&TriggerRow>) -> Result<WorkflowEdit, Error> {
+    fn edited(
+        &self,
+        seen: WorkflowRow,
+        change: &WorkflowChange<'_>,
+        own: Option<&TriggerRow>,
+    ) -> Result<WorkflowEdit, Error> {
         let now = self.core.now();
         let mut row = WorkflowRow { updated_at: now, ..seen.clone() };
         let (mut version, mut trigger) = (None, OwnTrigger::Keep);
         match change {
-            Change::Replace(compiled) => {
+            WorkflowChange::Replace(compiled) => {
                 let Compiled { meta, plan, hash, form, source, trigger: wanted } = compiled;
                 row.name.clone_from(&meta.name);
                 row.slug = meta.slug.clone().unwrap_or(row.slug);
                 row.description.clone_from(&meta.description);
                 row.tags = serde_json::to_string(&meta.tags).unwrap_or_default();
-                // An edit that does not mention it must not switch a workflow on.
+                // An edit without `enabled` must not enable a disabled workflow.
                 if source.get("enabled").is_some() {
                     row.enabled = meta.enabled;
                 }
@@ -88,22 +93,22 @@ impl Workflows {
                     (row.form, row.steps) = (*form, plan.nodes().len() as u32);
                     (row.version, row.hash) = (row.version + 1, *hash);
                     let (source, plan) = (source.to_string().into(), plan.encode().into());
-                    version = Some((Definition { hash: *hash, source, plan }, "update"));
+                    version = Some((StoredDefinition { hash: *hash, source, plan }, "update"));
                 }
-                // Also with the same hash: a secret is not part of it.
+                // Also when the hash is the same: a webhook's secret is not part of the hash.
                 trigger = match owned_trigger(&row, wanted.as_ref(), own, now)? {
                     Some(row) => OwnTrigger::Put(Box::new(row)),
                     None => OwnTrigger::Remove,
                 };
             }
-            Change::Describe(meta) => {
+            WorkflowChange::Describe(meta) => {
                 row.name = meta.name.clone().unwrap_or(row.name);
                 row.slug = meta.slug.clone().unwrap_or(row.slug);
                 row.description = meta.description.clone().or(row.description).filter(|text| !text.is_empty());
                 row.tags = meta.tags.as_ref().map_or(row.tags, |tags| serde_json::to_string(tags).unwrap_or_default());
                 row.enabled = meta.enabled.unwrap_or(row.enabled);
             }
-            Change::Delete => row.deleted_at = Some(now),
+            WorkflowChange::Delete => row.deleted_at = Some(now),
         }
         let is_same = WorkflowRow { updated_at: seen.updated_at, ..row.clone() } == seen;
         if is_same {
@@ -137,7 +142,7 @@ impl Workflows {
         Ok(found.plan.clone())
     }
 
-    /// The workflow of a run, also when it was deleted.
+    /// The workflow of a run, even if it was deleted.
     pub(super) async fn workflow_of(&self, org: OrgId, id: WorkflowId) -> Result<WorkflowRow, Error> {
         let found = self.core.store.workflow(org, &WorkflowKey::Ever(id)).await?;
         found.ok_or_else(|| Error::Damaged("its workflow is missing".into()))

@@ -1,5 +1,5 @@
-//! Definitions: storing them, and finding the version a name means. Versions never change, so what was
-//! read once stays; names can come to mean something else, so every write of a definition forgets them.
+//! Workflows: storing definitions, and resolving a name to its current version. Versions never change, so cached ones
+//! stay valid. A name may resolve to another version later, so every write of a definition clears the cached names.
 
 use super::cluster::Cluster;
 use super::core::Core;
@@ -12,19 +12,21 @@ use kernel::{OrgId, Plan, WorkflowId};
 use lang::Compiled;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
-use store::{Definition, IdempotencyKey, NewWorkflow, RunRow, Taken, WorkflowFilter, WorkflowKey, WorkflowRow};
+use store::{
+    IdempotencyKey, NameTaken, NewWorkflow, RunRow, StoredDefinition, WorkflowFilter, WorkflowKey, WorkflowRow,
+};
 use tokio::sync::Notify;
 
-/// Entries kept of each kind; beyond that the table is simply started anew.
+/// Entries in each cache; when it is full, it is cleared.
 const CACHE_MAX: usize = 1_024;
 
-/// What a name means now.
+/// A workflow and its current version.
 pub struct Resolved {
     pub row: WorkflowRow,
     pub version: Arc<Version>,
 }
 
-/// A version of a workflow; those of a type differ by their hash only.
+/// Identifies a version. The versions of a task type differ by their hash only.
 type VersionKey = (OrgId, WorkflowId, u32, [u8; 32]);
 
 #[derive(Default)]
@@ -35,17 +37,17 @@ pub struct WorkflowCache {
 
 #[derive(Default)]
 struct Names {
-    meanings: HashMap<(OrgId, String), Arc<Resolved>>,
-    /// Counts the writes: what was read before the latest one must not be kept.
+    resolved: HashMap<(OrgId, String), Arc<Resolved>>,
+    /// Counts the writes: a read that began before the latest write must not enter the cache.
     writes: u64,
 }
 
 impl WorkflowCache {
-    /// Called when a write is durable and before it is answered.
+    /// Called when a write is durable, before its caller is answered.
     pub(super) fn forget_names(&self) {
         let mut names = lock(&self.names);
         names.writes += 1;
-        names.meanings.clear();
+        names.resolved.clear();
     }
 }
 
@@ -53,7 +55,7 @@ pub struct Workflows {
     pub(super) core: Arc<Core>,
     pub(super) cluster: Arc<Cluster>,
     pub(super) cache: Arc<WorkflowCache>,
-    /// Wakes the scheduler: a definition may have a schedule of its own.
+    /// Wakes the scheduler: a definition may contain a schedule.
     pub(super) schedule_changed: Arc<Notify>,
 }
 
@@ -67,7 +69,7 @@ impl Workflows {
         Workflows { core, cluster, cache, schedule_changed }
     }
 
-    /// Stores a new workflow with its first version; true if the idempotency key had made it before.
+    /// Stores a new workflow with its first version; true if an earlier request with the idempotency key created it.
     pub async fn create(
         &self,
         org: OrgId,
@@ -93,7 +95,8 @@ impl Workflows {
             updated_at: now,
             deleted_at: None,
         };
-        let definition = Definition { hash: *hash, source: source.to_string().into(), plan: plan.encode().into() };
+        let definition =
+            StoredDefinition { hash: *hash, source: source.to_string().into(), plan: plan.encode().into() };
         let idempotency = idempotency.map(|(key, fingerprint)| IdempotencyKey {
             scope: "workflows".into(),
             key,
@@ -104,7 +107,7 @@ impl Workflows {
         let new = NewWorkflow { row, definition, slug_is_given: meta.slug.is_some(), idempotency, trigger };
         let (id, is_repeat) = match self.core.written(self.core.store.create_workflow(&new).await)? {
             Ok(()) => (new.row.id, false),
-            Err(Taken::Key { workflow, fingerprint }) => {
+            Err(NameTaken::Key { workflow, fingerprint }) => {
                 let same = new.idempotency.is_some_and(|key| key.fingerprint == fingerprint);
                 if same { (workflow, true) } else { return Err(Error::KeyReused) }
             }
@@ -112,7 +115,7 @@ impl Workflows {
         };
         self.cache.forget_names();
         self.schedule_changed.notify_one();
-        // Read back: the store may have counted the slug up.
+        // Read back: the store may have added a number to the slug to make it unique.
         let row = self.core.store.workflow(org, &WorkflowKey::Id(id)).await?.ok_or(Error::NotFound("workflow"))?;
         Ok((row, is_repeat))
     }
@@ -131,7 +134,7 @@ impl Workflows {
         Ok(self.core.store.workflow(org, &key).await?)
     }
 
-    /// Without the engine's own, whose id is the smallest there is: it could only be the last of the last page.
+    /// Workflows without the built-in one. Its id is the smallest possible, so removing it only shortens the last page.
     pub async fn list(&self, org: OrgId, filter: &WorkflowFilter) -> Result<Vec<WorkflowRow>, Error> {
         let mut rows = self.core.store.workflows(org, filter).await?;
         rows.retain(|row| row.id != NOTIFIER);
@@ -143,13 +146,13 @@ impl Workflows {
         Ok(self.core.store.definition(org, hash).await?.map(|d| d.source))
     }
 
-    /// The workflow and version a key means now; remembered, so it costs no read of its own.
+    /// The workflow of a key and its current version; cached, so that a start costs no read.
     pub async fn resolve(&self, org: OrgId, key: &str) -> Result<Option<Arc<Resolved>>, Error> {
         self.cluster.refresh_caches().await?;
         let name = (org, key.to_owned());
         let writes = {
             let names = lock(&self.cache.names);
-            if let Some(found) = names.meanings.get(&name) {
+            if let Some(found) = names.resolved.get(&name) {
                 return Ok(Some(found.clone()));
             }
             names.writes
@@ -159,7 +162,7 @@ impl Workflows {
         let resolved = Arc::new(Resolved { row, version });
         let mut names = lock(&self.cache.names);
         if names.writes == writes {
-            keep(&mut names.meanings, name, resolved.clone());
+            keep(&mut names.resolved, name, resolved.clone());
         }
         Ok(Some(resolved))
     }
@@ -169,7 +172,7 @@ impl Workflows {
         self.pinned(row.org, row.workflow, row.version, &row.workflow_name, row.hash).await
     }
 
-    /// A version as runs are pinned to it.
+    /// A version by number and hash, cached.
     pub(super) async fn pinned(
         &self,
         org: OrgId,
@@ -226,7 +229,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn decision_16_a_slug_is_made_from_the_name() {
+    fn decision_16_a_slug_is_derived_from_the_name() {
         for (name, slug) in [
             ("order-processing", "order-processing"),
             ("Order  Processing!", "order-processing"),

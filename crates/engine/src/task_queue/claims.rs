@@ -1,4 +1,4 @@
-//! Workers that ask for tasks.
+//! Open claims: the requests of workers for tasks, and the replies they get.
 
 use super::{PendingCancellation, TaskQueue, TypeKey, TypeQueue};
 use bytes::Bytes;
@@ -8,7 +8,7 @@ use std::ops::Bound;
 use std::sync::Arc;
 use store::WorkerRow;
 
-/// What a worker claims: one type, or all that begin alike.
+/// What a worker claims: one type, or all types with a prefix.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Pattern {
     Exact(Arc<str>),
@@ -16,7 +16,7 @@ pub enum Pattern {
 }
 
 impl Pattern {
-    /// A `%` at the end is a wildcard, and only there; it stands for itself nowhere else, because no type has one.
+    /// A `%` at the end is a wildcard. Elsewhere it is invalid, because no type name contains one.
     pub fn parse(text: &str) -> Option<Pattern> {
         match text.strip_suffix('%') {
             Some(prefix) if !prefix.contains('%') => Some(Pattern::Prefix(prefix.into())),
@@ -32,7 +32,7 @@ impl Pattern {
         }
     }
 
-    /// The lines it is about.
+    /// The type queues it matches.
     pub(super) fn range<'a>(
         &'a self,
         type_queues: &'a BTreeMap<TypeKey, TypeQueue>,
@@ -46,9 +46,9 @@ impl Pattern {
     }
 }
 
-/// A worker's question for tasks.
+/// A worker's request for tasks.
 pub struct ClaimRequest<T> {
-    /// The caller's mark, different for every question.
+    /// Chosen by the caller; unique per request.
     pub claim_id: u64,
     pub reply_to: T,
     pub org: OrgId,
@@ -58,12 +58,12 @@ pub struct ClaimRequest<T> {
     pub runtime: Option<String>,
     pub version: Option<String>,
     pub slots: Option<u32>,
-    /// How many it would take.
+    /// How many tasks the worker takes at most.
     pub credits: u32,
     pub lease: Span,
-    /// It wants an answer now, even an empty one.
+    /// The worker wants a reply now, even an empty one.
     pub is_immediate: bool,
-    /// It is to get what goes first, also of what other nodes left, rather than something soon.
+    /// The claim gets the first task of the whole cluster, even if it has to wait for reads of the store.
     pub is_strict: bool,
 }
 
@@ -77,25 +77,25 @@ pub(super) struct OpenClaim<T> {
     pub credits: u32,
     pub lease: Span,
     pub is_immediate: bool,
-    /// It is to get what goes first, also of what other nodes left, rather than something soon.
+    /// The claim gets the first task of the whole cluster, even if it has to wait for reads of the store.
     pub is_strict: bool,
-    /// Tasks it has been promised and that are not durable yet.
+    /// Leases for it that are not durable yet.
     pub pending: u32,
-    /// What it gets, by the order in which it was promised.
-    pub tasks: BTreeMap<u64, Task>,
+    /// Tasks with durable leases for the reply, by offer id.
+    pub tasks: BTreeMap<u64, ClaimedTask>,
     pub cancellations: Vec<PendingCancellation>,
 }
 
 impl<T> OpenClaim<T> {
-    /// Would it take another task? Not once it has some: they would wait with it, while their leases run.
+    /// Would it take another task? Not once it has one, which would wait for the next while its lease runs.
     pub fn takes_more(&self) -> bool {
         self.credits > 0 && self.tasks.is_empty()
     }
 }
 
-/// A task as its worker gets it.
+/// A task as its worker receives it.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Task {
+pub struct ClaimedTask {
     pub org: OrgId,
     pub run: RunId,
     pub step: u32,
@@ -113,36 +113,37 @@ pub struct Task {
     pub progress: Option<Bytes>,
 }
 
-/// A task nobody wants any more, by its run and, unless it is a plain one, its step.
+/// A cancelled task: its run and, unless the run is a single task, its step.
 pub type Cancellation = (RunId, Option<u32>);
 
-/// The answer to a worker's question.
+/// The reply to a [`ClaimRequest`].
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ClaimReply {
-    pub tasks: Vec<Task>,
-    /// What it has and need not go on with.
+    pub tasks: Vec<ClaimedTask>,
+    /// Tasks the worker holds and can stop working on.
     pub cancellations: Vec<Cancellation>,
 }
 
-pub(super) struct Worker {
+pub(super) struct WorkerRecord {
     pub row: WorkerRow,
     pub patterns: Vec<Pattern>,
     pub leased: u32,
-    /// Something about it is not stored yet.
+    /// A change of it is not stored yet.
     pub is_new: bool,
-    /// It was heard of here, and nowhere else since.
+    /// It last sent something to this node, not to another.
     pub is_local: bool,
 }
 
-/// Polls by a type or by the beginning of some.
+/// Open claims by type or by prefix.
 type Lists = HashMap<TypeKey, VecDeque<u64>>;
 
-/// Open polls by what they ask for.
+/// Open claims by what they claim.
 #[derive(Default)]
 pub(super) struct ClaimIndex {
+    /// Claims to look at in the next pairing.
     new: Vec<u64>,
     exact: Lists,
-    /// By the length of the prefix, so that a type looks itself up a few times and not once for each prefix.
+    /// By prefix length: a type needs one lookup per length, not one per prefix.
     prefixes: BTreeMap<usize, Lists>,
 }
 
@@ -151,8 +152,7 @@ impl ClaimIndex {
         std::mem::take(&mut self.new)
     }
 
-    /// To be looked at in the next pairing.
-    pub fn again(&mut self, claim_id: u64) {
+    pub fn mark_new(&mut self, claim_id: u64) {
         self.new.push(claim_id);
     }
 
@@ -174,10 +174,10 @@ impl ClaimIndex {
     fn remove<T>(&mut self, claim_id: u64, claim: &OpenClaim<T>) {
         for pattern in &claim.patterns {
             match pattern {
-                Pattern::Exact(name) => forget(&mut self.exact, &(claim.org, name.clone()), claim_id),
+                Pattern::Exact(name) => remove_claim(&mut self.exact, &(claim.org, name.clone()), claim_id),
                 Pattern::Prefix(prefix) => {
                     if let Some(of_length) = self.prefixes.get_mut(&prefix.len()) {
-                        forget(of_length, &(claim.org, prefix.clone()), claim_id);
+                        remove_claim(of_length, &(claim.org, prefix.clone()), claim_id);
                         if of_length.is_empty() {
                             self.prefixes.remove(&prefix.len());
                         }
@@ -187,7 +187,7 @@ impl ClaimIndex {
         }
     }
 
-    /// Those that would take a task of this type. In the order they came, pattern by pattern.
+    /// Claims that match this type, exact ones first, then by prefix length; within a pattern in order of arrival.
     fn of<'a>(&'a self, key: &'a TypeKey) -> impl Iterator<Item = u64> + 'a {
         let exact = self.exact.get(key).into_iter().flatten();
         let prefixes = self.prefixes.iter().filter_map(|(length, lists)| {
@@ -198,7 +198,7 @@ impl ClaimIndex {
     }
 }
 
-fn forget(lists: &mut Lists, key: &TypeKey, claim_id: u64) {
+fn remove_claim(lists: &mut Lists, key: &TypeKey, claim_id: u64) {
     if let Some(list) = lists.get_mut(key) {
         list.retain(|other| *other != claim_id);
         if list.is_empty() {
@@ -208,12 +208,12 @@ fn forget(lists: &mut Lists, key: &TypeKey, claim_id: u64) {
 }
 
 impl<T> TaskQueue<T> {
-    /// A worker asks for tasks.
-    pub fn open(&mut self, ask: ClaimRequest<T>, now: Timestamp) {
-        let who = (ask.org, ask.worker.clone());
-        self.register_worker(&ask, now);
-        let mut cancellations = self.cancellations.remove(&who).unwrap_or_default();
-        cancellations.retain(|pending| pending.until > now && !self.is_outdated(pending, &who.1));
+    /// Opens a worker's claim for tasks.
+    pub fn open_claim(&mut self, request: ClaimRequest<T>, now: Timestamp) {
+        let worker_key = (request.org, request.worker.clone());
+        self.register_worker(&request, now);
+        let mut cancellations = self.cancellations.remove(&worker_key).unwrap_or_default();
+        cancellations.retain(|pending| pending.until > now && !self.is_outdated(pending, &worker_key.1));
         let ClaimRequest {
             claim_id,
             reply_to,
@@ -226,7 +226,7 @@ impl<T> TaskQueue<T> {
             is_immediate,
             is_strict,
             ..
-        } = ask;
+        } = request;
         let is_immediate = is_immediate || !cancellations.is_empty();
         let (pending, tasks) = (0, BTreeMap::new());
         let claim = OpenClaim {
@@ -245,70 +245,70 @@ impl<T> TaskQueue<T> {
             cancellations,
         };
         self.open_claims.insert(claim_id, claim);
-        self.claim_index.again(claim_id);
+        self.claim_index.mark_new(claim_id);
     }
 
-    fn register_worker(&mut self, ask: &ClaimRequest<T>, now: Timestamp) {
-        let types = serde_json::to_string(&ask.types).unwrap_or_default();
-        let leased = self.leases.values().filter(|g| g.org == ask.org && g.worker == ask.worker);
-        let who = (ask.org, ask.worker.clone());
+    fn register_worker(&mut self, request: &ClaimRequest<T>, now: Timestamp) {
+        let types = serde_json::to_string(&request.types).unwrap_or_default();
+        let leased = self.leases.values().filter(|held| held.org == request.org && held.worker == request.worker);
+        let worker_key = (request.org, request.worker.clone());
         let row = |first_seen| WorkerRow {
-            org: ask.org,
-            id: ask.worker.clone(),
+            org: request.org,
+            id: request.worker.clone(),
             types: types.clone(),
-            runtime: ask.runtime.clone(),
-            version: ask.version.clone(),
-            slots: ask.slots,
+            runtime: request.runtime.clone(),
+            version: request.version.clone(),
+            slots: request.slots,
             first_seen,
             last_seen: now,
         };
-        match self.workers.get_mut(&who) {
+        match self.workers.get_mut(&worker_key) {
             Some(worker) => {
                 worker.is_new |= worker.row.types != types || now.since(worker.row.last_seen) > super::ABSENT;
                 worker.row = row(worker.row.first_seen);
                 worker.is_local = true;
-                worker.patterns.clone_from(&ask.patterns);
+                worker.patterns.clone_from(&request.patterns);
             }
             None => {
                 let leased = leased.count() as u32;
-                let (patterns, is_new, is_local) = (ask.patterns.clone(), true, true);
-                let worker = Worker { row: row(now), patterns, leased, is_new, is_local };
-                self.workers.insert(who, worker);
+                let (patterns, is_new, is_local) = (request.patterns.clone(), true, true);
+                let worker = WorkerRecord { row: row(now), patterns, leased, is_new, is_local };
+                self.workers.insert(worker_key, worker);
             }
         }
     }
 
-    /// Workers the last process knew, or other nodes do. What is known here of one and is newer stays.
-    pub fn remember(&mut self, rows: Vec<WorkerRow>) {
+    /// Merges workers that the last process or other nodes stored. A newer record of this node stays.
+    pub fn merge_workers(&mut self, rows: Vec<WorkerRow>) {
         for row in rows {
-            let who = (row.org, row.id.clone());
-            let known = self.workers.get(&who);
+            let worker_key = (row.org, row.id.clone());
+            let known = self.workers.get(&worker_key);
             if known.is_some_and(|worker| worker.row.last_seen >= row.last_seen) {
                 continue;
             }
             let leased = known.map_or(0, |worker| worker.leased);
             let types: Vec<String> = serde_json::from_str(&row.types).unwrap_or_default();
             let patterns = types.iter().filter_map(|text| Pattern::parse(text)).collect();
-            self.workers.insert(who, Worker { row, patterns, leased, is_new: false, is_local: false });
+            self.workers.insert(worker_key, WorkerRecord { row, patterns, leased, is_new: false, is_local: false });
         }
     }
 
-    /// Workers of which something is to be stored: all that were heard of, or only those with news.
+    /// Workers to store: those that changed, and with `all` every worker that last talked to this node.
     pub fn changed_workers(&mut self, all: bool) -> Vec<WorkerRow> {
-        let told = |worker: &mut Worker| {
-            let is_news = std::mem::take(&mut worker.is_new) || all && worker.is_local;
-            is_news.then(|| worker.row.clone())
+        let changed = |worker: &mut WorkerRecord| {
+            let is_changed = std::mem::take(&mut worker.is_new) || all && worker.is_local;
+            is_changed.then(|| worker.row.clone())
         };
-        self.workers.values_mut().filter_map(told).collect()
+        self.workers.values_mut().filter_map(changed).collect()
     }
 
-    /// Forgets workers that were not heard of since.
+    /// Forgets workers that sent nothing since and hold no task.
     pub fn forget_workers(&mut self, since: Timestamp) {
         self.workers.retain(|_, worker| worker.row.last_seen >= since || worker.leased > 0);
-        self.cancellations.retain(|who, _| self.workers.contains_key(who));
+        self.cancellations.retain(|worker_key, _| self.workers.contains_key(worker_key));
     }
 
-    /// Its time is up: it is answered as soon as nothing is on its way to it.
+    /// The claim's waiting time is over: it is answered as soon as none of its leases is pending.
     pub fn withdraw(&mut self, claim_id: u64) {
         if let Some(claim) = self.open_claims.get_mut(&claim_id) {
             claim.is_immediate = true;
@@ -316,16 +316,16 @@ impl<T> TaskQueue<T> {
         }
     }
 
-    /// Every poll is to be answered.
+    /// Answers every open claim, because the node drains.
     pub fn withdraw_all(&mut self) {
-        // Nothing is handed out any more: what is still unknown makes no difference.
-        self.is_partial = false;
+        // Nothing is leased any more, so unfinished recovery makes no difference.
+        self.is_recovering = false;
         let all: Vec<u64> = self.open_claims.keys().copied().collect();
         all.into_iter().for_each(|claim_id| self.withdraw(claim_id));
     }
 
-    /// Nobody is behind these any more.
-    pub fn retain(&mut self, keep: impl Fn(&T) -> bool) {
+    /// Drops open claims whose callers are gone.
+    pub fn retain_claims(&mut self, keep: impl Fn(&T) -> bool) {
         let gone: Vec<u64> =
             self.open_claims.values().filter(|p| p.pending == 0 && !keep(&p.reply_to)).map(|p| p.claim_id).collect();
         for claim_id in gone {
@@ -335,23 +335,23 @@ impl<T> TaskQueue<T> {
         }
     }
 
-    /// A hand-over is durable: this is what the worker gets. The room it takes is the grant's from now on.
-    pub fn deliver(&mut self, offer_id: u64, task: Task) {
-        let Some(kept) = self.pending_leases.remove(&offer_id) else { return };
-        if let Some(claim) = self.open_claims.get_mut(&kept.claim) {
+    /// A lease is durable: its task goes into the reply. The held lease now counts against the limits.
+    pub fn deliver(&mut self, offer_id: u64, task: ClaimedTask) {
+        let Some(lease) = self.pending_leases.remove(&offer_id) else { return };
+        if let Some(claim) = self.open_claims.get_mut(&lease.claim) {
             claim.pending -= 1;
-            self.undelivered.insert((task.run, task.step), kept.claim);
+            self.undelivered.insert((task.run, task.step), lease.claim);
             claim.tasks.insert(offer_id, task);
             claim.is_immediate = true;
-            self.urgent.push(kept.claim);
+            self.urgent.push(lease.claim);
         }
     }
 
-    /// A bug on purpose, see [`Bug::LeaseBeforeCommit`](kernel::planted::Bug).
-    pub fn deliver_early(&mut self, offer_id: u64, task: Task) {
-        let Some(kept) = self.pending_leases.get_mut(&offer_id) else { return };
-        // What becomes of the commit is of no consequence to the poll any more.
-        let claim_id = std::mem::replace(&mut kept.claim, u64::MAX);
+    /// A bug on purpose, see [`Bug::LeaseBeforeCommit`](kernel::planted_bugs::Bug).
+    pub fn deliver_early(&mut self, offer_id: u64, task: ClaimedTask) {
+        let Some(lease) = self.pending_leases.get_mut(&offer_id) else { return };
+        // The commit outcome no longer matters to the claim.
+        let claim_id = std::mem::replace(&mut lease.claim, u64::MAX);
         if let Some(claim) = self.open_claims.get_mut(&claim_id) {
             claim.pending -= 1;
             claim.tasks.insert(offer_id, task);
@@ -360,7 +360,7 @@ impl<T> TaskQueue<T> {
         }
     }
 
-    /// Polls that can be answered now.
+    /// Takes the replies to open claims that can be answered now.
     pub fn answers(&mut self) -> Vec<(T, ClaimReply)> {
         let mut answers = Vec::new();
         for claim_id in std::mem::take(&mut self.urgent) {
@@ -393,53 +393,53 @@ impl<T> TaskQueue<T> {
         answers
     }
 
-    /// Nothing is on its way to it, and nothing may be found for it at once.
+    /// No lease of it is pending, and no read may bring it a task.
     fn is_answerable(&self, claim: &OpenClaim<T>) -> bool {
         claim.pending == 0 && !self.claim_index.new.contains(&claim.claim_id) && !self.may_get_more(claim)
     }
 
-    /// Is there a poll that need not wait any longer?
+    /// Is there an open claim that can be answered now?
     pub(super) fn has_answers(&self) -> bool {
         self.urgent.iter().filter_map(|claim_id| self.open_claims.get(claim_id)).any(|claim| self.is_answerable(claim))
     }
 
-    /// Even one in a hurry is not told that there is nothing while that is not known: rows are on their way, or what
-    /// the last process had in memory.
+    /// May a claim still get a task? Even an immediate claim gets no empty reply while rows are being read or recovery
+    /// is not complete.
     pub(super) fn may_get_more(&self, claim: &OpenClaim<T>) -> bool {
-        let has_news = !claim.cancellations.is_empty() && !claim.is_strict;
-        let has_something = claim.pending > 0 || !claim.tasks.is_empty() || has_news;
-        if has_something || claim.credits == 0 {
+        let has_cancellations = !claim.cancellations.is_empty() && !claim.is_strict;
+        let has_reply = claim.pending > 0 || !claim.tasks.is_empty() || has_cancellations;
+        if has_reply || claim.credits == 0 {
             return false;
         }
         let mut type_queues = claim.patterns.iter().flat_map(|pattern| pattern.range(&self.type_queues, claim.org));
         let is_open = |type_queue: &TypeQueue| match claim.is_strict {
-            true => type_queue.rules.suits(claim.runtime.as_deref()) && type_queue.is_unread(),
+            true => type_queue.rules.accepts_runtime(claim.runtime.as_deref()) && type_queue.is_incomplete(),
             false => type_queue.is_reading(),
         };
-        self.is_partial || type_queues.any(|(_, type_queue)| is_open(type_queue))
+        self.is_recovering || type_queues.any(|(_, type_queue)| is_open(type_queue))
     }
 
-    /// The poll that should be served next with a task of this type.
+    /// The open claim that gets the next task of this type.
     pub(super) fn next_claim(&self, key: &TypeKey) -> Option<u64> {
         self.claim_for(key, None)
     }
 
-    /// A poll that would take a task of this type: of this worker, if it asks, or of whoever is first.
+    /// An open claim that takes a task of this type: one of `worker` if there is one, else the first.
     pub(super) fn claim_for(&self, key: &TypeKey, worker: Option<&str>) -> Option<u64> {
         let rules = self.type_queues.get(key).map(|type_queue| &type_queue.rules);
-        let would = |claim: &OpenClaim<T>| {
-            claim.takes_more() && rules.is_none_or(|rules| rules.suits(claim.runtime.as_deref()))
+        let accepts = |claim: &OpenClaim<T>| {
+            claim.takes_more() && rules.is_none_or(|rules| rules.accepts_runtime(claim.runtime.as_deref()))
         };
-        let is_fresh = |claim_id: &&u64| {
+        let is_match = |claim_id: &&u64| {
             self.open_claims
                 .get(*claim_id)
                 .is_some_and(|claim| claim.org == key.0 && claim.patterns.iter().any(|p| p.matches(&key.1)))
         };
-        // Those that came since the last pairing are not sorted in yet.
-        let fresh = self.claim_index.new.iter().filter(is_fresh).copied();
+        // Claims that came since the last pairing are not in the index yet.
+        let new = self.claim_index.new.iter().filter(is_match).copied();
         let mut first = None;
-        for claim_id in self.claim_index.of(key).chain(fresh) {
-            let Some(claim) = self.open_claims.get(&claim_id).filter(|claim| would(claim)) else { continue };
+        for claim_id in self.claim_index.of(key).chain(new) {
+            let Some(claim) = self.open_claims.get(&claim_id).filter(|claim| accepts(claim)) else { continue };
             match worker {
                 None => return Some(claim_id),
                 Some(worker) if claim.worker == worker => return Some(claim_id),

@@ -1,4 +1,4 @@
-//! Who has what, until when.
+//! Held leases: which worker has which task, and until when.
 
 use super::{PendingCancellation, TaskQueue, TypeKey, WorkerKey};
 use kernel::planted_bugs::{self, Bug};
@@ -6,7 +6,7 @@ use kernel::run::Lease;
 use kernel::{OrgId, RunId, Span, Timestamp};
 use std::sync::Arc;
 
-/// A task in the hands of a worker.
+/// A durable lease.
 #[derive(Clone, Debug, PartialEq)]
 pub struct HeldLease {
     pub org: OrgId,
@@ -15,20 +15,20 @@ pub struct HeldLease {
     pub key: Arc<str>,
     pub fence: u64,
     pub lease: Span,
-    /// No sign of life keeps it for longer than this.
-    pub longest: Span,
+    /// The most that one heartbeat can extend the lease by.
+    pub max_lease: Span,
     pub until: Timestamp,
 }
 
-/// A lease as a run has it: its type, the key it shares limits with, and how long its worker may be silent.
+/// A lease as its run records it, with the type and key of its task.
 pub struct RecordedLease<'a> {
     pub lease: Lease<'a>,
     pub name: &'a str,
     pub key: &'a str,
-    pub longest: Span,
+    pub max_lease: Span,
 }
 
-/// What keeps a type's tasks from being handed out.
+/// Why the tasks of a type cannot be leased.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BlockedReason {
     Disabled,
@@ -42,18 +42,18 @@ pub enum BlockedReason {
     Rate(Timestamp),
 }
 
-/// Why a task that waits has nobody.
+/// Why no worker has a ready task.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClaimStatus {
-    /// Workers that claim its type and are there.
+    /// Present workers that claim its type.
     pub workers: u32,
-    /// When one that claims it was last heard of.
+    /// When a worker that claims it last sent something.
     pub last_seen: Option<Timestamp>,
     pub blocked_reason: Option<BlockedReason>,
 }
 
 impl<T> TaskQueue<T> {
-    /// A hand-over is durable.
+    /// A lease is durable.
     pub fn lease_granted(&mut self, run: RunId, step: u32, held: HeldLease) {
         self.expiries.insert((held.until, run, step));
         self.count_worker(held.org, &held.worker, 1);
@@ -63,15 +63,15 @@ impl<T> TaskQueue<T> {
         }
     }
 
-    /// A run was read: its leases are those it has. One that is new to the board begins now.
+    /// A run was read: replaces what is known of its leases. A lease that is new to the queue begins now.
     pub fn reconcile(&mut self, org: OrgId, run: RunId, leases: &[RecordedLease<'_>], now: Timestamp) {
         let known: Vec<(u32, u64)> = self.leases_of(run);
         for (step, fence) in known {
             if !leases.iter().any(|held| held.lease.step == step && held.lease.fence == fence) {
-                self.ended(run, step, fence, now);
+                self.lease_ended(run, step, fence, now);
             }
         }
-        for RecordedLease { lease, name, key, longest } in leases {
+        for RecordedLease { lease, name, key, max_lease } in leases {
             if self.leases.contains_key(&(run, lease.step)) {
                 continue;
             }
@@ -86,7 +86,7 @@ impl<T> TaskQueue<T> {
                 key: Arc::from(*key),
                 fence: lease.fence,
                 lease: lease.lease,
-                longest: *longest,
+                max_lease: *max_lease,
                 until: now.after(lease.lease),
             };
             self.lease_granted(run, lease.step, held);
@@ -94,17 +94,17 @@ impl<T> TaskQueue<T> {
         }
     }
 
-    /// Nobody will say of this run's leases that they have ended.
-    pub fn forget(&mut self, org: OrgId, run: RunId, now: Timestamp) {
+    /// Ends the leases of a run that this node can no longer read.
+    pub fn forget_run(&mut self, org: OrgId, run: RunId, now: Timestamp) {
         for (step, fence) in self.leases_of(run) {
             if self.leases.get(&(run, step)).is_some_and(|held| held.org == org) {
-                self.ended(run, step, fence, now);
+                self.lease_ended(run, step, fence, now);
             }
         }
     }
 
-    /// Is the time of a lease of this run counted here?
-    pub fn keeps(&self, run: RunId) -> bool {
+    /// Does this node watch the deadline of a lease of this run?
+    pub fn has_leases(&self, run: RunId) -> bool {
         self.leases.range((run, 0)..=(run, u32::MAX)).next().is_some()
     }
 
@@ -112,8 +112,8 @@ impl<T> TaskQueue<T> {
         self.leases.range((run, 0)..=(run, u32::MAX)).map(|((_, step), held)| (*step, held.fence)).collect()
     }
 
-    /// The holder of `fence` has the task no longer.
-    pub fn ended(&mut self, run: RunId, step: u32, fence: u64, now: Timestamp) {
+    /// The lease with this fence has ended.
+    pub fn lease_ended(&mut self, run: RunId, step: u32, fence: u64, now: Timestamp) {
         if self.leases.get(&(run, step)).is_none_or(|held| held.fence != fence) {
             return;
         }
@@ -136,7 +136,7 @@ impl<T> TaskQueue<T> {
         self.changed_types.insert(key);
     }
 
-    /// Whose lease has ended: the run is to be told. The grant stays until the run agrees.
+    /// Leases that have expired, for inputs to their runs. Each stays in the queue until its run has recorded the end.
     pub(super) fn expire(&mut self, now: Timestamp) -> Vec<(OrgId, RunId, u32, u64)> {
         let mut lost = Vec::new();
         while let Some(&(at, run, step)) = self.expiries.first().filter(|(at, ..)| *at <= now) {
@@ -146,13 +146,13 @@ impl<T> TaskQueue<T> {
         lost
     }
 
-    /// Leases of a run that have ended without the run having heard of it.
+    /// Leases of a run that have expired and whose end the run has not recorded.
     pub fn overdue(&self, run: RunId, now: Timestamp) -> Vec<(u32, u64)> {
         let of_run = self.leases.range((run, 0)..=(run, u32::MAX));
         of_run.filter(|(_, held)| held.until <= now).map(|((_, step), held)| (*step, held.fence)).collect()
     }
 
-    /// The holder of `fence` is alive; answers until when it has the task now. Nothing if it has it no longer.
+    /// A heartbeat of the holder of `fence`: returns the new deadline, or `None` if the lease has ended.
     pub fn extend(
         &mut self,
         org: OrgId,
@@ -167,7 +167,7 @@ impl<T> TaskQueue<T> {
         if !(is_holder && is_alive) {
             return None;
         }
-        let until = held.until.max(now.after(by.unwrap_or(held.lease).min(held.longest)));
+        let until = held.until.max(now.after(by.unwrap_or(held.lease).min(held.max_lease)));
         self.expiries.remove(&(held.until, run, step));
         self.expiries.insert((until, run, step));
         held.until = until;
@@ -178,38 +178,38 @@ impl<T> TaskQueue<T> {
         Some(until)
     }
 
-    /// Until when a task is leased.
+    /// The deadline of a task's lease.
     pub fn lease_until(&self, run: RunId, step: u32) -> Option<Timestamp> {
         self.leases.get(&(run, step)).map(|held| held.until)
     }
 
-    /// Nobody wants the result any more: its worker is to hear of it, at once if it asks for something.
+    /// The run does not need the task any more: tells its worker, at once if the worker has an open claim.
     pub fn cancel_lease(&mut self, run: RunId, step: u32, fence: u64, is_plain: bool) {
         let Some(held) = self.leases.get(&(run, step)).filter(|held| held.fence == fence) else { return };
-        // Whoever was not given it yet need not hear of it.
+        // A worker that has not received the task yet does not need to know.
         if self.undelivered.contains_key(&(run, step)) {
             return;
         }
-        let (who, until) = ((held.org, held.worker.clone()), held.until);
-        self.notify_worker(who, PendingCancellation { run, step, fence, is_plain, until, is_delivered: false });
+        let (worker_key, until) = ((held.org, held.worker.clone()), held.until);
+        self.notify_worker(worker_key, PendingCancellation { run, step, fence, is_plain, until, is_delivered: false });
     }
 
-    /// On the open question of a worker, or the next.
-    pub(super) fn notify_worker(&mut self, who: WorkerKey, pending: PendingCancellation) {
-        match self.open_claims.values_mut().find(|claim| claim.org == who.0 && claim.worker == who.1) {
+    /// Adds a cancellation to the worker's open claim, or keeps it for the next claim.
+    pub(super) fn notify_worker(&mut self, worker_key: WorkerKey, pending: PendingCancellation) {
+        match self.open_claims.values_mut().find(|claim| claim.org == worker_key.0 && claim.worker == worker_key.1) {
             Some(claim) => {
                 claim.cancellations.push(pending);
                 claim.is_immediate = true;
                 self.urgent.push(claim.claim_id);
             }
-            None => self.cancellations.entry(who).or_default().push(pending),
+            None => self.cancellations.entry(worker_key).or_default().push(pending),
         }
     }
 
-    /// It was told once, and has the task again since: that it may keep.
+    /// The worker was told once and has a new lease of the task since, which is not cancelled.
     pub(super) fn is_outdated(&self, pending: &PendingCancellation, worker: &str) -> bool {
-        let again = self.leases.get(&(pending.run, pending.step));
-        pending.is_delivered && again.is_some_and(|held| held.fence != pending.fence && held.worker == worker)
+        let current = self.leases.get(&(pending.run, pending.step));
+        pending.is_delivered && current.is_some_and(|held| held.fence != pending.fence && held.worker == worker)
     }
 
     fn count_worker(&mut self, org: OrgId, worker: &str, change: i32) {

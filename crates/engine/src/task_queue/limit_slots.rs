@@ -1,37 +1,36 @@
-//! Seats: how limits hold where several nodes hand out tasks.
+//! Limit slots: how several nodes keep a limit together.
 //!
-//! A limit of 3 is three numbered seats. Whoever hands a task out says which one it takes, in the record that does it;
-//! the store lets each be had once, and the record that ends the lease frees it. So what counts are leases that exist,
-//! on whatever node, and nothing has to be counted. A rate is seats that are free again when their time is over.
+//! A limit of 3 is three numbered slots. The record that grants a lease also names the slot it takes, the store gives
+//! each slot to one lease at a time, and the record that ends the lease frees its slot. So limits count leases that
+//! exist, on every node, and no counter can drift. A rate is a set of slots that become free after the rate's period.
 //!
-//! What this node believes of who has which may be out of date. It only decides what is tried: a seat that turns out
-//! to be taken costs a try, and then the seats are read again.
+//! This node's view of taken slots may be out of date. The view only decides which slot to try: a slot that turns out
+//! to be taken costs one attempt, and then the slots are read again.
 
 use kernel::Timestamp;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use store::{LimitScope, LimitSlot, LimitSlotRow};
 
-/// The seats of a type that are taken, as far as this node knows.
+/// The taken slots of a type, as far as this node knows.
 #[derive(Debug, Default)]
 pub struct LimitSlots {
     rows: BTreeMap<(LimitScope, Arc<str>), SlotSet>,
-    /// One that was taken to be free is not: nothing is handed out before they have been read.
-    pub is_unsure: bool,
-    /// They are being read.
+    /// A slot that this node tried was taken: the type leases nothing before its slots have been read.
+    pub is_contested: bool,
     pub is_reading: bool,
-    /// Something was freed that they do not show.
-    pub is_overtaken: bool,
+    /// Another node has freed slots since they were read.
+    pub is_outdated: bool,
 }
 
-/// Seats of one limit: numbers and until when each is taken.
+/// The taken slots of one limit, by number and by end.
 #[derive(Debug, Default)]
 struct SlotSet {
     taken: BTreeMap<u32, Timestamp>,
     ends: BTreeSet<(Timestamp, u32)>,
 }
 
-/// What a hand-over takes.
+/// The slots that one lease takes.
 pub type AcquiredSlots = Vec<(LimitScope, Arc<str>, u32, Timestamp)>;
 
 impl SlotSet {
@@ -55,7 +54,7 @@ impl SlotSet {
         }
     }
 
-    /// How many of the first seats may be used. Those beyond the limit, taken while it was higher, count against it.
+    /// How many of the first slots may be used. Slots beyond the limit, taken while it was higher, count against it.
     fn usable(&self, limit: u32) -> u32 {
         limit.saturating_sub(self.taken.range(limit..).count() as u32)
     }
@@ -65,7 +64,7 @@ impl SlotSet {
         (self.taken.len() - self.taken.range(usable..).count()) as u32 >= usable
     }
 
-    /// A free one, looking from somewhere, so that two nodes seldom choose the same.
+    /// A free slot at or after `from`, which differs between nodes so that they seldom choose the same slot.
     fn find(&self, limit: u32, from: u64) -> Option<u32> {
         let usable = self.usable(limit);
         if self.is_full(limit) {
@@ -88,10 +87,9 @@ impl SlotSet {
 
 impl LimitSlots {
     pub fn are_known(&self) -> bool {
-        !self.is_unsure && !self.is_reading && !self.is_overtaken
+        !self.is_contested && !self.is_reading && !self.is_outdated
     }
 
-    /// Is there none left?
     pub fn is_full(&self, of: LimitScope, key: &str, limit: u32) -> bool {
         match self.rows.get(&(of, Arc::from(key))) {
             None => limit == 0,
@@ -106,7 +104,7 @@ impl LimitSlots {
         }
     }
 
-    /// When the next one that has a time is free.
+    /// When the next slot of a rate becomes free.
     pub fn next_end(&mut self, of: LimitScope, key: &str, now: Timestamp) -> Option<Timestamp> {
         let slot_set = self.rows.get_mut(&(of, Arc::from(key)))?;
         slot_set.advance_time(now);
@@ -127,18 +125,18 @@ impl LimitSlots {
         }
     }
 
-    /// They have been read: these, and what is on its way.
-    pub fn replace(&mut self, rows: &[LimitSlotRow], under_way: impl Iterator<Item = AcquiredSlots>) {
+    /// Replaces the taken slots with the rows that were read and those of pending leases.
+    pub fn replace(&mut self, rows: &[LimitSlotRow], pending: impl Iterator<Item = AcquiredSlots>) {
         self.rows.clear();
         for LimitSlotRow { slot: LimitSlot { of, key, number, .. }, until, .. } in rows {
             self.take(*of, &Arc::from(key.as_str()), *number, *until);
         }
-        for (of, key, number, until) in under_way.flatten() {
+        for (of, key, number, until) in pending.flatten() {
             self.take(of, &key, number, until);
         }
     }
 
-    /// How many are leased, where there is a limit on that.
+    /// NameTaken slots of the type's limit; 0 if it has none.
     pub fn leased(&self) -> u32 {
         self.rows.get(&(LimitScope::Type, Arc::from(""))).map_or(0, |slot_set| slot_set.taken.len() as u32)
     }
@@ -157,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn a_free_seat_is_found_wherever_one_looks_from_and_none_when_there_is_none() {
+    fn find_returns_a_free_slot_from_any_start_and_none_if_all_are_taken() {
         for (taken, limit, free) in [
             (&[][..], 3, &[0, 1, 2][..]),
             (&[1], 3, &[0, 2]),
@@ -175,13 +173,13 @@ mod tests {
     }
 
     #[test]
-    fn seats_beyond_a_limit_that_was_lowered_count_against_it() {
+    fn slots_beyond_a_lowered_limit_count_against_it() {
         let mut limit_slots = limit_slots(&[0, 5, 7]);
         assert!(limit_slots.is_full(LimitScope::Type, "", 3), "three are leased");
         assert_eq!(
             limit_slots.find(LimitScope::Type, "", 4, 9),
             Some(1),
-            "and one of four may be, the same for every node"
+            "one of four is usable, the same one on every node"
         );
         limit_slots.free(LimitScope::Type, "", 5);
         assert_eq!(limit_slots.find(LimitScope::Type, "", 3, 0), Some(1));
@@ -189,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rate_is_free_again_when_the_time_of_one_is_over() {
+    fn a_rate_slot_is_free_again_after_its_period() {
         let (mut limit_slots, key) = (LimitSlots::default(), Arc::from(""));
         limit_slots.take(LimitScope::Rate, &key, 0, Timestamp(10));
         limit_slots.take(LimitScope::Rate, &key, 1, Timestamp(20));
@@ -198,6 +196,6 @@ mod tests {
         assert_eq!(limit_slots.next_end(LimitScope::Rate, "", Timestamp(10)), Some(Timestamp(20)));
         assert!(!limit_slots.is_full(LimitScope::Rate, "", 2));
         limit_slots.replace(&[], std::iter::once(vec![(LimitScope::Rate, key, 1, Timestamp(30))]));
-        assert_eq!(limit_slots.find(LimitScope::Rate, "", 2, 1), Some(0), "what is on its way is kept");
+        assert_eq!(limit_slots.find(LimitScope::Rate, "", 2, 1), Some(0), "slots of pending leases stay taken");
     }
 }

@@ -1,12 +1,13 @@
-//! Lines and lanes: which task of a type goes next, and what keeps it.
+//! The ready tasks of one type: which task is next, and which limit blocks it.
 //!
-//! Lower priorities first; among equals the lane that was served longest ago, so that one key cannot starve the
-//! others; inside a lane the oldest. A line keeps the lanes that can be served in that order, so finding the next
-//! one costs the same with one lane as with ten thousand.
+//! Tasks with a lower priority number come first. Among equal priorities the key queue that was served longest ago
+//! comes first, so that one key cannot starve the others. Within a key queue the oldest task comes first. A type queue
+//! keeps the key queues that can be served in that order, so finding the next one costs the same with one key as with
+//! ten thousand.
 //!
-//! Where several nodes share a store, rows come and go without this one. What it has read of a lane it believes for a
-//! moment; then, or when it hears of something new, it reads again. While another node works off the same lane, it takes
-//! of equal priorities tasks of its own runs first, so that they seldom reach for the same one.
+//! Where several nodes share a store, other nodes add and remove rows. A node trusts the rows it has read for a short
+//! time, and reads again after that or when it learns of a new task. While another node claims from the same key
+//! queue, a node prefers tasks of its own runs among equal priorities, so that two nodes seldom claim the same task.
 
 use super::leases::BlockedReason;
 use super::limit_slots::{AcquiredSlots, LimitSlots};
@@ -16,78 +17,79 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use store::{LimitScope, LimitSlotRow, QueuePosition, Rate, TypeRow};
 
-/// Rows asked for at once.
+/// Rows per read.
 pub const PAGE: usize = 2_048;
-/// Lanes that are read at once for one poll.
+/// Key queues that one claim reads at the same time.
 const READS_AT_ONCE: usize = 16;
-/// For how long rows that others may take are believed to be there.
+/// How long rows that other nodes may take count as still there.
 const FRESH: Span = Span::from_millis(250);
-/// So many tasks of another node that come first are left to it, as long as there are more; but not always, for it may
-/// have nobody to give them to.
-const SPARED: usize = 128;
-const SPARED_EXCEPT_EVERY: u64 = 8;
+/// Under contention a node skips this many tasks of another node's runs, if there are more…
+const FOREIGN_SKIPPED: usize = 128;
+/// …except on every eighth lease, because the other node may have no worker for them.
+const TAKE_HEAD_EVERY: u64 = 8;
 
 #[derive(Debug, Default)]
 pub struct TypeQueue {
     pub rules: TypeRules,
     pub key_queues: BTreeMap<Arc<str>, KeyQueue>,
-    /// Lanes that can be served: first card's priority, when last served, key.
+    /// Key queues that can be served: priority of the first task, last served, key.
     order: BTreeSet<(u32, u64, Arc<str>)>,
-    /// Lanes of which more should be read.
-    short: BTreeSet<Arc<str>>,
-    /// A rate of the type as a whole keeps all lanes.
+    /// Keys whose key queues need more rows.
+    to_read: BTreeSet<Arc<str>>,
+    /// The rate limit of the whole type blocks every key queue.
     is_rate_limited: bool,
-    /// Hand-overs that are under way and grants.
+    /// Pending and durable leases.
     pub held: u32,
-    /// Tasks that wait, in memory or not.
+    /// Ready tasks, in memory or not.
     pub ready: u64,
-    /// Who has what of its limits, where other nodes have some of it.
+    /// The taken limit slots, if nodes share the store.
     pub limit_slots: Option<LimitSlots>,
-    /// There may be lanes that are not known.
-    pub is_behind: bool,
-    /// They are being read…
-    pub is_asking: bool,
-    /// …after this key, because there are many.
-    pub asked_after: Option<String>,
+    /// The store may have ready tasks of keys that this node does not know.
+    pub has_unread_keys: bool,
+    pub is_reading_keys: bool,
+    /// The key to read after, if there are more keys than one page.
+    pub keys_after: Option<String>,
 }
 
-/// What a type's registration says, as far as handing out goes.
+/// The part of a type's registration that decides whether its tasks can be leased.
 #[derive(Debug, Default)]
 pub struct TypeRules {
     pub runtime: Option<String>,
-    /// Of a type that is disabled or paused.
+    /// Set if the type is disabled or paused.
     pub stop: Option<BlockedReason>,
     pub limit: Option<u32>,
     pub limit_per_key: Option<u32>,
     rate: Option<Rate>,
-    /// Hand-overs within the last stretch of the rate, of all keys or of each.
-    handed: BTreeMap<Arc<str>, VecDeque<Timestamp>>,
+    /// Leases within the last period of the rate, of all keys together or per key.
+    lease_times: BTreeMap<Arc<str>, VecDeque<Timestamp>>,
 }
 
-/// One lane.
+/// The ready tasks of one type that share a key.
 #[derive(Debug, Default)]
 pub struct KeyQueue {
-    /// True for those whose run is in memory.
+    /// True if the task's run is in memory.
     pub tasks: BTreeMap<QueuePosition, bool>,
-    pub horizon: Horizon,
+    /// Up to where the rows of the store are known.
+    pub read_position: Horizon,
     pub held: u32,
     served: u64,
-    /// While rows are being read: the horizon they begin at.
+    /// While rows are being read: the read position they begin at.
     reading: Option<Horizon>,
-    /// Rows that were written meanwhile, which the reading may have missed.
+    /// Rows written while rows were being read, which the read may have missed.
     late: Vec<QueuePosition>,
-    /// The last reading failed; not before it is released.
+    /// The last read failed: no other read before the pause is over.
     is_backing_off: bool,
-    /// Its entry among those that can be served.
+    /// Its entry in [`TypeQueue::order`].
     entry: Option<(u32, u64)>,
+    /// Tasks whose runs are evicted.
     evicted: usize,
-    /// When what is known of its rows was last right.
+    /// When the known rows were last complete.
     read_at: Timestamp,
-    /// Something came while rows were being read, which they may not show.
-    is_overtaken: bool,
+    /// Another node added a task while rows were being read, which the read may have missed.
+    is_outdated: bool,
 }
 
-/// Up to where the rows of a lane are known.
+/// Up to where the rows of a key queue are known.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Horizon {
     #[default]
@@ -97,9 +99,13 @@ pub enum Horizon {
 }
 
 impl TypeRules {
-    /// What was handed out before this process began is not known. It goes on as if that had been as much as allowed,
-    /// evenly, so that a restart is no way around a rate.
-    pub fn of(row: &TypeRow, handed: BTreeMap<Arc<str>, VecDeque<Timestamp>>, began: Option<Timestamp>) -> TypeRules {
+    /// The leases of the last process are not known. The new process assumes that they used the whole rate, evenly, so
+    /// that a restart cannot exceed a rate.
+    pub fn of(
+        row: &TypeRow,
+        lease_times: BTreeMap<Arc<str>, VecDeque<Timestamp>>,
+        began: Option<Timestamp>,
+    ) -> TypeRules {
         let stop = match (&row.paused, row.enabled) {
             (_, false) => Some(BlockedReason::Disabled),
             (Some(pause), _) => Some(BlockedReason::Paused { since: pause.at, note: pause.note.clone() }),
@@ -111,22 +117,22 @@ impl TypeRules {
             limit: row.limit,
             limit_per_key: row.limit_per_key,
             rate: row.rate,
-            handed,
+            lease_times,
         };
         if let Some((now, rate)) = began.zip(rules.rate).filter(|(_, rate)| !rate.per_key) {
             let apart = rate.per.0 / u64::from(rate.limit.max(1));
             let stamp = |n: u32| Timestamp(now.0.saturating_sub_unsigned(apart.saturating_mul(n.into())));
-            rules.handed.insert("".into(), (0..rate.limit).rev().map(stamp).collect());
+            rules.lease_times.insert("".into(), (0..rate.limit).rev().map(stamp).collect());
         }
         rules
     }
 
-    pub fn take_rates(&mut self) -> BTreeMap<Arc<str>, VecDeque<Timestamp>> {
-        std::mem::take(&mut self.handed)
+    pub fn take_lease_times(&mut self) -> BTreeMap<Arc<str>, VecDeque<Timestamp>> {
+        std::mem::take(&mut self.lease_times)
     }
 
-    /// May a worker of this runtime have the type's tasks?
-    pub fn suits(&self, runtime: Option<&str>) -> bool {
+    /// May a worker of this runtime claim the type's tasks?
+    pub fn accepts_runtime(&self, runtime: Option<&str>) -> bool {
         match (&self.runtime, runtime) {
             (Some(wanted), Some(runtime)) => wanted == runtime,
             _ => true,
@@ -141,26 +147,26 @@ impl TypeRules {
         if self.rate.is_some_and(|rate| rate.per_key) { key } else { "" }
     }
 
-    /// Until when the rate keeps a key.
+    /// Until when the rate blocks a key.
     fn rate_limited_until(&mut self, key: &str, now: Timestamp) -> Option<Timestamp> {
         let rate = self.rate?;
         let key = self.bucket(key);
-        let handed = self.handed.get_mut(key)?;
-        while handed.front().is_some_and(|at| now.since(*at) >= rate.per) {
-            handed.pop_front();
+        let times = self.lease_times.get_mut(key)?;
+        while times.front().is_some_and(|at| now.since(*at) >= rate.per) {
+            times.pop_front();
         }
-        if handed.is_empty() {
-            self.handed.remove(key);
+        if times.is_empty() {
+            self.lease_times.remove(key);
             return None;
         }
-        let over = handed.len().checked_sub(rate.limit as usize)?;
-        handed.get(over).map(|at| at.after(rate.per))
+        let over = times.len().checked_sub(rate.limit as usize)?;
+        times.get(over).map(|at| at.after(rate.per))
     }
 
-    fn note(&mut self, key: &str, now: Timestamp) {
+    fn count_lease(&mut self, key: &str, now: Timestamp) {
         if self.rate.is_some() {
             let key = self.bucket(key);
-            self.handed.entry(key.into()).or_default().push_back(now);
+            self.lease_times.entry(key.into()).or_default().push_back(now);
         }
     }
 }
@@ -178,10 +184,10 @@ impl TypeQueue {
     }
 
     pub fn apply_type(&mut self, row: &TypeRow, began: Option<Timestamp>) {
-        (self.rules, self.is_rate_limited) = (TypeRules::of(row, self.rules.take_rates(), began), false);
+        (self.rules, self.is_rate_limited) = (TypeRules::of(row, self.rules.take_lease_times(), began), false);
     }
 
-    /// What keeps a task of this key from being handed out, whoever asks.
+    /// Why a task of this key cannot be leased by any worker; `None` if it can.
     pub fn blocked_reason(&mut self, key: &str, now: Timestamp) -> Option<BlockedReason> {
         if let Some(stop) = &self.rules.stop {
             return Some(stop.clone());
@@ -195,7 +201,7 @@ impl TypeQueue {
         self.rate_limited_until(key, now).map(BlockedReason::Rate)
     }
 
-    /// Are as many leased as may be?
+    /// Has the type reached its limit?
     fn is_full(&self) -> bool {
         match (&self.limit_slots, self.rules.limit) {
             (_, None) => false,
@@ -220,7 +226,7 @@ impl TypeQueue {
         end.filter(|_| limit_slots.is_full(LimitScope::Rate, self.rules.bucket(key), rate.limit))
     }
 
-    /// Takes seats for a hand-over, where there are any; nothing when one is missing.
+    /// Takes a slot of every limit of the type for one lease; `None`, and takes none, if one has no free slot.
     pub fn acquire_slots(&mut self, key: &str, from: u64, now: Timestamp) -> Option<AcquiredSlots> {
         let mut taken = AcquiredSlots::new();
         let bucket = self.rules.bucket(key).to_owned();
@@ -246,7 +252,7 @@ impl TypeQueue {
         Some(taken)
     }
 
-    /// The time of a rate begins when a hand-over is recorded. Since its seat was taken the run may have had to be read.
+    /// Restarts the period of the rate slots when the lease is recorded; it may have waited for a read of its run.
     pub fn restart_rate_slots(&mut self, taken: &mut AcquiredSlots, now: Timestamp) {
         let (Some(limit_slots), Some(rate)) = (&mut self.limit_slots, self.rules.rate) else { return };
         for (of, key, number, until) in taken.iter_mut().filter(|slot| slot.0 == LimitScope::Rate) {
@@ -255,54 +261,55 @@ impl TypeQueue {
         }
     }
 
-    /// It did not come to the hand-over.
+    /// Frees the slots of a lease that did not become durable.
     pub fn release_slots(&mut self, taken: &AcquiredSlots) {
         let Some(limit_slots) = &mut self.limit_slots else { return };
         taken.iter().for_each(|(of, key, number, _)| limit_slots.free(*of, key, *number));
     }
 
-    /// Rows of it, or who has its seats, are being read.
+    /// Are its rows, keys or limit slots being read?
     pub fn is_reading(&self) -> bool {
-        let are_seats_read = self.limit_slots.as_ref().is_some_and(|limit_slots| limit_slots.is_reading);
-        self.is_asking || are_seats_read || self.key_queues.values().any(|key_queue| key_queue.is_reading())
+        let are_slots_read = self.limit_slots.as_ref().is_some_and(|limit_slots| limit_slots.is_reading);
+        self.is_reading_keys || are_slots_read || self.key_queues.values().any(|key_queue| key_queue.is_reading())
     }
 
-    /// Is there something about it that all nodes have to keep to together?
+    /// Does it have a limit that all nodes share?
     pub fn is_limited(&self) -> bool {
         self.limit_slots.is_some() && self.rules.is_limited()
     }
 
-    /// The lane whose turn it is, and its next card.
-    pub fn first(&self, contenders: Option<&Nodes>) -> Option<(Arc<str>, QueuePosition)> {
+    /// The key queue that is next, and its next task.
+    pub fn next_task(&self, contenders: Option<&Nodes>) -> Option<(Arc<str>, QueuePosition)> {
         if self.is_stopped() {
             return None;
         }
         let (_, _, key) = self.order.first()?;
         let key_queue = self.key_queues.get(key)?;
-        // Where all nodes share a limit, the oldest goes first whoever has it.
+        // Where all nodes share a limit, the oldest task goes first, no matter which node owns its run.
         Some((key.clone(), key_queue.pick(contenders.filter(|_| !self.is_limited()))?))
     }
 
     fn is_stopped(&self) -> bool {
-        let is_unsure = self.limit_slots.as_ref().is_some_and(|limit_slots| limit_slots.is_unsure);
-        self.is_rate_limited || is_unsure || self.rules.stop.is_some() || self.is_full()
+        let is_contested = self.limit_slots.as_ref().is_some_and(|limit_slots| limit_slots.is_contested);
+        self.is_rate_limited || is_contested || self.rules.stop.is_some() || self.is_full()
     }
 
-    /// What others may have left is being looked for, or is to be.
-    pub fn is_unread(&self) -> bool {
-        let is_known = self.short.is_empty() && !self.key_queues.values().any(|key_queue| key_queue.is_reading());
-        let are_seats_known = !self.is_limited() || self.limit_slots.as_ref().is_none_or(LimitSlots::are_known);
-        self.is_behind || self.is_asking || !is_known || !are_seats_known
+    /// May the store have ready tasks, or free limit slots, that this node has not read?
+    pub fn is_incomplete(&self) -> bool {
+        let are_rows_known =
+            self.to_read.is_empty() && !self.key_queues.values().any(|key_queue| key_queue.is_reading());
+        let are_slots_known = !self.is_limited() || self.limit_slots.as_ref().is_none_or(LimitSlots::are_known);
+        self.has_unread_keys || self.is_reading_keys || !are_rows_known || !are_slots_known
     }
 
     pub fn can_serve(&self) -> bool {
-        !self.is_stopped() && !self.order.is_empty() || !self.short.is_empty() || self.is_behind
+        !self.is_stopped() && !self.order.is_empty() || !self.to_read.is_empty() || self.has_unread_keys
     }
 
-    /// These keys have tasks that wait, and, when `is_all`, no others.
+    /// These keys have ready tasks in the store and, if `is_all`, no other key has.
     pub fn keys_read(&mut self, keys: &[String], is_all: bool, low: usize) {
         for key in keys {
-            self.key_queue(key).distrust_rows(low);
+            self.key_queue(key).invalidate_rows(low);
         }
         if is_all {
             let named: BTreeSet<&str> = keys.iter().map(String::as_str).collect();
@@ -319,24 +326,24 @@ impl TypeQueue {
                 .map(|(key, _)| key.clone())
                 .collect();
             for key in gone {
-                self.short.remove(&key);
+                self.to_read.remove(&key);
                 self.key_queues.remove(&key);
             }
         }
     }
 
-    /// A hand-over begins.
+    /// Counts a lease that begins.
     pub fn serve(&mut self, key: &str, served: u64, now: Timestamp) {
         self.held += 1;
         if self.limit_slots.is_none() {
-            self.rules.note(key, now);
+            self.rules.count_lease(key, now);
         }
         let key_queue = self.key_queue(key);
         key_queue.held += 1;
         key_queue.served = served;
     }
 
-    /// Works out whether a lane can be served, and when it can again if a rate keeps it.
+    /// Updates the place of a key queue in the order; returns when a rate that blocks it allows the next lease.
     pub fn refresh(&mut self, key: &str, low: usize, now: Timestamp) -> Option<Timestamp> {
         let rate_limited_until = self.rate_limited_until(key, now);
         let is_key_full = self.is_key_full(key);
@@ -357,81 +364,82 @@ impl TypeQueue {
             }
             key_queue.entry = entry;
         }
-        match key_queue.is_short(low) {
-            true => self.short.insert(key.clone()),
-            false => self.short.remove(&key),
+        match key_queue.needs_rows(low) {
+            true => self.to_read.insert(key.clone()),
+            false => self.to_read.remove(&key),
         };
-        let waits =
-            !key_queue.tasks.is_empty() || key_queue.horizon != Horizon::All || is_shared && !self.order.is_empty();
+        let waits = !key_queue.tasks.is_empty()
+            || key_queue.read_position != Horizon::All
+            || is_shared && !self.order.is_empty();
         if key_queue.is_unused() {
             self.key_queues.remove(&key);
         }
         rate_limited_until.filter(|_| waits)
     }
 
-    /// Lanes of which more should be read.
-    pub fn short(&self) -> impl Iterator<Item = Arc<str>> {
-        self.short.iter().take(READS_AT_ONCE).cloned()
+    /// Keys whose key queues need more rows, as many as one claim reads at the same time.
+    pub fn keys_to_read(&self) -> impl Iterator<Item = Arc<str>> {
+        self.to_read.iter().take(READS_AT_ONCE).cloned()
     }
 }
 
 impl KeyQueue {
-    /// The first card that nothing unknown comes before.
+    /// The first task, if no unknown row can come before it.
     fn head(&self) -> Option<QueuePosition> {
         let (first, _) = self.tasks.first_key_value()?;
         Some(*first).filter(|first| self.is_known(*first))
     }
 
-    /// The card to be handed out next: the first, or, while others reach for it too, of those with its priority one of
-    /// this node's own.
+    /// The task to lease next: the first. Under contention it is the first task of this node's runs with the same
+    /// priority.
     fn pick(&self, contenders: Option<&Nodes>) -> Option<QueuePosition> {
         let head = self.head()?;
-        let is_anybodys = self.served.is_multiple_of(SPARED_EXCEPT_EVERY);
-        let Some(nodes) = contenders.filter(|nodes| !nodes.is_alone() && !is_anybodys) else { return Some(head) };
+        let takes_head = self.served.is_multiple_of(TAKE_HEAD_EVERY);
+        let Some(nodes) = contenders.filter(|nodes| !nodes.is_alone() && !takes_head) else { return Some(head) };
         let is_equal = |task: &&QueuePosition| task.priority == head.priority && self.is_known(**task);
         let mut foreign = head;
-        for (n, task) in self.tasks.keys().take_while(is_equal).take(2 * SPARED).enumerate() {
+        for (n, task) in self.tasks.keys().take_while(is_equal).take(2 * FOREIGN_SKIPPED).enumerate() {
             if nodes.is_mine(task.run) {
                 return Some(*task);
             }
-            if n == SPARED {
+            if n == FOREIGN_SKIPPED {
                 foreign = *task;
             }
         }
         Some(foreign)
     }
 
-    /// Others may have taken what is known of its rows.
+    /// May other nodes have taken its known rows?
     pub fn is_stale(&self, now: Timestamp) -> bool {
         self.evicted > 0 && now.since(self.read_at) > FRESH
     }
 
-    /// There may be rows that are not known. A lane that has plenty is read again soon anyway.
-    pub fn distrust_rows(&mut self, low: usize) {
+    /// Another node may have added rows. A key queue with many known rows is read again soon anyway.
+    pub fn invalidate_rows(&mut self, low: usize) {
         match self.reading {
-            Some(_) => self.is_overtaken = true,
+            Some(_) => self.is_outdated = true,
             None if self.evicted < low => self.forget_rows(),
             None => {}
         }
     }
 
-    /// Nothing waits, nobody works, nothing is to be remembered.
+    /// It has no ready task, no lease and nothing left to read.
     fn is_unused(&self) -> bool {
-        self.tasks.is_empty() && self.held == 0 && self.horizon == Horizon::All && self.reading.is_none()
+        self.tasks.is_empty() && self.held == 0 && self.read_position == Horizon::All && self.reading.is_none()
     }
 
-    /// Few of its rows are known. (Cards whose runs are in memory do not count: they may be beyond the horizon.)
-    fn is_short(&self, low: usize) -> bool {
-        self.horizon != Horizon::All && self.reading.is_none() && !self.is_backing_off && self.evicted < low
+    /// Few of its rows are known. Tasks whose runs are in memory do not count: they may be beyond the read position.
+    fn needs_rows(&self, low: usize) -> bool {
+        self.read_position != Horizon::All && self.reading.is_none() && !self.is_backing_off && self.evicted < low
     }
 
-    /// After what to read on; nothing if that is being done.
-    pub fn ask(&mut self, low: usize) -> Option<Option<QueuePosition>> {
-        if !self.is_short(low) {
+    /// Begins a read if one is needed; returns the position to read after.
+    pub fn next_read(&mut self, low: usize) -> Option<Option<QueuePosition>> {
+        if !self.needs_rows(low) {
             return None;
         }
-        self.reading = Some(self.horizon);
-        match self.horizon {
+        self.reading = Some(self.read_position);
+        match self.read_position {
             Horizon::Upto(known) => Some(Some(known)),
             Horizon::All | Horizon::Nothing => Some(None),
         }
@@ -442,10 +450,10 @@ impl KeyQueue {
     }
 
     pub fn refilled(&mut self, rows: Option<Vec<QueuePosition>>, limit: usize, now: Timestamp) {
-        // The horizon may have moved meanwhile: rows that begin elsewhere would leave a gap.
-        let began = self.horizon;
+        // If the read position has moved meanwhile, the rows would leave a gap.
+        let began = self.read_position;
         let is_wanted = self.reading.take() == Some(began);
-        let is_overtaken = std::mem::take(&mut self.is_overtaken);
+        let is_outdated = std::mem::take(&mut self.is_outdated);
         let late = std::mem::take(&mut self.late);
         let Some(rows) = rows else {
             self.is_backing_off = true;
@@ -454,9 +462,9 @@ impl KeyQueue {
         if !is_wanted {
             return;
         }
-        self.horizon = match rows.last() {
-            Some(last) if rows.len() >= limit || is_overtaken => Horizon::Upto(*last),
-            None if is_overtaken => began,
+        self.read_position = match rows.last() {
+            Some(last) if rows.len() >= limit || is_outdated => Horizon::Upto(*last),
+            None if is_outdated => began,
             _ => Horizon::All,
         };
         if self.evicted == 0 {
@@ -471,19 +479,19 @@ impl KeyQueue {
         }
     }
 
-    /// It may be read again.
+    /// Allows reads again after a failed one.
     pub fn resume_reading(&mut self) {
         self.is_backing_off = false;
     }
 
-    /// Shows a card whose run is in memory; true if it was not one before.
+    /// Adds a task whose run is in memory; true unless it was already there as one.
     pub fn make_ready(&mut self, position: QueuePosition) -> bool {
         let was = self.tasks.insert(position, true);
         self.evicted -= usize::from(was == Some(false));
         was != Some(true)
     }
 
-    /// A card that was taken away is there again; the store has its row, which is enough beyond the horizon.
+    /// Adds an evicted task that was taken. Beyond the read position its row in the store is enough.
     pub fn put_back(&mut self, position: QueuePosition) {
         if self.is_known(position) && !self.tasks.contains_key(&position) {
             self.tasks.insert(position, false);
@@ -491,34 +499,34 @@ impl KeyQueue {
         }
     }
 
-    /// Is its row among those that are known?
+    /// Is this position before the read position?
     fn is_known(&self, position: QueuePosition) -> bool {
-        match self.horizon {
+        match self.read_position {
             Horizon::All => true,
             Horizon::Upto(known) => position <= known,
             Horizon::Nothing => false,
         }
     }
 
-    /// The rows of the store that are known are to be read again.
+    /// Forgets the known rows, so that they are read again.
     pub fn forget_rows(&mut self) {
         self.tasks.retain(|_, is_resident| *is_resident);
-        (self.evicted, self.horizon) = (0, Horizon::Nothing);
+        (self.evicted, self.read_position) = (0, Horizon::Nothing);
     }
 
-    /// Not before it is released.
+    /// Stops reads until [`resume_reading`](Self::resume_reading).
     pub fn back_off(&mut self) {
         self.is_backing_off = true;
     }
 
-    /// Takes a card away; true if its run is in memory.
+    /// Removes a task; true if its run is in memory.
     pub fn take(&mut self, position: QueuePosition) -> bool {
         let was = self.tasks.remove(&position);
         self.evicted -= usize::from(was == Some(false));
         was == Some(true)
     }
 
-    /// The run of a card left memory. Beyond the window the store's row is enough.
+    /// A task's run has left memory. Beyond the window its row in the store is enough.
     pub fn evict(&mut self, position: QueuePosition, window: usize, now: Timestamp) {
         if self.evicted == 0 {
             self.read_at = now;
@@ -535,7 +543,7 @@ impl KeyQueue {
         }
     }
 
-    /// Lets go of the half of the parked cards that comes last.
+    /// Forgets the later half of the evicted tasks.
     fn forget_last(&mut self) {
         let evicted: Vec<QueuePosition> =
             self.tasks.iter().filter(|(_, resident)| !**resident).map(|(p, _)| *p).collect();
@@ -543,7 +551,7 @@ impl KeyQueue {
         for position in &evicted[keep..] {
             self.tasks.remove(position);
         }
-        self.horizon = evicted.get(keep.wrapping_sub(1)).map_or(Horizon::Nothing, |last| Horizon::Upto(*last));
+        self.read_position = evicted.get(keep.wrapping_sub(1)).map_or(Horizon::Nothing, |last| Horizon::Upto(*last));
         self.evicted = keep;
     }
 }

@@ -1,26 +1,26 @@
-//! The moments of a schedule: when each is due, and what becomes of those that are.
+//! The fire times of a schedule: which are due, and which of those are skipped.
 //!
-//! A moment is *nominal* (what the schedule says) and *due* a little later, by its jitter. One that is
-//! looked at more than a minute after it was due was missed: nobody was there.
+//! A fire time has a *nominal* time (what the cron expression says) and is *due* a little later, by its jitter. A fire
+//! time that is handled more than a minute after it was due counts as missed: no process was running.
 
 use kernel::{Span, Timestamp, TriggerId};
 use lang::trigger::{Missed, Schedule};
 use sha2::{Digest, Sha256};
 
-/// Handled later than this, a moment was missed.
+/// A fire time that is handled later than this was missed.
 pub const LATE: Span = Span::from_secs(60);
-/// Moments outside the window are counted up to here.
+/// Fire times outside the window are counted up to this many.
 const COUNTED_MAX: u32 = 10_000;
 
-/// What is due, oldest first.
+/// The fire times that are due, oldest first.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Due {
-    /// Moments so long ago that each is no longer looked at.
+    /// Fire times outside the schedule's missed window, which are skipped together.
     pub gone: Option<MissedRange>,
     pub fire_times: Vec<FireTime>,
-    /// Where the moments before the first of `fire_times` end.
+    /// The schedule's position before the first of `fire_times`.
     pub cursor: Timestamp,
-    /// When to look again.
+    /// When the schedule is due next.
     pub next_at: Option<Timestamp>,
 }
 
@@ -28,7 +28,7 @@ pub struct Due {
 pub struct MissedRange {
     pub first: Timestamp,
     pub last: Timestamp,
-    /// At least so many.
+    /// At least this many.
     pub count: u32,
 }
 
@@ -37,18 +37,18 @@ pub struct FireTime {
     pub nominal: Timestamp,
     /// When it was due.
     pub at: Timestamp,
-    /// It was missed, and the policy makes up for it no more.
+    /// It was missed, and the schedule's policy does not catch up on it.
     pub is_skipped: bool,
 }
 
-/// The first moment later than `after`, and when it is due.
+/// The first fire time later than `after`, and when it is due.
 pub fn next(trigger: TriggerId, schedule: &Schedule, after: Timestamp) -> Option<(Timestamp, Timestamp)> {
     let nominal = schedule.cron.next_after(after, &schedule.zone)?;
     Some((nominal, nominal.after(jitter(trigger, schedule.jitter, nominal))))
 }
 
-/// What has come due since `cursor`, the last moment dealt with. Moments from `delayed_since` on were not
-/// missed: somebody was there and could not do anything about them.
+/// What has come due since `cursor`, the last fire time handled. Fire times from `delayed_since` on were not missed:
+/// a process was running and failed to start them.
 pub fn due(
     trigger: TriggerId,
     schedule: &Schedule,
@@ -57,8 +57,8 @@ pub fn due(
     delayed_since: Option<Timestamp>,
 ) -> Due {
     let back = schedule.missed_window.max(Span(LATE.0 + schedule.jitter.0));
-    let horizon = Timestamp(now.0.saturating_sub(back.0 as i64)).min(delayed_since.unwrap_or(Timestamp::NEVER));
-    let (gone, cursor) = gone(schedule, cursor, horizon);
+    let window_start = Timestamp(now.0.saturating_sub(back.0 as i64)).min(delayed_since.unwrap_or(Timestamp::NEVER));
+    let (gone, cursor) = gone(schedule, cursor, window_start);
     let mut fire_times: Vec<FireTime> = Vec::new();
     let next_at = loop {
         match next(trigger, schedule, fire_times.last().map_or(cursor, |fire_time| fire_time.nominal)) {
@@ -80,19 +80,19 @@ pub fn due(
     Due { gone, fire_times, cursor, next_at }
 }
 
-/// The moments up to `horizon` as one, and where to go on from.
-fn gone(schedule: &Schedule, cursor: Timestamp, horizon: Timestamp) -> (Option<MissedRange>, Timestamp) {
-    let moment = |after| schedule.cron.next_after(after, &schedule.zone).filter(|at| *at < horizon);
-    let Some(first) = moment(cursor) else { return (None, cursor) };
+/// The fire times before `window_start` as one range, and the cursor after them.
+fn gone(schedule: &Schedule, cursor: Timestamp, window_start: Timestamp) -> (Option<MissedRange>, Timestamp) {
+    let next = |after| schedule.cron.next_after(after, &schedule.zone).filter(|at| *at < window_start);
+    let Some(first) = next(cursor) else { return (None, cursor) };
     let mut gone = MissedRange { first, last: first, count: 1 };
-    while let Some(next) = moment(gone.last).filter(|_| gone.count < COUNTED_MAX) {
-        gone = MissedRange { last: next, count: gone.count + 1, ..gone };
+    while let Some(last) = next(gone.last).filter(|_| gone.count < COUNTED_MAX) {
+        gone = MissedRange { last, count: gone.count + 1, ..gone };
     }
-    // A moment that is exactly the horizon is still looked at.
-    (Some(gone), Timestamp(horizon.0 - 1))
+    // A fire time at exactly the start of the window is inside it.
+    (Some(gone), Timestamp(window_start.0 - 1))
 }
 
-/// Between nothing and `most`, always the same for the same moment.
+/// Between zero and `most`, always the same for the same fire time.
 fn jitter(trigger: TriggerId, most: Span, nominal: Timestamp) -> Span {
     if most == Span(0) {
         return most;
@@ -119,7 +119,7 @@ mod tests {
         Timestamp(text.parse::<jiff::Timestamp>().unwrap().as_microsecond())
     }
 
-    /// Due moments as `HH:MM`, those skipped in brackets.
+    /// Due fire times as `HH:MM`, skipped ones in brackets.
     fn come_due(config: &str, cursor: &str, now: &str) -> String {
         let due = due(TriggerId([1; 16]), &schedule(config), time(cursor), time(now), None);
         let word = |fire_time: &FireTime| {
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn each_policy_makes_up_for_three_hours_as_it_says() {
+    fn each_policy_catches_up_on_three_missed_hours() {
         let hourly = |more: &str| {
             come_due(&format!(r#"{{"cron":"0 * * * *"{more}}}"#), "2027-01-01T09:00:00Z", "2027-01-01T12:30:00Z")
         };
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn a_moment_is_missed_after_a_minute() {
+    fn a_fire_time_is_missed_after_a_minute() {
         let at =
             |now: &str, more: &str| come_due(&format!(r#"{{"cron":"0 * * * *"{more}}}"#), "2027-01-01T09:30:00Z", now);
         assert_eq!(at("2027-01-01T09:59:59Z", ""), "");
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn of_minutes_missed_the_fresh_one_is_the_latest() {
+    fn the_latest_of_several_missed_minutes_runs() {
         let found = come_due(r#"{"cron":"* * * * *"}"#, "2027-01-01T09:00:00Z", "2027-01-01T09:03:10Z");
         assert_eq!(found, "(09:01) (09:02) 09:03");
         let all = due(
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn a_moment_that_was_held_up_was_not_missed() {
+    fn a_delayed_fire_time_is_not_missed() {
         let schedule = schedule(r#"{"cron":"0 * * * *","missed":"skip","missed_window":"0s"}"#);
         let (cursor, now) = (time("2027-01-01T08:30:00Z"), time("2027-01-01T11:30:00Z"));
         let due = due(TriggerId([1; 16]), &schedule, cursor, now, Some(time("2027-01-01T10:00:00Z")));
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn jitter_is_the_same_every_time_and_leaves_the_moment_alone() {
+    fn jitter_is_deterministic_and_leaves_the_nominal_time_alone() {
         let schedule = schedule(r#"{"cron":"0 * * * *","jitter":"10m","missed":"skip"}"#);
         let mut after = time("2027-01-01T00:00:00Z");
         let mut seen = std::collections::HashSet::new();
@@ -186,7 +186,7 @@ mod tests {
             let (nominal, at) = next(TriggerId([1; 16]), &schedule, after).unwrap();
             assert_eq!(next(TriggerId([1; 16]), &schedule, after), Some((nominal, at)));
             assert!(at >= nominal && at <= nominal.after(Span::from_secs(600)));
-            // Handled when it is due it was not missed, however large the jitter.
+            // A fire time that is handled when it is due was not missed, however large the jitter.
             let due = due(TriggerId([1; 16]), &schedule, after, at, None);
             assert_eq!(due.fire_times, [FireTime { nominal, at, is_skipped: false }]);
             seen.insert(at.since(nominal));

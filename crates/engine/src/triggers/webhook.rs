@@ -1,4 +1,4 @@
-//! A request at a webhook: may it come in, what is it called, and what does the run get to see of it?
+//! A request at a webhook: its signature check, its delivery id, and the payload that the run gets.
 //!
 //! | header | signed, with HMAC-SHA256 | secret |
 //! |---|---|---|
@@ -6,8 +6,8 @@
 //! | `x-webhook-signature: sha256=<hex>` | `body`, or `timestamp.body` with `x-webhook-timestamp` | any other |
 //! | `x-hub-signature-256: sha256=<hex>` | `body` | any other |
 //!
-//! The kind of secret decides which headers are looked at, so a signature made one way is never taken
-//! for one made another way. What is signed are the bytes as they came.
+//! The kind of secret decides which headers are read, so a signature of one scheme is never accepted as one of another.
+//! The signature covers the bytes as they were received.
 
 use super::hex;
 use base64::Engine as _;
@@ -21,25 +21,25 @@ use sha2::{Digest, Sha256};
 
 /// How far a signed time may be from now, in either direction.
 pub const TOLERANCE: Span = Span::from_secs(300);
-/// Longer ids are known by their hash.
+/// Longer delivery ids are replaced by their hash.
 const ID_MAX: usize = 200;
-/// Where senders put the id of a delivery; the first that is there counts.
+/// Headers in which senders put the id of a delivery; the first that is present counts.
 const ID_HEADERS: [&str; 4] = ["webhook-id", "x-github-delivery", "x-request-id", "x-webhook-id"];
 
-/// A request as it came.
+/// A request as it was received.
 #[derive(Clone, Debug, Default)]
-pub struct Request {
+pub struct WebhookRequest {
     pub method: String,
     /// Without the question mark.
     pub query: String,
-    /// Every header that is text, names in lower case.
+    /// Every header whose value is text, names in lower case.
     pub headers: Vec<(String, String)>,
-    /// Those of them that may be kept.
+    /// Those of them that may be stored.
     pub kept: Vec<(String, String)>,
     pub body: Bytes,
 }
 
-/// Why a request was turned away.
+/// Why a request was rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rejection {
     SignatureMissing,
@@ -61,15 +61,15 @@ impl Rejection {
     }
 }
 
-impl Request {
+impl WebhookRequest {
     fn header(&self, name: &str) -> Option<&str> {
         self.headers.iter().find(|(n, _)| n == name).map(|(_, value)| value.as_str())
     }
 
-    /// Checks what the webhook asks for.
+    /// Checks the headers and the signature that the webhook requires.
     pub fn admit(&self, webhook: &Webhook, now: Timestamp) -> Result<(), Rejection> {
         for (name, expected) in &webhook.headers {
-            // Digests are compared, so the time it takes says nothing about the value.
+            // Digests are compared, so that the time it takes reveals nothing about the value.
             let is_same = |given: &str| Sha256::digest(given) == Sha256::digest(expected);
             if !self.header(name).is_some_and(is_same) {
                 return Err(Rejection::HeaderMissing);
@@ -110,7 +110,7 @@ impl Request {
         mac.verify_slice(&signature).map_err(|_| Rejection::SignatureWrong)
     }
 
-    /// What this delivery is called, and so what makes another one the same; `None` if nothing does.
+    /// The id that deduplicates deliveries; `None` if this one is never a duplicate.
     pub fn delivery_id(&self, dedup: Dedup) -> Option<String> {
         if dedup == Dedup::None {
             return None;
@@ -125,19 +125,19 @@ impl Request {
         }
     }
 
-    /// Of everything that makes it this request.
+    /// A hash of method, query and body.
     fn digest(&self) -> [u8; 32] {
         let head = Sha256::new().chain_update(&self.method).chain_update(b"\0").chain_update(&self.query);
         head.chain_update(b"\0").chain_update(&self.body).finalize().into()
     }
 
-    /// What the same delivery must have in common.
+    /// The fingerprint that two requests with the same delivery id must share.
     pub fn fingerprint(&self, trigger: TriggerId) -> [u8; 32] {
         Sha256::new().chain_update(b"deliver\0").chain_update(trigger.0).chain_update(self.digest()).finalize().into()
     }
 
-    /// The run's `trigger.body`: the payload, or the variables mapped from it. JSON that nothing is taken
-    /// from or added to stays as it came, byte by byte.
+    /// The run's `trigger.body`: the payload, or the variables mapped from it. A JSON body without query parameters and
+    /// mapping is passed on byte for byte.
     pub fn payload(&self, webhook: &Webhook) -> Bytes {
         let json = lang::check_json(&self.body).is_ok();
         if json && self.query.is_empty() && webhook.mapping.is_empty() {
@@ -149,13 +149,13 @@ impl Request {
             return payload.to_string().into();
         }
         let variables = webhook.mapping.iter().filter_map(|(name, keys)| {
-            let found = keys.iter().try_fold(&payload, |value, key| step(value, key));
+            let found = keys.iter().try_fold(&payload, |value, key| child(value, key));
             found.map(|value| (name.clone(), value.clone()))
         });
         Value::Object(variables.collect()).to_string().into()
     }
 
-    /// A body that is not JSON: nothing, a form, or a text.
+    /// A body that is not JSON: empty, a form, or text.
     fn other_body(&self) -> Value {
         let media = self.header("content-type").unwrap_or_default();
         let media = media.split(';').next().unwrap_or_default().trim();
@@ -166,7 +166,7 @@ impl Request {
         }
     }
 
-    /// Query parameters are the payload's `query`. A payload with no room for fields becomes `body`.
+    /// Adds query parameters as the payload's field `query`. A payload that is not an object moves to the field `body`.
     fn with_query(&self, payload: Value) -> Value {
         if self.query.is_empty() {
             return payload;
@@ -182,20 +182,21 @@ impl Request {
         }
     }
 
-    /// For the log: a line about it, then the body. What must not be kept is not in it.
+    /// The request as the trigger's log stores it: one line of JSON, then the body. Headers that must not be stored,
+    /// and required ones, which may hold secrets, are left out.
     pub fn keep(&self, webhook: &Webhook) -> Bytes {
-        let is_asked_for = |name: &str| webhook.headers.iter().any(|(asked, _)| asked == name);
-        let kept: Vec<&(String, String)> = self.kept.iter().filter(|(name, _)| !is_asked_for(name)).collect();
+        let is_required = |name: &str| webhook.headers.iter().any(|(required, _)| required == name);
+        let kept: Vec<&(String, String)> = self.kept.iter().filter(|(name, _)| !is_required(name)).collect();
         let line = json!({ "method": self.method, "query": self.query, "headers": kept }).to_string();
         [line.as_bytes(), b"\n", &self.body].concat().into()
     }
 
     /// Reads what [`keep`](Self::keep) wrote.
-    pub fn again(kept: &Bytes) -> Option<Request> {
+    pub fn again(kept: &Bytes) -> Option<WebhookRequest> {
         let end = kept.iter().position(|b| *b == b'\n')?;
         let line: Value = serde_json::from_slice(&kept[..end]).ok()?;
         let headers: Vec<(String, String)> = serde_json::from_value(line["headers"].clone()).ok()?;
-        Some(Request {
+        Some(WebhookRequest {
             method: line["method"].as_str()?.to_owned(),
             query: line["query"].as_str()?.to_owned(),
             headers: headers.clone(),
@@ -238,7 +239,7 @@ fn pairs(encoded: &[u8]) -> Value {
     Value::Object(fields)
 }
 
-fn step<'v>(value: &'v Value, key: &str) -> Option<&'v Value> {
+fn child<'v>(value: &'v Value, key: &str) -> Option<&'v Value> {
     match value {
         Value::Object(fields) => fields.get(key),
         Value::Array(items) => items.get(key.parse::<usize>().ok()?),

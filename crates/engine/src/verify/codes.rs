@@ -1,4 +1,4 @@
-//! Every kind of problem `onward verify` can find: a stable code, the promise it breaks, a sentence.
+//! Every kind of problem `onward verify` can find: a stable code, the group of promises it breaks, and a sentence.
 //!
 //! The table in `docs/reference/cli.md` is this one; a test holds them equal.
 
@@ -28,8 +28,8 @@ codes! {
     DatabaseDamaged "database_damaged" "storage" "the database's own integrity check found damage";
     ForeignKey "foreign_key" "storage" "a row refers to a row of another table that is not there";
     SchemaUnknown "schema_unknown" "storage" "the schema is not the one this release knows";
-    RowUnreadable "row_unreadable" "storage" "a column holds something that cannot be understood";
-    SettingDamaged "setting_damaged" "storage" "a setting the start relies on makes no sense";
+    RowUnreadable "row_unreadable" "storage" "a column holds a value that cannot be decoded";
+    SettingDamaged "setting_damaged" "storage" "a setting that the server needs at its start has an invalid value";
     Dangling "dangling" "storage" "a row names a run or workflow that does not exist";
     OtherOrganisation "other_organisation" "storage" "a row of one organisation names a run of another";
 
@@ -46,28 +46,28 @@ codes! {
     LabelsDiffer "labels_differ" "state" "a run's labels are not those it was created with";
     Conservation "conservation" "state" "runs created are not runs ended plus runs open";
 
-    EventAfterEnd "event_after_end" "rules" "something happened after the run had ended";
+    EventAfterEnd "event_after_end" "rules" "an event follows the end of the run";
     EventOutOfPlace "event_out_of_place" "rules" "an event does not follow from the state before it";
-    WrongEnd "wrong_end" "rules" "the run ended otherwise than its steps say";
-    SettledTwice "settled_twice" "rules" "a step that had ended got another end";
-    StartedTwice "started_twice" "rules" "a step was started that was under way or had ended";
-    AttemptNumbers "attempt_numbers" "rules" "attempts are not numbered 1, 2, 3 …, or a result names another";
+    WrongEnd "wrong_end" "rules" "the run's end does not follow from how its steps ended";
+    SettledTwice "settled_twice" "rules" "a step that had ended ended again";
+    StartedTwice "started_twice" "rules" "a step was started while it was under way or after it had ended";
+    AttemptNumbers "attempt_numbers" "rules" "attempts are not numbered 1, 2, 3 …, or a result names another attempt";
     AttemptsOverPolicy "attempts_over_policy" "rules" "a step was tried more often than its retry policy allows";
     StartedTooSoon "started_too_soon" "rules" "a step was decided before everything it needs had ended";
     WrongDecision "wrong_decision" "rules" "a step was started or skipped against its needs or condition";
-    TimerEarly "timer_early" "rules" "a timer went off before its time, or was set for another";
-    Unfinished "unfinished" "rules" "a decision is due that no input would bring: the run is stuck";
+    TimerEarly "timer_early" "rules" "a timer fired before its time, or was set for another time";
+    Unfinished "unfinished" "rules" "a decision is due that no input will trigger: the run is stuck";
 
-    TimerMissing "timer_missing" "wake-ups" "a waiting run has no timer row, or not for its next due time";
-    TimerStray "timer_stray" "wake-ups" "a timer row nothing waits for";
-    ReadyMissing "ready_missing" "wake-ups" "a task of a parked run waits to be claimed where no worker finds it";
-    ReadyStray "ready_stray" "wake-ups" "workers would find a task that is not there to be claimed, or find it elsewhere";
-    WaitMissing "wait_missing" "wake-ups" "a callback step has no row that knows its token";
-    WaitStray "wait_stray" "wake-ups" "a callback row of a step that takes none";
-    TriggerWrong "trigger_wrong" "wake-ups" "a trigger's settings cannot be read, or its schedule has no next time, or has one and should not";
+    TimerMissing "timer_missing" "wake-ups" "a waiting run has no timer row for its next due time";
+    TimerStray "timer_stray" "wake-ups" "a timer row that no run waits for";
+    ReadyMissing "ready_missing" "wake-ups" "a task of an evicted run can be claimed but is not in the task queue";
+    ReadyStray "ready_stray" "wake-ups" "a row of the task queue whose task cannot be claimed, or that is at the wrong position";
+    WaitMissing "wait_missing" "wake-ups" "a callback step has no row with its token";
+    WaitStray "wait_stray" "wake-ups" "a callback row of a step that takes no callback";
+    TriggerWrong "trigger_wrong" "wake-ups" "a trigger's settings cannot be read, or its next fire time is missing or should not be set";
 
-    PayloadMissing "payload_missing" "payloads" "an event refers to a stored payload that is not there, or not whole";
-    PayloadStray "payload_stray" "payloads" "a stored payload no event refers to";
+    PayloadMissing "payload_missing" "payloads" "an event refers to a stored payload that is missing or incomplete";
+    PayloadStray "payload_stray" "payloads" "a stored payload that no event refers to";
 
     VersionMissing "version_missing" "versions" "the version a run or workflow names does not exist, or has another hash";
     VersionLine "version_line" "versions" "a workflow's versions are not numbered 1, 2, 3 … up to its own";
@@ -77,5 +77,5 @@ codes! {
     OriginDiffers "origin_differs" "versions" "a run was created with another version than its row says";
     KeyWrong "key_wrong" "versions" "an idempotency key's scope is neither the workflow, the type nor the trigger of the run it made";
 
-    CheckFailed "check_failed" "storage" "a run made the checker itself fail";
+    CheckFailed "check_failed" "storage" "the check itself failed on a run";
 }

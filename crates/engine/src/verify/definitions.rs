@@ -1,4 +1,5 @@
-//! Workflows, versions and definitions: the line of each, and that a hash names what it is the hash of.
+//! Checks of workflows, versions, definitions and triggers: versions are numbered without gaps, and each definition has
+//! the hash that names it.
 
 use super::{Code, Report};
 use kernel::{OrgId, Plan, WorkflowId};
@@ -6,49 +7,49 @@ use lang::trigger::Spec;
 use std::collections::HashMap;
 use std::sync::Arc;
 use store::inspect::{Catalogued, Inspection, TriggerSeen};
-use store::{Definition, Error};
+use store::{Error, StoredDefinition};
 
-/// Plans kept in memory; beyond that the table is started anew.
+/// Plans in the cache; when it is full, it is cleared.
 const PLANS_MAX: usize = 256;
 
 type VersionKey = (OrgId, WorkflowId);
 
 pub(super) fn check(inspection: &dyn Inspection, report: &mut Report) -> Result<(), Error> {
-    // Workflows come first; each then meets its versions, counted from 1.
-    let mut lines: HashMap<VersionKey, VersionHistory> = HashMap::new();
+    // The inspection yields workflows first, then their versions, counted from 1.
+    let mut histories: HashMap<VersionKey, VersionHistory> = HashMap::new();
     let mut wanted = Vec::new();
     inspection.catalog(&mut |row| match row {
         Catalogued::Anomaly(anomaly) => report.add(anomaly.into()),
         Catalogued::Workflow { org, id, version, hash } => {
             report.counts.workflows += 1;
-            lines.insert((org, id), VersionHistory { version, hash, seen: 0, newest: None });
+            histories.insert((org, id), VersionHistory { version, hash, seen: 0, newest: None });
         }
         Catalogued::Version { org, workflow, number, hash } => {
             report.counts.versions += 1;
             wanted.push((org, hash));
-            match lines.get_mut(&(org, workflow)) {
+            match histories.get_mut(&(org, workflow)) {
                 None => {
                     let message = format!("version {number} is of the workflow {workflow}, which does not exist");
                     report.say(Code::Dangling, Some(org), message);
                 }
-                Some(line) => line.meet(org, workflow, number, hash, report),
+                Some(history) => history.add(org, workflow, number, hash, report),
             }
         }
         Catalogued::Definition { org, definition } => {
             report.counts.definitions += 1;
-            judge(org, &definition, report);
+            check_definition(org, &definition, report);
         }
         Catalogued::Trigger(trigger) => {
             report.counts.triggers += 1;
-            if !lines.contains_key(&(trigger.org, trigger.workflow)) {
+            if !histories.contains_key(&(trigger.org, trigger.workflow)) {
                 let message = format!("{} is of the workflow {}, which does not exist", trigger.id, trigger.workflow);
                 report.say(Code::Dangling, Some(trigger.org), message);
             }
-            judge_trigger(&trigger, report);
+            check_trigger(&trigger, report);
         }
     })?;
-    for ((org, id), line) in lines {
-        line.end(org, id, report);
+    for ((org, id), history) in histories {
+        history.end(org, id, report);
     }
     wanted.sort_unstable();
     wanted.dedup();
@@ -61,7 +62,7 @@ pub(super) fn check(inspection: &dyn Inspection, report: &mut Report) -> Result<
     Ok(())
 }
 
-/// A workflow and how far its versions have been seen.
+/// A workflow, and the versions that were seen of it so far.
 struct VersionHistory {
     version: u32,
     hash: [u8; 32],
@@ -70,10 +71,10 @@ struct VersionHistory {
 }
 
 impl VersionHistory {
-    fn meet(&mut self, org: OrgId, workflow: WorkflowId, number: u32, hash: [u8; 32], report: &mut Report) {
+    fn add(&mut self, org: OrgId, workflow: WorkflowId, number: u32, hash: [u8; 32], report: &mut Report) {
         self.seen += 1;
         if number != self.seen {
-            let message = format!("version {number} of {workflow} stands where {} should", self.seen);
+            let message = format!("{workflow} has version {number} where version {} is expected", self.seen);
             report.say(Code::VersionLine, Some(org), message);
             self.seen = number;
         }
@@ -91,7 +92,7 @@ impl VersionHistory {
     }
 }
 
-fn judge(org: OrgId, definition: &Definition, report: &mut Report) {
+fn check_definition(org: OrgId, definition: &StoredDefinition, report: &mut Report) {
     let name = hex(&definition.hash);
     if let Err(error) = Plan::decode(&definition.plan) {
         report.say(Code::DefinitionDamaged, Some(org), format!("the plan of {name}: {error}"));
@@ -106,19 +107,19 @@ fn judge(org: OrgId, definition: &Definition, report: &mut Report) {
     }
 }
 
-/// What it says can be read, and exactly the schedules that are enabled have a time to look again.
-fn judge_trigger(trigger: &TriggerSeen, report: &mut Report) {
+/// A trigger's settings must be readable, and exactly the enabled schedules have a next fire time.
+fn check_trigger(trigger: &TriggerSeen, report: &mut Report) {
     let what = match lang::trigger::stored(trigger.kind, &trigger.config) {
         None => "its settings cannot be read",
-        Some(Spec::Schedule(_)) if trigger.enabled && trigger.next_at.is_none() => "it would never fire again",
+        Some(Spec::Schedule(_)) if trigger.enabled && trigger.next_at.is_none() => "it has no next fire time",
         Some(Spec::Schedule(_)) if trigger.enabled => return,
-        Some(_) if trigger.next_at.is_some() => "it has a time to fire at, and nothing to fire",
+        Some(_) if trigger.next_at.is_some() => "it has a next fire time, but is not an enabled schedule",
         Some(_) => return,
     };
     report.say(Code::TriggerWrong, Some(trigger.org), format!("{}: {what}", trigger.id));
 }
 
-/// The plans of the runs that are looked at.
+/// The plans of runs, cached.
 pub(super) struct Plans<'i> {
     inspection: &'i dyn Inspection,
     known: HashMap<(OrgId, [u8; 32]), Result<Arc<Plan>, NoPlan>>,
@@ -128,7 +129,7 @@ pub(super) struct Plans<'i> {
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum NoPlan {
     Missing,
-    /// Said of its definition already.
+    /// Reported with its definition.
     Damaged,
 }
 

@@ -1,9 +1,8 @@
-//! Was each event allowed where it stands? The rules of a history, read from the outside.
+//! The rules of a run's history: was each event allowed in the state before it?
 //!
-//! The kernel decides by building events; this judges events that are there, from the state before each
-//! of them. Written separately on purpose: a checker that called the code it checks would agree with
-//! its mistakes. Only the verdict of a run and the value of a condition are asked of the kernel, on the
-//! recorded values.
+//! The kernel produces events; this module checks recorded events. It is written separately on purpose: a checker that
+//! called the code it checks would agree with its mistakes. It uses the kernel only for the verdict of a run and the
+//! value of a condition, on the recorded values.
 
 use super::Code;
 use super::run::{Case, context};
@@ -16,20 +15,20 @@ use kernel::scope::Unresolved;
 use kernel::{Event, Input, Plan, RunStatus, Timestamp, advance, expr};
 use store::Error;
 
-/// An event and what it met.
-pub(super) struct Moment<'a> {
+/// An event, and the state of its run before it.
+pub(super) struct EventInContext<'a> {
     pub plan: &'a Plan,
     /// Before the event.
     pub run: &'a Run,
     pub event: &'a Event,
     pub at: Timestamp,
-    /// What follows in the same record.
+    /// The events after it in the same record.
     pub later: &'a [Event],
 }
 
-/// False when the event cannot even be applied, so that nothing after it makes sense.
-pub(super) fn judge(case: &mut Case<'_>, moment: &Moment<'_>) -> Result<bool, Error> {
-    let Moment { run, event, at, .. } = moment;
+/// Checks one event. False when the event cannot be applied, so that the rest of the history cannot be checked.
+pub(super) fn check_event(case: &mut Case<'_>, moment: &EventInContext<'_>) -> Result<bool, Error> {
+    let EventInContext { run, event, at, .. } = moment;
     let name = event.name().unwrap_or("an event of a later release");
     let is_first = run.state.seq == 0;
     if is_first != matches!(event, Event::Created { .. }) {
@@ -46,12 +45,12 @@ pub(super) fn judge(case: &mut Case<'_>, moment: &Moment<'_>) -> Result<bool, Er
     }
     let is_fine = match event {
         _ if run.is_terminal() => {
-            let is_note = matches!(event, Event::LateResult { step, attempt, .. }
+            let is_late_result = matches!(event, Event::LateResult { step, attempt, .. }
                 if !run.step(*step).late && *attempt > 0 && *attempt == run.step(*step).attempt);
-            if !is_note {
+            if !is_late_result {
                 case.say(Code::EventAfterEnd, format!("`{name}` after the run was {}", run.status()));
             }
-            return Ok(is_note);
+            return Ok(is_late_result);
         }
         Event::Created { .. } | Event::RunCancelled { .. } | Event::Unknown { .. } => true,
         Event::RunWaiting {} => run.status() == RunStatus::Running,
@@ -66,7 +65,7 @@ pub(super) fn judge(case: &mut Case<'_>, moment: &Moment<'_>) -> Result<bool, Er
         Event::Paused { .. } => run.state.paused.is_none(),
         Event::Unpaused { .. } => run.state.paused.is_some(),
         Event::RunCompleted {} | Event::RunFailed { .. } => {
-            ended(case, moment);
+            check_end(case, moment);
             true
         }
         Event::RunTimeout {} => {
@@ -74,9 +73,9 @@ pub(super) fn judge(case: &mut Case<'_>, moment: &Moment<'_>) -> Result<bool, Er
             not_before(case, None, *at, due);
             true
         }
-        // Only for a run that is over.
+        // Only allowed after the run's end.
         Event::LateResult { .. } => false,
-        _ => return of_step(case, moment, name),
+        _ => return check_step_event(case, moment, name),
     };
     if !is_fine {
         case.say(Code::EventOutOfPlace, format!("`{name}` while the run is {}", run.status()));
@@ -84,8 +83,8 @@ pub(super) fn judge(case: &mut Case<'_>, moment: &Moment<'_>) -> Result<bool, Er
     Ok(is_fine)
 }
 
-/// A run ends by itself when everything has settled, and as the kernel's verdict says.
-fn ended(case: &mut Case<'_>, moment: &Moment<'_>) {
+/// A run ends when every step has settled, with the kernel's verdict.
+fn check_end(case: &mut Case<'_>, moment: &EventInContext<'_>) {
     let payloads = Payloads::new();
     let context = context(case.stored, moment.at, &payloads);
     let decided = advance(moment.plan, &mut moment.run.clone(), vec![Input::Wake], &context);
@@ -102,8 +101,8 @@ fn ended(case: &mut Case<'_>, moment: &Moment<'_>) {
     }
 }
 
-fn of_step(case: &mut Case<'_>, moment: &Moment<'_>, name: &str) -> Result<bool, Error> {
-    let Moment { run, event, at, .. } = moment;
+fn check_step_event(case: &mut Case<'_>, moment: &EventInContext<'_>, name: &str) -> Result<bool, Error> {
+    let EventInContext { run, event, at, .. } = moment;
     let Some(step) = event.step() else { return Ok(true) };
     let state = run.step(step);
     let starts = matches!(
@@ -130,7 +129,7 @@ fn of_step(case: &mut Case<'_>, moment: &Moment<'_>, name: &str) -> Result<bool,
             case.say_step(Code::SettledTwice, step, format!("`{name}` after the step was {status}"));
             return Ok(false);
         }
-        // A callback before its wait is kept, once.
+        // One callback that arrives before its wait opens is kept.
         (Phase::Pending {}, Event::WaitClosed { .. }) => state.callback.is_none() && is_webhook(moment.plan.node(step)),
         (
             Phase::Pending {},
@@ -144,10 +143,10 @@ fn of_step(case: &mut Case<'_>, moment: &Moment<'_>, name: &str) -> Result<bool,
             | Event::Failed { .. }
             | Event::Skipped { .. },
         ) => {
-            decided(case, moment, step)?;
+            check_decision(case, moment, step)?;
             true
         }
-        // Who does a step depends on its kind, every time.
+        // Workers lease tasks; this process starts every other kind of step.
         (Phase::Ready {} | Phase::Retrying { .. }, Event::Leased { .. } | Event::Started { .. })
             if is_task(moment.plan.node(step)) != matches!(event, Event::Leased { .. }) =>
         {
@@ -161,7 +160,7 @@ fn of_step(case: &mut Case<'_>, moment: &Moment<'_>, name: &str) -> Result<bool,
         (Phase::Ready {} | Phase::Leased { .. } | Phase::Retrying { .. }, Event::TimedOut { failure, .. })
             if is_task(moment.plan.node(step)) =>
         {
-            out_of_time(case, moment, step, failure)
+            check_timeout(case, moment, step, failure)
         }
         (Phase::Retrying { .. }, Event::Failed { .. } | Event::RetryDue { .. }) => true,
         (Phase::Running { .. } | Phase::Leased { .. }, Event::Retrying { next, .. }) => {
@@ -183,7 +182,7 @@ fn of_step(case: &mut Case<'_>, moment: &Moment<'_>, name: &str) -> Result<bool,
             true
         }
         (Phase::Waiting { .. }, Event::Received { callback: Some(_), .. }) => state.callback.is_none(),
-        // Steps are called off with their run, in the same record.
+        // Steps are cancelled together with their run, in the same record.
         (
             Phase::Ready {}
             | Phase::Running { .. }
@@ -196,14 +195,15 @@ fn of_step(case: &mut Case<'_>, moment: &Moment<'_>, name: &str) -> Result<bool,
         _ => false,
     };
     match is_fine {
-        true => attempts(case, moment, step),
+        true => check_attempt(case, moment, step),
         false => case.say_step(Code::EventOutOfPlace, step, format!("`{name}` while the step is {}", state.status())),
     }
     Ok(is_fine)
 }
 
-/// Only a limit that the step has ends it, and not before that limit is over. False when it has none such.
-fn out_of_time(case: &mut Case<'_>, moment: &Moment<'_>, step: u32, failure: &Failure) -> bool {
+/// A step may time out only by a limit that it has, and not before that limit has passed. False when it has no such
+/// limit.
+fn check_timeout(case: &mut Case<'_>, moment: &EventInContext<'_>, step: u32, failure: &Failure) -> bool {
     let state = moment.run.step(step);
     let Some(task) = moment.plan.node(step).task() else { return false };
     let (since, limit) = match (&state.phase, failure.code.as_str()) {
@@ -217,9 +217,9 @@ fn out_of_time(case: &mut Case<'_>, moment: &Moment<'_>, step: u32, failure: &Fa
     true
 }
 
-/// Attempts count up from 1 when they start, results name the one under way, and no more of them are
-/// charged than the policy has.
-fn attempts(case: &mut Case<'_>, moment: &Moment<'_>, step: u32) {
+/// Attempts are numbered from 1, results name the attempt under way, and no more attempts are charged than the retry
+/// policy allows.
+fn check_attempt(case: &mut Case<'_>, moment: &EventInContext<'_>, step: u32) {
     let state = moment.run.step(step);
     let retry = &moment.plan.node(step).retry;
     let expected = match moment.event {
@@ -232,9 +232,9 @@ fn attempts(case: &mut Case<'_>, moment: &Moment<'_>, step: u32) {
             }
             state.attempt + 1
         }
-        // Not yet an attempt, but it says which one it will be.
+        // Not an attempt yet, but the event carries the number of the next one.
         Event::Scheduled { .. } => state.attempt + 1,
-        // Done on the spot, by its first and only attempt.
+        // The kernel executes the step itself, in one attempt.
         Event::Succeeded { .. } if matches!(state.phase, Phase::Pending {}) => 1,
         _ => state.attempt,
     };
@@ -253,21 +253,21 @@ fn not_before(case: &mut Case<'_>, step: Option<u32>, at: Timestamp, due: Timest
     }
 }
 
-/// What becomes of a step whose parents have settled.
+/// The right decision about a step whose parents have settled.
 enum Decision {
-    /// These parents did not end as it needs them to.
+    /// These parents did not end as the step needs.
     Skip(Vec<u32>),
     /// Its condition is false.
     Refuse,
     Start,
-    /// Its condition reads what was cut off.
+    /// Its condition reads a truncated value.
     Fail,
-    /// A payload it depends on is not there, which is said elsewhere.
+    /// A payload that the condition reads is missing, which is reported elsewhere.
     Unclear,
 }
 
-fn decided(case: &mut Case<'_>, moment: &Moment<'_>, step: u32) -> Result<(), Error> {
-    let Moment { plan, run, event, at, .. } = moment;
+fn check_decision(case: &mut Case<'_>, moment: &EventInContext<'_>, step: u32) -> Result<(), Error> {
+    let EventInContext { plan, run, event, at, .. } = moment;
     let node = plan.node(step);
     if let Some(link) = node.links.iter().find(|link| run.step(link.from).outcome().is_none()) {
         let parent = &plan.node(link.from).key;
@@ -286,7 +286,7 @@ fn decided(case: &mut Case<'_>, moment: &Moment<'_>, step: u32) -> Result<(), Er
         let name = event.name().unwrap_or_default();
         case.say_step(Code::WrongDecision, step, format!("`{name}` is not what its needs and its condition lead to"));
     }
-    // A time is worked out when it is set.
+    // A timer's due time is computed when it is set.
     let times = match (event, &node.body) {
         (Event::TimerSet { at: set, .. }, Some(Body::Sleep { span })) => Some((*set, at.after(*span))),
         (Event::WaitOpened { deadline, .. }, Some(Body::Webhook { timeout })) => {
@@ -300,8 +300,8 @@ fn decided(case: &mut Case<'_>, moment: &Moment<'_>, step: u32) -> Result<(), Er
     Ok(())
 }
 
-fn decide(case: &Case<'_>, moment: &Moment<'_>, node: &Node) -> Result<Decision, Error> {
-    let Moment { plan, run, at, .. } = moment;
+fn decide(case: &Case<'_>, moment: &EventInContext<'_>, node: &Node) -> Result<Decision, Error> {
+    let EventInContext { plan, run, at, .. } = moment;
     let mut dead: Vec<u32> = Vec::new();
     for link in &node.links {
         let is_taken = run.step(link.from).outcome().is_some_and(|outcome| link.on.contains(outcome));
@@ -328,7 +328,7 @@ fn decide(case: &Case<'_>, moment: &Moment<'_>, node: &Node) -> Result<Decision,
     }
 }
 
-/// Does the event begin (or do) what the node says?
+/// Does the event start or execute the node's body?
 fn is_start_of(node: &Node, run: &Run, step: u32, event: &Event) -> bool {
     let failed = |codes: &[&str]| matches!(event, Event::Failed { failure: Failure { code, .. }, .. } if codes.contains(&code.as_str()));
     match &node.body {
@@ -346,7 +346,7 @@ fn is_start_of(node: &Node, run: &Run, step: u32, event: &Event) -> bool {
             Some(_) => matches!(event, Event::Received { callback: None, .. }),
             None => matches!(event, Event::WaitOpened { .. }),
         },
-        // A kind of a later release is left alone.
+        // A step kind of a later release is never started.
         Some(Body::Unknown { .. }) | None => false,
     }
 }

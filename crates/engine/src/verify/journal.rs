@@ -1,30 +1,30 @@
-//! The journal as one sequence: time never runs backwards, and nothing is created or ended off the books.
+//! Checks of the journal as one sequence: time never runs backwards, and the runs created and ended match the rows.
 
 use super::{Code, Problem, Report};
 use kernel::{Event, OrgId, Record, RunId, Timestamp};
 use store::inspect::Inspection;
 use store::{Error, RunRow};
 
-/// Claimed by every process before it writes; see `Store::next_epoch`.
+/// The setting that every process increments before it writes; see `Store::next_epoch`.
 const EPOCH: &str = "epoch";
 
-/// What a pass over the journal remembers.
+/// The state of a pass over the journal.
 #[derive(Default)]
-pub(super) struct Passage {
+pub(super) struct JournalPass {
     latest: Timestamp,
     created: u64,
     ended: u64,
     epoch: u64,
-    /// Clocks of several processes may disagree about runs that have nothing to do with each other.
+    /// With several writers, clocks may disagree, so records of different runs may be out of order.
     is_of_one_writer: bool,
-    /// According to the rows.
+    /// The number of run rows, and of those that have ended.
     rows: u64,
     rows_ended: u64,
 }
 
-impl Passage {
-    pub(super) fn new(is_of_one_writer: bool) -> Passage {
-        Passage { is_of_one_writer, ..Passage::default() }
+impl JournalPass {
+    pub(super) fn new(is_of_one_writer: bool) -> JournalPass {
+        JournalPass { is_of_one_writer, ..JournalPass::default() }
     }
 
     pub(super) fn expect(&mut self, row: &RunRow) {
@@ -34,7 +34,7 @@ impl Passage {
 
     pub(super) fn record(&mut self, pos: i64, (org, run): (OrgId, RunId), body: &[u8], report: &mut Report) {
         report.counts.journal += 1;
-        // What cannot be read was said of its run, or is an orphan.
+        // An unreadable record was reported with its run, or as an orphan.
         let Ok(record) = Record::open(body) else { return };
         if record.at < self.latest && self.is_of_one_writer {
             let back = self.latest.since(record.at);
@@ -57,16 +57,16 @@ impl Passage {
 
     pub(super) fn end(&self, inspection: &dyn Inspection, report: &mut Report) -> Result<(), Error> {
         if self.created != self.rows {
-            let message = format!("{} runs were created, {} are there", self.created, self.rows);
+            let message = format!("the journal created {} runs, the table has {}", self.created, self.rows);
             report.say(Code::Conservation, None, message);
         }
         if self.ended != self.rows_ended {
-            let message = format!("{} runs ended, {} rows say so", self.ended, self.rows_ended);
+            let message = format!("the journal ended {} runs, the table has {} ended", self.ended, self.rows_ended);
             report.say(Code::Conservation, None, message);
         }
         let claimed = inspection.setting(EPOCH)?.map_or(Some(0), |text| text.parse::<u64>().ok());
         if let Some(claimed) = claimed.filter(|claimed| *claimed < self.epoch) {
-            let message = format!("a step was started by process {}, but only {claimed} were opened", self.epoch);
+            let message = format!("a step was started in epoch {}, but the last epoch is {claimed}", self.epoch);
             report.say(Code::SettingDamaged, None, message);
         }
         Ok(())

@@ -1,15 +1,15 @@
-//! Verification: does what is stored keep the promises? The oracle of every crash test.
+//! Verification: checks everything a store holds against the invariants of the engine. `onward verify` runs it, and so
+//! does every crash test.
 //!
 //! ```text
-//!   Inspection ──▶ database, catalog ──▶ definitions: hashes, plans, the line of versions
-//!              ──▶ each run ───────────▶ run: chain, fold, snapshot, row, what it waits for
-//!              │                          └─ history: was each event allowed where it stands?
+//!   Inspection ──▶ database, catalog ──▶ definitions: hashes, plans, version numbers
+//!              ──▶ each run ───────────▶ run: records, fold, snapshots, rows
+//!              │                          └─ history: was each event allowed in the state before it?
 //!              └─▶ the journal ────────▶ journal: time, conservation
 //! ```
 //!
-//! Pure over what an [`Inspection`] yields, and independent of any engine that may be running: nothing
-//! in memory is believed. Memory holds one run, a few plans and the report. The rule that keeps it
-//! right: a problem of one run never hides another's.
+//! It depends only on what an [`Inspection`] yields, never on the memory of a running engine. It holds one run, a few
+//! plans and the report in memory. Invariant: a problem of one run never hides another's.
 
 mod codes;
 mod definitions;
@@ -23,17 +23,17 @@ pub use codes::Code;
 pub use report::{Counts, Problem, Report};
 
 use definitions::Plans;
-use journal::Passage;
+use journal::JournalPass;
 use store::Error;
-use store::inspect::{Anomaly, AnomalyKind, Inspection, Seen};
+use store::inspect::{Anomaly, AnomalyKind, InspectedRow, Inspection};
 
-/// Looks at everything. `limit` problems are kept, all are counted; `progress` is told now and then. An
-/// error means that the store could not be read; damage to it is a problem like any other.
+/// Checks the whole store. The report keeps `limit` problems and counts all. `progress` is called after every row. An
+/// error means that the store cannot be read; damage is reported as a problem.
 pub fn verify(inspection: &dyn Inspection, limit: usize, progress: &mut dyn FnMut(&Counts)) -> Result<Report, Error> {
     let mut report = Report::new(limit);
-    match look(inspection, &mut report, progress) {
+    match check_all(inspection, &mut report, progress) {
         Err(Error::Corrupt(what)) => {
-            report.say(Code::DatabaseDamaged, None, format!("{what}; what comes after it was not checked"));
+            report.say(Code::DatabaseDamaged, None, format!("{what}; the rest of the store was not checked"));
         }
         other => other?,
     }
@@ -41,24 +41,24 @@ pub fn verify(inspection: &dyn Inspection, limit: usize, progress: &mut dyn FnMu
     Ok(report)
 }
 
-fn look(inspection: &dyn Inspection, report: &mut Report, progress: &mut dyn FnMut(&Counts)) -> Result<(), Error> {
+fn check_all(inspection: &dyn Inspection, report: &mut Report, progress: &mut dyn FnMut(&Counts)) -> Result<(), Error> {
     if !inspection.database(&mut |anomaly| report.add(anomaly.into()))? {
         return Ok(());
     }
     definitions::check(inspection, report)?;
     let mut plans = Plans::new(inspection);
-    let mut passage = Passage::new(inspection.is_of_one_writer());
+    let mut passage = JournalPass::new(inspection.is_of_one_writer());
     let mut failed = None;
     inspection.walk(&mut |seen| {
         match seen {
-            Seen::Anomaly(anomaly) => report.add(anomaly.into()),
-            Seen::Run(stored) => {
+            InspectedRow::Anomaly(anomaly) => report.add(anomaly.into()),
+            InspectedRow::Run(stored) => {
                 passage.expect(&stored.row);
                 if let Err(error) = run::check(inspection, &mut plans, &stored, report) {
                     failed.get_or_insert(error);
                 }
             }
-            Seen::Record { pos, org, run, body } => passage.record(pos, (org, run), &body, report),
+            InspectedRow::Record { pos, org, run, body } => passage.record(pos, (org, run), &body, report),
         }
         progress(&report.counts);
     })?;

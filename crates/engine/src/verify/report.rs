@@ -1,10 +1,10 @@
-//! What a verification found and how much it looked at.
+//! The report of a verification: the problems found, and the counts of what was checked.
 
 use super::codes::Code;
 use kernel::{OrgId, RunId, RunStatus};
 use std::collections::BTreeMap;
 
-/// One thing that is wrong.
+/// One problem.
 #[derive(Clone, Debug)]
 pub struct Problem {
     pub code: Code,
@@ -17,15 +17,15 @@ pub struct Problem {
 
 #[derive(Clone, Debug, Default)]
 pub struct Report {
-    /// The first ones, as many as were asked for.
+    /// The first problems, up to the caller's limit.
     pub problems: Vec<Problem>,
-    /// How many there are of each kind, all of them counted.
+    /// How many problems there are of each kind, also beyond the limit.
     pub found: BTreeMap<Code, u64>,
     pub counts: Counts,
     limit: usize,
 }
 
-/// What was looked at.
+/// How many rows of each kind were checked.
 #[derive(Clone, Debug, Default)]
 pub struct Counts {
     pub workflows: u64,
@@ -44,7 +44,7 @@ pub struct Counts {
     pub payloads: u64,
     pub labels: u64,
     pub keys: u64,
-    /// Records met in the order of the journal.
+    /// Records read in the order of the journal.
     pub journal: u64,
 }
 
@@ -57,7 +57,7 @@ impl Report {
         self.found.is_empty()
     }
 
-    /// All problems, shown or not.
+    /// The number of all problems, also beyond the limit.
     pub fn total(&self) -> u64 {
         self.found.values().sum()
     }
@@ -75,7 +75,7 @@ impl Report {
 }
 
 impl Counts {
-    /// Names and numbers, in the order people read them.
+    /// Names and numbers, in the order they are printed.
     pub fn list(&self) -> [(&'static str, u64); 14] {
         [
             ("workflows", self.workflows),

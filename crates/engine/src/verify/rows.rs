@@ -1,4 +1,4 @@
-//! The rows around a run, against what its records add up to: nothing missing, nothing left over.
+//! Compares the rows of a run with the state that its records fold to: no row is missing, and none is left over.
 
 use super::Code;
 use super::definitions::hex;
@@ -21,7 +21,7 @@ pub(super) fn check(case: &mut Case<'_>, plan: &Plan, folded: &Folded) {
     keys(case, plan, folded);
 }
 
-/// What a run pins at birth.
+/// What a run pins when it is created.
 fn origin(case: &mut Case<'_>, plan: &Plan, origin: &Origin) {
     let row = &case.stored.row;
     let mut differences = Vec::new();
@@ -50,20 +50,20 @@ fn origin(case: &mut Case<'_>, plan: &Plan, origin: &Origin) {
     }
 }
 
-/// Is the run in nobody's memory, as its row has it? Of ended runs the row says nothing.
+/// Does the row say that the run is evicted? For ended runs the column has no meaning.
 fn is_evicted(case: &Case<'_>, run: &Run) -> bool {
     case.stored.row.evicted && !run.is_terminal()
 }
 
-/// A run that waits is always parked. One that runs may be, if all that is left to do is up to workers; whoever
-/// parks another leaves it to nobody.
+/// A waiting run is always evicted. A running one may be, if its only remaining work is tasks for workers; any other
+/// evicted run would never be woken.
 fn may_be_evicted(run: &Run, plan: &Plan) -> bool {
     let waits_outside = run.is_up_to_others(plan) && run.claimable(plan).next().is_some();
     run.status().is_evicted() || run.status() == RunStatus::Running && waits_outside
 }
 
-/// The row is written whenever the status changes or the run is parked, so all of it but the last record's place
-/// is exact for every run; that one may lag behind while a run is neither parked nor over.
+/// The row is written whenever the status changes or the run is evicted, so all columns but the last record's position
+/// are exact. The position may lag behind while a run is neither evicted nor ended.
 fn row(case: &mut Case<'_>, plan: &Plan, folded: &Folded) {
     let (run, state, row) = (&folded.run, &folded.run.state, &case.stored.row);
     let is_evicted = is_evicted(case, run);
@@ -82,20 +82,20 @@ fn row(case: &mut Case<'_>, plan: &Plan, folded: &Folded) {
     compare("expires_at", &row.expires_at, &state.origin.expires_at);
     compare("finished_at", &row.finished_at, &state.finished_at);
     compare("error_code", &row.error_code.as_deref(), &state.failure.as_ref().map(|f| f.code.as_str()));
-    let must_be_parked = state.status.is_evicted() || is_evicted && may_be_evicted(run, plan);
-    compare("parked", &is_evicted, &must_be_parked);
+    let must_be_evicted = state.status.is_evicted() || is_evicted && may_be_evicted(run, plan);
+    compare("parked", &is_evicted, &must_be_evicted);
     if is_evicted || state.status.is_terminal() {
         compare("seq", &case.stored.row_seq, &(case.stored.records.len() as u64));
     }
     if row.deleted_at.is_some() && !state.status.is_terminal() {
-        differences.push("it is hidden, and not over".to_owned());
+        differences.push("`deleted_at` is set, but the run has not ended".to_owned());
     }
     for what in differences {
         case.say(Code::RowDiffers, what);
     }
 }
 
-/// A parked run has exactly the timer row of its next due time, if it has one; every other run has none.
+/// An evicted run has exactly one timer row, for its next due time, if it has one. Every other run has none.
 fn timers(case: &mut Case<'_>, folded: &Folded) {
     let due = folded.run.next_due().filter(|_| is_evicted(case, &folded.run));
     let timers: &[Timestamp] = &case.stored.timers;
@@ -108,14 +108,14 @@ fn timers(case: &mut Case<'_>, folded: &Folded) {
     }
 }
 
-/// Of a run that was parked while it runs, workers find exactly the tasks they may claim, each in its place; where nodes
-/// share the store, of every run.
+/// A run that was evicted while running has a `ready` row for exactly the tasks that workers may claim, each at its
+/// position. On a shared store this holds for every run.
 fn ready(case: &mut Case<'_>, plan: &Plan, folded: &Folded) {
     let (stored, run) = (case.stored, &folded.run);
     let is_shared = !case.inspection.is_of_one_writer();
-    let is_outside = is_shared || is_evicted(case, run) && run.status() == RunStatus::Running;
+    let has_rows = is_shared || is_evicted(case, run) && run.status() == RunStatus::Running;
     let mut wanted: Vec<ReadyRow> = Vec::new();
-    for step in run.claimable(plan).filter(|_| is_outside) {
+    for step in run.claimable(plan).filter(|_| has_rows) {
         let name = plan.node(step).task().map(|task| task.name.clone()).unwrap_or_default();
         let queue = QueueKey { org: stored.row.org, name, key: run.step(step).key.clone() };
         wanted.push(ReadyRow {
@@ -124,15 +124,15 @@ fn ready(case: &mut Case<'_>, plan: &Plan, folded: &Folded) {
         });
     }
     for row in wanted.iter().filter(|row| !stored.ready.contains(row)) {
-        case.say_step(Code::ReadyMissing, row.position.step, format!("it should be {}", position(row)));
+        case.say_step(Code::ReadyMissing, row.position.step, format!("the task is not in the queue {}", position(row)));
     }
     for row in stored.ready.iter().filter(|row| !wanted.contains(row)) {
-        case.say_step(Code::ReadyStray, row.position.step, format!("it is {}", position(row)));
+        case.say_step(Code::ReadyStray, row.position.step, format!("the task is in the queue {}", position(row)));
     }
 }
 
 fn position(ReadyRow { queue, position }: &ReadyRow) -> String {
-    format!("among `{}` with the key `{}` and priority {}", queue.name, queue.key, position.priority)
+    format!("of `{}` with the key `{}` and priority {}", queue.name, queue.key, position.priority)
 }
 
 fn waits(case: &mut Case<'_>, plan: &Plan) {
@@ -147,7 +147,7 @@ fn waits(case: &mut Case<'_>, plan: &Plan) {
         }
     }
     for step in left {
-        case.say_step(Code::WaitMissing, step, "its callback URL would answer nobody");
+        case.say_step(Code::WaitMissing, step, "its callback URL is unknown to the server");
     }
 }
 
@@ -160,7 +160,7 @@ fn payloads(case: &mut Case<'_>, folded: &Folded) {
                 let message = format!("payload {number} has {stored} bytes, {length} were recorded");
                 case.say(Code::PayloadMissing, message);
             }
-            None => case.say(Code::PayloadMissing, format!("payload {number} of {length} bytes is not there")),
+            None => case.say(Code::PayloadMissing, format!("payload {number} of {length} bytes is missing")),
         }
     }
     for number in rows.into_keys() {
@@ -168,8 +168,8 @@ fn payloads(case: &mut Case<'_>, folded: &Folded) {
     }
 }
 
-/// A run is made by one request, whose key is unique within its workflow, its type, the trigger it came through,
-/// the notices of runs that ended, or, for a task that took the place of a failed one, by that.
+/// A run is created by one request. The scope of its key is its workflow, its type, the trigger that started it, the
+/// notification it delivers or, for the retry of a failed task, that task.
 fn keys(case: &mut Case<'_>, plan: &Plan, folded: &Folded) {
     let stored = case.stored;
     let own = stored.row.workflow.to_string();
@@ -188,6 +188,6 @@ fn keys(case: &mut Case<'_>, plan: &Plan, folded: &Folded) {
         case.say(Code::KeyWrong, format!("the key `{key}` is within `{scope}`, the run is of {own}"));
     }
     if stored.keys.len() > 1 {
-        case.say(Code::KeyWrong, format!("{} keys made it", stored.keys.len()));
+        case.say(Code::KeyWrong, format!("the run has {} keys", stored.keys.len()));
     }
 }

@@ -1,5 +1,4 @@
-//! One run: its records are folded again from the first, and everything else that is stored of it must
-//! be what they add up to.
+//! Checks of one run: its records are folded again from the first, and all its other rows must match the result.
 
 use super::definitions::{NoPlan, Plans, hex};
 use super::{Code, Counts, Problem, Report, history, rows};
@@ -20,13 +19,13 @@ pub(super) fn check(
 ) -> Result<(), Error> {
     count(stored, &mut report.counts);
     let plan = plans.get(stored.row.org, stored.row.hash)?;
-    // Damage nobody foresaw must not end the search.
+    // A panic on unforeseen damage must not end the verification.
     let outcome = catch_unwind(AssertUnwindSafe(|| {
         let mut case = Case { inspection, stored, plan: None, report: &mut *report };
         if let Some(why) = &stored.broken {
             case.say(Code::ChainBroken, why);
         }
-        // The definition of a plain task is made from its type and settings; it has no line of versions.
+        // The definition of a plain task is derived from its type and settings; it has no version rows.
         let has_versions = stored.row.form != Form::Task;
         if has_versions && stored.version != Some(stored.row.hash) {
             let message = match stored.version {
@@ -37,19 +36,19 @@ pub(super) fn check(
         }
         match &plan {
             Err(NoPlan::Missing) => {
-                case.say(Code::DefinitionMissing, format!("its definition {}", hex(&stored.row.hash)));
+                case.say(Code::DefinitionMissing, format!("its definition {} does not exist", hex(&stored.row.hash)));
                 Ok(())
             }
             Err(NoPlan::Damaged) => Ok(()),
             Ok(_) if stored.broken.is_some() => Ok(()),
             Ok(plan) => {
                 case.plan = Some(plan);
-                case.judge(plan)
+                case.check(plan)
             }
         }
     }));
     outcome.unwrap_or_else(|_| {
-        Case { inspection, stored, plan: None, report }.say(Code::CheckFailed, "checking it ended in a panic");
+        Case { inspection, stored, plan: None, report }.say(Code::CheckFailed, "checking the run panicked");
         Ok(())
     })
 }
@@ -67,7 +66,7 @@ fn count(stored: &StoredRun, counts: &mut Counts) {
     counts.keys += stored.keys.len() as u64;
 }
 
-/// The run that is being judged, and where the judgement goes.
+/// The run that is being checked, and the report.
 pub(super) struct Case<'a> {
     pub inspection: &'a dyn Inspection,
     pub stored: &'a StoredRun,
@@ -75,7 +74,7 @@ pub(super) struct Case<'a> {
     report: &'a mut Report,
 }
 
-/// What the records of a run add up to.
+/// The state that the records of a run fold to.
 pub(super) struct Folded {
     pub run: Run,
     /// Time of the last record.
@@ -99,14 +98,14 @@ impl Case<'_> {
         self.report.add(Problem { code, org: Some(row.org), run: Some(row.id), step, message });
     }
 
-    fn judge(&mut self, plan: &Plan) -> Result<(), Error> {
+    fn check(&mut self, plan: &Plan) -> Result<(), Error> {
         let Some(folded) = self.fold(plan)? else { return Ok(()) };
         rows::check(self, plan, &folded);
-        self.finished(plan, folded);
+        self.check_unfinished(plan, folded);
         Ok(())
     }
 
-    /// `None` when the records cannot be folded, which has then been said.
+    /// `None` when the records cannot be folded; the problem is then reported.
     fn fold(&mut self, plan: &Plan) -> Result<Option<Folded>, Error> {
         let mut folded = Folded { run: Run::default(), at: Timestamp::default(), payloads: Vec::new() };
         let stored = self.stored;
@@ -138,19 +137,24 @@ impl Case<'_> {
             self.compare_snapshot(number, *pos, &folded.run);
         }
         if let Some(snapshot) = stored.snapshots.iter().find(|s| s.seq == 0 || s.seq > stored.records.len() as u64) {
-            let message = format!("it is of record {}, the last is {}", snapshot.seq, stored.records.len());
+            let message = format!("a snapshot is of record {}, the last is {}", snapshot.seq, stored.records.len());
             self.say(Code::SnapshotDiffers, message);
         }
         Ok(Some(folded))
     }
 
-    /// Folds one record, each event judged before it is applied. False when the rest makes no sense.
+    /// Folds one record; each event is checked before it is applied. False when the rest cannot be folded.
     fn apply(&mut self, plan: &Plan, folded: &mut Folded, number: u64, record: &Record) -> Result<bool, Error> {
         for (i, event) in record.events.iter().enumerate() {
             self.report.counts.events += 1;
-            let moment =
-                history::Moment { plan, run: &folded.run, event, at: record.at, later: &record.events[i + 1..] };
-            if !history::judge(self, &moment)? {
+            let moment = history::EventInContext {
+                plan,
+                run: &folded.run,
+                event,
+                at: record.at,
+                later: &record.events[i + 1..],
+            };
+            if !history::check_event(self, &moment)? {
                 return Ok(false);
             }
             folded.payloads.extend(payload(event).and_then(|p| p.stored.map(|n| (n, p.len))));
@@ -176,19 +180,19 @@ impl Case<'_> {
             let what = match wire::open::<State>(FORMAT, &snapshot.body) {
                 Err(error) => error.to_string(),
                 Ok(_) if snapshot.pos != pos => {
-                    format!("it says record {number} is at position {}, it is at {pos}", snapshot.pos)
+                    format!("the snapshot has record {number} at position {}, it is at {pos}", snapshot.pos)
                 }
-                Ok(state) if state != run.state => format!("it is not the state after record {number}"),
+                Ok(state) if state != run.state => format!("the snapshot is not the state after record {number}"),
                 Ok(_) => continue,
             };
             self.say(Code::SnapshotDiffers, what);
         }
     }
 
-    /// Whatever could be decided at the time of the last record has been, but for two things, each of which
-    /// the next process takes up because the row says `running`: what waits for a stored payload (none is
-    /// given here, so nothing is decided on it), and steps a server that was being stopped left ready.
-    fn finished(&mut self, plan: &Plan, folded: Folded) {
+    /// No decision is left over after the last record, with two exceptions, which the next process handles because the
+    /// row says `running`: decisions that wait for a stored payload (no payload is given here, so none is due), and
+    /// steps that a stopping server left ready.
+    fn check_unfinished(&mut self, plan: &Plan, folded: Folded) {
         if !folded.run.index_is_true(plan) {
             self.say(Code::CheckFailed, "its index is not what its state says");
         }
@@ -201,8 +205,8 @@ impl Case<'_> {
             let advanced = advance(plan, &mut folded.run.clone(), vec![Input::Wake], &context);
             advanced.record.map(|record| record.events).unwrap_or_default()
         };
-        // A server that stops does not start what is ready; but it queues a step without looking whether
-        // its payload is there, so ask one that starts things what it could do about those.
+        // A stopping server does not start ready steps, but it schedules a step without reading its payload. So check
+        // what a server that is not stopping would do with the scheduled ones.
         let mut due = decided(true);
         if due.iter().any(|event| matches!(event, Event::Scheduled { .. })) {
             let acting = decided(false);
@@ -211,7 +215,7 @@ impl Case<'_> {
         }
         if !due.is_empty() {
             let names: Vec<&str> = due.iter().filter_map(Event::name).collect();
-            self.say(Code::Unfinished, format!("still to happen: {}", names.join(", ")));
+            self.say(Code::Unfinished, format!("events that are due: {}", names.join(", ")));
         }
     }
 
@@ -220,13 +224,13 @@ impl Case<'_> {
     }
 }
 
-/// A context for looking, not for acting: callback URLs need a secret nobody has given us.
+/// A context for checks only: it has no secret, so its callback URLs are not real.
 pub(super) fn context<'a>(stored: &StoredRun, now: Timestamp, payloads: &'a Payloads) -> Context<'a> {
     let wait_url = &|_: &str| "http://callback".to_owned();
     Context { run: stored.row.id, now, epoch: 0, is_draining: false, wait_url, payloads, offer: &|_| None }
 }
 
-/// The payload an event brings.
+/// The payload of an event.
 fn payload(event: &Event) -> Option<&Payload> {
     match event {
         Event::Created { origin } => Some(&origin.body),

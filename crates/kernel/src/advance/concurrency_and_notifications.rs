@@ -1,17 +1,17 @@
-//! What stands around a run: the limit it shares with others, and who is told when it has ended. Both
-//! follow from the plan and what the run was given, so they are worked out here and nowhere else.
+//! The concurrency group of a run, and the notifications that its end causes. Both follow from the plan and the
+//! run's origin, so only this file derives them.
 
-use super::view::Given;
+use super::view::TriggerScope;
 use crate::event::{ConcurrencyGroup, Origin};
 use crate::plan::{Notify, Occasion, Plan};
 use crate::run::Run;
 use crate::status::RunStatus;
 use crate::template::{self, Failure};
 
-/// The limit a new run comes under; the message says why its key cannot be worked out.
+/// The concurrency group of a new run, if its workflow has one. The error says why the key cannot be filled in.
 pub fn concurrency_group(plan: &Plan, origin: &Origin) -> Result<Option<ConcurrencyGroup>, String> {
     let Some(concurrency) = &plan.layout().concurrency else { return Ok(None) };
-    let key = template::render_text(&concurrency.key, &Given(origin)).map_err(|failure| match failure {
+    let key = template::render_text(&concurrency.key, &TriggerScope(origin)).map_err(|failure| match failure {
         Failure::Message(message) => message,
         Failure::Stored(_) => "the key cannot be read".to_owned(),
     })?;
@@ -23,16 +23,16 @@ pub fn concurrency_group(plan: &Plan, origin: &Origin) -> Result<Option<Concurre
     }))
 }
 
-/// Who is to be told that this run has ended, in a fixed order. A run that was itself brought about by
-/// another's end tells nobody, or two workflows could call each other for ever.
+/// The notifications to send for a run that has ended, in a fixed order. A run that was itself started by a
+/// notification sends none: otherwise two workflows could start each other forever.
 pub fn notifications(plan: &Plan, run: &Run) -> Vec<Notify> {
     let origin = &run.state.origin;
     if !run.is_terminal() || origin.caused_by.is_some() {
         return Vec::new();
     }
     let has_failed = matches!(run.status(), RunStatus::Failed | RunStatus::Timeout);
-    let called = Notify { on: Occasion::Ended, url: origin.callback_url.clone(), ..Default::default() };
-    let asked = (!called.url.is_empty()).then_some(called);
-    let listed = plan.layout().notify.iter().filter(|n| n.on == Occasion::Ended || has_failed).cloned();
-    listed.chain(asked).collect()
+    let callback = Notify { on: Occasion::Ended, url: origin.callback_url.clone(), ..Default::default() };
+    let callback = (!callback.url.is_empty()).then_some(callback);
+    let configured = plan.layout().notify.iter().filter(|n| n.on == Occasion::Ended || has_failed).cloned();
+    configured.chain(callback).collect()
 }

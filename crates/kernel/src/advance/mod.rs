@@ -1,13 +1,12 @@
-//! The rules: what happens next.
+//! The rules that decide what happens next in a run.
 //!
-//! [`advance`] takes every input waiting for a run at once and answers with one record. Order inside
-//! an advance is fixed: timers that are due go off (so an input that arrives at a deadline is late),
-//! the inputs are applied in the order they came, then everything that became decidable is decided
-//! until nothing is. It is bounded by the number of steps, and advancing an unchanged run yields
-//! nothing.
+//! [`advance`] takes every input that waits for a run and returns one record. The order inside an advance is
+//! fixed. First, due timers fire, so an input that arrives exactly at a deadline is late. Then the inputs are
+//! applied in order of arrival. Then every step that can be decided is decided, until none is left. The work is
+//! bounded by the number of steps, and advancing an unchanged run yields nothing.
 //!
-//! A planner for scripts will fit beside `start` and `verdict`: same events, same moves, another way of
-//! finding what is next.
+//! Another form of workflow, such as scripts, would add a planner beside `start` and `verdict`; the events and
+//! effects would stay the same.
 
 mod concurrency_and_notifications;
 mod results;
@@ -25,7 +24,7 @@ pub use start::{Request, Work};
 pub use verdict::failed_steps;
 pub use view::View;
 
-use crate::event::{Callback, Event, Failure, Line, Origin, Queue, Record};
+use crate::event::{Callback, Event, Failure, LogLine, Origin, Queue, Record};
 use crate::id::RunId;
 use crate::payload::{INLINE_MAX, Payload, Payloads};
 use crate::plan::Plan;
@@ -38,14 +37,14 @@ use bytes::Bytes;
 /// All payloads of a run together may not exceed this.
 pub const STATE_MAX: u64 = 16 * 1024 * 1024;
 
-/// What arrives at a run.
+/// An input of a run.
 #[derive(Clone, Debug)]
 pub enum Input {
-    /// Creates it.
+    /// Creates the run.
     Start(Box<Origin>, Admission),
-    /// The turn of a queued run has come.
+    /// Admits a queued run: its concurrency group has room, or its workflow was resumed.
     Admit,
-    /// Nothing new is to start, until somebody says `Resume`.
+    /// Start no step until `Resume`.
     Pause {
         actor: String,
         note: String,
@@ -53,42 +52,42 @@ pub enum Input {
     Resume {
         actor: String,
     },
-    /// Steps that wait for their next attempt (or this one) need not wait any longer.
+    /// Start the next attempt now, for one step or for every step that waits for a retry.
     RetryNow {
         step: Option<u32>,
         actor: String,
     },
-    /// The executor that holds `fence` says how an attempt ended. What a worker outside says has a digest, so
-    /// that it may say it twice.
+    /// The executor that holds `fence` reports how an attempt ended. The report of a worker has a digest, so
+    /// that the worker can safely repeat it.
     Finished {
         step: u32,
         fence: u64,
         result: TaskResult,
         digest: u64,
     },
-    /// A worker outside would do this step.
+    /// A worker claims this step.
     Claim {
         step: u32,
         offer: Offer,
     },
-    /// The worker that holds `fence` is alive, and perhaps says how far it is.
+    /// The worker that holds `fence` is alive, and may report its progress.
     Heartbeat {
         step: u32,
         fence: u64,
         progress: Option<Payload>,
     },
-    /// The worker that holds `fence` wants this to be read.
+    /// Log lines from the worker that holds `fence`.
     Log {
         step: u32,
         fence: u64,
-        lines: Vec<Line>,
+        lines: Vec<LogLine>,
     },
-    /// The executor that held `fence` is gone without a word.
+    /// The executor that held `fence` is gone: its process stopped, or the lease of its worker ended.
     Lost {
         step: u32,
         fence: u64,
     },
-    /// Somebody called a step's callback URL.
+    /// A request to a step's callback URL.
     Callback {
         step: u32,
         body: Payload,
@@ -98,113 +97,112 @@ pub enum Input {
         actor: String,
         reason: String,
     },
-    /// Time has passed, or a payload that was missing is here.
+    /// Time has passed, or a payload that was missing is in memory now.
     Wake,
 }
 
-/// A worker's readiness to do something: who, for how long at most, and the caller's mark for the place it
-/// was offered at.
+/// A worker that is ready to take a task. `offer_id` is the caller's own reference to the worker's open claim.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Offer {
     pub worker: String,
     pub lease: Span,
     pub offer_id: u64,
-    /// What it takes up of the limits of its type and of its key, see [`Event::Leased`].
+    /// The limit slots of the type and of the key that the task takes, see [`Event::Leased`].
     pub slot: u32,
     pub key_slot: u32,
 }
 
-/// A task that has just become ready, as somebody who may know a worker for it sees it.
+/// A task that has just become ready, as the task queue sees it when it looks for a waiting worker.
 #[derive(Clone, Copy, Debug)]
-pub struct Wanted<'a> {
+pub struct OfferedTask<'a> {
     pub step: u32,
     pub name: &'a str,
     pub key: &'a str,
     pub priority: u32,
 }
 
-/// Is there room for a new run?
+/// Whether a new run may start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Admission {
     #[default]
     Open,
-    /// It waits for its turn.
+    /// The run is queued.
     Queue(Queue),
-    /// It is not to run at all.
+    /// The run is cancelled at once.
     Refuse,
 }
 
-/// What an input came to. Released only once the record is durable.
+/// The answer to an input. The engine releases it only once the record is durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
     Applied,
-    /// It had been applied before; nothing changed.
+    /// The same input was applied before; nothing changed.
     Repeated,
     /// Another payload was accepted before.
     Conflict,
-    /// The door is closed: timed out, skipped, cancelled, or the run is over.
+    /// The step no longer accepts a callback: it timed out, was skipped or cancelled, or the run has ended.
     Gone,
-    /// The fence is not the current one, or somebody else has it.
+    /// The fence is not the current one, or another worker holds the step.
     Stale,
-    /// Not before a payload is fetched.
+    /// A payload must be fetched first.
     Later,
-    /// The run had ended with this status.
+    /// The run had already ended, with this status.
     Ended(RunStatus),
-    /// It would exceed the run's total size.
+    /// The payload would exceed the run's total size.
     TooLarge,
-    /// There is nothing there to apply it to.
+    /// The run or the step does not exist, or nothing waits for this input.
     Unknown,
 }
 
 /// What must be done once the record is durable. Timers, rows and notifications follow from the run.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Effect {
-    /// Do this work and bring back an [`Input::Finished`] with this fence.
+    /// Do this work and report the result as an [`Input::Finished`] with this fence.
     Execute { step: u32, attempt: u32, fence: u64, work: Work },
-    /// Nobody wants the result any more.
+    /// The result is no longer needed: stop the attempt.
     Abort { step: u32, fence: u64 },
-    /// The worker whose offer was at `offer_id` has this step.
+    /// Give the step to the worker whose claim is `offer_id`.
     LeaseTask { step: u32, attempt: u32, fence: u64, offer_id: u64, task: Box<Assignment> },
-    /// A worker may claim this step now…
+    /// A worker may claim this step now.
     Enqueue { step: u32 },
-    /// …and now no longer, because somebody has it or nobody needs to.
+    /// The step can no longer be claimed: it is leased, or its run does not need it now.
     Dequeue { step: u32 },
-    /// The holder of `fence` has the step no longer.
+    /// The lease with this fence has ended.
     LeaseEnded { step: u32, fence: u64 },
-    /// This node hears of a worker whose lease another had.
+    /// A worker heartbeats through this node, but another node tracked its lease so far.
     AdoptLease,
 }
 
-/// What a worker is given.
+/// The task that a worker receives.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Assignment {
     /// The task's type.
     pub name: String,
-    /// What it shares limits with.
+    /// The concurrency key: tasks with the same key share limits.
     pub key: String,
     pub worker: String,
     pub lease: Span,
     /// JSON.
     pub input: Bytes,
     pub max_attempts: u32,
-    /// What an earlier attempt saved.
+    /// The progress that an earlier attempt saved.
     pub progress: Option<Bytes>,
 }
 
-/// What a decision may look at besides plan, run and inputs.
+/// What a decision may read besides the plan, the run and the inputs.
 pub struct Context<'a> {
     pub run: RunId,
     pub now: Timestamp,
-    /// The process that will execute what is started.
+    /// The process that will execute the steps that start.
     pub epoch: u64,
-    /// That process starts nothing any more: what becomes ready waits for the next one.
+    /// That process is shutting down: steps that become ready wait for the next process.
     pub is_draining: bool,
     /// The callback URL of a wait step.
     pub wait_url: &'a dyn Fn(&str) -> String,
     /// Stored payloads that were fetched for this advance.
     pub payloads: &'a Payloads,
-    /// Does a worker wait for such a task?
-    pub offer: &'a dyn Fn(Wanted<'_>) -> Option<Offer>,
+    /// Returns a worker that waits for such a task, if there is one.
+    pub offer: &'a dyn Fn(OfferedTask<'_>) -> Option<Offer>,
 }
 
 #[derive(Debug, Default)]
@@ -214,25 +212,25 @@ pub struct Advance {
     pub effects: Vec<Effect>,
     /// One for each input, in order.
     pub answers: Vec<Answer>,
-    /// Payloads to be stored beside the record.
+    /// Payloads to store beside the record.
     pub payloads: Vec<(u32, Bytes)>,
-    /// Stored payloads that decisions are waiting for: fetch them and advance again.
+    /// Stored payloads that a decision needs: fetch them and advance again.
     pub missing: Vec<u32>,
 }
 
-/// Applies `inputs` and decides what follows. `run` is changed in place and is then ahead of the
-/// journal: when the record cannot be committed, throw it away and load it again.
+/// Applies `inputs` and decides what follows. `run` is changed in place and is then ahead of the journal: when
+/// the record cannot be committed, discard the run and load it again.
 pub fn advance(plan: &Plan, run: &mut Run, inputs: Vec<Input>, context: &Context<'_>) -> Advance {
     let first = run.state.seq + 1;
-    let mut turn =
+    let mut state =
         AdvanceState { plan, run, context, events: Vec::new(), out: Advance::default(), fresh: Payloads::new() };
-    turn.fire_due();
+    state.fire_due();
     for input in inputs {
-        let answer = turn.input(input);
-        turn.out.answers.push(answer);
+        let answer = state.input(input);
+        state.out.answers.push(answer);
     }
-    turn.settle_down();
-    let AdvanceState { events, mut out, .. } = turn;
+    state.decide_all();
+    let AdvanceState { events, mut out, .. } = state;
     if !events.is_empty() {
         out.record = Some(Record { at: context.now, first, events, ..Default::default() });
     }
@@ -253,31 +251,32 @@ struct AdvanceState<'a> {
 impl AdvanceState<'_> {
     fn emit(&mut self, event: Event) {
         let step = event.step();
-        let was = step.is_some_and(|step| self.is_claimable(step));
-        let held = step.and_then(|step| self.fence(step));
-        let is_turning = matches!(event, Event::Paused { .. } | Event::Unpaused { .. } | Event::Admitted {});
-        if is_turning {
+        let was_claimable = step.is_some_and(|step| self.is_claimable(step));
+        let old_fence = step.and_then(|step| self.fence(step));
+        // These events make every ready task of the run claimable, or none.
+        let affects_all = matches!(event, Event::Paused { .. } | Event::Unpaused { .. } | Event::Admitted {});
+        if affects_all {
             self.out.effects.extend(self.run.claimable(self.plan).map(|step| Effect::Dequeue { step }));
         }
         let applied = self.run.apply(self.plan, &event, self.context.now);
-        debug_assert!(applied.is_ok(), "the kernel understands what it says: {applied:?}");
-        if is_turning {
+        debug_assert!(applied.is_ok(), "the kernel applies every event that it emits: {applied:?}");
+        if affects_all {
             self.out.effects.extend(self.run.claimable(self.plan).map(|step| Effect::Enqueue { step }));
         }
         if let Some(step) = step {
-            match (was, self.is_claimable(step)) {
+            match (was_claimable, self.is_claimable(step)) {
                 (false, true) => self.out.effects.push(Effect::Enqueue { step }),
                 (true, false) => self.out.effects.push(Effect::Dequeue { step }),
                 _ => {}
             }
-            if let Some(fence) = held.filter(|fence| self.fence(step) != Some(*fence)) {
+            if let Some(fence) = old_fence.filter(|fence| self.fence(step) != Some(*fence)) {
                 self.out.effects.push(Effect::LeaseEnded { step, fence });
             }
         }
         self.events.push(event);
     }
 
-    /// Of the lease a step is under.
+    /// The fence of a leased step.
     fn fence(&self, step: u32) -> Option<u64> {
         match self.run.state.steps.get(step as usize)?.phase {
             Phase::Leased { fence, .. } => Some(fence),
@@ -313,7 +312,7 @@ impl AdvanceState<'_> {
             }
             Input::Admit => match self.run.state.queued {
                 Some(Queue::Limit | Queue::WorkflowPaused) => self.applied(Event::Admitted {}),
-                // Only time brings the turn of one that waits for it.
+                // A run that waits for its start time is admitted by its timer alone.
                 Some(Queue::Later) | None => Answer::Repeated,
             },
             Input::Pause { actor, note } => match self.run.state.paused {
@@ -339,7 +338,7 @@ impl AdvanceState<'_> {
         }
         let begins = origin.run_at.map_or(self.context.now, |at| at.max(self.context.now));
         origin.expires_at = begins.after(self.plan.layout().max_duration);
-        origin.body = self.keep(origin.body);
+        origin.body = self.store_if_large(origin.body);
         self.emit(Event::Created { origin });
         match admission {
             Admission::Open if begins > self.context.now => self.emit(Event::Queued { reason: Queue::Later }),
@@ -353,11 +352,11 @@ impl AdvanceState<'_> {
         Answer::Applied
     }
 
-    /// Makes retries due now. `Unknown` when nothing waits for one, or the run may start nothing.
+    /// Makes retries due now. `Unknown` when no step waits for a retry, or when the run may start nothing.
     fn retry_now(&mut self, step: Option<u32>, actor: &str) -> Answer {
         let retries = |s: &u32| matches!(self.run.step(*s).phase, Phase::Retrying { .. });
-        let asked = 0..self.run.state.steps.len() as u32;
-        let steps: Vec<u32> = asked.filter(|s| step.is_none_or(|only| only == *s)).filter(retries).collect();
+        let all = 0..self.run.state.steps.len() as u32;
+        let steps: Vec<u32> = all.filter(|s| step.is_none_or(|only| only == *s)).filter(retries).collect();
         if steps.is_empty() || self.run.is_held() {
             return Answer::Unknown;
         }
@@ -367,8 +366,8 @@ impl AdvanceState<'_> {
         Answer::Applied
     }
 
-    /// Decides and fires until nothing more follows at this instant.
-    fn settle_down(&mut self) {
+    /// Decides steps and fires timers until nothing more follows at this instant.
+    fn decide_all(&mut self) {
         loop {
             self.decide_frontier();
             self.start_ready();
@@ -377,21 +376,21 @@ impl AdvanceState<'_> {
             }
         }
         if self.run.is_held() {
-            // What may not start needs nothing.
+            // No step may start, so no payload is needed.
             self.out.missing.clear();
         }
         if self.is_open() {
-            self.conclude();
+            self.update_run_status();
         }
     }
 
-    /// Timers due by now go off, earliest first; answers whether any did.
+    /// Fires the timers that are due, earliest first. Returns whether any fired.
     fn fire_due(&mut self) -> bool {
         let mut fired = false;
         let mut stalled = Vec::new();
         while self.is_open() {
             let expiry = self.run.state.origin.expires_at;
-            if self.run.turn_at().is_some_and(|at| at <= self.context.now) {
+            if self.run.admit_at().is_some_and(|at| at <= self.context.now) {
                 self.emit(Event::Admitted {});
                 fired = true;
                 continue;
@@ -401,38 +400,38 @@ impl AdvanceState<'_> {
                 break;
             }
             if expiry <= at {
-                self.close_open_steps();
+                self.cancel_open_steps();
                 self.emit(Event::RunTimeout {});
                 fired = true;
                 break;
             }
-            match self.fire(step) {
+            match self.fire_timer(step) {
                 true => fired = true,
-                // Its payload is being fetched; the others do not wait for it.
+                // The step needs a payload first; other timers do not wait for it.
                 false => stalled.push(step),
             }
         }
         fired
     }
 
-    /// False when the step cannot go on before a payload is fetched.
-    fn fire(&mut self, step: u32) -> bool {
-        let given_up_at = self.run.step(step).given_up_at(self.plan.node(step));
-        if given_up_at.is_some_and(|at| at <= self.context.now) {
-            self.give_up(step, "total_timeout", "all attempts together took too long");
+    /// False when the step needs a payload first.
+    fn fire_timer(&mut self, step: u32) -> bool {
+        let total_deadline = self.run.step(step).total_deadline(self.plan.node(step));
+        if total_deadline.is_some_and(|at| at <= self.context.now) {
+            self.end_timed_out(step, "total_timeout", "all attempts together took too long");
             return true;
         }
         match self.run.step(step).phase {
-            Phase::Ready {} => self.give_up(step, "queue_timeout", "no worker claimed it in time"),
-            Phase::Leased { fence, .. } => self.overrun(step, fence),
+            Phase::Ready {} => self.end_timed_out(step, "queue_timeout", "no worker claimed it in time"),
+            Phase::Leased { fence, .. } => self.attempt_timed_out(step, fence),
             Phase::Sleeping { .. } => self.emit(Event::Woken { step }),
             Phase::Waiting { .. } => {
-                let failure = Failure::new("wait_timeout", "nobody called before the deadline");
+                let failure = Failure::new("wait_timeout", "no callback arrived before the deadline");
                 let attempt = self.run.step(step).attempt;
                 self.emit(Event::TimedOut { step, attempt, failure, took: Default::default() });
             }
-            Phase::Retrying { .. } => return self.hand_out(step, Vec::new()),
-            // Only these have timers; a timer of another phase would be a bug in `Step::due`.
+            Phase::Retrying { .. } => return self.start_attempt(step, Vec::new()),
+            // Only these phases have timers; a timer of another one would be a bug in `Step::due`.
             _ => debug_assert!(false, "a timer of a step that has none"),
         }
         true
@@ -461,7 +460,7 @@ impl AdvanceState<'_> {
         if early && planted_bugs::is(Bug::EarlyCallbackDropped) {
             return Answer::Applied;
         }
-        let callback = Callback { body: self.keep(body), digest, ..Default::default() };
+        let callback = Callback { body: self.store_if_large(body), digest, ..Default::default() };
         match early {
             true => self.emit(Event::WaitClosed { step, callback }),
             false => self.emit(Event::Received { step, callback: Some(callback) }),
@@ -470,36 +469,37 @@ impl AdvanceState<'_> {
     }
 
     fn cancel(&mut self, actor: String, reason: String) -> Answer {
-        // What came right before it may have been the end: then it is too late, as it would be a moment later.
+        // An earlier input of this advance may have ended the run. Then the cancellation is too late, exactly as
+        // it would be in the next advance.
         if !self.events.is_empty() && self.is_open() {
-            self.settle_down();
+            self.decide_all();
         }
         match self.run.status() {
             RunStatus::Cancelled => Answer::Repeated,
             status if status.is_terminal() && !planted_bugs::is(Bug::TerminalOverwritten) => Answer::Ended(status),
             _ => {
-                self.close_open_steps();
+                self.cancel_open_steps();
                 self.emit(Event::RunCancelled { actor, reason });
                 Answer::Applied
             }
         }
     }
 
-    /// Says of every step that was under way that it is cancelled, and calls its executor off. Steps
-    /// that never began end with the run, without a line each.
-    fn close_open_steps(&mut self) {
+    /// Cancels every step that has begun and aborts its attempt. Steps that never began end with the run, without
+    /// an event each.
+    fn cancel_open_steps(&mut self) {
         for step in 0..self.run.state.steps.len() as u32 {
             match self.run.step(step).phase {
                 Phase::Pending {} | Phase::Done { .. } | Phase::Unknown { .. } => continue,
-                Phase::Running { fence, .. } | Phase::Leased { fence, .. } => self.call_off(step, fence),
+                Phase::Running { fence, .. } | Phase::Leased { fence, .. } => self.abort_attempt(step, fence),
                 Phase::Ready {} | Phase::Retrying { .. } | Phase::Sleeping { .. } | Phase::Waiting { .. } => {}
             }
             self.emit(Event::Cancelled { step });
         }
     }
 
-    /// What this advance itself started is simply not dispatched; an older attempt is called off.
-    fn call_off(&mut self, step: u32, fence: u64) {
+    /// An attempt that this advance itself started is simply not dispatched; an older one is aborted.
+    fn abort_attempt(&mut self, step: u32, fence: u64) {
         let unsent = |e: &Effect| match e {
             Effect::Execute { fence: f, .. } | Effect::LeaseTask { fence: f, .. } => *f == fence,
             _ => false,
@@ -514,9 +514,9 @@ impl AdvanceState<'_> {
         self.run.state.bytes.saturating_add(payload.len) > STATE_MAX
     }
 
-    /// Moves a large payload out of the record into a row of its own. The event that carries it must
-    /// follow at once: its number counts as given only then.
-    fn keep(&mut self, mut payload: Payload) -> Payload {
+    /// Moves a large payload out of the record into a row of its own. The caller must emit the event that carries
+    /// it at once: only that event marks the payload's number as used.
+    fn store_if_large(&mut self, mut payload: Payload) -> Payload {
         if payload.inline.len() > INLINE_MAX {
             let bytes = std::mem::take(&mut payload.inline);
             let number = self.run.state.payloads + 1;
@@ -527,8 +527,8 @@ impl AdvanceState<'_> {
         payload
     }
 
-    /// When everything has settled the run ends; until then it is running or waiting.
-    fn conclude(&mut self) {
+    /// Ends the run when every step has settled; until then the run is running or waiting.
+    fn update_run_status(&mut self) {
         if self.run.is_settled() {
             let end = verdict::verdict(self.plan, self.run);
             return self.emit(end);

@@ -1,4 +1,4 @@
-//! How an attempt ended, and what that means for its step: success, another try, or failure.
+//! How an attempt ended, and what that means for its step: success, another attempt, or failure.
 
 use super::{AdvanceState, Answer};
 use crate::event::{Event, Failure, Pair, Response};
@@ -9,32 +9,32 @@ use crate::retry;
 use crate::run::Phase;
 use crate::time::{Span, Timestamp};
 
-/// What an executor brings back. It reports; the kernel judges.
+/// What an executor reports about an attempt. The kernel judges it.
 #[derive(Clone, Debug)]
 pub enum TaskResult {
     /// Done, with this output.
     Done { body: Option<Payload>, took: Span },
     /// A server answered.
     Response { status: u16, headers: Vec<Pair>, body: Payload, retry_after: Option<Span>, took: Span },
-    /// There is no answer: the network, a bad address.
+    /// There is no response, for example because of the network or a bad address.
     Failed { failure: Failure, retryable: bool, retry_after: Option<Span>, took: Span },
     /// The attempt's own time limit passed.
     TimedOut { message: String, took: Span },
-    /// Nothing was done, because this is not the time for it; come back at `until`.
+    /// Nothing was done; try again at `until`.
     Blocked { until: Timestamp, failure: Failure },
 }
 
-/// What is to be known about an attempt that will be followed by another.
+/// What is recorded about an attempt that another attempt follows.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Again {
+pub(super) struct NextAttempt {
     pub status_code: Option<u16>,
     pub retry_after: Option<Span>,
-    /// Its worker was silent until its lease ended: the next one need not wait.
+    /// The worker was silent until its lease ended: the next attempt starts without a delay.
     pub died: bool,
     pub digest: u64,
 }
 
-/// Is this status a success for the step?
+/// Whether this status is a success for the step.
 pub fn is_expected(status: u16, expected: &[StatusRange]) -> bool {
     match expected {
         [] => (200..300).contains(&status),
@@ -42,7 +42,7 @@ pub fn is_expected(status: u16, expected: &[StatusRange]) -> bool {
     }
 }
 
-/// Worth another try: the server's trouble, or its request to slow down.
+/// Whether another attempt may help: the server had a problem, or asked the client to slow down.
 fn is_retryable(status: u16) -> bool {
     matches!(status, 408 | 425 | 429 | 500..=599)
 }
@@ -52,7 +52,7 @@ impl AdvanceState<'_> {
         if step as usize >= self.run.state.steps.len() {
             return Answer::Unknown;
         }
-        if let Some(answer) = self.said_before(step, fence, digest) {
+        if let Some(answer) = self.answer_to_repeat(step, fence, digest) {
             return answer;
         }
         if self.run.is_terminal() {
@@ -63,9 +63,10 @@ impl AdvanceState<'_> {
                 self.emit(Event::Succeeded { step, attempt: 1, response, seen, digest: 0 });
                 return Answer::Applied;
             }
-            return self.late(step, &result);
+            return self.record_late_result(step, &result);
         }
-        let outside = match &self.run.step(step).phase {
+        // How long a worker held the step; `None` for an executor of this process, which measures by itself.
+        let leased_for = match &self.run.step(step).phase {
             Phase::Running { fence: current, .. } if *current == fence => None,
             Phase::Leased { fence: current, .. } if *current == fence || planted_bugs::is(Bug::FenceDropped) => {
                 Some(self.context.now.since(self.run.step(step).since))
@@ -74,34 +75,34 @@ impl AdvanceState<'_> {
         };
         match result {
             TaskResult::Done { body, took } => {
-                let response = Response { body, took: outside.unwrap_or(took), ..Default::default() };
+                let response = Response { body, took: leased_for.unwrap_or(took), ..Default::default() };
                 self.succeed(step, response, digest);
             }
             TaskResult::Response { status, headers, body, retry_after, took } => {
                 let response =
                     Response { status_code: Some(status), headers, body: Some(body), took, ..Default::default() };
-                self.judge(step, status, response, retry_after);
+                self.judge_response(step, status, response, retry_after);
             }
             TaskResult::Failed { failure, retryable, retry_after, took } => {
-                let again = Again { retry_after, digest, ..Default::default() };
+                let again = NextAttempt { retry_after, digest, ..Default::default() };
                 if !(retryable && self.retry(step, failure.clone(), again)) {
-                    let response = Response { took: outside.unwrap_or(took), ..Default::default() };
+                    let response = Response { took: leased_for.unwrap_or(took), ..Default::default() };
                     self.fail(step, failure, response, digest);
                 }
             }
             TaskResult::TimedOut { message, took } => {
                 let failure = Failure::new("timeout", message);
-                if !self.retry(step, failure.clone(), Again::default()) {
+                if !self.retry(step, failure.clone(), NextAttempt::default()) {
                     let attempt = self.run.step(step).attempt;
                     self.emit(Event::TimedOut { step, attempt, failure, took });
                 }
             }
-            TaskResult::Blocked { until, failure } => self.hold_back(step, until, failure, digest),
+            TaskResult::Blocked { until, failure } => self.retry_uncharged(step, until, failure, digest),
         }
         Answer::Applied
     }
 
-    fn judge(&mut self, step: u32, status: u16, response: Response, retry_after: Option<Span>) {
+    fn judge_response(&mut self, step: u32, status: u16, response: Response, retry_after: Option<Span>) {
         let expected = match &self.plan.node(step).body {
             Some(Body::Http { request }) => request.expected.as_slice(),
             _ => &[],
@@ -110,7 +111,7 @@ impl AdvanceState<'_> {
             return self.succeed(step, response, 0);
         }
         let failure = Failure::new("http_status", format!("the server answered {status}"));
-        let again = Again { status_code: Some(status), retry_after, ..Default::default() };
+        let again = NextAttempt { status_code: Some(status), retry_after, ..Default::default() };
         if is_retryable(status) && self.retry(step, failure.clone(), again) {
             return;
         }
@@ -120,22 +121,22 @@ impl AdvanceState<'_> {
     fn succeed(&mut self, step: u32, mut response: Response, digest: u64) {
         if response.body.as_ref().is_some_and(|body| self.is_over_size(body)) {
             response.body = None;
-            return self.fail(step, super::start::over_size(), response, digest);
+            return self.fail(step, super::start::over_size_failure(), response, digest);
         }
-        response.body = response.body.map(|body| self.keep(body));
+        response.body = response.body.map(|body| self.store_if_large(body));
         let attempt = self.run.step(step).attempt;
         self.emit(Event::Succeeded { step, attempt, response, seen: Vec::new(), digest });
     }
 
     fn fail(&mut self, step: u32, failure: Failure, mut response: Response, digest: u64) {
-        response.body = response.body.filter(|body| !self.is_over_size(body)).map(|body| self.keep(body));
+        response.body = response.body.filter(|body| !self.is_over_size(body)).map(|body| self.store_if_large(body));
         let attempt = self.run.step(step).attempt;
         self.emit(Event::Failed { step, attempt, failure, response: Some(response), seen: Vec::new(), digest });
     }
 
     /// Schedules another charged attempt, if the policy has one left.
-    pub(super) fn retry(&mut self, step: u32, failure: Failure, again: Again) -> bool {
-        let Again { status_code, retry_after, died, digest } = again;
+    pub(super) fn retry(&mut self, step: u32, failure: Failure, again: NextAttempt) -> bool {
+        let NextAttempt { status_code, retry_after, died, digest } = again;
         let policy = &self.plan.node(step).retry;
         let state = self.run.step(step);
         let seed = retry::seed(&self.context.run.0, step, state.attempt);
@@ -146,15 +147,16 @@ impl AdvanceState<'_> {
         true
     }
 
-    /// Nothing was sent, so nothing is charged, and a step that may be tried only once still has its try.
-    fn hold_back(&mut self, step: u32, until: Timestamp, failure: Failure, digest: u64) {
+    /// Schedules another attempt without charging this one: nothing was sent, so a step that may be attempted
+    /// only once still has its attempt.
+    fn retry_uncharged(&mut self, step: u32, until: Timestamp, failure: Failure, digest: u64) {
         let (attempt, next) = (self.run.step(step).attempt, until.max(self.context.now));
         let (charged, status_code, died) = (false, None, false);
         self.emit(Event::Retrying { step, attempt, next, failure, charged, status_code, died, digest });
     }
 
-    /// The process that ran it is gone. Its attempt is not charged, unless the step asked to be tried at
-    /// most once: then nobody can know whether it happened.
+    /// The process that executed the attempt is gone. The attempt is not charged. If the step may be attempted at
+    /// most once, it fails instead, because its outcome is unknown.
     pub(super) fn lost(&mut self, step: u32, fence: u64) -> Answer {
         let (current, attempt) = match self.run.state.steps.get(step as usize) {
             Some(state) => match state.phase {
@@ -174,12 +176,12 @@ impl AdvanceState<'_> {
             return Answer::Applied;
         }
         let failure = Failure::new("server_stopped", "the server stopped while this attempt ran");
-        self.hold_back(step, self.context.now, failure, 0);
+        self.retry_uncharged(step, self.context.now, failure, 0);
         Answer::Applied
     }
 
-    /// Notes that a result came after the run had ended; it changes nothing.
-    pub(super) fn late(&mut self, step: u32, result: &TaskResult) -> Answer {
+    /// Records that a result arrived after the run had ended; it changes nothing.
+    pub(super) fn record_late_result(&mut self, step: u32, result: &TaskResult) -> Answer {
         let state = self.run.step(step);
         if !state.late && state.attempt > 0 {
             let summary = match result {

@@ -1,4 +1,4 @@
-//! Deciding and starting: from "its parents have settled" to work on its way.
+//! Decides a step whose parents have settled, and starts it.
 
 use super::{AdvanceState, Effect, View};
 use crate::event::{Because, Event, Failure, Response};
@@ -13,7 +13,7 @@ use crate::time::Span;
 use bytes::Bytes;
 use serde_json::Value;
 
-/// Work with every template filled, ready for an executor.
+/// Work with every template filled in, ready for an executor.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Work {
     Http(Box<Request>),
@@ -26,20 +26,20 @@ pub struct Request {
     pub method: String,
     pub url: String,
     pub headers: Vec<(String, String)>,
-    /// Bytes and the content type they have unless a header says otherwise.
+    /// The bytes, and their content type unless a header sets another.
     pub body: Option<(Bytes, &'static str)>,
     pub timeout: Span,
     /// When not empty, the host must be one of these, also after a redirect.
     pub allow_hosts: Vec<String>,
-    /// Redirects to follow.
+    /// The most redirects to follow.
     pub redirects: u32,
 }
 
 /// What keeps a step from starting now.
 pub(super) enum Stop {
-    /// Until these bytes are fetched.
+    /// This payload must be fetched first.
     Missing(u32),
-    /// For good: the step ends here.
+    /// The step fails.
     Failed(Failure),
 }
 
@@ -67,7 +67,7 @@ impl From<Unresolved> for Stop {
 }
 
 impl AdvanceState<'_> {
-    /// Decides every pending step whose parents have settled, and whatever that makes decidable.
+    /// Decides every pending step whose parents have settled, including the steps that this makes decidable.
     pub(super) fn decide_frontier(&mut self) {
         let mut stalled = Vec::new();
         while self.is_open() && !self.run.is_held() {
@@ -88,8 +88,8 @@ impl AdvanceState<'_> {
         let mut dead: Vec<u32> = Vec::new();
         for link in &node.links {
             let is_taken = outcome(link.from).is_some_and(|o| link.on.contains(o));
-            let planted_bugs = planted_bugs::is(Bug::CascadeIgnoresIf) && outcome(link.from) != Some(Outcome::Ok);
-            if (!is_taken || planted_bugs) && !dead.contains(&link.from) {
+            let is_buggy = planted_bugs::is(Bug::CascadeIgnoresIf) && outcome(link.from) != Some(Outcome::Ok);
+            if (!is_taken || is_buggy) && !dead.contains(&link.from) {
                 dead.push(link.from);
             }
         }
@@ -98,11 +98,11 @@ impl AdvanceState<'_> {
             return true;
         }
         let mut seen = Vec::new();
-        let agreed = match &node.guard {
+        let condition = match &node.guard {
             Some(Guard { expr: Some(expr), .. }) => expr::truth(expr, &self.view(), &mut seen).map_err(Stop::from),
             _ => Ok(true),
         };
-        match agreed {
+        match condition {
             Ok(true) => self.start(step, seen),
             Ok(false) => {
                 self.emit(Event::Skipped { step, because: Because::Condition { seen } });
@@ -136,7 +136,7 @@ impl AdvanceState<'_> {
         let now = self.context.now;
         match self.plan.node(step).body.as_ref() {
             Some(Body::Http { .. } | Body::Log { .. } | Body::Noop {} | Body::Task { .. }) => {
-                return self.hand_out(step, seen);
+                return self.start_attempt(step, seen);
             }
             Some(Body::Set { values }) => {
                 let values = values.as_ref().map_or(Ok(Value::Null), |t| template::render(t, &self.view()));
@@ -163,41 +163,41 @@ impl AdvanceState<'_> {
     fn set(&mut self, step: u32, values: Value, seen: Vec<Seen>) -> bool {
         let body = Payload::json(values.to_string());
         if self.is_over_size(&body) {
-            return self.stop(step, Stop::Failed(over_size()), seen);
+            return self.stop(step, Stop::Failed(over_size_failure()), seen);
         }
-        let response = Response { body: Some(self.keep(body)), ..Default::default() };
+        let response = Response { body: Some(self.store_if_large(body)), ..Default::default() };
         self.emit(Event::Succeeded { step, attempt: 1, response, seen, digest: 0 });
         true
     }
 
-    /// Starts the next attempt, or lets it wait for a process that starts things. False when a payload
+    /// Starts the next attempt, or schedules it for the next process while this one drains. False when a payload
     /// is missing.
-    pub(super) fn hand_out(&mut self, step: u32, seen: Vec<Seen>) -> bool {
+    pub(super) fn start_attempt(&mut self, step: u32, seen: Vec<Seen>) -> bool {
         if let Some(task) = self.plan.node(step).task() {
-            return self.offer(step, task, seen);
+            return self.lease_or_enqueue(step, task, seen);
         }
         if !self.context.is_draining {
-            return self.attempt(step, seen);
+            return self.execute(step, seen);
         }
         let attempt = self.run.step(step).attempt + 1;
         self.emit(Event::Scheduled { step, attempt, seen, key: String::new() });
         true
     }
 
-    /// Starts what an earlier process left waiting.
+    /// Starts the steps that a draining process left ready.
     pub(super) fn start_ready(&mut self) {
         if self.context.is_draining || !self.is_open() || self.run.is_held() {
             return;
         }
-        let is_ours = |step: &u32| self.plan.node(*step).task().is_none();
-        let ready: Vec<u32> = self.run.index.ready.iter().copied().filter(is_ours).collect();
+        let is_executed_here = |step: &u32| self.plan.node(*step).task().is_none();
+        let ready: Vec<u32> = self.run.index.ready.iter().copied().filter(is_executed_here).collect();
         for step in ready {
-            self.attempt(step, Vec::new());
+            self.execute(step, Vec::new());
         }
     }
 
-    /// Hands the next attempt to an executor of this process. False when a payload is missing.
-    fn attempt(&mut self, step: u32, seen: Vec<Seen>) -> bool {
+    /// Gives the next attempt to an executor of this process. False when a payload is missing.
+    fn execute(&mut self, step: u32, seen: Vec<Seen>) -> bool {
         let work = match self.plan.node(step).body.as_ref() {
             Some(Body::Http { request }) => fill_request(request, &self.view()).map(|r| Work::Http(Box::new(r))),
             Some(Body::Log { level, message }) => {
@@ -221,7 +221,7 @@ impl AdvanceState<'_> {
     }
 }
 
-pub(super) fn over_size() -> Failure {
+pub(super) fn over_size_failure() -> Failure {
     Failure::new("state_limit", "this would make the run's payloads larger than 16 MiB together")
 }
 
@@ -241,7 +241,7 @@ fn fill_request(http: &Http, view: &View<'_>) -> Result<Request, Stop> {
             value => (Bytes::from(value.to_string()), "application/json"),
         }),
         (None, Some(form)) => {
-            // A form writes a space as `+`. A `%` of the text itself is `%25` by now.
+            // A form encodes a space as `+`. The replacement is safe: a `%` of the text itself is `%25` by now.
             let fields = template::render_pairs("form", form, view)?.replace("%20", "+");
             Some((Bytes::from(fields), "application/x-www-form-urlencoded"))
         }

@@ -1,22 +1,22 @@
-//! Steps that are done outside: handed to whoever claims them, for a time.
+//! Task steps: a worker claims one, holds a lease on it, and reports its result.
 //!
 //! ```text
 //!   ready ──offer, claim──▶ leased ──finished──▶ done
-//!     ▲                       │ failed, snoozed, silent too long
+//!     ▲                       │ failed, snoozed, lease lost
 //!     └──────── retrying ◀────┘
 //! ```
 //!
-//! The number of the event that leased a step is its *fence*: whoever comes with another has lost it. How long
-//! a lease still runs is not the kernel's business, because a heartbeat must not cost a write; that it ran out
-//! arrives as [`Input::Lost`](super::Input::Lost).
+//! The number of the event that leased a step is its *fence*. A worker that reports with another fence no longer
+//! holds the step. The kernel does not track when a lease ends, because a heartbeat must not cost a write; the end
+//! of a lease arrives as [`Input::Lost`](super::Input::Lost).
 
-use super::results::Again;
+use super::results::NextAttempt;
 use super::start::Stop;
-use super::{AdvanceState, Answer, Assignment, Effect, Offer, TaskResult, Wanted};
-use crate::event::{Event, Failure, Line};
+use super::{AdvanceState, Answer, Assignment, Effect, Offer, OfferedTask, TaskResult};
+use crate::event::{Event, Failure, LogLine};
 use crate::expr::Seen;
 use crate::payload::Payload;
-use crate::plan::Task;
+use crate::plan::TaskBody;
 use crate::planted_bugs::{self, Bug};
 use crate::run::Phase;
 use crate::status::StepStatus;
@@ -25,26 +25,26 @@ use crate::time::{Span, Timestamp};
 use bytes::Bytes;
 use serde_json::Value;
 
-/// A step whose workers died this often is put aside.
+/// A step fails as `quarantined` after this many of its workers went silent.
 const DEATHS_MAX: u32 = 3;
 
 impl AdvanceState<'_> {
-    /// Makes a step ready, or hands it to a worker that waits for such a thing. False when a payload is missing.
-    pub(super) fn offer(&mut self, step: u32, task: &Task, seen: Vec<Seen>) -> bool {
-        let input = match self.fill(task) {
-            // What the trigger brought need not be here before somebody wants it.
+    /// Leases a step to a worker that waits for such a task, or makes it ready. False when a payload is missing.
+    pub(super) fn lease_or_enqueue(&mut self, step: u32, task: &TaskBody, seen: Vec<Seen>) -> bool {
+        let input = match self.task_input(task) {
+            // The trigger body is only needed once a worker claims the task.
             Err(Stop::Missing(_)) if task.input.is_none() => None,
             Err(stop) => return self.stop(step, stop, seen),
             Ok(input) => Some(input),
         };
-        let key = match self.key(task) {
+        let key = match self.task_key(task) {
             Err(stop) => return self.stop(step, stop, seen),
             Ok(key) => key,
         };
         let priority = self.run.priority(self.plan, step);
-        let wanted = Wanted { step, name: &task.name, key: &key, priority };
-        let may_go = !self.context.is_draining && !self.run.is_held();
-        match input.filter(|_| may_go).and_then(|input| Some((input, (self.context.offer)(wanted)?))) {
+        let wanted = OfferedTask { step, name: &task.name, key: &key, priority };
+        let may_lease = !self.context.is_draining && !self.run.is_held();
+        match input.filter(|_| may_lease).and_then(|input| Some((input, (self.context.offer)(wanted)?))) {
             Some((input, offer)) => self.lease(step, task, offer, input, key, seen),
             None => {
                 let attempt = self.run.step(step).attempt + 1;
@@ -62,7 +62,7 @@ impl AdvanceState<'_> {
             return Answer::Stale;
         }
         let Some(task) = self.plan.node(step).task() else { return Answer::Unknown };
-        match self.fill(task) {
+        match self.task_input(task) {
             Ok(input) => {
                 let key = self.run.step(step).key.clone();
                 self.lease(step, task, offer, input, key, Vec::new());
@@ -79,13 +79,23 @@ impl AdvanceState<'_> {
         }
     }
 
-    fn lease(&mut self, step: u32, task: &Task, offer: Offer, input: Bytes, key: String, seen: Vec<Seen>) {
+    fn lease(&mut self, step: u32, task: &TaskBody, offer: Offer, input: Bytes, key: String, seen: Vec<Seen>) {
         let Offer { worker, lease, offer_id, slot, key_slot } = offer;
         let lease = task.heartbeat.map_or(lease, |limit| limit.min(lease));
         let attempt = self.run.step(step).attempt + 1;
         let epoch = self.context.epoch;
-        let (holder, of) = (worker.clone(), key.clone());
-        self.emit(Event::Leased { step, attempt, worker: holder, lease, seen, key: of, epoch, slot, key_slot });
+        let leased = Event::Leased {
+            step,
+            attempt,
+            worker: worker.clone(),
+            lease,
+            seen,
+            key: key.clone(),
+            epoch,
+            slot,
+            key_slot,
+        };
+        self.emit(leased);
         let assignment = Assignment {
             name: task.name.clone(),
             key,
@@ -99,14 +109,14 @@ impl AdvanceState<'_> {
         self.out.effects.push(Effect::LeaseTask { step, attempt, fence, offer_id, task });
     }
 
-    /// What the worker is given.
-    fn fill(&self, task: &Task) -> Result<Bytes, Stop> {
+    /// The input that the worker gets.
+    fn task_input(&self, task: &TaskBody) -> Result<Bytes, Stop> {
         let Some(input) = &task.input else { return self.trigger_body() };
         Ok(template::render(input, &self.view())?.to_string().into())
     }
 
-    /// What the task shares limits with.
-    fn key(&self, task: &Task) -> Result<String, Stop> {
+    /// The concurrency key of the task.
+    fn task_key(&self, task: &TaskBody) -> Result<String, Stop> {
         match task.key.is_empty() {
             true => Ok(self.run.state.origin.key.clone()),
             false => Ok(template::render_text(&task.key, &self.view())?),
@@ -116,8 +126,8 @@ impl AdvanceState<'_> {
     fn trigger_body(&self) -> Result<Bytes, Stop> {
         let body = &self.run.state.origin.body;
         let is_fresh = body.stored.is_some_and(|number| self.fresh.contains_key(&number));
-        let at_hand = if is_fresh { &self.fresh } else { self.context.payloads };
-        let bytes = body.bytes(at_hand).map_err(Stop::Missing)?;
+        let payloads = if is_fresh { &self.fresh } else { self.context.payloads };
+        let bytes = body.bytes(payloads).map_err(Stop::Missing)?;
         match body.text {
             true => Ok(Value::String(String::from_utf8_lossy(bytes).into_owned()).to_string().into()),
             false => Ok(bytes.clone()),
@@ -125,7 +135,7 @@ impl AdvanceState<'_> {
     }
 
     pub(super) fn heartbeat(&mut self, step: u32, fence: u64, progress: Option<Payload>) -> Answer {
-        let answer = self.holds(step, fence, planted_bugs::is(Bug::HeartbeatById));
+        let answer = self.check_fence(step, fence, planted_bugs::is(Bug::HeartbeatById));
         if answer != Answer::Applied {
             return answer;
         }
@@ -136,12 +146,13 @@ impl AdvanceState<'_> {
             }
             self.emit(Event::Progress { step, attempt, progress });
         }
-        self.hear(step, attempt);
+        self.adopt_lease(step, attempt);
         answer
     }
 
-    /// Whoever hears of the worker counts the time: another node that had the lease so far finds it gone.
-    fn hear(&mut self, step: u32, attempt: u32) {
+    /// The node that receives a worker's heartbeats tracks its lease. When another node tracked it so far, the
+    /// event takes the lease over.
+    fn adopt_lease(&mut self, step: u32, attempt: u32) {
         let epoch = self.context.epoch;
         if matches!(self.run.step(step).phase, Phase::Leased { epoch: through, .. } if through != epoch) {
             self.emit(Event::Kept { step, attempt, epoch });
@@ -149,8 +160,8 @@ impl AdvanceState<'_> {
         }
     }
 
-    pub(super) fn log(&mut self, step: u32, fence: u64, lines: Vec<Line>) -> Answer {
-        let answer = self.holds(step, fence, false);
+    pub(super) fn log(&mut self, step: u32, fence: u64, lines: Vec<LogLine>) -> Answer {
+        let answer = self.check_fence(step, fence, false);
         if answer != Answer::Applied {
             return answer;
         }
@@ -162,19 +173,19 @@ impl AdvanceState<'_> {
         self.applied(Event::Logged { step, attempt, lines })
     }
 
-    /// Has the holder of `fence` the step?
-    fn holds(&self, step: u32, fence: u64, anyhow: bool) -> Answer {
+    /// `Applied` when `fence` is the fence of the step's current lease.
+    fn check_fence(&self, step: u32, fence: u64, ignore_fence: bool) -> Answer {
         let Some(state) = self.run.state.steps.get(step as usize) else { return Answer::Unknown };
         match state.phase {
-            Phase::Leased { fence: current, .. } if current == fence || anyhow => Answer::Applied,
+            Phase::Leased { fence: current, .. } if current == fence || ignore_fence => Answer::Applied,
             _ if self.run.is_terminal() && state.fence == fence => Answer::Ended(self.run.status()),
             _ => Answer::Stale,
         }
     }
 
-    /// What the holder of `fence` said and that counted, said again, is answered again. After the end of the run
-    /// only whoever had the step then is heard at all.
-    pub(super) fn said_before(&self, step: u32, fence: u64, digest: u64) -> Option<Answer> {
+    /// The answer to a report that repeats or contradicts an earlier one. `None` when the report must be judged.
+    /// After the run has ended, only the worker that held the step at the end gets more than `Stale`.
+    pub(super) fn answer_to_repeat(&self, step: u32, fence: u64, digest: u64) -> Option<Answer> {
         let state = self.run.step(step);
         if self.plan.node(step).task().is_none() || planted_bugs::is(Bug::FenceDropped) {
             return None;
@@ -185,12 +196,13 @@ impl AdvanceState<'_> {
         match state.digest {
             0 if self.run.is_terminal() && state.status() != StepStatus::Cancelled => Some(Answer::Stale),
             0 => None,
-            said if said == digest => Some(Answer::Repeated),
+            earlier if earlier == digest => Some(Answer::Repeated),
             _ => Some(Answer::Stale),
         }
     }
 
-    /// A worker was silent until its lease ended. That is charged, and three of them are enough.
+    /// A worker was silent until its lease ended. The attempt is charged, and after [`DEATHS_MAX`] such attempts
+    /// the step fails.
     pub(super) fn lease_lost(&mut self, step: u32, is_current: bool) -> Answer {
         if !is_current || self.run.is_terminal() {
             return Answer::Stale;
@@ -199,7 +211,7 @@ impl AdvanceState<'_> {
         let (attempt, deaths) = (state.attempt, state.deaths + 1);
         let policy = &self.plan.node(step).retry;
         let failure = Failure::new("lease_lost", "its worker was silent until the lease ended");
-        let again = Again { died: true, ..Default::default() };
+        let again = NextAttempt { died: true, ..Default::default() };
         let failure = match (policy.never, deaths >= DEATHS_MAX) {
             (true, _) => {
                 let message = "its worker was silent until the lease ended, and it may be tried only once";
@@ -213,24 +225,24 @@ impl AdvanceState<'_> {
         Answer::Applied
     }
 
-    /// An attempt took longer than it may.
-    pub(super) fn overrun(&mut self, step: u32, fence: u64) {
-        self.call_off(step, fence);
+    /// An attempt exceeded its time limit.
+    pub(super) fn attempt_timed_out(&mut self, step: u32, fence: u64) {
+        self.abort_attempt(step, fence);
         let failure = Failure::new("timeout", "the attempt took longer than its limit");
-        if !self.retry(step, failure.clone(), Again::default()) {
-            self.time_out(step, failure);
+        if !self.retry(step, failure.clone(), NextAttempt::default()) {
+            self.emit_timed_out(step, failure);
         }
     }
 
-    /// A limit that no further attempt can keep.
-    pub(super) fn give_up(&mut self, step: u32, code: &str, message: &str) {
+    /// Ends the step because of a time limit that no further attempt can meet.
+    pub(super) fn end_timed_out(&mut self, step: u32, code: &str, message: &str) {
         if let Phase::Leased { fence, .. } = self.run.step(step).phase {
-            self.call_off(step, fence);
+            self.abort_attempt(step, fence);
         }
-        self.time_out(step, Failure::new(code, message));
+        self.emit_timed_out(step, Failure::new(code, message));
     }
 
-    fn time_out(&mut self, step: u32, failure: Failure) {
+    fn emit_timed_out(&mut self, step: u32, failure: Failure) {
         let state = self.run.step(step);
         let (attempt, took) = (state.attempt, state.ready_at.map_or(Span::default(), |at| self.context.now.since(at)));
         self.emit(Event::TimedOut { step, attempt, failure, took });
@@ -238,7 +250,7 @@ impl AdvanceState<'_> {
 }
 
 impl TaskResult {
-    /// A worker would rather do it later.
+    /// The worker asked to retry the task later.
     pub fn snoozed(until: Timestamp) -> TaskResult {
         TaskResult::Blocked { until, failure: Failure::new("snoozed", "the worker asked to try it later") }
     }

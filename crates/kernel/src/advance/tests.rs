@@ -1,6 +1,6 @@
-//! The rules as tables. One harness drives a plan the way an engine would and checks after every
-//! advance what must hold after every advance: the run equals the fold of its records, its index is
-//! true, advancing again changes nothing, and the effects posted exactly what may be claimed.
+//! The rules as tables. One harness advances a run the way the engine does. After every advance it checks the
+//! invariants: the run equals the fold of its records, its index matches its state, advancing again changes nothing,
+//! and the enqueued tasks are exactly the claimable ones.
 
 mod holding;
 mod tasks;
@@ -91,7 +91,7 @@ fn body_of(kind: &str, resolve: &mut path::Resolve<'_>) -> Body {
         ("wait", _) => Body::Webhook { timeout: None },
         ("set", text) => Body::Set { values: Some(Template::from_parts(parts(text))) },
         ("task", input) => Body::Task {
-            task: Box::new(Task {
+            task: Box::new(TaskBody {
                 name: "work.v1".into(),
                 input: (!input.is_empty()).then(|| Template::from_parts(parts(input))),
                 ..Default::default()
@@ -103,7 +103,7 @@ fn body_of(kind: &str, resolve: &mut path::Resolve<'_>) -> Body {
 }
 use template::Template;
 
-/// A run driven by hand.
+/// One run and the effects that it caused.
 struct Story {
     id: RunId,
     plan: Plan,
@@ -120,16 +120,16 @@ struct Story {
     missing: Vec<u32>,
     /// Workers that wait for a task, one offer each.
     offers: RefCell<Vec<Offer>>,
-    /// What they were offered: type, key and priority.
+    /// The tasks for which a waiting worker was looked up: type, key and priority.
     wanted: RefCell<Vec<(String, String, u32)>>,
-    /// Steps a worker may claim, as the effects say.
-    posted: BTreeSet<u32>,
-    /// Who has what: the fence of each lease, as the effects say.
-    held: BTreeMap<u32, u64>,
-    grants: Vec<Granted>,
+    /// Steps that a worker may claim, according to the effects.
+    enqueued: BTreeSet<u32>,
+    /// The fence of each leased step, according to the effects.
+    leases: BTreeMap<u32, u64>,
+    assignments: Vec<Granted>,
 }
 
-/// An effect that gave a step to a worker.
+/// An effect that leased a step to a worker.
 #[derive(Clone, Debug)]
 struct Granted {
     key: String,
@@ -153,10 +153,10 @@ impl Story {
 
     fn begin(text: &str, body: Value, admission: Admission) -> Story {
         let origin = Origin { body: Payload::json(body.to_string()), ..Default::default() };
-        Story::tell(plan_of(text), origin, admission, Vec::new())
+        Story::start(plan_of(text), origin, admission, Vec::new())
     }
 
-    fn tell(plan: Plan, origin: Origin, admission: Admission, offers: Vec<Offer>) -> Story {
+    fn start(plan: Plan, origin: Origin, admission: Admission, offers: Vec<Offer>) -> Story {
         let mut story = Story {
             id: RunId([9; 16]),
             plan,
@@ -173,9 +173,9 @@ impl Story {
             missing: Vec::new(),
             offers: RefCell::new(offers),
             wanted: RefCell::default(),
-            posted: BTreeSet::new(),
-            held: BTreeMap::new(),
-            grants: Vec::new(),
+            enqueued: BTreeSet::new(),
+            leases: BTreeMap::new(),
+            assignments: Vec::new(),
         };
         assert_eq!(story.give(Input::Start(Box::new(origin), admission)), Answer::Applied);
         story
@@ -187,7 +187,7 @@ impl Story {
 
     fn give_all(&mut self, inputs: Vec<Input>) -> Vec<Answer> {
         let wait_url = |key: &str| format!("http://h/wh/{key}");
-        let offer = |wanted: Wanted<'_>| {
+        let offer = |wanted: OfferedTask<'_>| {
             self.wanted.borrow_mut().push((wanted.name.to_owned(), wanted.key.to_owned(), wanted.priority));
             let mut offers = self.offers.borrow_mut();
             (!offers.is_empty()).then(|| offers.remove(0))
@@ -220,7 +220,7 @@ impl Story {
         assert!(self.run.index_is_true(&self.plan));
         let again = advance(&self.plan, &mut self.run.clone(), vec![Input::Wake], &context(&self.resident, &|_| None));
         assert_eq!(again.record, None, "i10: advancing again changes nothing");
-        assert!(again.effects.is_empty(), "nor does anything");
+        assert!(again.effects.is_empty(), "and has no effects");
         self.missing = advanced.missing;
         for effect in advanced.effects {
             match effect {
@@ -236,22 +236,22 @@ impl Story {
                 }
                 Effect::LeaseTask { step, attempt, fence, offer_id, task } => {
                     let key = self.plan.node(step).key.clone();
-                    assert_eq!(self.held.insert(step, fence), None, "nobody else has `{key}`");
-                    self.grants.push(Granted { key, attempt, offer_id, task: *task });
+                    assert_eq!(self.leases.insert(step, fence), None, "no other worker has `{key}`");
+                    self.assignments.push(Granted { key, attempt, offer_id, task: *task });
                 }
                 Effect::LeaseEnded { step, fence } => {
-                    // One that began in the same advance was never granted.
-                    assert!(self.held.remove(&step).is_none_or(|held| held == fence));
+                    // A lease that began in the same advance never reached the worker.
+                    assert!(self.leases.remove(&step).is_none_or(|current| current == fence));
                 }
                 Effect::AdoptLease => {}
-                Effect::Enqueue { step } => assert!(self.posted.insert(step), "posted twice"),
-                Effect::Dequeue { step } => assert!(self.posted.remove(&step), "it was not posted"),
+                Effect::Enqueue { step } => assert!(self.enqueued.insert(step), "enqueued twice"),
+                Effect::Dequeue { step } => assert!(self.enqueued.remove(&step), "it was not enqueued"),
             }
         }
         let claimable: BTreeSet<u32> = self.run.claimable(&self.plan).collect();
-        assert_eq!(self.posted, claimable, "what was posted is what may be claimed");
+        assert_eq!(self.enqueued, claimable, "the enqueued steps are the claimable ones");
         let leased: BTreeMap<u32, u64> = self.run.leased().map(|lease| (lease.step, lease.fence)).collect();
-        assert_eq!(self.held, leased, "what was granted is what is leased");
+        assert_eq!(self.leases, leased, "the leases of the effects are those of the run");
         advanced.answers
     }
 
@@ -260,7 +260,7 @@ impl Story {
         Input::Finished { step, fence, result, digest: 0 }
     }
 
-    /// `"a=200 b=503"`: answers in one advance each; `!` in front of a step's answer joins it to the next.
+    /// `"a=200 b=503"`: the responses of steps, each in an advance of its own.
     fn answers(&mut self, text: &str) -> &mut Self {
         for word in text.split_whitespace() {
             let (key, status) = word.split_once('=').expect(word);
@@ -302,7 +302,7 @@ impl Story {
         self
     }
 
-    /// Lets every retry come due until none is left, answering each attempt with `status`.
+    /// Answers every attempt with `status` until no retry is left.
     fn exhaust(&mut self, key: &str, status: &str) -> &mut Self {
         self.answers(&format!("{key}={status}"));
         while self.run.step(self.plan.step(key).unwrap()).status() == StepStatus::Retrying {
@@ -313,7 +313,7 @@ impl Story {
         self
     }
 
-    fn shows(&self) -> String {
+    fn statuses(&self) -> String {
         let step = |(i, n): (usize, &Node)| format!("{}={} ", n.key, self.run.step(i as u32).status());
         let steps: String = self.plan.nodes().iter().enumerate().map(step).collect();
         format!("{steps}run={}", self.run.status())
@@ -337,18 +337,18 @@ fn response(status: u16, body: Value) -> TaskResult {
 #[test]
 fn r17_r24_roots_start_together_and_a_join_starts_once() {
     let mut story = Story::of("a; b; c: a, b");
-    assert_eq!(story.shows(), "a=running b=running c=pending run=running");
+    assert_eq!(story.statuses(), "a=running b=running c=pending run=running");
     let both = vec![story.result("a", response(200, json!(1))), story.result("b", response(200, json!(1)))];
     story.give_all(both);
     assert_eq!(story.sent.iter().filter(|(k, ..)| k == "c").count(), 1);
-    assert_eq!(story.answers("c=200").shows(), "a=success b=success c=success run=completed");
+    assert_eq!(story.answers("c=200").statuses(), "a=success b=success c=success run=completed");
 }
 
 /// The cascade rule: how the need ended × whether the step has an `if`.
 #[test]
 fn r18_r19_r20_the_cascade_rule() {
     let endings: [(&str, &[(&str, &str)]); 6] = [
-        // how `a` ends, then for `b` with these conditions: what becomes of it and of the run
+        // how `a` ends; then, for each condition of `b`, the status of `b` and of the run
         (
             "success",
             &[
@@ -418,7 +418,7 @@ fn r18_r19_r20_the_cascade_rule() {
             if story.executing.contains_key("b") {
                 story.answers("b=200");
             }
-            assert_eq!(story.shows(), format!("a={ending} b={expected}"), "a {ending}, b if `{condition}`");
+            assert_eq!(story.statuses(), format!("a={ending} b={expected}"), "a {ending}, b if `{condition}`");
         }
     }
 }
@@ -427,9 +427,9 @@ fn r18_r19_r20_the_cascade_rule() {
 fn r19_a_cascade_runs_through_and_resolves_no_templates() {
     let mut story = Story::of("a; b@http={{tasks.a.body.nope}}: a; c: b; d: c if tasks.c.status == 'skipped'");
     story.answers("a=404");
-    assert_eq!(story.shows(), "a=failed b=skipped c=skipped d=running run=running");
+    assert_eq!(story.statuses(), "a=failed b=skipped c=skipped d=running run=running");
     story.answers("d=200");
-    assert_eq!(story.run.status(), RunStatus::Failed, "`a` was handled by nobody and blocked `b`");
+    assert_eq!(story.run.status(), RunStatus::Failed, "no step handled the failure of `a`, and it blocked `b`");
 }
 
 #[test]
@@ -457,17 +457,18 @@ fn r28_r29_decision_2_when_a_run_has_failed() {
 fn r23_decision_6_retries_are_invisible_to_dependents_and_end() {
     let mut story = Story::of("a; b: a");
     story.answers("a=503");
-    assert_eq!(story.shows(), "a=retrying b=pending run=waiting");
+    assert_eq!(story.statuses(), "a=retrying b=pending run=waiting");
     assert!(story.after("9s").executing.len() == 1 && story.sent.len() == 1, "not before its time");
     story.after("1s").answers("a=reset").after("10s");
     assert_eq!(story.sent.iter().map(|(_, attempt, _)| *attempt).collect::<Vec<_>>(), [1, 2, 3]);
-    assert_eq!(story.answers("a=500").shows(), "a=failed b=skipped run=failed");
+    assert_eq!(story.answers("a=500").statuses(), "a=failed b=skipped run=failed");
     for status in ["400", "401", "404", "301", "badurl"] {
-        assert_eq!(Story::of("a").answers(&format!("a={status}")).shows(), "a=failed run=failed", "{status} is final");
+        let mut story = Story::of("a");
+        assert_eq!(story.answers(&format!("a={status}")).statuses(), "a=failed run=failed", "{status} is final");
     }
     for status in ["408", "425", "429", "500", "503", "599", "reset", "timeout"] {
         assert_eq!(
-            Story::of("a").answers(&format!("a={status}")).shows(),
+            Story::of("a").answers(&format!("a={status}")).statuses(),
             "a=retrying run=waiting",
             "{status} is tried again"
         );
@@ -492,25 +493,25 @@ fn decision_6_retry_after_is_honoured() {
 #[test]
 fn r31_a_sleep_ends_at_its_time_and_not_before() {
     let mut story = Story::of("nap@sleep=13d; b: nap");
-    assert_eq!(story.shows(), "nap=sleeping b=pending run=waiting");
+    assert_eq!(story.statuses(), "nap=sleeping b=pending run=waiting");
     assert_eq!(story.run.next_due(), Some(START.after(Span::from_days(13))));
     story.now = START.after(Span::from_days(13));
     story.now.0 -= 1;
     story.give(Input::Wake);
-    assert_eq!(story.shows(), "nap=sleeping b=pending run=waiting");
+    assert_eq!(story.statuses(), "nap=sleeping b=pending run=waiting");
     story.now.0 += 1;
     story.give(Input::Wake);
-    assert_eq!(story.shows(), "nap=success b=running run=running");
-    assert_eq!(Story::of("nap@sleep=0s; b: nap").shows(), "nap=success b=running run=running");
+    assert_eq!(story.statuses(), "nap=success b=running run=running");
+    assert_eq!(Story::of("nap@sleep=0s; b: nap").statuses(), "nap=success b=running run=running");
 }
 
 #[test]
 fn r33_decision_7_callbacks() {
     let mut story = Story::of("a; w@wait: a; b: w if tasks.w.body.status == 'paid'");
     story.answers("a=200");
-    assert_eq!(story.shows(), "a=success w=waiting b=pending run=waiting");
+    assert_eq!(story.statuses(), "a=success w=waiting b=pending run=waiting");
     assert_eq!(story.callback("w", r#"{"status":"paid"}"#), Answer::Applied);
-    assert_eq!(story.shows(), "a=success w=received b=running run=running");
+    assert_eq!(story.statuses(), "a=success w=received b=running run=running");
     assert_eq!(story.callback("w", r#"{"status":"paid"}"#), Answer::Repeated);
     assert_eq!(story.callback("w", r#"{"status":"open"}"#), Answer::Conflict);
     story.answers("b=200");
@@ -524,7 +525,7 @@ fn p13_an_early_callback_is_kept() {
     assert_eq!(story.callback("w", "hello"), Answer::Applied);
     assert_eq!(story.callback("w", "hello"), Answer::Repeated);
     assert_eq!(story.callback("w", "other"), Answer::Conflict);
-    assert_eq!(story.answers("a=200").shows(), "a=success w=received run=completed");
+    assert_eq!(story.answers("a=200").statuses(), "a=success w=received run=completed");
     assert_eq!(
         story.run.step(1).body().unwrap().value(&Payloads::new()),
         Ok(json!("hello")),
@@ -533,10 +534,10 @@ fn p13_an_early_callback_is_kept() {
 }
 
 #[test]
-fn r34_decision_7_a_wait_times_out_and_its_door_closes() {
+fn r34_decision_7_a_wait_that_timed_out_refuses_callbacks() {
     let mut story = Story::of("w@wait; h: w if tasks.w.status == 'timeout'");
     story.after("60s");
-    assert_eq!(story.shows(), "w=timeout h=running run=running");
+    assert_eq!(story.statuses(), "w=timeout h=running run=running");
     assert_eq!(story.callback("w", "{}"), Answer::Gone);
     let mut skipped = Story::of("a; w@wait: a if false");
     skipped.answers("a=200");
@@ -550,7 +551,7 @@ fn r34_decision_7_a_wait_times_out_and_its_door_closes() {
 fn r30_a_run_expires() {
     let mut story = Story::of("a; nap@sleep=40d; w@wait=forever; z: a");
     story.after("29d").after("1d");
-    assert_eq!(story.shows(), "a=cancelled nap=cancelled w=cancelled z=cancelled run=timeout");
+    assert_eq!(story.statuses(), "a=cancelled nap=cancelled w=cancelled z=cancelled run=timeout");
     assert_eq!(story.aborted, ["a"]);
     assert_eq!(story.run.next_due(), None);
 }
@@ -560,12 +561,12 @@ fn r16_p10_cancel_ends_everything_and_late_results_change_nothing() {
     let mut story = Story::of("a; nap@sleep; b: a");
     let late = story.result("a", response(200, json!(1)));
     assert_eq!(story.cancel(), Answer::Applied);
-    assert_eq!(story.shows(), "a=cancelled nap=cancelled b=cancelled run=cancelled");
+    assert_eq!(story.statuses(), "a=cancelled nap=cancelled b=cancelled run=cancelled");
     assert_eq!(story.aborted, ["a"]);
     assert_eq!(story.cancel(), Answer::Repeated);
     assert_eq!(story.give(late.clone()), Answer::Ended(RunStatus::Cancelled));
     assert_eq!(story.give(late), Answer::Ended(RunStatus::Cancelled));
-    assert_eq!(story.shows(), "a=cancelled nap=cancelled b=cancelled run=cancelled");
+    assert_eq!(story.statuses(), "a=cancelled nap=cancelled b=cancelled run=cancelled");
     assert_eq!(story.events().iter().filter(|e| *e == "late_result a").count(), 1);
     let mut done = Story::of("a");
     assert_eq!(done.answers("a=200").cancel(), Answer::Ended(RunStatus::Completed));
@@ -577,8 +578,8 @@ fn p8_only_the_current_fence_counts() {
     let stale = story.result("a", response(200, json!(1)));
     story.answers("a=503").after("10s");
     assert_eq!(story.give(stale.clone()), Answer::Stale);
-    assert_eq!(story.shows(), "a=running run=running");
-    assert_eq!(story.answers("a=200").shows(), "a=success run=completed");
+    assert_eq!(story.statuses(), "a=running run=running");
+    assert_eq!(story.answers("a=200").statuses(), "a=success run=completed");
     let nowhere = Input::Finished { step: 99, fence: 1, result: response(200, json!(1)), digest: 0 };
     assert_eq!(story.give(nowhere), Answer::Unknown);
 }
@@ -593,7 +594,7 @@ fn p2_p9_a_lost_attempt_is_tried_again_without_being_charged() {
         let (step, fence, before) = running[0];
         assert_eq!(before, epoch - 1);
         assert_eq!(story.give(Input::Lost { step, fence }), Answer::Applied);
-        assert_eq!(story.shows(), "a=running run=running", "at once");
+        assert_eq!(story.statuses(), "a=running run=running", "at once");
         assert_eq!(story.give(Input::Lost { step, fence }), Answer::Stale);
     }
     let attempts: Vec<u32> = story.sent.iter().map(|(_, attempt, _)| *attempt).collect();
@@ -602,7 +603,7 @@ fn p2_p9_a_lost_attempt_is_tried_again_without_being_charged() {
 }
 
 #[test]
-fn decision_6_an_attempt_that_was_held_back_is_not_charged() {
+fn decision_6_a_blocked_attempt_is_not_charged() {
     let mut story = Story::of("a; b@once: a");
     let blocked = |story: &Story, after: i64| TaskResult::Blocked {
         until: Timestamp(story.now.0 + after),
@@ -611,7 +612,7 @@ fn decision_6_an_attempt_that_was_held_back_is_not_charged() {
     for _ in 0..10 {
         let input = story.result("a", blocked(&story, 5_000_000));
         assert_eq!(story.give(input), Answer::Applied);
-        assert_eq!(story.shows(), "a=retrying b=pending run=waiting");
+        assert_eq!(story.statuses(), "a=retrying b=pending run=waiting");
         assert_eq!(story.run.next_due(), Some(story.now.after(Span::from_secs(5))));
         assert_eq!(story.run.step(0).failure.as_ref().unwrap().code, "host_backoff");
         assert_eq!(story.run.step(0).charged, 0);
@@ -621,11 +622,11 @@ fn decision_6_an_attempt_that_was_held_back_is_not_charged() {
     story.answers("a=503");
     assert_eq!(story.run.next_due(), first.map(|delay| story.now.after(delay)), "delays count what was charged");
     story.after("10s").answers("a=200");
-    // At most once still has its one time; and a moment that has passed is now.
+    // A step that may be attempted only once still has its attempt, and a time in the past means now.
     let input = story.result("b", blocked(&story, -1));
     story.give(input);
-    assert_eq!(story.shows(), "a=success b=running run=running");
-    assert_eq!(story.answers("b=done").shows(), "a=success b=success run=completed");
+    assert_eq!(story.statuses(), "a=success b=running run=running");
+    assert_eq!(story.answers("b=done").statuses(), "a=success b=success run=completed");
 }
 
 #[test]
@@ -633,15 +634,15 @@ fn p2_retry_never_ends_as_outcome_unknown() {
     let mut story = Story::of("a@once; h: a if tasks.a.error.code == 'outcome_unknown'");
     let (step, fence, _) = story.run.running()[0];
     story.give(Input::Lost { step, fence });
-    assert_eq!(story.shows(), "a=failed h=running run=running");
+    assert_eq!(story.statuses(), "a=failed h=running run=running");
 }
 
 #[test]
 fn r40_r43_templates_are_filled_after_the_condition_and_strictly() {
     let story = Story::of("a@http={{trigger.body.nope}} if false");
-    assert_eq!(story.shows(), "a=skipped run=completed");
+    assert_eq!(story.statuses(), "a=skipped run=completed");
     let story = Story::of("a@http={{trigger.body.nope}}");
-    assert_eq!(story.shows(), "a=template_error run=failed");
+    assert_eq!(story.statuses(), "a=template_error run=failed");
     assert!(story.sent.is_empty(), "nothing is sent");
     assert_eq!(story.run.step(0).failure.as_ref().unwrap().message, "Failed to resolve {{trigger.body.nope}}");
     let mut story = Story::of("a; b@http={{tasks.a.body}}: a");
@@ -664,7 +665,7 @@ fn r41_r46_a_truncated_body_is_an_error_when_referenced() {
     let result = TaskResult::Response { status: 200, headers: Vec::new(), body, retry_after: None, took: Span(1) };
     let input = story.result("a", result);
     story.give(input);
-    assert_eq!(story.shows(), "a=success b=template_error c=template_error run=completed");
+    assert_eq!(story.statuses(), "a=success b=template_error c=template_error run=completed");
     let text = "Cannot read 'body.amount' because the response from 'a' exceeded the 256KB limit and was truncated";
     assert_eq!(story.run.step(1).failure.as_ref().unwrap().message, text);
 }
@@ -674,12 +675,12 @@ fn pure_steps_settle_in_the_record_that_decides_them() {
     let mut story = Story::of("a; s@set={{tasks.a.body.n}}: a; t@set={{tasks.s.body}}: s; b@http={{tasks.t.body}}: t");
     let before = story.journal.len();
     story.answers("a=200");
-    assert_eq!(story.shows(), "a=success s=success t=success b=running run=running");
+    assert_eq!(story.statuses(), "a=success s=success t=success b=running run=running");
     assert_eq!(story.journal.len(), before + 1, "one record");
 }
 
 #[test]
-fn a_large_payload_is_a_row_and_is_fetched_when_somebody_looks() {
+fn a_large_payload_is_a_row_and_is_fetched_when_a_path_reads_it() {
     let large = "x".repeat(INLINE_MAX + 1);
     let mut story = Story::with("a; nap@sleep: a; b@http={{tasks.a.body.big}}: nap", json!({ "large": large }));
     assert_eq!(story.payloads.len(), 1, "the trigger body");
@@ -687,19 +688,19 @@ fn a_large_payload_is_a_row_and_is_fetched_when_somebody_looks() {
     story.give(input);
     assert!(story.run.snapshot().len() < INLINE_MAX, "it left the state");
     story.after("60s");
-    assert_eq!(story.shows(), "a=success nap=success b=pending run=running");
+    assert_eq!(story.statuses(), "a=success nap=success b=pending run=running");
     assert_eq!(story.missing, [2]);
     assert!(Run::load(&story.plan, None, &story.journal).unwrap().has_undecided(), "a restart finds it");
     story.resident = story.payloads.clone();
     story.give(Input::Wake);
-    assert_eq!(story.shows(), "a=success nap=success b=running run=running");
+    assert_eq!(story.statuses(), "a=success nap=success b=running run=running");
 }
 
 #[test]
 fn a_run_has_a_total_size() {
     let mut story = Story::of("a; b: a; w@wait");
     story.run.state.bytes = STATE_MAX - 3;
-    // the fold cannot know about a state edited by hand, so go around the harness
+    // The harness would compare the edited state with the journal, so this test calls `advance` directly.
     let wait_url = |_: &str| String::new();
     let none = Payloads::new();
     let context = Context {
@@ -719,9 +720,9 @@ fn a_run_has_a_total_size() {
 }
 
 #[test]
-fn p20_what_a_later_release_wrote_is_never_passed_over() {
+fn p20_data_of_a_later_release_is_never_ignored() {
     let story = Story::of("a@later; b: a");
-    assert_eq!(story.shows(), "a=pending b=pending run=waiting");
+    assert_eq!(story.statuses(), "a=pending b=pending run=waiting");
     let record = Record {
         at: START,
         first: 1,
@@ -734,7 +735,7 @@ fn p20_what_a_later_release_wrote_is_never_passed_over() {
 }
 
 #[test]
-fn decision_4_what_a_condition_saw_is_recorded() {
+fn decision_4_the_values_that_a_condition_read_are_recorded() {
     let mut story = Story::of("a; b: a if tasks.a.status_code >= 400 && trigger.body.id == 5");
     story.answers("a=200");
     let Some(crate::event::Because::Condition { seen }) = story.run.step(1).because.as_deref() else { panic!() };
@@ -745,7 +746,7 @@ fn decision_4_what_a_condition_saw_is_recorded() {
 }
 
 #[test]
-fn the_history_reads_like_the_story() {
+fn the_history_lists_every_event_in_order() {
     let mut story = Story::of("a; nap@sleep: a");
     story.answers("a=503").after("10s").answers("a=200").after("60s");
     assert_eq!(
@@ -778,11 +779,11 @@ fn a_thousand_parents_settle_in_few_records() {
 }
 
 #[test]
-fn inputs_before_the_run_exists_find_nothing() {
+fn inputs_before_the_run_exists_are_unknown() {
     let plan = plan_of("a");
     let wait_url = |_: &str| String::new();
     let none = Payloads::new();
-    let (run, offer) = (RunId([9; 16]), |_: Wanted<'_>| None);
+    let (run, offer) = (RunId([9; 16]), |_: OfferedTask<'_>| None);
     let context =
         Context { run, now: START, epoch: 1, is_draining: false, wait_url: &wait_url, payloads: &none, offer: &offer };
     let mut run = Run::default();
@@ -797,13 +798,13 @@ fn inputs_before_the_run_exists_find_nothing() {
 }
 
 #[test]
-fn a_retry_that_waits_for_a_payload_holds_up_no_other_timer() {
+fn a_retry_that_waits_for_a_payload_does_not_delay_other_timers() {
     let mut story =
         Story::with("a@http={{trigger.body.id}}; w@wait", json!({ "id": 5, "pad": "x".repeat(INLINE_MAX) }));
     let (step, fence) = story.executing["a"];
     story.give(Input::Lost { step, fence });
-    assert_eq!(story.shows(), "a=retrying w=waiting run=running");
-    assert_eq!(story.after("60s").shows(), "a=retrying w=timeout run=running");
+    assert_eq!(story.statuses(), "a=retrying w=waiting run=running");
+    assert_eq!(story.after("60s").statuses(), "a=retrying w=timeout run=running");
     assert_eq!(story.missing, [1]);
-    assert_eq!(story.after("30d").shows(), "a=cancelled w=timeout run=timeout");
+    assert_eq!(story.after("30d").statuses(), "a=cancelled w=timeout run=timeout");
 }

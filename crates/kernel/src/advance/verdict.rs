@@ -1,7 +1,9 @@
-//! How a run ends once every step has settled. For graphs: a failure is *handled* when a step with a
-//! condition that needs it ran; the run fails when an unhandled failure blocked a dependent, or when
-//! something failed and nothing succeeded. A chain of skipped steps always begins with one that was
-//! skipped because of the failure itself, so looking at direct dependents is enough.
+//! How a run ends once every step has settled: `completed` or `failed`.
+//!
+//! In a graph, a failure is *handled* when a step ran that needs the failed step and has a condition. The run fails
+//! when an unhandled failure blocked a dependent, or when a step failed and none succeeded. A chain of skipped steps
+//! always begins with a step that was skipped because of the failure itself, so checking direct dependents is
+//! enough.
 
 use crate::event::{Because, Event, Failure};
 use crate::plan::{Plan, Verdict};
@@ -41,7 +43,7 @@ fn is_handled(plan: &Plan, run: &Run, failed: u32) -> bool {
 }
 
 fn blocks(plan: &Plan, run: &Run, failed: u32) -> bool {
-    let blames =
+    let was_blocked =
         |d: &u32| matches!(run.step(*d).because.as_deref(), Some(Because::Needs { steps }) if steps.contains(&failed));
-    plan.dependents(failed).iter().any(blames)
+    plan.dependents(failed).iter().any(was_blocked)
 }

@@ -1,4 +1,4 @@
-//! A run as conditions and templates see it.
+//! The values of a run that conditions and templates can read.
 
 use super::Context;
 use crate::event::{Origin, Pair};
@@ -14,7 +14,7 @@ pub struct View<'a> {
     pub plan: &'a Plan,
     pub run: &'a Run,
     pub context: &'a Context<'a>,
-    /// Payloads that arrived in the advance that is under way.
+    /// Payloads that arrived in the current advance.
     pub fresh: Option<&'a Payloads>,
 }
 
@@ -23,7 +23,7 @@ impl Scope for View<'_> {
         let value = match path.root {
             Root::TriggerBody => take(self.value(&self.run.state.origin.body)?, &path.keys),
             Root::TriggerHeaders => header(&self.run.state.origin.headers, &path.keys),
-            Root::TriggerScheduledFor => moment(&self.run.state.origin),
+            Root::TriggerScheduledFor => fire_time(&self.run.state.origin),
             Root::WaitUrl => Some(Value::String((self.context.wait_url)(&self.plan.node(path.node).key))),
             Root::Task => self.task(path)?,
         };
@@ -31,15 +31,15 @@ impl Scope for View<'_> {
     }
 }
 
-/// What can be seen before there is a run: what the trigger brought.
-pub struct Given<'a>(pub &'a Origin);
+/// The values that exist before the run does: the body and headers of the trigger.
+pub struct TriggerScope<'a>(pub &'a Origin);
 
-impl Scope for Given<'_> {
+impl Scope for TriggerScope<'_> {
     fn get(&self, path: &Ref) -> Result<Option<Cow<'_, Value>>, Unresolved> {
         let value = match path.root {
             Root::TriggerBody => take(self.0.body.value(&Payloads::new()).map_err(Unresolved::Stored)?, &path.keys),
             Root::TriggerHeaders => header(&self.0.headers, &path.keys),
-            Root::TriggerScheduledFor => moment(self.0),
+            Root::TriggerScheduledFor => fire_time(self.0),
             Root::WaitUrl | Root::Task => None,
         };
         Ok(value.map(Cow::Owned))
@@ -75,7 +75,7 @@ impl View<'_> {
     }
 }
 
-/// Follows `keys` into a value, taking it apart instead of copying it.
+/// Follows `keys` into a value. Moves parts out instead of copying them.
 fn take(mut value: Value, keys: &[String]) -> Option<Value> {
     for key in keys {
         value = match value {
@@ -90,12 +90,12 @@ fn take(mut value: Value, keys: &[String]) -> Option<Value> {
     Some(value)
 }
 
-/// The moment a schedule meant; nothing for a run that no schedule started.
-fn moment(origin: &Origin) -> Option<Value> {
+/// The fire time of the schedule that started the run, if a schedule did.
+fn fire_time(origin: &Origin) -> Option<Value> {
     origin.nominal.map(|at| json!(at.to_string()))
 }
 
-/// All headers, or one by its name in any case.
+/// All headers, or the header with this name, ignoring case.
 fn header(headers: &[Pair], keys: &[String]) -> Option<Value> {
     match keys {
         [] => Some(Value::Object(headers.iter().map(|h| (h.name.clone(), json!(h.value))).collect::<Map<_, _>>())),

@@ -1,4 +1,4 @@
-//! Table A.2 and what goes beyond it.
+//! The cases of table A.2, and more.
 
 use super::*;
 use crate::scope::tests::{fixture, resolve};
@@ -31,7 +31,7 @@ fn a2_r44_r45_conditions() {
         ("tasks.a.status_code == 200 && tasks.a.body.n > 6", true),
         ("(tasks.a.body.n == 7)", true),
         ("200 == tasks.a.status_code", true),
-        // beyond the table
+        // not in the table
         ("tasks.a.body.list[0].k == 1", true),
         ("tasks.a.body.list.0.k == 1", true),
         ("tasks.a.body.list[3].k == null", true),
@@ -59,7 +59,7 @@ fn a2_r44_r45_conditions() {
 }
 
 #[test]
-fn a2_what_is_not_an_expression_is_refused() {
+fn a2_invalid_expressions_are_refused() {
     for text in [
         "",
         "tasks.a.status_code == ",
@@ -86,13 +86,13 @@ fn a2_what_is_not_an_expression_is_refused() {
 }
 
 #[test]
-fn all_unknown_steps_are_reported_and_placed() {
+fn all_unknown_steps_are_reported_with_their_positions() {
     let problems = parse("tasks.nope.status == 'x' && tasks.neither.status", &mut resolve).unwrap_err();
     assert_eq!(problems.iter().map(|p| p.at).collect::<Vec<_>>(), [6, 34]);
 }
 
 #[test]
-fn what_was_seen_is_kept_once_and_cut() {
+fn values_read_are_recorded_once_and_truncated() {
     let expr = parse("tasks.a.body.n > 6 && tasks.a.body.n < 9 && trigger.body.long != ''", &mut resolve).unwrap();
     let mut seen = Vec::new();
     assert!(truth(&expr, &fixture(), &mut seen).unwrap());

@@ -1,15 +1,15 @@
-//! Stored formats are forever: today's code must read what every earlier release wrote.
+//! Stored formats: every release must read what every earlier release wrote.
 //!
-//! Each golden file holds the hex of one stored value. A file is never changed once released; when a
-//! format grows, add a new one beside it (`UPDATE_GOLDEN=1` writes files that are missing, and only
-//! those). What the current code writes must equal the newest file of each kind.
+//! Each golden file holds one stored value in hex. A released file never changes. When a format grows, add a new file
+//! (`UPDATE_GOLDEN=1` writes only the files that are missing). The current code must write exactly what the golden
+//! files hold.
 
 use bytes::Bytes;
 use kernel::event::{
-    Because, Callback, ConcurrencyGroup, Failure, Line, OnConflict, Origin, Pair, Queue, Response, TriggerKind,
+    Because, Callback, ConcurrencyGroup, Failure, LogLine, OnConflict, Origin, Pair, Queue, Response, TriggerKind,
 };
 use kernel::expr::Seen;
-use kernel::plan::{Body, Concurrency, Form, Group, Layout, Level, Node, Notify, Occasion, Task, Verdict};
+use kernel::plan::{Body, Concurrency, Form, Group, Layout, Level, Node, Notify, Occasion, TaskBody, Verdict};
 use kernel::run::{Pause, Phase, State, Step};
 use kernel::template::{Part, Template};
 use kernel::wire::{self, Message};
@@ -30,7 +30,7 @@ fn unhex(text: &str) -> Vec<u8> {
     digits.chunks(2).map(|pair| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap()).collect()
 }
 
-/// Compares with the golden file and answers its bytes.
+/// Compares with the golden file and returns its bytes.
 fn check(name: &str, written: &[u8]) -> Vec<u8> {
     let path = golden(name);
     if !path.exists() && std::env::var_os("UPDATE_GOLDEN").is_some() {
@@ -65,7 +65,7 @@ fn callback() -> Callback {
     Callback { body, digest: Bytes::from_static(&[0xab; 32]), ..Default::default() }
 }
 
-/// One of each.
+/// One event of each type.
 fn every_event() -> Vec<Event> {
     let origin = Origin {
         workflow: WorkflowId([1; 16]),
@@ -181,7 +181,7 @@ fn i41_snapshots_of_release_0_1_are_read() {
     assert_eq!(wire::open::<State>(kernel::run::FORMAT, &bytes), Ok(state));
 }
 
-/// What a run can come from and stand under, since there are triggers, limits and notices.
+/// An origin with the fields for triggers, concurrency groups and notifications.
 fn origin_0_2() -> Origin {
     Origin {
         workflow: WorkflowId([1; 16]),
@@ -262,7 +262,7 @@ fn i41_plans_of_release_0_2_are_read() {
     assert_eq!(Plan::decode(&bytes).unwrap().layout(), &layout);
 }
 
-/// What a run can come from since there are tasks.
+/// An origin with the fields for tasks.
 fn origin_0_3() -> Origin {
     Origin {
         workflow_name: "billing.invoice.v1".into(),
@@ -279,7 +279,7 @@ fn origin_0_3() -> Origin {
 fn i41_records_of_release_0_3_are_read() {
     let (step, attempt, digest) = (4, 2, 0xfedc_ba98_7654_3210);
     let failure = Failure::new("lease_lost", "its worker was silent until the lease ended");
-    let line = Line { level: Level::Warning, message: "slow".into(), ..Default::default() };
+    let line = LogLine { level: Level::Warning, message: "slow".into(), ..Default::default() };
     let events = vec![
         Event::Created { origin: Box::new(origin_0_3()) },
         Event::Queued { reason: Queue::Later },
@@ -358,7 +358,7 @@ fn i41_snapshots_of_release_0_3_are_read() {
 
 #[test]
 fn i41_plans_of_release_0_3_are_read() {
-    let task = Task {
+    let task = TaskBody {
         name: "billing.invoice.v1".into(),
         input: Some(Template::literal(&serde_json::json!({ "id": 7 }))),
         queue: Some(Span::from_secs(60)),

@@ -4,7 +4,7 @@ use kernel::time::Span;
 
 const TASKS: &str = "tasks: {a: {noop: {}}}";
 
-/// The problems of a definition with these top-level lines and one good step, without their places.
+/// The problems of a definition with these top-level lines and one valid step, without their positions.
 fn problems(lines: &str) -> String {
     match compiled(&format!("{TASKS}\n{lines}")) {
         Ok(_) => "ok".to_owned(),
@@ -29,7 +29,7 @@ fn r9_a_definition_has_defaults() {
 }
 
 #[test]
-fn everything_that_describes_a_workflow_is_read() {
+fn descriptive_fields_are_read() {
     let source = "name: Order flow\nslug: order-flow\ndescription: d\ntags: [x, y]\nenabled: false\nversion: '7'\ntrigger: manual\n\
                   max_duration: 2h\non_failure: strict";
     let compiled = compiled(&format!("{source}\n{TASKS}")).unwrap();
@@ -43,7 +43,7 @@ fn everything_that_describes_a_workflow_is_read() {
 }
 
 #[test]
-fn t18_names_can_be_seen_and_have_a_limit() {
+fn t18_names_are_visible_and_have_a_limit() {
     let long = "é".repeat(80);
     for good in ["a", "Order flow №1", "日本", &long] {
         assert_eq!(problems(&format!("name: \"{good}\"")), "ok");
@@ -102,7 +102,7 @@ fn fields_are_checked_one_by_one() {
 }
 
 #[test]
-fn other_forms_are_known_but_not_built() {
+fn other_forms_are_refused() {
     for form in ["steps: [{type: log}]", "steps: {a: {task: x}}\ntransitions: []", "script: 'x'"] {
         let found = compiled(&format!("name: x\n{form}")).unwrap_err();
         assert!(found.lines().all(|l| l.contains(" unsupported_form ")), "{found}");
@@ -172,7 +172,7 @@ mod hash {
     const BASE: &str = r#"{"name": "x", "tasks": {"a": {"url": "https://h", "body": {"n": 1, "m": [true, null]}}, "b": {"sleep": 5}}}"#;
 
     #[test]
-    fn d9_spelling_does_not_change_the_hash() {
+    fn d9_formatting_does_not_change_the_hash() {
         for same in [
             r#"{"tasks":{"b":{"sleep":5},"a":{"body":{"m":[true,null],"n":1.0},"url":"https:\/\/h"}},"name":"x"}"#,
             "name: x\ntasks:\n  b: {sleep: 5}\n  a:\n    url: https://h\n    body:\n      n: 1\n      m: [true, ~]\n",
@@ -184,7 +184,7 @@ mod hash {
     }
 
     #[test]
-    fn d9_meaning_does() {
+    fn d9_meaning_changes_the_hash() {
         for (from, to) in [
             ("\"n\": 1", "\"n\": 2"),
             ("\"n\": 1", "\"n\": \"1\""),

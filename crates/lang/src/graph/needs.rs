@@ -1,33 +1,33 @@
-//! Who needs whom: names become indices, circles are found, ancestors worked out.
+//! The dependencies of steps: resolves names, finds cycles and computes ancestors.
 //!
-//! One walk finds the strongly connected components, and finds them needs first. A component with more
-//! than one member is a circle; going through the components in that order, the ancestors of a step are
-//! its needs and theirs. So a broken graph still has ancestors, and other checks can go on.
+//! One traversal finds the strongly connected components, each after the components it needs. A component with more
+//! than one member is a cycle. In that order, the ancestors of a step are its needs and their ancestors. So even a
+//! graph with cycles has ancestors, and the other checks can continue.
 
 use crate::codes;
 use crate::diagnostic::{Draft, Problems, grouped, quoted};
 use crate::fields;
-use crate::step::Step;
-use crate::tree::{Node, Value};
+use crate::step::ParsedStep;
+use crate::tree::{TreeNode, Value};
 use std::collections::BTreeMap;
 
 const NEEDS_MAX: usize = 1_000;
 const EDGES_MAX: usize = 10_000;
-/// A circle is spelt out up to this many steps.
+/// The most steps of a cycle to list in the message.
 const CYCLE_SHOWN_MAX: usize = 10;
 
 pub(super) struct Graph<'t> {
     pub index: BTreeMap<&'t str, u32>,
-    /// For each step its needs, in the order written.
+    /// The needs of each step, in the order written.
     needs: Vec<Vec<u32>>,
-    /// For each step, one bit for each of its ancestors.
+    /// The ancestors of each step, as a bit set.
     ancestors: Vec<Vec<u64>>,
-    /// Steps some of whose ancestors are unknown because a `needs` above them is broken.
+    /// Steps with unknown ancestors, because their `needs` or those of an ancestor are invalid.
     uncertain: Vec<bool>,
 }
 
 impl<'t> Graph<'t> {
-    pub fn read(steps: &[Step<'t>], problems: &mut Problems<'_>) -> Graph<'t> {
+    pub fn read(steps: &[ParsedStep<'t>], problems: &mut Problems<'_>) -> Graph<'t> {
         let index: BTreeMap<&str, u32> = steps.iter().enumerate().map(|(i, s)| (s.name, i as u32)).collect();
         let mut needs = vec![Vec::new(); steps.len()];
         let mut uncertain = vec![false; steps.len()];
@@ -46,7 +46,7 @@ impl<'t> Graph<'t> {
             }
         }
         let mut graph = Graph { index, needs, ancestors: Vec::new(), uncertain };
-        graph.close(steps, problems);
+        graph.find_ancestors(steps, problems);
         graph
     }
 
@@ -54,15 +54,15 @@ impl<'t> Graph<'t> {
         self.needs.get(step).map_or(&[], Vec::as_slice)
     }
 
-    /// Whether `ancestor` has settled whenever `step` starts. In doubt, yes: the broken `needs` that
-    /// makes it doubtful has been reported.
+    /// Whether `ancestor` has settled whenever `step` starts. Also true when that is unknown, because the invalid
+    /// `needs` that makes it unknown has been reported.
     pub fn is_ancestor(&self, ancestor: u32, step: usize) -> bool {
         let bits = self.ancestors.get(step).map_or(&[][..], Vec::as_slice);
         let bit = bits.get(ancestor as usize / 64).is_some_and(|word| word >> (ancestor % 64) & 1 == 1);
         bit || self.uncertain.get(step).copied().unwrap_or(true)
     }
 
-    fn close(&mut self, steps: &[Step<'_>], problems: &mut Problems<'_>) {
+    fn find_ancestors(&mut self, steps: &[ParsedStep<'_>], problems: &mut Problems<'_>) {
         let words = steps.len().div_ceil(64);
         self.ancestors = vec![Vec::new(); steps.len()];
         for component in components(&self.needs) {
@@ -89,10 +89,10 @@ impl<'t> Graph<'t> {
     }
 }
 
-/// The needs of one step that can be understood, and whether that is all of them.
+/// The valid needs of one step, and whether all of its needs are valid.
 fn read_needs(
-    step: &Step<'_>,
-    node: &Node,
+    step: &ParsedStep<'_>,
+    node: &TreeNode,
     index: &BTreeMap<&str, u32>,
     problems: &mut Problems<'_>,
 ) -> (Vec<u32>, bool) {
@@ -141,8 +141,8 @@ fn read_needs(
     (found, complete)
 }
 
-/// Strongly connected components, each after those it needs (Tarjan's walk with its own stack, so that
-/// a chain of two thousand steps needs no deep recursion).
+/// Strongly connected components, each after those it needs. (Tarjan's algorithm with an explicit stack, so that a
+/// chain of two thousand steps needs no deep recursion.)
 fn components(needs: &[Vec<u32>]) -> Vec<Vec<u32>> {
     const UNSEEN: usize = usize::MAX;
     let mut order = vec![UNSEEN; needs.len()];
@@ -197,8 +197,8 @@ fn components(needs: &[Vec<u32>]) -> Vec<Vec<u32>> {
     found
 }
 
-/// Reports one circle of a component, the shortest through its first step.
-fn report_cycle(component: &[u32], needs: &[Vec<u32>], steps: &[Step<'_>], problems: &mut Problems<'_>) {
+/// Reports one cycle of a component, the shortest through its first step.
+fn report_cycle(component: &[u32], needs: &[Vec<u32>], steps: &[ParsedStep<'_>], problems: &mut Problems<'_>) {
     let cycle = shortest_cycle(component, needs);
     let Some((first, second)) = cycle.first().zip(cycle.get(1)) else { return };
     let (step, need) = (&steps[*first as usize], steps[*second as usize].name);
@@ -207,18 +207,18 @@ fn report_cycle(component: &[u32], needs: &[Vec<u32>], steps: &[Step<'_>], probl
         names.push("…".to_owned());
     }
     names.push(quoted(step.name));
-    // Point at the entry that begins the circle.
+    // Point at the entry that begins the cycle.
     let node = step.fields.as_ref().and_then(|f| f.get("needs")).unwrap_or(&step.entry.value);
     let item = match &node.value {
         Value::List(items) => items.iter().find(|item| matches!(&item.value, Value::Text(name) if name == need)),
         _ => None,
     };
-    let message = format!("these steps need each other in a circle: {}", names.join(" → "));
+    let message = format!("these steps need each other in a cycle: {}", names.join(" → "));
     let draft = Draft::new(codes::DEPENDENCY_CYCLE, item.unwrap_or(node).span.clone(), message);
     problems.push(draft.hint("remove one of these needs"));
 }
 
-/// Breadth first from the first member back to itself, staying inside the component.
+/// Breadth-first search from the first member back to itself, inside the component.
 fn shortest_cycle(component: &[u32], needs: &[Vec<u32>]) -> Vec<u32> {
     let Some(start) = component.first().copied() else { return Vec::new() };
     let mut from: BTreeMap<u32, u32> = BTreeMap::new();

@@ -1,33 +1,32 @@
-//! What a path may name in a graph: the trigger, the results of ancestors, callback urls.
+//! The paths that a step of a graph may read: the trigger, the results of ancestors, callback urls.
 //!
-//! A result can only be read where it is sure to exist, so `tasks.x` asks for `x` among the ancestors.
-//! A callback url exists from the start of the run (R32), so `wait.x.url` asks for nothing but that `x`
-//! waits for a webhook.
+//! A result can only be read where it is certain to exist, so in `tasks.x` the step `x` must be an ancestor. A callback
+//! url exists from the start of the run (R32), so in `wait.x.url` the step `x` must only be a `wait_for_webhook` step.
 
 use super::needs::Graph;
 use crate::codes;
 use crate::diagnostic::{one_of, quoted};
-use crate::step::{Kind, Step};
+use crate::step::{Kind, ParsedStep};
 use crate::suggest;
 use kernel::path::{Problem, RawPath, Ref, Root, Segment, TaskField};
 use std::cell::Cell;
 
-/// Misspelt names that get a suggestion; see `Problems::suggest`.
+/// The most misspelt names that get a suggestion; see `Problems::suggest`.
 const SUGGESTED_MAX: u32 = 50;
 const ROOTS: &[&str] = &["trigger", "tasks", "wait"];
 
 pub(super) struct Paths<'a, 't> {
-    steps: &'a [Step<'t>],
+    steps: &'a [ParsedStep<'t>],
     graph: &'a Graph<'t>,
     suggested: Cell<u32>,
 }
 
 impl<'a, 't> Paths<'a, 't> {
-    pub fn new(steps: &'a [Step<'t>], graph: &'a Graph<'t>) -> Self {
+    pub fn new(steps: &'a [ParsedStep<'t>], graph: &'a Graph<'t>) -> Self {
         Paths { steps, graph, suggested: Cell::new(0) }
     }
 
-    /// Resolves a path that stands in step `reader`.
+    /// Resolves a path in step `reader`.
     pub fn resolve(&self, reader: usize, raw: &RawPath<'_>) -> Result<Ref, Problem> {
         let Some((root, rest)) = raw.segments.split_first() else {
             return Err(Problem::new(codes::INCOMPLETE_PATH, "this path is empty", raw.at, raw.text.len()));
@@ -85,7 +84,7 @@ impl<'a, 't> Paths<'a, 't> {
     fn wait(&self, raw: &RawPath<'_>, rest: &[Segment]) -> Result<Ref, Problem> {
         let [step, rest @ ..] = rest else { return Err(incomplete(raw, "wait.<step>.url")) };
         let node = self.step(step)?;
-        // A step whose kind could not be told has been reported already.
+        // A step of unknown kind has been reported already.
         if let Some(kind) = self.steps.get(node as usize).and_then(|s| s.kind)
             && kind != Kind::WaitForWebhook
         {
@@ -116,7 +115,7 @@ impl<'a, 't> Paths<'a, 't> {
     }
 }
 
-/// Resolves a path where there is nothing to see but the trigger.
+/// Resolves a path where only the trigger can be read.
 pub(crate) fn trigger_path(raw: &RawPath<'_>) -> Result<Ref, Problem> {
     match raw.segments.split_first() {
         Some((root, rest)) if root.name == "trigger" => Ok(Ref { text: raw.text.to_owned(), ..trigger(raw, rest)? }),
@@ -163,7 +162,7 @@ fn names(keys: &[Segment]) -> Vec<String> {
     keys.iter().map(|s| s.name.clone()).collect()
 }
 
-/// Header names are kept in lower case, as the engine stores them.
+/// Header names are in lower case, as the engine stores them.
 fn header_keys(keys: &[Segment]) -> Vec<String> {
     keys.iter().map(|s| s.name.to_ascii_lowercase()).collect()
 }

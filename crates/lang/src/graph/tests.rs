@@ -14,19 +14,19 @@ fn chain(text: &str) -> String {
 fn r5_a_cycle_is_named_once() {
     check(
         &chain("a>c b>a c>b d>a e>e2 e2>e"),
-        "dependency_cycle tasks.a.needs[0]: these steps need each other in a circle: `a` → `c` → `b` → `a` (remove one of these needs)
-         dependency_cycle tasks.e.needs[0]: these steps need each other in a circle: `e` → `e2` → `e` (remove one of these needs)",
+        "dependency_cycle tasks.a.needs[0]: these steps need each other in a cycle: `a` → `c` → `b` → `a` (remove one of these needs)
+         dependency_cycle tasks.e.needs[0]: these steps need each other in a cycle: `e` → `e2` → `e` (remove one of these needs)",
     );
     check(
         &chain("a>b,c b>a c>a"),
-        "dependency_cycle tasks.a.needs[0]: these steps need each other in a circle: `a` → `b` → `a` (remove one of these needs)",
+        "dependency_cycle tasks.a.needs[0]: these steps need each other in a cycle: `a` → `b` → `a` (remove one of these needs)",
     );
     check(&chain("a>a"), "needs_itself tasks.a.needs[0]: `a` needs itself (remove it)");
     check(&chain("a b>a c>a d>b,c"), "ok");
 }
 
 #[test]
-fn r5_long_chains_and_large_circles_are_fine() {
+fn r5_long_chains_and_large_cycles_are_handled() {
     let all = |last: &str| {
         let mut words: Vec<String> = (1..2_000).map(|i| format!("s{i}>s{}", i - 1)).collect();
         words.insert(0, last.to_owned());
@@ -129,7 +129,7 @@ fn r38_paths_name_the_trigger_steps_and_callback_urls() {
 }
 
 #[test]
-fn r18_r20_a_condition_listens_to_every_outcome() {
+fn r18_r20_a_step_with_a_condition_accepts_every_outcome() {
     let plan =
         steps("b: {noop: {}, needs: [a]}\na: {noop: {}}\nc: {noop: {}, needs: [a, b], if: tasks.a.status == 'failed'}")
             .unwrap()
@@ -153,7 +153,7 @@ fn header_names_in_paths_are_lower_case() {
 }
 
 #[test]
-fn p23_counts_have_limits_that_are_named() {
+fn p23_messages_name_the_limits_on_counts() {
     let names: Vec<String> = (0..2_001).map(|i| format!("s{i}")).collect();
     check(&chain(&names.join(" ")), "limit_exceeded tasks: this workflow has 2,001 steps, the limit is 2,000");
     let many = format!("{} last>{}", names[..1_001].join(" "), names[..1_001].join(","));
@@ -165,7 +165,7 @@ fn p23_counts_have_limits_that_are_named() {
 }
 
 #[test]
-fn t37_thousands_of_mistakes_are_counted_quickly() {
+fn t37_thousands_of_mistakes_are_reported_quickly() {
     let wrong: Vec<String> = (0..1_000).map(|i| format!("\"{}{i}\"", "x".repeat(70))).collect();
     let step = |i: usize| {
         format!(

@@ -1,16 +1,16 @@
-//! The http kind: one request, its limits, and what counts as success.
+//! Http steps: one request, its limits, and what counts as success.
 
-use super::{Step, pairs, templates, url};
+use super::{ParsedStep, pairs, templates, url};
 use crate::codes;
 use crate::diagnostic::{Draft, Problems, grouped, one_of, quoted};
 use crate::fields::{self, Fields, Unit, duration};
-use crate::tree::{Entry, Node, Value};
+use crate::tree::{Entry, TreeNode, Value};
 use kernel::path::Resolve;
 use kernel::plan::{Body, Header, Http, StatusRange};
 use kernel::template::Template;
 use kernel::time::Span;
 
-/// Fields no other kind has, beside `url`.
+/// Fields that only http steps have, besides `url`.
 pub(super) const FIELDS: &[&str] =
     &["method", "headers", "query", "body", "form", "expected_status", "redirects", "allow_hosts"];
 
@@ -18,24 +18,24 @@ const METHODS: &[&str] = &["GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPT
 const TIMEOUT: Span = Span::from_secs(30);
 const TIMEOUT_MAX: Span = Span::from_secs(3_600);
 const HEADERS_MAX: usize = 64;
-/// A literal header value longer than this would be cut off by most servers.
+/// Most servers refuse a longer header value.
 const HEADER_VALUE_MAX: usize = 8 * 1024;
 const HOSTS_MAX: usize = 64;
 const REDIRECTS_MAX: i64 = 10;
 
-/// Headers that describe the connection or the message, which the engine writes. An `Idempotency-Key` is
-/// not among them: the author may know a better one than run and step.
+/// Headers that describe the connection or the message; the engine sets them. `Idempotency-Key` is not among them: the
+/// author may have a better key than run and step.
 const RESERVED: &[&str] = &["host", "content-length", "transfer-encoding", "connection"];
 const RESERVED_PREFIX: &str = "x-onward-";
 
 pub(super) fn read(
-    step: &Step<'_>,
+    step: &ParsedStep<'_>,
     fields: &Fields<'_>,
     scope: &mut Resolve<'_>,
     problems: &mut Problems<'_>,
 ) -> Option<Body> {
     let hosts = fields.get("allow_hosts").map(|node| allow_hosts(node, problems));
-    // With a broken host list the url is not also blamed for needing one.
+    // With an invalid host list, the url is not checked: it would be reported for lacking a host list.
     let url = match &hosts {
         Some(None) => None,
         Some(Some(hosts)) => url::read(fields.get("url")?, Some(hosts), scope, problems),
@@ -70,7 +70,7 @@ pub(super) fn read(
     })
 }
 
-/// What was given must have been understood.
+/// An optional field: `None` when it was given and is invalid.
 pub(super) fn all_or_nothing<T>(field: Option<Option<T>>) -> Option<Option<T>> {
     match field {
         Some(None) => None,
@@ -79,8 +79,8 @@ pub(super) fn all_or_nothing<T>(field: Option<Option<T>>) -> Option<Option<T>> {
     }
 }
 
-/// A form without fields would be an empty body that claims to be one.
-fn form(node: &Node, scope: &mut Resolve<'_>, problems: &mut Problems<'_>) -> Option<Template> {
+/// A form needs a field: without one it would be an empty body with the content type of a form.
+fn form(node: &TreeNode, scope: &mut Resolve<'_>, problems: &mut Problems<'_>) -> Option<Template> {
     if matches!(&node.value, Value::Object(entries) if entries.is_empty()) {
         problems.add(codes::OUT_OF_RANGE, &node.span, "`form` has no fields, at least one is needed");
         return None;
@@ -88,7 +88,7 @@ fn form(node: &Node, scope: &mut Resolve<'_>, problems: &mut Problems<'_>) -> Op
     pairs::read(node, "form", scope, problems)
 }
 
-fn method(node: &Node, problems: &mut Problems<'_>) -> Option<&'static str> {
+fn method(node: &TreeNode, problems: &mut Problems<'_>) -> Option<&'static str> {
     let given = fields::text(node, "method", problems)?;
     let found = METHODS.iter().find(|m| m.eq_ignore_ascii_case(given));
     if found.is_none() {
@@ -98,7 +98,12 @@ fn method(node: &Node, problems: &mut Problems<'_>) -> Option<&'static str> {
     found.copied()
 }
 
-fn headers(step: &Step<'_>, node: &Node, scope: &mut Resolve<'_>, problems: &mut Problems<'_>) -> Option<Vec<Header>> {
+fn headers(
+    step: &ParsedStep<'_>,
+    node: &TreeNode,
+    scope: &mut Resolve<'_>,
+    problems: &mut Problems<'_>,
+) -> Option<Vec<Header>> {
     let fields = fields::object(node, "headers", problems)?;
     if fields.len() > HEADERS_MAX {
         let message =
@@ -153,7 +158,7 @@ fn header(entry: &Entry, lower: &str, scope: &mut Resolve<'_>, problems: &mut Pr
     good.then(|| Header { name: name.clone(), value, ..Default::default() })
 }
 
-fn allow_hosts(node: &Node, problems: &mut Problems<'_>) -> Option<Vec<String>> {
+fn allow_hosts(node: &TreeNode, problems: &mut Problems<'_>) -> Option<Vec<String>> {
     let items = fields::list(node, "allow_hosts", problems)?;
     if items.is_empty() || items.len() > HOSTS_MAX {
         let message = format!("`allow_hosts` has {} entries, allowed is 1 to {HOSTS_MAX}", grouped(items.len()));
@@ -176,7 +181,7 @@ fn allow_hosts(node: &Node, problems: &mut Problems<'_>) -> Option<Vec<String>> 
     hosts.into_iter().collect()
 }
 
-fn expected_status(node: &Node, problems: &mut Problems<'_>) -> Option<Vec<StatusRange>> {
+fn expected_status(node: &TreeNode, problems: &mut Problems<'_>) -> Option<Vec<StatusRange>> {
     match &node.value {
         Value::List(items) if !items.is_empty() => {
             let ranges: Vec<Option<StatusRange>> = items.iter().map(|item| status_range(item, problems)).collect();
@@ -186,7 +191,7 @@ fn expected_status(node: &Node, problems: &mut Problems<'_>) -> Option<Vec<Statu
     }
 }
 
-fn status_range(node: &Node, problems: &mut Problems<'_>) -> Option<StatusRange> {
+fn status_range(node: &TreeNode, problems: &mut Problems<'_>) -> Option<StatusRange> {
     let range = match &node.value {
         Value::Int(n @ 100..=599) => Some((*n as u16, *n as u16)),
         Value::Text(text) => match text.as_bytes() {

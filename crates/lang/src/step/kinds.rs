@@ -1,10 +1,10 @@
-//! The small kinds: sleep, wait_for_webhook, set, log, noop.
+//! Steps of kind sleep, wait_for_webhook, set, log and noop.
 
 use super::templates;
 use crate::codes;
 use crate::diagnostic::{Draft, Problems};
 use crate::fields::{self, DURATION_MAX, Fields, Shape, Unit, duration};
-use crate::tree::{Node, Value};
+use crate::tree::{TreeNode, Value};
 use kernel::path::Resolve;
 use kernel::plan::{Body, Level};
 use kernel::time::Span;
@@ -51,8 +51,8 @@ pub(super) fn noop(fields: &Fields<'_>, problems: &mut Problems<'_>) -> Option<B
     Some(Body::Noop {})
 }
 
-/// The object behind a kind's field, with an example when it is something else.
-fn inner<'t>(node: &'t Node, what: &str, example: &str, problems: &mut Problems<'_>) -> Option<Fields<'t>> {
+/// The object in the field of a kind. A value of another type is reported with an example.
+fn inner<'t>(node: &'t TreeNode, what: &str, example: &str, problems: &mut Problems<'_>) -> Option<Fields<'t>> {
     if !matches!(node.value, Value::Object(_)) {
         let Draft { code, message, span, .. } = fields::wrong_type(node, what, "an object");
         problems.push(Draft::new(code, span, message).hint(format!("write `{what}: {example}`")));

@@ -1,8 +1,7 @@
-//! One step: what kind it is, and what it says. The same in every form of a workflow.
+//! One step: its kind and its fields, the same in every form of workflow.
 //!
-//! The kind is the one field that only that kind has (`url`, `sleep`, …). Where a step stands among
-//! others (`needs`) is the business of the form; a step only gets a `scope` that knows which paths it
-//! may read.
+//! Each kind has one field that identifies it (`url`, `sleep`, …). The form reads the dependencies (`needs`); a step
+//! only gets a `scope` that resolves the paths it may read.
 
 mod http;
 mod kinds;
@@ -18,7 +17,7 @@ pub(crate) use url::literal as literal_url;
 use crate::codes;
 use crate::diagnostic::{Draft, Problems, one_of, quoted};
 use crate::fields::{self, Fields, Shape};
-use crate::tree::{self, Entry, Node, Value};
+use crate::tree::{self, Entry, TreeNode, Value};
 use kernel::expr::{self, Expr};
 use kernel::path::{Problem, Resolve};
 use kernel::plan::{Body, Guard, Retry};
@@ -34,7 +33,7 @@ pub(crate) enum Kind {
     Task,
 }
 
-/// The field that makes a step what it is, and how people call that.
+/// The field that identifies each kind, and the name of the kind.
 const KINDS: &[(&str, &str, Kind)] = &[
     ("url", "http", Kind::Http),
     ("sleep", "sleep", Kind::Sleep),
@@ -50,7 +49,7 @@ pub fn kinds() -> impl Iterator<Item = &'static str> {
     KINDS.iter().map(|(_, word, _)| *word)
 }
 
-/// Kinds of later releases, by their field: refused as `unsupported_step_kind`.
+/// The identifying fields of kinds that are not built, refused as `unsupported_step_kind`.
 pub const LATER_KINDS: &[&str] = &[
     "wait_for_signal",
     "approval",
@@ -67,33 +66,34 @@ pub const LATER_KINDS: &[&str] = &[
     "wait",
 ];
 
-/// Fields every kind has. The forms add theirs (`needs`).
+/// Fields that every kind has. The form reads `needs`.
 const COMMON: &[&str] = &["needs", "if", "description"];
 
 /// Fields of kinds whose attempts may fail.
-const TRIED: &[&str] = &["timeout", "retries", "retry"];
+const ATTEMPT_FIELDS: &[&str] = &["timeout", "retries", "retry"];
 
-/// Fields that only some kinds have, and whose they are.
-const OF_SOME: &[(&[&str], &[Kind], &str)] = &[
+/// Fields that only some kinds have, with those kinds and their names for messages.
+const FIELDS_OF_SOME_KINDS: &[(&[&str], &[Kind], &str)] = &[
     (http::FIELDS, &[Kind::Http], "http"),
     (task::FIELDS, &[Kind::Task], "task"),
-    (TRIED, &[Kind::Http, Kind::Task], "http and task"),
+    (ATTEMPT_FIELDS, &[Kind::Http, Kind::Task], "http and task"),
 ];
 
-const OF_ANY_KIND_COUNT: usize = COMMON.len() + KINDS.len() + http::FIELDS.len() + task::FIELDS.len() + TRIED.len();
+const ALL_FIELDS_COUNT: usize =
+    COMMON.len() + KINDS.len() + http::FIELDS.len() + task::FIELDS.len() + ATTEMPT_FIELDS.len();
 
-/// Every field some kind has: what a step may have meant that does not say its kind.
-const OF_ANY_KIND: [&str; OF_ANY_KIND_COUNT] = {
+/// The fields of all kinds, to suggest from when a step has no kind.
+const ALL_FIELDS: [&str; ALL_FIELDS_COUNT] = {
     let mut kinds = [""; KINDS.len()];
     let mut i = 0;
     while i < KINDS.len() {
         kinds[i] = KINDS[i].0;
         i += 1;
     }
-    joined(&[COMMON, &kinds, http::FIELDS, task::FIELDS, TRIED])
+    joined(&[COMMON, &kinds, http::FIELDS, task::FIELDS, ATTEMPT_FIELDS])
 };
 
-/// One list after the other.
+/// Concatenates lists.
 const fn joined<const N: usize>(lists: &[&[&'static str]]) -> [&'static str; N] {
     let mut all = [""; N];
     let (mut at, mut list) = (0, 0);
@@ -109,7 +109,7 @@ const fn joined<const N: usize>(lists: &[&[&'static str]]) -> [&'static str; N] 
 }
 
 const NO_KIND: Shape = Shape {
-    known: &OF_ANY_KIND,
+    known: &ALL_FIELDS,
     later: &[
         "compensate",
         "irreversible",
@@ -149,24 +149,24 @@ const NO_KIND: Shape = Shape {
     ],
 };
 
-/// A step whose kind has been worked out.
-pub(crate) struct Step<'t> {
+/// A step whose kind has been determined.
+pub(crate) struct ParsedStep<'t> {
     pub name: &'t str,
     pub entry: &'t Entry,
     pub fields: Option<Fields<'t>>,
-    /// None when it could not be told; that has been reported.
+    /// `None` when it is unknown; that has been reported.
     pub kind: Option<Kind>,
 }
 
-/// What a step lowers to, but for its place among the others.
+/// What a step lowers to, except its links.
 pub(crate) struct Lowered {
     pub guard: Option<Guard>,
     pub body: Option<Body>,
     pub retry: Retry,
 }
 
-impl<'t> Step<'t> {
-    pub fn new(entry: &'t Entry, problems: &mut Problems<'_>) -> Step<'t> {
+impl<'t> ParsedStep<'t> {
+    pub fn new(entry: &'t Entry, problems: &mut Problems<'_>) -> ParsedStep<'t> {
         let name = entry.key.as_str();
         if !is_step_name(name) {
             let draft = Draft::new(
@@ -178,10 +178,10 @@ impl<'t> Step<'t> {
         }
         let fields = fields::object(&entry.value, name_for_message(name), problems);
         let kind = fields.as_ref().and_then(|fields| kind_of(entry, fields, problems));
-        Step { name, entry, fields, kind }
+        ParsedStep { name, entry, fields, kind }
     }
 
-    /// Reads everything a step says for itself and reports what is wrong with it.
+    /// Reads all fields of a step except `needs`, and reports their problems.
     pub fn lower(&self, scope: &mut Resolve<'_>, problems: &mut Problems<'_>) -> Lowered {
         let Some(fields) = &self.fields else {
             return Lowered { guard: None, body: None, retry: retry::once() };
@@ -217,11 +217,11 @@ impl<'t> Step<'t> {
             if own || LATER_KINDS.contains(&name) {
                 continue;
             }
-            match OF_SOME.iter().find(|(fields, ..)| fields.contains(&name)) {
+            match FIELDS_OF_SOME_KINDS.iter().find(|(fields, ..)| fields.contains(&name)) {
                 Some((_, kinds, _)) if kinds.contains(&kind) => {}
-                Some((.., whose)) => {
+                Some((.., owners)) => {
                     let message =
-                        format!("`{name}` belongs to {whose} steps, {} is a {} step", quoted(self.name), kind.word());
+                        format!("`{name}` belongs to {owners} steps, {} is a {} step", quoted(self.name), kind.word());
                     problems.add(codes::FIELD_NOT_FOR_KIND, &entry.key_span, message);
                 }
                 None => Shape { known: kind.fields(), ..NO_KIND }.refuse(entry, problems),
@@ -237,10 +237,10 @@ impl Kind {
 
     /// Fields to suggest from.
     fn fields(self) -> &'static [&'static str] {
-        const HTTP: [&str; COMMON.len() + 1 + http::FIELDS.len() + TRIED.len()] =
-            joined(&[COMMON, &["url"], http::FIELDS, TRIED]);
-        const TASK: [&str; COMMON.len() + 1 + task::FIELDS.len() + TRIED.len()] =
-            joined(&[COMMON, &["task"], task::FIELDS, TRIED]);
+        const HTTP: [&str; COMMON.len() + 1 + http::FIELDS.len() + ATTEMPT_FIELDS.len()] =
+            joined(&[COMMON, &["url"], http::FIELDS, ATTEMPT_FIELDS]);
+        const TASK: [&str; COMMON.len() + 1 + task::FIELDS.len() + ATTEMPT_FIELDS.len()] =
+            joined(&[COMMON, &["task"], task::FIELDS, ATTEMPT_FIELDS]);
         match self {
             Kind::Http => &HTTP,
             Kind::Task => &TASK,
@@ -253,14 +253,14 @@ impl Kind {
     }
 }
 
-/// Decision 16.
+/// The grammar of decision 16.
 fn is_step_name(name: &str) -> bool {
     name.len() <= 80
         && name.starts_with(|c: char| c.is_ascii_alphabetic())
         && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'-')
 }
 
-/// Messages put names in backticks; a hostile one is not worth repeating.
+/// The step in a message: its name, unless the name is invalid and could garble the message.
 fn name_for_message(name: &str) -> &str {
     if is_step_name(name) { name } else { "a step" }
 }
@@ -303,7 +303,7 @@ fn kind_of(entry: &Entry, fields: &Fields<'_>, problems: &mut Problems<'_>) -> O
 }
 
 /// The condition of a step.
-fn guard(node: &Node, scope: &mut Resolve<'_>, problems: &mut Problems<'_>) -> Option<Guard> {
+fn guard(node: &TreeNode, scope: &mut Resolve<'_>, problems: &mut Problems<'_>) -> Option<Guard> {
     let Value::Text(text) = &node.value else {
         let draft = fields::wrong_type(node, "if", "an expression, as a text");
         problems.push(match node.value {

@@ -1,18 +1,23 @@
-//! Names with values, as a query and a form have them: `{q: "{{trigger.body.q}}", tag: [a, b]}`.
+//! The names and values of a query or a form: `{q: "{{trigger.body.q}}", tag: [a, b]}`.
 
 use super::templates;
 use crate::codes;
 use crate::diagnostic::{Problems, grouped};
 use crate::fields;
-use crate::tree::{Node, Value};
+use crate::tree::{TreeNode, Value};
 use kernel::path::Resolve;
 use kernel::template::Template;
 
-/// Names one query or form may have.
+/// The most names in one query or form.
 const PAIRS_MAX: usize = 256;
 
-/// A value is plain, or a list of plain ones. What a template becomes is checked when it is filled.
-pub(super) fn read(node: &Node, what: &str, scope: &mut Resolve<'_>, problems: &mut Problems<'_>) -> Option<Template> {
+/// A value is plain, or a list of plain values. The values of templates are checked when they are filled in.
+pub(super) fn read(
+    node: &TreeNode,
+    what: &str,
+    scope: &mut Resolve<'_>,
+    problems: &mut Problems<'_>,
+) -> Option<Template> {
     let pairs = fields::object(node, what, problems)?;
     if pairs.len() > PAIRS_MAX {
         let message = format!("`{what}` has {} names, the limit is {PAIRS_MAX}", grouped(pairs.len()));
@@ -35,6 +40,6 @@ pub(super) fn read(node: &Node, what: &str, scope: &mut Resolve<'_>, problems: &
     is_good.then_some(template)
 }
 
-fn is_plain(node: &Node) -> bool {
+fn is_plain(node: &TreeNode) -> bool {
     matches!(node.value, Value::Text(_) | Value::Bool(_) | Value::Int(_) | Value::Real(_))
 }

@@ -1,16 +1,16 @@
-//! How often a step is tried: `retries: n`, `retry: never`, or `retry: {max_attempts, backoff}`.
+//! Retry policies: `retries: n`, `retry: never`, or `retry: {max_attempts, backoff}`.
 
 use crate::codes;
 use crate::diagnostic::{Draft, Problems};
 use crate::fields::{self, DURATION_MAX, Fields, Shape, Unit, duration};
-use crate::tree::{Node, Value};
+use crate::tree::{TreeNode, Value};
 use kernel::plan::{Backoff, Retry};
 use kernel::time::Span;
 use serde_json::{Map, Value as Json, json};
 
 const ATTEMPTS_MAX: i64 = 101;
 
-/// One attempt: what kinds get that cannot fail for a while.
+/// One attempt, for kinds that have no temporary failures.
 pub(super) fn once() -> Retry {
     Retry { max_attempts: 1, ..Default::default() }
 }
@@ -27,12 +27,12 @@ pub(super) fn http_default() -> Retry {
     }
 }
 
-/// Three attempts, the square of their number in minutes apart, with a tenth of jitter.
+/// Three attempts; the delay in minutes is the square of the attempt's number, with a tenth of jitter.
 pub(crate) fn task_default() -> Retry {
     Retry { max_attempts: 3, backoff: Backoff::Quadratic, min: Span::from_secs(60), jitter: 100, ..Default::default() }
 }
 
-/// The policy of a step. After a problem the default stands in.
+/// The policy of a step; the default after a problem.
 pub(crate) fn read(fields: &Fields<'_>, default: Retry, problems: &mut Problems<'_>) -> Retry {
     fields.exclusive("retries", "retry", problems);
     if let Some(node) = fields.get("retries") {
@@ -51,7 +51,7 @@ pub(crate) fn read(fields: &Fields<'_>, default: Retry, problems: &mut Problems<
     }
 }
 
-fn policy(node: &Node, default: Retry, problems: &mut Problems<'_>) -> Retry {
+fn policy(node: &TreeNode, default: Retry, problems: &mut Problems<'_>) -> Retry {
     let Some(fields) = fields::object(node, "retry", problems) else { return default };
     fields.check(&Shape::only(&["max_attempts", "backoff"]), problems);
     let attempts = fields.get("max_attempts");
@@ -69,7 +69,7 @@ fn backoff(entry: &crate::tree::Entry, policy: &Retry, problems: &mut Problems<'
     let words: Vec<(&str, Backoff)> = Backoff::ALL.iter().map(|b| (b.as_str(), *b)).collect();
     let kind = fields.require("type", "`backoff`", &entry.key_span, problems);
     let kind = kind.and_then(|node| fields::word(node, "type", &words, problems));
-    // Growing from nothing stays nothing, so only a fixed delay may be zero.
+    // A backoff that grows from zero stays zero, so only a fixed delay may be zero.
     let least = if kind.is_some_and(|k| k != Backoff::Fixed) { Span::from_millis(1) } else { Span(0) };
     let range = (least, DURATION_MAX);
     let min = fields.require("min", "`backoff`", &entry.key_span, problems);
@@ -82,13 +82,13 @@ fn backoff(entry: &crate::tree::Entry, policy: &Retry, problems: &mut Problems<'
         problems.push(Draft::new(codes::OUT_OF_RANGE, node.span.clone(), message));
     }
     let jitter = fields.get("jitter").map_or(Some(0), |node| jitter(node, problems));
-    // No `max` is no ceiling: the stored zero.
+    // A stored zero means no maximum.
     let max = max.map_or(Some(Span(0)), |(_, max)| max);
     Some(Retry { backoff: kind?, min: min?, max: max?, jitter: jitter?, ..policy.clone() })
 }
 
-/// A share from 0 to 1, kept in thousandths.
-fn jitter(node: &Node, problems: &mut Problems<'_>) -> Option<u32> {
+/// A fraction from 0 to 1, stored in thousandths.
+fn jitter(node: &TreeNode, problems: &mut Problems<'_>) -> Option<u32> {
     let share = match node.value {
         Value::Int(n) => n as f64,
         Value::Real(n) => n,
@@ -104,7 +104,7 @@ fn jitter(node: &Node, problems: &mut Problems<'_>) -> Option<u32> {
     Some((share * 1_000.0).round() as u32)
 }
 
-/// A policy as [`read`] reads it, with nothing left to a default and its keys in canonical order.
+/// The JSON that [`read`] reads back, with every default written out and keys in canonical order.
 pub(crate) fn to_json(retry: &Retry) -> Json {
     if retry.never {
         return json!("never");

@@ -1,48 +1,48 @@
-//! The task kind: work that somebody outside does, found by its type.
+//! Task steps: work for a worker, which claims it by its type.
 //!
-//! What a plain task and a step have in common, the name of a type and the four limits, is read here for both.
+//! Single tasks and task steps share the type name and the four time limits; this module reads them for both.
 
 use super::{http::all_or_nothing, templates};
 use crate::codes;
 use crate::diagnostic::{Draft, Problems, grouped, quoted};
 use crate::fields::{self, DURATION_MAX, Fields, Shape, Unit, duration};
-use crate::tree::{Node, Value};
+use crate::tree::{TreeNode, Value};
 use kernel::path::Resolve;
-use kernel::plan::{Body, Task};
+use kernel::plan::{Body, TaskBody};
 use kernel::template::Template;
 use kernel::time::Span;
 
-/// Fields no other kind has, beside `task`.
+/// Fields that only task steps have, besides `task`.
 pub(super) const FIELDS: &[&str] = &["input", "timeouts", "priority", "concurrency_key"];
 
 const TYPE_MAX: usize = 200;
 const PRIORITY_MAX: i64 = 1_000_000;
-const LEAST: Span = Span::from_millis(1);
-/// A worker needs time to say that it is alive.
-const HEARTBEAT_LEAST: Span = Span::from_secs(1);
+const TIMEOUT_MIN: Span = Span::from_millis(1);
+/// A worker needs some time between heartbeats.
+const HEARTBEAT_MIN: Span = Span::from_secs(1);
 
-/// How long a task may take, in four ways. `None` is no limit.
+/// The time limits of a task. `None` means no limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Timeouts {
-    /// Until somebody claims it.
+    /// From ready to claimed.
     pub queue: Option<Span>,
     /// One attempt.
     pub attempt: Option<Span>,
-    /// Between two signs of life of its worker.
+    /// Between two heartbeats of its worker.
     pub heartbeat: Option<Span>,
-    /// Everything, from when it could first be claimed.
+    /// All attempts together, from when the task could first be claimed.
     pub total: Option<Span>,
 }
 
 impl Timeouts {
-    /// A task of this type with these limits, and nothing else said.
-    pub(crate) fn task(self, name: &str) -> Task {
+    /// A task of this type with these limits and no other settings.
+    pub(crate) fn task(self, name: &str) -> TaskBody {
         let Timeouts { queue, attempt, heartbeat, total } = self;
-        Task { name: name.to_owned(), queue, attempt, heartbeat, total, ..Default::default() }
+        TaskBody { name: name.to_owned(), queue, attempt, heartbeat, total, ..Default::default() }
     }
 
     /// Reads `{queue, attempt, heartbeat, total}`.
-    pub(crate) fn read(node: &Node, problems: &mut Problems<'_>) -> Option<Timeouts> {
+    pub(crate) fn read(node: &TreeNode, problems: &mut Problems<'_>) -> Option<Timeouts> {
         let fields = fields::object(node, "timeouts", problems)?;
         fields.check(&TIMEOUTS, problems);
         let mut read = |name: &str, least: Span| {
@@ -50,8 +50,8 @@ impl Timeouts {
                 fields.get(name).map(|node| duration(node, name, Unit::Seconds, (least, DURATION_MAX), problems)),
             )
         };
-        let (queue, attempt) = (read("queue", LEAST), read("attempt", LEAST));
-        let (heartbeat, total) = (read("heartbeat", HEARTBEAT_LEAST), read("total", LEAST));
+        let (queue, attempt) = (read("queue", TIMEOUT_MIN), read("attempt", TIMEOUT_MIN));
+        let (heartbeat, total) = (read("heartbeat", HEARTBEAT_MIN), read("total", TIMEOUT_MIN));
         Some(Timeouts { queue: queue?, attempt: attempt?, heartbeat: heartbeat?, total: total? })
     }
 }
@@ -67,13 +67,13 @@ pub(super) fn read(fields: &Fields<'_>, scope: &mut Resolve<'_>, problems: &mut 
     let timeouts = timeouts(fields, problems);
     let input = match fields.get("input") {
         Some(node) => templates::template(node, scope, problems),
-        // Not what the trigger brought: a step says itself what it hands on.
+        // The default is not the trigger body: a step lists what it passes on.
         None => Some(Template::literal(&serde_json::json!({}))),
     };
     let priority = fields.get("priority").map(|node| fields::whole(node, "priority", 0..=PRIORITY_MAX, problems));
     let key = fields.get("concurrency_key").map(|node| key(node, scope, problems));
     Some(Body::Task {
-        task: Box::new(Task {
+        task: Box::new(TaskBody {
             input: Some(input?),
             priority: all_or_nothing(priority)?.map(|n| n as u32),
             key: all_or_nothing(key)?.unwrap_or_default(),
@@ -85,7 +85,7 @@ pub(super) fn read(fields: &Fields<'_>, scope: &mut Resolve<'_>, problems: &mut 
 /// `timeout` is short for `timeouts: {attempt}`.
 fn timeouts(fields: &Fields<'_>, problems: &mut Problems<'_>) -> Option<Timeouts> {
     let short = fields.get("timeout").map(|node| {
-        let range = (LEAST, DURATION_MAX);
+        let range = (TIMEOUT_MIN, DURATION_MAX);
         duration(node, "timeout", Unit::Seconds, range, problems)
     });
     let timeouts = fields.get("timeouts").map_or(Some(Timeouts::default()), |node| Timeouts::read(node, problems));
@@ -100,7 +100,7 @@ fn timeouts(fields: &Fields<'_>, problems: &mut Problems<'_>) -> Option<Timeouts
     Some(Timeouts { attempt: short.or(timeouts.attempt), ..timeouts })
 }
 
-fn key(node: &Node, scope: &mut Resolve<'_>, problems: &mut Problems<'_>) -> Option<Vec<kernel::template::Part>> {
+fn key(node: &TreeNode, scope: &mut Resolve<'_>, problems: &mut Problems<'_>) -> Option<Vec<kernel::template::Part>> {
     if matches!(&node.value, Value::Text(text) if text.is_empty()) {
         let draft = Draft::new(codes::INVALID_VALUE, node.span.clone(), "`concurrency_key` is empty");
         problems.push(draft.hint("leave it out if the task shares no limit"));
@@ -109,25 +109,25 @@ fn key(node: &Node, scope: &mut Resolve<'_>, problems: &mut Problems<'_>) -> Opt
     templates::key(node, "concurrency_key", scope, problems)
 }
 
-/// The type of a task, as it is written in a document.
-fn name(node: &Node, problems: &mut Problems<'_>) -> Option<String> {
+/// The type of a task step.
+fn name(node: &TreeNode, problems: &mut Problems<'_>) -> Option<String> {
     let Value::Text(name) = &node.value else {
         let draft = fields::wrong_type(node, "task", "the type of a task");
         problems.push(draft.hint("write `task: billing.invoice.v1`, and what the worker gets as `input`"));
         return None;
     };
-    if let Some((message, hint)) = fault(name) {
+    if let Some((message, hint)) = type_name_problem(name) {
         problems.push(Draft::new(codes::INVALID_TYPE, node.span.clone(), message).hint(hint));
         return None;
     }
     Some(name.clone())
 }
 
-/// What is wrong with the name of a type, and what to do about it.
-pub(crate) fn fault(name: &str) -> Option<(String, &'static str)> {
+/// What is wrong with a type name, and a hint.
+pub(crate) fn type_name_problem(name: &str) -> Option<(String, &'static str)> {
     const GRAMMAR: &str = "a type is a dotted name such as `billing.invoice.v1`, of letters, digits, `_`, `-` and `.`";
-    let stranger = name.chars().find(|c| !(c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.')));
-    Some(match stranger {
+    let invalid = name.chars().find(|c| !(c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.')));
+    Some(match invalid {
         _ if name.is_empty() => ("the type of a task is empty".to_owned(), GRAMMAR),
         _ if name.contains("{{") => {
             let hint = "workers find tasks by their type, so write it out; data goes into `input`";

@@ -1,15 +1,15 @@
-//! Values with holes: string leaves of a body, a header, a message. Keys are always literal.
+//! Templates in the fields of a step: placeholders in string values. Keys are always literal.
 
 use crate::codes;
 use crate::diagnostic::{Draft, Problems, quoted};
 use crate::fields;
-use crate::tree::{Node, Value};
+use crate::tree::{TreeNode, Value};
 use kernel::path::Resolve;
-use kernel::template::{Entry, Part, Template, parse_text};
+use kernel::template::{Part, Template, TemplateEntry, parse_text};
 
-/// A field that ends as text.
+/// A field that is filled in as text.
 pub(super) fn parts(
-    node: &Node,
+    node: &TreeNode,
     what: &str,
     scope: &mut Resolve<'_>,
     problems: &mut Problems<'_>,
@@ -18,8 +18,14 @@ pub(super) fn parts(
     leaf(node, text, scope, problems)
 }
 
-/// A text that runs or tasks share a limit by. A path without braces would be the same for all of them.
-pub(crate) fn key(node: &Node, what: &str, scope: &mut Resolve<'_>, problems: &mut Problems<'_>) -> Option<Vec<Part>> {
+/// A concurrency key: runs or tasks with equal keys share a limit. A path without braces is refused, because it would
+/// be the same text for all of them.
+pub(crate) fn key(
+    node: &TreeNode,
+    what: &str,
+    scope: &mut Resolve<'_>,
+    problems: &mut Problems<'_>,
+) -> Option<Vec<Part>> {
     let text = fields::text(node, what, problems)?;
     if text.starts_with("trigger.") || text.starts_with("tasks.") {
         let message = format!("{} is the same text for every run", quoted(text));
@@ -30,9 +36,9 @@ pub(crate) fn key(node: &Node, what: &str, scope: &mut Resolve<'_>, problems: &m
     leaf(node, text, scope, problems)
 }
 
-/// A field that ends as any JSON. What has no holes is kept as one literal.
-pub(super) fn template(node: &Node, scope: &mut Resolve<'_>, problems: &mut Problems<'_>) -> Option<Template> {
-    if !has_holes(node) {
+/// A field that is filled in as JSON. A value without placeholders becomes one literal.
+pub(super) fn template(node: &TreeNode, scope: &mut Resolve<'_>, problems: &mut Problems<'_>) -> Option<Template> {
+    if !has_placeholders(node) {
         return Some(Template::literal(&node.to_json()));
     }
     match &node.value {
@@ -44,7 +50,7 @@ pub(super) fn template(node: &Node, scope: &mut Resolve<'_>, problems: &mut Prob
         Value::Object(entries) => {
             let entry = |e: &crate::tree::Entry| {
                 let value = template(&e.value, scope, problems)?;
-                Some(Entry { key: e.key.clone(), value: Some(value), ..Default::default() })
+                Some(TemplateEntry { key: e.key.clone(), value: Some(value), ..Default::default() })
             };
             let entries: Vec<_> = entries.iter().map(entry).collect();
             Some(Template::Object { entries: entries.into_iter().collect::<Option<_>>()? })
@@ -53,7 +59,7 @@ pub(super) fn template(node: &Node, scope: &mut Resolve<'_>, problems: &mut Prob
     }
 }
 
-fn leaf(node: &Node, text: &str, scope: &mut Resolve<'_>, problems: &mut Problems<'_>) -> Option<Vec<Part>> {
+fn leaf(node: &TreeNode, text: &str, scope: &mut Resolve<'_>, problems: &mut Problems<'_>) -> Option<Vec<Part>> {
     match parse_text(text, scope) {
         Ok(parts) => Some(parts),
         Err(found) => {
@@ -63,11 +69,11 @@ fn leaf(node: &Node, text: &str, scope: &mut Resolve<'_>, problems: &mut Problem
     }
 }
 
-fn has_holes(node: &Node) -> bool {
+fn has_placeholders(node: &TreeNode) -> bool {
     match &node.value {
         Value::Text(text) => text.contains("{{"),
-        Value::List(items) => items.iter().any(has_holes),
-        Value::Object(entries) => entries.iter().any(|e| has_holes(&e.value)),
+        Value::List(items) => items.iter().any(has_placeholders),
+        Value::Object(entries) => entries.iter().any(|e| has_placeholders(&e.value)),
         Value::Null | Value::Bool(_) | Value::Int(_) | Value::Real(_) => false,
     }
 }

@@ -1,5 +1,5 @@
 use crate::testing::{check, check_step, steps};
-use kernel::plan::{Backoff, Body, Http, Level, Retry, StatusRange, Task};
+use kernel::plan::{Backoff, Body, Http, Level, Retry, StatusRange, TaskBody};
 use kernel::template::Template;
 use kernel::time::Span;
 
@@ -45,7 +45,7 @@ fn r2_a_step_is_exactly_one_kind() {
 }
 
 #[test]
-fn r2_kinds_of_later_releases_are_known_but_refused() {
+fn r2_kinds_that_are_not_built_are_refused() {
     for kind in super::LATER_KINDS {
         check_step(&[(&format!("{kind}: x, output: {{}}"), &format!("unsupported_step_kind tasks.s.{kind}"))]);
     }
@@ -127,7 +127,7 @@ fn an_http_timeout_is_milliseconds_or_a_duration() {
 }
 
 #[test]
-fn t10_data_does_not_choose_the_host() {
+fn t10_data_cannot_choose_the_host() {
     for (url, code) in [
         ("http://h", "ok"),
         ("HTTPS://h:8443/a?b#c", "ok"),
@@ -178,7 +178,7 @@ fn t10_data_does_not_choose_the_host() {
 }
 
 #[test]
-fn t10_a_list_of_hosts_lets_data_choose_among_them() {
+fn t10_with_allow_hosts_data_can_choose_the_host() {
     for (url, raw) in [
         ("{{trigger.body.url}}", "r"),
         ("{{trigger.body.base}}/x/{{trigger.body.id}}", "r-"),
@@ -190,8 +190,8 @@ fn t10_a_list_of_hosts_lets_data_choose_among_them() {
         ("https://h.example/{{trigger.body.id}}", "-"),
     ] {
         let request = http(&format!("url: '{url}', allow_hosts: [H.example, other.example]"));
-        let holes = request.url.iter().filter(|p| p.path.is_some());
-        assert_eq!(holes.map(|p| if p.raw { 'r' } else { '-' }).collect::<String>(), raw, "{url}");
+        let placeholders = request.url.iter().filter(|p| p.path.is_some());
+        assert_eq!(placeholders.map(|p| if p.raw { 'r' } else { '-' }).collect::<String>(), raw, "{url}");
         assert_eq!(request.allow_hosts, ["h.example", "other.example"]);
     }
     check_step(&[
@@ -266,7 +266,7 @@ fn a_query_and_a_form_are_names_with_plain_values() {
 }
 
 #[test]
-fn t3_redirects_are_followed_only_when_asked_for_and_not_forever() {
+fn t3_redirects_are_off_by_default_and_have_a_limit() {
     assert_eq!(http(&format!("{U}, redirects: 10")).redirects, 10);
     for (redirects, expected) in [
         ("0", "ok"),
@@ -312,7 +312,7 @@ fn t37_the_deepest_body_can_be_stored_and_read_back() {
 }
 
 #[test]
-fn retries_are_counted_or_described() {
+fn retries_are_a_number_or_a_policy() {
     assert_eq!(retry("retries: 0").max_attempts, 1);
     assert_eq!(retry("retries: 100").max_attempts, 101);
     assert!(retry("retry: never").never);
@@ -359,7 +359,7 @@ fn expected_statuses_are_numbers_classes_or_a_list() {
     check_step(&[(&format!("{U}, expected_status: [200, nope]"), "invalid_status tasks.s.expected_status[1]")]);
 }
 
-fn task(fields: &str) -> Task {
+fn task(fields: &str) -> TaskBody {
     match first(&format!("task: billing.invoice.v1, {fields}")).body {
         Some(Body::Task { task }) => *task,
         other => panic!("{other:?}"),
@@ -369,7 +369,7 @@ fn task(fields: &str) -> Task {
 #[test]
 fn decision_6_a_task_step_has_defaults() {
     let node = first("task: billing.invoice.v1");
-    let expected = Task {
+    let expected = TaskBody {
         name: "billing.invoice.v1".into(),
         input: Some(Template::literal(&serde_json::json!({}))),
         ..Default::default()
@@ -390,7 +390,7 @@ fn decision_6_a_task_step_has_defaults() {
 }
 
 #[test]
-fn a_task_step_says_what_the_worker_gets_and_how_long_it_may_take() {
+fn a_task_step_has_input_limits_priority_and_a_concurrency_key() {
     assert_eq!(task("input: null").input, Some(Template::literal(&serde_json::Value::Null)));
     let filled = task("input: {id: '{{trigger.body.id}}', n: [1]}");
     assert!(matches!(filled.input, Some(Template::Object { entries }) if entries.len() == 2));
@@ -453,7 +453,7 @@ fn decision_16_types_are_dotted_names() {
 }
 
 #[test]
-fn what_a_worker_brought_is_read_like_any_body() {
+fn the_result_of_a_worker_is_read_like_any_body() {
     check(
         "w: {task: a.v1}\nx: {needs: [w], if: \"tasks.w.body.items.0.id == 7 && tasks.w.error.code != 'no'\", task: b.v1, input: '{{tasks.w.body.items}}', concurrency_key: '{{tasks.w.body.customer}}'}\ny: {noop: {}, if: tasks.w.body.x == 1}",
         "not_an_ancestor tasks.y.if: `y` reads `tasks.w`, but does not need it (add `w` to the `needs` of `y`)",
@@ -461,7 +461,7 @@ fn what_a_worker_brought_is_read_like_any_body() {
 }
 
 #[test]
-fn small_kinds_take_what_they_need_and_nothing_else() {
+fn other_kinds_refuse_invalid_and_unknown_fields() {
     assert_eq!(first("sleep: 13d").body, Some(Body::Sleep { span: Span::from_days(13) }));
     assert_eq!(first("wait_for_webhook: {}").body, Some(Body::Webhook { timeout: None }));
     assert_eq!(first("noop: {}").body, Some(Body::Noop {}));

@@ -1,22 +1,22 @@
-//! Where an http step calls: an http or https url whose host the author, not the data, decides.
+//! The url of an http step. The author decides the host, not the data.
 //!
-//! A hole may fill a path segment or a query value, where it is percent-encoded. Before the path it is
-//! put in as it is, which lets data choose the host; so that is refused unless the step says which
-//! hosts are fine (`allow_hosts`), and then the engine checks the filled url against that list.
+//! A placeholder may be a path segment or a query value; the value is percent-encoded there. Before the path, a value
+//! is inserted as it is, so data could choose the host. That is refused unless the step lists the allowed hosts
+//! (`allow_hosts`); the engine then checks the filled-in url against that list.
 
 use super::templates;
 use crate::codes;
 use crate::diagnostic::{Problems, quoted};
 use crate::fields;
-use crate::tree::{Node, Value};
+use crate::tree::{TreeNode, Value};
 use kernel::path::{Problem, Resolve};
 use kernel::template::Part;
 
-/// Stands for a hole while the url is taken apart. No url may contain it otherwise.
-const HOLE: char = '\0';
+/// Replaces each placeholder while the url is split. A url cannot contain this character otherwise.
+const PLACEHOLDER: char = '\0';
 
 pub(super) fn read(
-    node: &Node,
+    node: &TreeNode,
     allow_hosts: Option<&[String]>,
     scope: &mut Resolve<'_>,
     problems: &mut Problems<'_>,
@@ -32,8 +32,8 @@ pub(super) fn read(
     }
 }
 
-/// A url without holes, such as one that is called when a run has ended.
-pub(crate) fn literal(node: &Node, what: &str, problems: &mut Problems<'_>) -> Option<String> {
+/// A url without placeholders, such as `callback_url`.
+pub(crate) fn literal(node: &TreeNode, what: &str, problems: &mut Problems<'_>) -> Option<String> {
     let text = fields::text(node, what, problems)?;
     let mut parts = [Part { text: text.to_owned(), ..Default::default() }];
     let checked = match text.contains("{{") {
@@ -53,7 +53,7 @@ pub(crate) fn literal(node: &Node, what: &str, problems: &mut Problems<'_>) -> O
     }
 }
 
-/// Checks a url in parts and marks the holes that stand before its path.
+/// Checks a url in parts and marks the placeholders before its path.
 fn check(parts: &mut [Part], text: &str, allow_hosts: Option<&[String]>) -> Result<(), Problem> {
     let at_text = |code, message: String| Problem::new(code, message, 0, text.len());
     let literal = |c: char| c.is_whitespace() || c.is_control() || c == '\\';
@@ -66,7 +66,7 @@ fn check(parts: &mut [Part], text: &str, allow_hosts: Option<&[String]>) -> Resu
         let found = skeleton.split("://").next().filter(|s| s.len() < skeleton.len() && !s.is_empty());
         let problem = at_text(codes::INVALID_URL, "`url` must start with `http://` or `https://`".to_owned());
         match found {
-            Some(scheme) if !scheme.contains(['/', HOLE]) => {
+            Some(scheme) if !scheme.contains(['/', PLACEHOLDER]) => {
                 problem.hint(format!("{} urls cannot be called", quoted(scheme)))
             }
             _ => problem.hint("write the whole url: `https://example.com/path`"),
@@ -78,7 +78,7 @@ fn check(parts: &mut [Part], text: &str, allow_hosts: Option<&[String]>) -> Resu
         let problem = at_text(codes::USERINFO_IN_URL, "a url may not carry a user name or password".to_owned());
         return Err(problem.hint("send an `Authorization` header"));
     }
-    let templated = skeleton[..end].matches(HOLE).count();
+    let templated = skeleton[..end].matches(PLACEHOLDER).count();
     if templated == 0 {
         let host = literal_host(authority).map_err(|message| at_text(codes::INVALID_URL, message))?;
         return match allow_hosts {
@@ -100,21 +100,21 @@ fn check(parts: &mut [Part], text: &str, allow_hosts: Option<&[String]>) -> Resu
     Ok(())
 }
 
-/// Where the host begins, or `None` when this cannot be an http url. Holes may form the scheme, or all
-/// of it up to the path.
+/// The start of the host, or `None` when this is not an http url. Placeholders may form the scheme, or everything
+/// before the path.
 fn authority_start(skeleton: &str) -> Option<usize> {
     let scheme_end = skeleton.find("://").filter(|i| !skeleton[..*i].contains(['/', '?', '#']));
     match scheme_end {
-        Some(i) if skeleton[..i].contains(HOLE) => Some(i + 3),
+        Some(i) if skeleton[..i].contains(PLACEHOLDER) => Some(i + 3),
         Some(i) => {
             let scheme = &skeleton[..i];
             (scheme.eq_ignore_ascii_case("http") || scheme.eq_ignore_ascii_case("https")).then_some(i + 3)
         }
-        None => skeleton.starts_with(HOLE).then_some(0),
+        None => skeleton.starts_with(PLACEHOLDER).then_some(0),
     }
 }
 
-/// The host of an authority without holes, or what is wrong with it.
+/// The host of an authority without placeholders, or what is wrong with it.
 fn literal_host(authority: &str) -> Result<&str, String> {
     let (host, port) = match authority.rfind(':') {
         Some(i) if !authority[i..].contains(']') => (&authority[..i], Some(&authority[i + 1..])),

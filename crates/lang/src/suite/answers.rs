@@ -1,23 +1,23 @@
-//! What workers make of the tasks of a case: by step, or by type for every step of that type.
+//! Scripted workers of a case: what they report, by step or by type for every step of that type.
 
 use super::Reader;
 use crate::codes;
 use crate::diagnostic::{Draft, quoted};
 use crate::fields::{self, Fields, Shape};
-use crate::tree::{Entry, Node, Value};
+use crate::tree::{Entry, TreeNode, Value};
 use kernel::Span;
 use std::collections::BTreeMap;
 
-/// What a worker makes of one attempt.
+/// The report of a worker for one attempt.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Worked {
-    pub report: Report,
-    /// How long that takes, from the claim.
+pub struct WorkerAttempt {
+    pub report: GivenReport,
+    /// The time from the claim to the report.
     pub took: Span,
 }
 
 #[derive(Clone, Debug, PartialEq)]
-pub enum Report {
+pub enum GivenReport {
     Result(serde_json::Value),
     Error {
         message: String,
@@ -25,7 +25,7 @@ pub enum Report {
         is_final: bool,
         retry_after: Option<Span>,
     },
-    /// Not now: again after so long.
+    /// Retry after this time.
     Snooze(Span),
 }
 
@@ -37,8 +37,8 @@ const ANSWER: Shape = Shape {
 const ERROR: Shape = Shape::only(&["message", "code"]);
 
 impl Reader<'_> {
-    /// `tasks: {step or type: answer or answers}`. What is said of a step comes before what is said of its type.
-    pub(super) fn worked(&mut self, fields: &Fields<'_>) -> BTreeMap<u32, Vec<Worked>> {
+    /// `tasks: {step or type: answer or answers}`. An entry for a step takes precedence over one for its type.
+    pub(super) fn worker_reports(&mut self, fields: &Fields<'_>) -> BTreeMap<u32, Vec<WorkerAttempt>> {
         let mut by_step = BTreeMap::new();
         let mut by_type = BTreeMap::new();
         for entry in fields.get("tasks").map(|node| self.entries(node, "tasks")).unwrap_or_default() {
@@ -50,7 +50,7 @@ impl Reader<'_> {
                 self.not_for_kind(*step, &entry.key_span, "is not done by a worker", "only task steps are");
                 continue;
             }
-            let answers = self.worked_attempts(&entry.value);
+            let answers = self.attempt_reports(&entry.value);
             if !answers.is_empty() {
                 found.extend(steps.into_iter().map(|step| (step, answers.clone())));
             }
@@ -73,12 +73,12 @@ impl Reader<'_> {
         steps
     }
 
-    fn worked_attempts(&mut self, node: &Node) -> Vec<Worked> {
+    fn attempt_reports(&mut self, node: &TreeNode) -> Vec<WorkerAttempt> {
         let attempts = self.attempts(node);
-        attempts.iter().filter_map(|attempt| self.worked_attempt(attempt)).collect()
+        attempts.iter().filter_map(|attempt| self.attempt_report(attempt)).collect()
     }
 
-    fn worked_attempt(&mut self, node: &Node) -> Option<Worked> {
+    fn attempt_report(&mut self, node: &TreeNode) -> Option<WorkerAttempt> {
         let Value::Object(_) = node.value else {
             let draft = fields::wrong_type(node, "what a worker answers", "an object");
             self.problems.push(draft.hint("write `{ result: … }` or `{ error: { message: … } }`"));
@@ -100,19 +100,19 @@ impl Reader<'_> {
         }
         let took = answer.get("took").map_or(Some(Span(0)), |node| self.span(node, "took"));
         let report = match (answer.get("result"), answer.get("error"), answer.get("snooze")) {
-            (Some(result), ..) => Some(Report::Result(result.to_json())),
+            (Some(result), ..) => Some(GivenReport::Result(result.to_json())),
             (_, Some(error), _) => self.worker_error(error, &answer),
-            (.., Some(node)) => self.span(node, "snooze").map(Report::Snooze),
+            (.., Some(node)) => self.span(node, "snooze").map(GivenReport::Snooze),
             (None, None, None) => {
                 let message = "a worker answers with `result`, `error` or `snooze`";
                 self.problems.add(codes::MISSING_FIELD, &node.span, message);
                 None
             }
         };
-        Some(Worked { report: report?, took: took? })
+        Some(WorkerAttempt { report: report?, took: took? })
     }
 
-    fn worker_error(&mut self, node: &Node, answer: &Fields<'_>) -> Option<Report> {
+    fn worker_error(&mut self, node: &TreeNode, answer: &Fields<'_>) -> Option<GivenReport> {
         let error = fields::object(node, "error", &mut self.problems)?;
         error.check(&ERROR, &mut self.problems);
         let message = error.require("message", "`error`", &node.span, &mut self.problems);
@@ -121,7 +121,7 @@ impl Reader<'_> {
         let is_final =
             answer.get("final").map_or(Some(false), |node| fields::boolean(node, "final", &mut self.problems));
         let retry_after = answer.get("retry_after").map(|node| self.span(node, "retry_after"));
-        Some(Report::Error {
+        Some(GivenReport::Error {
             message: message?,
             code: code.map_or(Some(None), |code| code.map(Some))?,
             is_final: is_final?,

@@ -1,13 +1,13 @@
-//! What is expected of a case. Everything that is said must hold; nothing is assumed about the rest.
+//! The expectations of a case. Everything listed must hold; anything else is not checked.
 
 use super::Reader;
 use crate::codes;
 use crate::diagnostic::{Draft, quoted};
 use crate::fields::{self, DURATION_MAX, Shape, Unit};
-use crate::tree::{Node, Value};
+use crate::tree::{TreeNode, Value};
 use kernel::{RunStatus, Span, StepStatus};
 
-/// Something expected, and where that stands in the file, in bytes.
+/// An expected value, and its byte offset in the file.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Expected<T> {
     pub value: T,
@@ -17,7 +17,7 @@ pub struct Expected<T> {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Expect {
     pub status: Option<Expected<RunStatus>>,
-    /// The steps that began, in that order, and no others.
+    /// The steps that start, in this order, and no others.
     pub path: Option<Expected<Vec<String>>>,
     pub steps: Vec<(u32, StepExpect)>,
     /// The status of every step that is not in `steps`.
@@ -30,16 +30,16 @@ pub struct StepExpect {
     pub status: Option<Expected<StepStatus>>,
     pub attempts: Option<Expected<u32>>,
     pub status_code: Option<Expected<u16>>,
-    /// The code of its failure.
+    /// The code of the failure.
     pub error: Option<Expected<String>>,
     pub body: Option<Expected<serde_json::Value>>,
-    /// What its worker got.
+    /// The input that the worker got.
     pub input: Option<Expected<serde_json::Value>>,
-    /// One for each request that was sent.
+    /// One for each request, in order.
     pub requests: Option<Expected<Vec<RequestExpect>>>,
 }
 
-/// What a request must have, as far as it is said.
+/// What a request must have; fields that are `None` are not checked.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct RequestExpect {
     pub method: Option<Expected<String>>,
@@ -49,7 +49,7 @@ pub struct RequestExpect {
     pub body: Option<Expected<serde_json::Value>>,
 }
 
-/// How long a run may take.
+/// A bound on the duration of a run.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Bound {
     pub order: Order,
@@ -102,12 +102,12 @@ const STEP: Shape = Shape {
 };
 const REQUEST: Shape = Shape::only(&["method", "url", "headers", "body"]);
 
-fn expected<T>(node: &Node, value: T) -> Expected<T> {
+fn expected<T>(node: &TreeNode, value: T) -> Expected<T> {
     Expected { value, at: node.span.start }
 }
 
 impl Reader<'_> {
-    pub(super) fn expect(&mut self, node: &Node) -> Option<Expect> {
+    pub(super) fn expect(&mut self, node: &TreeNode) -> Option<Expect> {
         let fields = fields::object(node, "expect", &mut self.problems)?;
         fields.check(&EXPECT, &mut self.problems);
         let mut expect = Expect::default();
@@ -148,7 +148,7 @@ impl Reader<'_> {
         Some(expect)
     }
 
-    fn step_expect(&mut self, step: u32, node: &Node) -> Option<StepExpect> {
+    fn step_expect(&mut self, step: u32, node: &TreeNode) -> Option<StepExpect> {
         if let Value::Text(_) = node.value {
             let key = self.plan.node(step).key.clone();
             return Some(StepExpect { status: self.step_status(node, &key), ..StepExpect::default() });
@@ -165,7 +165,7 @@ impl Reader<'_> {
             ("attempts", self.is_http(step) || is_task, "only http and task steps are attempted"),
             ("status_code", self.is_http(step), "only http steps send requests"),
             ("requests", self.is_http(step), "only http steps send requests"),
-            ("input", is_task, "only task steps give a worker something"),
+            ("input", is_task, "only task steps have a worker"),
         ] {
             if let Some(entry) = fields.entry(name).filter(|_| !has) {
                 self.not_for_kind(step, &entry.key_span, &format!("has no `{name}`"), hint);
@@ -202,7 +202,7 @@ impl Reader<'_> {
         Some(read)
     }
 
-    fn request(&mut self, node: &Node) -> Option<RequestExpect> {
+    fn request(&mut self, node: &TreeNode) -> Option<RequestExpect> {
         let fields = fields::object(node, "a request", &mut self.problems)?;
         fields.check(&REQUEST, &mut self.problems);
         let mut read = RequestExpect {
@@ -222,16 +222,16 @@ impl Reader<'_> {
         Some(read)
     }
 
-    fn step_status(&mut self, node: &Node, what: &str) -> Option<Expected<StepStatus>> {
+    fn step_status(&mut self, node: &TreeNode, what: &str) -> Option<Expected<StepStatus>> {
         let all: Vec<(&str, StepStatus)> = StepStatus::ALL.iter().map(|s| (s.as_str(), *s)).collect();
         fields::word(node, what, &all, &mut self.problems).map(|status| expected(node, status))
     }
 
-    fn words(&mut self, node: &Node, what: &str) -> Option<Expected<String>> {
+    fn words(&mut self, node: &TreeNode, what: &str) -> Option<Expected<String>> {
         fields::text(node, what, &mut self.problems).map(|text| expected(node, text.to_owned()))
     }
 
-    fn bound(&mut self, node: &Node) -> Option<Expected<Bound>> {
+    fn bound(&mut self, node: &TreeNode) -> Option<Expected<Bound>> {
         let Value::Text(text) = &node.value else {
             let span = fields::duration(node, "took", Unit::Seconds, (Span(0), DURATION_MAX), &mut self.problems)?;
             return Some(expected(node, Bound { order: Order::Exactly, span }));

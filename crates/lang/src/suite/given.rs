@@ -1,34 +1,33 @@
-//! What a case is given: the trigger, what each request is answered with, what workers do, who calls back,
-//! when it is cancelled.
+//! The inputs of a case: the trigger, scripted responses, scripted workers, callbacks, and when the run is cancelled.
 
-use super::{Reader, Worked};
+use super::{Reader, WorkerAttempt};
 use crate::codes;
 use crate::diagnostic::Draft;
 use crate::fields::{self, DURATION_MAX, Fields, Shape, Unit};
-use crate::tree::{Node, Value};
+use crate::tree::{TreeNode, Value};
 use kernel::Span;
 use kernel::plan::Body;
 use std::collections::BTreeMap;
 
-/// What a run meets.
+/// The inputs of a run.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Given {
     /// The trigger's body as JSON.
     pub input: Option<serde_json::Value>,
     pub headers: Option<Vec<(String, String)>>,
-    /// By step: what each attempt comes to; the last one repeats. Never empty.
+    /// By step: the response to each attempt; the last one repeats. Never empty.
     pub http: BTreeMap<u32, Vec<Scripted>>,
-    /// By step: what a worker makes of each attempt; the last one repeats. Never empty.
-    pub tasks: BTreeMap<u32, Vec<Worked>>,
-    pub callbacks: BTreeMap<u32, Callback>,
+    /// By step: the report of a worker for each attempt; the last one repeats. Never empty.
+    pub tasks: BTreeMap<u32, Vec<WorkerAttempt>>,
+    pub callbacks: BTreeMap<u32, GivenCallback>,
     pub cancel_after: Option<Span>,
 }
 
-/// What one attempt comes to.
+/// The scripted response to one attempt.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Scripted {
     pub reply: Reply,
-    /// How long that takes.
+    /// The time from the request to the response.
     pub took: Span,
 }
 
@@ -40,21 +39,21 @@ pub enum Reply {
         body: Vec<u8>,
     },
     Network(String),
-    /// No answer within the step's timeout.
+    /// No response within the step's timeout.
     Nothing,
 }
 
 #[derive(Clone, Debug, PartialEq)]
-pub struct Callback {
+pub struct GivenCallback {
     pub when: When,
     pub body: Vec<u8>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum When {
-    /// After the step began to wait.
+    /// This long after the step began to wait.
     After(Span),
-    /// After the run was started, whether or not it has come to the step.
+    /// This long after the run started, whether or not it has reached the step.
     At(Span),
     Never,
 }
@@ -71,8 +70,8 @@ const CALLBACK: Shape = Shape {
 };
 
 impl Given {
-    /// This, and of `shared` what this does not say itself.
-    pub(super) fn over(mut self, shared: &Given) -> Given {
+    /// Takes the inputs that are not set here from `shared`.
+    pub(super) fn with_defaults(mut self, shared: &Given) -> Given {
         self.input = self.input.or_else(|| shared.input.clone());
         self.headers = self.headers.or_else(|| shared.headers.clone());
         for (step, scripted) in &shared.http {
@@ -90,7 +89,7 @@ impl Given {
 
 impl Reader<'_> {
     pub(super) fn given(&mut self, fields: &Fields<'_>) -> Given {
-        let mut given = Given { input: fields.get("input").map(Node::to_json), ..Given::default() };
+        let mut given = Given { input: fields.get("input").map(TreeNode::to_json), ..Given::default() };
         if let Some(node) = fields.get("headers") {
             given.headers = Some(self.trigger_headers(node));
         }
@@ -106,7 +105,7 @@ impl Reader<'_> {
                 given.http.insert(step, scripted);
             }
         }
-        given.tasks = self.worked(fields);
+        given.tasks = self.worker_reports(fields);
         for entry in fields.get("callbacks").map(|node| self.entries(node, "callbacks")).unwrap_or_default() {
             let Some(step) = self.step(entry) else { continue };
             if !matches!(self.body_of(step), Some(Body::Webhook { .. })) {
@@ -119,29 +118,29 @@ impl Reader<'_> {
         given
     }
 
-    fn trigger_headers(&mut self, node: &Node) -> Vec<(String, String)> {
+    fn trigger_headers(&mut self, node: &TreeNode) -> Vec<(String, String)> {
         let read = self.headers(node);
         for entry in self.entries(node, "headers") {
             if !(self.world.keeps_header)(&entry.key.to_ascii_lowercase()) {
                 let message = format!("the server does not show `{}` to a run", entry.key.to_ascii_lowercase());
                 let draft = Draft::new(codes::RESERVED_HEADER, entry.key_span.clone(), message);
-                self.problems.push(draft.hint("what authorises, signs or carries a request is never stored"));
+                self.problems.push(draft.hint("headers that authorise, sign or transport a request are never stored"));
             }
         }
         read
     }
 
-    fn script(&mut self, step: u32, node: &Node) -> Vec<Scripted> {
+    fn script(&mut self, step: u32, node: &TreeNode) -> Vec<Scripted> {
         let attempts = self.attempts(node);
         attempts.iter().filter_map(|attempt| self.answer(step, attempt)).collect()
     }
 
-    /// One answer, or a list of at least one.
-    pub(super) fn attempts<'t>(&mut self, node: &'t Node) -> &'t [Node] {
+    /// The answers: one, or a list of at least one.
+    pub(super) fn attempts<'t>(&mut self, node: &'t TreeNode) -> &'t [TreeNode] {
         match &node.value {
             Value::List(items) => {
                 if items.is_empty() {
-                    self.problems.add(codes::MISSING_FIELD, &node.span, "a list of answers has at least one");
+                    self.problems.add(codes::MISSING_FIELD, &node.span, "a list of answers needs at least one answer");
                 }
                 items
             }
@@ -149,7 +148,7 @@ impl Reader<'_> {
         }
     }
 
-    fn answer(&mut self, step: u32, node: &Node) -> Option<Scripted> {
+    fn answer(&mut self, step: u32, node: &TreeNode) -> Option<Scripted> {
         if let Value::Int(_) = node.value {
             let status = self.status(step, node)?;
             return Some(Scripted { reply: Reply::Response { status, headers: vec![], body: vec![] }, took: Span(0) });
@@ -197,19 +196,19 @@ impl Reader<'_> {
         Some(Scripted { reply: Reply::Response { status, headers, body: bytes(body) }, took })
     }
 
-    fn status(&mut self, step: u32, node: &Node) -> Option<u16> {
+    fn status(&mut self, step: u32, node: &TreeNode) -> Option<u16> {
         let status = fields::whole(node, "status", 200..=599, &mut self.problems)?;
         let follows = matches!(self.body_of(step), Some(Body::Http { request }) if request.redirects > 0);
         if follows && matches!(status, 301 | 302 | 303 | 307 | 308) {
             let message = format!("`{}` follows redirects", self.plan.node(step).key);
             let draft = Draft::new(codes::INVALID_VALUE, node.span.clone(), message);
-            self.problems.push(draft.hint("script the answer it ends at"));
+            self.problems.push(draft.hint("script the final response instead"));
             return None;
         }
         u16::try_from(status).ok()
     }
 
-    fn callback(&mut self, node: &Node) -> Option<Callback> {
+    fn callback(&mut self, node: &TreeNode) -> Option<GivenCallback> {
         let callback = fields::object(node, "a callback", &mut self.problems)?;
         callback.check(&CALLBACK, &mut self.problems);
         for (one, other) in [("after", "at"), ("never", "after"), ("never", "at"), ("never", "body")] {
@@ -221,10 +220,10 @@ impl Reader<'_> {
             (Some(node), _, _) => When::After(self.span(node, "after")?),
             (None, None, None) => When::After(Span(0)),
         };
-        Some(Callback { when, body: bytes(callback.get("body")) })
+        Some(GivenCallback { when, body: bytes(callback.get("body")) })
     }
 
-    fn must_be_true(&mut self, node: &Node, what: &str) -> bool {
+    fn must_be_true(&mut self, node: &TreeNode, what: &str) -> bool {
         match fields::boolean(node, what, &mut self.problems) {
             Some(false) => {
                 let message = format!("`{what}` can only be true");
@@ -236,13 +235,13 @@ impl Reader<'_> {
         }
     }
 
-    pub(super) fn span(&mut self, node: &Node, what: &str) -> Option<Span> {
+    pub(super) fn span(&mut self, node: &TreeNode, what: &str) -> Option<Span> {
         fields::duration(node, what, Unit::Seconds, (Span(0), DURATION_MAX), &mut self.problems)
     }
 }
 
-/// What is sent: a text as it is, anything else as JSON.
-fn bytes(node: Option<&Node>) -> Vec<u8> {
+/// The bytes of a body: a text as it is, anything else as JSON.
+fn bytes(node: Option<&TreeNode>) -> Vec<u8> {
     match node.map(|node| &node.value) {
         None => Vec::new(),
         Some(Value::Text(text)) => text.clone().into_bytes(),

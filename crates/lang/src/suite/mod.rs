@@ -1,12 +1,12 @@
-//! Test files: cases of one workflow, each with what it is given and what is expected of it.
+//! Test files for `onward test`: the cases of one workflow, each with its inputs and its expectations.
 //!
 //! ```text
 //!   bytes ──read──▶ Tree ──workflow_of──▶ which definition ──compile──▶ Plan
-//!                    └──────────────read_suite(tree, plan)──▶ Suite, or every problem with its place
+//!                    └──────────────read_suite(tree, plan)──▶ Suite, or every problem with its position
 //! ```
 //!
-//! A case may only speak about steps its workflow has, and only say of a step what its kind has: a script
-//! for a step that was renamed is a problem, not a line that is never used. Nothing is run here.
+//! A case may only name steps of its workflow, and only use fields that the kind of the step has. So a script for a
+//! step that was renamed is a problem, not a line that is silently unused. Nothing runs here.
 
 mod answers;
 mod expect;
@@ -14,14 +14,14 @@ mod given;
 #[cfg(test)]
 mod tests;
 
-pub use answers::{Report, Worked};
+pub use answers::{GivenReport, WorkerAttempt};
 pub use expect::{Bound, Expect, Expected, Order, RequestExpect, StepExpect};
-pub use given::{Callback, Given, Reply, Scripted, When};
+pub use given::{Given, GivenCallback, Reply, Scripted, When};
 
 use crate::codes;
 use crate::diagnostic::{Diagnostic, Draft, Problems, is_hostile, quoted};
 use crate::fields::{self, Fields, Shape};
-use crate::tree::{Entry, Node, Tree};
+use crate::tree::{Entry, Tree, TreeNode};
 use kernel::plan::Body;
 use kernel::{Plan, Timestamp};
 
@@ -30,7 +30,7 @@ const NAME_MAX: usize = 200;
 /// The cases of one file.
 #[derive(Clone, Debug)]
 pub struct Suite {
-    /// What the clock says when a run is started.
+    /// The virtual time at which runs start.
     pub now: Option<Timestamp>,
     pub cases: Vec<Case>,
 }
@@ -38,17 +38,17 @@ pub struct Suite {
 #[derive(Clone, Debug)]
 pub struct Case {
     pub name: String,
-    /// Where it stands, in bytes.
+    /// The byte offset in the file.
     pub at: usize,
     pub given: Given,
     pub expect: Expect,
 }
 
-/// What reading cannot know by itself.
+/// Functions that the caller provides, because this crate does not know times and headers.
 pub struct World {
     /// Reads an RFC 3339 time.
     pub time: fn(&str) -> Option<Timestamp>,
-    /// Is a trigger's header of this (lowercase) name shown to the run?
+    /// Whether the run sees the trigger header with this (lowercase) name.
     pub keeps_header: fn(&str) -> bool,
 }
 
@@ -69,7 +69,7 @@ const CASE: Shape = Shape {
     ],
 };
 
-/// The file the cases are about, if they say so: a path from the test file's folder.
+/// The workflow file that the test file names, if it does: a path relative to the folder of the test file.
 pub fn workflow_of(tree: &Tree) -> Result<Option<&str>, Vec<Diagnostic>> {
     let mut problems = Problems::new(tree.source());
     let named = fields::object(tree.root(), "a test file", &mut problems)
@@ -81,7 +81,7 @@ pub fn workflow_of(tree: &Tree) -> Result<Option<&str>, Vec<Diagnostic>> {
     }
 }
 
-/// Reads the cases of a workflow with this plan, or says everything that is wrong with them.
+/// Reads the cases of a workflow with this plan, or returns all problems.
 pub fn read_suite(tree: &Tree, plan: &Plan, world: &World) -> Result<Suite, Vec<Diagnostic>> {
     let mut reader = Reader { plan, world, problems: Problems::new(tree.source()) };
     tree.root().check_numbers(&mut reader.problems);
@@ -99,7 +99,7 @@ struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    fn file(&mut self, root: &Node) -> Option<Suite> {
+    fn file(&mut self, root: &TreeNode) -> Option<Suite> {
         let file = fields::object(root, "a test file", &mut self.problems)?;
         file.check(&FILE, &mut self.problems);
         let now = file.get("now").and_then(|node| self.time(node));
@@ -108,7 +108,7 @@ impl Reader<'_> {
         let cases = file.require("cases", "a test file", &start, &mut self.problems)?;
         let list = fields::list(cases, "cases", &mut self.problems)?;
         if list.is_empty() {
-            self.problems.add(codes::MISSING_FIELD, &cases.span, "`cases` has no case in it");
+            self.problems.add(codes::MISSING_FIELD, &cases.span, "`cases` is empty");
         }
         let mut read: Vec<Case> = Vec::new();
         for node in list {
@@ -122,20 +122,20 @@ impl Reader<'_> {
         Some(Suite { now, cases: read })
     }
 
-    fn case(&mut self, node: &Node, shared: &Given) -> Option<Case> {
+    fn case(&mut self, node: &TreeNode, shared: &Given) -> Option<Case> {
         let case = fields::object(node, "a case", &mut self.problems)?;
         case.check(&CASE, &mut self.problems);
         let start = node.span.start..node.span.start;
         let name = case.require("name", "a case", &start, &mut self.problems);
         let name = name.and_then(|node| self.name(node));
-        let given = self.given(&case).over(shared);
+        let given = self.given(&case).with_defaults(shared);
         let expect = case.require("expect", "a case", &start, &mut self.problems);
         let expect = expect.and_then(|node| self.expect(node));
         let (name, at) = name?;
         Some(Case { name, at, given, expect: expect? })
     }
 
-    fn name(&mut self, node: &Node) -> Option<(String, usize)> {
+    fn name(&mut self, node: &TreeNode) -> Option<(String, usize)> {
         let name = fields::text(node, "name", &mut self.problems)?;
         let is_fine = (1..=NAME_MAX).contains(&name.chars().count()) && !name.contains(is_hostile);
         if !is_fine {
@@ -145,7 +145,7 @@ impl Reader<'_> {
         is_fine.then(|| (name.to_owned(), node.span.start))
     }
 
-    fn time(&mut self, node: &Node) -> Option<Timestamp> {
+    fn time(&mut self, node: &TreeNode) -> Option<Timestamp> {
         let text = fields::text(node, "now", &mut self.problems)?;
         let time = (self.world.time)(text).filter(|at| at.0 >= 0);
         if time.is_none() {
@@ -155,7 +155,7 @@ impl Reader<'_> {
         time
     }
 
-    /// The step an entry is about.
+    /// The step that the key of an entry names.
     fn step(&mut self, entry: &Entry) -> Option<u32> {
         self.step_named(&entry.key, &entry.key_span)
     }
@@ -178,15 +178,15 @@ impl Reader<'_> {
         matches!(self.body_of(step), Some(Body::Http { .. }))
     }
 
-    /// Reports something said of a step whose kind does not have it.
+    /// Reports a field that the kind of the step does not have.
     fn not_for_kind(&mut self, step: u32, span: &std::ops::Range<usize>, lacks: &str, hint: &str) {
         let (key, kind) = (&self.plan.node(step).key, self.body_of(step).map_or("unknown", Body::kind));
         let message = format!("`{key}` is of kind `{kind}` and {lacks}");
         self.problems.push(Draft::new(codes::CASE_STEP_KIND, span.clone(), message).hint(hint));
     }
 
-    /// Header names and their texts.
-    fn headers(&mut self, node: &Node) -> Vec<(String, String)> {
+    /// Header names, in lower case, and their values.
+    fn headers(&mut self, node: &TreeNode) -> Vec<(String, String)> {
         let Some(headers) = fields::object(node, "headers", &mut self.problems) else { return Vec::new() };
         let mut read = Vec::new();
         for entry in headers.iter() {
@@ -202,7 +202,7 @@ impl Reader<'_> {
         read
     }
 
-    fn entries<'t>(&mut self, node: &'t Node, what: &str) -> Vec<&'t Entry> {
+    fn entries<'t>(&mut self, node: &'t TreeNode, what: &str) -> Vec<&'t Entry> {
         let found = fields::object(node, what, &mut self.problems);
         found.map(|fields: Fields<'t>| fields.iter().collect()).unwrap_or_default()
     }

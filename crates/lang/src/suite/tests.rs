@@ -32,13 +32,13 @@ fn check(fields: &str, problem: &str) {
     assert_eq!(without_place.join("\n"), problem, "{source}");
 }
 
-/// The same for what is given.
+/// The problems of one case with these inputs.
 fn check_given(fields: &str, problem: &str) {
     check(&format!("expect: {{ status: failed }}, {fields}"), problem);
 }
 
 #[test]
-fn a_case_says_what_it_is_given_and_what_is_expected() {
+fn a_case_has_inputs_and_expectations() {
     let suite = suite(
         r#"
 now: 2027-03-28T00:00:00Z
@@ -83,7 +83,7 @@ cases:
     let expected = expected.map(|(reply, took)| Scripted { reply, took: Span::from_secs(took) });
     assert_eq!(given.http[&charge], expected, "a case's own script comes before the file's");
     assert_eq!(given.http[&moved], [Scripted { reply: bare(503), took: Span(0) }]);
-    let called = Callback { when: When::After(Span::from_secs(7_200)), body: b"paid".to_vec() };
+    let called = GivenCallback { when: When::After(Span::from_secs(7_200)), body: b"paid".to_vec() };
     assert_eq!(given.callbacks[&payment], called);
     assert_eq!(given.cancel_after, Some(Span::from_days(3)));
     assert_eq!(expect.status.as_ref().map(|s| s.value), Some(RunStatus::Failed));
@@ -117,7 +117,7 @@ fn bounds_hold_at_their_edges() {
 }
 
 #[test]
-fn a_name_that_is_no_step_is_refused_with_a_suggestion() {
+fn an_unknown_step_is_refused_with_a_suggestion() {
     check_given(
         "http: { chrage: 200 }",
         "unknown_case_step cases[0].http.chrage: `chrage` is not a step of this workflow (did you mean `charge`?)",
@@ -135,7 +135,7 @@ fn a_name_that_is_no_step_is_refused_with_a_suggestion() {
 }
 
 #[test]
-fn a_step_is_only_given_what_its_kind_has() {
+fn a_field_that_the_kind_of_a_step_lacks_is_refused() {
     check_given(
         "http: { nap: 200 }",
         "case_step_kind cases[0].http.nap: `nap` is of kind `sleep` and sends nothing (only http steps send something that is answered)",
@@ -150,11 +150,11 @@ fn a_step_is_only_given_what_its_kind_has() {
     );
     check_given(
         "http: { moved: { status: 302 } }",
-        "invalid_value cases[0].http.moved.status: `moved` follows redirects (script the answer it ends at)",
+        "invalid_value cases[0].http.moved.status: `moved` follows redirects (script the final response instead)",
     );
     check_given(
         "headers: { Cookie: a }",
-        "reserved_header cases[0].headers.Cookie: the server does not show `cookie` to a run (what authorises, signs or carries a request is never stored)",
+        "reserved_header cases[0].headers.Cookie: the server does not show `cookie` to a run (headers that authorise, sign or transport a request are never stored)",
     );
 }
 
@@ -165,12 +165,12 @@ fn a_case_that_cannot_fail_is_refused() {
         check(&format!("expect: {expect}"), &format!("empty_expectation cases[0].expect: `expect` {text}"));
     }
     check("input: 1", "missing_field cases[0]: a case needs a field `expect`");
-    assert_eq!(suite("cases: []").unwrap_err(), "1:8 missing_field cases: `cases` has no case in it");
+    assert_eq!(suite("cases: []").unwrap_err(), "1:8 missing_field cases: `cases` is empty");
     assert_eq!(suite("now: soon").unwrap_err().lines().count(), 2, "every problem at once");
 }
 
 #[test]
-fn values_and_fields_that_make_no_sense_are_refused() {
+fn invalid_values_and_fields_are_refused() {
     check_given("htp: {}", "unknown_field cases[0].htp: there is no field `htp` (did you mean `http`?)");
     check_given(
         "http: { charge: { status_code: 200 } }",
@@ -185,7 +185,10 @@ fn values_and_fields_that_make_no_sense_are_refused() {
         "invalid_value cases[0].http.charge.timeout: `timeout` can only be true (leave it out otherwise)",
     );
     check_given("http: { charge: 99 }", "out_of_range cases[0].http.charge: `status` is 99, allowed is 200 to 599");
-    check_given("http: { charge: [] }", "missing_field cases[0].http.charge: a list of answers has at least one");
+    check_given(
+        "http: { charge: [] }",
+        "missing_field cases[0].http.charge: a list of answers needs at least one answer",
+    );
     check_given(
         "http: { charge: ok }",
         "wrong_type cases[0].http.charge: an answer must be an object or a status, found a text (write `503`, or `{ status: 200, body: { … } }`)",
@@ -207,7 +210,7 @@ fn values_and_fields_that_make_no_sense_are_refused() {
 }
 
 #[test]
-fn the_definition_is_found_before_the_rest_is_read() {
+fn the_workflow_file_is_read_before_the_rest() {
     let tree = |source: &str| read(source.as_bytes(), Syntax::Yaml).unwrap();
     assert_eq!(workflow_of(&tree("workflow: a.yaml\ncases: 1")), Ok(Some("a.yaml")));
     assert_eq!(workflow_of(&tree("cases: 1")), Ok(None));
@@ -249,26 +252,26 @@ cases:
     )
     .unwrap();
     let given = &suite.cases[0].given.tasks;
-    let worked = |report, took| Worked { report, took: Span::from_secs(took) };
-    let error = |message: &str, code: Option<&str>, is_final, retry_after: Option<u64>| Report::Error {
+    let worked = |report, took| WorkerAttempt { report, took: Span::from_secs(took) };
+    let error = |message: &str, code: Option<&str>, is_final, retry_after: Option<u64>| GivenReport::Error {
         message: message.into(),
         code: code.map(str::to_owned),
         is_final,
         retry_after: retry_after.map(Span::from_secs),
     };
-    let result = |json| Report::Result(json);
+    let result = |json| GivenReport::Result(json);
     assert_eq!(given[&0], [worked(result(serde_json::json!({ "n": 1 })), 0)], "the file's, by type");
     assert_eq!(given[&1], [worked(error("gone", Some("no_such_box"), true, None), 0)], "a step before its type");
     let expected = [
         worked(error("busy", None, false, Some(5)), 2),
-        worked(Report::Snooze(Span::from_secs(3_600)), 0),
+        worked(GivenReport::Snooze(Span::from_secs(3_600)), 0),
         worked(result(serde_json::json!([1])), 0),
     ];
     assert_eq!(given[&2], expected, "a case's type before the file's step");
 }
 
 #[test]
-fn a_script_for_workers_that_means_nothing_is_refused() {
+fn an_invalid_script_for_workers_is_refused() {
     for (tasks, problem) in [
         (
             "{ billing.invoice.v2: { result: 1 } }",
@@ -278,7 +281,7 @@ fn a_script_for_workers_that_means_nothing_is_refused() {
             "{ nap: { result: 1 } }",
             "case_step_kind cases[0].tasks.nap: `nap` is of kind `sleep` and is not done by a worker (only task steps are)",
         ),
-        ("{ make: [] }", "missing_field cases[0].tasks.make: a list of answers has at least one"),
+        ("{ make: [] }", "missing_field cases[0].tasks.make: a list of answers needs at least one answer"),
         (
             "{ make: 7 }",
             "wrong_type cases[0].tasks.make: what a worker answers must be an object, found a number (write `{ result: … }` or `{ error: { message: … } }`)",

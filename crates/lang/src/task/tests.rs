@@ -3,7 +3,7 @@ use crate::{canonical_json, content_hash};
 use kernel::Plan;
 use kernel::plan::Backoff;
 
-fn read_settings(json: Json) -> Result<Settings, String> {
+fn read_settings(json: Json) -> Result<TaskSettings, String> {
     let Json::Object(request) = json else { panic!("not an object") };
     settings(&request).map_err(|found| {
         let brief = |d: &Diagnostic| format!("{} {}: {}", d.code, d.path, d.message);
@@ -12,8 +12,8 @@ fn read_settings(json: Json) -> Result<Settings, String> {
 }
 
 #[test]
-fn w1_a_plain_task_is_a_run_with_one_step_that_never_expires() {
-    let Definition { layout, .. } = define("billing.invoice.v1", &Settings::default());
+fn w1_a_single_task_is_a_run_with_one_step_that_never_expires() {
+    let TaskDefinition { layout, .. } = define("billing.invoice.v1", &TaskSettings::default());
     let plan = Plan::new(layout).unwrap();
     assert_eq!(Plan::decode(&plan.encode()).unwrap().layout(), plan.layout());
     assert_eq!((plan.layout().form, plan.verdict(), plan.nodes().len()), (Form::Task, Verdict::Strict, 1));
@@ -43,7 +43,7 @@ fn equal_settings_have_equal_hashes_however_they_are_written() {
     ] {
         assert_ne!(hash(other.clone()), default, "{other}");
     }
-    assert_ne!(define("b.v1", &Settings::default()).hash, default, "another type is another definition");
+    assert_ne!(define("b.v1", &TaskSettings::default()).hash, default, "another type is another definition");
 }
 
 #[test]
@@ -56,20 +56,20 @@ fn a_definition_is_canonical_and_reads_back() {
         json!({ "retry": { "backoff": { "type": "fixed", "min": "0s", "jitter": 0.001 } } }),
     ] {
         let settings = read_settings(request).unwrap();
-        let Definition { source, hash, .. } = define("a.v1", &settings);
+        let TaskDefinition { source, hash, .. } = define("a.v1", &settings);
         let text = source.to_string();
         let tree = read(text.as_bytes(), Syntax::Json).unwrap();
         assert_eq!(canonical_json(&tree), text);
         assert_eq!(content_hash(&tree), hash);
         assert_eq!(read_settings(source).unwrap(), settings);
     }
-    let source = define("a.v1", &Settings::default()).source.to_string();
+    let source = define("a.v1", &TaskSettings::default()).source.to_string();
     let retry = r#"{"backoff":{"jitter":0.1,"min":"1m","type":"quadratic"},"max_attempts":3}"#;
     assert_eq!(source, format!(r#"{{"retry":{retry},"type":"a.v1"}}"#), "a stored definition means the same forever");
 }
 
 #[test]
-fn settings_that_cannot_be_honoured_are_refused_with_their_place() {
+fn invalid_settings_are_refused_with_their_path() {
     for (request, expected) in [
         (json!({ "max_attempts": 0 }), "out_of_range max_attempts: `max_attempts` is 0, allowed is 1 to 100"),
         (json!({ "max_attempts": 101 }), "out_of_range max_attempts: `max_attempts` is 101, allowed is 1 to 100"),
@@ -106,7 +106,7 @@ fn settings_that_cannot_be_honoured_are_refused_with_their_place() {
 }
 
 #[test]
-fn decision_16_the_name_of_a_type_is_checked_alone() {
+fn decision_16_type_names_are_checked() {
     assert_eq!(check_type("billing.invoice.v1"), Ok(()));
     for name in ["", "a..b", "a.%", "a b", &"x".repeat(201)] {
         let problem = check_type(name).unwrap_err();

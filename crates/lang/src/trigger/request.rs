@@ -1,19 +1,19 @@
-//! Requests that make or change a trigger.
+//! Requests that create or change a trigger.
 
 use super::{Spec, spec};
 use crate::codes;
 use crate::diagnostic::{Diagnostic, Draft, Problems, is_hostile, quoted};
 use crate::fields::{self, Fields, Shape};
-use crate::tree::{Entry, Node, Tree, Value};
+use crate::tree::{Entry, Tree, TreeNode, Value};
 use kernel::event::TriggerKind;
 use serde_json::{Map, Value as Json, json};
 
 const NAME_MAX: usize = 80;
 const NOTE_MAX: usize = 1_024;
 
-/// `{name, type, workflow, enabled?, note?, config, variable_mapping?}`, understood.
+/// A valid `{name, type, workflow, enabled?, note?, config, variable_mapping?}`.
 #[derive(Clone, Debug)]
-pub struct Request {
+pub struct TriggerRequest {
     pub name: String,
     /// Id, name or slug.
     pub workflow: String,
@@ -35,12 +35,12 @@ const SHAPE: Shape = Shape {
     synonyms: &[("kind", "type"), ("workflow_id", "workflow"), ("workflowId", "workflow"), ("trigger", "type")],
 };
 
-/// Fields a change may name.
+/// The fields that a change may have.
 const CHANGEABLE: Shape =
     Shape { known: &["name", "workflow", "enabled", "note", "config", "variable_mapping"], later: &[], synonyms: &[] };
 
 /// Reads a request for a new trigger.
-pub fn request(tree: &Tree) -> Result<Request, Vec<Diagnostic>> {
+pub fn request(tree: &Tree) -> Result<TriggerRequest, Vec<Diagnostic>> {
     let mut problems = Problems::new(tree.source());
     let read = read(tree.root(), &mut problems);
     match read {
@@ -49,7 +49,7 @@ pub fn request(tree: &Tree) -> Result<Request, Vec<Diagnostic>> {
     }
 }
 
-fn read(root: &Node, problems: &mut Problems<'_>) -> Option<Request> {
+fn read(root: &TreeNode, problems: &mut Problems<'_>) -> Option<TriggerRequest> {
     root.check_numbers(problems);
     let fields = fields::object(root, "a trigger", problems)?;
     for entry in fields.iter().filter(|e| !SHAPE.known.contains(&e.key.as_str()) && e.key != "variableMapping") {
@@ -75,10 +75,16 @@ fn read(root: &Node, problems: &mut Problems<'_>) -> Option<Request> {
             None => {}
         }
     }
-    Some(Request { name: name?, workflow: workflow?, enabled: enabled?, note: note.unwrap_or_default(), spec: spec? })
+    Some(TriggerRequest {
+        name: name?,
+        workflow: workflow?,
+        enabled: enabled?,
+        note: note.unwrap_or_default(),
+        spec: spec?,
+    })
 }
 
-fn name(node: &Node, problems: &mut Problems<'_>) -> Option<String> {
+fn name(node: &TreeNode, problems: &mut Problems<'_>) -> Option<String> {
     let name = fields::text(node, "name", problems)?.trim();
     if name.is_empty() || name.chars().count() > NAME_MAX || name.contains(is_hostile) {
         let draft = Draft::new(codes::INVALID_NAME, node.span.clone(), format!("{} is not a name", quoted(name)));
@@ -88,7 +94,7 @@ fn name(node: &Node, problems: &mut Problems<'_>) -> Option<String> {
     Some(name.to_owned())
 }
 
-fn note(node: &Node, problems: &mut Problems<'_>) -> Option<String> {
+fn note(node: &TreeNode, problems: &mut Problems<'_>) -> Option<String> {
     let note = fields::text(node, "note", problems)?;
     if note.len() > NOTE_MAX {
         let message = format!("`note` has {} bytes, the limit is {NOTE_MAX}", note.len());
@@ -98,8 +104,8 @@ fn note(node: &Node, problems: &mut Problems<'_>) -> Option<String> {
     Some(note.to_owned())
 }
 
-/// What a change is laid over.
-pub struct Change<'a> {
+/// The trigger that a change applies to.
+pub struct CurrentTrigger<'a> {
     pub name: &'a str,
     pub kind: TriggerKind,
     pub workflow: &'a str,
@@ -109,10 +115,10 @@ pub struct Change<'a> {
     pub config: &'a str,
 }
 
-/// Lays a change over a trigger and reads the whole again. Fields of `config` are changed one by one,
-/// so a secret that is not named stays; `null` takes a field away. What a problem is about is named by
-/// its path, since the whole has no lines anybody wrote.
-pub fn change(tree: &Tree, current: &Change<'_>) -> Result<Request, Vec<Diagnostic>> {
+/// Merges a change into a trigger and validates the result. Fields of `config` are merged one by one, so a secret that
+/// is not in the change stays; `null` removes a field. Only the path of a problem is meaningful: no user wrote the
+/// merged text, so its lines mean nothing.
+pub fn change(tree: &Tree, current: &CurrentTrigger<'_>) -> Result<TriggerRequest, Vec<Diagnostic>> {
     let mut problems = Problems::new(tree.source());
     let given = fields::object(tree.root(), "a change", &mut problems);
     let is_unknown = |e: &&Entry| !CHANGEABLE.known.contains(&e.key.as_str()) && e.key != "variableMapping";
@@ -139,14 +145,14 @@ pub fn change(tree: &Tree, current: &Change<'_>) -> Result<Request, Vec<Diagnost
         match (entry.key.as_str(), &entry.value.value) {
             ("config", Value::Object(changes)) => {
                 for change in changes {
-                    overlay(config.as_object_mut(), &change.key, change.value.to_json());
+                    merge_field(config.as_object_mut(), &change.key, change.value.to_json());
                 }
             }
             ("config", _) => config = entry.value.to_json(),
             ("variable_mapping" | "variableMapping", _) => {
-                overlay(config.as_object_mut(), "variable_mapping", entry.value.to_json());
+                merge_field(config.as_object_mut(), "variable_mapping", entry.value.to_json());
             }
-            (name, _) => overlay(Some(&mut whole), name, entry.value.to_json()),
+            (name, _) => merge_field(Some(&mut whole), name, entry.value.to_json()),
         }
     }
     whole.insert("config".into(), config);
@@ -155,11 +161,11 @@ pub fn change(tree: &Tree, current: &Change<'_>) -> Result<Request, Vec<Diagnost
     request(&tree)
 }
 
-fn overlay(fields: Option<&mut Map<String, Json>>, name: &str, value: Json) {
+fn merge_field(fields: Option<&mut Map<String, Json>>, name: &str, value: Json) {
     let Some(fields) = fields else { return };
     match value {
         Json::Null => drop(fields.shift_remove(name)),
-        // Saying again that there is a secret changes nothing.
+        // `has_secret: true` keeps the stored secret.
         Json::Bool(true) if name == "has_secret" => {}
         value => drop(fields.insert(name.to_owned(), value)),
     }

@@ -7,12 +7,12 @@ fn brief(found: Vec<Diagnostic>) -> String {
     found.iter().map(|d| format!("{} {}", d.code, d.path)).collect::<Vec<_>>().join(", ")
 }
 
-fn asked(json: &Json) -> Result<Request, String> {
+fn requested(json: &Json) -> Result<TriggerRequest, String> {
     request(&read(json.to_string().as_bytes(), Syntax::Json).unwrap()).map_err(brief)
 }
 
 fn with_config(kind: &str, config: Json) -> Result<Spec, String> {
-    asked(&json!({ "name": "t", "type": kind, "workflow": "w", "config": config })).map(|request| request.spec)
+    requested(&json!({ "name": "t", "type": kind, "workflow": "w", "config": config })).map(|request| request.spec)
 }
 
 fn problems(kind: &str, config: Json) -> String {
@@ -36,7 +36,7 @@ fn a10_a_schedule_has_defaults_and_reads_back_from_what_is_stored() {
 }
 
 #[test]
-fn a10_what_a_schedule_cannot_honour_is_refused() {
+fn a10_an_invalid_schedule_is_refused() {
     for (config, expected) in [
         (json!({}), "missing_field config"),
         (json!({ "cron": "* * * * *" }), "ok"),
@@ -61,7 +61,7 @@ fn a10_what_a_schedule_cannot_honour_is_refused() {
 }
 
 #[test]
-fn a10_a_webhook_needs_a_secret_or_says_that_it_has_none() {
+fn a10_a_webhook_needs_a_secret_or_unsigned() {
     let secret = "sixteen chars ok";
     for (config, expected) in [
         (json!({ "path": "orders/new", "secret": secret }), "ok"),
@@ -92,9 +92,9 @@ fn a10_a_webhook_needs_a_secret_or_says_that_it_has_none() {
 }
 
 #[test]
-fn a4_a_mapping_begins_with_the_payload() {
+fn a4_the_path_of_a_mapping_begins_with_the_payload() {
     let mapped = |path: &str| {
-        asked(&json!({ "name": "t", "type": "webhook", "workflow": "w", "config": { "unsigned": true }, "variable_mapping": { "v": path } }))
+        requested(&json!({ "name": "t", "type": "webhook", "workflow": "w", "config": { "unsigned": true }, "variable_mapping": { "v": path } }))
             .map(|request| request.spec.config()["variable_mapping"]["v"].clone())
     };
     assert_eq!(mapped("$.a.b.c"), Ok(json!("$.a.b.c")));
@@ -102,9 +102,9 @@ fn a4_a_mapping_begins_with_the_payload() {
         assert_eq!(mapped(bad), Err("invalid_mapping variable_mapping.v".to_owned()), "{bad}");
     }
     let schedule = json!({ "name": "t", "type": "schedule", "workflow": "w", "config": { "cron": "* * * * *" }, "variable_mapping": {} });
-    assert_eq!(asked(&schedule).unwrap_err(), "field_not_for_trigger variable_mapping");
+    assert_eq!(requested(&schedule).unwrap_err(), "field_not_for_trigger variable_mapping");
     assert_eq!(
-        asked(&json!({ "nam": 1 })).unwrap_err(),
+        requested(&json!({ "nam": 1 })).unwrap_err(),
         "missing_field , missing_field , missing_field , unknown_field nam"
     );
 }
@@ -121,10 +121,10 @@ fn a_secret_is_stored_and_never_shown() {
 }
 
 #[test]
-fn a_change_is_laid_over_what_is_there() {
+fn a_change_is_merged_into_the_stored_trigger() {
     let spec = with_config("webhook", json!({ "path": "p", "secret": "very secret" })).unwrap();
     let config = spec.config().to_string();
-    let current = Change {
+    let current = CurrentTrigger {
         name: "t",
         kind: TriggerKind::Webhook,
         workflow: "w",
@@ -182,7 +182,7 @@ fn r10_a_definition_has_its_own_schedule_or_webhook() {
 }
 
 #[test]
-fn the_secret_of_a_definition_is_neither_kept_nor_hashed() {
+fn the_secret_of_a_definition_is_neither_stored_nor_hashed() {
     let source = |webhook: &str| {
         compiled(&format!("name: x\ntrigger: webhook\nwebhook: {{path: p, {webhook}}}\ntasks: {{a: {{noop: {{}}}}}}"))
             .unwrap()

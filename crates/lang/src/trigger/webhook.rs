@@ -1,10 +1,10 @@
-//! A door for other programs: where it is, what a request must carry, and what becomes of its body.
+//! Webhook triggers: path, authentication, deduplication, and variables from the body.
 
 use super::words;
 use crate::codes;
 use crate::diagnostic::{Draft, Problems, quoted};
 use crate::fields::{self, Fields, Shape};
-use crate::tree::Node;
+use crate::tree::TreeNode;
 use base64::Engine as _;
 use base64::alphabet::STANDARD;
 use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
@@ -13,30 +13,30 @@ use std::ops::Range;
 
 #[derive(Clone, Debug)]
 pub struct Webhook {
-    /// What stands after `/webhooks/`; `None` asks for one to be made up.
+    /// The path after `/webhooks/`; `None` when the server must generate one.
     pub path: Option<String>,
     pub method: String,
     pub secret: Option<String>,
-    /// The author means the secret that is already there.
+    /// Keep the stored secret.
     pub keeps_secret: bool,
     pub unsigned: bool,
-    /// Names in lower case with the values a request must carry.
+    /// Headers that a request must have: names in lower case, and values.
     pub headers: Vec<(String, String)>,
     pub dedup: Dedup,
-    /// Signatures without a time are refused.
+    /// Refuse signatures without a timestamp.
     pub require_timestamp: bool,
-    /// Names of variables, with the keys that lead to each.
+    /// Names of variables, each with its path in the payload.
     pub mapping: Vec<(String, Vec<String>)>,
 }
 
 words! {
-    /// What makes two deliveries the same.
+    /// When two deliveries count as the same.
     Dedup {
-        /// The sender's id, or else the whole request.
+        /// Same delivery id; without one, same request.
         Auto = "auto",
-        /// The sender's id; without one every request counts.
+        /// Same delivery id; without one, every request is new.
         DeliveryId = "delivery_id",
-        /// Nothing: every request counts.
+        /// Every request is new.
         None = "none",
     }
 }
@@ -63,7 +63,7 @@ const SECRET_MIN: usize = 8;
 const SECRET_MAX: usize = 1_024;
 const HEADERS_MAX: usize = 16;
 const VARIABLES_MAX: usize = 64;
-/// What Standard Webhooks puts before a secret.
+/// The prefix of a Standard Webhooks secret.
 const WHSEC: &str = "whsec_";
 const BASE64: GeneralPurpose = GeneralPurpose::new(
     &STANDARD,
@@ -90,7 +90,7 @@ impl Webhook {
         Json::Object(config)
     }
 
-    /// Of what a request must carry only the names; the mapping is shown beside the config.
+    /// Only the names of required headers, without their values. The API shows the mapping beside the config.
     pub(super) fn shown(&self) -> Json {
         let mut config = self.plain();
         config.insert("has_secret".into(), json!(self.secret.is_some()));
@@ -152,7 +152,7 @@ pub(crate) fn read(fields: &Fields<'_>, place: &Range<usize>, problems: &mut Pro
     })
 }
 
-fn path(node: &Node, problems: &mut Problems<'_>) -> Option<String> {
+fn path(node: &TreeNode, problems: &mut Problems<'_>) -> Option<String> {
     let path = fields::text(node, "path", problems)?;
     let is_known = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b"/_-".contains(&b);
     let is_good = path.len() <= PATH_MAX && path.bytes().all(is_known) && path.split('/').all(|part| !part.is_empty());
@@ -169,8 +169,8 @@ fn path(node: &Node, problems: &mut Problems<'_>) -> Option<String> {
     Some(path.to_owned())
 }
 
-/// Messages never quote it.
-fn secret(node: &Node, problems: &mut Problems<'_>) -> Option<String> {
+/// Messages never quote the secret.
+fn secret(node: &TreeNode, problems: &mut Problems<'_>) -> Option<String> {
     let secret = fields::text(node, "secret", problems)?;
     let count = secret.chars().count();
     let why = match secret.strip_prefix(WHSEC).map(|rest| BASE64.decode(rest)) {
@@ -185,7 +185,7 @@ fn secret(node: &Node, problems: &mut Problems<'_>) -> Option<String> {
     None
 }
 
-fn headers(node: &Node, problems: &mut Problems<'_>) -> Option<Vec<(String, String)>> {
+fn headers(node: &TreeNode, problems: &mut Problems<'_>) -> Option<Vec<(String, String)>> {
     let fields = fields::object(node, "headers", problems)?;
     if fields.len() > HEADERS_MAX {
         let message = format!("there are {} headers, the limit is {HEADERS_MAX}", fields.len());
@@ -203,7 +203,7 @@ fn headers(node: &Node, problems: &mut Problems<'_>) -> Option<Vec<(String, Stri
                 || value.trim() != value
                 || !value.bytes().all(|b| (b' '..=b'~').contains(&b))
             {
-                let message = format!("the header {} cannot be asked for", quoted(&entry.key));
+                let message = format!("the header {} is not valid", quoted(&entry.key));
                 let draft = Draft::new(codes::INVALID_HEADER, entry.key_span.clone(), message);
                 problems.push(draft.hint("a name is an HTTP token, a value 1 to 1024 visible ASCII characters"));
                 return None;
@@ -215,7 +215,7 @@ fn headers(node: &Node, problems: &mut Problems<'_>) -> Option<Vec<(String, Stri
 }
 
 /// `{"order": "$.data.order.id"}`.
-pub(super) fn mapping(node: &Node, problems: &mut Problems<'_>) -> Option<Vec<(String, Vec<String>)>> {
+pub(super) fn mapping(node: &TreeNode, problems: &mut Problems<'_>) -> Option<Vec<(String, Vec<String>)>> {
     let fields = fields::object(node, "variable_mapping", problems)?;
     if fields.len() > VARIABLES_MAX {
         let message = format!("there are {} variables, the limit is {VARIABLES_MAX}", fields.len());
@@ -248,7 +248,7 @@ pub(super) fn mapping(node: &Node, problems: &mut Problems<'_>) -> Option<Vec<(S
     variables.into_iter().collect()
 }
 
-/// The webhook of a definition without its secret: what is stored and shown of it.
+/// A definition without the secret of its webhook, to be stored and shown.
 pub(crate) fn without_secret(source: Json) -> Json {
     let Json::Object(fields) = source else { return source };
     let strip = |(name, value): (String, Json)| match value {
@@ -264,7 +264,7 @@ pub(crate) fn without_secret(source: Json) -> Json {
     Json::Object(fields.into_iter().map(strip).collect())
 }
 
-/// A field of a definition's webhook that does not belong to what it does.
+/// Whether a field of a definition's webhook is left out of the content hash.
 pub(crate) fn is_secret(name: &str) -> bool {
     matches!(name, "secret" | "has_secret")
 }

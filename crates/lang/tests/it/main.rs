@@ -1,8 +1,8 @@
-//! Golden files: what people see for a definition, and what is stored for it.
+//! Golden files: the diagnostics that users see, and the plans that are stored.
 //!
-//! `problems/<name>.{json,yaml}` gives `<name>.<syntax>.txt`; `plans/` gives the stored plan as hex and the
-//! hash; `examples/` are the documents' own definitions and must have no problems. Files are rewritten only
-//! with `UPDATE_GOLDEN=1`. A stored plan that changes is a format that changed: old ones must stay readable.
+//! `problems/<name>.{json,yaml}` produces `<name>.<syntax>.txt`. `plans/` produces the stored plan in hex and the hash.
+//! `examples/` has the definitions of the documentation, which must have no problems. Files are rewritten only with
+//! `UPDATE_GOLDEN=1`. If a stored plan changes, the format has changed: old plans must stay readable.
 
 use lang::{Compiled, Syntax, compile, read};
 use std::fmt::Write as _;
@@ -25,7 +25,7 @@ fn syntax(path: &Path) -> Option<Syntax> {
     }
 }
 
-/// Compiles a file; problems as text, one a line.
+/// Compiles a file; the problems are text, one per line.
 fn compiled(path: &Path) -> Result<Compiled, String> {
     let lines = |found: Vec<lang::Diagnostic>| found.iter().map(|d| format!("{d}\n")).collect::<String>();
     let source = std::fs::read(path).unwrap();
@@ -59,7 +59,7 @@ fn unhex(text: &str) -> Vec<u8> {
 }
 
 #[test]
-fn problems_read_as_they_always_did() {
+fn diagnostics_match_the_golden_files() {
     for path in golden("problems") {
         let found = compiled(&path).err().unwrap_or_else(|| panic!("{} has no problems", path.display()));
         compare(&beside(&path, ".txt"), &found);
@@ -80,7 +80,7 @@ fn stored_plans_never_change() {
 }
 
 #[test]
-fn r1_the_documents_own_examples_compile_the_same_from_json_and_yaml() {
+fn r1_the_examples_of_the_docs_compile_the_same_from_json_and_yaml() {
     let paths = golden("examples");
     let pairs: Vec<_> = paths.chunks(2).collect();
     assert_eq!(pairs.len(), 3);
@@ -94,9 +94,9 @@ fn r1_the_documents_own_examples_compile_the_same_from_json_and_yaml() {
     }
 }
 
-/// Random arrangements of the tokens that mean something: whatever comes, an answer and no panic.
+/// Random sequences of meaningful tokens always give a result and never a panic.
 #[test]
-fn t37_no_arrangement_of_tokens_is_a_surprise() {
+fn t37_no_sequence_of_tokens_panics() {
     const TOKENS: &[&str] = &[
         "{",
         "}",

@@ -1,4 +1,4 @@
-//! Starting many runs with one request: all of them, or none and every problem.
+//! Starts many runs with one request: all of them, or none with a list of every problem.
 
 use super::workflows::{KEY_MAX, LABELS_MAX, fingerprint, no_workflow};
 use crate::contract::{Route, post};
@@ -18,9 +18,9 @@ use std::collections::BTreeMap;
 
 const ITEMS_MAX: usize = 1_000;
 
-/// One item, understood.
+/// One item of a batch, parsed.
 #[derive(Default)]
-struct StartedRun {
+struct ParsedItem {
     body: Option<Bytes>,
     key: Option<String>,
     labels: Vec<(String, String)>,
@@ -28,8 +28,8 @@ struct StartedRun {
 
 pub fn routes() -> Vec<Route> {
     const PATH: &str = "/api/v1/workflows/{workflow}/trigger-batch";
-    let about = "started, in the order of the items, or found by their keys";
-    let batch = post(PATH, trigger, "trigger_batch", "Start several runs, all or none")
+    let about = "the runs in the order of the items, started now or by an earlier request with the same key";
+    let batch = post(PATH, trigger, "trigger_batch", "Start many runs, all of them or none")
         .takes::<BatchRequest>()
         .answers::<Vec<BatchItemView>>(201, about)
         .refuses(&[Code::WorkflowDisabled, Code::IdempotencyKeyReused, Code::ConcurrencyKeyUnresolved])
@@ -63,7 +63,7 @@ pub async fn trigger(app: State, Path(key): Path<String>, headers: HeaderMap, bo
     Ok((StatusCode::CREATED, Json(Data { data })).into_response())
 }
 
-fn read(bytes: &Bytes) -> Result<Vec<StartedRun>, Refusal> {
+fn read(bytes: &Bytes) -> Result<Vec<ParsedItem>, Refusal> {
     let wrong = |message: String, at: &str| {
         let hint =
             "expected {\"items\": [{\"body\": any JSON, \"idempotency_key\"?: text, \"labels\"?: {key: text}}, …]}";
@@ -72,7 +72,7 @@ fn read(bytes: &Bytes) -> Result<Vec<StartedRun>, Refusal> {
     let fields: BTreeMap<String, &RawValue> =
         serde_json::from_slice(bytes).map_err(|_| wrong("the body must be an object".into(), ""))?;
     if let Some(name) = fields.keys().find(|name| *name != "items") {
-        return Err(wrong(format!("`{name}` is not known here"), name));
+        return Err(wrong(format!("the body has no field `{name}`"), name));
     }
     let items = fields.get("items").and_then(|raw| serde_json::from_str::<Vec<&RawValue>>(raw.get()).ok());
     let items = items.ok_or_else(|| wrong("`items` must be a list".into(), "items"))?;
@@ -80,56 +80,62 @@ fn read(bytes: &Bytes) -> Result<Vec<StartedRun>, Refusal> {
         return Err(wrong(format!("there are {} items, expected 1 to {ITEMS_MAX}", items.len()), "items"));
     }
     let mut problems = Vec::new();
-    let items: Vec<StartedRun> = items.iter().enumerate().map(|(i, raw)| item(i, raw, &mut problems)).collect();
+    let items: Vec<ParsedItem> = items.iter().enumerate().map(|(i, raw)| item(i, raw, &mut problems)).collect();
     if problems.is_empty() { Ok(items) } else { Err(Refusal::of_problems(Code::InvalidBody, problems)) }
 }
 
-/// Reads one item; what is wrong with it is added to the problems of the others.
-fn item(index: usize, raw: &RawValue, problems: &mut Vec<Problem>) -> StartedRun {
-    let mut say = |field: &str, code: Code, message: String| {
+/// Parses one item and adds its problems to those of the other items.
+fn item(index: usize, raw: &RawValue, problems: &mut Vec<Problem>) -> ParsedItem {
+    let mut add_problem = |field: &str, code: Code, message: String| {
         let dot = if field.is_empty() { "" } else { "." };
         let at = Some(At { path: format!("items[{index}]{dot}{field}"), line: None, column: None });
         problems.push(Problem { code: code.as_str().to_owned(), message, at, ..Default::default() });
     };
-    let mut item = StartedRun::default();
+    let mut item = ParsedItem::default();
     let Ok(fields) = serde_json::from_str::<BTreeMap<String, &RawValue>>(raw.get()) else {
-        say("", Code::InvalidBody, "an item must be an object".into());
+        add_problem("", Code::InvalidBody, "an item must be an object".into());
         return item;
     };
     if !fields.contains_key("body") {
-        say("body", Code::InvalidBody, "an item needs a `body`; `null` will do".into());
+        add_problem("body", Code::InvalidBody, "an item needs a `body`, which may be `null`".into());
     }
     for (name, raw) in fields {
         let text = raw.get();
         match name.as_str() {
             "body" if text.len() > body::PAYLOAD_MAX => {
-                say("body", Code::TooLarge, format!("it is larger than {} bytes", body::PAYLOAD_MAX));
+                add_problem("body", Code::TooLarge, format!("the body is larger than {} bytes", body::PAYLOAD_MAX));
             }
             "body" => match lang::check_json(text.as_bytes()) {
                 Ok(()) => item.body = Some(Bytes::copy_from_slice(text.as_bytes())),
-                Err(problem) => say("body", Code::InvalidBody, problem_of(&problem).message),
+                Err(problem) => add_problem("body", Code::InvalidBody, problem_of(&problem).message),
             },
             "idempotency_key" => match serde_json::from_str::<String>(text) {
                 Ok(key) if (1..=KEY_MAX).contains(&key.len()) && key.bytes().all(|b| b.is_ascii_graphic()) => {
                     item.key = Some(key);
                 }
-                _ => say(&name, Code::InvalidBody, format!("a key has 1 to {KEY_MAX} visible ASCII characters")),
+                _ => {
+                    add_problem(&name, Code::InvalidBody, format!("a key has 1 to {KEY_MAX} visible ASCII characters"))
+                }
             },
             "labels" => match serde_json::from_str::<BTreeMap<String, Value>>(text) {
                 Ok(labels) if labels.len() > LABELS_MAX => {
-                    say("labels", Code::InvalidBody, format!("a run has at most {LABELS_MAX} labels"));
+                    add_problem("labels", Code::InvalidBody, format!("a run has at most {LABELS_MAX} labels"));
                 }
                 Ok(labels) => {
                     for (key, value) in labels {
                         match value {
                             Value::String(value) if is_label(&key, &value) => item.labels.push((key, value)),
-                            _ => say(&format!("labels.{key}"), Code::InvalidBody, format!("a label is {LABEL}")),
+                            _ => {
+                                add_problem(&format!("labels.{key}"), Code::InvalidBody, format!("a label is {LABEL}"))
+                            }
                         }
                     }
                 }
-                Err(_) => say("labels", Code::InvalidBody, "labels are an object of texts".into()),
+                Err(_) => {
+                    add_problem("labels", Code::InvalidBody, "labels must be an object whose values are texts".into())
+                }
             },
-            _ => say(&name, Code::InvalidBody, format!("an item has no field `{name}`")),
+            _ => add_problem(&name, Code::InvalidBody, format!("an item has no field `{name}`")),
         }
     }
     item
@@ -149,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn every_problem_of_every_item_is_found_at_its_index() {
+    fn every_problem_of_every_item_is_reported_with_its_index() {
         assert!(paths(r#"[{"body": 1}, {"body": null, "idempotency_key": "k", "labels": {"a": "b"}}]"#).is_empty());
         let json = r#"[{"body": 1, "x": 1}, 7, {"labels": {"a": 1, "b c": "d"}}, {"body": 2, "idempotency_key": ""}]"#;
         let expected = [

@@ -1,4 +1,4 @@
-//! `POST /wh/{token}`: the outside answers a waiting step. Whatever bytes come are kept as they are.
+//! `POST /wh/{token}`: another system answers a waiting step. The body is stored as it is, whatever its type.
 
 use super::answer;
 use crate::contract::{Carries, Route, post};
@@ -13,7 +13,7 @@ pub fn routes() -> Vec<Route> {
             .one_write()
             .open()
             .carries(Carries::Bytes)
-            .answers::<ReceivedView>(200, "accepted, now or before")
+            .answers::<ReceivedView>(200, "the callback was accepted, now or earlier")
             .refuses(&[Code::CallbackConflict, Code::CallbackGone, Code::RunDamaged, Code::RunNeedsUpgrade]),
     ]
 }
@@ -26,12 +26,12 @@ pub async fn receive(app: State, Path(token): Path<String>, body: Body) -> Answe
     })?;
     match judged {
         Judged::Applied | Judged::Repeated => Ok(answer(200, ReceivedView { received: true })),
-        Judged::Conflict => Err(Refusal::new(Code::CallbackConflict, "another payload was received here before")
+        Judged::Conflict => Err(Refusal::new(Code::CallbackConflict, "another payload was accepted before")
             .hint("a callback URL accepts one payload; only the identical one may be sent again")),
         Judged::TooLarge => Err(Refusal::new(Code::TooLarge, "this payload would make the run larger than 16 MiB")),
         Judged::Gone | Judged::Stale | Judged::Ended(_) | Judged::Unknown | Judged::Later => Err(Refusal::new(
             Code::CallbackGone,
-            "nobody waits here any more: the wait timed out, was skipped or cancelled, or the run has ended",
+            "no step waits for this callback now: the wait timed out, was skipped or cancelled, or the run has ended",
         )),
     }
 }

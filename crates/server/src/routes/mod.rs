@@ -1,4 +1,4 @@
-//! The handlers, by area. Each area lists its routes with what they promise.
+//! The handlers by area. Each area lists its routes with their contracts.
 
 pub mod batch;
 pub mod callbacks;
@@ -22,22 +22,22 @@ use axum::response::{IntoResponse, Response};
 use kernel::RunId;
 use serde::Serialize;
 
-/// Every route there is: name of the area, what it is about, its routes.
+/// Every route by area: the name of the area, its description for the OpenAPI document, its routes.
 pub fn areas() -> Vec<(&'static str, &'static str, Vec<Route>)> {
     vec![
-        ("workflows", "What can be run", workflows::routes()),
-        ("versions", "What workflows were", versions::routes()),
-        ("batches", "Many runs at once", batch::routes()),
-        ("runs", "What runs and ran", runs::routes()),
-        ("tasks", "Work for whoever claims it", tasks::routes()),
-        ("workers", "What workers say and ask", work::routes()),
-        ("types", "Types of tasks, and who claims them", types::routes()),
-        ("triggers", "What starts runs by itself", triggers::routes()),
-        ("webhooks", "Requests from other programs that start runs", webhooks::routes()),
-        ("streams", "What happens, while it happens", streams::routes()),
-        ("callbacks", "Answers from outside to steps that wait", callbacks::routes()),
-        ("system", "The server itself", system::routes()),
-        ("page", "What people look at", crate::ui::routes()),
+        ("workflows", "Create, edit and start workflows", workflows::routes()),
+        ("versions", "Versions of workflows and their differences", versions::routes()),
+        ("batches", "Start many runs with one request", batch::routes()),
+        ("runs", "List, inspect and control runs", runs::routes()),
+        ("tasks", "Submit and manage tasks", tasks::routes()),
+        ("workers", "Claim tasks and report their outcomes", work::routes()),
+        ("types", "Task types and the workers that claim them", types::routes()),
+        ("triggers", "Schedules, webhooks and manual triggers", triggers::routes()),
+        ("webhooks", "Requests from other systems that start runs", webhooks::routes()),
+        ("streams", "Live streams of events", streams::routes()),
+        ("callbacks", "Callbacks for steps that wait", callbacks::routes()),
+        ("system", "Health, metrics, version and clock of the server", system::routes()),
+        ("dashboard", "The dashboard and its files", crate::ui::routes()),
     ]
 }
 
@@ -50,7 +50,7 @@ fn page<T: Serialize>(data: Vec<T>, next: Option<String>) -> Response {
     Json(api::Page { data, next }).into_response()
 }
 
-/// A run id from a path. What cannot be one is a malformed request, not a missing run.
+/// A run id from a path. Text that is not an id is a malformed request, not a missing run.
 fn run_id(text: &str) -> Result<RunId, Refusal> {
     RunId::parse(text).ok_or_else(|| {
         let text: String = text.chars().take(80).collect();

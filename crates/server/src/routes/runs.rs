@@ -1,8 +1,8 @@
-//! Runs: list, look at, follow, cancel. The routes below a workflow answer only for its own runs.
+//! Runs: list, show, explain, cancel, pause, retry, replay, delete. The routes below a workflow find only its own runs.
 
 use super::workflows::{LABELS_MAX, find_ever, idempotency_key};
 use super::{answer, page, run_id};
-use crate::contract::{Param, Route, Shape, delete as delete_route, get, params, post};
+use crate::contract::{Param, ResponseShape, Route, delete as delete_route, get, params, post};
 use crate::query::{Query, invalid};
 use crate::{Answer, App, Path, Refusal, State, body, views};
 use api::{
@@ -20,23 +20,23 @@ use sha2::{Digest, Sha256};
 use std::time::Duration;
 use store::RunFilter;
 
-/// Who did something and why: at most this many bytes each.
+/// Size limit of an `actor`, a `reason` or a `note`.
 const NOTE_MAX: usize = 1_024;
 
 const STATUS: Param = Param::new(
     "status",
-    "one or several, as in `failed,timeout`; `success`, `succeeded` and `received` mean `completed`",
+    "one or more, such as `failed,timeout`; `success`, `succeeded` and `received` mean `completed`",
     || json!({ "type": "string" }),
 );
-const TYPE: Param = Param::new("type", "runs of plain tasks of this type", || json!({ "type": "string" }));
+const TYPE: Param = Param::new("type", "runs of single tasks of this type", || json!({ "type": "string" }));
 const FILTERS: &[Param] = &[STATUS, params::LABEL, params::SINCE, params::UNTIL];
 const AFTER: Param =
     Param::new("cursor", "only events after this number", || json!({ "type": "integer", "minimum": 0 }));
 
-/// `?wait=` is at most this long.
+/// The longest `?wait=`.
 pub const WAIT_MAX: Span = Span::from_secs(60);
-pub const END: Param =
-    Param::new("wait", "wait for the end, at most this long (up to 60s)", || json!({ "type": "string" }));
+pub const WAIT: Param =
+    Param::new("wait", "respond when it has ended, or after this time (up to 60s)", || json!({ "type": "string" }));
 
 const STEP: Param = Param::new("step", "explain this step of the run", || json!({ "type": "string" }));
 
@@ -48,63 +48,60 @@ pub fn routes() -> Vec<Route> {
             .query(FILTERS)
             .pages::<RunSummary>()
             .refuses(&[Code::NotFound]),
-        get("/api/v1/runs/{run}", show, "show_run", "Show a run").query(&[END]).answers::<RunView>(200, "the run"),
-        delete_route("/api/v1/runs/{run}", delete, "delete_run", "Delete a run that has ended, with all it holds")
-            .shaped(204, "deleted", Shape::Nothing)
+        get("/api/v1/runs/{run}", show, "show_run", "Show a run").query(&[WAIT]).answers::<RunView>(200, "the run"),
+        delete_route("/api/v1/runs/{run}", delete, "delete_run", "Delete a run that has ended, with all its data")
+            .shaped(204, "deleted", ResponseShape::Nothing)
             .refuses(&[Code::RunNotEnded]),
-        get("/api/v1/runs/{run}/graph", graph, "show_run_graph", "The steps of a run and what leads to what")
+        get("/api/v1/runs/{run}/graph", graph, "show_run_graph", "Show the steps of a run as a graph")
             .answers::<GraphView>(200, "nodes and edges"),
         post("/api/v1/runs/{run}/replay", replay, "replay_run", "Start a new run from the input of this one")
             .may_take::<ReplayRequest>()
             .idempotent()
-            .answers::<ReplayedView>(201, "started")
-            .answers::<ReplayedView>(200, "started by an earlier request with this key")
+            .answers::<ReplayedView>(201, "the new run")
+            .answers::<ReplayedView>(200, "the run that an earlier request with this key started")
             .refuses(&[Code::WorkflowDisabled, Code::RunDeleted, Code::ConcurrencyKeyUnresolved]),
-        get("/api/v1/runs/{run}/steps", steps, "list_steps", "The steps of a run, in declaration order").shaped(
-            200,
-            "all of them",
-            Shape::Page(|g| g.subschema_for::<StepView>()),
-        ),
-        get("/api/v1/runs/{run}/events", events, "list_events", "The history of a run, in order")
+        get("/api/v1/runs/{run}/steps", steps, "list_steps", "List the steps of a run, in the order of the definition")
+            .shaped(200, "all steps", ResponseShape::Page(|g| g.subschema_for::<StepView>())),
+        get("/api/v1/runs/{run}/events", events, "list_events", "List the events of a run, in order")
             .query(&[AFTER, params::LIMIT])
-            .shaped(200, "one page", Shape::Page(|g| g.subschema_for::<EventView>())),
+            .shaped(200, "one page", ResponseShape::Page(|g| g.subschema_for::<EventView>())),
         post("/api/v1/runs/{run}/cancel", cancel, "cancel_run", "Cancel a run")
             .may_take::<CancelRequest>()
-            .answers::<RunStatusView>(200, "cancelled, now or before")
+            .answers::<RunStatusView>(200, "the run is cancelled, now or earlier")
             .refuses(&[Code::RunEnded]),
-        get("/api/v1/runs/{run}/explain", explain, "explain_run", "Why a run, or a step of it, is where it is")
+        get("/api/v1/runs/{run}/explain", explain, "explain_run", "Explain why a run or a step is in its state")
             .query(&[STEP])
-            .answers::<ExplainView>(200, "the reason, the evidence and what can be done"),
-        post("/api/v1/runs/{run}/pause", pause, "pause_run", "Start nothing new in a run until it is resumed")
+            .answers::<ExplainView>(200, "the reason, the evidence and possible requests"),
+        post("/api/v1/runs/{run}/pause", pause, "pause_run", "Pause a run: no step starts until it is resumed")
             .may_take::<PauseRequest>()
-            .answers::<RunStatusView>(200, "paused, now or before")
+            .answers::<RunStatusView>(200, "the run is paused, now or earlier")
             .refuses(&[Code::RunEnded]),
-        post("/api/v1/runs/{run}/resume", resume, "resume_run", "Let a paused run go on")
+        post("/api/v1/runs/{run}/resume", resume, "resume_run", "Resume a paused run")
             .may_take::<ResumeRequest>()
-            .answers::<RunStatusView>(200, "resumed, or it was not paused")
+            .answers::<RunStatusView>(200, "the run is not paused")
             .refuses(&[Code::RunEnded]),
-        post("/api/v1/runs/{run}/retry", retry, "retry_run", "Start attempts that wait for their time at once")
+        post("/api/v1/runs/{run}/retry", retry, "retry_run", "Start the next attempt of retrying steps now")
             .may_take::<RetryRequest>()
-            .answers::<RunStatusView>(200, "their next attempts have begun")
+            .answers::<RunStatusView>(200, "the next attempts have started")
             .refuses(&[Code::RunEnded, Code::NothingToRetry]),
         get(
             "/api/v1/workflows/{workflow}/runs",
             list_of_workflow,
             "list_runs_of_workflow",
-            "List runs of one workflow",
+            "List the runs of a workflow, newest first",
         )
         .query(FILTERS)
         .pages::<RunSummary>(),
-        get(OF_WORKFLOW, show_of_workflow, "show_run_of_workflow", "Show a run of this workflow")
+        get(OF_WORKFLOW, show_of_workflow, "show_run_of_workflow", "Show a run of a workflow")
             .answers::<RunView>(200, "the run"),
         post(
             "/api/v1/workflows/{workflow}/runs/{run}/cancel",
             cancel_of_workflow,
             "cancel_run_of_workflow",
-            "Cancel a run of this workflow",
+            "Cancel a run of a workflow",
         )
         .may_take::<CancelRequest>()
-        .answers::<RunStatusView>(200, "cancelled, now or before")
+        .answers::<RunStatusView>(200, "the run is cancelled, now or earlier")
         .refuses(&[Code::RunEnded]),
     ]
 }
@@ -112,7 +109,7 @@ pub fn routes() -> Vec<Route> {
 pub async fn list(app: State, query: Query) -> Answer {
     let workflow = match (query.get("workflow"), query.get("type")) {
         (Some(_), Some(_)) => {
-            let message = "`workflow` and `type` cannot both be given: a plain task has no workflow";
+            let message = "`workflow` and `type` cannot be combined: a single task has no workflow";
             return Err(Refusal::new(Code::InvalidParameter, message).at("type"));
         }
         (Some(key), None) => Some(find_ever(&app, key).await?.id),
@@ -136,13 +133,13 @@ async fn runs(app: &App, query: &Query, workflow: Option<WorkflowId>) -> Answer 
     let filter = RunFilter {
         statuses: statuses(query)?,
         workflow,
-        // Runs of the engine's own are shown to who asks for them.
+        // Runs of the built-in notifier are listed only if the request names its workflow.
         except: Some(NOTIFIER),
         form: None,
         labels,
         since: query.time("since")?,
         until: query.time("until")?,
-        before: query.read("cursor", "the `next` of an earlier page", RunId::parse)?,
+        before: query.read("cursor", "`next` of the previous page", RunId::parse)?,
         limit: limit + 1,
     };
     let mut rows = app.engine.store().runs(app.org(), &filter).await.map_err(engine::Error::from)?;
@@ -151,7 +148,7 @@ async fn runs(app: &App, query: &Query, workflow: Option<WorkflowId>) -> Answer 
     Ok(page(rows.iter().map(views::summary).collect(), next))
 }
 
-/// `status=failed,timeout`. The words people use for success all mean `completed`.
+/// Parses `status=failed,timeout`. Other words for success mean `completed`.
 fn statuses(query: &Query) -> Result<Vec<RunStatus>, Refusal> {
     let words = query.all("status").flat_map(|list| list.split(','));
     let read = |word: &str| match word {
@@ -203,7 +200,6 @@ pub async fn delete(app: State, Path(run): Path<String>) -> Answer {
     Ok(StatusCode::NO_CONTENT.into_response())
 }
 
-/// A new run from the input of this one.
 pub async fn replay(app: State, Path(run): Path<String>, headers: HeaderMap, body: Body) -> Answer {
     let id = run_id(&run)?;
     let key = idempotency_key(&headers)?;
@@ -248,10 +244,10 @@ async fn cancel_run(app: &App, run: RunId, headers: &HeaderMap, body: Body) -> R
     let CancelRequest { actor, reason } = body::json::<Option<_>>(headers, body).await?.unwrap_or_default();
     let [actor, reason] = notes([("actor", actor), ("reason", reason)])?;
     let (judged, status) = app.engine.runs.cancel(app.org(), run, actor, reason).await?;
-    held(run, (judged, status))
+    status_response(run, (judged, status))
 }
 
-/// Texts that end up in the history, in their own order.
+/// Checks the size of texts that are stored in the history. Returns them in the same order.
 pub fn notes<const N: usize>(texts: [(&str, String); N]) -> Result<[String; N], Refusal> {
     if let Some((name, _)) = texts.iter().find(|(_, text)| text.len() > NOTE_MAX) {
         return Err(Refusal::new(Code::InvalidBody, format!("`{name}` has more than {NOTE_MAX} bytes")).at(*name));
@@ -262,29 +258,28 @@ pub fn notes<const N: usize>(texts: [(&str, String); N]) -> Result<[String; N], 
 pub async fn explain(app: State, query: Query, Path(run): Path<String>) -> Answer {
     let step = query.get("step");
     let found = app.engine.runs.explain(app.org(), run_id(&run)?, step).await?;
-    let (reading, told) = found.ok_or_else(|| Refusal::not_found("run", &run))?;
-    let told = told.ok_or_else(|| {
+    let (reading, explanation) = found.ok_or_else(|| Refusal::not_found("run", &run))?;
+    let explanation = explanation.ok_or_else(|| {
         let message = format!("`{}` is not a step of this run", step.unwrap_or_default());
         Refusal::new(Code::InvalidParameter, message).at("step")
     })?;
-    Ok(answer(200, views::explanation(&reading, told)))
+    Ok(answer(200, views::explanation(&reading, explanation)))
 }
 
 pub async fn pause(app: State, Path(run): Path<String>, headers: HeaderMap, body: Body) -> Answer {
     let id = run_id(&run)?;
     let PauseRequest { actor, note } = body::json::<Option<_>>(&headers, body).await?.unwrap_or_default();
     let [actor, note] = notes([("actor", actor), ("note", note)])?;
-    held(id, app.engine.runs.pause(app.org(), id, actor, note).await?)
+    status_response(id, app.engine.runs.pause(app.org(), id, actor, note).await?)
 }
 
 pub async fn resume(app: State, Path(run): Path<String>, headers: HeaderMap, body: Body) -> Answer {
     let id = run_id(&run)?;
     let ResumeRequest { actor } = body::json::<Option<_>>(&headers, body).await?.unwrap_or_default();
     let [actor] = notes([("actor", actor)])?;
-    held(id, app.engine.runs.resume(app.org(), id, actor).await?)
+    status_response(id, app.engine.runs.resume(app.org(), id, actor).await?)
 }
 
-/// Starts attempts that wait for their time at once.
 pub async fn retry(app: State, Path(run): Path<String>, headers: HeaderMap, body: Body) -> Answer {
     let id = run_id(&run)?;
     let RetryRequest { actor, step } = body::json::<Option<_>>(&headers, body).await?.unwrap_or_default();
@@ -298,13 +293,13 @@ pub async fn retry(app: State, Path(run): Path<String>, headers: HeaderMap, body
     };
     let (judged, status) = app.engine.runs.retry_now(app.org(), id, step, actor).await?;
     if judged == Judged::Unknown {
-        let refusal = Refusal::new(Code::NothingToRetry, "no step waits for its next attempt, or the run is held");
+        let refusal = Refusal::new(Code::NothingToRetry, "no step waits for its next attempt, or the run is paused");
         return Err(refusal.hint("`GET /runs/{run}/explain` says what the run waits for"));
     }
-    held(id, (judged, status))
+    status_response(id, (judged, status))
 }
 
-fn held(run: RunId, (judged, status): (Judged, RunStatus)) -> Answer {
+fn status_response(run: RunId, (judged, status): (Judged, RunStatus)) -> Answer {
     match judged {
         Judged::Ended(ended) => Err(Refusal::new(Code::RunEnded, format!("the run has ended already: it is {ended}"))),
         _ => Ok(answer(200, RunStatusView { id: run.to_string(), status: status.as_str().into() })),
@@ -316,7 +311,7 @@ async fn read(app: &App, run: &str) -> Result<Reading, Refusal> {
     app.engine.runs.read(app.org(), id).await?.ok_or_else(|| Refusal::not_found("run", run))
 }
 
-/// The id of a run that belongs to a workflow (also to one that was deleted since).
+/// The id of a run, if it belongs to the workflow. The workflow may have been deleted.
 async fn member(app: &App, workflow: &str, run: &str) -> Result<RunId, Refusal> {
     let id = run_id(run)?;
     let workflow = find_ever(app, workflow).await?;

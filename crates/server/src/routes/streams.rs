@@ -1,15 +1,15 @@
-//! Events as they happen, as server-sent events.
+//! Streams of server-sent events.
 //!
 //! ```text
-//!   engine ──page of events──▶ task ──two chunks at most──▶ Feed ──▶ the client's socket
+//!   engine ──page of events──▶ task ──two chunks at most──▶ StreamBody ──▶ the client's socket
 //! ```
 //!
-//! The task reads the next page when the client has taken the last one, so a slow client costs two chunks
-//! and no more. Streams end when the client goes, when the server drains, and a run's when the run is over.
+//! The task reads the next page when the client has received the last one, so a slow client costs two chunks of memory.
+//! A stream ends when the client disconnects or the server drains; the stream of a run also ends with the run.
 
 use super::run_id;
 use super::workflows::find_ever;
-use crate::contract::{Param, Route, Shape, get, params};
+use crate::contract::{Param, ResponseShape, Route, get, params};
 use crate::query::{Query, invalid};
 use crate::{Answer, App, Path, Refusal, State, views};
 use api::{Code, StreamEndView, StreamEventView};
@@ -27,63 +27,62 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, mpsc, watch};
 
-/// A connection nothing was sent on for this long gets a comment, so that nobody takes it for dead.
+/// After this long without an event, a comment is sent, so that proxies do not close the connection.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
-/// How long a client waits before it comes again.
+/// How long a client waits before it reconnects, in milliseconds.
 const RETRY: &str = "retry: 1000\n";
 
 const AFTER: Param = Param::new("after", "the same as `Last-Event-ID`", || json!({ "type": "integer", "minimum": 0 }));
 const TYPE: Param = Param::new(
     "type",
-    "one or several types of events, as in `run.completed,run.failed`",
+    "one or more event types, such as `run.completed,run.failed`",
     || json!({ "type": "string", "pattern": "^[a-z._]+(,[a-z._]+)*$" }),
 );
 
 pub fn routes() -> Vec<Route> {
-    let events = || Shape::Events(|g| g.subschema_for::<StreamEventView>());
+    let events = || ResponseShape::Events(|g| g.subschema_for::<StreamEventView>());
     vec![
-        get("/api/v1/runs/{run}/stream", of_run, "stream_run", "Every event of a run as it happens, to its end")
+        get("/api/v1/runs/{run}/stream", of_run, "stream_run", "Stream the events of a run until it ends")
             .query(&[AFTER])
             .header(params::LAST_EVENT_ID)
             .shaped(200, "events, then one named `end`", events())
             .refuses(&[Code::TooManyStreams]),
-        get("/api/v1/events/stream", of_all, "stream_events", "Events of all runs as they happen")
+        get("/api/v1/events/stream", of_all, "stream_events", "Stream the events of all runs")
             .query(&[AFTER, params::WORKFLOW, TYPE])
             .header(params::LAST_EVENT_ID)
-            .shaped(200, "events; one may come twice, none is left out", events())
+            .shaped(200, "events; one may arrive twice, none is lost", events())
             .refuses(&[Code::TooManyStreams, Code::NotFound]),
     ]
 }
 
-/// Every event of a run from the one after `after` on.
 pub async fn of_run(app: State, query: Query, Path(run): Path<String>, headers: HeaderMap) -> Answer {
     let after = cursor(&query, &headers, "the number of an event")?.unwrap_or(0);
     let id = run_id(&run)?;
-    let place = place(&app)?;
+    let permit = permit(&app)?;
     let subscription = app.engine.subscriptions.run(app.org(), id, after).await?;
     let mut subscription = subscription.ok_or_else(|| Refusal::not_found("run", &run))?;
-    let (mut pipe, response) = Pipe::open(&app, place);
+    let (mut pipe, response) = StreamSender::open(&app, permit);
     let app = app.0.clone();
     tokio::spawn(async move {
-        let mut begun = pipe.send(format!("{RETRY}\n")).await;
-        while begun.is_some() {
-            begun = match pipe.next(subscription.next()).await {
-                Next::Quiet => pipe.send(":\n\n".into()).await,
-                Next::Came(Ok(Some(happened))) => {
+        let mut sent = pipe.send(format!("{RETRY}\n")).await;
+        while sent.is_some() {
+            sent = match pipe.next(subscription.next()).await {
+                Next::Idle => pipe.send(":\n\n".into()).await,
+                Next::Event(Ok(Some(events))) => {
                     let mut text = String::new();
-                    happened.iter().for_each(|one| write_event(&mut text, one.seq, one));
+                    events.iter().for_each(|event| write_event(&mut text, event.seq, event));
                     pipe.send(text).await
                 }
-                Next::Came(Ok(None)) => {
+                Next::Event(Ok(None)) => {
                     let end = serde_json::to_string(&end_of(&app, id).await).unwrap_or_default();
                     pipe.send(format!("event: end\ndata: {end}\n\n")).await;
                     None
                 }
-                Next::Came(Err(error)) => {
-                    tracing::warn!(%error, run = %id, "a stream ends early");
+                Next::Event(Err(error)) => {
+                    tracing::warn!(%error, run = %id, "a stream ended early");
                     None
                 }
-                Next::Over => None,
+                Next::Closed => None,
             };
         }
     });
@@ -96,8 +95,8 @@ async fn end_of(app: &App, run: RunId) -> StreamEndView {
     StreamEndView { run_id: run.to_string(), status: status.into() }
 }
 
-/// Every event of every run, from now or from where an earlier stream was left. An event may come twice,
-/// none is left out: the cursor only moves on with the last event of a record.
+/// An event may arrive twice but none is lost: the id of the stream moves only with the last event of a record, because
+/// the events of a record share one position.
 pub async fn of_all(app: State, query: Query, headers: HeaderMap) -> Answer {
     let after = cursor(&query, &headers, "the `id` of an earlier event")?;
     let workflow = match query.get("workflow") {
@@ -110,43 +109,43 @@ pub async fn of_all(app: State, query: Query, headers: HeaderMap) -> Answer {
     if let Some(bad) = types.iter().find(|text| !is_type(text)) {
         return Err(invalid("type", bad, "types of events, such as run.completed,step.failed"));
     }
-    let place = place(&app)?;
-    let mut happenings = app.engine.subscriptions.all(app.org(), after).await?;
-    let (mut pipe, response) = Pipe::open(&app, place);
+    let permit = permit(&app)?;
+    let mut subscription = app.engine.subscriptions.all(app.org(), after).await?;
+    let (mut pipe, response) = StreamSender::open(&app, permit);
     tokio::spawn(async move {
-        // Whoever is cut off before the first event must not begin at a later now.
-        let mut begun = pipe.send(format!("{RETRY}id: {}\n\n", happenings.position())).await;
-        while begun.is_some() {
-            begun = match pipe.next(happenings.next()).await {
-                Next::Quiet => pipe.send(":\n\n".into()).await,
-                Next::Came(Ok((written, end))) => {
+        // The position comes first: a client that is disconnected before the first event resumes from here.
+        let mut sent = pipe.send(format!("{RETRY}id: {}\n\n", subscription.position())).await;
+        while sent.is_some() {
+            sent = match pipe.next(subscription.next()).await {
+                Next::Idle => pipe.send(":\n\n".into()).await,
+                Next::Event(Ok((records, end))) => {
                     let mut text = String::new();
-                    for (pos, happened) in &written {
-                        let is_wanted = |one: &RunEvent| {
-                            workflow.is_none_or(|id| id == one.version.workflow)
-                                && (types.is_empty() || types.iter().any(|t| Some(t.as_str()) == one.event.name()))
+                    for (position, events) in &records {
+                        let is_wanted = |event: &RunEvent| {
+                            workflow.is_none_or(|id| id == event.version.workflow)
+                                && (types.is_empty() || types.iter().any(|t| Some(t.as_str()) == event.event.name()))
                         };
-                        for (i, one) in happened.iter().enumerate().filter(|(_, one)| is_wanted(one)) {
-                            let is_last = i + 1 == happened.len();
-                            write_event(&mut text, if is_last { *pos } else { pos - 1 }, one);
+                        for (i, event) in events.iter().enumerate().filter(|(_, event)| is_wanted(event)) {
+                            let is_last = i + 1 == events.len();
+                            write_event(&mut text, if is_last { *position } else { position - 1 }, event);
                         }
                     }
-                    // Also past what was not wanted, so that it is not looked at again.
+                    // Moves the position past filtered events, so that a new stream does not read them again.
                     let _ = write!(text, "id: {end}\n\n");
                     pipe.send(text).await
                 }
-                Next::Came(Err(error)) => {
-                    tracing::warn!(%error, "a stream ends early");
+                Next::Event(Err(error)) => {
+                    tracing::warn!(%error, "a stream ended early");
                     None
                 }
-                Next::Over => None,
+                Next::Closed => None,
             };
         }
     });
     Ok(response)
 }
 
-/// `Last-Event-ID`, as a browser sends it, else `?after=`.
+/// The position from `Last-Event-ID`, which browsers send, otherwise from `?after=`.
 fn cursor(query: &Query, headers: &HeaderMap, expected: &str) -> Result<Option<u64>, Refusal> {
     if let Some(value) = headers.get("last-event-id") {
         let text = value.to_str().unwrap_or("?");
@@ -159,49 +158,50 @@ fn cursor(query: &Query, headers: &HeaderMap, expected: &str) -> Result<Option<u
     query.read("after", expected, |text| text.parse().ok())
 }
 
-fn write_event(text: &mut String, id: u64, one: &RunEvent) {
-    let event = views::event(&one.version.plan, one.seq, one.at, &one.event);
-    let view = StreamEventView { event, run_id: one.run.to_string(), workflow: one.workflow.to_string() };
-    // JSON as serde writes it has no line breaks, so it is one `data` line.
+fn write_event(text: &mut String, id: u64, event: &RunEvent) {
+    let (run_id, workflow) = (event.run.to_string(), event.workflow.to_string());
+    let event = views::event(&event.version.plan, event.seq, event.at, &event.event);
+    let view = StreamEventView { event, run_id, workflow };
+    // serde writes JSON without line breaks, so one `data` line is enough.
     let data = serde_json::to_string(&view).unwrap_or_default();
     let _ = write!(text, "id: {id}\ndata: {data}\n\n");
 }
 
-fn place(app: &App) -> Result<OwnedSemaphorePermit, Refusal> {
+fn permit(app: &App) -> Result<OwnedSemaphorePermit, Refusal> {
     app.streams.clone().try_acquire_owned().map_err(|_| {
         Refusal::new(Code::TooManyStreams, "too many streams are open")
-            .hint("close some, or read `events` page by page")
+            .hint("close a stream, or read `GET /runs/{run}/events` page by page")
     })
 }
 
-/// What a stream met while it waited.
+/// What a stream waited for.
 enum Next<T> {
-    Came(T),
-    Quiet,
-    /// The client went away, or the server is about to.
-    Over,
+    Event(T),
+    Idle,
+    /// The client disconnected, or the server is draining.
+    Closed,
 }
 
-/// The task's end of a stream.
-struct Pipe {
+/// The sending end of a stream.
+struct StreamSender {
     sender: mpsc::Sender<Bytes>,
     draining: watch::Receiver<bool>,
-    _place: OwnedSemaphorePermit,
+    _permit: OwnedSemaphorePermit,
 }
 
-impl Pipe {
-    fn open(app: &App, place: OwnedSemaphorePermit) -> (Pipe, Response) {
+impl StreamSender {
+    fn open(app: &App, permit: OwnedSemaphorePermit) -> (StreamSender, Response) {
         let (sender, receiver) = mpsc::channel(1);
         let response = Response::builder()
             .header("content-type", "text/event-stream")
             .header("cache-control", "no-store")
             .header("x-accel-buffering", "no")
-            .body(Body::new(Feed(receiver)))
+            .body(Body::new(StreamBody(receiver)))
             .unwrap_or_default();
-        (Pipe { sender, draining: app.draining.subscribe(), _place: place }, response)
+        (StreamSender { sender, draining: app.draining.subscribe(), _permit: permit }, response)
     }
 
-    /// Waits for room; `None` when there is nobody to send to any more.
+    /// Waits until the client has received enough; `None` if the stream is closed.
     async fn send(&mut self, text: String) -> Option<()> {
         if text.is_empty() {
             return Some(());
@@ -215,18 +215,18 @@ impl Pipe {
     async fn next<T>(&mut self, event: impl Future<Output = T>) -> Next<T> {
         tokio::select! {
             biased;
-            _ = self.draining.wait_for(|is_draining| *is_draining) => Next::Over,
-            () = self.sender.closed() => Next::Over,
-            came = event => Next::Came(came),
-            () = tokio::time::sleep(KEEP_ALIVE) => Next::Quiet,
+            _ = self.draining.wait_for(|is_draining| *is_draining) => Next::Closed,
+            () = self.sender.closed() => Next::Closed,
+            event = event => Next::Event(event),
+            () = tokio::time::sleep(KEEP_ALIVE) => Next::Idle,
         }
     }
 }
 
-/// The client's end: a body that grows as long as somebody sends.
-struct Feed(mpsc::Receiver<Bytes>);
+/// The receiving end of a stream, as a response body.
+struct StreamBody(mpsc::Receiver<Bytes>);
 
-impl HttpBody for Feed {
+impl HttpBody for StreamBody {
     type Data = Bytes;
     type Error = Infallible;
 

@@ -1,7 +1,7 @@
-//! The server about itself: health, metrics, version, the development clock, and what is not there.
+//! Health, metrics, version, the virtual clock, and responses for unknown routes.
 
 use super::answer;
-use crate::contract::{Route, Shape, get, post};
+use crate::contract::{ResponseShape, Route, get, post};
 use crate::{Answer, Refusal, State, body};
 use api::{AdvanceRequest, ClockView, Code, VersionView, rfc3339};
 use axum::body::Body;
@@ -15,32 +15,39 @@ use std::sync::OnceLock;
 const ADVANCE_MAX: Span = Span::from_days(3_660);
 
 pub fn routes() -> Vec<Route> {
-    const TEXT: Shape = Shape::Plain("text/plain");
+    const TEXT: ResponseShape = ResponseShape::Plain("text/plain");
     vec![
-        get("/api/v1/version", version, "version", "Name and version")
+        get("/api/v1/version", version, "version", "Show the name and version of the server")
             .plain()
             .answers::<VersionView>(200, "the version"),
-        get("/api/v1/openapi.json", document, "openapi", "This document").plain().shaped(
+        get("/api/v1/openapi.json", document, "openapi", "Get this document").plain().shaped(
             200,
             "an OpenAPI 3.1 document",
-            Shape::Plain("application/json"),
+            ResponseShape::Plain("application/json"),
         ),
-        get("/api/v1/dev/clock", clock, "read_clock", "Read the engine's clock").answers::<ClockView>(200, "the time"),
+        get("/api/v1/dev/clock", clock, "read_clock", "Show the time of the engine")
+            .answers::<ClockView>(200, "the time"),
         post("/api/v1/dev/clock", advance_clock, "advance_clock", "Move a virtual clock forward")
             .takes::<AdvanceRequest>()
-            .answers::<ClockView>(200, "the time it is now")
+            .answers::<ClockView>(200, "the new time")
             .refuses(&[Code::ClockIsReal]),
-        get("/healthz", healthz, "healthz", "Is the process alive?").plain().shaped(200, "it is", TEXT),
-        get("/readyz", readyz, "readyz", "Does the engine answer, does the store take writes?")
-            .shaped(200, "yes", TEXT)
+        get("/healthz", healthz, "healthz", "Check that the process is alive").plain().shaped(
+            200,
+            "the process is alive",
+            TEXT,
+        ),
+        get("/readyz", readyz, "readyz", "Check that the engine responds and the store accepts writes")
+            .shaped(200, "both are true", TEXT)
             .refuses(&[Code::StoreRollbackDetected]),
-        get("/metrics", metrics, "metrics", "Counters in the Prometheus text format")
-            .plain()
-            .shaped(200, "counters", TEXT),
+        get("/metrics", metrics, "metrics", "Get metrics in the Prometheus text format").plain().shaped(
+            200,
+            "the metrics",
+            TEXT,
+        ),
     ]
 }
 
-/// Written once; it cannot change while the process lives.
+/// Generated once: it does not change while the process runs.
 pub async fn document() -> Response {
     static TEXT: OnceLock<String> = OnceLock::new();
     let text = TEXT.get_or_init(|| crate::openapi::document().to_string()).as_str();
@@ -59,12 +66,11 @@ fn version_view() -> VersionView {
     VersionView { name: "onward".into(), version: env!("CARGO_PKG_VERSION").into(), api: "/api/v1".into() }
 }
 
-/// The process is alive.
 pub async fn healthz() -> &'static str {
     "ok\n"
 }
 
-/// It can do its work: the store takes writes and the engine's loop answers.
+/// Checks that the store accepts writes and that the engine loop responds.
 pub async fn readyz(app: State) -> Answer {
     if app.is_draining() {
         return Err(Refusal::new(Code::ShuttingDown, "the server is shutting down"));
@@ -81,7 +87,7 @@ pub async fn metrics(app: State) -> Response {
         ("store_commit_reads_total", "counter", "SQL reads made while committing.", store.commit_reads),
         ("store_loads_total", "counter", "Reads of runs, histories and payloads.", store.loads),
         ("store_wal_bytes_total", "counter", "Bytes written to the write-ahead log.", store.wal_bytes),
-        ("store_rollbacks_total", "counter", "Times the store had lost what it had acknowledged.", store.rollbacks),
+        ("store_rollbacks_total", "counter", "Times the store lost commits that it had acknowledged.", store.rollbacks),
     ];
     let mut text = String::new();
     for (name, kind, help, value) in app.engine.metrics_now().await.each().into_iter().chain(stored) {

@@ -1,9 +1,9 @@
-//! Tasks as producers and operators see them: record, look at, cancel, try again.
+//! Tasks for producers and operators: submit, list, show, cancel, retry, delete.
 
-use super::runs::{END, WAIT_MAX, notes};
+use super::runs::{WAIT, WAIT_MAX, notes};
 use super::workflows::{KEY_MAX, LABELS_MAX, callback_url, idempotency_key};
 use super::{answer, page};
-use crate::contract::{Param, Route, Shape, delete as delete_route, get, params, post};
+use crate::contract::{Param, ResponseShape, Route, delete as delete_route, get, params, post};
 use crate::error::problem_of;
 use crate::query::{LABEL, Query, is_label};
 use crate::views::tasks as views;
@@ -23,60 +23,60 @@ use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 
 const ITEMS_MAX: usize = 10_000;
-/// A list of tasks.
+/// Size limit of a list of tasks.
 const LIST_MAX: usize = 32 * 1024 * 1024;
 const PRIORITY_MAX: u32 = 1_000_000;
 pub const NAME_MAX: usize = 200;
 
 const TYPE: Param =
-    Param::new("type", "a type, or all that begin alike if it ends in `%`", || json!({ "type": "string" }));
+    Param::new("type", "a type; with `%` at the end, every type with this prefix", || json!({ "type": "string" }));
 const STATUS: Param = Param::new(
     "status",
-    "how the queue sees them",
+    "only tasks with this status",
     || json!({ "type": "string", "enum": TaskStatus::ALL.iter().map(|s| s.as_str()).collect::<Vec<_>>() }),
 );
 
 pub fn routes() -> Vec<Route> {
     vec![
-        post("/api/v1/tasks", submit, "submit_tasks", "Record a task, or many together")
+        post("/api/v1/tasks", submit, "submit_tasks", "Submit a task, or many at once")
             .takes::<TaskRequests>()
             .idempotent()
             .one_write()
-            .answers::<SubmittedViews>(201, "recorded; somebody will do it")
-            .answers::<SubmittedViews>(200, "recorded by an earlier request with this key")
+            .answers::<SubmittedViews>(201, "the task is durable and waits for a worker")
+            .answers::<SubmittedViews>(200, "the task that an earlier request with this key submitted")
             .refuses(&[Code::TypeDisabled]),
         get("/api/v1/tasks", list, "list_tasks", "List tasks, newest first")
             .query(&[TYPE, STATUS, params::LABEL, params::SINCE, params::UNTIL])
             .pages::<TaskView>()
             .refuses(&[Code::RunDamaged, Code::RunNeedsUpgrade]),
-        post("/api/v1/tasks/bulk", bulk, "change_tasks", "Cancel, retry or delete tasks by a filter")
+        post("/api/v1/tasks/bulk", bulk, "change_tasks", "Cancel, retry or delete the tasks that match a filter")
             .takes::<BulkRequest>()
-            .answers::<BulkView>(200, "how many, and which first")
+            .answers::<BulkView>(200, "how many tasks, and the ids of the first")
             .refuses(&[Code::InvalidParameter, Code::RunDamaged, Code::RunNeedsUpgrade]),
         get("/api/v1/tasks/{task}", show, "show_task", "Show a task")
-            .query(&[END])
+            .query(&[WAIT])
             .answers::<TaskView>(200, "the task"),
-        delete_route("/api/v1/tasks/{task}", delete, "delete_task", "Make a task vanish; an open one is cancelled")
-            .shaped(204, "deleted", Shape::Nothing)
+        delete_route("/api/v1/tasks/{task}", delete, "delete_task", "Delete a task; an open one is cancelled")
+            .shaped(204, "deleted", ResponseShape::Nothing)
             .refuses(&[Code::RunNotEnded, Code::TaskState]),
-        get("/api/v1/tasks/{task}/events", events, "list_task_events", "Everything that happened to a task").shaped(
+        get("/api/v1/tasks/{task}/events", events, "list_task_events", "List the events of a task, in order").shaped(
             200,
-            "all of them",
-            Shape::Page(|g| g.subschema_for::<EventView>()),
+            "all events",
+            ResponseShape::Page(|g| g.subschema_for::<EventView>()),
         ),
         post("/api/v1/tasks/{task}/cancel", cancel, "cancel_task", "Cancel a task")
             .may_take::<CancelRequest>()
-            .answers::<TaskStatusView>(200, "cancelled, now or before")
+            .answers::<TaskStatusView>(200, "the task is cancelled, now or earlier")
             .refuses(&[Code::RunEnded]),
         post(
             "/api/v1/tasks/{task}/retry",
             retry,
             "retry_task",
-            "Try again now; a failed task is released as a new one",
+            "Start the next attempt now, or submit a failed task again",
         )
         .may_take::<ResumeRequest>()
-        .answers::<RetriedView>(201, "released as a new task")
-        .answers::<RetriedView>(200, "its next attempt is due, or it was released before")
+        .answers::<RetriedView>(201, "a new task with the content of the failed one")
+        .answers::<RetriedView>(200, "the next attempt is due, or an earlier request submitted the task again")
         .refuses(&[Code::TaskState, Code::TypeDisabled, Code::RunDeleted, Code::WorkflowDisabled])
         .refuses(&[Code::ConcurrencyKeyUnresolved, Code::IdempotencyKeyReused]),
     ]
@@ -96,33 +96,34 @@ async fn submit(app: State, headers: HeaderMap, body: Body) -> Answer {
     let key = idempotency_key(&headers)?;
     let (requests, is_list) = read(&bytes)?;
     if is_list && key.is_some() {
-        let refusal = Refusal::new(Code::InvalidHeader, "a list of tasks has a key for each, in `idempotency_key`");
+        let refusal =
+            Refusal::new(Code::InvalidHeader, "a list has an `idempotency_key` for each task instead of the header");
         return Err(refusal.at("Idempotency-Key"));
     }
     let now = app.engine.now();
     let mut problems = Vec::new();
     let mut tasks = Vec::with_capacity(requests.len());
     for (index, request) in requests.into_iter().enumerate() {
-        let place = Place { index: is_list.then_some(index) };
-        tasks.extend(understand(request, key.as_deref(), now, &place, &mut problems));
+        let place = ItemPosition { index: is_list.then_some(index) };
+        tasks.extend(check_task(request, key.as_deref(), now, &place, &mut problems));
     }
     if !problems.is_empty() {
         return Err(Refusal::of_problems(Code::InvalidBody, problems));
     }
     let submitted = app.engine.tasks.submit(app.org(), tasks).await.map_err(|error| match error {
-        // A single task's trouble is not one of a list.
+        // The error of a single task needs no index.
         engine::Error::Items(mut items) if !is_list && items.len() == 1 => items.remove(0).1.into(),
         other => Refusal::from(other),
     })?;
-    let mut seen: Vec<SubmittedView> = submitted.into_iter().map(submitted_view).collect();
-    let status = if seen.iter().all(|view| view.deduplicated) { 200 } else { 201 };
-    Ok(match seen.pop() {
+    let mut views: Vec<SubmittedView> = submitted.into_iter().map(submitted_view).collect();
+    let status = if views.iter().all(|view| view.deduplicated) { 200 } else { 201 };
+    Ok(match views.pop() {
         Some(only) if !is_list => answer(status, SubmittedViews::One(only)),
         Some(last) => {
-            seen.push(last);
-            answer(status, SubmittedViews::Many(seen))
+            views.push(last);
+            answer(status, SubmittedViews::Many(views))
         }
-        None => answer(status, SubmittedViews::Many(seen)),
+        None => answer(status, SubmittedViews::Many(views)),
     })
 }
 
@@ -142,7 +143,7 @@ fn submitted_view(item: StartedRun) -> SubmittedView {
     }
 }
 
-/// One task or a list of them.
+/// Parses one task or a list.
 fn read(bytes: &Bytes) -> Result<(Vec<TaskRequest>, bool), Refusal> {
     let is_list = bytes.trim_ascii_start().first() == Some(&b'[');
     if !is_list {
@@ -150,13 +151,13 @@ fn read(bytes: &Bytes) -> Result<(Vec<TaskRequest>, bool), Refusal> {
         return Ok((vec![one], false));
     }
     let many: Vec<Object<TaskRequest>> = serde_json::from_slice(bytes).map_err(|error| {
-        // Once more, slowly, to say which.
+        // Parse each item alone to find the invalid one.
         let items: Vec<&RawValue> = serde_json::from_slice(bytes).unwrap_or_default();
-        let mut told = items.iter().enumerate().filter_map(|(i, raw)| {
+        let mut refusals = items.iter().enumerate().filter_map(|(i, raw)| {
             let error = serde_json::from_str::<Object<TaskRequest>>(raw.get()).err()?;
             Some(wrong(&error, &format!("[{i}]")))
         });
-        told.next().unwrap_or_else(|| wrong(&error, ""))
+        refusals.next().unwrap_or_else(|| wrong(&error, ""))
     })?;
     if many.is_empty() || many.len() > ITEMS_MAX {
         let message = format!("there are {} tasks, expected 1 to {ITEMS_MAX}", many.len());
@@ -173,12 +174,12 @@ fn wrong(error: &serde_json::Error, at: &str) -> Refusal {
     if at.is_empty() { refusal } else { refusal.at(at) }
 }
 
-/// Where a task stands in its request.
-struct Place {
+/// The position of a task in its request.
+struct ItemPosition {
     index: Option<usize>,
 }
 
-impl Place {
+impl ItemPosition {
     fn of(&self, field: &str) -> Option<At> {
         let path = match (self.index, field) {
             (None, field) => field.to_owned(),
@@ -189,71 +190,71 @@ impl Place {
     }
 }
 
-/// What a request means; what is wrong with it is added to the problems of the others.
-fn understand(
+/// Checks one task and adds its problems to those of the other tasks.
+fn check_task(
     request: TaskRequest,
     header: Option<&str>,
     now: Timestamp,
-    place: &Place,
+    place: &ItemPosition,
     problems: &mut Vec<Problem>,
 ) -> Option<NewTask> {
     let before = problems.len();
-    let mut say = |field: &str, message: String| {
+    let mut add_problem = |field: &str, message: String| {
         let code = Code::InvalidBody.as_str().to_owned();
         problems.push(Problem { code, message, at: place.of(field), ..Default::default() });
     };
     let key = request.idempotency_key.as_deref().or(header);
     if key.is_some_and(|key| !(1..=KEY_MAX).contains(&key.len()) || !key.bytes().all(|b| b.is_ascii_graphic())) {
-        say("idempotency_key", format!("a key has 1 to {KEY_MAX} visible ASCII characters"));
+        add_problem("idempotency_key", format!("a key has 1 to {KEY_MAX} visible ASCII characters"));
     }
     if request.idempotency_key.is_some() && header.is_some_and(|header| Some(header) != key) {
-        say("idempotency_key", "it is not the one of the header `Idempotency-Key`".into());
+        add_problem("idempotency_key", "`idempotency_key` differs from the header `Idempotency-Key`".into());
     }
     let fingerprint = key.map(|_| fingerprint(&request));
     let payload = match &request.payload {
         None => Bytes::from_static(b"null"),
         Some(raw) if raw.get().len() > body::PAYLOAD_MAX => {
-            say("payload", format!("it is larger than {} bytes", body::PAYLOAD_MAX));
+            add_problem("payload", format!("the payload is larger than {} bytes", body::PAYLOAD_MAX));
             Bytes::new()
         }
         Some(raw) => Bytes::copy_from_slice(raw.get().as_bytes()),
     };
     if request.priority.is_some_and(|priority| priority > PRIORITY_MAX) {
-        say("priority", format!("a priority is a number from 0 to {PRIORITY_MAX}"));
+        add_problem("priority", format!("a priority is a number from 0 to {PRIORITY_MAX}"));
     }
     let run_at = match (&request.run_at, &request.delay) {
         (None, None) => None,
         (Some(_), Some(_)) => {
-            say("delay", "`run_at` and `delay` cannot both be given".into());
+            add_problem("delay", "`run_at` and `delay` cannot both be given".into());
             None
         }
         (Some(text), None) => parse_rfc3339(text).or_else(|| {
-            say("run_at", format!("`{text}` is not a time such as 2026-11-15T09:00:00Z"));
+            add_problem("run_at", format!("`{text}` is not a time such as 2026-11-15T09:00:00Z"));
             None
         }),
         (None, Some(value)) => match body::span(value) {
             Some(span) => Some(now.after(span)),
             None => {
-                say("delay", "expected a duration such as `30s`".into());
+                add_problem("delay", "expected a duration such as `30s`".into());
                 None
             }
         },
     };
     if request.labels.len() > LABELS_MAX {
-        say("labels", format!("a task has at most {LABELS_MAX} labels"));
+        add_problem("labels", format!("a task has at most {LABELS_MAX} labels"));
     }
     for (key, value) in &request.labels {
         if !is_label(key, value) {
-            say(&format!("labels.{key}"), format!("a label is {LABEL}"));
+            add_problem(&format!("labels.{key}"), format!("a label is {LABEL}"));
         }
     }
     let callback = request.callback_url.as_deref().unwrap_or_default();
     if !callback.is_empty() && callback_url(callback).is_none() {
-        say("callback_url", "expected an http or https address without user name and password".into());
+        add_problem("callback_url", "expected an http or https address without user name and password".into());
     }
-    let key_of_limits = request.concurrency_key.clone().unwrap_or_default();
-    if key_of_limits.len() > NAME_MAX || key_of_limits.chars().any(char::is_control) {
-        say("concurrency_key", format!("a key has at most {NAME_MAX} bytes and no control characters"));
+    let concurrency_key = request.concurrency_key.clone().unwrap_or_default();
+    if concurrency_key.len() > NAME_MAX || concurrency_key.chars().any(char::is_control) {
+        add_problem("concurrency_key", format!("a key has at most {NAME_MAX} bytes and no control characters"));
     }
     if let Err(problem) = lang::task::check_type(&request.name) {
         problems.push(Problem { at: place.of("type"), ..problem_of(&problem) });
@@ -267,7 +268,7 @@ fn understand(
         payload,
         priority: request.priority,
         run_at: run_at.filter(|at| *at > now),
-        key: key_of_limits,
+        key: concurrency_key,
         labels: request.labels.into_iter().collect(),
         callback_url: request.callback_url.unwrap_or_default(),
         idempotency: key.map(str::to_owned).zip(fingerprint),
@@ -275,7 +276,11 @@ fn understand(
     })
 }
 
-fn settings(request: &TaskRequest, place: &Place, problems: &mut Vec<Problem>) -> Option<lang::task::Settings> {
+fn settings(
+    request: &TaskRequest,
+    place: &ItemPosition,
+    problems: &mut Vec<Problem>,
+) -> Option<lang::task::TaskSettings> {
     let given = [("max_attempts", &request.max_attempts), ("retry", &request.retry), ("timeouts", &request.timeouts)];
     let fields: Map<String, Value> =
         given.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value.clone()?))).collect();
@@ -283,16 +288,16 @@ fn settings(request: &TaskRequest, place: &Place, problems: &mut Vec<Problem>) -
         Ok(settings) => Some(settings),
         Err(wrong) => {
             problems.extend(wrong.iter().map(|problem| {
-                let mut told = problem_of(problem);
-                told.at = place.of(&problem.path);
-                told
+                let mut problem_here = problem_of(problem);
+                problem_here.at = place.of(&problem.path);
+                problem_here
             }));
             None
         }
     }
 }
 
-/// What makes two requests for a task the same: everything but the key itself.
+/// Two requests are the same task if everything but the idempotency key is equal.
 fn fingerprint(request: &TaskRequest) -> [u8; 32] {
     let request = TaskRequest { idempotency_key: None, ..request.clone() };
     let text = serde_json::to_vec(&request).unwrap_or_default();
@@ -312,7 +317,7 @@ async fn list(app: State, query: Query) -> Answer {
         labels: query.labels()?,
         since: query.time("since")?,
         until: query.time("until")?,
-        before: query.read("cursor", "the `next` of an earlier page", RunId::parse)?,
+        before: query.read("cursor", "`next` of the previous page", RunId::parse)?,
         limit,
     };
     let (tasks, next) = app.engine.tasks.list(app.org(), &filter).await?;
@@ -340,8 +345,8 @@ async fn events(app: State, Path(task): Path<String>) -> Answer {
     let history = app.engine.runs.history(app.org(), found.key.run).await?.unwrap_or_default();
     let plan = &found.reading.version.plan;
     let is_its_own = |event: &kernel::Event| found.key.step.is_none() || event.step() == found.key.step;
-    let told = history.iter().filter(|(_, _, event)| is_its_own(event));
-    Ok(page(told.map(|(seq, at, event)| crate::views::event(plan, *seq, *at, event)).collect(), None))
+    let events = history.iter().filter(|(_, _, event)| is_its_own(event));
+    Ok(page(events.map(|(seq, at, event)| crate::views::event(plan, *seq, *at, event)).collect(), None))
 }
 
 async fn cancel(app: State, Path(task): Path<String>, headers: HeaderMap, body: Body) -> Answer {
@@ -350,8 +355,10 @@ async fn cancel(app: State, Path(task): Path<String>, headers: HeaderMap, body: 
     let found = find(&app, &task).await?;
     let (judged, status) = app.engine.runs.cancel(app.org(), found.key.run, actor, reason).await?;
     match judged {
-        Judged::Ended(_) => Err(Refusal::new(Code::RunEnded, format!("the task had ended: its run is {status}"))
-            .hint("nothing was changed")),
+        Judged::Ended(_) => {
+            Err(Refusal::new(Code::RunEnded, format!("the task has ended already: its run is {status}"))
+                .hint("nothing was changed"))
+        }
         _ => Ok(answer(200, TaskStatusView { task_id: task, status: TaskStatus::Cancelled.as_str().into() })),
     }
 }
@@ -366,10 +373,10 @@ async fn retry(app: State, Path(task): Path<String>, headers: HeaderMap, body: B
             let status = status_of(&found.reading, found.step).as_str().into();
             Ok(answer(200, RetriedView::Due(TaskStatusView { task_id: task, status })))
         }
-        Ok(Retried::Released(run, was_before)) => {
+        Ok(Retried::Released(run, is_repeat)) => {
             let (task_id, run_id) = (TaskKey::plain(run).to_string(), run.to_string());
             let view = ReleasedView { task_id, run_id, replayed_from: key.run.to_string() };
-            Ok(answer(if was_before { 200 } else { 201 }, RetriedView::Released(view)))
+            Ok(answer(if is_repeat { 200 } else { 201 }, RetriedView::Released(view)))
         }
         Err(engine::Error::TaskState(status)) => {
             let message = format!("the task is {status}: it neither failed nor waits for its next attempt");
@@ -383,7 +390,7 @@ async fn delete(app: State, Path(task): Path<String>) -> Answer {
     let key = task_key(&task)?;
     if key.step.is_some() {
         find(&app, &task).await?;
-        let refusal = Refusal::new(Code::TaskState, "it is a step of a run, which cannot be deleted alone");
+        let refusal = Refusal::new(Code::TaskState, "the task is a step of a run and cannot be deleted alone");
         return Err(refusal.hint("delete or cancel its run"));
     }
     app.engine.tasks.delete(app.org(), key, String::new()).await?;
@@ -402,7 +409,7 @@ async fn bulk(app: State, headers: HeaderMap, body: Body) -> Answer {
     };
     let status = match &filter.status {
         None => None,
-        Some(text) => Some(TaskStatus::parse(text).ok_or_else(|| wrong("status", "a status of tasks"))?),
+        Some(text) => Some(TaskStatus::parse(text).ok_or_else(|| wrong("status", "a status such as `failed`"))?),
     };
     let label = filter.label.as_deref().map(|text| {
         let pair = text.split_once(':').filter(|(key, value)| is_label(key, value));

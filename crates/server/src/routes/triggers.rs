@@ -1,13 +1,13 @@
-//! Triggers: make, look at, change, switch, fire; their log and what comes next.
+//! Triggers: create, show, change, enable, disable, fire; their deliveries and their next fire times.
 
 use super::workflows::{find, idempotency_key};
 use super::{answer, page, started_view, webhooks};
-use crate::contract::{Param, Route, Shape, delete as delete_at, get, params, patch, post};
+use crate::contract::{Param, ResponseShape, Route, delete as delete_at, get, params, patch, post};
 use crate::error::problem_of;
 use crate::query::{Query, invalid};
 use crate::{Answer, App, Path, Refusal, State, body, views};
 use api::{
-    At, ChangeTriggerRequest, Code, DeliveredView, DeliveryView, FireRequest, ManualRunRequest, MomentView,
+    At, ChangeTriggerRequest, Code, DeliveredView, DeliveryView, FireRequest, FireTimeView, ManualRunRequest,
     StartedView, SwitchRequest, TriggerDetail, TriggerRequest, rfc3339,
 };
 use axum::body::Body;
@@ -33,12 +33,12 @@ const TYPE: Param = Param::new(
 );
 const COUNT: Param = Param::new(
     "count",
-    "how many moments",
+    "how many fire times",
     || json!({ "type": "integer", "minimum": 1, "maximum": PREVIEW_MAX, "default": PREVIEW }),
 );
 const FROM: Param = Param::new(
     "from",
-    "moments after this one; now unless given",
+    "only fire times after this time; by default now",
     || json!({ "type": "string", "format": "date-time" }),
 );
 const CRON: Param = Param::new(
@@ -48,14 +48,14 @@ const CRON: Param = Param::new(
 );
 const TIMEZONE: Param = Param::new(
     "timezone",
-    "a name of the IANA database",
+    "a time zone of the IANA database",
     || json!({ "type": "string", "default": "Etc/UTC", "examples": ["Europe/Berlin"] }),
 );
 
 pub fn routes() -> Vec<Route> {
     const ALL: &str = "/api/v1/triggers";
     const ONE: &str = "/api/v1/triggers/{trigger}";
-    /// What a trigger's id in the path may lead to.
+    /// Errors of routes with a trigger in the path.
     const OF_ONE: &[Code] = &[Code::MalformedId, Code::RunDamaged];
     const STARTS: &[Code] = &[
         Code::TriggerDisabled,
@@ -70,65 +70,80 @@ pub fn routes() -> Vec<Route> {
             .query(&[TYPE, params::WORKFLOW])
             .pages::<TriggerDetail>()
             .refuses(&[Code::NotFound]),
-        post(ALL, create, "create_trigger", "Make a schedule, a webhook or a manual trigger")
+        post(ALL, create, "create_trigger", "Create a schedule, a webhook or a manual trigger")
             .takes::<TriggerRequest>()
             .idempotent()
-            .answers::<TriggerDetail>(201, "made")
-            .answers::<TriggerDetail>(200, "made by an earlier request with this key")
+            .answers::<TriggerDetail>(201, "the new trigger")
+            .answers::<TriggerDetail>(200, "the trigger that an earlier request with this key created")
             .refuses(&[Code::PathTaken, Code::UnknownWorkflow, Code::SecretMissing, Code::NotFound]),
-        get("/api/v1/triggers/preview", preview_of, "preview_schedule", "The next moments of a schedule")
-            .query(&[CRON, TIMEZONE, COUNT, FROM])
-            .shaped(200, "the moments", Shape::Page(|g| g.subschema_for::<MomentView>())),
-        post("/api/v1/triggers/manual/run", run_by_hand, "run_manually", "Start a run by hand, without a trigger")
+        get(
+            "/api/v1/triggers/preview",
+            preview_of,
+            "preview_schedule",
+            "Preview the fire times of a schedule that does not exist yet",
+        )
+        .query(&[CRON, TIMEZONE, COUNT, FROM])
+        .shaped(200, "the fire times", ResponseShape::Page(|g| g.subschema_for::<FireTimeView>())),
+        post("/api/v1/triggers/manual/run", run_by_hand, "run_manually", "Start a run without a trigger")
             .one_write()
             .takes::<ManualRunRequest>()
-            .answers::<StartedView>(201, "started")
-            .answers::<StartedView>(200, "started by an earlier request with this id")
+            .answers::<StartedView>(201, "the new run")
+            .answers::<StartedView>(200, "the run that an earlier request with this id started")
             .refuses(&[Code::UnknownWorkflow, Code::IdempotencyKeyReused])
             .refuses(STARTS),
         get(ONE, show, "show_trigger", "Show a trigger").answers::<TriggerDetail>(200, "the trigger").refuses(OF_ONE),
         patch(ONE, change, "change_trigger", "Change a trigger")
             .takes::<ChangeTriggerRequest>()
-            .answers::<TriggerDetail>(200, "as it is now")
+            .answers::<TriggerDetail>(200, "the changed trigger")
             .refuses(&[Code::PathTaken, Code::UnknownWorkflow, Code::SecretMissing, Code::TriggerOwned])
             .refuses(OF_ONE),
         delete_at(ONE, delete, "delete_trigger", "Delete a trigger and its log")
-            .shaped(204, "deleted", Shape::Nothing)
+            .shaped(204, "deleted", ResponseShape::Nothing)
             .refuses(&[Code::TriggerOwned])
             .refuses(OF_ONE),
-        post("/api/v1/triggers/{trigger}/enable", enable, "enable_trigger", "Let it fire, from now on")
+        post("/api/v1/triggers/{trigger}/enable", enable, "enable_trigger", "Enable a trigger: it fires from now on")
             .may_take::<SwitchRequest>()
-            .answers::<TriggerDetail>(200, "enabled, now or before")
+            .answers::<TriggerDetail>(200, "the trigger is enabled, now or earlier")
             .refuses(OF_ONE),
-        post("/api/v1/triggers/{trigger}/disable", disable, "disable_trigger", "Keep it from firing")
+        post("/api/v1/triggers/{trigger}/disable", disable, "disable_trigger", "Disable a trigger: it does not fire")
             .may_take::<SwitchRequest>()
-            .answers::<TriggerDetail>(200, "disabled, now or before")
+            .answers::<TriggerDetail>(200, "the trigger is disabled, now or earlier")
             .refuses(OF_ONE),
-        post("/api/v1/triggers/{trigger}/run", run, "fire_trigger", "Fire it now")
+        post("/api/v1/triggers/{trigger}/run", run, "fire_trigger", "Fire a trigger now")
             .one_write()
             .may_take::<FireRequest>()
             .idempotent()
-            .answers::<StartedView>(201, "started")
-            .answers::<StartedView>(200, "started by an earlier request with this key")
+            .answers::<StartedView>(201, "the new run")
+            .answers::<StartedView>(200, "the run that an earlier request with this key started")
             .refuses(STARTS)
             .refuses(OF_ONE),
-        get("/api/v1/triggers/{trigger}/preview", preview, "preview_trigger", "The next moments of its schedule")
-            .query(&[COUNT, FROM])
-            .shaped(200, "the moments", Shape::Page(|g| g.subschema_for::<MomentView>()))
-            .refuses(OF_ONE),
-        get("/api/v1/triggers/{trigger}/deliveries", deliveries, "list_deliveries", "What it did, newest first")
-            .pages::<DeliveryView>()
-            .refuses(OF_ONE),
+        get(
+            "/api/v1/triggers/{trigger}/preview",
+            preview,
+            "preview_trigger",
+            "Preview the next fire times of a trigger",
+        )
+        .query(&[COUNT, FROM])
+        .shaped(200, "the fire times", ResponseShape::Page(|g| g.subschema_for::<FireTimeView>()))
+        .refuses(OF_ONE),
+        get(
+            "/api/v1/triggers/{trigger}/deliveries",
+            deliveries,
+            "list_deliveries",
+            "List the deliveries of a trigger, newest first",
+        )
+        .pages::<DeliveryView>()
+        .refuses(OF_ONE),
         post(
             "/api/v1/triggers/{trigger}/deliveries/{delivery}/redeliver",
             redeliver,
             "redeliver",
-            "Start another run from a webhook's delivery",
+            "Start another run from a stored webhook delivery",
         )
         .one_write()
         .idempotent()
-        .answers::<DeliveredView>(201, "started")
-        .answers::<DeliveredView>(200, "started by an earlier request with this key")
+        .answers::<DeliveredView>(201, "the new run")
+        .answers::<DeliveredView>(200, "the run that an earlier request with this key started")
         .refuses(&[Code::RequestNotKept])
         .refuses(STARTS)
         .refuses(OF_ONE),
@@ -144,8 +159,8 @@ pub async fn create(app: State, headers: HeaderMap, body: Body) -> Answer {
 }
 
 pub async fn list(app: State, query: Query) -> Answer {
-    let kinds = "schedule, webhook or manual";
-    let kind = query.read("type", kinds, |word| match word {
+    let trigger_types = "schedule, webhook or manual";
+    let kind = query.read("type", trigger_types, |word| match word {
         "cron" => Some(TriggerKind::Schedule),
         word => TriggerKind::parse(word).filter(|kind| *kind != TriggerKind::Api),
     })?;
@@ -154,7 +169,7 @@ pub async fn list(app: State, query: Query) -> Answer {
         None => None,
     };
     let limit = query.limit()?;
-    let before = query.read("cursor", "the `next` of an earlier page", TriggerId::parse)?;
+    let before = query.read("cursor", "`next` of the previous page", TriggerId::parse)?;
     let filter = TriggerFilter { kind, workflow, before, limit: limit + 1 };
     let mut rows = app.engine.triggers.list(app.org(), &filter).await?;
     let next = (rows.len() > limit).then(|| rows[limit - 1].id.to_string());
@@ -170,13 +185,13 @@ pub async fn change(app: State, Path(id): Path<String>, headers: HeaderMap, body
     let id = trigger_id(&id)?;
     let tree = body::definition(&headers, body).await?;
     let row = app.engine.triggers.change(app.org(), id, &tree).await?.map_err(|problems| {
-        // They are about the whole that came of it, which has no lines anybody wrote.
-        let placeless = problems.iter().map(|problem| {
+        // The problems are about the merged trigger, so lines and columns of the request do not apply.
+        let without_lines = problems.iter().map(|problem| {
             let mut problem = problem_of(problem);
             problem.at = problem.at.map(|at| At { line: None, column: None, ..at });
             problem
         });
-        Refusal::of_problems(Code::InvalidBody, placeless.collect())
+        Refusal::of_problems(Code::InvalidBody, without_lines.collect())
     })?;
     Ok(answer(200, views::trigger(&app.engine, &row)))
 }
@@ -204,7 +219,6 @@ async fn switch(app: State, Path(id): Path<String>, headers: HeaderMap, body: Bo
     Ok(answer(200, views::trigger(&app.engine, &row)))
 }
 
-/// Fires it now, with `variables` as the run's `trigger.body`.
 pub async fn run(app: State, Path(id): Path<String>, headers: HeaderMap, body: Body) -> Answer {
     let id = trigger_id(&id)?;
     let given: FireRequest = body::json::<Option<_>>(&headers, body).await?.unwrap_or_default();
@@ -214,7 +228,6 @@ pub async fn run(app: State, Path(id): Path<String>, headers: HeaderMap, body: B
     Ok(answer(if started.deduplicated { 200 } else { 201 }, started_view(&started)))
 }
 
-/// Starts a run of a workflow by hand, without any trigger.
 pub async fn run_by_hand(app: State, headers: HeaderMap, body: Body) -> Answer {
     let ManualRunRequest { workflow, variables: given, client_request_id: id } = body::json(&headers, body).await?;
     if id.as_ref().is_some_and(|id| !(1..=REQUEST_ID_MAX).contains(&id.len())) {
@@ -227,20 +240,19 @@ pub async fn run_by_hand(app: State, headers: HeaderMap, body: Body) -> Answer {
 pub async fn preview(app: State, query: Query, Path(id): Path<String>) -> Answer {
     let (count, from) = (count(&query)?, query.time("from")?.unwrap_or_else(|| app.engine.now()));
     let row = one(&app, &id).await?;
-    let moments = app.engine.triggers.preview(&row, from, count)?.ok_or_else(|| {
+    let fire_times = app.engine.triggers.preview(&row, from, count)?.ok_or_else(|| {
         Refusal::new(Code::InvalidParameter, format!("a {} trigger has no schedule", row.kind.as_str())).at("trigger")
     })?;
     let config: Value = serde_json::from_str(&row.config).unwrap_or_default();
     let zone = config["timezone"].as_str().and_then(Zone::get);
-    let moment = |(nominal, at): (Timestamp, Timestamp)| MomentView {
+    let view = |(nominal, at): (Timestamp, Timestamp)| FireTimeView {
         at: rfc3339(nominal),
         local: zone.as_ref().map(|zone| zone.local(nominal)),
         starts_at: rfc3339(at),
     };
-    Ok(page(moments.into_iter().map(moment).collect(), None))
+    Ok(page(fire_times.into_iter().map(view).collect(), None))
 }
 
-/// The same for a schedule that is not there yet.
 pub async fn preview_of(app: State, query: Query) -> Answer {
     let (count, from) = (count(&query)?, query.time("from")?.unwrap_or_else(|| app.engine.now()));
     let text = query.get("cron").ok_or_else(|| invalid("cron", "", "five fields such as `30 2 * * *`"))?;
@@ -251,9 +263,9 @@ pub async fn preview_of(app: State, query: Query) -> Answer {
     })?;
     let name = query.get("timezone").unwrap_or(Zone::UTC);
     let zone = Zone::get(name).ok_or_else(|| invalid("timezone", name, "a name such as Europe/Berlin"))?;
-    let all = std::iter::successors(cron.next_after(from, &zone), |at| cron.next_after(*at, &zone));
-    let moment = |at: Timestamp| MomentView { at: rfc3339(at), local: Some(zone.local(at)), starts_at: rfc3339(at) };
-    Ok(page(all.take(count).map(moment).collect(), None))
+    let fire_times = std::iter::successors(cron.next_after(from, &zone), |at| cron.next_after(*at, &zone));
+    let view = |at: Timestamp| FireTimeView { at: rfc3339(at), local: Some(zone.local(at)), starts_at: rfc3339(at) };
+    Ok(page(fire_times.take(count).map(view).collect(), None))
 }
 
 fn count(query: &Query) -> Result<usize, Refusal> {
@@ -263,7 +275,7 @@ fn count(query: &Query) -> Result<usize, Refusal> {
 
 pub async fn deliveries(app: State, query: Query, Path(id): Path<String>) -> Answer {
     let limit = query.limit()?;
-    let before = query.read("cursor", "the `next` of an earlier page", |text| text.parse().ok())?;
+    let before = query.read("cursor", "`next` of the previous page", |text| text.parse().ok())?;
     let row = one(&app, &id).await?;
     let mut rows = app.engine.triggers.deliveries(app.org(), row.id, before, limit + 1).await?;
     let next = (rows.len() > limit).then(|| rows[limit - 1].seq.to_string());
@@ -291,7 +303,7 @@ fn trigger_id(text: &str) -> Result<TriggerId, Refusal> {
     })
 }
 
-/// The caller's key, and what it was used for.
+/// The idempotency key of the request, and a hash of the request.
 fn key(headers: &HeaderMap, what: &str, content: &[u8]) -> Result<Option<Key>, Refusal> {
     let fingerprint = || Sha256::new().chain_update(what).chain_update(b"\0").chain_update(content).finalize().into();
     Ok(idempotency_key(headers)?.map(|key| (key, fingerprint())))

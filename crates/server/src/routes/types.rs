@@ -1,4 +1,4 @@
-//! Types of tasks and the workers that claim them.
+//! Task types and the workers that claim them.
 
 use super::runs::notes;
 use super::{answer, page};
@@ -21,24 +21,29 @@ const LIMIT_MAX: u32 = 1_000_000;
 const RATE_MAX: u32 = 100_000;
 const PER_MAX: Span = Span::from_days(30);
 
-const PREFIX: Param = Param::new("prefix", "only types that begin like this", || json!({ "type": "string" }));
+const PREFIX: Param = Param::new("prefix", "only types that start with this text", || json!({ "type": "string" }));
 
 pub fn routes() -> Vec<Route> {
     vec![
-        get("/api/v1/types", list, "list_types", "Types of tasks, by name").query(&[PREFIX]).pages::<TypeView>(),
-        get("/api/v1/types/{type}", show, "show_type", "Show a type of tasks").answers::<TypeView>(200, "the type"),
-        put("/api/v1/types/{type}", replace, "put_type", "Say what is to be known about a type")
+        get("/api/v1/types", list, "list_types", "List task types, by name").query(&[PREFIX]).pages::<TypeView>(),
+        get("/api/v1/types/{type}", show, "show_type", "Show a task type").answers::<TypeView>(200, "the type"),
+        put("/api/v1/types/{type}", replace, "put_type", "Register or change a task type")
             .takes::<TypeRequest>()
             .answers::<TypeView>(200, "the type"),
-        post("/api/v1/types/{type}/pause", pause, "pause_type", "Hand out nothing of a type until it is resumed")
-            .may_take::<PauseRequest>()
-            .answers::<TypeView>(200, "paused, now or before"),
-        post("/api/v1/types/{type}/resume", resume, "resume_type", "Hand out tasks of a type again")
+        post(
+            "/api/v1/types/{type}/pause",
+            pause,
+            "pause_type",
+            "Pause a task type: no worker gets its tasks until it is resumed",
+        )
+        .may_take::<PauseRequest>()
+        .answers::<TypeView>(200, "the type is paused, now or earlier"),
+        post("/api/v1/types/{type}/resume", resume, "resume_type", "Resume a task type")
             .may_take::<ResumeRequest>()
-            .answers::<TypeView>(200, "resumed, or it was not paused"),
-        get("/api/v1/workers", workers, "list_workers", "Workers heard of in the last day")
+            .answers::<TypeView>(200, "the type is not paused"),
+        get("/api/v1/workers", workers, "list_workers", "List the workers seen in the last day")
             .query(&[params::LIMIT, params::CURSOR])
-            .shaped(200, "one page", crate::contract::Shape::Page(|g| g.subschema_for::<WorkerView>())),
+            .shaped(200, "one page", crate::contract::ResponseShape::Page(|g| g.subschema_for::<WorkerView>())),
     ]
 }
 
@@ -48,12 +53,12 @@ async fn list(app: State, query: Query) -> Answer {
     let mut types = app.engine.tasks.task_types(app.org(), prefix, query.get("cursor"), limit + 1).await?;
     let next = (types.len() > limit).then(|| types[limit - 1].row.name.clone());
     types.truncate(limit);
-    Ok(page(types.iter().map(views::kind).collect(), next))
+    Ok(page(types.iter().map(views::task_type).collect(), next))
 }
 
 async fn show(app: State, Path(name): Path<String>) -> Answer {
     let found = app.engine.tasks.task_type(app.org(), &name).await?;
-    Ok(answer(200, views::kind(&found.ok_or_else(|| Refusal::not_found("type", &name))?)))
+    Ok(answer(200, views::task_type(&found.ok_or_else(|| Refusal::not_found("type", &name))?)))
 }
 
 async fn replace(app: State, Path(name): Path<String>, headers: HeaderMap, body: Body) -> Answer {
@@ -63,11 +68,11 @@ async fn replace(app: State, Path(name): Path<String>, headers: HeaderMap, body:
         let refusal = Refusal::new(Code::InvalidBody, problem.message).at("type");
         return Err(problem.hint.into_iter().fold(refusal, Refusal::hint));
     }
-    let changed = app.engine.tasks.put_type(app.org(), &name, understand(request)?).await?;
-    Ok(answer(200, views::kind(&changed)))
+    let changed = app.engine.tasks.put_type(app.org(), &name, check_type_request(request)?).await?;
+    Ok(answer(200, views::task_type(&changed)))
 }
 
-fn understand(request: TypeRequest) -> Result<TypeChange, Refusal> {
+fn check_type_request(request: TypeRequest) -> Result<TypeChange, Refusal> {
     let invalid =
         |field: &str, expected: String| Refusal::new(Code::InvalidBody, format!("expected {expected}")).at(field);
     let is_text = |text: &str, max: usize| (1..=max).contains(&text.len());
@@ -114,21 +119,21 @@ fn understand(request: TypeRequest) -> Result<TypeChange, Refusal> {
 async fn pause(app: State, Path(name): Path<String>, headers: HeaderMap, body: Body) -> Answer {
     let PauseRequest { actor, note } = body::json::<Option<_>>(&headers, body).await?.unwrap_or_default();
     let [actor, note] = notes([("actor", actor), ("note", note)])?;
-    Ok(answer(200, views::kind(&app.engine.tasks.pause_type(app.org(), &name, actor, note).await?)))
+    Ok(answer(200, views::task_type(&app.engine.tasks.pause_type(app.org(), &name, actor, note).await?)))
 }
 
 async fn resume(app: State, Path(name): Path<String>, headers: HeaderMap, body: Body) -> Answer {
     body::json::<Option<ResumeRequest>>(&headers, body).await?;
-    Ok(answer(200, views::kind(&app.engine.tasks.resume_type(app.org(), &name).await?)))
+    Ok(answer(200, views::task_type(&app.engine.tasks.resume_type(app.org(), &name).await?)))
 }
 
 async fn workers(app: State, query: Query) -> Answer {
     let limit = query.limit()?;
     let after = query.get("cursor").unwrap_or_default();
     let all = app.engine.tasks.workers(app.org()).await?;
-    let mut seen: Vec<WorkerView> =
+    let mut views: Vec<WorkerView> =
         all.iter().filter(|(row, _)| row.id.as_str() > after).take(limit + 1).map(views::worker).collect();
-    let next = (seen.len() > limit).then(|| seen[limit - 1].id.clone());
-    seen.truncate(limit);
-    Ok(page(seen, next))
+    let next = (views.len() > limit).then(|| views[limit - 1].id.clone());
+    views.truncate(limit);
+    Ok(page(views, next))
 }

@@ -1,5 +1,4 @@
-//! Versions of a workflow: their list, one of them, what differs between two. Also of a deleted workflow,
-//! by its id.
+//! Versions of a workflow: list, differences, graph. A deleted workflow is found by its id.
 
 use super::workflows::{find_ever, no_workflow};
 use super::{answer, page};
@@ -14,8 +13,13 @@ use store::{VersionKey, VersionRow, WorkflowRow};
 const EXPECTED: &str = "the number or the hash of a version";
 
 pub const VERSION: Param = Param::new("version", EXPECTED, || json!({ "type": "string" }));
-const FROM: Param = Param::new("from", "the earlier one: number or hash", || json!({ "type": "string" }));
-const TO: Param = Param::new("to", "the later one: number or hash", || json!({ "type": "string" }));
+const FROM: Param = Param::new(
+    "from",
+    "the earlier version: number or hash; by default the one before `to`",
+    || json!({ "type": "string" }),
+);
+const TO: Param =
+    Param::new("to", "the later version: number or hash; by default the current one", || json!({ "type": "string" }));
 
 pub fn hash_schema() -> Value {
     json!({ "type": "string", "pattern": "^(sha256:)?[0-9a-fA-F]{64}$" })
@@ -28,23 +32,28 @@ pub fn routes() -> Vec<Route> {
             "/api/v1/workflows/{workflow}/history",
             history,
             "list_versions",
-            "The versions of a workflow, newest first",
+            "List the versions of a workflow, newest first",
         )
         .pages::<VersionEntryView>(),
-        get("/api/v1/workflows/{workflow}/diff", diff, "diff_versions", "What differs between two versions")
+        get("/api/v1/workflows/{workflow}/diff", diff, "diff_versions", "Compare two versions of a workflow")
             .query(&[FROM, TO])
-            .answers::<DiffView>(200, "steps, settings and text")
+            .answers::<DiffView>(200, "the differences in steps and settings, and as text")
             .refuses(damaged),
-        get("/api/v1/workflows/{workflow}/graph", graph, "show_workflow_graph", "Its steps and what leads to what")
-            .query(&[VERSION])
-            .answers::<GraphView>(200, "nodes and edges")
-            .refuses(damaged),
+        get(
+            "/api/v1/workflows/{workflow}/graph",
+            graph,
+            "show_workflow_graph",
+            "Show the steps of a workflow as a graph",
+        )
+        .query(&[VERSION])
+        .answers::<GraphView>(200, "nodes and edges")
+        .refuses(damaged),
     ]
 }
 
 pub async fn history(app: State, query: Query, Path(key): Path<String>) -> Answer {
     let limit = query.limit()?;
-    let before = query.read("cursor", "the `next` of an earlier page", |text| text.parse::<u32>().ok())?;
+    let before = query.read("cursor", "`next` of the previous page", |text| text.parse::<u32>().ok())?;
     let row = find_ever(&app, &key).await?;
     let mut versions = app.engine.workflows.versions(app.org(), row.id, before, limit + 1).await?;
     let next = (versions.len() > limit).then(|| versions[limit - 1].number.to_string());
@@ -52,7 +61,6 @@ pub async fn history(app: State, query: Query, Path(key): Path<String>) -> Answe
     Ok(page(versions.iter().map(entry).collect(), next))
 }
 
-/// From the version before to the present one, unless told otherwise.
 pub async fn diff(app: State, query: Query, Path(key): Path<String>) -> Answer {
     let row = find_ever(&app, &key).await?;
     let to = match query.get("to") {
@@ -86,7 +94,7 @@ pub async fn graph(app: State, query: Query, Path(key): Path<String>) -> Answer 
     Ok(answer(200, views::graph::of_plan(&*app.engine.workflows.plan(&row, &chosen.version).await?)))
 }
 
-/// The version that `?version=` names, else the present one.
+/// The version that `?version=` names; by default the current one.
 pub async fn of(app: &App, row: &WorkflowRow, query: &Query) -> Result<Chosen, Refusal> {
     match query.get("version") {
         Some(text) => named(app, row, "version", text).await,
@@ -110,7 +118,7 @@ async fn chosen(app: &App, row: &WorkflowRow, by: VersionKey) -> Result<Option<C
     Ok(app.engine.workflows.version(app.org(), row.id, by).await?)
 }
 
-/// `sha256:<hex>`, also without the prefix.
+/// Parses `sha256:<hex>`, with or without the prefix.
 pub fn hash(text: &str) -> Option<[u8; 32]> {
     let hex = text.strip_prefix("sha256:").unwrap_or(text);
     if hex.len() != 64 || !hex.bytes().all(|b| b.is_ascii_hexdigit()) {

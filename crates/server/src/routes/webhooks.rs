@@ -1,5 +1,5 @@
-//! `ANY /webhooks/{path}`: other programs start runs. Who they are is for the signature to say, so
-//! neither host, origin nor media type is looked at here.
+//! `ANY /webhooks/{path}`: other systems start runs. The signature authenticates them, so host, origin and media type
+//! are not checked.
 
 use super::answer;
 use crate::contract::{Carries, Route, any};
@@ -9,16 +9,16 @@ use axum::body::Body;
 use axum::http::{HeaderMap, HeaderValue, Method, Uri, header};
 use axum::response::IntoResponse;
 use engine::services::Delivered;
-use engine::triggers::webhook::Request;
+use engine::triggers::webhook::WebhookRequest;
 
 pub fn routes() -> Vec<Route> {
     vec![
-        any("/webhooks/{*path}", receive, "deliver", "Deliver a webhook, by the method its trigger names")
+        any("/webhooks/{*path}", receive, "deliver", "Deliver a webhook with the method that its trigger declares")
             .one_write()
             .open()
             .carries(Carries::Bytes)
             .answers::<DeliveredView>(202, "a run was started")
-            .answers::<DeliveredView>(200, "delivered before; this is its run")
+            .answers::<DeliveredView>(200, "the run of an earlier delivery with the same id")
             .refuses(&[
                 Code::MethodNotAllowed,
                 Code::SignatureMissing,
@@ -53,7 +53,7 @@ pub async fn receive(
         }
         return Ok(response);
     }
-    let request = Request {
+    let request = WebhookRequest {
         method: method.as_str().to_owned(),
         query: uri.query().unwrap_or_default().to_owned(),
         headers: headers::text(&given).collect(),
@@ -63,7 +63,7 @@ pub async fn receive(
     let delivered = app.engine.webhooks.deliver(&endpoint, &request).await.map_err(|error| match error {
         engine::Error::NotFound(_) => unknown(),
         engine::Error::KeyReused => {
-            Refusal::new(Code::DeliveryIdReused, "this delivery id came with another request before")
+            Refusal::new(Code::DeliveryIdReused, "this delivery id was used for a different request")
                 .hint("a delivery that is sent again must be identical; a new one needs a new id")
         }
         other => other.into(),

@@ -1,8 +1,8 @@
-//! What workers say and ask: claim, report, stay alive.
+//! Routes for workers: claim tasks, report outcomes, send heartbeats and log lines.
 
 use super::answer;
 use super::tasks::{NAME_MAX, task_key};
-use crate::contract::{Route, Shape, post};
+use crate::contract::{ResponseShape, Route, post};
 use crate::views::tasks as views;
 use crate::{Answer, Path, Refusal, State, body};
 use api::{
@@ -14,16 +14,16 @@ use axum::body::Body;
 use axum::http::HeaderMap;
 use axum::response::IntoResponse;
 use bytes::Bytes;
-use engine::services::{Alive, Heartbeat, ReportOutcome, Reported, TaskKey, TaskReport};
+use engine::services::{Heartbeat, HeartbeatReply, ReportOutcome, Reported, TaskKey, TaskReport};
 use engine::task_queue::{Cancellation, Pattern};
 use kernel::Span;
-use kernel::event::{Failure, Line};
+use kernel::event::{Failure, LogLine};
 use kernel::plan::Level;
 use serde_json::Value;
 use serde_json::value::RawValue;
 use std::time::Duration;
 
-/// A worker's report of up to a thousand results.
+/// Size limit of a worker's request with up to a thousand results.
 const WORK_MAX: usize = 32 * 1024 * 1024;
 const TYPES_MAX: usize = 100;
 const CLAIM_MAX: u32 = 100;
@@ -44,45 +44,59 @@ const LINES_MAX: usize = 100;
 pub fn routes() -> Vec<Route> {
     const REPORTS: &[Code] = &[Code::StaleClaim, Code::RunCancelled];
     vec![
-        post("/api/v1/tasks/claim", claim, "claim_tasks", "Get tasks to do, as soon as there are some")
+        post("/api/v1/tasks/claim", claim, "claim_tasks", "Claim tasks; waits until there are some")
             .takes::<ClaimRequest>()
             .one_write()
-            .shaped(200, "the tasks, none after `wait`", Shape::Whole(|g| g.subschema_for::<ClaimedViews>())),
-        post("/api/v1/tasks/{task}/complete", complete, "complete_task", "Say that a task is done")
+            .shaped(
+                200,
+                "the tasks; none if `wait` is over",
+                ResponseShape::Whole(|g| g.subschema_for::<ClaimedViews>()),
+            ),
+        post("/api/v1/tasks/{task}/complete", complete, "complete_task", "Report that a task is done")
             .takes::<CompleteRequest>()
             .one_write()
-            .answers::<ReportedView>(200, "recorded, now or before")
+            .answers::<ReportedView>(200, "the report is recorded, now or earlier")
             .refuses(REPORTS),
-        post("/api/v1/tasks/{task}/fail", fail, "fail_task", "Say that an attempt failed")
+        post("/api/v1/tasks/{task}/fail", fail, "fail_task", "Report that an attempt failed")
             .takes::<FailRequest>()
             .one_write()
-            .answers::<ReportedView>(200, "recorded, now or before")
+            .answers::<ReportedView>(200, "the report is recorded, now or earlier")
             .refuses(REPORTS),
-        post("/api/v1/tasks/{task}/snooze", snooze, "snooze_task", "Put a task off; that is not counted as an attempt")
-            .takes::<SnoozeRequest>()
-            .one_write()
-            .answers::<ReportedView>(200, "recorded, now or before")
-            .refuses(REPORTS),
-        post("/api/v1/tasks/{task}/heartbeat", heartbeat, "extend_lease", "Keep a task, and save how far it is")
-            .takes::<HeartbeatRequest>()
-            .one_write()
-            .answers::<HeartbeatView>(200, "until when, and whether the result is still wanted")
-            .refuses(&[Code::StaleClaim]),
-        post("/api/v1/tasks/{task}/logs", logs, "log_task", "Add lines to the history of a task")
+        post(
+            "/api/v1/tasks/{task}/snooze",
+            snooze,
+            "snooze_task",
+            "Give a task back until later, without charging an attempt",
+        )
+        .takes::<SnoozeRequest>()
+        .one_write()
+        .answers::<ReportedView>(200, "the report is recorded, now or earlier")
+        .refuses(REPORTS),
+        post(
+            "/api/v1/tasks/{task}/heartbeat",
+            heartbeat,
+            "extend_lease",
+            "Extend the lease of a task and save progress",
+        )
+        .takes::<HeartbeatRequest>()
+        .one_write()
+        .answers::<HeartbeatView>(200, "the end of the lease, and whether the task was cancelled")
+        .refuses(&[Code::StaleClaim]),
+        post("/api/v1/tasks/{task}/logs", logs, "log_task", "Add log lines to the history of a task")
             .takes::<LogsRequest>()
             .one_write()
-            .answers::<ReportedView>(200, "recorded")
+            .answers::<ReportedView>(200, "the lines are recorded")
             .refuses(REPORTS),
-        post("/api/v1/work", work, "work", "Report, stay alive and get more, in one round trip")
+        post("/api/v1/work", work, "work", "Report outcomes, send heartbeats and claim tasks in one request")
             .takes::<WorkRequest>()
             .one_write()
-            .answers::<WorkView>(200, "what became of the reports, and tasks to do")
+            .answers::<WorkView>(200, "the acknowledged reports, the leases and new tasks")
             .refuses(&[Code::MalformedId]),
     ]
 }
 
-/// Who asks, for what and how long.
-struct Asker {
+/// A worker and its claim, checked.
+struct CheckedClaim {
     worker: String,
     types: Vec<String>,
     runtime: Option<String>,
@@ -96,14 +110,14 @@ fn invalid(field: &str, expected: impl Into<String>) -> Refusal {
     Refusal::new(Code::InvalidBody, format!("expected {}", expected.into())).at(field)
 }
 
-/// A duration within bounds.
+/// Parses a duration and checks its bounds.
 fn span(field: &str, value: Option<&Value>, default: Span, min: Span, max: Span) -> Result<Span, Refusal> {
     let Some(value) = value else { return Ok(default) };
     let read = body::span(value).filter(|span| (min..=max).contains(span));
     read.ok_or_else(|| invalid(field, format!("a duration from {min} to {max}, such as `30s`")))
 }
 
-fn asker(request: ClaimRequest) -> Result<Asker, Refusal> {
+fn check_claim(request: ClaimRequest) -> Result<CheckedClaim, Refusal> {
     let ClaimRequest { worker_id, types, lease, wait, runtime, version, slots, .. } = request;
     let is_name = |text: &str| (1..=NAME_MAX).contains(&text.len()) && !text.chars().any(char::is_control);
     if !is_name(&worker_id) {
@@ -115,7 +129,7 @@ fn asker(request: ClaimRequest) -> Result<Asker, Refusal> {
         }
     }
     if types.is_empty() || types.len() > TYPES_MAX {
-        return Err(invalid("types", format!("1 to {TYPES_MAX} names of types")));
+        return Err(invalid("types", format!("1 to {TYPES_MAX} task types")));
     }
     let is_pattern = |text: &str| match Pattern::parse(text) {
         Some(Pattern::Exact(name)) => lang::task::check_type(&name).is_ok(),
@@ -124,23 +138,25 @@ fn asker(request: ClaimRequest) -> Result<Asker, Refusal> {
     };
     if let Some(i) = types.iter().position(|text| !is_pattern(text)) {
         let field = format!("types[{i}]");
-        return Err(invalid(
-            &field,
-            "a type such as `billing.invoice.v1`, or the beginning of some such as `billing.%`",
-        ));
+        return Err(invalid(&field, "a type such as `billing.invoice.v1`, or a prefix with `%` such as `billing.%`"));
     }
     let lease = span("lease", lease.as_ref(), LEASE, LEASE_MIN, LEASE_MAX)?;
     let wait = span("wait", wait.as_ref(), WAIT, Span(0), WAIT_MAX)?;
-    Ok(Asker { worker: worker_id, types, runtime, version, slots, lease, wait: Duration::from_micros(wait.0) })
+    Ok(CheckedClaim { worker: worker_id, types, runtime, version, slots, lease, wait: Duration::from_micros(wait.0) })
 }
 
 fn is_type_byte(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"._-".contains(&byte)
 }
 
-impl Asker {
-    fn ask(self, credits: u32, reports: Vec<TaskReport>, heartbeats: Vec<Heartbeat>) -> engine::services::WorkRequest {
-        let Asker { worker, types, runtime, version, slots, lease, wait } = self;
+impl CheckedClaim {
+    fn work_request(
+        self,
+        credits: u32,
+        reports: Vec<TaskReport>,
+        heartbeats: Vec<Heartbeat>,
+    ) -> engine::services::WorkRequest {
+        let CheckedClaim { worker, types, runtime, version, slots, lease, wait } = self;
         engine::services::WorkRequest {
             worker,
             types,
@@ -162,7 +178,7 @@ async fn claim(app: State, headers: HeaderMap, body: Body) -> Answer {
     if !(1..=CLAIM_MAX).contains(&max) {
         return Err(invalid("max", format!("a number from 1 to {CLAIM_MAX}")));
     }
-    let request = asker(request)?.ask(max, Vec::new(), Vec::new());
+    let request = check_claim(request)?.work_request(max, Vec::new(), Vec::new());
     let reply = app.engine.tasks.work(app.org(), request).await?;
     let cancelled = reply.handed.cancellations.iter().map(task_id).collect();
     let data = reply.handed.tasks.into_iter().map(views::claimed).collect();
@@ -187,8 +203,8 @@ async fn fail(app: State, Path(task): Path<String>, headers: HeaderMap, body: Bo
 
 async fn snooze(app: State, Path(task): Path<String>, headers: HeaderMap, body: Body) -> Answer {
     let key = task_key(&task)?;
-    let SnoozeRequest { claim_token, span: asked } = body::json(&headers, body).await?;
-    let span = span("for", Some(&asked), SNOOZE_MAX, Span(0), SNOOZE_MAX)?;
+    let SnoozeRequest { claim_token, span: delay } = body::json(&headers, body).await?;
+    let span = span("for", Some(&delay), SNOOZE_MAX, Span(0), SNOOZE_MAX)?;
     let report = TaskReport { task: key, fence: key.fence(&claim_token), outcome: ReportOutcome::Snoozed(span) };
     reported(&task, app.engine.tasks.report(app.org(), report).await?)
 }
@@ -196,13 +212,15 @@ async fn snooze(app: State, Path(task): Path<String>, headers: HeaderMap, body: 
 async fn heartbeat(app: State, Path(task): Path<String>, headers: HeaderMap, body: Body) -> Answer {
     let key = task_key(&task)?;
     let HeartbeatRequest { claim_token, extend, progress } = body::json(&headers, body).await?;
-    let heartbeat = alive("", key, &claim_token, extend.as_ref(), progress)?;
+    let heartbeat = check_heartbeat("", key, &claim_token, extend.as_ref(), progress)?;
     match app.engine.tasks.heartbeat(app.org(), heartbeat).await? {
-        Alive::Until(at) => Ok(answer(200, HeartbeatView { lease_until: rfc3339(at), cancel: false })),
-        Alive::Cancelled => Ok(answer(200, HeartbeatView { lease_until: rfc3339(app.engine.now()), cancel: true })),
-        Alive::Stale => Err(stale()),
-        Alive::TooLarge => Err(too_large()),
-        Alive::NotFound => Err(Refusal::not_found("task", &task)),
+        HeartbeatReply::Until(at) => Ok(answer(200, HeartbeatView { lease_until: rfc3339(at), cancel: false })),
+        HeartbeatReply::Cancelled => {
+            Ok(answer(200, HeartbeatView { lease_until: rfc3339(app.engine.now()), cancel: true }))
+        }
+        HeartbeatReply::Stale => Err(stale()),
+        HeartbeatReply::TooLarge => Err(too_large()),
+        HeartbeatReply::NotFound => Err(Refusal::not_found("task", &task)),
     }
 }
 
@@ -212,7 +230,7 @@ async fn logs(app: State, Path(task): Path<String>, headers: HeaderMap, body: Bo
     if lines.is_empty() || lines.len() > LINES_MAX {
         return Err(invalid("lines", format!("1 to {LINES_MAX} lines")));
     }
-    let mut told = Vec::with_capacity(lines.len());
+    let mut checked = Vec::with_capacity(lines.len());
     for (i, line) in lines.into_iter().enumerate() {
         let level = line.level.as_deref().map_or(Some(Level::Info), Level::parse);
         let level =
@@ -220,10 +238,10 @@ async fn logs(app: State, Path(task): Path<String>, headers: HeaderMap, body: Bo
         if line.message.len() > MESSAGE_MAX {
             return Err(invalid(&format!("lines[{i}].message"), format!("at most {MESSAGE_MAX} bytes")));
         }
-        told.push(Line { level, message: line.message, ..Default::default() });
+        checked.push(LogLine { level, message: line.message, ..Default::default() });
     }
     let fence = key.fence(&claim_token);
-    reported(&task, app.engine.tasks.log(app.org(), key, fence, told).await?)
+    reported(&task, app.engine.tasks.log(app.org(), key, fence, checked).await?)
 }
 
 async fn work(app: State, headers: HeaderMap, body: Body) -> Answer {
@@ -238,29 +256,35 @@ async fn work(app: State, headers: HeaderMap, body: Body) -> Answer {
             return Err(invalid(field, format!("at most {ITEMS_MAX} entries")));
         }
     }
-    let asker = asker(ClaimRequest { worker_id, types, max: None, lease, wait, runtime, version, slots })?;
-    let ids: Vec<String> = done.iter().map(|item| item.task_id.clone()).collect();
-    let beats: Vec<String> = heartbeats.iter().map(|item| item.task_id.clone()).collect();
+    let claim = check_claim(ClaimRequest { worker_id, types, max: None, lease, wait, runtime, version, slots })?;
+    let report_ids: Vec<String> = done.iter().map(|item| item.task_id.clone()).collect();
+    let heartbeat_ids: Vec<String> = heartbeats.iter().map(|item| item.task_id.clone()).collect();
     let mut reports = Vec::with_capacity(done.len());
     for (i, item) in done.into_iter().enumerate() {
         reports.push(report(i, item)?);
     }
-    let mut alives = Vec::with_capacity(heartbeats.len());
+    let mut checked_heartbeats = Vec::with_capacity(heartbeats.len());
     for (i, item) in heartbeats.into_iter().enumerate() {
         let HeartbeatItem { task_id, claim_token, extend, progress } = item;
         let key = task_key(&task_id).map_err(|r| r.at(format!("heartbeats[{i}].task_id")))?;
-        alives.push(alive(&format!("heartbeats[{i}]."), key, &claim_token, extend.as_ref(), progress)?);
+        checked_heartbeats.push(check_heartbeat(
+            &format!("heartbeats[{i}]."),
+            key,
+            &claim_token,
+            extend.as_ref(),
+            progress,
+        )?);
     }
-    let reply = app.engine.tasks.work(app.org(), asker.ask(credits, reports, alives)).await?;
-    let ack = |(task_id, reported): (String, Reported)| ReportedView { task_id, status: word(reported).into() };
-    let acks = ids.into_iter().zip(reply.acks).map(ack).collect();
-    let lease = |(task_id, alive): (String, Alive)| match alive {
-        Alive::Until(at) => LeaseView { task_id, lease_until: Some(rfc3339(at)), cancel: false },
+    let reply = app.engine.tasks.work(app.org(), claim.work_request(credits, reports, checked_heartbeats)).await?;
+    let ack = |(task_id, reported): (String, Reported)| ReportedView { task_id, status: ack_status(reported).into() };
+    let acks = report_ids.into_iter().zip(reply.acks).map(ack).collect();
+    let lease = |(task_id, alive): (String, HeartbeatReply)| match alive {
+        HeartbeatReply::Until(at) => LeaseView { task_id, lease_until: Some(rfc3339(at)), cancel: false },
         _ => LeaseView { task_id, lease_until: None, cancel: true },
     };
     let cancellations = reply.handed.cancellations.iter();
     let cancellations = cancellations.map(|task| LeaseView { task_id: task_id(task), lease_until: None, cancel: true });
-    let leases = beats.into_iter().zip(reply.leases).map(lease).chain(cancellations).collect();
+    let leases = heartbeat_ids.into_iter().zip(reply.leases).map(lease).chain(cancellations).collect();
     let tasks = reply.handed.tasks.into_iter().map(views::claimed).collect();
     Ok(answer(200, WorkView { acks, leases, tasks }))
 }
@@ -269,7 +293,7 @@ fn task_id((run, step): &Cancellation) -> String {
     TaskKey { run: *run, step: *step }.to_string()
 }
 
-/// What a worker's entry says about an attempt.
+/// Parses an entry of `done`.
 fn report(index: usize, item: DoneItem) -> Result<TaskReport, Refusal> {
     let DoneItem { task_id, claim_token, result, error, is_final, retry_after, snooze } = item;
     let place = format!("done[{index}]");
@@ -278,7 +302,7 @@ fn report(index: usize, item: DoneItem) -> Result<TaskReport, Refusal> {
         return Err(invalid(&place, "`final` and `retry_after` only with an `error`"));
     }
     let outcome = match (result, error, snooze) {
-        // The other reports must not suffer for it.
+        // Only this task fails: the other reports of the request are valid.
         (Some(result), None, None) if result.get().len() > body::PAYLOAD_MAX => {
             let message = format!("the result is larger than {} bytes", body::PAYLOAD_MAX);
             let failure = Failure::new("result_too_large", message);
@@ -286,8 +310,8 @@ fn report(index: usize, item: DoneItem) -> Result<TaskReport, Refusal> {
         }
         (result, None, None) => ReportOutcome::Done(raw(result)),
         (None, Some(error), None) => failed(&format!("{place}."), error, is_final, retry_after.as_ref())?,
-        (None, None, Some(asked)) => {
-            ReportOutcome::Snoozed(span(&format!("{place}.snooze"), Some(&asked), SNOOZE_MAX, Span(0), SNOOZE_MAX)?)
+        (None, None, Some(delay)) => {
+            ReportOutcome::Snoozed(span(&format!("{place}.snooze"), Some(&delay), SNOOZE_MAX, Span(0), SNOOZE_MAX)?)
         }
         _ => return Err(invalid(&place, "one of `result`, `error` and `snooze`")),
     };
@@ -325,10 +349,10 @@ fn failed(
     Ok(ReportOutcome::Failed { failure: Failure::new(&code, message), is_final, retry_after })
 }
 
-fn alive(
+fn check_heartbeat(
     place: &str,
     task: TaskKey,
-    token: &str,
+    claim_token: &str,
     extend: Option<&Value>,
     progress: Option<Box<RawValue>>,
 ) -> Result<Heartbeat, Refusal> {
@@ -340,14 +364,14 @@ fn alive(
         return Err(invalid(&format!("{place}progress"), format!("at most {PROGRESS_MAX} bytes of JSON")));
     }
     let progress = progress.map(|raw| Bytes::copy_from_slice(raw.get().as_bytes()));
-    Ok(Heartbeat { task, fence: task.fence(token), extend, progress })
+    Ok(Heartbeat { task, fence: task.fence(claim_token), extend, progress })
 }
 
 fn raw(value: Option<Box<RawValue>>) -> Bytes {
     value.map_or(Bytes::from_static(b"null"), |raw| Bytes::from(Box::<str>::from(raw).into_string()))
 }
 
-fn word(reported: Reported) -> &'static str {
+fn ack_status(reported: Reported) -> &'static str {
     match reported {
         Reported::Recorded => "recorded",
         Reported::Cancelled => "cancelled",
@@ -357,10 +381,12 @@ fn word(reported: Reported) -> &'static str {
 
 fn reported(task: &str, reported: Reported) -> Answer {
     match reported {
-        Reported::Recorded => Ok(answer(200, ReportedView { task_id: task.to_owned(), status: word(reported).into() })),
+        Reported::Recorded => {
+            Ok(answer(200, ReportedView { task_id: task.to_owned(), status: ack_status(reported).into() }))
+        }
         Reported::Stale => Err(stale()),
         Reported::Cancelled => {
-            Err(Refusal::new(Code::RunCancelled, "the task was cancelled; the result is noted, and changes nothing"))
+            Err(Refusal::new(Code::RunCancelled, "the task was cancelled; the report is recorded and changes nothing"))
         }
         Reported::TooLarge => Err(too_large()),
         Reported::NotFound => Err(Refusal::not_found("task", task)),
@@ -368,8 +394,8 @@ fn reported(task: &str, reported: Reported) -> Answer {
 }
 
 fn stale() -> Refusal {
-    Refusal::new(Code::StaleClaim, "this claim token is not the current one, or something else was reported with it")
-        .hint("drop the work: the lease ended and the task is somebody else's, or done; nothing was changed")
+    Refusal::new(Code::StaleClaim, "this claim token is not the current one, or another report was sent with it before")
+        .hint("stop working on the task: the lease ended, and another worker may hold the task; nothing was changed")
 }
 
 fn too_large() -> Refusal {

@@ -1,8 +1,8 @@
-//! Workflows: create, validate, look at, change, trigger.
+//! Workflows: create, validate, show, edit, start.
 
 use super::runs::notes;
 use super::{answer, page, started_view, versions};
-use crate::contract::{Carries, Param, Route, Shape, delete as delete_route, get, params, post, put};
+use crate::contract::{Carries, Param, ResponseShape, Route, delete as delete_route, get, params, post, put};
 use crate::error::problem_of;
 use crate::query::Query;
 use crate::{Answer, Path, Refusal, State, body, headers, views};
@@ -10,35 +10,42 @@ use api::{Code, PauseRequest, ResumeRequest, RunView, StartedView, ValidationVie
 use axum::body::Body;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::IntoResponse;
-use engine::{Change, Idempotency, Source, StartRequest};
+use engine::{Idempotency, Source, StartRequest, WorkflowChange};
 use kernel::{Span, WorkflowId};
 use serde_json::json;
 use sha2::{Digest, Sha256};
 use std::time::Duration;
 use store::WorkflowFilter;
 
-/// `?wait=` is at most this long.
+/// The longest `?wait=`.
 const WAIT_MAX: Span = Span::from_secs(60);
 pub const LABELS_MAX: usize = 16;
 pub const KEY_MAX: usize = 255;
 
 const WAIT: Param = Param::new(
     "wait",
-    "answer when the run has ended, at most this long (up to 60s), with the whole run",
+    "respond with the whole run when it has ended, or after this time (up to 60s)",
     || json!({ "type": "string", "pattern": "^([0-9]{1,4}ms|[0-5]?[0-9]s|60s|1m)$" }),
 );
 
 const CALLBACK_URL: Param = Param::new(
     "callback_url",
-    "called when the run has ended",
+    "a URL that is called when the run has ended",
     || json!({ "type": "string", "format": "uri", "maxLength": 2048 }),
 );
 
-const NAME: Param = Param::new("name", "names that begin like this", || json!({ "type": "string" }));
-const EXPECTED_HASH: Param =
-    Param::new("expected_hash", "only if this is the hash of its present definition", versions::hash_schema);
-const IF_MATCH: Param =
-    Param::new("If-Match", "the same, in quotes", || json!({ "type": "string", "pattern": "^(\\*|\"[!#-~]*\")$" }));
+const NAME: Param =
+    Param::new("name", "only workflows whose name starts with this text", || json!({ "type": "string" }));
+const EXPECTED_HASH: Param = Param::new(
+    "expected_hash",
+    "change the workflow only if its current definition has this hash",
+    versions::hash_schema,
+);
+const IF_MATCH: Param = Param::new(
+    "If-Match",
+    "the same as `expected_hash`, in quotes",
+    || json!({ "type": "string", "pattern": "^(\\*|\"[!#-~]*\")$" }),
+);
 
 pub fn routes() -> Vec<Route> {
     const ALL: &str = "/api/v1/workflows";
@@ -48,21 +55,21 @@ pub fn routes() -> Vec<Route> {
         post(ALL, create, "create_workflow", "Create a workflow from a definition")
             .carries(Carries::Definition)
             .idempotent()
-            .answers::<WorkflowView>(201, "created")
-            .answers::<WorkflowView>(200, "created by an earlier request with this key")
+            .answers::<WorkflowView>(201, "the new workflow")
+            .answers::<WorkflowView>(200, "the workflow that an earlier request with this key created")
             .refuses(&[Code::NameTaken, Code::SlugTaken, Code::PathTaken, Code::SecretMissing]),
-        post("/api/v1/workflows/validate", validate, "validate_definition", "Check a definition without keeping it")
+        post("/api/v1/workflows/validate", validate, "validate_definition", "Check a definition without storing it")
             .carries(Carries::Definition)
-            .answers::<ValidationView>(200, "valid or not, with every problem"),
-        get(ONE, show, "show_workflow", "Show a workflow with its definition, or with an older one")
+            .answers::<ValidationView>(200, "whether it is valid, and every problem"),
+        get(ONE, show, "show_workflow", "Show a workflow with its definition or an earlier one")
             .query(&[versions::VERSION])
             .answers::<WorkflowView>(200, "the workflow")
             .refuses(&[Code::RunDamaged, Code::RunNeedsUpgrade]),
-        put(ONE, edit, "edit_workflow", "Replace the definition, or only change what the workflow is called")
+        put(ONE, edit, "edit_workflow", "Replace the definition of a workflow, or change its names")
             .query(&[EXPECTED_HASH])
             .header(IF_MATCH)
             .carries(Carries::Change)
-            .answers::<WorkflowView>(200, "the workflow as it is now")
+            .answers::<WorkflowView>(200, "the changed workflow")
             .refuses(&[
                 Code::NameTaken,
                 Code::SlugTaken,
@@ -74,23 +81,23 @@ pub fn routes() -> Vec<Route> {
         delete_route(ONE, delete, "delete_workflow", "Delete a workflow; its runs finish and stay")
             .query(&[EXPECTED_HASH])
             .header(IF_MATCH)
-            .shaped(204, "deleted", Shape::Nothing)
+            .shaped(204, "deleted", ResponseShape::Nothing)
             .refuses(&[Code::BuiltInWorkflow, Code::VersionMismatch]),
-        post("/api/v1/workflows/{workflow}/enable", enable, "enable_workflow", "Let a workflow be started")
-            .answers::<WorkflowView>(200, "enabled, now or before")
+        post("/api/v1/workflows/{workflow}/enable", enable, "enable_workflow", "Allow new runs of a workflow")
+            .answers::<WorkflowView>(200, "the workflow is enabled, now or earlier")
             .refuses(&[Code::BuiltInWorkflow]),
-        post("/api/v1/workflows/{workflow}/disable", disable, "disable_workflow", "Let nobody start a workflow")
-            .answers::<WorkflowView>(200, "disabled, now or before")
+        post("/api/v1/workflows/{workflow}/disable", disable, "disable_workflow", "Forbid new runs of a workflow")
+            .answers::<WorkflowView>(200, "the workflow is disabled, now or earlier")
             .refuses(&[Code::BuiltInWorkflow]),
         post("/api/v1/workflows/{workflow}/trigger", trigger, "trigger_workflow", "Start a run")
             .one_write()
             .query(&[WAIT, CALLBACK_URL, params::LABEL])
             .carries(Carries::Payload)
             .idempotent()
-            .answers::<StartedView>(201, "started")
-            .answers::<RunView>(201, "the run, when asked to wait")
-            .answers::<StartedView>(200, "started by an earlier request with this key")
-            .answers::<RunView>(200, "the run, when asked to wait")
+            .answers::<StartedView>(201, "the new run")
+            .answers::<RunView>(201, "with `wait`, the whole run")
+            .answers::<StartedView>(200, "the run that an earlier request with this key started")
+            .answers::<RunView>(200, "with `wait`, the whole run")
             .refuses(&[
                 Code::WorkflowDisabled,
                 Code::RunDeleted,
@@ -98,12 +105,17 @@ pub fn routes() -> Vec<Route> {
                 Code::RunDamaged,
                 Code::RunNeedsUpgrade,
             ]),
-        post("/api/v1/workflows/{workflow}/pause", pause, "pause_workflow", "Let new runs wait for their turn")
-            .may_take::<PauseRequest>()
-            .answers::<WorkflowView>(200, "paused, now or before"),
-        post("/api/v1/workflows/{workflow}/resume", resume, "resume_workflow", "Let the runs that wait begin")
+        post(
+            "/api/v1/workflows/{workflow}/pause",
+            pause,
+            "pause_workflow",
+            "Pause a workflow: new runs stay `pending`",
+        )
+        .may_take::<PauseRequest>()
+        .answers::<WorkflowView>(200, "the workflow is paused, now or earlier"),
+        post("/api/v1/workflows/{workflow}/resume", resume, "resume_workflow", "Resume a workflow: pending runs start")
             .may_take::<ResumeRequest>()
-            .answers::<WorkflowView>(200, "resumed, or it was not paused"),
+            .answers::<WorkflowView>(200, "the workflow is not paused"),
     ]
 }
 
@@ -142,7 +154,7 @@ pub async fn validate(headers: HeaderMap, body: Body) -> Answer {
 
 pub async fn list(app: State, query: Query) -> Answer {
     let limit = query.limit()?;
-    let before = query.read("cursor", "the `next` of an earlier page", WorkflowId::parse)?;
+    let before = query.read("cursor", "`next` of the previous page", WorkflowId::parse)?;
     let filter = WorkflowFilter { name: query.get("name").unwrap_or_default().to_owned(), before, limit: limit + 1 };
     let mut rows = app.engine.workflows.list(app.org(), &filter).await?;
     let next = (rows.len() > limit).then(|| rows[limit - 1].id.to_string());
@@ -150,7 +162,6 @@ pub async fn list(app: State, query: Query) -> Answer {
     Ok(page(rows.iter().map(|row| views::workflow(row, None, None)).collect(), next))
 }
 
-/// A workflow with its definition, or with an older one.
 pub async fn show(app: State, query: Query, Path(key): Path<String>) -> Answer {
     let mut row = find(&app, &key).await?;
     let chosen = versions::of(&app, &row, &query).await?;
@@ -170,27 +181,27 @@ pub async fn find(app: &crate::App, key: &str) -> Result<store::WorkflowRow, Ref
     found.ok_or_else(|| no_workflow(key))
 }
 
-/// Also one that was deleted, by its id.
+/// A workflow by id, name or slug; by id also if it was deleted.
 pub async fn find_ever(app: &crate::App, key: &str) -> Result<store::WorkflowRow, Refusal> {
     let found = app.engine.workflows.get_ever(app.org(), key).await?;
     found.ok_or_else(|| no_workflow(key))
 }
 
-/// A whole definition makes a new version; without steps only the names change.
+/// A body with steps becomes a new version; a body without steps changes only the names.
 pub async fn edit(app: State, query: Query, Path(key): Path<String>, headers: HeaderMap, body: Body) -> Answer {
     let expected = expected(&query, &headers)?;
     let tree = body::definition(&headers, body).await?;
     let refused = |problems: Vec<lang::Diagnostic>| Refusal::of_definition(422, &problems);
     if lang::has_steps(&tree) {
         let compiled = lang::compile(&tree).map_err(refused)?;
-        change(&app, &key, &Change::Replace(&compiled), expected).await
+        change(&app, &key, &WorkflowChange::Replace(&compiled), expected).await
     } else {
         let meta = lang::describe(&tree).map_err(refused)?;
-        change(&app, &key, &Change::Describe(&meta), expected).await
+        change(&app, &key, &WorkflowChange::Describe(&meta), expected).await
     }
 }
 
-/// The hash the workflow must be at: `If-Match: "sha256:…"` or `?expected_hash=`.
+/// The hash that the current definition must have: `If-Match: "sha256:…"` or `?expected_hash=`.
 fn expected(query: &Query, headers: &HeaderMap) -> Result<Option<[u8; 32]>, Refusal> {
     let Some(value) = headers.get("if-match") else {
         return query.read("expected_hash", "the hash of a version", versions::hash);
@@ -214,22 +225,22 @@ pub async fn disable(app: State, Path(key): Path<String>) -> Answer {
 
 async fn switch(app: &crate::App, key: &str, enabled: bool) -> Answer {
     let meta = lang::MetaChange { enabled: Some(enabled), ..Default::default() };
-    change(app, key, &Change::Describe(&meta), None).await
+    change(app, key, &WorkflowChange::Describe(&meta), None).await
 }
 
-async fn change(app: &crate::App, key: &str, change: &Change<'_>, expected: Option<[u8; 32]>) -> Answer {
+async fn change(app: &crate::App, key: &str, change: &WorkflowChange<'_>, expected: Option<[u8; 32]>) -> Answer {
     let row = app.engine.workflows.edit(app.org(), key, change, expected).await;
-    shown(app, &row.map_err(|error| named(error, key))?).await
+    workflow_response(app, &row.map_err(|error| with_name(error, key))?).await
 }
 
 pub async fn delete(app: State, query: Query, Path(key): Path<String>, headers: HeaderMap) -> Answer {
     let expected = expected(&query, &headers)?;
-    let gone = app.engine.workflows.edit(app.org(), &key, &Change::Delete, expected).await;
-    gone.map_err(|error| named(error, &key))?;
+    let deleted = app.engine.workflows.edit(app.org(), &key, &WorkflowChange::Delete, expected).await;
+    deleted.map_err(|error| with_name(error, &key))?;
     Ok(StatusCode::NO_CONTENT.into_response())
 }
 
-fn named(error: engine::Error, key: &str) -> Refusal {
+fn with_name(error: engine::Error, key: &str) -> Refusal {
     match error {
         engine::Error::NotFound(_) => no_workflow(key),
         other => other.into(),
@@ -273,13 +284,12 @@ pub async fn trigger(app: State, query: Query, Path(key): Path<String>, given: H
     Ok(answer(status, started_view(&started)))
 }
 
-/// New runs wait for their turn until the workflow is resumed.
 pub async fn pause(app: State, Path(key): Path<String>, headers: HeaderMap, body: Body) -> Answer {
     let PauseRequest { actor, note } = body::json::<Option<_>>(&headers, body).await?.unwrap_or_default();
     let [actor, note] = notes([("actor", actor), ("note", note)])?;
     let row = find(&app, &key).await?;
     app.engine.workflows.pause(app.org(), row.id, actor, note).await?;
-    shown(&app, &row).await
+    workflow_response(&app, &row).await
 }
 
 pub async fn resume(app: State, Path(key): Path<String>, headers: HeaderMap, body: Body) -> Answer {
@@ -287,10 +297,10 @@ pub async fn resume(app: State, Path(key): Path<String>, headers: HeaderMap, bod
     notes([("actor", actor)])?;
     let row = find(&app, &key).await?;
     app.engine.workflows.resume(app.org(), row.id).await?;
-    shown(&app, &row).await
+    workflow_response(&app, &row).await
 }
 
-async fn shown(app: &crate::App, row: &store::WorkflowRow) -> Answer {
+async fn workflow_response(app: &crate::App, row: &store::WorkflowRow) -> Answer {
     let pause = app.engine.workflows.paused(app.org(), row.id).await?;
     Ok(answer(200, views::workflow(row, None, pause.as_ref())))
 }
@@ -305,14 +315,14 @@ pub fn idempotency_key(headers: &HeaderMap) -> Result<Option<String>, Refusal> {
     })
 }
 
-/// An address that can be called, without a user name or password in it.
+/// A URL that can be called, without a user name and password.
 pub fn callback_url(text: &str) -> Option<String> {
     let url = url::Url::parse(text).ok()?;
     let is_plain = url.username().is_empty() && url.password().is_none() && url.has_host();
     (matches!(url.scheme(), "http" | "https") && is_plain && text.len() <= 2_048).then(|| text.to_owned())
 }
 
-/// What makes two requests the same: the route, the workflow, the canonical body and the labels.
+/// Two requests are the same if the workflow, the canonical body, the labels and the callback URL are equal.
 pub fn fingerprint(workflow: WorkflowId, body: &[u8], labels: &[(String, String)], callback_url: &str) -> [u8; 32] {
     let canonical = lang::read(body, lang::Syntax::Json).map(|tree| lang::canonical_json(&tree));
     let mut hash = Sha256::new();

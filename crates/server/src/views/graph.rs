@@ -1,4 +1,4 @@
-//! A plan as nodes and edges, with or without a run on it.
+//! A plan as nodes and edges, with or without the state of a run.
 
 use api::{GraphEdgeView, GraphNodeView, GraphView};
 use engine::services::Reading;
@@ -11,9 +11,9 @@ pub fn of_plan(plan: &Plan) -> GraphView {
 }
 
 pub fn of_run(reading: &Reading) -> GraphView {
-    let drawn = graph(&reading.version.plan, |step| Some(reading.run.step(step)));
+    let graph = graph(&reading.version.plan, |step| Some(reading.run.step(step)));
     let status = Some(reading.run.status().as_str().into());
-    GraphView { run_id: Some(reading.row.id.to_string()), status, ..drawn }
+    GraphView { run_id: Some(reading.row.id.to_string()), status, ..graph }
 }
 
 fn graph<'a>(plan: &Plan, state: impl Fn(u32) -> Option<&'a Step>) -> GraphView {

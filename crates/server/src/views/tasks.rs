@@ -1,8 +1,8 @@
-//! Tasks, types and workers as callers see them.
+//! Converts tasks, task types and workers into the types of the API.
 
 use api::{ClaimedView, TaskError, TaskView, TypeLimits, TypePauseView, TypeRate, WorkerView, rfc3339};
 use engine::services::{TaskKey, TaskReading, TypeView, status_of};
-use engine::task_queue::Task;
+use engine::task_queue::ClaimedTask;
 use kernel::Payload;
 use kernel::run::Phase;
 use serde_json::value::RawValue;
@@ -23,7 +23,7 @@ pub fn task(found: &TaskReading) -> TaskView {
         Phase::Retrying { at } => Some(rfc3339(at)),
         _ => None,
     };
-    let named =
+    let task_error =
         |failure: &kernel::event::Failure| TaskError { code: failure.code.clone(), message: failure.message.clone() };
     TaskView {
         id: key.to_string(),
@@ -33,7 +33,7 @@ pub fn task(found: &TaskReading) -> TaskView {
         status: status_of(reading, *step).as_str().into(),
         input: if is_plain { value(&origin.body) } else { Value::Null },
         result: step_state.body().map_or(Value::Null, value),
-        error: step_state.failure.as_deref().filter(|failure| !is_no_fault(&failure.code)).map(named),
+        error: step_state.failure.as_deref().filter(|failure| !is_not_an_error(&failure.code)).map(task_error),
         attempt: step_state.attempt,
         max_attempts: node.retry.max_attempts,
         priority: reading.run.priority(&reading.version.plan, *step),
@@ -54,13 +54,13 @@ pub fn task(found: &TaskReading) -> TaskView {
     }
 }
 
-/// Reasons for another attempt that are nobody's failure.
-fn is_no_fault(code: &str) -> bool {
+/// Codes of attempts that ended without an error: the worker snoozed the task, or never received it.
+fn is_not_an_error(code: &str) -> bool {
     matches!(code, "snoozed" | "not_delivered")
 }
 
-/// A task as its worker gets it. What is not JSON after all is told as text.
-pub fn claimed(task: Task) -> ClaimedView {
+/// A task as its worker receives it. An input that is not valid JSON is sent as text.
+pub fn claimed(task: ClaimedTask) -> ClaimedView {
     let key = TaskKey { run: task.run, step: (!task.is_plain).then_some(task.step) };
     let raw = |bytes: &[u8]| {
         let text = String::from_utf8_lossy(bytes).into_owned();
@@ -81,11 +81,11 @@ pub fn claimed(task: Task) -> ClaimedView {
         step: task.step_key,
         workflow: (!task.is_plain).then_some(task.workflow),
         progress: task.progress.as_deref().map(raw),
-        name: task.name,
+        task_type: task.name,
     }
 }
 
-pub fn kind(view: &TypeView) -> api::TypeView {
+pub fn task_type(view: &TypeView) -> api::TypeView {
     let TypeView { row, ready, leased, workers } = view;
     let limits = TypeLimits { limit: row.limit, per_key: row.limit_per_key };
     api::TypeView {

@@ -1,5 +1,6 @@
--- A line of a trigger's log, unless the trigger is gone or the line says already that a run was started; with it
--- goes the request, the oldest lines and requests go away, and the trigger knows its last run. The trigger is locked.
+-- Inserts a line into a trigger's log, or replaces it unless it says that a run was started. Does nothing if the
+-- trigger does not exist. Also stores the request, deletes the oldest lines and requests, and updates the trigger's
+-- last run. The caller has locked the trigger.
 WITH line AS (
     INSERT INTO deliveries (org, trigger, seq, id, at, outcome, reason, run, nominal)
     SELECT $1, $2, COALESCE((SELECT max(seq) FROM deliveries WHERE org = $1 AND trigger = $2), 0) + 1,

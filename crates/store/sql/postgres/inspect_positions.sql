@@ -1,4 +1,4 @@
--- The order of the journal as it has been made, and then what has arrived since.
+-- The records that have positions, then those that have none yet.
 SELECT first, records FROM (
     SELECT first, 0 AS id, records FROM positions
     UNION ALL

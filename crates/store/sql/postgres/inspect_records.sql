@@ -1,2 +1,2 @@
--- By run: records have no order of their own here.
+-- By run: the journal table itself has no order of all records.
 SELECT org, run, seq, body FROM journal ORDER BY org, run, seq

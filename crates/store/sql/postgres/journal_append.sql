@@ -1,5 +1,6 @@
--- A record must follow the one before it. `follows` says that one is not among those of this statement, so it is
--- looked for; where it is missing the number is missing too, which the table does not allow, and the transaction ends.
+-- A record must follow the previous one of its run. `follows` is true when that record is not part of this
+-- statement: it must then exist in the journal. If it does not, `seq` becomes NULL, which violates NOT NULL and
+-- aborts the transaction.
 INSERT INTO journal (org, run, seq, body)
 SELECT org, run,
        CASE WHEN NOT follows OR EXISTS (SELECT FROM journal p WHERE p.org = r.org AND p.run = r.run AND p.seq = r.seq - 1)

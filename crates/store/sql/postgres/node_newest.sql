@@ -1,2 +1,2 @@
--- Epochs are rows here, not a setting.
+-- On Postgres epochs are rows, not a setting.
 SELECT max(epoch) FROM nodes

@@ -1,5 +1,5 @@
--- Each is looked up on its own, so that the plan is the same for a table that was empty a moment ago. A task that waits
--- is never updated, so its place does not change.
+-- A LATERAL lookup per row, so that the plan uses the index even if it was made for an empty table. Rows of `ready`
+-- are never updated, so the ctid stays valid.
 DELETE FROM ready WHERE ctid = ANY (ARRAY(
     SELECT t.ctid
     FROM unnest($1::integer[], $2::text[], $3::text[], $4::bigint[], $5::uuid[], $6::bigint[])

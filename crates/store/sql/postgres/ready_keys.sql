@@ -1,4 +1,4 @@
--- One look at the index for each key, however many tasks it has.
+-- A loose index scan: one index lookup per key, however many tasks it has.
 WITH RECURSIVE keys AS (
   (SELECT key FROM ready WHERE org = $1 AND name = $2 AND ($3::text IS NULL OR key > $3) ORDER BY key LIMIT 1)
   UNION ALL

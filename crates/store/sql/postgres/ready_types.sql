@@ -1,4 +1,4 @@
--- One look at the index for each type, however many tasks it has.
+-- A loose index scan: one index lookup per type, however many tasks it has.
 WITH RECURSIVE types AS (
   (SELECT org, name FROM ready ORDER BY org, name LIMIT 1)
   UNION ALL

@@ -1,6 +1,6 @@
--- One status at a time, so that the index gives the order; never asked for completed runs, which it leaves out.
--- It has parked runs apart from the others, so the two are merged. Bounds and order name all of its columns: on a
--- table that looks empty the primary key would cost the same.
+-- One status per statement, so that the index gives the order; not used for `completed`, which the index leaves out.
+-- The index separates evicted runs (`parked`) from the others, so the two halves are merged. Bounds and order name
+-- all columns of the index, because on a table that looks empty the primary key would cost the same.
 (SELECT org, id, workflow, workflow_name, version, hash, form, status, waiting, wake_at, created_at, expires_at,
        finished_at, error_code, gate, parked, deleted_at
 FROM runs

@@ -1,5 +1,5 @@
--- Bounds and order are written as pairs, which only the index of a workflow's runs has: on a table that looks empty
--- the primary key would cost the same.
+-- Bounds and order are row comparisons that only the index of a workflow's runs supports: on a table that looks
+-- empty the primary key would cost the same.
 SELECT org, id, workflow, workflow_name, version, hash, form, status, waiting, wake_at, created_at, expires_at,
        finished_at, error_code, gate, parked, deleted_at
 FROM runs

@@ -1,7 +1,7 @@
--- Written this way because the conflict is always found by the primary key, while an UPDATE that joins would be planned
--- for the table as it was when the statement was prepared, which may have been empty. The runs are there; one that was
--- erased meanwhile is kept out by the version (see the index `runs_never`), which ends the transaction. What a run pins
--- at birth is not among the columns that change.
+-- An INSERT with ON CONFLICT always finds the row by the primary key. An UPDATE with a join would be planned for the
+-- table as it was when the statement was prepared, which may have been empty. The runs exist, so nothing is
+-- inserted. If a run was deleted meanwhile, the index `runs_never` divides by zero for version -1, which aborts the
+-- transaction. The columns fixed when a run is created are not updated.
 INSERT INTO runs (org, id, workflow, workflow_name, version, hash, form, status, waiting, wake_at, created_at,
                   expires_at, finished_at, error_code, gate, parked)
 SELECT org, id, id, '', -1, '', '', status, waiting, wake_at, 0, expires_at, finished_at, error_code, NULL, parked

@@ -1,4 +1,4 @@
--- Each run is looked up by its key (`OFFSET 0` keeps the two apart): on tables that look empty a join would go through
+-- Each run is looked up by its primary key (`OFFSET 0` prevents a join): on tables that look empty a join would scan
 -- all runs of the organisation for each label.
 SELECT runs.*
 FROM labels CROSS JOIN LATERAL (

@@ -1,3 +1,3 @@
--- In one order for everybody, so that nobody waits in a circle.
+-- Locks in the order of the key, so that transactions cannot deadlock.
 SELECT FROM triggers JOIN unnest($1::integer[], $2::uuid[]) AS r (org, id) ON triggers.org = r.org AND triggers.id = r.id
 ORDER BY triggers.org, triggers.id FOR UPDATE OF triggers

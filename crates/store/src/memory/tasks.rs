@@ -1,4 +1,4 @@
-//! Tasks nobody has claimed, their types, and the workers that claim them, in memory.
+//! Ready tasks of evicted runs, limit slots, task types and workers, in memory.
 
 use super::Contents;
 use crate::rows::*;
@@ -6,8 +6,8 @@ use kernel::{OrgId, RunId, Timestamp};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 
-/// Does the one who frees it have it?
-fn is_same(free: &LimitSlotRow, row: &LimitSlotRow) -> bool {
+/// Does the task that frees the slot hold it?
+fn is_held_by(free: &LimitSlotRow, row: &LimitSlotRow) -> bool {
     free.slot == row.slot && (free.run, free.step) == (row.run, row.step)
 }
 
@@ -19,9 +19,9 @@ impl Contents {
         self.ready.extend(change.insert.iter().cloned());
     }
 
-    /// Is a seat taken that this wants?
+    /// Is a slot that this change takes held by another task?
     pub(super) fn is_full(&self, change: &LimitSlotChange, at: Timestamp) -> bool {
-        let is_freed = |row: &LimitSlotRow| change.free.iter().any(|free| is_same(free, row));
+        let is_freed = |row: &LimitSlotRow| change.free.iter().any(|free| is_held_by(free, row));
         change
             .take
             .iter()
@@ -30,7 +30,7 @@ impl Contents {
 
     pub(super) fn change_limit_slots(&mut self, change: &LimitSlotChange) {
         for free in &change.free {
-            if self.limit_slots.get(&free.slot).is_some_and(|row| is_same(free, row)) {
+            if self.limit_slots.get(&free.slot).is_some_and(|row| is_held_by(free, row)) {
                 self.limit_slots.remove(&free.slot);
             }
         }
@@ -39,7 +39,7 @@ impl Contents {
         }
     }
 
-    pub(super) fn seats_of(&self, org: OrgId, name: &str) -> Vec<LimitSlotRow> {
+    pub(super) fn limit_slots_of(&self, org: OrgId, name: &str) -> Vec<LimitSlotRow> {
         self.limit_slots.values().filter(|row| row.slot.org == org && row.slot.name == name).cloned().collect()
     }
 
@@ -75,7 +75,7 @@ impl Contents {
         own.take(limit).map(|row| row.position).collect()
     }
 
-    pub(super) fn ensure_type(&mut self, row: &TypeRow, definition: Option<&Definition>) {
+    pub(super) fn ensure_type(&mut self, row: &TypeRow, definition: Option<&StoredDefinition>) {
         self.types.entry((row.org, row.name.clone())).or_insert_with(|| row.clone());
         if let Some(definition) = definition {
             self.definitions.entry((row.org, definition.hash)).or_insert_with(|| definition.clone());
@@ -90,7 +90,7 @@ impl Contents {
     }
 
     pub(super) fn configured_types(&self) -> Vec<TypeRow> {
-        let says_more = |row: &&TypeRow| {
+        let is_configured = |row: &&TypeRow| {
             row.runtime.is_some()
                 || row.description.is_some()
                 || !row.enabled
@@ -99,7 +99,7 @@ impl Contents {
                 || row.limit_per_key.is_some()
                 || row.rate.is_some()
         };
-        self.types.values().filter(says_more).cloned().collect()
+        self.types.values().filter(is_configured).cloned().collect()
     }
 
     pub(super) fn put_workers(&mut self, workers: &[WorkerRow], since: Timestamp) {

@@ -70,15 +70,15 @@ impl Contents {
         self.triggers.remove(&(org, id)).is_some()
     }
 
-    /// See `sqlite::triggers::put_owned`.
+    /// See `catalog_rules::put_owned_trigger`.
     pub(super) fn put_owned(&mut self, org: OrgId, workflow: WorkflowId, wanted: Option<&TriggerRow>) -> bool {
         let mut found = self.owned_trigger(org, workflow);
-        let going = found.take_if(|old| wanted.is_none_or(|new| new.kind != old.kind));
+        let replaced = found.take_if(|old| wanted.is_none_or(|new| new.kind != old.kind));
         let row = wanted.map(|wanted| owned(found.as_ref(), wanted));
         if row.as_ref().is_some_and(|row| self.is_path_taken(row)) {
             return false;
         }
-        if let Some(old) = going {
+        if let Some(old) = replaced {
             self.delete_trigger(org, old.id);
         }
         match (row, found) {
@@ -90,7 +90,7 @@ impl Contents {
         true
     }
 
-    /// Removes every trigger of a workflow that is going away.
+    /// Deletes every trigger of a workflow that is being deleted.
     pub(super) fn delete_triggers_of(&mut self, org: OrgId, workflow: WorkflowId) {
         let of = |t: &&TriggerRow| (t.org, t.workflow) == (org, workflow);
         let ids: Vec<TriggerId> = self.triggers.values().filter(of).map(|t| t.id).collect();
@@ -126,11 +126,11 @@ impl Contents {
     }
 
     pub(super) fn log_deliveries(&mut self, log: &TriggerLog) -> bool {
-        let is_there = match log.advance {
+        let is_current = match log.advance {
             Some(to) => self.advance(log.org, log.trigger, to),
             None => self.triggers.contains_key(&(log.org, log.trigger)),
         };
-        if !is_there {
+        if !is_current {
             return false;
         }
         for row in &log.rows {
@@ -139,7 +139,7 @@ impl Contents {
         true
     }
 
-    /// False if it is gone or another one by now.
+    /// Advances a schedule; false if the trigger was deleted or changed meanwhile.
     pub(super) fn advance(&mut self, org: OrgId, trigger: TriggerId, to: ScheduleAdvance) -> bool {
         let found = self.triggers.get_mut(&(org, trigger)).filter(|row| row.revision == to.revision);
         found.map(|row| (row.cursor, row.next_at) = (to.cursor, to.next_at)).is_some()

@@ -1,4 +1,4 @@
-//! A database for the time of a measurement: made on a server, and removed.
+//! A temporary database for benchmarks.
 
 use super::columns::{Attempted, get};
 use super::errors::Failure;
@@ -15,11 +15,11 @@ pub struct BenchDatabase {
 }
 
 impl BenchDatabase {
-    /// Makes a new database on the server that another database's address leads to.
+    /// Creates a database on the server of another database's URL.
     pub async fn create(server: &str) -> Result<BenchDatabase> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let session = Session::open(&Target::parse(server)?).await?;
-        // Names of ours only, so they need no quotes.
+        // The name has no special characters, so the statements need no quotes.
         let name = format!(
             "onward_bench_{}_{}_{}",
             std::process::id(),
@@ -29,18 +29,18 @@ impl BenchDatabase {
         let url = with_database(server, &name)?;
         let made = session.batch(&format!("CREATE DATABASE {name} TEMPLATE template0 ENCODING 'UTF8'")).await;
         made.map_err(|failure| match failure {
-            Failure::Refused(why) => Error::Refused(format!("a database cannot be made: {why}")),
+            Failure::Refused(why) => Error::Refused(format!("cannot create a database for the benchmark: {why}")),
             other => other.unwritten(),
         })?;
         Ok(BenchDatabase { server: server.to_owned(), name, url })
     }
 
-    /// The address of the new database.
+    /// The URL of the new database.
     pub fn url(&self) -> &str {
         &self.url
     }
 
-    /// How many bytes the server has written to its log, for all of its databases.
+    /// How many bytes the server has written to its write-ahead log, for all of its databases.
     pub async fn log_bytes(&self) -> Result<u64> {
         let session = Session::open(&Target::parse(&self.server)?).await?;
         let rows = session.query("SELECT (pg_current_wal_lsn() - '0/0'::pg_lsn)::bigint", &[]).await;
@@ -49,7 +49,7 @@ impl BenchDatabase {
         Ok(bytes.unsigned_abs())
     }
 
-    /// Removes the database, whoever uses it.
+    /// Drops the database, even if it has open connections.
     pub async fn remove(&self) -> Result<()> {
         let session = Session::open(&Target::parse(&self.server)?).await?;
         let removed = session.batch(&format!("DROP DATABASE IF EXISTS {} WITH (FORCE)", self.name)).await;
@@ -57,11 +57,11 @@ impl BenchDatabase {
     }
 }
 
-/// The address of another database on the same server.
+/// The URL of another database on the same server.
 fn with_database(url: &str, name: &str) -> Result<String> {
     let (address, query) = url.split_once('?').unwrap_or((url, ""));
     if query.split('&').any(|pair| pair.starts_with("dbname=")) {
-        return Err(Error::Refused("name the database in the path of its address, not as `dbname`".into()));
+        return Err(Error::Refused("name the database in the path of its URL, not as `dbname`".into()));
     }
     let (scheme, rest) = address.split_once("//").unwrap_or(("postgres:", address));
     let host = rest.split('/').next().unwrap_or_default();
@@ -74,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_database_of_an_address_changes() {
+    fn only_the_database_of_a_url_changes() {
         for (url, expected) in [
             ("postgres://u:p@h:1/d", "postgres://u:p@h:1/x"),
             ("postgres://u:p@h:1", "postgres://u:p@h:1/x"),

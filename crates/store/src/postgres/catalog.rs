@@ -1,21 +1,23 @@
-//! Workflows, their definitions, and the installation's settings: the rows that are not about runs.
+//! Workflows, their definitions, and the installation's settings.
 //!
-//! Whoever changes workflows or triggers holds one lock for the whole of the transaction, so a check and the
-//! insert that follows it cannot be separated; the unique indexes are there for people with other tools.
+//! A transaction that changes workflows or triggers holds one lock until it ends, so no other change can come between a
+//! check and the insert that follows it. The unique indexes protect against writes by other tools.
 
-use super::columns::{Attempted, Blob, Id, Words, blob, get, limit, org_of, sql, text, version_row, workflow_row};
+use super::columns::{
+    Attempted, Blob, EscapedText, Id, blob, get, limit, org_of, sql, text, version_row, workflow_row,
+};
 use super::errors::Failure;
 use super::journal::holder;
 use super::session::Session;
 use super::triggers;
 use crate::Error;
 use crate::catalog_rules::{CatalogRows, Unique};
-use crate::rows::{Definition, IdempotencyKey, VersionKey, VersionRow, WorkflowFilter, WorkflowKey, WorkflowRow};
+use crate::rows::{IdempotencyKey, StoredDefinition, VersionKey, VersionRow, WorkflowFilter, WorkflowKey, WorkflowRow};
 use crate::triggers::TriggerRow;
 use kernel::{OrgId, Timestamp, TriggerId, WorkflowId};
 use tokio_postgres::types::ToSql;
 
-/// Held by everybody who changes workflows and triggers.
+/// The advisory lock of transactions that change workflows, triggers or nodes.
 pub(super) const LOCK: i64 = 0x6f6e_7761_7264_0003;
 
 /// The rows of workflows and triggers, inside a transaction that holds [`LOCK`].
@@ -29,7 +31,7 @@ impl CatalogRows for Rows<'_> {
     }
 
     async fn claim_key(&self, org: OrgId, key: &IdempotencyKey, made: [u8; 16]) -> Attempted<()> {
-        let (scope, name) = (Words::of(&key.scope), Words::of(&key.key));
+        let (scope, name) = (EscapedText::of(&key.scope), EscapedText::of(&key.key));
         let params: [&(dyn ToSql + Sync); 6] =
             [&org_of(org), &scope, &name, &Id(made), &&key.fingerprint[..], &key.created_at.0];
         match self.0.execute(sql!("idempotency_insert"), &params).await? {
@@ -45,8 +47,8 @@ impl CatalogRows for Rows<'_> {
     async fn workflow(&self, org: OrgId, by: Unique<'_>) -> Attempted<Option<WorkflowRow>> {
         match by {
             Unique::Id(id) => find(self.0, sql!("workflow_by_id"), org, &Id(id.0)).await,
-            Unique::Name(name) => find(self.0, sql!("workflow_by_name"), org, &Words::of(name)).await,
-            Unique::Slug(slug) => find(self.0, sql!("workflow_by_slug"), org, &Words::of(slug)).await,
+            Unique::Name(name) => find(self.0, sql!("workflow_by_name"), org, &EscapedText::of(name)).await,
+            Unique::Slug(slug) => find(self.0, sql!("workflow_by_slug"), org, &EscapedText::of(slug)).await,
         }
     }
 
@@ -54,12 +56,12 @@ impl CatalogRows for Rows<'_> {
         let params: [&(dyn ToSql + Sync); 14] = [
             &org_of(row.org),
             &Id(row.id.0),
-            &Words::of(&row.name),
-            &Words::of(&row.slug),
-            &Words::maybe(row.description.as_deref()),
-            &Words::of(&row.tags),
+            &EscapedText::of(&row.name),
+            &EscapedText::of(&row.slug),
+            &EscapedText::maybe(row.description.as_deref()),
+            &EscapedText::of(&row.tags),
             &row.form.as_str(),
-            &Words::of(&row.trigger),
+            &EscapedText::of(&row.trigger),
             &i64::from(row.steps),
             &row.enabled,
             &i64::from(row.version),
@@ -72,12 +74,12 @@ impl CatalogRows for Rows<'_> {
 
     async fn update_workflow(&self, row: &WorkflowRow) -> Attempted<()> {
         let params: [&(dyn ToSql + Sync); 14] = [
-            &Words::of(&row.name),
-            &Words::of(&row.slug),
-            &Words::maybe(row.description.as_deref()),
-            &Words::of(&row.tags),
+            &EscapedText::of(&row.name),
+            &EscapedText::of(&row.slug),
+            &EscapedText::maybe(row.description.as_deref()),
+            &EscapedText::of(&row.tags),
             &row.form.as_str(),
-            &Words::of(&row.trigger),
+            &EscapedText::of(&row.trigger),
             &i64::from(row.steps),
             &row.enabled,
             &i64::from(row.version),
@@ -93,7 +95,7 @@ impl CatalogRows for Rows<'_> {
     async fn insert_version(
         &self,
         row: &WorkflowRow,
-        definition: &Definition,
+        definition: &StoredDefinition,
         from: &str,
         at: Timestamp,
     ) -> Attempted<()> {
@@ -132,13 +134,13 @@ impl CatalogRows for Rows<'_> {
     }
 }
 
-pub(super) async fn put_definition(session: &Session, org: OrgId, definition: &Definition) -> Attempted<()> {
-    let Definition { hash, source, plan } = definition;
+pub(super) async fn put_definition(session: &Session, org: OrgId, definition: &StoredDefinition) -> Attempted<()> {
+    let StoredDefinition { hash, source, plan } = definition;
     let params: [&(dyn ToSql + Sync); 4] = [&org_of(org), &&hash[..], &Blob(source.clone()), &Blob(plan.clone())];
     session.execute(sql!("definition_insert"), &params).await.map(drop)
 }
 
-/// A workflow by something that is unique within its organisation.
+/// Finds a workflow by a key that is unique within its organisation.
 async fn find(
     session: &Session,
     statement: &'static str,
@@ -151,11 +153,11 @@ async fn find(
 pub(super) async fn workflow(session: &Session, org: OrgId, by: &WorkflowKey) -> Attempted<Option<WorkflowRow>> {
     match by {
         WorkflowKey::Id(id) => find(session, sql!("workflow_by_id"), org, &Id(id.0)).await,
-        WorkflowKey::Name(name) => match find(session, sql!("workflow_by_name"), org, &Words::of(name)).await? {
-            None => find(session, sql!("workflow_by_slug"), org, &Words::of(name)).await,
+        WorkflowKey::Name(name) => match find(session, sql!("workflow_by_name"), org, &EscapedText::of(name)).await? {
+            None => find(session, sql!("workflow_by_slug"), org, &EscapedText::of(name)).await,
             found => Ok(found),
         },
-        WorkflowKey::Ever(id) => find(session, sql!("workflow_ever"), org, &Id(id.0)).await,
+        WorkflowKey::Ever(id) => find(session, sql!("workflow_or_deleted"), org, &Id(id.0)).await,
     }
 }
 
@@ -165,7 +167,7 @@ pub(super) async fn workflows(session: &Session, org: OrgId, filter: &WorkflowFi
         Some(before) => Id::before(before.0),
     };
     let Some(last) = last else { return Ok(Vec::new()) };
-    let params: [&(dyn ToSql + Sync); 4] = [&org_of(org), &last, &Words::of(&filter.name), &limit(filter.limit)];
+    let params: [&(dyn ToSql + Sync); 4] = [&org_of(org), &last, &EscapedText::of(&filter.name), &limit(filter.limit)];
     session.query(sql!("postgres/workflows"), &params).await?.iter().map(workflow_row).collect()
 }
 
@@ -197,36 +199,39 @@ pub(super) async fn version(
     found.as_ref().map(version_row).transpose()
 }
 
-pub(super) async fn definition(session: &Session, org: OrgId, hash: [u8; 32]) -> Attempted<Option<Definition>> {
+pub(super) async fn definition(session: &Session, org: OrgId, hash: [u8; 32]) -> Attempted<Option<StoredDefinition>> {
     let found = session.first(sql!("definition"), &[&org_of(org), &&hash[..]]).await?;
-    found.map(|row| Ok(Definition { hash, source: blob(&row, 0)?, plan: blob(&row, 1)? })).transpose()
+    found.map(|row| Ok(StoredDefinition { hash, source: blob(&row, 0)?, plan: blob(&row, 1)? })).transpose()
 }
 
 pub(super) async fn setting(session: &Session, name: &str) -> Attempted<Option<String>> {
-    let found = session.first(sql!("setting"), &[&Words::of(name)]).await?;
+    let found = session.first(sql!("setting"), &[&EscapedText::of(name)]).await?;
     found.map(|row| text(&row, 0)).transpose()
 }
 
 pub(super) async fn set_setting(session: &Session, name: &str, value: &str) -> Attempted<()> {
-    session.execute(sql!("setting_put"), &[&Words::of(name), &Words::of(value)]).await.map(drop)
+    session.execute(sql!("setting_put"), &[&EscapedText::of(name), &EscapedText::of(value)]).await.map(drop)
 }
 
-/// How often workflows, types and pauses have changed.
+/// The cache revision: how often workflows, types and pauses have changed.
 pub(super) async fn revision(session: &Session) -> Attempted<u64> {
     let value = setting(session, "catalogue_revision").await?;
-    value.map_or(Ok(0), |text| text.parse().map_err(|_| Failure::Other(Error::Corrupt("the revision".into()))))
+    value.map_or(Ok(0), |text| {
+        text.parse()
+            .map_err(|_| Failure::Other(Error::Corrupt(format!("the setting `catalogue_revision` is `{text}`"))))
+    })
 }
 
-/// Notes that something changed, in the transaction that changes it.
+/// Increments the cache revision, in the transaction of a change.
 pub(super) async fn revise(session: &Session) -> Attempted<()> {
     session.execute(sql!("postgres/revision_next"), &[]).await.map(drop)
 }
 
-/// Does the server take writes?
+/// Does the server accept writes?
 pub(super) async fn check(session: &Session) -> Attempted<()> {
     let row = session.first("SELECT current_setting('transaction_read_only') = 'on'", &[]).await?;
     match row.map_or(Ok(false), |row| get(&row, 0))? {
-        true => Err(Failure::Refused("the server takes no writes at the moment".into())),
+        true => Err(Failure::Refused("the server is read-only".into())),
         false => Ok(()),
     }
 }

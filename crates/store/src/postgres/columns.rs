@@ -1,11 +1,11 @@
-//! Between columns and rows: one place for every type that is stored, so that what is written reads back
-//! the same.
+//! Conversion between columns and Rust values: one place for every stored type, so that a value reads back as it was
+//! written.
 //!
-//! Postgres has no byte 0 in text. Text therefore passes through [`Words`], which spells it with a byte 1
-//! in front and leaves every ordinary text as it is. The order of texts, and which begins like which, stay
-//! what they were.
+//! Text in Postgres cannot contain byte 0. Text is therefore stored through [`Words`], which escapes bytes 0 and 1
+//! with a byte 1 in front and leaves all other text unchanged. The escaping preserves the order of texts and their
+//! prefixes.
 //!
-//! A column that does not hold what it should is an error of the read, never a panic.
+//! A column with an unexpected value makes the read fail; it never panics.
 
 use super::errors::Failure;
 use crate::Error;
@@ -36,7 +36,7 @@ pub(super) struct Id(pub [u8; 16]);
 impl Id {
     pub(super) const LAST: Id = Id([255; 16]);
 
-    /// The largest id before this one; none before the first.
+    /// The largest id before this one; `None` for the first id.
     pub(super) fn before(id: [u8; 16]) -> Option<Id> {
         u128::from_be_bytes(id).checked_sub(1).map(|id| Id(id.to_be_bytes()))
     }
@@ -58,7 +58,7 @@ impl<'a> FromSql<'a> for Id {
     accepts!(UUID);
 }
 
-/// Bytes that are shared with whoever wrote them.
+/// Bytes to write, shared with the caller instead of copied.
 #[derive(Clone, Debug)]
 pub(super) struct Blob(pub Bytes);
 
@@ -71,30 +71,29 @@ impl ToSql for Blob {
     to_sql_checked!();
 }
 
-/// A text, which may hold what Postgres does not take.
+/// A text that may contain byte 0, which is escaped in the database.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Words(pub String);
+pub(super) struct EscapedText(pub String);
 
-impl Words {
-    pub(super) fn of(text: &str) -> Words {
-        Words(text.to_owned())
+impl EscapedText {
+    pub(super) fn of(text: &str) -> EscapedText {
+        EscapedText(text.to_owned())
     }
 
-    pub(super) fn maybe(text: Option<&str>) -> Option<Words> {
-        text.map(Words::of)
+    pub(super) fn maybe(text: Option<&str>) -> Option<EscapedText> {
+        text.map(EscapedText::of)
     }
 }
 
-/// Bytes 0 and 1 become 1 1 and 1 2: a code in which no text begins another that did not before, and in the
-/// same order.
-fn spell(text: &str) -> Cow<'_, str> {
+/// Replaces bytes 0 and 1 with 1 1 and 1 2, which preserves the order of texts and which text is a prefix of which.
+fn escape(text: &str) -> Cow<'_, str> {
     if !text.bytes().any(|byte| byte < 2) {
         return Cow::Borrowed(text);
     }
     Cow::Owned(text.replace('\u{1}', "\u{1}\u{2}").replace('\0', "\u{1}\u{1}"))
 }
 
-fn read(text: &str) -> String {
+fn unescape(text: &str) -> String {
     if !text.contains('\u{1}') {
         return text.to_owned();
     }
@@ -108,28 +107,28 @@ fn read(text: &str) -> String {
     out
 }
 
-impl ToSql for Words {
+impl ToSql for EscapedText {
     fn to_sql(&self, _: &Type, out: &mut BytesMut) -> Stored {
-        out.put_slice(spell(&self.0).as_bytes());
+        out.put_slice(escape(&self.0).as_bytes());
         Ok(IsNull::No)
     }
     accepts!(TEXT);
     to_sql_checked!();
 }
 
-impl<'a> FromSql<'a> for Words {
-    fn from_sql(_: &Type, raw: &'a [u8]) -> std::result::Result<Words, Box<dyn std::error::Error + Sync + Send>> {
-        Ok(Words(read(std::str::from_utf8(raw)?)))
+impl<'a> FromSql<'a> for EscapedText {
+    fn from_sql(_: &Type, raw: &'a [u8]) -> std::result::Result<EscapedText, Box<dyn std::error::Error + Sync + Send>> {
+        Ok(EscapedText(unescape(std::str::from_utf8(raw)?)))
     }
     accepts!(TEXT);
 }
 
-/// An organisation as a column has it. One to one, and in order for every number that was ever given out.
+/// The stored form of an organisation. One-to-one, and in the same order for every id in use.
 pub(super) fn org_of(org: OrgId) -> i32 {
     org.0.cast_signed()
 }
 
-/// Columns are signed. Counters never get near the end; a duration that does stops there.
+/// Columns are signed. Counters never get near the maximum; a longer duration is stored as the maximum.
 pub(super) fn int(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }
@@ -138,7 +137,7 @@ pub(super) fn limit(count: usize) -> i64 {
     i64::try_from(count).unwrap_or(i64::MAX)
 }
 
-/// Reads a column, whatever it is expected to be.
+/// Reads a column of any type.
 pub(super) fn get<'a, T: FromSql<'a>>(row: &'a Row, column: usize) -> Attempted<T> {
     row.try_get(column).map_err(|e| damaged(e.to_string()))
 }
@@ -153,7 +152,7 @@ pub(super) fn count(row: &Row, column: usize) -> Attempted<u64> {
     u64::try_from(stored).map_err(|_| damaged(format!("a count is {stored}")))
 }
 
-/// A small number.
+/// A number that fits into 32 bits.
 pub(super) fn number(row: &Row, column: usize) -> Attempted<u32> {
     let stored: i64 = get(row, column)?;
     u32::try_from(stored).map_err(|_| damaged(format!("a number is {stored}")))
@@ -191,11 +190,11 @@ pub(super) fn time_or_none(row: &Row, column: usize) -> Attempted<Option<Timesta
 }
 
 pub(super) fn text(row: &Row, column: usize) -> Attempted<String> {
-    get::<Words>(row, column).map(|words| words.0)
+    get::<EscapedText>(row, column).map(|words| words.0)
 }
 
 pub(super) fn text_or_none(row: &Row, column: usize) -> Attempted<Option<String>> {
-    Ok(get::<Option<Words>>(row, column)?.map(|words| words.0))
+    Ok(get::<Option<EscapedText>>(row, column)?.map(|words| words.0))
 }
 
 pub(super) fn blob(row: &Row, column: usize) -> Attempted<Bytes> {
@@ -207,13 +206,13 @@ pub(super) fn hash(row: &Row, column: usize) -> Attempted<[u8; 32]> {
     stored.try_into().map_err(|_| damaged(format!("a hash has {} bytes", stored.len())))
 }
 
-/// A text that must be one of an enum's names.
+/// A text column that must be one of the names of an enum.
 pub(super) fn named<T>(row: &Row, column: usize, parse: fn(&str) -> Option<T>) -> Attempted<T> {
     let text: &str = get(row, column)?;
     parse(text).ok_or_else(|| damaged(format!("`{text}` is not a name this release knows")))
 }
 
-/// The first seventeen columns of every statement that answers with runs.
+/// Reads the first seventeen columns of every statement that returns runs.
 pub(super) fn run_row(row: &Row) -> Attempted<RunRow> {
     Ok(RunRow {
         org: org(row, 0)?,
@@ -240,17 +239,18 @@ pub(super) fn version_row(row: &Row) -> Attempted<VersionRow> {
     Ok(VersionRow { number: number(row, 0)?, hash: hash(row, 1)?, source: text(row, 2)?, at: time(row, 3)? })
 }
 
-/// As it is stored: see `migrations/postgres/0001_init.sql`.
+/// The stored form of a concurrency group: see `migrations/postgres/0001_init.sql`.
 pub(super) fn group_bytes(concurrency_group: &ConcurrencyGroupRow) -> Vec<u8> {
     [&concurrency_group.id[..], &concurrency_group.limit.to_be_bytes(), &[concurrency_group.on_conflict as u8]].concat()
 }
 
 pub(super) fn concurrency_group(row: &Row, column: usize) -> Attempted<Option<ConcurrencyGroupRow>> {
     let Some(bytes) = get::<Option<&[u8]>>(row, column)? else { return Ok(None) };
-    let bytes: [u8; 21] = bytes.try_into().map_err(|_| damaged("a gate is not one"))?;
+    let bytes: [u8; 21] = bytes.try_into().map_err(|_| damaged("a concurrency group does not have 21 bytes"))?;
     let [id @ .., a, b, c, d, policy] = bytes;
     let policy = OnConflict::ALL.iter().find(|known| **known as u8 == policy);
-    let on_conflict = *policy.ok_or_else(|| damaged("the gate is of a kind this release does not know"))?;
+    let on_conflict =
+        *policy.ok_or_else(|| damaged("the concurrency group has a conflict policy this release does not know"))?;
     Ok(Some(ConcurrencyGroupRow { id, limit: u32::from_be_bytes([a, b, c, d]), on_conflict }))
 }
 
@@ -279,22 +279,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_text_has_a_spelling_and_keeps_its_place() {
+    fn escaping_is_reversible_and_preserves_order_and_prefixes() {
         let texts =
             ["", "\0", "\0\0", "\0a", "\u{1}", "\u{1}\0", "\u{1}\u{1}", "\u{1}\u{2}", "\u{2}", "a", "a\0", "ab", "é"];
         for (n, text) in texts.iter().enumerate() {
-            let spelt = spell(text);
-            assert!(!spelt.contains('\0'));
-            assert_eq!(read(&spelt), **text);
+            let escaped = escape(text);
+            assert!(!escaped.contains('\0'));
+            assert_eq!(unescape(&escaped), **text);
             for other in &texts[n + 1..] {
-                assert!(spelt.as_bytes() < spell(other).as_bytes(), "{text:?} < {other:?}");
-                assert_eq!(spell(other).starts_with(&*spelt), other.starts_with(text), "{text:?} {other:?}");
+                assert!(escaped.as_bytes() < escape(other).as_bytes(), "{text:?} < {other:?}");
+                assert_eq!(escape(other).starts_with(&*escaped), other.starts_with(text), "{text:?} {other:?}");
             }
         }
     }
 
     #[test]
-    fn an_id_has_one_before_it() {
+    fn the_id_before_an_id_is_one_less() {
         assert_eq!(Id::before([0; 16]), None);
         let mut one = [0; 16];
         one[14] = 1;

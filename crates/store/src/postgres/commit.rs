@@ -1,25 +1,25 @@
 //! Writing a batch.
 //!
 //! ```text
-//!   batch ──▶ one transaction, one round trip ──▶ committed
-//!                  │ a row was refused                 ▲
-//!                  ├──▶ look what stands in the way ───┤ the rest, the same way
-//!                  │ again and again, or somebody      │
-//!                  │ holds a run and does not let go   │
-//!                  ├──▶ unit by unit, a savepoint each ┤
-//!                  │ the answer is missing             │
-//!                  └──▶ is it there? ──────────────────┘
+//!   batch ──▶ one transaction, one round trip ──────▶ committed
+//!                  │ a row was refused                    ▲
+//!                  ├──▶ conflict check ───────────────────┤ the other runs, the same way
+//!                  │ refused several times, or another    │
+//!                  │ node holds the lock of a run         │
+//!                  ├──▶ group by group, a savepoint each ─┤
+//!                  │ no answer from the server            │
+//!                  └──▶ look for the records ─────────────┘
 //! ```
 //!
-//! The compare-and-swap is the primary key of the journal, `(org, run, seq)`, together with the look for the
-//! record before in the same statement: a record goes in only as the next one of its run. All rows of a batch
-//! are one transaction, so a batch is there or it is not.
+//! The compare-and-swap is the primary key of the journal, `(org, run, seq)`, together with a check for the preceding
+//! record in the same statement: a record is inserted only as the next one of its run. All rows of a batch are in one
+//! transaction, so the whole batch is committed or nothing of it.
 //!
-//! The rule that keeps it right: `Committed` is said when the server said so, or when every record of the
-//! transaction was found in the journal after the session that sent it was over.
+//! Invariant: a write is reported as `Committed` only if the server confirmed the commit, or if every record of the
+//! transaction was found in the journal after the session that sent it had ended.
 
 use super::Inner;
-use super::batch_columns::{BatchColumns, Journal, has_room};
+use super::batch_columns::{BatchColumns, JournalColumns, fits_seq_column};
 use super::columns::Attempted;
 use super::commit_outcome;
 use super::conflict_check::ConflictFacts;
@@ -27,48 +27,51 @@ use super::errors::Failure;
 use super::pool::{Pool, PooledSession};
 use super::session::{Ended, Session};
 use crate::crash::{self, Point};
-use crate::rows::{Batch, LimitSlotChange, RunWrite, Verdict};
-use crate::write_validation::{is_same_group, is_sound};
+use crate::rows::{Batch, LimitSlotChange, RunWrite, WriteVerdict};
+use crate::write_validation::{is_same_group, is_valid};
 use crate::{Error, Result};
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// Tries before a batch is written unit by unit, and before it is given up.
-const SIFTS_MAX: usize = 4;
+/// Conflict checks before a batch is written group by group.
+const CONFLICT_CHECKS_MAX: usize = 4;
+/// Attempts before a commit fails.
 const TRIES_MAX: usize = 8;
 
-/// What one try came to.
+/// The outcome of one attempt.
 enum Try {
     Done,
     /// Nothing was written; a row was refused.
     Row,
-    /// Nothing was written; somebody holds one of the runs.
+    /// Nothing was written; another transaction holds a lock on one of the runs.
     Busy,
-    /// Nothing was written; the same again may succeed.
+    /// Nothing was written; the same attempt may succeed the next time.
     Again(Error),
 }
 
-pub(super) async fn commit(inner: &Inner, writers: &Arc<Pool>, batch: &Batch) -> Result<Vec<Verdict>> {
+pub(super) async fn commit(inner: &Inner, writers: &Arc<Pool>, batch: &Batch) -> Result<Vec<WriteVerdict>> {
     if batch.runs.is_empty() {
         return Ok(Vec::new());
     }
-    let mut verdicts = vec![Verdict::Committed; batch.runs.len()];
-    let mut must_sift = !batch.runs.iter().all(|write| is_sound(write) && has_room(write)) || is_tangled(&batch.runs);
-    let (mut sifts, mut last) = (0, Error::Unavailable("the runs of this batch are changing too fast".into()));
+    let mut verdicts = vec![WriteVerdict::Committed; batch.runs.len()];
+    let mut must_check =
+        !batch.runs.iter().all(|write| is_valid(write) && fits_seq_column(write)) || has_slot_overlap(&batch.runs);
+    let (mut conflict_checks, mut last) =
+        (0, Error::Unavailable("the runs of this batch are changing too fast".into()));
     for _ in 0..TRIES_MAX {
-        if must_sift {
-            if sifts == SIFTS_MAX {
-                return one_by_one(inner, writers, batch).await;
+        if must_check {
+            if conflict_checks == CONFLICT_CHECKS_MAX {
+                return group_by_group(inner, writers, batch).await;
             }
-            sifts += 1;
+            conflict_checks += 1;
             inner.tally.commit_reads.fetch_add(1, Relaxed);
             let session = writers.take().await?;
-            let facts = session.end_read(&batch.runs).await?;
+            let facts = session.find_conflicts(&batch.runs).await?;
             verdicts = facts.judge(&batch.runs, batch.at);
         }
         let writes: Vec<&RunWrite> =
-            batch.runs.iter().zip(&verdicts).filter(|(_, v)| **v == Verdict::Committed).map(|(w, _)| w).collect();
+            batch.runs.iter().zip(&verdicts).filter(|(_, v)| **v == WriteVerdict::Committed).map(|(w, _)| w).collect();
         if writes.is_empty() {
             return Ok(verdicts);
         }
@@ -77,35 +80,36 @@ pub(super) async fn commit(inner: &Inner, writers: &Arc<Pool>, batch: &Batch) ->
                 inner.committed(&writes);
                 return Ok(verdicts);
             }
-            Try::Row => must_sift = true,
-            Try::Busy => return one_by_one(inner, writers, batch).await,
+            Try::Row => must_check = true,
+            Try::Busy => return group_by_group(inner, writers, batch).await,
             Try::Again(why) => last = why,
         }
     }
     Err(last)
 }
 
-/// Does a write want something with a seat that one before it takes? Then what is left in the end does not say
-/// whether each of them could be had.
-fn is_tangled(writes: &[RunWrite]) -> bool {
+/// Does a write free or take a limit slot that an earlier write of the batch takes? If so, the final state of the slots
+/// does not show whether each of the writes was possible.
+fn has_slot_overlap(writes: &[RunWrite]) -> bool {
     let mut taken = HashSet::new();
-    let is_met = |write: &RunWrite| {
-        let is_met = write.limit_slots.free.iter().chain(&write.limit_slots.take).any(|row| taken.contains(&row.slot));
+    let overlaps = |write: &RunWrite| {
+        let overlaps =
+            write.limit_slots.free.iter().chain(&write.limit_slots.take).any(|row| taken.contains(&row.slot));
         taken.extend(write.limit_slots.take.iter().map(|row| row.slot.clone()));
-        is_met
+        overlaps
     };
-    writes.iter().filter(|write| write.limit_slots != LimitSlotChange::default()).any(is_met)
+    writes.iter().filter(|write| write.limit_slots != LimitSlotChange::default()).any(overlaps)
 }
 
-/// Writes all of it, or nothing.
+/// Writes all of these runs in one transaction, or none.
 async fn attempt(inner: &Inner, writers: &Arc<Pool>, batch: &Batch, writes: &[&RunWrite]) -> Result<Try> {
     let session = writers.take().await?;
-    inner.connector.rollback_detector.admit()?;
+    inner.connector.rollback_detector.check_not_fenced()?;
     let batch_columns = BatchColumns::new(batch, writes);
     let (texts, params): (Vec<_>, Vec<_>) = batch_columns.statements().unzip();
     let statements = match session.prepare(&texts).await {
         Ok(statements) => statements.into_iter().zip(params).collect::<Vec<_>>(),
-        // Nothing was sent, and the next session may be better.
+        // Nothing was sent, and another session may work.
         Err(failure @ Failure::Lost(_)) => return Ok(Try::Again(failure.unwritten())),
         Err(failure) => return Err(failure.unwritten()),
     };
@@ -115,11 +119,11 @@ async fn attempt(inner: &Inner, writers: &Arc<Pool>, batch: &Batch, writes: &[&R
     conclude(inner, session, ended, &batch_columns.journal).await
 }
 
-async fn conclude(inner: &Inner, session: PooledSession, ended: Ended, journal: &Journal) -> Result<Try> {
+async fn conclude(inner: &Inner, session: PooledSession, ended: Ended, journal: &JournalColumns) -> Result<Try> {
     match ended {
         Ended::Committed => {
             crash::point(Point::AfterCommit);
-            session.bring_back();
+            session.return_to_pool();
             Ok(Try::Done)
         }
         Ended::NotWritten(failure) => {
@@ -129,7 +133,7 @@ async fn conclude(inner: &Inner, session: PooledSession, ended: Ended, journal: 
                 failure @ (Failure::Again(_) | Failure::Lost(_)) => Ok(Try::Again(failure.unwritten())),
                 other => Err(other.unwritten()),
             };
-            session.bring_back();
+            session.return_to_pool();
             answer
         }
         Ended::Open(why) => match commit_outcome::has_records(inner, session, journal).await {
@@ -140,38 +144,40 @@ async fn conclude(inner: &Inner, session: PooledSession, ended: Ended, journal: 
     }
 }
 
-/// The slow way: every unit on its own, in one transaction. Whatever is wrong with one of them, known to us or
-/// not, is its own trouble.
-async fn one_by_one(inner: &Inner, writers: &Arc<Pool>, batch: &Batch) -> Result<Vec<Verdict>> {
+/// The slow path: writes every atomic group with its own savepoint, in one transaction. A group that fails, for
+/// whatever reason, does not affect the others.
+async fn group_by_group(inner: &Inner, writers: &Arc<Pool>, batch: &Batch) -> Result<Vec<WriteVerdict>> {
     let session = writers.take().await?;
-    inner.connector.rollback_detector.admit()?;
+    inner.connector.rollback_detector.check_not_fenced()?;
     let (mut verdicts, mut written) = (Vec::with_capacity(batch.runs.len()), Vec::new());
     let outcome = async {
         session.batch("BEGIN").await?;
         for atomic_group in batch.runs.chunk_by(is_same_group) {
             inner.tally.commit_reads.fetch_add(1, Relaxed);
             let judged = ConflictFacts::find(&session, atomic_group).await?.judge(atomic_group, batch.at);
-            let passed = || atomic_group.iter().zip(&judged).filter(|(_, v)| **v == Verdict::Committed).map(|(w, _)| w);
+            let passed =
+                || atomic_group.iter().zip(&judged).filter(|(_, v)| **v == WriteVerdict::Committed).map(|(w, _)| w);
             if passed().next().is_none() {
                 verdicts.extend(judged);
                 continue;
             }
-            session.batch("SAVEPOINT unit").await?;
+            session.batch("SAVEPOINT atomic_group").await?;
             match write(&session, &BatchColumns::new(batch, &passed().collect::<Vec<_>>())).await {
                 Ok(()) => {
-                    session.batch("RELEASE unit").await?;
+                    session.batch("RELEASE atomic_group").await?;
                     written.extend(passed());
                     verdicts.extend(judged);
                 }
-                // Whoever holds a run is writing its next record, or was stopped in the middle of it. A run that
-                // does not exist yet is nobody's, so then it is something else they hold.
+                // The transaction that holds the lock of a run is writing its next record, or was stopped while doing
+                // so. No transaction can hold the lock of a run that does not exist yet, so in that case the lock is
+                // on another row.
                 Err(Failure::Busy(why)) if atomic_group.iter().any(|write| write.after == 0) => {
                     return Err(Failure::Busy(why));
                 }
                 Err(Failure::Row(_) | Failure::Busy(_)) => {
-                    session.batch("ROLLBACK TO unit; RELEASE unit").await?;
-                    verdicts.push(Verdict::Conflict);
-                    verdicts.extend((1..atomic_group.len()).map(|_| Verdict::Undone));
+                    session.batch("ROLLBACK TO atomic_group; RELEASE atomic_group").await?;
+                    verdicts.push(WriteVerdict::Conflict);
+                    verdicts.extend((1..atomic_group.len()).map(|_| WriteVerdict::Undone));
                 }
                 Err(other) => return Err(other),
             }
@@ -208,7 +214,7 @@ async fn write(session: &Session, batch_columns: &BatchColumns) -> Attempted<()>
 }
 
 impl PooledSession {
-    async fn end_read(self, writes: &[RunWrite]) -> Result<ConflictFacts> {
+    async fn find_conflicts(self, writes: &[RunWrite]) -> Result<ConflictFacts> {
         let facts = ConflictFacts::find(&self, writes).await;
         self.end(facts)
     }
@@ -219,7 +225,7 @@ impl Inner {
         self.tally.commits.fetch_add(1, Relaxed);
         self.tally.records.fetch_add(writes.len() as u64, Relaxed);
         if let Some(last) = writes.last() {
-            self.connector.rollback_detector.note(last);
+            self.connector.rollback_detector.record_acknowledged(last);
         }
     }
 }

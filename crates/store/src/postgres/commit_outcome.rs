@@ -1,65 +1,67 @@
-//! What became of a transaction whose answer is missing.
+//! Finding out whether a transaction committed when the server's answer was lost.
 //!
-//! A session that is gone for us may live on for the server, with our `COMMIT` still to come. So it is ended, and
-//! its lock is waited for, which is free when everything the session did is over. After that there is an answer,
-//! and it does not change.
+//! The server may still run a session that is lost for the client, with the `COMMIT` yet to be processed. So another
+//! session terminates it and waits for its advisory lock, which is released when everything the session did has ended.
+//! After that the outcome is final and can be read.
 
 use super::Inner;
-use super::batch_columns::Journal;
+use super::batch_columns::JournalColumns;
 use super::columns::{Attempted, count, sql, text};
 use super::errors::Failure;
 use super::pool::PooledSession;
-use super::session::{Session, Standing};
+use super::session::{Session, SessionId};
 use crate::{Error, Result};
 use std::time::{Duration, Instant};
 
-/// How long it may take to find out.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// How long to try to find out.
+const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What there is to find out.
-enum Question<'a> {
-    /// Are the records of a batch there, all of them and as they were sent? All, because one alone might be
-    /// another node's that decided the same; then the others of this batch are not.
-    Records(&'a Journal),
-    /// Was the transaction of this number committed?
+/// How to recognise the transaction.
+enum OutcomeCheck<'a> {
+    /// Does the journal contain the records of the batch, all of them and exactly as they were sent? A single record is
+    /// no proof: another node may have made the same decision and written an identical one. In that case the other
+    /// records of the batch are missing.
+    Records(&'a JournalColumns),
+    /// Was the transaction with this id committed?
     Transaction(&'a str),
 }
 
-/// Is the batch with these records there?
-pub(super) async fn has_records(inner: &Inner, lost: PooledSession, journal: &Journal) -> Result<bool> {
-    answer(inner, lost, Question::Records(journal)).await
+/// Was the batch with these records committed?
+pub(super) async fn has_records(inner: &Inner, lost: PooledSession, journal: &JournalColumns) -> Result<bool> {
+    find_out(inner, lost, OutcomeCheck::Records(journal)).await
 }
 
-/// Was the transaction of this number committed?
+/// Was the transaction with this id committed?
 pub(super) async fn is_committed(inner: &Inner, lost: PooledSession, transaction: &str) -> Result<bool> {
-    answer(inner, lost, Question::Transaction(transaction)).await
+    find_out(inner, lost, OutcomeCheck::Transaction(transaction)).await
 }
 
-/// Asks until there is an answer: who took one session may well take the next.
-async fn answer(inner: &Inner, lost: PooledSession, question: Question<'_>) -> Result<bool> {
-    let (old, until) = (lost.standing.clone(), Instant::now() + PATIENCE);
+/// Retries until there is an answer: the cause that ended one session may end the next one too.
+async fn find_out(inner: &Inner, lost: PooledSession, question: OutcomeCheck<'_>) -> Result<bool> {
+    let (old, until) = (lost.standing.clone(), Instant::now() + TIMEOUT);
     drop(lost);
     loop {
         let left = until.saturating_duration_since(Instant::now());
         let session = inner.connector.connect_within(left).await?;
-        match ask(&session, &old, &question).await {
+        match check_once(&session, &old, &question).await {
             Err(Failure::Lost(_) | Failure::Again(_)) if Instant::now() < until => {}
             answer => return answer.map_err(Failure::unwritten),
         }
     }
 }
 
-async fn ask(session: &Session, old: &Standing, question: &Question<'_>) -> Attempted<bool> {
+async fn check_once(session: &Session, old: &SessionId, question: &OutcomeCheck<'_>) -> Attempted<bool> {
     session.batch("SET lock_timeout = '5s'").await?;
     session.query(sql!("postgres/session_held"), &[&old.key]).await?;
     session.query("SELECT pg_advisory_xact_lock($1)", &[&old.key]).await?;
     match question {
-        Question::Records(Journal { orgs, runs, seqs, bodies, .. }) => {
+        OutcomeCheck::Records(JournalColumns { orgs, runs, seqs, bodies, .. }) => {
             let found = session.first(sql!("postgres/journal_has"), &[orgs, runs, seqs, bodies]).await?;
             Ok(found.map_or(Ok(0), |row| count(&row, 0))? == orgs.len() as u64)
         }
-        Question::Transaction(number) => {
-            // A server that took over counts transactions from where it stood: the number may be another's.
+        OutcomeCheck::Transaction(number) => {
+            // A server that took over continues the transaction ids from its own position: the id may belong to
+            // another transaction.
             let unsure = |why: &str| Failure::Other(Error::Unavailable(why.into()));
             if session.standing.timeline != old.timeline {
                 return Err(unsure("another server has taken over"));

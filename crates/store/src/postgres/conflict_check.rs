@@ -1,29 +1,29 @@
-//! What stands in the way of a batch: looked up in one go, then judged here, write by write.
+//! Which writes of a batch conflict with stored rows.
 //!
-//! Only a batch that was refused gets this far. The judgement is a pure function of what was found, so it may be
-//! overtaken by another writer; whoever asks tries again with the writes that passed, and the tables have the
-//! last word.
+//! Only a batch that was refused is checked. All relevant rows are read first; then a pure function gives each write
+//! its verdict. Another node may write meanwhile, so the verdict `Committed` is preliminary: the caller tries again
+//! with those writes, and the constraints of the tables decide.
 
-use super::batch_columns::has_room;
-use super::columns::{Attempted, Id, Words, get, hash, id, org_of, run_id, seq, sql, time};
+use super::batch_columns::fits_seq_column;
+use super::columns::{Attempted, EscapedText, Id, get, hash, id, org_of, run_id, seq, sql, time};
 use super::session::Session;
-use crate::rows::{LimitSlot, RunWrite, Verdict};
-use crate::write_validation::{is_same_group, is_sound, undo_group};
+use crate::rows::{LimitSlot, RunWrite, WriteVerdict};
+use crate::write_validation::{is_same_group, is_valid, undo_group};
 use kernel::{OrgId, RunId, Timestamp};
 use std::collections::{BTreeMap, BTreeSet};
 use tokio_postgres::types::ToSql;
 
 type KeyName = (OrgId, String, String);
 
-/// What is stored already of what a batch wants to write.
+/// The stored rows that a batch could conflict with.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct ConflictFacts {
-    /// Number of each run's last record; of runs that do not exist nothing.
+    /// Number of the last record of each run that exists.
     heads: BTreeMap<(OrgId, RunId), u64>,
     keys: BTreeMap<KeyName, (RunId, [u8; 32])>,
     waits: BTreeSet<[u8; 32]>,
     payloads: BTreeSet<(OrgId, RunId, u32)>,
-    /// Who has a seat, and until when.
+    /// The run and step that hold each slot, and when the slot expires.
     limit_slots: BTreeMap<LimitSlot, (RunId, u32, Timestamp)>,
 }
 
@@ -32,10 +32,10 @@ impl ConflictFacts {
         let mut facts = ConflictFacts::default();
         let runs: Vec<(OrgId, RunId)> =
             writes.iter().map(|w| (w.org, w.run)).collect::<BTreeSet<_>>().into_iter().collect();
-        let places: Vec<i64> = (0..runs.len() as i64).collect();
+        let indexes: Vec<i64> = (0..runs.len() as i64).collect();
         let orgs: Vec<i32> = runs.iter().map(|(org, _)| org_of(*org)).collect();
         let ids: Vec<Id> = runs.iter().map(|(_, run)| Id(run.0)).collect();
-        for row in session.query(sql!("postgres/heads"), &[&places, &orgs, &ids]).await? {
+        for row in session.query(sql!("postgres/heads"), &[&indexes, &orgs, &ids]).await? {
             if get::<Option<i32>>(&row, 1)?.is_some() {
                 let index: i64 = get(&row, 0)?;
                 facts.heads.insert(runs[index as usize], seq(&row, 1)?);
@@ -43,11 +43,11 @@ impl ConflictFacts {
         }
         let keys: Vec<KeyName> = writes.iter().filter_map(key_of).collect();
         if !keys.is_empty() {
-            let places: Vec<i64> = (0..keys.len() as i64).collect();
+            let indexes: Vec<i64> = (0..keys.len() as i64).collect();
             let orgs: Vec<i32> = keys.iter().map(|(org, ..)| org_of(*org)).collect();
-            let scopes: Vec<Words> = keys.iter().map(|(_, scope, _)| Words::of(scope)).collect();
-            let names: Vec<Words> = keys.iter().map(|(.., name)| Words::of(name)).collect();
-            for row in session.query(sql!("postgres/keys_held"), &[&places, &orgs, &scopes, &names]).await? {
+            let scopes: Vec<EscapedText> = keys.iter().map(|(_, scope, _)| EscapedText::of(scope)).collect();
+            let names: Vec<EscapedText> = keys.iter().map(|(.., name)| EscapedText::of(name)).collect();
+            for row in session.query(sql!("postgres/keys_held"), &[&indexes, &orgs, &scopes, &names]).await? {
                 let index: i64 = get(&row, 0)?;
                 facts.keys.insert(keys[index as usize].clone(), (RunId(id(&row, 1)?), hash(&row, 2)?));
             }
@@ -77,14 +77,14 @@ impl ConflictFacts {
         let limit_slots: Vec<&LimitSlot> =
             changes.flat_map(|c| c.free.iter().chain(&c.take)).map(|row| &row.slot).collect();
         if !limit_slots.is_empty() {
-            let places: Vec<i64> = (0..limit_slots.len() as i64).collect();
+            let indexes: Vec<i64> = (0..limit_slots.len() as i64).collect();
             let orgs: Vec<i32> = limit_slots.iter().map(|slot| org_of(slot.org)).collect();
-            let names: Vec<Words> = limit_slots.iter().map(|slot| Words::of(&slot.name)).collect();
+            let names: Vec<EscapedText> = limit_slots.iter().map(|slot| EscapedText::of(&slot.name)).collect();
             let kinds: Vec<i16> = limit_slots.iter().map(|slot| slot.of as i16).collect();
-            let keys: Vec<Words> = limit_slots.iter().map(|slot| Words::of(&slot.key)).collect();
+            let keys: Vec<EscapedText> = limit_slots.iter().map(|slot| EscapedText::of(&slot.key)).collect();
             let numbers: Vec<i64> = limit_slots.iter().map(|slot| i64::from(slot.number)).collect();
-            let params: [&(dyn ToSql + Sync); 6] = [&places, &orgs, &names, &kinds, &keys, &numbers];
-            for row in session.query(sql!("postgres/seats_held"), &params).await? {
+            let params: [&(dyn ToSql + Sync); 6] = [&indexes, &orgs, &names, &kinds, &keys, &numbers];
+            for row in session.query(sql!("postgres/slots_held"), &params).await? {
                 let index: i64 = get(&row, 0)?;
                 let holder = (run_id(&row, 1)?, super::columns::number(&row, 2)?, time(&row, 3)?);
                 facts.limit_slots.insert(limit_slots[index as usize].clone(), holder);
@@ -93,8 +93,8 @@ impl ConflictFacts {
         Ok(facts)
     }
 
-    /// One verdict per write, as if they were written one after the other.
-    pub(super) fn judge(mut self, writes: &[RunWrite], at: Timestamp) -> Vec<Verdict> {
+    /// One verdict per write, as if the writes were made one after the other.
+    pub(super) fn judge(mut self, writes: &[RunWrite], at: Timestamp) -> Vec<WriteVerdict> {
         let mut verdicts = Vec::with_capacity(writes.len());
         for atomic_group in writes.chunk_by(is_same_group) {
             match atomic_group {
@@ -105,12 +105,12 @@ impl ConflictFacts {
         verdicts
     }
 
-    fn try_group(&mut self, atomic_group: &[RunWrite], at: Timestamp) -> Vec<Verdict> {
+    fn try_group(&mut self, atomic_group: &[RunWrite], at: Timestamp) -> Vec<WriteVerdict> {
         let before = self.clone();
         let mut verdicts = Vec::with_capacity(atomic_group.len());
         for write in atomic_group {
             verdicts.push(self.try_one(write, at));
-            if verdicts.last() == Some(&Verdict::Conflict) {
+            if verdicts.last() == Some(&WriteVerdict::Conflict) {
                 break;
             }
         }
@@ -120,25 +120,25 @@ impl ConflictFacts {
         verdicts
     }
 
-    fn try_one(&mut self, write: &RunWrite, at: Timestamp) -> Verdict {
-        if !is_sound(write) {
-            return Verdict::Conflict;
+    fn try_one(&mut self, write: &RunWrite, at: Timestamp) -> WriteVerdict {
+        if !is_valid(write) {
+            return WriteVerdict::Conflict;
         }
         let key = key_of(write);
         if let Some((run, fingerprint)) = key.as_ref().and_then(|key| self.keys.get(key)) {
-            return Verdict::KeyTaken { run: *run, fingerprint: *fingerprint };
+            return WriteVerdict::KeyTaken { run: *run, fingerprint: *fingerprint };
         }
         let waits: Vec<[u8; 32]> = write.run_insert.iter().flat_map(|b| &b.waits).map(|wait| wait.token_hash).collect();
         let payloads: Vec<_> = write.payloads.iter().map(|(number, _)| (write.org, write.run, *number)).collect();
-        if self.heads.get(&(write.org, write.run)).copied().unwrap_or(0) != write.after || !has_room(write) {
-            return Verdict::Conflict;
+        if self.heads.get(&(write.org, write.run)).copied().unwrap_or(0) != write.after || !fits_seq_column(write) {
+            return WriteVerdict::Conflict;
         }
         if self.is_full(write, at) {
-            return Verdict::Full;
+            return WriteVerdict::Full;
         }
         let is_free = are_new(&self.waits, &waits) && are_new(&self.payloads, &payloads);
         if !is_free {
-            return Verdict::Conflict;
+            return WriteVerdict::Conflict;
         }
         self.heads.insert((write.org, write.run), write.after + 1);
         let wanted = write.run_insert.as_ref().and_then(|run_insert| run_insert.idempotency.as_ref());
@@ -148,7 +148,7 @@ impl ConflictFacts {
         self.limit_slots.retain(|slot, holder| !is_freed(write, slot, holder));
         self.limit_slots
             .extend(write.limit_slots.take.iter().map(|row| (row.slot.clone(), (row.run, row.step, row.until))));
-        Verdict::Committed
+        WriteVerdict::Committed
     }
 
     fn is_full(&self, write: &RunWrite, at: Timestamp) -> bool {

@@ -1,19 +1,19 @@
-//! Removing a run that has ended, with all that names it, or only hiding it.
+//! Deleting a run that has ended with every row that refers to it, or only hiding it.
 //!
-//! Its records go, its positions stay: a look at them finds nothing. What else stays is the idempotency key, so
+//! The records are deleted, and their positions in the journal stay without a record. The idempotency key stays too, so
 //! that a repeated request cannot do the work again.
 //!
-//! The rule that keeps it right: one transaction, which begins by locking the run's row and checking that the run
-//! has ended. (A record that another node is appending at this very moment may be left without its run. Nobody
-//! reads it: whatever looks for a run begins with its row.)
+//! Invariant: one transaction, which first locks the run's row and checks that the run has ended. (A record that
+//! another node appends at the same time may be left without its run. It is never read, because every read of a run
+//! starts with its row.)
 
-use super::columns::{Attempted, Id, Words, org_of, run_row, sql};
+use super::columns::{Attempted, EscapedText, Id, org_of, run_row, sql};
 use super::journal::{self, ERASED_UNTIL};
 use super::session::Session;
 use crate::rows::{Erased, Erasure, RunRow};
 use kernel::{OrgId, Record, RunId, Timestamp};
 
-pub(super) async fn deletion(session: &Session, erasure: &Erasure) -> Attempted<Erased> {
+pub(super) async fn erase(session: &Session, erasure: &Erasure) -> Attempted<Erased> {
     let Erasure { org, run, labels, waits } = erasure;
     let row = match ended(session, *org, *run).await? {
         Ok(row) => row,
@@ -25,7 +25,7 @@ pub(super) async fn deletion(session: &Session, erasure: &Erasure) -> Attempted<
         session.execute(sql!("timer_delete"), &[&at.0, &owner, &id]).await?;
     }
     for (key, value) in labels {
-        session.execute(sql!("label_delete"), &[&owner, &Words::of(key), &Words::of(value), &id]).await?;
+        session.execute(sql!("label_delete"), &[&owner, &EscapedText::of(key), &EscapedText::of(value), &id]).await?;
     }
     for hash in waits {
         session.execute(sql!("wait_delete"), &[&&hash[..], &owner, &id]).await?;
@@ -35,13 +35,13 @@ pub(super) async fn deletion(session: &Session, erasure: &Erasure) -> Attempted<
         session.execute(table, &[&owner, &id]).await?;
     }
     if let Some(record) = newest.and_then(|body| Record::open(&body).ok()) {
-        let until = Words(record.at.0.to_string());
+        let until = EscapedText(record.at.0.to_string());
         session.execute(sql!("postgres/setting_raise"), &[&ERASED_UNTIL, &until]).await?;
     }
     Ok(Erased::Done)
 }
 
-/// Takes a run out of every list. All that is stored of it stays.
+/// Hides a run from every list. All of its rows stay.
 pub(super) async fn hide(session: &Session, org: OrgId, run: RunId, at: Timestamp) -> Attempted<Erased> {
     match ended(session, org, run).await? {
         Ok(row) if row.deleted_at.is_some() => Ok(Erased::NotFound),
@@ -53,7 +53,7 @@ pub(super) async fn hide(session: &Session, org: OrgId, run: RunId, at: Timestam
     }
 }
 
-/// A run that may be taken away, or why it may not.
+/// The row of a run that may be deleted or hidden, or why it may not.
 async fn ended(session: &Session, org: OrgId, run: RunId) -> Attempted<Result<RunRow, Erased>> {
     let key: [&(dyn tokio_postgres::types::ToSql + Sync); 2] = [&org_of(org), &Id(run.0)];
     let found = session.first(sql!("postgres/run_locked"), &key).await?;
@@ -61,7 +61,7 @@ async fn ended(session: &Session, org: OrgId, run: RunId) -> Attempted<Result<Ru
     if !row.status.is_terminal() {
         return Ok(Err(Erased::NotEnded));
     }
-    if session.first(sql!("notices_of_run"), &key).await?.is_some() {
+    if session.first(sql!("notifications_of_run"), &key).await?.is_some() {
         return Ok(Err(Erased::NotTold));
     }
     Ok(Ok(row))

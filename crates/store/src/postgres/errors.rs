@@ -1,31 +1,31 @@
-//! What Postgres's errors mean to a caller.
+//! Mapping of Postgres's errors to the store's.
 //!
-//! The rule that keeps it right: an error may claim that nothing was written only when that is certain. A
-//! statement that the server refused ends its transaction, so nothing of it is written, whatever happens to
-//! the connection afterwards. A connection that ends without a word, or a refusal of `COMMIT` by a server that
-//! is going away, leaves the outcome open; see [`commit`](super::commit) for how it is found out.
+//! Invariant: an error says that nothing was written only when that is certain. A statement that the server refused
+//! aborts its transaction, so nothing of the transaction is written, whatever happens to the connection afterwards. A
+//! connection that ends without an answer, or an error of `COMMIT` from a server that is shutting down, leaves the
+//! outcome unknown; [`commit_outcome`](super::commit_outcome) finds it out.
 
 use crate::Error;
 use tokio_postgres::error::{DbError, SqlState};
 
 type Sql = tokio_postgres::Error;
 
-/// Why a transaction or a read did not go through.
+/// Why a transaction or a read failed.
 #[derive(Debug)]
 pub(super) enum Failure {
-    /// The rows of some run cannot be written; those of others can.
+    /// The rows of some run cannot be written; those of other runs can.
     Row(String),
-    /// Somebody else was in the way: the same again may well succeed.
+    /// A serialization failure or a deadlock with another transaction: a retry may succeed.
     Again(String),
-    /// Somebody else holds what it needs, and does not let go of it.
+    /// Another transaction held a lock for longer than the lock timeout.
     Busy(String),
-    /// Refused, and it would be refused again now.
+    /// The server refused, and would refuse a retry too.
     Refused(String),
-    /// The connection is gone, or does not answer.
+    /// The connection ended, or the server does not answer.
     Lost(String),
-    /// This node was barred.
+    /// This node was fenced.
     Fenced,
-    /// Not Postgres's doing.
+    /// An error that did not come from Postgres.
     Other(Error),
 }
 
@@ -40,12 +40,12 @@ impl From<Sql> for Failure {
         match error.as_db_error() {
             Some(db) => of_server(db),
             None if error.is_closed() => Failure::Lost("the connection is closed".into()),
-            None => Failure::Lost(whole(&error)),
+            None => Failure::Lost(with_causes(&error)),
         }
     }
 }
 
-/// The server said no.
+/// Maps an error that the server reported.
 fn of_server(db: &DbError) -> Failure {
     let code = db.code();
     if *code == SqlState::NOT_NULL_VIOLATION && db.table() == Some("arrivals") {
@@ -55,7 +55,7 @@ fn of_server(db: &DbError) -> Failure {
     match code.code() {
         "40001" | "40P01" => Failure::Again(why),
         "55P03" => Failure::Busy(why),
-        // Shutting down, crashed, starting up: the session ends with it.
+        // The server is shutting down, crashed or is starting up: the session ends.
         code if code.starts_with("08") || code.starts_with("57P") => Failure::Lost(why),
         code if ["21", "22", "23", "54"].contains(&&code[..2]) => Failure::Row(why),
         "XX001" | "XX002" => Failure::Other(Error::Corrupt(why)),
@@ -63,8 +63,8 @@ fn of_server(db: &DbError) -> Failure {
     }
 }
 
-/// With its causes, which tokio-postgres leaves out.
-fn whole(error: &Sql) -> String {
+/// The error with its causes, which tokio-postgres leaves out.
+fn with_causes(error: &Sql) -> String {
     let mut text = error.to_string();
     let mut cause = std::error::Error::source(error);
     while let Some(inner) = cause {
@@ -75,7 +75,7 @@ fn whole(error: &Sql) -> String {
 }
 
 impl Failure {
-    /// The answer to a caller, provided that nothing was written.
+    /// The error for the caller, provided that nothing was written.
     pub(super) fn unwritten(self) -> Error {
         match self {
             Failure::Row(why)
@@ -89,7 +89,7 @@ impl Failure {
     }
 }
 
-/// May the server's refusal of `COMMIT` hide a transaction that is written? Only when it went away over it.
+/// Does this error of `COMMIT` leave the outcome open? Only if there is no answer, or the server was shutting down.
 pub(super) fn leaves_open(error: &Sql) -> bool {
     match error.as_db_error() {
         None => true,
@@ -99,11 +99,11 @@ pub(super) fn leaves_open(error: &Sql) -> bool {
 
 /// Why a session could not be opened.
 pub(super) fn on_connect(error: &Sql) -> Error {
-    let why = whole(error);
+    let why = with_causes(error);
     match error.code().map(SqlState::code) {
-        // Wrong password, no such role or database, no permission: nothing that waiting would mend.
+        // Wrong password, unknown role or database, no permission: waiting does not help.
         Some(code) if code.starts_with("28") || code == "3D000" || code.starts_with("42") => {
-            Error::Refused(format!("the database refuses us: {why}"))
+            Error::Refused(format!("the database refused the connection: {why}"))
         }
         _ => Error::Unavailable(format!("the database cannot be reached: {why}")),
     }

@@ -1,10 +1,10 @@
-//! A look at a database, while nodes work on it or not, in one transaction that only reads.
+//! Read-only inspection of a database in one transaction, whether or not nodes use it.
 //!
-//! See [`crate::inspect`] for what is looked at. The transaction sees one moment; it takes no locks that anybody would
-//! wait for, but as long as it lasts the server keeps what was deleted meanwhile. [`walk`] follows the runs and the
-//! journal, the rest is here.
+//! See [`crate::inspect`] for what an inspection reads. The transaction sees one snapshot. It takes no locks that
+//! block other sessions, but while it is open the server cannot vacuum rows that are deleted meanwhile. [`walk`]
+//! reads the runs and the journal; this module reads the other tables.
 //!
-//! Whoever looks does so from a thread of its own: the calls wait.
+//! The calls block, so the caller must not run in a Tokio runtime.
 
 mod cursor;
 mod walk;
@@ -16,8 +16,8 @@ use super::journal::{self, ERASED_UNTIL};
 use super::migrations;
 use super::session::Session;
 use super::target::Target;
-use crate::inspect::{Anomaly, AnomalyKind, Catalogued, Inspection, Seen, TriggerSeen};
-use crate::rows::Definition;
+use crate::inspect::{Anomaly, AnomalyKind, Catalogued, InspectedRow, Inspection, TriggerSeen};
+use crate::rows::StoredDefinition;
 use crate::{Error, Result};
 use bytes::Bytes;
 use cursor::Cursor;
@@ -27,10 +27,11 @@ use tokio::runtime::Runtime;
 use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 
-/// The name under which the judge asks for the newest epoch.
+/// The setting under which `verify` reads the newest epoch. On Postgres it is computed from the table of nodes.
 const EPOCH: &str = "epoch";
 
-/// Sorting and reading whole tables is what this is about, however long it takes.
+/// An inspection sorts and reads whole tables, so it allows the plans and removes the timeouts that other sessions
+/// have.
 const SETTINGS: &str = "
 SET enable_seqscan = on;
 SET enable_bitmapscan = on;
@@ -47,7 +48,7 @@ pub struct PostgresInspection {
 }
 
 impl PostgresInspection {
-    /// Connects and fixes the moment that is looked at. Not from within a runtime.
+    /// Connects and begins the read transaction. Must not be called inside a Tokio runtime.
     pub fn open(url: &str) -> Result<PostgresInspection> {
         let target = Target::parse(url)?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
@@ -55,7 +56,7 @@ impl PostgresInspection {
         let session = runtime.block_on(Session::open(&target))?;
         let inspection = PostgresInspection { session, runtime };
         inspection.wait(inspection.session.batch(SETTINGS))?;
-        // The moment is the first read's.
+        // Postgres takes its snapshot with the first read.
         inspection.query("SELECT 1", &[])?;
         Ok(inspection)
     }
@@ -68,11 +69,11 @@ impl PostgresInspection {
         self.wait(self.session.query(text, params))
     }
 
-    fn is_there(&self, statement: &'static str, org: i32, id: [u8; 16]) -> Result<bool> {
+    fn exists(&self, statement: &'static str, org: i32, id: [u8; 16]) -> Result<bool> {
         Ok(!self.query(statement, &[&org, &Id(id)])?.is_empty())
     }
 
-    /// Every row of a table that is not about runs.
+    /// Yields every row of a table of workflows or triggers.
     fn table(&self, name: &'static str, cursor: Cursor<Catalogued>, each: &mut dyn FnMut(Catalogued)) -> Result<()> {
         let mut cursor = cursor;
         while let Some(row) = cursor.next(self)? {
@@ -87,7 +88,7 @@ impl PostgresInspection {
 }
 
 impl Inspection for PostgresInspection {
-    /// Postgres checks itself, with tools of its own; here it is asked what its schema is.
+    /// Checks the schema and the settings. Postgres has its own tools to check the files of a database.
     fn database(&self, each: &mut dyn FnMut(Anomaly)) -> Result<bool> {
         match self.runtime.block_on(migrations::pending(&self.session)) {
             Ok([]) => {}
@@ -127,11 +128,11 @@ impl Inspection for PostgresInspection {
         self.table("idempotency", keys, each)
     }
 
-    fn walk(&self, each: &mut dyn FnMut(Seen)) -> Result<()> {
+    fn walk(&self, each: &mut dyn FnMut(InspectedRow)) -> Result<()> {
         walk::walk(self, each)
     }
 
-    fn definition(&self, org: OrgId, hash: &[u8; 32]) -> Result<Option<Definition>> {
+    fn definition(&self, org: OrgId, hash: &[u8; 32]) -> Result<Option<StoredDefinition>> {
         self.wait(catalog::definition(&self.session, org, *hash))
     }
 
@@ -152,7 +153,7 @@ impl Inspection for PostgresInspection {
         false
     }
 
-    /// A transaction is one moment for as long as it lasts.
+    /// All reads were in one transaction and saw one snapshot, so there is nothing more to check.
     fn finish(&self) -> Result<()> {
         self.wait(self.session.batch("COMMIT"))
     }
@@ -173,7 +174,7 @@ fn version(row: &Row) -> Attempted<Catalogued> {
 }
 
 fn definition(row: &Row) -> Attempted<Catalogued> {
-    let definition = Definition { hash: hash(row, 1)?, source: blob(row, 2)?, plan: blob(row, 3)? };
+    let definition = StoredDefinition { hash: hash(row, 1)?, source: blob(row, 2)?, plan: blob(row, 3)? };
     Ok(Catalogued::Definition { org: org(row, 0)?, definition })
 }
 
@@ -189,19 +190,19 @@ fn trigger(row: &Row) -> Attempted<Catalogued> {
     })))
 }
 
-/// The statement answers only with lines of triggers that are not there.
+/// The statement returns only deliveries whose trigger does not exist.
 fn dangling_delivery(row: &Row) -> Attempted<Catalogued> {
     let what = format!("the delivery `{}` is of a trigger that does not exist", text(row, 2)?);
     Ok(Catalogued::Anomaly(Anomaly::new(AnomalyKind::Dangling, what).of(Some(org(row, 0)?), None)))
 }
 
-/// The statement answers only with keys that point nowhere.
+/// The statement returns only keys whose workflow does not exist.
 fn dangling_key(row: &Row) -> Attempted<Catalogued> {
     let what = format!("the idempotency key `{}` made a workflow that does not exist", text(row, 2)?);
     Ok(Catalogued::Anomaly(Anomaly::new(AnomalyKind::Dangling, what).of(Some(org(row, 0)?), None)))
 }
 
-/// An organisation as a column has it.
+/// The stored form of an organisation.
 fn owner(org: OrgId) -> i32 {
     org_of(org)
 }

@@ -1,16 +1,16 @@
-//! Reading the journal: a run's own records, and the order in which all were written.
+//! Reading the journal: the records of a run, and the order in which all records were written.
 //!
-//! The order is made by whoever looks at it. A batch leaves the names of its records in `arrivals`, in its own
-//! transaction; a look takes what has arrived, in the order of its ids, and gives it the next positions, one at a
-//! time under a lock. So a position is only ever given to what is committed, the next look begins where this one
-//! ended, and nothing can appear before a position that somebody has seen. Positions have no gaps, nobody waits
-//! for transactions of others (which may stay open for hours), and when nobody looks it costs 24 bytes a record.
+//! Positions are assigned when the journal is read. A batch inserts the keys of its records into `arrivals`, in its
+//! own transaction. A reader of the journal takes these rows in the order of their ids and assigns the next
+//! positions; a lock lets one reader at a time do this. So only committed records get a position, the next reader
+//! continues where this one ended, and no record can appear before a position that a reader has seen. Positions have
+//! no gaps, a reader never waits for open transactions (which may stay open for hours), and an unread record costs 24
+//! bytes.
 //!
-//! The rule that keeps it right: of two batches that wrote to the same run, the later one has the larger id. It
-//! could only follow a record that was committed, its `arrivals` row is the last thing it writes, and ids are given
-//! out in order.
+//! Invariant: of two batches that wrote to the same run, the later one has the larger id in `arrivals`. The later batch
+//! can only follow a committed record, a batch writes its `arrivals` row last, and ids are assigned in order.
 
-use super::batch_columns::{NAME_BYTES, named};
+use super::batch_columns::{RECORD_KEY_BYTES, parse_record_keys};
 use super::columns::{Attempted, Blob, Id, blob, get, id, limit, org, org_of, run_id, run_row, seq, sql};
 use super::errors::Failure;
 use super::session::{Params, Session};
@@ -23,17 +23,19 @@ use std::sync::PoisonError;
 use std::time::{Duration, Instant};
 use tokio_postgres::Row;
 
-/// Everybody who orders arrivals holds this lock meanwhile.
+/// The advisory lock of the transaction that assigns positions to arrivals.
 const ORDER_LOCK: i64 = 0x6f6e_7761_7264_0002;
-/// Arrivals ordered in one transaction, and rows of positions read together.
+/// Most arrivals that get their positions in one transaction.
 const ARRIVALS_MAX: i64 = 4_096;
+/// Rows of `positions` read at once.
 const PAGE: i64 = 256;
-/// Transactions of ours do not live as long as this, sessions having their timeouts. One that does (it waits for a
-/// standby that is gone) gets its positions when somebody looks from the beginning, as every node does now and then.
+/// Because of the session timeouts no transaction of a batch takes as long as this, with one exception: a commit that
+/// waits for an unreachable standby. Its records get their positions when arrivals are read from the beginning, which
+/// every node does regularly.
 const OPEN_MAX: Duration = Duration::from_secs(120);
 
-/// The setting that holds the time of the newest record that was ever erased: engine time stays ahead of
-/// it, whatever is left in the journal.
+/// The setting that holds the time of the newest deleted record. Engine time stays ahead of it even if the journal has
+/// only older records left.
 pub(super) const ERASED_UNTIL: &str = "erased_until_us";
 
 pub(super) async fn load(session: &Session, owner: OrgId, run: RunId) -> Attempted<Option<Loaded>> {
@@ -41,7 +43,7 @@ pub(super) async fn load(session: &Session, owner: OrgId, run: RunId) -> Attempt
     loaded.unwrap_or(Ok(None)).map_err(Failure::Other)
 }
 
-/// Several runs as they were at one moment, in one round trip.
+/// Loads several runs from one snapshot, in one round trip.
 pub(super) async fn load_all(session: &Session, runs: &[(OrgId, RunId)]) -> Attempted<Vec<Result<Option<Loaded>>>> {
     let keys: Vec<_> = runs.iter().map(|(org, run)| (org_of(*org), Id(run.0))).collect();
     let mut reads: Vec<(&'static str, Params<'_>)> = Vec::with_capacity(2 * runs.len());
@@ -49,11 +51,11 @@ pub(super) async fn load_all(session: &Session, runs: &[(OrgId, RunId)]) -> Atte
         reads.push((sql!("postgres/run_snapshot"), vec![org, id]));
         reads.push((sql!("postgres/journal_after_snapshot"), vec![org, id]));
     }
-    let answers = session.view(reads).await?;
+    let answers = session.query_snapshot(reads).await?;
     let found = runs.iter().zip(answers.chunks_exact(2));
     found
         .map(|((_, run), answer)| match loaded(*run, &answer[0], &answer[1]) {
-            // What is wrong with one run is no concern of the others.
+            // A damaged run does not affect the others.
             Err(Failure::Other(error)) => Ok(Err(error)),
             answer => answer.map(Ok),
         })
@@ -71,7 +73,7 @@ fn loaded(run: RunId, row: &[Row], rest: &[Row]) -> Attempted<Option<Loaded>> {
         Some(_) => Some((seq(found, 17)?, blob(found, 18)?)),
     };
     let base = snapshot.as_ref().map_or(0, |(seq, _)| *seq);
-    let records = in_a_row(rest, run, base)?;
+    let records = contiguous(rest, run, base)?;
     Ok(Some(Loaded { snapshot, seq: base + records.len() as u64, records, row }))
 }
 
@@ -86,17 +88,17 @@ pub(super) async fn history(
     let (after, limit) = (i32::try_from(after).unwrap_or(i32::MAX), limit(count));
     let reads: Vec<(&'static str, Params<'_>)> =
         vec![(sql!("postgres/run"), vec![&org, &id]), (sql!("postgres/journal_page"), vec![&org, &id, &after, &limit])];
-    let mut answers = session.view(reads).await?.into_iter();
+    let mut answers = session.query_snapshot(reads).await?.into_iter();
     let (row, rest) = (answers.next().unwrap_or_default().into_iter().next(), answers.next().unwrap_or_default());
     let Some(row) = row.map(|row| run_row(&row)).transpose()? else { return Ok(None) };
     if row.deleted_at.is_some() {
         return Ok(None);
     }
-    in_a_row(&rest, run, u64::from(after.cast_unsigned())).map(Some)
+    contiguous(&rest, run, u64::from(after.cast_unsigned())).map(Some)
 }
 
-/// Records that follow number `after` without a gap.
-fn in_a_row(rows: &[Row], run: RunId, after: u64) -> Attempted<Vec<Bytes>> {
+/// The records after number `after`, which must have no gap.
+fn contiguous(rows: &[Row], run: RunId, after: u64) -> Attempted<Vec<Bytes>> {
     let mut records = Vec::with_capacity(rows.len());
     for (row, expected) in rows.iter().zip(after + 1..) {
         if seq(row, 0)? != expected {
@@ -109,31 +111,31 @@ fn in_a_row(rows: &[Row], run: RunId, after: u64) -> Attempted<Vec<Bytes>> {
     Ok(records)
 }
 
-/// How far arrivals have been looked through: those up to there are ordered, or are not expected any more. So a look
-/// does not pass over all that was ordered before, which the server cannot clear away while somebody's old
-/// transaction is open.
+/// The id up to which all arrivals have their positions. A reader starts there, so that it does not scan the deleted
+/// rows before it, which the server cannot vacuum while an old transaction is open.
 #[derive(Default)]
-pub(super) struct Floor(Mutex<Passed>);
+pub(super) struct ArrivalFloor(Mutex<ArrivalsPassed>);
 
 #[derive(Default)]
-struct Passed {
+struct ArrivalsPassed {
     floor: i64,
-    /// The largest id that was ordered, and since when.
+    /// The next value of `floor`: an id that got its position, and when.
     next: Option<(i64, Instant)>,
 }
 
-impl Floor {
+impl ArrivalFloor {
     fn get(&self) -> i64 {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).floor
     }
 
-    /// The ids may begin anew.
-    pub(super) fn forget(&self) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Passed::default();
+    /// Starts from the beginning again, because the ids of a server that lost writes may start again.
+    pub(super) fn reset(&self) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = ArrivalsPassed::default();
     }
 
-    /// What was in flight when this id was ordered is over after a while; then it need not be looked at again.
-    fn saw(&self, id: i64) {
+    /// Records that this id got its position. Transactions that were open at that time have ended after [`OPEN_MAX`];
+    /// the floor then moves up to the id.
+    fn ordered(&self, id: i64) {
         let mut passed = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         match passed.next {
             Some((next, since)) if since.elapsed() > OPEN_MAX => {
@@ -146,8 +148,8 @@ impl Floor {
     }
 }
 
-/// Gives positions to what has arrived. A transaction of its own, for as long as there is more.
-pub(super) async fn order(session: &Session, floor: &Floor) -> Attempted<()> {
+/// Assigns positions to all arrivals, in transactions of at most [`ARRIVALS_MAX`] arrivals.
+pub(super) async fn order(session: &Session, floor: &ArrivalFloor) -> Attempted<()> {
     loop {
         let from = floor.get();
         let any = session.first(sql!("postgres/arrivals_any"), &[&from]).await?;
@@ -163,15 +165,15 @@ pub(super) async fn order(session: &Session, floor: &Floor) -> Attempted<()> {
         arrived.sort_by_key(|(id, _)| *id);
         let mut next = end(session).await? + 1;
         let (mut firsts, mut records) = (Vec::with_capacity(arrived.len()), Vec::with_capacity(arrived.len()));
-        for (_, names) in &arrived {
+        for (_, keys) in &arrived {
             firsts.push(next);
-            next += (names.len() / NAME_BYTES) as i64;
-            records.push(Blob(names.clone()));
+            next += (keys.len() / RECORD_KEY_BYTES) as i64;
+            records.push(Blob(keys.clone()));
         }
         session.execute(sql!("postgres/positions_insert"), &[&firsts, &records]).await?;
         session.batch("COMMIT").await?;
         if let Some((id, _)) = arrived.last() {
-            floor.saw(*id);
+            floor.ordered(*id);
         }
         if (arrived.len() as i64) < ARRIVALS_MAX {
             return Ok(());
@@ -179,13 +181,13 @@ pub(super) async fn order(session: &Session, floor: &Floor) -> Attempted<()> {
     }
 }
 
-/// The last position that was given.
+/// The last position that was assigned.
 async fn end(session: &Session) -> Attempted<i64> {
     session.first(sql!("postgres/positions_end"), &[]).await?.map_or(Ok(0), |row| get(&row, 0))
 }
 
-/// What was written after position `after`, whoever it belongs to, in at most `limit` places. What has arrived must
-/// be ordered.
+/// Reads at most `limit` positions after `after`, and returns the records there that belong to the organisation. The
+/// arrivals must have their positions.
 pub(super) async fn journal_page(
     session: &Session,
     owner: OrgId,
@@ -198,14 +200,14 @@ pub(super) async fn journal_page(
     let last = i64::try_from(limit).ok().and_then(|limit| after.checked_add(limit)).unwrap_or(newest).min(newest);
     while (found.end as i64) < last {
         let (from, page) = (found.end.cast_signed() + 1, PAGE);
-        let (mut places, mut runs, mut seqs) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut positions, mut runs, mut seqs) = (Vec::new(), Vec::new(), Vec::new());
         for row in session.query(sql!("postgres/positions_after"), &[&from, &page]).await? {
             let first: i64 = get(&row, 0)?;
-            for (pos, (org, run, seq)) in (first..).zip(named(get(&row, 1)?)) {
+            for (pos, (org, run, seq)) in (first..).zip(parse_record_keys(get(&row, 1)?)) {
                 if pos >= from && pos <= last {
                     found.end = pos.cast_unsigned();
                     if org == owner {
-                        places.push(pos);
+                        positions.push(pos);
                         runs.push(Id(run.0));
                         seqs.push(seq);
                     }
@@ -215,11 +217,12 @@ pub(super) async fn journal_page(
         if found.end.cast_signed() < from {
             return Err(Failure::Other(Error::Corrupt(format!("position {from} of the journal is missing"))));
         }
-        let orgs = vec![org_of(owner); places.len()];
-        let by_place: std::collections::HashMap<i64, Id> = places.iter().copied().zip(runs.iter().copied()).collect();
-        for row in session.query(sql!("postgres/journal_of"), &[&places, &orgs, &runs, &seqs]).await? {
+        let orgs = vec![org_of(owner); positions.len()];
+        let by_position: std::collections::HashMap<i64, Id> =
+            positions.iter().copied().zip(runs.iter().copied()).collect();
+        for row in session.query(sql!("postgres/journal_of"), &[&positions, &orgs, &runs, &seqs]).await? {
             let pos: i64 = get(&row, 0)?;
-            let Some(run) = by_place.get(&pos) else { continue };
+            let Some(run) = by_position.get(&pos) else { continue };
             found.records.push(JournalEntry { pos: pos.cast_unsigned(), run: RunId(run.0), record: blob(&row, 1)? });
         }
     }
@@ -227,7 +230,7 @@ pub(super) async fn journal_page(
     Ok(found)
 }
 
-/// Time of the newest record. What has arrived must be ordered.
+/// Time of the newest record. The arrivals must have their positions.
 pub(super) async fn high_water(session: &Session) -> Attempted<Option<Timestamp>> {
     let erased = session.first(sql!("setting"), &[&ERASED_UNTIL]).await?;
     let erased = erased.map(|row| super::columns::text(&row, 0)).transpose()?;
@@ -238,8 +241,8 @@ pub(super) async fn high_water(session: &Session) -> Attempted<Option<Timestamp>
         let rows = session.query(sql!("postgres/positions_before"), &[&before, &1i64]).await?;
         let Some(row) = rows.first() else { return Ok(erased) };
         before = get(row, 0)?;
-        // The records of a run that was erased are not there any more.
-        for (org, run, seq) in named(get(row, 1)?).rev() {
+        // The records of a deleted run have positions but do not exist any more.
+        for (org, run, seq) in parse_record_keys(get(row, 1)?).rev() {
             let params: [&(dyn tokio_postgres::types::ToSql + Sync); 3] = [&org_of(org), &Id(run.0), &seq];
             if let Some(found) = session.first(sql!("postgres/journal_record"), &params).await? {
                 let record = Record::open(&blob(&found, 0)?);
@@ -250,7 +253,7 @@ pub(super) async fn high_water(session: &Session) -> Attempted<Option<Timestamp>
     }
 }
 
-/// The given payloads, in the order asked.
+/// The payloads with these numbers, in the same order.
 pub(super) async fn payloads(
     session: &Session,
     owner: OrgId,
@@ -265,20 +268,20 @@ pub(super) async fn payloads(
     Ok(numbers.iter().filter_map(|number| Some((*number, found.get(number)?.clone()))).collect())
 }
 
-/// What an idempotency key made, and for which request.
+/// The id of what was created with an idempotency key, and the fingerprint of that request.
 pub(super) async fn holder(
     session: &Session,
     owner: OrgId,
     scope: &str,
     key: &str,
 ) -> Attempted<Option<([u8; 16], [u8; 32])>> {
-    let (scope, key) = (super::columns::Words::of(scope), super::columns::Words::of(key));
+    let (scope, key) = (super::columns::EscapedText::of(scope), super::columns::EscapedText::of(key));
     let found = session.first(sql!("idempotency"), &[&org_of(owner), &scope, &key]).await?;
     found.map(|row| Ok((id(&row, 0)?, super::columns::hash(&row, 1)?))).transpose()
 }
 
 pub(super) async fn active_runs(session: &Session) -> Attempted<Vec<(OrgId, RunId)>> {
-    let rows = session.query(sql!("postgres/runs_unparked"), &[]).await?;
+    let rows = session.query(sql!("postgres/runs_active"), &[]).await?;
     let mut runs = rows.iter().map(|row| Ok((org(row, 0)?, run_id(row, 1)?))).collect::<Attempted<Vec<_>>>()?;
     runs.sort_unstable();
     Ok(runs)

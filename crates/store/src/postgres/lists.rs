@@ -1,10 +1,10 @@
 //! Pages of runs, newest first.
 //!
-//! Four fixed statements, one per index worth using; what people ask for only ever arrives as a bound
-//! parameter. Which one is used changes the speed of an answer, never the answer: the random sequences of
-//! `testkit::conformance` compare them all with a plain filter.
+//! There are four fixed statements, one per useful index, and filters are always bound parameters. The choice of the
+//! statement changes the speed, never the result: the random operations of `testkit::conformance` compare all four with
+//! a plain filter.
 
-use super::columns::{Attempted, Id, Words, limit, org_of, run_id, run_row, sql};
+use super::columns::{Attempted, EscapedText, Id, limit, org_of, run_id, run_row, sql};
 use super::session::{Params, Session};
 use crate::rows::{ID_LAG, RunFilter, RunRow};
 use kernel::plan::Form;
@@ -12,7 +12,7 @@ use kernel::{OrgId, RunId, RunStatus, Timestamp};
 use std::collections::HashSet;
 use tokio_postgres::types::ToSql;
 
-/// Runs looked at together when more than one label is asked for.
+/// Smallest page to read when a filter has more than one label.
 const PAGE_MIN: usize = 256;
 
 pub(super) async fn run(session: &Session, org: OrgId, run: RunId) -> Attempted<Option<RunRow>> {
@@ -23,7 +23,8 @@ pub(super) async fn run(session: &Session, org: OrgId, run: RunId) -> Attempted<
 
 pub(super) async fn runs(session: &Session, org: OrgId, filter: &RunFilter) -> Attempted<Vec<RunRow>> {
     let Some((label, others)) = filter.labels.split_first() else { return list(session, org, filter, None).await };
-    // The first label gives the order, and the rest is looked up: page after page until there are enough.
+    // The index of the first label gives the order. The other labels are looked up, one page after another, until there
+    // are enough runs.
     let (mut rows, mut filter) = (Vec::new(), filter.clone());
     let wanted = filter.limit;
     filter.limit = wanted.max(PAGE_MIN);
@@ -33,7 +34,7 @@ pub(super) async fn runs(session: &Session, org: OrgId, filter: &RunFilter) -> A
         filter.before = page.last().map(|row| row.id).or(filter.before);
         for (key, value) in others {
             let ids: Vec<Id> = page.iter().map(|row| Id(row.id.0)).collect();
-            let (key, value) = (Words::of(key), Words::of(value));
+            let (key, value) = (EscapedText::of(key), EscapedText::of(value));
             let found = session.query(sql!("postgres/labels_of"), &[&org_of(org), &key, &value, &ids]).await?;
             let labelled: HashSet<RunId> = found.iter().map(|row| run_id(row, 0)).collect::<Attempted<_>>()?;
             page.retain(|row| labelled.contains(&row.id));
@@ -55,7 +56,7 @@ async fn list(
     let org = org_of(org);
     let since = filter.since.map_or(i64::MIN, |at| at.0);
     let until = filter.until.unwrap_or(Timestamp::NEVER).0;
-    // No id is made after its run, nor long before it, so nothing beyond these can match.
+    // An id is never generated after its run is created, nor long before, so no id outside these bounds can match.
     let (oldest, newest) = (Id(oldest_id(filter.since)), newest_id(filter.until));
     let last = match filter.before {
         None => Some(newest),
@@ -70,7 +71,7 @@ async fn list(
     let except = filter.except.filter(|except| filter.workflow != Some(*except)).map(|except| Id(except.0));
 
     if let Some((key, value)) = label {
-        let (key, value) = (Words::of(key), Words::of(value));
+        let (key, value) = (EscapedText::of(key), EscapedText::of(value));
         let params: [&(dyn ToSql + Sync); 12] =
             [&org, &last, &oldest, &since, &until, &statuses, &workflow, &except, &key, &value, &form, &limit];
         return page(session, sql!("postgres/runs_with_label"), &params).await;
@@ -85,13 +86,13 @@ async fn list(
             [&org, &last, &oldest, &since, &until, &statuses, &except, &form, &limit];
         return page(session, sql!("postgres/runs_all"), &params).await;
     }
-    // All of one moment: a run that changes from one status to another meanwhile is in the list once.
+    // All in one snapshot, so that a run whose status changes meanwhile is in the list exactly once.
     let statuses: Vec<&str> = filter.statuses.iter().map(|status| status.as_str()).collect();
     let reads = statuses.iter().map(|status| -> (&'static str, Params<'_>) {
         let params = vec![&org as _, &last as _, &oldest as _, &since as _, &until as _, status as _];
         (sql!("postgres/runs_in_status"), [params, vec![&except as _, &form as _, &limit as _]].concat())
     });
-    let answers = session.view(reads.collect()).await?;
+    let answers = session.query_snapshot(reads.collect()).await?;
     let mut rows = answers.iter().flatten().map(run_row).collect::<Attempted<Vec<_>>>()?;
     rows.sort_unstable_by_key(|row| std::cmp::Reverse(row.id));
     rows.dedup_by_key(|row| row.id);
@@ -103,21 +104,21 @@ async fn page(session: &Session, statement: &'static str, params: &[&(dyn ToSql 
     session.query(statement, params).await?.iter().map(run_row).collect()
 }
 
-/// No run created at or after this has a smaller id.
+/// No run created at or after this time has a smaller id.
 fn oldest_id(since: Option<Timestamp>) -> [u8; 16] {
     let Some(since) = since else { return [0; 16] };
     let first = i64::try_from(ID_LAG.0).map_or(i64::MIN, |lag| since.0.saturating_sub(lag));
     first_id(Timestamp(first))
 }
 
-/// No run created before this has a larger id.
+/// No run created before this time has a larger id.
 fn newest_id(until: Option<Timestamp>) -> Id {
     let next = until.map(|until| Timestamp(until.0.saturating_add(1_000)));
     let next = next.filter(|next| next.millis() < 1 << 48);
     next.and_then(|next| Id::before(first_id(next))).unwrap_or(Id::LAST)
 }
 
-/// The smallest id that could be made in this millisecond.
+/// The smallest id that can be generated in this millisecond.
 pub(super) fn first_id(at: Timestamp) -> [u8; 16] {
     let mut id = [0; 16];
     let millis = at.millis().clamp(0, (1 << 48) - 1) as u64;

@@ -1,11 +1,11 @@
 //! The schema, one numbered file at a time.
 //!
-//! Each file runs in one transaction together with the line that says it ran, so a crash leaves a migration done
-//! or not begun, whichever statement it hits. Files are immutable once released: what was applied is compared by
-//! its SHA-256. Forward only; there is no way down. Nodes that start at the same time wait for each other.
+//! Each file runs in one transaction that also records it as applied, so a crash leaves a migration done or not
+//! begun. Files are immutable once released: the database stores the SHA-256 of each applied file, and it must match.
+//! There are no downgrades. Nodes that start at the same time wait for each other.
 //!
-//! The rule that keeps it right: [`pending`] only reads, and refuses a database this release does not
-//! understand before anything is written to it.
+//! Invariant: [`pending`] only reads, and refuses a database that this release does not know before anything is written
+//! to it.
 
 use super::columns::{Attempted, get};
 use super::errors::Failure;
@@ -34,7 +34,7 @@ macro_rules! migration {
 
 const ALL: &[Migration] = &[migration!(1, "0001", "init"), migration!(2, "0002", "keys_last")];
 
-/// Held while the schema changes, by migrations and by whoever adds partitions.
+/// The advisory lock of sessions that change the schema: migrations, and the maintenance of partitions.
 pub(super) const LOCK: i64 = 0x6f6e_7761_7264_0001;
 
 const BOOKKEEPING: &str = "
@@ -46,7 +46,7 @@ CREATE TABLE IF NOT EXISTS onward.schema_migrations (
     applied_at bigint  NOT NULL
 )";
 
-/// Brings the schema up to date. Tests stop after so many statements and leave the rest to the server.
+/// Brings the schema up to date. Tests stop it after `statements_max` statements to simulate a crash.
 pub(super) async fn run(session: &Session, statements_max: usize) -> Result<()> {
     if pending(session).await?.is_empty() {
         return Ok(());
@@ -55,7 +55,7 @@ pub(super) async fn run(session: &Session, statements_max: usize) -> Result<()> 
     locked.map_err(Failure::unwritten)?;
     session.query("SELECT pg_advisory_lock($1)", &[&LOCK]).await.map_err(Failure::unwritten)?;
     let mut left = statements_max;
-    // Another node may have been first.
+    // Another node may have migrated meanwhile.
     for migration in pending(session).await? {
         let applied = apply(session, migration, &mut left).await;
         applied.map_err(|failure| {
@@ -76,12 +76,12 @@ pub(super) fn count() -> usize {
     ALL.len()
 }
 
-/// What is still to be applied, or why this database must not be touched.
+/// The migrations still to be applied, or why this release must not touch the database.
 pub(super) async fn pending(session: &Session) -> Result<&'static [Migration]> {
     migration::pending(ALL, &applied(session).await.map_err(Failure::unwritten)?)
 }
 
-/// Version, name and hash of what was applied, in order.
+/// Version, name and hash of the applied migrations, in order.
 async fn applied(session: &Session) -> Attempted<Vec<(i32, String, String)>> {
     const TABLES: &str = "
         SELECT to_regclass('onward.schema_migrations') IS NOT NULL,
@@ -100,11 +100,11 @@ async fn applied(session: &Session) -> Attempted<Vec<(i32, String, String)>> {
     rows.iter().map(|row| Ok((get(row, 0)?, get(row, 1)?, get(row, 2)?))).collect()
 }
 
-/// Applies one migration: all of it, with its line of bookkeeping, or nothing.
+/// Applies one migration and records it as applied, in one transaction.
 async fn apply(session: &Session, migration: &Migration, left: &mut usize) -> Attempted<()> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_micros() as i64;
     let mut next = || match left.checked_sub(1) {
-        None => Err(Failure::Lost("told to stop".into())),
+        None => Err(Failure::Lost("stopped by the test".into())),
         Some(rest) => {
             *left = rest;
             Ok(())
@@ -119,15 +119,15 @@ async fn apply(session: &Session, migration: &Migration, left: &mut usize) -> At
     }
     next()?;
     crash::point(Point::MigrationUnrecorded);
-    const LINE: &str =
+    const RECORD_APPLIED: &str =
         "INSERT INTO onward.schema_migrations (version, name, sha256, applied_at) VALUES ($1, $2, $3, $4)";
-    session.execute(LINE, &[&migration.version, &migration.name, &migration.sha256(), &now]).await?;
+    session.execute(RECORD_APPLIED, &[&migration.version, &migration.name, &migration.sha256(), &now]).await?;
     next()?;
     session.batch("COMMIT").await
 }
 
 impl Migration {
-    /// A statement ends with its line.
+    /// The statements of the file. A statement ends with a `;` at the end of a line.
     fn statements(&self) -> impl Iterator<Item = &'static str> {
         self.sql.split_inclusive(";\n").filter(|text| text.contains(';'))
     }
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn a_migration_is_cut_into_its_statements() {
+    fn a_migration_is_split_into_its_statements() {
         for migration in ALL {
             assert_eq!(migration.statements().collect::<String>(), migration.sql);
             assert!(migration.statements().all(|text| text.matches(";\n").count() == 1));

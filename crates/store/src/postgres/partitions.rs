@@ -1,9 +1,9 @@
-//! The months of the journal.
+//! The monthly partitions of the journal.
 //!
-//! A run's id begins with the time it was made at, so the runs of a month are a range of ids. Partitions are made
-//! some months ahead, by every node that starts and again every few hours; what has no partition lands in the
-//! one for the rest, which works as well and is only never dropped. A month whose runs have all been erased is
-//! dropped as a whole.
+//! A run's id begins with the time at which it was generated, so the runs of a month are a range of ids. Partitions
+//! are created some months ahead, by every node at its start and again every few hours. Records outside of every
+//! month go to the default partition, which works as well but is never dropped. A month whose runs have all been
+//! deleted is dropped as a whole.
 
 use super::columns::{Attempted, get, text};
 use super::errors::Failure;
@@ -13,18 +13,18 @@ use super::session::Session;
 use kernel::Timestamp;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Months that are there before they begin.
+/// For how many months ahead partitions are created.
 const AHEAD: i64 = 2;
-/// Months that are left alone after they have ended, for runs that were asked for and have not begun.
+/// How many past months are not dropped even if they are empty, for runs that were requested and are not created yet.
 const BEHIND: i64 = 2;
 
-/// Counted from the year 0.
+/// A month, counted from the year 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Month(i64);
 
 impl Month {
     fn of(at: Timestamp) -> Month {
-        // `2026-11-15T…`; dates of this and the next millennia have four digits.
+        // `2026-11-15T…`; years have four digits until 9999.
         let text = at.to_string();
         let (year, month) = (text[..4].parse().unwrap_or(1970), text[5..7].parse().unwrap_or(1));
         Month(year * 12 + month - 1)
@@ -40,7 +40,7 @@ impl Month {
     }
 
     fn begin(self) -> Timestamp {
-        // Days of the civil calendar in eras of 400 years that begin on 1 March.
+        // Days of the Gregorian calendar in eras of 400 years that begin on 1 March.
         let (year, month) = (self.0.div_euclid(12), self.0.rem_euclid(12) + 1);
         let year = if month <= 2 { year - 1 } else { year };
         let (era, of_era) = (year.div_euclid(400), year.rem_euclid(400));
@@ -60,42 +60,50 @@ impl Month {
     }
 }
 
-/// Makes the months that are missing and drops those that are over and empty. What does not work is left for the next
-/// time: nothing depends on it.
-pub(super) async fn tend(session: &Session) -> Attempted<()> {
-    const THERE: &str = "
+/// Creates missing partitions and drops empty ones of past months. A failure is only logged: the journal works without
+/// the change, and the next call retries.
+pub(super) async fn maintain(session: &Session) -> Attempted<()> {
+    const EXISTING: &str = "
         SELECT child.relname::text FROM pg_inherits
         JOIN pg_class AS child ON child.oid = inhrelid
         WHERE inhparent = 'onward.journal'::regclass";
-    let mut there = Vec::new();
-    for row in session.query(THERE, &[]).await? {
-        there.extend(Month::parse(&text(&row, 0)?));
+    let mut existing = Vec::new();
+    for row in session.query(EXISTING, &[]).await? {
+        existing.extend(Month::parse(&text(&row, 0)?));
     }
     let now = Month::now();
-    for month in (0..=AHEAD).map(|months| now.plus(months)).filter(|month| !there.contains(month)) {
+    for month in (0..=AHEAD).map(|months| now.plus(months)).filter(|month| !existing.contains(month)) {
         if let Err(failure) = begin(session, &format!("{}; COMMIT", creation(month))).await {
-            tracing::warn!(month = month.table(), ?failure, "a partition of the journal could not be made");
+            tracing::warn!(
+                month = month.table(),
+                ?failure,
+                "cannot create a partition of the journal; trying again later"
+            );
         }
     }
-    for month in there.iter().filter(|month| month.plus(BEHIND) < now) {
+    for month in existing.iter().filter(|month| month.plus(BEHIND) < now) {
         if is_empty(session, *month).await?
             && let Err(failure) = drop_empty(session, *month).await
         {
-            tracing::warn!(month = month.table(), ?failure, "an empty partition of the journal could not be dropped");
+            tracing::warn!(
+                month = month.table(),
+                ?failure,
+                "cannot drop an empty partition of the journal; trying again later"
+            );
         }
     }
     Ok(())
 }
 
-/// Drops a month, unless something was written to it meanwhile.
+/// Drops the partition of a month, unless a record was written to it meanwhile.
 async fn drop_empty(session: &Session, month: Month) -> Attempted<()> {
     begin(session, &format!("LOCK TABLE {} IN ACCESS EXCLUSIVE MODE", month.table())).await?;
-    let gone = match is_empty(session, month).await {
+    let dropped = match is_empty(session, month).await {
         Ok(true) => session.batch(&format!("DROP TABLE {}; COMMIT", month.table())).await,
         Ok(false) => session.batch("ROLLBACK").await,
         Err(failure) => Err(failure),
     };
-    undone(session, gone).await
+    roll_back_if_failed(session, dropped).await
 }
 
 async fn is_empty(session: &Session, month: Month) -> Attempted<bool> {
@@ -110,16 +118,16 @@ fn creation(month: Month) -> String {
     format!("CREATE TABLE IF NOT EXISTS {} PARTITION OF journal FOR VALUES FROM ('{from}') TO ('{to}')", month.table())
 }
 
-/// Begins a change of the schema with its first statements. Everybody who writes waits meanwhile, so it is given up
-/// rather than waited for.
+/// Begins a change of the schema with its first statements. It blocks all writes meanwhile, so it fails after the lock
+/// timeout instead of waiting longer.
 async fn begin(session: &Session, statements: &str) -> Attempted<()> {
     let lock = migrations::LOCK;
     let begun = session.batch(&format!("BEGIN; SELECT pg_advisory_xact_lock({lock}); {statements}")).await;
-    undone(session, begun).await
+    roll_back_if_failed(session, begun).await
 }
 
-/// Ends a transaction that failed.
-async fn undone(session: &Session, outcome: Attempted<()>) -> Attempted<()> {
+/// Rolls back a transaction that failed.
+async fn roll_back_if_failed(session: &Session, outcome: Attempted<()>) -> Attempted<()> {
     if let Err(failure) = outcome {
         if !matches!(failure, Failure::Lost(_)) {
             session.batch("ROLLBACK").await?;
@@ -139,7 +147,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn months_begin_where_the_calendar_says() {
+    fn months_begin_on_their_first_day() {
         for (table, begins) in [
             ("journal_1970_01", "1970-01-01T00:00:00Z"),
             ("journal_2024_02", "2024-02-01T00:00:00Z"),

@@ -1,33 +1,33 @@
-//! Sessions that are kept open: a few that write, a few that read.
+//! Pools of open sessions.
 //!
-//! A call takes one, and brings it back unless something went wrong on it. While the server cannot be
-//! reached, calls fail at once and somebody looks again now and then, ever more rarely.
+//! A call takes a session, and returns it to the pool unless an error occurred on it. While the server cannot be
+//! reached, calls fail at once, except for one that tries to connect after a pause; the pause grows exponentially.
 
 use super::columns::Attempted;
 use super::rollback_detector::RollbackDetector;
 use super::session::Session;
-use super::target::{Ear, Target};
+use super::target::{NotificationListener, Target};
 use crate::{Error, Result};
 use std::ops::Deref;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// How long connecting may take, introductions included.
+/// How long connecting may take, including the settings and checks of a new session.
 const CONNECT_MAX: Duration = Duration::from_secs(5);
-/// How long a call waits for its turn.
-const TURN_MAX: Duration = Duration::from_secs(10);
+/// How long a call waits for a session.
+const SESSION_WAIT_MAX: Duration = Duration::from_secs(10);
 const PAUSE_MIN: Duration = Duration::from_millis(25);
 const PAUSE_MAX: Duration = Duration::from_secs(2);
 
-/// Opens sessions, and remembers when that did not work.
+/// Opens sessions, and pauses after failures.
 pub(super) struct Connector {
     target: Target,
-    outage: Mutex<Option<Outage>>,
+    outage: Mutex<Option<ServerOutage>>,
     pub rollback_detector: RollbackDetector,
 }
 
-struct Outage {
+struct ServerOutage {
     until: Instant,
     pause: Duration,
     why: Error,
@@ -42,24 +42,24 @@ impl Connector {
         self.connect_for(None).await
     }
 
-    /// A session that hears what others say.
-    pub(super) async fn connect_listening(&self, ear: Arc<dyn Ear>) -> Result<Session> {
-        self.connect_for(Some(ear)).await
+    /// A session that passes notifications to the listener.
+    pub(super) async fn connect_listening(&self, listener: Arc<dyn NotificationListener>) -> Result<Session> {
+        self.connect_for(Some(listener)).await
     }
 
-    async fn connect_for(&self, ear: Option<Arc<dyn Ear>>) -> Result<Session> {
+    async fn connect_for(&self, listener: Option<Arc<dyn NotificationListener>>) -> Result<Session> {
         if let Some(outage) = &*self.outage()
             && outage.until > Instant::now()
         {
             return Err(outage.why.clone());
         }
-        let opened = match tokio::time::timeout(CONNECT_MAX, Session::open_with(&self.target, ear)).await {
+        let opened = match tokio::time::timeout(CONNECT_MAX, Session::open_with(&self.target, listener)).await {
             Ok(opened) => opened,
             Err(_) => Err(Error::Unavailable("the database does not answer".into())),
         };
-        // Nobody uses it before it was asked.
+        // The session must not be used before the check for lost writes.
         let opened = match opened {
-            Ok(session) => self.rollback_detector.question(&session).await.map(|()| session),
+            Ok(session) => self.rollback_detector.check(&session).await.map(|()| session),
             Err(error) => Err(error),
         };
         let mut outage = self.outage();
@@ -67,37 +67,38 @@ impl Connector {
             Ok(_) => *outage = None,
             Err(why) => {
                 let pause = outage.as_ref().map_or(PAUSE_MIN, |outage| (outage.pause * 2).min(PAUSE_MAX));
-                *outage = Some(Outage { until: Instant::now() + jittered(pause), pause, why: why.clone() });
+                *outage = Some(ServerOutage { until: Instant::now() + jittered(pause), pause, why: why.clone() });
             }
         }
         opened
     }
 
-    /// Keeps trying, for things that are worth waiting for.
-    pub(super) async fn connect_within(&self, patience: Duration) -> Result<Session> {
-        let until = Instant::now() + patience;
+    /// Retries until the timeout.
+    pub(super) async fn connect_within(&self, timeout: Duration) -> Result<Session> {
+        let until = Instant::now() + timeout;
         loop {
             match self.connect().await {
                 Err(_) if Instant::now() < until => tokio::time::sleep(PAUSE_MIN).await,
-                other => return other.map_err(passing),
+                other => return other.map_err(as_unavailable),
             }
         }
     }
 
-    fn outage(&self) -> MutexGuard<'_, Option<Outage>> {
+    fn outage(&self) -> MutexGuard<'_, Option<ServerOutage>> {
         self.outage.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// What keeps a store from being opened is no reason to end one that is: somebody may put it right.
-fn passing(error: Error) -> Error {
+/// An error that prevents a store from being opened must not stop a store that is open, because an operator may fix the
+/// cause.
+fn as_unavailable(error: Error) -> Error {
     match error {
         Error::Refused(why) => Error::Unavailable(why),
         other => other,
     }
 }
 
-/// Between half of it and all: many nodes that lost the same server do not come back at once.
+/// A random time between half of the pause and the whole pause, so that many nodes do not reconnect at once.
 pub(super) fn jittered(pause: Duration) -> Duration {
     let salt = std::hash::BuildHasher::hash_one(&std::hash::RandomState::new(), 0u8);
     pause / 2 + pause / 2 * (salt % 256) as u32 / 255
@@ -115,19 +116,19 @@ impl Pool {
     }
 
     pub(super) async fn take(self: &Arc<Pool>) -> Result<PooledSession> {
-        let permit = tokio::time::timeout(TURN_MAX, Arc::clone(&self.permits).acquire_owned()).await;
+        let permit = tokio::time::timeout(SESSION_WAIT_MAX, Arc::clone(&self.permits).acquire_owned()).await;
         let Ok(Ok(permit)) = permit else {
             return Err(Error::Unavailable("every connection to the database is busy".into()));
         };
-        let session = match self.open_one() {
+        let session = match self.idle_session() {
             Some(session) => session,
-            None => self.connector.connect().await.map_err(passing)?,
+            None => self.connector.connect().await.map_err(as_unavailable)?,
         };
         Ok(PooledSession { session: Some(session), pool: Arc::clone(self), _permit: permit })
     }
 
-    /// One that is idle and not closed.
-    fn open_one(&self) -> Option<Session> {
+    /// An idle session that is not closed.
+    fn idle_session(&self) -> Option<Session> {
         let mut idle = self.idle();
         idle.retain(|session| !session.is_closed());
         idle.pop()
@@ -138,7 +139,7 @@ impl Pool {
     }
 }
 
-/// A session in use. Dropped, it is closed; [`PooledSession::bring_back`] keeps it.
+/// A session in use. Dropping it closes the session; [`PooledSession::return_to_pool`] keeps it open.
 pub(super) struct PooledSession {
     session: Option<Session>,
     pool: Arc<Pool>,
@@ -146,16 +147,16 @@ pub(super) struct PooledSession {
 }
 
 impl PooledSession {
-    pub(super) fn bring_back(mut self) {
+    pub(super) fn return_to_pool(mut self) {
         if let Some(session) = self.session.take().filter(|session| !session.is_closed()) {
             self.pool.idle().push(session);
         }
     }
 
-    /// Brings it back if all went well.
+    /// Returns the session to the pool if the call succeeded.
     pub(super) fn end<T>(self, outcome: Attempted<T>) -> Result<T> {
         let answer = outcome.map_err(super::errors::Failure::unwritten)?;
-        self.bring_back();
+        self.return_to_pool();
         Ok(answer)
     }
 }
@@ -164,6 +165,6 @@ impl Deref for PooledSession {
     type Target = Session;
 
     fn deref(&self) -> &Session {
-        self.session.as_ref().expect("a lease has its session until it ends")
+        self.session.as_ref().expect("the session is taken only by `return_to_pool`")
     }
 }

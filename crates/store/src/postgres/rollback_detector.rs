@@ -1,15 +1,17 @@
-//! Has the server lost something it had acknowledged?
+//! Detects whether the server has lost writes that it had acknowledged.
 //!
-//! It happens: a standby that was behind takes over, a backup is restored, the server runs without
-//! `synchronous_commit` and crashes. What this process was told last is kept here, and asked for by every session that
-//! is opened: sessions end when a server goes away, so whoever took its place is met by a new one first.
+//! This happens when a standby that was behind takes over, when a backup is restored, or when a server without
+//! `synchronous_commit` crashes. The detector keeps the last acknowledged records of this process, and every new
+//! session looks them up. Sessions end when a server goes away, so a new session is always the first to reach its
+//! replacement.
 //!
-//! When something is missing, what this process remembers of any run may never have happened. Whoever goes on from it
-//! would write a history that makes no sense, because a record is only known by its number. So no batch is taken until
-//! the node has begun anew ([`Store::join`](crate::Store::join)) and read everything again.
+//! If a record is missing, the state of any run in memory may be based on writes that no longer exist. A node that
+//! continued from it would corrupt the history, because a commit compares records only by their numbers. So the store
+//! refuses batches until the node has joined again ([`ClusterStore::join`](crate::ClusterStore::join)) and read
+//! everything again.
 
-use super::batch_columns::names;
-use super::columns::{Attempted, Blob, Id, Words, get, int, org_of, sql, text};
+use super::batch_columns::record_keys;
+use super::columns::{Attempted, Blob, EscapedText, Id, get, int, org_of, sql, text};
 use super::errors::Failure;
 use super::journal::ERASED_UNTIL;
 use super::session::Session;
@@ -21,26 +23,26 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Batches of which one record is kept. More than one, because those of several sessions may land in another order than
-/// they are answered.
+/// How many of the last batches are remembered, by one record each. More than one, because batches of several sessions
+/// may be committed in another order than they are answered.
 const KEPT: usize = 4;
-/// Batches looked through for a record that may have been erased.
-const LOOKED_THROUGH: i64 = 1_000_000;
+/// How many batches are searched for the key of a record that may have been deleted.
+const SEARCHED_MAX: i64 = 1_000_000;
 
 #[derive(Default)]
 pub(super) struct RollbackDetector {
-    kept: Mutex<VecDeque<Seen>>,
-    /// How often something was missing.
+    kept: Mutex<VecDeque<AcknowledgedRecord>>,
+    /// How often a record was missing.
     losses: AtomicU64,
-    /// Something was, and the node has not begun anew.
-    is_barred: AtomicBool,
-    /// The latest epoch this process had.
+    /// A record was missing, and the node has not joined again.
+    is_fenced: AtomicBool,
+    /// The latest epoch of this process.
     epoch: AtomicU64,
 }
 
-/// A record the server said it has.
+/// A record whose commit the server acknowledged.
 #[derive(Clone, Debug, PartialEq)]
-struct Seen {
+struct AcknowledgedRecord {
     org: OrgId,
     run: RunId,
     seq: u64,
@@ -48,53 +50,58 @@ struct Seen {
 }
 
 impl RollbackDetector {
-    pub(super) fn note(&self, write: &RunWrite) {
+    pub(super) fn record_acknowledged(&self, write: &RunWrite) {
         let mut kept = self.kept();
         if kept.len() == KEPT {
             kept.pop_front();
         }
-        kept.push_back(Seen { org: write.org, run: write.run, seq: write.after + 1, body: write.record.clone() });
+        kept.push_back(AcknowledgedRecord {
+            org: write.org,
+            run: write.run,
+            seq: write.after + 1,
+            body: write.record.clone(),
+        });
     }
 
     pub(super) fn losses(&self) -> u64 {
         self.losses.load(SeqCst)
     }
 
-    /// May this node write?
-    pub(super) fn admit(&self) -> Result<()> {
-        if self.is_barred.load(SeqCst) { Err(Error::Fenced) } else { Ok(()) }
+    /// Fails if this node must not write.
+    pub(super) fn check_not_fenced(&self) -> Result<()> {
+        if self.is_fenced.load(SeqCst) { Err(Error::Fenced) } else { Ok(()) }
     }
 
-    /// The least the next epoch may be: a server that lost some may give one a second time.
+    /// The next epoch must be larger than this: a server that lost writes may assign an epoch a second time.
     pub(super) fn epoch_after(&self) -> i64 {
         int(self.epoch.load(SeqCst))
     }
 
-    /// The node begins anew.
+    /// The node has joined again and may write.
     pub(super) fn joined(&self, epoch: u64) {
         self.epoch.fetch_max(epoch, SeqCst);
-        self.is_barred.store(false, SeqCst);
+        self.is_fenced.store(false, SeqCst);
     }
 
-    /// Asks a session that was just opened for what is kept.
-    pub(super) async fn question(&self, session: &Session) -> Result<()> {
-        let kept: Vec<Seen> = self.kept().iter().cloned().collect();
+    /// Looks the kept records up in a session that was just opened.
+    pub(super) async fn check(&self, session: &Session) -> Result<()> {
+        let kept: Vec<AcknowledgedRecord> = self.kept().iter().cloned().collect();
         for seen in kept {
             if seen.is_lost(session).await.map_err(Failure::unwritten)? {
-                self.accuse(&seen);
+                self.report_loss(&seen);
                 break;
             }
         }
         Ok(())
     }
 
-    fn accuse(&self, seen: &Seen) {
+    fn report_loss(&self, seen: &AcknowledgedRecord) {
         let mut kept = self.kept();
-        // Another session may have found out meanwhile.
+        // Another session may have reported the loss meanwhile.
         if !kept.contains(seen) {
             return;
         }
-        self.is_barred.store(true, SeqCst);
+        self.is_fenced.store(true, SeqCst);
         self.losses.fetch_add(1, SeqCst);
         kept.clear();
         tracing::error!(
@@ -106,30 +113,30 @@ impl RollbackDetector {
         );
     }
 
-    fn kept(&self) -> MutexGuard<'_, VecDeque<Seen>> {
+    fn kept(&self) -> MutexGuard<'_, VecDeque<AcknowledgedRecord>> {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Seen {
+impl AcknowledgedRecord {
     async fn is_lost(&self, session: &Session) -> Attempted<bool> {
         let key: (i32, Id, i32) = (org_of(self.org), Id(self.run.0), self.seq as i32);
         if let Some(row) = session.first(sql!("postgres/journal_record"), &[&key.0, &key.1, &key.2]).await? {
-            // Records never change: another one was written by somebody who did not know of this one.
+            // Records never change: a different one was written by a node on a server that had lost this one.
             return Ok(super::columns::blob(&row, 0)? != self.body);
         }
-        if !self.may_be_erased(session).await? {
+        if !self.may_be_deleted(session).await? {
             return Ok(true);
         }
-        // Of a run that was erased, the names of its records stay.
-        let name = Blob(names([(self.org, self.run, self.seq)]));
-        let found = session.first(sql!("postgres/record_named"), &[&name, &LOOKED_THROUGH]).await?;
+        // The keys of the records of a deleted run stay.
+        let key = Blob(record_keys([(self.org, self.run, self.seq)]));
+        let found = session.first(sql!("postgres/record_by_key"), &[&key, &SEARCHED_MAX]).await?;
         Ok(!found.map_or(Ok(false), |row| get(&row, 0))?)
     }
 
-    /// Was anything erased that is as new as this?
-    async fn may_be_erased(&self, session: &Session) -> Attempted<bool> {
-        let until = session.first(sql!("setting"), &[&Words::of(ERASED_UNTIL)]).await?;
+    /// Was a record deleted that is at least as new as this one?
+    async fn may_be_deleted(&self, session: &Session) -> Attempted<bool> {
+        let until = session.first(sql!("setting"), &[&EscapedText::of(ERASED_UNTIL)]).await?;
         let until = until.map(|row| text(&row, 0)).transpose()?.and_then(|text| text.parse::<i64>().ok());
         match (until, Record::open(&self.body)) {
             (None, _) => Ok(false),

@@ -1,14 +1,14 @@
-//! One connection to the server: its settings, its prepared statements, and transactions sent in one go.
+//! One connection to the server: its settings, its prepared statements, and pipelined transactions.
 //!
-//! Every session is opened alike, whatever it is for, so that a server that lost its durable settings or
-//! became a standby is noticed by the first one that meets it.
+//! Every session is opened with the same settings and checks, so that the first session to a server without durable
+//! settings, or to a standby, detects it.
 //!
-//! The rule that keeps it right: a session on which anything went wrong is closed, not mended. What it had
-//! begun is then undone by the server.
+//! Invariant: a session on which an error occurred is closed, not reused. The server then rolls back its open
+//! transaction.
 
 use super::columns::Attempted;
 use super::errors::{self, Failure};
-use super::target::{Ear, Target};
+use super::target::{NotificationListener, Target};
 use crate::crash::{self, Point};
 use crate::{Error, Result};
 use std::collections::HashMap;
@@ -21,16 +21,15 @@ use tokio::task::AbortHandle;
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Row, Statement};
 
-/// The oldest server this runs on.
+/// The oldest supported version of Postgres.
 const VERSION_MIN: i32 = 150_000;
 
-/// How long a transaction that was sent may take to be answered.
+/// How long the server may take to answer a transaction.
 const ANSWER_MAX: Duration = Duration::from_secs(30);
 
-/// Plans follow the indexes, whatever the statistics of a table that was empty a moment ago say; and nothing
-/// that is ours waits for ever. A node that is stopped in the middle of a batch holds the runs of that batch until
-/// its session is ended for being idle; others that want one of these runs do not wait for that, see
-/// [`commit`](super::commit).
+/// Plans always use the indexes, whatever the statistics of a recently empty table say, and no statement waits for
+/// ever. A node that is stopped in the middle of a batch holds the locks of its runs until the server ends its idle
+/// session. Other nodes that need one of these runs do not wait for that; see [`commit`](super::commit).
 const SETTINGS: &str = "
 SET search_path = onward;
 SET plan_cache_mode = force_generic_plan;
@@ -47,9 +46,9 @@ SET idle_in_transaction_session_timeout = '5s';
 SET client_min_messages = 'warning';
 SET bytea_output = 'hex'";
 
-/// What a server must be like, asked of each session when it is opened. The session keeps a lock of its own for as
-/// long as it lives: when the lock is free, everything the session did has come to its end.
-const INTRODUCTION: &str = "
+/// Reads the properties of the server that every new session checks, and takes an advisory lock with a random key for
+/// the life of the session: when the lock is free, everything the session did has ended.
+const SERVER_PROPERTIES: &str = "
 SELECT current_setting('server_version_num')::integer, current_setting('server_encoding'), pg_is_in_recovery(),
        current_setting('fsync'), current_setting('full_page_writes'), current_setting('synchronous_commit'),
        key, pg_try_advisory_lock(key),
@@ -61,29 +60,29 @@ type Executed<'a> = Pin<Box<dyn Future<Output = std::result::Result<u64, tokio_p
 
 pub(super) struct Session {
     client: Client,
-    /// Prepared here; by the address of their text, which is a constant.
+    /// The prepared statements, by the address of their text, which is a constant.
     statements: Mutex<HashMap<usize, Statement>>,
-    pub standing: Standing,
-    /// Drives the socket; ended with the session.
+    pub standing: SessionId,
+    /// The task that does the I/O of the connection; aborted with the session.
     driver: AbortHandle,
 }
 
-/// By what a session is known to others.
+/// How other sessions identify this one.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Standing {
-    /// A lock that is held until the session is over.
+pub(super) struct SessionId {
+    /// Key of the advisory lock that is held until the session ends.
     pub key: i64,
-    /// Which of the server's histories it belongs to: another one after a standby took over.
+    /// The server's WAL timeline; it changes when a standby takes over.
     pub timeline: String,
 }
 
-/// What became of a transaction that was sent in one go.
+/// The outcome of a pipelined transaction.
 #[derive(Debug)]
 pub(super) enum Ended {
     Committed,
-    /// Nothing was written, for certain.
+    /// Nothing was written.
     NotWritten(Failure),
-    /// The answer is missing.
+    /// There was no answer: the outcome is unknown.
     Open(String),
 }
 
@@ -94,18 +93,18 @@ impl Drop for Session {
 }
 
 impl Session {
-    /// Connects and makes sure that the server is one we can rely on.
+    /// Connects and checks that the server is durable and accepts writes.
     pub(super) async fn open(target: &Target) -> Result<Session> {
         Session::open_with(target, None).await
     }
 
-    /// The same, with somebody who hears what others say.
-    pub(super) async fn open_with(target: &Target, ear: Option<Arc<dyn Ear>>) -> Result<Session> {
-        let (client, driver) = target.connect(ear).await?;
+    /// Like [`open`](Self::open), with a listener for notifications.
+    pub(super) async fn open_with(target: &Target, listener: Option<Arc<dyn NotificationListener>>) -> Result<Session> {
+        let (client, driver) = target.connect(listener).await?;
         let refused = |e: tokio_postgres::Error| errors::on_connect(&e);
         client.batch_execute(SETTINGS).await.map_err(refused)?;
-        let row = client.query_one(INTRODUCTION, &[]).await.map_err(refused)?;
-        let standing = judge(&row)?;
+        let row = client.query_one(SERVER_PROPERTIES, &[]).await.map_err(refused)?;
+        let standing = check_server(&row)?;
         Ok(Session { client, statements: Mutex::default(), standing, driver })
     }
 
@@ -113,14 +112,14 @@ impl Session {
         self.client.is_closed()
     }
 
-    /// Prepares statements that are not, all of them in one go.
+    /// Prepares those statements that are not prepared yet, in one round trip.
     pub(super) async fn prepare(&self, texts: &[&'static str]) -> Attempted<Vec<Statement>> {
         let missing: Vec<&'static str> = texts.iter().copied().filter(|text| self.prepared(text).is_none()).collect();
         let mut waiting: Vec<_> = missing.iter().map(|text| Box::pin(self.client.prepare(text))).collect();
         let mut ready: Vec<Option<_>> = waiting.iter().map(|_| None).collect();
-        all(&mut waiting, &mut ready).await;
+        join_all(&mut waiting, &mut ready).await;
         for (text, statement) in missing.iter().zip(ready.into_iter().flatten()) {
-            let statement = statement.map_err(|e| explained(text, e))?;
+            let statement = statement.map_err(|e| prepare_failure(text, e))?;
             self.statements.lock().unwrap_or_else(PoisonError::into_inner).insert(text.as_ptr() as usize, statement);
         }
         let lost = || Failure::Lost("a statement is not prepared".into());
@@ -141,19 +140,19 @@ impl Session {
         Ok(self.query(text, params).await?.into_iter().next())
     }
 
-    /// How many rows changed.
+    /// Returns how many rows changed.
     pub(super) async fn execute(&self, text: &'static str, params: &[&(dyn ToSql + Sync)]) -> Attempted<u64> {
         let statement = self.prepare(&[text]).await?;
         Ok(self.client.execute(&statement[0], params).await?)
     }
 
-    /// One or more statements without parameters.
+    /// Executes one or more statements without parameters.
     pub(super) async fn batch(&self, text: &str) -> Attempted<()> {
         Ok(self.client.batch_execute(text).await?)
     }
 
-    /// Every row of every statement, all of which see the same moment.
-    pub(super) async fn view(&self, reads: Vec<(&'static str, Params<'_>)>) -> Attempted<Vec<Vec<Row>>> {
+    /// The rows of several statements that all see the same snapshot.
+    pub(super) async fn query_snapshot(&self, reads: Vec<(&'static str, Params<'_>)>) -> Attempted<Vec<Vec<Row>>> {
         let statements = self.prepare(&reads.iter().map(|(text, _)| *text).collect::<Vec<_>>()).await?;
         let client = &self.client;
         let begin = async move {
@@ -171,7 +170,7 @@ impl Session {
         }
         waiting.push(Box::pin(end));
         let mut ready: Vec<Option<_>> = waiting.iter().map(|_| None).collect();
-        all(&mut waiting, &mut ready).await;
+        join_all(&mut waiting, &mut ready).await;
         let answers: std::result::Result<Vec<Vec<Row>>, _> = ready.into_iter().flatten().collect();
         let mut answers = answers?;
         answers.remove(0);
@@ -181,8 +180,9 @@ impl Session {
 
     /// Sends a whole transaction at once and waits for its end.
     ///
-    /// `COMMIT` goes out before any answer is there. That is safe, because a statement that fails turns it into
-    /// a rollback; but one that could not even be sent would not, so then `ROLLBACK` goes out in its place.
+    /// `COMMIT` is sent before the answers of the statements arrive. That is safe, because a statement that fails turns
+    /// `COMMIT` into a rollback. A statement that could not even be sent would not, so in that case `ROLLBACK` is sent
+    /// instead.
     pub(super) async fn transaction(&self, statements: &[(Statement, Params<'_>)]) -> Ended {
         match tokio::time::timeout(ANSWER_MAX, self.pipeline(statements)).await {
             Ok(ended) => ended,
@@ -213,14 +213,14 @@ impl Session {
         })
         .await;
         crash::point(Point::BeforeCommit);
-        let is_whole = !ready.iter().any(|answer| matches!(answer, Some(Err(_))));
-        waiting.push(simple(if is_whole { "COMMIT" } else { "ROLLBACK" }));
+        let is_sent = !ready.iter().any(|answer| matches!(answer, Some(Err(_))));
+        waiting.push(simple(if is_sent { "COMMIT" } else { "ROLLBACK" }));
         ready.push(None);
-        all(&mut waiting, &mut ready).await;
+        join_all(&mut waiting, &mut ready).await;
         let end = ready.pop().flatten();
         let refused = ready.into_iter().flatten().find_map(std::result::Result::err);
         match (refused, end) {
-            (Some(error), _) if !is_whole => Ended::NotWritten(error.into()),
+            (Some(error), _) if !is_sent => Ended::NotWritten(error.into()),
             (Some(error), _) if errors::leaves_open(&error) => Ended::Open(error.to_string()),
             (Some(error), _) => Ended::NotWritten(error.into()),
             (None, Some(Err(error))) if errors::leaves_open(&error) => Ended::Open(error.to_string()),
@@ -231,8 +231,8 @@ impl Session {
     }
 }
 
-/// Waits for all of them. They are polled in their order, which is the order in which they are sent.
-async fn all<F: Future + Unpin>(waiting: &mut [F], ready: &mut [Option<F::Output>]) {
+/// Waits for all futures. They are polled in their order, which is the order in which their statements are sent.
+async fn join_all<F: Future + Unpin>(waiting: &mut [F], ready: &mut [Option<F::Output>]) {
     std::future::poll_fn(|context| {
         let mut is_done = true;
         for (future, answer) in waiting.iter_mut().zip(ready.iter_mut()) {
@@ -248,8 +248,8 @@ async fn all<F: Future + Unpin>(waiting: &mut [F], ready: &mut [Option<F::Output
     .await;
 }
 
-/// A statement that does not even parse is a mistake of ours, and says which one it is.
-fn explained(text: &str, error: tokio_postgres::Error) -> Failure {
+/// The error of a statement that cannot be prepared. If the statement is invalid, the error quotes it.
+fn prepare_failure(text: &str, error: tokio_postgres::Error) -> Failure {
     match error.as_db_error() {
         Some(db) if db.code().code().starts_with("42") => {
             Failure::Other(Error::Refused(format!("{}: {}", db.message(), text.lines().last().unwrap_or_default())))
@@ -258,35 +258,35 @@ fn explained(text: &str, error: tokio_postgres::Error) -> Failure {
     }
 }
 
-/// Is the server one that keeps what it is given? How it knows the session, if so.
-fn judge(row: &Row) -> Result<Standing> {
+/// Checks that the server is supported, durable and accepts writes.
+fn check_server(row: &Row) -> Result<SessionId> {
     let read = || -> std::result::Result<_, tokio_postgres::Error> {
         let text = |column| row.try_get::<_, String>(column);
-        let standing = Standing { key: row.try_get(6)?, timeline: text(8)? };
+        let standing = SessionId { key: row.try_get(6)?, timeline: text(8)? };
         Ok((row.try_get::<_, i32>(0)?, text(1)?, row.try_get::<_, bool>(2)?, text(3)?, text(4)?, text(5)?, standing))
     };
     let (version, encoding, is_standby, fsync, full_pages, synchronous, standing) =
         read().map_err(|e| Error::Unavailable(e.to_string()))?;
     if version < VERSION_MIN {
-        return Err(Error::Refused(format!("Postgres {} is too old; 15 is the oldest that will do", version / 10_000)));
+        return Err(Error::Refused(format!("Postgres {} is too old; use 15 or later", version / 10_000)));
     }
     if encoding != "UTF8" {
         return Err(Error::Refused(format!("the database has the encoding {encoding}; it must be UTF8")));
     }
     if is_standby {
-        return Err(Error::Unavailable("the server is a standby, which takes no writes".into()));
+        return Err(Error::Unavailable("the server is a standby, which accepts no writes".into()));
     }
     for (name, value) in [("fsync", &fsync), ("full_page_writes", &full_pages)] {
         if value == "off" {
             return Err(Error::Refused(format!(
-                "the server has `{name} = off`, with which a crash loses or ruins what it said it kept"
+                "the server has `{name} = off`, so a crash can lose or corrupt acknowledged writes; set `{name} = on`"
             )));
         }
     }
     if synchronous == "off" {
         static ONCE: std::sync::Once = std::sync::Once::new();
         ONCE.call_once(|| {
-            tracing::warn!("the server has `synchronous_commit = off`: a crash of it loses what was acknowledged last");
+            tracing::warn!("the server has `synchronous_commit = off`: a crash loses the last acknowledged writes");
         });
     }
     Ok(standing)

@@ -1,18 +1,18 @@
-//! Where the database is and how to talk to it: `postgres://user:password@host:port/database?sslmode=…`.
+//! Connection URLs: `postgres://user:password@host:port/database?sslmode=…`.
 //!
-//! What libpq understands is read by the driver, apart from the settings of TLS, which are ours because the
-//! certificates are checked by us:
+//! tokio-postgres parses the parameters of libpq, except for those of TLS, which are parsed here because this crate
+//! verifies the certificates:
 //!
-//! | `sslmode` | encrypted | the server proves to be |
+//! | `sslmode` | encrypted | certificate of the server |
 //! |---|---|---|
 //! | `disable` | no | – |
-//! | `prefer` (what is meant when nothing is said) | if the server can | anybody |
-//! | `require` | yes | anybody; with `sslrootcert`, as `verify-ca` |
-//! | `verify-ca` | yes | one our authority signed for |
-//! | `verify-full` | yes | the one of that name |
+//! | `prefer` (default) | if the server supports it | not verified |
+//! | `require` | yes | not verified; with `sslrootcert`, as `verify-ca` |
+//! | `verify-ca` | yes | signed by a trusted authority |
+//! | `verify-full` | yes | also issued for the name of the host |
 //!
-//! `sslrootcert` names a file of authorities in PEM; without it, the well-known ones are trusted. A Unix socket
-//! is a percent-encoded directory as host, or `?host=/run/postgresql`.
+//! `sslrootcert` names a PEM file of trusted authorities; without it, the public ones are trusted. A Unix socket is a
+//! percent-encoded directory as host, or `?host=/run/postgresql`.
 
 use super::errors;
 use super::tls::{Check, Encryption};
@@ -30,11 +30,11 @@ pub(super) struct Target {
     encryption: Option<Encryption>,
 }
 
-/// Whoever wants to know what a session hears without having asked.
-pub(super) trait Ear: Send + Sync {
-    fn hear(&self, said: &str);
-    /// The connection is over.
-    fn ended(&self);
+/// A listener for the notifications of a session.
+pub(super) trait NotificationListener: Send + Sync {
+    fn on_notification(&self, payload: &str);
+    /// Called when the connection has ended.
+    fn on_close(&self);
 }
 
 impl Target {
@@ -47,7 +47,7 @@ impl Target {
                 "sslmode" => mode = value.into_owned(),
                 "sslrootcert" => authority = Some(value.into_owned()),
                 "sslcert" | "sslkey" | "sslcrl" => {
-                    return Err(Error::Refused(format!("`{name}` in the address of the database is not supported")));
+                    return Err(Error::Refused(format!("`{name}` in the URL of the database is not supported")));
                 }
                 _ => drop(rest.append_pair(&name, &value)),
             }
@@ -56,7 +56,7 @@ impl Target {
         let plain = if rest.is_empty() { address.to_owned() } else { format!("{address}?{rest}") };
         let mut config: Config = plain.parse().map_err(|e: tokio_postgres::Error| {
             let why = std::error::Error::source(&e).map_or_else(|| e.to_string(), ToString::to_string);
-            Error::Refused(format!("the address of the database cannot be understood: {why}"))
+            Error::Refused(format!("the URL of the database is invalid: {why}"))
         })?;
         let check = match (&*mode, &authority) {
             ("disable", _) => None,
@@ -86,24 +86,30 @@ impl Target {
         Ok(Target { config, encryption })
     }
 
-    /// Connects, and lets a task drive the socket.
-    pub(super) async fn connect(&self, ear: Option<Arc<dyn Ear>>) -> Result<(Client, AbortHandle)> {
+    /// Connects, and spawns a task that does the I/O of the connection.
+    pub(super) async fn connect(
+        &self,
+        listener: Option<Arc<dyn NotificationListener>>,
+    ) -> Result<(Client, AbortHandle)> {
         let is_local = self.config.get_hosts().iter().all(|host| matches!(host, Host::Unix(_)));
         match self.encryption.as_ref().filter(|_| !is_local) {
             Some(encryption) => {
                 let opened = self.config.connect(encryption.clone()).await;
                 let (client, connection) = opened.map_err(|e| errors::on_connect(&e))?;
-                Ok((client, driven(connection, ear)))
+                Ok((client, spawn_connection(connection, listener)))
             }
             None => {
                 let (client, connection) = self.config.connect(NoTls).await.map_err(|e| errors::on_connect(&e))?;
-                Ok((client, driven(connection, ear)))
+                Ok((client, spawn_connection(connection, listener)))
             }
         }
     }
 }
 
-fn driven<S, T>(mut connection: Connection<S, T>, ear: Option<Arc<dyn Ear>>) -> AbortHandle
+fn spawn_connection<S, T>(
+    mut connection: Connection<S, T>,
+    listener: Option<Arc<dyn NotificationListener>>,
+) -> AbortHandle
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
@@ -111,7 +117,11 @@ where
     tokio::spawn(async move {
         loop {
             match std::future::poll_fn(|context| connection.poll_message(context)).await {
-                Some(Ok(AsyncMessage::Notification(said))) => drop(ear.as_ref().map(|ear| ear.hear(said.payload()))),
+                Some(Ok(AsyncMessage::Notification(notification))) => {
+                    if let Some(listener) = &listener {
+                        listener.on_notification(notification.payload());
+                    }
+                }
                 Some(Ok(_)) => {}
                 Some(Err(error)) => {
                     tracing::debug!(%error, "a connection to the database ended");
@@ -120,10 +130,10 @@ where
                 None => break,
             }
         }
-        // Whoever waits for an answer hears that there is none before anybody looks whether it is over.
+        // Callers that wait for an answer must see the connection closed before the listener checks whether it is.
         drop(connection);
-        if let Some(ear) = ear {
-            ear.ended();
+        if let Some(listener) = listener {
+            listener.on_close();
         }
     })
     .abort_handle()
@@ -134,7 +144,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_address_is_understood_or_refused() {
+    fn a_url_is_parsed_or_refused() {
         for good in [
             "postgres://u:p@db.example:5433/onward",
             "postgresql://u@/onward?host=%2Frun%2Fpostgresql",
@@ -148,7 +158,7 @@ mod tests {
             ("postgres://u@h/d?sslmode=maybe", "`sslmode=maybe`"),
             ("postgres://u@h/d?sslkey=k", "`sslkey`"),
             ("postgres://u@h/d?colour=red", "colour"),
-            ("postgres://u@h:port/d", "understood"),
+            ("postgres://u@h:port/d", "invalid"),
             ("postgres://u@h/d?sslmode=verify-ca&sslrootcert=/nowhere/ca.pem", "/nowhere/ca.pem"),
         ] {
             let error = Target::parse(bad).err().expect(bad);

@@ -1,16 +1,16 @@
-//! Tasks nobody has claimed, their types, and the workers that claim them.
+//! Ready tasks of evicted runs, limit slots, task types and workers.
 //!
-//! The rows of `ready` are written and removed with the records of their runs; here they are only read, always in
-//! the order of the table.
+//! The rows of `ready` are written and removed with the records of their runs. This module only reads them, always in
+//! the order of the primary key.
 
 use super::catalog;
 use super::columns::{
-    Attempted, Id, Words, count, get, int, limit, number, number_or_none, org, org_of, run_id, sql, text, text_or_none,
-    time, time_or_none,
+    Attempted, EscapedText, Id, count, get, int, limit, number, number_or_none, org, org_of, run_id, sql, text,
+    text_or_none, time, time_or_none,
 };
 use super::session::Session;
 use crate::rows::{
-    Definition, LimitScope, LimitSlot, LimitSlotRow, QueueKey, QueuePosition, Rate, TypePause, TypeRow, WorkerRow,
+    LimitScope, LimitSlot, LimitSlotRow, QueueKey, QueuePosition, Rate, StoredDefinition, TypePause, TypeRow, WorkerRow,
 };
 use kernel::{OrgId, Span, Timestamp};
 use std::collections::BTreeMap;
@@ -23,8 +23,8 @@ pub(super) async fn key_queues(
     most: usize,
 ) -> Attempted<Vec<(QueueKey, u64)>> {
     let (from, name, key) = after.map_or((i32::MIN, "", ""), |queue| (org_of(queue.org), &*queue.name, &*queue.key));
-    let params: [&(dyn ToSql + Sync); 4] = [&from, &Words::of(name), &Words::of(key), &limit(most)];
-    let rows = session.query(sql!("ready_lanes"), &params).await?;
+    let params: [&(dyn ToSql + Sync); 4] = [&from, &EscapedText::of(name), &EscapedText::of(key), &limit(most)];
+    let rows = session.query(sql!("ready_queues"), &params).await?;
     let read =
         |row: &Row| Ok((QueueKey { org: org(row, 0)?, name: text(row, 1)?, key: text(row, 2)? }, count(row, 3)?));
     rows.iter().map(read).collect()
@@ -47,7 +47,8 @@ pub(super) async fn ready_keys(
     after: Option<&str>,
     most: usize,
 ) -> Attempted<Vec<String>> {
-    let params: [&(dyn ToSql + Sync); 4] = [&org_of(org), &Words::of(name), &Words::maybe(after), &limit(most)];
+    let params: [&(dyn ToSql + Sync); 4] =
+        [&org_of(org), &EscapedText::of(name), &EscapedText::maybe(after), &limit(most)];
     session.query(sql!("postgres/ready_keys"), &params).await?.iter().map(|row| text(row, 0)).collect()
 }
 
@@ -59,7 +60,7 @@ pub(super) async fn ready(
 ) -> Attempted<Vec<QueuePosition>> {
     let (priority, run, step) =
         after.map_or((-1, Id([0; 16]), -1), |at| (i64::from(at.priority), Id(at.run.0), i64::from(at.step)));
-    let (name, key) = (Words::of(&queue.name), Words::of(&queue.key));
+    let (name, key) = (EscapedText::of(&queue.name), EscapedText::of(&queue.key));
     let params: [&(dyn ToSql + Sync); 7] = [&org_of(queue.org), &name, &key, &priority, &run, &step, &limit(most)];
     let rows = session.query(sql!("ready"), &params).await?;
     rows.iter()
@@ -68,7 +69,7 @@ pub(super) async fn ready(
 }
 
 pub(super) async fn limit_slots(session: &Session, org: OrgId, name: &str) -> Attempted<Vec<LimitSlotRow>> {
-    let rows = session.query(sql!("seats"), &[&org_of(org), &Words::of(name)]).await?;
+    let rows = session.query(sql!("slots"), &[&org_of(org), &EscapedText::of(name)]).await?;
     let read = |row: &Row| {
         let of = LimitScope::stored(get(row, 2)?);
         let slot = LimitSlot {
@@ -85,10 +86,14 @@ pub(super) async fn limit_slots(session: &Session, org: OrgId, name: &str) -> At
 }
 
 pub(super) async fn delete_expired_limit_slots(session: &Session, until: Timestamp) -> Attempted<()> {
-    session.execute(sql!("seats_forget"), &[&until.0]).await.map(drop)
+    session.execute(sql!("slots_forget"), &[&until.0]).await.map(drop)
 }
 
-pub(super) async fn ensure_type(session: &Session, row: &TypeRow, definition: Option<&Definition>) -> Attempted<()> {
+pub(super) async fn ensure_type(
+    session: &Session,
+    row: &TypeRow,
+    definition: Option<&StoredDefinition>,
+) -> Attempted<()> {
     write_type(session, sql!("type_insert"), row).await?;
     match definition {
         Some(definition) => catalog::put_definition(session, row.org, definition).await,
@@ -104,13 +109,13 @@ async fn write_type(session: &Session, statement: &'static str, row: &TypeRow) -
     let (pause, rate) = (row.paused.as_ref(), row.rate.as_ref());
     let params: [&(dyn ToSql + Sync); 15] = [
         &org_of(row.org),
-        &Words::of(&row.name),
-        &Words::maybe(row.runtime.as_deref()),
-        &Words::maybe(row.description.as_deref()),
+        &EscapedText::of(&row.name),
+        &EscapedText::maybe(row.runtime.as_deref()),
+        &EscapedText::maybe(row.description.as_deref()),
         &row.enabled,
         &pause.map(|pause| pause.at.0),
-        &pause.map(|pause| Words::of(&pause.actor)),
-        &pause.map(|pause| Words::of(&pause.note)),
+        &pause.map(|pause| EscapedText::of(&pause.actor)),
+        &pause.map(|pause| EscapedText::of(&pause.note)),
         &row.limit.map(i64::from),
         &row.limit_per_key.map(i64::from),
         &rate.map(|rate| i64::from(rate.limit)),
@@ -123,7 +128,7 @@ async fn write_type(session: &Session, statement: &'static str, row: &TypeRow) -
 }
 
 pub(super) async fn task_type(session: &Session, org: OrgId, name: &str) -> Attempted<Option<TypeRow>> {
-    let found = session.first(sql!("type"), &[&org_of(org), &Words::of(name)]).await?;
+    let found = session.first(sql!("type"), &[&org_of(org), &EscapedText::of(name)]).await?;
     found.as_ref().map(type_row).transpose()
 }
 
@@ -135,17 +140,18 @@ pub(super) async fn types(
     most: usize,
 ) -> Attempted<Vec<TypeRow>> {
     let from = after.map_or(prefix, |after| after.max(prefix));
-    let params: [&(dyn ToSql + Sync); 4] = [&org_of(org), &Words::of(from), &Words::maybe(after), &limit(most)];
+    let params: [&(dyn ToSql + Sync); 4] =
+        [&org_of(org), &EscapedText::of(from), &EscapedText::maybe(after), &limit(most)];
     let rows = session.query(sql!("types"), &params).await?;
     let mut rows: Vec<TypeRow> = rows.iter().map(type_row).collect::<Attempted<_>>()?;
-    // Names that begin alike stand together.
+    // Names with the same prefix are adjacent in the order of the names.
     let end = rows.iter().position(|row| !row.name.starts_with(prefix)).unwrap_or(rows.len());
     rows.truncate(end);
     Ok(rows)
 }
 
 pub(super) async fn configured_types(session: &Session) -> Attempted<Vec<TypeRow>> {
-    session.query(sql!("types_ruled"), &[]).await?.iter().map(type_row).collect()
+    session.query(sql!("types_configured"), &[]).await?.iter().map(type_row).collect()
 }
 
 fn type_row(row: &Row) -> Attempted<TypeRow> {
@@ -173,7 +179,7 @@ fn type_row(row: &Row) -> Attempted<TypeRow> {
 }
 
 pub(super) async fn put_workers(session: &Session, workers: &[WorkerRow], since: Timestamp) -> Attempted<()> {
-    // One that is named twice is as it was named last.
+    // If a worker is in the list twice, the last row wins.
     let rows: BTreeMap<(OrgId, &str), &WorkerRow> = workers.iter().map(|row| ((row.org, &*row.id), row)).collect();
     let rows: Vec<&WorkerRow> = rows.into_values().collect();
     fn list<T>(rows: &[&WorkerRow], column: impl Fn(&WorkerRow) -> T) -> Vec<T> {
@@ -182,10 +188,10 @@ pub(super) async fn put_workers(session: &Session, workers: &[WorkerRow], since:
     if !rows.is_empty() {
         let params: [&(dyn ToSql + Sync); 8] = [
             &list(&rows, |row| org_of(row.org)),
-            &list(&rows, |row| Words::of(&row.id)),
-            &list(&rows, |row| Words::of(&row.types)),
-            &list(&rows, |row| Words::maybe(row.runtime.as_deref())),
-            &list(&rows, |row| Words::maybe(row.version.as_deref())),
+            &list(&rows, |row| EscapedText::of(&row.id)),
+            &list(&rows, |row| EscapedText::of(&row.types)),
+            &list(&rows, |row| EscapedText::maybe(row.runtime.as_deref())),
+            &list(&rows, |row| EscapedText::maybe(row.version.as_deref())),
             &list(&rows, |row| row.slots.map(i64::from)),
             &list(&rows, |row| row.first_seen.0),
             &list(&rows, |row| row.last_seen.0),

@@ -1,4 +1,4 @@
-//! TLS to the database: the driver's seam, filled with rustls.
+//! TLS to the database: rustls as the TLS implementation of tokio-postgres.
 
 use crate::{Error, Result};
 use rustls::client::WebPkiServerVerifier;
@@ -14,13 +14,13 @@ use std::task::{Context, Poll};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio_postgres::tls::{ChannelBinding, MakeTlsConnect, TlsConnect};
 
-/// What a server has to prove.
+/// How the certificate of the server is verified.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Check {
     Nothing,
-    /// That an authority we trust signed for it.
+    /// A trusted authority must have signed it.
     Authority,
-    /// … and for the name it was reached by.
+    /// It must also be issued for the name of the host.
     Name,
 }
 
@@ -28,7 +28,7 @@ pub(super) enum Check {
 pub(super) struct Encryption(Arc<ClientConfig>);
 
 impl Encryption {
-    /// Authorities come from a PEM file, or are the well-known ones.
+    /// The trusted authorities are those of the PEM file, or the public ones.
     pub(super) fn new(check: Check, authorities: Option<&str>) -> Result<Encryption> {
         let provider = Arc::new(ring::default_provider());
         let broken = |e: &dyn std::fmt::Display| Error::Refused(format!("TLS cannot be set up: {e}"));
@@ -60,7 +60,7 @@ fn roots(file: Option<&str>) -> Result<RootCertStore> {
         store.add(certificate).map_err(|e| unreadable(&e))?;
     }
     if store.is_empty() {
-        return Err(unreadable(&"there is none"));
+        return Err(unreadable(&"the file has no certificate"));
     }
     Ok(store)
 }
@@ -83,7 +83,7 @@ impl ServerCertVerifier for Verifier {
     ) -> std::result::Result<ServerCertVerified, rustls::Error> {
         let Some(inner) = &self.inner else { return Ok(ServerCertVerified::assertion()) };
         match inner.verify_server_cert(end_entity, intermediates, name, ocsp, now) {
-            // The name is looked at last: everything else was found to be right.
+            // rustls checks the name last, so everything else is valid.
             Err(rustls::Error::InvalidCertificate(
                 CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
             )) if self.check == Check::Authority => Ok(ServerCertVerified::assertion()),

@@ -1,10 +1,10 @@
 //! Triggers and their log. Changes are made under the lock of the [`catalog`](super::catalog).
 //!
-//! What is checked before a change is in [`catalog_rules`](crate::catalog_rules).
+//! The checks before a change are in [`catalog_rules`](crate::catalog_rules).
 
 use super::batch_columns::delivery_params;
 use super::columns::{
-    Attempted, Id, Words, count, get, id, int, limit, named, number, org, org_of, sql, text, text_or_none, time,
+    Attempted, EscapedText, Id, count, get, id, int, limit, named, number, org, org_of, sql, text, text_or_none, time,
     time_or_none,
 };
 use super::session::Session;
@@ -15,16 +15,16 @@ use kernel::{OrgId, RunId, Timestamp, TriggerId, WorkflowId};
 use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 
-/// True if there was one. Its row goes first, so that nobody adds to its log any more.
+/// True if the trigger existed. Its row is deleted first, so that no other transaction adds to its log.
 pub(super) async fn delete(session: &Session, org: OrgId, id: TriggerId) -> Attempted<bool> {
     let key: [&(dyn ToSql + Sync); 2] = [&org_of(org), &Id(id.0)];
-    let was_there = session.execute(sql!("trigger_delete"), &key).await? > 0;
+    let existed = session.execute(sql!("trigger_delete"), &key).await? > 0;
     session.execute(sql!("trigger_requests_delete"), &key).await?;
     session.execute(sql!("trigger_deliveries_delete"), &key).await?;
-    Ok(was_there)
+    Ok(existed)
 }
 
-/// Removes every trigger of a workflow that is going away.
+/// Deletes every trigger of a workflow that is being deleted.
 pub(super) async fn delete_of_workflow(session: &Session, org: OrgId, workflow: WorkflowId) -> Attempted<()> {
     for row in session.query(sql!("trigger_ids_of_workflow"), &[&org_of(org), &Id(workflow.0)]).await? {
         delete(session, org, TriggerId(id(&row, 0)?)).await?;
@@ -32,7 +32,7 @@ pub(super) async fn delete_of_workflow(session: &Session, org: OrgId, workflow: 
     Ok(())
 }
 
-/// False if nothing was written: the trigger is gone, or not the one whose moments were counted.
+/// False if nothing was written: the trigger was deleted, or changed after its fire times were computed.
 pub(super) async fn log(session: &Session, log: &TriggerLog) -> Attempted<bool> {
     let (org, trigger) = (org_of(log.org), Id(log.trigger.0));
     let locked = session.query(sql!("postgres/triggers_lock"), &[&vec![org], &vec![trigger]]).await?;
@@ -58,13 +58,13 @@ pub(super) async fn insert(session: &Session, row: &TriggerRow) -> Attempted<()>
     let params: [&(dyn ToSql + Sync); 17] = [
         &org_of(row.org),
         &Id(row.id.0),
-        &Words::of(&row.name),
+        &EscapedText::of(&row.name),
         &row.kind.as_str(),
         &Id(row.workflow.0),
         &row.enabled,
-        &Words::maybe(row.note.as_deref()),
-        &Words::of(&row.config),
-        &Words::maybe(row.path.as_deref()),
+        &EscapedText::maybe(row.note.as_deref()),
+        &EscapedText::of(&row.config),
+        &EscapedText::maybe(row.path.as_deref()),
         &row.is_owned,
         &i64::from(row.revision),
         &row.cursor.map(|at| at.0),
@@ -80,12 +80,12 @@ pub(super) async fn insert(session: &Session, row: &TriggerRow) -> Attempted<()>
 pub(super) async fn update(session: &Session, row: &TriggerRow, restarts: bool) -> Attempted<bool> {
     let params: [&(dyn ToSql + Sync); 13] = [
         &i64::from(row.revision),
-        &Words::of(&row.name),
+        &EscapedText::of(&row.name),
         &Id(row.workflow.0),
         &row.enabled,
-        &Words::maybe(row.note.as_deref()),
-        &Words::of(&row.config),
-        &Words::maybe(row.path.as_deref()),
+        &EscapedText::maybe(row.note.as_deref()),
+        &EscapedText::of(&row.config),
+        &EscapedText::maybe(row.path.as_deref()),
         &row.updated_at.0,
         &restarts,
         &row.cursor.map(|at| at.0),
@@ -101,7 +101,7 @@ pub(super) async fn trigger(session: &Session, org: OrgId, id: TriggerId) -> Att
 }
 
 pub(super) async fn by_path(session: &Session, path: &str) -> Attempted<Option<TriggerRow>> {
-    session.first(sql!("trigger_by_path"), &[&Words::of(path)]).await?.as_ref().map(trigger_row).transpose()
+    session.first(sql!("trigger_by_path"), &[&EscapedText::of(path)]).await?.as_ref().map(trigger_row).transpose()
 }
 
 pub(super) async fn owned_by(session: &Session, org: OrgId, workflow: WorkflowId) -> Attempted<Option<TriggerRow>> {
@@ -140,7 +140,7 @@ pub(super) async fn delivery(
     (org, trigger): (OrgId, TriggerId),
     id: &str,
 ) -> Attempted<Option<DeliveryRow>> {
-    let found = session.first(sql!("delivery"), &[&org_of(org), &Id(trigger.0), &Words::of(id)]).await?;
+    let found = session.first(sql!("delivery"), &[&org_of(org), &Id(trigger.0), &EscapedText::of(id)]).await?;
     found.as_ref().map(delivery_row).transpose()
 }
 

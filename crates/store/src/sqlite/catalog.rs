@@ -1,13 +1,13 @@
-//! Workflows, their definitions, and the installation's settings: the rows that are not about runs.
+//! Workflows, their definitions, and the installation's settings.
 //!
-//! Writes run inside a transaction of the one writer, so a check and the insert that follows it cannot
-//! be separated; the unique indexes are there for people with other tools.
+//! Writes run inside a transaction of the single writer, so no other write can come between a check and the insert that
+//! follows it. The unique indexes protect against writes by other tools.
 
 use super::columns::{AFTER_EVERY_ID, limit, sql, version_row, workflow_row};
 use super::errors::{Attempted, Failure, on_read};
 use super::triggers;
 use crate::catalog_rules::{CatalogRows, Unique};
-use crate::rows::{Definition, IdempotencyKey, VersionKey, VersionRow, WorkflowFilter, WorkflowKey, WorkflowRow};
+use crate::rows::{IdempotencyKey, StoredDefinition, VersionKey, VersionRow, WorkflowFilter, WorkflowKey, WorkflowRow};
 use crate::triggers::TriggerRow;
 use crate::{Error, Result};
 use kernel::{OrgId, Timestamp, TriggerId, WorkflowId};
@@ -17,11 +17,11 @@ use std::future::{Future, ready};
 
 pub(super) const EPOCH: &str = "epoch";
 
-/// The rows of workflows and triggers, inside a transaction of the writer. SQLite answers at once.
+/// The rows of workflows and triggers, inside a transaction of the writer. The futures are always ready.
 pub(super) struct Rows<'c>(pub &'c Connection);
 
 impl Rows<'_> {
-    /// How many rows changed.
+    /// Returns how many rows changed.
     fn execute(&self, statement: &'static str, params: impl Params) -> Attempted<usize> {
         Ok(self.0.prepare_cached(statement)?.execute(params)?)
     }
@@ -108,7 +108,7 @@ impl CatalogRows for Rows<'_> {
     fn insert_version(
         &self,
         row: &WorkflowRow,
-        Definition { hash, source, plan }: &Definition,
+        StoredDefinition { hash, source, plan }: &StoredDefinition,
         from: &str,
         at: Timestamp,
     ) -> impl Future<Output = Attempted<()>> + Send {
@@ -181,7 +181,7 @@ pub(super) fn version(
     found.map_err(on_read)
 }
 
-/// What an idempotency key made, and for which request.
+/// The id of what was created with an idempotency key, and the fingerprint of that request.
 pub(super) fn holder(
     connection: &Connection,
     org: OrgId,
@@ -203,7 +203,7 @@ pub(super) fn workflow(connection: &Connection, org: OrgId, by: &WorkflowKey) ->
             Ok(None) => find(sql!("workflow_by_slug"), params![org.0, name]),
             other => other,
         },
-        WorkflowKey::Ever(id) => find(sql!("workflow_ever"), params![org.0, id.0]),
+        WorkflowKey::Ever(id) => find(sql!("workflow_or_deleted"), params![org.0, id.0]),
     };
     found.map_err(on_read)
 }
@@ -216,11 +216,11 @@ pub(super) fn workflows(connection: &Connection, org: OrgId, filter: &WorkflowFi
     rows.collect::<rusqlite::Result<_>>().map_err(on_read)
 }
 
-pub(super) fn definition(connection: &Connection, org: OrgId, hash: &[u8; 32]) -> Result<Option<Definition>> {
+pub(super) fn definition(connection: &Connection, org: OrgId, hash: &[u8; 32]) -> Result<Option<StoredDefinition>> {
     let read = |row: &rusqlite::Row<'_>| Ok((row.get::<_, Vec<u8>>(0)?, row.get::<_, Vec<u8>>(1)?));
     let mut statement = connection.prepare_cached(sql!("definition")).map_err(on_read)?;
     let found = statement.query_row(params![org.0, hash], read).optional().map_err(on_read)?;
-    Ok(found.map(|(source, plan)| Definition { hash: *hash, source: source.into(), plan: plan.into() }))
+    Ok(found.map(|(source, plan)| StoredDefinition { hash: *hash, source: source.into(), plan: plan.into() }))
 }
 
 pub(super) fn setting(connection: &Connection, name: &str) -> Result<Option<String>> {
@@ -236,7 +236,7 @@ pub(super) fn next_epoch(connection: &Connection) -> Attempted<u64> {
     let last: Option<String> = value(connection, sql!("setting"), [EPOCH])?;
     let last: u64 = match last {
         None => 0,
-        // Starting again from 1 would hand out numbers that are in use.
+        // Starting again from 1 would return epochs that are in use.
         Some(text) => text.parse().map_err(|_| Failure::Other(Error::Corrupt(format!("the epoch is `{text}`"))))?,
     };
     set_setting(connection, EPOCH, &(last + 1).to_string())?;

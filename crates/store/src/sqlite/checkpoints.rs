@@ -1,12 +1,12 @@
-//! Moving the write-ahead log into the database, off the hot path.
+//! Checkpoints: copying the write-ahead log into the database file, off the commit path.
 //!
-//! A helper thread with a connection of its own copies pages (PASSIVE: it blocks nobody) whenever the
-//! log has grown by a few megabytes. Under constant load it never quite catches up, so the log never
-//! starts over by itself; when it gets large the writer copies the short rest and starts it over between
-//! two batches. SQLite's own checkpoints, which would run inside somebody's commit, are off.
+//! A thread with its own connection copies pages (PASSIVE: it blocks no other connection) whenever the log has grown by
+//! a few megabytes. Under constant load it never quite catches up, so the log never restarts by itself. When the log is
+//! large, the writer copies the short rest and restarts it between two batches. SQLite's automatic checkpoints, which
+//! would run inside a commit, are off.
 //!
-//! Nothing here can lose data: until a page is copied it stays in the log, and a failed checkpoint is
-//! tried again by the next one.
+//! A checkpoint cannot lose data: a page stays in the log until it is copied, and the next checkpoint repeats a failed
+//! one.
 
 use super::open::{self, PAGE_BYTES};
 use super::{Options, Tally};
@@ -19,70 +19,70 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::JoinHandle;
 
-/// A page in the log has a header of its own.
+/// A page in the log has a header of 24 bytes.
 const FRAME_BYTES: u64 = PAGE_BYTES + 24;
 
-enum Ask {
+enum CheckpointRequest {
     Copy,
     Stop,
 }
 
-/// The helper thread. Ends with this value, before the writer closes its connection.
-pub(super) struct Helper {
-    ask: SyncSender<Ask>,
+/// The checkpoint thread. Dropping this value ends the thread, before the writer closes its connection.
+pub(super) struct CheckpointThread {
+    ask: SyncSender<CheckpointRequest>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Helper {
-    pub(super) fn start(path: &Path) -> Result<Helper> {
+impl CheckpointThread {
+    pub(super) fn start(path: &Path) -> Result<CheckpointThread> {
         let connection = open::checkpointer(path)?;
         let (ask, asked) = sync_channel(1);
         let thread = std::thread::Builder::new()
             .name("checkpoint".into())
             .spawn(move || copy_when_asked(&connection, &asked))
             .map_err(|e| Error::Unavailable(format!("cannot start a thread: {e}")))?;
-        Ok(Helper { ask, thread: Some(thread) })
+        Ok(CheckpointThread { ask, thread: Some(thread) })
     }
 }
 
-impl Drop for Helper {
+impl Drop for CheckpointThread {
     fn drop(&mut self) {
-        // Fails when the thread is gone already.
-        let _ = self.ask.send(Ask::Stop);
+        // Fails when the thread has ended already.
+        let _ = self.ask.send(CheckpointRequest::Stop);
         if let Some(thread) = self.thread.take() {
-            // A panic in there was reported when it happened, and cost nothing but a checkpoint.
+            // A panic of the thread was printed when it happened, and cost no more than a checkpoint.
             let _ = thread.join();
         }
     }
 }
 
-fn copy_when_asked(connection: &Connection, asked: &Receiver<Ask>) {
-    while let Ok(Ask::Copy) = asked.recv() {
+fn copy_when_asked(connection: &Connection, asked: &Receiver<CheckpointRequest>) {
+    while let Ok(CheckpointRequest::Copy) = asked.recv() {
         crash::point(Point::BeforeCopy);
         copy(connection);
         crash::point(Point::AfterCopy);
     }
 }
 
-/// Copies what is in the log to the file now, as far as readers allow, instead of when the log is long.
+/// Copies the log into the file now, as far as readers allow, without waiting for the log to grow.
 pub(super) fn copy(connection: &Connection) {
     checkpoint(connection, "PRAGMA wal_checkpoint(PASSIVE)");
 }
 
-/// Whether everything was copied.
+/// Returns whether everything was copied.
 fn checkpoint(connection: &Connection, pragma: &str) -> bool {
     connection.query_row(pragma, [], |row| row.get::<_, i64>(0)).is_ok_and(|busy| busy == 0)
 }
 
-/// The writer's side: how long the log is, and what to do about it.
+/// The length of the log as the writer tracks it, and when the writer starts a checkpoint.
 pub(super) struct Log {
-    /// Pages in the log after the last commit, kept by the hook.
+    /// Pages in the log after the last commit, updated by the WAL hook.
     pages: Arc<AtomicU64>,
-    /// At how many pages the helper was last asked.
+    /// Pages in the log when the checkpoint thread was last asked to copy.
     asked_at: u64,
-    /// At how many bytes the writer starts it over; moved back when readers did not let it.
+    /// At how many bytes the writer restarts the log; raised when readers prevented the last restart.
     restart_at: u64,
-    ask: SyncSender<Ask>,
+    ask: SyncSender<CheckpointRequest>,
     passive_bytes: u64,
     restart_bytes: u64,
 }
@@ -90,7 +90,7 @@ pub(super) struct Log {
 impl Log {
     pub(super) fn watch(
         connection: &mut Connection,
-        helper: &Helper,
+        helper: &CheckpointThread,
         tally: Arc<Tally>,
         options: &Options,
     ) -> rusqlite::Result<Log> {
@@ -99,7 +99,7 @@ impl Log {
         connection.wal_hook(Some(move |_: &mut rusqlite::hooks::Wal, now: i32| {
             let now = now.unsigned_abs().into();
             let before = seen.swap(now, Relaxed);
-            // Fewer than before: the log started over.
+            // Fewer than before: the log was restarted.
             let grown = if now >= before { now - before } else { now };
             tally.wal_bytes.fetch_add(grown * FRAME_BYTES, Relaxed);
             Ok(())
@@ -114,8 +114,8 @@ impl Log {
         })
     }
 
-    /// Called between two transactions.
-    pub(super) fn tend(&mut self, connection: &Connection) {
+    /// Starts a checkpoint if the log is long enough. Called between two transactions.
+    pub(super) fn checkpoint_if_long(&mut self, connection: &Connection) {
         let pages = self.pages.load(Relaxed);
         if pages < self.asked_at {
             self.asked_at = 0;
@@ -127,13 +127,13 @@ impl Log {
                 self.pages.store(0, Relaxed);
                 (self.asked_at, self.restart_at) = (0, self.restart_bytes);
             } else {
-                // A reader holds on to the log. Trying before every batch would make them all wait.
+                // A reader still uses the log. Retrying before every batch would delay every batch.
                 self.restart_at = pages * FRAME_BYTES + self.restart_bytes / 4;
             }
         } else if (pages - self.asked_at) * FRAME_BYTES >= self.passive_bytes {
             self.asked_at = pages;
-            // When it is still busy with the last request, that one sees these pages too, or the next.
-            let _ = self.ask.try_send(Ask::Copy);
+            // A full channel means that the last request is still pending: it, or the next one, copies these pages too.
+            let _ = self.ask.try_send(CheckpointRequest::Copy);
         }
     }
 }

@@ -1,7 +1,7 @@
-//! Between columns and rows: one place for every type that is stored, so that what is written reads
-//! back the same.
+//! Conversion between columns and Rust values: one place for every stored type, so that a value reads back as it was
+//! written.
 //!
-//! A column that does not hold what it should is an error of the read, never a panic.
+//! A column with an unexpected value makes the read fail; it never panics.
 
 use crate::rows::{ConcurrencyGroupRow, RunRow, VersionRow, WorkflowRow};
 use kernel::event::OnConflict;
@@ -18,15 +18,15 @@ macro_rules! sql {
 }
 pub(super) use sql;
 
-/// Larger than every id: where a list without a cursor begins.
+/// Larger than every id: the cursor of a list that starts at the newest row.
 pub(super) const AFTER_EVERY_ID: [u8; 17] = [255; 17];
 
-/// SQLite's integers are signed. Counters never get near the end; a duration that does stops there.
+/// SQLite's integers are signed. Counters never get near the maximum; a longer duration is stored as the maximum.
 pub(super) fn int(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }
 
-/// The way back; nothing is stored below zero.
+/// The inverse of [`int`]; no stored value is negative.
 pub(super) fn int_back(number: i64) -> u64 {
     u64::try_from(number).unwrap_or(0)
 }
@@ -57,7 +57,7 @@ pub(super) fn time_or_none(row: &Row<'_>, column: usize) -> Result<Option<Timest
     Ok(row.get::<_, Option<i64>>(column)?.map(Timestamp))
 }
 
-/// A text that must be one of an enum's names.
+/// A text column that must be one of the names of an enum.
 pub(super) fn named<T>(row: &Row<'_>, column: usize, parse: fn(&str) -> Option<T>) -> Result<T> {
     let text: String = row.get(column)?;
     parse(&text).ok_or_else(|| {
@@ -66,7 +66,7 @@ pub(super) fn named<T>(row: &Row<'_>, column: usize, parse: fn(&str) -> Option<T
     })
 }
 
-/// The first seventeen columns of every statement that answers with runs.
+/// Reads the first seventeen columns of every statement that returns runs.
 pub(super) fn run_row(row: &Row<'_>) -> Result<RunRow> {
     Ok(RunRow {
         org: org(row, 0)?,
@@ -93,7 +93,7 @@ pub(super) fn version_row(row: &Row<'_>) -> Result<VersionRow> {
     Ok(VersionRow { number: row.get(0)?, hash: row.get(1)?, source: row.get(2)?, at: time(row, 3)? })
 }
 
-/// As it is stored: see `migrations/sqlite/0002_gates.sql`.
+/// The stored form of a concurrency group: see `migrations/sqlite/0002_gates.sql`.
 pub(super) fn group_bytes(concurrency_group: &ConcurrencyGroupRow) -> [u8; 21] {
     let mut bytes = [0; 21];
     bytes[..16].copy_from_slice(&concurrency_group.id);
@@ -107,7 +107,7 @@ pub(super) fn concurrency_group(row: &Row<'_>, column: usize) -> Result<Option<C
     let [id @ .., a, b, c, d, policy] = bytes;
     let policy = OnConflict::ALL.iter().find(|known| **known as u8 == policy);
     let on_conflict = *policy.ok_or_else(|| {
-        let what = "the gate is of a kind this release does not know";
+        let what = "the concurrency group has a conflict policy this release does not know";
         rusqlite::Error::FromSqlConversionFailure(column, Type::Blob, what.into())
     })?;
     Ok(Some(ConcurrencyGroupRow { id, limit: u32::from_be_bytes([a, b, c, d]), on_conflict }))

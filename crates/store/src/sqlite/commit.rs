@@ -1,52 +1,51 @@
-//! One try at writing a batch, inside a transaction that is already open.
+//! One attempt at writing a batch, inside a transaction that is already open.
 //!
-//! Each run's last record is checked before anything of it is written; what happens in the batch is
-//! remembered beside the published heads, so a run may stand in it twice. New runs and idempotency
-//! keys are checked by inserting them, which saves the read.
+//! A run's last record is checked before any row of the run is written. The heads that the batch changes are staged
+//! beside the published ones, so a batch may contain several records of one run. New runs and idempotency keys are
+//! checked by inserting them, which saves a read.
 //!
-//! The rule that keeps it right: nothing here is remembered for a run until all of its rows are in, and
-//! a run that is refused after its first row makes the whole try fail ([`Failure::Row`]) unless a
-//! savepoint guards it.
+//! Invariant: the head of a run is staged only after all rows of the run are written. A run that is refused after its
+//! first row makes the whole attempt fail ([`Failure::Row`]), unless a savepoint guards it.
 
 use super::columns::{count, group_bytes, int, sql};
 use super::errors::Failure;
 use super::run_heads::{Head, Key, RECOVERY_POS};
 use crate::crash::{self, Point};
 use crate::id_map::IdMap;
-use crate::rows::{IdempotencyKey, LimitSlotRow, ReadyRow, RunInsert, RunRow, RunWrite, Verdict};
-use crate::write_validation::{is_sound, undo_group};
+use crate::rows::{IdempotencyKey, LimitSlotRow, ReadyRow, RunInsert, RunRow, RunWrite, WriteVerdict};
+use crate::write_validation::{is_valid, undo_group};
 use kernel::{RunId, Timestamp};
 use rusqlite::{CachedStatement, Connection, OptionalExtension, params};
 
 pub(super) struct Attempt<'a> {
     connection: &'a Connection,
-    /// Used in this batch, with their texts. A handful at most.
+    /// The prepared statements of this batch with their texts. A handful at most.
     statements: Vec<(&'static str, CachedStatement<'a>)>,
     heads: &'a IdMap<Key, Head>,
-    /// Of the batch.
+    /// Engine time of the batch.
     at: Timestamp,
-    /// What this batch changes in `heads`; `None` for a run that is parked or ended by it.
+    /// What this batch changes in `heads`; `None` for a run that it evicts or ends.
     staged: &'a mut IdMap<Key, Option<Head>>,
     pub done: Done,
 }
 
-/// What a try has come to so far.
+/// What an attempt has written so far.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Done {
-    /// Of the newest record.
+    /// Position of the newest record.
     pub last_pos: i64,
     pub records: u64,
     pub bytes: u64,
-    /// Reads it could not avoid.
+    /// SQL reads of the attempt.
     pub reads: u64,
 }
 
 /// Where the writer found a run's last record.
 enum Found {
-    /// Among the heads in memory.
-    Unparked(Head),
-    /// In its row, which therefore has to follow every record.
-    Parked(Head),
+    /// Among the heads in memory: the run is active.
+    Active(Head),
+    /// In the `runs` row: the run is evicted or ended, and its row must be updated with every record.
+    Evicted(Head),
 }
 
 impl<'a> Attempt<'a> {
@@ -60,13 +59,13 @@ impl<'a> Attempt<'a> {
         Attempt { connection, statements: Vec::new(), heads, at, staged, done: Done { last_pos, ..Done::default() } }
     }
 
-    /// Like [`write`](Self::write), but a run whose rows are refused takes back only its own.
-    pub(super) fn write_guarded(&mut self, write: &RunWrite) -> Result<Verdict, Failure> {
+    /// Like [`write`](Self::write), but if a row of the run is refused, only the rows of this run are rolled back.
+    pub(super) fn write_guarded(&mut self, write: &RunWrite) -> Result<WriteVerdict, Failure> {
         self.execute("SAVEPOINT run", [])?;
         let verdict = match self.write(write) {
             Err(Failure::Row) => {
                 self.execute("ROLLBACK TO run", [])?;
-                Verdict::Conflict
+                WriteVerdict::Conflict
             }
             other => other?,
         };
@@ -74,24 +73,24 @@ impl<'a> Attempt<'a> {
         Ok(verdict)
     }
 
-    /// All writes of a unit, or none of them.
-    pub(super) fn write_group(&mut self, atomic_group: &[RunWrite]) -> Result<Vec<Verdict>, Failure> {
+    /// Writes all runs of an atomic group, or none of them.
+    pub(super) fn write_group(&mut self, atomic_group: &[RunWrite]) -> Result<Vec<WriteVerdict>, Failure> {
         let done = self.done;
         let keys = atomic_group.iter().map(|write| (write.org, write.run));
         let staged: Vec<(Key, Option<Option<Head>>)> = keys.map(|key| (key, self.staged.get(&key).copied())).collect();
-        self.execute("SAVEPOINT unit", [])?;
+        self.execute("SAVEPOINT atomic_group", [])?;
         let mut verdicts = Vec::with_capacity(atomic_group.len());
         for write in atomic_group {
             verdicts.push(match self.write(write) {
-                Err(Failure::Row) => Verdict::Conflict,
+                Err(Failure::Row) => WriteVerdict::Conflict,
                 other => other?,
             });
-            if verdicts.last() == Some(&Verdict::Conflict) {
+            if verdicts.last() == Some(&WriteVerdict::Conflict) {
                 break;
             }
         }
         if undo_group(atomic_group, &mut verdicts) {
-            self.execute("ROLLBACK TO unit", [])?;
+            self.execute("ROLLBACK TO atomic_group", [])?;
             self.done = Done { reads: self.done.reads, ..done };
             for (key, head) in staged {
                 match head {
@@ -100,24 +99,24 @@ impl<'a> Attempt<'a> {
                 };
             }
         }
-        self.execute("RELEASE unit", [])?;
+        self.execute("RELEASE atomic_group", [])?;
         Ok(verdicts)
     }
 
-    pub(super) fn write(&mut self, write: &RunWrite) -> Result<Verdict, Failure> {
-        if !is_sound(write) {
-            return Ok(Verdict::Conflict);
+    pub(super) fn write(&mut self, write: &RunWrite) -> Result<WriteVerdict, Failure> {
+        if !is_valid(write) {
+            return Ok(WriteVerdict::Conflict);
         }
         let key = (write.org, write.run);
         if self.is_full(write)? {
-            return Ok(Verdict::Full);
+            return Ok(WriteVerdict::Full);
         }
         let run_insert = write.run_insert.as_deref();
         let idempotency = run_insert.and_then(|run_insert| run_insert.idempotency.as_ref());
         if let Some(wanted) = idempotency
             && let Some((run, fingerprint)) = self.claim(key, wanted)?
         {
-            return Ok(Verdict::KeyTaken { run, fingerprint });
+            return Ok(WriteVerdict::KeyTaken { run, fingerprint });
         }
         if idempotency.is_some() {
             crash::point(Point::KeyClaimed);
@@ -125,49 +124,49 @@ impl<'a> Attempt<'a> {
         let found = if write.after == 0 { None } else { self.find(&key)? };
         let prev = match &found {
             None => Head::default(),
-            Some(Found::Unparked(head) | Found::Parked(head)) => *head,
+            Some(Found::Active(head) | Found::Evicted(head)) => *head,
         };
         let head = Head { seq: write.after + 1, pos: self.done.last_pos + 1 };
         let is_as_seen =
             prev.seq == write.after && (write.after > 0 || self.insert_run(&key, write.row.as_ref(), head)?);
         if !is_as_seen {
-            // The key's row is in already and has to go.
-            return if idempotency.is_some() { Err(Failure::Row) } else { Ok(Verdict::Conflict) };
+            // The row of the idempotency key is inserted already and has to be rolled back.
+            return if idempotency.is_some() { Err(Failure::Row) } else { Ok(WriteVerdict::Conflict) };
         }
         let record = &*write.record;
         self.execute(sql!("journal_insert"), params![head.pos, key.0.0, key.1.0, int(head.seq), prev.pos, record])?;
         crash::point(Point::RecordWritten);
-        let is_unparked = match (&write.row, &found) {
+        let is_active = match (&write.row, &found) {
             (Some(row), _) => {
                 if write.after > 0 {
                     self.update_run(row, head)?;
                 }
                 !row.evicted && !row.status.is_terminal()
             }
-            (None, Some(Found::Parked(_))) => {
+            (None, Some(Found::Evicted(_))) => {
                 self.execute(sql!("run_head_update"), params![head.pos, int(head.seq), key.0.0, key.1.0])?;
                 false
             }
             (None, _) => true,
         };
-        self.write_sides(write, head)?;
+        self.write_side_rows(write, head)?;
         if let Some(run_insert) = run_insert {
             self.write_run_insert(key, run_insert)?;
         }
-        self.staged.insert(key, is_unparked.then_some(head));
+        self.staged.insert(key, is_active.then_some(head));
         self.done.last_pos = head.pos;
         self.done.records += 1;
         self.done.bytes += record.len() as u64;
-        Ok(Verdict::Committed)
+        Ok(WriteVerdict::Committed)
     }
 
-    /// Rewrites the rows of unparked runs that lag behind, so that a start need not read what came
-    /// before this point.
+    /// Updates the rows of active runs that lag behind, so that recovery need not read the journal before this
+    /// position.
     pub(super) fn advance_recovery_pos(&mut self, from: i64) -> Result<(), Failure> {
         let mut update = self.connection.prepare_cached(sql!("run_head_update"))?;
         let published = self.heads.iter().filter(|(key, _)| !self.staged.contains_key(*key));
         let staged = self.staged.iter().filter_map(|(key, head)| head.as_ref().map(|head| (key, head)));
-        // A head at or before the last recovery position was written to its row by that one.
+        // Heads up to the last recovery position were written to their rows when that position was set.
         for ((org, run), head) in published.chain(staged).filter(|(_, head)| head.pos > from) {
             update.execute(params![head.pos, int(head.seq), org.0, run.0])?;
         }
@@ -182,20 +181,21 @@ impl<'a> Attempt<'a> {
             None => self.heads.get(key).copied(),
         };
         if let Some(head) = in_memory {
-            return Ok(Some(Found::Unparked(head)));
+            return Ok(Some(Found::Active(head)));
         }
         self.done.reads += 1;
         let statement = self.prepared(sql!("run_head"))?;
         let read = |row: &rusqlite::Row<'_>| Ok(Head { seq: count(row, 0)?, pos: row.get(1)? });
-        Ok(statement.query_row((key.0.0, key.1.0), read).optional()?.map(Found::Parked))
+        Ok(statement.query_row((key.0.0, key.1.0), read).optional()?.map(Found::Evicted))
     }
 
-    /// Is a seat taken that the write wants? Nothing else may stand in its way that would be noticed first.
+    /// Is a limit slot that the write takes held by another task? False if the write will be refused for a reason that
+    /// the other stores check first: a taken idempotency key or a conflict.
     fn is_full(&mut self, write: &RunWrite) -> Result<bool, Failure> {
         let mut is_taken = false;
         for want in &write.limit_slots.take {
             let slot = &want.slot;
-            let statement = self.prepared(sql!("seat"))?;
+            let statement = self.prepared(sql!("slot"))?;
             let read = |row: &rusqlite::Row<'_>| Ok((RunId(row.get(0)?), row.get::<_, u32>(1)?, row.get::<_, i64>(2)?));
             let params = params![slot.org.0, slot.name, slot.of as u8, slot.key, slot.number];
             let found = statement.query_row(params, read).optional()?;
@@ -215,12 +215,12 @@ impl<'a> Attempt<'a> {
         }
         let head = match self.find(&(write.org, write.run))? {
             None => Head::default(),
-            Some(Found::Unparked(head) | Found::Parked(head)) => head,
+            Some(Found::Active(head) | Found::Evicted(head)) => head,
         };
         Ok(head.seq == write.after)
     }
 
-    /// Takes the idempotency key, or answers who has it.
+    /// Takes the idempotency key, or returns the run that holds it.
     fn claim(&mut self, key: Key, wanted: &IdempotencyKey) -> Result<Option<(RunId, [u8; 32])>, Failure> {
         let IdempotencyKey { scope, key: name, fingerprint, created_at } = wanted;
         let row = params![key.0.0, scope, name, key.1.0, fingerprint, created_at.0];
@@ -281,7 +281,7 @@ impl<'a> Attempt<'a> {
         Ok(())
     }
 
-    fn write_sides(&mut self, write: &RunWrite, head: Head) -> Result<(), Failure> {
+    fn write_side_rows(&mut self, write: &RunWrite, head: Head) -> Result<(), Failure> {
         let (org, run) = (write.org.0, write.run.0);
         if let Some(state) = &write.snapshot {
             crash::point(Point::BeforeSnapshot);
@@ -310,15 +310,15 @@ impl<'a> Attempt<'a> {
         for LimitSlotRow { slot, run, step, .. } in &write.limit_slots.free {
             let of = slot.of as u8;
             let row = params![slot.org.0, slot.name, of, slot.key, slot.number, run.0, step];
-            self.execute(sql!("seat_free"), row)?;
+            self.execute(sql!("slot_free"), row)?;
         }
         for LimitSlotRow { slot, run, step, until, .. } in &write.limit_slots.take {
             let of = slot.of as u8;
             let row = params![slot.org.0, slot.name, of, slot.key, slot.number, run.0, step, until.0];
-            self.execute(sql!("seat_put"), row)?;
+            self.execute(sql!("slot_put"), row)?;
         }
         for number in 0..write.notifications {
-            self.execute(sql!("notice_insert"), params![org, run, number])?;
+            self.execute(sql!("notification_insert"), params![org, run, number])?;
         }
         Ok(())
     }
@@ -344,17 +344,17 @@ impl<'a> Attempt<'a> {
             }
         }
         if let Some((of, number)) = run_insert.notification {
-            self.execute(sql!("notice_delete"), params![org, of.0, number])?;
+            self.execute(sql!("notification_delete"), params![org, of.0, number])?;
         }
         Ok(())
     }
 
-    /// How many rows changed.
+    /// Returns how many rows changed.
     fn execute(&mut self, text: &'static str, params: impl rusqlite::Params) -> Result<usize, Failure> {
         Ok(self.prepared(text)?.execute(params)?)
     }
 
-    /// Looking into the connection's own cache reads the whole text each time; this compares addresses.
+    /// The connection's own statement cache hashes the whole text on every lookup; this compares addresses.
     fn prepared(&mut self, text: &'static str) -> Result<&mut CachedStatement<'a>, Failure> {
         let found = self.statements.iter().position(|(known, _)| std::ptr::eq(*known, text));
         let at = match found {

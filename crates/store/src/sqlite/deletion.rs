@@ -1,24 +1,24 @@
-//! Removing a run that has ended, with all that names it, or only hiding it.
+//! Deleting a run that has ended with every row that refers to it, or only hiding it.
 //!
-//! Its records are emptied where they stand: positions stay contiguous, the recovery scan counts them as
-//! before, and an inspection can tell a place that was emptied from one that was lost. What stays is the
-//! idempotency key, so that a repeated request cannot do the work again.
+//! The records are emptied in place: positions stay contiguous, the recovery scan counts them as before, and an
+//! inspection can tell an emptied position from a lost one. The idempotency key stays, so that a repeated request
+//! cannot do the work again.
 //!
-//! The rule that keeps it right: one transaction, begun by checking that the run has ended. Its row is
-//! then exact, and the engine's own compare-and-swap refuses a late record.
+//! Invariant: one transaction, which first checks that the run has ended. The head in the row of an ended run is exact,
+//! and the compare-and-swap of a commit refuses a late record.
 
 use super::columns::sql;
 use super::errors::{Failure, on_read};
 use super::run_heads::{Head, Key};
-use super::{around, catalog, journal};
+use super::{catalog, journal, side_rows};
 use crate::crash::{self, Point};
 use crate::rows::{Erased, Erasure, RunRow};
 use crate::{Error, Result};
 use kernel::{Record, Timestamp};
 use rusqlite::{Connection, params};
 
-/// The setting that holds the time of the newest record that was ever erased: engine time stays ahead of
-/// it, whatever is left in the journal.
+/// The setting that holds the time of the newest deleted record. Engine time stays ahead of it even if the journal has
+/// only older records left.
 const ERASED_UNTIL: &str = "erased_until_us";
 
 pub(super) fn erase(connection: &Connection, erasure: &Erasure) -> std::result::Result<Erased, Failure> {
@@ -28,12 +28,12 @@ pub(super) fn erase(connection: &Connection, erasure: &Erasure) -> std::result::
         Ok(found) => found,
         Err(why) => return Ok(why),
     };
-    let (places, newest) = journal::places(connection, key, head).map_err(Failure::Other)?;
+    let (positions, newest) = journal::positions(connection, key, head).map_err(Failure::Other)?;
     let execute = |statement: &str, params: &[&dyn rusqlite::ToSql]| -> std::result::Result<(), Failure> {
         connection.prepare_cached(statement)?.execute(params)?;
         Ok(())
     };
-    for pos in places {
+    for pos in positions {
         execute(sql!("journal_empty"), params![pos])?;
     }
     crash::point(Point::RecordsEmptied);
@@ -57,7 +57,7 @@ pub(super) fn erase(connection: &Connection, erasure: &Erasure) -> std::result::
     Ok(Erased::Done)
 }
 
-/// Takes a run out of every list. All that is stored of it stays.
+/// Hides a run from every list. All of its rows stay.
 pub(super) fn hide(connection: &Connection, key: Key, at: Timestamp) -> std::result::Result<Erased, Failure> {
     match ended(connection, key)? {
         Ok((row, _)) if row.deleted_at.is_some() => Ok(Erased::NotFound),
@@ -69,7 +69,7 @@ pub(super) fn hide(connection: &Connection, key: Key, at: Timestamp) -> std::res
     }
 }
 
-/// A run that may be taken away, or why it may not.
+/// The row and head of a run that may be deleted or hidden, or why it may not.
 fn ended(
     connection: &Connection,
     key: Key,
@@ -80,13 +80,13 @@ fn ended(
     if !row.status.is_terminal() {
         return Ok(Err(Erased::NotEnded));
     }
-    if !around::run_notifications(connection, key.0, key.1).map_err(Failure::Other)?.is_empty() {
+    if !side_rows::run_notifications(connection, key.0, key.1).map_err(Failure::Other)?.is_empty() {
         return Ok(Err(Erased::NotTold));
     }
     Ok(Ok((row, head)))
 }
 
-/// Time of the newest record that was erased.
+/// Time of the newest record that was deleted.
 pub(super) fn high_water(connection: &Connection) -> Result<Option<Timestamp>> {
     let stored: Option<String> = catalog::value(connection, sql!("setting"), [ERASED_UNTIL]).map_err(on_read)?;
     let damaged = |text: &String| Error::Corrupt(format!("the setting `{ERASED_UNTIL}` is `{text}`"));

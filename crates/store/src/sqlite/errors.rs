@@ -1,28 +1,27 @@
-//! What SQLite's errors mean to a caller.
+//! Mapping of SQLite's errors to the store's.
 //!
-//! The rule that keeps it right: an error may claim that nothing was written only when that is
-//! certain. Full, busy, locked and read-only are refusals, and the transaction is rolled back. An I/O
-//! error or damage in the middle of a commit is not: whether the last frame reached the disk is
-//! anybody's guess, so the outcome is `Unknown`. (SQLite says "I/O error" also when a file system became
-//! read-only under it; the writer looks, see `Writer::give_up`.)
+//! Invariant: an error says that nothing was written only when that is certain. Full, busy, locked and read-only are
+//! certain, because the transaction is rolled back. An I/O error or damage during a commit is not: the last frame may
+//! or may not have reached the disk, so the outcome is `Unknown`. (SQLite also reports an I/O error when the file
+//! system became read-only; the writer checks for that, see `Writer::give_up`.)
 
 use crate::Error;
 use rusqlite::{Error as Sql, ErrorCode};
 
-/// Why a transaction did not go through, while it is still open.
+/// Why a transaction failed, while it is still open.
 #[derive(Debug)]
 pub(super) enum Failure {
-    /// The rows of one run cannot be written; the others can.
+    /// The rows of one run cannot be written; those of other runs can.
     Row,
     /// A statement failed.
     Statement(Sql),
     /// `COMMIT` itself failed.
     Commit(Sql),
-    /// Not SQLite's doing.
+    /// An error that did not come from SQLite.
     Other(Error),
 }
 
-/// What one step of a transaction answers.
+/// The result of one step of a transaction.
 pub(super) type Attempted<T> = std::result::Result<T, Failure>;
 
 impl From<Error> for Failure {
@@ -35,7 +34,7 @@ impl From<Sql> for Failure {
     fn from(error: Sql) -> Failure {
         match error.sqlite_error_code() {
             Some(ErrorCode::ConstraintViolation | ErrorCode::TypeMismatch | ErrorCode::TooBig) => Failure::Row,
-            // A stored row of this run that cannot be read: this run's trouble, nobody else's.
+            // A stored row of this run cannot be read, which concerns no other run.
             None => Failure::Row,
             Some(_) => Failure::Statement(error),
         }
@@ -43,14 +42,14 @@ impl From<Sql> for Failure {
 }
 
 impl Failure {
-    /// Did the system refuse to write? Then the log holds no whole commit of this transaction, and the
-    /// next one begins where this one did.
+    /// Did the operating system refuse to write? If so, the log has no complete commit of this transaction, and the
+    /// next transaction overwrites the incomplete one.
     pub(super) fn is_refused_write(&self) -> bool {
         let (Failure::Statement(error) | Failure::Commit(error)) = self else { return false };
         error.sqlite_error().is_some_and(|error| error.extended_code == rusqlite::ffi::SQLITE_IOERR_WRITE)
     }
 
-    /// The answer to the caller, provided the transaction could be rolled back.
+    /// The error for the caller, provided that the transaction could be rolled back.
     pub(super) fn into_error(self) -> Error {
         match self {
             Failure::Row => Error::Unavailable("a row was refused".into()),
@@ -75,7 +74,7 @@ impl Failure {
     }
 }
 
-/// Errors of reads, which change nothing.
+/// Maps the error of a read, which cannot have changed anything.
 pub(super) fn on_read(error: Sql) -> Error {
     match error.sqlite_error_code() {
         Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) | None => Error::Corrupt(error.to_string()),
@@ -93,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_certain_refusal_is_called_one() {
+    fn an_error_is_unavailable_only_if_nothing_can_have_been_written() {
         for code in [ffi::SQLITE_FULL, ffi::SQLITE_BUSY, ffi::SQLITE_LOCKED, ffi::SQLITE_READONLY] {
             assert!(matches!(Failure::from(sql(code)).into_error(), Error::Unavailable(_)), "{code}");
             assert!(matches!(Failure::Commit(sql(code)).into_error(), Error::Unavailable(_)), "{code} at commit");

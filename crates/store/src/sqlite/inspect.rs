@@ -1,8 +1,8 @@
-//! A look at a database file, stopped or in use, without touching it.
+//! Read-only inspection of a database file, whether or not a server uses it.
 //!
-//! See [`crate::inspect`] for what is looked at. Everything is read in one transaction, so a running
-//! server's commits are seen whole or not at all. How the file can be opened without a trace is
-//! [`open`]'s business; [`walk`] follows the runs and the journal, [`tables`] the rest.
+//! See [`crate::inspect`] for what an inspection reads. It reads everything in one transaction, so it sees each
+//! commit of a running server completely or not at all. [`open`] opens the file without changing it; [`walk`] reads
+//! the runs and the journal, [`tables`] the other tables.
 
 mod cursor;
 mod open;
@@ -12,27 +12,27 @@ mod walk;
 use super::catalog;
 use super::columns::sql;
 use super::errors::on_read;
-use crate::inspect::{Anomaly, Catalogued, Inspection, Seen};
-use crate::rows::Definition;
+use crate::inspect::{Anomaly, Catalogued, InspectedRow, Inspection};
+use crate::rows::StoredDefinition;
 use crate::{Error, Result};
 use bytes::Bytes;
 use kernel::{OrgId, RunId};
-use open::Manner;
+use open::OpenMode;
 use rusqlite::{Connection, params};
 use std::path::{Path, PathBuf};
 
 pub struct SqliteInspection {
     connection: Connection,
     path: PathBuf,
-    manner: Manner,
+    manner: OpenMode,
 }
 
 impl SqliteInspection {
-    /// Opens the file for reading and fixes the moment that is looked at.
+    /// Opens the file for reading and begins the read transaction.
     pub fn open(path: &Path) -> Result<SqliteInspection> {
         let (connection, manner) = open::open(path)?;
         connection.execute_batch("BEGIN").map_err(on_read)?;
-        // The transaction begins with the first read.
+        // SQLite takes its snapshot with the first read.
         connection.query_row("SELECT count(*) FROM sqlite_master", [], |_| Ok(())).map_err(on_read)?;
         Ok(SqliteInspection { connection, path: path.to_owned(), manner })
     }
@@ -47,11 +47,11 @@ impl Inspection for SqliteInspection {
         tables::catalog(&self.connection, each)
     }
 
-    fn walk(&self, each: &mut dyn FnMut(Seen)) -> Result<()> {
+    fn walk(&self, each: &mut dyn FnMut(InspectedRow)) -> Result<()> {
         walk::walk(&self.connection, each)
     }
 
-    fn definition(&self, org: OrgId, hash: &[u8; 32]) -> Result<Option<Definition>> {
+    fn definition(&self, org: OrgId, hash: &[u8; 32]) -> Result<Option<StoredDefinition>> {
         catalog::definition(&self.connection, org, hash)
     }
 
@@ -72,7 +72,7 @@ impl Inspection for SqliteInspection {
     fn finish(&self) -> Result<()> {
         match self.manner.still_holds(&self.path) {
             true => Ok(()),
-            false => Err(Error::Unavailable("a server started while the store was being read; ask again".into())),
+            false => Err(Error::Unavailable("a server started while the store was being read; try again".into())),
         }
     }
 }

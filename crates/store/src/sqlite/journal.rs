@@ -1,11 +1,11 @@
-//! A run's records, found by following each one to the one before it.
+//! Reading a run's records by following each one to the one before it.
 //!
-//! The journal has no index by run. A read starts at the head and goes backwards; it knows which
-//! number, run and direction to expect at every hop, so a broken chain is noticed and said.
+//! The journal has no index by run. A read starts at the head, which is the position of the last record, and goes
+//! backwards. It checks the run, the number and the direction of every record, so it detects a broken chain.
 //!
-//! The rule that keeps it right: the head is the latest of three, namely the one in memory *before* the
-//! read transaction began, the one in the row and the one under the snapshot. All three are of the
-//! past, so their records are there; and nothing in the transaction is newer than their latest.
+//! Invariant: the head is the latest of three: the one in memory *before* the read transaction began, the one in the
+//! `runs` row, and the one in the snapshot row. All three were committed before, so their records exist, and the
+//! transaction sees no record of the run that is newer than the latest of them.
 
 use super::catalog::value;
 use super::columns::{self, count, org, run_id, run_row, sql};
@@ -17,7 +17,7 @@ use bytes::Bytes;
 use kernel::OrgId;
 use rusqlite::{Connection, OptionalExtension, Statement};
 
-/// A chain this long is read without growing the list.
+/// Most records for which a list is allocated in advance.
 const CAPACITY_MAX: u64 = 4_096;
 
 pub(super) fn load(connection: &Connection, heads: &Heads, key: Key) -> Result<Option<Loaded>> {
@@ -26,7 +26,7 @@ pub(super) fn load(connection: &Connection, heads: &Heads, key: Key) -> Result<O
     load_in(&view, known, key)
 }
 
-/// Several runs as they were at one moment.
+/// Loads several runs in one read transaction.
 pub(super) fn load_all(connection: &Connection, heads: &Heads, keys: &[Key]) -> Result<Vec<Result<Option<Loaded>>>> {
     let known: Vec<Head> = keys.iter().map(|key| heads.get(key).unwrap_or_default()).collect();
     let view = connection.unchecked_transaction().map_err(on_read)?;
@@ -34,7 +34,7 @@ pub(super) fn load_all(connection: &Connection, heads: &Heads, keys: &[Key]) -> 
 }
 
 fn load_in(view: &Connection, known: Head, key: Key) -> Result<Option<Loaded>> {
-    let Some((row, stored)) = shown(view, key)? else { return Ok(None) };
+    let Some((row, stored)) = visible_run(view, key)? else { return Ok(None) };
     let snapshot = snapshot(view, key).map_err(on_read)?;
     let base = snapshot.as_ref().map_or(Head::default(), |(at, _)| *at);
     let head = stored.max(base).max(known);
@@ -49,8 +49,8 @@ fn snapshot(view: &Connection, key: Key) -> rusqlite::Result<Option<(Head, Bytes
     view.prepare_cached(sql!("snapshot"))?.query_row((key.0.0, key.1.0), read).optional()
 }
 
-/// The records after number `after`, `limit` at most. The links are followed back from the head without
-/// looking at what they connect, so memory holds no more than what is answered.
+/// The records after number `after`, at most `limit`. Records that are not part of the answer are passed by their links
+/// alone, so memory holds no more than the answer.
 pub(super) fn history(
     connection: &Connection,
     heads: &Heads,
@@ -60,7 +60,7 @@ pub(super) fn history(
 ) -> Result<Option<Vec<Bytes>>> {
     let known = heads.get(&key);
     let view = connection.unchecked_transaction().map_err(on_read)?;
-    let Some((_, stored)) = shown(&view, key)? else { return Ok(None) };
+    let Some((_, stored)) = visible_run(&view, key)? else { return Ok(None) };
     let mut at = stored.max(known.unwrap_or_default());
     let last = after.saturating_add(u64::try_from(limit).unwrap_or(u64::MAX)).min(at.seq);
     let mut links = view.prepare_cached(sql!("journal_link")).map_err(on_read)?;
@@ -83,7 +83,7 @@ pub(super) fn history(
     }
 }
 
-/// What was written after position `after`, whoever it belongs to, in at most `limit` places.
+/// Reads at most `limit` positions after `after`, and returns the records there that belong to the organisation.
 pub(super) fn journal_page(
     connection: &Connection,
     org: OrgId,
@@ -94,7 +94,7 @@ pub(super) fn journal_page(
     let newest: Option<Option<i64>> = value(&view, sql!("journal_end"), []).map_err(on_read)?;
     let newest = newest.flatten().unwrap_or(0);
     let mut end = after.and_then(|after| i64::try_from(after).ok()).unwrap_or(newest).min(newest);
-    let mut statement = view.prepare_cached(sql!("journal_stretch")).map_err(on_read)?;
+    let mut statement = view.prepare_cached(sql!("journal_positions")).map_err(on_read)?;
     let mut rows = statement.query([end, columns::limit(limit)]).map_err(on_read)?;
     let mut records = Vec::new();
     while let Some(row) = rows.next().map_err(on_read)? {
@@ -109,20 +109,20 @@ pub(super) fn journal_page(
     Ok(JournalPage { records, end: columns::int_back(end) })
 }
 
-/// Where each record of a run is, newest first, and the newest one itself.
-pub(super) fn places(connection: &Connection, key: Key, head: Head) -> Result<(Vec<i64>, Option<Bytes>)> {
+/// The position of each record of a run, newest first, and the newest record itself.
+pub(super) fn positions(connection: &Connection, key: Key, head: Head) -> Result<(Vec<i64>, Option<Bytes>)> {
     let mut statement = connection.prepare_cached(sql!("journal_at")).map_err(on_read)?;
-    let (mut places, mut newest) = (Vec::new(), None);
+    let (mut positions, mut newest) = (Vec::new(), None);
     let mut at = head;
     while at.seq > 0 {
         let JournalSlot::Found { before, body } = journal_slot(&mut statement, key, at)? else {
             return Err(broken(key, at));
         };
         newest.get_or_insert(body);
-        places.push(at.pos);
+        positions.push(at.pos);
         at = before;
     }
-    Ok((places, newest))
+    Ok((positions, newest))
 }
 
 pub(super) fn row(connection: &Connection, key: Key) -> Result<Option<(RunRow, Head)>> {
@@ -132,7 +132,7 @@ pub(super) fn row(connection: &Connection, key: Key) -> Result<Option<(RunRow, H
 }
 
 /// The row of a run that is not hidden.
-fn shown(connection: &Connection, key: Key) -> Result<Option<(RunRow, Head)>> {
+fn visible_run(connection: &Connection, key: Key) -> Result<Option<(RunRow, Head)>> {
     Ok(row(connection, key)?.filter(|(row, _)| row.deleted_at.is_none()))
 }
 
@@ -149,7 +149,7 @@ fn follow(connection: &Connection, key: Key, head: Head, base: Head) -> Result<V
     }
 }
 
-/// The records after number `after` up to `head`, oldest first, and where the one before them is.
+/// The records after number `after` up to `head`, oldest first, and the head of the record before them.
 fn follow_to(connection: &Connection, key: Key, head: Head, after: u64) -> Result<(Vec<Bytes>, Head)> {
     let mut statement = connection.prepare_cached(sql!("journal_at")).map_err(on_read)?;
     let mut records = Vec::with_capacity((head.seq - after).min(CAPACITY_MAX) as usize);
@@ -167,20 +167,20 @@ fn follow_to(connection: &Connection, key: Key, head: Head, after: u64) -> Resul
     Ok((records, at))
 }
 
-/// What is at a place where a run's record should be.
+/// What is at a position where a record of a run is expected.
 pub(super) enum JournalSlot {
     Found { before: Head, body: Bytes },
     Wrong(&'static str),
 }
 
-/// Looks at one place of a run's chain; `journal_at` is the statement of that name.
+/// Reads one record of a run's chain; `journal_at` is the prepared statement of that name.
 pub(super) fn journal_slot(journal_at: &mut Statement<'_>, key: Key, at: Head) -> Result<JournalSlot> {
     let read = |row: &rusqlite::Row<'_>| {
         let body: Vec<u8> = row.get(4)?;
         Ok(((org(row, 0)?, run_id(row, 1)?), count(row, 2)?, row.get::<_, i64>(3)?, Bytes::from(body)))
     };
     let found = match journal_at.query_row([at.pos], read).optional() {
-        // A column that cannot be understood, not a file that cannot be read.
+        // A column has an unexpected value; the file itself can be read.
         Err(error) if error.sqlite_error_code().is_none() => return Ok(JournalSlot::Wrong("it cannot be read")),
         found => found.map_err(on_read)?,
     };

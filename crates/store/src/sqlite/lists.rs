@@ -1,8 +1,8 @@
 //! Pages of runs, newest first.
 //!
-//! Four fixed statements, one per index worth using; what people ask for only ever arrives as a bound
-//! parameter. Which one is used changes the speed of an answer, never the answer: the random
-//! sequences of `testkit::conformance` compare them all with a plain filter.
+//! There are four fixed statements, one per useful index, and filters are always bound parameters. The choice of the
+//! statement changes the speed, never the result: the random operations of `testkit::conformance` compare all four with
+//! a plain filter.
 
 use super::columns::{AFTER_EVERY_ID, limit, run_row, sql};
 use super::errors::on_read;
@@ -12,13 +12,14 @@ use kernel::plan::Form;
 use kernel::{OrgId, RunStatus, Timestamp};
 use rusqlite::{Connection, Params, Row, params};
 
-/// Runs looked at together when more than one label is asked for.
+/// Smallest page to read when a filter has more than one label.
 const PAGE_MIN: usize = 256;
 
 pub(super) fn runs(connection: &Connection, org: OrgId, filter: &RunFilter) -> Result<Vec<RunRow>> {
     let view = connection.unchecked_transaction().map_err(on_read)?;
     let Some((label, others)) = filter.labels.split_first() else { return list(&view, org, filter, None) };
-    // The first label gives the order, and the rest is looked up: page after page until there are enough.
+    // The index of the first label gives the order. The other labels are looked up run by run, one page after another,
+    // until there are enough runs.
     let (mut rows, mut filter) = (Vec::new(), filter.clone());
     let wanted = filter.limit;
     filter.limit = wanted.max(PAGE_MIN);
@@ -50,7 +51,7 @@ fn has_all(view: &Connection, row: &RunRow, labels: &[(String, String)]) -> Resu
 fn list(view: &Connection, org: OrgId, filter: &RunFilter, label: Option<&(String, String)>) -> Result<Vec<RunRow>> {
     let since = filter.since.map_or(i64::MIN, |at| at.0);
     let until = filter.until.unwrap_or(Timestamp::NEVER).0;
-    // No id is made after its run, nor long before it, so nothing beyond these can match.
+    // An id is never generated after its run is created, nor long before, so no id outside these bounds can match.
     let (oldest, newest) = (oldest_id(filter.since), newest_id(filter.until));
     let before: &[u8] = filter.before.as_ref().map_or(&newest[..], |run| &run.0[..]).min(&newest);
     let statuses = name_list(&filter.statuses);
@@ -82,20 +83,20 @@ fn list(view: &Connection, org: OrgId, filter: &RunFilter, label: Option<&(Strin
     Ok(rows)
 }
 
-/// No run created at or after this has a smaller id.
+/// No run created at or after this time has a smaller id.
 fn oldest_id(since: Option<Timestamp>) -> [u8; 16] {
     let Some(since) = since else { return [0; 16] };
     let first = i64::try_from(ID_LAG.0).map_or(i64::MIN, |lag| since.0.saturating_sub(lag));
     first_id(Timestamp(first))
 }
 
-/// Every run created before this has a smaller id.
+/// Every run created before this time has a smaller id.
 fn newest_id(until: Option<Timestamp>) -> Vec<u8> {
     let next = until.map(|until| Timestamp(until.0.saturating_add(1_000)));
     next.filter(|next| next.millis() < 1 << 48).map_or(AFTER_EVERY_ID.to_vec(), |next| first_id(next).to_vec())
 }
 
-/// The smallest id that could be made in this millisecond.
+/// The smallest id that can be generated in this millisecond.
 fn first_id(at: Timestamp) -> [u8; 16] {
     let mut id = [0; 16];
     let millis = at.millis().clamp(0, (1 << 48) - 1) as u64;
@@ -107,7 +108,7 @@ fn page(connection: &Connection, statement: &str, params: impl Params) -> Result
     many(connection, statement, params, run_row)
 }
 
-/// Every row a statement answers with.
+/// Every row that a statement returns.
 pub(super) fn many<T>(
     connection: &Connection,
     statement: &str,

@@ -1,11 +1,11 @@
 //! The schema, one numbered file at a time.
 //!
-//! Each file runs in one transaction together with the line that says it ran, so a crash leaves a
-//! migration done or not begun. Files are immutable once released: what was applied is compared by its
-//! SHA-256. Forward only; there is no way down.
+//! Each file runs in one transaction that also records it as applied, so a crash leaves a migration done or not
+//! begun. Files are immutable once released: the database stores the SHA-256 of each applied file, and it must match.
+//! There are no downgrades.
 //!
-//! The rule that keeps it right: [`pending`] only reads, and refuses a database this release does not
-//! understand before anything is written to it.
+//! Invariant: [`pending`] only reads, and refuses a database that this release does not know before anything is written
+//! to it.
 
 use super::errors::on_read;
 use crate::crash::{self, Point};
@@ -42,17 +42,17 @@ const BOOKKEEPING: &str = "CREATE TABLE IF NOT EXISTS schema_migrations (
     applied_at INTEGER NOT NULL
 ) STRICT";
 
-/// What is still to be applied, or why this database must not be touched.
+/// The migrations still to be applied, or why this release must not touch the database.
 pub(super) fn pending(connection: &Connection) -> Result<&'static [Migration]> {
     migration::pending(ALL, &applied(connection)?)
 }
 
-/// How many there are.
+/// How many migrations this release has.
 pub(super) fn count() -> usize {
     ALL.len()
 }
 
-/// Applies one migration: all of it, with its line of bookkeeping, or nothing.
+/// Applies one migration and records it as applied, in one transaction.
 pub(super) fn apply(connection: &mut Connection, migration: &Migration) -> Result<()> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_micros() as i64;
     let mut run = || {
@@ -75,7 +75,7 @@ pub(super) fn apply(connection: &mut Connection, migration: &Migration) -> Resul
     })
 }
 
-/// Version, name and hash of what was applied, in order.
+/// Version, name and hash of the applied migrations, in order.
 fn applied(connection: &Connection) -> Result<Vec<(i32, String, String)>> {
     let tables: u32 = number(connection, "SELECT count(*) FROM sqlite_master WHERE type = 'table'")?;
     if tables == 0 {

@@ -1,7 +1,7 @@
-//! Opening the file: one process at a time, the right SQLite, the settings everything else relies on.
+//! Opening the database file: the lock file, the version of SQLite, and the pragmas that the store relies on.
 //!
-//! This is the only place that knows a pragma's name, checkpoints aside. The order matters: the lock
-//! comes before the first byte is read, the schema is judged before the first byte is written.
+//! Checkpoints aside, all pragmas are set here. The order matters: the process takes the lock before it reads the first
+//! byte, and checks the schema before it writes the first byte.
 
 use super::errors::on_read;
 use super::migrations;
@@ -11,22 +11,22 @@ use std::fs::{File, OpenOptions, TryLockError};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Earlier releases can corrupt a database whose log is reset while another connection checkpoints it,
-/// which is how we use it.
+/// Earlier releases can corrupt a database whose log is reset while another connection checkpoints it, which this store
+/// does.
 const SQLITE_VERSION_MIN: i32 = 3_051_003;
 
-/// How long a statement waits for another connection. Short: the engine's thread waits with it.
+/// How long a statement waits for another connection. Short, because the engine loop waits too.
 const BUSY_TIMEOUT: Duration = Duration::from_millis(250);
 
-/// Every statement we have stays prepared.
+/// Large enough to keep every statement of the store prepared.
 pub(super) const STATEMENTS_MAX: usize = 128;
 
 pub(super) const PAGE_BYTES: u64 = 4_096;
 
-/// Proof that no other process has the database open, for as long as it lives.
+/// The lock on the database. While this value lives, no other process has the database open.
 #[derive(Debug)]
 pub(super) struct Lock {
-    /// The system drops the lock with the file, also when the process is killed.
+    /// The operating system releases the lock when the file is closed, also when the process is killed.
     _file: File,
 }
 
@@ -79,7 +79,7 @@ pub(super) fn checkpointer(path: &Path) -> Result<Connection> {
     Ok(connection)
 }
 
-/// A connection that reads. The writer must be open: it is the one that keeps the log usable.
+/// A connection that reads. The writer must be open, because a read-only connection cannot recover the log.
 pub(super) fn reader(path: &Path) -> Result<Connection> {
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let connection = Connection::open_with_flags(path, flags).map_err(on_read)?;
@@ -99,27 +99,28 @@ fn durable(connection: &Connection) -> rusqlite::Result<()> {
     connection.pragma_update(None, "auto_vacuum", "INCREMENTAL")?;
     connection.pragma_update_and_check(None, "journal_mode", "WAL", |_| Ok(()))?;
     connection.pragma_update(None, "synchronous", "FULL")?;
-    // What is written here comes from the lists the checks repeat, and checking costs as much as writing. They are for
-    // whoever else opens the file; `verify` reads every status too.
+    // The CHECK constraints repeat lists from which this store takes its values, and checking costs as much as writing.
+    // The constraints are for other programs that write to the file; `verify` checks every status too.
     connection.pragma_update(None, "ignore_check_constraints", true)?;
     connection.pragma_update_and_check(None, "wal_autocheckpoint", 0, |_| Ok(()))?;
     connection.pragma_update_and_check(None, "journal_size_limit", 64 << 20, |_| Ok(()))
 }
 
-/// Are bytes overwritten when rows go? It costs writes, so only where somebody asked for them to be gone.
+/// Sets whether SQLite overwrites the bytes of deleted rows. This costs writes, so it is on only while a run is
+/// deleted.
 pub(super) fn set_secure_delete(connection: &Connection, is_on: bool) -> Result<()> {
     connection.pragma_update_and_check(None, "secure_delete", is_on, |_| Ok(())).map_err(on_read)
 }
 
-/// Does the file system refuse to open files for writing? Asked of the lock file: closing the database
-/// would take the locks of every other connection with it.
+/// Does the file system refuse to open files for writing? The lock file is opened, not the database: closing another
+/// descriptor of the database would release the locks of every connection of the process.
 pub(super) fn is_read_only(connection: &Connection) -> bool {
     let Some(path) = connection.path() else { return false };
     let opened = OpenOptions::new().write(true).open(with_suffix(Path::new(path), ".lock"));
     opened.is_err_and(|e| e.kind() == std::io::ErrorKind::ReadOnlyFilesystem)
 }
 
-/// A file whose name is not durable is lost with everything in it.
+/// Makes the directory entry durable: without it a crash can lose a new file with all of its contents.
 fn sync_directory_of(path: &Path) -> Result<()> {
     let directory = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let synced = File::open(directory).and_then(|directory| directory.sync_all());

@@ -1,7 +1,7 @@
-//! A few read-only connections, opened when first needed and shared by all calls.
+//! A pool of a few read-only connections, opened when first needed and shared by all calls.
 //!
-//! A read never waits for the writer, nor the writer for a read: each sees the database as it was when
-//! it began. More calls than connections wait for one to come back.
+//! Reads and writes never wait for each other: each read sees the database as it was when the read began. When all
+//! connections are in use, further calls wait for one to be returned.
 
 use super::open;
 use crate::Result;
@@ -28,9 +28,9 @@ impl Readers {
         Readers { path, pool: Mutex::default(), returned: Condvar::new() }
     }
 
-    /// Lends a connection to `read`. One that was in use during a panic is closed, not reused.
+    /// Calls `read` with a connection. A connection that was in use during a panic is closed, not reused.
     pub(super) fn with<T>(&self, read: impl FnOnce(&Connection) -> Result<T>) -> Result<T> {
-        let _place = self.enter();
+        let _permit = self.acquire();
         let idle = self.pool().idle.pop();
         let connection = idle.map_or_else(|| open::reader(&self.path), Ok)?;
         let answer = read(&connection);
@@ -38,7 +38,7 @@ impl Readers {
         answer
     }
 
-    fn enter(&self) -> ReaderPermit<'_> {
+    fn acquire(&self) -> ReaderPermit<'_> {
         let pool = self.pool();
         let waited = self.returned.wait_while(pool, |pool| pool.in_use >= CONNECTIONS_MAX);
         waited.unwrap_or_else(PoisonError::into_inner).in_use += 1;

@@ -1,11 +1,11 @@
-//! Where the last record of each unparked run is.
+//! The head of each active run: the number and position of its last record.
 //!
-//! The compare-and-swap of a commit is against this map, so the hot path reads nothing. Its keys are
-//! exactly the runs whose row says neither waiting nor ended; of all others the row itself holds the
-//! exact head. Readers take a head from here too, since the rows of unparked runs lag behind.
+//! A commit compares with this map, so it needs no SQL read. The keys are exactly the runs whose row says neither
+//! evicted nor ended; the rows of all other runs hold the exact head. Readers use this map too, because the rows of
+//! active runs lag behind.
 //!
-//! The rule that keeps it right: a head enters only after the commit that made it is durable. At
-//! start the map is rebuilt from the rows and from the journal after the recovery position.
+//! Invariant: a head enters the map only after the commit that wrote it is durable. At start the map is rebuilt from
+//! the rows and from the journal after the recovery position.
 
 use super::columns::{count, org, run_id, sql};
 use super::errors::on_read;
@@ -15,13 +15,12 @@ use kernel::{OrgId, RunId};
 use rusqlite::{Connection, OptionalExtension};
 use std::sync::{PoisonError, RwLock, RwLockReadGuard};
 
-/// The setting that holds the recovery position: for every record up to it, the row of its run is
-/// either exact or was rewritten.
+/// The setting that holds the recovery position: the rows of all runs account for every record up to it.
 pub(super) const RECOVERY_POS: &str = "recovery_pos";
 
 pub(super) type Key = (OrgId, RunId);
 
-/// Number and place of a run's last record.
+/// Number and position of a run's last record.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Head {
     pub seq: u64,
@@ -32,7 +31,7 @@ pub(super) struct Head {
 pub(super) struct Heads(RwLock<IdMap<Key, Head>>);
 
 impl Heads {
-    /// Held by the writer while it writes a batch: other readers are not kept out.
+    /// The writer holds this guard while it writes a batch; it does not block readers.
     pub(super) fn read(&self) -> RwLockReadGuard<'_, IdMap<Key, Head>> {
         self.0.read().unwrap_or_else(PoisonError::into_inner)
     }
@@ -41,7 +40,7 @@ impl Heads {
         self.read().get(key).copied()
     }
 
-    /// Takes over what a durable batch changed: a new head, or that the run was parked or ended.
+    /// Applies the changes of a durable batch: a new head, or `None` for a run that was evicted or ended.
     pub(super) fn publish(&self, changes: impl Iterator<Item = (Key, Option<Head>)>) {
         let mut heads = self.0.write().unwrap_or_else(PoisonError::into_inner);
         for (key, head) in changes {
@@ -52,7 +51,7 @@ impl Heads {
         }
     }
 
-    /// In a stable order.
+    /// The active runs, sorted.
     pub(super) fn keys(&self) -> Vec<Key> {
         let mut keys: Vec<Key> = self.read().keys().copied().collect();
         keys.sort_unstable();
@@ -60,17 +59,17 @@ impl Heads {
     }
 }
 
-/// How far the journal goes beyond the recovery position.
+/// The part of the journal after the recovery position.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Tail {
     pub recovery_pos: i64,
     pub records: u64,
     pub bytes: u64,
-    /// Of the newest record; 0 in an empty journal.
+    /// Position of the newest record; 0 in an empty journal.
     pub last_pos: i64,
 }
 
-/// Rebuilds the map from what is stored.
+/// Rebuilds the map from the rows and the journal.
 pub(super) fn recover(connection: &Connection) -> Result<(Heads, Tail)> {
     let recovery_pos = recovery_pos(connection)?;
     let mut heads = rows(connection).map_err(on_read)?;
@@ -83,8 +82,8 @@ pub(super) fn recover(connection: &Connection) -> Result<(Heads, Tail)> {
         tail.records += 1;
         tail.bytes += bytes;
         tail.last_pos = pos;
-        // An empty record is the place of a run that was erased. A run that is not in the map was parked or
-        // ended later, and its row is exact.
+        // An empty record belongs to a deleted run. A run that is not in the map was evicted or ended later, and its
+        // row is exact.
         if bytes > 0
             && let Some(head) = heads.get_mut(&key)
             && seq > head.seq
@@ -99,7 +98,7 @@ pub(super) fn recover(connection: &Connection) -> Result<(Heads, Tail)> {
 }
 
 fn rows(connection: &Connection) -> rusqlite::Result<IdMap<Key, Head>> {
-    let mut statement = connection.prepare(sql!("runs_unparked"))?;
+    let mut statement = connection.prepare(sql!("runs_active"))?;
     let rows = statement
         .query_map([], |row| Ok(((org(row, 0)?, run_id(row, 1)?), Head { seq: count(row, 2)?, pos: row.get(3)? })))?;
     rows.collect()

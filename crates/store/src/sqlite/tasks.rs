@@ -1,15 +1,15 @@
-//! Tasks nobody has claimed, their types, and the workers that claim them.
+//! Ready tasks of evicted runs, limit slots, task types and workers.
 //!
-//! The rows of `ready` are written and removed with the records of their runs (see
-//! [`attempt`](super::attempt)); here they are only read, always in the order of the table: claims never sort,
-//! nor look at tasks of another lane. Counting lanes passes over all of them, once, at a start.
+//! The rows of `ready` are written and removed with the records of their runs (see [`commit`](super::commit)). This
+//! module only reads them, always in the order of the primary key: a claim never sorts, and never reads tasks of
+//! another key queue. Only the count per key queue, once at start, reads all rows.
 
 use super::columns::{self, int, int_back, limit, org, run_id, sql, time, time_or_none};
 use super::errors::Attempted;
 use super::lists::many;
 use crate::Result;
 use crate::rows::{
-    Definition, LimitScope, LimitSlot, LimitSlotRow, QueueKey, QueuePosition, Rate, TypePause, TypeRow, WorkerRow,
+    LimitScope, LimitSlot, LimitSlotRow, QueueKey, QueuePosition, Rate, StoredDefinition, TypePause, TypeRow, WorkerRow,
 };
 use kernel::{OrgId, Span, Timestamp};
 use rusqlite::{Connection, Row, params};
@@ -20,7 +20,7 @@ pub(super) fn key_queues(
     count: usize,
 ) -> Result<Vec<(QueueKey, u64)>> {
     let (org, name, key) = after.map_or((-1, "", ""), |queue| (i64::from(queue.org.0), &*queue.name, &*queue.key));
-    many(connection, sql!("ready_lanes"), params![org, name, key, limit(count)], |row| {
+    many(connection, sql!("ready_queues"), params![org, name, key, limit(count)], |row| {
         let queue = QueueKey { org: columns::org(row, 0)?, name: row.get(1)?, key: row.get(2)? };
         Ok((queue, columns::count(row, 3)?))
     })
@@ -59,7 +59,7 @@ pub(super) fn ready(
 }
 
 pub(super) fn limit_slots(connection: &Connection, org: OrgId, name: &str) -> Result<Vec<LimitSlotRow>> {
-    many(connection, sql!("seats"), params![org.0, name], |row| {
+    many(connection, sql!("slots"), params![org.0, name], |row| {
         let of = LimitScope::stored(row.get(2)?);
         let slot =
             LimitSlot { org: columns::org(row, 0)?, name: row.get(1)?, of, key: row.get(3)?, number: row.get(4)? };
@@ -69,13 +69,17 @@ pub(super) fn limit_slots(connection: &Connection, org: OrgId, name: &str) -> Re
 }
 
 pub(super) fn delete_expired_limit_slots(connection: &Connection, until: Timestamp) -> Attempted<()> {
-    connection.prepare_cached(sql!("seats_forget"))?.execute(params![until.0])?;
+    connection.prepare_cached(sql!("slots_forget"))?.execute(params![until.0])?;
     Ok(())
 }
 
-pub(super) fn ensure_type(connection: &Connection, row: &TypeRow, definition: Option<&Definition>) -> Attempted<()> {
+pub(super) fn ensure_type(
+    connection: &Connection,
+    row: &TypeRow,
+    definition: Option<&StoredDefinition>,
+) -> Attempted<()> {
     write_type(connection, sql!("type_insert"), row)?;
-    if let Some(Definition { hash, source, plan }) = definition {
+    if let Some(StoredDefinition { hash, source, plan }) = definition {
         let definition = params![row.org.0, hash, &**source, &**plan];
         connection.prepare_cached(sql!("definition_insert"))?.execute(definition)?;
     }
@@ -122,14 +126,14 @@ pub(super) fn types(
 ) -> Result<Vec<TypeRow>> {
     let from = after.map_or(prefix, |after| after.max(prefix));
     let mut rows = many(connection, sql!("types"), params![org.0, from, after, limit(count)], type_row)?;
-    // Names that begin alike stand together.
+    // Names with the same prefix are adjacent in the order of the names.
     let end = rows.iter().position(|row| !row.name.starts_with(prefix)).unwrap_or(rows.len());
     rows.truncate(end);
     Ok(rows)
 }
 
 pub(super) fn configured_types(connection: &Connection) -> Result<Vec<TypeRow>> {
-    many(connection, sql!("types_ruled"), [], type_row)
+    many(connection, sql!("types_configured"), [], type_row)
 }
 
 fn type_row(row: &Row<'_>) -> rusqlite::Result<TypeRow> {

@@ -1,6 +1,6 @@
-//! Triggers and their log. Writes run inside a transaction of the one writer.
+//! Triggers and their log. Writes run inside a transaction of the single writer.
 //!
-//! What is checked before a change is in [`catalog_rules`](crate::catalog_rules).
+//! The checks before a change are in [`catalog_rules`](crate::catalog_rules).
 
 use super::catalog::value;
 use super::columns::{AFTER_EVERY_ID, count, int, limit, named, org, run_id, sql, time, time_or_none};
@@ -12,7 +12,7 @@ use kernel::event::TriggerKind;
 use kernel::{OrgId, RunId, Timestamp, TriggerId, WorkflowId};
 use rusqlite::{Connection, OptionalExtension, Params, Row, params};
 
-/// True if there was one.
+/// True if the trigger existed.
 pub(super) fn delete(connection: &Connection, org: OrgId, id: TriggerId) -> Attempted<bool> {
     let key = params![org.0, id.0];
     connection.prepare_cached(sql!("trigger_requests_delete"))?.execute(key)?;
@@ -20,7 +20,7 @@ pub(super) fn delete(connection: &Connection, org: OrgId, id: TriggerId) -> Atte
     Ok(connection.prepare_cached(sql!("trigger_delete"))?.execute(key)? > 0)
 }
 
-/// Removes every trigger of a workflow that is going away.
+/// Deletes every trigger of a workflow that is being deleted.
 pub(super) fn delete_of_workflow(connection: &Connection, org: OrgId, workflow: WorkflowId) -> Attempted<()> {
     let mut statement = connection.prepare_cached(sql!("trigger_ids_of_workflow"))?;
     let ids: Vec<[u8; 16]> =
@@ -31,7 +31,7 @@ pub(super) fn delete_of_workflow(connection: &Connection, org: OrgId, workflow: 
     Ok(())
 }
 
-/// False if nothing was written: the trigger is gone, or not the one whose moments were counted.
+/// False if nothing was written: the trigger was deleted, or changed after its fire times were computed.
 pub(super) fn log(connection: &Connection, log: &TriggerLog) -> Attempted<bool> {
     let (org, trigger) = (log.org.0, log.trigger.0);
     if let Some(to) = log.advance {
@@ -47,7 +47,7 @@ pub(super) fn log(connection: &Connection, log: &TriggerLog) -> Attempted<bool> 
     Ok(true)
 }
 
-/// Moves a schedule on; false if it is gone or another one by now.
+/// Advances a schedule; false if the trigger was deleted or changed meanwhile.
 pub(super) fn advance(
     connection: &Connection,
     (org, trigger): (OrgId, TriggerId),
@@ -58,8 +58,8 @@ pub(super) fn advance(
     Ok(connection.prepare_cached(sql!("trigger_advance"))?.execute(row)? > 0)
 }
 
-/// Writes a line of the log, unless its trigger is gone or the line says already that a run was started,
-/// and lets go of the oldest.
+/// Writes a line of the log and deletes the oldest lines. Does nothing if the trigger was deleted, or if the line says
+/// already that a run was started.
 pub(super) fn put_delivery(connection: &Connection, row: &DeliveryRow) -> Attempted<()> {
     let (org, trigger) = (row.org.0, row.trigger.0);
     let (run, nominal) = (row.run.map(|run| run.0), row.nominal.map(|at| at.0));
@@ -264,9 +264,9 @@ mod tests {
         immediate(put_owned_trigger(&Rows(c), org, workflow, wanted))
     }
 
-    /// What people who replace and delete workflows rely on, of both stores at once.
+    /// Checks SQLite and the memory store at once.
     #[test]
-    fn an_own_trigger_follows_its_workflow() {
+    fn an_owned_trigger_changes_with_its_workflow() {
         let folder = tempfile::tempdir().unwrap();
         let (memory, sqlite) = (MemoryStore::new(), SqliteStore::open(&folder.path().join("db")).unwrap());
         let now = |wanted: Option<&TriggerRow>| {
@@ -279,7 +279,11 @@ mod tests {
         let schedule = |id, config| own(id, TriggerKind::Schedule, config, None);
         assert_eq!(now(None), (true, None));
         assert_eq!(now(Some(&schedule(1, "a"))), (true, Some(schedule(1, "a"))));
-        assert_eq!(now(Some(&schedule(2, "a"))), (true, Some(schedule(1, "a"))), "nothing changed, moments and all");
+        assert_eq!(
+            now(Some(&schedule(2, "a"))),
+            (true, Some(schedule(1, "a"))),
+            "an unchanged trigger keeps its fire times"
+        );
         let changed = now(Some(&schedule(3, "b"))).1.unwrap();
         assert_eq!((changed.id, changed.revision, changed.cursor), (TriggerId([1; 16]), 2, Some(Timestamp(3))));
         let other = own(9, TriggerKind::Webhook, "w", Some("taken"));
@@ -287,9 +291,9 @@ mod tests {
         sqlite.inner.writer().unwrap().transact(|c| put_owned(c, ORG, other.workflow, Some(&other))).unwrap();
         memory.put_owned_trigger(ORG, other.workflow, Some(&other));
         let taken = own(4, TriggerKind::Webhook, "w", Some("taken"));
-        assert_eq!(now(Some(&taken)), (false, Some(changed)), "and nothing was taken away");
+        assert_eq!(now(Some(&taken)), (false, Some(changed)), "a taken path must not delete the old trigger");
         let hook = own(4, TriggerKind::Webhook, "w", Some("free"));
-        assert_eq!(now(Some(&hook)), (true, Some(hook)), "another kind is another trigger");
+        assert_eq!(now(Some(&hook)), (true, Some(hook)), "a trigger of another kind replaces the old one");
         assert_eq!(now(None), (true, None));
         let gone = |c: &Connection| delete_of_workflow(c, ORG, other.workflow);
         sqlite.inner.writer().unwrap().transact(gone).unwrap();

@@ -1,13 +1,13 @@
-//! The one connection that writes, and the transactions it makes.
+//! The single connection that writes, and its transactions.
 //!
 //! ```text
-//!   commit ──▶ try without savepoints ──▶ COMMIT ──▶ publish the heads
+//!   commit ──▶ attempt without savepoints ──▶ COMMIT ──▶ publish the heads
 //!                     │ a row was refused
-//!                     └──▶ ROLLBACK, try again with a savepoint for each run
+//!                     └──▶ ROLLBACK, attempt again with a savepoint for each run
 //! ```
 //!
-//! The rule that keeps it right: whatever is in memory changes only after `COMMIT` said yes. When it
-//! said neither yes nor no, nothing is written any more until the database has been opened anew.
+//! Invariant: state in memory changes only after `COMMIT` succeeded. When the outcome of `COMMIT` is unknown, the
+//! writer refuses all further writes until the database is opened again.
 
 use super::checkpoints;
 use super::checkpoints::Log;
@@ -18,7 +18,7 @@ use super::run_heads::{Head, Heads, Key, Tail};
 use super::{Options, Tally};
 use crate::crash::{self, Point};
 use crate::id_map::IdMap;
-use crate::rows::{Batch, Verdict};
+use crate::rows::{Batch, WriteVerdict};
 use crate::write_validation::is_same_group;
 use crate::{Error, Result};
 use rusqlite::Connection;
@@ -34,12 +34,12 @@ pub(super) struct Writer {
     tail: Tail,
     options: Options,
     tally: Arc<Tally>,
-    /// Why the outcome of a transaction is not known.
+    /// Set when the outcome of a transaction is unknown: the error that caused it.
     unknown: Option<String>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Guard {
+enum Isolation {
     None,
     Savepoints,
 }
@@ -55,17 +55,17 @@ impl Writer {
         Writer { connection, log, heads, staged: IdMap::default(), tail, options, tally, unknown: None }
     }
 
-    pub(super) fn commit(&mut self, batch: &Batch) -> Result<Vec<Verdict>> {
+    pub(super) fn commit(&mut self, batch: &Batch) -> Result<Vec<WriteVerdict>> {
         self.refuse_if_unknown()?;
         if batch.runs.is_empty() {
             return Ok(Vec::new());
         }
-        self.log.tend(&self.connection);
+        self.log.checkpoint_if_long(&self.connection);
         crash::point(Point::BeforeBegin);
-        let mut outcome = self.attempt(batch, Guard::None);
+        let mut outcome = self.attempt(batch, Isolation::None);
         if let Err(Failure::Row) = outcome {
             self.roll_back()?;
-            outcome = self.attempt(batch, Guard::Savepoints);
+            outcome = self.attempt(batch, Isolation::Savepoints);
         }
         match outcome {
             Ok((verdicts, done)) => {
@@ -76,7 +76,7 @@ impl Writer {
         }
     }
 
-    /// A transaction about something other than runs.
+    /// Runs a transaction other than a commit of runs.
     pub(super) fn transact<T>(
         &mut self,
         work: impl FnOnce(&Connection) -> std::result::Result<T, Failure>,
@@ -90,9 +90,9 @@ impl Writer {
         outcome.map_err(|failure| self.give_up(failure))
     }
 
-    /// A transaction after which nothing of what it removed can be found in the file, whether or not the
-    /// process gets to close it. (The log beside it is overwritten later, or removed at a clean end.)
-    pub(super) fn transact_cleanly<T>(
+    /// Runs a transaction and overwrites the bytes of the rows it deletes in the database file, even if the process is
+    /// killed afterwards. (The write-ahead log is overwritten later, or removed at a clean shutdown.)
+    pub(super) fn transact_with_secure_delete<T>(
         &mut self,
         work: impl FnOnce(&Connection) -> std::result::Result<T, Failure>,
     ) -> Result<T> {
@@ -105,7 +105,7 @@ impl Writer {
         outcome
     }
 
-    /// Can the write lock be had, and a table be read?
+    /// Can the writer take the write lock and read a table?
     pub(super) fn check(&mut self) -> Result<()> {
         self.refuse_if_unknown()?;
         let probe = begin(&self.connection).and_then(|()| {
@@ -118,21 +118,21 @@ impl Writer {
         }
     }
 
-    /// Makes the database full at this many pages.
+    /// Limits the database to this many pages.
     pub(super) fn set_page_count_max(&mut self, pages: u32) -> Result<()> {
         let set = self.connection.pragma_update_and_check(None, "max_page_count", pages, |_| Ok(()));
         set.map_err(super::errors::on_read)
     }
 
-    fn attempt(&mut self, batch: &Batch, guard: Guard) -> std::result::Result<(Vec<Verdict>, Done), Failure> {
+    fn attempt(&mut self, batch: &Batch, guard: Isolation) -> std::result::Result<(Vec<WriteVerdict>, Done), Failure> {
         begin(&self.connection)?;
         let heads = self.heads.read();
         let mut attempt = Attempt::new(&self.connection, &heads, &mut self.staged, self.tail.last_pos, batch.at);
         let mut verdicts = Vec::with_capacity(batch.runs.len());
         for atomic_group in batch.runs.chunk_by(is_same_group) {
             match (atomic_group, guard) {
-                ([write], Guard::None) => verdicts.push(attempt.write(write)?),
-                ([write], Guard::Savepoints) => verdicts.push(attempt.write_guarded(write)?),
+                ([write], Isolation::None) => verdicts.push(attempt.write(write)?),
+                ([write], Isolation::Savepoints) => verdicts.push(attempt.write_guarded(write)?),
                 (atomic_group, _) => verdicts.extend(attempt.write_group(atomic_group)?),
             }
         }
@@ -164,7 +164,7 @@ impl Writer {
         self.tally.commit_reads.fetch_add(done.reads, Relaxed);
     }
 
-    /// Ends a transaction that failed, and says what that means.
+    /// Rolls back a transaction that failed, and returns the error for the caller.
     fn give_up(&mut self, failure: Failure) -> Error {
         let error = match failure.is_refused_write() && open::is_read_only(&self.connection) {
             true => Error::Unavailable("the file system is read-only".into()),
@@ -181,7 +181,7 @@ impl Writer {
 
     fn roll_back(&mut self) -> Result<()> {
         self.staged.clear();
-        // SQLite has often done it by itself.
+        // SQLite has often rolled back by itself.
         if self.connection.is_autocommit() {
             return Ok(());
         }

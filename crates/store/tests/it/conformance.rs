@@ -1,4 +1,5 @@
-//! The shared suite. Memory runs without a runtime, SQLite with one, so both ways of waiting are used.
+//! The shared conformance suite on every store. Memory runs without a Tokio runtime and SQLite with one, so both ways
+//! of waiting are tested.
 
 use crate::postgres::{Database, runtime};
 use crate::support::Place;
@@ -39,9 +40,9 @@ fn postgres_passes_every_case() {
 #[test]
 fn random_sequences_have_the_same_answers_on_postgres() {
     std::thread::scope(|scope| {
-        for queue in 0..4 {
+        for thread in 0..4 {
             scope.spawn(move || {
-                for seed in (queue..40).step_by(4) {
+                for seed in (thread..40).step_by(4) {
                     let database = Database::new();
                     runtime().block_on(lockstep(seed, 60, &mut [memory(), postgres(&database)]));
                 }
@@ -52,11 +53,11 @@ fn random_sequences_have_the_same_answers_on_postgres() {
 
 #[test]
 fn random_sequences_have_the_same_answers_on_every_store() {
-    // Most of the time is spent waiting for the disk, so several go on at once.
+    // The test mostly waits for the disk, so several threads share the seeds.
     std::thread::scope(|scope| {
-        for queue in 0..8 {
+        for thread in 0..8 {
             scope.spawn(move || {
-                for seed in (queue..200).step_by(8) {
+                for seed in (thread..200).step_by(8) {
                     now(lockstep(seed, 60, &mut [memory(), sqlite(seed)]));
                 }
             });
@@ -68,7 +69,7 @@ fn memory() -> Subject {
     Subject { name: "memory", store: Arc::new(MemoryStore::new()), restart: Box::new(|store| store) }
 }
 
-/// Every other database moves its recovery position all the time. A restart is a `kill -9`.
+/// Every second database moves its recovery position after three records. A restart is a `kill -9`.
 fn sqlite(seed: u64) -> Subject {
     let options = Options { recovery_records: if seed.is_multiple_of(2) { 3 } else { 100_000 }, ..Options::default() };
     let mut place = Place::new();
@@ -82,7 +83,7 @@ fn sqlite(seed: u64) -> Subject {
     Subject { name: "sqlite", store, restart: Box::new(restart) }
 }
 
-/// A restart opens the same database again; what it is like when the server dies is tested beside it.
+/// A restart opens the same database again; crashes of the server are tested in `postgres_faults`.
 fn postgres(database: &Database) -> Subject {
     let url = database.url.clone();
     let restart = move |old: Arc<dyn Store>| {

@@ -1,4 +1,4 @@
-//! The store's promises, tested from outside: the shared suite on every store, and what is SQLite's and Postgres's own.
+//! Tests of the store from outside: the shared suite on every store, and what only SQLite or only Postgres does.
 
 mod conformance;
 mod postgres;

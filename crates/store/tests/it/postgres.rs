@@ -1,12 +1,12 @@
-//! Databases of one's own on the cluster of this process.
+//! Databases for tests, on the Postgres server of this process.
 
 use std::sync::{Arc, Mutex, OnceLock};
 use store::PostgresStore;
 use store::prelude::*;
-use testkit::postgres::{Cluster, name_in, shared};
+use testkit::postgres::{PostgresCluster, name_in, shared};
 use tokio::runtime::Runtime;
 
-/// One runtime for all: sessions outlive the test that opened them.
+/// One runtime for all tests, because sessions outlive the test that opened them.
 pub fn runtime() -> &'static Runtime {
     static RUNTIME: OnceLock<Runtime> = OnceLock::new();
     RUNTIME.get_or_init(|| tokio::runtime::Builder::new_multi_thread().enable_all().worker_threads(2).build().unwrap())
@@ -16,7 +16,7 @@ pub fn open(url: &str) -> PostgresStore {
     runtime().block_on(PostgresStore::open(url)).unwrap()
 }
 
-/// A database with the schema and nothing else, which goes back when it is dropped.
+/// A database with the schema and no rows, which is reused after it is dropped.
 pub struct Database {
     pub url: String,
 }
@@ -47,8 +47,8 @@ impl Drop for Database {
     }
 }
 
-/// Much faster than a new one: the tables stay, their rows go.
-fn empty(cluster: &Cluster, url: &str) {
+/// Deletes all rows, which is much faster than a new database.
+fn empty(cluster: &PostgresCluster, url: &str) {
     const TABLES: &[&str] = &[
         "journal",
         "arrivals",

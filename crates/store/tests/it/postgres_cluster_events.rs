@@ -1,4 +1,4 @@
-//! What nodes tell each other: heard by the others, soon, and never missed without a word.
+//! Cluster events: other nodes receive them soon, and a lost event is always reported as `Missed`.
 
 use crate::postgres::{Database, open, runtime};
 use kernel::{OrgId, RunId};
@@ -9,59 +9,59 @@ use store::{ClusterEvent, PostgresStore, QueueKey};
 use testkit::postgres::{name_in, shared};
 use tokio::sync::mpsc::Receiver;
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
-fn next(news: &mut Receiver<ClusterEvent>) -> ClusterEvent {
-    let heard = async { tokio::time::timeout(PATIENCE, news.recv()).await };
-    runtime().block_on(heard).expect("something is said").expect("the store is open")
+fn next(events: &mut Receiver<ClusterEvent>) -> ClusterEvent {
+    let received = async { tokio::time::timeout(TIMEOUT, events.recv()).await };
+    runtime().block_on(received).expect("an event before the timeout").expect("the store is open")
 }
 
-/// A store that listens, and what it hears after it began to.
+/// A store that listens, and the events it receives after its first `Missed`.
 fn listener(database: &Database) -> (PostgresStore, Receiver<ClusterEvent>) {
     let store = open(&database.url);
-    let mut news = store.listen().expect("there may be others");
-    assert_eq!(next(&mut news), ClusterEvent::Missed, "whatever was said before");
-    (store, news)
+    let mut events = store.listen().expect("the store is shared");
+    assert_eq!(next(&mut events), ClusterEvent::Missed, "events before the session began");
+    (store, events)
 }
 
-fn moved(n: u64) -> ClusterEvent {
+fn advanced(n: u64) -> ClusterEvent {
     ClusterEvent::RunAdvanced(OrgId(1), RunId(u128::from(n).to_be_bytes()))
 }
 
 #[test]
-fn others_hear_what_one_says_and_nobody_hears_itself() {
+fn other_nodes_receive_events_and_the_sender_does_not() {
     let database = Database::new();
     let ((a, mut to_a), (b, mut to_b)) = (listener(&database), listener(&database));
-    let said = [
+    let sent = [
         ClusterEvent::TaskReady(QueueKey { org: OrgId(1), name: "mail.send".into(), key: "日本\0 'x' \n".into() }),
         ClusterEvent::TaskReady(QueueKey { org: OrgId(1), name: "mail.send".into(), key: "日本 'x' \n".into() }),
         ClusterEvent::TypeChanged(OrgId(2), "mail".into()),
-        moved(1),
-        moved(1),
+        advanced(1),
+        advanced(1),
         ClusterEvent::PausesChanged,
         ClusterEvent::NodesChanged,
     ];
-    said.iter().for_each(|news| a.broadcast(news.clone()));
-    let mut heard = BTreeSet::new();
-    // What cannot be written down is said to be missing.
-    while heard.len() < 6 {
-        heard.insert(next(&mut to_b));
+    sent.iter().for_each(|event| a.broadcast(event.clone()));
+    let mut received = BTreeSet::new();
+    // The key with byte 0 cannot be encoded and arrives as `Missed`.
+    while received.len() < 6 {
+        received.insert(next(&mut to_b));
     }
-    let mut expected: BTreeSet<ClusterEvent> = said.iter().skip(1).cloned().collect();
+    let mut expected: BTreeSet<ClusterEvent> = sent.iter().skip(1).cloned().collect();
     expected.insert(ClusterEvent::Missed);
-    assert_eq!(heard, expected);
-    b.broadcast(moved(2));
-    assert_eq!(next(&mut to_a), moved(2), "and nothing of its own before that");
+    assert_eq!(received, expected);
+    b.broadcast(advanced(2));
+    assert_eq!(next(&mut to_a), advanced(2), "no event of its own before that");
     let began = Instant::now();
     for n in 100..120 {
-        a.broadcast(moved(n));
-        while next(&mut to_b) != moved(n) {}
+        a.broadcast(advanced(n));
+        while next(&mut to_b) != advanced(n) {}
     }
-    assert!(began.elapsed() < Duration::from_secs(5), "20 there and back took {:?}", began.elapsed());
+    assert!(began.elapsed() < Duration::from_secs(5), "20 events took {:?}", began.elapsed());
 }
 
 #[test]
-fn a_session_that_was_lost_is_opened_again_and_says_so() {
+fn a_lost_session_is_reopened_and_reports_missed_events() {
     let database = Database::new();
     let ((a, _), (_b, mut to_b)) = (listener(&database), listener(&database));
     for round in 0..3 {
@@ -72,9 +72,10 @@ fn a_session_that_was_lost_is_opened_again_and_says_so() {
         );
         assert_ne!(ended, "0");
         assert_eq!(next(&mut to_b), ClusterEvent::Missed);
-        // It may be another's session that comes back later: then what it says is late, or only that something was missed.
-        a.broadcast(moved(round));
-        let until = Instant::now() + PATIENCE;
+        // It may be another's session that comes back later: then what it says is late, or only that something was
+        // missed.
+        a.broadcast(advanced(round));
+        let until = Instant::now() + TIMEOUT;
         while !matches!(next(&mut to_b), ClusterEvent::RunAdvanced(..) | ClusterEvent::Missed) {
             assert!(Instant::now() < until);
         }
@@ -83,45 +84,45 @@ fn a_session_that_was_lost_is_opened_again_and_says_so() {
 }
 
 #[test]
-fn a_flood_of_news_is_missed_rather_than_kept() {
+fn too_many_events_are_reported_as_missed_instead_of_buffered() {
     let database = Database::new();
     let ((a, _), (_b, mut to_b)) = (listener(&database), listener(&database));
     let began = Instant::now();
     for n in 0..100_000 {
-        a.broadcast(moved(n));
+        a.broadcast(advanced(n));
     }
-    assert!(began.elapsed() < Duration::from_secs(2), "telling waits for nobody: {:?}", began.elapsed());
+    assert!(began.elapsed() < Duration::from_secs(2), "broadcasting does not block: {:?}", began.elapsed());
     a.broadcast(ClusterEvent::PausesChanged);
-    // Nobody takes anything for a while; then what waits is bounded, and ends with what was missed.
+    // The listener receives nothing for a while. The buffered events are bounded, and `Missed` follows them.
     std::thread::sleep(Duration::from_millis(300));
-    let mut heard = 0;
+    let mut received = 0;
     let mut is_missed = false;
-    let until = Instant::now() + PATIENCE;
+    let until = Instant::now() + TIMEOUT;
     while Instant::now() < until {
         match runtime().block_on(async { tokio::time::timeout(Duration::from_millis(500), to_b.recv()).await }) {
             Ok(Some(ClusterEvent::Missed)) => is_missed = true,
-            Ok(Some(_)) => heard += 1,
+            Ok(Some(_)) => received += 1,
             _ => break,
         }
     }
-    assert!(is_missed, "after {heard}");
-    assert!(heard < 50_000, "{heard} of 100,000 were kept");
+    assert!(is_missed, "after {received}");
+    assert!(received < 50_000, "{received} of 100,000 were kept");
     a.broadcast(ClusterEvent::NodesChanged);
-    assert_eq!(next(&mut to_b), ClusterEvent::NodesChanged, "it goes on");
+    assert_eq!(next(&mut to_b), ClusterEvent::NodesChanged, "later events arrive again");
 }
 
 #[test]
-fn a_store_that_is_closed_leaves_no_session() {
+fn a_closed_store_leaves_no_session() {
     let database = Database::new();
     let count = || {
         let sessions = "SELECT count(*) FROM pg_stat_activity
             WHERE datname = current_database() AND pid <> pg_backend_pid() AND application_name = 'onward'";
         shared().sql(name_in(&database.url), sessions).parse::<u32>().unwrap()
     };
-    let (store, news) = listener(&database);
+    let (store, events) = listener(&database);
     assert!(count() > 0);
-    drop((store, news));
-    let until = Instant::now() + PATIENCE;
+    drop((store, events));
+    let until = Instant::now() + TIMEOUT;
     while count() > 0 {
         assert!(Instant::now() < until, "{} sessions", count());
     }

@@ -1,24 +1,24 @@
-//! A server that goes away, comes back, and changes its mind. The question is always the same: was anything
-//! acknowledged that is not there, or refused that is?
+//! Faults of the Postgres server: crashes, restarts, lost sessions, lost writes. After each fault every acknowledged
+//! write must exist, and no refused write may exist.
 
 use crate::postgres::{Database, open, runtime};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 use store::prelude::*;
-use store::{Error, PostgresStore, Verdict};
+use store::{Error, PostgresStore, WriteVerdict};
 use testkit::conformance::fixtures::{ORG, append, at, batch, record, run, start};
-use testkit::postgres::{Cluster, name_in, shared};
+use testkit::postgres::{PostgresCluster, name_in, shared};
 
-const LANES: u64 = 4;
+const WRITERS: u64 = 4;
 /// Runs in each batch.
 const RUNS: u64 = 5;
 
-/// Writers that go on whatever happens, until they are told to stop.
+/// Writers that continue through every fault, until the test stops them.
 struct Load {
     store: Arc<PostgresStore>,
     is_over: AtomicBool,
-    /// Batches that were acknowledged, refused, and of which nobody could tell.
+    /// Batches that were acknowledged, refused, or had an unknown outcome.
     acknowledged: AtomicU64,
     refused: AtomicU64,
     unknown: AtomicU64,
@@ -35,17 +35,17 @@ impl Load {
         })
     }
 
-    /// Appends to runs of its own. What is refused was not written, so the same again must succeed; what is
-    /// unknown was written for all runs of the batch or for none.
-    async fn queue(self: Arc<Load>, queue: u64) -> u64 {
-        let runs: Vec<u64> = (0..RUNS).map(|n| queue * 100 + n).collect();
+    /// Appends to the runs of one writer. A refused batch was not written, so a retry must succeed; a batch with an
+    /// unknown outcome was written for all of its runs or for none.
+    async fn write(self: Arc<Load>, writer: u64) -> u64 {
+        let runs: Vec<u64> = (0..RUNS).map(|n| writer * 100 + n).collect();
         let mut seq = 0;
         while !self.is_over.load(Relaxed) {
             let writes: Vec<_> =
                 runs.iter().map(|n| if seq == 0 { start(run(*n)) } else { append(run(*n), seq) }).collect();
             match self.store.commit(&batch(writes)).await {
                 Ok(verdicts) => {
-                    assert_eq!(verdicts, vec![Verdict::Committed; runs.len()], "lane {queue} after {seq}");
+                    assert_eq!(verdicts, vec![WriteVerdict::Committed; runs.len()], "writer {writer} after {seq}");
                     self.acknowledged.fetch_add(1, Relaxed);
                     seq += 1;
                 }
@@ -55,7 +55,7 @@ impl Load {
                 }
                 Err(Error::Unknown(_)) => {
                     self.unknown.fetch_add(1, Relaxed);
-                    seq = self.look(&runs).await;
+                    seq = self.last_seq(&runs).await;
                 }
                 Err(other) => panic!("{other}"),
             }
@@ -63,8 +63,8 @@ impl Load {
         seq
     }
 
-    /// Number of the last record, which is the same for all.
-    async fn look(&self, runs: &[u64]) -> u64 {
+    /// Number of the last record, which must be the same for all runs.
+    async fn last_seq(&self, runs: &[u64]) -> u64 {
         let mut seqs = Vec::new();
         while seqs.len() < runs.len() {
             match self.store.load(ORG, run(runs[seqs.len()])).await {
@@ -72,25 +72,25 @@ impl Load {
                 Err(_) => tokio::time::sleep(Duration::from_millis(20)).await,
             }
         }
-        assert!(seqs.iter().all(|seq| *seq == seqs[0]), "a batch is there or not: {seqs:?}");
+        assert!(seqs.iter().all(|seq| *seq == seqs[0]), "a batch is written as a whole or not at all: {seqs:?}");
         seqs[0]
     }
 
-    /// Lets the writers work while `disturb` does its worst, then compares what they were told with what is there.
+    /// Runs the writers while `disturb` injects faults, then compares the acknowledged records with the stored ones.
     fn survive(self: &Arc<Load>, disturb: impl FnOnce()) {
-        let key_queues: Vec<_> = (0..LANES).map(|queue| runtime().spawn(Arc::clone(self).queue(queue))).collect();
+        let writers: Vec<_> = (0..WRITERS).map(|writer| runtime().spawn(Arc::clone(self).write(writer))).collect();
         disturb();
         self.is_over.store(true, Relaxed);
         let mut records = 0;
-        for (queue, told) in (0..LANES).zip(key_queues) {
-            let seq = runtime().block_on(told).unwrap();
+        for (writer, acknowledged) in (0..WRITERS).zip(writers) {
+            let seq = runtime().block_on(acknowledged).unwrap();
             for n in 0..RUNS {
-                let id = run(queue * 100 + n);
+                let id = run(writer * 100 + n);
                 let history =
                     runtime().block_on(self.store.history(ORG, id, 0, usize::MAX)).unwrap().unwrap_or_default();
                 assert!(
                     history.into_iter().eq((1..=seq).map(|seq| record(id, seq, at(1_000)))),
-                    "run {n} of lane {queue}"
+                    "run {n} of writer {writer}"
                 );
                 records += seq;
             }
@@ -99,11 +99,11 @@ impl Load {
         assert_eq!(end, records, "every record has one position");
     }
 
-    /// Waits until so many more batches were acknowledged: the store has recovered.
+    /// Waits until this many more batches were acknowledged, which shows that the store has recovered.
     fn wait_for(&self, more: u64) {
         let (from, until) = (self.acknowledged.load(Relaxed), Instant::now() + Duration::from_secs(60));
         while self.acknowledged.load(Relaxed) < from + more {
-            assert!(Instant::now() < until, "nothing gets through any more");
+            assert!(Instant::now() < until, "no batch was acknowledged for 60 seconds");
             std::thread::sleep(Duration::from_millis(5));
         }
     }
@@ -126,27 +126,27 @@ fn p18_terminated_backends_lose_nothing_and_double_nothing() {
         }
     });
     assert!(terminated >= 40, "{terminated}");
-    assert_eq!(load.unknown.load(Relaxed), 0, "the server was there to be asked");
+    assert_eq!(load.unknown.load(Relaxed), 0, "the server was up, so every outcome could be found out");
 }
 
 #[test]
-fn p18_a_server_that_dies_or_rests_loses_nothing() {
-    let mut cluster = Cluster::start(&[]);
+fn p18_a_killed_or_stopped_server_loses_nothing() {
+    let mut cluster = PostgresCluster::start(&[]);
     let url = cluster.database();
     let load = Load::new(open(&url));
     load.survive(|| {
         for is_kill in [true, false, true] {
             load.wait_for(10);
             cluster.stop(is_kill);
-            let asked = Instant::now();
+            let called = Instant::now();
             let down = runtime().block_on(load.store.check());
             assert!(matches!(down, Err(Error::Unavailable(_))), "{down:?}");
-            assert!(asked.elapsed() < Duration::from_secs(2), "it fails fast");
+            assert!(called.elapsed() < Duration::from_secs(2), "it fails fast");
             cluster.start_again();
         }
         load.wait_for(10);
     });
-    // For a while the server takes no writes, and says so to sessions that are open.
+    // The server becomes read-only for a while, also for open sessions.
     let is_writable = |is| {
         cluster.sql(
             "postgres",
@@ -160,7 +160,7 @@ fn p18_a_server_that_dies_or_rests_loses_nothing() {
     let until = Instant::now() + Duration::from_secs(20);
     let mut n = 9_001;
     while runtime().block_on(store.commit(&batch([start(run(n))]))).is_ok() {
-        assert!(Instant::now() < until, "the setting arrives");
+        assert!(Instant::now() < until, "the setting takes effect");
         n += 1;
     }
     assert!(matches!(write(), Err(Error::Unavailable(_))));
@@ -168,18 +168,18 @@ fn p18_a_server_that_dies_or_rests_loses_nothing() {
     assert!(runtime().block_on(store.load(ORG, run(0))).unwrap().is_some(), "reads go on");
     is_writable(true);
     while runtime().block_on(store.check()).is_err() {
-        assert!(Instant::now() < until, "the setting arrives");
+        assert!(Instant::now() < until, "the setting takes effect");
     }
-    assert_eq!(write(), Ok(vec![Verdict::Committed]));
+    assert_eq!(write(), Ok(vec![WriteVerdict::Committed]));
 }
 
 #[test]
-fn a_transaction_whose_session_is_ended_under_way_is_written_once() {
+fn a_transaction_whose_session_is_terminated_is_written_once() {
     let database = Database::new();
     let store = Arc::new(open(&database.url));
     let name = name_in(&database.url);
     runtime().block_on(store.commit(&batch([start(run(1))]))).unwrap();
-    // Somebody holds what the end of every batch needs.
+    // Another session locks the table that every batch writes to last.
     let blocker = std::thread::spawn({
         let name = name.to_owned();
         move || {
@@ -202,7 +202,7 @@ fn a_transaction_whose_session_is_ended_under_way_is_written_once() {
         async move {
             loop {
                 match store.commit(&batch([append(run(1), 1), start(run(2))])).await {
-                    // It waits for a while only.
+                    // A commit waits only until its lock timeout.
                     Err(Error::Unavailable(_)) => {}
                     answer => return answer,
                 }
@@ -214,7 +214,7 @@ fn a_transaction_whose_session_is_ended_under_way_is_written_once() {
         shared().sql(name, &format!("SELECT pg_terminate_backend(pid) {waiting}"));
     }
     shared().sql(name, &format!("SELECT pg_terminate_backend(pid) {blocked}"));
-    assert_eq!(runtime().block_on(commit).unwrap(), Ok(vec![Verdict::Committed; 2]));
+    assert_eq!(runtime().block_on(commit).unwrap(), Ok(vec![WriteVerdict::Committed; 2]));
     blocker.join().unwrap();
     assert_eq!(runtime().block_on(store.load(ORG, run(1))).unwrap().unwrap().seq, 2);
 }
@@ -222,7 +222,7 @@ fn a_transaction_whose_session_is_ended_under_way_is_written_once() {
 #[test]
 fn a_server_without_durable_settings_is_refused() {
     for setting in ["fsync", "full_page_writes"] {
-        let cluster = Cluster::start(&[(setting, "off")]);
+        let cluster = PostgresCluster::start(&[(setting, "off")]);
         let refused = runtime().block_on(PostgresStore::open(&cluster.url("postgres"))).err();
         assert!(matches!(&refused, Some(Error::Refused(why)) if why.contains(setting)), "{refused:?}");
         assert_eq!(cluster.sql("postgres", "SELECT to_regnamespace('onward') IS NULL"), "t", "nothing was written");
@@ -230,11 +230,11 @@ fn a_server_without_durable_settings_is_refused() {
 }
 
 #[test]
-fn a_server_that_lost_what_it_acknowledged_is_noticed_and_nobody_goes_on_as_if_nothing_had_happened() {
-    let mut cluster = Cluster::start(&[]);
+fn a_server_that_lost_acknowledged_writes_is_detected_and_fences_the_node() {
+    let mut cluster = PostgresCluster::start(&[]);
     let url = cluster.database();
     let store = open(&url);
-    let wait = |call: &dyn Fn() -> store::Result<Vec<Verdict>>| {
+    let wait = |call: &dyn Fn() -> store::Result<Vec<WriteVerdict>>| {
         let until = Instant::now() + Duration::from_secs(30);
         loop {
             match call() {
@@ -245,17 +245,17 @@ fn a_server_that_lost_what_it_acknowledged_is_noticed_and_nobody_goes_on_as_if_n
     };
     let commit = |writes: Vec<store::RunWrite>| wait(&|| runtime().block_on(store.commit(&batch(writes.clone()))));
     let before = runtime().block_on(store.join("before")).unwrap();
-    assert_eq!(commit(vec![start(run(1))]), Ok(vec![Verdict::Committed]));
+    assert_eq!(commit(vec![start(run(1))]), Ok(vec![WriteVerdict::Committed]));
     cluster.back_up();
-    assert_eq!(commit(vec![append(run(1), 1)]), Ok(vec![Verdict::Committed]), "a restart loses nothing");
-    assert_eq!(commit(vec![append(run(1), 2)]), Ok(vec![Verdict::Committed]));
+    assert_eq!(commit(vec![append(run(1), 1)]), Ok(vec![WriteVerdict::Committed]), "a restart loses nothing");
+    assert_eq!(commit(vec![append(run(1), 2)]), Ok(vec![WriteVerdict::Committed]));
     let lost = runtime().block_on(store.join("lost")).unwrap();
     assert_eq!(store.counters().rollbacks, 0);
     cluster.restore();
-    // Another one writes what has another meaning now, under the same number.
+    // Another node writes a different record under the same number.
     let other = open(&url);
-    assert_eq!(runtime().block_on(other.commit(&batch([append(run(1), 1)]))), Ok(vec![Verdict::Committed]));
-    assert_eq!(commit(vec![append(run(1), 2)]), Err(Error::Fenced), "it would fit, by its number");
+    assert_eq!(runtime().block_on(other.commit(&batch([append(run(1), 1)]))), Ok(vec![WriteVerdict::Committed]));
+    assert_eq!(commit(vec![append(run(1), 2)]), Err(Error::Fenced), "the number alone would match");
     assert_eq!(store.counters().rollbacks, 1);
     let until = Instant::now() + Duration::from_secs(30);
     let renewed = loop {
@@ -264,17 +264,17 @@ fn a_server_that_lost_what_it_acknowledged_is_noticed_and_nobody_goes_on_as_if_n
             other => break other,
         }
     };
-    assert_eq!(renewed, Err(Error::Fenced), "its row may be there as if nothing had happened");
-    let anew = runtime().block_on(store.join("anew")).unwrap();
-    assert!(anew > lost, "epoch {anew} after {lost}");
+    assert_eq!(renewed, Err(Error::Fenced), "even if the node's row still exists");
+    let rejoined = runtime().block_on(store.join("rejoined")).unwrap();
+    assert!(rejoined > lost, "epoch {rejoined} after {lost}");
     let found = runtime().block_on(store.load(ORG, run(1))).unwrap().unwrap();
     assert_eq!(found.seq, 2);
-    assert_eq!(commit(vec![append(run(1), 2)]), Ok(vec![Verdict::Committed]));
+    assert_eq!(commit(vec![append(run(1), 2)]), Ok(vec![WriteVerdict::Committed]));
     assert_eq!((store.counters().rollbacks, other.counters().rollbacks), (1, 0));
 }
 
 #[test]
-fn what_was_erased_is_not_taken_for_lost() {
+fn deleted_records_are_not_taken_for_lost_writes() {
     let database = Database::new();
     let store = open(&database.url);
     assert_eq!(runtime().block_on(store.commit(&batch([start(run(1)), start(run(2))]))).unwrap().len(), 2);
@@ -290,18 +290,18 @@ fn what_was_erased_is_not_taken_for_lost() {
             assert!(Instant::now() < until);
         }
     };
-    // As another process would erase it.
+    // As if another process deleted the runs.
     shared().sql(
         name,
         "BEGIN; DELETE FROM onward.journal; DELETE FROM onward.runs;
          INSERT INTO onward.settings VALUES ('erased_until_us', '9000000000000000000'); COMMIT",
     );
     end_all();
-    assert_eq!(store.counters().rollbacks, 0, "its name among what has arrived");
+    assert_eq!(store.counters().rollbacks, 0, "its key is in `arrivals`");
     let _ = runtime().block_on(store.journal_page(ORG, None, 1)).unwrap();
     end_all();
-    assert_eq!(store.counters().rollbacks, 0, "its name among what has a position");
+    assert_eq!(store.counters().rollbacks, 0, "its key is in `positions`");
     shared().sql(name, "DELETE FROM onward.positions; DELETE FROM onward.arrivals");
     end_all();
-    assert_eq!(store.counters().rollbacks, 1, "there is no trace of it");
+    assert_eq!(store.counters().rollbacks, 1, "its key does not exist any more");
 }

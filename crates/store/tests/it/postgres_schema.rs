@@ -1,49 +1,49 @@
-//! Opening a Postgres database: migrations, who may use it, and over which connection.
+//! Opening a Postgres database: migrations, databases that are refused, TLS and passwords, and query plans.
 
 use crate::postgres::{Database, open, runtime};
 use std::process::Command;
 use store::prelude::*;
 use store::{Error, PostgresStore};
 use testkit::conformance::fixtures::{ORG, batch, run, start};
-use testkit::postgres::{Cluster, name_in, shared};
+use testkit::postgres::{PostgresCluster, name_in, shared};
 
 fn try_open(url: &str) -> Result<PostgresStore, Error> {
     runtime().block_on(PostgresStore::open(url))
 }
 
-/// Wherever it stops, the schema is that of the migrations that are written down as done.
+/// Wherever it stops, the schema is exactly that of the migrations recorded as applied.
 #[test]
 fn a_migration_that_is_interrupted_leaves_nothing_behind() {
     let url = shared().database();
     let name = name_in(&url);
-    let ask = |query: &str| shared().sql(name, query);
-    let made =
+    let query = |query: &str| shared().sql(name, query);
+    let tables =
         "SELECT string_agg(relname, ' ' ORDER BY oid) FROM pg_class WHERE relnamespace = to_regnamespace('onward')";
     let mut schemas: Vec<String> = Vec::new();
     let mut statements = 0;
-    while let Err(error) = runtime().block_on(PostgresStore::open_partly(&url, statements)) {
-        assert!(matches!(&error, Error::Unavailable(why) if why.contains("told to stop")), "{error}");
-        let done: usize = match ask("SELECT to_regclass('onward.schema_migrations') IS NOT NULL").as_str() {
-            "t" => ask("SELECT count(*) FROM onward.schema_migrations").parse().unwrap(),
+    while let Err(error) = runtime().block_on(PostgresStore::open_with_statement_limit(&url, statements)) {
+        assert!(matches!(&error, Error::Unavailable(why) if why.contains("stopped by the test")), "{error}");
+        let done: usize = match query("SELECT to_regclass('onward.schema_migrations') IS NOT NULL").as_str() {
+            "t" => query("SELECT count(*) FROM onward.schema_migrations").parse().unwrap(),
             _ => 0,
         };
-        let schema = ask(made);
+        let schema = query(tables);
         if schemas.len() == done {
             schemas.push(schema.clone());
         }
         assert_eq!(schemas.last(), Some(&schema), "{done} migrations after {statements} statements");
-        ask("DROP SCHEMA IF EXISTS onward CASCADE");
+        query("DROP SCHEMA IF EXISTS onward CASCADE");
         statements += 1;
     }
-    assert!(statements > 30, "it has that many: {statements}");
+    assert!(statements > 30, "the migrations have only {statements} statements");
     assert_eq!(schemas[0], "", "nothing before the first");
-    assert_eq!(ask("SELECT count(*) FROM onward.schema_migrations"), schemas.len().to_string());
+    assert_eq!(query("SELECT count(*) FROM onward.schema_migrations"), schemas.len().to_string());
     let store = open(&url);
     runtime().block_on(store.commit(&batch([start(run(1))]))).unwrap();
 }
 
 #[test]
-fn nodes_that_start_together_make_the_schema_once() {
+fn nodes_that_start_at_the_same_time_create_the_schema_once() {
     let url = shared().database();
     std::thread::scope(|scope| {
         let opened: Vec<_> = (0..6).map(|_| scope.spawn(|| try_open(&url).map(drop))).collect();
@@ -56,12 +56,12 @@ fn nodes_that_start_together_make_the_schema_once() {
 }
 
 #[test]
-fn the_journal_has_months_ahead() {
+fn partitions_are_created_ahead_and_dropped_when_empty() {
     let database = Database::new();
     drop(open(&database.url));
     let months = "SELECT count(*) FROM pg_inherits WHERE inhparent = 'onward.journal'::regclass";
-    assert_eq!(shared().sql(name_in(&database.url), months), "4", "three and the rest");
-    // One that is over and empty goes; one that is over and not empty stays.
+    assert_eq!(shared().sql(name_in(&database.url), months), "4", "three months and the default partition");
+    // An empty partition of a past month is dropped; one with records stays.
     let name = name_in(&database.url);
     for (month, from, to) in [("2020_01", "016f5e66", "016ffe0c"), ("2020_02", "016ffe0c", "01709364")] {
         let zeros = "0000-0000-0000-000000000000";
@@ -79,7 +79,7 @@ fn the_journal_has_months_ahead() {
 }
 
 #[test]
-fn a_database_of_somebody_else_is_left_alone() {
+fn a_database_of_another_program_or_build_is_refused() {
     let url = shared().database();
     let name = name_in(&url);
     shared().sql(name, "CREATE SCHEMA onward; CREATE TABLE onward.mine (x int)");
@@ -99,7 +99,7 @@ fn a_database_of_somebody_else_is_left_alone() {
 }
 
 #[test]
-fn what_cannot_be_opened_says_why() {
+fn a_database_that_cannot_be_opened_says_why() {
     let nowhere = try_open("postgres://u@127.0.0.1:1/d").err();
     assert!(matches!(&nowhere, Some(Error::Unavailable(why)) if why.contains("reached")), "{nowhere:?}");
     let missing = try_open(&shared().url("no_such_database")).err();
@@ -112,11 +112,11 @@ fn what_cannot_be_opened_says_why() {
 
 #[test]
 fn tls_and_passwords() {
-    let cluster = Cluster::start(&[]);
+    let cluster = PostgresCluster::start(&[]);
     let folder = cluster.folder();
     let certificate = folder.join("server.crt");
-    // The key has to belong to whom the server runs as, which owns the folder.
-    let made = Command::new("openssl")
+    // The key must belong to the Unix user of the server, which owns the folder.
+    let openssl = Command::new("openssl")
         .args(["req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost"])
         .args(["-addext", "subjectAltName=DNS:localhost", "-addext", "basicConstraints=critical,CA:FALSE", "-keyout"])
         .arg(folder.join("server.key"))
@@ -124,7 +124,7 @@ fn tls_and_passwords() {
         .arg(&certificate)
         .output()
         .unwrap();
-    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    assert!(openssl.status.success(), "{}", String::from_utf8_lossy(&openssl.stderr));
     let owner = std::fs::metadata(folder).unwrap();
     for file in ["server.key", "server.crt"] {
         use std::os::unix::fs::MetadataExt;
@@ -169,10 +169,10 @@ fn tls_and_passwords() {
     }
 }
 
-/// Statements are prepared when the tables are empty, at times by a server that knows it, and are used when they are
-/// large. So the plans have to be right for a table that looks empty.
+/// Statements are prepared while the tables are empty, and used when they are large. So the plans must use the indexes
+/// also for a table that looks empty.
 #[test]
-fn plans_follow_the_indexes_from_the_first_day() {
+fn plans_use_the_indexes_even_on_empty_tables() {
     let database = Database::new();
     let name = name_in(&database.url);
     let settings = "SET search_path = onward; SET plan_cache_mode = force_generic_plan; SET enable_seqscan = off;
@@ -213,9 +213,9 @@ fn plans_follow_the_indexes_from_the_first_day() {
         ("trigger_advance", "Index Scan using triggers_pkey"),
         ("postgres/runs_with_label", "Index Cond: ((org = labels.org) AND (id = labels.run))"),
     ];
-    // A server that has not looked at the tables yet takes them for ten pages, one that has for none.
-    for looked in ["SELECT", "ANALYZE", "VACUUM"] {
-        shared().sql(name, looked);
+    // Without statistics the planner assumes ten pages per table, with statistics of an empty table none.
+    for statistics in ["SELECT", "ANALYZE", "VACUUM"] {
+        shared().sql(name, statistics);
         for (statement, plan) in plans {
             let file = format!("{}/sql/{statement}.sql", env!("CARGO_MANIFEST_DIR"));
             let text = std::fs::read_to_string(file).unwrap();
@@ -224,8 +224,8 @@ fn plans_follow_the_indexes_from_the_first_day() {
             let given = if count == 0 { String::new() } else { format!("({nothing})") };
             let explain = format!("{settings} PREPARE one AS {text}; EXPLAIN (COSTS OFF) EXECUTE one {given}");
             let explained = shared().sql(name, &explain);
-            assert!(explained.contains(plan), "{statement} after {looked}:\n{explained}");
-            assert!(!explained.contains("Seq Scan"), "{statement} after {looked}:\n{explained}");
+            assert!(explained.contains(plan), "{statement} after {statistics}:\n{explained}");
+            assert!(!explained.contains("Seq Scan"), "{statement} after {statistics}:\n{explained}");
         }
     }
 }

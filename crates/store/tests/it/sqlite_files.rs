@@ -1,16 +1,16 @@
-//! The database as a file: who may open it, which schema it has, and what a full disk does.
+//! The database file: locking, the schema, migrations, query plans, and a full disk.
 
 use crate::support::{Place, commit, suffixed};
 use kernel::{RunId, RunStatus};
 use std::path::PathBuf;
 use std::sync::Arc;
 use store::prelude::*;
-use store::{Error, RunFilter, RunWrite, SqliteStore, Verdict};
+use store::{Error, RunFilter, RunWrite, SqliteStore, WriteVerdict};
 use testkit::conformance::fixtures::*;
 use testkit::now;
 
 #[test]
-fn a_second_opener_is_told_it_is_in_use() {
+fn a_database_in_use_cannot_be_opened_again() {
     let place = Place::new();
     let store = place.open();
     assert!(matches!(SqliteStore::open(&place.database()), Err(Error::InUse(_))));
@@ -69,7 +69,7 @@ fn a_database_of_another_program_is_refused() {
 }
 
 #[test]
-fn the_file_has_the_settings_we_rely_on() {
+fn the_file_has_the_required_pragmas() {
     let place = Place::new();
     let _store = place.open();
     let raw = place.raw();
@@ -80,7 +80,7 @@ fn the_file_has_the_settings_we_rely_on() {
     assert_eq!(pragma("page_size"), rusqlite::types::Value::Integer(4096));
 }
 
-/// Rewritten only on demand: `UPDATE_GOLDEN=1`. A released schema changes by a new migration.
+/// `UPDATE_GOLDEN=1` rewrites the golden file. A released schema changes only by a new migration.
 #[test]
 fn the_schema_is_the_golden_one() {
     let place = Place::new();
@@ -98,19 +98,19 @@ fn the_schema_is_the_golden_one() {
 }
 
 #[test]
-fn the_schema_knows_every_status() {
+fn the_schema_lists_every_status() {
     let place = Place::new();
     drop(place.open());
     let raw = place.raw();
     let runs: String =
         raw.query_row("SELECT sql FROM sqlite_master WHERE name = 'runs'", [], |row| row.get(0)).unwrap();
     let check = &runs[runs.find("CHECK").unwrap()..runs.find("waiting       INTEGER").unwrap()];
-    let spelt: Vec<&str> = check.split('\'').skip(1).step_by(2).collect();
-    assert!(RunStatus::ALL.iter().map(|status| status.as_str()).eq(spelt));
+    let listed: Vec<&str> = check.split('\'').skip(1).step_by(2).collect();
+    assert!(RunStatus::ALL.iter().map(|status| status.as_str()).eq(listed));
 }
 
-/// `$1` is a name to SQLite: it counts parameters as they appear, so they must appear in order. Every
-/// file must also be a statement this schema understands.
+/// SQLite treats `$1` as a name and numbers parameters by their first appearance, so they must appear in order. Every
+/// file must also be a valid statement for the schema.
 #[test]
 fn every_statement_prepares_and_numbers_its_parameters_in_order() {
     let place = Place::new();
@@ -155,7 +155,7 @@ fn no_list_or_hot_statement_scans_or_sorts() {
 }
 
 #[test]
-fn a_full_disk_changes_nothing_and_passes() {
+fn a_full_disk_changes_nothing_and_writes_resume_afterwards() {
     let place = Place::new();
     let store = place.open();
     commit(&store, [start(run(1))]);
@@ -169,21 +169,21 @@ fn a_full_disk_changes_nothing_and_passes() {
     assert_eq!(now(store.load(ORG, run(2))), Ok(None));
     assert_eq!(now(store.check()), Ok(()));
     store.set_page_count_max(1_000_000).unwrap();
-    assert_eq!(now(store.commit(&batch)), Ok(vec![Verdict::Committed, Verdict::Committed]));
+    assert_eq!(now(store.commit(&batch)), Ok(vec![WriteVerdict::Committed, WriteVerdict::Committed]));
     assert_eq!(now(store.history(ORG, run(1), 0, usize::MAX)).unwrap().map(|records| records.len()), Some(2));
 }
 
 #[test]
-fn somebody_elses_write_lock_makes_it_unavailable_for_a_while() {
+fn the_write_lock_of_another_program_makes_the_store_unavailable() {
     let place = Place::new();
     let store = place.open();
     let raw = place.raw();
     raw.execute_batch("BEGIN IMMEDIATE").unwrap();
     assert!(matches!(now(store.commit(&batch([start(run(1))]))), Err(Error::Unavailable(_))));
     assert!(matches!(now(store.check()), Err(Error::Unavailable(_))));
-    assert_eq!(now(store.run(ORG, run(1))), Ok(None), "reads go on");
+    assert_eq!(now(store.run(ORG, run(1))), Ok(None), "reads still work");
     raw.execute_batch("ROLLBACK").unwrap();
-    assert_eq!(commit(&store, [start(run(1))]), [Verdict::Committed]);
+    assert_eq!(commit(&store, [start(run(1))]), [WriteVerdict::Committed]);
 }
 
 #[test]
@@ -213,12 +213,12 @@ fn reads_and_commits_at_the_same_time_agree() {
             5 => turn(run(1), after, RunStatus::Running),
             _ => append(run(1), after),
         };
-        assert_eq!(commit(&*store, [RunWrite { snapshot, ..write }]), [Verdict::Committed]);
+        assert_eq!(commit(&*store, [RunWrite { snapshot, ..write }]), [WriteVerdict::Committed]);
     }
     readers.into_iter().for_each(|reader| reader.join().unwrap());
 }
 
-/// A database that was last used before tasks were: what waited is parked, what ran is found at the start.
+/// A database from before migration 4: waiting runs are evicted, and running ones are active at the start.
 #[test]
 fn a_store_from_before_tasks_opens_with_its_runs_as_they_were() {
     let place = Place::new();
@@ -244,14 +244,14 @@ fn a_store_from_before_tasks_opens_with_its_runs_as_they_were() {
         assert_eq!((found.status, found.evicted), (status, status.is_evicted()));
         let is_open = !status.is_evicted() && !status.is_terminal();
         assert_eq!(now(again.active_runs()).unwrap().contains(&(ORG, run(n))), is_open, "{status}");
-        assert_eq!(commit(&again, [append(run(n), 2)]), [Verdict::Committed]);
+        assert_eq!(commit(&again, [append(run(n), 2)]), [WriteVerdict::Committed]);
     }
 }
 
-/// A database that was last used while new runs were in no index, and while the row of a claimed task could still say
-/// that its run was evicted.
+/// A database from before migration 7: new runs were in no index, and the row of a run whose task was claimed could
+/// still say that the run was evicted.
 #[test]
-fn a_store_with_unlisted_runs_and_stale_rows_tells_the_truth_once_opened() {
+fn a_store_with_unlisted_runs_and_stale_rows_is_corrected_when_opened() {
     let place = Place::new();
     let store = place.open();
     let (claimed, evicted, new) = (run(1), run(2), run(3));
@@ -268,7 +268,7 @@ fn a_store_with_unlisted_runs_and_stale_rows_tells_the_truth_once_opened() {
          UPDATE runs SET listed = 0;",
     )
     .unwrap();
-    // Of a run that is evicted the row has the last record; of `claimed` there is a later one.
+    // The row of an evicted run has the number of its last record; `claimed` has a later record.
     file.execute("UPDATE runs SET parked = 1, waiting = 256 WHERE id IN ($1, $2)", [claimed.0, evicted.0]).unwrap();
     drop(file);
     let again = place.open();
@@ -279,6 +279,6 @@ fn a_store_with_unlisted_runs_and_stale_rows_tells_the_truth_once_opened() {
     let listed: Vec<RunId> = now(again.runs(ORG, &filter)).unwrap().into_iter().map(|row| row.id).collect();
     assert_eq!(listed, [new, evicted, claimed]);
     for (id, last) in [(claimed, 2), (evicted, 1), (new, 1)] {
-        assert_eq!(commit(&again, [append(id, last)]), [Verdict::Committed]);
+        assert_eq!(commit(&again, [append(id, last)]), [WriteVerdict::Committed]);
     }
 }

@@ -1,10 +1,10 @@
-//! What is there after the process was killed, and how little a start has to read to know it.
+//! Recovery after the process was killed, and how much of the journal a start reads.
 
 use crate::support::{Place, commit};
 use kernel::RunStatus;
 use store::prelude::*;
 use store::sqlite::Options;
-use store::{Error, RunWrite, SqliteStore, Verdict};
+use store::{Error, RunWrite, SqliteStore, WriteVerdict};
 use testkit::conformance::fixtures::*;
 use testkit::now;
 
@@ -14,7 +14,7 @@ fn recovery_pos(place: &Place) -> u64 {
     stored.map_or(0, |text| text.parse().unwrap())
 }
 
-/// Three kinds of runs: unparked with many records, parked, ended.
+/// Three kinds of runs: active with many records, evicted, ended.
 fn populate(store: &dyn Store) {
     commit(store, [start(run(1)), start(run(2)), start(run(3)), start(run(4))]);
     for after in 1..30 {
@@ -30,8 +30,8 @@ fn check_populated(store: &dyn Store) {
         let history = now(store.history(ORG, run(n), 0, usize::MAX)).unwrap().unwrap();
         assert!(history.into_iter().eq((1..=seq).map(|seq| record(run(n), seq, at(1_000)))), "run {n}");
         assert_eq!(now(store.load(ORG, run(n))).unwrap().unwrap().seq, seq);
-        assert_eq!(commit(store, [append(run(n), seq - 1)]), [Verdict::Conflict]);
-        assert_eq!(commit(store, [append(run(n), seq)]), [Verdict::Committed]);
+        assert_eq!(commit(store, [append(run(n), seq - 1)]), [WriteVerdict::Conflict]);
+        assert_eq!(commit(store, [append(run(n), seq)]), [WriteVerdict::Committed]);
     }
     assert_eq!(now(store.next_timer()), Ok(Some(at(5))));
 }
@@ -71,20 +71,17 @@ fn bytes_move_the_recovery_position_too() {
 }
 
 #[test]
-fn a_start_reads_only_the_tail() {
+fn a_start_reads_only_the_journal_after_the_recovery_position() {
     let place = Place::new();
     let store = place.open_with(Options { recovery_records: 10, ..Options::default() });
     populate(&store);
     let killed = place.killed();
-    // Records before the recovery position may be unreadable for all a start cares.
+    // A start does not read the records before the recovery position, so they may be unreadable.
     killed.raw().execute("UPDATE journal SET run = x'00' WHERE pos < 10", []).unwrap();
     let again = killed.open();
     assert_eq!(now(again.active_runs()), Ok(vec![(ORG, run(1)), (ORG, run(4))]));
-    assert!(
-        matches!(now(again.history(ORG, run(1), 0, usize::MAX)), Err(Error::Corrupt(_))),
-        "but a reader of them says so"
-    );
-    assert_eq!(commit(&again, [append(run(1), 31)]), [Verdict::Committed]);
+    assert!(matches!(now(again.history(ORG, run(1), 0, usize::MAX)), Err(Error::Corrupt(_))), "but reading them fails");
+    assert_eq!(commit(&again, [append(run(1), 31)]), [WriteVerdict::Committed]);
 }
 
 #[test]
@@ -96,7 +93,7 @@ fn a_checkpoint_at_every_commit_loses_nothing() {
 }
 
 #[test]
-fn the_helper_copies_the_log_while_commits_go_on() {
+fn the_checkpoint_thread_copies_the_log_during_commits() {
     let place = Place::new();
     let store = place.open_with(Options { passive_bytes: 1, restart_bytes: 200_000, ..Options::default() });
     populate(&store);
@@ -106,7 +103,7 @@ fn the_helper_copies_the_log_while_commits_go_on() {
 }
 
 #[test]
-fn damage_is_said_and_never_a_panic() {
+fn damage_is_reported_and_never_panics() {
     for damage in [
         "DELETE FROM journal WHERE pos = 20",
         "UPDATE journal SET seq = seq + 1 WHERE pos = 20",
@@ -128,7 +125,7 @@ fn damage_is_said_and_never_a_panic() {
 }
 
 #[test]
-fn a_journal_with_a_hole_in_its_tail_does_not_open() {
+fn a_journal_with_a_missing_record_after_the_recovery_position_does_not_open() {
     let place = Place::new();
     let store = place.open();
     populate(&store);
@@ -137,9 +134,9 @@ fn a_journal_with_a_hole_in_its_tail_does_not_open() {
     assert!(matches!(SqliteStore::open(&killed.database()), Err(Error::Corrupt(_))));
 }
 
-/// Damage met in the middle of a commit: nobody can say what became of it, so nothing is written after.
+/// A commit that finds damage has an unknown outcome, so the store refuses all further writes.
 #[test]
-fn after_an_unknown_outcome_nothing_is_written_until_it_is_opened_anew() {
+fn after_an_unknown_outcome_nothing_is_written_until_the_store_is_reopened() {
     let place = Place::new();
     let store = place.open();
     populate(&store);
@@ -157,7 +154,7 @@ fn after_an_unknown_outcome_nothing_is_written_until_it_is_opened_anew() {
     assert!(matches!(now(store.commit(&batch([append(run(4), 1), bad]))), Err(Error::Unknown(_))));
     assert!(matches!(now(store.commit(&batch([append(run(4), 1)]))), Err(Error::Unknown(_))));
     assert!(matches!(now(store.check()), Err(Error::Unknown(_))));
-    assert_eq!(now(store.load(ORG, run(4))).unwrap().map(|loaded| loaded.seq), Some(1), "reads go on");
+    assert_eq!(now(store.load(ORG, run(4))).unwrap().map(|loaded| loaded.seq), Some(1), "reads still work");
     drop(store);
     check_populated(&place.open());
 }

@@ -1,14 +1,14 @@
-//! Databases in temporary directories, and how to kill one.
+//! Databases in temporary directories, and copies of them as a kill would leave them.
 
 use std::path::{Path, PathBuf};
 use store::prelude::*;
 use store::sqlite::Options;
-use store::{RunWrite, SqliteStore, Verdict};
+use store::{RunWrite, SqliteStore, WriteVerdict};
 use tempfile::TempDir;
 use testkit::conformance::fixtures;
 use testkit::now;
 
-/// A directory with one database in it, removed at the end.
+/// A temporary directory with one database, removed when dropped.
 pub struct Place {
     directory: TempDir,
 }
@@ -30,8 +30,8 @@ impl Place {
         SqliteStore::open_with(&self.database(), options).unwrap()
     }
 
-    /// What a `kill -9` at this moment would leave: the files as they are, without a clean close. The
-    /// helper must have nothing to do meanwhile, or the copy is of two moments.
+    /// A copy of the files as a `kill -9` would leave them now, without a clean close. The checkpoint thread must be
+    /// idle, or the copied files are inconsistent.
     pub fn killed(&self) -> Place {
         let copy = Place::new();
         for suffix in ["", "-wal"] {
@@ -43,7 +43,7 @@ impl Place {
         copy
     }
 
-    /// Names of the files that are there.
+    /// Names of the files in the directory.
     pub fn files(&self) -> Vec<String> {
         let entries = std::fs::read_dir(self.directory.path()).unwrap();
         let mut names: Vec<String> = entries.map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
@@ -51,7 +51,7 @@ impl Place {
         names
     }
 
-    /// A connection beside the store, as a person with a tool would have.
+    /// A connection beside the store, as another program would have.
     pub fn raw(&self) -> rusqlite::Connection {
         rusqlite::Connection::open(self.database()).unwrap()
     }
@@ -63,6 +63,6 @@ pub fn suffixed(path: &Path, suffix: &str) -> PathBuf {
     name.into()
 }
 
-pub fn commit(store: &dyn Store, runs: impl Into<Vec<RunWrite>>) -> Vec<Verdict> {
+pub fn commit(store: &dyn Store, runs: impl Into<Vec<RunWrite>>) -> Vec<WriteVerdict> {
     now(store.commit(&fixtures::batch(runs))).unwrap()
 }

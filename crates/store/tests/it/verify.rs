@@ -1,7 +1,7 @@
-//! The verifier against real stores: clean when they are, and never when they are damaged.
+//! `verify` on real stores: it finds no problem in a good store, and finds every kind of damage.
 //!
-//! `sample` has the engine make a store with runs in every state; `damage` breaks copies of it, one
-//! promise at a time.
+//! `sample` makes a store with runs in every state, with the real engine; `damage` damages copies of it, one way at a
+//! time.
 
 mod damage;
 mod postgres;
@@ -14,7 +14,7 @@ use std::collections::BTreeSet;
 use store::{Error, SqliteInspection};
 use testkit::conformance::fixtures;
 
-pub fn look(place: &Place) -> Report {
+pub fn verify_store(place: &Place) -> Report {
     let inspection = SqliteInspection::open(&place.database()).unwrap();
     verify(&inspection, 1_000, &mut |_| {}).unwrap()
 }
@@ -28,7 +28,7 @@ fn assert_clean(report: &Report) {
 fn a_store_with_runs_in_every_state_is_clean() {
     let sample = Sample::get();
     let place = sample.copy();
-    let report = look(&place);
+    let report = verify_store(&place);
     assert_clean(&report);
     let counts = &report.counts;
     let statuses: Vec<&str> = counts.statuses.keys().map(|status| status.as_str()).collect();
@@ -43,19 +43,19 @@ fn a_store_with_runs_in_every_state_is_clean() {
 fn a_store_in_use_is_clean_at_any_moment() {
     sample::while_busy(|place| {
         for _ in 0..5 {
-            assert_clean(&look(place));
+            assert_clean(&verify_store(place));
         }
     });
 }
 
-/// The server is stopped for an instant, its files are copied, and it goes on: what a kill would leave.
+/// The files are copied while the engine runs, as a kill would leave them.
 #[test]
-fn a_killed_store_is_clean_and_left_as_it_was() {
+fn a_killed_store_is_clean_and_not_changed() {
     let killed = sample::killed();
     let read = |suffix| std::fs::read(suffixed(&killed.database(), suffix)).unwrap();
     let before = (read(""), read("-wal"));
     assert!(!before.1.is_empty(), "the log holds data");
-    let report = look(&killed);
+    let report = verify_store(&killed);
     assert_clean(&report);
     assert!(report.counts.runs > 0);
     assert!(before == (read(""), read("-wal")), "it wrote");
@@ -63,25 +63,25 @@ fn a_killed_store_is_clean_and_left_as_it_was() {
 }
 
 #[test]
-fn a_closed_store_is_left_as_it_was() {
+fn a_closed_store_is_not_changed() {
     let place = Sample::get().copy();
     let before = std::fs::read(place.database()).unwrap();
-    assert_clean(&look(&place));
+    assert_clean(&verify_store(&place));
     assert!(before == std::fs::read(place.database()).unwrap());
     assert_eq!(place.files(), ["onward.db"]);
 }
 
 #[test]
-fn a_store_that_has_no_tables_yet_is_clean() {
+fn a_store_without_tables_is_clean() {
     let place = Place::new();
     std::fs::write(place.database(), "").unwrap();
-    assert_clean(&look(&place));
+    assert_clean(&verify_store(&place));
     drop(place.open());
-    assert_clean(&look(&place));
+    assert_clean(&verify_store(&place));
 }
 
 #[test]
-fn what_is_no_store_cannot_be_read() {
+fn a_file_that_is_no_store_cannot_be_read() {
     let place = Place::new();
     assert!(matches!(SqliteInspection::open(&place.database()), Err(Error::Refused(_))));
     std::fs::create_dir(place.database()).unwrap();
@@ -92,7 +92,7 @@ fn what_is_no_store_cannot_be_read() {
 }
 
 #[test]
-fn a_server_that_starts_meanwhile_spoils_the_look_at_a_closed_store() {
+fn a_server_that_starts_meanwhile_makes_verify_fail() {
     let place = Sample::get().copy();
     let inspection = SqliteInspection::open(&place.database()).unwrap();
     let _store = place.open();
@@ -100,7 +100,7 @@ fn a_server_that_starts_meanwhile_spoils_the_look_at_a_closed_store() {
 }
 
 #[test]
-fn every_problem_is_counted_and_some_are_kept() {
+fn every_problem_is_counted_and_a_limited_number_is_kept() {
     let place = Place::new();
     let store = place.open();
     for n in 1..20 {
@@ -113,23 +113,23 @@ fn every_problem_is_counted_and_some_are_kept() {
 }
 
 #[test]
-fn every_way_to_be_damaged_is_found() {
+fn every_damage_is_found() {
     let sample = Sample::get();
     let mut missing: BTreeSet<Code> = Code::ALL.iter().copied().collect();
-    // Only a bug in the checker itself brings it about.
+    // Only a bug of `verify` itself causes it.
     missing.remove(&Code::CheckFailed);
     let mut overlooked = Vec::new();
     for (code, what, damage) in damage::ALL {
         let place = sample.copy();
         damage(&damage::Patient::new(&place, sample));
-        let report = look(&place);
+        let report = verify_store(&place);
         if !report.found.contains_key(code) {
             overlooked.push(format!("{} ({what}): found {:#?}", code.as_str(), report.problems));
         }
         missing.remove(code);
     }
     assert!(overlooked.is_empty(), "{}", overlooked.join("\n"));
-    assert!(missing.is_empty(), "nothing damages: {missing:?}");
+    assert!(missing.is_empty(), "no damage for: {missing:?}");
 }
 
 #[test]

@@ -6,10 +6,10 @@ use bytes::Bytes;
 use kernel::{RunStatus, Timestamp};
 use std::sync::Arc;
 use std::task::Poll;
-use store::Verdict::{Committed, Conflict};
+use store::WriteVerdict::{Committed, Conflict};
 use store::{
-    Batch, Error, IdempotencyKey, NewWorkflow, RunFilter, RunInsert, RunRow, RunWrite, Store, Taken, Timer,
-    TimerChange, Verdict, WorkflowFilter, WorkflowKey,
+    Batch, Error, IdempotencyKey, NameTaken, NewWorkflow, RunFilter, RunInsert, RunRow, RunWrite, Store, Timer,
+    TimerChange, WorkflowFilter, WorkflowKey, WriteVerdict,
 };
 
 macro_rules! cases {
@@ -51,7 +51,7 @@ cases![
     counters_count,
 ];
 
-pub(super) async fn commit(store: &Arc<dyn Store>, runs: impl Into<Vec<RunWrite>>) -> Vec<Verdict> {
+pub(super) async fn commit(store: &Arc<dyn Store>, runs: impl Into<Vec<RunWrite>>) -> Vec<WriteVerdict> {
     let batch = batch(runs);
     store.commit(&batch).await.expect("the commit succeeds")
 }
@@ -158,7 +158,7 @@ async fn a_taken_key_returns_its_run(store: Arc<dyn Store>) {
     let keyed = |n: u64, name: &str| {
         born(start(run(n)), RunInsert { idempotency: Some(key(name, n as u8)), ..Default::default() })
     };
-    let taken = Verdict::KeyTaken { run: run(1), fingerprint: [1; 32] };
+    let taken = WriteVerdict::KeyTaken { run: run(1), fingerprint: [1; 32] };
     let verdicts = commit(&store, [keyed(1, "a"), keyed(2, "a"), keyed(3, "b")]).await;
     assert_eq!(verdicts, [Committed, taken.clone(), Committed]);
     let elsewhere = RunWrite { run_insert: keyed(4, "a").run_insert, ..start_in(OTHER_ORG, run(4)) };
@@ -409,8 +409,8 @@ async fn lists_filter_and_page(store: Arc<dyn Store>) {
 async fn workflow_names_and_slugs_are_unique(store: Arc<dyn Store>) {
     let first = new_workflow(1, "Order", "order");
     assert_eq!(store.create_workflow(&first).await, Ok(Ok(())));
-    assert_eq!(store.create_workflow(&new_workflow(2, "Order", "other")).await, Ok(Err(Taken::Name)));
-    assert_eq!(store.create_workflow(&new_workflow(3, "Other", "order")).await, Ok(Err(Taken::Slug)));
+    assert_eq!(store.create_workflow(&new_workflow(2, "Order", "other")).await, Ok(Err(NameTaken::Name)));
+    assert_eq!(store.create_workflow(&new_workflow(3, "Other", "order")).await, Ok(Err(NameTaken::Slug)));
     assert_eq!(
         store.create_workflow(&new_workflow(4, "order", "Order")).await,
         Ok(Ok(())),
@@ -468,7 +468,7 @@ async fn an_idempotency_key_makes_one_workflow(store: Arc<dyn Store>) {
         NewWorkflow { idempotency: Some(key), ..new_workflow(n, name, name) }
     };
     assert_eq!(store.create_workflow(&keyed(1, "a", 7)).await, Ok(Ok(())));
-    let taken = Err(Taken::Key { workflow: workflow_id(1), fingerprint: [7; 32] });
+    let taken = Err(NameTaken::Key { workflow: workflow_id(1), fingerprint: [7; 32] });
     assert_eq!(store.create_workflow(&keyed(2, "a", 7)).await, Ok(taken), "the key is checked before the name");
     assert_eq!(store.create_workflow(&keyed(3, "b", 8)).await, Ok(taken));
     assert_eq!(store.workflows(ORG, &all_workflows()).await.unwrap().len(), 1);

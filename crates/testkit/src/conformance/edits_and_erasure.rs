@@ -7,10 +7,10 @@ use super::fixtures::*;
 use bytes::Bytes;
 use kernel::{RunId, RunStatus};
 use std::sync::Arc;
-use store::Verdict::{Committed, Conflict, KeyTaken, Undone};
+use store::WriteVerdict::{Committed, Conflict, KeyTaken, Undone};
 use store::{
-    Definition, Edited, Erased, Erasure, OwnTrigger, RunFilter, RunInsert, RunWrite, Store, Taken, VersionKey,
-    WorkflowEdit, WorkflowKey, WorkflowRow,
+    Edited, Erased, Erasure, NameTaken, OwnTrigger, RunFilter, RunInsert, RunWrite, Store, StoredDefinition,
+    VersionKey, WorkflowEdit, WorkflowKey, WorkflowRow,
 };
 
 cases![
@@ -126,9 +126,9 @@ async fn a_workflow_edit_needs_the_current_row(store: Arc<dyn Store>) {
     assert_eq!(store.workflow(ORG, &WorkflowKey::Name("a".into())).await, Ok(None));
     assert_eq!(store.edit_workflow(&edit(&seen, |row| row.enabled = true)).await, Ok(Edited::Changed));
     let to_b = edit(&first.row, |row| row.name = "b".into());
-    assert_eq!(store.edit_workflow(&to_b).await, Ok(Edited::Taken(Taken::Name)));
+    assert_eq!(store.edit_workflow(&to_b).await, Ok(Edited::Taken(NameTaken::Name)));
     let to_b = edit(&first.row, |row| row.slug = "b".into());
-    assert_eq!(store.edit_workflow(&to_b).await, Ok(Edited::Taken(Taken::Slug)));
+    assert_eq!(store.edit_workflow(&to_b).await, Ok(Edited::Taken(NameTaken::Slug)));
     let unknown = WorkflowRow { id: workflow_id(9), ..seen.clone() };
     assert_eq!(store.edit_workflow(&edit(&unknown, |_| {})).await, Ok(Edited::Changed));
     let elsewhere = WorkflowRow { org: OTHER_ORG, ..first.row.clone() };
@@ -143,7 +143,8 @@ async fn versions_are_numbered_and_kept(store: Arc<dyn Store>) {
     store.create_workflow(&first).await.unwrap().unwrap();
     let mut seen = first.row.clone();
     for (number, mark) in [(2, 50), (3, 60), (4, 50)] {
-        let definition = Definition { hash: [mark; 32], source: Bytes::from(vec![number as u8]), plan: Bytes::new() };
+        let definition =
+            StoredDefinition { hash: [mark; 32], source: Bytes::from(vec![number as u8]), plan: Bytes::new() };
         let mut next = edit(&seen, |row| {
             (row.version, row.hash, row.updated_at) = (number, [mark; 32], at(100 + i64::from(number)));
         });
@@ -240,8 +241,8 @@ async fn an_open_run_is_not_erased(store: Arc<dyn Store>) {
     }
     commit(&store, [start(run(90)), RunWrite { notifications: 1, ..turn(run(90), 1, RunStatus::Failed) }]).await;
     assert_eq!(store.erase(&erasure(run(90))).await, Ok(Erased::NotTold));
-    let tells = born(start(run(91)), RunInsert { notification: Some((run(90), 0)), ..Default::default() });
-    assert_eq!(commit(&store, [tells]).await, [Committed]);
+    let notification_run = born(start(run(91)), RunInsert { notification: Some((run(90), 0)), ..Default::default() });
+    assert_eq!(commit(&store, [notification_run]).await, [Committed]);
     assert_eq!(store.erase(&erasure(run(90))).await, Ok(Erased::Done));
 }
 

@@ -6,8 +6,8 @@ use kernel::plan::Form;
 use kernel::{OrgId, Record, RunId, RunStatus, Timestamp, TriggerId, WorkflowId};
 use std::num::NonZeroU32;
 use store::{
-    Batch, Definition, DeliveryOutcome, DeliveryRow, IdempotencyKey, LimitSlotChange, NewWorkflow, QueueKey,
-    QueuePosition, ReadyChange, ReadyRow, RunInsert, RunRow, RunWrite, TimerChange, TriggerRow, TypeRow, Wait,
+    Batch, DeliveryOutcome, DeliveryRow, IdempotencyKey, LimitSlotChange, NewWorkflow, QueueKey, QueuePosition,
+    ReadyChange, ReadyRow, RunInsert, RunRow, RunWrite, StoredDefinition, TimerChange, TriggerRow, TypeRow, Wait,
     WorkerRow, WorkflowRow,
 };
 
@@ -195,7 +195,7 @@ pub fn new_workflow(n: u64, name: &str, slug: &str) -> NewWorkflow {
         deleted_at: None,
     };
     let definition =
-        Definition { hash, source: Bytes::from(format!("{{\"n\":{n}}}")), plan: Bytes::from_static(b"plan") };
+        StoredDefinition { hash, source: Bytes::from(format!("{{\"n\":{n}}}")), plan: Bytes::from_static(b"plan") };
     NewWorkflow { row, definition, slug_is_given: true, idempotency: None, trigger: None }
 }
 

@@ -7,7 +7,7 @@ use super::fixtures::*;
 use kernel::{OrgId, RunId, Timestamp};
 use std::num::NonZeroU32;
 use std::sync::Arc;
-use store::Verdict::{Committed, Conflict, Full, KeyTaken, Undone};
+use store::WriteVerdict::{Committed, Conflict, Full, KeyTaken, Undone};
 use store::{Batch, LimitScope, LimitSlot, LimitSlotChange, LimitSlotRow, RunInsert, RunWrite, Store};
 
 cases![

@@ -16,11 +16,11 @@ use std::fmt::Debug;
 use std::num::NonZeroU32;
 use std::sync::Arc;
 use store::{
-    Batch, Call, ConcurrencyGroupRow, Definition, DeliveryOutcome, DeliveryRow, Erased, Erasure, LimitScope, LimitSlot,
+    Batch, Call, ConcurrencyGroupRow, DeliveryOutcome, DeliveryRow, Erased, Erasure, LimitScope, LimitSlot,
     LimitSlotChange, LimitSlotRow, NewTrigger, NewWorkflow, NotificationRow, OwnTrigger, QueueKey, QueuePosition, Rate,
-    ReadyChange, ReadyRow, RunFilter, RunInsert, RunRow, RunWrite, ScheduleAdvance, Store, TimerChange, TriggerChange,
-    TriggerFilter, TriggerLog, TriggerRow, TypePause, TypeRow, WorkerRow, WorkflowEdit, WorkflowFilter, WorkflowKey,
-    WorkflowPause, WorkflowRow,
+    ReadyChange, ReadyRow, RunFilter, RunInsert, RunRow, RunWrite, ScheduleAdvance, Store, StoredDefinition,
+    TimerChange, TriggerChange, TriggerFilter, TriggerLog, TriggerRow, TypePause, TypeRow, WorkerRow, WorkflowEdit,
+    WorkflowFilter, WorkflowKey, WorkflowPause, WorkflowRow,
 };
 
 /// A store under test.
@@ -195,9 +195,9 @@ impl RandomOperations {
         self.same(subjects, "notices", |store| store.notifications(None, 100)).await;
         let after = self.rng.one_in(2).then(|| (ORG, run(self.rng.below(RUNS)), self.rng.below(2) as u32));
         self.same(subjects, "notices", |store| store.notifications(after, 3)).await;
-        self.same(subjects, "lanes", |store| store.key_queues(None, 100)).await;
+        self.same(subjects, "key queues", |store| store.key_queues(None, 100)).await;
         for (org, name) in ORGS.into_iter().flat_map(|org| KEYS.map(|name| (org, name))) {
-            self.same(subjects, "seats", |store| store.limit_slots(org, name)).await;
+            self.same(subjects, "limit slots", |store| store.limit_slots(org, name)).await;
         }
         self.same(subjects, "ruled_types", |store| store.configured_types()).await;
         self.same(subjects, "workers", |store| store.workers()).await;
@@ -295,7 +295,7 @@ impl RandomOperations {
             _ => {
                 (row.version, row.hash) = (seen.version + 1, [self.rng.below(5) as u8; 32]);
                 let source = Bytes::from(vec![row.version as u8]);
-                version = Some((Definition { hash: row.hash, source, plan: Bytes::new() }, "update"));
+                version = Some((StoredDefinition { hash: row.hash, source, plan: Bytes::new() }, "update"));
             }
         }
         let seen = WorkflowRow { enabled: seen.enabled != self.rng.one_in(8), ..seen };
@@ -464,7 +464,7 @@ impl RandomOperations {
     async fn read_ready_tasks(&mut self, org: OrgId, subjects: &[Subject]) {
         let (of, limit) = (self.queue(org), self.rng.below(4) as usize);
         let behind = self.rng.one_in(2).then(|| self.queue(org));
-        self.same(subjects, "lanes", |store| store.key_queues(behind.as_ref(), limit)).await;
+        self.same(subjects, "key queues", |store| store.key_queues(behind.as_ref(), limit)).await;
         self.same(subjects, "ready", |store| store.ready_tasks(&of, None, 100)).await;
         self.same(subjects, "ready_types", |store| store.ready_types()).await;
         self.same(subjects, "ready_counts", |store| store.ready_counts()).await;
@@ -486,7 +486,7 @@ impl RandomOperations {
             true => self.same(subjects, "put_type", |store| store.put_type(&row)).await,
             false => {
                 let hash = [self.rng.below(5) as u8; 32];
-                let definition = Definition { hash, source: Bytes::from_static(b"task"), plan: Bytes::new() };
+                let definition = StoredDefinition { hash, source: Bytes::from_static(b"task"), plan: Bytes::new() };
                 let definition = self.rng.one_in(2).then_some(definition);
                 self.same(subjects, "introduce", |store| store.ensure_type(&row, definition.as_ref())).await;
                 self.same(subjects, "definition", |store| store.definition(org, &hash)).await;

@@ -7,10 +7,10 @@ use bytes::Bytes;
 use kernel::plan::Form;
 use kernel::{OrgId, RunStatus, Span};
 use std::sync::Arc;
-use store::Verdict::{Committed, Conflict, KeyTaken, Undone};
+use store::WriteVerdict::{Committed, Conflict, KeyTaken, Undone};
 use store::{
-    Definition, Erased, Erasure, QueuePosition, Rate, ReadyChange, ReadyRow, RunFilter, RunInsert, RunRow, RunWrite,
-    Store, TypePause, TypeRow, WorkerRow,
+    Erased, Erasure, QueuePosition, Rate, ReadyChange, ReadyRow, RunFilter, RunInsert, RunRow, RunWrite, Store,
+    StoredDefinition, TypePause, TypeRow, WorkerRow,
 };
 
 cases![
@@ -313,14 +313,15 @@ fn full_type(org: OrgId, name: &str) -> TypeRow {
 }
 
 async fn a_type_is_registered_once(store: Arc<dyn Store>) {
-    let definition = |mark: u8| Definition { hash: [mark; 32], source: vec![mark].into(), plan: vec![mark, 1].into() };
+    let definition =
+        |mark: u8| StoredDefinition { hash: [mark; 32], source: vec![mark].into(), plan: vec![mark, 1].into() };
     assert_eq!(store.task_type(ORG, "mail").await, Ok(None));
     store.ensure_type(&plain_type(ORG, "mail"), Some(&definition(1))).await.unwrap();
     assert_eq!(store.task_type(ORG, "mail").await, Ok(Some(plain_type(ORG, "mail"))));
     assert_eq!(store.definition(ORG, &[1; 32]).await, Ok(Some(definition(1))));
     store.put_type(&full_type(ORG, "mail")).await.unwrap();
     assert_eq!(store.task_type(ORG, "mail").await, Ok(Some(full_type(ORG, "mail"))));
-    let other = Definition { source: Bytes::new(), ..definition(1) };
+    let other = StoredDefinition { source: Bytes::new(), ..definition(1) };
     store.ensure_type(&plain_type(ORG, "mail"), Some(&other)).await.unwrap();
     assert_eq!(store.task_type(ORG, "mail").await, Ok(Some(full_type(ORG, "mail"))), "the existing row stays");
     assert_eq!(store.definition(ORG, &[1; 32]).await, Ok(Some(definition(1))), "the existing definition stays");

@@ -6,10 +6,11 @@ use bytes::Bytes;
 use kernel::{OrgId, Timestamp};
 use std::sync::Arc;
 use store::DeliveryOutcome::{Queued, Rejected, Skipped, Started};
-use store::Verdict::Committed;
+use store::WriteVerdict::Committed;
 use store::{
-    Changed, DELIVERIES_KEPT, DeliveryRow, IdempotencyKey, NewTrigger, NewWorkflow, REQUESTS_KEPT, RunInsert, RunWrite,
-    ScheduleAdvance, Store, Taken, TriggerChange, TriggerFilter, TriggerLog, TriggerRow, TriggerTaken, WorkflowFilter,
+    Changed, DELIVERIES_KEPT, DeliveryRow, IdempotencyKey, NameTaken, NewTrigger, NewWorkflow, REQUESTS_KEPT,
+    RunInsert, RunWrite, ScheduleAdvance, Store, TriggerChange, TriggerFilter, TriggerLog, TriggerRow, TriggerTaken,
+    WorkflowFilter,
 };
 
 macro_rules! cases {
@@ -282,8 +283,8 @@ async fn a_workflow_and_its_own_trigger_are_created_together(store: Arc<dyn Stor
     assert_eq!(store.create_workflow(&own(1, "one", "p")).await, Ok(Ok(())));
     assert_eq!(store.owned_trigger(ORG, workflow_id(1)).await.unwrap().unwrap().path.as_deref(), Some("p"));
     let all = WorkflowFilter { limit: 9, ..Default::default() };
-    assert_eq!(store.create_workflow(&own(2, "two", "p")).await, Ok(Err(Taken::Path)));
+    assert_eq!(store.create_workflow(&own(2, "two", "p")).await, Ok(Err(NameTaken::Path)));
     assert_eq!(store.workflows(ORG, &all).await.unwrap().len(), 1, "neither was created");
-    assert_eq!(store.create_workflow(&own(2, "one", "q")).await, Ok(Err(Taken::Name)));
+    assert_eq!(store.create_workflow(&own(2, "one", "q")).await, Ok(Err(NameTaken::Name)));
     assert_eq!(store.trigger_at("q").await, Ok(None));
 }

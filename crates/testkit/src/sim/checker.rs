@@ -18,7 +18,7 @@ use super::workflow_generator::{ConcurrencyLimit, TestWorkflow};
 use bytes::Bytes;
 use engine::Version;
 use engine::mailbox::Dispatch;
-use engine::task_queue::Task;
+use engine::task_queue::ClaimedTask;
 use kernel::event::{Event, Queue};
 use kernel::run::LoadError;
 use kernel::{Context, Input, OrgId, Payload, Payloads, Record, Run, RunId, RunStatus, Timestamp, advance};
@@ -30,7 +30,7 @@ use store::{MemoryStore, ReadyRow};
 
 /// One version of a workflow, as the simulator and the engine know it.
 #[derive(Clone)]
-pub struct Definition {
+pub struct KnownVersion {
     pub workflow: Rc<TestWorkflow>,
     pub version: Arc<Version>,
 }
@@ -57,7 +57,7 @@ pub struct Checker {
 }
 
 struct TrackedRun {
-    definition: Definition,
+    definition: KnownVersion,
     model: RunModel,
     trigger: Trigger,
     /// The start request has a notification URL.
@@ -97,7 +97,7 @@ impl Checker {
     }
 
     /// Registers a run before it is requested.
-    pub fn expect_run(&mut self, run: RunId, definition: Definition, trigger: Trigger, has_listener: bool) {
+    pub fn expect_run(&mut self, run: RunId, definition: KnownVersion, trigger: Trigger, has_listener: bool) {
         if let Some(limit) = definition.workflow.concurrency {
             self.concurrency.expect_run(run, definition.version.workflow, trigger.group, limit);
         }
@@ -131,7 +131,7 @@ impl Checker {
     }
 
     /// Runs that exist, have not ended and can be read.
-    pub fn open(&self) -> impl Iterator<Item = (RunId, &Definition, &Run)> {
+    pub fn open(&self) -> impl Iterator<Item = (RunId, &KnownVersion, &Run)> {
         let known = self.runs.iter().filter(|(_, f)| !f.needs_upgrade);
         let existing = known.filter_map(|(id, f)| Some((*id, &f.definition, f.run.as_ref()?)));
         existing.filter(|(.., run)| !run.is_terminal())
@@ -277,12 +277,12 @@ impl Checker {
     /// knows the outcome of all its commits.
     pub fn task_delivered(
         &mut self,
-        task: &Task,
+        task: &ClaimedTask,
         worker: &str,
         has_disconnected: bool,
         holder: Option<u64>,
     ) -> CheckResult {
-        let Task { run, step, attempt, fence, .. } = task;
+        let ClaimedTask { run, step, attempt, fence, .. } = task;
         let tracked = self.runs.get_mut(run).ok_or("a task of a run that was never requested")?;
         let is_durable = tracked.intents.get(fence) == Some(&(*step, *attempt))
             && tracked.lease_holders.get(fence).map(String::as_str) == Some(worker);
@@ -598,6 +598,6 @@ fn payloads(run: &Run) -> impl Iterator<Item = &Payload> {
     std::iter::once(&run.state.origin.body).chain(responses).chain(callbacks)
 }
 
-pub fn fold(definition: &Definition, snapshot: Option<&Bytes>, records: &[Bytes]) -> Result<Run, LoadError> {
+pub fn fold(definition: &KnownVersion, snapshot: Option<&Bytes>, records: &[Bytes]) -> Result<Run, LoadError> {
     Run::load(&definition.version.plan, snapshot.map(|s| &s[..]), records)
 }

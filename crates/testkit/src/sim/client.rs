@@ -1,13 +1,13 @@
 //! Simulated clients. They start runs, send callbacks (too early, too late, twice, with other bytes), cancel,
 //! watch, pause and resume. A client that gets no answer tries again with the same idempotency key.
 
-use super::client_log::{ClientLog, Request};
+use super::client_log::{ClientLog, ClientRequest};
 use super::random::Random;
 use super::trigger::Trigger;
 use super::world::{NOTIFIER, SimEvent, World, ready};
 use bytes::Bytes;
 use engine::concurrency_groups;
-use engine::mailbox::{Command, Start};
+use engine::mailbox::{Command, StartRun};
 use engine::services::idempotency;
 use kernel::event::Origin;
 use kernel::payload::INLINE_MAX;
@@ -24,7 +24,7 @@ const AIM_AHEAD_MAX: Span = Span::from_secs(600);
 
 /// A client request in the event heap.
 pub struct PlannedRequest {
-    request: Request,
+    request: ClientRequest,
     /// The body of the trigger or of the callback.
     body: Bytes,
 }
@@ -43,7 +43,7 @@ pub fn draw_requests(world: &mut World, runs_max: u64, until: Timestamp) -> Vec<
         let has_listener = world.faults.has_notifications && world.limits_random.chance(400);
         let run = RunId::new(at, random.bytes());
         let body = world.expect_run(run, Trigger::draw(&mut random, group), definition, has_listener);
-        requests.push((at, PlannedRequest { request: Request::Start { run, key }, body }));
+        requests.push((at, PlannedRequest { request: ClientRequest::Start { run, key }, body }));
         requests.extend(draw_pauses_and_repeats(world, run, key, at));
         let later = |random: &mut Random| at.after(random.log_millis(1, 120_000));
         for step in world.definitions[definition].workflow.waits() {
@@ -52,11 +52,11 @@ pub fn draw_requests(world: &mut World, runs_max: u64, until: Timestamp) -> Vec<
             }
         }
         for _ in 0..random.below(4).saturating_sub(1) {
-            let request = if random.chance(300) { Request::Cancel { run } } else { Request::Watch { run } };
+            let request = if random.chance(300) { ClientRequest::Cancel { run } } else { ClientRequest::Watch { run } };
             requests.push((later(&mut random), PlannedRequest { request, body: Bytes::new() }));
         }
         if random.chance(250) {
-            let request = Request::Cancel { run };
+            let request = ClientRequest::Cancel { run };
             requests.push((until.after(random.millis(0, 600_000)), PlannedRequest { request, body: Bytes::new() }));
         }
     }
@@ -77,12 +77,16 @@ fn draw_pauses_and_repeats(
     if let Some(key) = key.filter(|_| random.chance(300)) {
         let again = later(&mut random);
         let (run, body) = world.expect_repeat(&mut random, run, again);
-        requests.push((again, PlannedRequest { request: Request::Start { run, key: Some(key) }, body }));
+        requests.push((again, PlannedRequest { request: ClientRequest::Start { run, key: Some(key) }, body }));
     }
     if world.faults.has_user_pauses {
         for _ in 0..random.below(4).saturating_sub(1) {
-            let choices =
-                [Request::Pause { run }, Request::Pause { run }, Request::Resume { run }, Request::RetryNow { run }];
+            let choices = [
+                ClientRequest::Pause { run },
+                ClientRequest::Pause { run },
+                ClientRequest::Resume { run },
+                ClientRequest::RetryNow { run },
+            ];
             let request = choices[random.below(4) as usize].clone();
             requests.push((later(&mut random), PlannedRequest { request, body: Bytes::new() }));
         }
@@ -112,7 +116,7 @@ pub fn draw_workflow_pauses(world: &mut World, until: Timestamp) -> Vec<(Timesta
 fn callback_request(run: RunId, step: u32, number: u64) -> PlannedRequest {
     let digest = Bytes::from(format!("{run} s{step} number {number}"));
     let body = [&digest[..], &vec![b'x'; if number == LARGE_CALLBACK { INLINE_MAX } else { 0 }]].concat().into();
-    PlannedRequest { request: Request::Callback { run, step, digest }, body }
+    PlannedRequest { request: ClientRequest::Callback { run, step, digest }, body }
 }
 
 impl World {
@@ -153,17 +157,18 @@ impl World {
         if cancels {
             requests.push((
                 near(&mut self.fault_random),
-                PlannedRequest { request: Request::Cancel { run }, body: Bytes::new() },
+                PlannedRequest { request: ClientRequest::Cancel { run }, body: Bytes::new() },
             ));
         }
         let is_retrying = state.state.steps.iter().any(|step| matches!(step.phase, Phase::Retrying { .. }));
         if is_retrying && self.faults.has_user_pauses {
-            let choices = [Request::RetryNow { run }, Request::Pause { run }, Request::Resume { run }];
+            let choices =
+                [ClientRequest::RetryNow { run }, ClientRequest::Pause { run }, ClientRequest::Resume { run }];
             let request = choices[self.fault_random.below(3) as usize].clone();
             requests.push((near(&mut self.fault_random), PlannedRequest { request, body: Bytes::new() }));
             if self.fault_random.coin() {
                 let soon = self.now.after(self.fault_random.log_millis(1, 500));
-                requests.push((soon, PlannedRequest { request: Request::RetryNow { run }, body: Bytes::new() }));
+                requests.push((soon, PlannedRequest { request: ClientRequest::RetryNow { run }, body: Bytes::new() }));
             }
             self.trace.mark("a client acted on a retrying step", true);
         }
@@ -178,78 +183,78 @@ impl World {
     pub fn send(&mut self, planned: PlannedRequest) {
         let PlannedRequest { request, body } = planned;
         let Some(process) = self.reachable() else { return self.unanswered(request) };
-        if self.processes[process].is_draining && matches!(request, Request::Start { .. }) {
+        if self.processes[process].is_draining && matches!(request, ClientRequest::Start { .. }) {
             return self.unanswered(request);
         }
-        let ticket = self.client_log.record(request.clone(), process);
-        self.note(format!("request {ticket} to process {process}: {request:?}"));
-        let (org, some) = (OrgId::DEFAULT, Some(ticket));
+        let request_id = self.client_log.record(request.clone(), process);
+        self.note(format!("request {request_id} to process {process}: {request:?}"));
+        let (org, some) = (OrgId::DEFAULT, Some(request_id));
         let command = match request {
-            Request::Start { run, key } if self.fault_random.chance(200) => {
-                let first = (self.start_request(process, run, key, body), ticket);
+            ClientRequest::Start { run, key } if self.fault_random.chance(200) => {
+                let first = (self.start_request(process, run, key, body), request_id);
                 Command::StartAll(vec![first, self.second_run(run, process)])
             }
-            Request::Start { run, key } => Command::Start {
+            ClientRequest::Start { run, key } => Command::Start {
                 start: Box::new(self.start_request(process, run, key, body)),
-                reply_to: ticket,
+                reply_to: request_id,
                 ended: None,
             },
-            Request::Callback { run, step, digest } => {
+            ClientRequest::Callback { run, step, digest } => {
                 let input = Input::Callback { step, body: Payload::sniff(body), digest };
                 Command::Give { org, run, input, reply_to: some }
             }
-            Request::Cancel { run } => {
-                let input = Input::Cancel { actor: ClientLog::actor(ticket), reason: String::new() };
+            ClientRequest::Cancel { run } => {
+                let input = Input::Cancel { actor: ClientLog::actor(request_id), reason: String::new() };
                 Command::Give { org, run, input, reply_to: some }
             }
-            Request::Watch { run } => Command::Watch { org, run, reply_to: ticket },
-            Request::Pause { run } => {
-                let input = Input::Pause { actor: ClientLog::actor(ticket), note: String::new() };
+            ClientRequest::Watch { run } => Command::Watch { org, run, reply_to: request_id },
+            ClientRequest::Pause { run } => {
+                let input = Input::Pause { actor: ClientLog::actor(request_id), note: String::new() };
                 Command::Give { org, run, input, reply_to: some }
             }
-            Request::Resume { run } => {
-                let input = Input::Resume { actor: ClientLog::actor(ticket) };
+            ClientRequest::Resume { run } => {
+                let input = Input::Resume { actor: ClientLog::actor(request_id) };
                 Command::Give { org, run, input, reply_to: some }
             }
-            Request::RetryNow { run } => {
-                let input = Input::RetryNow { step: None, actor: ClientLog::actor(ticket) };
+            ClientRequest::RetryNow { run } => {
+                let input = Input::RetryNow { step: None, actor: ClientLog::actor(request_id) };
                 Command::Give { org, run, input, reply_to: some }
             }
-            Request::Notify { .. } => return self.note("only a process sends notifications".into()),
+            ClientRequest::Notify { .. } => return self.note("only a process sends notifications".into()),
             _ => return self.note("only a worker sends this request".into()),
         };
         self.deliver(process, command);
     }
 
     /// A second run of the same definition, to be started in one request with the first.
-    fn second_run(&mut self, run: RunId, process: usize) -> (Start, usize) {
+    fn second_run(&mut self, run: RunId, process: usize) -> (StartRun, usize) {
         let mut random = self.workload_random.clone();
         let (second, body) = self.expect_repeat(&mut random, run, self.now);
         self.workload_random = random;
         self.started_together.push((run, second));
         self.trace.mark("two runs were started together", true);
-        let ticket = self.client_log.record(Request::Start { run: second, key: None }, process);
-        (self.start_request(process, second, None, body), ticket)
+        let request_id = self.client_log.record(ClientRequest::Start { run: second, key: None }, process);
+        (self.start_request(process, second, None, body), request_id)
     }
 
     /// A client that got no answer to a start request repeats it, if it has an idempotency key.
-    pub fn unanswered(&mut self, request: Request) {
+    pub fn unanswered(&mut self, request: ClientRequest) {
         if request.is_from_worker() {
             return self.worker_unanswered(&request);
         }
-        let Request::Start { run, key: Some(key) } = request else { return };
+        let ClientRequest::Start { run, key: Some(key) } = request else { return };
         let mut random = self.workload_random.clone();
         let pause = random.log_millis(10, 5_000);
         let (run, body) = self.expect_repeat(&mut random, run, self.now.after(pause));
         self.workload_random = random;
         self.push(
             pause,
-            SimEvent::ClientRequest(PlannedRequest { request: Request::Start { run, key: Some(key) }, body }),
+            SimEvent::ClientRequest(PlannedRequest { request: ClientRequest::Start { run, key: Some(key) }, body }),
         );
     }
 
     /// Builds the start command as the engine does.
-    pub fn start_request(&mut self, process: usize, run: RunId, key: Option<u32>, body: Bytes) -> Start {
+    pub fn start_request(&mut self, process: usize, run: RunId, key: Option<u32>, body: Bytes) -> StartRun {
         let version = self.definitions[self.definition_of[&run]].version.clone();
         let wait = |step: u32| {
             let mut token_hash = [0; 32];
@@ -299,7 +304,7 @@ impl World {
         }
         let run_insert =
             RunInsert { waits, idempotency: client_key.or(notification_key), notification, ..Default::default() };
-        Start { org: OrgId::DEFAULT, run, version, origin, concurrency_group, run_insert }
+        StartRun { org: OrgId::DEFAULT, run, version, origin, concurrency_group, run_insert }
     }
 
     /// A client pauses or resumes a workflow: first in the store, then in one process. If the outcome of the
@@ -346,7 +351,7 @@ impl World {
         }
         let paused = self.checker.open().filter(|(.., state)| state.state.paused.is_some());
         for run in paused.map(|(run, ..)| run).collect::<Vec<_>>() {
-            self.send(PlannedRequest { request: Request::Resume { run }, body: Bytes::new() });
+            self.send(PlannedRequest { request: ClientRequest::Resume { run }, body: Bytes::new() });
         }
         let mut open_waits = Vec::new();
         for (run, definition, state) in self.checker.open() {

@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 pub type Ticket = usize;
 
 #[derive(Clone, Debug)]
-pub enum Request {
+pub enum ClientRequest {
     Start {
         run: RunId,
         key: Option<u32>,
@@ -72,33 +72,38 @@ pub enum Request {
     },
 }
 
-impl Request {
+impl ClientRequest {
     /// Does a worker send this request?
     pub fn is_from_worker(&self) -> bool {
         matches!(
             self,
-            Request::Claim { .. } | Request::Report { .. } | Request::Heartbeat { .. } | Request::Progress { .. }
+            ClientRequest::Claim { .. }
+                | ClientRequest::Report { .. }
+                | ClientRequest::Heartbeat { .. }
+                | ClientRequest::Progress { .. }
         )
     }
 
     pub fn run(&self) -> RunId {
         match self {
-            Request::Start { run, .. }
-            | Request::Callback { run, .. }
-            | Request::Cancel { run }
-            | Request::Watch { run } => *run,
-            Request::Pause { run }
-            | Request::Resume { run }
-            | Request::RetryNow { run }
-            | Request::Notify { run, .. } => *run,
-            Request::Report { run, .. } | Request::Heartbeat { run, .. } | Request::Progress { run, .. } => *run,
-            Request::Claim { .. } => RunId::default(),
+            ClientRequest::Start { run, .. }
+            | ClientRequest::Callback { run, .. }
+            | ClientRequest::Cancel { run }
+            | ClientRequest::Watch { run } => *run,
+            ClientRequest::Pause { run }
+            | ClientRequest::Resume { run }
+            | ClientRequest::RetryNow { run }
+            | ClientRequest::Notify { run, .. } => *run,
+            ClientRequest::Report { run, .. }
+            | ClientRequest::Heartbeat { run, .. }
+            | ClientRequest::Progress { run, .. } => *run,
+            ClientRequest::Claim { .. } => RunId::default(),
         }
     }
 }
 
 pub struct LoggedRequest {
-    pub request: Request,
+    pub request: ClientRequest,
     /// The process that got the request.
     process: usize,
     /// The same process had already acknowledged the start of the run.
@@ -131,22 +136,22 @@ impl ClientLog {
         self.keys.contains_key(&run)
     }
 
-    pub fn record(&mut self, request: Request, process: usize) -> Ticket {
+    pub fn record(&mut self, request: ClientRequest, process: usize) -> Ticket {
         // A worker refers to a task that it got, so the run is durable.
         let is_known = request.is_from_worker() || self.has_acknowledged(process, request.run());
-        if let Request::Start { run, key: Some(key) } = request {
+        if let ClientRequest::Start { run, key: Some(key) } = request {
             self.keys.insert(run, key);
         }
         self.entries.push(LoggedRequest { request, process, is_known, state: RequestState::Open });
         self.entries.len() - 1
     }
 
-    pub fn actor(ticket: Ticket) -> String {
-        format!("client {ticket}")
+    pub fn actor(request_id: Ticket) -> String {
+        format!("client {request_id}")
     }
 
     /// The process died, so nothing answers its open requests. Returns these requests.
-    pub fn process_died(&mut self, process: usize) -> Vec<Request> {
+    pub fn process_died(&mut self, process: usize) -> Vec<ClientRequest> {
         let open = self.entries.iter_mut().filter(|r| r.process == process && r.state == RequestState::Open);
         open.map(|entry| {
             entry.state = RequestState::Lost;
@@ -156,8 +161,13 @@ impl ClientLog {
     }
 
     /// Checks a reply against what is stored.
-    pub fn answered(&mut self, ticket: Ticket, reply: Reply, stored: &Checker) -> Result<&Request, Violation> {
-        let entry = &self.entries[ticket];
+    pub fn answered(
+        &mut self,
+        request_id: Ticket,
+        reply: Reply,
+        stored: &Checker,
+    ) -> Result<&ClientRequest, Violation> {
+        let entry = &self.entries[request_id];
         if entry.state != RequestState::Open {
             let message = format!("{:?} was answered twice: {reply:?}", entry.request);
             return Err(Violation { kind: ViolationKind::Duplicated, message });
@@ -168,27 +178,30 @@ impl ClientLog {
             (request, Reply::LoadFailure(LoadFailure::Newer)) if stored.needs_upgrade(request.run()) => {
                 RequestState::Refused
             }
-            (Request::Start { key: Some(key), .. }, Reply::KeyTaken { run, .. }) => {
+            (ClientRequest::Start { key: Some(key), .. }, Reply::KeyTaken { run, .. }) => {
                 let is_correct = self.keys.get(&run) == Some(key) && stored.stored(run).is_some();
                 require(is_correct, || format!("the reply says that key {key} belongs to {run}"))?;
                 RequestState::Refused
             }
-            (Request::Notify { of, number, .. }, Reply::KeyTaken { run, .. }) => {
+            (ClientRequest::Notify { of, number, .. }, Reply::KeyTaken { run, .. }) => {
                 let is_correct =
                     stored.notifications.sent_by(run) == Some((*of, *number)) && stored.stored(run).is_some();
                 require(is_correct, || format!("the reply says that {run} sends notification {number} of {of}"))?;
                 RequestState::Refused
             }
-            (Request::Claim { .. }, Reply::Claimed(_)) | (Request::Heartbeat { .. }, Reply::Lease(_)) => {
+            (ClientRequest::Claim { .. }, Reply::Claimed(_)) | (ClientRequest::Heartbeat { .. }, Reply::Lease(_)) => {
                 RequestState::Done(Answer::Applied)
             }
-            (Request::Watch { .. }, Reply::Ended(status)) => RequestState::Ended(status),
-            (Request::Start { .. } | Request::Notify { .. }, Reply::NotFound) => {
+            (ClientRequest::Watch { .. }, Reply::Ended(status)) => RequestState::Ended(status),
+            (ClientRequest::Start { .. } | ClientRequest::Notify { .. }, Reply::NotFound) => {
                 return Err(format!("{:?} was answered with `NotFound`", entry.request).into());
             }
             (_, Reply::NotFound) if !entry.is_known => RequestState::Refused,
             (request, Reply::Answer { answer, status, .. })
-                if !matches!(request, Request::Watch { .. } | Request::Claim { .. } | Request::Heartbeat { .. }) =>
+                if !matches!(
+                    request,
+                    ClientRequest::Watch { .. } | ClientRequest::Claim { .. } | ClientRequest::Heartbeat { .. }
+                ) =>
             {
                 let now = stored.stored(entry.request.run()).map(Run::status);
                 let is_correct = !status.is_terminal() || now == Some(status);
@@ -197,14 +210,14 @@ impl ClientLog {
             }
             (request, reply) => return Err(format!("{request:?} was answered with {reply:?}").into()),
         };
-        self.entries[ticket].state = state;
-        self.check(ticket, stored)?;
-        Ok(&self.entries[ticket].request)
+        self.entries[request_id].state = state;
+        self.check(request_id, stored)?;
+        Ok(&self.entries[request_id].request)
     }
 
     /// Checks all answers once more, at the end of the simulation.
     pub fn check_all(&self, stored: &Checker) -> CheckResult {
-        (0..self.entries.len()).try_for_each(|ticket| self.check(ticket, stored))?;
+        (0..self.entries.len()).try_for_each(|request_id| self.check(request_id, stored))?;
         self.check_one_run_per_key(stored)?;
         self.check_cancels_were_requested(stored)
     }
@@ -225,54 +238,60 @@ impl ClientLog {
         let stored_runs = self.entries.iter().filter_map(|r| Some((r.request.run(), stored.stored(r.request.run())?)));
         let is_cancelled = |run: &Run| run.status() == RunStatus::Cancelled && run.state.cancelled_by != "onward";
         for (id, run) in stored_runs.filter(|(_, run)| is_cancelled(run)) {
-            let is_requested = self.entries.iter().enumerate().any(|(ticket, entry)| {
-                matches!(entry.request, Request::Cancel { run } if run == id)
+            let is_requested = self.entries.iter().enumerate().any(|(request_id, entry)| {
+                matches!(entry.request, ClientRequest::Cancel { run } if run == id)
                     && entry.state != RequestState::Refused
-                    && run.state.cancelled_by == ClientLog::actor(ticket)
+                    && run.state.cancelled_by == ClientLog::actor(request_id)
             });
             require(is_requested, || format!("{id} was cancelled, but no client requested it"))?;
         }
         Ok(())
     }
 
-    pub fn request(&self, ticket: Ticket) -> &Request {
-        &self.entries[ticket].request
+    pub fn request(&self, request_id: Ticket) -> &ClientRequest {
+        &self.entries[request_id].request
     }
 
-    pub fn is_open(&self, ticket: Ticket) -> bool {
-        self.entries[ticket].state == RequestState::Open
+    pub fn is_open(&self, request_id: Ticket) -> bool {
+        self.entries[request_id].state == RequestState::Open
     }
 
     /// The client does not wait for the answer any more.
-    pub fn disconnect(&mut self, ticket: Ticket) {
-        if self.entries[ticket].state == RequestState::Open {
-            self.entries[ticket].state = RequestState::Lost;
+    pub fn disconnect(&mut self, request_id: Ticket) {
+        if self.entries[request_id].state == RequestState::Open {
+            self.entries[request_id].state = RequestState::Lost;
         }
     }
 
     /// Did a process send this request to start a notification run?
-    pub fn is_notification(&self, ticket: Ticket) -> bool {
-        matches!(self.entries[ticket].request, Request::Notify { .. })
+    pub fn is_notification(&self, request_id: Ticket) -> bool {
+        matches!(self.entries[request_id].request, ClientRequest::Notify { .. })
     }
 
     /// Requests that still wait for an answer.
-    pub fn open(&self) -> impl Iterator<Item = &Request> {
+    pub fn open(&self) -> impl Iterator<Item = &ClientRequest> {
         self.entries.iter().filter(|r| r.state == RequestState::Open).map(|r| &r.request)
     }
 
-    fn check(&self, ticket: Ticket, stored: &Checker) -> CheckResult {
-        let LoggedRequest { request, state, .. } = &self.entries[ticket];
+    fn check(&self, request_id: Ticket, stored: &Checker) -> CheckResult {
+        let LoggedRequest { request, state, .. } = &self.entries[request_id];
         let run = stored.stored(request.run());
         let is_correct = match (request, state) {
             (_, RequestState::Open | RequestState::Lost | RequestState::Unknown) => true,
-            (Request::Start { .. } | Request::Notify { .. }, RequestState::Done(Answer::Applied)) => run.is_some(),
-            (Request::Start { .. } | Request::Notify { .. }, RequestState::Refused) => run.is_none(),
-            (Request::Pause { .. } | Request::Resume { .. } | Request::RetryNow { .. }, state) => {
-                let has_acted = stored.has_acted(request.run(), &ClientLog::actor(ticket));
+            (ClientRequest::Start { .. } | ClientRequest::Notify { .. }, RequestState::Done(Answer::Applied)) => {
+                run.is_some()
+            }
+            (ClientRequest::Start { .. } | ClientRequest::Notify { .. }, RequestState::Refused) => run.is_none(),
+            (ClientRequest::Pause { .. } | ClientRequest::Resume { .. } | ClientRequest::RetryNow { .. }, state) => {
+                let has_acted = stored.has_acted(request.run(), &ClientLog::actor(request_id));
                 match state {
                     RequestState::Done(Answer::Applied) => has_acted,
-                    RequestState::Done(Answer::Repeated) => !has_acted && !matches!(request, Request::RetryNow { .. }),
-                    RequestState::Done(Answer::Unknown) => !has_acted && matches!(request, Request::RetryNow { .. }),
+                    RequestState::Done(Answer::Repeated) => {
+                        !has_acted && !matches!(request, ClientRequest::RetryNow { .. })
+                    }
+                    RequestState::Done(Answer::Unknown) => {
+                        !has_acted && matches!(request, ClientRequest::RetryNow { .. })
+                    }
                     RequestState::Done(Answer::Ended(status)) => {
                         !has_acted && run.is_some_and(|r| r.status() == *status)
                     }
@@ -280,8 +299,8 @@ impl ClientLog {
                     _ => false,
                 }
             }
-            (Request::Claim { .. } | Request::Heartbeat { .. } | Request::Progress { .. }, _) => true,
-            (Request::Report { run: id, fence, digest, .. }, state) => {
+            (ClientRequest::Claim { .. } | ClientRequest::Heartbeat { .. } | ClientRequest::Progress { .. }, _) => true,
+            (ClientRequest::Report { run: id, fence, digest, .. }, state) => {
                 let is_recorded = stored.accepted_report(*id, *fence) == Some(*digest);
                 match state {
                     RequestState::Done(Answer::Applied | Answer::Repeated) => is_recorded,
@@ -291,7 +310,7 @@ impl ClientLog {
                     _ => false,
                 }
             }
-            (Request::Callback { step, digest, .. }, state) => {
+            (ClientRequest::Callback { step, digest, .. }, state) => {
                 let kept = run.and_then(|r| r.step(*step).callback.as_ref()).map(|c| &c.digest);
                 match state {
                     RequestState::Done(Answer::Applied | Answer::Repeated) => kept == Some(digest),
@@ -301,9 +320,9 @@ impl ClientLog {
                     _ => false,
                 }
             }
-            (Request::Cancel { .. }, state) => {
+            (ClientRequest::Cancel { .. }, state) => {
                 let is_cancelled = run.is_some_and(|r| r.status() == RunStatus::Cancelled);
-                let is_own = run.is_some_and(|r| r.state.cancelled_by == ClientLog::actor(ticket));
+                let is_own = run.is_some_and(|r| r.state.cancelled_by == ClientLog::actor(request_id));
                 match state {
                     RequestState::Done(Answer::Applied) => is_cancelled && is_own,
                     RequestState::Done(Answer::Repeated) => is_cancelled,
@@ -312,8 +331,8 @@ impl ClientLog {
                     _ => false,
                 }
             }
-            (Request::Watch { .. }, RequestState::Ended(status)) => run.is_some_and(|r| r.status() == *status),
-            (Request::Watch { .. }, RequestState::Refused) => true,
+            (ClientRequest::Watch { .. }, RequestState::Ended(status)) => run.is_some_and(|r| r.status() == *status),
+            (ClientRequest::Watch { .. }, RequestState::Refused) => true,
             _ => false,
         };
         ViolationKind::Lost.unless(is_correct, || format!("{request:?} was answered with {state:?}, which is wrong"))
@@ -322,7 +341,7 @@ impl ClientLog {
     /// May another request with the same bytes have been applied?
     fn may_have_applied(&self, bytes: &Bytes) -> bool {
         self.entries.iter().any(|r| match &r.request {
-            Request::Callback { digest, .. } => digest == bytes && r.state != RequestState::Refused,
+            ClientRequest::Callback { digest, .. } => digest == bytes && r.state != RequestState::Refused,
             _ => false,
         })
     }
@@ -330,7 +349,7 @@ impl ClientLog {
     /// May the same report have been applied by another request?
     fn may_have_reported(&self, id: RunId, of: u64, content: u64) -> bool {
         self.entries.iter().any(|r| match r.request {
-            Request::Report { run, fence, digest, .. } => {
+            ClientRequest::Report { run, fence, digest, .. } => {
                 (run, fence, digest) == (id, of, content) && r.state != RequestState::Refused
             }
             _ => false,
@@ -339,7 +358,7 @@ impl ClientLog {
 
     fn has_acknowledged(&self, process: usize, id: RunId) -> bool {
         self.entries.iter().filter(|r| r.process == process).any(|r| match &r.request {
-            Request::Start { run, .. } => *run == id && matches!(r.state, RequestState::Done(_)),
+            ClientRequest::Start { run, .. } => *run == id && matches!(r.state, RequestState::Done(_)),
             _ => false,
         })
     }

@@ -53,7 +53,7 @@ type GroupKey = (WorkflowId, u64);
 #[derive(Default)]
 pub struct ConcurrencyModel {
     runs: BTreeMap<RunId, (GroupKey, ConcurrencyLimit)>,
-    groups: BTreeMap<GroupKey, Group>,
+    groups: BTreeMap<GroupKey, GroupModel>,
     /// Runs that were requested while their workflow was paused, until it is resumed.
     held: BTreeMap<RunId, WorkflowId>,
     /// How many batches were applied.
@@ -61,7 +61,7 @@ pub struct ConcurrencyModel {
 }
 
 #[derive(Clone, Default)]
-struct Group {
+struct GroupModel {
     /// The largest limit of any of its runs.
     largest_limit: u32,
     open: BTreeSet<RunId>,
@@ -89,7 +89,7 @@ struct GroupChange {
     superseded: Vec<RunId>,
 }
 
-impl Group {
+impl GroupModel {
     /// The number of queued runs that are older than this one. Ids from the same millisecond have no order.
     fn waiting_before(&self, run: RunId) -> usize {
         self.waiting.keys().filter(|other| other.0[..6] < run.0[..6]).count()
@@ -176,7 +176,7 @@ impl ConcurrencyModel {
     }
 }
 
-impl Group {
+impl GroupModel {
     fn apply(
         &mut self,
         run: RunId,

@@ -59,7 +59,7 @@ pub enum FaultEvent {
     Upgrade,
 }
 
-pub struct Host {
+pub struct UnreliableHost {
     pub wall: WallClock,
     /// How often it has crashed.
     generation: u32,
@@ -67,7 +67,7 @@ pub struct Host {
     current: Option<usize>,
 }
 
-impl Host {
+impl UnreliableHost {
     pub fn is_up(&self) -> bool {
         self.current.is_some()
     }
@@ -79,7 +79,7 @@ impl World {
         for host in 0..hosts {
             let drawn = WallClock::draw(&mut self.fault_random, self.now);
             let wall = if self.faults.has_clock_skew { drawn } else { WallClock::exact(self.now) };
-            self.hosts.push(Host { wall, generation: 0, current: None });
+            self.hosts.push(UnreliableHost { wall, generation: 0, current: None });
             self.push(Span(0), SimEvent::Fault(FaultEvent::Boot { host, generation: 0 }));
             self.schedule_fault(self.faults.crash_mean, FaultEvent::Crash { host });
             self.schedule_fault(self.faults.pause_mean, FaultEvent::Pause { host });

@@ -12,7 +12,7 @@ use bytes::Bytes;
 use engine::mailbox::{LoadFailure, Resumed};
 use kernel::{OrgId, Record, RunId, event};
 use store::prelude::*;
-use store::{Batch, Error, ReadyRow, Result, RunWrite, TimerChange, Verdict};
+use store::{Batch, Error, ReadyRow, Result, RunWrite, TimerChange, WriteVerdict};
 
 impl World {
     /// Does the store refuse all reads and writes?
@@ -20,7 +20,7 @@ impl World {
         !self.is_liveness_phase && self.now < self.store_down_until
     }
 
-    pub fn commit_with_faults(&mut self, batch: &Batch) -> Result<Vec<Verdict>> {
+    pub fn commit_with_faults(&mut self, batch: &Batch) -> Result<Vec<WriteVerdict>> {
         let is_down = self.is_store_down();
         self.trace.mark("a commit was refused", is_down);
         if is_down {
@@ -29,7 +29,7 @@ impl World {
         let is_unknown = !self.is_liveness_phase && self.fault_random.chance(self.faults.unknown_commit);
         let is_applied = !is_unknown || self.fault_random.coin();
         let result = if is_applied { self.commit_with_conflicts(batch) } else { Ok(Vec::new()) };
-        let has_conflict = matches!(&result, Ok(verdicts) if verdicts.contains(&Verdict::Conflict));
+        let has_conflict = matches!(&result, Ok(verdicts) if verdicts.contains(&WriteVerdict::Conflict));
         self.trace.mark("a commit had a conflict", has_conflict);
         self.trace.mark("an unknown commit was applied", is_unknown && is_applied);
         self.trace.mark("an unknown commit was not applied", is_unknown && !is_applied);
@@ -38,7 +38,7 @@ impl World {
 
     /// Commits a batch and refuses some of its writes with a spurious conflict, as if a competing write had
     /// been undone. A new run never gets one, because no other process can have its id.
-    fn commit_with_conflicts(&mut self, batch: &Batch) -> Result<Vec<Verdict>> {
+    fn commit_with_conflicts(&mut self, batch: &Batch) -> Result<Vec<WriteVerdict>> {
         let chance = &mut self.fault_random;
         let conflicts =
             |w: &RunWrite| w.after > 0 && !self.is_liveness_phase && chance.chance(self.faults.spurious_conflict);
@@ -49,7 +49,7 @@ impl World {
         self.trace.mark("a spurious conflict was injected", true);
         let attempted = batch.runs.iter().zip(&refused).filter(|(_, is_refused)| !**is_refused).map(|(w, _)| w.clone());
         let mut verdicts = ready(self.store.commit(&Batch { runs: attempted.collect(), ..*batch }))?.into_iter();
-        let verdict = |is_refused| if is_refused { Some(Verdict::Conflict) } else { verdicts.next() };
+        let verdict = |is_refused| if is_refused { Some(WriteVerdict::Conflict) } else { verdicts.next() };
         Ok(refused.into_iter().filter_map(verdict).collect())
     }
 
@@ -84,7 +84,7 @@ impl World {
         self.note(format!("a later release writes to {run}"));
         let batch = Batch { at, epoch: 0, runs: vec![write] };
         let written = ready(self.store.commit(&batch));
-        debug_assert_eq!(written, Ok(vec![Verdict::Committed]));
+        debug_assert_eq!(written, Ok(vec![WriteVerdict::Committed]));
         self.check_batch(&batch, (None, BatchWriter::default()))
     }
 

@@ -15,7 +15,7 @@ use super::violation::{CheckResult, ViolationKind, require};
 use kernel::event::Event;
 use kernel::{Record, Run, RunId, Span, Timestamp};
 use std::collections::BTreeMap;
-use store::{Batch, TypeRow, Verdict};
+use store::{Batch, TypeRow, WriteVerdict};
 
 /// A task that was claimed under old type settings may be committed this long after they changed.
 const TYPE_CHANGE_GRACE: Span = Span::from_secs(60);
@@ -150,10 +150,10 @@ impl LeaseModel {
         &mut self,
         process: usize,
         batch: &Batch,
-        verdicts: &[Verdict],
+        verdicts: &[WriteVerdict],
         (process_time, now): (Timestamp, Timestamp),
     ) -> CheckResult {
-        let landed = batch.runs.iter().zip(verdicts).filter(|(_, verdict)| **verdict == Verdict::Committed);
+        let landed = batch.runs.iter().zip(verdicts).filter(|(_, verdict)| **verdict == WriteVerdict::Committed);
         for (write, _) in landed {
             let record = Record::open(&write.record).map_err(|e| format!("a record cannot be read: {e}"))?;
             for (event, fence) in record.events.iter().zip(record.first..) {

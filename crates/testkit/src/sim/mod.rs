@@ -82,7 +82,7 @@ impl Default for Options {
 
 /// The result of a simulation.
 #[derive(Clone, Debug)]
-pub struct Report {
+pub struct SimulationReport {
     pub seed: u64,
     /// Hash over all trace lines. Equal seeds give equal hashes.
     pub hash: u64,
@@ -96,7 +96,7 @@ pub struct Report {
     pub trace_lines: Vec<String>,
 }
 
-impl Report {
+impl SimulationReport {
     /// The trace and the violation as text.
     pub fn dump(&self) -> String {
         let what = self.violation.as_ref().map_or("no violation".to_owned(), Violation::to_string);
@@ -105,17 +105,25 @@ impl Report {
 }
 
 /// Runs the simulation of one seed.
-pub fn run(seed: u64, options: &Options) -> Report {
+pub fn run(seed: u64, options: &Options) -> SimulationReport {
     let mut world = World::new(seed, options);
     let violation = world.run().err();
     let (events, commits) = (world.events, world.checker.commits);
     let mut marks = std::mem::take(&mut world.trace.marks);
     marks.append(&mut world.checker.events);
-    Report { seed, hash: world.trace.hash(), events, commits, marks, violation, trace_lines: world.trace.into_lines() }
+    SimulationReport {
+        seed,
+        hash: world.trace.hash(),
+        events,
+        commits,
+        marks,
+        violation,
+        trace_lines: world.trace.into_lines(),
+    }
 }
 
 /// Like [`run`], and prints every trace line.
-pub fn replay(seed: u64, options: &Options) -> Report {
+pub fn replay(seed: u64, options: &Options) -> SimulationReport {
     let report = run(seed, &Options { is_printing: true, ..options.clone() });
     println!("seed {seed}: {}", report.violation.as_ref().map_or("no violation".into(), Violation::to_string));
     report

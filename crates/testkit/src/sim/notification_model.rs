@@ -9,7 +9,7 @@
 //! It does what `engine/src/engine/notifications.rs` does. Invariant: from the commit that ends a run, each of its
 //! notifications is either a row or exactly one run that sends it, whatever crashes.
 
-use super::client_log::Request;
+use super::client_log::ClientRequest;
 use super::process::ProcessEvent;
 use super::trigger::Trigger;
 use super::violation::{CheckResult, Violation, ViolationKind, require};
@@ -133,11 +133,11 @@ impl World {
         let sender = RunId::new(self.now, self.limits_random.bytes());
         let body = self.expect_run(sender, trigger, definition, false);
         self.checker.notifications.expect_run(sender, (run, number));
-        let request = Request::Notify { run: sender, of: run, number };
-        let ticket = self.client_log.record(request.clone(), process);
-        self.note(format!("request {ticket} by process {process} itself: {request:?}"));
+        let request = ClientRequest::Notify { run: sender, of: run, number };
+        let request_id = self.client_log.record(request.clone(), process);
+        self.note(format!("request {request_id} by process {process} itself: {request:?}"));
         let start = Box::new(self.start_request(process, sender, None, body));
-        self.deliver(process, Command::Start { start, reply_to: ticket, ended: None });
+        self.deliver(process, Command::Start { start, reply_to: request_id, ended: None });
         Ok(())
     }
 }

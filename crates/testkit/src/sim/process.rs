@@ -25,7 +25,7 @@ use kernel::{Input, OrgId, RunId, Span, Timestamp, WorkflowId};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use store::prelude::*;
-use store::{QueueKey, QueuePosition, Verdict};
+use store::{QueueKey, QueuePosition, WriteVerdict};
 
 /// As in the engine: how often timers are read, and the pause after a refused commit.
 const POLL: Span = Span::from_millis(1_000);
@@ -47,7 +47,7 @@ pub enum ProcessEvent {
     },
     /// Reads the next page of a key queue.
     Refill {
-        lane: QueueKey,
+        queue: QueueKey,
         after: Option<QueuePosition>,
     },
     CommandArrived(Command<Ticket>),
@@ -112,7 +112,7 @@ struct PendingTurn {
     is_draining: bool,
     /// Decided while another turn was in flight.
     is_decided_ahead: bool,
-    result: Option<store::Result<Vec<Verdict>>>,
+    result: Option<store::Result<Vec<WriteVerdict>>>,
 }
 
 impl Process {
@@ -178,7 +178,7 @@ impl World {
             (State::Up, ProcessEvent::Commit) => self.commit(process)?,
             (State::Up, ProcessEvent::Settle) => self.settle(process)?,
             (State::Up, ProcessEvent::Read { run, payloads }) => self.read_from_store(process, run, payloads),
-            (State::Up, ProcessEvent::Refill { lane, after }) => self.refill(process, lane, after),
+            (State::Up, ProcessEvent::Refill { queue, after }) => self.refill(process, queue, after),
             (State::Up, ProcessEvent::CommandArrived(command)) => self.deliver(process, command),
             (State::Up, ProcessEvent::ExecutorReport { run, step, fence, result }) => {
                 // An aborted attempt either reports nothing or reports a late result.
@@ -306,9 +306,9 @@ impl World {
             self.processes[process].mailbox.accept(command);
         }
         self.processes[process].mailbox.turn(now, &mut turn);
-        for (lane, after) in std::mem::take(&mut turn.refills) {
+        for (queue, after) in std::mem::take(&mut turn.refills) {
             let delay = Span(self.fault_random.between(0, self.faults.read_delay.0));
-            self.push(delay, SimEvent::Process(process, ProcessEvent::Refill { lane, after }));
+            self.push(delay, SimEvent::Process(process, ProcessEvent::Refill { queue, after }));
         }
         for (_, run) in std::mem::take(&mut turn.loads) {
             self.schedule_read(process, run, None);
@@ -336,7 +336,7 @@ impl World {
         let Some(mut in_flight) = self.processes[process].in_flight.take() else { return Ok(()) };
         let result = self.commit_with_faults(&in_flight.turn.batch);
         self.note(format!("process {process} commits {} runs: {result:?}", in_flight.turn.batch.runs.len()));
-        let is_committed = matches!(&result, Ok(verdicts) if verdicts.contains(&Verdict::Committed));
+        let is_committed = matches!(&result, Ok(verdicts) if verdicts.contains(&WriteVerdict::Committed));
         self.trace.mark("a replaced process committed", is_committed && !self.is_latest_process(process));
         self.trace.mark("a process crashed between commit and release", crashes);
         if is_committed || matches!(result, Err(store::Error::Unknown(_))) {
@@ -401,7 +401,12 @@ impl World {
         }
     }
 
-    fn settle_batch(&mut self, process: usize, turn: Turn<Ticket>, result: store::Result<Vec<Verdict>>) -> CheckResult {
+    fn settle_batch(
+        &mut self,
+        process: usize,
+        turn: Turn<Ticket>,
+        result: store::Result<Vec<WriteVerdict>>,
+    ) -> CheckResult {
         let this = &mut self.processes[process];
         let error = result.as_ref().err().cloned();
         this.has_unknown_commit |= matches!(error, Some(store::Error::Unknown(_)));
@@ -428,25 +433,30 @@ impl World {
 
     /// Performs what a commit allows: replies, notifications and executions.
     fn release(&mut self, process: usize, released: Released<Ticket>) -> CheckResult {
-        for (ticket, reply) in released.replies {
+        for (request_id, reply) in released.replies {
             match &reply {
-                Reply::Claimed(handed) => {
-                    self.note(format!("request {ticket}: {} tasks, {:?}", handed.tasks.len(), handed.cancellations));
+                Reply::Claimed(claimed) => {
+                    self.note(format!(
+                        "request {request_id}: {} tasks, {:?}",
+                        claimed.tasks.len(),
+                        claimed.cancellations
+                    ));
                 }
-                _ => self.note(format!("request {ticket}: {reply:?}")),
+                _ => self.note(format!("request {request_id}: {reply:?}")),
             }
             self.trace.mark("an idempotency key was taken", matches!(reply, Reply::KeyTaken { .. }));
-            let was_sent_before = matches!(reply, Reply::KeyTaken { .. }) && self.client_log.is_notification(ticket);
+            let was_sent_before =
+                matches!(reply, Reply::KeyTaken { .. }) && self.client_log.is_notification(request_id);
             self.trace.mark("a notification had already been sent", was_sent_before);
             self.trace.mark("a watcher was told that its run ended", matches!(reply, Reply::Ended(_)));
             let is_refused = matches!(reply, Reply::Unavailable(_) | Reply::Unknown(_));
-            if self.workers.disconnected.contains(&ticket) {
-                let request = self.client_log.request(ticket).clone();
-                self.worker_answered(process, ticket, &request, &reply)?;
+            if self.workers.disconnected.contains(&request_id) {
+                let request = self.client_log.request(request_id).clone();
+                self.worker_answered(process, request_id, &request, &reply)?;
                 continue;
             }
-            let request = self.client_log.answered(ticket, reply.clone(), &self.checker)?.clone();
-            self.worker_answered(process, ticket, &request, &reply)?;
+            let request = self.client_log.answered(request_id, reply.clone(), &self.checker)?.clone();
+            self.worker_answered(process, request_id, &request, &reply)?;
             if is_refused {
                 self.unanswered(request);
             }
@@ -509,7 +519,7 @@ impl World {
     fn poll_timers(&mut self, process: usize) {
         self.follow_wall_clock(process);
         let gone = &self.workers.disconnected;
-        self.processes[process].mailbox.retain_watchers(|ticket| !gone.contains(ticket));
+        self.processes[process].mailbox.retain_watchers(|request_id| !gone.contains(request_id));
         let mut pause = POLL;
         if !self.is_store_down() {
             let now = self.engine_time(process);

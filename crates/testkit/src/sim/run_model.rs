@@ -9,9 +9,9 @@ use super::condition::Facts;
 use super::oracle::{self, StepOutcome, StepState};
 use super::trigger::Trigger;
 use super::violation::{CheckResult, ViolationKind, require};
-use super::workflow_generator::{ConcurrencyLimit, Step, StepKind, TestWorkflow, WorkerTask};
+use super::workflow_generator::{ConcurrencyLimit, GeneratedStep, StepKind, TestWorkflow, WorkerTask};
 use engine::mailbox::Dispatch;
-use engine::task_queue::Task;
+use engine::task_queue::ClaimedTask;
 use kernel::advance::Work;
 use kernel::event::{Because, ConcurrencyGroup, Event, Failure, OnConflict, Queue};
 use kernel::{RunStatus, Span, Timestamp};
@@ -38,7 +38,7 @@ pub struct RunModel {
 /// What the events say about one step.
 #[derive(Clone, Default)]
 struct StepModel {
-    phase: Phase,
+    phase: ModelPhase,
     attempts: u32,
     charged: u32,
     code: Option<u16>,
@@ -54,7 +54,7 @@ struct StepModel {
 const LEASES_LOST_MAX: u32 = 3;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-enum Phase {
+enum ModelPhase {
     #[default]
     Idle,
     /// It may start, but waits for a worker or for a process that is not draining.
@@ -106,11 +106,11 @@ impl RunModel {
 
     fn step_due(&self, i: usize) -> Option<Timestamp> {
         let own = match self.steps[i].phase {
-            Phase::Retrying(_) if self.held_because().is_some() => return None,
-            Phase::Retrying(at) | Phase::Sleeping(at) | Phase::Waiting(at) => Some(at),
-            Phase::Ready => self.timeout_at(i, |task| task.queue),
-            Phase::Leased => self.timeout_at(i, |task| task.attempt),
-            Phase::Idle | Phase::Running | Phase::Done(_) => return None,
+            ModelPhase::Retrying(_) if self.held_because().is_some() => return None,
+            ModelPhase::Retrying(at) | ModelPhase::Sleeping(at) | ModelPhase::Waiting(at) => Some(at),
+            ModelPhase::Ready => self.timeout_at(i, |task| task.queue),
+            ModelPhase::Leased => self.timeout_at(i, |task| task.attempt),
+            ModelPhase::Idle | ModelPhase::Running | ModelPhase::Done(_) => return None,
         };
         own.into_iter().chain(self.total_timeout_at(i)).min()
     }
@@ -134,7 +134,7 @@ impl RunModel {
 
     /// Has the completion of the step been recorded?
     pub fn is_done(&self, step: u32) -> bool {
-        matches!(self.steps[step as usize].phase, Phase::Done(_))
+        matches!(self.steps[step as usize].phase, ModelPhase::Done(_))
     }
 
     /// I8, I35: checks the number of effects. A step that succeeded through an executor or a worker had at
@@ -142,7 +142,7 @@ impl RunModel {
     pub fn check_effects(&self, step: u32, effects: u32) -> CheckResult {
         let (seen, step_definition) = (&self.steps[step as usize], &self.workflow.steps[step as usize]);
         let is_task = step_definition.kind.task().is_some();
-        let needs_effect = (is_task || step_definition.kind.is_executed()) && seen.phase == Phase::Done("success");
+        let needs_effect = (is_task || step_definition.kind.is_executed()) && seen.phase == ModelPhase::Done("success");
         ViolationKind::Lost.unless(!needs_effect || effects > 0, || format!("s{step} succeeded without an effect"))?;
         let most = if step_definition.retry.never && !is_task { seen.attempts.min(1) } else { seen.attempts };
         ViolationKind::Duplicated
@@ -151,7 +151,7 @@ impl RunModel {
 
     /// Checks that a step of this kind can end this way.
     pub fn check_outcome(&self, step: u32) -> CheckResult {
-        let Phase::Done(status) = self.steps[step as usize].phase else { return Ok(()) };
+        let ModelPhase::Done(status) = self.steps[step as usize].phase else { return Ok(()) };
         let definition = &self.workflow.steps[step as usize];
         let is_allowed = match (status, definition.kind) {
             ("skipped" | "cancelled", _) => true,
@@ -181,7 +181,7 @@ impl RunModel {
     }
 
     /// The input of a task is what its template says, filled in once.
-    pub fn check_task(&self, task: &Task) -> CheckResult {
+    pub fn check_task(&self, task: &ClaimedTask) -> CheckResult {
         let Some(expected) = self.workflow.steps[task.step as usize].kind.task() else {
             return Err(format!("s{} is not a task", task.step).into());
         };
@@ -268,10 +268,11 @@ impl RunModel {
             return Ok(());
         }
         let is_held = self.held_because().is_some();
-        let is_active =
-            |s: &StepModel| matches!(s.phase, Phase::Running | Phase::Leased) || s.phase == Phase::Ready && !is_held;
+        let is_active = |s: &StepModel| {
+            matches!(s.phase, ModelPhase::Running | ModelPhase::Leased) || s.phase == ModelPhase::Ready && !is_held
+        };
         let is_running = self.steps.iter().any(is_active);
-        let is_undecided = |i: &usize| !is_held && self.steps[*i].phase == Phase::Idle && self.needs_settled(*i);
+        let is_undecided = |i: &usize| !is_held && self.steps[*i].phase == ModelPhase::Idle && self.needs_settled(*i);
         let undecided = (0..self.steps.len()).find(is_undecided);
         if let (Some(step), false) = (undecided, self.trigger.is_large) {
             return Err(format!("s{step} could be decided but was not").into());
@@ -293,7 +294,7 @@ impl RunModel {
 
     fn finish(&mut self, status: RunStatus) -> CheckResult {
         self.status = Some(status);
-        require(self.steps.iter().all(|s| matches!(s.phase, Phase::Done(_))), || {
+        require(self.steps.iter().all(|s| matches!(s.phase, ModelPhase::Done(_))), || {
             "the run ended before all its steps".into()
         })?;
         let states = self.oracle_prediction();
@@ -314,33 +315,33 @@ impl RunModel {
 
     fn observe_step(&mut self, i: usize, event: &Event, at: Timestamp) -> CheckResult {
         let workflow = self.workflow.clone();
-        let Step { kind, retry, .. } = &workflow.steps[i];
+        let GeneratedStep { kind, retry, .. } = &workflow.steps[i];
         if let StepKind::Task(task) = kind {
             return self.observe_task(i, task, event, at);
         }
         let phase = self.steps[i].phase;
         let matches_attempt = event.attempt().is_none_or(|a| a == self.steps[i].attempts);
-        let is_running = phase == Phase::Running && matches_attempt;
+        let is_running = phase == ModelPhase::Running && matches_attempt;
         let illegal = || format!("{} for s{i} in phase {phase:?}", event.name().unwrap_or("?"));
         match event {
             Event::Scheduled { attempt, .. } => {
                 self.check_may_attempt(i, at)?;
-                self.steps[i].phase = Phase::Ready;
+                self.steps[i].phase = ModelPhase::Ready;
                 require(kind.is_executed() && *attempt == self.steps[i].attempts + 1, illegal)
             }
             Event::RetryDue { .. } => {
                 self.check_not_held(i)?;
-                self.steps[i].phase = Phase::Retrying(at);
-                require(matches!(phase, Phase::Retrying(_)), illegal)
+                self.steps[i].phase = ModelPhase::Retrying(at);
+                require(matches!(phase, ModelPhase::Retrying(_)), illegal)
             }
             Event::Started { attempt, .. } => {
                 match phase {
-                    Phase::Ready => self.check_not_held(i)?,
+                    ModelPhase::Ready => self.check_not_held(i)?,
                     _ => self.check_may_attempt(i, at)?,
                 }
                 require(kind.is_executed(), illegal)?;
                 let seen = &mut self.steps[i];
-                (seen.attempts, seen.charged, seen.phase) = (seen.attempts + 1, seen.charged + 1, Phase::Running);
+                (seen.attempts, seen.charged, seen.phase) = (seen.attempts + 1, seen.charged + 1, ModelPhase::Running);
                 require(*attempt == seen.attempts, || format!("s{i}: attempt {attempt} has number {}", seen.attempts))?;
                 let most = if retry.never { 1 } else { retry.max_attempts };
                 require(seen.charged <= most, || format!("s{i}: attempt {} of {most}", seen.charged))
@@ -350,7 +351,7 @@ impl RunModel {
                 let is_allowed = !retry.never || (!charged && failure.code == "host_backoff");
                 require(is_running && is_allowed && *next >= at, illegal)?;
                 self.steps[i].charged -= u32::from(!charged);
-                self.steps[i].phase = Phase::Retrying(*next);
+                self.steps[i].phase = ModelPhase::Retrying(*next);
                 Ok(())
             }
             Event::Succeeded { response, .. } => {
@@ -371,7 +372,7 @@ impl RunModel {
             }
             Event::TimedOut { .. } => {
                 match phase {
-                    Phase::Waiting(deadline) => {
+                    ModelPhase::Waiting(deadline) => {
                         ViolationKind::Early.unless(at >= deadline, || format!("s{i} timed out early"))?
                     }
                     _ => require(is_running, illegal)?,
@@ -380,38 +381,38 @@ impl RunModel {
             }
             Event::Skipped { because, .. } => self.skip(i, because),
             Event::Cancelled { .. } => {
-                require(!matches!(phase, Phase::Idle | Phase::Done(_)), illegal)?;
+                require(!matches!(phase, ModelPhase::Idle | ModelPhase::Done(_)), illegal)?;
                 self.is_cancelling = true;
                 self.settle(i, "cancelled")
             }
             Event::TimerSet { at: until, .. } => {
                 let StepKind::Sleep(span) = kind else { return Err(illegal().into()) };
                 self.check_may_begin(i)?;
-                self.steps[i].phase = Phase::Sleeping(*until);
+                self.steps[i].phase = ModelPhase::Sleeping(*until);
                 require(*until == at.after(*span), || format!("s{i} sleeps until {until:?}"))
             }
             Event::Woken { .. } => {
-                let Phase::Sleeping(until) = phase else { return Err(illegal().into()) };
+                let ModelPhase::Sleeping(until) = phase else { return Err(illegal().into()) };
                 ViolationKind::Early.unless(at >= until, || format!("s{i} woke early"))?;
                 self.settle(i, "success")
             }
             Event::WaitOpened { deadline, .. } => {
                 let StepKind::Wait(timeout) = kind else { return Err(illegal().into()) };
                 self.check_may_begin(i)?;
-                self.steps[i].phase = Phase::Waiting(*deadline);
+                self.steps[i].phase = ModelPhase::Waiting(*deadline);
                 let is_right = *deadline == timeout.map_or(self.expires_at, |t| at.after(t));
                 require(is_right && !self.steps[i].has_callback, illegal)
             }
             Event::WaitClosed { .. } => {
                 let is_early_callback =
-                    phase == Phase::Idle && matches!(kind, StepKind::Wait(_)) && !self.steps[i].has_callback;
+                    phase == ModelPhase::Idle && matches!(kind, StepKind::Wait(_)) && !self.steps[i].has_callback;
                 self.steps[i].has_callback = true;
                 require(is_early_callback, illegal)
             }
             Event::Received { callback, .. } => {
                 match (callback, phase) {
-                    (Some(_), Phase::Waiting(deadline)) => require(at < deadline, illegal)?,
-                    (None, Phase::Idle) if self.steps[i].has_callback => self.check_may_begin(i)?,
+                    (Some(_), ModelPhase::Waiting(deadline)) => require(at < deadline, illegal)?,
+                    (None, ModelPhase::Idle) if self.steps[i].has_callback => self.check_may_begin(i)?,
                     _ => return Err(illegal().into()),
                 }
                 self.settle(i, "success")
@@ -426,13 +427,13 @@ impl RunModel {
         let retry = &workflow.steps[i].retry;
         let phase = self.steps[i].phase;
         let seen = &self.steps[i];
-        let is_leased = phase == Phase::Leased && event.attempt().is_none_or(|a| a == seen.attempts);
+        let is_leased = phase == ModelPhase::Leased && event.attempt().is_none_or(|a| a == seen.attempts);
         let illegal = || format!("{} for s{i} in phase {phase:?}", event.name().unwrap_or("?"));
         let most = if retry.never { 1 } else { retry.max_attempts };
         let (leases_lost, has_more) = (seen.leases_lost, !retry.never && seen.charged < most);
         let has_ended = |due: Option<Timestamp>| due.is_some_and(|due| at >= due);
-        let attempt_timed_out = phase == Phase::Leased && has_ended(self.timeout_at(i, |task| task.attempt));
-        let queue_timed_out = phase == Phase::Ready && has_ended(self.timeout_at(i, |task| task.queue));
+        let attempt_timed_out = phase == ModelPhase::Leased && has_ended(self.timeout_at(i, |task| task.attempt));
+        let queue_timed_out = phase == ModelPhase::Ready && has_ended(self.timeout_at(i, |task| task.queue));
         let total_timed_out = has_ended(self.total_timeout_at(i));
         let check_in_time = || {
             let is_in_time = !(attempt_timed_out || queue_timed_out || total_timed_out);
@@ -445,12 +446,12 @@ impl RunModel {
                 self.check_may_attempt(i, at)?;
                 self.check_task_key(i, task, key)?;
                 require(*attempt == self.steps[i].attempts + 1, illegal)?;
-                self.enter_phase(i, Phase::Ready, at)
+                self.enter_phase(i, ModelPhase::Ready, at)
             }
             Event::Leased { attempt, lease, key, .. } => {
                 check_in_time()?;
                 match phase {
-                    Phase::Ready => self.check_not_held(i)?,
+                    ModelPhase::Ready => self.check_not_held(i)?,
                     _ => self.check_may_attempt(i, at)?,
                 }
                 self.check_task_key(i, task, key)?;
@@ -459,12 +460,12 @@ impl RunModel {
                 (seen.attempts, seen.charged) = (seen.attempts + 1, seen.charged + 1);
                 require(*attempt == seen.attempts, || format!("s{i}: attempt {attempt} has number {}", seen.attempts))?;
                 require(seen.charged <= most, || format!("s{i}: attempt {} of {most}", seen.charged))?;
-                self.enter_phase(i, Phase::Leased, at)
+                self.enter_phase(i, ModelPhase::Leased, at)
             }
             Event::RetryDue { .. } => {
                 self.check_not_held(i)?;
-                self.steps[i].phase = Phase::Retrying(at);
-                require(matches!(phase, Phase::Retrying(_)), illegal)
+                self.steps[i].phase = ModelPhase::Retrying(at);
+                require(matches!(phase, ModelPhase::Retrying(_)), illegal)
             }
             Event::Retrying { next, charged, died, failure, digest, .. } => {
                 require(is_leased && *next >= at, illegal)?;
@@ -483,7 +484,7 @@ impl RunModel {
                 let seen = &mut self.steps[i];
                 seen.charged -= u32::from(!charged);
                 seen.leases_lost += u32::from(*died);
-                seen.phase = Phase::Retrying(*next);
+                seen.phase = ModelPhase::Retrying(*next);
                 Ok(())
             }
             Event::Progress { .. } | Event::Kept { .. } => {
@@ -522,7 +523,7 @@ impl RunModel {
             }
             Event::Skipped { because, .. } => self.skip(i, because),
             Event::Cancelled { .. } => {
-                require(!matches!(phase, Phase::Idle | Phase::Done(_)), illegal)?;
+                require(!matches!(phase, ModelPhase::Idle | ModelPhase::Done(_)), illegal)?;
                 self.is_cancelling = true;
                 self.settle(i, "cancelled")
             }
@@ -530,7 +531,7 @@ impl RunModel {
         }
     }
 
-    fn enter_phase(&mut self, i: usize, phase: Phase, at: Timestamp) -> CheckResult {
+    fn enter_phase(&mut self, i: usize, phase: ModelPhase, at: Timestamp) -> CheckResult {
         let seen = &mut self.steps[i];
         (seen.phase, seen.phase_since) = (phase, at);
         seen.ready_at.get_or_insert(at);
@@ -543,13 +544,15 @@ impl RunModel {
     }
 
     fn settle(&mut self, i: usize, status: &'static str) -> CheckResult {
-        self.steps[i].phase = Phase::Done(status);
+        self.steps[i].phase = ModelPhase::Done(status);
         Ok(())
     }
 
     fn skip(&mut self, i: usize, because: &Because) -> CheckResult {
         let step = &self.workflow.steps[i];
-        require(self.steps[i].phase == Phase::Idle && self.needs_settled(i), || format!("s{i} is skipped too early"))?;
+        require(self.steps[i].phase == ModelPhase::Idle && self.needs_settled(i), || {
+            format!("s{i} is skipped too early")
+        })?;
         self.check_not_held(i)?;
         let unsuccessful = self.unsuccessful_needs(i);
         let is_right = match because {
@@ -585,7 +588,7 @@ impl RunModel {
     /// Checks that the next attempt may begin, which may be the first.
     fn check_may_attempt(&self, i: usize, at: Timestamp) -> CheckResult {
         match self.steps[i].phase {
-            Phase::Retrying(due) => {
+            ModelPhase::Retrying(due) => {
                 self.check_not_held(i)?;
                 ViolationKind::Early.unless(at >= due, || format!("s{i} is retried early"))
             }
@@ -596,14 +599,14 @@ impl RunModel {
     fn check_may_begin(&self, i: usize) -> CheckResult {
         self.check_not_held(i)?;
         let guard = &self.workflow.steps[i].guard;
-        require(self.steps[i].phase == Phase::Idle, || format!("s{i} begins in phase {:?}", self.steps[i].phase))?;
+        require(self.steps[i].phase == ModelPhase::Idle, || format!("s{i} begins in phase {:?}", self.steps[i].phase))?;
         require(self.needs_settled(i), || format!("s{i} begins before its needs have settled"))?;
         require(self.unsuccessful_needs(i).is_empty(), || format!("s{i} begins although its needs failed"))?;
         require(guard.as_ref().is_none_or(|g| g.holds(self)), || format!("s{i} begins although its condition is false"))
     }
 
     fn needs_settled(&self, i: usize) -> bool {
-        self.workflow.steps[i].needs.iter().all(|n| matches!(self.steps[*n].phase, Phase::Done(_)))
+        self.workflow.steps[i].needs.iter().all(|n| matches!(self.steps[*n].phase, ModelPhase::Done(_)))
     }
 
     /// Needs that did not succeed. They do not matter for a step with a condition, which accepts every
@@ -617,7 +620,7 @@ impl RunModel {
     /// The states that the oracle predicts from the recorded outcomes.
     fn oracle_prediction(&self) -> Vec<StepState> {
         let outcome = |(i, seen): (usize, &StepModel)| match (seen.phase, self.workflow.steps[i].kind) {
-            (Phase::Done(status), kind) if status != "skipped" && !matches!(kind, StepKind::Set { .. }) => {
+            (ModelPhase::Done(status), kind) if status != "skipped" && !matches!(kind, StepKind::Set { .. }) => {
                 Some(StepOutcome { status, code: seen.code })
             }
             _ => None,
@@ -630,7 +633,7 @@ impl RunModel {
 impl Facts for RunModel {
     fn step_status(&self, step: usize) -> &'static str {
         match self.steps[step].phase {
-            Phase::Done(status) => status,
+            ModelPhase::Done(status) => status,
             _ => "open",
         }
     }

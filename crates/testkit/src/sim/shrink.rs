@@ -5,14 +5,14 @@
 //! original. The search is greedy, so the result is small but not minimal.
 
 use super::fault_plan::Fault;
-use super::{Options, Report, run};
+use super::{Options, SimulationReport, run};
 
 /// The smallest options found with which the seed still fails, with their report; `None` if the seed does not
 /// fail at all.
-pub fn shrink(seed: u64, options: &Options) -> Option<(Options, Report)> {
+pub fn shrink(seed: u64, options: &Options) -> Option<(Options, SimulationReport)> {
     let fails = |options: &Options| Some(run(seed, options)).filter(|report| report.violation.is_some());
     let mut best = (options.clone(), fails(options)?);
-    let attempt = |best: &mut (Options, Report), smaller: Options| {
+    let attempt = |best: &mut (Options, SimulationReport), smaller: Options| {
         if let Some(report) = fails(&smaller) {
             *best = (smaller, report);
         }

@@ -9,7 +9,7 @@
 //! The module does what `engine/src/engine/tasks.rs` does with a worker's requests. Every message of a worker
 //! contains the fence of its lease, so the checker can tell which worker's message was accepted.
 
-use super::client_log::{Request, Ticket};
+use super::client_log::{ClientRequest, Ticket};
 use super::process::ProcessEvent;
 use super::random::Random;
 use super::trigger::Trigger;
@@ -18,7 +18,7 @@ use super::workflow_generator::TYPES;
 use super::world::{SimEvent, World, ready};
 use engine::Reply;
 use engine::mailbox::{Command, LoadFailure};
-use engine::task_queue::{self, ClaimReply, Pattern, Sizes, Task};
+use engine::task_queue::{self, ClaimReply, ClaimedTask, Pattern, Sizes};
 use kernel::advance::TaskResult;
 use kernel::event::Failure;
 use kernel::payload::INLINE_MAX;
@@ -164,11 +164,11 @@ impl World {
                     self.deliver(process, Command::WithdrawClaim(place));
                 }
             }
-            WorkerAction::Disconnect { worker, reply_to: ticket } => {
-                if self.client_log.is_open(ticket) {
-                    self.note(format!("worker {worker} disconnects request {ticket}"));
-                    self.client_log.disconnect(ticket);
-                    self.workers.disconnected.insert(ticket);
+            WorkerAction::Disconnect { worker, reply_to: request_id } => {
+                if self.client_log.is_open(request_id) {
+                    self.note(format!("worker {worker} disconnects request {request_id}"));
+                    self.client_log.disconnect(request_id);
+                    self.workers.disconnected.insert(request_id);
                     self.claim_soon(worker);
                 }
             }
@@ -201,10 +201,10 @@ impl World {
         let random = &mut self.workers.random;
         let (credits, lease) = (random.pick(&[0, 1, 1, 2, 5]), random.log_millis(1_000, 60_000));
         let wait = random.chance(700).then(|| random.log_millis(10, 20_000));
-        let ticket = self.send_claim(worker, process, (types, runtime), credits, lease, wait);
+        let request_id = self.send_claim(worker, process, (types, runtime), credits, lease, wait);
         if self.workers.random.chance(self.faults.worker_disconnect) {
             let at = self.workers.random.log_millis(1, 10_000);
-            self.push(at, SimEvent::Worker(WorkerAction::Disconnect { worker, reply_to: ticket }));
+            self.push(at, SimEvent::Worker(WorkerAction::Disconnect { worker, reply_to: request_id }));
         }
     }
 
@@ -217,14 +217,14 @@ impl World {
         lease: Span,
         wait: Option<Span>,
     ) -> Ticket {
-        let ticket = self.client_log.record(Request::Claim { worker }, process);
-        let place = ticket as u64;
+        let request_id = self.client_log.record(ClientRequest::Claim { worker }, process);
+        let place = request_id as u64;
         self.note(format!(
-            "request {ticket} to process {process}: worker {worker} claims up to {credits} of {types:?}"
+            "request {request_id} to process {process}: worker {worker} claims up to {credits} of {types:?}"
         ));
         let ask = task_queue::ClaimRequest {
             claim_id: place,
-            reply_to: ticket,
+            reply_to: request_id,
             org: OrgId::DEFAULT,
             worker: Workers::name(worker),
             types: types.iter().map(|text| (*text).to_owned()).collect(),
@@ -241,7 +241,7 @@ impl World {
         if let Some(wait) = wait {
             self.push(wait, SimEvent::Worker(WorkerAction::EndWait { process, place }));
         }
-        ticket
+        request_id
     }
 
     /// In the liveness phase, an extra worker claims every type from every process.
@@ -273,11 +273,21 @@ impl World {
     }
 
     /// A request of a worker was answered.
-    pub fn worker_answered(&mut self, process: usize, ticket: Ticket, request: &Request, reply: &Reply) -> CheckResult {
+    pub fn worker_answered(
+        &mut self,
+        process: usize,
+        request_id: Ticket,
+        request: &ClientRequest,
+        reply: &Reply,
+    ) -> CheckResult {
         match (request, reply) {
-            (Request::Claim { worker }, Reply::Claimed(handed)) => self.receive_tasks(process, ticket, *worker, handed),
-            (Request::Heartbeat { run, step, fence, by }, Reply::Lease(until)) => {
-                let Some(i) = self.workers.heartbeats.iter().position(|(of, ..)| *of == ticket) else { return Ok(()) };
+            (ClientRequest::Claim { worker }, Reply::Claimed(reply)) => {
+                self.receive_tasks(process, request_id, *worker, reply)
+            }
+            (ClientRequest::Heartbeat { run, step, fence, by }, Reply::Lease(until)) => {
+                let Some(i) = self.workers.heartbeats.iter().position(|(of, ..)| *of == request_id) else {
+                    return Ok(());
+                };
                 let (_, asked, is_live) = self.workers.heartbeats.swap_remove(i);
                 let is_right = is_live.is_none_or(|is_live| is_live == until.is_some());
                 ViolationKind::Duplicated.unless(is_right, || {
@@ -296,7 +306,7 @@ impl World {
                     None => Ok(()),
                 }
             }
-            (Request::Report { run, fence, report, .. }, Reply::Answer { answer, .. }) => {
+            (ClientRequest::Report { run, fence, report, .. }, Reply::Answer { answer, .. }) => {
                 let HeldTask { step, .. } = self.workers.reports[*report].task;
                 let has_it = self.checker.leases.fence((*run, step)) == Some(*fence);
                 let is_only_writer = !self.processes[process].is_outdated;
@@ -310,11 +320,11 @@ impl World {
         }
     }
 
-    fn receive_tasks(&mut self, process: usize, ticket: Ticket, worker: usize, handed: &ClaimReply) -> CheckResult {
-        let has_disconnected = self.workers.disconnected.remove(&ticket);
+    fn receive_tasks(&mut self, process: usize, request_id: Ticket, worker: usize, reply: &ClaimReply) -> CheckResult {
+        let has_disconnected = self.workers.disconnected.remove(&request_id);
         let holder = Some(self.processes[process].epoch).filter(|_| !self.processes[process].has_unknown_commit);
-        self.trace.mark("a worker was told that its task was cancelled", !handed.cancellations.is_empty());
-        for task in &handed.tasks {
+        self.trace.mark("a worker was told that its task was cancelled", !reply.cancellations.is_empty());
+        for task in &reply.tasks {
             let (run, step, fence, lease) = (task.run, task.step, task.fence, task.lease);
             self.note(format!("worker {worker} gets s{step} of {run} under fence {fence} for {lease}"));
             self.checker.leases.lease_delivered(process, (run, step));
@@ -324,7 +334,7 @@ impl World {
                 false => self.start_task(process, HeldTask { run, step, fence, lease }),
             }
         }
-        match (self.is_liveness_phase, handed.tasks.is_empty()) {
+        match (self.is_liveness_phase, reply.tasks.is_empty()) {
             _ if has_disconnected => {}
             (false, _) => self.claim_soon(worker),
             (true, false) if self.processes[process].is_up() => self.claim_everything_from(process),
@@ -334,7 +344,7 @@ impl World {
     }
 
     /// Hands back a task whose worker has disconnected, as `engine::drive` does.
-    fn hand_back(&mut self, process: usize, task: &Task) {
+    fn hand_back(&mut self, process: usize, task: &ClaimedTask) {
         let failure = Failure::new("not_delivered", report_body(task.fence, false, 0));
         let result = TaskResult::Blocked { until: self.engine_time(process), failure };
         let input = Input::Finished { step: task.step, fence: task.fence, result, digest: 1 };
@@ -385,20 +395,20 @@ impl World {
     fn send_report(&mut self, report: usize) {
         let WorkerReport { task, result, digest, .. } = self.workers.reports[report].clone();
         let HeldTask { run, step, fence, .. } = task;
-        let request = Request::Report { run, fence, digest, report };
+        let request = ClientRequest::Report { run, fence, digest, report };
         let Some(process) = self.reachable() else { return self.unanswered(request) };
-        let ticket = self.client_log.record(request, process);
-        self.note(format!("request {ticket} to process {process}: result of s{step} of {run} under fence {fence}"));
+        let request_id = self.client_log.record(request, process);
+        self.note(format!("request {request_id} to process {process}: result of s{step} of {run} under fence {fence}"));
         let input = Input::Finished { step, fence, result, digest };
-        self.deliver(process, Command::Give { org: OrgId::DEFAULT, run, input, reply_to: Some(ticket) });
+        self.deliver(process, Command::Give { org: OrgId::DEFAULT, run, input, reply_to: Some(request_id) });
     }
 
     /// A worker got no answer to its claim or its report.
-    pub fn worker_unanswered(&mut self, request: &Request) {
+    pub fn worker_unanswered(&mut self, request: &ClientRequest) {
         let pause = self.workers.random.log_millis(10, 5_000);
         match request {
-            Request::Claim { worker } if *worker < self.workers.workers.len() => self.claim_soon(*worker),
-            Request::Report { report, .. } if self.workers.reports[*report].tries_left > 0 => {
+            ClientRequest::Claim { worker } if *worker < self.workers.workers.len() => self.claim_soon(*worker),
+            ClientRequest::Report { report, .. } if self.workers.reports[*report].tries_left > 0 => {
                 self.workers.reports[*report].tries_left -= 1;
                 self.trace.mark("a report was sent again", true);
                 self.push(pause, SimEvent::Worker(WorkerAction::Report { report: *report }));
@@ -417,21 +427,21 @@ impl World {
         let (org, random) = (OrgId::DEFAULT, &mut self.workers.random);
         if random.chance(300) {
             let progress = Some(Payload::json(report_body(fence, false, 0)));
-            let ticket = self.client_log.record(Request::Progress { run, fence }, process);
+            let request_id = self.client_log.record(ClientRequest::Progress { run, fence }, process);
             let input = Input::Heartbeat { step, fence, progress };
-            return self.deliver(process, Command::Give { org, run, input, reply_to: Some(ticket) });
+            return self.deliver(process, Command::Give { org, run, input, reply_to: Some(request_id) });
         }
         let by = random.chance(200).then(|| random.log_millis(1_000, 60_000));
-        let ticket = self.client_log.record(Request::Heartbeat { run, step, fence, by }, process);
-        self.deliver(process, Command::Extend { org, run, step, fence, by, reply_to: ticket });
+        let request_id = self.client_log.record(ClientRequest::Heartbeat { run, step, fence, by }, process);
+        self.deliver(process, Command::Extend { org, run, step, fence, by, reply_to: request_id });
     }
 
     /// The process takes a command from its inbox at engine time `now`.
     pub fn command_accepted(&mut self, process: usize, command: &Command<Ticket>, now: Timestamp) {
         match command {
-            Command::Extend { run, step, fence, reply_to: ticket, .. } => {
+            Command::Extend { run, step, fence, reply_to: request_id, .. } => {
                 let is_live = self.checker.leases.is_live(process, (*run, *step), *fence, now);
-                self.workers.heartbeats.push((*ticket, now, is_live));
+                self.workers.heartbeats.push((*request_id, now, is_live));
             }
             Command::Loaded { run, result: Ok(Some(resumed)) } => {
                 self.checker.leases.run_loaded((process, self.processes[process].epoch), *run, &resumed.run, now);

@@ -11,8 +11,8 @@ use super::trigger::GROUP_KEY;
 use kernel::event::OnConflict;
 use kernel::path::{RawPath, Ref, Root, TaskField};
 use kernel::plan::{
-    Backoff, Body, Concurrency, Form, Group, Guard, Http, Layout, Link, Node, Notify, Occasion, Outcomes, Retry, Task,
-    Verdict,
+    Backoff, Body, Concurrency, Form, Group, Guard, Http, Layout, Link, Node, Notify, Occasion, Outcomes, Retry,
+    TaskBody, Verdict,
 };
 use kernel::template::{self, Part, Template};
 use kernel::{Plan, Span, expr};
@@ -22,7 +22,7 @@ pub const STEPS_MAX: u64 = 40;
 
 #[derive(Debug)]
 pub struct TestWorkflow {
-    pub steps: Vec<Step>,
+    pub steps: Vec<GeneratedStep>,
     pub max_duration: Span,
     pub is_strict: bool,
     pub concurrency: Option<ConcurrencyLimit>,
@@ -48,7 +48,7 @@ pub struct EndNotification {
 }
 
 #[derive(Debug)]
-pub struct Step {
+pub struct GeneratedStep {
     pub needs: Vec<usize>,
     pub guard: Option<Condition>,
     pub kind: StepKind,
@@ -145,7 +145,9 @@ impl TestWorkflow {
         let most = if random.chance(150) { STEPS_MAX } else { 12 };
         let count = random.between(1, most).min(steps_max) as usize;
         let is_dense = random.coin();
-        TestWorkflow::with_steps(random, |random| (0..count).map(|i| Step::draw(random, i, is_dense)).collect())
+        TestWorkflow::with_steps(random, |random| {
+            (0..count).map(|i| GeneratedStep::draw(random, i, is_dense)).collect()
+        })
     }
 
     /// A workflow that does not depend on time or external input: it only calls services and sets values.
@@ -170,30 +172,34 @@ impl TestWorkflow {
         let wait_kind = |random: &mut Random| StepKind::Wait(random.coin().then(|| random.log_millis(50, 120_000)));
         TestWorkflow::with_steps(random, |random| match extreme {
             Extreme::FanIn => {
-                let mut steps: Vec<Step> = (0..1_000).map(|_| Step::simple(quick_kind(random), Vec::new())).collect();
+                let mut steps: Vec<GeneratedStep> =
+                    (0..1_000).map(|_| GeneratedStep::simple(quick_kind(random), Vec::new())).collect();
                 let guard = random.coin().then(|| Condition::draw(random, &[0, 500, 999], 1));
-                steps.push(Step { guard, ..Step::simple(StepKind::Noop, (0..1_000).collect()) });
-                steps.push(Step::simple(StepKind::Noop, vec![1_000]));
+                steps.push(GeneratedStep { guard, ..GeneratedStep::simple(StepKind::Noop, (0..1_000).collect()) });
+                steps.push(GeneratedStep::simple(StepKind::Noop, vec![1_000]));
                 steps
             }
-            Extreme::Chain => (0..200).map(|i: usize| Step::simple(quick_kind(random), previous_step(i))).collect(),
+            Extreme::Chain => {
+                (0..200).map(|i: usize| GeneratedStep::simple(quick_kind(random), previous_step(i))).collect()
+            }
             Extreme::AllSkipped => {
                 let (yes, no) = (Box::new(Condition::Flag(true)), Box::new(Condition::Flag(false)));
-                let mut steps: Vec<Step> =
-                    (0..30).map(|i: usize| Step::simple(quick_kind(random), previous_step(i))).collect();
+                let mut steps: Vec<GeneratedStep> =
+                    (0..30).map(|i: usize| GeneratedStep::simple(quick_kind(random), previous_step(i))).collect();
                 steps[0].guard = Some(Condition::Both(yes, no));
                 steps
             }
-            Extreme::Single => vec![Step::simple(draw_kind(random), Vec::new())],
+            Extreme::Single => vec![GeneratedStep::simple(draw_kind(random), Vec::new())],
             Extreme::ManyWaits => {
-                let mut steps: Vec<Step> = (0..30).map(|_| Step::simple(wait_kind(random), Vec::new())).collect();
-                steps.push(Step::simple(StepKind::Noop, (0..30).collect()));
+                let mut steps: Vec<GeneratedStep> =
+                    (0..30).map(|_| GeneratedStep::simple(wait_kind(random), Vec::new())).collect();
+                steps.push(GeneratedStep::simple(StepKind::Noop, (0..30).collect()));
                 steps
             }
         })
     }
 
-    fn with_steps(random: &mut Random, steps: impl FnOnce(&mut Random) -> Vec<Step>) -> TestWorkflow {
+    fn with_steps(random: &mut Random, steps: impl FnOnce(&mut Random) -> Vec<GeneratedStep>) -> TestWorkflow {
         let steps = steps(random);
         let max_duration = if random.chance(250) { random.log_millis(500, 90_000) } else { Span::from_days(30) };
         TestWorkflow {
@@ -224,7 +230,8 @@ impl TestWorkflow {
             is_keyed_by_group: false,
             ..WorkerTask::draw(random)
         };
-        let step = Step { retry: draw_retry(random), ..Step::simple(StepKind::Task(task), Vec::new()) };
+        let step =
+            GeneratedStep { retry: draw_retry(random), ..GeneratedStep::simple(StepKind::Task(task), Vec::new()) };
         let max_duration = Span(u64::MAX);
         TestWorkflow {
             steps: vec![step],
@@ -238,7 +245,9 @@ impl TestWorkflow {
 
     /// The workflow whose runs call a notification URL.
     pub fn notifier(random: &mut Random) -> TestWorkflow {
-        TestWorkflow::with_steps(random, |_| vec![Step::simple(StepKind::Http(TriggerPart::Nothing), Vec::new())])
+        TestWorkflow::with_steps(random, |_| {
+            vec![GeneratedStep::simple(StepKind::Http(TriggerPart::Nothing), Vec::new())]
+        })
     }
 
     pub fn plan(&self) -> Plan {
@@ -265,19 +274,19 @@ impl TestWorkflow {
     }
 }
 
-impl Step {
-    fn draw(random: &mut Random, i: usize, is_dense: bool) -> Step {
+impl GeneratedStep {
+    fn draw(random: &mut Random, i: usize, is_dense: bool) -> GeneratedStep {
         let density = if is_dense { 450 } else { 200 };
         let mut needs: Vec<usize> = (0..i).rev().take(6).filter(|_| random.chance(density)).collect();
         if i > 6 && random.chance(100) {
             needs.push(random.below(i as u64 - 6) as usize);
         }
         let guard = random.chance(350).then(|| Condition::draw(random, &needs, 2));
-        Step { guard, kind: draw_kind(random), retry: draw_retry(random), needs }
+        GeneratedStep { guard, kind: draw_kind(random), retry: draw_retry(random), needs }
     }
 
-    fn simple(kind: StepKind, needs: Vec<usize>) -> Step {
-        Step { needs, guard: None, kind, retry: Retry { max_attempts: 2, ..Default::default() } }
+    fn simple(kind: StepKind, needs: Vec<usize>) -> GeneratedStep {
+        GeneratedStep { needs, guard: None, kind, retry: Retry { max_attempts: 2, ..Default::default() } }
     }
 
     fn node(&self, i: usize) -> Node {
@@ -320,8 +329,8 @@ impl WorkerTask {
         }
     }
 
-    fn plan_task(&self) -> Task {
-        Task {
+    fn plan_task(&self) -> TaskBody {
+        TaskBody {
             name: self.name.into(),
             input: self.reads.text().map(|text| Template::from_parts(parts(text))),
             queue: self.queue,

@@ -2,10 +2,10 @@
 //! random number, because nothing may rely on the order of simultaneous events.
 
 use super::Options;
-use super::checker::{Checker, Definition};
+use super::checker::{Checker, KnownVersion};
 use super::client::{self, PlannedRequest};
-use super::client_log::{ClientLog, Request};
-use super::fault_injection::{FaultEvent, Host};
+use super::client_log::{ClientLog, ClientRequest};
+use super::fault_injection::{FaultEvent, UnreliableHost};
 use super::fault_plan::FaultPlan;
 use super::process::{Process, ProcessEvent};
 use super::random::Random;
@@ -74,13 +74,13 @@ pub struct World {
     /// Until then the store refuses reads and writes.
     pub store_down_until: Timestamp,
 
-    pub hosts: Vec<Host>,
+    pub hosts: Vec<UnreliableHost>,
     /// Every process that was ever started.
     pub processes: Vec<Process>,
     /// Attempts that their upstream never answers, with the process that waits.
     pub silent_dispatches: Vec<(usize, Dispatch)>,
 
-    pub definitions: Vec<Definition>,
+    pub definitions: Vec<KnownVersion>,
     /// The definition of each run that was requested, as an index.
     pub definition_of: BTreeMap<RunId, usize>,
     /// Pairs of runs that one request starts together. The first may have an idempotency key that is already
@@ -175,7 +175,7 @@ impl World {
             }
             match event {
                 SimEvent::Process(process, event) => self.handle_process_event(process, event)?,
-                SimEvent::Fault(weather) => self.apply_fault(weather)?,
+                SimEvent::Fault(fault) => self.apply_fault(fault)?,
                 SimEvent::ClientRequest(request) => {
                     self.pending_requests -= 1;
                     self.send(request);
@@ -251,11 +251,11 @@ impl World {
 
     /// Requests that still need an answer. A watcher is exempt if another process may end its run, because
     /// the simulated processes do not notify each other.
-    fn unanswered_requests(&self) -> Vec<&Request> {
+    fn unanswered_requests(&self) -> Vec<&ClientRequest> {
         let has_one_process =
             self.hosts.len() == 1 && self.faults.pause_mean.is_none() && self.faults.staggered_pause_mean.is_none();
-        let needs_answer = |request: &&Request| match request {
-            Request::Watch { run } => has_one_process && !self.checker.needs_upgrade(*run),
+        let needs_answer = |request: &&ClientRequest| match request {
+            ClientRequest::Watch { run } => has_one_process && !self.checker.needs_upgrade(*run),
             _ => true,
         };
         self.client_log.open().filter(needs_answer).collect()
@@ -293,8 +293,8 @@ fn draw_definitions(
     random: &mut Random,
     faults: &FaultPlan,
     is_extreme: bool,
-) -> Vec<Definition> {
-    let mut definitions: Vec<Definition> = Vec::new();
+) -> Vec<KnownVersion> {
+    let mut definitions: Vec<KnownVersion> = Vec::new();
     for (n, mut workflow) in workflows.into_iter().enumerate() {
         workflow.concurrency = (faults.has_concurrency_limits && random.chance(800))
             .then(|| ConcurrencyLimit::draw(random))
@@ -321,11 +321,11 @@ fn draw_definitions(
     definitions
 }
 
-fn definition(workflow: TestWorkflow, id: WorkflowId, name: String, number: u32, random: &mut Random) -> Definition {
+fn definition(workflow: TestWorkflow, id: WorkflowId, name: String, number: u32, random: &mut Random) -> KnownVersion {
     let workflow = Rc::new(workflow);
     let plan = Arc::new(workflow.plan());
     let version = Version { org: OrgId::DEFAULT, workflow: id, name, number, hash: random.bytes(), plan };
-    Definition { workflow, version: Arc::new(version) }
+    KnownVersion { workflow, version: Arc::new(version) }
 }
 
 /// Calls to the memory store complete at once.

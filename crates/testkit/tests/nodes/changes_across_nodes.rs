@@ -2,12 +2,12 @@
 //! everywhere.
 
 use super::*;
-use engine::Change;
+use engine::WorkflowChange;
 use engine::services::{
-    Alive, Heartbeat, NewTask, ReportOutcome, Reported, TaskKey, TaskReport, TypeChange, WorkRequest,
+    Heartbeat, HeartbeatReply, NewTask, ReportOutcome, Reported, TaskKey, TaskReport, TypeChange, WorkRequest,
 };
 use lang::MetaChange;
-use lang::task::Settings;
+use lang::task::TaskSettings;
 use store::{DeliveryOutcome, TriggerRow, WorkflowRow};
 
 async fn two_nodes() -> (Node, Node) {
@@ -33,7 +33,7 @@ fn compiled(definition: &Value) -> lang::Compiled {
 }
 
 impl Node {
-    async fn edit(&self, name: &str, change: Change<'_>) -> WorkflowRow {
+    async fn edit(&self, name: &str, change: WorkflowChange<'_>) -> WorkflowRow {
         self.engine.workflows.edit(ORG, name, &change, None).await.unwrap()
     }
 
@@ -46,7 +46,7 @@ impl Node {
     async fn submit_one(&self, name: &str) -> Result<RunId, engine::Error> {
         let task = NewTask {
             name: name.into(),
-            settings: Settings::default(),
+            settings: TaskSettings::default(),
             payload: Bytes::from("{}"),
             priority: None,
             run_at: None,
@@ -84,20 +84,20 @@ async fn a_workflow_edit_on_one_node_is_visible_on_the_other_at_once() {
     for n in 2..12 {
         let (writer, reader) = if n % 2 == 0 { (&a, &b) } else { (&b, &a) };
         reader.start("wf").await;
-        writer.edit("wf", Change::Replace(&compiled(&definition(n)))).await;
+        writer.edit("wf", WorkflowChange::Replace(&compiled(&definition(n)))).await;
         let run = reader.start("wf").await;
         let reading = writer.engine.runs.read(ORG, run).await.unwrap().unwrap();
         assert_eq!(reading.row.version, n, "the version that was current at the start request");
         let off = MetaChange { enabled: Some(false), ..MetaChange::default() };
-        writer.edit("wf", Change::Describe(&off)).await;
+        writer.edit("wf", WorkflowChange::Describe(&off)).await;
         assert!(matches!(reader.try_start("wf").await, Err(engine::Error::Disabled)));
-        reader.edit("wf", Change::Describe(&MetaChange { enabled: Some(true), ..off })).await;
+        reader.edit("wf", WorkflowChange::Describe(&MetaChange { enabled: Some(true), ..off })).await;
         writer.start("wf").await;
     }
     let renamed = MetaChange { name: Some("other".into()), ..MetaChange::default() };
-    a.edit("wf", Change::Describe(&renamed)).await;
+    a.edit("wf", WorkflowChange::Describe(&renamed)).await;
     b.start("other").await;
-    b.edit("other", Change::Delete).await;
+    b.edit("other", WorkflowChange::Delete).await;
     assert!(matches!(a.try_start("other").await, Err(engine::Error::NotFound(_))));
     stop_both(a, b).await;
 }
@@ -209,7 +209,7 @@ async fn report_to_other_node((a, b): (Node, Node)) {
         assert_eq!(claimed.len(), 1);
         let (task, fence) = (claimed[0].0, Some(claimed[0].1));
         let beat = Heartbeat { task, fence, extend: None, progress: None };
-        assert!(matches!(b.engine.tasks.heartbeat(ORG, beat).await.unwrap(), Alive::Until(_)));
+        assert!(matches!(b.engine.tasks.heartbeat(ORG, beat).await.unwrap(), HeartbeatReply::Until(_)));
         let report = TaskReport { task, fence, outcome: ReportOutcome::Done(Bytes::from("1")) };
         assert_eq!(b.engine.tasks.report(ORG, report).await.unwrap(), Reported::Recorded);
         assert!(a.engine.runs.wait(ORG, run, TIMEOUT).await.unwrap());

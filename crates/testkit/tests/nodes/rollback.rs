@@ -1,11 +1,11 @@
 //! The database loses its latest data: a backup is restored while a node is running.
 
 use super::*;
-use testkit::postgres::Cluster;
+use testkit::postgres::PostgresCluster;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_reports_a_store_rollback_and_continues_from_the_restored_data() {
-    let mut cluster = Cluster::start(&[]);
+    let mut cluster = PostgresCluster::start(&[]);
     let a = node(&cluster.database(), "a").await;
     a.define(json!({ "name": "wf", "tasks": {
         "w": { "wait_for_webhook": { "timeout": "1h" } },

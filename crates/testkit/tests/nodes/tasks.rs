@@ -4,9 +4,10 @@
 use super::{Node, ORG, TIMEOUT, node};
 use bytes::Bytes;
 use engine::services::{
-    Alive, Heartbeat, NewTask, ReportOutcome, Reported, TaskKey, TaskReport, TypeChange, WorkReply, WorkRequest,
+    Heartbeat, HeartbeatReply, NewTask, ReportOutcome, Reported, TaskKey, TaskReport, TypeChange, WorkReply,
+    WorkRequest,
 };
-use kernel::event::{Event, Line, Record};
+use kernel::event::{Event, LogLine, Record};
 use kernel::{RunId, RunStatus, Span};
 use serde_json::json;
 use std::collections::{HashMap, HashSet};
@@ -48,11 +49,11 @@ fn work_request(worker: &str, types: &str, credits: u32, wait: Duration) -> Work
     }
 }
 
-fn done(task: &engine::task_queue::Task) -> TaskReport {
+fn done(task: &engine::task_queue::ClaimedTask) -> TaskReport {
     TaskReport { task: key_of(task), fence: Some(task.fence), outcome: ReportOutcome::Done(Bytes::from("{}")) }
 }
 
-fn key_of(task: &engine::task_queue::Task) -> TaskKey {
+fn key_of(task: &engine::task_queue::ClaimedTask) -> TaskKey {
     TaskKey { run: task.run, step: (!task.is_plain).then_some(task.step) }
 }
 
@@ -66,7 +67,7 @@ impl Node {
     }
 
     /// Claims up to `credits` tasks; fewer if there are no more.
-    async fn claim(&self, worker: &str, types: &str, credits: u32) -> Vec<engine::task_queue::Task> {
+    async fn claim(&self, worker: &str, types: &str, credits: u32) -> Vec<engine::task_queue::ClaimedTask> {
         self.work(work_request(worker, types, credits, Duration::from_secs(5))).await.handed.tasks
     }
 
@@ -75,11 +76,11 @@ impl Node {
         assert_eq!(handed.tasks, []);
     }
 
-    async fn report(&self, task: &engine::task_queue::Task) -> Reported {
+    async fn report(&self, task: &engine::task_queue::ClaimedTask) -> Reported {
         self.engine.tasks.report(ORG, done(task)).await.unwrap()
     }
 
-    async fn heartbeat(&self, task: &engine::task_queue::Task) -> Alive {
+    async fn heartbeat(&self, task: &engine::task_queue::ClaimedTask) -> HeartbeatReply {
         let (task, fence) = (key_of(task), Some(task.fence));
         self.engine.tasks.heartbeat(ORG, Heartbeat { task, fence, extend: None, progress: None }).await.unwrap()
     }
@@ -349,12 +350,12 @@ async fn a_dead_node_leaks_no_limit_slot_and_its_tasks_complete() {
     // One worker is still alive and sends a heartbeat through the other node before its lease ends.
     let died = Instant::now();
     let alive = held.pop().unwrap();
-    assert!(matches!(b.heartbeat(&alive).await, Alive::Until(_)));
+    assert!(matches!(b.heartbeat(&alive).await, HeartbeatReply::Until(_)));
     let mut done = HashSet::new();
     let until = Instant::now() + 2 * TIMEOUT;
     while done.len() < 7 {
         assert!(Instant::now() < until, "{} of 7 tasks after {:?}", done.len(), died.elapsed());
-        assert!(matches!(b.heartbeat(&alive).await, Alive::Until(_)), "after {:?}", died.elapsed());
+        assert!(matches!(b.heartbeat(&alive).await, HeartbeatReply::Until(_)), "after {:?}", died.elapsed());
         let claimed = b.work(work_request("v", "mail", 3, Duration::from_secs(1))).await.handed.tasks;
         assert!(claimed.len() <= 2, "one of three slots is still held");
         for task in claimed {
@@ -385,19 +386,22 @@ async fn heartbeats_failures_snoozes_and_logs_work_through_any_node() {
     let until = Instant::now() + Duration::from_secs(6);
     while Instant::now() < until {
         for task in &held {
-            assert!(matches!(b.heartbeat(task).await, Alive::Until(_)), "the lease is extended");
+            assert!(matches!(b.heartbeat(task).await, HeartbeatReply::Until(_)), "the lease is extended");
         }
         tokio::time::sleep(Duration::from_millis(400)).await;
     }
     assert!(
-        matches!(a.heartbeat(&held[0]).await, Alive::Until(_)),
+        matches!(a.heartbeat(&held[0]).await, HeartbeatReply::Until(_)),
         "the lease is also extended through the first node"
     );
-    let line = Line { message: "half of it".into(), ..Default::default() };
+    let line = LogLine { message: "half of it".into(), ..Default::default() };
     let logged = b.engine.tasks.log(ORG, key_of(&held[0]), Some(held[0].fence), vec![line]).await.unwrap();
     assert_eq!(logged, Reported::Recorded);
-    let say =
-        |task: &engine::task_queue::Task, outcome| TaskReport { task: key_of(task), fence: Some(task.fence), outcome };
+    let say = |task: &engine::task_queue::ClaimedTask, outcome| TaskReport {
+        task: key_of(task),
+        fence: Some(task.fence),
+        outcome,
+    };
     let failure = kernel::event::Failure::new("no", "it cannot be done");
     let failed = ReportOutcome::Failed { failure, is_final: true, retry_after: None };
     assert_eq!(b.engine.tasks.report(ORG, say(&held[0], failed)).await.unwrap(), Reported::Recorded);
@@ -433,7 +437,7 @@ async fn a_task_cancelled_through_another_node_is_called_off_within_a_second() {
         let handed = asked.await.unwrap().unwrap().handed;
         assert_eq!(handed.cancellations, [(run, None)]);
         assert!(sent.elapsed() < Duration::from_millis(1_000), "it took {:?}", sent.elapsed());
-        assert_eq!(a.heartbeat(&task).await, Alive::Cancelled);
+        assert_eq!(a.heartbeat(&task).await, HeartbeatReply::Cancelled);
     }
     // A worker that reported through another node is not told to stop.
     a.submit(vec![new_task("mail", "", None)]).await;

@@ -9,7 +9,7 @@ use testkit::sim::fault_plan::Fault;
 use testkit::sim::shrink::{environment, shrink};
 use testkit::sim::trace::Marks;
 use testkit::sim::violation::{Violation, ViolationKind};
-use testkit::sim::{self, Options, Report};
+use testkit::sim::{self, Options, SimulationReport};
 
 /// Enough to cover every kind of fault many times, few enough for a debug build in CI.
 const SEEDS: u64 = 600;
@@ -115,7 +115,7 @@ fn options() -> Options {
     }
 }
 
-fn assert_passes(seed: u64) -> Report {
+fn assert_passes(seed: u64) -> SimulationReport {
     let report = sim::run(seed, &options());
     assert!(report.violation.is_none(), "{}", report.dump());
     report
@@ -132,7 +132,7 @@ struct Totals {
 }
 
 impl Totals {
-    fn add(&mut self, report: Report) {
+    fn add(&mut self, report: SimulationReport) {
         self.seeds += 1;
         self.events += report.events;
         self.records += report.commits;

@@ -17,7 +17,7 @@ from urllib.parse import quote
 
 from .errors import OnwardError, OnwardUnavailable, TaskFailed, WaitTimeout
 from .models import Event, Run, Task
-from .times import DurationLike, duration, moment, seconds
+from .times import DurationLike, duration, seconds, timestamp
 from .transport import Address, Transport
 
 Ref = Union[str, Task, Run]
@@ -221,7 +221,7 @@ def task_body(
     body: Dict[str, Any] = {"type": type, "payload": payload, "idempotency_key": idempotency_key or new_key()}
     body.update((name, value) for name, value in others.items() if value is not None)
     if run_at is not None:
-        body["run_at"] = moment(run_at)
+        body["run_at"] = timestamp(run_at)
     if delay is not None:
         body["delay"] = duration(delay)
     if timeouts is not None:

@@ -68,12 +68,12 @@ class Server:
         """Starts the server and waits until it is ready; after `stop` or `kill`, on the same address and with the same data."""
         listen = self.url.split("//")[-1] or "127.0.0.1:0"
         command = [self.binary, "dev", "--listen", listen, "--data", str(self.folder / "data"), "--clock", self.clock, *self.arguments]
-        said = (self.folder / "stdout").open("wb")
-        told = (self.folder / "stderr").open("ab")
+        output = (self.folder / "stdout").open("wb")
+        errors = (self.folder / "stderr").open("ab")
         # Environment variables for another server must not reach this one.
         environment = {name: value for name, value in os.environ.items() if not name.startswith("ONWARD_") or name == "ONWARD_LOG"}
-        with said, told:
-            self._process = subprocess.Popen(command, stdout=said, stderr=told, env=environment)
+        with output, errors:
+            self._process = subprocess.Popen(command, stdout=output, stderr=errors, env=environment)
         deadline = time.monotonic() + within
         while time.monotonic() < deadline:
             found = READY.search((self.folder / "stdout").read_bytes())

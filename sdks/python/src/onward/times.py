@@ -35,7 +35,7 @@ def duration(value: DurationLike) -> str:
     return value.strip() if isinstance(value, str) else f"{round(length * 1000)}ms"
 
 
-def moment(value: Union[str, datetime]) -> str:
+def timestamp(value: Union[str, datetime]) -> str:
     """A time in the format of the API. A `datetime` without a time zone is refused, because it is ambiguous."""
     if isinstance(value, str):
         return value

@@ -15,7 +15,7 @@ from enum import Enum
 from typing import Any
 from uuid import UUID
 
-from .times import moment
+from .times import timestamp
 
 
 def encode(value: Any) -> bytes:
@@ -37,7 +37,7 @@ def plain(value: Any) -> Any:
     if isinstance(value, Enum):
         return value.value
     if isinstance(value, datetime):
-        return moment(value)
+        return timestamp(value)
     if isinstance(value, (set, frozenset)):
         return list(value)
     if isinstance(value, date):

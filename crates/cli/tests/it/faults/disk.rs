@@ -1,4 +1,4 @@
-//! A server whose disk can be put in trouble.
+//! A server on a disk that fails on demand.
 
 use crate::harness::Server;
 use std::path::Path;
@@ -11,10 +11,10 @@ pub struct Disk {
 }
 
 impl Disk {
-    /// A disk without trouble, and a server on it.
+    /// A disk that works, and a server on it.
     pub fn with_server(flags: &[&str]) -> (Disk, Server) {
         let (control, data) = (TempDir::new().expect("a folder"), TempDir::new().expect("a folder"));
-        // The system names open files by their real paths.
+        // `/proc` shows open files by their real paths.
         let real = |path: &Path| path.canonicalize().expect("a path").to_str().expect("UTF-8").to_owned();
         let environment = [
             ("LD_PRELOAD", compile(control.path())),
@@ -26,9 +26,9 @@ impl Disk {
         (Disk { control }, server)
     }
 
-    /// From now on.
+    /// Sets a fault from now on.
     pub fn set(&self, flag: &str, number: u32) {
-        // Renamed, so that nobody sees half of it.
+        // Written and renamed, so that the shim never reads half of it.
         let aside = self.control.path().join("aside");
         std::fs::write(&aside, number.to_string()).expect("a file");
         std::fs::rename(aside, self.control.path().join(flag)).expect("a file");

@@ -1,5 +1,5 @@
-/* A disk in trouble, for a process that is started with LD_PRELOAD. ONWARD_FAULT_DATA is the folder whose
- * files it is about; files in the folder ONWARD_FAULT_CONTROL say what is wrong at the moment:
+/* Disk faults, for a process that is started with LD_PRELOAD. They affect the files in the folder
+ * ONWARD_FAULT_DATA. Files in the folder ONWARD_FAULT_CONTROL set the current faults:
  *
  *   full      writes have no room (ENOSPC)
  *   readonly  nothing can be written or opened for writing (EROFS)
@@ -25,7 +25,7 @@ static int control(const char *flag, char *path) {
     return folder && snprintf(path, PATH_MAX, "%s/%s", folder, flag) < PATH_MAX && access(path, F_OK) == 0;
 }
 
-/* Is it the turn of this call, the k-th since the process began to count? */
+/* Whether this call is the k-th since the process began to count. */
 static int is_turn(const char *flag, int *count) {
     char path[PATH_MAX];
     if (!control(flag, path)) return 0;
@@ -37,7 +37,7 @@ static int is_turn(const char *flag, int *count) {
     return turn > 0 && __sync_add_and_fetch(count, 1) == turn;
 }
 
-/* What follows the data folder in a path; NULL for files elsewhere. */
+/* The part of a path after the data folder; NULL for other files. */
 static const char *in_data(const char *path) {
     const char *folder = getenv("ONWARD_FAULT_DATA");
     size_t length = folder ? strlen(folder) : 0;
@@ -53,7 +53,7 @@ static const char *name_of(int file, char *path) {
     return in_data(path);
 }
 
-/* 0, or the error a write to this file has to fail with. */
+/* 0, or the error with which a write to this file must fail. */
 static int refusal(int file) {
     static int writes;
     int kept = errno, error = 0;

@@ -1,4 +1,4 @@
-//! The API as tests ask it: one method per thing to want.
+//! The HTTP API for tests: a method for each common request.
 
 use super::eventually;
 use super::http::{Answer, connect, exchange, request};
@@ -10,23 +10,23 @@ use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 #[derive(Clone, Copy, Debug)]
 pub struct Api {
-    /// Of the first process, for whoever speaks to one.
+    /// The address of the first process, for tests that need only one.
     pub address: SocketAddr,
-    /// Of all of them, who are asked in turn.
+    /// The addresses of all processes. Requests go to them in turn.
     nodes: &'static [SocketAddr],
 }
 
 const JSON: (&str, &str) = ("Content-Type", "application/json");
 
 impl Api {
-    /// The others than this one.
+    /// All processes but this one.
     pub fn without(&self, number: usize) -> Api {
         let others = self.nodes.iter().enumerate().filter(|(n, _)| *n != number);
         Api::new(&others.map(|(_, address)| *address).collect::<Vec<_>>())
     }
 
     pub fn new(nodes: &[SocketAddr]) -> Api {
-        // An `Api` is copied into threads; a test has a few.
+        // Leaked, because an `Api` is copied into threads. A test makes only a few.
         Api { address: nodes[0], nodes: nodes.to_vec().leak() }
     }
 
@@ -34,13 +34,13 @@ impl Api {
         self.nodes
     }
 
-    /// Whose turn it is.
+    /// The process that gets the next request.
     fn next(&self) -> SocketAddr {
         static TURN: AtomicUsize = AtomicUsize::new(0);
         self.nodes[TURN.fetch_add(1, Ordering::Relaxed) % self.nodes.len()]
     }
 
-    /// Any request. Only a request that got a complete answer has one.
+    /// Sends any request. An answer that was cut off is an error.
     #[track_caller]
     pub fn send(&self, method: &str, path: &str, headers: &[(&str, &str)], body: &[u8]) -> Answer {
         self.try_send(method, path, headers, body).unwrap_or_else(|e| panic!("{method} {path}: {e}"))
@@ -57,7 +57,7 @@ impl Api {
         exchange(connect(node)?, &request(&node.to_string(), method, path, headers, body))
     }
 
-    /// What all processes count, together.
+    /// The sum of the metrics of all processes.
     fn add_metrics(&self, headers: &[(&str, &str)]) -> io::Result<Answer> {
         let ask =
             |node: &SocketAddr| exchange(connect(*node)?, &request(&node.to_string(), "GET", "/metrics", headers, b""));
@@ -77,13 +77,13 @@ impl Api {
         Ok(answer)
     }
 
-    /// Every process has a clock, and all are moved. The answer is the last one's, with what all of them set off.
+    /// Moves the clock of every process. Returns the last answer, with the timers that fired on all of them.
     fn move_clocks(&self, headers: &[(&str, &str)], body: &[u8]) -> io::Result<Answer> {
         let mut fired = 0;
         let mut last = None;
         for node in self.nodes {
-            let asked = request(&node.to_string(), "POST", "/api/v1/dev/clock", headers, body);
-            let mut answer = exchange(connect(*node)?, &asked)?;
+            let request_bytes = request(&node.to_string(), "POST", "/api/v1/dev/clock", headers, body);
+            let mut answer = exchange(connect(*node)?, &request_bytes)?;
             if answer.status == 200 {
                 let mut view = answer.json();
                 fired += view["data"]["fired"].as_u64().unwrap_or_default();
@@ -92,15 +92,15 @@ impl Api {
             }
             last = Some(answer);
         }
-        last.ok_or_else(|| io::Error::other("there is no process"))
+        last.ok_or_else(|| io::Error::other("no process is running"))
     }
 
-    /// Any bytes at all.
+    /// Sends bytes as they are.
     pub fn raw(&self, bytes: &[u8]) -> io::Result<Answer> {
         exchange(connect(self.address)?, bytes)
     }
 
-    /// Sends, telling "nothing was sent" (`Err(false)`) from "nobody knows" (`Err(true)`).
+    /// Sends a POST request. `Err(false)` means that nothing was sent, `Err(true)` that the outcome is unknown.
     pub fn write(&self, path: &str, headers: &[(&str, &str)], body: &[u8]) -> Result<Answer, bool> {
         let node = self.next();
         let socket = connect(node).map_err(|_| false)?;
@@ -134,22 +134,22 @@ impl Api {
         self.send("DELETE", path, &[], b"")
     }
 
-    /// Opens a stream of events; with `last`, from where another one was left.
+    /// Opens a stream of events; with `last`, where another one ended.
     #[track_caller]
     pub fn stream(&self, path: &str, last: Option<&str>) -> Stream {
         let headers: Vec<(&str, &str)> = last.map(|id| ("Last-Event-ID", id)).into_iter().collect();
         let node = self.next();
-        let asked = request(&node.to_string(), "GET", path, &headers, b"");
-        Stream::open(connect(node).expect("a connection"), &asked).unwrap_or_else(|e| panic!("{path}: {e}"))
+        let request_bytes = request(&node.to_string(), "GET", path, &headers, b"");
+        Stream::open(connect(node).expect("a connection"), &request_bytes).unwrap_or_else(|e| panic!("{path}: {e}"))
     }
 
-    /// Creates a workflow from a definition in YAML; answers its view.
+    /// Creates a workflow from a definition in YAML and returns its view.
     #[track_caller]
     pub fn define(&self, yaml: &str) -> Value {
         self.send("POST", "/api/v1/workflows", &[("Content-Type", "application/yaml")], yaml.as_bytes()).data(201)
     }
 
-    /// Creates a workflow of these steps under a name of its own; answers its id.
+    /// Creates a workflow of these steps under a new name and returns its id.
     #[track_caller]
     pub fn workflow(&self, steps: &str) -> String {
         static NEXT: AtomicU32 = AtomicU32::new(1);
@@ -158,14 +158,14 @@ impl Api {
         self.define(&yaml)["id"].as_str().expect("an id").to_owned()
     }
 
-    /// Starts a run; answers its id.
+    /// Starts a run and returns its id.
     #[track_caller]
     pub fn trigger(&self, workflow: &str, body: &Value) -> String {
         let started = self.post(&format!("/api/v1/workflows/{workflow}/trigger"), body).data(201);
         started["run_id"].as_str().expect("a run id").to_owned()
     }
 
-    /// Defines, starts, and waits for the end.
+    /// Creates a workflow, starts a run and waits for its end.
     #[track_caller]
     pub fn play(&self, steps: &str, body: &Value) -> Value {
         let workflow = self.workflow(steps);
@@ -195,7 +195,7 @@ impl Api {
         self.send("POST", &format!("/api/v1/runs/{run}/cancel"), &[], b"")
     }
 
-    /// Every event of a run, page by page, which must be numbered 1..n.
+    /// Every event of a run, read page by page. They must be numbered 1..n.
     #[track_caller]
     pub fn events(&self, run: &str) -> Vec<Value> {
         let mut events = Vec::new();
@@ -214,7 +214,7 @@ impl Api {
         events
     }
 
-    /// Every item of a list, page by page.
+    /// Every item of a list, read page by page.
     #[track_caller]
     pub fn list(&self, path: &str) -> Vec<Value> {
         let mut items = Vec::new();
@@ -232,14 +232,14 @@ impl Api {
         }
     }
 
-    /// Calls a callback URL (or its path) with bytes as they are.
+    /// Sends bytes to a callback URL (or its path).
     #[track_caller]
     pub fn call_back(&self, url: &str, body: &[u8]) -> Answer {
         let path = &url[url.find("/wh/").expect("a callback URL")..];
         self.send("POST", path, &[], body)
     }
 
-    /// Moves a virtual clock; answers how many timers went off.
+    /// Moves a virtual clock and returns how many timers fired.
     #[track_caller]
     pub fn advance(&self, by: &str) -> u64 {
         let moved = self.post("/api/v1/dev/clock", &serde_json::json!({ "advance": by })).data(200);

@@ -1,11 +1,11 @@
-//! HTTP/1.1 as bytes on a socket, so that a test can also send what no client library would.
+//! HTTP/1.1 as bytes on a socket, so that a test can also send requests that no client library would.
 
 use serde_json::Value;
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
-/// A request that gets no answer by then has failed.
+/// A request without an answer after this time has failed.
 const LIMIT: Duration = Duration::from_secs(90);
 
 #[derive(Clone, Debug)]
@@ -29,21 +29,21 @@ impl Answer {
         serde_json::from_slice(&self.body).unwrap_or_else(|e| panic!("no JSON ({e}): {} {}", self.status, self.text()))
     }
 
-    /// The answer's `data`, if it has the status a test counts on.
+    /// The answer's `data`. Panics if the status is not the expected one.
     #[track_caller]
     pub fn data(&self, status: u16) -> Value {
         assert_eq!(self.status, status, "{}", self.text());
         self.json()["data"].take()
     }
 
-    /// The error's code, if the refusal has the one shape all refusals have.
+    /// The error's code. Panics if the answer does not have the shape of all refusals.
     #[track_caller]
     pub fn refusal(&self, status: u16) -> String {
         assert_eq!(self.status, status, "{}", self.text());
         assert_eq!(self.header("content-type"), Some("application/json"), "{}", self.text());
         let error = &self.json()["error"];
         assert!(error["message"].as_str().is_some_and(|m| !m.is_empty()), "{error}");
-        assert_eq!(error["problems"].is_array(), status == 422, "`problems` is there exactly on 422: {error}");
+        assert_eq!(error["problems"].is_array(), status == 422, "only a 422 has `problems`: {error}");
         error["code"].as_str().expect("an error has a code").to_owned()
     }
 }
@@ -64,7 +64,7 @@ pub fn request(host: &str, method: &str, path: &str, headers: &[(&str, &str)], b
     [head.as_bytes(), b"\r\n", body].concat()
 }
 
-/// Connects. A failure here means that nothing was sent.
+/// Connects. If this fails, nothing was sent.
 pub fn connect(to: SocketAddr) -> io::Result<TcpStream> {
     let socket = TcpStream::connect_timeout(&to, LIMIT)?;
     socket.set_nodelay(true)?;
@@ -73,9 +73,9 @@ pub fn connect(to: SocketAddr) -> io::Result<TcpStream> {
     Ok(socket)
 }
 
-/// Sends bytes and reads the answer until the server closes.
+/// Sends bytes and reads the answer until the server closes the connection.
 pub fn exchange(mut socket: TcpStream, bytes: &[u8]) -> io::Result<Answer> {
-    // A server may answer before it has read everything, so a failed write is not the end.
+    // A server may answer before it has read everything, so a failed write is no error yet.
     let sent = socket.write_all(bytes);
     let mut answer = Vec::new();
     let read = socket.read_to_end(&mut answer);
@@ -87,7 +87,7 @@ pub fn exchange(mut socket: TcpStream, bytes: &[u8]) -> io::Result<Answer> {
     })
 }
 
-/// A complete answer, or nothing.
+/// The answer, if it is complete.
 fn parse(bytes: &[u8]) -> Option<Answer> {
     let end = bytes.windows(4).position(|w| w == b"\r\n\r\n")?;
     let head = std::str::from_utf8(&bytes[..end]).ok()?;

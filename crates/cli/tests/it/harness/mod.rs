@@ -1,4 +1,4 @@
-//! What every test needs: the server, a client, an upstream that remembers, and patience.
+//! What every test needs: the server, a client, an upstream that records requests, and polling with a deadline.
 
 mod api;
 mod http;
@@ -18,17 +18,17 @@ pub use upstream::{Act, Effect, Upstream, json, reply, status};
 
 use std::time::{Duration, Instant};
 
-/// Long enough for a busy machine; no test waits this long unless it fails.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+/// How long a test waits for anything. Long enough for a busy machine; only a test that fails waits this long.
+pub const WAIT_MAX: Duration = Duration::from_secs(60);
 
-/// Asks again and again until there is an answer.
+/// Calls `ask` again and again until it returns a value.
 pub fn eventually<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
-    let until = Instant::now() + PATIENCE;
+    let until = Instant::now() + WAIT_MAX;
     while Instant::now() < until {
         if let Some(answer) = ask() {
             return answer;
         }
         std::thread::sleep(Duration::from_millis(5));
     }
-    panic!("waited {PATIENCE:?} in vain: {what}");
+    panic!("not within {WAIT_MAX:?}: {what}");
 }

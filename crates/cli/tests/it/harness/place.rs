@@ -1,16 +1,17 @@
-//! Where the servers of a test keep their runs, and how many of them there are.
+//! The store of a test's servers, and how many server processes there are.
 //!
 //! | environment | |
 //! |---|---|
-//! | `ONWARD_TEST_STORE=postgres` | in a database of one Postgres that all tests share, instead of a file |
-//! | `ONWARD_TEST_NODES=2` | so many processes on the same database; needs Postgres |
+//! | `ONWARD_TEST_STORE=postgres` | each test uses a database of a Postgres server that all tests share, not a file |
+//! | `ONWARD_TEST_NODES=2` | this many processes on the same database; needs Postgres |
 //!
-//! A database belongs to a data folder, as a file would: its address is written there. A test may write one itself.
+//! A database belongs to a data folder, as a file would: the folder has a note with its URL. A test may write that note
+//! itself.
 
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use store::crash::Point;
-use testkit::postgres::{self, Cluster};
+use testkit::postgres::{self, PostgresCluster};
 
 fn is_postgres() -> bool {
     match std::env::var("ONWARD_TEST_STORE").as_deref() {
@@ -27,17 +28,17 @@ pub fn nodes() -> usize {
     nodes
 }
 
-/// True, with a word about it, where a test makes no sense without SQLite: it then returns at once.
+/// Returns true and says why if a test must be skipped because it needs SQLite.
 pub fn sqlite_only(why: &str) -> bool {
     is_postgres() && skipped("SQLite", why)
 }
 
-/// The same where it needs Postgres.
+/// The same for a test that needs Postgres.
 pub fn postgres_only(why: &str) -> bool {
     !is_postgres() && skipped("Postgres", why)
 }
 
-/// The same where a test makes no sense with several processes.
+/// The same for a test that needs a single process.
 pub fn one_node_only(why: &str) -> bool {
     nodes() > 1 && skipped("one node", why)
 }
@@ -47,21 +48,21 @@ fn skipped(with: &str, why: &str) -> bool {
     true
 }
 
-/// What a process is told about the store of a data folder.
+/// The environment variables that name the store of a data folder.
 pub fn environment(data: &Path) -> Vec<(String, String)> {
     let is_there = is_postgres() || note(data).exists();
     is_there.then(|| ("ONWARD_STORE".to_owned(), database(data))).into_iter().collect()
 }
 
-/// Gives a folder a database of somebody's own, who also removes it.
+/// Gives a data folder the caller's database. The caller also removes it.
 pub fn put(data: &Path, url: &str) {
-    std::fs::write(note(data), url).expect("the folder is ours");
+    std::fs::write(note(data), url).expect("the folder is writable");
 }
 
-/// Databases that were made here, and go with their folders.
+/// Databases that this module made, to be removed with their folders.
 static MADE: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
-/// The address of a folder's database, which is made if there is none.
+/// The URL of a folder's database. Makes one if there is none.
 fn database(data: &Path) -> String {
     if let Ok(url) = std::fs::read_to_string(note(data)) {
         return url;
@@ -72,7 +73,7 @@ fn database(data: &Path) -> String {
     url
 }
 
-/// Removes a folder's database, whoever may be using it.
+/// Removes a folder's database, also while sessions use it.
 pub fn remove(data: &Path) {
     let url = std::fs::read_to_string(note(data)).ok();
     let mut made = MADE.lock().unwrap_or_else(|e| e.into_inner());
@@ -84,7 +85,7 @@ pub fn remove(data: &Path) {
     }
 }
 
-/// Do rows (or the file) of a server that has stopped hold these bytes?
+/// Whether the rows (or the file) of a stopped server contain these bytes.
 pub fn holds(data: &Path, bytes: &[u8]) -> bool {
     if !is_postgres() {
         let file = std::fs::read(data.join("onward.db")).expect("a file");
@@ -100,7 +101,7 @@ pub fn holds(data: &Path, bytes: &[u8]) -> bool {
     })
 }
 
-/// Does the store come by this point when it writes? Postgres gets a transaction in one go.
+/// Whether the store has this crash point. Postgres gets a transaction in one round trip, so some points do not exist.
 pub fn has_point(point: Point) -> bool {
     use Point::*;
     let is_of_sqlite = matches!(
@@ -129,8 +130,8 @@ fn note(data: &Path) -> PathBuf {
     data.join("postgres.url")
 }
 
-/// A node keeps up to ten sessions, and those of a killed one take a moment to go.
-fn cluster() -> &'static Cluster {
-    static CLUSTER: std::sync::OnceLock<Cluster> = std::sync::OnceLock::new();
-    CLUSTER.get_or_init(|| Cluster::start(&[("max_connections", "1000"), ("shared_buffers", "256MB")]))
+/// A node keeps up to ten sessions, and the sessions of a killed node take a while to end.
+fn cluster() -> &'static PostgresCluster {
+    static CLUSTER: std::sync::OnceLock<PostgresCluster> = std::sync::OnceLock::new();
+    CLUSTER.get_or_init(|| PostgresCluster::start(&[("max_connections", "1000"), ("shared_buffers", "256MB")]))
 }

@@ -1,7 +1,7 @@
-//! The process under test. It dies with its handle, also when the test panics; whenever it dies, what it
-//! leaves is verified.
+//! The server process under test. It is killed when its handle is dropped, also when the test panics. Each time it is
+//! killed, its store is verified.
 
-use super::{Api, PATIENCE, place};
+use super::{Api, WAIT_MAX, place};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::SocketAddr;
 use std::ops::Deref;
@@ -14,14 +14,14 @@ use tempfile::TempDir;
 
 const BINARY: &str = env!("CARGO_BIN_EXE_onward");
 
-/// A server that is ready: one process, or as many as there are nodes. What it answers, its [`Api`] asks.
+/// A server that is ready: one process, or one for each node. Requests go through its [`Api`].
 pub struct Server {
     nodes: Vec<Starting>,
     api: Api,
     data: TempDir,
     flags: Vec<String>,
     environment: Vec<(String, String)>,
-    /// How many processes it has when it runs.
+    /// How many processes it has while it runs.
     size: usize,
 }
 
@@ -41,32 +41,32 @@ impl Server {
         Server::with(&["--clock", "virtual"])
     }
 
-    /// On a database of the test's own.
+    /// On the test's own database.
     pub fn on(url: &str) -> Server {
         let data = TempDir::new().expect("a folder for the data");
         place::put(data.path(), url);
         Server::with_environment(&[], data, &[])
     }
 
-    /// The same with one process…
+    /// The same, with one process.
     pub fn alone_on(url: &str) -> Server {
-        Server::so_many_on(1, url)
+        Server::nodes_on(1, url)
     }
 
-    /// … or with so many.
-    pub fn so_many_on(size: usize, url: &str) -> Server {
+    /// The same, with this many processes.
+    pub fn nodes_on(size: usize, url: &str) -> Server {
         let data = TempDir::new().expect("a folder for the data");
         place::put(data.path(), url);
         Server::of(size, &[], data, &[])
     }
 
-    /// One of several is killed, for good; the others are asked from now on.
+    /// Kills one of several processes for good. Requests go to the others from now on.
     pub fn lose(&mut self, number: usize) {
         self.nodes.remove(number).kill();
         self.api = self.api.without(number);
     }
 
-    /// One of several is killed and started again, at the address it had.
+    /// Kills one of several processes and starts it again at the same address.
     pub fn restart_one(&mut self, number: usize) {
         let address = self.api.nodes()[number];
         self.nodes[number].kill();
@@ -75,7 +75,7 @@ impl Server {
         assert_eq!(self.nodes[number].ready(), Some(address), "{}", self.log());
     }
 
-    /// SIGSTOP or SIGCONT for one of them.
+    /// Sends SIGSTOP or SIGCONT to one of several processes.
     pub fn signal_one(&self, number: usize, name: &str) {
         let signal = format!("kill -{name} {}", self.nodes[number].child.id());
         assert!(Command::new("sh").args(["-c", &signal]).status().expect("sh").success());
@@ -85,13 +85,13 @@ impl Server {
         Server::with_environment(flags, TempDir::new().expect("a folder for the data"), &[])
     }
 
-    /// One process, however many nodes others have: for what each process has for itself, such as its limits of
-    /// connections and its names.
+    /// One process, whatever `ONWARD_TEST_NODES` says: for what each process has for itself, such as its connection
+    /// limit and its host names.
     pub fn alone(flags: &[&str]) -> Server {
         Server::of(1, flags, TempDir::new().expect("a folder for the data"), &[])
     }
 
-    /// On data that may have a past, in an environment of its own.
+    /// On data that an earlier server may have written, with more environment variables.
     pub fn with_environment(flags: &[&str], data: TempDir, environment: &[(&str, &str)]) -> Server {
         Server::of(place::nodes(), flags, data, environment)
     }
@@ -106,7 +106,7 @@ impl Server {
         server
     }
 
-    /// kill −9, and again on the same data.
+    /// Kills the server with SIGKILL and starts it again on the same data.
     pub fn crash_and_restart(&mut self) {
         self.kill();
         self.start_again();
@@ -116,14 +116,14 @@ impl Server {
         assert!(self.start_with(&[]), "not ready: {}", self.log());
     }
 
-    /// Starts on the same data with more in its environment; false if it ended before it was ready.
+    /// Starts on the same data with more environment variables. Returns false if it ended before it was ready.
     pub fn start_with(&mut self, more: &[(String, String)]) -> bool {
         let environment = [&self.environment, more].concat();
         self.nodes.clear();
         let mut addresses = Vec::new();
         for number in 0..self.size {
             let mut flags = self.flags.clone();
-            // The first one makes the secret that all share, and callbacks come by its address.
+            // The first process makes the secret that all share, and callbacks go to its address.
             if let Some(first) = addresses.first()
                 && !flags.iter().any(|flag| flag == "--public-url")
             {
@@ -145,35 +145,35 @@ impl Server {
         self.verify();
     }
 
-    /// Without a look at what it left.
+    /// Kills the server and does not verify its store.
     pub fn kill_at_once(&mut self) {
         self.nodes.iter_mut().for_each(Starting::kill);
     }
 
-    /// What is stored keeps every promise, at this moment.
+    /// Runs `onward verify` on the store.
     pub fn verify(&self) {
         let mut command = Command::new(BINARY);
         command.args(["verify", "--data"]).arg(self.data.path()).envs(place::environment(self.data.path()));
         let output = command.output().expect("it runs");
-        let said = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        assert!(output.status.success(), "{}{}", said(&output.stdout), said(&output.stderr));
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        assert!(output.status.success(), "{}{}", text(&output.stdout), text(&output.stderr));
     }
 
-    /// Starts on the same data and is killed again, perhaps before it is ready.
+    /// Starts on the same data and is killed after this time, perhaps before it is ready.
     pub fn spawn_and_kill(&mut self, after: std::time::Duration) {
         self.nodes = vec![Starting::with(self.data.path(), &self.flags, &self.environment)];
         let _ = self.nodes[0].ready.recv_timeout(after);
         self.kill();
     }
 
-    /// Another process on the same data, which must end by itself.
+    /// Starts another process on the same data, which must end by itself.
     pub fn beside(&self, flags: &[&str]) -> Output {
         let data = self.data.path().to_str().expect("a plain path");
         let arguments = [&["dev", "--listen", "127.0.0.1:0", "--data", data], flags].concat();
-        run_to_its_end(Command::new(BINARY).envs(place::environment(self.data.path())), &arguments, "")
+        run_to_end(Command::new(BINARY).envs(place::environment(self.data.path())), &arguments, "")
     }
 
-    /// SIGTERM; answers how the process ended.
+    /// Sends SIGTERM and returns how the process ended.
     pub fn terminate(&mut self) -> ExitStatus {
         self.ask_to_stop();
         self.ended()
@@ -183,7 +183,7 @@ impl Server {
         self.signal("TERM");
     }
 
-    /// SIGSTOP for a while: the machine slept, or was busy elsewhere.
+    /// Stops the process for a while with SIGSTOP, as if the machine had slept or been overloaded.
     pub fn pause(&self, pause: std::time::Duration) {
         self.signal("STOP");
         std::thread::sleep(pause);
@@ -196,7 +196,7 @@ impl Server {
         assert!(Command::new("sh").args(["-c", &signal]).status().expect("sh").success());
     }
 
-    /// Of the first process.
+    /// The process id of the first process.
     pub fn pid(&self) -> u32 {
         self.nodes[0].child.id()
     }
@@ -207,7 +207,7 @@ impl Server {
         status
     }
 
-    /// How it ended, once all of its processes have: the worst of it.
+    /// How it ended, once all of its processes have ended: the worst exit status of all.
     pub fn has_ended(&mut self) -> Option<ExitStatus> {
         let ends: Option<Vec<ExitStatus>> =
             self.nodes.iter_mut().map(|node| node.child.try_wait().expect("a child")).collect();
@@ -218,7 +218,7 @@ impl Server {
         self.data.path()
     }
 
-    /// What it has logged since it was last started.
+    /// What the server has logged since its last start.
     pub fn log(&self) -> String {
         self.nodes.iter().map(Starting::log).collect()
     }
@@ -251,14 +251,14 @@ impl Starting {
         Starting::node(0, data, flags, environment, true)
     }
 
-    /// One of several processes on the same data. Each has a folder of its own, and the secret of the first. The port
-    /// the flags ask for is for one of them.
+    /// One of several processes on the same data. Each has its own folder, and the secret of the first. Only the first
+    /// can have the port that the flags name.
     fn node(
         number: usize,
         data: &Path,
         flags: &[String],
         environment: &[(String, String)],
-        has_asked_port: bool,
+        has_given_port: bool,
     ) -> Starting {
         let mut command = Command::new(BINARY);
         command.arg("dev").envs(place::environment(data)).envs(environment.iter().cloned());
@@ -267,21 +267,21 @@ impl Starting {
         } else {
             command.arg("--data").arg(data.join(format!("node-{number}")));
             command.arg("--secret-key-file").arg(data.join("secret.key"));
-            // The first one has moved the clock that all share.
+            // The first process has moved the clock that all share.
             command.env_remove("ONWARD_CLOCK_ADVANCE");
         }
-        let asked = flags.iter().position(|flag| flag == "--listen");
-        match asked.filter(|_| !has_asked_port) {
+        let listen_flag = flags.iter().position(|flag| flag == "--listen");
+        match listen_flag.filter(|_| !has_given_port) {
             Some(at) => drop(command.args(&flags[..at]).args(&flags[at + 2..])),
             None => drop(command.args(flags)),
         }
-        if asked.is_none() || !has_asked_port {
+        if listen_flag.is_none() || !has_given_port {
             command.args(["--listen", "127.0.0.1:0"]);
         }
         Starting::spawn(command, data)
     }
 
-    /// `onward serve`.
+    /// Starts `onward serve`.
     pub fn serving(data: &Path, flags: &[&str], environment: &[(&str, &str)]) -> Starting {
         let mut command = Command::new(BINARY);
         command.arg("serve").args(flags).arg("--data").arg(data).env_remove("ONWARD_ADMIN_KEY");
@@ -290,7 +290,7 @@ impl Starting {
     }
 
     fn spawn(mut command: Command, data: &Path) -> Starting {
-        // A process that aborts may leave a core file where it stands.
+        // A process that aborts may leave a core file in its working directory.
         command.current_dir(data);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().expect("the binary starts");
@@ -313,16 +313,16 @@ impl Starting {
 
     /// The address of the ready line; `None` if the process ended without one.
     pub fn ready(&mut self) -> Option<SocketAddr> {
-        let line = match self.ready.recv_timeout(PATIENCE) {
+        let line = match self.ready.recv_timeout(WAIT_MAX) {
             Ok(line) => line,
             Err(mpsc::RecvTimeoutError::Disconnected) => return None,
-            Err(mpsc::RecvTimeoutError::Timeout) => panic!("not ready after {PATIENCE:?}: {}", self.log()),
+            Err(mpsc::RecvTimeoutError::Timeout) => panic!("not ready after {WAIT_MAX:?}: {}", self.log()),
         };
         let address = line.strip_prefix("onward ready http://").unwrap_or_else(|| panic!("unexpected line: {line}"));
         Some(address.parse().expect("an address"))
     }
 
-    /// The signal that ended it.
+    /// The signal that ended the process.
     pub fn ended(&mut self) -> Option<i32> {
         use std::os::unix::process::ExitStatusExt;
         super::eventually("the process ends", || self.child.try_wait().expect("a child")).signal()
@@ -356,15 +356,15 @@ pub fn onward(arguments: &[&str]) -> Output {
 }
 
 pub fn onward_with_input(arguments: &[&str], input: &str) -> Output {
-    run_to_its_end(&mut Command::new(BINARY), arguments, input)
+    run_to_end(&mut Command::new(BINARY), arguments, input)
 }
 
-fn run_to_its_end(command: &mut Command, arguments: &[&str], input: &str) -> Output {
+fn run_to_end(command: &mut Command, arguments: &[&str], input: &str) -> Output {
     command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().expect("the binary starts");
-    // It may end without reading.
+    // The process may end without reading its input.
     let _ = child.stdin.take().expect("piped").write_all(input.as_bytes());
-    let until = Instant::now() + PATIENCE;
+    let until = Instant::now() + WAIT_MAX;
     let status = loop {
         match child.try_wait().expect("a child") {
             Some(status) => break status,

@@ -1,4 +1,4 @@
-//! A stream of server-sent events, read as a browser would, from a socket that may be cut at any time.
+//! A stream of server-sent events, read as a browser would. The connection may break at any time.
 
 use serde_json::Value;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -6,11 +6,11 @@ use std::net::TcpStream;
 
 pub struct Stream {
     reader: BufReader<Chunked>,
-    /// The cursor as a browser keeps it.
+    /// The last event id, as a browser remembers it.
     pub last: Option<String>,
 }
 
-/// One message; comments and cursors alone are none.
+/// One message. Comments, and ids without data, are not messages.
 #[derive(Clone, Debug)]
 pub struct Message {
     pub id: Option<String>,
@@ -19,8 +19,8 @@ pub struct Message {
 }
 
 impl Stream {
-    pub fn open(mut socket: TcpStream, asked: &[u8]) -> io::Result<Stream> {
-        socket.write_all(asked)?;
+    pub fn open(mut socket: TcpStream, request: &[u8]) -> io::Result<Stream> {
+        socket.write_all(request)?;
         let mut reader = BufReader::with_capacity(1, socket);
         let mut head = String::new();
         while !head.ends_with("\r\n\r\n") {
@@ -38,7 +38,7 @@ impl Stream {
         Ok(Stream { reader: BufReader::new(chunked), last: None })
     }
 
-    /// The next message; `None` when the stream ended, however it did.
+    /// The next message; `None` when the stream has ended, for any reason.
     pub fn next(&mut self) -> Option<Message> {
         let (mut event, mut data) = (None, None);
         loop {
@@ -63,7 +63,7 @@ impl Stream {
         }
     }
 
-    /// Everything up to the end.
+    /// All messages up to the end.
     pub fn rest(mut self) -> Vec<Message> {
         std::iter::from_fn(|| self.next()).collect()
     }

@@ -1,10 +1,10 @@
-//! Tasks as producers and workers ask for them.
+//! Requests of producers and workers about tasks.
 
 use super::{Answer, Api, eventually};
 use serde_json::{Value, json};
 use std::thread::JoinHandle;
 
-/// A task in a worker's hands.
+/// A task that a worker has claimed.
 #[derive(Clone, Debug)]
 pub struct Claimed {
     pub api: Api,
@@ -12,7 +12,7 @@ pub struct Claimed {
 }
 
 impl Api {
-    /// Records a task of a type with a payload; answers its id.
+    /// Submits a task and returns its id.
     #[track_caller]
     pub fn submit(&self, name: &str, payload: Value) -> String {
         self.submit_with(&json!({ "type": name, "payload": payload }))
@@ -29,7 +29,7 @@ impl Api {
         self.get(&format!("/api/v1/tasks/{task}")).data(200)
     }
 
-    /// Everything that happened to a task, which must be numbered without gaps.
+    /// The events of a task, which must be numbered without gaps.
     #[track_caller]
     pub fn task_events(&self, task: &str) -> Vec<Value> {
         let events = self.get(&format!("/api/v1/tasks/{task}/events")).data(200);
@@ -40,7 +40,7 @@ impl Api {
         events
     }
 
-    /// What a worker gets at once.
+    /// Claims ready tasks without waiting.
     #[track_caller]
     pub fn claim(&self, worker: &str, types: &[&str], max: u32) -> Vec<Claimed> {
         self.claim_with(&json!({ "worker_id": worker, "types": types, "max": max, "wait": "0s" }))
@@ -52,14 +52,14 @@ impl Api {
         answer.data(200).as_array().expect("a list").iter().map(|t| Claimed { api: *self, view: t.clone() }).collect()
     }
 
-    /// The one task there is for a worker.
+    /// Claims the only ready task of a type.
     #[track_caller]
     pub fn claim_one(&self, worker: &str, name: &str) -> Claimed {
         let request = json!({ "worker_id": worker, "types": [name], "wait": "20s" });
         self.claim_with(&request).pop().unwrap_or_else(|| panic!("nothing of `{name}` for `{worker}`"))
     }
 
-    /// A claim that waits, in a thread of its own.
+    /// Sends a claim that waits, in its own thread.
     pub fn claim_later(&self, request: Value) -> JoinHandle<(Answer, std::time::Duration)> {
         let api = *self;
         std::thread::spawn(move || {
@@ -69,7 +69,7 @@ impl Api {
         })
     }
 
-    /// Waits until a worker was heard of: its poll is open.
+    /// Waits until the server knows the worker: its claim is open.
     #[track_caller]
     pub fn worker_when_seen(&self, worker: &str) -> Value {
         eventually(&format!("`{worker}` is seen"), || {
@@ -92,25 +92,25 @@ impl Claimed {
         self.view["attempt"].as_u64().expect("a number")
     }
 
-    /// Says something about the task, with its token.
+    /// Reports on the task, with its claim token.
     #[track_caller]
-    pub fn say(&self, what: &str, mut body: Value) -> Answer {
+    pub fn report(&self, what: &str, mut body: Value) -> Answer {
         body["claim_token"] = self.token().into();
         self.api.post(&format!("/api/v1/tasks/{}/{what}", self.id()), &body)
     }
 
     #[track_caller]
     pub fn complete(&self, result: Value) -> Answer {
-        self.say("complete", json!({ "result": result }))
+        self.report("complete", json!({ "result": result }))
     }
 
     #[track_caller]
     pub fn fail(&self, message: &str) -> Answer {
-        self.say("fail", json!({ "error": { "message": message } }))
+        self.report("fail", json!({ "error": { "message": message } }))
     }
 }
 
-/// The names of events.
+/// The types of events.
 pub fn names(events: &[Value]) -> Vec<&str> {
     events.iter().map(|event| event["type"].as_str().expect("a name")).collect()
 }

@@ -1,4 +1,4 @@
-//! A server that writes down every request before it answers, and misbehaves on demand.
+//! A server that records every request before it answers, and misbehaves on demand.
 
 use super::eventually;
 use serde_json::Value;
@@ -8,7 +8,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-/// What it does with a request.
+/// What the server does with a request.
 #[derive(Clone, Debug)]
 pub enum Act {
     Reply {
@@ -18,13 +18,13 @@ pub enum Act {
     },
     /// 503 to the first attempt, 200 to later ones.
     FailFirst,
-    /// 200, after a while: long enough to be killed in between.
+    /// 200, after a delay that is long enough to be killed in between.
     Slow(Duration),
-    /// As said, but only after [`Upstream::release`].
+    /// Acts like the inner one, but only after [`Upstream::release`].
     Held(Box<Act>),
-    /// Never answers; notes when the other side gives up.
+    /// Never answers; counts clients that give up.
     Hang,
-    /// Closes so that the other side sees a reset (the request must have a body).
+    /// Closes the connection so that the client sees a reset (the request must have a body).
     Reset,
     /// Half an answer, then closes.
     CloseEarly,
@@ -50,14 +50,14 @@ pub fn status(status: u16) -> Act {
     reply(status, &[], "")
 }
 
-/// A request that came in.
+/// A request that was received.
 #[derive(Clone, Debug)]
 pub struct Effect {
     pub at: Instant,
     pub method: String,
-    /// With its query.
+    /// The path with its query.
     pub path: String,
-    /// As they were sent, names in lower case.
+    /// Headers as they were sent, with names in lower case.
     pub headers: Vec<(String, String)>,
     pub body: Vec<u8>,
 }
@@ -76,7 +76,7 @@ impl Effect {
         self.header("x-onward-attempt").parse().unwrap_or(0)
     }
 
-    /// The run and the step it belongs to.
+    /// The run and step that sent the request.
     #[track_caller]
     pub fn origin(&self) -> (&str, &str) {
         self.header("idempotency-key").split_once(':').expect("`run:step`")
@@ -100,7 +100,7 @@ struct State {
     acts: HashMap<String, VecDeque<Act>>,
     released: HashSet<String>,
     hangups: u32,
-    /// Requests being answered now, and the most there were.
+    /// Requests being answered now, and the highest number so far.
     open: usize,
     peak: usize,
     is_over: bool,
@@ -119,26 +119,26 @@ impl Upstream {
                 }
                 let Ok(socket) = socket else { continue };
                 let shared = serving.clone();
-                // Whatever the other side does to the connection is its right.
+                // A client may close the connection at any time.
                 std::thread::spawn(move || drop(serve(socket, &shared)));
             }
         });
         Upstream { address, shared }
     }
 
-    /// What to do with requests to a path (without its query), in order; the last one goes on forever.
-    /// Anything else is answered with 200 `{"ok": true}`.
+    /// Sets what to do with the requests to a path (without its query), in order; the last act repeats forever.
+    /// Other paths are answered with 200 `{"ok": true}`.
     pub fn on(&self, path: &str, acts: impl IntoIterator<Item = Act>) {
         self.shared.lock().acts.insert(path.to_owned(), acts.into_iter().collect());
     }
 
-    /// Lets held answers of a path go.
+    /// Releases the held answers of a path.
     pub fn release(&self, path: &str) {
         self.shared.lock().released.insert(path.to_owned());
         self.shared.changed.notify_all();
     }
 
-    /// `$UP` in a definition is this server.
+    /// Replaces `$UP` in a definition with the URL of this server.
     pub fn fill(&self, definition: &str) -> String {
         definition.replace("$UP", &format!("http://{}", self.address))
     }
@@ -152,7 +152,7 @@ impl Upstream {
         self.effects().into_iter().filter(|e| e.path.split('?').next() == Some(path)).collect()
     }
 
-    /// The same for a thread that outlives this handle.
+    /// The same, for a thread that outlives this handle.
     pub fn watch(&self, path: &'static str) -> Box<dyn Fn() -> Vec<Effect> + Send + Sync> {
         let shared = self.shared.clone();
         Box::new(move || shared.lock().effects.iter().filter(|e| e.path == path).cloned().collect())
@@ -166,12 +166,12 @@ impl Upstream {
         })
     }
 
-    /// The most requests that were being answered at once.
+    /// The highest number of requests that were being answered at once.
     pub fn peak(&self) -> usize {
         self.shared.lock().peak
     }
 
-    /// Waits until the other side has given up on a hanging request.
+    /// Waits until a client has given up on a hanging request.
     #[track_caller]
     pub fn wait_for_hangup(&self) {
         eventually("a hanging request is given up", || (self.shared.lock().hangups > 0).then_some(()));
@@ -196,10 +196,10 @@ impl Shared {
 /// One connection, one request.
 fn serve(mut socket: TcpStream, shared: &Shared) -> io::Result<()> {
     socket.set_nodelay(true)?;
-    socket.set_read_timeout(Some(super::PATIENCE))?;
+    socket.set_read_timeout(Some(super::WAIT_MAX))?;
     let mut head = Vec::new();
     let mut byte = [0];
-    // Byte by byte, so that nothing of the body is taken from the socket.
+    // Read byte by byte, so that no part of the body is taken from the socket.
     while !head.ends_with(b"\r\n\r\n") {
         socket.read_exact(&mut byte)?;
         head.push(byte[0]);
@@ -233,7 +233,7 @@ fn serve(mut socket: TcpStream, shared: &Shared) -> io::Result<()> {
         act = match act {
             Act::Held(then) => {
                 let held = |state: &mut State| !state.is_over && !state.released.contains(&key);
-                drop(shared.changed.wait_timeout_while(shared.lock(), super::PATIENCE, held));
+                drop(shared.changed.wait_timeout_while(shared.lock(), super::WAIT_MAX, held));
                 *then
             }
             Act::Slow(pause) => {
@@ -246,7 +246,7 @@ fn serve(mut socket: TcpStream, shared: &Shared) -> io::Result<()> {
             }
         };
     }
-    // Before the answer: once the other side has it, the next request may come.
+    // Counted before the answer is sent: once the client has it, the next request may come.
     shared.lock().open -= 1;
     perform(act, attempt, &mut socket, shared)
 }
@@ -264,7 +264,7 @@ fn perform(act: Act, attempt: u32, socket: &mut TcpStream, shared: &Shared) -> i
         Act::FailFirst => perform(status(if attempt == 1 { 503 } else { 200 }), attempt, socket, shared),
         Act::Hang => {
             socket.set_read_timeout(Some(Duration::from_millis(20)))?;
-            let until = Instant::now() + super::PATIENCE;
+            let until = Instant::now() + super::WAIT_MAX;
             while Instant::now() < until && !is_over() {
                 match socket.read(&mut [0]) {
                     Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {}
@@ -280,7 +280,7 @@ fn perform(act: Act, attempt: u32, socket: &mut TcpStream, shared: &Shared) -> i
         Act::CloseEarly => socket.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\nhalf"),
         Act::Drip => {
             socket.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n")?;
-            let until = Instant::now() + super::PATIENCE;
+            let until = Instant::now() + super::WAIT_MAX;
             while Instant::now() < until && !is_over() {
                 socket.write_all(b"x")?;
                 std::thread::sleep(Duration::from_secs(1));

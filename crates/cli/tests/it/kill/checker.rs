@@ -1,4 +1,4 @@
-//! What must be true when it is over.
+//! The checks after the kill loop: compares the stored runs with the clients' log and the upstream's requests.
 
 use super::driver::NAP;
 use super::journal::{Journal, Request, Told};
@@ -7,20 +7,20 @@ use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 
 type Runs = BTreeMap<String, Value>;
-/// Effects by run and step.
+/// The upstream's requests by run and step.
 type Effects = BTreeMap<(String, String), Vec<Effect>>;
 
-/// What must have happened for the check to mean something.
+/// How much must have happened for the check to prove anything.
 pub struct Load {
-    /// At least this many writes were acknowledged…
+    /// At least this many writes were acknowledged.
     pub acked: usize,
-    /// …and this many steps interrupted.
+    /// At least this many steps were interrupted.
     pub interrupted: usize,
-    /// Does the upstream see the time the engine sees?
+    /// Whether the engine uses the same clock as the upstream.
     pub is_time_real: bool,
 }
 
-/// What there was, summed up.
+/// Totals of what was checked.
 #[derive(Default)]
 pub struct Summary {
     pub runs: usize,
@@ -44,12 +44,12 @@ impl std::fmt::Display for Summary {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Summary { runs, acked, unknown, effects, interrupted } = self;
         write!(f, "{runs} runs, {acked} acked, {unknown} unknown, {effects} effects ({interrupted} interrupted), ")?;
-        // Or `check` had panicked.
+        // `check` panics otherwise.
         write!(f, "lost 0, doubled 0, stuck 0, early 0")
     }
 }
 
-/// Panics at the first thing that is not as promised.
+/// Panics at the first broken promise.
 pub fn check(server: &Server, upstream: &Upstream, journal: &Journal, expected: &Load) -> Summary {
     let ids = server.list("/api/v1/runs");
     let runs: Runs = ids
@@ -74,11 +74,11 @@ pub fn check(server: &Server, upstream: &Upstream, journal: &Journal, expected: 
     for (id, run) in &runs {
         let events = server.events(id);
         interrupted += events.iter().filter(|e| e["type"] == "step.retrying" && e["data"]["charged"] == false).count();
-        history_is_sound(run, &events);
+        history_is_valid(run, &events);
         steps_agree(id, run, &events, &effects, expected.is_time_real);
     }
-    assert!(acked >= expected.acked, "void: only {acked} writes were acknowledged");
-    assert!(interrupted >= expected.interrupted, "void: only {interrupted} running steps were interrupted");
+    assert!(acked >= expected.acked, "too little load: only {acked} writes were acknowledged");
+    assert!(interrupted >= expected.interrupted, "too little load: only {interrupted} running steps were interrupted");
     Summary { runs: runs.len(), acked, unknown, effects: count, interrupted }
 }
 
@@ -91,27 +91,27 @@ fn starts_agree(runs: &Runs, journal: &Journal) -> (usize, usize) {
         assert_eq!(other, None, "two runs of one key `{key}`");
     }
     let starts = journal.starts();
-    for (key, told) in &starts {
-        match told {
+    for (key, outcome) in &starts {
+        match outcome {
             Told::Ok(run) => assert_eq!(by_key.get(key.as_str()), Some(&run.as_str()), "lost or changed: `{key}`"),
             Told::No(status) => assert!(matches!(status, 0 | 503), "`{key}` was refused with {status}"),
             Told::Unknown => {}
         }
     }
     for key in by_key.keys() {
-        let allowed = starts.iter().any(|(k, told)| k == key && !matches!(told, Told::No(_)));
+        let allowed = starts.iter().any(|(k, outcome)| k == key && !matches!(outcome, Told::No(_)));
         assert!(allowed, "a run of a start that was refused: `{key}`");
     }
-    (journal.acked(), journal.lines().iter().filter(|line| line.told == Told::Unknown).count())
+    (journal.acked(), journal.lines().iter().filter(|line| line.outcome == Told::Unknown).count())
 }
 
-/// I26: the payload that was accepted is the one that is there.
+/// I26: the stored payload is the accepted one.
 fn callbacks_agree(runs: &Runs, journal: &Journal) {
     let mut accepted: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     let mut possible: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     for line in journal.lines() {
         let Request::Callback { run, payload } = line.request else { continue };
-        match line.told {
+        match line.outcome {
             Told::Ok(_) => {
                 accepted.entry(run.clone()).or_default().insert(payload.clone());
                 possible.entry(run).or_default().insert(payload);
@@ -123,7 +123,7 @@ fn callbacks_agree(runs: &Runs, journal: &Journal) {
     for (run, payloads) in &accepted {
         assert_eq!(payloads.len(), 1, "{run}: two payloads were accepted: {payloads:?}");
         let door = &runs[run]["tasks"]["door"];
-        // A run cancelled before its wait opened keeps the callback to itself.
+        // A run that was cancelled before its wait opened does not show the callback.
         if runs[run]["status"] != "cancelled" {
             assert_eq!(door["status"], "received", "{run}: an accepted callback is lost");
         }
@@ -136,18 +136,18 @@ fn callbacks_agree(runs: &Runs, journal: &Journal) {
     }
 }
 
-/// P10: what was cancelled stays cancelled; what could not be had ended.
+/// P10: a cancelled run stays cancelled; a run whose cancel was refused had ended.
 fn cancels_agree(runs: &Runs, journal: &Journal) {
     for line in journal.lines() {
         let Request::Cancel { run } = line.request else { continue };
-        match line.told {
+        match line.outcome {
             Told::Ok(_) => assert_eq!(runs[&run]["status"], "cancelled", "{run}: a cancel was lost"),
             Told::No(409) => assert_ne!(runs[&run]["status"], "cancelled", "{run}: cancelled after it had ended"),
             Told::No(status) => assert!(matches!(status, 0 | 503), "a cancel was refused with {status}"),
             Told::Unknown => {}
         }
     }
-    let asked: BTreeSet<String> = journal
+    let cancel_requests: BTreeSet<String> = journal
         .lines()
         .into_iter()
         .filter_map(|line| match line.request {
@@ -156,15 +156,15 @@ fn cancels_agree(runs: &Runs, journal: &Journal) {
         })
         .collect();
     for (id, run) in runs {
-        let expected = if asked.contains(id) { &["completed", "cancelled"][..] } else { &["completed"] };
+        let expected = if cancel_requests.contains(id) { &["completed", "cancelled"][..] } else { &["completed"] };
         assert!(expected.contains(&run["status"].as_str().expect("a status")), "{id} is {}: {run:#}", run["status"]);
     }
 }
 
 /// I6, I7, I8, I28, I39. (That numbers have no gaps was checked when they were read.)
-fn history_is_sound(run: &Value, events: &[Value]) {
+fn history_is_valid(run: &Value, events: &[Value]) {
     let of = |kind: &str, step: &str| events.iter().filter(|e| e["type"] == kind && e["step"] == step).count();
-    // I6: only a note that something came too late may follow the end.
+    // I6: only a note about a late result may follow the end.
     let last = events.iter().rfind(|e| e["type"] != "late_result").expect("events")["type"].as_str().expect("a type");
     assert_eq!(
         last,
@@ -194,7 +194,7 @@ fn history_is_sound(run: &Value, events: &[Value]) {
     }
 }
 
-/// P2: every success had its effect, under one key, never after it was over.
+/// P2: every successful step sent its request, under one key, and sent nothing after it had ended.
 fn steps_agree(id: &str, run: &Value, events: &[Value], effects: &Effects, is_time_real: bool) {
     let nothing = Vec::new();
     let effects_of = |step: &str| effects.get(&(id.to_owned(), step.to_owned())).unwrap_or(&nothing);
@@ -210,7 +210,7 @@ fn steps_agree(id: &str, run: &Value, events: &[Value], effects: &Effects, is_ti
         let recorded = view["attempt"].as_u64().expect("a number");
         let numbers: BTreeSet<u32> = found.iter().map(Effect::attempt).collect();
         assert_eq!(numbers.len(), found.len(), "{id} `{step}`: doubled: one attempt was sent twice");
-        // I35, I28: nothing is sent that was not recorded first; so nothing starts after a cancel.
+        // I35, I28: every request was recorded before it was sent, so nothing starts after a cancel.
         assert!(
             numbers.iter().all(|n| (1..=recorded).contains(&u64::from(*n))),
             "{id} `{step}`: {numbers:?} of {recorded}"
@@ -223,7 +223,7 @@ fn steps_agree(id: &str, run: &Value, events: &[Value], effects: &Effects, is_ti
         if view["status"] == "success" {
             let success = events.iter().find(|e| e["type"] == "step.succeeded" && e["step"] == step.as_str());
             let last = success.expect("its event")["attempt"].as_u64().expect("a number");
-            assert!(numbers.contains(&(last as u32)), "{id} `{step}`: a success without its effect");
+            assert!(numbers.contains(&(last as u32)), "{id} `{step}`: a success without its request");
             assert_eq!(last, recorded, "{id} `{step}`: executed again after its success");
         }
         for need in *needs.get(step.as_str()).unwrap_or(&&[][..]) {
@@ -236,7 +236,7 @@ fn steps_agree(id: &str, run: &Value, events: &[Value], effects: &Effects, is_ti
                 && is_time_real
                 && let (Some(first), Some(last)) = (first, last_of_need)
             {
-                // Sleep in between: measured by the upstream's own clock, with a little for reading it.
+                // The sleep between them, by the upstream's own clock, with a tolerance for reading it.
                 assert!(
                     first - last + std::time::Duration::from_millis(5) >= NAP,
                     "{id}: woke after {:?}",

@@ -1,4 +1,4 @@
-//! Load and kills.
+//! The load of the kill loop, and the kills.
 
 use super::journal::{Journal, Request, Told};
 use crate::harness::{Act, Answer, Api, Effect, Server, Upstream, eventually, is_terminal};
@@ -32,7 +32,7 @@ const WORKFLOWS: &[(&str, &str)] = &[
         "ask: { url: $UP/ask, body: { url: \"{{wait.door.url}}\" } }\ndoor: { wait_for_webhook: {}, needs: [ask] }\nend: { url: $UP/end, needs: [door], body: { got: \"{{tasks.door.body}}\" } }",
     ),
     ("quick", "a: { noop: {} }\nb: { set: { x: \"{{trigger.body.key}}\" }, needs: [a] }\nc: { noop: {}, needs: [b] }"),
-    // Parks with more records than fit without a snapshot; `$CHAIN` ends in `last`.
+    // Evicted with so many records that it needs a snapshot; `$CHAIN` ends in `last`.
     ("long", "$CHAIN\nnap: { sleep: 400ms, needs: [last] }\nend: { url: $UP/end, needs: [nap] }"),
 ];
 
@@ -42,19 +42,19 @@ fn chain() -> String {
 }
 
 const CLIENTS: u64 = 4;
-/// How often a process that is to die gets a hand.
+/// The time between two calls of `help` while a process is expected to die.
 const HELP: Duration = Duration::from_millis(100);
-/// Runs that may be started for each kill; checking each of them takes time too.
+/// How many runs may be started for each kill; the final check takes time for each.
 const RUNS_PER_KILL: u32 = 20;
-/// Kills after each of which the store is verified; later stores are large, and verified now and then.
+/// The store is verified after each of the first kills. Later it is large, and verified only sometimes.
 const VERIFIED: u64 = 50;
-/// A crash point that was not reached by then never will be.
+/// How long to wait until a crash point is reached.
 const REACH: Duration = Duration::from_secs(30);
 
-/// What clients share.
+/// What the clients share.
 struct Load {
     journal: Journal,
-    /// Nobody while the server is down.
+    /// None while the server is down.
     api: Mutex<Option<Api>>,
     next_key: AtomicU32,
     runs_max: AtomicU32,
@@ -75,7 +75,7 @@ impl Driver {
     /// Load on a server that was started with [`flags`].
     pub fn new(server: Server, upstream: &Upstream, seed: u64) -> Driver {
         upstream.on("/flaky", [Act::FailFirst]);
-        // Requests that take a while are what a kill interrupts.
+        // Slow requests, so that kills interrupt running steps.
         for (path, millis) in [("/a", 60), ("/join", 30), ("/before", 100), ("/ask", 20)] {
             upstream.on(path, [Act::Slow(Duration::from_millis(millis))]);
         }
@@ -103,7 +103,7 @@ impl Driver {
     pub fn kill_again_and_again(&mut self, kills: u64) {
         for _ in 0..kills {
             self.load.runs_max.fetch_add(RUNS_PER_KILL, Ordering::Relaxed);
-            // The one kind of waiting that cannot be polled for: letting it live for a random while.
+            // A fixed sleep on purpose: the server lives for a random time before it is killed.
             std::thread::sleep(Duration::from_millis(20 + self.rng.below(580)));
             if self.rng.one_in(20) {
                 self.server.pause(Duration::from_millis(self.rng.below(1_000)));
@@ -114,8 +114,8 @@ impl Driver {
             }
             self.kill();
             if self.rng.one_in(10) {
-                let patience = Duration::from_millis(self.rng.below(80));
-                self.server.spawn_and_kill(patience);
+                let lifetime = Duration::from_millis(self.rng.below(80));
+                self.server.spawn_and_kill(lifetime);
             }
             self.start_again();
         }
@@ -139,14 +139,14 @@ impl Driver {
         self.load.is_up(*self.server);
     }
 
-    /// Waits until this many requests were answered with yes since the beginning.
+    /// Waits until this many requests have been acknowledged since the beginning.
     pub fn work_until(&self, acked: usize) {
         eventually(&format!("{acked} acknowledged writes"), || (self.load.journal.acked() >= acked).then_some(()));
     }
 
-    /// Starts a process that dies of its own accord and waits for that, with a hand from `help` every
-    /// now and then. `None` when the limit passed, or the process ended in another way.
-    pub fn until_it_dies(&mut self, crash: &str, help: &mut dyn FnMut(&Server)) -> Option<i32> {
+    /// Starts a process that will abort at a crash point and waits for that, calling `help` from time to time. Returns
+    /// the signal, or `None` if the time is up or the process ended in another way.
+    pub fn run_until_crash(&mut self, crash: &str, help: &mut dyn FnMut(&Server)) -> Option<i32> {
         let until = Instant::now() + REACH;
         if self.server.start_with(&[("ONWARD_CRASH".into(), crash.into())]) {
             self.load.is_up(*self.server);
@@ -176,7 +176,7 @@ impl Driver {
         }
     }
 
-    /// Stops the load, answers every open door, and waits for every run to end.
+    /// Stops the load, answers every open wait, and waits for every run to end.
     pub fn finish(self) -> (Server, Journal) {
         let Driver { mut server, load, clients, .. } = self;
         load.is_over.store(true, Ordering::Relaxed);
@@ -188,15 +188,15 @@ impl Driver {
             server.list("/api/v1/runs?status=pending,running,waiting").is_empty().then_some(())
         });
         assert!(server.list("/api/v1/runs").iter().all(is_terminal));
-        // Once more, from what is on the disk and nothing else.
+        // Restarted once more, so that the check reads only what is on disk.
         server.crash_and_restart();
-        let load = Arc::into_inner(load).expect("the clients are gone");
+        let load = Arc::into_inner(load).expect("the clients have ended");
         (server, load.journal)
     }
 }
 
-/// A server's flags for being killed: what steps send must not change with the port, and no client of
-/// a dead server may meet another one that was given its port.
+/// The flags of a server that will be killed. What steps send must not change with the port, and the port must not go
+/// to another server while clients still call it.
 pub fn flags(more: &[&str]) -> Vec<String> {
     static NEXT: AtomicU32 = AtomicU32::new(1);
     let (process, server) = (std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
@@ -235,10 +235,10 @@ impl Load {
         }
     }
 
-    /// An earlier start once more: one that was answered, or one nobody knows about.
+    /// Repeats an earlier start request: one that was answered, or one whose outcome is unknown.
     fn start_again(&self, api: Api, rng: &mut Rng) {
         let starts = self.journal.starts();
-        let unknown: Vec<&(String, Told)> = starts.iter().filter(|(_, told)| *told == Told::Unknown).collect();
+        let unknown: Vec<&(String, Told)> = starts.iter().filter(|(_, outcome)| *outcome == Told::Unknown).collect();
         let chosen = match (unknown.is_empty(), starts.is_empty()) {
             (false, _) => unknown[rng.below(unknown.len() as u64) as usize],
             (true, false) => &starts[rng.below(starts.len() as u64) as usize],
@@ -247,17 +247,17 @@ impl Load {
         self.start(api, chosen.0.clone());
     }
 
-    /// The key says which workflow: `nap-17`.
+    /// The key begins with the name of the workflow: `nap-17`.
     fn start(&self, api: Api, key: String) {
         let workflow = key.split('-').next().expect("a name");
         let line = self.journal.ask(Request::Start { key: key.clone() });
         let body = json!({ "key": key }).to_string();
         let answer =
             api.write(&format!("/api/v1/workflows/{workflow}/trigger"), &[("Idempotency-Key", &key)], body.as_bytes());
-        self.journal.note(line, told(answer, |data| data["run_id"].as_str().expect("a run id").to_owned()));
+        self.journal.note(line, outcome(answer, |data| data["run_id"].as_str().expect("a run id").to_owned()));
     }
 
-    /// Calls a door that is known to be there, perhaps not for the first time.
+    /// Sends a callback to a run that has announced its URL, perhaps not the first one.
     fn call_back(&self, api: Api, rng: &mut Rng) {
         let asked = (self.asked)();
         if !asked.is_empty() {
@@ -272,7 +272,7 @@ impl Load {
         let payload = json!({ "n": rng.below(3) }).to_string();
         let line = self.journal.ask(Request::Callback { run: run.to_owned(), payload: payload.clone() });
         let answer = api.write(&url[url.find("/wh/").expect("a callback URL")..], &[], payload.as_bytes());
-        self.journal.note(line, told(answer, |_| String::new()));
+        self.journal.note(line, outcome(answer, |_| String::new()));
     }
 
     fn answer_all(&self, server: &Server) {
@@ -287,25 +287,25 @@ impl Load {
     }
 
     fn cancel(&self, api: Api, rng: &mut Rng) {
-        let told = |(_, told): &(String, Told)| match told {
+        let outcome = |(_, outcome): &(String, Told)| match outcome {
             Told::Ok(run) => Some(run.clone()),
             _ => None,
         };
-        // A recent one: it may still be alive.
-        let runs: Vec<String> = self.journal.starts().iter().rev().filter_map(told).take(20).collect();
+        // A recent run: it may still be open.
+        let runs: Vec<String> = self.journal.starts().iter().rev().filter_map(outcome).take(20).collect();
         if runs.is_empty() {
             return;
         }
         let run = runs[rng.below(runs.len() as u64) as usize].clone();
         let line = self.journal.ask(Request::Cancel { run: run.clone() });
         let answer = api.write(&format!("/api/v1/runs/{run}/cancel"), &[], b"{}");
-        self.journal.note(line, self::told(answer, |_| String::new()));
+        self.journal.note(line, self::outcome(answer, |_| String::new()));
     }
 }
 
-/// An answer as the journal knows it. Only a whole answer tells anything, and a 503 may say that
-/// nobody knows.
-fn told(answer: Result<Answer, bool>, ok: impl Fn(&Value) -> String) -> Told {
+/// An answer as the log keeps it. Without a whole answer the outcome is unknown, and a 503 may say that it is unknown,
+/// too.
+fn outcome(answer: Result<Answer, bool>, ok: impl Fn(&Value) -> String) -> Told {
     match answer {
         Ok(answer) if matches!(answer.status, 200 | 201) => Told::Ok(ok(&answer.json()["data"])),
         Ok(answer) if answer.json()["error"]["outcome"] == "unknown" => Told::Unknown,

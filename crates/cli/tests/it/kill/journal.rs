@@ -1,5 +1,5 @@
-//! What clients asked for and what they were told. A line is written before the request goes out, so
-//! that a request nobody answered is remembered too.
+//! The log of the clients: every request and its answer. A line is written before the request is sent, so a request
+//! without an answer is logged too.
 
 use std::sync::{Mutex, MutexGuard};
 
@@ -20,18 +20,18 @@ pub enum Request {
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum Told {
-    /// Asked; no answer yet, or none that arrived whole.
+    /// No answer yet, or none that arrived whole.
     Unknown,
     /// Done. For a start: the run.
     Ok(String),
-    /// Not done: refused, or never sent.
+    /// Not done: the request was refused, or never sent.
     No(u16),
 }
 
 #[derive(Clone, Debug)]
 pub struct Line {
     pub request: Request,
-    pub told: Told,
+    pub outcome: Told,
 }
 
 #[derive(Default)]
@@ -42,15 +42,15 @@ impl Journal {
         self.0.lock().unwrap_or_else(|e| e.into_inner())
     }
 
-    /// Before the request goes out.
+    /// Adds a line; called before the request is sent.
     pub fn ask(&self, request: Request) -> usize {
         let mut lines = self.lock();
-        lines.push(Line { request, told: Told::Unknown });
+        lines.push(Line { request, outcome: Told::Unknown });
         lines.len() - 1
     }
 
-    pub fn note(&self, line: usize, told: Told) {
-        self.lock()[line].told = told;
+    pub fn note(&self, line: usize, outcome: Told) {
+        self.lock()[line].outcome = outcome;
     }
 
     pub fn lines(&self) -> Vec<Line> {
@@ -58,13 +58,13 @@ impl Journal {
     }
 
     pub fn acked(&self) -> usize {
-        self.lock().iter().filter(|line| matches!(line.told, Told::Ok(_))).count()
+        self.lock().iter().filter(|line| matches!(line.outcome, Told::Ok(_))).count()
     }
 
-    /// Keys of starts and what is known of them.
+    /// The keys of all start requests and their outcomes.
     pub fn starts(&self) -> Vec<(String, Told)> {
         let key = |line: &Line| match &line.request {
-            Request::Start { key } => Some((key.clone(), line.told.clone())),
+            Request::Start { key } => Some((key.clone(), line.outcome.clone())),
             _ => None,
         };
         self.lock().iter().filter_map(key).collect()

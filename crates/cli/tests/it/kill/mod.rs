@@ -1,9 +1,9 @@
-//! The kill −9 loop. Clients write to a server that dies at random moments, also while it recovers and
-//! while it drains, and that is sometimes stopped for a while. They write down what they asked and what
-//! they were told. When the killing is over and every run has ended, what is left must agree with what
-//! was told, and with what an upstream saw.
+//! The kill −9 loop. Clients send requests to a server that is killed at random times, also while it recovers and while
+//! it drains, and that is sometimes stopped with SIGSTOP. They log every request and its answer. When the kills are
+//! over and every run has ended, the stored runs must agree with that log and with the requests that an upstream
+//! received.
 //!
-//! `ONWARD_KILLS` says how often (default 50), `ONWARD_SEED` where the random numbers begin.
+//! `ONWARD_KILLS` sets the number of kills (default 50), `ONWARD_SEED` the random numbers.
 
 pub mod checker;
 pub mod driver;

@@ -1,4 +1,4 @@
-//! Tasks as people look at them and deal with them, one or many.
+//! Task administration: reading, listing, retrying and deleting tasks, one by one or in bulk.
 
 use super::super::outbox::NOTIFIER;
 use super::super::replay::Edition;
@@ -12,27 +12,27 @@ use kernel::run::Phase;
 use kernel::{Answer, Input, OrgId, RunId, RunStatus, StepStatus, TaskStatus, Timestamp};
 use store::{Erased, RunFilter, RunRow};
 
-/// Tasks dealt with in one call.
+/// Tasks that one bulk call changes.
 const BULK_MAX: usize = 10_000;
 const PAGE: usize = 200;
-/// Rows looked at for one page of a list whose filter few of them pass.
-const LOOK_MAX: usize = 10_000;
-/// Types that one pattern may stand for in a filter.
+/// Rows read for one page of a list, when few of them pass the filter.
+const ROWS_READ_MAX: usize = 10_000;
+/// Types that one pattern of a filter may match.
 const TYPES_MAX: usize = 1_000;
 
-/// A task as it stands.
+/// A task with the state of its run.
 pub struct TaskReading {
     pub key: TaskKey,
     pub step: u32,
     pub reading: Reading,
     pub lease_until: Option<Timestamp>,
-    /// The task that took the place of a failed one.
+    /// The task that a retry started in place of this failed one.
     pub released_as: Option<RunId>,
 }
 
 #[derive(Clone, Debug, Default)]
 pub struct TaskFilter {
-    /// One, or all that begin alike if it ends in `%`.
+    /// A type, or all types with a prefix if it ends in `%`.
     pub name: Option<String>,
     pub status: Option<TaskStatus>,
     pub labels: Vec<(String, String)>,
@@ -57,15 +57,15 @@ pub struct BulkDone {
     pub more: bool,
 }
 
-/// What asking for another attempt came to.
+/// The result of a retry.
 pub enum Retried {
     /// The next attempt is due now.
     Due,
-    /// A failed task was released as this one; true if it had been before.
+    /// A failed task was released again as this run; true if an earlier retry had done so.
     Released(RunId, bool),
 }
 
-/// How a queue sees a step.
+/// The task status of a step.
 pub fn status_of(reading: &Reading, step: u32) -> TaskStatus {
     let state = reading.run.step(step);
     match (&state.phase, state.status()) {
@@ -89,7 +89,7 @@ fn run_statuses(status: TaskStatus) -> Vec<RunStatus> {
 }
 
 impl Tasks {
-    /// A task; nothing if there is none, or the step is none.
+    /// A task; `None` if there is no such run, or the step is not a task.
     pub async fn get(&self, org: OrgId, key: TaskKey) -> Result<Option<TaskReading>, Error> {
         let Some(reading) = self.runs.read(org, key.run).await? else { return Ok(None) };
         let plan = &reading.version.plan;
@@ -119,13 +119,13 @@ impl Tasks {
     pub async fn list(&self, org: OrgId, filter: &TaskFilter) -> Result<(Vec<TaskReading>, Option<RunId>), Error> {
         let mut found = Vec::new();
         let mut before = filter.before;
-        let mut looked = 0;
+        let mut rows_read = 0;
         loop {
             let limit = (filter.limit - found.len()).max(PAGE.min(filter.limit));
             let rows = self.task_rows(org, filter, before, limit).await?;
             let is_last = rows.len() < limit;
             for row in rows {
-                looked += 1;
+                rows_read += 1;
                 before = Some(row.id);
                 let Some(reading) = self.runs.read(org, row.id).await? else { continue };
                 if filter.status.is_some_and(|status| status_of(&reading, 0) != status) {
@@ -139,7 +139,7 @@ impl Tasks {
             if is_last {
                 return Ok((found, None));
             }
-            if looked >= LOOK_MAX {
+            if rows_read >= ROWS_READ_MAX {
                 return Ok((found, before));
             }
         }
@@ -186,7 +186,7 @@ impl Tasks {
         Ok(all)
     }
 
-    /// Makes the next attempt due, or releases a task that failed.
+    /// Makes the next attempt of a task due now, or starts a failed task again as a new run.
     pub async fn retry(&self, org: OrgId, key: TaskKey, actor: String) -> Result<Retried, Error> {
         let task = self.get(org, key).await?.ok_or(Error::NotFound("task"))?;
         match status_of(&task.reading, task.step) {
@@ -208,7 +208,7 @@ impl Tasks {
         }
     }
 
-    /// Makes a task vanish: one that is open is cancelled first.
+    /// Deletes a task; an open one is cancelled first.
     pub async fn delete(&self, org: OrgId, key: TaskKey, actor: String) -> Result<(), Error> {
         self.get(org, key).await?.ok_or(Error::NotFound("task"))?;
         if key.step.is_some() {
@@ -220,11 +220,11 @@ impl Tasks {
             Erased::Done => Ok(()),
             Erased::NotFound => Err(Error::NotFound("task")),
             Erased::NotEnded => Err(Error::RunOpen("the task is still open".into())),
-            Erased::NotTold => Err(Error::RunOpen("somebody has yet to be told that the task ended".into())),
+            Erased::NotTold => Err(Error::RunOpen("a notification of the task's end is not delivered yet".into())),
         }
     }
 
-    /// Does something with every task that passes a filter, or only says which they are.
+    /// Applies an action to every task that passes a filter; a dry run only lists them.
     pub async fn bulk(
         &self,
         org: OrgId,
@@ -271,7 +271,7 @@ impl Tasks {
                 };
                 match result {
                     Ok(()) => done.changed += 1,
-                    // It went on meanwhile.
+                    // The task changed meanwhile and no longer needs the action.
                     Err(Error::TaskState(_) | Error::NotFound(_) | Error::RunOpen(_)) => {}
                     Err(error) => return Err(error),
                 }
@@ -284,7 +284,7 @@ impl Tasks {
     }
 }
 
-/// The scope of keys that say which task took the place of a failed one.
+/// The scope of the idempotency keys of retried tasks: the key is the failed run, its result the new one.
 pub const RELEASE: &str = "release";
 
 impl From<StartedRun> for TaskKey {

@@ -1,47 +1,47 @@
-//! Types of tasks and the workers that claim them.
+//! Task types (limits, pauses, cache of their definitions), and the workers that claim them.
 
 use super::super::core::{Core, refusal};
 use super::super::workflows::{Resolved, lock};
 use super::Tasks;
 use crate::error::Error;
-use crate::mailbox::{Command, Query, Reply};
+use crate::mailbox::{Command, QueueQuery, Reply};
 use crate::version::Version;
 use kernel::plan::Form;
 use kernel::{OrgId, Plan, Timestamp, WorkflowId};
-use lang::task::Settings;
+use lang::task::TaskSettings;
 use sha2::{Digest, Sha256};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use store::{ClusterEvent, Definition, Rate, TypePause, TypeRow, WorkerRow, WorkflowRow};
+use store::{ClusterEvent, Rate, StoredDefinition, TypePause, TypeRow, WorkerRow, WorkflowRow};
 
-/// Types remembered; beyond that the table is simply started anew.
+/// Types in the cache; when it is full, it is cleared.
 const TYPES_MAX: usize = 4_096;
-/// Editions of one type that are remembered.
+/// Editions of one type in the cache.
 const EDITIONS_MAX: usize = 64;
-/// Workers not heard of for so long are forgotten.
-const MEMORY: kernel::Span = kernel::Span::from_days(1);
-/// How often news of workers is stored, and every how many times all of them are.
+/// Workers that sent no request for this long are deleted.
+const WORKERS_KEPT: kernel::Span = kernel::Span::from_days(1);
+/// How often changed workers are stored, and every how many times all workers are.
 const STORE_EVERY: Duration = Duration::from_secs(5);
 const STORE_ALL_EVERY: u32 = 12;
 
-/// A type with settings: one definition, ready to run.
+/// A type with the settings of a submission: one definition that runs can start from.
 pub struct TypeEdition {
-    settings: Settings,
+    settings: TaskSettings,
     pub resolved: Arc<Resolved>,
     pub is_enabled: bool,
 }
 
 type Name = (OrgId, String);
 
-/// What is known of types, so that a submission costs no read. Every change of a type forgets it.
+/// Cache of type editions, so that a submission costs no read. Every change of a type removes its entry.
 #[derive(Default)]
 pub struct TypeCache(Mutex<CachedTypes>);
 
 #[derive(Default)]
 struct CachedTypes {
     known: HashMap<Name, Vec<Arc<TypeEdition>>>,
-    /// Counts the changes: what was read before the latest one must not be kept.
+    /// Counts the changes: a read that began before the latest change must not enter the cache.
     changes: u64,
 }
 
@@ -59,7 +59,7 @@ impl TypeCache {
     }
 }
 
-/// What shall be different about a type. `None` leaves it, `Some(None)` removes it.
+/// A change to a type's settings. `None` leaves a setting, `Some(None)` removes it.
 #[derive(Clone, Debug, Default)]
 pub struct TypeChange {
     pub runtime: Option<Option<String>>,
@@ -70,7 +70,7 @@ pub struct TypeChange {
     pub rate: Option<Option<Rate>>,
 }
 
-/// A type with what is going on in it.
+/// A type with its current counts.
 pub struct TypeView {
     pub row: TypeRow,
     pub ready: u64,
@@ -78,7 +78,7 @@ pub struct TypeView {
     pub workers: u32,
 }
 
-/// The id the runs of a type are listed under: a hash, marked as such where others have their version.
+/// The workflow id of a type's runs: a hash of the name, with the version bits of a UUIDv8 to tell it from others.
 pub fn type_id(name: &str) -> WorkflowId {
     let hash = Sha256::digest([b"type:", name.as_bytes()].concat());
     let mut id = [0; 16];
@@ -89,13 +89,13 @@ pub fn type_id(name: &str) -> WorkflowId {
 }
 
 impl Tasks {
-    /// The definition of a type with these settings, stored when it is new. `last` is what the previous task of the
-    /// same request had: most lists are of one kind.
+    /// The definition of a type with these settings; stored if it is new. `last` is the edition of the previous task of
+    /// the same request: most requests contain tasks of one type.
     pub(super) async fn type_edition(
         &self,
         org: OrgId,
         name: &str,
-        settings: &Settings,
+        settings: &TaskSettings,
         last: &mut Option<Arc<TypeEdition>>,
     ) -> Result<Arc<TypeEdition>, Error> {
         let fits = |type_edition: &Arc<TypeEdition>| {
@@ -116,12 +116,15 @@ impl Tasks {
         Ok(type_edition)
     }
 
-    async fn ensure_type(&self, org: OrgId, name: &str, settings: &Settings) -> Result<Arc<TypeEdition>, Error> {
+    async fn ensure_type(&self, org: OrgId, name: &str, settings: &TaskSettings) -> Result<Arc<TypeEdition>, Error> {
         let now = self.core.now();
         let defined = lang::task::define(name, settings);
         let plan = Plan::new(defined.layout).map_err(|why| Error::Refused(why.into()))?;
-        let definition =
-            Definition { hash: defined.hash, source: defined.source.to_string().into(), plan: plan.encode().into() };
+        let definition = StoredDefinition {
+            hash: defined.hash,
+            source: defined.source.to_string().into(),
+            plan: plan.encode().into(),
+        };
         self.core.written(self.core.store.ensure_type(&new_type(org, name, now), Some(&definition)).await)?;
         let changes = lock(&self.type_cache.0).changes;
         let row = self.core.store.task_type(org, name).await?.ok_or(Error::NotFound("type"))?;
@@ -145,7 +148,7 @@ impl Tasks {
     }
 }
 
-/// What a run of a type is started from once more, if the type still takes tasks.
+/// The workflow row from which a task is replayed, if its type is enabled.
 pub(in super::super) async fn type_of(core: &Core, version: &Version) -> Result<WorkflowRow, Error> {
     match core.store.task_type(version.org, &version.name).await? {
         Some(row) if !row.enabled => Err(Error::TypeDisabled(version.name.clone())),
@@ -153,7 +156,7 @@ pub(in super::super) async fn type_of(core: &Core, version: &Version) -> Result<
     }
 }
 
-/// A type as what runs are started from.
+/// A type in the shape of a workflow row, which is what runs start from.
 fn workflow_row(version: &Version, now: Timestamp) -> WorkflowRow {
     WorkflowRow {
         org: version.org,
@@ -214,7 +217,7 @@ impl Tasks {
         for row in rows.iter().filter(|row| row.limit.is_some()) {
             self.cluster.read_limit_slots(org, &row.name).await?;
         }
-        match self.core.ask(|ticket| Command::Query(Query::Types(org, names), ticket)).await? {
+        match self.core.ask(|reply_to| Command::Query(QueueQuery::Types(org, names), reply_to)).await? {
             Reply::Types(tallies) => {
                 let view = |(row, (ready, leased, workers))| TypeView { row, ready, leased, workers };
                 Ok(rows.into_iter().zip(tallies).map(view).collect())
@@ -223,7 +226,7 @@ impl Tasks {
         }
     }
 
-    /// Makes a type known, or changes what is known about it.
+    /// Creates a type, or changes its settings.
     pub async fn put_type(&self, org: OrgId, name: &str, change: TypeChange) -> Result<TypeView, Error> {
         self.change_type(org, name, true, |row| {
             row.runtime = change.runtime.unwrap_or(row.runtime.take());
@@ -236,7 +239,7 @@ impl Tasks {
         .await
     }
 
-    /// Hands out nothing of a type until it is resumed.
+    /// Pauses a type: workers get no tasks of it until it is resumed.
     pub async fn pause_type(&self, org: OrgId, name: &str, actor: String, note: String) -> Result<TypeView, Error> {
         let at = self.core.now();
         self.change_type(org, name, false, |row| {
@@ -275,30 +278,30 @@ impl Tasks {
         self.viewed(org, vec![row]).await?.pop().ok_or(Error::NotFound("type"))
     }
 
-    /// Workers that were heard of in the last day, with the tasks each has.
+    /// Workers that were seen in the last day, with the number of tasks each has leased.
     pub async fn workers(&self, org: OrgId) -> Result<Vec<(WorkerRow, u32)>, Error> {
         self.cluster.catch_up(None).await?;
-        match self.core.ask(|ticket| Command::Query(Query::Workers(org), ticket)).await? {
+        match self.core.ask(|reply_to| Command::Query(QueueQuery::Workers(org), reply_to)).await? {
             Reply::Workers(workers) => Ok(workers),
             other => Err(refusal(other, "worker")),
         }
     }
 }
 
-/// How often a node looks whether others have left tasks for its workers, in case nobody told it.
-const LOOK_EVERY: Duration = Duration::from_millis(1_000);
-/// Every how many looks the seats are forgotten whose time is over.
-const FORGET_EVERY: u32 = 60;
+/// How often a node of a cluster reads which types have ready tasks, in case a cluster event was lost.
+const READY_TYPES_EVERY: Duration = Duration::from_millis(1_000);
+/// Every how many of these reads expired limit slots are deleted.
+const EXPIRED_SLOTS_EVERY: u32 = 60;
 
 impl Tasks {
-    /// Looks which types have ready tasks, where other nodes may add some, until the engine stops.
+    /// Reads which types have ready tasks, where other nodes may add some, until the engine stops.
     pub async fn watch_ready_types(self: Arc<Self>) {
         let core = &self.core;
         let mut round = 0u32;
         while core.store.is_shared() && !core.inbox.is_closed() {
-            tokio::time::sleep(LOOK_EVERY).await;
+            tokio::time::sleep(READY_TYPES_EVERY).await;
             round = round.wrapping_add(1);
-            if round.is_multiple_of(FORGET_EVERY)
+            if round.is_multiple_of(EXPIRED_SLOTS_EVERY)
                 && let Err(error) = core.store.delete_expired_limit_slots(core.now()).await
             {
                 tracing::warn!(%error, "expired limit slots cannot be deleted");
@@ -311,18 +314,18 @@ impl Tasks {
         }
     }
 
-    /// Stores what is new about workers, until the engine stops.
+    /// Stores changed workers, until the engine stops.
     pub async fn store_workers(self: Arc<Self>) {
         let core = &self.core;
         let mut round = 0u32;
         while !core.inbox.is_closed() {
-            // Other nodes know of its workers by the rows alone.
+            // Other nodes see this node's workers only through these rows.
             let is_shared = core.store.is_shared();
-            tokio::time::sleep(if is_shared { LOOK_EVERY } else { STORE_EVERY }).await;
+            tokio::time::sleep(if is_shared { READY_TYPES_EVERY } else { STORE_EVERY }).await;
             round = round.wrapping_add(1);
-            let since = Timestamp(core.now().0.saturating_sub_unsigned(MEMORY.0));
-            let all = round.is_multiple_of(if is_shared { FORGET_EVERY } else { STORE_ALL_EVERY });
-            let query = Query::ChangedWorkers { all, since };
+            let since = Timestamp(core.now().0.saturating_sub_unsigned(WORKERS_KEPT.0));
+            let all = round.is_multiple_of(if is_shared { EXPIRED_SLOTS_EVERY } else { STORE_ALL_EVERY });
+            let query = QueueQuery::ChangedWorkers { all, since };
             let reply = core.ask(|reply_to| Command::Query(query, reply_to)).await;
             let Ok(Reply::Workers(changed)) = reply else { continue };
             if changed.is_empty() {

@@ -12,9 +12,9 @@ fn webhook(config: Value) -> Webhook {
     }
 }
 
-fn request(body: &str, headers: &[(&str, &str)]) -> Request {
+fn request(body: &str, headers: &[(&str, &str)]) -> WebhookRequest {
     let headers: Vec<(String, String)> = headers.iter().map(|(n, v)| ((*n).to_owned(), (*v).to_owned())).collect();
-    Request {
+    WebhookRequest {
         method: "POST".into(),
         kept: headers.clone(),
         headers,
@@ -28,13 +28,12 @@ fn sign(key: &[u8], text: &str) -> String {
 }
 
 #[test]
-fn the_known_vector_is_right() {
-    // The document's own example of a signature.
+fn a_signature_matches_the_documented_example() {
     assert_eq!(sign(b"key", "test"), "sha256=02afb56304902c656fcb737cdd03de6205bb6d401da2812efd9b2d36a08af159");
 }
 
 #[test]
-fn a13_a_signature_covers_the_bytes_as_they_came() {
+fn a13_a_signature_covers_the_bytes_as_received() {
     let hook = webhook(json!({ "secret": SECRET }));
     let body = r#"{"a": 1}"#;
     let right = sign(SECRET.as_bytes(), body);
@@ -55,7 +54,7 @@ fn a13_a_signature_covers_the_bytes_as_they_came() {
 }
 
 #[test]
-fn a_signed_time_must_be_near() {
+fn a_signed_time_must_be_within_the_tolerance() {
     let hook = webhook(json!({ "secret": SECRET }));
     let strict = webhook(json!({ "secret": SECRET, "require_timestamp": true }));
     let at = |seconds: i64| {
@@ -80,8 +79,8 @@ fn a_signed_time_must_be_near() {
 }
 
 #[test]
-fn standard_webhooks_are_understood() {
-    // The vector of the Standard Webhooks specification.
+fn standard_webhooks_signatures_are_accepted() {
+    // The test vector of the Standard Webhooks specification.
     let hook = webhook(json!({ "secret": "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw" }));
     let now = Timestamp(1_614_265_330_000_000);
     let with = |id: &str, time: &str, signature: &str| {
@@ -103,7 +102,7 @@ fn standard_webhooks_are_understood() {
     }
     assert_eq!(with(id, time, right).admit(&hook, now.after(Span::from_secs(301))), Err(Rejection::TimestampOutside));
     assert_eq!(with(id, "soon", right).admit(&hook, now), Err(Rejection::TimestampOutside));
-    // A secret of one kind is no key for the other.
+    // A secret of one scheme is not accepted as a key of the other.
     let key = hook.standard_key().unwrap();
     let plain = request("x", &[("x-webhook-signature", &sign(&key, "x"))]);
     assert_eq!(plain.admit(&hook, now), Err(Rejection::SignatureMissing));
@@ -115,7 +114,7 @@ fn standard_webhooks_are_understood() {
 }
 
 #[test]
-fn a10_headers_that_are_asked_for_must_be_there_and_are_not_kept() {
+fn a10_required_headers_must_match_and_are_not_stored() {
     let hook = webhook(json!({ "unsigned": true, "headers": { "X-Token": "letmein" } }));
     assert_eq!(request("", &[("x-token", "letmein")]).admit(&hook, NOW), Ok(()));
     for headers in [&[][..], &[("x-token", "letmeout")], &[("x-token", "")], &[("x-tokens", "letmein")]] {
@@ -123,12 +122,12 @@ fn a10_headers_that_are_asked_for_must_be_there_and_are_not_kept() {
     }
     let kept = request("body\nwith lines", &[("x-token", "letmein"), ("x-a", "b")]).keep(&hook);
     assert!(!String::from_utf8_lossy(&kept).contains("letmein"));
-    let again = Request::again(&kept).unwrap();
+    let again = WebhookRequest::again(&kept).unwrap();
     assert_eq!((&again.body[..], again.kept.len()), (&b"body\nwith lines"[..], 1));
 }
 
 #[test]
-fn a18_a_delivery_is_known_by_its_id_or_else_by_its_bytes() {
+fn a18_a_delivery_is_identified_by_its_id_or_else_by_its_bytes() {
     let id = |headers: &[(&str, &str)], dedup| request("x", headers).delivery_id(dedup);
     let all = [("x-webhook-id", "d"), ("x-request-id", "c"), ("x-github-delivery", "b"), ("webhook-id", "a")];
     for (i, expected) in [(0, "a"), (1, "b"), (2, "c"), (3, "d")] {
@@ -147,7 +146,7 @@ fn a18_a_delivery_is_known_by_its_id_or_else_by_its_bytes() {
 }
 
 #[test]
-fn a4_a13_the_payload_is_what_was_sent_with_its_query() {
+fn a4_a13_the_payload_is_the_body_with_the_query() {
     let open = webhook(json!({ "unsigned": true }));
     let text = |body: &str, query: &str, media: &str| {
         let mut request = request(body, &[("content-type", media)]);

@@ -1,4 +1,4 @@
-//! Runs that are held back, drained or brought forward, and what stands around a run.
+//! Paused and queued runs, draining, retries on demand, notifications and concurrency keys.
 
 use super::*;
 
@@ -7,37 +7,37 @@ fn p19_a_draining_process_records_results_and_starts_nothing() {
     let mut story = Story::of("a; b: a; nap@sleep; c@once: nap");
     story.is_draining = true;
     story.answers("a=200");
-    assert_eq!(story.shows(), "a=success b=pending nap=sleeping c=pending run=running");
+    assert_eq!(story.statuses(), "a=success b=pending nap=sleeping c=pending run=running");
     story.after("60s");
-    assert_eq!(story.shows(), "a=success b=pending nap=success c=pending run=running");
+    assert_eq!(story.statuses(), "a=success b=pending nap=success c=pending run=running");
     assert_eq!(story.sent.len(), 1, "nothing but `a` was ever sent");
     assert!(Run::load(&story.plan, None, &story.journal).unwrap().has_undecided(), "the next process finds them");
     story.is_draining = false;
     story.epoch = 2;
     story.give(Input::Wake);
-    assert_eq!(story.shows(), "a=success b=running nap=success c=running run=running");
+    assert_eq!(story.statuses(), "a=success b=running nap=success c=running run=running");
     let attempts: Vec<u32> = story.sent.iter().map(|(_, attempt, _)| *attempt).collect();
     assert_eq!(attempts, [1, 1, 1], "nothing was charged");
     assert_eq!(story.answers("b=200 c=done").run.status(), RunStatus::Completed);
 }
 
 #[test]
-fn a_paused_run_starts_nothing_and_goes_on_where_it_was() {
+fn a_paused_run_starts_nothing_and_continues_when_resumed() {
     let pause = || Input::Pause { actor: "ada".into(), note: "look first".into() };
     let resume = || Input::Resume { actor: "ada".into() };
     let mut story = Story::of("a; z@sleep=1m; b: a; c: z");
     assert_eq!(story.give(pause()), Answer::Applied);
     assert_eq!(story.give(pause()), Answer::Repeated);
-    assert_eq!(story.shows(), "a=running z=sleeping b=pending c=pending run=running", "what runs may finish");
+    assert_eq!(story.statuses(), "a=running z=sleeping b=pending c=pending run=running", "what runs may finish");
     story.answers("a=503");
-    assert_eq!(story.shows(), "a=retrying z=sleeping b=pending c=pending run=waiting");
+    assert_eq!(story.statuses(), "a=retrying z=sleeping b=pending c=pending run=waiting");
     assert_eq!(story.run.waiting_for(&story.plan)[0].kind, crate::run::WaitKind::Pause);
     assert_eq!(story.give(Input::RetryNow { step: None, actor: String::new() }), Answer::Unknown);
     story.after("2m");
-    assert_eq!(story.shows(), "a=retrying z=success b=pending c=pending run=waiting", "time passes, nothing starts");
+    assert_eq!(story.statuses(), "a=retrying z=success b=pending c=pending run=waiting", "time passes, nothing starts");
     assert_eq!(story.run.next_due(), Some(story.run.state.origin.expires_at), "and nothing is due");
     assert_eq!(story.give(resume()), Answer::Applied);
-    assert_eq!(story.shows(), "a=running z=success b=pending c=running run=running");
+    assert_eq!(story.statuses(), "a=running z=success b=pending c=running run=running");
     assert_eq!(story.give(resume()), Answer::Repeated);
     story.answers("a=200 b=200 c=200");
     assert_eq!(story.give(pause()), Answer::Ended(RunStatus::Completed));
@@ -50,20 +50,20 @@ fn a_paused_run_waits_for_no_payload() {
     let mut story = Story::with("a@http={{trigger.body.id}}", json!({ "id": 5, "pad": "x".repeat(INLINE_MAX) }));
     let (step, fence) = story.executing["a"];
     story.give(Input::Lost { step, fence });
-    assert_eq!((story.shows().as_str(), story.missing.as_slice()), ("a=retrying run=running", &[1][..]));
+    assert_eq!((story.statuses().as_str(), story.missing.as_slice()), ("a=retrying run=running", &[1][..]));
     story.give(Input::Pause { actor: "ada".into(), note: String::new() });
-    assert_eq!((story.shows().as_str(), story.missing.as_slice()), ("a=retrying run=waiting", &[][..]));
+    assert_eq!((story.statuses().as_str(), story.missing.as_slice()), ("a=retrying run=waiting", &[][..]));
     story.give(Input::Resume { actor: "ada".into() });
-    assert_eq!((story.shows().as_str(), story.missing.as_slice()), ("a=retrying run=running", &[1][..]));
+    assert_eq!((story.statuses().as_str(), story.missing.as_slice()), ("a=retrying run=running", &[1][..]));
 }
 
 #[test]
-fn a_pause_does_not_stop_the_end() {
+fn a_paused_run_can_be_cancelled_and_can_expire() {
     let mut story = Story::of("a; b: a");
     story.give(Input::Pause { actor: "ada".into(), note: String::new() });
     story.answers("a=200");
     assert_eq!(story.cancel(), Answer::Applied);
-    assert_eq!(story.shows(), "a=success b=cancelled run=cancelled");
+    assert_eq!(story.statuses(), "a=success b=cancelled run=cancelled");
     assert_eq!(story.run.state.paused, None);
     let mut story = Story::of("a; b: a");
     story.give(Input::Pause { actor: "ada".into(), note: String::new() });
@@ -73,49 +73,49 @@ fn a_pause_does_not_stop_the_end() {
 }
 
 #[test]
-fn a_queued_run_waits_for_its_turn_and_a_refused_one_ends_at_once() {
+fn a_queued_run_waits_to_be_admitted_and_a_refused_one_ends_at_once() {
     let mut story = Story::admitted("a; b@wait", Admission::Queue(Queue::Limit));
-    assert_eq!(story.shows(), "a=pending b=pending run=pending");
+    assert_eq!(story.statuses(), "a=pending b=pending run=pending");
     assert_eq!(story.run.next_due(), Some(story.run.state.origin.expires_at));
     assert_eq!(story.callback("b", "7"), Answer::Applied, "a callback is kept, as for any step that has not begun");
     assert_eq!(story.give(Input::Admit), Answer::Applied);
     assert_eq!(story.give(Input::Admit), Answer::Repeated);
-    assert_eq!(story.answers("a=200").shows(), "a=success b=received run=completed");
+    assert_eq!(story.answers("a=200").statuses(), "a=success b=received run=completed");
     assert_eq!(story.events()[..4], ["run.created", "run.waiting", "wait.closed b", "run.resumed"].map(str::to_owned));
     let mut story = Story::admitted("a", Admission::Queue(Queue::WorkflowPaused));
     assert_eq!(story.cancel(), Answer::Applied);
     assert_eq!(story.give(Input::Admit), Answer::Ended(RunStatus::Cancelled));
     let story = Story::admitted("a", Admission::Refuse);
-    assert_eq!(story.shows(), "a=cancelled run=cancelled");
+    assert_eq!(story.statuses(), "a=cancelled run=cancelled");
     assert_eq!(story.run.state.cancel_reason, "concurrency_limit");
     assert!(story.sent.is_empty());
 }
 
 #[test]
-fn a_retry_can_be_brought_forward() {
+fn a_retry_can_be_started_now() {
     let mut story = Story::of("a; b");
     story.answers("a=503 b=503");
     let retry = |step| Input::RetryNow { step, actor: "ada".into() };
     assert_eq!(story.give(retry(Some(0))), Answer::Applied);
-    assert_eq!(story.shows(), "a=running b=retrying run=running");
+    assert_eq!(story.statuses(), "a=running b=retrying run=running");
     assert_eq!(story.give(retry(Some(0))), Answer::Unknown, "it is under way");
     assert_eq!(story.give(retry(None)), Answer::Applied);
-    assert_eq!(story.answers("a=200 b=200").shows(), "a=success b=success run=completed");
+    assert_eq!(story.answers("a=200 b=200").statuses(), "a=success b=success run=completed");
     assert_eq!(story.run.step(0).attempt, 2);
     assert_eq!(story.give(retry(None)), Answer::Ended(RunStatus::Completed));
 }
 
 #[test]
-fn who_is_told_of_an_end() {
+fn notifications_of_a_run_that_ended() {
     let on = |on, url: &str| Notify { on, url: url.into(), ..Default::default() };
-    let told = |end: &str, caused_by: Option<RunId>| -> Vec<String> {
+    let notified = |end: &str, caused_by: Option<RunId>| -> Vec<String> {
         let mut story = Story::of("a");
         let mut layout = story.plan.layout().clone();
         layout.notify = vec![on(Occasion::Ended, "http://all"), on(Occasion::Failed, "http://failed")];
         story.plan = Plan::new(layout).unwrap();
         story.run.state.origin.caused_by = caused_by;
         story.run.state.origin.callback_url = "http://caller".into();
-        assert!(notifications(&story.plan, &story.run).is_empty(), "nobody, before it has ended");
+        assert!(notifications(&story.plan, &story.run).is_empty(), "none before the run has ended");
         let input = story.result("a", response(end.parse().unwrap(), json!(1)));
         let context = Context {
             run: RunId([9; 16]),
@@ -129,13 +129,13 @@ fn who_is_told_of_an_end() {
         advance(&story.plan, &mut story.run, vec![input], &context);
         notifications(&story.plan, &story.run).into_iter().map(|n| n.url).collect()
     };
-    assert_eq!(told("200", None), ["http://all", "http://caller"]);
-    assert_eq!(told("400", None), ["http://all", "http://failed", "http://caller"]);
-    assert!(told("400", Some(RunId([1; 16]))).is_empty(), "an end never brings about another end");
+    assert_eq!(notified("200", None), ["http://all", "http://caller"]);
+    assert_eq!(notified("400", None), ["http://all", "http://failed", "http://caller"]);
+    assert!(notified("400", Some(RunId([1; 16]))).is_empty(), "a run that a notification started sends none");
 }
 
 #[test]
-fn the_key_of_a_limit_comes_from_the_trigger() {
+fn a_concurrency_key_is_filled_in_from_the_trigger() {
     let story = Story::of("a");
     let mut layout = story.plan.layout().clone();
     let part = |text: &str, keys: &[&str]| template::Part {

@@ -1,8 +1,8 @@
-//! Steps that are done outside. The harness checks after every advance that what was posted is what may be claimed
-//! and that what was granted is what is leased.
+//! Task steps. The harness checks after every advance that the enqueued steps are the claimable ones and that the
+//! leases of the effects are those of the run.
 
 use super::*;
-use crate::event::Line;
+use crate::event::LogLine;
 use crate::run::WaitKind;
 
 const LEASE: Span = Span::from_secs(30);
@@ -21,7 +21,7 @@ fn failed(retryable: bool, retry_after: Option<Span>) -> TaskResult {
 }
 
 /// A plan with every task changed.
-fn shaped(text: &str, shape: impl Fn(&mut Task, &mut Retry)) -> Plan {
+fn shaped(text: &str, shape: impl Fn(&mut TaskBody, &mut Retry)) -> Plan {
     let mut layout = plan_of(text).layout().clone();
     for node in &mut layout.nodes {
         if let Some(Body::Task { task }) = &mut node.body {
@@ -32,7 +32,7 @@ fn shaped(text: &str, shape: impl Fn(&mut Task, &mut Retry)) -> Plan {
 }
 
 /// A plain task, as `POST /tasks` makes it.
-fn plain(shape: impl Fn(&mut Task, &mut Retry)) -> Plan {
+fn plain(shape: impl Fn(&mut TaskBody, &mut Retry)) -> Plan {
     let mut layout = shaped("task@task", shape).layout().clone();
     (layout.form, layout.max_duration) = (Form::Task, Span(u64::MAX));
     layout.groups[0].verdict = Verdict::Strict;
@@ -45,7 +45,7 @@ fn origin() -> Origin {
 
 impl Story {
     fn of_plan(plan: Plan) -> Story {
-        Story::tell(plan, origin(), Admission::Open, Vec::new())
+        Story::start(plan, origin(), Admission::Open, Vec::new())
     }
 
     fn step_of(&self, key: &str) -> u32 {
@@ -57,20 +57,20 @@ impl Story {
         self.give(Input::Claim { step, offer: offer("w1") })
     }
 
-    /// Claims a step and answers its fence.
+    /// Claims a step and returns its fence.
     fn claimed(&mut self, key: &str) -> u64 {
-        assert_eq!(self.claim(key), Answer::Applied, "{}", self.shows());
-        self.held[&self.step_of(key)]
+        assert_eq!(self.claim(key), Answer::Applied, "{}", self.statuses());
+        self.leases[&self.step_of(key)]
     }
 
-    fn says(&mut self, key: &str, fence: u64, result: TaskResult, digest: u64) -> Answer {
+    fn report(&mut self, key: &str, fence: u64, result: TaskResult, digest: u64) -> Answer {
         let step = self.step_of(key);
         self.give(Input::Finished { step, fence, result, digest })
     }
 
     fn lost(&mut self, key: &str) -> Answer {
         let step = self.step_of(key);
-        let fence = self.held[&step];
+        let fence = self.leases[&step];
         self.give(Input::Lost { step, fence })
     }
 
@@ -78,13 +78,13 @@ impl Story {
         self.run.step(self.step_of(key)).failure.as_ref().map_or("", |failure| failure.code.as_str())
     }
 
-    /// Seconds until time alone moves the run on.
+    /// Seconds until the next timer of the run.
     fn due_in(&self) -> Option<f64> {
         self.run.next_due().map(|at| at.since(self.now).0 as f64 / 1e6)
     }
 
-    /// Goes to the moment the next timer is due.
-    fn at_next(&mut self) -> &mut Self {
+    /// Moves the clock to the next timer and fires it.
+    fn fire_next_timer(&mut self) -> &mut Self {
         self.now = self.run.next_due().expect("something is due");
         self.give(Input::Wake);
         self
@@ -92,23 +92,23 @@ impl Story {
 }
 
 #[test]
-fn w1_a_task_waits_for_a_worker_and_then_has_one() {
+fn w1_a_task_waits_for_a_worker_and_is_leased_to_one() {
     let mut story = Story::of_plan(plain(|_, _| {}));
-    assert_eq!(story.shows(), "task=pending run=running", "an unclaimed task leaves the run running");
+    assert_eq!(story.statuses(), "task=pending run=running", "an unclaimed task leaves the run running");
     assert_eq!(story.run.waiting_for(&story.plan)[0].kind, WaitKind::Worker);
     assert!(story.run.is_up_to_others(&story.plan));
     assert_eq!(story.run.next_due(), None, "it waits as long as it takes");
     let fence = story.claimed("task");
-    assert_eq!(story.shows(), "task=running run=running");
+    assert_eq!(story.statuses(), "task=running run=running");
     assert!(!story.run.is_up_to_others(&story.plan));
-    let granted = &story.grants[0];
-    assert_eq!((granted.attempt, granted.offer_id, granted.task.max_attempts), (1, 7, 3));
-    assert_eq!((granted.task.worker.as_str(), granted.task.lease), ("w1", LEASE));
-    assert_eq!((&granted.task.input[..], &granted.task.progress), (&br#"{"id":5}"#[..], &None));
-    assert_eq!(story.claim("task"), Answer::Stale, "two workers never have the same task");
+    let assigned = &story.assignments[0];
+    assert_eq!((assigned.attempt, assigned.offer_id, assigned.task.max_attempts), (1, 7, 3));
+    assert_eq!((assigned.task.worker.as_str(), assigned.task.lease), ("w1", LEASE));
+    assert_eq!((&assigned.task.input[..], &assigned.task.progress), (&br#"{"id":5}"#[..], &None));
+    assert_eq!(story.claim("task"), Answer::Stale, "two workers never hold the same task");
     story.now = story.now.after(Span::from_secs(4));
-    assert_eq!(story.says("task", fence, done(json!({ "ok": true })), 11), Answer::Applied);
-    assert_eq!(story.shows(), "task=success run=completed");
+    assert_eq!(story.report("task", fence, done(json!({ "ok": true })), 11), Answer::Applied);
+    assert_eq!(story.statuses(), "task=success run=completed");
     let response = story.run.step(0).response.as_ref().unwrap();
     assert_eq!(response.took, Span::from_secs(4), "the server's time, not the worker's");
     let events = ["run.created", "step.scheduled task", "step.leased task", "step.succeeded task", "run.completed"];
@@ -116,40 +116,40 @@ fn w1_a_task_waits_for_a_worker_and_then_has_one() {
 }
 
 #[test]
-fn a_waiting_worker_gets_what_became_ready_in_the_same_record() {
+fn a_waiting_worker_gets_a_task_in_the_record_that_makes_it_ready() {
     let mut story = Story::of("a@task; b@task={{tasks.a.body.n}}: a; c@task: a");
     let fence = story.claimed("a");
     *story.offers.borrow_mut() = vec![offer("w2")];
     let records = story.journal.len();
-    story.says("a", fence, done(json!({ "n": [1, 2] })), 11);
+    story.report("a", fence, done(json!({ "n": [1, 2] })), 11);
     assert_eq!(story.journal.len(), records + 1, "a is done and b leased in one record");
-    assert_eq!(story.shows(), "a=success b=running c=pending run=running", "one offer, one task");
-    let granted = story.grants.last().unwrap();
+    assert_eq!(story.statuses(), "a=success b=running c=pending run=running", "one offer, one task");
+    let assigned = story.assignments.last().unwrap();
     assert_eq!(
-        (granted.key.as_str(), granted.task.worker.as_str(), &granted.task.input[..]),
+        (assigned.key.as_str(), assigned.task.worker.as_str(), &assigned.task.input[..]),
         ("b", "w2", &b"[1,2]"[..])
     );
-    assert_eq!(story.posted, BTreeSet::from([2]), "what was handed out at once was never posted");
+    assert_eq!(story.enqueued, BTreeSet::from([2]), "a task that was leased at once was never enqueued");
     let last = Record::open(story.journal.last().unwrap()).unwrap();
     let names: Vec<_> = last.events.iter().filter_map(Event::name).collect();
     assert_eq!(names, ["step.succeeded", "step.leased", "step.scheduled"]);
-    let story = Story::tell(plain(|_, _| {}), origin(), Admission::Open, vec![offer("w2")]);
-    assert_eq!((story.shows().as_str(), story.journal.len()), ("task=running run=running", 1));
+    let story = Story::start(plain(|_, _| {}), origin(), Admission::Open, vec![offer("w2")]);
+    assert_eq!((story.statuses().as_str(), story.journal.len()), ("task=running run=running", 1));
 }
 
 #[test]
-fn p8_only_the_holder_of_the_current_fence_is_heard() {
+fn p8_only_the_holder_of_the_current_fence_is_accepted() {
     let mut story = Story::of_plan(plain(|_, _| {}));
     let first = story.claimed("task");
     assert_eq!(story.lost("task"), Answer::Applied);
     let second = story.claimed("task");
     assert_ne!(first, second);
     let heartbeat = |fence, progress| Input::Heartbeat { step: 0, fence, progress };
-    let log = |fence| Input::Log { step: 0, fence, lines: vec![Line { message: "x".into(), ..Default::default() }] };
+    let log = |fence| Input::Log { step: 0, fence, lines: vec![LogLine { message: "x".into(), ..Default::default() }] };
     let before = story.run.state.seq;
     for fence in [first, second + 1, 0] {
         for result in [done(json!(1)), failed(true, None), failed(false, None), TaskResult::snoozed(story.now)] {
-            assert_eq!(story.says("task", fence, result, 11), Answer::Stale);
+            assert_eq!(story.report("task", fence, result, 11), Answer::Stale);
         }
         assert_eq!(story.give(heartbeat(fence, None)), Answer::Stale);
         assert_eq!(story.give(heartbeat(fence, Some(Payload::json("1")))), Answer::Stale);
@@ -170,79 +170,79 @@ fn p8_only_the_holder_of_the_current_fence_is_heard() {
     ] {
         assert_eq!(story.give(input), Answer::Unknown);
     }
-    assert_eq!(story.says("task", second, done(json!(1)), 11), Answer::Applied);
+    assert_eq!(story.report("task", second, done(json!(1)), 11), Answer::Applied);
 }
 
 #[test]
-fn what_was_said_may_be_said_again_but_not_otherwise() {
-    // While the run goes on.
+fn a_repeated_report_is_accepted_and_a_different_one_is_refused() {
+    // While the run is open.
     let mut story = Story::of("a@task; b@task");
     let fence = story.claimed("a");
-    assert_eq!(story.says("a", fence, done(json!(1)), 11), Answer::Applied);
-    assert_eq!(story.says("a", fence, done(json!(1)), 11), Answer::Repeated);
-    assert_eq!(story.says("a", fence, done(json!(2)), 12), Answer::Stale);
-    assert_eq!(story.says("a", fence, failed(true, None), 13), Answer::Stale);
-    // A failure that will be tried again, until the next has it.
+    assert_eq!(story.report("a", fence, done(json!(1)), 11), Answer::Applied);
+    assert_eq!(story.report("a", fence, done(json!(1)), 11), Answer::Repeated);
+    assert_eq!(story.report("a", fence, done(json!(2)), 12), Answer::Stale);
+    assert_eq!(story.report("a", fence, failed(true, None), 13), Answer::Stale);
+    // A failure that is retried, until the next worker has the task.
     let fence = story.claimed("b");
-    assert_eq!(story.says("b", fence, failed(true, None), 21), Answer::Applied);
-    assert_eq!(story.says("b", fence, failed(true, None), 21), Answer::Repeated);
-    assert_eq!(story.says("b", fence, done(json!(1)), 22), Answer::Stale);
-    story.at_next();
-    assert_eq!(story.says("b", fence, failed(true, None), 21), Answer::Repeated, "nobody else has it yet");
+    assert_eq!(story.report("b", fence, failed(true, None), 21), Answer::Applied);
+    assert_eq!(story.report("b", fence, failed(true, None), 21), Answer::Repeated);
+    assert_eq!(story.report("b", fence, done(json!(1)), 22), Answer::Stale);
+    story.fire_next_timer();
+    assert_eq!(story.report("b", fence, failed(true, None), 21), Answer::Repeated, "no other worker has it yet");
     let second = story.claimed("b");
-    assert_eq!(story.says("b", fence, failed(true, None), 21), Answer::Stale, "now somebody has");
+    assert_eq!(story.report("b", fence, failed(true, None), 21), Answer::Stale, "now another worker has it");
     // A snooze.
     let until = story.now.after(Span::from_secs(5));
-    assert_eq!(story.says("b", second, TaskResult::snoozed(until), 31), Answer::Applied);
-    assert_eq!(story.says("b", second, TaskResult::snoozed(until), 31), Answer::Repeated);
-    // After the end.
-    story.at_next();
+    assert_eq!(story.report("b", second, TaskResult::snoozed(until), 31), Answer::Applied);
+    assert_eq!(story.report("b", second, TaskResult::snoozed(until), 31), Answer::Repeated);
+    // After the end of the run.
+    story.fire_next_timer();
     let third = story.claimed("b");
-    assert_eq!(story.says("b", third, failed(false, None), 41), Answer::Applied);
-    assert_eq!(story.shows(), "a=success b=failed run=completed");
+    assert_eq!(story.report("b", third, failed(false, None), 41), Answer::Applied);
+    assert_eq!(story.statuses(), "a=success b=failed run=completed");
     let before = story.run.state.seq;
-    assert_eq!(story.says("b", third, failed(false, None), 41), Answer::Repeated);
-    assert_eq!(story.says("b", third, done(json!(1)), 42), Answer::Stale);
-    assert_eq!(story.says("b", second, TaskResult::snoozed(until), 31), Answer::Stale);
+    assert_eq!(story.report("b", third, failed(false, None), 41), Answer::Repeated);
+    assert_eq!(story.report("b", third, done(json!(1)), 42), Answer::Stale);
+    assert_eq!(story.report("b", second, TaskResult::snoozed(until), 31), Answer::Stale);
     assert_eq!(story.run.state.seq, before);
 }
 
 #[test]
-fn p10_decision_13_a_result_after_cancel_is_noted_once_and_changes_nothing() {
+fn p10_decision_13_a_result_after_cancel_is_recorded_once_and_changes_nothing() {
     let mut story = Story::of("a@task; b@task; c@task");
     let (a, b) = (story.claimed("a"), story.claimed("b"));
-    assert_eq!(story.says("b", b, failed(true, None), 21), Answer::Applied);
+    assert_eq!(story.report("b", b, failed(true, None), 21), Answer::Applied);
     assert_eq!(story.cancel(), Answer::Applied);
-    assert_eq!(story.shows(), "a=cancelled b=cancelled c=cancelled run=cancelled");
-    assert_eq!(story.aborted, ["a"], "whoever has it is told");
+    assert_eq!(story.statuses(), "a=cancelled b=cancelled c=cancelled run=cancelled");
+    assert_eq!(story.aborted, ["a"], "the worker that has it is told");
     let cancelled = Answer::Ended(RunStatus::Cancelled);
     assert_eq!(story.give(Input::Heartbeat { step: 0, fence: a, progress: Some(Payload::json("1")) }), cancelled);
     assert_eq!(story.give(Input::Heartbeat { step: 0, fence: a + 1, progress: None }), Answer::Stale);
     assert_eq!(story.give(Input::Log { step: 0, fence: a, lines: Vec::new() }), cancelled);
     for digest in [11, 11, 12] {
-        assert_eq!(story.says("a", a, done(json!(1)), digest), cancelled);
+        assert_eq!(story.report("a", a, done(json!(1)), digest), cancelled);
     }
-    assert_eq!(story.says("a", a + 1, done(json!(1)), 11), Answer::Stale, "not from just anybody");
-    assert_eq!(story.says("b", b, failed(true, None), 21), Answer::Repeated, "that had counted");
-    assert_eq!(story.says("b", b, done(json!(1)), 22), Answer::Stale);
-    assert_eq!(story.says("c", 0, done(json!(1)), 1), cancelled, "nobody ever had it");
+    assert_eq!(story.report("a", a + 1, done(json!(1)), 11), Answer::Stale, "not from another worker");
+    assert_eq!(story.report("b", b, failed(true, None), 21), Answer::Repeated, "it was applied before the end");
+    assert_eq!(story.report("b", b, done(json!(1)), 22), Answer::Stale);
+    assert_eq!(story.report("c", 0, done(json!(1)), 1), cancelled, "no worker ever had it");
     assert_eq!(story.claim("c"), Answer::Stale);
     assert_eq!(story.give(Input::Lost { step: 0, fence: a }), Answer::Stale);
     let late = |e: &&String| e.starts_with("late_result");
     assert_eq!(story.events().iter().filter(late).collect::<Vec<_>>(), ["late_result a"]);
-    assert_eq!(story.shows(), "a=cancelled b=cancelled c=cancelled run=cancelled");
+    assert_eq!(story.statuses(), "a=cancelled b=cancelled c=cancelled run=cancelled");
 }
 
 #[test]
-fn a_claim_that_is_cancelled_in_the_same_advance_is_not_granted() {
+fn a_claim_that_is_cancelled_in_the_same_advance_gets_no_task() {
     let mut story = Story::of("a@task");
     let cancel = Input::Cancel { actor: "ada".into(), reason: String::new() };
     let answers = story.give_all(vec![Input::Claim { step: 0, offer: offer("w1") }, cancel]);
     assert_eq!(answers, [Answer::Applied, Answer::Applied]);
-    assert!(story.grants.is_empty() && story.aborted.is_empty(), "nobody was told that they have it");
+    assert!(story.assignments.is_empty() && story.aborted.is_empty(), "no worker heard of it");
 }
 
-/// Two requests that arrive in one advance are dealt with as if they had come in two.
+/// Two inputs in one advance have the same effect as in two advances.
 #[test]
 fn decision_13_a_cancel_right_after_the_last_result_is_too_late() {
     let cancel = || Input::Cancel { actor: "ada".into(), reason: String::new() };
@@ -251,19 +251,19 @@ fn decision_13_a_cancel_right_after_the_last_result_is_too_late() {
     let fence = story.claimed("task");
     let answers = story.give_all(vec![finished(fence), cancel()]);
     assert_eq!(answers, [Answer::Applied, Answer::Ended(RunStatus::Completed)]);
-    assert_eq!(story.shows(), "task=success run=completed");
+    assert_eq!(story.statuses(), "task=success run=completed");
     let mut story = Story::of_plan(plain(|_, _| {}));
     let fence = story.claimed("task");
     let answers = story.give_all(vec![cancel(), finished(fence)]);
     assert_eq!(answers, [Answer::Applied, Answer::Ended(RunStatus::Cancelled)]);
-    assert_eq!(story.shows(), "task=cancelled run=cancelled");
-    // Where more follows, it is not: what that begins is not handed to anybody.
+    assert_eq!(story.statuses(), "task=cancelled run=cancelled");
+    // When another step follows, the cancellation is in time, and no worker gets that step.
     let mut story = Story::of("a@task; b@task: a");
     let fence = story.claimed("a");
     story.offers.borrow_mut().push(offer("w2"));
     assert_eq!(story.give_all(vec![finished(fence), cancel()]), [Answer::Applied, Answer::Applied]);
-    assert_eq!(story.shows(), "a=success b=cancelled run=cancelled");
-    assert_eq!((story.grants.len(), story.aborted.len()), (1, 0));
+    assert_eq!(story.statuses(), "a=success b=cancelled run=cancelled");
+    assert_eq!((story.assignments.len(), story.aborted.len()), (1, 0));
 }
 
 #[test]
@@ -272,7 +272,7 @@ fn a_heartbeat_costs_nothing_and_progress_goes_to_the_next_attempt() {
     let fence = story.claimed("task");
     let records = story.journal.len();
     assert_eq!(story.give(Input::Heartbeat { step: 0, fence, progress: None }), Answer::Applied);
-    assert_eq!(story.journal.len(), records, "that a worker is alive is not written down");
+    assert_eq!(story.journal.len(), records, "a heartbeat without progress is not recorded");
     for progress in [r#"{"page":6}"#, r#"{"page":7}"#] {
         let progress = Some(Payload::json(progress));
         assert_eq!(story.give(Input::Heartbeat { step: 0, fence, progress }), Answer::Applied);
@@ -281,23 +281,23 @@ fn a_heartbeat_costs_nothing_and_progress_goes_to_the_next_attempt() {
     assert_eq!(story.events().iter().filter(|e| *e == "step.heartbeat task").count(), 2);
     story.lost("task");
     story.claimed("task");
-    assert_eq!(story.grants[1].task.progress.as_deref(), Some(&br#"{"page":7}"#[..]));
-    assert_eq!((story.grants[1].attempt, &story.grants[1].task.input), (2, &story.grants[0].task.input));
+    assert_eq!(story.assignments[1].task.progress.as_deref(), Some(&br#"{"page":7}"#[..]));
+    assert_eq!((story.assignments[1].attempt, &story.assignments[1].task.input), (2, &story.assignments[0].task.input));
 }
 
 #[test]
 fn progress_and_logs_count_towards_the_size_of_a_run() {
     let mut story = Story::of_plan(plain(|_, _| {}));
     let fence = story.claimed("task");
-    let line = |len: usize| Line { message: "x".repeat(len), ..Default::default() };
+    let line = |len: usize| LogLine { message: "x".repeat(len), ..Default::default() };
     let log = |len| Input::Log { step: 0, fence, lines: vec![line(len)] };
     assert_eq!(story.give(log(STATE_MAX as usize - 8)), Answer::Applied, "8 bytes are the trigger's");
     assert_eq!(story.give(log(1)), Answer::TooLarge);
     let heartbeat = Input::Heartbeat { step: 0, fence, progress: Some(Payload::json("1")) };
     assert_eq!(story.give(heartbeat), Answer::TooLarge);
-    assert_eq!(story.says("task", fence, done(json!(1)), 11), Answer::Applied);
-    assert_eq!((story.shows().as_str(), story.error("task")), ("task=failed run=failed", "state_limit"));
-    assert_eq!(story.says("task", fence, done(json!(1)), 11), Answer::Repeated);
+    assert_eq!(story.report("task", fence, done(json!(1)), 11), Answer::Applied);
+    assert_eq!((story.statuses().as_str(), story.error("task")), ("task=failed run=failed", "state_limit"));
+    assert_eq!(story.report("task", fence, done(json!(1)), 11), Answer::Repeated);
 }
 
 #[test]
@@ -307,24 +307,25 @@ fn a_lost_lease_is_charged_and_tried_again_at_once_until_three_workers_died() {
         story.claimed("task");
         assert_eq!(story.run.step(0).charged, attempt);
         assert_eq!(story.lost("task"), Answer::Applied);
-        assert!(story.aborted.is_empty(), "there is nobody to tell");
+        assert!(story.aborted.is_empty(), "there is no worker to tell");
         if attempt < 3 {
-            assert_eq!(story.posted, BTreeSet::from([0]), "claimable again at this very moment");
+            assert_eq!(story.enqueued, BTreeSet::from([0]), "claimable again at once");
             assert_eq!(story.error("task"), "lease_lost");
         }
     }
-    assert_eq!((story.shows().as_str(), story.error("task")), ("task=failed run=failed", "quarantined"));
+    assert_eq!((story.statuses().as_str(), story.error("task")), ("task=failed run=failed", "quarantined"));
 
-    let lost = |shape: fn(&mut Task, &mut Retry)| {
+    let lost = |shape: fn(&mut TaskBody, &mut Retry)| {
         let mut story = Story::of_plan(plain(shape));
         let fence = story.claimed("task");
         story.lost("task");
-        assert_eq!(story.says("task", fence, done(json!(1)), 11), Answer::Stale, "it is too late to have done it");
-        format!("{} {}", story.shows(), story.error("task"))
+        assert_eq!(story.report("task", fence, done(json!(1)), 11), Answer::Stale, "the lease has ended");
+        format!("{} {}", story.statuses(), story.error("task"))
     };
     assert_eq!(lost(|_, _| {}), "task=pending run=running lease_lost");
     assert_eq!(lost(|_, retry| retry.max_attempts = 1), "task=failed run=failed lease_lost");
-    let once = |_: &mut Task, retry: &mut Retry| *retry = Retry { max_attempts: 1, never: true, ..Default::default() };
+    let once =
+        |_: &mut TaskBody, retry: &mut Retry| *retry = Retry { max_attempts: 1, never: true, ..Default::default() };
     assert_eq!(lost(once), "task=failed run=failed outcome_unknown");
 }
 
@@ -335,156 +336,158 @@ fn a_lost_lease_goes_to_a_worker_that_waits_in_the_same_record() {
     *story.offers.borrow_mut() = vec![offer("w2")];
     let records = story.journal.len();
     story.lost("task");
-    assert_eq!((story.journal.len(), story.grants.len()), (records + 1, 2));
-    assert_eq!((story.grants[1].task.worker.as_str(), story.grants[1].attempt), ("w2", 2));
+    assert_eq!((story.journal.len(), story.assignments.len()), (records + 1, 2));
+    assert_eq!((story.assignments[1].task.worker.as_str(), story.assignments[1].attempt), ("w2", 2));
 }
 
 #[test]
-fn w12_the_next_try_comes_after_the_square_of_its_number_in_minutes_and_a_tenth() {
+fn w12_the_delay_is_the_square_of_the_attempt_in_minutes_plus_up_to_a_tenth() {
     for run in 0..50 {
         let mut story = Story::of_plan(plain(|_, _| {}));
         story.id = RunId([run; 16]);
-        let mut waited = Vec::new();
+        let mut delays = Vec::new();
         loop {
             let fence = story.claimed("task");
-            assert_eq!(story.says("task", fence, failed(true, None), 11), Answer::Applied);
+            assert_eq!(story.report("task", fence, failed(true, None), 11), Answer::Applied);
             let Some(due) = story.due_in() else { break };
-            assert_eq!(story.shows(), "task=retrying run=waiting");
-            waited.push(due);
-            story.at_next();
-            assert_eq!(story.shows(), "task=pending run=running");
+            assert_eq!(story.statuses(), "task=retrying run=waiting");
+            delays.push(due);
+            story.fire_next_timer();
+            assert_eq!(story.statuses(), "task=pending run=running");
         }
-        let [first, second] = waited[..] else { panic!("{waited:?}") };
-        assert!((60.0..=66.0).contains(&first) && (240.0..=264.0).contains(&second), "{waited:?}");
-        assert_eq!((story.shows().as_str(), story.error("task")), ("task=failed run=failed", "declined"));
+        let [first, second] = delays[..] else { panic!("{delays:?}") };
+        assert!((60.0..=66.0).contains(&first) && (240.0..=264.0).contains(&second), "{delays:?}");
+        assert_eq!((story.statuses().as_str(), story.error("task")), ("task=failed run=failed", "declined"));
         assert_eq!((story.run.step(0).attempt, story.run.step(0).charged), (3, 3));
     }
 }
 
 #[test]
-fn decision_6_a_worker_may_say_that_it_is_final_or_when_to_try_again() {
+fn decision_6_a_worker_may_report_a_final_failure_or_a_retry_delay() {
     let mut story = Story::of_plan(plain(|_, _| {}));
     let fence = story.claimed("task");
-    story.says("task", fence, failed(true, Some(Span::from_secs(5))), 11);
+    story.report("task", fence, failed(true, Some(Span::from_secs(5))), 11);
     assert_eq!(story.due_in(), Some(5.0));
-    story.at_next();
+    story.fire_next_timer();
     let fence = story.claimed("task");
     story.now = story.now.after(Span::from_secs(2));
-    story.says("task", fence, failed(false, None), 12);
-    assert_eq!(story.shows(), "task=failed run=failed");
+    story.report("task", fence, failed(false, None), 12);
+    assert_eq!(story.statuses(), "task=failed run=failed");
     assert_eq!(story.run.step(0).attempt, 2);
     assert_eq!(story.run.step(0).response.as_ref().unwrap().took, Span::from_secs(2));
-    let once = |_: &mut Task, retry: &mut Retry| *retry = Retry { max_attempts: 1, never: true, ..Default::default() };
+    let once =
+        |_: &mut TaskBody, retry: &mut Retry| *retry = Retry { max_attempts: 1, never: true, ..Default::default() };
     let mut story = Story::of_plan(plain(once));
     let fence = story.claimed("task");
-    story.says("task", fence, failed(true, Some(Span::from_secs(5))), 11);
-    assert_eq!((story.shows().as_str(), story.error("task")), ("task=failed run=failed", "declined"));
+    story.report("task", fence, failed(true, Some(Span::from_secs(5))), 11);
+    assert_eq!((story.statuses().as_str(), story.error("task")), ("task=failed run=failed", "declined"));
 }
 
 #[test]
 fn a_snooze_is_not_charged() {
-    let once = |_: &mut Task, retry: &mut Retry| *retry = Retry { max_attempts: 1, never: true, ..Default::default() };
+    let once =
+        |_: &mut TaskBody, retry: &mut Retry| *retry = Retry { max_attempts: 1, never: true, ..Default::default() };
     let mut story = Story::of_plan(plain(once));
     for attempt in 1..=5 {
         let fence = story.claimed("task");
         assert_eq!((story.run.step(0).attempt, story.run.step(0).charged), (attempt, 1));
         let until = story.now.after(Span::from_secs(3_600));
-        assert_eq!(story.says("task", fence, TaskResult::snoozed(until), 10), Answer::Applied);
-        assert_eq!((story.shows().as_str(), story.error("task")), ("task=retrying run=waiting", "snoozed"));
+        assert_eq!(story.report("task", fence, TaskResult::snoozed(until), 10), Answer::Applied);
+        assert_eq!((story.statuses().as_str(), story.error("task")), ("task=retrying run=waiting", "snoozed"));
         assert_eq!(story.due_in(), Some(3_600.0));
-        story.at_next();
-        assert_eq!(story.posted, BTreeSet::from([0]));
+        story.fire_next_timer();
+        assert_eq!(story.enqueued, BTreeSet::from([0]));
     }
     let fence = story.claimed("task");
-    assert_eq!(story.says("task", fence, done(json!(1)), 11), Answer::Applied);
-    assert_eq!((story.shows().as_str(), story.run.step(0).attempt), ("task=success run=completed", 6));
+    assert_eq!(story.report("task", fence, done(json!(1)), 11), Answer::Applied);
+    assert_eq!((story.statuses().as_str(), story.run.step(0).attempt), ("task=success run=completed", 6));
 }
 
 #[test]
-fn a_limit_on_waiting_ends_a_task_that_nobody_claims() {
-    let limit = |task: &mut Task, _: &mut Retry| task.queue = Some(Span::from_secs(60));
+fn a_queue_timeout_ends_a_task_that_no_worker_claims() {
+    let limit = |task: &mut TaskBody, _: &mut Retry| task.queue = Some(Span::from_secs(60));
     let mut story = Story::of_plan(plain(limit));
     assert_eq!(story.due_in(), Some(60.0));
-    assert_eq!(story.at_next().shows(), "task=timeout run=failed");
+    assert_eq!(story.fire_next_timer().statuses(), "task=timeout run=failed");
     assert_eq!((story.error("task"), story.aborted.len()), ("queue_timeout", 0));
-    // Each wait is one of its own, and none is over because another was long.
+    // Each wait for a worker has the full limit, however long the earlier ones were.
     let mut story = Story::of_plan(plain(limit));
     story.after("59s");
     let fence = story.claimed("task");
     assert_eq!(story.due_in(), None, "its wait is over");
     story.after("5m");
-    story.says("task", fence, failed(true, Some(Span::from_secs(1))), 11);
-    story.at_next();
+    story.report("task", fence, failed(true, Some(Span::from_secs(1))), 11);
+    story.fire_next_timer();
     assert_eq!(story.due_in(), Some(60.0));
-    assert_eq!(story.at_next().error("task"), "queue_timeout");
+    assert_eq!(story.fire_next_timer().error("task"), "queue_timeout");
     assert_eq!(story.run.step(0).attempt, 1);
     // A claim that arrives at the deadline is late.
     let mut story = Story::of_plan(plain(limit));
     story.now = story.now.after(Span::from_secs(60));
     assert_eq!(story.claim("task"), Answer::Stale);
-    assert_eq!(story.shows(), "task=timeout run=failed");
+    assert_eq!(story.statuses(), "task=timeout run=failed");
 }
 
 #[test]
-fn a_limit_on_an_attempt_takes_it_away_and_it_is_tried_again() {
-    let limit = |task: &mut Task, _: &mut Retry| task.attempt = Some(Span::from_secs(10));
+fn an_attempt_timeout_ends_the_lease_and_the_task_is_retried() {
+    let limit = |task: &mut TaskBody, _: &mut Retry| task.attempt = Some(Span::from_secs(10));
     let mut story = Story::of_plan(plain(limit));
     for attempt in 1..=3 {
         let fence = story.claimed("task");
         story.after("9s");
         assert_eq!(story.give(Input::Heartbeat { step: 0, fence, progress: None }), Answer::Applied);
         assert_eq!(story.due_in(), Some(1.0), "a heartbeat does not extend it");
-        story.at_next();
-        assert_eq!(story.aborted.len(), attempt, "whoever has it is told");
+        story.fire_next_timer();
+        assert_eq!(story.aborted.len(), attempt, "the worker that has it is told");
         assert_eq!(story.error("task"), "timeout");
-        assert_eq!(story.says("task", fence, done(json!(1)), 11), Answer::Stale);
+        assert_eq!(story.report("task", fence, done(json!(1)), 11), Answer::Stale);
         if attempt < 3 {
-            assert_eq!(story.shows(), "task=retrying run=waiting");
+            assert_eq!(story.statuses(), "task=retrying run=waiting");
             let due = story.due_in().unwrap();
             assert!([60.0..=66.0, 240.0..=264.0][attempt - 1].contains(&due), "{due}");
-            story.at_next();
+            story.fire_next_timer();
         }
     }
-    assert_eq!(story.shows(), "task=timeout run=failed");
+    assert_eq!(story.statuses(), "task=timeout run=failed");
 }
 
 #[test]
-fn a_limit_on_silence_shortens_the_lease() {
+fn a_heartbeat_timeout_shortens_the_lease() {
     for (limit, lease) in [(Some(10), 10), (Some(45), 30), (None, 30)] {
-        let shape = |task: &mut Task, _: &mut Retry| task.heartbeat = limit.map(Span::from_secs);
+        let shape = |task: &mut TaskBody, _: &mut Retry| task.heartbeat = limit.map(Span::from_secs);
         let mut story = Story::of_plan(plain(shape));
         story.claimed("task");
-        assert_eq!(story.grants[0].task.lease, Span::from_secs(lease));
+        assert_eq!(story.assignments[0].task.lease, Span::from_secs(lease));
         assert_eq!(story.run.leased().next().unwrap().lease, Span::from_secs(lease));
     }
 }
 
 #[test]
-fn a_limit_on_everything_counts_from_when_it_could_first_be_claimed() {
-    let limit = |task: &mut Task, retry: &mut Retry| {
+fn a_total_timeout_counts_from_when_the_task_could_first_be_claimed() {
+    let limit = |task: &mut TaskBody, retry: &mut Retry| {
         (task.total, retry.max_attempts) = (Some(Span::from_secs(100)), 9);
     };
-    // Nobody came.
+    // No worker claims the task.
     let mut story = Story::of_plan(plain(limit));
-    assert_eq!(story.at_next().shows(), "task=timeout run=failed");
+    assert_eq!(story.fire_next_timer().statuses(), "task=timeout run=failed");
     assert_eq!((story.error("task"), story.aborted.len()), ("total_timeout", 0));
     assert_eq!(story.now, START.after(Span::from_secs(100)));
-    // Somebody has it.
+    // A worker holds the task.
     let mut story = Story::of_plan(plain(limit));
     story.after("40s");
     let fence = story.claimed("task");
     assert_eq!(story.due_in(), Some(60.0));
-    assert_eq!(story.at_next().error("task"), "total_timeout");
+    assert_eq!(story.fire_next_timer().error("task"), "total_timeout");
     assert_eq!(story.aborted, ["task"]);
-    assert_eq!(story.says("task", fence, done(json!(1)), 11), Answer::Stale);
+    assert_eq!(story.report("task", fence, done(json!(1)), 11), Answer::Stale);
     // The next attempt would come too late.
     let mut story = Story::of_plan(plain(limit));
     story.after("40s");
     let fence = story.claimed("task");
     story.after("30s");
-    story.says("task", fence, failed(true, Some(Span::from_secs(31))), 11);
+    story.report("task", fence, failed(true, Some(Span::from_secs(31))), 11);
     assert_eq!(story.due_in(), Some(30.0));
-    assert_eq!(story.at_next().shows(), "task=timeout run=failed");
+    assert_eq!(story.fire_next_timer().statuses(), "task=timeout run=failed");
     assert_eq!(story.error("task"), "total_timeout");
     // The time before a step's needs were done does not count.
     let mut story = Story::of_plan(shaped("nap@sleep=1h; a@task: nap", limit));
@@ -498,49 +501,49 @@ fn a_step_that_timed_out_can_be_handled() {
         task.queue = Some(Span::from_secs(60));
     });
     let mut story = Story::of_plan(plan);
-    assert_eq!(story.at_next().shows(), "a=timeout b=pending c=skipped run=running");
+    assert_eq!(story.fire_next_timer().statuses(), "a=timeout b=pending c=skipped run=running");
     let fence = story.claimed("b");
-    story.says("b", fence, done(json!(1)), 11);
-    assert_eq!(story.shows(), "a=timeout b=success c=skipped run=completed");
+    story.report("b", fence, done(json!(1)), 11);
+    assert_eq!(story.statuses(), "a=timeout b=success c=skipped run=completed");
 }
 
 #[test]
-fn a_paused_run_offers_nothing_and_its_leases_go_on() {
+fn a_paused_run_enqueues_nothing_and_keeps_its_leases() {
     let pause = || Input::Pause { actor: "ada".into(), note: String::new() };
     let resume = || Input::Resume { actor: "ada".into() };
     let mut story = Story::of("a@task; b@task; c@task: a");
     let fence = story.claimed("a");
-    assert_eq!(story.posted, BTreeSet::from([1]));
+    assert_eq!(story.enqueued, BTreeSet::from([1]));
     story.give(pause());
-    assert!(story.posted.is_empty(), "what could be claimed no longer can");
+    assert!(story.enqueued.is_empty(), "what could be claimed no longer can");
     assert_eq!(story.claim("b"), Answer::Stale);
     assert_eq!(story.give(Input::Heartbeat { step: 0, fence, progress: None }), Answer::Applied);
     *story.offers.borrow_mut() = vec![offer("w2")];
-    assert_eq!(story.says("a", fence, done(json!(1)), 11), Answer::Applied);
-    assert_eq!(story.shows(), "a=success b=pending c=pending run=waiting");
+    assert_eq!(story.report("a", fence, done(json!(1)), 11), Answer::Applied);
+    assert_eq!(story.statuses(), "a=success b=pending c=pending run=waiting");
     assert_eq!(story.offers.borrow().len(), 1, "a waiting worker is not offered anything");
     story.give(resume());
-    assert_eq!(story.shows(), "a=success b=pending c=running run=running");
-    assert_eq!(story.posted, BTreeSet::from([1]));
+    assert_eq!(story.statuses(), "a=success b=pending c=running run=running");
+    assert_eq!(story.enqueued, BTreeSet::from([1]));
     // A lease that ends while the run is paused waits for it too.
     story.give(pause());
     assert_eq!(story.lost("c"), Answer::Applied);
-    assert_eq!(story.shows(), "a=success b=pending c=retrying run=waiting");
+    assert_eq!(story.statuses(), "a=success b=pending c=retrying run=waiting");
     story.give(resume());
-    assert_eq!(story.posted, BTreeSet::from([1, 2]));
+    assert_eq!(story.enqueued, BTreeSet::from([1, 2]));
     story.give(pause());
     assert_eq!(story.cancel(), Answer::Applied);
-    assert!(story.posted.is_empty());
+    assert!(story.enqueued.is_empty());
 }
 
 #[test]
-fn p19_a_draining_process_hands_nothing_out_but_hears_results() {
+fn p19_a_draining_process_leases_nothing_but_accepts_results() {
     let mut story = Story::of("a@task; b@task: a");
     let fence = story.claimed("a");
     story.is_draining = true;
     *story.offers.borrow_mut() = vec![offer("w2")];
-    assert_eq!(story.says("a", fence, done(json!(1)), 11), Answer::Applied);
-    assert_eq!(story.shows(), "a=success b=pending run=running");
+    assert_eq!(story.report("a", fence, done(json!(1)), 11), Answer::Applied);
+    assert_eq!(story.statuses(), "a=success b=pending run=running");
     assert_eq!(story.claim("b"), Answer::Stale);
     story.is_draining = false;
     story.claimed("b");
@@ -551,86 +554,86 @@ fn a_task_for_later_is_pending_until_its_time() {
     let at = START.after(Span::from_secs(600));
     let later = |limit: Option<u64>, run_at| {
         let plan = plain(|task, _| task.total = limit.map(Span::from_secs));
-        Story::tell(plan, Origin { run_at: Some(run_at), ..origin() }, Admission::Open, vec![offer("w2")])
+        Story::start(plan, Origin { run_at: Some(run_at), ..origin() }, Admission::Open, vec![offer("w2")])
     };
     let mut story = later(Some(100), at);
-    assert_eq!(story.shows(), "task=pending run=pending");
-    assert_eq!((story.run.next_due(), story.posted.len()), (Some(at), 0));
+    assert_eq!(story.statuses(), "task=pending run=pending");
+    assert_eq!((story.run.next_due(), story.enqueued.len()), (Some(at), 0));
     let waiting = story.run.waiting_for(&story.plan);
     assert_eq!((waiting[0].kind, waiting[0].until), (WaitKind::Sleep, Some(at)));
     assert_eq!(story.claim("task"), Answer::Stale);
-    assert_eq!(story.give(Input::Admit), Answer::Repeated, "only time brings its turn");
-    assert_eq!(story.after("599s").shows(), "task=pending run=pending");
-    assert_eq!(story.after("1s").shows(), "task=running run=running", "a worker was waiting");
+    assert_eq!(story.give(Input::Admit), Answer::Repeated, "only its timer admits it");
+    assert_eq!(story.after("599s").statuses(), "task=pending run=pending");
+    assert_eq!(story.after("1s").statuses(), "task=running run=running", "a worker was waiting");
     assert_eq!(story.due_in(), Some(100.0), "its limit begins when it could be claimed");
     let mut story = later(None, at);
     story.offers.borrow_mut().clear();
-    assert_eq!(story.after("10m").posted, BTreeSet::from([0]));
+    assert_eq!(story.after("10m").enqueued, BTreeSet::from([0]));
     assert_eq!(story.run.next_due(), None);
     let mut story = later(None, at);
     assert_eq!(story.cancel(), Answer::Applied);
-    assert_eq!((story.shows().as_str(), story.run.next_due()), ("task=cancelled run=cancelled", None));
+    assert_eq!((story.statuses().as_str(), story.run.next_due()), ("task=cancelled run=cancelled", None));
     let story = later(None, START);
-    assert_eq!(story.shows(), "task=running run=running", "a time that has come is no reason to wait");
+    assert_eq!(story.statuses(), "task=running run=running", "a time that has come is no reason to wait");
 }
 
 #[test]
-fn a_run_for_later_expires_after_its_beginning() {
+fn the_expiry_of_a_run_for_later_counts_from_its_start_time() {
     let at = START.after(Span::from_days(40));
     let origin = Origin { run_at: Some(at), ..origin() };
-    let story = Story::tell(plan_of("a@task"), origin, Admission::Open, Vec::new());
+    let story = Story::start(plan_of("a@task"), origin, Admission::Open, Vec::new());
     assert_eq!(story.run.state.origin.expires_at, at.after(Span::from_days(30)));
     assert_eq!(story.run.next_due(), Some(at));
 }
 
 #[test]
-fn a_large_trigger_is_fetched_when_somebody_claims() {
+fn a_large_trigger_body_is_fetched_when_a_worker_claims() {
     let body = json!({ "pad": "x".repeat(INLINE_MAX) }).to_string();
     let large = || Origin { body: Payload::json(body.clone()), ..Default::default() };
-    let mut story = Story::tell(plain(|_, _| {}), large(), Admission::Open, Vec::new());
-    assert_eq!((story.payloads.len(), story.missing.len()), (1, 0), "nobody needs it yet");
+    let mut story = Story::start(plain(|_, _| {}), large(), Admission::Open, Vec::new());
+    assert_eq!((story.payloads.len(), story.missing.len()), (1, 0), "it is not needed yet");
     assert_eq!(story.claim("task"), Answer::Later);
-    assert_eq!((story.missing.as_slice(), story.posted.len(), story.grants.len()), (&[1][..], 1, 0));
+    assert_eq!((story.missing.as_slice(), story.enqueued.len(), story.assignments.len()), (&[1][..], 1, 0));
     story.give(Input::Wake);
     assert!(story.missing.is_empty(), "it is only fetched for a claim");
     story.resident = story.payloads.clone();
     story.claimed("task");
-    assert_eq!(story.grants[0].task.input, body);
-    // It is tried again without the payload at hand: the next claim asks for it.
+    assert_eq!(story.assignments[0].task.input, body);
+    // The task is retried while the payload is not in memory: the next claim asks for it.
     story.resident.clear();
     story.lost("task");
-    assert_eq!(story.shows(), "task=pending run=running");
+    assert_eq!(story.statuses(), "task=pending run=running");
     assert_eq!(story.claim("task"), Answer::Later);
-    // A worker that waits gets it while it is still there.
-    let story = Story::tell(plain(|_, _| {}), large(), Admission::Open, vec![offer("w2")]);
-    assert_eq!(story.grants[0].task.input, body);
-    // A template that looks into it needs it before there is anything to claim.
+    // A waiting worker gets it while it is still in memory.
+    let story = Story::start(plain(|_, _| {}), large(), Admission::Open, vec![offer("w2")]);
+    assert_eq!(story.assignments[0].task.input, body);
+    // A template that reads it needs it before the task can be claimed.
     let mut story =
-        Story::tell(plan_of("nap@sleep=1s; a@task={{trigger.body.pad}}: nap"), large(), Admission::Open, Vec::new());
+        Story::start(plan_of("nap@sleep=1s; a@task={{trigger.body.pad}}: nap"), large(), Admission::Open, Vec::new());
     story.after("1s");
-    assert_eq!((story.missing.as_slice(), story.posted.len()), (&[1][..], 0));
+    assert_eq!((story.missing.as_slice(), story.enqueued.len()), (&[1][..], 0));
     story.resident = story.payloads.clone();
     story.give(Input::Wake);
-    assert_eq!(story.posted, BTreeSet::from([1]));
+    assert_eq!(story.enqueued, BTreeSet::from([1]));
 }
 
 #[test]
-fn a_worker_is_given_json_whatever_came() {
-    let given = |plan: Plan, body: Payload| {
+fn the_input_of_a_worker_is_always_json() {
+    let input_of = |plan: Plan, body: Payload| {
         let origin = Origin { body, ..Default::default() };
-        let story = Story::tell(plan, origin, Admission::Open, vec![offer("w1")]);
-        String::from_utf8(story.grants[0].task.input.to_vec()).unwrap()
+        let story = Story::start(plan, origin, Admission::Open, vec![offer("w1")]);
+        String::from_utf8(story.assignments[0].task.input.to_vec()).unwrap()
     };
-    assert_eq!(given(plain(|_, _| {}), Payload::json("null")), "null");
-    assert_eq!(given(plain(|_, _| {}), Payload::sniff("not \"JSON\"")), r#""not \"JSON\"""#);
-    assert_eq!(given(plan_of("a@task={{trigger.body.id}}"), Payload::json(r#"{"id":[5]}"#)), "[5]");
+    assert_eq!(input_of(plain(|_, _| {}), Payload::json("null")), "null");
+    assert_eq!(input_of(plain(|_, _| {}), Payload::sniff("not \"JSON\"")), r#""not \"JSON\"""#);
+    assert_eq!(input_of(plan_of("a@task={{trigger.body.id}}"), Payload::json(r#"{"id":[5]}"#)), "[5]");
     let mut story = Story::of("a@task={{trigger.body.missing}}; b@task: a if tasks.a.status == 'template_error'");
-    assert_eq!(story.shows(), "a=template_error b=pending run=running");
+    assert_eq!(story.statuses(), "a=template_error b=pending run=running");
     story.claimed("b");
 }
 
 #[test]
-fn priority_and_key_are_the_steps_or_the_runs() {
+fn priority_and_key_come_from_the_step_or_else_from_the_run() {
     let wanted = |own: Option<u32>, key: &str, priority: Option<u32>| {
         let plan = shaped("a@task", |task, _| {
             task.priority = own;
@@ -651,12 +654,12 @@ fn priority_and_key_are_the_steps_or_the_runs() {
             };
         });
         let origin = Origin { priority, key: "of-the-run".into(), ..origin() };
-        let mut story = Story::tell(plan, origin, Admission::Open, Vec::new());
+        let mut story = Story::start(plan, origin, Admission::Open, Vec::new());
         let offered = story.wanted.borrow()[0].clone();
         assert_eq!(story.run.priority(&story.plan, 0), offered.2);
         assert_eq!(story.run.step(0).key, offered.1);
         story.claimed("a");
-        assert_eq!(story.grants[0].task.key, offered.1, "whoever counts sees the same key throughout");
+        assert_eq!(story.assignments[0].task.key, offered.1, "the key stays the same");
         offered
     };
     let work = |key: &str, priority| ("work.v1".to_owned(), key.to_owned(), priority);
@@ -666,34 +669,35 @@ fn priority_and_key_are_the_steps_or_the_runs() {
 }
 
 #[test]
-fn a_retry_can_be_brought_forward_for_a_task() {
+fn a_retry_of_a_task_can_be_started_now() {
     let mut story = Story::of_plan(plain(|_, _| {}));
     let retry = || Input::RetryNow { step: Some(0), actor: "ada".into() };
     assert_eq!(story.give(retry()), Answer::Unknown, "it waits for a worker already");
     let fence = story.claimed("task");
-    story.says("task", fence, failed(true, None), 11);
+    story.report("task", fence, failed(true, None), 11);
     assert_eq!(story.give(retry()), Answer::Applied);
-    assert_eq!(story.posted, BTreeSet::from([0]));
+    assert_eq!(story.enqueued, BTreeSet::from([0]));
     story.claimed("task");
     assert_eq!(story.run.step(0).attempt, 2);
 }
 
 #[test]
-fn p9_a_restart_takes_nothing_away_from_a_worker() {
+fn p9_a_restart_keeps_the_leases_of_workers() {
     let mut story = Story::of("a@task; b@task: a");
     let fence = story.claimed("a");
     let again = Run::load(&story.plan, None, &story.journal).unwrap();
-    assert!(again.running().is_empty(), "no process had it, so none lost it");
+    assert!(again.running().is_empty(), "no executor had it, so none lost it");
     let lease = again.leased().next().unwrap();
     assert_eq!((lease.step, lease.fence, lease.worker, lease.lease), (0, fence, "w1", LEASE));
     story.run = again;
     story.epoch = 2;
-    assert_eq!(story.says("a", fence, done(json!(1)), 11), Answer::Applied);
+    assert_eq!(story.report("a", fence, done(json!(1)), 11), Answer::Applied);
 }
 
-/// Whatever comes in whatever order: the harness's checks hold, the fence decides, and with cooperation it ends.
+/// Random inputs in random order: the checks of the harness hold, only the current fence is accepted, and the run
+/// ends once workers cooperate.
 #[test]
-fn a_storm_of_inputs_leaves_every_run_sound() {
+fn random_inputs_leave_every_run_valid() {
     for seed in 0..150 {
         let mut random = seed * 7_919 + 1;
         let mut draw = |below: u64| {
@@ -718,7 +722,7 @@ fn a_storm_of_inputs_leaves_every_run_sound() {
                 story.offers.borrow_mut().push(offer("w2"));
             }
             let was = story.run.step(step).clone();
-            let held = matches!(was.phase, Phase::Leased { fence: current, .. } if current == fence);
+            let is_holder = matches!(was.phase, Phase::Leased { fence: current, .. } if current == fence);
             let result = |n| match n {
                 0 => done(json!({ "n": 1 })),
                 1 => failed(true, None),
@@ -748,8 +752,8 @@ fn a_storm_of_inputs_leaves_every_run_sound() {
             let by_fence = matches!(input, Input::Finished { .. } | Input::Lost { .. } | Input::Heartbeat { .. });
             let is_task = !matches!(input, Input::Finished { step: 3, .. });
             let answer = story.give(input);
-            if by_fence && is_task && !held {
-                assert_ne!(answer, Answer::Applied, "seed {seed}: only the holder is believed");
+            if by_fence && is_task && !is_holder {
+                assert_ne!(answer, Answer::Applied, "seed {seed}: only the holder is accepted");
             }
         }
         story.give(Input::Resume { actor: "ada".into() });
@@ -757,10 +761,10 @@ fn a_storm_of_inputs_leaves_every_run_sound() {
             if story.run.is_terminal() {
                 break;
             }
-            for step in story.posted.clone() {
+            for step in story.enqueued.clone() {
                 story.give(Input::Claim { step, offer: offer("w1") });
             }
-            for (step, fence) in story.held.clone() {
+            for (step, fence) in story.leases.clone() {
                 story.give(Input::Finished { step, fence, result: done(json!(1)), digest: 500 });
             }
             if let Some((step, fence)) = story.executing.get("d").copied() {
@@ -768,7 +772,7 @@ fn a_storm_of_inputs_leaves_every_run_sound() {
             }
             story.after("5m");
         }
-        assert!(story.run.is_terminal(), "seed {seed}: {}", story.shows());
-        assert!(story.held.is_empty() && story.posted.is_empty());
+        assert!(story.run.is_terminal(), "seed {seed}: {}", story.statuses());
+        assert!(story.leases.is_empty() && story.enqueued.is_empty());
     }
 }

@@ -1,13 +1,13 @@
-//! How news travel: text of less than 8000 bytes, which is all that `NOTIFY` takes.
+//! The encoding of cluster events in `NOTIFY` payloads, which are limited to 8000 bytes of text.
 //!
 //! ```text
 //!   1 00c0ffee00c0ffee P1;4:mail5:eu/42M1;018f…W
-//!   │ │                └ things, one after another
-//!   │ └ who says so
-//!   └ of this encoding
+//!   │ │                └ events, one after another
+//!   │ └ id of the sender
+//!   └ version of the encoding
 //! ```
 //!
-//! | letter | then | |
+//! | letter | followed by | event |
 //! |---|---|---|
 //! | `P` | organisation `;` type, key | [`ClusterEvent::TaskReady`] |
 //! | `M` | organisation `;` run, 32 hex digits | [`ClusterEvent::RunAdvanced`] |
@@ -17,7 +17,8 @@
 //! | `N` | | [`ClusterEvent::NodesChanged`] |
 //! | `X` | | [`ClusterEvent::Missed`] |
 //!
-//! A name is its length in bytes, `:` and itself. What a reader does not understand, it takes for something it missed.
+//! A type or key is its length in bytes, `:` and the text. A message that cannot be read counts as
+//! [`ClusterEvent::Missed`].
 
 use crate::rows::{ClusterEvent, QueueKey};
 use kernel::{OrgId, RunId};
@@ -25,31 +26,31 @@ use std::collections::BTreeSet;
 use std::fmt::Write;
 
 const ENCODING: &str = "1 ";
-/// Bytes of one message.
+/// Most bytes of one message.
 const MESSAGE_MAX: usize = 7_900;
-/// Bytes of one thing: longer ones are only said to be there.
-const THING_MAX: usize = 2_000;
+/// Most bytes of one event; a longer one is sent as [`ClusterEvent::Missed`].
+const EVENT_MAX: usize = 2_000;
 
-/// As few messages as will do.
-pub(super) fn write(own: u64, news: &BTreeSet<ClusterEvent>) -> Vec<String> {
-    let head = format!("{ENCODING}{own:016x} ");
+/// Encodes the events into as few messages as possible.
+pub(super) fn write(sender: u64, events: &BTreeSet<ClusterEvent>) -> Vec<String> {
+    let head = format!("{ENCODING}{sender:016x} ");
     let mut messages = vec![head.clone()];
-    let things: BTreeSet<String> = news.iter().map(thing).collect();
-    for thing in things {
-        if messages.last().is_some_and(|last| last.len() + thing.len() > MESSAGE_MAX) {
+    let encoded: BTreeSet<String> = events.iter().map(encode).collect();
+    for event in encoded {
+        if messages.last().is_some_and(|last| last.len() + event.len() > MESSAGE_MAX) {
             messages.push(head.clone());
         }
         if let Some(last) = messages.last_mut() {
-            last.push_str(&thing);
+            last.push_str(&event);
         }
     }
     messages
 }
 
-fn thing(news: &ClusterEvent) -> String {
+fn encode(event: &ClusterEvent) -> String {
     let mut text = String::new();
-    // Writing to a string does not fail.
-    let _ = match news {
+    // Writing to a string cannot fail.
+    let _ = match event {
         ClusterEvent::TaskReady(QueueKey { org, name, key }) => {
             write!(text, "P{};{}:{name}{}:{key}", org.0, name.len(), key.len())
         }
@@ -60,19 +61,19 @@ fn thing(news: &ClusterEvent) -> String {
         ClusterEvent::NodesChanged => write!(text, "N"),
         ClusterEvent::Missed => write!(text, "X"),
     };
-    // Postgres has no text with a zero in it.
-    if text.len() > THING_MAX || text.contains('\0') { "X".into() } else { text }
+    // Text in Postgres cannot contain byte 0.
+    if text.len() > EVENT_MAX || text.contains('\0') { "X".into() } else { text }
 }
 
-/// Who said it, and what. Nothing if it makes no sense.
+/// The sender and the events of a message; `None` if the message cannot be read.
 pub(super) fn read(message: &str) -> Option<(u64, Vec<ClusterEvent>)> {
-    let (own, mut rest) = message.strip_prefix(ENCODING)?.split_once(' ')?;
-    let own = u64::from_str_radix(own, 16).ok()?;
-    let mut news = Vec::new();
+    let (sender, mut rest) = message.strip_prefix(ENCODING)?.split_once(' ')?;
+    let sender = u64::from_str_radix(sender, 16).ok()?;
+    let mut events = Vec::new();
     while !rest.is_empty() {
         let (letter, after) = rest.split_at_checked(1)?;
         rest = after;
-        news.push(match letter {
+        events.push(match letter {
             "P" => {
                 let org = org(&mut rest)?;
                 ClusterEvent::TaskReady(QueueKey { org, name: name(&mut rest)?, key: name(&mut rest)? })
@@ -91,7 +92,7 @@ pub(super) fn read(message: &str) -> Option<(u64, Vec<ClusterEvent>)> {
             _ => return None,
         });
     }
-    Some((own, news))
+    Some((sender, events))
 }
 
 fn org(rest: &mut &str) -> Option<OrgId> {
@@ -111,16 +112,16 @@ fn name(rest: &mut &str) -> Option<String> {
 mod tests {
     use super::*;
 
-    fn posted(name: &str, key: &str) -> ClusterEvent {
+    fn task_ready(name: &str, key: &str) -> ClusterEvent {
         ClusterEvent::TaskReady(QueueKey { org: OrgId(1), name: name.into(), key: key.into() })
     }
 
     fn all() -> Vec<ClusterEvent> {
         let run = RunId([0x5a; 16]);
         vec![
-            posted("mail.send", "eu/42"),
-            posted("mail.send", ""),
-            posted("5:x", "a;b:c P1; 日本\n\u{1f600}"),
+            task_ready("mail.send", "eu/42"),
+            task_ready("mail.send", ""),
+            task_ready("5:x", "a;b:c P1; 日本\n\u{1f600}"),
             ClusterEvent::RunAdvanced(OrgId(u32::MAX), run),
             ClusterEvent::TypeChanged(OrgId(7), "mail".into()),
             ClusterEvent::PausesChanged,
@@ -131,9 +132,9 @@ mod tests {
     }
 
     #[test]
-    fn news_travel_as_they_always_did() {
+    fn the_encoding_does_not_change() {
         let some = [
-            posted("mail", "eu/42"),
+            task_ready("mail", "eu/42"),
             ClusterEvent::RunAdvanced(OrgId(1), RunId([0x5a; 16])),
             ClusterEvent::PausesChanged,
         ];
@@ -149,29 +150,31 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read() {
+    fn encoded_events_are_decoded() {
         let sent: BTreeSet<ClusterEvent> = all().into_iter().collect();
         assert_eq!(sent.len(), all().len());
         let messages = write(9, &sent);
-        let heard: BTreeSet<ClusterEvent> = messages.iter().flat_map(|m| read(m).expect("it is ours").1).collect();
-        assert_eq!((messages.len(), heard), (1, sent));
+        let received: BTreeSet<ClusterEvent> =
+            messages.iter().flat_map(|m| read(m).expect("a valid message").1).collect();
+        assert_eq!((messages.len(), received), (1, sent));
     }
 
     #[test]
-    fn no_message_is_too_long_and_long_names_are_only_missed() {
+    fn messages_are_short_and_long_events_become_missed() {
         let many: BTreeSet<ClusterEvent> =
             (0..1_000u128).map(|n| ClusterEvent::RunAdvanced(OrgId(1), RunId(n.to_be_bytes()))).collect();
         let messages = write(9, &many);
         assert!(messages.len() > 3 && messages.iter().all(|message| message.len() < 8_000));
-        let heard: BTreeSet<ClusterEvent> = messages.iter().flat_map(|m| read(m).expect("it is ours").1).collect();
-        assert_eq!(heard, many);
-        for long in [posted("mail", &"k".repeat(THING_MAX)), posted("mail", "a\0b")] {
+        let received: BTreeSet<ClusterEvent> =
+            messages.iter().flat_map(|m| read(m).expect("a valid message").1).collect();
+        assert_eq!(received, many);
+        for long in [task_ready("mail", &"k".repeat(EVENT_MAX)), task_ready("mail", "a\0b")] {
             assert_eq!(read(&write(9, &BTreeSet::from([long]))[0]), Some((9, vec![ClusterEvent::Missed])));
         }
     }
 
     #[test]
-    fn what_is_not_understood_is_nothing() {
+    fn an_unreadable_message_is_refused() {
         for text in
             ["", "2 09 W", "1 zz W", "1 09", "1 09 Q", "1 09 T1;9:ab", "1 09 M1;5a", "1 09 P;1:a1:b", "1 09 T1;1:日"]
         {

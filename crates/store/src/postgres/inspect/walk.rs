@@ -1,30 +1,30 @@
-//! Every run with all that names it, then every record in the order of the journal: the walk of an inspection.
+//! The walk of an inspection: every run with all rows that refer to it, then every record in the order of the journal.
 //!
-//! A run's records are numbered, and stand beside it in the order of the key. The order of all of them is a list of
-//! names; that of what has arrived since it was last made follows it here as it would there. A name without a record
-//! is of a run that was erased: its idempotency key may be left, and so may a record that was on its way
-//! at that moment.
+//! The records of a run are in the order of the journal's primary key. The order of all records is the list of keys
+//! in `positions`, followed by those in `arrivals`, which have no positions yet. A key without a record belongs to a
+//! deleted run. Its idempotency key stays, and a record that another node was appending during the deletion may stay
+//! too.
 
 use super::super::batch_columns;
 use super::super::columns::{Attempted, Id, blob, get, hash, number, org, run_id, run_row, seq, sql, text, time};
 use super::super::errors::Failure;
-use super::cursor::{Cursor, Key, Owners, fetch, key, understood};
+use super::cursor::{Cursor, Key, Owners, decoded, fetch, key};
 use super::{PostgresInspection, owner, unreadable};
 use crate::Result;
-use crate::inspect::{Anomaly, AnomalyKind, Seen, SnapshotRow, StoredRun};
+use crate::inspect::{Anomaly, AnomalyKind, InspectedRow, SnapshotRow, StoredRun};
 use crate::rows::{QueueKey, QueuePosition, ReadyRow, Wait};
 use bytes::Bytes;
 use kernel::RunId;
 use std::collections::{HashMap, HashSet};
 use tokio_postgres::Row;
 
-pub(super) fn walk(look: &PostgresInspection, each: &mut dyn FnMut(Seen)) -> Result<()> {
+pub(super) fn walk(inspection: &PostgresInspection, each: &mut dyn FnMut(InspectedRow)) -> Result<()> {
     let mut pending = Pending::default();
-    let counted = runs(look, &mut pending, each)?;
-    journal(look, counted, pending, each)
+    let counted = runs(inspection, &mut pending, each)?;
+    journal(inspection, counted, pending, each)
 }
 
-/// What is damage unless its run turns out to have been erased.
+/// Anomalies that are dropped if the journal shows that their run was deleted.
 #[derive(Default)]
 struct Pending(HashMap<Key, Vec<Anomaly>>);
 
@@ -34,16 +34,16 @@ impl Pending {
     }
 }
 
-/// `let mut name = cursor;` for every table.
+/// Declares a cursor for every table.
 macro_rules! cursors {
-    ($look:ident; $($name:ident: $table:literal, $sql:literal, $read:expr;)*) => {
-        $(let mut $name = Cursor::new($look, $table, sql!($sql), fetch!($table), $read)?;)*
+    ($inspection:ident; $($name:ident: $table:literal, $sql:literal, $read:expr;)*) => {
+        $(let mut $name = Cursor::new($inspection, $table, sql!($sql), fetch!($table), $read)?;)*
     };
 }
 
-/// Answers how many records were met.
-fn runs(look: &PostgresInspection, pending: &mut Pending, each: &mut dyn FnMut(Seen)) -> Result<u64> {
-    cursors! { look;
+/// Returns how many records there are.
+fn runs(inspection: &PostgresInspection, pending: &mut Pending, each: &mut dyn FnMut(InspectedRow)) -> Result<u64> {
+    cursors! { inspection;
         found: "runs", "postgres/inspect_runs", run_row;
         records: "journal", "postgres/inspect_records", record;
         snapshots: "snapshots", "postgres/inspect_snapshots", snapshot;
@@ -54,18 +54,18 @@ fn runs(look: &PostgresInspection, pending: &mut Pending, each: &mut dyn FnMut(S
         labels: "labels", "inspect_labels", |row| Ok((text(row, 2)?, text(row, 3)?));
         keys: "idempotency", "inspect_run_keys", |row| Ok((text(row, 2)?, text(row, 3)?));
     }
-    let owners = Owners::of(look)?;
+    let owners = Owners::of(inspection)?;
     let mut counted = 0;
     loop {
-        let next = found.next(look)?;
+        let next = found.next(inspection)?;
         let at = next.as_ref().map(key).transpose().map_err(Failure::unwritten)?;
         let mut strays = Vec::new();
         let mut later = Vec::new();
-        let mut nobodys = |table: &'static str, key: Key, _: &Row| {
+        let mut dangling = |table: &'static str, key: Key, _: &Row| {
             strays.push(owners.stray(table, key)?);
             Ok(())
         };
-        let mut perhaps_erased = |table: &'static str, key: Key, row: &Row| {
+        let mut maybe_deleted = |table: &'static str, key: Key, row: &Row| {
             let anomaly = owners.stray(table, key)?;
             let anomaly = match table {
                 "journal" => {
@@ -79,41 +79,41 @@ fn runs(look: &PostgresInspection, pending: &mut Pending, each: &mut dyn FnMut(S
             Ok(())
         };
         let Some((row, at)) = next.zip(at) else {
-            records.rest(look, &mut perhaps_erased)?;
-            snapshots.rest(look, &mut nobodys)?;
-            timers.rest(look, &mut nobodys)?;
-            waits.rest(look, &mut nobodys)?;
-            ready.rest(look, &mut nobodys)?;
-            payloads.rest(look, &mut nobodys)?;
-            labels.rest(look, &mut nobodys)?;
-            keys.rest(look, &mut perhaps_erased)?;
-            strays.into_iter().for_each(|anomaly| each(Seen::Anomaly(anomaly)));
+            records.rest(inspection, &mut maybe_deleted)?;
+            snapshots.rest(inspection, &mut dangling)?;
+            timers.rest(inspection, &mut dangling)?;
+            waits.rest(inspection, &mut dangling)?;
+            ready.rest(inspection, &mut dangling)?;
+            payloads.rest(inspection, &mut dangling)?;
+            labels.rest(inspection, &mut dangling)?;
+            keys.rest(inspection, &mut maybe_deleted)?;
+            strays.into_iter().for_each(|anomaly| each(InspectedRow::Anomaly(anomaly)));
             later.into_iter().for_each(|(key, anomaly)| pending.add(key, anomaly));
             return Ok(counted);
         };
-        let records = records.take(look, at, &mut perhaps_erased, each)?;
-        let snapshots = snapshots.take(look, at, &mut nobodys, each)?;
-        let timers = timers.take(look, at, &mut nobodys, each)?;
-        let waits = waits.take(look, at, &mut nobodys, each)?;
-        let ready = ready.take(look, at, &mut nobodys, each)?;
-        let payloads = payloads.take(look, at, &mut nobodys, each)?;
-        let labels = labels.take(look, at, &mut nobodys, each)?;
-        let keys = keys.take(look, at, &mut perhaps_erased, each)?;
-        strays.into_iter().for_each(|anomaly| each(Seen::Anomaly(anomaly)));
+        let records = records.take(inspection, at, &mut maybe_deleted, each)?;
+        let snapshots = snapshots.take(inspection, at, &mut dangling, each)?;
+        let timers = timers.take(inspection, at, &mut dangling, each)?;
+        let waits = waits.take(inspection, at, &mut dangling, each)?;
+        let ready = ready.take(inspection, at, &mut dangling, each)?;
+        let payloads = payloads.take(inspection, at, &mut dangling, each)?;
+        let labels = labels.take(inspection, at, &mut dangling, each)?;
+        let keys = keys.take(inspection, at, &mut maybe_deleted, each)?;
+        strays.into_iter().for_each(|anomaly| each(InspectedRow::Anomaly(anomaly)));
         later.into_iter().for_each(|(key, anomaly)| pending.add(key, anomaly));
         counted += records.len() as u64;
         let row = match run_row(&row) {
             Ok(row) => row,
             Err(failure) => {
-                let (org, run) = understood(at);
-                each(Seen::Anomaly(unreadable("runs", org, run, failure)));
+                let (org, run) = decoded(at);
+                each(InspectedRow::Anomaly(unreadable("runs", org, run, failure)));
                 continue;
             }
         };
-        let (records, broken) = in_a_row(records);
-        let version = version(look, &row)?;
+        let (records, broken) = contiguous(records);
+        let version = version(inspection, &row)?;
         let row_seq = records.len() as u64;
-        each(Seen::Run(Box::new(StoredRun {
+        each(InspectedRow::Run(Box::new(StoredRun {
             row,
             records,
             broken,
@@ -130,8 +130,9 @@ fn runs(look: &PostgresInspection, pending: &mut Pending, each: &mut dyn FnMut(S
     }
 }
 
-/// Records up to the first that is missing, each with its number for a place.
-fn in_a_row(records: Vec<(i64, Bytes)>) -> (Vec<(i64, Bytes)>, Option<String>) {
+/// The records up to the first missing one, each with its number as its position, and why the chain is broken, if it
+/// is.
+fn contiguous(records: Vec<(i64, Bytes)>) -> (Vec<(i64, Bytes)>, Option<String>) {
     let missing = (1..).zip(&records).find(|(expected, (found, _))| expected != found);
     let broken = match (missing, records.is_empty()) {
         (Some((expected, (found, _))), _) => Some(format!("record {expected} is missing, the next is {found}")),
@@ -142,10 +143,10 @@ fn in_a_row(records: Vec<(i64, Bytes)>) -> (Vec<(i64, Bytes)>, Option<String>) {
     (records.into_iter().take(whole).collect(), broken)
 }
 
-/// The hash of the version a run has.
-fn version(look: &PostgresInspection, row: &crate::rows::RunRow) -> Result<Option<[u8; 32]>> {
+/// The hash of the run's version.
+fn version(inspection: &PostgresInspection, row: &crate::rows::RunRow) -> Result<Option<[u8; 32]>> {
     let (owner, workflow, version) = (owner(row.org), Id(row.workflow.0), i64::from(row.version));
-    let found = look.query(sql!("inspect_version"), &[&owner, &workflow, &version])?;
+    let found = inspection.query(sql!("inspect_version"), &[&owner, &workflow, &version])?;
     found.first().map(|row| hash(row, 0)).transpose().map_err(Failure::unwritten)
 }
 
@@ -171,73 +172,79 @@ fn ready_row(row: &Row) -> Attempted<ReadyRow> {
     })
 }
 
-/// Its number and its length.
+/// The number and the length of a payload.
 fn payload(row: &Row) -> Attempted<(u32, u64)> {
     Ok((number(row, 2)?, u64::from(get::<i32>(row, 3)?.unsigned_abs())))
 }
 
-/// Every record in the order of the journal. `counted` is how many there are.
-fn journal(look: &PostgresInspection, counted: u64, mut pending: Pending, each: &mut dyn FnMut(Seen)) -> Result<()> {
-    let mut rows = Cursor::new(look, "positions", sql!("postgres/inspect_positions"), fetch!("positions"), |_| Ok(()))?;
+/// Yields every record in the order of the journal. `counted` is how many records there are.
+fn journal(
+    inspection: &PostgresInspection,
+    counted: u64,
+    mut pending: Pending,
+    each: &mut dyn FnMut(InspectedRow),
+) -> Result<()> {
+    let mut rows =
+        Cursor::new(inspection, "positions", sql!("postgres/inspect_positions"), fetch!("positions"), |_| Ok(()))?;
     let mut expected = 1i64;
-    let mut met = 0;
-    while let Some(row) = rows.next(look)? {
-        let (first, names): (Option<i64>, &[u8]) =
+    let mut found_records = 0;
+    while let Some(row) = rows.next(inspection)? {
+        let (first, keys): (Option<i64>, &[u8]) =
             get(&row, 0).and_then(|first| Ok((first, get(&row, 1)?))).map_err(Failure::unwritten)?;
         let first = first.unwrap_or(expected);
         if first != expected {
             let what = format!("the journal has no record at {expected}, the next is at {first}");
-            each(Seen::Anomaly(Anomaly::new(AnomalyKind::Gap, what)));
+            each(InspectedRow::Anomaly(Anomaly::new(AnomalyKind::Gap, what)));
         }
-        let named: Vec<(i64, Key, i32)> = (first..)
-            .zip(batch_columns::named(names))
+        let keyed: Vec<(i64, Key, i32)> = (first..)
+            .zip(batch_columns::parse_record_keys(keys))
             .map(|(pos, (org, run, seq))| (pos, (owner(org), run.0), seq))
             .collect();
-        expected = first.saturating_add(named.len() as i64);
-        let places: Vec<i64> = named.iter().map(|(pos, ..)| *pos).collect();
-        let orgs: Vec<i32> = named.iter().map(|(_, key, _)| key.0).collect();
-        let runs: Vec<Id> = named.iter().map(|(_, key, _)| Id(key.1)).collect();
-        let seqs: Vec<i32> = named.iter().map(|(.., seq)| *seq).collect();
+        expected = first.saturating_add(keyed.len() as i64);
+        let positions: Vec<i64> = keyed.iter().map(|(pos, ..)| *pos).collect();
+        let orgs: Vec<i32> = keyed.iter().map(|(_, key, _)| key.0).collect();
+        let runs: Vec<Id> = keyed.iter().map(|(_, key, _)| Id(key.1)).collect();
+        let seqs: Vec<i32> = keyed.iter().map(|(.., seq)| *seq).collect();
         let mut bodies = HashMap::new();
-        for row in look.query(sql!("postgres/inspect_named"), &[&places, &orgs, &runs, &seqs])? {
+        for row in inspection.query(sql!("postgres/inspect_by_key"), &[&positions, &orgs, &runs, &seqs])? {
             let (pos, body): (i64, Bytes) =
                 get(&row, 0).and_then(|pos| Ok((pos, blob(&row, 1)?))).map_err(Failure::unwritten)?;
             bodies.insert(pos, body);
         }
-        let missing = named.iter().filter(|(pos, ..)| !bodies.contains_key(pos)).map(|(_, key, _)| *key);
-        let there = there(look, missing.collect())?;
-        for (pos, key, seq) in named {
-            let (org, run) = understood(key);
+        let missing = keyed.iter().filter(|(pos, ..)| !bodies.contains_key(pos)).map(|(_, key, _)| *key);
+        let existing = existing_runs(inspection, missing.collect())?;
+        for (pos, key, seq) in keyed {
+            let (org, run) = decoded(key);
             match (bodies.remove(&pos), org, run) {
                 (Some(body), Some(org), Some(run)) => {
-                    met += 1;
-                    each(Seen::Record { pos, org, run, body });
+                    found_records += 1;
+                    each(InspectedRow::Record { pos, org, run, body });
                 }
-                _ if there.contains(&key) => {
+                _ if existing.contains(&key) => {
                     let what = format!("record {seq} of {} at position {pos} is missing", RunId(key.1));
-                    each(Seen::Anomaly(Anomaly::new(AnomalyKind::Gap, what).of(org, run)));
+                    each(InspectedRow::Anomaly(Anomaly::new(AnomalyKind::Gap, what).of(org, run)));
                 }
-                // The run was erased, and with it what would be damage otherwise.
+                // The run was deleted, so its remaining rows are no damage.
                 _ => drop(pending.0.remove(&key)),
             }
         }
     }
-    if met != counted {
-        let what = format!("{counted} records are there, and the journal's order names {met} of them");
-        each(Seen::Anomaly(Anomaly::new(AnomalyKind::Orphan, what)));
+    if found_records != counted {
+        let what = format!("the journal has {counted} records, and its order lists {found_records} of them");
+        each(InspectedRow::Anomaly(Anomaly::new(AnomalyKind::Orphan, what)));
     }
-    pending.0.into_values().flatten().for_each(|anomaly| each(Seen::Anomaly(anomaly)));
+    pending.0.into_values().flatten().for_each(|anomaly| each(InspectedRow::Anomaly(anomaly)));
     Ok(())
 }
 
 /// Which of these runs exist.
-fn there(look: &PostgresInspection, mut runs: Vec<Key>) -> Result<HashSet<Key>> {
+fn existing_runs(inspection: &PostgresInspection, mut runs: Vec<Key>) -> Result<HashSet<Key>> {
     runs.dedup();
     if runs.is_empty() {
         return Ok(HashSet::new());
     }
     let (orgs, ids): (Vec<i32>, Vec<Id>) = runs.into_iter().map(|(org, id)| (org, Id(id))).unzip();
-    let rows = look.query(sql!("postgres/inspect_runs_there"), &[&orgs, &ids])?;
+    let rows = inspection.query(sql!("postgres/inspect_runs_existing"), &[&orgs, &ids])?;
     rows.iter().map(key).collect::<Attempted<_>>().map_err(Failure::unwritten)
 }
 
@@ -251,7 +258,7 @@ mod tests {
         for (numbers, whole, is_broken) in
             [(&[1, 2, 3][..], 3, false), (&[], 0, true), (&[2, 3], 0, true), (&[1, 2, 4], 2, true)]
         {
-            let (records, broken) = in_a_row(numbered(numbers));
+            let (records, broken) = contiguous(numbered(numbers));
             assert_eq!((records.len(), broken.is_some()), (whole, is_broken), "{numbers:?}");
         }
     }

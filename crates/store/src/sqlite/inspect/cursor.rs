@@ -1,13 +1,13 @@
-//! Two sorted tables read side by side: for each run, the rows of another table that name it.
+//! A merge join of two sorted tables: for each run, the rows of another table that refer to it.
 //!
-//! Rows are asked for in the order of the runs. One that stands between two runs names none, which
-//! makes it an anomaly; so does one that cannot be read. Keys are compared as SQLite compares them,
-//! before they are understood, so a damaged key cannot throw the two out of step.
+//! Rows are read in the order of the runs. A row between two runs refers to no run and is reported as an anomaly, and
+//! so is a row that cannot be read. Keys are compared as SQLite compares them, before they are decoded, so a damaged
+//! key cannot get the two tables out of step.
 
 use super::super::columns::sql;
 use super::super::errors::on_read;
 use crate::Result;
-use crate::inspect::{Anomaly, AnomalyKind, Seen};
+use crate::inspect::{Anomaly, AnomalyKind, InspectedRow};
 use kernel::{OrgId, RunId};
 use rusqlite::{Connection, Row, Rows};
 
@@ -18,12 +18,12 @@ pub(super) fn raw_key(row: &Row<'_>, column: usize) -> rusqlite::Result<RawKey> 
     Ok((row.get(column)?, row.get(column + 1)?))
 }
 
-/// What can be understood of a key.
-pub(super) fn understood(key: &RawKey) -> (Option<OrgId>, Option<RunId>) {
+/// The parts of a key that can be decoded.
+pub(super) fn decoded(key: &RawKey) -> (Option<OrgId>, Option<RunId>) {
     (u32::try_from(key.0).ok().map(OrgId), key.1.as_slice().try_into().ok().map(RunId))
 }
 
-/// Tells whether a run is another organisation's.
+/// Finds out whether a run belongs to another organisation.
 pub(super) struct Owners<'c> {
     pub connection: &'c Connection,
     pub orgs: Vec<i64>,
@@ -35,7 +35,7 @@ impl Owners<'_> {
             let mut statement = self.connection.prepare_cached(sql!("inspect_run_exists"))?;
             statement.exists((org, &key.1))
         };
-        let (org, run) = understood(key);
+        let (org, run) = decoded(key);
         let elsewhere = self.orgs.iter().find(|org| has(org).unwrap_or(false));
         let anomaly = match elsewhere {
             Some(other) => Anomaly::new(
@@ -74,24 +74,29 @@ impl<'s, T> Cursor<'s, T> {
         Ok(())
     }
 
-    /// The rows of this run. Whatever comes before them is nobody's.
-    pub(super) fn take(&mut self, key: &RawKey, owners: &Owners<'_>, each: &mut dyn FnMut(Seen)) -> Result<Vec<T>> {
+    /// The rows of this run. Rows before them refer to no run and are reported.
+    pub(super) fn take(
+        &mut self,
+        key: &RawKey,
+        owners: &Owners<'_>,
+        each: &mut dyn FnMut(InspectedRow),
+    ) -> Result<Vec<T>> {
         let mut rows = Vec::new();
         while let Some((found, row)) = self.next.take_if(|(found, _)| *found <= *key) {
             match row {
-                _ if found < *key => each(Seen::Anomaly(owners.stray(self.table, &found))),
+                _ if found < *key => each(InspectedRow::Anomaly(owners.stray(self.table, &found))),
                 Ok(row) => rows.push(row),
-                Err(error) => each(Seen::Anomaly(unreadable(self.table, &found, &error))),
+                Err(error) => each(InspectedRow::Anomaly(unreadable(self.table, &found, &error))),
             }
             self.step()?;
         }
         Ok(rows)
     }
 
-    /// After the last run, everything that is left is nobody's.
-    pub(super) fn rest(&mut self, owners: &Owners<'_>, each: &mut dyn FnMut(Seen)) -> Result<()> {
+    /// Called after the last run: reports the remaining rows, which refer to no run.
+    pub(super) fn rest(&mut self, owners: &Owners<'_>, each: &mut dyn FnMut(InspectedRow)) -> Result<()> {
         while let Some((found, _)) = self.next.take() {
-            each(Seen::Anomaly(owners.stray(self.table, &found)));
+            each(InspectedRow::Anomaly(owners.stray(self.table, &found)));
             self.step()?;
         }
         Ok(())
@@ -99,6 +104,6 @@ impl<'s, T> Cursor<'s, T> {
 }
 
 pub(super) fn unreadable(table: &str, key: &RawKey, error: &rusqlite::Error) -> Anomaly {
-    let (org, run) = understood(key);
+    let (org, run) = decoded(key);
     Anomaly::new(AnomalyKind::Unreadable, format!("a row of `{table}`: {error}")).of(org, run)
 }

@@ -1,14 +1,14 @@
-//! Opening a database to look at it, without creating, changing or locking out anything.
+//! Opening a database for inspection, without creating or changing a file or blocking a server.
 //!
 //! | files | what that means | opened |
 //! |---|---|---|
-//! | no `-wal` | closed cleanly: the file is everything | immutable: no locks, no other files |
-//! | `-wal` and `-shm` | in use, or its process was killed | read-only, beside a server or alone |
-//! | `-wal` without `-shm` | a copy | the index of the log in memory, under an exclusive lock |
+//! | no `-wal` | closed cleanly: the file is complete | immutable: no locks, no other files |
+//! | `-wal` and `-shm` | in use, or its process was killed | read-only, with or without a server |
+//! | `-wal` without `-shm` | a copy | exclusive: the index of the log is in memory |
 //!
-//! The `-shm` file is shared memory with a name; connections meet in it and it holds nothing that lasts.
-//! In the last case a read-only connection would have to create one. An exclusive one keeps the index
-//! to itself; it could write, but is told not to, and leaves the log as it was when it closes.
+//! The `-shm` file is a shared memory index of the log and holds nothing durable. In the last case a read-only
+//! connection would have to create it. A connection in exclusive locking mode keeps the index in its own memory. It
+//! could write, but `query_only` prevents that, and it leaves the log unchanged when it closes.
 
 use super::super::errors::on_read;
 use super::super::open::{STATEMENTS_MAX, with_suffix};
@@ -18,47 +18,47 @@ use rusqlite::{Connection, OpenFlags};
 use std::path::Path;
 use std::time::Duration;
 
-/// A server that starts or stops at this moment is done with its lock soon.
+/// Long enough for a server that is starting or stopping to release its lock.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Manner {
+pub(super) enum OpenMode {
     Immutable,
     ReadOnly,
     Exclusive,
 }
 
-impl Manner {
-    fn of(path: &Path) -> Manner {
+impl OpenMode {
+    fn of(path: &Path) -> OpenMode {
         let exists = |suffix| with_suffix(path, suffix).exists();
         match (exists("-wal"), exists("-shm")) {
-            (false, _) => Manner::Immutable,
-            (true, true) => Manner::ReadOnly,
-            (true, false) => Manner::Exclusive,
+            (false, _) => OpenMode::Immutable,
+            (true, true) => OpenMode::ReadOnly,
+            (true, false) => OpenMode::Exclusive,
         }
     }
 
-    /// Nobody can have changed the file under a connection that takes part in locking. Under one that
-    /// does not, a server that started has made a log.
+    /// False if the file may have changed while it was read. A connection that takes part in locking has a stable
+    /// snapshot. An immutable one has not, but a server that started meanwhile has created a log.
     pub(super) fn still_holds(self, path: &Path) -> bool {
-        self != Manner::Immutable || Manner::of(path) == Manner::Immutable
+        self != OpenMode::Immutable || OpenMode::of(path) == OpenMode::Immutable
     }
 }
 
-pub(super) fn open(path: &Path) -> Result<(Connection, Manner)> {
+pub(super) fn open(path: &Path) -> Result<(Connection, OpenMode)> {
     let refused = |why: String| Error::Refused(format!("cannot open `{}`: {why}", path.display()));
     let file = std::fs::metadata(path).map_err(|e| refused(e.to_string()))?;
     if !file.is_file() {
         return Err(refused("it is not a file".into()));
     }
-    let manner = Manner::of(path);
+    let manner = OpenMode::of(path);
     let read_only = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let opened = match manner {
-        Manner::Immutable => {
+        OpenMode::Immutable => {
             Connection::open_with_flags(uri(path, "immutable=1"), read_only | OpenFlags::SQLITE_OPEN_URI)
         }
-        Manner::ReadOnly => Connection::open_with_flags(path, read_only),
-        Manner::Exclusive => exclusive(path),
+        OpenMode::ReadOnly => Connection::open_with_flags(path, read_only),
+        OpenMode::Exclusive => exclusive(path),
     };
     let connection = opened.map_err(|e| refused(e.to_string()))?;
     connection.busy_timeout(BUSY_TIMEOUT).map_err(on_read)?;
@@ -93,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_path_with_odd_letters_survives_as_uri() {
+    fn special_characters_of_a_path_are_escaped_in_the_uri() {
         assert_eq!(uri(Path::new("/a b/ü?#%.db"), "immutable=1"), "file:/a%20b/%c3%bc%3f%23%25.db?immutable=1");
     }
 }

@@ -1,4 +1,4 @@
-//! The database's own checks, its schema and settings, and the tables that are not about runs.
+//! The database's own checks, its schema and settings, and the tables of workflows and triggers.
 
 use super::super::catalog::{self, EPOCH};
 use super::super::columns::{named, org, sql, time_or_none};
@@ -7,13 +7,13 @@ use super::super::migrations;
 use super::super::run_heads::RECOVERY_POS;
 use super::cursor::{raw_key, unreadable};
 use crate::inspect::{Anomaly, AnomalyKind, Catalogued, TriggerSeen};
-use crate::rows::Definition;
+use crate::rows::StoredDefinition;
 use crate::{Error, Result};
 use kernel::event::TriggerKind;
 use kernel::{TriggerId, WorkflowId};
 use rusqlite::{Connection, Row};
 
-/// SQLite lists at most this many findings of its own.
+/// Most findings that SQLite's integrity check reports.
 const FINDINGS_MAX: u32 = 100;
 
 pub(super) fn database(connection: &Connection, each: &mut dyn FnMut(Anomaly)) -> Result<bool> {
@@ -50,7 +50,7 @@ pub(super) fn database(connection: &Connection, each: &mut dyn FnMut(Anomaly)) -
     Ok(true)
 }
 
-/// Numbers that a start relies on.
+/// Checks the settings that a start relies on.
 fn settings(connection: &Connection, each: &mut dyn FnMut(Anomaly)) -> Result<()> {
     let newest: Option<i64> =
         catalog::value(connection, "SELECT max(pos) FROM journal", []).map_err(on_read)?.flatten();
@@ -104,7 +104,7 @@ fn version(row: &Row<'_>) -> rusqlite::Result<Catalogued> {
 
 fn definition(row: &Row<'_>) -> rusqlite::Result<Catalogued> {
     let (source, plan): (Vec<u8>, Vec<u8>) = (row.get(2)?, row.get(3)?);
-    let definition = Definition { hash: row.get(1)?, source: source.into(), plan: plan.into() };
+    let definition = StoredDefinition { hash: row.get(1)?, source: source.into(), plan: plan.into() };
     Ok(Catalogued::Definition { org: org(row, 0)?, definition })
 }
 
@@ -120,14 +120,14 @@ fn trigger(row: &Row<'_>) -> rusqlite::Result<Catalogued> {
     })))
 }
 
-/// The statement answers only with lines of triggers that are not there.
+/// The statement returns only deliveries whose trigger does not exist.
 fn dangling_delivery(row: &Row<'_>) -> rusqlite::Result<Catalogued> {
     let (org, id): (_, String) = (org(row, 0)?, row.get(2)?);
     let what = format!("the delivery `{id}` is of a trigger that does not exist");
     Ok(Catalogued::Anomaly(Anomaly::new(AnomalyKind::Dangling, what).of(Some(org), None)))
 }
 
-/// The statement answers only with keys that point nowhere.
+/// The statement returns only keys whose workflow does not exist.
 fn dangling_key(row: &Row<'_>) -> rusqlite::Result<Catalogued> {
     let (org, key): (_, String) = (org(row, 0)?, row.get(2)?);
     let what = format!("the idempotency key `{key}` made a workflow that does not exist");

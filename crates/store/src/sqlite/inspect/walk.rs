@@ -1,26 +1,25 @@
-//! Every run with all that names it, then every record: the walk of an inspection.
+//! The walk of an inspection: every run with all rows that refer to it, then every record.
 //!
-//! A run's records are followed from the newest to the oldest, as the engine would. Of a parked or ended
-//! run the row knows the newest; of the others it may lie in the journal after the recovery position.
-//! Positions that were visited are marked, one bit each, so that the pass over the journal at the end
-//! finds the records nobody leads to. An empty record of a run that is not there is a place the run left
-//! behind when it was erased.
+//! A run's records are followed from the newest to the oldest, as a load does. The row of an evicted or ended run holds
+//! the position of its newest record; the newest record of an active run may be in the journal after the recovery
+//! position. The walk marks the positions it visited, one bit each, so that the pass over the journal at the end finds
+//! the records that no run leads to. An empty record without a run is what remains of a deleted run.
 
 use super::super::columns::{count, org, run_id, run_row, sql, time};
 use super::super::errors::on_read;
 use super::super::journal::{JournalSlot, journal_slot};
 use super::super::run_heads::{self, Head};
-use super::cursor::{Cursor, Owners, RawKey, raw_key, understood, unreadable};
+use super::cursor::{Cursor, Owners, RawKey, decoded, raw_key, unreadable};
 use crate::Result;
-use crate::inspect::{Anomaly, AnomalyKind, Seen, SnapshotRow, StoredRun};
+use crate::inspect::{Anomaly, AnomalyKind, InspectedRow, SnapshotRow, StoredRun};
 use crate::rows::{QueueKey, QueuePosition, ReadyRow, RunRow, Wait};
 use bytes::Bytes;
 use kernel::{OrgId, RunId};
 use rusqlite::{Connection, OptionalExtension, Row, Statement, params};
 use std::collections::{HashMap, HashSet};
 
-pub(super) fn walk(connection: &Connection, each: &mut dyn FnMut(Seen)) -> Result<()> {
-    let mut journal = Journal::open(connection)?;
+pub(super) fn walk(connection: &Connection, each: &mut dyn FnMut(InspectedRow)) -> Result<()> {
+    let mut journal = JournalWalk::open(connection)?;
     let owners = Owners { connection, orgs: orgs(connection)? };
     let unowned = runs(connection, &owners, &mut journal, each)?;
     journal.pass(connection, unowned, each)
@@ -30,7 +29,7 @@ fn prepare<'c>(connection: &'c Connection, statement: &str) -> Result<Statement<
     connection.prepare(statement).map_err(on_read)
 }
 
-/// `let mut name = cursor over a statement;`, the statement kept alive beside it.
+/// Declares cursors over statements, and variables that keep the statements alive.
 macro_rules! cursors {
     ($connection:ident; $($name:ident: $table:literal, $sql:literal, $read:expr;)*) => {
         $(
@@ -43,8 +42,8 @@ macro_rules! cursors {
 fn runs(
     connection: &Connection,
     owners: &Owners<'_>,
-    journal: &mut Journal<'_>,
-    each: &mut dyn FnMut(Seen),
+    journal: &mut JournalWalk<'_>,
+    each: &mut dyn FnMut(InspectedRow),
 ) -> Result<Unowned> {
     cursors! { connection;
         snapshots: "snapshots", "inspect_snapshots", snapshot;
@@ -68,13 +67,13 @@ fn runs(
             ready.take(&key, owners, each)?,
             payloads.take(&key, owners, each)?,
             labels.take(&key, owners, each)?,
-            keys.take(&key, owners, &mut |seen| set_aside(seen, &mut unowned, each))?,
+            keys.take(&key, owners, &mut |seen| defer_dangling_key(seen, &mut unowned, each))?,
         );
         let (row, head) = match read_run(row) {
             Ok(read) => read,
             Err(error) => {
-                each(Seen::Anomaly(unreadable("runs", &key, &error)));
-                journal.excused.insert(key);
+                each(InspectedRow::Anomaly(unreadable("runs", &key, &error)));
+                journal.broken_runs.insert(key);
                 continue;
             }
         };
@@ -82,7 +81,7 @@ fn runs(
         let version = version.optional().map_err(on_read)?;
         let (records, broken) = journal.follow(key, &row, head)?;
         let (snapshots, timers, waits, ready, payloads, labels, keys) = sides;
-        each(Seen::Run(Box::new(StoredRun {
+        each(InspectedRow::Run(Box::new(StoredRun {
             row,
             records,
             broken,
@@ -103,16 +102,16 @@ fn runs(
     ready.rest(owners, each)?;
     payloads.rest(owners, each)?;
     labels.rest(owners, each)?;
-    keys.rest(owners, &mut |seen| set_aside(seen, &mut unowned, each))?;
+    keys.rest(owners, &mut |seen| defer_dangling_key(seen, &mut unowned, each))?;
     Ok(unowned)
 }
 
-/// Idempotency keys whose run is not there: damage, unless the journal shows that it was erased.
+/// Idempotency keys whose run does not exist: damage, unless the journal shows that the run was deleted.
 type Unowned = HashMap<(OrgId, RunId), Vec<Anomaly>>;
 
-fn set_aside(seen: Seen, unowned: &mut Unowned, each: &mut dyn FnMut(Seen)) {
+fn defer_dangling_key(seen: InspectedRow, unowned: &mut Unowned, each: &mut dyn FnMut(InspectedRow)) {
     match seen {
-        Seen::Anomaly(Anomaly { kind: AnomalyKind::Dangling, org: Some(org), run: Some(run), what }) => {
+        InspectedRow::Anomaly(Anomaly { kind: AnomalyKind::Dangling, org: Some(org), run: Some(run), what }) => {
             let (kind, key) = (AnomalyKind::Dangling, (org, run));
             unowned.entry(key).or_default().push(Anomaly { kind, org: Some(org), run: Some(run), what });
         }
@@ -144,41 +143,41 @@ fn ready_row(row: &Row<'_>) -> rusqlite::Result<ReadyRow> {
     Ok(ReadyRow { queue, position: QueuePosition { run: run_id(row, 1)?, priority: row.get(4)?, step: row.get(5)? } })
 }
 
-/// A run's records with their positions, oldest first, and why they are not all if they are not.
+/// A run's records with their positions, oldest first, and why the chain is broken, if it is.
 type History = (Vec<(i64, Bytes)>, Option<String>);
 
-/// The journal while it is walked.
-struct Journal<'c> {
+/// The state of a walk over the journal.
+struct JournalWalk<'c> {
     at: Statement<'c>,
-    /// Of every run with a record after the recovery position, its last one there.
+    /// The last record of every run that has records after the recovery position.
     tails: HashMap<RawKey, Head>,
     visited: Marks,
-    /// Runs whose records cannot all be reached, which is said once and not for every record.
-    excused: HashSet<RawKey>,
+    /// Runs with a broken chain, which is reported once and not for every record that cannot be reached.
+    broken_runs: HashSet<RawKey>,
 }
 
-impl<'c> Journal<'c> {
-    fn open(connection: &'c Connection) -> Result<Journal<'c>> {
+impl<'c> JournalWalk<'c> {
+    fn open(connection: &'c Connection) -> Result<JournalWalk<'c>> {
         let mut tails = HashMap::new();
-        // A setting that cannot be read is reported with the settings; here the whole journal is the tail.
+        // An unreadable setting is reported with the settings; here it means to read the whole journal.
         let recovery_pos = run_heads::recovery_pos(connection).unwrap_or(0);
         let mut statement = prepare(connection, sql!("journal_tail"))?;
         let mut rows = statement.query([recovery_pos]).map_err(on_read)?;
         while let Some(row) = rows.next().map_err(on_read)? {
-            // What was erased is nobody's.
-            let is_there = count(row, 5).is_ok_and(|bytes| bytes > 0);
-            if let (Ok(key), Ok(seq), Ok(pos), true) = (raw_key(row, 1), count(row, 3), row.get(0), is_there) {
+            // An empty record belongs to a deleted run.
+            let has_body = count(row, 5).is_ok_and(|bytes| bytes > 0);
+            if let (Ok(key), Ok(seq), Ok(pos), true) = (raw_key(row, 1), count(row, 3), row.get(0), has_body) {
                 tails.insert(key, Head { seq, pos });
             }
         }
         let at = prepare(connection, sql!("journal_at"))?;
-        Ok(Journal { at, tails, visited: Marks::default(), excused: HashSet::new() })
+        Ok(JournalWalk { at, tails, visited: Marks::default(), broken_runs: HashSet::new() })
     }
 
-    /// Goes from a run's last record to its first.
+    /// Follows a run's records from the last to the first.
     fn follow(&mut self, key: RawKey, row: &RunRow, stored: Head) -> Result<History> {
-        let is_unparked = !row.evicted && !row.status.is_terminal();
-        let tail = self.tails.get(&key).copied().filter(|_| is_unparked).unwrap_or_default();
+        let is_active = !row.evicted && !row.status.is_terminal();
+        let tail = self.tails.get(&key).copied().filter(|_| is_active).unwrap_or_default();
         let head = stored.max(tail);
         let mut records = Vec::new();
         let mut passed_row = false;
@@ -199,44 +198,44 @@ impl<'c> Journal<'c> {
         };
         records.reverse();
         if broken.is_some() {
-            self.excused.insert(key);
+            self.broken_runs.insert(key);
         }
         Ok((records, broken))
     }
 
-    /// Every record in the order it was written.
-    fn pass(&self, connection: &Connection, mut unowned: Unowned, each: &mut dyn FnMut(Seen)) -> Result<()> {
+    /// Yields every record in the order it was written.
+    fn pass(&self, connection: &Connection, mut unowned: Unowned, each: &mut dyn FnMut(InspectedRow)) -> Result<()> {
         let mut exists = prepare(connection, sql!("inspect_run_exists"))?;
         let mut statement = prepare(connection, sql!("inspect_journal"))?;
         let mut rows = statement.query([]).map_err(on_read)?;
         let mut expected = 1;
         while let Some(row) = rows.next().map_err(on_read)? {
             let (pos, key): (i64, RawKey) = (row.get(0).map_err(on_read)?, raw_key(row, 1).map_err(on_read)?);
-            let (org, run) = understood(&key);
+            let (org, run) = decoded(&key);
             if pos != expected {
                 let what = format!("the journal has no record at {expected}, the next is at {pos}");
-                each(Seen::Anomaly(Anomaly::new(AnomalyKind::Gap, what)));
+                each(InspectedRow::Anomaly(Anomaly::new(AnomalyKind::Gap, what)));
             }
             expected = pos.saturating_add(1);
             let body = Bytes::from(row.get::<_, Vec<u8>>(4).map_err(on_read)?);
             let is_visited = self.visited.has(pos);
-            // The empty place of a run that is not there: it was erased, and its key may have stayed.
+            // An empty record without a run: the run was deleted, and its idempotency key stays.
             if body.is_empty() && !is_visited && !exists.exists((key.0, &key.1)).map_err(on_read)? {
                 if let (Some(org), Some(run)) = (org, run) {
                     unowned.remove(&(org, run));
                 }
                 continue;
             }
-            if !is_visited && !self.excused.contains(&key) {
+            if !is_visited && !self.broken_runs.contains(&key) {
                 let seq: i64 = row.get(3).map_err(on_read)?;
                 let what = format!("record {seq} at position {pos} belongs to no run's history");
-                each(Seen::Anomaly(Anomaly::new(AnomalyKind::Orphan, what).of(org, run)));
+                each(InspectedRow::Anomaly(Anomaly::new(AnomalyKind::Orphan, what).of(org, run)));
             }
             if let (Some(org), Some(run)) = (org, run) {
-                each(Seen::Record { pos, org, run, body });
+                each(InspectedRow::Record { pos, org, run, body });
             }
         }
-        unowned.into_values().flatten().for_each(|anomaly| each(Seen::Anomaly(anomaly)));
+        unowned.into_values().flatten().for_each(|anomaly| each(InspectedRow::Anomaly(anomaly)));
         Ok(())
     }
 }

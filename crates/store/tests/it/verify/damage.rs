@@ -1,4 +1,4 @@
-//! Ways to damage a good store, each with the code it must be found under.
+//! Ways to damage a good store, each with the code that `verify` must report.
 
 use super::sample::Sample;
 use crate::support::Place;
@@ -16,13 +16,13 @@ pub struct Patient<'a> {
 
 pub type Damage = fn(&Patient<'_>);
 
-/// A damage that is one statement, about the run `$1` where it has one.
+/// A damage that is one statement; `$1` is the id of a run of the sample.
 macro_rules! sql {
     ($statement:literal) => {
         |p| p.run($statement, [])
     };
-    ($who:ident, $statement:literal) => {
-        |p| p.run($statement, [p.s.$who.0])
+    ($run:ident, $statement:literal) => {
+        |p| p.run($statement, [p.s.$run.0])
     };
 }
 
@@ -30,7 +30,7 @@ const WORKFLOW: &str = "(SELECT min(id) FROM workflows)";
 
 pub const ALL: &[(Code, &str, Damage)] = &[
     (Code::DatabaseDamaged, "a page overwritten", |p| p.overwrite()),
-    (Code::ForeignKey, "a reference to nowhere", |p| {
+    (Code::ForeignKey, "a reference to a missing row", |p| {
         let table = "CREATE TABLE t (org INTEGER, id BLOB, FOREIGN KEY (org, id) REFERENCES workflows (org, id))";
         p.db.execute_batch(&format!("PRAGMA foreign_keys = OFF; {table}; INSERT INTO t VALUES (9, x'00')")).unwrap();
     }),
@@ -54,7 +54,7 @@ pub const ALL: &[(Code, &str, Damage)] = &[
     (Code::Dangling, "a trigger", |p| p.trigger("zeroblob(16)", "'manual'", "{}", "NULL")),
     (Code::TriggerWrong, "settings", |p| p.trigger(WORKFLOW, "'schedule'", "{}", "1")),
     (Code::TriggerWrong, "no next time", |p| p.trigger(WORKFLOW, "'schedule'", r#"{"cron":"* * * * *"}"#, "NULL")),
-    (Code::TriggerWrong, "a time of nothing", |p| p.trigger(WORKFLOW, "'manual'", "{}", "1")),
+    (Code::TriggerWrong, "a manual trigger with a next time", |p| p.trigger(WORKFLOW, "'manual'", "{}", "1")),
     (Code::OtherOrganisation, "labels", sql!("UPDATE labels SET org = 2 WHERE org = 1")),
     (Code::OtherOrganisation, "payloads", sql!("UPDATE payloads SET org = 2")),
     (Code::OtherOrganisation, "a callback", sql!(waiting, "UPDATE waits SET org = 2 WHERE run = $1")),
@@ -90,12 +90,12 @@ pub const ALL: &[(Code, &str, Damage)] = &[
             [p.s.completed.0],
         );
     }),
-    (Code::JournalOrphan, "half erased", |p| {
+    (Code::JournalOrphan, "half deleted", |p| {
         p.run("DELETE FROM runs WHERE id = $1", [p.s.woken.0]);
         p.run("UPDATE journal SET body = x'' WHERE run = $1 AND seq > 1", [p.s.woken.0]);
     }),
-    (Code::Dangling, "the key of a run that is nowhere", sql!(erased, "UPDATE journal SET run = x'00' WHERE run = $1")),
-    (Code::JournalGap, "an erased place", |p| {
+    (Code::Dangling, "the key of a run without records", sql!(erased, "UPDATE journal SET run = x'00' WHERE run = $1")),
+    (Code::JournalGap, "an emptied record deleted", |p| {
         p.run("DELETE FROM journal WHERE run = $1 AND seq = 1", [p.s.erased.0]);
     }),
     (Code::JournalGap, "moved", |p| {
@@ -136,12 +136,14 @@ pub const ALL: &[(Code, &str, Damage)] = &[
         p.append(p.s.completed, vec![late.clone(), late]);
     }),
     (Code::EventOutOfPlace, "waiting twice", |p| p.append(p.s.waiting, vec![Event::RunWaiting {}])),
-    (Code::EventOutOfPlace, "born twice", |p| {
+    (Code::EventOutOfPlace, "created twice", |p| {
         p.edit(p.s.waiting, 1, |r| r.events.push(r.events[0].clone()));
     }),
     (Code::EventOutOfPlace, "no such step", |p| p.append(p.s.waiting, vec![Event::Woken { step: 70 }])),
     (Code::EventOutOfPlace, "a wait is not a sleep", |p| p.append(p.s.waiting, vec![Event::Woken { step: 0 }])),
-    (Code::EventOutOfPlace, "called off alone", |p| p.append(p.s.waiting, vec![Event::Cancelled { step: 0 }])),
+    (Code::EventOutOfPlace, "a step cancelled in a waiting run", |p| {
+        p.append(p.s.waiting, vec![Event::Cancelled { step: 0 }])
+    }),
     (Code::WrongEnd, "failed", |p| {
         let failure = Failure::new("step_failed", "");
         p.replace(
@@ -218,30 +220,32 @@ pub const ALL: &[(Code, &str, Damage)] = &[
     (Code::TimerStray, "over", sql!(cancelled, "INSERT INTO timers VALUES (1, 1, $1)")),
     (Code::TimerStray, "open", sql!(running, "INSERT INTO timers VALUES (1, 1, $1)")),
     (Code::ReadyMissing, "lost", sql!("DELETE FROM ready")),
-    (Code::ReadyMissing, "another lane", sql!("UPDATE ready SET key = 'k8'")),
+    (Code::ReadyMissing, "another key queue", sql!("UPDATE ready SET key = 'k8'")),
     (Code::ReadyMissing, "another type", sql!("UPDATE ready SET name = 'mail.send.v2'")),
-    (Code::ReadyStray, "another place", sql!("UPDATE ready SET priority = 6")),
+    (Code::ReadyStray, "another priority", sql!("UPDATE ready SET priority = 6")),
     (Code::ReadyStray, "another step", sql!(evicted, "INSERT INTO ready VALUES (1, 'mail.send.v1', 'k7', 5, $1, 1)")),
     (Code::ReadyStray, "over", sql!(completed, "INSERT INTO ready VALUES (1, 'mail.send.v1', '', 5, $1, 0)")),
     (Code::ReadyStray, "in memory", sql!(offered, "INSERT INTO ready VALUES (1, 'mail.send.v1', 'k7', 5, $1, 0)")),
     (Code::Dangling, "a task", sql!("INSERT INTO ready VALUES (1, 'mail.send.v1', '', 5, zeroblob(16), 0)")),
     (Code::OtherOrganisation, "a task", sql!("UPDATE ready SET org = 2")),
-    (Code::RowDiffers, "not parked", sql!(waiting, "UPDATE runs SET parked = 0 WHERE id = $1")),
-    (Code::RowDiffers, "left to nobody", sql!(running, "UPDATE runs SET parked = 1 WHERE id = $1")),
+    (Code::RowDiffers, "not evicted", sql!(waiting, "UPDATE runs SET parked = 0 WHERE id = $1")),
+    (Code::RowDiffers, "evicted while executing", sql!(running, "UPDATE runs SET parked = 1 WHERE id = $1")),
     (Code::RowDiffers, "hidden", sql!(waiting, "UPDATE runs SET deleted_at = 1 WHERE id = $1")),
-    (Code::TimerMissing, "of a parked task", sql!(evicted, "DELETE FROM timers WHERE run = $1")),
-    (Code::TimerEarly, "nobody's turn yet", |p| p.append(p.s.offered, vec![out_of_time("queue_timeout")])),
-    (Code::EventOutOfPlace, "a limit it has not", |p| p.append(p.s.offered, vec![out_of_time("total_timeout")])),
+    (Code::TimerMissing, "of an evicted task", sql!(evicted, "DELETE FROM timers WHERE run = $1")),
+    (Code::TimerEarly, "a queue timeout too early", |p| p.append(p.s.offered, vec![out_of_time("queue_timeout")])),
+    (Code::EventOutOfPlace, "a timeout it does not have", |p| {
+        p.append(p.s.offered, vec![out_of_time("total_timeout")])
+    }),
     (Code::EventOutOfPlace, "done by the server", |p| {
         p.append(p.s.offered, vec![Event::Started { step: 0, attempt: 1, epoch: 1, seen: vec![] }]);
     }),
     (Code::EventOutOfPlace, "done by a worker", |p| p.append(p.s.running, vec![retrying(1, true, p.now()), leased(2)])),
-    (Code::EventOutOfPlace, "progress of nobody", |p| {
+    (Code::EventOutOfPlace, "progress without a lease", |p| {
         p.append(p.s.offered, vec![Event::Progress { step: 0, attempt: 0, progress: Default::default() }]);
     }),
     (Code::StartedTwice, "two workers", |p| p.append(p.s.offered, vec![leased(1), leased(2)])),
     (Code::AttemptNumbers, "a worker's", |p| p.append(p.s.offered, vec![leased(2)])),
-    (Code::WrongDecision, "the server's turn", |p| {
+    (Code::WrongDecision, "a worker's step started by the server", |p| {
         let started = Event::Started { step: 0, attempt: 1, epoch: 1, seen: vec![] };
         p.replace(p.s.offered, |e| matches!(e, Event::Scheduled { .. }), vec![started]);
     }),
@@ -298,7 +302,7 @@ fn retrying(attempt: u32, charged: bool, at: Timestamp) -> Event {
 }
 
 impl<'a> Patient<'a> {
-    /// A trigger that no server would have made.
+    /// Inserts a trigger that no server would create.
     fn trigger(&self, workflow: &str, kind: &str, config: &str, next_at: &str) {
         let values = format!("1, x'{}', 't', {kind}, {workflow}, 1, NULL, '{config}'", "02".repeat(16));
         let statement = format!("INSERT INTO triggers VALUES ({values}, NULL, 0, 1, 0, {next_at}, 0, 0, NULL, NULL)");
@@ -331,7 +335,7 @@ impl<'a> Patient<'a> {
         self.run("UPDATE journal SET body = ?3 WHERE run = ?1 AND seq = ?2", (run.0, seq, &*record.seal()));
     }
 
-    /// Puts other events where the first such event is, and renumbers what follows.
+    /// Replaces the first such event with other events, and renumbers the following ones.
     fn replace(&self, run: RunId, which: fn(&Event) -> bool, with: Vec<Event>) {
         let mut statement = self.db.prepare("SELECT seq, body FROM journal WHERE run = $1 ORDER BY seq").unwrap();
         let rows = statement.query_map([run.0], |row| Ok((row.get(0)?, row.get::<_, Vec<u8>>(1)?))).unwrap();
@@ -368,7 +372,7 @@ impl<'a> Patient<'a> {
         Record::open(&body).unwrap().at
     }
 
-    /// One more record, with everything that tables say of it in order.
+    /// Appends a record, and updates the `runs` row accordingly.
     fn append(&self, run: RunId, events: Vec<Event>) {
         let newest = "SELECT max(pos) FROM journal";
         let newest: i64 = self.db.query_row(newest, [], |row| row.get(0)).unwrap();

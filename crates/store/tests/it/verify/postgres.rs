@@ -1,4 +1,4 @@
-//! The verifier on Postgres: clean beside nodes that work, and never when something is damaged.
+//! `verify` on Postgres: it finds no problem in a good database, and finds every kind of damage.
 
 use super::sample;
 use engine::verify::{Code, Report, verify};
@@ -8,18 +8,18 @@ use store::prelude::*;
 use store::{Error, Location, PostgresInspection, PostgresStore};
 use testkit::postgres::{name_in, shared};
 
-fn look(url: &str) -> Report {
+fn verify_database(url: &str) -> Report {
     let inspection = PostgresInspection::open(url).unwrap();
     verify(&inspection, 1_000, &mut |_| {}).unwrap()
 }
 
-/// The address of a database with runs in every state, and who is who in it.
+/// The URL of a database with runs in every state, and the ids of these runs.
 fn sampled() -> &'static (String, sample::Sample) {
     static SAMPLE: OnceLock<(String, sample::Sample)> = OnceLock::new();
     SAMPLE.get_or_init(|| {
         let url = shared().database();
         let sample = sample::fill(|| async { Arc::new(PostgresStore::open(&url).await.unwrap()) as Arc<dyn Store> });
-        // Sessions of a runtime that is gone take a moment to end; nobody may be there while it is copied.
+        // Sessions of a runtime that has shut down take a moment to end, and a database with sessions cannot be copied.
         let ends =
             format!("SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE datname = '{}'", name_in(&url));
         shared().sql("postgres", &ends);
@@ -31,21 +31,21 @@ fn sampled() -> &'static (String, sample::Sample) {
 fn a_database_with_runs_in_every_state_is_clean() {
     let (url, _) = sampled();
     let copy = shared().copy_of(url);
-    let report = look(&copy);
+    let report = verify_database(&copy);
     assert!(report.is_clean(), "{:#?}", report.problems);
     for (name, count) in report.counts.list() {
-        // Tasks of parked runs take thousands of them to come about.
+        // The engine evicts runs with ready tasks only when there are thousands of them.
         assert!(count > 0 || name == "ready", "the sample has no {name}");
     }
     assert_eq!(report.counts.journal, report.counts.records);
     let left = shared().sql(name_in(&copy), "SELECT count(*) FROM onward.arrivals");
-    assert_ne!(left, "0", "what has no position yet was looked at, and left as it was");
+    assert_ne!(left, "0", "records without a position were read and not changed");
 }
 
 #[test]
-fn a_database_without_tables_is_clean_and_one_that_is_not_there_cannot_be_read() {
+fn a_database_without_tables_is_clean_and_a_missing_one_cannot_be_read() {
     let url = shared().database();
-    assert!(look(&url).is_clean());
+    assert!(verify_database(&url).is_clean());
     assert_eq!(shared().sql(name_in(&url), "SELECT to_regnamespace('onward') IS NULL"), "t", "it wrote");
     let nowhere = shared().url("nowhere");
     assert!(matches!(PostgresInspection::open(&nowhere), Err(Error::Refused(_))));
@@ -53,7 +53,7 @@ fn a_database_without_tables_is_clean_and_one_that_is_not_there_cannot_be_read()
 }
 
 #[test]
-fn every_way_to_be_damaged_is_found() {
+fn every_damage_is_found() {
     let (url, s) = sampled();
     let of = |run: RunId| format!("'{}'", run.0.iter().map(|byte| format!("{byte:02x}")).collect::<String>());
     let (waiting, sleeping, completed) = (of(s.waiting), of(s.sleeping), of(s.completed));
@@ -64,7 +64,7 @@ fn every_way_to_be_damaged_is_found() {
         )
     };
     const WORKFLOW: &str = "(SELECT id FROM workflows ORDER BY id LIMIT 1)";
-    const NOBODY: &str = "'00000000-0000-0000-0000-000000000000'";
+    const MISSING_ID: &str = "'00000000-0000-0000-0000-000000000000'";
     let damages = [
         (Code::SchemaUnknown, "UPDATE schema_migrations SET sha256 = 'other'".to_owned()),
         (Code::SchemaUnknown, "INSERT INTO schema_migrations VALUES (99, 'later', 'hash', 0)".into()),
@@ -75,11 +75,14 @@ fn every_way_to_be_damaged_is_found() {
         (Code::SettingDamaged, "DELETE FROM nodes".into()),
         (Code::Dangling, format!("DELETE FROM runs WHERE id = {waiting}")),
         (Code::Dangling, "DELETE FROM workflows".into()),
-        (Code::Dangling, format!("UPDATE idempotency SET made = {NOBODY} WHERE scope = 'workflows'")),
-        (Code::Dangling, format!("UPDATE idempotency SET made = {NOBODY} WHERE made = {waiting}")),
-        (Code::Dangling, format!("INSERT INTO timers VALUES (1, 1, {NOBODY})")),
-        (Code::Dangling, format!("INSERT INTO deliveries VALUES (1, {NOBODY}, 1, 'd', 0, 'started', '', NULL, NULL)")),
-        (Code::Dangling, trigger(NOBODY, "manual", "{}", "NULL")),
+        (Code::Dangling, format!("UPDATE idempotency SET made = {MISSING_ID} WHERE scope = 'workflows'")),
+        (Code::Dangling, format!("UPDATE idempotency SET made = {MISSING_ID} WHERE made = {waiting}")),
+        (Code::Dangling, format!("INSERT INTO timers VALUES (1, 1, {MISSING_ID})")),
+        (
+            Code::Dangling,
+            format!("INSERT INTO deliveries VALUES (1, {MISSING_ID}, 1, 'd', 0, 'started', '', NULL, NULL)"),
+        ),
+        (Code::Dangling, trigger(MISSING_ID, "manual", "{}", "NULL")),
         (Code::TriggerWrong, trigger(WORKFLOW, "schedule", "{}", "1")),
         (Code::OtherOrganisation, "UPDATE labels SET org = 2 WHERE org = 1".into()),
         (Code::OtherOrganisation, "UPDATE payloads SET org = 2".into()),
@@ -88,7 +91,7 @@ fn every_way_to_be_damaged_is_found() {
         (Code::ChainBroken, format!("UPDATE journal SET seq = 999 WHERE run = {sleeping} AND seq = 5")),
         (Code::ChainBroken, format!("DELETE FROM journal WHERE run = {completed}")),
         (Code::JournalOrphan, format!("UPDATE journal SET org = 2 WHERE run = {sleeping} AND seq = 5")),
-        (Code::JournalOrphan, format!("INSERT INTO journal VALUES (1, {NOBODY}, 1, '')")),
+        (Code::JournalOrphan, format!("INSERT INTO journal VALUES (1, {MISSING_ID}, 1, '')")),
         (Code::JournalOrphan, "DELETE FROM arrivals".into()),
         (
             Code::JournalGap,
@@ -104,7 +107,7 @@ fn every_way_to_be_damaged_is_found() {
     for (code, statement) in damages {
         let copy = shared().copy_of(url);
         shared().sql(name_in(&copy), &format!("SET search_path = onward; {statement}"));
-        let report = look(&copy);
+        let report = verify_database(&copy);
         if !report.found.contains_key(&code) {
             overlooked.push(format!("{} ({statement}): found {:#?}", code.as_str(), report.problems));
         }
@@ -113,19 +116,19 @@ fn every_way_to_be_damaged_is_found() {
     assert!(overlooked.is_empty(), "{}", overlooked.join("\n"));
 }
 
-/// A run was erased while another node appended to it: nobody finds the record, and it is no damage.
+/// A node appended a record while another deleted the run: the record is never read, so it is no damage.
 #[test]
-fn what_was_on_its_way_to_a_run_that_was_erased_is_no_damage() {
+fn a_record_appended_to_a_run_during_its_deletion_is_no_damage() {
     let (url, s) = sampled();
     let copy = shared().copy_of(url);
     let run = s.erased.0.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
-    let name = format!("\\x00000001{run}00000063");
+    let key = format!("\\x00000001{run}00000063");
     shared().sql(
         name_in(&copy),
         &format!(
-            "INSERT INTO onward.journal VALUES (1, '{run}', 99, ''); INSERT INTO onward.arrivals (epoch, records) VALUES (1, '{name}')"
+            "INSERT INTO onward.journal VALUES (1, '{run}', 99, ''); INSERT INTO onward.arrivals (epoch, records) VALUES (1, '{key}')"
         ),
     );
-    let report = look(&copy);
+    let report = verify_database(&copy);
     assert!(report.is_clean(), "{:#?}", report.problems);
 }

@@ -1,12 +1,12 @@
-//! Stores made by the real engine, with runs in every state there is.
+//! Stores written by the real engine, with runs in every state.
 
 use crate::support::Place;
 use bytes::Bytes;
 use engine::secret::Secret;
-use engine::services::{Alive, Heartbeat, NewTask, ReportOutcome, Reported, TaskKey, TaskReport, WorkRequest};
-use engine::task_queue::Task;
+use engine::services::{Heartbeat, HeartbeatReply, NewTask, ReportOutcome, Reported, TaskKey, TaskReport, WorkRequest};
+use engine::task_queue::ClaimedTask;
 use engine::{ClockMode, Engine, Idempotency, Options, StartRequest};
-use kernel::event::{Failure, Line};
+use kernel::event::{Failure, LogLine};
 use kernel::{Event, OrgId, RunId, RunStatus, Span, Timestamp};
 use serde_json::{Value, json};
 use std::net::TcpListener;
@@ -18,7 +18,7 @@ use tokio::runtime::Runtime;
 pub const ORG: OrgId = OrgId(1);
 pub const OTHER: OrgId = OrgId(2);
 
-/// The bytes of a closed database, and who is who in it.
+/// The bytes of a closed database, and the ids of its runs.
 pub struct Sample {
     file: Vec<u8>,
     /// `a`, `b`, then a condition that is false; completed.
@@ -34,9 +34,9 @@ pub struct Sample {
     pub running: RunId,
     /// Had labels, a callback, a key and a large body; deleted.
     pub erased: RunId,
-    /// Its task waits for a worker, and it is in memory…
+    /// Its task is ready, and the run is in memory.
     pub offered: RunId,
-    /// …or parked.
+    /// Its task is ready, and the run is evicted.
     pub evicted: RunId,
 }
 
@@ -56,7 +56,7 @@ impl Sample {
 fn make() -> Sample {
     let place = Place::new();
     let runtime = Runtime::new().unwrap();
-    // Accepts nobody: whoever calls waits.
+    // Never accepts a connection, so requests to it hang.
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let sample = runtime.block_on(async {
         let engine = open(&place).await;
@@ -66,15 +66,15 @@ fn make() -> Sample {
         sample
     });
     runtime.shutdown_timeout(Duration::from_secs(5));
-    // Whether or not every connection is gone, this one sees everything and makes it one file.
+    // Even if another connection is still open, switching the journal mode copies the log into the file.
     place.raw().pragma_update_and_check(None, "journal_mode", "DELETE", |_| Ok(())).ok();
     place.raw().pragma_update_and_check(None, "journal_mode", "WAL", |_| Ok(())).unwrap();
-    park(&place.raw(), sample.evicted);
+    evict(&place.raw(), sample.evicted);
     Sample { file: std::fs::read(place.database()).unwrap(), ..sample }
 }
 
-/// What a server does that has more tasks than it keeps in memory, which takes thousands.
-fn park(db: &rusqlite::Connection, run: RunId) {
+/// Writes the rows of an eviction. The engine evicts runs with ready tasks only when there are thousands of them.
+fn evict(db: &rusqlite::Connection, run: RunId) {
     for statement in [
         "UPDATE runs SET parked = 1, waiting = 1 << 8, wake_at = expires_at, \
          (head, seq) = (SELECT pos, seq FROM journal WHERE run = $1 ORDER BY pos DESC LIMIT 1) WHERE id = $1",
@@ -86,7 +86,7 @@ fn park(db: &rusqlite::Connection, run: RunId) {
 }
 
 async fn open(place: &Place) -> Engine {
-    // Never a checkpoint, so that a copy of the two files is of one moment.
+    // Without checkpoints, so that a copy of the two files is consistent.
     let quiet = store::sqlite::Options { passive_bytes: u64::MAX, restart_bytes: u64::MAX, ..Default::default() };
     open_on(Arc::new(place.open_with(quiet))).await
 }
@@ -106,14 +106,14 @@ async fn open_on(store: Arc<dyn Store>) -> Engine {
     Engine::open(store, options).await.unwrap()
 }
 
-/// The same runs in another store, which nobody uses any more afterwards. Those that `evicted` names are not parked.
+/// Writes the same runs to another store and stops the engine. The run named by `evicted` is not evicted here.
 pub fn fill<F: Future<Output = Arc<dyn Store>>>(store: impl FnOnce() -> F) -> Sample {
     let runtime = Runtime::new().unwrap();
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let sample = runtime.block_on(async {
         let engine = open_on(store().await).await;
         let sample = populate(&engine, silent.local_addr().unwrap().port()).await;
-        // What has happened so far has its order; what follows has not.
+        // Reading the journal assigns positions to the records so far; those of the next run have none.
         engine.store().journal_page(ORG, None, 1).await.unwrap();
         let last = start(&engine, ORG, "callback", &json!({ "last": true })).await;
         in_status(&engine, last, RunStatus::Waiting).await;
@@ -230,13 +230,13 @@ async fn populate(engine: &Engine, silent: u16) -> Sample {
     Sample { file: Vec::new(), completed, waiting, sleeping, woken, cancelled, running, erased, offered, evicted }
 }
 
-/// Tasks in every state: done with progress, a log and a large result, failed for good, put off, waiting for the
-/// next attempt, leased, cancelled while leased, waiting for their time, unclaimed, and deleted.
+/// Tasks in every state: done with progress, a log and a large result; failed for good; snoozed; waiting for the next
+/// attempt; leased; cancelled while leased; scheduled for later; ready; deleted.
 async fn plain_tasks(engine: &Engine) {
     let submit = |n: u32, run_at: Option<Timestamp>| NewTask {
         name: "work.v1".into(),
         settings: Default::default(),
-        // Beyond what stands in a record itself.
+        // Too large to be stored in the record itself.
         payload: Bytes::from(json!({ "n": n, "text": "x".repeat(5_000) }).to_string()),
         priority: Some(n),
         run_at,
@@ -248,10 +248,10 @@ async fn plain_tasks(engine: &Engine) {
     let later = engine.now().after(Span::from_secs(3_600));
     engine.tasks.submit(ORG, vec![submit(90, Some(later))]).await.unwrap();
     engine.tasks.submit(ORG, (1..=9).map(|n| submit(n, None)).collect()).await.unwrap();
-    let handed = work(engine, 8).await;
-    assert_eq!(handed.len(), 8);
-    let key = |i: usize| TaskKey::plain(handed[i].run);
-    let fence = |i: usize| Some(handed[i].fence);
+    let leased = work(engine, 8).await;
+    assert_eq!(leased.len(), 8);
+    let key = |i: usize| TaskKey::plain(leased[i].run);
+    let fence = |i: usize| Some(leased[i].fence);
     let failed = |is_final| {
         let failure = Failure::new("broken", "it is");
         ReportOutcome::Failed { failure, is_final, retry_after: None }
@@ -259,9 +259,9 @@ async fn plain_tasks(engine: &Engine) {
     for i in [0, 1] {
         let progress = Some(Bytes::from_static(b"{\"half\":true}"));
         let heartbeat = Heartbeat { task: key(i), fence: fence(i), extend: None, progress };
-        assert!(matches!(engine.tasks.heartbeat(ORG, heartbeat).await.unwrap(), Alive::Until(_)));
+        assert!(matches!(engine.tasks.heartbeat(ORG, heartbeat).await.unwrap(), HeartbeatReply::Until(_)));
     }
-    let lines = vec![Line { message: "read me".into(), ..Default::default() }];
+    let lines = vec![LogLine { message: "read me".into(), ..Default::default() }];
     assert_eq!(engine.tasks.log(ORG, key(0), fence(0), lines).await.unwrap(), Reported::Recorded);
     let large = Bytes::from(json!({ "text": "y".repeat(9_000) }).to_string());
     for (i, outcome) in [
@@ -275,11 +275,11 @@ async fn plain_tasks(engine: &Engine) {
         assert_eq!(engine.tasks.report(ORG, report).await.unwrap(), Reported::Recorded, "{i}");
     }
     engine.tasks.delete(ORG, key(4), "me".into()).await.unwrap();
-    engine.runs.cancel(ORG, handed[5].run, "me".into(), "why not".into()).await.unwrap();
+    engine.runs.cancel(ORG, leased[5].run, "me".into(), "why not".into()).await.unwrap();
 }
 
-/// What a worker is given.
-async fn work(engine: &Engine, credits: u32) -> Vec<Task> {
+/// The tasks that a worker gets for a claim.
+async fn work(engine: &Engine, credits: u32) -> Vec<ClaimedTask> {
     let request = WorkRequest {
         worker: "w1".into(),
         types: vec!["work.%".into()],
@@ -295,7 +295,7 @@ async fn work(engine: &Engine, credits: u32) -> Vec<Task> {
     engine.tasks.work(ORG, request).await.unwrap().handed.tasks
 }
 
-/// Stops while a step could start, which therefore waits for the next process.
+/// Drains the engine while a step is ready to start, so that the step waits for the next process.
 async fn drain(engine: &Engine) {
     let left = start(engine, ORG, "callback", &json!({ "left": true })).await;
     in_status(engine, left, RunStatus::Waiting).await;
@@ -345,16 +345,16 @@ async fn in_status(engine: &Engine, run: RunId, status: RunStatus) {
     }
 }
 
-/// Calls `look` while an engine works on the store it is given.
-pub fn while_busy(look: impl FnOnce(&Place)) {
+/// Calls `check` while an engine writes to the store.
+pub fn while_busy(check: impl FnOnce(&Place)) {
     let place = Place::new();
     let runtime = Runtime::new().unwrap();
     let engine = runtime.block_on(busy(&place));
-    look(&place);
+    check(&place);
     runtime.block_on(engine.stop());
 }
 
-/// The files a kill leaves in the middle of work.
+/// The files that a kill would leave while the engine writes.
 pub fn killed() -> Place {
     let mut copy = None;
     while_busy(|place| copy = Some(place.killed()));

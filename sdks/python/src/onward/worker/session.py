@@ -1,12 +1,12 @@
 """A running worker: the threads that talk to the server and the threads that run handlers.
 
-    poller     one long poll for tasks, open whenever slots are free
-    reporter   short calls, as soon as a task has ended or a heartbeat is due; they also ask for tasks for the slots that
+    claimer    one claim that waits for tasks, open whenever slots are free
+    reporter   short calls, as soon as a task has ended or a heartbeat is due; they also claim tasks for the slots that
                became free, so the response brings the next tasks at once
     handlers   each `def` in its own thread, `async def` on the event loop of the caller of `serve`
 
-Results never wait for a long poll, because the poll has its own connection. A separate thread renews leases, so a handler
-that blocks (even one that blocks the event loop by mistake) loses nothing. The `Desk` makes all decisions; this file only
+Results never wait for an open claim, because the claim has its own connection. A separate thread renews leases, so a handler
+that blocks (even one that blocks the event loop by mistake) loses nothing. `WorkerState` makes all decisions; this file only
 executes them, under one lock.
 """
 
@@ -24,12 +24,12 @@ from ..inputs import InvalidInput
 from ..outcomes import Fail, Retry, Snooze, entry_for, error
 from ..transport import Address, Connection, pause
 from ..values import encode
-from .desk import HAND_BACK, LINES_PER_CALL, Batch, Desk, Job
+from .state import GIVE_BACK, LINES_PER_CALL, Batch, WorkerState, Job
 from .handler import Handler, find
 
 log = logging.getLogger("onward.worker")
 
-POLL = 20.0
+CLAIM_WAIT = 20.0
 ANSWER_TIMEOUT = 30.0
 EARLY = 0.5
 RESULT_BYTES_MAX = 16 << 20
@@ -38,25 +38,25 @@ FLUSH = 5.0
 
 
 class Session:
-    """One run of a worker, from its first poll until everything is reported or handed back."""
+    """One run of a worker, from its first claim until everything is reported or given back."""
 
     def __init__(self, address: Address, handlers: Dict[str, Handler], fields: Dict[str, Any], slots: int) -> None:
         self.fields = fields  # sent with every `/work` call
         self.handlers = handlers
-        self.desk = Desk(slots)
+        self.state = WorkerState(slots)
         self.lock = threading.Condition()
         self.loop = asyncio.get_running_loop()
         self.problem: Optional[Exception] = None  # why it cannot work at all
         self.ended = asyncio.Event()
-        self._poll = Connection(address)
+        self._claim = Connection(address)
         self._report = Connection(address)
         self._works = False  # the server has accepted this worker before
         self._closing_since: Optional[float] = None
-        self._poller = threading.Thread(target=self._hold, args=(self._poll_loop, self._poll), name="onward-poller", daemon=True)
+        self._claimer = threading.Thread(target=self._hold, args=(self._claim_loop, self._claim), name="onward-claimer", daemon=True)
         self._reporter = threading.Thread(target=self._hold, args=(self._report_loop, self._report), name="onward-reporter", daemon=True)
 
     def start(self) -> None:
-        self._poller.start()
+        self._claimer.start()
         self._reporter.start()
 
     def _hold(self, loop: Callable[[], None], connection: Connection) -> None:
@@ -73,48 +73,48 @@ class Session:
     async def drain(self, seconds: float, hurry: asyncio.Event) -> None:
         """Stops claiming and waits for the current tasks: at most this long, or until `hurry`."""
         with self.lock:
-            self.desk.is_taking = False
+            self.state.is_taking = False
             self.lock.notify_all()
         begun = time.monotonic()
-        while self._poller.is_alive() or self.desk.jobs:
+        while self._claimer.is_alive() or self.state.jobs:
             passed = time.monotonic() - begun
-            if self._poller.is_alive():
-                # A response that is arriving is still read, and its tasks are handed back; a silent poll is aborted.
+            if self._claimer.is_alive():
+                # A response that is arriving is still read, and its tasks are given back; a silent claim is aborted.
                 if passed < HANG_UP:
-                    self._poll.hang_up()
+                    self._claim.hang_up()
                 else:
-                    self._poll.break_off()
+                    self._claim.break_off()
             if passed >= seconds or hurry.is_set():
                 break
             await asyncio.sleep(0.02)
 
     async def close(self) -> None:
-        """Stops what still runs, hands it back, and reports until everything is sent or the server is silent for too long."""
+        """Stops what still runs, gives it back, and reports until everything is sent or the server is silent for too long."""
         with self.lock:
-            self.desk.is_taking = False
-            for job in list(self.desk.jobs.values()):
-                if self.desk.stop(job, "stopping"):
-                    self._tell(job)
+            self.state.is_taking = False
+            for job in list(self.state.jobs.values()):
+                if self.state.stop(job, "stopping"):
+                    self._stop_handler(job)
         begun = time.monotonic()
-        while self.desk.jobs and time.monotonic() - begun < 1.0:
+        while self.state.jobs and time.monotonic() - begun < 1.0:
             await asyncio.sleep(0.02)
-        self._poll.break_off()
+        self._claim.break_off()
         with self.lock:
-            for job in list(self.desk.jobs.values()):
-                log.warning("%s (%s) did not stop; handed back", job.task["task_id"], job.task["type"])
-                self.desk.finish(job, HAND_BACK)
+            for job in list(self.state.jobs.values()):
+                log.warning("%s (%s) did not stop; its task is given back to the server", job.task["task_id"], job.task["type"])
+                self.state.finish(job, GIVE_BACK)
             self._closing_since = time.monotonic()
             self.lock.notify_all()
         while self._reporter.is_alive() and time.monotonic() - self._closing_since < FLUSH + 1.0:
             await asyncio.sleep(0.02)
-        if self.desk.outbox:
-            log.error("%d results could not be reported; their leases will expire", len(self.desk.outbox))
-        for connection in (self._poll, self._report):
+        if self.state.outbox:
+            log.error("%d results could not be reported; their leases will expire", len(self.state.outbox))
+        for connection in (self._claim, self._report):
             connection.break_off()
 
-    # The poller.
+    # The claimer.
 
-    def _poll_loop(self) -> None:
+    def _claim_loop(self) -> None:
         failures = 0
         while True:
             credits = self._await_room()
@@ -122,14 +122,14 @@ class Session:
                 return
             sent = time.monotonic()
             try:
-                body = {**self.fields, "credits": credits, "wait": f"{POLL:.0f}s"}
-                answer = self._work(self._poll, body, POLL + ANSWER_TIMEOUT)
+                body = {**self.fields, "credits": credits, "wait": f"{CLAIM_WAIT:.0f}s"}
+                answer = self._work(self._claim, body, CLAIM_WAIT + ANSWER_TIMEOUT)
                 failures = 0
             except OnwardError as problem:
                 with self.lock:
-                    was_starved = self.desk.is_starved()
-                    self.desk.polled = None
-                if was_starved or not self.desk.is_taking:
+                    was_starved = self.state.is_starved()
+                    self.state.claim_slots = None
+                if was_starved or not self.state.is_taking:
                     continue  # aborted by this worker
                 if not self._works and (not _is_temporary(problem) or problem.status in (401, 403)):
                     self._give_up(problem)
@@ -139,20 +139,20 @@ class Session:
                 continue
             with self.lock:
                 self._works = True
-                self.desk.polled = None
+                self.state.claim_slots = None
                 self._absorb(None, answer, sent)
-                if not answer["tasks"] and not answer["leases"] and time.monotonic() - sent < POLL / 2:
-                    # An empty response without a wait: the server is stopping, or does not hold a poll for no tasks open.
-                    # Poll again, but not at once.
-                    self.lock.wait_for(lambda: not self.desk.is_taking or (credits == 0 and self.desk.free() > 0), EARLY)
+                if not answer["tasks"] and not answer["leases"] and time.monotonic() - sent < CLAIM_WAIT / 2:
+                    # An empty response without a wait: the server is stopping, or does not hold a claim for no tasks open.
+                    # Claim again, but not at once.
+                    self.lock.wait_for(lambda: not self.state.is_taking or (credits == 0 and self.state.free() > 0), EARLY)
 
     def _await_room(self) -> Optional[int]:
-        """Waits until there is a reason to poll; returns how many tasks to ask for, or `None` when stopping."""
+        """Waits until there is a reason to claim; returns how many tasks to claim, or `None` when stopping."""
         with self.lock:
-            while self.desk.is_taking:
-                credits, again = self.desk.poll_credits(time.monotonic())
+            while self.state.is_taking:
+                credits, again = self.state.claim_credits(time.monotonic())
                 if credits is not None:
-                    self.desk.polled = credits
+                    self.state.claim_slots = credits
                     return credits
                 self.lock.wait(again)
             return None
@@ -171,7 +171,7 @@ class Session:
                 failures = 0
             except OnwardError as problem:
                 with self.lock:
-                    self.desk.end(batch)
+                    self.state.end(batch)
                 if self._is_late():
                     return
                 self._rest(problem, failures)
@@ -182,15 +182,15 @@ class Session:
         with self.lock:
             while True:
                 now = time.monotonic()
-                if self._closing_since is not None and (not self.desk.outbox or self._is_late()):
+                if self._closing_since is not None and (not self.state.outbox or self._is_late()):
                     return None
-                is_starved = self.desk.is_starved()
+                is_starved = self.state.is_starved()
                 if is_starved:
-                    self._poll.break_off()
-                batch = self.desk.batch(now)
+                    self._claim.break_off()
+                batch = self.state.batch(now)
                 if batch is not None:
                     return batch
-                left = self.desk.due_at() - now
+                left = self.state.due_at() - now
                 self.lock.wait(min(left, 0.1) if is_starved else left if left < 3600 else None)
 
     def _send(self, batch: Batch) -> None:
@@ -215,12 +215,12 @@ class Session:
                 return
             log.error("the server refused a report: %s", problem)
             with self.lock:
-                self.desk.end(batch)
-                self.desk.refuse(batch, problem, time.monotonic())
+                self.state.end(batch)
+                self.state.refuse(batch, problem, time.monotonic())
                 self.lock.notify_all()
             return
         if len(answer["acks"]) < len(batch.done):
-            raise OnwardUnavailable("the server did not acknowledge everything it was told")
+            raise OnwardUnavailable("the server did not acknowledge every entry")
         with self.lock:
             self._absorb(batch, answer, sent)
 
@@ -243,23 +243,23 @@ class Session:
                         raise
                     log.warning("log lines of %s were refused: %s", job.task["task_id"], problem)
                 with self.lock:
-                    self.desk.logged(job, len(some))
+                    self.state.logged(job, len(some))
 
     # Responses.
 
     def _absorb(self, batch: Optional[Batch], answer: Dict[str, Any], sent: float) -> None:
         """Acts on a response. Called with the lock held."""
-        changes = self.desk.settle(batch, answer, self, sent, time.monotonic())
+        changes = self.state.settle(batch, answer, self, sent, time.monotonic())
         for report, why in changes.refused:
             log.warning("the server did not accept the result of %s (%s): %s", report.job.task["task_id"], report.job.task["type"], why)
         for job in changes.stopped:
             log.info("%s (%s) was stopped: %s", job.task["task_id"], job.task["type"], job.why)
-            self._tell(job)
+            self._stop_handler(job)
         for job in changes.started:
             self._launch(job)
         self.lock.notify_all()
 
-    def _tell(self, job: Job) -> None:
+    def _stop_handler(self, job: Job) -> None:
         """Cancels an async handler; any other handler sees `ctx.cancelled`."""
         self._on_loop(lambda: job.runner and job.runner.cancel())
 
@@ -270,7 +270,7 @@ class Session:
         if handler is None:
             known = ", ".join(f"`{name}`" for name in sorted(self.handlers))
             message = f"this worker has no handler for `{job.task['type']}`, only for {known}"
-            self.desk.finish(job, {"error": error(message, "no_handler")})
+            self.state.finish(job, {"error": error(message, "no_handler")})
         elif handler.is_async:
             self._on_loop(lambda: self._spawn(handler, job))
         else:
@@ -320,7 +320,7 @@ class Session:
             outcome: Optional[Dict[str, Any]] = {"error": error(str(raised), "invalid_input"), "final": True}
         elif job.why is not None and not says_what:
             # It stopped on request. If the server requested it, no report is needed.
-            outcome = HAND_BACK if job.why == "stopping" else None
+            outcome = GIVE_BACK if job.why == "stopping" else None
         else:
             outcome = entry_for(raised)
             if not says_what:
@@ -329,19 +329,19 @@ class Session:
 
     def _finish(self, job: Job, outcome: Optional[Dict[str, Any]]) -> None:
         with self.lock:
-            self.desk.finish(job, outcome)
+            self.state.finish(job, outcome)
             self.lock.notify_all()
 
     # Calls from contexts (`Voice`).
 
     def beat(self, token: str, progress: Any) -> None:
         with self.lock:
-            self.desk.beat(token, progress, time.monotonic())
+            self.state.beat(token, progress, time.monotonic())
             self.lock.notify_all()
 
     def log(self, token: str, line: Dict[str, str]) -> None:
         with self.lock:
-            self.desk.log(token, line, time.monotonic())
+            self.state.log(token, line, time.monotonic())
             self.lock.notify_all()
 
     # Helpers.
@@ -351,8 +351,8 @@ class Session:
         seconds = pause(failures, problem)
         log.warning("%s; retrying in %.1f s", problem, seconds)
         with self.lock:
-            self.lock.wait_for(lambda: not self.desk.is_taking, seconds)
-        if not self.desk.is_taking:
+            self.lock.wait_for(lambda: not self.state.is_taking, seconds)
+        if not self.state.is_taking:
             time.sleep(min(seconds, 0.2))  # stopping: reports are still sent, with shorter waits
 
     def _is_late(self) -> bool:

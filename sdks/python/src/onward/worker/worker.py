@@ -69,7 +69,7 @@ class Worker:
 
         def register(function: F) -> F:
             if self._session is not None:
-                raise RuntimeError("register handlers before the worker starts: it has told the server what it does")
+                raise RuntimeError("register handlers before the worker starts: the server already has its list of types")
             if type in self._handlers:
                 raise ValueError(f"`{type}` has a handler already")
             self._handlers[type] = Handler(type, function)
@@ -78,13 +78,13 @@ class Worker:
         return register
 
     def run(self) -> None:
-        """Runs until SIGTERM or Ctrl-C, then finishes its tasks; a second signal hands them back at once. Call it from the
+        """Runs until SIGTERM or Ctrl-C, then finishes its tasks; a second signal gives them back to the server. Call it from the
         main thread. Raises `OnwardError` if the server refuses this worker."""
         asyncio.run(self._run_with_signals())
 
     async def serve(self) -> None:
         """The same for a program with an event loop: runs until `stop()`. Async handlers run on this loop. The program
-        handles signals itself; cancelling this coroutine hands back all tasks at once."""
+        handles signals itself; cancelling this coroutine gives all tasks back to the server."""
         if self._session is not None:
             raise RuntimeError("this worker is running already")
         types = claimed(self.types, self._handlers)
@@ -106,15 +106,15 @@ class Worker:
             raise session.problem
 
     def stop(self) -> None:
-        """Stops the worker gracefully, from any thread; a second call hands back its tasks without waiting."""
+        """Stops the worker gracefully, from any thread; a second call gives its tasks back without waiting."""
         session, hurry = self._session, self._hurry
         if session is None or hurry is None:
             return
 
-        def tell() -> None:
+        def request_stop() -> None:
             (hurry if session.ended.is_set() else session.ended).set()
 
-        session.loop.call_soon_threadsafe(tell)
+        session.loop.call_soon_threadsafe(request_stop)
 
     def _fields(self, types: List[str]) -> Dict[str, Any]:
         """The description of this worker that every call carries."""

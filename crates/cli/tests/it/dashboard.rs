@@ -1,24 +1,24 @@
-//! The page at `/`, as bytes on a socket: who gets it, what may be cached, and what does not exist. What it
+//! The dashboard at `/`, as HTTP answers: which clients get it, what may be cached, and which files exist. What it
 //! shows in a browser is tested in `ui/test`.
 
 use crate::harness::{Answer, Server};
 
 const BROWSER: (&str, &str) = ("Accept", "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8");
 
-/// Every address the page loads.
-fn addresses(page: &str) -> Vec<String> {
-    let starts = page.match_indices("=\"ui/").map(|(at, _)| at + 2);
-    starts.map(|at| format!("/{}", page[at..].split('"').next().unwrap())).collect()
+/// Every address that the dashboard loads.
+fn addresses(dashboard: &str) -> Vec<String> {
+    let starts = dashboard.match_indices("=\"ui/").map(|(at, _)| at + 2);
+    starts.map(|at| format!("/{}", dashboard[at..].split('"').next().unwrap())).collect()
 }
 
-fn page(server: &Server) -> Answer {
+fn dashboard(server: &Server) -> Answer {
     server.send("GET", "/", &[BROWSER], b"")
 }
 
 #[test]
-fn the_page_is_for_browsers_and_the_version_for_everybody_else() {
+fn browsers_get_the_dashboard_and_other_clients_the_version() {
     let server = Server::start();
-    let html = page(&server);
+    let html = dashboard(&server);
     assert_eq!((html.status, html.header("content-type")), (200, Some("text/html; charset=utf-8")));
     assert_eq!(html.header("cache-control"), Some("no-cache"));
     for accept in [None, Some("*/*"), Some("application/json")] {
@@ -33,9 +33,9 @@ fn the_page_is_for_browsers_and_the_version_for_everybody_else() {
 }
 
 #[test]
-fn the_page_runs_only_what_this_server_sent() {
+fn the_dashboard_runs_only_scripts_of_this_server() {
     let server = Server::start();
-    let html = page(&server);
+    let html = dashboard(&server);
     let policy = html.header("content-security-policy").expect("a policy").to_owned();
     assert!(policy.starts_with("default-src 'self';"), "{policy}");
     for word in ["unsafe", "data:", "http", "*", "-src-"] {
@@ -50,9 +50,9 @@ fn the_page_runs_only_what_this_server_sent() {
 }
 
 #[test]
-fn what_the_page_loads_may_be_kept_for_ever_and_nothing_else_exists() {
+fn dashboard_files_may_be_cached_forever_and_no_other_file_exists() {
     let server = Server::start();
-    let addresses = addresses(&page(&server).text());
+    let addresses = addresses(&dashboard(&server).text());
     assert!(addresses.len() > 20, "{addresses:?}");
     for address in &addresses {
         let answer = server.get(address);

@@ -1,4 +1,4 @@
--- The first condition is the partial index's own, spelt out so that the planner may use it.
+-- The first condition repeats that of the partial index, so that the planner can use the index.
 SELECT org, id, seq, head FROM runs
 WHERE status <> 'completed' AND status IN ('pending', 'running', 'waiting', 'compensating', 'cancelling')
   AND parked = 0

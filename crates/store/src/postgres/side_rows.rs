@@ -1,8 +1,7 @@
-//! What stands around runs: timers and waits, the places they hold, the workflows that are paused, and who is
-//! still to be told that a run has ended.
+//! Timers and waits, runs of concurrency groups, paused workflows, and undelivered notifications.
 
 use super::columns::{
-    Attempted, Id, Words, concurrency_group, get, id, limit, number, org, org_of, run_id, sql, text, time,
+    Attempted, EscapedText, Id, concurrency_group, get, id, limit, number, org, org_of, run_id, sql, text, time,
 };
 use super::session::Session;
 use crate::rows::{GroupedRun, NotificationKey, NotificationRow, Timer, Wait, WorkflowPause};
@@ -14,7 +13,7 @@ pub(super) async fn timers(session: &Session, until: Timestamp, count: usize) ->
     rows.iter().map(|row| Ok(Timer { at: time(row, 0)?, org: org(row, 1)?, run: run_id(row, 2)? })).collect()
 }
 
-/// The smallest time of a statement that answers with one.
+/// The time that a statement returns, if it returns one.
 pub(super) async fn earliest(session: &Session, statement: &'static str) -> Attempted<Option<Timestamp>> {
     let found = session.first(statement, &[]).await?;
     let at: Option<i64> = found.map_or(Ok(None), |row| get(&row, 0))?;
@@ -35,14 +34,14 @@ pub(super) async fn grouped_runs(session: &Session) -> Attempted<Vec<GroupedRun>
         let (workflow, concurrency_group) = (WorkflowId(id(row, 2)?), concurrency_group(row, 3)?);
         Ok(GroupedRun { org: org(row, 0)?, run: run_id(row, 1)?, workflow, concurrency_group, is_queued: get(row, 4)? })
     };
-    let rows = session.query(sql!("postgres/runs_gated"), &[]).await?;
+    let rows = session.query(sql!("postgres/runs_in_groups"), &[]).await?;
     let mut runs = rows.iter().map(read).collect::<Attempted<Vec<_>>>()?;
-    runs.sort_unstable_by_key(|grouped_runs| (grouped_runs.run, grouped_runs.org));
+    runs.sort_unstable_by_key(|run| (run.run, run.org));
     Ok(runs)
 }
 
 pub(super) async fn pause_workflow(session: &Session, pause: &WorkflowPause) -> Attempted<()> {
-    let (actor, note) = (Words::of(&pause.actor), Words::of(&pause.note));
+    let (actor, note) = (EscapedText::of(&pause.actor), EscapedText::of(&pause.note));
     let workflow = Id(pause.workflow.0);
     let row: [&(dyn tokio_postgres::types::ToSql + Sync); 5] =
         [&org_of(pause.org), &workflow, &pause.at.0, &actor, &note];
@@ -78,19 +77,25 @@ pub(super) async fn notifications(
 ) -> Attempted<Vec<NotificationRow>> {
     let (org, run, number) =
         after.map_or((i32::MIN, Id([0; 16]), -1), |(org, run, number)| (org_of(org), Id(run.0), i64::from(number)));
-    let rows = session.query(sql!("notices"), &[&org, &run, &number, &limit(count)]).await?;
-    rows.iter().map(notice_row).collect()
+    let rows = session.query(sql!("notifications"), &[&org, &run, &number, &limit(count)]).await?;
+    rows.iter().map(notification_row).collect()
 }
 
 pub(super) async fn run_notifications(session: &Session, org: OrgId, run: RunId) -> Attempted<Vec<NotificationRow>> {
-    session.query(sql!("notices_of_run"), &[&org_of(org), &Id(run.0)]).await?.iter().map(notice_row).collect()
+    session
+        .query(sql!("notifications_of_run"), &[&org_of(org), &Id(run.0)])
+        .await?
+        .iter()
+        .map(notification_row)
+        .collect()
 }
 
 pub(super) async fn record_notification_error(session: &Session, notification: &NotificationRow) -> Attempted<()> {
-    let (error, run, number) = (Words::of(&notification.error), Id(notification.run.0), i64::from(notification.number));
-    session.execute(sql!("notice_error"), &[&error, &org_of(notification.org), &run, &number]).await.map(drop)
+    let (error, run, number) =
+        (EscapedText::of(&notification.error), Id(notification.run.0), i64::from(notification.number));
+    session.execute(sql!("notification_error"), &[&error, &org_of(notification.org), &run, &number]).await.map(drop)
 }
 
-fn notice_row(row: &Row) -> Attempted<NotificationRow> {
+fn notification_row(row: &Row) -> Attempted<NotificationRow> {
     Ok(NotificationRow { org: org(row, 0)?, run: run_id(row, 1)?, number: number(row, 2)?, error: text(row, 3)? })
 }

@@ -1,5 +1,5 @@
--- A seat is free when nobody has it, or when the time of whoever had it is over. One that is not is left out of the
--- count, and dividing by zero ends the transaction.
+-- A slot is free if it has no row or its row has expired. A slot that is not free is missing from the count, and the
+-- division by zero aborts the transaction.
 WITH taken AS (
     INSERT INTO seats (org, name, of, key, number, run, step, until)
     SELECT org, name, of, key, number, run, step, until

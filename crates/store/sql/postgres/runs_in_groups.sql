@@ -1,4 +1,4 @@
--- Of tasks nothing is said here: they have lanes instead of gates, and a timer until their time comes.
+-- Without single tasks: they have key queues instead of concurrency groups, and a timer until they are due.
 SELECT org, id, workflow, gate, false FROM runs
 WHERE gate IS NOT NULL AND finished_at IS NULL AND status <> 'pending' AND form <> 'task'
 UNION ALL

@@ -1,4 +1,4 @@
-//! Where a measurement takes place: a folder of its own and, on Postgres, databases of its own. All of it is removed at
+//! Where a benchmark stores its data: a temporary folder and, on Postgres, temporary databases. All of it is removed at
 //! the end, unless the process is killed.
 
 use engine::Engine;
@@ -7,19 +7,19 @@ use std::sync::{Arc, Mutex};
 use store::Location;
 use store::postgres::BenchDatabase;
 
-pub struct Ground {
-    folder: Folder,
-    /// The address of a database on the server that is measured.
+pub struct BenchStore {
+    folder: BenchFolder,
+    /// The URL of a database on the Postgres server that is measured.
     server: Option<String>,
     made: Mutex<Vec<Made>>,
 }
 
-/// The server that `--store` names.
+/// The Postgres server that `--store` names.
 pub fn server(store: Option<&str>) -> Result<Option<String>, String> {
     let Some(text) = store else { return Ok(None) };
     match text.parse() {
         Ok(Location::Postgres(url)) => Ok(Some(url)),
-        Ok(Location::Sqlite(_)) => Err("`--store` is for Postgres; a file is made below `--data`".into()),
+        Ok(Location::Sqlite(_)) => Err("`--store` takes a Postgres URL only; for SQLite use `--data`".into()),
         Err(error) => Err(format!("`--store` cannot be used: {error}")),
     }
 }
@@ -30,10 +30,10 @@ struct Made {
     bench_database: Option<Arc<BenchDatabase>>,
 }
 
-impl Ground {
-    /// Below a folder, or on a server if there is one.
-    pub fn new(parent: &Path, server: Option<String>) -> Result<Ground, String> {
-        Ok(Ground { folder: Folder::new(parent)?, server, made: Mutex::default() })
+impl BenchStore {
+    /// In a folder or, if there is a server, on that server.
+    pub fn new(parent: &Path, server: Option<String>) -> Result<BenchStore, String> {
+        Ok(BenchStore { folder: BenchFolder::new(parent)?, server, made: Mutex::default() })
     }
 
     pub fn kind(&self) -> &'static str {
@@ -45,7 +45,7 @@ impl Ground {
         self.folder.0.join(name)
     }
 
-    /// A store that nobody has used.
+    /// A new, empty store.
     pub async fn store(&self, name: &'static str) -> Result<Location, String> {
         let bench_database = match &self.server {
             None => None,
@@ -59,7 +59,7 @@ impl Ground {
         Ok(location)
     }
 
-    /// Bytes written to the database's log. Those of a server are for all of its databases.
+    /// Bytes written to the write-ahead log. Postgres counts them for all databases of a server together.
     pub async fn log_bytes(&self, engine: Option<&Engine>) -> Result<Option<u64>, String> {
         let bench_database = self.made().iter().find_map(|made| made.bench_database.clone());
         match bench_database {
@@ -68,11 +68,11 @@ impl Ground {
         }
     }
 
-    /// Does every store keep the promises? Not that of the ceiling, whose runs have no workflow.
+    /// Runs `verify` on every store except the ceiling's, whose runs have no workflow.
     pub async fn is_clean(&self) -> Result<bool, String> {
         let locations: Vec<Location> =
             self.made().iter().filter(|made| made.name != "ceiling").map(|made| made.location.clone()).collect();
-        let judged = tokio::task::spawn_blocking(move || {
+        let verified = tokio::task::spawn_blocking(move || {
             for location in locations {
                 let inspection = location.inspect().map_err(|e| e.to_string())?;
                 let report = engine::verify::verify(&*inspection, 1, &mut |_| {}).map_err(|e| e.to_string())?;
@@ -83,10 +83,10 @@ impl Ground {
             }
             Ok(true)
         });
-        judged.await.map_err(|e| e.to_string())?
+        verified.await.map_err(|e| e.to_string())?
     }
 
-    /// Removes the databases; the folder goes by itself.
+    /// Removes the databases; dropping the folder removes it.
     pub async fn clear(self) -> Result<(), String> {
         let made: Vec<Made> = self.made().drain(..).collect();
         for bench_database in made.into_iter().filter_map(|made| made.bench_database) {
@@ -100,17 +100,17 @@ impl Ground {
     }
 }
 
-struct Folder(PathBuf);
+struct BenchFolder(PathBuf);
 
-impl Folder {
-    fn new(parent: &Path) -> Result<Folder, String> {
+impl BenchFolder {
+    fn new(parent: &Path) -> Result<BenchFolder, String> {
         let path = parent.join(format!(".onward-bench-{}", std::process::id()));
         std::fs::create_dir_all(&path).map_err(|e| format!("cannot make {}: {e}", path.display()))?;
-        Ok(Folder(path))
+        Ok(BenchFolder(path))
     }
 }
 
-impl Drop for Folder {
+impl Drop for BenchFolder {
     fn drop(&mut self) {
         let _ = std::fs::remove_dir_all(&self.0);
     }

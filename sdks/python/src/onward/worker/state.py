@@ -1,4 +1,4 @@
-"""The worker's bookkeeping: the tasks it holds, the reports it has to send, its free slots.
+"""The state of a worker: the tasks it holds, the reports it has to send, its free slots.
 
     take ──▶ jobs ──finish──▶ outbox ──settle (acknowledged)──▶ gone
                │                 ▲
@@ -8,7 +8,7 @@ Pure: no threads, no sockets, no clock (`now` is an argument), so every rule bel
 session calls it under its lock.
 
 Rules. A report stays in the outbox until the server has acknowledged it, however often it has to be sent. Free slots are
-assigned either to the open poll or to the current report, never to both. Unsaved progress is sent before the failure that
+offered either in the open claim or in the current report, never in both. Unsaved progress is sent before the failure that
 needs it, and log lines before the result of their attempt.
 """
 
@@ -29,7 +29,7 @@ LINES_PER_CALL = 100
 LOGS_EVERY = 1.0
 PROGRESS_EVERY = 0.2
 FULL_FOR = 0.25
-HAND_BACK = {"snooze": "0s"}
+GIVE_BACK = {"snooze": "0s"}
 
 
 @dataclass(eq=False)
@@ -41,8 +41,8 @@ class Job:
     lease: float
     beat_at: float
     progress: Any = None
-    said: int = 0  # how often the handler saved progress …
-    saved: int = 0  # … and the last of these that the server has
+    progress_seq: int = 0  # the number of the latest progress that the handler saved …
+    progress_sent: int = 0  # … and the number of the latest progress that the server has
     sent_at: float = float("-inf")
     lines: List[Dict[str, str]] = field(default_factory=list)
     lines_at: float = float("inf")
@@ -70,14 +70,14 @@ class Report:
 
     @property
     def waits_for_progress(self) -> bool:
-        return self.job.said > self.job.saved and "result" not in self.entry
+        return self.job.progress_seq > self.job.progress_sent and "result" not in self.entry
 
 
 class Beat(NamedTuple):
-    """A heartbeat in a batch; `said` is the number of the progress sent with it."""
+    """A heartbeat in a batch; `progress_seq` is the number of the progress sent with it."""
 
     job: Job
-    said: int
+    progress_seq: int
     entry: Dict[str, Any]
 
 
@@ -103,21 +103,21 @@ class Changes(NamedTuple):
     refused: List[Tuple[Report, str]]  # results that did not count, and the server's reason
 
 
-class Desk:
+class WorkerState:
     def __init__(self, slots: int) -> None:
         self.slots = slots
         self.jobs: Dict[str, Job] = {}
         self.outbox: List[Report] = []
         self.is_taking = True
-        self.polled: Optional[int] = None  # slots assigned to the open poll
-        self.lent = 0  # slots assigned to the current report
+        self.claim_slots: Optional[int] = None  # slots offered in the open claim
+        self.report_slots = 0  # slots offered in the current report
         self.is_reporting = False
         self._full_since: Optional[float] = None
 
     # Tasks held.
 
     def take(self, tasks: List[Dict[str, Any]], voice: Voice, now: float) -> List[Job]:
-        """Accepts tasks from the server. A stopping worker hands them back untouched."""
+        """Accepts tasks from the server. A stopping worker gives them back at once."""
         started = []
         for task in tasks:
             if task["claim_token"] in self.jobs:
@@ -128,7 +128,7 @@ class Desk:
             if self.is_taking:
                 started.append(job)
             else:
-                self.finish(job, HAND_BACK)
+                self.finish(job, GIVE_BACK)
         return started
 
     def finish(self, job: Job, outcome: Optional[Dict[str, Any]]) -> None:
@@ -155,7 +155,7 @@ class Desk:
             return
         if progress is not None:
             job.progress = progress
-            job.said += 1
+            job.progress_seq += 1
         job.beat_at = min(job.beat_at, max(now, job.sent_at + PROGRESS_EVERY))
 
     def log(self, token: str, line: Dict[str, str], now: float) -> None:
@@ -174,13 +174,13 @@ class Desk:
     # Free slots.
 
     def free(self) -> int:
-        return self.slots - len(self.jobs) - (self.polled or 0) - self.lent if self.is_taking else 0
+        return self.slots - len(self.jobs) - (self.claim_slots or 0) - self.report_slots if self.is_taking else 0
 
-    def poll_credits(self, now: float) -> Tuple[Optional[int], Optional[float]]:
-        """How many tasks the next poll asks for, or `None` and when to ask again (`None`: when something changes).
+    def claim_credits(self, now: float) -> Tuple[Optional[int], Optional[float]]:
+        """How many tasks to claim next, or `None` and when to ask again (`None`: when something changes).
 
-        A report always goes first, and asks for tasks for the free slots. When all slots have been busy for a short time, a
-        poll for no tasks is opened, because cancels arrive on an open poll.
+        A report always goes first, and claims tasks for the free slots. When all slots have been busy for a short time, a
+        claim for no tasks is opened, because cancels arrive on an open claim.
         """
         if self.is_reporting or self._has_reports():
             return None, None
@@ -194,8 +194,8 @@ class Desk:
         return (0, None) if left <= 0 else (None, left)
 
     def is_starved(self) -> bool:
-        """A poll for no tasks is open although slots are free: a poll that asks for tasks should replace it."""
-        return self.polled == 0 and self.free() > 0 and not self.is_reporting and not self._has_reports()
+        """A claim for no tasks is open although slots are free: a claim for tasks should replace it."""
+        return self.claim_slots == 0 and self.free() > 0 and not self.is_reporting and not self._has_reports()
 
     # Reports and heartbeats.
 
@@ -226,8 +226,8 @@ class Desk:
         logging += [report.job for report in done] + saving
         logs = [(job, job.lines[:LINES_MAX]) for job in logging if job.lines]
         self.is_reporting = True
-        self.lent = max(0, min(self.free(), ENTRIES_MAX))
-        return Batch(done, beats, logs, self.lent)
+        self.report_slots = max(0, min(self.free(), ENTRIES_MAX))
+        return Batch(done, beats, logs, self.report_slots)
 
     def logged(self, job: Job, count: int) -> None:
         """The server has the first log lines of a job, or will never accept them."""
@@ -235,7 +235,7 @@ class Desk:
         job.lines_at = float("inf")
 
     def settle(self, batch: Optional[Batch], answer: Dict[str, Any], voice: Voice, sent: float, now: float) -> Changes:
-        """The server responded (to a batch that was sent at `sent`, or to the poll)."""
+        """The server responded (to a batch that was sent at `sent`, or to the open claim)."""
         refused: List[Tuple[Report, str]] = []
         stopped: List[Job] = []
         leases = answer["leases"]
@@ -247,9 +247,9 @@ class Desk:
                     refused.append((report, ack.get("status", "")))
             for beat, lease in zip(batch.beats, leases):
                 job = beat.job
-                job.saved = max(job.saved, beat.said)
+                job.progress_sent = max(job.progress_sent, beat.progress_seq)
                 job.sent_at = sent
-                job.beat_at = sent + (job.lease / 3 if job.said == job.saved else PROGRESS_EVERY)
+                job.beat_at = sent + (job.lease / 3 if job.progress_seq == job.progress_sent else PROGRESS_EVERY)
                 if lease.get("cancel") or not lease.get("lease_until"):
                     if self.stop(job, "cancelled" if lease.get("cancel") else "lease_lost"):
                         stopped.append(job)
@@ -261,17 +261,17 @@ class Desk:
     def end(self, batch: Batch) -> None:
         """The call has ended; if it failed, everything in it must be sent again."""
         self.is_reporting = False
-        self.lent = 0
+        self.report_slots = 0
 
     def refuse(self, part: Batch, problem: OnwardError, now: float) -> None:
         """The server refuses this entry permanently. It must block neither its task nor the other entries."""
         for report in part.done:
             self.outbox.remove(report)
             if not report.is_substitute:
-                outcome = {"error": error(f"the server refused how it ended: {problem}", "refused_result"), "final": True}
+                outcome = {"error": error(f"the server refused the report: {problem}", "refused_result"), "final": True}
                 self.outbox.append(Report(report.job, {**report.job.ids, **outcome}, len(encode(outcome)), True))
         for beat in part.beats:
-            beat.job.saved = max(beat.job.saved, beat.said)
+            beat.job.progress_sent = max(beat.job.progress_sent, beat.progress_seq)
             beat.job.beat_at = now + beat.job.lease / 3
 
     def _has_reports(self) -> bool:
@@ -279,6 +279,6 @@ class Desk:
 
     def _beat(self, job: Job) -> Beat:
         entry: Dict[str, Any] = dict(job.ids)
-        if job.said > job.saved:
+        if job.progress_seq > job.progress_sent:
             entry["progress"] = job.progress
-        return Beat(job, job.said, entry)
+        return Beat(job, job.progress_seq, entry)

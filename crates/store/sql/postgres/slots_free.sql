@@ -1,5 +1,5 @@
--- Each is looked up on its own, so that the plan is the same for a table that was empty a moment ago. A seat that changes
--- hands while this waits for it is another's.
+-- A LATERAL lookup per row, so that the plan uses the index even if it was made for an empty table. A slot that
+-- another task takes while this statement waits for the row is not deleted.
 DELETE FROM seats WHERE ctid = ANY (ARRAY(
     SELECT t.ctid
     FROM unnest($1::integer[], $2::text[], $3::smallint[], $4::text[], $5::bigint[], $6::uuid[], $7::bigint[])

@@ -1,5 +1,4 @@
-//! What stands around runs: the places they hold, the workflows that are paused, and who is still to be
-//! told that a run has ended.
+//! Runs of concurrency groups, paused workflows, and undelivered notifications.
 
 use super::columns::{concurrency_group, limit, org, run_id, sql, time};
 use super::errors::Failure;
@@ -10,7 +9,7 @@ use kernel::{OrgId, RunId, WorkflowId};
 use rusqlite::{Connection, Row, params};
 
 pub(super) fn grouped_runs(connection: &Connection) -> Result<Vec<GroupedRun>> {
-    many(connection, sql!("runs_gated"), [], |row| {
+    many(connection, sql!("runs_in_groups"), [], |row| {
         Ok(GroupedRun {
             org: org(row, 0)?,
             run: run_id(row, 1)?,
@@ -60,11 +59,11 @@ pub(super) fn notifications(
     count: usize,
 ) -> Result<Vec<NotificationRow>> {
     let (org, run, number) = after.map_or((0, [0; 16], -1), |(org, run, number)| (org.0, run.0, i64::from(number)));
-    many(connection, sql!("notices"), params![org, run, number, limit(count)], notice_row)
+    many(connection, sql!("notifications"), params![org, run, number, limit(count)], notification_row)
 }
 
 pub(super) fn run_notifications(connection: &Connection, org: OrgId, run: RunId) -> Result<Vec<NotificationRow>> {
-    many(connection, sql!("notices_of_run"), params![org.0, run.0], notice_row)
+    many(connection, sql!("notifications_of_run"), params![org.0, run.0], notification_row)
 }
 
 pub(super) fn record_notification_error(
@@ -72,10 +71,10 @@ pub(super) fn record_notification_error(
     notification: &NotificationRow,
 ) -> std::result::Result<(), Failure> {
     let row = params![notification.error, notification.org.0, notification.run.0, notification.number];
-    connection.prepare_cached(sql!("notice_error"))?.execute(row)?;
+    connection.prepare_cached(sql!("notification_error"))?.execute(row)?;
     Ok(())
 }
 
-fn notice_row(row: &Row<'_>) -> rusqlite::Result<NotificationRow> {
+fn notification_row(row: &Row<'_>) -> rusqlite::Result<NotificationRow> {
     Ok(NotificationRow { org: org(row, 0)?, run: run_id(row, 1)?, number: row.get(2)?, error: row.get(3)? })
 }
