@@ -175,7 +175,7 @@ fn cli_runs_are_listed_page_by_page() {
         shell.run(&["trigger", "hello", "--input", "{\"name\": \"x\"}", "--wait", "30s"]).ok();
     }
     let two = shell.run(&["runs", "list", "--limit", "2"]);
-    let cursor = two.err.trim().rsplit(' ').next().unwrap().to_owned();
+    let cursor = two.err.trim().rsplit(' ').next().unwrap().trim_matches('`').to_owned();
     assert!(two.err.contains("there are more"), "{two:?}");
     assert_eq!(two.ok().lines().count(), 3);
     let rest = shell.run(&["runs", "list", "--cursor", &cursor]);

@@ -137,10 +137,10 @@ fn no_list_or_hot_statement_scans_or_sorts() {
         ("runs_in_status", "runs_by_status (status=? AND parked=? AND id>? AND id<?)"),
         ("runs_of_workflow", "runs_by_workflow (org=? AND workflow=? AND id>? AND id<?)"),
         ("runs_with_label", "PRIMARY KEY (org=? AND key=? AND value=? AND run>? AND run<?)"),
-        ("runs_unparked", "runs_by_status (status=? AND parked=?)"),
+        ("runs_active", "runs_by_status (status=? AND parked=?)"),
         ("timers_due", "PRIMARY KEY (at<?)"),
         ("ready", "PRIMARY KEY (org=? AND name=? AND key=? AND (priority,run,step)>(?,?,?))"),
-        ("ready_lanes", "PRIMARY KEY ((org,name,key)>(?,?,?))"),
+        ("ready_queues", "PRIMARY KEY ((org,name,key)>(?,?,?))"),
         ("ready_delete", "PRIMARY KEY (org=? AND name=? AND key=? AND priority=? AND run=? AND step=?)"),
         ("types", "PRIMARY KEY (org=? AND name>?)"),
     ] {
