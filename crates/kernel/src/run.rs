@@ -344,12 +344,17 @@ impl Run {
 
     /// Steps that workers hold leases on.
     pub fn leased(&self) -> impl Iterator<Item = Lease<'_>> {
-        self.state.steps.iter().enumerate().filter_map(|(i, step)| match &step.phase {
+        (0..self.state.steps.len() as u32).filter_map(|step| self.lease(step))
+    }
+
+    /// The lease on a step, if a worker holds one.
+    pub fn lease(&self, step: u32) -> Option<Lease<'_>> {
+        match &self.state.steps.get(step as usize)?.phase {
             Phase::Leased { fence, worker, lease, epoch } => {
-                Some(Lease { step: i as u32, fence: *fence, worker, lease: *lease, epoch: *epoch })
+                Some(Lease { step, fence: *fence, worker, lease: *lease, epoch: *epoch })
             }
             _ => None,
-        })
+        }
     }
 
     /// Steps that a worker may claim, in plan order.

@@ -155,8 +155,9 @@ impl<'a, T> ClaimOffers<'a, T> {
         let mut offered = Vec::new();
         for item in items {
             match &item.input {
-                Input::Finished { fence, .. } => {
-                    worker = run.leased().find(|lease| lease.fence == *fence).map(|lease| lease.worker.to_owned());
+                Input::Finished { step, fence, .. } => {
+                    let lease = run.lease(*step).filter(|lease| lease.fence == *fence);
+                    worker = lease.map(|lease| lease.worker.to_owned());
                 }
                 Input::Claim { offer, .. } => offered.push(offer.offer_id),
                 _ => {}
@@ -282,7 +283,7 @@ fn cancel_lost_leases<T>(task_queue: &mut TaskQueue<T>, run: RunId, live: &LiveR
     let is_plain = live.version.plan.layout().form == Form::Task;
     for (step, fence) in task_queue.leases_of(run) {
         let state = live.run.step(step);
-        let is_held = live.run.leased().any(|lease| (lease.step, lease.fence) == (step, fence));
+        let is_held = live.run.lease(step).is_some_and(|lease| lease.fence == fence);
         let has_reported = state.fence == fence && state.digest != 0;
         if !is_held && !has_reported {
             task_queue.cancel_lease(run, step, fence, is_plain);

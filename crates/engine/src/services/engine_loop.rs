@@ -284,7 +284,7 @@ pub struct EngineLoop {
     /// Reads for the task queue, those of one turn in one message.
     queue_reads: mpsc::Sender<Vec<QueueRead>>,
     writer: WriterThread,
-    /// NameTaken from the inbox, and handled between two rounds.
+    /// Taken from the inbox, and handled between two rounds.
     controls: Vec<Control>,
     watchers_swept: Instant,
     /// The store refused a commit: the next attempt is not before this.

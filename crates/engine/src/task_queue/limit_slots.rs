@@ -136,7 +136,7 @@ impl LimitSlots {
         }
     }
 
-    /// NameTaken slots of the type's limit; 0 if it has none.
+    /// Taken slots of the type's limit; 0 if it has none.
     pub fn leased(&self) -> u32 {
         self.rows.get(&(LimitScope::Type, Arc::from(""))).map_or(0, |slot_set| slot_set.taken.len() as u32)
     }
