@@ -86,8 +86,8 @@ impl Engine {
         let subscribers = Arc::new(Subscribers::default());
         let caches =
             Caches { workflows: workflow_cache.clone(), types: types.clone(), subscribers: subscribers.clone() };
-        let is_greedy = options.clock != ClockMode::Real;
-        let cluster = Arc::new(Cluster::join(core.clone(), options.node, is_greedy, caches).await?);
+        let owns_every_run = options.clock != ClockMode::Real;
+        let cluster = Arc::new(Cluster::join(core.clone(), options.node, owns_every_run, caches).await?);
         crash::point(Point::EpochClaimed);
 
         let (schedule_changed, retention_wake) = (Arc::new(Notify::new()), Arc::new(Notify::new()));

@@ -35,4 +35,4 @@ pub use version::Version;
 use kernel::Span;
 
 /// Timers due within this span are in memory; later ones are only rows.
-pub const HORIZON: Span = Span::from_secs(5);
+pub const TIMER_READ_AHEAD: Span = Span::from_secs(5);

@@ -94,7 +94,7 @@ impl<T> Default for Turn<T> {
 
 impl<T> Turn<T> {
     /// Does the commit of this turn start a step in this process?
-    pub fn goes_on_here(&self) -> bool {
+    pub fn starts_local_steps(&self) -> bool {
         let executes = |effect: &Effect| matches!(effect, Effect::Execute { .. });
         self.pending.iter().any(|pending| pending.effects.iter().any(executes))
     }
@@ -819,7 +819,7 @@ impl<T> Mailbox<T> {
         }
         // Its timer row brings it back. `due_times` keeps only what the next read of timer rows would miss.
         match due {
-            Some(at) if at <= self.now.after(crate::HORIZON) => drop(self.evicted.insert(id, entry.org)),
+            Some(at) if at <= self.now.after(crate::TIMER_READ_AHEAD) => drop(self.evicted.insert(id, entry.org)),
             Some(at) => drop(self.due_times.remove(&(at, id))),
             None => {}
         }

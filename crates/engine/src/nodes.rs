@@ -27,12 +27,12 @@ pub struct Nodes {
     /// The nodes that can own concurrency groups; never empty.
     group_owners: Vec<u64>,
     /// It owns every run. Virtual clocks of nodes disagree, so each node handles what is due by its own clock.
-    is_greedy: bool,
+    owns_every_run: bool,
 }
 
 impl Nodes {
     pub fn alone(own: u64) -> Nodes {
-        Nodes { own, live: vec![own], group_owners: vec![own], is_greedy: false }
+        Nodes { own, live: vec![own], group_owners: vec![own], owns_every_run: false }
     }
 
     /// From the list of live nodes in the store, each with its age.
@@ -44,16 +44,16 @@ impl Nodes {
         live.dedup();
         // As long as no node is old enough, the first one owns all groups.
         group_owners.extend(live.first().filter(|_| group_owners.is_empty()));
-        Nodes { own, live, group_owners, is_greedy: false }
+        Nodes { own, live, group_owners, owns_every_run: false }
     }
 
     /// Sets whether this node owns every run.
-    pub fn looking_after(self, is_greedy: bool) -> Nodes {
-        Nodes { is_greedy, ..self }
+    pub fn owning_every_run(self, owns_every_run: bool) -> Nodes {
+        Nodes { owns_every_run, ..self }
     }
 
-    pub fn is_greedy(&self) -> bool {
-        self.is_greedy
+    pub fn owns_every_run(&self) -> bool {
+        self.owns_every_run
     }
 
     pub fn own(&self) -> u64 {
@@ -76,7 +76,7 @@ impl Nodes {
     }
 
     pub fn is_mine(&self, run: RunId) -> bool {
-        self.is_greedy || self.is_alone() || owner(&self.live, &run.0) == Some(self.own)
+        self.owns_every_run || self.is_alone() || owner(&self.live, &run.0) == Some(self.own)
     }
 
     /// Does this node, and no other, admit the runs of this concurrency group?

@@ -36,18 +36,18 @@ names! {
         /// An event of a later release is ignored instead of stopping its run.
         UnknownEventDropped = 15 "unknown_event_dropped",
         /// A restart forgets which runs are open in a concurrency group.
-        GroupCountsForgotten = 16 "gate_counts_forgotten",
+        GroupCountsForgotten = 16 "group_counts_forgotten",
         /// A cancelled run still counts as open in its concurrency group.
-        GroupNotFreed = 17 "gate_not_freed",
+        GroupNotFreed = 17 "group_not_freed",
         /// A run with `on_conflict: cancel_running` cancels the others before it is durable, so a repeated request
         /// cancels its own run.
         SupersedeBeforeCommit = 18 "supersede_before_commit",
         /// A due retry starts although its run is paused.
         PauseForgetsRetries = 19 "pause_forgets_retries",
         /// A notification is sent before the end of the run is durable.
-        NotificationBeforeCommit = 20 "notice_before_commit",
+        NotificationBeforeCommit = 20 "notification_before_commit",
         /// A notification row is removed when it is read, before the run that delivers it is durable.
-        NotificationLost = 21 "notice_lost",
+        NotificationLost = 21 "notification_lost",
         /// A report that a task is done is accepted with any claim token.
         FenceDropped = 22 "fence_dropped",
         /// A heartbeat is matched by its task alone, so a worker that lost its lease extends the lease of the next.
@@ -57,7 +57,7 @@ names! {
         /// A limit is a counter, and a lost lease does not decrement it.
         SlotLeaked = 25 "slot_leaked",
         /// A worker gets a task before its lease is durable.
-        LeaseBeforeCommit = 26 "grant_before_commit",
+        LeaseBeforeCommit = 26 "lease_before_commit",
     }
 }
 

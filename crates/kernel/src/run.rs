@@ -364,7 +364,7 @@ impl Run {
     }
 
     /// Whether this process has nothing to do for the run: it waits for workers, timers or callbacks.
-    pub fn is_up_to_others(&self, plan: &Plan) -> bool {
+    pub fn waits_for_others(&self, plan: &Plan) -> bool {
         let is_task = |step: &u32| plan.node(*step).task().is_some();
         let unclaimed = self.index.ready.len() as u32;
         self.index.active == unclaimed && self.index.frontier.is_empty() && self.index.ready.iter().all(is_task)
@@ -672,7 +672,7 @@ impl Run {
     }
 
     /// Whether the index matches the state. For tests and checkers.
-    pub fn index_is_true(&self, plan: &Plan) -> bool {
+    pub fn index_matches_state(&self, plan: &Plan) -> bool {
         let mut fresh = self.clone();
         fresh.reindex(plan);
         if self.is_terminal() {

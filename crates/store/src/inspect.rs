@@ -34,7 +34,7 @@ pub trait Inspection {
     fn setting(&self, name: &str) -> Result<Option<String>>;
 
     /// Was the store written by one process at a time? If so, the records of all runs are in the order of their times.
-    fn is_of_one_writer(&self) -> bool;
+    fn has_single_writer(&self) -> bool;
 
     /// Called last: fails if the store changed while it was read, so that the reads are not one snapshot.
     fn finish(&self) -> Result<()>;

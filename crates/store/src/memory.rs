@@ -311,7 +311,7 @@ impl Contents {
             Some(stored) if !stored.row.status.is_terminal() => Some(Erased::NotEnded),
             Some(_) => {
                 let mut notifications = self.notifications.range((key.0, key.1, 0)..=(key.0, key.1, u32::MAX));
-                notifications.next().map(|_| Erased::NotTold)
+                notifications.next().map(|_| Erased::NotificationsPending)
             }
         }
     }
@@ -615,7 +615,7 @@ impl CatalogStore for MemoryStore {
                     let by_name = c.live_workflows(org).find(|w| w.name == *name);
                     by_name.or_else(|| c.live_workflows(org).find(|w| w.slug == *name))
                 }
-                WorkflowKey::Ever(id) => c.workflows.get(&(org, *id)),
+                WorkflowKey::IdOrDeleted(id) => c.workflows.get(&(org, *id)),
             }
             .cloned()
         })

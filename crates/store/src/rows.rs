@@ -433,7 +433,7 @@ pub enum WorkflowKey {
     /// A name, or else a slug.
     Name(String),
     /// An id, also of a workflow that was deleted.
-    Ever(WorkflowId),
+    IdOrDeleted(WorkflowId),
 }
 
 #[derive(Clone, Debug, Default)]
@@ -506,7 +506,7 @@ pub enum Erased {
     /// Nothing was changed.
     NotEnded,
     /// The run has undelivered notifications. Nothing was changed.
-    NotTold,
+    NotificationsPending,
     NotFound,
 }
 

@@ -28,7 +28,7 @@ pub async fn claim(engine: &Engine, org: OrgId) -> Result<Vec<ClaimedTask>, engi
         reports: Vec::new(),
         heartbeats: Vec::new(),
     };
-    Ok(engine.tasks.work(org, request).await?.handed.tasks)
+    Ok(engine.tasks.work(org, request).await?.claimed.tasks)
 }
 
 /// The time between two heartbeats, if the task takes longer than its lease.

@@ -73,7 +73,7 @@ impl LiveRun {
         let status = state.status;
         let tasks = self.tasks(org, run);
         let waits_for_workers =
-            status == RunStatus::Running && !tasks.is_empty() && self.run.is_up_to_others(&self.version.plan);
+            status == RunStatus::Running && !tasks.is_empty() && self.run.waits_for_others(&self.version.plan);
         let evicted = status.is_evicted() || waits_for_workers && (policy != EvictPolicy::No || self.row.evicted);
         let wake = self.run.next_due().filter(|_| evicted);
         let leaves = evicted || status.is_terminal();

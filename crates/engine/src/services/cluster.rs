@@ -51,9 +51,9 @@ pub struct Caches {
 }
 
 impl Cluster {
-    /// `is_greedy`: see [`Nodes`].
-    pub async fn join(core: Arc<Core>, name: String, is_greedy: bool, caches: Caches) -> Result<Cluster, Error> {
-        let nodes = enter(&*core.store, &name).await?.looking_after(is_greedy);
+    /// `owns_every_run`: see [`Nodes`].
+    pub async fn join(core: Arc<Core>, name: String, owns_every_run: bool, caches: Caches) -> Result<Cluster, Error> {
+        let nodes = enter(&*core.store, &name).await?.owning_every_run(owns_every_run);
         Ok(Cluster {
             core,
             name,
@@ -81,7 +81,7 @@ impl Cluster {
     /// Replaces the list of live nodes; answers the old and the new list if they differ.
     fn update_nodes(&self, live: &[(u64, Span)]) -> Option<(Nodes, Nodes)> {
         let mut nodes = self.nodes.write().unwrap_or_else(PoisonError::into_inner);
-        let now = Nodes::of(nodes.own(), live).looking_after(nodes.is_greedy());
+        let now = Nodes::of(nodes.own(), live).owning_every_run(nodes.owns_every_run());
         (now != *nodes).then(|| (std::mem::replace(&mut *nodes, now.clone()), now))
     }
 }
@@ -225,8 +225,8 @@ impl Cluster {
     /// Other nodes have taken over this node's runs, so its memory is out of date and is dropped.
     async fn restart(&self) -> Result<(), Error> {
         tracing::error!("this node's lease expired and other nodes took over its runs; it restarts with empty memory");
-        let is_greedy = self.nodes().is_greedy();
-        let nodes = enter(&*self.core.store, &self.name).await?.looking_after(is_greedy);
+        let owns_every_run = self.nodes().owns_every_run();
+        let nodes = enter(&*self.core.store, &self.name).await?.owning_every_run(owns_every_run);
         *self.nodes.write().unwrap_or_else(PoisonError::into_inner) = nodes.clone();
         self.core.restart(nodes).await
     }

@@ -15,7 +15,7 @@ use super::reply_channel::ReplyChannel;
 use super::run_queries::load_all;
 use super::subscriptions::Subscribers;
 use super::workflows::Workflows;
-use crate::HORIZON;
+use crate::TIMER_READ_AHEAD;
 use crate::error::Error;
 use crate::execute::{Executors, HttpQueue};
 use crate::mailbox::{Command, Dispatch, LoadFailure, Mailbox, Reply, Resumed, Turn};
@@ -173,9 +173,9 @@ impl Core {
         }
     }
 
-    /// Sends the mailbox the timers due within [`HORIZON`]; answers how many.
+    /// Sends the mailbox the timers due within [`TIMER_READ_AHEAD`]; answers how many.
     pub(super) async fn read_timers(&self) -> Result<usize, store::Error> {
-        let timers = self.store.timers(self.now().after(HORIZON), TIMERS_PAGE).await?;
+        let timers = self.store.timers(self.now().after(TIMER_READ_AHEAD), TIMERS_PAGE).await?;
         let count = timers.len();
         if count > 0 {
             self.inbox.send(Command::Timers(timers));
@@ -322,7 +322,7 @@ impl WriterThread {
     /// Starts writing a batch if that pays: the batch is large, and the next inputs come from outside. Steps that this
     /// process executes are better decided together, after the commit.
     fn begin(&self, turn: &mut Turn<ReplyChannel>) -> bool {
-        if turn.batch.runs.len() < LARGE || turn.goes_on_here() {
+        if turn.batch.runs.len() < LARGE || turn.starts_local_steps() {
             return false;
         }
         let sent = self.batches.send(std::mem::take(&mut turn.batch));
@@ -649,7 +649,7 @@ fn wait_for<T>(future: impl Future<Output = T>) -> T {
     }
 }
 
-/// Reads the timers that come due within [`HORIZON`], again and again. A row stays until the record it caused is
+/// Reads the timers that come due within [`TIMER_READ_AHEAD`], again and again. A row stays until the record it caused is
 /// durable, so reading it twice is harmless. At worst a timer is read late.
 async fn read_timers_forever(core: Arc<Core>) {
     loop {

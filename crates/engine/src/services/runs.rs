@@ -428,7 +428,9 @@ impl Runs {
             Erased::Done => Ok(()),
             Erased::NotFound => Err(Error::NotFound("run")),
             Erased::NotEnded => Err(Error::RunOpen(format!("the run has not ended: it is {}", resumed.row.status))),
-            Erased::NotTold => Err(Error::RunOpen("a notification of the run's end is not delivered yet".into())),
+            Erased::NotificationsPending => {
+                Err(Error::RunOpen("a notification of the run's end is not delivered yet".into()))
+            }
         }
     }
 }

@@ -170,7 +170,7 @@ pub struct WorkRequest {
 pub struct WorkReply {
     pub acks: Vec<Reported>,
     pub leases: Vec<HeartbeatReply>,
-    pub handed: ClaimReply,
+    pub claimed: ClaimReply,
 }
 
 impl ReportOutcome {
@@ -348,8 +348,8 @@ impl Tasks {
         for reply in replies {
             acks.push(reported(reply)?);
         }
-        let handed = call.answer(claim_reply, request.wait).await?;
-        Ok(WorkReply { acks, leases, handed })
+        let claimed = call.answer(claim_reply, request.wait).await?;
+        Ok(WorkReply { acks, leases, claimed })
     }
 
     /// Records how one attempt ended.

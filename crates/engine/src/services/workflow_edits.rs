@@ -144,7 +144,7 @@ impl Workflows {
 
     /// The workflow of a run, even if it was deleted.
     pub(super) async fn workflow_of(&self, org: OrgId, id: WorkflowId) -> Result<WorkflowRow, Error> {
-        let found = self.core.store.workflow(org, &WorkflowKey::Ever(id)).await?;
+        let found = self.core.store.workflow(org, &WorkflowKey::IdOrDeleted(id)).await?;
         found.ok_or_else(|| Error::Damaged("its workflow is missing".into()))
     }
 }

@@ -126,9 +126,9 @@ impl Workflows {
     }
 
     /// A workflow by id, name or slug, or by its id if it was deleted.
-    pub async fn get_ever(&self, org: OrgId, key: &str) -> Result<Option<WorkflowRow>, Error> {
+    pub async fn get_or_deleted(&self, org: OrgId, key: &str) -> Result<Option<WorkflowRow>, Error> {
         let key = match workflow_key(key) {
-            WorkflowKey::Id(id) => WorkflowKey::Ever(id),
+            WorkflowKey::Id(id) => WorkflowKey::IdOrDeleted(id),
             other => other,
         };
         Ok(self.core.store.workflow(org, &key).await?)

@@ -16,15 +16,15 @@ pub(super) struct JournalPass {
     ended: u64,
     epoch: u64,
     /// With several writers, clocks may disagree, so records of different runs may be out of order.
-    is_of_one_writer: bool,
+    has_single_writer: bool,
     /// The number of run rows, and of those that have ended.
     rows: u64,
     rows_ended: u64,
 }
 
 impl JournalPass {
-    pub(super) fn new(is_of_one_writer: bool) -> JournalPass {
-        JournalPass { is_of_one_writer, ..JournalPass::default() }
+    pub(super) fn new(has_single_writer: bool) -> JournalPass {
+        JournalPass { has_single_writer, ..JournalPass::default() }
     }
 
     pub(super) fn expect(&mut self, row: &RunRow) {
@@ -36,7 +36,7 @@ impl JournalPass {
         report.counts.journal += 1;
         // An unreadable record was reported with its run, or as an orphan.
         let Ok(record) = Record::open(body) else { return };
-        if record.at < self.latest && self.is_of_one_writer {
+        if record.at < self.latest && self.has_single_writer {
             let back = self.latest.since(record.at);
             let message = format!("the record at position {pos} is {back} older than one before it");
             report.add(Problem { code: Code::TimeBackwards, org: Some(org), run: Some(run), step: None, message });

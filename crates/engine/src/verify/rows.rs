@@ -58,7 +58,7 @@ fn is_evicted(case: &Case<'_>, run: &Run) -> bool {
 /// A waiting run is always evicted. A running one may be, if its only remaining work is tasks for workers; any other
 /// evicted run would never be woken.
 fn may_be_evicted(run: &Run, plan: &Plan) -> bool {
-    let waits_outside = run.is_up_to_others(plan) && run.claimable(plan).next().is_some();
+    let waits_outside = run.waits_for_others(plan) && run.claimable(plan).next().is_some();
     run.status().is_evicted() || run.status() == RunStatus::Running && waits_outside
 }
 
@@ -112,7 +112,7 @@ fn timers(case: &mut Case<'_>, folded: &Folded) {
 /// position. On a shared store this holds for every run.
 fn ready(case: &mut Case<'_>, plan: &Plan, folded: &Folded) {
     let (stored, run) = (case.stored, &folded.run);
-    let is_shared = !case.inspection.is_of_one_writer();
+    let is_shared = !case.inspection.has_single_writer();
     let has_rows = is_shared || is_evicted(case, run) && run.status() == RunStatus::Running;
     let mut wanted: Vec<ReadyRow> = Vec::new();
     for step in run.claimable(plan).filter(|_| has_rows) {

@@ -193,7 +193,7 @@ impl Case<'_> {
     /// row says `running`: decisions that wait for a stored payload (no payload is given here, so none is due), and
     /// steps that a stopping server left ready.
     fn check_unfinished(&mut self, plan: &Plan, folded: Folded) {
-        if !folded.run.index_is_true(plan) {
+        if !folded.run.index_matches_state(plan) {
             self.say(Code::CheckFailed, "its index is not what its state says");
         }
         if folded.run.is_terminal() {

@@ -217,7 +217,7 @@ impl Story {
         assert_eq!(folded.state, self.run.state, "the run is the fold of its records");
         let snapshot = Run::load(&self.plan, Some(&self.run.snapshot()), &[]).expect("the snapshot reads back");
         assert_eq!(snapshot.state, self.run.state, "a snapshot loses nothing");
-        assert!(self.run.index_is_true(&self.plan));
+        assert!(self.run.index_matches_state(&self.plan));
         let again = advance(&self.plan, &mut self.run.clone(), vec![Input::Wake], &context(&self.resident, &|_| None));
         assert_eq!(again.record, None, "i10: advancing again changes nothing");
         assert!(again.effects.is_empty(), "and has no effects");

@@ -1,6 +1,6 @@
 //! Runs: list, show, explain, cancel, pause, retry, replay, delete. The routes below a workflow find only its own runs.
 
-use super::workflows::{LABELS_MAX, find_ever, idempotency_key};
+use super::workflows::{LABELS_MAX, find_or_deleted, idempotency_key};
 use super::{answer, page, run_id};
 use crate::contract::{Param, ResponseShape, Route, delete as delete_route, get, params, post};
 use crate::query::{Query, invalid};
@@ -112,7 +112,7 @@ pub async fn list(app: State, query: Query) -> Answer {
             let message = "`workflow` and `type` cannot be combined: a single task has no workflow";
             return Err(Refusal::new(Code::InvalidParameter, message).at("type"));
         }
-        (Some(key), None) => Some(find_ever(&app, key).await?.id),
+        (Some(key), None) => Some(find_or_deleted(&app, key).await?.id),
         (None, Some(name)) => Some(type_id(name)),
         (None, None) => None,
     };
@@ -120,7 +120,7 @@ pub async fn list(app: State, query: Query) -> Answer {
 }
 
 pub async fn list_of_workflow(app: State, query: Query, Path(workflow): Path<String>) -> Answer {
-    let workflow = find_ever(&app, &workflow).await?.id;
+    let workflow = find_or_deleted(&app, &workflow).await?.id;
     runs(&app, &query, Some(workflow)).await
 }
 
@@ -314,7 +314,7 @@ async fn read(app: &App, run: &str) -> Result<Reading, Refusal> {
 /// The id of a run, if it belongs to the workflow. The workflow may have been deleted.
 async fn member(app: &App, workflow: &str, run: &str) -> Result<RunId, Refusal> {
     let id = run_id(run)?;
-    let workflow = find_ever(app, workflow).await?;
+    let workflow = find_or_deleted(app, workflow).await?;
     let row = app.engine.store().run(app.org(), id).await.map_err(engine::Error::from)?;
     match row.filter(|row| row.workflow == workflow.id) {
         Some(_) => Ok(id),

@@ -8,7 +8,7 @@
 //! A stream ends when the client disconnects or the server drains; the stream of a run also ends with the run.
 
 use super::run_id;
-use super::workflows::find_ever;
+use super::workflows::find_or_deleted;
 use crate::contract::{Param, ResponseShape, Route, get, params};
 use crate::query::{Query, invalid};
 use crate::{Answer, App, Path, Refusal, State, views};
@@ -100,7 +100,7 @@ async fn end_of(app: &App, run: RunId) -> StreamEndView {
 pub async fn of_all(app: State, query: Query, headers: HeaderMap) -> Answer {
     let after = cursor(&query, &headers, "the `id` of an earlier event")?;
     let workflow = match query.get("workflow") {
-        Some(key) => Some(find_ever(&app, key).await?.id),
+        Some(key) => Some(find_or_deleted(&app, key).await?.id),
         None => None,
     };
     let types: Vec<String> = query.all("type").flat_map(|list| list.split(',')).map(str::to_owned).collect();

@@ -1,6 +1,6 @@
 //! Versions of a workflow: list, differences, graph. A deleted workflow is found by its id.
 
-use super::workflows::{find_ever, no_workflow};
+use super::workflows::{find_or_deleted, no_workflow};
 use super::{answer, page};
 use crate::contract::{Param, Route, get};
 use crate::query::{Query, invalid};
@@ -54,7 +54,7 @@ pub fn routes() -> Vec<Route> {
 pub async fn history(app: State, query: Query, Path(key): Path<String>) -> Answer {
     let limit = query.limit()?;
     let before = query.read("cursor", "`next` of the previous page", |text| text.parse::<u32>().ok())?;
-    let row = find_ever(&app, &key).await?;
+    let row = find_or_deleted(&app, &key).await?;
     let mut versions = app.engine.workflows.versions(app.org(), row.id, before, limit + 1).await?;
     let next = (versions.len() > limit).then(|| versions[limit - 1].number.to_string());
     versions.truncate(limit);
@@ -62,7 +62,7 @@ pub async fn history(app: State, query: Query, Path(key): Path<String>) -> Answe
 }
 
 pub async fn diff(app: State, query: Query, Path(key): Path<String>) -> Answer {
-    let row = find_ever(&app, &key).await?;
+    let row = find_or_deleted(&app, &key).await?;
     let to = match query.get("to") {
         Some(text) => named(&app, &row, "to", text).await?,
         None => chosen(&app, &row, VersionKey::Number(row.version)).await?.ok_or_else(|| no_workflow(&key))?,
@@ -89,7 +89,7 @@ pub async fn diff(app: State, query: Query, Path(key): Path<String>) -> Answer {
 }
 
 pub async fn graph(app: State, query: Query, Path(key): Path<String>) -> Answer {
-    let row = find_ever(&app, &key).await?;
+    let row = find_or_deleted(&app, &key).await?;
     let chosen = of(&app, &row, &query).await?;
     Ok(answer(200, views::graph::of_plan(&*app.engine.workflows.plan(&row, &chosen.version).await?)))
 }

@@ -180,8 +180,8 @@ async fn claim(app: State, headers: HeaderMap, body: Body) -> Answer {
     }
     let request = check_claim(request)?.work_request(max, Vec::new(), Vec::new());
     let reply = app.engine.tasks.work(app.org(), request).await?;
-    let cancelled = reply.handed.cancellations.iter().map(task_id).collect();
-    let data = reply.handed.tasks.into_iter().map(views::claimed).collect();
+    let cancelled = reply.claimed.cancellations.iter().map(task_id).collect();
+    let data = reply.claimed.tasks.into_iter().map(views::claimed).collect();
     Ok(Json(ClaimedViews { data, cancelled }).into_response())
 }
 
@@ -282,10 +282,10 @@ async fn work(app: State, headers: HeaderMap, body: Body) -> Answer {
         HeartbeatReply::Until(at) => LeaseView { task_id, lease_until: Some(rfc3339(at)), cancel: false },
         _ => LeaseView { task_id, lease_until: None, cancel: true },
     };
-    let cancellations = reply.handed.cancellations.iter();
+    let cancellations = reply.claimed.cancellations.iter();
     let cancellations = cancellations.map(|task| LeaseView { task_id: task_id(task), lease_until: None, cancel: true });
     let leases = heartbeat_ids.into_iter().zip(reply.leases).map(lease).chain(cancellations).collect();
-    let tasks = reply.handed.tasks.into_iter().map(views::claimed).collect();
+    let tasks = reply.claimed.tasks.into_iter().map(views::claimed).collect();
     Ok(answer(200, WorkView { acks, leases, tasks }))
 }
 

@@ -182,8 +182,8 @@ pub async fn find(app: &crate::App, key: &str) -> Result<store::WorkflowRow, Ref
 }
 
 /// A workflow by id, name or slug; by id also if it was deleted.
-pub async fn find_ever(app: &crate::App, key: &str) -> Result<store::WorkflowRow, Refusal> {
-    let found = app.engine.workflows.get_ever(app.org(), key).await?;
+pub async fn find_or_deleted(app: &crate::App, key: &str) -> Result<store::WorkflowRow, Refusal> {
+    let found = app.engine.workflows.get_or_deleted(app.org(), key).await?;
     found.ok_or_else(|| no_workflow(key))
 }
 

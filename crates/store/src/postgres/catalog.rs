@@ -157,7 +157,7 @@ pub(super) async fn workflow(session: &Session, org: OrgId, by: &WorkflowKey) ->
             None => find(session, sql!("workflow_by_slug"), org, &EscapedText::of(name)).await,
             found => Ok(found),
         },
-        WorkflowKey::Ever(id) => find(session, sql!("workflow_or_deleted"), org, &Id(id.0)).await,
+        WorkflowKey::IdOrDeleted(id) => find(session, sql!("workflow_or_deleted"), org, &Id(id.0)).await,
     }
 }
 

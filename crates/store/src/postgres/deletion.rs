@@ -62,7 +62,7 @@ async fn ended(session: &Session, org: OrgId, run: RunId) -> Attempted<Result<Ru
         return Ok(Err(Erased::NotEnded));
     }
     if session.first(sql!("notifications_of_run"), &key).await?.is_some() {
-        return Ok(Err(Erased::NotTold));
+        return Ok(Err(Erased::NotificationsPending));
     }
     Ok(Ok(row))
 }

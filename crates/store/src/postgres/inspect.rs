@@ -149,7 +149,7 @@ impl Inspection for PostgresInspection {
         self.wait(catalog::setting(&self.session, name))
     }
 
-    fn is_of_one_writer(&self) -> bool {
+    fn has_single_writer(&self) -> bool {
         false
     }
 

@@ -203,7 +203,7 @@ pub(super) fn workflow(connection: &Connection, org: OrgId, by: &WorkflowKey) ->
             Ok(None) => find(sql!("workflow_by_slug"), params![org.0, name]),
             other => other,
         },
-        WorkflowKey::Ever(id) => find(sql!("workflow_or_deleted"), params![org.0, id.0]),
+        WorkflowKey::IdOrDeleted(id) => find(sql!("workflow_or_deleted"), params![org.0, id.0]),
     };
     found.map_err(on_read)
 }

@@ -81,7 +81,7 @@ fn ended(
         return Ok(Err(Erased::NotEnded));
     }
     if !side_rows::run_notifications(connection, key.0, key.1).map_err(Failure::Other)?.is_empty() {
-        return Ok(Err(Erased::NotTold));
+        return Ok(Err(Erased::NotificationsPending));
     }
     Ok(Ok((row, head)))
 }

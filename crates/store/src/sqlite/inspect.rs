@@ -65,7 +65,7 @@ impl Inspection for SqliteInspection {
         catalog::setting(&self.connection, name)
     }
 
-    fn is_of_one_writer(&self) -> bool {
+    fn has_single_writer(&self) -> bool {
         true
     }
 

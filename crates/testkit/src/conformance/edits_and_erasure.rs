@@ -185,8 +185,8 @@ async fn a_name_is_free_once_its_workflow_is_deleted(store: Arc<dyn Store>) {
     assert_eq!(store.edit_workflow(&edit(&delete.row, |row| row.deleted_at = None)).await, Ok(Edited::Changed));
     let id = workflow_id(1);
     assert_eq!(store.workflow(ORG, &WorkflowKey::Id(id)).await, Ok(None));
-    assert_eq!(store.workflow(ORG, &WorkflowKey::Ever(id)).await, Ok(Some(delete.row)));
-    assert_eq!(store.workflow(OTHER_ORG, &WorkflowKey::Ever(id)).await, Ok(None));
+    assert_eq!(store.workflow(ORG, &WorkflowKey::IdOrDeleted(id)).await, Ok(Some(delete.row)));
+    assert_eq!(store.workflow(OTHER_ORG, &WorkflowKey::IdOrDeleted(id)).await, Ok(None));
     assert_eq!(store.workflows(ORG, &store::WorkflowFilter { limit: 9, ..Default::default() }).await, Ok(vec![]));
     assert_eq!(store.versions(ORG, id, None, 9).await.unwrap().len(), 1);
     assert_eq!(store.create_workflow(&new_workflow(2, "a", "a")).await, Ok(Ok(())));
@@ -240,7 +240,7 @@ async fn an_open_run_is_not_erased(store: Arc<dyn Store>) {
         assert_eq!(store.run(ORG, run(n)).await.unwrap().is_some(), !status.is_terminal());
     }
     commit(&store, [start(run(90)), RunWrite { notifications: 1, ..turn(run(90), 1, RunStatus::Failed) }]).await;
-    assert_eq!(store.erase(&erasure(run(90))).await, Ok(Erased::NotTold));
+    assert_eq!(store.erase(&erasure(run(90))).await, Ok(Erased::NotificationsPending));
     let notification_run = born(start(run(91)), RunInsert { notification: Some((run(90), 0)), ..Default::default() });
     assert_eq!(commit(&store, [notification_run]).await, [Committed]);
     assert_eq!(store.erase(&erasure(run(90))).await, Ok(Erased::Done));

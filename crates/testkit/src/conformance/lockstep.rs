@@ -283,7 +283,8 @@ impl RandomOperations {
     /// Renames, deletes or replaces a workflow, sometimes based on an outdated row.
     async fn edit_workflow(&mut self, org: OrgId, subjects: &[Subject]) {
         let id = workflow_id(self.rng.below(30));
-        let found = subjects[0].store.workflow(org, &WorkflowKey::Ever(id)).await.expect("the reference answers");
+        let found =
+            subjects[0].store.workflow(org, &WorkflowKey::IdOrDeleted(id)).await.expect("the reference answers");
         let Some(seen) = found else { return };
         let mut row = WorkflowRow { updated_at: at(self.time), ..seen.clone() };
         let mut version = None;
@@ -311,7 +312,7 @@ impl RandomOperations {
         self.time += 1;
         let edit = WorkflowEdit { seen, row, version, trigger };
         self.same(subjects, "edit_workflow", |store| store.edit_workflow(&edit)).await;
-        let by = WorkflowKey::Ever(id);
+        let by = WorkflowKey::IdOrDeleted(id);
         self.same(subjects, "workflow", |store| store.workflow(org, &by)).await;
         self.same(subjects, "versions", |store| store.versions(org, id, None, 9)).await;
     }

@@ -280,7 +280,7 @@ async fn only_a_finished_run_can_be_hidden(store: Arc<dyn Store>) {
         assert_eq!(store.run(ORG, run(n)).await.unwrap().is_some(), !status.is_terminal());
     }
     commit(&store, [start(run(90)), RunWrite { notifications: 1, ..turn(run(90), 1, RunStatus::Failed) }]).await;
-    assert_eq!(store.hide(ORG, run(90), at(9)).await, Ok(Erased::NotTold));
+    assert_eq!(store.hide(ORG, run(90), at(9)).await, Ok(Erased::NotificationsPending));
     let hidden = RunRow { deleted_at: Some(at(5)), ..row(ORG, run(91), RunStatus::Completed) };
     commit(&store, [RunWrite { row: Some(hidden), ..start(run(91)) }]).await;
     assert!(store.run(ORG, run(91)).await.unwrap().is_some(), "a record cannot hide its run");

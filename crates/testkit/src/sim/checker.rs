@@ -483,7 +483,7 @@ impl TrackedRun {
             ViolationKind::Lost.unless(is_whole, || format!("a payload of {} bytes is missing", payload.len))?;
         }
         let plan = &self.definition.version.plan;
-        require(run.index_is_true(plan), || "the index of the run differs from its state".into())?;
+        require(run.index_matches_state(plan), || "the index of the run differs from its state".into())?;
         let (row, status) = (&stored.row, run.status());
         require(row.status == status, || format!("the row has status {}, the records say {status}", row.status))?;
         require(row.finished_at == run.state.finished_at, || {
@@ -492,7 +492,7 @@ impl TrackedRun {
         let due = run.next_due().filter(|_| row.evicted);
         let claimable = run.claimable(plan).count();
         let may_park =
-            status.is_evicted() || status == RunStatus::Running && claimable > 0 && run.is_up_to_others(plan);
+            status.is_evicted() || status == RunStatus::Running && claimable > 0 && run.waits_for_others(plan);
         require(row.evicted == status.is_evicted() || may_park, || {
             format!("the run was evicted with status {status}")
         })?;

@@ -19,7 +19,7 @@ use super::violation::{CheckResult, Violation, ViolationKind};
 use super::world::{SimEvent, World, ready};
 use engine::mailbox::{Command, Dispatch, Mailbox, Released, Turn};
 use engine::task_queue::Sizes;
-use engine::{HORIZON, Reply};
+use engine::{Reply, TIMER_READ_AHEAD};
 use kernel::advance::TaskResult;
 use kernel::{Input, OrgId, RunId, Span, Timestamp, WorkflowId};
 use std::collections::BTreeSet;
@@ -523,11 +523,11 @@ impl World {
         let mut pause = POLL;
         if !self.is_store_down() {
             let now = self.engine_time(process);
-            let timers = ready(self.store.timers(now.after(HORIZON), TIMERS_PAGE)).unwrap_or_default();
+            let timers = ready(self.store.timers(now.after(TIMER_READ_AHEAD), TIMERS_PAGE)).unwrap_or_default();
             // A run that needs an upgrade stays due. Polling for it every second would test nothing.
             if timers.iter().all(|timer| self.checker.needs_upgrade(timer.run)) {
                 let next = ready(self.store.next_timer()).ok().flatten().filter(|_| timers.is_empty());
-                let left = next.map_or(POLL_IDLE, |at| Span(at.since(now).0.saturating_sub(HORIZON.0)));
+                let left = next.map_or(POLL_IDLE, |at| Span(at.since(now).0.saturating_sub(TIMER_READ_AHEAD.0)));
                 pause = left.clamp(POLL, POLL_IDLE);
             }
             if !timers.is_empty() {

@@ -71,8 +71,8 @@ impl Node {
             reports: Vec::new(),
             heartbeats: Vec::new(),
         };
-        let handed = self.engine.tasks.work(ORG, request).await.unwrap().handed;
-        handed.tasks.into_iter().map(|task| (TaskKey::plain(task.run), task.fence)).collect()
+        let claimed = self.engine.tasks.work(ORG, request).await.unwrap().claimed;
+        claimed.tasks.into_iter().map(|task| (TaskKey::plain(task.run), task.fence)).collect()
     }
 }
 

@@ -68,12 +68,12 @@ impl Node {
 
     /// Claims up to `credits` tasks; fewer if there are no more.
     async fn claim(&self, worker: &str, types: &str, credits: u32) -> Vec<engine::task_queue::ClaimedTask> {
-        self.work(work_request(worker, types, credits, Duration::from_secs(5))).await.handed.tasks
+        self.work(work_request(worker, types, credits, Duration::from_secs(5))).await.claimed.tasks
     }
 
     async fn claims_nothing(&self, types: &str, wait: Duration) {
-        let handed = self.work(work_request("idle", types, 9, wait)).await.handed;
-        assert_eq!(handed.tasks, []);
+        let claimed = self.work(work_request("idle", types, 9, wait)).await.claimed;
+        assert_eq!(claimed.tasks, []);
     }
 
     async fn report(&self, task: &engine::task_queue::ClaimedTask) -> Reported {
@@ -123,10 +123,10 @@ async fn a_worker_waiting_on_another_node_soon_gets_a_task() {
         tokio::time::sleep(Duration::from_millis(50)).await;
         let sent = Instant::now();
         let run = a.submit(vec![new_task(name, "", None)]).await[0];
-        let handed = waiting.await.unwrap().unwrap().handed;
-        assert_eq!(handed.tasks.iter().map(|task| task.run).collect::<Vec<_>>(), [run]);
+        let claimed = waiting.await.unwrap().unwrap().claimed;
+        assert_eq!(claimed.tasks.iter().map(|task| task.run).collect::<Vec<_>>(), [run]);
         assert!(sent.elapsed() < Duration::from_secs(4), "it took {:?}", sent.elapsed());
-        assert_eq!(a.report(&handed.tasks[0]).await, Reported::Recorded);
+        assert_eq!(a.report(&claimed.tasks[0]).await, Reported::Recorded);
     }
     stop_both(a, b).await;
 }
@@ -174,8 +174,8 @@ async fn two_nodes_drain_one_backlog_and_run_every_task_once() {
                 let reply = reply.unwrap();
                 assert!(reply.acks.iter().all(|ack| *ack == Reported::Recorded), "{:?}", reply.acks);
                 left.fetch_sub(said, SeqCst);
-                reports = reply.handed.tasks.iter().map(done).collect();
-                mine.extend(reply.handed.tasks.iter().map(|task| task.run));
+                reports = reply.claimed.tasks.iter().map(done).collect();
+                mine.extend(reply.claimed.tasks.iter().map(|task| task.run));
             }
             mine
         }));
@@ -240,7 +240,7 @@ async fn run_workers(a: &Node, b: &Node, name: &str, tasks: usize, pause: Durati
             while left.load(SeqCst) > 0 {
                 assert!(Instant::now() < until, "{} tasks are left", left.load(SeqCst));
                 let ask = work_request(&format!("w{n}"), &name, 1, Duration::from_millis(500));
-                let Some(task) = engine.tasks.work(ORG, ask).await.unwrap().handed.tasks.pop() else { continue };
+                let Some(task) = engine.tasks.work(ORG, ask).await.unwrap().claimed.tasks.pop() else { continue };
                 let key = String::from_utf8_lossy(&task.input).into_owned();
                 {
                     let mut counts = counts.lock().unwrap();
@@ -343,7 +343,7 @@ async fn a_dead_node_leaks_no_limit_slot_and_its_tasks_complete() {
     while held.len() < 3 {
         let ask =
             WorkRequest { lease: short, ..work_request("w", "mail", 3 - held.len() as u32, Duration::from_secs(5)) };
-        held.extend(a.work(ask).await.handed.tasks);
+        held.extend(a.work(ask).await.claimed.tasks);
     }
     b.claims_nothing("mail", Duration::from_millis(50)).await;
     a.stop().await;
@@ -356,7 +356,7 @@ async fn a_dead_node_leaks_no_limit_slot_and_its_tasks_complete() {
     while done.len() < 7 {
         assert!(Instant::now() < until, "{} of 7 tasks after {:?}", done.len(), died.elapsed());
         assert!(matches!(b.heartbeat(&alive).await, HeartbeatReply::Until(_)), "after {:?}", died.elapsed());
-        let claimed = b.work(work_request("v", "mail", 3, Duration::from_secs(1))).await.handed.tasks;
+        let claimed = b.work(work_request("v", "mail", 3, Duration::from_secs(1))).await.claimed.tasks;
         assert!(claimed.len() <= 2, "one of three slots is still held");
         for task in claimed {
             assert_eq!(b.report(&task).await, Reported::Recorded);
@@ -381,7 +381,7 @@ async fn heartbeats_failures_snoozes_and_logs_work_through_any_node() {
     while held.len() < 3 {
         let ask =
             WorkRequest { lease: short, ..work_request("w", "mail", 3 - held.len() as u32, Duration::from_secs(5)) };
-        held.extend(a.work(ask).await.handed.tasks);
+        held.extend(a.work(ask).await.claimed.tasks);
     }
     let until = Instant::now() + Duration::from_secs(6);
     while Instant::now() < until {
@@ -434,8 +434,8 @@ async fn a_task_cancelled_through_another_node_is_called_off_within_a_second() {
         tokio::time::sleep(Duration::from_millis(100)).await;
         let sent = Instant::now();
         b.engine.runs.cancel(ORG, run, "ada".into(), "enough".into()).await.unwrap();
-        let handed = asked.await.unwrap().unwrap().handed;
-        assert_eq!(handed.cancellations, [(run, None)]);
+        let claimed = asked.await.unwrap().unwrap().claimed;
+        assert_eq!(claimed.cancellations, [(run, None)]);
         assert!(sent.elapsed() < Duration::from_millis(1_000), "it took {:?}", sent.elapsed());
         assert_eq!(a.heartbeat(&task).await, HeartbeatReply::Cancelled);
     }
@@ -443,8 +443,8 @@ async fn a_task_cancelled_through_another_node_is_called_off_within_a_second() {
     a.submit(vec![new_task("mail", "", None)]).await;
     let task = a.claim("w", "mail", 1).await.remove(0);
     assert_eq!(b.report(&task).await, Reported::Recorded);
-    let handed = a.work(work_request("w", "mail", 1, Duration::from_secs(2))).await.handed;
-    assert_eq!(handed, Default::default());
+    let claimed = a.work(work_request("w", "mail", 1, Duration::from_secs(2))).await.claimed;
+    assert_eq!(claimed, Default::default());
     stop_both(a, b).await;
 }
 

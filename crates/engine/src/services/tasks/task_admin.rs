@@ -220,7 +220,9 @@ impl Tasks {
             Erased::Done => Ok(()),
             Erased::NotFound => Err(Error::NotFound("task")),
             Erased::NotEnded => Err(Error::RunOpen("the task is still open".into())),
-            Erased::NotTold => Err(Error::RunOpen("a notification of the task's end is not delivered yet".into())),
+            Erased::NotificationsPending => {
+                Err(Error::RunOpen("a notification of the task's end is not delivered yet".into()))
+            }
         }
     }
 

@@ -96,11 +96,11 @@ fn w1_a_task_waits_for_a_worker_and_is_leased_to_one() {
     let mut story = Story::of_plan(plain(|_, _| {}));
     assert_eq!(story.statuses(), "task=pending run=running", "an unclaimed task leaves the run running");
     assert_eq!(story.run.waiting_for(&story.plan)[0].kind, WaitKind::Worker);
-    assert!(story.run.is_up_to_others(&story.plan));
+    assert!(story.run.waits_for_others(&story.plan));
     assert_eq!(story.run.next_due(), None, "it waits as long as it takes");
     let fence = story.claimed("task");
     assert_eq!(story.statuses(), "task=running run=running");
-    assert!(!story.run.is_up_to_others(&story.plan));
+    assert!(!story.run.waits_for_others(&story.plan));
     let assigned = &story.assignments[0];
     assert_eq!((assigned.attempt, assigned.offer_id, assigned.task.max_attempts), (1, 7, 3));
     assert_eq!((assigned.task.worker.as_str(), assigned.task.lease), ("w1", LEASE));

@@ -292,7 +292,7 @@ async fn work(engine: &Engine, credits: u32) -> Vec<ClaimedTask> {
         reports: vec![],
         heartbeats: vec![],
     };
-    engine.tasks.work(ORG, request).await.unwrap().handed.tasks
+    engine.tasks.work(ORG, request).await.unwrap().claimed.tasks
 }
 
 /// Drains the engine while a step is ready to start, so that the step waits for the next process.
