@@ -112,7 +112,11 @@ pub struct RunView {
     pub output: Value,
     /// Why the run failed.
     pub error: Option<FailureView>,
+    /// Steps that failed, timed out or had a template error.
     pub failed_steps: Vec<String>,
+    /// Failed steps that nothing handled. Empty while the run is open: a later step may still handle the failure.
+    #[serde(default)]
+    pub unhandled_steps: Vec<String>,
     #[schemars(with = "BTreeMap<String, String>")]
     pub labels: Map<String, Value>,
     /// One entry for each step, in the order of the definition.

@@ -1,6 +1,6 @@
 //! `explain`: why a run or a step is in its state, and what a user can do about it.
 //!
-//! A pure function of the stored run and a few facts from elsewhere ([`Around`]): the same input always gives the same
+//! A pure function of the stored run and a few facts from elsewhere ([`ExplainFacts`]): the same input always gives the same
 //! explanation. It covers every state, for the run as a whole or for one step. An explanation has a reason (a fixed
 //! word), a sentence, the evidence, and actions that are valid in that state.
 
@@ -214,16 +214,25 @@ impl Case<'_> {
     fn completed(&self) -> Explanation {
         let run = &self.reading.run;
         let count = |status: StepStatus| run.state.steps.iter().filter(|s| s.status() == status).count();
-        let (skipped, failed) = (count(StepStatus::Skipped), kernel::advance::failed_steps(run));
-        let failed: Vec<&str> = failed.into_iter().map(|step| self.key(step)).collect();
+        let (skipped, failed) = (count(StepStatus::Skipped), self.reading.failed_steps());
+        let unhandled = self.reading.unhandled_steps();
         let mut summary = format!("all {} steps have settled", run.state.steps.len());
         if skipped > 0 {
             summary += &format!(", {skipped} of them skipped");
         }
-        if !failed.is_empty() {
-            summary += &format!("; {} failed and was handled", names(&failed));
+        let handled: Vec<&str> = failed.iter().filter(|f| !unhandled.contains(f)).map(String::as_str).collect();
+        if !handled.is_empty() {
+            summary += &format!("; {} failed, which was handled", names(&handled));
         }
-        self.run_explanation(Reason::Completed, summary, json!({ "failed_steps": failed, "skipped": skipped }))
+        if !unhandled.is_empty() {
+            let unhandled: Vec<&str> = unhandled.iter().map(String::as_str).collect();
+            summary += &format!(
+                "; {} failed, which no step handled; by `fail_when: blocked` the run completes all the same",
+                names(&unhandled)
+            );
+        }
+        let details = json!({ "failed_steps": failed, "unhandled_steps": unhandled, "skipped": skipped });
+        self.run_explanation(Reason::Completed, summary, details)
     }
 
     fn failed(&self) -> Explanation {
@@ -239,12 +248,20 @@ impl Case<'_> {
             _ => None,
         });
         let mut explanation = self.step(culprit);
+        let unhandled = self.reading.unhandled_steps();
+        if self.plan.nodes().len() > 1 && unhandled.iter().any(|step| step == self.key(culprit)) {
+            explanation.summary += "; no step handled it";
+        }
         if let Some(step) = blocked {
             let summary = format!("`{}` was skipped because it needs `{}`", self.key(step), self.key(culprit));
             explanation.chain.insert(0, link("step", self.key(step), Reason::SkippedByNeeds, summary));
         }
         explanation.chain.insert(0, self.link_to_run(explanation.reason));
         explanation.next_actions = self.actions();
+        if let Value::Object(details) = &mut explanation.details {
+            details.insert("failed_steps".into(), json!(self.reading.failed_steps()));
+            details.insert("unhandled_steps".into(), json!(unhandled));
+        }
         self.add_end_details(&mut explanation.details);
         explanation
     }

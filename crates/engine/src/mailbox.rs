@@ -447,6 +447,7 @@ impl<T> Mailbox<T> {
             workflow_name: origin.workflow_name.clone(),
             version: origin.version,
             hash: version.hash,
+            lowering: version.lowering,
             form: version.plan.layout().form,
             status: RunStatus::Running,
             waiting: 0,

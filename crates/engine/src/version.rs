@@ -10,5 +10,7 @@ pub struct Version {
     pub name: String,
     pub number: u32,
     pub hash: [u8; 32],
+    /// Which lowering of the definition made the plan.
+    pub lowering: u32,
     pub plan: Arc<Plan>,
 }

@@ -164,6 +164,8 @@ message! {
         19 => run_at: Option<Timestamp>,
         /// The concurrency key of tasks that do not set their own.
         20 => key: String,
+        /// Which lowering of the definition made the run's plan.
+        21 => lowering: u32,
     }
 }
 

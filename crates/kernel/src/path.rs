@@ -22,6 +22,10 @@ names! {
         Body = 3 "body",
         Headers = 4 "headers",
         Error = 5 "error",
+        /// Did it succeed?
+        Ok = 6 "ok",
+        /// Did it fail, time out or have a template error?
+        Failed = 7 "failed",
     }
 }
 

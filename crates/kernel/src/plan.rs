@@ -86,10 +86,14 @@ message! {
 names! {
     /// How the outcomes of a group's nodes decide the outcome of the group.
     pub enum Verdict {
-        /// Failed when an unhandled failure blocked a dependent, or when a node failed and none succeeded.
-        Blocked = 1 "blocked",
+        /// Of earlier lowerings: like `Blocked`, but only a step that needs the failed one directly can handle it.
+        DirectBlocked = 1 "direct_blocked",
+        /// Of earlier lowerings: like `Unhandled`, but only a step that needs the failed one directly can handle it.
+        DirectUnhandled = 2 "direct_unhandled",
         /// Failed when any failure is unhandled.
-        Strict = 2 "strict",
+        Unhandled = 3 "unhandled",
+        /// Failed when an unhandled failure blocked a dependent, or when a node failed and none succeeded.
+        Blocked = 4 "blocked",
     }
 }
 
@@ -104,6 +108,8 @@ message! {
         5 => guard: Option<Guard>,
         6 => body: Option<Body>,
         7 => retry: Retry,
+        /// The author expects that this step may fail: its failure counts as handled.
+        10 => allow_failure: bool,
     }
 }
 

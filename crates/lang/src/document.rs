@@ -78,6 +78,7 @@ const SHAPE: Shape = Shape {
         "tasks",
         "max_duration",
         "max_duration_seconds",
+        "fail_when",
         "on_failure",
         "concurrency",
         "callback_url",
@@ -182,6 +183,11 @@ fn read(root: &TreeNode, problems: &mut Problems<'_>) -> Option<(Meta, Option<Sp
     let trigger = own_trigger(&fields, problems);
     let max_duration = max_duration(&fields, problems);
     let on_failure = fields.get("on_failure").map(|node| settings::on_failure(node, problems));
+    let fail_when = fields.get("fail_when").map(|node| settings::fail_when(node, problems));
+    if let (Some(node), Some(Some((Some(_), _)))) = (fields.get("fail_when"), &on_failure) {
+        let message = "`fail_when` and the `strict` or `blocked` of `on_failure` cannot both be given";
+        problems.add(codes::EXCLUSIVE_FIELDS, &node.span, message);
+    }
     let concurrency = fields.get("concurrency").map(|node| settings::concurrency(node, problems));
     let callback = settings::callback(&fields, problems);
     let nodes = match fields.get("tasks") {
@@ -193,7 +199,8 @@ fn read(root: &TreeNode, problems: &mut Problems<'_>) -> Option<(Meta, Option<Sp
             return None;
         }
     };
-    let (verdict, on_failure) = on_failure.unwrap_or(Some((Verdict::Blocked, None)))?;
+    let (verdict, on_failure) = on_failure.unwrap_or(Some((None, None)))?;
+    let verdict = fail_when.unwrap_or(Some(verdict.unwrap_or(Verdict::Unhandled)))?;
     let group = Group { nodes: (0..nodes.len() as u32).collect(), verdict, ..Default::default() };
     let layout = Layout {
         form: Form::Graph,

@@ -31,11 +31,17 @@ pub(crate) fn concurrency(node: &TreeNode, problems: &mut Problems<'_>) -> Optio
     })
 }
 
-/// `on_failure`: a word that says what counts as a failure, or an object that also has a notification.
-pub(crate) fn on_failure(node: &TreeNode, problems: &mut Problems<'_>) -> Option<(Verdict, Option<Notify>)> {
-    let words = [("strict", Verdict::Strict), ("blocked", Verdict::Blocked)];
+/// `fail_when`: which failures make the run fail.
+pub(crate) fn fail_when(node: &TreeNode, problems: &mut Problems<'_>) -> Option<Verdict> {
+    let words = [("unhandled", Verdict::Unhandled), ("blocked", Verdict::Blocked)];
+    fields::word(node, "fail_when", &words, problems)
+}
+
+/// `on_failure`: a notification. It also takes the words that earlier releases had for `fail_when`.
+pub(crate) fn on_failure(node: &TreeNode, problems: &mut Problems<'_>) -> Option<(Option<Verdict>, Option<Notify>)> {
+    let words = [("strict", Verdict::Unhandled), ("blocked", Verdict::Blocked)];
     if !matches!(node.value, Value::Object(_)) {
-        return Some((fields::word(node, "on_failure", &words, problems)?, None));
+        return Some((Some(fields::word(node, "on_failure", &words, problems)?), None));
     }
     let fields = fields::object(node, "on_failure", problems)?;
     fields.check(&Shape::only(&["verdict", "url", "workflow"]), problems);
@@ -44,7 +50,7 @@ pub(crate) fn on_failure(node: &TreeNode, problems: &mut Problems<'_>) -> Option
     let url = fields.get("url").map(|n| step::literal_url(n, "url", problems));
     let workflow = fields.get("workflow").map(|n| workflow_name(n, problems));
     if fields.len() == 0 {
-        let message = "`on_failure` needs `url`, `workflow` or `verdict`";
+        let message = "`on_failure` needs `url` or `workflow`";
         problems.add(codes::OUT_OF_RANGE, &node.span, message);
     }
     let notify = match (url, workflow) {
@@ -52,7 +58,10 @@ pub(crate) fn on_failure(node: &TreeNode, problems: &mut Problems<'_>) -> Option
         (_, Some(workflow)) => Some(Notify { on: Occasion::Failed, workflow: workflow?, ..Default::default() }),
         (None, None) => None,
     };
-    Some((verdict.unwrap_or(Some(Verdict::Blocked))?, notify))
+    match verdict {
+        None => Some((None, notify)),
+        Some(verdict) => Some((Some(verdict?), notify)),
+    }
 }
 
 fn workflow_name(node: &TreeNode, problems: &mut Problems<'_>) -> Option<String> {
@@ -111,14 +120,39 @@ mod tests {
     }
 
     #[test]
-    fn on_failure_sets_the_verdict_and_the_notification() {
-        assert_eq!(layout("on_failure: strict").unwrap().groups[0].verdict, Verdict::Strict);
+    fn m8_fail_when_says_which_failures_fail_the_run() {
+        for (setting, verdict) in [
+            ("", Verdict::Unhandled),
+            ("fail_when: unhandled", Verdict::Unhandled),
+            ("fail_when: blocked", Verdict::Blocked),
+            ("on_failure: {url: 'https://example.com/x'}", Verdict::Unhandled),
+            ("on_failure: {url: 'https://example.com/x'}\nfail_when: blocked", Verdict::Blocked),
+            // As earlier releases wrote it.
+            ("on_failure: strict", Verdict::Unhandled),
+            ("on_failure: blocked", Verdict::Blocked),
+            ("on_failure: {url: 'https://example.com/x', verdict: blocked}", Verdict::Blocked),
+        ] {
+            assert_eq!(layout(setting).unwrap().groups[0].verdict, verdict, "{setting}");
+        }
+        for (setting, problem) in [
+            ("fail_when: never", "invalid_value: `fail_when` is `never`, allowed is `unhandled` or `blocked`"),
+            (
+                "on_failure: strict\nfail_when: blocked",
+                "exclusive_fields: `fail_when` and the `strict` or `blocked` of `on_failure` cannot both be given",
+            ),
+        ] {
+            assert_eq!(layout(setting).unwrap_err(), problem);
+        }
+    }
+
+    #[test]
+    fn on_failure_and_callback_url_are_notifications() {
         let found = layout("on_failure: {url: 'https://example.com/x', verdict: strict}").unwrap();
-        assert_eq!((found.groups[0].verdict, found.notify[0].on), (Verdict::Strict, Occasion::Failed));
+        assert_eq!((found.groups[0].verdict, found.notify[0].on), (Verdict::Unhandled, Occasion::Failed));
         let found = layout("on_failure: {workflow: alarm}\ncallback_url: http://127.0.0.1:9/done").unwrap();
         assert_eq!(found.notify.iter().map(|n| n.on).collect::<Vec<_>>(), [Occasion::Failed, Occasion::Ended]);
         for (setting, problem) in [
-            ("on_failure: {}", "out_of_range: `on_failure` needs `url`, `workflow` or `verdict`"),
+            ("on_failure: {}", "out_of_range: `on_failure` needs `url` or `workflow`"),
             (
                 "on_failure: {url: 'https://x/', workflow: a}",
                 "exclusive_fields: `url` and `workflow` cannot both be given",

@@ -23,6 +23,9 @@ use sha2::{Digest, Sha256};
 /// The key of a single task's only step.
 pub const STEP: &str = "task";
 
+/// The lowering of single tasks, see [`crate::LOWERING`].
+pub const LOWERING: u32 = 0;
+
 const ATTEMPTS_MAX: i64 = 100;
 
 /// The retry policy and time limits of a single task.
@@ -67,7 +70,8 @@ pub fn define(name: &str, settings: &TaskSettings) -> TaskDefinition {
     };
     let layout = Layout {
         form: Form::Task,
-        groups: vec![Group { nodes: vec![0], verdict: Verdict::Strict, ..Default::default() }],
+        // With one step every rule says the same. This one keeps the plans of tasks as they are stored.
+        groups: vec![Group { nodes: vec![0], verdict: Verdict::DirectUnhandled, ..Default::default() }],
         nodes: vec![node],
         // The task waits for a worker without a limit, unless it has limits of its own.
         max_duration: Span(u64::MAX),

@@ -10,7 +10,6 @@ use api::{
 use engine::Engine;
 use engine::explain::Explanation;
 use engine::services::Reading;
-use kernel::advance::failed_steps;
 use kernel::event::{Because, Pair};
 use kernel::plan::Node;
 use kernel::run::{Phase, Step, WaitKind};
@@ -136,7 +135,6 @@ pub fn run(reading: &Reading) -> RunView {
         step: w.step.map(key),
         until: w.until.map(rfc3339),
     });
-    let failed = failed_steps(run);
     let tasks = plan.nodes().iter().enumerate().map(|(i, node)| {
         let view = step(reading, i as u32, false);
         (node.key.clone(), serde_json::to_value(view).unwrap_or_default())
@@ -165,7 +163,8 @@ pub fn run(reading: &Reading) -> RunView {
             message: f.message.clone(),
             step: state.culprit.map(key),
         }),
-        failed_steps: failed.iter().copied().map(key).collect(),
+        failed_steps: reading.failed_steps(),
+        unhandled_steps: reading.unhandled_steps(),
         labels: pairs(&state.origin.labels),
         tasks: tasks.collect(),
         started_at: rfc3339(state.created_at),

@@ -1,1 +1,1 @@
-SELECT org, hash, source, plan FROM definitions ORDER BY org, hash
+SELECT org, hash, lowering, source, plan FROM definitions ORDER BY org, hash, lowering

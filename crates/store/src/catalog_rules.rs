@@ -46,9 +46,14 @@ pub(crate) trait CatalogRows {
     fn insert_version(
         &self,
         row: &WorkflowRow,
-        definition: &StoredDefinition,
         from: &str,
         at: Timestamp,
+    ) -> impl Future<Output = Answer<Self::Failure, ()>> + Send;
+    /// Keeps the definition that is there already.
+    fn insert_definition(
+        &self,
+        org: OrgId,
+        definition: &StoredDefinition,
     ) -> impl Future<Output = Answer<Self::Failure, ()>> + Send;
 
     fn trigger_exists(&self, org: OrgId, id: TriggerId) -> impl Future<Output = Answer<Self::Failure, bool>> + Send;
@@ -102,7 +107,8 @@ pub(crate) async fn create_workflow<R: CatalogRows>(
         return Ok(Err(NameTaken::Path));
     }
     rows.insert_workflow(&WorkflowRow { slug, ..row.clone() }).await?;
-    rows.insert_version(row, definition, "create", row.created_at).await?;
+    rows.insert_version(row, "create", row.created_at).await?;
+    rows.insert_definition(row.org, definition).await?;
     if let Some(key) = idempotency {
         rows.claim_key(row.org, key, row.id.0).await?;
     }
@@ -122,7 +128,7 @@ async fn free_slug<R: CatalogRows>(rows: &R, row: &WorkflowRow, is_given: bool) 
 }
 
 pub(crate) async fn edit_workflow<R: CatalogRows>(rows: &R, edit: &WorkflowEdit) -> Answer<R::Failure, Edited> {
-    let WorkflowEdit { seen, row, version, trigger } = edit;
+    let WorkflowEdit { seen, row, definition, version_from, trigger } = edit;
     if rows.workflow(seen.org, Unique::Id(seen.id)).await?.as_ref() != Some(seen) {
         return Ok(Edited::Changed);
     }
@@ -144,8 +150,11 @@ pub(crate) async fn edit_workflow<R: CatalogRows>(rows: &R, edit: &WorkflowEdit)
     }
     let row = WorkflowRow { org: seen.org, id: seen.id, ..row.clone() };
     rows.update_workflow(&row).await?;
-    if let Some((definition, from)) = version {
-        rows.insert_version(&row, definition, from, row.updated_at).await?;
+    if let Some(from) = version_from {
+        rows.insert_version(&row, from, row.updated_at).await?;
+    }
+    if let Some(definition) = definition {
+        rows.insert_definition(row.org, definition).await?;
     }
     Ok(Edited::Done)
 }

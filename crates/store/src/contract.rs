@@ -136,7 +136,7 @@ pub trait CatalogStore: Send + Sync + 'static {
     fn version(&self, org: OrgId, id: WorkflowId, by: VersionKey) -> Call<'_, Option<VersionRow>>;
 
     /// A definition by its hash.
-    fn definition<'a>(&'a self, org: OrgId, hash: &'a [u8; 32]) -> Call<'a, Option<StoredDefinition>>;
+    fn definition(&self, org: OrgId, hash: [u8; 32], lowering: Option<u32>) -> Call<'_, Option<StoredDefinition>>;
 
     /// Pauses a workflow that is not paused.
     fn pause_workflow<'a>(&'a self, pause: &'a WorkflowPause) -> Call<'a, ()>;

@@ -27,7 +27,7 @@ pub trait Inspection {
     /// Every run in the order of its id, then every record in the order of the journal.
     fn walk(&self, each: &mut dyn FnMut(InspectedRow)) -> Result<()>;
 
-    fn definition(&self, org: OrgId, hash: &[u8; 32]) -> Result<Option<StoredDefinition>>;
+    fn definition(&self, org: OrgId, hash: &[u8; 32], lowering: Option<u32>) -> Result<Option<StoredDefinition>>;
 
     fn payload(&self, org: OrgId, run: RunId, number: u32) -> Result<Option<Bytes>>;
 

@@ -53,7 +53,7 @@ struct Contents {
     idempotency: BTreeMap<(OrgId, String, String), IdempotencyEntry>,
     workflows: BTreeMap<(OrgId, WorkflowId), WorkflowRow>,
     versions: BTreeMap<(OrgId, WorkflowId, u32), VersionRow>,
-    definitions: BTreeMap<(OrgId, [u8; 32]), StoredDefinition>,
+    definitions: BTreeMap<(OrgId, [u8; 32], u32), StoredDefinition>,
     types: BTreeMap<(OrgId, String), TypeRow>,
     workers: BTreeMap<(OrgId, String), WorkerRow>,
     triggers: BTreeMap<(OrgId, TriggerId), TriggerRow>,
@@ -240,12 +240,13 @@ impl Contents {
             self.idempotency.insert(key, (row.id.0, fingerprint));
         }
         self.workflows.insert((row.org, row.id), WorkflowRow { slug, ..row.clone() });
-        self.put_version(row, definition, "create", row.created_at);
+        self.put_version(row, "create", row.created_at);
+        self.put_definition(row.org, definition);
         Ok(Ok(()))
     }
 
     fn edit_workflow(&mut self, edit: &WorkflowEdit) -> Edited {
-        let WorkflowEdit { seen, row, version, trigger } = edit;
+        let WorkflowEdit { seen, row, definition, version_from, trigger } = edit;
         let key = (seen.org, seen.id);
         if self.workflows.get(&key).filter(|now| now.deleted_at.is_none()) != Some(seen) {
             return Edited::Changed;
@@ -269,17 +270,24 @@ impl Contents {
             return Edited::Taken(NameTaken::Path);
         }
         let row = WorkflowRow { org: seen.org, id: seen.id, created_at: seen.created_at, ..row.clone() };
-        if let Some((definition, source)) = version {
-            self.put_version(&row, definition, source, row.updated_at);
+        if let Some(source) = version_from {
+            self.put_version(&row, source, row.updated_at);
+        }
+        if let Some(definition) = definition {
+            self.put_definition(row.org, definition);
         }
         self.workflows.insert(key, row);
         Edited::Done
     }
 
-    fn put_version(&mut self, row: &WorkflowRow, definition: &StoredDefinition, source: &str, at: Timestamp) {
+    fn put_version(&mut self, row: &WorkflowRow, source: &str, at: Timestamp) {
         let version = VersionRow { number: row.version, hash: row.hash, source: source.to_owned(), at };
         self.versions.insert((row.org, row.id, row.version), version);
-        self.definitions.entry((row.org, definition.hash)).or_insert_with(|| definition.clone());
+    }
+
+    fn put_definition(&mut self, org: OrgId, definition: &StoredDefinition) {
+        let key = (org, definition.hash, definition.lowering);
+        self.definitions.entry(key).or_insert_with(|| definition.clone());
     }
 
     fn load(&mut self, key: (OrgId, RunId)) -> Option<Loaded> {
@@ -647,8 +655,13 @@ impl CatalogStore for MemoryStore {
         })
     }
 
-    fn definition<'a>(&'a self, org: OrgId, hash: &'a [u8; 32]) -> Call<'a, Option<StoredDefinition>> {
-        self.answer(move |c| c.definitions.get(&(org, *hash)).cloned())
+    fn definition(&self, org: OrgId, hash: [u8; 32], lowering: Option<u32>) -> Call<'_, Option<StoredDefinition>> {
+        let (first, last) = (lowering.unwrap_or(0), lowering.unwrap_or(u32::MAX));
+        let latest = move |c: &mut Contents| {
+            let found = c.definitions.range((org, hash, first)..=(org, hash, last)).next_back();
+            found.map(|(_, definition)| definition.clone())
+        };
+        self.answer(latest)
     }
 
     fn pause_workflow<'a>(&'a self, pause: &'a WorkflowPause) -> Call<'a, ()> {

@@ -477,9 +477,8 @@ impl CatalogStore for PostgresStore {
         on!(self.read(|s| catalog::version(s, org, id, by)))
     }
 
-    fn definition<'a>(&'a self, org: OrgId, hash: &'a [u8; 32]) -> Call<'a, Option<StoredDefinition>> {
-        let hash = *hash;
-        on!(self.read(|s| catalog::definition(s, org, hash)))
+    fn definition(&self, org: OrgId, hash: [u8; 32], lowering: Option<u32>) -> Call<'_, Option<StoredDefinition>> {
+        on!(self.read(|s| catalog::definition(s, org, hash, lowering)))
     }
 
     fn pause_workflow<'a>(&'a self, pause: &'a WorkflowPause) -> Call<'a, ()> {

@@ -258,6 +258,8 @@ pub struct RunRow {
     pub workflow_name: String,
     pub version: u32,
     pub hash: [u8; 32],
+    /// With `hash`, names the plan that the run keeps.
+    pub lowering: u32,
     pub form: Form,
     pub status: RunStatus,
     /// The kinds of wait of a waiting run: one bit `1 << kind` for each.
@@ -387,15 +389,18 @@ pub struct WorkflowRow {
     /// Counts up from 1 with every new definition.
     pub version: u32,
     pub hash: [u8; 32],
+    /// The lowering that new runs are pinned to.
+    pub lowering: u32,
     pub created_at: Timestamp,
     pub updated_at: Timestamp,
     pub deleted_at: Option<Timestamp>,
 }
 
-/// A definition and its plan. Immutable and stored once per hash.
+/// A definition and the plan that one lowering makes of it. Immutable and stored once per hash and lowering.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoredDefinition {
     pub hash: [u8; 32],
+    pub lowering: u32,
     /// JSON, in the author's order.
     pub source: Bytes,
     /// A sealed plan.
@@ -450,8 +455,10 @@ pub struct WorkflowFilter {
 pub struct WorkflowEdit {
     pub seen: WorkflowRow,
     pub row: WorkflowRow,
-    /// Set when `row` has a new version: the definition and the source of that version.
-    pub version: Option<(StoredDefinition, &'static str)>,
+    /// Set when `row` has a new version or a new lowering of its version.
+    pub definition: Option<StoredDefinition>,
+    /// Set when `row` has a new version: the source of that version.
+    pub version_from: Option<&'static str>,
     pub trigger: OwnTrigger,
 }
 

@@ -393,9 +393,8 @@ impl CatalogStore for SqliteStore {
         self.read(move |connection, _| catalog::version(connection, org, id, by))
     }
 
-    fn definition<'a>(&'a self, org: OrgId, hash: &'a [u8; 32]) -> Call<'a, Option<StoredDefinition>> {
-        let hash = *hash;
-        self.read(move |connection, _| catalog::definition(connection, org, &hash))
+    fn definition(&self, org: OrgId, hash: [u8; 32], lowering: Option<u32>) -> Call<'_, Option<StoredDefinition>> {
+        self.read(move |connection, _| catalog::definition(connection, org, &hash, lowering))
     }
 
     fn pause_workflow<'a>(&'a self, pause: &'a WorkflowPause) -> Call<'a, ()> {

@@ -89,6 +89,7 @@ fn writes_of_one_run(steps: usize) -> Result<Vec<RunWrite>, String> {
         name: compiled.meta.name,
         number: 1,
         hash: compiled.hash,
+        lowering: lang::LOWERING,
         plan: Arc::new(compiled.plan),
     });
     let origin = Origin {

@@ -18,6 +18,7 @@ mod dashboard;
 mod deletion;
 mod editing;
 mod explain;
+mod failures;
 #[cfg(target_os = "linux")]
 mod faults;
 mod holding;

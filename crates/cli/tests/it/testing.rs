@@ -299,7 +299,7 @@ cases:
     expect: { status: completed, took: 3d, steps: { a: { attempts: 4 } } }
   - name: all attempts together take too long
     tasks: { b: { result: 1, took: 2h } }
-    expect: { status: completed, took: 1h, steps: { b: { status: timeout, error: total_timeout } } }
+    expect: { status: failed, took: 1h, steps: { b: { status: timeout, error: total_timeout } } }
   - name: cancelled while a worker works
     tasks: { a: { result: 1, took: 1h } }
     cancel_after: 10m

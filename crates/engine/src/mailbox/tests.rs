@@ -23,6 +23,7 @@ fn start_of(run: RunId, source: &str) -> Box<StartRun> {
         name: "one".into(),
         number: 1,
         hash: compiled.hash,
+        lowering: lang::LOWERING,
         plan: Arc::new(compiled.plan),
     };
     let origin = Origin { body: Payload::json("1"), ..Default::default() };

@@ -15,7 +15,7 @@ use super::run_queries::Reading;
 use super::runs::{Idempotency, Runs, Source, StartRequest};
 use super::workflows::{Resolved, Workflows};
 use crate::error::Error;
-use kernel::advance::{failed_steps, notifications};
+use kernel::advance::notifications;
 use kernel::event::TriggerKind;
 use kernel::path::{Ref, Root};
 use kernel::plan::{Backoff, Body, Form, Group, Http, Layout, Node, Notify, Retry};
@@ -31,6 +31,8 @@ use tokio::sync::mpsc;
 /// The built-in workflow that calls URLs. Users cannot name a workflow like it: its prefix is reserved.
 pub const NOTIFIER: WorkflowId = WorkflowId([0; 16]);
 pub const NOTIFIER_NAME: &str = "onward.notify";
+/// Its plan is made here, not by `lang`, and has not changed.
+const NOTIFIER_LOWERING: u32 = 0;
 /// How often the stored notifications that could not be delivered are tried again.
 pub const RETRY_EVERY: Span = Span::from_secs(10);
 /// Notifications queued in memory and read at a time; the others stay in their rows.
@@ -159,7 +161,6 @@ fn notification_body(reading: &Reading, notify: &Notify) -> Value {
     let state = &reading.run.state;
     let plan = &reading.version.plan;
     let key = |step: u32| plan.node(step).key.clone();
-    let failed: Vec<String> = failed_steps(&reading.run).into_iter().map(key).collect();
     let error = state
         .failure
         .as_ref()
@@ -177,7 +178,8 @@ fn notification_body(reading: &Reading, notify: &Notify) -> Value {
         "finished_at": state.finished_at.map(|at| at.to_string()),
         "duration_ms": took,
         "error": error,
-        "failed_steps": failed,
+        "failed_steps": reading.failed_steps(),
+        "unhandled_steps": reading.unhandled_steps(),
         "labels": state.origin.labels.iter().map(|l| (l.name.clone(), Value::from(l.value.as_str()))).collect::<serde_json::Map<_, _>>(),
     })
 }
@@ -212,11 +214,13 @@ impl Outbox {
             enabled: true,
             version: 1,
             hash,
+            lowering: NOTIFIER_LOWERING,
             created_at: now,
             updated_at: now,
             deleted_at: None,
         };
-        let definition = StoredDefinition { hash, source: source.to_string().into(), plan: plan.encode().into() };
+        let (source, plan) = (source.to_string().into(), plan.encode().into());
+        let definition = StoredDefinition { hash, lowering: NOTIFIER_LOWERING, source, plan };
         let new = NewWorkflow { row, definition, slug_is_given: false, idempotency: None, trigger: None };
         // Another caller or node may have created it meanwhile; then it is there.
         let _ = self.core.written(self.core.store.create_workflow(&new).await)?;

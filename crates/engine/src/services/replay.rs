@@ -36,7 +36,10 @@ impl Runs {
         let version = match edition {
             Edition::Pinned => reading.version.clone(),
             Edition::Latest if row.deleted_at.is_some() => return Err(Error::NotFound("workflow")),
-            Edition::Latest => self.workflows.pinned(org, row.id, row.version, &row.name, row.hash).await?,
+            Edition::Latest => {
+                let plan = (row.hash, Some(row.lowering));
+                self.workflows.pinned(org, row.id, row.version, &row.name, plan).await?
+            }
         };
         let origin = &reading.run.state.origin;
         let body = origin.body.bytes(&reading.payloads);

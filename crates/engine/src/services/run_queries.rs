@@ -25,6 +25,25 @@ pub struct Reading {
     pub payloads: Payloads,
 }
 
+impl Reading {
+    /// The keys of the steps that failed, timed out or had a template error.
+    pub fn failed_steps(&self) -> Vec<String> {
+        self.keys(kernel::advance::failed_steps(&self.run))
+    }
+
+    /// The keys of the failed steps that nothing handled. None while the run is open: a later step may still do so.
+    pub fn unhandled_steps(&self) -> Vec<String> {
+        match self.run.is_terminal() {
+            true => self.keys(kernel::advance::unhandled_steps(&self.version.plan, &self.run)),
+            false => Vec::new(),
+        }
+    }
+
+    fn keys(&self, steps: Vec<u32>) -> Vec<String> {
+        steps.into_iter().map(|step| self.version.plan.node(step).key.clone()).collect()
+    }
+}
+
 /// Loads several runs; answers in their order.
 pub(super) async fn load_all(
     workflows: &Workflows,

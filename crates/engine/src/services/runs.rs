@@ -269,6 +269,7 @@ impl Runs {
             workflow_name: request.workflow.row.name.clone(),
             version: version.number,
             hash: Bytes::copy_from_slice(&version.hash),
+            lowering: version.lowering,
             trigger: source.kind,
             body: Payload::json(request.body),
             headers: pairs(request.headers),

@@ -76,7 +76,7 @@ impl Workflows {
     ) -> Result<WorkflowEdit, Error> {
         let now = self.core.now();
         let mut row = WorkflowRow { updated_at: now, ..seen.clone() };
-        let (mut version, mut trigger) = (None, OwnTrigger::Keep);
+        let (mut definition, mut version_from, mut trigger) = (None, None, OwnTrigger::Keep);
         match change {
             WorkflowChange::Replace(compiled) => {
                 let Compiled { meta, plan, hash, form, source, trigger: wanted } = compiled;
@@ -92,8 +92,13 @@ impl Workflows {
                     row.trigger.clone_from(&meta.trigger);
                     (row.form, row.steps) = (*form, plan.nodes().len() as u32);
                     (row.version, row.hash) = (row.version + 1, *hash);
+                    version_from = Some("update");
+                }
+                // M7: the same definition again pins future runs to the lowering of this release.
+                if version_from.is_some() || row.lowering != lang::LOWERING {
+                    row.lowering = lang::LOWERING;
                     let (source, plan) = (source.to_string().into(), plan.encode().into());
-                    version = Some((StoredDefinition { hash: *hash, source, plan }, "update"));
+                    definition = Some(StoredDefinition { hash: *hash, lowering: row.lowering, source, plan });
                 }
                 // Also when the hash is the same: a webhook's secret is not part of the hash.
                 trigger = match owned_trigger(&row, wanted.as_ref(), own, now)? {
@@ -114,7 +119,7 @@ impl Workflows {
         if is_same {
             row.updated_at = seen.updated_at;
         }
-        Ok(WorkflowEdit { seen, row, version, trigger })
+        Ok(WorkflowEdit { seen, row, definition, version_from, trigger })
     }
 
     /// A workflow's versions, newest first.
@@ -138,7 +143,7 @@ impl Workflows {
 
     /// The plan of a version.
     pub async fn plan(&self, row: &WorkflowRow, version: &VersionRow) -> Result<std::sync::Arc<kernel::Plan>, Error> {
-        let found = self.pinned(row.org, row.id, version.number, &row.name, version.hash).await?;
+        let found = self.pinned(row.org, row.id, version.number, &row.name, (version.hash, None)).await?;
         Ok(found.plan.clone())
     }
 

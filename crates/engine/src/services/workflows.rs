@@ -27,7 +27,7 @@ pub struct Resolved {
 }
 
 /// Identifies a version. The versions of a task type differ by their hash only.
-type VersionKey = (OrgId, WorkflowId, u32, [u8; 32]);
+type VersionKey = (OrgId, WorkflowId, u32, [u8; 32], u32);
 
 #[derive(Default)]
 pub struct WorkflowCache {
@@ -91,12 +91,13 @@ impl Workflows {
             enabled: meta.enabled,
             version: 1,
             hash: *hash,
+            lowering: lang::LOWERING,
             created_at: now,
             updated_at: now,
             deleted_at: None,
         };
-        let definition =
-            StoredDefinition { hash: *hash, source: source.to_string().into(), plan: plan.encode().into() };
+        let (source, plan) = (source.to_string().into(), plan.encode().into());
+        let definition = StoredDefinition { hash: *hash, lowering: lang::LOWERING, source, plan };
         let idempotency = idempotency.map(|(key, fingerprint)| IdempotencyKey {
             scope: "workflows".into(),
             key,
@@ -143,7 +144,7 @@ impl Workflows {
 
     /// The source of a definition, JSON in its author's order.
     pub async fn source(&self, org: OrgId, hash: &[u8; 32]) -> Result<Option<bytes::Bytes>, Error> {
-        Ok(self.core.store.definition(org, hash).await?.map(|d| d.source))
+        Ok(self.core.store.definition(org, *hash, None).await?.map(|d| d.source))
     }
 
     /// The workflow of a key and its current version; cached, so that a start costs no read.
@@ -158,7 +159,7 @@ impl Workflows {
             names.writes
         };
         let Some(row) = self.core.store.workflow(org, &workflow_key(key)).await? else { return Ok(None) };
-        let version = self.pinned(org, row.id, row.version, &row.name, row.hash).await?;
+        let version = self.pinned(org, row.id, row.version, &row.name, (row.hash, Some(row.lowering))).await?;
         let resolved = Arc::new(Resolved { row, version });
         let mut names = lock(&self.cache.names);
         if names.writes == writes {
@@ -169,27 +170,33 @@ impl Workflows {
 
     /// The version a run is pinned to.
     pub(super) async fn version_of(&self, row: &RunRow) -> Result<Arc<Version>, LoadFailure> {
-        self.pinned(row.org, row.workflow, row.version, &row.workflow_name, row.hash).await
+        let plan = (row.hash, Some(row.lowering));
+        self.pinned(row.org, row.workflow, row.version, &row.workflow_name, plan).await
     }
 
-    /// A version by number and hash, cached.
+    /// A version by number, hash and lowering, cached. Without a lowering, the latest that is stored.
     pub(super) async fn pinned(
         &self,
         org: OrgId,
         workflow: WorkflowId,
         number: u32,
         name: &str,
-        hash: [u8; 32],
+        (hash, lowering): ([u8; 32], Option<u32>),
     ) -> Result<Arc<Version>, LoadFailure> {
-        let key = (org, workflow, number, hash);
-        if let Some(found) = lock(&self.cache.versions).get(&key) {
-            return Ok(found.clone());
+        // The latest lowering may change.
+        let key = lowering.map(|lowering| (org, workflow, number, hash, lowering));
+        if let Some(found) = key.and_then(|key| lock(&self.cache.versions).get(&key).cloned()) {
+            return Ok(found);
         }
-        let found = self.core.store.definition(org, &hash).await.map_err(|e| LoadFailure::Store(e.to_string()))?;
+        let found =
+            self.core.store.definition(org, hash, lowering).await.map_err(|e| LoadFailure::Store(e.to_string()))?;
         let definition = found.ok_or_else(|| LoadFailure::Damaged("its definition is missing".into()))?;
         let plan = Plan::decode(&definition.plan).map_err(|e| LoadFailure::from(kernel::run::LoadError::from(e)))?;
-        let version = Arc::new(Version { org, workflow, name: name.to_owned(), number, hash, plan: Arc::new(plan) });
-        keep(&mut lock(&self.cache.versions), key, version.clone());
+        let (name, lowering, plan) = (name.to_owned(), definition.lowering, Arc::new(plan));
+        let version = Arc::new(Version { org, workflow, name, number, hash, lowering, plan });
+        if let Some(key) = key {
+            keep(&mut lock(&self.cache.versions), key, version.clone());
+        }
         Ok(version)
     }
 }

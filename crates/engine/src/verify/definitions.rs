@@ -13,6 +13,8 @@ use store::{Error, StoredDefinition};
 const PLANS_MAX: usize = 256;
 
 type VersionKey = (OrgId, WorkflowId);
+/// The hash of a definition, and the lowering.
+type PlanKey = (OrgId, [u8; 32], u32);
 
 pub(super) fn check(inspection: &dyn Inspection, report: &mut Report) -> Result<(), Error> {
     // The inspection yields workflows first, then their versions, counted from 1.
@@ -54,7 +56,7 @@ pub(super) fn check(inspection: &dyn Inspection, report: &mut Report) -> Result<
     wanted.sort_unstable();
     wanted.dedup();
     for (org, hash) in wanted {
-        if inspection.definition(org, &hash)?.is_none() {
+        if inspection.definition(org, &hash, None)?.is_none() {
             let message = format!("the definition {} of a version does not exist", hex(&hash));
             report.say(Code::DefinitionMissing, Some(org), message);
         }
@@ -122,7 +124,7 @@ fn check_trigger(trigger: &TriggerSeen, report: &mut Report) {
 /// The plans of runs, cached.
 pub(super) struct Plans<'i> {
     inspection: &'i dyn Inspection,
-    known: HashMap<(OrgId, [u8; 32]), Result<Arc<Plan>, NoPlan>>,
+    known: HashMap<PlanKey, Result<Arc<Plan>, NoPlan>>,
 }
 
 /// Why a run has no plan.
@@ -138,18 +140,23 @@ impl<'i> Plans<'i> {
         Plans { inspection, known: HashMap::new() }
     }
 
-    pub(super) fn get(&mut self, org: OrgId, hash: [u8; 32]) -> Result<Result<Arc<Plan>, NoPlan>, Error> {
-        if let Some(plan) = self.known.get(&(org, hash)) {
+    pub(super) fn get(
+        &mut self,
+        org: OrgId,
+        hash: [u8; 32],
+        lowering: u32,
+    ) -> Result<Result<Arc<Plan>, NoPlan>, Error> {
+        if let Some(plan) = self.known.get(&(org, hash, lowering)) {
             return Ok(plan.clone());
         }
-        let plan = match self.inspection.definition(org, &hash)? {
+        let plan = match self.inspection.definition(org, &hash, Some(lowering))? {
             None => Err(NoPlan::Missing),
             Some(definition) => Plan::decode(&definition.plan).map(Arc::new).map_err(|_| NoPlan::Damaged),
         };
         if self.known.len() >= PLANS_MAX {
             self.known.clear();
         }
-        self.known.insert((org, hash), plan.clone());
+        self.known.insert((org, hash, lowering), plan.clone());
         Ok(plan)
     }
 }

@@ -34,6 +34,9 @@ fn origin(case: &mut Case<'_>, plan: &Plan, origin: &Origin) {
     if origin.version != row.version {
         differences.push(format!("with version {}, its row says {}", origin.version, row.version));
     }
+    if origin.lowering != row.lowering {
+        differences.push(format!("with lowering {}, its row says {}", origin.lowering, row.lowering));
+    }
     if origin.hash != row.hash[..] {
         differences.push(format!("with another definition than its row's, {}", hex(&row.hash)));
     }

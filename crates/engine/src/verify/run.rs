@@ -18,7 +18,7 @@ pub(super) fn check(
     report: &mut Report,
 ) -> Result<(), Error> {
     count(stored, &mut report.counts);
-    let plan = plans.get(stored.row.org, stored.row.hash)?;
+    let plan = plans.get(stored.row.org, stored.row.hash, stored.row.lowering)?;
     // A panic on unforeseen damage must not end the verification.
     let outcome = catch_unwind(AssertUnwindSafe(|| {
         let mut case = Case { inspection, stored, plan: None, report: &mut *report };

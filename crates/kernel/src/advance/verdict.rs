@@ -1,9 +1,8 @@
 //! How a run ends once every step has settled: `completed` or `failed`.
 //!
-//! In a graph, a failure is *handled* when a step ran that needs the failed step and has a condition. The run fails
-//! when an unhandled failure blocked a dependent, or when a step failed and none succeeded. A chain of skipped steps
-//! always begins with a step that was skipped because of the failure itself, so checking direct dependents is
-//! enough.
+//! A failure is *handled* when its step has `allow_failure`, or when a step ran that has a condition and needs the
+//! failed step, directly or through skipped steps. By default a run fails when any failure is unhandled. The plan can
+//! choose that it fails only when an unhandled failure blocked a dependent, or when a step failed and none succeeded.
 
 use crate::event::{Because, Event, Failure};
 use crate::plan::{Plan, Verdict};
@@ -11,15 +10,16 @@ use crate::run::{Run, Step};
 use crate::status::Outcome;
 
 pub(super) fn verdict(plan: &Plan, run: &Run) -> Event {
-    let steps = &run.state.steps;
-    let failed: Vec<u32> = failed_steps(run);
-    let Some(&first) = failed.first() else { return Event::RunCompleted {} };
-    let succeeded = steps.iter().any(|s| s.outcome() == Some(Outcome::Ok));
-    let unhandled = failed.iter().copied().filter(|f| !is_handled(plan, run, *f));
+    let unhandled = unhandled_steps(plan, run);
     let culprit = match plan.verdict() {
-        Verdict::Strict => unhandled.into_iter().next(),
-        Verdict::Blocked if !succeeded => Some(first),
-        Verdict::Blocked => unhandled.into_iter().find(|f| blocks(plan, run, *f)),
+        Verdict::Unhandled | Verdict::DirectUnhandled => unhandled.first().copied(),
+        Verdict::Blocked | Verdict::DirectBlocked => {
+            let is_ok = |s: &Step| s.outcome() == Some(Outcome::Ok);
+            match run.state.steps.iter().any(is_ok) {
+                true => unhandled.into_iter().find(|f| blocks(plan, run, *f)),
+                false => failed_steps(run).into_iter().find(|f| !plan.node(*f).allow_failure),
+            }
+        }
     };
     match culprit {
         None => Event::RunCompleted {},
@@ -33,15 +33,44 @@ pub(super) fn verdict(plan: &Plan, run: &Run) -> Event {
 
 /// Steps that failed, timed out or had a template error, in plan order.
 pub fn failed_steps(run: &Run) -> Vec<u32> {
-    let failed = |s: &Step| matches!(s.outcome(), Some(Outcome::Failed | Outcome::TimedOut));
-    run.state.steps.iter().enumerate().filter(|(_, s)| failed(s)).map(|(i, _)| i as u32).collect()
+    let has_failed = |step: &u32| matches!(run.step(*step).outcome(), Some(Outcome::Failed | Outcome::TimedOut));
+    (0..run.state.steps.len() as u32).filter(has_failed).collect()
 }
 
-fn is_handled(plan: &Plan, run: &Run, failed: u32) -> bool {
-    let ran = |d: &u32| matches!(run.step(*d).outcome(), Some(Outcome::Ok | Outcome::Failed | Outcome::TimedOut));
-    plan.dependents(failed).iter().any(|d| plan.node(*d).guard.is_some() && ran(d))
+/// The failed steps that nothing has handled, in plan order.
+pub fn unhandled_steps(plan: &Plan, run: &Run) -> Vec<u32> {
+    let failed = failed_steps(run);
+    if failed.is_empty() {
+        return failed;
+    }
+    let handled = handled_steps(plan, run);
+    failed.into_iter().filter(|step| !plan.node(*step).allow_failure && !handled[*step as usize]).collect()
 }
 
+/// For every step: would its failure be handled by a step that ran? Goes from those steps up to what they need, and on
+/// through what was skipped.
+fn handled_steps(plan: &Plan, run: &Run) -> Vec<bool> {
+    let through_skipped = match plan.verdict() {
+        Verdict::Unhandled | Verdict::Blocked => true,
+        Verdict::DirectUnhandled | Verdict::DirectBlocked => false,
+    };
+    let outcome = |step: u32| run.step(step).outcome();
+    let has_run = |step: &u32| matches!(outcome(*step), Some(Outcome::Ok | Outcome::Failed | Outcome::TimedOut));
+    let is_handler = |step: &u32| plan.node(*step).guard.is_some() && has_run(step);
+    let mut open: Vec<u32> = (0..run.state.steps.len() as u32).filter(is_handler).collect();
+    let mut handled = vec![false; run.state.steps.len()];
+    while let Some(step) = open.pop() {
+        for link in &plan.node(step).links {
+            let is_new = !std::mem::replace(&mut handled[link.from as usize], true);
+            if is_new && through_skipped && outcome(link.from) == Some(Outcome::Skipped) {
+                open.push(link.from);
+            }
+        }
+    }
+    handled
+}
+
+/// Was a step skipped because this one failed? A chain of skipped steps always begins with such a step.
 fn blocks(plan: &Plan, run: &Run, failed: u32) -> bool {
     let was_blocked =
         |d: &u32| matches!(run.step(*d).because.as_deref(), Some(Because::Needs { steps }) if steps.contains(&failed));

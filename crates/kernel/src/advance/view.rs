@@ -7,6 +7,7 @@ use crate::payload::{Payload, Payloads};
 use crate::plan::Plan;
 use crate::run::Run;
 use crate::scope::{Scope, Unresolved};
+use crate::status::Outcome;
 use serde_json::{Map, Value, json};
 use std::borrow::Cow;
 
@@ -51,6 +52,8 @@ impl View<'_> {
         let step = self.run.step(path.node);
         Ok(match path.field {
             TaskField::Status => Some(json!(step.status().as_str())),
+            TaskField::Ok => Some(json!(step.outcome() == Some(Outcome::Ok))),
+            TaskField::Failed => Some(json!(matches!(step.outcome(), Some(Outcome::Failed | Outcome::TimedOut)))),
             TaskField::StatusCode => Some(json!(step.response.as_ref().and_then(|r| r.status_code))),
             TaskField::Headers => header(step.response.as_ref().map_or(&[], |r| &r.headers), &path.keys),
             TaskField::Error => {

@@ -25,19 +25,19 @@ fn r9_a_definition_has_defaults() {
     assert_eq!(compiled.meta.trigger, "api");
     assert_eq!(compiled.form, Form::Graph);
     assert_eq!(compiled.plan.layout().max_duration, Span::from_secs(2_592_000));
-    assert_eq!(compiled.plan.verdict(), Verdict::Blocked);
+    assert_eq!(compiled.plan.verdict(), Verdict::Unhandled);
 }
 
 #[test]
 fn descriptive_fields_are_read() {
     let source = "name: Order flow\nslug: order-flow\ndescription: d\ntags: [x, y]\nenabled: false\nversion: '7'\ntrigger: manual\n\
-                  max_duration: 2h\non_failure: strict";
+                  max_duration: 2h\nfail_when: blocked";
     let compiled = compiled(&format!("{source}\n{TASKS}")).unwrap();
     let meta = &compiled.meta;
     assert_eq!((meta.slug.as_deref(), meta.description.as_deref()), (Some("order-flow"), Some("d")));
     assert_eq!((meta.tags.len(), meta.enabled, meta.trigger.as_str()), (2, false, "manual"));
     assert_eq!(compiled.plan.layout().max_duration, Span::from_secs(7_200));
-    assert_eq!(compiled.plan.verdict(), Verdict::Strict);
+    assert_eq!(compiled.plan.verdict(), Verdict::Blocked);
     let keys: Vec<&String> = compiled.source.as_object().unwrap().keys().collect();
     assert_eq!(keys[..3], ["name", "slug", "description"], "the author's order");
 }

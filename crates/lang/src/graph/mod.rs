@@ -41,11 +41,12 @@ pub(crate) fn lower(tasks: &TreeNode, problems: &mut Problems<'_>) -> Vec<plan::
 }
 
 fn node(step: &ParsedStep<'_>, needs: &[u32], lowered: Lowered) -> plan::Node {
-    let Lowered { guard, body, retry } = lowered;
+    let Lowered { guard, body, retry, allow_failure } = lowered;
     // R18–R20: without a condition, every need must have succeeded; with a condition, the condition alone decides.
     let on = if guard.is_some() { Outcomes::ANY } else { Outcomes::OK };
     let links = needs.iter().map(|from| Link { from: *from, on, ..Default::default() }).collect();
-    plan::Node { key: step.name.to_owned(), group: 0, links, join: Join::All, guard, body, retry, ..Default::default() }
+    let key = step.name.to_owned();
+    plan::Node { key, links, join: Join::All, guard, body, retry, allow_failure, ..Default::default() }
 }
 
 #[cfg(test)]

@@ -60,7 +60,11 @@ impl<'a, 't> Paths<'a, 't> {
             let problem = at(field, codes::UNKNOWN_TASK_FIELD, message);
             return Err(Problem { hint: suggest::hint(&field.name, words), ..problem });
         };
-        if let (TaskField::Status | TaskField::StatusCode, Some(key)) = (known, keys.first()) {
+        let is_plain = match known {
+            TaskField::Status | TaskField::StatusCode | TaskField::Ok | TaskField::Failed => true,
+            TaskField::Body | TaskField::Headers | TaskField::Error => false,
+        };
+        if let (true, Some(key)) = (is_plain, keys.first()) {
             return Err(too_long(key, &field.name));
         }
         if !self.graph.is_ancestor(node, reader) {

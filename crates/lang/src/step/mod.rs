@@ -67,7 +67,7 @@ pub const LATER_KINDS: &[&str] = &[
 ];
 
 /// Fields that every kind has. The form reads `needs`.
-const COMMON: &[&str] = &["needs", "if", "description"];
+const COMMON: &[&str] = &["needs", "if", "description", "allow_failure"];
 
 /// Fields of kinds whose attempts may fail.
 const ATTEMPT_FIELDS: &[&str] = &["timeout", "retries", "retry"];
@@ -163,6 +163,7 @@ pub(crate) struct Lowered {
     pub guard: Option<Guard>,
     pub body: Option<Body>,
     pub retry: Retry,
+    pub allow_failure: bool,
 }
 
 impl<'t> ParsedStep<'t> {
@@ -184,9 +185,10 @@ impl<'t> ParsedStep<'t> {
     /// Reads all fields of a step except `needs`, and reports their problems.
     pub fn lower(&self, scope: &mut Resolve<'_>, problems: &mut Problems<'_>) -> Lowered {
         let Some(fields) = &self.fields else {
-            return Lowered { guard: None, body: None, retry: retry::once() };
+            return Lowered { guard: None, body: None, retry: retry::once(), allow_failure: false };
         };
         fields.get("description").map(|node| fields::text(node, "description", problems));
+        let allow_failure = fields.get("allow_failure").and_then(|n| fields::boolean(n, "allow_failure", problems));
         let guard = fields.get("if").and_then(|node| guard(node, scope, problems));
         if let Some(kind) = self.kind {
             self.check_fields(kind, fields, problems);
@@ -206,7 +208,7 @@ impl<'t> ParsedStep<'t> {
             Some(Kind::Task) => task::read(fields, scope, problems),
             None => None,
         };
-        Lowered { guard, body, retry }
+        Lowered { guard, body, retry, allow_failure: allow_failure.unwrap_or(false) }
     }
 
     /// R3: each kind refuses the fields of another.
@@ -244,11 +246,11 @@ impl Kind {
         match self {
             Kind::Http => &HTTP,
             Kind::Task => &TASK,
-            Kind::Sleep => &["needs", "if", "description", "sleep"],
-            Kind::WaitForWebhook => &["needs", "if", "description", "wait_for_webhook"],
-            Kind::Set => &["needs", "if", "description", "set"],
-            Kind::Log => &["needs", "if", "description", "log"],
-            Kind::Noop => &["needs", "if", "description", "noop"],
+            Kind::Sleep => &["needs", "if", "description", "allow_failure", "sleep"],
+            Kind::WaitForWebhook => &["needs", "if", "description", "allow_failure", "wait_for_webhook"],
+            Kind::Set => &["needs", "if", "description", "allow_failure", "set"],
+            Kind::Log => &["needs", "if", "description", "allow_failure", "log"],
+            Kind::Noop => &["needs", "if", "description", "allow_failure", "noop"],
         }
     }
 }

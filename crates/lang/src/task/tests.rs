@@ -16,7 +16,7 @@ fn w1_a_single_task_is_a_run_with_one_step_that_never_expires() {
     let TaskDefinition { layout, .. } = define("billing.invoice.v1", &TaskSettings::default());
     let plan = Plan::new(layout).unwrap();
     assert_eq!(Plan::decode(&plan.encode()).unwrap().layout(), plan.layout());
-    assert_eq!((plan.layout().form, plan.verdict(), plan.nodes().len()), (Form::Task, Verdict::Strict, 1));
+    assert_eq!((plan.layout().form, plan.verdict(), plan.nodes().len()), (Form::Task, Verdict::DirectUnhandled, 1));
     assert_eq!(plan.layout().max_duration, Span(u64::MAX));
     let (node, task) = (plan.node(0), plan.node(0).task().unwrap());
     assert_eq!((node.key.as_str(), task.name.as_str(), &task.input), ("task", "billing.invoice.v1", &None));

@@ -1,10 +1,10 @@
 //! Golden files: the diagnostics that users see, and the plans that are stored.
 //!
-//! `problems/<name>.{json,yaml}` produces `<name>.<syntax>.txt`. `plans/` produces the stored plan in hex and the hash.
+//! `problems/<name>.{json,yaml}` produces `<name>.<syntax>.txt`. `plans/` has the hash and the stored plan in hex, for each lowering.
 //! `examples/` has the definitions of the documentation, which must have no problems. Files are rewritten only with
 //! `UPDATE_GOLDEN=1`. If a stored plan changes, the format has changed: old plans must stay readable.
 
-use lang::{Compiled, Syntax, compile, read};
+use lang::{Compiled, LOWERING, Syntax, compile, read};
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
@@ -67,15 +67,19 @@ fn diagnostics_match_the_golden_files() {
 }
 
 #[test]
-fn stored_plans_never_change() {
+fn m7_the_plans_of_every_lowering_never_change() {
     for path in golden("plans") {
         let compiled = compiled(&path).unwrap_or_else(|problems| panic!("{}\n{problems}", path.display()));
         let (plan, hash) = (hex(&compiled.plan.encode()), hex(&compiled.hash));
-        let file = beside(&path, ".hex");
-        compare(&file, &format!("sha256:{hash}\n{plan}\n"));
-        let stored = std::fs::read_to_string(file).unwrap();
-        let again = kernel::Plan::decode(&unhex(stored.lines().nth(1).unwrap())).unwrap();
-        assert_eq!(again.layout(), compiled.plan.layout(), "{}", path.display());
+        compare(&beside(&path, &format!(".{LOWERING}.hex")), &format!("sha256:{hash}\n{plan}\n"));
+        for lowering in 0..=LOWERING {
+            let file = beside(&path, &format!(".{lowering}.hex"));
+            let stored = std::fs::read_to_string(&file).unwrap();
+            let (name, plan) = stored.trim_end().split_once('\n').unwrap();
+            assert_eq!(name, format!("sha256:{hash}"), "{}", file.display());
+            let decoded = kernel::Plan::decode(&unhex(plan)).unwrap();
+            assert_eq!(hex(&decoded.encode()), plan, "{}", file.display());
+        }
     }
 }
 

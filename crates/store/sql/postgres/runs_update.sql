@@ -3,8 +3,8 @@
 -- inserted. If a run was deleted meanwhile, the index `runs_never` divides by zero for version -1, which aborts the
 -- transaction. The columns fixed when a run is created are not updated.
 INSERT INTO runs (org, id, workflow, workflow_name, version, hash, form, status, waiting, wake_at, created_at,
-                  expires_at, finished_at, error_code, gate, parked)
-SELECT org, id, id, '', -1, '', '', status, waiting, wake_at, 0, expires_at, finished_at, error_code, NULL, parked
+                  expires_at, finished_at, error_code, gate, parked, lowering)
+SELECT org, id, id, '', -1, '', '', status, waiting, wake_at, 0, expires_at, finished_at, error_code, NULL, parked, 0
 FROM unnest($1::integer[], $2::uuid[], $3::text[], $4::bigint[], $5::bigint[], $6::bigint[], $7::bigint[], $8::text[],
             $9::boolean[]) AS r (org, id, status, waiting, wake_at, expires_at, finished_at, error_code, parked)
 ON CONFLICT (org, id) DO UPDATE

@@ -78,7 +78,7 @@ impl Contents {
     pub(super) fn ensure_type(&mut self, row: &TypeRow, definition: Option<&StoredDefinition>) {
         self.types.entry((row.org, row.name.clone())).or_insert_with(|| row.clone());
         if let Some(definition) = definition {
-            self.definitions.entry((row.org, definition.hash)).or_insert_with(|| definition.clone());
+            self.put_definition(row.org, definition);
         }
     }
 

@@ -102,6 +102,7 @@ impl BatchColumns {
                     list(&created, |(_, now)| EscapedText::maybe(now.error_code.as_deref())),
                     list(&created, |(row, _)| row.concurrency_group.as_ref().map(group_bytes)),
                     list(&created, |(_, now)| now.evicted),
+                    list(&created, |(row, _)| i64::from(row.lowering)),
                 ],
             );
         }

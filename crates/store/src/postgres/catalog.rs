@@ -4,7 +4,7 @@
 //! check and the insert that follows it. The unique indexes protect against writes by other tools.
 
 use super::columns::{
-    Attempted, Blob, EscapedText, Id, blob, get, limit, org_of, sql, text, version_row, workflow_row,
+    Attempted, Blob, EscapedText, Id, blob, get, limit, number, org_of, sql, text, version_row, workflow_row,
 };
 use super::errors::Failure;
 use super::journal::holder;
@@ -53,7 +53,7 @@ impl CatalogRows for Rows<'_> {
     }
 
     async fn insert_workflow(&self, row: &WorkflowRow) -> Attempted<()> {
-        let params: [&(dyn ToSql + Sync); 14] = [
+        let params: [&(dyn ToSql + Sync); 15] = [
             &org_of(row.org),
             &Id(row.id.0),
             &EscapedText::of(&row.name),
@@ -68,12 +68,13 @@ impl CatalogRows for Rows<'_> {
             &&row.hash[..],
             &row.created_at.0,
             &row.updated_at.0,
+            &i64::from(row.lowering),
         ];
         self.0.execute(sql!("workflow_insert"), &params).await.map(drop)
     }
 
     async fn update_workflow(&self, row: &WorkflowRow) -> Attempted<()> {
-        let params: [&(dyn ToSql + Sync); 14] = [
+        let params: [&(dyn ToSql + Sync); 15] = [
             &EscapedText::of(&row.name),
             &EscapedText::of(&row.slug),
             &EscapedText::maybe(row.description.as_deref()),
@@ -86,23 +87,21 @@ impl CatalogRows for Rows<'_> {
             &&row.hash[..],
             &row.updated_at.0,
             &row.deleted_at.map(|at| at.0),
+            &i64::from(row.lowering),
             &org_of(row.org),
             &Id(row.id.0),
         ];
         self.0.execute(sql!("workflow_update"), &params).await.map(drop)
     }
 
-    async fn insert_version(
-        &self,
-        row: &WorkflowRow,
-        definition: &StoredDefinition,
-        from: &str,
-        at: Timestamp,
-    ) -> Attempted<()> {
+    async fn insert_version(&self, row: &WorkflowRow, from: &str, at: Timestamp) -> Attempted<()> {
         let params: [&(dyn ToSql + Sync); 6] =
             [&org_of(row.org), &Id(row.id.0), &i64::from(row.version), &&row.hash[..], &from, &at.0];
-        self.0.execute(sql!("version_insert"), &params).await?;
-        put_definition(self.0, row.org, definition).await
+        self.0.execute(sql!("version_insert"), &params).await.map(drop)
+    }
+
+    async fn insert_definition(&self, org: OrgId, definition: &StoredDefinition) -> Attempted<()> {
+        put_definition(self.0, org, definition).await
     }
 
     async fn trigger_exists(&self, org: OrgId, id: TriggerId) -> Attempted<bool> {
@@ -135,8 +134,9 @@ impl CatalogRows for Rows<'_> {
 }
 
 pub(super) async fn put_definition(session: &Session, org: OrgId, definition: &StoredDefinition) -> Attempted<()> {
-    let StoredDefinition { hash, source, plan } = definition;
-    let params: [&(dyn ToSql + Sync); 4] = [&org_of(org), &&hash[..], &Blob(source.clone()), &Blob(plan.clone())];
+    let StoredDefinition { hash, lowering, source, plan } = definition;
+    let params: [&(dyn ToSql + Sync); 5] =
+        [&org_of(org), &&hash[..], &i64::from(*lowering), &Blob(source.clone()), &Blob(plan.clone())];
     session.execute(sql!("definition_insert"), &params).await.map(drop)
 }
 
@@ -199,9 +199,18 @@ pub(super) async fn version(
     found.as_ref().map(version_row).transpose()
 }
 
-pub(super) async fn definition(session: &Session, org: OrgId, hash: [u8; 32]) -> Attempted<Option<StoredDefinition>> {
-    let found = session.first(sql!("definition"), &[&org_of(org), &&hash[..]]).await?;
-    found.map(|row| Ok(StoredDefinition { hash, source: blob(&row, 0)?, plan: blob(&row, 1)? })).transpose()
+pub(super) async fn definition(
+    session: &Session,
+    org: OrgId,
+    hash: [u8; 32],
+    lowering: Option<u32>,
+) -> Attempted<Option<StoredDefinition>> {
+    let params: [&(dyn ToSql + Sync); 3] = [&org_of(org), &&hash[..], &lowering.map(i64::from)];
+    let read = |row| {
+        let (source, plan) = (blob(&row, 1)?, blob(&row, 2)?);
+        Ok(StoredDefinition { hash, lowering: number(&row, 0)?, source, plan })
+    };
+    session.first(sql!("definition"), &params).await?.map(read).transpose()
 }
 
 pub(super) async fn setting(session: &Session, name: &str) -> Attempted<Option<String>> {

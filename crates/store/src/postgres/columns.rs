@@ -212,7 +212,7 @@ pub(super) fn named<T>(row: &Row, column: usize, parse: fn(&str) -> Option<T>) -
     parse(text).ok_or_else(|| damaged(format!("`{text}` is not a name this release knows")))
 }
 
-/// Reads the first seventeen columns of every statement that returns runs.
+/// Reads the first eighteen columns of every statement that returns runs.
 pub(super) fn run_row(row: &Row) -> Attempted<RunRow> {
     Ok(RunRow {
         org: org(row, 0)?,
@@ -232,6 +232,7 @@ pub(super) fn run_row(row: &Row) -> Attempted<RunRow> {
         concurrency_group: concurrency_group(row, 14)?,
         evicted: get(row, 15)?,
         deleted_at: time_or_none(row, 16)?,
+        lowering: number(row, 17)?,
     })
 }
 
@@ -271,6 +272,7 @@ pub(super) fn workflow_row(row: &Row) -> Attempted<WorkflowRow> {
         created_at: time(row, 12)?,
         updated_at: time(row, 13)?,
         deleted_at: time_or_none(row, 14)?,
+        lowering: number(row, 15)?,
     })
 }
 

@@ -132,8 +132,8 @@ impl Inspection for PostgresInspection {
         walk::walk(self, each)
     }
 
-    fn definition(&self, org: OrgId, hash: &[u8; 32]) -> Result<Option<StoredDefinition>> {
-        self.wait(catalog::definition(&self.session, org, *hash))
+    fn definition(&self, org: OrgId, hash: &[u8; 32], lowering: Option<u32>) -> Result<Option<StoredDefinition>> {
+        self.wait(catalog::definition(&self.session, org, *hash, lowering))
     }
 
     fn payload(&self, org: OrgId, run: RunId, number: u32) -> Result<Option<Bytes>> {
@@ -174,7 +174,8 @@ fn version(row: &Row) -> Attempted<Catalogued> {
 }
 
 fn definition(row: &Row) -> Attempted<Catalogued> {
-    let definition = StoredDefinition { hash: hash(row, 1)?, source: blob(row, 2)?, plan: blob(row, 3)? };
+    let definition =
+        StoredDefinition { hash: hash(row, 1)?, lowering: number(row, 2)?, source: blob(row, 3)?, plan: blob(row, 4)? };
     Ok(Catalogued::Definition { org: org(row, 0)?, definition })
 }
 

@@ -68,9 +68,9 @@ fn loaded(run: RunId, row: &[Row], rest: &[Row]) -> Attempted<Option<Loaded>> {
     if row.deleted_at.is_some() {
         return Ok(None);
     }
-    let snapshot = match get::<Option<i32>>(found, 17)? {
+    let snapshot = match get::<Option<i32>>(found, 18)? {
         None => None,
-        Some(_) => Some((seq(found, 17)?, blob(found, 18)?)),
+        Some(_) => Some((seq(found, 18)?, blob(found, 19)?)),
     };
     let base = snapshot.as_ref().map_or(0, |(seq, _)| *seq);
     let records = contiguous(rest, run, base)?;

@@ -81,6 +81,7 @@ impl CatalogRows for Rows<'_> {
             row.hash,
             row.created_at.0,
             row.updated_at.0,
+            row.lowering,
         ];
         ready(self.execute(sql!("workflow_insert"), params).map(drop))
     }
@@ -99,6 +100,7 @@ impl CatalogRows for Rows<'_> {
             row.hash,
             row.updated_at.0,
             row.deleted_at.map(|at| at.0),
+            row.lowering,
             row.org.0,
             row.id.0,
         ];
@@ -108,15 +110,19 @@ impl CatalogRows for Rows<'_> {
     fn insert_version(
         &self,
         row: &WorkflowRow,
-        StoredDefinition { hash, source, plan }: &StoredDefinition,
         from: &str,
         at: Timestamp,
     ) -> impl Future<Output = Attempted<()>> + Send {
         let version = params![row.org.0, row.id.0, row.version, row.hash, from, at.0];
-        let inserted = self
-            .execute(sql!("version_insert"), version)
-            .and_then(|_| self.execute(sql!("definition_insert"), params![row.org.0, hash, &**source, &**plan]));
-        ready(inserted.map(drop))
+        ready(self.execute(sql!("version_insert"), version).map(drop))
+    }
+
+    fn insert_definition(
+        &self,
+        org: OrgId,
+        definition: &StoredDefinition,
+    ) -> impl Future<Output = Attempted<()>> + Send {
+        ready(put_definition(self.0, org, definition))
     }
 
     fn trigger_exists(&self, org: OrgId, id: TriggerId) -> impl Future<Output = Attempted<bool>> + Send {
@@ -216,11 +222,25 @@ pub(super) fn workflows(connection: &Connection, org: OrgId, filter: &WorkflowFi
     rows.collect::<rusqlite::Result<_>>().map_err(on_read)
 }
 
-pub(super) fn definition(connection: &Connection, org: OrgId, hash: &[u8; 32]) -> Result<Option<StoredDefinition>> {
-    let read = |row: &rusqlite::Row<'_>| Ok((row.get::<_, Vec<u8>>(0)?, row.get::<_, Vec<u8>>(1)?));
+pub(super) fn put_definition(connection: &Connection, org: OrgId, definition: &StoredDefinition) -> Attempted<()> {
+    let StoredDefinition { hash, lowering, source, plan } = definition;
+    let params = params![org.0, hash, lowering, &**source, &**plan];
+    connection.prepare_cached(sql!("definition_insert"))?.execute(params)?;
+    Ok(())
+}
+
+pub(super) fn definition(
+    connection: &Connection,
+    org: OrgId,
+    hash: &[u8; 32],
+    lowering: Option<u32>,
+) -> Result<Option<StoredDefinition>> {
+    let read = |row: &rusqlite::Row<'_>| {
+        let (source, plan) = (row.get::<_, Vec<u8>>(1)?.into(), row.get::<_, Vec<u8>>(2)?.into());
+        Ok(StoredDefinition { hash: *hash, lowering: row.get(0)?, source, plan })
+    };
     let mut statement = connection.prepare_cached(sql!("definition")).map_err(on_read)?;
-    let found = statement.query_row(params![org.0, hash], read).optional().map_err(on_read)?;
-    Ok(found.map(|(source, plan)| StoredDefinition { hash: *hash, source: source.into(), plan: plan.into() }))
+    statement.query_row(params![org.0, hash, lowering], read).optional().map_err(on_read)
 }
 
 pub(super) fn setting(connection: &Connection, name: &str) -> Result<Option<String>> {

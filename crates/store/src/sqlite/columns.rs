@@ -66,7 +66,7 @@ pub(super) fn named<T>(row: &Row<'_>, column: usize, parse: fn(&str) -> Option<T
     })
 }
 
-/// Reads the first seventeen columns of every statement that returns runs.
+/// Reads the first eighteen columns of every statement that returns runs.
 pub(super) fn run_row(row: &Row<'_>) -> Result<RunRow> {
     Ok(RunRow {
         org: org(row, 0)?,
@@ -86,6 +86,7 @@ pub(super) fn run_row(row: &Row<'_>) -> Result<RunRow> {
         concurrency_group: concurrency_group(row, 14)?,
         evicted: row.get(15)?,
         deleted_at: time_or_none(row, 16)?,
+        lowering: row.get(17)?,
     })
 }
 
@@ -130,5 +131,6 @@ pub(super) fn workflow_row(row: &Row<'_>) -> Result<WorkflowRow> {
         created_at: time(row, 12)?,
         updated_at: time(row, 13)?,
         deleted_at: time_or_none(row, 14)?,
+        lowering: row.get(15)?,
     })
 }

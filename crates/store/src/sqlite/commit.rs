@@ -256,6 +256,7 @@ impl<'a> Attempt<'a> {
                 int(head.seq),
                 row.concurrency_group.as_ref().map(group_bytes),
                 row.evicted,
+                row.lowering,
             ],
         )?;
         Ok(inserted > 0)

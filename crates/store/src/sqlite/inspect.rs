@@ -51,8 +51,8 @@ impl Inspection for SqliteInspection {
         walk::walk(&self.connection, each)
     }
 
-    fn definition(&self, org: OrgId, hash: &[u8; 32]) -> Result<Option<StoredDefinition>> {
-        catalog::definition(&self.connection, org, hash)
+    fn definition(&self, org: OrgId, hash: &[u8; 32], lowering: Option<u32>) -> Result<Option<StoredDefinition>> {
+        catalog::definition(&self.connection, org, hash, lowering)
     }
 
     fn payload(&self, org: OrgId, run: RunId, number: u32) -> Result<Option<Bytes>> {

@@ -33,6 +33,7 @@ const ALL: &[Migration] = &[
     migration!(5, "0005", "seats"),
     migration!(6, "0006", "listed"),
     migration!(7, "0007", "every_run_listed"),
+    migration!(8, "0008", "lowering"),
 ];
 
 const BOOKKEEPING: &str = "CREATE TABLE IF NOT EXISTS schema_migrations (

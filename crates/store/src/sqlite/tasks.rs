@@ -79,9 +79,8 @@ pub(super) fn ensure_type(
     definition: Option<&StoredDefinition>,
 ) -> Attempted<()> {
     write_type(connection, sql!("type_insert"), row)?;
-    if let Some(StoredDefinition { hash, source, plan }) = definition {
-        let definition = params![row.org.0, hash, &**source, &**plan];
-        connection.prepare_cached(sql!("definition_insert"))?.execute(definition)?;
+    if let Some(definition) = definition {
+        super::catalog::put_definition(connection, row.org, definition)?;
     }
     Ok(())
 }

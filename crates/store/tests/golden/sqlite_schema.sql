@@ -1,9 +1,10 @@
-CREATE TABLE definitions (
-    org    INTEGER NOT NULL,
-    hash   BLOB    NOT NULL,
-    source BLOB    NOT NULL,
-    plan   BLOB    NOT NULL,
-    PRIMARY KEY (org, hash)
+CREATE TABLE "definitions" (
+    org      INTEGER NOT NULL,
+    hash     BLOB    NOT NULL,
+    lowering INTEGER NOT NULL,
+    source   BLOB    NOT NULL,
+    plan     BLOB    NOT NULL,
+    PRIMARY KEY (org, hash, lowering)
 ) STRICT, WITHOUT ROWID;
 
 CREATE TABLE deliveries (
@@ -100,7 +101,7 @@ CREATE TABLE runs (
     -- Where the last record is, as of this row. Exact for parked and ended runs; for the others the
     -- journal after `settings.recovery_pos` may hold later ones.
     head          INTEGER NOT NULL,
-    seq           INTEGER NOT NULL, gate BLOB, parked INTEGER NOT NULL DEFAULT 0, deleted_at INTEGER,
+    seq           INTEGER NOT NULL, gate BLOB, parked INTEGER NOT NULL DEFAULT 0, deleted_at INTEGER, lowering INTEGER NOT NULL DEFAULT 0,
     PRIMARY KEY (org, id)
 ) STRICT, WITHOUT ROWID;
 
@@ -238,7 +239,7 @@ CREATE TABLE workflows (
     hash        BLOB    NOT NULL,
     created_at  INTEGER NOT NULL,
     updated_at  INTEGER NOT NULL,
-    deleted_at  INTEGER,
+    deleted_at  INTEGER, lowering INTEGER NOT NULL DEFAULT 0,
     PRIMARY KEY (org, id)
 ) STRICT, WITHOUT ROWID;
 

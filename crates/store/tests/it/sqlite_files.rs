@@ -5,7 +5,7 @@ use kernel::{RunId, RunStatus};
 use std::path::PathBuf;
 use std::sync::Arc;
 use store::prelude::*;
-use store::{Error, RunFilter, RunWrite, SqliteStore, WriteVerdict};
+use store::{Error, RunFilter, RunWrite, SqliteStore, WorkflowKey, WriteVerdict};
 use testkit::conformance::fixtures::*;
 use testkit::now;
 
@@ -45,11 +45,11 @@ fn a_database_of_a_later_release_is_refused_untouched() {
     let place = Place::new();
     drop(place.open());
     let raw = place.raw();
-    raw.execute("INSERT INTO schema_migrations VALUES (8, 'later', 'hash', 0)", []).unwrap();
+    raw.execute("INSERT INTO schema_migrations VALUES (9, 'later', 'hash', 0)", []).unwrap();
     drop(raw);
     let before = std::fs::read(place.database()).unwrap();
     let Err(Error::Refused(why)) = SqliteStore::open(&place.database()) else { panic!("it opened") };
-    assert!(why.contains("schema 8"), "{why}");
+    assert!(why.contains("schema 9"), "{why}");
     assert_eq!(std::fs::read(place.database()).unwrap(), before);
 }
 
@@ -219,6 +219,32 @@ fn reads_and_commits_at_the_same_time_agree() {
 }
 
 /// A database from before migration 4: waiting runs are evicted, and running ones are active at the start.
+/// Takes migration 8 back.
+const BEFORE_LOWERING: &str = "
+    ALTER TABLE runs DROP COLUMN lowering;
+    ALTER TABLE workflows DROP COLUMN lowering;
+    CREATE TABLE before (org INTEGER NOT NULL, hash BLOB NOT NULL, source BLOB NOT NULL, plan BLOB NOT NULL,
+                         PRIMARY KEY (org, hash)) STRICT, WITHOUT ROWID;
+    INSERT INTO before SELECT org, hash, source, plan FROM definitions;
+    DROP TABLE definitions;
+    ALTER TABLE before RENAME TO definitions;
+    DELETE FROM schema_migrations WHERE version >= 8;";
+
+#[test]
+fn m7_a_store_from_before_lowerings_keeps_its_plans() {
+    let place = Place::new();
+    let store = place.open();
+    let new = new_workflow(1, "a", "a");
+    now(store.create_workflow(&new)).unwrap().unwrap();
+    commit(&store, [start(run(1))]);
+    drop(store);
+    place.raw().execute_batch(BEFORE_LOWERING).unwrap();
+    let again = place.open();
+    assert_eq!(now(again.definition(ORG, new.row.hash, Some(0))).unwrap(), Some(new.definition));
+    assert_eq!(now(again.run(ORG, run(1))).unwrap().unwrap().lowering, 0);
+    assert_eq!(now(again.workflow(ORG, &WorkflowKey::Id(new.row.id))).unwrap().unwrap().lowering, 0);
+}
+
 #[test]
 fn a_store_from_before_tasks_opens_with_its_runs_as_they_were() {
     let place = Place::new();
@@ -230,13 +256,13 @@ fn a_store_from_before_tasks_opens_with_its_runs_as_they_were() {
     drop(store);
     place
         .raw()
-        .execute_batch(
-            "DELETE FROM schema_migrations WHERE version >= 4; DROP TABLE seats;
+        .execute_batch(&format!(
+            "{BEFORE_LOWERING} DELETE FROM schema_migrations WHERE version >= 4; DROP TABLE seats;
              DROP TABLE ready; DROP TABLE types; DROP TABLE workers; DROP INDEX runs_queued; DROP INDEX runs_by_status;
              ALTER TABLE runs DROP COLUMN parked; ALTER TABLE runs DROP COLUMN deleted_at;
              CREATE TABLE grants (org INTEGER);
-             CREATE INDEX runs_by_status ON runs (status, id) WHERE status <> 'completed';",
-        )
+             CREATE INDEX runs_by_status ON runs (status, id) WHERE status <> 'completed';"
+        ))
         .unwrap();
     let again = place.open();
     for (n, status) in (1..).zip(statuses) {
@@ -259,6 +285,7 @@ fn a_store_with_unlisted_runs_and_stale_rows_is_corrected_when_opened() {
     commit(&store, [append(claimed, 1)]);
     drop(store);
     let file = place.raw();
+    file.execute_batch(BEFORE_LOWERING).unwrap();
     file.execute_batch(
         "DELETE FROM schema_migrations WHERE version >= 7;
          DROP INDEX runs_by_status; DROP INDEX runs_by_workflow;

@@ -4,6 +4,7 @@
 //! time.
 
 mod damage;
+mod lowering;
 mod postgres;
 mod sample;
 

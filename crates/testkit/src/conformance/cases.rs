@@ -77,7 +77,7 @@ async fn a_new_store_is_empty(store: Arc<dyn Store>) {
     assert_eq!(store.wait(&[1; 32]).await, Ok(None));
     assert_eq!(store.workflow(ORG, &WorkflowKey::Name("x".into())).await, Ok(None));
     assert_eq!(store.workflows(ORG, &all_workflows()).await, Ok(vec![]));
-    assert_eq!(store.definition(ORG, &[1; 32]).await, Ok(None));
+    assert_eq!(store.definition(ORG, [1; 32], None).await, Ok(None));
     assert_eq!(store.setting("x").await, Ok(None));
     assert_eq!(store.high_water().await, Ok(None));
     assert_eq!(store.check().await, Ok(()));
@@ -317,7 +317,7 @@ async fn organisations_do_not_see_each_other(store: Arc<dyn Store>) {
     assert_eq!(store.history(OTHER_ORG, run(1), 0, usize::MAX).await, Ok(None));
     assert_eq!(store.run(OTHER_ORG, run(1)).await, Ok(None));
     assert_eq!(store.payloads(OTHER_ORG, run(1), &[1]).await, Ok(vec![]));
-    assert_eq!(store.definition(OTHER_ORG, &[1; 32]).await, Ok(None));
+    assert_eq!(store.definition(OTHER_ORG, [1; 32], None).await, Ok(None));
     assert_eq!(store.workflows(OTHER_ORG, &all_workflows()).await, Ok(vec![]));
     for by in [WorkflowKey::Id(workflow_id(1)), WorkflowKey::Name("n".into()), WorkflowKey::Name("s".into())] {
         assert_eq!(store.workflow(OTHER_ORG, &by).await, Ok(None), "{by:?}");
@@ -430,7 +430,7 @@ async fn workflow_names_and_slugs_are_unique(store: Arc<dyn Store>) {
     for (name, count) in [("Or", 1), ("Order", 1), ("o", 1), ("Orders", 0), ("%", 0)] {
         assert_eq!(store.workflows(ORG, &begun(name)).await.unwrap().len(), count, "{name}");
     }
-    assert_eq!(store.definition(ORG, &[3; 32]).await, Ok(None), "a refused workflow leaves no definition");
+    assert_eq!(store.definition(ORG, [3; 32], None).await, Ok(None), "a refused workflow leaves no definition");
 }
 
 async fn generated_slugs_count_up(store: Arc<dyn Store>) {
@@ -454,7 +454,7 @@ async fn a_definition_is_stored_once(store: Arc<dyn Store>) {
     second.definition.hash = first.row.hash;
     store.create_workflow(&first).await.unwrap().unwrap();
     store.create_workflow(&second).await.unwrap().unwrap();
-    assert_eq!(store.definition(ORG, &first.row.hash).await, Ok(Some(first.definition)));
+    assert_eq!(store.definition(ORG, first.row.hash, Some(first.row.lowering)).await, Ok(Some(first.definition)));
 }
 
 async fn an_idempotency_key_makes_one_workflow(store: Arc<dyn Store>) {

@@ -21,6 +21,7 @@ cases![
     a_rolled_back_group_leaves_other_writes_alone,
     a_workflow_edit_needs_the_current_row,
     versions_are_numbered_and_kept,
+    m7_lowerings_of_a_definition_are_kept_side_by_side,
     a_name_is_free_once_its_workflow_is_deleted,
     erasing_a_finished_run_removes_all_its_data,
     an_open_run_is_not_erased,
@@ -108,7 +109,7 @@ async fn a_rolled_back_group_leaves_other_writes_alone(store: Arc<dyn Store>) {
 fn edit(seen: &WorkflowRow, change: impl FnOnce(&mut WorkflowRow)) -> WorkflowEdit {
     let mut row = seen.clone();
     change(&mut row);
-    WorkflowEdit { seen: seen.clone(), row, version: None, trigger: OwnTrigger::Keep }
+    WorkflowEdit { seen: seen.clone(), row, definition: None, version_from: None, trigger: OwnTrigger::Keep }
 }
 
 async fn a_workflow_edit_needs_the_current_row(store: Arc<dyn Store>) {
@@ -143,12 +144,16 @@ async fn versions_are_numbered_and_kept(store: Arc<dyn Store>) {
     store.create_workflow(&first).await.unwrap().unwrap();
     let mut seen = first.row.clone();
     for (number, mark) in [(2, 50), (3, 60), (4, 50)] {
-        let definition =
-            StoredDefinition { hash: [mark; 32], source: Bytes::from(vec![number as u8]), plan: Bytes::new() };
+        let definition = StoredDefinition {
+            hash: [mark; 32],
+            lowering: 0,
+            source: Bytes::from(vec![number as u8]),
+            plan: Bytes::new(),
+        };
         let mut next = edit(&seen, |row| {
             (row.version, row.hash, row.updated_at) = (number, [mark; 32], at(100 + i64::from(number)));
         });
-        next.version = Some((definition, "update"));
+        (next.definition, next.version_from) = (Some(definition), Some("update"));
         assert_eq!(store.edit_workflow(&next).await, Ok(Edited::Done));
         seen = next.row;
     }
@@ -169,11 +174,27 @@ async fn versions_are_numbered_and_kept(store: Arc<dyn Store>) {
     assert_eq!(number(VersionKey::Hash([51; 32])).await, None);
     assert_eq!(store.version(OTHER_ORG, id, VersionKey::Number(1)).await, Ok(None));
     assert_eq!(
-        store.definition(ORG, &[50; 32]).await.unwrap().unwrap().source,
+        store.definition(ORG, [50; 32], None).await.unwrap().unwrap().source,
         Bytes::from_static(&[2]),
         "stored once"
     );
-    assert_eq!(store.definition(ORG, &[60; 32]).await.unwrap().unwrap().source, Bytes::from_static(&[3]));
+    assert_eq!(store.definition(ORG, [60; 32], None).await.unwrap().unwrap().source, Bytes::from_static(&[3]));
+}
+
+async fn m7_lowerings_of_a_definition_are_kept_side_by_side(store: Arc<dyn Store>) {
+    let first = new_workflow(1, "a", "a");
+    store.create_workflow(&first).await.unwrap().unwrap();
+    let again = StoredDefinition { lowering: 2, plan: Bytes::from_static(b"again"), ..first.definition.clone() };
+    let next = edit(&first.row, |row| row.lowering = 2);
+    let next = WorkflowEdit { definition: Some(again.clone()), ..next };
+    assert_eq!(store.edit_workflow(&next).await, Ok(Edited::Done));
+    assert_eq!(store.workflow(ORG, &WorkflowKey::Id(workflow_id(1))).await, Ok(Some(next.row)));
+    let hash = first.row.hash;
+    assert_eq!(store.definition(ORG, hash, Some(first.row.lowering)).await, Ok(Some(first.definition)));
+    assert_eq!(store.definition(ORG, hash, Some(1)).await, Ok(None));
+    assert_eq!(store.definition(ORG, hash, Some(2)).await, Ok(Some(again.clone())));
+    assert_eq!(store.definition(ORG, hash, None).await, Ok(Some(again)), "the latest");
+    assert_eq!(store.versions(ORG, workflow_id(1), None, 9).await.unwrap().len(), 1, "no new version");
 }
 
 async fn a_name_is_free_once_its_workflow_is_deleted(store: Arc<dyn Store>) {

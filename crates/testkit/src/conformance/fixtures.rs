@@ -43,6 +43,7 @@ pub fn row(org: OrgId, id: RunId, status: RunStatus) -> RunRow {
         workflow_name: "order \u{0} ünïcode".into(),
         version: 3,
         hash: [9; 32],
+        lowering: 3,
         form: Form::Graph,
         status,
         waiting: if status == RunStatus::Waiting { 0b110 } else { 0 },
@@ -190,12 +191,17 @@ pub fn new_workflow(n: u64, name: &str, slug: &str) -> NewWorkflow {
         enabled: !n.is_multiple_of(3),
         version: 1,
         hash,
+        lowering: 0,
         created_at: at(n as i64),
         updated_at: at(n as i64 + 1),
         deleted_at: None,
     };
-    let definition =
-        StoredDefinition { hash, source: Bytes::from(format!("{{\"n\":{n}}}")), plan: Bytes::from_static(b"plan") };
+    let definition = StoredDefinition {
+        hash,
+        lowering: 0,
+        source: Bytes::from(format!("{{\"n\":{n}}}")),
+        plan: Bytes::from_static(b"plan"),
+    };
     NewWorkflow { row, definition, slug_is_given: true, idempotency: None, trigger: None }
 }
 

@@ -216,7 +216,7 @@ impl RandomOperations {
         for by in [WorkflowKey::Id(new.row.id), WorkflowKey::Name(new.row.name.clone())] {
             self.same(subjects, "workflow", |store| store.workflow(org, &by)).await;
         }
-        self.same(subjects, "definition", |store| store.definition(org, &[1; 32])).await;
+        self.same(subjects, "definition", |store| store.definition(org, [1; 32], None)).await;
     }
 
     /// Creates, changes or deletes a trigger, or creates a workflow with its own trigger.
@@ -287,16 +287,22 @@ impl RandomOperations {
             subjects[0].store.workflow(org, &WorkflowKey::IdOrDeleted(id)).await.expect("the reference answers");
         let Some(seen) = found else { return };
         let mut row = WorkflowRow { updated_at: at(self.time), ..seen.clone() };
-        let mut version = None;
-        match self.rng.below(5) {
+        let (mut definition, mut version_from) = (None, None);
+        match self.rng.below(6) {
             0 => row.name = self.rng.pick(&KEYS).to_owned(),
             1 => row.slug = self.rng.pick(&KEYS).to_owned(),
             2 => row.deleted_at = Some(at(self.time)),
             3 => row.enabled = !row.enabled,
+            4 => {
+                row.lowering = seen.lowering + 1;
+                let (hash, lowering, source) = (row.hash, row.lowering, Bytes::from_static(b"again"));
+                definition = Some(StoredDefinition { hash, lowering, source, plan: Bytes::from_static(b"lowered") });
+            }
             _ => {
                 (row.version, row.hash) = (seen.version + 1, [self.rng.below(5) as u8; 32]);
                 let source = Bytes::from(vec![row.version as u8]);
-                version = Some((StoredDefinition { hash: row.hash, source, plan: Bytes::new() }, "update"));
+                definition = Some(StoredDefinition { hash: row.hash, lowering: 0, source, plan: Bytes::new() });
+                version_from = Some("update");
             }
         }
         let seen = WorkflowRow { enabled: seen.enabled != self.rng.one_in(8), ..seen };
@@ -310,8 +316,12 @@ impl RandomOperations {
             _ => OwnTrigger::Keep,
         };
         self.time += 1;
-        let edit = WorkflowEdit { seen, row, version, trigger };
+        let edit = WorkflowEdit { seen, row, definition, version_from, trigger };
         self.same(subjects, "edit_workflow", |store| store.edit_workflow(&edit)).await;
+        let (hash, lowering) = (edit.row.hash, edit.row.lowering);
+        for lowering in [None, Some(lowering), Some(0)] {
+            self.same(subjects, "definition", |store| store.definition(org, hash, lowering)).await;
+        }
         let by = WorkflowKey::IdOrDeleted(id);
         self.same(subjects, "workflow", |store| store.workflow(org, &by)).await;
         self.same(subjects, "versions", |store| store.versions(org, id, None, 9)).await;
@@ -487,10 +497,11 @@ impl RandomOperations {
             true => self.same(subjects, "put_type", |store| store.put_type(&row)).await,
             false => {
                 let hash = [self.rng.below(5) as u8; 32];
-                let definition = StoredDefinition { hash, source: Bytes::from_static(b"task"), plan: Bytes::new() };
+                let definition =
+                    StoredDefinition { hash, lowering: 0, source: Bytes::from_static(b"task"), plan: Bytes::new() };
                 let definition = self.rng.one_in(2).then_some(definition);
                 self.same(subjects, "introduce", |store| store.ensure_type(&row, definition.as_ref())).await;
-                self.same(subjects, "definition", |store| store.definition(org, &hash)).await;
+                self.same(subjects, "definition", |store| store.definition(org, hash, None)).await;
             }
         }
         self.same(subjects, "task_type", |store| store.task_type(org, &row.name)).await;

@@ -313,26 +313,30 @@ fn full_type(org: OrgId, name: &str) -> TypeRow {
 }
 
 async fn a_type_is_registered_once(store: Arc<dyn Store>) {
-    let definition =
-        |mark: u8| StoredDefinition { hash: [mark; 32], source: vec![mark].into(), plan: vec![mark, 1].into() };
+    let definition = |mark: u8| StoredDefinition {
+        hash: [mark; 32],
+        lowering: 0,
+        source: vec![mark].into(),
+        plan: vec![mark, 1].into(),
+    };
     assert_eq!(store.task_type(ORG, "mail").await, Ok(None));
     store.ensure_type(&plain_type(ORG, "mail"), Some(&definition(1))).await.unwrap();
     assert_eq!(store.task_type(ORG, "mail").await, Ok(Some(plain_type(ORG, "mail"))));
-    assert_eq!(store.definition(ORG, &[1; 32]).await, Ok(Some(definition(1))));
+    assert_eq!(store.definition(ORG, [1; 32], None).await, Ok(Some(definition(1))));
     store.put_type(&full_type(ORG, "mail")).await.unwrap();
     assert_eq!(store.task_type(ORG, "mail").await, Ok(Some(full_type(ORG, "mail"))));
     let other = StoredDefinition { source: Bytes::new(), ..definition(1) };
     store.ensure_type(&plain_type(ORG, "mail"), Some(&other)).await.unwrap();
     assert_eq!(store.task_type(ORG, "mail").await, Ok(Some(full_type(ORG, "mail"))), "the existing row stays");
-    assert_eq!(store.definition(ORG, &[1; 32]).await, Ok(Some(definition(1))), "the existing definition stays");
+    assert_eq!(store.definition(ORG, [1; 32], None).await, Ok(Some(definition(1))), "the existing definition stays");
     store.ensure_type(&plain_type(ORG, "mail"), Some(&definition(2))).await.unwrap();
     assert_eq!(
-        store.definition(ORG, &[2; 32]).await,
+        store.definition(ORG, [2; 32], None).await,
         Ok(Some(definition(2))),
         "a second definition of a registered type"
     );
     assert_eq!(store.task_type(OTHER_ORG, "mail").await, Ok(None));
-    assert_eq!(store.definition(OTHER_ORG, &[1; 32]).await, Ok(None));
+    assert_eq!(store.definition(OTHER_ORG, [1; 32], None).await, Ok(None));
     store.put_type(&plain_type(ORG, "mail")).await.unwrap();
     assert_eq!(store.task_type(ORG, "mail").await, Ok(Some(plain_type(ORG, "mail"))), "all settings are removed");
 }

@@ -17,6 +17,11 @@ pub enum Condition {
         status: &'static str,
         is: bool,
     },
+    /// `ok` or `failed` of a step.
+    Ended {
+        step: usize,
+        well: bool,
+    },
     /// The status code from the upstream of a step.
     Code {
         step: usize,
@@ -53,7 +58,8 @@ impl Condition {
             0 if depth > 0 => Condition::Not(inner(random)),
             1 if depth > 0 => Condition::Both(inner(random), inner(random)),
             2 if depth > 0 => Condition::Either(inner(random), inner(random)),
-            3..=6 if !needs.is_empty() => {
+            3 if !needs.is_empty() => Condition::Ended { step: random.pick(needs), well: random.coin() },
+            4..=6 if !needs.is_empty() => {
                 Condition::Status { step: random.pick(needs), status: random.pick(&STATUSES), is: random.chance(700) }
             }
             7..=8 if !needs.is_empty() => {
@@ -68,6 +74,10 @@ impl Condition {
     pub fn holds(&self, facts: &dyn Facts) -> bool {
         match self {
             Condition::Status { step, status, is } => (facts.step_status(*step) == *status) == *is,
+            Condition::Ended { step, well: true } => facts.step_status(*step) == "success",
+            Condition::Ended { step, well: false } => {
+                ["failed", "timeout", "template_error"].contains(&facts.step_status(*step))
+            }
             Condition::Code { step, is, code } => {
                 let seen = facts.status_code(*step);
                 match is {
@@ -91,6 +101,7 @@ impl fmt::Display for Condition {
             Condition::Status { step, status, is } => {
                 write!(f, "tasks.s{step}.status {} '{status}'", if *is { "==" } else { "!=" })
             }
+            Condition::Ended { step, well } => write!(f, "tasks.s{step}.{}", if *well { "ok" } else { "failed" }),
             Condition::Code { step, is, code } => {
                 let sign = match is {
                     Comparison::Equal => "==",

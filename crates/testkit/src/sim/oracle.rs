@@ -6,6 +6,7 @@
 
 use super::condition::Facts;
 use super::workflow_generator::{StepKind, TestWorkflow};
+use kernel::plan::Verdict;
 
 /// The state of a step.
 #[derive(Clone, Debug, PartialEq)]
@@ -74,16 +75,30 @@ pub fn evaluate(workflow: &TestWorkflow, flag: bool, outcomes: &[Option<StepOutc
     states
 }
 
-/// Does the run fail? A failure is handled if a step with a condition needs it and that step ran. An
-/// unhandled failure counts if it blocks a step, directly or through a chain of skipped steps. If no step
-/// succeeded, every failure counts. In a strict workflow every unhandled failure counts.
+/// Does the run fail? A failure is handled if its step allows it, or if a step with a condition ran that needs it,
+/// directly or (unless the plan has one of the earlier rules) through skipped steps. An unhandled failure counts if it
+/// blocks a step, directly or through a chain of skipped steps. If no step succeeded, every failure counts that its step
+/// does not allow. Where the rule is about unhandled failures, each of them counts.
 pub fn has_failed(workflow: &TestWorkflow, states: &[StepState]) -> bool {
     let all = 0..states.len();
     let has_run = |i: usize| matches!(states[i], StepState::Settled(_));
     let succeeded = |i: usize| matches!(&states[i], StepState::Settled(outcome) if outcome.status == "success");
     let failures: Vec<usize> = all.clone().filter(|i| has_run(*i) && !succeeded(*i)).collect();
+    let is_allowed = |f: usize| workflow.steps[f].allow_failure;
+    let is_direct = matches!(workflow.verdict, Verdict::DirectBlocked | Verdict::DirectUnhandled);
     let is_handled = |f: usize| {
-        all.clone().any(|d| workflow.steps[d].needs.contains(&f) && workflow.steps[d].guard.is_some() && has_run(d))
+        // Steps need only earlier steps, so one pass reaches everything that depends on the failed one.
+        let mut reached = vec![f];
+        let mut is_found = is_allowed(f);
+        for d in all.clone().filter(|d| *d > f) {
+            if workflow.steps[d].needs.iter().any(|n| reached.contains(n)) {
+                is_found |= workflow.steps[d].guard.is_some() && has_run(d);
+                if !is_direct && matches!(states[d], StepState::Skipped(_)) {
+                    reached.push(d);
+                }
+            }
+        }
+        is_found
     };
     let blocks_a_step = |f: usize| {
         let mut chain = vec![f];
@@ -96,8 +111,11 @@ pub fn has_failed(workflow: &TestWorkflow, states: &[StepState]) -> bool {
         chain.len() > 1
     };
     let nothing_succeeded = !all.clone().any(succeeded);
-    failures.iter().any(|f| match workflow.is_strict {
-        true => !is_handled(*f),
-        false => nothing_succeeded || !is_handled(*f) && blocks_a_step(*f),
+    failures.iter().any(|f| match workflow.verdict {
+        Verdict::Unhandled | Verdict::DirectUnhandled => !is_handled(*f),
+        Verdict::Blocked | Verdict::DirectBlocked => match nothing_succeeded {
+            true => !is_allowed(*f),
+            false => !is_handled(*f) && blocks_a_step(*f),
+        },
     })
 }

@@ -24,7 +24,8 @@ pub const STEPS_MAX: u64 = 40;
 pub struct TestWorkflow {
     pub steps: Vec<GeneratedStep>,
     pub max_duration: Span,
-    pub is_strict: bool,
+    /// Which failures fail the run.
+    pub verdict: Verdict,
     pub concurrency: Option<ConcurrencyLimit>,
     /// What is notified when a run ends.
     pub notifications: Vec<EndNotification>,
@@ -53,6 +54,7 @@ pub struct GeneratedStep {
     pub guard: Option<Condition>,
     pub kind: StepKind,
     pub retry: Retry,
+    pub allow_failure: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -205,7 +207,7 @@ impl TestWorkflow {
         TestWorkflow {
             steps,
             max_duration,
-            is_strict: random.chance(250),
+            verdict: random.pick(Verdict::ALL),
             concurrency: None,
             notifications: Vec::new(),
             is_single_task: false,
@@ -236,7 +238,7 @@ impl TestWorkflow {
         TestWorkflow {
             steps: vec![step],
             max_duration,
-            is_strict: true,
+            verdict: Verdict::DirectUnhandled,
             concurrency: None,
             notifications: Vec::new(),
             is_single_task: true,
@@ -252,7 +254,7 @@ impl TestWorkflow {
 
     pub fn plan(&self) -> Plan {
         let nodes: Vec<Node> = self.steps.iter().enumerate().map(|(i, step)| step.node(i)).collect();
-        let verdict = if self.is_strict { Verdict::Strict } else { Verdict::Blocked };
+        let verdict = self.verdict;
         let root = Group { nodes: (0..nodes.len() as u32).collect(), verdict, ..Default::default() };
         let concurrency = self.concurrency.map(|limit| Concurrency {
             key: parts(GROUP_KEY),
@@ -282,11 +284,13 @@ impl GeneratedStep {
             needs.push(random.below(i as u64 - 6) as usize);
         }
         let guard = random.chance(350).then(|| Condition::draw(random, &needs, 2));
-        GeneratedStep { guard, kind: draw_kind(random), retry: draw_retry(random), needs }
+        let (kind, retry) = (draw_kind(random), draw_retry(random));
+        GeneratedStep { guard, kind, retry, needs, allow_failure: random.chance(100) }
     }
 
     fn simple(kind: StepKind, needs: Vec<usize>) -> GeneratedStep {
-        GeneratedStep { needs, guard: None, kind, retry: Retry { max_attempts: 2, ..Default::default() } }
+        let retry = Retry { max_attempts: 2, ..Default::default() };
+        GeneratedStep { needs, guard: None, kind, retry, allow_failure: false }
     }
 
     fn node(&self, i: usize) -> Node {
@@ -303,6 +307,7 @@ impl GeneratedStep {
             guard: self.guard.as_ref().map(guard),
             body: Some(body(self.kind)),
             retry: self.retry.clone(),
+            allow_failure: self.allow_failure,
             ..Default::default()
         }
     }

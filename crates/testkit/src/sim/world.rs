@@ -324,7 +324,7 @@ fn draw_definitions(
 fn definition(workflow: TestWorkflow, id: WorkflowId, name: String, number: u32, random: &mut Random) -> KnownVersion {
     let workflow = Rc::new(workflow);
     let plan = Arc::new(workflow.plan());
-    let version = Version { org: OrgId::DEFAULT, workflow: id, name, number, hash: random.bytes(), plan };
+    let version = Version { org: OrgId::DEFAULT, workflow: id, name, number, hash: random.bytes(), lowering: 0, plan };
     KnownVersion { workflow, version: Arc::new(version) }
 }
 

@@ -137,10 +137,14 @@ impl GraphRun<'_> {
 
 impl std::fmt::Display for GraphRun<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        writeln!(f, "flag {}, strict {}", self.flag, self.workflow.is_strict)?;
+        writeln!(f, "flag {}, fails when {}", self.flag, self.workflow.verdict)?;
         for (i, step) in self.workflow.steps.iter().enumerate() {
             let guard = step.guard.as_ref().map_or(String::new(), |g| format!(" if {g}"));
-            writeln!(f, "s{i} {:?} needs {:?}{guard}: {:?}", step.kind, step.needs, self.outcomes[i])?;
+            writeln!(
+                f,
+                "s{i} {:?} needs {:?}{guard}, may fail: {}: {:?}",
+                step.kind, step.needs, step.allow_failure, self.outcomes[i]
+            )?;
         }
         Ok(())
     }

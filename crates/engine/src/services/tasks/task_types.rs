@@ -122,6 +122,7 @@ impl Tasks {
         let plan = Plan::new(defined.layout).map_err(|why| Error::Refused(why.into()))?;
         let definition = StoredDefinition {
             hash: defined.hash,
+            lowering: lang::task::LOWERING,
             source: defined.source.to_string().into(),
             plan: plan.encode().into(),
         };
@@ -129,8 +130,15 @@ impl Tasks {
         let changes = lock(&self.type_cache.0).changes;
         let row = self.core.store.task_type(org, name).await?.ok_or(Error::NotFound("type"))?;
         let id = type_id(name);
-        let version =
-            Version { org, workflow: id, name: name.into(), number: 1, hash: defined.hash, plan: Arc::new(plan) };
+        let version = Version {
+            org,
+            workflow: id,
+            name: name.into(),
+            number: 1,
+            hash: defined.hash,
+            lowering: definition.lowering,
+            plan: Arc::new(plan),
+        };
         let workflow = workflow_row(&version, now);
         let resolved = Arc::new(Resolved { row: workflow, version: Arc::new(version) });
         let type_edition = Arc::new(TypeEdition { settings: settings.clone(), resolved, is_enabled: row.enabled });
@@ -171,6 +179,7 @@ fn workflow_row(version: &Version, now: Timestamp) -> WorkflowRow {
         enabled: true,
         version: version.number,
         hash: version.hash,
+        lowering: version.lowering,
         created_at: now,
         updated_at: now,
         deleted_at: None,

@@ -35,7 +35,7 @@ fn shaped(text: &str, shape: impl Fn(&mut TaskBody, &mut Retry)) -> Plan {
 fn plain(shape: impl Fn(&mut TaskBody, &mut Retry)) -> Plan {
     let mut layout = shaped("task@task", shape).layout().clone();
     (layout.form, layout.max_duration) = (Form::Task, Span(u64::MAX));
-    layout.groups[0].verdict = Verdict::Strict;
+    layout.groups[0].verdict = Verdict::DirectUnhandled;
     Plan::new(layout).unwrap()
 }
 
@@ -199,7 +199,7 @@ fn a_repeated_report_is_accepted_and_a_different_one_is_refused() {
     story.fire_next_timer();
     let third = story.claimed("b");
     assert_eq!(story.report("b", third, failed(false, None), 41), Answer::Applied);
-    assert_eq!(story.statuses(), "a=success b=failed run=completed");
+    assert_eq!(story.statuses(), "a=success b=failed run=failed");
     let before = story.run.state.seq;
     assert_eq!(story.report("b", third, failed(false, None), 41), Answer::Repeated);
     assert_eq!(story.report("b", third, done(json!(1)), 42), Answer::Stale);

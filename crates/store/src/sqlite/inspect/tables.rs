@@ -103,8 +103,9 @@ fn version(row: &Row<'_>) -> rusqlite::Result<Catalogued> {
 }
 
 fn definition(row: &Row<'_>) -> rusqlite::Result<Catalogued> {
-    let (source, plan): (Vec<u8>, Vec<u8>) = (row.get(2)?, row.get(3)?);
-    let definition = StoredDefinition { hash: row.get(1)?, source: source.into(), plan: plan.into() };
+    let (source, plan): (Vec<u8>, Vec<u8>) = (row.get(3)?, row.get(4)?);
+    let (hash, lowering) = (row.get(1)?, row.get(2)?);
+    let definition = StoredDefinition { hash, lowering, source: source.into(), plan: plan.into() };
     Ok(Catalogued::Definition { org: org(row, 0)?, definition })
 }
 

@@ -85,7 +85,7 @@ fn evict(db: &rusqlite::Connection, run: RunId) {
     }
 }
 
-async fn open(place: &Place) -> Engine {
+pub async fn open(place: &Place) -> Engine {
     // Without checkpoints, so that a copy of the two files is consistent.
     let quiet = store::sqlite::Options { passive_bytes: u64::MAX, restart_bytes: u64::MAX, ..Default::default() };
     open_on(Arc::new(place.open_with(quiet))).await
@@ -317,7 +317,7 @@ async fn define(engine: &Engine, org: OrgId, definition: Value) {
     engine.workflows.create(org, &compiled, key).await.unwrap();
 }
 
-async fn start(engine: &Engine, org: OrgId, workflow: &str, body: &Value) -> RunId {
+pub async fn start(engine: &Engine, org: OrgId, workflow: &str, body: &Value) -> RunId {
     begin(engine, org, workflow, body).await.unwrap()
 }
 
@@ -334,7 +334,7 @@ async fn begin(engine: &Engine, org: OrgId, workflow: &str, body: &Value) -> Res
     Ok(engine.runs.start(request).await?.run)
 }
 
-async fn ended(engine: &Engine, org: OrgId, run: RunId, status: RunStatus) {
+pub async fn ended(engine: &Engine, org: OrgId, run: RunId, status: RunStatus) {
     assert!(engine.runs.wait(org, run, Duration::from_secs(30)).await.unwrap());
     assert_eq!(engine.runs.read(org, run).await.unwrap().unwrap().row.status, status);
 }
