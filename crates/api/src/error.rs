@@ -15,6 +15,9 @@ pub struct ErrorBody {
 pub struct Problem {
     /// A stable name for programs, such as `not_found`.
     pub code: String,
+    /// `error`, or `warning` for a problem that does not make a definition invalid; absent outside of definitions.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub severity: Option<Word>,
     /// What is wrong, for people.
     pub message: String,
     /// How to fix it.

@@ -40,9 +40,12 @@ pub struct WorkflowView {
     /// The definition as its author wrote it; only in the response for a single workflow.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub definition: Option<Value>,
+    /// Warnings about the definition; only in responses to `POST` and `PUT`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub problems: Vec<crate::Problem>,
 }
 
-/// Whether a definition is valid, and every problem if it is not.
+/// Whether a definition is valid, and its problems: errors if it is not, and warnings.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct ValidationView {
     pub valid: bool,

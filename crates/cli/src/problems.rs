@@ -5,6 +5,7 @@ use std::io::{IsTerminal, Write};
 use std::ops::Range;
 
 pub struct Shown {
+    pub is_warning: bool,
     pub code: String,
     pub message: String,
     pub hint: Option<String>,
@@ -17,6 +18,7 @@ pub struct Shown {
 impl From<&lang::Diagnostic> for Shown {
     fn from(problem: &lang::Diagnostic) -> Shown {
         Shown {
+            is_warning: problem.severity == lang::Severity::Warning,
             code: problem.code.to_owned(),
             message: problem.message.clone(),
             hint: problem.hint.clone(),
@@ -39,15 +41,23 @@ pub fn show(name: &str, source: &str, problems: &[Shown]) {
         let span = start..source.ceil_char_boundary(problem.span.end).max(start);
         let label = if problem.path.is_empty() { "here" } else { problem.path.as_str() };
         let snippet = Snippet::source(source).path(name).annotation(AnnotationKind::Primary.span(span).label(label));
+        let level = if problem.is_warning { Level::WARNING } else { Level::ERROR };
         let mut report: Vec<Group<'_>> =
-            vec![Level::ERROR.primary_title(problem.message.as_str()).id(problem.code.as_str()).element(snippet)];
+            vec![level.primary_title(problem.message.as_str()).id(problem.code.as_str()).element(snippet)];
         if let Some(hint) = &problem.hint {
             report.push(Group::with_title(Level::HELP.secondary_title(hint.as_str())));
         }
         let _ = writeln!(out, "{}\n", renderer.render(&report));
     }
-    let count = problems.len();
-    let _ = writeln!(out, "{name}: {count} problem{}", if count == 1 { "" } else { "s" });
+    let count = |is_warning: bool, word: &str| match problems.iter().filter(|p| p.is_warning == is_warning).count() {
+        0 => None,
+        1 => Some(format!("1 {word}")),
+        n => Some(format!("{n} {word}s")),
+    };
+    let counts: Vec<String> = [count(false, "problem"), count(true, "warning")].into_iter().flatten().collect();
+    if !counts.is_empty() {
+        let _ = writeln!(out, "{name}: {}", counts.join(", "));
+    }
 }
 
 /// The word that begins at a line and column (in characters, from 1), which is how the server reports a place.

@@ -46,17 +46,11 @@ pub fn run(arguments: Arguments) -> ExitCode {
     if arguments.json {
         println!("{}", as_json(&compiled));
     } else {
-        match &compiled {
-            Ok(compiled) => println!(
-                "{name}: valid {}, {} steps, {}",
-                compiled.form,
-                compiled.plan.nodes().len(),
-                hash(&compiled.hash)
-            ),
-            Err(found) => {
-                let shown: Vec<_> = found.iter().map(problems::Shown::from).collect();
-                problems::show(&name, &String::from_utf8_lossy(&source), &shown);
-            }
+        let shown: Vec<_> = found(&compiled).iter().map(problems::Shown::from).collect();
+        problems::show(&name, &String::from_utf8_lossy(&source), &shown);
+        if let Ok(compiled) = &compiled {
+            let (form, steps) = (compiled.form, compiled.plan.nodes().len());
+            println!("{name}: valid {form}, {steps} steps, {}", hash(&compiled.hash));
         }
     }
     if compiled.is_ok() { ExitCode::SUCCESS } else { INVALID.into() }
@@ -83,9 +77,16 @@ pub fn guess(file: &Path, source: &[u8]) -> Syntax {
     }
 }
 
+/// The problems of a definition: warnings if it is valid.
+fn found(compiled: &Result<lang::Compiled, Vec<Diagnostic>>) -> &[Diagnostic] {
+    match compiled {
+        Ok(compiled) => &compiled.warnings,
+        Err(problems) => problems,
+    }
+}
+
 fn as_json(compiled: &Result<lang::Compiled, Vec<Diagnostic>>) -> serde_json::Value {
-    let empty = Vec::new();
-    let problems = compiled.as_ref().err().unwrap_or(&empty).iter().map(problem_json);
+    let problems = found(compiled).iter().map(problem_json);
     let ok = compiled.as_ref().ok();
     serde_json::json!({
         "valid": ok.is_some(),
@@ -98,7 +99,7 @@ fn as_json(compiled: &Result<lang::Compiled, Vec<Diagnostic>>) -> serde_json::Va
 
 pub fn problem_json(problem: &Diagnostic) -> serde_json::Value {
     serde_json::json!({
-        "code": problem.code, "message": problem.message, "hint": problem.hint,
+        "severity": problem.severity.as_str(), "code": problem.code, "message": problem.message, "hint": problem.hint,
         "at": { "path": problem.path, "line": problem.line, "column": problem.column },
     })
 }

@@ -42,7 +42,7 @@ codes! {
     TOO_MANY_PROBLEMS = "too_many_problems" "Only the first 1,000 problems are listed.";
     INVALID_NAME = "invalid_name" "A workflow name has 1 to 80 visible characters, without control or direction-changing ones.";
     INVALID_SLUG = "invalid_slug" "A slug is `[a-z0-9][a-z0-9_-]{0,79}`.";
-    INVALID_DURATION = "invalid_duration" "A duration is a count and a unit (`500ms`, `30s`, `5m`, `2h`, `1d`) or a whole number of seconds.";
+    INVALID_DURATION = "invalid_duration" "A duration is a count and a unit (`500ms`, `30s`, `5m`, `2h`, `1d`) or a whole number of seconds. A bare number in the `timeout` of an http step is milliseconds, from 1,000 on.";
 
     // Triggers.
     INVALID_CRON = "invalid_cron" "A schedule is five fields: minute, hour, day of month, month, day of week.";
@@ -56,6 +56,8 @@ codes! {
 
     // Steps.
     INVALID_STEP_NAME = "invalid_step_name" "A step name is `[A-Za-z][A-Za-z0-9_-]{0,79}`.";
+    ONE_BAD_ENDING = "one_bad_ending" "A warning: a condition looks for one of the three bad endings of a step (`failed`, `timeout`, `template_error`) and misses the others.";
+    TRUE_WHEN_SKIPPED = "true_when_skipped" "A warning: a `!=` in a condition is also true when the step it reads was skipped.";
     NO_STEP_KIND = "no_step_kind" "A step does not say what it does.";
     TWO_STEP_KINDS = "two_step_kinds" "A step does exactly one thing; split it in two.";
     UNSUPPORTED_STEP_KIND = "unsupported_step_kind" "This kind of step is known, but not built in this release.";

@@ -17,9 +17,27 @@ const SUGGESTED_MAX: usize = 50;
 /// Names quoted in messages and paths are truncated to this many characters.
 const QUOTED_MAX: usize = 80;
 
+/// Whether a problem makes a document invalid.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Severity {
+    Error,
+    /// The document is valid, and probably does not mean what its author thinks.
+    Warning,
+}
+
+impl Severity {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Severity::Error => "error",
+            Severity::Warning => "warning",
+        }
+    }
+}
+
 /// One problem of a document.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Diagnostic {
+    pub severity: Severity,
     pub code: &'static str,
     pub message: String,
     pub hint: Option<String>,
@@ -35,7 +53,8 @@ pub struct Diagnostic {
 
 impl fmt::Display for Diagnostic {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{} {}", self.line, self.column, self.code)?;
+        let mark = if self.severity == Severity::Warning { "warning " } else { "" };
+        write!(f, "{}:{} {mark}{}", self.line, self.column, self.code)?;
         if !self.path.is_empty() {
             write!(f, " {}", self.path)?;
         }
@@ -47,6 +66,7 @@ impl fmt::Display for Diagnostic {
 /// A problem before its path, line and column are known.
 #[derive(Clone, Debug)]
 pub(crate) struct Draft {
+    pub severity: Severity,
     pub code: &'static str,
     pub message: String,
     pub hint: Option<String>,
@@ -55,7 +75,7 @@ pub(crate) struct Draft {
 
 impl Draft {
     pub fn new(code: &'static str, span: Range<usize>, message: impl Into<String>) -> Draft {
-        Draft { code, message: message.into(), hint: None, span }
+        Draft { severity: Severity::Error, code, message: message.into(), hint: None, span }
     }
     pub fn hint(mut self, hint: impl Into<String>) -> Draft {
         self.hint = Some(hint.into());
@@ -71,8 +91,8 @@ impl Draft {
         self.at(line, column, String::new())
     }
     fn at(self, line: u32, column: u32, path: String) -> Diagnostic {
-        let Draft { code, message, hint, span } = self;
-        Diagnostic { code, message, hint, path, span, line, column }
+        let Draft { severity, code, message, hint, span } = self;
+        Diagnostic { severity, code, message, hint, path, span, line, column }
     }
 }
 
@@ -80,13 +100,14 @@ impl Draft {
 pub(crate) struct Problems<'s> {
     source: &'s str,
     drafts: Vec<Draft>,
+    warnings: Vec<Draft>,
     beyond: usize,
     suggestions: usize,
 }
 
 impl<'s> Problems<'s> {
     pub fn new(source: &'s str) -> Self {
-        Problems { source, drafts: Vec::new(), beyond: 0, suggestions: 0 }
+        Problems { source, drafts: Vec::new(), warnings: Vec::new(), beyond: 0, suggestions: 0 }
     }
 
     pub fn add(&mut self, code: &'static str, span: &Range<usize>, message: impl Into<String>) {
@@ -98,10 +119,17 @@ impl<'s> Problems<'s> {
         if self.drafts.len() < 100 * LISTED_MAX { self.drafts.push(draft) } else { self.beyond += 1 }
     }
 
+    /// A problem that does not make the document invalid.
+    pub fn warn(&mut self, draft: Draft) {
+        if self.warnings.len() < LISTED_MAX {
+            self.warnings.push(Draft { severity: Severity::Warning, ..draft });
+        }
+    }
+
     /// A problem inside a text node, as the kernel's parsers report it.
     pub fn push_inside(&mut self, node: &TreeNode, text: &str, problem: Problem) {
         let span = crate::tree::inside(self.source, node, text, problem.at, problem.len);
-        self.push(Draft { code: problem.code, message: problem.message, hint: problem.hint, span });
+        self.push(Draft::new(problem.code, span, problem.message).maybe_hint(problem.hint));
     }
 
     /// The hint for a misspelt name. Comparing many mistakes with many names would take long, so only the first
@@ -111,6 +139,7 @@ impl<'s> Problems<'s> {
         if self.suggestions > SUGGESTED_MAX { None } else { crate::suggest::hint(wrong, names) }
     }
 
+    /// True if the document is valid; there may be warnings.
     pub fn is_empty(&self) -> bool {
         self.drafts.is_empty()
     }
@@ -118,6 +147,7 @@ impl<'s> Problems<'s> {
     /// Computes the position of every problem, in the order of the text. `root` is `None` when the document could not
     /// be parsed.
     pub fn finish(mut self, root: Option<&TreeNode>) -> Vec<Diagnostic> {
+        self.drafts.append(&mut self.warnings);
         self.drafts.sort_by(|a, b| (a.span.start, a.code).cmp(&(b.span.start, b.code)));
         let more = self.beyond + self.drafts.len().saturating_sub(LISTED_MAX);
         self.drafts.truncate(LISTED_MAX);

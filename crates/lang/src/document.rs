@@ -30,6 +30,8 @@ pub struct Compiled {
     pub source: serde_json::Value,
     /// The schedule or webhook of the definition.
     pub trigger: Option<Spec>,
+    /// Problems that do not make the definition invalid.
+    pub warnings: Vec<Diagnostic>,
 }
 
 /// The descriptive fields of a workflow, and the kind of its trigger.
@@ -126,7 +128,8 @@ pub fn compile(tree: &Tree) -> Result<Compiled, Vec<Diagnostic>> {
         Some((meta, trigger, layout)) if problems.is_empty() => match Plan::new(layout) {
             Ok(plan) => {
                 let (form, source) = (plan.layout().form, trigger::without_secret(root.to_json()));
-                return Ok(Compiled { meta, plan, hash: canonical::hash(root), form, source, trigger });
+                let (hash, warnings) = (canonical::hash(root), problems.finish(Some(root)));
+                return Ok(Compiled { meta, plan, hash, form, source, trigger, warnings });
             }
             Err(why) => problems.add(codes::INTERNAL, &root.span, format!("no plan could be made: {why}")),
         },

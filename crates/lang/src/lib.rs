@@ -39,7 +39,7 @@ mod yaml;
 pub const LOWERING: u32 = 1;
 
 pub use canonical::{canonical_json, content_hash};
-pub use diagnostic::Diagnostic;
+pub use diagnostic::{Diagnostic, Severity};
 pub use document::{Compiled, Meta, MetaChange, OTHER_FORMS, compile, describe, has_steps};
 pub use json::check_json;
 pub use kernel::plan::Form;

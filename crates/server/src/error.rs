@@ -77,9 +77,9 @@ impl Refusal {
 }
 
 pub fn problem_of(diagnostic: &Diagnostic) -> Problem {
-    let Diagnostic { code, message, hint, path, line, column, .. } = diagnostic.clone();
-    let at = At { path, line: Some(line), column: Some(column) };
-    Problem { code: code.to_owned(), message, hint, at: Some(at), ..Default::default() }
+    let Diagnostic { severity, code, message, hint, path, line, column, .. } = diagnostic.clone();
+    let (at, severity) = (At { path, line: Some(line), column: Some(column) }, Some(severity.as_str().into()));
+    Problem { code: code.to_owned(), severity, message, hint, at: Some(at), ..Default::default() }
 }
 
 impl From<engine::Error> for Refusal {

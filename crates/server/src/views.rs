@@ -62,6 +62,7 @@ pub fn workflow(row: &WorkflowRow, definition: Option<Value>, pause: Option<&Wor
         updated_at: rfc3339(row.updated_at),
         deleted_at: row.deleted_at.map(rfc3339),
         definition,
+        problems: Vec::new(),
     }
 }
 

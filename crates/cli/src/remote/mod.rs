@@ -192,11 +192,19 @@ fn print_refusal(problem: &Problem) {
 fn print_in_source(name: &str, source: &str, problem: &Problem) {
     let alone = std::slice::from_ref(problem);
     let listed = problem.problems.as_deref().filter(|list| !list.is_empty()).unwrap_or(alone);
+    if !show_in_source(name, source, listed) {
+        print_refusal(problem);
+    }
+}
+
+/// Shows problems in the source text; false if a problem has no position.
+fn show_in_source(name: &str, source: &str, listed: &[Problem]) -> bool {
     let shown: Option<Vec<Shown>> = listed
         .iter()
         .map(|problem| {
             let at = problem.at.as_ref()?;
             Some(Shown {
+                is_warning: problem.severity.as_deref() == Some("warning"),
                 code: problem.code.clone(),
                 message: problem.message.clone(),
                 hint: problem.hint.clone(),
@@ -205,8 +213,8 @@ fn print_in_source(name: &str, source: &str, problem: &Problem) {
             })
         })
         .collect();
-    match shown {
-        Some(shown) => problems::show(name, source, &shown),
-        None => print_refusal(problem),
+    if let Some(shown) = &shown {
+        problems::show(name, source, shown);
     }
+    shown.is_some()
 }

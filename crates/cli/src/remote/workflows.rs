@@ -219,6 +219,7 @@ async fn apply(asking: &CommandContext, files: &[PathBuf]) -> Outcome {
         match apply_one(asking, file, &source).await {
             Ok((workflow, what)) => {
                 if !asking.json {
+                    super::show_in_source(&name, &String::from_utf8_lossy(&source), &workflow.problems);
                     let workflow = format!("{}, version {}", style::clean(&workflow.name), workflow.version);
                     super::write(&format!("{name}: {what} {workflow}"))?;
                 }

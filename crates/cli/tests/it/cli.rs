@@ -9,10 +9,10 @@ use std::process::{Command, Stdio};
 
 /// What a command printed and its exit code.
 #[derive(Debug)]
-struct Said {
-    code: i32,
-    out: String,
-    err: String,
+pub struct Said {
+    pub code: i32,
+    pub out: String,
+    pub err: String,
 }
 
 impl Said {
@@ -37,13 +37,13 @@ impl Said {
     }
 }
 
-struct Shell<'s> {
+pub struct Shell<'s> {
     server: &'s Server,
     folder: tempfile::TempDir,
 }
 
 impl Shell<'_> {
-    fn new(server: &Server) -> Shell<'_> {
+    pub fn new(server: &Server) -> Shell<'_> {
         Shell { server, folder: tempfile::tempdir().expect("a folder") }
     }
 
@@ -51,7 +51,7 @@ impl Shell<'_> {
         self.run_with(arguments, "")
     }
 
-    fn run_with(&self, arguments: &[&str], input: &str) -> Said {
+    pub fn run_with(&self, arguments: &[&str], input: &str) -> Said {
         let url = format!("http://{}", self.server.address);
         result_of(onward_with_input(&[arguments, &["--url", &url]].concat(), input))
     }

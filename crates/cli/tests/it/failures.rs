@@ -1,6 +1,7 @@
 //! When a run fails (decision 2, M7, M8): a failure that no step handled is never hidden.
 
-use crate::harness::{Server, Upstream, json};
+use crate::cli::Shell;
+use crate::harness::{Server, Upstream, json, onward_with_input};
 use serde_json::{Value, json};
 
 /// A shop's order flow. The author of the refund looked for one bad ending of `ship` only.
@@ -84,4 +85,59 @@ fn m8_fail_when_blocked_and_allow_failure() {
     assert_eq!((&view["status"], &view["failed_steps"]), (&json!("completed"), &json!(["b"])));
     assert_eq!(view["unhandled_steps"], json!([]));
     assert!(summary(&view).contains("`b` failed, which was handled"), "{}", summary(&view));
+}
+
+#[test]
+fn warnings_are_answered_with_success() {
+    let server = Server::start();
+    let text = "name: warned\ntasks:\n  a: { url: 'http://127.0.0.1:9/' }\n  \
+                b: { noop: {}, needs: [a], if: \"tasks.a.status == 'failed'\" }\n";
+    let send = |method: &str, path: &str, text: &str| {
+        server.send(method, path, &[("Content-Type", "application/yaml")], text.as_bytes())
+    };
+    let is_warning = |view: &Value| {
+        let problem = &view["problems"][0];
+        assert_eq!((&problem["severity"], &problem["code"]), (&json!("warning"), &json!("one_bad_ending")), "{view:#}");
+        assert_eq!((&problem["at"]["path"], &problem["at"]["line"]), (&json!("tasks.b.if"), &json!(4)));
+    };
+    let validated = send("POST", "/api/v1/workflows/validate", text).data(200);
+    assert_eq!(validated["valid"], true);
+    is_warning(&validated);
+    is_warning(&send("POST", "/api/v1/workflows", text).data(201));
+    is_warning(&send("PUT", "/api/v1/workflows/warned", text).data(200));
+    assert_eq!(server.get("/api/v1/workflows/warned").data(200).get("problems"), None);
+    let fixed = text.replace("tasks.a.status == 'failed'", "tasks.a.failed");
+    assert_eq!(send("PUT", "/api/v1/workflows/warned", &fixed).data(200).get("problems"), None);
+    // An invalid definition shows its warnings too.
+    let invalid = send("POST", "/api/v1/workflows/validate", &text.replace("noop", "nope")).data(200);
+    assert_eq!(invalid["valid"], false);
+    let severities: Vec<&str> =
+        invalid["problems"].as_array().unwrap().iter().map(|p| p["severity"].as_str().unwrap()).collect();
+    assert!(severities.contains(&"error") && severities.contains(&"warning"), "{invalid:#}");
+    // The command line shows them in the source, and succeeds.
+    let shell = Shell::new(&server);
+    let applied = shell.run_with(&["workflows", "apply", "-"], text);
+    assert_eq!(applied.code, 0, "{applied:?}");
+    assert!(applied.err.contains("warning[one_bad_ending]") && applied.err.contains("1 warning"), "{applied:?}");
+    let checked = onward_with_input(&["validate", "-"], text);
+    let said = String::from_utf8_lossy(&[checked.stdout, checked.stderr].concat()).into_owned();
+    assert!(checked.status.success(), "{said}");
+    assert!(said.contains("warning[one_bad_ending]") && said.contains("valid graph"), "{said}");
+}
+
+#[test]
+fn decision_10_a_small_bare_timeout_is_refused_with_both_spellings() {
+    let server = Server::start();
+    let text = |timeout: &str| format!("name: t{timeout}\ntasks: {{ a: {{ url: 'http://h/', timeout: {timeout} }} }}");
+    let refused =
+        server.send("POST", "/api/v1/workflows", &[("Content-Type", "application/yaml")], text("30").as_bytes());
+    refused.refusal(422);
+    let error = &refused.json()["error"];
+    assert_eq!(
+        (&error["problems"][0]["code"], &error["problems"][0]["hint"]),
+        (&json!("invalid_duration"), &json!("write `30s` or `30ms`"))
+    );
+    for fine in ["1000", "5000", "30s", "30ms"] {
+        server.define(&text(fine));
+    }
 }

@@ -79,7 +79,7 @@ impl Workflows {
         let (mut definition, mut version_from, mut trigger) = (None, None, OwnTrigger::Keep);
         match change {
             WorkflowChange::Replace(compiled) => {
-                let Compiled { meta, plan, hash, form, source, trigger: wanted } = compiled;
+                let Compiled { meta, plan, hash, form, source, trigger: wanted, .. } = compiled;
                 row.name.clone_from(&meta.name);
                 row.slug = meta.slug.clone().unwrap_or(row.slug);
                 row.description.clone_from(&meta.description);

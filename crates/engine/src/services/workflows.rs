@@ -76,7 +76,7 @@ impl Workflows {
         compiled: &Compiled,
         idempotency: Option<(String, [u8; 32])>,
     ) -> Result<(WorkflowRow, bool), Error> {
-        let Compiled { meta, plan, hash, form, source, trigger } = compiled;
+        let Compiled { meta, plan, hash, form, source, trigger, .. } = compiled;
         let now = self.core.now();
         let row = WorkflowRow {
             org,

@@ -6,6 +6,7 @@
 
 mod needs;
 mod paths;
+mod warnings;
 
 use crate::codes;
 use crate::diagnostic::{Problems, grouped};
@@ -37,7 +38,9 @@ pub(crate) fn lower(tasks: &TreeNode, problems: &mut Problems<'_>) -> Vec<plan::
         let lowered = step.lower(&mut |raw| paths.resolve(index, raw), problems);
         node(step, graph.needs(index), lowered)
     });
-    nodes.collect()
+    let nodes: Vec<plan::Node> = nodes.collect();
+    warnings::check(&steps, &nodes, problems);
+    nodes
 }
 
 fn node(step: &ParsedStep<'_>, needs: &[u32], lowered: Lowered) -> plan::Node {

@@ -48,6 +48,13 @@ pub(super) fn read(
     let body = fields.get("body").map(|node| templates::template(node, scope, problems));
     let form = fields.get("form").map(|node| form(node, scope, problems));
     let timeout = fields.get("timeout").map_or(Some(TIMEOUT), |node| {
+        // Decision 10: a small number could be meant as seconds.
+        if let Value::Int(n @ 0..1_000) = node.value {
+            let message = format!("`timeout` is {n}: is that seconds or milliseconds?");
+            let draft = Draft::new(codes::INVALID_DURATION, node.span.clone(), message);
+            problems.push(draft.hint(format!("write `{n}s` or `{n}ms`")));
+            return None;
+        }
         duration(node, "timeout", Unit::Millis, (Span::from_millis(1), TIMEOUT_MAX), problems)
     });
     let redirects =

@@ -109,11 +109,15 @@ fn methods_are_known_and_written_in_capitals() {
 
 #[test]
 fn an_http_timeout_is_milliseconds_or_a_duration() {
-    for (text, millis) in [("1500", 1_500), ("1", 1), ("2s", 2_000), ("1h", 3_600_000), ("3600000", 3_600_000)] {
+    for (text, millis) in
+        [("1500", 1_500), ("1000", 1_000), ("1ms", 1), ("2s", 2_000), ("1h", 3_600_000), ("3600000", 3_600_000)]
+    {
         assert_eq!(http(&format!("{U}, timeout: {text}")).timeout, Span::from_millis(millis), "{text}");
     }
     for (text, code) in [
-        ("0", "out_of_range"),
+        ("0", "invalid_duration"),
+        ("30", "invalid_duration"),
+        ("999", "invalid_duration"),
         ("0s", "out_of_range"),
         ("61m", "out_of_range"),
         ("3600001", "out_of_range"),

@@ -126,7 +126,9 @@ pub async fn create(app: State, headers: HeaderMap, body: Body) -> Answer {
         || Sha256::new().chain_update(b"create\0").chain_update(lang::canonical_json(&tree)).finalize().into();
     let key = idempotency_key(&headers)?.map(|key| (key, fingerprint()));
     let (row, is_repeat) = app.engine.workflows.create(app.org(), &compiled, key).await?;
-    Ok(answer(if is_repeat { 200 } else { 201 }, views::workflow(&row, None, None)))
+    let problems = compiled.warnings.iter().map(problem_of).collect();
+    let view = WorkflowView { problems, ..views::workflow(&row, None, None) };
+    Ok(answer(if is_repeat { 200 } else { 201 }, view))
 }
 
 pub async fn validate(headers: HeaderMap, body: Body) -> Answer {
@@ -139,7 +141,7 @@ pub async fn validate(headers: HeaderMap, body: Body) -> Answer {
                 hash: Some(views::hash(&compiled.hash)),
                 form: Some(compiled.form.as_str().into()),
                 steps: compiled.plan.nodes().iter().map(|n| n.key.clone()).collect(),
-                problems: Vec::new(),
+                problems: compiled.warnings.iter().map(problem_of).collect(),
             },
             Err(problems) => ValidationView {
                 valid: false,
@@ -230,7 +232,13 @@ async fn switch(app: &crate::App, key: &str, enabled: bool) -> Answer {
 
 async fn change(app: &crate::App, key: &str, change: &WorkflowChange<'_>, expected: Option<[u8; 32]>) -> Answer {
     let row = app.engine.workflows.edit(app.org(), key, change, expected).await;
-    workflow_response(app, &row.map_err(|error| with_name(error, key))?).await
+    let row = row.map_err(|error| with_name(error, key))?;
+    let problems = match change {
+        WorkflowChange::Replace(compiled) => compiled.warnings.iter().map(problem_of).collect(),
+        WorkflowChange::Describe(_) | WorkflowChange::Delete => Vec::new(),
+    };
+    let pause = app.engine.workflows.paused(app.org(), row.id).await?;
+    Ok(answer(200, WorkflowView { problems, ..views::workflow(&row, None, pause.as_ref()) }))
 }
 
 pub async fn delete(app: State, query: Query, Path(key): Path<String>, headers: HeaderMap) -> Answer {

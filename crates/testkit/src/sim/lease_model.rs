@@ -4,14 +4,14 @@
 //! It keeps two tables. The first has the leases in the journals. Each new lease is checked against it: a
 //! type never has more leases than its limits allow. The second has the leases as each process counts them. A
 //! lease runs from the record that granted it, again from when a process loads its run, and is extended by
-//! each answered heartbeat. Answers to heartbeats and expired leases are checked against it.
+//! each accepted heartbeat. Answers to heartbeats and expired leases are checked against it.
 //!
 //! With a local store, one process keeps the counts for type limits in its memory. So only a process that has
 //! been the only writer since its start is held to them (see
 //! [`concurrency_model`](super::concurrency_model)).
 
 use super::concurrency_model::BatchWriter;
-use super::violation::{CheckResult, ViolationKind, require};
+use super::violation::{CheckResult, ViolationKind};
 use kernel::event::Event;
 use kernel::{Record, Run, RunId, Span, Timestamp};
 use std::collections::BTreeMap;
@@ -207,26 +207,23 @@ impl LeaseModel {
             .unless(overdue.is_none(), || format!("a lease was never delivered to its worker: {overdue:?}"))
     }
 
-    /// Does this fence hold a live lease, as the process counts it? `None` if that is unknown.
-    pub fn is_live(&self, process: usize, task: RunStep, fence: u64, now: Timestamp) -> Option<bool> {
-        let lease = self.process_leases.get(&(process, task))?;
-        Some(lease.fence == fence && lease.until > now)
-    }
-
-    /// A heartbeat was answered with the new end of the lease. The lease may have ended in the same turn.
-    pub fn heartbeat_answered(
+    /// A process accepts a heartbeat, which extends a live lease at once: the next heartbeat may be accepted before
+    /// this one is answered. Returns the new end of the lease, or `None` inside if the lease is not live; nothing if
+    /// that is unknown.
+    pub fn heartbeat_accepted(
         &mut self,
         process: usize,
         task: RunStep,
         fence: u64,
-        (extension, asked_at): (Option<Span>, Timestamp),
-        until: Timestamp,
-    ) -> CheckResult {
-        let lease = self.process_leases.get_mut(&(process, task)).filter(|lease| lease.fence == fence);
-        let Some(lease) = lease else { return Ok(()) };
-        let expected = lease.until.max(asked_at.after(extension.unwrap_or(lease.length)));
-        lease.until = until;
-        require(until == expected, || format!("{task:?} is leased until {until:?}, expected {expected:?}"))
+        extension: Option<Span>,
+        now: Timestamp,
+    ) -> Option<Option<Timestamp>> {
+        let lease = self.process_leases.get_mut(&(process, task))?;
+        let is_live = lease.fence == fence && lease.until > now;
+        Some(is_live.then(|| {
+            lease.until = lease.until.max(now.after(extension.unwrap_or(lease.length)));
+            lease.until
+        }))
     }
 
     /// The process died and lost its counts.

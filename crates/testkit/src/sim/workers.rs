@@ -84,9 +84,8 @@ pub struct Workers {
     reports: Vec<WorkerReport>,
     /// Claim requests whose worker has disconnected.
     pub disconnected: BTreeSet<Ticket>,
-    /// Heartbeats that a process has accepted: the engine time, and whether the lease was live, if that is
-    /// known.
-    heartbeats: Vec<(Ticket, Timestamp, Option<bool>)>,
+    /// Heartbeats that a process has accepted, and the expected answer, if that is known.
+    heartbeats: Vec<(Ticket, Option<Option<Timestamp>>)>,
     pub sizes: Sizes,
 }
 
@@ -284,27 +283,17 @@ impl World {
             (ClientRequest::Claim { worker }, Reply::Claimed(reply)) => {
                 self.receive_tasks(process, request_id, *worker, reply)
             }
-            (ClientRequest::Heartbeat { run, step, fence, by }, Reply::Lease(until)) => {
+            (ClientRequest::Heartbeat { run, step, fence, .. }, Reply::Lease(until)) => {
                 let Some(i) = self.workers.heartbeats.iter().position(|(of, ..)| *of == request_id) else {
                     return Ok(());
                 };
-                let (_, asked, is_live) = self.workers.heartbeats.swap_remove(i);
-                let is_right = is_live.is_none_or(|is_live| is_live == until.is_some());
-                ViolationKind::Duplicated.unless(is_right, || {
-                    format!("heartbeat for s{step} of {run} under {fence}: answered {until:?}, lease live: {is_live:?}")
+                let (_, expected) = self.workers.heartbeats.swap_remove(i);
+                ViolationKind::Duplicated.unless(expected.is_none_or(|expected| expected == *until), || {
+                    format!("heartbeat for s{step} of {run} under {fence}: answered {until:?}, expected {expected:?}")
                 })?;
                 self.trace.mark("a heartbeat extended a lease", until.is_some());
                 self.trace.mark("a heartbeat came after its lease was lost", until.is_none());
-                // A heartbeat never extends a lease beyond the heartbeat timeout of the task.
-                let kind = self.definitions[self.definition_of[run]].workflow.steps[*step as usize].kind;
-                let longest = kind.task().and_then(|task| task.heartbeat);
-                let by = by.map(|by| longest.map_or(by, |longest| by.min(longest)));
-                match until {
-                    Some(until) => {
-                        self.checker.leases.heartbeat_answered(process, (*run, *step), *fence, (by, asked), *until)
-                    }
-                    None => Ok(()),
-                }
+                Ok(())
             }
             (ClientRequest::Report { run, fence, report, .. }, Reply::Answer { answer, .. }) => {
                 let HeldTask { step, .. } = self.workers.reports[*report].task;
@@ -439,9 +428,14 @@ impl World {
     /// The process takes a command from its inbox at engine time `now`.
     pub fn command_accepted(&mut self, process: usize, command: &Command<Ticket>, now: Timestamp) {
         match command {
-            Command::Extend { run, step, fence, reply_to: request_id, .. } => {
-                let is_live = self.checker.leases.is_live(process, (*run, *step), *fence, now);
-                self.workers.heartbeats.push((*request_id, now, is_live));
+            Command::Extend { run, step, fence, by, reply_to: request_id, .. } => {
+                // A heartbeat never extends a lease beyond the heartbeat timeout of the task.
+                let kind = self.definitions[self.definition_of[run]].workflow.steps[*step as usize].kind;
+                let longest = kind.task().and_then(|task| task.heartbeat);
+                let by = by.map(|by| longest.map_or(by, |longest| by.min(longest)));
+                let task = (*run, *step);
+                let expected = self.checker.leases.heartbeat_accepted(process, task, *fence, by, now);
+                self.workers.heartbeats.push((*request_id, expected));
             }
             Command::Loaded { run, result: Ok(Some(resumed)) } => {
                 self.checker.leases.run_loaded((process, self.processes[process].epoch), *run, &resumed.run, now);
