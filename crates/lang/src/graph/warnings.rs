@@ -14,7 +14,7 @@ pub(super) fn check(steps: &[ParsedStep<'_>], nodes: &[Node], problems: &mut Pro
     for (step, node) in steps.iter().zip(nodes) {
         let Some(expr) = node.guard.as_ref().and_then(|guard| guard.expr.as_ref()) else { continue };
         let Some(place) = step.fields.as_ref().and_then(|fields| fields.get("if")) else { continue };
-        let mut found = Found::default();
+        let mut found = ConditionReads::default();
         found.read(expr);
         for (of, endings) in &found.endings {
             let can_end_badly = matches!(steps[*of as usize].kind, Some(Kind::Http | Kind::Task));
@@ -43,14 +43,14 @@ fn missed(endings: &[&str]) -> Option<String> {
 }
 
 #[derive(Default)]
-struct Found<'e> {
+struct ConditionReads<'e> {
     /// The bad endings that `tasks.x.status` is compared with, by step.
     endings: BTreeMap<u32, Vec<&'e str>>,
     /// What is compared by `!=` with a value that a skipped step does not have.
     unequal: Vec<&'e Ref>,
 }
 
-impl<'e> Found<'e> {
+impl<'e> ConditionReads<'e> {
     fn read(&mut self, expr: &'e Expr) {
         match expr {
             Expr::Not { args } | Expr::And { args } | Expr::Or { args } => args.iter().for_each(|arg| self.read(arg)),

@@ -8,7 +8,6 @@ use kernel::plan::Verdict;
 use kernel::{Plan, RunStatus, WorkflowId};
 use lang::Compiled;
 use serde_json::json;
-use store::prelude::*;
 use store::{NewWorkflow, StoredDefinition, WorkflowKey};
 use tokio::runtime::Runtime;
 
