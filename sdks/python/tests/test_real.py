@@ -162,12 +162,6 @@ class Real(unittest.TestCase):
         self.assertEqual(results, list(range(300)))
         self.assertEqual(sorted(done), list(range(300)), "each was done exactly once")
 
-    def test_signals_are_accepted_or_refused_by_the_server(self) -> None:
-        task = self.client.submit("a.v1")
-        with self.assertRaises(onward.OnwardError) as caught:
-            self.client.signal(task.run_id, "paid", {"n": 1})
-        self.assertNotIsInstance(caught.exception, onward.OnwardUnavailable)
-
     def test_coroutines(self) -> None:
         self.worker.task("a.v1")(lambda value: value)
 

@@ -22,7 +22,8 @@ from typing import Any, Callable, Dict, Optional
 from ..errors import OnwardError, OnwardUnavailable
 from ..inputs import InvalidInput
 from ..outcomes import Fail, Retry, Snooze, entry_for, error
-from ..transport import Address, Connection, pause
+from ..protocol import Address, Request, pause
+from ..transport import Connection
 from ..values import encode
 from .state import GIVE_BACK, LINES_PER_CALL, Batch, WorkerState, Job
 from .handler import Handler, find
@@ -225,7 +226,7 @@ class Session:
             self._absorb(batch, answer, sent)
 
     def _work(self, connection: Connection, body: Dict[str, Any], timeout: float) -> Dict[str, Any]:
-        answer = connection.request("POST", "/work", body, {}, timeout).data
+        answer = connection.request(Request("POST", "/work", encode(body)), timeout).data
         if not isinstance(answer, dict) or not all(isinstance(answer.get(name), list) for name in ("acks", "leases", "tasks")):
             raise OnwardUnavailable("the answer of `/work` is not understood")
         return answer
@@ -237,7 +238,7 @@ class Session:
                 some = lines[begin : begin + LINES_PER_CALL]
                 body = {"claim_token": job.token, "lines": some}
                 try:
-                    self._report.request("POST", f"/tasks/{job.task['task_id']}/logs", body, {}, ANSWER_TIMEOUT)
+                    self._report.request(Request("POST", f"/tasks/{job.task['task_id']}/logs", encode(body)), ANSWER_TIMEOUT)
                 except OnwardError as problem:
                     if _is_temporary(problem):
                         raise

@@ -7,16 +7,15 @@ import os
 import secrets
 import signal
 import socket
-from typing import Any, Callable, Dict, Iterable, List, Optional, TypeVar, Union
+from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Union
 
 from ..aio import AsyncClient
 from ..client import Client
+from ..functions import Registration, TaskFunction
 from ..times import DurationLike, duration, seconds
-from ..transport import Address
+from ..protocol import Address
 from .handler import Handler, claimed
 from .session import Session
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Worker:
@@ -63,19 +62,37 @@ class Worker:
         self._session: Optional[Session] = None
         self._hurry: Optional[asyncio.Event] = None
 
-    def task(self, type: str) -> Callable[[F], F]:
-        """Registers a function for a task type, or for all types with a prefix (`notify.%`). The function is unchanged, so
-        tests can call it like any other."""
+    def task(
+        self,
+        type: str,
+        *,
+        retry: Union[str, Mapping[str, Any], None] = None,
+        timeout: Optional[DurationLike] = None,
+        priority: Optional[int] = None,
+    ) -> Registration:
+        """Registers a function for a task type, or for all types with a prefix (`notify.%`). Returns a `TaskFunction`: tests can
+        call it like the function, and `submit` submits a task of this type. `retry`, `timeout` (of one attempt) and
+        `priority` are the defaults of such tasks; tasks that are submitted in another way have their own."""
 
-        def register(function: F) -> F:
+        def register(function: Any) -> Any:
             if self._session is not None:
                 raise RuntimeError("register handlers before the worker starts: the server already has its list of types")
             if type in self._handlers:
                 raise ValueError(f"`{type}` has a handler already")
+            if isinstance(function, TaskFunction):  # one function for several types
+                function = function.function
             self._handlers[type] = Handler(type, function)
-            return function
+            return TaskFunction(type, function, {"retry": retry, "timeout": timeout, "priority": priority}, self._submitter)
 
         return register
+
+    def _submitter(self) -> Client:
+        """The client that `TaskFunction.submit` uses."""
+        if isinstance(self.client, AsyncClient):
+            raise TypeError("this worker has an `AsyncClient`: write `await client.submit(function, payload)`")
+        if self.client is None:
+            self.client = Client()
+        return self.client
 
     def run(self) -> None:
         """Runs until SIGTERM or Ctrl-C, then finishes its tasks; a second signal gives them back to the server. Call it from the
