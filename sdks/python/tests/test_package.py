@@ -39,6 +39,13 @@ class Types(unittest.TestCase):
         checked = mypy("onward")
         self.assertEqual(checked.returncode, 0, checked.stdout)
 
+    def test_the_types_of_expressions(self) -> None:
+        file = PACKAGE / "tests/typed.py"
+        checked = mypy(str(file))
+        wrong = {int(line) for line in re.findall(r"typed\.py:(\d+): error", checked.stdout)}
+        expected = {n for n, line in enumerate(file.read_text("utf-8").splitlines(), 1) if line.endswith("# error")}
+        self.assertEqual(wrong, expected, checked.stdout)
+
     def test_the_code_of_the_guide_and_of_the_readme(self) -> None:
         for page in (GUIDE, PACKAGE / "README.md"):
             found = programs(page.read_text("utf-8"))

@@ -21,6 +21,7 @@ from .aio import AsyncClient
 from .client import Client
 from .errors import OnwardError, OnwardUnavailable, TaskFailed, WaitTimeout
 from .functions import TaskFunction
+from .logs import LogHandler
 from .models import BulkResult, Event, Run, Task, Trigger, Validation, Workflow
 from .outcomes import Cancelled, Fail, Retry, Snooze
 from .worker import Context, Worker
@@ -33,6 +34,7 @@ __all__ = [
     "Context",
     "Event",
     "Fail",
+    "LogHandler",
     "OnwardError",
     "OnwardUnavailable",
     "Retry",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import secrets
 import signal
@@ -12,6 +13,7 @@ from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Union
 from ..aio import AsyncClient
 from ..client import Client
 from ..functions import Registration, TaskFunction
+from ..logs import LogHandler
 from ..times import DurationLike, duration, seconds
 from ..protocol import Address
 from .handler import Handler, claimed
@@ -94,12 +96,13 @@ class Worker:
             self.client = Client()
         return self.client
 
-    def run(self) -> None:
+    def run(self, *, log_records: bool = False) -> None:
         """Runs until SIGTERM or Ctrl-C, then finishes its tasks; a second signal gives them back to the server. Call it from the
-        main thread. Raises `OnwardError` if the server refuses this worker."""
-        asyncio.run(self._run_with_signals())
+        main thread. Raises `OnwardError` if the server refuses this worker. With `log_records`, records that handlers log
+        with the `logging` module also appear in the log of their task (see `LogHandler`)."""
+        asyncio.run(self._run_with_signals(log_records))
 
-    async def serve(self) -> None:
+    async def serve(self, *, log_records: bool = False) -> None:
         """The same for a program with an event loop: runs until `stop()`. Async handlers run on this loop. The program
         handles signals itself; cancelling this coroutine gives all tasks back to the server."""
         if self._session is not None:
@@ -110,6 +113,9 @@ class Worker:
         address = Address.of(None, None) if self.client is None else self.client.address
         session = Session(address, self._handlers, self._fields(types), self.slots)
         self._session, self._hurry = session, asyncio.Event()
+        records = LogHandler() if log_records else None
+        if records is not None:
+            logging.getLogger().addHandler(records)
         try:
             session.start()
             await session.ended.wait()
@@ -119,6 +125,8 @@ class Worker:
                 await session.close()
             finally:
                 self._session = None
+                if records is not None:
+                    logging.getLogger().removeHandler(records)
         if session.problem is not None:
             raise session.problem
 
@@ -142,7 +150,7 @@ class Worker:
             fields["version"] = self.version
         return fields
 
-    async def _run_with_signals(self) -> None:
+    async def _run_with_signals(self, log_records: bool) -> None:
         loop = asyncio.get_running_loop()
         signals = (signal.SIGTERM, signal.SIGINT)
         for each in signals:
@@ -151,7 +159,7 @@ class Worker:
             except NotImplementedError:  # Windows
                 signal.signal(each, lambda *_: self.stop())
         try:
-            await self.serve()
+            await self.serve(log_records=log_records)
         finally:
             for each in signals:
                 try:
