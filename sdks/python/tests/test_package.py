@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
 import tempfile
 import unittest
-import zipfile
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Dict, List, Set
+from typing import Dict, Set
 
 PACKAGE = Path(__file__).resolve().parents[1]
 GUIDE = PACKAGE.parents[1] / "docs/guides/python.md"
@@ -59,17 +59,65 @@ class Types(unittest.TestCase):
 
 @unittest.skipUnless(find_spec("flit_core"), "flit_core is not installed; ./test installs it")
 class Install(unittest.TestCase):
-    def test_a_build_leaves_the_source_as_it_was_and_has_every_module(self) -> None:
-        before = tree(PACKAGE)
+    """`pip install ./sdks/python`, into a temporary folder."""
+
+    folder: tempfile.TemporaryDirectory[str]
+
+    @classmethod
+    def setUpClass(cls) -> None:
+        cls.folder = tempfile.TemporaryDirectory()
+        cls.addClassCleanup(cls.folder.cleanup)
+        cls.site = Path(cls.folder.name) / "site"
+        cls.before = tree(PACKAGE)
+        command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation", "--no-index"]
+        cls.installed = subprocess.run([*command, "--target", str(cls.site), str(PACKAGE)], capture_output=True, text=True)
+
+    def test_it_leaves_the_source_as_it_was_and_has_every_module(self) -> None:
+        self.assertEqual(self.installed.returncode, 0, self.installed.stderr)
+        self.assertEqual(tree(PACKAGE), self.before)
+        self.assertEqual(tree(self.site / "onward"), tree(PACKAGE / "src/onward"))
+
+    @unittest.skipUnless(os.environ.get("ONWARD_BINARY") and find_spec("pytest"), "needs ONWARD_BINARY and pytest")
+    def test_pytest_finds_the_fixtures_and_runs_the_example_of_the_guide(self) -> None:
+        found = programs(GUIDE.read_text("utf-8"))
+        (example,) = [text for text in found.values() if "onward_worker" in text]
+        for settings, expected in (("", "3 passed"), ("onward_scope = session\nonward_clock = virtual", "4 passed")):
+            with self.subTest(settings=settings), tempfile.TemporaryDirectory() as folder:
+                (Path(folder) / "tasks.py").write_text(found["tasks.py"], "utf-8")
+                (Path(folder) / "test_guide.py").write_text(example, "utf-8")
+                (Path(folder) / "test_more.py").write_text(MORE + (MORE_SHARED if settings else ""), "utf-8")
+                (Path(folder) / "pytest.ini").write_text(f"[pytest]\n{settings}\n", "utf-8")
+                environment = {**os.environ, "PYTHONPATH": str(self.site)}
+                command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+                ran = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
+                self.assertIn(expected, ran.stdout, ran.stdout + ran.stderr)
+
+    @unittest.skipUnless(find_spec("pytest"), "needs pytest")
+    def test_a_missing_binary_is_named(self) -> None:
         with tempfile.TemporaryDirectory() as folder:
-            command: List[str] = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
-            command += ["--no-index", "--wheel-dir", folder, str(PACKAGE)]
-            built = subprocess.run(command, capture_output=True, text=True, cwd=folder)
-            self.assertEqual(built.returncode, 0, built.stderr)
-            (wheel,) = Path(folder).glob("*.whl")
-            with zipfile.ZipFile(wheel) as opened:
-                packed = {name for name in opened.namelist() if name.startswith("onward/")}
-                packed = {name for name in packed if "__pycache__" not in name}
-        self.assertEqual(tree(PACKAGE), before)
-        modules = PACKAGE / "src"
-        self.assertEqual(packed, {name for name in tree(modules) if (modules / name).is_file()})
+            (Path(folder) / "test_it.py").write_text("def test_it(onward_client): ...\n", "utf-8")
+            environment = {name: value for name, value in os.environ.items() if name != "ONWARD_BINARY"}
+            environment.update(PYTHONPATH=str(self.site), PATH=folder)
+            command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+            ran = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
+            self.assertIn("there is no `onward` on the path; set `ONWARD_BINARY`", ran.stdout)
+
+
+MORE = """
+import onward
+from onward.testing import Server
+
+def test_a_server_of_its_own(onward_server: Server, onward_client: onward.Client) -> None:
+    onward_client.submit("left.v1")
+    assert onward_server.url
+
+def test_the_next(onward_client: onward.Client, pytestconfig) -> None:
+    shared = pytestconfig.getini("onward_scope") == "session"
+    assert len(list(onward_client.tasks.list(type="left.%"))) == shared
+"""
+MORE_SHARED = """
+def test_time(onward_server: Server, onward_client: onward.Client) -> None:
+    task = onward_client.submit("late.v1", delay="1d", timeouts={"queue": "1d"})
+    onward_server.advance("3d")
+    assert onward_client.get(task).status == "failed"
+"""

@@ -1,7 +1,7 @@
 """The client for asyncio programs: the same methods as `Client`, as coroutines and asynchronous iterators.
 
 Nothing here blocks the event loop or uses threads. Cancelling a call stops it; the server may still execute the request.
-`calls.py` says what each method does; this file performs it. Keep it and `client.py` alike.
+`calls/` says what each method does; this file performs it. Keep it and `client.py` alike.
 """
 
 from __future__ import annotations
@@ -70,51 +70,51 @@ def iterates(listing: "Callable[P, Listing[T]]") -> "Callable[Concatenate[_Perfo
 class AsyncTasks(_Performer):
     """`client.tasks`: tasks in lists and in bulk."""
 
-    list = iterates(calls.list_tasks)
-    get = performs(calls.get_task)
-    delete = performs(calls.delete_task)
-    bulk = performs(calls.bulk)
+    list = iterates(calls.tasks.list_all)
+    get = performs(calls.tasks.get_task)
+    delete = performs(calls.tasks.delete)
+    bulk = performs(calls.tasks.bulk)
 
 
 class AsyncRuns(_Performer):
     """`client.runs`"""
 
-    list = iterates(calls.list_runs)
-    get = performs(calls.get_run)
-    cancel = performs(calls.cancel_run)
-    explain = performs(calls.explain)
-    replay = performs(calls.replay_run)
-    pause = performs(calls.pause_run)
-    resume = performs(calls.resume_run)
-    delete = performs(calls.delete_run)
+    list = iterates(calls.runs.list_all)
+    get = performs(calls.runs.get)
+    cancel = performs(calls.runs.cancel)
+    explain = performs(calls.tasks.explain)
+    replay = performs(calls.runs.replay)
+    pause = performs(calls.runs.pause)
+    resume = performs(calls.runs.resume)
+    delete = performs(calls.runs.delete)
 
 
 class AsyncWorkflows(_Performer):
     """`client.workflows`"""
 
-    create = performs(calls.create_workflow)
-    update = performs(calls.update_workflow)
-    validate = performs(calls.validate_workflow)
-    get = performs(calls.get_workflow)
-    list = iterates(calls.list_workflows)
-    delete = performs(calls.delete_workflow)
-    enable = performs(calls.enable_workflow)
-    disable = performs(calls.disable_workflow)
-    pause = performs(calls.pause_workflow)
-    resume = performs(calls.resume_workflow)
-    trigger = performs(calls.trigger)
+    create = performs(calls.workflows.create)
+    update = performs(calls.workflows.update)
+    validate = performs(calls.workflows.validate)
+    get = performs(calls.workflows.get)
+    list = iterates(calls.workflows.list_all)
+    delete = performs(calls.workflows.delete)
+    enable = performs(calls.workflows.enable)
+    disable = performs(calls.workflows.disable)
+    pause = performs(calls.workflows.pause)
+    resume = performs(calls.workflows.resume)
+    trigger = performs(calls.workflows.trigger)
 
 
 class AsyncTriggers(_Performer):
     """`client.triggers`"""
 
-    create = performs(calls.create_trigger)
-    list = iterates(calls.list_triggers)
-    get = performs(calls.get_trigger)
-    enable = performs(calls.enable_trigger)
-    disable = performs(calls.disable_trigger)
-    run = performs(calls.run_trigger)
-    delete = performs(calls.delete_trigger)
+    create = performs(calls.triggers.create)
+    list = iterates(calls.triggers.list_all)
+    get = performs(calls.triggers.get)
+    enable = performs(calls.triggers.enable)
+    disable = performs(calls.triggers.disable)
+    run = performs(calls.triggers.run)
+    delete = performs(calls.triggers.delete)
 
 
 class AsyncClient(_Performer):
@@ -150,10 +150,10 @@ class AsyncClient(_Performer):
     async def submit(self, type: Any, payload: Any = None, **options: Any) -> Task[Any]:
         """Submits one task, by its type or by the function that is registered for it. It is durable when this returns; no
         worker needs to exist."""
-        return await self._perform(calls.submit(type, payload, **options))
+        return await self._perform(calls.tasks.submit(type, payload, **options))
 
-    submit_many = performs(calls.submit_many)
-    trigger = performs(calls.trigger)
+    submit_many = performs(calls.tasks.submit_many)
+    trigger = performs(calls.workflows.trigger)
 
     @overload
     async def get(self, ref: Task[T]) -> Task[T]: ...
@@ -163,7 +163,7 @@ class AsyncClient(_Performer):
     async def get(self, ref: str) -> Union[Task[Any], Run]: ...
     async def get(self, ref: Ref) -> Any:
         """The current state of a task or a run."""
-        return await self._perform(calls.get(ref))
+        return await self._perform(calls.tasks.get(ref))
 
     @overload
     async def wait(self, ref: Task[T], timeout: Optional[DurationLike] = None) -> Task[T]: ...
@@ -173,7 +173,7 @@ class AsyncClient(_Performer):
     async def wait(self, ref: str, timeout: Optional[DurationLike] = None) -> Union[Task[Any], Run]: ...
     async def wait(self, ref: Ref, timeout: Optional[DurationLike] = None) -> Any:
         """Waits for the end of a task or run, whatever the outcome; raises `WaitTimeout` after `timeout`."""
-        return await self._perform(calls.wait(ref, timeout))
+        return await self._perform(calls.tasks.wait(ref, timeout))
 
     @overload
     async def result(self, ref: Ref, timeout: Optional[DurationLike] = None, *, type: Type[T]) -> T: ...
@@ -184,7 +184,7 @@ class AsyncClient(_Performer):
     async def result(self, ref: Ref, timeout: Optional[DurationLike] = None, *, type: Any = None) -> Any:
         """Waits, and returns the result of a task (the output of a run); raises `TaskFailed` if there is none. The result is
         built as `type`, or as what the function returns that the task was submitted with; else it is plain JSON."""
-        return await self._perform(calls.result(ref, timeout, type))
+        return await self._perform(calls.tasks.result(ref, timeout, type))
 
     @overload
     async def cancel(self, ref: Task[T], reason: Optional[str] = None) -> Task[T]: ...
@@ -194,7 +194,7 @@ class AsyncClient(_Performer):
     async def cancel(self, ref: str, reason: Optional[str] = None) -> Union[Task[Any], Run]: ...
     async def cancel(self, ref: Ref, reason: Optional[str] = None) -> Any:
         """Cancels a task or run. Repeating it is safe; raises `OnwardError` (409) if it has ended otherwise."""
-        return await self._perform(calls.cancel(ref, reason))
+        return await self._perform(calls.tasks.cancel(ref, reason))
 
     @overload
     async def retry(self, ref: Task[T]) -> Task[T]: ...
@@ -205,16 +205,16 @@ class AsyncClient(_Performer):
     async def retry(self, ref: Ref) -> Any:
         """Makes the next attempt of a task due now. Releases a failed task: returns a new task with the same content, the same
         one on every repeat. For a run, retries the steps that wait for their backoff."""
-        return await self._perform(calls.retry(ref))
+        return await self._perform(calls.tasks.retry(ref))
 
-    events = iterates(calls.events)
-    explain = performs(calls.explain)
+    events = iterates(calls.tasks.events)
+    explain = performs(calls.tasks.explain)
     request = performs(calls.request)
 
     async def stream(self, ref: Ref, *, after: int = 0) -> AsyncIterator[Event]:
         """The events of a run (for a task, of its run) as they happen, from the first or from the one after `after`, until the
         run has ended. Connects again after a lost connection, without a gap."""
-        stream = EventStream(await self._perform(calls.stream_path(ref)), after, self._transport.retries)
+        stream = EventStream(await self._perform(calls.tasks.stream_path(ref)), after, self._transport.retries)
         while not stream.ended:
             problem: Optional[OnwardError] = None
             lines = self._transport.lines(stream.request(), SILENCE_MAX)
