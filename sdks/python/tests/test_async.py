@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import time
 import unittest
@@ -166,6 +167,18 @@ class Cancellation(unittest.IsolatedAsyncioTestCase):
                 self.assertTrue(all(isinstance(each, asyncio.CancelledError) for each in ended))
                 self.assertEqual((await asyncio.wait_for(client.get(id), 5)).id, id)
 
+    async def test_cancelled_while_connecting(self) -> None:
+        with Fake() as fake:
+            id = fake.add("a.v1")
+            for turns in list(range(12)) * 4:
+                async with AsyncClient(fake.url) as client:
+                    waiting = asyncio.ensure_future(client.wait(id, 5))
+                    for _ in range(turns):
+                        await asyncio.sleep(0)
+                    waiting.cancel()
+                    with self.assertRaises(asyncio.CancelledError):
+                        await waiting
+
     async def test_more_requests_than_connections_queue(self) -> None:
         with Fake() as fake:
             async with AsyncClient(fake.url, connections=3) as client:
@@ -230,3 +243,5 @@ class Loops(unittest.TestCase):
             ids = [asyncio.run(client.submit("a.v1", n)).id for n in range(3)]
             self.assertEqual(len(set(ids)), 3)
             asyncio.run(client.close())
+            del client
+            gc.collect()

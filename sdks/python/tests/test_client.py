@@ -80,6 +80,14 @@ class Producing(unittest.TestCase):
         self.assertTrue(caught.exception.sent)
         self.assertEqual([call[:2] for call in self.fake.calls], [("POST", "/other")])
 
+    def test_a_deletion_whose_answer_was_lost_has_succeeded(self) -> None:
+        self.fake.break_next(1)
+        self.client.workflows.delete("gone")
+        self.assertEqual([call[:2] for call in self.fake.calls], [("DELETE", "/workflows/gone")] * 2)
+        with self.assertRaises(OnwardError) as caught:
+            self.client.workflows.delete("gone")
+        self.assertEqual(caught.exception.status, 404)
+
     def test_a_connection_that_was_closed_while_idle_is_noticed_before_sending(self) -> None:
         self.client.get(self.fake.add("a.v1"))
         self.fake.down()

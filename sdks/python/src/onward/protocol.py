@@ -134,11 +134,15 @@ def send(
 
 def attempts(request: Request, retries: int, is_closed: Callable[[], bool]) -> Steps[Answer]:
     """One request, sent again where that is safe."""
+    may_be_done = False
     for attempt in range(retries + 1):
         try:
             answer: Answer = yield request
             return answer
         except OnwardError as problem:
+            if may_be_done and request.method == "DELETE" and problem.status == 404:
+                return Answer(204, {})  # an earlier attempt deleted it, and its answer was lost
+            may_be_done = may_be_done or (isinstance(problem, OnwardUnavailable) and problem.sent) or problem.code == "outcome_unknown"
             if attempt == retries or is_closed() or not may_repeat(problem, request.repeatable):
                 raise
             delay = pause(attempt, problem)

@@ -3,8 +3,8 @@
     AsyncConnection    one keep-alive connection; one request at a time
     AsyncTransport     a connection pool with retries
 
-`protocol.py` has the rules; this file only does the I/O. A timeout aborts the connection instead of using
-`asyncio.wait_for`, which before Python 3.12 could lose a cancellation that came at the same moment.
+`protocol.py` has the rules; this file only does the I/O. It does not use `asyncio.wait_for`, which before Python 3.12 loses
+a cancellation that comes when the call ends; `test_cancelled_while_connecting` shows it. A timeout aborts the connection.
 """
 
 from __future__ import annotations
@@ -92,17 +92,28 @@ class AsyncConnection:
                 return self._reader, self._writer
             self.close()  # the server closed it while it was idle
         context = ssl.create_default_context() if self.address.secure else None
-        opening = asyncio.open_connection(self.address.host, self.address.port, ssl=context, limit=HEAD_BYTES_MAX)
+        limit = min(timeout, CONNECT_TIMEOUT)
+        opening = asyncio.ensure_future(
+            asyncio.open_connection(self.address.host, self.address.port, ssl=context, limit=HEAD_BYTES_MAX)
+        )
         try:
-            reader, writer = await asyncio.wait_for(opening, min(timeout, CONNECT_TIMEOUT))
-        except (OSError, asyncio.TimeoutError) as problem:
-            raise OnwardUnavailable(f"cannot connect to {self.address}: {problem!r}", sent=False) from problem
-        self._reader, self._writer = reader, writer
-        return reader, writer
+            await asyncio.wait([opening], timeout=limit)
+        except asyncio.CancelledError:
+            _abandon(opening)
+            raise
+        if not opening.done():
+            _abandon(opening)
+            raise OnwardUnavailable(f"cannot connect to {self.address}: no answer within {limit:g} s", sent=False)
+        try:
+            self._reader, self._writer = opening.result()
+        except OSError as problem:
+            raise OnwardUnavailable(f"cannot connect to {self.address}: {problem}", sent=False) from problem
+        return self._reader, self._writer
 
     async def _send_large(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, head: bytes, content: bytes) -> Head:
         """A server that refuses a large body does not read it: look for the response while sending."""
         answering = asyncio.ensure_future(_read_head(reader))
+        draining: Optional["asyncio.Future[None]"] = None
         try:
             writer.write(head)
             for begin in range(0, len(content), CHUNK):
@@ -111,15 +122,15 @@ class AsyncConnection:
                 writer.write(content[begin : begin + CHUNK])
                 draining = asyncio.ensure_future(writer.drain())
                 await asyncio.wait([draining, answering], return_when=asyncio.FIRST_COMPLETED)
-                if not draining.done():
-                    draining.cancel()
-                elif draining.exception() is not None:
-                    break
+                if not draining.done() or draining.exception() is not None:
+                    break  # the response is here, or the connection is lost
             early = answering.done()
             found = await answering
             return found._replace(is_last=True) if early else found
         finally:
             answering.cancel()
+            if draining is not None:
+                draining.cancel()
 
     async def _pieces(self, head: Head) -> AsyncIterator[bytes]:
         """The body as it arrives."""
@@ -252,6 +263,17 @@ class AsyncTransport:
             self._loop, self._idle, self._busy = loop, [], set()
             self._free = asyncio.Semaphore(self.connections)
         return self._free
+
+
+def _abandon(opening: "asyncio.Task[Tuple[asyncio.StreamReader, asyncio.StreamWriter]]") -> None:
+    """Nothing waits for this connection any more; close it if it opens all the same."""
+
+    def close(task: "asyncio.Task[Tuple[asyncio.StreamReader, asyncio.StreamWriter]]") -> None:
+        if not task.cancelled() and task.exception() is None:
+            task.result()[1].transport.abort()
+
+    opening.cancel()
+    opening.add_done_callback(close)
 
 
 async def _read_head(reader: asyncio.StreamReader) -> Head:

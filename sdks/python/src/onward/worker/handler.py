@@ -24,7 +24,7 @@ class Handler:
     def __init__(self, type: str, function: Function) -> None:
         self.type = type
         self.function = function
-        called = function if inspect.isroutine(function) else getattr(function, "__call__", function)
+        called: Any = getattr(function, "__call__", None)  # of an object with this method
         self.is_async = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(called)
         self._parameters = _positional(type, function)
         self._namespace: Dict[str, Any] = getattr(inspect.unwrap(function), "__globals__", {})
