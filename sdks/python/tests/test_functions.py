@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import pickle
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Any, Dict, List, Optional
@@ -25,6 +26,11 @@ class Invoice:
     due: Optional[datetime] = None
 
 
+@onward.Worker().task("doubled.v1")
+def doubled(value: int) -> int:
+    return 2 * value
+
+
 class Submitting(Case):
     def setUp(self) -> None:
         super().setUp()
@@ -42,7 +48,9 @@ class Submitting(Case):
         self.invoice, self.listed = invoice, listed
 
     def sent(self) -> Dict[str, Any]:
-        return {name: value for name, value in self.fake.calls[-1][2].items() if name != "idempotency_key"}
+        """The task that was submitted last."""
+        body = [body for _, path, body in self.fake.calls if path == "/tasks"][-1]
+        return {name: value for name, value in body.items() if name != "idempotency_key"}
 
     def test_the_options_of_the_decorator_are_defaults(self) -> None:
         self.invoice.submit(Order(7))
@@ -91,6 +99,11 @@ class Submitting(Case):
         again = self.worker.task("second.v1")(self.invoice)
         again.submit(Order(1))
         self.assertEqual(self.sent()["type"], "second.v1")
+
+    def test_it_is_pickled_by_its_name(self) -> None:
+        self.assertIs(pickle.loads(pickle.dumps(doubled)), doubled)
+        with self.assertRaises((pickle.PicklingError, AttributeError)):
+            pickle.dumps(self.invoice)  # a local function, as before
 
     def test_a_prefix_cannot_be_submitted(self) -> None:
         @self.worker.task("notify.%")

@@ -10,7 +10,7 @@ from typing import Any, Dict, List
 import onward
 from onward.testing import running
 
-from .test_worker import Case
+from .test_worker import Case, log_lines
 
 log = logging.getLogger("shop.billing")
 
@@ -24,7 +24,7 @@ class Records(Case):
         self.addCleanup(logging.getLogger().removeHandler, self.handler)
 
     def lines(self, id: str) -> List[Dict[str, Any]]:
-        return [event.data for event in self.client.events(id) if event.type == "step.log"]
+        return log_lines(self.client, id)
 
     def test_each_task_gets_its_own_records(self) -> None:
         both = threading.Barrier(4)

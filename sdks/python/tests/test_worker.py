@@ -29,6 +29,10 @@ class Order:
     note: Optional[str] = None
 
 
+def log_lines(client: onward.Client, task: Any) -> List[Dict[str, Any]]:
+    return [line for event in client.events(task) if event.type == "step.log" for line in event.data["lines"]]
+
+
 class Case(unittest.TestCase):
     slots = 4
     lease = "30s"
@@ -166,7 +170,7 @@ class Handlers(Case):
 
         with self.running():
             task = self.client.wait(self.fake.add("log.v1"), 5)
-        lines = [event.data["message"] for event in self.client.events(task) if event.type == "step.log"]
+        lines = [line["message"] for line in log_lines(self.client, task)]
         self.assertEqual(lines, [f"line {n}" for n in range(250)])
 
     def test_a_failure_leaves_the_end_of_its_traceback_in_the_log(self) -> None:
@@ -209,7 +213,7 @@ class Handlers(Case):
             for name in ("short", "deep", "caused", "chosen", "silent"):
                 id = self.fake.add(f"{name}.v1", max_attempts=1)
                 self.assertEqual(self.fake.ended(id)["status"], "failed")
-                found[name] = [event.data for event in self.client.events(id) if event.data.get("level") == "error"]
+                found[name] = [line for line in log_lines(self.client, id) if line["level"] == "error"]
         self.assertEqual(self.fake.tasks[id]["error"], {"code": "silent", "message": "Silent"})
         (line,) = found["short"]
         self.assertRegex(line["message"], r'^Traceback \(most recent call last\):\n  File ".*test_worker.py", line \d+, in short\n')

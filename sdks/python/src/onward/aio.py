@@ -120,7 +120,7 @@ class AsyncTriggers(_Performer):
 class AsyncClient(_Performer):
     """A client of one server, for the coroutines of one event loop. See `Client` for the arguments.
 
-    At most `connections` requests are open at once, those that wait included; further ones queue.
+    At most `connections` requests are open at once, those that wait included but not streams; further ones queue.
     """
 
     def __init__(
@@ -213,7 +213,8 @@ class AsyncClient(_Performer):
 
     async def stream(self, ref: Ref, *, after: int = 0) -> AsyncIterator[Event]:
         """The events of a run (for a task, of its run) as they happen, from the first or from the one after `after`, until the
-        run has ended. Connects again after a lost connection, without a gap."""
+        run has ended. Connects again after a lost connection, without a gap; raises `OnwardUnavailable` when that fails
+        `retries` times in a row."""
         stream = EventStream(await self._perform(calls.tasks.stream_path(ref)), after, self._transport.retries)
         while not stream.ended:
             problem: Optional[OnwardError] = None

@@ -216,7 +216,8 @@ class Client(_Performer):
 
     def stream(self, ref: Ref, *, after: int = 0) -> Iterator[Event]:
         """The events of a run (for a task, of its run) as they happen, from the first or from the one after `after`, until the
-        run has ended. Connects again after a lost connection, without a gap."""
+        run has ended. Connects again after a lost connection, without a gap; raises `OnwardUnavailable` when that fails
+        `retries` times in a row."""
         stream = EventStream(self._perform(calls.tasks.stream_path(ref)), after, self._transport.retries)
         while not stream.ended:
             problem: Optional[OnwardError] = None

@@ -46,6 +46,8 @@ class TaskFunction(Generic[P, I, R, C]):
         self.defaults = {name: value for name, value in defaults.items() if value is not None}
         self._client = client
 
+    __qualname__: str
+
     def __call__(self, *args: "P.args", **kwargs: "P.kwargs") -> C:
         called: C = self.function(*args, **kwargs)
         return called
@@ -75,6 +77,9 @@ class TaskFunction(Generic[P, I, R, C]):
         except NameError:  # a type that only the type checker knows
             return None
         return None if found in (Any, object, type(None)) else found
+
+    def __reduce__(self) -> str:
+        return str(self.__qualname__)  # pickled by its name, as functions are
 
     def __repr__(self) -> str:
         return f"<TaskFunction {getattr(self, '__qualname__', self.function)!s} of `{self.type}`>"

@@ -142,7 +142,8 @@ def attempts(request: Request, retries: int, is_closed: Callable[[], bool]) -> S
         except OnwardError as problem:
             if may_be_done and request.method == "DELETE" and problem.status == 404:
                 return Answer(204, {})  # an earlier attempt deleted it, and its answer was lost
-            may_be_done = may_be_done or (isinstance(problem, OnwardUnavailable) and problem.sent) or problem.code == "outcome_unknown"
+            is_lost = isinstance(problem, OnwardUnavailable) and problem.sent
+            may_be_done = may_be_done or is_lost or problem.code == "outcome_unknown"
             if attempt == retries or is_closed() or not may_repeat(problem, request.repeatable):
                 raise
             delay = pause(attempt, problem)

@@ -33,8 +33,9 @@ class Head(NamedTuple):
 class AsyncConnection:
     """One connection, opened when needed and kept open."""
 
-    def __init__(self, address: Address) -> None:
+    def __init__(self, address: Address, tls: Optional[ssl.SSLContext]) -> None:
         self.address = address
+        self._tls = tls
         self._reader: Optional[asyncio.StreamReader] = None
         self._writer: Optional[asyncio.StreamWriter] = None
 
@@ -91,10 +92,9 @@ class AsyncConnection:
             if is_open and link is not None and not is_readable(link.fileno()):
                 return self._reader, self._writer
             self.close()  # the server closed it while it was idle
-        context = ssl.create_default_context() if self.address.secure else None
         limit = min(timeout, CONNECT_TIMEOUT)
         opening = asyncio.ensure_future(
-            asyncio.open_connection(self.address.host, self.address.port, ssl=context, limit=HEAD_BYTES_MAX)
+            asyncio.open_connection(self.address.host, self.address.port, ssl=self._tls, limit=HEAD_BYTES_MAX)
         )
         try:
             await asyncio.wait([opening], timeout=limit)
@@ -203,6 +203,8 @@ class AsyncTransport:
         self.timeout = timeout
         self.retries = retries
         self.connections = connections
+        # One for all connections, because it reads the certificates of the system.
+        self._tls = ssl.create_default_context() if address.secure else None
         self._closed = False
         self._loop: Optional[asyncio.AbstractEventLoop] = None
         self._idle: List[AsyncConnection] = []
@@ -216,7 +218,7 @@ class AsyncTransport:
     async def lines(self, request: Request, silence_max: float) -> AsyncGenerator[str, None]:
         """The lines of a streaming response, until the server ends it."""
         self._enter_loop()
-        connection = AsyncConnection(self.address)
+        connection = AsyncConnection(self.address, self._tls)
         self._busy.add(connection)
         try:
             head = await connection.exchange(request, self.timeout)
@@ -237,7 +239,7 @@ class AsyncTransport:
 
     async def _once(self, request: Request) -> Answer:
         async with self._enter_loop():
-            connection = self._idle.pop() if self._idle else AsyncConnection(self.address)
+            connection = self._idle.pop() if self._idle else AsyncConnection(self.address, self._tls)
             self._busy.add(connection)
             timeout = request.wait + self.timeout
             try:
