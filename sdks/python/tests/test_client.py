@@ -196,13 +196,21 @@ class Async(unittest.IsolatedAsyncioTestCase):
                 many = await asyncio.gather(*(client.submit("a.v1", n) for n in range(50)))
                 self.assertEqual(len({each.id for each in many}), 50)
 
-    async def test_closing_aborts_open_requests(self) -> None:
+    async def test_closing_aborts_open_requests_and_those_that_queue(self) -> None:
         with Fake() as fake:
-            client = AsyncClient(fake.url)
-            waiting = asyncio.ensure_future(client.wait(fake.add("a.v1")))
+            client, id = AsyncClient(fake.url, connections=2), fake.add("a.v1")
+            waiting = [asyncio.ensure_future(client.wait(id)) for _ in range(5)]
             await asyncio.sleep(0.1)
             begun = time.monotonic()
             await client.close()
-            with self.assertRaises(OnwardUnavailable):
-                await waiting
+            ended = await asyncio.gather(*waiting, return_exceptions=True)
+            self.assertTrue(all(isinstance(each, OnwardUnavailable) for each in ended), ended)
             self.assertLess(time.monotonic() - begun, 5)
+            calls = len(fake.calls)
+            sync = Client(fake.url)
+            sync.close()
+            with self.assertRaisesRegex(OnwardUnavailable, "the client is closed"):
+                await client.submit("a.v1")
+            with self.assertRaisesRegex(OnwardUnavailable, "the client is closed"):
+                sync.submit("a.v1")
+            self.assertEqual(len(fake.calls), calls)

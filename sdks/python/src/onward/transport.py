@@ -144,6 +144,8 @@ class Transport:
 
     def _once(self, request: Request) -> Answer:
         with self._lock:
+            if self._closed:
+                raise OnwardUnavailable("the client is closed", sent=False)
             connection = self._idle.pop() if self._idle else Connection(self.address)
             self._busy.add(connection)
         try:

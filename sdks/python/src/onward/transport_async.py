@@ -239,6 +239,8 @@ class AsyncTransport:
 
     async def _once(self, request: Request) -> Answer:
         async with self._enter_loop():
+            if self._closed:
+                raise OnwardUnavailable("the client is closed", sent=False)
             connection = self._idle.pop() if self._idle else AsyncConnection(self.address, self._tls)
             self._busy.add(connection)
             timeout = request.wait + self.timeout
