@@ -166,8 +166,9 @@ class Fake:
         if rest == ["logs"]:
             if body["claim_token"] != task["_token"]:
                 raise Refused(409, "stale_claim")
-            for line in body["lines"]:
-                self._event(task, "step.log", line)
+            if not 1 <= len(body["lines"]) <= 100 or any(len(line["message"].encode()) > 4_096 for line in body["lines"]):
+                raise Refused(422, "invalid_body", "at most 100 lines of 4 KB")
+            self._event(task, "step.log", {"lines": body["lines"]})
             return 200, {"data": {"task_id": task["id"], "status": "recorded"}}
         raise Refused(404, "unknown_route")
 

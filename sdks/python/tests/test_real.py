@@ -129,6 +129,22 @@ class Real(unittest.TestCase):
             self.assertEqual(len(stopped), 4)
             self.assertLess(max(stopped) - begun, 2)
 
+    def test_log_records_and_the_traceback_are_events_of_the_task(self) -> None:
+        @self.worker.task("a.v1")
+        def work(value: Any) -> None:
+            logging.getLogger("shop").error("stock is %s", "žádný")
+            raise ConnectionError("refused \x00 \ud800")
+
+        with self.server.running(self.worker, log_records=True):
+            ended = self.client.wait(work.submit(1, max_attempts=1), 10)
+        self.assertEqual(ended.error, {"code": "connection_error", "message": "refused \x00 ?"})
+        events = list(self.client.events(ended))
+        lines = [line for event in events if event.type == "step.log" for line in event.data["lines"]]
+        self.assertEqual(lines[0], {"level": "error", "message": "stock is žádný"})
+        self.assertIn("in work\n", lines[1]["message"])
+        types = [event.type for event in events]
+        self.assertLess(types.index("step.log"), types.index("step.failed"))
+
     def test_a_result_that_is_too_large_fails_the_task(self) -> None:
         self.worker.task("big.v1")(lambda value: "x" * (32 << 20))
         self.worker.task("small.v1")(lambda value: value)
@@ -161,12 +177,6 @@ class Real(unittest.TestCase):
             results = [self.client.result(task, 30) for task in tasks]
         self.assertEqual(results, list(range(300)))
         self.assertEqual(sorted(done), list(range(300)), "each was done exactly once")
-
-    def test_signals_are_accepted_or_refused_by_the_server(self) -> None:
-        task = self.client.submit("a.v1")
-        with self.assertRaises(onward.OnwardError) as caught:
-            self.client.signal(task.run_id, "paid", {"n": 1})
-        self.assertNotIsInstance(caught.exception, onward.OnwardUnavailable)
 
     def test_coroutines(self) -> None:
         self.worker.task("a.v1")(lambda value: value)

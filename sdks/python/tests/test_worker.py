@@ -29,6 +29,10 @@ class Order:
     note: Optional[str] = None
 
 
+def log_lines(client: onward.Client, task: Any) -> List[Dict[str, Any]]:
+    return [line for event in client.events(task) if event.type == "step.log" for line in event.data["lines"]]
+
+
 class Case(unittest.TestCase):
     slots = 4
     lease = "30s"
@@ -119,6 +123,14 @@ class Handlers(Case):
         def unsaid(value: Any) -> Any:
             return b"bytes"
 
+        @self.worker.task("model.v1")
+        def model(value: Any) -> Any:
+            class Model:
+                def model_dump(self, mode: str) -> Any:
+                    raise LookupError("no such field")
+
+            return Model()
+
         @self.worker.task("exits.v1")
         def exits(value: Any) -> None:
             sys.exit("no")
@@ -128,6 +140,7 @@ class Handlers(Case):
                 self.fake.ended(self.fake.add(f"{type}.v1")) for type in ("fails", "final", "soon", "snooze", "unsaid")
             )
             exits_ = self.fake.ended(self.fake.add("exits.v1", max_attempts=1))
+            model_ = self.fake.ended(self.fake.add("model.v1"))
         self.assertEqual((fails_["status"], fails_["attempt"]), ("failed", 3))
         self.assertEqual(fails_["error"], {"code": "connection_error", "message": "attempt 3"})
         self.assertEqual((final_["attempt"], final_["error"]), (1, {"code": "card_declined", "message": "card declined"}))
@@ -135,6 +148,7 @@ class Handlers(Case):
         self.assertEqual((snooze_["result"], seen), (1, [1, 1]))
         self.assertEqual((unsaid_["error"]["code"], unsaid_["attempt"]), ("invalid_result", 1))
         self.assertEqual(exits_["error"]["code"], "system_exit")
+        self.assertEqual((model_["error"]["code"], model_["attempt"]), ("invalid_result", 1))
 
     def test_progress_reaches_the_next_attempt_even_if_it_was_saved_just_before_the_failure(self) -> None:
         @self.worker.task("pages.v1")
@@ -156,8 +170,59 @@ class Handlers(Case):
 
         with self.running():
             task = self.client.wait(self.fake.add("log.v1"), 5)
-        lines = [event.data["message"] for event in self.client.events(task) if event.type == "step.log"]
+        lines = [line["message"] for line in log_lines(self.client, task)]
         self.assertEqual(lines, [f"line {n}" for n in range(250)])
+
+    def test_a_failure_leaves_the_end_of_its_traceback_in_the_log(self) -> None:
+        class Silent(Exception):
+            def __str__(self) -> str:
+                raise RuntimeError("not even this")
+
+        def deep(n: int) -> None:
+            if n == 0:
+                raise KeyError("ž" * 50)
+            exec(f"def f{n}():\n  deep({n - 1})\nf{n}()", {"deep": deep})
+
+        @self.worker.task("short.v1")
+        def short(value: Any, ctx: onward.Context) -> None:
+            for n in range(2_000):
+                ctx.log(n)
+            raise ConnectionError("refused")
+
+        @self.worker.task("deep.v1")
+        async def deeply(value: Any) -> None:
+            deep(200)
+
+        @self.worker.task("caused.v1")
+        def caused(value: Any) -> None:
+            try:
+                int("x")
+            except ValueError as problem:
+                raise onward.Fail("not a number") from problem
+
+        @self.worker.task("chosen.v1")
+        def chosen(value: Any) -> None:
+            raise onward.Fail("card declined", code="c" * 300)
+
+        @self.worker.task("silent.v1")
+        def silent(value: Any) -> None:
+            raise Silent
+
+        found: Dict[str, List[Dict[str, Any]]] = {}
+        with self.running():
+            for name in ("short", "deep", "caused", "chosen", "silent"):
+                id = self.fake.add(f"{name}.v1", max_attempts=1)
+                self.assertEqual(self.fake.ended(id)["status"], "failed")
+                found[name] = [line for line in log_lines(self.client, id) if line["level"] == "error"]
+        self.assertEqual(self.fake.tasks[id]["error"], {"code": "silent", "message": "Silent"})
+        (line,) = found["short"]
+        self.assertRegex(line["message"], r'^Traceback \(most recent call last\):\n  File ".*test_worker.py", line \d+, in short\n')
+        self.assertTrue(line["message"].endswith("ConnectionError: refused"))
+        (line,) = found["deep"]
+        self.assertLessEqual(len(line["message"].encode()), 4_096)
+        self.assertTrue(line["message"].startswith("…") and line["message"].endswith("ž'"), line["message"][-100:])
+        self.assertIn("ValueError: invalid literal", found["caused"][0]["message"])
+        self.assertEqual((found["chosen"], len(found["silent"])), ([], 1))
 
     def test_progress_that_is_too_large_raises_in_the_handler(self) -> None:
         with self.assertRaisesRegex(ValueError, "at most 4096 are kept"):
@@ -171,9 +236,32 @@ class Handlers(Case):
 
         self.assertEqual(order(Order(7), context(attempt=2)), 14)
 
+    def test_a_parameter_that_nothing_fills_is_refused_at_registration(self) -> None:
+        def three(value: Any, ctx: onward.Context, retries: int) -> None: ...
+        def no_context(value: Any, factor: int) -> None: ...
+        def context_first(ctx: onward.Context, value: int) -> None: ...
+        def by_name(value: Any, *, verbose: bool) -> None: ...
+        def untyped(value, ctx, more):  # type: ignore[no-untyped-def]
+            ...
+
+        for function, name in ((three, "retries"), (no_context, "factor"), (context_first, "value"), (by_name, "verbose"), (untyped, "more")):
+            with self.subTest(function=function.__name__):
+                expected = f"`{function.__name__}` cannot be the handler of `a.v1`: there is no value for its parameter `{name}`"
+                with self.assertRaisesRegex(TypeError, expected):
+                    self.worker.task("a.v1")(function)
+
+        def fine(value: Any, ctx: Optional[onward.Context] = None, *more: int, verbose: bool = False, **others: Any) -> None: ...
+
+        self.worker.task("a.v1")(fine)
+        self.worker.task("b.v1")(lambda value, ctx: None)
+
+        def later(value: Any, ctx: "NotThere") -> None: ...  # type: ignore[name-defined]  # noqa: F821
+
+        self.worker.task("c.v1")(later)
+        with self.assertRaisesRegex(TypeError, "NotThere.*define the type of `ctx`"), self.running():
+            pass
+
     def test_functions_that_cannot_be_handlers_are_refused(self) -> None:
-        with self.assertRaisesRegex(TypeError, "cannot be a handler"):
-            self.worker.task("a.v1")(lambda a, b, c: None)
         self.worker.task("b.v1")(lambda value: None)
         with self.assertRaisesRegex(ValueError, "has a handler already"):
             self.worker.task("b.v1")(lambda value: None)

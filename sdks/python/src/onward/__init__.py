@@ -20,17 +20,21 @@ needs the other to be running. The SDK uses only the standard library.
 from .aio import AsyncClient
 from .client import Client
 from .errors import OnwardError, OnwardUnavailable, TaskFailed, WaitTimeout
-from .models import Event, Run, Task
+from .functions import TaskFunction
+from .logs import LogHandler
+from .models import BulkResult, Event, Run, Task, Trigger, Validation, Workflow
 from .outcomes import Cancelled, Fail, Retry, Snooze
 from .worker import Context, Worker
 
 __all__ = [
     "AsyncClient",
+    "BulkResult",
     "Cancelled",
     "Client",
     "Context",
     "Event",
     "Fail",
+    "LogHandler",
     "OnwardError",
     "OnwardUnavailable",
     "Retry",
@@ -38,7 +42,11 @@ __all__ = [
     "Snooze",
     "Task",
     "TaskFailed",
+    "TaskFunction",
+    "Trigger",
+    "Validation",
     "WaitTimeout",
     "Worker",
+    "Workflow",
 ]
 __version__ = "0.1.0"

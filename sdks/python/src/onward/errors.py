@@ -54,7 +54,7 @@ class OnwardUnavailable(OnwardError):
 class TaskFailed(OnwardError):
     """`Client.result` was called for a task or run that ended without a result. `ended` is the task or the run."""
 
-    def __init__(self, ended: "Task | Run") -> None:
+    def __init__(self, ended: "Task[Any] | Run") -> None:
         error = ended.error or {}
         super().__init__(
             error.get("code") or ended.status,
@@ -67,7 +67,7 @@ class TaskFailed(OnwardError):
 class WaitTimeout(TimeoutError):
     """The task or run did not end within the timeout of `Client.wait`. It continues; wait again, or look at `latest`."""
 
-    def __init__(self, latest: "Task | Run") -> None:
+    def __init__(self, latest: "Task[Any] | Run") -> None:
         super().__init__(f"`{latest.id}` has not ended, it is `{latest.status}`")
         self.args = (latest,)
         self.latest = latest

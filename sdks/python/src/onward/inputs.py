@@ -33,6 +33,7 @@ class InvalidInput(ValueError):
     def __init__(self, path: str, message: str) -> None:
         super().__init__(f"{path or 'input'}: {message}")
         self.path = path
+        self.message = message
 
 
 def reader(annotation: Any) -> Callable[[Any], Any]:

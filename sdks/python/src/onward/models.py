@@ -1,4 +1,4 @@
-"""Tasks, runs and events, as the API returns them.
+"""Tasks, runs, workflows, triggers and events, as the API returns them.
 
 Only common fields are attributes. `raw` has the whole response, including fields of later releases.
 """
@@ -6,15 +6,21 @@ Only common fields are attributes. `raw` has the whole response, including field
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Dict, Optional
+from typing import Any, Dict, Generic, List, Mapping, Optional, TypeVar
 
 TASK_ENDS = frozenset({"succeeded", "failed", "cancelled"})
 RUN_ENDS = frozenset({"completed", "failed", "cancelled", "timeout"})
 
+R = TypeVar("R", covariant=True)
+
 
 @dataclass(frozen=True)
-class Task:
-    """A task. Right after `submit` only `id`, `run_id`, `status` and `deduplicated` are set; `Client.get` returns the rest."""
+class Task(Generic[R]):
+    """A task. Right after `submit` only `id`, `run_id`, `status` and `deduplicated` are set; `Client.get` returns the rest.
+
+    `result` is plain JSON. `Client.result` builds `returns` from it, the type that the task's handler returns; it is known
+    for a task that was submitted with its function.
+    """
 
     id: str
     run_id: str
@@ -30,6 +36,7 @@ class Task:
     step: Optional[str] = None
     deduplicated: bool = False
     raw: Dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
+    returns: Any = field(default=None, repr=False, compare=False)
 
     @property
     def ended(self) -> bool:
@@ -40,8 +47,8 @@ class Task:
         return self.status == "succeeded"
 
     @classmethod
-    def of(cls, data: Dict[str, Any]) -> "Task":
-        return cls(
+    def of(cls, data: Dict[str, Any], returns: Any = None) -> "Task[Any]":
+        return Task(
             id=data.get("id") or data["task_id"],
             run_id=data.get("run_id", ""),
             status=data.get("status", "pending"),
@@ -56,12 +63,14 @@ class Task:
             step=data.get("step"),
             deduplicated=bool(data.get("deduplicated")),
             raw=data,
+            returns=returns,
         )
 
 
 @dataclass(frozen=True)
 class Run:
-    """A run of a workflow. Right after `trigger` without `wait` only `id`, `status` and `deduplicated` are known."""
+    """A run of a workflow. Right after `trigger` without `wait` only `id`, `status` and `deduplicated` are known; lists leave
+    out `input`, `output` and `steps`."""
 
     id: str
     status: str
@@ -124,3 +133,92 @@ class Event:
             data=data.get("data") or {},
             raw=data,
         )
+
+
+@dataclass(frozen=True)
+class Workflow:
+    """A workflow. Only `workflows.get` returns its `definition`."""
+
+    id: str
+    name: str
+    slug: str
+    version: int
+    hash: str
+    enabled: bool = True
+    definition: Optional[Mapping[str, Any]] = None
+    raw: Dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
+
+    @classmethod
+    def of(cls, data: Dict[str, Any]) -> "Workflow":
+        return cls(
+            id=data["id"],
+            name=data["name"],
+            slug=data["slug"],
+            version=data["version"],
+            hash=data["hash"],
+            enabled=data.get("enabled", True),
+            definition=data.get("definition"),
+            raw=data,
+        )
+
+
+@dataclass(frozen=True)
+class Validation:
+    """Whether a definition is valid, and every problem in it."""
+
+    valid: bool
+    hash: Optional[str] = None
+    form: Optional[str] = None
+    steps: List[str] = field(default_factory=list)
+    problems: List[Dict[str, Any]] = field(default_factory=list)
+    raw: Dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
+
+    @classmethod
+    def of(cls, data: Dict[str, Any]) -> "Validation":
+        return cls(data["valid"], data.get("hash"), data.get("form"), data.get("steps") or [], data.get("problems") or [], data)
+
+
+@dataclass(frozen=True)
+class Trigger:
+    """A schedule, a webhook or a manual trigger of a workflow."""
+
+    id: str
+    name: str
+    type: str
+    workflow_id: str
+    enabled: bool = True
+    note: Optional[str] = None
+    config: Dict[str, Any] = field(default_factory=dict)
+    next_at: Optional[str] = None
+    webhook_url: Optional[str] = None
+    raw: Dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
+
+    @classmethod
+    def of(cls, data: Dict[str, Any]) -> "Trigger":
+        return cls(
+            id=data["id"],
+            name=data["name"],
+            type=data["type"],
+            workflow_id=data["workflow_id"],
+            enabled=data.get("enabled", True),
+            note=data.get("note"),
+            config=data.get("config") or {},
+            next_at=data.get("next_at"),
+            webhook_url=data.get("webhook_url"),
+            raw=data,
+        )
+
+
+@dataclass(frozen=True)
+class BulkResult:
+    """What `tasks.bulk` did, or would do. `tasks` has the first 100 ids; if `more` is true, call it again."""
+
+    matched: int
+    changed: int
+    tasks: List[str] = field(default_factory=list)
+    more: bool = False
+    raw: Dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
+
+    @classmethod
+    def of(cls, data: Dict[str, Any]) -> "BulkResult":
+        return cls(data["matched"], data["changed"], data.get("tasks") or [], bool(data.get("more")), data)

@@ -13,11 +13,15 @@
 from __future__ import annotations
 
 import re
+import traceback
+from pathlib import Path
 from typing import Any, Dict, Optional
 
 from .times import DurationLike, duration
 
 MESSAGE_BYTES_MAX = 4_096
+CODE_BYTES_MAX = 100
+_SDK = str(Path(__file__).parent)
 
 
 class Fail(Exception):
@@ -72,12 +76,39 @@ def entry_for(raised: BaseException) -> Dict[str, Any]:
             entry["retry_after"] = raised.after
         return entry
     name = type(raised).__name__
-    return {"error": error(str(raised) or name, snake_case(name))}
+    try:
+        message = str(raised)
+    except Exception:  # an exception of the program may fail even at this
+        message = ""
+    return {"error": error(message or name, snake_case(name))}
+
+
+def traceback_of(raised: BaseException) -> Optional[str]:
+    """The end of the traceback, for the task's log; `None` if the handler chose its outcome and no other exception caused it.
+
+    The server's error has no field for it. The last lines are kept, because they name the place and the exception.
+    """
+    if isinstance(raised, (Snooze, Cancelled)) or (isinstance(raised, (Fail, Retry)) and raised.__cause__ is None):
+        return None
+    frames = raised.__traceback__
+    while frames is not None and frames.tb_next is not None and frames.tb_frame.f_code.co_filename.startswith(_SDK):
+        frames = frames.tb_next  # begin in the handler, not in the SDK that called it
+    try:
+        text = "".join(traceback.format_exception(type(raised), raised, frames)).rstrip()
+    except Exception:
+        return None
+    encoded = text.encode("utf-8", "replace")
+    if len(encoded) <= MESSAGE_BYTES_MAX:
+        return encoded.decode()
+    return "…" + encoded[3 - MESSAGE_BYTES_MAX :].decode("utf-8", "ignore")
 
 
 def error(message: str, code: Optional[str]) -> Dict[str, str]:
     """An error entry of the protocol, truncated to the length that the server accepts."""
-    return {"message": shorten(message), "code": code} if code else {"message": shorten(message)}
+    if not code:
+        return {"message": shorten(message)}
+    printable = "".join(each if each.isprintable() else "?" for each in str(code))
+    return {"message": shorten(message), "code": printable.encode("utf-8", "replace")[:CODE_BYTES_MAX].decode("utf-8", "ignore")}
 
 
 def shorten(text: str) -> str:

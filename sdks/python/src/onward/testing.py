@@ -110,9 +110,9 @@ class Server:
         return path.read_text("utf-8", "replace") if path.exists() else ""
 
     @contextlib.contextmanager
-    def running(self, worker: Worker) -> Iterator[Worker]:
+    def running(self, worker: Worker, *, log_records: bool = False) -> Iterator[Worker]:
         """Runs the worker against this server while the block runs; then stops it as SIGTERM would."""
-        with running(worker, self.client()):
+        with running(worker, self.client(), log_records=log_records):
             yield worker
 
     def close(self) -> None:
@@ -130,13 +130,13 @@ class Server:
 
 
 @contextlib.contextmanager
-def running(worker: Worker, client: Client) -> Iterator[Worker]:
+def running(worker: Worker, client: Client, *, log_records: bool = False) -> Iterator[Worker]:
     """Runs a worker in its own thread while the block runs; re-raises its exception."""
     raised: List[BaseException] = []
     started = threading.Event()
 
     async def serve() -> None:
-        serving = asyncio.ensure_future(worker.serve())
+        serving = asyncio.ensure_future(worker.serve(log_records=log_records))
         await asyncio.sleep(0)
         started.set()
         await serving

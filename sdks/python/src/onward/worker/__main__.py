@@ -18,6 +18,7 @@ def main(arguments: Optional[List[str]] = None) -> int:
     parser.add_argument("worker", metavar="MODULE[:NAME]", help="where it is, for example `shop.tasks:worker`")
     parser.add_argument("--slots", type=int, help="how many tasks to hold at once")
     parser.add_argument("--log", default="info", metavar="LEVEL", help="debug, info, warning or error")
+    parser.add_argument("--log-records", action="store_true", help="send what handlers log to the log of their task, too")
     given = parser.parse_args(arguments)
     logging.basicConfig(level=given.log.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     module_name, _, name = given.worker.partition(":")
@@ -29,7 +30,7 @@ def main(arguments: Optional[List[str]] = None) -> int:
     if given.slots is not None:
         worker.slots = given.slots
     try:
-        worker.run()
+        worker.run(log_records=given.log_records)
     except OnwardError as problem:
         print(problem, file=sys.stderr)
         return 1

@@ -21,8 +21,10 @@ from typing import Any, Callable, Dict, Optional
 
 from ..errors import OnwardError, OnwardUnavailable
 from ..inputs import InvalidInput
-from ..outcomes import Fail, Retry, Snooze, entry_for, error
-from ..transport import Address, Connection, pause
+from ..logs import current
+from ..outcomes import Fail, Retry, Snooze, entry_for, error, traceback_of
+from ..protocol import Address, Request, pause
+from ..transport import Connection
 from ..values import encode
 from .state import GIVE_BACK, LINES_PER_CALL, Batch, WorkerState, Job
 from .handler import Handler, find
@@ -225,7 +227,7 @@ class Session:
             self._absorb(batch, answer, sent)
 
     def _work(self, connection: Connection, body: Dict[str, Any], timeout: float) -> Dict[str, Any]:
-        answer = connection.request("POST", "/work", body, {}, timeout).data
+        answer = connection.request(Request("POST", "/work", encode(body)), timeout).data
         if not isinstance(answer, dict) or not all(isinstance(answer.get(name), list) for name in ("acks", "leases", "tasks")):
             raise OnwardUnavailable("the answer of `/work` is not understood")
         return answer
@@ -237,7 +239,7 @@ class Session:
                 some = lines[begin : begin + LINES_PER_CALL]
                 body = {"claim_token": job.token, "lines": some}
                 try:
-                    self._report.request("POST", f"/tasks/{job.task['task_id']}/logs", body, {}, ANSWER_TIMEOUT)
+                    self._report.request(Request("POST", f"/tasks/{job.task['task_id']}/logs", encode(body)), ANSWER_TIMEOUT)
                 except OnwardError as problem:
                     if _is_temporary(problem):
                         raise
@@ -277,6 +279,7 @@ class Session:
             threading.Thread(target=self._run, args=(handler, job), name=f"onward-{job.task['task_id']}", daemon=True).start()
 
     def _run(self, handler: Handler, job: Job) -> None:
+        current.set(job.context)
         try:
             value = handler.function(*handler.arguments(job.task.get("input"), job.context))
         except BaseException as raised:  # also `SystemExit`: it ends the attempt, not the worker
@@ -295,6 +298,7 @@ class Session:
         self._raised(job, asyncio.CancelledError())
 
     async def _run_async(self, handler: Handler, job: Job) -> None:
+        current.set(job.context)
         try:
             value = await handler.function(*handler.arguments(job.task.get("input"), job.context))
         except BaseException as raised:
@@ -306,8 +310,8 @@ class Session:
         try:
             encoded = encode(value)
             outcome: Dict[str, Any] = {"result": json.loads(encoded)}  # a copy: the handler may change it later
-        except (TypeError, ValueError, RecursionError) as problem:
-            outcome = {"error": error(f"the result cannot be written as JSON: {problem}", "invalid_result"), "final": True}
+        except Exception as problem:  # a model of the program may raise anything when it is converted
+            outcome = {"error": error(f"the result cannot be written as JSON: {problem!r}", "invalid_result"), "final": True}
         else:
             if len(encoded) > RESULT_BYTES_MAX:
                 message = f"the result is {len(encoded)} bytes, at most {RESULT_BYTES_MAX} are kept: put it somewhere and return where"
@@ -323,6 +327,10 @@ class Session:
             outcome = GIVE_BACK if job.why == "stopping" else None
         else:
             outcome = entry_for(raised)
+            trace = traceback_of(raised)
+            if trace is not None:
+                with self.lock:
+                    self.state.log(job.token, {"level": "error", "message": trace}, time.monotonic(), is_last=True)
             if not says_what:
                 log.warning("%s (%s), attempt %s failed", job.task["task_id"], job.task["type"], job.context.attempt, exc_info=raised)
         self._finish(job, outcome)

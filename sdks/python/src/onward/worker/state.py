@@ -158,11 +158,12 @@ class WorkerState:
             job.progress_seq += 1
         job.beat_at = min(job.beat_at, max(now, job.sent_at + PROGRESS_EVERY))
 
-    def log(self, token: str, line: Dict[str, str], now: float) -> None:
+    def log(self, token: str, line: Dict[str, str], now: float, is_last: bool = False) -> None:
+        """A line for the task's log. The last one, a traceback, is kept even if there are too many."""
         job = self.jobs.get(token)
         if job is None:
             return
-        if len(job.lines) >= LINES_MAX:
+        if len(job.lines) >= LINES_MAX and not is_last:
             job.lines_lost += 1
             return
         if job.lines_lost:
@@ -224,7 +225,7 @@ class WorkerState:
         beats = [self._beat(job) for job in (saving + beating)[:ENTRIES_MAX]]
         logging = [job for job in self.jobs.values() if job.lines_at <= now]
         logging += [report.job for report in done] + saving
-        logs = [(job, job.lines[:LINES_MAX]) for job in logging if job.lines]
+        logs = [(job, job.lines[:]) for job in logging if job.lines]
         self.is_reporting = True
         self.report_slots = max(0, min(self.free(), ENTRIES_MAX))
         return Batch(done, beats, logs, self.report_slots)

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import secrets
 import signal
 import socket
-from typing import Any, Callable, Dict, Iterable, List, Optional, TypeVar, Union
+from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Union
 
 from ..aio import AsyncClient
 from ..client import Client
+from ..functions import Registration, TaskFunction
+from ..logs import LogHandler
 from ..times import DurationLike, duration, seconds
-from ..transport import Address
+from ..protocol import Address
 from .handler import Handler, claimed
 from .session import Session
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Worker:
@@ -63,26 +64,45 @@ class Worker:
         self._session: Optional[Session] = None
         self._hurry: Optional[asyncio.Event] = None
 
-    def task(self, type: str) -> Callable[[F], F]:
-        """Registers a function for a task type, or for all types with a prefix (`notify.%`). The function is unchanged, so
-        tests can call it like any other."""
+    def task(
+        self,
+        type: str,
+        *,
+        retry: Union[str, Mapping[str, Any], None] = None,
+        timeout: Optional[DurationLike] = None,
+        priority: Optional[int] = None,
+    ) -> Registration:
+        """Registers a function for a task type, or for all types with a prefix (`notify.%`). Returns a `TaskFunction`: tests can
+        call it like the function, and `submit` submits a task of this type. `retry`, `timeout` (of one attempt) and
+        `priority` are the defaults of such tasks; tasks that are submitted in another way have their own."""
 
-        def register(function: F) -> F:
+        def register(function: Any) -> Any:
             if self._session is not None:
                 raise RuntimeError("register handlers before the worker starts: the server already has its list of types")
             if type in self._handlers:
                 raise ValueError(f"`{type}` has a handler already")
+            if isinstance(function, TaskFunction):  # one function for several types
+                function = function.function
             self._handlers[type] = Handler(type, function)
-            return function
+            return TaskFunction(type, function, {"retry": retry, "timeout": timeout, "priority": priority}, self._submitter)
 
         return register
 
-    def run(self) -> None:
-        """Runs until SIGTERM or Ctrl-C, then finishes its tasks; a second signal gives them back to the server. Call it from the
-        main thread. Raises `OnwardError` if the server refuses this worker."""
-        asyncio.run(self._run_with_signals())
+    def _submitter(self) -> Client:
+        """The client that `TaskFunction.submit` uses."""
+        if isinstance(self.client, AsyncClient):
+            raise TypeError("this worker has an `AsyncClient`: write `await client.submit(function, payload)`")
+        if self.client is None:
+            self.client = Client()
+        return self.client
 
-    async def serve(self) -> None:
+    def run(self, *, log_records: bool = False) -> None:
+        """Runs until SIGTERM or Ctrl-C, then finishes its tasks; a second signal gives them back to the server. Call it from the
+        main thread. Raises `OnwardError` if the server refuses this worker. With `log_records`, records that handlers log
+        with the `logging` module also appear in the log of their task (see `LogHandler`)."""
+        asyncio.run(self._run_with_signals(log_records))
+
+    async def serve(self, *, log_records: bool = False) -> None:
         """The same for a program with an event loop: runs until `stop()`. Async handlers run on this loop. The program
         handles signals itself; cancelling this coroutine gives all tasks back to the server."""
         if self._session is not None:
@@ -93,6 +113,9 @@ class Worker:
         address = Address.of(None, None) if self.client is None else self.client.address
         session = Session(address, self._handlers, self._fields(types), self.slots)
         self._session, self._hurry = session, asyncio.Event()
+        records = LogHandler() if log_records else None
+        if records is not None:
+            logging.getLogger().addHandler(records)
         try:
             session.start()
             await session.ended.wait()
@@ -102,6 +125,8 @@ class Worker:
                 await session.close()
             finally:
                 self._session = None
+                if records is not None:
+                    logging.getLogger().removeHandler(records)
         if session.problem is not None:
             raise session.problem
 
@@ -125,7 +150,7 @@ class Worker:
             fields["version"] = self.version
         return fields
 
-    async def _run_with_signals(self) -> None:
+    async def _run_with_signals(self, log_records: bool) -> None:
         loop = asyncio.get_running_loop()
         signals = (signal.SIGTERM, signal.SIGINT)
         for each in signals:
@@ -134,7 +159,7 @@ class Worker:
             except NotImplementedError:  # Windows
                 signal.signal(each, lambda *_: self.stop())
         try:
-            await self.serve()
+            await self.serve(log_records=log_records)
         finally:
             for each in signals:
                 try:
