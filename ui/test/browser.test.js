@@ -180,7 +180,7 @@ test("attempts and errors are shown", async () => {
   await define("flaky", { try: call("/fail/1", { retry: { max_attempts: 2, backoff: { type: "fixed", min: "10ms" } } }), lost: call("/fail/9", { retry: { max_attempts: 1 } }) });
   const run = await start("flaky");
   await go(`/runs/${run}?step=try`);
-  await see('.bar-top .status[data-status="completed"]');
+  await see('.bar-top .status[data-status="failed"]');
   await see('.panel .status[data-status="success"]');
   assert.equal(await page.locator(".attempts li").count(), 2);
   await see(".attempts li.bad >> text=http_status");
